@@ -1,0 +1,236 @@
+//! The frames inside a sealed packet. `docs/protocol.md` draws each one.
+
+use std::net::SocketAddr;
+
+use crate::{Fsn, PathId, Payload, Pid, Ranges, Span, StreamId};
+
+/// One thing said to the peer.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Frame<P> {
+    /// Asks for an acknowledgement and says nothing else.
+    Ping,
+    /// Fills a path MTU probe up to its size, with this many zero bytes.
+    Padding(u16),
+    /// What arrived on one path (MPMTP-AR [R7], mTCP [M3]).
+    Ack(Ack),
+    /// Bytes of a stream.
+    Stream(StreamFrame<P>),
+    /// The sender gives up its half of the stream, whose length will have been `final_size`.
+    ResetStream {
+        /// The stream.
+        stream: StreamId,
+        /// The application's reason.
+        code: u64,
+        /// Bytes the stream counts against flow control.
+        final_size: u64,
+    },
+    /// The reader wants no more of the stream.
+    StopSending {
+        /// The stream.
+        stream: StreamId,
+        /// The application's reason.
+        code: u64,
+    },
+    /// Credit: the sum of all streams' offsets may reach `limit` bytes (MPTCP §2 [P3]: absolute).
+    MaxData {
+        /// Bytes over the whole session, counted from its start.
+        limit: u64,
+    },
+    /// Credit of one stream, and how far it has arrived without a gap: the cumulative TSN [R7].
+    MaxStreamData {
+        /// The stream.
+        stream: StreamId,
+        /// The offset that the sender may reach.
+        limit: u64,
+        /// All bytes below this offset have been received.
+        received: u64,
+    },
+    /// The peer may open streams until it has opened this many in all.
+    MaxStreams {
+        /// Streams opened by the receiver of this frame, counted from the session's start.
+        limit: u64,
+    },
+    /// An unreliable message.
+    Datagram(DatagramFrame<P>),
+    /// Asks the other end of a path to prove that it is there.
+    PathChallenge {
+        /// To be echoed.
+        token: u64,
+    },
+    /// The echo of a challenge, sent on the path the challenge came on.
+    PathResponse {
+        /// The challenge's token.
+        token: u64,
+    },
+    /// "Packets to me on this path carry this PID": needed before a path can be opened.
+    NewPid(NewPid),
+    /// The sender will not use this path any more, and its id never again.
+    PathAbandon {
+        /// The path.
+        path: PathId,
+        /// One of the codes in `docs/protocol.md`.
+        reason: u64,
+    },
+    /// How the sender would like a path to be used.
+    PathStatus(PathStatus),
+    /// Names the path that acknowledgements return on, or lifts that wish (mTCP §3.3 [M7, M13]).
+    AckPath(AckPath),
+    /// An address at which the sender can be reached.
+    AddAddress(AddressFrame),
+    /// The address with this id is gone.
+    RemoveAddress {
+        /// The id under which it was added.
+        id: u64,
+    },
+    /// The address that the receiver of this frame appears to have on `path`.
+    ObservedAddress {
+        /// The path.
+        path: PathId,
+        /// As seen by the sender of the frame.
+        address: SocketAddr,
+    },
+    /// A receiver report (MPMTP-AR §3.5 [R6]).
+    Report(Report),
+    /// The sender has nothing more to send and asks to close (SHUTDOWN of [R3]).
+    Shutdown,
+    /// Answers [`Frame::Shutdown`] once everything has been sent and acknowledged.
+    ShutdownAck,
+    /// The session ends now.
+    Close(Close),
+}
+
+/// What arrived on one path: cumulative when the lowest range begins at 0, selective beyond it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ack {
+    /// The path whose packets are acknowledged; the frame itself may travel on another.
+    pub path: PathId,
+    /// Time from the arrival of the highest packet number to the sending of this frame.
+    pub delay: Span,
+    /// Packet numbers received, highest first.
+    pub ranges: Ranges,
+    /// ECN marks seen on the path so far, when its packets carry ECT.
+    pub ecn: Option<EcnCounts>,
+}
+
+/// Packets received with each ECN codepoint since the path was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EcnCounts {
+    /// ECT(0).
+    pub ect0: u64,
+    /// ECT(1).
+    pub ect1: u64,
+    /// Congestion experienced.
+    pub ce: u64,
+}
+
+/// Bytes of a stream from `offset`, which is their TSN (MPMTP-AR [R4], MPTCP [P3]).
+#[derive(Clone, Debug, PartialEq)]
+pub struct StreamFrame<P> {
+    /// The stream.
+    pub stream: StreamId,
+    /// Position of the first byte.
+    pub offset: u64,
+    /// The stream ends after these bytes.
+    pub fin: bool,
+    /// The bytes.
+    pub data: P,
+}
+
+/// An unreliable message with what a scheduler needs to know of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DatagramFrame<P> {
+    /// Type of service, 0 (lowest) to 15 [R11].
+    pub class: u8,
+    /// Hash of the inner flow, so that a flow can be kept on one path; 0 when there is none.
+    pub flow: u32,
+    /// The message.
+    pub data: P,
+}
+
+/// Sixteen bytes that only the issuer of a PID can compute, sent when it has lost its state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ResetToken(pub [u8; 16]);
+
+/// A PID for packets towards the sender of the frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewPid {
+    /// The path it is for.
+    pub path: PathId,
+    /// Random, chosen by the receiver of packets.
+    pub pid: Pid,
+    /// What a stateless reset from this end will carry.
+    pub reset_token: ResetToken,
+}
+
+/// How a path should be used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PathUse {
+    /// Like any other.
+    #[default]
+    Normal,
+    /// Only while no normal path works.
+    Backup,
+    /// For probes only.
+    Standby,
+}
+
+/// A wish for the use of a path; the highest `sequence` counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathStatus {
+    /// The path.
+    pub path: PathId,
+    /// Increases with every wish for this path.
+    pub sequence: u64,
+    /// The wish.
+    pub usage: PathUse,
+}
+
+/// Which path acknowledgements return on; the highest `sequence` counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AckPath {
+    /// Increases with every choice.
+    pub sequence: u64,
+    /// The primary; `None` for "on the path they acknowledge".
+    pub path: Option<PathId>,
+}
+
+/// An address of the sender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AddressFrame {
+    /// Names the address in a later [`Frame::RemoveAddress`].
+    pub id: u64,
+    /// Where it listens.
+    pub address: SocketAddr,
+}
+
+/// What a receiver reports of one path (MPMTP-AR §3.5 [R6]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// The path.
+    pub path: PathId,
+    /// Bytes of UDP payload received correctly on it so far.
+    pub bytes: u64,
+    /// Packets received correctly on it so far.
+    pub packets: u64,
+    /// Highest packet number received on it.
+    pub highest_fsn: Fsn,
+    /// Highest stream offset received on it (the highest TSN).
+    pub highest_tsn: u64,
+}
+
+/// Why a session ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Close {
+    /// 0 for a normal end; the codes are in `docs/protocol.md`.
+    pub code: u64,
+    /// For people; at most 255 bytes of UTF-8.
+    pub reason: String,
+}
+
+impl<P: Payload> Frame<P> {
+    /// True when the frame obliges the receiver to acknowledge the packet.
+    #[must_use]
+    pub fn is_ack_eliciting(&self) -> bool {
+        !matches!(self, Self::Ack(_) | Self::Padding(_) | Self::Close(_))
+    }
+}

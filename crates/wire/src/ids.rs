@@ -1,0 +1,92 @@
+//! The ids that appear on the wire, each a type of its own.
+
+use std::fmt;
+
+/// Which end of a session this is: the one that opened it or the one that accepted it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Side {
+    /// The end that sent INIT.
+    Client,
+    /// The end that answered it.
+    Server,
+}
+
+impl Side {
+    /// The other end.
+    #[must_use]
+    pub fn peer(self) -> Self {
+        match self {
+            Self::Client => Self::Server,
+            Self::Server => Self::Client,
+        }
+    }
+}
+
+/// A path of one session. Even ids are opened by the client, odd ones by the server; an id is never
+/// used twice under the same keys.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PathId(pub u32);
+
+impl PathId {
+    /// The path that the handshake runs over.
+    pub const FIRST: Self = Self(0);
+
+    /// The end that may open this path.
+    #[must_use]
+    pub fn opener(self) -> Side {
+        if self.0.is_multiple_of(2) { Side::Client } else { Side::Server }
+    }
+}
+
+/// A stream of one session: bidirectional, reliable, ordered. Even ids are opened by the client.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct StreamId(pub u64);
+
+impl StreamId {
+    /// The end that may open this stream.
+    #[must_use]
+    pub fn opener(self) -> Side {
+        if self.0.is_multiple_of(2) { Side::Client } else { Side::Server }
+    }
+}
+
+/// A flow sequence number: a path's packet number, counted from 0 and never reused (MPMTP-AR [R4]).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Fsn(pub u64);
+
+impl Fsn {
+    /// The number after this one.
+    #[must_use]
+    pub fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
+/// A path identity, chosen at random by the node that receives packets carrying it (MPMTP-AR [R1]).
+///
+/// [`Pid::HANDSHAKE`] carries only first handshake messages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Pid(pub u64);
+
+impl Pid {
+    /// The value that means "no session yet".
+    pub const HANDSHAKE: Self = Self(0);
+}
+
+impl fmt::Display for PathId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "path {}", self.0)
+    }
+}
+
+impl fmt::Display for StreamId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "stream {}", self.0)
+    }
+}
+
+impl fmt::Display for Pid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}

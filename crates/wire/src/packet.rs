@@ -1,0 +1,69 @@
+//! What travels between two engines: the two messages of the handshake, and packets of frames.
+
+use smallvec::SmallVec;
+
+use crate::{Frame, Fsn, PathId, Pid, ResetToken};
+
+/// The frames of one packet. Two fit without allocation: data and an acknowledgement.
+pub type Frames<P> = SmallVec<[Frame<P>; 2]>;
+
+/// A packet on one path: its number there and its frames.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Packet<P> {
+    /// The path it travels.
+    pub path: PathId,
+    /// Its number on that path.
+    pub fsn: Fsn,
+    /// What it says.
+    pub frames: Frames<P>,
+}
+
+/// Anything one engine hands to another.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Message<P> {
+    /// First message of the handshake (INIT of MPMTP-AR [R3]).
+    Init(Params),
+    /// Second message; the third is the client's first packet.
+    InitAck(Params),
+    /// Everything after that.
+    Packet(Packet<P>),
+    /// The other end has lost the session (RFC 9000 §10.3).
+    Reset(ResetToken),
+}
+
+/// What each end announces in the handshake (MPMTP-AR [R3]: initial sequence number, receive window and
+/// number of paths). Offsets and packet numbers always begin at 0: they are sealed, so nobody can guess
+/// their way in, and a number on the wire would be one more thing to check.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Params {
+    /// PID for packets to the sender on [`PathId::FIRST`].
+    pub pid: Pid,
+    /// Reset token belonging to that PID.
+    pub reset_token: ResetToken,
+    /// Bytes the peer may send in all before more credit comes.
+    pub initial_max_data: u64,
+    /// Bytes the peer may send on each stream before more credit comes.
+    pub initial_max_stream_data: u64,
+    /// Streams the peer may open before more credit comes.
+    pub initial_max_streams: u64,
+    /// Paths that may be open at the same time.
+    pub max_paths: u32,
+    /// Largest UDP payload the sender is willing to receive.
+    pub max_udp_payload: u16,
+    /// Largest datagram payload it accepts; 0 for none.
+    pub max_datagram: u16,
+    /// Milliseconds without a packet after which it forgets the session; 0 for never.
+    pub idle_timeout_ms: u32,
+    /// Longest that it delays an acknowledgement, in microseconds.
+    pub max_ack_delay_us: u32,
+}
+
+impl<P> Message<P> {
+    /// The packet in it, if it is one.
+    pub fn packet(&self) -> Option<&Packet<P>> {
+        match self {
+            Self::Packet(packet) => Some(packet),
+            _ => None,
+        }
+    }
+}

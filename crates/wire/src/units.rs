@@ -1,0 +1,264 @@
+//! Time, spans of time and rates as integer types, so that every world counts alike.
+
+use std::fmt;
+use std::ops::{Add, AddAssign, Div, Mul, Sub};
+
+/// A moment: nanoseconds since the start of the run. Only differences mean anything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Time(u64);
+
+/// A length of time in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Span(u64);
+
+/// A rate in bits a second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Rate(u64);
+
+const NANOS: u64 = 1_000_000_000;
+
+impl Time {
+    /// The start of the run.
+    pub const ZERO: Self = Self(0);
+    /// A moment that never comes.
+    pub const NEVER: Self = Self(u64::MAX);
+
+    /// The moment `nanos` after the start.
+    #[must_use]
+    pub const fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    /// Nanoseconds since the start.
+    #[must_use]
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// Seconds since the start.
+    #[must_use]
+    pub fn as_secs_f64(self) -> f64 {
+        self.0 as f64 / NANOS as f64
+    }
+
+    /// How long ago `earlier` was; zero when it is later than `self`.
+    #[must_use]
+    pub const fn since(self, earlier: Self) -> Span {
+        Span(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Span {
+    /// No time at all.
+    pub const ZERO: Self = Self(0);
+    /// Longer than any run.
+    pub const MAX: Self = Self(u64::MAX);
+
+    /// A span of nanoseconds.
+    #[must_use]
+    pub const fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    /// A span of microseconds.
+    #[must_use]
+    pub const fn from_micros(micros: u64) -> Self {
+        Self(micros.saturating_mul(1_000))
+    }
+
+    /// A span of milliseconds.
+    #[must_use]
+    pub const fn from_millis(millis: u64) -> Self {
+        Self(millis.saturating_mul(1_000_000))
+    }
+
+    /// A span of seconds.
+    #[must_use]
+    pub const fn from_secs(secs: u64) -> Self {
+        Self(secs.saturating_mul(NANOS))
+    }
+
+    /// A span of seconds with a fraction; negative and NaN become zero, too large saturates.
+    #[must_use]
+    pub fn from_secs_f64(secs: f64) -> Self {
+        Self((secs * NANOS as f64) as u64)
+    }
+
+    /// Whole nanoseconds.
+    #[must_use]
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// Whole microseconds.
+    #[must_use]
+    pub const fn as_micros(self) -> u64 {
+        self.0 / 1_000
+    }
+
+    /// Milliseconds with a fraction.
+    #[must_use]
+    pub fn as_millis_f64(self) -> f64 {
+        self.0 as f64 / 1e6
+    }
+
+    /// Seconds with a fraction.
+    #[must_use]
+    pub fn as_secs_f64(self) -> f64 {
+        self.0 as f64 / NANOS as f64
+    }
+
+    /// The difference, or zero.
+    #[must_use]
+    pub const fn saturating_sub(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+
+    /// The span times a fraction.
+    #[must_use]
+    pub fn mul_f64(self, factor: f64) -> Self {
+        Self((self.0 as f64 * factor) as u64)
+    }
+
+    /// True for the empty span.
+    #[must_use]
+    pub const fn is_zero(self) -> bool {
+        self.0 == 0
+    }
+}
+
+impl Rate {
+    /// Nothing a second.
+    pub const ZERO: Self = Self(0);
+
+    /// A rate in bits a second.
+    #[must_use]
+    pub const fn from_bits(bits_per_second: u64) -> Self {
+        Self(bits_per_second)
+    }
+
+    /// A rate in megabits (10⁶) a second.
+    #[must_use]
+    pub fn from_mbit(mbit: f64) -> Self {
+        Self((mbit * 1e6) as u64)
+    }
+
+    /// The rate at which `bytes` pass in `span`; zero for an empty span.
+    #[must_use]
+    pub fn from_bytes_in(bytes: u64, span: Span) -> Self {
+        if span.0 == 0 {
+            return Self::ZERO;
+        }
+        Self((u128::from(bytes) * 8 * u128::from(NANOS) / u128::from(span.0)).min(u128::from(u64::MAX)) as u64)
+    }
+
+    /// Bits a second.
+    #[must_use]
+    pub const fn as_bits(self) -> u64 {
+        self.0
+    }
+
+    /// Megabits a second.
+    #[must_use]
+    pub fn as_mbit(self) -> f64 {
+        self.0 as f64 / 1e6
+    }
+
+    /// Bytes a second.
+    #[must_use]
+    pub fn as_bytes_f64(self) -> f64 {
+        self.0 as f64 / 8.0
+    }
+
+    /// How long `bytes` take at this rate, rounded up; [`Span::MAX`] at rate zero.
+    #[must_use]
+    pub fn time_for(self, bytes: u64) -> Span {
+        if self.0 == 0 {
+            return Span::MAX;
+        }
+        let product = bytes.checked_mul(8 * NANOS);
+        Span(match product {
+            Some(bit_nanos) => bit_nanos.div_ceil(self.0),
+            None => (u128::from(bytes) * u128::from(8 * NANOS)).div_ceil(u128::from(self.0)) as u64,
+        })
+    }
+
+    /// How many whole bytes pass in `span`.
+    #[must_use]
+    pub fn bytes_in(self, span: Span) -> u64 {
+        (u128::from(self.0) * u128::from(span.0) / u128::from(8 * NANOS)).min(u128::from(u64::MAX)) as u64
+    }
+
+    /// The rate times a fraction.
+    #[must_use]
+    pub fn mul_f64(self, factor: f64) -> Self {
+        Self((self.0 as f64 * factor) as u64)
+    }
+}
+
+impl Add<Span> for Time {
+    type Output = Self;
+    fn add(self, span: Span) -> Self {
+        Self(self.0.saturating_add(span.0))
+    }
+}
+
+impl AddAssign<Span> for Time {
+    fn add_assign(&mut self, span: Span) {
+        *self = *self + span;
+    }
+}
+
+impl Sub<Span> for Time {
+    type Output = Self;
+    fn sub(self, span: Span) -> Self {
+        Self(self.0.saturating_sub(span.0))
+    }
+}
+
+impl Add for Span {
+    type Output = Self;
+    fn add(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+}
+
+impl AddAssign for Span {
+    fn add_assign(&mut self, other: Self) {
+        *self = *self + other;
+    }
+}
+
+impl Mul<u64> for Span {
+    type Output = Self;
+    fn mul(self, factor: u64) -> Self {
+        Self(self.0.saturating_mul(factor))
+    }
+}
+
+impl Div<u64> for Span {
+    type Output = Self;
+    fn div(self, divisor: u64) -> Self {
+        Self(self.0 / divisor)
+    }
+}
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            n if n >= NANOS => write!(f, "{:.2} s", self.as_secs_f64()),
+            n if n >= 1_000_000 => write!(f, "{:.1} ms", self.as_millis_f64()),
+            n => write!(f, "{:.1} µs", n as f64 / 1e3),
+        }
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            n if n >= 1_000_000_000 => write!(f, "{:.2} Gbit/s", n as f64 / 1e9),
+            n if n >= 1_000_000 => write!(f, "{:.1} Mbit/s", n as f64 / 1e6),
+            n => write!(f, "{:.1} kbit/s", n as f64 / 1e3),
+        }
+    }
+}
