@@ -4,19 +4,33 @@
 //! the simulator hands it over in memory, and the driver turns it into bytes just before sealing and
 //! back just after opening. Nothing in this crate knows a socket, a clock or a key.
 
+mod codec;
+mod codes;
+mod error;
 mod frame;
+mod header;
 mod ids;
 mod packet;
 mod payload;
 mod ranges;
 mod units;
+mod varint;
 
+pub use codec::{
+    MAX_ACK_DELAY_US, MAX_ACK_RANGES, MAX_FRAMES, MAX_PATHS, MAX_REASON_LEN, MIN_UDP_PAYLOAD,
+    datagram_frame_overhead, datagram_frame_overhead_last, decode_frames, decode_params, encode_frame,
+    encode_frames, encode_params, packet_encoded_len, stream_frame_overhead, stream_frame_overhead_last,
+};
+pub use codes::{abandon_reason, close_code};
+pub use error::DecodeError;
 pub use frame::{
     Ack, AckPath, AddressFrame, Close, DatagramFrame, EcnCounts, Frame, NewPid, PathStatus, PathUse, Report,
     ResetToken, StreamFrame,
 };
+pub use header::{Header, Kind, PACKET_OVERHEAD, TAG_LEN, expand_fsn, rewrite_for_hop};
 pub use ids::{Fsn, PathId, Pid, Side, StreamId};
 pub use packet::{Frames, Message, Packet, Params};
 pub use payload::{Length, Payload};
 pub use ranges::{RangeSet, Ranges};
 pub use units::{Rate, Span, Time};
+pub use varint::{VARINT_MAX, varint_len};

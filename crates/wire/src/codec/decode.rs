@@ -1,0 +1,218 @@
+//! Bytes to frames. The bytes have been opened, so they are the peer's; the peer may still be hostile.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use bytes::Bytes;
+
+use super::reader::Reader;
+use super::{MAX_ACK_RANGES, MAX_FRAMES, kind};
+use crate::varint::VARINT_MAX;
+use crate::{
+    Ack, AckPath, AddressFrame, Close, DatagramFrame, DecodeError, EcnCounts, Frame, Frames, Fsn, Header,
+    NewPid, PathId, PathStatus, PathUse, Ranges, Report, Span, StreamFrame, StreamId,
+};
+
+/// Reads the contents of one packet. The data of its frames share the packet's memory.
+///
+/// # Errors
+/// A [`DecodeError`] for the first field that breaks the rules of `docs/protocol.md`; nothing of such a
+/// packet is to be used, and the session ends with the code `FRAME_ENCODING`.
+pub fn decode_frames(packet: Bytes) -> Result<Frames<Bytes>, DecodeError> {
+    let mut reader = Reader::new(packet);
+    let mut frames = Frames::new();
+    if reader.left() == 0 {
+        return Err(DecodeError::NoFrame);
+    }
+    while reader.left() > 0 {
+        if frames.len() == MAX_FRAMES {
+            return Err(DecodeError::TooMany { what: "frames in a packet", limit: MAX_FRAMES });
+        }
+        frames.push(frame(&mut reader)?);
+    }
+    Ok(frames)
+}
+
+#[inline]
+fn frame(reader: &mut Reader<Bytes>) -> Result<Frame<Bytes>, DecodeError> {
+    let first = reader.u8("frame type")?;
+    match first {
+        kind::STREAM..=kind::STREAM_LAST => stream(reader, first).map(Frame::Stream),
+        kind::DATAGRAM..=kind::DATAGRAM_LAST => datagram(reader, first).map(Frame::Datagram),
+        kind::ACK | kind::ACK_ECN => ack(reader, first == kind::ACK_ECN).map(Frame::Ack),
+        _ => control(reader, first),
+    }
+}
+
+#[inline]
+fn stream(reader: &mut Reader<Bytes>, first: u8) -> Result<StreamFrame<Bytes>, DecodeError> {
+    let stream = StreamId(reader.varint("stream id")?);
+    let offset = if first & kind::STREAM_OFFSET == 0 { 0 } else { reader.varint("stream offset")? };
+    let data = data(reader, first & kind::STREAM_LEN != 0)?;
+    let end = offset + data.len() as u64;
+    if end > VARINT_MAX {
+        return Err(reader.out_of_range("end of stream data", end, 0, VARINT_MAX));
+    }
+    Ok(StreamFrame { stream, offset, fin: first & kind::STREAM_FIN != 0, data })
+}
+
+#[inline]
+fn datagram(reader: &mut Reader<Bytes>, first: u8) -> Result<DatagramFrame<Bytes>, DecodeError> {
+    let class = reader.u8("datagram class")?;
+    if class > Header::MAX_TOS {
+        return Err(reader.out_of_range("datagram class", class.into(), 0, Header::MAX_TOS.into()));
+    }
+    let flow = if first & kind::DATAGRAM_FLOW == 0 { 0 } else { reader.u32("flow hash")? };
+    let data = data(reader, first & kind::DATAGRAM_LEN != 0)?;
+    Ok(DatagramFrame { class, flow, data })
+}
+
+#[inline]
+fn data(reader: &mut Reader<Bytes>, has_len: bool) -> Result<Bytes, DecodeError> {
+    if has_len {
+        let len = reader.varint("data length")?;
+        reader.shared("data", len)
+    } else {
+        Ok(reader.rest())
+    }
+}
+
+#[inline]
+fn ack(reader: &mut Reader<Bytes>, has_ecn: bool) -> Result<Ack, DecodeError> {
+    let path = reader.path()?;
+    let highest = reader.varint("highest acknowledged")?;
+    let delay = Span::from_micros(reader.varint("acknowledgement delay")?.min(Span::MAX.as_micros()));
+    let more = reader.varint_within("further ranges", 0, MAX_ACK_RANGES as u64 - 1)?;
+    let mut ranges = Ranges::new();
+    let mut end = highest + 1;
+    for left in (0..=more).rev() {
+        let len = reader.varint("length of a range")? + 1;
+        let start = end.checked_sub(len).ok_or(DecodeError::AckUnderflow { at: reader.at() })?;
+        ranges.push(start..end);
+        if left > 0 {
+            let gap = reader.varint("gap between ranges")? + 1;
+            end = start.checked_sub(gap).ok_or(DecodeError::AckUnderflow { at: reader.at() })?;
+        }
+    }
+    let ecn = if has_ecn { Some(ecn_counts(reader)?) } else { None };
+    Ok(Ack { path, delay, ranges, ecn })
+}
+
+fn ecn_counts(reader: &mut Reader<Bytes>) -> Result<EcnCounts, DecodeError> {
+    Ok(EcnCounts {
+        ect0: reader.varint("ECT(0) count")?,
+        ect1: reader.varint("ECT(1) count")?,
+        ce: reader.varint("CE count")?,
+    })
+}
+
+/// The frames that carry no data of the application and are no acknowledgement.
+fn control(reader: &mut Reader<Bytes>, first: u8) -> Result<Frame<Bytes>, DecodeError> {
+    Ok(match first {
+        kind::PADDING => padding(reader)?,
+        kind::PING => Frame::Ping,
+        kind::RESET_STREAM => Frame::ResetStream {
+            stream: StreamId(reader.varint("stream id")?),
+            code: reader.varint("application code")?,
+            final_size: reader.varint("final size")?,
+        },
+        kind::STOP_SENDING => Frame::StopSending {
+            stream: StreamId(reader.varint("stream id")?),
+            code: reader.varint("application code")?,
+        },
+        kind::MAX_DATA => Frame::MaxData { limit: reader.varint("session limit")? },
+        kind::MAX_STREAM_DATA => Frame::MaxStreamData {
+            stream: StreamId(reader.varint("stream id")?),
+            limit: reader.varint("stream limit")?,
+            received: reader.varint("received so far")?,
+        },
+        kind::MAX_STREAMS => Frame::MaxStreams { limit: reader.varint("limit of streams")? },
+        kind::PATH_CHALLENGE => Frame::PathChallenge { token: reader.u64("challenge")? },
+        kind::PATH_RESPONSE => Frame::PathResponse { token: reader.u64("response")? },
+        kind::CLOSE => Frame::Close(close(reader)?),
+        kind::NEW_PID => Frame::NewPid(NewPid {
+            path: reader.path()?,
+            pid: reader.pid()?,
+            reset_token: reader.reset_token()?,
+        }),
+        kind::PATH_ABANDON => {
+            Frame::PathAbandon { path: reader.path()?, reason: reader.varint("reason to abandon")? }
+        }
+        kind::PATH_STATUS => Frame::PathStatus(PathStatus {
+            path: reader.path()?,
+            sequence: reader.varint("sequence")?,
+            usage: path_use(reader)?,
+        }),
+        kind::ACK_PATH => {
+            Frame::AckPath(AckPath { sequence: reader.varint("sequence")?, path: ack_path(reader)? })
+        }
+        kind::ADD_ADDRESS => {
+            Frame::AddAddress(AddressFrame { id: reader.varint("address id")?, address: address(reader)? })
+        }
+        kind::REMOVE_ADDRESS => Frame::RemoveAddress { id: reader.varint("address id")? },
+        kind::OBSERVED_ADDRESS => Frame::ObservedAddress { path: reader.path()?, address: address(reader)? },
+        kind::REPORT => Frame::Report(Report {
+            path: reader.path()?,
+            bytes: reader.varint("bytes received")?,
+            packets: reader.varint("packets received")?,
+            highest_fsn: Fsn(reader.varint("highest FSN")?),
+            highest_tsn: reader.varint("highest TSN")?,
+        }),
+        kind::SHUTDOWN => Frame::Shutdown,
+        kind::SHUTDOWN_ACK => Frame::ShutdownAck,
+        _ => {
+            return Err(DecodeError::Unknown {
+                what: "frame type",
+                at: reader.at() - 1,
+                value: first.into(),
+            });
+        }
+    })
+}
+
+fn padding(reader: &mut Reader<Bytes>) -> Result<Frame<Bytes>, DecodeError> {
+    let len = reader.u16("length of padding")?;
+    let at = reader.at();
+    if reader.slice("padding", len.into())?.iter().any(|&byte| byte != 0) {
+        return Err(DecodeError::NotZero { what: "padding", at });
+    }
+    Ok(Frame::Padding(len))
+}
+
+fn close(reader: &mut Reader<Bytes>) -> Result<Close, DecodeError> {
+    let code = reader.varint("close code")?;
+    let len = reader.u8("length of the reason")?;
+    let at = reader.at() + usize::from(len);
+    let reason = std::str::from_utf8(reader.slice("reason", len.into())?)
+        .map_err(|_| DecodeError::NotUtf8 { what: "reason", at })?;
+    Ok(Close { code, reason: reason.to_owned() })
+}
+
+fn path_use(reader: &mut Reader<Bytes>) -> Result<PathUse, DecodeError> {
+    Ok(match reader.u8("use of a path")? {
+        0 => PathUse::Normal,
+        1 => PathUse::Backup,
+        2 => PathUse::Standby,
+        value => {
+            let at = reader.at() - 1;
+            return Err(DecodeError::Unknown { what: "use of a path", at, value: value.into() });
+        }
+    })
+}
+
+/// 0 for none, else the path id and one.
+fn ack_path(reader: &mut Reader<Bytes>) -> Result<Option<PathId>, DecodeError> {
+    let value = reader.varint_within("acknowledgement path", 0, u64::from(u32::MAX) + 1)?;
+    Ok(value.checked_sub(1).map(|id| PathId(id as u32)))
+}
+
+fn address(reader: &mut Reader<Bytes>) -> Result<SocketAddr, DecodeError> {
+    let ip = match reader.u8("address family")? {
+        4 => IpAddr::V4(Ipv4Addr::from(reader.array::<4>("IPv4 address")?)),
+        6 => IpAddr::V6(Ipv6Addr::from(reader.array::<16>("IPv6 address")?)),
+        value => {
+            let at = reader.at() - 1;
+            return Err(DecodeError::Unknown { what: "address family", at, value: value.into() });
+        }
+    };
+    Ok(SocketAddr::new(ip, reader.u16("port")?))
+}

@@ -1,0 +1,255 @@
+//! Everything that encodes comes back, takes the length foretold, and no bytes make a decoder panic.
+
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+
+use super::*;
+use crate::varint::VARINT_MAX;
+use crate::{
+    Ack, AckPath, AddressFrame, Close, DatagramFrame, EcnCounts, Frame, Fsn, Length, NewPid, Params, PathId,
+    PathStatus, PathUse, Pid, Ranges, Report, ResetToken, Span, StreamFrame, StreamId,
+};
+
+/// Every length of a variable-length integer is as likely as another.
+fn number() -> impl Strategy<Value = u64> {
+    prop_oneof![0..64u64, 0..1u64 << 14, 0..1u64 << 30, 0..=VARINT_MAX]
+}
+
+fn path() -> impl Strategy<Value = PathId> {
+    prop_oneof![0..64u32, any::<u32>()].prop_map(PathId)
+}
+
+fn stream_id() -> impl Strategy<Value = StreamId> {
+    number().prop_map(StreamId)
+}
+
+fn payload() -> impl Strategy<Value = Bytes> {
+    vec(any::<u8>(), 0..200).prop_map(Bytes::from)
+}
+
+fn address() -> impl Strategy<Value = SocketAddr> {
+    prop_oneof![
+        any::<([u8; 4], u16)>().prop_map(SocketAddr::from),
+        any::<([u8; 16], u16)>().prop_map(SocketAddr::from),
+    ]
+}
+
+fn token() -> impl Strategy<Value = ResetToken> {
+    any::<[u8; 16]>().prop_filter("not zero", |bytes| *bytes != [0; 16]).prop_map(ResetToken)
+}
+
+fn pid() -> impl Strategy<Value = Pid> {
+    (1..=u64::MAX).prop_map(Pid)
+}
+
+/// Ranges built from the bottom up: (numbers missing, numbers received) each.
+fn ranges() -> impl Strategy<Value = Ranges> {
+    (number(), vec((1..1u64 << 20, 1..1u64 << 20), 1..=MAX_ACK_RANGES)).prop_map(|(lowest, steps)| {
+        let mut next = lowest.min(VARINT_MAX >> 1);
+        let mut ranges: Vec<_> = steps
+            .into_iter()
+            .map(|(gap, len)| {
+                let start = next;
+                next = start + len + gap;
+                start..start + len
+            })
+            .collect();
+        ranges.reverse();
+        ranges.into()
+    })
+}
+
+fn ack() -> impl Strategy<Value = Ack> {
+    let ecn = (number(), number(), number()).prop_map(|(ect0, ect1, ce)| EcnCounts { ect0, ect1, ce });
+    let delay = (0..1u64 << 40).prop_map(Span::from_micros);
+    (path(), delay, ranges(), option::of(ecn)).prop_map(|(path, delay, ranges, ecn)| Ack {
+        path,
+        delay,
+        ranges,
+        ecn,
+    })
+}
+
+fn data_frame() -> impl Strategy<Value = Frame<Bytes>> {
+    let offset = prop_oneof![Just(0), number()].prop_map(|offset| offset.min(VARINT_MAX - 1000));
+    let stream = (stream_id(), offset, any::<bool>(), payload())
+        .prop_map(|(stream, offset, fin, data)| Frame::Stream(StreamFrame { stream, offset, fin, data }));
+    let datagram = (0..16u8, prop_oneof![Just(0), any::<u32>()], payload())
+        .prop_map(|(class, flow, data)| Frame::Datagram(DatagramFrame { class, flow, data }));
+    prop_oneof![stream, datagram, ack().prop_map(Frame::Ack)]
+}
+
+fn stream_control() -> impl Strategy<Value = Frame<Bytes>> {
+    prop_oneof![
+        Just(Frame::Ping),
+        (0..3000u16).prop_map(Frame::Padding),
+        (stream_id(), number(), number()).prop_map(|(stream, code, final_size)| Frame::ResetStream {
+            stream,
+            code,
+            final_size
+        }),
+        (stream_id(), number()).prop_map(|(stream, code)| Frame::StopSending { stream, code }),
+        number().prop_map(|limit| Frame::MaxData { limit }),
+        (stream_id(), number(), number()).prop_map(|(stream, limit, received)| Frame::MaxStreamData {
+            stream,
+            limit,
+            received
+        }),
+        number().prop_map(|limit| Frame::MaxStreams { limit }),
+        Just(Frame::Shutdown),
+        Just(Frame::ShutdownAck),
+        (number(), "\\PC{0,60}").prop_map(|(code, reason)| Frame::Close(Close { code, reason })),
+    ]
+}
+
+fn path_control() -> impl Strategy<Value = Frame<Bytes>> {
+    let usage = prop_oneof![Just(PathUse::Normal), Just(PathUse::Backup), Just(PathUse::Standby)];
+    prop_oneof![
+        any::<u64>().prop_map(|token| Frame::PathChallenge { token }),
+        any::<u64>().prop_map(|token| Frame::PathResponse { token }),
+        (path(), pid(), token()).prop_map(|(path, pid, reset_token)| Frame::NewPid(NewPid {
+            path,
+            pid,
+            reset_token
+        })),
+        (path(), number()).prop_map(|(path, reason)| Frame::PathAbandon { path, reason }),
+        (path(), number(), usage).prop_map(|(path, sequence, usage)| Frame::PathStatus(PathStatus {
+            path,
+            sequence,
+            usage
+        })),
+        (number(), option::of(path()))
+            .prop_map(|(sequence, path)| Frame::AckPath(AckPath { sequence, path })),
+        (number(), address()).prop_map(|(id, address)| Frame::AddAddress(AddressFrame { id, address })),
+        number().prop_map(|id| Frame::RemoveAddress { id }),
+        (path(), address()).prop_map(|(path, address)| Frame::ObservedAddress { path, address }),
+        (path(), number(), number(), number(), number()).prop_map(
+            |(path, bytes, packets, highest_fsn, highest_tsn)| {
+                Frame::Report(Report { path, bytes, packets, highest_fsn: Fsn(highest_fsn), highest_tsn })
+            }
+        ),
+    ]
+}
+
+fn frame() -> impl Strategy<Value = Frame<Bytes>> {
+    prop_oneof![data_frame(), stream_control(), path_control()]
+}
+
+fn params() -> impl Strategy<Value = Params> {
+    (
+        (pid(), token(), number(), number(), number()),
+        (1..=MAX_PATHS, MIN_UDP_PAYLOAD.., any::<u16>(), any::<u32>(), 0..=MAX_ACK_DELAY_US),
+    )
+        .prop_map(|(credit, limits)| Params {
+            pid: credit.0,
+            reset_token: credit.1,
+            initial_max_data: credit.2,
+            initial_max_stream_data: credit.3,
+            initial_max_streams: credit.4,
+            max_paths: limits.0,
+            max_udp_payload: limits.1,
+            max_datagram: limits.2,
+            idle_timeout_ms: limits.3,
+            max_ack_delay_us: limits.4,
+        })
+}
+
+fn encoded(frames: &[Frame<Bytes>]) -> Bytes {
+    let mut out = Vec::new();
+    encode_frames(frames, &mut out);
+    out.into()
+}
+
+fn encoded_params(params: &Params) -> Vec<u8> {
+    let mut out = Vec::new();
+    encode_params(params, &mut out);
+    out
+}
+
+/// The same frame with its data replaced by their length, as the simulator has it.
+fn measured(frame: &Frame<Bytes>) -> Option<Frame<Length>> {
+    match frame.clone() {
+        Frame::Stream(StreamFrame { stream, offset, fin, data }) => {
+            Some(Frame::Stream(StreamFrame { stream, offset, fin, data: Length(data.len()) }))
+        }
+        Frame::Datagram(DatagramFrame { class, flow, data }) => {
+            Some(Frame::Datagram(DatagramFrame { class, flow, data: Length(data.len()) }))
+        }
+        _ => None,
+    }
+}
+
+proptest! {
+    #[test]
+    fn every_packet_comes_back_and_takes_the_length_foretold(frames in vec(frame(), 1..8)) {
+        let bytes = encoded(&frames);
+        prop_assert_eq!(bytes.len(), packet_encoded_len(&frames));
+        let decoded = decode_frames(bytes).unwrap();
+        prop_assert_eq!(decoded.as_slice(), frames.as_slice());
+    }
+
+    #[test]
+    fn a_frame_that_is_followed_takes_the_length_foretold(frame in frame()) {
+        let mut out = Vec::new();
+        encode_frame(&frame, &mut out);
+        prop_assert_eq!(out.len(), frame.encoded_len());
+        encode_frame(&Frame::Ping, &mut out);
+        let decoded = decode_frames(out.into()).unwrap();
+        prop_assert_eq!(decoded.as_slice(), &[frame, Frame::Ping]);
+    }
+
+    #[test]
+    fn a_length_takes_as_much_room_as_the_bytes_it_stands_for(frame in data_frame()) {
+        if let Some(simulated) = measured(&frame) {
+            prop_assert_eq!(simulated.encoded_len(), frame.encoded_len());
+            prop_assert_eq!(simulated.encoded_len_last(), frame.encoded_len_last());
+        }
+    }
+
+    #[test]
+    fn arbitrary_bytes_never_make_the_frame_decoder_panic(bytes in vec(any::<u8>(), 0..300)) {
+        if let Ok(frames) = decode_frames(bytes.into()) {
+            prop_assert!(frames.len() <= MAX_FRAMES);
+            let again = decode_frames(encoded(&frames)).unwrap();
+            prop_assert_eq!(again, frames);
+        }
+    }
+
+    #[test]
+    fn a_damaged_packet_never_makes_the_frame_decoder_panic(
+        frames in vec(frame(), 1..4), at in any::<prop::sample::Index>(), value in any::<u8>(), cut in any::<bool>(),
+    ) {
+        let mut bytes = encoded(&frames).to_vec();
+        let at = at.index(bytes.len());
+        bytes[at] = value;
+        if cut {
+            bytes.truncate(at);
+        }
+        let _ = decode_frames(bytes.into());
+    }
+
+    #[test]
+    fn all_parameters_come_back(params in params()) {
+        prop_assert_eq!(decode_params(&encoded_params(&params)).unwrap(), params);
+    }
+
+    #[test]
+    fn arbitrary_bytes_never_make_the_parameter_decoder_panic(bytes in vec(any::<u8>(), 0..200)) {
+        let _ = decode_params(&bytes);
+    }
+
+    #[test]
+    fn damaged_parameters_never_make_the_decoder_panic(
+        params in params(), at in any::<prop::sample::Index>(), value in any::<u8>(),
+    ) {
+        let mut bytes = encoded_params(&params);
+        let at = at.index(bytes.len());
+        bytes[at] = value;
+        let _ = decode_params(&bytes);
+        prop_assert!(decode_params(&bytes[..at]).is_err());
+    }
+}

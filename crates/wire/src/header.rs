@@ -1,0 +1,219 @@
+//! The sixteen bytes in clear that begin every datagram, and what a relay does to them.
+//!
+//! ```text
+//!  0       1       2       3       4                8                12              16
+//!  +-------+-------+-------+-------+----------------+----------------+----------------+
+//!  |kind|K0|tos|hop| checksum      | PID                             | FSN, low 32    |
+//!  +-------+-------+-------+-------+----------------+----------------+----------------+
+//! ```
+//! A relay reads kind, type of service, hop limit and PID, and rewrites PID, hop limit and checksum. So
+//! those three are not under the seal: the associated data of a packet are the rest of the header and
+//! the end-to-end path id ([`Header::associated_data`]). MPMTP-AR [R2] asks for type of service, checksum,
+//! PID and sequence numbers in the header; the TSN is under the seal, in the stream frame.
+//!
+//! The checksum is the Internet's (RFC 1071). It spares a node the work of opening what a broken link or
+//! memory has changed and lets a relay drop it [R8]; against an attacker only the seal protects. A relay
+//! mends it by the difference (RFC 1624), so that a byte it broke itself is still noticed.
+
+use crate::{DecodeError, Fsn, PathId, Pid};
+
+/// Bytes that the seal adds at the end of a packet.
+pub const TAG_LEN: usize = 16;
+
+/// Bytes of a datagram that are not frames: the header and the seal's tag.
+pub const PACKET_OVERHEAD: usize = Header::LEN + TAG_LEN;
+
+/// What a datagram is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Kind {
+    /// The first message of the handshake; its PID is [`Pid::HANDSHAKE`].
+    Init = 1,
+    /// The answer to it.
+    InitAck = 2,
+    /// "Show me first that you are at that address": to be sent again with the INIT.
+    Cookie = 3,
+    /// A sealed packet of frames.
+    Data = 4,
+    /// The sender knows nothing of the session that this PID belonged to.
+    Reset = 5,
+    /// A relay asks the next hop whether it issued the PID in the header, before it forwards to it.
+    RelayChallenge = 6,
+    /// The issuer's answer, never longer than the challenge.
+    RelayResponse = 7,
+}
+
+impl Kind {
+    fn from_wire(value: u8) -> Result<Self, DecodeError> {
+        Ok(match value {
+            1 => Self::Init,
+            2 => Self::InitAck,
+            3 => Self::Cookie,
+            4 => Self::Data,
+            5 => Self::Reset,
+            6 => Self::RelayChallenge,
+            7 => Self::RelayResponse,
+            _ => return Err(DecodeError::Unknown { what: "kind", at: 0, value: value.into() }),
+        })
+    }
+}
+
+/// The clear header of a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// What follows.
+    pub kind: Kind,
+    /// Changes with every renewal of the keys; false at first.
+    pub key_phase: bool,
+    /// Type of service, 0 (dropped first by a congested relay [R11]) to [`Header::MAX_TOS`].
+    pub tos: u8,
+    /// How many relays may still forward it, up to [`Header::MAX_HOP_LIMIT`].
+    pub hop_limit: u8,
+    /// Chosen by the node that receives the datagram, relay or end.
+    pub pid: Pid,
+    /// The low 32 bits of the packet's number on its path.
+    pub fsn: u32,
+}
+
+const KEY_PHASE: u8 = 0x08;
+const RESERVED: u8 = 0x07;
+
+impl Header {
+    /// Length in bytes.
+    pub const LEN: usize = 16;
+    /// The highest type of service.
+    pub const MAX_TOS: u8 = 15;
+    /// The highest hop limit.
+    pub const MAX_HOP_LIMIT: u8 = 15;
+    /// Length of [`Header::associated_data`].
+    pub const ASSOCIATED_LEN: usize = 10;
+
+    /// Writes the header, its checksum included, to the first [`Header::LEN`] bytes of `out`. A type of
+    /// service or hop limit above its maximum is written as the maximum.
+    ///
+    /// # Panics
+    /// When `out` is shorter than that.
+    #[inline]
+    pub fn encode(&self, out: &mut [u8]) {
+        let out = out.first_chunk_mut::<{ Self::LEN }>().expect("room for the header");
+        out[0] = self.first_byte();
+        out[1] = self.tos.min(Self::MAX_TOS) << 4 | self.hop_limit.min(Self::MAX_HOP_LIMIT);
+        out[2..4].fill(0);
+        out[4..12].copy_from_slice(&self.pid.0.to_be_bytes());
+        out[12..].copy_from_slice(&self.fsn.to_be_bytes());
+        let checksum = checksum(out);
+        out[2..4].copy_from_slice(&checksum.to_be_bytes());
+    }
+
+    /// Reads the header and returns what follows it.
+    ///
+    /// # Errors
+    /// [`DecodeError::Truncated`] when fewer than [`Header::LEN`] bytes are left,
+    /// [`DecodeError::Checksum`] when they were changed on the way, [`DecodeError::Unknown`] for a kind
+    /// and [`DecodeError::NotZero`] for bits that this version does not know.
+    #[inline]
+    pub fn decode(datagram: &[u8]) -> Result<(Self, &[u8]), DecodeError> {
+        let (bytes, rest) = datagram.split_first_chunk::<{ Self::LEN }>().ok_or(truncated(datagram.len()))?;
+        let carried = word(bytes, 2);
+        let computed = checksum(bytes);
+        if carried != computed {
+            return Err(DecodeError::Checksum { carried, computed });
+        }
+        if bytes[0] & RESERVED != 0 {
+            return Err(DecodeError::NotZero { what: "reserved bits", at: 0 });
+        }
+        let [_, _, _, _, p0, p1, p2, p3, p4, p5, p6, p7, fsn @ ..] = *bytes;
+        let header = Self {
+            kind: Kind::from_wire(bytes[0] >> 4)?,
+            key_phase: bytes[0] & KEY_PHASE != 0,
+            tos: bytes[1] >> 4,
+            hop_limit: bytes[1] & 0x0f,
+            pid: Pid(u64::from_be_bytes([p0, p1, p2, p3, p4, p5, p6, p7])),
+            fsn: u32::from_be_bytes(fsn),
+        };
+        Ok((header, rest))
+    }
+
+    /// What the seal of a packet protects beside its frames: kind, key phase, type of service, path id
+    /// and FSN, but not PID, hop limit and checksum, which relays rewrite.
+    #[inline]
+    #[must_use]
+    pub fn associated_data(&self, path: PathId) -> [u8; Self::ASSOCIATED_LEN] {
+        let mut data = [0; Self::ASSOCIATED_LEN];
+        data[0] = self.first_byte();
+        data[1] = self.tos.min(Self::MAX_TOS) << 4;
+        data[2..6].copy_from_slice(&path.0.to_be_bytes());
+        data[6..].copy_from_slice(&self.fsn.to_be_bytes());
+        data
+    }
+
+    fn first_byte(&self) -> u8 {
+        (self.kind as u8) << 4 | if self.key_phase { KEY_PHASE } else { 0 }
+    }
+}
+
+/// Makes a datagram ready for the next hop, as a relay does: gives it `new_pid`, lowers its hop limit
+/// by one and mends the checksum by the difference. Decode the header first: this does not check it.
+///
+/// # Errors
+/// [`DecodeError::HopLimit`] when it may not be forwarded again, [`DecodeError::Truncated`] when there
+/// is no whole header; the bytes are unchanged then.
+#[inline]
+pub fn rewrite_for_hop(datagram: &mut [u8], new_pid: Pid) -> Result<(), DecodeError> {
+    let len = datagram.len();
+    let bytes = datagram.first_chunk_mut::<{ Header::LEN }>().ok_or(truncated(len))?;
+    if bytes[1] & 0x0f == 0 {
+        return Err(DecodeError::HopLimit);
+    }
+    let old_sum: u32 = WORDS_REWRITTEN.iter().map(|&at| u32::from(!word(bytes, at))).sum();
+    bytes[1] -= 1;
+    bytes[4..12].copy_from_slice(&new_pid.0.to_be_bytes());
+    let new_sum: u32 = WORDS_REWRITTEN.iter().map(|&at| u32::from(word(bytes, at))).sum();
+    // RFC 1624 §3, equation 3: HC' = ~(~HC + ~m + m').
+    let checksum = !fold(u32::from(!word(bytes, 2)) + old_sum + new_sum);
+    bytes[2..4].copy_from_slice(&checksum.to_be_bytes());
+    Ok(())
+}
+
+/// Offsets of the 16-bit words that a relay changes, but for the checksum.
+const WORDS_REWRITTEN: [usize; 5] = [0, 4, 6, 8, 10];
+
+/// The packet number whose low 32 bits are `truncated` and which is closest to `expected_next`, the
+/// number after the highest received on the path (RFC 9000 §A.3).
+#[inline]
+#[must_use]
+pub fn expand_fsn(truncated: u32, expected_next: Fsn) -> Fsn {
+    const WINDOW: u64 = 1 << 32;
+    let expected = expected_next.0;
+    let candidate = expected & !(WINDOW - 1) | u64::from(truncated);
+    if candidate.saturating_add(WINDOW / 2) <= expected {
+        Fsn(candidate.checked_add(WINDOW).unwrap_or(candidate))
+    } else if candidate > expected.saturating_add(WINDOW / 2) && candidate >= WINDOW {
+        Fsn(candidate - WINDOW)
+    } else {
+        Fsn(candidate)
+    }
+}
+
+/// RFC 1071 over the header as if its checksum field were zero.
+#[inline]
+fn checksum(bytes: &[u8; Header::LEN]) -> u16 {
+    let sum = [0, 4, 6, 8, 10, 12, 14].iter().map(|&at| u32::from(word(bytes, at))).sum();
+    !fold(sum)
+}
+
+#[inline]
+fn word(bytes: &[u8; Header::LEN], at: usize) -> u16 {
+    u16::from_be_bytes([bytes[at], bytes[at + 1]])
+}
+
+#[inline]
+fn fold(sum: u32) -> u16 {
+    let once = (sum & 0xffff) + (sum >> 16);
+    ((once & 0xffff) + (once >> 16)) as u16
+}
+
+#[cold]
+fn truncated(left: usize) -> DecodeError {
+    DecodeError::Truncated { what: "header", at: 0, needed: Header::LEN as u64, left }
+}
