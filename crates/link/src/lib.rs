@@ -1,1 +1,38 @@
-//! Under construction.
+//! The link model: what happens to a packet between two ends of a wire, in one direction.
+//!
+//! A packet offered to a [`Link`] goes through these stages, of which every one can be left out:
+//!
+//! ```text
+//! enqueue -> down? -> queue: limit, random drop, mark -> CoDel -> transmitter: rate or trace
+//!         -> down? lost? -> delay, jitter, held back, doubled, damaged -> pop
+//! ```
+//!
+//! A link knows no clock: time is an argument, and so the same link works in a simulator's virtual time
+//! and between real sockets. It works out lazily what happened between two calls, in the order in which it
+//! happened, so how often it is asked changes nothing; whoever drives it keeps
+//! one wake-up a link, at [`Link::next_arrival`], whatever is queued.
+
+mod codel;
+mod config;
+mod link;
+mod loss;
+mod outages;
+mod random;
+mod stats;
+mod trace;
+mod transmitter;
+
+pub use codel::CodelConfig;
+pub use config::{Ecn, Jitter, JitterShape, Limit, LinkConfig, QueueModel, RandomDrop, RateModel, Reorder};
+pub use link::{Arrival, Link};
+pub use loss::LossModel;
+pub use stats::{Drop, DropCounts, LinkStats, Tally};
+pub use trace::{MAX_TRACE_LINES, OPPORTUNITY_BYTES, Trace, TraceError};
+
+use anabranch_wire::{Rate, Span};
+
+/// The bandwidth–delay product: bytes in flight that keep a link busy over a round trip.
+#[must_use]
+pub fn bdp_bytes(rate: Rate, rtt: Span) -> u64 {
+    rate.bytes_in(rtt)
+}

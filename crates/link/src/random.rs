@@ -1,0 +1,41 @@
+//! The link's own dice: a portable generator seeded from the configuration, so that a run can be repeated.
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+
+/// A seeded source of chances, the same on every machine.
+#[derive(Clone, Debug)]
+pub(crate) struct Random {
+    generator: ChaCha8Rng,
+}
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self { generator: ChaCha8Rng::seed_from_u64(seed) }
+    }
+
+    /// True with the given probability. Draws nothing when the outcome is certain, so that a feature
+    /// that is off changes no other's luck; NaN counts as never.
+    pub(crate) fn chance(&mut self, probability: f64) -> bool {
+        if probability >= 1.0 {
+            return true;
+        }
+        probability > 0.0 && self.unit() < probability
+    }
+
+    /// Uniform in `[0, 1)`.
+    pub(crate) fn unit(&mut self) -> f64 {
+        (self.generator.next_u64() >> 11) as f64 * (1.0 / (1_u64 << 53) as f64)
+    }
+
+    /// Uniform in `[-1, 1)`.
+    pub(crate) fn signed_unit(&mut self) -> f64 {
+        self.unit() * 2.0 - 1.0
+    }
+
+    /// Normal with mean zero and deviation one (Box–Muller, of which the second value is not kept).
+    pub(crate) fn normal(&mut self) -> f64 {
+        let radius = (-2.0 * libm::log(1.0 - self.unit())).sqrt();
+        radius * libm::cos(std::f64::consts::TAU * self.unit())
+    }
+}

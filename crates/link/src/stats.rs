@@ -1,0 +1,102 @@
+//! What a link has done so far.
+
+use anabranch_wire::Span;
+
+/// Counts since the link was made. Bytes are as given at enqueue, without the overhead.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkStats {
+    /// What was offered, taken or not.
+    pub offered: Tally,
+    /// What came out at the far end, duplicates included.
+    pub delivered: Tally,
+    /// What did not, by reason.
+    pub dropped: DropCounts,
+    /// Packets marked here for congestion.
+    pub marked: u64,
+    /// Packets delivered twice.
+    pub duplicated: u64,
+    /// Packets delivered damaged, each copy counted.
+    pub corrupted: u64,
+    /// The longest queue in packets.
+    pub max_queue_packets: usize,
+    /// The longest queue in bytes, overhead included.
+    pub max_queue_bytes: u64,
+    /// How long packets waited for the wire, summed over `waits`.
+    pub wait_total: Span,
+    /// The longest wait for the wire.
+    pub wait_max: Span,
+    /// Packets that reached the wire.
+    pub waits: u64,
+}
+
+impl LinkStats {
+    /// The mean wait for the wire; zero before the first packet.
+    #[must_use]
+    pub fn wait_mean(&self) -> Span {
+        self.wait_total / self.waits.max(1)
+    }
+}
+
+/// Packets and their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// How many packets.
+    pub packets: u64,
+    /// How many bytes in all.
+    pub bytes: u64,
+}
+
+impl Tally {
+    pub(crate) fn add(&mut self, bytes: u32) {
+        self.packets += 1;
+        self.bytes += u64::from(bytes);
+    }
+}
+
+/// Why a packet did not arrive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drop {
+    /// The queue was full.
+    QueueFull,
+    /// It came to one of the queue's last places and had no luck.
+    RandomDrop,
+    /// CoDel dropped it at the head.
+    Codel,
+    /// It was lost on the wire.
+    Loss,
+    /// The link was down.
+    Outage,
+}
+
+/// Packets dropped, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DropCounts {
+    /// [`Drop::QueueFull`]
+    pub queue_full: u64,
+    /// [`Drop::RandomDrop`]
+    pub random_drop: u64,
+    /// [`Drop::Codel`]
+    pub codel: u64,
+    /// [`Drop::Loss`]
+    pub loss: u64,
+    /// [`Drop::Outage`]
+    pub outage: u64,
+}
+
+impl DropCounts {
+    /// All drops together.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.queue_full + self.random_drop + self.codel + self.loss + self.outage
+    }
+
+    pub(crate) fn count(&mut self, why: Drop) {
+        match why {
+            Drop::QueueFull => self.queue_full += 1,
+            Drop::RandomDrop => self.random_drop += 1,
+            Drop::Codel => self.codel += 1,
+            Drop::Loss => self.loss += 1,
+            Drop::Outage => self.outage += 1,
+        }
+    }
+}

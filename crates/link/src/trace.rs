@@ -1,0 +1,217 @@
+//! Packet-delivery traces in mahimahi's format: when a link that changes with time could send.
+//!
+//! A trace is one whole number of milliseconds a line, never falling. Each line is an opportunity to
+//! send [`OPPORTUNITY_BYTES`]; equal lines are several opportunities at one moment. What an opportunity
+//! has left after a packet goes to the next one waiting at that moment, a packet larger than what is left
+//! takes several, and an opportunity with nobody waiting is lost. The trace starts over when it
+//! ends, its period being its last line (mahimahi, USENIX ATC 2015 §4).
+
+use anabranch_wire::Time;
+use thiserror::Error;
+
+/// The bytes one line of a trace lets pass, as in mahimahi.
+pub const OPPORTUNITY_BYTES: u64 = 1504;
+
+/// The most lines a trace may have.
+pub const MAX_TRACE_LINES: usize = 4_000_000;
+
+const NANOS_PER_MILLI: u64 = 1_000_000;
+
+/// A looping schedule of moments at which a link may send.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trace {
+    /// Milliseconds from the start of a round, never falling; the last is the period.
+    opportunities: Vec<u32>,
+}
+
+/// Why a trace could not be read.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum TraceError {
+    /// A line is not a whole number of milliseconds below 2³².
+    #[error("line {line}: expected a whole number of milliseconds")]
+    NotANumber {
+        /// Counted from one.
+        line: usize,
+    },
+    /// A line is earlier than the one before it.
+    #[error("line {line}: {found} ms comes before {previous} ms on the line above")]
+    Backwards {
+        /// Counted from one.
+        line: usize,
+        /// The moment on this line.
+        found: u32,
+        /// The moment on the line above.
+        previous: u32,
+    },
+    /// There are more lines than [`MAX_TRACE_LINES`].
+    #[error("line {line}: more than {MAX_TRACE_LINES} lines")]
+    TooLong {
+        /// Counted from one.
+        line: usize,
+    },
+    /// The last line, which is the period, is zero, or there is none.
+    #[error("the last line must be later than 0 ms: it is the period of the trace")]
+    NoPeriod,
+}
+
+impl Trace {
+    /// Reads a trace; blank lines at the end are let pass.
+    ///
+    /// # Errors
+    /// [`TraceError`] names the first line at fault.
+    pub fn parse(text: &str) -> Result<Self, TraceError> {
+        let mut opportunities = Vec::new();
+        let mut previous = 0;
+        for (index, text) in text.trim_end().lines().enumerate() {
+            let line = index + 1;
+            if index >= MAX_TRACE_LINES {
+                return Err(TraceError::TooLong { line });
+            }
+            let digits = text.trim();
+            let plain = digits.bytes().all(|byte| byte.is_ascii_digit());
+            let found: u32 = digits.parse().ok().filter(|_| plain).ok_or(TraceError::NotANumber { line })?;
+            if found < previous {
+                return Err(TraceError::Backwards { line, found, previous });
+            }
+            previous = found;
+            opportunities.push(found);
+        }
+        if previous == 0 {
+            return Err(TraceError::NoPeriod);
+        }
+        Ok(Self { opportunities })
+    }
+
+    /// Bits a second on average over one period.
+    #[must_use]
+    pub fn mean_rate(&self) -> anabranch_wire::Rate {
+        let bytes = self.opportunities.len() as u64 * OPPORTUNITY_BYTES;
+        let period = anabranch_wire::Span::from_millis(u64::from(self.period()));
+        anabranch_wire::Rate::from_bytes_in(bytes, period)
+    }
+
+    /// Milliseconds after which the trace starts over.
+    fn period(&self) -> u32 {
+        self.opportunities.last().copied().unwrap_or(1)
+    }
+
+    /// When the opportunity at a position falls.
+    fn time_of(&self, position: Position) -> Time {
+        let millis =
+            position.round * u64::from(self.period()) + u64::from(self.opportunities[position.index]);
+        Time::from_nanos(millis.saturating_mul(NANOS_PER_MILLI))
+    }
+
+    /// The first opportunity at or after `time`.
+    fn first_from(&self, time: Time) -> Position {
+        let millis = time.as_nanos().div_ceil(NANOS_PER_MILLI);
+        let period = u64::from(self.period());
+        // The end of one round and the start of the next share a moment: look in the earlier round first.
+        let round = (millis / period).saturating_sub(u64::from(millis.is_multiple_of(period)));
+        let within = millis - round * period;
+        let index = self.opportunities.partition_point(|at| u64::from(*at) < within);
+        Position { round, index }
+    }
+
+    fn after(&self, position: Position) -> Position {
+        if position.index + 1 < self.opportunities.len() {
+            Position { index: position.index + 1, ..position }
+        } else {
+            Position { round: position.round + 1, index: 0 }
+        }
+    }
+}
+
+/// One opportunity among all rounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Position {
+    round: u64,
+    index: usize,
+}
+
+/// Where playback of a trace stands: the opportunity in use and what it has left.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Playback {
+    position: Position,
+    left: u64,
+}
+
+impl Playback {
+    pub(crate) fn new() -> Self {
+        Self { position: Position { round: 0, index: 0 }, left: OPPORTUNITY_BYTES }
+    }
+
+    /// Sends `bytes` from `start` on, and tells when the last of them leaves.
+    pub(crate) fn send(&mut self, trace: &Trace, start: Time, bytes: u64) -> Time {
+        if trace.time_of(self.position) < start {
+            self.position = trace.first_from(start);
+            self.left = OPPORTUNITY_BYTES;
+        }
+        let mut needed = bytes;
+        loop {
+            let taken = needed.min(self.left);
+            needed -= taken;
+            self.left -= taken;
+            if needed == 0 {
+                return trace.time_of(self.position);
+            }
+            self.position = trace.after(self.position);
+            self.left = OPPORTUNITY_BYTES;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(millis: u64) -> Time {
+        Time::from_nanos(millis * NANOS_PER_MILLI)
+    }
+
+    #[test]
+    fn a_trace_is_a_number_a_line() {
+        let trace = Trace::parse("0\n5\n5\r\n12\n\n").unwrap();
+        assert_eq!(trace.opportunities, [0, 5, 5, 12]);
+        assert_eq!(trace.mean_rate().as_bits(), 4 * 1504 * 8 * 1000 / 12);
+    }
+
+    #[test]
+    fn a_bad_trace_names_its_line() {
+        assert_eq!(Trace::parse("1\ntwo\n"), Err(TraceError::NotANumber { line: 2 }));
+        assert_eq!(Trace::parse("1\n\n3\n"), Err(TraceError::NotANumber { line: 2 }));
+        assert_eq!(Trace::parse("+1\n"), Err(TraceError::NotANumber { line: 1 }));
+        assert_eq!(Trace::parse("4294967296\n"), Err(TraceError::NotANumber { line: 1 }));
+        let backwards = TraceError::Backwards { line: 3, found: 4, previous: 5 };
+        assert_eq!(Trace::parse("1\n5\n4\n"), Err(backwards));
+        assert_eq!(Trace::parse(""), Err(TraceError::NoPeriod));
+        assert_eq!(Trace::parse("0\n0\n"), Err(TraceError::NoPeriod));
+    }
+
+    #[test]
+    fn a_trace_too_long_is_refused_at_the_line_that_is_too_many() {
+        let text = "1\n".repeat(MAX_TRACE_LINES + 1);
+        assert_eq!(Trace::parse(&text), Err(TraceError::TooLong { line: MAX_TRACE_LINES + 1 }));
+    }
+
+    #[test]
+    fn packets_share_an_opportunity_and_large_ones_take_several() {
+        let trace = Trace::parse("3\n7\n7\n10\n").unwrap();
+        let mut playback = Playback::new();
+        assert_eq!(playback.send(&trace, ms(0), 1000), ms(3));
+        assert_eq!(playback.send(&trace, ms(3), 500), ms(3));
+        assert_eq!(playback.send(&trace, ms(3), 5), ms(7));
+        assert_eq!(playback.send(&trace, ms(7), 3 * OPPORTUNITY_BYTES), ms(13));
+    }
+
+    #[test]
+    fn an_unused_opportunity_is_lost_and_the_trace_loops() {
+        let trace = Trace::parse("0\n4\n10\n").unwrap();
+        let mut playback = Playback::new();
+        assert_eq!(playback.send(&trace, ms(5), 1504), ms(10));
+        // The round ends at 10 ms, where the next one's first opportunity lies too.
+        assert_eq!(playback.send(&trace, ms(10), 1504), ms(10));
+        assert_eq!(playback.send(&trace, ms(10), 1504), ms(14));
+        assert_eq!(playback.send(&trace, ms(1_000_001), 1504), ms(1_000_004));
+    }
+}
