@@ -1,0 +1,146 @@
+//! The choice of a rule and the settings all rules share.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// How windows grow and shrink in congestion avoidance. Each rule's module tells it in prose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RuleKind {
+    /// TCP's rule on each path by itself; mTCP's separate windows [M2], MPTCP's REGULAR [P1].
+    Reno,
+    /// One Reno window for the whole session, whatever its paths and groups [M2].
+    Combined,
+    /// CUBIC on each path by itself (RFC 9438).
+    Cubic,
+    /// Linked increases (RFC 6356), MPTCP's two-path form [P1].
+    Lia,
+    /// MPTCP's rule for any number of paths, by linear scan [P1].
+    Mptcp,
+    /// Equally weighted TCP with a = 1/n², which adds up to one TCP [P1].
+    Ewtcp,
+    /// Equally weighted TCP with a = 1/√n, as the paper prints it [P1].
+    EwtcpPrinted,
+    /// All traffic to the least congested paths [P1].
+    Coupled,
+    /// Coupled increases, uncoupled decreases [P1].
+    SemiCoupled,
+    /// Common source decrease [R9].
+    Csd,
+    /// Residual bandwidth after a loss [T7].
+    Residual,
+    /// Opportunistic linked increases (Khalili et al.).
+    Olia,
+    /// Balanced linked adaptation (Peng et al.).
+    Balia,
+}
+
+impl RuleKind {
+    /// Every rule, in the order of this enumeration.
+    pub const ALL: [Self; 13] = [
+        Self::Reno,
+        Self::Combined,
+        Self::Cubic,
+        Self::Lia,
+        Self::Mptcp,
+        Self::Ewtcp,
+        Self::EwtcpPrinted,
+        Self::Coupled,
+        Self::SemiCoupled,
+        Self::Csd,
+        Self::Residual,
+        Self::Olia,
+        Self::Balia,
+    ];
+
+    /// The rule's name in settings and results.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Reno => "reno",
+            Self::Combined => "combined",
+            Self::Cubic => "cubic",
+            Self::Lia => "lia",
+            Self::Mptcp => "mptcp",
+            Self::Ewtcp => "ewtcp",
+            Self::EwtcpPrinted => "ewtcp-printed",
+            Self::Coupled => "coupled",
+            Self::SemiCoupled => "semi-coupled",
+            Self::Csd => "csd",
+            Self::Residual => "residual",
+            Self::Olia => "olia",
+            Self::Balia => "balia",
+        }
+    }
+}
+
+impl fmt::Display for RuleKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A name that no rule has.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no congestion control is called \"{name}\"; there are {}", RuleKind::ALL.map(RuleKind::name).join(", "))]
+pub struct UnknownRule {
+    /// The name asked for.
+    pub name: String,
+}
+
+impl FromStr for RuleKind {
+    type Err = UnknownRule;
+
+    fn from_str(name: &str) -> Result<Self, UnknownRule> {
+        let found = Self::ALL.into_iter().find(|kind| kind.name() == name);
+        found.ok_or_else(|| UnknownRule { name: name.to_owned() })
+    }
+}
+
+/// The settings of a [`Controller`](crate::Controller).
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// How windows grow and shrink.
+    pub rule: RuleKind,
+    /// Where slow start begins, in packets (RFC 6928: 10).
+    pub initial_window: u64,
+    /// Where a window stops shrinking, in packets; at least 1 is used. It goes before `max_window`.
+    pub min_window: u64,
+    /// Leave slow start when the round-trip time grows (RFC 9406).
+    pub hystart: bool,
+    /// Give out pacing rates.
+    pub pacing: bool,
+    /// Where a window stops growing, in bytes.
+    pub max_window: u64,
+}
+
+impl Config {
+    /// The default profile's settings: from 10 packets down to 2, HyStart++, pacing, at most 1 GiB.
+    #[must_use]
+    pub const fn new(rule: RuleKind) -> Self {
+        Self { rule, initial_window: 10, min_window: 2, hystart: true, pacing: true, max_window: 1 << 30 }
+    }
+
+    /// The `tcp` profile's: as the papers' TCP, from 10 packets down to 1, no HyStart++, no pacing [M2].
+    #[must_use]
+    pub const fn tcp(rule: RuleKind) -> Self {
+        Self { rule, initial_window: 10, min_window: 1, hystart: false, pacing: false, max_window: 1 << 30 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_rule_is_found_by_its_name() {
+        for kind in RuleKind::ALL {
+            assert_eq!(kind.to_string().parse(), Ok(kind));
+        }
+    }
+
+    #[test]
+    fn an_unknown_name_is_answered_with_the_known_ones() {
+        let error = "renno".parse::<RuleKind>().unwrap_err();
+        assert!(error.to_string().contains("\"renno\"; there are reno, combined, cubic"), "{error}");
+    }
+}

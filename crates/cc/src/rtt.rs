@@ -1,0 +1,207 @@
+//! Round-trip time: smoothed, its variation, its recent minimum, and the timeouts that follow from them.
+//!
+//! RFC 6298 §2 gives the smoothing (1/8 for the mean, 1/4 for the deviation, the deviation first), RFC 9002
+//! §5.3 how the peer's reported delay is taken off (never below the recent minimum), MPTCP asks for the same
+//! smoothing as TCP [P2]. One estimator belongs to one pair of forward path and path of the acks.
+
+use anabranch_wire::{Span, Time};
+
+/// Half of the time over which the minimum is kept: it is the least of this half and of the one before.
+const MIN_HALF_WINDOW: Span = Span::from_secs(5);
+/// Samples are taken to lie between these: a hostile or broken clock must not poison the arithmetic.
+const LEAST_SAMPLE: Span = Span::from_nanos(1_000);
+const LARGEST_SAMPLE: Span = Span::from_secs(3_600);
+/// What RFC 9002 §6.1.2 calls the timer granularity.
+const PTO_GRANULARITY: Span = Span::from_millis(1);
+
+/// The bounds of a retransmission timeout (RFC 6298 §2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RtoBounds {
+    /// Never shorter than this: 200 ms in Linux, 1 s in RFC 6298.
+    pub min: Span,
+    /// Never longer than this.
+    pub max: Span,
+    /// The least margin above the smoothed round-trip time (`G` in RFC 6298).
+    pub granularity: Span,
+}
+
+impl Default for RtoBounds {
+    /// Linux's bounds: 200 ms to 120 s with a millisecond's granularity.
+    fn default() -> Self {
+        Self { min: Span::from_millis(200), max: Span::from_secs(120), granularity: Span::from_millis(1) }
+    }
+}
+
+/// Estimates a round-trip time from its samples.
+#[derive(Clone, Debug)]
+pub struct RttEstimator {
+    smoothed: Span,
+    variance: Span,
+    latest: Span,
+    sampled: bool,
+    min_now: Span,
+    min_before: Span,
+    half_started: Time,
+}
+
+impl RttEstimator {
+    /// An estimator that answers `initial` for everything (and half of it for the deviation) until its
+    /// first sample, as RFC 9002 §6.2.2 has it.
+    #[must_use]
+    pub fn new(initial: Span) -> Self {
+        let initial = bounded(initial);
+        Self {
+            smoothed: initial,
+            variance: initial / 2,
+            latest: initial,
+            sampled: false,
+            min_now: initial,
+            min_before: initial,
+            half_started: Time::ZERO,
+        }
+    }
+
+    /// Takes in one sample; `ack_delay` is how long the peer says it held the ack back, zero when unknown.
+    pub fn update(&mut self, now: Time, sample: Span, ack_delay: Span) {
+        let sample = bounded(sample);
+        self.latest = sample;
+        if !self.sampled {
+            self.sampled = true;
+            self.smoothed = sample;
+            self.variance = sample / 2;
+            (self.min_now, self.min_before, self.half_started) = (sample, sample, now);
+            return;
+        }
+        self.update_min(now, sample);
+        let adjusted =
+            if sample >= self.min() + ack_delay { sample.saturating_sub(ack_delay) } else { sample };
+        let deviation = self.smoothed.saturating_sub(adjusted).max(adjusted.saturating_sub(self.smoothed));
+        self.variance = (self.variance * 3 + deviation) / 4;
+        self.smoothed = (self.smoothed * 7 + adjusted) / 8;
+    }
+
+    fn update_min(&mut self, now: Time, sample: Span) {
+        let age = now.since(self.half_started);
+        if age < MIN_HALF_WINDOW {
+            self.min_now = self.min_now.min(sample);
+            return;
+        }
+        self.min_before = if age < MIN_HALF_WINDOW * 2 { self.min_now } else { sample };
+        self.min_now = sample;
+        self.half_started = now;
+    }
+
+    /// The smoothed round-trip time.
+    #[must_use]
+    pub fn smoothed(&self) -> Span {
+        self.smoothed
+    }
+
+    /// The smoothed deviation from it.
+    #[must_use]
+    pub fn variance(&self) -> Span {
+        self.variance
+    }
+
+    /// The last sample, the peer's delay included.
+    #[must_use]
+    pub fn latest(&self) -> Span {
+        self.latest
+    }
+
+    /// The least sample of the last 5 to 10 s of samples (the peer's delay included), so that a route that
+    /// became longer is believed after 10 s.
+    #[must_use]
+    pub fn min(&self) -> Span {
+        self.min_now.min(self.min_before)
+    }
+
+    /// True once a sample was taken in.
+    #[must_use]
+    pub fn has_sample(&self) -> bool {
+        self.sampled
+    }
+
+    /// The retransmission timeout, `srtt + max(G, 4·rttvar)` within its bounds (RFC 6298 §2).
+    #[must_use]
+    pub fn rto(&self, bounds: RtoBounds) -> Span {
+        let wanted = self.smoothed + bounds.granularity.max(self.variance * 4);
+        wanted.max(bounds.min).min(bounds.max)
+    }
+
+    /// The probe timeout, `srtt + max(4·rttvar, 1 ms) + max_ack_delay` (RFC 9002 §6.2.1).
+    #[must_use]
+    pub fn pto(&self, max_ack_delay: Span) -> Span {
+        self.smoothed + PTO_GRANULARITY.max(self.variance * 4) + max_ack_delay
+    }
+}
+
+fn bounded(sample: Span) -> Span {
+    sample.max(LEAST_SAMPLE).min(LARGEST_SAMPLE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Time {
+        Time::ZERO + Span::from_millis(millis)
+    }
+
+    #[test]
+    fn the_first_sample_sets_mean_and_half_of_it_as_deviation() {
+        let mut rtt = RttEstimator::new(Span::from_millis(333));
+        assert!(!rtt.has_sample());
+        assert_eq!(rtt.rto(RtoBounds::default()), Span::from_millis(999));
+        rtt.update(at(0), Span::from_millis(100), Span::from_millis(40));
+        assert!(rtt.has_sample());
+        assert_eq!((rtt.smoothed(), rtt.variance()), (Span::from_millis(100), Span::from_millis(50)));
+        assert_eq!(rtt.rto(RtoBounds::default()), Span::from_millis(300));
+        assert_eq!(rtt.pto(Span::from_millis(25)), Span::from_millis(325));
+    }
+
+    #[test]
+    fn later_samples_move_mean_by_an_eighth_and_deviation_by_a_quarter() {
+        let mut rtt = RttEstimator::new(Span::from_millis(333));
+        rtt.update(at(0), Span::from_millis(100), Span::ZERO);
+        rtt.update(at(100), Span::from_millis(180), Span::ZERO);
+        assert_eq!(rtt.smoothed(), Span::from_millis(110));
+        assert_eq!(rtt.variance(), Span::from_micros(57_500));
+        assert_eq!(rtt.latest(), Span::from_millis(180));
+    }
+
+    #[test]
+    fn the_peers_delay_is_taken_off_only_down_to_the_minimum() {
+        let mut rtt = RttEstimator::new(Span::from_millis(333));
+        rtt.update(at(0), Span::from_millis(100), Span::ZERO);
+        rtt.update(at(100), Span::from_millis(140), Span::from_millis(40));
+        assert_eq!(rtt.smoothed(), Span::from_millis(100));
+        rtt.update(at(200), Span::from_millis(116), Span::from_millis(40));
+        assert_eq!(rtt.smoothed(), Span::from_millis(102));
+    }
+
+    #[test]
+    fn the_minimum_is_forgotten_after_ten_seconds() {
+        let mut rtt = RttEstimator::new(Span::from_millis(333));
+        rtt.update(at(0), Span::from_millis(20), Span::ZERO);
+        for step in 1..100 {
+            rtt.update(at(step * 100), Span::from_millis(80), Span::ZERO);
+            assert_eq!(rtt.min(), Span::from_millis(20), "at step {step}");
+        }
+        rtt.update(at(10_000), Span::from_millis(80), Span::ZERO);
+        assert_eq!(rtt.min(), Span::from_millis(80));
+    }
+
+    #[test]
+    fn a_timeout_stays_within_its_bounds_whatever_the_samples() {
+        let bounds = RtoBounds::default();
+        for sample in [Span::ZERO, Span::MAX] {
+            let mut rtt = RttEstimator::new(sample);
+            for step in 0..50 {
+                rtt.update(at(step), sample, Span::MAX);
+                assert!(rtt.rto(bounds) >= bounds.min && rtt.rto(bounds) <= bounds.max);
+                assert!(!rtt.smoothed().is_zero());
+            }
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! CUBIC: after a loss the window is a cubic function of time that flattens out where the loss was (RFC 9438).
+//!
+//! `W(t) = C·(t − K)³ + W_max`, `K = ∛((W_max − w)/C)`, C = 0.4, t in seconds since congestion avoidance began at
+//! window w. An ack moves the window towards W(t + RTT), by at most half a window a round trip. A loss leaves
+//! β = 0.7 of it; when it comes before the last W_max was reached, W_max is set lower than the window was
+//! (*fast convergence*). Where Reno with the same average would be larger, its window counts (§4.3). Time in
+//! which the window was not what limited the sender is taken out of t.
+
+use anabranch_wire::{Span, Time};
+
+const C: f64 = 0.4;
+const BETA: f64 = 0.7;
+/// The increase that makes Reno with β as large on average as with 1/2 (RFC 9438 §4.3).
+const RENO_ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
+
+/// The curve of one window. Windows are in packets.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Cubic {
+    /// Where the curve flattens out; zero before the first loss.
+    w_max: f64,
+    /// The window before the last loss; zero before the first.
+    before_loss: f64,
+    epoch: Option<Epoch>,
+    paused: Option<Time>,
+}
+
+/// One stretch of congestion avoidance.
+#[derive(Clone, Copy, Debug)]
+struct Epoch {
+    start: Time,
+    k: f64,
+    plateau: f64,
+    reno: f64,
+}
+
+impl Cubic {
+    /// The window after `acked` packets at a window of `window`.
+    pub(crate) fn grow(&mut self, now: Time, window: f64, rtt: f64, acked: f64) -> f64 {
+        let pause = self.paused.take().map_or(Span::ZERO, |since| now.since(since));
+        let mut epoch = self.epoch.unwrap_or_else(|| Epoch::begin(now, window, self.w_max));
+        epoch.start += pause;
+        let alpha = if epoch.reno < self.before_loss { RENO_ALPHA } else { 1.0 };
+        epoch.reno += alpha * acked / window;
+        self.epoch = Some(epoch);
+        let t = now.since(epoch.start).as_secs_f64();
+        if epoch.at(t) < epoch.reno {
+            return window.max(epoch.reno);
+        }
+        let target = epoch.at(t + rtt).clamp(window, 1.5 * window);
+        window + (target - window) * (acked / window).min(1.0)
+    }
+
+    /// Notes a loss at a window of `window`; answers the window it leaves.
+    pub(crate) fn on_loss(&mut self, window: f64) -> f64 {
+        self.w_max = if window < self.w_max { window * (1.0 + BETA) / 2.0 } else { window };
+        self.before_loss = window;
+        self.restart();
+        window * BETA
+    }
+
+    /// Notes that from `now` on the window does not limit the sender.
+    pub(crate) fn pause(&mut self, now: Time) {
+        self.paused = self.paused.or(Some(now));
+    }
+
+    /// Begins a new stretch at the next ack.
+    pub(crate) fn restart(&mut self) {
+        self.epoch = None;
+        self.paused = None;
+    }
+}
+
+impl Epoch {
+    fn begin(now: Time, window: f64, w_max: f64) -> Self {
+        let plateau = w_max.max(window);
+        Self { start: now, k: libm::cbrt((plateau - window) / C), plateau, reno: window }
+    }
+
+    /// The curve at `t` seconds.
+    fn at(&self, t: f64) -> f64 {
+        let beyond = t - self.k;
+        C * beyond * beyond * beyond + self.plateau
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs one ack a round trip for `seconds` and answers the window.
+    fn run(cubic: &mut Cubic, from: f64, seconds: f64, rtt: f64) -> f64 {
+        let rounds = (seconds / rtt) as u64;
+        (0..rounds).fold(from, |window, round| {
+            let now = Time::ZERO + Span::from_secs_f64(round as f64 * rtt);
+            // acks of a tenth of a window each
+            (0..10).fold(window, |window, _| cubic.grow(now, window, rtt, window / 10.0))
+        })
+    }
+
+    #[test]
+    fn the_window_is_back_where_it_was_lost_after_k_seconds_and_beyond_after_two() {
+        let mut cubic = Cubic::default();
+        let left = cubic.on_loss(1000.0);
+        assert_eq!(left, 700.0);
+        let k = libm::cbrt(300.0 / C);
+        let window = run(&mut cubic, left, k, 0.1);
+        assert!((985.0..1005.0).contains(&window), "{window}");
+        let mut again = Cubic::default();
+        again.on_loss(1000.0);
+        let window = run(&mut again, left, 2.0 * k, 0.1);
+        assert!((1270.0..1310.0).contains(&window), "{window}");
+    }
+
+    #[test]
+    fn a_loss_below_the_plateau_lowers_the_plateau_further() {
+        let mut cubic = Cubic::default();
+        cubic.on_loss(1000.0);
+        cubic.on_loss(800.0);
+        assert_eq!(cubic.w_max, 680.0);
+    }
+
+    #[test]
+    fn on_a_short_path_it_grows_as_reno_of_the_same_average_would() {
+        let mut cubic = Cubic::default();
+        let left = cubic.on_loss(20.0);
+        let window = run(&mut cubic, left, 0.05, 0.005);
+        assert!((window - left - 10.0 * RENO_ALPHA).abs() < 0.3, "{window}");
+    }
+
+    #[test]
+    fn time_without_need_for_the_window_does_not_count() {
+        let at = |seconds: u64| Time::ZERO + Span::from_secs(seconds);
+        let (mut busy, mut idle) = (Cubic::default(), Cubic::default());
+        for cubic in [&mut busy, &mut idle] {
+            cubic.on_loss(1000.0);
+            cubic.grow(at(0), 700.0, 0.1, 1.0);
+        }
+        idle.pause(at(1));
+        assert_eq!(busy.grow(at(1), 720.0, 0.1, 1.0), idle.grow(at(8), 720.0, 0.1, 1.0));
+    }
+}

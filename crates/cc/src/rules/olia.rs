@@ -1,0 +1,61 @@
+//! Opportunistic linked increases: for each packet acknowledged on r
+//! `+ (w_r/RTT_r²) / (Σ_p w_p/RTT_p)² + α_r/w_r`, and −w_r/2 for a loss.
+//!
+//! Khalili, Gast, Popovic, Le Boudec, *MPTCP is not Pareto-optimal* (2012);
+//! draft-khalili-mptcp-congestion-control. ℓ_p is the larger of what was acknowledged between the last two
+//! losses of p and what was since the last. The *best* paths have the most ℓ_p/RTT_p², an estimate of what TCP
+//! would get there. When some of n paths are best but not of the largest window (*collected*), each of
+//! these has α = 1/(n · collected) and each path of the largest window α = −1/(n · largest); else α = 0.
+
+use super::{Group, Member, Rule};
+
+pub(crate) struct Olia;
+
+impl Rule for Olia {
+    fn increase(&self, group: &Group<'_>) -> f64 {
+        let own = group.own();
+        let sum: f64 = group.members.iter().map(|path| path.window / path.rtt).sum();
+        own.window / (own.rtt * own.rtt) / (sum * sum) + alpha(group) / own.window
+    }
+}
+
+fn alpha(group: &Group<'_>) -> f64 {
+    let most = |value: fn(&Member) -> f64| group.members.iter().map(value).fold(0.0, f64::max);
+    let (best_quality, largest_window) = (most(quality), most(|path| path.window));
+    let largest = |path: &Member| path.window >= largest_window;
+    let collected = |path: &Member| quality(path) >= best_quality && !largest(path);
+    let count = |is: &dyn Fn(&Member) -> bool| group.members.iter().filter(|path| is(path)).count() as f64;
+    let (n, own) = (group.size(), group.own());
+    match count(&collected) {
+        0.0 => 0.0,
+        several if collected(own) => 1.0 / (n * several),
+        _ if largest(own) => -1.0 / (n * count(&largest)),
+        _ => 0.0,
+    }
+}
+
+fn quality(path: &Member) -> f64 {
+    path.interval / (path.rtt * path.rtt)
+}
+
+/// Bytes acknowledged since the last loss and between the two before.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Intervals {
+    since: u64,
+    before: u64,
+}
+
+impl Intervals {
+    pub(crate) fn on_acked(&mut self, bytes: u64) {
+        self.since = self.since.saturating_add(bytes);
+    }
+
+    pub(crate) fn on_loss(&mut self) {
+        self.before = self.since;
+        self.since = 0;
+    }
+
+    pub(crate) fn longest(&self) -> f64 {
+        self.since.max(self.before) as f64
+    }
+}

@@ -1,0 +1,39 @@
+//! What the scoreboard tells the controller.
+
+use anabranch_wire::{Rate, Span, Time};
+
+/// One ack's news of one path. An ack frame that covers many packets is one sample.
+#[derive(Clone, Copy, Debug)]
+pub struct AckSample {
+    /// When the ack arrived.
+    pub now: Time,
+    /// Bytes it acknowledged for the first time on this path.
+    pub acked_bytes: u64,
+    /// The latest round-trip sample: `now` minus the send time of the newest packet acknowledged.
+    pub rtt: Span,
+    /// Bytes outstanding on the path before this ack, `acked_bytes` among them.
+    pub in_flight: u64,
+    /// The delivery rate that the newest acknowledged packet measured, if it could.
+    pub delivery_rate: Option<Rate>,
+    /// True when this ack covers a packet sent after the previous round ended: a new round begins.
+    pub round_start: bool,
+    /// True when the delivery rate was limited by what the application had to send.
+    pub app_limited: bool,
+    /// True when the window (or pacing towards it) was what held the sender back; windows grow only then.
+    pub window_limited: bool,
+    /// Packets newly reported with a congestion-experienced mark.
+    pub ce_marks: u64,
+}
+
+/// Losses found together on one path, or congestion-experienced marks reported together.
+#[derive(Clone, Copy, Debug)]
+pub struct LossEvent {
+    /// When they were found.
+    pub now: Time,
+    /// Bytes declared lost; for marks, the bytes marked.
+    pub lost_bytes: u64,
+    /// Bytes outstanding before the lost ones are taken off.
+    pub in_flight: u64,
+    /// When the newest of the lost (or marked) packets was sent.
+    pub sent_at: Time,
+}

@@ -1,0 +1,111 @@
+//! One congestion window: its size, where slow start ends, the episode it recovers from, and how to undo.
+
+use anabranch_wire::Time;
+
+use crate::rules::Memory;
+use crate::slow_start::HyStart;
+
+/// A window and what belongs to it. Under most rules each path has one; under `combined` the session has one.
+#[derive(Clone, Debug)]
+pub(crate) struct Window {
+    /// Bytes that may be outstanding. Always finite and within its bounds.
+    pub(crate) bytes: f64,
+    /// Below this many bytes the window is in slow start; infinite before the first loss.
+    pub(crate) ssthresh: f64,
+    /// Watches the first slow start; gone once it was left.
+    pub(crate) hystart: Option<HyStart>,
+    /// What the rule remembers of this window.
+    pub(crate) memory: Memory,
+    /// When the last reduction was made: losses of packets sent before are of the same episode.
+    pub(crate) reduced_at: Option<Time>,
+    /// True from a timeout to the next growth: a second timeout in a row keeps the `ssthresh` (RFC 5681 §3.1).
+    pub(crate) timed_out: bool,
+    /// The increase in force.
+    pub(crate) gain: Gain,
+    undo: Option<Undo>,
+}
+
+/// The increase a rule gave, kept until the window has grown by a packet or others were reduced [P2].
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Gain {
+    /// Packets the window grows by for each packet acknowledged.
+    pub(crate) per_packet: f64,
+    /// The window, in bytes, that it was computed at.
+    pub(crate) at: f64,
+    /// The controller's count of reductions that it was computed at.
+    pub(crate) epoch: u64,
+}
+
+/// What a window was before its last reduction.
+#[derive(Clone, Debug)]
+struct Undo {
+    bytes: f64,
+    ssthresh: f64,
+    hystart: Option<HyStart>,
+    memory: Memory,
+    reduced_at: Option<Time>,
+    gifts: f64,
+}
+
+impl Window {
+    pub(crate) fn new(bytes: f64, hystart: bool, memory: Memory) -> Self {
+        Self {
+            bytes,
+            ssthresh: f64::INFINITY,
+            hystart: hystart.then(HyStart::new),
+            memory,
+            reduced_at: None,
+            timed_out: false,
+            gain: Gain::default(),
+            undo: None,
+        }
+    }
+
+    pub(crate) fn in_slow_start(&self) -> bool {
+        self.bytes < self.ssthresh
+    }
+
+    /// True when a packet sent at `sent_at` left before the last reduction (RFC 9002 §7.3.2).
+    pub(crate) fn reduced_since(&self, sent_at: Time) -> bool {
+        self.reduced_at.is_some_and(|reduced| sent_at <= reduced)
+    }
+
+    /// Keeps what is needed to take back the reduction that follows.
+    pub(crate) fn remember(&mut self) {
+        self.undo = Some(Undo {
+            bytes: self.bytes,
+            ssthresh: self.ssthresh,
+            hystart: self.hystart,
+            memory: self.memory,
+            reduced_at: self.reduced_at,
+            gifts: 0.0,
+        });
+    }
+
+    /// Notes that the reduction gave `bytes` to other paths.
+    pub(crate) fn gave(&mut self, bytes: f64) {
+        if let Some(undo) = &mut self.undo {
+            undo.gifts = bytes;
+        }
+    }
+
+    /// Takes the last reduction back, keeping what was gained since (RFC 4015 §3.2); answers what it had given
+    /// to other paths, or `None` when there is nothing to take back.
+    pub(crate) fn undo(&mut self) -> Option<f64> {
+        let undo = self.undo.take()?;
+        self.bytes = self.bytes.max(undo.bytes);
+        self.ssthresh = self.ssthresh.max(undo.ssthresh);
+        self.hystart = undo.hystart;
+        self.memory = undo.memory;
+        self.reduced_at = undo.reduced_at;
+        self.timed_out = false;
+        self.gain = Gain::default();
+        Some(undo.gifts)
+    }
+
+    /// Ends slow start here.
+    pub(crate) fn leave_slow_start(&mut self) {
+        self.ssthresh = self.bytes;
+        self.hystart = None;
+    }
+}
