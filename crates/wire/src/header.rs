@@ -15,6 +15,7 @@
 //! memory has changed and lets a relay drop it [R8]; against an attacker only the seal protects. A relay
 //! mends it by the difference (RFC 1624), so that a byte it broke itself is still noticed.
 
+use crate::varint::VARINT_MAX;
 use crate::{DecodeError, Fsn, PathId, Pid};
 
 /// Bytes that the seal adds at the end of a packet.
@@ -113,7 +114,8 @@ impl Header {
     /// and [`DecodeError::NotZero`] for bits that this version does not know.
     #[inline]
     pub fn decode(datagram: &[u8]) -> Result<(Self, &[u8]), DecodeError> {
-        let (bytes, rest) = datagram.split_first_chunk::<{ Self::LEN }>().ok_or(truncated(datagram.len()))?;
+        let (bytes, rest) =
+            datagram.split_first_chunk::<{ Self::LEN }>().ok_or_else(|| truncated(datagram.len()))?;
         let carried = word(bytes, 2);
         let computed = checksum(bytes);
         if carried != computed {
@@ -161,7 +163,7 @@ impl Header {
 #[inline]
 pub fn rewrite_for_hop(datagram: &mut [u8], new_pid: Pid) -> Result<(), DecodeError> {
     let len = datagram.len();
-    let bytes = datagram.first_chunk_mut::<{ Header::LEN }>().ok_or(truncated(len))?;
+    let bytes = datagram.first_chunk_mut::<{ Header::LEN }>().ok_or_else(|| truncated(len))?;
     if bytes[1] & 0x0f == 0 {
         return Err(DecodeError::HopLimit);
     }
@@ -186,8 +188,8 @@ pub fn expand_fsn(truncated: u32, expected_next: Fsn) -> Fsn {
     const WINDOW: u64 = 1 << 32;
     let expected = expected_next.0;
     let candidate = expected & !(WINDOW - 1) | u64::from(truncated);
-    if candidate.saturating_add(WINDOW / 2) <= expected {
-        Fsn(candidate.checked_add(WINDOW).unwrap_or(candidate))
+    if candidate.saturating_add(WINDOW / 2) <= expected && candidate <= VARINT_MAX - WINDOW {
+        Fsn(candidate + WINDOW)
     } else if candidate > expected.saturating_add(WINDOW / 2) && candidate >= WINDOW {
         Fsn(candidate - WINDOW)
     } else {
@@ -216,4 +218,134 @@ fn fold(sum: u32) -> u16 {
 #[cold]
 fn truncated(left: usize) -> DecodeError {
     DecodeError::Truncated { what: "header", at: 0, needed: Header::LEN as u64, left }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const KINDS: [Kind; 7] = [
+        Kind::Init,
+        Kind::InitAck,
+        Kind::Cookie,
+        Kind::Data,
+        Kind::Reset,
+        Kind::RelayChallenge,
+        Kind::RelayResponse,
+    ];
+
+    fn header() -> impl Strategy<Value = Header> {
+        let kind = (0..KINDS.len()).prop_map(|index| KINDS[index]);
+        (kind, any::<bool>(), 0..16u8, 0..16u8, any::<u64>(), any::<u32>()).prop_map(
+            |(kind, key_phase, tos, hop_limit, pid, fsn)| Header {
+                kind,
+                key_phase,
+                tos,
+                hop_limit,
+                pid: Pid(pid),
+                fsn,
+            },
+        )
+    }
+
+    fn encoded(header: &Header) -> [u8; Header::LEN] {
+        let mut bytes = [0xff; Header::LEN];
+        header.encode(&mut bytes);
+        bytes
+    }
+
+    proptest! {
+        #[test]
+        fn every_header_comes_back_with_what_follows(header in header(), rest in prop::collection::vec(any::<u8>(), 0..9)) {
+            let mut datagram = encoded(&header).to_vec();
+            datagram.extend(&rest);
+            prop_assert_eq!(Header::decode(&datagram), Ok((header, &rest[..])));
+        }
+
+        #[test]
+        fn one_changed_bit_is_noticed(header in header(), bit in 0..Header::LEN * 8) {
+            let mut bytes = encoded(&header);
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            prop_assert!(Header::decode(&bytes).is_err());
+        }
+
+        #[test]
+        fn a_relay_leaves_what_an_encoder_would_have_written(header in header(), pid in any::<u64>()) {
+            let mut bytes = encoded(&header);
+            let result = rewrite_for_hop(&mut bytes, Pid(pid));
+            if header.hop_limit == 0 {
+                prop_assert_eq!(result, Err(DecodeError::HopLimit));
+                prop_assert_eq!(bytes, encoded(&header));
+            } else {
+                let next = Header { pid: Pid(pid), hop_limit: header.hop_limit - 1, ..header };
+                prop_assert_eq!(bytes, encoded(&next));
+                prop_assert_eq!(next.associated_data(PathId(3)), header.associated_data(PathId(3)));
+            }
+        }
+
+        #[test]
+        fn a_relay_does_not_hide_what_was_broken_before(header in header(), bit in 0..Header::LEN * 8, pid in any::<u64>()) {
+            let mut bytes = encoded(&Header { hop_limit: 15, ..header });
+            // What the relay overwrites is mended by that; the lowest hop limit bits keep it above 0.
+            prop_assume!(!(12..16).contains(&bit) && !(32..96).contains(&bit));
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            rewrite_for_hop(&mut bytes, Pid(pid)).unwrap();
+            prop_assert!(Header::decode(&bytes).is_err());
+        }
+
+        #[test]
+        fn arbitrary_bytes_never_make_the_header_decoder_panic(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
+            let _ = Header::decode(&bytes);
+            let _ = rewrite_for_hop(&mut bytes.clone(), Pid(1));
+        }
+
+        #[test]
+        fn a_packet_number_within_half_the_window_is_restored(
+            expected in 0..VARINT_MAX - (1 << 32), ahead in any::<bool>(), distance in 0..(1u64 << 31) - 1,
+        ) {
+            let fsn = if ahead { expected + distance } else { expected.saturating_sub(distance) };
+            prop_assert_eq!(expand_fsn(fsn as u32, Fsn(expected)), Fsn(fsn));
+        }
+
+        #[test]
+        fn no_packet_number_overflows(truncated in any::<u32>(), expected in any::<u64>()) {
+            let _ = expand_fsn(truncated, Fsn(expected));
+        }
+    }
+
+    #[test]
+    fn each_sealed_field_changes_the_associated_data_and_no_other_does() {
+        let header = Header {
+            kind: Kind::Data,
+            key_phase: false,
+            tos: 3,
+            hop_limit: 7,
+            pid: Pid(0x0123_4567_89ab_cdef),
+            fsn: 0xfedc_ba98,
+        };
+        let data = header.associated_data(PathId(2));
+        for changed in [
+            Header { kind: Kind::Reset, ..header },
+            Header { key_phase: true, ..header },
+            Header { tos: 4, ..header },
+            Header { fsn: header.fsn + 1, ..header },
+        ] {
+            assert_ne!(changed.associated_data(PathId(2)), data, "{changed:?}");
+        }
+        assert_ne!(header.associated_data(PathId(4)), data);
+        for same in [Header { hop_limit: 6, ..header }, Header { pid: Pid(9), ..header }] {
+            assert_eq!(same.associated_data(PathId(2)), data, "{same:?}");
+        }
+    }
+
+    #[test]
+    fn values_too_large_for_their_field_are_written_as_the_largest() {
+        let header =
+            Header { kind: Kind::Init, key_phase: true, tos: 99, hop_limit: 99, pid: Pid::HANDSHAKE, fsn: 0 };
+        let (decoded, _) = Header::decode(&encoded(&header)).unwrap();
+        assert_eq!((decoded.tos, decoded.hop_limit), (Header::MAX_TOS, Header::MAX_HOP_LIMIT));
+        assert_eq!(decoded.associated_data(PathId::FIRST), header.associated_data(PathId::FIRST));
+    }
 }

@@ -6,7 +6,7 @@ use bytes::{BufMut, Bytes};
 
 use super::{MAX_ACK_RANGES, MAX_REASON_LEN, kind};
 use crate::varint::put_varint;
-use crate::{Ack, AckPath, Close, DatagramFrame, Frame, Header, PathId, PathUse, Report, StreamFrame};
+use crate::{Ack, Close, DatagramFrame, Frame, Header, PathId, PathUse, Report, StreamFrame};
 
 /// Appends the contents of one packet: exactly [`packet_encoded_len`](super::packet_encoded_len) bytes.
 ///
@@ -43,7 +43,62 @@ fn put_frame(frame: &Frame<Bytes>, place: Place, out: &mut impl BufMut) {
         Frame::Stream(stream) => put_stream(stream, place, out),
         Frame::Datagram(datagram) => put_datagram(datagram, place, out),
         Frame::Ack(ack) => put_ack(ack, out),
-        other => put_control(other, out),
+        Frame::Ping => out.put_u8(kind::PING),
+        Frame::Padding(len) => {
+            out.put_u8(kind::PADDING);
+            out.put_u16(*len);
+            out.put_bytes(0, usize::from(*len));
+        }
+        Frame::ResetStream { stream, code, final_size } => {
+            put_fields(kind::RESET_STREAM, &[stream.0, *code, *final_size], out);
+        }
+        Frame::StopSending { stream, code } => put_fields(kind::STOP_SENDING, &[stream.0, *code], out),
+        Frame::MaxData { limit } => put_fields(kind::MAX_DATA, &[*limit], out),
+        Frame::MaxStreams { limit } => put_fields(kind::MAX_STREAMS, &[*limit], out),
+        Frame::MaxStreamData { stream, limit, received } => {
+            put_fields(kind::MAX_STREAM_DATA, &[stream.0, *limit, *received], out);
+        }
+        Frame::PathChallenge { token } => {
+            out.put_u8(kind::PATH_CHALLENGE);
+            out.put_u64(*token);
+        }
+        Frame::PathResponse { token } => {
+            out.put_u8(kind::PATH_RESPONSE);
+            out.put_u64(*token);
+        }
+        Frame::NewPid(new) => {
+            put_fields(kind::NEW_PID, &[new.path.0.into()], out);
+            out.put_u64(new.pid.0);
+            out.put_slice(&new.reset_token.0);
+        }
+        Frame::PathAbandon { path, reason } => {
+            put_fields(kind::PATH_ABANDON, &[path.0.into(), *reason], out);
+        }
+        Frame::PathStatus(status) => {
+            put_fields(kind::PATH_STATUS, &[status.path.0.into(), status.sequence], out);
+            out.put_u8(use_to_wire(status.usage));
+        }
+        Frame::AckPath(choice) => {
+            put_fields(kind::ACK_PATH, &[choice.sequence, ack_path_to_wire(choice.path)], out);
+        }
+        Frame::AddAddress(added) => {
+            put_fields(kind::ADD_ADDRESS, &[added.id], out);
+            put_address(&added.address, out);
+        }
+        Frame::RemoveAddress { id } => put_fields(kind::REMOVE_ADDRESS, &[*id], out),
+        Frame::ObservedAddress { path, address } => {
+            put_fields(kind::OBSERVED_ADDRESS, &[path.0.into()], out);
+            put_address(address, out);
+        }
+        Frame::Report(report) => put_fields(kind::REPORT, &report_to_wire(report), out),
+        Frame::Shutdown => out.put_u8(kind::SHUTDOWN),
+        Frame::ShutdownAck => out.put_u8(kind::SHUTDOWN_ACK),
+        Frame::Close(close) => {
+            let reason = reason_of(close);
+            put_fields(kind::CLOSE, &[close.code], out);
+            out.put_u8(reason.len() as u8);
+            out.put_slice(reason.as_bytes());
+        }
     }
 }
 
@@ -98,7 +153,7 @@ fn put_ack(ack: &Ack, out: &mut impl BufMut) {
     let Some((highest, others)) = ack.ranges.split_first() else { return };
     let others = &others[..others.len().min(MAX_ACK_RANGES - 1)];
     out.put_u8(if ack.ecn.is_some() { kind::ACK_ECN } else { kind::ACK });
-    put_path(ack.path, out);
+    put_varint(out, ack.path.0.into());
     put_varint(out, highest.end - 1);
     put_varint(out, ack.delay.as_micros());
     put_varint(out, others.len() as u64);
@@ -116,90 +171,12 @@ fn put_ack(ack: &Ack, out: &mut impl BufMut) {
     }
 }
 
-/// Type bytes of the frames that are laid out by [`put_control`].
-fn control_kind<P>(frame: &Frame<P>) -> u8 {
-    match frame {
-        Frame::Padding(_) => kind::PADDING,
-        Frame::Ping => kind::PING,
-        Frame::ResetStream { .. } => kind::RESET_STREAM,
-        Frame::StopSending { .. } => kind::STOP_SENDING,
-        Frame::MaxData { .. } => kind::MAX_DATA,
-        Frame::MaxStreamData { .. } => kind::MAX_STREAM_DATA,
-        Frame::MaxStreams { .. } => kind::MAX_STREAMS,
-        Frame::PathChallenge { .. } => kind::PATH_CHALLENGE,
-        Frame::PathResponse { .. } => kind::PATH_RESPONSE,
-        Frame::NewPid(_) => kind::NEW_PID,
-        Frame::PathAbandon { .. } => kind::PATH_ABANDON,
-        Frame::PathStatus(_) => kind::PATH_STATUS,
-        Frame::AckPath(_) => kind::ACK_PATH,
-        Frame::AddAddress(_) => kind::ADD_ADDRESS,
-        Frame::RemoveAddress { .. } => kind::REMOVE_ADDRESS,
-        Frame::ObservedAddress { .. } => kind::OBSERVED_ADDRESS,
-        Frame::Report(_) => kind::REPORT,
-        Frame::Shutdown => kind::SHUTDOWN,
-        Frame::ShutdownAck => kind::SHUTDOWN_ACK,
-        Frame::Close(_) => kind::CLOSE,
-        Frame::Stream(_) | Frame::Datagram(_) | Frame::Ack(_) => unreachable!("encoded by the caller"),
+/// A frame's first byte and variable-length integers.
+fn put_fields(first: u8, fields: &[u64], out: &mut impl BufMut) {
+    out.put_u8(first);
+    for field in fields {
+        put_varint(out, *field);
     }
-}
-
-/// The frames that carry no data of the application and are no acknowledgement.
-fn put_control(frame: &Frame<Bytes>, out: &mut impl BufMut) {
-    out.put_u8(control_kind(frame));
-    match frame {
-        Frame::Padding(len) => {
-            out.put_u16(*len);
-            out.put_bytes(0, usize::from(*len));
-        }
-        Frame::ResetStream { stream, code, final_size } => put_varints(out, &[stream.0, *code, *final_size]),
-        Frame::StopSending { stream, code } => put_varints(out, &[stream.0, *code]),
-        Frame::MaxData { limit } | Frame::MaxStreams { limit } => put_varint(out, *limit),
-        Frame::MaxStreamData { stream, limit, received } => put_varints(out, &[stream.0, *limit, *received]),
-        Frame::PathChallenge { token } | Frame::PathResponse { token } => out.put_u64(*token),
-        Frame::NewPid(new) => {
-            put_path(new.path, out);
-            out.put_u64(new.pid.0);
-            out.put_slice(&new.reset_token.0);
-        }
-        Frame::PathAbandon { path, reason } => put_varints(out, &[path.0.into(), *reason]),
-        Frame::PathStatus(status) => {
-            put_varints(out, &[status.path.0.into(), status.sequence]);
-            out.put_u8(use_to_wire(status.usage));
-        }
-        Frame::AckPath(AckPath { sequence, path }) => {
-            put_varints(out, &[*sequence, path.map_or(0, |path| u64::from(path.0) + 1)]);
-        }
-        Frame::AddAddress(added) => {
-            put_varint(out, added.id);
-            put_address(&added.address, out);
-        }
-        Frame::RemoveAddress { id } => put_varint(out, *id),
-        Frame::ObservedAddress { path, address } => {
-            put_path(*path, out);
-            put_address(address, out);
-        }
-        Frame::Report(Report { path, bytes, packets, highest_fsn, highest_tsn }) => {
-            put_varints(out, &[path.0.into(), *bytes, *packets, highest_fsn.0, *highest_tsn]);
-        }
-        Frame::Close(close) => {
-            let reason = reason_of(close);
-            put_varint(out, close.code);
-            out.put_u8(reason.len() as u8);
-            out.put_slice(reason.as_bytes());
-        }
-        Frame::Ping | Frame::Shutdown | Frame::ShutdownAck => {}
-        Frame::Stream(_) | Frame::Datagram(_) | Frame::Ack(_) => unreachable!("encoded by the caller"),
-    }
-}
-
-fn put_varints(out: &mut impl BufMut, values: &[u64]) {
-    for value in values {
-        put_varint(out, *value);
-    }
-}
-
-fn put_path(path: PathId, out: &mut impl BufMut) {
-    put_varint(out, path.0.into());
 }
 
 fn put_address(address: &SocketAddr, out: &mut impl BufMut) {
@@ -222,6 +199,15 @@ fn use_to_wire(usage: PathUse) -> u8 {
         PathUse::Backup => 1,
         PathUse::Standby => 2,
     }
+}
+
+/// 0 for none, else the path id and one.
+pub(super) fn ack_path_to_wire(path: Option<PathId>) -> u64 {
+    path.map_or(0, |path| u64::from(path.0) + 1)
+}
+
+pub(super) fn report_to_wire(report: &Report) -> [u64; 5] {
+    [report.path.0.into(), report.bytes, report.packets, report.highest_fsn.0, report.highest_tsn]
 }
 
 /// As much of the reason as is sent.

@@ -2,9 +2,10 @@
 
 use std::net::SocketAddr;
 
-use super::{MAX_ACK_RANGES, encode::reason_of};
+use super::MAX_ACK_RANGES;
+use super::encode::{ack_path_to_wire, reason_of, report_to_wire};
 use crate::varint::varint_len;
-use crate::{Ack, DatagramFrame, Frame, PathId, Payload, StreamFrame, StreamId};
+use crate::{Ack, DatagramFrame, Frame, Payload, StreamFrame, StreamId};
 
 /// Bytes that `frames` take as the contents of one packet.
 #[inline]
@@ -59,7 +60,22 @@ impl<P: Payload> Frame<P> {
                 datagram_frame_overhead(*flow, data.len()) + data.len()
             }
             Self::Ack(ack) => ack_len(ack),
-            other => control_len(other),
+            Self::Ping | Self::Shutdown | Self::ShutdownAck => 1,
+            Self::Padding(len) => 3 + usize::from(*len),
+            Self::ResetStream { stream, code, final_size } => fields_len(&[stream.0, *code, *final_size]),
+            Self::StopSending { stream, code } => fields_len(&[stream.0, *code]),
+            Self::MaxData { limit } | Self::MaxStreams { limit } => fields_len(&[*limit]),
+            Self::MaxStreamData { stream, limit, received } => fields_len(&[stream.0, *limit, *received]),
+            Self::PathChallenge { .. } | Self::PathResponse { .. } => 1 + 8,
+            Self::NewPid(new) => fields_len(&[new.path.0.into()]) + 8 + new.reset_token.0.len(),
+            Self::PathAbandon { path, reason } => fields_len(&[path.0.into(), *reason]),
+            Self::PathStatus(status) => fields_len(&[status.path.0.into(), status.sequence]) + 1,
+            Self::AckPath(choice) => fields_len(&[choice.sequence, ack_path_to_wire(choice.path)]),
+            Self::AddAddress(added) => fields_len(&[added.id]) + address_len(&added.address),
+            Self::RemoveAddress { id } => fields_len(&[*id]),
+            Self::ObservedAddress { path, address } => fields_len(&[path.0.into()]) + address_len(address),
+            Self::Report(report) => fields_len(&report_to_wire(report)),
+            Self::Close(close) => fields_len(&[close.code]) + 1 + reason_of(close).len(),
         }
     }
 
@@ -84,7 +100,7 @@ fn ack_len(ack: &Ack) -> usize {
     let Some((highest, others)) = ack.ranges.split_first() else { return 0 };
     let others = &others[..others.len().min(MAX_ACK_RANGES - 1)];
     let mut len = 1
-        + path_len(ack.path)
+        + varint_len(ack.path.0.into())
         + varint_len(highest.end - 1)
         + varint_len(ack.delay.as_micros())
         + varint_len(others.len() as u64)
@@ -100,44 +116,10 @@ fn ack_len(ack: &Ack) -> usize {
     len
 }
 
-/// The frames that carry no data of the application and are no acknowledgement.
-fn control_len<P>(frame: &Frame<P>) -> usize {
-    1 + match frame {
-        Frame::Ping | Frame::Shutdown | Frame::ShutdownAck => 0,
-        Frame::Padding(len) => 2 + usize::from(*len),
-        Frame::ResetStream { stream, code, final_size } => {
-            varint_len(stream.0) + varint_len(*code) + varint_len(*final_size)
-        }
-        Frame::StopSending { stream, code } => varint_len(stream.0) + varint_len(*code),
-        Frame::MaxData { limit } | Frame::MaxStreams { limit } => varint_len(*limit),
-        Frame::MaxStreamData { stream, limit, received } => {
-            varint_len(stream.0) + varint_len(*limit) + varint_len(*received)
-        }
-        Frame::PathChallenge { .. } | Frame::PathResponse { .. } => 8,
-        Frame::NewPid(new) => path_len(new.path) + 8 + new.reset_token.0.len(),
-        Frame::PathAbandon { path, reason } => path_len(*path) + varint_len(*reason),
-        Frame::PathStatus(status) => path_len(status.path) + varint_len(status.sequence) + 1,
-        Frame::AckPath(choice) => {
-            varint_len(choice.sequence) + varint_len(choice.path.map_or(0, |path| u64::from(path.0) + 1))
-        }
-        Frame::AddAddress(added) => varint_len(added.id) + address_len(&added.address),
-        Frame::RemoveAddress { id } => varint_len(*id),
-        Frame::ObservedAddress { path, address } => path_len(*path) + address_len(address),
-        Frame::Report(report) => {
-            path_len(report.path)
-                + varint_len(report.bytes)
-                + varint_len(report.packets)
-                + varint_len(report.highest_fsn.0)
-                + varint_len(report.highest_tsn)
-        }
-        Frame::Close(close) => varint_len(close.code) + 1 + reason_of(close).len(),
-        Frame::Stream(_) | Frame::Datagram(_) | Frame::Ack(_) => unreachable!("measured by the caller"),
-    }
-}
-
+/// A frame's first byte and variable-length integers.
 #[inline]
-fn path_len(path: PathId) -> usize {
-    varint_len(path.0.into())
+fn fields_len(fields: &[u64]) -> usize {
+    1 + fields.iter().map(|field| varint_len(*field)).sum::<usize>()
 }
 
 fn address_len(address: &SocketAddr) -> usize {
