@@ -1,0 +1,240 @@
+//! Cookies: a stranger costs nothing until it has shown that it receives at the address it sends from
+//! (WireGuard, Donenfeld, NDSS 2017, §5.3 and §5.4.4, and RFC 9000 §8.1.2).
+//!
+//! - **mac1** is a keyed hash of the message under its receiver's public key. Who does not know that key
+//!   gets no answer at all.
+//! - **A cookie** is a keyed hash of the sender's address and port under a secret that changes every two
+//!   minutes. The node computes it again whenever it needs it, and keeps nothing.
+//! - **mac2** is a keyed hash of the message under the cookie. An INIT without a right one is answered by a
+//!   COOKIE of 49 bytes, and neither state nor a Diffie-Hellman exchange is spent on it. WireGuard asks for
+//!   cookies under load only; here it is always (ADR 3).
+//!
+//! ```text
+//! COOKIE   version 1 | nonce 16 | sealed cookie 16 + tag 16
+//! ```
+//! Every cookie is sealed with a key of its own, derived from the receiver's public key, the INIT's mac1 and
+//! the nonce: only who saw the INIT can open or make one. This, and where version, reply PID and both macs
+//! stand in an INIT, stays the same in every version, so that an old node can tell a new one which it speaks.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+use anabranch_wire::{Pid, Span, Time};
+use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+use zeroize::{Zeroize, Zeroizing};
+
+use crate::handshake::{INIT_BODY_LEN, VERSION};
+use crate::keys::{PublicKey, same_secret};
+
+/// Bytes of mac1, of mac2 and of a cookie.
+pub(crate) const MAC_LEN: usize = 16;
+/// How long one cookie secret lasts; a cookie is good for its own and the next such period.
+const ROTATION: Span = Span::from_secs(120);
+const NONCE_LEN: usize = 16;
+const TAG_LEN: usize = 16;
+const COOKIE_BODY_LEN: usize = 1 + NONCE_LEN + MAC_LEN + TAG_LEN;
+
+/// Proof that its holder receives at one address. Kept by a client for each candidate path.
+#[derive(Clone)]
+pub struct Cookie(Zeroizing<[u8; MAC_LEN]>);
+
+impl fmt::Debug for Cookie {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Cookie(not shown)")
+    }
+}
+
+/// Why a COOKIE was of no use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CookieError {
+    /// It does not answer this INIT.
+    #[error("cookie is not authentic")]
+    NotAuthentic,
+    /// The server does not speak this version.
+    #[error(
+        "the remote node speaks version {0} of the protocol, this one version {VERSION}: update the older"
+    )]
+    Version(u8),
+}
+
+/// What to do with an INIT.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// The address is proven: go on with [`crate::read_init`].
+    Proceed,
+    /// Send this COOKIE back to where the INIT came from, and keep nothing.
+    Challenge {
+        /// PID for its header.
+        pid: Pid,
+        /// What follows the header: 49 bytes.
+        body: Vec<u8>,
+    },
+    /// Say nothing, count it.
+    Drop(DropReason),
+}
+
+/// Why an INIT gets no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum DropReason {
+    /// Not as long as an INIT is.
+    Length,
+    /// Its sender does not know this node's public key.
+    Mac1,
+}
+
+/// A node's cookies. Holds two keys and nothing else, however many strangers there are.
+#[derive(Clone)]
+pub struct CookieJar {
+    secret: Zeroizing<[u8; 32]>,
+    public: PublicKey,
+}
+
+impl fmt::Debug for CookieJar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CookieJar(secret not shown)")
+    }
+}
+
+impl CookieJar {
+    /// A jar for the node with this key; `random` are 32 fresh random bytes, wiped here.
+    #[must_use]
+    pub fn new(public: PublicKey, mut random: [u8; 32]) -> Self {
+        let secret = Zeroizing::new(blake3::derive_key("anabranch 2026 cookie secret", &random));
+        random.zeroize();
+        Self { secret, public }
+    }
+
+    /// Decides about the body of an INIT that came from an address at a time. Costs some hashing of it and no
+    /// more.
+    #[must_use]
+    pub fn admit(&self, now: Time, from: SocketAddr, body: &[u8]) -> Admission {
+        if body.len() != INIT_BODY_LEN {
+            return Admission::Drop(DropReason::Length);
+        }
+        if !mac1_is_right(&self.public, &body[..INIT_BODY_LEN - MAC_LEN]) {
+            return Admission::Drop(DropReason::Mac1);
+        }
+        let period = now.as_nanos() / ROTATION.as_nanos();
+        let fresh = [Some(period), period.checked_sub(1)].into_iter().flatten();
+        let proven = |cookie: &Cookie| same_secret(&mac2(cookie, body), &body[INIT_BODY_LEN - MAC_LEN..]);
+        if body[0] == VERSION && fresh.map(|period| self.cookie(period, from)).any(|cookie| proven(&cookie)) {
+            return Admission::Proceed;
+        }
+        let pid = body[1..].first_chunk().map_or(Pid::HANDSHAKE, |pid| Pid(u64::from_be_bytes(*pid)));
+        Admission::Challenge { pid, body: self.challenge(period, from, body) }
+    }
+
+    /// The secret of one period: nothing tells it from random to who does not have the jar's.
+    fn period_key(&self, period: u64) -> Zeroizing<[u8; 32]> {
+        Zeroizing::new(*blake3::keyed_hash(&self.secret, &period.to_be_bytes()).as_bytes())
+    }
+
+    fn cookie(&self, period: u64, from: SocketAddr) -> Cookie {
+        Cookie(Zeroizing::new(first_bytes(&blake3::keyed_hash(
+            &self.period_key(period),
+            &address_bytes(from),
+        ))))
+    }
+
+    /// The nonce follows from the secret and the INIT, so a COOKIE needs no randomness, and a key never seals
+    /// two different cookies.
+    fn challenge(&self, period: u64, from: SocketAddr, body: &[u8]) -> Vec<u8> {
+        let mut hasher = blake3::Hasher::new_keyed(&self.period_key(period));
+        hasher.update(b"nonce");
+        hasher.update(&address_bytes(from));
+        hasher.update(mac1_of_init(body));
+        let nonce: [u8; NONCE_LEN] = first_bytes(&hasher.finalize());
+        let mut sealed = *self.cookie(period, from).0;
+        let key = seal_key(&self.public, mac1_of_init(body), &nonce);
+        let tag = key.seal_in_place_separate_tag(zero_nonce(), Aad::from([VERSION]), &mut sealed);
+        let tag = tag.expect("a cookie is shorter than the cipher's limit");
+        let mut out = Vec::with_capacity(COOKIE_BODY_LEN);
+        out.push(VERSION);
+        out.extend_from_slice(&nonce);
+        out.extend_from_slice(&sealed);
+        out.extend_from_slice(tag.as_ref());
+        out
+    }
+}
+
+/// Opens a COOKIE that answers `init`.
+pub(crate) fn open(remote: &PublicKey, init: &[u8], body: &[u8]) -> Result<Cookie, CookieError> {
+    let body: &[u8; COOKIE_BODY_LEN] = body.try_into().map_err(|_| CookieError::NotAuthentic)?;
+    let (version, nonce) = (body[0], body[1..].first_chunk().ok_or(CookieError::NotAuthentic)?);
+    let (sealed, tag) = body[1 + NONCE_LEN..].split_at(MAC_LEN);
+    let mut cookie = Zeroizing::new([0; MAC_LEN]);
+    seal_key(remote, mac1_of_init(init), nonce)
+        .open_separate_gather(zero_nonce(), Aad::from([version]), sealed, tag, cookie.as_mut_slice())
+        .map_err(|_| CookieError::NotAuthentic)?;
+    if version != VERSION {
+        return Err(CookieError::Version(version));
+    }
+    Ok(Cookie(cookie))
+}
+
+/// Writes mac1 over all before it into the last bytes of `message`.
+pub(crate) fn put_mac1(receiver: &PublicKey, message: &mut [u8]) {
+    let (text, mac) = message.split_at_mut(message.len() - MAC_LEN);
+    mac.copy_from_slice(&mac1(receiver, text));
+}
+
+/// Whether `message` ends with its mac1.
+pub(crate) fn mac1_is_right(receiver: &PublicKey, message: &[u8]) -> bool {
+    let (text, mac) = message.split_at(message.len() - MAC_LEN);
+    same_secret(&mac1(receiver, text), mac)
+}
+
+/// Writes mac2 into the last bytes of an INIT that has its mac1.
+pub(crate) fn put_mac2(cookie: &Cookie, init: &mut [u8]) {
+    let mac = mac2(cookie, init);
+    let at = init.len() - MAC_LEN;
+    init[at..].copy_from_slice(&mac);
+}
+
+fn mac1(receiver: &PublicKey, text: &[u8]) -> [u8; MAC_LEN] {
+    let key = blake3::derive_key("anabranch 2026 mac1", receiver.as_bytes());
+    first_bytes(&blake3::keyed_hash(&key, text))
+}
+
+/// Covers all of the INIT by covering its mac1.
+fn mac2(cookie: &Cookie, init: &[u8]) -> [u8; MAC_LEN] {
+    let key = blake3::derive_key("anabranch 2026 mac2", cookie.0.as_slice());
+    first_bytes(&blake3::keyed_hash(&key, mac1_of_init(init)))
+}
+
+fn mac1_of_init(init: &[u8]) -> &[u8] {
+    &init[INIT_BODY_LEN - 2 * MAC_LEN..INIT_BODY_LEN - MAC_LEN]
+}
+
+fn seal_key(receiver: &PublicKey, mac1: &[u8], nonce: &[u8; NONCE_LEN]) -> LessSafeKey {
+    let mut hasher = blake3::Hasher::new_derive_key("anabranch 2026 cookie seal");
+    hasher.update(receiver.as_bytes());
+    hasher.update(mac1);
+    hasher.update(nonce);
+    let key = UnboundKey::new(&AES_256_GCM, hasher.finalize().as_bytes());
+    LessSafeKey::new(key.expect("an AES-256 key has 32 bytes"))
+}
+
+/// Each key seals one cookie only.
+fn zero_nonce() -> Nonce {
+    Nonce::assume_unique_for_key([0; 12])
+}
+
+/// An address and port, the same for an IPv4 address and its form in IPv6.
+fn address_bytes(address: SocketAddr) -> [u8; 18] {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+        IpAddr::V6(ip) => ip,
+    };
+    let mut bytes = [0; 18];
+    bytes[..16].copy_from_slice(&ip.octets());
+    bytes[16..].copy_from_slice(&address.port().to_be_bytes());
+    bytes
+}
+
+fn first_bytes<const N: usize>(hash: &blake3::Hash) -> [u8; N] {
+    *hash.as_bytes().first_chunk().expect("a hash has 32 bytes")
+}
+
+#[cfg(test)]
+mod tests;

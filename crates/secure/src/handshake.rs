@@ -1,0 +1,418 @@
+//! The handshake: Noise `IKpsk2` (Noise specification rev. 34, §7.5 and §9), two messages that carry the
+//! session's parameters under encryption.
+//!
+//! ```text
+//! INIT     version 1 | reply PID 8 | Noise message 1 | mac1 16 | mac2 16        1184 bytes, always
+//!   Noise payload: credential 1 (0 none, 1 ticket) | share 8 | length 2 | parameters | zeros
+//! INIT ACK version 1 | Noise message 2 | mac1 16                                1184 bytes, always
+//!   Noise payload: status 1 (0 accepted, else a refusal) | length 2 | parameters | zeros
+//! ```
+//! The pre-shared key is mixed in at the second message, so the responder picks it by the share it read in
+//! the first; without a ticket it is zero, and so it is in a refusal. A first message can be replayed: the
+//! responder's session counts for nothing until a packet opened under its keys.
+
+use std::fmt;
+
+use anabranch_wire::Pid;
+use snow::{Builder, HandshakeState};
+use zeroize::Zeroizing;
+
+use crate::cookie::{self, Cookie, CookieError, MAC_LEN};
+use crate::keys::{NodeKey, PublicKey};
+use crate::noise::Resolver;
+use crate::ticket::{ShareId, TicketSecret};
+
+/// The version of the protocol spoken here, first byte of every handshake body.
+pub const VERSION: u8 = 1;
+/// Bytes of an INIT after the packet header. With the header it fills a UDP payload of 1200 bytes, which
+/// shows that the path carries that much and pays for the answer (RFC 9000 §8.1, §14.1).
+pub const INIT_BODY_LEN: usize = 1184;
+/// Bytes of an INIT ACK after the packet header: as many, to show the way back too.
+pub const ACK_BODY_LEN: usize = 1184;
+/// Longest encoding of the session parameters.
+pub const MAX_PARAMS_LEN: usize = 1024;
+
+const PATTERN: &str = "Noise_IKpsk2_25519_AESGCM_SHA256";
+const PROLOGUE: [u8; 10] = *b"anabranch\x01";
+const PSK_POSITION: u8 = 2;
+/// Version and reply PID.
+const INIT_PREFIX_LEN: usize = 1 + 8;
+/// Both keys of message 1 and its two tags; key and tag of message 2.
+const NOISE_1_OVERHEAD: usize = 32 + 32 + 16 + 16;
+const NOISE_2_OVERHEAD: usize = 32 + 16;
+const NOISE_1_LEN: usize = INIT_BODY_LEN - INIT_PREFIX_LEN - 2 * MAC_LEN;
+const NOISE_2_LEN: usize = ACK_BODY_LEN - 1 - MAC_LEN;
+
+/// Why a handshake message was not taken, or could not be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HandshakeError {
+    /// Not the layout of such a message.
+    #[error("malformed handshake message")]
+    Malformed,
+    /// Forged, damaged, meant for another node, or sealed with another ticket's secret. A client goes on
+    /// waiting; when nothing better comes, its ticket or the node's key is wrong.
+    #[error("handshake message is not authentic, or the ticket's secret is wrong")]
+    NotAuthentic,
+    /// The remote node, proven by its key, said no.
+    #[error("the remote node refused: {0}")]
+    Refused(Refusal),
+    /// The parameters do not fit into the message.
+    #[error("session parameters exceed {MAX_PARAMS_LEN} bytes")]
+    ParamsTooLong,
+    /// The public key is one that no node can have.
+    #[error("the public key is not a usable one")]
+    BadPublicKey,
+    /// An answer to a ticket needs that ticket's secret, and an answer to none must not have one.
+    #[error("the secret does not fit the credential that was shown")]
+    WrongCredential,
+}
+
+/// Why a node refuses a session. Only those who know its public key are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Neither the key nor a ticket allows anything here.
+    NotAuthorised,
+    /// The ticket is unknown, expired or revoked.
+    TicketNotValid,
+    /// No room for another session now.
+    Busy,
+    /// A reason that this version does not know.
+    Other(u8),
+}
+
+impl Refusal {
+    fn code(self) -> u8 {
+        match self {
+            Self::NotAuthorised => 1,
+            Self::TicketNotValid => 2,
+            Self::Busy => 3,
+            Self::Other(code) => code.max(1),
+        }
+    }
+
+    fn from_code(code: u8) -> Self {
+        match code {
+            1 => Self::NotAuthorised,
+            2 => Self::TicketNotValid,
+            3 => Self::Busy,
+            other => Self::Other(other),
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotAuthorised => {
+                f.write_str("this node's key is not authorised there, and no ticket was shown")
+            }
+            Self::TicketNotValid => {
+                f.write_str("the ticket is unknown, expired or revoked: ask for a new one")
+            }
+            Self::Busy => f.write_str("it has no room for another session: try again later"),
+            Self::Other(code) => write!(f, "reason {code}"),
+        }
+    }
+}
+
+/// What both ends know after a handshake and nobody else does: one secret a direction. Wiped when dropped.
+#[derive(Clone)]
+pub struct SessionKeys {
+    pub(crate) send: Zeroizing<[u8; 32]>,
+    pub(crate) receive: Zeroizing<[u8; 32]>,
+    /// Hash of all that was said in the handshake: the same at both ends, different for every session, not
+    /// secret.
+    pub id: [u8; 32],
+}
+
+impl fmt::Debug for SessionKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SessionKeys(not shown)")
+    }
+}
+
+/// Tells one INIT from another before anything is decrypted: equal for the copies that a client sends over
+/// its candidate paths and sends again, different for any other. Answer a known one with the INIT ACK that was
+/// made for it, instead of a second session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct InitId([u8; 16]);
+
+impl InitId {
+    /// The id of the INIT in `body`; `None` when it cannot be one.
+    #[must_use]
+    pub fn of(body: &[u8]) -> Option<Self> {
+        let message = init_message(body)?;
+        let hash = blake3::derive_key("anabranch 2026 init id", message);
+        hash.first_chunk().copied().map(Self)
+    }
+}
+
+/// Whom to open a session with, and by what right.
+#[derive(Clone, Debug)]
+pub struct Dial {
+    /// The node's identity: nobody else can answer.
+    pub remote: PublicKey,
+    /// The share and the secret of a ticket, if one is used.
+    pub credential: Option<(ShareId, TicketSecret)>,
+}
+
+/// The client's side of one handshake. Copies of its INIT may go out over any number of candidate paths and
+/// any number of times; the first INIT ACK that is authentic completes it.
+pub struct Initiator {
+    noise: Box<HandshakeState>,
+    /// The INIT, mac2 left zero.
+    body: Vec<u8>,
+    local: PublicKey,
+    remote: PublicKey,
+    psk: Option<Zeroizing<[u8; 32]>>,
+}
+
+impl Initiator {
+    /// Makes the INIT. Cookies are answered to `reply_pid`; the INIT ACK goes to the PID inside `params`.
+    /// `seed` must be 32 fresh random bytes, used for nothing else.
+    ///
+    /// # Errors
+    /// When `params` are too long or the remote key is not a usable one.
+    pub fn new(
+        local: &NodeKey,
+        dial: &Dial,
+        reply_pid: Pid,
+        params: &[u8],
+        seed: [u8; 32],
+    ) -> Result<Self, HandshakeError> {
+        let seed = Zeroizing::new(seed);
+        let builder = builder(local, &seed).remote_public_key(dial.remote.as_bytes());
+        let noise = builder.and_then(Builder::build_initiator);
+        let mut noise = noise.map_err(|_| HandshakeError::BadPublicKey)?;
+
+        let share = dial.credential.as_ref().map(|(share, _)| *share);
+        let payload = init_payload(share, params)?;
+        let mut body = vec![0; INIT_BODY_LEN];
+        body[0] = VERSION;
+        body[1..INIT_PREFIX_LEN].copy_from_slice(&reply_pid.0.to_be_bytes());
+        let message = &mut body[INIT_PREFIX_LEN..INIT_PREFIX_LEN + NOISE_1_LEN];
+        noise.write_message(&payload, message).map_err(|_| HandshakeError::BadPublicKey)?;
+        cookie::put_mac1(&dial.remote, &mut body[..INIT_BODY_LEN - MAC_LEN]);
+
+        let psk = dial.credential.as_ref().map(|(share, secret)| derive_psk(*share, secret));
+        Ok(Self { noise: Box::new(noise), body, local: local.public(), remote: dial.remote, psk })
+    }
+
+    /// The body of the INIT: the same bytes every time, apart from the mac2 that the cookie of the candidate
+    /// path adds.
+    #[must_use]
+    pub fn init_body(&self, cookie: Option<&Cookie>) -> Vec<u8> {
+        let mut body = self.body.clone();
+        if let Some(cookie) = cookie {
+            cookie::put_mac2(cookie, &mut body);
+        }
+        body
+    }
+
+    /// Opens the body of a COOKIE that came in answer to the INIT. It is good for the candidate path that it
+    /// came back on (the address the server saw), for some two minutes.
+    ///
+    /// # Errors
+    /// When it does not answer this INIT, or the server speaks another version.
+    pub fn open_cookie(&self, body: &[u8]) -> Result<Cookie, CookieError> {
+        cookie::open(&self.remote, &self.body, body)
+    }
+
+    /// Takes the body of an INIT ACK; gives the keys and the server's parameters. One that is not authentic
+    /// changes nothing: go on waiting for the true one.
+    ///
+    /// # Errors
+    /// [`HandshakeError::Refused`] is the server's word and final; after any other, go on waiting.
+    pub fn handle_ack(&mut self, body: &[u8]) -> Result<(SessionKeys, Vec<u8>), HandshakeError> {
+        if body.len() != ACK_BODY_LEN || body[0] != VERSION {
+            return Err(HandshakeError::Malformed);
+        }
+        if !cookie::mac1_is_right(&self.local, body) {
+            return Err(HandshakeError::NotAuthentic);
+        }
+        let message = &body[1..ACK_BODY_LEN - MAC_LEN];
+        let zero = Zeroizing::new([0; 32]);
+        let psk = self.psk.as_ref().unwrap_or(&zero).clone();
+        match self.read(&psk, message) {
+            Ok((0, params)) => Ok((session_keys(&mut self.noise), params)),
+            Ok((code, _)) => Err(HandshakeError::Refused(Refusal::from_code(code))),
+            // A server that does not take the ticket answers without its secret, and may only refuse.
+            Err(error) if self.psk.is_some() => match self.read(&zero, message) {
+                Ok((0, _)) | Err(_) => Err(error),
+                Ok((code, _)) => Err(HandshakeError::Refused(Refusal::from_code(code))),
+            },
+            Err(error) => Err(error),
+        }
+    }
+
+    fn read(&mut self, psk: &[u8; 32], message: &[u8]) -> Result<(u8, Vec<u8>), HandshakeError> {
+        let mut payload = Zeroizing::new([0; NOISE_2_LEN - NOISE_2_OVERHEAD]);
+        self.noise.set_psk(usize::from(PSK_POSITION), psk).map_err(|_| HandshakeError::NotAuthentic)?;
+        let read = self.noise.read_message(message, payload.as_mut_slice());
+        read.map_err(|_| HandshakeError::NotAuthentic)?;
+        Ok((payload[0], params_in(&payload[1..])?))
+    }
+}
+
+impl fmt::Debug for Initiator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Initiator").field("remote", &self.remote).finish_non_exhaustive()
+    }
+}
+
+/// An INIT that was opened: who it is from and what it asks for. The caller decides, denied by default, and
+/// either [`PendingInit::accept`]s or [`PendingInit::refuse`]s it, or drops it.
+pub struct PendingInit {
+    /// The client, proven by its key; but the message may be a replay, see the module's first lines.
+    pub remote: PublicKey,
+    /// The share whose ticket it holds, if it says so. That it knows the secret is shown only by its first
+    /// packet.
+    pub share: Option<ShareId>,
+    /// The client's parameters, encoded.
+    pub params: Vec<u8>,
+    noise: Box<HandshakeState>,
+}
+
+/// An accepted INIT: the answer and the keys.
+#[derive(Debug)]
+pub struct Accepted {
+    /// Body of the INIT ACK, to be sent again whenever the same INIT comes again.
+    pub body: Vec<u8>,
+    /// Keys of a session that is nothing until a packet opened under them.
+    pub keys: SessionKeys,
+}
+
+/// Opens the body of an INIT, after [`crate::CookieJar::admit`] let it through. Costs three Diffie-Hellman
+/// exchanges. `seed` must be 32 fresh random bytes, used for nothing else.
+///
+/// # Errors
+/// When it is not an authentic INIT for this node.
+pub fn read_init(local: &NodeKey, body: &[u8], seed: [u8; 32]) -> Result<PendingInit, HandshakeError> {
+    let message = init_message(body).ok_or(HandshakeError::Malformed)?;
+    let seed = Zeroizing::new(seed);
+    let mut noise = builder(local, &seed).build_responder().map_err(|_| HandshakeError::NotAuthentic)?;
+    let mut payload = Zeroizing::new([0; NOISE_1_LEN - NOISE_1_OVERHEAD]);
+    let read = noise.read_message(message, payload.as_mut_slice());
+    read.map_err(|_| HandshakeError::NotAuthentic)?;
+    let remote = noise.get_remote_static().and_then(|key| key.try_into().ok());
+    let remote = PublicKey::from_bytes(remote.ok_or(HandshakeError::NotAuthentic)?);
+    let (credential, rest) = payload.split_first_chunk::<9>().ok_or(HandshakeError::Malformed)?;
+    let [kind, share @ ..] = *credential;
+    let share = match kind {
+        0 => None,
+        1 => Some(ShareId(u64::from_be_bytes(share))),
+        _ => return Err(HandshakeError::Malformed),
+    };
+    Ok(PendingInit { remote, share, params: params_in(rest)?, noise: Box::new(noise) })
+}
+
+impl PendingInit {
+    /// Answers yes, with `params` as this end's parameters. `secret` is the ticket's, when and only when
+    /// [`PendingInit::share`] names one: a client that does not have it cannot read the answer.
+    ///
+    /// # Errors
+    /// When secret and credential do not fit together, or `params` are too long.
+    pub fn accept(self, secret: Option<&TicketSecret>, params: &[u8]) -> Result<Accepted, HandshakeError> {
+        let psk = match (self.share, secret) {
+            (Some(share), Some(secret)) => derive_psk(share, secret),
+            (None, None) => Zeroizing::new([0; 32]),
+            _ => return Err(HandshakeError::WrongCredential),
+        };
+        self.answer(&psk, 0, params)
+    }
+
+    /// Answers no: a body to send once, in place of an INIT ACK. Nothing is kept.
+    ///
+    /// # Errors
+    /// When the client's key is one that no node can have.
+    pub fn refuse(self, why: Refusal) -> Result<Vec<u8>, HandshakeError> {
+        self.answer(&Zeroizing::new([0; 32]), why.code(), &[]).map(|accepted| accepted.body)
+    }
+
+    fn answer(
+        mut self,
+        psk: &Zeroizing<[u8; 32]>,
+        status: u8,
+        params: &[u8],
+    ) -> Result<Accepted, HandshakeError> {
+        let mut payload = Zeroizing::new([0; NOISE_2_LEN - NOISE_2_OVERHEAD]);
+        payload[0] = status;
+        put_params(&mut payload[1..], params)?;
+        let mut body = vec![0; ACK_BODY_LEN];
+        body[0] = VERSION;
+        let set = self.noise.set_psk(usize::from(PSK_POSITION), psk.as_slice());
+        let message = &mut body[1..=NOISE_2_LEN];
+        let written = set.and_then(|()| self.noise.write_message(payload.as_slice(), message));
+        written.map_err(|_| HandshakeError::BadPublicKey)?;
+        cookie::put_mac1(&self.remote, &mut body);
+        let mut keys = session_keys(&mut self.noise);
+        std::mem::swap(&mut keys.send, &mut keys.receive);
+        Ok(Accepted { body, keys })
+    }
+}
+
+impl fmt::Debug for PendingInit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("PendingInit");
+        debug.field("remote", &self.remote).field("share", &self.share).finish_non_exhaustive()
+    }
+}
+
+fn builder<'a>(local: &'a NodeKey, seed: &Zeroizing<[u8; 32]>) -> Builder<'a> {
+    let pattern = PATTERN.parse().expect("the pattern is one that snow knows");
+    let builder = Builder::with_resolver(pattern, Box::new(Resolver::new(seed)));
+    let builder = builder.local_private_key(local.secret());
+    builder.and_then(|builder| builder.prologue(&PROLOGUE)).expect("each is set once")
+}
+
+/// The Noise message of an INIT; `None` when it is none of this version.
+fn init_message(body: &[u8]) -> Option<&[u8]> {
+    let ours = body.len() == INIT_BODY_LEN && body[0] == VERSION;
+    ours.then(|| &body[INIT_PREFIX_LEN..INIT_PREFIX_LEN + NOISE_1_LEN])
+}
+
+fn init_payload(share: Option<ShareId>, params: &[u8]) -> Result<Zeroizing<Vec<u8>>, HandshakeError> {
+    let mut payload = Zeroizing::new(vec![0; NOISE_1_LEN - NOISE_1_OVERHEAD]);
+    if let Some(ShareId(share)) = share {
+        payload[0] = 1;
+        payload[1..9].copy_from_slice(&share.to_be_bytes());
+    }
+    put_params(&mut payload[9..], params)?;
+    Ok(payload)
+}
+
+/// Length, then the parameters.
+fn put_params(out: &mut [u8], params: &[u8]) -> Result<(), HandshakeError> {
+    let len = u16::try_from(params.len()).ok().filter(|len| usize::from(*len) <= MAX_PARAMS_LEN);
+    let len = len.ok_or(HandshakeError::ParamsTooLong)?;
+    out[..2].copy_from_slice(&len.to_be_bytes());
+    out[2..2 + params.len()].copy_from_slice(params);
+    Ok(())
+}
+
+/// Reverses [`put_params`]; what follows them is padding.
+fn params_in(payload: &[u8]) -> Result<Vec<u8>, HandshakeError> {
+    let (len, rest) = payload.split_first_chunk::<2>().ok_or(HandshakeError::Malformed)?;
+    let len = usize::from(u16::from_be_bytes(*len));
+    let params = rest.get(..len).filter(|params| params.len() <= MAX_PARAMS_LEN);
+    params.map(<[u8]>::to_vec).ok_or(HandshakeError::Malformed)
+}
+
+/// The pre-shared key of a share: Noise wants 32 bytes, and different shares must not share one.
+fn derive_psk(share: ShareId, secret: &TicketSecret) -> Zeroizing<[u8; 32]> {
+    let mut hasher = blake3::Hasher::new_derive_key("anabranch 2026 ticket pre-shared key");
+    hasher.update(&share.0.to_be_bytes());
+    hasher.update(secret.expose());
+    Zeroizing::new(*hasher.finalize().as_bytes())
+}
+
+/// As the initiator sees them.
+fn session_keys(noise: &mut HandshakeState) -> SessionKeys {
+    let (to_server, to_client) = noise.dangerously_get_raw_split();
+    let mut id = [0; 32];
+    id.copy_from_slice(noise.get_handshake_hash());
+    SessionKeys { send: Zeroizing::new(to_server), receive: Zeroizing::new(to_client), id }
+}
+
+#[cfg(test)]
+mod tests;

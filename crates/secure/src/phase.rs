@@ -1,0 +1,79 @@
+//! The chain of packet keys of one direction: from one secret the key and the mask of a key phase, and the
+//! secret of the next (RFC 9001 §6.1).
+//!
+//! AES-128-GCM. The nonce is path id (4 bytes) ‖ packet number (8 bytes), exclusive-or the phase's mask (RFC
+//! 9001 §5.3; RFC 8446 §5.3): the mask keeps an attacker of many sessions at once from searching all their
+//! keys with one table.
+
+use anabranch_wire::{Fsn, PathId};
+use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+use zeroize::Zeroizing;
+
+const KEY_LEN: usize = 16;
+const NONCE_LEN: usize = 12;
+
+/// Gives the key of one phase after the other. No secret leads back to an earlier one.
+pub(crate) struct KeyChain {
+    secret: Zeroizing<[u8; 32]>,
+}
+
+/// The key of one phase in one direction. Wiped by the provider when dropped.
+pub(crate) struct PhaseKey {
+    key: LessSafeKey,
+    mask: Zeroizing<[u8; NONCE_LEN]>,
+}
+
+impl KeyChain {
+    pub(crate) fn new(secret: Zeroizing<[u8; 32]>) -> Self {
+        Self { secret }
+    }
+
+    /// The key of the next phase; the first call gives that of the first.
+    pub(crate) fn advance(&mut self) -> PhaseKey {
+        let mut material = Zeroizing::new([0; KEY_LEN + NONCE_LEN]);
+        let mut hasher = blake3::Hasher::new_derive_key("anabranch 2026 packet key");
+        hasher.update(self.secret.as_slice());
+        hasher.finalize_xof().fill(material.as_mut_slice());
+        *self.secret = blake3::derive_key("anabranch 2026 next key phase", self.secret.as_slice());
+        let (key, mask) = material.split_at(KEY_LEN);
+        let unbound = UnboundKey::new(&AES_128_GCM, key).expect("an AES-128 key has 16 bytes");
+        let mut phase = PhaseKey { key: LessSafeKey::new(unbound), mask: Zeroizing::new([0; NONCE_LEN]) };
+        phase.mask.copy_from_slice(mask);
+        phase
+    }
+}
+
+impl PhaseKey {
+    fn nonce(&self, path: PathId, fsn: Fsn) -> Nonce {
+        let mut nonce = [0; NONCE_LEN];
+        nonce[..4].copy_from_slice(&path.0.to_be_bytes());
+        nonce[4..].copy_from_slice(&fsn.0.to_be_bytes());
+        for (byte, mask) in nonce.iter_mut().zip(self.mask.iter()) {
+            *byte ^= mask;
+        }
+        Nonce::assume_unique_for_key(nonce)
+    }
+
+    /// Encrypts `text` and writes the tag; false when it is too long for the cipher.
+    pub(crate) fn seal(&self, path: PathId, fsn: Fsn, aad: &[u8], text: &mut [u8], tag: &mut [u8]) -> bool {
+        let sealed = self.key.seal_in_place_separate_tag(self.nonce(path, fsn), Aad::from(aad), text);
+        sealed.map(|sealed| tag.copy_from_slice(sealed.as_ref())).is_ok()
+    }
+
+    /// Decrypts `text` where it is. When it is not authentic, `text` is ruined and `tag` is as it was.
+    pub(crate) fn open(&self, path: PathId, fsn: Fsn, aad: &[u8], text: &mut [u8], tag: &[u8]) -> bool {
+        let nonce = self.nonce(path, fsn);
+        self.key.open_in_place_separate_tag(nonce, Aad::from(aad), tag, text).is_ok()
+    }
+
+    /// Decrypts `text` by way of a copy, so that it is as it was when it is not authentic.
+    pub(crate) fn try_open(&self, path: PathId, fsn: Fsn, aad: &[u8], text: &mut [u8], tag: &[u8]) -> bool {
+        let nonce = self.nonce(path, fsn);
+        let mut copy = vec![0; text.len()];
+        let opened = self.key.open_separate_gather(nonce, Aad::from(aad), text, tag, &mut copy).is_ok();
+        if opened {
+            text.copy_from_slice(&copy);
+        }
+        opened
+    }
+}

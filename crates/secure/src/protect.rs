@@ -1,0 +1,461 @@
+//! Packet protection: sealing and opening packets on all paths of a session, and changing keys while paths
+//! differ by seconds.
+//!
+//! **Keys.** Both directions have a chain of keys, one a *key phase*, and change phase together (RFC 9001
+//! §6). A header carries the phase's lowest bit.
+//!
+//! **Beginning a phase.** An end begins the next phase when it has sealed a number of packets, or some time
+//! after the first, in the present one ([`Limits`]), but never
+//! - before the present phase is *confirmed*: a packet of it was opened, so the peer has the key;
+//! - within the *retention time* after that, so that late packets of the phase before are still understood; only
+//!   a volume near the cipher's limit overrides this.
+//!
+//! The peer follows as soon as it opens a packet of the new phase. A peer that moves on again before it can
+//! have seen this end in the present phase breaks the rule, and the session closes.
+//!
+//! **Choosing a key** for an arriving packet needs no trial where the path's numbers tell. With the present
+//! bit it is the present key. With the other bit, a number below the first of the present phase on the same
+//! path means the phase before, one above it the next phase. On a path that nothing of the present phase came
+//! on yet (a slow one), the phase before is tried, then the next. The bit is in clear, so the time that a second
+//! trial takes tells an observer nothing it does not see; the next key is made ahead of its use all the same.
+//!
+//! **Numbers.** A number of a path is sealed once under a key, and opened once: the replay window of each path is
+//! here. A path that was closed stays closed.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use anabranch_wire::{Fsn, Header, PathId, RangeSet, Side, Span, TAG_LEN, Time};
+
+use crate::SessionKeys;
+use crate::phase::{KeyChain, PhaseKey};
+use crate::replay::ReplayWindow;
+
+/// Closed path ids are remembered as so many runs; beyond that the ids between the lowest two count as closed.
+const MAX_CLOSED_RUNS: usize = 256;
+
+/// When keys change, and when a session must end. The defaults are for AES-GCM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Packets of a phase after which the next is begun.
+    pub rekey_after_packets: u64,
+    /// Packets of a phase after which the next is begun even though late packets may be lost by it.
+    pub rekey_at_once_after_packets: u64,
+    /// Packets of a phase that are sealed at most: RFC 9001 §6.6 gives 2^23 for AES-GCM.
+    pub max_packets: u64,
+    /// Time from the start of a phase after which, at the next packet, the next one is begun. Two minutes, as
+    /// in WireGuard: what a stolen key opens is two minutes old at most.
+    pub rekey_after: Span,
+    /// Packets that failed to open, over all phases, after which the session ends: RFC 9001 §6.6 gives 2^52
+    /// for AES-GCM.
+    pub max_forgeries: u64,
+    /// Retention time until [`Protection::set_retention`] is called.
+    pub retention: Span,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            rekey_after_packets: 1 << 22,
+            rekey_at_once_after_packets: (1 << 22) + (1 << 21),
+            max_packets: 1 << 23,
+            rekey_after: Span::from_secs(120),
+            max_forgeries: 1 << 52,
+            retention: Span::from_secs(3),
+        }
+    }
+}
+
+/// What a packet is sealed with beside its key: its path and number, which make the nonce, and the header's
+/// associated data.
+#[derive(Clone, Copy, Debug)]
+pub struct Envelope {
+    path: PathId,
+    fsn: Fsn,
+    key_phase: bool,
+    aad: [u8; Header::ASSOCIATED_LEN],
+}
+
+impl Envelope {
+    /// The envelope of a packet with this header, on this end-to-end path, with this full number.
+    #[must_use]
+    pub fn new(header: &Header, path: PathId, fsn: Fsn) -> Self {
+        Self { path, fsn, key_phase: header.key_phase, aad: header.associated_data(path) }
+    }
+}
+
+/// Why a packet cannot be sealed. Each but the first means that the session must close.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SealError {
+    /// The envelope does not carry what [`Protection::key_phase`] said.
+    #[error("the header has the wrong key phase")]
+    WrongPhase,
+    /// A number of a path may be sealed once.
+    #[error("packet number used before")]
+    NumberReused,
+    /// The key has sealed as much as it may and the peer does not confirm a new one.
+    #[error("key exhausted")]
+    Exhausted,
+    /// No room for the tag, or longer than the cipher can take.
+    #[error("buffer has a wrong size")]
+    BufferSize,
+}
+
+/// Why a packet was not opened. Drop it and count it; the last two mean that the session must close.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, thiserror::Error)]
+pub enum OpenError {
+    /// Shorter than a tag.
+    #[error("packet too short")]
+    TooShort,
+    /// Seen before, or too old to tell.
+    #[error("packet number seen before")]
+    Replayed,
+    /// The path was closed.
+    #[error("path closed")]
+    PathClosed,
+    /// Of a key phase whose key was dropped.
+    #[error("key of an old phase is gone")]
+    PhaseGone,
+    /// Forged or damaged; or a stateless reset: see [`crate::same_token`].
+    #[error("packet not authentic")]
+    NotAuthentic,
+    /// The peer changed keys before it could know that this end had.
+    #[error("peer broke the rule of key changes")]
+    KeyUpdateViolation,
+    /// More forgeries than the cipher bears.
+    #[error("too many forged packets")]
+    TooManyForgeries,
+}
+
+impl OpenError {
+    /// Whether the session must close.
+    #[must_use]
+    pub fn is_fatal(self) -> bool {
+        matches!(self, Self::KeyUpdateViolation | Self::TooManyForgeries)
+    }
+}
+
+/// Seals and opens the packets of one session.
+pub struct Protection {
+    limits: Limits,
+    retention: Span,
+    sealer: Sealer,
+    opener: Opener,
+}
+
+impl fmt::Debug for Protection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Protection")
+            .field("send_phase", &self.sealer.phase)
+            .field("receive_phase", &self.opener.phase)
+            .field("forgeries", &self.opener.forgeries)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Protection {
+    /// Protection under the keys of a handshake.
+    #[must_use]
+    pub fn new(keys: &SessionKeys, limits: Limits, now: Time) -> Self {
+        Self {
+            limits,
+            retention: limits.retention,
+            sealer: Sealer::new(KeyChain::new(keys.send.clone()), now),
+            opener: Opener::new(KeyChain::new(keys.receive.clone())),
+        }
+    }
+
+    /// Sets how long keys of the phase before are kept: at least three times the probe timeout of the slowest
+    /// path (RFC 9001 §6.5).
+    pub fn set_retention(&mut self, retention: Span) {
+        self.retention = retention;
+    }
+
+    /// The key phase bit for the headers of packets sealed from now on. Begins a phase when one is due, so ask
+    /// before each batch.
+    pub fn key_phase(&mut self, now: Time) -> bool {
+        if self.update_is_due(now) {
+            self.sealer.advance(now);
+        }
+        bit(self.sealer.phase)
+    }
+
+    /// Key phases begun so far, for statistics.
+    #[must_use]
+    pub fn phases(&self) -> u64 {
+        self.sealer.phase
+    }
+
+    /// Packets that failed to open so far.
+    #[must_use]
+    pub fn forgeries(&self) -> u64 {
+        self.opener.forgeries
+    }
+
+    /// Whether a packet of the peer was opened: it has the keys, so the handshake was no replay, and a ticket's
+    /// holder has its secret.
+    #[must_use]
+    pub fn is_confirmed(&self) -> bool {
+        self.opener.confirmed_at.is_some()
+    }
+
+    /// Seals `buffer` in place: all but the last [`TAG_LEN`] bytes are the text, those take the tag. Numbers of
+    /// a path must ascend.
+    ///
+    /// # Errors
+    /// See [`SealError`]; `buffer` is as it was but for [`SealError::BufferSize`].
+    pub fn seal(&mut self, envelope: &Envelope, buffer: &mut [u8]) -> Result<(), SealError> {
+        self.sealer.seal(envelope, buffer, self.limits.max_packets)
+    }
+
+    /// Opens `buffer`, sealed text and tag, in place, and notes its number; gives the text. When it fails the
+    /// text is ruined, and the last [`TAG_LEN`] bytes are as they were.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open<'b>(
+        &mut self,
+        now: Time,
+        envelope: &Envelope,
+        buffer: &'b mut [u8],
+    ) -> Result<&'b mut [u8], OpenError> {
+        if self.opener.forgeries >= self.limits.max_forgeries {
+            return Err(OpenError::TooManyForgeries);
+        }
+        let len = buffer.len().checked_sub(TAG_LEN).ok_or(OpenError::TooShort)?;
+        let (text, tag) = buffer.split_at_mut(len);
+        self.opener.check_number(envelope)?;
+        let key = self.opener.choose_key(now, envelope)?;
+        let Some(used) = self.opener.open(key, envelope, text, tag) else {
+            self.opener.forgeries += 1;
+            return Err(OpenError::NotAuthentic);
+        };
+        if used == KeyOf::Next {
+            self.follow(now)?;
+        }
+        self.opener.note(now, used, envelope);
+        Ok(text)
+    }
+
+    /// The number that the next packet of a path is expected to have: what [`anabranch_wire::expand_fsn`] wants.
+    #[must_use]
+    pub fn expected_fsn(&self, path: PathId) -> Fsn {
+        self.opener.paths.get(&path).map_or(Fsn(0), |path| path.window.next())
+    }
+
+    /// Forgets a path. Its id is refused from now on.
+    pub fn close_path(&mut self, path: PathId) {
+        self.opener.close_path(path);
+    }
+
+    fn update_is_due(&self, now: Time) -> bool {
+        let Some(confirmed_at) = self.opener.confirmed_at else { return false };
+        if self.sealer.phase != self.opener.phase {
+            return false;
+        }
+        let packets = self.sealer.packets;
+        let aged = packets > 0 && now.since(self.sealer.began) >= self.limits.rekey_after;
+        let calm = now.since(confirmed_at) >= self.retention;
+        packets >= self.limits.rekey_at_once_after_packets
+            || (calm && (aged || packets >= self.limits.rekey_after_packets))
+    }
+
+    /// The peer is in the next phase: so is this end.
+    fn follow(&mut self, now: Time) -> Result<(), OpenError> {
+        if self.sealer.phase == self.opener.phase {
+            if self.sealer.packets == 0 {
+                return Err(OpenError::KeyUpdateViolation);
+            }
+            self.sealer.advance(now);
+        }
+        let retire_at = now + self.retention;
+        self.opener.advance(now, retire_at);
+        Ok(())
+    }
+}
+
+/// The sending direction.
+struct Sealer {
+    chain: KeyChain,
+    key: PhaseKey,
+    phase: u64,
+    began: Time,
+    packets: u64,
+    /// The lowest number of each path that this key may still seal.
+    next: BTreeMap<PathId, u64>,
+}
+
+impl Sealer {
+    fn new(mut chain: KeyChain, now: Time) -> Self {
+        let key = chain.advance();
+        Self { chain, key, phase: 0, began: now, packets: 0, next: BTreeMap::new() }
+    }
+
+    /// Under a new key no number has been used: what was used under the old one need not be remembered.
+    fn advance(&mut self, now: Time) {
+        self.key = self.chain.advance();
+        self.phase += 1;
+        self.began = now;
+        self.packets = 0;
+        self.next.clear();
+    }
+
+    fn seal(&mut self, envelope: &Envelope, buffer: &mut [u8], most: u64) -> Result<(), SealError> {
+        if envelope.key_phase != bit(self.phase) {
+            return Err(SealError::WrongPhase);
+        }
+        if self.packets >= most {
+            return Err(SealError::Exhausted);
+        }
+        let len = buffer.len().checked_sub(TAG_LEN).ok_or(SealError::BufferSize)?;
+        let next = self.next.entry(envelope.path).or_default();
+        if envelope.fsn.0 < *next || envelope.fsn.0 == u64::MAX {
+            return Err(SealError::NumberReused);
+        }
+        *next = envelope.fsn.0 + 1;
+        self.packets += 1;
+        let (text, tag) = buffer.split_at_mut(len);
+        let sealed = self.key.seal(envelope.path, envelope.fsn, &envelope.aad, text, tag);
+        sealed.then_some(()).ok_or(SealError::BufferSize)
+    }
+}
+
+/// Which phase a key belongs to, seen from the present one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum KeyOf {
+    Previous,
+    Present,
+    Next,
+    /// The path's numbers do not tell: the phase before, then the next.
+    PreviousOrNext,
+}
+
+/// What is known of a path's arrivals.
+#[derive(Default)]
+struct Arrivals {
+    window: ReplayWindow,
+    /// The lowest number that came under the present key.
+    phase_start: Option<Fsn>,
+}
+
+/// The receiving direction.
+struct Opener {
+    chain: KeyChain,
+    previous: Option<(PhaseKey, Time)>,
+    present: PhaseKey,
+    next: PhaseKey,
+    phase: u64,
+    /// When the first packet of the present phase was opened.
+    confirmed_at: Option<Time>,
+    forgeries: u64,
+    paths: BTreeMap<PathId, Arrivals>,
+    closed: [RangeSet; 2],
+}
+
+impl Opener {
+    fn new(mut chain: KeyChain) -> Self {
+        let (present, next) = (chain.advance(), chain.advance());
+        Self {
+            chain,
+            previous: None,
+            present,
+            next,
+            phase: 0,
+            confirmed_at: None,
+            forgeries: 0,
+            paths: BTreeMap::new(),
+            closed: [RangeSet::new(), RangeSet::new()],
+        }
+    }
+
+    fn check_number(&self, envelope: &Envelope) -> Result<(), OpenError> {
+        match self.paths.get(&envelope.path) {
+            Some(path) if !path.window.check(envelope.fsn) => Err(OpenError::Replayed),
+            None if self.is_closed(envelope.path) => Err(OpenError::PathClosed),
+            _ => Ok(()),
+        }
+    }
+
+    fn choose_key(&mut self, now: Time, envelope: &Envelope) -> Result<KeyOf, OpenError> {
+        if self.previous.as_ref().is_some_and(|(_, retire_at)| now >= *retire_at) {
+            self.previous = None;
+        }
+        if envelope.key_phase == bit(self.phase) {
+            return Ok(KeyOf::Present);
+        }
+        let phase_start = self.paths.get(&envelope.path).and_then(|path| path.phase_start);
+        match (phase_start, &self.previous) {
+            (Some(start), Some(_)) if envelope.fsn < start => Ok(KeyOf::Previous),
+            (Some(start), None) if envelope.fsn < start => Err(OpenError::PhaseGone),
+            (None, Some(_)) => Ok(KeyOf::PreviousOrNext),
+            _ => Ok(KeyOf::Next),
+        }
+    }
+
+    /// Opens with the chosen key; gives the one that fitted.
+    fn open(&self, key: KeyOf, envelope: &Envelope, text: &mut [u8], tag: &[u8]) -> Option<KeyOf> {
+        let Envelope { path, fsn, ref aad, .. } = *envelope;
+        let previous = self.previous.as_ref().map(|(key, _)| key);
+        let fits = match key {
+            KeyOf::Present => self.present.open(path, fsn, aad, text, tag),
+            KeyOf::Next => self.next.open(path, fsn, aad, text, tag),
+            KeyOf::Previous => previous?.open(path, fsn, aad, text, tag),
+            KeyOf::PreviousOrNext if previous?.try_open(path, fsn, aad, text, tag) => {
+                return Some(KeyOf::Previous);
+            }
+            KeyOf::PreviousOrNext => {
+                return self.next.open(path, fsn, aad, text, tag).then_some(KeyOf::Next);
+            }
+        };
+        fits.then_some(key)
+    }
+
+    fn advance(&mut self, now: Time, retire_at: Time) {
+        let next = std::mem::replace(&mut self.next, self.chain.advance());
+        let previous = std::mem::replace(&mut self.present, next);
+        self.previous = Some((previous, retire_at));
+        self.phase += 1;
+        self.confirmed_at = Some(now);
+        for path in self.paths.values_mut() {
+            path.phase_start = None;
+        }
+    }
+
+    /// Notes an authentic packet.
+    fn note(&mut self, now: Time, used: KeyOf, envelope: &Envelope) {
+        let path = self.paths.entry(envelope.path).or_default();
+        path.window.mark(envelope.fsn);
+        if used != KeyOf::Previous {
+            let start = path.phase_start.map_or(envelope.fsn, |start| start.min(envelope.fsn));
+            path.phase_start = Some(start);
+        }
+        self.confirmed_at.get_or_insert(now);
+    }
+
+    fn is_closed(&self, path: PathId) -> bool {
+        self.closed[side_index(path)].contains(u64::from(path.0 / 2))
+    }
+
+    fn close_path(&mut self, path: PathId) {
+        self.paths.remove(&path);
+        let closed = &mut self.closed[side_index(path)];
+        let index = u64::from(path.0 / 2);
+        closed.insert(index..index + 1);
+        if closed.range_count() > MAX_CLOSED_RUNS {
+            let ends = closed.iter().take(2).map(|run| run.end).max().unwrap_or(0);
+            let start = closed.first().map_or(0, |run| run.start);
+            closed.insert(start..ends);
+        }
+    }
+}
+
+fn side_index(path: PathId) -> usize {
+    usize::from(path.opener() == Side::Server)
+}
+
+fn bit(phase: u64) -> bool {
+    phase % 2 == 1
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,68 @@
+//! Stateless resets (RFC 9000 §10.3): an endpoint that lost its sessions can still say so, because the token
+//! it once gave with a PID is a keyed hash of that PID, under a key that it keeps.
+
+use anabranch_wire::{Pid, ResetToken};
+use zeroize::{Zeroize, Zeroizing};
+
+use crate::keys::same_secret;
+
+/// What reset tokens are computed from: 32 random bytes that outlive the process.
+#[derive(Clone)]
+pub struct ResetKey(Zeroizing<[u8; 32]>);
+
+impl ResetKey {
+    /// The key made of these random bytes; the caller's copy is wiped.
+    #[must_use]
+    pub fn from_random(mut random: [u8; 32]) -> Self {
+        let key = Self(Zeroizing::new(blake3::derive_key("anabranch 2026 reset token", &random)));
+        random.zeroize();
+        key
+    }
+
+    /// The token of a PID. Whoever knows the token can end the session that uses the PID, so it is given to
+    /// the peer alone, under the seal, and a PID is never used again after a reset was sent for it.
+    #[must_use]
+    pub fn token(&self, pid: Pid) -> ResetToken {
+        let hash = blake3::keyed_hash(&self.0, &pid.0.to_be_bytes());
+        let (token, _) = hash.as_bytes().split_first_chunk().expect("a hash has 32 bytes");
+        ResetToken(*token)
+    }
+}
+
+impl std::fmt::Debug for ResetKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ResetKey(not shown)")
+    }
+}
+
+/// Whether the last 16 bytes of a datagram are this token, in a time that does not depend on them
+/// (RFC 9000 §10.3.1). An [`crate::Protection`] that could not open a packet has left those bytes as they were.
+#[must_use]
+pub fn same_token(token: &ResetToken, datagram: &[u8]) -> bool {
+    datagram.len().checked_sub(16).is_some_and(|at| same_secret(&datagram[at..], &token.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_depends_on_key_and_pid_and_on_nothing_else() {
+        let key = ResetKey::from_random([1; 32]);
+        assert_eq!(key.token(Pid(5)), ResetKey::from_random([1; 32]).token(Pid(5)));
+        assert_ne!(key.token(Pid(5)), key.token(Pid(6)));
+        assert_ne!(key.token(Pid(5)), ResetKey::from_random([2; 32]).token(Pid(5)));
+    }
+
+    #[test]
+    fn a_token_is_recognised_only_whole_and_at_the_end() {
+        let token = ResetKey::from_random([1; 32]).token(Pid(5));
+        let mut datagram = vec![9; 30];
+        datagram.extend_from_slice(&token.0);
+        assert!(same_token(&token, &datagram));
+        assert!(!same_token(&token, &datagram[..45]));
+        assert!(!same_token(&token, &token.0[..15]));
+        datagram[40] ^= 1;
+        assert!(!same_token(&token, &datagram));
+    }
+}

@@ -1,0 +1,68 @@
+//! Bytes as text that people copy: a prefix that says what it is, lower-case base32, and a checksum that
+//! tells a typing mistake from a wrong key.
+
+use data_encoding::BASE32_NOPAD;
+use zeroize::Zeroizing;
+
+/// Why a piece of text is not what it should be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TextError {
+    /// It does not begin as it should.
+    #[error("does not begin with `{0}`")]
+    Prefix(&'static str),
+    /// A character that base32 does not have.
+    #[error("holds a character that does not belong there: was it copied whole?")]
+    Alphabet,
+    /// Cut off, or something was added.
+    #[error("has the wrong length: was it copied whole?")]
+    Length,
+    /// The checksum of its bytes is another one.
+    #[error("checksum does not match: was it copied whole?")]
+    Checksum,
+}
+
+/// The first bytes of the hash of what the text is (its prefix) and what it holds.
+fn checksum<const N: usize>(prefix: &str, bytes: &[u8]) -> [u8; N] {
+    let mut hasher = blake3::Hasher::new_derive_key("anabranch 2026 text checksum");
+    hasher.update(&(prefix.len() as u64).to_le_bytes());
+    hasher.update(prefix.as_bytes());
+    hasher.update(bytes);
+    let mut sum = [0; N];
+    hasher.finalize_xof().fill(&mut sum);
+    sum
+}
+
+/// `bytes` and an `N`-byte checksum in base32, after `prefix`.
+pub(crate) fn encode<const N: usize>(prefix: &str, bytes: &[u8]) -> Zeroizing<String> {
+    let mut all = Zeroizing::new(Vec::with_capacity(bytes.len() + N));
+    all.extend_from_slice(bytes);
+    all.extend_from_slice(&checksum::<N>(prefix, bytes));
+    let upper = Zeroizing::new(BASE32_NOPAD.encode(&all));
+    let mut text = Zeroizing::new(String::with_capacity(prefix.len() + upper.len()));
+    text.push_str(prefix);
+    text.extend(upper.chars().map(|c| c.to_ascii_lowercase()));
+    text
+}
+
+/// Reverses [`encode`]. Case does not matter, and white space (a line broken by a terminal or a mail) is
+/// skipped. The caller bounds the length of `text`.
+pub(crate) fn decode<const N: usize>(
+    prefix: &'static str,
+    text: &str,
+) -> Result<Zeroizing<Vec<u8>>, TextError> {
+    let mut upper = Zeroizing::new(String::with_capacity(text.len()));
+    upper.extend(text.chars().filter(|c| !c.is_whitespace()).map(|c| c.to_ascii_uppercase()));
+    let prefix_upper = prefix.to_ascii_uppercase();
+    let rest = upper.strip_prefix(&prefix_upper).ok_or(TextError::Prefix(prefix))?;
+    let decoded = BASE32_NOPAD.decode(rest.as_bytes()).map_err(|error| match error.kind {
+        data_encoding::DecodeKind::Length | data_encoding::DecodeKind::Trailing => TextError::Length,
+        _ => TextError::Alphabet,
+    });
+    let mut bytes = Zeroizing::new(decoded?);
+    let len = bytes.len().checked_sub(N).ok_or(TextError::Length)?;
+    if bytes[len..] != checksum::<N>(prefix, &bytes[..len]) {
+        return Err(TextError::Checksum);
+    }
+    bytes.truncate(len);
+    Ok(bytes)
+}

@@ -1,0 +1,217 @@
+//! Tickets: one line of text that leads to a node and opens one share on it.
+//!
+//! ```text
+//! anabranch1 base32( node 32 | share 8 | secret 16 | expires 8, Unix seconds, 0 for never
+//!                  | count 1, addresses | count 1, relays (node 32 | count 1, addresses) | checksum 4 )
+//! address:  4, IPv4 4, port 2   or   6, IPv6 16, port 2        numbers are big-endian
+//! ```
+//! The digit after the name is the format's version: base32 has no 1, and a later version takes another
+//! character that is told apart before anything else is read.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::str::FromStr;
+
+use zeroize::Zeroizing;
+
+use crate::PublicKey;
+use crate::keys::same_secret;
+use crate::text::{self, TextError};
+
+const NAME: &str = "anabranch";
+const PREFIX: &str = "anabranch1";
+const CHECKSUM_LEN: usize = 4;
+/// Most addresses of one node in a ticket.
+const MAX_ADDRESSES: usize = 16;
+/// Most relays in a ticket (design §6: at most four in a chain; a ticket may offer several chains).
+const MAX_RELAYS: usize = 8;
+/// Longest text looked at, in bytes; the largest ticket has about 4,900 characters.
+const MAX_TEXT_LEN: usize = 8192;
+
+/// Names one share of a node. Not secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ShareId(pub u64);
+
+/// What opens a share: 128 random bits. Compared in constant time, wiped when dropped, never printed.
+#[derive(Clone)]
+pub struct TicketSecret(Zeroizing<[u8; 16]>);
+
+impl TicketSecret {
+    /// The secret made of these random bytes.
+    #[must_use]
+    pub fn from_random(random: [u8; 16]) -> Self {
+        Self(Zeroizing::new(random))
+    }
+
+    /// Its bytes, for a share's own storage.
+    #[must_use]
+    pub fn expose(&self) -> &[u8; 16] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for TicketSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TicketSecret(not shown)")
+    }
+}
+
+impl PartialEq for TicketSecret {
+    fn eq(&self, other: &Self) -> bool {
+        same_secret(self.0.as_slice(), other.0.as_slice())
+    }
+}
+
+impl Eq for TicketSecret {}
+
+/// A relay through which the node may be reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RelayHint {
+    /// The relay's identity.
+    pub node: PublicKey,
+    /// Where it listens; at most 16 are written.
+    pub addresses: Vec<SocketAddr>,
+}
+
+/// Where a share is and what opens it (design §6).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ticket {
+    /// The node that has the share.
+    pub node: PublicKey,
+    /// Where the node listens, best first; at most 16 are written. Flow labels and scopes of IPv6
+    /// addresses mean nothing on another machine and are left out.
+    pub addresses: Vec<SocketAddr>,
+    /// Relays that lead to it; at most 8 are written.
+    pub relays: Vec<RelayHint>,
+    /// The share.
+    pub share: ShareId,
+    /// What opens it.
+    pub secret: TicketSecret,
+    /// When it stops working, in seconds since 1970, if ever. For the user's eyes: the node decides by its
+    /// own record.
+    pub expires: Option<u64>,
+}
+
+/// Why a text is not a ticket.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TicketError {
+    /// Something else altogether.
+    #[error("this is not a ticket: a ticket begins with `{NAME}`")]
+    NotATicket,
+    /// Written by a later version.
+    #[error(
+        "this ticket has format `{0}`, which this version does not know: update anabranch on this machine"
+    )]
+    UnknownVersion(char),
+    /// Damaged on the way.
+    #[error("this ticket {0}")]
+    Damaged(#[source] TextError),
+    /// The checksum is right and yet what it holds is not a ticket.
+    #[error("this ticket's contents are malformed: ask for a new one")]
+    Malformed,
+}
+
+impl Ticket {
+    /// The ticket as one line of text. It holds the secret: show it to the one who shall have it.
+    #[must_use]
+    pub fn to_text(&self) -> Zeroizing<String> {
+        let mut out = Zeroizing::new(Vec::with_capacity(512));
+        out.extend_from_slice(self.node.as_bytes());
+        out.extend_from_slice(&self.share.0.to_be_bytes());
+        out.extend_from_slice(self.secret.expose());
+        out.extend_from_slice(&self.expires.unwrap_or(0).to_be_bytes());
+        put_addresses(&mut out, &self.addresses);
+        let relays = &self.relays[..self.relays.len().min(MAX_RELAYS)];
+        out.push(relays.len() as u8);
+        for relay in relays {
+            out.extend_from_slice(relay.node.as_bytes());
+            put_addresses(&mut out, &relay.addresses);
+        }
+        text::encode::<CHECKSUM_LEN>(PREFIX, &out)
+    }
+}
+
+impl FromStr for Ticket {
+    type Err = TicketError;
+
+    fn from_str(text: &str) -> Result<Self, TicketError> {
+        let text = text.trim();
+        let name = text.get(..NAME.len()).filter(|name| name.eq_ignore_ascii_case(NAME));
+        let rest = name.and_then(|_| text.get(NAME.len()..)).ok_or(TicketError::NotATicket)?;
+        match rest.chars().next() {
+            Some('1') => {}
+            Some(version) if version.is_ascii_alphanumeric() => {
+                return Err(TicketError::UnknownVersion(version));
+            }
+            _ => return Err(TicketError::NotATicket),
+        }
+        if text.len() > MAX_TEXT_LEN {
+            return Err(TicketError::Damaged(TextError::Length));
+        }
+        let bytes = text::decode::<CHECKSUM_LEN>(PREFIX, text).map_err(TicketError::Damaged)?;
+        let mut reader = Reader(&bytes);
+        let ticket = reader.ticket().filter(|_| reader.0.is_empty());
+        ticket.ok_or(TicketError::Malformed)
+    }
+}
+
+fn put_addresses(out: &mut Vec<u8>, addresses: &[SocketAddr]) {
+    let addresses = &addresses[..addresses.len().min(MAX_ADDRESSES)];
+    out.push(addresses.len() as u8);
+    for address in addresses {
+        match address.ip() {
+            IpAddr::V4(ip) => {
+                out.push(4);
+                out.extend_from_slice(&ip.octets());
+            }
+            IpAddr::V6(ip) => {
+                out.push(6);
+                out.extend_from_slice(&ip.octets());
+            }
+        }
+        out.extend_from_slice(&address.port().to_be_bytes());
+    }
+}
+
+/// Takes fields off the front; `None` when there is not enough left or a count is above its bound.
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (head, tail) = self.0.split_first_chunk::<N>()?;
+        self.0 = tail;
+        Some(*head)
+    }
+
+    fn count(&mut self, most: usize) -> Option<usize> {
+        let [count] = self.take()?;
+        Some(usize::from(count)).filter(|count| *count <= most)
+    }
+
+    fn address(&mut self) -> Option<SocketAddr> {
+        let ip = match self.take()? {
+            [4] => IpAddr::V4(Ipv4Addr::from(self.take::<4>()?)),
+            [6] => IpAddr::V6(Ipv6Addr::from(self.take::<16>()?)),
+            _ => return None,
+        };
+        Some(SocketAddr::new(ip, u16::from_be_bytes(self.take()?)))
+    }
+
+    fn addresses(&mut self) -> Option<Vec<SocketAddr>> {
+        (0..self.count(MAX_ADDRESSES)?).map(|_| self.address()).collect()
+    }
+
+    fn relay(&mut self) -> Option<RelayHint> {
+        Some(RelayHint { node: PublicKey::from_bytes(self.take()?), addresses: self.addresses()? })
+    }
+
+    fn ticket(&mut self) -> Option<Ticket> {
+        let node = PublicKey::from_bytes(self.take()?);
+        let share = ShareId(u64::from_be_bytes(self.take()?));
+        let secret = TicketSecret::from_random(self.take()?);
+        let expires = Some(u64::from_be_bytes(self.take()?)).filter(|seconds| *seconds != 0);
+        let addresses = self.addresses()?;
+        let relays = (0..self.count(MAX_RELAYS)?).map(|_| self.relay()).collect::<Option<_>>()?;
+        Some(Ticket { node, addresses, relays, share, secret, expires })
+    }
+}
