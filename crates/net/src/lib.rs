@@ -1,1 +1,3 @@
-//! Under construction.
+//! UDP sockets, timers and the async API: Endpoint, Session, Stream.
+
+pub mod interfaces;

@@ -1,0 +1,322 @@
+//! Chooses which pairs of local address and peer address to try as paths (design §5, path manager).
+//!
+//! Not every cross pair: with n interfaces here and m addresses there, n × m paths would mostly meet on the
+//! same links. Instead
+//!
+//! 1. every pair gets a rank by what the routes say: the two share a subnet, or a route leads from the
+//!    interface to the address, or only a default route could (and then hardly to a private address);
+//! 2. pairs are taken best rank first while both the interface and the peer's address are still unused;
+//! 3. an interface still unused takes the best and least used address that it can reach;
+//! 4. a peer's address still unused takes the best and least used interface that reaches it.
+//!
+//! So three cables between two machines become three paths, a phone on two networks reaches a server with
+//! one address twice, and nothing is paired that no route leads to. Pure: the driver gives what it found.
+
+use std::net::{IpAddr, SocketAddr};
+
+use crate::route::Route;
+
+/// A range of addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Prefix {
+    /// Any address in it.
+    pub address: IpAddr,
+    /// How many leading bits count; 0 for everything of the address's family.
+    pub bits: u8,
+}
+
+/// A local address that a socket is bound to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LocalAddress {
+    /// The socket, as in [`Route::socket`].
+    pub socket: u32,
+    /// The address.
+    pub address: IpAddr,
+    /// Length in bits of its subnet's prefix.
+    pub prefix: u8,
+    /// The interface that has it; addresses with the same number share a link.
+    pub interface: u32,
+    /// Where routes over this interface lead; a prefix of 0 bits is a default route.
+    pub routes: Vec<Prefix>,
+}
+
+/// How likely a pair is to work, best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    /// Both are on one subnet.
+    OnLink,
+    /// A route names the address, or a default route leads to a public one.
+    Routed,
+    /// A default route leads to a private address: behind another NAT as likely as not.
+    Doubtful,
+}
+
+/// A pair that could become a path, by index.
+#[derive(Clone, Copy)]
+struct Candidate {
+    rank: Rank,
+    local: usize,
+    remote: usize,
+}
+
+impl Prefix {
+    /// True when `address` lies in it.
+    #[must_use]
+    pub fn contains(&self, address: IpAddr) -> bool {
+        match (self.address, address) {
+            (IpAddr::V4(own), IpAddr::V4(other)) => {
+                let mask = u32::MAX.checked_shl(32 - u32::from(self.bits.min(32))).unwrap_or(0);
+                (u32::from(own) ^ u32::from(other)) & mask == 0
+            }
+            (IpAddr::V6(own), IpAddr::V6(other)) => {
+                let mask = u128::MAX.checked_shl(128 - u32::from(self.bits.min(128))).unwrap_or(0);
+                (u128::from(own) ^ u128::from(other)) & mask == 0
+            }
+            _ => false,
+        }
+    }
+}
+
+impl LocalAddress {
+    /// How well `remote` can be reached from here; `None` when it cannot.
+    fn rank(&self, remote: IpAddr) -> Option<Rank> {
+        if self.address.is_ipv4() != remote.is_ipv4() || self.address.is_loopback() != remote.is_loopback() {
+            return None;
+        }
+        if self.address == remote && !remote.is_loopback() {
+            return None;
+        }
+        let subnet = Prefix { address: self.address, bits: self.prefix };
+        if remote.is_loopback() || subnet.contains(remote) {
+            return Some(Rank::OnLink);
+        }
+        let best = self.routes.iter().filter(|route| route.contains(remote)).map(|route| route.bits).max()?;
+        Some(if best > 0 || !is_private(remote) { Rank::Routed } else { Rank::Doubtful })
+    }
+}
+
+/// True for addresses that mean something only inside one site (RFC 1918, 4193, 6598) or on one link.
+fn is_private(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => {
+            let [a, b, ..] = v4.octets();
+            v4.is_private() || v4.is_link_local() || (a == 100 && b & 0xc0 == 64)
+        }
+        IpAddr::V6(v6) => v6.is_unique_local() || v6.is_unicast_link_local(),
+    }
+}
+
+/// The routes worth opening between these local addresses and the peer's, most promising first.
+///
+/// Equal input gives equal output, whatever was opened before: the driver opens what is new in the
+/// answer. Duplicate remotes count once.
+#[must_use]
+pub fn plan_routes(locals: &[LocalAddress], remotes: &[SocketAddr]) -> Vec<Route> {
+    let mut plan = Plan::new(locals, remotes);
+    plan.take_fresh_pairs();
+    plan.take_unused_interfaces();
+    plan.take_unused_remotes();
+    plan.routes
+}
+
+struct Plan<'a> {
+    locals: &'a [LocalAddress],
+    remotes: &'a [SocketAddr],
+    /// Best rank first; among equals in the order given.
+    candidates: Vec<Candidate>,
+    /// How many routes each remote has, by index.
+    remote_uses: Vec<usize>,
+    /// How many routes each local address's interface has, by index of the address.
+    interface_uses: Vec<usize>,
+    routes: Vec<Route>,
+}
+
+impl<'a> Plan<'a> {
+    fn new(locals: &'a [LocalAddress], remotes: &'a [SocketAddr]) -> Self {
+        let mut candidates = Vec::new();
+        for (l, local) in locals.iter().enumerate() {
+            for (r, remote) in remotes.iter().enumerate() {
+                if remotes[..r].contains(remote) {
+                    continue;
+                }
+                candidates.extend(local.rank(remote.ip()).map(|rank| Candidate {
+                    rank,
+                    local: l,
+                    remote: r,
+                }));
+            }
+        }
+        candidates.sort_by_key(|candidate| candidate.rank);
+        Self {
+            locals,
+            remotes,
+            candidates,
+            remote_uses: vec![0; remotes.len()],
+            interface_uses: vec![0; locals.len()],
+            routes: Vec::new(),
+        }
+    }
+
+    /// Step 2: pairs whose two ends are both unused. A doubtful pair must not use up an interface here.
+    fn take_fresh_pairs(&mut self) {
+        for candidate in self.candidates.clone() {
+            let fresh = self.remote_uses[candidate.remote] == 0 && self.interface_uses[candidate.local] == 0;
+            if fresh && candidate.rank < Rank::Doubtful {
+                self.take(candidate);
+            }
+        }
+    }
+
+    /// Step 3.
+    fn take_unused_interfaces(&mut self) {
+        for local in 0..self.locals.len() {
+            if self.interface_uses[local] > 0 {
+                continue;
+            }
+            let interface = self.locals[local].interface;
+            let own = self.candidates.iter().filter(|c| self.locals[c.local].interface == interface);
+            let best = own.min_by_key(|c| (c.rank, self.remote_uses[c.remote])).copied();
+            best.into_iter().for_each(|candidate| self.take(candidate));
+        }
+    }
+
+    /// Step 4.
+    fn take_unused_remotes(&mut self) {
+        for remote in 0..self.remotes.len() {
+            if self.remote_uses[remote] > 0 {
+                continue;
+            }
+            let own = self.candidates.iter().filter(|c| c.remote == remote);
+            let best = own.min_by_key(|c| (c.rank, self.interface_uses[c.local])).copied();
+            best.into_iter().for_each(|candidate| self.take(candidate));
+        }
+    }
+
+    fn take(&mut self, candidate: Candidate) {
+        let local = &self.locals[candidate.local];
+        self.remote_uses[candidate.remote] += 1;
+        for (other, uses) in self.locals.iter().zip(&mut self.interface_uses) {
+            *uses += usize::from(other.interface == local.interface);
+        }
+        self.routes.push(Route { socket: local.socket, remote: self.remotes[candidate.remote] });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A local address on its own interface; `default` adds a default route of its family.
+    fn local(socket: u32, address: &str, prefix: u8, default: bool) -> LocalAddress {
+        let address: IpAddr = address.parse().unwrap();
+        let routes = if default { vec![Prefix { address, bits: 0 }] } else { Vec::new() };
+        LocalAddress { socket, address, prefix, interface: socket, routes }
+    }
+
+    fn pairs(locals: &[LocalAddress], remotes: &[&str]) -> Vec<(u32, String)> {
+        let remotes: Vec<SocketAddr> = remotes.iter().map(|remote| remote.parse().unwrap()).collect();
+        let routes = plan_routes(locals, &remotes);
+        routes.iter().map(|route| (route.socket, route.remote.to_string())).collect()
+    }
+
+    fn expect(found: &[(u32, String)], wanted: &[(u32, &str)]) {
+        let found: Vec<(u32, &str)> =
+            found.iter().map(|(socket, remote)| (*socket, remote.as_str())).collect();
+        assert_eq!(found, wanted);
+    }
+
+    #[test]
+    fn three_cables_become_three_paths_and_no_cross_pairs() {
+        let locals = [
+            local(0, "10.0.1.1", 24, false),
+            local(1, "10.0.2.1", 24, false),
+            local(2, "10.0.3.1", 24, false),
+        ];
+        let found = pairs(&locals, &["10.0.3.2:4433", "10.0.1.2:4433", "10.0.2.2:4433"]);
+        expect(&found, &[(0, "10.0.1.2:4433"), (1, "10.0.2.2:4433"), (2, "10.0.3.2:4433")]);
+    }
+
+    #[test]
+    fn default_routes_do_not_add_cross_pairs_to_three_cables() {
+        let locals =
+            [local(0, "10.0.1.1", 24, true), local(1, "10.0.2.1", 24, true), local(2, "10.0.3.1", 24, false)];
+        let found = pairs(&locals, &["10.0.1.2:4433", "10.0.2.2:4433", "10.0.3.2:4433"]);
+        expect(&found, &[(0, "10.0.1.2:4433"), (1, "10.0.2.2:4433"), (2, "10.0.3.2:4433")]);
+    }
+
+    #[test]
+    fn two_networks_reach_a_server_with_one_address_twice() {
+        let locals = [local(0, "192.168.1.20", 24, true), local(1, "100.70.0.3", 30, true)];
+        expect(&pairs(&locals, &["203.0.113.9:1"]), &[(0, "203.0.113.9:1"), (1, "203.0.113.9:1")]);
+    }
+
+    #[test]
+    fn one_network_reaches_every_address_of_the_server() {
+        let locals = [local(0, "192.168.1.20", 24, true)];
+        let found = pairs(&locals, &["203.0.113.9:1", "198.51.100.7:1"]);
+        expect(&found, &[(0, "203.0.113.9:1"), (0, "198.51.100.7:1")]);
+    }
+
+    #[test]
+    fn two_networks_and_two_addresses_make_two_paths() {
+        let locals = [local(0, "192.168.1.20", 24, true), local(1, "192.168.9.3", 24, true)];
+        let found = pairs(&locals, &["203.0.113.9:1", "198.51.100.7:1"]);
+        expect(&found, &[(0, "203.0.113.9:1"), (1, "198.51.100.7:1")]);
+    }
+
+    #[test]
+    fn a_private_address_behind_another_nat_takes_no_interface_from_a_public_one() {
+        let locals = [local(0, "192.168.1.20", 24, true), local(1, "100.70.0.3", 30, true)];
+        let found = pairs(&locals, &["10.9.9.9:1", "203.0.113.9:1"]);
+        expect(&found, &[(0, "203.0.113.9:1"), (1, "203.0.113.9:1"), (0, "10.9.9.9:1")]);
+    }
+
+    #[test]
+    fn two_cards_on_one_subnet_are_paired_one_to_one() {
+        let locals = [local(0, "192.168.1.1", 24, true), local(1, "192.168.1.2", 24, true)];
+        let found = pairs(&locals, &["192.168.1.3:1", "192.168.1.4:1"]);
+        expect(&found, &[(0, "192.168.1.3:1"), (1, "192.168.1.4:1")]);
+    }
+
+    #[test]
+    fn a_second_address_on_the_same_interface_adds_no_path() {
+        let mut locals = [local(0, "192.168.1.1", 24, true), local(1, "192.168.1.2", 24, true)];
+        locals[1].interface = locals[0].interface;
+        expect(&pairs(&locals, &["203.0.113.9:1"]), &[(0, "203.0.113.9:1")]);
+    }
+
+    #[test]
+    fn families_and_loopback_are_never_mixed() {
+        let locals = [local(0, "127.0.0.1", 8, false), local(1, "2001:db8::1", 64, true)];
+        expect(&pairs(&locals, &["203.0.113.9:1"]), &[]);
+        expect(&pairs(&locals, &["127.0.0.1:1"]), &[(0, "127.0.0.1:1")]);
+        expect(&pairs(&locals, &["[2001:db8:1::1]:1"]), &[(1, "[2001:db8:1::1]:1")]);
+    }
+
+    #[test]
+    fn a_static_route_reaches_what_no_default_route_does() {
+        let mut routed = local(0, "10.0.1.1", 24, false);
+        routed.routes.push(Prefix { address: "10.8.0.0".parse().unwrap(), bits: 16 });
+        expect(&pairs(&[routed.clone()], &["10.8.3.3:1"]), &[(0, "10.8.3.3:1")]);
+        expect(&pairs(&[routed], &["10.9.3.3:1"]), &[]);
+    }
+
+    #[test]
+    fn our_own_address_and_duplicates_are_left_out() {
+        let locals = [local(0, "10.0.1.1", 24, true)];
+        expect(&pairs(&locals, &["10.0.1.1:1"]), &[]);
+        expect(&pairs(&locals, &["10.0.1.2:1", "10.0.1.2:1"]), &[(0, "10.0.1.2:1")]);
+    }
+
+    #[test]
+    fn prefixes_of_every_length_contain_what_they_should() {
+        let everything = Prefix { address: "0.0.0.0".parse().unwrap(), bits: 0 };
+        let single = Prefix { address: "10.0.0.1".parse().unwrap(), bits: 32 };
+        let wide = Prefix { address: "::".parse().unwrap(), bits: 0 };
+        assert!(everything.contains("255.1.2.3".parse().unwrap()));
+        assert!(
+            single.contains("10.0.0.1".parse().unwrap()) && !single.contains("10.0.0.0".parse().unwrap())
+        );
+        assert!(wide.contains("ff::1".parse().unwrap()) && !wide.contains("1.1.1.1".parse().unwrap()));
+    }
+}

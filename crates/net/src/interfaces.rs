@@ -1,0 +1,219 @@
+//! Which addresses this machine can send from, and news when they change.
+//!
+//! On Linux the kernel is asked over netlink and says when something changed; elsewhere the list is taken
+//! again every [`POLL_INTERVAL`]. Left out are interfaces that are down, Anabranch's own tunnels, bridges
+//! of containers and virtual machines and whatever is plugged into a bridge, and link-local addresses. A
+//! veth that is in no bridge is a link like any other.
+
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anabranch_engine::Prefix;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+#[cfg(target_os = "linux")]
+#[path = "interfaces/netlink.rs"]
+mod system;
+#[cfg(not(target_os = "linux"))]
+#[path = "interfaces/portable.rs"]
+mod system;
+
+/// How often the list is taken where nobody tells of changes.
+pub const POLL_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Changes come in bursts (an interface, its address, its routes): wait this long for the rest.
+#[cfg(target_os = "linux")]
+const SETTLE: Duration = Duration::from_millis(50);
+
+/// Names of interfaces that begin so are tunnels of ours: a path through one would lead back into itself.
+const OWN_TUNNEL: &str = "anabranch";
+
+/// Bridges and endpoints that container and virtual machine managers make, by the start of their names.
+const CONTAINER_NAMES: [&str; 12] = [
+    "docker", "br-", "virbr", "lxcbr", "lxdbr", "incusbr", "cni", "podman", "cali", "flannel", "cilium",
+    "ve-",
+];
+
+/// An address of this machine, with what its interface is and reaches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InterfaceAddress {
+    /// The interface's name.
+    pub interface: Arc<str>,
+    /// The interface's number.
+    pub index: u32,
+    /// The address.
+    pub address: IpAddr,
+    /// Length in bits of its subnet's prefix.
+    pub prefix: u8,
+    /// Largest IP packet in bytes; 0 when unknown.
+    pub mtu: u32,
+    /// True for the loopback interface.
+    pub loopback: bool,
+    /// Where routes over this interface lead, in any routing table.
+    pub routes: Arc<[Prefix]>,
+}
+
+impl InterfaceAddress {
+    /// True when a default route of the address's family leads over the interface.
+    #[must_use]
+    pub fn has_default_route(&self) -> bool {
+        self.routes
+            .iter()
+            .any(|route| route.bits == 0 && route.address.is_ipv4() == self.address.is_ipv4())
+    }
+}
+
+/// What kind of thing an interface is, as far as it matters here.
+#[derive(Clone, Debug, Default)]
+struct Link {
+    name: String,
+    mtu: u32,
+    running: bool,
+    loopback: bool,
+    /// It is a bridge.
+    bridge: bool,
+    /// It is one end of a veth pair or a tap: what containers and virtual machines are plugged in by.
+    virtual_port: bool,
+    /// The number of the bridge it is plugged into.
+    bridge_above: Option<u32>,
+}
+
+/// True when addresses of this interface lead out of the machine (or are loopback).
+fn is_usable(link: &Link, ports: &[&Link]) -> bool {
+    if !link.running || link.name.starts_with(OWN_TUNNEL) || link.bridge_above.is_some() {
+        return false;
+    }
+    let named_for_containers = CONTAINER_NAMES.iter().any(|start| link.name.starts_with(start));
+    // A bridge with a real card in it is how many hosts reach their network; one with only virtual ports,
+    // or none at all, leads to guests on this machine.
+    let leads_out = link.bridge && ports.iter().any(|port| !port.virtual_port);
+    if link.bridge { leads_out } else { !named_for_containers }
+}
+
+/// True for addresses that say nothing beyond their link.
+fn is_link_local(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => v4.is_link_local() || v4.is_unspecified(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local() || v6.is_unspecified() || v6.is_multicast(),
+    }
+}
+
+/// The addresses of this machine now.
+///
+/// # Errors
+/// When the operating system does not tell.
+pub async fn local_addresses() -> io::Result<Vec<InterfaceAddress>> {
+    let mut list = system::list().await?;
+    list.sort_by(|a, b| (a.index, a.address).cmp(&(b.index, b.address)));
+    Ok(list)
+}
+
+/// Follows the addresses of this machine until it is dropped.
+#[derive(Debug)]
+pub struct InterfaceWatch {
+    current: watch::Receiver<Arc<[InterfaceAddress]>>,
+    task: JoinHandle<()>,
+}
+
+impl InterfaceWatch {
+    /// Starts watching.
+    ///
+    /// # Errors
+    /// When the operating system does not tell even the first list.
+    pub async fn start() -> io::Result<Self> {
+        let changes = system::Changes::subscribe()?;
+        let first: Arc<[InterfaceAddress]> = local_addresses().await?.into();
+        let (sender, current) = watch::channel(first);
+        Ok(Self { current, task: tokio::spawn(follow(sender, changes)) })
+    }
+
+    /// The addresses as last seen.
+    #[must_use]
+    pub fn current(&self) -> Arc<[InterfaceAddress]> {
+        self.current.borrow().clone()
+    }
+
+    /// A receiver that learns of every new list.
+    #[must_use]
+    pub fn subscribe(&self) -> watch::Receiver<Arc<[InterfaceAddress]>> {
+        self.current.clone()
+    }
+}
+
+impl Drop for InterfaceWatch {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn follow(sender: watch::Sender<Arc<[InterfaceAddress]>>, mut changes: system::Changes) {
+    loop {
+        changes.next().await;
+        match local_addresses().await {
+            Ok(list) => {
+                let list: Arc<[InterfaceAddress]> = list.into();
+                sender.send_if_modified(|current| {
+                    let changed = *current != list;
+                    *current = list;
+                    changed
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot list interfaces");
+                tokio::time::sleep(POLL_INTERVAL).await;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link(name: &str) -> Link {
+        Link { name: name.into(), running: true, ..Link::default() }
+    }
+
+    #[test]
+    fn a_plain_veth_is_a_real_link_and_one_in_a_bridge_is_not() {
+        let veth = Link { virtual_port: true, ..link("veth0") };
+        assert!(is_usable(&veth, &[]));
+        assert!(!is_usable(&Link { bridge_above: Some(4), ..veth }, &[]));
+    }
+
+    #[test]
+    fn a_bridge_counts_when_a_real_card_is_in_it() {
+        let bridge = Link { bridge: true, ..link("br0") };
+        let card = link("eth0");
+        let guest = Link { virtual_port: true, ..link("vnet3") };
+        assert!(is_usable(&bridge, &[&guest, &card]));
+        assert!(!is_usable(&bridge, &[&guest]));
+        assert!(!is_usable(&bridge, &[]));
+    }
+
+    #[test]
+    fn tunnels_of_our_own_container_names_and_dead_interfaces_are_left_out() {
+        assert!(!is_usable(&link("anabranch0"), &[]));
+        assert!(!is_usable(&link("docker0"), &[]));
+        assert!(!is_usable(&Link { running: false, ..link("eth0") }, &[]));
+        assert!(is_usable(&link("wg0"), &[]));
+        assert!(is_usable(&link("wlan0"), &[]));
+    }
+
+    #[tokio::test]
+    async fn the_loopback_address_is_listed_and_marked() {
+        let list = local_addresses().await.unwrap();
+        let loopback = list.iter().find(|entry| entry.address == IpAddr::from([127, 0, 0, 1])).unwrap();
+        assert!(loopback.loopback && loopback.prefix == 8, "{loopback:?}");
+        assert!(list.iter().all(|entry| !is_link_local(entry.address)));
+    }
+
+    #[tokio::test]
+    async fn a_watch_begins_with_the_list_of_now() {
+        let watch = InterfaceWatch::start().await.unwrap();
+        assert!(watch.current().iter().any(|entry| entry.loopback));
+    }
+}

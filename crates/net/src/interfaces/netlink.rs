@@ -1,0 +1,183 @@
+//! Interfaces, addresses and routes from the Linux kernel.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use anabranch_engine::Prefix;
+use futures_util::{Stream, StreamExt, TryStreamExt};
+use rtnetlink::packet_core::NetlinkMessage;
+use rtnetlink::packet_route::RouteNetlinkMessage;
+use rtnetlink::packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
+use rtnetlink::packet_route::link::{InfoKind, InfoPortKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
+use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType};
+use rtnetlink::{Handle, MulticastGroup, RouteMessageBuilder, new_connection, new_multicast_connection};
+use tokio::task::JoinHandle;
+
+use super::{InterfaceAddress, Link, SETTLE, is_link_local, is_usable};
+
+/// Routes kept for one interface: a router with a full table must not cost us its size in memory.
+const MAX_ROUTES: usize = 64;
+
+/// The kernel's own table of local addresses, which says nothing about where routes lead.
+const TABLE_LOCAL: u8 = 255;
+
+/// News that something about interfaces, addresses or routes changed.
+pub(super) struct Changes {
+    messages: Box<dyn Stream<Item = NetlinkMessage<RouteNetlinkMessage>> + Send + Unpin>,
+    connection: JoinHandle<()>,
+}
+
+impl Changes {
+    pub(super) fn subscribe() -> io::Result<Self> {
+        let (connection, _handle, messages) = new_multicast_connection(&[
+            MulticastGroup::Link,
+            MulticastGroup::Ipv4Ifaddr,
+            MulticastGroup::Ipv6Ifaddr,
+            MulticastGroup::Ipv4Route,
+            MulticastGroup::Ipv6Route,
+        ])?;
+        let messages = Box::new(messages.map(|(message, _)| message));
+        Ok(Self { messages, connection: tokio::spawn(connection) })
+    }
+
+    /// Waits for a change, and for those that follow at once.
+    pub(super) async fn next(&mut self) {
+        if self.messages.next().await.is_none() {
+            // The connection is gone; do without news from here on.
+            return tokio::time::sleep(super::POLL_INTERVAL).await;
+        }
+        while let Ok(Some(_)) = tokio::time::timeout(SETTLE, self.messages.next()).await {}
+    }
+}
+
+impl Drop for Changes {
+    fn drop(&mut self) {
+        self.connection.abort();
+    }
+}
+
+/// All usable addresses.
+pub(super) async fn list() -> io::Result<Vec<InterfaceAddress>> {
+    let (connection, handle, _messages) = new_connection()?;
+    let connection = tokio::spawn(connection);
+    let result = ask(&handle).await.map_err(io::Error::other);
+    connection.abort();
+    result
+}
+
+async fn ask(handle: &Handle) -> Result<Vec<InterfaceAddress>, rtnetlink::Error> {
+    let links: Vec<LinkMessage> = handle.link().get().execute().try_collect().await?;
+    let addresses: Vec<AddressMessage> = handle.address().get().execute().try_collect().await?;
+    let mut routes: BTreeMap<u32, Vec<Prefix>> = BTreeMap::new();
+    let v4 = RouteMessageBuilder::<Ipv4Addr>::new().build();
+    let v6 = RouteMessageBuilder::<Ipv6Addr>::new().build();
+    for request in [v4, v6] {
+        let mut stream = Box::pin(handle.route().get(request).execute());
+        while let Some(route) = stream.try_next().await? {
+            note_route(&route, &mut routes);
+        }
+    }
+    Ok(combine(&links, &addresses, &routes))
+}
+
+fn combine(
+    links: &[LinkMessage],
+    addresses: &[AddressMessage],
+    routes: &BTreeMap<u32, Vec<Prefix>>,
+) -> Vec<InterfaceAddress> {
+    let links: BTreeMap<u32, Link> = links.iter().map(|link| (link.header.index, read_link(link))).collect();
+    let mut list = Vec::new();
+    for address in addresses {
+        let index = address.header.index;
+        let (Some(link), Some(ip)) = (links.get(&index), read_address(address)) else { continue };
+        let ports: Vec<&Link> = links.values().filter(|port| port.bridge_above == Some(index)).collect();
+        if is_link_local(ip) || !is_usable(link, &ports) {
+            continue;
+        }
+        list.push(InterfaceAddress {
+            interface: link.name.as_str().into(),
+            index,
+            address: ip,
+            prefix: address.header.prefix_len,
+            mtu: link.mtu,
+            loopback: link.loopback,
+            routes: routes.get(&index).map_or_else(|| Arc::from([]), |list| list.as_slice().into()),
+        });
+    }
+    list
+}
+
+fn read_link(message: &LinkMessage) -> Link {
+    let flags = message.header.flags;
+    let mut link = Link {
+        running: flags.contains(LinkFlags::Up) && flags.contains(LinkFlags::Running),
+        loopback: flags.contains(LinkFlags::Loopback),
+        ..Link::default()
+    };
+    let (mut above, mut plugged_into_bridge) = (None, false);
+    for attribute in &message.attributes {
+        match attribute {
+            LinkAttribute::IfName(name) => link.name.clone_from(name),
+            LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
+            LinkAttribute::Controller(index) => above = Some(*index),
+            LinkAttribute::LinkInfo(infos) => {
+                for info in infos {
+                    match info {
+                        LinkInfo::Kind(InfoKind::Bridge) => link.bridge = true,
+                        LinkInfo::Kind(InfoKind::Veth | InfoKind::Tun) => link.virtual_port = true,
+                        LinkInfo::PortKind(kind) => plugged_into_bridge = *kind == InfoPortKind::Bridge,
+                        _ => {}
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    link.bridge_above = above.filter(|_| plugged_into_bridge);
+    link
+}
+
+/// The address itself, unless it is not ready for use or on its way out.
+fn read_address(message: &AddressMessage) -> Option<IpAddr> {
+    let unfit =
+        AddressHeaderFlags::Tentative | AddressHeaderFlags::Dadfailed | AddressHeaderFlags::Deprecated;
+    if message.header.flags.intersects(unfit) {
+        return None;
+    }
+    // On a point-to-point link `Address` is the far end.
+    let find = |pick: fn(&AddressAttribute) -> Option<IpAddr>| message.attributes.iter().find_map(pick);
+    find(|attribute| if let AddressAttribute::Local(ip) = attribute { Some(*ip) } else { None })
+        .or_else(|| find(|a| if let AddressAttribute::Address(ip) = a { Some(*ip) } else { None }))
+}
+
+fn note_route(message: &RouteMessage, routes: &mut BTreeMap<u32, Vec<Prefix>>) {
+    if message.header.kind != RouteType::Unicast || message.header.table == TABLE_LOCAL {
+        return;
+    }
+    let mut address = match message.header.address_family {
+        rtnetlink::packet_route::AddressFamily::Inet => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        rtnetlink::packet_route::AddressFamily::Inet6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        _ => return,
+    };
+    let mut interfaces = Vec::new();
+    for attribute in &message.attributes {
+        match attribute {
+            RouteAttribute::Destination(RouteAddress::Inet(v4)) => address = IpAddr::V4(*v4),
+            RouteAttribute::Destination(RouteAddress::Inet6(v6)) => address = IpAddr::V6(*v6),
+            RouteAttribute::Oif(index) => interfaces.push(*index),
+            RouteAttribute::MultiPath(hops) => {
+                interfaces.extend(hops.iter().map(|hop| hop.interface_index));
+            }
+            _ => {}
+        }
+    }
+    let prefix = Prefix { address, bits: message.header.destination_prefix_length };
+    for index in interfaces {
+        let list = routes.entry(index).or_default();
+        if list.len() < MAX_ROUTES && !list.contains(&prefix) {
+            list.push(prefix);
+        }
+    }
+}
