@@ -1,0 +1,106 @@
+//! One UDP socket of the emulation: batches in, with time stamps and ECN; packets out.
+
+use std::io::{self, IoSliceMut};
+use std::net::SocketAddr;
+
+use anabranch_wire::Time;
+use mio::net::UdpSocket;
+use quinn_udp::{BATCH_SIZE, EcnCodepoint, RecvMeta, Transmit, UdpSocketState};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::clock::Clock;
+
+/// Asked of the kernel for each socket, so that a late wake-up loses nothing; it may grant less.
+const SOCKET_BUFFER: usize = 8 << 20;
+/// Room for one receive of the largest size, which may be several datagrams joined.
+const SLOT: usize = 1 << 16;
+
+/// A bound socket that never blocks.
+#[derive(Debug)]
+pub(crate) struct Port {
+    pub(crate) socket: UdpSocket,
+    state: UdpSocketState,
+}
+
+/// A datagram as it came in.
+#[derive(Debug)]
+pub(crate) struct Received {
+    pub(crate) at: Time,
+    pub(crate) from: SocketAddr,
+    pub(crate) bytes: Box<[u8]>,
+    pub(crate) ecn: Option<EcnCodepoint>,
+}
+
+impl Port {
+    pub(crate) fn bind(address: SocketAddr) -> io::Result<Self> {
+        let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+        socket.bind(&address.into())?;
+        // A smaller buffer than asked for costs packets under load, and nothing else.
+        let _ = socket.set_recv_buffer_size(SOCKET_BUFFER);
+        let _ = socket.set_send_buffer_size(SOCKET_BUFFER);
+        let state = UdpSocketState::new((&socket).into())?;
+        make_room_for_ecn(&socket, address)?;
+        Ok(Self { socket: UdpSocket::from_std(socket.into()), state })
+    }
+
+    /// Receives one batch; `Ok(false)` when there was nothing to receive.
+    pub(crate) fn receive(
+        &self,
+        clock: &Clock,
+        buffers: &mut Buffers,
+        mut take: impl FnMut(Received),
+    ) -> io::Result<bool> {
+        let mut slots = buffers.bytes.chunks_exact_mut(SLOT).map(IoSliceMut::new);
+        let mut slots: [IoSliceMut<'_>; BATCH_SIZE] =
+            std::array::from_fn(|_| slots.next().unwrap_or_else(|| IoSliceMut::new(&mut [])));
+        let count = match self.state.recv((&self.socket).into(), &mut slots, &mut buffers.metas) {
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        let reading = clock.read();
+        for (slot, meta) in slots.iter().zip(&buffers.metas).take(count) {
+            let at = reading.time_of(meta.timestamp);
+            for bytes in slot[..meta.len].chunks(meta.stride.max(1)) {
+                take(Received { at, from: meta.addr, bytes: bytes.into(), ecn: meta.ecn });
+            }
+        }
+        Ok(true)
+    }
+
+    pub(crate) fn send(&self, to: SocketAddr, bytes: &[u8], ecn: Option<EcnCodepoint>) -> io::Result<()> {
+        let transmit = Transmit { destination: to, ecn, contents: bytes, segment_size: None, src_ip: None };
+        self.state.try_send((&self.socket).into(), &transmit)
+    }
+}
+
+/// Where batches are received; one for all ports.
+#[derive(Debug)]
+pub(crate) struct Buffers {
+    bytes: Vec<u8>,
+    metas: [RecvMeta; BATCH_SIZE],
+}
+
+impl Buffers {
+    pub(crate) fn new() -> Self {
+        Self { bytes: vec![0; SLOT * BATCH_SIZE], metas: [RecvMeta::default(); BATCH_SIZE] }
+    }
+}
+
+/// Asks the kernel not to tell the destination address, which is known. There is room for the time
+/// stamp, the joined datagrams' size and the ECN mark only without it; the mark would be the one left out.
+#[cfg(target_os = "linux")]
+fn make_room_for_ecn(socket: &Socket, address: SocketAddr) -> io::Result<()> {
+    use nix::sys::socket::{setsockopt, sockopt};
+    if address.is_ipv4() {
+        setsockopt(socket, sockopt::Ipv4PacketInfo, &false)?;
+    } else {
+        setsockopt(socket, sockopt::Ipv6RecvPacketInfo, &false)?;
+    }
+    Ok(())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn make_room_for_ecn(_: &Socket, _: SocketAddr) -> io::Result<()> {
+    Ok(())
+}

@@ -1,0 +1,229 @@
+//! The emulation's one thread: receives, lets the links work, sends what has arrived.
+//!
+//! Each round takes all that the sockets hold, in order of the kernel's time stamps, then sends all
+//! that is due. The links count in model time, so a late round delays packets by its lateness and costs no
+//! rate. With nothing under way the thread sleeps until a socket wakes it. Otherwise it sleeps until the next
+//! arrival, precisely (the poll's own timeout has steps of a millisecond), but no less than [`PAUSE`],
+//! which gathers packets into batches and leaves the machine to those that are being measured.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use anabranch_wire::Time;
+use mio::{Events, Interest, Poll, Token};
+
+use crate::path::{Clients, Datagram};
+use crate::port::{Buffers, Port, Received};
+use crate::{Direction, Shared};
+
+/// The shortest sleep while packets are under way, and so the coarseness of arrivals.
+const PAUSE: Duration = Duration::from_micros(200);
+/// Sleeps longer than this are left to the poll, which a packet ends early.
+const PRECISE: Duration = Duration::from_millis(2);
+/// The token of the handle's bell.
+pub(crate) const BELL: Token = Token(usize::MAX);
+/// Batches taken from one socket before the others have their turn.
+const BATCHES_A_ROUND: usize = 8;
+
+/// All that the thread owns.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    poll: Poll,
+    shared: Arc<Shared>,
+    paths: Vec<Side>,
+    /// Sockets by token; those of `paths` come first, clients' follow, and no token is used twice.
+    ports: BTreeMap<Token, Open>,
+    next_token: usize,
+    buffers: Buffers,
+    inbox: Vec<(Incoming, Received)>,
+}
+
+/// What the thread knows of a path beyond its links.
+#[derive(Debug)]
+struct Side {
+    server: SocketAddr,
+    listen: SocketAddr,
+    clients: Clients,
+}
+
+#[derive(Debug)]
+struct Open {
+    port: Port,
+    path: usize,
+    /// The client that a socket towards the server belongs to; `None` on the clients' side.
+    client: Option<SocketAddr>,
+    readable: bool,
+}
+
+/// Where a datagram came in.
+#[derive(Clone, Copy, Debug)]
+struct Incoming {
+    token: Token,
+    path: usize,
+    direction: Direction,
+}
+
+impl Worker {
+    /// Takes over the sockets that clients send to; `listeners` pairs each with its path's server.
+    pub(crate) fn new(
+        poll: Poll,
+        shared: Arc<Shared>,
+        listeners: Vec<(Port, SocketAddr)>,
+    ) -> io::Result<Self> {
+        let mut worker = Self {
+            poll,
+            shared,
+            paths: Vec::new(),
+            ports: BTreeMap::new(),
+            next_token: 0,
+            buffers: Buffers::new(),
+            inbox: Vec::new(),
+        };
+        for (port, server) in listeners {
+            let listen = port.socket.local_addr()?;
+            let path = worker.paths.len();
+            worker.paths.push(Side { server, listen, clients: Clients::default() });
+            worker.open(port, path, None)?;
+        }
+        Ok(worker)
+    }
+
+    /// Works until told to stop.
+    pub(crate) fn run(mut self) {
+        let mut events = Events::with_capacity(256);
+        let mut due = None;
+        while !self.shared.stop.load(Ordering::Acquire) {
+            if let Err(error) = self.wait(&mut events, due) {
+                tracing::error!(%error, "the emulation cannot wait for packets and ends");
+                return;
+            }
+            for event in &events {
+                if let Some(open) = self.ports.get_mut(&event.token()) {
+                    open.readable = true;
+                }
+            }
+            self.receive();
+            self.enqueue();
+            due = self.deliver();
+        }
+    }
+
+    /// Sleeps until a packet comes, or until `due` where packets are under way.
+    fn wait(&mut self, events: &mut Events, due: Option<Time>) -> io::Result<()> {
+        let busy = self.ports.values().any(|open| open.readable);
+        let left = due.map(|due| Duration::from_nanos(due.since(self.shared.clock.now()).as_nanos()));
+        let timeout = match left {
+            _ if busy => Some(Duration::ZERO),
+            None => None,
+            // The poll rounds up to a whole millisecond.
+            Some(left) if left > PRECISE => Some(left - Duration::from_millis(1)),
+            Some(left) => {
+                std::thread::sleep(left.max(PAUSE));
+                Some(Duration::ZERO)
+            }
+        };
+        match self.poll.poll(events, timeout) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+            result => result,
+        }
+    }
+
+    /// Empties the sockets into the inbox.
+    fn receive(&mut self) {
+        for (token, open) in self.ports.iter_mut().filter(|(_, open)| open.readable) {
+            let direction = if open.client.is_some() { Direction::Reverse } else { Direction::Forward };
+            let incoming = Incoming { token: *token, path: open.path, direction };
+            for _ in 0..BATCHES_A_ROUND {
+                let take = |received| self.inbox.push((incoming, received));
+                // An error stands for one packet that could not be received, which is a loss like any other.
+                open.readable =
+                    !matches!(open.port.receive(&self.shared.clock, &mut self.buffers, take), Ok(false));
+                if !open.readable {
+                    break;
+                }
+            }
+        }
+        self.inbox.sort_by_key(|(_, received)| received.at);
+    }
+
+    /// Offers the inbox to the links.
+    fn enqueue(&mut self) {
+        let mut inbox = std::mem::take(&mut self.inbox);
+        let shared = self.shared.clone();
+        let mut links = shared.links();
+        for (incoming, received) in inbox.drain(..) {
+            let client = match incoming.direction {
+                // Only the server is behind a client's socket.
+                Direction::Reverse => {
+                    Some(incoming.token).filter(|_| received.from == self.paths[incoming.path].server)
+                }
+                Direction::Forward => self.client(incoming.path, received.from, received.at),
+            };
+            let links = &mut links[incoming.path];
+            match client {
+                Some(client) => links.enqueue(incoming.direction, client, received),
+                None => links.counts.refused += 1,
+            }
+        }
+        for (links, side) in links.iter_mut().zip(&self.paths) {
+            links.counts.clients = side.clients.len();
+        }
+        self.inbox = inbox;
+    }
+
+    /// Sends all that has arrived; returns when the next packet does.
+    fn deliver(&mut self) -> Option<Time> {
+        let shared = self.shared.clone();
+        let mut links = shared.links();
+        let now = shared.clock.now();
+        for (path, links) in links.iter_mut().enumerate() {
+            for direction in [Direction::Forward, Direction::Reverse] {
+                while let Some(datagram) = links.pop(direction, now) {
+                    links.counts.unsent += u64::from(!self.send(path, direction, &datagram));
+                }
+            }
+        }
+        links.iter().filter_map(|links| links.next_arrival()).min()
+    }
+
+    /// Sends a datagram from the path's far end; false when it could not be sent.
+    fn send(&self, path: usize, direction: Direction, datagram: &Datagram) -> bool {
+        let Some(open) = self.ports.get(&datagram.client) else { return false };
+        let sent = match (direction, open.client) {
+            (Direction::Forward, _) => open.port.send(self.paths[path].server, &datagram.bytes, datagram.ecn),
+            (Direction::Reverse, Some(client)) => match self.ports.get(&Token(path)) {
+                Some(listener) => listener.port.send(client, &datagram.bytes, datagram.ecn),
+                None => return false,
+            },
+            (Direction::Reverse, None) => return false,
+        };
+        sent.is_ok()
+    }
+
+    /// The socket towards the server of a source, opened if it is new; `None` when there is no room.
+    fn client(&mut self, path: usize, source: SocketAddr, now: Time) -> Option<Token> {
+        let side = &mut self.paths[path];
+        if let Some(token) = side.clients.hear(source, now) {
+            return Some(token);
+        }
+        if let Some(silent) = side.clients.make_room(now).ok()? {
+            self.ports.remove(&silent);
+        }
+        let port = Port::bind(SocketAddr::new(side.listen.ip(), 0)).ok()?;
+        let token = self.open(port, path, Some(source)).ok()?;
+        self.paths[path].clients.insert(source, token, now);
+        Some(token)
+    }
+
+    fn open(&mut self, mut port: Port, path: usize, client: Option<SocketAddr>) -> io::Result<Token> {
+        let token = Token(self.next_token);
+        self.poll.registry().register(&mut port.socket, token, Interest::READABLE)?;
+        self.next_token += 1;
+        self.ports.insert(token, Open { port, path, client, readable: true });
+        Ok(token)
+    }
+}
