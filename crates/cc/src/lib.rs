@@ -12,6 +12,7 @@
 
 mod config;
 mod controller;
+mod reduction;
 mod rtt;
 mod rules;
 mod sample;

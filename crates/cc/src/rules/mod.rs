@@ -165,3 +165,6 @@ pub(crate) fn rule(kind: RuleKind) -> &'static dyn Rule {
         RuleKind::Balia => &balia::Balia,
     }
 }
+
+#[cfg(test)]
+mod equilibria;

@@ -1,0 +1,148 @@
+//! What makes a window smaller, and what takes that back.
+//!
+//! A loss reduces its path's window by the rule, once an episode: losses of packets sent before the last reduction
+//! belong to it (RFC 9002 §7.3.1), and acks of such packets do not grow the window. A timeout takes it to its
+//! minimum and back to slow start [M2]. A reduction that was made in error is undone, together with what it changed
+//! on other paths. A pause makes the window decay.
+
+use anabranch_wire::{PathId, Time};
+
+use crate::controller::{Controller, Path};
+use crate::rules;
+use crate::sample::LossEvent;
+
+impl Controller {
+    /// Takes in losses found by later acks. True when they reduced the window: one reduction an episode.
+    pub fn on_loss(&mut self, path: PathId, event: &LossEvent) -> bool {
+        let Some(index) = self.index(path) else { return false };
+        self.paths[index].in_flight = event.in_flight.saturating_sub(event.lost_bytes);
+        self.reduce(index, event)
+    }
+
+    /// Takes in congestion-experienced marks, which count as a loss does (RFC 3168 §6.1.2). True when they
+    /// reduced the window.
+    pub fn on_ecn(&mut self, path: PathId, event: &LossEvent) -> bool {
+        let Some(index) = self.index(path) else { return false };
+        self.reduce(index, event)
+    }
+
+    fn reduce(&mut self, index: usize, event: &LossEvent) -> bool {
+        let seat = self.seat(index);
+        if self.paths[seat].window.reduced_since(event.sent_at) {
+            return false;
+        }
+        let rule = rules::rule(self.config.rule);
+        let group = self.group_of(seat);
+        let spill = rule.spill(&group);
+        let left = self.left_by_loss(seat);
+        let bytes = self.bounded(left, self.paths[seat].mss);
+        let window = &mut self.paths[seat].window;
+        window.bytes = bytes.min(window.bytes);
+        window.leave_slow_start();
+        window.reduced_at = Some(event.now);
+        self.epoch += 1;
+        if spill != 1.0 {
+            self.spill(seat, spill);
+        }
+        true
+    }
+
+    /// What a loss leaves of a window, in bytes; the state before it is kept for an undo.
+    fn left_by_loss(&mut self, seat: usize) -> f64 {
+        let rule = rules::rule(self.config.rule);
+        let by_rule = rule.decrease(&self.group_of(seat));
+        let Path { mss, ref mut window, .. } = self.paths[seat];
+        window.remember();
+        window.memory.on_loss(window.bytes / mss).unwrap_or(by_rule) * mss
+    }
+
+    /// Multiplies the windows of the others of a group, and keeps what they gained by it for an undo.
+    fn spill(&mut self, seat: usize, factor: f64) {
+        let group = self.paths[seat].group;
+        let mut gifts = 0.0;
+        for other in 0..self.paths.len() {
+            if other != seat && self.paths[other].group == group && self.paths[other].rtt.is_some() {
+                gifts += self.scale(other, factor);
+            }
+        }
+        self.paths[seat].window.gave(gifts);
+    }
+
+    /// Multiplies a window without moving it into or out of slow start; answers the bytes gained.
+    fn scale(&mut self, index: usize, factor: f64) -> f64 {
+        let before = self.paths[index].window.bytes;
+        let slow = self.paths[index].window.in_slow_start();
+        self.resize(index, before * factor);
+        let window = &mut self.paths[index].window;
+        if !slow {
+            window.ssthresh = window.ssthresh.min(window.bytes);
+        }
+        window.bytes - before
+    }
+
+    /// Takes in a retransmission timeout or persistent congestion: the window to its minimum, slow start up to
+    /// what a loss would have left, two packets at least [M2, RFC 5681 §3.1]. `in_flight` is what is still
+    /// counted as outstanding: 0 where a timeout empties the pipe [M3].
+    pub fn on_timeout(&mut self, path: PathId, now: Time, in_flight: u64) {
+        let Some(index) = self.index(path) else { return };
+        self.paths[index].in_flight = in_flight;
+        let seat = self.seat(index);
+        if !self.paths[seat].window.timed_out {
+            let left = self.left_by_loss(seat);
+            let Path { mss, ref mut window, .. } = self.paths[seat];
+            window.ssthresh = left.min(window.bytes).max(2.0 * mss);
+        }
+        let least = self.bounded(0.0, self.paths[seat].mss);
+        let window = &mut self.paths[seat].window;
+        window.bytes = least;
+        window.hystart = None;
+        window.timed_out = true;
+        window.reduced_at = Some(now);
+        self.epoch += 1;
+    }
+
+    /// Takes the path's last reduction back, because what was declared lost had arrived (RFC 4015, RFC 5682).
+    /// Without a reduction to take back, or twice, it does nothing.
+    pub fn on_spurious_loss(&mut self, path: PathId) {
+        let Some(index) = self.index(path) else { return };
+        let seat = self.seat(index);
+        let Some(gifts) = self.paths[seat].window.undo() else { return };
+        self.resize(seat, self.paths[seat].window.bytes);
+        self.epoch += 1;
+        if gifts != 0.0 {
+            self.take_back(seat, gifts);
+        }
+    }
+
+    fn take_back(&mut self, seat: usize, gifts: f64) {
+        let group = self.paths[seat].group;
+        let shares = |other: usize, path: &Path| other != seat && path.group == group && path.rtt.is_some();
+        let given_to = self.paths.iter().enumerate().filter(|(other, path)| shares(*other, path));
+        let total: f64 = given_to.map(|(_, path)| path.window.bytes).sum();
+        for other in 0..self.paths.len() {
+            if shares(other, &self.paths[other]) {
+                self.scale(other, (1.0 - gifts / total).max(0.0));
+            }
+        }
+    }
+
+    /// Takes in that the path sends again after a pause: its window halves for each retransmission timeout of
+    /// silence, down to the initial window, and slow start may take it back to 3/4 of what it was
+    /// (RFC 2861 §3.1, RFC 5681 §4.1).
+    pub fn on_idle_restart(&mut self, path: PathId, now: Time) {
+        let Some(index) = self.index(path) else { return };
+        let seat = self.seat(index);
+        let Path { mss, rto, last_sent, .. } = self.paths[index];
+        let halvings = now.since(last_sent).as_nanos() / rto.as_nanos().max(1);
+        let restart = self.config.initial_window as f64 * mss;
+        let window = &mut self.paths[seat].window;
+        if halvings == 0 || window.bytes <= restart {
+            return;
+        }
+        window.ssthresh = window.ssthresh.max(0.75 * window.bytes);
+        window.memory.restart();
+        let halved = window.bytes * libm::exp2(-(halvings.min(64) as f64));
+        self.resize(seat, halved.max(restart));
+        self.epoch += 1;
+    }
+}

@@ -1,0 +1,193 @@
+//! The rules against their closed forms: each is run as a fluid, every path at a fixed loss rate and
+//! round-trip time, until its windows stand still.
+
+use super::olia::Olia;
+use super::*;
+use proptest::prelude::*;
+
+/// A path's loss rate and round-trip time in seconds.
+type PathOf = (f64, f64);
+
+const STEPS: usize = 60_000;
+
+/// The windows, in packets, that `kind` settles at (the mean of the last half of the run).
+fn settle(kind: RuleKind, paths: &[PathOf]) -> Vec<f64> {
+    let rule = rule(kind);
+    let new = |&(loss, rtt): &PathOf| Member { window: 10.0, rtt, interval: 1.0 / loss };
+    let mut members: Vec<Member> = paths.iter().map(new).collect();
+    let mut means = vec![0.0; paths.len()];
+    let step = paths.iter().map(|path| path.1).fold(f64::INFINITY, f64::min) * 0.2;
+    for round in 0..STEPS {
+        for (own, &(loss, rtt)) in paths.iter().enumerate() {
+            let group = Group { members: &members, own };
+            let gain =
+                (1.0 - loss) * rule.increase(&group) - loss * (members[own].window - rule.decrease(&group));
+            let spilled = 1.0 + loss * (rule.spill(&group) - 1.0) * step * members[own].window / rtt;
+            for other in (0..members.len()).filter(|&other| other != own) {
+                members[other].window *= spilled;
+            }
+            let window = members[own].window + gain * step * members[own].window / rtt;
+            members[own].window = window.max(1e-3);
+        }
+        if round >= STEPS / 2 {
+            let later = (STEPS - STEPS / 2) as f64;
+            means.iter_mut().zip(&members).for_each(|(mean, member)| *mean += member.window / later);
+        }
+    }
+    means
+}
+
+/// What TCP's window would be at a loss rate.
+fn tcp(loss: f64) -> f64 {
+    (2.0 * (1.0 - loss) / loss).sqrt()
+}
+
+/// Packets a second.
+fn throughput(windows: &[f64], paths: &[PathOf]) -> f64 {
+    windows.iter().zip(paths).map(|(window, path)| window / path.1).sum()
+}
+
+/// The most packets a second that TCP would get on one of the paths.
+fn best_tcp(paths: &[PathOf]) -> f64 {
+    paths.iter().map(|&(loss, rtt)| tcp(loss) / rtt).fold(0.0, f64::max)
+}
+
+#[track_caller]
+fn close(got: f64, want: f64, tolerance: f64) {
+    assert!((got / want - 1.0).abs() <= tolerance, "{got} is not within {tolerance} of {want}");
+}
+
+/// WiFi and 3G as in Fig 4 of the MPTCP paper.
+const FIG_4: [PathOf; 2] = [(0.04, 0.01), (0.01, 0.1)];
+
+#[test]
+fn every_rule_but_cubic_is_tcp_on_a_single_path() {
+    for kind in RuleKind::ALL.into_iter().filter(|&kind| kind != RuleKind::Cubic) {
+        close(settle(kind, &[(0.001, 0.05)])[0], tcp(0.001), 0.005);
+    }
+}
+
+#[test]
+fn reno_takes_a_tcp_share_on_each_path() {
+    let windows = settle(RuleKind::Reno, &FIG_4);
+    close(windows[0] / 0.01, 693.0, 0.01);
+    close(windows[1] / 0.1, 140.7, 0.01);
+}
+
+#[test]
+fn ewtcp_adds_up_to_one_tcp_and_as_printed_to_more() {
+    let alike = [(0.002, 0.05); 4];
+    close(settle(RuleKind::Ewtcp, &alike).iter().sum(), tcp(0.002), 0.005);
+    close(settle(RuleKind::EwtcpPrinted, &alike).iter().sum(), tcp(0.002) * 4.0 * 0.5_f64.sqrt(), 0.005);
+}
+
+/// P6-fig4, without the paper's 1 − p ≈ 1.
+#[test]
+fn over_wifi_and_3g_ewtcp_gets_424_coupled_141_and_mptcp_707_packets_a_second() {
+    let rate = |kind| throughput(&settle(kind, &FIG_4), &FIG_4);
+    close(rate(RuleKind::Ewtcp), 424.0, 0.03);
+    close(rate(RuleKind::Coupled), 141.0, 0.03);
+    close(rate(RuleKind::Mptcp), 707.0, 0.03);
+    close(rate(RuleKind::Lia), 707.0, 0.03);
+}
+
+#[test]
+fn coupled_puts_everything_on_the_least_lossy_paths() {
+    let windows = settle(RuleKind::Coupled, &[(0.002, 0.05), (0.004, 0.05), (0.002, 0.05)]);
+    assert!(windows[1] < 0.01, "{windows:?}");
+    close(windows[0] + windows[2], tcp(0.002), 0.01);
+}
+
+#[test]
+fn semi_coupled_splits_45_45_10_where_the_third_path_loses_five_times_as_much() {
+    let windows = settle(RuleKind::SemiCoupled, &[(0.01, 0.05), (0.01, 0.05), (0.05, 0.05)]);
+    let total: f64 = windows.iter().sum();
+    for (window, share) in windows.iter().zip([5.0 / 11.0, 5.0 / 11.0, 1.0 / 11.0]) {
+        assert!((window / total - share).abs() < 0.01, "{windows:?}");
+    }
+}
+
+/// P5: constraint (3) as an equality, constraint (4) for every set of paths.
+#[test]
+fn mptcp_gets_what_tcp_gets_on_the_best_path_and_no_set_of_paths_gives_more_than_its_best() {
+    let cases: [&[PathOf]; 5] = [
+        &FIG_4,
+        &[(0.01, 0.05), (0.01, 0.05)],
+        &[(0.001, 0.2), (0.01, 0.02), (0.005, 0.1)],
+        &[(0.02, 0.01), (0.002, 0.1), (0.0005, 0.3), (0.01, 0.05)],
+        &[(0.001, 0.05), (0.03, 0.05), (0.03, 0.05)],
+    ];
+    for paths in cases {
+        let windows = settle(RuleKind::Mptcp, paths);
+        close(throughput(&windows, paths), best_tcp(paths), 0.01);
+        for set in 1_usize..1 << paths.len() {
+            let inside = |index: &usize| set & (1 << index) != 0;
+            let chosen: Vec<PathOf> = (0..paths.len()).filter(inside).map(|index| paths[index]).collect();
+            let theirs: Vec<f64> = (0..paths.len()).filter(inside).map(|index| windows[index]).collect();
+            assert!(
+                throughput(&theirs, &chosen) <= best_tcp(&chosen) * 1.01,
+                "{paths:?} set {set:b}: {windows:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn olia_gets_what_tcp_gets_on_the_best_path_and_leaves_the_others() {
+    let paths = [(0.001, 0.05), (0.01, 0.05)];
+    let windows = settle(RuleKind::Olia, &paths);
+    close(throughput(&windows, &paths), best_tcp(&paths), 0.02);
+    assert!(windows[1] < 0.1 * windows[0], "{windows:?}");
+}
+
+#[test]
+fn olia_evens_out_windows_of_paths_of_like_quality() {
+    let members = [(20.0, 100.0), (5.0, 100.0), (8.0, 10.0)];
+    let members = members.map(|(window, interval)| Member { window, rtt: 0.1, interval });
+    let linked = |own: usize| members[own].window / 33.0 / 33.0;
+    let extra = |own| (Olia.increase(&Group { members: &members, own }) - linked(own)) * members[own].window;
+    close(extra(0), -1.0 / 3.0, 1e-9);
+    close(extra(1), 1.0 / 3.0, 1e-9);
+    assert!(extra(2).abs() < 1e-9);
+}
+
+#[test]
+fn balia_adds_up_to_one_tcp_on_like_paths_and_prefers_the_better_of_unlike_ones() {
+    let alike = [(0.002, 0.05); 3];
+    close(settle(RuleKind::Balia, &alike).iter().sum(), tcp(0.002), 0.005);
+    let unlike = [(0.001, 0.05), (0.01, 0.05)];
+    let windows = settle(RuleKind::Balia, &unlike);
+    close(throughput(&windows, &unlike), best_tcp(&unlike), 0.1);
+    assert!(windows[1] < 0.2 * windows[0], "{windows:?}");
+}
+
+/// The rule as it is stated, by a search over all sets of paths.
+fn mptcp_by_search(members: &[Member], own: usize) -> f64 {
+    let sets = (1_usize..1 << members.len()).filter(|set| set & (1 << own) != 0);
+    let ratio = |set: usize| {
+        let chosen = || members.iter().enumerate().filter(move |(index, _)| set & (1 << index) != 0);
+        let best = chosen().map(|(_, path)| path.window / (path.rtt * path.rtt)).fold(0.0, f64::max);
+        let sum: f64 = chosen().map(|(_, path)| path.window / path.rtt).sum();
+        best / (sum * sum)
+    };
+    sets.map(ratio).fold(f64::INFINITY, f64::min)
+}
+
+proptest! {
+    /// The paper's appendix [P1]; coarse values make ties common.
+    #[test]
+    fn the_linear_scan_finds_the_minimum_over_all_sets_of_paths(
+        paths in prop::collection::vec((1_u32..40, 1_u32..8), 1..8),
+        fine in any::<bool>(),
+    ) {
+        let spread = |value: u32, index: usize| f64::from(value) * if fine { 1.0 + 0.01 * index as f64 } else { 1.0 };
+        let members: Vec<Member> = paths.iter().enumerate().map(|(index, &(window, rtt))| {
+            Member { window: spread(window, index), rtt: 0.01 * f64::from(rtt), interval: 0.0 }
+        }).collect();
+        for own in 0..members.len() {
+            let scanned = mptcp::Mptcp.increase(&Group { members: &members, own });
+            let searched = mptcp_by_search(&members, own);
+            prop_assert!((scanned / searched - 1.0).abs() < 1e-12, "{scanned} {searched}");
+        }
+    }
+}

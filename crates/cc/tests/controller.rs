@@ -1,0 +1,439 @@
+//! What all rules have in common: slow start, episodes, undo, timeouts, restart, bounds, pacing, groups.
+
+use anabranch_cc::{AckSample, Config, Controller, LossEvent, RttEstimator, RuleKind};
+use anabranch_wire::{PathId, Rate, Span, Time};
+use proptest::prelude::*;
+
+const MSS: u64 = 1_200;
+const A: PathId = PathId(0);
+const B: PathId = PathId(2);
+const RTT: Span = Span::from_millis(50);
+
+/// A controller on a clock of its own, whose paths all have [`RTT`].
+struct Bench {
+    controller: Controller,
+    rtt: RttEstimator,
+    now: Time,
+}
+
+impl Bench {
+    fn new(config: Config, paths: &[PathId]) -> Self {
+        let mut controller = Controller::new(config);
+        paths.iter().for_each(|&path| controller.add_path(path, MSS, Time::ZERO));
+        let mut rtt = RttEstimator::new(RTT);
+        rtt.update(Time::ZERO, RTT, Span::ZERO);
+        Self { controller, rtt, now: Time::ZERO + Span::from_secs(1) }
+    }
+
+    fn sample(&self, path: PathId, acked_bytes: u64) -> AckSample {
+        AckSample {
+            now: self.now,
+            acked_bytes,
+            rtt: RTT,
+            in_flight: self.controller.window(path),
+            delivery_rate: None,
+            round_start: false,
+            app_limited: false,
+            window_limited: true,
+            ce_marks: 0,
+        }
+    }
+
+    fn ack(&mut self, path: PathId, bytes: u64) {
+        let sample = self.sample(path, bytes);
+        self.controller.on_ack(path, &sample, &self.rtt);
+    }
+
+    /// A round trip later, every packet of the window is acknowledged by itself.
+    fn round(&mut self, path: PathId) {
+        self.wait(RTT);
+        for _ in 0..self.controller.window(path) / MSS {
+            self.ack(path, MSS);
+        }
+    }
+
+    fn wait(&mut self, span: Span) {
+        self.now += span;
+    }
+
+    /// A loss of a packet sent `ago`.
+    fn lose(&mut self, path: PathId, ago: Span) -> bool {
+        let in_flight = self.controller.window(path);
+        let event = LossEvent { now: self.now, lost_bytes: MSS, in_flight, sent_at: self.now - ago };
+        self.controller.on_loss(path, &event)
+    }
+
+    fn packets(&self, path: PathId) -> f64 {
+        self.controller.window(path) as f64 / MSS as f64
+    }
+}
+
+#[test]
+fn slow_start_doubles_the_window_of_each_path_by_itself() {
+    let mut bench = Bench::new(Config::new(RuleKind::Lia), &[A, B]);
+    bench.round(A);
+    bench.round(A);
+    bench.round(B);
+    assert_eq!((bench.packets(A), bench.packets(B)), (40.0, 20.0));
+    assert!(bench.controller.in_slow_start(A));
+    assert_eq!(bench.controller.ssthresh(A), u64::MAX);
+}
+
+#[test]
+fn after_a_loss_a_reno_window_is_half_and_grows_by_a_packet_a_round_trip() {
+    let mut bench = Bench::new(Config::new(RuleKind::Reno), &[A]);
+    bench.round(A);
+    assert!(bench.lose(A, RTT));
+    assert_eq!(bench.packets(A), 10.0);
+    assert!(!bench.controller.in_slow_start(A));
+    bench.wait(RTT);
+    for round in 1..6 {
+        bench.round(A);
+        assert!((bench.packets(A) - 10.0 - f64::from(round)).abs() < 0.05, "{}", bench.packets(A));
+    }
+}
+
+#[test]
+fn every_rule_reduces_once_for_an_episode_and_again_for_the_next() {
+    for rule in RuleKind::ALL {
+        let mut bench = Bench::new(Config::new(rule), &[A]);
+        bench.round(A);
+        bench.wait(RTT);
+        assert!(bench.lose(A, RTT), "{rule}");
+        let after = bench.controller.window(A);
+        assert!(after < 20 * MSS, "{rule}");
+        bench.wait(RTT / 2);
+        assert!(!bench.lose(A, RTT), "{rule}: sent before the reduction");
+        bench.ack(A, MSS);
+        assert_eq!(bench.controller.window(A), after, "{rule}: what was sent before does not grow it either");
+        bench.wait(RTT);
+        assert!(bench.lose(A, RTT), "{rule}: sent after it");
+        assert!(bench.controller.window(A) < after, "{rule}");
+    }
+}
+
+#[test]
+fn marks_reduce_as_losses_do_and_belong_to_the_same_episode() {
+    let mut bench = Bench::new(Config::new(RuleKind::Reno), &[A]);
+    let event = LossEvent { now: bench.now, lost_bytes: MSS, in_flight: 12_000, sent_at: bench.now - RTT };
+    assert!(bench.controller.on_ecn(A, &event));
+    assert_eq!(bench.packets(A), 5.0);
+    assert!(!bench.lose(A, RTT));
+}
+
+#[test]
+fn undo_restores_the_windows_of_the_whole_group_under_every_rule() {
+    for rule in RuleKind::ALL {
+        let mut bench = Bench::new(Config::new(rule), &[A, B]);
+        for path in [A, B] {
+            bench.round(path);
+            bench.wait(RTT);
+            bench.lose(path, RTT);
+            bench.wait(RTT);
+            bench.round(path);
+        }
+        let read =
+            |bench: &Bench, path| (bench.packets(path), bench.controller.ssthresh(path) as f64 / MSS as f64);
+        let before = [A, B].map(|path| read(&bench, path));
+        bench.wait(RTT);
+        assert!(bench.lose(A, RTT));
+        assert_ne!(read(&bench, A), before[0], "{rule}");
+        bench.controller.on_spurious_loss(A);
+        // under combined what is left to B depends on what A has outstanding
+        let paths = if rule == RuleKind::Combined { &[A][..] } else { &[A, B] };
+        for (&path, (window, _)) in paths.iter().zip(before) {
+            assert!(
+                (bench.packets(path) - window).abs() < 0.01,
+                "{rule} {path}: {window} {}",
+                bench.packets(path)
+            );
+            assert!(!bench.controller.in_slow_start(path), "{rule} {path}");
+        }
+        let once = bench.packets(A);
+        bench.controller.on_spurious_loss(A);
+        assert_eq!(bench.packets(A), once, "{rule}: a second undo does nothing");
+        assert!(bench.lose(A, Span::ZERO), "{rule}: the episode was undone with it");
+    }
+}
+
+#[test]
+fn undo_of_a_loss_in_slow_start_resumes_slow_start() {
+    let mut bench = Bench::new(Config::new(RuleKind::Cubic), &[A]);
+    bench.round(A);
+    bench.lose(A, RTT);
+    assert!(!bench.controller.in_slow_start(A));
+    bench.controller.on_spurious_loss(A);
+    assert!(bench.controller.in_slow_start(A));
+    assert_eq!(bench.controller.ssthresh(A), u64::MAX);
+}
+
+/// M2.
+#[test]
+fn a_timeout_takes_the_window_to_one_packet_and_slow_start_to_half_of_what_it_was() {
+    let mut bench = Bench::new(Config::tcp(RuleKind::Reno), &[A]);
+    bench.round(A);
+    bench.controller.on_timeout(A, bench.now, 0);
+    assert_eq!((bench.packets(A), bench.controller.ssthresh(A)), (1.0, 10 * MSS));
+    bench.wait(RTT);
+    bench.controller.on_timeout(A, bench.now, 0);
+    assert_eq!(bench.controller.ssthresh(A), 10 * MSS, "a timeout in a row keeps it");
+    bench.wait(RTT);
+    for packets in [2.0, 4.0, 8.0] {
+        bench.round(A);
+        assert_eq!(bench.packets(A), packets);
+    }
+    bench.round(A);
+    assert!((10.0..11.0).contains(&bench.packets(A)));
+    assert!(!bench.controller.in_slow_start(A));
+}
+
+#[test]
+fn a_spurious_timeout_is_undone_to_before_the_first_of_them() {
+    let mut bench = Bench::new(Config::tcp(RuleKind::Mptcp), &[A, B]);
+    bench.round(A);
+    bench.controller.on_timeout(A, bench.now, 0);
+    bench.controller.on_timeout(A, bench.now + RTT, 0);
+    bench.controller.on_spurious_loss(A);
+    assert_eq!((bench.packets(A), bench.controller.ssthresh(A)), (20.0, u64::MAX));
+}
+
+#[test]
+fn a_window_that_is_not_used_does_not_grow() {
+    for rule in RuleKind::ALL {
+        let mut bench = Bench::new(Config::new(rule), &[A]);
+        for slow_start in [true, false] {
+            assert_eq!(bench.controller.in_slow_start(A), slow_start);
+            let before = bench.controller.window(A);
+            bench.wait(RTT * 2);
+            let sample = AckSample { window_limited: false, ..bench.sample(A, MSS) };
+            bench.controller.on_ack(A, &sample, &bench.rtt);
+            assert_eq!(bench.controller.window(A), before, "{rule}");
+            bench.lose(A, Span::ZERO);
+        }
+    }
+}
+
+#[test]
+fn an_idle_path_halves_its_window_for_each_timeout_down_to_the_initial_one() {
+    let mut bench = Bench::new(Config::new(RuleKind::Reno), &[A]);
+    for _ in 0..3 {
+        bench.round(A);
+    }
+    bench.controller.on_sent(A, bench.now, MSS, MSS);
+    bench.controller.on_idle_restart(A, bench.now + Span::from_millis(150));
+    assert_eq!(bench.packets(A), 80.0, "less than a timeout is no pause");
+    bench.controller.on_idle_restart(A, bench.now + Span::from_millis(450));
+    assert_eq!(bench.packets(A), 20.0);
+    bench.controller.on_idle_restart(A, bench.now + Span::from_secs(3_600));
+    assert_eq!(bench.packets(A), 10.0);
+    assert_eq!(bench.controller.ssthresh(A), u64::MAX);
+}
+
+#[test]
+fn growth_of_the_round_trip_time_ends_slow_start_without_a_loss() {
+    let mut bench = Bench::new(Config::new(RuleKind::Reno), &[A]);
+    for round in 0..20 {
+        // a bottleneck of 50 packets a round trip: what is beyond queues up
+        let queue = (bench.packets(A) / 50.0 - 1.0).max(0.0);
+        bench.wait(RTT);
+        for index in 0..bench.controller.window(A) / MSS {
+            let rtt = RTT + RTT.mul_f64(queue);
+            let sample = AckSample { rtt, round_start: index == 0, ..bench.sample(A, MSS) };
+            bench.controller.on_ack(A, &sample, &bench.rtt);
+        }
+        if !bench.controller.in_slow_start(A) {
+            assert!(round > 5);
+            assert!(bench.packets(A) < 330.0, "{}", bench.packets(A));
+            return;
+        }
+    }
+    panic!("still in slow start at {} packets", bench.packets(A));
+}
+
+/// P2.
+#[test]
+fn the_increase_is_computed_anew_only_when_the_window_grew_by_a_packet() {
+    let mut bench = Bench::new(Config::new(RuleKind::Reno), &[A]);
+    bench.lose(A, RTT);
+    bench.wait(RTT * 2);
+    let mut steps = Vec::new();
+    for _ in 0..11 {
+        let before = bench.controller.window(A);
+        bench.ack(A, MSS);
+        steps.push(bench.controller.window(A) - before);
+    }
+    // five packets: a fifth each, then, at six, a sixth
+    assert_eq!(steps, [240, 240, 240, 240, 240, 200, 200, 200, 200, 200, 200]);
+}
+
+#[test]
+fn paths_of_different_groups_are_independent() {
+    let mut bench = Bench::new(Config::new(RuleKind::Coupled), &[A, B]);
+    bench.controller.set_group(B, 1);
+    assert_eq!((bench.controller.group(A), bench.controller.group(B)), (0, 1));
+    for path in [A, B] {
+        bench.round(path);
+    }
+    bench.lose(A, RTT);
+    assert_eq!(bench.packets(A), 10.0, "its own half");
+    bench.controller.set_group(B, 0);
+    bench.wait(RTT * 2);
+    bench.lose(A, RTT);
+    assert_eq!(bench.packets(A), 2.0, "half of what both have");
+}
+
+/// R9, R12 Fig 6.
+#[test]
+fn under_csd_a_loss_moves_weight_to_the_other_paths() {
+    let mut bench = Bench::new(Config::new(RuleKind::Csd), &[A, B]);
+    for path in [A, B] {
+        bench.round(path);
+    }
+    bench.lose(A, RTT);
+    assert!((bench.packets(A) - 7.5).abs() < 0.01 && (bench.packets(B) - 22.5).abs() < 0.01);
+}
+
+/// M2.
+#[test]
+fn under_combined_a_path_has_what_the_others_leave_of_the_one_window() {
+    let mut bench = Bench::new(Config::new(RuleKind::Combined), &[A, B]);
+    bench.controller.on_sent(A, bench.now, 4 * MSS, 4 * MSS);
+    assert_eq!((bench.packets(A), bench.packets(B)), (10.0, 6.0));
+    bench.controller.on_sent(B, bench.now, 6 * MSS, 6 * MSS);
+    assert_eq!((bench.packets(A), bench.packets(B)), (4.0, 6.0));
+    let event = LossEvent { now: bench.now, lost_bytes: MSS, in_flight: 4 * MSS, sent_at: bench.now };
+    bench.controller.on_loss(A, &event);
+    assert_eq!((bench.packets(A), bench.packets(B)), (0.0, 2.0));
+    bench.controller.remove_path(A);
+    assert_eq!(bench.packets(B), 5.0, "the window outlives the path that carried it");
+}
+
+#[test]
+fn a_path_is_paced_at_twice_its_window_in_slow_start_and_a_quarter_above_it_later() {
+    let mut bench = Bench::new(Config::new(RuleKind::Reno), &[A]);
+    let rate = |bench: &Bench| bench.controller.pacing_rate(A, &bench.rtt);
+    assert_eq!(rate(&bench), Some(Rate::from_bits(2 * 12_000 * 8 * 20)));
+    bench.lose(A, RTT);
+    assert_eq!(rate(&bench), Some(Rate::from_bits(7_500 * 8 * 20)));
+    assert_eq!(bench.controller.pacing_rate(A, &RttEstimator::new(RTT)), None);
+    assert_eq!(Bench::new(Config::tcp(RuleKind::Reno), &[A]).controller.pacing_rate(A, &bench.rtt), None);
+}
+
+#[test]
+fn unknown_paths_have_no_window_and_change_nothing() {
+    let mut bench = Bench::new(Config::new(RuleKind::Lia), &[A]);
+    bench.ack(B, MSS);
+    assert!(!bench.lose(B, RTT));
+    bench.controller.on_timeout(B, bench.now, 0);
+    bench.controller.remove_path(B);
+    assert_eq!((bench.controller.window(B), bench.packets(A)), (0, 10.0));
+}
+
+/// What may happen to a path, with any numbers.
+#[derive(Clone, Debug)]
+enum Event {
+    Ack { path: u32, bytes: u64, rtt: u64, round_start: bool, limited: bool },
+    Loss { path: u32, ago: u64 },
+    Mark { path: u32 },
+    Timeout { path: u32, in_flight: u64 },
+    Spurious { path: u32 },
+    Idle { path: u32 },
+    Group { path: u32, group: u32 },
+    Mss { path: u32, mss: u64 },
+    Sent { path: u32, bytes: u64 },
+    Replace { path: u32 },
+    Wait { nanos: u64 },
+}
+
+fn number() -> impl Strategy<Value = u64> {
+    prop_oneof![Just(0), Just(1), Just(u64::MAX), any::<u64>(), 1_000_u64..100_000_000]
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let path = 0_u32..4;
+    prop_oneof![
+        6 => (path.clone(), number(), number(), any::<bool>(), any::<bool>()).prop_map(
+            |(path, bytes, rtt, round_start, limited)| Event::Ack { path, bytes, rtt, round_start, limited }),
+        3 => (path.clone(), number()).prop_map(|(path, ago)| Event::Loss { path, ago }),
+        1 => path.clone().prop_map(|path| Event::Mark { path }),
+        1 => (path.clone(), number()).prop_map(|(path, in_flight)| Event::Timeout { path, in_flight }),
+        1 => path.clone().prop_map(|path| Event::Spurious { path }),
+        1 => path.clone().prop_map(|path| Event::Idle { path }),
+        1 => (path.clone(), 0_u32..2).prop_map(|(path, group)| Event::Group { path, group }),
+        1 => (path.clone(), number()).prop_map(|(path, mss)| Event::Mss { path, mss: mss.min(65_535) }),
+        1 => (path.clone(), number()).prop_map(|(path, bytes)| Event::Sent { path, bytes }),
+        1 => path.prop_map(|path| Event::Replace { path }),
+        3 => (0_u64..2_000_000_000).prop_map(|nanos| Event::Wait { nanos }),
+    ]
+}
+
+impl Event {
+    fn happen(self, bench: &mut Bench) {
+        let (now, controller) = (bench.now, &mut bench.controller);
+        let loss = |ago: u64| LossEvent {
+            now,
+            lost_bytes: ago,
+            in_flight: ago / 2,
+            sent_at: now - Span::from_nanos(ago),
+        };
+        match self {
+            Self::Ack { path, bytes, rtt, round_start, limited } => {
+                bench.rtt.update(now, Span::from_nanos(rtt), Span::from_nanos(bytes));
+                let rtt = Span::from_nanos(rtt);
+                let sample = AckSample {
+                    rtt,
+                    round_start,
+                    window_limited: limited,
+                    ..bench.sample(PathId(path), bytes)
+                };
+                bench.controller.on_ack(PathId(path), &sample, &bench.rtt);
+            }
+            Self::Loss { path, ago } => drop(controller.on_loss(PathId(path), &loss(ago))),
+            Self::Mark { path } => drop(controller.on_ecn(PathId(path), &loss(0))),
+            Self::Timeout { path, in_flight } => controller.on_timeout(PathId(path), now, in_flight),
+            Self::Spurious { path } => controller.on_spurious_loss(PathId(path)),
+            Self::Idle { path } => controller.on_idle_restart(PathId(path), now),
+            Self::Group { path, group } => controller.set_group(PathId(path), group),
+            Self::Mss { path, mss } => controller.set_mss(PathId(path), mss),
+            Self::Sent { path, bytes } => controller.on_sent(PathId(path), now, bytes, bytes),
+            Self::Replace { path } => controller.add_path(PathId(path), MSS, now),
+            Self::Wait { nanos } => bench.wait(Span::from_nanos(nanos)),
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+    #[test]
+    fn no_window_ever_leaves_its_bounds_whatever_happens(
+        events in prop::collection::vec(event(), 1..120),
+        min_window in 0_u64..3,
+        pacing in any::<bool>(),
+    ) {
+        for rule in RuleKind::ALL {
+            let config = Config { min_window, pacing, max_window: 3_000_000, ..Config::new(rule) };
+            let paths: Vec<PathId> = (0..4).map(PathId).collect();
+            let mut bench = Bench::new(config, &paths);
+            let mut sizes = [MSS; 4];
+            for event in events.clone() {
+                match event {
+                    Event::Mss { path, mss } => sizes[path as usize] = mss.max(1),
+                    Event::Replace { path } => sizes[path as usize] = MSS,
+                    _ => {}
+                }
+                event.happen(&mut bench);
+                for (path, mss) in paths.iter().zip(sizes) {
+                    let window = bench.controller.window(*path);
+                    prop_assert!(window <= 3_000_000, "{rule} {window}");
+                    let least = if rule == RuleKind::Combined { 0 } else { min_window.max(1) * mss };
+                    prop_assert!(window >= least, "{rule} {window} below {least}");
+                    let ssthresh = bench.controller.ssthresh(*path);
+                    prop_assert!(ssthresh > 0, "{rule}");
+                    if let Some(rate) = bench.controller.pacing_rate(*path, &bench.rtt) {
+                        prop_assert!(rate > Rate::ZERO, "{rule}");
+                    }
+                }
+            }
+        }
+    }
+}
