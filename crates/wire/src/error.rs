@@ -8,7 +8,7 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum DecodeError {
     /// The bytes end inside a field.
-    #[error("{what} at byte {at} needs {needed} bytes and {left} are left")]
+    #[error("{what} at byte {at} needs {needed} bytes, {left} left")]
     Truncated {
         /// The field.
         what: &'static str,
@@ -24,13 +24,13 @@ pub enum DecodeError {
     Unknown {
         /// The field.
         what: &'static str,
-        /// Where it ends.
+        /// Where it begins.
         at: usize,
         /// What it holds.
         value: u64,
     },
     /// A number outside its limits.
-    #[error("{what} at byte {at} is {value}, not within {min}..={max}")]
+    #[error("{what} ending at byte {at} is {value}, not within {min}..={max}")]
     OutOfRange {
         /// The field.
         what: &'static str,
@@ -66,7 +66,7 @@ pub enum DecodeError {
         at: usize,
     },
     /// Bits that must be zero are not.
-    #[error("{what} at byte {at} is not zero")]
+    #[error("{what} at byte {at} should be zero")]
     NotZero {
         /// The field.
         what: &'static str,
@@ -74,7 +74,7 @@ pub enum DecodeError {
         at: usize,
     },
     /// Bits that must not all be zero are.
-    #[error("{what} ending at byte {at} is zero")]
+    #[error("{what} ending at byte {at} must not be zero")]
     Zero {
         /// The field.
         what: &'static str,
@@ -96,7 +96,7 @@ pub enum DecodeError {
     #[error("packet holds no frame")]
     NoFrame,
     /// A parameter that comes twice or out of order.
-    #[error("parameter {id} at byte {at} does not follow in ascending order")]
+    #[error("id {id} of a parameter, ending at byte {at}, does not follow in ascending order")]
     ParamOrder {
         /// Its id.
         id: u64,

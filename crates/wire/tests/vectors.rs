@@ -261,26 +261,32 @@ fn the_protocol_page_lists_every_code_with_its_number() {
     for (name, code) in [
         ("NONE", close_code::NONE),
         ("INTERNAL", close_code::INTERNAL),
-        ("FRAME_ENCODING", close_code::FRAME_ENCODING),
         ("FLOW_CONTROL", close_code::FLOW_CONTROL),
         ("STREAM_LIMIT", close_code::STREAM_LIMIT),
         ("STREAM_STATE", close_code::STREAM_STATE),
         ("FINAL_SIZE", close_code::FINAL_SIZE),
-        ("PROTOCOL_VIOLATION", close_code::PROTOCOL_VIOLATION),
+        ("ACK_OF_UNSENT", close_code::ACK_OF_UNSENT),
         ("PATH_LIMIT", close_code::PATH_LIMIT),
+        ("DATAGRAM_SIZE", close_code::DATAGRAM_SIZE),
+        ("PARAMS", close_code::PARAMS),
+        ("FRAME_ENCODING", close_code::FRAME_ENCODING),
+        ("PROTOCOL_VIOLATION", close_code::PROTOCOL_VIOLATION),
         ("NO_PATH", close_code::NO_PATH),
         ("NOT_ALLOWED", close_code::NOT_ALLOWED),
         ("KEYS_EXHAUSTED", close_code::KEYS_EXHAUSTED),
         ("BUSY", close_code::BUSY),
-        ("APPLICATION", close_code::APPLICATION),
-        ("UNWANTED", abandon_reason::UNWANTED),
-        ("FAILED", abandon_reason::FAILED),
-        ("NOT_VALIDATED", abandon_reason::NOT_VALIDATED),
-        ("SUPPRESSED", abandon_reason::SUPPRESSED),
+    ] {
+        let row = format!("| {code:#05x} | `{name}` |");
+        assert!(PROTOCOL.contains(&row), "docs/protocol.md has no row {row}");
+    }
+    for (name, reason) in [
+        ("REQUESTED", abandon_reason::REQUESTED),
+        ("UNREACHABLE", abandon_reason::UNREACHABLE),
         ("ADDRESS_GONE", abandon_reason::ADDRESS_GONE),
         ("TOO_MANY", abandon_reason::TOO_MANY),
+        ("SUPPRESSED", abandon_reason::SUPPRESSED),
     ] {
-        let row = format!("| {code:#04x} | `{name}` |");
+        let row = format!("| {reason} | `{name}` |");
         assert!(PROTOCOL.contains(&row), "docs/protocol.md has no row {row}");
     }
 }

@@ -12,11 +12,13 @@ use crate::{
     NewPid, PathId, PathStatus, PathUse, Ranges, Report, Span, StreamFrame, StreamId,
 };
 
-/// Reads the contents of one packet. The data of its frames share the packet's memory.
+/// Reads the contents of one packet. The data of its frames share the packet's memory, all of which
+/// lives as long as any of them: who keeps data for long from a peer that sends little in each packet
+/// should copy it.
 ///
 /// # Errors
 /// A [`DecodeError`] for the first field that breaks the rules of `docs/protocol.md`; nothing of such a
-/// packet is to be used, and the session ends with the code `FRAME_ENCODING`.
+/// packet is to be used, and the session ends with [`close_code::FRAME_ENCODING`](crate::close_code).
 pub fn decode_frames(packet: Bytes) -> Result<Frames<Bytes>, DecodeError> {
     let mut reader = Reader::new(packet);
     let mut frames = Frames::new();
@@ -47,11 +49,11 @@ fn frame(reader: &mut Reader<Bytes>) -> Result<Frame<Bytes>, DecodeError> {
 fn stream(reader: &mut Reader<Bytes>, first: u8) -> Result<StreamFrame<Bytes>, DecodeError> {
     let stream = StreamId(reader.varint("stream id")?);
     let offset = if first & kind::STREAM_OFFSET == 0 { 0 } else { reader.varint("stream offset")? };
-    let data = data(reader, first & kind::STREAM_LEN != 0)?;
-    let end = offset + data.len() as u64;
-    if end > VARINT_MAX {
-        return Err(reader.out_of_range("end of stream data", end, 0, VARINT_MAX));
+    let len = data_len(reader, first & kind::STREAM_LEN != 0)?;
+    if len > VARINT_MAX - offset {
+        return Err(reader.out_of_range("length of stream data", len, 0, VARINT_MAX - offset));
     }
+    let data = reader.shared("stream data", len)?;
     Ok(StreamFrame { stream, offset, fin: first & kind::STREAM_FIN != 0, data })
 }
 
@@ -62,18 +64,14 @@ fn datagram(reader: &mut Reader<Bytes>, first: u8) -> Result<DatagramFrame<Bytes
         return Err(reader.out_of_range("datagram class", class.into(), 0, Header::MAX_TOS.into()));
     }
     let flow = if first & kind::DATAGRAM_FLOW == 0 { 0 } else { reader.u32("flow hash")? };
-    let data = data(reader, first & kind::DATAGRAM_LEN != 0)?;
+    let len = data_len(reader, first & kind::DATAGRAM_LEN != 0)?;
+    let data = reader.shared("datagram", len)?;
     Ok(DatagramFrame { class, flow, data })
 }
 
 #[inline]
-fn data(reader: &mut Reader<Bytes>, has_len: bool) -> Result<Bytes, DecodeError> {
-    if has_len {
-        let len = reader.varint("data length")?;
-        reader.shared("data", len)
-    } else {
-        Ok(reader.rest())
-    }
+fn data_len(reader: &mut Reader<Bytes>, has_len: bool) -> Result<u64, DecodeError> {
+    if has_len { reader.varint("data length") } else { Ok(reader.left() as u64) }
 }
 
 #[inline]

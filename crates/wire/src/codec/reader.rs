@@ -127,23 +127,22 @@ impl<B: Deref<Target = [u8]>> Reader<B> {
 }
 
 impl Reader<Bytes> {
-    /// The next `len` bytes, sharing the packet's memory.
+    /// The next `len` bytes, sharing the packet's memory. When they are the last, the packet itself is
+    /// handed over, which spares a count of its users.
     #[inline]
     pub(super) fn shared(&mut self, what: &'static str, len: u64) -> Result<Bytes, DecodeError> {
-        if len > self.left() as u64 {
+        let left = self.left();
+        if len > left as u64 {
             return Err(self.truncated(what, len));
+        }
+        if len == left as u64 {
+            let mut rest = std::mem::take(&mut self.bytes);
+            rest.advance(self.at);
+            self.at = 0;
+            return Ok(rest);
         }
         let from = self.at;
         self.at += len as usize;
         Ok(self.bytes.slice(from..self.at))
-    }
-
-    /// All that is left. The packet itself is handed over, which spares a count of its users.
-    #[inline]
-    pub(super) fn rest(&mut self) -> Bytes {
-        let mut rest = std::mem::take(&mut self.bytes);
-        rest.advance(self.at);
-        self.at = 0;
-        rest
     }
 }

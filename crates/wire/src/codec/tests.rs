@@ -10,8 +10,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::varint::VARINT_MAX;
 use crate::{
-    Ack, AckPath, AddressFrame, Close, DatagramFrame, EcnCounts, Frame, Fsn, Length, NewPid, Params, PathId,
-    PathStatus, PathUse, Pid, Ranges, Report, ResetToken, Span, StreamFrame, StreamId,
+    Ack, AckPath, AddressFrame, Close, DatagramFrame, DecodeError, EcnCounts, Frame, Fsn, Length, NewPid,
+    Params, PathId, PathStatus, PathUse, Pid, Ranges, Report, ResetToken, Span, StreamFrame, StreamId,
 };
 
 /// Every length of a variable-length integer is as likely as another.
@@ -252,4 +252,74 @@ proptest! {
         let _ = decode_params(&bytes);
         prop_assert!(decode_params(&bytes[..at]).is_err());
     }
+}
+
+#[test]
+fn of_too_many_ranges_the_highest_are_encoded() {
+    let ranges: Ranges = (0..100u64).rev().map(|n| n * 10..n * 10 + 3).collect();
+    let ack = Ack { path: PathId(2), delay: Span::ZERO, ranges: ranges.clone(), ecn: None };
+    let frames = [Frame::Ack(ack)];
+    let bytes = encoded(&frames);
+    assert_eq!(bytes.len(), packet_encoded_len(&frames));
+    let decoded = decode_frames(bytes).unwrap();
+    let [Frame::Ack(decoded)] = decoded.as_slice() else { panic!("{decoded:?}") };
+    assert_eq!(decoded.ranges[..], ranges[..MAX_ACK_RANGES]);
+}
+
+#[test]
+fn an_acknowledgement_of_nothing_takes_no_bytes() {
+    let nothing = Ack { path: PathId(0), delay: Span::ZERO, ranges: Ranges::new(), ecn: None };
+    let frames = [Frame::Ack(nothing), Frame::Ping];
+    assert_eq!(packet_encoded_len(&frames), 1);
+    assert_eq!(decode_frames(encoded(&frames)).unwrap().as_slice(), &[Frame::Ping]);
+}
+
+#[test]
+fn a_long_reason_is_cut_where_a_character_ends() {
+    let close = Close { code: 1, reason: "é".repeat(200) };
+    let frames = [Frame::Close(close)];
+    let bytes = encoded(&frames);
+    assert_eq!(bytes.len(), packet_encoded_len(&frames));
+    let decoded = decode_frames(bytes).unwrap();
+    assert_eq!(decoded.as_slice(), &[Frame::Close(Close { code: 1, reason: "é".repeat(127) })]);
+}
+
+#[test]
+fn only_the_last_frame_goes_without_a_length() {
+    let stream = |stream| {
+        let data = Bytes::from_static(b"abc");
+        Frame::Stream(StreamFrame { stream: StreamId(stream), offset: 0, fin: false, data })
+    };
+    assert_eq!(stream_frame_overhead_last(StreamId(0), 0), 2);
+    assert_eq!(packet_encoded_len(&[stream(0)]), 2 + 3);
+    assert_eq!(packet_encoded_len(&[stream(0), stream(2)]), 3 + 3 + 2 + 3);
+    assert_eq!(packet_encoded_len(&[stream(0), Frame::Ping]), 3 + 3 + 1);
+    assert_eq!(stream_frame_overhead(StreamId(0), 1 << 30, 1200), 1 + 1 + 8 + 2);
+    assert_eq!(datagram_frame_overhead(1, 64), datagram_frame_overhead_last(1) + 2);
+}
+
+#[test]
+fn data_share_the_memory_of_their_packet() {
+    let data = Bytes::from_static(b"not copied");
+    let first = StreamFrame { stream: StreamId(0), offset: 0, fin: false, data: data.clone() };
+    let last = DatagramFrame { class: 1, flow: 2, data };
+    let packet = encoded(&[Frame::Stream(first), Frame::Datagram(last)]);
+    let memory = packet.as_ptr_range();
+    let frames = decode_frames(packet).unwrap();
+    let [Frame::Stream(first), Frame::Datagram(last)] = frames.as_slice() else { panic!("{frames:?}") };
+    assert!(memory.contains(&first.data.as_ptr()));
+    assert!(memory.contains(&last.data.as_ptr()));
+}
+
+#[test]
+fn an_error_tells_what_was_wrong_and_where() {
+    let frames = |bytes: &'static [u8]| decode_frames(Bytes::from_static(bytes)).unwrap_err();
+    assert_eq!(
+        frames(b"\x01\x1a1234"),
+        DecodeError::Truncated { what: "challenge", at: 2, needed: 8, left: 4 }
+    );
+    assert_eq!(frames(b"\x01\x3f"), DecodeError::Unknown { what: "frame type", at: 1, value: 0x3f });
+    assert_eq!(frames(b"\x02\x00\x05\x00\x00\x06"), DecodeError::AckUnderflow { at: 6 });
+    assert_eq!(frames(b"\x30\x10").to_string(), "datagram class ending at byte 2 is 16, not within 0..=15");
+    assert_eq!(decode_params(&[]).unwrap_err(), DecodeError::ParamMissing { id: 1 });
 }
