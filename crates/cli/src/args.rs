@@ -1,0 +1,99 @@
+//! What may be typed: the options every command has, and the list of commands.
+
+use clap::builder::styling::{AnsiColor, Effects, Styles};
+use clap::{ArgAction, Args, Parser, Subcommand};
+
+use crate::commands::{completions, keys, man};
+use crate::errors::EXIT_CODES;
+use crate::ui::out::Stream;
+use crate::ui::paint::When;
+
+/// The heading that options for programs and terminals share in every `--help`.
+pub const OUTPUT: &str = "Output";
+
+const STYLES: Styles = Styles::styled()
+    .header(AnsiColor::Green.on_default().effects(Effects::BOLD))
+    .usage(AnsiColor::Green.on_default().effects(Effects::BOLD))
+    .literal(AnsiColor::Cyan.on_default().effects(Effects::BOLD))
+    .placeholder(AnsiColor::Cyan.on_default());
+
+/// Moves data over every path two machines have between them
+///
+/// Anabranch uses all of a machine's networks at once: wired, wireless, mobile. A transfer runs at the sum of
+/// their rates and goes on when one of them falls silent.
+#[derive(Debug, Parser)]
+#[command(name = "anabranch", version, styles = STYLES)]
+#[command(arg_required_else_help = true, after_long_help = EXIT_CODES)]
+pub struct Cli {
+    /// Options of every command.
+    #[command(flatten)]
+    pub global: Global,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Options of every command.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Global {
+    /// Say more: -v for what happens, -vv and -vvv for every detail
+    #[arg(short, long, global = true, action = ArgAction::Count, conflicts_with = "quiet", help_heading = OUTPUT)]
+    pub verbose: u8,
+    /// Say nothing but results and errors
+    #[arg(short, long, global = true, help_heading = OUTPUT)]
+    pub quiet: bool,
+    /// Colours: auto, always or never
+    #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t)]
+    #[arg(hide_possible_values = true, help_heading = OUTPUT)]
+    pub color: When,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+#[expect(missing_docs, reason = "a command's help text stands on its arguments; one here would replace it")]
+pub enum Command {
+    Keys(keys::KeysArgs),
+    Completions(completions::CompletionsArgs),
+    Man(man::ManArgs),
+}
+
+impl Command {
+    /// Where this command writes its events and, should it fail, its error as one; `None` without `--json`.
+    #[must_use]
+    pub fn events(&self) -> Option<Stream> {
+        let json = match self {
+            Self::Keys(args) => args.json(),
+            Self::Completions(_) | Self::Man(_) => false,
+        };
+        json.then_some(Stream::Stdout)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn global_options_may_follow_the_command() {
+        let cli = Cli::try_parse_from(["anabranch", "keys", "show", "-vv", "--color", "never"]).unwrap();
+        assert_eq!((cli.global.verbose, cli.global.color), (2, When::Never));
+    }
+
+    #[test]
+    fn quiet_and_verbose_contradict_each_other() {
+        assert!(Cli::try_parse_from(["anabranch", "keys", "show", "-v", "-q"]).is_err());
+    }
+
+    #[test]
+    fn the_exit_codes_are_in_the_help() {
+        let help = Cli::command().render_long_help().to_string();
+        assert!(help.contains("130  interrupted"), "{help}");
+    }
+}

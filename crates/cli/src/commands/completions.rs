@@ -1,0 +1,52 @@
+//! `anabranch completions`: the script with which a shell completes this program's command line.
+
+use clap::{Args, CommandFactory};
+use clap_complete::Shell;
+
+use crate::args::Cli;
+use crate::errors::Failure;
+use crate::ui::out;
+
+const EXAMPLES: &str = "\
+Examples:
+  anabranch completions bash > ~/.local/share/bash-completion/completions/anabranch
+  anabranch completions zsh > ~/.zfunc/_anabranch
+  anabranch completions fish > ~/.config/fish/completions/anabranch.fish";
+
+/// Print the completion script for a shell
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct CompletionsArgs {
+    /// The shell
+    #[arg(value_enum, value_name = "SHELL")]
+    pub shell: Shell,
+}
+
+/// Prints the script.
+///
+/// # Errors
+/// When standard output cannot be written.
+pub fn run(args: &CompletionsArgs) -> Result<(), Failure> {
+    out::print(&script(args.shell))
+}
+
+fn script(shell: Shell) -> String {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "anabranch", &mut script);
+    String::from_utf8_lossy(&script).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::ValueEnum;
+
+    use super::*;
+
+    #[test]
+    fn every_shell_gets_a_script_that_knows_the_commands() {
+        for shell in Shell::value_variants() {
+            let script = script(*shell);
+            assert!(script.contains("anabranch") && script.contains("completions"), "{shell}");
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! One file a command: its arguments with their help, and what it does.
+
+pub mod bench;
+pub mod completions;
+pub mod demo;
+pub mod keys;
+pub mod man;
+pub mod receive;
+pub mod send;
+
+use crate::args::{Command, Global};
+use crate::errors::Failure;
+use crate::ui::Mode;
+use crate::ui::out::Stream;
+use crate::ui::paint::Paint;
+use crate::ui::progress::Progress;
+
+/// What every command is told beside its arguments.
+#[derive(Clone, Copy, Debug)]
+pub struct Context {
+    /// How often `-v` was given.
+    pub verbose: u8,
+    /// Whether to say nothing but results and errors.
+    pub quiet: bool,
+    /// Colours for standard error.
+    pub paint: Paint,
+}
+
+impl Context {
+    /// What the options of every command mean here.
+    #[must_use]
+    pub fn new(global: &Global) -> Self {
+        Self { verbose: global.verbose, quiet: global.quiet, paint: Paint::for_stderr(global.color) }
+    }
+
+    /// The progress display for a command that was given `--json` or not; events go to `events`.
+    #[must_use]
+    pub fn progress(&self, json: bool, events: Stream) -> Progress {
+        Progress::new(Mode::choose(json, self.quiet), self.paint, events)
+    }
+}
+
+/// Runs a command.
+///
+/// # Errors
+/// What stood in the way, for the user.
+pub fn run(command: Command, context: &Context) -> Result<(), Failure> {
+    match command {
+        Command::Keys(args) => keys::run(&args, context),
+        Command::Completions(args) => completions::run(&args),
+        Command::Man(args) => man::run(&args),
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use clap::{Args, Command, FromArgMatches};
+
+    /// Reads the arguments of one command, without its name.
+    pub fn parse<A: Args + FromArgMatches>(words: &[&str]) -> Result<A, clap::Error> {
+        let command = A::augment_args(Command::new("command").no_binary_name(true));
+        A::from_arg_matches(&command.try_get_matches_from(words)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Args, Command};
+
+    fn defined() -> Vec<Command> {
+        fn of<A: Args>(name: &'static str) -> Command {
+            A::augment_args(Command::new(name))
+        }
+        vec![
+            of::<super::send::SendArgs>("send"),
+            of::<super::receive::ReceiveArgs>("receive"),
+            of::<super::demo::DemoArgs>("demo"),
+            of::<super::bench::BenchArgs>("bench"),
+            of::<super::keys::KeysArgs>("keys"),
+            of::<super::completions::CompletionsArgs>("completions"),
+            of::<super::man::ManArgs>("man"),
+        ]
+    }
+
+    fn each(command: &Command, check: &dyn Fn(&Command)) {
+        check(command);
+        command.get_subcommands().for_each(|sub| each(sub, check));
+    }
+
+    #[test]
+    fn every_command_is_sound_says_what_it_is_for_and_shows_examples() {
+        for command in defined() {
+            command.clone().debug_assert();
+            let examples = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let call = format!("anabranch {}", command.get_name());
+            assert!(examples.contains(&call), "{}: no examples", command.get_name());
+            each(&command, &|command| {
+                let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+                assert!(!about.is_empty() && !about.ends_with('.'), "{}: {about:?}", command.get_name());
+            });
+        }
+    }
+
+    #[test]
+    fn every_option_has_help_and_a_value_name_of_its_own() {
+        for command in defined() {
+            each(&command, &|command| {
+                for arg in command.get_arguments() {
+                    let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+                    assert!(
+                        !help.is_empty() && !help.ends_with('.'),
+                        "{} {}",
+                        command.get_name(),
+                        arg.get_id()
+                    );
+                }
+            });
+        }
+    }
+}

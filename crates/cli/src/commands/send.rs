@@ -1,0 +1,132 @@
+//! `anabranch send`: offers files and prints the ticket that fetches them.
+
+use std::path::PathBuf;
+
+use anabranch_wire::Span;
+use clap::Args;
+
+use crate::args::OUTPUT;
+use crate::errors::Failure;
+use crate::values;
+
+const EXAMPLES: &str = "\
+Examples:
+  anabranch send photos/                     offer a directory; prints a ticket
+  anabranch send film.mkv --once             stop when one receiver has it all
+  anabranch send a.iso b.iso --expires 2h    two files, for two hours
+  tar c src | anabranch send - --name src.tar";
+
+/// Offer files or directories and print the ticket that fetches them
+///
+/// Whoever has the ticket can fetch what is offered, until it expires or this command ends. Everything is
+/// encrypted, and every byte is verified at the other end.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct SendArgs {
+    /// What to offer; `-` for standard input
+    #[arg(required = true, value_name = "PATH", value_hint = clap::ValueHint::AnyPath)]
+    pub paths: Vec<PathBuf>,
+    /// The name the receiver sees, for standard input or for a single path
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// How long the ticket is good for
+    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = values::span)]
+    pub expires: Span,
+    /// Stop when one receiver has it all
+    #[arg(long)]
+    pub once: bool,
+    /// UDP port to listen on [default: a free one]
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..), help_heading = "Network")]
+    pub port: Option<u16>,
+    /// One JSON event a line instead of text
+    #[arg(long, help_heading = OUTPUT)]
+    pub json: bool,
+}
+
+/// What is offered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// Standard input, under this name.
+    Stdin {
+        /// What the receiver will call it.
+        name: String,
+    },
+    /// A single path, under a name other than its own if there is one.
+    One {
+        /// The file or directory.
+        path: PathBuf,
+        /// What the receiver will call it.
+        name: Option<String>,
+    },
+    /// Several paths under their own names.
+    Many(Vec<PathBuf>),
+}
+
+impl SendArgs {
+    /// What is offered.
+    ///
+    /// # Errors
+    /// When `-` stands beside other paths, `--name` beside several, or the name is not a plain file name.
+    pub fn source(&self) -> Result<Source, Failure> {
+        if let Some(name) = &self.name {
+            check_name(name)?;
+        }
+        let stdin = self.paths.iter().any(|path| path.as_os_str() == "-");
+        match (&self.paths[..], &self.name) {
+            ([_], name) if stdin => {
+                Ok(Source::Stdin { name: name.clone().unwrap_or_else(|| "stdin".into()) })
+            }
+            _ if stdin => {
+                Err(Failure::local("standard input cannot be offered together with files")
+                    .hint("send `-` alone"))
+            }
+            ([path], name) => Ok(Source::One { path: path.clone(), name: name.clone() }),
+            (_, Some(_)) => Err(Failure::local("`--name` names one thing, but several are offered")
+                .hint("leave `--name` out")),
+            (paths, None) => Ok(Source::Many(paths.to_vec())),
+        }
+    }
+}
+
+/// A name that is a single component of a path.
+fn check_name(name: &str) -> Result<(), Failure> {
+    let bad = name.is_empty() || name == "." || name == ".." || name.contains(['/', '\\', '\0']);
+    if bad { Err(Failure::local(format!("`{name}` is not a file name"))) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::test::parse;
+
+    #[test]
+    fn files_are_offered_under_their_own_names() {
+        let args: SendArgs = parse(&["photos/"]).unwrap();
+        assert_eq!(args.source(), Ok(Source::One { path: "photos/".into(), name: None }));
+        assert_eq!(args.expires, Span::from_secs(86_400));
+        let args: SendArgs = parse(&["a", "b", "--expires", "10m", "--once"]).unwrap();
+        assert_eq!(args.source(), Ok(Source::Many(vec!["a".into(), "b".into()])));
+        assert!(args.once);
+    }
+
+    #[test]
+    fn standard_input_stands_alone_and_may_be_named() {
+        let args: SendArgs = parse(&["-", "--name", "src.tar"]).unwrap();
+        assert_eq!(args.source(), Ok(Source::Stdin { name: "src.tar".into() }));
+        assert!(parse::<SendArgs>(&["-", "a"]).unwrap().source().is_err());
+    }
+
+    #[test]
+    fn a_name_is_for_one_thing_and_has_no_directories_in_it() {
+        assert!(parse::<SendArgs>(&["a", "b", "--name", "c"]).unwrap().source().is_err());
+        for name in ["", "..", "a/b", "/etc/passwd"] {
+            assert!(parse::<SendArgs>(&["a", "--name", name]).unwrap().source().is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn nothing_to_send_and_port_zero_are_refused() {
+        assert!(parse::<SendArgs>(&[]).is_err());
+        assert!(parse::<SendArgs>(&["a", "--port", "0"]).is_err());
+    }
+}

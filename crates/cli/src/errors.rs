@@ -1,0 +1,221 @@
+//! What a command says when it fails: what happened, what was tried, and what to do next.
+//!
+//! ```text
+//! error: no path to 203.0.113.9:4433 answered within 5 s
+//!   tried   192.168.1.20 → direct, 10.0.0.7 → direct
+//!   hint    is `anabranch send` still running there, and is UDP port 4433 open?
+//! ```
+//!
+//! The [`Kind`] decides the exit code, so that a script can tell "try again" from "never".
+
+use std::fmt::{self, Write as _};
+use std::io;
+use std::path::Path;
+
+use serde::Serialize;
+
+use crate::ui::paint::Paint;
+
+/// Who or what stood in the way; each has its own exit code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// This machine: a file, a disk, a permission, a port.
+    Local,
+    /// The other end was not reached, or was lost. Trying again may help.
+    Unreachable,
+    /// The other end refused: a wrong or expired ticket, an unknown key. Trying again does not help.
+    Refused,
+    /// What arrived is not what was sent.
+    Corrupt,
+    /// The user stopped it.
+    Interrupted,
+    /// Whoever read the output went away (`anabranch … | head`); not an error.
+    ReaderGone,
+}
+
+impl Kind {
+    /// The exit code of the process. 2 is a wrong command line, given by the parser.
+    #[must_use]
+    pub fn exit_code(self) -> u8 {
+        match self {
+            Self::ReaderGone => 0,
+            Self::Local => 1,
+            Self::Unreachable => 3,
+            Self::Refused => 4,
+            Self::Corrupt => 5,
+            Self::Interrupted => 130,
+        }
+    }
+}
+
+/// The exit codes as `--help` and the man page state them.
+pub const EXIT_CODES: &str = "\
+Exit codes:
+  0    done
+  1    failed on this machine: a file, the disk, a permission, a port
+  2    wrong command line
+  3    the other end was not reached, or was lost; trying again may help
+  4    the other end refused: wrong or expired ticket, unknown key
+  5    what arrived is not what was sent
+  130  interrupted";
+
+/// Why a command failed, told to its user.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Failure {
+    /// Who or what stood in the way.
+    pub kind: Kind,
+    /// What happened: one line, lower case, no full stop.
+    pub message: String,
+    /// What was tried before giving up.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tried: Vec<String>,
+    /// What to do next.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+}
+
+impl Failure {
+    /// A failure of this kind with nothing tried and no hint.
+    #[must_use]
+    pub fn new(kind: Kind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), tried: Vec::new(), hint: None }
+    }
+
+    /// A failure on this machine.
+    #[must_use]
+    pub fn local(message: impl Into<String>) -> Self {
+        Self::new(Kind::Local, message)
+    }
+
+    /// A failed operation on a file, with a hint for the errors that have an obvious cause.
+    ///
+    /// `doing` completes "cannot …": `read`, `create`.
+    #[must_use]
+    pub fn file(doing: &str, path: &Path, error: &io::Error) -> Self {
+        let failure = Self::local(format!("cannot {doing} {}: {}", path.display(), describe(error)));
+        match error.kind() {
+            io::ErrorKind::PermissionDenied => {
+                failure.hint(format!("look at its owner and mode: `ls -ld {}`", path.display()))
+            }
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                failure.hint("free some space and run the same command again: it resumes where it stopped")
+            }
+            io::ErrorKind::ReadOnlyFilesystem => failure.hint("choose a directory on a writable file system"),
+            _ => failure,
+        }
+    }
+
+    /// The same failure with the next thing that was tried.
+    #[must_use]
+    pub fn tried(mut self, what: impl Into<String>) -> Self {
+        self.tried.push(what.into());
+        self
+    }
+
+    /// The same failure with advice.
+    #[must_use]
+    pub fn hint(mut self, what: impl Into<String>) -> Self {
+        self.hint = Some(what.into());
+        self
+    }
+
+    /// The text for a terminal, ending in a newline. Control characters, which may come from the other end
+    /// or from file names, are made visible.
+    #[must_use]
+    pub fn render(&self, paint: Paint) -> String {
+        let mut text = format!("{} {}\n", paint.red_bold("error:"), printable(&self.message));
+        if !self.tried.is_empty() {
+            let _ = writeln!(text, "  {}   {}", paint.bold("tried"), printable(&self.tried.join(", ")));
+        }
+        if let Some(hint) = &self.hint {
+            let _ = writeln!(text, "  {}    {}", paint.bold("hint"), printable(hint));
+        }
+        text
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// Makes control characters visible, so that text from elsewhere cannot steer the terminal.
+#[must_use]
+pub fn printable(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() { safe.extend(c.escape_default()) } else { safe.push(c) }
+    }
+    safe
+}
+
+/// The system's words for an error, without Rust's "(os error 13)".
+fn describe(error: &io::Error) -> String {
+    let text = error.to_string();
+    let end = text.find(" (os error").unwrap_or(text.len());
+    let mut chars = text[..end].chars();
+    chars.next().map_or_else(String::new, |first| first.to_lowercase().chain(chars).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_tells_what_was_tried_and_what_to_do_next() {
+        let failure = Failure::new(Kind::Unreachable, "no path to 203.0.113.9:4433 answered within 5 s")
+            .tried("192.168.1.20 → direct")
+            .tried("10.0.0.7 → direct")
+            .hint("is UDP port 4433 open?");
+        assert_eq!(
+            failure.render(Paint::OFF),
+            "error: no path to 203.0.113.9:4433 answered within 5 s\n  \
+               tried   192.168.1.20 → direct, 10.0.0.7 → direct\n  \
+               hint    is UDP port 4433 open?\n"
+        );
+    }
+
+    #[test]
+    fn an_error_without_advice_is_one_line() {
+        assert_eq!(
+            Failure::local("the ticket is cut short").render(Paint::OFF),
+            "error: the ticket is cut short\n"
+        );
+    }
+
+    #[test]
+    fn text_from_elsewhere_cannot_steer_the_terminal() {
+        let failure = Failure::local("cannot read \u{1b}[2Jevil\nname");
+        assert_eq!(failure.render(Paint::OFF), "error: cannot read \\u{1b}[2Jevil\\nname\n");
+    }
+
+    #[test]
+    fn a_file_error_speaks_the_systems_words_and_hints_at_the_cause() {
+        let full = io::Error::from(io::ErrorKind::StorageFull);
+        let failure = Failure::file("write", Path::new("/data/film.mkv"), &full);
+        assert!(failure.message.starts_with("cannot write /data/film.mkv: "), "{failure}");
+        assert!(failure.hint.unwrap().contains("resumes"));
+
+        let denied = io::Error::from_raw_os_error(13);
+        let failure = Failure::file("read", Path::new("secret"), &denied);
+        assert_eq!(failure.message, "cannot read secret: permission denied");
+    }
+
+    #[test]
+    fn every_kind_of_failure_has_the_exit_code_that_the_help_states() {
+        for kind in [Kind::Local, Kind::Unreachable, Kind::Refused, Kind::Corrupt, Kind::Interrupted] {
+            let line = format!("\n  {:<5}", kind.exit_code());
+            assert!(EXIT_CODES.contains(&line), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn a_failure_serialises_with_its_kind_and_without_what_is_empty() {
+        let json = serde_json::to_string(&Failure::new(Kind::Refused, "the ticket has expired")).unwrap();
+        assert_eq!(json, r#"{"kind":"refused","message":"the ticket has expired"}"#);
+    }
+}

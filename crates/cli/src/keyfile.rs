@@ -1,0 +1,250 @@
+//! Node key files: where they are, made for their owner alone, refused when others can read them.
+//!
+//! The default is `$XDG_CONFIG_HOME/anabranch/key`, or `~/.config/anabranch/key`. What stands in the file is
+//! `anabranch-secure`'s matter ([`NodeKey::to_file_text`]); this module deals with the file. A new key is
+//! written under another name, flushed, then linked to its own name: the link fails when that name is taken,
+//! so a key is never overwritten and never seen half-written, even by two programs that start together.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use anabranch_secure::NodeKey;
+use zeroize::Zeroizing;
+
+use crate::errors::Failure;
+
+/// Longer files are not key files.
+const MAX_LEN: u64 = 4096;
+
+/// Where the key file is when nobody says.
+///
+/// # Errors
+/// When the environment names no home directory.
+pub fn default_path() -> Result<PathBuf, Failure> {
+    let variable = |name| std::env::var_os(name).map(PathBuf::from);
+    path_from(variable("XDG_CONFIG_HOME"), variable("HOME"), variable("APPDATA")).ok_or_else(|| {
+        Failure::local("cannot tell where the key file is: HOME is not set")
+            .hint("name it with `--key FILE` or ANABRANCH_KEY")
+    })
+}
+
+/// The XDG rule: a relative `XDG_CONFIG_HOME` counts as unset.
+fn path_from(config: Option<PathBuf>, home: Option<PathBuf>, appdata: Option<PathBuf>) -> Option<PathBuf> {
+    let absolute = |path: PathBuf| path.is_absolute().then_some(path);
+    let dir = config.and_then(absolute).or_else(|| home.and_then(absolute).map(|home| home.join(".config")));
+    let dir = dir.or_else(|| appdata.and_then(absolute));
+    dir.map(|dir| dir.join("anabranch").join("key"))
+}
+
+/// Makes a new key from the operating system's randomness and keeps it at `path`, mode 0600.
+///
+/// # Errors
+/// When there is a file already, or it cannot be written.
+pub fn create(path: &Path) -> Result<NodeKey, Failure> {
+    let mut random = Zeroizing::new([0; 32]);
+    getrandom::fill(&mut *random)
+        .map_err(|error| Failure::local(format!("the operating system gave no randomness: {error}")))?;
+    let key = NodeKey::from_random(*random);
+    if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
+        private_dir(dir).map_err(|error| Failure::file("create the directory", dir, &error))?;
+    }
+    match write_new(path, key.to_file_text().as_bytes()) {
+        Ok(()) => Ok(key),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(Failure::local(format!(
+            "there is a key at {} already",
+            path.display()
+        ))
+        .hint(
+            "`anabranch keys show` shows it; to make another, name its file: `anabranch keys new --key FILE`",
+        )),
+        Err(error) => Err(Failure::file("write", path, &error)),
+    }
+}
+
+/// Reads the key at `path`.
+///
+/// # Errors
+/// When there is none, it is no key, or others may read or change it.
+pub fn load(path: &Path) -> Result<NodeKey, Failure> {
+    let file = File::open(path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => Failure::local(format!("there is no key at {}", path.display()))
+            .hint("`anabranch keys new` makes one"),
+        _ => Failure::file("read", path, &error),
+    })?;
+    let unreadable = |error| Failure::file("read", path, &error);
+    check_private(path, &file.metadata().map_err(unreadable)?)?;
+    let mut text = Zeroizing::new(String::new());
+    file.take(MAX_LEN + 1).read_to_string(&mut text).map_err(unreadable)?;
+    NodeKey::from_file_text(&text).map_err(|error| {
+        Failure::local(format!("{} is not a key file: {error}", path.display()))
+            .hint("restore it from a copy, or move it away and make a new one with `anabranch keys new`")
+    })
+}
+
+/// Reads the key at `path`, or makes one there if there is none.
+///
+/// # Errors
+/// As [`load`] and [`create`].
+pub fn load_or_create(path: &Path) -> Result<NodeKey, Failure> {
+    if path.exists() {
+        return load(path);
+    }
+    // Another program may make one at this moment; then that one counts.
+    create(path).or_else(|failure| if path.exists() { load(path) } else { Err(failure) })
+}
+
+fn write_new(path: &Path, text: &[u8]) -> io::Result<()> {
+    if path.exists() {
+        return Err(io::ErrorKind::AlreadyExists.into());
+    }
+    let mut name = path.file_name().ok_or(io::ErrorKind::InvalidFilename)?.to_owned();
+    name.push(format!(".new-{:016x}", getrandom::u64()?));
+    let draft = path.with_file_name(name);
+    write_private(&draft, text)?;
+    let linked = fs::hard_link(&draft, path);
+    let removed = fs::remove_file(&draft);
+    linked.and(removed)
+}
+
+fn write_private(path: &Path, text: &[u8]) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let mut file = options.open(path)?;
+    file.write_all(text)?;
+    file.sync_all()
+}
+
+fn private_dir(dir: &Path) -> io::Result<()> {
+    let mut builder = fs::DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(dir)
+}
+
+/// Refuses a key that the group or the world has any permission on.
+#[cfg(unix)]
+fn check_private(path: &Path, metadata: &fs::Metadata) -> Result<(), Failure> {
+    let mode = std::os::unix::fs::PermissionsExt::mode(&metadata.permissions()) & 0o777;
+    if mode & 0o077 == 0 {
+        return Ok(());
+    }
+    Err(Failure::local(format!("others may use the key at {}: its mode is {mode:04o}", path.display()))
+        .hint(format!("`chmod 600 {}`; if others could read it, make a new key instead", path.display())))
+}
+
+/// Elsewhere the directory's access rules protect the key.
+#[cfg(not(unix))]
+fn check_private(_path: &Path, _metadata: &fs::Metadata) -> Result<(), Failure> {
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    /// A directory of its own for each test, removed afterwards.
+    struct Dir(PathBuf);
+
+    impl Dir {
+        fn new(name: &str) -> Self {
+            let dir = std::env::temp_dir().join(format!("anabranch-keyfile-{name}-{}", std::process::id()));
+            let _ = fs::remove_dir_all(&dir);
+            fs::create_dir_all(&dir).unwrap();
+            Self(dir)
+        }
+
+        fn key(&self) -> PathBuf {
+            self.0.join("config/anabranch/key")
+        }
+    }
+
+    impl Drop for Dir {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_new_key_is_read_back_and_nothing_else_is_left_beside_it() {
+        let dir = Dir::new("new");
+        let made = create(&dir.key()).unwrap();
+        assert_eq!(load(&dir.key()).unwrap().public(), made.public());
+        assert_eq!(fs::read_dir(dir.key().parent().unwrap()).unwrap().count(), 1);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn only_the_owner_may_read_a_new_key_or_its_directory() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = Dir::new("mode");
+        create(&dir.key()).unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&dir.key()), 0o600);
+        assert_eq!(mode(dir.key().parent().unwrap()), 0o700);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_key_that_others_may_use_is_refused_with_the_command_that_mends_it() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = Dir::new("open");
+        create(&dir.key()).unwrap();
+        for mode in [0o640, 0o604, 0o620, 0o666] {
+            fs::set_permissions(dir.key(), fs::Permissions::from_mode(mode)).unwrap();
+            let failure = load(&dir.key()).unwrap_err();
+            assert!(failure.message.contains(&format!("{mode:04o}")), "{failure}");
+            assert!(failure.hint.unwrap().contains("chmod 600"));
+        }
+        fs::set_permissions(dir.key(), fs::Permissions::from_mode(0o400)).unwrap();
+        assert!(load(&dir.key()).is_ok());
+    }
+
+    #[test]
+    fn a_key_is_never_overwritten() {
+        let dir = Dir::new("twice");
+        let first = create(&dir.key()).unwrap();
+        let failure = create(&dir.key()).unwrap_err();
+        assert!(failure.message.contains("already"), "{failure}");
+        assert_eq!(load_or_create(&dir.key()).unwrap().public(), first.public());
+    }
+
+    #[test]
+    fn programs_that_start_together_agree_on_one_key() {
+        let dir = Arc::new(Dir::new("race"));
+        let starts = (0..8).map(|_| {
+            let dir = Arc::clone(&dir);
+            std::thread::spawn(move || load_or_create(&dir.key()).map(|key| key.public()))
+        });
+        let keys: Vec<_> =
+            starts.collect::<Vec<_>>().into_iter().map(|start| start.join().unwrap()).collect();
+        let kept = load(&dir.key()).unwrap().public();
+        assert!(keys.iter().all(|key| key.as_ref() == Ok(&kept)), "{keys:?}");
+    }
+
+    #[test]
+    fn a_missing_a_damaged_and_an_endless_key_file_each_say_so() {
+        let dir = Dir::new("bad");
+        let path = dir.0.join("key");
+        assert!(load(&path).unwrap_err().hint.unwrap().contains("keys new"));
+        write_private(&path, b"not a key").unwrap();
+        assert!(load(&path).unwrap_err().message.contains("is not a key file"));
+        fs::remove_file(&path).unwrap();
+        write_private(&path, &vec![b'#'; 1 << 20]).unwrap();
+        assert!(load(&path).unwrap_err().message.contains("is not a key file"));
+    }
+
+    #[test]
+    fn the_default_place_follows_the_xdg_rule() {
+        let path = |text: &str| Some(PathBuf::from(text));
+        assert_eq!(path_from(path("/c"), path("/home/u"), None), path("/c/anabranch/key"));
+        assert_eq!(path_from(path("relative"), path("/home/u"), None), path("/home/u/.config/anabranch/key"));
+        assert_eq!(path_from(None, path("/home/u"), None), path("/home/u/.config/anabranch/key"));
+        assert_eq!(path_from(None, None, None), None);
+    }
+}

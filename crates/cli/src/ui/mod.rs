@@ -1,0 +1,50 @@
+//! What the user sees: progress, colours, log lines, plain output.
+//!
+//! Results go to standard output; progress, log lines and errors go to standard error, so that
+//! `anabranch receive TICKET - | tar x` works. With `--json` both become newline-delimited events.
+
+pub mod human;
+pub mod log;
+pub mod out;
+pub mod paint;
+pub mod progress;
+pub mod render;
+
+use std::io::IsTerminal;
+
+/// How progress is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Lines that redraw themselves: standard error is a terminal.
+    Terminal,
+    /// A plain line every few seconds.
+    Lines,
+    /// A JSON object a line.
+    Json,
+    /// Nothing.
+    Quiet,
+}
+
+impl Mode {
+    /// The mode for these flags: `--json` wins over `--quiet`, which wins over what standard error is.
+    #[must_use]
+    pub fn choose(json: bool, quiet: bool) -> Self {
+        match (json, quiet) {
+            (true, _) => Self::Json,
+            (false, true) => Self::Quiet,
+            (false, false) if std::io::stderr().is_terminal() => Self::Terminal,
+            (false, false) => Self::Lines,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_is_asked_for_by_programs_and_wins_over_quiet() {
+        assert_eq!(Mode::choose(true, true), Mode::Json);
+        assert_eq!(Mode::choose(false, true), Mode::Quiet);
+    }
+}

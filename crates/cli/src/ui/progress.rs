@@ -1,0 +1,409 @@
+//! Shows how a transfer goes: one line a path and one for the whole.
+//!
+//! A command hands over a [`ProgressSnapshot`] several times a second; [`Progress`] decides whether and how
+//! it is shown. On a terminal every snapshot redraws the lines, a log gets a line every few seconds, a
+//! program an event every half second. The total rate is the change of `bytes_done`, smoothed; time comes
+//! from the snapshots, so nothing here reads a clock.
+
+use std::io::{self, Write};
+
+use anabranch_wire::{Rate, Span};
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+
+use super::paint::Paint;
+use super::{Mode, out, render};
+use crate::report::Event;
+
+/// Time between plain lines.
+const LINE_EVERY: Span = Span::from_secs(5);
+/// Time between JSON events.
+const EVENT_EVERY: Span = Span::from_millis(500);
+/// The time constant of the total rate.
+const SMOOTHING: Span = Span::from_secs(2);
+/// A longer estimate than this says nothing and is not shown.
+const ETA_MAX_S: f64 = 30.0 * 86_400.0;
+
+/// How a transfer stands at one moment.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ProgressSnapshot {
+    /// Time since the transfer began.
+    pub elapsed: Span,
+    /// Bytes of content that are safe, those of an earlier attempt included.
+    pub bytes_done: u64,
+    /// Bytes of content in all; `None` while unknown (standard input).
+    pub bytes_total: Option<u64>,
+    /// The session's paths, in the order to show them.
+    pub paths: Vec<PathLine>,
+}
+
+/// What is shown of one path.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PathLine {
+    /// What people call it: the interface, the relay, the far address.
+    #[serde(rename = "path")]
+    pub label: String,
+    /// Payload a second, in 10⁶ bits.
+    pub rate_mbit_s: f64,
+    /// Smoothed round-trip time in milliseconds; `None` before the first sample.
+    pub rtt_ms: Option<f64>,
+    /// Share of packets lost, 0 to 1.
+    pub loss: f64,
+    /// This path's part of all payload, 0 to 1.
+    pub share: f64,
+    /// Whether it carries data.
+    pub state: PathState,
+}
+
+/// Whether a path carries data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PathState {
+    /// Not yet validated.
+    Opening,
+    /// Carries data.
+    Active,
+    /// Its acknowledgements are overdue: its data goes elsewhere, too.
+    Suspect,
+    /// Taken out and probed (mTCP §3.4.2 [M12]).
+    Failed,
+    /// Kept for when others fail.
+    Standby,
+}
+
+/// The whole transfer, as shown.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Total {
+    /// Bytes that are safe.
+    pub bytes_done: u64,
+    /// Bytes in all, if known.
+    pub bytes_total: Option<u64>,
+    /// Smoothed rate.
+    pub rate: Rate,
+    /// Seconds left at this rate, if they can be told.
+    pub eta_s: Option<f64>,
+}
+
+impl Total {
+    /// The part that is done, 0 to 1; an empty transfer is done. `None` while the length is unknown.
+    #[must_use]
+    pub fn fraction(&self) -> Option<f64> {
+        let total = self.bytes_total?;
+        Some(if total == 0 { 1.0 } else { (self.bytes_done as f64 / total as f64).min(1.0) })
+    }
+}
+
+/// Shows the progress of one transfer.
+pub struct Progress {
+    view: View,
+    paint: Paint,
+    meter: Meter,
+    next_at: Span,
+}
+
+enum View {
+    Bars(Bars),
+    Lines(Box<dyn Write + Send>),
+    Events(Box<dyn Write + Send>),
+    Nothing,
+}
+
+impl Progress {
+    /// Shows progress in `mode`: drawings and lines on standard error, events on `events`.
+    #[must_use]
+    pub fn new(mode: Mode, paint: Paint, events: out::Stream) -> Self {
+        let view = match mode {
+            Mode::Terminal => View::Bars(Bars::new()),
+            Mode::Lines => View::Lines(Box::new(io::stderr())),
+            Mode::Json => View::Events(events.writer()),
+            Mode::Quiet => View::Nothing,
+        };
+        Self { view, paint, meter: Meter::default(), next_at: Span::ZERO }
+    }
+
+    /// Takes in the present state and shows it if it is time to.
+    ///
+    /// # Errors
+    /// When an event could not be written: the program that read them is gone.
+    pub fn update(&mut self, snapshot: &ProgressSnapshot) -> io::Result<()> {
+        let total = self.total(snapshot);
+        match &mut self.view {
+            View::Bars(bars) => bars.draw(&total, &snapshot.paths, self.paint),
+            View::Nothing => {}
+            View::Lines(_) | View::Events(_) if snapshot.elapsed < self.next_at => {}
+            View::Lines(_) => {
+                self.next_at = snapshot.elapsed + LINE_EVERY;
+                // The first snapshot, a moment after the start, has no rate yet: begin with the second line.
+                if !snapshot.elapsed.is_zero() {
+                    self.say(&render::plain_line(&total, &snapshot.paths));
+                }
+            }
+            View::Events(writer) => {
+                self.next_at = snapshot.elapsed + EVENT_EVERY;
+                writer.write_all(out::json_line(&event(snapshot, &total)).as_bytes())?;
+                writer.flush()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells one thing that happened: a path fell silent, a receiver arrived.
+    ///
+    /// # Errors
+    /// As [`Self::update`].
+    pub fn note(&mut self, message: &str) -> io::Result<()> {
+        match &mut self.view {
+            View::Bars(bars) => bars.say(&crate::errors::printable(message)),
+            View::Lines(_) => self.say(message),
+            View::Events(writer) => {
+                writer.write_all(out::json_line(&Event::Note { message }).as_bytes())?;
+                writer.flush()?;
+            }
+            View::Nothing => {}
+        }
+        Ok(())
+    }
+
+    /// Shows the last state, whatever the time, and leaves it on the screen.
+    ///
+    /// # Errors
+    /// As [`Self::update`].
+    pub fn finish(&mut self, snapshot: &ProgressSnapshot) -> io::Result<()> {
+        self.next_at = Span::ZERO;
+        self.update(snapshot)?;
+        if let View::Bars(bars) = &self.view {
+            bars.leave();
+        }
+        Ok(())
+    }
+
+    fn say(&mut self, line: &str) {
+        if let View::Lines(writer) = &mut self.view {
+            // Progress is a courtesy: a transfer goes on when nobody can read it.
+            let _ = writeln!(writer, "{}", crate::errors::printable(line));
+        }
+    }
+
+    fn total(&mut self, snapshot: &ProgressSnapshot) -> Total {
+        let rate = self.meter.sample(snapshot.elapsed, snapshot.bytes_done);
+        let left = snapshot.bytes_total.map(|total| total.saturating_sub(snapshot.bytes_done));
+        let eta_s = left.map(|left| left as f64 / rate.as_bytes_f64()).filter(|eta| *eta < ETA_MAX_S);
+        Total { bytes_done: snapshot.bytes_done, bytes_total: snapshot.bytes_total, rate, eta_s }
+    }
+}
+
+fn event<'a>(snapshot: &'a ProgressSnapshot, total: &Total) -> Event<'a> {
+    Event::Progress {
+        t_s: snapshot.elapsed.as_secs_f64(),
+        bytes: snapshot.bytes_done,
+        bytes_total: snapshot.bytes_total,
+        rate_mbit_s: total.rate.as_mbit(),
+        eta_s: total.eta_s,
+        paths: &snapshot.paths,
+    }
+}
+
+/// A rate that forgets: each sample counts by how long it lasted against [`SMOOTHING`].
+///
+/// The first sample only sets the start, so bytes of an earlier attempt do not count as speed.
+#[derive(Default)]
+struct Meter {
+    last: Option<(Span, u64)>,
+    rate: Option<f64>,
+}
+
+impl Meter {
+    fn sample(&mut self, at: Span, bytes: u64) -> Rate {
+        let Some((before, bytes_before)) = self.last else {
+            self.last = Some((at, bytes));
+            return Rate::ZERO;
+        };
+        let lasted = at.saturating_sub(before);
+        if !lasted.is_zero() {
+            let now = Rate::from_bytes_in(bytes.saturating_sub(bytes_before), lasted).as_bits() as f64;
+            let weight = 1.0 - (-lasted.as_secs_f64() / SMOOTHING.as_secs_f64()).exp();
+            self.rate = Some(self.rate.map_or(now, |rate| rate + weight * (now - rate)));
+            self.last = Some((at, bytes));
+        }
+        Rate::from_bits(self.rate.unwrap_or(0.0) as u64)
+    }
+}
+
+/// Lines that redraw themselves at the bottom of a terminal: the paths, then the total.
+struct Bars {
+    screen: MultiProgress,
+    paths: Vec<ProgressBar>,
+    total: ProgressBar,
+}
+
+impl Bars {
+    fn new() -> Self {
+        let screen = MultiProgress::with_draw_target(ProgressDrawTarget::stderr_with_hz(10));
+        let total = screen.add(line());
+        Self { screen, paths: Vec::new(), total }
+    }
+
+    fn draw(&mut self, total: &Total, paths: &[PathLine], paint: Paint) {
+        while self.paths.len() < paths.len() {
+            self.paths.push(self.screen.insert_before(&self.total, line()));
+        }
+        for gone in self.paths.drain(paths.len()..) {
+            self.screen.remove(&gone);
+        }
+        for (bar, text) in self.paths.iter().zip(render::path_lines(paths, paint)) {
+            bar.set_message(text);
+        }
+        self.total.set_message(render::total_line(total, paint));
+    }
+
+    fn say(&self, message: &str) {
+        // As for plain lines: nobody reading is no reason to stop.
+        let _ = self.screen.println(message);
+    }
+
+    fn leave(&self) {
+        for bar in &self.paths {
+            bar.abandon();
+        }
+        self.total.abandon();
+    }
+}
+
+/// A line of text that is cut at the terminal's width.
+fn line() -> ProgressBar {
+    let style = ProgressStyle::with_template("{wide_msg}").unwrap_or_else(|_| ProgressStyle::default_bar());
+    ProgressBar::new_spinner().with_style(style)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Page(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Page {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Page {
+        fn lines(&self) -> Vec<String> {
+            let bytes = self.0.lock().unwrap().clone();
+            String::from_utf8(bytes).unwrap().lines().map(str::to_owned).collect()
+        }
+    }
+
+    fn shown(view: impl FnOnce(Box<dyn Write + Send>) -> View) -> (Progress, Page) {
+        let page = Page::default();
+        let view = view(Box::new(page.clone()));
+        (Progress { view, paint: Paint::OFF, meter: Meter::default(), next_at: Span::ZERO }, page)
+    }
+
+    /// A transfer of 100 MB at 1 MB every 100 ms.
+    fn at(tenths: u64) -> ProgressSnapshot {
+        let paths = vec![PathLine {
+            label: "wlan0".into(),
+            rate_mbit_s: 80.0,
+            rtt_ms: None,
+            loss: 0.0,
+            share: 1.0,
+            state: PathState::Active,
+        }];
+        ProgressSnapshot {
+            elapsed: Span::from_millis(100 * tenths),
+            bytes_done: tenths * 1_000_000,
+            bytes_total: Some(100_000_000),
+            paths,
+        }
+    }
+
+    #[test]
+    fn a_log_gets_a_line_every_five_seconds_and_one_at_the_end() {
+        let (mut progress, page) = shown(View::Lines);
+        for tenths in 0..100 {
+            progress.update(&at(tenths)).unwrap();
+        }
+        progress.finish(&at(100)).unwrap();
+        let lines = page.lines();
+        assert_eq!(lines.len(), 2, "{lines:?}");
+        assert_eq!(lines[0], "50.0 MB of 100 MB (50 %), 80.0 Mbit/s, 5 s left; wlan0 80.0 Mbit/s 100 %");
+        assert!(lines[1].starts_with("100 MB of 100 MB (100 %)"), "{lines:?}");
+    }
+
+    #[test]
+    fn a_program_gets_two_events_a_second_that_it_can_parse() {
+        let (mut progress, page) = shown(View::Events);
+        for tenths in 0..=20 {
+            progress.update(&at(tenths)).unwrap();
+        }
+        progress.note("eth0 fell silent").unwrap();
+        let events: Vec<serde_json::Value> =
+            page.lines().iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(events.len(), 6);
+        assert_eq!(events[4]["event"], "progress");
+        assert_eq!(events[4]["t_s"], 2.0);
+        assert_eq!(events[4]["bytes"], 20_000_000);
+        assert_eq!(events[4]["paths"][0]["path"], "wlan0");
+        assert_eq!(events[4]["paths"][0]["state"], "active");
+        assert_eq!(events[4]["paths"][0]["rtt_ms"], serde_json::Value::Null);
+        assert_eq!(events[5]["event"], "note");
+    }
+
+    #[test]
+    fn bytes_of_an_earlier_attempt_are_not_speed() {
+        let mut meter = Meter::default();
+        assert_eq!(meter.sample(Span::ZERO, 5_000_000_000), Rate::ZERO);
+        assert_eq!(meter.sample(Span::from_secs(1), 5_001_000_000), Rate::from_mbit(8.0));
+    }
+
+    #[test]
+    fn the_rate_follows_a_change_within_a_few_seconds_and_ignores_repeated_moments() {
+        let mut meter = Meter::default();
+        let mut bytes = 0;
+        for second in 0..10 {
+            bytes += 1_000_000;
+            meter.sample(Span::from_secs(second), bytes);
+        }
+        let steady = meter.sample(Span::from_secs(9), bytes + 1_000_000_000);
+        assert_eq!(steady, Rate::from_mbit(8.0));
+        for second in 10..20 {
+            meter.sample(Span::from_secs(second), bytes);
+        }
+        assert!(meter.sample(Span::from_secs(20), bytes).as_mbit() < 0.1, "a stall shows");
+    }
+
+    #[test]
+    fn a_stalled_or_endless_transfer_promises_no_time() {
+        let (mut progress, _) = shown(View::Lines);
+        progress.total(&at(0));
+        assert_eq!(progress.total(&ProgressSnapshot { bytes_done: 0, ..at(10) }).eta_s, None, "no rate");
+        let unknown = ProgressSnapshot { bytes_total: None, ..at(20) };
+        assert_eq!(progress.total(&unknown).eta_s, None, "no length");
+    }
+
+    #[test]
+    fn quiet_shows_nothing_and_a_vanished_reader_is_reported() {
+        let (mut progress, page) = shown(|_| View::Nothing);
+        progress.finish(&at(1)).unwrap();
+        assert!(page.lines().is_empty());
+
+        struct Gone;
+        impl Write for Gone {
+            fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+                Err(io::ErrorKind::BrokenPipe.into())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let (mut progress, _) = shown(|_| View::Events(Box::new(Gone)));
+        assert!(progress.update(&at(1)).is_err());
+    }
+}

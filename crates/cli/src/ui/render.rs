@@ -1,0 +1,198 @@
+//! Turns progress into text: pure functions from values to strings.
+
+use anabranch_wire::Rate;
+
+use super::human;
+use super::paint::Paint;
+use super::progress::{PathLine, PathState, Total};
+use crate::errors::printable;
+
+/// The widest label shown; longer ones lose their middle.
+const LABEL_MAX: usize = 34;
+/// The width of the bar for the whole transfer, in characters.
+const BAR_WIDTH: usize = 24;
+/// The width of the bar for a path's share.
+const SHARE_WIDTH: usize = 10;
+
+/// One line a path, columns aligned: label, rate, RTT, loss, share; or its state where it carries nothing.
+#[must_use]
+pub fn path_lines(paths: &[PathLine], paint: Paint) -> Vec<String> {
+    let labels: Vec<String> = paths.iter().map(|path| label(&path.label)).collect();
+    let width = labels.iter().map(|label| label.chars().count()).max().unwrap_or(0);
+    let aligned = labels.iter().zip(paths);
+    aligned.map(|(label, path)| format!("  {label:<width$}  {}", columns(path, paint))).collect()
+}
+
+fn columns(path: &PathLine, paint: Paint) -> String {
+    let rate = rate(path.rate_mbit_s);
+    let rtt = path.rtt_ms.map_or_else(|| "–".to_owned(), |ms| format!("{ms:.1} ms"));
+    let loss = path.loss * 100.0;
+    let numbers = format!("{rate:>13}  rtt {rtt:>9}  loss {loss:>4.1} %");
+    match path.state {
+        PathState::Active => {
+            let share = path.share.clamp(0.0, 1.0);
+            format!("{numbers}  {} {:>3.0} %", bar(share, SHARE_WIDTH), share * 100.0)
+        }
+        PathState::Suspect => format!("{numbers}  {}", paint.yellow("acknowledgements overdue")),
+        PathState::Failed => format!("{numbers}  {}", paint.red("silent")),
+        PathState::Opening => paint.dim("opening"),
+        PathState::Standby => format!("{numbers}  {}", paint.dim("standby")),
+    }
+}
+
+/// The line for the whole transfer: bar, percentage, bytes, rate, time left.
+#[must_use]
+pub fn total_line(total: &Total, paint: Paint) -> String {
+    let Some(bytes_total) = total.bytes_total else {
+        return format!("  {}  {}", human::bytes(total.bytes_done), paint.bold(&total.rate.to_string()));
+    };
+    let fraction = total.fraction().unwrap_or(1.0);
+    let left = total.eta_s.map_or_else(String::new, |eta| format!("  {} left", human::seconds(eta)));
+    format!(
+        "  {} {:>3.0} %  {} of {}  {}{left}",
+        paint.green(&bar(fraction, BAR_WIDTH)),
+        (fraction * 100.0).floor(),
+        human::bytes(total.bytes_done),
+        human::bytes(bytes_total),
+        paint.bold(&total.rate.to_string()),
+    )
+}
+
+/// The whole progress in one line without colours, for log files and dumb terminals.
+#[must_use]
+pub fn plain_line(total: &Total, paths: &[PathLine]) -> String {
+    let mut line = human::bytes(total.bytes_done);
+    if let (Some(bytes), Some(fraction)) = (total.bytes_total, total.fraction()) {
+        line += &format!(" of {} ({:.0} %)", human::bytes(bytes), (fraction * 100.0).floor());
+    }
+    line += &format!(", {}", total.rate);
+    if let Some(eta) = total.eta_s {
+        line += &format!(", {} left", human::seconds(eta));
+    }
+    let each: Vec<String> = paths.iter().map(plain_path).collect();
+    if each.is_empty() { line } else { line + "; " + &each.join(", ") }
+}
+
+fn plain_path(path: &PathLine) -> String {
+    let label = label(&path.label);
+    match path.state {
+        PathState::Active => format!("{label} {} {:.0} %", rate(path.rate_mbit_s), path.share * 100.0),
+        PathState::Suspect => format!("{label} suspect"),
+        PathState::Failed => format!("{label} silent"),
+        PathState::Opening => format!("{label} opening"),
+        PathState::Standby => format!("{label} standby"),
+    }
+}
+
+/// A bar of `width` characters, in eighths of a character, with a dotted rest.
+#[must_use]
+pub fn bar(fraction: f64, width: usize) -> String {
+    const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
+    let eighths = (fraction.clamp(0.0, 1.0) * (width * 8) as f64).round() as usize;
+    let (full, part) = (eighths / 8, eighths % 8);
+    let rest = width - full - usize::from(part > 0);
+    format!("{}{}{}", "█".repeat(full), EIGHTHS[part], "·".repeat(rest))
+}
+
+fn rate(mbit_s: f64) -> String {
+    Rate::from_mbit(mbit_s).to_string()
+}
+
+/// The label without control characters, its middle left out when it is long.
+fn label(text: &str) -> String {
+    let safe = printable(text);
+    let length = safe.chars().count();
+    if length <= LABEL_MAX {
+        return safe;
+    }
+    let (head, tail) = (LABEL_MAX / 2 - 1, LABEL_MAX / 2);
+    let start: String = safe.chars().take(head).collect();
+    let end: String = safe.chars().skip(length - tail).collect();
+    format!("{start}…{end}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(label: &str, rate_mbit_s: f64, state: PathState) -> PathLine {
+        PathLine { label: label.into(), rate_mbit_s, rtt_ms: Some(10.25), loss: 0.004, share: 0.5, state }
+    }
+
+    fn total(bytes_done: u64, bytes_total: Option<u64>) -> Total {
+        Total { bytes_done, bytes_total, rate: Rate::from_mbit(94.3), eta_s: Some(72.0) }
+    }
+
+    #[test]
+    fn paths_stand_in_aligned_columns() {
+        let paths =
+            [path("wlan0", 48.1, PathState::Active), path("eth0 → fra-1", 2800.0, PathState::Suspect)];
+        let lines = path_lines(&paths, Paint::OFF);
+        assert_eq!(lines[0], "  wlan0           48.1 Mbit/s  rtt   10.2 ms  loss  0.4 %  █████·····  50 %");
+        assert_eq!(
+            lines[1],
+            "  eth0 → fra-1    2.80 Gbit/s  rtt   10.2 ms  loss  0.4 %  acknowledgements overdue"
+        );
+    }
+
+    #[test]
+    fn every_state_of_a_path_is_told_in_words_or_by_a_bar() {
+        for (state, word) in [
+            (PathState::Opening, "opening"),
+            (PathState::Active, "50 %"),
+            (PathState::Suspect, "overdue"),
+            (PathState::Failed, "silent"),
+            (PathState::Standby, "standby"),
+        ] {
+            assert!(path_lines(&[path("a", 1.0, state)], Paint::OFF)[0].contains(word), "{state:?}");
+        }
+    }
+
+    #[test]
+    fn the_total_tells_how_much_how_fast_and_how_long() {
+        assert_eq!(
+            total_line(&total(412_000_000, Some(1_240_000_000)), Paint::OFF),
+            "  ████████················  33 %  412 MB of 1.24 GB  94.3 Mbit/s  1 min 12 s left"
+        );
+    }
+
+    #[test]
+    fn a_transfer_of_unknown_length_shows_no_bar() {
+        assert_eq!(total_line(&total(412_000_000, None), Paint::OFF), "  412 MB  94.3 Mbit/s");
+    }
+
+    #[test]
+    fn one_hundred_per_cent_is_shown_only_when_all_is_there() {
+        assert!(total_line(&total(999, Some(1000)), Paint::OFF).contains(" 99 %"));
+        assert!(total_line(&total(1000, Some(1000)), Paint::OFF).contains("100 %"));
+        assert!(total_line(&total(0, Some(0)), Paint::OFF).contains("100 %"), "an empty file is all there");
+    }
+
+    #[test]
+    fn a_plain_line_tells_all_without_drawing() {
+        let paths = [path("wlan0", 48.1, PathState::Active), path("eth0", 0.0, PathState::Failed)];
+        assert_eq!(
+            plain_line(&total(412_000_000, Some(1_240_000_000)), &paths),
+            "412 MB of 1.24 GB (33 %), 94.3 Mbit/s, 1 min 12 s left; wlan0 48.1 Mbit/s 50 %, eth0 silent"
+        );
+        assert_eq!(plain_line(&total(5, None), &[]), "5 B, 94.3 Mbit/s, 1 min 12 s left");
+    }
+
+    #[test]
+    fn a_bar_is_always_as_wide_as_it_should_be() {
+        for step in 0..=1000 {
+            assert_eq!(bar(f64::from(step) / 1000.0, 24).chars().count(), 24, "{step}");
+        }
+        assert_eq!(bar(0.5, 4), "██··");
+        assert_eq!(bar(7.0, 2), "██");
+        assert_eq!(bar(f64::NAN, 2), "··");
+    }
+
+    #[test]
+    fn a_long_or_hostile_label_is_cut_and_made_visible() {
+        let long = label(&"x".repeat(100));
+        assert_eq!(long.chars().count(), LABEL_MAX);
+        assert!(long.contains('…'));
+        assert_eq!(label("a\u{7}"), "a\\u{7}");
+    }
+}

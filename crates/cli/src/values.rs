@@ -1,0 +1,196 @@
+//! What people type as option values, and how it is read: spans of time, sizes, pinned paths.
+//!
+//! Each reader names in its error what it wanted and an example, since clap prints that text as it is.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
+
+use anabranch_wire::Span;
+
+/// Spells out a span: `500ms`, `90s`, `10m`, `24h`, `7d`, or a bare number of seconds.
+///
+/// # Errors
+/// When the number or the unit cannot be read, or the span is zero.
+pub fn span(text: &str) -> Result<Span, String> {
+    let (number, unit) = number_and_unit(text).ok_or_else(|| wanted_span(text))?;
+    let seconds = match unit {
+        "" | "s" | "sec" => number,
+        "ms" => number / 1e3,
+        "m" | "min" => number * 60.0,
+        "h" => number * 3_600.0,
+        "d" => number * 86_400.0,
+        _ => return Err(wanted_span(text)),
+    };
+    let span = Span::from_secs_f64(seconds);
+    if span.is_zero() { Err("must be longer than nothing".into()) } else { Ok(span) }
+}
+
+fn wanted_span(text: &str) -> String {
+    format!("`{text}` is not a length of time; write 500ms, 90s, 10m, 24h or 7d")
+}
+
+/// A number of bytes: `32MiB`, `1.5GB`, `700k`, or a bare number.
+///
+/// `k`, `M`, `G`, `T` count by 1000, with or without a `B`; `KiB`, `MiB`, `GiB`, `TiB` by 1024.
+///
+/// # Errors
+/// When the number or the unit cannot be read, or the size is zero.
+pub fn size(text: &str) -> Result<u64, String> {
+    let wanted = || format!("`{text}` is not a size; write 32MiB, 1.5GB or a number of bytes");
+    let (number, unit) = number_and_unit(text).ok_or_else(wanted)?;
+    let factor = match unit.to_ascii_lowercase().as_str() {
+        "" | "b" => 1.0,
+        "k" | "kb" => 1e3,
+        "m" | "mb" => 1e6,
+        "g" | "gb" => 1e9,
+        "t" | "tb" => 1e12,
+        "kib" => 1024.0,
+        "mib" => 1_048_576.0,
+        "gib" => 1_073_741_824.0,
+        "tib" => 1_099_511_627_776.0,
+        _ => return Err(wanted()),
+    };
+    let bytes = (number * factor) as u64;
+    if bytes == 0 { Err("must be at least one byte".into()) } else { Ok(bytes) }
+}
+
+/// Splits `1.5 GB` into 1.5 and `GB`; `None` unless it starts with a finite number that is not negative.
+fn number_and_unit(text: &str) -> Option<(f64, &str)> {
+    let text = text.trim();
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let number: f64 = text[..end].parse().ok()?;
+    Some((number, text[end..].trim_start()))
+}
+
+/// The local end of a pinned path: an address, or an interface by name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LocalEnd {
+    /// A local address.
+    Address(IpAddr),
+    /// A network interface such as `wlan0`.
+    Interface(String),
+}
+
+/// A path chosen by hand, written `LOCAL=REMOTE`: `wlan0=203.0.113.9` or `10.0.0.7=[2001:db8::9]:4433`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathPin {
+    /// Where it leaves this machine.
+    pub local: LocalEnd,
+    /// Where it enters the other one.
+    pub remote: RemoteEnd,
+}
+
+/// An address of the other machine, its port optional.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemoteEnd {
+    /// The address.
+    pub ip: IpAddr,
+    /// The port; `None` means the one that the ticket names.
+    pub port: Option<u16>,
+}
+
+impl FromStr for RemoteEnd {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Ok(address) = text.parse::<SocketAddr>() {
+            return Ok(Self { ip: address.ip(), port: Some(address.port()) });
+        }
+        let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
+        let ip = bare.parse().map_err(|_| {
+            format!("`{text}` is not an address; write 203.0.113.9, 203.0.113.9:4433 or [2001:db8::9]:4433")
+        })?;
+        Ok(Self { ip, port: None })
+    }
+}
+
+impl FromStr for PathPin {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wanted = || format!("`{text}` is not a path; write LOCAL=REMOTE, such as wlan0=203.0.113.9");
+        let (local, remote) = text.split_once('=').ok_or_else(wanted)?;
+        if local.is_empty() || local.contains(char::is_whitespace) {
+            return Err(wanted());
+        }
+        let local = match local.parse() {
+            Ok(ip) => LocalEnd::Address(ip),
+            Err(_) => LocalEnd::Interface(local.to_owned()),
+        };
+        Ok(Self { local, remote: remote.parse()? })
+    }
+}
+
+impl fmt::Display for RemoteEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.port {
+            Some(port) => SocketAddr::new(self.ip, port).fmt(f),
+            None => self.ip.fmt(f),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_are_read_in_every_unit() {
+        for (text, nanos) in [
+            ("500ms", 500_000_000),
+            ("1.5", 1_500_000_000),
+            ("90 s", 90_000_000_000),
+            ("10m", 600_000_000_000),
+            ("24h", 86_400_000_000_000),
+            ("7d", 604_800_000_000_000),
+        ] {
+            assert_eq!(span(text), Ok(Span::from_nanos(nanos)), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_a_span_is_refused_with_an_example() {
+        for text in ["", "soon", "10 fortnights", "-3s", "0s", "1..5s", "ms", "inf"] {
+            assert!(span(text).is_err(), "{text}");
+        }
+        assert!(span("soon").unwrap_err().contains("24h"));
+    }
+
+    #[test]
+    fn sizes_count_by_a_thousand_or_by_1024_as_written() {
+        assert_eq!(size("32MiB"), Ok(33_554_432));
+        assert_eq!(size("1.5 GB"), Ok(1_500_000_000));
+        assert_eq!(size("700k"), Ok(700_000));
+        assert_eq!(size("12"), Ok(12));
+        for text in ["", "0", "many", "3 MiBs", "-1"] {
+            assert!(size(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_path_is_pinned_by_interface_or_by_address() {
+        let pin: PathPin = "wlan0=203.0.113.9".parse().unwrap();
+        assert_eq!(pin.local, LocalEnd::Interface("wlan0".into()));
+        assert_eq!(pin.remote, RemoteEnd { ip: "203.0.113.9".parse().unwrap(), port: None });
+
+        let pin: PathPin = "fd00::7=[2001:db8::9]:4433".parse().unwrap();
+        assert_eq!(pin.local, LocalEnd::Address("fd00::7".parse().unwrap()));
+        assert_eq!(pin.remote.to_string(), "[2001:db8::9]:4433");
+    }
+
+    #[test]
+    fn a_path_without_two_ends_is_refused() {
+        for text in
+            ["wlan0", "=203.0.113.9", "wlan0=", "wlan0=example", "a b=203.0.113.9", "wlan0=1.2.3.4:99999"]
+        {
+            assert!(text.parse::<PathPin>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_address_may_leave_its_port_out() {
+        assert_eq!("[2001:db8::9]".parse::<RemoteEnd>().unwrap().port, None);
+        assert_eq!("192.0.2.1:5".parse::<RemoteEnd>().unwrap().port, Some(5));
+    }
+}
