@@ -174,6 +174,7 @@ impl Protection {
     /// The key phase bit for the headers of packets sealed from now on. Begins a phase when one is due, so ask
     /// before each batch.
     pub fn key_phase(&mut self, now: Time) -> bool {
+        self.opener.retire(now);
         if self.update_is_due(now) {
             self.sealer.advance(now);
         }
@@ -225,7 +226,8 @@ impl Protection {
         let len = buffer.len().checked_sub(TAG_LEN).ok_or(OpenError::TooShort)?;
         let (text, tag) = buffer.split_at_mut(len);
         self.opener.check_number(envelope)?;
-        let key = self.opener.choose_key(now, envelope)?;
+        self.opener.retire(now);
+        let key = self.opener.choose_key(envelope)?;
         let Some(used) = self.opener.open(key, envelope, text, tag) else {
             self.opener.forgeries += 1;
             return Err(OpenError::NotAuthentic);
@@ -376,10 +378,14 @@ impl Opener {
         }
     }
 
-    fn choose_key(&mut self, now: Time, envelope: &Envelope) -> Result<KeyOf, OpenError> {
+    /// Drops the key of the phase before when its time is over.
+    fn retire(&mut self, now: Time) {
         if self.previous.as_ref().is_some_and(|(_, retire_at)| now >= *retire_at) {
             self.previous = None;
         }
+    }
+
+    fn choose_key(&self, envelope: &Envelope) -> Result<KeyOf, OpenError> {
         if envelope.key_phase == bit(self.phase) {
             return Ok(KeyOf::Present);
         }

@@ -215,3 +215,6 @@ impl Reader<'_> {
         Some(Ticket { node, addresses, relays, share, secret, expires })
     }
 }
+
+#[cfg(test)]
+mod tests;
