@@ -41,12 +41,12 @@ pub mod close_code {
 pub mod abandon_reason {
     /// The application or the path manager has no use for the path any more.
     pub const REQUESTED: u64 = 0;
-    /// Nobody answered on it, or not any more (mTCP §3.5 [M12]).
+    /// Nobody answered on it, or not any more (mTCP §3.5.1 [M12]).
     pub const UNREACHABLE: u64 = 1;
     /// Its local interface or address is gone.
     pub const ADDRESS_GONE: u64 = 2;
     /// The sender holds as many paths as it wants.
     pub const TOO_MANY: u64 = 3;
-    /// It shares its bottleneck with a better path, or is far slower than the best (mTCP §3.4 [M10]).
+    /// It shares its bottleneck with a better path, or is far slower than the best (mTCP §3.4.1 [M10]).
     pub const SUPPRESSED: u64 = 4;
 }

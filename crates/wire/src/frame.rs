@@ -31,7 +31,7 @@ pub enum Frame<P> {
         /// The application's reason.
         code: u64,
     },
-    /// Credit: the sum of all streams' offsets may reach `limit` bytes (MPTCP §2 [P3]: absolute).
+    /// Credit: the sum of all streams' offsets may reach `limit` bytes (MPTCP §6 [P3]: absolute).
     MaxData {
         /// Bytes over the whole session, counted from its start.
         limit: u64,
@@ -73,7 +73,7 @@ pub enum Frame<P> {
     },
     /// How the sender would like a path to be used.
     PathStatus(PathStatus),
-    /// Names the path that acknowledgements return on, or lifts that wish (mTCP §3.3 [M7, M13]).
+    /// Names the path that acknowledgements return on, or lifts that wish (mTCP §3.1.5 [M7, M13]).
     AckPath(AckPath),
     /// An address at which the sender can be reached.
     AddAddress(AddressFrame),
@@ -89,7 +89,7 @@ pub enum Frame<P> {
         /// As seen by the sender of the frame.
         address: SocketAddr,
     },
-    /// A receiver report (MPMTP-AR §3.5 [R6]).
+    /// A receiver report (MPMTP-AR §3.6 [R6]).
     Report(Report),
     /// The sender has nothing more to send and asks to close (SHUTDOWN of [R3]).
     Shutdown,
@@ -203,7 +203,7 @@ pub struct AddressFrame {
     pub address: SocketAddr,
 }
 
-/// What a receiver reports of one path (MPMTP-AR §3.5 [R6]).
+/// What a receiver reports of one path (MPMTP-AR §3.6 [R6]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
     /// The path.

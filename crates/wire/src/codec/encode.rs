@@ -9,6 +9,7 @@ use crate::varint::put_varint;
 use crate::{Ack, Close, DatagramFrame, Frame, Header, PathId, PathUse, Report, StreamFrame};
 
 /// Appends the contents of one packet: exactly [`packet_encoded_len`](super::packet_encoded_len) bytes.
+/// A receiver refuses more than [`MAX_FRAMES`](super::MAX_FRAMES) frames.
 ///
 /// # Panics
 /// When `out` has less room than that and cannot grow.
