@@ -9,11 +9,14 @@ use quinn_udp::{BATCH_SIZE, EcnCodepoint, RecvMeta, Transmit, UdpSocketState};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::clock::Clock;
+use crate::path::Datagram;
 
 /// Asked of the kernel for each socket, so that a late wake-up loses nothing; it may grant less.
 const SOCKET_BUFFER: usize = 8 << 20;
 /// Room for one receive of the largest size, which may be several datagrams joined.
 const SLOT: usize = 1 << 16;
+/// The most bytes of datagrams joined in one send: what fits in one IP packet with its headers.
+const MAX_JOINED: usize = 65_000;
 
 /// A bound socket that never blocks.
 #[derive(Debug)]
@@ -61,15 +64,56 @@ impl Port {
         let reading = clock.read();
         for (slot, meta) in slots.iter().zip(&buffers.metas).take(count) {
             let at = reading.time_of(meta.timestamp);
-            for bytes in slot[..meta.len].chunks(meta.stride.max(1)) {
-                take(Received { at, from: meta.addr, bytes: bytes.into(), ecn: meta.ecn });
+            let mut take =
+                |bytes: &[u8]| take(Received { at, from: meta.addr, bytes: bytes.into(), ecn: meta.ecn });
+            match meta.len {
+                0 => take(&[]),
+                length => slot[..length].chunks(meta.stride.max(1)).for_each(take),
             }
         }
         Ok(true)
     }
 
-    pub(crate) fn send(&self, to: SocketAddr, bytes: &[u8], ecn: Option<EcnCodepoint>) -> io::Result<()> {
-        let transmit = Transmit { destination: to, ecn, contents: bytes, segment_size: None, src_ip: None };
+    /// Sends a run of datagrams, in one system call where the kernel can cut them apart itself
+    /// ([`joinable`](Self::joinable)); returns how many could not be sent.
+    pub(crate) fn send(&self, to: SocketAddr, run: &[Datagram], joined: &mut Vec<u8>) -> u64 {
+        if let [first, _, ..] = run {
+            joined.clear();
+            run.iter().for_each(|datagram| joined.extend_from_slice(&datagram.bytes));
+            match self.transmit(to, joined, first.ecn, Some(first.bytes.len())) {
+                Ok(()) => return 0,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return run.len() as u64,
+                // It may be the joining that failed.
+                Err(_) => {}
+            }
+        }
+        let unsent =
+            run.iter().filter(|datagram| self.transmit(to, &datagram.bytes, datagram.ecn, None).is_err());
+        unsent.count() as u64
+    }
+
+    /// How many datagrams at the beginning can go out in one send: those of one client, mark and size,
+    /// and one more that is shorter.
+    pub(crate) fn joinable(&self, datagrams: &[Datagram]) -> usize {
+        let Some(first) = datagrams.first() else { return 0 };
+        let size = first.bytes.len();
+        let most = self.state.max_gso_segments().min(MAX_JOINED.checked_div(size).unwrap_or(1)).max(1);
+        let alike = |other: &&Datagram| other.client == first.client && other.ecn == first.ecn;
+        let same_size = |other: &&Datagram| alike(other) && other.bytes.len() == size;
+        let count = datagrams.iter().take(most).take_while(same_size).count();
+        let shorter = |other: &&Datagram| alike(other) && (1..size).contains(&other.bytes.len());
+        let one_more = count < most && datagrams.get(count).as_ref().is_some_and(shorter);
+        count + usize::from(one_more)
+    }
+
+    fn transmit(
+        &self,
+        destination: SocketAddr,
+        contents: &[u8],
+        ecn: Option<EcnCodepoint>,
+        segment_size: Option<usize>,
+    ) -> io::Result<()> {
+        let transmit = Transmit { destination, ecn, contents, segment_size, src_ip: None };
         self.state.try_send((&self.socket).into(), &transmit)
     }
 }

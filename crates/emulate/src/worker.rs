@@ -16,7 +16,7 @@ use std::time::Duration;
 use anabranch_wire::Time;
 use mio::{Events, Interest, Poll, Token};
 
-use crate::path::{Clients, Datagram};
+use crate::path::{Clients, Datagram, Links};
 use crate::port::{Buffers, Port, Received};
 use crate::{Direction, Shared};
 
@@ -40,6 +40,8 @@ pub(crate) struct Worker {
     next_token: usize,
     buffers: Buffers,
     inbox: Vec<(Incoming, Received)>,
+    outbox: Vec<Datagram>,
+    joined: Vec<u8>,
 }
 
 /// What the thread knows of a path beyond its links.
@@ -82,6 +84,8 @@ impl Worker {
             next_token: 0,
             buffers: Buffers::new(),
             inbox: Vec::new(),
+            outbox: Vec::new(),
+            joined: Vec::new(),
         };
         for (port, server) in listeners {
             let listen = port.socket.local_addr()?;
@@ -180,28 +184,44 @@ impl Worker {
         let shared = self.shared.clone();
         let mut links = shared.links();
         let now = shared.clock.now();
+        let mut outbox = std::mem::take(&mut self.outbox);
         for (path, links) in links.iter_mut().enumerate() {
             for direction in [Direction::Forward, Direction::Reverse] {
-                while let Some(datagram) = links.pop(direction, now) {
-                    links.counts.unsent += u64::from(!self.send(path, direction, &datagram));
-                }
+                outbox.extend(std::iter::from_fn(|| links.pop(direction, now)));
+                links.counts.unsent += self.send(path, direction, &outbox);
+                outbox.clear();
             }
         }
-        links.iter().filter_map(|links| links.next_arrival()).min()
+        self.outbox = outbox;
+        links.iter().filter_map(Links::next_arrival).min()
     }
 
-    /// Sends a datagram from the path's far end; false when it could not be sent.
-    fn send(&self, path: usize, direction: Direction, datagram: &Datagram) -> bool {
-        let Some(open) = self.ports.get(&datagram.client) else { return false };
-        let sent = match (direction, open.client) {
-            (Direction::Forward, _) => open.port.send(self.paths[path].server, &datagram.bytes, datagram.ecn),
-            (Direction::Reverse, Some(client)) => match self.ports.get(&Token(path)) {
-                Some(listener) => listener.port.send(client, &datagram.bytes, datagram.ecn),
-                None => return false,
-            },
-            (Direction::Reverse, None) => return false,
-        };
-        sent.is_ok()
+    /// Sends datagrams from the path's far end, in runs; returns how many could not be sent.
+    fn send(&mut self, path: usize, direction: Direction, datagrams: &[Datagram]) -> u64 {
+        let mut joined = std::mem::take(&mut self.joined);
+        let (mut rest, mut unsent) = (datagrams, 0);
+        while let Some(first) = rest.first() {
+            // A client that has made room for another is gone, and what was under way to it as well.
+            let Some((port, to)) = self.far_end(path, direction, first.client) else {
+                rest = &rest[1..];
+                unsent += 1;
+                continue;
+            };
+            let (run, after) = rest.split_at(port.joinable(rest));
+            unsent += port.send(to, run, &mut joined);
+            rest = after;
+        }
+        self.joined = joined;
+        unsent
+    }
+
+    /// The socket that a client's packets leave from, and where to.
+    fn far_end(&self, path: usize, direction: Direction, client: Token) -> Option<(&Port, SocketAddr)> {
+        let open = self.ports.get(&client)?;
+        match direction {
+            Direction::Forward => Some((&open.port, self.paths[path].server)),
+            Direction::Reverse => Some((&self.ports.get(&Token(path))?.port, open.client?)),
+        }
     }
 
     /// The socket towards the server of a source, opened if it is new; `None` when there is no room.

@@ -250,6 +250,19 @@ fn congestion_marks_pass_and_are_set_even_when_the_sender_joins_its_datagrams() 
 }
 
 #[test]
+fn datagrams_due_together_arrive_whole_and_in_order_whatever_their_sizes() {
+    let (server, client) = (socket(), socket());
+    let emulation = Emulation::start(&[quick(&server, |link| link.delay = Span::from_millis(20))]).unwrap();
+    let sizes = [700, 700, 700, 300, 700, 0, 1, 1, 900, 900, 1400, 0, 0, 5];
+    for (number, size) in sizes.into_iter().enumerate() {
+        client.send_to(&vec![number as u8; size], emulation.addresses()[0]).unwrap();
+    }
+    for (number, size) in sizes.into_iter().enumerate() {
+        assert_eq!(receive(&server).unwrap().0, vec![number as u8; size]);
+    }
+}
+
+#[test]
 fn paths_that_cannot_be_are_refused_with_a_reason() {
     let server = socket();
     let listen = "[::1]:0".parse().unwrap();

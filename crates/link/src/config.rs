@@ -9,7 +9,7 @@ use crate::{CodelConfig, LossModel, Trace};
 /// One direction of a link. The default is a perfect one: no delay, no limit of rate, no loss.
 ///
 /// Probabilities below zero (and NaN) count as zero, above one as one.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct LinkConfig {
     /// How fast packets are put on the wire.
     pub rate: RateModel,

@@ -26,7 +26,7 @@ pub use codel::CodelConfig;
 pub use config::{Ecn, Jitter, JitterShape, Limit, LinkConfig, QueueModel, RandomDrop, RateModel, Reorder};
 pub use link::{Arrival, Link};
 pub use loss::LossModel;
-pub use stats::{Drop, DropCounts, LinkStats, Tally};
+pub use stats::{DropCounts, DropReason, LinkStats, Tally};
 pub use trace::{MAX_TRACE_LINES, OPPORTUNITY_BYTES, Trace, TraceError};
 
 use anabranch_wire::{Rate, Span};

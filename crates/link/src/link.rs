@@ -15,7 +15,7 @@ use crate::loss::Loss;
 use crate::outages::Outages;
 use crate::random::Random;
 use crate::transmitter::Transmitter;
-use crate::{Drop, Ecn, JitterShape, Limit, LinkConfig, LinkStats, LossModel, QueueModel, RateModel};
+use crate::{DropReason, Ecn, JitterShape, Limit, LinkConfig, LinkStats, LossModel, QueueModel, RateModel};
 
 /// A link in one direction, carrying packets of type `T`.
 ///
@@ -103,7 +103,7 @@ impl<T: Clone> Link<T> {
     ///
     /// # Errors
     /// Why it was not taken. A packet that was taken may still be lost later.
-    pub fn enqueue(&mut self, now: Time, size: u32, item: T, ecn: Ecn) -> Result<(), Drop> {
+    pub fn enqueue(&mut self, now: Time, size: u32, item: T, ecn: Ecn) -> Result<(), DropReason> {
         self.catch_up(now);
         self.stats.offered.add(size);
         if let Err(why) = self.admit(now, size) {
@@ -205,9 +205,9 @@ impl<T: Clone> Link<T> {
         self.config.jitter.overtakes || self.config.reorder.probability > 0.0
     }
 
-    fn admit(&mut self, now: Time, size: u32) -> Result<(), Drop> {
+    fn admit(&mut self, now: Time, size: u32) -> Result<(), DropReason> {
         if self.outages.is_down(now) {
-            return Err(Drop::Outage);
+            return Err(DropReason::Outage);
         }
         let QueueModel { limit, random_drop, .. } = self.config.queue;
         let (filled, limit) = match limit {
@@ -215,11 +215,11 @@ impl<T: Clone> Link<T> {
             Limit::Bytes(limit) => (self.queued_bytes + self.on_wire(size), limit),
         };
         if filled > limit {
-            return Err(Drop::QueueFull);
+            return Err(DropReason::QueueFull);
         }
         let Some(last) = random_drop else { return Ok(()) };
         if filled > limit.saturating_sub(last.places) && self.random.chance(last.probability) {
-            return Err(Drop::RandomDrop);
+            return Err(DropReason::RandomDrop);
         }
         Ok(())
     }
@@ -287,7 +287,7 @@ impl<T: Clone> Link<T> {
     fn drop_head(&mut self) {
         if let Some(head) = self.queue.pop_front() {
             self.queued_bytes -= self.on_wire(head.size);
-            self.stats.dropped.count(Drop::Codel);
+            self.stats.dropped.count(DropReason::Codel);
         }
     }
 
@@ -315,10 +315,10 @@ impl<T: Clone> Link<T> {
         let Some(packet) = self.queue.pop_front() else { return };
         self.queued_bytes -= self.on_wire(packet.size);
         if self.outages.is_down(leaving.departs) {
-            return self.stats.dropped.count(Drop::Outage);
+            return self.stats.dropped.count(DropReason::Outage);
         }
         if leaving.lost {
-            return self.stats.dropped.count(Drop::Loss);
+            return self.stats.dropped.count(DropReason::Loss);
         }
         self.last_arrival = self.last_arrival.max(at);
         let Waiting { size, ecn, item, .. } = packet;

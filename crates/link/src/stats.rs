@@ -55,7 +55,7 @@ impl Tally {
 
 /// Why a packet did not arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Drop {
+pub enum DropReason {
     /// The queue was full.
     QueueFull,
     /// It came to one of the queue's last places and had no luck.
@@ -71,15 +71,15 @@ pub enum Drop {
 /// Packets dropped, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DropCounts {
-    /// [`Drop::QueueFull`]
+    /// [`DropReason::QueueFull`]
     pub queue_full: u64,
-    /// [`Drop::RandomDrop`]
+    /// [`DropReason::RandomDrop`]
     pub random_drop: u64,
-    /// [`Drop::Codel`]
+    /// [`DropReason::Codel`]
     pub codel: u64,
-    /// [`Drop::Loss`]
+    /// [`DropReason::Loss`]
     pub loss: u64,
-    /// [`Drop::Outage`]
+    /// [`DropReason::Outage`]
     pub outage: u64,
 }
 
@@ -90,13 +90,13 @@ impl DropCounts {
         self.queue_full + self.random_drop + self.codel + self.loss + self.outage
     }
 
-    pub(crate) fn count(&mut self, why: Drop) {
+    pub(crate) fn count(&mut self, why: DropReason) {
         match why {
-            Drop::QueueFull => self.queue_full += 1,
-            Drop::RandomDrop => self.random_drop += 1,
-            Drop::Codel => self.codel += 1,
-            Drop::Loss => self.loss += 1,
-            Drop::Outage => self.outage += 1,
+            DropReason::QueueFull => self.queue_full += 1,
+            DropReason::RandomDrop => self.random_drop += 1,
+            DropReason::Codel => self.codel += 1,
+            DropReason::Loss => self.loss += 1,
+            DropReason::Outage => self.outage += 1,
         }
     }
 }

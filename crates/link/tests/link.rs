@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use anabranch_link::{
-    Arrival, CodelConfig, Drop, Ecn, Jitter, JitterShape, Limit, Link, LinkConfig, LossModel, QueueModel,
-    RandomDrop, RateModel, Reorder, Trace, bdp_bytes,
+    Arrival, CodelConfig, DropReason, Ecn, Jitter, JitterShape, Limit, Link, LinkConfig, LossModel,
+    QueueModel, RandomDrop, RateModel, Reorder, Trace, bdp_bytes,
 };
 use anabranch_wire::{Rate, Span, Time};
 
@@ -101,7 +101,7 @@ fn a_full_queue_takes_nothing_more_until_a_packet_has_left() {
     let queue = QueueModel { limit: Limit::Packets(3), ..QueueModel::default() };
     let mut link = Link::new(LinkConfig { queue, ..one_a_millisecond() });
     assert_eq!(offer(&mut link, ms(0), 10), 3);
-    assert_eq!(link.enqueue(us(999), 1000, 10, Ecn::NotCapable), Err(Drop::QueueFull));
+    assert_eq!(link.enqueue(us(999), 1000, 10, Ecn::NotCapable), Err(DropReason::QueueFull));
     assert_eq!(link.enqueue(ms(1), 1000, 11, Ecn::NotCapable), Ok(()));
     assert_eq!(items(&drain(&mut link)), [0, 1, 2, 11]);
     let stats = link.stats();
@@ -215,7 +215,7 @@ fn a_scheduled_outage_swallows_what_is_offered_and_what_departs_in_it() {
     let outages = vec![(ms(2), ms(4))];
     let mut link = Link::new(LinkConfig { outages, ..one_a_millisecond() });
     offer(&mut link, ms(0), 5);
-    assert_eq!(link.enqueue(ms(2), 1000, 5, Ecn::NotCapable), Err(Drop::Outage));
+    assert_eq!(link.enqueue(ms(2), 1000, 5, Ecn::NotCapable), Err(DropReason::Outage));
     assert_eq!(link.enqueue(ms(4), 1000, 6, Ecn::NotCapable), Ok(()));
     // The second and third packets depart at 2 and 3 ms.
     assert_eq!(items(&drain(&mut link)), [0, 3, 4, 6]);
@@ -227,7 +227,7 @@ fn a_link_that_is_cut_delivers_what_is_on_the_wire_and_nothing_else_until_mended
     let mut link = Link::new(one_a_millisecond());
     offer(&mut link, ms(0), 3);
     link.set_down(us(1_500), true);
-    assert_eq!(link.enqueue(us(1_600), 1000, 3, Ecn::NotCapable), Err(Drop::Outage));
+    assert_eq!(link.enqueue(us(1_600), 1000, 3, Ecn::NotCapable), Err(DropReason::Outage));
     assert_eq!(items(&drain(&mut link)), [0]);
     link.set_down(ms(50), false);
     assert_eq!(offer(&mut link, ms(50), 1), 1);
