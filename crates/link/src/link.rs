@@ -312,6 +312,8 @@ impl<T: Clone> Link<T> {
     fn depart(&mut self, leaving: Leaving) {
         let at = self.arrival_of(&leaving);
         self.last_departure = leaving.departs;
+        // A packet that is lost keeps its place in the order, so that the ones behind it cannot come before `at`.
+        self.last_arrival = self.last_arrival.max(at);
         let Some(packet) = self.queue.pop_front() else { return };
         self.queued_bytes -= self.on_wire(packet.size);
         if self.outages.is_down(leaving.departs) {
@@ -320,7 +322,6 @@ impl<T: Clone> Link<T> {
         if leaving.lost {
             return self.stats.dropped.count(DropReason::Loss);
         }
-        self.last_arrival = self.last_arrival.max(at);
         let Waiting { size, ecn, item, .. } = packet;
         let arrival = Arrival { at, item, size, ce: ecn == Ecn::Marked, corrupt: leaving.corrupt };
         if leaving.duplicate {

@@ -69,6 +69,18 @@ fn packets_leave_one_after_the_other_and_arrive_a_delay_later() {
 }
 
 #[test]
+fn a_plain_link_costs_one_wake_up_a_packet() {
+    let mut link = Link::new(one_a_millisecond());
+    offer(&mut link, ms(0), 100);
+    let mut wake_ups = 0;
+    while let Some(at) = link.next_arrival() {
+        assert!(link.pop(at).is_some());
+        wake_ups += 1;
+    }
+    assert_eq!(wake_ups, 100);
+}
+
+#[test]
 fn a_perfect_link_hands_a_packet_over_at_once() {
     let mut link = Link::new(LinkConfig::default());
     offer(&mut link, ms(5), 2);
@@ -160,6 +172,17 @@ fn random_loss_takes_its_share_and_its_time_on_the_wire() {
     link.set_loss(ms(100_000), LossModel::None);
     offer(&mut link, ms(100_000), 500);
     assert_eq!(drain(&mut link).len(), 500);
+}
+
+#[test]
+fn what_follows_a_lost_packet_does_not_arrive_before_it_would_have() {
+    let mut link = Link::new(LinkConfig { loss: LossModel::Bernoulli(1.0), ..one_a_millisecond() });
+    offer(&mut link, ms(0), 2);
+    assert_eq!(link.next_arrival(), Some(ms(11)));
+    link.set_loss(us(500), LossModel::None);
+    link.set_delay(us(1_500), Span::from_millis(2));
+    let arrived = drain(&mut link);
+    assert_eq!((arrived.len(), arrived[0].at, arrived[0].item), (1, ms(11), 1));
 }
 
 #[test]

@@ -1,0 +1,165 @@
+//! Random operations on random links from a seed: whatever is done to a link, packets are accounted for, time
+//! does not go back, and nothing comes out before the link said it would.
+//!
+//! A failure names its seed; `cargo test -p anabranch-link --test random` runs it again.
+
+use std::sync::Arc;
+
+use anabranch_link::{
+    CodelConfig, Ecn, Jitter, JitterShape, Limit, Link, LinkConfig, LossModel, QueueModel, RandomDrop,
+    RateModel, Reorder, Trace,
+};
+use anabranch_wire::{Rate, Span, Time};
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+
+/// Choices of a test run.
+struct Dice(ChaCha8Rng);
+
+impl Dice {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0.next_u64() % end
+    }
+
+    fn one_in(&mut self, chances: u64) -> bool {
+        self.below(chances) == 0
+    }
+
+    fn span(&mut self, most_micros: u64) -> Span {
+        Span::from_micros(self.below(most_micros + 1))
+    }
+
+    /// Often off, sometimes rare, now and then frequent.
+    fn probability(&mut self) -> f64 {
+        [0.0, 0.0, 0.01, 0.3][self.below(4) as usize]
+    }
+
+    fn rate(&mut self) -> RateModel {
+        match self.below(5) {
+            0 => RateModel::Unlimited,
+            1 => RateModel::Fixed(Rate::ZERO),
+            2 => RateModel::Trace(Arc::new(Trace::parse("1\n1\n4\n9\n").unwrap())),
+            _ => RateModel::Fixed(Rate::from_bits(1_000 + self.below(50_000_000))),
+        }
+    }
+
+    fn loss(&mut self) -> LossModel {
+        match self.below(3) {
+            0 => LossModel::None,
+            1 => LossModel::Bernoulli(self.probability()),
+            _ => LossModel::bursts(self.probability(), 4.0),
+        }
+    }
+
+    fn jitter(&mut self) -> Jitter {
+        let shape = match self.below(3) {
+            0 => JitterShape::None,
+            1 => JitterShape::Uniform(self.span(20_000)),
+            _ => JitterShape::Normal(self.span(5_000)),
+        };
+        Jitter { shape, overtakes: self.one_in(2) }
+    }
+
+    fn queue(&mut self) -> QueueModel {
+        let limit = if self.one_in(2) {
+            Limit::Packets(self.below(40) as u32)
+        } else {
+            Limit::Bytes(self.below(50_000))
+        };
+        QueueModel {
+            limit,
+            random_drop: self.one_in(2).then_some(RandomDrop { places: 5, probability: 0.1 }),
+            codel: self.one_in(2).then(CodelConfig::default),
+            mark_above: self.one_in(2).then_some(Limit::Packets(5)),
+        }
+    }
+
+    fn config(&mut self) -> LinkConfig {
+        let from = Time::ZERO + self.span(500_000);
+        LinkConfig {
+            rate: self.rate(),
+            delay: self.span(50_000),
+            jitter: self.jitter(),
+            loss: self.loss(),
+            queue: self.queue(),
+            overhead: self.below(100) as u32,
+            duplicate: self.probability(),
+            corrupt: self.probability(),
+            reorder: Reorder { probability: self.probability(), extra: self.span(10_000) },
+            outages: vec![(from, from + self.span(100_000))],
+            seed: self.below(u64::MAX),
+        }
+    }
+}
+
+/// A link under test and what has been seen of it.
+struct Run {
+    link: Link<u64>,
+    now: Time,
+    overtakes: bool,
+    offered: u64,
+    last_at: Time,
+    last_item: Option<u64>,
+}
+
+impl Run {
+    fn take(&mut self) {
+        let announced = self.link.next_arrival();
+        while let Some(packet) = self.link.pop(self.now) {
+            assert!(announced.is_some_and(|at| at <= packet.at), "came before it was announced");
+            assert!(packet.at <= self.now && packet.at >= self.last_at, "time went back");
+            if !self.overtakes {
+                assert!(self.last_item.is_none_or(|last| last <= packet.item), "overtook another");
+            }
+            (self.last_at, self.last_item) = (packet.at, Some(packet.item));
+        }
+    }
+
+    fn step(&mut self, dice: &mut Dice) {
+        match dice.below(40) {
+            0 => self.link.set_rate(self.now, dice.rate()),
+            1 => self.link.set_delay(self.now, dice.span(50_000)),
+            2 => self.link.set_loss(self.now, dice.loss()),
+            3 => self.link.set_down(self.now, dice.one_in(4)),
+            4..=12 => self.now += dice.span(3_000),
+            13..=16 => self.now = self.link.next_arrival().unwrap_or(self.now).max(self.now),
+            17..=24 => self.take(),
+            _ => {
+                let ecn = [Ecn::NotCapable, Ecn::Capable, Ecn::Marked][dice.below(3) as usize];
+                let _ = self.link.enqueue(self.now, dice.below(1500) as u32, self.offered, ecn);
+                self.offered += 1;
+            }
+        }
+    }
+
+    /// Lets everything drain and checks that every packet is accounted for.
+    fn finish(mut self) {
+        self.link.set_down(self.now, false);
+        self.link.set_rate(self.now, RateModel::Fixed(Rate::from_mbit(10.0)));
+        while let Some(at) = self.link.next_arrival() {
+            self.now = self.now.max(at);
+            self.take();
+        }
+        let stats = *self.link.stats();
+        assert_eq!((self.link.held_bytes(), self.link.backlog(self.now)), (0, (0, 0)));
+        assert_eq!(stats.offered.packets, self.offered);
+        assert_eq!(stats.offered.packets + stats.duplicated, stats.delivered.packets + stats.dropped.total());
+    }
+}
+
+#[test]
+fn whatever_is_done_to_a_link_its_packets_are_accounted_for() {
+    for seed in 0..3_000 {
+        let outcome = std::panic::catch_unwind(|| {
+            let mut dice = Dice(ChaCha8Rng::seed_from_u64(seed));
+            let config = dice.config();
+            let overtakes = config.jitter.overtakes || config.reorder.probability > 0.0;
+            let link = Link::new(config);
+            let mut run =
+                Run { link, now: Time::ZERO, overtakes, offered: 0, last_at: Time::ZERO, last_item: None };
+            (0..300).for_each(|_| run.step(&mut dice));
+            run.finish();
+        });
+        assert!(outcome.is_ok(), "seed {seed}");
+    }
+}
