@@ -23,7 +23,7 @@ use anabranch_wire::{Pid, Span, Time};
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use zeroize::{Zeroize, Zeroizing};
 
-use crate::handshake::{INIT_BODY_LEN, VERSION};
+use crate::handshake::{INIT_MAC1_AT, INIT_MAC2_AT, INIT_PADDING_AT, VERSION, has_shape_of_init};
 use crate::keys::{PublicKey, same_secret};
 
 /// Bytes of mac1, of mac2 and of a cookie.
@@ -76,8 +76,8 @@ pub enum Admission {
 /// Why an INIT gets no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DropReason {
-    /// Not as long as an INIT is.
-    Length,
+    /// Not as long as an INIT is, or padded with something else than zeros.
+    Malformed,
     /// Its sender does not know this node's public key.
     Mac1,
 }
@@ -87,6 +87,7 @@ pub enum DropReason {
 pub struct CookieJar {
     secret: Zeroizing<[u8; 32]>,
     public: PublicKey,
+    mac1_key: [u8; 32],
 }
 
 impl fmt::Debug for CookieJar {
@@ -101,27 +102,33 @@ impl CookieJar {
     pub fn new(public: PublicKey, mut random: [u8; 32]) -> Self {
         let secret = Zeroizing::new(blake3::derive_key("anabranch 2026 cookie secret", &random));
         random.zeroize();
-        Self { secret, public }
+        Self { secret, public, mac1_key: mac1_key(&public) }
     }
 
     /// Decides about the body of an INIT that came from an address at a time. Costs some hashing of it and no
     /// more.
     #[must_use]
     pub fn admit(&self, now: Time, from: SocketAddr, body: &[u8]) -> Admission {
-        if body.len() != INIT_BODY_LEN {
-            return Admission::Drop(DropReason::Length);
+        if !has_shape_of_init(body) {
+            return Admission::Drop(DropReason::Malformed);
         }
-        if !mac1_is_right(&self.public, &body[..INIT_BODY_LEN - MAC_LEN]) {
+        if !mac1_is_right(&self.mac1_key, &body[..INIT_MAC2_AT]) {
             return Admission::Drop(DropReason::Mac1);
         }
         let period = now.as_nanos() / ROTATION.as_nanos();
-        let fresh = [Some(period), period.checked_sub(1)].into_iter().flatten();
-        let proven = |cookie: &Cookie| same_secret(&mac2(cookie, body), &body[INIT_BODY_LEN - MAC_LEN..]);
-        if body[0] == VERSION && fresh.map(|period| self.cookie(period, from)).any(|cookie| proven(&cookie)) {
+        if body[0] == VERSION && self.is_proven(period, from, body) {
             return Admission::Proceed;
         }
         let pid = body[1..].first_chunk().map_or(Pid::HANDSHAKE, |pid| Pid(u64::from_be_bytes(*pid)));
         Admission::Challenge { pid, body: self.challenge(period, from, body) }
+    }
+
+    /// Whether mac2 was made with a cookie of this period or the one before. A zero mac2 asks for one.
+    fn is_proven(&self, period: u64, from: SocketAddr, body: &[u8]) -> bool {
+        let mac = &body[INIT_MAC2_AT..INIT_PADDING_AT];
+        let fresh = [Some(period), period.checked_sub(1)].into_iter().flatten();
+        let fits = |period| same_secret(&mac2(&self.cookie(period, from), body), mac);
+        mac != [0; MAC_LEN] && fresh.into_iter().any(fits)
     }
 
     /// The secret of one period: nothing tells it from random to who does not have the jar's.
@@ -175,35 +182,39 @@ pub(crate) fn open(remote: &PublicKey, init: &[u8], body: &[u8]) -> Result<Cooki
 /// Writes mac1 over all before it into the last bytes of `message`.
 pub(crate) fn put_mac1(receiver: &PublicKey, message: &mut [u8]) {
     let (text, mac) = message.split_at_mut(message.len() - MAC_LEN);
-    mac.copy_from_slice(&mac1(receiver, text));
+    mac.copy_from_slice(&mac1(&mac1_key(receiver), text));
 }
 
 /// Whether `message` ends with its mac1.
-pub(crate) fn mac1_is_right(receiver: &PublicKey, message: &[u8]) -> bool {
+pub(crate) fn mac1_is_right(key: &[u8; 32], message: &[u8]) -> bool {
     let (text, mac) = message.split_at(message.len() - MAC_LEN);
-    same_secret(&mac1(receiver, text), mac)
+    same_secret(&mac1(key, text), mac)
 }
 
-/// Writes mac2 into the last bytes of an INIT that has its mac1.
+/// The key of mac1 for messages to `receiver`.
+pub(crate) fn mac1_key(receiver: &PublicKey) -> [u8; 32] {
+    blake3::derive_key("anabranch 2026 mac1", receiver.as_bytes())
+}
+
+/// Writes mac2 into an INIT that has its mac1.
 pub(crate) fn put_mac2(cookie: &Cookie, init: &mut [u8]) {
     let mac = mac2(cookie, init);
-    let at = init.len() - MAC_LEN;
-    init[at..].copy_from_slice(&mac);
+    init[INIT_MAC2_AT..INIT_PADDING_AT].copy_from_slice(&mac);
 }
 
-fn mac1(receiver: &PublicKey, text: &[u8]) -> [u8; MAC_LEN] {
-    let key = blake3::derive_key("anabranch 2026 mac1", receiver.as_bytes());
-    first_bytes(&blake3::keyed_hash(&key, text))
+fn mac1(key: &[u8; 32], text: &[u8]) -> [u8; MAC_LEN] {
+    first_bytes(&blake3::keyed_hash(key, text))
 }
 
 /// Covers all of the INIT by covering its mac1.
 fn mac2(cookie: &Cookie, init: &[u8]) -> [u8; MAC_LEN] {
-    let key = blake3::derive_key("anabranch 2026 mac2", cookie.0.as_slice());
+    let mut key = Zeroizing::new([0; 32]);
+    key[..MAC_LEN].copy_from_slice(cookie.0.as_slice());
     first_bytes(&blake3::keyed_hash(&key, mac1_of_init(init)))
 }
 
 fn mac1_of_init(init: &[u8]) -> &[u8] {
-    &init[INIT_BODY_LEN - 2 * MAC_LEN..INIT_BODY_LEN - MAC_LEN]
+    &init[INIT_MAC1_AT..INIT_MAC2_AT]
 }
 
 fn seal_key(receiver: &PublicKey, mac1: &[u8], nonce: &[u8; NONCE_LEN]) -> LessSafeKey {

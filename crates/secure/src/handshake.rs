@@ -2,11 +2,14 @@
 //! session's parameters under encryption.
 //!
 //! ```text
-//! INIT     version 1 | reply PID 8 | Noise message 1 | mac1 16 | mac2 16        1184 bytes, always
-//!   Noise payload: credential 1 (0 none, 1 ticket) | share 8 | length 2 | parameters | zeros
-//! INIT ACK version 1 | Noise message 2 | mac1 16                                1184 bytes, always
-//!   Noise payload: status 1 (0 accepted, else a refusal) | length 2 | parameters | zeros
+//! INIT     version 1 | reply PID 8 | Noise message 1, 363 | mac1 16 | mac2 16 | zeros to 1184 bytes
+//!   Noise payload: credential 1 (0 none, 1 ticket) | share 8 | length 2 | parameters | zeros to 267
+//! INIT ACK version 1 | Noise message 2, 307 | mac1 16 | zeros to 1184 bytes
+//!   Noise payload: status 1 (0 accepted, else a refusal) | length 2 | parameters | zeros to 259
 //! ```
+//! The padding is outside what is hashed and encrypted, so that a flood of INITs costs as little as it can; it
+//! must be zeros.
+//!
 //! The pre-shared key is mixed in at the second message, so the responder picks it by the share it read in
 //! the first; without a ticket it is zero, and so it is in a refusal. A first message can be replayed: the
 //! responder's session counts for nothing until a packet opened under its keys.
@@ -30,7 +33,7 @@ pub const INIT_BODY_LEN: usize = 1184;
 /// Bytes of an INIT ACK after the packet header: as many, to show the way back too.
 pub const ACK_BODY_LEN: usize = 1184;
 /// Longest encoding of the session parameters.
-pub const MAX_PARAMS_LEN: usize = 1024;
+pub const MAX_PARAMS_LEN: usize = 256;
 
 const PATTERN: &str = "Noise_IKpsk2_25519_AESGCM_SHA256";
 const PROLOGUE: [u8; 10] = *b"anabranch\x01";
@@ -40,8 +43,19 @@ const INIT_PREFIX_LEN: usize = 1 + 8;
 /// Both keys of message 1 and its two tags; key and tag of message 2.
 const NOISE_1_OVERHEAD: usize = 32 + 32 + 16 + 16;
 const NOISE_2_OVERHEAD: usize = 32 + 16;
-const NOISE_1_LEN: usize = INIT_BODY_LEN - INIT_PREFIX_LEN - 2 * MAC_LEN;
-const NOISE_2_LEN: usize = ACK_BODY_LEN - 1 - MAC_LEN;
+/// Credential and share.
+const CREDENTIAL_LEN: usize = 1 + 8;
+const PAYLOAD_1_LEN: usize = CREDENTIAL_LEN + 2 + MAX_PARAMS_LEN;
+const PAYLOAD_2_LEN: usize = 1 + 2 + MAX_PARAMS_LEN;
+const NOISE_1_LEN: usize = NOISE_1_OVERHEAD + PAYLOAD_1_LEN;
+const NOISE_2_LEN: usize = NOISE_2_OVERHEAD + PAYLOAD_2_LEN;
+/// Where mac1, mac2 and the padding of an INIT begin.
+pub(crate) const INIT_MAC1_AT: usize = INIT_PREFIX_LEN + NOISE_1_LEN;
+pub(crate) const INIT_MAC2_AT: usize = INIT_MAC1_AT + MAC_LEN;
+pub(crate) const INIT_PADDING_AT: usize = INIT_MAC2_AT + MAC_LEN;
+/// Where mac1 and the padding of an INIT ACK begin.
+const ACK_MAC1_AT: usize = 1 + NOISE_2_LEN;
+const ACK_PADDING_AT: usize = ACK_MAC1_AT + MAC_LEN;
 
 /// Why a handshake message was not taken, or could not be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -190,9 +204,9 @@ impl Initiator {
         let mut body = vec![0; INIT_BODY_LEN];
         body[0] = VERSION;
         body[1..INIT_PREFIX_LEN].copy_from_slice(&reply_pid.0.to_be_bytes());
-        let message = &mut body[INIT_PREFIX_LEN..INIT_PREFIX_LEN + NOISE_1_LEN];
+        let message = &mut body[INIT_PREFIX_LEN..INIT_MAC1_AT];
         noise.write_message(&payload, message).map_err(|_| HandshakeError::BadPublicKey)?;
-        cookie::put_mac1(&dial.remote, &mut body[..INIT_BODY_LEN - MAC_LEN]);
+        cookie::put_mac1(&dial.remote, &mut body[..INIT_MAC2_AT]);
 
         let psk = dial.credential.as_ref().map(|(share, secret)| derive_psk(*share, secret));
         Ok(Self { noise: Box::new(noise), body, local: local.public(), remote: dial.remote, psk })
@@ -224,13 +238,14 @@ impl Initiator {
     /// # Errors
     /// [`HandshakeError::Refused`] is the server's word and final; after any other, go on waiting.
     pub fn handle_ack(&mut self, body: &[u8]) -> Result<(SessionKeys, Vec<u8>), HandshakeError> {
-        if body.len() != ACK_BODY_LEN || body[0] != VERSION {
+        let ours = body.len() == ACK_BODY_LEN && body[0] == VERSION && is_zero(&body[ACK_PADDING_AT..]);
+        if !ours {
             return Err(HandshakeError::Malformed);
         }
-        if !cookie::mac1_is_right(&self.local, body) {
+        if !cookie::mac1_is_right(&cookie::mac1_key(&self.local), &body[..ACK_PADDING_AT]) {
             return Err(HandshakeError::NotAuthentic);
         }
-        let message = &body[1..ACK_BODY_LEN - MAC_LEN];
+        let message = &body[1..ACK_MAC1_AT];
         let zero = Zeroizing::new([0; 32]);
         let psk = self.psk.as_ref().unwrap_or(&zero).clone();
         match self.read(&psk, message) {
@@ -246,7 +261,7 @@ impl Initiator {
     }
 
     fn read(&mut self, psk: &[u8; 32], message: &[u8]) -> Result<(u8, Vec<u8>), HandshakeError> {
-        let mut payload = Zeroizing::new([0; NOISE_2_LEN - NOISE_2_OVERHEAD]);
+        let mut payload = Zeroizing::new([0; PAYLOAD_2_LEN]);
         self.noise.set_psk(usize::from(PSK_POSITION), psk).map_err(|_| HandshakeError::NotAuthentic)?;
         let read = self.noise.read_message(message, payload.as_mut_slice());
         read.map_err(|_| HandshakeError::NotAuthentic)?;
@@ -291,12 +306,13 @@ pub fn read_init(local: &NodeKey, body: &[u8], seed: [u8; 32]) -> Result<Pending
     let message = init_message(body).ok_or(HandshakeError::Malformed)?;
     let seed = Zeroizing::new(seed);
     let mut noise = builder(local, &seed).build_responder().map_err(|_| HandshakeError::NotAuthentic)?;
-    let mut payload = Zeroizing::new([0; NOISE_1_LEN - NOISE_1_OVERHEAD]);
+    let mut payload = Zeroizing::new([0; PAYLOAD_1_LEN]);
     let read = noise.read_message(message, payload.as_mut_slice());
     read.map_err(|_| HandshakeError::NotAuthentic)?;
     let remote = noise.get_remote_static().and_then(|key| key.try_into().ok());
     let remote = PublicKey::from_bytes(remote.ok_or(HandshakeError::NotAuthentic)?);
-    let (credential, rest) = payload.split_first_chunk::<9>().ok_or(HandshakeError::Malformed)?;
+    let (credential, rest) =
+        payload.split_first_chunk::<CREDENTIAL_LEN>().ok_or(HandshakeError::Malformed)?;
     let [kind, share @ ..] = *credential;
     let share = match kind {
         0 => None,
@@ -335,16 +351,16 @@ impl PendingInit {
         status: u8,
         params: &[u8],
     ) -> Result<Accepted, HandshakeError> {
-        let mut payload = Zeroizing::new([0; NOISE_2_LEN - NOISE_2_OVERHEAD]);
+        let mut payload = Zeroizing::new([0; PAYLOAD_2_LEN]);
         payload[0] = status;
         put_params(&mut payload[1..], params)?;
         let mut body = vec![0; ACK_BODY_LEN];
         body[0] = VERSION;
         let set = self.noise.set_psk(usize::from(PSK_POSITION), psk.as_slice());
-        let message = &mut body[1..=NOISE_2_LEN];
+        let message = &mut body[1..ACK_MAC1_AT];
         let written = set.and_then(|()| self.noise.write_message(payload.as_slice(), message));
         written.map_err(|_| HandshakeError::BadPublicKey)?;
-        cookie::put_mac1(&self.remote, &mut body);
+        cookie::put_mac1(&self.remote, &mut body[..ACK_PADDING_AT]);
         let mut keys = session_keys(&mut self.noise);
         std::mem::swap(&mut keys.send, &mut keys.receive);
         Ok(Accepted { body, keys })
@@ -367,17 +383,26 @@ fn builder<'a>(local: &'a NodeKey, seed: &Zeroizing<[u8; 32]>) -> Builder<'a> {
 
 /// The Noise message of an INIT; `None` when it is none of this version.
 fn init_message(body: &[u8]) -> Option<&[u8]> {
-    let ours = body.len() == INIT_BODY_LEN && body[0] == VERSION;
-    ours.then(|| &body[INIT_PREFIX_LEN..INIT_PREFIX_LEN + NOISE_1_LEN])
+    let ours = has_shape_of_init(body) && body[0] == VERSION;
+    ours.then(|| &body[INIT_PREFIX_LEN..INIT_MAC1_AT])
+}
+
+/// Whether length and padding are those of an INIT of any version.
+pub(crate) fn has_shape_of_init(body: &[u8]) -> bool {
+    body.len() == INIT_BODY_LEN && is_zero(&body[INIT_PADDING_AT..])
+}
+
+fn is_zero(padding: &[u8]) -> bool {
+    padding.iter().fold(0, |all, byte| all | byte) == 0
 }
 
 fn init_payload(share: Option<ShareId>, params: &[u8]) -> Result<Zeroizing<Vec<u8>>, HandshakeError> {
-    let mut payload = Zeroizing::new(vec![0; NOISE_1_LEN - NOISE_1_OVERHEAD]);
+    let mut payload = Zeroizing::new(vec![0; PAYLOAD_1_LEN]);
     if let Some(ShareId(share)) = share {
         payload[0] = 1;
-        payload[1..9].copy_from_slice(&share.to_be_bytes());
+        payload[1..CREDENTIAL_LEN].copy_from_slice(&share.to_be_bytes());
     }
-    put_params(&mut payload[9..], params)?;
+    put_params(&mut payload[CREDENTIAL_LEN..], params)?;
     Ok(payload)
 }
 

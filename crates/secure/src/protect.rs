@@ -372,6 +372,8 @@ impl Opener {
 
     fn check_number(&self, envelope: &Envelope) -> Result<(), OpenError> {
         match self.paths.get(&envelope.path) {
+            // One past the highest number seen is kept, so the very last number cannot be.
+            _ if envelope.fsn.0 == u64::MAX => Err(OpenError::Replayed),
             Some(path) if !path.window.check(envelope.fsn) => Err(OpenError::Replayed),
             None if self.is_closed(envelope.path) => Err(OpenError::PathClosed),
             _ => Ok(()),

@@ -1,4 +1,5 @@
 use super::*;
+use crate::INIT_BODY_LEN;
 use crate::{Dial, Initiator, NodeKey};
 
 fn server() -> NodeKey {
@@ -77,7 +78,7 @@ fn a_cookie_of_another_node_or_of_a_restarted_one_is_challenged_anew() {
 fn a_changed_mac2_admits_nothing() {
     let jar = jar();
     let init = proven(&jar, at(10), home());
-    for byte in INIT_BODY_LEN - MAC_LEN..INIT_BODY_LEN {
+    for byte in INIT_MAC2_AT..INIT_PADDING_AT {
         let mut changed = init.clone();
         changed[byte] ^= 1;
         assert!(matches!(jar.admit(at(11), home(), &changed), Admission::Challenge { .. }), "byte {byte}");
@@ -89,7 +90,8 @@ fn a_mac2_made_for_one_init_does_not_serve_another() {
     let jar = jar();
     let init = proven(&jar, at(10), home());
     let mut other = initiator(4).init_body(None);
-    other[INIT_BODY_LEN - MAC_LEN..].copy_from_slice(&init[INIT_BODY_LEN - MAC_LEN..]);
+    let mac = INIT_MAC2_AT..INIT_PADDING_AT;
+    other[mac.clone()].copy_from_slice(&init[mac]);
     assert!(matches!(jar.admit(at(11), home(), &other), Admission::Challenge { .. }));
 }
 
@@ -97,8 +99,8 @@ fn a_mac2_made_for_one_init_does_not_serve_another() {
 fn strangers_without_the_public_key_get_no_answer() {
     let jar = jar();
     assert_eq!(jar.admit(at(1), home(), &[0; INIT_BODY_LEN]), Admission::Drop(DropReason::Mac1));
-    assert_eq!(jar.admit(at(1), home(), &[0; 100]), Admission::Drop(DropReason::Length));
-    assert_eq!(jar.admit(at(1), home(), &[]), Admission::Drop(DropReason::Length));
+    assert_eq!(jar.admit(at(1), home(), &[0; 100]), Admission::Drop(DropReason::Malformed));
+    assert_eq!(jar.admit(at(1), home(), &[]), Admission::Drop(DropReason::Malformed));
 }
 
 #[test]
@@ -126,7 +128,7 @@ fn no_byte_of_a_cookie_can_be_changed_and_it_opens_for_its_init_only() {
 fn a_server_of_another_version_says_which_it_speaks() {
     let mut init = initiator(3).init_body(None);
     init[0] = VERSION + 1;
-    put_mac1(&server().public(), &mut init[..INIT_BODY_LEN - MAC_LEN]);
+    put_mac1(&server().public(), &mut init[..INIT_MAC2_AT]);
     let body = challenge(&jar(), at(1), home(), &init);
     // The newer client would say: the other end speaks version 1. Seen from here the versions change places.
     assert_eq!(body[0], VERSION);
@@ -146,7 +148,7 @@ fn a_proven_init_of_another_version_is_never_let_through() {
     let jar = jar();
     let mut init = initiator(3).init_body(None);
     init[0] = VERSION + 1;
-    put_mac1(&server().public(), &mut init[..INIT_BODY_LEN - MAC_LEN]);
+    put_mac1(&server().public(), &mut init[..INIT_MAC2_AT]);
     let cookie = jar.cookie(0, home());
     put_mac2(&cookie, &mut init);
     assert!(matches!(jar.admit(at(1), home(), &init), Admission::Challenge { .. }));

@@ -23,9 +23,10 @@ fn dial(credential: Option<(ShareId, TicketSecret)>) -> Initiator {
     Initiator::new(&client(), &dial, Pid(42), PARAMS, [3; 32]).unwrap()
 }
 
-/// Puts the right mac1 back after a change, as an attacker who knows the public key can.
-fn with_mac1(receiver: &NodeKey, mut message: Vec<u8>) -> Vec<u8> {
-    cookie::put_mac1(&receiver.public(), &mut message);
+/// Puts the right mac1 at the end of the first `len` bytes after a change, as an attacker who knows the public
+/// key can.
+fn with_mac1(receiver: &NodeKey, mut message: Vec<u8>, len: usize) -> Vec<u8> {
+    cookie::put_mac1(&receiver.public(), &mut message[..len]);
     message
 }
 
@@ -108,7 +109,7 @@ fn only_the_node_that_was_dialled_can_read_the_init() {
     let body = dial(None).init_body(None);
     let other = NodeKey::from_random([9; 32]);
     assert_eq!(read_init(&other, &body, [4; 32]).unwrap_err(), HandshakeError::NotAuthentic);
-    let body = with_mac1(&other, body);
+    let body = with_mac1(&other, body, INIT_MAC2_AT);
     assert_eq!(read_init(&other, &body, [4; 32]).unwrap_err(), HandshakeError::NotAuthentic);
 }
 
@@ -126,9 +127,8 @@ fn only_the_node_that_was_dialled_can_answer() {
 #[test]
 fn no_byte_of_an_init_can_be_changed_even_with_a_right_mac1() {
     let body = dial(Some(ticket(5))).init_body(None);
-    let pid = 1..INIT_PREFIX_LEN;
-    let authentic = INIT_BODY_LEN - 2 * MAC_LEN;
-    for at in (0..authentic).filter(|at| !pid.contains(at)) {
+    let (pid, macs) = (1..INIT_PREFIX_LEN, INIT_MAC1_AT..INIT_PADDING_AT);
+    for at in (0..INIT_BODY_LEN).filter(|at| !pid.contains(at) && !macs.contains(at)) {
         let mut changed = body.clone();
         changed[at] ^= 0x40;
         assert!(read_init(&server(), &changed, [4; 32]).is_err(), "byte {at} was changed unnoticed");
@@ -136,11 +136,11 @@ fn no_byte_of_an_init_can_be_changed_even_with_a_right_mac1() {
 }
 
 #[test]
-fn every_byte_of_an_init_is_under_mac1() {
+fn every_byte_of_an_init_before_mac2_is_under_mac1_and_the_rest_is_zeros() {
     let jar = CookieJar::new(server().public(), [7; 32]);
     let body = dial(None).init_body(None);
     let from: SocketAddr = "192.0.2.1:7".parse().unwrap();
-    for at in 0..INIT_BODY_LEN - MAC_LEN {
+    for at in (0..INIT_MAC2_AT).chain(INIT_PADDING_AT..INIT_BODY_LEN) {
         let mut changed = body.clone();
         changed[at] ^= 1;
         assert!(matches!(jar.admit(Time::ZERO, from, &changed), Admission::Drop(_)), "byte {at}");
@@ -156,7 +156,7 @@ fn no_byte_of_an_ack_can_be_changed_and_the_true_one_still_completes() {
         let mut changed = accepted.body.clone();
         changed[at] ^= 0x01;
         assert!(initiator.handle_ack(&changed).is_err(), "byte {at} was changed unnoticed");
-        let resealed = with_mac1(&client(), changed);
+        let resealed = with_mac1(&client(), changed, ACK_PADDING_AT);
         if resealed != accepted.body {
             assert!(initiator.handle_ack(&resealed).is_err(), "byte {at} was changed unnoticed");
         }
@@ -207,7 +207,8 @@ fn the_init_is_the_same_for_every_path_but_for_mac2_and_so_is_its_id() {
         .into();
     let [a, b] = &bodies[..] else { panic!() };
     assert_ne!(a, b);
-    assert_eq!(a[..INIT_BODY_LEN - MAC_LEN], b[..INIT_BODY_LEN - MAC_LEN]);
+    assert_eq!(a[..INIT_MAC2_AT], b[..INIT_MAC2_AT]);
+    assert_eq!(a[INIT_PADDING_AT..], b[INIT_PADDING_AT..]);
     assert_eq!(InitId::of(a), InitId::of(b));
     let other = Initiator::new(
         &client(),
