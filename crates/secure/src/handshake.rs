@@ -14,14 +14,18 @@
 //! the first; without a ticket it is zero, and so it is in a refusal. A first message can be replayed: the
 //! responder's session counts for nothing until a packet opened under its keys.
 
+mod initiator;
+mod responder;
+
 use std::fmt;
 
-use anabranch_wire::Pid;
 use snow::{Builder, HandshakeState};
 use zeroize::Zeroizing;
 
-use crate::cookie::{self, Cookie, CookieError, MAC_LEN};
-use crate::keys::{NodeKey, PublicKey};
+pub use self::initiator::{Dial, Initiator};
+pub use self::responder::{Accepted, PendingInit, read_init};
+use crate::cookie::MAC_LEN;
+use crate::keys::NodeKey;
 use crate::noise::Resolver;
 use crate::ticket::{ShareId, TicketSecret};
 
@@ -161,219 +165,6 @@ impl InitId {
     }
 }
 
-/// Whom to open a session with, and by what right.
-#[derive(Clone, Debug)]
-pub struct Dial {
-    /// The node's identity: nobody else can answer.
-    pub remote: PublicKey,
-    /// The share and the secret of a ticket, if one is used.
-    pub credential: Option<(ShareId, TicketSecret)>,
-}
-
-/// The client's side of one handshake. Copies of its INIT may go out over any number of candidate paths and
-/// any number of times; the first INIT ACK that is authentic completes it.
-pub struct Initiator {
-    noise: Box<HandshakeState>,
-    /// The INIT, mac2 left zero.
-    body: Vec<u8>,
-    local: PublicKey,
-    remote: PublicKey,
-    psk: Option<Zeroizing<[u8; 32]>>,
-}
-
-impl Initiator {
-    /// Makes the INIT. Cookies are answered to `reply_pid`; the INIT ACK goes to the PID inside `params`.
-    /// `seed` must be 32 fresh random bytes, used for nothing else.
-    ///
-    /// # Errors
-    /// When `params` are too long or the remote key is not a usable one.
-    pub fn new(
-        local: &NodeKey,
-        dial: &Dial,
-        reply_pid: Pid,
-        params: &[u8],
-        seed: [u8; 32],
-    ) -> Result<Self, HandshakeError> {
-        let seed = Zeroizing::new(seed);
-        let builder = builder(local, &seed).remote_public_key(dial.remote.as_bytes());
-        let noise = builder.and_then(Builder::build_initiator);
-        let mut noise = noise.map_err(|_| HandshakeError::BadPublicKey)?;
-
-        let share = dial.credential.as_ref().map(|(share, _)| *share);
-        let payload = init_payload(share, params)?;
-        let mut body = vec![0; INIT_BODY_LEN];
-        body[0] = VERSION;
-        body[1..INIT_PREFIX_LEN].copy_from_slice(&reply_pid.0.to_be_bytes());
-        let message = &mut body[INIT_PREFIX_LEN..INIT_MAC1_AT];
-        noise.write_message(&payload, message).map_err(|_| HandshakeError::BadPublicKey)?;
-        cookie::put_mac1(&dial.remote, &mut body[..INIT_MAC2_AT]);
-
-        let psk = dial.credential.as_ref().map(|(share, secret)| derive_psk(*share, secret));
-        Ok(Self { noise: Box::new(noise), body, local: local.public(), remote: dial.remote, psk })
-    }
-
-    /// The body of the INIT: the same bytes every time, apart from the mac2 that the cookie of the candidate
-    /// path adds.
-    #[must_use]
-    pub fn init_body(&self, cookie: Option<&Cookie>) -> Vec<u8> {
-        let mut body = self.body.clone();
-        if let Some(cookie) = cookie {
-            cookie::put_mac2(cookie, &mut body);
-        }
-        body
-    }
-
-    /// Opens the body of a COOKIE that came in answer to the INIT. It is good for the candidate path that it
-    /// came back on (the address the server saw), for some two minutes.
-    ///
-    /// # Errors
-    /// When it does not answer this INIT, or the server speaks another version.
-    pub fn open_cookie(&self, body: &[u8]) -> Result<Cookie, CookieError> {
-        cookie::open(&self.remote, &self.body, body)
-    }
-
-    /// Takes the body of an INIT ACK; gives the keys and the server's parameters. One that is not authentic
-    /// changes nothing: go on waiting for the true one.
-    ///
-    /// # Errors
-    /// [`HandshakeError::Refused`] is the server's word and final; after any other, go on waiting.
-    pub fn handle_ack(&mut self, body: &[u8]) -> Result<(SessionKeys, Vec<u8>), HandshakeError> {
-        let ours = body.len() == ACK_BODY_LEN && body[0] == VERSION && is_zero(&body[ACK_PADDING_AT..]);
-        if !ours {
-            return Err(HandshakeError::Malformed);
-        }
-        if !cookie::mac1_is_right(&cookie::mac1_key(&self.local), &body[..ACK_PADDING_AT]) {
-            return Err(HandshakeError::NotAuthentic);
-        }
-        let message = &body[1..ACK_MAC1_AT];
-        let zero = Zeroizing::new([0; 32]);
-        let psk = self.psk.as_ref().unwrap_or(&zero).clone();
-        match self.read(&psk, message) {
-            Ok((0, params)) => Ok((session_keys(&mut self.noise), params)),
-            Ok((code, _)) => Err(HandshakeError::Refused(Refusal::from_code(code))),
-            // A server that does not take the ticket answers without its secret, and may only refuse.
-            Err(error) if self.psk.is_some() => match self.read(&zero, message) {
-                Ok((0, _)) | Err(_) => Err(error),
-                Ok((code, _)) => Err(HandshakeError::Refused(Refusal::from_code(code))),
-            },
-            Err(error) => Err(error),
-        }
-    }
-
-    fn read(&mut self, psk: &[u8; 32], message: &[u8]) -> Result<(u8, Vec<u8>), HandshakeError> {
-        let mut payload = Zeroizing::new([0; PAYLOAD_2_LEN]);
-        self.noise.set_psk(usize::from(PSK_POSITION), psk).map_err(|_| HandshakeError::NotAuthentic)?;
-        let read = self.noise.read_message(message, payload.as_mut_slice());
-        read.map_err(|_| HandshakeError::NotAuthentic)?;
-        Ok((payload[0], params_in(&payload[1..])?))
-    }
-}
-
-impl fmt::Debug for Initiator {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Initiator").field("remote", &self.remote).finish_non_exhaustive()
-    }
-}
-
-/// An INIT that was opened: who it is from and what it asks for. The caller decides, denied by default, and
-/// either [`PendingInit::accept`]s or [`PendingInit::refuse`]s it, or drops it.
-pub struct PendingInit {
-    /// The client, proven by its key; but the message may be a replay, see the module's first lines.
-    pub remote: PublicKey,
-    /// The share whose ticket it holds, if it says so. That it knows the secret is shown only by its first
-    /// packet.
-    pub share: Option<ShareId>,
-    /// The client's parameters, encoded.
-    pub params: Vec<u8>,
-    noise: Box<HandshakeState>,
-}
-
-/// An accepted INIT: the answer and the keys.
-#[derive(Debug)]
-pub struct Accepted {
-    /// Body of the INIT ACK, to be sent again whenever the same INIT comes again.
-    pub body: Vec<u8>,
-    /// Keys of a session that is nothing until a packet opened under them.
-    pub keys: SessionKeys,
-}
-
-/// Opens the body of an INIT, after [`crate::CookieJar::admit`] let it through. Costs three Diffie-Hellman
-/// exchanges. `seed` must be 32 fresh random bytes, used for nothing else.
-///
-/// # Errors
-/// When it is not an authentic INIT for this node.
-pub fn read_init(local: &NodeKey, body: &[u8], seed: [u8; 32]) -> Result<PendingInit, HandshakeError> {
-    let message = init_message(body).ok_or(HandshakeError::Malformed)?;
-    let seed = Zeroizing::new(seed);
-    let mut noise = builder(local, &seed).build_responder().map_err(|_| HandshakeError::NotAuthentic)?;
-    let mut payload = Zeroizing::new([0; PAYLOAD_1_LEN]);
-    let read = noise.read_message(message, payload.as_mut_slice());
-    read.map_err(|_| HandshakeError::NotAuthentic)?;
-    let remote = noise.get_remote_static().and_then(|key| key.try_into().ok());
-    let remote = PublicKey::from_bytes(remote.ok_or(HandshakeError::NotAuthentic)?);
-    let (credential, rest) =
-        payload.split_first_chunk::<CREDENTIAL_LEN>().ok_or(HandshakeError::Malformed)?;
-    let [kind, share @ ..] = *credential;
-    let share = match kind {
-        0 => None,
-        1 => Some(ShareId(u64::from_be_bytes(share))),
-        _ => return Err(HandshakeError::Malformed),
-    };
-    Ok(PendingInit { remote, share, params: params_in(rest)?, noise: Box::new(noise) })
-}
-
-impl PendingInit {
-    /// Answers yes, with `params` as this end's parameters. `secret` is the ticket's, when and only when
-    /// [`PendingInit::share`] names one: a client that does not have it cannot read the answer.
-    ///
-    /// # Errors
-    /// When secret and credential do not fit together, or `params` are too long.
-    pub fn accept(self, secret: Option<&TicketSecret>, params: &[u8]) -> Result<Accepted, HandshakeError> {
-        let psk = match (self.share, secret) {
-            (Some(share), Some(secret)) => derive_psk(share, secret),
-            (None, None) => Zeroizing::new([0; 32]),
-            _ => return Err(HandshakeError::WrongCredential),
-        };
-        self.answer(&psk, 0, params)
-    }
-
-    /// Answers no: a body to send once, in place of an INIT ACK. Nothing is kept.
-    ///
-    /// # Errors
-    /// When the client's key is one that no node can have.
-    pub fn refuse(self, why: Refusal) -> Result<Vec<u8>, HandshakeError> {
-        self.answer(&Zeroizing::new([0; 32]), why.code(), &[]).map(|accepted| accepted.body)
-    }
-
-    fn answer(
-        mut self,
-        psk: &Zeroizing<[u8; 32]>,
-        status: u8,
-        params: &[u8],
-    ) -> Result<Accepted, HandshakeError> {
-        let mut payload = Zeroizing::new([0; PAYLOAD_2_LEN]);
-        payload[0] = status;
-        put_params(&mut payload[1..], params)?;
-        let mut body = vec![0; ACK_BODY_LEN];
-        body[0] = VERSION;
-        let set = self.noise.set_psk(usize::from(PSK_POSITION), psk.as_slice());
-        let message = &mut body[1..ACK_MAC1_AT];
-        let written = set.and_then(|()| self.noise.write_message(payload.as_slice(), message));
-        written.map_err(|_| HandshakeError::BadPublicKey)?;
-        cookie::put_mac1(&self.remote, &mut body[..ACK_PADDING_AT]);
-        let mut keys = session_keys(&mut self.noise);
-        std::mem::swap(&mut keys.send, &mut keys.receive);
-        Ok(Accepted { body, keys })
-    }
-}
-
-impl fmt::Debug for PendingInit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut debug = f.debug_struct("PendingInit");
-        debug.field("remote", &self.remote).field("share", &self.share).finish_non_exhaustive()
-    }
-}
-
 fn builder<'a>(local: &'a NodeKey, seed: &Zeroizing<[u8; 32]>) -> Builder<'a> {
     let pattern = PATTERN.parse().expect("the pattern is one that snow knows");
     let builder = Builder::with_resolver(pattern, Box::new(Resolver::new(seed)));
@@ -394,16 +185,6 @@ pub(crate) fn has_shape_of_init(body: &[u8]) -> bool {
 
 fn is_zero(padding: &[u8]) -> bool {
     padding.iter().fold(0, |all, byte| all | byte) == 0
-}
-
-fn init_payload(share: Option<ShareId>, params: &[u8]) -> Result<Zeroizing<Vec<u8>>, HandshakeError> {
-    let mut payload = Zeroizing::new(vec![0; PAYLOAD_1_LEN]);
-    if let Some(ShareId(share)) = share {
-        payload[0] = 1;
-        payload[1..CREDENTIAL_LEN].copy_from_slice(&share.to_be_bytes());
-    }
-    put_params(&mut payload[CREDENTIAL_LEN..], params)?;
-    Ok(payload)
 }
 
 /// Length, then the parameters.

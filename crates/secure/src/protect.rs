@@ -22,17 +22,17 @@
 //! **Numbers.** A number of a path is sealed once under a key, and opened once: the replay window of each path is
 //! here. A path that was closed stays closed.
 
-use std::collections::BTreeMap;
+mod opener;
+mod sealer;
+
 use std::fmt;
 
-use anabranch_wire::{Fsn, Header, PathId, RangeSet, Side, Span, TAG_LEN, Time};
+use anabranch_wire::{Fsn, Header, PathId, Span, TAG_LEN, Time};
 
+use self::opener::{KeyOf, Opener};
+use self::sealer::Sealer;
 use crate::SessionKeys;
-use crate::phase::{KeyChain, PhaseKey};
-use crate::replay::ReplayWindow;
-
-/// Closed path ids are remembered as so many runs; beyond that the ids between the lowest two count as closed.
-const MAX_CLOSED_RUNS: usize = 256;
+use crate::phase::KeyChain;
 
 /// When keys change, and when a session must end. The defaults are for AES-GCM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -276,191 +276,7 @@ impl Protection {
     }
 }
 
-/// The sending direction.
-struct Sealer {
-    chain: KeyChain,
-    key: PhaseKey,
-    phase: u64,
-    began: Time,
-    packets: u64,
-    /// The lowest number of each path that this key may still seal.
-    next: BTreeMap<PathId, u64>,
-}
-
-impl Sealer {
-    fn new(mut chain: KeyChain, now: Time) -> Self {
-        let key = chain.advance();
-        Self { chain, key, phase: 0, began: now, packets: 0, next: BTreeMap::new() }
-    }
-
-    /// Under a new key no number has been used: what was used under the old one need not be remembered.
-    fn advance(&mut self, now: Time) {
-        self.key = self.chain.advance();
-        self.phase += 1;
-        self.began = now;
-        self.packets = 0;
-        self.next.clear();
-    }
-
-    fn seal(&mut self, envelope: &Envelope, buffer: &mut [u8], most: u64) -> Result<(), SealError> {
-        if envelope.key_phase != bit(self.phase) {
-            return Err(SealError::WrongPhase);
-        }
-        if self.packets >= most {
-            return Err(SealError::Exhausted);
-        }
-        let len = buffer.len().checked_sub(TAG_LEN).ok_or(SealError::BufferSize)?;
-        let next = self.next.entry(envelope.path).or_default();
-        if envelope.fsn.0 < *next || envelope.fsn.0 == u64::MAX {
-            return Err(SealError::NumberReused);
-        }
-        *next = envelope.fsn.0 + 1;
-        self.packets += 1;
-        let (text, tag) = buffer.split_at_mut(len);
-        let sealed = self.key.seal(envelope.path, envelope.fsn, &envelope.aad, text, tag);
-        sealed.then_some(()).ok_or(SealError::BufferSize)
-    }
-}
-
-/// Which phase a key belongs to, seen from the present one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum KeyOf {
-    Previous,
-    Present,
-    Next,
-    /// The path's numbers do not tell: the phase before, then the next.
-    PreviousOrNext,
-}
-
-/// What is known of a path's arrivals.
-#[derive(Default)]
-struct Arrivals {
-    window: ReplayWindow,
-    /// The lowest number that came under the present key.
-    phase_start: Option<Fsn>,
-}
-
-/// The receiving direction.
-struct Opener {
-    chain: KeyChain,
-    previous: Option<(PhaseKey, Time)>,
-    present: PhaseKey,
-    next: PhaseKey,
-    phase: u64,
-    /// When the first packet of the present phase was opened.
-    confirmed_at: Option<Time>,
-    forgeries: u64,
-    paths: BTreeMap<PathId, Arrivals>,
-    closed: [RangeSet; 2],
-}
-
-impl Opener {
-    fn new(mut chain: KeyChain) -> Self {
-        let (present, next) = (chain.advance(), chain.advance());
-        Self {
-            chain,
-            previous: None,
-            present,
-            next,
-            phase: 0,
-            confirmed_at: None,
-            forgeries: 0,
-            paths: BTreeMap::new(),
-            closed: [RangeSet::new(), RangeSet::new()],
-        }
-    }
-
-    fn check_number(&self, envelope: &Envelope) -> Result<(), OpenError> {
-        match self.paths.get(&envelope.path) {
-            // One past the highest number seen is kept, so the very last number cannot be.
-            _ if envelope.fsn.0 == u64::MAX => Err(OpenError::Replayed),
-            Some(path) if !path.window.check(envelope.fsn) => Err(OpenError::Replayed),
-            None if self.is_closed(envelope.path) => Err(OpenError::PathClosed),
-            _ => Ok(()),
-        }
-    }
-
-    /// Drops the key of the phase before when its time is over.
-    fn retire(&mut self, now: Time) {
-        if self.previous.as_ref().is_some_and(|(_, retire_at)| now >= *retire_at) {
-            self.previous = None;
-        }
-    }
-
-    fn choose_key(&self, envelope: &Envelope) -> Result<KeyOf, OpenError> {
-        if envelope.key_phase == bit(self.phase) {
-            return Ok(KeyOf::Present);
-        }
-        let phase_start = self.paths.get(&envelope.path).and_then(|path| path.phase_start);
-        match (phase_start, &self.previous) {
-            (Some(start), Some(_)) if envelope.fsn < start => Ok(KeyOf::Previous),
-            (Some(start), None) if envelope.fsn < start => Err(OpenError::PhaseGone),
-            (None, Some(_)) => Ok(KeyOf::PreviousOrNext),
-            _ => Ok(KeyOf::Next),
-        }
-    }
-
-    /// Opens with the chosen key; gives the one that fitted.
-    fn open(&self, key: KeyOf, envelope: &Envelope, text: &mut [u8], tag: &[u8]) -> Option<KeyOf> {
-        let Envelope { path, fsn, ref aad, .. } = *envelope;
-        let previous = self.previous.as_ref().map(|(key, _)| key);
-        let fits = match key {
-            KeyOf::Present => self.present.open(path, fsn, aad, text, tag),
-            KeyOf::Next => self.next.open(path, fsn, aad, text, tag),
-            KeyOf::Previous => previous?.open(path, fsn, aad, text, tag),
-            KeyOf::PreviousOrNext if previous?.try_open(path, fsn, aad, text, tag) => {
-                return Some(KeyOf::Previous);
-            }
-            KeyOf::PreviousOrNext => {
-                return self.next.open(path, fsn, aad, text, tag).then_some(KeyOf::Next);
-            }
-        };
-        fits.then_some(key)
-    }
-
-    fn advance(&mut self, now: Time, retire_at: Time) {
-        let next = std::mem::replace(&mut self.next, self.chain.advance());
-        let previous = std::mem::replace(&mut self.present, next);
-        self.previous = Some((previous, retire_at));
-        self.phase += 1;
-        self.confirmed_at = Some(now);
-        for path in self.paths.values_mut() {
-            path.phase_start = None;
-        }
-    }
-
-    /// Notes an authentic packet.
-    fn note(&mut self, now: Time, used: KeyOf, envelope: &Envelope) {
-        let path = self.paths.entry(envelope.path).or_default();
-        path.window.mark(envelope.fsn);
-        if used != KeyOf::Previous {
-            let start = path.phase_start.map_or(envelope.fsn, |start| start.min(envelope.fsn));
-            path.phase_start = Some(start);
-        }
-        self.confirmed_at.get_or_insert(now);
-    }
-
-    fn is_closed(&self, path: PathId) -> bool {
-        self.closed[side_index(path)].contains(u64::from(path.0 / 2))
-    }
-
-    fn close_path(&mut self, path: PathId) {
-        self.paths.remove(&path);
-        let closed = &mut self.closed[side_index(path)];
-        let index = u64::from(path.0 / 2);
-        closed.insert(index..index + 1);
-        if closed.range_count() > MAX_CLOSED_RUNS {
-            let ends = closed.iter().take(2).map(|run| run.end).max().unwrap_or(0);
-            let start = closed.first().map_or(0, |run| run.start);
-            closed.insert(start..ends);
-        }
-    }
-}
-
-fn side_index(path: PathId) -> usize {
-    usize::from(path.opener() == Side::Server)
-}
-
+/// The bit of a phase that headers carry.
 fn bit(phase: u64) -> bool {
     phase % 2 == 1
 }

@@ -1,6 +1,6 @@
 use super::*;
-use crate::{Admission, CookieJar};
-use anabranch_wire::{Span, Time};
+use crate::{Admission, CookieJar, PublicKey, cookie};
+use anabranch_wire::{Pid, Span, Time};
 use std::net::SocketAddr;
 
 const PARAMS: &[u8] = b"parameters of the client";

@@ -1,3 +1,4 @@
+use super::opener::MAX_CLOSED_RUNS;
 use super::*;
 use anabranch_wire::{Kind, Pid, expand_fsn, rewrite_for_hop};
 use proptest::prelude::*;

@@ -1,0 +1,114 @@
+//! The server's side of the handshake: an INIT is read, the caller decides, and it is answered.
+
+use std::fmt;
+
+use snow::HandshakeState;
+use zeroize::Zeroizing;
+
+use super::{
+    ACK_BODY_LEN, ACK_MAC1_AT, ACK_PADDING_AT, CREDENTIAL_LEN, HandshakeError, PAYLOAD_1_LEN, PAYLOAD_2_LEN,
+    PSK_POSITION, Refusal, SessionKeys, VERSION, builder, derive_psk, init_message, params_in, put_params,
+    session_keys,
+};
+use crate::cookie;
+use crate::keys::{NodeKey, PublicKey};
+use crate::ticket::{ShareId, TicketSecret};
+
+/// An INIT that was opened: who it is from and what it asks for. The caller decides, denied by default, and
+/// either [`PendingInit::accept`]s or [`PendingInit::refuse`]s it, or drops it.
+pub struct PendingInit {
+    /// The client, proven by its key; but the message may be a replay, see the module's first lines.
+    pub remote: PublicKey,
+    /// The share whose ticket it holds, if it says so. That it knows the secret is shown only by its first
+    /// packet.
+    pub share: Option<ShareId>,
+    /// The client's parameters, encoded.
+    pub params: Vec<u8>,
+    noise: Box<HandshakeState>,
+}
+
+/// An accepted INIT: the answer and the keys.
+#[derive(Debug)]
+pub struct Accepted {
+    /// Body of the INIT ACK, to be sent again whenever the same INIT comes again.
+    pub body: Vec<u8>,
+    /// Keys of a session that is nothing until a packet opened under them.
+    pub keys: SessionKeys,
+}
+
+/// Opens the body of an INIT, after [`crate::CookieJar::admit`] let it through. Costs three Diffie-Hellman
+/// exchanges. `seed` must be 32 fresh random bytes, used for nothing else.
+///
+/// # Errors
+/// When it is not an authentic INIT for this node.
+pub fn read_init(local: &NodeKey, body: &[u8], seed: [u8; 32]) -> Result<PendingInit, HandshakeError> {
+    let message = init_message(body).ok_or(HandshakeError::Malformed)?;
+    let seed = Zeroizing::new(seed);
+    let mut noise = builder(local, &seed).build_responder().map_err(|_| HandshakeError::NotAuthentic)?;
+    let mut payload = Zeroizing::new([0; PAYLOAD_1_LEN]);
+    let read = noise.read_message(message, payload.as_mut_slice());
+    read.map_err(|_| HandshakeError::NotAuthentic)?;
+    let remote = noise.get_remote_static().and_then(|key| key.try_into().ok());
+    let remote = PublicKey::from_bytes(remote.ok_or(HandshakeError::NotAuthentic)?);
+    let (credential, rest) =
+        payload.split_first_chunk::<CREDENTIAL_LEN>().ok_or(HandshakeError::Malformed)?;
+    let [kind, share @ ..] = *credential;
+    let share = match kind {
+        0 => None,
+        1 => Some(ShareId(u64::from_be_bytes(share))),
+        _ => return Err(HandshakeError::Malformed),
+    };
+    Ok(PendingInit { remote, share, params: params_in(rest)?, noise: Box::new(noise) })
+}
+
+impl PendingInit {
+    /// Answers yes, with `params` as this end's parameters. `secret` is the ticket's, when and only when
+    /// [`PendingInit::share`] names one: a client that does not have it cannot read the answer.
+    ///
+    /// # Errors
+    /// When secret and credential do not fit together, or `params` are too long.
+    pub fn accept(self, secret: Option<&TicketSecret>, params: &[u8]) -> Result<Accepted, HandshakeError> {
+        let psk = match (self.share, secret) {
+            (Some(share), Some(secret)) => derive_psk(share, secret),
+            (None, None) => Zeroizing::new([0; 32]),
+            _ => return Err(HandshakeError::WrongCredential),
+        };
+        self.answer(&psk, 0, params)
+    }
+
+    /// Answers no: a body to send once, in place of an INIT ACK. Nothing is kept.
+    ///
+    /// # Errors
+    /// When the client's key is one that no node can have.
+    pub fn refuse(self, why: Refusal) -> Result<Vec<u8>, HandshakeError> {
+        self.answer(&Zeroizing::new([0; 32]), why.code(), &[]).map(|accepted| accepted.body)
+    }
+
+    fn answer(
+        mut self,
+        psk: &Zeroizing<[u8; 32]>,
+        status: u8,
+        params: &[u8],
+    ) -> Result<Accepted, HandshakeError> {
+        let mut payload = Zeroizing::new([0; PAYLOAD_2_LEN]);
+        payload[0] = status;
+        put_params(&mut payload[1..], params)?;
+        let mut body = vec![0; ACK_BODY_LEN];
+        body[0] = VERSION;
+        let set = self.noise.set_psk(usize::from(PSK_POSITION), psk.as_slice());
+        let message = &mut body[1..ACK_MAC1_AT];
+        let written = set.and_then(|()| self.noise.write_message(payload.as_slice(), message));
+        written.map_err(|_| HandshakeError::BadPublicKey)?;
+        cookie::put_mac1(&self.remote, &mut body[..ACK_PADDING_AT]);
+        let mut keys = session_keys(&mut self.noise);
+        std::mem::swap(&mut keys.send, &mut keys.receive);
+        Ok(Accepted { body, keys })
+    }
+}
+
+impl fmt::Debug for PendingInit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("PendingInit");
+        debug.field("remote", &self.remote).field("share", &self.share).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,151 @@
+//! The receiving direction: which key opens a packet, which numbers were seen, which paths are closed.
+
+use std::collections::BTreeMap;
+
+use anabranch_wire::{Fsn, PathId, RangeSet, Side, Time};
+
+use super::{Envelope, OpenError, bit};
+use crate::phase::{KeyChain, PhaseKey};
+use crate::replay::ReplayWindow;
+
+/// Closed path ids are remembered as so many runs; beyond that the ids between the lowest two count as closed.
+pub(super) const MAX_CLOSED_RUNS: usize = 256;
+
+/// Which phase a key belongs to, seen from the present one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum KeyOf {
+    Previous,
+    Present,
+    Next,
+    /// The path's numbers do not tell: the phase before, then the next.
+    PreviousOrNext,
+}
+
+/// What is known of a path's arrivals.
+#[derive(Default)]
+pub(super) struct Arrivals {
+    pub(super) window: ReplayWindow,
+    /// The lowest number that came under the present key.
+    phase_start: Option<Fsn>,
+}
+
+/// Opens under the keys of three phases: the one before, the present one and the next.
+pub(super) struct Opener {
+    chain: KeyChain,
+    previous: Option<(PhaseKey, Time)>,
+    present: PhaseKey,
+    next: PhaseKey,
+    pub(super) phase: u64,
+    /// When the first packet of the present phase was opened.
+    pub(super) confirmed_at: Option<Time>,
+    pub(super) forgeries: u64,
+    pub(super) paths: BTreeMap<PathId, Arrivals>,
+    pub(super) closed: [RangeSet; 2],
+}
+
+impl Opener {
+    pub(super) fn new(mut chain: KeyChain) -> Self {
+        let (present, next) = (chain.advance(), chain.advance());
+        Self {
+            chain,
+            previous: None,
+            present,
+            next,
+            phase: 0,
+            confirmed_at: None,
+            forgeries: 0,
+            paths: BTreeMap::new(),
+            closed: [RangeSet::new(), RangeSet::new()],
+        }
+    }
+
+    pub(super) fn check_number(&self, envelope: &Envelope) -> Result<(), OpenError> {
+        match self.paths.get(&envelope.path) {
+            // One past the highest number seen is kept, so the very last number cannot be.
+            _ if envelope.fsn.0 == u64::MAX => Err(OpenError::Replayed),
+            Some(path) if !path.window.check(envelope.fsn) => Err(OpenError::Replayed),
+            None if self.is_closed(envelope.path) => Err(OpenError::PathClosed),
+            _ => Ok(()),
+        }
+    }
+
+    /// Drops the key of the phase before when its time is over.
+    pub(super) fn retire(&mut self, now: Time) {
+        if self.previous.as_ref().is_some_and(|(_, retire_at)| now >= *retire_at) {
+            self.previous = None;
+        }
+    }
+
+    pub(super) fn choose_key(&self, envelope: &Envelope) -> Result<KeyOf, OpenError> {
+        if envelope.key_phase == bit(self.phase) {
+            return Ok(KeyOf::Present);
+        }
+        let phase_start = self.paths.get(&envelope.path).and_then(|path| path.phase_start);
+        match (phase_start, &self.previous) {
+            (Some(start), Some(_)) if envelope.fsn < start => Ok(KeyOf::Previous),
+            (Some(start), None) if envelope.fsn < start => Err(OpenError::PhaseGone),
+            (None, Some(_)) => Ok(KeyOf::PreviousOrNext),
+            _ => Ok(KeyOf::Next),
+        }
+    }
+
+    /// Opens with the chosen key; gives the one that fitted.
+    pub(super) fn open(&self, key: KeyOf, envelope: &Envelope, text: &mut [u8], tag: &[u8]) -> Option<KeyOf> {
+        let Envelope { path, fsn, ref aad, .. } = *envelope;
+        let previous = self.previous.as_ref().map(|(key, _)| key);
+        let fits = match key {
+            KeyOf::Present => self.present.open(path, fsn, aad, text, tag),
+            KeyOf::Next => self.next.open(path, fsn, aad, text, tag),
+            KeyOf::Previous => previous?.open(path, fsn, aad, text, tag),
+            KeyOf::PreviousOrNext if previous?.try_open(path, fsn, aad, text, tag) => {
+                return Some(KeyOf::Previous);
+            }
+            KeyOf::PreviousOrNext => {
+                return self.next.open(path, fsn, aad, text, tag).then_some(KeyOf::Next);
+            }
+        };
+        fits.then_some(key)
+    }
+
+    pub(super) fn advance(&mut self, now: Time, retire_at: Time) {
+        let next = std::mem::replace(&mut self.next, self.chain.advance());
+        let previous = std::mem::replace(&mut self.present, next);
+        self.previous = Some((previous, retire_at));
+        self.phase += 1;
+        self.confirmed_at = Some(now);
+        for path in self.paths.values_mut() {
+            path.phase_start = None;
+        }
+    }
+
+    /// Notes an authentic packet.
+    pub(super) fn note(&mut self, now: Time, used: KeyOf, envelope: &Envelope) {
+        let path = self.paths.entry(envelope.path).or_default();
+        path.window.mark(envelope.fsn);
+        if used != KeyOf::Previous {
+            let start = path.phase_start.map_or(envelope.fsn, |start| start.min(envelope.fsn));
+            path.phase_start = Some(start);
+        }
+        self.confirmed_at.get_or_insert(now);
+    }
+
+    pub(super) fn is_closed(&self, path: PathId) -> bool {
+        self.closed[side_index(path)].contains(u64::from(path.0 / 2))
+    }
+
+    pub(super) fn close_path(&mut self, path: PathId) {
+        self.paths.remove(&path);
+        let closed = &mut self.closed[side_index(path)];
+        let index = u64::from(path.0 / 2);
+        closed.insert(index..index + 1);
+        if closed.range_count() > MAX_CLOSED_RUNS {
+            let ends = closed.iter().take(2).map(|run| run.end).max().unwrap_or(0);
+            let start = closed.first().map_or(0, |run| run.start);
+            closed.insert(start..ends);
+        }
+    }
+}
+
+fn side_index(path: PathId) -> usize {
+    usize::from(path.opener() == Side::Server)
+}
