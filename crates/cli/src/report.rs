@@ -209,7 +209,7 @@ impl Recorder {
 
     fn cut(&mut self, now: &ProgressSnapshot) {
         let lasted = now.elapsed.saturating_sub(self.last.elapsed);
-        let bytes = now.bytes_done.saturating_sub(self.last.bytes_done);
+        let bytes = now.bytes_moved().saturating_sub(self.last.bytes_moved());
         self.intervals.push(Interval {
             t_s: now.elapsed.as_secs_f64(),
             seconds: lasted.as_secs_f64(),
@@ -244,6 +244,7 @@ mod tests {
         ProgressSnapshot {
             elapsed: Span::from_millis(millis),
             bytes_done,
+            bytes_resumed: 0,
             bytes_total: None,
             paths: vec![path],
         }

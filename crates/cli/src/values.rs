@@ -2,11 +2,13 @@
 //!
 //! Each reader names in its error what it wanted and an example, since clap prints that text as it is.
 
+use std::error::Error;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
 use anabranch_wire::Span;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 /// Spells out a span: `500ms`, `90s`, `10m`, `24h`, `7d`, or a bare number of seconds.
 ///
@@ -53,6 +55,14 @@ pub fn size(text: &str) -> Result<u64, String> {
     };
     let bytes = (number * factor) as u64;
     if bytes == 0 { Err("must be at least one byte".into()) } else { Ok(bytes) }
+}
+
+/// Reads one of `names`, as the type that knows them; `--help` lists them.
+pub fn one_of<T>(names: impl IntoIterator<Item = &'static str>) -> impl TypedValueParser<Value = T>
+where
+    T: FromStr<Err: Error + Send + Sync + 'static> + Clone + Send + Sync + 'static,
+{
+    PossibleValuesParser::new(names).try_map(|name| name.parse::<T>())
 }
 
 /// Splits `1.5 GB` into 1.5 and `GB`; `None` unless it starts with a finite number that is not negative.

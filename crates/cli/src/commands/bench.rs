@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use anabranch_cc::RuleKind;
 use anabranch_wire::Span;
 use clap::{Args, Subcommand, ValueEnum};
 
@@ -84,8 +85,9 @@ pub struct ClientArgs {
     #[arg(long, value_enum, value_name = "NAME", help_heading = "Network")]
     pub scheduler: Option<SchedulerName>,
     /// How fast each path may send [default: the one for bulk data]
-    #[arg(long, value_enum, value_name = "NAME", help_heading = "Network")]
-    pub cc: Option<CcName>,
+    #[arg(long, value_name = "NAME", help_heading = "Network")]
+    #[arg(value_parser = values::one_of::<RuleKind>(RuleKind::ALL.map(RuleKind::name)))]
+    pub cc: Option<RuleKind>,
     /// The result as one JSON document instead of text
     #[arg(long, help_heading = OUTPUT)]
     pub json: bool,
@@ -104,21 +106,6 @@ pub enum SchedulerName {
     RoundRobin,
     /// On every path
     Redundant,
-}
-
-/// Congestion control rules by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum CcName {
-    /// Each path by itself (RFC 9438)
-    Cubic,
-    /// Each path by itself, as classic TCP
-    Reno,
-    /// One window for all paths (mTCP's comparison)
-    Combined,
-    /// Coupled by one factor (RFC 6356)
-    Lia,
-    /// Coupled over every set of paths (NSDI 2011)
-    Mptcp,
 }
 
 fn interval(text: &str) -> Result<Span, String> {
@@ -180,7 +167,7 @@ mod tests {
     #[test]
     fn schedulers_and_rules_go_by_their_names() {
         let args = client(&["node", "--scheduler", "least-filled", "--cc", "lia"]).unwrap();
-        assert_eq!((args.scheduler, args.cc), (Some(SchedulerName::LeastFilled), Some(CcName::Lia)));
+        assert_eq!((args.scheduler, args.cc), (Some(SchedulerName::LeastFilled), Some(RuleKind::Lia)));
         assert!(client(&["node", "--cc", "vegas"]).is_err());
     }
 

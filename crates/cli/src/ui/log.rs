@@ -1,9 +1,8 @@
 //! Log lines on standard error: warnings by default, more with `-v`.
 
-use std::io;
-
 use tracing::level_filters::LevelFilter;
 
+use super::progress::AboveProgress;
 use crate::commands::Context;
 
 /// Starts logging for this process. A second call changes nothing.
@@ -11,7 +10,7 @@ pub fn start(context: &Context) {
     let subscriber = tracing_subscriber::fmt()
         .with_max_level(level(context.verbose, context.quiet))
         .with_ansi(context.paint.is_on())
-        .with_writer(io::stderr)
+        .with_writer(|| AboveProgress)
         .with_target(context.verbose > 1);
     let _ = subscriber.try_init();
 }

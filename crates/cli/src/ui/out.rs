@@ -4,6 +4,7 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
+use super::progress::AboveProgress;
 use crate::errors::{Failure, Kind};
 
 /// Where a command's events go.
@@ -44,7 +45,7 @@ pub fn print(text: &str) -> Result<(), Failure> {
 
 /// Writes `text` to standard error. Nothing can be done when that fails, so nothing is.
 pub fn error(text: &str) {
-    let _ = io::stderr().lock().write_all(text.as_bytes());
+    let _ = AboveProgress.write_all(text.as_bytes());
 }
 
 /// One line of JSON with its newline. A value that JSON cannot hold becomes an error event.

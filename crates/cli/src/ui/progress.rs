@@ -2,10 +2,11 @@
 //!
 //! A command hands over a [`ProgressSnapshot`] several times a second; [`Progress`] decides whether and how
 //! it is shown. On a terminal every snapshot redraws the lines, a log gets a line every few seconds, a
-//! program an event every half second. The total rate is the change of `bytes_done`, smoothed; time comes
+//! program an event every half second. The total rate is the change of the bytes moved, smoothed; time comes
 //! from the snapshots, so nothing here reads a clock.
 
 use std::io::{self, Write};
+use std::sync::LazyLock;
 
 use anabranch_wire::{Rate, Span};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -31,10 +32,20 @@ pub struct ProgressSnapshot {
     pub elapsed: Span,
     /// Bytes of content that are safe, those of an earlier attempt included.
     pub bytes_done: u64,
+    /// Those of an earlier attempt: they count as done but not as speed.
+    pub bytes_resumed: u64,
     /// Bytes of content in all; `None` while unknown (standard input).
     pub bytes_total: Option<u64>,
     /// The session's paths, in the order to show them.
     pub paths: Vec<PathLine>,
+}
+
+impl ProgressSnapshot {
+    /// Bytes of content that crossed the paths in this attempt.
+    #[must_use]
+    pub fn bytes_moved(&self) -> u64 {
+        self.bytes_done.saturating_sub(self.bytes_resumed)
+    }
 }
 
 /// What is shown of one path.
@@ -55,18 +66,20 @@ pub struct PathLine {
     pub state: PathState,
 }
 
-/// Whether a path carries data.
+/// Whether a path carries data, in the engine's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PathState {
-    /// Not yet validated.
-    Opening,
+    /// Challenged, not answered yet.
+    Validating,
     /// Carries data.
     Active,
     /// Its acknowledgements are overdue: its data goes elsewhere, too.
     Suspect,
     /// Taken out and probed (mTCP §3.4.2 [M12]).
     Failed,
+    /// Given up; what is under way still counts.
+    Closing,
     /// Kept for when others fail.
     Standby,
 }
@@ -185,8 +198,9 @@ impl Progress {
     }
 
     fn total(&mut self, snapshot: &ProgressSnapshot) -> Total {
-        let rate = self.meter.sample(snapshot.elapsed, snapshot.bytes_done);
+        let rate = self.meter.sample(snapshot.elapsed, snapshot.bytes_moved());
         let left = snapshot.bytes_total.map(|total| total.saturating_sub(snapshot.bytes_done));
+        let left = left.filter(|left| *left > 0);
         let eta_s = left.map(|left| left as f64 / rate.as_bytes_f64()).filter(|eta| *eta < ETA_MAX_S);
         Total { bytes_done: snapshot.bytes_done, bytes_total: snapshot.bytes_total, rate, eta_s }
     }
@@ -205,7 +219,7 @@ fn event<'a>(snapshot: &'a ProgressSnapshot, total: &Total) -> Event<'a> {
 
 /// A rate that forgets: each sample counts by how long it lasted against [`SMOOTHING`].
 ///
-/// The first sample only sets the start, so bytes of an earlier attempt do not count as speed.
+/// The first sample only sets the start.
 #[derive(Default)]
 struct Meter {
     last: Option<(Span, u64)>,
@@ -229,26 +243,40 @@ impl Meter {
     }
 }
 
+/// The bottom of the terminal, shared by all that draws there and all that writes above it.
+static SCREEN: LazyLock<MultiProgress> =
+    LazyLock::new(|| MultiProgress::with_draw_target(ProgressDrawTarget::stderr_with_hz(10)));
+
+/// Standard error for text that may come while progress is drawn: the drawing makes room for it.
+pub struct AboveProgress;
+
+impl Write for AboveProgress {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        SCREEN.suspend(|| io::stderr().write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
+}
+
 /// Lines that redraw themselves at the bottom of a terminal: the paths, then the total.
 struct Bars {
-    screen: MultiProgress,
     paths: Vec<ProgressBar>,
     total: ProgressBar,
 }
 
 impl Bars {
     fn new() -> Self {
-        let screen = MultiProgress::with_draw_target(ProgressDrawTarget::stderr_with_hz(10));
-        let total = screen.add(line());
-        Self { screen, paths: Vec::new(), total }
+        Self { paths: Vec::new(), total: SCREEN.add(line()) }
     }
 
     fn draw(&mut self, total: &Total, paths: &[PathLine], paint: Paint) {
         while self.paths.len() < paths.len() {
-            self.paths.push(self.screen.insert_before(&self.total, line()));
+            self.paths.push(SCREEN.insert_before(&self.total, line()));
         }
         for gone in self.paths.drain(paths.len()..) {
-            self.screen.remove(&gone);
+            SCREEN.remove(&gone);
         }
         for (bar, text) in self.paths.iter().zip(render::path_lines(paths, paint)) {
             bar.set_message(text);
@@ -258,7 +286,7 @@ impl Bars {
 
     fn say(&self, message: &str) {
         // As for plain lines: nobody reading is no reason to stop.
-        let _ = self.screen.println(message);
+        let _ = SCREEN.println(message);
     }
 
     fn leave(&self) {
@@ -319,6 +347,7 @@ mod tests {
         ProgressSnapshot {
             elapsed: Span::from_millis(100 * tenths),
             bytes_done: tenths * 1_000_000,
+            bytes_resumed: 0,
             bytes_total: Some(100_000_000),
             paths,
         }
@@ -358,9 +387,11 @@ mod tests {
 
     #[test]
     fn bytes_of_an_earlier_attempt_are_not_speed() {
-        let mut meter = Meter::default();
-        assert_eq!(meter.sample(Span::ZERO, 5_000_000_000), Rate::ZERO);
-        assert_eq!(meter.sample(Span::from_secs(1), 5_001_000_000), Rate::from_mbit(8.0));
+        let (mut progress, _) = shown(View::Lines);
+        progress.total(&at(0));
+        let resumed = ProgressSnapshot { bytes_done: 61_000_000, bytes_resumed: 60_000_000, ..at(10) };
+        let total = progress.total(&resumed);
+        assert_eq!((total.rate, total.eta_s), (Rate::from_mbit(8.0), Some(39.0)));
     }
 
     #[test]

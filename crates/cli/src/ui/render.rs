@@ -12,7 +12,7 @@ const LABEL_MAX: usize = 34;
 /// The width of the bar for the whole transfer, in characters.
 const BAR_WIDTH: usize = 24;
 /// The width of the bar for a path's share.
-const SHARE_WIDTH: usize = 10;
+const SHARE_WIDTH: usize = 6;
 
 /// One line a path, columns aligned: label, rate, RTT, loss, share; or its state where it carries nothing.
 #[must_use]
@@ -27,7 +27,7 @@ fn columns(path: &PathLine, paint: Paint) -> String {
     let rate = rate(path.rate_mbit_s);
     let rtt = path.rtt_ms.map_or_else(|| "–".to_owned(), |ms| format!("{ms:.1} ms"));
     let loss = path.loss * 100.0;
-    let numbers = format!("{rate:>13}  rtt {rtt:>9}  loss {loss:>4.1} %");
+    let numbers = format!("{rate:>12}  rtt {rtt:>8}  loss {loss:>4.1} %");
     match path.state {
         PathState::Active => {
             let share = path.share.clamp(0.0, 1.0);
@@ -35,7 +35,8 @@ fn columns(path: &PathLine, paint: Paint) -> String {
         }
         PathState::Suspect => format!("{numbers}  {}", paint.yellow("acknowledgements overdue")),
         PathState::Failed => format!("{numbers}  {}", paint.red("silent")),
-        PathState::Opening => paint.dim("opening"),
+        PathState::Validating => paint.dim("validating"),
+        PathState::Closing => paint.dim("closing"),
         PathState::Standby => format!("{numbers}  {}", paint.dim("standby")),
     }
 }
@@ -79,7 +80,8 @@ fn plain_path(path: &PathLine) -> String {
         PathState::Active => format!("{label} {} {:.0} %", rate(path.rate_mbit_s), path.share * 100.0),
         PathState::Suspect => format!("{label} suspect"),
         PathState::Failed => format!("{label} silent"),
-        PathState::Opening => format!("{label} opening"),
+        PathState::Validating => format!("{label} validating"),
+        PathState::Closing => format!("{label} closing"),
         PathState::Standby => format!("{label} standby"),
     }
 }
@@ -128,17 +130,18 @@ mod tests {
         let paths =
             [path("wlan0", 48.1, PathState::Active), path("eth0 → fra-1", 2800.0, PathState::Suspect)];
         let lines = path_lines(&paths, Paint::OFF);
-        assert_eq!(lines[0], "  wlan0           48.1 Mbit/s  rtt   10.2 ms  loss  0.4 %  █████·····  50 %");
+        assert_eq!(lines[0], "  wlan0          48.1 Mbit/s  rtt  10.2 ms  loss  0.4 %  ███···  50 %");
         assert_eq!(
             lines[1],
-            "  eth0 → fra-1    2.80 Gbit/s  rtt   10.2 ms  loss  0.4 %  acknowledgements overdue"
+            "  eth0 → fra-1   2.80 Gbit/s  rtt  10.2 ms  loss  0.4 %  acknowledgements overdue"
         );
     }
 
     #[test]
     fn every_state_of_a_path_is_told_in_words_or_by_a_bar() {
         for (state, word) in [
-            (PathState::Opening, "opening"),
+            (PathState::Validating, "validating"),
+            (PathState::Closing, "closing"),
             (PathState::Active, "50 %"),
             (PathState::Suspect, "overdue"),
             (PathState::Failed, "silent"),
