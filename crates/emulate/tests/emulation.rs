@@ -46,11 +46,11 @@ fn is_silent(socket: &UdpSocket) -> bool {
     silent
 }
 
-/// The demo's three paths, each to a server of its own, each at a loopback address of its own.
+/// Three paths, each to a server of its own, each at a loopback address of its own, with a second of queue.
 fn three_paths(servers: &[UdpSocket]) -> Vec<EmulatedPath> {
     let config = |index: usize| {
         let rate = Rate::from_mbit(MBIT[index]);
-        let queue = anabranch_link::bdp_bytes(rate, Span::from_millis(RTT_MS[index]));
+        let queue = anabranch_link::bdp_bytes(rate, Span::from_secs(1));
         let link = LinkConfig::fixed(rate, Span::from_millis(RTT_MS[index] / 2), queue);
         let path = EmulatedPath::symmetric(address(&servers[index]), link);
         let host = if cfg!(target_os = "linux") { index as u8 + 1 } else { 1 };
@@ -59,12 +59,13 @@ fn three_paths(servers: &[UdpSocket]) -> Vec<EmulatedPath> {
     (0..servers.len()).map(config).collect()
 }
 
-/// Sends at 1.3 times the rate for as long as told, a millisecond's worth at a time.
+/// Sends at one and a half times the rate for as long as told, a millisecond's worth at a time, so that a queue
+/// grows that outlasts the moments in which the machine does not let this thread run.
 fn blast(to: SocketAddr, mbit: f64, span: Duration) {
     let socket = socket();
     let (start, mut sent) = (Instant::now(), 0.0);
     while start.elapsed() < span {
-        while sent * (PAYLOAD * 8) as f64 <= start.elapsed().as_secs_f64() * mbit * 1.3e6 {
+        while sent * (PAYLOAD * 8) as f64 <= start.elapsed().as_secs_f64() * mbit * 1.5e6 {
             socket.send_to(&[0; PAYLOAD], to).unwrap();
             sent += 1.0;
         }
@@ -101,7 +102,7 @@ fn three_paths_carry_their_rates_at_the_same_time() {
     within_three_attempts(|| {
         let servers: Vec<_> = MBIT.iter().map(|_| socket()).collect();
         let emulation = Emulation::start(&three_paths(&servers)).unwrap();
-        let span = Duration::from_millis(1_300);
+        let span = Duration::from_millis(1_400);
         let measured: Vec<f64> = thread::scope(|scope| {
             let receivers: Vec<_> =
                 servers.iter().map(|server| scope.spawn(move || measure(server, span))).collect();
@@ -111,8 +112,22 @@ fn three_paths_carry_their_rates_at_the_same_time() {
             receivers.into_iter().map(|receiver| receiver.join().unwrap()).collect()
         });
         let right = measured.iter().zip(MBIT).all(|(found, mbit)| (found / mbit - 1.0).abs() < 0.03);
-        if right { Ok(()) } else { Err(format!("{measured:.2?}, {:?}", emulation.stats())) }
+        if right { Ok(()) } else { Err(format!("{measured:.2?} Mbit/s")) }
     });
+}
+
+/// The milliseconds that a packet takes to the server and back, ten times.
+fn round_trips(server: &UdpSocket, to: SocketAddr) -> Vec<f64> {
+    let client = socket();
+    let round_trip = |_| {
+        let sent = Instant::now();
+        client.send_to(&[7; 100], to).unwrap();
+        let (payload, from) = receive(server).unwrap();
+        server.send_to(&payload, from).unwrap();
+        receive(&client).unwrap();
+        sent.elapsed().as_secs_f64() * 1e3
+    };
+    (0..10).map(round_trip).collect()
 }
 
 #[test]
@@ -120,17 +135,17 @@ fn a_lone_packet_takes_the_round_trip_of_its_path() {
     within_three_attempts(|| {
         let servers: Vec<_> = MBIT.iter().map(|_| socket()).collect();
         let emulation = Emulation::start(&three_paths(&servers)).unwrap();
-        for (path, server) in servers.iter().enumerate() {
-            let client = socket();
-            let sent = Instant::now();
-            client.send_to(&[7; 100], emulation.addresses()[path]).unwrap();
-            let (payload, from) = receive(server).ok_or("nothing reached the server")?;
-            server.send_to(&payload, from).unwrap();
-            receive(&client).ok_or("nothing came back")?;
-            let found = sent.elapsed().as_secs_f64() * 1e3;
+        let measured: Vec<_> = thread::scope(|scope| {
+            let ends = servers.iter().zip(emulation.addresses());
+            let paths: Vec<_> = ends.map(|(server, to)| scope.spawn(|| round_trips(server, *to))).collect();
+            paths.into_iter().map(|path| path.join().unwrap()).collect()
+        });
+        for (path, found) in measured.iter().enumerate() {
             let model = RTT_MS[path] as f64 + 2.0 * 800.0 / MBIT[path] * 1e-3;
-            if !(model..model + 2.0).contains(&found) {
-                return Err(format!("path {path}: {found:.2} ms, by the model {model:.2} ms"));
+            let best = found.iter().copied().fold(f64::INFINITY, f64::min);
+            assert!(best >= model, "path {path} was faster than light: {best} ms, by the model {model} ms");
+            if best > model + 2.0 {
+                return Err(format!("path {path}: {found:.2?} ms, by the model {model:.2} ms"));
             }
         }
         Ok(())
@@ -207,14 +222,22 @@ fn a_damaged_packet_differs_in_one_byte() {
     assert_eq!(payload.iter().filter(|byte| **byte != 9).count(), 1);
 }
 
-/// Receives until `count` datagrams are there; returns the mark of each, however they were joined.
+/// A server's state that receives datagrams one by one: joined, they would leave no room for the mark.
+fn receives_singly(server: &UdpSocket) -> UdpSocketState {
+    let state = UdpSocketState::new(server.into()).unwrap();
+    #[cfg(target_os = "linux")]
+    nix::sys::socket::setsockopt(server, nix::sys::socket::sockopt::UdpGroSegment, &false).unwrap();
+    state
+}
+
+/// Receives until `count` datagrams are there; returns the mark of each.
 fn marks(socket: &UdpSocket, state: &UdpSocketState, count: usize) -> io::Result<Vec<Option<EcnCodepoint>>> {
     let (mut marks, mut buffer) = (Vec::new(), vec![0; 65_536]);
     let start = Instant::now();
     while marks.len() < count && start.elapsed() < Duration::from_secs(2) {
         let mut meta = [RecvMeta::default()];
         match state.recv(socket.into(), &mut [IoSliceMut::new(&mut buffer)], &mut meta) {
-            Ok(_) => marks.extend(vec![meta[0].ecn; meta[0].len.div_ceil(meta[0].stride)]),
+            Ok(_) => marks.push(meta[0].ecn),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 thread::sleep(Duration::from_millis(1));
             }
@@ -227,7 +250,7 @@ fn marks(socket: &UdpSocket, state: &UdpSocketState, count: usize) -> io::Result
 #[test]
 fn congestion_marks_pass_and_are_set_even_when_the_sender_joins_its_datagrams() {
     let (server, client) = (socket(), socket());
-    let state = UdpSocketState::new((&server).into()).unwrap();
+    let state = receives_singly(&server);
     let mark_above = Some(Limit::Packets(2));
     let emulation = Emulation::start(&[quick(&server, |link| {
         link.queue = QueueModel { mark_above, ..QueueModel::default() };
