@@ -32,11 +32,13 @@ pub enum RuleKind {
     Olia,
     /// Balanced linked adaptation (Peng et al.).
     Balia,
+    /// A model of each path by itself (draft-ietf-ccwg-bbr, version 3); wants pacing and delivery rates.
+    Bbr,
 }
 
 impl RuleKind {
     /// Every rule, in the order of this enumeration.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Reno,
         Self::Combined,
         Self::Cubic,
@@ -50,6 +52,7 @@ impl RuleKind {
         Self::Residual,
         Self::Olia,
         Self::Balia,
+        Self::Bbr,
     ];
 
     /// The rule's name in settings and results.
@@ -69,6 +72,7 @@ impl RuleKind {
             Self::Residual => "residual",
             Self::Olia => "olia",
             Self::Balia => "balia",
+            Self::Bbr => "bbr",
         }
     }
 }

@@ -9,6 +9,7 @@
 
 use anabranch_wire::{PathId, Rate, Span, Time};
 
+use crate::bbr::Bbr;
 use crate::config::{Config, RuleKind};
 use crate::rtt::{RtoBounds, RttEstimator};
 use crate::rules::{self, Group, Member, Memory};
@@ -44,6 +45,8 @@ pub(crate) struct Path {
     pub(crate) rtt: Option<f64>,
     pub(crate) rto: Span,
     pub(crate) window: Window,
+    /// Sets the window in the rule's stead, under `bbr`.
+    pub(crate) model: Option<Box<Bbr>>,
 }
 
 impl Controller {
@@ -63,6 +66,8 @@ impl Controller {
         let bytes = self.bounded(self.config.initial_window as f64 * mss, mss);
         let window = Window::new(bytes, hystart, memory);
         let rto = RtoBounds::default().min;
+        let modelled = self.config.rule == RuleKind::Bbr;
+        let model = modelled.then(|| Box::new(Bbr::new(bytes, mss, now, u64::from(path.0))));
         self.paths.push(Path {
             id: path,
             group: 0,
@@ -72,6 +77,7 @@ impl Controller {
             rtt: None,
             rto,
             window,
+            model,
         });
         self.epoch += 1;
     }
@@ -105,7 +111,11 @@ impl Controller {
     /// Sets a path's packet size in bytes, as path MTU discovery finds it. The window keeps its bytes.
     pub fn set_mss(&mut self, path: PathId, mss: u64) {
         let Some(index) = self.index(path) else { return };
-        self.paths[index].mss = mss.max(1) as f64;
+        let mss = mss.max(1) as f64;
+        self.paths[index].mss = mss;
+        if self.model(index, |bbr| bbr.set_mss(mss)).is_some() {
+            return;
+        }
         let seat = self.seat(index);
         self.resize(seat, self.paths[seat].window.bytes);
         self.epoch += 1;
@@ -117,6 +127,10 @@ impl Controller {
         let sender = &mut self.paths[index];
         sender.in_flight = in_flight.max(bytes);
         sender.last_sent = now;
+        if let Some(bbr) = &mut sender.model {
+            let srtt = sender.rtt.map_or(Span::ZERO, Span::from_secs_f64);
+            bbr.on_sent(now, sender.in_flight, srtt);
+        }
     }
 
     /// Takes in an ack; `rtt` is the path's estimator with this ack's sample in it.
@@ -126,6 +140,9 @@ impl Controller {
         acker.in_flight = sample.in_flight.saturating_sub(sample.acked_bytes);
         acker.rtt = Some(rtt.smoothed().as_secs_f64());
         acker.rto = rtt.rto(RtoBounds::default());
+        if self.model(index, |bbr| bbr.on_ack(sample)).is_some() {
+            return;
+        }
         let seat = self.seat(index);
         self.paths[seat].window.memory.on_acked(sample.acked_bytes);
         let factor = self.watch_slow_start(seat, sample);
@@ -211,24 +228,42 @@ impl Controller {
         self.index(path).map_or(u64::MAX, |index| self.paths[self.seat(index)].window.ssthresh as u64)
     }
 
-    /// True while the path's window is below its `ssthresh`, conservative slow start included.
+    /// True while the path's window is below its `ssthresh`, conservative slow start included; under `bbr` in
+    /// its Startup.
     #[must_use]
     pub fn in_slow_start(&self, path: PathId) -> bool {
-        self.index(path).is_some_and(|index| self.paths[self.seat(index)].window.in_slow_start())
+        self.index(path).is_some_and(|index| match &self.paths[index].model {
+            Some(bbr) => bbr.in_startup(),
+            None => self.paths[self.seat(index)].window.in_slow_start(),
+        })
     }
 
     /// How fast the path may send: twice a window a smoothed round trip in slow start, 1.25 windows beyond
-    /// (RFC 9002 §7.7). `None` without pacing or before a round-trip sample.
+    /// (RFC 9002 §7.7); under `bbr` what its model says. `None` without pacing or before a round-trip sample.
     #[must_use]
     pub fn pacing_rate(&self, path: PathId, rtt: &RttEstimator) -> Option<Rate> {
         let index = self.index(path)?;
         if !self.config.pacing || !rtt.has_sample() {
             return None;
         }
+        if let Some(bbr) = &self.paths[index].model {
+            return Some(bbr.pacing_rate(rtt.smoothed()));
+        }
         let window = &self.paths[self.seat(index)].window;
         let gain = if window.in_slow_start() { PACING_SLOW_START } else { PACING_AVOIDANCE };
         let bytes_per_second = gain * window.bytes / rtt.smoothed().as_secs_f64();
         Some(Rate::from_bits((bytes_per_second * 8.0).max(1.0) as u64))
+    }
+
+    /// Under `bbr`, tells the path's model something and takes the window from it, within its bounds.
+    pub(crate) fn model<R>(&mut self, index: usize, tell: impl FnOnce(&mut Bbr) -> R) -> Option<R> {
+        let (least, most) = (self.bounded(0.0, self.paths[index].mss), self.config.max_window as f64);
+        let path = &mut self.paths[index];
+        let bbr = path.model.as_mut()?;
+        let answer = tell(bbr);
+        bbr.clamp(least, most);
+        path.window.bytes = bbr.cwnd();
+        Some(answer)
     }
 
     pub(crate) fn index(&self, path: PathId) -> Option<usize> {

@@ -8,8 +8,9 @@
 //! growth only where the window is what limits the sender, one reduction for an episode of losses, undo,
 //! restart after idle, bounds. A [`RuleKind`] names how a window grows in congestion avoidance and what a loss
 //! takes from it; most rules are a few lines over the windows and round-trip times of a *group* of paths, the
-//! ones that are to count as one flow where they share a bottleneck.
+//! ones that are to count as one flow where they share a bottleneck. `bbr` models each path instead.
 
+mod bbr;
 mod config;
 mod controller;
 mod reduction;

@@ -3,10 +3,11 @@
 //! A loss reduces its path's window by the rule, once an episode: losses of packets sent before the last reduction
 //! belong to it (RFC 9002 §7.3.1), and acks of such packets do not grow the window. A timeout takes it to its
 //! minimum and back to slow start [M2]. A reduction that was made in error is undone, together with what it changed
-//! on other paths. A pause makes the window decay.
+//! on other paths. A pause makes the window decay. Under `bbr` the path's model is told instead.
 
 use anabranch_wire::{PathId, Time};
 
+use crate::bbr::Bbr;
 use crate::controller::{Controller, Path};
 use crate::rules;
 use crate::sample::LossEvent;
@@ -27,6 +28,9 @@ impl Controller {
     }
 
     fn reduce(&mut self, index: usize, event: &LossEvent) -> bool {
+        if let Some(lowered) = self.model(index, |bbr| bbr.on_loss(event)) {
+            return lowered;
+        }
         let seat = self.seat(index);
         if self.paths[seat].window.reduced_since(event.sent_at) {
             return false;
@@ -86,6 +90,9 @@ impl Controller {
     pub fn on_timeout(&mut self, path: PathId, now: Time, in_flight: u64) {
         let Some(index) = self.index(path) else { return };
         self.paths[index].in_flight = in_flight;
+        if self.model(index, |bbr| bbr.on_timeout(now)).is_some() {
+            return;
+        }
         let seat = self.seat(index);
         if !self.paths[seat].window.timed_out {
             let left = self.left_by_loss(seat);
@@ -105,6 +112,9 @@ impl Controller {
     /// Without a reduction to take back, or twice, it does nothing.
     pub fn on_spurious_loss(&mut self, path: PathId) {
         let Some(index) = self.index(path) else { return };
+        if self.model(index, Bbr::on_spurious_loss).is_some() {
+            return;
+        }
         let seat = self.seat(index);
         let Some(gifts) = self.paths[seat].window.undo() else { return };
         self.resize(seat, self.paths[seat].window.bytes);
@@ -131,6 +141,9 @@ impl Controller {
     /// (RFC 2861 §3.1, RFC 5681 §4.1).
     pub fn on_idle_restart(&mut self, path: PathId, now: Time) {
         let Some(index) = self.index(path) else { return };
+        if self.model(index, |bbr| bbr.on_idle_restart(now)).is_some() {
+            return;
+        }
         let seat = self.seat(index);
         let Path { mss, rto, last_sent, .. } = self.paths[index];
         let halvings = now.since(last_sent).as_nanos() / rto.as_nanos().max(1);

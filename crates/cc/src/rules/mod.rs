@@ -5,7 +5,7 @@
 //! bounds and episodes are not its business. The increase of a rule is computed anew only when the window has
 //! grown by a packet [P2], or when a window of the session was reduced.
 //!
-//! `cubic` is a function of time rather than of windows and keeps its own [`Memory`].
+//! `cubic` is a function of time rather than of windows and keeps its own [`Memory`]. `bbr` is not of this kind.
 
 mod balia;
 mod combined;
@@ -150,8 +150,8 @@ impl Memory {
 /// The rule that a kind names.
 pub(crate) fn rule(kind: RuleKind) -> &'static dyn Rule {
     match kind {
-        // `cubic` grows and shrinks by its memory; what is asked here is never used.
-        RuleKind::Reno | RuleKind::Cubic => &reno::Reno,
+        // `cubic` grows and shrinks by its memory and `bbr` by its model; neither asks a rule.
+        RuleKind::Reno | RuleKind::Cubic | RuleKind::Bbr => &reno::Reno,
         RuleKind::Combined => &combined::Combined,
         RuleKind::Lia => &lia::Lia,
         RuleKind::Mptcp => &mptcp::Mptcp,
