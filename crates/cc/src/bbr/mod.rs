@@ -19,23 +19,20 @@
 //! here (see [`model::SendLog`]); fast recovery is left to the bounds, without packet conservation, as in Linux's
 //! version; congestion-experienced marks count as losses.
 
+mod control;
 mod cycle;
+mod losses;
 mod model;
 
 use anabranch_wire::{Rate, Span, Time};
 
-use crate::sample::{AckSample, LossEvent};
+use crate::sample::AckSample;
 use model::{Aggregation, MaxBandwidth, MinRtt, SendLog, Sent};
 
 const STARTUP_PACING: f64 = 2.77;
 const DRAIN_PACING: f64 = 0.35;
 const CWND_GAIN: f64 = 2.0;
-const PACING_MARGIN: f64 = 0.99;
 const LOSS_THRESHOLD: f64 = 0.02;
-const STARTUP_LOSS_EVENTS: u32 = 6;
-const BETA: f64 = 0.7;
-const HEADROOM: f64 = 0.15;
-const MIN_PIPE_PACKETS: f64 = 4.0;
 const FULL_GROWTH: f64 = 1.25;
 const FULL_ROUNDS: u32 = 3;
 
@@ -288,18 +285,6 @@ impl Bbr {
         self.bw = self.max_bw.get().min(self.bw_lo);
     }
 
-    /// Once a lossy round outside of probing: 0.7 of the short-term bounds, but not less than was just delivered.
-    fn adapt_lower_bounds(&mut self) {
-        let probing = matches!(self.state, State::Startup | State::Refill | State::Up);
-        if probing || !self.losses.in_round {
-            return;
-        }
-        let bw = if self.bw_lo.is_finite() { self.bw_lo } else { self.max_bw.get() };
-        let inflight = if self.inflight_lo.is_finite() { self.inflight_lo } else { self.cwnd };
-        self.bw_lo = self.losses.bw_latest.max(bw * BETA);
-        self.inflight_lo = self.losses.inflight_latest.max(inflight * BETA);
-    }
-
     fn check_full_pipe(&mut self, ack: &Ack<'_>) {
         let Some(rate) = ack.rate else { return };
         if self.full.now || ack.sample.app_limited || self.state == State::ProbeRtt {
@@ -314,90 +299,6 @@ impl Bbr {
         }
     }
 
-    /// Startup also ends with a round of many losses: the volume it delivered is the long-term bound.
-    fn check_startup_losses(&mut self, ack: &Ack<'_>) {
-        let lossy = self.loss_round.begins && self.losses.events >= STARTUP_LOSS_EVENTS && ack.too_lossy();
-        if !self.full.reached && lossy {
-            self.full.reached = true;
-            self.inflight_hi = self.inflight(self.max_bw.get(), 1.0).max(self.losses.inflight_latest);
-        }
-    }
-
-    /// Takes in losses; true when they lowered the long-term bound.
-    pub(crate) fn on_loss(&mut self, event: &LossEvent) -> bool {
-        if self.losses.episode.is_none_or(|episode| event.sent_at > episode) {
-            self.losses.episode = Some(event.now);
-            let Self { state, bw_lo, inflight_lo, inflight_hi, .. } = *self;
-            self.undo = Some(Undo { state, bw_lo, inflight_lo, inflight_hi });
-        }
-        let size = event.lost_bytes as f64;
-        self.log.lost += size;
-        self.losses.events = self.losses.events.saturating_add(1);
-        if !self.losses.in_round {
-            self.losses.in_round = true;
-            self.loss_round.restart(event.now);
-        }
-        if !self.cycle.samples || self.state == State::Startup {
-            return false;
-        }
-        let sent = self.log.at(event.sent_at);
-        let lost = self.log.lost - sent.lost;
-        if lost <= sent.in_flight * LOSS_THRESHOLD {
-            return false;
-        }
-        // the volume at which losses passed the threshold lies within the packets lost now
-        let (volume, lost_before) = ((sent.in_flight - size).max(0.0), (lost - size).max(0.0));
-        let within = ((LOSS_THRESHOLD * volume - lost_before) / (1.0 - LOSS_THRESHOLD)).max(0.0);
-        let before = self.inflight_hi;
-        self.on_inflight_too_high(event.now, volume + within, self.heard.1);
-        self.bound_cwnd();
-        self.inflight_hi < before
-    }
-
-    fn on_inflight_too_high(&mut self, now: Time, volume: f64, app_limited: bool) {
-        self.cycle.samples = false;
-        if !app_limited {
-            self.inflight_hi = volume.max(self.target_inflight() * BETA);
-        }
-        if self.state == State::Up {
-            self.start_down(now);
-        }
-    }
-
-    /// Takes back what the last episode of losses changed.
-    pub(crate) fn on_spurious_loss(&mut self) {
-        if self.timed_out_at.take().is_some() {
-            self.cwnd = self.cwnd.max(self.prior_cwnd);
-        }
-        let Some(undo) = self.undo.take() else { return };
-        self.losses.in_round = false;
-        self.losses.episode = None;
-        self.full.reset(0.0);
-        self.bw_lo = self.bw_lo.max(undo.bw_lo);
-        self.inflight_lo = self.inflight_lo.max(undo.inflight_lo);
-        self.inflight_hi = self.inflight_hi.max(undo.inflight_hi);
-        if self.state == State::ProbeRtt || self.state == undo.state {
-            return;
-        }
-        match undo.state {
-            State::Startup => {
-                self.full.reached = false;
-                self.enter(State::Startup, STARTUP_PACING, CWND_GAIN);
-            }
-            State::Up => self.start_up(self.heard.0, 0.0),
-            _ => {}
-        }
-    }
-
-    /// Sends one packet until something sent from now on is acknowledged; then the window is what it was.
-    pub(crate) fn on_timeout(&mut self, now: Time) {
-        if self.timed_out_at.is_none() {
-            self.save_cwnd();
-        }
-        self.timed_out_at = Some(now);
-        self.cwnd = self.mss;
-    }
-
     pub(crate) fn on_idle_restart(&mut self, now: Time) {
         self.idle_restart = true;
         self.aggregation.restart(now);
@@ -408,76 +309,8 @@ impl Bbr {
         }
     }
 
-    /// Keeps the window for when a timeout or a probe of the round-trip time is over, whichever lasts longer.
-    fn save_cwnd(&mut self) {
-        let lowered = self.state == State::ProbeRtt || self.timed_out_at.is_some();
-        self.prior_cwnd = if lowered { self.prior_cwnd.max(self.cwnd) } else { self.cwnd };
-    }
-
     fn enter(&mut self, state: State, pacing_gain: f64, cwnd_gain: f64) {
         (self.state, self.pacing_gain, self.cwnd_gain) = (state, pacing_gain, cwnd_gain);
-    }
-
-    fn bdp(&self, bw: f64, gain: f64) -> f64 {
-        self.min_rtt.get().map_or(self.initial, |min| gain * bw * min.as_secs_f64())
-    }
-
-    /// A volume in flight, made large enough for bursts, acks for several packets and a probe.
-    fn with_quantum(&self, volume: f64) -> f64 {
-        let quantum = (self.pacing_rate * 0.001).min(65_536.0).max(2.0 * self.mss);
-        let volume = volume.max(3.0 * quantum).max(self.min_pipe());
-        if self.state == State::Up { volume + 2.0 * self.mss } else { volume }
-    }
-
-    fn inflight(&self, bw: f64, gain: f64) -> f64 {
-        self.with_quantum(self.bdp(bw, gain))
-    }
-
-    fn target_inflight(&self) -> f64 {
-        self.inflight(self.bw, 1.0).min(self.cwnd)
-    }
-
-    fn inflight_with_headroom(&self) -> f64 {
-        let headroom = self.mss.max(HEADROOM * self.inflight_hi);
-        if self.inflight_hi.is_finite() {
-            (self.inflight_hi - headroom).max(self.min_pipe())
-        } else {
-            f64::INFINITY
-        }
-    }
-
-    fn min_pipe(&self) -> f64 {
-        MIN_PIPE_PACKETS * self.mss
-    }
-
-    fn set_pacing_rate(&mut self, gain: f64) {
-        let rate = gain * self.bw * PACING_MARGIN;
-        if self.bw > 0.0 && (self.full.reached || rate > self.pacing_rate) {
-            self.pacing_rate = rate;
-        }
-    }
-
-    fn set_cwnd(&mut self, acked: f64) {
-        let most = self.with_quantum(self.bdp(self.bw, self.cwnd_gain) + self.aggregation.most());
-        if self.full.reached {
-            self.cwnd = (self.cwnd + acked).min(most);
-        } else if self.cwnd < most || self.log.delivered < self.initial {
-            self.cwnd += acked;
-        }
-        if self.timed_out_at.is_none() {
-            self.cwnd = self.cwnd.max(self.min_pipe());
-        }
-        self.bound_cwnd();
-    }
-
-    fn bound_cwnd(&mut self) {
-        let cap = match self.state {
-            State::Down | State::Refill | State::Up => self.inflight_hi,
-            State::Cruise => self.inflight_with_headroom(),
-            State::ProbeRtt => self.inflight_with_headroom().min(self.probe_rtt_cwnd()),
-            State::Startup | State::Drain => f64::INFINITY,
-        };
-        self.cwnd = self.cwnd.min(cap.min(self.inflight_lo).max(self.min_pipe()));
     }
 
     /// Keeps the window below a bound from outside.
@@ -487,75 +320,4 @@ impl Bbr {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const MSS: f64 = 1_000.0;
-
-    /// BBR at 10 Mbyte/s and 100 ms, with a full window sent a round trip ago.
-    fn steady(state: State) -> Bbr {
-        let mut bbr = Bbr::new(10.0 * MSS, MSS, Time::ZERO, 1);
-        bbr.max_bw.update(1e7);
-        bbr.bw = 1e7;
-        bbr.min_rtt.update(Time::ZERO, Span::from_millis(100));
-        bbr.full.reached = true;
-        bbr.cwnd = 2e6;
-        bbr.on_sent(Time::ZERO, 1_250_000, Span::from_millis(100));
-        bbr.enter(state, 1.0, CWND_GAIN);
-        bbr
-    }
-
-    fn loss(bytes: u64) -> LossEvent {
-        let now = Time::ZERO + Span::from_millis(100);
-        LossEvent { now, lost_bytes: bytes, in_flight: 1_250_000, sent_at: Time::ZERO }
-    }
-
-    #[test]
-    fn two_percent_lost_of_a_probe_bound_the_volume_where_they_were_lost_and_undo_unbinds_it() {
-        let mut bbr = steady(State::Up);
-        bbr.cycle.samples = true;
-        assert!(!bbr.on_loss(&loss(25_000)), "two percent are borne");
-        assert!(bbr.on_loss(&loss(1_000)));
-        assert_eq!(bbr.state, State::Down);
-        assert!((1.2e6..1.25e6).contains(&bbr.inflight_hi), "{}", bbr.inflight_hi);
-        assert_eq!(bbr.cwnd(), bbr.inflight_hi);
-        bbr.on_spurious_loss();
-        assert_eq!((bbr.state, bbr.inflight_hi), (State::Up, f64::INFINITY));
-    }
-
-    #[test]
-    fn a_lossy_round_in_cruise_lowers_the_short_term_bounds_and_undo_lifts_them() {
-        let mut bbr = steady(State::Cruise);
-        assert!(!bbr.on_loss(&loss(100_000)));
-        bbr.losses.bw_latest = 6e6;
-        bbr.adapt_lower_bounds();
-        assert_eq!((bbr.bw_lo, bbr.inflight_lo), (7e6, 1.4e6));
-        bbr.on_spurious_loss();
-        assert_eq!((bbr.bw_lo, bbr.inflight_lo), (f64::INFINITY, f64::INFINITY));
-    }
-
-    #[test]
-    fn five_seconds_without_a_low_sample_call_for_half_a_bdp_for_200_ms() {
-        let mut bbr = steady(State::Cruise);
-        let ack = |millis: u64, in_flight: u64| AckSample {
-            now: Time::ZERO + Span::from_millis(millis),
-            acked_bytes: 1_000,
-            rtt: Span::from_millis(120),
-            in_flight,
-            delivery_rate: Some(Rate::from_mbit(80.0)),
-            round_start: false,
-            app_limited: false,
-            window_limited: true,
-            ce_marks: 0,
-        };
-        bbr.on_ack(&ack(5_001, 1_000_000));
-        assert_eq!(bbr.state, State::ProbeRtt);
-        assert_eq!(bbr.cwnd(), 500_000.0);
-        bbr.on_ack(&ack(5_100, 400_000));
-        bbr.on_ack(&ack(5_250, 400_000));
-        assert_eq!(bbr.state, State::ProbeRtt);
-        bbr.on_ack(&ack(5_310, 400_000));
-        assert_eq!(bbr.state, State::Cruise);
-        assert!(bbr.cwnd() > 1e6);
-    }
-}
+mod tests;

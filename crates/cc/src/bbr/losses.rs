@@ -1,0 +1,113 @@
+//! How BBR answers losses, timeouts and alarms that were false (draft §4.2.4, §4.5.10, §4.6.4.4).
+
+use anabranch_wire::Time;
+
+use super::{Ack, Bbr, CWND_GAIN, LOSS_THRESHOLD, STARTUP_PACING, State, Undo};
+use crate::sample::LossEvent;
+
+const STARTUP_LOSS_EVENTS: u32 = 6;
+const BETA: f64 = 0.7;
+
+impl Bbr {
+    /// Takes in losses; true when they lowered the long-term bound.
+    pub(crate) fn on_loss(&mut self, event: &LossEvent) -> bool {
+        if self.losses.episode.is_none_or(|episode| event.sent_at > episode) {
+            self.losses.episode = Some(event.now);
+            let Self { state, bw_lo, inflight_lo, inflight_hi, .. } = *self;
+            self.undo = Some(Undo { state, bw_lo, inflight_lo, inflight_hi });
+        }
+        let size = event.lost_bytes as f64;
+        self.log.lost += size;
+        self.losses.events = self.losses.events.saturating_add(1);
+        if !self.losses.in_round {
+            self.losses.in_round = true;
+            self.loss_round.restart(event.now);
+        }
+        if !self.cycle.samples || self.state == State::Startup {
+            return false;
+        }
+        let sent = self.log.at(event.sent_at);
+        let lost = self.log.lost - sent.lost;
+        if lost <= sent.in_flight * LOSS_THRESHOLD {
+            return false;
+        }
+        // the volume at which losses passed the threshold lies within the packets lost now
+        let (volume, lost_before) = ((sent.in_flight - size).max(0.0), (lost - size).max(0.0));
+        let within = ((LOSS_THRESHOLD * volume - lost_before) / (1.0 - LOSS_THRESHOLD)).max(0.0);
+        let before = self.inflight_hi;
+        self.on_inflight_too_high(event.now, volume + within, self.heard.1);
+        self.bound_cwnd();
+        self.inflight_hi < before
+    }
+
+    pub(super) fn on_inflight_too_high(&mut self, now: Time, volume: f64, app_limited: bool) {
+        self.cycle.samples = false;
+        if !app_limited {
+            self.inflight_hi = volume.max(self.target_inflight() * BETA);
+        }
+        if self.state == State::Up {
+            self.start_down(now);
+        }
+    }
+
+    /// Takes back what the last episode of losses changed.
+    pub(crate) fn on_spurious_loss(&mut self) {
+        if self.timed_out_at.take().is_some() {
+            self.cwnd = self.cwnd.max(self.prior_cwnd);
+        }
+        let Some(undo) = self.undo.take() else { return };
+        self.losses.in_round = false;
+        self.losses.episode = None;
+        self.full.reset(0.0);
+        self.bw_lo = self.bw_lo.max(undo.bw_lo);
+        self.inflight_lo = self.inflight_lo.max(undo.inflight_lo);
+        self.inflight_hi = self.inflight_hi.max(undo.inflight_hi);
+        if self.state == State::ProbeRtt || self.state == undo.state {
+            return;
+        }
+        match undo.state {
+            State::Startup => {
+                self.full.reached = false;
+                self.enter(State::Startup, STARTUP_PACING, CWND_GAIN);
+            }
+            State::Up => self.start_up(self.heard.0, 0.0),
+            _ => {}
+        }
+    }
+
+    /// Sends one packet until something sent from now on is acknowledged; then the window is what it was.
+    pub(crate) fn on_timeout(&mut self, now: Time) {
+        if self.timed_out_at.is_none() {
+            self.save_cwnd();
+        }
+        self.timed_out_at = Some(now);
+        self.cwnd = self.mss;
+    }
+
+    /// Keeps the window for when a timeout or a probe of the round-trip time is over, whichever lasts longer.
+    pub(super) fn save_cwnd(&mut self) {
+        let lowered = self.state == State::ProbeRtt || self.timed_out_at.is_some();
+        self.prior_cwnd = if lowered { self.prior_cwnd.max(self.cwnd) } else { self.cwnd };
+    }
+
+    /// Once a lossy round outside of probing: 0.7 of the short-term bounds, but not less than was just delivered.
+    pub(super) fn adapt_lower_bounds(&mut self) {
+        let probing = matches!(self.state, State::Startup | State::Refill | State::Up);
+        if probing || !self.losses.in_round {
+            return;
+        }
+        let bw = if self.bw_lo.is_finite() { self.bw_lo } else { self.max_bw.get() };
+        let inflight = if self.inflight_lo.is_finite() { self.inflight_lo } else { self.cwnd };
+        self.bw_lo = self.losses.bw_latest.max(bw * BETA);
+        self.inflight_lo = self.losses.inflight_latest.max(inflight * BETA);
+    }
+
+    /// Startup also ends with a round of many losses: the volume it delivered is the long-term bound.
+    pub(super) fn check_startup_losses(&mut self, ack: &Ack<'_>) {
+        let lossy = self.loss_round.begins && self.losses.events >= STARTUP_LOSS_EVENTS && ack.too_lossy();
+        if !self.full.reached && lossy {
+            self.full.reached = true;
+            self.inflight_hi = self.inflight(self.max_bw.get(), 1.0).max(self.losses.inflight_latest);
+        }
+    }
+}
