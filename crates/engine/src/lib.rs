@@ -1,1 +1,37 @@
-//! Under construction.
+//! The multipath session: one flow over every path, as a pure state machine.
+//!
+//! A [`Session`] takes typed messages in and gives typed messages out, with the time passed in; it owns no
+//! socket, clock, thread or randomness. The same code runs in the simulator, in emulation and deployed.
+//!
+//! ```text
+//! app write -> stream::send -> schedule picks a path -> path (window, pacing) -> session::build -> Transmit
+//! Arrival -> session::receive -> path notes the number -> stream::recv -> app read
+//!                                       \-> acknowledgement -> path::scoreboard -> congestion control
+//! ```
+
+mod config;
+mod control;
+mod event;
+mod manager;
+mod path;
+mod route;
+mod schedule;
+mod session;
+mod state;
+mod stats;
+mod stream;
+
+pub use anabranch_cc as cc;
+pub use config::{AckPolicy, Config, FailureConfig, MemoryConfig, MtuConfig, ReportConfig};
+pub use event::{AbandonReason, CloseReason, Event, PathChange, PidChange, PidSource, ProtocolError};
+pub use manager::{LocalAddress, Prefix, plan_routes};
+pub use path::PathState;
+pub use route::{Arrival, Ecn, Route, Transmit};
+pub use schedule::{
+    Decision, EarliestArrival, Item, LeastFilled, MinRtt, PathView, Redundant, RoundRobin, Scheduler,
+    SchedulerKind, SessionView, UnknownScheduler,
+};
+pub use session::{DatagramError, PathError, Session};
+pub use state::State;
+pub use stats::{PathInfo, PathStats, SessionStats};
+pub use stream::{MemoryBudget, Read, StreamError};

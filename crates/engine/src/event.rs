@@ -1,0 +1,209 @@
+//! What the engine tells its user, as values to drain.
+
+use std::net::SocketAddr;
+
+use anabranch_wire::{PathId, Pid, ResetToken, StreamId};
+
+use crate::route::Route;
+
+/// Something the application or the driver may want to know.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// The handshake is complete.
+    Established,
+    /// The peer opened a stream.
+    StreamOpened(StreamId),
+    /// A stream has something to read: bytes, its end or its reset.
+    StreamReadable(StreamId),
+    /// A stream that refused bytes takes them again.
+    StreamWritable(StreamId),
+    /// Everything written to the stream, and its end, was acknowledged.
+    StreamFinished(StreamId),
+    /// The peer wants no more of the stream.
+    StreamStopped {
+        /// The stream.
+        stream: StreamId,
+        /// The peer's reason.
+        code: u64,
+    },
+    /// The peer may be sent more streams than before.
+    StreamsAvailable,
+    /// A datagram can be read.
+    DatagramReceived,
+    /// A path changed.
+    Path {
+        /// Which.
+        path: PathId,
+        /// How.
+        change: PathChange,
+    },
+    /// The peer has this address too.
+    PeerAddress {
+        /// Its id with the peer.
+        id: u64,
+        /// Where the peer listens.
+        address: SocketAddr,
+    },
+    /// The peer lost the address with this id.
+    PeerAddressGone {
+        /// Its id with the peer.
+        id: u64,
+    },
+    /// How the peer sees us on a path: our address outside any NAT.
+    ObservedAddress {
+        /// The path.
+        path: PathId,
+        /// Our address as the peer sees it.
+        address: SocketAddr,
+    },
+    /// The peer has nothing more to send and closes once we have not either.
+    PeerClosing,
+    /// The session is over.
+    Closed(CloseReason),
+}
+
+/// What happened to a path.
+#[derive(Clone, Debug, PartialEq)]
+pub enum PathChange {
+    /// The peer answered on it; it carries data.
+    Opened(Route),
+    /// Its acknowledgements are overdue; its data goes elsewhere until they come.
+    Suspect,
+    /// It was silent for χ timeouts, and is only probed from now on.
+    Failed,
+    /// It answers again.
+    Recovered,
+    /// It goes over another address now.
+    Moved(Route),
+    /// It is gone for good.
+    Closed(AbandonReason),
+}
+
+/// Why a path was abandoned; the number is what goes over the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AbandonReason {
+    /// The application or the path manager closed it.
+    Requested,
+    /// Nobody answered on it.
+    Unreachable,
+    /// Its local address is gone.
+    AddressGone,
+    /// There were too many paths.
+    TooMany,
+    /// A code this version does not know.
+    Other(u64),
+}
+
+impl AbandonReason {
+    /// The code on the wire.
+    #[must_use]
+    pub fn code(self) -> u64 {
+        match self {
+            Self::Requested => 0,
+            Self::Unreachable => 1,
+            Self::AddressGone => 2,
+            Self::TooMany => 3,
+            Self::Other(code) => code,
+        }
+    }
+
+    /// The reason for a code from the wire.
+    #[must_use]
+    pub fn from_code(code: u64) -> Self {
+        match code {
+            0 => Self::Requested,
+            1 => Self::Unreachable,
+            2 => Self::AddressGone,
+            3 => Self::TooMany,
+            other => Self::Other(other),
+        }
+    }
+}
+
+/// Why a session ended.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CloseReason {
+    /// Both sides had nothing more to say.
+    #[error("closed")]
+    Finished,
+    /// The application here ended it.
+    #[error("closed here: {reason} (code {code})")]
+    Local {
+        /// The application's code.
+        code: u64,
+        /// For people.
+        reason: String,
+    },
+    /// The peer ended it.
+    #[error("closed by the peer: {reason} (code {code})")]
+    Peer {
+        /// The peer's code.
+        code: u64,
+        /// For people.
+        reason: String,
+    },
+    /// The peer broke the protocol.
+    #[error("the peer broke the protocol: {0}")]
+    Protocol(ProtocolError),
+    /// No candidate answered.
+    #[error("no path answered in time")]
+    ConnectTimeout,
+    /// Nothing came for the idle timeout.
+    #[error("nothing was heard from the peer in time")]
+    IdleTimeout,
+    /// The peer has lost its state.
+    #[error("the peer has forgotten this session")]
+    Reset,
+}
+
+/// What a peer must not do; the number is the code of the CLOSE frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProtocolError {
+    /// More bytes than credit was given for.
+    #[error("flow control exceeded")]
+    FlowControl = 0x101,
+    /// More streams than credit was given for.
+    #[error("stream limit exceeded")]
+    StreamLimit = 0x102,
+    /// A frame for a stream in a state that forbids it.
+    #[error("frame for a stream in the wrong state")]
+    StreamState = 0x103,
+    /// Bytes beyond the end of a stream, or two different ends.
+    #[error("final size changed")]
+    FinalSize = 0x104,
+    /// An acknowledgement of a packet that was never sent.
+    #[error("acknowledged what was never sent")]
+    AckOfUnsent = 0x105,
+    /// A path that the peer may not open, or more than it may.
+    #[error("path limit or path id violated")]
+    PathLimit = 0x106,
+    /// A datagram larger than allowed.
+    #[error("datagram too large")]
+    DatagramSize = 0x107,
+    /// Handshake parameters out of range.
+    #[error("handshake parameters out of range")]
+    Params = 0x108,
+}
+
+/// A PID that the driver has to route to this session, or no longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PidChange {
+    /// Packets with this PID belong to `path` of this session.
+    Register {
+        /// The PID.
+        pid: Pid,
+        /// Its path.
+        path: PathId,
+    },
+    /// The PID is free.
+    Retire {
+        /// The PID.
+        pid: Pid,
+    },
+}
+
+/// Where a session's PIDs and their reset tokens come from: random in the world, counted in the simulator.
+pub trait PidSource {
+    /// A PID that is in no use, with the token that a stateless reset for it will carry.
+    fn next_pid(&mut self) -> (Pid, ResetToken);
+}

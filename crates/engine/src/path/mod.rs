@@ -1,0 +1,220 @@
+//! One path of a session: its packet numbers, round-trip times, pacing, size, proof and health.
+//!
+//! ```text
+//! Validating --answer--> Active <--ack--> Suspect
+//!     |                    \                 /
+//!     |                     \--χ·RTO silent-/--> Failed --answer--> Active
+//!     \--unanswered--> Closing <--abandoned-- any
+//! ```
+//! A *suspect* path (acknowledgements overdue by the probe timeout) keeps its window and gets probes only;
+//! a *failed* one (mTCP §3.5 [M12]) has lost everything in flight and is probed now and then.
+
+mod health;
+mod mtu;
+mod pacer;
+mod receipt;
+mod scoreboard;
+mod validation;
+
+use std::collections::VecDeque;
+
+use anabranch_cc::RttEstimator;
+use anabranch_wire::{PathId, PathUse, Pid, Rate, ResetToken, Span, Time};
+use smallvec::SmallVec;
+
+pub(crate) use health::{Alarm, Health};
+pub(crate) use mtu::MtuSearch;
+pub(crate) use pacer::Pacer;
+pub(crate) use receipt::Receipt;
+pub(crate) use scoreboard::{AckOutcome, Content, Contents, Losses, Scoreboard, SentPacket};
+pub(crate) use validation::{Allowance, Challenge};
+
+use crate::config::Config;
+use crate::route::Route;
+use crate::stats::PathStats;
+use crate::stream::SentRun;
+
+/// Whether a path carries data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PathState {
+    /// Challenged, not answered yet.
+    Validating,
+    /// Carries data.
+    Active,
+    /// Acknowledgements are overdue.
+    Suspect,
+    /// Silent for too long; only probed.
+    Failed,
+    /// Abandoned; late packets are still accepted.
+    Closing,
+}
+
+impl PathState {
+    /// A word for people and for JSON.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Validating => "validating",
+            Self::Active => "active",
+            Self::Suspect => "suspect",
+            Self::Failed => "failed",
+            Self::Closing => "closing",
+        }
+    }
+}
+
+/// Most answers to challenges that wait on a path.
+const MAX_ANSWERS: usize = 4;
+/// Most copies that wait on a path.
+const MAX_COPIES: usize = 1024;
+/// Round-trip times are kept for this many return paths.
+const MAX_RETURN_PATHS: usize = 8;
+
+#[derive(Debug)]
+pub(crate) struct Path {
+    pub id: PathId,
+    pub route: Route,
+    pub state: PathState,
+    /// What the application here wants.
+    pub usage: PathUse,
+    /// What the peer wants, and the number of that wish.
+    pub peer_usage: (PathUse, u64),
+    /// Sequence of our own wish.
+    pub usage_sequence: u64,
+    pub remote_pid: Option<Pid>,
+    pub remote_reset: Option<ResetToken>,
+    pub board: Scoreboard,
+    pub receipt: Receipt,
+    pub pacer: Pacer,
+    pub mtu: MtuSearch,
+    pub health: Health,
+    pub challenge: Option<Challenge>,
+    /// Answers owed: token, and the route that the challenge came over.
+    pub answers: SmallVec<[(u64, Route); 1]>,
+    pub allowance: Allowance,
+    /// Runs to send here although they are in flight elsewhere.
+    copies: VecDeque<SentRun>,
+    rtts: SmallVec<[(PathId, RttEstimator); 1]>,
+    initial_rtt: Span,
+    pub delivery_rate: Rate,
+    /// Packets lost in the latest episode that have not arrived after all.
+    pub unproved_losses: u64,
+    /// Congestion marks that the peer has counted.
+    pub marks: u64,
+    pub abandon_code: u64,
+    /// When a closing path is forgotten.
+    pub forget_at: Time,
+    pub reliability: f64,
+    pub weight: f64,
+    pub report: ReportMemory,
+    pub stats: PathStats,
+}
+
+/// Sums at the last receiver reports (MPMTP-AR §3.5 [R6]).
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ReportMemory {
+    pub packets: u64,
+    pub sent: u64,
+    pub count: u32,
+}
+
+impl Path {
+    pub(crate) fn new(id: PathId, route: Route, config: &Config, now: Time) -> Self {
+        Self {
+            id,
+            route,
+            state: PathState::Validating,
+            usage: PathUse::Normal,
+            peer_usage: (PathUse::Normal, 0),
+            usage_sequence: 0,
+            remote_pid: None,
+            remote_reset: None,
+            board: Scoreboard::new(),
+            receipt: Receipt::default(),
+            pacer: Pacer::new(now, u64::from(config.mtu.base)),
+            mtu: MtuSearch::new(config.mtu.base, config.mtu.max),
+            health: Health::default(),
+            challenge: None,
+            answers: SmallVec::new(),
+            allowance: Allowance::default(),
+            copies: VecDeque::new(),
+            rtts: SmallVec::new(),
+            initial_rtt: config.initial_rtt,
+            delivery_rate: Rate::ZERO,
+            unproved_losses: 0,
+            marks: 0,
+            abandon_code: 0,
+            forget_at: Time::NEVER,
+            reliability: 1.0,
+            weight: 1.0,
+            report: ReportMemory::default(),
+            stats: PathStats::default(),
+        }
+    }
+
+    /// Largest packet, in bytes of UDP payload.
+    pub(crate) fn size(&self) -> usize {
+        usize::from(self.mtu.current())
+    }
+
+    /// The round-trip time over the path that acknowledgements come back on now: each return path has an
+    /// estimate of its own, or a change of it would look like a change of the path.
+    pub(crate) fn rtt(&self) -> RttEstimator {
+        self.rtts.last().map_or_else(|| RttEstimator::new(self.initial_rtt), |(_, rtt)| rtt.clone())
+    }
+
+    /// Notes a sample of the round trip that came back over `via`.
+    pub(crate) fn sample_rtt(&mut self, now: Time, via: PathId, sample: Span, ack_delay: Span) {
+        let mut rtt = match self.rtts.iter().position(|(path, _)| *path == via) {
+            Some(index) => self.rtts.remove(index).1,
+            None => RttEstimator::new(self.initial_rtt),
+        };
+        rtt.update(now, sample, ack_delay);
+        if self.rtts.len() >= MAX_RETURN_PATHS {
+            self.rtts.remove(0);
+        }
+        self.rtts.push((via, rtt));
+    }
+
+    /// Forgets what an old address taught.
+    pub(crate) fn forget_rtt(&mut self) {
+        self.rtts.clear();
+    }
+
+    /// Queues a copy of data in flight elsewhere; the oldest copies make room.
+    pub(crate) fn push_copy(&mut self, run: SentRun) {
+        if self.copies.len() >= MAX_COPIES {
+            self.copies.pop_front();
+        }
+        self.copies.push_back(run);
+    }
+
+    pub(crate) fn pop_copy(&mut self) -> Option<SentRun> {
+        self.copies.pop_front()
+    }
+
+    pub(crate) fn has_copies(&self) -> bool {
+        !self.copies.is_empty()
+    }
+
+    pub(crate) fn clear_copies(&mut self) {
+        self.copies.clear();
+    }
+
+    /// Owes an answer to a challenge.
+    pub(crate) fn owe_answer(&mut self, token: u64, route: Route) {
+        if self.answers.len() < MAX_ANSWERS && !self.answers.contains(&(token, route)) {
+            self.answers.push((token, route));
+        }
+    }
+
+    /// True when packets can be addressed at all.
+    pub(crate) fn is_reachable(&self) -> bool {
+        self.remote_pid.is_some()
+    }
+
+    /// How the path is to be used: the more careful of both ends' wishes.
+    pub(crate) fn effective_use(&self) -> PathUse {
+        self.usage.max(self.peer_usage.0)
+    }
+}

@@ -1,0 +1,145 @@
+//! What arrived on one path, and when to acknowledge it (MPMTP-AR [R5, R7]).
+//!
+//! This is the path level of the two-level receive buffer: packet numbers are put in order here, while
+//! the data goes straight on to its stream. An acknowledgement is due after every n-th packet that asks
+//! for one, at once when a gap opens or closes, and at the latest after the agreed delay.
+
+use anabranch_wire::{Ack, EcnCounts, Fsn, PathId, RangeSet, Ranges, Span, Time};
+
+use crate::config::Config;
+use crate::route::Ecn;
+
+/// Ranges kept and told; older ones were told many times before.
+const MAX_RANGES: usize = 32;
+
+#[derive(Debug, Default)]
+pub(crate) struct Receipt {
+    received: RangeSet,
+    /// All below was received or given up.
+    floor: u64,
+    largest_at: Time,
+    ecn: EcnCounts,
+    unacknowledged: u32,
+    due: Option<Time>,
+    /// Something arrived since the last acknowledgement.
+    news: bool,
+    pub packets: u64,
+    pub bytes: u64,
+}
+
+impl Receipt {
+    /// True when this number was here before, or is too old to tell.
+    pub(crate) fn is_known(&self, fsn: Fsn) -> bool {
+        fsn.0 < self.floor || self.received.contains(fsn.0)
+    }
+
+    /// The highest number received.
+    pub(crate) fn largest(&self) -> Option<u64> {
+        self.received.last().map(|range| range.end - 1)
+    }
+
+    pub(crate) fn on_packet(&mut self, now: Time, fsn: Fsn, (eliciting, ecn): (bool, Ecn), config: &Config) {
+        let largest = self.largest();
+        let in_order = largest.map_or(fsn.0 == 0, |largest| fsn.0 == largest + 1);
+        if largest.is_none_or(|largest| fsn.0 > largest) {
+            self.largest_at = now;
+        }
+        self.received.insert(fsn.0..fsn.0 + 1);
+        if self.received.range_count() > MAX_RANGES
+            && let Some(range) = self.received.forget_first()
+        {
+            self.floor = range.end;
+        }
+        self.news = true;
+        match ecn {
+            Ecn::NotEct => {}
+            Ecn::Ect0 => self.ecn.ect0 += 1,
+            Ecn::Ect1 => self.ecn.ect1 += 1,
+            Ecn::Ce => self.ecn.ce += 1,
+        }
+        if !eliciting {
+            return;
+        }
+        self.unacknowledged += 1;
+        let at_once = !in_order || self.unacknowledged >= config.ack_every || ecn == Ecn::Ce;
+        let due = if at_once { now } else { now + config.max_ack_delay };
+        self.due = Some(self.due.map_or(due, |known| known.min(due)));
+    }
+
+    /// When an acknowledgement has to leave.
+    pub(crate) fn due(&self) -> Option<Time> {
+        self.due
+    }
+
+    /// True when an acknowledgement would tell something new to somebody who asked.
+    pub(crate) fn wants_ack(&self) -> bool {
+        self.news && self.unacknowledged > 0
+    }
+
+    /// The acknowledgement for what has arrived so far.
+    pub(crate) fn acknowledge(&mut self, now: Time, path: PathId) -> Option<Ack> {
+        if self.received.is_empty() {
+            return None;
+        }
+        self.news = false;
+        self.unacknowledged = 0;
+        self.due = None;
+        let ranges: Ranges = self.received.iter().rev().collect();
+        let marked = self.ecn != EcnCounts::default();
+        Some(Ack { path, delay: now.since(self.largest_at), ranges, ecn: marked.then_some(self.ecn) })
+    }
+
+    /// Puts an acknowledgement that could not leave back in line.
+    pub(crate) fn postpone(&mut self, until: Time) {
+        self.due = Some(until);
+    }
+
+    /// Share of the packets sent so far that arrived, as far as the numbers tell.
+    pub(crate) fn share_received(&self) -> f64 {
+        self.largest().map_or(1.0, |largest| self.packets as f64 / (largest + 1) as f64)
+    }
+
+    /// How long ago something arrived; `None` before the first packet.
+    pub(crate) fn silence(&self, now: Time) -> Option<Span> {
+        self.largest().map(|_| now.since(self.largest_at))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arrive(receipt: &mut Receipt, numbers: &[u64]) {
+        for number in numbers {
+            receipt.on_packet(Time::ZERO, Fsn(*number), (true, Ecn::NotEct), &Config::default());
+        }
+    }
+
+    #[test]
+    fn every_second_packet_in_order_makes_an_acknowledgement_due_at_once() {
+        let mut receipt = Receipt::default();
+        arrive(&mut receipt, &[0]);
+        assert_eq!(receipt.due(), Some(Time::ZERO + Config::default().max_ack_delay));
+        arrive(&mut receipt, &[1]);
+        assert_eq!(receipt.due(), Some(Time::ZERO));
+    }
+
+    #[test]
+    fn a_gap_is_told_at_once() {
+        let mut receipt = Receipt::default();
+        arrive(&mut receipt, &[0, 1]);
+        receipt.acknowledge(Time::ZERO, PathId(0));
+        arrive(&mut receipt, &[3]);
+        assert_eq!(receipt.due(), Some(Time::ZERO));
+        let ack = receipt.acknowledge(Time::ZERO, PathId(0)).unwrap();
+        assert_eq!(ack.ranges.as_slice(), &[3..4, 0..2]);
+    }
+
+    #[test]
+    fn memory_is_bounded_and_what_was_forgotten_counts_as_known() {
+        let mut receipt = Receipt::default();
+        arrive(&mut receipt, &(0..1000).map(|n| n * 2).collect::<Vec<_>>());
+        assert_eq!(receipt.received.range_count(), MAX_RANGES);
+        assert!(receipt.is_known(Fsn(1)) && receipt.is_known(Fsn(2)) && !receipt.is_known(Fsn(1997)));
+    }
+}

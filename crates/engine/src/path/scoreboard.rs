@@ -1,0 +1,458 @@
+//! What was sent on one path and what became of it (mTCP §3.1.3 [M3], MPMTP-AR [R4]).
+//!
+//! Every transmission has its own packet number here, so each is accounted for by itself: `pipe` grows
+//! when it is sent and shrinks when it is acknowledged or lost, whatever becomes of the data elsewhere.
+//! Loss is inferred from this path's numbers and times only [M4]: a packet is lost when one sent
+//! [`Scoreboard::reorder_packets`] later was acknowledged, or when it was sent 9/8 of a round trip before
+//! one that was (RFC 9002 §6.1). Both limits widen when a loss turns out to have been an early guess.
+//!
+//! An acknowledgement costs time in proportion to what it tells anew: known ranges are skipped as
+//! ranges, and the search for losses never looks at a packet twice.
+
+use std::collections::VecDeque;
+
+use anabranch_wire::{Fsn, RangeSet, Ranges, Rate, Span, Time};
+use smallvec::SmallVec;
+
+use crate::control::Control;
+use crate::event::ProtocolError;
+use crate::stream::SentRun;
+
+/// What a packet carried that somebody has to hear of when it is acknowledged or lost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Content {
+    Run(SentRun),
+    Control(Control),
+    MtuProbe(u16),
+}
+
+pub(crate) type Contents = SmallVec<[Content; 1]>;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Nobody will acknowledge it: it asked for nothing.
+    Untracked,
+    Outstanding,
+    Acked,
+    Lost,
+}
+
+/// One transmission.
+#[derive(Clone, Debug)]
+pub(crate) struct SentPacket {
+    pub sent_at: Time,
+    pub size: u16,
+    pub contents: Contents,
+    /// Its data was given to other paths while this one was in doubt.
+    pub doubted: bool,
+    state: State,
+    delivered: u64,
+    delivered_at: Time,
+    first_sent_at: Time,
+    app_limited: bool,
+}
+
+/// What an acknowledgement told.
+#[derive(Debug, Default)]
+pub(crate) struct AckOutcome {
+    /// Bytes acknowledged for the first time that were in flight.
+    pub acked_bytes: u64,
+    /// Bytes in flight before.
+    pub in_flight: u64,
+    /// Time since the highest packet was sent, if this acknowledgement is the first for it.
+    pub rtt: Option<Span>,
+    /// Delivery rate over the last round trip, where it can be told.
+    pub delivery_rate: Option<Rate>,
+    /// The packet was sent when the application had nothing more.
+    pub app_limited: bool,
+    /// A round trip is over: a packet sent after the last round's end was acknowledged.
+    pub round_start: bool,
+    /// Packets that had been declared lost.
+    pub spurious: u64,
+}
+
+/// What loss detection found.
+#[derive(Debug, Default)]
+pub(crate) struct Losses {
+    pub packets: u64,
+    pub bytes: u64,
+    pub in_flight: u64,
+    /// When the latest of them was sent.
+    pub sent_at: Time,
+}
+
+#[derive(Debug)]
+pub(crate) struct Scoreboard {
+    /// Number of the first slot.
+    base: u64,
+    slots: VecDeque<SentPacket>,
+    acked: RangeSet,
+    largest_acked: Option<u64>,
+    /// No packet below is outstanding.
+    cursor: u64,
+    pipe: u64,
+    reorder_packets: u64,
+    /// Time threshold in eighths of a round trip.
+    reorder_eighths: u64,
+    loss_at: Option<Time>,
+    delivered: u64,
+    delivered_at: Time,
+    first_sent_at: Time,
+    app_limited_until: u64,
+    round_end: u64,
+    last_sent_at: Time,
+}
+
+impl Scoreboard {
+    pub(crate) fn new() -> Self {
+        Self {
+            base: 0,
+            slots: VecDeque::new(),
+            acked: RangeSet::new(),
+            largest_acked: None,
+            cursor: 0,
+            pipe: 0,
+            reorder_packets: 3,
+            reorder_eighths: 9,
+            loss_at: None,
+            delivered: 0,
+            delivered_at: Time::ZERO,
+            first_sent_at: Time::ZERO,
+            app_limited_until: 0,
+            round_end: 0,
+            last_sent_at: Time::ZERO,
+        }
+    }
+
+    /// The number of the next packet.
+    pub(crate) fn next_fsn(&self) -> Fsn {
+        Fsn(self.base + self.slots.len() as u64)
+    }
+
+    /// Bytes in flight: `pipe_i` of [M3].
+    pub(crate) fn pipe(&self) -> u64 {
+        self.pipe
+    }
+
+    /// When loss detection has to look again, if nothing comes before.
+    pub(crate) fn loss_at(&self) -> Option<Time> {
+        self.loss_at
+    }
+
+    /// Packets that must be acknowledged beyond one for it to be lost.
+    #[cfg(test)]
+    fn reorder_packets(&self) -> u64 {
+        self.reorder_packets
+    }
+
+    pub(crate) fn last_sent_at(&self) -> Time {
+        self.last_sent_at
+    }
+
+    /// When the oldest packet still out was sent.
+    pub(crate) fn oldest_sent_at(&self) -> Option<Time> {
+        let from = self.cursor.saturating_sub(self.base) as usize;
+        let oldest =
+            self.slots.range(from.min(self.slots.len())..).find(|slot| slot.state == State::Outstanding);
+        oldest.map(|slot| slot.sent_at)
+    }
+
+    /// Notes a packet that was sent; `eliciting` when it asks for an acknowledgement.
+    pub(crate) fn on_sent(&mut self, now: Time, size: u16, eliciting: bool, contents: Contents) {
+        if eliciting {
+            if self.pipe == 0 {
+                (self.first_sent_at, self.delivered_at) = (now, now);
+            }
+            self.pipe += u64::from(size);
+            self.last_sent_at = now;
+        } else if self.slots.is_empty() {
+            self.base += 1;
+            self.cursor = self.base;
+            return;
+        }
+        self.slots.push_back(SentPacket {
+            sent_at: now,
+            size,
+            contents,
+            doubted: false,
+            state: if eliciting { State::Outstanding } else { State::Untracked },
+            delivered: self.delivered,
+            delivered_at: self.delivered_at,
+            first_sent_at: self.first_sent_at,
+            app_limited: self.app_limited_until > self.delivered,
+        });
+    }
+
+    /// The application had nothing more to send: rates measured from here on are not the path's.
+    pub(crate) fn on_app_limited(&mut self) {
+        self.app_limited_until = (self.delivered + self.pipe).max(1);
+    }
+
+    /// Takes in the ranges of an acknowledgement; `newly` receives the packets it is the first for.
+    pub(crate) fn on_ack(
+        &mut self,
+        now: Time,
+        ranges: &Ranges,
+        newly: &mut Vec<SentPacket>,
+    ) -> Result<AckOutcome, ProtocolError> {
+        let mut outcome = AckOutcome { in_flight: self.pipe, ..AckOutcome::default() };
+        let next = self.next_fsn().0;
+        let Some(largest) = ranges.first().map(|range| range.end - 1) else { return Ok(outcome) };
+        if largest >= next {
+            return Err(ProtocolError::AckOfUnsent);
+        }
+        let mut newest: Option<SentPacket> = None;
+        for range in ranges.iter().rev() {
+            let range = range.start.max(self.base)..range.end;
+            if range.is_empty() {
+                continue;
+            }
+            let fresh: SmallVec<[_; 4]> = self.acked.gaps_in(range.clone()).collect();
+            if fresh.is_empty() {
+                continue;
+            }
+            self.acked.insert(range);
+            for number in fresh.into_iter().flatten() {
+                self.take_acked(number, &mut outcome, &mut newest, newly);
+            }
+        }
+        if self.largest_acked.is_none_or(|known| largest > known) {
+            self.largest_acked = Some(largest);
+            if let Some(packet) = &newest {
+                outcome.rtt = Some(now.since(packet.sent_at));
+            }
+        }
+        if let Some(packet) = newest {
+            self.measure(now, &packet, &mut outcome);
+        }
+        self.forget_front();
+        Ok(outcome)
+    }
+
+    fn take_acked(
+        &mut self,
+        number: u64,
+        outcome: &mut AckOutcome,
+        newest: &mut Option<SentPacket>,
+        newly: &mut Vec<SentPacket>,
+    ) {
+        let largest = self.largest_acked.unwrap_or(0);
+        let slot = &mut self.slots[(number - self.base) as usize];
+        match slot.state {
+            State::Untracked | State::Acked => return,
+            State::Lost => {
+                outcome.spurious += 1;
+                let gap = largest.saturating_sub(number) + 1;
+                self.reorder_packets = self.reorder_packets.max(gap).min(MAX_REORDER_PACKETS);
+                self.reorder_eighths = (self.reorder_eighths + 1).min(16);
+            }
+            State::Outstanding => {
+                self.pipe -= u64::from(slot.size);
+                outcome.acked_bytes += u64::from(slot.size);
+            }
+        }
+        slot.state = State::Acked;
+        self.delivered += u64::from(slot.size);
+        let contents = std::mem::take(&mut slot.contents);
+        let packet = SentPacket { contents, ..slot.clone() };
+        if newest.as_ref().is_none_or(|best| packet.sent_at >= best.sent_at) {
+            *newest = Some(SentPacket { contents: Contents::new(), ..packet.clone() });
+        }
+        newly.push(packet);
+    }
+
+    /// Delivery rate as BBR samples it (draft-cheng-iccrg-delivery-rate-estimation): what was delivered
+    /// since the packet was sent, over the longer of the sending and the acknowledging interval.
+    fn measure(&mut self, now: Time, packet: &SentPacket, outcome: &mut AckOutcome) {
+        let sending = packet.sent_at.since(packet.first_sent_at);
+        let acking = now.since(packet.delivered_at);
+        self.first_sent_at = packet.sent_at;
+        self.delivered_at = now;
+        outcome.app_limited = packet.app_limited;
+        outcome.round_start = packet.delivered >= self.round_end;
+        if outcome.round_start {
+            self.round_end = self.delivered;
+        }
+        let interval = sending.max(acking);
+        if !interval.is_zero() && self.delivered > packet.delivered {
+            outcome.delivery_rate = Some(Rate::from_bytes_in(self.delivered - packet.delivered, interval));
+        }
+    }
+
+    /// Finds what is lost by now; `lost` receives the packets.
+    pub(crate) fn detect_losses(&mut self, now: Time, rtt: Span, lost: &mut Vec<SentPacket>) -> Losses {
+        let mut losses = Losses { in_flight: self.pipe, ..Losses::default() };
+        self.loss_at = None;
+        let Some(largest) = self.largest_acked else { return losses };
+        let patience = (rtt * self.reorder_eighths / 8).max(Span::from_millis(1));
+        self.cursor = self.cursor.max(self.base);
+        while self.cursor < largest {
+            let slot = &mut self.slots[(self.cursor - self.base) as usize];
+            if slot.state == State::Outstanding {
+                let overdue_at = slot.sent_at + patience;
+                if largest < self.cursor + self.reorder_packets && overdue_at > now {
+                    self.loss_at = Some(overdue_at);
+                    break;
+                }
+                slot.state = State::Lost;
+                self.pipe -= u64::from(slot.size);
+                losses.packets += 1;
+                losses.bytes += u64::from(slot.size);
+                losses.sent_at = losses.sent_at.max(slot.sent_at);
+                let contents = std::mem::take(&mut slot.contents);
+                lost.push(SentPacket { contents, ..slot.clone() });
+            }
+            self.cursor += 1;
+        }
+        losses
+    }
+
+    /// Declares everything lost, as a timeout does: `pipe` becomes 0 [M3].
+    pub(crate) fn give_up(&mut self, lost: &mut Vec<SentPacket>) -> Losses {
+        let mut losses = Losses { in_flight: self.pipe, ..Losses::default() };
+        for slot in self.slots.iter_mut().filter(|slot| slot.state == State::Outstanding) {
+            slot.state = State::Lost;
+            losses.packets += 1;
+            losses.bytes += u64::from(slot.size);
+            losses.sent_at = losses.sent_at.max(slot.sent_at);
+            let contents = std::mem::take(&mut slot.contents);
+            lost.push(SentPacket { contents, ..slot.clone() });
+        }
+        self.pipe = 0;
+        self.loss_at = None;
+        self.cursor = self.next_fsn().0;
+        losses
+    }
+
+    /// Marks what is outstanding as doubted and shows what it carried, so that other paths can carry it too.
+    pub(crate) fn doubt(&mut self, mut carried: impl FnMut(&Contents)) {
+        for slot in &mut self.slots {
+            if slot.state == State::Outstanding && !slot.doubted {
+                slot.doubted = true;
+                carried(&slot.contents);
+            }
+        }
+    }
+
+    /// What the oldest outstanding packets carried, for a probe.
+    pub(crate) fn oldest_runs(&self) -> impl Iterator<Item = &SentRun> {
+        let outstanding = self.slots.iter().filter(|slot| slot.state == State::Outstanding);
+        outstanding.flat_map(|slot| &slot.contents).filter_map(|content| match content {
+            Content::Run(run) => Some(run),
+            _ => None,
+        })
+    }
+
+    /// The runs of the packet sent last.
+    pub(crate) fn latest_runs(&self) -> Vec<SentRun> {
+        let contents = self.slots.back().map(|slot| &slot.contents);
+        let runs = contents.into_iter().flatten().filter_map(|content| match content {
+            Content::Run(run) => Some(run.clone()),
+            _ => None,
+        });
+        runs.collect()
+    }
+
+    /// Drops what nobody will ask about again. Lost packets stay a while, to notice that they arrived.
+    fn forget_front(&mut self) {
+        let settled = self.largest_acked.unwrap_or(0).saturating_sub(KEEP_LOST);
+        while let Some(slot) = self.slots.front() {
+            let keep = match slot.state {
+                State::Outstanding => true,
+                State::Lost => self.base >= settled,
+                State::Acked | State::Untracked => false,
+            };
+            if keep {
+                break;
+            }
+            self.slots.pop_front();
+            self.base += 1;
+        }
+        self.acked.remove_below(self.base);
+        self.cursor = self.cursor.max(self.base);
+    }
+}
+
+/// Widest reordering within a path that is waited for, in packets.
+const MAX_REORDER_PACKETS: u64 = 4096;
+/// A lost packet is remembered until this many later numbers were acknowledged.
+const KEEP_LOST: u64 = 2048;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RTT: Span = Span::from_millis(10);
+
+    fn sent(count: u64) -> Scoreboard {
+        let mut board = Scoreboard::new();
+        for number in 0..count {
+            board.on_sent(Time::ZERO + Span::from_millis(number), 1000, true, Contents::new());
+        }
+        board
+    }
+
+    fn ack(board: &mut Scoreboard, ranges: &[std::ops::Range<u64>]) -> AckOutcome {
+        board
+            .on_ack(Time::ZERO + Span::from_millis(100), &ranges.iter().cloned().collect(), &mut Vec::new())
+            .unwrap()
+    }
+
+    #[test]
+    fn each_transmission_is_taken_from_the_pipe_once() {
+        let mut board = sent(4);
+        assert_eq!(ack(&mut board, &[1..3]).acked_bytes, 2000);
+        assert_eq!(ack(&mut board, &[1..3]).acked_bytes, 0);
+        assert_eq!(board.pipe(), 2000);
+        ack(&mut board, &[0..4]);
+        assert_eq!(board.pipe(), 0);
+    }
+
+    #[test]
+    fn three_later_packets_make_a_loss_and_two_do_not() {
+        let mut board = sent(5);
+        ack(&mut board, &[1..3]);
+        let now = Time::ZERO + Span::from_millis(5);
+        assert_eq!(board.detect_losses(now, RTT, &mut Vec::new()).packets, 0);
+        assert_eq!(board.loss_at(), Some(Time::ZERO + Span::from_micros(11_250)));
+        ack(&mut board, &[1..4]);
+        assert_eq!(board.detect_losses(now, RTT, &mut Vec::new()).packets, 1);
+        assert_eq!(board.pipe(), 1000);
+    }
+
+    #[test]
+    fn time_makes_a_loss_without_three_later_packets() {
+        let mut board = sent(3);
+        ack(&mut board, &[1..2]);
+        assert_eq!(board.detect_losses(Time::ZERO + Span::from_millis(12), RTT, &mut Vec::new()).packets, 1);
+    }
+
+    #[test]
+    fn a_loss_that_arrives_after_all_widens_the_reordering_window() {
+        let mut board = sent(20);
+        ack(&mut board, &[9..10]);
+        assert_eq!(board.detect_losses(Time::ZERO, RTT, &mut Vec::new()).packets, 7);
+        let outcome = ack(&mut board, &[0..10]);
+        assert_eq!(outcome.spurious, 7);
+        assert_eq!(board.reorder_packets(), 10);
+    }
+
+    #[test]
+    fn acknowledging_the_unsent_is_an_error() {
+        let mut board = sent(3);
+        let ranges = std::iter::once(2..4).collect();
+        assert_eq!(
+            board.on_ack(Time::ZERO, &ranges, &mut Vec::new()).err(),
+            Some(ProtocolError::AckOfUnsent)
+        );
+    }
+
+    #[test]
+    fn packets_that_ask_for_nothing_leave_nothing_behind() {
+        let mut board = Scoreboard::new();
+        for _ in 0..100 {
+            board.on_sent(Time::ZERO, 40, false, Contents::new());
+        }
+        assert_eq!((board.next_fsn(), board.slots.len(), board.pipe()), (Fsn(100), 0, 0));
+    }
+}

@@ -1,0 +1,102 @@
+//! Sends where the data will arrive first, given what is queued there.
+//!
+//! With much to send, every path that has room should carry some: whatever the slow path takes is off
+//! the fast one. Two things make a slow path harmful, and in both cases the item waits for a faster one:
+//!
+//! 1. **The tail.** When the faster paths could deliver *everything* that waits before one packet would
+//!    arrive over the slow path, the slow path only delays the end (the thought behind ECF, Lim et al. 2017).
+//! 2. **The receive window.** While a packet travels the slow path the faster ones go on filling the
+//!    peer's receive window behind it. When the credit left does not cover what they send meanwhile, the
+//!    packet will stall them all (the thought behind BLEST, Ferlin et al. 2016).
+//!
+//! Retransmissions hold back everything behind them, so they always go where they arrive first among
+//! the paths that have room.
+
+use anabranch_wire::{PathId, Rate, Span, Time};
+
+use super::{Decision, Item, PathView, Scheduler, SessionView, run_length};
+
+/// The default scheduler; the module tells how it decides.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct EarliestArrival;
+
+impl Scheduler for EarliestArrival {
+    fn pick(&mut self, session: &SessionView, paths: &[PathView], item: &Item) -> Decision {
+        let open = paths.iter().filter(|path| path.budget > 0);
+        let Some(best) = open.min_by_key(|path| (one_way(path), path.id)) else {
+            return Decision::Wait(Time::NEVER);
+        };
+        if !item.resend && should_wait(session, paths, best) {
+            return Decision::Wait(next_ready(session.now, paths, best.id));
+        }
+        Decision::Send { path: best.id, run: run_length(best) }
+    }
+}
+
+/// Time from sending to arrival, queueing included: half the smoothed round-trip time.
+fn one_way(path: &PathView) -> Span {
+    path.rtt / 2
+}
+
+fn should_wait(session: &SessionView, paths: &[PathView], slow: &PathView) -> bool {
+    let faster = paths.iter().filter(|path| one_way(path) < one_way(slow));
+    let (mut rate, mut first) = (Rate::ZERO, Span::MAX);
+    for path in faster {
+        rate = Rate::from_bits(rate.as_bits() + path.rate.as_bits());
+        first = first.min(one_way(path));
+    }
+    if rate == Rate::ZERO {
+        return false;
+    }
+    let lead = one_way(slow).saturating_sub(first);
+    let tail = !session.more_expected && rate.time_for(session.backlog) < lead;
+    let stall = session.credit < rate.bytes_in(lead) + slow.mtu;
+    tail || stall
+}
+
+/// When pacing lets another path go; if its window is what holds it back, an acknowledgement will tell.
+fn next_ready(now: Time, paths: &[PathView], not: PathId) -> Time {
+    let paced = paths.iter().filter(|path| path.id != not && path.ready_at > now);
+    paced.map(|path| path.ready_at).min().unwrap_or(Time::NEVER)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schedule::tests_support::{item, session, view};
+
+    fn fast_and_slow() -> [PathView; 2] {
+        let mut fast = view(0, 100_000);
+        (fast.rtt, fast.rate, fast.budget) = (Span::from_millis(10), Rate::from_mbit(80.0), 0);
+        let mut slow = view(1, 100_000);
+        (slow.rtt, slow.rate) = (Span::from_millis(210), Rate::from_mbit(8.0));
+        [fast, slow]
+    }
+
+    #[test]
+    fn a_slow_path_is_used_while_there_is_more_than_the_fast_one_can_deliver_first() {
+        let view = SessionView { backlog: 2_000_000, more_expected: false, ..session() };
+        let decision = EarliestArrival.pick(&view, &fast_and_slow(), &item());
+        assert!(matches!(decision, Decision::Send { path: PathId(1), .. }), "{decision:?}");
+    }
+
+    #[test]
+    fn the_tail_waits_for_the_fast_path() {
+        let view = SessionView { backlog: 500_000, more_expected: false, ..session() };
+        assert_eq!(EarliestArrival.pick(&view, &fast_and_slow(), &item()), Decision::Wait(Time::NEVER));
+    }
+
+    #[test]
+    fn a_tight_receive_window_keeps_the_slow_path_empty() {
+        let view = SessionView { credit: 900_000, ..session() };
+        assert_eq!(EarliestArrival.pick(&view, &fast_and_slow(), &item()), Decision::Wait(Time::NEVER));
+    }
+
+    #[test]
+    fn a_retransmission_does_not_wait() {
+        let view = SessionView { backlog: 1_400, more_expected: false, ..session() };
+        let lost = Item { resend: true, ..item() };
+        let decision = EarliestArrival.pick(&view, &fast_and_slow(), &lost);
+        assert!(matches!(decision, Decision::Send { path: PathId(1), .. }), "{decision:?}");
+    }
+}

@@ -1,0 +1,101 @@
+//! Schedulers that need one line of reasoning.
+
+use anabranch_wire::{PathId, Time};
+
+use super::{Decision, Item, PathView, Scheduler, SessionView, run_length};
+
+fn send(path: Option<&PathView>) -> Decision {
+    path.map_or(Decision::Wait(Time::NEVER), |path| Decision::Send { path: path.id, run: run_length(path) })
+}
+
+fn open(paths: &[PathView]) -> impl Iterator<Item = &PathView> {
+    paths.iter().filter(|path| path.budget > 0)
+}
+
+/// Picks the path with the least share of its window in flight (mTCP §3.1.4 [M5]), packet by packet.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LeastFilled;
+
+impl Scheduler for LeastFilled {
+    fn pick(&mut self, _: &SessionView, paths: &[PathView], _: &Item) -> Decision {
+        let least = open(paths).min_by(|a, b| a.fill().total_cmp(&b.fill()).then(a.id.cmp(&b.id)));
+        least.map_or(Decision::Wait(Time::NEVER), |path| Decision::Send { path: path.id, run: path.mtu })
+    }
+}
+
+/// Picks the path with the lowest smoothed round-trip time that has room.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MinRtt;
+
+impl Scheduler for MinRtt {
+    fn pick(&mut self, _: &SessionView, paths: &[PathView], _: &Item) -> Decision {
+        send(open(paths).min_by_key(|path| (path.rtt, path.id)))
+    }
+}
+
+/// Gives each path that has room one packet in turn (PSMC [T3]).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RoundRobin {
+    last: Option<PathId>,
+}
+
+impl Scheduler for RoundRobin {
+    fn pick(&mut self, _: &SessionView, paths: &[PathView], _: &Item) -> Decision {
+        let next = open(paths).find(|path| Some(path.id) > self.last).or_else(|| open(paths).next());
+        self.last = next.map(|path| path.id);
+        next.map_or(Decision::Wait(Time::NEVER), |path| Decision::Send { path: path.id, run: path.mtu })
+    }
+}
+
+/// Sends everything on every path: the lowest latency and no pause when a path dies, at the price of
+/// the sum of the rates. The fastest open path carries the original.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Redundant;
+
+impl Scheduler for Redundant {
+    fn pick(&mut self, _: &SessionView, paths: &[PathView], _: &Item) -> Decision {
+        let Some(first) = open(paths).min_by_key(|path| (path.rtt, path.id)) else {
+            return Decision::Wait(Time::NEVER);
+        };
+        let others = paths.iter().map(|path| path.id).filter(|id| *id != first.id);
+        Decision::Duplicate(std::iter::once(first.id).chain(others).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schedule::tests_support::{item, session, view};
+
+    #[test]
+    fn least_filled_compares_shares_not_bytes() {
+        let mut small = view(0, 10_000);
+        small.in_flight = 6_000;
+        let mut large = view(1, 100_000);
+        large.in_flight = 20_000;
+        let decision = LeastFilled.pick(&session(), &[small, large], &item());
+        assert_eq!(decision, Decision::Send { path: PathId(1), run: 1400 });
+    }
+
+    #[test]
+    fn round_robin_skips_paths_without_room_and_wraps() {
+        let mut scheduler = RoundRobin::default();
+        let mut paths = [view(0, 10_000), view(1, 10_000), view(2, 10_000)];
+        paths[1].budget = 0;
+        let mut order = Vec::new();
+        for _ in 0..4 {
+            if let Decision::Send { path, .. } = scheduler.pick(&session(), &paths, &item()) {
+                order.push(path.0);
+            }
+        }
+        assert_eq!(order, [0, 2, 0, 2]);
+    }
+
+    #[test]
+    fn redundant_names_the_fastest_first_and_every_other_path() {
+        let mut paths = [view(0, 10_000), view(1, 10_000)];
+        paths[0].rtt = paths[0].rtt * 3;
+        let decision = Redundant.pick(&session(), &paths, &item());
+        assert_eq!(decision, Decision::Duplicate([PathId(1), PathId(0)].into_iter().collect()));
+    }
+}

@@ -1,0 +1,199 @@
+//! Acknowledgements in: what arrived, what was lost, what that means for windows and paths.
+
+use anabranch_cc::{AckSample, LossEvent};
+use anabranch_wire::{Ack, Payload, Rate, Span, Time};
+
+use super::Session;
+use crate::control::Control;
+use crate::event::ProtocolError;
+use crate::path::{AckOutcome, Content, Losses, SentPacket};
+
+impl<P: Payload> Session<P> {
+    /// Takes in an acknowledgement that arrived on the path at `via`.
+    pub(super) fn handle_ack(&mut self, now: Time, via: usize, ack: &Ack) -> Result<(), ProtocolError> {
+        let Some(index) = self.path_index(ack.path) else { return Ok(()) };
+        let via = self.paths[via].id;
+        let mut newly = std::mem::take(&mut self.scratch.packets);
+        let outcome = self.paths[index].board.on_ack(now, &ack.ranges, &mut newly);
+        let outcome = match outcome {
+            Ok(outcome) if !newly.is_empty() => outcome,
+            other => {
+                self.scratch.packets = newly;
+                return other.map(|_| ());
+            }
+        };
+        if let Some(sample) = outcome.rtt {
+            let most = self.peer.as_ref().map_or(0, |peer| peer.max_ack_delay_us);
+            let delay = ack.delay.min(Span::from_micros(u64::from(most)));
+            self.paths[index].sample_rtt(now, via, sample, delay);
+        }
+        for packet in newly.drain(..) {
+            self.on_delivered(now, index, &packet);
+        }
+        self.scratch.packets = newly;
+        self.feed_congestion_control(now, index, &outcome, ack);
+        let more_out = self.paths[index].board.pipe() > 0;
+        self.paths[index].health.on_ack(now, more_out);
+        self.revive(now, index);
+        self.detect_losses(now, index);
+        self.update_pacing(now, index);
+        self.update_send_limit();
+        Ok(())
+    }
+
+    fn on_delivered(&mut self, now: Time, index: usize, packet: &SentPacket) {
+        for content in &packet.contents {
+            match content {
+                Content::Run(run) => self.streams.on_acked(run, (&mut self.events, &mut self.control)),
+                Content::Control(Control::ResetStream(stream)) => {
+                    self.streams.on_reset_acked(*stream, &mut self.control);
+                }
+                Content::Control(_) => {}
+                Content::MtuProbe(size) => {
+                    if self.paths[index].mtu.on_probe_acked(*size) {
+                        let (id, size) = (self.paths[index].id, self.paths[index].size() as u64);
+                        self.cc.set_mss(id, size);
+                        self.update_pacing(now, index);
+                    }
+                }
+            }
+        }
+    }
+
+    fn feed_congestion_control(&mut self, now: Time, index: usize, outcome: &AckOutcome, ack: &Ack) {
+        let path = &mut self.paths[index];
+        if let Some(rate) = outcome.delivery_rate {
+            path.delivery_rate = smooth(path.delivery_rate, rate, outcome.app_limited);
+        }
+        let window = self.cc.window(path.id);
+        let slack = if self.cc.in_slow_start(path.id) { window / 2 } else { window / 4 };
+        let rtt = path.rtt();
+        let sample = AckSample {
+            now,
+            acked_bytes: outcome.acked_bytes,
+            rtt: outcome.rtt.unwrap_or_else(|| rtt.smoothed()),
+            in_flight: outcome.in_flight,
+            delivery_rate: outcome.delivery_rate,
+            round_start: outcome.round_start,
+            app_limited: outcome.app_limited,
+            window_limited: outcome.in_flight + slack + path.size() as u64 >= window,
+            ce_marks: ack.ecn.map_or(0, |ecn| ecn.ce),
+        };
+        self.cc.on_ack(path.id, &sample, &rtt);
+        if outcome.spurious > 0 {
+            path.stats.spurious_losses += outcome.spurious;
+            path.unproved_losses = path.unproved_losses.saturating_sub(outcome.spurious);
+            if path.unproved_losses == 0 {
+                self.cc.on_spurious_loss(path.id);
+            }
+        }
+        self.note_marks(now, index, ack, outcome.in_flight);
+    }
+
+    /// Congestion marks that are new since the last acknowledgement (RFC 9002 §7.1).
+    fn note_marks(&mut self, now: Time, index: usize, ack: &Ack, in_flight: u64) {
+        let path = &mut self.paths[index];
+        let marks = ack.ecn.map_or(0, |ecn| ecn.ce);
+        if marks <= path.marks {
+            return;
+        }
+        path.marks = marks;
+        let event = LossEvent { now, lost_bytes: 0, in_flight, sent_at: now - path.rtt().smoothed() };
+        if self.cc.on_ecn(path.id, &event) {
+            path.stats.congestion_events += 1;
+        }
+    }
+
+    /// Looks for losses on a path and queues what was lost for any path [M6].
+    pub(super) fn detect_losses(&mut self, now: Time, index: usize) {
+        let mut lost = std::mem::take(&mut self.scratch.packets);
+        let path = &mut self.paths[index];
+        let rtt = path.rtt();
+        let patience = rtt.smoothed().max(rtt.latest());
+        let mut losses = path.board.detect_losses(now, patience, &mut lost);
+        self.requeue(index, &mut lost, &mut losses);
+        self.scratch.packets = lost;
+        if losses.packets == 0 {
+            return;
+        }
+        let path = &mut self.paths[index];
+        let event =
+            LossEvent { now, lost_bytes: losses.bytes, in_flight: losses.in_flight, sent_at: losses.sent_at };
+        if self.cc.on_loss(path.id, &event) {
+            path.stats.congestion_events += 1;
+            path.unproved_losses = losses.packets;
+        } else {
+            path.unproved_losses += losses.packets;
+        }
+    }
+
+    /// Puts what lost packets carried back in line; path MTU probes do not count as losses.
+    fn requeue(&mut self, index: usize, lost: &mut Vec<SentPacket>, losses: &mut Losses) {
+        for packet in lost.drain(..) {
+            for content in packet.contents {
+                match content {
+                    Content::Run(run) if !packet.doubted => self.streams.on_lost(&run),
+                    Content::Run(_) => {}
+                    Content::Control(control) => self.push_control(control),
+                    Content::MtuProbe(size) => {
+                        self.paths[index].mtu.on_probe_lost(size);
+                        losses.packets -= 1;
+                        losses.bytes -= u64::from(packet.size);
+                    }
+                }
+            }
+        }
+        self.paths[index].stats.packets_lost += losses.packets;
+    }
+
+    /// Everything in flight on a path goes back in line [M3].
+    pub(super) fn give_up_flight(&mut self, index: usize) {
+        let mut lost = std::mem::take(&mut self.scratch.packets);
+        let mut losses = self.paths[index].board.give_up(&mut lost);
+        self.requeue(index, &mut lost, &mut losses);
+        self.scratch.packets = lost;
+        self.run = None;
+    }
+
+    /// Everything in flight on a suspect path may go over the others as well.
+    pub(super) fn doubt_flight(&mut self, index: usize) {
+        let streams = &mut self.streams;
+        let control = &mut self.control;
+        self.paths[index].board.doubt(|contents| {
+            for content in contents {
+                match content {
+                    Content::Run(run) => streams.on_lost(run),
+                    Content::Control(item) => control.push(*item),
+                    Content::MtuProbe(_) => {}
+                }
+            }
+        });
+        self.run = None;
+    }
+
+    pub(super) fn update_pacing(&mut self, now: Time, index: usize) {
+        let path = &mut self.paths[index];
+        let rate = self.cc.pacing_rate(path.id, &path.rtt());
+        let size = path.size() as u64;
+        path.pacer.set_rate(now, rate, size);
+    }
+
+    /// Applications may queue what all windows together carry in a round trip, and a little more.
+    pub(super) fn update_send_limit(&mut self) {
+        let windows: u64 = self.paths.iter().map(|path| self.cc.window(path.id)).sum();
+        self.streams.set_unsent_limit((windows * 2).max(256 << 10));
+    }
+}
+
+/// Follows the delivery rate: up at once within reason, down slowly, and not at all when the
+/// application was what limited it.
+fn smooth(known: Rate, sample: Rate, app_limited: bool) -> Rate {
+    let (known_bits, sample_bits) = (known.as_bits(), sample.as_bits());
+    if known_bits == 0 {
+        return sample;
+    }
+    if app_limited && sample_bits < known_bits {
+        return known;
+    }
+    Rate::from_bits(known_bits / 8 * 7 + sample_bits / 8)
+}

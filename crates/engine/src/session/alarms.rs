@@ -1,0 +1,195 @@
+//! The clock: probe timeouts, failures, keep-alive, idle (mTCP §3.5 [M12, M13]).
+
+use anabranch_wire::{PathId, Payload, Span, Time};
+
+use super::Session;
+use crate::config::AckPolicy;
+use crate::control::Control;
+use crate::event::{CloseReason, Event, PathChange};
+use crate::path::{Alarm, Path, PathState};
+use crate::state::State;
+
+impl<P: Payload> Session<P> {
+    /// When [`Self::handle_timeout`] has to be called, if nothing happens before.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Time> {
+        match self.state {
+            State::Closed => return self.closed_timeout(),
+            State::InitSent | State::InitRecv => return self.handshake_timeout(),
+            _ => {}
+        }
+        let mut next = self.wake_at.min(self.idle_at());
+        if let Some(at) = self.keep_alive_at() {
+            next = next.min(at);
+        }
+        for path in &self.paths {
+            next = next.min(self.path_timeout(path));
+        }
+        (next < Time::NEVER).then_some(next)
+    }
+
+    fn path_timeout(&self, path: &Path) -> Time {
+        if path.state == PathState::Closing {
+            return path.forget_at.min(path.receipt.due().unwrap_or(Time::NEVER));
+        }
+        let challenge = path.challenge.as_ref().filter(|_| path.is_reachable() && path.allowance.left() > 0);
+        let times = [
+            path.board.loss_at(),
+            self.alarm(path).map(|(at, _)| at),
+            path.health.next_probe.filter(|_| path.state == PathState::Failed),
+            path.receipt.due(),
+            challenge.map(|challenge| challenge.due),
+        ];
+        times.into_iter().flatten().min().unwrap_or(Time::NEVER)
+    }
+
+    fn alarm(&self, path: &Path) -> Option<(Time, Alarm)> {
+        if !matches!(path.state, PathState::Active | PathState::Suspect) {
+            return None;
+        }
+        path.health.next_alarm(path.board.oldest_sent_at(), &path.rtt(), &self.config)
+    }
+
+    fn idle_at(&self) -> Time {
+        let peer = self.peer.as_ref().map_or(0, |peer| peer.idle_timeout_ms);
+        let peer = if peer == 0 { Span::MAX } else { Span::from_millis(u64::from(peer)) };
+        self.last_heard + self.config.idle_timeout.min(peer)
+    }
+
+    fn keep_alive_at(&self) -> Option<Time> {
+        self.config.keep_alive.map(|pause| self.last_heard.max(self.last_sent) + pause)
+    }
+
+    /// Does what is due by now.
+    pub fn handle_timeout(&mut self, now: Time) {
+        match self.state {
+            State::Closed => return self.handle_closed_timeout(now),
+            State::InitSent | State::InitRecv => return self.handle_handshake_timeout(now),
+            _ => {}
+        }
+        if self.idle_at() <= now {
+            return self.end(now, CloseReason::IdleTimeout);
+        }
+        if self.wake_at <= now {
+            self.wake_at = Time::NEVER;
+        }
+        if self.keep_alive_at().is_some_and(|at| at <= now) {
+            self.keep_alive();
+        }
+        let mut index = 0;
+        while index < self.paths.len() {
+            if self.paths[index].state == PathState::Closing && self.paths[index].forget_at <= now {
+                self.forget_path(index);
+                continue;
+            }
+            self.check_path(now, index);
+            index += 1;
+        }
+        self.advance_shutdown();
+    }
+
+    fn keep_alive(&mut self) {
+        if let Some(path) = self.best_path() {
+            self.paths[path].health.probes_due = self.paths[path].health.probes_due.max(1);
+        }
+    }
+
+    fn check_path(&mut self, now: Time, index: usize) {
+        if self.paths[index].board.loss_at().is_some_and(|at| at <= now) {
+            self.detect_losses(now, index);
+            self.update_pacing(now, index);
+        }
+        self.check_validation(now, index);
+        let path = &mut self.paths[index];
+        if path.state == PathState::Failed && path.health.next_probe.is_some_and(|at| at <= now) {
+            path.health.on_probe_sent(now, self.config.failure.probe_interval);
+            path.health.probes_due = 1;
+        }
+        match self.alarm(&self.paths[index]) {
+            Some((at, Alarm::Probe)) if at <= now => self.on_probe_timeout(now, index),
+            Some((at, Alarm::Timeout)) if at <= now => self.on_retransmission_timeout(now, index),
+            Some((at, Alarm::Failure)) if at <= now => self.on_failure(now, index),
+            _ => {}
+        }
+    }
+
+    fn on_probe_timeout(&mut self, now: Time, index: usize) {
+        let path = &mut self.paths[index];
+        path.health.on_probe_timeout(now);
+        path.stats.probe_timeouts += 1;
+        let (id, timeouts) = (path.id, path.health.timeouts);
+        if path.mtu.on_timeouts(now, timeouts) {
+            let size = path.size() as u64;
+            self.cc.set_mss(id, size);
+        }
+        let others = self.paths.iter().any(|path| path.id != id && path.state == PathState::Active);
+        if others && self.paths[index].state == PathState::Active {
+            self.paths[index].state = PathState::Suspect;
+            self.doubt_flight(index);
+            self.events.push_back(Event::Path { path: id, change: PathChange::Suspect });
+        }
+    }
+
+    fn on_retransmission_timeout(&mut self, now: Time, index: usize) {
+        let path = &mut self.paths[index];
+        path.health.on_timeout(now);
+        path.stats.probe_timeouts += 1;
+        path.stats.congestion_events += 1;
+        let (id, in_flight) = (path.id, path.board.pipe());
+        self.give_up_flight(index);
+        self.cc.on_timeout(id, now, in_flight);
+        self.update_pacing(now, index);
+    }
+
+    fn on_failure(&mut self, now: Time, index: usize) {
+        let path = &mut self.paths[index];
+        let (id, in_flight) = (path.id, path.board.pipe());
+        let patience = path.rtt().rto(self.config.failure.rto).mul_f64(self.config.failure.chi);
+        path.state = PathState::Failed;
+        path.stats.failures += 1;
+        path.clear_copies();
+        path.delivery_rate = anabranch_wire::Rate::ZERO;
+        let rtt = path.rtt().smoothed();
+        path.health.on_failure(now, rtt);
+        self.give_up_flight(index);
+        self.cc.on_timeout(id, now, in_flight);
+        self.events.push_back(Event::Path { path: id, change: PathChange::Failed });
+        if self.config.ack_policy == AckPolicy::Primary && self.primary.0.is_none_or(|primary| primary == id)
+        {
+            self.on_primary_failed(now, id, patience);
+        }
+    }
+
+    /// The acknowledgements of other paths may have died with the primary: paths that failed while it was
+    /// silent become active again and carry data as probes, and the acknowledgements get a new path [M13].
+    fn on_primary_failed(&mut self, now: Time, primary: PathId, patience: Span) {
+        for index in 0..self.paths.len() {
+            let path = &self.paths[index];
+            let died_with_it =
+                path.state == PathState::Failed && path.health.failed_at() >= Some(now - patience);
+            if path.id != primary && died_with_it {
+                self.paths[index].health.on_ack(now, false);
+                self.revive(now, index);
+            }
+        }
+        self.elect_primary();
+    }
+
+    /// Names the best path that works as the one for acknowledgements [M7].
+    pub(super) fn elect_primary(&mut self) {
+        let best = self.best_path().map(|index| self.paths[index].id);
+        if best.is_some() && best != self.primary.0 {
+            self.primary = (best, self.primary.1 + 1);
+            self.push_control(Control::AckPath);
+        }
+    }
+
+    /// Index of the usable path with the lowest round-trip time.
+    pub(super) fn best_path(&self) -> Option<usize> {
+        let usable = (0..self.paths.len()).filter(|index| self.usable(&self.paths[*index]));
+        usable.min_by_key(|index| {
+            let path = &self.paths[*index];
+            (path.state != PathState::Active, path.rtt().smoothed(), path.id)
+        })
+    }
+}

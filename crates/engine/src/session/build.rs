@@ -1,0 +1,302 @@
+//! One packet: which frames go in, and what is noted about it when it leaves.
+
+use anabranch_wire::{
+    AckPath, AddressFrame, DatagramFrame, Frame, Frames, MAX_FRAMES, Message, NewPid, Packet, PathStatus,
+    PathUse, Payload, StreamFrame, Time, packet_encoded_len,
+};
+
+use super::{OVERHEAD, Session};
+use crate::control::Control;
+use crate::path::{Content, Contents};
+use crate::route::{Route, Transmit};
+use crate::stream::SentRun;
+
+/// A packet in the making.
+struct Draft<P> {
+    frames: Frames<P>,
+    contents: Contents,
+    /// Bytes left for frames.
+    room: usize,
+}
+
+impl<P: Payload> Draft<P> {
+    fn new(room: usize) -> Self {
+        Self { frames: Frames::new(), contents: Contents::new(), room }
+    }
+
+    /// Adds a frame if there is room for it with its length.
+    fn push(&mut self, frame: Frame<P>) -> bool {
+        let length = frame.encoded_len();
+        if length > self.room || self.frames.len() + 1 >= MAX_FRAMES {
+            return false;
+        }
+        self.room -= length;
+        self.frames.push(frame);
+        true
+    }
+
+    /// Adds a stream frame cut to fit as the last one, which needs no length.
+    fn add_stream(&mut self, frame: StreamFrame<P>) {
+        let end = frame.offset + frame.data.len() as u64;
+        let run = SentRun { stream: frame.stream, range: frame.offset..end, fin: frame.fin };
+        let frame = Frame::Stream(frame);
+        self.room = self.room.saturating_sub(frame.encoded_len());
+        self.frames.push(frame);
+        self.contents.push(Content::Run(run));
+    }
+
+    fn data_bytes(&self) -> u64 {
+        let length = |content: &Content| match content {
+            Content::Run(run) => run.range.end - run.range.start,
+            _ => 0,
+        };
+        self.contents.iter().map(length).sum()
+    }
+}
+
+impl<P: Payload> Session<P> {
+    fn draft(&self, index: usize) -> Draft<P> {
+        let path = &self.paths[index];
+        let room = (path.size() as u64).min(path.allowance.left()) as usize;
+        Draft::new(room.saturating_sub(OVERHEAD))
+    }
+
+    /// Adds the acknowledgements that travel on this path.
+    fn add_acks(&mut self, now: Time, index: usize, draft: &mut Draft<P>) {
+        for other in 0..self.paths.len() {
+            if !self.paths[other].receipt.wants_ack() || self.ack_carrier(now, other) != index {
+                continue;
+            }
+            let id = self.paths[other].id;
+            if let Some(ack) = self.paths[other].receipt.acknowledge(now, id)
+                && draft.push(Frame::Ack(ack))
+            {
+                self.paths[other].stats.acks_sent += 1;
+            }
+        }
+    }
+
+    pub(super) fn build_ack(&mut self, now: Time, index: usize) -> Option<Transmit<P>> {
+        if !self.paths[index].is_reachable() {
+            return None;
+        }
+        let mut draft = self.draft(index);
+        self.add_acks(now, index, &mut draft);
+        self.finish_draft(now, index, draft)
+    }
+
+    pub(super) fn build_challenge(&mut self, now: Time, index: usize) -> Option<Transmit<P>> {
+        let mut draft = self.draft(index);
+        let path = &mut self.paths[index];
+        let challenge = path.challenge.as_mut()?;
+        challenge.on_sent(now);
+        let (token, route) = (challenge.token, challenge.route);
+        draft.push(Frame::PathChallenge { token });
+        if route == path.route {
+            // A path has to carry packets of the base size, or it is none.
+            draft.room = draft.room.min(usize::from(self.config.mtu.base).saturating_sub(OVERHEAD + 9));
+            let fill = draft.room.saturating_sub(3) as u16;
+            draft.push(Frame::Padding(fill));
+        }
+        self.finish_over(now, index, draft, route)
+    }
+
+    pub(super) fn build_answer(&mut self, now: Time, index: usize) -> Option<Transmit<P>> {
+        let mut draft = self.draft(index);
+        let (token, route) = self.paths[index].answers.pop()?;
+        draft.push(Frame::PathResponse { token });
+        let path = &mut self.paths[index];
+        if let Some(challenge) =
+            path.challenge.as_mut().filter(|challenge| challenge.due <= now && challenge.route == route)
+        {
+            challenge.on_sent(now);
+            draft.push(Frame::PathChallenge { token: challenge.token });
+        }
+        self.finish_over(now, index, draft, route)
+    }
+
+    /// A packet that makes the peer answer: data that is missing where there is some, else a PING.
+    pub(super) fn build_probe(&mut self, now: Time, index: usize) -> Option<Transmit<P>> {
+        let mut draft = self.draft(index);
+        self.add_acks(now, index, &mut draft);
+        let copy =
+            self.paths[index].board.oldest_runs().find_map(|run| self.streams.copy_of(run, draft.room));
+        match copy {
+            Some(frame) => draft.add_stream(frame),
+            None => {
+                draft.push(Frame::Ping);
+            }
+        }
+        self.finish_draft(now, index, draft)
+    }
+
+    pub(super) fn build_mtu_probe(&mut self, now: Time, index: usize, size: u16) -> Option<Transmit<P>> {
+        let mut draft = Draft::new(usize::from(size) - OVERHEAD);
+        draft.push(Frame::Ping);
+        let fill = draft.room.saturating_sub(3) as u16;
+        draft.push(Frame::Padding(fill));
+        draft.contents.push(Content::MtuProbe(size));
+        self.paths[index].mtu.on_probe_sent();
+        self.finish_draft(now, index, draft)
+    }
+
+    pub(super) fn build_control(&mut self, now: Time, index: usize) -> Option<Transmit<P>> {
+        let mut draft = self.draft(index);
+        self.add_acks(now, index, &mut draft);
+        let mut last = None;
+        while let Some(control) = self.control.after(last) {
+            last = Some(control);
+            let Some(frame) = self.control_frame(now, control) else {
+                self.control.remove(control);
+                continue;
+            };
+            if !draft.push(frame) {
+                break;
+            }
+            self.control.remove(control);
+            draft.contents.push(Content::Control(control));
+        }
+        while draft.room > 48 && self.has_reports() {
+            if let Some(report) = self.next_report() {
+                draft.push(report);
+            }
+        }
+        self.finish_draft(now, index, draft)
+    }
+
+    /// Builds a control frame from what is true now; `None` when it has become pointless.
+    fn control_frame(&mut self, now: Time, control: Control) -> Option<Frame<P>> {
+        let rtt = self.longest_rtt();
+        Some(match control {
+            Control::AckPath => Frame::AckPath(AckPath { sequence: self.primary.1, path: self.primary.0 }),
+            Control::NewPid(path) => {
+                let (pid, reset_token) = *self.local_pids.get(&path)?;
+                Frame::NewPid(NewPid { path, pid, reset_token })
+            }
+            Control::PathAbandon(path) => Frame::PathAbandon { path, reason: self.path(path)?.abandon_code },
+            Control::PathStatus(path) => {
+                let known = self.path(path)?;
+                let usage: PathUse = known.usage;
+                Frame::PathStatus(PathStatus { path, sequence: known.usage_sequence, usage })
+            }
+            Control::ResetStream(stream) => {
+                let (code, final_size) = self.streams.reset_frame(stream)?;
+                Frame::ResetStream { stream, code, final_size }
+            }
+            Control::StopSending(stream) => {
+                Frame::StopSending { stream, code: self.streams.stop_code(stream)? }
+            }
+            Control::MaxData => Frame::MaxData { limit: self.streams.renew_data(now, rtt) },
+            Control::MaxStreamData(stream) => {
+                let (limit, received) = self.streams.renew_stream(stream, now, rtt)?;
+                Frame::MaxStreamData { stream, limit, received }
+            }
+            Control::MaxStreams => Frame::MaxStreams { limit: self.streams.stream_limit() },
+            Control::AddAddress(id) => {
+                Frame::AddAddress(AddressFrame { id, address: *self.addresses.ours.get(&id)? })
+            }
+            Control::RemoveAddress(id) => Frame::RemoveAddress { id },
+            Control::ObservedAddress(path) => {
+                Frame::ObservedAddress { path, address: self.path(path)?.route.remote }
+            }
+            Control::Shutdown => Frame::Shutdown,
+            Control::ShutdownAck => Frame::ShutdownAck,
+        })
+    }
+
+    fn longest_rtt(&self) -> anabranch_wire::Span {
+        let live = self.paths.iter().filter(|path| path.rtt().has_sample());
+        live.map(|path| path.rtt().smoothed()).max().unwrap_or(self.config.initial_rtt)
+    }
+
+    pub(super) fn build_data(&mut self, now: Time, index: usize) -> Option<Transmit<P>> {
+        let mut draft = self.draft(index);
+        self.add_acks(now, index, &mut draft);
+        while draft.room > 0 && draft.frames.len() + 1 < MAX_FRAMES {
+            let Some((frame, resend)) = self.streams.next_frame(draft.room, &mut self.events) else { break };
+            if resend {
+                self.stats.bytes_resent += frame.data.len() as u64;
+            }
+            draft.add_stream(frame);
+        }
+        if draft.contents.is_empty() {
+            return None;
+        }
+        self.paths[index].stats.data_sent += draft.data_bytes();
+        self.finish_draft(now, index, draft)
+    }
+
+    pub(super) fn build_copy(&mut self, now: Time, index: usize) -> Option<Transmit<P>> {
+        while let Some(run) = self.paths[index].pop_copy() {
+            let mut draft = self.draft(index);
+            let Some(frame) = self.streams.copy_of(&run, draft.room) else { continue };
+            let sent = frame.offset + frame.data.len() as u64;
+            if sent < run.range.end {
+                self.paths[index].push_copy(SentRun { range: sent..run.range.end, ..run });
+            }
+            self.stats.bytes_resent += frame.data.len() as u64;
+            draft.add_stream(frame);
+            return self.finish_draft(now, index, draft);
+        }
+        None
+    }
+
+    pub(super) fn build_datagram(&mut self, now: Time, index: usize) -> Option<Transmit<P>> {
+        let mut draft = self.draft(index);
+        self.add_acks(now, index, &mut draft);
+        let datagram: DatagramFrame<P> = self.outgoing.pop_front()?;
+        let length = datagram.data.len() as u64;
+        if !draft.push(Frame::Datagram(datagram)) {
+            // The path has become smaller since the datagram was taken.
+            self.stats.datagrams_dropped += 1;
+        }
+        self.paths[index].stats.data_sent += length;
+        self.finish_draft(now, index, draft)
+    }
+
+    fn finish_draft(&mut self, now: Time, index: usize, draft: Draft<P>) -> Option<Transmit<P>> {
+        let route = self.paths[index].route;
+        self.finish_over(now, index, draft, route)
+    }
+
+    fn finish_over(&mut self, now: Time, index: usize, draft: Draft<P>, route: Route) -> Option<Transmit<P>> {
+        let mut transmit = self.finish_packet(now, index, draft.frames, draft.contents)?;
+        transmit.route = route;
+        Some(transmit)
+    }
+
+    /// Numbers a packet and notes it with everything that counts what leaves.
+    pub(super) fn finish_packet(
+        &mut self,
+        now: Time,
+        index: usize,
+        frames: Frames<P>,
+        contents: Contents,
+    ) -> Option<Transmit<P>> {
+        let path = &mut self.paths[index];
+        let pid = path.remote_pid?;
+        if frames.is_empty() {
+            return None;
+        }
+        let size = OVERHEAD + packet_encoded_len(&frames);
+        let eliciting = frames.iter().any(Frame::is_ack_eliciting);
+        let fsn = path.board.next_fsn();
+        if eliciting {
+            if path.board.pipe() == 0 && path.board.last_sent_at() > Time::ZERO {
+                self.cc.on_idle_restart(path.id, now);
+            }
+            path.health.on_sent(now);
+            path.pacer.on_sent(size as u64);
+        }
+        path.board.on_sent(now, size as u16, eliciting, contents);
+        if eliciting {
+            self.cc.on_sent(path.id, now, size as u64, path.board.pipe());
+        }
+        path.allowance.on_sent(size as u64);
+        path.stats.packets_sent += 1;
+        path.stats.bytes_sent += size as u64;
+        self.last_sent = now;
+        let message = Message::Packet(Packet { path: path.id, fsn, frames });
+        Some(Transmit { route: path.route, pid, path: path.id, message, size, ecn: self.config.ecn })
+    }
+}

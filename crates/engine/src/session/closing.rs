@@ -1,0 +1,153 @@
+//! The end of a session: graceful shutdown, abort, and the last words (MPMTP-AR §3.2 [R3]).
+//!
+//! A closed session lingers for a moment, in which it answers packets with its CLOSE again, ever more
+//! rarely, and then can be forgotten.
+
+use anabranch_wire::{Close, Frame, PathId, Payload, Span, Time};
+
+use super::Session;
+use crate::control::Control;
+use crate::event::{CloseReason, Event};
+use crate::path::PathState;
+use crate::route::Transmit;
+use crate::state::{State, Trigger};
+
+const MAX_REASON: usize = anabranch_wire::MAX_REASON_LEN;
+
+/// The last words of a closed session.
+#[derive(Debug)]
+pub(super) struct Ending {
+    /// What to tell the peer; `None` when it knows or cannot hear.
+    message: Option<Close>,
+    /// Paths on which it still has to be said now.
+    say_on: Vec<PathId>,
+    /// Packets that came since, which decides whether to answer the next one.
+    heard: u64,
+    forget_at: Time,
+}
+
+impl<P: Payload> Session<P> {
+    /// Closes once everything written has been delivered; the peer may send what it has left.
+    pub fn close(&mut self, now: Time) {
+        match self.state {
+            State::InitSent | State::InitRecv => {
+                self.abort(now, 0, "closed before it was established");
+            }
+            _ => {
+                self.trigger(Trigger::CloseRequested);
+            }
+        }
+    }
+
+    /// Ends the session at once; what is not delivered is lost. `reason` is cut to 255 bytes.
+    pub fn abort(&mut self, now: Time, code: u64, reason: &str) {
+        let mut end = reason.len().min(MAX_REASON);
+        while !reason.is_char_boundary(end) {
+            end -= 1;
+        }
+        self.end(now, CloseReason::Local { code, reason: reason[..end].to_owned() });
+    }
+
+    /// True when nothing remains to be done for a closed session.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.state == State::Closed
+            && self.ending.as_ref().is_none_or(|ending| ending.forget_at == Time::ZERO)
+    }
+
+    pub(super) fn trigger(&mut self, trigger: Trigger) -> bool {
+        let next = self.state.next(trigger);
+        if let Some(next) = next {
+            self.state = next;
+        }
+        next.is_some()
+    }
+
+    /// Moves a shutdown on when everything written has been acknowledged.
+    pub(super) fn advance_shutdown(&mut self) {
+        if !matches!(self.state, State::ShutdownPending | State::ShutdownRecv) {
+            return;
+        }
+        if !self.streams.is_drained() || !self.outgoing.is_empty() {
+            return;
+        }
+        let say = if self.state == State::ShutdownPending { Control::Shutdown } else { Control::ShutdownAck };
+        self.trigger(Trigger::Drained);
+        self.push_control(say);
+    }
+
+    pub(super) fn handle_shutdown(&mut self) {
+        let crossing = self.state == State::ShutdownSent;
+        if self.trigger(Trigger::Shutdown) {
+            if crossing {
+                self.push_control(Control::ShutdownAck);
+            } else {
+                self.events.push_back(Event::PeerClosing);
+            }
+        }
+    }
+
+    pub(super) fn handle_shutdown_ack(&mut self, now: Time) {
+        if self.state.next(Trigger::ShutdownAck).is_some() {
+            self.end(now, CloseReason::Finished);
+        }
+    }
+
+    pub(super) fn handle_close(&mut self, now: Time, close: Close) {
+        let finished = close.code == 0 && self.state == State::ShutdownAckSent;
+        let peer = CloseReason::Peer { code: close.code, reason: close.reason };
+        self.end(now, if finished { CloseReason::Finished } else { peer });
+    }
+
+    /// Ends the session for `reason` and tells the peer where that makes sense.
+    pub(super) fn end(&mut self, now: Time, reason: CloseReason) {
+        let heard_of = self.state.carries_data();
+        if !self.trigger(Trigger::End) {
+            return;
+        }
+        let message = match &reason {
+            CloseReason::Finished => Some(Close { code: 0, reason: String::new() }),
+            CloseReason::Local { code, reason } => Some(Close { code: *code, reason: reason.clone() }),
+            CloseReason::Protocol(error) => Some(Close { code: *error as u64, reason: error.to_string() }),
+            _ => None,
+        };
+        let message = message.filter(|_| heard_of);
+        let usable = self.paths.iter().filter(|path| path.is_reachable() && path.state != PathState::Closing);
+        let say_on = usable.map(|path| path.id).collect();
+        let rto = self.config.failure.rto;
+        let linger = self.paths.iter().map(|path| path.rtt().rto(rto)).max().unwrap_or(Span::ZERO) * 3;
+        let forget_at = if message.is_some() { now + linger } else { Time::ZERO };
+        self.ending = Some(Ending { message, say_on, heard: 0, forget_at });
+        self.candidates.clear();
+        self.greetings.clear();
+        self.events.push_back(Event::Closed(reason));
+    }
+
+    /// A packet for a closed session: answered to the 1st, 2nd, 4th, 8th … of them.
+    pub(super) fn handle_while_closed(&mut self, path: PathId) {
+        let Some(ending) = &mut self.ending else { return };
+        ending.heard += 1;
+        if ending.heard.is_power_of_two() {
+            ending.say_on = vec![path];
+        }
+    }
+
+    pub(super) fn transmit_close(&mut self, now: Time) -> Option<Transmit<P>> {
+        let ending = self.ending.as_mut()?;
+        let message = ending.message.clone()?;
+        let path = ending.say_on.pop()?;
+        let index = self.path_index(path)?;
+        self.finish_packet(now, index, [Frame::Close(message)].into_iter().collect(), Default::default())
+    }
+
+    pub(super) fn closed_timeout(&self) -> Option<Time> {
+        self.ending.as_ref().map(|ending| ending.forget_at).filter(|at| *at != Time::ZERO)
+    }
+
+    pub(super) fn handle_closed_timeout(&mut self, now: Time) {
+        if let Some(ending) = self.ending.as_mut().filter(|ending| ending.forget_at <= now) {
+            ending.forget_at = Time::ZERO;
+            ending.say_on.clear();
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! The handshake: INIT races over all candidate routes, the first INIT-ACK wins (MPMTP-AR §3.2 [R3]).
+//!
+//! The client sends the same INIT over every candidate at once and again with doubled pauses. The route
+//! whose INIT-ACK comes first becomes path 0. The server answers each route on which INIT reached it and
+//! is established by the first packet, whose route becomes its path 0.
+
+use anabranch_wire::{Message, Params, PathId, Payload, Pid, ResetToken, Side, Span, Time};
+
+use super::Session;
+use crate::config::{AckPolicy, Config};
+use crate::event::{CloseReason, Event, PathChange, PidSource, ProtocolError};
+use crate::path::{Allowance, Path, PathState};
+use crate::route::{Arrival, Route, Transmit};
+use crate::state::Trigger;
+use crate::stream::{Limits, MemoryBudget, Reservation, Streams};
+
+/// UDP payload of INIT, padded so that an answer never amplifies.
+const INIT_SIZE: usize = 1200;
+const FIRST_RETRY: Span = Span::from_millis(250);
+const LONGEST_RETRY: Span = Span::from_secs(2);
+
+/// A route over which INIT is sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Candidate {
+    route: Route,
+    pub due: Time,
+    sent_at: Time,
+    attempts: u32,
+    pause: Span,
+}
+
+impl<P: Payload> Session<P> {
+    /// Opens a session: INIT goes out on every route.
+    #[must_use]
+    pub fn connect(
+        config: Config,
+        routes: &[Route],
+        pids: Box<dyn PidSource + Send>,
+        budget: MemoryBudget,
+        now: Time,
+    ) -> Self {
+        let mut session = Self::new(config, Side::Client, pids, (budget, now));
+        session.trigger(Trigger::Connect);
+        for route in routes {
+            session.add_candidate(now, *route);
+        }
+        session
+    }
+
+    /// Accepts the session that a peer's INIT with `params` opens; INIT-ACK goes out over `route`.
+    ///
+    /// # Errors
+    /// [`ProtocolError::Params`] when the peer's parameters are out of range.
+    pub fn accept(
+        config: Config,
+        (params, route): (Params, Route),
+        pids: Box<dyn PidSource + Send>,
+        budget: MemoryBudget,
+        now: Time,
+    ) -> Result<Self, ProtocolError> {
+        let mut session = Self::new(config, Side::Server, pids, (budget, now));
+        session.trigger(Trigger::Init);
+        session.adopt(params)?;
+        session.first_path(now, route);
+        session.greetings.push(route);
+        Ok(session)
+    }
+
+    /// One more route to try while the handshake runs.
+    pub fn add_candidate(&mut self, now: Time, route: Route) {
+        let known = self.candidates.iter().any(|candidate| candidate.route == route);
+        if !known && self.state == crate::state::State::InitSent {
+            let fresh = Candidate { route, due: now, sent_at: now, attempts: 0, pause: FIRST_RETRY };
+            self.candidates.push(fresh);
+        }
+    }
+
+    /// The driver has got a cookie for this route: INIT goes out there again at once.
+    pub fn handle_cookie(&mut self, now: Time, route: Route) {
+        if let Some(candidate) = self.candidates.iter_mut().find(|candidate| candidate.route == route) {
+            (candidate.due, candidate.attempts) = (now, 0);
+        }
+    }
+
+    fn adopt(&mut self, params: Params) -> Result<(), ProtocolError> {
+        if params.max_paths == 0 || usize::from(params.max_udp_payload) < INIT_SIZE {
+            return Err(ProtocolError::Params);
+        }
+        let (data, stream) = (params.initial_max_data, params.initial_max_stream_data);
+        self.streams.on_peer_params(data, stream, params.initial_max_streams);
+        self.peer = Some(params);
+        Ok(())
+    }
+
+    fn first_path(&mut self, now: Time, route: Route) {
+        let mut path = Path::new(PathId::FIRST, route, &self.config, now);
+        if let Some(peer) = &self.peer {
+            path.remote_pid = Some(peer.pid);
+            path.remote_reset = Some(peer.reset_token);
+            path.mtu.limit(peer.max_udp_payload);
+        }
+        path.state = PathState::Active;
+        path.allowance = Allowance::proven();
+        self.cc.add_path(path.id, path.size() as u64, now);
+        self.paths.push(path);
+    }
+
+    /// The peer's INIT came again, maybe over another route.
+    pub(super) fn handle_init(&mut self, route: Route) {
+        if self.side == Side::Server && !self.greetings.contains(&route) && self.greetings.len() < 8 {
+            self.greetings.push(route);
+        }
+    }
+
+    pub(super) fn handle_init_ack(&mut self, now: Time, arrival: &Arrival, params: Params) {
+        if self.side != Side::Client || self.peer.is_some() {
+            return;
+        }
+        if let Err(error) = self.adopt(params) {
+            return self.fail(now, error);
+        }
+        let winner = self.candidates.iter().find(|candidate| candidate.route == arrival.route);
+        let sample =
+            winner.filter(|candidate| candidate.attempts == 1).map(|winner| now.since(winner.sent_at));
+        self.candidates.clear();
+        self.first_path(now, arrival.route);
+        if let Some(sample) = sample {
+            self.paths[0].sample_rtt(now, PathId::FIRST, sample, Span::ZERO);
+        }
+        self.trigger(Trigger::InitAck);
+        self.on_established(now);
+    }
+
+    /// The first packet proves to the server that the client has its INIT-ACK.
+    pub(super) fn handle_first_packet(&mut self, now: Time, arrival: &Arrival) {
+        if !self.trigger(Trigger::FirstPacket) {
+            return;
+        }
+        self.greetings.clear();
+        let since = now.since(self.last_sent);
+        let path = &mut self.paths[0];
+        path.route = arrival.route;
+        path.sample_rtt(now, PathId::FIRST, since, Span::ZERO);
+        self.on_established(now);
+    }
+
+    fn on_established(&mut self, now: Time) {
+        self.last_heard = now;
+        self.events.push_back(Event::Established);
+        let route = self.paths[0].route;
+        self.events.push_back(Event::Path { path: PathId::FIRST, change: PathChange::Opened(route) });
+        self.issue_pids();
+        self.update_send_limit();
+        if self.config.ack_policy == AckPolicy::Primary {
+            self.elect_primary();
+        }
+    }
+
+    /// The next handshake message to send.
+    pub(super) fn transmit_handshake(&mut self, now: Time) -> Option<Transmit<P>> {
+        let (route, pid, message) = if self.side == Side::Client {
+            let candidate = self.candidates.iter_mut().find(|candidate| candidate.due <= now)?;
+            candidate.attempts += 1;
+            candidate.sent_at = now;
+            candidate.due = now + candidate.pause;
+            candidate.pause = (candidate.pause * 2).min(LONGEST_RETRY);
+            (candidate.route, Pid::HANDSHAKE, Message::Init(self.local.clone()))
+        } else {
+            let peer = self.peer.as_ref()?.pid;
+            (self.greetings.pop()?, peer, Message::InitAck(self.local.clone()))
+        };
+        self.last_sent = now;
+        Some(Transmit { route, pid, path: PathId::FIRST, message, size: INIT_SIZE, ecn: false })
+    }
+
+    pub(super) fn handshake_timeout(&self) -> Option<Time> {
+        let retry = self.candidates.iter().map(|candidate| candidate.due).min();
+        let limit = self.started_at + self.config.connect_timeout;
+        Some(retry.map_or(limit, |retry| retry.min(limit)))
+    }
+
+    pub(super) fn handle_handshake_timeout(&mut self, now: Time) {
+        if now >= self.started_at + self.config.connect_timeout {
+            self.end(now, CloseReason::ConnectTimeout);
+        }
+    }
+}
+
+pub(super) fn new_streams<P: Payload>(side: Side, config: &Config, budget: MemoryBudget) -> Streams<P> {
+    let limits = Limits {
+        initial_window: config.memory.initial_window,
+        max_window: config.memory.max_window,
+        send_buffer: config.memory.send_buffer,
+        unsent: 256 << 10,
+        peer_stream: 0,
+    };
+    Streams::new(side, limits, config.max_streams, Reservation::new(budget))
+}
+
+pub(super) fn local_params(config: &Config, (pid, reset_token): (Pid, ResetToken), window: u64) -> Params {
+    Params {
+        pid,
+        reset_token,
+        initial_max_data: window,
+        initial_max_stream_data: window,
+        initial_max_streams: config.max_streams,
+        max_paths: config.max_paths,
+        max_udp_payload: config.mtu.max.max(config.mtu.base),
+        max_datagram: config.max_datagram,
+        idle_timeout_ms: (config.idle_timeout.as_nanos() / 1_000_000).min(u64::from(u32::MAX)) as u32,
+        max_ack_delay_us: config.max_ack_delay.as_micros().min(u64::from(u32::MAX)) as u32,
+    }
+}

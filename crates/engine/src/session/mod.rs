@@ -1,0 +1,358 @@
+//! The session: what ties paths, streams, scheduling and congestion control together.
+//!
+//! The application's calls are in this file; the rest of the work is in its parts:
+//!
+//! | file | what |
+//! |---|---|
+//! | `handshake` | INIT on every candidate, INIT-ACK, parameters |
+//! | `receive` | packets in: numbers, frames |
+//! | `acks` | acknowledgements in: losses, windows, round-trip times |
+//! | `transmit` | what to send next, and where |
+//! | `build` | one packet: which frames fit |
+//! | `paths` | opening, proving, moving, abandoning paths; PIDs; addresses |
+//! | `alarms` | the clock: probe timeouts, failures, keep-alive, idle |
+//! | `closing` | shutdown, abort, the last words |
+//! | `reports` | receiver reports |
+
+mod acks;
+mod alarms;
+mod build;
+mod closing;
+mod handshake;
+mod paths;
+mod receive;
+mod reports;
+mod transmit;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use anabranch_cc::Controller;
+use anabranch_wire::{
+    DatagramFrame, NewPid, Params, PathId, Payload, Pid, ResetToken, Side, Span, StreamId, Time,
+    datagram_frame_overhead,
+};
+use smallvec::SmallVec;
+
+pub use paths::PathError;
+
+use crate::config::Config;
+use crate::control::{Control, ControlQueue};
+use crate::event::{CloseReason, Event, PidChange, PidSource, ProtocolError};
+use crate::path::{Path, SentPacket};
+use crate::route::Route;
+use crate::schedule::{PathView, Scheduler};
+use crate::state::State;
+use crate::stats::{PathInfo, SessionStats};
+use crate::stream::{MemoryBudget, Read, StreamError, Streams};
+
+use closing::Ending;
+use handshake::Candidate;
+use paths::Addresses;
+use reports::Reporter;
+
+/// Header and tag of a sealed packet, in bytes.
+const OVERHEAD: usize = anabranch_wire::PACKET_OVERHEAD;
+
+/// Why a datagram was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DatagramError {
+    /// Larger than the paths or the peer take.
+    #[error("datagrams may have at most {most} bytes")]
+    TooLarge {
+        /// What they take, in bytes.
+        most: usize,
+    },
+    /// The session is not established, or over.
+    #[error("the session carries no data")]
+    NotConnected,
+}
+
+/// One flow over every path between two machines. See the crate's documentation.
+pub struct Session<P> {
+    config: Config,
+    side: Side,
+    state: State,
+    local: Params,
+    peer: Option<Params>,
+    pids: Box<dyn PidSource + Send>,
+    pid_changes: VecDeque<PidChange>,
+    /// PIDs given to the peer, for paths open and to come.
+    local_pids: BTreeMap<PathId, (Pid, ResetToken)>,
+    /// PIDs that the peer gave, for paths to come.
+    remote_pids: BTreeMap<PathId, NewPid>,
+    /// Next path id to give a PID for: of the client's and of the server's.
+    next_pid_path: [u32; 2],
+    /// Next path id to open here.
+    next_path: u32,
+    /// Sorted by id.
+    paths: Vec<Path>,
+    cc: Controller,
+    scheduler: Box<dyn Scheduler>,
+    streams: Streams<P>,
+    outgoing: VecDeque<DatagramFrame<P>>,
+    incoming: VecDeque<DatagramFrame<P>>,
+    control: ControlQueue,
+    addresses: Addresses,
+    events: VecDeque<Event>,
+    /// The path that the peer wants acknowledgements on, with the number of the wish.
+    ack_path: (Option<PathId>, u64),
+    /// The path that we want acknowledgements on.
+    primary: (Option<PathId>, u64),
+    run: Option<Run>,
+    candidates: Vec<Candidate>,
+    /// Routes over which INIT-ACK is owed.
+    greetings: SmallVec<[Route; 2]>,
+    started_at: Time,
+    last_heard: Time,
+    last_sent: Time,
+    /// When pacing or the scheduler wants to be asked again.
+    wake_at: Time,
+    reporter: Reporter,
+    ending: Option<Ending>,
+    stats: SessionStats,
+    scratch: Scratch,
+}
+
+/// A scheduler's choice that still has bytes to go.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    path: PathId,
+    left: u64,
+    resend: bool,
+}
+
+/// Buffers kept to avoid allocating them for every packet.
+#[derive(Default)]
+struct Scratch {
+    packets: Vec<SentPacket>,
+    views: Vec<PathView>,
+}
+
+impl<P: Payload> Session<P> {
+    fn new(
+        config: Config,
+        side: Side,
+        mut pids: Box<dyn PidSource + Send>,
+        (budget, now): (MemoryBudget, Time),
+    ) -> Self {
+        let (pid, reset_token) = pids.next_pid();
+        let streams = handshake::new_streams(side, &config, budget);
+        let local = handshake::local_params(&config, (pid, reset_token), streams.initial_window());
+        let reporter = Reporter::new(&config);
+        let mut session = Self {
+            side,
+            state: State::Closed,
+            local,
+            peer: None,
+            pids,
+            pid_changes: VecDeque::new(),
+            local_pids: BTreeMap::new(),
+            remote_pids: BTreeMap::new(),
+            next_pid_path: [2, 1],
+            next_path: if side == Side::Client { 2 } else { 1 },
+            paths: Vec::new(),
+            cc: Controller::new(config.cc),
+            scheduler: config.scheduler.build(),
+            streams,
+            outgoing: VecDeque::new(),
+            incoming: VecDeque::new(),
+            control: ControlQueue::default(),
+            addresses: Addresses::default(),
+            events: VecDeque::new(),
+            ack_path: (None, 0),
+            primary: (None, 0),
+            run: None,
+            candidates: Vec::new(),
+            greetings: SmallVec::new(),
+            started_at: now,
+            last_heard: now,
+            last_sent: now,
+            wake_at: Time::NEVER,
+            reporter,
+            ending: None,
+            stats: SessionStats::default(),
+            scratch: Scratch::default(),
+            config,
+        };
+        session.register_pid(PathId::FIRST, pid, reset_token);
+        session
+    }
+
+    /// Replaces the scheduler by one of the caller's.
+    pub fn set_scheduler(&mut self, scheduler: Box<dyn Scheduler>) {
+        self.scheduler = scheduler;
+        self.run = None;
+    }
+
+    /// Which end this is.
+    #[must_use]
+    pub fn side(&self) -> Side {
+        self.side
+    }
+
+    /// Where the session is in its life.
+    #[must_use]
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// What this end announces in INIT or INIT-ACK.
+    #[must_use]
+    pub fn local_params(&self) -> &Params {
+        &self.local
+    }
+
+    /// The next event.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// The next change of the PIDs that belong to this session; to be carried out before anything is sent.
+    pub fn poll_pid_change(&mut self) -> Option<PidChange> {
+        self.pid_changes.pop_front()
+    }
+
+    /// Opens a stream; `None` while the peer admits no more, until [`Event::StreamsAvailable`].
+    pub fn open_stream(&mut self) -> Option<StreamId> {
+        self.streams.open()
+    }
+
+    /// The next stream that the peer opened.
+    pub fn accept_stream(&mut self) -> Option<StreamId> {
+        self.streams.accept()
+    }
+
+    /// Takes bytes from the front of `data`; returns how many. Fewer than all means full: wait for
+    /// [`Event::StreamWritable`].
+    ///
+    /// # Errors
+    /// [`StreamError`] when the stream takes no bytes any more.
+    pub fn write(&mut self, stream: StreamId, data: &mut P) -> Result<usize, StreamError> {
+        let taken = self.streams.write(stream, data)?;
+        self.stats.bytes_written += taken as u64;
+        Ok(taken)
+    }
+
+    /// Ends the sending half of a stream after what was written.
+    ///
+    /// # Errors
+    /// [`StreamError`] when it has ended already.
+    pub fn finish(&mut self, stream: StreamId) -> Result<(), StreamError> {
+        self.streams.finish(stream)
+    }
+
+    /// Gives up the sending half of a stream; the peer is told `code`.
+    ///
+    /// # Errors
+    /// [`StreamError::Unknown`] when there is no such stream.
+    pub fn reset(&mut self, stream: StreamId, code: u64) -> Result<(), StreamError> {
+        self.streams.reset(stream, code, &mut self.control)
+    }
+
+    /// Wants no more of the receiving half; the peer is told `code`.
+    ///
+    /// # Errors
+    /// [`StreamError::Unknown`] when there is no such stream.
+    pub fn stop(&mut self, stream: StreamId, code: u64) -> Result<(), StreamError> {
+        self.streams.stop(stream, code, &mut self.control)
+    }
+
+    /// Takes up to `most` bytes from a stream.
+    ///
+    /// # Errors
+    /// [`StreamError::Unknown`] when there is no such stream, or its end was read already.
+    pub fn read(&mut self, stream: StreamId, most: usize) -> Result<Read<P>, StreamError> {
+        self.streams.read(stream, most, &mut self.control)
+    }
+
+    /// Queues a datagram; when the queue is full, the oldest of the lowest class makes room.
+    ///
+    /// # Errors
+    /// [`DatagramError`] when it can never be sent.
+    pub fn send_datagram(&mut self, datagram: DatagramFrame<P>) -> Result<(), DatagramError> {
+        let Some(peer) = self.peer.as_ref().filter(|_| self.state.carries_data()) else {
+            return Err(DatagramError::NotConnected);
+        };
+        let header = OVERHEAD + datagram_frame_overhead(datagram.flow, datagram.data.len());
+        let fits = usize::from(self.config.mtu.base) - header;
+        let path = self.paths.iter().map(Path::size).min().map_or(fits, |size| size - header);
+        let most = path.min(usize::from(peer.max_datagram));
+        if datagram.data.len() > most {
+            return Err(DatagramError::TooLarge { most });
+        }
+        if self.outgoing.len() >= self.config.memory.datagrams {
+            self.stats.datagrams_dropped += 1;
+            let lowest = self.outgoing.iter().map(|queued| queued.class).min().unwrap_or(0);
+            if lowest > datagram.class {
+                return Ok(());
+            }
+            let oldest = self.outgoing.iter().position(|queued| queued.class == lowest);
+            oldest.map(|index| self.outgoing.remove(index));
+        }
+        self.outgoing.push_back(datagram);
+        Ok(())
+    }
+
+    /// Takes a datagram that arrived.
+    pub fn recv_datagram(&mut self) -> Option<DatagramFrame<P>> {
+        self.incoming.pop_front()
+    }
+
+    /// All paths as they stand, those that are being opened included.
+    #[must_use]
+    pub fn paths(&self) -> Vec<PathInfo> {
+        self.paths.iter().map(|path| self.info(path)).collect()
+    }
+
+    fn info(&self, path: &Path) -> PathInfo {
+        let rtt = path.rtt();
+        let sampled = rtt.has_sample();
+        PathInfo {
+            id: path.id,
+            route: path.route,
+            state: path.state,
+            usage: path.effective_use(),
+            rtt: if sampled { rtt.smoothed() } else { Span::ZERO },
+            min_rtt: if sampled { rtt.min() } else { Span::ZERO },
+            rtt_variance: if sampled { rtt.variance() } else { Span::ZERO },
+            window: self.cc.window(path.id),
+            in_flight: path.board.pipe(),
+            delivery_rate: path.delivery_rate,
+            mtu: path.mtu.current(),
+            group: self.cc.group(path.id),
+            reliability: path.reliability,
+            stats: path.stats,
+        }
+    }
+
+    /// Counters of the session.
+    #[must_use]
+    pub fn stats(&self) -> SessionStats {
+        SessionStats {
+            bytes_read: self.streams.bytes_read(),
+            bytes_reassembling: self.streams.waiting_bytes(),
+            ..self.stats
+        }
+    }
+
+    fn path_index(&self, id: PathId) -> Option<usize> {
+        self.paths.binary_search_by_key(&id, |path| path.id).ok()
+    }
+
+    fn path(&self, id: PathId) -> Option<&Path> {
+        self.path_index(id).map(|index| &self.paths[index])
+    }
+
+    fn fail(&mut self, now: Time, error: ProtocolError) {
+        self.end(now, CloseReason::Protocol(error));
+    }
+
+    /// A number that nobody can guess: from the source of PIDs, which are as hard to guess.
+    fn next_token(&mut self) -> u64 {
+        self.pids.next_pid().0.0
+    }
+
+    fn push_control(&mut self, control: Control) {
+        self.control.push(control);
+    }
+}

@@ -1,0 +1,335 @@
+//! Opening, proving, moving and abandoning paths; PIDs and addresses.
+//!
+//! A path id is opened by one end: it sends a challenge, padded to the size that every path must carry, to
+//! the PID that the peer gave for that id. The peer creates the path when the packet arrives, answers,
+//! and challenges in turn. PIDs for a few ids of each parity are given ahead of need.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+
+use anabranch_wire::{NewPid, PathId, PathUse, Payload, Pid, ResetToken, Span, Time};
+
+use super::Session;
+use crate::control::Control;
+use crate::event::{AbandonReason, CloseReason, Event, PathChange, PidChange, ProtocolError};
+use crate::path::{Challenge, Path, PathState};
+use crate::route::{Arrival, Route};
+
+/// PIDs given ahead, for ids of each parity.
+const PIDS_AHEAD: usize = 4;
+/// Addresses of a peer that are remembered.
+const MAX_PEER_ADDRESSES: usize = 32;
+/// How long a new path is challenged before it is given up.
+const VALIDATION_PATIENCE: Span = Span::from_secs(5);
+
+/// Why a path cannot be opened or changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PathError {
+    /// The session is not established, or over.
+    #[error("the session is not established")]
+    NotEstablished,
+    /// As many paths are open as both ends allow.
+    #[error("no more than {0} paths are allowed at the same time")]
+    TooMany(u32),
+    /// The peer has not given a PID for the next path yet; try again a round trip later.
+    #[error("the peer has not made the next path ready yet")]
+    NotReady,
+    /// A path over this route exists.
+    #[error("there is a path over this route already")]
+    Exists,
+    /// There is no such path.
+    #[error("there is no such path")]
+    Unknown,
+}
+
+/// Addresses on both sides, beyond those in use.
+#[derive(Debug, Default)]
+pub(super) struct Addresses {
+    /// Ours, told to the peer.
+    pub ours: BTreeMap<u64, SocketAddr>,
+    pub peers: BTreeSet<u64>,
+}
+
+impl<P: Payload> Session<P> {
+    pub(super) fn register_pid(&mut self, path: PathId, pid: Pid, token: ResetToken) {
+        self.local_pids.insert(path, (pid, token));
+        self.pid_changes.push_back(PidChange::Register { pid, path });
+    }
+
+    /// Gives the peer PIDs for the next few paths of each parity.
+    pub(super) fn issue_pids(&mut self) {
+        for parity in 0..2 {
+            let open = |path: &PathId| self.path_index(*path).is_some();
+            let ready = self.local_pids.keys().filter(|path| path.0 % 2 == parity && !open(path)).count();
+            for _ in ready..PIDS_AHEAD {
+                let path = PathId(self.next_pid_path[parity as usize]);
+                self.next_pid_path[parity as usize] += 2;
+                let (pid, token) = self.pids.next_pid();
+                self.register_pid(path, pid, token);
+                self.push_control(Control::NewPid(path));
+            }
+        }
+    }
+
+    fn max_paths(&self) -> u32 {
+        self.peer.as_ref().map_or(1, |peer| peer.max_paths.min(self.config.max_paths))
+    }
+
+    fn open_count(&self) -> u32 {
+        self.paths.iter().filter(|path| path.state != PathState::Closing).count() as u32
+    }
+
+    /// Opens a path over `route`. It carries data once the peer has answered on it.
+    ///
+    /// # Errors
+    /// [`PathError`] when it cannot be opened now.
+    pub fn open_path(&mut self, now: Time, route: Route) -> Result<PathId, PathError> {
+        if !self.state.carries_data() {
+            return Err(PathError::NotEstablished);
+        }
+        if self.open_count() >= self.max_paths() {
+            return Err(PathError::TooMany(self.max_paths()));
+        }
+        if self.paths.iter().any(|path| path.route == route && path.state != PathState::Closing) {
+            return Err(PathError::Exists);
+        }
+        let id = PathId(self.next_path);
+        if !self.local_pids.contains_key(&id) || !self.remote_pids.contains_key(&id) {
+            return Err(PathError::NotReady);
+        }
+        self.next_path += 2;
+        self.create_path(now, id, route);
+        Ok(id)
+    }
+
+    fn create_path(&mut self, now: Time, id: PathId, route: Route) {
+        let mut path = Path::new(id, route, &self.config, now);
+        if let Some(peer) = &self.peer {
+            path.mtu.limit(peer.max_udp_payload);
+        }
+        if let Some(given) = self.remote_pids.remove(&id) {
+            path.remote_pid = Some(given.pid);
+            path.remote_reset = Some(given.reset_token);
+        }
+        if id.opener() == self.side {
+            // The opener spends its own bytes first.
+            path.allowance.prove();
+        }
+        let interval = self.config.initial_rtt.max(Span::from_millis(50)) * 2;
+        path.challenge = Some(Challenge::new(self.next_token(), route, now, interval));
+        let index = self.paths.partition_point(|known| known.id < id);
+        self.paths.insert(index, path);
+        self.issue_pids();
+    }
+
+    /// Finds the path that a packet came on, creating it when the peer opens it so.
+    pub(super) fn path_of_packet(&mut self, now: Time, id: PathId, arrival: &Arrival) -> Option<usize> {
+        if let Some(index) = self.path_index(id) {
+            return Some(index);
+        }
+        let allowed = id.opener() != self.side && self.local_pids.contains_key(&id);
+        if !allowed || !self.state.carries_data() || self.open_count() >= self.max_paths() {
+            return None;
+        }
+        self.create_path(now, id, arrival.route);
+        self.path_index(id)
+    }
+
+    /// A packet of a proven path came from another address: prove that one before using it.
+    pub(super) fn notice_route(&mut self, now: Time, index: usize, arrival: &Arrival) {
+        let token = self.next_token();
+        let path = &mut self.paths[index];
+        let asked = path.challenge.as_ref().is_some_and(|challenge| challenge.route == arrival.route);
+        if path.route == arrival.route || asked || path.state == PathState::Closing {
+            return;
+        }
+        let interval = path.rtt().pto(self.config.max_ack_delay);
+        path.challenge = Some(Challenge::new(token, arrival.route, now, interval));
+    }
+
+    pub(super) fn handle_path_response(&mut self, now: Time, token: u64) {
+        let answered =
+            |path: &Path| path.challenge.as_ref().is_some_and(|challenge| challenge.token == token);
+        let Some(index) = self.paths.iter().position(answered) else { return };
+        let Some(challenge) = self.paths[index].challenge.take() else { return };
+        let path = &mut self.paths[index];
+        let id = path.id;
+        path.allowance.prove();
+        let moved = path.route != challenge.route;
+        if moved {
+            let same_host = path.route.remote.ip() == challenge.route.remote.ip();
+            path.route = challenge.route;
+            if !same_host {
+                path.forget_rtt();
+                self.cc.add_path(id, path.size() as u64, now);
+            }
+            self.events.push_back(Event::Path { path: id, change: PathChange::Moved(challenge.route) });
+            self.push_control(Control::ObservedAddress(id));
+        }
+        if let Some(sample) = challenge.rtt(now) {
+            self.paths[index].sample_rtt(now, id, sample, Span::ZERO);
+        }
+        if self.paths[index].state == PathState::Validating {
+            self.paths[index].state = PathState::Active;
+            let size = self.paths[index].size() as u64;
+            self.cc.add_path(id, size, now);
+            let route = self.paths[index].route;
+            self.events.push_back(Event::Path { path: id, change: PathChange::Opened(route) });
+            self.push_control(Control::ObservedAddress(id));
+            self.update_send_limit();
+        }
+        self.update_pacing(now, index);
+    }
+
+    pub(super) fn handle_new_pid(&mut self, new: NewPid) -> Result<(), ProtocolError> {
+        if let Some(index) = self.path_index(new.path) {
+            let path = &mut self.paths[index];
+            if path.remote_pid.is_none() {
+                (path.remote_pid, path.remote_reset) = (Some(new.pid), Some(new.reset_token));
+            }
+            return Ok(());
+        }
+        // Ids this end has not named a PID for, so many ahead, are not the peer's to name.
+        let far = new.path.0 > self.next_pid_path[new.path.0 as usize % 2].max(self.next_path) + 64;
+        if far || self.remote_pids.len() > 64 {
+            return Err(ProtocolError::PathLimit);
+        }
+        let past = new.path.opener() == self.side && new.path.0 < self.next_path;
+        if !past {
+            self.remote_pids.insert(new.path, new);
+        }
+        Ok(())
+    }
+
+    /// Stops using a path; what is in flight on it goes elsewhere.
+    pub fn close_path(&mut self, now: Time, path: PathId, reason: AbandonReason) {
+        if let Some(index) = self.path_index(path) {
+            self.abandon(now, index, reason, true);
+        }
+    }
+
+    pub(super) fn abandon(&mut self, now: Time, index: usize, reason: AbandonReason, tell: bool) {
+        let path = &mut self.paths[index];
+        if path.state == PathState::Closing {
+            return;
+        }
+        let was_only = !matches!(path.state, PathState::Validating);
+        path.state = PathState::Closing;
+        path.abandon_code = reason.code();
+        path.forget_at = now + path.rtt().rto(self.config.failure.rto) * 3;
+        path.challenge = None;
+        path.answers.clear();
+        path.clear_copies();
+        let id = path.id;
+        self.give_up_flight(index);
+        self.cc.remove_path(id);
+        if tell {
+            self.push_control(Control::PathAbandon(id));
+        }
+        self.events.push_back(Event::Path { path: id, change: PathChange::Closed(reason) });
+        let left = self.paths.iter().any(|path| path.state != PathState::Closing);
+        if was_only && !left {
+            self.end(now, CloseReason::Local { code: 0, reason: "the last path was closed".to_owned() });
+        }
+    }
+
+    /// Forgets a path whose late packets need no answer any more.
+    pub(super) fn forget_path(&mut self, index: usize) {
+        let path = self.paths.remove(index);
+        if let Some((pid, _)) = self.local_pids.remove(&path.id) {
+            self.pid_changes.push_back(PidChange::Retire { pid });
+        }
+        self.control.remove(Control::PathAbandon(path.id));
+        self.control.remove(Control::PathStatus(path.id));
+        self.control.remove(Control::ObservedAddress(path.id));
+        self.issue_pids();
+    }
+
+    /// Gives up paths that nobody answered on.
+    pub(super) fn check_validation(&mut self, now: Time, index: usize) {
+        let path = &self.paths[index];
+        let Some(challenge) = &path.challenge else { return };
+        if challenge.age(now) < VALIDATION_PATIENCE {
+            return;
+        }
+        if path.state == PathState::Validating {
+            self.abandon(now, index, AbandonReason::Unreachable, true);
+        } else if path.state != PathState::Failed {
+            self.paths[index].challenge = None;
+        }
+    }
+
+    /// Says how a path should be used, to the peer too.
+    ///
+    /// # Errors
+    /// [`PathError::Unknown`] when there is no such path.
+    pub fn set_path_use(&mut self, path: PathId, usage: PathUse) -> Result<(), PathError> {
+        let index = self.path_index(path).ok_or(PathError::Unknown)?;
+        self.paths[index].usage = usage;
+        self.paths[index].usage_sequence += 1;
+        self.push_control(Control::PathStatus(path));
+        self.run = None;
+        Ok(())
+    }
+
+    /// Limits the UDP payload on a path, to what its local interface takes.
+    ///
+    /// # Errors
+    /// [`PathError::Unknown`] when there is no such path.
+    pub fn set_path_mtu_limit(&mut self, path: PathId, most: u16) -> Result<(), PathError> {
+        let index = self.path_index(path).ok_or(PathError::Unknown)?;
+        self.paths[index].mtu.limit(most);
+        let size = self.paths[index].size() as u64;
+        self.cc.set_mss(path, size);
+        Ok(())
+    }
+
+    /// Puts paths into congestion-control groups: paths of one group are coupled.
+    ///
+    /// # Errors
+    /// [`PathError::Unknown`] when there is no such path.
+    pub fn set_path_group(&mut self, path: PathId, group: u32) -> Result<(), PathError> {
+        self.path_index(path).ok_or(PathError::Unknown)?;
+        self.cc.set_group(path, group);
+        Ok(())
+    }
+
+    /// Tells the peer an address at which this end can be reached.
+    pub fn advertise_address(&mut self, id: u64, address: SocketAddr) {
+        self.addresses.ours.insert(id, address);
+        self.push_control(Control::AddAddress(id));
+    }
+
+    /// Tells the peer that an address is gone.
+    pub fn withdraw_address(&mut self, id: u64) {
+        if self.addresses.ours.remove(&id).is_some() {
+            self.control.remove(Control::AddAddress(id));
+            self.push_control(Control::RemoveAddress(id));
+        }
+    }
+
+    pub(super) fn handle_add_address(&mut self, id: u64, address: SocketAddr) {
+        if self.addresses.peers.len() < MAX_PEER_ADDRESSES && self.addresses.peers.insert(id) {
+            self.events.push_back(Event::PeerAddress { id, address });
+        }
+    }
+
+    pub(super) fn handle_remove_address(&mut self, id: u64) {
+        if self.addresses.peers.remove(&id) {
+            self.events.push_back(Event::PeerAddressGone { id });
+        }
+    }
+
+    /// Paths that may carry data now, best use first: normal ones, else backups, else suspects.
+    pub(super) fn usable(&self, path: &Path) -> bool {
+        let class = |path: &Path| match (path.state, path.effective_use()) {
+            _ if !path.is_reachable() => 0,
+            (PathState::Active, PathUse::Normal) => 3,
+            (PathState::Active, PathUse::Backup) => 2,
+            (PathState::Suspect, PathUse::Normal | PathUse::Backup) => 1,
+            _ => 0,
+        };
+        let mine = class(path);
+        mine > 0 && (mine == 3 || self.paths.iter().all(|other| class(other) <= mine))
+    }
+}

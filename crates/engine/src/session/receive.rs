@@ -1,0 +1,181 @@
+//! Packets in: numbers, proof of addresses, frames.
+
+use anabranch_wire::{Frame, Message, Packet, PathStatus, Payload, ResetToken, Time};
+
+use super::Session;
+use crate::event::{AbandonReason, CloseReason, Event, ProtocolError};
+use crate::path::PathState;
+use crate::route::Arrival;
+use crate::state::State;
+
+impl<P: Payload> Session<P> {
+    /// Takes in a message that arrived. A packet has been authenticated before.
+    pub fn handle_message(&mut self, now: Time, arrival: &Arrival, message: Message<P>) {
+        match message {
+            Message::Init(_) => self.handle_init(arrival.route),
+            Message::InitAck(params) => self.handle_init_ack(now, arrival, params),
+            Message::Packet(packet) => self.handle_packet(now, arrival, packet),
+            Message::Reset(token) => self.handle_stateless_reset(now, token),
+        }
+    }
+
+    fn handle_stateless_reset(&mut self, now: Time, token: ResetToken) {
+        let differs =
+            |known: ResetToken| known.0.iter().zip(token.0).fold(0, |diff, (a, b)| diff | (a ^ b)) != 0;
+        if self.paths.iter().filter_map(|path| path.remote_reset).any(|known| !differs(known)) {
+            self.end(now, CloseReason::Reset);
+        }
+    }
+
+    fn handle_packet(&mut self, now: Time, arrival: &Arrival, packet: Packet<P>) {
+        match self.state {
+            State::Closed => return self.handle_while_closed(packet.path),
+            State::InitSent => return self.stats.packets_ignored += 1,
+            State::InitRecv => self.handle_first_packet(now, arrival),
+            _ => {}
+        }
+        let Some(index) = self.path_of_packet(now, packet.path, arrival) else {
+            self.stats.packets_ignored += 1;
+            return;
+        };
+        if self.paths[index].receipt.is_known(packet.fsn) || !self.can_take(&packet) {
+            self.stats.packets_ignored += 1;
+            return;
+        }
+        self.last_heard = now;
+        self.note_arrival(now, index, arrival, &packet);
+        for frame in packet.frames {
+            // A frame may have closed the session or removed the path.
+            let Some(index) = self.path_index(packet.path).filter(|_| self.state != State::Closed) else {
+                return;
+            };
+            if let Err(error) = self.handle_frame(now, index, arrival, frame) {
+                return self.fail(now, error);
+            }
+        }
+        self.advance_shutdown();
+    }
+
+    /// False for data that would make reassembly hold too many pieces: the packet counts as lost then.
+    fn can_take(&self, packet: &Packet<P>) -> bool {
+        packet.frames.iter().all(|frame| match frame {
+            Frame::Stream(frame) => self.streams.admits(frame),
+            _ => true,
+        })
+    }
+
+    fn note_arrival(&mut self, now: Time, index: usize, arrival: &Arrival, packet: &Packet<P>) {
+        let eliciting = packet.frames.iter().any(Frame::is_ack_eliciting);
+        let path = &mut self.paths[index];
+        let newest = path.receipt.largest().is_none_or(|largest| packet.fsn.0 > largest);
+        path.receipt.on_packet(now, packet.fsn, (eliciting, arrival.ecn), &self.config);
+        path.receipt.packets += 1;
+        path.receipt.bytes += arrival.size as u64;
+        path.stats.packets_received += 1;
+        path.stats.bytes_received += arrival.size as u64;
+        if path.route == arrival.route {
+            path.allowance.on_received(arrival.size as u64);
+        } else if newest {
+            self.notice_route(now, index, arrival);
+        }
+        self.reporter.on_received(arrival.size as u64);
+    }
+
+    fn handle_frame(
+        &mut self,
+        now: Time,
+        index: usize,
+        arrival: &Arrival,
+        frame: Frame<P>,
+    ) -> Result<(), ProtocolError> {
+        match frame {
+            Frame::Ping | Frame::Padding(_) => {}
+            Frame::Ack(ack) => self.handle_ack(now, index, &ack)?,
+            Frame::Stream(frame) => {
+                let length = frame.data.len() as u64;
+                let inserted = self.streams.on_frame(frame, &mut self.events)?;
+                self.paths[index].stats.data_received += inserted.new;
+                self.paths[index].stats.data_duplicate += length - inserted.new;
+            }
+            Frame::ResetStream { stream, code, final_size } => {
+                let out = (&mut self.events, &mut self.control);
+                self.streams.on_reset(stream, code, final_size, out)?;
+            }
+            Frame::StopSending { stream, code } => {
+                self.streams.on_stop(stream, code, (&mut self.events, &mut self.control))?;
+            }
+            Frame::MaxData { limit } => self.streams.on_max_data(limit),
+            Frame::MaxStreamData { stream, limit, received } => {
+                self.streams.on_max_stream_data(stream, (limit, received), &mut self.events)?;
+            }
+            Frame::MaxStreams { limit } => self.streams.on_max_streams(limit, &mut self.events),
+            Frame::Datagram(datagram) => self.handle_datagram(index, datagram)?,
+            Frame::PathChallenge { token } => self.paths[index].owe_answer(token, arrival.route),
+            Frame::PathResponse { token } => self.handle_path_response(now, token),
+            Frame::NewPid(new) => self.handle_new_pid(new)?,
+            Frame::PathAbandon { path, reason } => {
+                if let Some(index) = self.path_index(path) {
+                    self.abandon(now, index, AbandonReason::from_code(reason), false);
+                }
+            }
+            Frame::PathStatus(status) => self.handle_path_status(status),
+            Frame::AckPath(wish) => {
+                if wish.sequence > self.ack_path.1 {
+                    self.ack_path = (wish.path, wish.sequence);
+                }
+            }
+            Frame::AddAddress(added) => self.handle_add_address(added.id, added.address),
+            Frame::RemoveAddress { id } => self.handle_remove_address(id),
+            Frame::ObservedAddress { path, address } => {
+                self.events.push_back(Event::ObservedAddress { path, address });
+            }
+            Frame::Report(report) => self.handle_report(&report),
+            Frame::Shutdown => self.handle_shutdown(),
+            Frame::ShutdownAck => self.handle_shutdown_ack(now),
+            Frame::Close(close) => self.handle_close(now, close),
+        }
+        Ok(())
+    }
+
+    fn handle_datagram(
+        &mut self,
+        index: usize,
+        datagram: anabranch_wire::DatagramFrame<P>,
+    ) -> Result<(), ProtocolError> {
+        if datagram.data.len() > usize::from(self.config.max_datagram) {
+            return Err(ProtocolError::DatagramSize);
+        }
+        self.paths[index].stats.data_received += datagram.data.len() as u64;
+        if self.incoming.len() >= self.config.memory.datagrams {
+            self.incoming.pop_front();
+            self.stats.datagrams_dropped += 1;
+        } else if self.incoming.is_empty() {
+            self.events.push_back(Event::DatagramReceived);
+        }
+        self.incoming.push_back(datagram);
+        Ok(())
+    }
+
+    fn handle_path_status(&mut self, status: PathStatus) {
+        let Some(index) = self.path_index(status.path) else { return };
+        let known = &mut self.paths[index].peer_usage;
+        if status.sequence > known.1 {
+            *known = (status.usage, status.sequence);
+            self.run = None;
+        }
+    }
+
+    /// A suspect or failed path answers: it carries data again.
+    pub(super) fn revive(&mut self, now: Time, index: usize) {
+        let path = &mut self.paths[index];
+        if !matches!(path.state, PathState::Suspect | PathState::Failed) {
+            return;
+        }
+        path.state = PathState::Active;
+        let id = path.id;
+        self.events.push_back(Event::Path { path: id, change: crate::event::PathChange::Recovered });
+        self.run = None;
+        self.update_pacing(now, index);
+        self.update_send_limit();
+    }
+}

@@ -1,0 +1,272 @@
+//! What to send next, and where: mTCP's "when", "what" and "where" as separate steps (§3.1.4 [M5]).
+//!
+//! In order: handshake or last words; proofs of addresses; probes; control frames, on the fastest path;
+//! data, where the scheduler says; acknowledgements that are due and found nothing to travel with.
+
+use anabranch_wire::{PathId, Payload, Rate, Time};
+
+use super::{Run, Session};
+use crate::config::AckPolicy;
+use crate::path::{Path, PathState};
+use crate::route::Transmit;
+use crate::schedule::{Decision, Item, PathView, SessionView};
+use crate::state::State;
+
+impl<P: Payload> Session<P> {
+    /// The next message to send now. Runs of equal size over one route come in a row.
+    pub fn poll_transmit(&mut self, now: Time) -> Option<Transmit<P>> {
+        match self.state {
+            State::Closed => return self.transmit_close(now),
+            State::InitSent | State::InitRecv => return self.transmit_handshake(now),
+            _ => {}
+        }
+        self.wake_at = Time::NEVER;
+        self.prepare_reports();
+        self.transmit_proof(now)
+            .or_else(|| self.transmit_probe(now))
+            .or_else(|| self.transmit_control(now))
+            .or_else(|| self.transmit_data(now))
+            .or_else(|| self.transmit_ack(now))
+    }
+
+    /// Challenges and answers to them.
+    fn transmit_proof(&mut self, now: Time) -> Option<Transmit<P>> {
+        let wants = |path: &Path| {
+            let challenge = path.challenge.as_ref().is_some_and(|challenge| challenge.due <= now);
+            path.is_reachable() && (!path.answers.is_empty() || (challenge && path.allowance.left() > 0))
+        };
+        let index = self.paths.iter().position(wants)?;
+        if self.paths[index].answers.is_empty() {
+            self.build_challenge(now, index)
+        } else {
+            self.build_answer(now, index)
+        }
+    }
+
+    /// Probes of doubtful paths, of the path MTU, and keep-alives.
+    fn transmit_probe(&mut self, now: Time) -> Option<Transmit<P>> {
+        if let Some(index) =
+            self.paths.iter().position(|path| path.health.probes_due > 0 && path.is_reachable())
+        {
+            self.paths[index].health.probes_due -= 1;
+            return self.build_probe(now, index);
+        }
+        let room = |path: &Path| self.cc.window(path.id).saturating_sub(path.board.pipe());
+        let wants = |path: &&mut Path| {
+            path.state == PathState::Active && path.is_reachable() && path.rtt().has_sample()
+        };
+        let mut found = None;
+        for (index, path) in self.paths.iter_mut().enumerate() {
+            let Some(path) = Some(path).filter(wants) else { continue };
+            if let Some(size) = path.mtu.next_probe(now) {
+                found = Some((index, size));
+                break;
+            }
+        }
+        let (index, size) = found.filter(|(index, size)| room(&self.paths[*index]) >= u64::from(*size))?;
+        self.build_mtu_probe(now, index, size)
+    }
+
+    /// Control frames and reports, which hold others up, take the fastest path whatever its window says:
+    /// they are few and small.
+    fn transmit_control(&mut self, now: Time) -> Option<Transmit<P>> {
+        if self.control.is_empty() && !self.has_reports() {
+            return None;
+        }
+        let index = self.best_path()?;
+        self.build_control(now, index)
+    }
+
+    fn transmit_data(&mut self, now: Time) -> Option<Transmit<P>> {
+        let streams = self.streams.has_work();
+        let copies = self.paths.iter().any(Path::has_copies);
+        if !streams && !copies && self.outgoing.is_empty() {
+            self.note_app_limited();
+            return None;
+        }
+        let mut views = std::mem::take(&mut self.scratch.views);
+        self.view_paths(now, &mut views);
+        let sent = self.transmit_copy(now, &views, copies).or_else(|| self.place_data(now, &views, streams));
+        self.scratch.views = views;
+        sent
+    }
+
+    fn transmit_copy(&mut self, now: Time, views: &[PathView], copies: bool) -> Option<Transmit<P>> {
+        let open = views.iter().filter(|view| copies && view.budget > 0);
+        for view in open {
+            let Some(index) = self.path_index(view.id) else { continue };
+            if let Some(transmit) = self.build_copy(now, index) {
+                return Some(transmit);
+            }
+        }
+        None
+    }
+
+    fn place_data(&mut self, now: Time, views: &[PathView], streams: bool) -> Option<Transmit<P>> {
+        if views.iter().all(|view| view.budget == 0) {
+            let ready = views.iter().map(|view| view.ready_at).filter(|at| *at > now).min();
+            self.wake_at = ready.unwrap_or(Time::NEVER);
+            return None;
+        }
+        if !self.outgoing.is_empty() {
+            return self.place_datagram(now, views);
+        }
+        if !streams {
+            return None;
+        }
+        let resend = self.streams.next_is_resend();
+        if let Some(run) = self.run.filter(|run| run.resend == resend && run.left > 0)
+            && views.iter().any(|view| view.id == run.path && view.budget > 0)
+        {
+            return self.send_run(now, run);
+        }
+        self.streams.rotate();
+        let resend = self.streams.next_is_resend();
+        let item = Item { bytes: self.streams.backlog(), resend, class: 0, flow: 0 };
+        match self.scheduler.pick(&self.view_session(now), views, &item) {
+            Decision::Send { path, run } => self.send_run(now, Run { path, left: run, resend }),
+            Decision::Duplicate(paths) => self.send_everywhere(now, &paths),
+            Decision::Wait(until) => {
+                self.wake_at = until;
+                None
+            }
+        }
+    }
+
+    fn send_run(&mut self, now: Time, run: Run) -> Option<Transmit<P>> {
+        let index = self.path_index(run.path)?;
+        let transmit = self.build_data(now, index)?;
+        self.run = Some(Run { left: run.left.saturating_sub(transmit.size as u64), ..run });
+        Some(transmit)
+    }
+
+    fn send_everywhere(&mut self, now: Time, paths: &[PathId]) -> Option<Transmit<P>> {
+        let (first, others) = paths.split_first()?;
+        let index = self.path_index(*first)?;
+        let transmit = self.build_data(now, index)?;
+        for run in self.paths[index].board.latest_runs() {
+            for other in others {
+                if let Some(other) = self.path_index(*other) {
+                    self.paths[other].push_copy(run.clone());
+                }
+            }
+        }
+        Some(transmit)
+    }
+
+    fn place_datagram(&mut self, now: Time, views: &[PathView]) -> Option<Transmit<P>> {
+        let front = self.outgoing.front()?;
+        let (class, flow, bytes) = (front.class, front.flow, front.data.len() as u64);
+        let item = Item { bytes, resend: false, class, flow };
+        let session = SessionView { backlog: bytes, credit: u64::MAX, ..self.view_session(now) };
+        match self.scheduler.pick(&session, views, &item) {
+            Decision::Send { path, .. } => {
+                let index = self.path_index(path)?;
+                self.build_datagram(now, index)
+            }
+            Decision::Duplicate(paths) => {
+                let index = self.path_index(*paths.first()?)?;
+                self.build_datagram(now, index)
+            }
+            Decision::Wait(until) => {
+                self.wake_at = until;
+                None
+            }
+        }
+    }
+
+    fn note_app_limited(&mut self) {
+        for path in &mut self.paths {
+            if path.state == PathState::Active && path.board.pipe() < self.cc.window(path.id) {
+                path.board.on_app_limited();
+            }
+        }
+    }
+
+    fn view_session(&self, now: Time) -> SessionView {
+        SessionView {
+            now,
+            backlog: self.streams.backlog(),
+            more_expected: self.streams.more_expected(),
+            credit: self.streams.credit_of_next(),
+        }
+    }
+
+    /// Shows the scheduler the paths that may carry data.
+    fn view_paths(&mut self, now: Time, views: &mut Vec<PathView>) {
+        views.clear();
+        for index in 0..self.paths.len() {
+            if self.usable(&self.paths[index]) {
+                let window = self.cc.window(self.paths[index].id);
+                views.push(view(now, &mut self.paths[index], window));
+            }
+        }
+    }
+
+    /// Acknowledgements that are due and found no data to travel with.
+    fn transmit_ack(&mut self, now: Time) -> Option<Transmit<P>> {
+        let due = |path: &Path| path.receipt.due().is_some_and(|at| at <= now);
+        let index = self.paths.iter().position(due)?;
+        let carrier = self.ack_carrier(now, index);
+        let built = self.build_ack(now, carrier);
+        if built.is_none() {
+            self.paths[index].receipt.postpone(now + self.config.max_ack_delay);
+        }
+        built
+    }
+
+    /// The path that acknowledgements for the packets of another travel on [M7].
+    pub(super) fn ack_carrier(&self, now: Time, index: usize) -> usize {
+        let path = &self.paths[index];
+        let named = match self.config.ack_policy {
+            _ if self.ack_path.0.is_some() => self.ack_path.0,
+            AckPolicy::SamePath => None,
+            AckPolicy::Primary => Some(PathId::FIRST),
+            AckPolicy::Fastest => self.best_path().map(|best| self.paths[best].id),
+        };
+        if let Some(carrier) = named.and_then(|named| self.path_index(named))
+            && self.paths[carrier].is_reachable()
+            && self.paths[carrier].state != PathState::Closing
+            && !self.is_deserted(now, carrier)
+        {
+            return carrier;
+        }
+        if path.is_reachable() && matches!(path.state, PathState::Active | PathState::Validating) {
+            return index;
+        }
+        self.best_path().unwrap_or(index)
+    }
+
+    /// True when nothing arrives on a path any more while others bring packets: the receiver then elects
+    /// another path for acknowledgements [M13].
+    fn is_deserted(&self, now: Time, index: usize) -> bool {
+        let patience = self.config.failure.rto.min;
+        let silent = self.paths[index].receipt.silence(now).is_none_or(|silence| silence > patience);
+        let others = || self.paths.iter().filter_map(|path| path.receipt.silence(now));
+        silent && others().any(|silence| silence < patience)
+    }
+}
+
+fn view(now: Time, path: &mut Path, window: u64) -> PathView {
+    let size = path.size() as u64;
+    let (pipe, rtt) = (path.board.pipe(), path.rtt());
+    let room = window.saturating_sub(pipe);
+    let paced = path.pacer.budget(now);
+    let open = room >= size && paced >= size && path.allowance.left() >= size;
+    let measured = path.delivery_rate;
+    let srtt = rtt.smoothed();
+    PathView {
+        id: path.id,
+        budget: if open { room.min(paced) } else { 0 },
+        ready_at: if room >= size && paced < size { path.pacer.ready_at(size) } else { Time::ZERO },
+        window,
+        in_flight: pipe,
+        rtt: srtt,
+        min_rtt: rtt.min(),
+        rtt_variance: rtt.variance(),
+        rate: if measured == Rate::ZERO { Rate::from_bytes_in(window, srtt) } else { measured },
+        mtu: size,
+        bytes_sent: path.stats.bytes_sent,
+        weight: path.weight,
+    }
+}

@@ -1,0 +1,87 @@
+//! Numbers about a session and its paths, taken as values.
+
+use anabranch_wire::{PathId, PathUse, Rate, Span};
+
+use crate::path::PathState;
+use crate::route::Route;
+
+/// One path as it stands.
+#[derive(Clone, Debug)]
+pub struct PathInfo {
+    /// Its id.
+    pub id: PathId,
+    /// Where it goes.
+    pub route: Route,
+    /// Whether it carries data.
+    pub state: PathState,
+    /// How it should be used.
+    pub usage: PathUse,
+    /// Smoothed round-trip time, zero before the first sample.
+    pub rtt: Span,
+    /// Lowest round-trip time lately.
+    pub min_rtt: Span,
+    /// Variation of the round-trip time.
+    pub rtt_variance: Span,
+    /// Congestion window in bytes.
+    pub window: u64,
+    /// Bytes in flight: `pipe_i` of mTCP [M3].
+    pub in_flight: u64,
+    /// Rate at which data was last acknowledged.
+    pub delivery_rate: Rate,
+    /// Largest UDP payload in use.
+    pub mtu: u16,
+    /// Paths with the same number are coupled by congestion control.
+    pub group: u32,
+    /// Reliability from receiver reports, 1 without any (MPMTP-AR [R6]).
+    pub reliability: f64,
+    /// Counters.
+    pub stats: PathStats,
+}
+
+/// Counters of one path since it was opened. Bytes are UDP payload.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PathStats {
+    /// Packets sent.
+    pub packets_sent: u64,
+    /// Bytes sent.
+    pub bytes_sent: u64,
+    /// Stream and datagram bytes sent, retransmissions included.
+    pub data_sent: u64,
+    /// Packets received.
+    pub packets_received: u64,
+    /// Bytes received.
+    pub bytes_received: u64,
+    /// Stream and datagram bytes received on it that were new.
+    pub data_received: u64,
+    /// Stream bytes received on it that were there already.
+    pub data_duplicate: u64,
+    /// Packets declared lost.
+    pub packets_lost: u64,
+    /// Packets declared lost that arrived after all.
+    pub spurious_losses: u64,
+    /// Times the window was reduced.
+    pub congestion_events: u64,
+    /// Probe timeouts.
+    pub probe_timeouts: u64,
+    /// Times it was given up.
+    pub failures: u64,
+    /// Acknowledgement frames sent for its packets.
+    pub acks_sent: u64,
+}
+
+/// Counters of a session.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SessionStats {
+    /// Stream bytes accepted from the application.
+    pub bytes_written: u64,
+    /// Stream bytes handed to the application.
+    pub bytes_read: u64,
+    /// Stream bytes sent again.
+    pub bytes_resent: u64,
+    /// Stream bytes that wait for earlier ones.
+    pub bytes_reassembling: u64,
+    /// Datagrams dropped here because a queue was full.
+    pub datagrams_dropped: u64,
+    /// Packets dropped because they could not be used.
+    pub packets_ignored: u64,
+}

@@ -1,0 +1,374 @@
+//! The receiving half of a stream: puts the bytes of all paths in order (MPMTP-AR [R4, R5], MPTCP [P3]).
+//!
+//! In-order bytes go straight to the queue the application reads from; others wait in a map by offset.
+//! Packets never wait for others of their path: order on a path matters to its acknowledgements only, so
+//! a gap on one path holds no room from the others, which is what the two levels of [R5] are for.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use anabranch_wire::{Payload, Span, Time};
+
+use crate::event::ProtocolError;
+
+/// Receiving --all read--> Finished
+///     \---- reset -----> Reset --told--> Finished
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Receiving,
+    Reset { code: u64 },
+    Finished,
+}
+
+/// What reading a stream gives.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Read<P> {
+    /// The next bytes.
+    Data(P),
+    /// Nothing now.
+    Blocked,
+    /// The stream has ended and everything was read.
+    Finished,
+    /// The peer gave the stream up, with this code.
+    Reset(u64),
+}
+
+#[derive(Debug)]
+pub(crate) struct RecvHalf<P> {
+    ready: VecDeque<P>,
+    /// One past the last byte in `ready`: the cumulative TSN.
+    received: u64,
+    /// What the application has taken.
+    read: u64,
+    waiting: BTreeMap<u64, P>,
+    waiting_bytes: u64,
+    highest: u64,
+    final_size: Option<u64>,
+    state: State,
+    /// The application reads no more; what still comes is dropped.
+    stopped: bool,
+    pub window: Window,
+    /// The application was told that there is something to read.
+    pub announced: bool,
+}
+
+/// What an arrival changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Inserted {
+    /// Bytes that were not there before.
+    pub new: u64,
+    /// By how much the highest offset rose: what counts against the session's credit.
+    pub advance: u64,
+    /// The application can read more than before.
+    pub readable: bool,
+}
+
+impl<P: Payload> RecvHalf<P> {
+    pub(crate) fn new(window: u64) -> Self {
+        Self {
+            ready: VecDeque::new(),
+            received: 0,
+            read: 0,
+            waiting: BTreeMap::new(),
+            waiting_bytes: 0,
+            highest: 0,
+            final_size: None,
+            state: State::Receiving,
+            stopped: false,
+            window: Window::new(window),
+            announced: false,
+        }
+    }
+
+    pub(crate) fn is_finished(&self) -> bool {
+        self.state == State::Finished
+    }
+
+    /// Bytes that wait for earlier ones, and in how many pieces.
+    pub(crate) fn waiting(&self) -> (u64, usize) {
+        (self.waiting_bytes, self.waiting.len())
+    }
+
+    /// All below this offset has arrived.
+    pub(crate) fn received(&self) -> u64 {
+        self.received
+    }
+
+    pub(crate) fn read_offset(&self) -> u64 {
+        self.read
+    }
+
+    /// Credit is worth telling only while more bytes can come.
+    pub(crate) fn wants_credit(&self) -> bool {
+        self.state == State::Receiving && self.final_size.is_none()
+    }
+
+    pub(crate) fn insert(&mut self, offset: u64, data: P, fin: bool) -> Result<Inserted, ProtocolError> {
+        let end = offset.checked_add(data.len() as u64).ok_or(ProtocolError::FinalSize)?;
+        self.check_end(end, fin)?;
+        if end > self.window.limit {
+            return Err(ProtocolError::FlowControl);
+        }
+        let advance = end.saturating_sub(self.highest);
+        self.highest = self.highest.max(end);
+        if fin {
+            self.final_size = Some(end);
+        }
+        if self.state != State::Receiving {
+            return Ok(Inserted { new: 0, advance, readable: false });
+        }
+        let new = if offset <= self.received { self.append(offset, data) } else { self.hold(offset, data) };
+        if self.stopped {
+            self.discard();
+        }
+        let readable = !self.ready.is_empty() || self.final_size == Some(self.received);
+        Ok(Inserted { new, advance, readable })
+    }
+
+    fn check_end(&self, end: u64, fin: bool) -> Result<(), ProtocolError> {
+        match self.final_size {
+            Some(size) if end > size || (fin && end != size) => Err(ProtocolError::FinalSize),
+            None if fin && end < self.highest => Err(ProtocolError::FinalSize),
+            _ => Ok(()),
+        }
+    }
+
+    /// Bytes that touch what is in order already.
+    fn append(&mut self, offset: u64, mut data: P) -> u64 {
+        let known = (self.received - offset).min(data.len() as u64);
+        if known > 0 {
+            drop(data.split_to(known as usize));
+        }
+        if data.is_empty() {
+            return 0;
+        }
+        let mut new = data.len() as u64;
+        self.received += new;
+        self.ready.push_back(data);
+        while let Some(entry) = self.waiting.first_entry() {
+            let start = *entry.key();
+            if start > self.received {
+                break;
+            }
+            let mut held = entry.remove();
+            self.waiting_bytes -= held.len() as u64;
+            let known = (self.received - start).min(held.len() as u64);
+            new -= known;
+            drop(held.split_to(known as usize));
+            if !held.is_empty() {
+                self.received += held.len() as u64;
+                self.ready.push_back(held);
+            }
+        }
+        new
+    }
+
+    /// Bytes beyond a gap. Only those parts are kept that are not held yet.
+    fn hold(&mut self, mut offset: u64, mut data: P) -> u64 {
+        if let Some((start, held)) = self.waiting.range(..=offset).next_back() {
+            let known = (start + held.len() as u64).saturating_sub(offset).min(data.len() as u64);
+            drop(data.split_to(known as usize));
+            offset += known;
+        }
+        let mut new = 0;
+        while !data.is_empty() {
+            let next = self.waiting.range(offset..).next().map(|(start, held)| (*start, held.len() as u64));
+            let room = next.map_or(data.len() as u64, |(start, _)| (start - offset).min(data.len() as u64));
+            if room > 0 {
+                self.waiting.insert(offset, data.split_to(room as usize));
+                new += room;
+                offset += room;
+            }
+            let Some((_, held)) = next.filter(|_| !data.is_empty()) else { break };
+            let known = held.min(data.len() as u64);
+            drop(data.split_to(known as usize));
+            offset += known;
+        }
+        self.waiting_bytes += new;
+        new
+    }
+
+    pub(crate) fn read(&mut self, most: usize) -> Read<P> {
+        match self.state {
+            State::Reset { code } => {
+                self.state = State::Finished;
+                return Read::Reset(code);
+            }
+            State::Finished => return Read::Finished,
+            State::Receiving => {}
+        }
+        if let Some(front) = self.ready.front_mut() {
+            let data = if front.len() > most {
+                front.split_to(most)
+            } else {
+                self.ready.pop_front().unwrap_or_default()
+            };
+            self.read += data.len() as u64;
+            return Read::Data(data);
+        }
+        if self.final_size == Some(self.received) {
+            self.state = State::Finished;
+            return Read::Finished;
+        }
+        Read::Blocked
+    }
+
+    /// The peer gave up; returns by how much the highest offset rose.
+    pub(crate) fn on_reset(&mut self, code: u64, size: u64) -> Result<u64, ProtocolError> {
+        if size < self.highest || self.final_size.is_some_and(|known| known != size) {
+            return Err(ProtocolError::FinalSize);
+        }
+        if size > self.window.limit {
+            return Err(ProtocolError::FlowControl);
+        }
+        let advance = size - self.highest;
+        self.highest = size;
+        self.final_size = Some(size);
+        if self.state == State::Receiving && self.received < size {
+            self.state = if self.stopped { State::Finished } else { State::Reset { code } };
+            self.drop_buffers();
+            self.read = size;
+        }
+        Ok(advance)
+    }
+
+    /// The application wants no more: everything here and to come is dropped, its credit given back.
+    pub(crate) fn stop(&mut self) {
+        self.stopped = true;
+        self.discard();
+    }
+
+    fn discard(&mut self) {
+        self.ready.clear();
+        self.read = self.received;
+        if self.final_size == Some(self.received) {
+            self.state = State::Finished;
+        }
+    }
+
+    fn drop_buffers(&mut self) {
+        self.ready.clear();
+        self.waiting.clear();
+        self.waiting_bytes = 0;
+    }
+}
+
+/// A receive window that grows with what the application takes in a round trip.
+///
+/// The limit is absolute [P3]. It is told again whenever an eighth of the window was taken, so that a
+/// tight window does not move in jerks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Window {
+    /// The offset the peer may reach.
+    pub limit: u64,
+    size: u64,
+    period_start: Time,
+    period_base: u64,
+}
+
+impl Window {
+    pub(crate) fn new(size: u64) -> Self {
+        Self { limit: size, size, period_start: Time::ZERO, period_base: 0 }
+    }
+
+    pub(crate) fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// The size that would let the peer send four times what was taken in the last round trip: twice for
+    /// slow start, and twice for queues and reordering between paths.
+    pub(crate) fn wanted(&mut self, now: Time, taken: u64, rtt: Span) -> u64 {
+        if now.since(self.period_start) < rtt {
+            return self.size;
+        }
+        let in_period = taken - self.period_base;
+        let span = now.since(self.period_start);
+        (self.period_start, self.period_base) = (now, taken);
+        let in_rtt =
+            (u128::from(in_period) * u128::from(rtt.as_nanos()) / u128::from(span.as_nanos().max(1))) as u64;
+        self.size.max(in_rtt.saturating_mul(4))
+    }
+
+    pub(crate) fn grow(&mut self, size: u64) {
+        self.size = self.size.max(size);
+    }
+
+    /// True when the peer should be told of more credit.
+    pub(crate) fn is_due(&self, taken: u64) -> bool {
+        (taken + self.size).saturating_sub(self.limit) >= (self.size / 8).max(1)
+    }
+
+    /// Raises the limit to what the window admits.
+    pub(crate) fn renew(&mut self, taken: u64) -> u64 {
+        self.limit = self.limit.max(taken + self.size);
+        self.limit
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+
+    fn bytes(range: std::ops::Range<u8>) -> Bytes {
+        range.collect::<Vec<_>>().into()
+    }
+
+    fn drain(half: &mut RecvHalf<Bytes>) -> Vec<u8> {
+        let mut out = Vec::new();
+        while let Read::Data(data) = half.read(7) {
+            out.extend_from_slice(&data);
+        }
+        out
+    }
+
+    #[test]
+    fn overlapping_pieces_in_any_order_give_each_byte_once() {
+        let mut half = RecvHalf::new(1000);
+        let pieces = [(10, 20), (30, 40), (5, 12), (15, 35), (38, 50), (0, 6), (0, 50)];
+        let mut new = 0;
+        for (start, end) in pieces {
+            new += half.insert(u64::from(start), bytes(start..end), false).unwrap().new;
+        }
+        assert_eq!(new, 50);
+        assert_eq!(drain(&mut half), (0..50).collect::<Vec<u8>>());
+        assert_eq!(half.waiting(), (0, 0));
+    }
+
+    #[test]
+    fn bytes_beyond_the_credit_or_the_end_are_an_error() {
+        let mut half = RecvHalf::new(10);
+        assert_eq!(half.insert(5, bytes(0..6), false), Err(ProtocolError::FlowControl));
+        half.insert(0, bytes(0..5), true).unwrap();
+        assert_eq!(half.insert(5, bytes(0..1), false), Err(ProtocolError::FinalSize));
+        assert_eq!(half.insert(0, bytes(0..4), true), Err(ProtocolError::FinalSize));
+        assert_eq!(half.insert(u64::MAX, bytes(0..4), true), Err(ProtocolError::FinalSize));
+    }
+
+    #[test]
+    fn the_end_is_told_after_the_last_byte() {
+        let mut half = RecvHalf::new(100);
+        half.insert(3, bytes(3..6), true).unwrap();
+        assert_eq!(half.read(10), Read::Blocked);
+        half.insert(0, bytes(0..3), false).unwrap();
+        assert_eq!(drain(&mut half).len(), 6);
+        assert!(half.is_finished());
+    }
+
+    #[test]
+    fn a_reset_drops_what_was_not_read_and_is_told_once() {
+        let mut half = RecvHalf::new(100);
+        half.insert(0, bytes(0..3), false).unwrap();
+        assert_eq!(half.on_reset(7, 50), Ok(47));
+        assert_eq!(half.read(10), Read::Reset(7));
+        assert_eq!(half.read(10), Read::Finished);
+    }
+
+    #[test]
+    fn the_window_grows_to_four_times_what_a_round_trip_takes() {
+        let mut window = Window::new(1_000);
+        let rtt = Span::from_millis(10);
+        assert_eq!(window.wanted(Time::ZERO + rtt, 1_000, rtt), 4_000);
+        assert_eq!(window.wanted(Time::ZERO + rtt * 2, 1_100, rtt), 1_000);
+    }
+}
