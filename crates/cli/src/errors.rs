@@ -67,6 +67,9 @@ pub struct Failure {
     pub kind: Kind,
     /// What happened: one line, lower case, no full stop.
     pub message: String,
+    /// The message's particulars, a line each: the files that failed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub details: Vec<String>,
     /// What was tried before giving up.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tried: Vec<String>,
@@ -79,7 +82,7 @@ impl Failure {
     /// A failure of this kind with nothing tried and no hint.
     #[must_use]
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), tried: Vec::new(), hint: None }
+        Self { kind, message: message.into(), details: Vec::new(), tried: Vec::new(), hint: None }
     }
 
     /// A failure on this machine.
@@ -106,6 +109,13 @@ impl Failure {
         }
     }
 
+    /// The same failure with one more line of particulars.
+    #[must_use]
+    pub fn detail(mut self, what: impl Into<String>) -> Self {
+        self.details.push(what.into());
+        self
+    }
+
     /// The same failure with the next thing that was tried.
     #[must_use]
     pub fn tried(mut self, what: impl Into<String>) -> Self {
@@ -125,6 +135,9 @@ impl Failure {
     #[must_use]
     pub fn render(&self, paint: Paint) -> String {
         let mut text = format!("{} {}\n", paint.red_bold("error:"), printable(&self.message));
+        for detail in &self.details {
+            let _ = writeln!(text, "  {}", printable(detail));
+        }
         if !self.tried.is_empty() {
             let _ = writeln!(text, "  {}   {}", paint.bold("tried"), printable(&self.tried.join(", ")));
         }
@@ -143,12 +156,14 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// Makes control characters visible, so that text from elsewhere cannot steer the terminal.
+/// Makes control characters and the marks that turn text round visible, so that text from elsewhere cannot
+/// steer the terminal.
 #[must_use]
 pub fn printable(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
-        if c.is_control() { safe.extend(c.escape_default()) } else { safe.push(c) }
+        let turns = matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+        if c.is_control() || turns { safe.extend(c.escape_default()) } else { safe.push(c) }
     }
     safe
 }
@@ -189,8 +204,9 @@ mod tests {
 
     #[test]
     fn text_from_elsewhere_cannot_steer_the_terminal() {
-        let failure = Failure::local("cannot read \u{1b}[2Jevil\nname");
-        assert_eq!(failure.render(Paint::OFF), "error: cannot read \\u{1b}[2Jevil\\nname\n");
+        let failure = Failure::local("cannot read \u{1b}[2Jevil\nname").detail("txt.\u{202e}exe");
+        let expected = "error: cannot read \\u{1b}[2Jevil\\nname\n  txt.\\u{202e}exe\n";
+        assert_eq!(failure.render(Paint::OFF), expected);
     }
 
     #[test]

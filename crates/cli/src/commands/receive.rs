@@ -34,26 +34,27 @@ pub struct ReceiveArgs {
     pub json: bool,
 }
 
-/// The options for names that are taken; without one, such a file is an error.
+/// The options for names that are taken; without one, such a file stays and is an error in the end. A file that
+/// is already there as it should be is never touched.
 #[derive(Args, Debug)]
 #[group(multiple = false)]
 pub struct Taken {
     /// Replace files that exist
-    #[arg(long, help_heading = "Names that are taken [default: stop]")]
+    #[arg(long, help_heading = "Where another file has the name [default: leave it and fail in the end]")]
     pub overwrite: bool,
     /// Keep both: add a number to the new name
-    #[arg(long, help_heading = "Names that are taken [default: stop]")]
+    #[arg(long, help_heading = "Where another file has the name [default: leave it and fail in the end]")]
     pub rename: bool,
     /// Keep the file that exists
-    #[arg(long, help_heading = "Names that are taken [default: stop]")]
+    #[arg(long, help_heading = "Where another file has the name [default: leave it and fail in the end]")]
     pub skip: bool,
 }
 
 /// What happens to a file whose name is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnTaken {
-    /// Stop with an error before anything is written.
-    Refuse,
+    /// Leave the old one, receive the rest, and fail in the end.
+    Error,
     /// Replace the old one.
     Overwrite,
     /// Keep both.
@@ -70,7 +71,7 @@ impl ReceiveArgs {
             Taken { overwrite: true, .. } => OnTaken::Overwrite,
             Taken { rename: true, .. } => OnTaken::Rename,
             Taken { skip: true, .. } => OnTaken::Skip,
-            Taken { .. } => OnTaken::Refuse,
+            Taken { .. } => OnTaken::Error,
         }
     }
 
@@ -96,7 +97,7 @@ mod tests {
     #[test]
     fn a_ticket_is_fetched_into_the_current_directory() {
         let args: ReceiveArgs = parse(&["ticket"]).unwrap();
-        assert_eq!((args.target.to_str(), args.on_taken()), (Some("."), OnTaken::Refuse));
+        assert_eq!((args.target.to_str(), args.on_taken()), (Some("."), OnTaken::Error));
         assert_eq!(args.events(), None);
     }
 

@@ -26,7 +26,7 @@ pub struct SendArgs {
     /// What to offer; `-` for standard input
     #[arg(required = true, value_name = "PATH", value_hint = clap::ValueHint::AnyPath)]
     pub paths: Vec<PathBuf>,
-    /// The name the receiver sees, for standard input or for a single path
+    /// The name under which the receiver gets standard input [default: stdin]
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
     /// How long the ticket is good for
@@ -51,39 +51,29 @@ pub enum Source {
         /// What the receiver will call it.
         name: String,
     },
-    /// A single path, under a name other than its own if there is one.
-    One {
-        /// The file or directory.
-        path: PathBuf,
-        /// What the receiver will call it.
-        name: Option<String>,
-    },
-    /// Several paths under their own names.
-    Many(Vec<PathBuf>),
+    /// Files and directories under their own names.
+    Paths(Vec<PathBuf>),
 }
 
 impl SendArgs {
     /// What is offered.
     ///
     /// # Errors
-    /// When `-` stands beside other paths, `--name` beside several, or the name is not a plain file name.
+    /// When `-` stands beside other paths, `--name` without it, or the name is not a plain file name.
     pub fn source(&self) -> Result<Source, Failure> {
-        if let Some(name) = &self.name {
-            check_name(name)?;
-        }
         let stdin = self.paths.iter().any(|path| path.as_os_str() == "-");
-        match (&self.paths[..], &self.name) {
-            ([_], name) if stdin => {
-                Ok(Source::Stdin { name: name.clone().unwrap_or_else(|| "stdin".into()) })
-            }
-            _ if stdin => {
+        match &self.name {
+            _ if stdin && self.paths.len() > 1 => {
                 Err(Failure::local("standard input cannot be offered together with files")
-                    .hint("send `-` alone"))
+                    .hint("send `-` alone; a file that is called so is `./-`"))
             }
-            ([path], name) => Ok(Source::One { path: path.clone(), name: name.clone() }),
-            (_, Some(_)) => Err(Failure::local("`--name` names one thing, but several are offered")
-                .hint("leave `--name` out")),
-            (paths, None) => Ok(Source::Many(paths.to_vec())),
+            Some(_) if !stdin => {
+                Err(Failure::local("files keep their own names: `--name` is for standard input")
+                    .hint("leave `--name` out"))
+            }
+            Some(name) => check_name(name).map(|()| Source::Stdin { name: name.clone() }),
+            None if stdin => Ok(Source::Stdin { name: "stdin".into() }),
+            None => Ok(Source::Paths(self.paths.clone())),
         }
     }
 }
@@ -102,25 +92,26 @@ mod tests {
     #[test]
     fn files_are_offered_under_their_own_names() {
         let args: SendArgs = parse(&["photos/"]).unwrap();
-        assert_eq!(args.source(), Ok(Source::One { path: "photos/".into(), name: None }));
+        assert_eq!(args.source(), Ok(Source::Paths(vec!["photos/".into()])));
         assert_eq!(args.expires, Span::from_secs(86_400));
         let args: SendArgs = parse(&["a", "b", "--expires", "10m", "--once"]).unwrap();
-        assert_eq!(args.source(), Ok(Source::Many(vec!["a".into(), "b".into()])));
+        assert_eq!(args.source(), Ok(Source::Paths(vec!["a".into(), "b".into()])));
         assert!(args.once);
+        assert!(parse::<SendArgs>(&["a", "--name", "b"]).unwrap().source().is_err());
     }
 
     #[test]
     fn standard_input_stands_alone_and_may_be_named() {
         let args: SendArgs = parse(&["-", "--name", "src.tar"]).unwrap();
         assert_eq!(args.source(), Ok(Source::Stdin { name: "src.tar".into() }));
+        assert_eq!(parse::<SendArgs>(&["-"]).unwrap().source(), Ok(Source::Stdin { name: "stdin".into() }));
         assert!(parse::<SendArgs>(&["-", "a"]).unwrap().source().is_err());
     }
 
     #[test]
-    fn a_name_is_for_one_thing_and_has_no_directories_in_it() {
-        assert!(parse::<SendArgs>(&["a", "b", "--name", "c"]).unwrap().source().is_err());
+    fn a_name_has_no_directories_in_it() {
         for name in ["", "..", "a/b", "/etc/passwd"] {
-            assert!(parse::<SendArgs>(&["a", "--name", name]).unwrap().source().is_err(), "{name}");
+            assert!(parse::<SendArgs>(&["-", "--name", name]).unwrap().source().is_err(), "{name}");
         }
     }
 
