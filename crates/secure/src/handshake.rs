@@ -205,7 +205,7 @@ fn params_in(payload: &[u8]) -> Result<Vec<u8>, HandshakeError> {
 }
 
 /// The pre-shared key of a share: Noise wants 32 bytes, and different shares must not share one.
-fn derive_psk(share: ShareId, secret: &TicketSecret) -> Zeroizing<[u8; 32]> {
+pub(crate) fn derive_psk(share: ShareId, secret: &TicketSecret) -> Zeroizing<[u8; 32]> {
     let mut hasher = blake3::Hasher::new_derive_key("anabranch 2026 ticket pre-shared key");
     hasher.update(&share.0.to_be_bytes());
     hasher.update(secret.expose());

@@ -26,6 +26,8 @@ mod replay;
 mod reset;
 mod text;
 mod ticket;
+#[cfg(test)]
+mod vectors;
 
 pub use cookie::{Admission, Cookie, CookieError, CookieJar, DropReason};
 pub use handshake::{

@@ -215,3 +215,6 @@ impl Hash for Sha256 {
         out[..digest::SHA256_OUTPUT_LEN].copy_from_slice(finished.as_ref());
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests;
