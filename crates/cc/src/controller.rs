@@ -49,6 +49,14 @@ pub(crate) struct Path {
     pub(crate) model: Option<Box<Bbr>>,
 }
 
+impl Path {
+    /// True when the path takes part in the coupling of a group: it is in it, has a round-trip sample, and
+    /// something was acknowledged since its last timeout. A silent path has no say in what the others do.
+    pub(crate) fn is_coupled(&self, group: u32) -> bool {
+        self.group == group && self.rtt.is_some() && !self.window.timed_out
+    }
+}
+
 impl Controller {
     /// A controller without paths.
     #[must_use]
@@ -149,6 +157,9 @@ impl Controller {
         if self.paths[seat].window.reduced_since(sample.now - sample.rtt) {
             return;
         }
+        if std::mem::take(&mut self.paths[seat].window.timed_out) {
+            self.epoch += 1;
+        }
         if sample.window_limited {
             self.grow(seat, index, sample, factor);
         } else {
@@ -175,7 +186,6 @@ impl Controller {
         let mut acked = sample.acked_bytes as f64;
         let mss = self.paths[seat].mss;
         let window = &mut self.paths[seat].window;
-        window.timed_out = false;
         let mut bytes = window.bytes;
         if window.in_slow_start() {
             let limit = if self.config.pacing { f64::INFINITY } else { UNPACED_LIMIT * mss };
@@ -283,7 +293,7 @@ impl Controller {
         for (other, path) in self.paths.iter().enumerate() {
             if other == index {
                 own = self.members.len();
-            } else if path.group != group || path.rtt.is_none() {
+            } else if !path.is_coupled(group) {
                 continue;
             }
             let window = path.window.bytes / path.mss;

@@ -65,7 +65,7 @@ impl Controller {
         let group = self.paths[seat].group;
         let mut gifts = 0.0;
         for other in 0..self.paths.len() {
-            if other != seat && self.paths[other].group == group && self.paths[other].rtt.is_some() {
+            if other != seat && self.paths[other].is_coupled(group) {
                 gifts += self.scale(other, factor);
             }
         }
@@ -126,7 +126,7 @@ impl Controller {
 
     fn take_back(&mut self, seat: usize, gifts: f64) {
         let group = self.paths[seat].group;
-        let shares = |other: usize, path: &Path| other != seat && path.group == group && path.rtt.is_some();
+        let shares = |other: usize, path: &Path| other != seat && path.is_coupled(group);
         let given_to = self.paths.iter().enumerate().filter(|(other, path)| shares(*other, path));
         let total: f64 = given_to.map(|(_, path)| path.window.bytes).sum();
         for other in 0..self.paths.len() {

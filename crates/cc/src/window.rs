@@ -18,7 +18,8 @@ pub(crate) struct Window {
     pub(crate) memory: Memory,
     /// When the last reduction was made: losses of packets sent before are of the same episode.
     pub(crate) reduced_at: Option<Time>,
-    /// True from a timeout to the next growth: a second timeout in a row keeps the `ssthresh` (RFC 5681 §3.1).
+    /// True from a timeout until something sent after it is acknowledged: a second timeout in a row keeps the
+    /// `ssthresh` (RFC 5681 §3.1).
     pub(crate) timed_out: bool,
     /// The increase in force.
     pub(crate) gain: Gain,

@@ -286,6 +286,27 @@ fn paths_of_different_groups_are_independent() {
     assert_eq!(bench.packets(A), 2.0, "half of what both have");
 }
 
+#[test]
+fn a_path_that_is_silent_since_a_timeout_does_not_hold_the_others_back() {
+    let mut bench = Bench::new(Config::new(RuleKind::Ewtcp), &[A, B]);
+    for path in [A, B] {
+        bench.round(path);
+        bench.lose(path, RTT);
+    }
+    let growth = |bench: &mut Bench| {
+        let before = bench.packets(A);
+        bench.wait(RTT * 2);
+        bench.round(A);
+        bench.packets(A) - before
+    };
+    assert!((growth(&mut bench) - 0.25).abs() < 0.02, "one of two");
+    bench.controller.on_timeout(B, bench.now, 0);
+    assert!((growth(&mut bench) - 1.0).abs() < 0.1, "as if alone");
+    bench.wait(RTT);
+    bench.ack(B, MSS);
+    assert!((growth(&mut bench) - 0.25).abs() < 0.02, "one of two again");
+}
+
 /// R9, R12 Fig 6.
 #[test]
 fn under_csd_a_loss_moves_weight_to_the_other_paths() {

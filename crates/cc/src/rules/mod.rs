@@ -37,8 +37,8 @@ pub(crate) struct Member {
     pub(crate) interval: f64,
 }
 
-/// The paths coupled with one of them that is being asked about. Paths without a round-trip sample are left
-/// out, unless it is that one.
+/// The paths coupled with one of them that is being asked about. Paths without a round-trip sample, or silent
+/// since a timeout, are left out, unless it is that one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Group<'a> {
     pub(crate) members: &'a [Member],
