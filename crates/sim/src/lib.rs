@@ -1,1 +1,10 @@
-//! Under construction.
+//! Engines joined by modelled links in virtual time.
+//!
+//! A [`Pair`] is two sessions and the cables between them: the smallest network, and the one most tests of
+//! the engine run on. Everything is a pure function of its arguments and seeds.
+
+mod app;
+mod pair;
+
+pub use app::{App, Delivery, Idle, Sender, Sink};
+pub use pair::{CLIENT, CableConfig, CountedPids, End, LinkHandle, Pair, SERVER};

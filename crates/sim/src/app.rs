@@ -1,0 +1,132 @@
+//! What the ends of a [`Pair`](crate::Pair) do with their sessions.
+
+use anabranch_engine::{Event, Read, Session};
+use anabranch_wire::{Length, Payload, Span, StreamId, Time};
+
+/// An application on one end.
+pub trait App<P> {
+    /// Called whenever something may have changed.
+    fn poll(&mut self, now: Time, session: &mut Session<P>);
+}
+
+/// Does nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Idle;
+
+impl<P> App<P> for Idle {
+    fn poll(&mut self, _: Time, _: &mut Session<P>) {}
+}
+
+/// Writes a number of bytes to one stream, as fast as the session takes them, and ends it.
+#[derive(Clone, Debug)]
+pub struct Sender {
+    left: u64,
+    stream: Option<StreamId>,
+    /// When everything was acknowledged.
+    pub finished_at: Option<Time>,
+}
+
+impl Sender {
+    /// Sends `bytes`; `u64::MAX` for without end.
+    #[must_use]
+    pub fn new(bytes: u64) -> Self {
+        Self { left: bytes, stream: None, finished_at: None }
+    }
+}
+
+impl App<Length> for Sender {
+    fn poll(&mut self, now: Time, session: &mut Session<Length>) {
+        if !session.state().carries_data() || self.finished_at.is_some() {
+            return;
+        }
+        if self.stream.is_none() {
+            self.stream = session.open_stream();
+        }
+        let Some(stream) = self.stream else { return };
+        while self.left > 0 {
+            let mut chunk = Length(self.left.min(1 << 20) as usize);
+            match session.write(stream, &mut chunk) {
+                Ok(0) | Err(_) => break,
+                Ok(taken) => self.left -= taken as u64,
+            }
+            if self.left == 0 {
+                // The stream was written to a moment ago, so it can be finished.
+                let _ = session.finish(stream);
+            }
+        }
+        while let Some(event) = session.poll_event() {
+            if event == Event::StreamFinished(stream) {
+                self.finished_at = Some(now);
+            }
+        }
+    }
+}
+
+/// Bytes handed to the application at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delivery {
+    /// When.
+    pub at: Time,
+    /// How many.
+    pub bytes: u64,
+}
+
+/// Reads every stream and notes when bytes come.
+#[derive(Clone, Debug, Default)]
+pub struct Sink {
+    streams: Vec<StreamId>,
+    /// Every reading that gave bytes.
+    pub deliveries: Vec<Delivery>,
+    /// Bytes read in all.
+    pub received: u64,
+    /// When the last stream ended.
+    pub finished_at: Option<Time>,
+}
+
+impl Sink {
+    /// Mean rate of delivery between two moments, in Mbit/s.
+    #[must_use]
+    pub fn mbit_s(&self, from: Time, to: Time) -> f64 {
+        let within = self.deliveries.iter().filter(|delivery| delivery.at >= from && delivery.at < to);
+        let bytes: u64 = within.map(|delivery| delivery.bytes).sum();
+        bytes as f64 * 8e-6 / to.since(from).as_secs_f64()
+    }
+
+    /// The longest time between two deliveries from `from` on, up to `to`.
+    #[must_use]
+    pub fn longest_gap(&self, from: Time, to: Time) -> Span {
+        let times = self.deliveries.iter().map(|delivery| delivery.at).filter(|at| *at >= from && *at <= to);
+        let (mut last, mut longest) = (from, Span::ZERO);
+        for at in times.chain([to]) {
+            longest = longest.max(at.since(last));
+            last = at;
+        }
+        longest
+    }
+}
+
+impl<P: Payload> App<P> for Sink {
+    fn poll(&mut self, now: Time, session: &mut Session<P>) {
+        while let Some(stream) = session.accept_stream() {
+            self.streams.push(stream);
+        }
+        let mut bytes = 0;
+        self.streams.retain(|stream| {
+            loop {
+                match session.read(*stream, usize::MAX) {
+                    Ok(Read::Data(data)) => bytes += data.len() as u64,
+                    Ok(Read::Blocked) => return true,
+                    Ok(Read::Finished | Read::Reset(_)) | Err(_) => {
+                        self.finished_at = Some(now);
+                        return false;
+                    }
+                }
+            }
+        });
+        if bytes > 0 {
+            self.received += bytes;
+            self.deliveries.push(Delivery { at: now, bytes });
+        }
+        while session.poll_event().is_some() {}
+    }
+}

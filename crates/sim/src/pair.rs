@@ -1,0 +1,262 @@
+//! Two sessions joined by cables, in virtual time.
+//!
+//! Each cable has a link in either direction and joins one local socket of the client to one of the server.
+//! The loop is the simplest that is right: carry everything that is due, let both ends send, go to the next
+//! moment at which anything happens.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use anabranch_engine::{Arrival, Config, Ecn, MemoryBudget, PidSource, Route, Session};
+use anabranch_link::{Ecn as LinkEcn, Link, LinkConfig};
+use anabranch_wire::{Message, Params, Payload, Pid, Rate, ResetToken, Span, Time};
+
+use crate::app::App;
+
+/// Index of the end that connects.
+pub const CLIENT: usize = 0;
+/// Index of the end that accepts.
+pub const SERVER: usize = 1;
+
+/// PIDs one after the other from a start: no two sources with starts far apart meet.
+#[derive(Clone, Debug)]
+pub struct CountedPids(pub u64);
+
+impl PidSource for CountedPids {
+    fn next_pid(&mut self) -> (Pid, ResetToken) {
+        self.0 += 1;
+        let mut token = [0xa5; 16];
+        token[..8].copy_from_slice(&self.0.to_be_bytes());
+        (Pid(self.0), ResetToken(token))
+    }
+}
+
+/// Both directions of a cable.
+#[derive(Clone, Debug)]
+pub struct CableConfig {
+    /// From the client to the server, and from the server to the client.
+    pub links: [LinkConfig; 2],
+}
+
+impl CableConfig {
+    /// The same rate both ways, half the round-trip time each way, and queues of `bdp` bandwidth-delay
+    /// products (rate × round-trip time).
+    #[must_use]
+    pub fn new(mbit: f64, rtt: Span, bdp: f64) -> Self {
+        let rate = Rate::from_mbit(mbit);
+        let queue = (rate.bytes_in(rtt) as f64 * bdp) as u64;
+        let link = LinkConfig { overhead: OVERHEAD, ..LinkConfig::fixed(rate, rtt / 2, queue.max(4 * 1500)) };
+        Self { links: [link.clone(), link] }
+    }
+}
+
+/// Bytes of IPv4 and UDP headers on each packet.
+const OVERHEAD: u32 = 28;
+
+struct Cable<P> {
+    links: [Link<Flying<P>>; 2],
+    /// The client's port on this cable: changes when a NAT forgets.
+    client_port: u16,
+}
+
+#[derive(Clone)]
+struct Flying<P> {
+    from: SocketAddr,
+    to: SocketAddr,
+    ecn: bool,
+    message: Message<P>,
+}
+
+/// One end: its session, once there is one, and its application.
+pub struct End<P> {
+    /// The session; the server has none before INIT came.
+    pub session: Option<Session<P>>,
+    config: Config,
+}
+
+/// Two sessions and the cables between them.
+pub struct Pair<P> {
+    /// The time.
+    pub now: Time,
+    /// Client and server.
+    pub ends: [End<P>; 2],
+    cables: Vec<Cable<P>>,
+    seed: u64,
+}
+
+fn address(cable: usize, end: usize, port: u16) -> SocketAddr {
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, (cable >> 8) as u8, cable as u8, end as u8 + 1)), port)
+}
+
+impl<P: Payload> Pair<P> {
+    /// Both ends ready to begin; `seed` decides what the links leave to chance.
+    #[must_use]
+    pub fn new(configs: [Config; 2], cables: &[CableConfig], seed: u64) -> Self {
+        let cables = cables.iter().enumerate().map(|(index, cable)| {
+            let link = |direction: usize| {
+                let seed = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (index * 2 + direction) as u64;
+                Link::new(LinkConfig { seed, ..cable.links[direction].clone() })
+            };
+            Cable { links: [link(0), link(1)], client_port: 1000 }
+        });
+        let ends = configs.map(|config| End { session: None, config });
+        Self { now: Time::ZERO, ends, cables: cables.collect(), seed }
+    }
+
+    /// The route of an end over a cable.
+    #[must_use]
+    pub fn route(&self, end: usize, cable: usize) -> Route {
+        let port = if end == SERVER { self.cables[cable].client_port } else { 443 };
+        Route { socket: cable as u32, remote: address(cable, 1 - end, port) }
+    }
+
+    /// Lets the client connect, with every cable as a candidate.
+    pub fn connect(&mut self) {
+        let routes: Vec<_> = (0..self.cables.len()).map(|cable| self.route(CLIENT, cable)).collect();
+        let pids = Box::new(CountedPids((self.seed << 40) | 1 << 32));
+        let config = self.ends[CLIENT].config.clone();
+        let session = Session::connect(config, &routes, pids, MemoryBudget::new(1 << 40), self.now);
+        self.ends[CLIENT].session = Some(session);
+    }
+
+    /// The session of an end.
+    ///
+    /// # Panics
+    /// When it has none yet.
+    pub fn session(&mut self, end: usize) -> &mut Session<P> {
+        self.ends[end].session.as_mut().expect("the end has a session")
+    }
+
+    /// One direction of a cable, to change it or to read its counters.
+    pub fn link(&mut self, cable: usize, direction: usize) -> LinkHandle<'_, P> {
+        LinkHandle { link: &mut self.cables[cable].links[direction], now: self.now }
+    }
+
+    /// Cuts a cable both ways, or mends it.
+    pub fn set_down(&mut self, cable: usize, down: bool) {
+        for direction in 0..2 {
+            self.link(cable, direction).set_down(down);
+        }
+    }
+
+    /// The client's NAT on a cable gives it another port.
+    pub fn rebind(&mut self, cable: usize) {
+        self.cables[cable].client_port += 1;
+    }
+
+    /// Runs both ends and their applications until `until`.
+    pub fn run(&mut self, until: Time, apps: &mut [&mut dyn App<P>; 2]) {
+        loop {
+            for (end, app) in apps.iter_mut().enumerate() {
+                if let Some(session) = &mut self.ends[end].session {
+                    app.poll(self.now, session);
+                    while session.poll_pid_change().is_some() {}
+                }
+                self.transmit(end);
+            }
+            let next = self.next_moment();
+            if next > until {
+                self.now = until;
+                return;
+            }
+            self.now = self.now.max(next);
+            self.step();
+        }
+    }
+
+    fn next_moment(&self) -> Time {
+        let sessions = self.ends.iter().filter_map(|end| end.session.as_ref()?.poll_timeout());
+        let links = self.cables.iter().flat_map(|cable| &cable.links).filter_map(Link::next_arrival);
+        sessions.chain(links).min().unwrap_or(Time::NEVER)
+    }
+
+    fn step(&mut self) {
+        for end in &mut self.ends {
+            if let Some(session) = &mut end.session
+                && session.poll_timeout().is_some_and(|at| at <= self.now)
+            {
+                session.handle_timeout(self.now);
+            }
+        }
+        for cable in 0..self.cables.len() {
+            for direction in 0..2 {
+                while let Some(arrival) = self.cables[cable].links[direction].pop(self.now) {
+                    if !arrival.corrupt {
+                        self.deliver(cable, 1 - direction, (arrival.size, arrival.ce), arrival.item);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Hands a packet to the end at `to`, unless it is for an address nobody has any more.
+    fn deliver(&mut self, cable: usize, to: usize, (size, ce): (u32, bool), flying: Flying<P>) {
+        let port = if to == CLIENT { self.cables[cable].client_port } else { 443 };
+        if flying.to != address(cable, to, port) {
+            return;
+        }
+        let route = Route { socket: cable as u32, remote: flying.from };
+        let ecn = match (ce, flying.ecn) {
+            (true, _) => Ecn::Ce,
+            (false, true) => Ecn::Ect0,
+            (false, false) => Ecn::NotEct,
+        };
+        let arrival = Arrival { route, size: size as usize, ecn };
+        if to == SERVER && self.ends[SERVER].session.is_none() {
+            if let Message::Init(params) = flying.message {
+                self.accept(params, route);
+            }
+        } else if let Some(session) = &mut self.ends[to].session {
+            session.handle_message(self.now, &arrival, flying.message);
+        }
+    }
+
+    fn accept(&mut self, params: Params, route: Route) {
+        let pids = Box::new(CountedPids((self.seed << 40) | 2 << 32));
+        let config = self.ends[SERVER].config.clone();
+        let budget = MemoryBudget::new(1 << 40);
+        self.ends[SERVER].session = Session::accept(config, (params, route), pids, budget, self.now).ok();
+    }
+
+    fn transmit(&mut self, end: usize) {
+        let Some(session) = &mut self.ends[end].session else { return };
+        while let Some(transmit) = session.poll_transmit(self.now) {
+            let index = transmit.route.socket as usize;
+            let Some(cable) = self.cables.get_mut(index) else { continue };
+            let port = if end == CLIENT { cable.client_port } else { 443 };
+            let (from, to) = (address(index, end, port), transmit.route.remote);
+            let flying = Flying { from, to, ecn: transmit.ecn, message: transmit.message };
+            let ecn = if transmit.ecn { LinkEcn::Capable } else { LinkEcn::NotCapable };
+            // What the link does not take is lost, which the other end will notice.
+            let _ = cable.links[end].enqueue(self.now, transmit.size as u32, flying, ecn);
+        }
+    }
+}
+
+/// A link with the time at which it is touched.
+pub struct LinkHandle<'a, P> {
+    link: &'a mut Link<Flying<P>>,
+    now: Time,
+}
+
+impl<P: Payload> LinkHandle<'_, P> {
+    /// Cuts it, or mends it.
+    pub fn set_down(&mut self, down: bool) {
+        self.link.set_down(self.now, down);
+    }
+
+    /// Gives it another rate.
+    pub fn set_rate(&mut self, mbit: f64) {
+        self.link.set_rate(self.now, anabranch_link::RateModel::Fixed(Rate::from_mbit(mbit)));
+    }
+
+    /// Gives it another loss.
+    pub fn set_loss(&mut self, loss: anabranch_link::LossModel) {
+        self.link.set_loss(self.now, loss);
+    }
+
+    /// Its counters.
+    #[must_use]
+    pub fn stats(&self) -> &anabranch_link::LinkStats {
+        self.link.stats()
+    }
+}
