@@ -15,7 +15,7 @@ pub(super) struct Sealer {
     pub(super) began: Time,
     pub(super) packets: u64,
     /// The lowest number of each path that this key may still seal.
-    next: BTreeMap<PathId, u64>,
+    pub(super) next: BTreeMap<PathId, u64>,
 }
 
 impl Sealer {

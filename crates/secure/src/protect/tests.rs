@@ -322,6 +322,34 @@ fn a_path_that_slept_through_phases_is_understood_again() {
     }
 }
 
+/// The one case in which neither bit nor number tells: a slow path misses a whole phase that volume cut short.
+#[test]
+fn a_path_that_missed_a_phase_is_understood_while_the_key_before_is_still_there() {
+    let (mut a, mut b) = pair(limits());
+    a.set_retention(Span::from_secs(6));
+    b.set_retention(Span::from_secs(6));
+    pass(&mut a, &mut b, at(0), SLOW, 0);
+    pass(&mut b, &mut a, at(0), FAST, 0);
+    let late = send(&mut a, at(0), SLOW, 1);
+    for fsn in 0..100 {
+        pass(&mut a, &mut b, at(6_000), FAST, fsn);
+    }
+    assert_eq!((a.phases(), b.phases()), (1, 1));
+    pass(&mut b, &mut a, at(6_000), FAST, 1);
+    assert_eq!(receive(&mut b, at(6_001), SLOW, &late), Ok(text(SLOW, 1)), "of phase 0");
+    // On to the volume at which the retention time is waived, while nothing gets through on the slow path.
+    let mut fsn = 100;
+    while a.sealer.packets < limits().rekey_at_once_after_packets {
+        pass(&mut a, &mut b, at(6_002), FAST, fsn);
+        fsn += 1;
+    }
+    assert_eq!((a.phases(), b.phases()), (1, 1));
+    let first_of_next = send(&mut a, at(6_002), SLOW, 2);
+    assert_eq!((a.phases(), b.phases()), (2, 1));
+    assert_eq!(receive(&mut b, at(6_003), SLOW, &first_of_next), Ok(text(SLOW, 2)), "of phase 2");
+    assert_eq!((b.phases(), b.forgeries()), (2, 0));
+}
+
 #[test]
 fn a_late_packet_is_understood_until_the_retention_time_is_over() {
     let old = |when: u64| {
@@ -345,8 +373,44 @@ fn a_number_after_the_change_is_refused_under_the_old_key() {
     pass(&mut b, &mut a, at(0), FAST, 0);
     pass(&mut a, &mut b, at(0), FAST, 0);
     pass(&mut a, &mut b, at(120_000), FAST, 1);
-    let stale = send(&mut old_a, at(0), FAST, 2);
-    assert_eq!(receive(&mut b, at(120_000), FAST, &stale), Err(OpenError::NotAuthentic));
+    pass(&mut a, &mut b, at(120_000), FAST, 9);
+    for fsn in [2, 10] {
+        let stale = send(&mut old_a, at(0), FAST, fsn);
+        assert_eq!(receive(&mut b, at(120_000), FAST, &stale), Err(OpenError::NotAuthentic));
+    }
+}
+
+#[test]
+fn numbers_sealed_under_a_key_are_forgotten_with_it() {
+    let (mut a, mut b) = pair(limits());
+    pass(&mut b, &mut a, at(0), FAST, 0);
+    for id in 0..90 {
+        pass(&mut a, &mut b, at(0), PathId(id), 5);
+    }
+    assert_eq!(a.sealer.next.len(), 90);
+    pass(&mut a, &mut b, at(120_000), FAST, 6);
+    assert_eq!((a.phases(), a.sealer.next.len()), (1, 1));
+}
+
+#[test]
+fn the_same_number_on_two_paths_is_sealed_with_two_nonces() {
+    let key = KeyChain::new(Zeroizing::new([1; 32])).advance();
+    let [a, b] = [FAST, SLOW].map(|path| {
+        let (mut text, mut tag) = ([0; 32], [0; TAG_LEN]);
+        assert!(key.seal(path, Fsn(0), &[], &mut text, &mut tag));
+        text
+    });
+    assert_ne!(a, b);
+}
+
+#[test]
+fn a_session_that_idles_holds_a_few_kilobytes_and_may_move_between_threads() {
+    fn movable<T: Send>() -> usize {
+        size_of::<T>()
+    }
+    assert!(movable::<Protection>() <= 4096, "{}", movable::<Protection>());
+    movable::<crate::Initiator>();
+    movable::<crate::PendingInit>();
 }
 
 #[test]
