@@ -237,7 +237,7 @@ mod tests {
             label: "wlan0".into(),
             rate_mbit_s: 8.0,
             rtt_ms: Some(10.0),
-            loss: 0.0,
+            loss: Some(0.0),
             share: 1.0,
             state: PathState::Active,
         };

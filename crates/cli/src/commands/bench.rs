@@ -2,9 +2,10 @@
 
 use std::net::IpAddr;
 
-use anabranch_cc::RuleKind;
+use anabranch_engine::cc::RuleKind;
+use anabranch_engine::{Config, SchedulerKind};
 use anabranch_wire::Span;
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 
 use super::keys::KeyOption;
 use crate::args::OUTPUT;
@@ -81,36 +82,32 @@ pub struct ClientArgs {
     /// Use this path only: interface or local address, then the server's; may be given again [default: all there are]
     #[arg(long = "path", value_name = "LOCAL=REMOTE", help_heading = "Network")]
     pub pins: Vec<PathPin>,
-    /// How the path of each packet is chosen [default: the one for bulk data]
-    #[arg(long, value_enum, value_name = "NAME", help_heading = "Network")]
-    pub scheduler: Option<SchedulerName>,
-    /// How fast each path may send [default: the one for bulk data]
-    #[arg(long, value_name = "NAME", help_heading = "Network")]
+    /// How the path of each packet is chosen
+    #[arg(long, value_name = "NAME", default_value_t = Config::default().scheduler, help_heading = "Network")]
+    #[arg(value_parser = values::one_of::<SchedulerKind>(SchedulerKind::ALL.map(|(_, name)| name)))]
+    pub scheduler: SchedulerKind,
+    /// How fast each path may send
+    #[arg(long, value_name = "NAME", default_value_t = Config::default().cc.rule, help_heading = "Network")]
     #[arg(value_parser = values::one_of::<RuleKind>(RuleKind::ALL.map(RuleKind::name)))]
-    pub cc: Option<RuleKind>,
+    pub cc: RuleKind,
     /// The result as one JSON document instead of text
     #[arg(long, help_heading = OUTPUT)]
     pub json: bool,
 }
 
-/// Schedulers by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum SchedulerName {
-    /// Where the packet will arrive first
-    EarliestArrival,
-    /// Where the least part of the window is in flight (mTCP)
-    LeastFilled,
-    /// Where the round-trip time is shortest
-    MinRtt,
-    /// Each path in turn
-    RoundRobin,
-    /// On every path
-    Redundant,
-}
-
 fn interval(text: &str) -> Result<Span, String> {
     let span = values::span(text)?;
     if span < INTERVAL_MIN { Err("must be at least 10ms".into()) } else { Ok(span) }
+}
+
+impl ClientArgs {
+    /// The settings of the session: the usual ones, with the scheduler and the congestion control asked for.
+    #[must_use]
+    pub fn config(&self) -> Config {
+        let mut config = Config { scheduler: self.scheduler, ..Config::default() };
+        config.cc.rule = self.cc;
+        config
+    }
 }
 
 /// The headings over [`interval_row`]s.
@@ -153,7 +150,8 @@ mod tests {
         let args = client(&["node"]).unwrap();
         assert_eq!((args.time, args.interval), (Span::from_secs(10), Span::from_secs(1)));
         assert!(args.pins.is_empty() && args.addresses.is_empty());
-        assert_eq!((args.scheduler, args.cc, args.streams), (None, None, 1));
+        assert_eq!((args.scheduler, args.cc), (Config::default().scheduler, Config::default().cc.rule));
+        assert_eq!(args.streams, 1);
     }
 
     #[test]
@@ -167,7 +165,8 @@ mod tests {
     #[test]
     fn schedulers_and_rules_go_by_their_names() {
         let args = client(&["node", "--scheduler", "least-filled", "--cc", "lia"]).unwrap();
-        assert_eq!((args.scheduler, args.cc), (Some(SchedulerName::LeastFilled), Some(RuleKind::Lia)));
+        let config = args.config();
+        assert_eq!((config.scheduler, config.cc.rule), (SchedulerKind::LeastFilled, RuleKind::Lia));
         assert!(client(&["node", "--cc", "vegas"]).is_err());
     }
 

@@ -7,6 +7,7 @@ pub mod human;
 pub mod log;
 pub mod out;
 pub mod paint;
+pub mod paths;
 pub mod progress;
 pub mod render;
 

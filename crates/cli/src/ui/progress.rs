@@ -58,9 +58,9 @@ pub struct PathLine {
     pub rate_mbit_s: f64,
     /// Smoothed round-trip time in milliseconds; `None` before the first sample.
     pub rtt_ms: Option<f64>,
-    /// Share of packets lost, 0 to 1.
-    pub loss: f64,
-    /// This path's part of all payload, 0 to 1.
+    /// Share of packets lost, 0 to 1; `None` on the receiving side, which does not see what is missing.
+    pub loss: Option<f64>,
+    /// This path's part of the present rate of all, 0 to 1.
     pub share: f64,
     /// Whether it carries data.
     pub state: PathState,
@@ -221,13 +221,14 @@ fn event<'a>(snapshot: &'a ProgressSnapshot, total: &Total) -> Event<'a> {
 ///
 /// The first sample only sets the start.
 #[derive(Default)]
-struct Meter {
+pub struct Meter {
     last: Option<(Span, u64)>,
     rate: Option<f64>,
 }
 
 impl Meter {
-    fn sample(&mut self, at: Span, bytes: u64) -> Rate {
+    /// Takes the total at a moment and gives the rate; zero until there are two moments.
+    pub fn sample(&mut self, at: Span, bytes: u64) -> Rate {
         let Some((before, bytes_before)) = self.last else {
             self.last = Some((at, bytes));
             return Rate::ZERO;
@@ -340,7 +341,7 @@ mod tests {
             label: "wlan0".into(),
             rate_mbit_s: 80.0,
             rtt_ms: None,
-            loss: 0.0,
+            loss: Some(0.0),
             share: 1.0,
             state: PathState::Active,
         }];

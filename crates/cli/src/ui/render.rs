@@ -26,8 +26,8 @@ pub fn path_lines(paths: &[PathLine], paint: Paint) -> Vec<String> {
 fn columns(path: &PathLine, paint: Paint) -> String {
     let rate = rate(path.rate_mbit_s);
     let rtt = path.rtt_ms.map_or_else(|| "–".to_owned(), |ms| format!("{ms:.1} ms"));
-    let loss = path.loss * 100.0;
-    let numbers = format!("{rate:>12}  rtt {rtt:>8}  loss {loss:>4.1} %");
+    let loss = path.loss.map_or_else(String::new, |loss| format!("  loss {:>4.1} %", loss * 100.0));
+    let numbers = format!("{rate:>12}  rtt {rtt:>8}{loss}");
     match path.state {
         PathState::Active => {
             let share = path.share.clamp(0.0, 1.0);
@@ -118,7 +118,14 @@ mod tests {
     use super::*;
 
     fn path(label: &str, rate_mbit_s: f64, state: PathState) -> PathLine {
-        PathLine { label: label.into(), rate_mbit_s, rtt_ms: Some(10.25), loss: 0.004, share: 0.5, state }
+        PathLine {
+            label: label.into(),
+            rate_mbit_s,
+            rtt_ms: Some(10.25),
+            loss: Some(0.004),
+            share: 0.5,
+            state,
+        }
     }
 
     fn total(bytes_done: u64, bytes_total: Option<u64>) -> Total {
@@ -135,6 +142,13 @@ mod tests {
             lines[1],
             "  eth0 → fra-1   2.80 Gbit/s  rtt  10.2 ms  loss  0.4 %  acknowledgements overdue"
         );
+    }
+
+    #[test]
+    fn a_receiver_that_sees_no_losses_shows_none() {
+        let receiving = PathLine { loss: None, ..path("wlan0", 48.1, PathState::Active) };
+        let lines = path_lines(&[receiving], Paint::OFF);
+        assert_eq!(lines[0], "  wlan0   48.1 Mbit/s  rtt  10.2 ms  ███···  50 %");
     }
 
     #[test]

@@ -1,0 +1,159 @@
+//! Turns what the engine counts on each path into what is shown of it.
+//!
+//! The engine gives totals since a path was opened; people want to see how fast it is now. Each path has a
+//! [`Meter`] here, and its share is its part of all rates together, so a path that was cut goes to nothing
+//! within seconds.
+
+use std::collections::BTreeMap;
+
+use anabranch_engine::{PathInfo, PathState as EngineState};
+use anabranch_wire::{PathId, PathUse, Rate, Span};
+
+use super::progress::{Meter, PathLine, PathState};
+
+/// Which way the data of a command go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// Away from this machine.
+    Out,
+    /// To this machine.
+    In,
+}
+
+/// Keeps the rate of every path of one session.
+pub struct PathMeter {
+    direction: Direction,
+    meters: BTreeMap<PathId, Meter>,
+}
+
+impl PathMeter {
+    /// A meter for data that go this way.
+    #[must_use]
+    pub fn new(direction: Direction) -> Self {
+        Self { direction, meters: BTreeMap::new() }
+    }
+
+    /// What to show at `elapsed` of these paths, each with what people call it. Paths that are no longer
+    /// among them are forgotten.
+    pub fn lines(&mut self, elapsed: Span, paths: &[(String, PathInfo)]) -> Vec<PathLine> {
+        self.meters.retain(|id, _| paths.iter().any(|(_, path)| path.id == *id));
+        let rates: Vec<Rate> = paths.iter().map(|(_, path)| self.rate(elapsed, path)).collect();
+        let sum: u64 = rates.iter().map(|rate| rate.as_bits()).sum();
+        let each = paths.iter().zip(rates);
+        each.map(|((label, path), rate)| self.line(label, path, (rate, sum))).collect()
+    }
+
+    fn rate(&mut self, elapsed: Span, path: &PathInfo) -> Rate {
+        let bytes = match self.direction {
+            Direction::Out => path.stats.data_sent,
+            Direction::In => path.stats.data_received,
+        };
+        self.meters.entry(path.id).or_default().sample(elapsed, bytes)
+    }
+
+    fn line(&self, label: &str, path: &PathInfo, (rate, sum): (Rate, u64)) -> PathLine {
+        PathLine {
+            label: label.to_owned(),
+            rate_mbit_s: rate.as_mbit(),
+            rtt_ms: (!path.rtt.is_zero()).then(|| path.rtt.as_millis_f64()),
+            loss: (self.direction == Direction::Out).then(|| loss(path)),
+            share: if sum == 0 { 0.0 } else { rate.as_bits() as f64 / sum as f64 },
+            state: state(path),
+        }
+    }
+}
+
+/// The share of packets that were sent on the path and did not arrive, as far as is known.
+fn loss(path: &PathInfo) -> f64 {
+    let stats = &path.stats;
+    let lost = stats.packets_lost.saturating_sub(stats.spurious_losses);
+    if stats.packets_sent == 0 { 0.0 } else { (lost as f64 / stats.packets_sent as f64).min(1.0) }
+}
+
+fn state(path: &PathInfo) -> PathState {
+    match path.state {
+        EngineState::Validating => PathState::Validating,
+        EngineState::Active if path.usage != PathUse::Normal => PathState::Standby,
+        EngineState::Active => PathState::Active,
+        EngineState::Suspect => PathState::Suspect,
+        EngineState::Failed => PathState::Failed,
+        EngineState::Closing => PathState::Closing,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anabranch_engine::{PathStats, Route};
+
+    use super::*;
+
+    fn path(id: u32, stats: PathStats) -> (String, PathInfo) {
+        let info = PathInfo {
+            id: PathId(id),
+            route: Route { socket: id, remote: "192.0.2.1:4433".parse().unwrap() },
+            state: EngineState::Active,
+            usage: PathUse::Normal,
+            rtt: Span::from_millis(10),
+            min_rtt: Span::from_millis(9),
+            rtt_variance: Span::ZERO,
+            window: 0,
+            in_flight: 0,
+            delivery_rate: Rate::ZERO,
+            mtu: 1452,
+            group: 0,
+            reliability: 1.0,
+            stats,
+        };
+        (format!("path {id}"), info)
+    }
+
+    fn sent(bytes: u64) -> PathStats {
+        PathStats { data_sent: bytes, ..PathStats::default() }
+    }
+
+    #[test]
+    fn shares_are_parts_of_the_present_rate() {
+        let mut meter = PathMeter::new(Direction::Out);
+        meter.lines(Span::ZERO, &[path(0, sent(5_000_000)), path(2, sent(0))]);
+        let lines = meter.lines(Span::from_secs(1), &[path(0, sent(8_000_000)), path(2, sent(1_000_000))]);
+        assert_eq!((lines[0].rate_mbit_s, lines[1].rate_mbit_s), (24.0, 8.0));
+        assert_eq!((lines[0].share, lines[1].share), (0.75, 0.25));
+    }
+
+    #[test]
+    fn a_path_that_comes_later_begins_at_nothing_and_one_that_went_is_forgotten() {
+        let mut meter = PathMeter::new(Direction::Out);
+        meter.lines(Span::ZERO, &[path(0, sent(0))]);
+        let lines = meter.lines(Span::from_secs(1), &[path(2, sent(9_000_000))]);
+        assert_eq!((lines.len(), lines[0].rate_mbit_s, lines[0].share), (1, 0.0, 0.0));
+        assert_eq!(meter.meters.len(), 1);
+    }
+
+    #[test]
+    fn losses_that_were_none_do_not_count_and_a_receiver_claims_nothing() {
+        let stats =
+            PathStats { packets_sent: 1000, packets_lost: 30, spurious_losses: 10, ..PathStats::default() };
+        let mut out = PathMeter::new(Direction::Out);
+        assert_eq!(out.lines(Span::ZERO, &[path(0, stats)])[0].loss, Some(0.02));
+        let mut into = PathMeter::new(Direction::In);
+        assert_eq!(into.lines(Span::ZERO, &[path(0, stats)])[0].loss, None);
+    }
+
+    #[test]
+    fn a_receiver_sees_what_it_received() {
+        let received = |bytes| PathStats { data_received: bytes, ..PathStats::default() };
+        let mut meter = PathMeter::new(Direction::In);
+        meter.lines(Span::ZERO, &[path(0, received(0))]);
+        assert_eq!(meter.lines(Span::from_secs(1), &[path(0, received(1_000_000))])[0].rate_mbit_s, 8.0);
+    }
+
+    #[test]
+    fn a_path_kept_for_need_is_on_standby() {
+        let (label, info) = path(0, PathStats::default());
+        let backup = PathInfo { usage: PathUse::Backup, ..info.clone() };
+        let failed = PathInfo { state: EngineState::Failed, usage: PathUse::Backup, ..info };
+        let lines =
+            PathMeter::new(Direction::Out).lines(Span::ZERO, &[(label.clone(), backup), (label, failed)]);
+        assert_eq!((lines[0].state, lines[1].state), (PathState::Standby, PathState::Failed));
+    }
+}

@@ -1,0 +1,91 @@
+//! The program as a user meets it: what it prints where, and its exit codes.
+
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+/// A home directory of its own for each test, removed afterwards.
+struct Home(PathBuf);
+
+impl Home {
+    fn new(name: &str) -> Self {
+        let dir = std::env::temp_dir().join(format!("anabranch-command-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        Self(dir)
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_anabranch"));
+        command.args(words).env_clear().env("HOME", &self.0);
+        command
+    }
+
+    fn run(&self, words: &[&str]) -> Output {
+        self.command(words).output().unwrap()
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+#[test]
+fn a_new_user_makes_a_key_and_is_shown_the_same_one_again() {
+    let home = Home::new("keys");
+    let missing = home.run(&["keys", "show"]);
+    assert_eq!(missing.status.code(), Some(1));
+    assert!(text(&missing.stderr).contains("`anabranch keys new` makes one"), "{missing:?}");
+
+    let made = home.run(&["keys", "new"]);
+    let shown = home.run(&["keys", "show"]);
+    assert!(made.status.success() && text(&made.stdout).starts_with("ab1"), "{made:?}");
+    assert_eq!(text(&made.stdout), text(&shown.stdout));
+    assert!(home.0.join(".config/anabranch/key").exists());
+}
+
+#[test]
+fn quiet_prints_the_result_and_nothing_else() {
+    let home = Home::new("quiet");
+    let made = home.run(&["keys", "new", "--quiet"]);
+    assert_eq!((text(&made.stderr), text(&made.stdout).lines().count()), ("", 1));
+}
+
+#[test]
+fn a_program_gets_failures_as_json_too() {
+    let home = Home::new("json");
+    let missing = home.run(&["keys", "show", "--json"]);
+    let event: serde_json::Value = serde_json::from_slice(&missing.stdout).unwrap();
+    assert_eq!((&event["event"], &event["kind"]), (&"error".into(), &"local".into()));
+    assert!(text(&missing.stderr).starts_with("error: "));
+}
+
+#[test]
+fn a_wrong_command_line_has_an_exit_code_of_its_own() {
+    let home = Home::new("usage");
+    assert_eq!(home.run(&["fly"]).status.code(), Some(2));
+    assert_eq!(home.run(&[]).status.code(), Some(2));
+    assert_eq!(home.run(&["--help"]).status.code(), Some(0));
+}
+
+#[test]
+fn errors_are_coloured_only_when_asked_for_or_on_a_terminal() {
+    let home = Home::new("colour");
+    let plain = home.run(&["keys", "show"]);
+    let coloured = home.run(&["keys", "show", "--color", "always"]);
+    assert!(!text(&plain.stderr).contains('\x1b'));
+    assert!(text(&coloured.stderr).contains("\x1b[1;31merror:\x1b[0m"));
+}
+
+#[cfg(unix)]
+#[test]
+fn a_reader_that_leaves_early_is_no_failure() {
+    let home = Home::new("pipe");
+    let mut child = home.command(&["completions", "bash"]).stdout(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
