@@ -27,3 +27,18 @@ fn alpha(group: &Group<'_>) -> f64 {
     let fastest = group.members.iter().map(|path| path.window / path.rtt).fold(0.0, f64::max);
     fastest * group.own().rtt / group.own().window
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::Member;
+
+    #[test]
+    fn a_path_at_a_third_of_the_best_rate_grows_by_the_formula_and_loses_three_quarters() {
+        let members = [30.0, 10.0].map(|window| Member { window, rtt: 0.1, interval: 0.0 });
+        let [best, third] = [0, 1].map(|own| Group { members: &members, own });
+        assert!((Balia.increase(&best) - 30.0 / 1_600.0).abs() < 1e-12);
+        assert!((Balia.increase(&third) - 10.0 / 1_600.0 * 2.0 * 1.4).abs() < 1e-12);
+        assert_eq!((Balia.decrease(&best), Balia.decrease(&third)), (15.0, 2.5));
+    }
+}
