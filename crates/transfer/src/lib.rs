@@ -1,1 +1,50 @@
-//! Under construction.
+//! Sends and receives files and directories over a session: verified, resumable, never half-written.
+//!
+//! A [`Share`] is what one side offers; [`send`] serves it to one receiver, over anything that is a
+//! [`Connection`] (a session opens and accepts streams). [`receive`] is the other end. Several receivers
+//! of one share are several calls of [`send`].
+//!
+//! The receiver drives. It reads the list of entries on the *control* stream, looks at what its disk
+//! already has, and asks for blocks of files on the *data* stream, many requests ahead of the replies, so
+//! that a small file costs no round trip of its own. Each block of 1 MiB comes with its BLAKE3 chaining
+//! value, and the chaining values of a file join to its ordinary BLAKE3 hash, so blocks are verified as
+//! they come and nothing is hashed in advance. What an interrupted transfer left on disk is hashed and
+//! offered to the sender, which sends only what differs: there is no journal to trust or to lose.
+//! `docs/transfer.md` describes every message.
+//!
+//! Where the work happens: the async side only moves buffers between streams and channels; disks and
+//! hashes belong to blocking threads, one that plans, one that writes and a few that sync and rename.
+//! Dropping a future closes the channels, and the threads end by themselves.
+
+mod codec;
+mod commit;
+mod connection;
+mod control;
+mod error;
+mod hash;
+mod manifest;
+mod message;
+mod part;
+mod path;
+mod plan;
+mod progress;
+mod receive;
+mod report;
+mod send;
+mod share;
+mod source;
+mod target;
+mod write;
+
+pub use connection::Connection;
+pub use error::{Failure, TransferError};
+pub use manifest::Limits;
+pub use progress::{Meter, Pace, Progress, Snapshot};
+pub use receive::{Conflict, ReceiveOptions, receive};
+pub use report::Summary;
+pub use send::send;
+pub use share::{Contents, Share};
+pub use target::Target;
+
+#[cfg(test)]
+mod tests;

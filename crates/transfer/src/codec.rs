@@ -1,0 +1,122 @@
+//! Bytes and frames: the layer below the messages.
+//!
+//! A frame is a kind (1 byte), the length of its body (4 bytes, big-endian) and the body. A reader states
+//! the longest body it takes, so that no peer decides how much memory is allocated.
+
+use std::io;
+
+use tokio::io::{AsyncRead, AsyncReadExt};
+
+use crate::error::{TransferError, cut};
+
+/// Bytes before a frame's body.
+pub(crate) const FRAME_HEADER: usize = 5;
+
+/// Appends a frame to `out`, its body written by `body`.
+pub(crate) fn put_frame(out: &mut Vec<u8>, kind: u8, body: impl FnOnce(&mut Vec<u8>)) {
+    let start = out.len();
+    out.push(kind);
+    out.extend_from_slice(&[0; 4]);
+    body(out);
+    finish_frame(out, start);
+}
+
+/// Writes the length of the frame that began at `start` and ends where `out` ends.
+pub(crate) fn finish_frame(out: &mut [u8], start: usize) {
+    let len = (out.len() - start - FRAME_HEADER) as u32;
+    out[start + 1..start + FRAME_HEADER].copy_from_slice(&len.to_be_bytes());
+}
+
+/// Reads a frame's kind and the length of its body; `None` when the stream ended before it.
+pub(crate) async fn read_header<R: AsyncRead + Unpin>(
+    reader: &mut R,
+    longest: usize,
+) -> Result<Option<(u8, usize)>, TransferError> {
+    let mut header = [0; FRAME_HEADER];
+    if reader.read(&mut header[..1]).await.map_err(TransferError::Connection)? == 0 {
+        return Ok(None);
+    }
+    reader.read_exact(&mut header[1..]).await.map_err(TransferError::Connection)?;
+    let len = u32::from_be_bytes([header[1], header[2], header[3], header[4]]) as usize;
+    if len > longest {
+        return Err(TransferError::protocol(format!("a message of {len} bytes where {longest} are allowed")));
+    }
+    Ok(Some((header[0], len)))
+}
+
+/// Reads `len` bytes into the empty `body`, without clearing its memory first.
+pub(crate) async fn read_body<R: AsyncRead + Unpin>(
+    reader: &mut R,
+    len: usize,
+    body: &mut Vec<u8>,
+) -> Result<(), TransferError> {
+    body.clear();
+    body.reserve(len);
+    let mut rest = reader.take(len as u64);
+    while body.len() < len {
+        if rest.read_buf(body).await.map_err(TransferError::Connection)? == 0 {
+            return Err(TransferError::Connection(io::ErrorKind::UnexpectedEof.into()));
+        }
+    }
+    Ok(())
+}
+
+/// Takes typed values off the front of a body.
+pub(crate) struct Cursor<'a>(pub &'a [u8]);
+
+impl<'a> Cursor<'a> {
+    pub fn bytes(&mut self, len: usize) -> Result<&'a [u8], TransferError> {
+        let (head, tail) = self.0.split_at_checked(len).ok_or_else(truncated)?;
+        self.0 = tail;
+        Ok(head)
+    }
+
+    pub fn array<const N: usize>(&mut self) -> Result<[u8; N], TransferError> {
+        let (head, tail) = self.0.split_first_chunk().ok_or_else(truncated)?;
+        self.0 = tail;
+        Ok(*head)
+    }
+
+    pub fn u8(&mut self) -> Result<u8, TransferError> {
+        Ok(self.array::<1>()?[0])
+    }
+
+    pub fn u16(&mut self) -> Result<u16, TransferError> {
+        Ok(u16::from_be_bytes(self.array()?))
+    }
+
+    pub fn u32(&mut self) -> Result<u32, TransferError> {
+        Ok(u32::from_be_bytes(self.array()?))
+    }
+
+    pub fn u64(&mut self) -> Result<u64, TransferError> {
+        Ok(u64::from_be_bytes(self.array()?))
+    }
+
+    /// A text with its length in two bytes before it.
+    pub fn text(&mut self) -> Result<&'a str, TransferError> {
+        let len = self.u16()?;
+        std::str::from_utf8(self.bytes(len.into())?)
+            .map_err(|_| TransferError::protocol("text that is not UTF-8"))
+    }
+
+    /// Checks that nothing is left.
+    pub fn end(&self) -> Result<(), TransferError> {
+        if self.0.is_empty() {
+            Ok(())
+        } else {
+            Err(TransferError::protocol("a message with bytes left over"))
+        }
+    }
+}
+
+/// Writes a text, cut to what two bytes of length can tell, with its length before it.
+pub(crate) fn put_text(out: &mut Vec<u8>, text: &str) {
+    let text = cut(text, u16::MAX.into());
+    out.extend_from_slice(&(text.len() as u16).to_be_bytes());
+    out.extend_from_slice(text.as_bytes());
+}
+
+fn truncated() -> TransferError {
+    TransferError::protocol("a message that ends too early")
+}

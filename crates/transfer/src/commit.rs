@@ -1,0 +1,122 @@
+//! Finishes complete files on a few threads: mode, time, sync, rename.
+//!
+//! Syncing a small file takes the disk a moment that has little to do with its size; several at once
+//! share it, and the writer goes on meanwhile. Nothing gets its final name before it is on the disk.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use crate::error::{TransferError, is_disk_full};
+use crate::part::PartFile;
+use crate::plan::{FileJob, hash_file};
+use crate::progress::Progress;
+use crate::report::Report;
+
+/// Threads that sync, and complete files waiting for them.
+const THREADS: usize = 4;
+const WAITING: usize = 16;
+
+/// A complete, verified file.
+pub(crate) struct Complete {
+    pub part: PartFile,
+    pub job: Arc<FileJob>,
+    pub hash: [u8; 32],
+}
+
+/// The threads and the way to them.
+pub(crate) struct Committer {
+    files: SyncSender<Complete>,
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+struct Shared {
+    report: Report,
+    progress: Progress,
+    fatal: Mutex<Option<TransferError>>,
+    renamed: Mutex<BTreeSet<String>>,
+}
+
+impl Committer {
+    /// Starts the threads.
+    pub fn start(report: Report, progress: Progress) -> Result<Self, TransferError> {
+        let (files, waiting) = sync_channel(WAITING);
+        let waiting = Arc::new(Mutex::new(waiting));
+        let (fatal, renamed) = (Mutex::default(), Mutex::default());
+        let shared = Arc::new(Shared { report, progress, fatal, renamed });
+        let start = |_| {
+            let (waiting, shared) = (Arc::clone(&waiting), Arc::clone(&shared));
+            std::thread::Builder::new().name("transfer-sync".into()).spawn(move || shared.run(&waiting))
+        };
+        let threads = (0..THREADS).map(start).collect::<io::Result<Vec<_>>>();
+        let threads = threads.map_err(|error| TransferError::io("start", "a thread", error))?;
+        Ok(Self { files, shared, threads })
+    }
+
+    /// Hands over a complete file.
+    ///
+    /// # Errors
+    /// That of an earlier file, if it was such that no file can succeed.
+    pub fn commit(&self, file: Complete) -> Result<(), TransferError> {
+        if let Some(error) = self.shared.fatal.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            return Err(error);
+        }
+        // The threads live as long as this sender does.
+        let _ = self.files.send(file);
+        Ok(())
+    }
+
+    /// Waits for all files; returns the directories that got new names.
+    pub fn finish(self) -> Result<BTreeSet<String>, TransferError> {
+        drop(self.files);
+        for thread in self.threads {
+            thread.join().map_err(|_| TransferError::protocol("a sync thread panicked"))?;
+        }
+        if let Some(error) = self.shared.fatal.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            return Err(error);
+        }
+        Ok(std::mem::take(&mut *self.shared.renamed.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
+}
+
+impl Shared {
+    fn run(&self, waiting: &Mutex<Receiver<Complete>>) {
+        loop {
+            let next = waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
+            let Ok(file) = next else { return };
+            self.put_in_place(file);
+        }
+    }
+
+    fn put_in_place(&self, Complete { part, job, hash }: Complete) {
+        let directory = part.directory();
+        match part.commit(&job.name, &job.meta, job.replace) {
+            Ok(()) => {
+                self.progress.add_file();
+                self.report.add(|summary| summary.files += 1);
+                let mut renamed = self.renamed.lock().unwrap_or_else(PoisonError::into_inner);
+                if !renamed.contains(&job.parent) {
+                    renamed.insert(job.parent.clone());
+                }
+            }
+            Err(error) if is_disk_full(&error) => {
+                let error = TransferError::io("sync", job.path.as_str(), error);
+                *self.fatal.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+            }
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                if hash_file(&directory, &job.name) == Some(hash) {
+                    // Another receiver was faster, with the same file.
+                    let _ = PartFile::discard(&directory, &job.name);
+                    self.progress.add_file();
+                    return self.report.add(|summary| summary.skipped += 1);
+                }
+                let reason = "a file of this name appeared while it was received; run the same command again";
+                self.report.fail(job.path.shown(), reason);
+            }
+            Err(error) => self.report.fail(job.path.shown(), format!("it cannot be put in place: {error}")),
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! The control stream: greeting, the list, and how a transfer ends.
+
+use std::io;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufReader, ReadHalf, WriteHalf};
+use tokio::time::timeout;
+
+use crate::codec::{read_body, read_header};
+use crate::error::TransferError;
+use crate::message::{Control, LONGEST_CONTROL, VERSION};
+
+/// How long an end that has said its last word waits for the other to have heard it.
+const FAREWELL: Duration = Duration::from_secs(3);
+/// How long to wait for the other end's reason once a stream broke.
+const REASON: Duration = Duration::from_millis(500);
+
+/// One end of the control stream.
+pub(crate) struct ControlLink<S> {
+    reader: BufReader<ReadHalf<S>>,
+    writer: WriteHalf<S>,
+    body: Vec<u8>,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> ControlLink<S> {
+    pub fn new(stream: S) -> Self {
+        let (reader, writer) = tokio::io::split(stream);
+        Self { reader: BufReader::with_capacity(64 << 10, reader), writer, body: Vec::new() }
+    }
+
+    /// Says which version this end speaks.
+    pub async fn greet(&mut self) -> Result<(), TransferError> {
+        self.send(&Control::Hello { version: VERSION }).await
+    }
+
+    /// Reads the other end's greeting.
+    pub async fn expect_greeting(&mut self) -> Result<(), TransferError> {
+        match self.recv().await? {
+            Control::Hello { version: VERSION } => Ok(()),
+            Control::Hello { version } => Err(TransferError::Version { ours: VERSION, theirs: version }),
+            Control::Abort(reason) => Err(TransferError::Peer(reason)),
+            _ => Err(TransferError::protocol("it did not greet first")),
+        }
+    }
+
+    pub async fn send(&mut self, message: &Control) -> Result<(), TransferError> {
+        let mut bytes = Vec::new();
+        message.encode(&mut bytes);
+        self.send_bytes(&bytes).await
+    }
+
+    /// Writes messages that are encoded already.
+    pub async fn send_bytes(&mut self, bytes: &[u8]) -> Result<(), TransferError> {
+        self.writer.write_all(bytes).await.map_err(TransferError::Connection)?;
+        self.writer.flush().await.map_err(TransferError::Connection)
+    }
+
+    /// The next message; the end of the stream is an error here.
+    pub async fn recv(&mut self) -> Result<Control, TransferError> {
+        let header = read_header(&mut self.reader, LONGEST_CONTROL).await?;
+        let (kind, len) =
+            header.ok_or_else(|| TransferError::Connection(io::ErrorKind::UnexpectedEof.into()))?;
+        read_body(&mut self.reader, len, &mut self.body).await?;
+        Control::decode(kind, &self.body)
+    }
+
+    /// Why the other end stopped, where it said so; otherwise `error`.
+    pub async fn explain(&mut self, error: TransferError) -> TransferError {
+        if !matches!(error, TransferError::Connection(_)) {
+            return error;
+        }
+        match timeout(REASON, self.recv()).await {
+            Ok(Ok(Control::Abort(reason))) => TransferError::Peer(reason),
+            _ => error,
+        }
+    }
+
+    /// Tells the other end how it went, and waits a little until it has heard.
+    pub async fn part<T>(&mut self, outcome: &Result<T, TransferError>) {
+        let last_word = match outcome {
+            Ok(_) => Control::Done,
+            Err(TransferError::Peer(_) | TransferError::Connection(_)) => {
+                // The other end has stopped: nothing is left to say, and failing to say it changes nothing.
+                let _ = timeout(FAREWELL, self.writer.shutdown()).await;
+                return;
+            }
+            Err(error) => Control::Abort(error.to_string()),
+        };
+        let _ = timeout(FAREWELL, async {
+            self.send(&last_word).await?;
+            self.writer.shutdown().await.map_err(TransferError::Connection)?;
+            while self.recv().await.is_ok() {}
+            Ok::<(), TransferError>(())
+        })
+        .await;
+    }
+}

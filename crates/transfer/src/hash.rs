@@ -1,0 +1,112 @@
+//! BLAKE3 hashes of files, block by block.
+//!
+//! A BLAKE3 hash is the root of a binary tree over 1 KiB chunks. A block of 1 MiB at a multiple of 1 MiB
+//! is a complete subtree, so its *chaining value* can be computed from the block alone, and the chaining
+//! values of all blocks, in order, join to exactly the hash that `b3sum` prints for the file. Blocks can
+//! therefore be verified one by one, skipped when both ends hold them, and still give the file's own hash
+//! at the end, with a stack of at most 64 values as the only state.
+
+use blake3::hazmat::{ChainingValue, HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
+use blake3::{Hash, Hasher};
+
+/// Bytes in a block. Only the last block of a file is shorter.
+pub(crate) const BLOCK: usize = 1 << 20;
+
+/// The hash of one block at its place in a file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BlockHash {
+    /// Chaining value of the block as a subtree.
+    pub value: ChainingValue,
+    /// The file's hash if the file is this block alone; known for the first block only.
+    pub alone: Option<Hash>,
+}
+
+/// Hashes the block number `index`.
+pub(crate) fn hash_block(index: u64, data: &[u8]) -> BlockHash {
+    let mut hasher = Hasher::new();
+    hasher.set_input_offset(index * BLOCK as u64);
+    hasher.update(data);
+    let alone = (index == 0).then(|| hasher.finalize());
+    BlockHash { value: hasher.finalize_non_root(), alone }
+}
+
+/// How many blocks a file of `size` bytes has.
+pub(crate) fn block_count(size: u64) -> u64 {
+    size.div_ceil(BLOCK as u64)
+}
+
+/// Length of block `index` in a file of `size` bytes; 0 past its end.
+pub(crate) fn block_len(size: u64, index: u64) -> usize {
+    let start = index.saturating_mul(BLOCK as u64);
+    usize::try_from(size.saturating_sub(start).min(BLOCK as u64)).unwrap_or(BLOCK)
+}
+
+/// Joins the hashes of a file's blocks, pushed in order, to the hash of the file.
+#[derive(Debug, Default)]
+pub(crate) struct FileHasher {
+    stack: Vec<ChainingValue>,
+    blocks: u64,
+    alone: Option<Hash>,
+}
+
+impl FileHasher {
+    /// How many blocks were pushed.
+    pub fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// Takes the next block's hash.
+    pub fn push(&mut self, block: BlockHash) {
+        // Complete subtrees merge only once more input is known to follow: the last merge is the root's.
+        while self.stack.len() > self.blocks.count_ones() as usize {
+            self.merge_top();
+        }
+        self.stack.push(block.value);
+        if self.blocks == 0 {
+            self.alone = block.alone;
+        }
+        self.blocks += 1;
+    }
+
+    /// The file's hash.
+    pub fn finish(mut self) -> Hash {
+        match (self.blocks, self.alone) {
+            (0, _) => return blake3::hash(b""),
+            (1, Some(alone)) => return alone,
+            _ => {}
+        }
+        while self.stack.len() > 2 {
+            self.merge_top();
+        }
+        merge_subtrees_root(&self.stack[0], &self.stack[1], Mode::Hash)
+    }
+
+    fn merge_top(&mut self) {
+        if let (Some(right), Some(left)) = (self.stack.pop(), self.stack.pop()) {
+            self.stack.push(merge_subtrees_non_root(&left, &right, Mode::Hash));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn by_blocks(data: &[u8]) -> Hash {
+        let mut hasher = FileHasher::default();
+        for (index, block) in (0..).zip(data.chunks(BLOCK)) {
+            hasher.push(hash_block(index, block));
+        }
+        hasher.finish()
+    }
+
+    #[test]
+    fn blocks_join_to_the_ordinary_hash_of_the_file() {
+        let data: Vec<u8> = (0..9 * BLOCK + 5000).map(|at| (at * 7 + at / 1000) as u8).collect();
+        let edges =
+            (0..10).flat_map(|blocks| [0, 1, 1023, 1024, 1025, 4999].map(|more| blocks * BLOCK + more));
+        for len in edges {
+            assert_eq!(by_blocks(&data[..len]), blake3::hash(&data[..len]), "length {len}");
+        }
+    }
+}

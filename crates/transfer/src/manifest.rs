@@ -1,0 +1,167 @@
+//! The list of what a share holds, and the checks it passes before anything is written.
+
+use std::collections::HashMap;
+
+use crate::error::TransferError;
+use crate::path::{RelPath, check_link};
+
+/// How much a receiver accepts from a sender it has no reason to trust.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Most entries (files, directories, links) in a share.
+    pub entries: u64,
+    /// Most bytes of names and link texts together; the receiver holds them in memory.
+    pub names: u64,
+}
+
+impl Default for Limits {
+    /// A million entries, 128 MiB of names.
+    fn default() -> Self {
+        Self { entries: 1 << 20, names: 128 << 20 }
+    }
+}
+
+/// Time of a file's last change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ModifiedTime {
+    /// Seconds since 1970, negative before.
+    pub seconds: i64,
+    /// Nanoseconds after that second, below 10⁹.
+    pub nanoseconds: u32,
+}
+
+/// What a file is, apart from its name and content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FileMeta {
+    /// Length in bytes; `None` for a stream that ends when it ends.
+    pub size: Option<u64>,
+    /// Permission bits `rwxrwxrwx`.
+    pub mode: u16,
+    /// When its content last changed, if known.
+    pub modified: Option<ModifiedTime>,
+}
+
+/// What an entry is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum EntryKind {
+    File(FileMeta),
+    Directory { mode: u16 },
+    Link { text: String },
+}
+
+/// One line of the list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub path: RelPath,
+    pub kind: EntryKind,
+}
+
+/// Collects entries that a sender lists, refusing what could do harm.
+///
+/// A path comes once, and after the directory it is in: so nothing can be written through a link or a
+/// file that the same sender made.
+pub(crate) struct ManifestBuilder<'a> {
+    limits: &'a Limits,
+    names: u64,
+    seen: HashMap<RelPath, bool>,
+    entries: Vec<Entry>,
+}
+
+impl<'a> ManifestBuilder<'a> {
+    pub fn new(limits: &'a Limits) -> Self {
+        Self { limits, names: 0, seen: HashMap::new(), entries: Vec::new() }
+    }
+
+    /// Takes the next entry.
+    ///
+    /// # Errors
+    /// [`TransferError::TooMuch`] over a limit, [`TransferError::UnsafePath`] or
+    /// [`TransferError::Protocol`] for an entry that cannot be meant well.
+    pub fn push(&mut self, entry: Entry) -> Result<(), TransferError> {
+        if self.entries.len() as u64 >= self.limits.entries {
+            return Err(TransferError::TooMuch { what: "entries", most: self.limits.entries });
+        }
+        self.names += entry.path.as_str().len() as u64;
+        if let EntryKind::Link { text } = &entry.kind {
+            self.names += text.len() as u64;
+            check_link(&entry.path, text)?;
+        }
+        if self.names > self.limits.names {
+            return Err(TransferError::TooMuch { what: "bytes of names", most: self.limits.names });
+        }
+        let (parent, _) = entry.path.split();
+        if !parent.is_empty() && self.seen.get(&RelPath::parse(parent)?) != Some(&true) {
+            return Err(unsafe_path(&entry.path, "it is in something that is not a directory of the share"));
+        }
+        let is_directory = matches!(entry.kind, EntryKind::Directory { .. });
+        if self.seen.insert(entry.path.clone(), is_directory).is_some() {
+            return Err(unsafe_path(&entry.path, "it is listed twice"));
+        }
+        self.entries.push(entry);
+        Ok(())
+    }
+
+    pub fn finish(self) -> Vec<Entry> {
+        self.entries
+    }
+}
+
+fn unsafe_path(path: &RelPath, why: &'static str) -> TransferError {
+    TransferError::UnsafePath { path: path.shown(), why }
+}
+
+/// Files and bytes of `entries`; a file of unknown length counts no bytes.
+pub(crate) fn totals(entries: &[Entry]) -> (u64, u64) {
+    entries.iter().fold((0, 0), |(files, bytes), entry| match &entry.kind {
+        EntryKind::File(meta) => (files + 1, u64::saturating_add(bytes, meta.size.unwrap_or(0))),
+        _ => (files, bytes),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(path: &str, kind: EntryKind) -> Entry {
+        Entry { path: RelPath::parse(path).unwrap(), kind }
+    }
+
+    fn collect(entries: &[Entry], limits: &Limits) -> Result<Vec<Entry>, TransferError> {
+        let mut builder = ManifestBuilder::new(limits);
+        entries.iter().try_for_each(|entry| builder.push(entry.clone()))?;
+        Ok(builder.finish())
+    }
+
+    fn link(text: &str) -> EntryKind {
+        EntryKind::Link { text: text.into() }
+    }
+
+    const DIRECTORY: EntryKind = EntryKind::Directory { mode: 0o755 };
+    const FILE: EntryKind = EntryKind::File(FileMeta { size: Some(1), mode: 0o644, modified: None });
+
+    #[test]
+    fn a_file_below_a_link_or_a_file_or_nothing_is_refused() {
+        let limits = Limits::default();
+        assert!(collect(&[entry("a", DIRECTORY), entry("a/b", FILE)], &limits).is_ok());
+        for first in [entry("a", link("b")), entry("a", FILE), entry("b", DIRECTORY)] {
+            let refused = collect(&[first, entry("a/b", FILE)], &limits);
+            assert!(matches!(refused, Err(TransferError::UnsafePath { .. })), "{refused:?}");
+        }
+    }
+
+    #[test]
+    fn an_entry_listed_twice_is_refused() {
+        let refused = collect(&[entry("a", DIRECTORY), entry("a", link("b"))], &Limits::default());
+        assert!(matches!(refused, Err(TransferError::UnsafePath { .. })), "{refused:?}");
+    }
+
+    #[test]
+    fn the_limits_hold() {
+        let entries: Vec<Entry> = (0..10).map(|at| entry(&format!("file{at}"), FILE)).collect();
+        let few = collect(&entries, &Limits { entries: 9, names: 1000 });
+        assert!(matches!(few, Err(TransferError::TooMuch { what: "entries", most: 9 })), "{few:?}");
+        let short = collect(&entries, &Limits { entries: 10, names: 49 });
+        assert!(matches!(short, Err(TransferError::TooMuch { what: "bytes of names", .. })), "{short:?}");
+        assert_eq!(collect(&entries, &Limits { entries: 10, names: 50 }).unwrap().len(), 10);
+    }
+}

@@ -1,0 +1,345 @@
+//! The messages of a transfer and their bytes (`docs/transfer.md`).
+//!
+//! Control messages go both ways on the control stream; requests go to the sender and replies to the
+//! receiver on the data stream. Decoders take hostile bytes: they never panic and allocate no more than
+//! the frame they were given holds.
+
+use blake3::hazmat::ChainingValue;
+
+use crate::codec::{Cursor, put_frame, put_text};
+use crate::error::{LONGEST_MESSAGE, TransferError, cut, printable};
+use crate::hash::BLOCK;
+use crate::manifest::{Entry, EntryKind, FileMeta, ModifiedTime};
+use crate::path::RelPath;
+
+/// Version of the transfer protocol.
+pub(crate) const VERSION: u16 = 1;
+/// Most hashes of held blocks in one request.
+pub(crate) const MOST_HASHES: usize = 64;
+/// Longest body of a control message: an entry with the longest path and link, or a text.
+pub(crate) const LONGEST_CONTROL: usize = 16 << 10;
+/// Longest body of a request.
+pub(crate) const LONGEST_REQUEST: usize = 32 + 32 * MOST_HASHES;
+/// Longest body of a reply.
+pub(crate) const LONGEST_REPLY: usize = 32 + BLOCK;
+
+const MAGIC: [u8; 4] = *b"ANBT";
+
+const HELLO: u8 = 0x01;
+const ENTRY: u8 = 0x02;
+const LIST_END: u8 = 0x03;
+const DONE: u8 = 0x04;
+const ABORT: u8 = 0x05;
+const FETCH: u8 = 0x10;
+const COMPARE: u8 = 0x11;
+/// Kind of the reply that carries a block; the writer of blocks builds this frame in place.
+pub(crate) const REPLY_BLOCK: u8 = 0x20;
+const SAME: u8 = 0x21;
+const END: u8 = 0x22;
+const FAILED: u8 = 0x23;
+const EQUAL: u8 = 0x24;
+const DIFFERENT: u8 = 0x25;
+
+const HAS_SIZE: u8 = 1;
+const HAS_TIME: u8 = 2;
+
+/// What goes over the control stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Control {
+    /// First message in each direction.
+    Hello { version: u16 },
+    /// One entry of the share's list.
+    Entry(Entry),
+    /// The list is complete.
+    ListEnd,
+    /// The receiver has everything, on disk and under its final name.
+    Done,
+    /// This end gives up, and why.
+    Abort(String),
+}
+
+/// What the receiver asks for on the data stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Request {
+    /// Blocks `first..first + count` of entry number `file`; those whose hash the receiver sends are sent
+    /// back only if they differ. Requests for one file follow each other without gaps, from block 0.
+    Fetch { file: u32, first: u64, count: u64, last: bool, held: Vec<ChainingValue> },
+    /// Whether entry number `file` has this hash.
+    Compare { file: u32, hash: [u8; 32] },
+}
+
+/// What the sender answers. Replies come in the order of the requests.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Reply {
+    /// The next block, with its chaining value in the first 32 bytes.
+    Block(Vec<u8>),
+    /// The next block is as the receiver's hash says.
+    Same,
+    /// The file ends here, with this length and hash.
+    End { len: u64, hash: [u8; 32] },
+    /// The file cannot be sent, and why; ends the request.
+    Failed(String),
+    /// The file has the hash that was sent.
+    Equal,
+    /// It has not.
+    Different,
+}
+
+impl Control {
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Hello { version } => put_frame(out, HELLO, |out| {
+                out.extend_from_slice(&MAGIC);
+                out.extend_from_slice(&version.to_be_bytes());
+            }),
+            Self::Entry(entry) => put_frame(out, ENTRY, |out| put_entry(out, entry)),
+            Self::ListEnd => put_frame(out, LIST_END, |_| {}),
+            Self::Done => put_frame(out, DONE, |_| {}),
+            Self::Abort(message) => put_frame(out, ABORT, |out| put_message(out, message)),
+        }
+    }
+
+    pub fn decode(kind: u8, body: &[u8]) -> Result<Self, TransferError> {
+        let mut cursor = Cursor(body);
+        let message = match kind {
+            HELLO => {
+                if cursor.array()? != MAGIC {
+                    return Err(TransferError::protocol("it does not greet like a transfer"));
+                }
+                // A later version may say more here.
+                return Ok(Self::Hello { version: cursor.u16()? });
+            }
+            ENTRY => Self::Entry(take_entry(&mut cursor)?),
+            LIST_END => Self::ListEnd,
+            DONE => Self::Done,
+            ABORT => Self::Abort(printable(cursor.text()?)),
+            _ => return Err(unknown(kind)),
+        };
+        cursor.end()?;
+        Ok(message)
+    }
+}
+
+impl Request {
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Fetch { file, first, count, last, held } => put_frame(out, FETCH, |out| {
+                out.extend_from_slice(&file.to_be_bytes());
+                out.extend_from_slice(&first.to_be_bytes());
+                out.extend_from_slice(&count.to_be_bytes());
+                out.push(u8::from(*last));
+                out.extend_from_slice(held.as_flattened());
+            }),
+            Self::Compare { file, hash } => put_frame(out, COMPARE, |out| {
+                out.extend_from_slice(&file.to_be_bytes());
+                out.extend_from_slice(hash);
+            }),
+        }
+    }
+
+    pub fn decode(kind: u8, body: &[u8]) -> Result<Self, TransferError> {
+        let mut cursor = Cursor(body);
+        match kind {
+            FETCH => {
+                let (file, first, count) = (cursor.u32()?, cursor.u64()?, cursor.u64()?);
+                let last = cursor.u8()? != 0;
+                let (held, rest) = cursor.0.as_chunks::<32>();
+                if !rest.is_empty() || held.len() > MOST_HASHES || held.len() as u64 > count {
+                    return Err(TransferError::protocol("a request with the wrong number of hashes"));
+                }
+                Ok(Self::Fetch { file, first, count, last, held: held.to_vec() })
+            }
+            COMPARE => {
+                let request = Self::Compare { file: cursor.u32()?, hash: cursor.array()? };
+                cursor.end()?;
+                Ok(request)
+            }
+            _ => Err(unknown(kind)),
+        }
+    }
+}
+
+impl Reply {
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Block(body) => put_frame(out, REPLY_BLOCK, |out| out.extend_from_slice(body)),
+            Self::Same => put_frame(out, SAME, |_| {}),
+            Self::End { len, hash } => put_frame(out, END, |out| {
+                out.extend_from_slice(&len.to_be_bytes());
+                out.extend_from_slice(hash);
+            }),
+            Self::Failed(message) => put_frame(out, FAILED, |out| put_message(out, message)),
+            Self::Equal => put_frame(out, EQUAL, |_| {}),
+            Self::Different => put_frame(out, DIFFERENT, |_| {}),
+        }
+    }
+
+    /// Decodes a reply, keeping `body` as the buffer of a block.
+    pub fn decode(kind: u8, body: Vec<u8>) -> Result<Self, TransferError> {
+        let mut cursor = Cursor(&body);
+        let reply = match kind {
+            REPLY_BLOCK if body.len() > 32 => return Ok(Self::Block(body)),
+            SAME => Self::Same,
+            END => Self::End { len: cursor.u64()?, hash: cursor.array()? },
+            FAILED => Self::Failed(printable(cursor.text()?)),
+            EQUAL => Self::Equal,
+            DIFFERENT => Self::Different,
+            _ => return Err(unknown(kind)),
+        };
+        cursor.end()?;
+        Ok(reply)
+    }
+}
+
+fn put_entry(out: &mut Vec<u8>, entry: &Entry) {
+    match &entry.kind {
+        EntryKind::File(meta) => {
+            out.push(0);
+            put_text(out, entry.path.as_str());
+            out.extend_from_slice(&meta.mode.to_be_bytes());
+            let flags =
+                (u8::from(meta.size.is_some()) * HAS_SIZE) | (u8::from(meta.modified.is_some()) * HAS_TIME);
+            out.push(flags);
+            if let Some(size) = meta.size {
+                out.extend_from_slice(&size.to_be_bytes());
+            }
+            if let Some(time) = meta.modified {
+                out.extend_from_slice(&time.seconds.to_be_bytes());
+                out.extend_from_slice(&time.nanoseconds.to_be_bytes());
+            }
+        }
+        EntryKind::Directory { mode } => {
+            out.push(1);
+            put_text(out, entry.path.as_str());
+            out.extend_from_slice(&mode.to_be_bytes());
+        }
+        EntryKind::Link { text } => {
+            out.push(2);
+            put_text(out, entry.path.as_str());
+            put_text(out, text);
+        }
+    }
+}
+
+fn take_entry(cursor: &mut Cursor<'_>) -> Result<Entry, TransferError> {
+    let kind = cursor.u8()?;
+    let path = RelPath::parse(cursor.text()?)?;
+    let kind = match kind {
+        0 => {
+            let mode = permission_bits(cursor.u16()?);
+            let flags = cursor.u8()?;
+            let size = if flags & HAS_SIZE == 0 { None } else { Some(cursor.u64()?) };
+            let modified = if flags & HAS_TIME == 0 { None } else { Some(take_time(cursor)?) };
+            EntryKind::File(FileMeta { size, mode, modified })
+        }
+        1 => EntryKind::Directory { mode: permission_bits(cursor.u16()?) },
+        2 => EntryKind::Link { text: cursor.text()?.to_owned() },
+        _ => return Err(TransferError::protocol(format!("an entry of unknown kind {kind}"))),
+    };
+    Ok(Entry { path, kind })
+}
+
+/// Drops setuid, setgid and sticky, whoever sent them.
+fn permission_bits(mode: u16) -> u16 {
+    mode & 0o777
+}
+
+fn take_time(cursor: &mut Cursor<'_>) -> Result<ModifiedTime, TransferError> {
+    let seconds = i64::from_be_bytes(cursor.array()?);
+    let nanoseconds = cursor.u32()?.min(999_999_999);
+    Ok(ModifiedTime { seconds, nanoseconds })
+}
+
+fn put_message(out: &mut Vec<u8>, message: &str) {
+    put_text(out, cut(message, LONGEST_MESSAGE));
+}
+
+fn unknown(kind: u8) -> TransferError {
+    TransferError::protocol(format!("a message of unknown kind {kind:#04x}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::FRAME_HEADER;
+
+    fn path(text: &str) -> RelPath {
+        RelPath::parse(text).unwrap()
+    }
+
+    fn controls() -> Vec<Control> {
+        let modified = Some(ModifiedTime { seconds: -5, nanoseconds: 7 });
+        vec![
+            Control::Hello { version: 9 },
+            Control::Entry(Entry {
+                path: path("a/é"),
+                kind: EntryKind::File(FileMeta { size: Some(5), mode: 0o640, modified }),
+            }),
+            Control::Entry(Entry {
+                path: path("-"),
+                kind: EntryKind::File(FileMeta { size: None, mode: 0o644, modified: None }),
+            }),
+            Control::Entry(Entry { path: path("d"), kind: EntryKind::Directory { mode: 0o755 } }),
+            Control::Entry(Entry { path: path("l"), kind: EntryKind::Link { text: "d/é".into() } }),
+            Control::ListEnd,
+            Control::Done,
+            Control::Abort("disk full".into()),
+        ]
+    }
+
+    #[test]
+    fn control_messages_survive_the_wire_and_every_truncation_is_an_error() {
+        for message in controls() {
+            let mut bytes = Vec::new();
+            message.encode(&mut bytes);
+            let (kind, body) = (bytes[0], &bytes[FRAME_HEADER..]);
+            assert_eq!(Control::decode(kind, body).unwrap(), message);
+            for len in 0..body.len() {
+                assert!(Control::decode(kind, &body[..len]).is_err(), "{message:?} cut to {len}");
+            }
+        }
+    }
+
+    #[test]
+    fn requests_survive_the_wire() {
+        let held = vec![[7; 32]; 3];
+        let fetch = Request::Fetch { file: 1, first: 2, count: 3, last: true, held };
+        for request in [fetch, Request::Compare { file: 3, hash: [9; 32] }] {
+            let mut bytes = Vec::new();
+            request.encode(&mut bytes);
+            assert_eq!(Request::decode(bytes[0], &bytes[FRAME_HEADER..]).unwrap(), request);
+            assert!(Request::decode(bytes[0], &bytes[FRAME_HEADER..bytes.len() - 1]).is_err());
+        }
+    }
+
+    #[test]
+    fn replies_survive_the_wire() {
+        let end = Reply::End { len: 5, hash: [1; 32] };
+        let replies = [
+            Reply::Block(vec![3; 40]),
+            Reply::Same,
+            end,
+            Reply::Failed("no".into()),
+            Reply::Equal,
+            Reply::Different,
+        ];
+        for reply in replies {
+            let mut bytes = Vec::new();
+            reply.encode(&mut bytes);
+            assert_eq!(Reply::decode(bytes[0], bytes[FRAME_HEADER..].to_vec()).unwrap(), reply);
+        }
+        assert!(Reply::decode(REPLY_BLOCK, vec![0; 32]).is_err(), "a block without data");
+    }
+
+    #[test]
+    fn special_mode_bits_do_not_come_through() {
+        let kind = EntryKind::File(FileMeta { size: None, mode: 0o6755, modified: None });
+        let mut bytes = Vec::new();
+        Control::Entry(Entry { path: path("x"), kind }).encode(&mut bytes);
+        let decoded = Control::decode(bytes[0], &bytes[FRAME_HEADER..]).unwrap();
+        let Control::Entry(Entry { kind: EntryKind::File(meta), .. }) = decoded else {
+            panic!("{decoded:?}")
+        };
+        assert_eq!(meta.mode, 0o755);
+    }
+}

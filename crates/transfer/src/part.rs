@@ -1,0 +1,223 @@
+//! A file that is not complete yet.
+//!
+//! It lives beside its final name, so that the last step is a rename in one directory; it is locked while
+//! a receiver works on it; and it is all that a later attempt needs: what is in it is hashed, not trusted.
+
+use std::fs::File;
+use std::io::{self, Seek, SeekFrom, Write};
+use std::sync::Arc;
+use std::thread::sleep;
+use std::time::Duration;
+
+use cap_fs_ext::{FollowSymlinks, OpenOptionsFollowExt};
+use cap_std::fs::{Dir, OpenOptions};
+
+use crate::hash::BLOCK;
+use crate::manifest::{FileMeta, ModifiedTime};
+use crate::path::part_name;
+
+/// How often, and how far apart, a lock held by another receiver is tried: an aborted one needs a moment.
+const LOCK_TRIES: u32 = 40;
+const LOCK_PAUSE: Duration = Duration::from_millis(50);
+
+/// An open, locked, unfinished file.
+#[derive(Debug)]
+pub(crate) struct PartFile {
+    directory: Arc<Dir>,
+    name: String,
+    file: File,
+    position: u64,
+}
+
+impl PartFile {
+    /// Bytes that an earlier attempt left for `final_name`; 0 if there was none.
+    pub fn held(directory: &Dir, final_name: &str) -> u64 {
+        let meta = directory.symlink_metadata(part_name(final_name));
+        meta.ok().filter(cap_std::fs::Metadata::is_file).map_or(0, |meta| meta.len())
+    }
+
+    /// Opens the unfinished file for `final_name`, creating it if need be, cut to at most `size`.
+    ///
+    /// # Errors
+    /// What the system says; [`io::ErrorKind::ResourceBusy`] when another receiver holds it.
+    pub fn open(directory: Arc<Dir>, final_name: &str, size: Option<u64>) -> io::Result<Self> {
+        let name = part_name(final_name);
+        let file = open_locked(&directory, &name)?;
+        let most = size.unwrap_or(0);
+        if file.metadata()?.len() > most {
+            file.set_len(most)?;
+        }
+        Ok(Self { directory, name, file, position: 0 })
+    }
+
+    /// Removes what an earlier attempt left for `final_name`, unless another receiver is at work on it.
+    pub fn discard(directory: &Dir, final_name: &str) -> io::Result<()> {
+        let name = part_name(final_name);
+        if !directory.symlink_metadata(&name).is_ok_and(|meta| meta.is_file()) {
+            return Ok(());
+        }
+        let _locked = open_locked(directory, &name)?;
+        directory.remove_file(&name)
+    }
+
+    /// The directory that the file is in.
+    pub fn directory(&self) -> Arc<Dir> {
+        Arc::clone(&self.directory)
+    }
+
+    /// Another handle on the same file, with its own place, to read what is there.
+    pub fn reader(&self) -> io::Result<File> {
+        let mut options = OpenOptions::new();
+        options.read(true).follow(FollowSymlinks::No);
+        Ok(self.directory.open_with(&self.name, &options)?.into_std())
+    }
+
+    /// Writes block number `index`.
+    pub fn write_block(&mut self, index: u64, data: &[u8]) -> io::Result<()> {
+        #[cfg(test)]
+        crate::tests::fail_if_full(&self.directory, index)?;
+        let offset = index * BLOCK as u64;
+        if self.position != offset {
+            self.file.seek(SeekFrom::Start(offset))?;
+        }
+        self.position = u64::MAX; // Unknown until the write is through.
+        self.file.write_all(data)?;
+        self.position = offset + data.len() as u64;
+        Ok(())
+    }
+
+    /// Gives the complete file its mode and time, brings it to the disk and renames it to `final_name`.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::AlreadyExists`] when something has the name and `replace` is false.
+    pub fn commit(self, final_name: &str, meta: &FileMeta, replace: bool) -> io::Result<()> {
+        set_mode(&self.file, meta.mode)?;
+        if let Some(time) = meta.modified.and_then(system_time) {
+            self.file.set_modified(time)?;
+        }
+        self.file.sync_all()?;
+        if replace {
+            self.directory.rename(&self.name, &self.directory, final_name)
+        } else {
+            rename_new(&self.directory, &self.name, final_name)
+        }
+    }
+}
+
+fn open_locked(directory: &Dir, name: &str) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).follow(FollowSymlinks::No);
+    owner_only(&mut options);
+    for _ in 0..LOCK_TRIES {
+        let file = directory.open_with(name, &options)?;
+        let meta = file.metadata()?;
+        if !meta.is_file() {
+            return Err(io::Error::other(format!("{name} is in the way and is not a file")));
+        }
+        let is_locked = lock(&file)?;
+        // The holder before may have finished and renamed it: then the name leads elsewhere now.
+        if is_locked && is_still(directory, name, &meta)? {
+            return Ok(file.into_std());
+        }
+        if !is_locked {
+            sleep(LOCK_PAUSE);
+        }
+    }
+    Err(io::Error::new(
+        io::ErrorKind::ResourceBusy,
+        "another program is receiving this file here; let it finish",
+    ))
+}
+
+fn system_time(time: ModifiedTime) -> Option<std::time::SystemTime> {
+    let epoch = std::time::SystemTime::UNIX_EPOCH;
+    let whole = Duration::from_secs(time.seconds.unsigned_abs());
+    let second = if time.seconds < 0 { epoch.checked_sub(whole) } else { epoch.checked_add(whole) };
+    second?.checked_add(Duration::from_nanos(time.nanoseconds.into()))
+}
+
+#[cfg(unix)]
+fn owner_only(options: &mut OpenOptions) {
+    use cap_std::fs::OpenOptionsExt as _;
+    options.mode(0o600);
+}
+
+#[cfg(unix)]
+fn set_mode(file: &File, mode: u16) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt as _;
+    file.set_permissions(std::fs::Permissions::from_mode(mode.into()))
+}
+
+/// Takes the lock, which goes with the open file; false when another has it.
+#[cfg(unix)]
+fn lock(file: &cap_std::fs::File) -> io::Result<bool> {
+    use rustix::fs::{FlockOperation, flock};
+    use rustix::io::Errno;
+    match flock(file, FlockOperation::NonBlockingLockExclusive) {
+        // Some network file systems know no locks; working without is better than not working.
+        Ok(()) | Err(Errno::NOLCK | Errno::NOTSUP | Errno::NOSYS) => Ok(true),
+        Err(Errno::WOULDBLOCK) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// True when `name` still leads to the file that `meta` is of, and nothing else does.
+#[cfg(unix)]
+fn is_still(directory: &Dir, name: &str, meta: &cap_std::fs::Metadata) -> io::Result<bool> {
+    use cap_std::fs::MetadataExt as _;
+    let now = match directory.symlink_metadata(name) {
+        Ok(now) => now,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(error),
+    };
+    if (now.dev(), now.ino()) != (meta.dev(), meta.ino()) {
+        return Ok(false);
+    }
+    if now.nlink() > 1 {
+        return Err(io::Error::other(format!("{name} has another name too; remove it and try again")));
+    }
+    Ok(true)
+}
+
+/// Renames without replacing, in one step where the system can.
+#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+fn rename_new(directory: &Dir, from: &str, to: &str) -> io::Result<()> {
+    use rustix::fs::{RenameFlags, renameat_with};
+    use rustix::io::Errno;
+    match renameat_with(directory, from, directory, to, RenameFlags::NOREPLACE) {
+        Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => rename_checked(directory, from, to),
+        other => Ok(other?),
+    }
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple")))]
+fn rename_new(directory: &Dir, from: &str, to: &str) -> io::Result<()> {
+    rename_checked(directory, from, to)
+}
+
+fn rename_checked(directory: &Dir, from: &str, to: &str) -> io::Result<()> {
+    if directory.symlink_metadata(to).is_ok() {
+        return Err(io::ErrorKind::AlreadyExists.into());
+    }
+    directory.rename(from, directory, to)
+}
+
+#[cfg(not(unix))]
+fn owner_only(_options: &mut OpenOptions) {}
+
+#[cfg(not(unix))]
+fn set_mode(file: &File, mode: u16) -> io::Result<()> {
+    let mut permissions = file.metadata()?.permissions();
+    permissions.set_readonly(mode & 0o222 == 0);
+    file.set_permissions(permissions)
+}
+
+#[cfg(not(unix))]
+fn lock(_file: &cap_std::fs::File) -> io::Result<bool> {
+    Ok(true)
+}
+
+#[cfg(not(unix))]
+fn is_still(_directory: &Dir, _name: &str, _meta: &cap_std::fs::Metadata) -> io::Result<bool> {
+    Ok(true)
+}

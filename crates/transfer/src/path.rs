@@ -1,0 +1,236 @@
+//! Names from the other end, checked before they touch a file system.
+//!
+//! A path in a share is relative, `/`-separated UTF-8. Each component must be a plain name: not empty, not
+//! `.` or `..`, no separator, no NUL, no name that this program uses for unfinished files, and on Windows
+//! none that Windows reads as something else (devices, streams, drive letters, trailing dots).
+//!
+//! A symbolic link may climb with leading `..` only, and not above the share's top level. `..` after a name
+//! is refused: the name could itself be a link, and `..` would then start from where that link leads.
+
+use crate::error::{TransferError, printable};
+
+/// Ending of the name of a file that is not complete yet.
+pub(crate) const PART_SUFFIX: &str = ".anabranch-part";
+/// Longest name of one entry, in bytes, as on all common file systems.
+const LONGEST_NAME: usize = 255;
+/// Longest path or link text, in bytes.
+const LONGEST_PATH: usize = 4096;
+/// Most components in a path.
+const DEEPEST: usize = 128;
+
+/// A checked path inside a share, relative to the target directory.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct RelPath(String);
+
+impl RelPath {
+    /// Checks `text` by this system's rules.
+    ///
+    /// # Errors
+    /// [`TransferError::UnsafePath`] with the rule it breaks.
+    pub fn parse(text: &str) -> Result<Self, TransferError> {
+        match check_path(text, cfg!(windows)) {
+            Ok(()) => Ok(Self(text.to_owned())),
+            Err(why) => Err(TransferError::UnsafePath { path: printable(text), why }),
+        }
+    }
+
+    /// The whole path.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Directory part ("" at the top level) and name.
+    pub fn split(&self) -> (&str, &str) {
+        self.0.rsplit_once('/').unwrap_or(("", &self.0))
+    }
+
+    /// The path for a person to read.
+    pub fn shown(&self) -> String {
+        printable(&self.0).replace('\n', "\\n")
+    }
+}
+
+/// Checks that a link at `link` with text `text` stays below the share's top level.
+///
+/// # Errors
+/// [`TransferError::UnsafePath`] with the rule it breaks.
+pub(crate) fn check_link(link: &RelPath, text: &str) -> Result<(), TransferError> {
+    let depth = link.as_str().matches('/').count();
+    check_link_text(depth, text, cfg!(windows)).map_err(|why| TransferError::UnsafePath {
+        path: printable(&format!("{} -> {text}", link.as_str())),
+        why,
+    })
+}
+
+/// True when a file of this name holds an unfinished transfer.
+pub(crate) fn is_part_name(name: &str) -> bool {
+    let tail = name.len().checked_sub(PART_SUFFIX.len()).and_then(|start| name.get(start..));
+    tail.is_some_and(|tail| tail.eq_ignore_ascii_case(PART_SUFFIX))
+}
+
+/// Name of the unfinished file that will become `name`, in the same directory.
+pub(crate) fn part_name(name: &str) -> String {
+    if name.len() + PART_SUFFIX.len() < LONGEST_NAME {
+        return format!(".{name}{PART_SUFFIX}");
+    }
+    format!(".{}{PART_SUFFIX}", blake3::hash(name.as_bytes()).to_hex())
+}
+
+/// The `attempt`th name to try beside a taken `name`: "a.txt", "a (1).txt", "a (2).txt".
+pub(crate) fn alternative_name(name: &str, attempt: u32) -> String {
+    if attempt == 0 {
+        return name.to_owned();
+    }
+    match name.rsplit_once('.') {
+        Some((stem, extension)) if !stem.is_empty() => format!("{stem} ({attempt}).{extension}"),
+        _ => format!("{name} ({attempt})"),
+    }
+}
+
+fn check_path(text: &str, windows: bool) -> Result<(), &'static str> {
+    if text.len() > LONGEST_PATH {
+        return Err("it is longer than 4096 bytes");
+    }
+    if text.starts_with('/') {
+        return Err("it is absolute");
+    }
+    if text.split('/').count() > DEEPEST {
+        return Err("it is more than 128 levels deep");
+    }
+    text.split('/').try_for_each(|name| check_name(name, windows))
+}
+
+fn check_name(name: &str, windows: bool) -> Result<(), &'static str> {
+    match name {
+        "" => return Err("it has an empty name in it"),
+        "." | ".." => return Err("it has . or .. in it"),
+        _ => {}
+    }
+    if name.len() > LONGEST_NAME {
+        return Err("a name in it is longer than 255 bytes");
+    }
+    if name.contains('\0') {
+        return Err("it has a zero byte in it");
+    }
+    if is_part_name(name) {
+        return Err("names ending in .anabranch-part are for unfinished files");
+    }
+    if windows { check_windows_name(name) } else { Ok(()) }
+}
+
+fn check_windows_name(name: &str) -> Result<(), &'static str> {
+    if name.chars().any(|character| character < ' ' || r#"\:*?"<>|"#.contains(character)) {
+        return Err("it has a character that Windows does not allow in names");
+    }
+    if name.ends_with(['.', ' ']) {
+        return Err("Windows drops a dot or space at the end of a name");
+    }
+    let stem = name.split('.').next().unwrap_or(name).trim_end().to_ascii_uppercase();
+    let numbered = stem.strip_prefix("COM").or_else(|| stem.strip_prefix("LPT"));
+    let is_port = numbered.is_some_and(|rest| {
+        let mut digits = rest.chars();
+        matches!(digits.next(), Some('0'..='9' | '¹' | '²' | '³')) && digits.next().is_none()
+    });
+    if is_port || matches!(stem.as_str(), "CON" | "PRN" | "AUX" | "NUL" | "CONIN$" | "CONOUT$") {
+        return Err("Windows keeps this name for a device");
+    }
+    Ok(())
+}
+
+fn check_link_text(depth: usize, text: &str, windows: bool) -> Result<(), &'static str> {
+    if text.is_empty() || text.len() > LONGEST_PATH {
+        return Err("the link leads nowhere");
+    }
+    if text.starts_with('/') {
+        return Err("the link is absolute");
+    }
+    let mut names = text.split('/').filter(|name| !matches!(*name, "" | ".")).peekable();
+    let mut climbed = 0;
+    while names.next_if_eq(&"..").is_some() {
+        climbed += 1;
+    }
+    if climbed > depth {
+        return Err("the link leads out of the share");
+    }
+    for name in names {
+        if name == ".." {
+            return Err("the link has .. after a name");
+        }
+        if name.contains('\0') {
+            return Err("the link has a zero byte in it");
+        }
+        if windows {
+            check_windows_name(name)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_that_could_leave_the_target_are_refused() {
+        for bad in [
+            "",
+            "/etc/passwd",
+            "..",
+            "../x",
+            "a/../b",
+            "a//b",
+            "a/",
+            "./a",
+            "a/.",
+            "a\0b",
+            "x/.y.anabranch-part",
+        ] {
+            assert!(check_path(bad, false).is_err(), "{bad:?} was accepted");
+        }
+        assert!(check_path(&"a/".repeat(200), false).is_err());
+        assert!(check_path(&"a".repeat(256), false).is_err());
+        for good in ["a", "a/b c/…", "..a", "a..", "...", "-rf", "ünï/日本/🙂", "back\\slash"] {
+            assert_eq!(check_path(good, false), Ok(()), "{good:?}");
+        }
+    }
+
+    #[test]
+    fn names_that_windows_reads_as_something_else_are_refused_there() {
+        for bad in [
+            "con", "NUL.txt", "com1", "LPT9.log", "a:b", "a\\b", "c:", "dot.", "space ", "aux .h", "a\tb",
+            "COM²",
+        ] {
+            assert!(check_path(bad, true).is_err(), "{bad:?} was accepted");
+        }
+        for good in ["console", "com10", "null", "a.b", "compact"] {
+            assert_eq!(check_path(good, true), Ok(()), "{good:?}");
+        }
+    }
+
+    #[test]
+    fn links_may_lead_around_the_share_but_not_out_of_it() {
+        for (depth, good) in [(0, "a"), (0, "./a/b"), (1, "../a"), (2, "../../a/b"), (0, "a/")] {
+            assert_eq!(check_link_text(depth, good, false), Ok(()), "{good:?} at {depth}");
+        }
+        for (depth, bad) in
+            [(0, ".."), (0, "/etc"), (1, "../../x"), (3, "a/../b"), (0, ""), (0, "a\0"), (1, "./../.././x")]
+        {
+            assert!(check_link_text(depth, bad, false).is_err(), "{bad:?} at {depth} was accepted");
+        }
+    }
+
+    #[test]
+    fn alternative_names_keep_the_extension() {
+        assert_eq!(alternative_name("a.tar.gz", 2), "a.tar (2).gz");
+        assert_eq!(alternative_name(".profile", 1), ".profile (1)");
+        assert_eq!(alternative_name("a", 0), "a");
+    }
+
+    #[test]
+    fn the_unfinished_name_of_any_name_fits_the_file_system() {
+        for len in 1..=255 {
+            let part = part_name(&"x".repeat(len));
+            assert!(part.len() <= 255 && is_part_name(&part), "length {len}");
+        }
+    }
+}

@@ -1,0 +1,418 @@
+//! The receiver's planning thread: compares the list with the disk and asks for what is missing.
+//!
+//! For each file, in order: a file that is not there is asked for, with the hashes of what an earlier
+//! attempt left of it; one of the same length is compared by hash; anything else in its place is a
+//! conflict, decided by the user's choice. Requests run ahead of the replies by a bounded number.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender};
+
+use cap_std::fs::{Dir, Metadata};
+use tokio::sync::mpsc;
+
+use crate::error::{TransferError, is_disk_full};
+use crate::hash::{BLOCK, BlockHash, FileHasher, block_count, block_len, hash_block};
+use crate::manifest::{Entry, EntryKind, FileMeta};
+use crate::message::{MOST_HASHES, Request};
+use crate::part::PartFile;
+use crate::path::{RelPath, alternative_name};
+use crate::progress::Progress;
+use crate::receive::Conflict;
+use crate::report::Report;
+use crate::source::read_full;
+use crate::target::{TargetTree, set_directory_mode};
+
+/// Most names tried beside a taken one.
+const MOST_ALTERNATIVES: u32 = 1000;
+
+/// One file to receive, and where to.
+#[derive(Debug)]
+pub(crate) struct FileJob {
+    /// Its number in the list.
+    pub index: u32,
+    /// Its path in the share.
+    pub path: RelPath,
+    /// Directory and name that it gets below the target.
+    pub parent: String,
+    pub name: String,
+    pub meta: FileMeta,
+    /// Whether it may replace what has its name.
+    pub replace: bool,
+    /// How many names were taken before this one.
+    pub attempt: u32,
+}
+
+/// A request whose reply has not come yet, as the writer needs to know it.
+pub(crate) enum InFlight {
+    Fetch(Fetch),
+    /// Whether the sender's file is the one that has the job's name here.
+    Compare(Arc<FileJob>),
+    /// Planning cannot go on.
+    Stop(TransferError),
+}
+
+/// Blocks that were asked for.
+pub(crate) struct Fetch {
+    pub job: Arc<FileJob>,
+    /// The unfinished file, where an earlier attempt left one; with the first request of a file.
+    pub part: Option<PartFile>,
+    /// Hashes of blocks that are on the disk, offered to the sender.
+    pub held: Vec<BlockHash>,
+    pub first: u64,
+    pub count: u64,
+    pub last: bool,
+}
+
+/// A [`InFlight::Compare`] that was answered.
+pub(crate) struct Compared {
+    pub job: Arc<FileJob>,
+    /// `None` when the sender could not read its file.
+    pub equal: Option<bool>,
+}
+
+/// The planner's channels.
+pub(crate) struct PlanPorts {
+    pub requests: mpsc::Sender<Request>,
+    pub in_flight: SyncSender<InFlight>,
+    pub compared: Receiver<Compared>,
+}
+
+pub(crate) struct Planner {
+    pub tree: TargetTree,
+    pub conflict: Conflict,
+    pub report: Report,
+    pub progress: Progress,
+    pub ports: PlanPorts,
+}
+
+/// Modes that directories get at the very end, because their owner could not write to them before.
+pub(crate) type DirectoryModes = Vec<(String, u16)>;
+
+/// Why planning ends early.
+enum Halt {
+    /// The writer or the stream is gone; they know why.
+    Gone,
+    Fatal(TransferError),
+}
+
+impl Planner {
+    /// Plans all `entries`, then handles comparisons until none is open; blocks.
+    pub fn run(mut self, entries: &[Entry]) -> DirectoryModes {
+        let mut modes = DirectoryModes::new();
+        if let Err(Halt::Fatal(error)) = self.plan(entries, &mut modes) {
+            // The writer may have stopped for a reason of its own, which is then the one to report.
+            let _ = self.ports.in_flight.send(InFlight::Stop(error));
+        }
+        modes
+    }
+
+    fn plan(&mut self, entries: &[Entry], modes: &mut DirectoryModes) -> Result<(), Halt> {
+        self.check_space(entries).map_err(Halt::Fatal)?;
+        let mut open_comparisons = 0;
+        let mut undecided = VecDeque::new();
+        for (index, entry) in (0..).zip(entries) {
+            match &entry.kind {
+                EntryKind::Directory { mode } => self.make_directory(&entry.path, *mode, modes),
+                EntryKind::Link { text } => self.make_link(&entry.path, text),
+                EntryKind::File(meta) => {
+                    let (parent, name) = entry.path.split();
+                    let (parent, name) = (parent.to_owned(), name.to_owned());
+                    let (path, meta) = (entry.path.clone(), *meta);
+                    undecided.push_back(FileJob {
+                        index,
+                        path,
+                        parent,
+                        name,
+                        meta,
+                        replace: false,
+                        attempt: 0,
+                    });
+                }
+            }
+            while let Some(job) = undecided.pop_front() {
+                open_comparisons += u64::from(self.plan_file(job)?);
+                while let Ok(compared) = self.ports.compared.try_recv() {
+                    open_comparisons -= 1;
+                    undecided.extend(self.settle(compared)?);
+                }
+            }
+        }
+        while open_comparisons > 0 {
+            let compared = self.ports.compared.recv().map_err(|_| Halt::Gone)?;
+            open_comparisons -= 1;
+            if let Some(job) = self.settle(compared)? {
+                open_comparisons += u64::from(self.plan_file(job)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses a share that cannot fit, counting what is on the disk already.
+    fn check_space(&mut self, entries: &[Entry]) -> Result<(), TransferError> {
+        let Some(free) = self.tree.free_bytes() else { return Ok(()) };
+        let mut needed = 0_u64;
+        for entry in entries {
+            let EntryKind::File(FileMeta { size: Some(size), .. }) = entry.kind else { continue };
+            let (parent, name) = entry.path.split();
+            let held =
+                self.tree.directory(parent).map_or(0, |directory| match directory.symlink_metadata(name) {
+                    Ok(found) if found.len() == size || self.conflict.keeps() => size,
+                    _ => PartFile::held(&directory, name).min(size),
+                });
+            needed = needed.saturating_add(size - held);
+        }
+        if needed > free {
+            return Err(TransferError::NoSpace { path: self.tree.path().to_owned(), needed, free });
+        }
+        Ok(())
+    }
+
+    fn make_directory(&mut self, path: &RelPath, mode: u16, modes: &mut DirectoryModes) {
+        let (parent, name) = path.split();
+        let made = self.tree.directory(parent).and_then(|parent| match parent.create_dir(name) {
+            Ok(()) => {
+                let directory = self.tree.directory(path.as_str())?;
+                set_directory_mode(&directory, mode | 0o700)?;
+                Ok(true)
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+                self.tree.directory(path.as_str()).map(|_| false)
+            }
+            Err(error) => Err(error),
+        });
+        match made {
+            Ok(true) if mode & 0o700 != 0o700 => modes.push((path.as_str().to_owned(), mode)),
+            Ok(_) => {}
+            Err(error) => self.report.fail(path.shown(), cannot_enter(&error)),
+        }
+    }
+
+    fn make_link(&mut self, path: &RelPath, text: &str) {
+        let (parent, name) = path.split();
+        let directory = match self.tree.directory(parent) {
+            Ok(directory) => directory,
+            Err(error) => return self.report.fail(path.shown(), cannot_enter(&error)),
+        };
+        let mut name = name.to_owned();
+        if directory.symlink_metadata(&name).is_ok() {
+            if directory.read_link_contents(&name).is_ok_and(|held| held.as_os_str() == text) {
+                return;
+            }
+            match self.conflict {
+                Conflict::Error => return self.report.fail(path.shown(), exists()),
+                Conflict::Skip => return self.report.add(|summary| summary.skipped += 1),
+                Conflict::Overwrite => {
+                    if let Err(error) = directory.remove_file(&name) {
+                        return self.report.fail(path.shown(), format!("it cannot be replaced: {error}"));
+                    }
+                }
+                Conflict::Rename => {
+                    let mut names = (1..=MOST_ALTERNATIVES).map(|attempt| alternative_name(&name, attempt));
+                    match names.find(|name| directory.symlink_metadata(name).is_err()) {
+                        Some(free) => name = free,
+                        None => return self.report.fail(path.shown(), no_name()),
+                    }
+                }
+            }
+        }
+        create_link(&directory, text, &name, |why| self.report.warn(&format!("{}: {why}", path.shown())));
+    }
+
+    /// Asks for what `job` needs; true when that is a comparison.
+    fn plan_file(&mut self, mut job: FileJob) -> Result<bool, Halt> {
+        let directory = match self.tree.directory(&job.parent) {
+            Ok(directory) => directory,
+            Err(error) => {
+                self.report.fail(job.path.shown(), cannot_enter(&error));
+                return Ok(false);
+            }
+        };
+        loop {
+            let Ok(found) = directory.symlink_metadata(&job.name) else {
+                return self.fetch(job, &directory).map(|()| false);
+            };
+            if self.conflict == Conflict::Skip {
+                self.skip(&job);
+                return Ok(false);
+            }
+            if found.is_file()
+                && Some(found.len()) == job.meta.size
+                && let Some(hash) = hash_file(&directory, &job.name)
+            {
+                let job = Arc::new(job);
+                self.ask(Request::Compare { file: job.index, hash }, InFlight::Compare(job))?;
+                return Ok(true);
+            }
+            match self.resolve(job, Some(&found)) {
+                Some(decided) if decided.replace => return self.fetch(decided, &directory).map(|()| false),
+                Some(decided) => job = decided,
+                None => return Ok(false),
+            }
+        }
+    }
+
+    /// Takes in the answer to a comparison; returns the job if it is to be planned again.
+    fn settle(&mut self, Compared { job, equal }: Compared) -> Result<Option<FileJob>, Halt> {
+        let job = Arc::into_inner(job).ok_or(Halt::Gone)?;
+        match equal {
+            None => Ok(None),
+            Some(true) => {
+                self.skip(&job);
+                if let Ok(directory) = self.tree.directory(&job.parent) {
+                    // Whoever put the file in place, what an earlier attempt left of it is of no use now.
+                    let _ = PartFile::discard(&directory, &job.name);
+                }
+                Ok(None)
+            }
+            Some(false) => match self.resolve(job, None) {
+                Some(job) if job.replace => {
+                    match self.tree.directory(&job.parent) {
+                        Ok(directory) => self.fetch(job, &directory)?,
+                        Err(error) => self.report.fail(job.path.shown(), cannot_enter(&error)),
+                    }
+                    Ok(None)
+                }
+                again => Ok(again),
+            },
+        }
+    }
+
+    /// Decides about a job whose name is taken by something else; `None` when it is out.
+    fn resolve(&self, mut job: FileJob, found: Option<&Metadata>) -> Option<FileJob> {
+        match self.conflict {
+            Conflict::Error => self.report.fail(job.path.shown(), exists()),
+            Conflict::Skip => self.skip(&job),
+            Conflict::Overwrite if found.is_some_and(Metadata::is_dir) => {
+                self.report.fail(job.path.shown(), "a directory has this name; remove it first");
+            }
+            Conflict::Overwrite => {
+                job.replace = true;
+                return Some(job);
+            }
+            Conflict::Rename if job.attempt < MOST_ALTERNATIVES => {
+                job.attempt += 1;
+                job.name = alternative_name(job.path.split().1, job.attempt);
+                return Some(job);
+            }
+            Conflict::Rename => self.report.fail(job.path.shown(), no_name()),
+        }
+        None
+    }
+
+    fn skip(&self, job: &FileJob) {
+        self.progress.add_resumed(job.meta.size.unwrap_or(0));
+        self.progress.add_file();
+        self.report.add(|summary| summary.skipped += 1);
+    }
+
+    /// Asks for a file, offering what an earlier attempt left of it.
+    fn fetch(&mut self, job: FileJob, directory: &Arc<Dir>) -> Result<(), Halt> {
+        let job = Arc::new(job);
+        let blocks = job.meta.size.map_or(u64::MAX, block_count);
+        let held = PartFile::held(directory, &job.name);
+        let (Some(size), true) = (job.meta.size, held > 0) else {
+            return self.ask_blocks(Fetch {
+                job,
+                part: None,
+                held: Vec::new(),
+                first: 0,
+                count: blocks,
+                last: true,
+            });
+        };
+        let opened = PartFile::open(Arc::clone(directory), &job.name, Some(size));
+        let opened = opened.and_then(|part| Ok((part.reader()?, part)));
+        let (mut reader, part) = match opened {
+            Ok(opened) => opened,
+            Err(error) => return self.fail_file(&job, error),
+        };
+        let (mut part, mut first) = (Some(part), 0);
+        let mut buffer = vec![0; BLOCK.min(usize::try_from(size).unwrap_or(BLOCK))];
+        loop {
+            let mut held = Vec::new();
+            while held.len() < MOST_HASHES && first + (held.len() as u64) < blocks {
+                let index = first + held.len() as u64;
+                let block = &mut buffer[..block_len(size, index)];
+                match read_full(&mut reader, block) {
+                    Ok(read) if read == block.len() => held.push(hash_block(index, block)),
+                    // What cannot be read is not there: it is fetched.
+                    _ => break,
+                }
+            }
+            let is_all = held.len() < MOST_HASHES;
+            let count = if is_all { blocks - first } else { held.len() as u64 };
+            self.ask_blocks(Fetch {
+                job: Arc::clone(&job),
+                part: part.take(),
+                held,
+                first,
+                count,
+                last: is_all,
+            })?;
+            first += count;
+            if is_all {
+                return Ok(());
+            }
+        }
+    }
+
+    fn fail_file(&self, job: &FileJob, error: std::io::Error) -> Result<(), Halt> {
+        if is_disk_full(&error) {
+            return Err(Halt::Fatal(TransferError::io("open", job.path.as_str(), error)));
+        }
+        self.report.fail(job.path.shown(), error.to_string());
+        Ok(())
+    }
+
+    fn ask_blocks(&self, fetch: Fetch) -> Result<(), Halt> {
+        let held = fetch.held.iter().map(|block| block.value).collect();
+        let Fetch { first, count, last, .. } = fetch;
+        self.ask(Request::Fetch { file: fetch.job.index, first, count, last, held }, InFlight::Fetch(fetch))
+    }
+
+    fn ask(&self, request: Request, in_flight: InFlight) -> Result<(), Halt> {
+        self.ports.in_flight.send(in_flight).map_err(|_| Halt::Gone)?;
+        self.ports.requests.blocking_send(request).map_err(|_| Halt::Gone)
+    }
+}
+
+/// The hash of a whole file; `None` when it cannot be read.
+pub(crate) fn hash_file(directory: &Dir, name: &str) -> Option<[u8; 32]> {
+    use cap_fs_ext::{FollowSymlinks, OpenOptionsFollowExt as _};
+    let mut options = cap_std::fs::OpenOptions::new();
+    options.read(true).follow(FollowSymlinks::No);
+    let mut file = directory.open_with(name, &options).ok()?;
+    let len = file.metadata().ok()?.len();
+    let (mut buffer, mut hasher) = (vec![0; block_len(len, 0).max(1)], FileHasher::default());
+    loop {
+        match read_full(&mut file, &mut buffer).ok()? {
+            0 => return Some(hasher.finish().into()),
+            read => hasher.push(hash_block(hasher.blocks(), &buffer[..read])),
+        }
+    }
+}
+
+#[cfg(unix)]
+fn create_link(directory: &Dir, text: &str, name: &str, complain: impl FnOnce(String)) {
+    if let Err(error) = directory.symlink_contents(text, name) {
+        complain(format!("the link is left out: {error}"));
+    }
+}
+
+#[cfg(not(unix))]
+fn create_link(_directory: &Dir, _text: &str, _name: &str, complain: impl FnOnce(String)) {
+    complain("the link is left out: this system's links need to know what they lead to".into());
+}
+
+fn cannot_enter(error: &std::io::Error) -> String {
+    format!("its directory cannot be used (links are not followed): {error}")
+}
+
+fn exists() -> &'static str {
+    "something else has this name; choose to overwrite, rename or skip, or another directory"
+}
+
+fn no_name() -> &'static str {
+    "a thousand names beside it are taken; choose another directory"
+}

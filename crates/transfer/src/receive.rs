@@ -1,0 +1,265 @@
+//! The receiving end: reads the list, then moves requests out and replies in while threads do the work.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{channel, sync_channel};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
+use tokio::sync::mpsc;
+use tokio::task::{JoinError, spawn_blocking};
+use tokio::time::timeout;
+
+use crate::codec::{read_body, read_header};
+use crate::commit::Committer;
+use crate::connection::Connection;
+use crate::control::ControlLink;
+use crate::error::TransferError;
+use crate::hash::block_count;
+use crate::manifest::{Entry, EntryKind, Limits, ManifestBuilder, totals};
+use crate::message::{Control, LONGEST_REPLY, Reply, Request};
+use crate::path::RelPath;
+use crate::plan::{Fetch, FileJob, InFlight, PlanPorts, Planner};
+use crate::progress::Progress;
+use crate::report::{Report, Summary};
+use crate::target::{Target, TargetTree};
+use crate::write::{Output, WritePorts, Writer};
+
+/// Requests sent ahead of their replies.
+const IN_FLIGHT: usize = 1024;
+/// Replies, of a block at most, between the stream and the disk thread.
+const REPLIES: usize = 16;
+/// How long what has arrived may take to be written once the transfer is broken off.
+const DRAIN: Duration = Duration::from_secs(10);
+/// Smallest reply whose buffer comes from the pool of used ones.
+const POOLED: usize = 64 << 10;
+
+/// What to do where another file has the name of one to be received. An identical file is always kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Conflict {
+    /// Leave it, receive the rest, and fail in the end.
+    #[default]
+    Error,
+    /// Replace it, in one step, when the new one is complete.
+    Overwrite,
+    /// Receive under a free name: "a (1).txt".
+    Rename,
+    /// Leave it, even if it differs.
+    Skip,
+}
+
+impl Conflict {
+    /// True when what has the name stays and nothing is received for it.
+    pub(crate) fn keeps(self) -> bool {
+        matches!(self, Self::Error | Self::Skip)
+    }
+}
+
+/// How to receive.
+#[derive(Clone, Debug, Default)]
+pub struct ReceiveOptions {
+    /// Where a name is taken.
+    pub conflict: Conflict,
+    /// What to accept from the sender.
+    pub limits: Limits,
+}
+
+/// Receives what the other end of `connection` sends, into `target`.
+///
+/// Returns when every file is verified, synced and under its final name. Interrupted at any moment, by an
+/// error or by dropping the future, it leaves unfinished files beside their final names, and the same call
+/// continues from them.
+///
+/// # Errors
+/// [`TransferError`]; what concerns the sender was told to it.
+pub async fn receive<C: Connection>(
+    connection: &C,
+    target: Target,
+    options: &ReceiveOptions,
+    progress: &Progress,
+) -> Result<Summary, TransferError> {
+    let stream = connection.open().await.map_err(TransferError::Connection)?;
+    let mut control = ControlLink::new(stream);
+    let report = Report::default();
+    let outcome = run(connection, &mut control, target, options, (progress, &report)).await;
+    let outcome = match outcome {
+        Ok(()) => report.finish(),
+        Err(error) => Err(control.explain(error).await),
+    };
+    control.part(&outcome).await;
+    let done = progress.snapshot();
+    outcome.map(|summary| Summary { bytes: done.bytes_done, resumed: done.bytes_resumed, ..summary })
+}
+
+async fn run<C: Connection>(
+    connection: &C,
+    control: &mut ControlLink<C::Stream>,
+    target: Target,
+    options: &ReceiveOptions,
+    (progress, report): (&Progress, &Report),
+) -> Result<(), TransferError> {
+    control.greet().await?;
+    control.expect_greeting().await?;
+    let entries = read_list(control, &options.limits).await?;
+    progress.set_totals(totals(&entries));
+    let (place, entries) = settle_target(target, entries)?;
+    let stream = connection.open().await.map_err(TransferError::Connection)?;
+    let stop = async {
+        match control.recv().await {
+            Ok(Control::Abort(reason)) => TransferError::Peer(reason),
+            Ok(_) => TransferError::protocol("a control message in the middle of the transfer"),
+            Err(error) => error,
+        }
+    };
+    work(stream, place, entries, (options.conflict, progress.clone(), report.clone()), stop).await
+}
+
+async fn read_list<S: AsyncRead + AsyncWrite + Unpin>(
+    control: &mut ControlLink<S>,
+    limits: &Limits,
+) -> Result<Vec<Entry>, TransferError> {
+    let mut builder = ManifestBuilder::new(limits);
+    loop {
+        match control.recv().await? {
+            Control::Entry(entry) => builder.push(entry)?,
+            Control::ListEnd => return Ok(builder.finish()),
+            Control::Abort(reason) => return Err(TransferError::Peer(reason)),
+            _ => return Err(TransferError::protocol("a control message in the middle of the list")),
+        }
+    }
+}
+
+/// A target that suits the share.
+enum Place {
+    Directory(PathBuf),
+    Stream(Box<dyn io::Write + Send>),
+}
+
+fn settle_target(target: Target, mut entries: Vec<Entry>) -> Result<(Place, Vec<Entry>), TransferError> {
+    let only_file = |target: &str| match entries.as_slice() {
+        [Entry { kind: EntryKind::File(_), .. }] => Ok(()),
+        _ => {
+            let found = format!("{} entries", entries.len());
+            Err(TransferError::OneFileOnly { found, target: target.to_owned() })
+        }
+    };
+    match target {
+        Target::Directory(path) => Ok((Place::Directory(path), entries)),
+        Target::Writer(writer) => {
+            only_file("an output stream")?;
+            Ok((Place::Stream(writer), entries))
+        }
+        Target::File(path) => {
+            only_file(&path.to_string_lossy())?;
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            entries[0].path = RelPath::parse(name)?;
+            Ok((Place::Directory(path.parent().unwrap_or(Path::new("")).to_owned()), entries))
+        }
+    }
+}
+
+/// Runs the threads and the data stream until everything has its final name, or `stop` comes.
+async fn work<S: AsyncRead + AsyncWrite + Send + 'static>(
+    stream: S,
+    place: Place,
+    entries: Vec<Entry>,
+    (conflict, progress, report): (Conflict, Progress, Report),
+    stop: impl Future<Output = TransferError>,
+) -> Result<(), TransferError> {
+    let (request_sender, requests) = mpsc::channel(IN_FLIGHT);
+    let (reply_sender, replies) = mpsc::channel(REPLIES);
+    let (in_flight_sender, in_flight) = sync_channel(IN_FLIGHT);
+    let (compared_sender, compared) = channel();
+    let (spare_sender, spare) = channel();
+    let plan_ports = PlanPorts { requests: request_sender, in_flight: in_flight_sender, compared };
+    let write_ports = WritePorts { in_flight, replies, compared: compared_sender, spare: spare_sender };
+
+    let threads = async move {
+        match place {
+            Place::Directory(path) => {
+                let opened = spawn_blocking(move || TargetTree::open(&path)).await;
+                let mut tree = opened.map_err(panicked)??;
+                let committer = Committer::start(report.clone(), progress.clone())?;
+                let output = Output::Tree(tree.another(), committer);
+                let writer = Writer::new(output, write_ports, report.clone(), progress.clone());
+                let planner = Planner { tree: tree.another(), conflict, report, progress, ports: plan_ports };
+                let plan = spawn_blocking(move || planner.run(&entries));
+                let renamed = spawn_blocking(move || writer.run()).await.map_err(panicked)??;
+                let modes = plan.await.map_err(panicked)?;
+                spawn_blocking(move || tree.finish(&renamed, &modes)).await.map_err(panicked)?
+            }
+            Place::Stream(stream) => {
+                let writer = Writer::new(Output::Stream(stream), write_ports, report, progress);
+                ask_for_only_file(plan_ports, &entries[0]).await;
+                spawn_blocking(move || writer.run()).await.map_err(panicked)?.map(|_| ())
+            }
+        }
+    };
+    let (reader, writer) = tokio::io::split(stream);
+    let pump = async {
+        let (read, written) = (read_replies(reader, reply_sender, &spare), write_requests(writer, requests));
+        match tokio::try_join!(read, written) {
+            // All is said on the stream; what remains is for the threads to tell.
+            Ok(_) => std::future::pending().await,
+            Err(error) => error,
+        }
+    };
+    tokio::pin!(threads);
+    let error = tokio::select! {
+        biased;
+        outcome = &mut threads => return outcome,
+        error = pump => error,
+        error = stop => error,
+    };
+    // The pump is gone, and what it brought is still written: it need not be sent again.
+    let _ = timeout(DRAIN, threads).await;
+    Err(error)
+}
+
+/// Requests the share's only file from its start.
+async fn ask_for_only_file(ports: PlanPorts, entry: &Entry) {
+    let EntryKind::File(meta) = entry.kind else { return };
+    let (path, count) = (entry.path.clone(), meta.size.map_or(u64::MAX, block_count));
+    let (parent, name) = (String::new(), path.as_str().to_owned());
+    let job = Arc::new(FileJob { index: 0, path, parent, name, meta, replace: false, attempt: 0 });
+    let fetch = Fetch { job, part: None, held: Vec::new(), first: 0, count, last: true };
+    // The channels are empty and their other ends alive: neither can fail or wait.
+    let _ = ports.in_flight.send(InFlight::Fetch(fetch));
+    let _ =
+        ports.requests.send(Request::Fetch { file: 0, first: 0, count, last: true, held: Vec::new() }).await;
+}
+
+async fn write_requests<W: AsyncWrite + Unpin>(
+    mut writer: W,
+    mut requests: mpsc::Receiver<Request>,
+) -> Result<(), TransferError> {
+    let (mut batch, mut bytes) = (Vec::new(), Vec::new());
+    while requests.recv_many(&mut batch, 64).await > 0 {
+        batch.drain(..).for_each(|request: Request| request.encode(&mut bytes));
+        writer.write_all(&bytes).await.map_err(TransferError::Connection)?;
+        writer.flush().await.map_err(TransferError::Connection)?;
+        bytes.clear();
+    }
+    writer.shutdown().await.map_err(TransferError::Connection)
+}
+
+async fn read_replies<R: AsyncRead + Unpin>(
+    reader: R,
+    replies: mpsc::Sender<Reply>,
+    spare: &std::sync::mpsc::Receiver<Vec<u8>>,
+) -> Result<(), TransferError> {
+    let mut reader = BufReader::with_capacity(POOLED, reader);
+    while let Some((kind, len)) = read_header(&mut reader, LONGEST_REPLY).await? {
+        let mut body = if len >= POOLED { spare.try_recv().unwrap_or_default() } else { Vec::new() };
+        read_body(&mut reader, len, &mut body).await?;
+        if replies.send(Reply::decode(kind, body)?).await.is_err() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn panicked(error: JoinError) -> TransferError {
+    TransferError::Connection(error.into())
+}

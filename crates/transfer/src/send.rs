@@ -1,0 +1,151 @@
+//! The sending end: shows the list, then serves blocks as the receiver asks for them.
+
+use std::sync::Arc;
+
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
+use tokio::sync::mpsc;
+use tokio::task::spawn_blocking;
+
+use crate::codec::{read_body, read_header};
+use crate::connection::Connection;
+use crate::control::ControlLink;
+use crate::error::TransferError;
+use crate::hash::BLOCK;
+use crate::manifest::totals;
+use crate::message::{Control, LONGEST_REQUEST, Request};
+use crate::progress::Progress;
+use crate::report::{Report, Summary};
+use crate::share::{Listing, Share};
+use crate::source::{Chunk, Source, SourcePorts};
+
+/// Requests read ahead of the disk thread.
+const REQUESTS: usize = 256;
+/// Chunks, of a block or two each, between the disk thread and the stream.
+const CHUNKS: usize = 4;
+
+/// Sends `share` to the receiver at the other end of `connection`, until it has everything on disk.
+///
+/// Serve several receivers by calling this once for each, at the same time if you like. Dropping the
+/// future stops sending; the receiver keeps what it has and can continue later.
+///
+/// # Errors
+/// [`TransferError`]; what concerns the receiver was told to it.
+pub async fn send<C: Connection>(
+    connection: &C,
+    share: &Share,
+    progress: &Progress,
+) -> Result<Summary, TransferError> {
+    let stream = connection.accept().await.map_err(TransferError::Connection)?;
+    let mut control = ControlLink::new(stream);
+    let report = Report::default();
+    let outcome = serve(connection, &mut control, share, (progress, &report)).await;
+    let outcome = match outcome {
+        Ok(()) => Ok(()),
+        Err(error) => Err(control.explain(error).await),
+    };
+    control.part(&outcome).await;
+    outcome?;
+    let done = progress.snapshot();
+    report.add(|summary| (summary.bytes, summary.resumed) = (done.bytes_done, done.bytes_resumed));
+    report.finish()
+}
+
+async fn serve<C: Connection>(
+    connection: &C,
+    control: &mut ControlLink<C::Stream>,
+    share: &Share,
+    (progress, report): (&Progress, &Report),
+) -> Result<(), TransferError> {
+    control.greet().await?;
+    control.expect_greeting().await?;
+    let share = share.clone();
+    let listing = spawn_blocking(move || share.list())
+        .await
+        .map_err(|error| TransferError::Connection(error.into()))?;
+    let listing = Arc::new(listing?);
+    progress.set_totals(totals(&listing.entries));
+    listing.warnings.iter().for_each(|warning| report.warn(warning));
+    show_list(control, &listing).await?;
+    let work = async {
+        let stream = connection.accept().await.map_err(TransferError::Connection)?;
+        answer(stream, listing, (progress, report)).await
+    };
+    // The data stream may end first; what counts is what the receiver says on the control stream.
+    let work = async {
+        match work.await {
+            Ok(()) => std::future::pending().await,
+            Err(error) => error,
+        }
+    };
+    tokio::select! {
+        biased;
+        word = control.recv() => match word? {
+            Control::Done => Ok(()),
+            Control::Abort(reason) => Err(TransferError::Peer(reason)),
+            _ => Err(TransferError::protocol("a control message that only senders send")),
+        },
+        error = work => Err(error),
+    }
+}
+
+async fn show_list<S: AsyncRead + AsyncWrite + Unpin>(
+    control: &mut ControlLink<S>,
+    listing: &Listing,
+) -> Result<(), TransferError> {
+    let mut bytes = Vec::new();
+    for entry in &listing.entries {
+        Control::Entry(entry.clone()).encode(&mut bytes);
+        if bytes.len() >= 64 << 10 {
+            control.send_bytes(&bytes).await?;
+            bytes.clear();
+        }
+    }
+    Control::ListEnd.encode(&mut bytes);
+    control.send_bytes(&bytes).await
+}
+
+/// Moves requests from the stream to the disk thread and chunks back, until the receiver has no more.
+async fn answer<S: AsyncRead + AsyncWrite + Send + 'static>(
+    stream: S,
+    listing: Arc<Listing>,
+    (progress, report): (&Progress, &Report),
+) -> Result<(), TransferError> {
+    let (reader, mut writer) = tokio::io::split(stream);
+    let (request_sender, requests) = mpsc::channel(REQUESTS);
+    let (chunk_sender, mut chunks) = mpsc::channel::<Chunk>(CHUNKS);
+    let (spare_sender, spare) = std::sync::mpsc::channel();
+    let ports = SourcePorts { requests, chunks: chunk_sender, spare };
+    let source = Source::new(listing, progress.clone(), report.clone(), ports);
+    let disk = spawn_blocking(move || source.run());
+
+    let read = async {
+        let mut reader = BufReader::with_capacity(64 << 10, reader);
+        let mut body = Vec::new();
+        while let Some((kind, len)) = read_header(&mut reader, LONGEST_REQUEST).await? {
+            read_body(&mut reader, len, &mut body).await?;
+            if request_sender.send(Request::decode(kind, &body)?).await.is_err() {
+                break;
+            }
+        }
+        drop(request_sender);
+        Ok(())
+    };
+    let write = async {
+        while let Some(mut chunk) = chunks.recv().await {
+            writer.write_all(&chunk.bytes).await.map_err(TransferError::Connection)?;
+            if chunks.is_empty() {
+                writer.flush().await.map_err(TransferError::Connection)?;
+            }
+            progress.add_bytes(chunk.carried);
+            progress.add_resumed(chunk.held);
+            if chunk.bytes.capacity() <= 4 * BLOCK {
+                chunk.bytes.clear();
+                // The disk thread may have ended already; then nobody needs the buffer.
+                let _ = spare_sender.send(chunk.bytes);
+            }
+        }
+        writer.shutdown().await.map_err(TransferError::Connection)
+    };
+    tokio::try_join!(read, write)?;
+    disk.await.map_err(|error| TransferError::Connection(error.into()))
+}

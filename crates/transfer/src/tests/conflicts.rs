@@ -1,0 +1,105 @@
+//! What happens where a name is taken.
+
+use std::fs;
+
+use super::{directories, directory, names, share, transfer, transfer_into};
+use crate::{Conflict, ReceiveOptions, Summary, TransferError};
+
+/// Receives d/{same, other, longer, new} where the first three are there already, only `same` identical.
+async fn into_taken(
+    conflict: Conflict,
+) -> (Result<Summary, TransferError>, impl Fn(&str) -> String, Vec<String>, tempfile::TempDir) {
+    let (temp, from, to) = directories(&[
+        ("d/same", b"same"),
+        ("d/other", b"new"),
+        ("d/longer", b"new content"),
+        ("d/new", b"new"),
+    ]);
+    fs::create_dir(to.join("d")).unwrap();
+    for (name, content) in [("same", "same"), ("other", "old"), ("longer", "old")] {
+        fs::write(to.join("d").join(name), content).unwrap();
+    }
+    let options = ReceiveOptions { conflict, ..ReceiveOptions::default() };
+    let (_, received) = transfer(&share(&from.join("d")), directory(&to), &options).await;
+    let found = names(&to.join("d"));
+    (received, move |name: &str| fs::read_to_string(to.join("d").join(name)).unwrap(), found, temp)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn by_default_a_different_file_stays_and_is_named_while_the_rest_arrives() {
+    let (received, read, found, _temp) = into_taken(Conflict::Error).await;
+    let Err(TransferError::Incomplete { failures, count: 2 }) = received else { panic!("{received:?}") };
+    let mut failed: Vec<_> = failures.iter().map(|failure| failure.path.as_str()).collect();
+    failed.sort_unstable();
+    assert_eq!(failed, ["d/longer", "d/other"]);
+    assert_eq!(
+        (read("same"), read("other"), read("longer"), read("new")),
+        ("same".into(), "old".into(), "old".into(), "new".into())
+    );
+    assert_eq!(found, ["longer", "new", "other", "same"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn overwriting_replaces_what_differs() {
+    let (received, read, found, _temp) = into_taken(Conflict::Overwrite).await;
+    let summary = received.unwrap();
+    assert_eq!((summary.files, summary.skipped), (3, 1));
+    assert_eq!((read("other"), read("longer")), ("new".into(), "new content".into()));
+    assert_eq!(found, ["longer", "new", "other", "same"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn renaming_keeps_both() {
+    let (received, read, found, _temp) = into_taken(Conflict::Rename).await;
+    assert_eq!(received.unwrap().files, 3);
+    assert_eq!(
+        (read("other"), read("other (1)"), read("longer (1)")),
+        ("old".into(), "new".into(), "new content".into())
+    );
+    assert_eq!(found, ["longer", "longer (1)", "new", "other", "other (1)", "same"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn renaming_again_finds_the_renamed_one_identical() {
+    let (_temp, from, to) = directories(&[("a.txt", b"new")]);
+    fs::write(to.join("a.txt"), b"old").unwrap();
+    let options = ReceiveOptions { conflict: Conflict::Rename, ..ReceiveOptions::default() };
+    for (files, skipped) in [(1, 0), (0, 1)] {
+        let (_, received) = transfer(&share(&from.join("a.txt")), directory(&to), &options).await;
+        let summary = received.unwrap();
+        assert_eq!((summary.files, summary.skipped), (files, skipped));
+        assert_eq!(names(&to), ["a (1).txt", "a.txt"]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn skipping_leaves_everything_that_is_there() {
+    let (received, read, found, _temp) = into_taken(Conflict::Skip).await;
+    let summary = received.unwrap();
+    assert_eq!((summary.files, summary.skipped), (1, 3));
+    assert_eq!((read("other"), read("longer")), ("old".into(), "old".into()));
+    assert_eq!(found, ["longer", "new", "other", "same"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_directory_is_never_replaced_by_a_file_nor_a_file_by_a_directory() {
+    let (_temp, from, to) = directories(&[("a", b"file"), ("b/x", b"x")]);
+    fs::create_dir(to.join("a")).unwrap();
+    fs::write(to.join("b"), b"file").unwrap();
+    let options = ReceiveOptions { conflict: Conflict::Overwrite, ..ReceiveOptions::default() };
+    for name in ["a", "b"] {
+        let (_, received) = transfer(&share(&from.join(name)), directory(&to), &options).await;
+        assert!(matches!(received, Err(TransferError::Incomplete { .. })), "{name}: {received:?}");
+    }
+    assert!(to.join("a").is_dir() && to.join("b").is_file());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn existing_directories_keep_their_mode() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let (_temp, from, to) = directories(&[("d/x", b"x")]);
+    fs::create_dir(to.join("d")).unwrap();
+    fs::set_permissions(to.join("d"), fs::Permissions::from_mode(0o710)).unwrap();
+    transfer_into(&share(&from.join("d")), &to).await;
+    assert_eq!(fs::metadata(to.join("d")).unwrap().permissions().mode() & 0o777, 0o710);
+}

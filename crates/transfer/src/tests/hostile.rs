@@ -1,0 +1,244 @@
+//! A sender that means harm, and one that greets in another tongue.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::{directories, directory, names, noise, plain, share, transfer, transfer_into};
+use crate::codec::put_text;
+use crate::hash::{BLOCK, FileHasher, hash_block};
+use crate::manifest::{Entry, EntryKind, FileMeta};
+use crate::message::{Control, Reply};
+use crate::path::RelPath;
+use crate::{
+    Conflict, Connection, Limits, Progress, ReceiveOptions, Summary, Target, TransferError, receive,
+};
+
+/// A receiver's experience with a sender that says `control`, then `data` whatever it is asked.
+async fn face(
+    control: Vec<u8>,
+    data: Vec<u8>,
+    target: Target,
+    options: &ReceiveOptions,
+) -> Result<Summary, TransferError> {
+    let (sender, receiver) = plain();
+    let sending = async move {
+        let mut stream = sender.accept().await.unwrap();
+        let _ = stream.write_all(&control).await;
+        if !data.is_empty()
+            && let Ok(mut replies) = sender.accept().await
+        {
+            let _ = replies.write_all(&data).await;
+            let mut ignored = Vec::new();
+            let _ = replies.read_to_end(&mut ignored).await;
+        }
+        let mut ignored = Vec::new();
+        let _ = stream.read_to_end(&mut ignored).await;
+    };
+    let receiving = async move {
+        let outcome = receive(&receiver, target, options, &Progress::new()).await;
+        drop(receiver);
+        outcome
+    };
+    tokio::join!(sending, receiving).1
+}
+
+fn hello() -> Vec<u8> {
+    let mut bytes = Vec::new();
+    Control::Hello { version: 1 }.encode(&mut bytes);
+    bytes
+}
+
+/// An entry as a careless encoder would write it.
+fn raw_entry(out: &mut Vec<u8>, path: &str, link: Option<&str>) {
+    let mut body = vec![if link.is_some() { 2 } else { 0 }];
+    put_text(&mut body, path);
+    match link {
+        Some(text) => put_text(&mut body, text),
+        None => body.extend_from_slice(&[0o6, 0o44, 0]),
+    }
+    out.push(2);
+    out.extend_from_slice(&(body.len() as u32).to_be_bytes());
+    out.extend_from_slice(&body);
+}
+
+fn entry(path: &str, kind: EntryKind) -> Control {
+    Control::Entry(Entry { path: RelPath::parse(path).unwrap(), kind })
+}
+
+fn list(entries: &[Control]) -> Vec<u8> {
+    let mut bytes = hello();
+    entries.iter().for_each(|entry| entry.encode(&mut bytes));
+    Control::ListEnd.encode(&mut bytes);
+    bytes
+}
+
+fn file(size: u64) -> EntryKind {
+    EntryKind::File(FileMeta { size: Some(size), mode: 0o644, modified: None })
+}
+
+fn replies(replies: &[Reply]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    replies.iter().for_each(|reply| reply.encode(&mut bytes));
+    bytes
+}
+
+fn block(index: u64, data: &[u8]) -> Reply {
+    Reply::Block([&hash_block(index, data).value[..], data].concat())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn paths_out_of_the_target_are_refused_and_nothing_is_written() {
+    let (temp, _, to) = directories(&[]);
+    let bad = [
+        ("../x", None),
+        ("/tmp/x", None),
+        ("a/../../x", None),
+        ("a\0b", None),
+        ("", None),
+        ("l", Some("/etc")),
+        ("l", Some("../x")),
+    ];
+    for (path, link) in bad {
+        let mut control = hello();
+        raw_entry(&mut control, "innocent", None);
+        raw_entry(&mut control, path, link);
+        Control::ListEnd.encode(&mut control);
+        let outcome = face(control, Vec::new(), directory(&to), &ReceiveOptions::default()).await;
+        assert!(matches!(outcome, Err(TransferError::UnsafePath { .. })), "{path:?}: {outcome:?}");
+        assert!(names(&to).is_empty(), "{path:?}");
+    }
+    assert_eq!(names(temp.path()), ["from", "to"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sender_cannot_write_through_a_link_it_made() {
+    let (_temp, _, to) = directories(&[]);
+    let control = list(&[entry("l", EntryKind::Link { text: "d".into() }), entry("l/x", file(0))]);
+    let outcome = face(control, Vec::new(), directory(&to), &ReceiveOptions::default()).await;
+    assert!(matches!(outcome, Err(TransferError::UnsafePath { .. })), "{outcome:?}");
+    assert!(names(&to).is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_link_that_was_there_before_is_not_followed() {
+    let (temp, from, to) = directories(&[("d/x", b"new"), ("y", b"new")]);
+    let outside = temp.path().join("outside");
+    fs::create_dir(&outside).unwrap();
+    fs::write(outside.join("y"), b"old").unwrap();
+    symlink(&outside, to.join("d")).unwrap();
+    symlink(outside.join("y"), to.join("y")).unwrap();
+    symlink(outside.join("part"), to.join(".z.anabranch-part")).unwrap();
+    fs::write(from.join("z"), b"new").unwrap();
+    let options = ReceiveOptions { conflict: Conflict::Overwrite, ..ReceiveOptions::default() };
+    for name in ["d", "z"] {
+        let (_, received) = transfer(&share(&from.join(name)), directory(&to), &options).await;
+        assert!(matches!(received, Err(TransferError::Incomplete { .. })), "{name}: {received:?}");
+    }
+    let (_, received) = transfer(&share(&from.join("y")), directory(&to), &options).await;
+    received.unwrap();
+    assert_eq!(names(&outside), ["y"]);
+    assert_eq!(fs::read(outside.join("y")).unwrap(), b"old");
+    assert!(fs::symlink_metadata(to.join("y")).unwrap().is_file(), "the link itself is replaced");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_without_end_is_cut_off() {
+    let (_temp, _, to) = directories(&[]);
+    let entries: Vec<Control> = (0..1000).map(|at| entry(&format!("f{at}"), file(1))).collect();
+    let limits = Limits { entries: 900, ..Limits::default() };
+    let options = ReceiveOptions { limits, ..ReceiveOptions::default() };
+    let outcome = face(list(&entries), Vec::new(), directory(&to), &options).await;
+    assert!(matches!(outcome, Err(TransferError::TooMuch { what: "entries", most: 900 })), "{outcome:?}");
+
+    let mut control = hello();
+    control.extend_from_slice(&[2, 0xff, 0xff, 0xff, 0xff]);
+    let outcome = face(control, Vec::new(), directory(&to), &ReceiveOptions::default()).await;
+    assert!(matches!(outcome, Err(TransferError::Protocol(_))), "{outcome:?}");
+    assert!(names(&to).is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_block_that_does_not_match_its_hash_never_gets_a_final_name() {
+    let good = noise(1, BLOCK);
+    let other = noise(2, 100);
+    let whole = |second: &[u8]| {
+        let mut hasher = FileHasher::default();
+        hasher.push(hash_block(0, &good));
+        hasher.push(hash_block(1, second));
+        Reply::End { len: (BLOCK + second.len()) as u64, hash: hasher.finish().into() }
+    };
+    let forged = Reply::Block([&hash_block(1, &good[..100]).value[..], &other].concat());
+    let short_end = Reply::End { len: BLOCK as u64, hash: blake3::hash(&good).into() };
+    let cases = [
+        ("wrong block hash", vec![block(0, &good), forged, whole(&good[..100])]),
+        ("wrong file hash", vec![block(0, &good), block(1, &other), whole(&good[..100])]),
+        ("wrong length", vec![block(0, &good), block(1, &other[..99]), whole(&other)]),
+        ("a short block first", vec![block(0, &other), block(1, &good)]),
+        ("ends early", vec![block(0, &good), short_end]),
+        ("one block too many", vec![block(0, &good), block(1, &other), block(2, &other)]),
+        ("never offered", vec![block(0, &good), Reply::Same, whole(&other)]),
+        ("not a comparison", vec![Reply::Equal]),
+    ];
+    for (case, sent) in cases {
+        let (_temp, _, to) = directories(&[]);
+        let control = list(&[entry("a", file(BLOCK as u64 + 100))]);
+        let outcome = face(control, replies(&sent), directory(&to), &ReceiveOptions::default()).await;
+        assert!(matches!(outcome, Err(TransferError::Protocol(_))), "{case}: {outcome:?}");
+        assert!(!to.join("a").exists(), "{case}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reply_longer_than_a_block_is_refused() {
+    let (_temp, _, to) = directories(&[]);
+    let control = list(&[entry("a", file(5))]);
+    let outcome = face(control, vec![0x20, 0x7f, 0, 0, 0], directory(&to), &ReceiveOptions::default()).await;
+    assert!(matches!(outcome, Err(TransferError::Protocol(_))), "{outcome:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_version_is_named_as_such() {
+    let (_temp, _, to) = directories(&[]);
+    let mut control = Vec::new();
+    Control::Hello { version: 7 }.encode(&mut control);
+    let outcome = face(control, Vec::new(), directory(&to), &ReceiveOptions::default()).await;
+    assert!(matches!(outcome, Err(TransferError::Version { ours: 1, theirs: 7 })), "{outcome:?}");
+    let outcome =
+        face(b"HTTP/1.1 400 Bad Request".to_vec(), Vec::new(), directory(&to), &ReceiveOptions::default())
+            .await;
+    assert!(matches!(outcome, Err(TransferError::Protocol(_))), "{outcome:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_receiver_that_asks_for_nonsense_gets_an_answer_and_no_harm_is_done() {
+    use crate::message::Request;
+    let (_temp, from, to) = directories(&[("a", b"content")]);
+    let share = share(&from.join("a"));
+    let (sender, receiver) = plain();
+    let sending = tokio::spawn({
+        let share = share.clone();
+        async move { crate::send(&sender, &share, &Progress::new()).await }
+    });
+    let mut control = receiver.open().await.unwrap();
+    control.write_all(&hello()).await.unwrap();
+    let mut first = [0; 64];
+    control.read_exact(&mut first[..11]).await.unwrap();
+    let mut data = receiver.open().await.unwrap();
+    let mut bytes = Vec::new();
+    let fetch = |file, first, count| Request::Fetch { file, first, count, last: true, held: Vec::new() };
+    for request in [fetch(99, 0, 1), fetch(0, 5, 1), fetch(0, u64::MAX, u64::MAX), fetch(0, 0, u64::MAX)] {
+        request.encode(&mut bytes);
+    }
+    Request::Compare { file: u32::MAX, hash: [0; 32] }.encode(&mut bytes);
+    data.write_all(&bytes).await.unwrap();
+    data.shutdown().await.unwrap();
+    let mut answers = Vec::new();
+    data.read_to_end(&mut answers).await.unwrap();
+    let failed = answers.iter().filter(|byte| **byte == 0x23).count();
+    assert!(failed >= 5, "{answers:?}");
+    drop((control, data, receiver));
+    assert!(matches!(sending.await.unwrap(), Err(TransferError::Connection(_))));
+    transfer_into(&share, &to).await;
+}

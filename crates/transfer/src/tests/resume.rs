@@ -1,0 +1,142 @@
+//! Whatever is interrupted, what was on the disk is kept, and nothing is believed that was not checked.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Gate, connect, directories, directory, names, noise, share, transfer_into, tree};
+use crate::hash::BLOCK;
+use crate::{Progress, ReceiveOptions, Share, TransferError, receive, send};
+
+const PART: &str = ".a.anabranch-part";
+
+/// Transfers until `bytes` have reached the receiver, then stops both ends where they are.
+async fn transfer_some(share: &Share, to: &Path, bytes: u64) {
+    let gate = Gate::after(bytes, true);
+    let (sender, receiver) = connect(Arc::clone(&gate));
+    let (options, ours, theirs) = (ReceiveOptions::default(), Progress::new(), Progress::new());
+    let both = async {
+        tokio::join!(send(&sender, share, &ours), receive(&receiver, directory(to), &options, &theirs))
+    };
+    tokio::select! {
+        _ = both => {}
+        () = gate.reached.notified() => {}
+    }
+}
+
+/// Waits until the threads of an aborted receiver have written all but two blocks of `bytes`.
+async fn settled(to: &Path, bytes: u64) -> u64 {
+    for _ in 0..250 {
+        let kept = fs::metadata(to.join(PART)).map_or(0, |meta| meta.len());
+        if kept + 2 * BLOCK as u64 > bytes || to.join("a").exists() {
+            return kept;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("of {bytes} bytes that arrived, too many were not kept");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_receiver_stopped_at_any_byte_continues_with_what_is_on_the_disk() {
+    let content = noise(5, 6 * BLOCK + 333);
+    for round in 0..20_u64 {
+        let (_temp, from, to) = directories(&[("a", &content)]);
+        let share = share(&from.join("a"));
+        let cut = (round * 0x9e37_79b9 + 12_345) % (content.len() as u64 + 2000);
+        transfer_some(&share, &to, cut).await;
+        let kept = settled(&to, cut).await;
+        let summary = transfer_into(&share, &to).await;
+        assert_eq!(tree(&from), tree(&to), "stopped after {cut} bytes");
+        if summary.skipped == 0 {
+            assert!(
+                summary.resumed >= kept / BLOCK as u64 * BLOCK as u64,
+                "{summary:?}, {kept} kept of {cut}"
+            );
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_directory_stopped_again_and_again_gets_there() {
+    let (_temp, from, to) = directories(&[]);
+    fs::create_dir(from.join("d")).unwrap();
+    for at in 0..60 {
+        fs::write(from.join(format!("d/{at}")), noise(at, (at as usize * 37_777) % (3 * BLOCK))).unwrap();
+    }
+    let share = share(&from.join("d"));
+    for round in 0..10 {
+        transfer_some(&share, &to, 700_000 * (round + 1)).await;
+        let (sent, arrived) = (tree(&from), tree(&to));
+        let finished: Vec<_> = arrived.iter().filter(|(name, _)| !name.ends_with("part")).collect();
+        assert!(round < 9 || finished.len() > 2, "hardly anything had arrived: {finished:?}");
+        for (name, found) in finished {
+            assert_eq!(Some(found), sent.get(name), "{name} has its final name and is not whole");
+        }
+    }
+    transfer_into(&share, &to).await;
+    assert_eq!(tree(&from), tree(&to));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sender_that_dies_leaves_what_arrived() {
+    let (_temp, from, to) = directories(&[("a", &noise(6, 8 * BLOCK))]);
+    let share = share(&from.join("a"));
+    let gate = Gate::after(4 << 20, false);
+    let (sender, receiver) = connect(Arc::clone(&gate));
+    let (options, ours, theirs) = (ReceiveOptions::default(), Progress::new(), Progress::new());
+    let sending = async {
+        tokio::select! {
+            _ = send(&sender, &share, &ours) => {}
+            () = gate.reached.notified() => {}
+        }
+        drop(sender);
+    };
+    let ((), received) = tokio::join!(sending, receive(&receiver, directory(&to), &options, &theirs));
+    assert!(matches!(received, Err(TransferError::Connection(_))), "{received:?}");
+    assert_eq!(names(&to), [PART]);
+    let summary = transfer_into(&share, &to).await;
+    assert!(summary.resumed >= 3 << 20, "{summary:?}");
+    assert_eq!(tree(&from), tree(&to));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_on_the_disk_is_not_trusted() {
+    let content = noise(7, 200 * BLOCK + 5);
+    let (_temp, from, to) = directories(&[("a", &content)]);
+    let mut spoilt = content.clone();
+    spoilt[3 * BLOCK + 17] ^= 1;
+    spoilt[150 * BLOCK..151 * BLOCK].fill(0);
+    spoilt.extend_from_slice(&noise(8, 5 * BLOCK));
+    fs::write(to.join(PART), &spoilt).unwrap();
+    let summary = transfer_into(&share(&from.join("a")), &to).await;
+    assert_eq!(summary.resumed, content.len() as u64 - 2 * BLOCK as u64);
+    assert_eq!(tree(&from), tree(&to));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_left_over_of_another_file_does_no_harm() {
+    for len in [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 70 * BLOCK] {
+        let (_temp, from, to) = directories(&[("a", &noise(9, 66 * BLOCK + 1))]);
+        fs::write(to.join(PART), noise(10, len)).unwrap();
+        let summary = transfer_into(&share(&from.join("a")), &to).await;
+        assert_eq!(summary.resumed, 0);
+        assert_eq!(tree(&from), tree(&to));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_receivers_in_one_directory_do_not_mix() {
+    let (_temp, from, to) = directories(&[("a", &noise(11, 20 * BLOCK))]);
+    let share = share(&from.join("a"));
+    let options = ReceiveOptions::default();
+    let one = || super::transfer(&share, directory(&to), &options);
+    let ((_, first), (_, second)) = tokio::join!(one(), one());
+    assert!(first.is_ok() || second.is_ok(), "{first:?} {second:?}");
+    for outcome in [first, second] {
+        assert!(matches!(outcome, Ok(_) | Err(TransferError::Incomplete { .. })), "{outcome:?}");
+    }
+    assert_eq!(tree(&from)["a"], tree(&to)["a"]);
+    assert_eq!(transfer_into(&share, &to).await.skipped, 1);
+    assert_eq!(names(&to), ["a"], "nothing is left of the attempt that lost");
+}

@@ -1,0 +1,195 @@
+//! What is sent arrives.
+
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use super::{Found, connect, directories, directory, names, noise, share, transfer, transfer_into, tree};
+use crate::hash::BLOCK;
+use crate::tests::Gate;
+use crate::{Progress, ReceiveOptions, Share, Target, TransferError, receive, send};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tree_arrives_with_names_modes_times_and_links() {
+    let big = noise(1, 3 * BLOCK + 12345);
+    let (_temp, from, to) = directories(&[
+        ("tree/big", &big),
+        ("tree/exact", &big[..2 * BLOCK]),
+        ("tree/empty", b""),
+        ("tree/deep/er/and deeper/x", b"x"),
+        ("tree/ünï/日本語/🙂.txt", b"names"),
+        ("tree/new\nline", b"odd"),
+        ("tree/locked/inside", b"shut in"),
+    ]);
+    fs::create_dir(from.join("tree/nothing in here")).unwrap();
+    for (name, mode) in
+        [("tree/big", 0o640), ("tree/empty", 0o400), ("tree/deep/er", 0o750), ("tree/locked", 0o555)]
+    {
+        fs::set_permissions(from.join(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let before_1970 = SystemTime::UNIX_EPOCH - Duration::from_millis(1500);
+    fs::File::open(from.join("tree/exact")).unwrap().set_modified(before_1970).unwrap();
+    symlink("deep/er", from.join("tree/inside")).unwrap();
+    symlink("../../big", from.join("tree/deep/er/up")).unwrap();
+    symlink("missing", from.join("tree/dangling")).unwrap();
+
+    let summary = transfer_into(&share(&from.join("tree")), &to).await;
+    assert_eq!(tree(&from), tree(&to));
+    assert_eq!((summary.files, summary.skipped, summary.resumed), (7, 0, 0));
+    assert!(matches!(tree(&to)["tree/locked"], Found::Directory { mode: 0o555 }));
+
+    let again = transfer_into(&share(&from.join("tree")), &to).await;
+    assert_eq!((again.files, again.skipped), (0, 7), "identical files are kept");
+    assert_eq!(tree(&from), tree(&to));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_thousand_small_files_arrive() {
+    let (_temp, from, to) = directories(&[]);
+    fs::create_dir(from.join("many")).unwrap();
+    for at in 0..2000 {
+        fs::write(from.join(format!("many/{at}")), noise(at, (at * 7 % 3000) as usize)).unwrap();
+    }
+    let progress = Progress::new();
+    let (sender, receiver) = super::plain();
+    let (share, options, sending) = (share(&from.join("many")), ReceiveOptions::default(), Progress::new());
+    let (sent, received) = tokio::join!(
+        send(&sender, &share, &sending),
+        receive(&receiver, directory(&to), &options, &progress)
+    );
+    assert_eq!((sent.unwrap().files, received.unwrap().files), (2000, 2000));
+    assert_eq!(tree(&from), tree(&to));
+    let shown = progress.snapshot();
+    assert_eq!((shown.files_done, shown.files_total), (2000, 2000));
+    assert_eq!((shown.bytes_done, shown.bytes_resumed), (shown.bytes_total, 0));
+    assert_eq!(sending.snapshot().bytes_done, shown.bytes_total);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn links_out_of_the_share_and_special_files_are_left_out_with_a_warning() {
+    let (_temp, from, to) = directories(&[("tree/a", b"a"), ("tree/.b.anabranch-part", b"unfinished")]);
+    symlink("/etc/passwd", from.join("tree/absolute")).unwrap();
+    symlink("../../..", from.join("tree/climbs")).unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(from.join("tree/socket")).unwrap();
+    let share = share(&from.join("tree"));
+    assert_eq!(share.contents().unwrap().warnings.len(), 4);
+    let (sent, received) = transfer(&share, directory(&to), &ReceiveOptions::default()).await;
+    assert_eq!(sent.unwrap().warnings.len(), 4);
+    received.unwrap();
+    assert_eq!(names(&to.join("tree")), ["a"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn special_mode_bits_are_dropped() {
+    let (_temp, from, to) = directories(&[("file", b"#!/bin/sh")]);
+    fs::set_permissions(from.join("file"), fs::Permissions::from_mode(0o6755)).unwrap();
+    transfer_into(&share(&from.join("file")), &to).await;
+    assert_eq!(fs::metadata(to.join("file")).unwrap().permissions().mode() & 0o7777, 0o755);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn several_receivers_take_one_share_at_once() {
+    let (_temp, from, to) = directories(&[("d/a", &noise(1, 5 * BLOCK)), ("d/b", b"b")]);
+    let share = share(&from.join("d"));
+    let one = |name: &str| {
+        let (share, to) = (share.clone(), to.join(name));
+        async move { transfer_into(&share, &to).await }
+    };
+    tokio::join!(one("first"), one("second"), one("third"));
+    for name in ["first", "second", "third"] {
+        assert_eq!(tree(&to.join(name)), tree(&from));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_single_file_goes_to_the_name_the_user_gives() {
+    let (_temp, from, to) = directories(&[("a", b"content"), ("b", b"")]);
+    let target = Target::File(to.join("new/name"));
+    let (sent, received) = transfer(&share(&from.join("a")), target, &ReceiveOptions::default()).await;
+    sent.unwrap();
+    received.unwrap();
+    assert_eq!(fs::read(to.join("new/name")).unwrap(), b"content");
+
+    let both = Share::from_paths(&[from.join("a"), from.join("b")]).unwrap();
+    let (sent, received) = transfer(&both, Target::File(to.join("x")), &ReceiveOptions::default()).await;
+    assert!(matches!(received, Err(TransferError::OneFileOnly { .. })), "{received:?}");
+    assert!(matches!(sent, Err(TransferError::Peer(_))), "{sent:?}");
+}
+
+/// A writer whose content the test can look at.
+#[derive(Clone, Default)]
+struct Shared(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Shared {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(data)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_of_any_length_goes_from_standard_input_to_standard_output() {
+    for len in [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 4 * BLOCK, 4 * BLOCK + 77] {
+        let content = noise(len as u64, len);
+        let input = Share::from_reader("stdin", io::Cursor::new(content.clone())).unwrap();
+        let output = Shared::default();
+        let target = Target::Writer(Box::new(output.clone()));
+        let (sent, received) = transfer(&input, target, &ReceiveOptions::default()).await;
+        sent.unwrap();
+        assert_eq!(received.unwrap().bytes, len as u64);
+        assert!(*output.0.lock().unwrap() == content, "length {len}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_becomes_a_file_and_cannot_be_had_twice() {
+    let (_temp, _, to) = directories(&[]);
+    let content = noise(1, 2 * BLOCK + 9);
+    let input = Share::from_reader("dump", io::Cursor::new(content.clone())).unwrap();
+    fs::write(to.join(".dump.anabranch-part"), noise(2, 3 * BLOCK)).unwrap();
+    transfer_into(&input, &to).await;
+    assert_eq!(names(&to), ["dump"]);
+    assert!(fs::read(to.join("dump")).unwrap() == content);
+
+    let (sent, received) = transfer(&input, directory(&to), &ReceiveOptions::default()).await;
+    assert!(matches!(sent, Err(TransferError::Consumed)), "{sent:?}");
+    assert!(matches!(&received, Err(TransferError::Peer(why)) if why.contains("once")), "{received:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_hash_of_a_file_is_the_one_that_other_tools_print() {
+    let (_temp, from, to) = directories(&[("a", &noise(3, 2 * BLOCK + 1))]);
+    transfer_into(&share(&from.join("a")), &to).await;
+    assert_eq!(blake3::hash(&fs::read(to.join("a")).unwrap()), blake3::hash(&noise(3, 2 * BLOCK + 1)));
+}
+
+#[test]
+fn two_paths_of_one_name_cannot_be_shared_together() {
+    let (_temp, from, _) = directories(&[("a/x", b"1"), ("b/x", b"2")]);
+    let refused = Share::from_paths(&[from.join("a/x"), from.join("b/x")]);
+    assert!(matches!(refused, Err(TransferError::Share { .. })), "{refused:?}");
+    let missing = Share::from_paths(&[from.join("nothing")]);
+    assert!(matches!(missing, Err(TransferError::Share { .. })), "{missing:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn progress_can_be_read_on_the_way() {
+    let (_temp, from, to) = directories(&[("a", &noise(4, 16 * BLOCK))]);
+    let gate = Gate::after(8 << 20, true);
+    let (sender, receiver) = connect(Arc::clone(&gate));
+    let (share, options, progress) = (share(&from.join("a")), ReceiveOptions::default(), Progress::new());
+    let sending = Progress::new();
+    tokio::select! {
+        _ = async { tokio::join!(send(&sender, &share, &sending), receive(&receiver, directory(&to), &options, &progress)) } => {
+            panic!("the gate is shut");
+        }
+        () = gate.reached.notified() => {}
+    }
+    let shown = progress.snapshot();
+    assert!(shown.bytes_done < 9 << 20 && shown.bytes_total == 16 << 20 && shown.current == "a", "{shown:?}");
+}

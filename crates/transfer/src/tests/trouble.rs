@@ -1,0 +1,144 @@
+//! Trouble that honest ends meet: changing files, full disks, lost connections.
+
+use std::fs;
+use std::io::Write as _;
+use std::sync::Arc;
+
+use super::{
+    FULL, Gate, connect, directories, directory, names, noise, share, transfer, transfer_into, tree,
+};
+use crate::hash::BLOCK;
+use crate::{Progress, ReceiveOptions, Share, Target, TransferError, receive, send};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_changes_while_it_is_sent_fails_by_name_at_both_ends_and_the_others_arrive() {
+    for shrinks in [false, true] {
+        let (_temp, from, to) = directories(&[("d/log", &noise(1, 40 * BLOCK)), ("d/other", b"other")]);
+        let share = share(&from.join("d"));
+        let gate = Gate::after(1 << 20, false);
+        let (sender, receiver) = connect(Arc::clone(&gate));
+        let (options, ours, theirs) = (ReceiveOptions::default(), Progress::new(), Progress::new());
+        let change = async {
+            gate.reached.notified().await;
+            let mut log = fs::OpenOptions::new().append(true).open(from.join("d/log")).unwrap();
+            if shrinks { log.set_len(39 << 20).unwrap() } else { log.write_all(b"more").unwrap() }
+        };
+        let (sent, received, ()) = tokio::join!(
+            send(&sender, &share, &ours),
+            receive(&receiver, directory(&to), &options, &theirs),
+            change
+        );
+        let Err(TransferError::Incomplete { failures, count: 1 }) = &received else { panic!("{received:?}") };
+        assert_eq!(failures[0].path, "d/log");
+        assert!(failures[0].reason.contains("changed"), "{failures:?}");
+        assert!(matches!(&sent, Err(TransferError::Peer(why)) if why.contains("d/log")), "{sent:?}");
+        assert_eq!(names(&to.join("d")), [".log.anabranch-part", "other"]);
+
+        let summary = transfer_into(&share, &to).await;
+        assert!(summary.resumed > 30 << 20, "{summary:?}");
+        assert_eq!(tree(&from), tree(&to));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_vanishes_or_shuts_is_named() {
+    let (_temp, from, to) = directories(&[("d/a", &noise(1, 40 * BLOCK)), ("d/b", b"b")]);
+    let share = share(&from.join("d"));
+    let gate = Gate::after(1 << 20, false);
+    let (sender, receiver) = connect(Arc::clone(&gate));
+    let (options, ours, theirs) = (ReceiveOptions::default(), Progress::new(), Progress::new());
+    let vanish = async {
+        gate.reached.notified().await;
+        fs::remove_file(from.join("d/b")).unwrap();
+    };
+    let (_, received, ()) = tokio::join!(
+        send(&sender, &share, &ours),
+        receive(&receiver, directory(&to), &options, &theirs),
+        vanish
+    );
+    let Err(TransferError::Incomplete { failures, .. }) = &received else { panic!("{received:?}") };
+    assert_eq!(failures[0].path, "d/b");
+    assert_eq!(names(&to.join("d")), ["a"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_that_fills_up_stops_with_a_clear_word_and_keeps_what_arrived() {
+    let (_temp, from, to) = directories(&[("a", &noise(2, 40 * BLOCK))]);
+    let share = share(&from.join("a"));
+    fs::write(to.join(FULL), b"").unwrap();
+    let (sent, received) = transfer(&share, directory(&to), &ReceiveOptions::default()).await;
+    assert!(
+        matches!(&received, Err(TransferError::DiskFull { path }) if path.ends_with("a")),
+        "{received:?}"
+    );
+    assert!(matches!(&sent, Err(TransferError::Peer(why)) if why.contains("disk is full")), "{sent:?}");
+    fs::remove_file(to.join(FULL)).unwrap();
+    let summary = transfer_into(&share, &to).await;
+    assert_eq!(summary.resumed, 10 * BLOCK as u64);
+    assert_eq!(tree(&from), tree(&to));
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_disk_behind_standard_output_is_named() {
+    let (_temp, from, _) = directories(&[("a", b"content")]);
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let (_, received) =
+        transfer(&share(&from.join("a")), Target::Writer(Box::new(full)), &ReceiveOptions::default()).await;
+    assert!(matches!(received, Err(TransferError::DiskFull { .. })), "{received:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_share_that_cannot_fit_is_refused_before_anything_is_written() {
+    let (_temp, from, to) = directories(&[("d/small", b"small")]);
+    for at in 0..4 {
+        // Sparse: it takes no room here.
+        fs::File::create(from.join(format!("d/huge{at}"))).unwrap().set_len(4 << 40).unwrap();
+    }
+    let (sent, received) =
+        transfer(&share(&from.join("d")), directory(&to), &ReceiveOptions::default()).await;
+    let Err(TransferError::NoSpace { needed, free, .. }) = received else { panic!("{received:?}") };
+    assert!(needed == (16 << 40) + 5 && free < needed);
+    assert!(matches!(&sent, Err(TransferError::Peer(why)) if why.contains("not enough space")), "{sent:?}");
+    assert!(names(&to).is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_target_that_is_no_directory_is_named() {
+    let (_temp, from, to) = directories(&[("a", b"a")]);
+    fs::write(to.join("file"), b"").unwrap();
+    let (_, received) =
+        transfer(&share(&from.join("a")), directory(&to.join("file")), &ReceiveOptions::default()).await;
+    assert!(
+        matches!(&received, Err(TransferError::Io { path, .. }) if path.ends_with("file")),
+        "{received:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_share_whose_path_is_gone_says_so_at_both_ends() {
+    let (_temp, from, to) = directories(&[("a", b"a")]);
+    let share = share(&from.join("a"));
+    fs::remove_file(from.join("a")).unwrap();
+    let (sent, received) = transfer(&share, directory(&to), &ReceiveOptions::default()).await;
+    assert!(matches!(sent, Err(TransferError::Io { .. })), "{sent:?}");
+    assert!(matches!(received, Err(TransferError::Peer(_))), "{received:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_receiver_that_leaves_ends_the_sender() {
+    let (_temp, from, to) = directories(&[("a", &noise(3, 8 * BLOCK))]);
+    let share: Share = share(&from.join("a"));
+    let gate = Gate::after(2 << 20, false);
+    let (sender, receiver) = connect(Arc::clone(&gate));
+    let (options, ours, theirs) = (ReceiveOptions::default(), Progress::new(), Progress::new());
+    let receiving = async {
+        tokio::select! {
+            _ = receive(&receiver, directory(&to), &options, &theirs) => {}
+            () = gate.reached.notified() => {}
+        }
+        drop(receiver);
+    };
+    let (sent, ()) = tokio::join!(send(&sender, &share, &ours), receiving);
+    assert!(matches!(sent, Err(TransferError::Connection(_))), "{sent:?}");
+}
