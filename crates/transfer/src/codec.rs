@@ -37,11 +37,17 @@ pub(crate) async fn read_header<R: AsyncRead + Unpin>(
         return Ok(None);
     }
     reader.read_exact(&mut header[1..]).await.map_err(TransferError::Connection)?;
-    let len = u32::from_be_bytes([header[1], header[2], header[3], header[4]]) as usize;
+    parse_header(header, longest).map(Some)
+}
+
+/// A frame's kind and the length of its body, which is at most `longest`.
+pub(crate) fn parse_header(header: [u8; FRAME_HEADER], longest: usize) -> Result<(u8, usize), TransferError> {
+    let [kind, len @ ..] = header;
+    let len = u32::from_be_bytes(len) as usize;
     if len > longest {
         return Err(TransferError::protocol(format!("a message of {len} bytes where {longest} are allowed")));
     }
-    Ok(Some((header[0], len)))
+    Ok((kind, len))
 }
 
 /// Reads `len` bytes into the empty `body`, without clearing its memory first.

@@ -3,10 +3,10 @@
 use std::io;
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufReader, ReadHalf, WriteHalf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::time::timeout;
 
-use crate::codec::{read_body, read_header};
+use crate::codec::{FRAME_HEADER, parse_header};
 use crate::error::TransferError;
 use crate::message::{Control, LONGEST_CONTROL, VERSION};
 
@@ -17,15 +17,20 @@ const REASON: Duration = Duration::from_millis(500);
 
 /// One end of the control stream.
 pub(crate) struct ControlLink<S> {
-    reader: BufReader<ReadHalf<S>>,
+    reader: ReadHalf<S>,
     writer: WriteHalf<S>,
-    body: Vec<u8>,
+    /// What was read, from `taken` on not yet decoded. It outlives a `recv` that was dropped half-way.
+    buffer: Vec<u8>,
+    taken: usize,
 }
+
+/// How much is read at a time.
+const READ: usize = 64 << 10;
 
 impl<S: AsyncRead + AsyncWrite + Unpin> ControlLink<S> {
     pub fn new(stream: S) -> Self {
         let (reader, writer) = tokio::io::split(stream);
-        Self { reader: BufReader::with_capacity(64 << 10, reader), writer, body: Vec::new() }
+        Self { reader, writer, buffer: Vec::new(), taken: 0 }
     }
 
     /// Says which version this end speaks.
@@ -55,13 +60,24 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ControlLink<S> {
         self.writer.flush().await.map_err(TransferError::Connection)
     }
 
-    /// The next message; the end of the stream is an error here.
+    /// The next message; the end of the stream is an error here. Dropped half-way, it loses nothing.
     pub async fn recv(&mut self) -> Result<Control, TransferError> {
-        let header = read_header(&mut self.reader, LONGEST_CONTROL).await?;
-        let (kind, len) =
-            header.ok_or_else(|| TransferError::Connection(io::ErrorKind::UnexpectedEof.into()))?;
-        read_body(&mut self.reader, len, &mut self.body).await?;
-        Control::decode(kind, &self.body)
+        loop {
+            let rest = &self.buffer[self.taken..];
+            if let Some((header, rest)) = rest.split_first_chunk::<FRAME_HEADER>() {
+                let (kind, len) = parse_header(*header, LONGEST_CONTROL)?;
+                if let Some(body) = rest.get(..len) {
+                    self.taken += FRAME_HEADER + len;
+                    return Control::decode(kind, body);
+                }
+            }
+            self.buffer.drain(..self.taken);
+            self.taken = 0;
+            self.buffer.reserve(READ);
+            if self.reader.read_buf(&mut self.buffer).await.map_err(TransferError::Connection)? == 0 {
+                return Err(TransferError::Connection(io::ErrorKind::UnexpectedEof.into()));
+            }
+        }
     }
 
     /// Why the other end stopped, where it said so; otherwise `error`.

@@ -46,5 +46,5 @@ pub use send::send;
 pub use share::{Contents, Share};
 pub use target::Target;
 
-#[cfg(test)]
+#[cfg(all(test, unix))]
 mod tests;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 /// Counters that a transfer keeps up to date; clones share them.
 ///
 /// Give one to [`send`](crate::send) or [`receive`](crate::receive) and read [`Progress::snapshot`] as
-/// often as the screen is redrawn.
+/// often as the screen is redrawn. Each call needs one of its own.
 #[derive(Clone, Debug, Default)]
 pub struct Progress(Arc<Counters>);
 

@@ -32,8 +32,9 @@ const IN_FLIGHT: usize = 1024;
 const REPLIES: usize = 16;
 /// How long what has arrived may take to be written once the transfer is broken off.
 const DRAIN: Duration = Duration::from_secs(10);
-/// Smallest reply whose buffer comes from the pool of used ones.
-const POOLED: usize = 64 << 10;
+/// Smallest reply whose buffer comes from the pool of used ones. A buffer in the pool was in use once, so
+/// there are no more than replies on their way.
+pub(crate) const POOLED: usize = 64 << 10;
 
 /// What to do where another file has the name of one to be received. An identical file is always kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

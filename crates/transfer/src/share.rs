@@ -72,6 +72,9 @@ impl Share {
 
     /// Shares what `reader` gives (standard input, say) as one file called `name`, once.
     ///
+    /// The reader runs on a blocking thread. One that waits for input cannot be interrupted: a program that
+    /// ends while standard input is silent should not wait for its runtime's blocking threads.
+    ///
     /// # Errors
     /// [`TransferError::UnsafePath`] when `name` is not a plain file name.
     pub fn from_reader(name: &str, reader: impl Read + Send + 'static) -> Result<Self, TransferError> {

@@ -18,6 +18,7 @@ use crate::message::Reply;
 use crate::part::PartFile;
 use crate::plan::{Compared, Fetch, FileJob, InFlight};
 use crate::progress::Progress;
+use crate::receive::POOLED;
 use crate::report::Report;
 use crate::target::TargetTree;
 
@@ -189,8 +190,10 @@ impl Writer {
         current.hasher.push(hash);
         current.received += data.len() as u64;
         self.progress.add_bytes(data.len() as u64);
-        // The reader makes new buffers where none comes back.
-        let _ = self.ports.spare.send(body);
+        if body.capacity() >= POOLED {
+            // The reader makes new buffers where none comes back.
+            let _ = self.ports.spare.send(body);
+        }
         Ok(())
     }
 

@@ -2,6 +2,7 @@
 
 mod conflicts;
 mod hostile;
+mod killed;
 mod resume;
 mod round_trip;
 mod trouble;

@@ -6,10 +6,17 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
 use super::{Found, connect, directories, directory, names, noise, share, transfer, transfer_into, tree};
+use crate::codec::read_header;
+use crate::control::ControlLink;
 use crate::hash::BLOCK;
+use crate::manifest::{Entry, EntryKind, FileMeta};
+use crate::message::{Control, LONGEST_REQUEST, Reply, Request};
+use crate::path::RelPath;
 use crate::tests::Gate;
-use crate::{Progress, ReceiveOptions, Share, Target, TransferError, receive, send};
+use crate::{Connection, Progress, ReceiveOptions, Share, Target, TransferError, receive, send};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tree_arrives_with_names_modes_times_and_links() {
@@ -65,6 +72,45 @@ async fn two_thousand_small_files_arrive() {
     assert_eq!((shown.files_done, shown.files_total), (2000, 2000));
     assert_eq!((shown.bytes_done, shown.bytes_resumed), (shown.bytes_total, 0));
     assert_eq!(sending.snapshot().bytes_done, shown.bytes_total);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn small_files_are_asked_for_without_waiting_for_each_other() {
+    const FILES: u32 = 1000;
+    let (_temp, _, to) = directories(&[]);
+    let (sender, receiver) = super::plain();
+    let sending = async {
+        let mut control = ControlLink::new(sender.accept().await.unwrap());
+        control.greet().await.unwrap();
+        control.expect_greeting().await.unwrap();
+        for at in 0..FILES {
+            let meta = FileMeta { size: Some(0), mode: 0o644, modified: None };
+            let path = RelPath::parse(&format!("{at}")).unwrap();
+            control.send(&Control::Entry(Entry { path, kind: EntryKind::File(meta) })).await.unwrap();
+        }
+        control.send(&Control::ListEnd).await.unwrap();
+        let mut data = sender.accept().await.unwrap();
+        let mut replies = Vec::new();
+        for at in 0..FILES {
+            let (kind, len) = read_header(&mut data, LONGEST_REQUEST).await.unwrap().unwrap();
+            let mut body = vec![0; len];
+            data.read_exact(&mut body).await.unwrap();
+            let request = Request::decode(kind, &body).unwrap();
+            assert!(
+                matches!(request, Request::Fetch { file, count: 0, last: true, .. } if file == at),
+                "{request:?}"
+            );
+            Reply::End { len: 0, hash: blake3::hash(b"").into() }.encode(&mut replies);
+        }
+        // Not one reply before the last request.
+        data.write_all(&replies).await.unwrap();
+        data.shutdown().await.unwrap();
+        assert_eq!(control.recv().await.unwrap(), Control::Done);
+    };
+    let (options, progress) = (ReceiveOptions::default(), Progress::new());
+    let receiving = receive(&receiver, directory(&to), &options, &progress);
+    let ((), received) = tokio::join!(sending, receiving);
+    assert_eq!(received.unwrap().files, u64::from(FILES));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -124,7 +170,7 @@ struct Shared(Arc<Mutex<Vec<u8>>>);
 
 impl Write for Shared {
     fn write(&mut self, data: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().write(data)
+        Write::write(&mut *self.0.lock().unwrap(), data)
     }
 
     fn flush(&mut self) -> io::Result<()> {
