@@ -60,9 +60,7 @@ impl InterfaceAddress {
     /// True when a default route of the address's family leads over the interface.
     #[must_use]
     pub fn has_default_route(&self) -> bool {
-        self.routes
-            .iter()
-            .any(|route| route.bits == 0 && route.address.is_ipv4() == self.address.is_ipv4())
+        self.routes.iter().any(|route| route.bits == 0 && route.address.is_ipv4() == self.address.is_ipv4())
     }
 }
 

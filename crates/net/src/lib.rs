@@ -1,3 +1,54 @@
-//! UDP sockets, timers and the async API: Endpoint, Session, Stream.
+//! The network driver and the async API of Anabranch: [`Endpoint`], [`Session`], [`Stream`].
+//!
+//! The engine (`anabranch-engine`) decides everything and touches nothing; this crate has the sockets, the
+//! clock and the tasks. What it adds to the engine is told in `docs/adr/0004-driver.md`; in short:
+//!
+//! - one UDP socket for each local address, bound to its interface, shared by all sessions; a task each
+//!   receives in batches, opens packets in place and hands them to their session's engine;
+//! - one task a session sleeps until the engine's next deadline; whoever changes something pumps what the
+//!   engine wants sent to the sockets, sealed in batches;
+//! - addresses of this machine are followed as they come and go, and paths with them.
+//!
+//! ```no_run
+//! use anabranch_net::{Config, Endpoint, EndpointConfig, NodeKey, Target};
+//! use tokio::io::AsyncWriteExt;
+//!
+//! # async fn run(key: NodeKey, target: Target) -> Result<(), Box<dyn std::error::Error>> {
+//! let endpoint = Endpoint::bind(EndpointConfig::new(key)).await?;
+//! let session = endpoint.connect(&target, Config::default()).await?;
+//! let mut stream = session.open_stream().await?;
+//! stream.write_all(b"over every path there is").await?;
+//! stream.shutdown().await?;
+//! session.close().await;
+//! # Ok(())
+//! # }
+//! ```
 
+mod authorize;
+mod buffers;
+mod clock;
+mod connect;
+mod endpoint;
+mod handshake;
 pub mod interfaces;
+mod pids;
+mod receive;
+mod resets;
+mod session;
+mod shared;
+pub mod socket;
+mod stream;
+
+pub use authorize::{Authorize, DenyAll, Verdict};
+pub use clock::Clock;
+pub use connect::{ConnectError, Tried};
+pub use endpoint::{Addresses, Endpoint, EndpointConfig, EndpointStats, Limits, SocketInfo, Target};
+pub use session::{Datagram, Events, Session, SessionError};
+pub use stream::Stream;
+
+pub use anabranch_engine::{
+    AbandonReason, CloseReason, Config, Event, PathChange, PathInfo, PathState, PathStats, Route,
+    SchedulerKind, SessionStats,
+};
+pub use anabranch_secure::{NodeKey, PublicKey, Refusal, ShareId, Ticket, TicketSecret};
+pub use anabranch_wire::{PathId, PathUse, Rate, Span, StreamId, Time};

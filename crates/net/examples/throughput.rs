@@ -1,0 +1,82 @@
+//! Bytes through one session over loopback, as fast as they go.
+//!
+//! `cargo run --release -p anabranch-net --example throughput -- [SECONDS] [PATHS]`
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use anabranch_net::{
+    Addresses, Config, Endpoint, EndpointConfig, NodeKey, PublicKey, ShareId, Target, Verdict,
+};
+use bytes::Bytes;
+
+fn key(seed: u8) -> NodeKey {
+    NodeKey::from_random([seed; 32])
+}
+
+fn addresses(host: u8, paths: u8) -> Vec<IpAddr> {
+    (1..=paths).map(|path| IpAddr::from([127, 0, path, host])).collect()
+}
+
+async fn receive(endpoint: Endpoint) {
+    while let Some(session) = endpoint.accept().await {
+        let Ok(mut stream) = session.accept_stream().await else { continue };
+        let (mut bytes, start) = (0, Instant::now());
+        while let Ok(Some(piece)) = stream.read_chunk(1 << 20).await {
+            bytes += piece.len();
+        }
+        let gbit = bytes as f64 * 8e-9 / start.elapsed().as_secs_f64();
+        println!("received {:.0} MB at {gbit:.2} Gbit/s", bytes as f64 * 1e-6);
+        for socket in endpoint.sockets() {
+            println!("receiver {} {:?}", socket.local, socket.stats);
+        }
+        println!("{:?}", endpoint.stats());
+    }
+}
+
+async fn run(seconds: u64, paths: u8) -> Result<(), Box<dyn std::error::Error>> {
+    let open = |_: &PublicKey, _: Option<ShareId>| Verdict::Accept { secret: None };
+    let server =
+        EndpointConfig::new(key(1)).addresses(Addresses::Exactly(addresses(2, paths))).authorize(open);
+    let server = Endpoint::bind(server).await?;
+    let remotes: Vec<SocketAddr> = server.local_addresses();
+    tokio::spawn(receive(server));
+
+    let client = EndpointConfig::new(key(2)).addresses(Addresses::Exactly(addresses(1, paths)));
+    let client = Endpoint::bind(client).await?;
+    let mut target = Target::new(key(1).public(), remotes.clone());
+    target.pins = addresses(1, paths).into_iter().zip(remotes).collect();
+    let session = client.connect(&target, Config::default()).await?;
+    let mut stream = session.open_stream().await?;
+    let data = Bytes::from(vec![7; 1 << 20]);
+    let end = Instant::now() + Duration::from_secs(seconds);
+    while Instant::now() < end {
+        stream.write_chunk(data.clone()).await?;
+    }
+    stream.finish()?;
+    for path in session.paths() {
+        println!(
+            "{} {} rtt {} window {} mtu {} rate {} lost {} of {}",
+            path.id,
+            path.route.remote,
+            path.rtt,
+            path.window,
+            path.mtu,
+            path.delivery_rate,
+            path.stats.packets_lost,
+            path.stats.packets_sent,
+        );
+    }
+    println!("{:?}", session.close().await);
+    for socket in client.sockets() {
+        println!("sender {} {:?}", socket.local, socket.stats);
+    }
+    Ok(())
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut arguments = std::env::args().skip(1).filter_map(|argument| argument.parse().ok());
+    let (seconds, paths) = (arguments.next().unwrap_or(5), arguments.next().unwrap_or(1));
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(run(seconds, u8::try_from(paths)?))
+}

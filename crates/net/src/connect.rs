@@ -1,0 +1,181 @@
+//! Opening a session, and saying why it did not work.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use anabranch_engine::{CloseReason, Config, Route, Session as Engine};
+use anabranch_secure::{Dial, HandshakeError, Initiator, Refusal};
+
+use crate::endpoint::{Target, pinned_route};
+use crate::handshake::{encoded, new_pids};
+use crate::pids::random;
+use crate::session::Session;
+use crate::session::core::{Core, Dialing, Handshake};
+use crate::session::inner::{Identity, SessionInner};
+use crate::session::routes::RouteBook;
+use crate::shared::Shared;
+
+/// Pairs of addresses, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tried(pub Vec<(SocketAddr, SocketAddr)>);
+
+impl fmt::Display for Tried {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, (local, remote)) in self.0.iter().enumerate() {
+            let comma = if index == 0 { "" } else { ", " };
+            write!(f, "{comma}{} to {remote}", local.ip())?;
+        }
+        Ok(())
+    }
+}
+
+/// Why a session could not be opened.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConnectError {
+    /// No local address reaches any of the node's.
+    #[error(
+        "no route to {}: none of this machine's addresses ({}) leads there; is the network up, and is the address right?",
+        join(.remotes), join(.locals)
+    )]
+    NoRoute {
+        /// The node's addresses.
+        remotes: Vec<SocketAddr>,
+        /// This machine's.
+        locals: Vec<IpAddr>,
+    },
+    /// A pinned path begins at an address that is not in use here.
+    #[error("cannot pin a path to {local}: this endpoint uses {}", join(.locals))]
+    NoSuchLocal {
+        /// The address that was named.
+        local: IpAddr,
+        /// Those in use.
+        locals: Vec<IpAddr>,
+    },
+    /// Nothing answered.
+    #[error(
+        "no answer from the node: tried {0}; is it running there, is the UDP port open, and is its key the right one?"
+    )]
+    TimedOut(Tried),
+    /// The node answered, but the ticket's secret does not fit.
+    #[error(
+        "the node answered, but not to this ticket: its secret is wrong or was changed; ask for a new ticket"
+    )]
+    WrongTicket,
+    /// The node said no.
+    #[error("the node refused: {0}")]
+    Refused(Refusal),
+    /// The node speaks another version of the protocol.
+    #[error(
+        "the node speaks version {0} of the protocol and this program another: update the older of the two"
+    )]
+    Version(u8),
+    /// The node's key is not a key.
+    #[error("the node's key is not usable: {0}")]
+    Key(HandshakeError),
+    /// It ended while it began.
+    #[error("the session ended while it was being opened: {0}")]
+    Closed(CloseReason),
+}
+
+impl From<ConnectError> for std::io::Error {
+    fn from(error: ConnectError) -> Self {
+        use std::io::ErrorKind;
+        let kind = match error {
+            ConnectError::NoRoute { .. } => ErrorKind::NetworkUnreachable,
+            ConnectError::NoSuchLocal { .. } => ErrorKind::AddrNotAvailable,
+            ConnectError::TimedOut(_) => ErrorKind::TimedOut,
+            ConnectError::WrongTicket | ConnectError::Refused(_) => ErrorKind::PermissionDenied,
+            ConnectError::Version(_) | ConnectError::Key(_) => ErrorKind::InvalidData,
+            ConnectError::Closed(_) => ErrorKind::ConnectionAborted,
+        };
+        Self::new(kind, error)
+    }
+}
+
+fn join<T: ToString>(items: &[T]) -> String {
+    items.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// Opens a session.
+pub(crate) async fn connect(
+    shared: &Arc<Shared>,
+    target: &Target,
+    config: Config,
+) -> Result<Session, ConnectError> {
+    let book = make_book(shared, target)?;
+    let routes = book.wanted(&shared.locals());
+    if routes.is_empty() {
+        let locals = shared.sockets().iter().map(|socket| socket.place.address).collect();
+        return Err(ConnectError::NoRoute { remotes: target.addresses.clone(), locals });
+    }
+    let inner = dial(shared, target, (config, book), &routes)?;
+    let tried =
+        routes.iter().filter_map(|route| Some((shared.socket(route.socket)?.udp.local_addr(), route.remote)));
+    let tried = Tried(tried.collect());
+    tokio::spawn(inner.clone().drive());
+    inner.pump();
+    let session = Session::new(inner.clone());
+    if session.established().await {
+        return Ok(session);
+    }
+    Err(explain(&inner, tried))
+}
+
+/// The ways there, as far as they are known before the node has said more.
+fn make_book(shared: &Shared, target: &Target) -> Result<RouteBook, ConnectError> {
+    let mut book = RouteBook::default();
+    for (local, remote) in &target.pins {
+        let Some(route) = pinned_route(shared, *local, *remote) else {
+            let locals = shared.sockets().iter().map(|socket| socket.place.address).collect();
+            return Err(ConnectError::NoSuchLocal { local: *local, locals });
+        };
+        book.pins.get_or_insert_default().push(route);
+    }
+    let own: Vec<IpAddr> = shared.sockets().iter().map(|socket| socket.place.address).collect();
+    for address in &target.addresses {
+        book.given.push(*address);
+        // The node may run on this very machine: its packets take loopback then.
+        if own.contains(&address.ip()) && !address.ip().is_loopback() {
+            let loopback: IpAddr =
+                if address.is_ipv4() { [127, 0, 0, 1].into() } else { std::net::Ipv6Addr::LOCALHOST.into() };
+            book.given.push(SocketAddr::new(loopback, address.port()));
+        }
+    }
+    Ok(book)
+}
+
+fn dial(
+    shared: &Arc<Shared>,
+    target: &Target,
+    (config, book): (Config, RouteBook),
+    routes: &[Route],
+) -> Result<Arc<SessionInner>, ConnectError> {
+    let now = shared.clock.now();
+    let engine = Engine::connect(config, routes, new_pids(shared), shared.budget.clone(), now);
+    let params = engine.local_params();
+    let dial = Dial { remote: target.node, credential: target.credential.clone() };
+    let initiator = Initiator::new(&shared.key, &dial, params.pid, &encoded(params), random());
+    let initiator = initiator.map_err(ConnectError::Key)?;
+    let handshake = Handshake::Client(Dialing { initiator, cookies: Vec::new() });
+    let identity = Identity { peer: target.node, share: target.credential.as_ref().map(|(share, _)| *share) };
+    Ok(SessionInner::new(shared.clone(), identity, Core::new(engine, handshake, book), None))
+}
+
+fn explain(inner: &SessionInner, tried: Tried) -> ConnectError {
+    let core = inner.core();
+    let trouble = core.trouble;
+    if let Some(refusal) = trouble.refused {
+        return ConnectError::Refused(refusal);
+    }
+    if let Some(version) = trouble.version {
+        return ConnectError::Version(version);
+    }
+    if trouble.unauthentic {
+        return ConnectError::WrongTicket;
+    }
+    match core.closed.clone() {
+        Some(CloseReason::ConnectTimeout) | None => ConnectError::TimedOut(tried),
+        Some(reason) => ConnectError::Closed(reason),
+    }
+}

@@ -1,0 +1,233 @@
+//! The handshake's datagrams: INIT at a server; COOKIE and INIT ACK at a client.
+//!
+//! A server keeps nothing and computes no Diffie-Hellman for an address that has not returned a cookie.
+//! Copies of one INIT that come over several paths belong to one session: they are told by
+//! [`InitId`], kept while the session lives and bounded by the number of sessions.
+
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+
+use anabranch_engine::{Arrival, Route, Session as Engine};
+use anabranch_secure::{
+    Admission, CookieError, HandshakeError, InitId, Limits as KeyLimits, PendingInit, Protection, Refusal,
+    read_init,
+};
+use anabranch_wire::{Kind, Message, Params, Pid, Time, close_code, decode_params, encode_params};
+
+use crate::authorize::Verdict;
+use crate::pids::{RandomPids, random};
+use crate::session::core::{Core, Handshake};
+use crate::session::inner::{Identity, SessionInner};
+use crate::session::outbox::plain_datagram;
+use crate::session::routes::RouteBook;
+use crate::shared::{InitState, Shared, count};
+use crate::socket::Batch;
+
+/// Copies of an INIT remembered while its session is being made.
+const MOST_COPIES: usize = 8;
+
+/// A server takes an INIT in.
+pub(crate) fn handle_init(shared: &Arc<Shared>, now: Time, arrival: Arrival, body: &[u8]) {
+    count(&shared.counters.inits);
+    if shared.incoming.is_closed() {
+        return count(&shared.counters.inits_dropped);
+    }
+    match shared.cookies.admit(now, arrival.route.remote, body) {
+        Admission::Proceed => {}
+        Admission::Challenge { pid, body } => {
+            count(&shared.counters.cookies_sent);
+            return answer(shared, arrival.route, &plain_datagram(Kind::Cookie, pid, &body));
+        }
+        Admission::Drop(_) => return count(&shared.counters.inits_dropped),
+    }
+    let Some(id) = InitId::of(body) else { return count(&shared.counters.inits_dropped) };
+    let known = match shared.inits.lock().expect("no panic while held").entry(id) {
+        Entry::Vacant(entry) => {
+            entry.insert(InitState::Pending(Vec::new()));
+            None
+        }
+        Entry::Occupied(mut entry) => match entry.get_mut() {
+            InitState::Pending(copies) if copies.len() < MOST_COPIES => return copies.push(arrival),
+            InitState::Pending(_) => return,
+            InitState::Answered(session) => Some(session.clone()),
+        },
+    };
+    if let Some(session) = known {
+        return greet_again(&session, now, &[arrival]);
+    }
+    let session = open_session(shared, now, arrival, (id, body));
+    let mut inits = shared.inits.lock().expect("no panic while held");
+    let state = match &session {
+        Some(session) => inits.insert(id, InitState::Answered(session.clone())),
+        None => inits.remove(&id),
+    };
+    drop(inits);
+    if let Some(session) = session {
+        if let Some(InitState::Pending(copies)) = state {
+            greet_again(&session, now, &copies);
+        }
+        tokio::spawn(session.clone().drive());
+        session.pump();
+    }
+}
+
+/// The same INIT over other routes, or again.
+fn greet_again(session: &Arc<SessionInner>, now: Time, arrivals: &[Arrival]) {
+    let mut core = session.core();
+    let Handshake::Answered { params, .. } = &core.handshake else { return };
+    let params = params.clone();
+    for arrival in arrivals {
+        core.engine.handle_message(now, arrival, Message::Init(params.clone()));
+    }
+    drop(core);
+    session.pump();
+}
+
+fn open_session(
+    shared: &Arc<Shared>,
+    now: Time,
+    arrival: Arrival,
+    (id, body): (InitId, &[u8]),
+) -> Option<Arc<SessionInner>> {
+    if !shared.begin_half_open() {
+        count(&shared.counters.busy);
+        return None;
+    }
+    let session = authorised_session(shared, now, arrival, (id, body));
+    if session.is_none() {
+        shared.end_half_open();
+    }
+    session
+}
+
+fn authorised_session(
+    shared: &Arc<Shared>,
+    now: Time,
+    arrival: Arrival,
+    (id, body): (InitId, &[u8]),
+) -> Option<Arc<SessionInner>> {
+    let Ok(pending) = read_init(&shared.key, body, random()) else {
+        count(&shared.counters.unauthentic);
+        return None;
+    };
+    let Ok(params) = decode_params(&pending.params) else {
+        count(&shared.counters.malformed);
+        return None;
+    };
+    let refuse = |pending: PendingInit, why: Refusal| {
+        if let Ok(body) = pending.refuse(why) {
+            answer(shared, arrival.route, &plain_datagram(Kind::InitAck, params.pid, &body));
+        }
+    };
+    if shared.is_full() {
+        count(&shared.counters.busy);
+        refuse(pending, Refusal::Busy);
+        return None;
+    }
+    let secret = match shared.authorize.authorize(&pending.remote, pending.share) {
+        Verdict::Accept { secret } => secret,
+        Verdict::Refuse(why) => {
+            count(&shared.counters.refused);
+            refuse(pending, why);
+            return None;
+        }
+        Verdict::Ignore => {
+            count(&shared.counters.refused);
+            return None;
+        }
+    };
+    let engine = Engine::accept(
+        shared.config.clone(),
+        (params.clone(), arrival.route),
+        new_pids(shared),
+        shared.budget.clone(),
+        now,
+    );
+    let Ok(engine) = engine else {
+        count(&shared.counters.malformed);
+        return None;
+    };
+    let identity = Identity { peer: pending.remote, share: pending.share };
+    let accepted = pending.accept(secret.as_ref(), &encoded(engine.local_params()));
+    let accepted = accepted.inspect_err(|error| tracing::warn!(%error, "cannot answer a handshake")).ok()?;
+    let keys = Protection::new(&accepted.keys, KeyLimits::default(), now);
+    let handshake = Handshake::Answered { body: accepted.body, params, init: id };
+    let core = Core::new(engine, handshake, RouteBook::default());
+    Some(SessionInner::new(shared.clone(), identity, core, Some(keys)))
+}
+
+/// A client got a cookie for one of its candidates.
+pub(crate) fn handle_cookie(session: &Arc<SessionInner>, now: Time, route: Route, body: &[u8]) {
+    let mut core = session.core();
+    let Handshake::Client(dialing) = &mut core.handshake else { return };
+    match dialing.initiator.open_cookie(body) {
+        Ok(cookie) => {
+            dialing.cookies.retain(|(known, _)| *known != route);
+            dialing.cookies.push((route, cookie));
+            core.engine.handle_cookie(now, route);
+        }
+        Err(CookieError::Version(version)) => {
+            core.trouble.version = Some(version);
+            core.engine.abort(now, close_code::PROTOCOL_VIOLATION, "the remote node speaks another version");
+        }
+        Err(CookieError::NotAuthentic) => return count(&session.shared.counters.unauthentic),
+    }
+    drop(core);
+    session.pump();
+}
+
+/// A client got an answer.
+pub(crate) fn handle_init_ack(session: &Arc<SessionInner>, now: Time, arrival: Arrival, body: &[u8]) {
+    let mut core = session.core();
+    let Handshake::Client(dialing) = &mut core.handshake else { return };
+    let result = dialing.initiator.handle_ack(body);
+    match result.map(|(keys, params)| (keys, decode_params(&params))) {
+        Ok((keys, Ok(params))) => {
+            core.handshake = Handshake::Done;
+            session.set_keys(Protection::new(&keys, KeyLimits::default(), now));
+            core.engine.handle_message(now, &arrival, Message::InitAck(params));
+        }
+        Ok((_, Err(error))) => core.engine.abort(now, close_code::PARAMS, &error.to_string()),
+        Err(HandshakeError::Refused(refusal)) => {
+            core.trouble.refused = Some(refusal);
+            core.engine.abort(now, close_code::NOT_ALLOWED, &refusal.to_string());
+        }
+        Err(_) => {
+            core.trouble.unauthentic = true;
+            return count(&session.shared.counters.unauthentic);
+        }
+    }
+    drop(core);
+    session.pump();
+}
+
+/// Answers the packet of a session that is not here (any more), without keeping anything.
+pub(crate) fn reset(shared: &Shared, now: Time, arrival: Arrival, pid: Pid) {
+    count(&shared.counters.unknown_pid);
+    let reset = plain_datagram(Kind::Reset, pid, &shared.reset_key.token(pid).0);
+    if reset.len() < arrival.size && shared.resets.may_send(now) {
+        count(&shared.counters.resets_sent);
+        answer(shared, arrival.route, &reset);
+    }
+}
+
+/// Sends a datagram back by the socket that the question came in by.
+fn answer(shared: &Shared, route: Route, datagram: &[u8]) {
+    if let Some(socket) = shared.socket(route.socket) {
+        let batch = Batch { remote: route.remote, contents: datagram, segment: datagram.len(), ecn: false };
+        // A socket with a full buffer drops it, as the network might: the peer asks again.
+        let _ = socket.udp.send(&batch);
+    }
+}
+
+/// Where a session of this endpoint takes its PIDs from.
+pub(crate) fn new_pids(shared: &Shared) -> Box<RandomPids> {
+    Box::new(RandomPids { table: shared.pids.clone(), reset_key: shared.reset_key.clone() })
+}
+
+/// Parameters as the handshake carries them.
+pub(crate) fn encoded(params: &Params) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(128);
+    encode_params(params, &mut bytes);
+    bytes
+}

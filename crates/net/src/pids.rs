@@ -1,0 +1,94 @@
+//! PIDs: chosen at random, found again when a packet carries one.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::{Arc, RwLock};
+
+use anabranch_engine::{PidChange, PidSource};
+use anabranch_secure::ResetKey;
+use anabranch_wire::{PathId, Pid, ResetToken};
+
+use crate::session::inner::SessionInner;
+
+/// PIDs are random and ours: their bits need no mixing, and a stranger cannot choose which are in the table.
+#[derive(Default)]
+pub(crate) struct PidHasher(u64);
+
+impl Hasher for PidHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(byte);
+        }
+    }
+    fn write_u64(&mut self, value: u64) {
+        self.0 = value;
+    }
+}
+
+type Entries = HashMap<Pid, (Arc<SessionInner>, PathId), BuildHasherDefault<PidHasher>>;
+
+/// Which session and path a PID belongs to.
+#[derive(Default)]
+pub(crate) struct PidTable {
+    entries: RwLock<Entries>,
+}
+
+impl PidTable {
+    pub(crate) fn find(&self, pid: Pid) -> Option<(Arc<SessionInner>, PathId)> {
+        let entries = self.entries.read().expect("no panic while held");
+        entries.get(&pid).map(|(session, path)| (session.clone(), *path))
+    }
+
+    pub(crate) fn apply(&self, session: &Arc<SessionInner>, change: PidChange) {
+        let mut entries = self.entries.write().expect("no panic while held");
+        match change {
+            PidChange::Register { pid, path } => {
+                entries.insert(pid, (session.clone(), path));
+            }
+            PidChange::Retire { pid } => {
+                entries.remove(&pid);
+            }
+        }
+    }
+
+    pub(crate) fn remove_all(&self, pids: impl IntoIterator<Item = Pid>) {
+        let mut entries = self.entries.write().expect("no panic while held");
+        for pid in pids {
+            entries.remove(&pid);
+        }
+    }
+
+    fn contains(&self, pid: Pid) -> bool {
+        self.entries.read().expect("no panic while held").contains_key(&pid)
+    }
+}
+
+/// Gives random PIDs that no session of the endpoint uses.
+pub(crate) struct RandomPids {
+    pub(crate) table: Arc<PidTable>,
+    pub(crate) reset_key: ResetKey,
+}
+
+impl PidSource for RandomPids {
+    fn next_pid(&mut self) -> (Pid, ResetToken) {
+        loop {
+            let pid = Pid(u64::from_be_bytes(random()));
+            if pid != Pid::HANDSHAKE && !self.table.contains(pid) {
+                return (pid, self.reset_key.token(pid));
+            }
+        }
+    }
+}
+
+/// Fresh random bytes from the operating system.
+///
+/// # Panics
+/// When the system has none: then no key is safe either.
+pub(crate) fn random<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).expect("the operating system has random bytes");
+    bytes
+}

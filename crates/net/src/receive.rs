@@ -1,0 +1,218 @@
+//! From a socket to the sessions: receives in batches, tells sessions apart by PID, opens in place.
+//!
+//! A batch goes through three passes, so that every lock is taken once a batch and session:
+//!
+//! 1. headers: handshake messages are handled at once, packets are assigned to their sessions;
+//! 2. each session opens its packets where they lie, under its keys' lock;
+//! 3. the buffers become shared memory, frames are decoded as slices of it, and each session's engine
+//!    takes its packets in one go and sends what follows from them.
+
+use std::io::{self, IoSliceMut};
+use std::ops::Range;
+use std::sync::{Arc, Weak};
+
+use anabranch_engine::{Arrival, Ecn, Route};
+use anabranch_wire::{Fsn, Header, Kind, Message, Packet, PathId, Pid, ResetToken, Time, decode_frames};
+use bytes::{Bytes, BytesMut};
+use smallvec::SmallVec;
+
+use crate::buffers::{BufferPool, thrifty};
+use crate::handshake;
+use crate::session::inner::SessionInner;
+use crate::shared::{BoundSocket, Shared, count};
+use crate::socket::{ERROR_PAUSE, Received, is_transient};
+
+/// Buffers filled by one system call.
+const BUFFERS: usize = 16;
+/// Batches after which other tasks get their turn.
+const ROUNDS: usize = 8;
+
+/// Receives from one socket until it or the endpoint is gone.
+pub(crate) async fn receive_loop(shared: Weak<Shared>, socket: Arc<BoundSocket>) {
+    let mut receiver = Receiver::default();
+    while socket.udp.readable().await.is_ok() {
+        let Some(shared) = shared.upgrade() else { return };
+        for _ in 0..ROUNDS {
+            match receiver.receive(&shared, &socket) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if is_transient(&error) => {}
+                Err(error) => {
+                    tracing::warn!(%error, local = %socket.udp.local_addr(), "cannot receive");
+                    tokio::time::sleep(ERROR_PAUSE).await;
+                    break;
+                }
+            }
+        }
+        drop(shared);
+        tokio::task::yield_now().await;
+    }
+}
+
+/// What is kept from batch to batch.
+#[derive(Default)]
+struct Receiver {
+    pool: BufferPool,
+    buffers: Vec<BytesMut>,
+    sessions: Vec<Arc<SessionInner>>,
+    packets: Vec<Sorted>,
+    decoded: Vec<Decoded>,
+}
+
+/// A packet with the session it belongs to.
+struct Sorted {
+    session: usize,
+    buffer: usize,
+    /// Where the part behind the header lies.
+    body: Range<usize>,
+    header: Header,
+    path: PathId,
+    arrival: Arrival,
+    opened: Option<(Fsn, usize)>,
+}
+
+/// A packet ready for its session's engine.
+struct Decoded {
+    session: usize,
+    buffer: usize,
+    arrival: Arrival,
+    packet: Option<Packet<Bytes>>,
+}
+
+impl Receiver {
+    /// Receives one batch and brings it to its sessions.
+    fn receive(&mut self, shared: &Arc<Shared>, socket: &BoundSocket) -> io::Result<()> {
+        while self.buffers.len() < BUFFERS {
+            self.buffers.push(self.pool.take());
+        }
+        let nothing = Received { remote: socket.udp.local_addr(), len: 0, stride: 1, ecn: Ecn::NotEct };
+        let mut filled = [nothing; BUFFERS];
+        let slices = self.buffers.iter_mut().map(|buffer| IoSliceMut::new(buffer));
+        let mut slices: SmallVec<[IoSliceMut<'_>; BUFFERS]> = slices.collect();
+        let count = socket.udp.receive(&mut slices, &mut filled)?;
+        drop(slices);
+        let now = shared.clock.now();
+        for (index, received) in filled[..count].iter().enumerate() {
+            self.sort(shared, (socket.id, now), index, received);
+        }
+        self.open(now);
+        self.deliver(now, count);
+        Ok(())
+    }
+
+    /// First pass.
+    fn sort(&mut self, shared: &Arc<Shared>, (socket, now): (u32, Time), buffer: usize, received: &Received) {
+        let mut last: Option<(Pid, usize, PathId)> = None;
+        let mut start = 0;
+        while start < received.len {
+            let end = (start + received.stride).min(received.len);
+            let range = start..end;
+            start = end;
+            let datagram = &self.buffers[buffer][range.clone()];
+            let Ok((header, body)) = Header::decode(datagram) else {
+                count(&shared.counters.malformed);
+                continue;
+            };
+            let route = Route { socket, remote: received.remote };
+            let arrival = Arrival { route, size: range.len(), ecn: received.ecn };
+            if header.kind != Kind::Data {
+                handle_other(shared, now, arrival, (&header, body));
+                continue;
+            }
+            let found = match last {
+                Some((pid, session, path)) if pid == header.pid => Some((session, path)),
+                _ => self.find(shared, header.pid),
+            };
+            let Some((session, path)) = found else {
+                handshake::reset(shared, now, arrival, header.pid);
+                continue;
+            };
+            last = Some((header.pid, session, path));
+            let body = range.start + Header::LEN..range.end;
+            self.packets.push(Sorted { session, buffer, body, header, path, arrival, opened: None });
+        }
+    }
+
+    fn find(&mut self, shared: &Shared, pid: Pid) -> Option<(usize, PathId)> {
+        let (session, path) = shared.pids.find(pid)?;
+        let known = self.sessions.iter().position(|known| Arc::ptr_eq(known, &session));
+        let index = known.unwrap_or_else(|| {
+            self.sessions.push(session);
+            self.sessions.len() - 1
+        });
+        Some((index, path))
+    }
+
+    /// Second pass.
+    fn open(&mut self, now: Time) {
+        for (index, session) in self.sessions.iter().enumerate() {
+            let Some(mut opening) = session.opening(now) else { continue };
+            for sorted in self.packets.iter_mut().filter(|sorted| sorted.session == index) {
+                let body = &mut self.buffers[sorted.buffer][sorted.body.clone()];
+                sorted.opened = opening.open(&sorted.header, sorted.path, body);
+            }
+            opening.finish();
+        }
+    }
+
+    /// Third pass.
+    fn deliver(&mut self, now: Time, used: usize) {
+        let buffers: SmallVec<[Bytes; BUFFERS]> = self.buffers.drain(..used).map(BytesMut::freeze).collect();
+        for sorted in self.packets.drain(..) {
+            let Some((fsn, len)) = sorted.opened else { continue };
+            let Sorted { session, buffer, body, path, arrival, .. } = sorted;
+            match decode_frames(buffers[buffer].slice(body.start..body.start + len)) {
+                Ok(frames) => {
+                    let packet = Some(Packet { path, fsn, frames });
+                    self.decoded.push(Decoded { session, buffer, arrival, packet });
+                }
+                Err(error) => self.sessions[session].fail_decoding(now, &error),
+            }
+        }
+        for group in self.decoded.chunk_by_mut(|a, b| a.buffer == b.buffer) {
+            thrifty(group.iter_mut().filter_map(|decoded| decoded.packet.as_mut()));
+        }
+        let alone = self.sessions.len() == 1;
+        for (index, session) in self.sessions.drain(..).enumerate() {
+            let own = self.decoded.iter_mut().filter(|decoded| decoded.session == index);
+            session.deliver(now, own.filter_map(|decoded| Some((decoded.arrival, decoded.packet.take()?))));
+            // One session is answered from here; with several each does its own work, on any core.
+            if alone {
+                session.pump();
+            } else {
+                session.wake_driver();
+            }
+        }
+        self.decoded.clear();
+        for buffer in buffers {
+            self.pool.put_shared(buffer);
+        }
+    }
+}
+
+/// A datagram that is no packet of a session.
+fn handle_other(shared: &Arc<Shared>, now: Time, arrival: Arrival, (header, body): (&Header, &[u8])) {
+    let session = || shared.pids.find(header.pid).map(|(session, _)| session);
+    match header.kind {
+        Kind::Init if header.pid == Pid::HANDSHAKE => handshake::handle_init(shared, now, arrival, body),
+        Kind::Cookie => {
+            if let Some(session) = session() {
+                handshake::handle_cookie(&session, now, arrival.route, body);
+            }
+        }
+        Kind::InitAck => {
+            if let Some(session) = session() {
+                handshake::handle_init_ack(&session, now, arrival, body);
+            }
+        }
+        Kind::Reset => {
+            let about = shared.resets.find((arrival.route.remote, header.pid));
+            if let (Some(session), Ok(token)) = (about, <[u8; 16]>::try_from(body)) {
+                session.core().engine.handle_message(now, &arrival, Message::Reset(ResetToken(token)));
+                session.pump();
+            }
+        }
+        // This node issues no PIDs to relays and is none itself.
+        _ => count(&shared.counters.malformed),
+    }
+}

@@ -1,0 +1,374 @@
+//! A session's engine and what the driver keeps beside it, all under one lock.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use anabranch_engine::{
+    AbandonReason, CloseReason, Event, PathChange, PathError, PathState, PidChange, Route, Session as Engine,
+};
+use anabranch_secure::{Cookie, InitId, Initiator, Refusal};
+use anabranch_wire::{Kind, Message, Params, PathId, Pid, Side, Span, Time};
+use bytes::Bytes;
+use smallvec::SmallVec;
+use tokio::sync::broadcast;
+
+use super::inner::SessionInner;
+use super::outbox::{Outgoing, plain_datagram};
+use super::routes::RouteBook;
+use super::wakers::{Wait, Wakers, Woken};
+
+/// Events kept for a listener that is slow to take them.
+const EVENTS_KEPT: usize = 256;
+/// How long to wait for the peer to make the next path ready.
+const NOT_READY_PAUSE: Span = Span::from_millis(25);
+/// How often the key retention time follows the paths' round-trip times.
+const RETENTION_PAUSE: Span = Span::from_secs(1);
+
+/// What the handshake still needs.
+pub(crate) enum Handshake {
+    /// The client's side.
+    Client(Dialing),
+    /// The server's.
+    Answered {
+        /// Body of the INIT ACK.
+        body: Vec<u8>,
+        /// The client's parameters.
+        params: Params,
+        /// Which INIT it was.
+        init: InitId,
+    },
+    /// Over.
+    Done,
+}
+
+/// A client's handshake.
+pub(crate) struct Dialing {
+    pub(crate) initiator: Initiator,
+    /// Got for each candidate.
+    pub(crate) cookies: Vec<(Route, Cookie)>,
+}
+
+/// Why a client may be waiting in vain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Trouble {
+    /// INIT ACKs that were not authentic: the ticket's secret is wrong.
+    pub(crate) unauthentic: bool,
+    /// The node said no.
+    pub(crate) refused: Option<Refusal>,
+    /// The node speaks another version.
+    pub(crate) version: Option<u8>,
+}
+
+/// What the pump has to do after the lock is released.
+#[derive(Default)]
+pub(crate) struct Outcome {
+    /// Set on the server's side when the session was established just now.
+    pub(crate) accepted: bool,
+    /// The session is over.
+    pub(crate) finished: bool,
+    /// How long old keys are to be kept.
+    pub(crate) retention: Option<Span>,
+    /// Paths whose ids will not be used again.
+    pub(crate) closed_paths: SmallVec<[PathId; 2]>,
+}
+
+/// See the module's documentation.
+pub(crate) struct Core {
+    pub(crate) engine: Engine<Bytes>,
+    pub(crate) handshake: Handshake,
+    pub(crate) wakers: Wakers,
+    pub(crate) book: RouteBook,
+    /// What went wrong while dialing, kept for the error message.
+    pub(crate) trouble: Trouble,
+    pub(crate) established: bool,
+    pub(crate) closed: Option<CloseReason>,
+    events: Option<broadcast::Sender<Event>>,
+    pids: BTreeSet<Pid>,
+    half_open: bool,
+    advertised: BTreeSet<u64>,
+    /// When to look for routes that should be paths and are none.
+    replan_at: Time,
+    retention_at: Time,
+}
+
+impl Core {
+    pub(crate) fn new(engine: Engine<Bytes>, handshake: Handshake, book: RouteBook) -> Self {
+        Self {
+            half_open: engine.side() == Side::Server,
+            engine,
+            handshake,
+            wakers: Wakers::default(),
+            book,
+            trouble: Trouble::default(),
+            established: false,
+            closed: None,
+            events: None,
+            pids: BTreeSet::new(),
+            advertised: BTreeSet::new(),
+            replan_at: Time::NEVER,
+            retention_at: Time::ZERO,
+        }
+    }
+
+    /// A listener to what happens from now on.
+    pub(crate) fn subscribe(&mut self) -> broadcast::Receiver<Event> {
+        self.events.get_or_insert_with(|| broadcast::channel(EVENTS_KEPT).0).subscribe()
+    }
+
+    /// Does what is due, and takes up to `room` messages out of the engine.
+    pub(crate) fn poll(
+        &mut self,
+        session: &Arc<SessionInner>,
+        now: Time,
+        queue: &mut Vec<Outgoing>,
+        (room, woken): (usize, &mut Woken),
+    ) -> Outcome {
+        let mut outcome = Outcome::default();
+        if self.engine.poll_timeout().is_some_and(|at| at <= now) {
+            self.engine.handle_timeout(now);
+        }
+        self.take_events(session, now, (&mut outcome, woken));
+        if self.replan_at <= now {
+            self.replan(session, now);
+        }
+        while queue.len() < room {
+            let Some(transmit) = self.engine.poll_transmit(now) else { break };
+            let (route, pid) = (transmit.route, transmit.pid);
+            let bytes = match &transmit.message {
+                Message::Packet(_) => {
+                    queue.push(Outgoing::Packet(transmit));
+                    continue;
+                }
+                Message::Init(_) => self.init_for(route),
+                Message::InitAck(_) => self.init_ack(pid),
+                Message::Reset(_) => None,
+            };
+            queue.extend(bytes.map(|bytes| Outgoing::Ready { route, bytes }));
+        }
+        // Sending may have moved the session on: closed it, or opened PIDs for the peer to use.
+        self.take_events(session, now, (&mut outcome, woken));
+        outcome
+    }
+
+    /// When [`Core::poll`] wants to be called again at the latest.
+    pub(crate) fn deadline(&self, now: Time) -> Time {
+        const SHORTEST: Span = Span::from_micros(50);
+        let engine = self.engine.poll_timeout().unwrap_or(Time::NEVER);
+        engine.min(self.replan_at).max(now + SHORTEST)
+    }
+
+    fn init_for(&self, route: Route) -> Option<Vec<u8>> {
+        let Handshake::Client(dialing) = &self.handshake else { return None };
+        let cookie = dialing.cookies.iter().find(|(known, _)| *known == route).map(|(_, cookie)| cookie);
+        Some(plain_datagram(Kind::Init, Pid::HANDSHAKE, &dialing.initiator.init_body(cookie)))
+    }
+
+    fn init_ack(&self, pid: Pid) -> Option<Vec<u8>> {
+        let Handshake::Answered { body, .. } = &self.handshake else { return None };
+        Some(plain_datagram(Kind::InitAck, pid, body))
+    }
+
+    fn take_events(
+        &mut self,
+        session: &Arc<SessionInner>,
+        now: Time,
+        (outcome, woken): (&mut Outcome, &mut Woken),
+    ) {
+        while let Some(change) = self.engine.poll_pid_change() {
+            match change {
+                PidChange::Register { pid, .. } => self.pids.insert(pid),
+                PidChange::Retire { pid } => self.pids.remove(&pid),
+            };
+            session.shared.pids.apply(session, change);
+        }
+        while let Some(event) = self.engine.poll_event() {
+            self.on_event(session, now, &event, (outcome, woken));
+            let telling = matches!(
+                event,
+                Event::Established
+                    | Event::Path { .. }
+                    | Event::PeerAddress { .. }
+                    | Event::PeerAddressGone { .. }
+                    | Event::ObservedAddress { .. }
+                    | Event::PeerClosing
+                    | Event::Closed(_)
+            );
+            if let Some(listeners) = self.events.as_ref().filter(|_| telling) {
+                // Nobody listening is fine.
+                let _ = listeners.send(event);
+            }
+        }
+    }
+
+    fn on_event(
+        &mut self,
+        session: &Arc<SessionInner>,
+        now: Time,
+        event: &Event,
+        (outcome, woken): (&mut Outcome, &mut Woken),
+    ) {
+        match event {
+            Event::Established => {
+                self.established = true;
+                self.wakers.wake(Wait::State, woken);
+                outcome.accepted = self.engine.side() == Side::Server;
+                self.end_half_open(session);
+                self.advertise(session);
+                self.replan_at = now;
+            }
+            Event::StreamOpened(_) => self.wakers.wake(Wait::Accept, woken),
+            Event::StreamReadable(stream) => self.wakers.wake_reader(*stream, woken),
+            Event::StreamWritable(stream)
+            | Event::StreamFinished(stream)
+            | Event::StreamStopped { stream, .. } => self.wakers.wake_writer(*stream, woken),
+            Event::StreamsAvailable => self.wakers.wake(Wait::Open, woken),
+            Event::DatagramReceived => self.wakers.wake(Wait::Datagram, woken),
+            Event::Path { path, change } => self.on_path(session, now, *path, (change, outcome)),
+            Event::PeerAddress { id, address } => {
+                self.book.add_peer_address(*id, *address);
+                self.replan_at = now;
+            }
+            Event::PeerAddressGone { id } => self.book.remove_peer_address(*id),
+            Event::ObservedAddress { .. } | Event::PeerClosing => {}
+            Event::Closed(reason) => {
+                self.closed = Some(reason.clone());
+                self.replan_at = Time::NEVER;
+                outcome.finished = true;
+                self.end_half_open(session);
+                self.wakers.wake_all(woken);
+            }
+        }
+    }
+
+    fn on_path(
+        &mut self,
+        session: &Arc<SessionInner>,
+        now: Time,
+        path: PathId,
+        (change, outcome): (&PathChange, &mut Outcome),
+    ) {
+        match change {
+            PathChange::Opened(route) | PathChange::Moved(route) => {
+                self.book.note_open(route);
+                self.limit_mtu(session, path, *route);
+                self.replan_at = self.replan_at.min(now);
+            }
+            PathChange::Closed(reason) => {
+                outcome.closed_paths.push(path);
+                if let Some(route) = self.book.take_path(path)
+                    && *reason != AbandonReason::Requested
+                {
+                    self.book.note_failure(now, route);
+                }
+                self.replan_at = self.replan_at.min(now);
+            }
+            PathChange::Suspect | PathChange::Failed | PathChange::Recovered => {}
+        }
+        if now >= self.retention_at {
+            self.retention_at = now + RETENTION_PAUSE;
+            // RFC 9001 §6.5: three probe timeouts of the slowest path.
+            let slowest = |path: anabranch_engine::PathInfo| path.rtt + path.rtt_variance * 4;
+            let pto = self.engine.paths().into_iter().map(slowest).max().unwrap_or(Span::ZERO);
+            outcome.retention = Some((pto * 3).max(RETENTION_PAUSE));
+        }
+    }
+
+    /// The local interface says how long packets may be; the rest of the way is found out by probes.
+    fn limit_mtu(&mut self, session: &Arc<SessionInner>, path: PathId, route: Route) {
+        let headers = if route.remote.is_ipv4() { 28 } else { 48 };
+        let mtu = session.shared.socket(route.socket).map_or(0, |socket| socket.place.mtu);
+        if let Ok(most) = u16::try_from(mtu.saturating_sub(headers))
+            && most >= anabranch_wire::MIN_UDP_PAYLOAD
+        {
+            // The path may be gone again by now.
+            let _ = self.engine.set_path_mtu_limit(path, most);
+        }
+    }
+
+    /// Tells the peer the addresses beside the one that the session began on.
+    fn advertise(&mut self, session: &Arc<SessionInner>) {
+        let Some(first) = self.engine.paths().first().map(|path| path.route.socket) else { return };
+        let addresses = session.shared.addresses_beside(first);
+        let gone: Vec<u64> = self
+            .advertised
+            .iter()
+            .filter(|id| !addresses.iter().any(|(known, _)| known == *id))
+            .copied()
+            .collect();
+        for id in gone {
+            self.advertised.remove(&id);
+            self.engine.withdraw_address(id);
+        }
+        for (id, address) in addresses {
+            if self.advertised.insert(id) {
+                self.engine.advertise_address(id, address);
+            }
+        }
+    }
+
+    /// This machine's addresses changed.
+    pub(crate) fn addresses_changed(&mut self) {
+        if self.established && self.closed.is_none() {
+            self.replan_at = Time::ZERO;
+        }
+    }
+
+    /// Opens the paths that should be there and are not, and closes those that the plan no longer has use for.
+    fn replan(&mut self, session: &Arc<SessionInner>, now: Time) {
+        self.replan_at = Time::NEVER;
+        if !self.established || self.closed.is_some() {
+            return;
+        }
+        self.advertise(session);
+        if self.engine.side() == Side::Server {
+            return;
+        }
+        let wanted = self.book.wanted(&session.shared.locals());
+        let paths = self.engine.paths();
+        let has =
+            |route: &Route| paths.iter().any(|path| path.route == *route && path.state != PathState::Closing);
+        for route in wanted.iter().filter(|route| !has(route)) {
+            let due = self.book.retry_at(route);
+            if due > now {
+                self.replan_at = self.replan_at.min(due);
+                continue;
+            }
+            match self.engine.open_path(now, *route) {
+                Ok(path) => self.book.note_path(path, *route),
+                Err(PathError::NotReady) => {
+                    self.replan_at = self.replan_at.min(now + NOT_READY_PAUSE);
+                    break;
+                }
+                // When a path closes this is called again.
+                Err(_) => break,
+            }
+        }
+        let open =
+            |path: &&anabranch_engine::PathInfo| matches!(path.state, PathState::Active | PathState::Suspect);
+        let planned = |route: &Route| wanted.contains(route);
+        if wanted.is_empty()
+            || !wanted.iter().all(|route| paths.iter().filter(open).any(|p| p.route == *route))
+        {
+            return;
+        }
+        for path in paths.iter().filter(|path| path.state != PathState::Closing && !planned(&path.route)) {
+            self.engine.close_path(now, path.id, AbandonReason::Requested);
+        }
+    }
+
+    fn end_half_open(&mut self, session: &Arc<SessionInner>) {
+        if std::mem::take(&mut self.half_open) {
+            session.shared.end_half_open();
+        }
+    }
+
+    /// What the endpoint's tables hold of this session.
+    pub(crate) fn forget(&mut self) -> (BTreeSet<Pid>, Option<InitId>) {
+        let init = match std::mem::replace(&mut self.handshake, Handshake::Done) {
+            Handshake::Answered { init, .. } => Some(init),
+            _ => None,
+        };
+        self.events = None;
+        (std::mem::take(&mut self.pids), init)
+    }
+}

@@ -1,0 +1,325 @@
+//! One session's engine with its locks, and the pump that moves what it wants sent to the sockets.
+//!
+//! Three locks, always taken in this order and none held while another session's is wanted:
+//!
+//! | lock | held by | for |
+//! |---|---|---|
+//! | `outbox` | whoever pumps | sending in the engine's order |
+//! | `core` | everybody, briefly | the engine, who waits for what |
+//! | `protection` | pump and receivers | sealing and opening a batch |
+//!
+//! The pump runs in whichever task has just changed something. One that finds it running leaves a note,
+//! and the running one goes round again: nobody waits, and packets leave in the order of their numbers.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::Poll;
+
+use anabranch_engine::{AbandonReason, Arrival, CloseReason};
+use anabranch_secure::{Envelope, OpenError, Protection, PublicKey, ShareId};
+use anabranch_wire::{Fsn, Header, Message, Packet, PathId, Time, close_code, expand_fsn};
+use bytes::Bytes;
+use tokio::sync::Notify;
+
+use super::Session;
+use super::core::{Core, Outcome};
+use super::outbox::Outbox;
+use super::wakers::{Wait, Woken};
+use crate::shared::{BoundSocket, Shared, count};
+
+/// Packets taken from the engine under one lock.
+const BATCH: usize = 128;
+/// Batches sent before other tasks get their turn.
+const ROUNDS: usize = 16;
+
+/// One session, shared by its handles, its driver task and the receivers.
+pub(crate) struct SessionInner {
+    pub(crate) shared: Arc<Shared>,
+    /// Unique within the endpoint.
+    pub(crate) serial: u64,
+    pub(crate) peer: PublicKey,
+    pub(crate) share: Option<ShareId>,
+    core: Mutex<Core>,
+    protection: Mutex<Option<Protection>>,
+    outbox: Mutex<Outbox>,
+    /// Something may have to be sent.
+    wanted: AtomicBool,
+    /// Wakes the driver task.
+    wake: Notify,
+    /// When the engine wants to be called again, and when the driver task will wake by itself.
+    deadline: AtomicU64,
+    armed: AtomicU64,
+}
+
+/// Who a session is with.
+pub(crate) struct Identity {
+    pub(crate) peer: PublicKey,
+    pub(crate) share: Option<ShareId>,
+}
+
+impl SessionInner {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        identity: Identity,
+        core: Core,
+        keys: Option<Protection>,
+    ) -> Arc<Self> {
+        let inner = Arc::new(Self {
+            serial: shared.next_serial(),
+            peer: identity.peer,
+            share: identity.share,
+            core: Mutex::new(core),
+            protection: Mutex::new(keys),
+            outbox: Mutex::default(),
+            wanted: AtomicBool::new(false),
+            wake: Notify::new(),
+            deadline: AtomicU64::new(0),
+            armed: AtomicU64::new(u64::MAX),
+            shared,
+        });
+        inner.shared.add_session(&inner);
+        inner
+    }
+
+    /// The engine and what belongs to it. Not to be held across anything slow.
+    pub(crate) fn core(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().expect("no panic while held")
+    }
+
+    /// The session has keys from now on.
+    pub(crate) fn set_keys(&self, keys: Protection) {
+        *self.protection.lock().expect("no panic while held") = Some(keys);
+    }
+
+    /// Has the driver task pump soon.
+    pub(crate) fn wake_driver(&self) {
+        self.wake.notify_one();
+    }
+
+    /// Locks the keys to open a batch of packets; `None` before there are any.
+    pub(crate) fn opening(&self, now: Time) -> Option<Opening<'_>> {
+        let keys = self.protection.lock().expect("no panic while held");
+        keys.is_some().then_some(Opening { session: self, keys, now, fatal: None })
+    }
+
+    /// Hands a batch of opened packets to the engine. The caller pumps afterwards.
+    pub(crate) fn deliver(&self, now: Time, packets: impl Iterator<Item = (Arrival, Packet<Bytes>)>) {
+        let mut core = self.core();
+        for (arrival, packet) in packets {
+            core.engine.handle_message(now, &arrival, Message::Packet(packet));
+        }
+    }
+
+    /// The frames of an authentic packet could not be read.
+    pub(crate) fn fail_decoding(&self, now: Time, error: &anabranch_wire::DecodeError) {
+        self.core().engine.abort(now, close_code::FRAME_ENCODING, &error.to_string());
+    }
+
+    /// Sends what the engine wants sent, and tells who waits what happened.
+    pub(crate) fn pump(self: &Arc<Self>) {
+        self.wanted.store(true, Ordering::SeqCst);
+        while self.wanted.load(Ordering::SeqCst) {
+            let Ok(mut outbox) = self.outbox.try_lock() else { return };
+            self.wanted.store(false, Ordering::SeqCst);
+            self.drain(&mut outbox);
+        }
+    }
+
+    fn drain(self: &Arc<Self>, outbox: &mut Outbox) {
+        outbox.retry();
+        for _ in 0..ROUNDS {
+            let now = self.shared.clock.now();
+            let mut woken = Woken::new();
+            let mut core = self.core();
+            let outcome = core.poll(self, now, &mut outbox.queue, (BATCH, &mut woken));
+            let deadline = core.deadline(now);
+            drop(core);
+            self.set_deadline(deadline);
+            woken.into_iter().for_each(std::task::Waker::wake);
+            self.carry_out(outcome, outbox);
+            if outbox.queue.is_empty() {
+                return;
+            }
+            match outbox.send(&self.shared, &self.protection, now) {
+                Ok(fresh) if fresh.is_empty() => {}
+                Ok(fresh) => self.shared.resets.watch(self, &fresh),
+                Err(error) => {
+                    tracing::warn!(%error, "session cannot seal any more");
+                    self.core().engine.abort(now, close_code::KEYS_EXHAUSTED, &error.to_string());
+                }
+            }
+        }
+        self.wake_driver();
+    }
+
+    fn carry_out(self: &Arc<Self>, outcome: Outcome, outbox: &Outbox) {
+        if let Some(retention) = outcome.retention
+            && let Some(keys) = self.protection.lock().expect("no panic while held").as_mut()
+        {
+            keys.set_retention(retention);
+        }
+        for path in outcome.closed_paths {
+            if let Some(keys) = self.protection.lock().expect("no panic while held").as_mut() {
+                keys.close_path(path);
+            }
+        }
+        if outcome.accepted {
+            count(&self.shared.counters.accepted);
+            if let Err(refused) = self.shared.incoming.try_send(Session::new(self.clone())) {
+                let session = refused.into_inner();
+                session.abort(close_code::BUSY, "the application takes no more sessions now");
+            }
+        }
+        if outcome.finished {
+            self.shared.resets.forget(self, outbox.peers());
+        }
+    }
+
+    fn set_deadline(&self, deadline: Time) {
+        let deadline = deadline.as_nanos();
+        self.deadline.store(deadline, Ordering::SeqCst);
+        if deadline < self.armed.load(Ordering::SeqCst) {
+            self.wake_driver();
+        }
+    }
+
+    /// Announces and plans anew after this machine's addresses changed.
+    pub(crate) fn addresses_changed(self: &Arc<Self>) {
+        self.core().addresses_changed();
+        self.pump();
+    }
+
+    /// The socket is gone with its address.
+    pub(crate) fn socket_gone(self: &Arc<Self>, socket: u32) {
+        let now = self.shared.clock.now();
+        let mut core = self.core();
+        for path in core.engine.paths().iter().filter(|path| path.route.socket == socket) {
+            core.engine.close_path(now, path.id, AbandonReason::AddressGone);
+        }
+        drop(core);
+        self.addresses_changed();
+    }
+
+    /// Closes when all that was written has been delivered.
+    pub(crate) fn close(self: &Arc<Self>) {
+        self.core().engine.close(self.shared.clock.now());
+        self.pump();
+    }
+
+    /// Ends at once.
+    pub(crate) fn abort(self: &Arc<Self>, code: u64, reason: &str) {
+        self.core().engine.abort(self.shared.clock.now(), code, reason);
+        self.pump();
+    }
+
+    /// Why it ended, once it did.
+    pub(crate) fn close_reason(&self) -> Option<CloseReason> {
+        self.core().closed.clone()
+    }
+
+    /// Waits until it has ended.
+    pub(crate) async fn closed(&self) -> CloseReason {
+        std::future::poll_fn(|cx| {
+            let mut core = self.core();
+            if let Some(reason) = &core.closed {
+                return Poll::Ready(reason.clone());
+            }
+            core.wakers.wait(Wait::State, cx.waker());
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// The task of one session: sleeps until the engine's next deadline or until woken, and pumps.
+    pub(crate) async fn drive(self: Arc<Self>) {
+        let sleep = tokio::time::sleep_until(tokio::time::Instant::now());
+        tokio::pin!(sleep);
+        loop {
+            let deadline = self.arm();
+            sleep.as_mut().reset(self.shared.clock.instant(Time::from_nanos(deadline)).into());
+            let blocked = self.outbox.lock().expect("no panic while held").blocked_on();
+            tokio::select! {
+                () = self.wake.notified() => {}
+                () = &mut sleep => {}
+                () = writable(blocked) => {}
+            }
+            self.armed.store(0, Ordering::SeqCst);
+            self.pump();
+            if self.core().engine.is_closed() {
+                break;
+            }
+        }
+        self.leave();
+    }
+
+    /// Settles until when the driver task sleeps, so that no earlier deadline goes unnoticed.
+    fn arm(&self) -> u64 {
+        loop {
+            let deadline = self.deadline.load(Ordering::SeqCst);
+            self.armed.store(deadline, Ordering::SeqCst);
+            if self.deadline.load(Ordering::SeqCst) == deadline {
+                return deadline;
+            }
+        }
+    }
+
+    /// Takes the session out of all tables.
+    fn leave(self: &Arc<Self>) {
+        let mut core = self.core();
+        let (pids, init) = core.forget();
+        drop(core);
+        self.shared.pids.remove_all(pids);
+        if let Some(init) = init {
+            self.shared.inits.lock().expect("no panic while held").remove(&init);
+        }
+        let outbox = self.outbox.lock().expect("no panic while held");
+        self.shared.resets.forget(self, outbox.peers());
+        self.shared.remove_session(self.serial);
+    }
+}
+
+/// Opens the packets of one batch.
+pub(crate) struct Opening<'a> {
+    session: &'a SessionInner,
+    keys: MutexGuard<'a, Option<Protection>>,
+    now: Time,
+    fatal: Option<OpenError>,
+}
+
+impl Opening<'_> {
+    /// Opens what follows a header, in place: the packet's number, and how many bytes of `body` are its
+    /// frames. `None` when it is not authentic or was there before: drop it.
+    pub(crate) fn open(&mut self, header: &Header, path: PathId, body: &mut [u8]) -> Option<(Fsn, usize)> {
+        let keys = self.keys.as_mut()?;
+        let fsn = expand_fsn(header.fsn, keys.expected_fsn(path));
+        match keys.open(self.now, &Envelope::new(header, path, fsn), body) {
+            Ok(text) => Some((fsn, text.len())),
+            Err(error) => {
+                count(&self.session.shared.counters.unauthentic);
+                self.fatal = Some(error).filter(|error| error.is_fatal()).or(self.fatal);
+                None
+            }
+        }
+    }
+
+    /// Releases the keys. Ends the session when the peer broke their rules.
+    pub(crate) fn finish(self) {
+        let Self { session, keys, now, fatal } = self;
+        drop(keys);
+        if let Some(error) = fatal {
+            let code = match error {
+                OpenError::TooManyForgeries => close_code::KEYS_EXHAUSTED,
+                _ => close_code::PROTOCOL_VIOLATION,
+            };
+            session.core().engine.abort(now, code, &error.to_string());
+        }
+    }
+}
+
+async fn writable(socket: Option<Arc<BoundSocket>>) {
+    match socket {
+        // An error means that the runtime is going away, and this task with it.
+        Some(socket) => drop(socket.udp.writable().await),
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,288 @@
+//! From the engine's messages to datagrams on sockets: encoded, sealed in place, and sent in batches.
+//!
+//! Runs of packets of equal size over one route, of which the last may be shorter, become one buffer and
+//! one system call. What a socket cannot take now waits, in order, until it can; little waits there, since
+//! what is sent is bounded by congestion windows. Keys are locked while a batch is sealed, not while the
+//! system sends it.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use anabranch_engine::{Route, Transmit};
+use anabranch_secure::{Envelope, Protection, SealError};
+use anabranch_wire::{Frame, Header, Kind, Packet, Pid, TAG_LEN, Time, encode_frames};
+use bytes::{BufMut, Bytes};
+use smallvec::SmallVec;
+
+use crate::shared::{BoundSocket, Shared};
+use crate::socket::Batch;
+
+/// Most bytes in one batch: what fits into one UDP datagram before it is cut.
+const MAX_BATCH: usize = 64_800;
+
+/// Bytes that wait for one socket at most; what comes then is lost, as in a full queue.
+const MAX_WAITING: usize = 1 << 20;
+
+/// Type of service of packets that carry no datagram; a datagram brings its own.
+const STREAM_TOS: u8 = 8;
+
+/// Something to send.
+#[derive(Debug)]
+pub(crate) enum Outgoing {
+    /// A packet of the engine's, to be sealed.
+    Packet(Transmit<Bytes>),
+    /// A handshake message, ready.
+    Ready {
+        /// Where to.
+        route: Route,
+        /// The whole datagram.
+        bytes: Vec<u8>,
+    },
+}
+
+/// An address with a PID that was used there.
+pub(crate) type Peer = (SocketAddr, Pid);
+
+/// The sending side of one session.
+#[derive(Debug, Default)]
+pub(crate) struct Outbox {
+    /// Filled from the engine, emptied by [`Outbox::send`].
+    pub(crate) queue: Vec<Outgoing>,
+    buffer: Vec<u8>,
+    blocked: Vec<Blocked>,
+    sockets: SmallVec<[Arc<BoundSocket>; 4]>,
+    /// Where resets for this session would come from.
+    peers: SmallVec<[Peer; 4]>,
+}
+
+/// Batches that a socket could not take yet.
+#[derive(Debug)]
+struct Blocked {
+    socket: Arc<BoundSocket>,
+    waiting: VecDeque<(Head, Vec<u8>)>,
+    bytes: usize,
+}
+
+/// What all packets of a batch share.
+#[derive(Clone, Copy, Debug)]
+struct Head {
+    route: Route,
+    segment: usize,
+    ecn: bool,
+}
+
+/// The batch being filled.
+#[derive(Debug)]
+struct Open {
+    head: Head,
+    /// Packets that may still follow.
+    room: usize,
+}
+
+impl Outbox {
+    /// A socket that something waits for.
+    pub(crate) fn blocked_on(&self) -> Option<Arc<BoundSocket>> {
+        self.blocked.first().map(|blocked| blocked.socket.clone())
+    }
+
+    /// The addresses and PIDs used so far.
+    pub(crate) fn peers(&self) -> &[Peer] {
+        &self.peers
+    }
+
+    /// Seals and sends everything in the queue. Gives what was used for the first time, of addresses with PIDs.
+    ///
+    /// # Errors
+    /// When the keys may not seal any more: the session must end.
+    pub(crate) fn send(
+        &mut self,
+        shared: &Shared,
+        protection: &Mutex<Option<Protection>>,
+        now: Time,
+    ) -> Result<SmallVec<[Peer; 2]>, SealError> {
+        let mut fresh = SmallVec::new();
+        let mut keys = Keys { protection, held: None, phase: false, now };
+        let mut open: Option<Open> = None;
+        let mut queue = std::mem::take(&mut self.queue);
+        for outgoing in queue.drain(..) {
+            let transmit = match outgoing {
+                Outgoing::Packet(transmit) => transmit,
+                Outgoing::Ready { route, bytes } => {
+                    self.dispatch(shared, open.take(), &mut keys);
+                    self.buffer.extend_from_slice(&bytes);
+                    let head = Head { route, segment: bytes.len(), ecn: false };
+                    self.dispatch(shared, Some(Open { head, room: 0 }), &mut keys);
+                    continue;
+                }
+            };
+            let Some(packet) = transmit.message.packet() else { continue };
+            if open.as_ref().is_some_and(|open| !open.takes(&transmit, self.buffer.len())) {
+                self.dispatch(shared, open.take(), &mut keys);
+            }
+            self.note_peer(&transmit, &mut fresh);
+            let open = match &mut open {
+                Some(open) => open,
+                none => none.insert(self.begin(shared, &transmit)),
+            };
+            keys.append(&mut self.buffer, &transmit, packet)?;
+            open.room = if transmit.size < open.head.segment { 0 } else { open.room - 1 };
+        }
+        self.dispatch(shared, open, &mut keys);
+        self.queue = queue;
+        Ok(fresh)
+    }
+
+    /// Tries again what waited for sockets.
+    pub(crate) fn retry(&mut self) {
+        for blocked in &mut self.blocked {
+            while let Some((head, contents)) = blocked.waiting.front() {
+                if !head.send(&blocked.socket, contents) {
+                    break;
+                }
+                blocked.bytes -= contents.len();
+                blocked.waiting.pop_front();
+            }
+        }
+        self.blocked.retain(|blocked| !blocked.waiting.is_empty());
+    }
+
+    fn begin(&mut self, shared: &Shared, transmit: &Transmit<Bytes>) -> Open {
+        let head = Head { route: transmit.route, segment: transmit.size, ecn: transmit.ecn };
+        let socket = self.socket(shared, transmit.route.socket);
+        let room = socket.map_or(1, |socket| socket.udp.max_segments(transmit.route.remote));
+        Open { head, room }
+    }
+
+    /// Sends what is in the buffer, or lets it wait.
+    fn dispatch(&mut self, shared: &Shared, open: Option<Open>, keys: &mut Keys<'_>) {
+        keys.release();
+        let Some(Open { head, .. }) = open else { return };
+        // A socket that is gone with its interface takes its packets with it: they count as lost.
+        if let Some(socket) = self.socket(shared, head.route.socket) {
+            let waits = self.blocked.iter().position(|blocked| blocked.socket.id == socket.id);
+            match waits {
+                Some(index) => self.blocked[index].push(head, &self.buffer),
+                None if head.send(&socket, &self.buffer) => {}
+                None => {
+                    let mut blocked = Blocked { socket, waiting: VecDeque::new(), bytes: 0 };
+                    blocked.push(head, &self.buffer);
+                    self.blocked.push(blocked);
+                }
+            }
+        }
+        self.buffer.clear();
+    }
+
+    fn socket(&mut self, shared: &Shared, id: u32) -> Option<Arc<BoundSocket>> {
+        if let Some(socket) = self.sockets.iter().find(|socket| socket.id == id && !socket.is_gone()) {
+            return Some(socket.clone());
+        }
+        self.sockets.retain(|socket| !socket.is_gone());
+        let socket = shared.socket(id)?;
+        self.sockets.push(socket.clone());
+        Some(socket)
+    }
+
+    fn note_peer(&mut self, transmit: &Transmit<Bytes>, fresh: &mut SmallVec<[Peer; 2]>) {
+        const MOST: usize = 256;
+        let peer = (transmit.route.remote, transmit.pid);
+        // The last used is most likely the next.
+        if !self.peers.iter().rev().any(|known| *known == peer) && self.peers.len() < MOST {
+            self.peers.push(peer);
+            fresh.push(peer);
+        }
+    }
+}
+
+impl Blocked {
+    fn push(&mut self, head: Head, contents: &[u8]) {
+        if self.bytes + contents.len() <= MAX_WAITING {
+            self.bytes += contents.len();
+            self.waiting.push_back((head, contents.to_vec()));
+        }
+    }
+}
+
+impl Head {
+    /// False when the socket has no room now.
+    fn send(&self, socket: &BoundSocket, contents: &[u8]) -> bool {
+        let Self { route, segment, ecn } = *self;
+        socket.udp.send(&Batch { remote: route.remote, contents, segment, ecn }).is_ok()
+    }
+}
+
+impl Open {
+    fn takes(&self, transmit: &Transmit<Bytes>, filled: usize) -> bool {
+        self.room > 0
+            && transmit.route == self.head.route
+            && transmit.ecn == self.head.ecn
+            && transmit.size <= self.head.segment
+            && filled + transmit.size <= MAX_BATCH
+    }
+}
+
+/// The session's keys, locked from the first packet of a batch to its last.
+struct Keys<'a> {
+    protection: &'a Mutex<Option<Protection>>,
+    held: Option<MutexGuard<'a, Option<Protection>>>,
+    phase: bool,
+    now: Time,
+}
+
+impl Keys<'_> {
+    fn release(&mut self) {
+        self.held = None;
+    }
+
+    /// Encodes and seals one packet at the end of `buffer`.
+    fn append(
+        &mut self,
+        buffer: &mut Vec<u8>,
+        transmit: &Transmit<Bytes>,
+        packet: &Packet<Bytes>,
+    ) -> Result<(), SealError> {
+        if self.held.is_none() {
+            let mut guard = self.protection.lock().expect("no panic while held");
+            self.phase = guard.as_mut().is_some_and(|keys| keys.key_phase(self.now));
+            self.held = Some(guard);
+        }
+        let Some(keys) = self.held.as_mut().and_then(|guard| guard.as_mut()) else {
+            // The engine sends no packet before the handshake gave keys.
+            return Err(SealError::Exhausted);
+        };
+        let header = Header {
+            kind: Kind::Data,
+            key_phase: self.phase,
+            tos: type_of_service(packet),
+            hop_limit: Header::MAX_HOP_LIMIT,
+            pid: transmit.pid,
+            fsn: packet.fsn.0 as u32,
+        };
+        let start = buffer.len();
+        buffer.put_bytes(0, Header::LEN);
+        header.encode(&mut buffer[start..]);
+        encode_frames(&packet.frames, buffer);
+        buffer.put_bytes(0, TAG_LEN);
+        debug_assert_eq!(buffer.len() - start, transmit.size, "the engine foretold another size");
+        keys.seal(&Envelope::new(&header, packet.path, packet.fsn), &mut buffer[start + Header::LEN..])
+    }
+}
+
+fn type_of_service(packet: &Packet<Bytes>) -> u8 {
+    let class = |frame: &Frame<Bytes>| match frame {
+        Frame::Datagram(datagram) => Some(datagram.class),
+        _ => None,
+    };
+    packet.frames.iter().filter_map(class).max().unwrap_or(STREAM_TOS)
+}
+
+/// A datagram of a kind that has no frames.
+pub(crate) fn plain_datagram(kind: Kind, pid: Pid, body: &[u8]) -> Vec<u8> {
+    let header =
+        Header { kind, key_phase: false, tos: STREAM_TOS, hop_limit: Header::MAX_HOP_LIMIT, pid, fsn: 0 };
+    let mut datagram = vec![0; Header::LEN + body.len()];
+    header.encode(&mut datagram);
+    datagram[Header::LEN..].copy_from_slice(body);
+    datagram
+}

@@ -1,0 +1,81 @@
+//! Who waits for what of a session.
+
+use std::collections::BTreeMap;
+use std::task::Waker;
+
+use anabranch_wire::StreamId;
+use smallvec::SmallVec;
+
+/// Wakers taken out under the session's lock, to be woken after it.
+pub(crate) type Woken = SmallVec<[Waker; 8]>;
+
+/// Things that a task can wait for, beside the bytes of one stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// The handshake, or the end.
+    State,
+    /// A stream opened by the peer.
+    Accept,
+    /// Credit to open a stream.
+    Open,
+    /// A datagram.
+    Datagram,
+}
+
+/// The tasks that wait.
+#[derive(Debug, Default)]
+pub(crate) struct Wakers {
+    readers: BTreeMap<StreamId, Waker>,
+    writers: BTreeMap<StreamId, Waker>,
+    others: [Vec<Waker>; 4],
+}
+
+impl Wakers {
+    /// One reader a stream: the last to ask.
+    pub(crate) fn wait_to_read(&mut self, stream: StreamId, waker: &Waker) {
+        insert(&mut self.readers, stream, waker);
+    }
+
+    /// One writer a stream: the last to ask.
+    pub(crate) fn wait_to_write(&mut self, stream: StreamId, waker: &Waker) {
+        insert(&mut self.writers, stream, waker);
+    }
+
+    pub(crate) fn wait(&mut self, what: Wait, waker: &Waker) {
+        let list = &mut self.others[what as usize];
+        if !list.iter().any(|known| known.will_wake(waker)) {
+            list.push(waker.clone());
+        }
+    }
+
+    pub(crate) fn wake_reader(&mut self, stream: StreamId, woken: &mut Woken) {
+        woken.extend(self.readers.remove(&stream));
+    }
+
+    pub(crate) fn wake_writer(&mut self, stream: StreamId, woken: &mut Woken) {
+        woken.extend(self.writers.remove(&stream));
+    }
+
+    pub(crate) fn wake(&mut self, what: Wait, woken: &mut Woken) {
+        woken.extend(self.others[what as usize].drain(..));
+    }
+
+    /// The session is over: nobody waits any longer.
+    pub(crate) fn wake_all(&mut self, woken: &mut Woken) {
+        woken.extend(std::mem::take(&mut self.readers).into_values());
+        woken.extend(std::mem::take(&mut self.writers).into_values());
+        for list in &mut self.others {
+            woken.extend(list.drain(..));
+        }
+    }
+
+    /// Forgets a stream whose handle is gone.
+    pub(crate) fn forget(&mut self, stream: StreamId) {
+        self.readers.remove(&stream);
+        self.writers.remove(&stream);
+    }
+}
+
+fn insert(map: &mut BTreeMap<StreamId, Waker>, stream: StreamId, waker: &Waker) {
+    map.entry(stream).and_modify(|known| known.clone_from(waker)).or_insert_with(|| waker.clone());
+}

@@ -1,0 +1,227 @@
+//! What all sessions of an endpoint share: sockets, PIDs, keys, budgets, counters.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, RwLock, Weak};
+
+use anabranch_engine::{Arrival, Config, LocalAddress, MemoryBudget};
+use anabranch_secure::{CookieJar, InitId, NodeKey, ResetKey};
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+
+use crate::authorize::Authorize;
+use crate::clock::Clock;
+use crate::endpoint::Limits;
+use crate::interfaces::InterfaceAddress;
+use crate::pids::PidTable;
+use crate::resets::Resets;
+use crate::session::Session;
+use crate::session::inner::SessionInner;
+use crate::socket::UdpSocket;
+
+/// A socket with its number, which is never used again.
+#[derive(Debug)]
+pub(crate) struct BoundSocket {
+    pub(crate) id: u32,
+    pub(crate) udp: UdpSocket,
+    pub(crate) place: InterfaceAddress,
+    gone: AtomicBool,
+}
+
+impl BoundSocket {
+    pub(crate) fn new(id: u32, udp: UdpSocket, place: InterfaceAddress) -> Self {
+        Self { id, udp, place, gone: AtomicBool::new(false) }
+    }
+
+    /// True once its address is no longer this machine's.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
+    }
+
+    fn as_local(&self) -> LocalAddress {
+        // Each loopback address stands for a link of its own: that is how links are modelled on one machine.
+        let interface = if self.place.loopback { u32::MAX - self.id } else { self.place.index };
+        LocalAddress {
+            socket: self.id,
+            address: self.place.address,
+            prefix: self.place.prefix,
+            interface,
+            routes: self.place.routes.to_vec(),
+        }
+    }
+}
+
+/// An INIT that was seen.
+pub(crate) enum InitState {
+    /// Being answered; copies that arrive meanwhile are kept, a few.
+    Pending(Vec<Arrival>),
+    /// It opened this session.
+    Answered(Arc<SessionInner>),
+}
+
+/// Everything of an endpoint but its handle.
+pub(crate) struct Shared {
+    pub(crate) clock: Clock,
+    pub(crate) key: NodeKey,
+    pub(crate) config: Config,
+    pub(crate) limits: Limits,
+    pub(crate) authorize: Arc<dyn Authorize>,
+    pub(crate) cookies: CookieJar,
+    pub(crate) reset_key: ResetKey,
+    pub(crate) budget: MemoryBudget,
+    pub(crate) pids: Arc<PidTable>,
+    pub(crate) resets: Resets,
+    pub(crate) inits: Mutex<HashMap<InitId, InitState>>,
+    pub(crate) incoming: mpsc::Sender<Session>,
+    pub(crate) counters: Counters,
+    sessions: Mutex<BTreeMap<u64, Weak<SessionInner>>>,
+    next_serial: AtomicU64,
+    half_open: AtomicU64,
+    sockets: RwLock<Vec<Arc<BoundSocket>>>,
+    receivers: Mutex<BTreeMap<u32, AbortHandle>>,
+}
+
+/// The parts that an endpoint is made of.
+pub(crate) struct Parts {
+    pub(crate) key: NodeKey,
+    pub(crate) config: Config,
+    pub(crate) limits: Limits,
+    pub(crate) authorize: Arc<dyn Authorize>,
+    pub(crate) reset_key: ResetKey,
+    pub(crate) incoming: mpsc::Sender<Session>,
+}
+
+impl Shared {
+    pub(crate) fn new(parts: Parts) -> Self {
+        let Parts { key, config, limits, authorize, reset_key, incoming } = parts;
+        Self {
+            clock: Clock::start(),
+            cookies: CookieJar::new(key.public(), crate::pids::random()),
+            key,
+            config,
+            budget: MemoryBudget::new(limits.memory),
+            authorize,
+            reset_key,
+            pids: Arc::default(),
+            resets: Resets::default(),
+            inits: Mutex::default(),
+            incoming,
+            counters: Counters::default(),
+            sessions: Mutex::default(),
+            next_serial: AtomicU64::new(0),
+            half_open: AtomicU64::new(0),
+            sockets: RwLock::default(),
+            receivers: Mutex::default(),
+            limits,
+        }
+    }
+
+    /// The socket with this number, unless it is gone.
+    pub(crate) fn socket(&self, id: u32) -> Option<Arc<BoundSocket>> {
+        let sockets = self.sockets.read().expect("no panic while held");
+        sockets.iter().find(|socket| socket.id == id).cloned()
+    }
+
+    /// All sockets now.
+    pub(crate) fn sockets(&self) -> Vec<Arc<BoundSocket>> {
+        self.sockets.read().expect("no panic while held").clone()
+    }
+
+    /// All local addresses now, as the path manager wants them.
+    pub(crate) fn locals(&self) -> Vec<LocalAddress> {
+        let sockets = self.sockets.read().expect("no panic while held");
+        sockets.iter().map(|socket| socket.as_local()).collect()
+    }
+
+    pub(crate) fn add_socket(&self, socket: Arc<BoundSocket>, receiver: AbortHandle) {
+        self.receivers.lock().expect("no panic while held").insert(socket.id, receiver);
+        self.sockets.write().expect("no panic while held").push(socket);
+    }
+
+    pub(crate) fn remove_socket(&self, id: u32) {
+        self.sockets.write().expect("no panic while held").retain(|socket| {
+            if socket.id == id {
+                socket.gone.store(true, Ordering::Relaxed);
+            }
+            socket.id != id
+        });
+        if let Some(receiver) = self.receivers.lock().expect("no panic while held").remove(&id) {
+            receiver.abort();
+        }
+    }
+
+    /// A number for a new session.
+    pub(crate) fn next_serial(&self) -> u64 {
+        self.next_serial.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn add_session(&self, session: &Arc<SessionInner>) {
+        let mut sessions = self.sessions.lock().expect("no panic while held");
+        sessions.insert(session.serial, Arc::downgrade(session));
+    }
+
+    pub(crate) fn remove_session(&self, serial: u64) {
+        self.sessions.lock().expect("no panic while held").remove(&serial);
+    }
+
+    /// All sessions, those being closed included.
+    pub(crate) fn sessions(&self) -> Vec<Arc<SessionInner>> {
+        let sessions = self.sessions.lock().expect("no panic while held");
+        sessions.values().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Takes a place for a session that is not established yet; false when all are taken.
+    pub(crate) fn begin_half_open(&self) -> bool {
+        let most = self.limits.half_open as u64;
+        self.half_open
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| (count < most).then_some(count + 1))
+            .is_ok()
+    }
+
+    /// Gives the place back.
+    pub(crate) fn end_half_open(&self) {
+        self.half_open.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// True when no more sessions may be accepted.
+    pub(crate) fn is_full(&self) -> bool {
+        self.sessions.lock().expect("no panic while held").len() >= self.limits.sessions
+    }
+
+    /// Addresses that a peer on the other end of a path from `local` may use as well.
+    pub(crate) fn addresses_beside(&self, local: u32) -> Vec<(u64, SocketAddr)> {
+        let sockets = self.sockets.read().expect("no panic while held");
+        let loopback = sockets.iter().find(|socket| socket.id == local).is_some_and(|s| s.place.loopback);
+        let others = sockets.iter().filter(|socket| socket.place.loopback == loopback);
+        others.map(|socket| (u64::from(socket.id), socket.udp.local_addr())).collect()
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        for receiver in self.receivers.get_mut().expect("no panic while held").values() {
+            receiver.abort();
+        }
+    }
+}
+
+/// Counts what concerns no single session.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) malformed: AtomicU64,
+    pub(crate) unauthentic: AtomicU64,
+    pub(crate) unknown_pid: AtomicU64,
+    pub(crate) resets_sent: AtomicU64,
+    pub(crate) inits: AtomicU64,
+    pub(crate) inits_dropped: AtomicU64,
+    pub(crate) cookies_sent: AtomicU64,
+    pub(crate) refused: AtomicU64,
+    pub(crate) busy: AtomicU64,
+    pub(crate) accepted: AtomicU64,
+}
+
+/// Adds one.
+pub(crate) fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}

@@ -1,0 +1,364 @@
+//! A UDP socket for one local address, bound to its interface, that sends and receives in batches.
+//!
+//! - **Bound to its interface** (`SO_BINDTODEVICE`, which needs no privilege on a socket that is not bound
+//!   yet, since Linux 5.7): with two default routes a source address alone does not choose the interface.
+//!   Where the system refuses, the source address has to do, and [`UdpSocket::is_bound_to_interface`] says so.
+//! - **Never fragmented**: a datagram too long for the way is dropped, which is what path MTU probes ask for.
+//! - **GSO falls back per destination**: quinn-udp turns it off for all of a socket after one refusal; the
+//!   refusal here counts for that destination alone.
+
+use std::collections::BTreeSet;
+use std::io::{self, IoSliceMut};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use anabranch_engine::Ecn;
+use quinn_udp::{EcnCodepoint, RecvMeta, Transmit, UdpSocketState};
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::io::Interest;
+
+/// Asked of the system for each direction, in bytes; it may grant less.
+pub const BUFFER_SIZE: usize = 4 << 20;
+
+/// Most destinations remembered that refused segmentation offload.
+const MAX_REFUSALS: usize = 1024;
+
+/// Where and how to bind.
+#[derive(Clone, Debug)]
+pub struct BindTo {
+    /// The local address; port 0 for any free one.
+    pub address: SocketAddr,
+    /// The interface to stay on, if any.
+    pub interface: Option<String>,
+}
+
+/// A bound socket.
+#[derive(Debug)]
+pub struct UdpSocket {
+    io: tokio::net::UdpSocket,
+    state: UdpSocketState,
+    local: SocketAddr,
+    bound_to_interface: bool,
+    no_offload: Mutex<BTreeSet<SocketAddr>>,
+    counters: Counters,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    sent: AtomicU64,
+    send_calls: AtomicU64,
+    received: AtomicU64,
+    receive_calls: AtomicU64,
+    unreachable: AtomicU64,
+    too_long: AtomicU64,
+    failed: AtomicU64,
+}
+
+/// What a socket has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SocketStats {
+    /// Datagrams handed to the system.
+    pub sent: u64,
+    /// System calls that sent them.
+    pub send_calls: u64,
+    /// Datagrams received.
+    pub received: u64,
+    /// System calls that received them.
+    pub receive_calls: u64,
+    /// Datagrams for which the system knew no route.
+    pub unreachable: u64,
+    /// Datagrams longer than the interface or the path takes.
+    pub too_long: u64,
+    /// Datagrams that the system refused for another reason.
+    pub failed: u64,
+    /// Bytes of send and receive buffer that the system granted.
+    pub buffers: (usize, usize),
+}
+
+/// One or more datagrams of equal size (the last may be shorter) to one destination.
+#[derive(Clone, Copy, Debug)]
+pub struct Batch<'a> {
+    /// Where to.
+    pub remote: SocketAddr,
+    /// All datagrams, one after the other.
+    pub contents: &'a [u8],
+    /// Size of each but the last.
+    pub segment: usize,
+    /// Mark them ECT(0).
+    pub ecn: bool,
+}
+
+/// What one receive buffer holds: datagrams from one sender, each `stride` long, the last perhaps shorter.
+#[derive(Clone, Copy, Debug)]
+pub struct Received {
+    /// The sender.
+    pub remote: SocketAddr,
+    /// Bytes in the buffer.
+    pub len: usize,
+    /// Size of each datagram but the last.
+    pub stride: usize,
+    /// The mark they came with.
+    pub ecn: Ecn,
+}
+
+impl UdpSocket {
+    /// Binds a socket.
+    ///
+    /// # Errors
+    /// Those of the operating system; `AddrInUse` when the port is taken.
+    pub fn bind(to: &BindTo) -> io::Result<Self> {
+        let socket = Socket::new(Domain::for_address(to.address), Type::DGRAM, Some(Protocol::UDP))?;
+        if to.address.is_ipv6() {
+            socket.set_only_v6(true)?;
+        }
+        let bound_to_interface = to.interface.as_deref().is_some_and(|name| bind_to_interface(&socket, name));
+        socket.bind(&to.address.into())?;
+        // Less than asked for is granted without an error; what there is, is in the statistics.
+        socket.set_recv_buffer_size(BUFFER_SIZE)?;
+        socket.set_send_buffer_size(BUFFER_SIZE)?;
+        socket.set_nonblocking(true)?;
+        let std: std::net::UdpSocket = socket.into();
+        let state = UdpSocketState::new((&std).into())?;
+        without_timestamps(&std)?;
+        let io = tokio::net::UdpSocket::from_std(std)?;
+        let local = io.local_addr()?;
+        Ok(Self {
+            io,
+            state,
+            local,
+            bound_to_interface,
+            no_offload: Mutex::default(),
+            counters: Counters::default(),
+        })
+    }
+
+    /// The address it is bound to, with its port.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// True when packets leave by its interface whatever the routes say.
+    #[must_use]
+    pub fn is_bound_to_interface(&self) -> bool {
+        self.bound_to_interface
+    }
+
+    /// How many datagrams a [`Batch`] to `remote` may hold.
+    #[must_use]
+    pub fn max_segments(&self, remote: SocketAddr) -> usize {
+        // quinn-udp forgets what the system can do after the first refusal; it was asked at the start.
+        if self.no_offload.lock().expect("no panic while held").contains(&remote) { 1 } else { MAX_SEGMENTS }
+    }
+
+    /// Sends a batch with one system call, or one a datagram where the system wants it so. A datagram that
+    /// the system does not take is counted and gone, as if the network had lost it.
+    ///
+    /// # Errors
+    /// `WouldBlock` alone, when the socket's buffer is full: nothing was sent; wait for
+    /// [`UdpSocket::writable`].
+    pub fn send(&self, batch: &Batch<'_>) -> io::Result<()> {
+        let result = self.try_send(batch, batch.contents);
+        let count = batch.contents.len().div_ceil(batch.segment.max(1)) as u64;
+        match result {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(error),
+            Err(error) if count > 1 && is_offload_refusal(&error) => self.send_singly(batch),
+            other => {
+                self.note(count, other);
+                Ok(())
+            }
+        }
+    }
+
+    /// Waits until the socket may take datagrams again.
+    ///
+    /// # Errors
+    /// When the runtime is shutting down.
+    pub async fn writable(&self) -> io::Result<()> {
+        self.io.writable().await
+    }
+
+    /// Waits until datagrams may be there.
+    ///
+    /// # Errors
+    /// When the runtime is shutting down.
+    pub async fn readable(&self) -> io::Result<()> {
+        self.io.readable().await
+    }
+
+    /// Receives into `buffers`; gives how many were filled, described in `filled`.
+    ///
+    /// # Errors
+    /// `WouldBlock` when there is nothing; others are of one datagram (an ICMP message) or of the system.
+    pub fn receive(&self, buffers: &mut [IoSliceMut<'_>], filled: &mut [Received]) -> io::Result<usize> {
+        let mut metas = [RecvMeta::default(); quinn_udp::BATCH_SIZE];
+        let most = buffers.len().min(filled.len()).min(metas.len());
+        let count = self.io.try_io(Interest::READABLE, || {
+            self.state.recv((&self.io).into(), &mut buffers[..most], &mut metas[..most])
+        })?;
+        let mut datagrams = 0;
+        for (meta, filled) in metas[..count].iter().zip(filled) {
+            let stride = meta.stride.max(1);
+            datagrams += meta.len.div_ceil(stride) as u64;
+            *filled = Received { remote: meta.addr, len: meta.len, stride, ecn: ecn_of(meta.ecn) };
+        }
+        self.counters.received.fetch_add(datagrams, Ordering::Relaxed);
+        self.counters.receive_calls.fetch_add(1, Ordering::Relaxed);
+        Ok(count)
+    }
+
+    /// What it has done so far.
+    #[must_use]
+    pub fn stats(&self) -> SocketStats {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let socket = socket2::SockRef::from(&self.io);
+        SocketStats {
+            sent: load(&self.counters.sent),
+            send_calls: load(&self.counters.send_calls),
+            received: load(&self.counters.received),
+            receive_calls: load(&self.counters.receive_calls),
+            unreachable: load(&self.counters.unreachable),
+            too_long: load(&self.counters.too_long),
+            failed: load(&self.counters.failed),
+            buffers: (
+                socket.send_buffer_size().unwrap_or_default(),
+                socket.recv_buffer_size().unwrap_or_default(),
+            ),
+        }
+    }
+
+    fn try_send(&self, batch: &Batch<'_>, contents: &[u8]) -> io::Result<()> {
+        let transmit = Transmit {
+            destination: batch.remote,
+            ecn: batch.ecn.then_some(EcnCodepoint::Ect0),
+            contents,
+            segment_size: (contents.len() > batch.segment).then_some(batch.segment),
+            src_ip: None,
+        };
+        self.counters.send_calls.fetch_add(1, Ordering::Relaxed);
+        self.io.try_io(Interest::WRITABLE, || self.state.try_send((&self.io).into(), &transmit))
+    }
+
+    /// The system cannot cut a batch for this destination: remember it, and cut here. What does not fit
+    /// into the socket's buffer then is lost, once for each destination.
+    fn send_singly(&self, batch: &Batch<'_>) -> io::Result<()> {
+        tracing::debug!(remote = %batch.remote, "no segmentation offload");
+        let mut refused = self.no_offload.lock().expect("no panic while held");
+        if refused.len() >= MAX_REFUSALS {
+            refused.clear();
+        }
+        refused.insert(batch.remote);
+        drop(refused);
+        for datagram in batch.contents.chunks(batch.segment) {
+            let result = self.try_send(batch, datagram);
+            self.note(1, result);
+        }
+        Ok(())
+    }
+
+    fn note(&self, datagrams: u64, result: io::Result<()>) {
+        use io::ErrorKind::{HostUnreachable, NetworkDown, NetworkUnreachable};
+        let counter = match result {
+            Ok(()) => &self.counters.sent,
+            Err(error) if quinn_udp::is_msg_size_err(&error) => &self.counters.too_long,
+            Err(error) if matches!(error.kind(), NetworkUnreachable | HostUnreachable | NetworkDown) => {
+                &self.counters.unreachable
+            }
+            Err(_) => &self.counters.failed,
+        };
+        counter.fetch_add(datagrams, Ordering::Relaxed);
+    }
+}
+
+/// Most datagrams that the system cuts out of one send (Linux: `UDP_MAX_SEGMENTS` is 64 or more).
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub const MAX_SEGMENTS: usize = 64;
+/// Elsewhere each is sent by itself.
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+pub const MAX_SEGMENTS: usize = 1;
+
+/// How long to pause after a receive error that would otherwise come again at once.
+pub(crate) const ERROR_PAUSE: Duration = Duration::from_millis(10);
+
+/// True for errors of a receive that concern one datagram, after which one simply goes on.
+pub(crate) fn is_transient(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionReset | io::ErrorKind::Interrupted
+    )
+}
+
+fn is_offload_refusal(error: &io::Error) -> bool {
+    const EIO: i32 = 5;
+    matches!(error.raw_os_error(), Some(EIO)) || error.kind() == io::ErrorKind::InvalidInput
+}
+
+fn ecn_of(mark: Option<EcnCodepoint>) -> Ecn {
+    match mark {
+        None => Ecn::NotEct,
+        Some(EcnCodepoint::Ect0) => Ecn::Ect0,
+        Some(EcnCodepoint::Ect1) => Ecn::Ect1,
+        Some(EcnCodepoint::Ce) => Ecn::Ce,
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn bind_to_interface(socket: &Socket, name: &str) -> bool {
+    let result = socket.bind_device(Some(name.as_bytes()));
+    if let Err(error) = &result {
+        tracing::warn!(
+            interface = name,
+            %error,
+            "cannot bind to the interface; routes decide where packets from its address leave"
+        );
+    }
+    result.is_ok()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn bind_to_interface(_socket: &Socket, _name: &str) -> bool {
+    false
+}
+
+/// quinn-udp asks for receive times but gives the control messages too little room for them beside GRO's
+/// segment size, so the ECN mark is lost from every batch received. We need the mark, not the time.
+#[cfg(target_os = "linux")]
+fn without_timestamps(socket: &std::net::UdpSocket) -> io::Result<()> {
+    nix::sys::socket::setsockopt(socket, nix::sys::socket::sockopt::ReceiveTimestampns, &false)
+        .map_err(io::Error::from)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn without_timestamps(_socket: &std::net::UdpSocket) -> io::Result<()> {
+    Ok(())
+}
+
+/// Says which port is taken and what to do about it.
+pub(crate) fn explain_bind_error(error: &io::Error, address: SocketAddr) -> io::Error {
+    let what = match error.kind() {
+        io::ErrorKind::AddrInUse => format!(
+            "UDP port {} of {} is taken by another program: stop it, or choose another port (0 for any)",
+            address.port(),
+            address.ip()
+        ),
+        io::ErrorKind::PermissionDenied => format!(
+            "no permission to use UDP port {} of {}: ports below 1024 need privileges",
+            address.port(),
+            address.ip()
+        ),
+        io::ErrorKind::AddrNotAvailable => {
+            format!("{} is not an address of this machine", shown(address.ip()))
+        }
+        _ => format!("cannot use UDP port {} of {}: {error}", address.port(), address.ip()),
+    };
+    io::Error::new(error.kind(), what)
+}
+
+fn shown(address: IpAddr) -> String {
+    address.to_string()
+}
+
+#[cfg(test)]
+mod tests;

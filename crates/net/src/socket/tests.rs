@@ -1,0 +1,78 @@
+use super::*;
+
+fn loopback() -> UdpSocket {
+    let address = SocketAddr::from(([127, 0, 0, 1], 0));
+    UdpSocket::bind(&BindTo { address, interface: None }).unwrap()
+}
+
+async fn receive(socket: &UdpSocket) -> (Vec<u8>, Received) {
+    let mut buffer = vec![0; 65_536];
+    let empty = Received { remote: socket.local_addr(), len: 0, stride: 1, ecn: Ecn::NotEct };
+    let mut filled = [empty];
+    loop {
+        socket.readable().await.unwrap();
+        match socket.receive(&mut [IoSliceMut::new(&mut buffer)], &mut filled) {
+            Ok(_) => return (buffer[..filled[0].len].to_vec(), filled[0]),
+            Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_batch_arrives_whole_in_order_and_marked() {
+    let (sender, receiver) = (loopback(), loopback());
+    let contents: Vec<u8> = (0..10 * 1200 + 7).map(|at| (at % 251) as u8).collect();
+    let batch = Batch { remote: receiver.local_addr(), contents: &contents, segment: 1200, ecn: true };
+    sender.send(&batch).unwrap();
+    let mut bytes = Vec::new();
+    while bytes.len() < contents.len() {
+        let (part, received) = receive(&receiver).await;
+        // quinn-udp's receive times would push the mark of a batch out of the control buffer.
+        assert_eq!(received.ecn, Ecn::Ect0);
+        assert_eq!(received.remote, sender.local_addr());
+        assert_eq!(received.stride.min(part.len()), 1200.min(part.len()));
+        bytes.extend(part);
+    }
+    assert_eq!(bytes, contents);
+    assert_eq!(sender.stats().sent, 11);
+    assert_eq!(receiver.stats().received, 11);
+}
+
+#[tokio::test]
+async fn a_datagram_longer_than_the_link_takes_is_counted_and_no_error() {
+    let (sender, receiver) = (loopback(), loopback());
+    let contents = vec![0; 65_530];
+    let batch = Batch { remote: receiver.local_addr(), contents: &contents, segment: 65_530, ecn: false };
+    sender.send(&batch).unwrap();
+    assert_eq!((sender.stats().too_long, sender.stats().sent), (1, 0));
+}
+
+#[tokio::test]
+async fn a_destination_that_refuses_offload_does_not_spoil_the_others() {
+    let (sender, receiver) = (loopback(), loopback());
+    // More segments than the system cuts in one call: it refuses.
+    let contents = vec![7; 3000];
+    let remote = receiver.local_addr();
+    sender.send(&Batch { remote, contents: &contents, segment: 10, ecn: false }).unwrap();
+    assert_eq!(sender.max_segments(remote), 1);
+    assert_eq!(sender.stats().sent, 300);
+    let other = loopback().local_addr();
+    assert_eq!(sender.max_segments(other), MAX_SEGMENTS);
+    sender.send(&Batch { remote: other, contents: &contents, segment: 1000, ecn: false }).unwrap();
+    assert_eq!(sender.stats().sent, 303);
+}
+
+#[tokio::test]
+async fn a_taken_port_is_named_in_the_error() {
+    let first = loopback();
+    let address = first.local_addr();
+    let error = UdpSocket::bind(&BindTo { address, interface: None }).unwrap_err();
+    let text = explain_bind_error(&error, address).to_string();
+    assert!(text.contains(&address.port().to_string()) && text.contains("another port"), "{text}");
+}
+
+#[tokio::test]
+async fn buffers_are_asked_for_and_what_was_granted_is_told() {
+    let (send, receive) = loopback().stats().buffers;
+    assert!(send >= 64 << 10 && receive >= 64 << 10, "{send} {receive}");
+}

@@ -1,0 +1,235 @@
+//! A stream of a session: `AsyncRead + AsyncWrite`, or whole pieces without a copy.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use anabranch_engine::{Read, StreamError};
+use anabranch_wire::StreamId;
+use bytes::Bytes;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::session::Handle;
+use crate::session::core::Core;
+
+/// Bytes copied in one go from the application's buffer.
+const LARGEST_COPY: usize = 64 << 10;
+
+/// A reliable, ordered stream of bytes in both directions.
+///
+/// It is read and written like a TCP connection; `shutdown` ends the writing half and leaves the reading half
+/// open. Dropped, it ends the writing half after what was written, and tells the peer that no more is read.
+/// [`tokio::io::split`] gives a half to each of two tasks.
+///
+/// ```no_run
+/// use anabranch_net::Stream;
+/// use bytes::Bytes;
+///
+/// /// Sends back what comes, without copying it.
+/// async fn echo(mut stream: Stream) -> std::io::Result<()> {
+///     while let Some(piece) = stream.read_chunk(64 * 1024).await? {
+///         stream.write_chunk(piece).await?;
+///     }
+///     stream.finish()
+/// }
+/// ```
+pub struct Stream {
+    handle: Arc<Handle>,
+    id: StreamId,
+    read_ended: bool,
+    write_ended: bool,
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stream").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl Stream {
+    pub(crate) fn new(handle: Arc<Handle>, id: StreamId) -> Self {
+        Self { handle, id, read_ended: false, write_ended: false }
+    }
+
+    /// Its number in the session.
+    #[must_use]
+    pub fn id(&self) -> StreamId {
+        self.id
+    }
+
+    /// The next bytes, at most `most`, without a copy; `None` at the stream's end.
+    ///
+    /// # Errors
+    /// `ConnectionReset` when the peer gave the stream up, `ConnectionAborted` when the session is over.
+    pub async fn read_chunk(&mut self, most: usize) -> io::Result<Option<Bytes>> {
+        let piece = poll_fn(|cx| read(&mut self.handle.inner.core(), self.id, most, cx)).await?;
+        self.note_read(piece.as_ref().map_or(0, Bytes::len), piece.is_none());
+        Ok(piece)
+    }
+
+    /// Writes all of `data` without copying it.
+    ///
+    /// # Errors
+    /// `BrokenPipe` when the peer wants no more, `ConnectionAborted` when the session is over.
+    pub async fn write_chunk(&mut self, mut data: Bytes) -> io::Result<()> {
+        while !data.is_empty() {
+            poll_fn(|cx| self.poll_put(cx, &mut data)).await?;
+        }
+        Ok(())
+    }
+
+    /// Ends the writing half after what was written. The peer reads the end; it may go on writing.
+    ///
+    /// # Errors
+    /// `BrokenPipe` when it was reset or stopped before, `ConnectionAborted` when the session is over.
+    pub fn finish(&mut self) -> io::Result<()> {
+        if self.write_ended {
+            return Ok(());
+        }
+        self.write_ended = true;
+        let mut core = self.handle.inner.core();
+        let result = core.engine.finish(self.id);
+        let result = result.map_err(|error| explain(&core, error, io::ErrorKind::BrokenPipe));
+        drop(core);
+        self.handle.inner.wake_driver();
+        result
+    }
+
+    /// Gives up the writing half: what is not delivered is lost, and the peer is told `code`.
+    pub fn reset(&mut self, code: u64) {
+        self.write_ended = true;
+        // A stream that is over needs no reset.
+        let _ = self.handle.inner.core().engine.reset(self.id, code);
+        self.handle.inner.wake_driver();
+    }
+
+    /// Wants no more of the reading half; the peer is told `code`.
+    pub fn stop(&mut self, code: u64) {
+        self.read_ended = true;
+        // A stream that is over needs no stop.
+        let _ = self.handle.inner.core().engine.stop(self.id, code);
+        self.handle.inner.wake_driver();
+    }
+
+    fn poll_put(&mut self, cx: &Context<'_>, data: &mut Bytes) -> Poll<io::Result<usize>> {
+        let mut core = self.handle.inner.core();
+        let result = match core.engine.write(self.id, data) {
+            Ok(0) if core.closed.is_some() => Err(StreamError::Ended),
+            Ok(0) => {
+                core.wakers.wait_to_write(self.id, cx.waker());
+                return Poll::Pending;
+            }
+            other => other,
+        };
+        let result = result.map_err(|error| explain(&core, error, io::ErrorKind::BrokenPipe));
+        drop(core);
+        self.handle.inner.wake_driver();
+        Poll::Ready(result)
+    }
+
+    /// What was read makes room in the windows: the peer has to be told.
+    fn note_read(&mut self, bytes: usize, ended: bool) {
+        self.read_ended |= ended;
+        if bytes > 0 {
+            self.handle.inner.wake_driver();
+        }
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        let mut core = self.handle.inner.core();
+        core.wakers.forget(self.id);
+        // What is over already needs neither.
+        if !self.write_ended {
+            let _ = core.engine.finish(self.id);
+        }
+        if !self.read_ended {
+            let _ = core.engine.stop(self.id, 0);
+        }
+        drop(core);
+        self.handle.inner.wake_driver();
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let handle = self.handle.clone();
+        let mut core = handle.inner.core();
+        let mut taken = 0;
+        while buffer.remaining() > 0 {
+            let piece = match read(&mut core, self.id, buffer.remaining(), cx) {
+                Poll::Ready(Ok(Some(piece))) => piece,
+                Poll::Ready(Ok(None)) => {
+                    self.read_ended = true;
+                    break;
+                }
+                // What was read before it comes first; the next call meets the error again.
+                _ if taken > 0 => break,
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Pending => return Poll::Pending,
+            };
+            buffer.put_slice(&piece);
+            taken += piece.len();
+        }
+        drop(core);
+        self.note_read(taken, false);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
+        if data.is_empty() {
+            return Poll::Ready(Ok(0));
+        }
+        let mut piece = Bytes::copy_from_slice(&data[..data.len().min(LARGEST_COPY)]);
+        self.poll_put(cx, &mut piece)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // What is written is on its way already.
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(self.finish())
+    }
+}
+
+/// The next piece; `None` at the end.
+fn read(core: &mut Core, id: StreamId, most: usize, cx: &Context<'_>) -> Poll<io::Result<Option<Bytes>>> {
+    match core.engine.read(id, most) {
+        Ok(Read::Data(piece)) => Poll::Ready(Ok(Some(piece))),
+        Ok(Read::Finished) => Poll::Ready(Ok(None)),
+        Ok(Read::Reset(code)) => Poll::Ready(Err(io::Error::new(
+            io::ErrorKind::ConnectionReset,
+            format!("the peer gave the stream up (code {code})"),
+        ))),
+        Ok(Read::Blocked) if core.closed.is_some() => {
+            Poll::Ready(Err(explain(core, StreamError::Ended, io::ErrorKind::ConnectionAborted)))
+        }
+        Ok(Read::Blocked) => {
+            core.wakers.wait_to_read(id, cx.waker());
+            Poll::Pending
+        }
+        Err(error) => Poll::Ready(Err(explain(core, error, io::ErrorKind::NotConnected))),
+    }
+}
+
+/// A session that is over explains more than a stream that is.
+fn explain(core: &Core, error: StreamError, kind: io::ErrorKind) -> io::Error {
+    match &core.closed {
+        Some(reason) => {
+            io::Error::new(io::ErrorKind::ConnectionAborted, format!("the session is over: {reason}"))
+        }
+        None => io::Error::new(kind, error),
+    }
+}

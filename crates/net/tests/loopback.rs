@@ -1,0 +1,423 @@
+//! Two endpoints on loopback, with real sockets and the real clock.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anabranch_net::{
+    Addresses, Authorize, CloseReason, Config, ConnectError, Datagram, Endpoint, EndpointConfig, NodeKey,
+    PublicKey, Refusal, Session, ShareId, Span, Target, TicketSecret, Verdict,
+};
+use bytes::Bytes;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn key(seed: u8) -> NodeKey {
+    NodeKey::from_random([seed; 32])
+}
+
+fn loopback(hosts: &[u8]) -> Addresses {
+    Addresses::Exactly(hosts.iter().map(|host| IpAddr::from([127, 0, 0, *host])).collect())
+}
+
+fn anybody(_: &PublicKey, _: Option<ShareId>) -> Verdict {
+    Verdict::Accept { secret: None }
+}
+
+async fn server(authorize: impl Authorize) -> Endpoint {
+    let config = EndpointConfig::new(key(1)).addresses(loopback(&[1])).authorize(authorize);
+    Endpoint::bind(config).await.unwrap()
+}
+
+async fn client() -> Endpoint {
+    Endpoint::bind(EndpointConfig::new(key(2)).addresses(loopback(&[1]))).await.unwrap()
+}
+
+fn quick() -> Config {
+    Config { connect_timeout: Span::from_millis(1500), ..Config::default() }
+}
+
+/// A connected pair: the client's session and the server's.
+async fn pair(server: &Endpoint, client: &Endpoint) -> (Session, Session) {
+    let target = Target::new(server.node(), server.local_addresses());
+    let (opened, accepted) =
+        tokio::join!(client.connect(&target, quick()), timeout(PATIENCE, server.accept()));
+    (opened.unwrap(), accepted.unwrap().unwrap())
+}
+
+fn pattern(len: usize) -> Vec<u8> {
+    let mut state = 0x1234_5678_9abc_def1_u64;
+    let next = |_| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 56) as u8
+    };
+    (0..len).map(next).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fifty_megabytes_arrive_unchanged() {
+    let (server, client) = (server(anybody).await, client().await);
+    let (opened, accepted) = pair(&server, &client).await;
+    assert_eq!(accepted.peer(), client.node());
+    let data = pattern(50_000_000);
+    let expected = data.clone();
+    let sender = tokio::spawn(async move {
+        let mut stream = opened.open_stream().await.unwrap();
+        stream.write_all(&data).await.unwrap();
+        stream.shutdown().await.unwrap();
+        opened.close().await
+    });
+    let mut stream = timeout(PATIENCE, accepted.accept_stream()).await.unwrap().unwrap();
+    let mut received = Vec::new();
+    timeout(PATIENCE, stream.read_to_end(&mut received)).await.unwrap().unwrap();
+    assert!(received == expected, "{} bytes arrived, or others than were sent", received.len());
+    drop((stream, accepted));
+    assert_eq!(timeout(PATIENCE, sender).await.unwrap().unwrap(), CloseReason::Finished);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whole_pieces_go_through_without_losing_their_order() {
+    let (server, client) = (server(anybody).await, client().await);
+    let (opened, accepted) = pair(&server, &client).await;
+    let data = Bytes::from(pattern(3_000_000));
+    let mut stream = opened.open_stream().await.unwrap();
+    stream.write_chunk(data.clone()).await.unwrap();
+    stream.finish().unwrap();
+    let mut other = accepted.accept_stream().await.unwrap();
+    let mut received = Vec::new();
+    while let Some(piece) = timeout(PATIENCE, other.read_chunk(100_000)).await.unwrap().unwrap() {
+        assert!(piece.len() <= 100_000);
+        received.extend_from_slice(&piece);
+    }
+    assert_eq!(received, data);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_streams_share_a_session_and_each_is_echoed() {
+    let (server, client) = (server(anybody).await, client().await);
+    let (opened, accepted) = pair(&server, &client).await;
+    tokio::spawn(async move {
+        while let Ok(stream) = accepted.accept_stream().await {
+            tokio::spawn(async move {
+                let (mut reader, mut writer) = tokio::io::split(stream);
+                tokio::io::copy(&mut reader, &mut writer).await.unwrap();
+                writer.shutdown().await.unwrap();
+            });
+        }
+    });
+    let mut tasks = Vec::new();
+    for index in 0..200 {
+        let opened = opened.clone();
+        tasks.push(tokio::spawn(async move {
+            let mut stream = opened.open_stream().await.unwrap();
+            let data = pattern(1000 + index * 37);
+            stream.write_all(&data).await.unwrap();
+            stream.shutdown().await.unwrap();
+            let mut answer = Vec::new();
+            stream.read_to_end(&mut answer).await.unwrap();
+            assert!(answer == data);
+        }));
+    }
+    for task in tasks {
+        timeout(PATIENCE, task).await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn half_a_stream_can_end_while_the_other_goes_on() {
+    let (server, client) = (server(anybody).await, client().await);
+    let (opened, accepted) = pair(&server, &client).await;
+    let mut stream = opened.open_stream().await.unwrap();
+    stream.write_all(b"question").await.unwrap();
+    stream.shutdown().await.unwrap();
+    let mut other = accepted.accept_stream().await.unwrap();
+    let mut question = String::new();
+    timeout(PATIENCE, other.read_to_string(&mut question)).await.unwrap().unwrap();
+    assert_eq!(question, "question");
+    other.write_all(b"answer, after the question's end").await.unwrap();
+    other.shutdown().await.unwrap();
+    let mut answer = String::new();
+    timeout(PATIENCE, stream.read_to_string(&mut answer)).await.unwrap().unwrap();
+    assert_eq!(answer, "answer, after the question's end");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn datagrams_arrive_with_their_class_and_flow() {
+    let (server, client) = (server(anybody).await, client().await);
+    let (opened, accepted) = pair(&server, &client).await;
+    let datagram = Datagram { class: 5, flow: 77, data: Bytes::from_static(b"unreliable") };
+    opened.send_datagram(datagram.clone()).unwrap();
+    assert_eq!(timeout(PATIENCE, accepted.recv_datagram()).await.unwrap().unwrap(), datagram);
+    assert!(opened.send_datagram(Bytes::from(vec![0; 100_000]).into()).is_err());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn three_pairs_of_addresses_become_three_paths() {
+    let config = EndpointConfig::new(key(1)).addresses(loopback(&[11, 12, 13])).authorize(anybody);
+    let server = Endpoint::bind(config).await.unwrap();
+    let client = Endpoint::bind(EndpointConfig::new(key(2)).addresses(loopback(&[1, 2, 3]))).await.unwrap();
+    // One address is enough: the others are learned from the server.
+    let target = Target::new(server.node(), server.local_addresses()[..1].to_vec());
+    let opened = client.connect(&target, quick()).await.unwrap();
+    let accepted = server.accept().await.unwrap();
+    let three = async {
+        while opened.paths().len() < 3 || accepted.paths().len() < 3 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(PATIENCE, three).await.unwrap();
+    let mut pairs: Vec<(SocketAddr, SocketAddr)> = opened
+        .paths()
+        .iter()
+        .map(|path| (opened.local_address(&path.route).unwrap(), path.route.remote))
+        .collect();
+    pairs.sort();
+    pairs.dedup_by_key(|pair| pair.0);
+    pairs.sort_by_key(|pair| pair.1);
+    pairs.dedup_by_key(|pair| pair.1);
+    assert_eq!(pairs.len(), 3, "each address on either side is used once: {pairs:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pinned_pairs_and_no_others_become_paths() {
+    let config = EndpointConfig::new(key(1)).addresses(loopback(&[11, 12, 13])).authorize(anybody);
+    let server = Endpoint::bind(config).await.unwrap();
+    let client = Endpoint::bind(EndpointConfig::new(key(2)).addresses(loopback(&[1, 2, 3]))).await.unwrap();
+    let remotes = server.local_addresses();
+    let mut target = Target::new(server.node(), remotes.clone());
+    target.pins = vec![([127, 0, 0, 2].into(), remotes[0]), ([127, 0, 0, 2].into(), remotes[2])];
+    let opened = client.connect(&target, quick()).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let mut used: Vec<SocketAddr> = opened.paths().iter().map(|path| path.route.remote).collect();
+    used.sort();
+    assert_eq!(used, [remotes[0], remotes[2]]);
+    target.pins[0].0 = [127, 0, 0, 9].into();
+    let error = client.connect(&target, quick()).await.unwrap_err();
+    assert!(matches!(error, ConnectError::NoSuchLocal { .. }), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_is_let_in_by_default() {
+    let server = Endpoint::bind(EndpointConfig::new(key(1)).addresses(loopback(&[1]))).await.unwrap();
+    let target = Target::new(server.node(), server.local_addresses());
+    let error = client().await.connect(&target, quick()).await.unwrap_err();
+    assert_eq!(error, ConnectError::Refused(Refusal::NotAuthorised));
+    assert_eq!(server.stats().refused, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_with_another_key_says_nothing_and_the_error_tells_what_was_tried() {
+    let server = server(anybody).await;
+    let target = Target::new(key(9).public(), server.local_addresses());
+    let error = client().await.connect(&target, quick()).await.unwrap_err();
+    assert!(matches!(error, ConnectError::TimedOut(_)), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("127.0.0.1 to 127.0.0.1:") && text.contains("key"), "{text}");
+    assert_eq!((server.stats().cookies_sent, server.stats().sessions), (0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_ticket_is_told_from_silence() {
+    let share = ShareId(7);
+    let right = || TicketSecret::from_random([7; 16]);
+    let server = server(move |_: &PublicKey, shown: Option<ShareId>| match shown {
+        Some(shown) if shown == share => Verdict::Accept { secret: Some(right()) },
+        _ => Verdict::Refuse(Refusal::TicketNotValid),
+    })
+    .await;
+    let client = client().await;
+    let mut target = Target::new(server.node(), server.local_addresses());
+    target.credential = Some((share, TicketSecret::from_random([8; 16])));
+    assert_eq!(client.connect(&target, quick()).await.unwrap_err(), ConnectError::WrongTicket);
+    target.credential = Some((ShareId(8), right()));
+    let error = client.connect(&target, quick()).await.unwrap_err();
+    assert_eq!(error, ConnectError::Refused(Refusal::TicketNotValid));
+    target.credential = Some((share, right()));
+    let session = client.connect(&target, quick()).await.unwrap();
+    assert_eq!(timeout(PATIENCE, server.accept()).await.unwrap().unwrap().share(), Some(share));
+    session.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_abort_ends_both_sides_with_its_reason() {
+    let (server, client) = (server(anybody).await, client().await);
+    let (opened, accepted) = pair(&server, &client).await;
+    let mut stream = opened.open_stream().await.unwrap();
+    stream.write_all(b"x").await.unwrap();
+    let mut other = accepted.accept_stream().await.unwrap();
+    assert_eq!(other.read_u8().await.unwrap(), b'x');
+    accepted.abort(42, "enough");
+    let reason = timeout(PATIENCE, opened.closed()).await.unwrap();
+    assert_eq!(reason, CloseReason::Peer { code: 42, reason: "enough".into() });
+    let error = stream.write_all(b"more").await.unwrap_err();
+    assert!(error.to_string().contains("enough"), "{error}");
+    assert!(stream.read_u8().await.is_err());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_peer_that_vanishes_is_noticed_and_its_session_forgotten() {
+    let config = EndpointConfig::new(key(1)).addresses(loopback(&[1])).authorize(anybody);
+    let config = config.session(Config { idle_timeout: Span::from_millis(600), ..Config::default() });
+    let server = Endpoint::bind(config).await.unwrap();
+    let address = server.local_addresses();
+    let target = Target::new(server.node(), address);
+    // A runtime of its own, whose end takes sockets and tasks with it and says no farewell.
+    let vanished = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let (client, session) = runtime.block_on(async {
+            let client = client().await;
+            let session = client.connect(&target, quick()).await.unwrap();
+            (client, session)
+        });
+        runtime.shutdown_background();
+        std::mem::forget((client, session));
+    });
+    let accepted = timeout(PATIENCE, server.accept()).await.unwrap().unwrap();
+    tokio::task::spawn_blocking(move || vanished.join().unwrap()).await.unwrap();
+    assert_eq!(timeout(PATIENCE, accepted.closed()).await.unwrap(), CloseReason::IdleTimeout);
+    drop(accepted);
+    let forgotten = async {
+        while server.stats().sessions > 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(PATIENCE, forgotten).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restarted_server_says_that_it_has_forgotten() {
+    let config = |port| {
+        let mut config = EndpointConfig::new(key(1)).addresses(loopback(&[1])).authorize(anybody).port(port);
+        config.reset_key = Some([3; 32]);
+        config
+    };
+    let first = Endpoint::bind(config(0)).await.unwrap();
+    let port = first.local_addresses()[0].port();
+    let client = client().await;
+    let (opened, accepted) = pair(&first, &client).await;
+    // Forgotten without a word: the endpoint is dropped while its runtime's tasks still run.
+    first.close_sockets_for_test();
+    std::mem::forget((first, accepted));
+    let second = Endpoint::bind(config(port)).await.unwrap();
+    let mut stream = opened.open_stream().await.unwrap();
+    stream.write_all(b"hello?").await.unwrap();
+    assert_eq!(timeout(PATIENCE, opened.closed()).await.unwrap(), CloseReason::Reset);
+    assert!(second.stats().resets_sent >= 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn closing_an_endpoint_tells_its_peers() {
+    let (server, client) = (server(anybody).await, client().await);
+    let (opened, accepted) = pair(&server, &client).await;
+    drop(accepted);
+    server.close().await;
+    assert_eq!(timeout(PATIENCE, opened.closed()).await.unwrap(), CloseReason::Finished);
+    assert!(server.accept().await.is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn events_tell_of_paths_and_of_the_end() {
+    use anabranch_net::{Event, PathChange};
+    let config = EndpointConfig::new(key(1)).addresses(loopback(&[11, 12])).authorize(anybody);
+    let server = Endpoint::bind(config).await.unwrap();
+    let client = Endpoint::bind(EndpointConfig::new(key(2)).addresses(loopback(&[1, 2]))).await.unwrap();
+    let target = Target::new(server.node(), server.local_addresses());
+    let opened = client.connect(&target, quick()).await.unwrap();
+    let mut events = opened.events();
+    let second = async {
+        loop {
+            if let Event::Path { change: PathChange::Opened(_), .. } = events.next().await.unwrap() {
+                break;
+            }
+        }
+    };
+    timeout(PATIENCE, second).await.unwrap();
+    opened.abort(1, "bye");
+    let end = async {
+        while let Some(event) = events.next().await {
+            if let Event::Closed(reason) = event {
+                return reason;
+            }
+        }
+        panic!("no end");
+    };
+    let reason = timeout(PATIENCE, end).await.unwrap();
+    assert_eq!(reason, CloseReason::Local { code: 1, reason: "bye".into() });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_taken_port_is_explained() {
+    let server = server(anybody).await;
+    let port = server.local_addresses()[0].port();
+    let config = EndpointConfig::new(key(3)).addresses(loopback(&[1])).port(port);
+    let error = Endpoint::bind(config).await.unwrap_err().to_string();
+    assert!(error.contains(&port.to_string()) && error.contains("taken"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_route_is_said_at_once() {
+    let client = client().await;
+    let target = Target::new(key(1).public(), vec!["192.0.2.1:9".parse().unwrap()]);
+    let error = timeout(Duration::from_millis(500), client.connect(&target, quick())).await.unwrap();
+    let error = error.unwrap_err();
+    assert!(matches!(error, ConnectError::NoRoute { .. }), "{error}");
+    assert!(error.to_string().contains("192.0.2.1:9"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn strangers_get_no_answer_and_are_counted() {
+    let server = server(anybody).await;
+    let address = server.local_addresses()[0];
+    let stranger = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    for garbage in [&b"hello"[..], &[0; 1200], &[0x10; 1200], &pattern(1200)] {
+        stranger.send_to(garbage, address).await.unwrap();
+    }
+    let mut buffer = [0; 2000];
+    assert!(timeout(Duration::from_millis(200), stranger.recv(&mut buffer)).await.is_err());
+    assert_eq!(server.stats().malformed, 4);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_of_one_endpoint_do_not_disturb_each_other() {
+    let server = Arc::new(server(anybody).await);
+    let accepting = server.clone();
+    tokio::spawn(async move {
+        while let Some(session) = accepting.accept().await {
+            tokio::spawn(async move {
+                let mut stream = session.accept_stream().await.unwrap();
+                let (mut reader, mut writer) = tokio::io::split(&mut stream);
+                tokio::io::copy(&mut reader, &mut writer).await.unwrap();
+                writer.shutdown().await.unwrap();
+                session.closed().await;
+            });
+        }
+    });
+    let client = Arc::new(client().await);
+    let mut tasks = Vec::new();
+    for index in 0..20_usize {
+        let (server, client) = (server.clone(), client.clone());
+        tasks.push(tokio::spawn(async move {
+            let target = Target::new(server.node(), server.local_addresses());
+            let session = client.connect(&target, Config::default()).await.unwrap();
+            let mut stream = session.open_stream().await.unwrap();
+            let data = pattern(100_000 + index);
+            let expected = data.clone();
+            let (mut reader, mut writer) = tokio::io::split(&mut stream);
+            let send = async {
+                writer.write_all(&data).await.unwrap();
+                writer.shutdown().await.unwrap();
+            };
+            let mut answer = Vec::new();
+            let (_, read) = tokio::join!(send, reader.read_to_end(&mut answer));
+            read.unwrap();
+            assert!(answer == expected);
+            session.close().await;
+        }));
+    }
+    for task in tasks {
+        timeout(PATIENCE, task).await.unwrap().unwrap();
+    }
+    assert_eq!(server.stats().accepted, 20);
+}
