@@ -6,7 +6,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use anabranch_engine::{Arrival, Config, Ecn, MemoryBudget, PidSource, Route, Session};
+use anabranch_engine::{Arrival, Config, Ecn, MemoryBudget, PathError, PidSource, Route, Session};
 use anabranch_link::{Ecn as LinkEcn, Link, LinkConfig};
 use anabranch_wire::{Message, Params, Payload, Pid, Rate, ResetToken, Span, Time};
 
@@ -116,6 +116,22 @@ impl<P: Payload> Pair<P> {
         let config = self.ends[CLIENT].config.clone();
         let session = Session::connect(config, &routes, pids, MemoryBudget::new(1 << 40), self.now);
         self.ends[CLIENT].session = Some(session);
+    }
+
+    /// Connects and opens a path over every cable, as a path manager would; gives up after ten seconds.
+    pub fn establish(&mut self, apps: &mut [&mut dyn App<P>; 2]) {
+        self.connect();
+        let mut left: Vec<usize> = (0..self.cables.len()).collect();
+        let deadline = self.now + Span::from_secs(10);
+        while !left.is_empty() && self.now < deadline {
+            self.run(self.now + Span::from_millis(1), apps);
+            let now = self.now;
+            left.retain(|cable| {
+                let route = self.route(CLIENT, *cable);
+                let opened = self.session(CLIENT).open_path(now, route);
+                !matches!(opened, Ok(_) | Err(PathError::Exists))
+            });
+        }
     }
 
     /// The session of an end.

@@ -104,6 +104,11 @@ impl MtuSearch {
         self.too_large = size;
     }
 
+    /// The path was silent as a whole, which says nothing about sizes: search again at once.
+    pub(crate) fn search_again(&mut self) {
+        self.not_before = Time::ZERO;
+    }
+
     /// Tells of the `timeouts`-th probe timeout in a row; true when packets become smaller.
     pub(crate) fn on_timeouts(&mut self, now: Time, timeouts: u32) -> bool {
         if timeouts != BLACK_HOLE_TIMEOUTS || self.current == self.base {

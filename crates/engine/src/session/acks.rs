@@ -77,7 +77,7 @@ impl<P: Payload> Session<P> {
             round_start: outcome.round_start,
             app_limited: outcome.app_limited,
             window_limited: outcome.in_flight + slack + path.size() as u64 >= window,
-            ce_marks: ack.ecn.map_or(0, |ecn| ecn.ce),
+            ce_marks: ack.ecn.map_or(0, |ecn| ecn.ce).saturating_sub(path.marks),
         };
         self.cc.on_ack(path.id, &sample, &rtt);
         if outcome.spurious > 0 {
@@ -87,18 +87,19 @@ impl<P: Payload> Session<P> {
                 self.cc.on_spurious_loss(path.id);
             }
         }
-        self.note_marks(now, index, ack, outcome.in_flight);
+        self.note_marks(now, index, ack, outcome);
     }
 
     /// Congestion marks that are new since the last acknowledgement (RFC 9002 §7.1).
-    fn note_marks(&mut self, now: Time, index: usize, ack: &Ack, in_flight: u64) {
+    fn note_marks(&mut self, now: Time, index: usize, ack: &Ack, outcome: &AckOutcome) {
         let path = &mut self.paths[index];
         let marks = ack.ecn.map_or(0, |ecn| ecn.ce);
         if marks <= path.marks {
             return;
         }
         path.marks = marks;
-        let event = LossEvent { now, lost_bytes: 0, in_flight, sent_at: now - path.rtt().smoothed() };
+        let sent_at = now - outcome.rtt.unwrap_or_else(|| path.rtt().smoothed());
+        let event = LossEvent { now, lost_bytes: 0, in_flight: outcome.in_flight, sent_at };
         if self.cc.on_ecn(path.id, &event) {
             path.stats.congestion_events += 1;
         }

@@ -135,15 +135,15 @@ impl<P: Payload> Session<P> {
         path.health.on_timeout(now);
         path.stats.probe_timeouts += 1;
         path.stats.congestion_events += 1;
-        let (id, in_flight) = (path.id, path.board.pipe());
+        let id = path.id;
         self.give_up_flight(index);
-        self.cc.on_timeout(id, now, in_flight);
+        self.cc.on_timeout(id, now, 0);
         self.update_pacing(now, index);
     }
 
     fn on_failure(&mut self, now: Time, index: usize) {
         let path = &mut self.paths[index];
-        let (id, in_flight) = (path.id, path.board.pipe());
+        let id = path.id;
         let patience = path.rtt().rto(self.config.failure.rto).mul_f64(self.config.failure.chi);
         path.state = PathState::Failed;
         path.stats.failures += 1;
@@ -152,7 +152,7 @@ impl<P: Payload> Session<P> {
         let rtt = path.rtt().smoothed();
         path.health.on_failure(now, rtt);
         self.give_up_flight(index);
-        self.cc.on_timeout(id, now, in_flight);
+        self.cc.on_timeout(id, now, 0);
         self.events.push_back(Event::Path { path: id, change: PathChange::Failed });
         if self.config.ack_policy == AckPolicy::Primary && self.primary.0.is_none_or(|primary| primary == id)
         {

@@ -171,8 +171,14 @@ impl<P: Payload> Session<P> {
         if !matches!(path.state, PathState::Suspect | PathState::Failed) {
             return;
         }
+        let failed = path.state == PathState::Failed;
         path.state = PathState::Active;
         let id = path.id;
+        if failed {
+            path.mtu.search_again();
+            // Probes that vanished while the path was dead say nothing of congestion.
+            self.give_up_flight(index);
+        }
         self.events.push_back(Event::Path { path: id, change: crate::event::PathChange::Recovered });
         self.run = None;
         self.update_pacing(now, index);

@@ -1,0 +1,114 @@
+//! Any path goes silent at any moment; the session goes on (mTCP §3.5 [M12, M13]).
+//!
+//! Replay one case with `ANABRANCH_SEED=n cargo test -p anabranch-sim --test failover`.
+
+use anabranch_engine::Config;
+use anabranch_sim::{CLIENT, CableConfig, Pair, Sender, Sink};
+use anabranch_wire::{Length, Span, Time};
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+
+const CASES: u64 = 200;
+/// UDP payload of 1,472 bytes: 1,430 of data in an IP packet of 1,500.
+const PAYLOAD_SHARE: f64 = 1430.0 / 1500.0;
+
+struct Random(ChaCha8Rng);
+
+impl Random {
+    fn between(&mut self, low: f64, high: f64) -> f64 {
+        low + (high - low) * (f64::from(self.0.next_u32()) / f64::from(u32::MAX))
+    }
+
+    /// Even on a logarithmic scale.
+    fn scaled(&mut self, low: f64, high: f64) -> f64 {
+        self.between(low.ln(), high.ln()).exp()
+    }
+}
+
+struct Outcome {
+    gap: Span,
+    allowed: Span,
+    living_share: f64,
+    restored_share: f64,
+}
+
+fn seconds(seconds: f64) -> Span {
+    Span::from_secs_f64(seconds)
+}
+
+fn case(seed: u64) -> Outcome {
+    let mut random = Random(ChaCha8Rng::seed_from_u64(seed));
+    let count = 2 + (random.0.next_u32() % 3) as usize;
+    let rates: Vec<f64> = (0..count).map(|_| random.scaled(5.0, 60.0)).collect();
+    let cables: Vec<_> = rates
+        .iter()
+        .map(|rate| CableConfig::new(*rate, seconds(random.scaled(0.005, 0.2)), random.scaled(0.5, 2.0)))
+        .collect();
+    let silent = (random.0.next_u32() as usize) % count;
+    let cut_at = Time::ZERO + seconds(random.between(3.0, 6.0));
+
+    let mut pair: Pair<Length> = Pair::new([Config::default(), Config::default()], &cables, seed);
+    let (mut sender, mut sink) = (Sender::new(u64::MAX), Sink::default());
+    pair.establish(&mut [&mut sender, &mut sink]);
+    pair.run(cut_at, &mut [&mut sender, &mut sink]);
+    let longest_rtt = pair.session(CLIENT).paths().iter().map(|path| path.rtt).max().unwrap();
+    let allowed = (longest_rtt * 3).max(Span::from_millis(200));
+
+    pair.set_down(silent, true);
+    let mend_at = cut_at + Span::from_secs(6);
+    pair.run(mend_at, &mut [&mut sender, &mut sink]);
+    let gap = sink.longest_gap(cut_at, cut_at + Span::from_secs(3));
+    let living: f64 =
+        rates.iter().enumerate().filter(|(index, _)| *index != silent).map(|(_, rate)| rate).sum();
+    let living_share = sink.mbit_s(cut_at + allowed, mend_at) / (living * PAYLOAD_SHARE);
+
+    pair.set_down(silent, false);
+    let back_at = mend_at + Span::from_secs(2).max(longest_rtt * 10);
+    let end = back_at + Span::from_secs(3);
+    let path_bytes = |pair: &mut Pair<Length>| {
+        let path = pair.session(CLIENT).paths().into_iter().find(|path| path.route.socket as usize == silent);
+        path.map_or(0, |path| path.stats.bytes_sent)
+    };
+    pair.run(back_at, &mut [&mut sender, &mut sink]);
+    let before = path_bytes(&mut pair);
+    pair.run(end, &mut [&mut sender, &mut sink]);
+    let sent = path_bytes(&mut pair) - before;
+    let restored_share = sent as f64 * 8e-6 / 3.0 / rates[silent];
+    Outcome { gap, allowed, living_share, restored_share }
+}
+
+/// One sentence a breach.
+fn breaches(seed: u64) -> Vec<String> {
+    let outcome = case(seed);
+    let mut found = Vec::new();
+    if outcome.gap > outcome.allowed {
+        found.push(format!(
+            "seed {seed}: nothing was delivered for {}, allowed are {}",
+            outcome.gap, outcome.allowed
+        ));
+    }
+    if outcome.living_share < 0.8 {
+        found.push(format!("seed {seed}: the living paths gave {:.2} of their rate", outcome.living_share));
+    }
+    if outcome.restored_share < 0.8 {
+        found.push(format!(
+            "seed {seed}: the restored path carries {:.2} of its rate",
+            outcome.restored_share
+        ));
+    }
+    found
+}
+
+#[test]
+fn silence_of_any_path_at_any_moment_is_bridged() {
+    if let Ok(seed) = std::env::var("ANABRANCH_SEED") {
+        let found = breaches(seed.parse().expect("ANABRANCH_SEED is a number"));
+        assert!(found.is_empty(), "{}", found.join("\n"));
+        return;
+    }
+    let half = |first: u64| move || (first..CASES).step_by(2).flat_map(breaches).collect::<Vec<_>>();
+    let other = std::thread::Builder::new().spawn(half(1)).expect("a thread");
+    let mut found = half(0)();
+    found.extend(other.join().expect("the other half"));
+    assert!(found.is_empty(), "{} breaches:\n{}", found.len(), found.join("\n"));
+}
