@@ -8,6 +8,8 @@
 //!
 //! The [`Kind`] decides the exit code, so that a script can tell "try again" from "never".
 
+mod transfer;
+
 use std::fmt::{self, Write as _};
 use std::io;
 use std::path::Path;

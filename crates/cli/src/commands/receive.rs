@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use anabranch_transfer::{Conflict, Target};
 use clap::Args;
 
 use crate::args::OUTPUT;
@@ -50,28 +51,25 @@ pub struct Taken {
     pub skip: bool,
 }
 
-/// What happens to a file whose name is taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnTaken {
-    /// Leave the old one, receive the rest, and fail in the end.
-    Error,
-    /// Replace the old one.
-    Overwrite,
-    /// Keep both.
-    Rename,
-    /// Keep the old one.
-    Skip,
-}
-
 impl ReceiveArgs {
     /// What happens to a file whose name is taken.
     #[must_use]
-    pub fn on_taken(&self) -> OnTaken {
+    pub fn conflict(&self) -> Conflict {
         match &self.taken {
-            Taken { overwrite: true, .. } => OnTaken::Overwrite,
-            Taken { rename: true, .. } => OnTaken::Rename,
-            Taken { skip: true, .. } => OnTaken::Skip,
-            Taken { .. } => OnTaken::Error,
+            Taken { overwrite: true, .. } => Conflict::Overwrite,
+            Taken { rename: true, .. } => Conflict::Rename,
+            Taken { skip: true, .. } => Conflict::Skip,
+            Taken { .. } => Conflict::Error,
+        }
+    }
+
+    /// Where the data go.
+    #[must_use]
+    pub fn target(&self) -> Target {
+        if self.to_stdout() {
+            Target::Writer(Box::new(std::io::stdout()))
+        } else {
+            Target::Directory(self.target.clone())
         }
     }
 
@@ -97,16 +95,16 @@ mod tests {
     #[test]
     fn a_ticket_is_fetched_into_the_current_directory() {
         let args: ReceiveArgs = parse(&["ticket"]).unwrap();
-        assert_eq!((args.target.to_str(), args.on_taken()), (Some("."), OnTaken::Error));
+        assert_eq!((args.target.to_str(), args.conflict()), (Some("."), Conflict::Error));
         assert_eq!(args.events(), None);
     }
 
     #[test]
     fn one_answer_to_a_taken_name_at_most() {
         for (option, answer) in
-            [("--overwrite", OnTaken::Overwrite), ("--rename", OnTaken::Rename), ("--skip", OnTaken::Skip)]
+            [("--overwrite", Conflict::Overwrite), ("--rename", Conflict::Rename), ("--skip", Conflict::Skip)]
         {
-            assert_eq!(parse::<ReceiveArgs>(&["ticket", option]).unwrap().on_taken(), answer);
+            assert_eq!(parse::<ReceiveArgs>(&["ticket", option]).unwrap().conflict(), answer);
         }
         assert!(parse::<ReceiveArgs>(&["ticket", "--skip", "--rename"]).is_err());
     }
@@ -115,7 +113,7 @@ mod tests {
     fn events_make_room_for_data_on_standard_output() {
         assert_eq!(parse::<ReceiveArgs>(&["ticket", "--json"]).unwrap().events(), Some(Stream::Stdout));
         let args: ReceiveArgs = parse(&["ticket", "-", "--json"]).unwrap();
-        assert!(args.to_stdout());
+        assert!(matches!(args.target(), Target::Writer(_)));
         assert_eq!(args.events(), Some(Stream::Stderr));
     }
 }

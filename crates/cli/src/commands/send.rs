@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use anabranch_transfer::Share;
 use anabranch_wire::Span;
 use clap::Args;
 
@@ -78,6 +79,19 @@ impl SendArgs {
     }
 }
 
+impl Source {
+    /// The share to offer.
+    ///
+    /// # Errors
+    /// When a path does not exist or cannot be shared.
+    pub fn share(self) -> Result<Share, Failure> {
+        Ok(match self {
+            Self::Stdin { name } => Share::from_reader(&name, std::io::stdin())?,
+            Self::Paths(paths) => Share::from_paths(&paths)?,
+        })
+    }
+}
+
 /// A name that is a single component of a path.
 fn check_name(name: &str) -> Result<(), Failure> {
     let bad = name.is_empty() || name == "." || name == ".." || name.contains(['/', '\\', '\0']);
@@ -106,6 +120,13 @@ mod tests {
         assert_eq!(args.source(), Ok(Source::Stdin { name: "src.tar".into() }));
         assert_eq!(parse::<SendArgs>(&["-"]).unwrap().source(), Ok(Source::Stdin { name: "stdin".into() }));
         assert!(parse::<SendArgs>(&["-", "a"]).unwrap().source().is_err());
+    }
+
+    #[test]
+    fn a_path_that_is_not_there_is_named_in_the_error() {
+        let source = Source::Paths(vec!["no-such-file".into()]);
+        let failure = source.share().expect_err("there is no such file");
+        assert!(failure.message.contains("no-such-file"), "{failure}");
     }
 
     #[test]

@@ -1,0 +1,86 @@
+//! What a failed transfer means to its user: the library's words, the exit code, the advice set apart.
+
+use anabranch_transfer::TransferError;
+
+use super::{Failure, Kind};
+
+/// Most files named one by one; the rest are counted.
+const MOST_NAMED: usize = 10;
+
+impl From<TransferError> for Failure {
+    /// The library's messages put advice after a semicolon; here it becomes the hint.
+    fn from(error: TransferError) -> Self {
+        if let TransferError::Incomplete { failures, count } = &error {
+            let noun = if *count == 1 { "file was" } else { "files were" };
+            let named = failures.iter().take(MOST_NAMED);
+            let failure = named
+                .fold(Self::local(format!("{count} {noun} not transferred")), |failure, file| {
+                    failure.detail(format!("{}: {}", file.path, file.reason))
+                });
+            let rest = count.saturating_sub(failure.details.len() as u64);
+            return if rest > 0 { failure.detail(format!("and {rest} more")) } else { failure };
+        }
+        let text = error.to_string();
+        match text.split_once("; ") {
+            Some((message, advice)) => Self::new(kind(&error), message).hint(advice),
+            None => Self::new(kind(&error), text),
+        }
+    }
+}
+
+fn kind(error: &TransferError) -> Kind {
+    match error {
+        TransferError::Connection(_) => Kind::Unreachable,
+        TransferError::Protocol(_) => Kind::Corrupt,
+        TransferError::Version { .. } | TransferError::UnsafePath { .. } | TransferError::Peer(_) => {
+            Kind::Refused
+        }
+        _ => Kind::Local,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+    use crate::ui::paint::Paint;
+
+    #[test]
+    fn a_lost_connection_is_worth_another_try_and_says_so() {
+        let lost = TransferError::Connection(io::ErrorKind::TimedOut.into());
+        let failure = Failure::from(lost);
+        assert_eq!(failure.kind, Kind::Unreachable);
+        assert!(failure.message.starts_with("the connection was lost"), "{failure}");
+        assert!(failure.hint.unwrap().contains("run the same command again"));
+    }
+
+    #[test]
+    fn a_full_disk_is_this_machines_and_advice_stands_apart() {
+        let failure = Failure::from(TransferError::DiskFull { path: "film.mkv".into() });
+        assert_eq!(failure.kind, Kind::Local);
+        assert_eq!(failure.message, "the disk is full while writing film.mkv");
+        assert!(failure.hint.unwrap().contains("free some space"));
+    }
+
+    #[test]
+    fn files_that_failed_are_named_up_to_ten_and_then_counted() {
+        let file = |n: u32| anabranch_transfer::Failure { path: format!("f{n}"), reason: "gone".into() };
+        let failed = TransferError::Incomplete { failures: (0..20).map(file).collect(), count: 25 };
+        let text = Failure::from(failed).render(Paint::OFF);
+        assert!(text.starts_with("error: 25 files were not transferred\n  f0: gone\n"), "{text}");
+        assert!(text.ends_with("  f9: gone\n  and 15 more\n"), "{text}");
+
+        let one = TransferError::Incomplete { failures: vec![file(0)], count: 1 };
+        assert_eq!(Failure::from(one).render(Paint::OFF), "error: 1 file was not transferred\n  f0: gone\n");
+    }
+
+    #[test]
+    fn what_the_other_end_refuses_and_what_it_garbled_have_codes_of_their_own() {
+        assert_eq!(Failure::from(TransferError::Peer("the share is closed".into())).kind.exit_code(), 4);
+        assert_eq!(
+            Failure::from(TransferError::Protocol("a block does not match".into())).kind.exit_code(),
+            5
+        );
+    }
+}
