@@ -30,6 +30,8 @@ pub struct LinkConfig {
     pub corrupt: f64,
     /// Packets that fall behind those sent after them.
     pub reorder: Reorder,
+    /// Packets of more bytes than this, overhead not counted, vanish without a sign; `None` for any size.
+    pub mtu: Option<u32>,
     /// When the link is down, each from its first moment up to, and without, its second. What is offered
     /// or departs meanwhile vanishes without a sign.
     pub outages: Vec<(Time, Time)>,

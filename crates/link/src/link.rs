@@ -173,6 +173,11 @@ impl<T: Clone> Link<T> {
         self.loss = Loss::new(loss);
     }
 
+    /// Changes the largest size that is carried, of packets offered from now on.
+    pub fn set_mtu(&mut self, mtu: Option<u32>) {
+        self.config.mtu = mtu;
+    }
+
     /// Cuts the link, or mends it; scheduled outages stay. What is on the wire still arrives.
     pub fn set_down(&mut self, now: Time, down: bool) {
         self.catch_up(now);
@@ -208,6 +213,9 @@ impl<T: Clone> Link<T> {
     fn admit(&mut self, now: Time, size: u32) -> Result<(), DropReason> {
         if self.outages.is_down(now) {
             return Err(DropReason::Outage);
+        }
+        if self.config.mtu.is_some_and(|mtu| size > mtu) {
+            return Err(DropReason::TooLarge);
         }
         let QueueModel { limit, random_drop, .. } = self.config.queue;
         let (filled, limit) = match limit {

@@ -66,6 +66,8 @@ pub enum DropReason {
     Loss,
     /// The link was down.
     Outage,
+    /// It was larger than the link carries.
+    TooLarge,
 }
 
 /// Packets dropped, by reason.
@@ -81,13 +83,15 @@ pub struct DropCounts {
     pub loss: u64,
     /// [`DropReason::Outage`]
     pub outage: u64,
+    /// [`DropReason::TooLarge`]
+    pub too_large: u64,
 }
 
 impl DropCounts {
     /// All drops together.
     #[must_use]
     pub fn total(&self) -> u64 {
-        self.queue_full + self.random_drop + self.codel + self.loss + self.outage
+        self.queue_full + self.random_drop + self.codel + self.loss + self.outage + self.too_large
     }
 
     pub(crate) fn count(&mut self, why: DropReason) {
@@ -97,6 +101,7 @@ impl DropCounts {
             DropReason::Codel => self.codel += 1,
             DropReason::Loss => self.loss += 1,
             DropReason::Outage => self.outage += 1,
+            DropReason::TooLarge => self.too_large += 1,
         }
     }
 }

@@ -58,6 +58,16 @@ fn stream(link: &mut Link<u32>, gap: Span, count: u32, ecn: Ecn) -> Vec<Arrival<
 }
 
 #[test]
+fn what_is_larger_than_the_mtu_vanishes() {
+    let mut link = Link::new(LinkConfig { mtu: Some(1000), ..one_a_millisecond() });
+    assert_eq!(link.enqueue(ms(0), 1001, 1, Ecn::NotCapable), Err(DropReason::TooLarge));
+    assert_eq!(link.enqueue(ms(0), 1000, 2, Ecn::NotCapable), Ok(()));
+    link.set_mtu(None);
+    assert_eq!(link.enqueue(ms(0), 1001, 3, Ecn::NotCapable), Ok(()));
+    assert_eq!((link.stats().dropped.too_large, link.stats().dropped.total()), (1, 1));
+}
+
+#[test]
 fn packets_leave_one_after_the_other_and_arrive_a_delay_later() {
     let mut link = Link::new(one_a_millisecond());
     offer(&mut link, ms(5), 3);
