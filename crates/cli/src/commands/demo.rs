@@ -15,7 +15,7 @@ const SIZE_MIN: u64 = 4 << 20;
 
 const EXAMPLES: &str = "\
 Examples:
-  anabranch demo                  half a minute, no root, nothing leaves this machine
+  anabranch demo                  no root, and nothing leaves this machine
   anabranch demo --size 128MiB    a longer look
   anabranch demo --json | jq .failover_gap_ms";
 
