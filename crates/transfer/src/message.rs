@@ -270,7 +270,7 @@ mod tests {
     fn controls() -> Vec<Control> {
         let modified = Some(ModifiedTime { seconds: -5, nanoseconds: 7 });
         vec![
-            Control::Hello { version: 9 },
+            Control::Hello { version: 1 },
             Control::Entry(Entry {
                 path: path("a/é"),
                 kind: EntryKind::File(FileMeta { size: Some(5), mode: 0o640, modified }),
@@ -329,6 +329,80 @@ mod tests {
             assert_eq!(Reply::decode(bytes[0], bytes[FRAME_HEADER..].to_vec()).unwrap(), reply);
         }
         assert!(Reply::decode(REPLY_BLOCK, vec![0; 32]).is_err(), "a block without data");
+    }
+
+    /// The bytes of the vector `name` in the protocol's page.
+    fn vector(name: &str) -> Vec<u8> {
+        let page = include_str!("../../../docs/transfer.md");
+        let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        let digits: String = line.unwrap_or_else(|| panic!("no vector {name}")).split_whitespace().collect();
+        let byte = |at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap();
+        (0..digits.len()).step_by(2).map(byte).collect()
+    }
+
+    #[test]
+    fn messages_are_byte_for_byte_what_the_page_says() {
+        let encoded = |encode: &dyn Fn(&mut Vec<u8>)| {
+            let mut bytes = Vec::new();
+            encode(&mut bytes);
+            bytes
+        };
+        let names = ["hello", "file", "stream", "directory", "link", "list end", "done", "abort"];
+        for (name, message) in names.into_iter().zip(controls()) {
+            assert_eq!(encoded(&|out| message.encode(out)), vector(name), "{name}");
+        }
+        let fetch = Request::Fetch { file: 1, first: 64, count: 2, last: true, held: vec![[0xaa; 32]] };
+        assert_eq!(encoded(&|out| fetch.encode(out)), vector("fetch"));
+        let compare = Request::Compare { file: 3, hash: blake3::hash(b"abc").into() };
+        assert_eq!(encoded(&|out| compare.encode(out)), vector("compare"));
+        let block = [&crate::hash::hash_block(0, b"abc").value[..], b"abc"].concat();
+        let end = Reply::End { len: 3, hash: blake3::hash(b"abc").into() };
+        let replies = [
+            Reply::Block(block),
+            Reply::Same,
+            end,
+            Reply::Failed("no".into()),
+            Reply::Equal,
+            Reply::Different,
+        ];
+        for (name, reply) in ["block", "same", "end", "failed", "equal", "different"].into_iter().zip(replies)
+        {
+            assert_eq!(encoded(&|out| reply.encode(out)), vector(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn no_bytes_make_a_decoder_panic() {
+        let decode_all = |kind: u8, body: &[u8]| {
+            let control = Control::decode(kind, body).is_ok();
+            let request = Request::decode(kind, body).is_ok();
+            control || request || Reply::decode(kind, body.to_vec()).is_ok()
+        };
+        let mut decoded = 0;
+        for seed in 0_u64..4000 {
+            let mut bytes = [0; 96];
+            blake3::Hasher::new().update(&seed.to_le_bytes()).finalize_xof().fill(&mut bytes);
+            for kind in [
+                HELLO,
+                ENTRY,
+                LIST_END,
+                ABORT,
+                FETCH,
+                COMPARE,
+                REPLY_BLOCK,
+                END,
+                FAILED,
+                DIFFERENT,
+                bytes[95],
+            ] {
+                let len = usize::from(bytes[94]) % 94;
+                decoded += u32::from(decode_all(kind, &bytes[..len]));
+                // The same with small numbers, so that lengths and kinds are often right.
+                bytes.iter_mut().take(94).for_each(|byte| *byte &= 3);
+                decoded += u32::from(decode_all(kind, &bytes[..len]));
+            }
+        }
+        assert!(decoded > 1000, "hardly anything got past the first checks: {decoded}");
     }
 
     #[test]
