@@ -20,7 +20,7 @@ use std::collections::VecDeque;
 
 use anabranch_cc::RttEstimator;
 use anabranch_wire::{PathId, PathUse, Pid, Rate, ResetToken, Span, Time};
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 pub(crate) use health::{Alarm, Health};
 pub(crate) use mtu::MtuSearch;
@@ -94,6 +94,7 @@ pub(crate) struct Path {
     pub allowance: Allowance,
     /// Runs to send here although they are in flight elsewhere.
     copies: VecDeque<SentRun>,
+    /// By return path, the one in use last; never empty.
     rtts: SmallVec<[(PathId, RttEstimator); 1]>,
     initial_rtt: Span,
     pub delivery_rate: Rate,
@@ -138,7 +139,7 @@ impl Path {
             answers: SmallVec::new(),
             allowance: Allowance::default(),
             copies: VecDeque::new(),
-            rtts: SmallVec::new(),
+            rtts: smallvec![(id, RttEstimator::new(config.initial_rtt))],
             initial_rtt: config.initial_rtt,
             delivery_rate: Rate::ZERO,
             unproved_losses: 0,
@@ -159,26 +160,30 @@ impl Path {
 
     /// The round-trip time over the path that acknowledgements come back on now: each return path has an
     /// estimate of its own, or a change of it would look like a change of the path.
-    pub(crate) fn rtt(&self) -> RttEstimator {
-        self.rtts.last().map_or_else(|| RttEstimator::new(self.initial_rtt), |(_, rtt)| rtt.clone())
+    pub(crate) fn rtt(&self) -> &RttEstimator {
+        &self.rtts[self.rtts.len() - 1].1
     }
 
     /// Notes a sample of the round trip that came back over `via`.
     pub(crate) fn sample_rtt(&mut self, now: Time, via: PathId, sample: Span, ack_delay: Span) {
-        let mut rtt = match self.rtts.iter().position(|(path, _)| *path == via) {
-            Some(index) => self.rtts.remove(index).1,
-            None => RttEstimator::new(self.initial_rtt),
-        };
-        rtt.update(now, sample, ack_delay);
-        if self.rtts.len() >= MAX_RETURN_PATHS {
-            self.rtts.remove(0);
+        let last = self.rtts.len() - 1;
+        match self.rtts.iter().position(|(path, _)| *path == via) {
+            Some(index) if index == last => {}
+            Some(index) => self.rtts[index..].rotate_left(1),
+            None => {
+                if self.rtts.len() >= MAX_RETURN_PATHS {
+                    self.rtts.remove(0);
+                }
+                self.rtts.push((via, RttEstimator::new(self.initial_rtt)));
+            }
         }
-        self.rtts.push((via, rtt));
+        let last = self.rtts.len() - 1;
+        self.rtts[last].1.update(now, sample, ack_delay);
     }
 
     /// Forgets what an old address taught.
     pub(crate) fn forget_rtt(&mut self) {
-        self.rtts.clear();
+        self.rtts = smallvec![(self.id, RttEstimator::new(self.initial_rtt))];
     }
 
     /// Queues a copy of data in flight elsewhere; the oldest copies make room.

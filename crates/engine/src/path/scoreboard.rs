@@ -37,19 +37,40 @@ enum State {
     Lost,
 }
 
-/// One transmission.
-#[derive(Clone, Debug)]
+/// What became of a transmission that is over: acknowledged or lost.
+#[derive(Debug)]
 pub(crate) struct SentPacket {
-    pub sent_at: Time,
     pub size: u16,
     pub contents: Contents,
     /// Its data was given to other paths while this one was in doubt.
     pub doubted: bool,
+}
+
+/// One transmission as it is remembered.
+#[derive(Debug)]
+struct Slot {
     state: State,
+    doubted: bool,
+    size: u16,
+    sample: Sample,
+    contents: Contents,
+}
+
+/// How things stood when a packet was sent, to measure by.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    sent_at: Time,
     delivered: u64,
     delivered_at: Time,
     first_sent_at: Time,
     app_limited: bool,
+}
+
+impl Slot {
+    /// What has to be told of a transmission that is over.
+    fn take(&mut self) -> SentPacket {
+        SentPacket { size: self.size, contents: std::mem::take(&mut self.contents), doubted: self.doubted }
+    }
 }
 
 /// What an acknowledgement told.
@@ -85,7 +106,7 @@ pub(crate) struct Losses {
 pub(crate) struct Scoreboard {
     /// Number of the first slot.
     base: u64,
-    slots: VecDeque<SentPacket>,
+    slots: VecDeque<Slot>,
     acked: RangeSet,
     largest_acked: Option<u64>,
     /// No packet below is outstanding.
@@ -154,7 +175,7 @@ impl Scoreboard {
         let from = self.cursor.saturating_sub(self.base) as usize;
         let oldest =
             self.slots.range(from.min(self.slots.len())..).find(|slot| slot.state == State::Outstanding);
-        oldest.map(|slot| slot.sent_at)
+        oldest.map(|slot| slot.sample.sent_at)
     }
 
     /// Notes a packet that was sent; `eliciting` when it asks for an acknowledgement.
@@ -170,17 +191,15 @@ impl Scoreboard {
             self.cursor = self.base;
             return;
         }
-        self.slots.push_back(SentPacket {
+        let sample = Sample {
             sent_at: now,
-            size,
-            contents,
-            doubted: false,
-            state: if eliciting { State::Outstanding } else { State::Untracked },
             delivered: self.delivered,
             delivered_at: self.delivered_at,
             first_sent_at: self.first_sent_at,
             app_limited: self.app_limited_until > self.delivered,
-        });
+        };
+        let state = if eliciting { State::Outstanding } else { State::Untracked };
+        self.slots.push_back(Slot { state, doubted: false, size, sample, contents });
     }
 
     /// The application had nothing more to send: rates measured from here on are not the path's.
@@ -201,7 +220,7 @@ impl Scoreboard {
         if largest >= next {
             return Err(ProtocolError::AckOfUnsent);
         }
-        let mut newest: Option<SentPacket> = None;
+        let mut newest: Option<Sample> = None;
         for range in ranges.iter().rev() {
             let range = range.start.max(self.base)..range.end;
             if range.is_empty() {
@@ -233,7 +252,7 @@ impl Scoreboard {
         &mut self,
         number: u64,
         outcome: &mut AckOutcome,
-        newest: &mut Option<SentPacket>,
+        newest: &mut Option<Sample>,
         newly: &mut Vec<SentPacket>,
     ) {
         let largest = self.largest_acked.unwrap_or(0);
@@ -253,17 +272,15 @@ impl Scoreboard {
         }
         slot.state = State::Acked;
         self.delivered += u64::from(slot.size);
-        let contents = std::mem::take(&mut slot.contents);
-        let packet = SentPacket { contents, ..slot.clone() };
-        if newest.as_ref().is_none_or(|best| packet.sent_at >= best.sent_at) {
-            *newest = Some(SentPacket { contents: Contents::new(), ..packet.clone() });
+        if newest.as_ref().is_none_or(|best| slot.sample.sent_at >= best.sent_at) {
+            *newest = Some(slot.sample);
         }
-        newly.push(packet);
+        newly.push(slot.take());
     }
 
     /// Delivery rate as BBR samples it (draft-cheng-iccrg-delivery-rate-estimation): what was delivered
     /// since the packet was sent, over the longer of the sending and the acknowledging interval.
-    fn measure(&mut self, now: Time, packet: &SentPacket, outcome: &mut AckOutcome) {
+    fn measure(&mut self, now: Time, packet: &Sample, outcome: &mut AckOutcome) {
         let sending = packet.sent_at.since(packet.first_sent_at);
         let acking = now.since(packet.delivered_at);
         self.first_sent_at = packet.sent_at;
@@ -289,7 +306,7 @@ impl Scoreboard {
         while self.cursor < largest {
             let slot = &mut self.slots[(self.cursor - self.base) as usize];
             if slot.state == State::Outstanding {
-                let overdue_at = slot.sent_at + patience;
+                let overdue_at = slot.sample.sent_at + patience;
                 if largest < self.cursor + self.reorder_packets && overdue_at > now {
                     self.loss_at = Some(overdue_at);
                     break;
@@ -298,9 +315,8 @@ impl Scoreboard {
                 self.pipe -= u64::from(slot.size);
                 losses.packets += 1;
                 losses.bytes += u64::from(slot.size);
-                losses.sent_at = losses.sent_at.max(slot.sent_at);
-                let contents = std::mem::take(&mut slot.contents);
-                lost.push(SentPacket { contents, ..slot.clone() });
+                losses.sent_at = losses.sent_at.max(slot.sample.sent_at);
+                lost.push(slot.take());
             }
             self.cursor += 1;
         }
@@ -314,9 +330,8 @@ impl Scoreboard {
             slot.state = State::Lost;
             losses.packets += 1;
             losses.bytes += u64::from(slot.size);
-            losses.sent_at = losses.sent_at.max(slot.sent_at);
-            let contents = std::mem::take(&mut slot.contents);
-            lost.push(SentPacket { contents, ..slot.clone() });
+            losses.sent_at = losses.sent_at.max(slot.sample.sent_at);
+            lost.push(slot.take());
         }
         self.pipe = 0;
         self.loss_at = None;

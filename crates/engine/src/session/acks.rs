@@ -79,7 +79,7 @@ impl<P: Payload> Session<P> {
             window_limited: outcome.in_flight + slack + path.size() as u64 >= window,
             ce_marks: ack.ecn.map_or(0, |ecn| ecn.ce).saturating_sub(path.marks),
         };
-        self.cc.on_ack(path.id, &sample, &rtt);
+        self.cc.on_ack(path.id, &sample, rtt);
         if outcome.spurious > 0 {
             path.stats.spurious_losses += outcome.spurious;
             path.unproved_losses = path.unproved_losses.saturating_sub(outcome.spurious);
@@ -174,7 +174,7 @@ impl<P: Payload> Session<P> {
 
     pub(super) fn update_pacing(&mut self, now: Time, index: usize) {
         let path = &mut self.paths[index];
-        let rate = self.cc.pacing_rate(path.id, &path.rtt());
+        let rate = self.cc.pacing_rate(path.id, path.rtt());
         let size = path.size() as u64;
         path.pacer.set_rate(now, rate, size);
     }

@@ -47,7 +47,7 @@ impl<P: Payload> Session<P> {
         if !matches!(path.state, PathState::Active | PathState::Suspect) {
             return None;
         }
-        path.health.next_alarm(path.board.oldest_sent_at(), &path.rtt(), &self.config)
+        path.health.next_alarm(path.board.oldest_sent_at(), path.rtt(), &self.config)
     }
 
     fn idle_at(&self) -> Time {

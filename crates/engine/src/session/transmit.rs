@@ -79,6 +79,9 @@ impl<P: Payload> Session<P> {
 
     fn transmit_data(&mut self, now: Time) -> Option<Transmit<P>> {
         let streams = self.streams.has_work();
+        if streams && let Some(sent) = self.go_on(now) {
+            return Some(sent);
+        }
         let copies = self.paths.iter().any(Path::has_copies);
         if !streams && !copies && self.outgoing.is_empty() {
             self.note_app_limited();
@@ -89,6 +92,16 @@ impl<P: Payload> Session<P> {
         let sent = self.transmit_copy(now, &views, copies).or_else(|| self.place_data(now, &views, streams));
         self.scratch.views = views;
         sent
+    }
+
+    /// The next packet of the run that the scheduler chose, while its path has room: most packets end here.
+    fn go_on(&mut self, now: Time) -> Option<Transmit<P>> {
+        let run = self.run.filter(|run| run.left > 0 && run.resend == self.streams.next_is_resend())?;
+        let index = self.path_index(run.path)?;
+        let window = self.cc.window(run.path);
+        let open = matches!(self.paths[index].state, PathState::Active | PathState::Suspect)
+            && view(now, &mut self.paths[index], window).budget > 0;
+        if open { self.send_run(now, run) } else { None }
     }
 
     fn transmit_copy(&mut self, now: Time, views: &[PathView], copies: bool) -> Option<Transmit<P>> {
@@ -113,12 +126,6 @@ impl<P: Payload> Session<P> {
         }
         if !streams {
             return None;
-        }
-        let resend = self.streams.next_is_resend();
-        if let Some(run) = self.run.filter(|run| run.resend == resend && run.left > 0)
-            && views.iter().any(|view| view.id == run.path && view.budget > 0)
-        {
-            return self.send_run(now, run);
         }
         self.streams.rotate();
         let resend = self.streams.next_is_resend();
@@ -249,9 +256,9 @@ impl<P: Payload> Session<P> {
 
 fn view(now: Time, path: &mut Path, window: u64) -> PathView {
     let size = path.size() as u64;
+    let paced = path.pacer.budget(now);
     let (pipe, rtt) = (path.board.pipe(), path.rtt());
     let room = window.saturating_sub(pipe);
-    let paced = path.pacer.budget(now);
     let open = room >= size && paced >= size && path.allowance.left() >= size;
     let measured = path.delivery_rate;
     let srtt = rtt.smoothed();
