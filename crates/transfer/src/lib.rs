@@ -12,6 +12,19 @@
 //! offered to the sender, which sends only what differs: there is no journal to trust or to lose.
 //! `docs/transfer.md` describes every message.
 //!
+//! ```no_run
+//! # use anabranch_transfer::{Connection, Progress, ReceiveOptions, Share, Target, TransferError, receive, send};
+//! # async fn one_end(session: &impl Connection) -> Result<(), TransferError> {
+//! let share = Share::from_paths(&["photos", "notes.txt"])?;
+//! let summary = send(session, &share, &Progress::new()).await?;
+//! # Ok(()) }
+//! # async fn the_other(session: &impl Connection) -> Result<(), TransferError> {
+//! let target = Target::Directory("from-alice".into());
+//! let summary = receive(session, target, &ReceiveOptions::default(), &Progress::new()).await?;
+//! println!("{} files, {} bytes, {} of them resumed", summary.files, summary.bytes, summary.resumed);
+//! # Ok(()) }
+//! ```
+//!
 //! Where the work happens: the async side only moves buffers between streams and channels; disks and
 //! hashes belong to blocking threads, one that plans, one that writes and a few that sync and rename.
 //! Dropping a future closes the channels, and the threads end by themselves.
@@ -22,10 +35,12 @@ mod connection;
 mod control;
 mod error;
 mod hash;
+mod listing;
 mod manifest;
 mod message;
 mod part;
 mod path;
+mod place;
 mod plan;
 mod progress;
 mod receive;

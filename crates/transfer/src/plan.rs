@@ -12,19 +12,20 @@ use cap_std::fs::{Dir, Metadata};
 use tokio::sync::mpsc;
 
 use crate::error::{TransferError, is_disk_full};
-use crate::hash::{BLOCK, BlockHash, FileHasher, block_count, block_len, hash_block};
+use crate::hash::{BLOCK, BlockHash, block_count, block_len, hash_block};
 use crate::manifest::{Entry, EntryKind, FileMeta};
 use crate::message::{MOST_HASHES, Request};
 use crate::part::PartFile;
 use crate::path::{RelPath, alternative_name};
+use crate::place::hash_file;
 use crate::progress::Progress;
 use crate::receive::Conflict;
 use crate::report::Report;
 use crate::source::read_full;
-use crate::target::{TargetTree, set_directory_mode};
+use crate::target::TargetTree;
 
 /// Most names tried beside a taken one.
-const MOST_ALTERNATIVES: u32 = 1000;
+pub(crate) const MOST_ALTERNATIVES: u32 = 1000;
 
 /// One file to receive, and where to.
 #[derive(Debug)]
@@ -168,57 +169,6 @@ impl Planner {
         Ok(())
     }
 
-    fn make_directory(&mut self, path: &RelPath, mode: u16, modes: &mut DirectoryModes) {
-        let (parent, name) = path.split();
-        let made = self.tree.directory(parent).and_then(|parent| match parent.create_dir(name) {
-            Ok(()) => {
-                let directory = self.tree.directory(path.as_str())?;
-                set_directory_mode(&directory, mode | 0o700)?;
-                Ok(true)
-            }
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
-                self.tree.directory(path.as_str()).map(|_| false)
-            }
-            Err(error) => Err(error),
-        });
-        match made {
-            Ok(true) if mode & 0o700 != 0o700 => modes.push((path.as_str().to_owned(), mode)),
-            Ok(_) => {}
-            Err(error) => self.report.fail(path.shown(), cannot_enter(&error)),
-        }
-    }
-
-    fn make_link(&mut self, path: &RelPath, text: &str) {
-        let (parent, name) = path.split();
-        let directory = match self.tree.directory(parent) {
-            Ok(directory) => directory,
-            Err(error) => return self.report.fail(path.shown(), cannot_enter(&error)),
-        };
-        let mut name = name.to_owned();
-        if directory.symlink_metadata(&name).is_ok() {
-            if directory.read_link_contents(&name).is_ok_and(|held| held.as_os_str() == text) {
-                return;
-            }
-            match self.conflict {
-                Conflict::Error => return self.report.fail(path.shown(), exists()),
-                Conflict::Skip => return self.report.add(|summary| summary.skipped += 1),
-                Conflict::Overwrite => {
-                    if let Err(error) = directory.remove_file(&name) {
-                        return self.report.fail(path.shown(), format!("it cannot be replaced: {error}"));
-                    }
-                }
-                Conflict::Rename => {
-                    let mut names = (1..=MOST_ALTERNATIVES).map(|attempt| alternative_name(&name, attempt));
-                    match names.find(|name| directory.symlink_metadata(name).is_err()) {
-                        Some(free) => name = free,
-                        None => return self.report.fail(path.shown(), no_name()),
-                    }
-                }
-            }
-        }
-        create_link(&directory, text, &name, |why| self.report.warn(&format!("{}: {why}", path.shown())));
-    }
-
     /// Asks for what `job` needs; true when that is a comparison.
     fn plan_file(&mut self, mut job: FileJob) -> Result<bool, Halt> {
         let directory = match self.tree.directory(&job.parent) {
@@ -238,7 +188,7 @@ impl Planner {
             }
             if found.is_file()
                 && Some(found.len()) == job.meta.size
-                && let Some(hash) = hash_file(&directory, &job.name)
+                && let Some(hash) = hash_file(&directory, &job.name, || !self.ports.requests.is_closed())
             {
                 let job = Arc::new(job);
                 self.ask(Request::Compare { file: job.index, hash }, InFlight::Compare(job))?;
@@ -377,42 +327,14 @@ impl Planner {
     }
 }
 
-/// The hash of a whole file; `None` when it cannot be read.
-pub(crate) fn hash_file(directory: &Dir, name: &str) -> Option<[u8; 32]> {
-    use cap_fs_ext::{FollowSymlinks, OpenOptionsFollowExt as _};
-    let mut options = cap_std::fs::OpenOptions::new();
-    options.read(true).follow(FollowSymlinks::No);
-    let mut file = directory.open_with(name, &options).ok()?;
-    let len = file.metadata().ok()?.len();
-    let (mut buffer, mut hasher) = (vec![0; block_len(len, 0).max(1)], FileHasher::default());
-    loop {
-        match read_full(&mut file, &mut buffer).ok()? {
-            0 => return Some(hasher.finish().into()),
-            read => hasher.push(hash_block(hasher.blocks(), &buffer[..read])),
-        }
-    }
-}
-
-#[cfg(unix)]
-fn create_link(directory: &Dir, text: &str, name: &str, complain: impl FnOnce(String)) {
-    if let Err(error) = directory.symlink_contents(text, name) {
-        complain(format!("the link is left out: {error}"));
-    }
-}
-
-#[cfg(not(unix))]
-fn create_link(_directory: &Dir, _text: &str, _name: &str, complain: impl FnOnce(String)) {
-    complain("the link is left out: this system's links need to know what they lead to".into());
-}
-
-fn cannot_enter(error: &std::io::Error) -> String {
+pub(crate) fn cannot_enter(error: &std::io::Error) -> String {
     format!("its directory cannot be used (links are not followed): {error}")
 }
 
-fn exists() -> &'static str {
+pub(crate) fn exists() -> &'static str {
     "something else has this name; choose to overwrite, rename or skip, or another directory"
 }
 
-fn no_name() -> &'static str {
+pub(crate) fn no_name() -> &'static str {
     "a thousand names beside it are taken; choose another directory"
 }

@@ -11,11 +11,12 @@ use crate::connection::Connection;
 use crate::control::ControlLink;
 use crate::error::TransferError;
 use crate::hash::BLOCK;
+use crate::listing::Listing;
 use crate::manifest::totals;
 use crate::message::{Control, LONGEST_REQUEST, Request};
 use crate::progress::Progress;
 use crate::report::{Report, Summary};
-use crate::share::{Listing, Share};
+use crate::share::Share;
 use crate::source::{Chunk, Source, SourcePorts};
 
 /// Requests read ahead of the disk thread.

@@ -12,11 +12,11 @@ use tokio::sync::mpsc::error::TryRecvError;
 
 use crate::codec::{FRAME_HEADER, finish_frame};
 use crate::hash::{BLOCK, FileHasher, block_len, hash_block};
+use crate::listing::{Listing, Opened};
 use crate::manifest::{EntryKind, FileMeta};
 use crate::message::{REPLY_BLOCK, Reply, Request};
 use crate::progress::Progress;
 use crate::report::Report;
-use crate::share::{Listing, Opened};
 
 /// Bytes before the data in a block's frame: header and chaining value.
 const BLOCK_PREFIX: usize = FRAME_HEADER + 32;

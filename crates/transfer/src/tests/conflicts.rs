@@ -102,4 +102,10 @@ async fn existing_directories_keep_their_mode() {
     fs::set_permissions(to.join("d"), fs::Permissions::from_mode(0o710)).unwrap();
     transfer_into(&share(&from.join("d")), &to).await;
     assert_eq!(fs::metadata(to.join("d")).unwrap().permissions().mode() & 0o777, 0o710);
+
+    // Unless it is the mode in which an earlier attempt had to leave a directory that its owner may not write to.
+    fs::set_permissions(from.join("d"), fs::Permissions::from_mode(0o555)).unwrap();
+    fs::set_permissions(to.join("d"), fs::Permissions::from_mode(0o755)).unwrap();
+    transfer_into(&share(&from.join("d")), &to).await;
+    assert_eq!(fs::metadata(to.join("d")).unwrap().permissions().mode() & 0o777, 0o555);
 }

@@ -102,11 +102,11 @@ async fn a_sender_that_dies_leaves_what_arrived() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_on_the_disk_is_not_trusted() {
-    let content = noise(7, 200 * BLOCK + 5);
+    let content = noise(7, 132 * BLOCK + 5);
     let (_temp, from, to) = directories(&[("a", &content)]);
     let mut spoilt = content.clone();
     spoilt[3 * BLOCK + 17] ^= 1;
-    spoilt[150 * BLOCK..151 * BLOCK].fill(0);
+    spoilt[130 * BLOCK..131 * BLOCK].fill(0);
     spoilt.extend_from_slice(&noise(8, 5 * BLOCK));
     fs::write(to.join(PART), &spoilt).unwrap();
     let summary = transfer_into(&share(&from.join("a")), &to).await;
@@ -116,8 +116,10 @@ async fn what_is_on_the_disk_is_not_trusted() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_left_over_of_another_file_does_no_harm() {
-    for len in [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 70 * BLOCK] {
-        let (_temp, from, to) = directories(&[("a", &noise(9, 66 * BLOCK + 1))]);
+    for (size, len) in
+        [(2, 0), (2, 1), (2, BLOCK - 1), (2, BLOCK), (2, 3 * BLOCK), (65, 64 * BLOCK), (64, 70 * BLOCK)]
+    {
+        let (_temp, from, to) = directories(&[("a", &noise(9, size * BLOCK + 1))]);
         fs::write(to.join(PART), noise(10, len)).unwrap();
         let summary = transfer_into(&share(&from.join("a")), &to).await;
         assert_eq!(summary.resumed, 0);
