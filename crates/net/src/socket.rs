@@ -238,7 +238,13 @@ impl UdpSocket {
             src_ip: None,
         };
         self.counters.send_calls.fetch_add(1, Ordering::Relaxed);
-        self.io.try_io(Interest::WRITABLE, || self.state.try_send((&self.io).into(), &transmit))
+        // Without asking the runtime first: it does not know that a fresh socket is writable.
+        let result = self.state.try_send((&self.io).into(), &transmit);
+        if matches!(&result, Err(error) if error.kind() == io::ErrorKind::WouldBlock) {
+            // Tells it, so that `writable` waits.
+            return self.io.try_io(Interest::WRITABLE, || result);
+        }
+        result
     }
 
     /// The system cannot cut a batch for this destination: remember it, and cut here. What does not fit

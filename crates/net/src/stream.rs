@@ -65,6 +65,9 @@ impl Stream {
     /// # Errors
     /// `ConnectionReset` when the peer gave the stream up, `ConnectionAborted` when the session is over.
     pub async fn read_chunk(&mut self, most: usize) -> io::Result<Option<Bytes>> {
+        if self.read_ended {
+            return Ok(None);
+        }
         let piece = poll_fn(|cx| read(&mut self.handle.inner.core(), self.id, most, cx)).await?;
         self.note_read(piece.as_ref().map_or(0, Bytes::len), piece.is_none());
         Ok(piece)
@@ -116,14 +119,12 @@ impl Stream {
 
     fn poll_put(&mut self, cx: &Context<'_>, data: &mut Bytes) -> Poll<io::Result<usize>> {
         let mut core = self.handle.inner.core();
-        let result = match core.engine.write(self.id, data) {
-            Ok(0) if core.closed.is_some() => Err(StreamError::Ended),
-            Ok(0) => {
-                core.wakers.wait_to_write(self.id, cx.waker());
-                return Poll::Pending;
-            }
-            other => other,
-        };
+        let result =
+            if core.closed.is_some() { Err(StreamError::Ended) } else { core.engine.write(self.id, data) };
+        if matches!(result, Ok(0)) {
+            core.wakers.wait_to_write(self.id, cx.waker());
+            return Poll::Pending;
+        }
         let result = result.map_err(|error| explain(&core, error, io::ErrorKind::BrokenPipe));
         drop(core);
         self.handle.inner.wake_driver();
@@ -164,7 +165,7 @@ impl AsyncRead for Stream {
         let handle = self.handle.clone();
         let mut core = handle.inner.core();
         let mut taken = 0;
-        while buffer.remaining() > 0 {
+        while buffer.remaining() > 0 && !self.read_ended {
             let piece = match read(&mut core, self.id, buffer.remaining(), cx) {
                 Poll::Ready(Ok(Some(piece))) => piece,
                 Poll::Ready(Ok(None)) => {

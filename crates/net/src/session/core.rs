@@ -21,6 +21,8 @@ use super::wakers::{Wait, Wakers, Woken};
 const EVENTS_KEPT: usize = 256;
 /// How long to wait for the peer to make the next path ready.
 const NOT_READY_PAUSE: Span = Span::from_millis(25);
+/// Bounds of the wait for the peer's addresses, without which a plan would be made to be thrown away.
+const ADDRESS_PATIENCE: (Span, Span) = (Span::from_millis(20), Span::from_millis(250));
 /// How often the key retention time follows the paths' round-trip times.
 const RETENTION_PAUSE: Span = Span::from_secs(1);
 
@@ -214,7 +216,8 @@ impl Core {
                 outcome.accepted = self.engine.side() == Side::Server;
                 self.end_half_open(session);
                 self.advertise(session);
-                self.replan_at = now;
+                let rtt = self.engine.paths().first().map_or(Span::ZERO, |path| path.rtt);
+                self.replan_at = now + (rtt * 3).clamp(ADDRESS_PATIENCE.0, ADDRESS_PATIENCE.1);
             }
             Event::StreamOpened(_) => self.wakers.wake(Wait::Accept, woken),
             Event::StreamReadable(stream) => self.wakers.wake_reader(*stream, woken),

@@ -234,6 +234,7 @@ impl SessionInner {
     pub(crate) async fn drive(self: Arc<Self>) {
         let sleep = tokio::time::sleep_until(tokio::time::Instant::now());
         tokio::pin!(sleep);
+        let _leave = Leave(&self);
         loop {
             let deadline = self.arm();
             sleep.as_mut().reset(self.shared.clock.instant(Time::from_nanos(deadline)).into());
@@ -249,7 +250,6 @@ impl SessionInner {
                 break;
             }
         }
-        self.leave();
     }
 
     /// Settles until when the driver task sleeps, so that no earlier deadline goes unnoticed.
@@ -313,6 +313,15 @@ impl Opening<'_> {
             };
             session.core().engine.abort(now, code, &error.to_string());
         }
+    }
+}
+
+/// Takes a session out of all tables when its task ends, be it with the whole runtime.
+struct Leave<'a>(&'a Arc<SessionInner>);
+
+impl Drop for Leave<'_> {
+    fn drop(&mut self) {
+        self.0.leave();
     }
 }
 
