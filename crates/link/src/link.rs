@@ -38,6 +38,8 @@ pub struct Link<T> {
     flight: VecDeque<Arrival<T>>,
     flight_bytes: u64,
     last_arrival: Time,
+    /// What was lost after it was taken, for a driver that asked to have it back.
+    lost: Option<Vec<T>>,
     stats: LinkStats,
 }
 
@@ -94,9 +96,24 @@ impl<T: Clone> Link<T> {
             flight: VecDeque::new(),
             flight_bytes: 0,
             last_arrival: Time::ZERO,
+            lost: None,
             stats: LinkStats::default(),
             config,
         }
+    }
+
+    /// Keeps what is lost after it was taken, until [`take_lost`](Self::take_lost) asks for it: for items
+    /// that stand for something held elsewhere.
+    #[must_use]
+    pub fn keeping_lost(mut self) -> Self {
+        self.lost = Some(Vec::new());
+        self
+    }
+
+    /// Gives back a packet that was taken and then lost; nothing unless made by
+    /// [`keeping_lost`](Self::keeping_lost).
+    pub fn take_lost(&mut self) -> Option<T> {
+        self.lost.as_mut()?.pop()
     }
 
     /// Offers a packet of `size` bytes at `now`.
@@ -295,7 +312,14 @@ impl<T: Clone> Link<T> {
     fn drop_head(&mut self) {
         if let Some(head) = self.queue.pop_front() {
             self.queued_bytes -= self.on_wire(head.size);
-            self.stats.dropped.count(DropReason::Codel);
+            self.lose(head.item, DropReason::Codel);
+        }
+    }
+
+    fn lose(&mut self, item: T, why: DropReason) {
+        self.stats.dropped.count(why);
+        if let Some(lost) = &mut self.lost {
+            lost.push(item);
         }
     }
 
@@ -325,10 +349,10 @@ impl<T: Clone> Link<T> {
         let Some(packet) = self.queue.pop_front() else { return };
         self.queued_bytes -= self.on_wire(packet.size);
         if self.outages.is_down(leaving.departs) {
-            return self.stats.dropped.count(DropReason::Outage);
+            return self.lose(packet.item, DropReason::Outage);
         }
         if leaving.lost {
-            return self.stats.dropped.count(DropReason::Loss);
+            return self.lose(packet.item, DropReason::Loss);
         }
         let Waiting { size, ecn, item, .. } = packet;
         let arrival = Arrival { at, item, size, ce: ecn == Ecn::Marked, corrupt: leaving.corrupt };

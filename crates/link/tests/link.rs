@@ -424,3 +424,15 @@ fn held_bytes_cover_the_queue_and_the_wire() {
 fn the_product_of_bandwidth_and_delay_is_in_bytes() {
     assert_eq!(bdp_bytes(Rate::from_mbit(50.0), Span::from_millis(10)), 62_500);
 }
+
+#[test]
+fn what_is_lost_on_the_wire_can_be_had_back() {
+    let config = LinkConfig { loss: LossModel::Bernoulli(1.0), ..LinkConfig::default() };
+    let mut link = Link::new(config.clone()).keeping_lost();
+    link.enqueue(Time::ZERO, 100, 7_u32, Ecn::NotCapable).unwrap();
+    assert_eq!(link.pop(Time::ZERO), None);
+    assert_eq!((link.take_lost(), link.take_lost()), (Some(7), None));
+    let mut forgetful = Link::new(config);
+    forgetful.enqueue(Time::ZERO, 100, 7_u32, Ecn::NotCapable).unwrap();
+    assert_eq!((forgetful.pop(Time::ZERO), forgetful.take_lost()), (None, None));
+}

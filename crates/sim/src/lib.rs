@@ -4,7 +4,10 @@
 //! the engine run on. Everything is a pure function of its arguments and seeds.
 
 mod app;
+mod chance;
+pub mod network;
 mod pair;
+pub mod random;
 
 pub use app::{App, Delivery, Idle, Sender, Sink};
 pub use pair::{CLIENT, CableConfig, CountedPids, End, LinkHandle, Pair, SERVER};

@@ -1,0 +1,290 @@
+//! One flow of a network: two sessions, the routes of their paths, and the applications at both ends.
+//!
+//! The client connects over the first path and opens the others as the server gives it the means; then it
+//! writes to one stream what its [`Supply`] has. The server reads at once. A file's flow ends when all of it
+//! was acknowledged.
+
+use std::sync::Arc;
+
+use anabranch_engine::{
+    Arrival, Config, Ecn, Event, MemoryBudget, PathChange, PathError, Read, Route, Session,
+};
+use anabranch_wire::{Frame, Length, Message, Span, StreamId, Time};
+
+use super::plan::Supply;
+use super::wires::Delivered;
+use crate::pair::CountedPids;
+
+/// Bytes that the windows of one session may promise: more than any asks for.
+const BUDGET: u64 = 1 << 40;
+
+/// Which end of a flow, as the place of its session.
+pub(crate) const CLIENT: usize = 0;
+pub(crate) const SERVER: usize = 1;
+
+/// What an application found to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Served {
+    Nothing,
+    Something,
+    /// The flow is over.
+    Over,
+}
+
+/// Where each path's routes begin in the list of hops: towards the server, and back.
+pub(crate) type Routes = Arc<[[u32; 2]]>;
+
+/// What a flow has done so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct FlowCounts {
+    /// Stream bytes read by earlier sessions of this place.
+    pub bytes: u64,
+    /// Packets with data that reached the server.
+    pub data_packets: u64,
+    /// Of these, those that came after data behind theirs.
+    pub late_packets: u64,
+}
+
+/// A place for a flow, which several may have one after the other.
+pub(crate) struct Flow {
+    pub routes: Routes,
+    config: Config,
+    supply: Supply,
+    /// Counts the sessions that had this place.
+    pub generation: u32,
+    pub sessions: [Option<Session<Length>>; 2],
+    pub start: Time,
+    pub stop: Time,
+    stream: Option<StreamId>,
+    /// Bytes that the application has not written yet.
+    left: u64,
+    /// When a steady application has more.
+    next_chunk: Time,
+    /// The paths to open yet, a bit each.
+    unopened: u64,
+    /// End of the data that arrived, gaps or not.
+    highest: u64,
+    /// Where the PIDs of the next sessions begin.
+    pids: u64,
+    pub counts: FlowCounts,
+    /// When a file had arrived and was acknowledged in full.
+    pub finished_at: Option<Time>,
+}
+
+impl Flow {
+    pub(crate) fn new(routes: Routes, config: Config, supply: Supply, (start, stop): (Time, Time)) -> Self {
+        Self {
+            routes,
+            config,
+            supply,
+            generation: 0,
+            sessions: [None, None],
+            start,
+            stop,
+            stream: None,
+            left: 0,
+            next_chunk: Time::NEVER,
+            unopened: 0,
+            highest: 0,
+            pids: 0,
+            counts: FlowCounts::default(),
+            finished_at: None,
+        }
+    }
+
+    /// Gives the place to another flow, which begins at once.
+    pub(crate) fn reuse(&mut self, supply: Supply, start: Time) {
+        (self.supply, self.start, self.finished_at) = (supply, start, None);
+    }
+
+    fn route(&self, end: usize, path: usize) -> Route {
+        let address =
+            [(std::net::Ipv4Addr::new(10, 0, 0, 2), 443), (std::net::Ipv4Addr::new(10, 0, 0, 1), 1000)];
+        Route { socket: path as u32, remote: address[end].into() }
+    }
+
+    fn next_pids(&mut self) -> Box<CountedPids> {
+        self.pids += 1 << 32;
+        Box::new(CountedPids(self.pids))
+    }
+
+    /// Connects.
+    fn begin(&mut self, now: Time) {
+        let pids = self.next_pids();
+        let session = Session::connect(
+            self.config.clone(),
+            &[self.route(CLIENT, 0)],
+            pids,
+            MemoryBudget::new(BUDGET),
+            now,
+        );
+        self.sessions = [Some(session), None];
+        self.left = match self.supply {
+            Supply::Bulk => u64::MAX,
+            Supply::File(bytes) => bytes,
+            Supply::Steady { .. } => 0,
+        };
+        self.unopened = (1_u64 << (self.routes.len() - 1)) - 1;
+        (self.stream, self.highest) = (None, 0);
+    }
+
+    /// Both ends vanish; packets on their way find nobody.
+    pub(crate) fn end(&mut self) {
+        self.counts.bytes += self.live_bytes();
+        self.sessions = [None, None];
+        self.generation += 1;
+        self.next_chunk = Time::NEVER;
+    }
+
+    fn live_bytes(&self) -> u64 {
+        self.sessions[SERVER].as_ref().map_or(0, |session| session.stats().bytes_read)
+    }
+
+    /// Stream bytes that the server has read.
+    pub(crate) fn bytes_read(&self) -> u64 {
+        self.counts.bytes + self.live_bytes()
+    }
+
+    /// The clock called for an end. False when the flow is over.
+    pub(crate) fn handle_timeout(&mut self, now: Time, end: usize) -> bool {
+        if now >= self.stop {
+            self.end();
+            return false;
+        }
+        if end == CLIENT && self.sessions[CLIENT].is_none() && now >= self.start && self.finished_at.is_none()
+        {
+            self.begin(now);
+        }
+        if end == CLIENT && now >= self.next_chunk {
+            self.add_chunk(now);
+        }
+        let Some(session) = &mut self.sessions[end] else { return true };
+        if session.poll_timeout().is_some_and(|at| at <= now) {
+            session.handle_timeout(now);
+        }
+        true
+    }
+
+    /// Takes in a packet.
+    pub(crate) fn handle_packet(&mut self, now: Time, packet: Delivered) {
+        let (end, path) = (usize::from(packet.to.end), usize::from(packet.to.path));
+        let Some(message) = packet.message else { return };
+        let route = self.route(end, path);
+        let ecn = match (packet.ce, packet.to.ecn) {
+            (true, _) => Ecn::Ce,
+            (false, true) => Ecn::Ect0,
+            (false, false) => Ecn::NotEct,
+        };
+        let arrival = Arrival { route, size: packet.size as usize, ecn };
+        if end == SERVER {
+            self.note_order(&message);
+        }
+        if let Some(session) = &mut self.sessions[end] {
+            session.handle_message(now, &arrival, message);
+        } else if let Message::Init(params) = message {
+            let pids = self.next_pids();
+            let budget = MemoryBudget::new(BUDGET);
+            // The client's own parameters are in range.
+            self.sessions[SERVER] =
+                Session::accept(self.config.clone(), (params, route), pids, budget, now).ok();
+        }
+    }
+
+    fn note_order(&mut self, message: &Message<Length>) {
+        let Some(packet) = message.packet() else { return };
+        for frame in &packet.frames {
+            if let Frame::Stream(frame) = frame {
+                self.counts.data_packets += 1;
+                self.counts.late_packets += u64::from(frame.offset < self.highest);
+                self.highest = self.highest.max(frame.offset + frame.data.0 as u64);
+            }
+        }
+    }
+
+    /// Lets the application at an end do what there is to do.
+    pub(crate) fn serve(&mut self, now: Time, end: usize) -> Served {
+        let Some(session) = &mut self.sessions[end] else { return Served::Nothing };
+        while session.poll_pid_change().is_some() {}
+        let mut served = Served::Nothing;
+        while let Some(event) = self.sessions[end].as_mut().and_then(Session::poll_event) {
+            served = Served::Something;
+            match event {
+                Event::StreamReadable(stream) => self.read(end, stream),
+                Event::StreamWritable(_) => self.write(),
+                Event::Established if end == CLIENT => self.on_established(now),
+                Event::StreamFinished(_) if end == CLIENT => {
+                    self.finished_at = Some(now);
+                    self.end();
+                    return Served::Over;
+                }
+                Event::Path { change: PathChange::Closed(_), .. } if end == CLIENT => {
+                    self.unopened = (1_u64 << (self.routes.len() - 1)) - 1;
+                }
+                _ => {}
+            }
+        }
+        if end == CLIENT && self.unopened != 0 {
+            self.open_paths(now);
+        }
+        served
+    }
+
+    fn on_established(&mut self, now: Time) {
+        self.stream = self.sessions[CLIENT].as_mut().and_then(Session::open_stream);
+        if matches!(self.supply, Supply::Steady { .. }) {
+            self.next_chunk = now;
+            self.add_chunk(now);
+        } else {
+            self.write();
+        }
+    }
+
+    /// A steady application has another chunk.
+    fn add_chunk(&mut self, now: Time) {
+        let Supply::Steady { rate, chunk } = self.supply else { return };
+        self.left += chunk;
+        self.next_chunk = now + rate.time_for(chunk).max(Span::from_nanos(1));
+        self.write();
+    }
+
+    fn write(&mut self) {
+        let (Some(session), Some(stream)) = (&mut self.sessions[CLIENT], self.stream) else { return };
+        while self.left > 0 {
+            let mut data = Length(usize::try_from(self.left).unwrap_or(usize::MAX));
+            match session.write(stream, &mut data) {
+                Ok(0) | Err(_) => return,
+                Ok(taken) if self.left != u64::MAX => self.left -= taken as u64,
+                Ok(_) => {}
+            }
+        }
+        if matches!(self.supply, Supply::File(_)) {
+            // The stream was open a moment ago, so it can be finished.
+            let _ = session.finish(stream);
+        }
+    }
+
+    fn read(&mut self, end: usize, stream: StreamId) {
+        let Some(session) = &mut self.sessions[end] else { return };
+        while let Ok(Read::Data(_)) = session.read(stream, usize::MAX) {}
+    }
+
+    fn open_paths(&mut self, now: Time) {
+        let mut left = self.unopened;
+        while left != 0 {
+            let path = left.trailing_zeros() as usize + 1;
+            left &= left - 1;
+            let route = self.route(CLIENT, path);
+            let Some(session) = &mut self.sessions[CLIENT] else { return };
+            match session.open_path(now, route) {
+                Ok(_) | Err(PathError::Exists) => self.unopened &= !(1 << (path - 1)),
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// When an end wants to be called next.
+    pub(crate) fn next_call(&self, end: usize) -> Time {
+        let session = self.sessions[end].as_ref().and_then(Session::poll_timeout).unwrap_or(Time::NEVER);
+        if end == CLIENT { session.min(self.next_chunk).min(self.stop) } else { session }
+    }
+}

@@ -1,0 +1,383 @@
+//! A packet network in virtual time: many sessions over many links.
+//!
+//! ```text
+//! agenda: the earliest of -> a link's first arrival -> next link of the route, or a session
+//!                         -> a session's timer      -> session: what it sends goes to its first link
+//!                         -> a source               -> packets or new sessions
+//!                         -> the script             -> links change
+//! ```
+//! Each of these parties has one pending moment, whatever it holds. Packets are typed values that
+//! stay where they are; numbers of places travel. Routes are lists of links made beforehand. After the
+//! first round trips nothing is allocated any more but what the engine allocates.
+//!
+//! A run is a pure function of its [`Plan`]: parties that are due together are called in the order
+//! of their numbers, and each draws from a generator of its own.
+
+mod agenda;
+mod flow;
+mod packets;
+mod plan;
+mod source;
+mod wires;
+
+pub use plan::{
+    ArrivalPlan, BurstPlan, Change, Duration, FlowPlan, LinkChange, PathPlan, Plan, Sizes, Supply,
+};
+
+use std::sync::Arc;
+
+use anabranch_engine::{PathInfo, Session, SessionStats};
+use anabranch_link::LinkStats;
+use anabranch_wire::{Span, Time};
+
+use crate::chance::seed_of;
+use flow::{CLIENT, Flow, Routes, SERVER, Served};
+use packets::{Destination, Flying};
+use source::{Arrivals, Burst, MAX_OPEN};
+use wires::{Delivered, Wires};
+
+/// Kinds of parties for [`seed_of`]; links are kind 1.
+const BURSTS: u64 = 2;
+const ARRIVALS: u64 = 3;
+
+/// The end of a destination that is a source of plain packets.
+const NO_END: u8 = 2;
+
+/// What a flow has done, to be read between two runs.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FlowState {
+    /// Stream bytes that the server has read.
+    pub bytes: u64,
+    /// Packets with data that reached the server.
+    pub data_packets: u64,
+    /// Of these, those that came after data behind theirs: reordered, or sent again.
+    pub late_packets: u64,
+    /// Counters of the client's session, while there is one.
+    pub client: SessionStats,
+    /// Counters of the server's session, while there is one.
+    pub server: SessionStats,
+    /// When a file had arrived and was acknowledged in full.
+    pub finished_at: Option<Time>,
+}
+
+/// What a source of sessions has done.
+#[derive(Clone, Copy, Debug)]
+pub struct ArrivalState<'a> {
+    /// Sessions that arrived.
+    pub arrived: u64,
+    /// Those turned away because too many were open.
+    pub refused: u64,
+    /// Moment of completion, time taken and size in bytes of each file, in order of completion.
+    pub completed: &'a [(Time, Span, u64)],
+    /// Bytes of the files completed.
+    pub bytes: u64,
+}
+
+/// A network that runs.
+pub struct Network {
+    now: Time,
+    wires: Wires,
+    flows: Vec<Flow>,
+    /// How many of the flows are the plan's own.
+    lasting: usize,
+    /// The source of arrivals that each further flow belongs to.
+    owners: Vec<u32>,
+    bursts: Vec<Burst>,
+    arrivals: Vec<(Arrivals, Routes)>,
+    script: Vec<Change>,
+    played: usize,
+    /// The first parties of each kind in the agenda.
+    script_party: usize,
+    first_burst: usize,
+    first_arrival: usize,
+    first_end: usize,
+    events: u64,
+}
+
+impl Network {
+    /// A network at time zero.
+    #[must_use]
+    pub fn new(plan: Plan) -> Self {
+        let mut wires = Wires::new(plan.links, plan.seed);
+        let script_party = wires.agenda.add_party();
+        let first_burst = script_party + 1;
+        let burst = |(index, burst): (usize, BurstPlan)| {
+            let route = wires.add_route(&burst.links);
+            let party = wires.agenda.add_party();
+            wires.agenda.call(party, burst.start);
+            Burst::new(burst, route, seed_of(plan.seed, BURSTS, index as u64))
+        };
+        let bursts: Vec<_> = plan.bursts.into_iter().enumerate().map(burst).collect();
+        let first_arrival = first_burst + bursts.len();
+        let arrival = |(index, arrivals): (usize, ArrivalPlan)| {
+            let routes = add_paths(&mut wires, &arrivals.paths);
+            let party = wires.agenda.add_party();
+            wires.agenda.call(party, arrivals.start);
+            (Arrivals::new(arrivals, seed_of(plan.seed, ARRIVALS, index as u64)), routes)
+        };
+        let arrivals: Vec<_> = plan.arrivals.into_iter().enumerate().map(arrival).collect();
+        let first_end = first_arrival + arrivals.len();
+        let mut script = plan.script;
+        script.sort_by_key(|change| change.at);
+        if let Some(first) = script.first() {
+            wires.agenda.call(script_party, first.at);
+        }
+        let mut network = Self {
+            now: Time::ZERO,
+            wires,
+            flows: Vec::new(),
+            lasting: plan.flows.len(),
+            owners: Vec::new(),
+            bursts,
+            arrivals,
+            script,
+            played: 0,
+            script_party,
+            first_burst,
+            first_arrival,
+            first_end,
+            events: 0,
+        };
+        for flow in plan.flows {
+            let routes = add_paths(&mut network.wires, &flow.paths);
+            let start = flow.start;
+            network.add_flow(Flow::new(routes, flow.config, flow.supply, (start, flow.stop)));
+        }
+        network
+    }
+
+    /// The time.
+    #[must_use]
+    pub fn now(&self) -> Time {
+        self.now
+    }
+
+    /// Packets that crossed a link so far.
+    #[must_use]
+    pub fn packet_hops(&self) -> u64 {
+        self.wires.packet_hops
+    }
+
+    /// Events so far.
+    #[must_use]
+    pub fn events(&self) -> u64 {
+        self.events
+    }
+
+    /// Counters of a link.
+    ///
+    /// # Panics
+    /// When the plan has no such link.
+    #[must_use]
+    pub fn link(&mut self, link: usize) -> LinkStats {
+        let now = self.now;
+        // What happened up to now is counted only when the link is asked.
+        self.wires.links[link].backlog(now);
+        *self.wires.links[link].stats()
+    }
+
+    /// What a flow of the plan has done.
+    ///
+    /// # Panics
+    /// When the plan has no such flow.
+    #[must_use]
+    pub fn flow(&self, flow: usize) -> FlowState {
+        let flow = &self.flows[flow];
+        let stats = |end: usize| flow.sessions[end].as_ref().map(Session::stats).unwrap_or_default();
+        FlowState {
+            bytes: flow.bytes_read(),
+            data_packets: flow.counts.data_packets,
+            late_packets: flow.counts.late_packets,
+            client: stats(CLIENT),
+            server: stats(SERVER),
+            finished_at: flow.finished_at,
+        }
+    }
+
+    /// The paths of a flow's client or server; the route's socket is the path's place in the plan. Empty
+    /// while there is no session.
+    ///
+    /// # Panics
+    /// When the plan has no such flow.
+    #[must_use]
+    pub fn paths(&self, flow: usize, server: bool) -> Vec<PathInfo> {
+        self.flows[flow].sessions[usize::from(server)].as_ref().map(Session::paths).unwrap_or_default()
+    }
+
+    /// What a source of sessions has done.
+    ///
+    /// # Panics
+    /// When the plan has no such source.
+    #[must_use]
+    pub fn arrivals(&self, source: usize) -> ArrivalState<'_> {
+        let arrivals = &self.arrivals[source].0;
+        ArrivalState {
+            arrived: arrivals.arrived,
+            refused: arrivals.refused,
+            completed: &arrivals.completed,
+            bytes: arrivals.bytes,
+        }
+    }
+
+    /// Packets sent and received of a source of plain packets.
+    ///
+    /// # Panics
+    /// When the plan has no such source.
+    #[must_use]
+    pub fn burst(&self, source: usize) -> (u64, u64) {
+        (self.bursts[source].sent, self.bursts[source].received)
+    }
+
+    /// Lets everything happen up to and with `until`.
+    pub fn run(&mut self, until: Time) {
+        while let Some((at, party)) = self.wires.agenda.next(until) {
+            self.now = at;
+            self.events += 1;
+            if party < self.script_party {
+                self.call_link(party);
+            } else if party >= self.first_end {
+                let end = party - self.first_end;
+                self.call_end(end / 2, end % 2);
+            } else if party >= self.first_arrival {
+                self.call_arrivals(party - self.first_arrival);
+            } else if party >= self.first_burst {
+                self.call_burst(party - self.first_burst);
+            } else {
+                self.call_script();
+            }
+        }
+        self.now = self.now.max(until);
+    }
+
+    fn call_link(&mut self, link: usize) {
+        loop {
+            if let Some(delivered) = self.wires.step(self.now, link) {
+                self.deliver(delivered);
+            }
+            if self.wires.links[link].next_arrival().is_none_or(|at| at > self.now) {
+                return;
+            }
+        }
+    }
+
+    fn deliver(&mut self, packet: Delivered) {
+        let to = packet.to;
+        if to.end == NO_END {
+            self.bursts[to.flow as usize].received += 1;
+            return;
+        }
+        let (flow, end) = (to.flow as usize, usize::from(to.end));
+        if self.flows[flow].generation == to.generation {
+            self.flows[flow].handle_packet(self.now, packet);
+            self.serve(flow, end);
+        }
+    }
+
+    fn call_end(&mut self, flow: usize, end: usize) {
+        if self.flows[flow].handle_timeout(self.now, end) {
+            self.serve(flow, end);
+        }
+    }
+
+    /// Lets an end's application act, sends what its session has to send, and notes when to call it next.
+    fn serve(&mut self, index: usize, end: usize) {
+        let flow = &mut self.flows[index];
+        let mut served = flow.serve(self.now, end);
+        loop {
+            if served == Served::Over {
+                return self.on_finished(index);
+            }
+            let Some(session) = &mut flow.sessions[end] else { return };
+            while let Some(transmit) = session.poll_transmit(self.now) {
+                let path = transmit.route.socket as usize;
+                let Some(routes) = flow.routes.get(path) else { continue };
+                let to = Destination {
+                    flow: index as u32,
+                    generation: flow.generation,
+                    end: 1 - end as u8,
+                    path: path as u8,
+                    ecn: transmit.ecn,
+                };
+                let (next, size) = (routes[end], transmit.size as u32);
+                self.wires.send(self.now, Flying { next, size, to, message: Some(transmit.message) });
+            }
+            // Sending makes room, which the application may fill.
+            served = flow.serve(self.now, end);
+            if served == Served::Nothing {
+                break;
+            }
+        }
+        self.wires.agenda.call(self.first_end + index * 2 + end, flow.next_call(end));
+    }
+
+    fn add_flow(&mut self, flow: Flow) -> usize {
+        let party = self.wires.agenda.add_party();
+        self.wires.agenda.add_party();
+        self.wires.agenda.call(party, flow.start);
+        self.flows.push(flow);
+        self.flows.len() - 1
+    }
+
+    /// A flow is over; one that had arrived leaves its place to the next.
+    fn on_finished(&mut self, index: usize) {
+        let Some(owner) = index.checked_sub(self.lasting) else { return };
+        let arrivals = &mut self.arrivals[self.owners[owner] as usize].0;
+        let flow = &mut self.flows[index];
+        let bytes = std::mem::take(&mut flow.counts.bytes);
+        arrivals.completed.push((self.now, self.now.since(flow.start), bytes));
+        arrivals.bytes += bytes;
+        arrivals.free.push(index as u32);
+        arrivals.open -= 1;
+    }
+
+    fn call_burst(&mut self, index: usize) {
+        let burst = &mut self.bursts[index];
+        let (sends, next) = burst.call(self.now);
+        if sends {
+            let to = Destination { flow: index as u32, end: NO_END, ..Destination::default() };
+            let packet = Flying { next: burst.route, size: burst.plan.packet, to, message: None };
+            self.wires.send(self.now, packet);
+        }
+        self.wires.agenda.call(self.first_burst + index, next);
+    }
+
+    fn call_arrivals(&mut self, index: usize) {
+        let (arrivals, routes) = &mut self.arrivals[index];
+        let (size, next) = arrivals.call(self.now);
+        self.wires.agenda.call(self.first_arrival + index, next);
+        let Some(size) = size else { return };
+        arrivals.arrived += 1;
+        if arrivals.open >= MAX_OPEN {
+            arrivals.refused += 1;
+            return;
+        }
+        arrivals.open += 1;
+        let supply = Supply::File(size);
+        if let Some(place) = arrivals.free.pop() {
+            self.flows[place as usize].reuse(supply, self.now);
+            self.wires.agenda.call(self.first_end + place as usize * 2, self.now);
+        } else {
+            let config = arrivals.plan.config.clone();
+            let flow = Flow::new(Arc::clone(routes), config, supply, (self.now, Time::NEVER));
+            self.owners.push(index as u32);
+            self.add_flow(flow);
+        }
+    }
+
+    fn call_script(&mut self) {
+        while let Some(change) = self.script.get(self.played).filter(|change| change.at <= self.now) {
+            self.wires.change(self.now, change.link as usize, &change.what);
+            self.played += 1;
+        }
+        if let Some(change) = self.script.get(self.played) {
+            self.wires.agenda.call(self.script_party, change.at);
+        }
+    }
+}
+
+fn add_paths(wires: &mut Wires, paths: &[PathPlan]) -> Routes {
+    paths.iter().map(|path| [wires.add_route(&path.forward), wires.add_route(&path.back)]).collect()
+}
+
+#[cfg(test)]
+mod tests;

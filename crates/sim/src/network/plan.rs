@@ -1,0 +1,152 @@
+//! What a network is made of: everything the core has to be told before a run, as plain values.
+//!
+//! Scenario files and generators end up as a [`Plan`]; tests may write one by hand.
+
+use anabranch_engine::Config;
+use anabranch_link::{LinkConfig, LossModel, RateModel};
+use anabranch_wire::{Rate, Span, Time};
+
+/// A network and what goes on in it.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    /// Decides everything that is left to chance. Each link and source draws from a generator of its own.
+    pub seed: u64,
+    /// Links, each in one direction; elsewhere they are named by their place here. Their seeds are set
+    /// from the plan's.
+    pub links: Vec<LinkConfig>,
+    /// Sessions that run once.
+    pub flows: Vec<FlowPlan>,
+    /// Sessions that come and go.
+    pub arrivals: Vec<ArrivalPlan>,
+    /// Packets without a session.
+    pub bursts: Vec<BurstPlan>,
+    /// What changes while it runs.
+    pub script: Vec<Change>,
+}
+
+/// One session and what it carries, from the client to the server.
+#[derive(Clone, Debug)]
+pub struct FlowPlan {
+    /// Its paths; it connects over the first and opens the others then.
+    pub paths: Vec<PathPlan>,
+    /// Settings of both ends.
+    pub config: Config,
+    /// What it carries.
+    pub supply: Supply,
+    /// When it connects.
+    pub start: Time,
+    /// When it vanishes.
+    pub stop: Time,
+}
+
+/// The links of a path, in order, both ways.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PathPlan {
+    /// From the client to the server.
+    pub forward: Vec<u32>,
+    /// From the server to the client.
+    pub back: Vec<u32>,
+}
+
+/// What an application has to send.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Supply {
+    /// As much as goes.
+    Bulk,
+    /// So many bytes; then the session ends.
+    File(u64),
+    /// Bytes at a rate, a chunk of so many at a time.
+    Steady {
+        /// How fast the application makes data.
+        rate: Rate,
+        /// In chunks of so many bytes.
+        chunk: u64,
+    },
+}
+
+/// Sessions that arrive at random moments, carry a file each and end.
+#[derive(Clone, Debug)]
+pub struct ArrivalPlan {
+    /// Arrivals a second and for how long, over and over: a Poisson process whose rate alternates.
+    pub phases: Vec<(f64, Span)>,
+    /// How large the files are.
+    pub sizes: Sizes,
+    /// Paths of each session.
+    pub paths: Vec<PathPlan>,
+    /// Settings of both ends.
+    pub config: Config,
+    /// The first phase begins then.
+    pub start: Time,
+    /// Nothing arrives from then on.
+    pub stop: Time,
+}
+
+/// The sizes of files, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Sizes {
+    /// All alike.
+    Fixed(u64),
+    /// Exponential with this mean.
+    Exponential(f64),
+    /// Pareto with this mean and shape; the shape is above 1.
+    Pareto {
+        /// The mean.
+        mean: f64,
+        /// The exponent of the tail.
+        shape: f64,
+    },
+}
+
+/// Packets of one size at a constant rate, in bursts.
+#[derive(Clone, Debug)]
+pub struct BurstPlan {
+    /// The links they cross, in order.
+    pub links: Vec<u32>,
+    /// How fast they are sent in a burst.
+    pub rate: Rate,
+    /// Bytes of each packet on the wire, headers included.
+    pub packet: u32,
+    /// How long a burst lasts.
+    pub on: Duration,
+    /// How long the pause after it lasts; [`Duration::Fixed`] zero for none.
+    pub off: Duration,
+    /// The first burst begins then.
+    pub start: Time,
+    /// Nothing is sent from then on.
+    pub stop: Time,
+}
+
+/// A length of time that may be left to chance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Duration {
+    /// Always the same.
+    Fixed(Span),
+    /// Exponential with this mean.
+    Exponential(Span),
+    /// Anything between nothing and twice this mean.
+    Uniform(Span),
+}
+
+/// Something that happens to a link.
+#[derive(Clone, Debug)]
+pub struct Change {
+    /// When.
+    pub at: Time,
+    /// Which link.
+    pub link: u32,
+    /// What.
+    pub what: LinkChange,
+}
+
+/// What can be changed of a link while packets are on it.
+#[derive(Clone, Debug)]
+pub enum LinkChange {
+    /// Cut it, or mend it.
+    Down(bool),
+    /// Another rate.
+    Rate(RateModel),
+    /// Another delay.
+    Delay(Span),
+    /// Another random loss.
+    Loss(LossModel),
+}

@@ -1,0 +1,110 @@
+//! Sources without a session of their own: bursts of plain packets, and sessions that arrive at random.
+
+use anabranch_wire::{Span, Time};
+
+use super::plan::{ArrivalPlan, BurstPlan};
+use crate::chance::Chance;
+
+/// A source of plain packets.
+#[derive(Debug)]
+pub(crate) struct Burst {
+    pub plan: BurstPlan,
+    /// Where its route begins in the list of hops.
+    pub route: u32,
+    chance: Chance,
+    /// End of the burst that runs.
+    until: Time,
+    pub sent: u64,
+    pub received: u64,
+}
+
+impl Burst {
+    pub(crate) fn new(plan: BurstPlan, route: u32, seed: u64) -> Self {
+        let until = plan.start;
+        Self { plan, route, chance: Chance::new(seed), until, sent: 0, received: 0 }
+    }
+
+    /// Whether a packet leaves now, and when to call next.
+    pub(crate) fn call(&mut self, now: Time) -> (bool, Time) {
+        if now >= self.plan.stop {
+            return (false, Time::NEVER);
+        }
+        if now >= self.until {
+            // The burst that ended was followed by its pause before this call.
+            self.until = now + self.chance.duration(self.plan.on);
+            if now >= self.until {
+                return (false, now + self.pause());
+            }
+        }
+        self.sent += 1;
+        let next = now + self.plan.rate.time_for(u64::from(self.plan.packet));
+        let next = if next < self.until { next } else { self.until + self.pause() };
+        (true, next)
+    }
+
+    /// A pause, never so short that time would stand still.
+    fn pause(&mut self) -> Span {
+        self.chance.duration(self.plan.off).max(Span::from_nanos(1))
+    }
+}
+
+/// A source of sessions.
+#[derive(Debug)]
+pub(crate) struct Arrivals {
+    pub plan: ArrivalPlan,
+    chance: Chance,
+    phase: usize,
+    phase_end: Time,
+    /// Whether the next call brings an arrival or only another phase.
+    due: bool,
+    /// Sessions that arrived.
+    pub arrived: u64,
+    /// Those turned away because too many were open.
+    pub refused: u64,
+    /// How long files took, each with its size, in order of completion.
+    pub completed: Vec<(Time, Span, u64)>,
+    pub bytes: u64,
+    /// Places of flows that nobody has.
+    pub free: Vec<u32>,
+    pub open: usize,
+}
+
+/// Sessions of one source that may be open at the same time.
+pub(crate) const MAX_OPEN: usize = 20_000;
+
+impl Arrivals {
+    pub(crate) fn new(plan: ArrivalPlan, seed: u64) -> Self {
+        let phase_end = plan.start;
+        Self {
+            phase: plan.phases.len() - 1,
+            plan,
+            chance: Chance::new(seed),
+            phase_end,
+            due: false,
+            arrived: 0,
+            refused: 0,
+            completed: Vec::new(),
+            bytes: 0,
+            free: Vec::new(),
+            open: 0,
+        }
+    }
+
+    /// The size of the file that arrives now, if one does, and when to call next.
+    pub(crate) fn call(&mut self, now: Time) -> (Option<u64>, Time) {
+        if now >= self.plan.stop {
+            return (None, Time::NEVER);
+        }
+        let size = std::mem::take(&mut self.due).then(|| self.chance.size(self.plan.sizes));
+        if now >= self.phase_end {
+            self.phase = (self.phase + 1) % self.plan.phases.len();
+            self.phase_end = now + self.plan.phases[self.phase].1;
+        }
+        // A Poisson process has no memory: beginning anew at a change of rate is right.
+        let rate = self.plan.phases[self.phase].0;
+        let wait = Span::from_secs_f64(self.chance.exponential() / rate);
+        let next = now + wait.max(Span::from_nanos(1));
+        self.due = next < self.phase_end;
+        (size, next.min(self.phase_end))
+    }
+}

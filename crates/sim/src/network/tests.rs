@@ -1,0 +1,159 @@
+use anabranch_engine::Config;
+use anabranch_engine::cc::RuleKind;
+use anabranch_link::{LinkConfig, LossModel};
+use anabranch_wire::Rate;
+
+use super::*;
+
+fn link(mbit: f64, millis: u64, packets: u64) -> LinkConfig {
+    let link = LinkConfig::fixed(Rate::from_mbit(mbit), Span::from_millis(millis), packets * 1500);
+    LinkConfig { overhead: 28, ..link }
+}
+
+/// A plan with cables of these links, each both ways: cable `n` is link `2n` and back `2n + 1`.
+fn plan(cables: &[LinkConfig]) -> Plan {
+    let links = cables.iter().flat_map(|cable| [cable.clone(), cable.clone()]).collect();
+    Plan { seed: 1, links, ..Plan::default() }
+}
+
+fn path(cable: u32) -> PathPlan {
+    PathPlan { forward: vec![cable * 2], back: vec![cable * 2 + 1] }
+}
+
+fn flow(cables: &[u32], rule: RuleKind, supply: Supply) -> FlowPlan {
+    let mut config = Config::tcp();
+    config.cc.rule = rule;
+    let paths = cables.iter().map(|cable| path(*cable)).collect();
+    FlowPlan { paths, config, supply, start: Time::ZERO, stop: Time::NEVER }
+}
+
+fn secs(secs: f64) -> Time {
+    Time::ZERO + Span::from_secs_f64(secs)
+}
+
+fn mbit(network: &Network, flow: usize, seconds: f64) -> f64 {
+    network.flow(flow).bytes as f64 * 8e-6 / seconds
+}
+
+#[test]
+fn a_tcp_alone_fills_its_link_and_two_share_it() {
+    let mut plan = plan(&[link(10.0, 10, 20)]);
+    plan.flows.push(flow(&[0], RuleKind::Reno, Supply::Bulk));
+    let mut network = Network::new(plan.clone());
+    network.run(secs(20.0));
+    assert!(mbit(&network, 0, 20.0) > 8.5, "{}", mbit(&network, 0, 20.0));
+    plan.flows.push(flow(&[0], RuleKind::Reno, Supply::Bulk));
+    plan.links[0].queue.random_drop = Some(anabranch_link::RandomDrop { places: 4500, probability: 0.1 });
+    let mut network = Network::new(plan);
+    network.run(secs(60.0));
+    let shares = [mbit(&network, 0, 60.0), mbit(&network, 1, 60.0)];
+    assert!(shares[0] + shares[1] > 8.5, "{shares:?}");
+    assert!((shares[0] / shares[1]).ln().abs() < 0.4, "{shares:?}");
+}
+
+#[test]
+fn a_multipath_flow_uses_the_sum_of_two_links() {
+    let mut plan = plan(&[link(10.0, 10, 40), link(5.0, 20, 40)]);
+    plan.flows.push(flow(&[0, 1], RuleKind::Mptcp, Supply::Bulk));
+    let mut network = Network::new(plan);
+    network.run(secs(20.0));
+    assert!(mbit(&network, 0, 20.0) > 12.0, "{}", mbit(&network, 0, 20.0));
+    assert_eq!(network.paths(0, false).len(), 2);
+}
+
+#[test]
+fn a_file_ends_and_its_packets_leave_nothing_behind() {
+    let mut plan = plan(&[link(10.0, 10, 20)]);
+    plan.links[0].loss = LossModel::Bernoulli(0.02);
+    plan.flows.push(flow(&[0], RuleKind::Reno, Supply::File(500_000)));
+    let mut network = Network::new(plan);
+    network.run(secs(30.0));
+    let state = network.flow(0);
+    assert_eq!(state.bytes, 500_000);
+    assert!(state.finished_at.is_some_and(|at| at > secs(0.4) && at < secs(20.0)), "{state:?}");
+    assert_eq!(network.wires.packets.count(), 0);
+    assert!(network.link(0).dropped.loss > 0);
+}
+
+#[test]
+fn a_steady_application_gets_its_rate_and_no_more() {
+    let mut plan = plan(&[link(10.0, 10, 20)]);
+    let supply = Supply::Steady { rate: Rate::from_mbit(2.0), chunk: 10_000 };
+    plan.flows.push(flow(&[0], RuleKind::Reno, supply));
+    let mut network = Network::new(plan);
+    network.run(secs(20.0));
+    let rate = mbit(&network, 0, 20.0);
+    assert!(rate > 1.9 && rate < 2.02, "{rate}");
+}
+
+#[test]
+fn bursts_send_at_their_rate_for_their_share_of_the_time() {
+    let mut plan = plan(&[link(100.0, 1, 100)]);
+    plan.bursts.push(BurstPlan {
+        links: vec![0],
+        rate: Rate::from_mbit(50.0),
+        packet: 1472,
+        on: Duration::Exponential(Span::from_millis(10)),
+        off: Duration::Uniform(Span::from_millis(30)),
+        start: Time::ZERO,
+        stop: secs(100.0),
+    });
+    let mut network = Network::new(plan);
+    network.run(secs(101.0));
+    let (sent, received) = network.burst(0);
+    let mbit = sent as f64 * 1472.0 * 8e-6 / 100.0;
+    assert_eq!(sent, received);
+    assert!((mbit - 12.5).abs() < 0.8, "{mbit}");
+}
+
+#[test]
+fn arrivals_come_at_their_rate_and_leave_when_their_file_is_there() {
+    let mut plan = plan(&[link(100.0, 1, 100)]);
+    plan.arrivals.push(ArrivalPlan {
+        phases: vec![(10.0, Span::from_secs(10)), (40.0, Span::from_secs(10))],
+        sizes: Sizes::Pareto { mean: 50_000.0, shape: 1.8 },
+        paths: vec![path(0)],
+        config: Config::tcp(),
+        start: Time::ZERO,
+        stop: secs(100.0),
+    });
+    let mut network = Network::new(plan);
+    network.run(secs(130.0));
+    let state = network.arrivals(0);
+    assert!((state.arrived as f64 - 2500.0).abs() < 200.0, "{}", state.arrived);
+    assert_eq!((state.refused, state.completed.len() as u64), (0, state.arrived));
+    assert!(network.flows.len() < 100, "{} places", network.flows.len());
+    assert_eq!(network.wires.packets.count(), 0);
+}
+
+#[test]
+fn the_script_cuts_and_mends_links() {
+    let mut plan = plan(&[link(10.0, 10, 20)]);
+    plan.flows.push(flow(&[0], RuleKind::Reno, Supply::Bulk));
+    for (at, down) in [(5.0, true), (10.0, false)] {
+        plan.script.push(Change { at: secs(at), link: 0, what: LinkChange::Down(down) });
+    }
+    let mut network = Network::new(plan);
+    network.run(secs(5.5));
+    let before = network.flow(0).bytes;
+    network.run(secs(10.0));
+    assert_eq!(network.flow(0).bytes, before);
+    network.run(secs(20.0));
+    assert!(network.flow(0).bytes > before * 3 / 2, "{} after {before}", network.flow(0).bytes);
+}
+
+#[test]
+fn the_same_plan_gives_the_same_run_and_another_seed_another() {
+    let run = |seed| {
+        let mut plan = plan(&[link(10.0, 10, 20), link(5.0, 20, 20)]);
+        plan.seed = seed;
+        plan.links[0].loss = LossModel::Bernoulli(0.01);
+        plan.flows.push(flow(&[0, 1], RuleKind::Mptcp, Supply::Bulk));
+        plan.flows.push(flow(&[0], RuleKind::Reno, Supply::Bulk));
+        let mut network = Network::new(plan);
+        network.run(secs(5.0));
+        (network.flow(0).bytes, network.flow(1).bytes, network.events(), network.packet_hops())
+    };
+    assert_eq!(run(1), run(1));
+    assert_ne!(run(1), run(2));
+}
