@@ -172,20 +172,35 @@ async fn a_block_that_does_not_match_its_hash_never_gets_a_final_name() {
     let forged = Reply::Block([&hash_block(1, &good[..100]).value[..], &other].concat());
     let short_end = Reply::End { len: BLOCK as u64, hash: blake3::hash(&good).into() };
     let cases = [
-        ("wrong block hash", vec![block(0, &good), forged, whole(&good[..100])]),
-        ("wrong file hash", vec![block(0, &good), block(1, &other), whole(&good[..100])]),
-        ("wrong length", vec![block(0, &good), block(1, &other[..99]), whole(&other)]),
-        ("a short block first", vec![block(0, &other), block(1, &good)]),
-        ("ends early", vec![block(0, &good), short_end]),
-        ("one block too many", vec![block(0, &good), block(1, &other), block(2, &other)]),
-        ("never offered", vec![block(0, &good), Reply::Same, whole(&other)]),
-        ("not a comparison", vec![Reply::Equal]),
+        (
+            "wrong block hash",
+            "block 1 of a does not match",
+            vec![block(0, &good), forged, whole(&good[..100])],
+        ),
+        (
+            "wrong file hash",
+            "a does not match its hash",
+            vec![block(0, &good), block(1, &other), whole(&good[..100])],
+        ),
+        (
+            "wrong length",
+            "block 1 of a has a wrong length",
+            vec![block(0, &good), block(1, &other[..99]), whole(&other)],
+        ),
+        ("a short block first", "block 0 of a has a wrong length", vec![block(0, &other), block(1, &good)]),
+        ("ends early", "a does not match its hash", vec![block(0, &good), short_end]),
+        ("one block too many", "not asked for", vec![block(0, &good), block(1, &other), block(2, &other)]),
+        ("never offered", "never offered", vec![block(0, &good), Reply::Same, whole(&other)]),
+        ("not a comparison", "not asked for", vec![Reply::Equal]),
     ];
-    for (case, sent) in cases {
+    for (case, expected, sent) in cases {
         let (_temp, _, to) = directories(&[]);
         let control = list(&[entry("a", file(BLOCK as u64 + 100))]);
         let outcome = face(control, replies(&sent), directory(&to), &ReceiveOptions::default()).await;
-        assert!(matches!(outcome, Err(TransferError::Protocol(_))), "{case}: {outcome:?}");
+        assert!(
+            matches!(&outcome, Err(TransferError::Protocol(why)) if why.contains(expected)),
+            "{case}: {outcome:?}"
+        );
         assert!(!to.join("a").exists(), "{case}");
     }
 }
