@@ -68,8 +68,18 @@ impl Stream {
         if self.read_ended {
             return Ok(None);
         }
-        let piece = poll_fn(|cx| read(&mut self.handle.inner.core(), self.id, most, cx)).await?;
-        self.note_read(piece.as_ref().map_or(0, Bytes::len), piece.is_none());
+        let piece = poll_fn(|cx| {
+            let mut core = self.handle.inner.core();
+            let piece = read(&mut core, self.id, most, cx);
+            let tell = core.credit_to_tell();
+            drop(core);
+            if tell {
+                self.handle.inner.wake_driver();
+            }
+            piece
+        })
+        .await?;
+        self.read_ended |= piece.is_none();
         Ok(piece)
     }
 
@@ -130,14 +140,6 @@ impl Stream {
         self.handle.inner.wake_driver();
         Poll::Ready(result)
     }
-
-    /// What was read makes room in the windows: the peer has to be told.
-    fn note_read(&mut self, bytes: usize, ended: bool) {
-        self.read_ended |= ended;
-        if bytes > 0 {
-            self.handle.inner.wake_driver();
-        }
-    }
 }
 
 impl Drop for Stream {
@@ -165,24 +167,30 @@ impl AsyncRead for Stream {
         let handle = self.handle.clone();
         let mut core = handle.inner.core();
         let mut taken = 0;
-        while buffer.remaining() > 0 && !self.read_ended {
+        let result = loop {
+            if buffer.remaining() == 0 || self.read_ended {
+                break Poll::Ready(Ok(()));
+            }
             let piece = match read(&mut core, self.id, buffer.remaining(), cx) {
                 Poll::Ready(Ok(Some(piece))) => piece,
                 Poll::Ready(Ok(None)) => {
                     self.read_ended = true;
-                    break;
+                    break Poll::Ready(Ok(()));
                 }
                 // What was read before it comes first; the next call meets the error again.
-                _ if taken > 0 => break,
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-                Poll::Pending => return Poll::Pending,
+                _ if taken > 0 => break Poll::Ready(Ok(())),
+                Poll::Ready(Err(error)) => break Poll::Ready(Err(error)),
+                Poll::Pending => break Poll::Pending,
             };
             buffer.put_slice(&piece);
             taken += piece.len();
-        }
+        };
+        let tell = core.credit_to_tell();
         drop(core);
-        self.note_read(taken, false);
-        Poll::Ready(Ok(()))
+        if tell {
+            handle.inner.wake_driver();
+        }
+        result
     }
 }
 
@@ -208,7 +216,10 @@ impl AsyncWrite for Stream {
 /// The next piece; `None` at the end.
 fn read(core: &mut Core, id: StreamId, most: usize, cx: &Context<'_>) -> Poll<io::Result<Option<Bytes>>> {
     match core.engine.read(id, most) {
-        Ok(Read::Data(piece)) => Poll::Ready(Ok(Some(piece))),
+        Ok(Read::Data(piece)) => {
+            core.note_read(piece.len());
+            Poll::Ready(Ok(Some(piece)))
+        }
         Ok(Read::Finished) => Poll::Ready(Ok(None)),
         Ok(Read::Reset(code)) => Poll::Ready(Err(io::Error::new(
             io::ErrorKind::ConnectionReset,
@@ -218,6 +229,7 @@ fn read(core: &mut Core, id: StreamId, most: usize, cx: &Context<'_>) -> Poll<io
             Poll::Ready(Err(explain(core, StreamError::Ended, io::ErrorKind::ConnectionAborted)))
         }
         Ok(Read::Blocked) => {
+            core.note_dry();
             core.wakers.wait_to_read(id, cx.waker());
             Poll::Pending
         }

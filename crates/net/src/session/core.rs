@@ -21,6 +21,8 @@ use super::wakers::{Wait, Wakers, Woken};
 const EVENTS_KEPT: usize = 256;
 /// How long to wait for the peer to make the next path ready.
 const NOT_READY_PAUSE: Span = Span::from_millis(25);
+/// Bytes read by the application after which the driver looks whether the peer is to have more credit.
+const READ_TOLD: usize = 64 << 10;
 /// Bounds of the wait for the peer's addresses, without which a plan would be made to be thrown away.
 const ADDRESS_PATIENCE: (Span, Span) = (Span::from_millis(20), Span::from_millis(250));
 /// How often the key retention time follows the paths' round-trip times.
@@ -88,6 +90,10 @@ pub(crate) struct Core {
     pids: BTreeSet<Pid>,
     half_open: bool,
     advertised: BTreeSet<u64>,
+    /// Bytes read since the driver was last told to see what credit the peer may have for them.
+    read_untold: usize,
+    /// A reader has nothing left to read.
+    dry: bool,
     /// When to look for routes that should be paths and are none.
     replan_at: Time,
     retention_at: Time,
@@ -107,9 +113,32 @@ impl Core {
             events: None,
             pids: BTreeSet::new(),
             advertised: BTreeSet::new(),
+            read_untold: 0,
+            dry: false,
             replan_at: Time::NEVER,
             retention_at: Time::ZERO,
         }
+    }
+
+    /// The application has taken bytes from a stream.
+    pub(crate) fn note_read(&mut self, bytes: usize) {
+        self.read_untold += bytes;
+    }
+
+    /// The application has taken all there was in a stream.
+    pub(crate) fn note_dry(&mut self) {
+        self.dry = true;
+    }
+
+    /// Whether the driver is to be woken for the credit that reading has made. Not for every few bytes: a
+    /// reader that stops early has the peer wait for itself alone, and one that has read all there is counts.
+    pub(crate) fn credit_to_tell(&mut self) -> bool {
+        let dry = std::mem::take(&mut self.dry);
+        let tell = self.read_untold >= READ_TOLD || (dry && self.read_untold > 0);
+        if tell {
+            self.read_untold = 0;
+        }
+        tell
     }
 
     /// A listener to what happens from now on.
