@@ -4,8 +4,8 @@ use smallvec::SmallVec;
 
 use crate::{Frame, Fsn, PathId, Pid, ResetToken};
 
-/// The frames of one packet. Two fit without allocation: data and an acknowledgement.
-pub type Frames<P> = SmallVec<[Frame<P>; 2]>;
+/// The frames of one packet. Most have one, which needs no allocation.
+pub type Frames<P> = SmallVec<[Frame<P>; 1]>;
 
 /// A packet on one path: its number there and its frames.
 #[derive(Clone, Debug, PartialEq)]

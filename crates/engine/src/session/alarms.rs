@@ -13,6 +13,15 @@ impl<P: Payload> Session<P> {
     /// When [`Self::handle_timeout`] has to be called, if nothing happens before.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
+        if let Some(known) = self.next_timeout.get() {
+            return known;
+        }
+        let next = self.find_timeout();
+        self.next_timeout.set(Some(next));
+        next
+    }
+
+    fn find_timeout(&self) -> Option<Time> {
         match self.state {
             State::Closed => return self.closed_timeout(),
             State::InitSent | State::InitRecv => return self.handshake_timeout(),
@@ -62,6 +71,7 @@ impl<P: Payload> Session<P> {
 
     /// Does what is due by now.
     pub fn handle_timeout(&mut self, now: Time) {
+        self.next_timeout.set(None);
         match self.state {
             State::Closed => return self.handle_closed_timeout(now),
             State::InitSent | State::InitRecv => return self.handle_handshake_timeout(now),

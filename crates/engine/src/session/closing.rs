@@ -29,6 +29,7 @@ pub(super) struct Ending {
 impl<P: Payload> Session<P> {
     /// Closes once everything written has been delivered; the peer may send what it has left.
     pub fn close(&mut self, now: Time) {
+        self.next_timeout.set(None);
         match self.state {
             State::InitSent | State::InitRecv => {
                 self.abort(now, 0, "closed before it was established");
@@ -41,6 +42,7 @@ impl<P: Payload> Session<P> {
 
     /// Ends the session at once; what is not delivered is lost. `reason` is cut to 255 bytes.
     pub fn abort(&mut self, now: Time, code: u64, reason: &str) {
+        self.next_timeout.set(None);
         let mut end = reason.len().min(MAX_REASON);
         while !reason.is_char_boundary(end) {
             end -= 1;

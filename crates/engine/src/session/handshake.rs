@@ -68,6 +68,7 @@ impl<P: Payload> Session<P> {
 
     /// One more route to try while the handshake runs.
     pub fn add_candidate(&mut self, now: Time, route: Route) {
+        self.next_timeout.set(None);
         let known = self.candidates.iter().any(|candidate| candidate.route == route);
         if !known && self.state == crate::state::State::InitSent {
             let fresh = Candidate { route, due: now, sent_at: now, attempts: 0, pause: FIRST_RETRY };
@@ -77,6 +78,7 @@ impl<P: Payload> Session<P> {
 
     /// The driver has got a cookie for this route: INIT goes out there again at once.
     pub fn handle_cookie(&mut self, now: Time, route: Route) {
+        self.next_timeout.set(None);
         if let Some(candidate) = self.candidates.iter_mut().find(|candidate| candidate.route == route) {
             (candidate.due, candidate.attempts) = (now, 0);
         }

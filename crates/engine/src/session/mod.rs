@@ -24,6 +24,7 @@ mod receive;
 mod reports;
 mod transmit;
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 
 use anabranch_cc::Controller;
@@ -107,6 +108,8 @@ pub struct Session<P> {
     last_sent: Time,
     /// When pacing or the scheduler wants to be asked again.
     wake_at: Time,
+    /// What [`Session::poll_timeout`] found, until something changes.
+    next_timeout: Cell<Option<Option<Time>>>,
     reporter: Reporter,
     ending: Option<Ending>,
     stats: SessionStats,
@@ -168,6 +171,7 @@ impl<P: Payload> Session<P> {
             last_heard: now,
             last_sent: now,
             wake_at: Time::NEVER,
+            next_timeout: Cell::new(None),
             reporter,
             ending: None,
             stats: SessionStats::default(),

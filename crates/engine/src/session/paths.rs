@@ -98,6 +98,7 @@ impl<P: Payload> Session<P> {
             return Err(PathError::NotReady);
         }
         self.next_path += 2;
+        self.next_timeout.set(None);
         self.create_path(now, id, route);
         Ok(id)
     }
@@ -203,6 +204,7 @@ impl<P: Payload> Session<P> {
 
     /// Stops using a path; what is in flight on it goes elsewhere.
     pub fn close_path(&mut self, now: Time, path: PathId, reason: AbandonReason) {
+        self.next_timeout.set(None);
         if let Some(index) = self.path_index(path) {
             self.abandon(now, index, reason, true);
         }

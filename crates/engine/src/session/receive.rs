@@ -11,6 +11,7 @@ use crate::state::State;
 impl<P: Payload> Session<P> {
     /// Takes in a message that arrived. A packet has been authenticated before.
     pub fn handle_message(&mut self, now: Time, arrival: &Arrival, message: Message<P>) {
+        self.next_timeout.set(None);
         match message {
             Message::Init(_) => self.handle_init(arrival.route),
             Message::InitAck(params) => self.handle_init_ack(now, arrival, params),

@@ -15,6 +15,15 @@ use crate::state::State;
 impl<P: Payload> Session<P> {
     /// The next message to send now. Runs of equal size over one route come in a row.
     pub fn poll_transmit(&mut self, now: Time) -> Option<Transmit<P>> {
+        let wake_at = self.wake_at;
+        let transmit = self.next_transmit(now);
+        if transmit.is_some() || self.wake_at != wake_at {
+            self.next_timeout.set(None);
+        }
+        transmit
+    }
+
+    fn next_transmit(&mut self, now: Time) -> Option<Transmit<P>> {
         match self.state {
             State::Closed => return self.transmit_close(now),
             State::InitSent | State::InitRecv => return self.transmit_handshake(now),
