@@ -51,6 +51,8 @@ pub struct PathStats {
     pub packets_received: u64,
     /// Bytes received.
     pub bytes_received: u64,
+    /// Packets that have not arrived although later ones have: lost, or still on their way.
+    pub packets_missing: u64,
     /// Stream and datagram bytes received on it that were new.
     pub data_received: u64,
     /// Stream bytes received on it that were there already.

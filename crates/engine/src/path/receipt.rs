@@ -99,6 +99,11 @@ impl Receipt {
         self.largest().map_or(1.0, |largest| self.packets as f64 / (largest + 1) as f64)
     }
 
+    /// Packets that were sent, as later numbers tell, and are not here.
+    pub(crate) fn missing(&self) -> u64 {
+        self.largest().map_or(0, |largest| (largest + 1).saturating_sub(self.packets))
+    }
+
     /// How long ago something arrived; `None` before the first packet.
     pub(crate) fn silence(&self, now: Time) -> Option<Span> {
         self.largest().map(|_| now.since(self.largest_at))
@@ -133,6 +138,15 @@ mod tests {
         assert_eq!(receipt.due(), Some(Time::ZERO));
         let ack = receipt.acknowledge(Time::ZERO, PathId(0)).unwrap();
         assert_eq!(ack.ranges.as_slice(), &[3..4, 0..2]);
+    }
+
+    #[test]
+    fn what_later_numbers_tell_of_and_has_not_come_is_missing() {
+        let mut receipt = Receipt::default();
+        assert_eq!(receipt.missing(), 0);
+        arrive(&mut receipt, &[0, 1, 4]);
+        receipt.packets = 3;
+        assert_eq!(receipt.missing(), 2);
     }
 
     #[test]

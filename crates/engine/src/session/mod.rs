@@ -43,7 +43,7 @@ use crate::path::{Path, SentPacket};
 use crate::route::Route;
 use crate::schedule::{PathView, Scheduler};
 use crate::state::State;
-use crate::stats::{PathInfo, SessionStats};
+use crate::stats::{PathInfo, PathStats, SessionStats};
 use crate::stream::{MemoryBudget, Read, StreamError, Streams};
 
 use closing::Ending;
@@ -250,7 +250,7 @@ impl<P: Payload> Session<P> {
     /// # Errors
     /// [`StreamError::Unknown`] when there is no such stream.
     pub fn reset(&mut self, stream: StreamId, code: u64) -> Result<(), StreamError> {
-        self.streams.reset(stream, code, &mut self.control)
+        self.streams.reset(stream, code, (&mut self.events, &mut self.control))
     }
 
     /// Wants no more of the receiving half; the peer is told `code`.
@@ -325,7 +325,7 @@ impl<P: Payload> Session<P> {
             mtu: path.mtu.current(),
             group: self.cc.group(path.id),
             reliability: path.reliability,
-            stats: path.stats,
+            stats: PathStats { packets_missing: path.receipt.missing(), ..path.stats },
         }
     }
 
