@@ -40,6 +40,7 @@ enum State {
 /// What became of a transmission that is over: acknowledged or lost.
 #[derive(Debug)]
 pub(crate) struct SentPacket {
+    pub sent_at: Time,
     pub size: u16,
     pub contents: Contents,
     /// Its data was given to other paths while this one was in doubt.
@@ -69,7 +70,8 @@ struct Sample {
 impl Slot {
     /// What has to be told of a transmission that is over.
     fn take(&mut self) -> SentPacket {
-        SentPacket { size: self.size, contents: std::mem::take(&mut self.contents), doubted: self.doubted }
+        let contents = std::mem::take(&mut self.contents);
+        SentPacket { sent_at: self.sample.sent_at, size: self.size, contents, doubted: self.doubted }
     }
 }
 
