@@ -37,15 +37,39 @@ fn path_from(config: Option<PathBuf>, home: Option<PathBuf>, appdata: Option<Pat
     dir.map(|dir| dir.join("anabranch").join("key"))
 }
 
+/// The key in the file that the user named, or else a new one that is kept nowhere.
+///
+/// # Errors
+/// As [`load`] and [`fresh`].
+pub fn load_or_fresh(file: Option<&Path>) -> Result<NodeKey, Failure> {
+    file.map_or_else(fresh, load)
+}
+
+/// A new key from the operating system's randomness, kept nowhere.
+///
+/// # Errors
+/// When the system gives no randomness.
+pub fn fresh() -> Result<NodeKey, Failure> {
+    Ok(NodeKey::from_random(*random()?))
+}
+
+/// Random bytes from the operating system, wiped when dropped.
+///
+/// # Errors
+/// When the system gives none.
+pub fn random<const N: usize>() -> Result<Zeroizing<[u8; N]>, Failure> {
+    let mut random = Zeroizing::new([0; N]);
+    getrandom::fill(&mut *random)
+        .map_err(|error| Failure::local(format!("the operating system gave no randomness: {error}")))?;
+    Ok(random)
+}
+
 /// Makes a new key from the operating system's randomness and keeps it at `path`, mode 0600.
 ///
 /// # Errors
 /// When there is a file already, or it cannot be written.
 pub fn create(path: &Path) -> Result<NodeKey, Failure> {
-    let mut random = Zeroizing::new([0; 32]);
-    getrandom::fill(&mut *random)
-        .map_err(|error| Failure::local(format!("the operating system gave no randomness: {error}")))?;
-    let key = NodeKey::from_random(*random);
+    let key = fresh()?;
     if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
         private_dir(dir).map_err(|error| Failure::file("create the directory", dir, &error))?;
     }
