@@ -81,7 +81,12 @@ pub struct Pair<P> {
     pub ends: [End<P>; 2],
     cables: Vec<Cable<P>>,
     seed: u64,
+    /// How often something happened at the present moment.
+    steps_now: u32,
 }
+
+/// So many steps without time going on mean that an end asks to be called for ever.
+const MOST_STEPS: u32 = 100_000;
 
 fn address(cable: usize, end: usize, port: u16) -> SocketAddr {
     SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, (cable >> 8) as u8, cable as u8, end as u8 + 1)), port)
@@ -99,7 +104,7 @@ impl<P: Payload> Pair<P> {
             Cable { links: [link(0), link(1)], client_port: 1000 }
         });
         let ends = configs.map(|config| End { session: None, config });
-        Self { now: Time::ZERO, ends, cables: cables.collect(), seed }
+        Self { now: Time::ZERO, ends, cables: cables.collect(), seed, steps_now: 0 }
     }
 
     /// The route of an end over a cable.
@@ -160,6 +165,9 @@ impl<P: Payload> Pair<P> {
     }
 
     /// Runs both ends and their applications until `until`.
+    ///
+    /// # Panics
+    /// When the present moment does not end.
     pub fn run(&mut self, until: Time, apps: &mut [&mut dyn App<P>; 2]) {
         loop {
             for (end, app) in apps.iter_mut().enumerate() {
@@ -174,6 +182,8 @@ impl<P: Payload> Pair<P> {
                 self.now = until;
                 return;
             }
+            self.steps_now = if next > self.now { 0 } else { self.steps_now + 1 };
+            assert!(self.steps_now < MOST_STEPS, "the moment {:.9} s does not end", self.now.as_secs_f64());
             self.now = self.now.max(next);
             self.step();
         }
@@ -268,6 +278,11 @@ impl<P: Payload> LinkHandle<'_, P> {
     /// Gives it another loss.
     pub fn set_loss(&mut self, loss: anabranch_link::LossModel) {
         self.link.set_loss(self.now, loss);
+    }
+
+    /// Gives it another largest packet, in bytes of UDP payload; `None` for any size.
+    pub fn set_mtu(&mut self, mtu: Option<u32>) {
+        self.link.set_mtu(mtu);
     }
 
     /// Its counters.

@@ -102,7 +102,6 @@ pub(crate) struct Path {
     pub unproved_losses: u64,
     /// Congestion marks that the peer has counted.
     pub marks: u64,
-    pub abandon_code: u64,
     /// When a closing path is forgotten.
     pub forget_at: Time,
     pub reliability: f64,
@@ -144,7 +143,6 @@ impl Path {
             delivery_rate: Rate::ZERO,
             unproved_losses: 0,
             marks: 0,
-            abandon_code: 0,
             forget_at: Time::NEVER,
             reliability: 1.0,
             weight: 1.0,

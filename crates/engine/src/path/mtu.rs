@@ -3,8 +3,13 @@
 //! Packets of a path have one size, so that runs of them can be sent in one system call. It begins at
 //! what every path must carry and grows to the largest probe that was acknowledged. The largest size is
 //! tried first, since most paths carry it; after that the gap is halved. A probe that is lost says
-//! nothing about congestion. When full-sized packets go on being lost while the path answers small
-//! ones, the size falls back to the base and the search begins again later.
+//! nothing about congestion.
+//!
+//! A size that passed once may stop passing (a black hole): full-sized packets vanish, small ones and the
+//! probes of a path given up arrive. What tells it from congestion is that no full-sized packet sent after
+//! those that were lost arrived. Then the size falls back to the base at once and the search begins again;
+//! when it was a mere pause of the path, the first probe brings the old size back a round trip later. A
+//! search that ended below the largest size is repeated now and then.
 
 use anabranch_wire::{Span, Time};
 
@@ -12,19 +17,28 @@ use anabranch_wire::{Span, Time};
 const TRIES: u8 = 3;
 /// The search ends when the gap is at most this many bytes.
 const PRECISION: u16 = 16;
-/// Probe timeouts in a row after which large packets are suspected.
+/// Timeouts since a full-sized packet arrived after which they are suspected.
 const BLACK_HOLE_TIMEOUTS: u32 = 3;
-/// Pause before a search that ended in a black hole begins again.
+/// Full-sized packets lost since one arrived after which they are suspected.
+const BLACK_HOLE_LOSSES: u32 = 8;
+/// Pause before a search that ended below the largest size is repeated (RFC 8899 §5.1.1).
 const SEARCH_AGAIN: Span = Span::from_secs(600);
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MtuSearch {
     base: u16,
+    max: u16,
     current: u16,
     /// Smallest size known not to pass, or one past the largest to try.
     too_large: u16,
     probe: Option<Probe>,
-    not_before: Time,
+    /// When the search is repeated.
+    again_at: Time,
+    /// When the latest full-sized packet that arrived had been sent.
+    full_sent_at: Time,
+    /// Timeouts, and full-sized packets lost, since then.
+    timeouts: u32,
+    losses: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -38,10 +52,14 @@ impl MtuSearch {
     pub(crate) fn new(base: u16, max: u16) -> Self {
         Self {
             base,
+            max: max.max(base),
             current: base,
             too_large: max.max(base).saturating_add(1),
             probe: None,
-            not_before: Time::ZERO,
+            again_at: Time::NEVER,
+            full_sent_at: Time::ZERO,
+            timeouts: 0,
+            losses: 0,
         }
     }
 
@@ -52,14 +70,15 @@ impl MtuSearch {
 
     /// Never larger than this from now on: the peer or the interface cannot take it.
     pub(crate) fn limit(&mut self, max: u16) {
-        self.too_large = self.too_large.min(max.max(self.base).saturating_add(1));
+        self.max = self.max.min(max.max(self.base));
+        self.too_large = self.too_large.min(self.max.saturating_add(1));
         self.current = self.current.min(self.too_large - 1);
     }
 
     /// The size of the probe to send now.
     pub(crate) fn next_probe(&mut self, now: Time) -> Option<u16> {
-        if now < self.not_before {
-            return None;
+        if now >= self.again_at {
+            self.search_again();
         }
         if self.probe.is_none() && self.too_large - self.current > PRECISION.min(self.too_large - self.base) {
             let first = self.current == self.base;
@@ -75,6 +94,43 @@ impl MtuSearch {
         }
     }
 
+    /// Notes that a packet of `size` bytes arrived that was sent at `sent_at`.
+    pub(crate) fn on_delivered(&mut self, sent_at: Time, size: u16) {
+        if self.is_full(size) {
+            self.full_sent_at = self.full_sent_at.max(sent_at);
+            (self.timeouts, self.losses) = (0, 0);
+        }
+    }
+
+    /// Notes that a packet was lost; true when packets become smaller.
+    pub(crate) fn on_lost(&mut self, sent_at: Time, size: u16) -> bool {
+        if !self.is_full(size) || sent_at <= self.full_sent_at {
+            return false;
+        }
+        self.losses += 1;
+        self.losses >= BLACK_HOLE_LOSSES && self.fall_back()
+    }
+
+    /// Notes that nothing was acknowledged in time; true when packets become smaller.
+    pub(crate) fn on_timeout(&mut self) -> bool {
+        self.timeouts += 1;
+        self.timeouts >= BLACK_HOLE_TIMEOUTS && self.fall_back()
+    }
+
+    fn is_full(&self, size: u16) -> bool {
+        size.saturating_add(PRECISION) > self.current
+    }
+
+    fn fall_back(&mut self) -> bool {
+        (self.timeouts, self.losses) = (0, 0);
+        let falls = self.current > self.base;
+        self.current = self.base;
+        if falls {
+            self.search_again();
+        }
+        falls
+    }
+
     /// Returns true when packets may be larger from now on.
     pub(crate) fn on_probe_acked(&mut self, size: u16) -> bool {
         self.probe = self.probe.filter(|probe| probe.size != size);
@@ -85,7 +141,7 @@ impl MtuSearch {
         true
     }
 
-    pub(crate) fn on_probe_lost(&mut self, size: u16) {
+    pub(crate) fn on_probe_lost(&mut self, now: Time, size: u16) {
         let Some(probe) = self.probe.as_mut().filter(|probe| probe.size == size) else { return };
         probe.in_flight = false;
         probe.losses += 1;
@@ -102,21 +158,14 @@ impl MtuSearch {
             self.probe = Some(Probe { size: size_below, losses: 0, in_flight: false });
         }
         self.too_large = size;
+        self.again_at = now + SEARCH_AGAIN;
     }
 
-    /// The path was silent as a whole, which says nothing about sizes: search again at once.
+    /// Searches again up to the largest size: what failed before may pass now, or failed with the path.
     pub(crate) fn search_again(&mut self) {
-        self.not_before = Time::ZERO;
-    }
-
-    /// Tells of the `timeouts`-th probe timeout in a row; true when packets become smaller.
-    pub(crate) fn on_timeouts(&mut self, now: Time, timeouts: u32) -> bool {
-        if timeouts != BLACK_HOLE_TIMEOUTS || self.current == self.base {
-            return false;
-        }
-        let seen = self.current;
-        *self = Self { not_before: now + SEARCH_AGAIN, ..Self::new(self.base, seen) };
-        true
+        self.too_large = self.max.saturating_add(1);
+        self.probe = None;
+        self.again_at = Time::NEVER;
     }
 }
 
@@ -132,7 +181,7 @@ mod tests {
             if size <= limit {
                 assert!(mtu.on_probe_acked(size))
             } else {
-                mtu.on_probe_lost(size)
+                mtu.on_probe_lost(Time::ZERO, size)
             }
             probes += 1;
             assert!(probes < 40);
@@ -149,14 +198,45 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_black_hole_brings_the_base_back() {
+    fn found(size: u16) -> MtuSearch {
         let mut mtu = MtuSearch::new(1200, 1472);
         mtu.next_probe(Time::ZERO);
-        mtu.on_probe_acked(1472);
-        assert!(!mtu.on_timeouts(Time::ZERO, 2));
-        assert!(mtu.on_timeouts(Time::ZERO, 3));
-        assert_eq!((mtu.current(), mtu.next_probe(Time::ZERO)), (1200, None));
-        assert!(mtu.next_probe(Time::ZERO + SEARCH_AGAIN).is_some());
+        mtu.on_probe_acked(size);
+        mtu.on_delivered(at(1), size);
+        mtu
+    }
+
+    fn at(millis: u64) -> Time {
+        Time::ZERO + Span::from_millis(millis)
+    }
+
+    #[test]
+    fn timeouts_without_a_full_sized_arrival_bring_the_base_back_and_a_new_search() {
+        let mut mtu = found(1472);
+        assert!(!mtu.on_timeout());
+        assert!(!mtu.on_timeout());
+        mtu.on_delivered(at(2), 100);
+        assert!(mtu.on_timeout());
+        assert_eq!((mtu.current(), mtu.next_probe(at(3))), (1200, Some(1472)));
+    }
+
+    #[test]
+    fn a_burst_of_losses_is_no_black_hole_when_a_later_full_sized_packet_arrived() {
+        let mut mtu = found(1472);
+        mtu.on_delivered(at(50), 1460);
+        assert!((2..50).all(|sent| !mtu.on_lost(at(sent), 1472)));
+        let falls: Vec<_> = (51..59).map(|sent| mtu.on_lost(at(sent), 1472)).collect();
+        assert_eq!(falls, [false, false, false, false, false, false, false, true]);
+        assert_eq!(mtu.current(), 1200);
+    }
+
+    #[test]
+    fn a_search_that_ended_early_is_repeated_after_a_while() {
+        let mut mtu = MtuSearch::new(1200, 1472);
+        while let Some(size) = mtu.next_probe(at(5)) {
+            mtu.on_probe_sent();
+            mtu.on_probe_lost(at(5), size);
+        }
+        assert_eq!(mtu.next_probe(at(5) + SEARCH_AGAIN), Some(1472));
     }
 }

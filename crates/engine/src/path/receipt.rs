@@ -76,17 +76,21 @@ impl Receipt {
         self.news && self.unacknowledged > 0
     }
 
-    /// The acknowledgement for what has arrived so far.
-    pub(crate) fn acknowledge(&mut self, now: Time, path: PathId) -> Option<Ack> {
+    /// The acknowledgement for what has arrived so far; [`Self::on_acknowledged`] once it leaves.
+    pub(crate) fn acknowledge(&self, now: Time, path: PathId) -> Option<Ack> {
         if self.received.is_empty() {
             return None;
         }
-        self.news = false;
-        self.unacknowledged = 0;
-        self.due = None;
         let ranges: Ranges = self.received.iter().rev().collect();
         let marked = self.ecn != EcnCounts::default();
         Some(Ack { path, delay: now.since(self.largest_at), ranges, ecn: marked.then_some(self.ecn) })
+    }
+
+    /// The acknowledgement is in a packet that leaves.
+    pub(crate) fn on_acknowledged(&mut self) {
+        self.news = false;
+        self.unacknowledged = 0;
+        self.due = None;
     }
 
     /// Puts an acknowledgement that could not leave back in line.
@@ -133,7 +137,8 @@ mod tests {
     fn a_gap_is_told_at_once() {
         let mut receipt = Receipt::default();
         arrive(&mut receipt, &[0, 1]);
-        receipt.acknowledge(Time::ZERO, PathId(0));
+        receipt.on_acknowledged();
+        assert_eq!(receipt.due(), None);
         arrive(&mut receipt, &[3]);
         assert_eq!(receipt.due(), Some(Time::ZERO));
         let ack = receipt.acknowledge(Time::ZERO, PathId(0)).unwrap();

@@ -32,28 +32,30 @@ impl<P: Payload> Session<P> {
         }
         self.scratch.packets = newly;
         self.feed_congestion_control(now, index, &outcome, ack);
-        let more_out = self.paths[index].board.pipe() > 0;
-        self.paths[index].health.on_ack(now, more_out);
         self.revive(now, index);
         self.detect_losses(now, index);
+        let more_out = self.paths[index].board.pipe() > 0;
+        self.paths[index].health.on_ack(now, more_out);
         self.update_pacing(now, index);
         self.update_send_limit();
         Ok(())
     }
 
     fn on_delivered(&mut self, now: Time, index: usize, packet: &SentPacket) {
+        self.paths[index].mtu.on_delivered(packet.sent_at, packet.size);
         for content in &packet.contents {
             match content {
                 Content::Run(run) => self.streams.on_acked(run, (&mut self.events, &mut self.control)),
                 Content::Control(Control::ResetStream(stream)) => {
                     self.streams.on_reset_acked(*stream, &mut self.control);
                 }
+                Content::Control(Control::PathAbandon(path)) => {
+                    self.abandoned.remove(path);
+                }
                 Content::Control(_) => {}
                 Content::MtuProbe(size) => {
                     if self.paths[index].mtu.on_probe_acked(*size) {
-                        let (id, size) = (self.paths[index].id, self.paths[index].size() as u64);
-                        self.cc.set_mss(id, size);
-                        self.update_pacing(now, index);
+                        self.on_size_changed(now, index);
                     }
                 }
             }
@@ -112,7 +114,7 @@ impl<P: Payload> Session<P> {
         let rtt = path.rtt();
         let patience = rtt.smoothed().max(rtt.latest());
         let mut losses = path.board.detect_losses(now, patience, &mut lost);
-        self.requeue(index, &mut lost, &mut losses);
+        self.requeue(now, index, (&mut lost, &mut losses));
         self.scratch.packets = lost;
         if losses.packets == 0 {
             return;
@@ -129,15 +131,23 @@ impl<P: Payload> Session<P> {
     }
 
     /// Puts what lost packets carried back in line; path MTU probes do not count as losses.
-    fn requeue(&mut self, index: usize, lost: &mut Vec<SentPacket>, losses: &mut Losses) {
+    fn requeue(
+        &mut self,
+        now: Time,
+        index: usize,
+        (lost, losses): (&mut Vec<SentPacket>, &mut Losses),
+    ) {
+        let mut shrinks = false;
         for packet in lost.drain(..) {
+            let is_probe = packet.contents.iter().any(|content| matches!(content, Content::MtuProbe(_)));
+            shrinks |= !is_probe && self.paths[index].mtu.on_lost(packet.sent_at, packet.size);
             for content in packet.contents {
                 match content {
                     Content::Run(run) if !packet.doubted => self.streams.on_lost(&run),
                     Content::Run(_) => {}
                     Content::Control(control) => self.push_control(control),
                     Content::MtuProbe(size) => {
-                        self.paths[index].mtu.on_probe_lost(size);
+                        self.paths[index].mtu.on_probe_lost(now, size);
                         losses.packets -= 1;
                         losses.bytes -= u64::from(packet.size);
                     }
@@ -145,13 +155,23 @@ impl<P: Payload> Session<P> {
             }
         }
         self.paths[index].stats.packets_lost += losses.packets;
+        if shrinks {
+            self.on_size_changed(now, index);
+        }
+    }
+
+    /// The path takes packets of another size than before.
+    pub(super) fn on_size_changed(&mut self, now: Time, index: usize) {
+        let (id, size) = (self.paths[index].id, self.paths[index].size() as u64);
+        self.cc.set_mss(id, size);
+        self.update_pacing(now, index);
     }
 
     /// Everything in flight on a path goes back in line [M3].
-    pub(super) fn give_up_flight(&mut self, index: usize) {
+    pub(super) fn give_up_flight(&mut self, now: Time, index: usize) {
         let mut lost = std::mem::take(&mut self.scratch.packets);
         let mut losses = self.paths[index].board.give_up(&mut lost);
-        self.requeue(index, &mut lost, &mut losses);
+        self.requeue(now, index, (&mut lost, &mut losses));
         self.scratch.packets = lost;
         self.run = None;
     }

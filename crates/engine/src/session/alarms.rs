@@ -66,7 +66,9 @@ impl<P: Payload> Session<P> {
     }
 
     fn keep_alive_at(&self) -> Option<Time> {
-        self.config.keep_alive.map(|pause| self.last_heard.max(self.last_sent) + pause)
+        // Without a usable path there is nothing to keep alive; failed ones are probed anyway.
+        let pause = self.config.keep_alive.filter(|_| self.best_path().is_some())?;
+        Some(self.last_heard.max(self.last_sent) + pause)
     }
 
     /// Does what is due by now.
@@ -127,10 +129,9 @@ impl<P: Payload> Session<P> {
         let path = &mut self.paths[index];
         path.health.on_probe_timeout(now);
         path.stats.probe_timeouts += 1;
-        let (id, timeouts) = (path.id, path.health.timeouts);
-        if path.mtu.on_timeouts(now, timeouts) {
-            let size = path.size() as u64;
-            self.cc.set_mss(id, size);
+        let id = path.id;
+        if path.mtu.on_timeout() {
+            self.on_size_changed(now, index);
         }
         let others = self.paths.iter().any(|path| path.id != id && path.state == PathState::Active);
         if others && self.paths[index].state == PathState::Active {
@@ -146,7 +147,10 @@ impl<P: Payload> Session<P> {
         path.stats.probe_timeouts += 1;
         path.stats.congestion_events += 1;
         let id = path.id;
-        self.give_up_flight(index);
+        if path.mtu.on_timeout() {
+            self.on_size_changed(now, index);
+        }
+        self.give_up_flight(now, index);
         self.cc.on_timeout(id, now, 0);
         self.update_pacing(now, index);
     }
@@ -161,7 +165,7 @@ impl<P: Payload> Session<P> {
         path.delivery_rate = anabranch_wire::Rate::ZERO;
         let rtt = path.rtt().smoothed();
         path.health.on_failure(now, rtt);
-        self.give_up_flight(index);
+        self.give_up_flight(now, index);
         self.cc.on_timeout(id, now, 0);
         self.events.push_back(Event::Path { path: id, change: PathChange::Failed });
         if self.config.ack_policy == AckPolicy::Primary && self.primary.0.is_none_or(|primary| primary == id)

@@ -1,7 +1,7 @@
 //! One packet: which frames go in, and what is noted about it when it leaves.
 
 use anabranch_wire::{
-    AckPath, AddressFrame, DatagramFrame, Frame, Frames, MAX_FRAMES, Message, NewPid, Packet, PathStatus,
+    AckPath, AddressFrame, Frame, Frames, MAX_FRAMES, Message, NewPid, Packet, PathStatus,
     PathUse, Payload, StreamFrame, Time, packet_encoded_len,
 };
 
@@ -71,6 +71,7 @@ impl<P: Payload> Session<P> {
             if let Some(ack) = self.paths[other].receipt.acknowledge(now, id)
                 && draft.push(Frame::Ack(ack))
             {
+                self.paths[other].receipt.on_acknowledged();
                 self.paths[other].stats.acks_sent += 1;
             }
         }
@@ -173,7 +174,7 @@ impl<P: Payload> Session<P> {
                 let (pid, reset_token) = *self.local_pids.get(&path)?;
                 Frame::NewPid(NewPid { path, pid, reset_token })
             }
-            Control::PathAbandon(path) => Frame::PathAbandon { path, reason: self.path(path)?.abandon_code },
+            Control::PathAbandon(path) => Frame::PathAbandon { path, reason: *self.abandoned.get(&path)? },
             Control::PathStatus(path) => {
                 let known = self.path(path)?;
                 let usage: PathUse = known.usage;
@@ -244,13 +245,15 @@ impl<P: Payload> Session<P> {
     pub(super) fn build_datagram(&mut self, now: Time, index: usize) -> Option<Transmit<P>> {
         let mut draft = self.draft(index);
         self.add_acks(now, index, &mut draft);
-        let datagram: DatagramFrame<P> = self.outgoing.pop_front()?;
-        let length = datagram.data.len() as u64;
-        if !draft.push(Frame::Datagram(datagram)) {
+        while let Some(datagram) = self.outgoing.pop_front() {
+            let length = datagram.data.len() as u64;
+            if draft.push(Frame::Datagram(datagram)) {
+                self.paths[index].stats.data_sent += length;
+                break;
+            }
             // The path has become smaller since the datagram was taken.
             self.stats.datagrams_dropped += 1;
         }
-        self.paths[index].stats.data_sent += length;
         self.finish_draft(now, index, draft)
     }
 

@@ -36,6 +36,7 @@ impl<P: Payload> Session<P> {
             }
             _ => {
                 self.trigger(Trigger::CloseRequested);
+                self.advance_shutdown();
             }
         }
     }
@@ -114,8 +115,11 @@ impl<P: Payload> Session<P> {
             _ => None,
         };
         let message = message.filter(|_| heard_of);
-        let usable = self.paths.iter().filter(|path| path.is_reachable() && path.state != PathState::Closing);
-        let say_on = usable.map(|path| path.id).collect();
+        let reachable = || self.paths.iter().filter(|path| path.is_reachable());
+        let open: Vec<_> =
+            reachable().filter(|path| path.state != PathState::Closing).map(|path| path.id).collect();
+        // When the last path was closed, the peer still has to hear of the end on one of them.
+        let say_on = if open.is_empty() { reachable().map(|path| path.id).collect() } else { open };
         let rto = self.config.failure.rto;
         let linger = self.paths.iter().map(|path| path.rtt().rto(rto)).max().unwrap_or(Span::ZERO) * 3;
         let forget_at = if message.is_some() { now + linger } else { Time::ZERO };

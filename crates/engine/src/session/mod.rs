@@ -81,6 +81,8 @@ pub struct Session<P> {
     local_pids: BTreeMap<PathId, (Pid, ResetToken)>,
     /// PIDs that the peer gave, for paths to come.
     remote_pids: BTreeMap<PathId, NewPid>,
+    /// Paths given up here, with the reason, until the peer knows.
+    abandoned: BTreeMap<PathId, u64>,
     /// Next path id to give a PID for: of the client's and of the server's.
     next_pid_path: [u32; 2],
     /// Next path id to open here.
@@ -151,6 +153,7 @@ impl<P: Payload> Session<P> {
             pid_changes: VecDeque::new(),
             local_pids: BTreeMap::new(),
             remote_pids: BTreeMap::new(),
+            abandoned: BTreeMap::new(),
             next_pid_path: [2, 1],
             next_path: if side == Side::Client { 2 } else { 1 },
             paths: Vec::new(),

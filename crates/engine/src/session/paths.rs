@@ -195,8 +195,10 @@ impl<P: Payload> Session<P> {
         if far || self.remote_pids.len() > 64 {
             return Err(ProtocolError::PathLimit);
         }
-        let past = new.path.opener() == self.side && new.path.0 < self.next_path;
-        if !past {
+        let opened = new.path.opener() == self.side && new.path.0 < self.next_path;
+        let issued = new.path.0 < self.next_pid_path[new.path.0 as usize % 2];
+        let over = issued && !self.local_pids.contains_key(&new.path);
+        if !opened && !over {
             self.remote_pids.insert(new.path, new);
         }
         Ok(())
@@ -217,15 +219,15 @@ impl<P: Payload> Session<P> {
         }
         let was_only = !matches!(path.state, PathState::Validating);
         path.state = PathState::Closing;
-        path.abandon_code = reason.code();
         path.forget_at = now + path.rtt().rto(self.config.failure.rto) * 3;
         path.challenge = None;
         path.answers.clear();
         path.clear_copies();
         let id = path.id;
-        self.give_up_flight(index);
+        self.give_up_flight(now, index);
         self.cc.remove_path(id);
         if tell {
+            self.abandoned.insert(id, reason.code());
             self.push_control(Control::PathAbandon(id));
         }
         self.events.push_back(Event::Path { path: id, change: PathChange::Closed(reason) });
@@ -241,10 +243,25 @@ impl<P: Payload> Session<P> {
         if let Some((pid, _)) = self.local_pids.remove(&path.id) {
             self.pid_changes.push_back(PidChange::Retire { pid });
         }
-        self.control.remove(Control::PathAbandon(path.id));
         self.control.remove(Control::PathStatus(path.id));
         self.control.remove(Control::ObservedAddress(path.id));
         self.issue_pids();
+    }
+
+    /// The peer gives up a path. When nothing of it ever came here, its PID goes back, or the peer would
+    /// run out of path ids that are ready.
+    pub(super) fn handle_path_abandon(&mut self, now: Time, id: PathId, code: u64) {
+        if let Some(index) = self.path_index(id) {
+            return self.abandon(now, index, AbandonReason::from_code(code), false);
+        }
+        if id.opener() == self.side {
+            return;
+        }
+        if let Some((pid, _)) = self.local_pids.remove(&id) {
+            self.remote_pids.remove(&id);
+            self.pid_changes.push_back(PidChange::Retire { pid });
+            self.issue_pids();
+        }
     }
 
     /// Gives up paths that nobody answered on.

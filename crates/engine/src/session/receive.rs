@@ -3,7 +3,7 @@
 use anabranch_wire::{Frame, Message, Packet, PathStatus, Payload, ResetToken, Time};
 
 use super::Session;
-use crate::event::{AbandonReason, CloseReason, Event, ProtocolError};
+use crate::event::{CloseReason, Event, ProtocolError};
 use crate::path::PathState;
 use crate::route::Arrival;
 use crate::state::State;
@@ -94,7 +94,7 @@ impl<P: Payload> Session<P> {
             Frame::Ack(ack) => self.handle_ack(now, index, &ack)?,
             Frame::Stream(frame) => {
                 let length = frame.data.len() as u64;
-                let inserted = self.streams.on_frame(frame, &mut self.events)?;
+                let inserted = self.streams.on_frame(frame, (&mut self.events, &mut self.control))?;
                 self.paths[index].stats.data_received += inserted.new;
                 self.paths[index].stats.data_duplicate += length - inserted.new;
             }
@@ -115,9 +115,7 @@ impl<P: Payload> Session<P> {
             Frame::PathResponse { token } => self.handle_path_response(now, token),
             Frame::NewPid(new) => self.handle_new_pid(new)?,
             Frame::PathAbandon { path, reason } => {
-                if let Some(index) = self.path_index(path) {
-                    self.abandon(now, index, AbandonReason::from_code(reason), false);
-                }
+                self.handle_path_abandon(now, path, reason);
             }
             Frame::PathStatus(status) => self.handle_path_status(status),
             Frame::AckPath(wish) => {
@@ -178,7 +176,7 @@ impl<P: Payload> Session<P> {
         if failed {
             path.mtu.search_again();
             // Probes that vanished while the path was dead say nothing of congestion.
-            self.give_up_flight(index);
+            self.give_up_flight(now, index);
         }
         self.events.push_back(Event::Path { path: id, change: crate::event::PathChange::Recovered });
         self.run = None;

@@ -198,7 +198,7 @@ impl<P: Payload> Streams<P> {
         &mut self,
         id: StreamId,
         code: u64,
-        out: &mut ControlQueue,
+        (events, out): (&mut VecDeque<Event>, &mut ControlQueue),
     ) -> Result<(), StreamError> {
         let stream = self.map.get_mut(&id).ok_or(StreamError::Unknown)?;
         let (buffered, unsent) = (stream.send.buffered(), stream.send.unsent());
@@ -206,6 +206,7 @@ impl<P: Payload> Streams<P> {
             self.buffered -= buffered;
             self.unsent -= unsent;
             out.push(Control::ResetStream(id));
+            self.wake_writers(events);
         }
         Ok(())
     }
@@ -223,6 +224,9 @@ impl<P: Payload> Streams<P> {
         self.read += stream.recv.read_offset() - before;
         if stream.recv.wants_credit() {
             out.push(Control::StopSending(id));
+        }
+        if self.window.is_due(self.read) {
+            out.push(Control::MaxData);
         }
         self.forget_if_over(id, out);
         Ok(())
@@ -300,7 +304,7 @@ impl<P: Payload> Streams<P> {
     pub(crate) fn on_frame(
         &mut self,
         frame: StreamFrame<P>,
-        events: &mut VecDeque<Event>,
+        (events, out): (&mut VecDeque<Event>, &mut ControlQueue),
     ) -> Result<Inserted, ProtocolError> {
         let id = frame.stream;
         let session_left = self.window.limit - self.received;
@@ -320,7 +324,14 @@ impl<P: Payload> Streams<P> {
         self.waiting_bytes = self.waiting_bytes + bytes - bytes_before;
         self.pieces = self.pieces + pieces - pieces_before;
         self.received += inserted.advance;
-        self.read += read_now - read_before;
+        if read_now > read_before {
+            // The stream was stopped: what comes is dropped, its credit is not.
+            self.read += read_now - read_before;
+            if self.window.is_due(self.read) {
+                out.push(Control::MaxData);
+            }
+        }
+        self.forget_if_over(id, out);
         Ok(inserted)
     }
 
@@ -365,7 +376,7 @@ impl<P: Payload> Streams<P> {
         if self.of_peer(id, events)?.is_some() {
             events.push_back(Event::StreamStopped { stream: id, code });
             // Unknown is impossible here: the stream was just found.
-            let _ = self.reset(id, code, out);
+            let _ = self.reset(id, code, (events, out));
         }
         Ok(())
     }
@@ -551,7 +562,6 @@ impl<P: Payload> Streams<P> {
                 stream.send.wants_room = false;
                 if stream.send.is_open() {
                     events.push_back(Event::StreamWritable(id));
-                    return;
                 }
             }
         }

@@ -222,8 +222,10 @@ impl<P: Payload> RecvHalf<P> {
         }
         let advance = size - self.highest;
         self.highest = size;
+        // Only when the end itself was told before is the stream complete in spite of the reset.
+        let complete = self.final_size == Some(self.received);
         self.final_size = Some(size);
-        if self.state == State::Receiving && self.received < size {
+        if self.state == State::Receiving && !complete {
             self.state = if self.stopped { State::Finished } else { State::Reset { code } };
             self.drop_buffers();
             self.read = size;
@@ -361,6 +363,23 @@ mod tests {
         half.insert(0, bytes(0..3), false).unwrap();
         assert_eq!(half.on_reset(7, 50), Ok(47));
         assert_eq!(half.read(10), Read::Reset(7));
+        assert_eq!(half.read(10), Read::Finished);
+    }
+
+    #[test]
+    fn a_reset_where_the_bytes_happen_to_end_is_no_end() {
+        let mut half = RecvHalf::new(100);
+        half.insert(0, bytes(0..3), false).unwrap();
+        assert_eq!(half.on_reset(7, 3), Ok(0));
+        assert_eq!(half.read(10), Read::Reset(7));
+    }
+
+    #[test]
+    fn a_reset_after_everything_came_changes_nothing() {
+        let mut half = RecvHalf::new(100);
+        half.insert(0, bytes(0..3), true).unwrap();
+        assert_eq!(half.on_reset(7, 3), Ok(0));
+        assert_eq!(drain(&mut half).len(), 3);
         assert_eq!(half.read(10), Read::Finished);
     }
 

@@ -1,0 +1,69 @@
+//! Random operations on a pair, by the thousand: no invariant breaks, whatever the seed.
+//!
+//! A failure prints the one command that replays it. More seeds than the test runs:
+//! `ANABRANCH_SEEDS=2000..20000 cargo test -p anabranch-sim --test random_operations`.
+
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use anabranch_sim::random;
+
+const SEEDS: Range<u64> = 0..2_000;
+
+fn outcome(seed: u64) -> Result<random::Summary, String> {
+    let run = catch_unwind(AssertUnwindSafe(|| random::run(seed)));
+    let text = match run {
+        Ok(Ok(summary)) => return Ok(summary),
+        Ok(Err(broken)) => format!("at {:.3} s: {}", broken.at.as_secs_f64(), broken.what),
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().cloned();
+            text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default()
+        }
+    };
+    Err(format!(
+        "seed {seed} {text}\n  ANABRANCH_SEED={seed} cargo test -p anabranch-sim --test random_operations replay -- --nocapture"
+    ))
+}
+
+fn seeds() -> Range<u64> {
+    let Ok(text) = std::env::var("ANABRANCH_SEEDS") else { return SEEDS };
+    let (from, to) = text.split_once("..").expect("ANABRANCH_SEEDS is like 0..2000");
+    from.parse().expect("a number")..to.parse().expect("a number")
+}
+
+#[test]
+fn no_invariant_breaks_under_random_operations() {
+    let seeds = seeds();
+    let next = AtomicU64::new(seeds.start);
+    let failures = Mutex::new(Vec::new());
+    let workers = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
+    std::thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= seeds.end {
+                        return;
+                    }
+                    if let Err(text) = outcome(seed) {
+                        failures.lock().unwrap_or_else(PoisonError::into_inner).push(text);
+                    }
+                }
+            });
+        }
+    });
+    let mut failures = failures.into_inner().unwrap_or_else(PoisonError::into_inner);
+    failures.sort();
+    let shown = failures.iter().take(10).cloned().collect::<Vec<_>>().join("\n");
+    assert!(failures.is_empty(), "{} of {} seeds failed:\n{shown}", failures.len(), seeds.end - seeds.start);
+}
+
+/// Runs one seed and tells about it; without `ANABRANCH_SEED` the first.
+#[test]
+fn replay() {
+    let seed = std::env::var("ANABRANCH_SEED").map_or(0, |text| text.parse().expect("a number"));
+    println!("{}", random::describe(seed));
+    println!("{:#?}", outcome(seed).unwrap_or_else(|text| panic!("{text}")));
+}
