@@ -22,14 +22,15 @@ async fn serve() -> Result<(), Box<dyn std::error::Error>> {
             let Ok(mut stream) = session.accept_stream().await else { return };
             let (mut bytes, start) = (0, Instant::now());
             let (mut last, mut mark) = (0, Instant::now());
+            let (mut silence, mut heard) = (Duration::ZERO, Instant::now());
             while let Ok(Some(piece)) = stream.read_chunk(1 << 20).await {
                 bytes += piece.len();
+                silence = silence.max(heard.elapsed());
+                heard = Instant::now();
                 if mark.elapsed() >= Duration::from_millis(500) {
-                    println!(
-                        "received {:.2} Mbit/s",
-                        (bytes - last) as f64 * 8e-6 / mark.elapsed().as_secs_f64()
-                    );
-                    (last, mark) = (bytes, Instant::now());
+                    let rate = (bytes - last) as f64 * 8e-6 / mark.elapsed().as_secs_f64();
+                    println!("received {rate:.2} Mbit/s, longest silence {silence:?}");
+                    (last, mark, silence) = (bytes, Instant::now(), Duration::ZERO);
                 }
             }
             println!("all {:.2} Mbit/s", bytes as f64 * 8e-6 / start.elapsed().as_secs_f64());

@@ -114,7 +114,8 @@ fn combine(
 fn read_link(message: &LinkMessage) -> Link {
     let flags = message.header.flags;
     let mut link = Link {
-        running: flags.contains(LinkFlags::Up) && flags.contains(LinkFlags::Running),
+        // "Running" follows the carrier by up to a second; the carrier itself is told at once.
+        running: flags.contains(LinkFlags::Up) && flags.intersects(LinkFlags::Running | LinkFlags::LowerUp),
         loopback: flags.contains(LinkFlags::Loopback),
         ..Link::default()
     };
