@@ -3,7 +3,7 @@
 use clap::builder::styling::{AnsiColor, Effects, Styles};
 use clap::{ArgAction, Args, Parser, Subcommand};
 
-use crate::commands::{completions, keys, man};
+use crate::commands::{bench, completions, keys, man};
 use crate::errors::EXIT_CODES;
 use crate::ui::out::Stream;
 use crate::ui::paint::When;
@@ -52,6 +52,7 @@ pub struct Global {
 #[derive(Debug, Subcommand)]
 #[expect(missing_docs, reason = "a command's help text stands on its arguments; one here would replace it")]
 pub enum Command {
+    Bench(bench::BenchArgs),
     Keys(keys::KeysArgs),
     Completions(completions::CompletionsArgs),
     Man(man::ManArgs),
@@ -62,6 +63,7 @@ impl Command {
     #[must_use]
     pub fn events(&self) -> Option<Stream> {
         let json = match self {
+            Self::Bench(args) => args.json(),
             Self::Keys(args) => args.json(),
             Self::Completions(_) | Self::Man(_) => false,
         };

@@ -8,6 +8,7 @@
 //!
 //! The [`Kind`] decides the exit code, so that a script can tell "try again" from "never".
 
+mod net;
 mod transfer;
 
 use std::fmt::{self, Write as _};

@@ -8,6 +8,7 @@ pub mod args;
 pub mod commands;
 pub mod errors;
 pub mod keyfile;
+pub mod node;
 pub mod report;
 pub mod ui;
 pub mod values;

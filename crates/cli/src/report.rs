@@ -4,11 +4,13 @@
 //! the end: a [`BenchReport`], a [`DemoReport`]. Rates are of payload, in 10⁶ bits a second; `t_s` and
 //! `seconds` are seconds since the start of the test; losses and shares go from 0 to 1.
 
+use std::net::SocketAddr;
+
 use anabranch_wire::{Rate, Span};
 use serde::Serialize;
 
 use crate::errors::Failure;
-use crate::ui::progress::{PathLine, ProgressSnapshot};
+use crate::ui::progress::{PathLine, PathState};
 
 /// One line of a running command.
 #[derive(Debug, Serialize)]
@@ -84,10 +86,10 @@ pub struct BenchStart {
     pub reverse: bool,
     /// Streams side by side.
     pub streams: u32,
-    /// The scheduler's name.
-    pub scheduler: String,
-    /// The congestion control's name.
-    pub cc: String,
+    /// The scheduler's name; null when the server sends and so decides.
+    pub scheduler: Option<String>,
+    /// The congestion control's name, in the same way.
+    pub cc: Option<String>,
 }
 
 /// What was received between two moments.
@@ -101,8 +103,32 @@ pub struct Interval {
     pub bytes: u64,
     /// The same as a rate.
     pub goodput_mbit_s: f64,
-    /// Every path at the end of the interval.
-    pub paths: Vec<PathLine>,
+    /// The longest time in the interval in which it got nothing. One that lasts over the interval's end counts
+    /// in full in the next.
+    pub longest_gap_ms: f64,
+    /// Every path at the end of the interval, with the bytes that came over it in the interval.
+    pub paths: Vec<BenchPath>,
+}
+
+/// One path of a test.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct BenchPath {
+    /// The client's interface, or its address where it has none.
+    pub path: String,
+    /// The client's address.
+    pub local: Option<SocketAddr>,
+    /// The server's.
+    pub remote: SocketAddr,
+    /// Bytes of data that came over it, those that wait for earlier ones included.
+    pub bytes: u64,
+    /// The same as a rate.
+    pub rate_mbit_s: f64,
+    /// Smoothed round-trip time as the client sees it; null before the first sample.
+    pub rtt_ms: Option<f64>,
+    /// Share of the client's packets lost since the start; null when the server sends.
+    pub loss: Option<f64>,
+    /// Whether it carries data.
+    pub state: PathState,
 }
 
 /// A whole test.
@@ -116,8 +142,8 @@ pub struct BenchEnd {
     pub goodput_mbit_s: f64,
     /// The longest time in which the receiving application got nothing.
     pub longest_gap_ms: f64,
-    /// Every path at the end.
-    pub paths: Vec<PathLine>,
+    /// Every path that was used, with its bytes in the whole test.
+    pub paths: Vec<BenchPath>,
 }
 
 /// What `anabranch demo --json` writes.
@@ -158,69 +184,6 @@ impl DemoReport {
     }
 }
 
-/// Turns what a receiver counts into intervals.
-///
-/// Fed with snapshots (at least one an interval) it cuts an interval at the first snapshot at or past each
-/// multiple of its length, so a late snapshot makes a longer interval, never a wrong rate.
-pub struct Recorder {
-    every: Span,
-    cut_at: Span,
-    last: ProgressSnapshot,
-    intervals: Vec<Interval>,
-}
-
-impl Recorder {
-    /// A recorder with intervals of length `every`, at least a millisecond; the test starts at `first`.
-    #[must_use]
-    pub fn new(every: Span, first: ProgressSnapshot) -> Self {
-        let every = every.max(Span::from_millis(1));
-        Self { every, cut_at: first.elapsed + every, last: first, intervals: Vec::new() }
-    }
-
-    /// Takes in a snapshot; gives the interval that it ended, if it did.
-    pub fn record(&mut self, now: &ProgressSnapshot) -> Option<&Interval> {
-        if now.elapsed < self.cut_at {
-            return None;
-        }
-        while self.cut_at <= now.elapsed {
-            self.cut_at += self.every;
-        }
-        self.cut(now);
-        self.intervals.last()
-    }
-
-    /// Ends the test at `now`, with the longest silence that the receiver saw.
-    #[must_use]
-    pub fn finish(mut self, now: ProgressSnapshot, longest_gap: Span) -> (Vec<Interval>, BenchEnd) {
-        if now.elapsed > self.last.elapsed {
-            self.cut(&now);
-        }
-        let seconds = self.intervals.iter().map(|interval| interval.seconds).sum();
-        let bytes = self.intervals.iter().map(|interval| interval.bytes).sum();
-        let end = BenchEnd {
-            seconds,
-            bytes,
-            goodput_mbit_s: mbit_s(bytes, Span::from_secs_f64(seconds)),
-            longest_gap_ms: longest_gap.as_millis_f64(),
-            paths: now.paths,
-        };
-        (self.intervals, end)
-    }
-
-    fn cut(&mut self, now: &ProgressSnapshot) {
-        let lasted = now.elapsed.saturating_sub(self.last.elapsed);
-        let bytes = now.bytes_moved().saturating_sub(self.last.bytes_moved());
-        self.intervals.push(Interval {
-            t_s: now.elapsed.as_secs_f64(),
-            seconds: lasted.as_secs_f64(),
-            bytes,
-            goodput_mbit_s: mbit_s(bytes, lasted),
-            paths: now.paths.clone(),
-        });
-        self.last = now.clone();
-    }
-}
-
 /// The rate at which `bytes` passed in `span`, in 10⁶ bits a second.
 #[must_use]
 pub fn mbit_s(bytes: u64, span: Span) -> f64 {
@@ -230,58 +193,6 @@ pub fn mbit_s(bytes: u64, span: Span) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ui::progress::PathState;
-
-    fn at(millis: u64, bytes_done: u64) -> ProgressSnapshot {
-        let path = PathLine {
-            label: "wlan0".into(),
-            rate_mbit_s: 8.0,
-            rtt_ms: Some(10.0),
-            loss: Some(0.0),
-            share: 1.0,
-            state: PathState::Active,
-        };
-        ProgressSnapshot {
-            elapsed: Span::from_millis(millis),
-            bytes_done,
-            bytes_resumed: 0,
-            bytes_total: None,
-            paths: vec![path],
-        }
-    }
-
-    #[test]
-    fn intervals_cover_the_test_without_gap_or_overlap() {
-        let mut recorder = Recorder::new(Span::from_secs(1), at(0, 0));
-        for step in 1..=25 {
-            recorder.record(&at(100 * step, 100_000 * step));
-        }
-        let (intervals, end) = recorder.finish(at(2_500, 2_500_000), Span::from_millis(120));
-        assert_eq!(intervals.iter().map(|i| i.t_s).collect::<Vec<_>>(), [1.0, 2.0, 2.5]);
-        assert_eq!(intervals.iter().map(|i| i.bytes).collect::<Vec<_>>(), [1_000_000, 1_000_000, 500_000]);
-        assert!(intervals.iter().all(|i| (i.goodput_mbit_s - 8.0).abs() < 1e-9));
-        assert_eq!((end.bytes, end.seconds, end.goodput_mbit_s), (2_500_000, 2.5, 8.0));
-        assert_eq!(end.longest_gap_ms, 120.0);
-    }
-
-    #[test]
-    fn a_late_snapshot_makes_a_longer_interval_and_the_next_one_is_on_time_again() {
-        let mut recorder = Recorder::new(Span::from_secs(1), at(0, 0));
-        assert!(recorder.record(&at(900, 900_000)).is_none());
-        let late = recorder.record(&at(3_400, 3_400_000)).unwrap().clone();
-        assert_eq!((late.seconds, late.goodput_mbit_s), (3.4, 8.0));
-        assert!(recorder.record(&at(3_900, 3_900_000)).is_none());
-        assert_eq!(recorder.record(&at(4_000, 4_000_000)).unwrap().seconds, 0.6);
-    }
-
-    #[test]
-    fn bytes_before_the_start_do_not_count() {
-        let mut recorder = Recorder::new(Span::from_secs(1), at(500, 7_000_000));
-        assert_eq!(recorder.record(&at(1_500, 8_000_000)).unwrap().bytes, 1_000_000);
-        let (intervals, end) = recorder.finish(at(1_500, 8_000_000), Span::ZERO);
-        assert_eq!((intervals.len(), end.bytes), (1, 1_000_000));
-    }
-
     #[test]
     fn the_bench_report_has_the_keys_that_others_rely_on() {
         let start = BenchStart {
@@ -289,12 +200,35 @@ mod tests {
             server: "ab1".into(),
             reverse: false,
             streams: 1,
-            scheduler: "earliest-arrival".into(),
-            cc: "cubic".into(),
+            scheduler: Some("earliest-arrival".into()),
+            cc: Some("cubic".into()),
         };
-        let mut recorder = Recorder::new(Span::from_secs(1), at(0, 0));
-        recorder.record(&at(1_000, 1_000_000));
-        let (intervals, end) = recorder.finish(at(1_000, 1_000_000), Span::ZERO);
+        let path = BenchPath {
+            path: "wlan0".into(),
+            local: Some("10.0.0.7:5".parse().unwrap()),
+            remote: "203.0.113.9:4433".parse().unwrap(),
+            bytes: 1_000_000,
+            rate_mbit_s: 8.0,
+            rtt_ms: Some(10.0),
+            loss: Some(0.0),
+            state: PathState::Active,
+        };
+        let interval = Interval {
+            t_s: 1.0,
+            seconds: 1.0,
+            bytes: 1_000_000,
+            goodput_mbit_s: 8.0,
+            longest_gap_ms: 1.0,
+            paths: vec![path.clone()],
+        };
+        let end = BenchEnd {
+            seconds: 1.0,
+            bytes: 1_000_000,
+            goodput_mbit_s: 8.0,
+            longest_gap_ms: 1.0,
+            paths: vec![path],
+        };
+        let intervals = vec![interval];
         let json = serde_json::to_value(BenchReport { start, intervals, end }).unwrap();
         assert_eq!(json["end"]["goodput_mbit_s"], 8.0);
         assert_eq!(json["intervals"][0]["t_s"], 1.0);

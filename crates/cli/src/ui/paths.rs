@@ -64,13 +64,16 @@ impl PathMeter {
 }
 
 /// The share of packets that were sent on the path and did not arrive, as far as is known.
-fn loss(path: &PathInfo) -> f64 {
+#[must_use]
+pub fn loss(path: &PathInfo) -> f64 {
     let stats = &path.stats;
     let lost = stats.packets_lost.saturating_sub(stats.spurious_losses);
     if stats.packets_sent == 0 { 0.0 } else { (lost as f64 / stats.packets_sent as f64).min(1.0) }
 }
 
-fn state(path: &PathInfo) -> PathState {
+/// What is shown of a path's state.
+#[must_use]
+pub fn state(path: &PathInfo) -> PathState {
     match path.state {
         EngineState::Validating => PathState::Validating,
         EngineState::Active if path.usage != PathUse::Normal => PathState::Standby,

@@ -1,0 +1,192 @@
+//! The end that asks for a test, and shows what came of it.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use anabranch_net::{Addresses, Endpoint, EndpointConfig, Session, Target};
+
+use super::protocol::{Control, Message, Order, PATIENCE, Sample, VERSION};
+use super::recorder::{Recorder, seen_paths};
+use super::traffic::{Receiver, Sender};
+use super::{ClientArgs, text};
+use crate::commands::Context;
+use crate::errors::{Failure, Kind};
+use crate::report::{BenchReport, BenchStart};
+use crate::ui::out::{self, Stream};
+use crate::values::{LocalEnd, PathPin};
+use crate::{keyfile, node};
+
+/// How long the server may take to say goodbye.
+const GOODBYE: Duration = Duration::from_secs(2);
+/// The port of a server whose ticket has no address.
+const USUAL_PORT: u16 = 4433;
+
+/// Runs one test.
+///
+/// # Errors
+/// When the server is not reached or refuses, or the session breaks.
+pub fn run(args: &ClientArgs, context: &Context) -> Result<(), Failure> {
+    node::runtime()?.block_on(async {
+        tokio::select! {
+            outcome = measure(args, context) => outcome,
+            _ = tokio::signal::ctrl_c() => Err(Failure::new(Kind::Interrupted, "interrupted")),
+        }
+    })
+}
+
+async fn measure(args: &ClientArgs, context: &Context) -> Result<(), Failure> {
+    let config = EndpointConfig::new(keyfile::fresh()?).addresses(local_addresses(&args.pins));
+    let endpoint = Endpoint::bind(config).await.map_err(|error| Failure::bind(&error))?;
+    let session = endpoint.connect(&target(args, &endpoint)?, args.tuning.config()).await?;
+    let mut view = View { args, verbose: context.verbose > 0, recorder: Recorder::new(!args.reverse) };
+    view.begin()?;
+    let outcome = test(&session, args, &mut view).await;
+    if tokio::time::timeout(GOODBYE, session.close()).await.is_err() {
+        session.abort(0, "the test is over");
+    }
+    outcome?;
+    view.finish()
+}
+
+async fn test(session: &Session, args: &ClientArgs, view: &mut View<'_>) -> Result<(), Failure> {
+    let (time_us, interval_us) = (args.time.as_micros(), args.interval.as_micros());
+    let order =
+        Order { version: VERSION, reverse: args.reverse, streams: args.streams, time_us, interval_us };
+    let mut control = Control::open(session).await.map_err(lost)?;
+    control.send(&Message::Start(order)).await.map_err(lost)?;
+    match control.recv(PATIENCE).await.map_err(lost)? {
+        Message::Ready => {}
+        other => return Err(unexpected(&other)),
+    }
+    if args.reverse {
+        receive(session, order, view).await
+    } else {
+        send(session, order, (&mut control, view)).await
+    }
+}
+
+async fn receive(session: &Session, order: Order, view: &mut View<'_>) -> Result<(), Failure> {
+    let mut receiver = Receiver::start(session, order).await.map_err(lost)?;
+    loop {
+        let sample = receiver.next().await.map_err(lost)?;
+        let last = sample.last;
+        view.show(session, sample)?;
+        if last {
+            return Ok(());
+        }
+    }
+}
+
+async fn send(
+    session: &Session,
+    order: Order,
+    (control, view): (&mut Control, &mut View<'_>),
+) -> Result<(), Failure> {
+    let mut sender = Sender::start(session, order.streams).await.map_err(lost)?;
+    let patience = Duration::from_nanos(order.interval().as_nanos()) + PATIENCE;
+    loop {
+        let sample = match control.recv(patience).await.map_err(lost)? {
+            Message::Sample(sample) => sample,
+            other => return Err(unexpected(&other)),
+        };
+        let last = sample.last;
+        view.show(session, sample)?;
+        if last {
+            break;
+        }
+    }
+    // The server stops the streams with its last sample; what does not hear of it ends with the session.
+    let _ = tokio::time::timeout(GOODBYE, sender.stopped()).await;
+    Ok(())
+}
+
+/// Shows intervals as they end.
+struct View<'a> {
+    args: &'a ClientArgs,
+    verbose: bool,
+    recorder: Recorder,
+}
+
+impl View<'_> {
+    fn begin(&self) -> Result<(), Failure> {
+        if self.args.json { Ok(()) } else { out::print(&text::heading()) }
+    }
+
+    fn show(&mut self, session: &Session, sample: Sample) -> Result<(), Failure> {
+        let interval = self.recorder.record(sample, seen_paths(session));
+        let Some(interval) = interval.filter(|_| !self.args.json) else { return Ok(()) };
+        out::print(&text::interval_row(interval))?;
+        if self.verbose { out::print(&text::path_rows(&interval.paths)) } else { Ok(()) }
+    }
+
+    fn finish(self) -> Result<(), Failure> {
+        let (intervals, end) = self.recorder.finish();
+        if !self.args.json {
+            return out::print(&text::end_rows(&end));
+        }
+        let start = BenchStart {
+            version: env!("CARGO_PKG_VERSION"),
+            server: self.args.ticket.node.to_string(),
+            reverse: self.args.reverse,
+            streams: self.args.streams,
+            scheduler: (!self.args.reverse).then(|| self.args.tuning.scheduler.to_string()),
+            cc: (!self.args.reverse).then(|| self.args.tuning.cc.to_string()),
+        };
+        Stream::Stdout.json(&BenchReport { start, intervals, end })
+    }
+}
+
+/// The local addresses that the pins need; all of them without pins.
+fn local_addresses(pins: &[PathPin]) -> Addresses {
+    let addresses: Option<Vec<IpAddr>> = pins
+        .iter()
+        .map(|pin| match &pin.local {
+            LocalEnd::Address(address) => Some(*address),
+            LocalEnd::Interface(_) => None,
+        })
+        .collect();
+    match addresses {
+        Some(mut addresses) if !addresses.is_empty() => {
+            addresses.sort();
+            addresses.dedup();
+            Addresses::Exactly(addresses)
+        }
+        _ => Addresses::All,
+    }
+}
+
+/// Whom to connect to, over which paths.
+fn target(args: &ClientArgs, endpoint: &Endpoint) -> Result<Target, Failure> {
+    let ticket = &args.ticket;
+    let port = ticket.addresses.first().map_or(USUAL_PORT, SocketAddr::port);
+    let more = args.addresses.iter().map(|end| SocketAddr::new(end.ip, end.port.unwrap_or(port)));
+    let addresses = ticket.addresses.iter().copied().chain(more).collect();
+    let credential = Some((ticket.share, ticket.secret.clone()));
+    let pins = args.pins.iter().map(|pin| pair(pin, endpoint, port)).collect::<Result<_, _>>()?;
+    Ok(Target { node: ticket.node, addresses, credential, pins })
+}
+
+/// The two addresses of a pinned path.
+fn pair(pin: &PathPin, endpoint: &Endpoint, port: u16) -> Result<(IpAddr, SocketAddr), Failure> {
+    let remote = SocketAddr::new(pin.remote.ip, pin.remote.port.unwrap_or(port));
+    let name = match &pin.local {
+        LocalEnd::Address(local) => return Ok((*local, remote)),
+        LocalEnd::Interface(name) => name,
+    };
+    let sockets = endpoint.sockets();
+    let mut usable = sockets.iter().filter(|socket| socket.local.is_ipv4() == remote.is_ipv4());
+    let Some(socket) = usable.find(|socket| *socket.place.interface == **name) else {
+        let family = if remote.is_ipv4() { "IPv4" } else { "IPv6" };
+        return Err(Failure::local(format!("there is no usable {family} address on an interface {name}"))
+            .hint("`ip address` lists the interfaces and their addresses"));
+    };
+    Ok((socket.local.ip(), remote))
+}
+
+fn lost(error: impl std::fmt::Display) -> Failure {
+    Failure::new(Kind::Unreachable, format!("the test broke off: {error}"))
+}
+
+fn unexpected(message: &Message) -> Failure {
+    Failure::new(Kind::Corrupt, format!("the server said something unexpected: {message:?}"))
+}

@@ -1,0 +1,184 @@
+//! The end that waits: it lets in whoever has the ticket it printed, and serves tests, any number at a time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anabranch_net::{
+    Addresses, Endpoint, EndpointConfig, NodeKey, PublicKey, Refusal, Session, ShareId, Ticket, TicketSecret,
+    Verdict,
+};
+use anabranch_wire::Span;
+use tokio::sync::Semaphore;
+
+use super::ServerArgs;
+use super::protocol::{Control, Message, Order, PATIENCE, Sample};
+use super::traffic::{Receiver, Sender};
+use crate::commands::Context;
+use crate::errors::Failure;
+use crate::report::mbit_s;
+use crate::ui::{human, out};
+use crate::{keyfile, node};
+
+/// Tests at the same time; who comes later waits for a place.
+const MOST_TESTS: usize = 64;
+/// Code with which a session ends that did not keep to the bench protocol.
+const BAD_TEST: u64 = 1;
+
+/// Serves tests until interrupted, or one with `--once`.
+///
+/// # Errors
+/// When the key cannot be read or the port is taken.
+pub fn run(args: &ServerArgs, context: &Context) -> Result<(), Failure> {
+    let key = keyfile::load_or_fresh(args.key.as_deref())?;
+    node::runtime()?.block_on(async {
+        tokio::select! {
+            outcome = serve(args, key, context) => outcome,
+            _ = tokio::signal::ctrl_c() => Ok(()),
+        }
+    })
+}
+
+async fn serve(args: &ServerArgs, key: NodeKey, context: &Context) -> Result<(), Failure> {
+    let share = ShareId(u64::from_be_bytes(*keyfile::random()?));
+    let secret = TicketSecret::from_random(*keyfile::random()?);
+    let addresses = match args.bind.as_slice() {
+        [] => Addresses::All,
+        some => Addresses::Exactly(some.to_vec()),
+    };
+    let node = key.public();
+    let config = EndpointConfig::new(key)
+        .port(args.port)
+        .addresses(addresses)
+        .session(args.tuning.config())
+        .authorize(holders_of(share, secret.clone()));
+    let endpoint = Endpoint::bind(config).await.map_err(|error| Failure::bind(&error))?;
+    let addresses = node::addresses_to_tell(&endpoint);
+    let ticket = Ticket { node, addresses, relays: Vec::new(), share, secret, expires: None };
+    announce(&ticket, context)?;
+    let places = Arc::new(Semaphore::new(MOST_TESTS));
+    while let Some(session) = endpoint.accept().await {
+        if args.once {
+            tell(&session, test(&session).await, context.quiet);
+            break;
+        }
+        // Never closed, so there is a place in the end.
+        let Ok(place) = places.clone().acquire_owned().await else { break };
+        let quiet = context.quiet;
+        tokio::spawn(async move {
+            tell(&session, test(&session).await, quiet);
+            drop(place);
+        });
+    }
+    endpoint.close().await;
+    Ok(())
+}
+
+/// Lets in whoever has the secret of this share, and nobody else.
+fn holders_of(
+    share: ShareId,
+    secret: TicketSecret,
+) -> impl Fn(&PublicKey, Option<ShareId>) -> Verdict + Send + Sync + 'static {
+    move |_, shown| match shown {
+        Some(shown) if shown == share => Verdict::Accept { secret: Some(secret.clone()) },
+        Some(_) => Verdict::Refuse(Refusal::TicketNotValid),
+        None => Verdict::Refuse(Refusal::NotAuthorised),
+    }
+}
+
+/// Says how to reach this server: for people where, and the line to paste by itself on standard output.
+fn announce(ticket: &Ticket, context: &Context) -> Result<(), Failure> {
+    if !context.quiet {
+        let places: Vec<String> = ticket.addresses.iter().map(ToString::to_string).collect();
+        out::error(&format!("{} listens on {}\n", ticket.node, places.join(", ")));
+        out::error("on the other machine, run\n\n");
+    }
+    out::print(&format!("anabranch bench client {}\n", ticket.to_text().as_str()))?;
+    if !context.quiet {
+        out::error("\n");
+    }
+    Ok(())
+}
+
+/// What a test that was served came to.
+enum Served {
+    Received(Sample),
+    Sent(Span),
+}
+
+async fn test(session: &Session) -> std::io::Result<Served> {
+    let mut control = Control::accept(session).await?;
+    let Message::Start(order) = control.recv(PATIENCE).await? else {
+        return Err(refuse(session, "a test begins with its order"));
+    };
+    if let Some(objection) = order.objection() {
+        return Err(refuse(session, objection));
+    }
+    control.send(&Message::Ready).await?;
+    let served = if order.reverse {
+        send(session, &order).await?
+    } else {
+        Served::Received(receive(session, order, &mut control).await?)
+    };
+    // The client has all it wants; what is left is to see it close.
+    if tokio::time::timeout(PATIENCE, session.closed()).await.is_err() {
+        session.abort(0, "the test is over");
+    }
+    Ok(served)
+}
+
+fn refuse(session: &Session, why: &str) -> std::io::Error {
+    session.abort(BAD_TEST, why);
+    std::io::Error::new(std::io::ErrorKind::InvalidData, why)
+}
+
+async fn receive(session: &Session, order: Order, control: &mut Control) -> std::io::Result<Sample> {
+    let mut receiver = Receiver::start(session, order).await?;
+    loop {
+        let sample = receiver.next().await?;
+        control.send(&Message::Sample(sample.clone())).await?;
+        if sample.last {
+            return Ok(sample);
+        }
+    }
+}
+
+async fn send(session: &Session, order: &Order) -> std::io::Result<Served> {
+    let mut sender = Sender::start(session, order.streams).await?;
+    let longest = Duration::from_nanos(order.time().as_nanos()) + PATIENCE;
+    if tokio::time::timeout(longest, sender.stopped()).await.is_err() {
+        return Err(refuse(session, "the client did not end the test"));
+    }
+    Ok(Served::Sent(order.time()))
+}
+
+/// One line for the one who watches the server.
+fn tell(session: &Session, outcome: std::io::Result<Served>, quiet: bool) {
+    if quiet {
+        return;
+    }
+    let peer = session.peer();
+    let line = match outcome {
+        Ok(Served::Received(sample)) => {
+            let span = Span::from_micros(sample.elapsed_us);
+            let rate = mbit_s(sample.bytes, span);
+            format!("{peer}: received {} in {span}, {rate:.1} Mbit/s\n", human::bytes(sample.bytes))
+        }
+        Ok(Served::Sent(span)) => format!("{peer}: sent for {span}\n"),
+        Err(error) => format!("{peer}: {error}\n"),
+    };
+    out::error(&line);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_is_let_in_without_the_ticket() {
+        let secret = TicketSecret::from_random([3; 16]);
+        let (judge, peer) = (holders_of(ShareId(5), secret), NodeKey::from_random([1; 32]).public());
+        assert!(matches!(judge(&peer, Some(ShareId(5))), Verdict::Accept { secret: Some(_) }));
+        assert!(matches!(judge(&peer, Some(ShareId(6))), Verdict::Refuse(Refusal::TicketNotValid)));
+        assert!(matches!(judge(&peer, None), Verdict::Refuse(Refusal::NotAuthorised)));
+    }
+}

@@ -1,0 +1,99 @@
+//! A test as people read it: a row an interval, then the whole and its paths.
+
+use anabranch_wire::Rate;
+
+use crate::report::{BenchEnd, BenchPath, Interval};
+use crate::ui::paint::Paint;
+use crate::ui::progress::PathLine;
+use crate::ui::{human, render};
+
+/// The headings over [`interval_row`]s.
+#[must_use]
+pub fn heading() -> String {
+    format!("  {:>15}  {:>10}  {:>14}\n", "time", "received", "rate")
+}
+
+/// One interval.
+#[must_use]
+pub fn interval_row(interval: &Interval) -> String {
+    let from = interval.t_s - interval.seconds;
+    row(from, interval.t_s, interval.bytes, interval.goodput_mbit_s)
+}
+
+/// The paths at the end of an interval.
+#[must_use]
+pub fn path_rows(paths: &[BenchPath]) -> String {
+    let all: u64 = paths.iter().map(|path| path.bytes).sum();
+    let lines: Vec<PathLine> = paths.iter().map(|path| line(path, all)).collect();
+    render::path_lines(&lines, Paint::OFF).into_iter().map(|line| line + "\n").collect()
+}
+
+/// The whole test.
+#[must_use]
+pub fn end_rows(end: &BenchEnd) -> String {
+    let total = row(0.0, end.seconds, end.bytes, end.goodput_mbit_s);
+    let paths = path_rows(&end.paths);
+    format!("  {}\n{total}\n{paths}  longest silence {:.0} ms\n", "─".repeat(43), end.longest_gap_ms)
+}
+
+fn row(from_s: f64, to_s: f64, bytes: u64, mbit_s: f64) -> String {
+    let time = format!("{from_s:.2} – {to_s:.2} s");
+    let rate = Rate::from_mbit(mbit_s).to_string();
+    format!("  {time:>15}  {:>10}  {rate:>14}\n", human::bytes(bytes))
+}
+
+fn line(path: &BenchPath, all: u64) -> PathLine {
+    PathLine {
+        label: format!("{} → {}", path.path, path.remote.ip()),
+        rate_mbit_s: path.rate_mbit_s,
+        rtt_ms: path.rtt_ms,
+        loss: path.loss,
+        share: if all == 0 { 0.0 } else { path.bytes as f64 / all as f64 },
+        state: path.state,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ui::progress::PathState;
+
+    #[test]
+    fn rows_stand_in_columns_under_their_headings() {
+        let path = BenchPath {
+            path: "wlan0".into(),
+            local: None,
+            remote: "203.0.113.9:4433".parse().unwrap(),
+            bytes: 118_000_000,
+            rate_mbit_s: 94.4,
+            rtt_ms: Some(12.0),
+            loss: Some(0.001),
+            state: PathState::Active,
+        };
+        let interval = Interval {
+            t_s: 2.0,
+            seconds: 1.0,
+            bytes: 11_800_000,
+            goodput_mbit_s: 94.4,
+            longest_gap_ms: 1.0,
+            paths: Vec::new(),
+        };
+        let end = BenchEnd {
+            seconds: 10.0,
+            bytes: 118_000_000,
+            goodput_mbit_s: 94.4,
+            longest_gap_ms: 12.3,
+            paths: vec![path],
+        };
+        let text = heading() + &interval_row(&interval) + &end_rows(&end);
+        let expected = "             time    received            rate
+    1.00 – 2.00 s     11.8 MB     94.4 Mbit/s
+  ───────────────────────────────────────────
+   0.00 – 10.00 s      118 MB     94.4 Mbit/s
+
+  wlan0 → 203.0.113.9   94.4 Mbit/s  rtt  12.0 ms  loss  0.1 %  ██████ 100 %
+  longest silence 12 ms
+";
+        assert_eq!(text, expected);
+    }
+}
