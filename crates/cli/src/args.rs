@@ -3,7 +3,7 @@
 use clap::builder::styling::{AnsiColor, Effects, Styles};
 use clap::{ArgAction, Args, Parser, Subcommand};
 
-use crate::commands::{bench, completions, keys, man};
+use crate::commands::{bench, completions, keys, man, receive, send};
 use crate::errors::EXIT_CODES;
 use crate::ui::out::Stream;
 use crate::ui::paint::When;
@@ -52,6 +52,8 @@ pub struct Global {
 #[derive(Debug, Subcommand)]
 #[expect(missing_docs, reason = "a command's help text stands on its arguments; one here would replace it")]
 pub enum Command {
+    Send(send::SendArgs),
+    Receive(receive::ReceiveArgs),
     Bench(bench::BenchArgs),
     Keys(keys::KeysArgs),
     Completions(completions::CompletionsArgs),
@@ -63,6 +65,8 @@ impl Command {
     #[must_use]
     pub fn events(&self) -> Option<Stream> {
         let json = match self {
+            Self::Send(args) => args.json,
+            Self::Receive(args) => return args.events(),
             Self::Bench(args) => args.json(),
             Self::Keys(args) => args.json(),
             Self::Completions(_) | Self::Man(_) => false,

@@ -11,6 +11,8 @@
 mod net;
 mod transfer;
 
+pub use anabranch_transfer::printable;
+
 use std::fmt::{self, Write as _};
 use std::io;
 use std::path::Path;
@@ -112,6 +114,15 @@ impl Failure {
         }
     }
 
+    /// Output that could not be written: the program that read it went away, or something worse.
+    #[must_use]
+    pub fn output(error: &io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Self::new(Kind::ReaderGone, "the reader of the output went away"),
+            _ => Self::local(format!("cannot write the output: {}", describe(error))),
+        }
+    }
+
     /// The same failure with one more line of particulars.
     #[must_use]
     pub fn detail(mut self, what: impl Into<String>) -> Self {
@@ -137,7 +148,10 @@ impl Failure {
     /// or from file names, are made visible.
     #[must_use]
     pub fn render(&self, paint: Paint) -> String {
-        let mut text = format!("{} {}\n", paint.red_bold("error:"), printable(&self.message));
+        // Who stops a command has not met with an error.
+        let label =
+            if self.kind == Kind::Interrupted { paint.bold("stopped:") } else { paint.red_bold("error:") };
+        let mut text = format!("{label} {}\n", printable(&self.message));
         for detail in &self.details {
             let _ = writeln!(text, "  {}", printable(detail));
         }
@@ -158,18 +172,6 @@ impl fmt::Display for Failure {
 }
 
 impl std::error::Error for Failure {}
-
-/// Makes control characters and the marks that turn text round visible, so that text from elsewhere cannot
-/// steer the terminal.
-#[must_use]
-pub fn printable(text: &str) -> String {
-    let mut safe = String::with_capacity(text.len());
-    for c in text.chars() {
-        let turns = matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-        if c.is_control() || turns { safe.extend(c.escape_default()) } else { safe.push(c) }
-    }
-    safe
-}
 
 /// The system's words for an error, without Rust's "(os error 13)".
 fn describe(error: &io::Error) -> String {
@@ -208,7 +210,7 @@ mod tests {
     #[test]
     fn text_from_elsewhere_cannot_steer_the_terminal() {
         let failure = Failure::local("cannot read \u{1b}[2Jevil\nname").detail("txt.\u{202e}exe");
-        let expected = "error: cannot read \\u{1b}[2Jevil\\nname\n  txt.\\u{202e}exe\n";
+        let expected = "error: cannot read \\u{1b}[2Jevil\\u{a}name\n  txt.\\u{202e}exe\n";
         assert_eq!(failure.render(Paint::OFF), expected);
     }
 

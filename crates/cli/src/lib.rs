@@ -5,8 +5,10 @@
 //! edges write to the terminal.
 
 pub mod args;
+pub mod carrier;
 pub mod commands;
 pub mod errors;
+pub mod interrupt;
 pub mod keyfile;
 pub mod node;
 pub mod report;

@@ -5,7 +5,9 @@
 //! `seconds` are seconds since the start of the test; losses and shares go from 0 to 1.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
+use anabranch_transfer::Summary;
 use anabranch_wire::{Rate, Span};
 use serde::Serialize;
 
@@ -56,12 +58,33 @@ pub struct TransferReport {
     pub files: u64,
     /// Bytes of content, those of earlier attempts included.
     pub bytes: u64,
+    /// Those of earlier attempts.
+    pub bytes_resumed: u64,
     /// How long this attempt took.
     pub seconds: f64,
     /// Content moved in this attempt, a second.
     pub goodput_mbit_s: f64,
     /// Whether every byte was checked against the sender's hash.
     pub verified: bool,
+}
+
+impl TransferReport {
+    /// What was transferred, and how long it took.
+    #[must_use]
+    pub fn new(summary: &Summary, took: Duration) -> Self {
+        let seconds = took.as_secs_f64();
+        Self {
+            files: summary.files,
+            bytes: summary.bytes,
+            bytes_resumed: summary.resumed,
+            seconds,
+            goodput_mbit_s: mbit_s(
+                summary.bytes.saturating_sub(summary.resumed),
+                Span::from_secs_f64(seconds),
+            ),
+            verified: true,
+        }
+    }
 }
 
 /// What `anabranch bench client --json` writes.
@@ -267,7 +290,10 @@ mod tests {
         for (event, name) in events {
             assert_eq!(event.unwrap()["event"], name);
         }
-        let done = TransferReport { files: 1, bytes: 2, seconds: 1.0, goodput_mbit_s: 3.0, verified: true };
+        let done = TransferReport::new(
+            &Summary { files: 1, bytes: 2, ..Summary::default() },
+            Duration::from_secs(1),
+        );
         let json = serde_json::to_value(Event::Done(done)).unwrap();
         assert_eq!((&json["event"], &json["bytes"]), (&"done".into(), &2.into()));
     }

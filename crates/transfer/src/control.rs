@@ -100,7 +100,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ControlLink<S> {
                 let _ = timeout(FAREWELL, self.writer.shutdown()).await;
                 return;
             }
-            Err(error) => Control::Abort(error.to_string()),
+            Err(error) => Control::Abort(error.to_line()),
         };
         let _ = timeout(FAREWELL, async {
             self.send(&last_word).await?;

@@ -126,6 +126,11 @@ impl TransferError {
         if is_disk_full(&source) { Self::DiskFull { path } } else { Self::Io { action, path, source } }
     }
 
+    /// The error in one line, for the other end.
+    pub(crate) fn to_line(&self) -> String {
+        self.to_string().replace(":\n  ", ": ").replace("\n  ", ", ")
+    }
+
     pub(crate) fn protocol(what: impl Into<String>) -> Self {
         Self::Protocol(what.into())
     }
@@ -136,8 +141,10 @@ pub(crate) fn is_disk_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// Text from outside with control characters escaped and its length bounded.
-pub(crate) fn printable(text: &str) -> String {
+/// Text from outside (names, the other end's messages) with control characters and the marks that turn text
+/// round escaped, so that it cannot steer a terminal, and cut after 2 KiB.
+#[must_use]
+pub fn printable(text: &str) -> String {
     let mut out = String::with_capacity(text.len().min(LONGEST_MESSAGE));
     for character in text.chars() {
         if out.len() >= LONGEST_MESSAGE {
@@ -164,12 +171,12 @@ pub(crate) fn cut(text: &str, most: usize) -> &str {
 
 /// Control characters, and the marks that reorder text on a terminal.
 fn is_unsafe_to_print(character: char) -> bool {
-    (character.is_control() && character != '\n')
+    character.is_control()
         || matches!(character, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 fn shown(path: &std::path::Path) -> String {
-    printable(&path.to_string_lossy()).replace('\n', "\\n")
+    printable(&path.to_string_lossy())
 }
 
 fn incomplete(failures: &[Failure], count: u64) -> String {
@@ -190,6 +197,13 @@ mod tests {
     #[test]
     fn a_name_cannot_steer_the_terminal() {
         assert_eq!(printable("a\u{1b}[2Jb\u{202e}c"), "a\\u{1b}[2Jb\\u{202e}c");
+    }
+
+    #[test]
+    fn the_other_end_is_told_in_one_line() {
+        let failure = |path: &str| Failure { path: path.into(), reason: "gone".into() };
+        let error = TransferError::Incomplete { failures: vec![failure("a"), failure("b")], count: 2 };
+        assert_eq!(error.to_line(), "2 files were not transferred: a: gone, b: gone");
     }
 
     #[test]

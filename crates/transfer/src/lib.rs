@@ -52,9 +52,9 @@ mod target;
 mod write;
 
 pub use connection::Connection;
-pub use error::{Failure, TransferError};
+pub use error::{Failure, TransferError, printable};
 pub use manifest::Limits;
-pub use progress::{Meter, Pace, Progress, Snapshot};
+pub use progress::{Progress, Snapshot};
 pub use receive::{Conflict, ReceiveOptions, receive};
 pub use report::Summary;
 pub use send::send;

@@ -46,7 +46,7 @@ impl RelPath {
 
     /// The path for a person to read.
     pub fn shown(&self) -> String {
-        printable(&self.0).replace('\n', "\\n")
+        printable(&self.0)
     }
 }
 

@@ -95,6 +95,15 @@ impl Share {
         Ok(Contents { files, bytes: Some(bytes), warnings: listing.warnings })
     }
 
+    /// True once nobody else can receive it: a stream that somebody has begun to receive.
+    #[must_use]
+    pub fn is_spent(&self) -> bool {
+        match &*self.0 {
+            Origin::Paths(_) => false,
+            Origin::Reader { reader, .. } => reader.lock().unwrap_or_else(PoisonError::into_inner).is_none(),
+        }
+    }
+
     /// Lists the share for one receiver; a stream is taken out of the share by this.
     pub(crate) fn list(&self) -> Result<Listing, TransferError> {
         let mut listing = Listing::default();

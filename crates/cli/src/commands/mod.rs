@@ -46,6 +46,8 @@ impl Context {
 /// What stood in the way, for the user.
 pub fn run(command: Command, context: &Context) -> Result<(), Failure> {
     match command {
+        Command::Send(args) => send::run(&args, context),
+        Command::Receive(args) => receive::run(&args, context),
         Command::Bench(args) => bench::run(&args, context),
         Command::Keys(args) => keys::run(&args, context),
         Command::Completions(args) => completions::run(&args),

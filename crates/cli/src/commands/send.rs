@@ -1,14 +1,30 @@
 //! `anabranch send`: offers files and prints the ticket that fetches them.
+//!
+//! [`door`] decides who is let in, [`serve`] serves those who are.
+
+mod door;
+mod serve;
 
 use std::path::PathBuf;
 
-use anabranch_transfer::Share;
+use anabranch_net::{Endpoint, EndpointConfig, Ticket};
+use anabranch_transfer::{Contents, Share};
 use anabranch_wire::Span;
 use clap::Args;
 
+use super::Context;
 use crate::args::OUTPUT;
-use crate::errors::Failure;
-use crate::values;
+use crate::carrier;
+use crate::errors::{Failure, printable};
+use crate::report::Event;
+use crate::ui::human;
+use crate::ui::out::{self, Stream};
+use crate::{interrupt, keyfile, node, values};
+use door::Door;
+use serve::{Offer, Server};
+
+/// A receiver that is silent on every path for this long is given up, unless it asks for less.
+const PATIENCE: Span = Span::from_secs(60);
 
 const EXAMPLES: &str = "\
 Examples:
@@ -39,6 +55,10 @@ pub struct SendArgs {
     /// UDP port to listen on [default: a free one]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..), help_heading = "Network")]
     pub port: Option<u16>,
+    /// Key file [default: a new key, for this run only]
+    #[arg(long, value_name = "FILE", env = "ANABRANCH_KEY", hide_env_values = true, value_hint = clap::ValueHint::FilePath)]
+    #[arg(help_heading = "Network")]
+    pub key: Option<PathBuf>,
     /// One JSON event a line instead of text
     #[arg(long, help_heading = OUTPUT)]
     pub json: bool,
@@ -96,6 +116,87 @@ impl Source {
 fn check_name(name: &str) -> Result<(), Failure> {
     let bad = name.is_empty() || name == "." || name == ".." || name.contains(['/', '\\', '\0']);
     if bad { Err(Failure::local(format!("`{name}` is not a file name"))) } else { Ok(()) }
+}
+
+/// Offers the files until nobody can or need receive them any more.
+///
+/// # Errors
+/// What stood in the way, and what to do about it.
+pub fn run(args: &SendArgs, context: &Context) -> Result<(), Failure> {
+    let share = args.source()?.share()?;
+    let contents = share.contents()?;
+    let runtime = node::runtime()?;
+    let outcome = runtime.block_on(offer(args, (share, &contents), context));
+    // A thread may still wait for standard input: nobody needs it.
+    runtime.shutdown_background();
+    outcome
+}
+
+async fn offer(
+    args: &SendArgs,
+    (share, contents): (Share, &Contents),
+    context: &Context,
+) -> Result<(), Failure> {
+    // From here on Ctrl-C is a wish to be carried out with care.
+    let stop = interrupt::requested();
+    let door = Door::new(args.expires)?;
+    let config = EndpointConfig::new(keyfile::load_or_fresh(args.key.as_deref())?)
+        .port(args.port.unwrap_or(0))
+        .session(carrier::config(PATIENCE))
+        .authorize(door.clone());
+    let endpoint = Endpoint::bind(config).await.map_err(|error| Failure::bind(&error))?;
+    let ticket = Ticket {
+        node: endpoint.node(),
+        addresses: node::addresses_to_tell(&endpoint),
+        relays: Vec::new(),
+        share: door.share,
+        secret: door.secret.clone(),
+        expires: door.expires(),
+    };
+    announce(args, &ticket, (contents, context))?;
+    let events = args.json.then_some(Stream::Stdout);
+    let display = context.progress(args.json, Stream::Stdout);
+    let offer = Offer { share, door, once: args.once, events };
+    let outcome = Server::new(&endpoint, offer, display).run(stop).await;
+    endpoint.close().await;
+    outcome
+}
+
+/// Prints the ticket, and what to do with it.
+fn announce(
+    args: &SendArgs,
+    ticket: &Ticket,
+    (contents, context): (&Contents, &Context),
+) -> Result<(), Failure> {
+    let text = ticket.to_text();
+    if args.json {
+        let expires_s = args.expires.as_secs_f64();
+        Stream::Stdout.json(&Event::Ticket { ticket: &text, expires_s })?;
+        let mut warnings = contents.warnings.iter();
+        return warnings.try_for_each(|message| Stream::Stdout.json(&Event::Note { message }));
+    }
+    if !context.quiet {
+        for warning in &contents.warnings {
+            out::error(&format!("left out: {}\n", printable(warning)));
+        }
+        out::error(&format!("offering {}; on the other machine run\n\n", described(contents)));
+        out::error("    anabranch receive TICKET\n\nwith this ticket:\n\n");
+    }
+    out::print(&format!("{}\n", *text))?;
+    if !context.quiet {
+        let lasts = human::seconds(args.expires.as_secs_f64());
+        out::error(&format!(
+            "\nit is good for {lasts}; keep it as you would a password; Ctrl-C ends the offer\n"
+        ));
+    }
+    Ok(())
+}
+
+fn described(contents: &Contents) -> String {
+    let files = human::count(contents.files, "file");
+    contents
+        .bytes
+        .map_or_else(|| "standard input".into(), |bytes| format!("{files}, {}", human::bytes(bytes)))
 }
 
 #[cfg(test)]

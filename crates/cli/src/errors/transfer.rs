@@ -1,5 +1,7 @@
 //! What a failed transfer means to its user: the library's words, the exit code, the advice set apart.
 
+use std::io::ErrorKind;
+
 use anabranch_transfer::TransferError;
 
 use super::{Failure, Kind};
@@ -32,6 +34,7 @@ fn kind(error: &TransferError) -> Kind {
     match error {
         TransferError::Connection(_) => Kind::Unreachable,
         TransferError::Protocol(_) => Kind::Corrupt,
+        TransferError::Io { source, .. } if source.kind() == ErrorKind::BrokenPipe => Kind::ReaderGone,
         TransferError::Version { .. } | TransferError::UnsafePath { .. } | TransferError::Peer(_) => {
             Kind::Refused
         }

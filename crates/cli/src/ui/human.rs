@@ -33,6 +33,12 @@ pub fn seconds(count: f64) -> String {
     }
 }
 
+/// A number of things: `1 file`, `12 files`.
+#[must_use]
+pub fn count(number: u64, thing: &str) -> String {
+    if number == 1 { format!("1 {thing}") } else { format!("{number} {thing}s") }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

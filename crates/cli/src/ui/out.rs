@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use serde::Serialize;
 
 use super::progress::AboveProgress;
-use crate::errors::{Failure, Kind};
+use crate::errors::Failure;
 
 /// Where a command's events go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,10 +59,7 @@ pub fn json_line<T: Serialize>(value: &T) -> String {
 }
 
 fn write_to(writer: &mut dyn Write, bytes: &[u8]) -> Result<(), Failure> {
-    writer.write_all(bytes).and_then(|()| writer.flush()).map_err(|error| match error.kind() {
-        io::ErrorKind::BrokenPipe => Failure::new(Kind::ReaderGone, "the reader of the output went away"),
-        _ => Failure::local(format!("cannot write the output: {error}")),
-    })
+    writer.write_all(bytes).and_then(|()| writer.flush()).map_err(|error| Failure::output(&error))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use anabranch_engine::{PathInfo, PathState as EngineState};
+use anabranch_engine::{PathInfo, PathState as EngineState, PathStats};
 use anabranch_wire::{PathId, PathUse, Rate, Span};
 
 use super::progress::{Meter, PathLine, PathState};
@@ -56,22 +56,25 @@ impl PathMeter {
             label: label.to_owned(),
             rate_mbit_s: rate.as_mbit(),
             rtt_ms: (!path.rtt.is_zero()).then(|| path.rtt.as_millis_f64()),
-            loss: (self.direction == Direction::Out).then(|| loss(path)),
+            loss: loss(self.direction, &path.stats),
             share: if sum == 0 { 0.0 } else { rate.as_bits() as f64 / sum as f64 },
             state: state(path),
         }
     }
 }
 
-/// The share of packets that were sent on the path and did not arrive, as far as is known.
+/// The share of packets that were sent this way on a path and did not arrive, as far as is known; `None` before
+/// the first.
 #[must_use]
-pub fn loss(path: &PathInfo) -> f64 {
-    let stats = &path.stats;
-    let lost = stats.packets_lost.saturating_sub(stats.spurious_losses);
-    if stats.packets_sent == 0 { 0.0 } else { (lost as f64 / stats.packets_sent as f64).min(1.0) }
+pub fn loss(direction: Direction, stats: &PathStats) -> Option<f64> {
+    let (lost, sent) = match direction {
+        Direction::Out => (stats.packets_lost.saturating_sub(stats.spurious_losses), stats.packets_sent),
+        Direction::In => (stats.packets_missing, stats.packets_received + stats.packets_missing),
+    };
+    (sent > 0).then(|| (lost as f64 / sent as f64).min(1.0))
 }
 
-/// What is shown of a path's state.
+/// Whether a path carries data, for people.
 #[must_use]
 pub fn state(path: &PathInfo) -> PathState {
     match path.state {
@@ -86,7 +89,7 @@ pub fn state(path: &PathInfo) -> PathState {
 
 #[cfg(test)]
 mod tests {
-    use anabranch_engine::{PathStats, Route};
+    use anabranch_engine::Route;
 
     use super::*;
 
@@ -133,13 +136,14 @@ mod tests {
     }
 
     #[test]
-    fn losses_that_were_none_do_not_count_and_a_receiver_claims_nothing() {
-        let stats =
+    fn losses_that_were_none_do_not_count_and_a_receiver_counts_what_is_missing() {
+        let sent =
             PathStats { packets_sent: 1000, packets_lost: 30, spurious_losses: 10, ..PathStats::default() };
-        let mut out = PathMeter::new(Direction::Out);
-        assert_eq!(out.lines(Span::ZERO, &[path(0, stats)])[0].loss, Some(0.02));
-        let mut into = PathMeter::new(Direction::In);
-        assert_eq!(into.lines(Span::ZERO, &[path(0, stats)])[0].loss, None);
+        let received = PathStats { packets_received: 990, packets_missing: 10, ..PathStats::default() };
+        let loss = |direction, stats| PathMeter::new(direction).lines(Span::ZERO, &[path(0, stats)])[0].loss;
+        assert_eq!(loss(Direction::Out, sent), Some(0.02));
+        assert_eq!(loss(Direction::In, received), Some(0.01));
+        assert_eq!(loss(Direction::In, sent), None);
     }
 
     #[test]

@@ -58,7 +58,7 @@ pub struct PathLine {
     pub rate_mbit_s: f64,
     /// Smoothed round-trip time in milliseconds; `None` before the first sample.
     pub rtt_ms: Option<f64>,
-    /// Share of packets lost, 0 to 1; `None` on the receiving side, which does not see what is missing.
+    /// Share of packets lost, 0 to 1; the receiving side counts what is missing. `None` before the first.
     pub loss: Option<f64>,
     /// This path's part of the present rate of all, 0 to 1.
     pub share: f64,

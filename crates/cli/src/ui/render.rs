@@ -1,6 +1,9 @@
 //! Turns progress into text: pure functions from values to strings.
 
-use anabranch_wire::Rate;
+use std::time::Duration;
+
+use anabranch_transfer::Summary;
+use anabranch_wire::{Rate, Span};
 
 use super::human;
 use super::paint::Paint;
@@ -84,6 +87,23 @@ fn plain_path(path: &PathLine) -> String {
         PathState::Closing => format!("{label} closing"),
         PathState::Standby => format!("{label} standby"),
     }
+}
+
+/// What a transfer that is done has done.
+#[must_use]
+pub fn summary(summary: &Summary, took: Duration) -> String {
+    let seconds = took.as_secs_f64();
+    let moved = summary.bytes.saturating_sub(summary.resumed);
+    let rate = Rate::from_bytes_in(moved, Span::from_secs_f64(seconds));
+    let files = human::count(summary.files, "file");
+    let mut text = format!("{files}, {} in {seconds:.1} s ({rate})", human::bytes(summary.bytes));
+    if summary.resumed > 0 {
+        text += &format!("; {} of it had been received before", human::bytes(summary.resumed));
+    }
+    if summary.skipped > 0 {
+        text += &format!("; {} there already", human::count(summary.skipped, "file"));
+    }
+    text
 }
 
 /// A bar of `width` characters, in eighths of a character, with a dotted rest.

@@ -9,7 +9,7 @@ use anabranch_wire::Span;
 
 use super::protocol::{PathBytes, Sample};
 use crate::report::{BenchEnd, BenchPath, Interval, mbit_s};
-use crate::ui::paths::{loss, state};
+use crate::ui::paths::{Direction, loss, state};
 
 /// A path as the client sees it.
 #[derive(Clone, Debug)]
@@ -116,7 +116,7 @@ impl Recorder {
             bytes,
             rate_mbit_s: mbit_s(bytes, lasted),
             rtt_ms: (!path.info.rtt.is_zero()).then(|| path.info.rtt.as_millis_f64()),
-            loss: self.sending.then(|| loss(&path.info)),
+            loss: loss(if self.sending { Direction::Out } else { Direction::In }, &path.info.stats),
             state: state(&path.info),
         }
     }

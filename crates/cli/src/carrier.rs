@@ -1,0 +1,185 @@
+//! A session as a transfer and its display see it.
+//!
+//! [`Carrier`] gives a transfer its streams, [`Gauge`] gives the display its lines; both are handles to one
+//! session. What ends a session early is told in the transfer's words by [`Carrier::explain`].
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use anabranch_net::{CloseReason, Config, Session, Stream};
+use anabranch_transfer::{Connection, Progress, Snapshot, TransferError};
+use anabranch_wire::Span;
+
+use crate::errors::{Failure, Kind};
+use crate::ui::paths::{Direction, PathMeter};
+use crate::ui::progress::{PathLine, ProgressSnapshot};
+
+/// Code of a session that its user ended; 0x100 and above are the protocol's.
+const INTERRUPTED: u64 = 1;
+/// Longest time for the handshake, if nobody sets a shorter one.
+const CONNECT_TIMEOUT: Span = Span::from_secs(10);
+/// Time between two looks at a transfer, for the display.
+pub const REDRAW: Duration = Duration::from_millis(100);
+/// How long a session that is over may take to end in agreement.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// A session that carries a transfer.
+#[derive(Clone, Debug)]
+pub struct Carrier(Session);
+
+impl Connection for Carrier {
+    type Stream = Stream;
+
+    async fn open(&self) -> io::Result<Stream> {
+        Ok(self.0.open_stream().await?)
+    }
+
+    async fn accept(&self) -> io::Result<Stream> {
+        Ok(self.0.accept_stream().await?)
+    }
+}
+
+impl Carrier {
+    /// A carrier over this session.
+    #[must_use]
+    pub fn new(session: Session) -> Self {
+        Self(session)
+    }
+
+    /// What shows this session, and the transfer that `progress` belongs to.
+    #[must_use]
+    pub fn gauge(&self, direction: Direction, progress: &Progress) -> Gauge {
+        Gauge { session: self.0.clone(), meter: PathMeter::new(direction), progress: progress.clone() }
+    }
+
+    /// The other end's address, for people; its key while there is no path.
+    #[must_use]
+    pub fn peer_name(&self) -> String {
+        let paths = self.0.paths();
+        paths.first().map_or_else(|| self.0.peer().to_string(), |path| path.route.remote.ip().to_string())
+    }
+
+    /// Why the transfer failed: where the session ended under it, what ended the session.
+    #[must_use]
+    pub fn explain(&self, error: TransferError) -> Failure {
+        const RESUMES: &str = "what has arrived is kept: run `anabranch receive` again to go on from there";
+        let TransferError::Connection(_) = error else { return error.into() };
+        let lost = |message: String| Failure::new(Kind::Unreachable, message).hint(RESUMES);
+        match self.0.close_reason() {
+            Some(CloseReason::Peer { reason, .. }) => lost(format!("the other end stopped: {reason}")),
+            Some(CloseReason::Finished) => lost("the other end stopped".into()),
+            Some(CloseReason::IdleTimeout) => {
+                lost("the other end fell silent on every path".into()).detail(self.last_paths())
+            }
+            Some(CloseReason::Reset) => lost("the program at the other end has been started anew".into()),
+            Some(CloseReason::Protocol(what)) => {
+                Failure::new(Kind::Corrupt, format!("the other end broke the protocol: {what}"))
+            }
+            _ => error.into(),
+        }
+    }
+
+    fn last_paths(&self) -> String {
+        let paths = self.0.paths();
+        let each = paths.iter().map(|path| label(&self.0, &path.route)).collect::<Vec<_>>();
+        format!("paths   {}", each.join(", "))
+    }
+
+    /// Tells the other end that the user here wants no more.
+    pub fn interrupt(&self) {
+        self.0.abort(INTERRUPTED, "interrupted by its user");
+    }
+
+    /// Ends the session in agreement with the other end, or without it when that takes long.
+    pub async fn close(&self) {
+        if tokio::time::timeout(FAREWELL, self.0.close()).await.is_err() {
+            self.0.abort(0, "done");
+        }
+    }
+}
+
+/// Reads one session and its transfer for the display.
+pub struct Gauge {
+    session: Session,
+    meter: PathMeter,
+    progress: Progress,
+}
+
+impl Gauge {
+    /// The transfer's counters.
+    #[must_use]
+    pub fn counters(&self) -> Snapshot {
+        self.progress.snapshot()
+    }
+
+    /// The session's paths at `elapsed`.
+    pub fn lines(&mut self, elapsed: Span) -> Vec<PathLine> {
+        let paths = self.session.paths();
+        let named: Vec<_> = paths.into_iter().map(|path| (label(&self.session, &path.route), path)).collect();
+        self.meter.lines(elapsed, &named)
+    }
+
+    /// Transfer and paths at `elapsed`.
+    pub fn snapshot(&mut self, elapsed: Span) -> ProgressSnapshot {
+        let counters = self.counters();
+        ProgressSnapshot {
+            elapsed,
+            bytes_done: counters.bytes_done,
+            bytes_resumed: counters.bytes_resumed,
+            bytes_total: bytes_total(&counters),
+            paths: self.lines(elapsed),
+        }
+    }
+}
+
+/// All bytes there are, where the share says: not for standard input.
+#[must_use]
+pub fn bytes_total(counters: &Snapshot) -> Option<u64> {
+    Some(counters.bytes_total).filter(|total| *total > 0 && *total >= counters.bytes_done)
+}
+
+/// The settings of a session that carries a transfer and is given up after `silence`.
+///
+/// Pings keep it alive while one end is busy with its disk or waits for standard input.
+#[must_use]
+pub fn config(silence: Span) -> Config {
+    Config {
+        connect_timeout: CONNECT_TIMEOUT.min(silence),
+        idle_timeout: silence,
+        keep_alive: Some(silence / 3),
+        ..Config::default()
+    }
+}
+
+/// Time since `start`.
+#[must_use]
+pub fn since(start: Instant) -> Span {
+    Span::from_secs_f64(start.elapsed().as_secs_f64())
+}
+
+/// What people call a path: the interface here and the address there.
+fn label(session: &Session, route: &anabranch_net::Route) -> String {
+    let remote = route.remote.ip();
+    session.interface(route).map_or_else(|| remote.to_string(), |interface| format!("{interface} → {remote}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_length_of_standard_input_is_unknown() {
+        let counters = |bytes_done, bytes_total| Snapshot { bytes_done, bytes_total, ..Snapshot::default() };
+        assert_eq!(bytes_total(&counters(0, 0)), None);
+        assert_eq!(bytes_total(&counters(5, 0)), None);
+        assert_eq!(bytes_total(&counters(5, 9)), Some(9));
+    }
+
+    #[test]
+    fn a_session_is_given_up_when_it_was_pinged_in_vain() {
+        let config = config(Span::from_secs(6));
+        assert_eq!(config.connect_timeout, Span::from_secs(6));
+        assert_eq!((config.idle_timeout, config.keep_alive), (Span::from_secs(6), Some(Span::from_secs(2))));
+        assert_eq!(super::config(Span::from_secs(60)).connect_timeout, CONNECT_TIMEOUT);
+    }
+}

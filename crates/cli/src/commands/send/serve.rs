@@ -1,0 +1,211 @@
+//! Serves a share to all who come, each on its own, and shows how it goes.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use anabranch_net::{Endpoint, Session};
+use anabranch_transfer::{Share, Summary};
+use tokio::task::JoinSet;
+
+use super::door::Door;
+use crate::carrier::{self, Carrier, Gauge, REDRAW};
+use crate::errors::{Failure, Kind};
+use crate::report::{Event, TransferReport};
+use crate::ui::out::Stream;
+use crate::ui::paths::Direction;
+use crate::ui::progress::{PathLine, Progress, ProgressSnapshot};
+use crate::ui::render;
+
+/// What is served, to whom, for how long.
+pub struct Offer {
+    /// The files.
+    pub share: Share,
+    /// Who is let in.
+    pub door: Door,
+    /// Whether one receiver that has it all is enough.
+    pub once: bool,
+    /// Where events go with `--json`.
+    pub events: Option<Stream>,
+}
+
+/// One receiver being served.
+struct Receiver {
+    name: String,
+    gauge: Gauge,
+    carrier: Carrier,
+}
+
+/// What came of one receiver.
+struct Served {
+    number: u64,
+    took: Duration,
+    outcome: Result<Summary, Failure>,
+}
+
+/// See the module's documentation.
+pub struct Server<'a> {
+    endpoint: &'a Endpoint,
+    offer: Offer,
+    display: Progress,
+    start: Instant,
+    tasks: JoinSet<Served>,
+    /// By number of arrival.
+    receivers: BTreeMap<u64, Receiver>,
+    arrived: u64,
+    /// What those who left have moved.
+    before: Tally,
+}
+
+/// Sums over receivers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Tally {
+    done: u64,
+    resumed: u64,
+    /// `None` once one was of unknown length.
+    total: Option<u64>,
+}
+
+impl<'a> Server<'a> {
+    /// Serves `offer` on this endpoint.
+    #[must_use]
+    pub fn new(endpoint: &'a Endpoint, offer: Offer, display: Progress) -> Self {
+        Self {
+            endpoint,
+            offer,
+            display,
+            start: Instant::now(),
+            tasks: JoinSet::new(),
+            receivers: BTreeMap::new(),
+            arrived: 0,
+            before: Tally { total: Some(0), ..Tally::default() },
+        }
+    }
+
+    /// Serves until the ticket has expired and the last receiver is served, or one receiver was enough, or
+    /// `stop` completes.
+    ///
+    /// # Errors
+    /// [`Kind::Interrupted`] when stopped; what stood in the way when a share that can be read only once was
+    /// not received.
+    pub async fn run(mut self, stop: impl Future<Output = ()>) -> Result<(), Failure> {
+        let mut tick = tokio::time::interval(REDRAW);
+        tokio::pin!(stop);
+        loop {
+            tokio::select! {
+                biased;
+                () = &mut stop => return Err(self.stop()),
+                Some(served) = self.tasks.join_next() => {
+                    let served = served.map_err(|error| Failure::local(format!("a thread failed: {error}")))?;
+                    if self.take(served)? {
+                        return Ok(());
+                    }
+                }
+                Some(session) = self.endpoint.accept() => self.start(session)?,
+                _ = tick.tick() => {
+                    if !self.receivers.is_empty() {
+                        self.draw()?;
+                    } else if !self.offer.door.is_open() {
+                        return self.note("the ticket has expired: nobody else can receive");
+                    }
+                }
+            }
+        }
+    }
+
+    fn start(&mut self, session: Session) -> Result<(), Failure> {
+        let (number, counters) = (self.arrived, anabranch_transfer::Progress::new());
+        self.arrived += 1;
+        let carrier = Carrier::new(session);
+        let name = carrier.peer_name();
+        self.note(&format!("{name} begins to receive"))?;
+        let gauge = carrier.gauge(Direction::Out, &counters);
+        self.receivers.insert(number, Receiver { name, gauge, carrier: carrier.clone() });
+        let share = self.offer.share.clone();
+        self.tasks.spawn(async move {
+            let start = Instant::now();
+            let outcome = anabranch_transfer::send(&carrier, &share, &counters).await;
+            let (outcome, took) = (outcome.map_err(|error| carrier.explain(error)), start.elapsed());
+            carrier.close().await;
+            Served { number, took, outcome }
+        });
+        Ok(())
+    }
+
+    /// Notes what came of a receiver; true when that is the end.
+    fn take(&mut self, served: Served) -> Result<bool, Failure> {
+        let Some(receiver) = self.receivers.remove(&served.number) else { return Ok(false) };
+        self.before.add(&receiver.gauge);
+        self.draw()?;
+        match served.outcome {
+            Ok(summary) => {
+                for warning in &summary.warnings {
+                    self.note(&format!("left out: {warning}"))?;
+                }
+                let told = render::summary(&summary, served.took);
+                self.note(&format!("{} has it all: {told}", receiver.name))?;
+                if let Some(stream) = self.offer.events {
+                    stream.json(&Event::Done(TransferReport::new(&summary, served.took)))?;
+                }
+                Ok(self.offer.once || self.offer.share.is_spent())
+            }
+            Err(failure) if self.offer.share.is_spent() => Err(failure),
+            Err(failure) => {
+                self.note(&format!("{} did not get it all: {}", receiver.name, failure.message))?;
+                for detail in &failure.details {
+                    self.note(&format!("  {detail}"))?;
+                }
+                Ok(false)
+            }
+        }
+    }
+
+    fn stop(&mut self) -> Failure {
+        for receiver in self.receivers.values() {
+            receiver.carrier.interrupt();
+        }
+        let failure = Failure::new(Kind::Interrupted, "the ticket opens nothing any more");
+        match self.receivers.len() {
+            0 => failure,
+            1 => failure.detail("one receiver had not got it all"),
+            count => failure.detail(format!("{count} receivers had not got it all")),
+        }
+    }
+
+    fn note(&mut self, message: &str) -> Result<(), Failure> {
+        self.display.note(message).map_err(|error| Failure::output(&error))
+    }
+
+    /// Shows all receivers together: their bytes summed, their paths one below the other.
+    fn draw(&mut self) -> Result<(), Failure> {
+        let elapsed = carrier::since(self.start);
+        let mut sum = self.before;
+        let mut paths = Vec::new();
+        let several = self.receivers.len() > 1;
+        for (number, receiver) in &mut self.receivers {
+            sum.add(&receiver.gauge);
+            let who = several.then(|| format!("{}: ", number + 1)).unwrap_or_default();
+            paths.extend(receiver.gauge.lines(elapsed).into_iter().map(|line| named(line, &who)));
+        }
+        let snapshot = ProgressSnapshot {
+            elapsed,
+            bytes_done: sum.done,
+            bytes_resumed: sum.resumed,
+            bytes_total: sum.total.filter(|total| *total > 0),
+            paths,
+        };
+        self.display.update(&snapshot).map_err(|error| Failure::output(&error))
+    }
+}
+
+fn named(line: PathLine, who: &str) -> PathLine {
+    PathLine { label: format!("{who}{}", line.label), ..line }
+}
+
+impl Tally {
+    fn add(&mut self, gauge: &Gauge) {
+        let counters = gauge.counters();
+        self.done += counters.bytes_done;
+        self.resumed += counters.bytes_resumed;
+        self.total = self.total.zip(carrier::bytes_total(&counters)).map(|(sum, more)| sum + more);
+    }
+}
