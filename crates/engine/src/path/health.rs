@@ -54,7 +54,11 @@ impl Health {
 
     /// Something sent on the path was acknowledged; `more_out` when other packets still wait for that.
     pub(crate) fn on_ack(&mut self, now: Time, more_out: bool) {
-        *self = Self { owed_since: more_out.then_some(now), ..Self::default() };
+        // The times of the last alarms stay: a packet that is overdue and neither acknowledged nor lost must
+        // not raise one with every acknowledgement of others.
+        let Self { last_probe_timeout, last_rto, .. } = *self;
+        let owed_since = more_out.then_some(now);
+        *self = Self { owed_since, last_probe_timeout, last_rto, ..Self::default() };
     }
 
     /// When a path whose oldest packet left at `oldest` next raises an alarm, and which.

@@ -172,11 +172,14 @@ impl Scoreboard {
         self.last_sent_at
     }
 
-    /// When the oldest packet still out was sent.
+    /// When the oldest packet was sent whose acknowledgement is still to come. Packets below the highest that
+    /// was acknowledged are for loss detection to judge, and probes of the path MTU may vanish.
     pub(crate) fn oldest_sent_at(&self) -> Option<Time> {
-        let from = self.cursor.saturating_sub(self.base) as usize;
-        let oldest =
-            self.slots.range(from.min(self.slots.len())..).find(|slot| slot.state == State::Outstanding);
+        let silent = self.largest_acked.map_or(0, |largest| largest + 1).max(self.cursor);
+        let from = silent.saturating_sub(self.base) as usize;
+        let is_probe = |slot: &Slot| matches!(slot.contents.as_slice(), [Content::MtuProbe(_)]);
+        let mut beyond = self.slots.range(from.min(self.slots.len())..);
+        let oldest = beyond.find(|slot| slot.state == State::Outstanding && !is_probe(slot));
         oldest.map(|slot| slot.sample.sent_at)
     }
 

@@ -288,7 +288,10 @@ impl<P: Payload> Session<P> {
             if path.board.pipe() == 0 && path.board.last_sent_at() > Time::ZERO {
                 self.cc.on_idle_restart(path.id, now);
             }
-            path.health.on_sent(now);
+            // A probe of the path MTU that vanishes says nothing about the path.
+            if !matches!(contents.as_slice(), [Content::MtuProbe(_)]) {
+                path.health.on_sent(now);
+            }
             path.pacer.on_sent(size as u64);
         }
         path.board.on_sent(now, size as u16, eliciting, contents);

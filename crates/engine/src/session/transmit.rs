@@ -60,19 +60,19 @@ impl<P: Payload> Session<P> {
             self.paths[index].health.probes_due -= 1;
             return self.build_probe(now, index);
         }
-        let room = |path: &Path| self.cc.window(path.id).saturating_sub(path.board.pipe());
-        let wants = |path: &&mut Path| {
-            path.state == PathState::Active && path.is_reachable() && path.rtt().has_sample()
-        };
         let mut found = None;
         for (index, path) in self.paths.iter_mut().enumerate() {
-            let Some(path) = Some(path).filter(wants) else { continue };
-            if let Some(size) = path.mtu.next_probe(now) {
+            let searches = path.state == PathState::Active && path.is_reachable() && path.rtt().has_sample();
+            let room = self.cc.window(path.id).saturating_sub(path.board.pipe());
+            // A probe must not take the place of data where there is room for little.
+            let data = path.size() as u64 * 2;
+            let spare = |size: &u16| room >= u64::from(*size) + data;
+            if searches && let Some(size) = path.mtu.next_probe(now).filter(|size| spare(size)) {
                 found = Some((index, size));
                 break;
             }
         }
-        let (index, size) = found.filter(|(index, size)| room(&self.paths[*index]) >= u64::from(*size))?;
+        let (index, size) = found?;
         self.build_mtu_probe(now, index, size)
     }
 
