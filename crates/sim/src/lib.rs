@@ -8,6 +8,7 @@ mod chance;
 pub mod network;
 mod pair;
 pub mod random;
+pub mod scenario;
 
 pub use app::{App, Delivery, Idle, Sender, Sink};
 pub use pair::{CLIENT, CableConfig, CountedPids, End, LinkHandle, Pair, SERVER};

@@ -176,6 +176,15 @@ impl Network {
         *self.wires.links[link].stats()
     }
 
+    /// Packets waiting at a link now, the one on its way out included.
+    ///
+    /// # Panics
+    /// When the plan has no such link.
+    #[must_use]
+    pub fn backlog(&mut self, link: usize) -> usize {
+        self.wires.links[link].backlog(self.now).0
+    }
+
     /// What a flow of the plan has done.
     ///
     /// # Panics

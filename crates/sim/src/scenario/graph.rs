@@ -1,0 +1,255 @@
+//! Nodes and cables by name, and the ways between them.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use anabranch_link::LinkConfig;
+
+use super::error::{ScenarioError, nearest};
+use crate::chance::Chance;
+use crate::network::PathPlan;
+
+/// A cable: the link there and the link back, which are links `2n` and `2n + 1` of the plan.
+#[derive(Clone, Debug)]
+pub(crate) struct Cable {
+    pub name: String,
+    pub nodes: Option<[usize; 2]>,
+    pub links: [LinkConfig; 2],
+}
+
+/// A network by name.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Graph {
+    nodes: BTreeMap<String, usize>,
+    pub cables: Vec<Cable>,
+    by_name: BTreeMap<String, usize>,
+    /// For each node its cables and what is at their other ends.
+    neighbours: Vec<Vec<(u32, usize)>>,
+    /// The nodes that talk, where a generator made them.
+    pub hosts: Vec<usize>,
+}
+
+/// A way: cables, each with whether it is crossed backwards.
+type Way = Vec<(u32, bool)>;
+
+impl Graph {
+    /// The node with this name, made if there is none.
+    pub(crate) fn node(&mut self, name: &str) -> usize {
+        if let Some(node) = self.nodes.get(name) {
+            return *node;
+        }
+        let node = self.neighbours.len();
+        self.nodes.insert(name.to_owned(), node);
+        self.neighbours.push(Vec::new());
+        node
+    }
+
+    pub(crate) fn find_node(&self, name: &str) -> Option<usize> {
+        self.nodes.get(name).copied()
+    }
+
+    pub(crate) fn host(&mut self, name: &str) -> usize {
+        let host = self.node(name);
+        self.hosts.push(host);
+        host
+    }
+
+    pub(crate) fn find_cable(&self, name: &str) -> Option<usize> {
+        self.by_name.get(name).copied()
+    }
+
+    pub(crate) fn add_cable(&mut self, name: String, nodes: Option<[usize; 2]>, links: [LinkConfig; 2]) {
+        let index = self.cables.len();
+        if let Some([a, b]) = nodes {
+            self.neighbours[a].push((index as u32, b));
+            self.neighbours[b].push((index as u32, a));
+        }
+        self.by_name.insert(name.clone(), index);
+        self.cables.push(Cable { name, nodes, links });
+    }
+
+    /// The cable with this name.
+    pub(crate) fn cable(&self, key: &str, name: &str) -> Result<usize, ScenarioError> {
+        self.find_cable(name).ok_or_else(|| unknown(key, "link", name, self.by_name.keys()))
+    }
+
+    fn existing_node(&self, key: &str, name: &str) -> Result<usize, ScenarioError> {
+        self.nodes.get(name).copied().ok_or_else(|| unknown(key, "node", name, self.nodes.keys()))
+    }
+
+    /// A path over these cables in order. Those between nodes have to follow each other without coming
+    /// back to a node; those without ends fit anywhere.
+    pub(crate) fn path_over(&self, key: &str, names: &[String]) -> Result<PathPlan, ScenarioError> {
+        if names.is_empty() {
+            return Err(ScenarioError::new(key, "a path without links").hint("name at least one link"));
+        }
+        let mut way = Way::new();
+        let mut visited: Vec<usize> = Vec::new();
+        let cables: Vec<usize> = names.iter().map(|name| self.cable(key, name)).collect::<Result<_, _>>()?;
+        for (position, cable) in cables.iter().enumerate() {
+            let name = &names[position];
+            if way.iter().any(|(seen, _)| *seen as usize == *cable) {
+                return Err(loops(key, &format!("crosses link \"{name}\" twice")));
+            }
+            let Some([a, b]) = self.cables[*cable].nodes else {
+                way.push((*cable as u32, false));
+                continue;
+            };
+            let next = cables.get(position + 1).and_then(|next| self.cables[*next].nodes);
+            let backwards = match visited.last() {
+                Some(last) if *last == a => false,
+                Some(last) if *last == b => true,
+                Some(_) => {
+                    let message =
+                        format!("link \"{name}\" does not begin where \"{}\" ends", names[position - 1]);
+                    return Err(
+                        ScenarioError::new(key, message).hint("list the links in order from the sender on")
+                    );
+                }
+                // The first link is crossed so that the next one can follow.
+                None => next.is_some_and(|next| next.contains(&a) && !next.contains(&b)),
+            };
+            let (from, to) = if backwards { (b, a) } else { (a, b) };
+            if visited.is_empty() {
+                visited.push(from);
+            }
+            if visited.contains(&to) {
+                return Err(loops(key, &format!("comes back to a node over link \"{name}\"")));
+            }
+            visited.push(to);
+            way.push((*cable as u32, backwards));
+        }
+        Ok(plan(&way))
+    }
+
+    /// Up to `most` different ways with the fewest cables, chosen at random.
+    pub(crate) fn shortest(
+        &self,
+        key: &str,
+        (from, to): (&str, &str),
+        (most, chance): (usize, &mut Chance),
+    ) -> Result<Vec<PathPlan>, ScenarioError> {
+        let (start, end) = (self.existing_node(key, from)?, self.existing_node(key, to)?);
+        if start == end {
+            return Err(ScenarioError::new(key, format!("\"{from}\" is both ends of the path"))
+                .hint("name two different nodes"));
+        }
+        let paths = self.shortest_between(start, end, most, chance);
+        if paths.is_empty() {
+            let message = format!("node \"{to}\" cannot be reached from \"{from}\"");
+            return Err(
+                ScenarioError::new(key, message).hint("join them by links with `between = [\"…\", \"…\"]`")
+            );
+        }
+        Ok(paths)
+    }
+
+    pub(crate) fn shortest_between(
+        &self,
+        start: usize,
+        end: usize,
+        most: usize,
+        chance: &mut Chance,
+    ) -> Vec<PathPlan> {
+        let distance = self.distances(end);
+        if distance[start] == usize::MAX {
+            return Vec::new();
+        }
+        let mut found: Vec<Way> = Vec::new();
+        // Walks at random until enough different ones are found; there may be fewer than asked for.
+        for _ in 0..most * 24 {
+            let way = self.walk(start, &distance, chance);
+            if !found.contains(&way) {
+                found.push(way);
+            }
+            if found.len() == most {
+                break;
+            }
+        }
+        found.iter().map(plan).collect()
+    }
+
+    /// Cables to a node from everywhere.
+    fn distances(&self, end: usize) -> Vec<usize> {
+        let mut distance = vec![usize::MAX; self.neighbours.len()];
+        distance[end] = 0;
+        let mut queue = VecDeque::from([end]);
+        while let Some(node) = queue.pop_front() {
+            for (_, next) in &self.neighbours[node] {
+                if distance[*next] == usize::MAX {
+                    distance[*next] = distance[node] + 1;
+                    queue.push_back(*next);
+                }
+            }
+        }
+        distance
+    }
+
+    fn walk(&self, start: usize, distance: &[usize], chance: &mut Chance) -> Way {
+        let (mut node, mut way) = (start, Way::new());
+        while distance[node] > 0 {
+            let nearer = || self.neighbours[node].iter().filter(|(_, next)| distance[*next] < distance[node]);
+            let Some((cable, next)) = nearer().nth(chance.below(nearer().count())) else { break };
+            way.push((*cable, self.is_backwards(*cable, node)));
+            node = *next;
+        }
+        way
+    }
+
+    fn is_backwards(&self, cable: u32, from: usize) -> bool {
+        self.cables[cable as usize].nodes.is_some_and(|[a, _]| a != from)
+    }
+
+    /// The path over these nodes, each a neighbour of the one before.
+    pub(crate) fn path_along(&self, nodes: &[usize]) -> PathPlan {
+        let mut way = Way::new();
+        for pair in nodes.windows(2) {
+            if let Some((cable, _)) = self.neighbours[pair[0]].iter().find(|(_, next)| *next == pair[1]) {
+                way.push((*cable, self.is_backwards(*cable, pair[0])));
+            }
+        }
+        plan(&way)
+    }
+
+    /// Hosts that share a switch with this one, in order.
+    pub(crate) fn host_neighbours(&self, host: usize) -> Vec<usize> {
+        let switches = self.neighbours[host].iter().flat_map(|(_, switch)| &self.neighbours[*switch]);
+        let mut found: Vec<usize> = switches
+            .map(|(_, node)| *node)
+            .filter(|node| *node != host && self.hosts.contains(node))
+            .collect();
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+}
+
+fn plan(way: &Way) -> PathPlan {
+    let there = way.iter().map(|(cable, backwards)| cable * 2 + u32::from(*backwards));
+    let back = way.iter().rev().map(|(cable, backwards)| cable * 2 + u32::from(!*backwards));
+    PathPlan { forward: there.collect(), back: back.collect() }
+}
+
+fn loops(key: &str, how: &str) -> ScenarioError {
+    ScenarioError::new(key, format!("the path has a loop: it {how}"))
+        .hint("a path visits each node and link once")
+}
+
+/// The error for a name that nothing has.
+pub(crate) fn unknown<'a>(
+    key: &str,
+    what: &str,
+    name: &str,
+    known: impl Iterator<Item = &'a String>,
+) -> ScenarioError {
+    let known: Vec<&str> = known.map(String::as_str).collect();
+    let hint = match nearest(name, &known) {
+        Some(near) => format!("did you mean \"{near}\"?"),
+        None if known.is_empty() => format!("the scenario has no {what}s"),
+        None => format!(
+            "there are {}{}",
+            known[..known.len().min(12)].join(", "),
+            if known.len() > 12 { ", …" } else { "" }
+        ),
+    };
+    ScenarioError::new(key, format!("there is no {what} \"{name}\"")).hint(hint)
+}

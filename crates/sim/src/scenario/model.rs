@@ -1,0 +1,390 @@
+//! The keys of a scenario file. What each means is in `docs/scenarios.md`; defaults are applied when it is built.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use super::units::{FrequencyText, QueueText, RateText, ShareText, SizeText, SpanText};
+
+/// A whole file.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct File {
+    /// One line for `sim list`.
+    #[serde(default)]
+    pub name: String,
+    /// What it shows, for people.
+    #[serde(default)]
+    pub about: String,
+    /// The seed when none is given on the command line.
+    #[serde(default = "one")]
+    pub seed: u64,
+    /// When it ends.
+    pub duration: SpanText,
+    /// What is measured begins here.
+    pub warm_up: Option<SpanText>,
+    /// How often windows, round-trip times and queues are looked at.
+    pub sample: Option<SpanText>,
+    /// Settings of all flows that do not say otherwise.
+    #[serde(default)]
+    pub transport: Transport,
+    /// What links have that do not say otherwise.
+    #[serde(default)]
+    pub links: LinkDefaults,
+    /// A generated network.
+    pub topology: Option<Topology>,
+    /// Cables.
+    #[serde(default)]
+    pub link: Vec<LinkSpec>,
+    /// Sessions.
+    #[serde(default)]
+    pub flow: Vec<FlowSpec>,
+    /// Sessions between the hosts of a generated network.
+    #[serde(default)]
+    pub traffic: Vec<TrafficSpec>,
+    /// Sessions that come and go.
+    #[serde(default)]
+    pub arrivals: Vec<ArrivalSpec>,
+    /// Packets of no session.
+    #[serde(default)]
+    pub cbr: Vec<CbrSpec>,
+    /// What changes.
+    #[serde(default)]
+    pub event: Vec<EventSpec>,
+    /// What the result has to be.
+    #[serde(default)]
+    pub expect: BTreeMap<String, Bound>,
+}
+
+fn one() -> u64 {
+    1
+}
+
+/// How sessions behave.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Transport {
+    /// `tcp`, as in the papers, or `default`, as deployed.
+    pub profile: Option<Profile>,
+    /// The window rule.
+    pub rule: Option<String>,
+    /// The scheduler.
+    pub scheduler: Option<String>,
+    /// An acknowledgement for so many packets.
+    pub ack_every: Option<u32>,
+    /// And at the latest after this time.
+    pub max_ack_delay: Option<SpanText>,
+    /// The shortest retransmission timeout.
+    pub rto_min: Option<SpanText>,
+    /// Where slow start begins, in packets.
+    pub initial_window: Option<u64>,
+    /// The receive buffer; windows never grow beyond it.
+    pub receive_buffer: Option<SizeText>,
+}
+
+/// The engine's two profiles.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum Profile {
+    /// As a TCP of the papers.
+    #[default]
+    Tcp,
+    /// As deployed.
+    Default,
+}
+
+/// What a link has unless it says otherwise.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LinkDefaults {
+    /// Rate on the wire.
+    pub rate: Option<RateText>,
+    /// One way.
+    pub delay: Option<SpanText>,
+    /// Where packets wait.
+    pub queue: Option<QueueText>,
+    /// Random loss on the wire.
+    pub loss: Option<ShareText>,
+    /// Drop at random in the last three places.
+    pub random_drop: Option<bool>,
+}
+
+/// A cable: a link in either direction.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LinkSpec {
+    /// For paths, events and results.
+    pub name: String,
+    /// The nodes at its ends; a link without any fits anywhere in a path.
+    pub between: Option<[String; 2]>,
+    /// Rate on the wire, both ways.
+    pub rate: Option<RateText>,
+    /// One way, both ways.
+    pub delay: Option<SpanText>,
+    /// Where packets wait, both ways.
+    pub queue: Option<QueueText>,
+    /// Random loss on the wire, on the way there.
+    pub loss: Option<ShareText>,
+    /// Drop at random in the last three places.
+    pub random_drop: Option<bool>,
+    /// What differs on the way back.
+    pub back: Option<LinkDefaults>,
+}
+
+/// One link, or several in a row.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+pub enum PathSpec {
+    /// One link.
+    One(String),
+    /// Several.
+    Many(Vec<String>),
+}
+
+impl PathSpec {
+    /// The names of the links.
+    #[must_use]
+    pub fn links(&self) -> &[String] {
+        match self {
+            Self::One(name) => std::slice::from_ref(name),
+            Self::Many(names) => names,
+        }
+    }
+}
+
+/// A session, or several alike.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FlowSpec {
+    /// For results.
+    pub name: String,
+    /// How many of them.
+    pub count: Option<u64>,
+    /// Its paths, each a link or a list of links from the sender on.
+    pub paths: Option<Vec<PathSpec>>,
+    /// Where it starts, when its paths are to be found: the fewest links.
+    pub from: Option<String>,
+    /// Where it ends.
+    pub to: Option<String>,
+    /// A file of this size; without end when left out.
+    pub size: Option<SizeText>,
+    /// The application makes data at this rate.
+    pub rate: Option<RateText>,
+    /// When it connects.
+    pub start: Option<SpanText>,
+    /// It connects at random so long after its start.
+    pub start_within: Option<SpanText>,
+    /// When it vanishes.
+    pub stop: Option<SpanText>,
+    /// See [`Transport`].
+    pub profile: Option<Profile>,
+    /// See [`Transport`].
+    pub rule: Option<String>,
+    /// See [`Transport`].
+    pub scheduler: Option<String>,
+}
+
+/// Sessions that arrive at random.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ArrivalSpec {
+    /// For results.
+    pub name: String,
+    /// Paths of each, as of a flow.
+    pub paths: Option<Vec<PathSpec>>,
+    /// Where they start, when their path is to be found.
+    pub from: Option<String>,
+    /// Where they end.
+    pub to: Option<String>,
+    /// Arrivals a second, one rate after the other.
+    pub rate: Vec<FrequencyText>,
+    /// How long each rate lasts.
+    pub phase: Option<SpanText>,
+    /// Mean size of their files.
+    pub size: SizeText,
+    /// How sizes are distributed.
+    #[serde(default)]
+    pub sizes: SizeShape,
+    /// The exponent of a Pareto tail.
+    pub shape: Option<f64>,
+    /// When the first may come.
+    pub start: Option<SpanText>,
+    /// None comes after.
+    pub stop: Option<SpanText>,
+    /// See [`Transport`].
+    pub profile: Option<Profile>,
+    /// See [`Transport`].
+    pub rule: Option<String>,
+}
+
+/// The distribution of file sizes.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum SizeShape {
+    /// All alike.
+    Fixed,
+    /// Exponential.
+    Exponential,
+    /// Pareto.
+    #[default]
+    Pareto,
+}
+
+/// Packets at a constant rate, in bursts or without a pause.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CbrSpec {
+    /// For results.
+    pub name: String,
+    /// The links they cross.
+    pub path: PathSpec,
+    /// Rate on the wire within a burst.
+    pub rate: RateText,
+    /// Size of each packet on the wire.
+    pub packet: Option<SizeText>,
+    /// Mean length of a burst; without end when left out.
+    pub on: Option<SpanText>,
+    /// Mean length of the pause after it.
+    pub off: Option<SpanText>,
+    /// How both are distributed.
+    #[serde(default)]
+    pub bursts: BurstShape,
+    /// When it begins.
+    pub start: Option<SpanText>,
+    /// When it ends.
+    pub stop: Option<SpanText>,
+}
+
+/// The distribution of bursts and pauses.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum BurstShape {
+    /// All alike.
+    Fixed,
+    /// Exponential.
+    #[default]
+    Exponential,
+    /// Uniform up to twice the mean.
+    Uniform,
+}
+
+/// Something that happens to a link.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EventSpec {
+    /// When.
+    pub at: SpanText,
+    /// To which link, both ways unless `way` says otherwise.
+    pub link: String,
+    /// One way only.
+    pub way: Option<Way>,
+    /// Cut it (true) or mend it (false).
+    pub down: Option<bool>,
+    /// Another rate.
+    pub rate: Option<RateText>,
+    /// Another delay.
+    pub delay: Option<SpanText>,
+    /// Another loss.
+    pub loss: Option<ShareText>,
+}
+
+/// One direction of a link.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum Way {
+    /// As the link was declared.
+    There,
+    /// The other way.
+    Back,
+}
+
+/// A generated network; its links have what `[links]` says.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Topology {
+    /// Links `A`, `B`, … in a ring of bottlenecks; flow `n` goes over two neighbours.
+    Torus {
+        /// How many links.
+        links: usize,
+    },
+    /// `left` and `right` hosts with a link each, and the link `core` in the middle.
+    Dumbbell {
+        /// Hosts on each side.
+        hosts: usize,
+        /// Rate of the hosts' links.
+        access_rate: RateText,
+        /// Their delay.
+        access_delay: Option<SpanText>,
+    },
+    /// Routers in a row, `hop0`, `hop1`, … between them.
+    ParkingLot {
+        /// How many links in the row.
+        hops: usize,
+    },
+    /// Three layers of switches with k ports: k³/4 hosts.
+    FatTree {
+        /// Ports of a switch; even.
+        k: usize,
+        /// The queue of a host towards its switch, where it differs.
+        host_queue: Option<QueueText>,
+    },
+    /// n^(k+1) hosts with k + 1 interfaces, at switches with n ports.
+    Bcube {
+        /// Ports of a switch.
+        n: usize,
+        /// Levels, less one.
+        k: usize,
+        /// The queue of a host towards its switches, where it differs.
+        host_queue: Option<QueueText>,
+    },
+}
+
+/// Sessions between the hosts of a generated network.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TrafficSpec {
+    /// For results.
+    pub name: String,
+    /// Who talks to whom.
+    pub pattern: Pattern,
+    /// Flows that each host opens.
+    pub flows: Option<usize>,
+    /// The share of hosts that open any.
+    pub share: Option<ShareText>,
+    /// Most paths of each flow, of the shortest ones at random.
+    pub paths: Option<usize>,
+    /// Each connects at random within this time.
+    pub start_within: Option<SpanText>,
+    /// See [`Transport`].
+    pub profile: Option<Profile>,
+    /// See [`Transport`].
+    pub rule: Option<String>,
+    /// See [`Transport`].
+    pub scheduler: Option<String>,
+}
+
+/// Who talks to whom.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum Pattern {
+    /// Each host to one other, each receiving one flow.
+    Permutation,
+    /// Each host to others at random.
+    Random,
+    /// Each host to its neighbours: hosts at the same switches.
+    Neighbours,
+}
+
+/// What a metric has to be.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Bound {
+    /// At least.
+    pub min: Option<f64>,
+    /// At most.
+    pub max: Option<f64>,
+    /// At least another metric.
+    pub above: Option<String>,
+    /// At most another metric.
+    pub below: Option<String>,
+}

@@ -1,0 +1,161 @@
+//! What a run gave, whether it was as expected, and what many runs gave on average.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::error::{ScenarioError, nearest};
+use super::measure::Metrics;
+use super::model::Bound;
+
+/// What a run gave.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Report {
+    /// The scenario's name.
+    pub scenario: String,
+    /// The seed it ran with.
+    pub seed: u64,
+    /// Everything measured, by name.
+    pub metrics: Metrics,
+    /// Every bound of `[expect]`, in order of the names.
+    pub expect: Vec<Outcome>,
+}
+
+impl Report {
+    /// Whether everything was as expected.
+    #[must_use]
+    pub fn ok(&self) -> bool {
+        self.expect.iter().all(|outcome| outcome.ok)
+    }
+}
+
+/// One bound and whether it was kept.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// The metric.
+    pub name: String,
+    /// Its value.
+    pub value: f64,
+    /// What it had to be, as text: `≥ 3`.
+    pub bound: String,
+    /// Whether it was.
+    pub ok: bool,
+}
+
+/// Holds metrics against bounds.
+pub(crate) fn judge(
+    bounds: &BTreeMap<String, Bound>,
+    metrics: &Metrics,
+) -> Result<Vec<Outcome>, ScenarioError> {
+    let find = |key: &str, name: &str| {
+        metrics.get(name).copied().ok_or_else(|| {
+            let known: Vec<&str> = metrics.keys().map(String::as_str).collect();
+            let hint = nearest(name, &known).map_or_else(
+                || "`anabranch sim run` prints the names of all metrics".to_owned(),
+                |near| format!("did you mean \"{near}\"?"),
+            );
+            ScenarioError::new(format!("expect.{key}"), format!("nothing measured is called \"{name}\""))
+                .hint(hint)
+        })
+    };
+    let mut outcomes = Vec::new();
+    for (name, bound) in bounds {
+        let value = find(name, name)?;
+        let mut add = |text: String, ok: bool| {
+            outcomes.push(Outcome { name: name.clone(), value, bound: text, ok });
+        };
+        if let Some(min) = bound.min {
+            add(format!("≥ {min}"), value >= min);
+        }
+        if let Some(max) = bound.max {
+            add(format!("≤ {max}"), value <= max);
+        }
+        if let Some(other) = &bound.above {
+            add(format!("≥ {other}"), value >= find(name, other)?);
+        }
+        if let Some(other) = &bound.below {
+            add(format!("≤ {other}"), value <= find(name, other)?);
+        }
+    }
+    Ok(outcomes)
+}
+
+/// A metric over several runs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Spread {
+    /// Runs that had it.
+    pub runs: usize,
+    /// Their mean.
+    pub mean: f64,
+    /// Half the width of the 95 % confidence interval of the mean (Student's t); zero for one run.
+    pub ci95: f64,
+}
+
+/// Many runs together.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Summary {
+    /// Every metric that any of them had.
+    pub metrics: BTreeMap<String, Spread>,
+}
+
+impl Summary {
+    /// Puts runs together.
+    #[must_use]
+    pub fn of(runs: &[&Metrics]) -> Self {
+        let names: BTreeSet<&String> = runs.iter().flat_map(|run| run.keys()).collect();
+        let spread = |name: &String| {
+            let values: Vec<f64> = runs.iter().filter_map(|run| run.get(name).copied()).collect();
+            (name.clone(), Spread::of(&values))
+        };
+        Self { metrics: names.into_iter().map(spread).collect() }
+    }
+}
+
+impl Spread {
+    /// Mean and interval of some values, which are not none.
+    #[must_use]
+    pub fn of(values: &[f64]) -> Self {
+        let runs = values.len();
+        let mean = values.iter().sum::<f64>() / runs.max(1) as f64;
+        if runs < 2 {
+            return Self { runs, mean, ci95: 0.0 };
+        }
+        let squares: f64 = values.iter().map(|value| (value - mean) * (value - mean)).sum();
+        let error = (squares / (runs - 1) as f64 / runs as f64).sqrt();
+        Self { runs, mean, ci95: student(runs - 1) * error }
+    }
+}
+
+/// The two-sided 95 % quantile of Student's t for so many degrees of freedom.
+fn student(freedom: usize) -> f64 {
+    const TABLE: [f64; 30] = [
+        12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145,
+        2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048,
+        2.045, 2.042,
+    ];
+    TABLE.get(freedom - 1).copied().unwrap_or(1.96 + 2.5 / freedom as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_interval_is_students() {
+        let spread = Spread::of(&[1.0, 2.0, 3.0]);
+        assert_eq!((spread.runs, spread.mean), (3, 2.0));
+        assert!((spread.ci95 - 4.303 / 3_f64.sqrt()).abs() < 1e-9);
+        assert_eq!(Spread::of(&[5.0]), Spread { runs: 1, mean: 5.0, ci95: 0.0 });
+        assert!((student(40) - 2.021).abs() < 0.005);
+    }
+
+    #[test]
+    fn bounds_are_told_apart_and_an_unknown_metric_is_answered_with_the_nearest() {
+        let metrics = Metrics::from([("jain".to_owned(), 0.9), ("total".to_owned(), 0.5)]);
+        let bound = |text: &str| toml::from_str::<BTreeMap<String, Bound>>(text).unwrap();
+        let outcomes =
+            judge(&bound("jain = { min = 0.8, max = 0.85, above = \"total\" }"), &metrics).unwrap();
+        let told: Vec<_> = outcomes.iter().map(|outcome| (outcome.bound.as_str(), outcome.ok)).collect();
+        assert_eq!(told, [("≥ 0.8", true), ("≤ 0.85", false), ("≥ total", true)]);
+        let error = judge(&bound("jane = { min = 0.8 }"), &metrics).unwrap_err();
+        assert_eq!(error.hint, "did you mean \"jain\"?");
+    }
+}

@@ -1,0 +1,108 @@
+//! One scenario in many variants: every combination of the values of some keys.
+//!
+//! A key is written as in results: `transport.rule`, `link.C.rate`, `flow.M.rule`; a table's name may be
+//! `*` for all of them. Values are TOML, or text where that is no TOML.
+
+use toml::{Table, Value};
+
+use super::Scenario;
+use super::error::ScenarioError;
+
+/// A key and the values it is to take, in turn.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// Where in the file.
+    pub key: String,
+    /// What it becomes.
+    pub values: Vec<String>,
+}
+
+impl std::str::FromStr for Setting {
+    type Err = String;
+
+    /// Reads `key=a,b,c`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (key, values) = text.split_once('=').ok_or("write it as key=value,value,…")?;
+        let values: Vec<String> = values.split(',').map(|value| value.trim().to_owned()).collect();
+        if key.trim().is_empty() || values.iter().any(String::is_empty) {
+            return Err("write it as key=value,value,…".to_owned());
+        }
+        Ok(Self { key: key.trim().to_owned(), values })
+    }
+}
+
+/// A scenario with some keys set.
+#[derive(Clone, Debug)]
+pub struct Variant {
+    /// Keys and the values they have here.
+    pub set: Vec<(String, String)>,
+    /// What comes of it.
+    pub scenario: Scenario,
+}
+
+/// Most variants of a sweep.
+const MAX_VARIANTS: usize = 100_000;
+
+/// Every combination of the settings' values; the last key changes fastest.
+///
+/// # Errors
+/// When a key names nothing, or a variant is no scenario.
+pub fn variants(base: &Scenario, settings: &[Setting]) -> Result<Vec<Variant>, ScenarioError> {
+    let count = settings.iter().try_fold(1_usize, |count, setting| count.checked_mul(setting.values.len()));
+    let count = count.filter(|count| *count <= MAX_VARIANTS).ok_or_else(|| {
+        ScenarioError::new("--set", "too many combinations").hint(format!("at most {MAX_VARIANTS}"))
+    })?;
+    (0..count).map(|number| variant(base, settings, number)).collect()
+}
+
+fn variant(base: &Scenario, settings: &[Setting], mut number: usize) -> Result<Variant, ScenarioError> {
+    let mut set = Vec::new();
+    for setting in settings.iter().rev() {
+        set.insert(0, (setting.key.clone(), setting.values[number % setting.values.len()].clone()));
+        number /= setting.values.len();
+    }
+    if set.is_empty() {
+        return Ok(Variant { set, scenario: base.clone() });
+    }
+    let mut table: Table = base.text.parse().map_err(|error| ScenarioError::from_toml(&error, &base.text))?;
+    for (key, value) in &set {
+        let steps: Vec<&str> = key.split('.').collect();
+        apply(&mut table, &steps, &read(value)).map_err(|message| {
+            ScenarioError::new(key.clone(), message)
+                .hint("keys are written as transport.rule, link.NAME.rate or flow.NAME.rule; * stands for all names")
+                .of("--set")
+        })?;
+    }
+    let told: Vec<String> = set.iter().map(|(key, value)| format!("--set {key}={value}")).collect();
+    let scenario = Scenario::parse(&table.to_string(), &format!("{} {}", base.name, told.join(" ")))
+        .map_err(|error| ScenarioError { line: None, ..error })?;
+    Ok(Variant { set, scenario: Scenario { name: base.name.clone(), ..scenario } })
+}
+
+fn read(text: &str) -> Value {
+    let parsed = format!("x = {text}").parse::<Table>().ok().and_then(|mut table| table.remove("x"));
+    parsed.unwrap_or_else(|| Value::String(text.to_owned()))
+}
+
+fn apply(table: &mut Table, steps: &[&str], value: &Value) -> Result<(), String> {
+    let (step, rest) = steps.split_first().ok_or("an empty key")?;
+    let Some(next) = rest.first() else {
+        table.insert((*step).to_owned(), value.clone());
+        return Ok(());
+    };
+    match table.entry(*step).or_insert_with(|| Value::Table(Table::new())) {
+        Value::Table(inner) => apply(inner, rest, value),
+        Value::Array(list) => {
+            let mut found = false;
+            for entry in list.iter_mut().filter_map(Value::as_table_mut) {
+                let named = entry.get("name").and_then(Value::as_str);
+                if *next == "*" || named == Some(*next) {
+                    found = true;
+                    apply(entry, &rest[1..], value)?;
+                }
+            }
+            if found { Ok(()) } else { Err(format!("there is no {step} \"{next}\"")) }
+        }
+        _ => Err(format!("{step} has no parts")),
+    }
+}
