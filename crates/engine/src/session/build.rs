@@ -1,8 +1,8 @@
 //! One packet: which frames go in, and what is noted about it when it leaves.
 
 use anabranch_wire::{
-    AckPath, AddressFrame, Frame, Frames, MAX_FRAMES, Message, NewPid, Packet, PathStatus,
-    PathUse, Payload, StreamFrame, Time, packet_encoded_len,
+    AckPath, AddressFrame, Frame, Frames, MAX_FRAMES, Message, NewPid, Packet, PathStatus, PathUse, Payload,
+    StreamFrame, Time, packet_encoded_len,
 };
 
 use super::{OVERHEAD, Session};
@@ -283,19 +283,24 @@ impl<P: Payload> Session<P> {
         }
         let size = OVERHEAD + packet_encoded_len(&frames);
         let eliciting = frames.iter().any(Frame::is_ack_eliciting);
+        if path.board.skip_is_due() {
+            path.board.skip(self.pids.next_pid().0.0);
+        }
+        // A probe of the path MTU that vanishes says nothing about the path, and nobody may notice for long:
+        // it counts neither as in flight nor as owed an acknowledgement.
+        let is_probe = matches!(contents.as_slice(), [Content::MtuProbe(_)]);
         let fsn = path.board.next_fsn();
         if eliciting {
             if path.board.pipe() == 0 && path.board.last_sent_at() > Time::ZERO {
                 self.cc.on_idle_restart(path.id, now);
             }
-            // A probe of the path MTU that vanishes says nothing about the path.
-            if !matches!(contents.as_slice(), [Content::MtuProbe(_)]) {
+            if !is_probe {
                 path.health.on_sent(now);
             }
             path.pacer.on_sent(size as u64);
         }
-        path.board.on_sent(now, size as u16, eliciting, contents);
-        if eliciting {
+        path.board.on_sent(now, if is_probe { 0 } else { size as u16 }, eliciting, contents);
+        if eliciting && !is_probe {
             self.cc.on_sent(path.id, now, size as u64, path.board.pipe());
         }
         path.allowance.on_sent(size as u64);

@@ -5,7 +5,7 @@ use anabranch_link::LossModel;
 use anabranch_wire::{Span, Time};
 use bytes::Bytes;
 
-use super::talker::{End, Talker};
+use super::talker::{End, Outgoing, Talker};
 use super::world::{Finale, Operation, World};
 use crate::pair::{CLIENT, Pair, SERVER};
 
@@ -430,8 +430,10 @@ impl Run {
         let (written, read) = (self.talkers[from].bytes_written(), self.talkers[to].bytes_read());
         self.summary.bytes = self.talkers.iter().map(Talker::bytes_read).sum();
         let promised = self.world.configs[from].memory.send_buffer + self.world.configs[to].memory.max_window;
-        let dropped = |talker: &Talker| talker.inc.values().any(|half| half.stopped || half.end.is_some());
-        if !dropped(&self.talkers[to]) && written > read + promised {
+        let gave_up = |sent: &Outgoing| sent.stopped || matches!(sent.end, Some(End::Reset(_)));
+        let dropped = self.talkers[to].inc.values().any(|half| half.stopped)
+            || self.talkers[from].out.values().any(gave_up);
+        if !dropped && written > read + promised {
             return Err(format!("{written} bytes written, {read} read: more is held than was promised"));
         }
         let waits = !self.talkers[to].paused
