@@ -106,7 +106,7 @@ pub(crate) async fn connect(
     let book = make_book(shared, target)?;
     let routes = book.wanted(&shared.locals());
     if routes.is_empty() {
-        let locals = shared.sockets().iter().map(|socket| socket.place.address).collect();
+        let locals = shared.sockets().iter().map(|socket| socket.udp.local_addr().ip()).collect();
         return Err(ConnectError::NoRoute { remotes: target.addresses.clone(), locals });
     }
     let inner = dial(shared, target, (config, book), &routes)?;
@@ -127,12 +127,12 @@ fn make_book(shared: &Shared, target: &Target) -> Result<RouteBook, ConnectError
     let mut book = RouteBook::default();
     for (local, remote) in &target.pins {
         let Some(route) = pinned_route(shared, *local, *remote) else {
-            let locals = shared.sockets().iter().map(|socket| socket.place.address).collect();
+            let locals = shared.sockets().iter().map(|socket| socket.udp.local_addr().ip()).collect();
             return Err(ConnectError::NoSuchLocal { local: *local, locals });
         };
         book.pins.get_or_insert_default().push(route);
     }
-    let own: Vec<IpAddr> = shared.sockets().iter().map(|socket| socket.place.address).collect();
+    let own: Vec<IpAddr> = shared.sockets().iter().map(|socket| socket.udp.local_addr().ip()).collect();
     for address in &target.addresses {
         book.given.push(*address);
         // The node may run on this very machine: its packets take loopback then.

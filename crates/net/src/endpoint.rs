@@ -254,7 +254,7 @@ impl Endpoint {
         let describe = |socket: &Arc<BoundSocket>| SocketInfo {
             id: socket.id,
             local: socket.udp.local_addr(),
-            place: socket.place.clone(),
+            place: socket.place(),
             bound_to_interface: socket.udp.is_bound_to_interface(),
             stats: socket.udp.stats(),
         };
@@ -272,7 +272,13 @@ impl Endpoint {
 
     /// The next session that a peer opened and was authorised for; `None` after [`Endpoint::close`].
     pub async fn accept(&self) -> Option<Session> {
-        self.incoming.lock().await.recv().await
+        let mut closing = self.shared.closing.subscribe();
+        let next = async { self.incoming.lock().await.recv().await };
+        tokio::select! {
+            biased;
+            _ = closing.wait_for(|closing| *closing) => None,
+            session = next => session,
+        }
     }
 
     /// What has been seen that concerns no single session.
@@ -297,11 +303,10 @@ impl Endpoint {
 
     /// Lets nobody in any more and closes all sessions; waits a few seconds for their peers.
     pub async fn close(&self) {
-        // Whoever accepts at the moment gets nothing more.
-        if let Ok(mut incoming) = self.incoming.try_lock() {
-            incoming.close();
-            while incoming.try_recv().is_ok() {}
-        }
+        self.shared.closing.send_replace(true);
+        let mut incoming = self.incoming.lock().await;
+        while incoming.try_recv().is_ok() {}
+        drop(incoming);
         let sessions = self.shared.sessions();
         for session in &sessions {
             session.close();
@@ -446,18 +451,22 @@ async fn follow(shared: Weak<Shared>, watch: InterfaceWatch, binder: Binder, por
 }
 
 fn apply(shared: &Arc<Shared>, binder: &Binder, wanted: &[InterfaceAddress], port: u16) {
+    let sockets: Vec<_> = shared.sockets().into_iter().map(|socket| (socket.place(), socket)).collect();
     let same = |a: &InterfaceAddress, b: &InterfaceAddress| a.address == b.address && a.index == b.index;
-    let sockets = shared.sockets();
     let gone: BTreeSet<u32> = sockets
         .iter()
-        .filter(|socket| !wanted.iter().any(|place| same(place, &socket.place)))
-        .map(|socket| socket.id)
+        .filter(|(old, _)| !wanted.iter().any(|place| same(place, old)))
+        .map(|(_, socket)| socket.id)
         .collect();
     for id in &gone {
         shared.remove_socket(*id);
     }
     let mut changed = false;
-    for place in wanted.iter().filter(|place| !sockets.iter().any(|socket| same(place, &socket.place))) {
+    for place in wanted {
+        if let Some((_, socket)) = sockets.iter().find(|(old, _)| same(place, old)) {
+            changed |= socket.update(place);
+            continue;
+        }
         match binder.bind(place, port) {
             Ok(socket) => {
                 tracing::info!(local = %socket.udp.local_addr(), interface = %place.interface, "new address");
@@ -480,6 +489,6 @@ fn apply(shared: &Arc<Shared>, binder: &Binder, wanted: &[InterfaceAddress], por
 /// The route of a pinned pair.
 pub(crate) fn pinned_route(shared: &Shared, local: IpAddr, remote: SocketAddr) -> Option<Route> {
     let sockets = shared.sockets();
-    let socket = sockets.iter().find(|socket| socket.place.address == local)?;
+    let socket = sockets.iter().find(|socket| socket.udp.local_addr().ip() == local)?;
     Some(Route { socket: socket.id, remote })
 }

@@ -29,7 +29,7 @@ const MOST_COPIES: usize = 8;
 /// A server takes an INIT in.
 pub(crate) fn handle_init(shared: &Arc<Shared>, now: Time, arrival: Arrival, body: &[u8]) {
     count(&shared.counters.inits);
-    if shared.incoming.is_closed() {
+    if shared.is_closing() {
         return count(&shared.counters.inits_dropped);
     }
     match shared.cookies.admit(now, arrival.route.remote, body) {
@@ -205,7 +205,7 @@ pub(crate) fn handle_init_ack(session: &Arc<SessionInner>, now: Time, arrival: A
 pub(crate) fn reset(shared: &Shared, now: Time, arrival: Arrival, pid: Pid) {
     count(&shared.counters.unknown_pid);
     let reset = plain_datagram(Kind::Reset, pid, &shared.reset_key.token(pid).0);
-    if reset.len() < arrival.size && shared.resets.may_send(now) {
+    if reset.len() < arrival.size && !shared.pids.is_retired(pid) && shared.resets.may_send(now) {
         count(&shared.counters.resets_sent);
         answer(shared, arrival.route, &reset);
     }

@@ -105,7 +105,7 @@ fn is_link_local(address: IpAddr) -> bool {
 /// When the operating system does not tell.
 pub async fn local_addresses() -> io::Result<Vec<InterfaceAddress>> {
     let mut list = system::list().await?;
-    list.sort_by(|a, b| (a.index, a.address).cmp(&(b.index, b.address)));
+    list.sort_by_key(|entry| (entry.index, entry.address));
     Ok(list)
 }
 

@@ -1,8 +1,8 @@
 //! PIDs: chosen at random, found again when a packet carries one.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 
 use anabranch_engine::{PidChange, PidSource};
 use anabranch_secure::ResetKey;
@@ -30,10 +30,21 @@ impl Hasher for PidHasher {
 
 type Entries = HashMap<Pid, (Arc<SessionInner>, PathId), BuildHasherDefault<PidHasher>>;
 
+/// PIDs of paths that were closed in sessions that go on: as many are remembered.
+const MOST_RETIRED: usize = 8192;
+
 /// Which session and path a PID belongs to.
 #[derive(Default)]
 pub(crate) struct PidTable {
     entries: RwLock<Entries>,
+    retired: Mutex<Retired>,
+}
+
+/// A packet that comes late for a closed path must not be answered by a reset: its session lives.
+#[derive(Default)]
+struct Retired {
+    set: HashSet<Pid, BuildHasherDefault<PidHasher>>,
+    order: VecDeque<Pid>,
 }
 
 impl PidTable {
@@ -50,8 +61,15 @@ impl PidTable {
             }
             PidChange::Retire { pid } => {
                 entries.remove(&pid);
+                drop(entries);
+                self.retired.lock().expect("no panic while held").add(pid);
             }
         }
+    }
+
+    /// True for the PID of a path that is closed while its session may go on.
+    pub(crate) fn is_retired(&self, pid: Pid) -> bool {
+        self.retired.lock().expect("no panic while held").set.contains(&pid)
     }
 
     pub(crate) fn remove_all(&self, pids: impl IntoIterator<Item = Pid>) {
@@ -63,6 +81,19 @@ impl PidTable {
 
     fn contains(&self, pid: Pid) -> bool {
         self.entries.read().expect("no panic while held").contains_key(&pid)
+    }
+}
+
+impl Retired {
+    fn add(&mut self, pid: Pid) {
+        if self.set.insert(pid) {
+            self.order.push_back(pid);
+        }
+        if self.order.len() > MOST_RETIRED
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.set.remove(&oldest);
+        }
     }
 }
 
@@ -91,4 +122,19 @@ pub(crate) fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).expect("the operating system has random bytes");
     bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn closed_paths_are_remembered_and_not_for_ever() {
+        let mut retired = Retired::default();
+        for pid in 0..2 * MOST_RETIRED as u64 {
+            retired.add(Pid(pid));
+        }
+        assert_eq!(retired.set.len(), MOST_RETIRED);
+        assert!(retired.set.contains(&Pid(2 * MOST_RETIRED as u64 - 1)) && !retired.set.contains(&Pid(0)));
+    }
 }

@@ -194,7 +194,7 @@ impl Session {
     #[must_use]
     pub fn interface(&self, route: &Route) -> Option<String> {
         let socket = self.handle.inner.shared.socket(route.socket)?;
-        Some(socket.place.interface.to_string())
+        Some(socket.place().interface.to_string())
     }
 
     /// Says how a path should be used, to the peer too.

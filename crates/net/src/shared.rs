@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, RwLock, Weak};
 
 use anabranch_engine::{Arrival, Config, LocalAddress, MemoryBudget};
 use anabranch_secure::{CookieJar, InitId, NodeKey, ResetKey};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 
 use crate::authorize::Authorize;
@@ -25,13 +25,14 @@ use crate::socket::UdpSocket;
 pub(crate) struct BoundSocket {
     pub(crate) id: u32,
     pub(crate) udp: UdpSocket,
-    pub(crate) place: InterfaceAddress,
+    /// What its interface is and reaches, which changes while the address stays.
+    place: RwLock<InterfaceAddress>,
     gone: AtomicBool,
 }
 
 impl BoundSocket {
     pub(crate) fn new(id: u32, udp: UdpSocket, place: InterfaceAddress) -> Self {
-        Self { id, udp, place, gone: AtomicBool::new(false) }
+        Self { id, udp, place: RwLock::new(place), gone: AtomicBool::new(false) }
     }
 
     /// True once its address is no longer this machine's.
@@ -39,16 +40,30 @@ impl BoundSocket {
         self.gone.load(Ordering::Relaxed)
     }
 
+    /// True when it reaches this machine only.
+    pub(crate) fn is_loopback(&self) -> bool {
+        self.place.read().expect("no panic while held").loopback
+    }
+
+    /// What its interface is and reaches now.
+    pub(crate) fn place(&self) -> InterfaceAddress {
+        self.place.read().expect("no panic while held").clone()
+    }
+
+    /// Takes note of what its interface is and reaches now; true when that is news.
+    pub(crate) fn update(&self, now: &InterfaceAddress) -> bool {
+        let mut place = self.place.write().expect("no panic while held");
+        let changed = *place != *now;
+        place.clone_from(now);
+        changed
+    }
+
     fn as_local(&self) -> LocalAddress {
+        let place = self.place();
         // Each loopback address stands for a link of its own: that is how links are modelled on one machine.
-        let interface = if self.place.loopback { u32::MAX - self.id } else { self.place.index };
-        LocalAddress {
-            socket: self.id,
-            address: self.place.address,
-            prefix: self.place.prefix,
-            interface,
-            routes: self.place.routes.to_vec(),
-        }
+        let interface = if place.loopback { u32::MAX - self.id } else { place.index };
+        let InterfaceAddress { address, prefix, routes, .. } = place;
+        LocalAddress { socket: self.id, address, prefix, interface, routes: routes.to_vec() }
     }
 }
 
@@ -75,6 +90,8 @@ pub(crate) struct Shared {
     pub(crate) inits: Mutex<HashMap<InitId, InitState>>,
     pub(crate) incoming: mpsc::Sender<Session>,
     pub(crate) counters: Counters,
+    /// True once nobody is let in any more.
+    pub(crate) closing: watch::Sender<bool>,
     sessions: Mutex<BTreeMap<u64, Weak<SessionInner>>>,
     next_serial: AtomicU64,
     half_open: AtomicU64,
@@ -108,6 +125,7 @@ impl Shared {
             inits: Mutex::default(),
             incoming,
             counters: Counters::default(),
+            closing: watch::Sender::new(false),
             sessions: Mutex::default(),
             next_serial: AtomicU64::new(0),
             half_open: AtomicU64::new(0),
@@ -184,6 +202,11 @@ impl Shared {
         self.half_open.fetch_sub(1, Ordering::Relaxed);
     }
 
+    /// True when nobody accepts sessions any more.
+    pub(crate) fn is_closing(&self) -> bool {
+        *self.closing.borrow() || self.incoming.is_closed()
+    }
+
     /// True when no more sessions may be accepted.
     pub(crate) fn is_full(&self) -> bool {
         self.sessions.lock().expect("no panic while held").len() >= self.limits.sessions
@@ -192,8 +215,8 @@ impl Shared {
     /// Addresses that a peer on the other end of a path from `local` may use as well.
     pub(crate) fn addresses_beside(&self, local: u32) -> Vec<(u64, SocketAddr)> {
         let sockets = self.sockets.read().expect("no panic while held");
-        let loopback = sockets.iter().find(|socket| socket.id == local).is_some_and(|s| s.place.loopback);
-        let others = sockets.iter().filter(|socket| socket.place.loopback == loopback);
+        let loopback = sockets.iter().find(|socket| socket.id == local).is_some_and(|s| s.is_loopback());
+        let others = sockets.iter().filter(|socket| socket.is_loopback() == loopback);
         others.map(|socket| (u64::from(socket.id), socket.udp.local_addr())).collect()
     }
 }

@@ -299,7 +299,8 @@ async fn a_restarted_server_says_that_it_has_forgotten() {
     let port = first.local_addresses()[0].port();
     let client = client().await;
     let (opened, accepted) = pair(&first, &client).await;
-    runtime.shutdown_background();
+    let ended = tokio::task::spawn_blocking(move || runtime.shutdown_timeout(PATIENCE));
+    ended.await.unwrap();
     drop((accepted, first));
     let second = Endpoint::bind(config(port)).await.unwrap();
     let mut stream = opened.open_stream().await.unwrap();
@@ -316,6 +317,50 @@ async fn closing_an_endpoint_tells_its_peers() {
     server.close().await;
     assert_eq!(timeout(PATIENCE, opened.closed()).await.unwrap(), CloseReason::Finished);
     assert!(server.accept().await.is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_accepts_while_the_endpoint_closes_is_let_go() {
+    let server = Arc::new(server(anybody).await);
+    let waiting = tokio::spawn({
+        let server = server.clone();
+        async move { server.accept().await.is_none() }
+    });
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    timeout(PATIENCE, server.close()).await.unwrap();
+    assert!(timeout(PATIENCE, waiting).await.unwrap().unwrap());
+    let target = Target::new(server.node(), server.local_addresses());
+    assert!(client().await.connect(&target, quick()).await.is_err());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn letting_go_of_a_session_closes_it_after_what_was_written() {
+    let (server, client) = (server(anybody).await, client().await);
+    let (opened, accepted) = pair(&server, &client).await;
+    let mut stream = opened.open_stream().await.unwrap();
+    stream.write_all(b"last words").await.unwrap();
+    drop((stream, opened));
+    let mut words = String::new();
+    let mut other = accepted.accept_stream().await.unwrap();
+    timeout(PATIENCE, other.read_to_string(&mut words)).await.unwrap().unwrap();
+    assert_eq!(words, "last words");
+    assert_eq!(timeout(PATIENCE, accepted.closed()).await.unwrap(), CloseReason::Finished);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_run_over_ipv6_too() {
+    let addresses = Addresses::Exactly(vec!["::1".parse().unwrap()]);
+    let config = EndpointConfig::new(key(1)).addresses(addresses.clone()).authorize(anybody);
+    let server = Endpoint::bind(config).await.unwrap();
+    let client = Endpoint::bind(EndpointConfig::new(key(2)).addresses(addresses)).await.unwrap();
+    let (opened, accepted) = pair(&server, &client).await;
+    let mut stream = opened.open_stream().await.unwrap();
+    stream.write_all(&pattern(200_000)).await.unwrap();
+    stream.shutdown().await.unwrap();
+    let mut received = Vec::new();
+    let mut other = accepted.accept_stream().await.unwrap();
+    timeout(PATIENCE, other.read_to_end(&mut received)).await.unwrap().unwrap();
+    assert!(received == pattern(200_000));
 }
 
 #[tokio::test(flavor = "multi_thread")]

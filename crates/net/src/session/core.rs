@@ -154,7 +154,7 @@ impl Core {
         queue: &mut Vec<Outgoing>,
         (room, woken): (usize, &mut Woken),
     ) -> Outcome {
-        let mut outcome = Outcome::default();
+        let mut outcome = Outcome { retention: self.retention(now), ..Outcome::default() };
         if self.engine.poll_timeout().is_some_and(|at| at <= now) {
             self.engine.handle_timeout(now);
         }
@@ -296,19 +296,24 @@ impl Core {
             }
             PathChange::Suspect | PathChange::Failed | PathChange::Recovered => {}
         }
-        if now >= self.retention_at {
-            self.retention_at = now + RETENTION_PAUSE;
-            // RFC 9001 §6.5: three probe timeouts of the slowest path.
-            let slowest = |path: anabranch_engine::PathInfo| path.rtt + path.rtt_variance * 4;
-            let pto = self.engine.paths().into_iter().map(slowest).max().unwrap_or(Span::ZERO);
-            outcome.retention = Some((pto * 3).max(RETENTION_PAUSE));
+    }
+
+    /// How long old keys are to be kept, now and then: three probe timeouts of the slowest path
+    /// (RFC 9001 §6.5).
+    fn retention(&mut self, now: Time) -> Option<Span> {
+        if !self.established || now < self.retention_at {
+            return None;
         }
+        self.retention_at = now + RETENTION_PAUSE;
+        let pto = |path: anabranch_engine::PathInfo| path.rtt + path.rtt_variance * 4;
+        let slowest = self.engine.paths().into_iter().map(pto).max()?;
+        Some((slowest * 3).max(RETENTION_PAUSE))
     }
 
     /// The local interface says how long packets may be; the rest of the way is found out by probes.
     fn limit_mtu(&mut self, session: &Arc<SessionInner>, path: PathId, route: Route) {
         let headers = if route.remote.is_ipv4() { 28 } else { 48 };
-        let mtu = session.shared.socket(route.socket).map_or(0, |socket| socket.place.mtu);
+        let mtu = session.shared.socket(route.socket).map_or(0, |socket| socket.place().mtu);
         if let Ok(most) = u16::try_from(mtu.saturating_sub(headers))
             && most >= anabranch_wire::MIN_UDP_PAYLOAD
         {
@@ -352,6 +357,9 @@ impl Core {
             return;
         }
         self.advertise(session);
+        for path in self.engine.paths().iter().filter(|path| path.state != PathState::Closing) {
+            self.limit_mtu(session, path.id, path.route);
+        }
         if self.engine.side() == Side::Server {
             return;
         }

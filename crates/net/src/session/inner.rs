@@ -11,6 +11,7 @@
 //! The pump runs in whichever task has just changed something. One that finds it running leaves a note,
 //! and the running one goes round again: nobody waits, and packets leave in the order of their numbers.
 
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Poll;
@@ -23,7 +24,7 @@ use tokio::sync::Notify;
 
 use super::Session;
 use super::core::{Core, Outcome};
-use super::outbox::Outbox;
+use super::outbox::{Outbox, Scratch};
 use super::wakers::{Wait, Woken};
 use crate::shared::{BoundSocket, Shared, count};
 
@@ -31,6 +32,11 @@ use crate::shared::{BoundSocket, Shared, count};
 const BATCH: usize = 128;
 /// Batches sent before other tasks get their turn.
 const ROUNDS: usize = 16;
+
+thread_local! {
+    /// Taken while a session is pumped; should another one be pumped within that, it makes do with a new one.
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
 
 /// One session, shared by its handles, its driver task and the receivers.
 pub(crate) struct SessionInner {
@@ -52,6 +58,7 @@ pub(crate) struct SessionInner {
 }
 
 /// Who a session is with.
+#[derive(Clone, Copy)]
 pub(crate) struct Identity {
     pub(crate) peer: PublicKey,
     pub(crate) share: Option<ShareId>,
@@ -121,26 +128,28 @@ impl SessionInner {
         while self.wanted.load(Ordering::SeqCst) {
             let Ok(mut outbox) = self.outbox.try_lock() else { return };
             self.wanted.store(false, Ordering::SeqCst);
-            self.drain(&mut outbox);
+            let mut scratch = SCRATCH.take();
+            self.drain(&mut outbox, &mut scratch);
+            SCRATCH.set(scratch);
         }
     }
 
-    fn drain(self: &Arc<Self>, outbox: &mut Outbox) {
+    fn drain(self: &Arc<Self>, outbox: &mut Outbox, scratch: &mut Scratch) {
         outbox.retry();
         for _ in 0..ROUNDS {
             let now = self.shared.clock.now();
             let mut woken = Woken::new();
             let mut core = self.core();
-            let outcome = core.poll(self, now, &mut outbox.queue, (BATCH, &mut woken));
+            let outcome = core.poll(self, now, &mut scratch.queue, (BATCH, &mut woken));
             let deadline = core.deadline(now);
             drop(core);
             self.set_deadline(deadline);
             woken.into_iter().for_each(std::task::Waker::wake);
             self.carry_out(outcome, outbox);
-            if outbox.queue.is_empty() {
+            if scratch.queue.is_empty() {
                 return;
             }
-            match outbox.send(&self.shared, &self.protection, now) {
+            match outbox.send(&self.shared, &self.protection, (now, scratch)) {
                 Ok(fresh) if fresh.is_empty() => {}
                 Ok(fresh) => self.shared.resets.watch(self, &fresh),
                 Err(error) => {

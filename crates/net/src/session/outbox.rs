@@ -47,13 +47,18 @@ pub(crate) type Peer = (SocketAddr, Pid);
 /// The sending side of one session.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
-    /// Filled from the engine, emptied by [`Outbox::send`].
-    pub(crate) queue: Vec<Outgoing>,
-    buffer: Vec<u8>,
     blocked: Vec<Blocked>,
     sockets: SmallVec<[Arc<BoundSocket>; 4]>,
     /// Where resets for this session would come from.
     peers: SmallVec<[Peer; 4]>,
+}
+
+/// Memory for one pass of a pump: of the thread, since idle sessions should hold none.
+#[derive(Debug, Default)]
+pub(crate) struct Scratch {
+    /// Filled from the engine, emptied by [`Outbox::send`].
+    pub(crate) queue: Vec<Outgoing>,
+    buffer: Vec<u8>,
 }
 
 /// Batches that a socket could not take yet.
@@ -73,7 +78,7 @@ struct Head {
 }
 
 /// The batch being filled.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Open {
     head: Head,
     /// Packets that may still follow.
@@ -99,37 +104,37 @@ impl Outbox {
         &mut self,
         shared: &Shared,
         protection: &Mutex<Option<Protection>>,
-        now: Time,
+        (now, scratch): (Time, &mut Scratch),
     ) -> Result<SmallVec<[Peer; 2]>, SealError> {
         let mut fresh = SmallVec::new();
         let mut keys = Keys { protection, held: None, phase: false, now };
         let mut open: Option<Open> = None;
-        let mut queue = std::mem::take(&mut self.queue);
+        let Scratch { queue, buffer } = scratch;
+        buffer.clear();
         for outgoing in queue.drain(..) {
             let transmit = match outgoing {
                 Outgoing::Packet(transmit) => transmit,
                 Outgoing::Ready { route, bytes } => {
-                    self.dispatch(shared, open.take(), &mut keys);
-                    self.buffer.extend_from_slice(&bytes);
+                    self.dispatch(shared, open.take(), (&mut keys, buffer));
+                    buffer.extend_from_slice(&bytes);
                     let head = Head { route, segment: bytes.len(), ecn: false };
-                    self.dispatch(shared, Some(Open { head, room: 0 }), &mut keys);
+                    self.dispatch(shared, Some(Open { head, room: 0 }), (&mut keys, buffer));
                     continue;
                 }
             };
             let Some(packet) = transmit.message.packet() else { continue };
-            if open.as_ref().is_some_and(|open| !open.takes(&transmit, self.buffer.len())) {
-                self.dispatch(shared, open.take(), &mut keys);
+            if open.as_ref().is_some_and(|open| !open.takes(&transmit, buffer.len())) {
+                self.dispatch(shared, open.take(), (&mut keys, buffer));
             }
             self.note_peer(&transmit, &mut fresh);
             let open = match &mut open {
                 Some(open) => open,
                 none => none.insert(self.begin(shared, &transmit)),
             };
-            keys.append(&mut self.buffer, &transmit, packet)?;
+            keys.append(buffer, &transmit, packet)?;
             open.room = if transmit.size < open.head.segment { 0 } else { open.room - 1 };
         }
-        self.dispatch(shared, open, &mut keys);
-        self.queue = queue;
+        self.dispatch(shared, open, (&mut keys, buffer));
         Ok(fresh)
     }
 
@@ -155,23 +160,28 @@ impl Outbox {
     }
 
     /// Sends what is in the buffer, or lets it wait.
-    fn dispatch(&mut self, shared: &Shared, open: Option<Open>, keys: &mut Keys<'_>) {
+    fn dispatch(
+        &mut self,
+        shared: &Shared,
+        open: Option<Open>,
+        (keys, buffer): (&mut Keys<'_>, &mut Vec<u8>),
+    ) {
         keys.release();
         let Some(Open { head, .. }) = open else { return };
         // A socket that is gone with its interface takes its packets with it: they count as lost.
         if let Some(socket) = self.socket(shared, head.route.socket) {
             let waits = self.blocked.iter().position(|blocked| blocked.socket.id == socket.id);
             match waits {
-                Some(index) => self.blocked[index].push(head, &self.buffer),
-                None if head.send(&socket, &self.buffer) => {}
+                Some(index) => self.blocked[index].push(head, buffer),
+                None if head.send(&socket, buffer) => {}
                 None => {
                     let mut blocked = Blocked { socket, waiting: VecDeque::new(), bytes: 0 };
-                    blocked.push(head, &self.buffer);
+                    blocked.push(head, buffer);
                     self.blocked.push(blocked);
                 }
             }
         }
-        self.buffer.clear();
+        buffer.clear();
     }
 
     fn socket(&mut self, shared: &Shared, id: u32) -> Option<Arc<BoundSocket>> {
