@@ -43,6 +43,9 @@ pub struct Config {
     pub reports: Option<ReportConfig>,
     /// Ask for ECN marks instead of losses where the path lets them through.
     pub ecn: bool,
+    /// Leave a packet number out now and then, so that a peer that acknowledges what it has not got yet is
+    /// noticed (RFC 9000 §21.4).
+    pub skip_numbers: bool,
 }
 
 /// Which path acknowledgements return on (mTCP §3.3 [M7]).
@@ -149,6 +152,7 @@ impl Default for Config {
             keep_alive: None,
             reports: None,
             ecn: false,
+            skip_numbers: true,
         }
     }
 }
@@ -168,6 +172,7 @@ impl Config {
         config.scheduler = SchedulerKind::LeastFilled;
         config.max_ack_delay = Span::from_millis(40);
         config.failure.suspect = false;
+        config.skip_numbers = false;
         config.mtu = MtuConfig { base: 1472, max: 1472 };
         config
     }

@@ -129,7 +129,7 @@ impl Path {
             usage_sequence: 0,
             remote_pid: None,
             remote_reset: None,
-            board: Scoreboard::new(),
+            board: Scoreboard::new(config.skip_numbers),
             receipt: Receipt::default(),
             pacer: Pacer::new(now, u64::from(config.mtu.base)),
             mtu: MtuSearch::new(config.mtu.base, config.mtu.max),

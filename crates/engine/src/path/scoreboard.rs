@@ -7,7 +7,13 @@
 //! one that was (RFC 9002 §6.1). Both limits widen when a loss turns out to have been an early guess.
 //!
 //! An acknowledgement costs time in proportion to what it tells anew: known ranges are skipped as
-//! ranges, and the search for losses never looks at a packet twice.
+//! ranges, and the search for losses never looks at a packet twice. Only packets that ask for an
+//! acknowledgement are remembered, and of the lost ones only the latest [`KEEP_LOST`], so a peer that
+//! acknowledges nothing cannot make the memory grow beyond what windows let out.
+//!
+//! **Optimistic acknowledgements.** A peer that acknowledges what has not arrived yet gets more than its share of
+//! the network (RFC 9000 §21.4). So a number is left out now and then; only a peer that acknowledges
+//! blindly acknowledges it. Which one nobody can guess: the distance comes from the source of PIDs.
 
 use std::collections::VecDeque;
 
@@ -30,8 +36,6 @@ pub(crate) type Contents = SmallVec<[Content; 1]>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Nobody will acknowledge it: it asked for nothing.
-    Untracked,
     Outstanding,
     Acked,
     Lost,
@@ -50,6 +54,7 @@ pub(crate) struct SentPacket {
 /// One transmission as it is remembered.
 #[derive(Debug)]
 struct Slot {
+    number: u64,
     state: State,
     doubted: bool,
     size: u16,
@@ -106,9 +111,17 @@ pub(crate) struct Losses {
 
 #[derive(Debug)]
 pub(crate) struct Scoreboard {
-    /// Number of the first slot.
-    base: u64,
+    /// Ascending by number; numbers in between asked for nothing or were left out.
     slots: VecDeque<Slot>,
+    /// Number of the next packet.
+    next: u64,
+    /// Packets in `slots` that are lost.
+    kept_lost: usize,
+    /// The number left out last.
+    skipped: Option<u64>,
+    /// The number to leave out next.
+    skip_at: u64,
+    skip_distance: u64,
     acked: RangeSet,
     largest_acked: Option<u64>,
     /// No packet below is outstanding.
@@ -127,10 +140,15 @@ pub(crate) struct Scoreboard {
 }
 
 impl Scoreboard {
-    pub(crate) fn new() -> Self {
+    /// Leaves numbers out now and then if `skips`.
+    pub(crate) fn new(skips: bool) -> Self {
         Self {
-            base: 0,
             slots: VecDeque::new(),
+            next: 0,
+            kept_lost: 0,
+            skipped: None,
+            skip_at: if skips { FIRST_SKIP } else { u64::MAX },
+            skip_distance: FIRST_SKIP,
             acked: RangeSet::new(),
             largest_acked: None,
             cursor: 0,
@@ -149,7 +167,35 @@ impl Scoreboard {
 
     /// The number of the next packet.
     pub(crate) fn next_fsn(&self) -> Fsn {
-        Fsn(self.base + self.slots.len() as u64)
+        Fsn(self.next)
+    }
+
+    /// True when a number is to be left out before the next packet.
+    pub(crate) fn skip_is_due(&self) -> bool {
+        self.next >= self.skip_at
+    }
+
+    /// Leaves a number out; `luck` decides how far the next one is, which the peer must not be able to guess.
+    pub(crate) fn skip(&mut self, luck: u64) {
+        self.skipped = Some(self.next);
+        self.next += 1;
+        self.skip_distance = (self.skip_distance * 2).min(LAST_SKIP);
+        self.skip_at = self.next + self.skip_distance / 2 + luck % self.skip_distance;
+    }
+
+    /// The lowest number that an acknowledgement may still tell something about.
+    fn base(&self) -> u64 {
+        self.slots.front().map_or(self.next, |slot| slot.number)
+    }
+
+    /// Index of the first slot that is not below `number`.
+    fn index_of(&self, number: u64) -> usize {
+        // Most often the numbers have no holes, and the guess is right.
+        let guess = number.saturating_sub(self.base()) as usize;
+        match self.slots.get(guess) {
+            Some(slot) if slot.number == number => guess,
+            _ => self.slots.partition_point(|slot| slot.number < number),
+        }
     }
 
     /// Bytes in flight: `pipe_i` of [M3].
@@ -176,26 +222,24 @@ impl Scoreboard {
     /// was acknowledged are for loss detection to judge, and probes of the path MTU may vanish.
     pub(crate) fn oldest_sent_at(&self) -> Option<Time> {
         let silent = self.largest_acked.map_or(0, |largest| largest + 1).max(self.cursor);
-        let from = silent.saturating_sub(self.base) as usize;
         let is_probe = |slot: &Slot| matches!(slot.contents.as_slice(), [Content::MtuProbe(_)]);
-        let mut beyond = self.slots.range(from.min(self.slots.len())..);
+        let mut beyond = self.slots.range(self.index_of(silent)..);
         let oldest = beyond.find(|slot| slot.state == State::Outstanding && !is_probe(slot));
         oldest.map(|slot| slot.sample.sent_at)
     }
 
     /// Notes a packet that was sent; `eliciting` when it asks for an acknowledgement.
     pub(crate) fn on_sent(&mut self, now: Time, size: u16, eliciting: bool, contents: Contents) {
-        if eliciting {
-            if self.pipe == 0 {
-                (self.first_sent_at, self.delivered_at) = (now, now);
-            }
-            self.pipe += u64::from(size);
-            self.last_sent_at = now;
-        } else if self.slots.is_empty() {
-            self.base += 1;
-            self.cursor = self.base;
+        let number = self.next;
+        self.next += 1;
+        if !eliciting {
             return;
         }
+        if self.pipe == 0 {
+            (self.first_sent_at, self.delivered_at) = (now, now);
+        }
+        self.pipe += u64::from(size);
+        self.last_sent_at = now;
         let sample = Sample {
             sent_at: now,
             delivered: self.delivered,
@@ -203,8 +247,8 @@ impl Scoreboard {
             first_sent_at: self.first_sent_at,
             app_limited: self.app_limited_until > self.delivered,
         };
-        let state = if eliciting { State::Outstanding } else { State::Untracked };
-        self.slots.push_back(Slot { state, doubted: false, size, sample, contents });
+        let state = State::Outstanding;
+        self.slots.push_back(Slot { number, state, doubted: false, size, sample, contents });
     }
 
     /// The application had nothing more to send: rates measured from here on are not the path's.
@@ -220,14 +264,15 @@ impl Scoreboard {
         newly: &mut Vec<SentPacket>,
     ) -> Result<AckOutcome, ProtocolError> {
         let mut outcome = AckOutcome { in_flight: self.pipe, ..AckOutcome::default() };
-        let next = self.next_fsn().0;
         let Some(largest) = ranges.first().map(|range| range.end - 1) else { return Ok(outcome) };
-        if largest >= next {
+        let skipped = |number| ranges.iter().any(|range| range.contains(&number));
+        if largest >= self.next || self.skipped.is_some_and(skipped) {
             return Err(ProtocolError::AckOfUnsent);
         }
+        let base = self.base();
         let mut newest: Option<Sample> = None;
         for range in ranges.iter().rev() {
-            let range = range.start.max(self.base)..range.end;
+            let range = range.start.max(base)..range.end;
             if range.is_empty() {
                 continue;
             }
@@ -236,8 +281,12 @@ impl Scoreboard {
                 continue;
             }
             self.acked.insert(range);
-            for number in fresh.into_iter().flatten() {
-                self.take_acked(number, &mut outcome, &mut newest, newly);
+            for gap in fresh {
+                let mut index = self.index_of(gap.start);
+                while self.slots.get(index).is_some_and(|slot| slot.number < gap.end) {
+                    self.take_acked(index, &mut outcome, &mut newest, newly);
+                    index += 1;
+                }
             }
         }
         if self.largest_acked.is_none_or(|known| largest > known) {
@@ -255,18 +304,19 @@ impl Scoreboard {
 
     fn take_acked(
         &mut self,
-        number: u64,
+        index: usize,
         outcome: &mut AckOutcome,
         newest: &mut Option<Sample>,
         newly: &mut Vec<SentPacket>,
     ) {
         let largest = self.largest_acked.unwrap_or(0);
-        let slot = &mut self.slots[(number - self.base) as usize];
+        let slot = &mut self.slots[index];
         match slot.state {
-            State::Untracked | State::Acked => return,
+            State::Acked => return,
             State::Lost => {
                 outcome.spurious += 1;
-                let gap = largest.saturating_sub(number) + 1;
+                self.kept_lost -= 1;
+                let gap = largest.saturating_sub(slot.number) + 1;
                 self.reorder_packets = self.reorder_packets.max(gap).min(MAX_REORDER_PACKETS);
                 self.reorder_eighths = (self.reorder_eighths + 1).min(16);
             }
@@ -306,24 +356,29 @@ impl Scoreboard {
         let mut losses = Losses { in_flight: self.pipe, ..Losses::default() };
         self.loss_at = None;
         let Some(largest) = self.largest_acked else { return losses };
+        if self.cursor >= largest {
+            return losses;
+        }
         let patience = (rtt * self.reorder_eighths / 8).max(Span::from_millis(1));
-        self.cursor = self.cursor.max(self.base);
-        while self.cursor < largest {
-            let slot = &mut self.slots[(self.cursor - self.base) as usize];
+        let mut index = self.index_of(self.cursor);
+        self.cursor = largest;
+        while let Some(slot) = self.slots.get_mut(index).filter(|slot| slot.number < largest) {
             if slot.state == State::Outstanding {
                 let overdue_at = slot.sample.sent_at + patience;
-                if largest < self.cursor + self.reorder_packets && overdue_at > now {
+                if largest < slot.number + self.reorder_packets && overdue_at > now {
                     self.loss_at = Some(overdue_at);
+                    self.cursor = slot.number;
                     break;
                 }
                 slot.state = State::Lost;
+                self.kept_lost += 1;
                 self.pipe -= u64::from(slot.size);
                 losses.packets += 1;
                 losses.bytes += u64::from(slot.size);
                 losses.sent_at = losses.sent_at.max(slot.sample.sent_at);
                 lost.push(slot.take());
             }
-            self.cursor += 1;
+            index += 1;
         }
         losses
     }
@@ -333,6 +388,7 @@ impl Scoreboard {
         let mut losses = Losses { in_flight: self.pipe, ..Losses::default() };
         for slot in self.slots.iter_mut().filter(|slot| slot.state == State::Outstanding) {
             slot.state = State::Lost;
+            self.kept_lost += 1;
             losses.packets += 1;
             losses.bytes += u64::from(slot.size);
             losses.sent_at = losses.sent_at.max(slot.sample.sent_at);
@@ -340,7 +396,8 @@ impl Scoreboard {
         }
         self.pipe = 0;
         self.loss_at = None;
-        self.cursor = self.next_fsn().0;
+        self.cursor = self.next;
+        self.forget_front();
         losses
     }
 
@@ -379,24 +436,27 @@ impl Scoreboard {
         while let Some(slot) = self.slots.front() {
             let keep = match slot.state {
                 State::Outstanding => true,
-                State::Lost => self.base >= settled,
-                State::Acked | State::Untracked => false,
+                State::Lost => slot.number >= settled && self.kept_lost as u64 <= KEEP_LOST,
+                State::Acked => false,
             };
             if keep {
                 break;
             }
+            self.kept_lost -= usize::from(slot.state == State::Lost);
             self.slots.pop_front();
-            self.base += 1;
         }
-        self.acked.remove_below(self.base);
-        self.cursor = self.cursor.max(self.base);
+        self.acked.remove_below(self.base());
     }
 }
 
 /// Widest reordering within a path that is waited for, in packets.
 const MAX_REORDER_PACKETS: u64 = 4096;
-/// A lost packet is remembered until this many later numbers were acknowledged.
+/// A lost packet is remembered until this many later numbers were acknowledged, or this many were lost.
 const KEEP_LOST: u64 = 2048;
+/// The first number that is left out; the distance doubles each time.
+const FIRST_SKIP: u64 = 500;
+/// Mean distance of the numbers left out at last, in packets.
+const LAST_SKIP: u64 = 1 << 15;
 
 #[cfg(test)]
 mod tests {
@@ -405,7 +465,7 @@ mod tests {
     const RTT: Span = Span::from_millis(10);
 
     fn sent(count: u64) -> Scoreboard {
-        let mut board = Scoreboard::new();
+        let mut board = Scoreboard::new(true);
         for number in 0..count {
             board.on_sent(Time::ZERO + Span::from_millis(number), 1000, true, Contents::new());
         }
@@ -469,10 +529,37 @@ mod tests {
 
     #[test]
     fn packets_that_ask_for_nothing_leave_nothing_behind() {
-        let mut board = Scoreboard::new();
+        let mut board = sent(1);
         for _ in 0..100 {
             board.on_sent(Time::ZERO, 40, false, Contents::new());
         }
-        assert_eq!((board.next_fsn(), board.slots.len(), board.pipe()), (Fsn(100), 0, 0));
+        assert_eq!((board.next_fsn(), board.slots.len(), board.pipe()), (Fsn(101), 1, 1000));
+        assert_eq!(ack(&mut board, &[0..101]).acked_bytes, 1000);
+        assert_eq!((board.slots.len(), board.acked.range_count()), (0, 0));
+    }
+
+    #[test]
+    fn acknowledging_a_number_that_was_left_out_is_an_error() {
+        let mut board = sent(3);
+        board.skip(7);
+        board.on_sent(Time::ZERO, 1000, true, Contents::new());
+        assert_eq!(board.next_fsn(), Fsn(5));
+        assert_eq!(ack(&mut board, &[4..5, 0..3]).acked_bytes, 4000);
+        let blind = std::iter::once(0..5).collect();
+        assert_eq!(board.on_ack(Time::ZERO, &blind, &mut Vec::new()).err(), Some(ProtocolError::AckOfUnsent));
+    }
+
+    #[test]
+    fn what_a_silent_peer_loses_is_not_remembered_without_end() {
+        let mut board = Scoreboard::new(true);
+        for _ in 0..10 {
+            for _ in 0..1000 {
+                board.on_sent(Time::ZERO, 1000, true, Contents::new());
+            }
+            board.give_up(&mut Vec::new());
+        }
+        assert_eq!((board.slots.len() as u64, board.pipe()), (KEEP_LOST, 0));
+        assert_eq!(ack(&mut board, &[8_000..10_000]).spurious, 2000);
+        assert_eq!(board.kept_lost, 48);
     }
 }

@@ -131,12 +131,7 @@ impl<P: Payload> Session<P> {
     }
 
     /// Puts what lost packets carried back in line; path MTU probes do not count as losses.
-    fn requeue(
-        &mut self,
-        now: Time,
-        index: usize,
-        (lost, losses): (&mut Vec<SentPacket>, &mut Losses),
-    ) {
+    fn requeue(&mut self, now: Time, index: usize, (lost, losses): (&mut Vec<SentPacket>, &mut Losses)) {
         let mut shrinks = false;
         for packet in lost.drain(..) {
             let is_probe = packet.contents.iter().any(|content| matches!(content, Content::MtuProbe(_)));
