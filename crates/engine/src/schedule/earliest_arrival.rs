@@ -6,11 +6,13 @@
 //! 1. **The tail.** When the faster paths could deliver *everything* that waits before one packet would
 //!    arrive over the slow path, the slow path only delays the end (the thought behind ECF, Lim et al. 2017).
 //! 2. **The receive window.** While a packet travels the slow path the faster ones go on filling the
-//!    peer's receive window behind it. When the credit left does not cover what they send meanwhile, the
-//!    packet will stall them all (the thought behind BLEST, Ferlin et al. 2016).
+//!    peer's receive window behind it, until it has arrived and word of that has come back. When the window
+//!    does not cover what they can send meanwhile, the packet will stall them all (the thought behind BLEST,
+//!    Ferlin et al. 2016). What they *can* send is judged by their congestion windows: what they did send
+//!    may have been held back by just this.
 //!
-//! Retransmissions hold back everything behind them, so they always go where they arrive first among
-//! the paths that have room.
+//! What is sent again holds back everything behind it. It counts as a tail of its own: it waits for a
+//! faster path too when that would deliver all that is missing before the slow one delivers a packet.
 
 use anabranch_wire::{PathId, Rate, Span, Time};
 
@@ -26,7 +28,7 @@ impl Scheduler for EarliestArrival {
         let Some(best) = open.min_by_key(|path| (one_way(path), path.id)) else {
             return Decision::Wait(Time::NEVER);
         };
-        if !item.resend && should_wait(session, paths, best) {
+        if should_wait(session, paths, best, item) {
             return Decision::Wait(next_ready(session.now, paths, best.id));
         }
         Decision::Send { path: best.id, run: run_length(best) }
@@ -38,20 +40,25 @@ fn one_way(path: &PathView) -> Span {
     path.rtt / 2
 }
 
-fn should_wait(session: &SessionView, paths: &[PathView], slow: &PathView) -> bool {
+fn should_wait(session: &SessionView, paths: &[PathView], slow: &PathView, item: &Item) -> bool {
     let faster = paths.iter().filter(|path| one_way(path) < one_way(slow));
-    let (mut rate, mut first) = (Rate::ZERO, Span::MAX);
+    let (mut rate, mut able, mut first) = (0, 0, Span::MAX);
     for path in faster {
-        rate = Rate::from_bits(rate.as_bits() + path.rate.as_bits());
+        rate += path.rate.as_bits();
+        able += path.rate.max(Rate::from_bytes_in(path.window, path.rtt)).as_bits();
         first = first.min(one_way(path));
     }
-    if rate == Rate::ZERO {
+    if rate == 0 {
         return false;
     }
     let lead = one_way(slow).saturating_sub(first);
-    let tail = !session.more_expected && rate.time_for(session.backlog) < lead;
-    let stall = session.credit < rate.bytes_in(lead) + slow.mtu;
-    tail || stall
+    let in_time = Rate::from_bits(rate).time_for(item.bytes) < lead;
+    if item.resend {
+        return in_time;
+    }
+    let tail = !session.more_expected && in_time;
+    let meanwhile = Rate::from_bits(able).bytes_in(one_way(slow) + first);
+    tail || session.window < meanwhile + slow.mtu
 }
 
 /// When pacing lets another path go; if its window is what holds it back, an acknowledgement will tell.
@@ -75,28 +82,31 @@ mod tests {
 
     #[test]
     fn a_slow_path_is_used_while_there_is_more_than_the_fast_one_can_deliver_first() {
-        let view = SessionView { backlog: 2_000_000, more_expected: false, ..session() };
-        let decision = EarliestArrival.pick(&view, &fast_and_slow(), &item());
+        let view = SessionView { more_expected: false, ..session() };
+        let much = Item { bytes: 2_000_000, ..item() };
+        let decision = EarliestArrival.pick(&view, &fast_and_slow(), &much);
         assert!(matches!(decision, Decision::Send { path: PathId(1), .. }), "{decision:?}");
     }
 
     #[test]
     fn the_tail_waits_for_the_fast_path() {
-        let view = SessionView { backlog: 500_000, more_expected: false, ..session() };
-        assert_eq!(EarliestArrival.pick(&view, &fast_and_slow(), &item()), Decision::Wait(Time::NEVER));
+        let view = SessionView { more_expected: false, ..session() };
+        let little = Item { bytes: 500_000, ..item() };
+        assert_eq!(EarliestArrival.pick(&view, &fast_and_slow(), &little), Decision::Wait(Time::NEVER));
     }
 
     #[test]
     fn a_tight_receive_window_keeps_the_slow_path_empty() {
-        let view = SessionView { credit: 900_000, ..session() };
+        let view = SessionView { window: 1_000_000, ..session() };
         assert_eq!(EarliestArrival.pick(&view, &fast_and_slow(), &item()), Decision::Wait(Time::NEVER));
     }
 
     #[test]
-    fn a_retransmission_does_not_wait() {
-        let view = SessionView { backlog: 1_400, more_expected: false, ..session() };
-        let lost = Item { resend: true, ..item() };
-        let decision = EarliestArrival.pick(&view, &fast_and_slow(), &lost);
+    fn what_is_missing_takes_the_slow_path_only_when_there_is_much_of_it() {
+        let few = Item { resend: true, bytes: 1_400, ..item() };
+        assert_eq!(EarliestArrival.pick(&session(), &fast_and_slow(), &few), Decision::Wait(Time::NEVER));
+        let many = Item { resend: true, bytes: 2_000_000, ..item() };
+        let decision = EarliestArrival.pick(&session(), &fast_and_slow(), &many);
         assert!(matches!(decision, Decision::Send { path: PathId(1), .. }), "{decision:?}");
     }
 }

@@ -58,18 +58,16 @@ impl PathView {
 pub struct SessionView {
     /// The time.
     pub now: Time,
-    /// Bytes that wait to be sent.
-    pub backlog: u64,
-    /// The application has not ended what it writes: more may follow the backlog.
+    /// An application waits for room to write: more follows what is waiting.
     pub more_expected: bool,
-    /// Bytes of new data that the peer's receive window still admits.
-    pub credit: u64,
+    /// The peer's receive window: bytes that may be on their way or waiting there at the same time.
+    pub window: u64,
 }
 
 /// What is to be sent.
 #[derive(Clone, Copy, Debug)]
 pub struct Item {
-    /// Bytes in the run.
+    /// Bytes that wait behind one decision: all that is missing, or all that is new.
     pub bytes: u64,
     /// It was sent before and is missing.
     pub resend: bool,
@@ -191,7 +189,7 @@ mod tests_support {
     }
 
     pub(crate) fn session() -> SessionView {
-        SessionView { now: Time::ZERO, backlog: 10_000_000, more_expected: true, credit: 100_000_000 }
+        SessionView { now: Time::ZERO, more_expected: true, window: 100_000_000 }
     }
 
     pub(crate) fn item() -> Item {

@@ -138,7 +138,8 @@ impl<P: Payload> Session<P> {
         }
         self.streams.rotate();
         let resend = self.streams.next_is_resend();
-        let item = Item { bytes: self.streams.backlog(), resend, class: 0, flow: 0 };
+        let bytes = if resend { self.streams.missing() } else { self.streams.unsent() };
+        let item = Item { bytes, resend, class: 0, flow: 0 };
         match self.scheduler.pick(&self.view_session(now), views, &item) {
             Decision::Send { path, run } => self.send_run(now, Run { path, left: run, resend }),
             Decision::Duplicate(paths) => self.send_everywhere(now, &paths),
@@ -174,7 +175,7 @@ impl<P: Payload> Session<P> {
         let front = self.outgoing.front()?;
         let (class, flow, bytes) = (front.class, front.flow, front.data.len() as u64);
         let item = Item { bytes, resend: false, class, flow };
-        let session = SessionView { backlog: bytes, credit: u64::MAX, ..self.view_session(now) };
+        let session = SessionView { window: u64::MAX, ..self.view_session(now) };
         match self.scheduler.pick(&session, views, &item) {
             Decision::Send { path, .. } => {
                 let index = self.path_index(path)?;
@@ -200,12 +201,7 @@ impl<P: Payload> Session<P> {
     }
 
     fn view_session(&self, now: Time) -> SessionView {
-        SessionView {
-            now,
-            backlog: self.streams.backlog(),
-            more_expected: self.streams.more_expected(),
-            credit: self.streams.credit_of_next(),
-        }
+        SessionView { now, more_expected: self.streams.more_expected(), window: self.streams.peer_window() }
     }
 
     /// Shows the scheduler the paths that may carry data.

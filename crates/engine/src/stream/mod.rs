@@ -458,10 +458,12 @@ impl<P: Payload> Streams<P> {
         self.peer_limit.saturating_sub(self.sent)
     }
 
-    /// New bytes that the credit of the next stream to send admits.
-    pub(crate) fn credit_of_next(&self) -> u64 {
+    /// The receive window that the peer keeps for the next stream to send: what is admitted now, and what is
+    /// on its way or waits there.
+    pub(crate) fn peer_window(&self) -> u64 {
+        let session = self.credit() + self.buffered - self.unsent;
         let next = self.ready.front().and_then(|id| self.map.get(id));
-        next.map_or(0, |stream| stream.send.credit()).min(self.credit())
+        next.map_or(session, |stream| session.min(stream.send.window()))
     }
 
     fn enqueue(&mut self, id: StreamId) {
@@ -506,10 +508,14 @@ impl<P: Payload> Streams<P> {
         self.ready.front().and_then(|id| self.map.get(id)).is_some_and(|stream| stream.send.has_lost())
     }
 
-    /// Bytes that wait: new ones, and of the next stream those to send again.
-    pub(crate) fn backlog(&self) -> u64 {
-        let lost = self.ready.front().and_then(|id| self.map.get(id)).map_or(0, |stream| stream.send.lost());
-        self.unsent + lost
+    /// Bytes of the next stream that have to be sent again.
+    pub(crate) fn missing(&self) -> u64 {
+        self.ready.front().and_then(|id| self.map.get(id)).map_or(0, |stream| stream.send.lost())
+    }
+
+    /// Bytes never sent so far, of all streams.
+    pub(crate) fn unsent(&self) -> u64 {
+        self.unsent
     }
 
     /// True when an application waits for room: more follows the backlog.

@@ -154,9 +154,9 @@ impl<P: Payload> SendHalf<P> {
             && matches!(self.state, State::Finishing { fin_in_flight: false, fin_acked: false })
     }
 
-    /// Bytes left until credit stops the stream.
-    pub(crate) fn credit(&self) -> u64 {
-        self.limit.saturating_sub(self.next)
+    /// The peer's window: from the first byte not acknowledged to the end of the credit.
+    pub(crate) fn window(&self) -> u64 {
+        self.limit.saturating_sub(self.base)
     }
 
     /// Cuts the next run of at most `room` bytes: what was lost first, then new bytes within credit.
