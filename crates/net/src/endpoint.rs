@@ -24,6 +24,10 @@ use crate::socket::{BindTo, SocketStats, UdpSocket, explain_bind_error};
 
 /// Ports tried when any free one will do but it has to be the same on every address.
 const PORT_ATTEMPTS: usize = 16;
+/// When to try again to bind to an address that has come.
+const BIND_PAUSE: Duration = Duration::from_millis(500);
+/// In the absence of news.
+const FAR: Duration = Duration::from_secs(3600);
 /// How long [`Endpoint::close`] waits for peers to acknowledge.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(3);
 
@@ -442,15 +446,22 @@ fn start(shared: &Arc<Shared>, socket: Arc<BoundSocket>) {
 /// Binds and unbinds sockets as addresses come and go.
 async fn follow(shared: Weak<Shared>, watch: InterfaceWatch, binder: Binder, port: u16) {
     let mut news = watch.subscribe();
-    while news.changed().await.is_ok() {
+    let mut complete = true;
+    loop {
+        // A port may not be free yet when its address comes back quickly.
+        let pause = if complete { FAR } else { BIND_PAUSE };
+        if let Ok(Err(_)) = tokio::time::timeout(pause, news.changed()).await {
+            return;
+        }
         let found = news.borrow_and_update().clone();
         let Some(shared) = shared.upgrade() else { return };
         let wanted = binder.choose(&found).unwrap_or_default();
-        apply(&shared, &binder, &wanted, port);
+        complete = apply(&shared, &binder, &wanted, port);
     }
 }
 
-fn apply(shared: &Arc<Shared>, binder: &Binder, wanted: &[InterfaceAddress], port: u16) {
+/// Makes the sockets fit the addresses; false when one could not be bound.
+fn apply(shared: &Arc<Shared>, binder: &Binder, wanted: &[InterfaceAddress], port: u16) -> bool {
     let sockets: Vec<_> = shared.sockets().into_iter().map(|socket| (socket.place(), socket)).collect();
     let same = |a: &InterfaceAddress, b: &InterfaceAddress| a.address == b.address && a.index == b.index;
     let gone: BTreeSet<u32> = sockets
@@ -461,7 +472,7 @@ fn apply(shared: &Arc<Shared>, binder: &Binder, wanted: &[InterfaceAddress], por
     for id in &gone {
         shared.remove_socket(*id);
     }
-    let mut changed = false;
+    let (mut changed, mut complete) = (false, true);
     for place in wanted {
         if let Some((_, socket)) = sockets.iter().find(|(old, _)| same(place, old)) {
             changed |= socket.update(place);
@@ -473,7 +484,10 @@ fn apply(shared: &Arc<Shared>, binder: &Binder, wanted: &[InterfaceAddress], por
                 start(shared, socket);
                 changed = true;
             }
-            Err(error) => tracing::warn!(%error, "cannot use a new address"),
+            Err(error) => {
+                tracing::warn!(%error, "cannot use a new address yet");
+                complete = false;
+            }
         }
     }
     for session in shared.sessions() {
@@ -484,6 +498,7 @@ fn apply(shared: &Arc<Shared>, binder: &Binder, wanted: &[InterfaceAddress], por
             session.addresses_changed();
         }
     }
+    complete
 }
 
 /// The route of a pinned pair.

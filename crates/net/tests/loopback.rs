@@ -303,8 +303,10 @@ async fn a_restarted_server_says_that_it_has_forgotten() {
     ended.await.unwrap();
     drop((accepted, first));
     let second = Endpoint::bind(config(port)).await.unwrap();
-    let mut stream = opened.open_stream().await.unwrap();
-    stream.write_all(b"hello?").await.unwrap();
+    // Unless an answer to the last packets of the first server has told it already.
+    if let Ok(mut stream) = opened.open_stream().await {
+        let _ = stream.write_all(b"hello?").await;
+    }
     assert_eq!(timeout(PATIENCE, opened.closed()).await.unwrap(), CloseReason::Reset);
     assert!(second.stats().resets_sent >= 1);
 }

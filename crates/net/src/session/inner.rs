@@ -200,6 +200,7 @@ impl SessionInner {
 
     /// The socket is gone with its address.
     pub(crate) fn socket_gone(self: &Arc<Self>, socket: u32) {
+        self.outbox.lock().expect("no panic while held").forget_gone();
         let now = self.shared.clock.now();
         let mut core = self.core();
         for path in core.engine.paths().iter().filter(|path| path.route.socket == socket) {

@@ -96,6 +96,12 @@ impl Outbox {
         &self.peers
     }
 
+    /// Lets go of sockets whose addresses are gone, so that their ports are free should the addresses return.
+    pub(crate) fn forget_gone(&mut self) {
+        self.sockets.retain(|socket| !socket.is_gone());
+        self.blocked.retain(|blocked| !blocked.socket.is_gone());
+    }
+
     /// Seals and sends everything in the queue. Gives what was used for the first time, of addresses with PIDs.
     ///
     /// # Errors
@@ -188,7 +194,6 @@ impl Outbox {
         if let Some(socket) = self.sockets.iter().find(|socket| socket.id == id && !socket.is_gone()) {
             return Some(socket.clone());
         }
-        self.sockets.retain(|socket| !socket.is_gone());
         let socket = shared.socket(id)?;
         self.sockets.push(socket.clone());
         Some(socket)
