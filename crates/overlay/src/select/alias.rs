@@ -1,0 +1,182 @@
+//! Which interface addresses belong to one router, from traceroutes seen from both ends (mTCP §3.3 [M9]).
+//!
+//! A traceroute shows of each router the interface that faces its source. Where routers are joined by a subnet of two
+//! addresses (/31, or the inner two of a /30; /127 and /126 in IPv6), the address v that follows u on a trace has a mate v′ on
+//! the same link, and that link leaves u's router: so u and v′ are one router. v′ shows itself on traces that
+//! go the other way. Nothing is sent to the routers for it: Linux routers answer neither Ally's nor Mercator's
+//! probes as those need it.
+//!
+//! An inference is refused where it contradicts a trace: no router comes twice on a loop-free trace, nor do both ends
+//! of a link. Inferences that more traces support are made first. What stays alone is listed, so that nobody takes
+//! "no shared router found" for "no shared router".
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use anabranch_wire::Span;
+
+/// The routers that answered on the way from one host to another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Traceroute {
+    /// The host that probed.
+    pub from: IpAddr,
+    /// Where it wanted to.
+    pub to: IpAddr,
+    /// Of each hop in order, who answered and after what round-trip time; `None` for silence. The destination is the
+    /// last, if it answered.
+    pub hops: Vec<Option<(IpAddr, Span)>>,
+}
+
+impl Traceroute {
+    /// Source and hops in order, `None` for silence.
+    pub(super) fn addresses(&self) -> impl Iterator<Item = Option<IpAddr>> {
+        std::iter::once(Some(self.from)).chain(self.hops.iter().map(|hop| hop.map(|(address, _)| address)))
+    }
+}
+
+/// Two addresses that seemed to be one router, and cannot be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Conflict {
+    /// One address.
+    pub a: IpAddr,
+    /// The other.
+    pub b: IpAddr,
+}
+
+/// Addresses grouped by router.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Aliases {
+    /// Of each address, the lowest one of its router.
+    router: BTreeMap<IpAddr, IpAddr>,
+    /// Addresses in the middle of a trace for which no other address of the same router was found.
+    pub unresolved: Vec<IpAddr>,
+    /// Inferences that were refused.
+    pub conflicts: Vec<Conflict>,
+}
+
+impl Aliases {
+    /// The lowest known address of the router that has this one, which names it.
+    #[must_use]
+    pub fn router_of(&self, address: IpAddr) -> IpAddr {
+        self.router.get(&address).copied().unwrap_or(address)
+    }
+
+    /// All known routers with their addresses.
+    #[must_use]
+    pub fn routers(&self) -> BTreeMap<IpAddr, BTreeSet<IpAddr>> {
+        let mut routers: BTreeMap<IpAddr, BTreeSet<IpAddr>> = BTreeMap::new();
+        for (&address, &router) in &self.router {
+            routers.entry(router).or_default().insert(address);
+        }
+        routers
+    }
+}
+
+/// Groups all addresses on the traces by router.
+#[must_use]
+pub fn resolve_aliases(traces: &[Traceroute]) -> Aliases {
+    let mut seen: BTreeMap<IpAddr, BTreeSet<usize>> = BTreeMap::new();
+    let mut crossed = seen.clone();
+    for (index, trace) in traces.iter().enumerate() {
+        for address in trace.addresses().flatten() {
+            seen.entry(address).or_default().insert(index);
+            crossed.entry(address).or_default();
+        }
+        for (address, _) in trace.hops.iter().flatten() {
+            crossed.entry(*address).or_default().insert(index);
+        }
+    }
+    let mut support: BTreeMap<(IpAddr, IpAddr), usize> = BTreeMap::new();
+    let mut refused: BTreeSet<Conflict> = BTreeSet::new();
+    for trace in traces {
+        // Without the source: a host's neighbour may be on a wider net, and a host knows its own addresses.
+        let hops: Vec<Option<IpAddr>> = trace.addresses().skip(1).collect();
+        for pair in hops.windows(2) {
+            let (Some(u), Some(v)) = (pair[0], pair[1]) else { continue };
+            let Some(mate) = mate(v, &seen).filter(|mate| *mate != u) else { continue };
+            if crossed[&v].is_disjoint(&crossed[&mate]) {
+                *support.entry((u.min(mate), u.max(mate))).or_default() += 1;
+            } else {
+                refused.insert(Conflict { a: u.min(mate), b: u.max(mate) });
+            }
+        }
+    }
+    let mut groups = Groups::new(seen);
+    let mut pairs: Vec<_> = support.into_iter().collect();
+    pairs.sort_by_key(|((a, b), count)| (std::cmp::Reverse(*count), *a, *b));
+    for ((a, b), _) in pairs {
+        if !groups.merge(a, b) {
+            refused.insert(Conflict { a, b });
+        }
+    }
+    groups.finish(traces, refused)
+}
+
+/// The other address of the subnet of two that `address` seems to be in, if it was seen.
+fn mate(address: IpAddr, seen: &BTreeMap<IpAddr, BTreeSet<usize>>) -> Option<IpAddr> {
+    let flip = |bits: u8| match address {
+        IpAddr::V4(ip) => IpAddr::V4(Ipv4Addr::from_bits(ip.to_bits() ^ u32::from(bits))),
+        IpAddr::V6(ip) => IpAddr::V6(Ipv6Addr::from_bits(ip.to_bits() ^ u128::from(bits))),
+    };
+    let low = match address {
+        IpAddr::V4(ip) => ip.to_bits() as u8 & 3,
+        IpAddr::V6(ip) => ip.to_bits() as u8 & 3,
+    };
+    let next = flip(1);
+    if seen.contains_key(&next) {
+        return Some(next);
+    }
+    // In a /30 the outer two addresses name the net and everybody in it: whoever answers from one is in a /31.
+    let is_inner = low == 1 || low == 2;
+    let outer_seen = seen.contains_key(&flip(low)) || seen.contains_key(&flip(low ^ 3));
+    let inner = flip(3);
+    (is_inner && !outer_seen && seen.contains_key(&inner)).then_some(inner)
+}
+
+/// Addresses grouped so far, each group with the traces it is on.
+struct Groups {
+    group_of: BTreeMap<IpAddr, usize>,
+    groups: Vec<(BTreeSet<IpAddr>, BTreeSet<usize>)>,
+}
+
+impl Groups {
+    fn new(seen: BTreeMap<IpAddr, BTreeSet<usize>>) -> Self {
+        let mut groups = Self { group_of: BTreeMap::new(), groups: Vec::new() };
+        for (address, traces) in seen {
+            groups.group_of.insert(address, groups.groups.len());
+            groups.groups.push((BTreeSet::from([address]), traces));
+        }
+        groups
+    }
+
+    /// Makes two addresses one router; false when a trace shows that they are not.
+    fn merge(&mut self, a: IpAddr, b: IpAddr) -> bool {
+        let (Some(&into), Some(&from)) = (self.group_of.get(&a), self.group_of.get(&b)) else { return false };
+        if into == from {
+            return true;
+        }
+        if !self.groups[into].1.is_disjoint(&self.groups[from].1) {
+            return false;
+        }
+        let (addresses, traces) = std::mem::take(&mut self.groups[from]);
+        for address in &addresses {
+            self.group_of.insert(*address, into);
+        }
+        self.groups[into].0.extend(addresses);
+        self.groups[into].1.extend(traces);
+        true
+    }
+
+    fn finish(self, traces: &[Traceroute], refused: BTreeSet<Conflict>) -> Aliases {
+        let ends: BTreeSet<IpAddr> = traces.iter().flat_map(|trace| [trace.from, trace.to]).collect();
+        let mut aliases = Aliases { conflicts: refused.into_iter().collect(), ..Aliases::default() };
+        for (addresses, _) in self.groups {
+            let Some(&lowest) = addresses.first() else { continue };
+            if addresses.len() == 1 && !ends.contains(&lowest) {
+                aliases.unresolved.push(lowest);
+            }
+            aliases.router.extend(addresses.into_iter().map(|address| (address, lowest)));
+        }
+        aliases
+    }
+}

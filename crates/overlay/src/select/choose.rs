@@ -1,0 +1,196 @@
+//! The greedy choice among candidates, with its reasons (mTCP §3.3 [M9]).
+//!
+//! The candidate of best score is kept. Each following one, in order of score, is kept if it is disjoint enough from
+//! every one kept so far, `Disjoint > β`, until `k` are kept. The first is also the path for acknowledgements, if a
+//! session wants one. Each candidate gets an explanation, whether it is used or not.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use anabranch_wire::Span;
+use serde::Serialize;
+
+use super::score::Candidate;
+use super::topology::{LinkId, Topology};
+
+/// How many paths are wanted and how disjoint they must be.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ChoiceLimits {
+    /// A path is kept when it is more disjoint than this from all kept; 0 to 1.
+    pub beta: f64,
+    /// Most paths.
+    pub k: usize,
+}
+
+impl Default for ChoiceLimits {
+    /// β = 0.5, k = 5 (mTCP §3.3 [M9]).
+    fn default() -> Self {
+        Self { beta: 0.5, k: 5 }
+    }
+}
+
+/// What was chosen, and why.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Choice {
+    /// Indices of the candidates to use, best first.
+    pub used: Vec<usize>,
+    /// One for each candidate, in the order they were given.
+    pub explanations: Vec<Explanation>,
+}
+
+/// Why a candidate is used or not: plain data, for people and for `--json`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Explanation {
+    /// The candidate.
+    pub name: String,
+    /// The rate that its score foretells, in Mbit/s.
+    pub score_mbit: f64,
+    /// Round-trip time in milliseconds.
+    pub rtt_ms: f64,
+    /// Fraction of packets lost.
+    pub loss: f64,
+    /// Known capacity in Mbit/s.
+    pub capacity_mbit: Option<f64>,
+    /// Hops that did not answer; what it shares there is not known.
+    pub silent_hops: u32,
+    /// What it has in common with candidates of better or equal score, the most overlapping first.
+    pub shares: Vec<Shared>,
+    /// What became of it.
+    pub verdict: Verdict,
+}
+
+/// What two candidates have in common.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Shared {
+    /// The other candidate.
+    pub with: String,
+    /// Delay of the links in common, in milliseconds.
+    pub overlap_ms: f64,
+    /// 1 when nothing is shared, 0 when all of the shorter path is.
+    pub disjoint: f64,
+    /// The links in common, as `from → to`.
+    pub links: Vec<String>,
+}
+
+/// What became of a candidate.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum Verdict {
+    /// It is used.
+    Used {
+        /// 1 for the best, which is also the path for acknowledgements.
+        rank: usize,
+    },
+    /// It has too much in common with a better path in use.
+    TooSimilar {
+        /// That path.
+        to: String,
+        /// How disjoint they are.
+        disjoint: f64,
+        /// How disjoint they would have to be.
+        beta: f64,
+    },
+    /// Enough better paths were found.
+    Enough {
+        /// How many.
+        k: usize,
+    },
+    /// It carries nothing: all is lost.
+    Dead,
+}
+
+/// Delay of the links that two candidates share (mTCP §3.3 [M9]).
+#[must_use]
+pub fn overlap(a: &Candidate, b: &Candidate) -> Span {
+    common(a, b).into_iter().fold(Span::ZERO, |sum, (_, latency)| sum + latency)
+}
+
+/// `1 − Overlap / min(latency)` (mTCP §3.3 [M9]). Candidates whose links are unknown count as disjoint.
+#[must_use]
+pub fn disjoint(a: &Candidate, b: &Candidate) -> f64 {
+    let shared = common(a, b);
+    let shortest = a.latency().min(b.latency());
+    if shared.is_empty() {
+        return 1.0;
+    }
+    if shortest.is_zero() {
+        // No delay to weigh links by: count them.
+        return 1.0 - shared.len() as f64 / a.links.len().min(b.links.len()) as f64;
+    }
+    let overlap = shared.into_iter().fold(Span::ZERO, |sum, (_, latency)| sum + latency);
+    (1.0 - overlap.as_secs_f64() / shortest.as_secs_f64()).max(0.0)
+}
+
+/// Links of both, each with the smaller delay that either gives it.
+fn common(a: &Candidate, b: &Candidate) -> Vec<(LinkId, Span)> {
+    let of_a: BTreeMap<LinkId, Span> = a.links.iter().copied().collect();
+    let of_b: BTreeMap<LinkId, Span> = b.links.iter().copied().collect();
+    of_b.into_iter().filter_map(|(link, latency)| Some((link, latency.min(*of_a.get(&link)?)))).collect()
+}
+
+/// Chooses among candidates. Ties go to the shorter round trip, then to the one given first.
+#[must_use]
+pub fn choose(topology: &Topology, candidates: &[Candidate], limits: &ChoiceLimits) -> Choice {
+    let mut order: Vec<usize> = (0..candidates.len()).collect();
+    order.sort_by_key(|&at| (Reverse(candidates[at].score()), candidates[at].rtt, at));
+    let mut used: Vec<usize> = Vec::new();
+    let mut explanations: Vec<(usize, Explanation)> = Vec::new();
+    for (place, &at) in order.iter().enumerate() {
+        let candidate = &candidates[at];
+        let verdict = judge(candidate, &used, (candidates, limits));
+        if matches!(verdict, Verdict::Used { .. }) {
+            used.push(at);
+        }
+        let better = order[..place].iter().map(|&other| &candidates[other]);
+        explanations.push((at, explain(topology, candidate, better, verdict)));
+    }
+    explanations.sort_by_key(|(at, _)| *at);
+    Choice { used, explanations: explanations.into_iter().map(|(_, explanation)| explanation).collect() }
+}
+
+fn judge(candidate: &Candidate, used: &[usize], (all, limits): (&[Candidate], &ChoiceLimits)) -> Verdict {
+    if candidate.loss >= 1.0 || candidate.loss.is_nan() {
+        return Verdict::Dead;
+    }
+    if used.len() >= limits.k {
+        return Verdict::Enough { k: limits.k };
+    }
+    let most_similar =
+        used.iter().map(|&at| (disjoint(candidate, &all[at]), at)).min_by(|a, b| a.0.total_cmp(&b.0));
+    match most_similar {
+        Some((disjoint, at)) if disjoint <= limits.beta => {
+            Verdict::TooSimilar { to: all[at].name.clone(), disjoint, beta: limits.beta }
+        }
+        _ => Verdict::Used { rank: used.len() + 1 },
+    }
+}
+
+fn explain<'a>(
+    topology: &Topology,
+    candidate: &Candidate,
+    better: impl Iterator<Item = &'a Candidate>,
+    verdict: Verdict,
+) -> Explanation {
+    let mut shares: Vec<Shared> = better
+        .filter_map(|other| {
+            let links = common(candidate, other);
+            (!links.is_empty()).then(|| Shared {
+                with: other.name.clone(),
+                overlap_ms: overlap(candidate, other).as_millis_f64(),
+                disjoint: disjoint(candidate, other),
+                links: links.iter().map(|(link, _)| topology.link_name(*link)).collect(),
+            })
+        })
+        .collect();
+    shares.sort_by(|a, b| a.disjoint.total_cmp(&b.disjoint).then_with(|| a.with.cmp(&b.with)));
+    Explanation {
+        name: candidate.name.clone(),
+        score_mbit: candidate.score().as_mbit(),
+        rtt_ms: candidate.rtt.as_millis_f64(),
+        loss: candidate.loss,
+        capacity_mbit: candidate.capacity.map(|capacity| capacity.as_mbit()),
+        silent_hops: candidate.silent_hops,
+        shares,
+        verdict,
+    }
+}

@@ -1,0 +1,37 @@
+//! Path selection: which of many possible paths to use, and why (mTCP §3.3 [M9], PSMC §3.B [T5]).
+//!
+//! Everything works on one [`Topology`]: hosts, relays and the routers between them, joined by directed links with
+//! latency, loss and capacity. It is built by hand, from link state, or from traceroutes ([`Survey`]) whose
+//! router interfaces are first told apart ([`resolve_aliases`]).
+//!
+//! | question | answer |
+//! |---|---|
+//! | which ways are there? | [`shortest`]: Yen's k shortest loopless ways |
+//! | which of these paths? | [`choose`]: best score first, when disjoint enough from those kept [M9]; explained |
+//! | how much could they carry together? | [`max_flow`]: maximum flow and the paths it consists of [T5] |
+//! | which paths share least? | [`least_joint`]: k paths of minimum jointness [T5] |
+//! | which paths to drop or to try? | [`suppress`], [`recruit`]: advice while a session runs [M10, M11] |
+//!
+//! Nothing here measures or opens anything: the engine's path manager alone opens and closes paths (design §10).
+
+mod advice;
+mod alias;
+mod choose;
+mod flow;
+mod joint;
+mod score;
+mod survey;
+#[cfg(test)]
+mod tests;
+mod topology;
+mod ways;
+
+pub use advice::{PathReport, Suppression, SuppressionLimits, recruit, suppress};
+pub use alias::{Aliases, Conflict, Traceroute, resolve_aliases};
+pub use choose::{Choice, ChoiceLimits, Explanation, Shared, Verdict, choose, disjoint, overlap};
+pub use flow::{FlowPath, MaxFlow, max_flow};
+pub use joint::{Joint, least_joint};
+pub use score::{Candidate, MIN_LOSS, SCORE_SEGMENT, ron_score};
+pub use survey::Survey;
+pub use topology::{Link, LinkId, NodeId, Topology};
+pub use ways::{Way, shortest};

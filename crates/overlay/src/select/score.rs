@@ -1,0 +1,68 @@
+//! Candidates and their score.
+
+use anabranch_wire::{Rate, Span};
+
+use super::topology::{LinkId, Topology};
+
+/// Loss below which paths are told apart by delay alone. A measurement of some thousand packets cannot see less,
+/// and RON's formula has a pole at 0.
+pub const MIN_LOSS: f64 = 1e-4;
+
+/// Bytes of a segment in a score, which turn RON's segments a second into a rate.
+pub const SCORE_SEGMENT: u64 = 1_400;
+
+/// RON's throughput score, √1.5 / (rtt·√p), in segments a second (mTCP §3.3 [M9]). Loss is taken as at least
+/// [`MIN_LOSS`], rtt as at least 0.1 ms.
+#[must_use]
+pub fn ron_score(rtt: Span, loss: f64) -> f64 {
+    let loss = if loss.is_nan() { 1.0 } else { loss.clamp(MIN_LOSS, 1.0) };
+    1.5f64.sqrt() / (rtt.as_secs_f64().max(1e-4) * loss.sqrt())
+}
+
+/// A path that could be used, with what was measured or computed of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Candidate {
+    /// What people call it: `direct`, `relay fra-1`, …
+    pub name: String,
+    /// Round-trip time.
+    pub rtt: Span,
+    /// Fraction of packets lost, 0 to 1.
+    pub loss: f64,
+    /// What it carries at most, if that is known.
+    pub capacity: Option<Rate>,
+    /// The links that it crosses, each with its delay.
+    pub links: Vec<(LinkId, Span)>,
+    /// Hops of it that did not answer: what it shares there is not known.
+    pub silent_hops: u32,
+}
+
+impl Candidate {
+    /// A candidate along these links, its figures computed from theirs: the round trip is twice the delay, a packet
+    /// has to survive every link, and the narrowest known link counts.
+    #[must_use]
+    pub fn along(topology: &Topology, name: &str, links: &[LinkId]) -> Self {
+        let known = || links.iter().filter_map(|link| topology.get(*link).map(|info| (*link, info)));
+        let delay = known().fold(Span::ZERO, |sum, (_, link)| sum + link.latency);
+        Self {
+            name: name.to_owned(),
+            rtt: delay * 2,
+            loss: 1.0 - known().map(|(_, link)| 1.0 - link.loss.clamp(0.0, 1.0)).product::<f64>(),
+            capacity: known().filter_map(|(_, link)| link.capacity).min(),
+            links: known().map(|(id, link)| (id, link.latency)).collect(),
+            silent_hops: 0,
+        }
+    }
+
+    /// The rate that RON's score foretells, at most the capacity where that is known (SAFIRE §II.B [S2]).
+    #[must_use]
+    pub fn score(&self) -> Rate {
+        let foretold = Rate::from_bits((ron_score(self.rtt, self.loss) * (SCORE_SEGMENT * 8) as f64) as u64);
+        self.capacity.map_or(foretold, |capacity| foretold.min(capacity))
+    }
+
+    /// Sum of its links' delays.
+    #[must_use]
+    pub fn latency(&self) -> Span {
+        self.links.iter().fold(Span::ZERO, |sum, (_, latency)| sum + *latency)
+    }
+}

@@ -1,0 +1,93 @@
+//! Traceroutes as one graph: what candidates share is read off it (mTCP §3.3 [M9]).
+//!
+//! Aliases are resolved first, so that two paths that enter a router by different interfaces still meet there. A link's
+//! delay is half the difference of the round-trip times at its ends. A stretch of hops that did not answer becomes
+//! one link between those that did, and is counted: two paths with the same silent stretch share it.
+
+use std::net::IpAddr;
+
+use anabranch_wire::{Rate, Span};
+
+use super::alias::{Aliases, Traceroute, resolve_aliases};
+use super::score::Candidate;
+use super::topology::{Link, LinkId, Topology};
+
+/// Traceroutes on one graph.
+#[derive(Clone, Debug)]
+pub struct Survey {
+    /// Routers, named by their lowest address, and the links that were crossed. Loss and capacity are not known.
+    pub topology: Topology,
+    /// Which addresses were found to be one router, and which could not be resolved.
+    pub aliases: Aliases,
+    routes: Vec<Route>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Route {
+    links: Vec<(LinkId, Span)>,
+    silent_hops: u32,
+}
+
+impl Survey {
+    /// Puts traceroutes on one graph.
+    #[must_use]
+    pub fn new(traces: &[Traceroute]) -> Self {
+        let aliases = resolve_aliases(traces);
+        let mut survey = Self { topology: Topology::default(), aliases, routes: Vec::new() };
+        for trace in traces {
+            let route = survey.add(trace);
+            survey.routes.push(route);
+        }
+        survey
+    }
+
+    /// A candidate that runs over these traceroutes (by their place in the list) one after the other: one for the direct path, one
+    /// from each relay of a chain to the next otherwise. Round-trip time, loss and capacity are what was measured end
+    /// to end. `None` when there is no such traceroute.
+    #[must_use]
+    pub fn candidate(
+        &self,
+        name: &str,
+        traces: &[usize],
+        (rtt, loss, capacity): (Span, f64, Option<Rate>),
+    ) -> Option<Candidate> {
+        let routes: Vec<&Route> = traces.iter().map(|&at| self.routes.get(at)).collect::<Option<_>>()?;
+        Some(Candidate {
+            name: name.to_owned(),
+            rtt,
+            loss,
+            capacity,
+            links: routes.iter().flat_map(|route| route.links.iter().copied()).collect(),
+            silent_hops: routes.iter().map(|route| route.silent_hops).sum(),
+        })
+    }
+
+    fn add(&mut self, trace: &Traceroute) -> Route {
+        let mut route = Route::default();
+        let (mut last, mut last_rtt) = (trace.from, Span::ZERO);
+        for hop in &trace.hops {
+            match hop {
+                Some((address, rtt)) => {
+                    let latency = rtt.saturating_sub(last_rtt) / 2;
+                    self.cross((last, *address), latency, &mut route);
+                    (last, last_rtt) = (*address, (*rtt).max(last_rtt));
+                }
+                None => route.silent_hops += 1,
+            }
+        }
+        self.cross((last, trace.to), Span::ZERO, &mut route);
+        route
+    }
+
+    fn cross(&mut self, (from, to): (IpAddr, IpAddr), latency: Span, route: &mut Route) {
+        let [from, to] = [from, to].map(|address| self.aliases.router_of(address));
+        if from == to {
+            return;
+        }
+        let [from, to] = [from, to].map(|router| self.topology.node(&router.to_string()));
+        let known = self.topology.between(from, to).and_then(|link| self.topology.get(link));
+        let least = known.map_or(latency, |known| known.latency.min(latency));
+        let link = self.topology.link(from, to, Link { latency: least, loss: 0.0, capacity: None });
+        route.links.push((link, latency));
+    }
+}
