@@ -111,7 +111,8 @@ pub struct Progress {
     view: View,
     paint: Paint,
     meter: Meter,
-    next_at: Span,
+    /// When the next line or event is due; `None` before the first snapshot.
+    next_at: Option<Span>,
 }
 
 enum View {
@@ -131,7 +132,7 @@ impl Progress {
             Mode::Json => View::Events(events.writer()),
             Mode::Quiet => View::Nothing,
         };
-        Self { view, paint, meter: Meter::default(), next_at: Span::ZERO }
+        Self { view, paint, meter: Meter::default(), next_at: None }
     }
 
     /// Takes in the present state and shows it if it is time to.
@@ -143,16 +144,15 @@ impl Progress {
         match &mut self.view {
             View::Bars(bars) => bars.draw(&total, &snapshot.paths, self.paint),
             View::Nothing => {}
-            View::Lines(_) | View::Events(_) if snapshot.elapsed < self.next_at => {}
+            View::Lines(_) | View::Events(_) if self.next_at.is_some_and(|at| snapshot.elapsed < at) => {}
+            // The first snapshot has no rate yet: begin with the second line.
+            View::Lines(_) if self.next_at.is_none() => self.next_at = Some(snapshot.elapsed + LINE_EVERY),
             View::Lines(_) => {
-                self.next_at = snapshot.elapsed + LINE_EVERY;
-                // The first snapshot, a moment after the start, has no rate yet: begin with the second line.
-                if !snapshot.elapsed.is_zero() {
-                    self.say(&render::plain_line(&total, &snapshot.paths));
-                }
+                self.next_at = Some(snapshot.elapsed + LINE_EVERY);
+                self.say(&render::plain_line(&total, &snapshot.paths));
             }
             View::Events(writer) => {
-                self.next_at = snapshot.elapsed + EVENT_EVERY;
+                self.next_at = Some(snapshot.elapsed + EVENT_EVERY);
                 writer.write_all(out::json_line(&event(snapshot, &total)).as_bytes())?;
                 writer.flush()?;
             }
@@ -182,7 +182,7 @@ impl Progress {
     /// # Errors
     /// As [`Self::update`].
     pub fn finish(&mut self, snapshot: &ProgressSnapshot) -> io::Result<()> {
-        self.next_at = Span::ZERO;
+        self.next_at = Some(Span::ZERO);
         self.update(snapshot)?;
         if let View::Bars(bars) = &self.view {
             bars.leave();
@@ -332,7 +332,7 @@ mod tests {
     fn shown(view: impl FnOnce(Box<dyn Write + Send>) -> View) -> (Progress, Page) {
         let page = Page::default();
         let view = view(Box::new(page.clone()));
-        (Progress { view, paint: Paint::OFF, meter: Meter::default(), next_at: Span::ZERO }, page)
+        (Progress { view, paint: Paint::OFF, meter: Meter::default(), next_at: None }, page)
     }
 
     /// A transfer of 100 MB at 1 MB every 100 ms.

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test program uses its own part of this")]
 
 pub mod netns;
+pub mod programs;
 
 use std::io::{self, Write};
 

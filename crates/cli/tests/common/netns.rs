@@ -49,7 +49,10 @@ impl Machines {
     fn join(&self, link: usize) -> Result<(), String> {
         let name = Self::interface(link);
         let far = self.far.name();
-        run("ip", &format!("-n {} link add {name} type veth peer name {name} netns {far}", self.near.name()))?;
+        run(
+            "ip",
+            &format!("-n {} link add {name} type veth peer name {name} netns {far}", self.near.name()),
+        )?;
         for side in [Side::Near, Side::Far] {
             let (namespace, address) = (self.namespace(side).name(), self.address(side, link));
             run("ip", &format!("-n {namespace} address add {address}/24 dev {name}"))?;

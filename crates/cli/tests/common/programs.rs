@@ -1,0 +1,199 @@
+//! The program as two people run it: one sends, the other receives.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Output, Stdio};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anabranch_secure::Ticket;
+use tempfile::TempDir;
+
+/// Longest wait for anything that ought to happen.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The program under test.
+pub const PROGRAM: &str = env!("CARGO_BIN_EXE_anabranch");
+
+/// A command of the program that finds no key and no settings of whoever runs the test.
+pub fn program(words: &[&str]) -> Command {
+    let mut command = Command::new(PROGRAM);
+    command.args(words).env_remove("ANABRANCH_KEY").stdin(Stdio::null());
+    command
+}
+
+/// A directory of its own for each test, with one to send from and one to receive in.
+pub struct Scratch(TempDir);
+
+impl Scratch {
+    pub fn new() -> Self {
+        let scratch = Self(TempDir::with_prefix("anabranch-test-").expect("a temporary directory"));
+        for name in ["from", "to"] {
+            std::fs::create_dir(scratch.path(name)).expect("a new directory");
+        }
+        scratch
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// The same as text, for a command line.
+    pub fn text(&self, name: &str) -> String {
+        self.path(name).to_str().expect("a plain name").to_owned()
+    }
+
+    /// Writes a file of `len` bytes, different for each `seed`, whose blocks are all different.
+    pub fn file(&self, name: &str, len: usize, seed: u64) -> PathBuf {
+        let path = self.path(name);
+        std::fs::write(&path, noise(len, seed)).expect("room for a test file");
+        path
+    }
+
+    /// Lets every user in.
+    pub fn open_to_all(&self) {
+        for path in [self.0.path().to_owned(), self.path("from"), self.path("to")] {
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+            std::fs::set_permissions(path, mode).expect("our own directory");
+        }
+    }
+}
+
+/// Bytes that look random.
+pub fn noise(len: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}
+
+/// A running program; killed when dropped. What it writes to standard error is kept.
+pub struct Running {
+    pub child: Child,
+    errors: Option<JoinHandle<String>>,
+}
+
+impl Running {
+    pub fn start(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program");
+        let mut pipe = child.stderr.take().expect("asked for");
+        let errors = std::thread::spawn(move || {
+            let mut text = String::new();
+            // Text that is cut off is still worth showing.
+            let _ = pipe.read_to_string(&mut text);
+            text
+        });
+        Self { child, errors: Some(errors) }
+    }
+
+    /// Asks it to stop, as Ctrl-C does.
+    pub fn interrupt(&self) {
+        let pid = self.child.id().to_string();
+        let status = Command::new("kill").args(["-INT", &pid]).status().expect("the kill command");
+        assert!(status.success());
+    }
+
+    /// Ends it as a power cut would.
+    pub fn kill(mut self) {
+        self.child.kill().expect("our own child");
+        self.child.wait().expect("our own child");
+    }
+
+    /// Waits for its end; gives the exit code and what it wrote to standard error.
+    pub fn end(mut self) -> (Option<i32>, String) {
+        let deadline = Instant::now() + PATIENCE;
+        let status = loop {
+            if let Some(status) = self.child.try_wait().expect("our own child") {
+                break status;
+            }
+            if Instant::now() > deadline {
+                self.child.kill().expect("our own child");
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        let errors = self.errors.take().expect("taken once").join().expect("no panic");
+        (status.code(), errors)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Mostly it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// `anabranch send` with its ticket.
+pub struct Sender {
+    pub running: Running,
+    pub ticket: String,
+    pub stdin: Option<ChildStdin>,
+}
+
+impl Sender {
+    /// Sends what `words` say.
+    pub fn start(words: &[&str]) -> Self {
+        Self::start_as(&mut program(&[&["send"], words].concat()))
+    }
+
+    /// Runs this command, which is an `anabranch send`, and reads its ticket.
+    pub fn start_as(command: &mut Command) -> Self {
+        let mut running = Running::start(command);
+        let mut ticket = String::new();
+        let output = running.child.stdout.take().expect("asked for");
+        BufReader::new(output).read_line(&mut ticket).expect("a line of text");
+        let ticket = ticket.trim().to_owned();
+        assert!(ticket.starts_with("anabranch1"), "{ticket:?} {:?}", running.end());
+        let stdin = running.child.stdin.take();
+        Self { running, ticket, stdin }
+    }
+
+    /// The ticket after a change that its checksum does not show.
+    pub fn ticket_with(&self, change: impl FnOnce(&mut Ticket)) -> String {
+        let mut ticket: Ticket = self.ticket.parse().expect("a ticket");
+        change(&mut ticket);
+        ticket.to_text().to_string()
+    }
+}
+
+/// Runs `anabranch receive` to its end.
+pub fn receive(words: &[&str]) -> Output {
+    program(&[&["receive"], words].concat()).output().expect("the program")
+}
+
+/// A program's words, for assertions.
+pub fn errors(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// The last event that `--json` wrote.
+pub fn last_event(output: &Output) -> serde_json::Value {
+    let text = String::from_utf8_lossy(&output.stdout);
+    serde_json::from_str(text.lines().last().unwrap_or_default()).unwrap_or_default()
+}
+
+/// Waits until the unfinished file of a receiver in `directory` has `len` bytes.
+pub fn wait_for_part(directory: &Path, len: u64) {
+    let has_part = || {
+        let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+        let parts = entries.filter(|entry| entry.file_name().to_string_lossy().ends_with("anabranch-part"));
+        parts.filter_map(|part| part.metadata().ok()).any(|meta| meta.len() >= len)
+    };
+    wait_for("an unfinished file", has_part);
+}
+
+/// Waits until something is so.
+pub fn wait_for(what: &str, is_so: impl Fn() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{what} did not come");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}

@@ -1,0 +1,171 @@
+//! `send` and `receive` as two processes on one machine, when all goes well and when one of them is killed.
+#![cfg(unix)]
+
+mod common;
+
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Stdio;
+
+use common::programs::{
+    Running, Scratch, Sender, errors, last_event, noise, program, receive, wait_for, wait_for_part,
+};
+
+/// Large enough to be killed in the middle of, small enough for a test.
+const LARGE: usize = 192 << 20;
+const MIB: u64 = 1 << 20;
+
+#[test]
+fn a_directory_arrives_as_it_was_sent_and_once_is_enough() {
+    let scratch = Scratch::new();
+    std::fs::create_dir_all(scratch.path("from/photos/2026")).unwrap();
+    let script = scratch.file("from/photos/make.sh", 3_000, 1);
+    std::fs::set_permissions(&script, PermissionsExt::from_mode(0o750)).unwrap();
+    scratch.file("from/photos/2026/large.jpg", 3_000_000, 2);
+    scratch.file("from/photos/empty", 0, 3);
+
+    let sender = Sender::start(&[&scratch.text("from/photos"), "--once"]);
+    let received = receive(&[&sender.ticket, &scratch.text("to")]);
+    assert!(received.status.success(), "{}", errors(&received));
+    assert!(errors(&received).contains("received 3 files, 3.00 MB in "), "{}", errors(&received));
+
+    let (code, told) = sender.running.end();
+    assert_eq!(code, Some(0), "{told}");
+    assert!(told.contains("127.0.0.1 has it all: 3 files"), "{told}");
+    for name in ["photos/make.sh", "photos/2026/large.jpg", "photos/empty"] {
+        let [sent, arrived] = ["from", "to"].map(|end| scratch.path(end).join(name));
+        assert!(std::fs::read(&sent).unwrap() == std::fs::read(&arrived).unwrap(), "{name}");
+    }
+    assert_eq!(scratch.path("to/photos/make.sh").metadata().unwrap().permissions().mode() & 0o777, 0o750);
+}
+
+#[test]
+fn standard_input_arrives_on_standard_output() {
+    let data = noise(5_000_000, 4);
+    let mut sender =
+        Sender::start_as(program(&["send", "-", "--name", "src.tar", "--quiet"]).stdin(Stdio::piped()));
+    let mut pipe = sender.stdin.take().unwrap();
+    let copy = data.clone();
+    let writer = std::thread::spawn(move || pipe.write_all(&copy));
+    let received = receive(&[&sender.ticket, "-", "--quiet"]);
+    writer.join().unwrap().unwrap();
+    assert!(received.status.success(), "{}", errors(&received));
+    assert!(received.stdout == data);
+    assert_eq!(sender.running.end(), (Some(0), String::new()));
+}
+
+#[test]
+fn several_receivers_are_served_at_once_and_each_gets_everything() {
+    let scratch = Scratch::new();
+    let file = scratch.file("from/film.mkv", 20_000_000, 5);
+    let sender = Sender::start(&[file.to_str().unwrap()]);
+    let places = ["to/a", "to/b", "to/c"];
+    let receivers = places
+        .map(|place| Running::start(&mut program(&["receive", &sender.ticket, &scratch.text(place), "-q"])));
+    for (receiver, place) in receivers.into_iter().zip(places) {
+        assert_eq!(receiver.end(), (Some(0), String::new()), "{place}");
+        let arrived = std::fs::read(scratch.path(place).join("film.mkv")).unwrap();
+        assert!(arrived == std::fs::read(&file).unwrap(), "{place}");
+    }
+    sender.running.interrupt();
+    let (code, told) = sender.running.end();
+    assert_eq!(code, Some(130), "{told}");
+    assert_eq!(told.matches(" has it all: 1 file, 20.0 MB").count(), 3, "{told}");
+    assert!(told.ends_with("stopped: the ticket opens nothing any more\n"), "{told}");
+}
+
+#[test]
+fn a_receiver_that_was_killed_goes_on_where_it_stopped() {
+    let scratch = Scratch::new();
+    let file = scratch.file("from/disk.img", LARGE, 6);
+    let sender = Sender::start(&[file.to_str().unwrap(), "-q"]);
+    let receiver = Running::start(&mut program(&["receive", &sender.ticket, &scratch.text("to"), "-q"]));
+    wait_for_part(&scratch.path("to"), 32 * MIB);
+    receiver.kill();
+    assert!(!scratch.path("to/disk.img").exists(), "it was killed too late");
+
+    let again = receive(&[&sender.ticket, &scratch.text("to"), "--json"]);
+    assert!(again.status.success(), "{}", errors(&again));
+    let done = last_event(&again);
+    assert_eq!((&done["event"], &done["bytes"]), (&"done".into(), &LARGE.into()), "{done}");
+    assert!(done["bytes_resumed"].as_u64().unwrap() >= 31 * MIB, "{done}");
+    assert!(std::fs::read(scratch.path("to/disk.img")).unwrap() == std::fs::read(&file).unwrap());
+}
+
+#[test]
+fn when_the_sender_is_killed_the_receiver_says_so_and_goes_on_with_the_next_ticket() {
+    let scratch = Scratch::new();
+    let file = scratch.file("from/disk.img", LARGE, 7);
+    let (path, to) = (file.to_str().unwrap(), scratch.text("to"));
+    let sender = Sender::start(&[path, "-q"]);
+    let receiver = Running::start(&mut program(&["receive", &sender.ticket, &to, "-q", "--timeout", "2s"]));
+    wait_for_part(&scratch.path("to"), 32 * MIB);
+    sender.running.kill();
+    let (code, told) = receiver.end();
+    assert_eq!(code, Some(3), "{told}");
+    assert!(told.starts_with("error: the other end fell silent on every path\n"), "{told}");
+    assert!(told.contains("run `anabranch receive` again"), "{told}");
+
+    let sender = Sender::start(&[path, "-q"]);
+    let again = receive(&[&sender.ticket, &to, "--json"]);
+    assert!(again.status.success(), "{}", errors(&again));
+    assert!(last_event(&again)["bytes_resumed"].as_u64().unwrap() >= 31 * MIB, "{:?}", last_event(&again));
+    assert!(std::fs::read(scratch.path("to/disk.img")).unwrap() == std::fs::read(&file).unwrap());
+}
+
+#[test]
+fn ctrl_c_at_the_receiver_keeps_what_has_arrived_and_the_sender_serves_on() {
+    let scratch = Scratch::new();
+    let file = scratch.file("from/disk.img", LARGE, 8);
+    let sender = Sender::start(&[file.to_str().unwrap()]);
+    let receiver = Running::start(&mut program(&["receive", &sender.ticket, &scratch.text("to"), "-q"]));
+    wait_for_part(&scratch.path("to"), 32 * MIB);
+    receiver.interrupt();
+    let (code, told) = receiver.end();
+    assert_eq!(code, Some(130), "{told}");
+    assert!(told.starts_with("stopped: ") && told.contains(" of 201 MB are here\n"), "{told}");
+
+    let again = receive(&[&sender.ticket, &scratch.text("to"), "--json"]);
+    assert!(again.status.success(), "{}", errors(&again));
+    assert!(last_event(&again)["bytes_resumed"].as_u64().unwrap() >= 16 * MIB, "{:?}", last_event(&again));
+    sender.running.interrupt();
+    let (_, told) = sender.running.end();
+    let expected = "127.0.0.1 did not get it all: the other end stopped: interrupted by its user\n";
+    assert!(told.contains(expected), "{told}");
+}
+
+#[test]
+fn ctrl_c_at_the_sender_is_told_to_the_receiver_at_once() {
+    let scratch = Scratch::new();
+    let file = scratch.file("from/disk.img", LARGE, 9);
+    let sender = Sender::start(&[file.to_str().unwrap(), "-q"]);
+    let receiver = Running::start(&mut program(&["receive", &sender.ticket, &scratch.text("to"), "-q"]));
+    wait_for_part(&scratch.path("to"), 32 * MIB);
+    sender.running.interrupt();
+    let (code, told) = sender.running.end();
+    assert_eq!(code, Some(130), "{told}");
+    assert!(told.contains("one receiver had not got it all"), "{told}");
+    let (code, told) = receiver.end();
+    assert_eq!(code, Some(3), "{told}");
+    assert!(told.starts_with("error: the other end stopped: interrupted by its user\n"), "{told}");
+}
+
+#[test]
+fn a_program_reads_the_ticket_and_the_outcome_as_json() {
+    let scratch = Scratch::new();
+    let file = scratch.file("from/a.bin", 1_000, 10);
+    let out = std::fs::File::create(scratch.path("events")).unwrap();
+    let mut sender = program(&["send", file.to_str().unwrap(), "--once", "--json"]);
+    let mut sender = sender.stdout(out).spawn().unwrap();
+    let events = || std::fs::read_to_string(scratch.path("events")).unwrap();
+    wait_for("the ticket", || events().contains('\n'));
+    let ticket: serde_json::Value = serde_json::from_str(events().lines().next().unwrap()).unwrap();
+    assert_eq!((&ticket["event"], &ticket["expires_s"]), (&"ticket".into(), &86_400.0.into()));
+
+    let received = receive(&[ticket["ticket"].as_str().unwrap(), &scratch.text("to"), "--json"]);
+    let done = last_event(&received);
+    assert_eq!((&done["event"], &done["verified"]), (&"done".into(), &true.into()), "{done}");
+    assert!(sender.wait().unwrap().success());
+    let last: serde_json::Value = serde_json::from_str(events().lines().last().unwrap()).unwrap();
+    assert_eq!((&last["event"], &last["files"]), (&"done".into(), &1.into()), "{last}");
+}
