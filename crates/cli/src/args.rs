@@ -3,7 +3,7 @@
 use clap::builder::styling::{AnsiColor, Effects, Styles};
 use clap::{ArgAction, Args, Parser, Subcommand};
 
-use crate::commands::{bench, completions, keys, man, receive, send};
+use crate::commands::{bench, completions, demo, keys, man, receive, send};
 use crate::errors::EXIT_CODES;
 use crate::ui::out::Stream;
 use crate::ui::paint::When;
@@ -54,6 +54,7 @@ pub struct Global {
 pub enum Command {
     Send(send::SendArgs),
     Receive(receive::ReceiveArgs),
+    Demo(demo::DemoArgs),
     Bench(bench::BenchArgs),
     Keys(keys::KeysArgs),
     Completions(completions::CompletionsArgs),
@@ -67,6 +68,7 @@ impl Command {
         let json = match self {
             Self::Send(args) => args.json,
             Self::Receive(args) => return args.events(),
+            Self::Demo(args) => args.json,
             Self::Bench(args) => args.json(),
             Self::Keys(args) => args.json(),
             Self::Completions(_) | Self::Man(_) => false,

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use anabranch_net::{Endpoint, SocketInfo};
+use anabranch_net::Endpoint;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::errors::Failure;
@@ -18,11 +18,14 @@ pub fn runtime() -> Result<Runtime, Failure> {
         .map_err(|error| Failure::local(format!("cannot start the network threads: {error}")))
 }
 
-/// The addresses to tell others, best first: those that a default route leads to, other addresses of this
-/// machine, loopback.
+/// The addresses to tell others, best first: those that a default route leads to, then other addresses of this
+/// machine. Loopback is for a machine that has nothing else; who connects from this very machine finds it anyway.
 #[must_use]
 pub fn addresses_to_tell(endpoint: &Endpoint) -> Vec<SocketAddr> {
     let mut sockets = endpoint.sockets();
-    sockets.sort_by_key(|socket| (socket.place.loopback, !socket.place.has_default_route()));
-    sockets.iter().map(|socket: &SocketInfo| socket.local).collect()
+    if sockets.iter().any(|socket| !socket.place.loopback) {
+        sockets.retain(|socket| !socket.place.loopback);
+    }
+    sockets.sort_by_key(|socket| !socket.place.has_default_route());
+    sockets.iter().map(|socket| socket.local).collect()
 }

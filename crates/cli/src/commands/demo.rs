@@ -1,17 +1,42 @@
 //! `anabranch demo`: two nodes and three slow paths inside this process, to see what it is all about.
+//!
+//! `stage` has the two nodes and the modelled paths, `act` one transfer, `tape` what is measured of it at the
+//! receiver.
+//!
+//! The *steady state* of a transfer is from the moment when a quarter of the file has been delivered to the moment
+//! when 95 % has: it leaves out slow start, and the end, when there is not enough left for all paths. Rates are
+//! of bytes of the file, and so is the paths' sum: of each packet as large as the links take, what is left
+//! after all headers.
+
+mod act;
+mod stage;
+mod tape;
 
 use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
 
+use anabranch_wire::Rate;
 use clap::Args;
+use tempfile::TempDir;
 
+use super::Context;
 use crate::args::OUTPUT;
+use crate::errors::{Failure, Kind};
 use crate::report::DemoReport;
 use crate::ui::human;
+use crate::ui::out::{self, Stream};
 use crate::ui::paint::Paint;
-use crate::values;
+use crate::{interrupt, node, values};
+use act::{Errand, Outcome};
+use stage::Stage;
 
 /// The smallest file with which the steady state lasts long enough to be measured.
 const SIZE_MIN: u64 = 4 << 20;
+
+/// From when to when a transfer is in its steady state, in parts of the file.
+const STEADY: (f64, f64) = (0.25, 0.95);
 
 const EXAMPLES: &str = "\
 Examples:
@@ -22,13 +47,13 @@ Examples:
 /// Watch a file cross three paths at once while one of them is cut
 ///
 /// Two nodes inside this process talk over real UDP sockets on the loopback interface, through modelled links of
-/// 50, 30 and 20 Mbit/s with round-trip times of 10, 30 and 60 ms. First a file crosses all three; then another
-/// does, and half-way the fastest path falls silent.
+/// 50, 30 and 20 Mbit/s with round-trip times of 10, 30 and 60 ms. First half a file crosses the fastest alone, then
+/// a whole one all three; then it does so again, and half-way the fastest path falls silent.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct DemoArgs {
     /// Size of the file
-    #[arg(long, value_name = "SIZE", default_value = "32MiB", value_parser = demo_size)]
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = demo_size)]
     pub size: u64,
     /// The result as JSON instead of text
     #[arg(long, help_heading = OUTPUT)]
@@ -38,6 +63,155 @@ pub struct DemoArgs {
 fn demo_size(text: &str) -> Result<u64, String> {
     let size = values::size(text)?;
     if size < SIZE_MIN { Err("must be at least 4MiB, or there is nothing to see".into()) } else { Ok(size) }
+}
+
+/// Plays the demo.
+///
+/// # Errors
+/// When sockets or space for the files are not to be had, or a transfer fails.
+pub fn run(args: &DemoArgs, context: &Context) -> Result<(), Failure> {
+    let runtime = node::runtime()?;
+    let report = runtime.block_on(async {
+        tokio::select! {
+            biased;
+            () = interrupt::requested() => Err(Failure::new(Kind::Interrupted, "the demo is over")),
+            report = play(args, context) => report,
+        }
+    });
+    // A thread may still write a file that nobody will look at.
+    runtime.shutdown_background();
+    let report = report?;
+    if args.json {
+        Stream::Stdout.json(&report)?;
+    } else {
+        out::print(&format!("\n{}", summary(&report, context.paint)))?;
+    }
+    if report.verified {
+        Ok(())
+    } else {
+        Err(Failure::new(Kind::Corrupt, "what arrived is not what was sent"))
+    }
+}
+
+/// The acts, one after the other.
+async fn play(args: &DemoArgs, context: &Context) -> Result<DemoReport, Failure> {
+    let models = stage::models();
+    let props = Props::new(args.size).await?;
+    let stage = Stage::new(&models).await?;
+    let say = |text: &str| {
+        if !args.json && !context.quiet {
+            out::error(&format!("{text}\n"))
+        }
+    };
+    let hush = Context { quiet: context.quiet || args.json, ..*context };
+    let act = async |title: &str, errand: Errand<'_>| {
+        say(title);
+        let mut display = hush.progress(false, Stream::Stdout);
+        act::play(&stage, &errand, &mut display).await
+    };
+    let all = models.len();
+    let alone =
+        act("\nHalf a file over the fastest path alone", props.errand(&props.half, 1, false)?).await?;
+    let together = act("\nA file over all three paths", props.errand(&props.whole, all, false)?).await?;
+    let cut = act("\nAnother, while a path is cut", props.errand(&props.whole, all, true)?).await?;
+    let silence = cut.cut_at.map(|at| cut.tape.longest_silence_since(at));
+    let silence = silence.ok_or_else(|| Failure::local("the file was there before a path could be cut"))?;
+    let sum = models.iter().map(|model| model.payload_rate().as_mbit()).sum();
+    Ok(DemoReport {
+        bytes: args.size,
+        paths: models.iter().map(stage::Model::report).collect(),
+        best_single_mbit_s: steady(&alone).as_mbit(),
+        multipath_mbit_s: steady(&together).as_mbit(),
+        sum_mbit_s: sum,
+        failover_gap_ms: silence.as_millis_f64(),
+        verified: props.verify().await?,
+    })
+}
+
+fn steady(outcome: &Outcome) -> Rate {
+    outcome.tape.rate_between(STEADY.0, STEADY.1)
+}
+
+/// The files: originals, and what becomes of them.
+struct Props {
+    dir: TempDir,
+    whole: Original,
+    half: Original,
+}
+
+/// A file that is sent.
+struct Original {
+    path: PathBuf,
+    bytes: u64,
+    hash: blake3::Hash,
+}
+
+impl Props {
+    async fn new(size: u64) -> Result<Self, Failure> {
+        blocking(move || {
+            let dir = tempfile::Builder::new().prefix("anabranch-demo-").tempdir()?;
+            let whole = Original::write(dir.path().join("whole"), size)?;
+            let half = Original::write(dir.path().join("half"), size / 2)?;
+            Ok(Self { dir, whole, half })
+        })
+        .await
+    }
+
+    /// Carries a file to a directory of its own.
+    fn errand<'a>(&self, original: &'a Original, paths: usize, cut: bool) -> Result<Errand<'a>, Failure> {
+        let to = self.dir.path().join(format!("over-{paths}{}", if cut { "-cut" } else { "" }));
+        std::fs::create_dir(&to).map_err(|error| Failure::file("create the directory", &to, &error))?;
+        Ok(Errand { file: &original.path, bytes: original.bytes, to, paths, cut })
+    }
+
+    /// True when every copy is what was sent.
+    async fn verify(&self) -> Result<bool, Failure> {
+        let copy = |to: &str, original: &Original| (self.dir.path().join(to), original.hash);
+        let copies = [
+            copy("over-1/half", &self.half),
+            copy("over-3/whole", &self.whole),
+            copy("over-3-cut/whole", &self.whole),
+        ];
+        blocking(move || {
+            let mut all = true;
+            for (path, hash) in copies {
+                all &= hash_of(&path)? == hash;
+            }
+            Ok(all)
+        })
+        .await
+    }
+}
+
+impl Original {
+    /// Writes a file that looks random and is the same every time.
+    fn write(path: PathBuf, bytes: u64) -> io::Result<Self> {
+        let mut source = blake3::Hasher::new().finalize_xof();
+        let (mut file, mut hasher) = (File::create(&path)?, blake3::Hasher::new());
+        let (mut block, mut left) = (vec![0; 1 << 20], bytes);
+        while left > 0 {
+            let len = usize::try_from(left).unwrap_or(usize::MAX).min(block.len());
+            source.fill(&mut block[..len]);
+            hasher.update(&block[..len]);
+            file.write_all(&block[..len])?;
+            left -= len as u64;
+        }
+        Ok(Self { path, bytes, hash: hasher.finalize() })
+    }
+}
+
+fn hash_of(path: &Path) -> io::Result<blake3::Hash> {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update_reader(File::open(path)?)?;
+    Ok(hasher.finalize())
+}
+
+/// Does what waits for the disk on a thread where it may.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> Result<T, Failure> {
+    let done = tokio::task::spawn_blocking(work).await.map_err(io::Error::from).flatten();
+    done.map_err(|error| Failure::file("use files in", &std::env::temp_dir(), &error))
 }
 
 /// The result for people.
@@ -61,7 +235,7 @@ pub fn summary(report: &DemoReport, paint: Paint) -> String {
     } else {
         paint.red("what arrived is not what was sent")
     };
-    let _ = writeln!(text, "  two files of {}: {verdict}", human::bytes(report.bytes));
+    let _ = writeln!(text, "  files of up to {}: {verdict}", human::bytes(report.bytes));
     text
 }
 
@@ -76,7 +250,7 @@ mod tests {
 
     #[test]
     fn the_file_is_as_large_as_asked_but_not_too_small_to_measure() {
-        assert_eq!(parse::<DemoArgs>(&[]).unwrap().size, 32 << 20);
+        assert_eq!(parse::<DemoArgs>(&[]).unwrap().size, 64 << 20);
         assert_eq!(parse::<DemoArgs>(&["--size", "1GB"]).unwrap().size, 1_000_000_000);
         assert!(parse::<DemoArgs>(&["--size", "1kB"]).is_err());
     }
@@ -96,7 +270,7 @@ mod tests {
   best path alone        47.6 Mbit/s   
   all paths together     93.1 Mbit/s   98 % of the paths' sum, 95.0 Mbit/s
   longest silence              83 ms   when the fastest path was cut half-way
-  two files of 33.6 MB: every byte arrived as it was sent
+  files of up to 33.6 MB: every byte arrived as it was sent
 ";
         assert_eq!(summary(&report, Paint::OFF), expected);
         assert!(

@@ -48,6 +48,7 @@ pub fn run(command: Command, context: &Context) -> Result<(), Failure> {
     match command {
         Command::Send(args) => send::run(&args, context),
         Command::Receive(args) => receive::run(&args, context),
+        Command::Demo(args) => demo::run(&args, context),
         Command::Bench(args) => bench::run(&args, context),
         Command::Keys(args) => keys::run(&args, context),
         Command::Completions(args) => completions::run(&args),

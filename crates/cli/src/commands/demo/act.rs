@@ -1,0 +1,113 @@
+//! One transfer of the demo: a file from the giver to the taker, watched, and perhaps a path cut on the way.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anabranch_transfer::{Progress as Counters, ReceiveOptions, Share, Target, receive, send};
+use anabranch_wire::Span;
+
+use super::stage::{Pair, Stage};
+use super::tape::{Tape, Taped};
+use crate::carrier::{Carrier, REDRAW};
+use crate::errors::Failure;
+use crate::ui::paths::{Direction, PathMeter};
+use crate::ui::progress::{Progress, ProgressSnapshot};
+
+/// Time between two looks at how far the file is, to cut the path at the right moment.
+const LOOK: Duration = Duration::from_millis(2);
+/// The path that is cut: the fastest.
+const VICTIM: usize = 0;
+
+/// A file and where a copy goes.
+pub struct Errand<'a> {
+    /// The file.
+    pub file: &'a Path,
+    /// Its length.
+    pub bytes: u64,
+    /// Directory for the copy.
+    pub to: PathBuf,
+    /// The first so many paths are used.
+    pub paths: usize,
+    /// Cut the fastest when half of the file has come.
+    pub cut: bool,
+}
+
+/// What the tape says of a transfer that is over.
+pub struct Outcome {
+    /// When bytes came.
+    pub tape: Tape,
+    /// When the path was cut, on the tape's clock.
+    pub cut_at: Option<Duration>,
+}
+
+/// Carries the file over, and shows it on `display`.
+///
+/// # Errors
+/// When it does not arrive, or the display cannot be written.
+pub async fn play(stage: &Stage, errand: &Errand<'_>, display: &mut Progress) -> Result<Outcome, Failure> {
+    let share = Share::from_paths(&[errand.file])?;
+    let pair = stage.connect(errand.paths).await?;
+    let tape = Tape::new();
+    let (giver, taker) = (Carrier::new(pair.giver.clone()), Carrier::new(pair.taker.clone()));
+    let taped = Taped::new(taker.clone(), tape.clone());
+    let (sent, received) = (Counters::new(), Counters::new());
+    let (options, target) = (ReceiveOptions::default(), Target::Directory(errand.to.clone()));
+    let transfer = async {
+        tokio::try_join!(send(&giver, &share, &sent), receive(&taped, target, &options, &received))
+            .map_err(|error| taker.explain(error))
+    };
+    let mut watch = Watch { stage, pair: &pair, errand, tape: &tape, meter: PathMeter::new(Direction::Out) };
+    let mut cut_at = None;
+    tokio::select! {
+        biased;
+        outcome = transfer => outcome.map(drop)?,
+        gone = watch.show(display, &mut cut_at) => return Err(gone),
+    }
+    display.finish(&watch.snapshot()).map_err(|error| Failure::output(&error))?;
+    tokio::join!(taker.close(), giver.close());
+    Ok(Outcome { tape, cut_at })
+}
+
+/// Looks at a running transfer.
+struct Watch<'a> {
+    stage: &'a Stage,
+    pair: &'a Pair,
+    errand: &'a Errand<'a>,
+    tape: &'a Tape,
+    meter: PathMeter,
+}
+
+impl Watch<'_> {
+    /// Redraws, and cuts the path when it is time, until the display cannot be written any more.
+    async fn show(&mut self, display: &mut Progress, cut_at: &mut Option<Duration>) -> Failure {
+        let mut redraw = tokio::time::interval(REDRAW);
+        loop {
+            let shown = tokio::select! {
+                () = tokio::time::sleep(LOOK), if self.errand.cut && cut_at.is_none() => {
+                    if self.tape.bytes() < self.errand.bytes / 2 {
+                        continue;
+                    }
+                    *cut_at = Some(self.tape.now());
+                    self.stage.cut(VICTIM);
+                    display.note("half of it is here: the fastest path falls silent")
+                }
+                _ = redraw.tick() => display.update(&self.snapshot()),
+            };
+            if let Err(error) = shown {
+                return Failure::output(&error);
+            }
+        }
+    }
+
+    fn snapshot(&mut self) -> ProgressSnapshot {
+        let elapsed = Span::from_secs_f64(self.tape.now().as_secs_f64());
+        ProgressSnapshot {
+            elapsed,
+            // What else was said on the streams is next to nothing.
+            bytes_done: self.tape.bytes().min(self.errand.bytes),
+            bytes_resumed: 0,
+            bytes_total: Some(self.errand.bytes),
+            paths: self.meter.lines(elapsed, &self.stage.named_paths(self.pair)),
+        }
+    }
+}

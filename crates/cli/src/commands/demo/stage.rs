@@ -1,0 +1,212 @@
+//! Two nodes inside this process and the modelled paths between them.
+//!
+//! The *giver* has the file and waits; the *taker* connects to it, over a session that is pinned to the paths
+//! that are wanted. All of it is real but the links: UDP sockets on loopback, the handshake, sealed packets.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use anabranch_emulate::{EmulatedPath, Emulation};
+use anabranch_link::{LinkConfig, bdp_bytes};
+use anabranch_net::{
+    Addresses, Config, Endpoint, EndpointConfig, NodeKey, PathInfo, PathState, PublicKey, Session, ShareId,
+    Target, Verdict,
+};
+use anabranch_wire::{PACKET_OVERHEAD, Rate, Span};
+
+use crate::errors::{Failure, Kind};
+use crate::keyfile;
+use crate::report::DemoPath;
+
+/// IPv4 and UDP headers: a link's rate counts them.
+const HEADERS: u32 = 28;
+/// Largest UDP payload that fits into an Ethernet frame with them; longer packets vanish on the links.
+const MTU: u32 = 1472;
+/// Bytes of a stream frame that are not data: kind, stream, position and length.
+const FRAME_HEADER: u32 = 8;
+/// How long paths may take to open.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A path to be modelled.
+#[derive(Clone, Copy, Debug)]
+pub struct Model {
+    /// Rate of each direction.
+    pub rate: Rate,
+    /// Round-trip time without queues.
+    pub rtt: Span,
+}
+
+/// The paths of the demo, the fastest first.
+#[must_use]
+pub fn models() -> [Model; 3] {
+    let model = |mbit, rtt_ms| Model { rate: Rate::from_mbit(mbit), rtt: Span::from_millis(rtt_ms) };
+    [model(50.0, 10), model(30.0, 30), model(20.0, 60)]
+}
+
+impl Model {
+    /// What people call it.
+    #[must_use]
+    pub fn name(&self) -> String {
+        format!("{:.0} Mbit/s, {:.0} ms", self.rate.as_mbit(), self.rtt.as_millis_f64())
+    }
+
+    /// Its rate in bytes of a file: of each packet that fills the link's largest frame, what is left after
+    /// IP, UDP, packet and stream frame headers and the seal.
+    #[must_use]
+    pub fn payload_rate(&self) -> Rate {
+        let payload = MTU - u32::try_from(PACKET_OVERHEAD).unwrap_or(0) - FRAME_HEADER;
+        self.rate.mul_f64(f64::from(payload) / f64::from(MTU + HEADERS))
+    }
+
+    /// What is reported of it.
+    #[must_use]
+    pub fn report(&self) -> DemoPath {
+        DemoPath {
+            path: self.name(),
+            link_mbit_s: self.rate.as_mbit(),
+            payload_mbit_s: self.payload_rate().as_mbit(),
+            rtt_ms: self.rtt.as_millis_f64(),
+        }
+    }
+
+    /// One direction: half the round trip, and a queue of one bandwidth-delay product.
+    fn link(&self) -> LinkConfig {
+        let link = LinkConfig::fixed(self.rate, self.rtt / 2, bdp_bytes(self.rate, self.rtt));
+        LinkConfig { overhead: HEADERS, mtu: Some(MTU), ..link }
+    }
+}
+
+/// The two nodes and the paths.
+pub struct Stage {
+    giver: Endpoint,
+    taker: Endpoint,
+    taker_key: PublicKey,
+    emulation: Emulation,
+    models: Vec<Model>,
+}
+
+/// A session between the two.
+pub struct Pair {
+    /// The giver's end.
+    pub giver: Session,
+    /// The taker's end.
+    pub taker: Session,
+}
+
+impl Stage {
+    /// Sets it up. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// When sockets cannot be had.
+    pub async fn new(models: &[Model]) -> Result<Self, Failure> {
+        let (giver_key, taker_key) = (keyfile::fresh()?, keyfile::fresh()?);
+        let taker_public = taker_key.public();
+        let giver = giver_endpoint(giver_key, taker_public, models.len()).await?;
+        let taker = EndpointConfig::new(taker_key).addresses(Addresses::Exactly(hosts(TAKER, models.len())));
+        let taker = Endpoint::bind(taker).await.map_err(|error| Failure::bind(&error))?;
+        let port = giver.local_addresses().first().map_or(0, SocketAddr::port);
+        let path = |(index, model): (usize, &Model)| {
+            let server = SocketAddr::new(host(index, GIVER), port);
+            let path = EmulatedPath::symmetric(server, model.link());
+            EmulatedPath { listen: SocketAddr::new(host(index, MIDDLE), 0), ..path }
+        };
+        let paths: Vec<_> = models.iter().enumerate().map(path).collect();
+        let emulation = Emulation::start(&paths)
+            .map_err(|error| Failure::local(format!("cannot set up the modelled paths: {error}")))?;
+        Ok(Self { giver, taker, taker_key: taker_public, emulation, models: models.to_vec() })
+    }
+
+    /// Opens a session over the first `count` paths, and waits until all of them carry data.
+    ///
+    /// # Errors
+    /// When it does not come about.
+    pub async fn connect(&self, count: usize) -> Result<Pair, Failure> {
+        let entries = &self.emulation.addresses()[..count];
+        let mut target = Target::new(self.giver.node(), entries.to_vec());
+        target.pins = entries.iter().enumerate().map(|(index, entry)| (host(index, TAKER), *entry)).collect();
+        let taker = self.taker.connect(&target, Config::default()).await?;
+        let late = || Failure::new(Kind::Unreachable, "the two nodes of the demo did not find each other");
+        let giver = async {
+            loop {
+                let session = self.giver.accept().await?;
+                if session.peer() == self.taker_key {
+                    return Some(session);
+                }
+            }
+        };
+        let giver = tokio::time::timeout(PATIENCE, giver).await.ok().flatten().ok_or_else(late)?;
+        let pair = Pair { giver, taker };
+        let open = async {
+            while pair.active() < count {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, open).await.map_err(|_| late())?;
+        Ok(pair)
+    }
+
+    /// The giver's view of its paths, each with the name of its model, in the order of the models.
+    #[must_use]
+    pub fn named_paths(&self, pair: &Pair) -> Vec<(String, PathInfo)> {
+        let places = self.emulation.addresses();
+        let seen = pair.taker.paths();
+        let index_of = |path: &PathInfo| {
+            let own = seen.iter().find(|own| own.id == path.id)?;
+            places.iter().position(|place| *place == own.route.remote)
+        };
+        let mut named: Vec<_> =
+            pair.giver.paths().into_iter().filter_map(|path| Some((index_of(&path)?, path))).collect();
+        named.sort_by_key(|(index, path)| (*index, path.id));
+        named.into_iter().map(|(index, path)| (self.models[index].name(), path)).collect()
+    }
+
+    /// Cuts a path in both directions.
+    pub fn cut(&self, path: usize) {
+        self.emulation.set_down(path, true);
+    }
+}
+
+impl Pair {
+    /// Paths that carry data, at both ends.
+    fn active(&self) -> usize {
+        let active =
+            |session: &Session| session.paths().iter().filter(|path| path.state == PathState::Active).count();
+        active(&self.giver).min(active(&self.taker))
+    }
+}
+
+async fn giver_endpoint(key: NodeKey, friend: PublicKey, paths: usize) -> Result<Endpoint, Failure> {
+    let only_friend = move |peer: &PublicKey, _: Option<ShareId>| {
+        if *peer == friend { Verdict::Accept { secret: None } } else { Verdict::Ignore }
+    };
+    let config = EndpointConfig::new(key).addresses(Addresses::Exactly(hosts(GIVER, paths)));
+    Endpoint::bind(config.authorize(only_friend)).await.map_err(|error| Failure::bind(&error))
+}
+
+const TAKER: u8 = 1;
+const MIDDLE: u8 = 2;
+const GIVER: u8 = 3;
+
+/// An address for each role on each path, where the system has all of 127.0.0.0/8; one for all elsewhere.
+fn host(path: usize, role: u8) -> IpAddr {
+    let net = u8::try_from(path + 1).unwrap_or(u8::MAX);
+    if cfg!(target_os = "linux") { [127, 77, net, role].into() } else { Ipv4Addr::LOCALHOST.into() }
+}
+
+fn hosts(role: u8, paths: usize) -> Vec<IpAddr> {
+    let mut hosts: Vec<_> = (0..paths).map(|path| host(path, role)).collect();
+    hosts.dedup();
+    hosts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sum_of_the_paths_is_counted_in_payload() {
+        let sum: f64 = models().iter().map(|model| model.payload_rate().as_mbit()).sum();
+        assert!((sum - 100.0 * 1432.0 / 1500.0).abs() < 0.01, "{sum}");
+        assert_eq!(models()[0].name(), "50 Mbit/s, 10 ms");
+    }
+}

@@ -1,0 +1,188 @@
+//! Notes when bytes reach the receiving application, to the read: rates and silences are found afterwards.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use anabranch_transfer::Connection;
+use anabranch_wire::{Rate, Span};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// Reads closer together than this are noted as one.
+const GRAIN: Duration = Duration::from_micros(200);
+
+/// When how many bytes had come; clones share it.
+#[derive(Clone, Debug)]
+pub struct Tape(Arc<Mutex<Marks>>);
+
+#[derive(Debug)]
+struct Marks {
+    start: Instant,
+    /// Moments since the start with the bytes that had come by then; both only grow.
+    marks: Vec<(Duration, u64)>,
+}
+
+impl Tape {
+    /// An empty tape; its clock runs from now.
+    #[must_use]
+    pub fn new() -> Self {
+        Self(Arc::new(Mutex::new(Marks { start: Instant::now(), marks: Vec::new() })))
+    }
+
+    /// Time since the tape was made.
+    #[must_use]
+    pub fn now(&self) -> Duration {
+        self.marks().start.elapsed()
+    }
+
+    /// Bytes that have come.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.marks().total()
+    }
+
+    /// The rate in the steady state: between the moments when `from` and `to` of all bytes had come.
+    #[must_use]
+    pub fn rate_between(&self, from: f64, to: f64) -> Rate {
+        self.marks().rate_between(from, to)
+    }
+
+    /// The longest time without a byte from the last one before `at` on.
+    #[must_use]
+    pub fn longest_silence_since(&self, at: Duration) -> Span {
+        self.marks().longest_silence_since(at)
+    }
+
+    fn note(&self, bytes: usize) {
+        let mut marks = self.marks();
+        let at = marks.start.elapsed();
+        marks.note(at, bytes as u64);
+    }
+
+    fn marks(&self) -> MutexGuard<'_, Marks> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Marks {
+    fn total(&self) -> u64 {
+        self.marks.last().map_or(0, |(_, bytes)| *bytes)
+    }
+
+    fn note(&mut self, at: Duration, bytes: u64) {
+        let total = self.total() + bytes;
+        match self.marks.last_mut() {
+            Some(last) if at.saturating_sub(last.0) < GRAIN => last.1 = total,
+            _ => self.marks.push((at, total)),
+        }
+    }
+
+    fn rate_between(&self, from: f64, to: f64) -> Rate {
+        let all = self.total() as f64;
+        let reached = |share: f64| self.marks.iter().find(|(_, bytes)| *bytes as f64 >= share * all);
+        let (Some(first), Some(last)) = (reached(from), reached(to)) else { return Rate::ZERO };
+        Rate::from_bytes_in(last.1 - first.1, Span::from_secs_f64((last.0 - first.0).as_secs_f64()))
+    }
+
+    fn longest_silence_since(&self, at: Duration) -> Span {
+        let before = self.marks.partition_point(|(mark, _)| *mark < at).saturating_sub(1);
+        let silences = self.marks[before..].windows(2).map(|pair| pair[1].0 - pair[0].0);
+        Span::from_secs_f64(silences.max().unwrap_or_default().as_secs_f64())
+    }
+}
+
+/// A connection that notes on a tape what is read from its streams.
+pub struct Taped<C> {
+    inner: C,
+    tape: Tape,
+}
+
+impl<C> Taped<C> {
+    /// The same connection with its reads noted on `tape`.
+    pub fn new(inner: C, tape: Tape) -> Self {
+        Self { inner, tape }
+    }
+}
+
+impl<C: Connection> Connection for Taped<C> {
+    type Stream = TapedStream<C::Stream>;
+
+    async fn open(&self) -> io::Result<Self::Stream> {
+        Ok(TapedStream { inner: self.inner.open().await?, tape: self.tape.clone() })
+    }
+
+    async fn accept(&self) -> io::Result<Self::Stream> {
+        Ok(TapedStream { inner: self.inner.accept().await?, tape: self.tape.clone() })
+    }
+}
+
+/// A stream that notes what is read from it.
+pub struct TapedStream<S> {
+    inner: S,
+    tape: Tape,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for TapedStream<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let result = ready!(Pin::new(&mut self.inner).poll_read(cx, buffer));
+        let read = buffer.filled().len() - before;
+        if read > 0 {
+            self.tape.note(read);
+        }
+        Poll::Ready(result)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for TapedStream<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.inner).poll_write(cx, data)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn marks(list: &[(u64, u64)]) -> Marks {
+        let mut marks = Marks { start: Instant::now(), marks: Vec::new() };
+        list.iter().for_each(|(at, bytes)| marks.note(Duration::from_millis(*at), *bytes));
+        marks
+    }
+
+    #[test]
+    fn the_steady_state_leaves_out_a_slow_start_and_a_slow_end() {
+        let tape = marks(&[(0, 0), (1_000, 25_000), (1_100, 25_000), (1_200, 25_000), (3_000, 25_000)]);
+        assert_eq!(tape.rate_between(0.25, 0.75), Rate::from_mbit(2.0));
+        assert_eq!(marks(&[]).rate_between(0.25, 0.75), Rate::ZERO);
+    }
+
+    #[test]
+    fn a_silence_counts_from_the_last_byte_before_the_cut() {
+        let tape = marks(&[(0, 1), (500, 1), (600, 1), (750, 1), (800, 1)]);
+        assert_eq!(tape.longest_silence_since(Duration::from_millis(610)), Span::from_millis(150));
+        assert_eq!(tape.longest_silence_since(Duration::from_millis(10)), Span::from_millis(500));
+        assert_eq!(marks(&[]).longest_silence_since(Duration::ZERO), Span::ZERO);
+    }
+
+    #[test]
+    fn reads_of_one_moment_are_one_mark() {
+        let mut tape = marks(&[(5, 10)]);
+        tape.note(Duration::from_micros(5_100), 7);
+        assert_eq!(tape.marks, [(Duration::from_millis(5), 17)]);
+    }
+}
