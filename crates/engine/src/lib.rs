@@ -12,6 +12,7 @@
 mod config;
 mod control;
 mod event;
+mod inbox;
 mod manager;
 mod path;
 mod route;

@@ -1,6 +1,6 @@
 //! What a stream carries: real bytes in the world, a bare length in the simulator.
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 
 /// A run of stream bytes that can be cut without copying.
 ///
@@ -28,6 +28,9 @@ pub trait Payload: Clone + Default + std::fmt::Debug {
     /// When `start + len > self.len()`.
     #[must_use]
     fn slice(&self, start: usize, len: usize) -> Self;
+
+    /// Adds `other` to the end by copying it, which is worth it for small pieces only.
+    fn append(&mut self, other: &Self);
 }
 
 impl Payload for Bytes {
@@ -39,6 +42,16 @@ impl Payload for Bytes {
     }
     fn slice(&self, start: usize, len: usize) -> Self {
         Self::slice(self, start..start + len)
+    }
+    fn append(&mut self, other: &Self) {
+        let own = std::mem::take(self);
+        let mut joined = own.try_into_mut().unwrap_or_else(|shared| {
+            let mut copy = BytesMut::with_capacity((shared.len() + other.len()).next_power_of_two());
+            copy.extend_from_slice(&shared);
+            copy
+        });
+        joined.extend_from_slice(other);
+        *self = joined.freeze();
     }
 }
 
@@ -58,5 +71,22 @@ impl Payload for Length {
     fn slice(&self, start: usize, len: usize) -> Self {
         assert!(start + len <= self.0, "cannot take {start}+{len} of {} bytes", self.0);
         Self(len)
+    }
+    fn append(&mut self, other: &Self) {
+        self.0 += other.0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn appending_leaves_other_holders_of_the_bytes_alone() {
+        let mut joined = Bytes::from_static(b"ab");
+        let held = joined.clone();
+        joined.append(&Bytes::from_static(b"cd"));
+        joined.append(&Bytes::from_static(b"ef"));
+        assert_eq!((&held[..], &joined[..]), (&b"ab"[..], &b"abcdef"[..]));
     }
 }

@@ -78,7 +78,8 @@ impl Health {
             (from + pto, Alarm::Probe)
         } else {
             let from = oldest.max(self.last_rto);
-            (from + rto * (1 << self.rtos.min(MAX_BACKOFF)), Alarm::Timeout)
+            // Where the variation is nil an acknowledgement held back as agreed would be late.
+            (from + (rto + config.max_ack_delay) * (1 << self.rtos.min(MAX_BACKOFF)), Alarm::Timeout)
         };
         Some(if early.0 <= failure.0 { early } else { failure })
     }

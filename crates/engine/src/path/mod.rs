@@ -9,6 +9,7 @@
 //! A *suspect* path (acknowledgements overdue by the probe timeout) keeps its window and gets probes only;
 //! a *failed* one (mTCP §3.5 [M12]) has lost everything in flight and is probed now and then.
 
+mod churn;
 mod health;
 mod mtu;
 mod pacer;
@@ -17,11 +18,13 @@ mod scoreboard;
 mod validation;
 
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 
 use anabranch_cc::RttEstimator;
 use anabranch_wire::{PathId, PathUse, Pid, Rate, ResetToken, Span, Time};
 use smallvec::{SmallVec, smallvec};
 
+pub(crate) use churn::Churn;
 pub(crate) use health::{Alarm, Health};
 pub(crate) use mtu::MtuSearch;
 pub(crate) use pacer::Pacer;
@@ -100,6 +103,8 @@ pub(crate) struct Path {
     pub delivery_rate: Rate,
     /// Packets lost in the latest episode that have not arrived after all.
     pub unproved_losses: u64,
+    /// Where the peer saw us last.
+    pub observed: Option<SocketAddr>,
     /// Congestion marks that the peer has counted.
     pub marks: u64,
     /// When a closing path is forgotten.
@@ -142,6 +147,7 @@ impl Path {
             initial_rtt: config.initial_rtt,
             delivery_rate: Rate::ZERO,
             unproved_losses: 0,
+            observed: None,
             marks: 0,
             forget_at: Time::NEVER,
             reliability: 1.0,

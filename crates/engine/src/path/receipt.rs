@@ -11,6 +11,8 @@ use crate::route::Ecn;
 
 /// Ranges kept and told; older ones were told many times before.
 const MAX_RANGES: usize = 32;
+/// Ranges this far below the highest number are not told any more: the sender has settled what they tell.
+const TOLD: u64 = 8192;
 
 #[derive(Debug, Default)]
 pub(crate) struct Receipt {
@@ -45,7 +47,8 @@ impl Receipt {
             self.largest_at = now;
         }
         self.received.insert(fsn.0..fsn.0 + 1);
-        if self.received.range_count() > MAX_RANGES
+        let old = |range: std::ops::Range<u64>| range.end + TOLD < fsn.0;
+        if (self.received.range_count() > MAX_RANGES || self.received.first().is_some_and(old))
             && let Some(range) = self.received.forget_first()
         {
             self.floor = range.end;
@@ -152,6 +155,16 @@ mod tests {
         arrive(&mut receipt, &[0, 1, 4]);
         receipt.packets = 3;
         assert_eq!(receipt.missing(), 2);
+    }
+
+    #[test]
+    fn an_old_gap_is_not_told_for_ever() {
+        let mut receipt = Receipt::default();
+        arrive(&mut receipt, &[0, 1]);
+        arrive(&mut receipt, &(3..10_000).collect::<Vec<_>>());
+        let ack = receipt.acknowledge(Time::ZERO, PathId(0)).unwrap();
+        assert_eq!(ack.ranges.as_slice(), &[3..10_000]);
+        assert!(receipt.is_known(Fsn(1)) && !receipt.is_known(Fsn(2)));
     }
 
     #[test]

@@ -73,6 +73,13 @@ struct Sample {
 }
 
 impl Slot {
+    /// What has to be told of a transmission that counts as lost. It may still arrive: then what it carried
+    /// is acknowledged, however late.
+    fn copy(&self) -> SentPacket {
+        let contents = self.contents.clone();
+        SentPacket { sent_at: self.sample.sent_at, size: self.size, contents, doubted: self.doubted }
+    }
+
     /// What has to be told of a transmission that is over.
     fn take(&mut self) -> SentPacket {
         let contents = std::mem::take(&mut self.contents);
@@ -376,7 +383,7 @@ impl Scoreboard {
                 losses.packets += 1;
                 losses.bytes += u64::from(slot.size);
                 losses.sent_at = losses.sent_at.max(slot.sample.sent_at);
-                lost.push(slot.take());
+                lost.push(slot.copy());
             }
             index += 1;
         }
@@ -392,7 +399,7 @@ impl Scoreboard {
             losses.packets += 1;
             losses.bytes += u64::from(slot.size);
             losses.sent_at = losses.sent_at.max(slot.sample.sent_at);
-            lost.push(slot.take());
+            lost.push(slot.copy());
         }
         self.pipe = 0;
         self.loss_at = None;
@@ -515,6 +522,17 @@ mod tests {
         let outcome = ack(&mut board, &[0..10]);
         assert_eq!(outcome.spurious, 7);
         assert_eq!(board.reorder_packets(), 10);
+    }
+
+    #[test]
+    fn what_arrives_after_it_was_given_up_is_told_with_what_it_carried() {
+        let mut board = Scoreboard::new();
+        let contents: Contents = std::iter::once(Content::MtuProbe(1400)).collect();
+        board.on_sent(Time::ZERO, 1000, true, contents.clone());
+        board.give_up(&mut Vec::new());
+        let mut newly = Vec::new();
+        board.on_ack(Time::ZERO + RTT, &std::iter::once(0..1).collect(), &mut newly).unwrap();
+        assert_eq!(newly[0].contents, contents);
     }
 
     #[test]

@@ -39,7 +39,8 @@ pub use paths::PathError;
 use crate::config::Config;
 use crate::control::{Control, ControlQueue};
 use crate::event::{CloseReason, Event, PidChange, PidSource, ProtocolError};
-use crate::path::{Path, SentPacket};
+use crate::inbox::Inbox;
+use crate::path::{Churn, Path, SentPacket};
 use crate::route::Route;
 use crate::schedule::{PathView, Scheduler};
 use crate::state::State;
@@ -53,6 +54,9 @@ use reports::Reporter;
 
 /// Header and tag of a sealed packet, in bytes.
 const OVERHEAD: usize = anabranch_wire::PACKET_OVERHEAD;
+
+/// Events that may wait when one comes that a peer can cause at will.
+const MAX_EVENTS: usize = 1024;
 
 /// Why a datagram was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -87,13 +91,15 @@ pub struct Session<P> {
     next_pid_path: [u32; 2],
     /// Next path id to open here.
     next_path: u32,
+    /// How often the peer may open paths.
+    churn: Churn,
     /// Sorted by id.
     paths: Vec<Path>,
     cc: Controller,
     scheduler: Box<dyn Scheduler>,
     streams: Streams<P>,
     outgoing: VecDeque<DatagramFrame<P>>,
-    incoming: VecDeque<DatagramFrame<P>>,
+    incoming: Inbox<P>,
     control: ControlQueue,
     addresses: Addresses,
     events: VecDeque<Event>,
@@ -141,6 +147,7 @@ impl<P: Payload> Session<P> {
         (budget, now): (MemoryBudget, Time),
     ) -> Self {
         let (pid, reset_token) = pids.next_pid();
+        let incoming = Inbox::new(budget.clone(), config.memory.datagrams);
         let streams = handshake::new_streams(side, &config, budget);
         let local = handshake::local_params(&config, (pid, reset_token), streams.initial_window());
         let reporter = Reporter::new(&config);
@@ -156,12 +163,13 @@ impl<P: Payload> Session<P> {
             abandoned: BTreeMap::new(),
             next_pid_path: [2, 1],
             next_path: if side == Side::Client { 2 } else { 1 },
+            churn: Churn::new(now),
             paths: Vec::new(),
             cc: Controller::new(config.cc),
             scheduler: config.scheduler.build(),
             streams,
             outgoing: VecDeque::new(),
-            incoming: VecDeque::new(),
+            incoming,
             control: ControlQueue::default(),
             addresses: Addresses::default(),
             events: VecDeque::new(),
@@ -302,7 +310,7 @@ impl<P: Payload> Session<P> {
 
     /// Takes a datagram that arrived.
     pub fn recv_datagram(&mut self) -> Option<DatagramFrame<P>> {
-        self.incoming.pop_front()
+        self.incoming.pop()
     }
 
     /// All paths as they stand, those that are being opened included.
@@ -357,6 +365,16 @@ impl<P: Payload> Session<P> {
     /// A number that nobody can guess: from the source of PIDs, which are as hard to guess.
     fn next_token(&mut self) -> u64 {
         self.pids.next_pid().0.0
+    }
+
+    /// Adds an event that a peer can cause as often as it likes, unless very many wait already: then nobody
+    /// looks. True when it was added.
+    fn announce(&mut self, event: Event) -> bool {
+        let room = self.events.len() < MAX_EVENTS;
+        if room {
+            self.events.push_back(event);
+        }
+        room
     }
 
     fn push_control(&mut self, control: Control) {

@@ -19,6 +19,8 @@ use crate::route::{Arrival, Route};
 const PIDS_AHEAD: usize = 4;
 /// Addresses of a peer that are remembered.
 const MAX_PEER_ADDRESSES: usize = 32;
+/// Paths given up here of which a peer that acknowledges nothing is told again.
+const MAX_ABANDONED: usize = 256;
 /// How long a new path is challenged before it is given up.
 const VALIDATION_PATIENCE: Span = Span::from_secs(5);
 
@@ -129,7 +131,9 @@ impl<P: Payload> Session<P> {
             return Some(index);
         }
         let allowed = id.opener() != self.side && self.local_pids.contains_key(&id);
-        if !allowed || !self.state.carries_data() || self.open_count() >= self.max_paths() {
+        // Those that are closing are kept for a few round trips, but not in any number.
+        let full = self.open_count() >= self.max_paths() || self.paths.len() as u32 >= 2 * self.max_paths();
+        if !allowed || !self.state.carries_data() || full || !self.churn.spend(now) {
             return None;
         }
         self.create_path(now, id, arrival.route);
@@ -138,14 +142,14 @@ impl<P: Payload> Session<P> {
 
     /// A packet of a proven path came from another address: prove that one before using it.
     pub(super) fn notice_route(&mut self, now: Time, index: usize, arrival: &Arrival) {
-        let token = self.next_token();
-        let path = &mut self.paths[index];
+        let path = &self.paths[index];
         let asked = path.challenge.as_ref().is_some_and(|challenge| challenge.route == arrival.route);
         if path.route == arrival.route || asked || path.state == PathState::Closing {
             return;
         }
         let interval = path.rtt().pto(self.config.max_ack_delay);
-        path.challenge = Some(Challenge::new(token, arrival.route, now, interval));
+        let token = self.next_token();
+        self.paths[index].challenge = Some(Challenge::new(token, arrival.route, now, interval));
     }
 
     pub(super) fn handle_path_response(&mut self, now: Time, token: u64) {
@@ -228,6 +232,9 @@ impl<P: Payload> Session<P> {
         self.cc.remove_path(id);
         if tell {
             self.abandoned.insert(id, reason.code());
+            if self.abandoned.len() > MAX_ABANDONED {
+                self.abandoned.pop_first();
+            }
             self.push_control(Control::PathAbandon(id));
         }
         self.events.push_back(Event::Path { path: id, change: PathChange::Closed(reason) });
@@ -250,18 +257,28 @@ impl<P: Payload> Session<P> {
 
     /// The peer gives up a path. When nothing of it ever came here, its PID goes back, or the peer would
     /// run out of path ids that are ready.
-    pub(super) fn handle_path_abandon(&mut self, now: Time, id: PathId, code: u64) {
+    pub(super) fn handle_path_abandon(
+        &mut self,
+        now: Time,
+        id: PathId,
+        code: u64,
+    ) -> Result<(), ProtocolError> {
         if let Some(index) = self.path_index(id) {
-            return self.abandon(now, index, AbandonReason::from_code(code), false);
+            self.abandon(now, index, AbandonReason::from_code(code), false);
+            return Ok(());
         }
         if id.opener() == self.side {
-            return;
+            return Ok(());
         }
         if let Some((pid, _)) = self.local_pids.remove(&id) {
+            if !self.churn.spend(now) {
+                return Err(ProtocolError::PathLimit);
+            }
             self.remote_pids.remove(&id);
             self.pid_changes.push_back(PidChange::Retire { pid });
             self.issue_pids();
         }
+        Ok(())
     }
 
     /// Gives up paths that nobody answered on.
@@ -328,14 +345,28 @@ impl<P: Payload> Session<P> {
     }
 
     pub(super) fn handle_add_address(&mut self, id: u64, address: SocketAddr) {
-        if self.addresses.peers.len() < MAX_PEER_ADDRESSES && self.addresses.peers.insert(id) {
-            self.events.push_back(Event::PeerAddress { id, address });
+        let known = self.addresses.peers.contains(&id);
+        if !known
+            && self.addresses.peers.len() < MAX_PEER_ADDRESSES
+            && self.announce(Event::PeerAddress { id, address })
+        {
+            self.addresses.peers.insert(id);
         }
     }
 
     pub(super) fn handle_remove_address(&mut self, id: u64) {
         if self.addresses.peers.remove(&id) {
             self.events.push_back(Event::PeerAddressGone { id });
+        }
+    }
+
+    /// The peer says where it sees us on a path.
+    pub(super) fn handle_observed_address(&mut self, path: PathId, address: SocketAddr) {
+        let Some(index) = self.path_index(path) else { return };
+        if self.paths[index].observed != Some(address)
+            && self.announce(Event::ObservedAddress { path, address })
+        {
+            self.paths[index].observed = Some(address);
         }
     }
 

@@ -115,7 +115,7 @@ impl<P: Payload> Session<P> {
             Frame::PathResponse { token } => self.handle_path_response(now, token),
             Frame::NewPid(new) => self.handle_new_pid(new)?,
             Frame::PathAbandon { path, reason } => {
-                self.handle_path_abandon(now, path, reason);
+                self.handle_path_abandon(now, path, reason)?;
             }
             Frame::PathStatus(status) => self.handle_path_status(status),
             Frame::AckPath(wish) => {
@@ -126,7 +126,7 @@ impl<P: Payload> Session<P> {
             Frame::AddAddress(added) => self.handle_add_address(added.id, added.address),
             Frame::RemoveAddress { id } => self.handle_remove_address(id),
             Frame::ObservedAddress { path, address } => {
-                self.events.push_back(Event::ObservedAddress { path, address });
+                self.handle_observed_address(path, address);
             }
             Frame::Report(report) => self.handle_report(&report),
             Frame::Shutdown => self.handle_shutdown(),
@@ -145,13 +145,11 @@ impl<P: Payload> Session<P> {
             return Err(ProtocolError::DatagramSize);
         }
         self.paths[index].stats.data_received += datagram.data.len() as u64;
-        if self.incoming.len() >= self.config.memory.datagrams {
-            self.incoming.pop_front();
-            self.stats.datagrams_dropped += 1;
-        } else if self.incoming.is_empty() {
+        let first = self.incoming.is_empty();
+        self.stats.datagrams_dropped += self.incoming.push(datagram);
+        if first && !self.incoming.is_empty() {
             self.events.push_back(Event::DatagramReceived);
         }
-        self.incoming.push_back(datagram);
         Ok(())
     }
 

@@ -16,6 +16,8 @@ const FRACTIONS: (f64, f64) = (0.01, 0.05);
 const FIRST_FRACTION: f64 = 0.025;
 /// A change of reliability up to this counts as none.
 const STEADY: f64 = 0.05;
+/// What a peer can bring a path's reliability down to: weights stay numbers.
+const LEAST_RELIABILITY: f64 = 1e-3;
 /// Reports of a path between two updates.
 const REPORTS_AN_UPDATE: u32 = 3;
 
@@ -101,14 +103,15 @@ impl<P: Payload> Session<P> {
         if path.report.count < REPORTS_AN_UPDATE {
             return;
         }
-        let sent = (report.highest_fsn.0 + 1).saturating_sub(known.sent);
+        let sent = report.highest_fsn.0.saturating_add(1).saturating_sub(known.sent);
         let received = report.packets.saturating_sub(known.packets);
-        path.report = ReportMemory { packets: report.packets, sent: report.highest_fsn.0 + 1, count: 0 };
+        path.report =
+            ReportMemory { packets: report.packets, sent: report.highest_fsn.0.saturating_add(1), count: 0 };
         if sent == 0 {
             return;
         }
         let share = (received as f64 / sent as f64).min(1.0);
-        path.reliability = alpha * path.reliability + (1.0 - alpha) * share;
+        path.reliability = (alpha * path.reliability + (1.0 - alpha) * share).max(LEAST_RELIABILITY);
         self.update_weights();
     }
 

@@ -63,10 +63,9 @@ impl<P: Payload> Session<P> {
         let mut found = None;
         for (index, path) in self.paths.iter_mut().enumerate() {
             let searches = path.state == PathState::Active && path.is_reachable() && path.rtt().has_sample();
-            let room = self.cc.window(path.id).saturating_sub(path.board.pipe());
-            // A probe must not take the place of data where there is room for little.
-            let data = path.size() as u64 * 2;
-            let spare = |size: &u16| room >= u64::from(*size) + data;
+            // Beside the window, but not where it is so small that larger packets would gain nothing.
+            let window = self.cc.window(path.id);
+            let spare = |size: &u16| window >= u64::from(*size) * 3;
             if searches && let Some(size) = path.mtu.next_probe(now).filter(|size| spare(size)) {
                 found = Some((index, size));
                 break;

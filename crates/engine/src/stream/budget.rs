@@ -1,9 +1,20 @@
 //! One memory budget for all sessions of an endpoint.
+//!
+//! No session gets more at once than a fraction of what is left, so that a few that grow leave the others
+//! something, and the first thousands do not take all.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes that all receive windows of an endpoint together may promise.
+/// A session is granted at most this fraction of what is left when it begins ...
+const FIRST_SHARE: u64 = 4096;
+/// ... and this fraction whenever it grows.
+const GROWTH_SHARE: u64 = 16;
+/// Receive window that a session has whatever is left, in bytes. With less than that in the budget, an endpoint
+/// should take no sessions.
+pub(crate) const MIN_WINDOW: u64 = 16 << 10;
+
+/// Bytes that all receive windows and datagrams waiting to be read of an endpoint together may take.
 ///
 /// Windows reserve what they promise before they promise it, and give it back when the session ends, so
 /// that ten thousand hostile sessions cannot make the endpoint hold more than the budget.
@@ -17,6 +28,12 @@ impl MemoryBudget {
     #[must_use]
     pub fn new(bytes: u64) -> Self {
         Self { left: Arc::new(AtomicU64::new(bytes)) }
+    }
+
+    /// True when another session from outside may be taken.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.left() >= MIN_WINDOW
     }
 
     /// Bytes not reserved.
@@ -38,6 +55,18 @@ impl Reservation {
         Self { budget, held: 0 }
     }
 
+    /// Reserves a first window of up to `wanted` bytes; returns how many it may have.
+    pub(crate) fn reserve_first(&mut self, wanted: u64) -> u64 {
+        let least = wanted.min(MIN_WINDOW);
+        let share = (self.budget.left() / FIRST_SHARE).clamp(least, wanted);
+        self.reserve(share).max(least)
+    }
+
+    /// Reserves up to `wanted` bytes more for a growing window; returns how many it got.
+    pub(crate) fn reserve_more(&mut self, wanted: u64) -> u64 {
+        self.reserve(wanted.min(self.budget.left() / GROWTH_SHARE))
+    }
+
     /// Reserves up to `wanted` bytes more; returns how many it got.
     pub(crate) fn reserve(&mut self, wanted: u64) -> u64 {
         let mut granted = 0;
@@ -49,11 +78,21 @@ impl Reservation {
         self.held += granted;
         granted
     }
+
+    /// Gives everything back.
+    pub(crate) fn release(&mut self) {
+        self.budget.left.fetch_add(std::mem::take(&mut self.held), Ordering::Relaxed);
+    }
+
+    /// Bytes reserved.
+    pub(crate) fn held(&self) -> u64 {
+        self.held
+    }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.budget.left.fetch_add(self.held, Ordering::Relaxed);
+        self.release();
     }
 }
 
@@ -70,5 +109,22 @@ mod tests {
         assert_eq!(second.reserve(70), 30);
         drop(first);
         assert_eq!(budget.left(), 70);
+    }
+
+    #[test]
+    fn ten_thousand_sessions_all_get_a_window() {
+        let budget = MemoryBudget::new(1 << 30);
+        let mut windows = Vec::new();
+        for _ in 0..10_000 {
+            assert!(budget.has_room());
+            let mut reservation = Reservation::new(budget.clone());
+            windows.push((reservation.reserve_first(512 << 10), reservation));
+        }
+        assert_eq!(windows[0].0, 256 << 10);
+        assert!(
+            windows
+                .iter()
+                .all(|(window, reservation)| *window >= MIN_WINDOW && reservation.held() == *window)
+        );
     }
 }

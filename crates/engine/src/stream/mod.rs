@@ -35,13 +35,17 @@ pub enum StreamError {
 
 /// Most pieces that may wait in reassembly over all streams; an arrival beyond it counts as lost.
 /// It bounds what a peer that sends one byte in two can make us hold.
-pub(crate) const MAX_PIECES: usize = 1 << 16;
+const MAX_PIECES: usize = 1 << 16;
+/// A window of this many bytes admits one piece: what keeping a piece takes beside its bytes.
+const PIECE_COST: u64 = 128;
 
 #[derive(Debug)]
 struct Stream<P> {
     send: SendHalf<P>,
     recv: RecvHalf<P>,
     queued: bool,
+    /// In `credit_blocked`.
+    credit_blocked: bool,
     /// Code for STOP_SENDING, once the application asked for it.
     stop_code: Option<u64>,
 }
@@ -59,6 +63,8 @@ pub(crate) struct Streams<P> {
     map: BTreeMap<StreamId, Stream<P>>,
     opened_here: u64,
     may_open_here: u64,
+    /// The application was refused a stream and waits.
+    wants_stream: bool,
     opened_there: u64,
     may_open_there: u64,
     incoming: VecDeque<StreamId>,
@@ -95,12 +101,13 @@ pub(crate) struct Limits {
 
 impl<P: Payload> Streams<P> {
     pub(crate) fn new(side: Side, limits: Limits, max_streams: u64, mut reservation: Reservation) -> Self {
-        let granted = reservation.reserve(limits.initial_window);
+        let granted = reservation.reserve_first(limits.initial_window);
         Self {
             side,
             map: BTreeMap::new(),
             opened_here: 0,
             may_open_here: 0,
+            wants_stream: false,
             opened_there: 0,
             may_open_there: max_streams,
             incoming: VecDeque::new(),
@@ -143,11 +150,12 @@ impl<P: Payload> Streams<P> {
     fn insert(&mut self, id: StreamId) {
         let recv = RecvHalf::new(self.limits.initial_window.min(self.window.size()));
         let send = SendHalf::new(self.limits.peer_stream);
-        self.map.insert(id, Stream { send, recv, queued: false, stop_code: None });
+        self.map.insert(id, Stream { send, recv, queued: false, credit_blocked: false, stop_code: None });
     }
 
     pub(crate) fn open(&mut self) -> Option<StreamId> {
         if self.opened_here >= self.may_open_here {
+            self.wants_stream = true;
             return None;
         }
         let id = self.id(self.side, self.opened_here);
@@ -273,7 +281,7 @@ impl<P: Payload> Streams<P> {
 
     /// False when the frame would add a waiting piece to what is full of them already.
     pub(crate) fn admits(&self, frame: &StreamFrame<P>) -> bool {
-        self.pieces < MAX_PIECES
+        self.pieces < MAX_PIECES.min((self.window.size() / PIECE_COST) as usize)
             || self.map.get(&frame.stream).is_some_and(|stream| frame.offset <= stream.recv.received())
     }
 
@@ -373,7 +381,8 @@ impl<P: Payload> Streams<P> {
         code: u64,
         (events, out): (&mut VecDeque<Event>, &mut ControlQueue),
     ) -> Result<(), ProtocolError> {
-        if self.of_peer(id, events)?.is_some() {
+        let stream = self.of_peer(id, events)?;
+        if stream.is_some_and(|stream| !stream.send.is_over()) {
             events.push_back(Event::StreamStopped { stream: id, code });
             // Unknown is impossible here: the stream was just found.
             let _ = self.reset(id, code, (events, out));
@@ -385,6 +394,9 @@ impl<P: Payload> Streams<P> {
         if limit > self.peer_limit {
             self.peer_limit = limit;
             for id in std::mem::take(&mut self.credit_blocked) {
+                if let Some(stream) = self.map.get_mut(&id) {
+                    stream.credit_blocked = false;
+                }
                 self.enqueue(id);
             }
         }
@@ -409,7 +421,9 @@ impl<P: Payload> Streams<P> {
     pub(crate) fn on_max_streams(&mut self, limit: u64, events: &mut VecDeque<Event>) {
         if limit > self.may_open_here {
             self.may_open_here = limit;
-            events.push_back(Event::StreamsAvailable);
+            if std::mem::take(&mut self.wants_stream) {
+                events.push_back(Event::StreamsAvailable);
+            }
         }
     }
 
@@ -472,11 +486,8 @@ impl<P: Payload> Streams<P> {
         if !stream.queued && stream.send.has_work(credit) {
             stream.queued = true;
             self.ready.push_back(id);
-        } else if !stream.queued
-            && credit == 0
-            && stream.send.unsent() > 0
-            && !self.credit_blocked.contains(&id)
-        {
+        } else if !stream.queued && credit == 0 && stream.send.unsent() > 0 && !stream.credit_blocked {
+            stream.credit_blocked = true;
             self.credit_blocked.push(id);
         }
     }
@@ -585,7 +596,7 @@ impl<P: Payload> Streams<P> {
         let wanted = self.window.wanted(now, self.read, rtt).min(self.limits.max_window);
         let more = wanted.saturating_sub(self.window.size());
         if more > 0 {
-            let size = self.window.size() + self.reservation.reserve(more);
+            let size = self.window.size() + self.reservation.reserve_more(more);
             self.window.grow(size);
         }
         self.window.renew(self.read)

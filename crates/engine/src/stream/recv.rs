@@ -10,6 +10,11 @@ use anabranch_wire::{Payload, Span, Time};
 
 use crate::event::ProtocolError;
 
+/// A piece up to this long, in bytes, is copied behind the one before it ...
+const CRUMB: usize = 256;
+/// ... while that one is at most this long.
+const SWEPT: usize = 4096;
+
 /// Receiving --all read--> Finished
 ///     \---- reset -----> Reset --told--> Finished
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,7 +148,7 @@ impl<P: Payload> RecvHalf<P> {
         }
         let mut new = data.len() as u64;
         self.received += new;
-        self.ready.push_back(data);
+        self.queue(data);
         while let Some(entry) = self.waiting.first_entry() {
             let start = *entry.key();
             if start > self.received {
@@ -156,10 +161,19 @@ impl<P: Payload> RecvHalf<P> {
             drop(held.split_to(known as usize));
             if !held.is_empty() {
                 self.received += held.len() as u64;
-                self.ready.push_back(held);
+                self.queue(held);
             }
         }
         new
+    }
+
+    /// Puts the next bytes where the application reads. Crumbs are swept together, or a peer could make each
+    /// byte cost a piece.
+    fn queue(&mut self, data: P) {
+        match self.ready.back_mut() {
+            Some(last) if data.len() <= CRUMB && last.len() <= SWEPT => last.append(&data),
+            _ => self.ready.push_back(data),
+        }
     }
 
     /// Bytes beyond a gap. Only those parts are kept that are not held yet.
@@ -345,6 +359,16 @@ mod tests {
         assert_eq!(half.insert(5, bytes(0..1), false), Err(ProtocolError::FinalSize));
         assert_eq!(half.insert(0, bytes(0..4), true), Err(ProtocolError::FinalSize));
         assert_eq!(half.insert(u64::MAX, bytes(0..4), true), Err(ProtocolError::FinalSize));
+    }
+
+    #[test]
+    fn crumbs_are_swept_together() {
+        let mut half = RecvHalf::new(100_000);
+        for byte in 0..100_000 {
+            half.insert(byte, Bytes::from(vec![byte as u8]), false).unwrap();
+        }
+        assert!(half.ready.len() <= 100_000 / SWEPT + 1, "{}", half.ready.len());
+        assert_eq!(drain(&mut half), (0..100_000).map(|byte| byte as u8).collect::<Vec<u8>>());
     }
 
     #[test]

@@ -100,6 +100,11 @@ impl<P: Payload> SendHalf<P> {
         true
     }
 
+    /// Nothing more will be sent for the first time: all is delivered, or it was given up.
+    pub(crate) fn is_over(&self) -> bool {
+        matches!(self.state, State::Reset { .. } | State::Finished)
+    }
+
     pub(crate) fn on_reset_acked(&mut self) {
         if matches!(self.state, State::Reset { .. }) {
             self.state = State::Finished;

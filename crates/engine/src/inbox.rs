@@ -1,0 +1,94 @@
+//! Datagrams that arrived and wait for the application.
+//!
+//! What waits is taken from the endpoint's memory budget, in steps, so that it is not asked for every
+//! datagram. When there is no room, the oldest go: who reads late wants the newest.
+
+use std::collections::VecDeque;
+
+use anabranch_wire::{DatagramFrame, Payload};
+
+use crate::stream::{MemoryBudget, Reservation};
+
+/// Step of reservation, in bytes.
+const STEP: u64 = 64 << 10;
+/// What keeping a datagram takes beside its bytes.
+const OVERHEAD: u64 = 64;
+
+pub(crate) struct Inbox<P> {
+    queue: VecDeque<DatagramFrame<P>>,
+    /// Bytes that `queue` takes.
+    bytes: u64,
+    reservation: Reservation,
+    most: usize,
+}
+
+impl<P: Payload> Inbox<P> {
+    /// At most `most` datagrams.
+    pub(crate) fn new(budget: MemoryBudget, most: usize) -> Self {
+        Self { queue: VecDeque::new(), bytes: 0, reservation: Reservation::new(budget), most }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// Takes in a datagram; returns how many were dropped for it, or in its place.
+    pub(crate) fn push(&mut self, datagram: DatagramFrame<P>) -> u64 {
+        let cost = cost(&datagram);
+        if self.bytes + cost > self.reservation.held() {
+            self.reservation.reserve(cost.max(STEP));
+        }
+        let mut dropped = 0;
+        while self.queue.len() >= self.most || self.bytes + cost > self.reservation.held() {
+            dropped += 1;
+            let Some(oldest) = self.queue.pop_front() else { return dropped };
+            self.bytes -= self::cost(&oldest);
+        }
+        self.bytes += cost;
+        self.queue.push_back(datagram);
+        dropped
+    }
+
+    /// The oldest one.
+    pub(crate) fn pop(&mut self) -> Option<DatagramFrame<P>> {
+        let datagram = self.queue.pop_front()?;
+        self.bytes -= cost(&datagram);
+        if self.queue.is_empty() {
+            self.reservation.release();
+        }
+        Some(datagram)
+    }
+}
+
+fn cost<P: Payload>(datagram: &DatagramFrame<P>) -> u64 {
+    datagram.data.len() as u64 + OVERHEAD
+}
+
+#[cfg(test)]
+mod tests {
+    use anabranch_wire::Length;
+
+    use super::*;
+
+    fn datagram(len: usize) -> DatagramFrame<Length> {
+        DatagramFrame { class: 0, flow: 0, data: Length(len) }
+    }
+
+    #[test]
+    fn the_oldest_make_room_when_the_budget_is_empty() {
+        let budget = MemoryBudget::new(10_000);
+        let mut inbox = Inbox::new(budget.clone(), 1024);
+        let dropped: u64 = (1..=100).map(|len| inbox.push(datagram(1000 + len))).sum();
+        assert_eq!((dropped, budget.left()), (92, 0));
+        assert_eq!(inbox.pop().unwrap().data, Length(1093));
+        while inbox.pop().is_some() {}
+        assert_eq!(budget.left(), 10_000);
+    }
+
+    #[test]
+    fn what_is_larger_than_the_whole_budget_is_dropped() {
+        let mut inbox = Inbox::new(MemoryBudget::new(1000), 1024);
+        assert_eq!(inbox.push(datagram(1000)), 1);
+        assert!(inbox.is_empty());
+    }
+}
