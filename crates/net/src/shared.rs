@@ -209,7 +209,8 @@ impl Shared {
 
     /// True when no more sessions may be accepted.
     pub(crate) fn is_full(&self) -> bool {
-        self.sessions.lock().expect("no panic while held").len() >= self.limits.sessions
+        !self.budget.has_room()
+            || self.sessions.lock().expect("no panic while held").len() >= self.limits.sessions
     }
 
     /// Addresses that a peer on the other end of a path from `local` may use as well.

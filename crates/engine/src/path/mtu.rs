@@ -179,9 +179,9 @@ mod tests {
         while let Some(size) = mtu.next_probe(Time::ZERO) {
             mtu.on_probe_sent();
             if size <= limit {
-                assert!(mtu.on_probe_acked(size))
+                assert!(mtu.on_probe_acked(size));
             } else {
-                mtu.on_probe_lost(Time::ZERO, size)
+                mtu.on_probe_lost(Time::ZERO, size);
             }
             probes += 1;
             assert!(probes < 40);

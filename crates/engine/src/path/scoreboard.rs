@@ -526,7 +526,7 @@ mod tests {
 
     #[test]
     fn what_arrives_after_it_was_given_up_is_told_with_what_it_carried() {
-        let mut board = Scoreboard::new();
+        let mut board = Scoreboard::new(true);
         let contents: Contents = std::iter::once(Content::MtuProbe(1400)).collect();
         board.on_sent(Time::ZERO, 1000, true, contents.clone());
         board.give_up(&mut Vec::new());
