@@ -275,6 +275,11 @@ impl<P: Payload> LinkHandle<'_, P> {
         self.link.set_rate(self.now, anabranch_link::RateModel::Fixed(Rate::from_mbit(mbit)));
     }
 
+    /// Gives it another delay, for what has not left yet.
+    pub fn set_delay(&mut self, delay: Span) {
+        self.link.set_delay(self.now, delay);
+    }
+
     /// Gives it another loss.
     pub fn set_loss(&mut self, loss: anabranch_link::LossModel) {
         self.link.set_loss(self.now, loss);

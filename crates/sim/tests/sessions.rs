@@ -1,0 +1,277 @@
+//! Sessions from INIT to CLOSE over networks that lose messages, change addresses or fall silent.
+
+use anabranch_engine::{Arrival, CloseReason, Config, Ecn, Event, PathError, Session, State};
+use anabranch_sim::{App, CLIENT, CableConfig, Idle, Pair, SERVER, Sender, Sink};
+use anabranch_wire::{Length, Message, ResetToken, Span, Time};
+
+fn ms(millis: u64) -> Span {
+    Span::from_millis(millis)
+}
+
+fn at(millis: u64) -> Time {
+    Time::ZERO + ms(millis)
+}
+
+fn pair(config: &Config, cables: usize) -> Pair<Length> {
+    Pair::new([config.clone(), config.clone()], &vec![CableConfig::new(10.0, ms(20), 1.0); cables], 1)
+}
+
+fn idle(pair: &mut Pair<Length>, until: Time) {
+    pair.run(until, &mut [&mut Idle, &mut Idle]);
+}
+
+fn states(pair: &mut Pair<Length>) -> [State; 2] {
+    [CLIENT, SERVER].map(|end| pair.session(end).state())
+}
+
+/// Keeps the reason for which the session ended, and how often it was told.
+#[derive(Default)]
+struct Ends {
+    told: Vec<CloseReason>,
+    sink: Sink,
+}
+
+impl App<Length> for Ends {
+    fn poll(&mut self, now: Time, session: &mut Session<Length>) {
+        while let Some(event) = session.poll_event() {
+            if let Event::Closed(reason) = event {
+                self.told.push(reason);
+            }
+        }
+        self.sink.poll(now, session);
+    }
+}
+
+/// Sends and reads.
+struct Both(Sender, Sink);
+
+impl App<Length> for Both {
+    fn poll(&mut self, now: Time, session: &mut Session<Length>) {
+        self.0.poll(now, session);
+        self.1.poll(now, session);
+    }
+}
+
+#[test]
+fn a_lost_init_is_sent_again() {
+    let mut pair = pair(&Config::default(), 1);
+    pair.link(0, 0).set_down(true);
+    pair.connect();
+    idle(&mut pair, at(100));
+    assert!(pair.ends[SERVER].session.is_none());
+    pair.link(0, 0).set_down(false);
+    idle(&mut pair, at(600));
+    assert_eq!(states(&mut pair), [State::Established; 2]);
+}
+
+#[test]
+fn a_lost_init_ack_is_answered_by_another_init() {
+    let mut pair = pair(&Config::default(), 1);
+    pair.link(0, 1).set_down(true);
+    pair.connect();
+    idle(&mut pair, at(100));
+    assert_eq!(states(&mut pair), [State::InitSent, State::InitRecv]);
+    pair.link(0, 1).set_down(false);
+    idle(&mut pair, at(600));
+    assert_eq!(states(&mut pair), [State::Established; 2]);
+}
+
+#[test]
+fn a_lost_third_message_delays_the_server_only() {
+    let mut pair = pair(&Config::default(), 1);
+    pair.connect();
+    idle(&mut pair, at(15));
+    pair.link(0, 0).set_down(true);
+    idle(&mut pair, at(150));
+    assert_eq!(states(&mut pair), [State::Established, State::InitRecv]);
+    pair.link(0, 0).set_down(false);
+    idle(&mut pair, at(1_500));
+    assert_eq!(states(&mut pair), [State::Established; 2]);
+}
+
+#[test]
+fn dead_candidates_cost_no_time() {
+    let mut pair = pair(&Config::default(), 3);
+    pair.set_down(0, true);
+    pair.set_down(2, true);
+    pair.connect();
+    idle(&mut pair, at(50));
+    assert_eq!(states(&mut pair), [State::Established; 2]);
+    assert_eq!(pair.session(CLIENT).paths()[0].route.socket, 1);
+}
+
+#[test]
+fn without_any_answer_connecting_ends_after_its_time() {
+    let mut pair = pair(&Config::default(), 2);
+    pair.set_down(0, true);
+    pair.set_down(1, true);
+    let mut ends = Ends::default();
+    pair.connect();
+    pair.run(at(11_000), &mut [&mut ends, &mut Idle]);
+    assert_eq!(ends.told, [CloseReason::ConnectTimeout]);
+}
+
+/// MPTCP §2 [P4].
+#[test]
+fn a_peer_that_takes_one_path_only_gets_a_plain_session() {
+    let single = Config { max_paths: 1, ..Config::default() };
+    let cables = vec![CableConfig::new(10.0, ms(20), 1.0); 2];
+    let mut pair: Pair<Length> = Pair::new([Config::default(), single], &cables, 1);
+    let (mut sender, mut sink) = (Sender::new(2_000_000), Sink::default());
+    pair.connect();
+    pair.run(at(500), &mut [&mut sender, &mut sink]);
+    let (now, route) = (pair.now, pair.route(CLIENT, 1));
+    assert_eq!(pair.session(CLIENT).open_path(now, route), Err(PathError::TooMany(1)));
+    pair.run(at(5_000), &mut [&mut sender, &mut sink]);
+    assert_eq!(sink.received, 2_000_000);
+    assert_eq!([CLIENT, SERVER].map(|end| pair.session(end).paths().len()), [1, 1]);
+}
+
+/// MPTCP §6 [P3].
+#[test]
+fn a_receiver_that_stops_reading_never_deadlocks_the_other_direction() {
+    let mut config = Config::default();
+    config.memory.initial_window = 20_000;
+    let mut pair = pair(&config, 1);
+    let mut client = Both(Sender::new(u64::MAX), Sink::default());
+    // The server writes and never reads.
+    let mut server = Sender::new(3_000_000);
+    pair.establish(&mut [&mut client, &mut server]);
+    pair.run(at(6_000), &mut [&mut client, &mut server]);
+    assert_eq!(client.1.received, 3_000_000);
+}
+
+#[test]
+fn an_upload_survives_the_nat_forgetting_the_client() {
+    let mut pair = pair(&Config::default(), 1);
+    let (mut sender, mut sink) = (Sender::new(u64::MAX), Sink::default());
+    pair.establish(&mut [&mut sender, &mut sink]);
+    pair.run(at(3_000), &mut [&mut sender, &mut sink]);
+    pair.rebind(0);
+    pair.run(at(6_000), &mut [&mut sender, &mut sink]);
+    let gap = sink.longest_gap(at(3_000), at(6_000));
+    assert!(gap < ms(500), "{} ms", gap.as_millis_f64());
+    assert_eq!(pair.session(SERVER).paths()[0].route.remote.port(), 1001);
+}
+
+#[test]
+fn a_download_survives_the_nat_forgetting_the_client() {
+    let config = Config { keep_alive: Some(ms(400)), ..Config::default() };
+    let mut pair = pair(&config, 1);
+    let (mut sink, mut sender) = (Sink::default(), Sender::new(u64::MAX));
+    pair.establish(&mut [&mut sink, &mut sender]);
+    pair.run(at(3_000), &mut [&mut sink, &mut sender]);
+    pair.rebind(0);
+    pair.run(at(8_000), &mut [&mut sink, &mut sender]);
+    let gap = sink.longest_gap(at(3_000), at(8_000));
+    assert!(gap < ms(1_500), "{} ms", gap.as_millis_f64());
+    let rate = sink.mbit_s(at(6_000), at(8_000));
+    assert!(rate > 8.0, "{rate:.2} Mbit/s");
+}
+
+#[test]
+fn only_the_peers_own_token_resets_a_session() {
+    let mut pair = pair(&Config::default(), 1);
+    let mut ends = Ends::default();
+    pair.establish(&mut [&mut ends, &mut Idle]);
+    let token = pair.session(SERVER).local_params().reset_token;
+    let (now, route) = (pair.now, pair.route(CLIENT, 0));
+    let arrival = Arrival { route, size: 40, ecn: Ecn::NotEct };
+    let mut wrong = token.0;
+    wrong[15] ^= 1;
+    pair.session(CLIENT).handle_message(now, &arrival, Message::Reset(ResetToken(wrong)));
+    pair.run(at(200), &mut [&mut ends, &mut Idle]);
+    assert_eq!(pair.session(CLIENT).state(), State::Established);
+    let now = pair.now;
+    pair.session(CLIENT).handle_message(now, &arrival, Message::Reset(token));
+    pair.run(at(300), &mut [&mut ends, &mut Idle]);
+    assert_eq!(ends.told, [CloseReason::Reset]);
+}
+
+#[test]
+fn closing_at_both_ends_at_once_ends_both_in_order() {
+    let mut pair = pair(&Config::default(), 2);
+    let (mut client, mut server) = (Ends::default(), Ends::default());
+    pair.establish(&mut [&mut client, &mut server]);
+    for end in [CLIENT, SERVER] {
+        let now = pair.now;
+        pair.session(end).close(now);
+    }
+    pair.run(at(5_000), &mut [&mut client, &mut server]);
+    assert_eq!(client.told, [CloseReason::Finished]);
+    assert_eq!(server.told, [CloseReason::Finished]);
+    assert!(pair.session(CLIENT).is_closed() && pair.session(SERVER).is_closed());
+}
+
+#[test]
+fn closing_delivers_what_was_written_before() {
+    let mut pair = pair(&Config::default(), 1);
+    let (mut sender, mut ends) = (Sender::new(1_000_000), Ends::default());
+    pair.establish(&mut [&mut sender, &mut ends]);
+    pair.run(at(200), &mut [&mut sender, &mut ends]);
+    let (now, written) = (pair.now, pair.session(CLIENT).stats().bytes_written);
+    pair.session(CLIENT).close(now);
+    pair.run(at(5_000), &mut [&mut Idle, &mut ends]);
+    assert_eq!(ends.told, [CloseReason::Finished]);
+    assert!(written > 200_000 && ends.sink.received == written, "{} of {written}", ends.sink.received);
+}
+
+#[test]
+fn the_close_of_the_last_path_is_told_to_the_peer() {
+    let mut pair = pair(&Config::default(), 1);
+    let mut ends = Ends::default();
+    pair.establish(&mut [&mut Idle, &mut ends]);
+    let (now, path) = (pair.now, pair.session(CLIENT).paths()[0].id);
+    pair.session(CLIENT).close_path(now, path, anabranch_engine::AbandonReason::Requested);
+    pair.run(at(1_000), &mut [&mut Idle, &mut ends]);
+    assert!(matches!(ends.told.as_slice(), [CloseReason::Peer { .. }]), "{:?}", ends.told);
+}
+
+#[test]
+fn silence_ends_a_session_at_the_idle_timeout() {
+    let mut pair = pair(&Config::default(), 1);
+    let (mut client, mut server) = (Ends::default(), Ends::default());
+    pair.establish(&mut [&mut client, &mut server]);
+    pair.run(at(500), &mut [&mut client, &mut server]);
+    pair.set_down(0, true);
+    pair.run(at(29_000), &mut [&mut client, &mut server]);
+    assert!(client.told.is_empty() && server.told.is_empty());
+    pair.run(at(32_000), &mut [&mut client, &mut server]);
+    assert_eq!((client.told, server.told), (vec![CloseReason::IdleTimeout], vec![CloseReason::IdleTimeout]));
+}
+
+#[test]
+fn keep_alive_outlasts_the_idle_timeout_and_an_outage_without_paths() {
+    let config = Config { keep_alive: Some(Span::from_secs(5)), ..Config::default() };
+    let mut pair = pair(&config, 1);
+    pair.establish(&mut [&mut Idle, &mut Idle]);
+    idle(&mut pair, at(100_000));
+    pair.set_down(0, true);
+    idle(&mut pair, at(120_000));
+    pair.set_down(0, false);
+    idle(&mut pair, at(200_000));
+    assert_eq!(states(&mut pair), [State::Established; 2]);
+}
+
+#[test]
+fn paths_that_never_reached_the_peer_do_not_use_up_what_it_made_ready() {
+    let mut pair = pair(&Config::default(), 2);
+    pair.establish(&mut [&mut Idle, &mut Idle]);
+    idle(&mut pair, at(200));
+    let second = pair.session(CLIENT).paths()[1].id;
+    let now = pair.now;
+    pair.session(CLIENT).close_path(now, second, anabranch_engine::AbandonReason::Requested);
+    pair.set_down(1, true);
+    for round in 0..8 {
+        let from = pair.now;
+        let route = pair.route(CLIENT, 1);
+        assert!(pair.session(CLIENT).open_path(from, route).is_ok(), "round {round}");
+        idle(&mut pair, from + Span::from_secs(9));
+        assert_eq!(pair.session(CLIENT).paths().len(), 1);
+    }
+    pair.set_down(1, false);
+    let (now, route) = (pair.now, pair.route(CLIENT, 1));
+    assert!(pair.session(CLIENT).open_path(now, route).is_ok());
+    idle(&mut pair, now + Span::from_secs(1));
+    assert_eq!(pair.session(SERVER).paths().len(), 2);
+}
