@@ -507,3 +507,6 @@ pub(crate) fn pinned_route(shared: &Shared, local: IpAddr, remote: SocketAddr) -
     let socket = sockets.iter().find(|socket| socket.udp.local_addr().ip() == local)?;
     Some(Route { socket: socket.id, remote })
 }
+
+#[cfg(test)]
+mod tests;
