@@ -31,7 +31,7 @@ fn a_directory_arrives_as_it_was_sent_and_once_is_enough() {
 
     let (code, told) = sender.running.end();
     assert_eq!(code, Some(0), "{told}");
-    assert!(told.contains("127.0.0.1 has it all: 3 files"), "{told}");
+    assert!(told.contains(" has it all: 3 files"), "{told}");
     for name in ["photos/make.sh", "photos/2026/large.jpg", "photos/empty"] {
         let [sent, arrived] = ["from", "to"].map(|end| scratch.path(end).join(name));
         assert!(std::fs::read(&sent).unwrap() == std::fs::read(&arrived).unwrap(), "{name}");
@@ -130,7 +130,7 @@ fn ctrl_c_at_the_receiver_keeps_what_has_arrived_and_the_sender_serves_on() {
     assert!(last_event(&again)["bytes_resumed"].as_u64().unwrap() >= 16 * MIB, "{:?}", last_event(&again));
     sender.running.interrupt();
     let (_, told) = sender.running.end();
-    let expected = "127.0.0.1 did not get it all: the other end stopped: interrupted by its user\n";
+    let expected = " did not get it all: the other end stopped: interrupted by its user\n";
     assert!(told.contains(expected), "{told}");
 }
 

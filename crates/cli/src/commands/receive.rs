@@ -207,7 +207,10 @@ async fn fetch_over(carrier: &Carrier, args: &ReceiveArgs, context: &Context) ->
         }
         gone = show(&mut gauge, &mut display, start) => Err(gone),
     };
-    display.finish(&gauge.snapshot(carrier::since(start))).map_err(|error| Failure::output(&error))?;
+    let last = gauge.snapshot(carrier::since(start));
+    if outcome.is_ok() || last.bytes_done > 0 {
+        display.finish(&last).map_err(|error| Failure::output(&error))?;
+    }
     report(&outcome?, start.elapsed(), (args, context))
 }
 

@@ -17,17 +17,24 @@ impl From<TransferError> for Failure {
             let named = failures.iter().take(MOST_NAMED);
             let failure = named
                 .fold(Self::local(format!("{count} {noun} not transferred")), |failure, file| {
-                    failure.detail(format!("{}: {}", file.path, file.reason))
+                    failure.detail(format!("{}: {}", file.path, without_codes(&file.reason)))
                 });
             let rest = count.saturating_sub(failure.details.len() as u64);
             return if rest > 0 { failure.detail(format!("and {rest} more")) } else { failure };
         }
-        let text = error.to_string();
+        let text = without_codes(&error.to_string());
         match text.split_once("; ") {
             Some((message, advice)) => Self::new(kind(&error), message).hint(advice),
             None => Self::new(kind(&error), text),
         }
     }
+}
+
+/// The text without the codes that Rust puts behind the system's words: "(os error 13)".
+fn without_codes(text: &str) -> String {
+    let mut parts = text.split(" (os error ");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |text, part| text + part.split_once(')').map_or("", |(_, rest)| rest))
 }
 
 fn kind(error: &TransferError) -> Kind {
@@ -64,6 +71,13 @@ mod tests {
         assert_eq!(failure.kind, Kind::Local);
         assert_eq!(failure.message, "the disk is full while writing film.mkv");
         assert!(failure.hint.unwrap().contains("free some space"));
+    }
+
+    #[test]
+    fn the_systems_words_stand_without_their_codes() {
+        let text = "cannot open a (os error 13); cannot open b (os error 2), either";
+        assert_eq!(without_codes(text), "cannot open a; cannot open b, either");
+        assert_eq!(without_codes("cut off (os error 1"), "cut off");
     }
 
     #[test]
