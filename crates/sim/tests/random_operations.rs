@@ -60,6 +60,26 @@ fn no_invariant_breaks_under_random_operations() {
     assert!(failures.is_empty(), "{} of {} seeds failed:\n{shown}", failures.len(), seeds.end - seeds.start);
 }
 
+/// What random operations found once, by the seed that found it.
+macro_rules! regressions {
+    ($($name:ident: $seed:expr,)*) => {
+        $(#[test]
+        fn $name() {
+            outcome($seed).unwrap_or_else(|text| panic!("{text}"));
+        })*
+    };
+}
+
+regressions! {
+    closing_with_nothing_left_to_deliver_says_so_at_once: 13,
+    a_path_that_swallows_large_packets_and_answers_small_ones_goes_on: 59,
+    a_probe_of_the_path_mtu_leaves_a_small_window_to_data: 100,
+    a_reset_where_the_bytes_happen_to_end_is_no_end: 104,
+    overdue_packets_do_not_make_the_ends_drown_each_other_in_probes: 255,
+    a_lost_probe_of_an_idle_path_takes_no_room_from_the_others: 630,
+    an_acknowledgement_that_comes_after_the_timeout_still_counts: 1757,
+}
+
 /// Runs one seed and tells about it; without `ANABRANCH_SEED` the first.
 #[test]
 fn replay() {
