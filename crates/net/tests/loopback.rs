@@ -263,16 +263,17 @@ async fn a_peer_that_vanishes_is_noticed_and_its_session_forgotten() {
     let server = Endpoint::bind(config).await.unwrap();
     let address = server.local_addresses();
     let target = Target::new(server.node(), address);
-    // A runtime of its own, whose end takes sockets and tasks with it and says no farewell.
+    // A runtime of one thread that nobody runs any more: its tasks and sockets are there and say nothing.
     let vanished = std::thread::spawn(move || {
-        let runtime = tokio::runtime::Runtime::new().unwrap();
-        let (client, session) = runtime.block_on(async {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let held = runtime.block_on(async {
             let client = client().await;
             let session = client.connect(&target, quick()).await.unwrap();
+            // Long enough for the server to have heard of it.
+            tokio::time::sleep(Duration::from_millis(50)).await;
             (client, session)
         });
-        runtime.shutdown_background();
-        std::mem::forget((client, session));
+        std::mem::forget((runtime, held));
     });
     let accepted = timeout(PATIENCE, server.accept()).await.unwrap().unwrap();
     tokio::task::spawn_blocking(move || vanished.join().unwrap()).await.unwrap();
