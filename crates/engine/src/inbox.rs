@@ -1,7 +1,7 @@
 //! Datagrams that arrived and wait for the application.
 //!
-//! What waits is taken from the endpoint's memory budget, in steps, so that it is not asked for every
-//! datagram. When there is no room, the oldest go: who reads late wants the newest.
+//! What waits is taken from the endpoint's memory budget, in growing steps, so that it is not asked for
+//! every datagram. When there is no room, the oldest go: who reads late wants the newest.
 
 use std::collections::VecDeque;
 
@@ -9,8 +9,8 @@ use anabranch_wire::{DatagramFrame, Payload};
 
 use crate::stream::{MemoryBudget, Reservation};
 
-/// Step of reservation, in bytes.
-const STEP: u64 = 64 << 10;
+/// Reservation doubles, up to steps of this many bytes.
+const LARGEST_STEP: u64 = 64 << 10;
 /// What keeping a datagram takes beside its bytes.
 const OVERHEAD: u64 = 64;
 
@@ -36,7 +36,7 @@ impl<P: Payload> Inbox<P> {
     pub(crate) fn push(&mut self, datagram: DatagramFrame<P>) -> u64 {
         let cost = cost(&datagram);
         if self.bytes + cost > self.reservation.held() {
-            self.reservation.reserve(cost.max(STEP));
+            self.reservation.reserve(cost.max(self.bytes.min(LARGEST_STEP)));
         }
         let mut dropped = 0;
         while self.queue.len() >= self.most || self.bytes + cost > self.reservation.held() {

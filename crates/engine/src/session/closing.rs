@@ -80,9 +80,9 @@ impl<P: Payload> Session<P> {
     }
 
     pub(super) fn handle_shutdown(&mut self) {
-        let crossing = self.state == State::ShutdownSent;
-        if self.trigger(Trigger::Shutdown) {
-            if crossing {
+        let before = self.state;
+        if self.trigger(Trigger::Shutdown) && self.state != before {
+            if before == State::ShutdownSent {
                 self.push_control(Control::ShutdownAck);
             } else {
                 self.events.push_back(Event::PeerClosing);

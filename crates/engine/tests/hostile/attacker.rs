@@ -1,0 +1,172 @@
+//! An attacker with the keys of a session: says what it likes, in typed packets.
+
+use std::alloc::System;
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard};
+
+use anabranch_engine::{
+    Arrival, CloseReason, Config, Ecn, Event, MemoryBudget, PidChange, PidSource, ProtocolError, Route,
+    Session, State, Transmit,
+};
+use anabranch_wire::{
+    Ack, Frame, Fsn, Message, PACKET_OVERHEAD, Packet, Params, PathId, Pid, ResetToken, Span, StreamFrame,
+    StreamId, Time, packet_encoded_len,
+};
+use bytes::Bytes;
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// Counts what is allocated while it lives; one test at a time, for there is one allocator.
+pub struct Meter {
+    region: Region<'static, System>,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Meter {
+    pub fn new() -> Self {
+        let turn = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        Self { region: Region::new(ALLOCATOR), _turn: turn }
+    }
+
+    /// Bytes allocated and not freed since the start.
+    pub fn held(&self) -> i64 {
+        let change = self.region.change();
+        change.bytes_allocated as i64 - change.bytes_deallocated as i64
+    }
+}
+
+struct Pids(u64);
+
+impl PidSource for Pids {
+    fn next_pid(&mut self) -> (Pid, ResetToken) {
+        // Scattered, so that numbers left out cannot be guessed in these tests either.
+        self.0 = self.0.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        (Pid(self.0 | 1), ResetToken([7; 16]))
+    }
+}
+
+/// A session at the mercy of the one at its other end, who is established on path 0.
+pub struct Victim {
+    pub session: Session<Bytes>,
+    pub now: Time,
+    /// PIDs registered, less those retired.
+    pub pids: i64,
+    next: BTreeMap<PathId, u64>,
+}
+
+pub fn route() -> Route {
+    Route { socket: 0, remote: "198.51.100.7:4433".parse().unwrap() }
+}
+
+pub fn params() -> Params {
+    Params {
+        pid: Pid(99),
+        reset_token: ResetToken([9; 16]),
+        initial_max_data: 1 << 62,
+        initial_max_stream_data: 1 << 62,
+        initial_max_streams: 1 << 60,
+        max_paths: 64,
+        max_udp_payload: 65_535,
+        max_datagram: 65_535,
+        idle_timeout_ms: 0,
+        max_ack_delay_us: 16_384_000,
+    }
+}
+
+pub fn stream_frame(stream: u64, offset: u64, len: usize) -> Frame<Bytes> {
+    let data = Bytes::from(vec![0; len]);
+    Frame::Stream(StreamFrame { stream: StreamId(stream), offset, fin: false, data })
+}
+
+pub fn ack(path: u32, ranges: impl IntoIterator<Item = std::ops::Range<u64>>) -> Frame<Bytes> {
+    Frame::Ack(Ack { path: PathId(path), delay: Span::ZERO, ranges: ranges.into_iter().collect(), ecn: None })
+}
+
+impl Victim {
+    pub fn new() -> Self {
+        Self::with(Config::default(), MemoryBudget::new(1 << 40))
+    }
+
+    pub fn with(config: Config, budget: MemoryBudget) -> Self {
+        Self::begin(config, budget, params())
+    }
+
+    /// A victim whose peer offers these parameters.
+    pub fn offered(params: Params) -> Self {
+        Self::begin(Config::default(), MemoryBudget::new(1 << 40), params)
+    }
+
+    fn begin(config: Config, budget: MemoryBudget, params: Params) -> Self {
+        let now = Time::ZERO + Span::from_secs(1);
+        let pids = Box::new(Pids(now.as_nanos()));
+        let session = Session::accept(config, (params, route()), pids, budget, now).unwrap();
+        let mut victim = Self { session, now, pids: 0, next: BTreeMap::new() };
+        victim.drain();
+        victim.say([Frame::Ping]);
+        assert_eq!(victim.session.state(), State::Established);
+        victim
+    }
+
+    /// One packet on path 0, and all that is sent because of it.
+    pub fn say(&mut self, frames: impl IntoIterator<Item = Frame<Bytes>>) -> Vec<Transmit<Bytes>> {
+        let number = *self.next.entry(PathId::FIRST).or_default();
+        self.say_as((0, number), route(), frames)
+    }
+
+    /// One packet with this path and number from this address, and all that is sent because of it.
+    pub fn say_as(
+        &mut self,
+        (path, number): (u32, u64),
+        route: Route,
+        frames: impl IntoIterator<Item = Frame<Bytes>>,
+    ) -> Vec<Transmit<Bytes>> {
+        let path = PathId(path);
+        let packet = Packet { path, fsn: Fsn(number), frames: frames.into_iter().collect() };
+        let size = PACKET_OVERHEAD + packet_encoded_len(&packet.frames);
+        let arrival = Arrival { route, size, ecn: Ecn::NotEct };
+        self.next.insert(path, number + 1);
+        self.session.handle_message(self.now, &arrival, Message::Packet(packet));
+        self.drain()
+    }
+
+    /// Everything the session wants to send now.
+    pub fn drain(&mut self) -> Vec<Transmit<Bytes>> {
+        let sent: Vec<_> = std::iter::from_fn(|| self.session.poll_transmit(self.now)).collect();
+        while let Some(change) = self.session.poll_pid_change() {
+            self.pids += if matches!(change, PidChange::Register { .. }) { 1 } else { -1 };
+        }
+        sent
+    }
+
+    /// Lets time pass; timers that are due on the way go off.
+    pub fn wait(&mut self, span: Span) -> Vec<Transmit<Bytes>> {
+        let until = self.now + span;
+        let mut sent = Vec::new();
+        while let Some(at) = self.session.poll_timeout().filter(|at| *at <= until) {
+            self.now = self.now.max(at);
+            self.session.handle_timeout(self.now);
+            sent.extend(self.drain());
+        }
+        self.now = until;
+        sent.extend(self.drain());
+        sent
+    }
+
+    pub fn closed_for(&mut self) -> Option<CloseReason> {
+        std::iter::from_fn(|| self.session.poll_event()).find_map(|event| match event {
+            Event::Closed(reason) => Some(reason),
+            _ => None,
+        })
+    }
+
+    pub fn assert_closed_for(&mut self, error: ProtocolError) {
+        assert_eq!(self.closed_for(), Some(CloseReason::Protocol(error)));
+    }
+
+    pub fn assert_alive(&mut self) {
+        assert_eq!(self.session.state(), State::Established, "{:?}", self.closed_for());
+    }
+}

@@ -1,0 +1,458 @@
+//! A peer that has authenticated itself and means harm (`docs/security.md`). What it can make a session hold is
+//! measured at the allocator; the session closes with the right error or copes.
+
+#[path = "hostile/attacker.rs"]
+mod attacker;
+
+use anabranch_engine::{Config, MemoryBudget, ProtocolError, Read, Route, State};
+use anabranch_wire::{
+    AckPath, AddressFrame, DatagramFrame, Frame, Fsn, NewPid, Params, PathId, PathStatus, PathUse, Pid,
+    Report, ResetToken, Span, StreamId,
+};
+use attacker::{Meter, Victim, ack, params, route, stream_frame};
+use bytes::Bytes;
+
+const KIB: i64 = 1024;
+
+/// Highest number on path 0 in what was sent.
+fn highest(sent: &[anabranch_engine::Transmit<Bytes>]) -> Option<u64> {
+    sent.iter().filter_map(|sent| sent.message.packet()).map(|packet| packet.fsn.0).max()
+}
+
+#[test]
+fn endless_gaps_in_the_numbers_cost_a_bounded_set_of_ranges() {
+    let meter = Meter::new();
+    let mut victim = Victim::new();
+    for packet in 1..200_000 {
+        for sent in victim.say_as((0, packet * 2), route(), [Frame::Ping]) {
+            let frames = &sent.message.packet().unwrap().frames;
+            let ranges =
+                frames.iter().map(|frame| if let Frame::Ack(ack) = frame { ack.ranges.len() } else { 0 });
+            assert!(ranges.max().unwrap_or(0) <= 33);
+        }
+    }
+    victim.assert_alive();
+    assert!(meter.held() < 16 * KIB, "{}", meter.held());
+}
+
+#[test]
+fn numbers_that_leap_to_the_end_of_the_space_do_no_harm() {
+    let meter = Meter::new();
+    let mut victim = Victim::new();
+    for power in 1..62 {
+        victim.say_as((0, 1 << power), route(), [Frame::Ping]);
+    }
+    victim.say_as((0, (1 << 62) - 1), route(), [Frame::Ping]);
+    victim.assert_alive();
+    assert!(meter.held() < 16 * KIB, "{}", meter.held());
+}
+
+#[test]
+fn one_byte_in_two_is_refused_when_it_costs_what_the_window_promised() {
+    let meter = Meter::new();
+    let mut victim = Victim::new();
+    let window = Config::default().memory.initial_window;
+    for packet in 0..window / 400 {
+        let frames = (0..200).map(|frame| stream_frame(0, packet * 400 + frame * 2 + 1, 1));
+        victim.say(frames.filter(|_| packet < window / 400 - 1));
+    }
+    victim.assert_alive();
+    assert!(victim.session.stats().packets_ignored > 1000);
+    assert!(meter.held() < 2 * window as i64, "{}", meter.held());
+    // What was refused is not acknowledged; sent again in order, it is taken.
+    victim.say([stream_frame(0, 0, 1000)]);
+    assert!(matches!(victim.session.read(StreamId(0), 4000), Ok(Read::Data(data)) if data.len() == 1000));
+}
+
+#[test]
+fn bytes_in_order_one_by_one_cost_little_more_than_the_bytes() {
+    let meter = Meter::new();
+    let mut victim = Victim::new();
+    let window = Config::default().memory.initial_window;
+    for packet in 0..window / 200 {
+        victim.say((0..200).map(|frame| stream_frame(0, packet * 200 + frame, 1)));
+    }
+    victim.assert_alive();
+    assert_eq!(victim.session.stats().packets_ignored, 0);
+    assert!(meter.held() < 2 * window as i64 + 64 * KIB, "{}", meter.held());
+}
+
+#[test]
+fn bytes_beyond_the_credit_close_the_session() {
+    let _turn = Meter::new();
+    let window = Config::default().memory.initial_window;
+    let mut victim = Victim::new();
+    victim.say([stream_frame(0, window, 1)]);
+    victim.assert_closed_for(ProtocolError::FlowControl);
+    let mut victim = Victim::new();
+    victim.say([stream_frame(0, window - 1, 1), stream_frame(4, 0, 1)]);
+    victim.assert_closed_for(ProtocolError::FlowControl);
+    let mut victim = Victim::new();
+    victim.say([Frame::ResetStream { stream: StreamId(0), code: 0, final_size: window + 1 }]);
+    victim.assert_closed_for(ProtocolError::FlowControl);
+}
+
+#[test]
+fn a_stream_whose_end_moves_closes_the_session() {
+    let _turn = Meter::new();
+    let mut victim = Victim::new();
+    let Frame::Stream(mut end) = stream_frame(0, 0, 10) else { unreachable!() };
+    end.fin = true;
+    victim.say([Frame::Stream(end), stream_frame(0, 10, 1)]);
+    victim.assert_closed_for(ProtocolError::FinalSize);
+}
+
+#[test]
+fn acknowledging_what_was_never_sent_closes_the_session() {
+    let _turn = Meter::new();
+    let mut victim = Victim::new();
+    victim.say([ack(0, [0..1_000_000])]);
+    victim.assert_closed_for(ProtocolError::AckOfUnsent);
+    let mut victim = Victim::new();
+    let stream = victim.session.open_stream().unwrap();
+    victim.say([Frame::MaxStreamData { stream, limit: 1 << 40, received: 1 }]);
+    victim.assert_closed_for(ProtocolError::AckOfUnsent);
+}
+
+/// Sends a bulk stream to a peer that acknowledges whatever `ranges` says, every millisecond.
+fn bulk_to(victim: &mut Victim, rounds: u64, ranges: impl Fn(u64) -> Vec<std::ops::Range<u64>>) {
+    let stream = victim.session.open_stream().unwrap();
+    let mut top = 0;
+    for _ in 0..rounds {
+        // Small pieces: of a large one that is taken in part, the rest would be held too.
+        for _ in 0..64 {
+            let mut data = Bytes::from(vec![0; 1 << 10]);
+            let _ = victim.session.write(stream, &mut data);
+        }
+        top = highest(&victim.wait(Span::from_millis(1))).unwrap_or(top).max(top);
+        top = highest(&victim.say([ack(0, ranges(top))])).unwrap_or(top).max(top);
+        if victim.session.state() == State::Closed {
+            return;
+        }
+        while victim.session.poll_event().is_some() {}
+    }
+}
+
+#[test]
+fn blind_acknowledgements_run_into_a_number_that_was_left_out() {
+    let _turn = Meter::new();
+    let mut victim = Victim::new();
+    bulk_to(&mut victim, 10_000, |top| vec![0..top + 1]);
+    victim.assert_closed_for(ProtocolError::AckOfUnsent);
+    let sent = victim.session.paths()[0].stats.packets_sent;
+    assert!(sent < 2_000, "noticed after {sent} packets");
+}
+
+#[test]
+fn floods_of_acknowledgements_of_every_other_packet_leave_a_bounded_scoreboard() {
+    let meter = Meter::new();
+    let config = Config { skip_numbers: false, ..Config::default() };
+    let mut victim = Victim::with(config, MemoryBudget::new(1 << 40));
+    bulk_to(&mut victim, 20_000, |top| {
+        let odd = top | 1;
+        (0..64)
+            .map(|range| odd.saturating_sub(range * 2))
+            .filter(|n| *n > 0 && *n <= top)
+            .map(|n| n..n + 1)
+            .collect()
+    });
+    victim.assert_alive();
+    let path = &victim.session.paths()[0];
+    assert!(path.stats.packets_lost > 1000, "{:?}", path.stats);
+    // What the application wrote and was not acknowledged is its own; the rest is bookkeeping.
+    assert!(meter.held() < 4096 * KIB, "{}", meter.held());
+}
+
+#[test]
+fn a_peer_that_talks_and_never_acknowledges_costs_nothing_more_with_time() {
+    let meter = Meter::new();
+    let mut victim = Victim::new();
+    let stream = victim.session.open_stream().unwrap();
+    let mut data = Bytes::from(vec![0; 30_000]);
+    victim.session.write(stream, &mut data).unwrap();
+    let held = |victim: &mut Victim, packets: u64| {
+        for _ in 0..packets {
+            victim.say([Frame::Ping]);
+            victim.wait(Span::from_micros(100));
+        }
+        meter.held()
+    };
+    let early = held(&mut victim, 100_000);
+    let late = held(&mut victim, 300_000);
+    victim.assert_alive();
+    assert!(late < early + 64 * KIB, "{early} then {late}");
+}
+
+#[test]
+fn a_peer_that_takes_nothing_leaves_the_application_refused_early() {
+    let _turn = Meter::new();
+    let mut victim = Victim::new();
+    victim.say([Frame::MaxData { limit: 1 << 61 }]);
+    let mut written = 0;
+    for _ in 0..1000 {
+        let stream = victim.session.open_stream().unwrap();
+        let mut data = Bytes::from(vec![0; 1 << 16]);
+        written += victim.session.write(stream, &mut data).unwrap();
+        victim.wait(Span::from_millis(10));
+    }
+    assert!(written < 1 << 19, "{written}");
+}
+
+#[test]
+fn credit_that_shrinks_or_is_absurd_is_no_harm() {
+    let _turn = Meter::new();
+    let mut victim = Victim::new();
+    let stream = victim.session.open_stream().unwrap();
+    for limit in [(1 << 62) - 1, 0, 5] {
+        victim.say([
+            Frame::MaxData { limit },
+            Frame::MaxStreamData { stream, limit, received: 0 },
+            Frame::MaxStreams { limit },
+        ]);
+    }
+    let mut data = Bytes::from(vec![0; 10_000]);
+    victim.session.write(stream, &mut data).unwrap();
+    assert!(!victim.wait(Span::from_millis(1)).is_empty());
+    victim.assert_alive();
+}
+
+#[test]
+fn a_byte_of_credit_at_a_time_for_ten_thousand_streams_is_borne() {
+    let meter = Meter::new();
+    let mut victim = Victim::offered(Params { initial_max_data: 0, ..params() });
+    let mut streams = Vec::new();
+    for _ in 0..10_000 {
+        let stream = victim.session.open_stream().unwrap();
+        victim.session.write(stream, &mut Bytes::from_static(&[0; 20])).unwrap();
+        streams.push(stream);
+    }
+    let before = meter.held();
+    for (index, stream) in streams.iter().cycle().take(100_000).enumerate() {
+        let limit = index as u64;
+        victim.say([Frame::MaxData { limit }, Frame::MaxStreamData { stream: *stream, limit, received: 0 }]);
+    }
+    victim.assert_alive();
+    assert!(meter.held() < before + 64 * KIB, "{before} then {}", meter.held());
+}
+
+#[test]
+fn more_streams_than_admitted_close_the_session() {
+    let _turn = Meter::new();
+    let mut victim = Victim::new();
+    let most = Config::default().max_streams;
+    for index in 0..most {
+        victim.say([stream_frame(index * 2, 0, 1)]);
+    }
+    victim.assert_alive();
+    victim.say([stream_frame(most * 2, 0, 1)]);
+    victim.assert_closed_for(ProtocolError::StreamLimit);
+    let mut victim = Victim::new();
+    victim.say([stream_frame(1, 0, 1)]);
+    victim.assert_closed_for(ProtocolError::StreamState);
+}
+
+#[test]
+fn streams_opened_and_given_up_count_until_the_application_has_seen_them() {
+    let _turn = Meter::new();
+    let mut victim = Victim::new();
+    for index in 0..=Config::default().max_streams {
+        let stream = StreamId(index * 2);
+        victim.say([
+            stream_frame(stream.0, 0, 1),
+            Frame::StopSending { stream, code: 0 },
+            Frame::ResetStream { stream, code: 0, final_size: 1 },
+        ]);
+    }
+    victim.assert_closed_for(ProtocolError::StreamLimit);
+}
+
+/// Everything about a session of which a peer may talk at will, said by an application that never listens.
+#[test]
+fn events_that_nobody_fetches_do_not_pile_up() {
+    let meter = Meter::new();
+    let mut victim = Victim::new();
+    let stream = victim.session.open_stream().unwrap();
+    for round in 0..50_000_u64 {
+        let address = std::net::SocketAddr::from(([192, 0, 2, round as u8], round as u16));
+        let sequence = round + 1;
+        victim.say([
+            Frame::ObservedAddress { path: PathId((round % 3) as u32), address },
+            Frame::AddAddress(AddressFrame { id: round, address }),
+            Frame::RemoveAddress { id: round },
+            Frame::StopSending { stream, code: round },
+            Frame::MaxStreams { limit: (1 << 60) + round },
+            Frame::PathStatus(PathStatus { path: PathId(0), sequence, usage: PathUse::Backup }),
+            Frame::AckPath(AckPath { sequence, path: Some(PathId(round as u32)) }),
+            Frame::Datagram(DatagramFrame { class: 0, flow: 0, data: Bytes::new() }),
+        ]);
+    }
+    victim.assert_alive();
+    assert!(meter.held() < 512 * KIB, "{}", meter.held());
+}
+
+#[test]
+fn datagrams_that_nobody_reads_stay_within_the_budget() {
+    let budget = MemoryBudget::new(2 << 20);
+    let meter = Meter::new();
+    let mut victim = Victim::with(Config::default(), budget.clone());
+    for _ in 0..5_000 {
+        let data = Bytes::from(vec![0; 60_000]);
+        victim.say([Frame::Datagram(DatagramFrame { class: 0, flow: 0, data })]);
+    }
+    victim.assert_alive();
+    assert!(meter.held() < 2200 * KIB, "{}", meter.held());
+    assert!(victim.session.stats().datagrams_dropped > 4_900);
+}
+
+#[test]
+fn datagrams_longer_than_agreed_close_the_session() {
+    let _turn = Meter::new();
+    let mut victim = Victim::new();
+    let data = Bytes::from(vec![0; 65_001]);
+    victim.say([Frame::Datagram(DatagramFrame { class: 0, flow: 0, data })]);
+    victim.assert_closed_for(ProtocolError::DatagramSize);
+}
+
+#[test]
+fn paths_opened_and_left_in_a_hurry_are_bounded_in_number_and_in_rate() {
+    let meter = Meter::new();
+    let mut victim = Victim::new();
+    let most = Config::default().max_paths as usize;
+    for id in (2..200_000).step_by(2) {
+        let path = PathId(id);
+        let new = NewPid { path, pid: Pid(u64::from(id)), reset_token: ResetToken([1; 16]) };
+        victim.say([Frame::NewPid(new)]);
+        victim.say_as((id, 0), route(), [Frame::Ping, Frame::PathAbandon { path, reason: 0 }]);
+        assert!(victim.session.paths().len() <= 2 * most);
+        if victim.session.state() == State::Closed {
+            break;
+        }
+    }
+    victim.assert_closed_for(ProtocolError::PathLimit);
+    assert!(meter.held() < 256 * KIB, "{}", meter.held());
+    assert!(victim.pids < 64, "{}", victim.pids);
+}
+
+#[test]
+fn path_ids_given_up_before_they_are_used_run_out_of_credit() {
+    let _turn = Meter::new();
+    let mut victim = Victim::new();
+    for id in (2..2_000).step_by(2) {
+        victim.say([Frame::PathAbandon { path: PathId(id), reason: 0 }]);
+    }
+    victim.assert_closed_for(ProtocolError::PathLimit);
+    assert!(victim.pids < 32, "{}", victim.pids);
+}
+
+#[test]
+fn pids_for_paths_far_ahead_are_refused() {
+    let _turn = Meter::new();
+    let mut victim = Victim::new();
+    for id in 1..1_000 {
+        let new = NewPid { path: PathId(id), pid: Pid(5), reset_token: ResetToken([1; 16]) };
+        victim.say([Frame::NewPid(new)]);
+    }
+    victim.assert_closed_for(ProtocolError::PathLimit);
+}
+
+#[test]
+fn floods_of_challenges_get_few_answers_and_never_three_times_the_bytes() {
+    let _turn = Meter::new();
+    let mut victim = Victim::new();
+    victim.wait(Span::from_secs(1));
+    let elsewhere = Route { socket: 0, remote: "203.0.113.9:53".parse().unwrap() };
+    for number in 1..10_000_u64 {
+        let challenges = (0..100).map(|token| Frame::PathChallenge { token: token + number * 100 });
+        let sent = victim.say_as((0, number), elsewhere, challenges);
+        let there: usize = sent.iter().filter(|sent| sent.route == elsewhere).map(|sent| sent.size).sum();
+        assert!(there <= 3 * (32 + 900), "{there}");
+        assert!(sent.len() <= 8);
+        if number % 50 == 0 {
+            victim.wait(Span::from_millis(1));
+        }
+    }
+    victim.assert_alive();
+}
+
+#[test]
+fn a_flood_of_lying_reports_leaves_numbers_that_are_numbers() {
+    let _turn = Meter::new();
+    let mut victim = Victim::new();
+    for round in 0..50_000 {
+        let highest_fsn = if round % 7 == 0 { Fsn((1 << 62) - 1) } else { Fsn(round) };
+        let report = Report { path: PathId(0), bytes: 0, packets: 0, highest_fsn, highest_tsn: 0 };
+        victim.say([Frame::Report(report)]);
+    }
+    victim.assert_alive();
+    let reliability = victim.session.paths()[0].reliability;
+    assert!((1e-3..=1.0).contains(&reliability), "{reliability}");
+}
+
+#[test]
+fn marks_and_delays_that_lie_slow_down_the_liar_alone() {
+    let _turn = Meter::new();
+    let mut victim = Victim::new();
+    let stream = victim.session.open_stream().unwrap();
+    for round in 1..5_000_u64 {
+        let mut data = Bytes::from(vec![0; 5_000]);
+        let _ = victim.session.write(stream, &mut data);
+        let sent = victim.wait(Span::from_millis(5));
+        let Some(top) = highest(&sent) else { continue };
+        let Frame::Ack(mut lie) = ack(0, [top..top + 1]) else { unreachable!() };
+        lie.delay = Span::MAX;
+        lie.ecn = Some(anabranch_wire::EcnCounts { ect0: 0, ect1: 0, ce: round << 40 });
+        victim.say([Frame::Ack(lie)]);
+    }
+    victim.assert_alive();
+    let path = &victim.session.paths()[0];
+    assert!(path.rtt > Span::ZERO && path.window >= 2 * 1200, "{path:?}");
+}
+
+#[test]
+fn goodbyes_said_over_and_over_change_nothing() {
+    let meter = Meter::new();
+    let mut victim = Victim::new();
+    for _ in 0..50_000 {
+        victim.say([Frame::Shutdown, Frame::ShutdownAck]);
+    }
+    assert!(meter.held() < 64 * KIB, "{}", meter.held());
+}
+
+#[test]
+fn a_closed_session_answers_a_flood_ever_more_rarely() {
+    let _turn = Meter::new();
+    let mut victim = Victim::new();
+    victim.session.abort(victim.now, 5, "enough");
+    victim.drain();
+    let answers: usize = (0..100_000).map(|_| victim.say([Frame::Ping]).len()).sum();
+    assert!(answers <= 17, "{answers}");
+}
+
+/// Ten thousand sessions of one endpoint, each of which makes it hold all it can: the budget holds for the
+/// promised bytes, as much again for what keeping them in pieces costs, and a few kilobytes a session.
+#[test]
+fn ten_thousand_hostile_sessions_stay_within_the_budget_together() {
+    const BUDGET: u64 = 448 << 20;
+    const EACH: i64 = 12 * KIB;
+    let budget = MemoryBudget::new(BUDGET);
+    let meter = Meter::new();
+    let mut victims = Vec::new();
+    while victims.len() < 10_000 && budget.has_room() {
+        let mut victim = Victim::with(Config::default(), budget.clone());
+        for packet in 0..1000 {
+            victim.say((0..200).map(|frame| stream_frame(0, 1 + packet * 400 + frame * 2, 1)));
+            if victim.session.stats().packets_ignored > 0 || victim.session.state() == State::Closed {
+                break;
+            }
+        }
+        let data = Bytes::from(vec![0; 1_000]);
+        victim.say([Frame::Datagram(DatagramFrame { class: 0, flow: 0, data })]);
+        victims.push(victim);
+    }
+    let most = 2 * BUDGET as i64 + victims.len() as i64 * EACH;
+    println!("{} sessions hold {} bytes, at most {most}", victims.len(), meter.held());
+    assert!(victims.len() == 10_000, "{}", victims.len());
+    assert!(meter.held() < most, "{}", meter.held());
+    drop(victims);
+    assert_eq!(budget.left(), BUDGET);
+}
