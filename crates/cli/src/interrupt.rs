@@ -30,6 +30,6 @@ async fn first() {
 async fn ctrl_c() {
     if tokio::signal::ctrl_c().await.is_err() {
         // Without a handler the system's default remains, which ends the program.
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }

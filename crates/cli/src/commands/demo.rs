@@ -100,7 +100,7 @@ async fn play(args: &DemoArgs, context: &Context) -> Result<DemoReport, Failure>
     let stage = Stage::new(&models).await?;
     let say = |text: &str| {
         if !args.json && !context.quiet {
-            out::error(&format!("{text}\n"))
+            out::error(&format!("{text}\n"));
         }
     };
     let hush = Context { quiet: context.quiet || args.json, ..*context };
@@ -210,8 +210,9 @@ fn hash_of(path: &Path) -> io::Result<blake3::Hash> {
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> Result<T, Failure> {
-    let done = tokio::task::spawn_blocking(work).await.map_err(io::Error::from).flatten();
-    done.map_err(|error| Failure::file("use files in", &std::env::temp_dir(), &error))
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|error| Err(error.into()))
+        .map_err(|error| Failure::file("use files in", &std::env::temp_dir(), &error))
 }
 
 /// The result for people.

@@ -14,10 +14,12 @@ use crate::errors::{Failure, Kind};
 use crate::report::{BenchReport, BenchStart};
 use crate::ui::out::{self, Stream};
 use crate::values::{LocalEnd, PathPin};
-use crate::{keyfile, node};
+use crate::{interrupt, keyfile, node};
 
 /// How long the server may take to say goodbye.
 const GOODBYE: Duration = Duration::from_secs(2);
+/// Code of a session that its user ended.
+const INTERRUPTED: u64 = 1;
 /// The port of a server whose ticket has no address.
 const USUAL_PORT: u16 = 4433;
 
@@ -26,21 +28,28 @@ const USUAL_PORT: u16 = 4433;
 /// # Errors
 /// When the server is not reached or refuses, or the session breaks.
 pub fn run(args: &ClientArgs, context: &Context) -> Result<(), Failure> {
-    node::runtime()?.block_on(async {
-        tokio::select! {
-            outcome = measure(args, context) => outcome,
-            _ = tokio::signal::ctrl_c() => Err(Failure::new(Kind::Interrupted, "interrupted")),
-        }
-    })
+    node::runtime()?.block_on(measure(args, context))
 }
 
 async fn measure(args: &ClientArgs, context: &Context) -> Result<(), Failure> {
     let config = EndpointConfig::new(keyfile::fresh()?).addresses(local_addresses(&args.pins));
     let endpoint = Endpoint::bind(config).await.map_err(|error| Failure::bind(&error))?;
-    let session = endpoint.connect(&target(args, &endpoint)?, args.tuning.config()).await?;
+    let target = target(args, &endpoint)?;
+    let session = tokio::select! {
+        biased;
+        () = interrupt::requested() => return Err(interrupted()),
+        session = endpoint.connect(&target, args.tuning.config()) => session?,
+    };
     let mut view = View { args, verbose: context.verbose > 0, recorder: Recorder::new(!args.reverse) };
     view.begin()?;
-    let outcome = test(&session, args, &mut view).await;
+    let outcome = tokio::select! {
+        biased;
+        () = interrupt::requested() => {
+            session.abort(INTERRUPTED, "interrupted by its user");
+            Err(interrupted())
+        }
+        outcome = test(&session, args, &mut view) => outcome,
+    };
     if tokio::time::timeout(GOODBYE, session.close()).await.is_err() {
         session.abort(0, "the test is over");
     }
@@ -181,6 +190,10 @@ fn pair(pin: &PathPin, endpoint: &Endpoint, port: u16) -> Result<(IpAddr, Socket
             .hint("`ip address` lists the interfaces and their addresses"));
     };
     Ok((socket.local.ip(), remote))
+}
+
+fn interrupted() -> Failure {
+    Failure::new(Kind::Interrupted, "the test is incomplete")
 }
 
 fn lost(error: impl std::fmt::Display) -> Failure {

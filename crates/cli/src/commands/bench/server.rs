@@ -17,7 +17,7 @@ use crate::commands::Context;
 use crate::errors::Failure;
 use crate::report::mbit_s;
 use crate::ui::{human, out};
-use crate::{keyfile, node};
+use crate::{interrupt, keyfile, node};
 
 /// Tests at the same time; who comes later waits for a place.
 const MOST_TESTS: usize = 64;
@@ -30,12 +30,7 @@ const BAD_TEST: u64 = 1;
 /// When the key cannot be read or the port is taken.
 pub fn run(args: &ServerArgs, context: &Context) -> Result<(), Failure> {
     let key = keyfile::load_or_fresh(args.key.as_deref())?;
-    node::runtime()?.block_on(async {
-        tokio::select! {
-            outcome = serve(args, key, context) => outcome,
-            _ = tokio::signal::ctrl_c() => Ok(()),
-        }
-    })
+    node::runtime()?.block_on(serve(args, key, context))
 }
 
 async fn serve(args: &ServerArgs, key: NodeKey, context: &Context) -> Result<(), Failure> {
@@ -55,22 +50,29 @@ async fn serve(args: &ServerArgs, key: NodeKey, context: &Context) -> Result<(),
     let addresses = node::addresses_to_tell(&endpoint);
     let ticket = Ticket { node, addresses, relays: Vec::new(), share, secret, expires: None };
     announce(&ticket, context)?;
+    tokio::select! {
+        () = accept(&endpoint, args.once, context.quiet) => {}
+        () = interrupt::requested() => {}
+    }
+    endpoint.close().await;
+    Ok(())
+}
+
+/// Serves every session that comes, or one.
+async fn accept(endpoint: &Endpoint, once: bool, quiet: bool) {
     let places = Arc::new(Semaphore::new(MOST_TESTS));
     while let Some(session) = endpoint.accept().await {
-        if args.once {
-            tell(&session, test(&session).await, context.quiet);
-            break;
+        if once {
+            tell(&session, test(&session).await, quiet);
+            return;
         }
         // Never closed, so there is a place in the end.
-        let Ok(place) = places.clone().acquire_owned().await else { break };
-        let quiet = context.quiet;
+        let Ok(place) = places.clone().acquire_owned().await else { return };
         tokio::spawn(async move {
             tell(&session, test(&session).await, quiet);
             drop(place);
         });
     }
-    endpoint.close().await;
-    Ok(())
 }
 
 /// Lets in whoever has the secret of this share, and nobody else.

@@ -183,7 +183,7 @@ impl<'a> Server<'a> {
         let several = self.receivers.len() > 1;
         for (number, receiver) in &mut self.receivers {
             sum.add(&receiver.gauge);
-            let who = several.then(|| format!("{}: ", number + 1)).unwrap_or_default();
+            let who = if several { format!("{}: ", number + 1) } else { String::new() };
             paths.extend(receiver.gauge.lines(elapsed).into_iter().map(|line| named(line, &who)));
         }
         let snapshot = ProgressSnapshot {
@@ -197,8 +197,9 @@ impl<'a> Server<'a> {
     }
 }
 
-fn named(line: PathLine, who: &str) -> PathLine {
-    PathLine { label: format!("{who}{}", line.label), ..line }
+fn named(mut line: PathLine, who: &str) -> PathLine {
+    line.label.insert_str(0, who);
+    line
 }
 
 impl Tally {

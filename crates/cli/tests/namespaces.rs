@@ -1,0 +1,143 @@
+//! `bench` between two machines with three networks: namespaces joined by links of 50, 30 and 20 Mbit/s. Needs root;
+//! says so where there is none.
+//!
+//! What is measured in real time is given three attempts, since the machine may be busy with something else for
+//! one of them, and the tests take turns.
+#![cfg(target_os = "linux")]
+
+mod common;
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use common::netns::{Machines, Side};
+use common::programs::{PROGRAM, Running};
+use common::skip;
+use serde_json::Value;
+
+/// The links' rates in Mbit/s.
+const RATES: [u32; 3] = [50, 30, 20];
+/// What three links of these rates carry of payload in full packets, in Mbit/s.
+const CEILING: f64 = 94.4;
+/// The start, which does not count.
+const START_S: f64 = 2.0;
+
+fn machines(test: &str) -> Option<(Machines, MutexGuard<'static, ()>)> {
+    static TURN: Mutex<()> = Mutex::new(());
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let machines = Machines::new(&RATES).map_err(|why| skip(test, &why)).ok()?;
+    Some((machines, turn))
+}
+
+/// Runs a test from near to far with these options for the client; gives its report.
+fn bench(machine: impl Fn(Side) -> Command, options: &[&str]) -> Value {
+    let mut server =
+        Running::start(machine(Side::Far).args(["bench", "server", "--once"]).stdin(Stdio::null()));
+    let mut line = String::new();
+    BufReader::new(server.child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let ticket = line.split_whitespace().last().expect("the line to paste").to_owned();
+    let mut client = machine(Side::Near);
+    client.args(["bench", "client", &ticket, "--json"]).args(options).stdin(Stdio::null());
+    let output = client.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let (code, errors) = server.end();
+    assert_eq!(code, Some(0), "{errors}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn intervals(report: &Value) -> impl Iterator<Item = &Value> {
+    report["intervals"].as_array().unwrap().iter()
+}
+
+fn number(value: &Value, key: &str) -> f64 {
+    value[key].as_f64().unwrap_or_else(|| panic!("no number {key} in {value}"))
+}
+
+/// Goodput in Mbit/s of the intervals that lie between two moments.
+fn goodput(report: &Value, from_s: f64, to_s: f64) -> f64 {
+    let inside = |interval: &&Value| {
+        let end = number(interval, "t_s");
+        end - number(interval, "seconds") >= from_s - 0.01 && end <= to_s + 0.01
+    };
+    let (bytes, seconds) = intervals(report).filter(inside).fold((0.0, 0.0), |(bytes, seconds), interval| {
+        (bytes + number(interval, "bytes"), seconds + number(interval, "seconds"))
+    });
+    bytes * 8e-6 / seconds
+}
+
+/// Each link has one path, from its own address here to its own address there, and nothing else is tried.
+fn check_paths(machines: &Machines, report: &Value) {
+    let without_port = |path: &Value, key: &str| {
+        let text = path[key].as_str().expect("an address");
+        text.parse::<std::net::SocketAddr>().expect("an address").ip()
+    };
+    for interval in intervals(report).filter(|interval| number(interval, "t_s") >= START_S) {
+        let paths = interval["paths"].as_array().unwrap();
+        let mut found: Vec<_> =
+            paths.iter().map(|path| (without_port(path, "local"), without_port(path, "remote"))).collect();
+        found.sort();
+        let pair = |link| (machines.address(Side::Near, link), machines.address(Side::Far, link));
+        assert_eq!(found, [0, 1, 2].map(pair), "{interval}");
+    }
+}
+
+/// At least 0.985 of what the links carry, once under way.
+fn check_rate(report: &Value) -> Result<(), String> {
+    let rate = goodput(report, START_S, f64::INFINITY);
+    if rate >= 0.985 * CEILING { Ok(()) } else { Err(format!("{rate:.2} Mbit/s")) }
+}
+
+/// Makes an attempt up to three times.
+fn within_three_attempts(attempt: impl Fn() -> Result<(), String>) {
+    let failures: Vec<_> = (0..3).map_while(|_| attempt().err()).collect();
+    assert!(failures.len() < 3, "{failures:?}");
+}
+
+#[test]
+fn bench_finds_three_paths_by_itself_and_fills_them() {
+    let Some((machines, _turn)) = machines("bench_finds_three_paths_by_itself_and_fills_them") else {
+        return;
+    };
+    within_three_attempts(|| {
+        let report = bench(|side| machines.command(side, PROGRAM), &["--time", "6s"]);
+        check_paths(&machines, &report);
+        check_rate(&report)
+    });
+}
+
+#[test]
+fn bench_does_so_without_root_and_with_two_default_routes() {
+    let Some((machines, _turn)) = machines("bench_does_so_without_root") else { return };
+    machines.add_two_default_routes().unwrap();
+    within_three_attempts(|| {
+        let report = bench(|side| machines.command_as_nobody(side, PROGRAM), &["--time", "5s", "--reverse"]);
+        check_paths(&machines, &report);
+        check_rate(&report)
+    });
+}
+
+#[test]
+fn a_link_that_swallows_everything_is_missed_for_200_ms_at_most_and_taken_back() {
+    let Some((machines, _turn)) = machines("a_link_that_swallows_everything") else { return };
+    within_three_attempts(|| {
+        let report = thread::scope(|scope| {
+            scope.spawn(|| {
+                thread::sleep(Duration::from_millis(3_000));
+                machines.blackhole(0).unwrap();
+                thread::sleep(Duration::from_millis(2_000));
+                machines.restore(0).unwrap();
+            });
+            let options = ["--time", "9s", "--interval", "250ms"];
+            bench(|side| machines.command(side, PROGRAM), &options)
+        });
+        let gaps = intervals(&report).map(|interval| number(interval, "longest_gap_ms"));
+        let gap = gaps.fold(0.0, f64::max);
+        let (without, again) = (goodput(&report, 3.75, 4.5), goodput(&report, 7.5, 9.0));
+        let right = gap <= 200.0 && without >= 0.8 * 0.5 * CEILING && again >= 0.95 * CEILING;
+        let found = format!("silent for {gap:.0} ms, then {without:.1} Mbit/s, in the end {again:.1} Mbit/s");
+        if right { Ok(()) } else { Err(found) }
+    });
+}
