@@ -1,0 +1,159 @@
+//! What the peer sends about streams: bytes, resets, credit.
+
+use std::collections::VecDeque;
+
+use anabranch_wire::{Payload, StreamFrame, StreamId};
+
+use super::{Inserted, MAX_PIECES, PIECE_COST, Stream, Streams};
+use crate::control::{Control, ControlQueue};
+use crate::event::{Event, ProtocolError};
+
+impl<P: Payload> Streams<P> {
+    /// False when the frame would add a waiting piece to what is full of them already.
+    pub(crate) fn admits(&self, frame: &StreamFrame<P>) -> bool {
+        self.pieces < MAX_PIECES.min((self.window.size() / PIECE_COST) as usize)
+            || self.map.get(&frame.stream).is_some_and(|stream| frame.offset <= stream.recv.received())
+    }
+
+    /// Finds the stream of a frame from the peer, opening those it opens; `None` when it is over already.
+    fn of_peer(
+        &mut self,
+        id: StreamId,
+        events: &mut VecDeque<Event>,
+    ) -> Result<Option<&mut Stream<P>>, ProtocolError> {
+        let index = id.0 / 2;
+        if id.opener() == self.side {
+            if index >= self.opened_here {
+                return Err(ProtocolError::StreamState);
+            }
+        } else if index >= self.may_open_there {
+            return Err(ProtocolError::StreamLimit);
+        }
+        while id.opener() != self.side && self.opened_there <= index {
+            let new = self.id(self.side.peer(), self.opened_there);
+            self.opened_there += 1;
+            self.insert(new);
+            self.incoming.push_back(new);
+            events.push_back(Event::StreamOpened(new));
+        }
+        Ok(self.map.get_mut(&id))
+    }
+
+    pub(crate) fn on_frame(
+        &mut self,
+        frame: StreamFrame<P>,
+        (events, out): (&mut VecDeque<Event>, &mut ControlQueue),
+    ) -> Result<Inserted, ProtocolError> {
+        let id = frame.stream;
+        let session_left = self.window.limit - self.received;
+        let Some(stream) = self.of_peer(id, events)? else { return Ok(Inserted::default()) };
+        let (bytes_before, pieces_before) = stream.recv.waiting();
+        let read_before = stream.recv.read_offset();
+        let inserted = stream.recv.insert(frame.offset, frame.data, frame.fin)?;
+        if inserted.advance > session_left {
+            return Err(ProtocolError::FlowControl);
+        }
+        let (bytes, pieces) = stream.recv.waiting();
+        let read_now = stream.recv.read_offset();
+        if inserted.readable && !stream.recv.announced {
+            stream.recv.announced = true;
+            events.push_back(Event::StreamReadable(id));
+        }
+        self.waiting_bytes = self.waiting_bytes + bytes - bytes_before;
+        self.pieces = self.pieces + pieces - pieces_before;
+        self.received += inserted.advance;
+        if read_now > read_before {
+            // The stream was stopped: what comes is dropped, its credit is not.
+            self.read += read_now - read_before;
+            if self.window.is_due(self.read) {
+                out.push(Control::MaxData);
+            }
+        }
+        self.forget_if_over(id, out);
+        Ok(inserted)
+    }
+
+    pub(crate) fn on_reset(
+        &mut self,
+        id: StreamId,
+        code: u64,
+        size: u64,
+        (events, out): (&mut VecDeque<Event>, &mut ControlQueue),
+    ) -> Result<(), ProtocolError> {
+        let session_left = self.window.limit - self.received;
+        let Some(stream) = self.of_peer(id, events)? else { return Ok(()) };
+        let (bytes_before, pieces_before) = stream.recv.waiting();
+        let read_before = stream.recv.read_offset();
+        let advance = stream.recv.on_reset(code, size)?;
+        if advance > session_left {
+            return Err(ProtocolError::FlowControl);
+        }
+        let (bytes, pieces) = stream.recv.waiting();
+        let read_now = stream.recv.read_offset();
+        if !stream.recv.announced {
+            stream.recv.announced = true;
+            events.push_back(Event::StreamReadable(id));
+        }
+        self.waiting_bytes = self.waiting_bytes + bytes - bytes_before;
+        self.pieces = self.pieces + pieces - pieces_before;
+        self.received += advance;
+        self.read += read_now - read_before;
+        if self.window.is_due(self.read) {
+            out.push(Control::MaxData);
+        }
+        self.forget_if_over(id, out);
+        Ok(())
+    }
+
+    pub(crate) fn on_stop(
+        &mut self,
+        id: StreamId,
+        code: u64,
+        (events, out): (&mut VecDeque<Event>, &mut ControlQueue),
+    ) -> Result<(), ProtocolError> {
+        let stream = self.of_peer(id, events)?;
+        if stream.is_some_and(|stream| !stream.send.is_over()) {
+            events.push_back(Event::StreamStopped { stream: id, code });
+            // Unknown is impossible here: the stream was just found.
+            let _ = self.reset(id, code, (events, out));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn on_max_data(&mut self, limit: u64) {
+        if limit > self.peer_limit {
+            self.peer_limit = limit;
+            for id in std::mem::take(&mut self.credit_blocked) {
+                if let Some(stream) = self.map.get_mut(&id) {
+                    stream.credit_blocked = false;
+                }
+                self.enqueue(id);
+            }
+        }
+    }
+
+    pub(crate) fn on_max_stream_data(
+        &mut self,
+        id: StreamId,
+        (limit, received): (u64, u64),
+        events: &mut VecDeque<Event>,
+    ) -> Result<(), ProtocolError> {
+        let Some(stream) = self.of_peer(id, events)? else { return Ok(()) };
+        if received > stream.send.sent_end() {
+            return Err(ProtocolError::AckOfUnsent);
+        }
+        stream.send.raise_limit(limit);
+        self.acked(id, 0..received, false, events);
+        self.enqueue(id);
+        Ok(())
+    }
+
+    pub(crate) fn on_max_streams(&mut self, limit: u64, events: &mut VecDeque<Event>) {
+        if limit > self.may_open_here {
+            self.may_open_here = limit;
+            if std::mem::take(&mut self.wants_stream) {
+                events.push_back(Event::StreamsAvailable);
+            }
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! What streams send: whose turn it is, the next run, and what became of those before.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use anabranch_wire::{Payload, StreamFrame, StreamId};
+
+use super::{SentRun, Streams};
+use crate::control::ControlQueue;
+use crate::event::Event;
+
+impl<P: Payload> Streams<P> {
+    pub(super) fn credit(&self) -> u64 {
+        self.peer_limit.saturating_sub(self.sent)
+    }
+
+    /// The receive window that the peer keeps for the next stream to send: what is admitted now, and what is
+    /// on its way or waits there.
+    pub(crate) fn peer_window(&self) -> u64 {
+        let session = self.credit() + self.buffered - self.unsent;
+        let next = self.ready.front().and_then(|id| self.map.get(id));
+        next.map_or(session, |stream| session.min(stream.send.window()))
+    }
+
+    pub(super) fn enqueue(&mut self, id: StreamId) {
+        let credit = self.credit();
+        let Some(stream) = self.map.get_mut(&id) else { return };
+        if !stream.queued && stream.send.has_work(credit) {
+            stream.queued = true;
+            self.ready.push_back(id);
+        } else if !stream.queued && credit == 0 && stream.send.unsent() > 0 && !stream.credit_blocked {
+            stream.credit_blocked = true;
+            self.credit_blocked.push(id);
+        }
+    }
+
+    pub(super) fn requeue_all(&mut self) {
+        let ids: Vec<_> = self.map.keys().copied().collect();
+        for id in ids {
+            self.enqueue(id);
+        }
+    }
+
+    /// True when some stream has bytes to send; then [`Self::next_is_resend`] tells of what kind.
+    pub(crate) fn has_work(&mut self) -> bool {
+        while let Some(id) = self.ready.front().copied() {
+            let credit = self.credit();
+            if self.map.get(&id).is_some_and(|stream| stream.send.has_work(credit)) {
+                return true;
+            }
+            self.ready.pop_front();
+            if let Some(stream) = self.map.get_mut(&id) {
+                stream.queued = false;
+                self.enqueue(id);
+            }
+        }
+        false
+    }
+
+    pub(crate) fn next_is_resend(&self) -> bool {
+        self.ready.front().and_then(|id| self.map.get(id)).is_some_and(|stream| stream.send.has_lost())
+    }
+
+    /// Bytes of the next stream that have to be sent again.
+    pub(crate) fn missing(&self) -> u64 {
+        self.ready.front().and_then(|id| self.map.get(id)).map_or(0, |stream| stream.send.lost())
+    }
+
+    /// Bytes never sent so far, of all streams.
+    pub(crate) fn unsent(&self) -> u64 {
+        self.unsent
+    }
+
+    /// True when an application waits for room: more follows the backlog.
+    pub(crate) fn more_expected(&self) -> bool {
+        !self.room_blocked.is_empty()
+    }
+
+    /// Gives the next stream its turn.
+    pub(crate) fn rotate(&mut self) {
+        if self.ready.len() > 1 {
+            self.ready.rotate_left(1);
+        }
+    }
+
+    /// Cuts the next run into a frame of at most `room` bytes, its header included.
+    pub(crate) fn next_frame(
+        &mut self,
+        room: usize,
+        events: &mut VecDeque<Event>,
+    ) -> Option<(StreamFrame<P>, bool)> {
+        if !self.has_work() {
+            return None;
+        }
+        let id = *self.ready.front()?;
+        let credit = self.credit();
+        let stream = self.map.get_mut(&id)?;
+        let overhead = anabranch_wire::stream_frame_overhead_last(id, stream.send.next_offset());
+        let run = stream.send.next_run(room.checked_sub(overhead)? as u64, credit)?;
+        if !run.resend {
+            self.sent += run.data.len() as u64;
+            self.unsent -= run.data.len() as u64;
+            self.wake_writers(events);
+        }
+        Some((StreamFrame { stream: id, offset: run.offset, fin: run.fin, data: run.data }, run.resend))
+    }
+
+    /// The bytes of a run again, while the peer is not known to have any of them.
+    pub(crate) fn copy_of(&self, run: &SentRun, room: usize) -> Option<StreamFrame<P>> {
+        let stream = self.map.get(&run.stream)?;
+        let overhead = anabranch_wire::stream_frame_overhead_last(run.stream, run.range.start);
+        let data = stream.send.copy_of(run.range.clone(), room.checked_sub(overhead)? as u64)?;
+        let whole = data.len() as u64 == run.range.end - run.range.start;
+        Some(StreamFrame { stream: run.stream, offset: run.range.start, fin: run.fin && whole, data })
+    }
+
+    pub(super) fn wake_writers(&mut self, events: &mut VecDeque<Event>) {
+        while self.unsent < self.limits.unsent / 2 + 1 && self.buffered < self.limits.send_buffer {
+            let Some(id) = self.room_blocked.pop_front() else { return };
+            if let Some(stream) = self.map.get_mut(&id) {
+                stream.send.wants_room = false;
+                if stream.send.is_open() {
+                    events.push_back(Event::StreamWritable(id));
+                }
+            }
+        }
+    }
+
+    /// Sets how many unsent bytes are taken from applications: enough to keep all paths busy.
+    pub(crate) fn set_unsent_limit(&mut self, bytes: u64) {
+        self.limits.unsent = bytes;
+    }
+
+    pub(crate) fn on_acked(
+        &mut self,
+        run: &SentRun,
+        (events, out): (&mut VecDeque<Event>, &mut ControlQueue),
+    ) {
+        self.acked(run.stream, run.range.clone(), run.fin, events);
+        self.forget_if_over(run.stream, out);
+    }
+
+    pub(super) fn acked(&mut self, id: StreamId, range: Range<u64>, fin: bool, events: &mut VecDeque<Event>) {
+        let Some(stream) = self.map.get_mut(&id) else { return };
+        if stream.send.is_finished() {
+            return;
+        }
+        let before = stream.send.buffered();
+        stream.send.on_acked(range, fin);
+        self.buffered -= before - stream.send.buffered();
+        if stream.send.is_finished() {
+            events.push_back(Event::StreamFinished(id));
+        }
+        self.wake_writers(events);
+    }
+
+    pub(crate) fn on_reset_acked(&mut self, id: StreamId, out: &mut ControlQueue) {
+        if let Some(stream) = self.map.get_mut(&id) {
+            stream.send.on_reset_acked();
+        }
+        self.forget_if_over(id, out);
+    }
+
+    pub(crate) fn on_lost(&mut self, run: &SentRun) {
+        if let Some(stream) = self.map.get_mut(&run.stream) {
+            stream.send.on_lost(run.range.clone(), run.fin);
+            self.enqueue(run.stream);
+        }
+    }
+}
