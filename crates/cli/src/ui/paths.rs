@@ -48,7 +48,9 @@ impl PathMeter {
             Direction::Out => path.stats.data_sent,
             Direction::In => path.stats.data_received,
         };
-        self.meters.entry(path.id).or_default().sample(elapsed, bytes)
+        let rate = self.meters.entry(path.id).or_default().sample(elapsed, bytes);
+        // A silent path has no rate, however good its last seconds were.
+        if path.state == EngineState::Failed { Rate::ZERO } else { rate }
     }
 
     fn line(&self, label: &str, path: &PathInfo, (rate, sum): (Rate, u64)) -> PathLine {
@@ -144,6 +146,15 @@ mod tests {
         assert_eq!(loss(Direction::Out, sent), Some(0.02));
         assert_eq!(loss(Direction::In, received), Some(0.01));
         assert_eq!(loss(Direction::In, sent), None);
+    }
+
+    #[test]
+    fn a_path_that_fell_silent_has_no_rate_from_that_moment_on() {
+        let mut meter = PathMeter::new(Direction::Out);
+        meter.lines(Span::ZERO, &[path(0, sent(0))]);
+        let (name, info) = path(0, sent(1_000_000));
+        let silent = PathInfo { state: EngineState::Failed, ..info };
+        assert_eq!(meter.lines(Span::from_secs(1), &[(name, silent)])[0].rate_mbit_s, 0.0);
     }
 
     #[test]
