@@ -6,7 +6,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use anabranch_net::{CloseReason, Config, Session, Stream};
+use anabranch_net::{CloseReason, Config, Endpoint, Session, Stream};
 use anabranch_transfer::{Connection, Progress, Snapshot, TransferError};
 use anabranch_wire::Span;
 
@@ -20,6 +20,8 @@ const INTERRUPTED: u64 = 1;
 const CONNECT_TIMEOUT: Span = Span::from_secs(10);
 /// Time between two looks at a transfer, for the display.
 pub const REDRAW: Duration = Duration::from_millis(100);
+/// Longest time for a session that was broken off to say so again to a peer that did not hear it.
+const LAST_WORDS: Duration = Duration::from_millis(700);
 /// How long a session that is over may take to end in agreement.
 const FAREWELL: Duration = Duration::from_secs(1);
 
@@ -96,6 +98,19 @@ impl Carrier {
             self.0.abort(0, "done");
         }
     }
+}
+
+/// Ends an endpoint's sessions. Those that were broken off say so for a moment to whoever still sends: in the
+/// middle of a transfer the first word is easily lost.
+pub async fn close(endpoint: &Endpoint) {
+    endpoint.close().await;
+    let all_gone = async {
+        while endpoint.stats().sessions > 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    // Who has not heard it by then finds out by the silence.
+    let _ = tokio::time::timeout(LAST_WORDS, all_gone).await;
 }
 
 /// Reads one session and its transfer for the display.

@@ -146,7 +146,11 @@ async fn fetch(args: &ReceiveArgs, ticket: &Ticket, context: &Context) -> Result
     };
     let carrier = Carrier::new(session);
     let outcome = fetch_over(&carrier, args, context).await;
-    carrier.close().await;
+    if outcome.is_ok() {
+        carrier.close().await;
+    } else {
+        carrier::close(&endpoint).await;
+    }
     outcome
 }
 

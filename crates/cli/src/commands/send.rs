@@ -158,7 +158,7 @@ async fn offer(
     let display = context.progress(args.json, Stream::Stdout);
     let offer = Offer { share, door, once: args.once, events };
     let outcome = Server::new(&endpoint, offer, display).run(stop).await;
-    endpoint.close().await;
+    carrier::close(&endpoint).await;
     outcome
 }
 
