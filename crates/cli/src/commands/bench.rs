@@ -56,8 +56,8 @@ pub struct ServerArgs {
     /// Local address to listen on; may be given again [default: all]
     #[arg(long, value_name = "ADDRESS", help_heading = "Network")]
     pub bind: Vec<IpAddr>,
-    /// UDP port to listen on
-    #[arg(long, value_name = "PORT", default_value_t = 4433, value_parser = clap::value_parser!(u16).range(1..), help_heading = "Network")]
+    /// UDP port to listen on; 0 for any free one
+    #[arg(long, value_name = "PORT", default_value_t = 4433, help_heading = "Network")]
     pub port: u16,
     /// Serve one test, then stop
     #[arg(long)]
