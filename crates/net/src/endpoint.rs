@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use anabranch_engine::{Config, Route};
-use anabranch_secure::{NodeKey, PublicKey, ResetKey, ShareId, TicketSecret};
+use anabranch_secure::{Limits as KeyLimits, NodeKey, PublicKey, ResetKey, ShareId, TicketSecret};
 use tokio::sync::{Mutex, mpsc};
 use tokio::task::JoinHandle;
 
@@ -54,11 +54,19 @@ pub struct Limits {
     pub backlog: usize,
     /// Bytes that all receive windows together may promise.
     pub memory: u64,
+    /// When the keys of a session change.
+    pub keys: KeyLimits,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { sessions: 20_000, half_open: 1_000, backlog: 1_000, memory: 1 << 30 }
+        Self {
+            sessions: 20_000,
+            half_open: 1_000,
+            backlog: 1_000,
+            memory: 1 << 30,
+            keys: KeyLimits::default(),
+        }
     }
 }
 

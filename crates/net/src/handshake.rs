@@ -9,8 +9,7 @@ use std::sync::Arc;
 
 use anabranch_engine::{Arrival, Route, Session as Engine};
 use anabranch_secure::{
-    Admission, CookieError, HandshakeError, InitId, Limits as KeyLimits, PendingInit, Protection, Refusal,
-    read_init,
+    Admission, CookieError, HandshakeError, InitId, PendingInit, Protection, Refusal, read_init,
 };
 use anabranch_wire::{Kind, Message, Params, Pid, Time, close_code, decode_params, encode_params};
 
@@ -150,7 +149,7 @@ fn authorised_session(
     let identity = Identity { peer: pending.remote, share: pending.share };
     let accepted = pending.accept(secret.as_ref(), &encoded(engine.local_params()));
     let accepted = accepted.inspect_err(|error| tracing::warn!(%error, "cannot answer a handshake")).ok()?;
-    let keys = Protection::new(&accepted.keys, KeyLimits::default(), now);
+    let keys = Protection::new(&accepted.keys, shared.limits.keys, now);
     let handshake = Handshake::Answered { body: accepted.body, params, init: id };
     let core = Core::new(engine, handshake, RouteBook::default());
     Some(SessionInner::new(shared.clone(), identity, core, Some(keys)))
@@ -184,7 +183,7 @@ pub(crate) fn handle_init_ack(session: &Arc<SessionInner>, now: Time, arrival: A
     match result.map(|(keys, params)| (keys, decode_params(&params))) {
         Ok((keys, Ok(params))) => {
             core.handshake = Handshake::Done;
-            session.set_keys(Protection::new(&keys, KeyLimits::default(), now));
+            session.set_keys(Protection::new(&keys, session.shared.limits.keys, now));
             core.engine.handle_message(now, &arrival, Message::InitAck(params));
         }
         Ok((_, Err(error))) => core.engine.abort(now, close_code::PARAMS, &error.to_string()),

@@ -50,5 +50,5 @@ pub use anabranch_engine::{
     AbandonReason, CloseReason, Config, Event, PathChange, PathInfo, PathState, PathStats, Route,
     SchedulerKind, SessionStats,
 };
-pub use anabranch_secure::{NodeKey, PublicKey, Refusal, ShareId, Ticket, TicketSecret};
+pub use anabranch_secure::{Limits as KeyLimits, NodeKey, PublicKey, Refusal, ShareId, Ticket, TicketSecret};
 pub use anabranch_wire::{PathId, PathUse, Rate, Span, StreamId, Time};

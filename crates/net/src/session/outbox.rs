@@ -41,6 +41,15 @@ pub(crate) enum Outgoing {
     },
 }
 
+impl Outgoing {
+    fn route(&self) -> Route {
+        match self {
+            Self::Packet(transmit) => transmit.route,
+            Self::Ready { route, .. } => *route,
+        }
+    }
+}
+
 /// An address with a PID that was used there.
 pub(crate) type Peer = (SocketAddr, Pid);
 
@@ -58,6 +67,8 @@ pub(crate) struct Outbox {
 pub(crate) struct Scratch {
     /// Filled from the engine, emptied by [`Outbox::send`].
     pub(crate) queue: Vec<Outgoing>,
+    /// Indices into the queue, route by route.
+    order: Vec<usize>,
     buffer: Vec<u8>,
 }
 
@@ -112,35 +123,51 @@ impl Outbox {
         protection: &Mutex<Option<Protection>>,
         (now, scratch): (Time, &mut Scratch),
     ) -> Result<SmallVec<[Peer; 2]>, SealError> {
-        let mut fresh = SmallVec::new();
-        let mut keys = Keys { protection, held: None, phase: false, now };
-        let mut open: Option<Open> = None;
-        let Scratch { queue, buffer } = scratch;
+        let Scratch { queue, order, buffer } = scratch;
+        // A scheduler that spreads packets over paths would have many small batches sent. Only within a
+        // route does the order matter, and this keeps it there.
+        order.clear();
+        order.extend(0..queue.len());
+        order.sort_by_key(|at| queue[*at].route());
         buffer.clear();
-        for outgoing in queue.drain(..) {
+        let mut keys = Keys { protection, held: None, phase: false, now };
+        let result = self.send_in_order(shared, order.iter().map(|at| &queue[*at]), (&mut keys, buffer));
+        queue.clear();
+        result
+    }
+
+    fn send_in_order<'a>(
+        &mut self,
+        shared: &Shared,
+        queue: impl Iterator<Item = &'a Outgoing>,
+        (keys, buffer): (&mut Keys<'_>, &mut Vec<u8>),
+    ) -> Result<SmallVec<[Peer; 2]>, SealError> {
+        let mut fresh = SmallVec::new();
+        let mut open: Option<Open> = None;
+        for outgoing in queue {
             let transmit = match outgoing {
                 Outgoing::Packet(transmit) => transmit,
                 Outgoing::Ready { route, bytes } => {
-                    self.dispatch(shared, open.take(), (&mut keys, buffer));
-                    buffer.extend_from_slice(&bytes);
-                    let head = Head { route, segment: bytes.len(), ecn: false };
-                    self.dispatch(shared, Some(Open { head, room: 0 }), (&mut keys, buffer));
+                    self.dispatch(shared, open.take(), (keys, buffer));
+                    buffer.extend_from_slice(bytes);
+                    let head = Head { route: *route, segment: bytes.len(), ecn: false };
+                    self.dispatch(shared, Some(Open { head, room: 0 }), (keys, buffer));
                     continue;
                 }
             };
             let Some(packet) = transmit.message.packet() else { continue };
-            if open.as_ref().is_some_and(|open| !open.takes(&transmit, buffer.len())) {
-                self.dispatch(shared, open.take(), (&mut keys, buffer));
+            if open.as_ref().is_some_and(|open| !open.takes(transmit, buffer.len())) {
+                self.dispatch(shared, open.take(), (keys, buffer));
             }
-            self.note_peer(&transmit, &mut fresh);
+            self.note_peer(transmit, &mut fresh);
             let open = match &mut open {
                 Some(open) => open,
-                none => none.insert(self.begin(shared, &transmit)),
+                none => none.insert(self.begin(shared, transmit)),
             };
-            keys.append(buffer, &transmit, packet)?;
+            keys.append(buffer, transmit, packet)?;
             open.room = if transmit.size < open.head.segment { 0 } else { open.room - 1 };
         }
-        self.dispatch(shared, open, (&mut keys, buffer));
+        self.dispatch(shared, open, (keys, buffer));
         Ok(fresh)
     }
 

@@ -1,0 +1,265 @@
+//! What somebody on the way can do to a session: nothing that an unlucky network could not (`docs/security.md`).
+//!
+//! Each test sends a pattern through a tap that misbehaves, and wants it unchanged at the other end, both sessions
+//! closed in good order, and the attack to have happened.
+
+mod wire_tap;
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use anabranch_net::{
+    Addresses, CloseReason, Config, Endpoint, EndpointConfig, KeyLimits, Limits, NodeKey, PublicKey, Session,
+    ShareId, Span, Target, Verdict,
+};
+use anabranch_wire::{Header, Kind, Pid};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
+use wire_tap::{Luck, Sending, Way, sit_between, with_header};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn limits(keys: KeyLimits) -> Limits {
+    Limits { keys, ..Limits::default() }
+}
+
+async fn endpoint(seed: u8, keys: KeyLimits) -> Endpoint {
+    let here = Addresses::Exactly(vec![IpAddr::from([127, 0, 0, 1])]);
+    let anybody = |_: &PublicKey, _: Option<ShareId>| Verdict::Accept { secret: None };
+    let config = EndpointConfig::new(NodeKey::from_random([seed; 32])).addresses(here).authorize(anybody);
+    Endpoint::bind(EndpointConfig { limits: limits(keys), ..config }).await.unwrap()
+}
+
+fn config(paths: u32) -> Config {
+    Config { max_paths: paths, ..Config::default() }
+}
+
+/// Connects through the taps at `via`, one path each.
+async fn connect(client: &Endpoint, server: &Endpoint, via: &[SocketAddr]) -> (Session, Session) {
+    let mut target = Target::new(server.node(), via.to_vec());
+    target.pins = via.iter().map(|tap| (IpAddr::from([127, 0, 0, 1]), *tap)).collect();
+    let paths = via.len() as u32;
+    let (opened, accepted) =
+        tokio::join!(client.connect(&target, config(paths)), timeout(PATIENCE, server.accept()));
+    (opened.unwrap(), accepted.unwrap().unwrap())
+}
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len as u64).map(|at| (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
+}
+
+/// Sends `len` bytes from the client to the server and back, and closes both in good order.
+async fn carry(opened: Session, accepted: Session, len: usize) {
+    let data = pattern(len);
+    let expected = data.clone();
+    let echo = tokio::spawn(async move {
+        let mut stream = accepted.accept_stream().await.unwrap();
+        let mut received = Vec::new();
+        stream.read_to_end(&mut received).await.unwrap();
+        stream.write_all(&received).await.unwrap();
+        stream.shutdown().await.unwrap();
+        accepted.closed().await
+    });
+    let mut stream = opened.open_stream().await.unwrap();
+    let (mut reader, mut writer) = tokio::io::split(stream_of(&mut stream));
+    let sending = async {
+        writer.write_all(&data).await.unwrap();
+        writer.shutdown().await.unwrap();
+    };
+    let receiving = async {
+        let mut received = Vec::new();
+        timeout(PATIENCE, reader.read_to_end(&mut received)).await.expect("it arrives in time").unwrap();
+        received
+    };
+    let ((), received) = tokio::join!(sending, receiving);
+    assert!(received == expected, "{} bytes came back, or others than were sent", received.len());
+    drop((reader, writer, stream));
+    assert_eq!(timeout(PATIENCE, opened.close()).await.unwrap(), CloseReason::Finished);
+    assert_eq!(timeout(PATIENCE, echo).await.unwrap().unwrap(), CloseReason::Finished);
+}
+
+fn stream_of(stream: &mut anabranch_net::Stream) -> &mut anabranch_net::Stream {
+    stream
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn packets_sent_again_at_once_and_much_later_are_dropped() {
+    let (server, client) = (endpoint(1, KeyLimits::default()).await, endpoint(2, KeyLimits::default()).await);
+    let mut past: VecDeque<Vec<u8>> = VecDeque::new();
+    let mut luck = Luck(7);
+    let tap = sit_between(server.local_addresses()[0], move |_, datagram| {
+        past.push_back(datagram.to_vec());
+        if past.len() > 3000 {
+            past.pop_front();
+        }
+        let old = past[luck.below(past.len())].clone();
+        vec![Sending::now(datagram), Sending::now(datagram), Sending::now(old)]
+    });
+    let tap = tap.await;
+    let (opened, accepted) = connect(&client, &server, &[tap]).await;
+    carry(opened, accepted, 3_000_000).await;
+    assert!(server.stats().unauthentic + client.stats().unauthentic > 4_000, "{:?}", server.stats());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn packets_late_by_thousands_are_still_taken() {
+    let (server, client) = (endpoint(1, KeyLimits::default()).await, endpoint(2, KeyLimits::default()).await);
+    let mut luck = Luck(11);
+    let tap = sit_between(server.local_addresses()[0], move |_, datagram| {
+        let late = if luck.below(40) == 0 { 20 + luck.below(200) as u64 } else { 0 };
+        vec![Sending::after(Duration::from_millis(late), datagram)]
+    });
+    let tap = tap.await;
+    let (opened, accepted) = connect(&client, &server, &[tap]).await;
+    carry(opened, accepted, 8_000_000).await;
+    assert_eq!(server.stats().malformed + client.stats().malformed, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn packets_cut_off_at_any_length_are_dropped() {
+    let (server, client) = (endpoint(1, KeyLimits::default()).await, endpoint(2, KeyLimits::default()).await);
+    let mut luck = Luck(13);
+    let tap = sit_between(server.local_addresses()[0], move |_, datagram| {
+        let cut = luck.below(datagram.len());
+        let longer = [datagram, &[0]].concat();
+        vec![Sending::now(&datagram[..cut]), Sending::now(longer), Sending::now(datagram)]
+    });
+    let tap = tap.await;
+    let (opened, accepted) = connect(&client, &server, &[tap]).await;
+    carry(opened, accepted, 2_000_000).await;
+    assert!(server.stats().unauthentic > 1_000, "{:?}", server.stats());
+}
+
+/// Every field of the header with a checksum that is right again, and bits anywhere else. The changed copy comes
+/// before the true packet, so whatever it changed in the receiver would hurt that.
+#[tokio::test(flavor = "multi_thread")]
+async fn packets_with_bits_flipped_in_any_field_are_dropped() {
+    let (server, client) = (endpoint(1, KeyLimits::default()).await, endpoint(2, KeyLimits::default()).await);
+    let mut luck = Luck(17);
+    let tap = sit_between(server.local_addresses()[0], move |_, datagram| {
+        let bit = luck.below(64);
+        let changed = match luck.below(8) {
+            0 => with_header(datagram, |header| header.key_phase ^= true),
+            1 => with_header(datagram, |header| header.tos ^= 1 << (bit % 4)),
+            2 => with_header(datagram, |header| header.fsn ^= 1 << (bit % 32)),
+            3 => with_header(datagram, |header| header.pid = Pid(header.pid.0 ^ 1 << bit)),
+            4 => with_header(datagram, |header| {
+                header.kind = [Kind::Reset, Kind::InitAck, Kind::Cookie][bit % 3]
+            }),
+            5 => with_header(datagram, |header| header.kind = [Kind::Init, Kind::Data][bit % 2]),
+            _ => {
+                let mut changed = datagram.to_vec();
+                changed[luck.below(datagram.len())] ^= 1 << (bit % 8);
+                changed
+            }
+        };
+        let true_one = Sending::now(datagram);
+        if changed == datagram { vec![true_one] } else { vec![Sending::now(changed), true_one] }
+    });
+    let tap = tap.await;
+    let (opened, accepted) = connect(&client, &server, &[tap]).await;
+    carry(opened, accepted, 4_000_000).await;
+    let stats = server.stats();
+    assert!(stats.unauthentic > 500 && stats.malformed > 20 && stats.unknown_pid > 20, "{stats:?}");
+    assert_eq!(stats.accepted, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn packets_that_seem_to_come_from_elsewhere_move_nothing() {
+    let (server, client) = (endpoint(1, KeyLimits::default()).await, endpoint(2, KeyLimits::default()).await);
+    let tap = sit_between(server.local_addresses()[0], move |way, datagram| match way {
+        // The stranger is faster, so it is the true packet that comes twice.
+        Way::ToServer => vec![Sending::from_elsewhere(datagram), Sending::now(datagram)],
+        Way::ToClient => vec![Sending::now(datagram)],
+    });
+    let tap = tap.await;
+    let (opened, accepted) = connect(&client, &server, &[tap]).await;
+    carry(opened, accepted, 2_000_000).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn packets_of_one_session_are_nothing_to_another() {
+    let (server, client) = (endpoint(1, KeyLimits::default()).await, endpoint(2, KeyLimits::default()).await);
+    let to = server.local_addresses()[0];
+    // The latest packet of either session each way, with the PID that it carried.
+    let latest: Arc<Mutex<[[Option<Vec<u8>>; 2]; 2]>> = Arc::default();
+    let injected = Arc::new(AtomicU64::new(0));
+    let tap = |own: usize| {
+        let (latest, injected) = (latest.clone(), injected.clone());
+        sit_between(to, move |way, datagram| {
+            let Ok((header, _)) = Header::decode(datagram) else { return Vec::new() };
+            let mut sendings = Vec::new();
+            if header.kind == Kind::Data {
+                let mut latest = latest.lock().unwrap();
+                if let Some(other) = &latest[1 - own][way as usize] {
+                    injected.fetch_add(1, Ordering::Relaxed);
+                    sendings.push(Sending::now(with_header(other, |other| other.pid = header.pid)));
+                }
+                latest[own][way as usize] = Some(datagram.to_vec());
+            }
+            sendings.push(Sending::now(datagram));
+            sendings
+        })
+    };
+    let (first, second) = (tap(0).await, tap(1).await);
+    let one = connect(&client, &server, &[first]).await;
+    let two = connect(&client, &server, &[second]).await;
+    tokio::join!(carry(one.0, one.1, 2_000_000), carry(two.0, two.1, 2_000_000));
+    let (dropped, injected) =
+        (server.stats().unauthentic + client.stats().unauthentic, injected.load(Ordering::Relaxed));
+    assert!(injected > 1_000 && dropped >= injected / 2, "{dropped} of {injected}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_change_every_few_thousand_packets_while_one_path_lags_by_300_milliseconds() {
+    let keys =
+        KeyLimits { rekey_after_packets: 500, rekey_at_once_after_packets: 1 << 22, ..KeyLimits::default() };
+    let (server, client) = (endpoint(1, keys).await, endpoint(2, keys).await);
+    let to = server.local_addresses()[0];
+    let changes = Arc::new(AtomicU64::new(0));
+    let mut taps = Vec::new();
+    for lag in [0, 300] {
+        let changes = changes.clone();
+        let mut phase = false;
+        let tap = sit_between(to, move |way, datagram| {
+            let Ok((header, _)) = Header::decode(datagram) else { return Vec::new() };
+            if way == Way::ToServer && header.kind == Kind::Data && header.key_phase != phase && lag == 0 {
+                phase = header.key_phase;
+                changes.fetch_add(1, Ordering::Relaxed);
+            }
+            vec![Sending::after(Duration::from_millis(lag), datagram)]
+        });
+        taps.push(tap.await);
+    }
+    let (opened, accepted) = connect(&client, &server, &taps).await;
+    // Both paths are there before the bulk begins.
+    let watched = opened.clone();
+    timeout(PATIENCE, async move {
+        while watched.paths().iter().filter(|path| path.rtt > Span::ZERO).count() < 2 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await
+    .unwrap();
+    for _ in 0..4 {
+        let mut stream = opened.open_stream().await.unwrap();
+        let data = pattern(1_500_000);
+        let reader = accepted.clone();
+        let reading = tokio::spawn(async move {
+            let mut stream = reader.accept_stream().await.unwrap();
+            let mut received = Vec::new();
+            stream.read_to_end(&mut received).await.unwrap();
+            received
+        });
+        stream.write_all(&data).await.unwrap();
+        stream.shutdown().await.unwrap();
+        assert!(timeout(PATIENCE, reading).await.unwrap().unwrap() == data);
+        tokio::time::sleep(Duration::from_millis(1200)).await;
+    }
+    assert!(changes.load(Ordering::Relaxed) >= 2, "{changes:?} changes of keys");
+    assert_eq!(server.stats().unauthentic + client.stats().unauthentic, 0);
+    assert_eq!(opened.close_reason(), None);
+}
