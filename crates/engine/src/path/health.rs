@@ -8,7 +8,7 @@
 //!   in flight is lost and the window is 1 (mTCP [M2, M3]).
 //! - **failure**: nothing for χ retransmission timeouts [M12].
 //!
-//! The probe timer runs from the sending of the oldest packet still out, the failure timer from the last
+//! The probe timer runs from the sending of the oldest packet still out, the other two from the last
 //! acknowledgement, or from the first packet sent after everything was acknowledged; sending more puts
 //! neither off.
 
@@ -77,7 +77,8 @@ impl Health {
             let from = oldest.max(self.last_probe_timeout);
             (from + pto, Alarm::Probe)
         } else {
-            let from = oldest.max(self.last_rto);
+            // Every acknowledgement starts it anew (RFC 6298 §5.3): while they keep coming, a queue that fills is no timeout.
+            let from = silent_since.max(self.last_rto);
             // Where the variation is nil an acknowledgement held back as agreed would be late.
             (from + (rto + config.max_ack_delay) * (1 << self.rtos.min(MAX_BACKOFF)), Alarm::Timeout)
         };
