@@ -307,8 +307,9 @@ impl Network {
                     path: path as u8,
                     ecn: transmit.ecn,
                 };
-                let (next, size) = (routes[end], transmit.size as u32);
-                self.wires.send(self.now, Flying { next, size, to, message: Some(transmit.message) });
+                let size = transmit.size as u32;
+                let packet = Flying { size, to, message: Some(transmit.message) };
+                self.wires.send(self.now, routes[end], packet);
             }
             // Sending makes room, which the application may fill.
             served = flow.serve(self.now, end);
@@ -344,8 +345,8 @@ impl Network {
         let (sends, next) = burst.call(self.now);
         if sends {
             let to = Destination { flow: index as u32, end: NO_END, ..Destination::default() };
-            let packet = Flying { next: burst.route, size: burst.plan.packet, to, message: None };
-            self.wires.send(self.now, packet);
+            let packet = Flying { size: burst.plan.packet, to, message: None };
+            self.wires.send(self.now, burst.route, packet);
         }
         self.wires.agenda.call(self.first_burst + index, next);
     }

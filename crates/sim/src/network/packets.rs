@@ -8,8 +8,6 @@ pub(crate) const LAST_HOP: u32 = u32::MAX;
 /// A packet on its way.
 #[derive(Debug)]
 pub(crate) struct Flying {
-    /// Where its next hop stands in the network's list of hops.
-    pub next: u32,
     /// UDP payload in bytes.
     pub size: u32,
     pub to: Destination,
@@ -48,10 +46,6 @@ impl Packets {
             self.places.push(packet);
             self.places.len() as u32 - 1
         }
-    }
-
-    pub(crate) fn get_mut(&mut self, place: u32) -> &mut Flying {
-        &mut self.places[place as usize]
     }
 
     /// Frees a packet's place; what it carried is the caller's.

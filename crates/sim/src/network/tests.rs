@@ -157,3 +157,15 @@ fn the_same_plan_gives_the_same_run_and_another_seed_another() {
     assert_eq!(run(1), run(1));
     assert_ne!(run(1), run(2));
 }
+
+#[test]
+fn a_queue_that_fills_over_a_long_round_trip_is_no_timeout() {
+    // Acknowledgements keep coming, each a little later than the last: RFC 6298 §5.3 starts the timer anew.
+    let mut plan = plan(&[link(3.0, 250, 125)]);
+    plan.flows.push(flow(&[0], RuleKind::Reno, Supply::Bulk));
+    let mut network = Network::new(plan);
+    network.run(secs(120.0));
+    let stats = network.paths(0, false)[0].stats;
+    assert!(stats.probe_timeouts <= 1 && stats.spurious_losses * 1000 < stats.packets_sent, "{stats:?}");
+    assert!(mbit(&network, 0, 120.0) > 2.0, "{}", mbit(&network, 0, 120.0));
+}

@@ -24,10 +24,21 @@ pub(crate) struct Delivered {
     pub message: Option<Message<Length>>,
 }
 
+/// A packet as links see it: nothing of the packet itself is touched between its first and its last link.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hop {
+    /// Where the packet is.
+    place: u32,
+    /// Where the rest of its route begins in the list of hops.
+    next: u32,
+    /// Whether it is capable of ECN.
+    capable: bool,
+}
+
 /// Links, packets and the calendar. Party `n` of the calendar is link `n`.
 #[derive(Debug)]
 pub(crate) struct Wires {
-    pub links: Vec<Link<u32>>,
+    pub links: Vec<Link<Hop>>,
     pub agenda: Agenda,
     pub packets: Packets,
     /// All routes, one after the other, each ended by [`LAST_HOP`].
@@ -54,20 +65,20 @@ impl Wires {
         start
     }
 
-    /// Puts a packet on its way.
-    pub(crate) fn send(&mut self, now: Time, packet: Flying) {
-        let (next, size, capable) = (packet.next, packet.size, packet.to.ecn);
+    /// Puts a packet on its way, over the route that begins at `start`.
+    pub(crate) fn send(&mut self, now: Time, start: u32, packet: Flying) {
+        let size = packet.size;
+        let capable = packet.to.ecn;
         let place = self.packets.insert(packet);
         let ecn = if capable { Ecn::Capable } else { Ecn::NotCapable };
-        self.offer(now, (place, size), next, ecn);
+        self.offer(now, Hop { place, next: start, capable }, size, ecn);
     }
 
-    fn offer(&mut self, now: Time, (place, size): (u32, u32), next: u32, ecn: Ecn) {
-        self.packets.get_mut(place).next = next + 1;
-        let index = self.hops[next as usize] as usize;
-        let link = &mut self.links[index];
-        if link.enqueue(now, size, place, ecn).is_err() {
-            self.packets.remove(place);
+    fn offer(&mut self, now: Time, hop: Hop, size: u32, ecn: Ecn) {
+        let index = self.hops[hop.next as usize] as usize;
+        let hop = Hop { next: hop.next + 1, ..hop };
+        if self.links[index].enqueue(now, size, hop, ecn).is_err() {
+            self.packets.remove(hop.place);
         }
         self.attend(index);
     }
@@ -76,7 +87,7 @@ impl Wires {
     fn attend(&mut self, index: usize) {
         let link = &mut self.links[index];
         while let Some(lost) = link.take_lost() {
-            self.packets.remove(lost);
+            self.packets.remove(lost.place);
         }
         if let Some(at) = link.next_arrival() {
             self.agenda.call(index, at);
@@ -90,19 +101,17 @@ impl Wires {
         self.attend(index);
         let arrival = arrival?;
         self.packet_hops += 1;
-        let place = arrival.item;
-        let packet = self.packets.get_mut(place);
-        let (next, capable) = (packet.next, packet.to.ecn);
-        if !arrival.corrupt && self.hops[next as usize] != LAST_HOP {
-            let ecn = match (arrival.ce, capable) {
+        let hop = arrival.item;
+        if !arrival.corrupt && self.hops[hop.next as usize] != LAST_HOP {
+            let ecn = match (arrival.ce, hop.capable) {
                 (true, _) => Ecn::Marked,
                 (false, true) => Ecn::Capable,
                 (false, false) => Ecn::NotCapable,
             };
-            self.offer(now, (place, arrival.size), next, ecn);
+            self.offer(now, hop, arrival.size, ecn);
             return None;
         }
-        let (to, size, message) = self.packets.remove(place);
+        let (to, size, message) = self.packets.remove(hop.place);
         let arrived = Delivered { to, size, ce: arrival.ce, message };
         Some(arrived).filter(|_| !arrival.corrupt)
     }

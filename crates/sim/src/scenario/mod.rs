@@ -7,6 +7,7 @@
 //! An error names the file, the line, the key and what to do.
 
 mod build;
+mod builtin;
 mod error;
 mod generate;
 mod graph;
@@ -17,10 +18,13 @@ mod sweep;
 mod units;
 
 pub use build::{Built, CableName, Group, MAX_FLOWS, MAX_PATHS};
+pub use builtin::BUILTIN;
 pub use error::ScenarioError;
-pub use model::File;
+pub use measure::Metrics;
 pub use report::{Outcome, Report, Spread, Summary};
 pub use sweep::{Setting, Variant, variants};
+
+use model::File;
 
 /// A scenario that has been checked.
 #[derive(Clone, Debug)]
