@@ -3,10 +3,15 @@
 //! | module | what |
 //! |---|---|
 //! | [`select`] | which paths to use: scores, shared links, maximum flow, disjoint chains, all on one graph |
+//! | [`grant`] | who may use relays: signed grants, guests, and the time of day they depend on |
 //! | [`relay`] | what a relay does with requests and with packets |
-//! | [`grant`] | who may use relays: signed grants, revocations, guests, and the time of day they depend on |
 //!
 //! The services that join them to sockets, storage and sessions are in `daemon`; `docs/overlay.md` tells how
 //! the parts work together.
 
+mod codec;
+pub mod grant;
+pub mod relay;
 pub mod select;
+
+pub use codec::MessageError;

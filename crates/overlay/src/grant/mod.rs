@@ -1,0 +1,246 @@
+//! Grants: who may use relays, how much, and until when (design §10).
+//!
+//! A controller signs a grant with its Ed25519 key; relays pin that key and check grants offline, inside the client's
+//! session, so a stolen grant is worth nothing without the client's secret key. A grant names no destination. A
+//! relay counts bytes by grant id until the grant ends, so that showing it twice, or after coming back, adds nothing.
+//! Revocations come with the controller's heartbeats, and the time of day with them ([`WallClock`]).
+//!
+//! A guest needs no grant: it holds a ticket, and the sender that made the ticket registered at its relay what
+//! follows from it ([`GuestSecret`]).
+
+mod clock;
+mod guest;
+#[cfg(test)]
+mod tests;
+
+use anabranch_secure::PublicKey;
+use anabranch_wire::{Header, Rate};
+use aws_lc_rs::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
+use zeroize::Zeroize;
+
+pub use clock::{UnixTime, WallClock};
+pub use guest::GuestSecret;
+
+use crate::codec::{Cursor, MessageError};
+
+/// Most relays that a grant may name.
+pub const MAX_GRANT_RELAYS: usize = 16;
+/// Longest encoded grant, in bytes.
+pub const MAX_GRANT_LEN: usize = FIXED_LEN + 32 * MAX_GRANT_RELAYS + SIGNATURE_LEN;
+/// Longest validity, in seconds: so long relays have to remember what was used of a grant.
+pub const MAX_VALIDITY: u64 = 31 * 86_400;
+
+const VERSION: u8 = 1;
+const FIXED_LEN: usize = 1 + 16 + 32 + 1 + 4 + 8 + 8 + 1 + 3 * 8;
+const SIGNATURE_LEN: usize = 64;
+/// What the signature is about, so that no other signature of the key can pass for one.
+const CONTEXT: &[u8] = b"anabranch 2026 grant\0";
+
+/// Names a grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct GrantId(pub [u8; 16]);
+
+/// How much a key may use of a relay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Most PIDs at the same time; a path takes two, one for each direction.
+    pub pids: u32,
+    /// What may be forwarded, both directions together.
+    pub rate: Rate,
+    /// Bytes of UDP payload that may be forwarded in all.
+    pub bytes: u64,
+    /// The highest type of service that counts; a higher one is treated as this.
+    pub highest_tos: u8,
+}
+
+/// A permission to use relays.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// Its name.
+    pub id: GrantId,
+    /// Whose it is.
+    pub client: PublicKey,
+    /// Where it is good; empty for every relay that pins the controller. At most [`MAX_GRANT_RELAYS`].
+    pub relays: Vec<PublicKey>,
+    /// How much, at each relay.
+    pub limits: Limits,
+    /// When it was signed.
+    pub issued: UnixTime,
+    /// From when it is good.
+    pub not_before: UnixTime,
+    /// Until when; at most [`MAX_VALIDITY`] after `not_before`.
+    pub not_after: UnixTime,
+}
+
+/// Why a grant is not good here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GrantError {
+    /// Not a grant.
+    #[error("malformed grant: {0}")]
+    Malformed(#[from] MessageError),
+    /// Signed by nobody that this relay knows, or changed.
+    #[error("no controller that this relay trusts has signed the grant")]
+    Signature,
+    /// Somebody else's.
+    #[error("the grant belongs to another key")]
+    OtherClient,
+    /// For other relays.
+    #[error("the grant is for other relays")]
+    OtherRelay,
+    /// Its time has not come.
+    #[error("the grant is valid only in {0} s: are the clocks right?")]
+    NotYet(u64),
+    /// Its time is over.
+    #[error("the grant expired {0} s ago: ask the controller for a new one")]
+    Expired(u64),
+    /// Taken back by the controller.
+    #[error("the controller has revoked the grant")]
+    Revoked,
+}
+
+/// A controller's signing key, by which relays and nodes know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ControllerKey(pub [u8; 32]);
+
+/// The secret half of a [`ControllerKey`].
+pub struct GrantSigner(Ed25519KeyPair);
+
+impl GrantSigner {
+    /// The key made of 32 random bytes; the caller's copy is wiped.
+    ///
+    /// # Panics
+    /// Never: any 32 bytes are an Ed25519 seed (RFC 8032 §5.1.5).
+    #[must_use]
+    pub fn from_random(mut seed: [u8; 32]) -> Self {
+        let pair = Ed25519KeyPair::from_seed_unchecked(&seed).expect("any 32 bytes are a seed");
+        seed.zeroize();
+        Self(pair)
+    }
+
+    /// What relays and nodes pin.
+    ///
+    /// # Panics
+    /// Never: an Ed25519 public key has 32 bytes.
+    #[must_use]
+    pub fn public(&self) -> ControllerKey {
+        ControllerKey(self.0.public_key().as_ref().try_into().expect("32 bytes"))
+    }
+
+    /// The grant as bytes, signed.
+    ///
+    /// # Errors
+    /// [`MessageError::Invalid`] when it breaks the limits that its fields state.
+    pub fn sign(&self, grant: &Grant) -> Result<Vec<u8>, MessageError> {
+        check_fields(grant)?;
+        let mut bytes = Vec::with_capacity(MAX_GRANT_LEN);
+        bytes.push(VERSION);
+        bytes.extend_from_slice(&grant.id.0);
+        bytes.extend_from_slice(grant.client.as_bytes());
+        bytes.push(grant.relays.len() as u8);
+        for relay in &grant.relays {
+            bytes.extend_from_slice(relay.as_bytes());
+        }
+        bytes.extend_from_slice(&grant.limits.pids.to_be_bytes());
+        bytes.extend_from_slice(&grant.limits.rate.as_bits().to_be_bytes());
+        bytes.extend_from_slice(&grant.limits.bytes.to_be_bytes());
+        bytes.push(grant.limits.highest_tos);
+        for time in [grant.issued, grant.not_before, grant.not_after] {
+            bytes.extend_from_slice(&time.0.to_be_bytes());
+        }
+        let signature = self.0.sign(&signed_message(&bytes));
+        bytes.extend_from_slice(signature.as_ref());
+        Ok(bytes)
+    }
+}
+
+impl std::fmt::Debug for GrantSigner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "GrantSigner({:?}, secret not shown)", self.public())
+    }
+}
+
+/// Reads a grant that one of `controllers` has signed. It still has to be judged, by [`judge`].
+///
+/// # Errors
+/// [`GrantError::Malformed`] and [`GrantError::Signature`].
+pub fn open(bytes: &[u8], controllers: &[ControllerKey]) -> Result<Grant, GrantError> {
+    let grant = decode(bytes)?;
+    let (body, signature) = bytes.split_at(bytes.len() - SIGNATURE_LEN);
+    let message = signed_message(body);
+    let signed =
+        |key: &ControllerKey| UnparsedPublicKey::new(&ED25519, key.0).verify(&message, signature).is_ok();
+    if controllers.iter().any(signed) { Ok(grant) } else { Err(GrantError::Signature) }
+}
+
+/// Whether a grant is good for this client, at this relay, now.
+///
+/// # Errors
+/// All but [`GrantError::Malformed`], [`GrantError::Signature`] and [`GrantError::Revoked`].
+pub fn judge(
+    grant: &Grant,
+    (client, relay): (&PublicKey, &PublicKey),
+    (now, tolerance): (UnixTime, u64),
+) -> Result<(), GrantError> {
+    if grant.client != *client {
+        return Err(GrantError::OtherClient);
+    }
+    if !grant.relays.is_empty() && !grant.relays.contains(relay) {
+        return Err(GrantError::OtherRelay);
+    }
+    if now.0.saturating_add(tolerance) < grant.not_before.0 {
+        return Err(GrantError::NotYet(grant.not_before.0 - now.0));
+    }
+    if now.0 > grant.not_after.0.saturating_add(tolerance) {
+        return Err(GrantError::Expired(now.0 - grant.not_after.0));
+    }
+    Ok(())
+}
+
+fn decode(bytes: &[u8]) -> Result<Grant, MessageError> {
+    if bytes.len() > MAX_GRANT_LEN {
+        return Err(MessageError::TooLong(bytes.len()));
+    }
+    let mut cursor = Cursor(bytes);
+    if cursor.u8("grant's version")? != VERSION {
+        return Err(MessageError::Invalid("grant's version"));
+    }
+    let id = GrantId(cursor.array("grant id")?);
+    let client = PublicKey::from_bytes(cursor.array("client's key")?);
+    let count = usize::from(cursor.u8("number of relays")?);
+    if count > MAX_GRANT_RELAYS {
+        return Err(MessageError::Invalid("number of relays"));
+    }
+    let relays = (0..count)
+        .map(|_| cursor.array("relay's key").map(PublicKey::from_bytes))
+        .collect::<Result<_, _>>()?;
+    let limits = Limits {
+        pids: cursor.u32("number of PIDs")?,
+        rate: Rate::from_bits(cursor.u64("rate")?),
+        bytes: cursor.u64("bytes")?,
+        highest_tos: cursor.u8("type of service")?,
+    };
+    let mut time = || cursor.u64("time").map(UnixTime);
+    let (issued, not_before, not_after) = (time()?, time()?, time()?);
+    cursor.bytes("signature", SIGNATURE_LEN)?;
+    cursor.end()?;
+    let grant = Grant { id, client, relays, limits, issued, not_before, not_after };
+    check_fields(&grant)?;
+    Ok(grant)
+}
+
+fn check_fields(grant: &Grant) -> Result<(), MessageError> {
+    let validity = grant.not_after.0.checked_sub(grant.not_before.0);
+    if grant.relays.len() > MAX_GRANT_RELAYS {
+        Err(MessageError::Invalid("number of relays"))
+    } else if grant.limits.highest_tos > Header::MAX_TOS {
+        Err(MessageError::Invalid("type of service"))
+    } else if validity.is_none_or(|seconds| seconds > MAX_VALIDITY) {
+        Err(MessageError::Invalid("validity"))
+    } else {
+        Ok(())
+    }
+}
+
+fn signed_message(body: &[u8]) -> Vec<u8> {
+    [CONTEXT, body].concat()
+}

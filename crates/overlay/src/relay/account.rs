@@ -1,0 +1,261 @@
+//! What each key may use and has used.
+//!
+//! A key's limits are the sum of those it is listed with and of the different grants it has shown; showing a grant
+//! twice adds nothing. Bytes are counted by grant id and remembered until the grant ends, whether the client is
+//! there or not; of several grants the one that ends first is used first.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anabranch_secure::PublicKey;
+use anabranch_wire::{Rate, Span, Time};
+
+use super::egress::Egress;
+use super::message::Refused;
+use crate::grant::{Grant, GrantId, Limits, MAX_VALIDITY, UnixTime, WallClock};
+
+/// Most grants that one key may use at the same time.
+const MAX_HELD: usize = 8;
+/// Most grants that are remembered.
+const MAX_KNOWN: usize = 65_536;
+/// Next hops that one key may have asked for the first time at once, and how long until one more.
+const FIRST_QUESTIONS: u64 = 128;
+const FIRST_QUESTION_EVERY: Span = Span::from_millis(125);
+/// How long after its end a grant is remembered, in seconds; more than any tolerance of clocks.
+const REMEMBERED: u64 = 600;
+
+#[derive(Default)]
+pub(super) struct Account {
+    key: Option<PublicKey>,
+    listed: Option<Limits>,
+    held: Vec<Grant>,
+    /// Bytes of the listing used.
+    listed_used: u64,
+    /// Bytes that may still be forwarded.
+    left: u64,
+    /// Bytes forwarded that are not yet counted against grants.
+    unsettled: u64,
+    limits: Option<Limits>,
+    pub sessions: u32,
+    pub flows: BTreeSet<u32>,
+    /// Flows whose next hop never agreed yet.
+    pub pending: u32,
+    /// When all first questions so far would have been asked, one at a time.
+    asked_until: Time,
+}
+
+impl Account {
+    /// Takes bytes off the quota; false when there are not enough left.
+    #[inline]
+    pub(super) fn charge(&mut self, bytes: u64) -> bool {
+        if self.left < bytes {
+            return false;
+        }
+        self.left -= bytes;
+        self.unsettled += bytes;
+        true
+    }
+
+    /// Whether a next hop may be asked for the first time; it counts as asked then.
+    pub(super) fn may_ask(&mut self, now: Time) -> bool {
+        let until = self.asked_until.max(now) + FIRST_QUESTION_EVERY;
+        let may = until <= now + FIRST_QUESTION_EVERY * FIRST_QUESTIONS;
+        if may {
+            self.asked_until = until;
+        }
+        may
+    }
+
+    pub(super) fn limits(&self) -> Option<Limits> {
+        self.limits.map(|limits| Limits { bytes: self.left, ..limits })
+    }
+
+    pub(super) fn highest_tos(&self) -> u8 {
+        self.limits.map_or(0, |limits| limits.highest_tos)
+    }
+
+    /// Whether a further flow is within the limits.
+    pub(super) fn has_room(&self) -> bool {
+        let pids = self.limits.map_or(0, |limits| u64::from(limits.pids));
+        (self.flows.len() as u64 + 1) * 2 <= pids
+    }
+}
+
+struct Usage {
+    bytes: u64,
+    until: UnixTime,
+    revoked: bool,
+}
+
+/// All accounts, by number and by key.
+pub(super) struct Accounts {
+    slots: Vec<Account>,
+    by_key: BTreeMap<PublicKey, u32>,
+    free: Vec<u32>,
+    usage: BTreeMap<GrantId, Usage>,
+}
+
+impl Accounts {
+    pub(super) fn new(listed: &BTreeMap<PublicKey, Limits>, egress: &mut Egress) -> Self {
+        let mut accounts =
+            Self { slots: Vec::new(), by_key: BTreeMap::new(), free: Vec::new(), usage: BTreeMap::new() };
+        for (key, limits) in listed {
+            let number = accounts.open(*key, egress);
+            accounts.slots[number as usize].listed = Some(*limits);
+            accounts.settle(number, egress);
+        }
+        accounts
+    }
+
+    /// The account of a key, made if there is none.
+    pub(super) fn open(&mut self, key: PublicKey, egress: &mut Egress) -> u32 {
+        if let Some(number) = self.by_key.get(&key) {
+            return *number;
+        }
+        let number = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Account::default());
+            self.slots.len() as u32 - 1
+        });
+        self.slots[number as usize] = Account { key: Some(key), ..Account::default() };
+        self.by_key.insert(key, number);
+        self.settle(number, egress);
+        number
+    }
+
+    /// An account that is there: numbers come from [`Accounts::open`] and live as long as sessions and flows do.
+    #[inline]
+    pub(super) fn at(&mut self, number: u32) -> &mut Account {
+        &mut self.slots[number as usize]
+    }
+
+    pub(super) fn key(&self, number: u32) -> Option<PublicKey> {
+        self.slots[number as usize].key
+    }
+
+    pub(super) fn may_use(&self, number: u32) -> bool {
+        self.slots[number as usize].limits.is_some()
+    }
+
+    /// Forgets an account that nobody uses; what was used of its grants stays known.
+    pub(super) fn close_if_idle(&mut self, number: u32, egress: &mut Egress) {
+        let account = &self.slots[number as usize];
+        if account.sessions > 0 || !account.flows.is_empty() || account.listed.is_some() {
+            return;
+        }
+        self.settle(number, egress);
+        egress.forget(number);
+        if let Some(key) = self.slots[number as usize].key.take() {
+            self.by_key.remove(&key);
+            self.slots[number as usize] = Account::default();
+            self.free.push(number);
+        }
+    }
+
+    /// A grant that was found good is shown.
+    pub(super) fn show(&mut self, number: u32, grant: Grant, egress: &mut Egress) -> Result<(), Refused> {
+        if self.usage.get(&grant.id).is_some_and(|usage| usage.revoked) {
+            return Err(Refused::GrantRevoked);
+        }
+        let account = &self.slots[number as usize];
+        if account.held.iter().any(|held| held.id == grant.id) {
+            return Ok(());
+        }
+        let is_new = !self.usage.contains_key(&grant.id);
+        if account.held.len() >= MAX_HELD || (is_new && self.usage.len() >= MAX_KNOWN) {
+            return Err(Refused::TooManyGrants);
+        }
+        self.settle(number, egress);
+        self.usage.entry(grant.id).or_insert(Usage { bytes: 0, until: grant.not_after, revoked: false });
+        let account = &mut self.slots[number as usize];
+        account.held.push(grant);
+        account.held.sort_by_key(|held| (held.not_after, held.id));
+        self.settle(number, egress);
+        Ok(())
+    }
+
+    /// Grants that do not count any more. Each is remembered for as long as a grant can be valid.
+    pub(super) fn revoke(&mut self, time: UnixTime, revoked: &[GrantId]) {
+        let until = UnixTime(time.0.saturating_add(MAX_VALIDITY));
+        for id in revoked {
+            if let Some(usage) = self.usage.get_mut(id) {
+                usage.revoked = true;
+            } else if self.usage.len() < MAX_KNOWN {
+                self.usage.insert(*id, Usage { bytes: 0, until, revoked: true });
+            }
+        }
+    }
+
+    /// Lets go of grants whose time is over or that were revoked.
+    pub(super) fn expire(&mut self, (time, clock): (UnixTime, &WallClock), egress: &mut Egress) {
+        for number in 0..self.slots.len() as u32 {
+            if self.slots[number as usize].held.is_empty() {
+                continue;
+            }
+            self.settle(number, egress);
+            let usage = &self.usage;
+            let is_good = |grant: &Grant| {
+                time.0 <= grant.not_after.0.saturating_add(clock.tolerance())
+                    && usage.get(&grant.id).is_some_and(|usage| !usage.revoked)
+            };
+            self.slots[number as usize].held.retain(is_good);
+            self.settle(number, egress);
+        }
+        // A clock that no controller confirmed may be ahead: what it calls over may come again.
+        if clock.is_confirmed() {
+            self.usage.retain(|_, usage| time.0 <= usage.until.0.saturating_add(REMEMBERED));
+        }
+    }
+
+    /// Flows beyond what their key may have, those in the highest slots first.
+    pub(super) fn over_limit(&self) -> Vec<u32> {
+        let mut over = Vec::new();
+        for account in &self.slots {
+            let most = account.limits.map_or(0, |limits| limits.pids as usize / 2);
+            over.extend(account.flows.iter().rev().take(account.flows.len().saturating_sub(most)));
+        }
+        over
+    }
+
+    pub(super) fn usage(&mut self) -> Vec<(GrantId, u64, UnixTime)> {
+        for number in 0..self.slots.len() {
+            self.count(number);
+        }
+        self.usage.iter().map(|(id, usage)| (*id, usage.bytes, usage.until)).collect()
+    }
+
+    pub(super) fn restore(&mut self, known: impl IntoIterator<Item = (GrantId, u64, UnixTime)>) {
+        for (id, bytes, until) in known.into_iter().take(MAX_KNOWN) {
+            let usage = self.usage.entry(id).or_insert(Usage { bytes: 0, until, revoked: false });
+            usage.bytes = usage.bytes.saturating_add(bytes);
+        }
+    }
+
+    /// Counts what was forwarded against the grants, the one that ends first being used first.
+    fn count(&mut self, number: usize) {
+        let account = &mut self.slots[number];
+        for grant in &account.held {
+            let Some(usage) = self.usage.get_mut(&grant.id) else { continue };
+            let part = account.unsettled.min(grant.limits.bytes.saturating_sub(usage.bytes));
+            usage.bytes += part;
+            account.unsettled -= part;
+        }
+        account.listed_used += std::mem::take(&mut account.unsettled);
+    }
+
+    /// Works out limits, rate and what is left anew.
+    fn settle(&mut self, number: u32, egress: &mut Egress) {
+        self.count(number as usize);
+        let account = &mut self.slots[number as usize];
+        let all = account.listed.iter().chain(account.held.iter().map(|grant| &grant.limits));
+        account.limits = all.copied().reduce(|a, b| Limits {
+            pids: a.pids.saturating_add(b.pids),
+            rate: Rate::from_bits(a.rate.as_bits().saturating_add(b.rate.as_bits())),
+            bytes: a.bytes.saturating_add(b.bytes),
+            highest_tos: a.highest_tos.max(b.highest_tos),
+        });
+        let used = |grant: &Grant| self.usage.get(&grant.id).map_or(0, |usage| usage.bytes);
+        let left = account.held.iter().map(|grant| grant.limits.bytes.saturating_sub(used(grant)));
+        let of_listing = account.listed.map_or(0, |limits| limits.bytes.saturating_sub(account.listed_used));
+        account.left = left.fold(of_listing, u64::saturating_add);
+        egress.set_rate(number, Some(account.limits.map_or(Rate::ZERO, |limits| limits.rate)));
+    }
+}

@@ -1,0 +1,270 @@
+//! Requests of clients: who may have what.
+
+use anabranch_secure::{ShareId, TicketSecret};
+use anabranch_wire::{PathId, Pid, Time};
+
+use super::asking::MAX_PENDING;
+use super::flow::{Asked, Consent, Flow, Tally};
+use super::message::{FlowState, RELAY_VERSION, Refused, Reply, Request, Target};
+use super::{Hop, Relay, SessionId, Share};
+use crate::grant::{self, GrantError};
+
+/// Most shares that one session may register.
+const MAX_SHARES: usize = 16;
+
+/// What a client asks for with [`Request::Allocate`].
+struct Wanted {
+    via: PathId,
+    target: Target,
+    out: Pid,
+    back: Pid,
+}
+
+impl Relay {
+    /// Takes a request from a session; what there is to say comes out of [`Relay::poll_reply`].
+    pub fn handle_request(&mut self, now: Time, session: SessionId, request: Request) {
+        let Some(client) = self.clients.get_mut(&session) else { return };
+        let number = if let Request::Allocate { request, .. } = &request { *request } else { 0 };
+        let outcome = match request {
+            Request::Hello { version } => {
+                client.greeted = version == RELAY_VERSION;
+                self.replies.push_back((session, Reply::Hello { version: RELAY_VERSION }));
+                if version == RELAY_VERSION { Ok(()) } else { Err(Refused::Version) }
+            }
+            _ if !client.greeted => Err(Refused::NoHello),
+            Request::Show { grant } => self.show(now, session, &grant),
+            Request::Allocate { via, target, out, back, .. } => {
+                self.allocate(now, (session, number), &Wanted { via, target, out, back })
+            }
+            Request::Redirect { flow, out, back } => {
+                let slot = self.own_flow(session, flow);
+                slot.and_then(|slot| self.redirect(now, slot, (out, back)))
+            }
+            Request::Release { flow } => {
+                self.own_flow(session, flow).map(|slot| self.end_flow(slot, FlowState::Released))
+            }
+            Request::Host { share, hash, flows } => self.host(session, share, (hash, flows)),
+            Request::Unhost { share } => {
+                self.unhost(session, share);
+                Ok(())
+            }
+        };
+        if let Err(why) = outcome {
+            self.replies.push_back((session, Reply::Refused { request: number, why }));
+        }
+    }
+
+    fn show(&mut self, now: Time, session: SessionId, bytes: &[u8]) -> Result<(), Refused> {
+        let client = &self.clients[&session];
+        if client.guest_of.is_some() {
+            return Err(Refused::NotGranted);
+        }
+        let number = client.account;
+        let grant = grant::open(bytes, &self.config.controllers).map_err(refused)?;
+        self.clock.on_signature(now, grant.issued);
+        let key = self.accounts.key(number).ok_or(Refused::NotGranted)?;
+        let time = (self.clock.at(now), self.clock.tolerance());
+        grant::judge(&grant, (&key, &self.config.key), time).map_err(refused)?;
+        let id = grant.id;
+        self.accounts.show(number, grant, &mut self.egress)?;
+        let limits = self.accounts.at(number).limits().ok_or(Refused::NotGranted)?;
+        self.replies.push_back((session, Reply::Granted { id, limits }));
+        Ok(())
+    }
+
+    fn allocate(
+        &mut self,
+        now: Time,
+        (session, request): (SessionId, u32),
+        wanted: &Wanted,
+    ) -> Result<(), Refused> {
+        let client = &self.clients[&session];
+        let (account, guest_of) = (client.account, client.guest_of);
+        let from = *client.paths.get(&wanted.via).ok_or(Refused::NoSuchPath)?;
+        if wanted.back == Pid::HANDSHAKE {
+            return Err(Refused::BadPid);
+        }
+        self.check_room(now, account)?;
+        let (next, consent, agreed_until) = match (wanted.target, guest_of) {
+            (Target::Host, Some(share)) => {
+                let (hop, host, path) = self.host_of(share)?;
+                (hop, Consent::Host(host, path), Time::NEVER)
+            }
+            (Target::Host, None) => return Err(Refused::NoHost),
+            (Target::Address { .. }, Some(_)) => return Err(Refused::NotGranted),
+            (Target::Address { address, key }, None) => {
+                if !self.config.next_hops.allows(address) {
+                    return Err(Refused::NextHopDenied);
+                }
+                if wanted.out == Pid::HANDSHAKE && key.is_none() {
+                    return Err(Refused::KeyNeeded);
+                }
+                let family = usize::from(!address.ip().to_canonical().is_ipv4());
+                let socket = self.config.egress[family].ok_or(Refused::NextHopDenied)?;
+                let asked = Asked { token: 0, tries: 0, due: now, key };
+                (Hop { socket, address }, Consent::Asked(Box::new(asked)), Time::ZERO)
+            }
+        };
+        let own = [self.new_pid(), self.new_pid()];
+        let hosted_by = if let Consent::Host(host, _) = &consent { Some(*host) } else { None };
+        let (slot, id) = self.table.insert(Flow {
+            generation: 0,
+            account,
+            session,
+            via: wanted.via,
+            ends: [from, next],
+            own,
+            out: [wanted.out, wanted.back],
+            agreed_until,
+            consent,
+            tally: [Tally::default(); 2],
+        });
+        self.accounts.at(account).flows.insert(slot);
+        if let Some(client) = self.clients.get_mut(&session) {
+            client.flows.insert(slot);
+        }
+        let [forward, back] = own;
+        self.replies.push_back((session, Reply::Allocated { request, flow: id, forward, back }));
+        if let Some(host) = hosted_by.and_then(|host| self.clients.get_mut(&host)) {
+            host.hosted.insert(slot);
+            self.replies.push_back((session, Reply::Flow { flow: id, state: FlowState::Ready }));
+        } else {
+            self.accounts.at(account).pending += 1;
+            self.begin_asking(now, slot);
+            self.ask_due(now);
+        }
+        if let Some(share) = guest_of.and_then(|share| self.shares.get_mut(&share)) {
+            share.flows += 1;
+        }
+        Ok(())
+    }
+
+    fn check_room(&mut self, now: Time, account: u32) -> Result<(), Refused> {
+        if self.drained_at.is_some() {
+            return Err(Refused::Draining);
+        }
+        if self.table.len() >= self.config.most_flows {
+            return Err(Refused::TableFull);
+        }
+        let account = self.accounts.at(account);
+        let limits = account.limits().ok_or(Refused::NotGranted)?;
+        if limits.bytes == 0 {
+            Err(Refused::QuotaUsed)
+        } else if !account.has_room() {
+            Err(Refused::TooManyPids)
+        } else if account.pending >= MAX_PENDING || !account.may_ask(now) {
+            Err(Refused::TooManyPending)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// A guest's flow goes to the host's paths in turn.
+    fn host_of(&self, share: ShareId) -> Result<(Hop, SessionId, PathId), Refused> {
+        let share = self.shares.get(&share).ok_or(Refused::NoHost)?;
+        if share.flows >= share.most {
+            return Err(Refused::TooManyPids);
+        }
+        let host = self.clients.get(&share.session).ok_or(Refused::NoHost)?;
+        let turn = share.flows as usize % host.paths.len().max(1);
+        let (path, hop) = host.paths.iter().nth(turn).ok_or(Refused::NoHost)?;
+        Ok((*hop, share.session, *path))
+    }
+
+    /// Other outgoing PIDs. Another next hop's PID has to be agreed to anew; until then nothing goes forward.
+    fn redirect(&mut self, now: Time, slot: u32, (out, back): (Pid, Pid)) -> Result<(), Refused> {
+        let Some(flow) = self.table.at(slot) else { return Err(Refused::NoSuchFlow) };
+        if back != Pid::HANDSHAKE {
+            flow.out[1] = back;
+        }
+        if out == flow.out[0] {
+            return Ok(());
+        }
+        let id = flow.id(slot);
+        match &flow.consent {
+            Consent::Host(..) => {
+                flow.out[0] = out;
+                let session = flow.session;
+                self.replies.push_back((session, Reply::Flow { flow: id, state: FlowState::Ready }));
+            }
+            Consent::Asked(asked) => {
+                if out == Pid::HANDSHAKE && asked.key.is_none() {
+                    return Err(Refused::KeyNeeded);
+                }
+                let account = self.accounts.at(flow.account);
+                let more = u32::from(flow.agreed_until != Time::ZERO);
+                if account.pending + more > MAX_PENDING || !account.may_ask(now) {
+                    return Err(Refused::TooManyPending);
+                }
+                account.pending += more;
+                (flow.out[0], flow.agreed_until) = (out, Time::ZERO);
+                self.begin_asking(now, slot);
+                self.ask_due(now);
+            }
+        }
+        Ok(())
+    }
+
+    fn host(
+        &mut self,
+        session: SessionId,
+        share: ShareId,
+        (hash, most): (TicketSecret, u32),
+    ) -> Result<(), Refused> {
+        let client = &self.clients[&session];
+        if client.guest_of.is_some() || !self.accounts.may_use(client.account) {
+            return Err(Refused::NotGranted);
+        }
+        match self.shares.get_mut(&share) {
+            Some(known) if known.session == session => known.most = most,
+            // A host that comes back under the same key takes its share over.
+            Some(known)
+                if self.clients.get(&known.session).is_none_or(|other| other.account == client.account) =>
+            {
+                let flows = known.flows;
+                self.shares.insert(share, Share { session, hash, most, flows });
+            }
+            Some(_) => return Err(Refused::ShareTaken),
+            None => {
+                if self.shares.values().filter(|known| known.session == session).count() >= MAX_SHARES {
+                    return Err(Refused::TooManyShares);
+                }
+                self.shares.insert(share, Share { session, hash, most, flows: 0 });
+            }
+        }
+        self.replies.push_back((session, Reply::Hosting { share }));
+        Ok(())
+    }
+
+    /// Ends a share and the flows of its guests.
+    fn unhost(&mut self, session: SessionId, share: ShareId) {
+        if self.shares.get(&share).is_none_or(|known| known.session != session) {
+            return;
+        }
+        self.shares.remove(&share);
+        let guests = self.clients.values().filter(|client| client.guest_of == Some(share));
+        let flows: Vec<u32> = guests.flat_map(|guest| guest.flows.iter().copied()).collect();
+        for slot in flows {
+            self.end_flow(slot, FlowState::Released);
+        }
+    }
+
+    fn own_flow(&mut self, session: SessionId, flow: super::FlowId) -> Result<u32, Refused> {
+        match self.table.by_id(flow) {
+            Some((slot, flow)) if flow.session == session => Ok(slot),
+            _ => Err(Refused::NoSuchFlow),
+        }
+    }
+}
+
+fn refused(error: GrantError) -> Refused {
+    match error {
+        GrantError::Malformed(_) => Refused::GrantMalformed,
+        GrantError::Signature => Refused::GrantSignature,
+        GrantError::OtherClient => Refused::GrantOtherClient,
+        GrantError::OtherRelay => Refused::GrantOtherRelay,
+        GrantError::NotYet(_) => Refused::GrantNotYet,
+        GrantError::Expired(_) => Refused::GrantExpired,
+        GrantError::Revoked => Refused::GrantRevoked,
+    }
+}

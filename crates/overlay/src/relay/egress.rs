@@ -1,0 +1,298 @@
+//! What leaves the relay: at its configured rate, fair between keys, lowest type of service dropped first [R11].
+//!
+//! Two shapers stand in a packet's way, its key's and the relay's. As long as both have room it passes at once and is not
+//! copied. Otherwise it waits in its key's queue. Keys take turns by deficit round robin (Shreedhar and Varghese), a
+//! key whose own shaper is busy standing aside until it is not. A queue holds at most [`DEPTH`] of its key's rate, all together
+//! at most [`DEPTH`] of the relay's: what is too much is taken from the key with the longest queue, there from the
+//! lowest type of service, and of that the packet that came last. Within a key packets leave in the order they came, whatever
+//! their type of service: another order would look like loss to the session [M4].
+
+use std::collections::{BTreeSet, VecDeque};
+
+use anabranch_wire::{Rate, Span, Time};
+
+use super::Hop;
+use super::flow::Tally;
+
+/// Longest that packets wait at the configured rate.
+pub const DEPTH: Span = Span::from_millis(20);
+/// How far ahead of the rate packets may leave: timers are no finer.
+const BURST: Span = Span::from_millis(2);
+/// How long a key may wait for its turn without losing any of its own rate.
+const LATE: Span = Span::from_millis(10);
+/// Bytes that a key may send in a turn; at least the largest packet of common networks.
+const QUANTUM: u64 = 3_000;
+/// A queue holds at least so much, however low the rate.
+const LEAST_DEPTH: u64 = 6_000;
+const CLASSES: usize = 16;
+
+/// A datagram ready to leave.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outgoing {
+    /// Where to.
+    pub to: Hop,
+    /// The ECN bits it came with.
+    pub ecn: u8,
+    /// The UDP payload.
+    pub datagram: Box<[u8]>,
+}
+
+/// Lets bytes pass at a rate.
+#[derive(Clone, Copy, Debug)]
+struct Shaper {
+    rate: Option<Rate>,
+    /// When all that has passed is through.
+    next_free: Time,
+}
+
+impl Shaper {
+    fn new(rate: Option<Rate>) -> Self {
+        Self { rate, next_free: Time::ZERO }
+    }
+
+    /// Whether so many bytes may pass at once.
+    #[inline]
+    fn has_room(&self, now: Time, bytes: u64) -> bool {
+        self.rate.is_none_or(|rate| self.next_free.max(now) + rate.time_for(bytes) <= now + BURST)
+    }
+
+    /// Whether the next packet's turn has come.
+    fn is_due(&self, now: Time) -> bool {
+        self.rate.is_none_or(|rate| rate != Rate::ZERO && self.next_free <= now + BURST)
+    }
+
+    #[inline]
+    fn charge(&mut self, now: Time, bytes: u64) {
+        if let Some(rate) = self.rate {
+            self.next_free = self.next_free.max(now) + rate.time_for(bytes);
+        }
+    }
+
+    /// Charges a packet that waited for its turn.
+    fn charge_late(&mut self, now: Time, bytes: u64) {
+        if let Some(rate) = self.rate {
+            self.next_free = self.next_free.max(now - LATE) + rate.time_for(bytes);
+        }
+    }
+
+    fn depth(&self) -> u64 {
+        self.rate.map_or(u64::MAX, |rate| rate.bytes_in(DEPTH).max(LEAST_DEPTH))
+    }
+}
+
+struct Key {
+    shaper: Shaper,
+    queue: Option<Box<Queue>>,
+}
+
+/// Packets of one key. `slots` is in the order of arrival; a packet that was dropped leaves an empty one.
+struct Queue {
+    slots: VecDeque<Option<Outgoing>>,
+    /// Number of the first slot; numbers go up for ever.
+    first: u64,
+    /// Of each class, the numbers of its packets.
+    classes: [VecDeque<u64>; CLASSES],
+    class_of: VecDeque<u8>,
+    bytes: u64,
+    deficit: u64,
+}
+
+/// All that waits.
+pub(super) struct Egress {
+    link: Shaper,
+    keys: Vec<Key>,
+    bytes: u64,
+    /// Keys whose turn comes.
+    ring: VecDeque<u32>,
+    /// Keys that stand aside until then.
+    aside: BTreeSet<(Time, u32)>,
+    longest: BTreeSet<(u64, u32)>,
+}
+
+impl Egress {
+    pub(super) fn new(rate: Option<Rate>) -> Self {
+        Self {
+            link: Shaper::new(rate),
+            keys: Vec::new(),
+            bytes: 0,
+            ring: VecDeque::new(),
+            aside: BTreeSet::new(),
+            longest: BTreeSet::new(),
+        }
+    }
+
+    /// Sets a key's rate; `None` for no limit.
+    pub(super) fn set_rate(&mut self, key: u32, rate: Option<Rate>) {
+        while self.keys.len() <= key as usize {
+            self.keys.push(Key { shaper: Shaper::new(None), queue: None });
+        }
+        let shaper = &mut self.keys[key as usize].shaper;
+        if shaper.rate != rate {
+            *shaper = Shaper::new(rate);
+        }
+    }
+
+    /// Whether so many bytes of a key may leave at once; they count as sent then.
+    #[inline]
+    pub(super) fn pass(&mut self, now: Time, key: u32, bytes: u64) -> bool {
+        let Some(Key { shaper, queue: None }) = self.keys.get_mut(key as usize) else { return false };
+        if !shaper.has_room(now, bytes) || !self.link.has_room(now, bytes) {
+            return false;
+        }
+        shaper.charge(now, bytes);
+        self.link.charge(now, bytes);
+        true
+    }
+
+    /// Makes a packet wait. Returns what was dropped for it, itself perhaps.
+    pub(super) fn enqueue(&mut self, key: u32, class: u8, packet: Outgoing) -> Tally {
+        let len = packet.datagram.len() as u64;
+        let Some(entry) = self.keys.get_mut(key as usize) else { return Tally { packets: 1, bytes: len } };
+        let fresh = entry.queue.is_none();
+        let queue = entry.queue.get_or_insert_with(|| Box::new(Queue::new()));
+        self.longest.remove(&(queue.bytes, key));
+        queue.push(class, packet);
+        let most = entry.shaper.depth();
+        let mut dropped = Tally::default();
+        while queue.bytes > most {
+            dropped.bytes += queue.drop_lowest();
+            dropped.packets += 1;
+        }
+        self.bytes = self.bytes + len - dropped.bytes;
+        self.longest.insert((queue.bytes, key));
+        if fresh {
+            self.ring.push_back(key);
+        }
+        while self.bytes > self.link.depth() {
+            let Some((_, key)) = self.longest.pop_last() else { break };
+            let Some(queue) = self.keys[key as usize].queue.as_mut() else { continue };
+            let freed = queue.drop_lowest();
+            self.bytes -= freed;
+            dropped.bytes += freed;
+            dropped.packets += 1;
+            self.longest.insert((queue.bytes, key));
+        }
+        dropped
+    }
+
+    /// The next packet whose turn has come.
+    pub(super) fn take(&mut self, now: Time) -> Option<Outgoing> {
+        while let Some(&(since, key)) = self.aside.first() {
+            if since > now + BURST {
+                break;
+            }
+            self.aside.pop_first();
+            self.ring.push_back(key);
+        }
+        if !self.link.is_due(now) {
+            return None;
+        }
+        while let Some(&number) = self.ring.front() {
+            let key = &mut self.keys[number as usize];
+            let Some(queue) = key.queue.as_mut() else {
+                self.ring.pop_front();
+                continue;
+            };
+            let Some(head) = queue.head_len() else {
+                self.longest.remove(&(queue.bytes, number));
+                key.queue = None;
+                self.ring.pop_front();
+                continue;
+            };
+            if !key.shaper.is_due(now) {
+                self.ring.pop_front();
+                let zero = key.shaper.rate == Some(Rate::ZERO);
+                self.aside.insert((if zero { Time::NEVER } else { key.shaper.next_free }, number));
+                continue;
+            }
+            if queue.deficit < head {
+                queue.deficit += QUANTUM;
+                self.ring.rotate_left(1);
+                continue;
+            }
+            self.longest.remove(&(queue.bytes, number));
+            queue.deficit -= head;
+            let packet = queue.pop();
+            self.longest.insert((queue.bytes, number));
+            self.bytes -= head;
+            key.shaper.charge_late(now, head);
+            self.link.charge(now, head);
+            return packet;
+        }
+        None
+    }
+
+    /// When [`Egress::take`] will have something.
+    pub(super) fn poll_timeout(&self) -> Option<Time> {
+        let ready = (!self.ring.is_empty()).then_some(Time::ZERO);
+        let aside = self.aside.first().map(|(since, _)| *since - BURST).filter(|_| ready.is_none());
+        let key = ready.or(aside)?;
+        Some(key.max(self.link.next_free - BURST)).filter(|time| *time < Time::NEVER - BURST)
+    }
+
+    /// Drops what waits for a key that is gone.
+    pub(super) fn forget(&mut self, key: u32) {
+        let Some(queue) = self.keys.get_mut(key as usize).and_then(|entry| entry.queue.take()) else {
+            return;
+        };
+        self.bytes -= queue.bytes;
+        self.longest.remove(&(queue.bytes, key));
+        self.ring.retain(|other| *other != key);
+        self.aside.retain(|(_, other)| *other != key);
+    }
+
+    /// Bytes that wait.
+    pub(super) fn waiting(&self) -> u64 {
+        self.bytes
+    }
+}
+
+impl Queue {
+    fn new() -> Self {
+        Self {
+            slots: VecDeque::new(),
+            first: 0,
+            classes: std::array::from_fn(|_| VecDeque::new()),
+            class_of: VecDeque::new(),
+            bytes: 0,
+            deficit: 0,
+        }
+    }
+
+    fn push(&mut self, class: u8, packet: Outgoing) {
+        let class = class.min(CLASSES as u8 - 1);
+        self.bytes += packet.datagram.len() as u64;
+        self.classes[usize::from(class)].push_back(self.first + self.slots.len() as u64);
+        self.slots.push_back(Some(packet));
+        self.class_of.push_back(class);
+    }
+
+    /// Drops the packet that came last of the lowest class there is; returns its bytes.
+    fn drop_lowest(&mut self) -> u64 {
+        let number = self.classes.iter_mut().find_map(VecDeque::pop_back);
+        let slot = number.and_then(|number| self.slots.get_mut((number - self.first) as usize));
+        let len = slot.and_then(Option::take).map_or(0, |packet| packet.datagram.len() as u64);
+        self.bytes -= len;
+        len
+    }
+
+    /// Length of the packet to leave next.
+    fn head_len(&mut self) -> Option<u64> {
+        while let Some(None) = self.slots.front() {
+            self.slots.pop_front();
+            self.class_of.pop_front();
+            self.first += 1;
+        }
+        self.slots.front().and_then(Option::as_ref).map(|packet| packet.datagram.len() as u64)
+    }
+
+    /// Takes the packet that [`Queue::head_len`] found.
+    fn pop(&mut self) -> Option<Outgoing> {
+        let packet = self.slots.pop_front()??;
+        let class = self.class_of.pop_front()?;
+        self.classes[usize::from(class)].pop_front();
+        self.first += 1;
+        self.bytes -= packet.datagram.len() as u64;
+        Some(packet)
+    }
+}

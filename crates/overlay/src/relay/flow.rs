@@ -1,0 +1,162 @@
+//! The flow table: PID → next hop [R1].
+//!
+//! A flow is a pair of rows, one for each direction, that share their addresses: what comes from the client under the
+//! forward PID goes to the next hop under its PID, what comes from the next hop under the back PID goes to the client
+//! under the client's. Both are bound to the address they come from. One hash lookup finds a row; PIDs are random,
+//! so their own bits are the hash, and nobody outside chooses which are in the table.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use anabranch_secure::PublicKey;
+use anabranch_wire::{PathId, Pid, Time};
+
+use super::{FlowId, Hop, SessionId};
+
+/// Which way a packet goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Direction {
+    Forward = 0,
+    Back = 1,
+}
+
+/// Packets and bytes of one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Packets forwarded.
+    pub packets: u64,
+    /// Bytes of UDP payload forwarded.
+    pub bytes: u64,
+}
+
+pub(super) struct Flow {
+    pub generation: u32,
+    /// Whose quota it is on.
+    pub account: u32,
+    pub session: SessionId,
+    /// The path of that session whose address the client sends from.
+    pub via: PathId,
+    /// Client, then next hop.
+    pub ends: [Hop; 2],
+    /// PIDs at this relay, by direction.
+    pub own: [Pid; 2],
+    /// PIDs on the packets that leave, by direction.
+    pub out: [Pid; 2],
+    /// The next hop's consent lasts until then; zero before the first.
+    pub agreed_until: Time,
+    pub consent: Consent,
+    pub tally: [Tally; 2],
+}
+
+/// Why the next hop may be sent to.
+pub(super) enum Consent {
+    /// It is a client itself and asked for it; on which path of its session.
+    Host(SessionId, PathId),
+    /// It is asked by challenges.
+    Asked(Box<Asked>),
+}
+
+pub(super) struct Asked {
+    /// Of the round of questions that is open.
+    pub token: u64,
+    /// Questions since the last answer.
+    pub tries: u8,
+    pub due: Time,
+    /// For questions about PID 0.
+    pub key: Option<PublicKey>,
+}
+
+impl Flow {
+    pub(super) fn id(&self, slot: u32) -> FlowId {
+        FlowId(u64::from(self.generation) << 32 | u64::from(slot))
+    }
+}
+
+#[derive(Default)]
+pub(super) struct PidHasher(u64);
+
+impl Hasher for PidHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(byte);
+        }
+    }
+    fn write_u64(&mut self, value: u64) {
+        self.0 = value;
+    }
+}
+
+/// All flows, by PID and by slot.
+#[derive(Default)]
+pub(super) struct FlowTable {
+    /// Slot times two, plus the direction.
+    rows: HashMap<Pid, u32, BuildHasherDefault<PidHasher>>,
+    slots: Vec<Option<Flow>>,
+    free: Vec<u32>,
+    next_generation: u32,
+}
+
+impl FlowTable {
+    pub(super) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Slots are numbered below this.
+    pub(super) fn slot_count(&self) -> u32 {
+        self.slots.len() as u32
+    }
+
+    pub(super) fn knows(&self, pid: Pid) -> bool {
+        self.rows.contains_key(&pid)
+    }
+
+    #[inline]
+    pub(super) fn find(&mut self, pid: Pid) -> Option<(u32, Direction, &mut Flow)> {
+        let row = *self.rows.get(&pid)?;
+        let direction = if row & 1 == 0 { Direction::Forward } else { Direction::Back };
+        let flow = self.slots.get_mut((row >> 1) as usize)?.as_mut()?;
+        Some((row >> 1, direction, flow))
+    }
+
+    pub(super) fn at(&mut self, slot: u32) -> Option<&mut Flow> {
+        self.slots.get_mut(slot as usize)?.as_mut()
+    }
+
+    pub(super) fn by_id(&mut self, id: FlowId) -> Option<(u32, &mut Flow)> {
+        let slot = id.0 as u32;
+        let flow = self.at(slot)?;
+        (flow.id(slot) == id).then_some((slot, flow))
+    }
+
+    /// Adds a flow, whose generation is set here.
+    pub(super) fn insert(&mut self, mut flow: Flow) -> (u32, FlowId) {
+        flow.generation = self.next_generation;
+        self.next_generation = self.next_generation.wrapping_add(1);
+        let slot = self.free.pop().unwrap_or_else(|| {
+            // An eighth more at a time: twice as much would be memory that most relays never need.
+            if self.slots.len() == self.slots.capacity() {
+                self.slots.reserve_exact(self.slots.len() / 8 + 16);
+            }
+            self.slots.push(None);
+            self.slots.len() as u32 - 1
+        });
+        let id = flow.id(slot);
+        for (direction, pid) in flow.own.into_iter().enumerate() {
+            self.rows.insert(pid, slot << 1 | direction as u32);
+        }
+        self.slots[slot as usize] = Some(flow);
+        (slot, id)
+    }
+
+    pub(super) fn remove(&mut self, slot: u32) -> Option<Flow> {
+        let flow = self.slots.get_mut(slot as usize)?.take()?;
+        for pid in flow.own {
+            self.rows.remove(&pid);
+        }
+        self.free.push(slot);
+        Some(flow)
+    }
+}

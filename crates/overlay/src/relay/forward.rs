@@ -1,0 +1,191 @@
+//! The fast path: one hash lookup for a run of packets, headers rewritten in place.
+//!
+//! What the network card or the kernel joined (GRO) comes in as one run of datagrams from one source. As long as they carry one PID
+//! they leave as one run (GSO): a packet costs reading its header and writing a new one. A run ends where the PID changes or a packet has to
+//! be dropped. Only what has to wait for its turn is copied.
+
+use std::ops::Range;
+
+use anabranch_wire::{Header, Kind, Pid, Time, rewrite_for_hop};
+
+use super::egress::Outgoing;
+use super::flow::Direction;
+use super::{Hop, Relay};
+
+/// Datagrams that came together.
+#[derive(Clone, Copy, Debug)]
+pub struct Run {
+    /// Where from.
+    pub from: Hop,
+    /// Bytes of each datagram but the last, which may be shorter.
+    pub stride: usize,
+    /// Their ECN bits.
+    pub ecn: u8,
+}
+
+/// Datagrams to send on at once, out of the buffer they came in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Forward {
+    /// Where they lie.
+    pub range: Range<usize>,
+    /// Bytes of each but the last.
+    pub stride: usize,
+    /// Where to.
+    pub to: Hop,
+    /// ECN bits to send them with: those they came with.
+    pub ecn: u8,
+}
+
+/// Datagrams of one PID that follow each other.
+struct Part {
+    pid: Pid,
+    kind: Kind,
+    out: Pid,
+    to: Hop,
+    slot: u32,
+    direction: Direction,
+    account: u32,
+    range: Range<usize>,
+}
+
+impl Relay {
+    /// Takes datagrams that are not the service's own sessions'. What may leave at once is added to `out`, to be sent
+    /// from `bytes`; what has to wait comes out of [`Relay::poll_transmit`].
+    pub fn handle_run(&mut self, now: Time, run: Run, bytes: &mut [u8], out: &mut Vec<Forward>) {
+        let stride = run.stride.max(1);
+        let mut part: Option<Part> = None;
+        let mut start = 0;
+        while start < bytes.len() {
+            let end = (start + stride).min(bytes.len());
+            let range = start..end;
+            start = end;
+            let Some(header) = self.admit(&bytes[range.clone()]) else {
+                self.finish(now, run, part.take(), (bytes, out));
+                continue;
+            };
+            if part.as_ref().is_none_or(|part| part.pid != header.pid || part.kind != header.kind) {
+                self.finish(now, run, part.take(), (bytes, out));
+                part = self.find(now, run, (&header, &bytes[range.clone()]), range.start);
+            }
+            let Some(open) = part.as_mut() else { continue };
+            if header.hop_limit > self.config.most_hops
+                || rewrite_for_hop(&mut bytes[range.clone()], open.out).is_err()
+            {
+                self.stats.dropped.hop_limit += 1;
+                self.finish(now, run, part.take(), (bytes, out));
+                continue;
+            }
+            open.range.end = range.end;
+        }
+        self.finish(now, run, part, (bytes, out));
+    }
+
+    #[inline]
+    fn admit(&mut self, datagram: &[u8]) -> Option<Header> {
+        let Ok((header, _)) = Header::decode(datagram) else {
+            self.stats.dropped.malformed += 1;
+            return None;
+        };
+        if datagram.len() > self.config.largest {
+            self.stats.dropped.too_long += 1;
+            return None;
+        }
+        Some(header)
+    }
+
+    /// Where a datagram belongs; `None` when it is not forwarded.
+    fn find(
+        &mut self,
+        now: Time,
+        run: Run,
+        (header, datagram): (&Header, &[u8]),
+        start: usize,
+    ) -> Option<Part> {
+        match header.kind {
+            Kind::RelayChallenge => {
+                self.handle_challenge(run.from, datagram);
+                return None;
+            }
+            Kind::RelayResponse => {
+                self.handle_response(now, (run.from, header.pid), &datagram[Header::LEN..]);
+                return None;
+            }
+            Kind::Init | Kind::InitAck | Kind::Cookie | Kind::Data | Kind::Reset => {}
+        }
+        let dropped = &mut self.stats.dropped;
+        let Some((slot, direction, flow)) = self.table.find(header.pid) else {
+            dropped.unknown_pid += 1;
+            return None;
+        };
+        let (here, there) = (direction as usize, 1 - direction as usize);
+        if flow.ends[here] != run.from {
+            dropped.wrong_source += 1;
+            return None;
+        }
+        let is_kind = match (header.kind, direction) {
+            (Kind::Data, Direction::Forward) => flow.out[0] != Pid::HANDSHAKE,
+            (Kind::Init, Direction::Forward) => flow.out[0] == Pid::HANDSHAKE,
+            (Kind::Data | Kind::InitAck | Kind::Cookie, Direction::Back) => true,
+            _ => false,
+        };
+        if !is_kind {
+            dropped.wrong_kind += 1;
+            return None;
+        }
+        if now >= flow.agreed_until {
+            dropped.no_consent += 1;
+            return None;
+        }
+        let (out, to, account) = (flow.out[here], flow.ends[there], flow.account);
+        Some(Part {
+            pid: header.pid,
+            kind: header.kind,
+            out,
+            to,
+            slot,
+            direction,
+            account,
+            range: start..start,
+        })
+    }
+
+    /// Sends a part on, or makes it wait. A packet counts against the quota even if the queue then drops it: it is
+    /// the client who sends too fast.
+    fn finish(
+        &mut self,
+        now: Time,
+        run: Run,
+        part: Option<Part>,
+        (bytes, out): (&mut [u8], &mut Vec<Forward>),
+    ) {
+        let Some(part) = part.filter(|part| !part.range.is_empty()) else { return };
+        let stride = run.stride.max(1);
+        let len = part.range.len() as u64;
+        let packets = len.div_ceil(stride as u64);
+        let account = self.accounts.at(part.account);
+        if !account.charge(len) {
+            self.stats.dropped.quota += packets;
+            return;
+        }
+        let highest_tos = account.highest_tos();
+        self.stats.forwarded.packets += packets;
+        self.stats.forwarded.bytes += len;
+        if let Some(flow) = self.table.at(part.slot) {
+            let tally = &mut flow.tally[part.direction as usize];
+            tally.packets += packets;
+            tally.bytes += len;
+        }
+        if self.egress.pass(now, part.account, len) {
+            out.push(Forward { range: part.range, stride, to: part.to, ecn: run.ecn });
+            return;
+        }
+        for datagram in bytes[part.range].chunks(stride) {
+            let class = (datagram[1] >> 4).min(highest_tos);
+            let packet = Outgoing { to: part.to, ecn: run.ecn, datagram: datagram.into() };
+            let dropped = self.egress.enqueue(part.account, class, packet);
+            self.stats.dropped.congested += dropped.packets;
+            self.stats.forwarded.packets -= dropped.packets;
+            self.stats.forwarded.bytes -= dropped.bytes;
+        }
+    }
+}

@@ -1,0 +1,406 @@
+//! What a client and a relay say to each other, on one stream of the session between them.
+//!
+//! A message is a kind (1 byte), the length of its body (2 bytes) and the body; numbers are big-endian. `docs/protocol.md`
+//! has the table. A reader never holds more than [`MAX_MESSAGE`] bytes, whatever a peer says.
+
+use std::net::SocketAddr;
+
+use anabranch_secure::{PublicKey, ShareId, TicketSecret};
+use anabranch_wire::{PathId, Pid, Rate};
+
+use super::FlowId;
+use crate::codec::{Cursor, MessageError, put_address};
+use crate::grant::{GrantId, Limits, MAX_GRANT_LEN};
+
+/// Version of the relay protocol.
+pub const RELAY_VERSION: u16 = 1;
+/// Longest message with its head, in bytes.
+pub const MAX_MESSAGE: usize = HEAD + MAX_GRANT_LEN;
+
+const HEAD: usize = 3;
+const MAGIC: [u8; 4] = *b"ANBR";
+
+/// Where a flow leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// To an address; `key` is needed while the outgoing PID is [`Pid::HANDSHAKE`], since only who knows the next hop's
+    /// key may ask it.
+    Address {
+        /// The next hop.
+        address: SocketAddr,
+        /// Its public key.
+        key: Option<PublicKey>,
+    },
+    /// To the host whose guest this session is.
+    Host,
+}
+
+/// What a client asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// The first message.
+    Hello {
+        /// Spoken by the client.
+        version: u16,
+    },
+    /// Shows a signed grant.
+    Show {
+        /// As the controller signed it.
+        grant: Vec<u8>,
+    },
+    /// Asks for a flow: a PID in each direction.
+    Allocate {
+        /// Chosen by the client, to know the answer by.
+        request: u32,
+        /// The path of this session from whose address the client will send.
+        via: PathId,
+        /// Where the flow leads.
+        target: Target,
+        /// The next hop's PID; [`Pid::HANDSHAKE`] before there is one.
+        out: Pid,
+        /// The client's PID for what comes back.
+        back: Pid,
+    },
+    /// Gives a flow other outgoing PIDs.
+    Redirect {
+        /// The flow.
+        flow: FlowId,
+        /// The next hop's PID.
+        out: Pid,
+        /// The client's; 0 to leave it.
+        back: Pid,
+    },
+    /// Gives a flow back.
+    Release {
+        /// The flow.
+        flow: FlowId,
+    },
+    /// Lets the holders of a ticket reach this client, on its quota.
+    Host {
+        /// Of the guest secret.
+        share: ShareId,
+        /// Of the guest secret.
+        hash: TicketSecret,
+        /// Most flows of all guests of this share together.
+        flows: u32,
+    },
+    /// Takes that back.
+    Unhost {
+        /// As registered.
+        share: ShareId,
+    },
+}
+
+/// What a relay answers or tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// To [`Request::Hello`].
+    Hello {
+        /// Spoken by the relay.
+        version: u16,
+    },
+    /// To [`Request::Show`]: it counts.
+    Granted {
+        /// The grant.
+        id: GrantId,
+        /// What the client has now by all its grants; bytes are those left.
+        limits: Limits,
+    },
+    /// To [`Request::Allocate`]. The client may send when [`FlowState::Ready`] follows.
+    Allocated {
+        /// The client's number.
+        request: u32,
+        /// The flow.
+        flow: FlowId,
+        /// To be put on packets to the relay.
+        forward: Pid,
+        /// To be given to the next hop, for packets to the relay.
+        back: Pid,
+    },
+    /// Something that was asked for will not be done.
+    Refused {
+        /// The client's number, 0 where it gave none.
+        request: u32,
+        /// Why.
+        why: Refused,
+    },
+    /// A flow's state has changed.
+    Flow {
+        /// The flow.
+        flow: FlowId,
+        /// Its state now.
+        state: FlowState,
+    },
+    /// To [`Request::Host`].
+    Hosting {
+        /// As registered.
+        share: ShareId,
+    },
+    /// The relay is going down: flows end then, and no new ones begin.
+    Draining {
+        /// Seconds left.
+        seconds: u32,
+    },
+}
+
+macro_rules! codes {
+    ($(#[$doc:meta])* $name:ident { $($(#[$note:meta])* $variant:ident = $code:literal, $text:literal;)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        #[repr(u8)]
+        pub enum $name { $($(#[$note])* #[doc = $text] $variant = $code,)* }
+
+        impl $name {
+            fn from_wire(code: u8) -> Result<Self, MessageError> {
+                match code {
+                    $($code => Ok(Self::$variant),)*
+                    _ => Err(MessageError::Invalid(stringify!($name))),
+                }
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(match self { $(Self::$variant => $text,)* })
+            }
+        }
+    };
+}
+
+codes! {
+    /// Why a relay refuses.
+    Refused {
+        NoHello = 1, "the first message must be a greeting";
+        Version = 2, "the relay speaks another version: update the older side";
+        NotGranted = 3, "this key may not use the relay: show a grant or have the key listed";
+        TooManyPids = 4, "the grant allows no more paths at the same time";
+        TableFull = 5, "the relay has no room for another path";
+        NextHopDenied = 6, "the relay does not forward to such an address";
+        NoSuchPath = 7, "the session has no proven path of this id";
+        NoSuchFlow = 8, "the session has no such flow";
+        Draining = 9, "the relay is going down";
+        TooManyPending = 10, "too many next hops have not answered yet, or were asked in a short time";
+        QuotaUsed = 11, "the grant's bytes are used up";
+        NoHost = 12, "the host is not there";
+        GrantMalformed = 13, "the grant is malformed";
+        GrantSignature = 14, "no controller that the relay trusts has signed the grant";
+        GrantOtherClient = 15, "the grant belongs to another key";
+        GrantOtherRelay = 16, "the grant is for other relays";
+        GrantNotYet = 17, "the grant is not valid yet: are the clocks right?";
+        GrantExpired = 18, "the grant has expired: ask the controller for a new one";
+        GrantRevoked = 19, "the grant was revoked";
+        TooManyGrants = 20, "the relay can remember no more grants";
+        TooManyShares = 21, "too many shares are registered";
+        ShareTaken = 22, "the share is registered by another node";
+        BadPid = 23, "PID 0 carries first handshake messages only";
+        KeyNeeded = 24, "a next hop without a PID is asked by its key, which is missing";
+    }
+}
+
+codes! {
+    /// What becomes of a flow.
+    FlowState {
+        Ready = 1, "the next hop agreed: packets are forwarded";
+        NoConsent = 2, "over: the next hop did not agree, or does not any more";
+        GrantEnded = 3, "over: the grant that allowed it ended";
+        Released = 4, "over: given back";
+        PathGone = 5, "over: the client's or the host's address is gone";
+        Drained = 6, "over: the relay went down";
+    }
+}
+
+mod kind {
+    pub const HELLO: u8 = 0x01;
+    pub const SHOW: u8 = 0x02;
+    pub const ALLOCATE: u8 = 0x03;
+    pub const REDIRECT: u8 = 0x04;
+    pub const RELEASE: u8 = 0x05;
+    pub const HOST: u8 = 0x06;
+    pub const UNHOST: u8 = 0x07;
+    pub const REPLY_HELLO: u8 = 0x81;
+    pub const GRANTED: u8 = 0x82;
+    pub const ALLOCATED: u8 = 0x83;
+    pub const REFUSED: u8 = 0x84;
+    pub const FLOW: u8 = 0x85;
+    pub const HOSTING: u8 = 0x86;
+    pub const DRAINING: u8 = 0x87;
+}
+
+const TARGET_HOST: u8 = 0;
+const TARGET_ADDRESS: u8 = 1;
+const TARGET_ADDRESS_KEY: u8 = 2;
+
+fn put(out: &mut Vec<u8>, kind: u8, parts: &[&[u8]]) {
+    let len: usize = parts.iter().map(|part| part.len()).sum();
+    out.push(kind);
+    out.extend_from_slice(&(len as u16).to_be_bytes());
+    for part in parts {
+        out.extend_from_slice(part);
+    }
+}
+
+/// Kind, body and whole length of a message.
+type Parts<'a> = (u8, &'a [u8], usize);
+
+/// The message at the start of `bytes`; `None` while it is not complete.
+fn split(bytes: &[u8]) -> Result<Option<Parts<'_>>, MessageError> {
+    let Some((&[kind, l0, l1], rest)) = bytes.split_first_chunk::<HEAD>() else { return Ok(None) };
+    let len = usize::from(u16::from_be_bytes([l0, l1]));
+    if HEAD + len > MAX_MESSAGE {
+        return Err(MessageError::TooLong(HEAD + len));
+    }
+    Ok(rest.get(..len).map(|body| (kind, body, HEAD + len)))
+}
+
+impl Request {
+    /// Appends the message.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Hello { version } => put(out, kind::HELLO, &[&MAGIC, &version.to_be_bytes()]),
+            Self::Show { grant } => put(out, kind::SHOW, &[&grant[..grant.len().min(MAX_GRANT_LEN)]]),
+            Self::Allocate { request, via, target, out: pid, back } => {
+                let mut place = Vec::new();
+                match target {
+                    Target::Host => place.push(TARGET_HOST),
+                    Target::Address { address, key } => {
+                        place.push(if key.is_some() { TARGET_ADDRESS_KEY } else { TARGET_ADDRESS });
+                        put_address(&mut place, *address);
+                        place.extend(key.iter().flat_map(|key| *key.as_bytes()));
+                    }
+                }
+                let [request, via] = [request, &via.0].map(|number| number.to_be_bytes());
+                let [pid, back] = [pid, back].map(|pid| pid.0.to_be_bytes());
+                put(out, kind::ALLOCATE, &[&request, &via, &pid, &back, &place]);
+            }
+            Self::Redirect { flow, out: pid, back } => {
+                let [pid, back] = [pid, back].map(|pid| pid.0.to_be_bytes());
+                put(out, kind::REDIRECT, &[&flow.0.to_be_bytes(), &pid, &back]);
+            }
+            Self::Release { flow } => put(out, kind::RELEASE, &[&flow.0.to_be_bytes()]),
+            Self::Host { share, hash, flows } => {
+                put(out, kind::HOST, &[&share.0.to_be_bytes(), hash.expose(), &flows.to_be_bytes()]);
+            }
+            Self::Unhost { share } => put(out, kind::UNHOST, &[&share.0.to_be_bytes()]),
+        }
+    }
+
+    /// Reads the message at the start of `bytes` and how long it is; `None` while it is not complete.
+    ///
+    /// # Errors
+    /// When it is none; the stream is then of no more use.
+    pub fn decode(bytes: &[u8]) -> Result<Option<(Self, usize)>, MessageError> {
+        let Some((kind, body, len)) = split(bytes)? else { return Ok(None) };
+        let mut cursor = Cursor(body);
+        let message = match kind {
+            kind::HELLO => return Ok(Some((Self::Hello { version: hello(&mut cursor)? }, len))),
+            kind::SHOW => return Ok(Some((Self::Show { grant: body.to_vec() }, len))),
+            kind::ALLOCATE => Self::Allocate {
+                request: cursor.u32("request")?,
+                via: PathId(cursor.u32("path")?),
+                out: Pid(cursor.u64("PID")?),
+                back: Pid(cursor.u64("PID")?),
+                target: target(&mut cursor)?,
+            },
+            kind::REDIRECT => Self::Redirect {
+                flow: FlowId(cursor.u64("flow")?),
+                out: Pid(cursor.u64("PID")?),
+                back: Pid(cursor.u64("PID")?),
+            },
+            kind::RELEASE => Self::Release { flow: FlowId(cursor.u64("flow")?) },
+            kind::HOST => Self::Host {
+                share: ShareId(cursor.u64("share")?),
+                hash: TicketSecret::from_random(cursor.array("hash")?),
+                flows: cursor.u32("number of flows")?,
+            },
+            kind::UNHOST => Self::Unhost { share: ShareId(cursor.u64("share")?) },
+            _ => return Err(MessageError::Unknown(kind)),
+        };
+        cursor.end()?;
+        Ok(Some((message, len)))
+    }
+}
+
+impl Reply {
+    /// Appends the message.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Hello { version } => put(out, kind::REPLY_HELLO, &[&MAGIC, &version.to_be_bytes()]),
+            Self::Granted { id, limits } => {
+                let numbers = [limits.rate.as_bits(), limits.bytes].map(u64::to_be_bytes);
+                let parts =
+                    [&id.0, &limits.pids.to_be_bytes()[..], numbers.as_flattened(), &[limits.highest_tos]];
+                put(out, kind::GRANTED, &parts);
+            }
+            Self::Allocated { request, flow, forward, back } => {
+                let numbers = [flow.0, forward.0, back.0].map(u64::to_be_bytes);
+                put(out, kind::ALLOCATED, &[&request.to_be_bytes(), numbers.as_flattened()]);
+            }
+            Self::Refused { request, why } => {
+                put(out, kind::REFUSED, &[&request.to_be_bytes(), &[*why as u8]]);
+            }
+            Self::Flow { flow, state } => put(out, kind::FLOW, &[&flow.0.to_be_bytes(), &[*state as u8]]),
+            Self::Hosting { share } => put(out, kind::HOSTING, &[&share.0.to_be_bytes()]),
+            Self::Draining { seconds } => put(out, kind::DRAINING, &[&seconds.to_be_bytes()]),
+        }
+    }
+
+    /// Reads the message at the start of `bytes` and how long it is; `None` while it is not complete.
+    ///
+    /// # Errors
+    /// When it is none; the stream is then of no more use.
+    pub fn decode(bytes: &[u8]) -> Result<Option<(Self, usize)>, MessageError> {
+        let Some((kind, body, len)) = split(bytes)? else { return Ok(None) };
+        let mut cursor = Cursor(body);
+        let message = match kind {
+            kind::REPLY_HELLO => return Ok(Some((Self::Hello { version: hello(&mut cursor)? }, len))),
+            kind::GRANTED => Self::Granted {
+                id: GrantId(cursor.array("grant id")?),
+                limits: Limits {
+                    pids: cursor.u32("number of PIDs")?,
+                    rate: Rate::from_bits(cursor.u64("rate")?),
+                    bytes: cursor.u64("bytes")?,
+                    highest_tos: cursor.u8("type of service")?,
+                },
+            },
+            kind::ALLOCATED => Self::Allocated {
+                request: cursor.u32("request")?,
+                flow: FlowId(cursor.u64("flow")?),
+                forward: Pid(cursor.u64("PID")?),
+                back: Pid(cursor.u64("PID")?),
+            },
+            kind::REFUSED => Self::Refused {
+                request: cursor.u32("request")?,
+                why: Refused::from_wire(cursor.u8("reason")?)?,
+            },
+            kind::FLOW => Self::Flow {
+                flow: FlowId(cursor.u64("flow")?),
+                state: FlowState::from_wire(cursor.u8("state")?)?,
+            },
+            kind::HOSTING => Self::Hosting { share: ShareId(cursor.u64("share")?) },
+            kind::DRAINING => Self::Draining { seconds: cursor.u32("seconds")? },
+            _ => return Err(MessageError::Unknown(kind)),
+        };
+        cursor.end()?;
+        Ok(Some((message, len)))
+    }
+}
+
+/// A later version may say more here: what follows is skipped.
+fn hello(cursor: &mut Cursor<'_>) -> Result<u16, MessageError> {
+    if cursor.array("greeting")? != MAGIC {
+        return Err(MessageError::Invalid("greeting"));
+    }
+    cursor.u16("version")
+}
+
+fn target(cursor: &mut Cursor<'_>) -> Result<Target, MessageError> {
+    match cursor.u8("target")? {
+        TARGET_HOST => Ok(Target::Host),
+        TARGET_ADDRESS => Ok(Target::Address { address: cursor.address()?, key: None }),
+        TARGET_ADDRESS_KEY => {
+            let address = cursor.address()?;
+            Ok(Target::Address { address, key: Some(PublicKey::from_bytes(cursor.array("key")?)) })
+        }
+        _ => Err(MessageError::Invalid("target")),
+    }
+}

@@ -1,0 +1,491 @@
+//! The core of a relay: it forwards packets between others and reads nothing behind their header [R1, R2].
+//!
+//! ```text
+//!             requests, on a stream of a session         RelayChallenge / RelayResponse
+//!  client  ─────────────────────────────────────▶ relay ◀────────────────────────────▶ next hop
+//!          ════ packets under the forward PID ══▶       ════ under the next hop's PID ══▶
+//!          ◀═══ under the client's PID ══════════       ◀═══ under the back PID ═════════
+//! ```
+//! | file | what |
+//! |---|---|
+//! | `message` | what clients and relays say to each other |
+//! | `control` | requests: grants, flows, guests |
+//! | `account` | what each key may use and has used |
+//! | `flow` | the flow table |
+//! | `asking`, `consent` | a next hop is asked before it is sent anything, and again every 30 s |
+//! | `policy` | addresses that are never forwarded to |
+//! | `forward` | the fast path: runs of packets rewritten in place |
+//! | `egress` | rate, fairness between keys, what is dropped first |
+//!
+//! The service around it owns sockets, sessions and storage: it tells the core of sessions and their proven addresses,
+//! hands it the requests and the datagrams that are not its sessions', and sends what comes back. Time and randomness are
+//! values. Nothing is kept for anybody who is not in a session; flows live no longer than theirs.
+
+mod account;
+mod asking;
+mod consent;
+mod control;
+mod egress;
+mod flow;
+mod forward;
+mod message;
+mod policy;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::SocketAddr;
+
+use anabranch_secure::{PublicKey, ShareId, TicketSecret};
+use anabranch_wire::{PathId, Pid, Rate, Span, Time};
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha20Rng;
+
+pub use consent::{CHALLENGE_LEN, RESPONSE_LEN, answer_challenge};
+pub use egress::{DEPTH, Outgoing};
+pub use flow::Tally;
+pub use forward::{Forward, Run};
+pub use message::{FlowState, MAX_MESSAGE, RELAY_VERSION, Refused, Reply, Request, Target};
+pub use policy::NextHopPolicy;
+
+use crate::grant::{ControllerKey, GrantId, Limits, UnixTime, WallClock};
+use account::Accounts;
+use egress::Egress;
+use flow::{Consent, FlowTable};
+
+/// Names a flow of a relay: a pair of PIDs, one a direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FlowId(pub u64);
+
+/// Names a session of the service with a client; never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SessionId(pub u64);
+
+/// An address, and the socket through which it is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Hop {
+    /// The service's number of the socket.
+    pub socket: u32,
+    /// The address.
+    pub address: SocketAddr,
+}
+
+/// How a relay is set up.
+#[derive(Clone, Debug)]
+pub struct RelayConfig {
+    /// Its own key, which grants name.
+    pub key: PublicKey,
+    /// Controllers whose grants count.
+    pub controllers: Vec<ControllerKey>,
+    /// Keys that need no grant.
+    pub listed: BTreeMap<PublicKey, Limits>,
+    /// Where it forwards to.
+    pub next_hops: NextHopPolicy,
+    /// Sockets for next hops by address family, IPv4 and IPv6.
+    pub egress: [Option<u32>; 2],
+    /// What it forwards in all; `None` for as much as it can.
+    pub rate: Option<Rate>,
+    /// Largest UDP payload that it forwards: one datagram above the interface's MTU would cost its whole batch.
+    pub largest: usize,
+    /// Most flows.
+    pub most_flows: usize,
+    /// Most sessions of keys that show no grant yet, and of guests.
+    pub most_strangers: usize,
+    /// Most relays in a chain: packets with a higher hop limit are dropped, so a loop ends soon.
+    pub most_hops: u8,
+}
+
+impl RelayConfig {
+    /// A relay that nobody may use yet.
+    #[must_use]
+    pub fn new(key: PublicKey) -> Self {
+        Self {
+            key,
+            controllers: Vec::new(),
+            listed: BTreeMap::new(),
+            next_hops: NextHopPolicy::default(),
+            egress: [None, None],
+            rate: None,
+            largest: 1_472,
+            most_flows: 50_000,
+            most_strangers: 1_024,
+            most_hops: 4,
+        }
+    }
+}
+
+/// Whether somebody may open a session to the relay.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// By its key: it is listed, or may show a grant.
+    ByKey,
+    /// As a guest, if it knows this.
+    Guest(TicketSecret),
+    /// No.
+    Refused,
+}
+
+/// What a controller says in a heartbeat.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Heartbeat {
+    /// What time it is.
+    pub time: UnixTime,
+    /// Grants that do not count any more.
+    pub revoked: Vec<GrantId>,
+}
+
+/// Totals since the start, and what there is now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RelayStats {
+    /// Packets and bytes forwarded.
+    pub forwarded: Tally,
+    /// Packets dropped, by reason.
+    pub dropped: Dropped,
+    /// Challenges sent.
+    pub challenges: u64,
+    /// Flows there are.
+    pub flows: usize,
+    /// Sessions there are.
+    pub sessions: usize,
+    /// Bytes that wait to leave.
+    pub waiting: u64,
+}
+
+/// Packets dropped, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Dropped {
+    /// No header, or a broken one.
+    pub malformed: u64,
+    /// A PID that nobody was given.
+    pub unknown_pid: u64,
+    /// A PID that was given to somebody at another address.
+    pub wrong_source: u64,
+    /// A kind that is not forwarded in this direction.
+    pub wrong_kind: u64,
+    /// No hop left, or more than a chain has.
+    pub hop_limit: u64,
+    /// The next hop has not agreed.
+    pub no_consent: u64,
+    /// Above the largest size.
+    pub too_long: u64,
+    /// The key's bytes are used up.
+    pub quota: u64,
+    /// No room in the queue.
+    pub congested: u64,
+}
+
+/// A session of the service, as the core knows it.
+struct Client {
+    account: u32,
+    guest_of: Option<ShareId>,
+    greeted: bool,
+    opened: Time,
+    paths: BTreeMap<PathId, Hop>,
+    flows: BTreeSet<u32>,
+    /// Flows of guests that lead here.
+    hosted: BTreeSet<u32>,
+}
+
+/// What a host registered for a ticket.
+struct Share {
+    session: SessionId,
+    hash: TicketSecret,
+    most: u32,
+    flows: u32,
+}
+
+/// A relay. See the module's documentation.
+pub struct Relay {
+    config: RelayConfig,
+    rng: ChaCha20Rng,
+    clock: WallClock,
+    clients: BTreeMap<SessionId, Client>,
+    accounts: Accounts,
+    shares: BTreeMap<ShareId, Share>,
+    table: FlowTable,
+    egress: Egress,
+    /// When flows have to be asked about, by slot.
+    due: BTreeSet<(Time, u32)>,
+    /// Challenges and answers to challenges.
+    small: VecDeque<Outgoing>,
+    replies: VecDeque<(SessionId, Reply)>,
+    closing: VecDeque<SessionId>,
+    sweep_at: Time,
+    drained_at: Option<Time>,
+    stats: RelayStats,
+}
+
+/// How often grants and silent strangers are looked after.
+const SWEEP: Span = Span::from_secs(1);
+/// A session that may not use the relay after that is closed.
+const STRANGER_TIME: Span = Span::from_secs(10);
+
+impl Relay {
+    /// A relay with 32 secret random bytes, at a time that the operating system calls `wall`.
+    #[must_use]
+    pub fn new(config: RelayConfig, seed: [u8; 32], (now, wall): (Time, UnixTime)) -> Self {
+        let mut egress = Egress::new(config.rate);
+        let accounts = Accounts::new(&config.listed, &mut egress);
+        Self {
+            rng: ChaCha20Rng::from_seed(seed),
+            clock: WallClock::new(now, wall),
+            clients: BTreeMap::new(),
+            accounts,
+            shares: BTreeMap::new(),
+            table: FlowTable::default(),
+            egress,
+            due: BTreeSet::new(),
+            small: VecDeque::new(),
+            replies: VecDeque::new(),
+            closing: VecDeque::new(),
+            sweep_at: now + SWEEP,
+            drained_at: None,
+            stats: RelayStats::default(),
+            config,
+        }
+    }
+
+    /// Who may open a session. Guests are let in while their host is there.
+    #[must_use]
+    pub fn authorize(&self, key: &PublicKey, share: Option<ShareId>) -> Admission {
+        let listed = self.config.listed.contains_key(key);
+        let strangers = || self.clients.values().filter(|client| self.is_stranger(client)).count();
+        let room = || strangers() < self.config.most_strangers;
+        match share {
+            Some(share) => match self.shares.get(&share) {
+                Some(registered) if room() => Admission::Guest(registered.hash.clone()),
+                _ => Admission::Refused,
+            },
+            None if listed || (!self.config.controllers.is_empty() && room()) => Admission::ByKey,
+            None => Admission::Refused,
+        }
+    }
+
+    /// A session was opened and confirmed by its first packet.
+    pub fn handle_session_opened(
+        &mut self,
+        now: Time,
+        session: SessionId,
+        (key, share): (PublicKey, Option<ShareId>),
+    ) {
+        let account = match share {
+            Some(share) => {
+                let host = self.shares.get(&share).and_then(|share| self.clients.get(&share.session));
+                let Some(host) = host else { return self.closing.push_back(session) };
+                host.account
+            }
+            None => self.accounts.open(key, &mut self.egress),
+        };
+        self.accounts.at(account).sessions += 1;
+        let client = Client {
+            account,
+            guest_of: share,
+            greeted: false,
+            opened: now,
+            paths: BTreeMap::new(),
+            flows: BTreeSet::new(),
+            hosted: BTreeSet::new(),
+        };
+        self.clients.insert(session, client);
+        if let Some(until) = self.drained_at {
+            self.tell_draining(now, session, until);
+        }
+    }
+
+    /// A path of a session was proven to lead to this address, has moved to it, or is gone. The client's flows follow:
+    /// this is the only way in which their address changes.
+    pub fn handle_session_path(&mut self, session: SessionId, path: PathId, hop: Option<Hop>) {
+        let Some(client) = self.clients.get_mut(&session) else { return };
+        let known = match hop {
+            Some(hop) => client.paths.insert(path, hop),
+            None => client.paths.remove(&path),
+        };
+        if known == hop || known.is_none() {
+            return;
+        }
+        let (own, hosted): (Vec<u32>, Vec<u32>) =
+            (client.flows.iter().copied().collect(), client.hosted.iter().copied().collect());
+        for slot in own {
+            let Some(flow) = self.table.at(slot).filter(|flow| flow.via == path) else { continue };
+            match hop {
+                Some(hop) => flow.ends[0] = hop,
+                None => self.end_flow(slot, FlowState::PathGone),
+            }
+        }
+        for slot in hosted {
+            let is_there =
+                |flow: &&mut flow::Flow| matches!(flow.consent, Consent::Host(_, at) if at == path);
+            let Some(flow) = self.table.at(slot).filter(is_there) else { continue };
+            match hop {
+                Some(hop) => flow.ends[1] = hop,
+                None => self.end_flow(slot, FlowState::PathGone),
+            }
+        }
+    }
+
+    /// A session is over; its flows, its shares and the flows of its guests are, too.
+    pub fn handle_session_closed(&mut self, session: SessionId) {
+        let Some(client) = self.clients.remove(&session) else { return };
+        for slot in client.flows {
+            self.drop_flow(slot);
+        }
+        for slot in client.hosted {
+            self.end_flow(slot, FlowState::PathGone);
+        }
+        self.shares.retain(|_, share| share.session != session);
+        let account = self.accounts.at(client.account);
+        account.sessions -= 1;
+        self.accounts.close_if_idle(client.account, &mut self.egress);
+    }
+
+    /// What a controller said, in a session that proves that it is one.
+    pub fn handle_heartbeat(&mut self, now: Time, heartbeat: &Heartbeat) {
+        self.clock.on_heartbeat(now, heartbeat.time);
+        self.accounts.revoke(heartbeat.time, &heartbeat.revoked);
+        self.sweep(now);
+    }
+
+    /// No new flows from now on; those there are end at `until`. Every client is told.
+    pub fn drain(&mut self, now: Time, until: Time) {
+        self.drained_at = Some(until);
+        for session in self.clients.keys().copied().collect::<Vec<_>>() {
+            self.tell_draining(now, session, until);
+        }
+    }
+
+    /// True when the relay was drained and no flow is left.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        self.drained_at.is_some() && self.table.len() == 0
+    }
+
+    /// When [`Relay::handle_timeout`] and [`Relay::poll_transmit`] want to be called.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Time> {
+        let asking = self.due.first().map(|(time, _)| *time);
+        let sweep = (!self.clients.is_empty()).then_some(self.sweep_at);
+        let drained = self.drained_at.filter(|until| *until < Time::NEVER);
+        [asking, sweep, self.egress.poll_timeout(), drained].into_iter().flatten().min()
+    }
+
+    /// Does what is due.
+    pub fn handle_timeout(&mut self, now: Time) {
+        self.ask_due(now);
+        if now >= self.sweep_at {
+            self.sweep(now);
+        }
+        if self.drained_at.is_some_and(|until| now >= until) {
+            for slot in 0..self.table.slot_count() {
+                self.end_flow(slot, FlowState::Drained);
+            }
+            self.drained_at = Some(Time::NEVER);
+        }
+    }
+
+    /// The next datagram to send; those of one destination and size can be sent together.
+    pub fn poll_transmit(&mut self, now: Time) -> Option<Outgoing> {
+        self.small.pop_front().or_else(|| self.egress.take(now))
+    }
+
+    /// The next thing to say to a client.
+    pub fn poll_reply(&mut self) -> Option<(SessionId, Reply)> {
+        self.replies.pop_front()
+    }
+
+    /// The next session to close, since it has no business here.
+    pub fn poll_close(&mut self) -> Option<SessionId> {
+        self.closing.pop_front()
+    }
+
+    /// What the relay did and has.
+    #[must_use]
+    pub fn stats(&self) -> RelayStats {
+        let (flows, sessions) = (self.table.len(), self.clients.len());
+        RelayStats { flows, sessions, waiting: self.egress.waiting(), ..self.stats }
+    }
+
+    /// Packets and bytes of a flow, forwards and back.
+    pub fn flow_stats(&mut self, flow: FlowId) -> Option<[Tally; 2]> {
+        self.table.by_id(flow).map(|(_, flow)| flow.tally)
+    }
+
+    /// How many bytes were used of each grant, for a service that keeps it over a restart.
+    pub fn usage(&mut self) -> Vec<(GrantId, u64, UnixTime)> {
+        self.accounts.usage()
+    }
+
+    /// Takes over what an earlier run had counted.
+    pub fn restore_usage(&mut self, usage: impl IntoIterator<Item = (GrantId, u64, UnixTime)>) {
+        self.accounts.restore(usage);
+    }
+
+    fn is_stranger(&self, client: &Client) -> bool {
+        client.guest_of.is_some() || !self.accounts.may_use(client.account)
+    }
+
+    fn sweep(&mut self, now: Time) {
+        self.sweep_at = now + SWEEP;
+        self.accounts.expire((self.clock.at(now), &self.clock), &mut self.egress);
+        for slot in self.accounts.over_limit() {
+            self.end_flow(slot, FlowState::GrantEnded);
+        }
+        let silent = |client: &Client| client.flows.is_empty() && client.opened + STRANGER_TIME <= now;
+        let late = self.clients.iter().filter(|(_, client)| self.is_stranger(client) && silent(client));
+        let late: Vec<SessionId> = late.map(|(session, _)| *session).collect();
+        for session in late {
+            if !self.closing.contains(&session) {
+                self.closing.push_back(session);
+            }
+        }
+    }
+
+    fn tell_draining(&mut self, now: Time, session: SessionId, until: Time) {
+        let seconds = (until.since(now).as_nanos() / 1_000_000_000).min(u32::MAX.into()) as u32;
+        self.replies.push_back((session, Reply::Draining { seconds }));
+    }
+
+    /// Ends a flow and tells its client.
+    fn end_flow(&mut self, slot: u32, state: FlowState) {
+        if let Some((session, flow)) = self.drop_flow(slot) {
+            self.replies.push_back((session, Reply::Flow { flow, state }));
+        }
+    }
+
+    fn drop_flow(&mut self, slot: u32) -> Option<(SessionId, FlowId)> {
+        let flow = self.table.remove(slot)?;
+        let client = self.clients.get_mut(&flow.session);
+        let guest_of = client.and_then(|client| {
+            client.flows.remove(&slot);
+            client.guest_of
+        });
+        match &flow.consent {
+            Consent::Asked(asked) => {
+                self.due.remove(&(asked.due, slot));
+            }
+            Consent::Host(host, _) => {
+                if let Some(host) = self.clients.get_mut(host) {
+                    host.hosted.remove(&slot);
+                }
+            }
+        }
+        if let Some(share) = guest_of.and_then(|share| self.shares.get_mut(&share)) {
+            share.flows = share.flows.saturating_sub(1);
+        }
+        let account = self.accounts.at(flow.account);
+        account.flows.remove(&slot);
+        if flow.agreed_until == Time::ZERO {
+            account.pending = account.pending.saturating_sub(1);
+        }
+        self.accounts.close_if_idle(flow.account, &mut self.egress);
+        Some((flow.session, flow.id(slot)))
+    }
+
+    fn new_pid(&mut self) -> Pid {
+        loop {
+            let pid = Pid(self.rng.next_u64());
+            if pid != Pid::HANDSHAKE && !self.table.knows(pid) {
+                return pid;
+            }
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! Grants, quotas, guests, consent that lapses, draining.
+
+use super::*;
+use crate::grant::GuestSecret;
+
+#[test]
+fn a_grant_opens_the_relay_and_showing_it_twice_adds_nothing() {
+    let mut world = World::new();
+    let session = world.open(1, 5, "203.0.113.5:1000");
+    assert_eq!(world.allocate(session, "198.51.99.7:1", Pid(1)), Err(Refused::NotGranted));
+    let bytes = signer().sign(&grant(1, 5)).unwrap();
+    let granted = Reply::Granted { id: GrantId([1; 16]), limits: limits(8, 1_000.0) };
+    for _ in 0..2 {
+        assert_eq!(world.ask(session, Request::Show { grant: bytes.clone() }), [granted.clone()]);
+    }
+    for number in 1..=4 {
+        world.ready(session, "198.51.99.7:1", Pid(number));
+    }
+    assert_eq!(world.allocate(session, "198.51.99.7:1", Pid(9)), Err(Refused::TooManyPids));
+    // Another grant adds its own.
+    world.ask(session, Request::Show { grant: signer().sign(&grant(2, 5)).unwrap() });
+    assert!(world.allocate(session, "198.51.99.7:1", Pid(9)).is_ok());
+}
+
+#[test]
+fn bytes_used_of_a_grant_stay_used_when_its_client_comes_back_or_the_relay_restarts() {
+    let few = Grant { limits: Limits { bytes: 350, ..limits(8, 1_000.0) }, ..grant(1, 5) };
+    let bytes = signer().sign(&few).unwrap();
+    let left = |replies: &[Reply]| match replies {
+        [Reply::Granted { limits, .. }] => limits.bytes,
+        other => panic!("{other:?}"),
+    };
+    let mut world = World::new();
+    let session = world.open(1, 5, "203.0.113.5:1000");
+    assert_eq!(left(&world.ask(session, Request::Show { grant: bytes.clone() })), 350);
+    let (_, pid, _) = world.ready(session, "198.51.99.7:1", Pid(1));
+    for _ in 0..3 {
+        assert!(world.packet(hop("203.0.113.5:1000"), pid).is_some());
+    }
+    assert!(world.packet(hop("203.0.113.5:1000"), pid).is_none(), "50 bytes are left");
+    assert_eq!(world.relay.stats().dropped.quota, 1);
+    world.relay.handle_session_closed(session);
+    let session = world.open(2, 5, "203.0.113.5:1000");
+    assert_eq!(left(&world.ask(session, Request::Show { grant: bytes.clone() })), 50);
+
+    let mut restarted = World::new();
+    restarted.relay.restore_usage(world.relay.usage());
+    let session = restarted.open(1, 5, "203.0.113.5:1000");
+    assert_eq!(left(&restarted.ask(session, Request::Show { grant: bytes })), 50);
+}
+
+#[test]
+fn an_ended_or_revoked_grant_takes_its_flows_with_it() {
+    for revoked in [false, true] {
+        let mut world = World::new();
+        let session = world.open(1, 5, "203.0.113.5:1000");
+        world.ask(session, Request::Show { grant: signer().sign(&grant(1, 5)).unwrap() });
+        let (flow, pid, _) = world.ready(session, "198.51.99.7:1", Pid(1));
+        let heartbeat = if revoked {
+            Heartbeat { time: UnixTime(WALL + 10), revoked: vec![GrantId([1; 16])] }
+        } else {
+            Heartbeat { time: UnixTime(WALL + 3_600 + 31), revoked: vec![] }
+        };
+        world.relay.handle_heartbeat(world.now, &heartbeat);
+        assert_eq!(world.replies(session), [Reply::Flow { flow, state: FlowState::GrantEnded }]);
+        assert_eq!(world.packet(hop("203.0.113.5:1000"), pid), None);
+        let why = if revoked { Refused::GrantRevoked } else { Refused::GrantExpired };
+        let again = world.ask(session, Request::Show { grant: signer().sign(&grant(1, 5)).unwrap() });
+        assert_eq!(again, [Reply::Refused { request: 0, why }]);
+    }
+}
+
+#[test]
+fn consent_is_renewed_every_30_s_and_lapses_after_60() {
+    let mut world = World::new();
+    let session = world.open(1, 1, "203.0.113.5:1000");
+    let (flow, pid, _) = world.ready(session, "198.51.99.7:1", Pid(1));
+    for _ in 0..10 {
+        world.wait(Span::from_secs(30));
+        assert_eq!(world.relay.stats().dropped.no_consent, 0);
+        assert_eq!(world.consent(session, &[Pid(1)]), []);
+    }
+    // From now on nobody answers.
+    world.wait(Span::from_secs(59));
+    assert!(world.sent().len() >= 3);
+    assert!(world.packet(hop("203.0.113.5:1000"), pid).is_some());
+    world.wait(Span::from_secs(1));
+    assert_eq!(world.replies(session), [Reply::Flow { flow, state: FlowState::NoConsent }]);
+    assert!(world.packet(hop("203.0.113.5:1000"), pid).is_none());
+    assert_eq!(world.relay.stats().flows, 0);
+}
+
+#[test]
+fn the_holder_of_a_ticket_reaches_its_maker_only_and_on_its_quota() {
+    let mut world = World::new();
+    let host = world.open(1, 1, "203.0.113.5:1000");
+    let secret = GuestSecret::new(&TicketSecret::from_random([3; 16]), &key(100));
+    assert_eq!(world.relay.authorize(&key(60), Some(secret.share())), Admission::Refused);
+    let register = Request::Host { share: secret.share(), hash: secret.hash(), flows: 2 };
+    assert_eq!(world.ask(host, register), [Reply::Hosting { share: secret.share() }]);
+    assert_eq!(world.relay.authorize(&key(60), Some(secret.share())), Admission::Guest(secret.hash()));
+
+    let (guest, address) = (SessionId(2), hop("192.88.1.1:5"));
+    world.relay.handle_session_opened(world.now, guest, (key(60), Some(secret.share())));
+    world.relay.handle_session_path(guest, PathId(0), Some(address));
+    world.ask(guest, Request::Hello { version: 1 });
+    assert_eq!(world.allocate(guest, "198.51.99.7:1", Pid(1)), Err(Refused::NotGranted), "only the host");
+    let to_host = Request::Allocate {
+        request: 1,
+        via: PathId(0),
+        target: Target::Host,
+        out: Pid::HANDSHAKE,
+        back: BACK,
+    };
+    let [Reply::Allocated { forward, back, flow, .. }, Reply::Flow { state: FlowState::Ready, .. }] =
+        world.ask(guest, to_host.clone())[..]
+    else {
+        panic!()
+    };
+    assert!(world.sent().is_empty(), "the host has agreed already");
+    let mut init = datagram(Kind::Init, forward, 1, 1_200);
+    assert_eq!(world.run(address, &mut init, 1_200)[0].to, hop("203.0.113.5:1000"));
+    let mut ack = datagram(Kind::InitAck, back, 1, 1_200);
+    assert_eq!(world.run(hop("203.0.113.5:1000"), &mut ack, 1_200)[0].to, address);
+
+    assert_eq!(world.ask(guest, to_host.clone()).len(), 2);
+    let too_many = [Reply::Refused { request: 1, why: Refused::TooManyPids }];
+    assert_eq!(world.ask(guest, to_host.clone()), too_many);
+    world.ask(guest, Request::Release { flow });
+    assert_eq!(world.ask(guest, to_host).len(), 2);
+    // A host that moves is followed; one that goes ends its guests' flows.
+    world.relay.handle_session_path(host, PathId(0), Some(hop("203.0.113.6:1")));
+    world.relay.handle_session_closed(host);
+    assert_eq!(world.replies(guest).len(), 2);
+    assert_eq!(
+        (world.relay.stats().flows, world.relay.authorize(&key(60), Some(secret.share()))),
+        (0, Admission::Refused)
+    );
+}
+
+#[test]
+fn a_drained_relay_takes_nothing_new_tells_everybody_and_is_empty_in_the_end() {
+    let mut world = World::new();
+    let session = world.open(1, 1, "203.0.113.5:1000");
+    let (flow, pid, _) = world.ready(session, "198.51.99.7:1", Pid(1));
+    let until = world.now + Span::from_secs(30);
+    world.relay.drain(world.now, until);
+    assert_eq!(world.replies(session), [Reply::Draining { seconds: 30 }]);
+    assert_eq!(world.allocate(session, "198.51.99.7:1", Pid(2)), Err(Refused::Draining));
+    assert!(world.packet(hop("203.0.113.5:1000"), pid).is_some() && !world.relay.is_drained());
+    world.wait(Span::from_secs(30));
+    assert_eq!(world.replies(session), [Reply::Flow { flow, state: FlowState::Drained }]);
+    assert!(world.relay.is_drained());
+}
+
+#[test]
+fn sessions_without_business_are_closed_and_accounts_forgotten() {
+    let mut world = World::new();
+    let stranger = world.open(1, 5, "203.0.113.5:1000");
+    let member = world.open(2, 1, "203.0.113.6:1000");
+    world.wait(Span::from_secs(11));
+    assert_eq!((world.relay.poll_close(), world.relay.poll_close()), (Some(stranger), None));
+    for session in [stranger, member] {
+        world.relay.handle_session_closed(session);
+    }
+    assert_eq!(world.relay.stats().sessions, 0);
+    assert_eq!(
+        World::with(|config| config.controllers.clear()).relay.authorize(&key(5), None),
+        Admission::Refused
+    );
+}
+
+#[test]
+fn another_version_is_told_so_and_a_request_before_the_greeting_is_refused() {
+    let mut world = World::new();
+    let session = SessionId(1);
+    world.relay.handle_session_opened(world.now, session, (key(1), None));
+    let refused = |why| Reply::Refused { request: 0, why };
+    assert_eq!(world.ask(session, Request::Release { flow: FlowId(0) }), [refused(Refused::NoHello)]);
+    let hello = Reply::Hello { version: RELAY_VERSION };
+    assert_eq!(world.ask(session, Request::Hello { version: 9 }), [hello, refused(Refused::Version)]);
+}

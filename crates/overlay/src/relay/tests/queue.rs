@@ -1,0 +1,143 @@
+//! Rate, fairness and what is dropped first.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::relay::egress::{DEPTH, Egress, Outgoing};
+
+const PACKET: usize = 1_000;
+
+fn packet(mark: u8) -> Outgoing {
+    Outgoing { to: hop("192.0.2.1:1"), ecn: 0, datagram: vec![mark; PACKET].into() }
+}
+
+fn at(micros: u64) -> Time {
+    Time::ZERO + Span::from_secs(1) + Span::from_micros(micros)
+}
+
+/// Offers `rates` packets of each key every 10 ms for a second; returns what left of each key.
+fn served(egress: &mut Egress, offered: &[(u32, u32)]) -> Vec<usize> {
+    let mut served = vec![0; offered.len()];
+    for step in 0..1_000u64 {
+        let now = at(step * 1_000);
+        if step % 10 == 0 {
+            for (key, count) in offered {
+                for _ in 0..*count {
+                    if egress.pass(now, *key, PACKET as u64) {
+                        served[*key as usize] += 1;
+                    } else {
+                        egress.enqueue(*key, 0, packet(*key as u8));
+                    }
+                }
+            }
+        }
+        while let Some(packet) = egress.take(now) {
+            served[usize::from(packet.datagram[0])] += 1;
+        }
+    }
+    served
+}
+
+#[test]
+fn keys_share_the_rate_alike_however_much_they_send() {
+    let mut egress = Egress::new(Some(Rate::from_mbit(8.0)));
+    for number in 0..3 {
+        egress.set_rate(number, None);
+    }
+    // 1,000 packets a second leave; the keys offer 10,000, 1,000 and 200.
+    let served = served(&mut egress, &[(0, 100), (1, 10), (2, 2)]);
+    assert!(served[2] >= 198, "who asks for less than a share gets it all: {served:?}");
+    assert!(served[0].abs_diff(served[1]) <= 15 && served[0] >= 390, "{served:?}");
+    assert!(served.iter().sum::<usize>().abs_diff(1_000) <= 5, "{served:?}");
+}
+
+#[test]
+fn a_key_gets_no_more_than_its_own_rate_and_the_others_the_rest() {
+    let mut egress = Egress::new(Some(Rate::from_mbit(8.0)));
+    egress.set_rate(0, Some(Rate::from_mbit(0.8)));
+    egress.set_rate(1, None);
+    let served = served(&mut egress, &[(0, 50), (1, 50)]);
+    assert!(served[0].abs_diff(100) <= 5 && served[1].abs_diff(900) <= 12, "{served:?}");
+}
+
+#[test]
+fn the_high_class_loses_nothing_while_the_low_class_has_packets_to_give() {
+    let mut egress = Egress::new(Some(Rate::from_mbit(8.0)));
+    egress.set_rate(0, None);
+    let (mut high_in, mut high_out, mut low_out, mut last_high) = (0u32, 0u32, 0, None);
+    for step in 0..2_000u64 {
+        let now = at(step * 1_000);
+        // Twice the rate, a third of it of the high class.
+        for (class, mark) in [(9, 200), (1, 1), (if step % 3 == 0 { 9 } else { 1 }, 0)] {
+            let high = class == 9;
+            let mark = if high { (high_in % 100) as u8 + 100 } else { mark };
+            if step % 3 != 2 {
+                high_in += u32::from(high);
+                egress.enqueue(0, class, packet(mark));
+            }
+        }
+        while let Some(packet) = egress.take(now) {
+            let mark = packet.datagram[0];
+            if mark >= 100 {
+                assert!(
+                    last_high.is_none_or(|last: u8| (last - 100 + 1) % 100 == mark - 100),
+                    "order is kept"
+                );
+                last_high = Some(mark);
+                high_out += 1;
+            } else {
+                low_out += 1;
+            }
+        }
+    }
+    assert!(high_in - high_out <= 21, "{high_in} in, {high_out} out, the rest still waits");
+    assert!(low_out > 0);
+}
+
+#[test]
+fn what_waits_is_never_more_than_20_ms_of_the_rate() {
+    for mbit in [8.0, 100.0, 1_000.0] {
+        let rate = Rate::from_mbit(mbit);
+        let mut egress = Egress::new(Some(rate));
+        egress.set_rate(0, None);
+        egress.set_rate(1, Some(Rate::from_mbit(mbit / 2.0)));
+        for _ in 0..5_000 {
+            egress.enqueue(0, 0, packet(0));
+            egress.enqueue(1, 0, packet(1));
+            assert!(egress.waiting() <= rate.bytes_in(DEPTH));
+        }
+        egress.forget(0);
+        assert!(egress.waiting() <= rate.bytes_in(DEPTH) / 2);
+        egress.forget(1);
+        assert_eq!((egress.waiting(), egress.poll_timeout()), (0, None));
+    }
+}
+
+proptest! {
+    /// Whatever comes in leaves once or was dropped, and the queue says when to come back.
+    #[test]
+    fn packets_are_neither_lost_nor_doubled(operations in prop::collection::vec((0..4u32, 0..16u8, 0..4u64, 1..5_000usize), 1..200)) {
+        let mut egress = Egress::new(Some(Rate::from_mbit(4.0)));
+        for number in 0..4 {
+            egress.set_rate(number, (number > 1).then(|| Rate::from_mbit(f64::from(number))));
+        }
+        let (mut now, mut inside) = (at(0), 0u64);
+        for (key, class, wait, len) in operations {
+            now += Span::from_millis(wait);
+            let packet = Outgoing { to: hop("192.0.2.1:1"), ecn: 0, datagram: vec![0; len].into() };
+            inside += 1;
+            inside -= egress.enqueue(key, class, packet).packets;
+            while egress.take(now).is_some() {
+                inside -= 1;
+            }
+        }
+        for _ in 0..10_000 {
+            let Some(due) = egress.poll_timeout() else { break };
+            now = now.max(due);
+            while egress.take(now).is_some() {
+                inside -= 1;
+            }
+        }
+        prop_assert_eq!((inside, egress.waiting()), (0, 0));
+    }
+}
