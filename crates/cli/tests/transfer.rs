@@ -67,6 +67,8 @@ fn several_receivers_are_served_at_once_and_each_gets_everything() {
         let arrived = std::fs::read(scratch.path(place).join("film.mkv")).unwrap();
         assert!(arrived == std::fs::read(&file).unwrap(), "{place}");
     }
+    // The sender hears of the last one's end a moment later.
+    std::thread::sleep(std::time::Duration::from_millis(500));
     sender.running.interrupt();
     let (code, told) = sender.running.end();
     assert_eq!(code, Some(130), "{told}");

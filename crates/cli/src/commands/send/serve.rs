@@ -125,7 +125,8 @@ impl<'a> Server<'a> {
             let start = Instant::now();
             let outcome = anabranch_transfer::send(&carrier, &share, &counters).await;
             let (outcome, took) = (outcome.map_err(|error| carrier.explain(error)), start.elapsed());
-            carrier.close().await;
+            // The outcome does not wait for the farewell.
+            tokio::spawn(async move { carrier.close().await });
             Served { number, took, outcome }
         });
         Ok(())
