@@ -11,6 +11,7 @@
 
 mod churn;
 mod health;
+mod marks;
 mod mtu;
 mod pacer;
 mod receipt;
@@ -26,6 +27,7 @@ use smallvec::{SmallVec, smallvec};
 
 pub(crate) use churn::Churn;
 pub(crate) use health::{Alarm, Health};
+pub(crate) use marks::Marks;
 pub(crate) use mtu::MtuSearch;
 pub(crate) use pacer::Pacer;
 pub(crate) use receipt::Receipt;
@@ -105,8 +107,7 @@ pub(crate) struct Path {
     pub unproved_losses: u64,
     /// Where the peer saw us last.
     pub observed: Option<SocketAddr>,
-    /// Congestion marks that the peer has counted.
-    pub marks: u64,
+    pub marks: Marks,
     /// When a closing path is forgotten.
     pub forget_at: Time,
     pub reliability: f64,
@@ -148,7 +149,7 @@ impl Path {
             delivery_rate: Rate::ZERO,
             unproved_losses: 0,
             observed: None,
-            marks: 0,
+            marks: Marks::new(config.ecn),
             forget_at: Time::NEVER,
             reliability: 1.0,
             weight: 1.0,

@@ -27,11 +27,12 @@ impl<P: Payload> Session<P> {
             let delay = ack.delay.min(Span::from_micros(u64::from(most)));
             self.paths[index].sample_rtt(now, via, sample, delay);
         }
+        let marks = self.paths[index].marks.on_ack(newly.len() as u64, ack.ecn, outcome.rtt.is_some());
         for packet in newly.drain(..) {
             self.on_delivered(now, index, &packet);
         }
         self.scratch.packets = newly;
-        self.feed_congestion_control(now, index, &outcome, ack);
+        self.feed_congestion_control(now, index, &outcome, marks);
         self.revive(now, index);
         self.detect_losses(now, index);
         let more_out = self.paths[index].board.pipe() > 0;
@@ -62,7 +63,7 @@ impl<P: Payload> Session<P> {
         }
     }
 
-    fn feed_congestion_control(&mut self, now: Time, index: usize, outcome: &AckOutcome, ack: &Ack) {
+    fn feed_congestion_control(&mut self, now: Time, index: usize, outcome: &AckOutcome, marks: u64) {
         let path = &mut self.paths[index];
         if let Some(rate) = outcome.delivery_rate {
             path.delivery_rate = smooth(path.delivery_rate, rate, outcome.app_limited);
@@ -79,7 +80,7 @@ impl<P: Payload> Session<P> {
             round_start: outcome.round_start,
             app_limited: outcome.app_limited,
             window_limited: outcome.in_flight + slack + path.size() as u64 >= window,
-            ce_marks: ack.ecn.map_or(0, |ecn| ecn.ce).saturating_sub(path.marks),
+            ce_marks: marks,
         };
         self.cc.on_ack(path.id, &sample, rtt);
         if outcome.spurious > 0 {
@@ -89,17 +90,14 @@ impl<P: Payload> Session<P> {
                 self.cc.on_spurious_loss(path.id);
             }
         }
-        self.note_marks(now, index, ack, outcome);
+        if marks > 0 {
+            self.on_marks(now, index, outcome);
+        }
     }
 
     /// Congestion marks that are new since the last acknowledgement (RFC 9002 §7.1).
-    fn note_marks(&mut self, now: Time, index: usize, ack: &Ack, outcome: &AckOutcome) {
+    fn on_marks(&mut self, now: Time, index: usize, outcome: &AckOutcome) {
         let path = &mut self.paths[index];
-        let marks = ack.ecn.map_or(0, |ecn| ecn.ce);
-        if marks <= path.marks {
-            return;
-        }
-        path.marks = marks;
         let sent_at = now - outcome.rtt.unwrap_or_else(|| path.rtt().smoothed());
         let event = LossEvent { now, lost_bytes: 0, in_flight: outcome.in_flight, sent_at };
         if self.cc.on_ecn(path.id, &event) {

@@ -308,6 +308,6 @@ impl<P: Payload> Session<P> {
         path.stats.bytes_sent += size as u64;
         self.last_sent = now;
         let message = Message::Packet(Packet { path: path.id, fsn, frames });
-        Some(Transmit { route: path.route, pid, path: path.id, message, size, ecn: self.config.ecn })
+        Some(Transmit { route: path.route, pid, path: path.id, message, size, ecn: path.marks.is_enabled() })
     }
 }
