@@ -3,7 +3,7 @@
 use clap::builder::styling::{AnsiColor, Effects, Styles};
 use clap::{ArgAction, Args, Parser, Subcommand};
 
-use crate::commands::{bench, completions, demo, keys, man, receive, send};
+use crate::commands::{bench, completions, demo, keys, man, receive, send, sim};
 use crate::errors::EXIT_CODES;
 use crate::ui::out::Stream;
 use crate::ui::paint::When;
@@ -56,6 +56,7 @@ pub enum Command {
     Receive(receive::ReceiveArgs),
     Demo(demo::DemoArgs),
     Bench(bench::BenchArgs),
+    Sim(sim::SimArgs),
     Keys(keys::KeysArgs),
     Completions(completions::CompletionsArgs),
     Man(man::ManArgs),
@@ -70,6 +71,7 @@ impl Command {
             Self::Receive(args) => return args.events(),
             Self::Demo(args) => args.json,
             Self::Bench(args) => args.json(),
+            Self::Sim(args) => args.json(),
             Self::Keys(args) => args.json(),
             Self::Completions(_) | Self::Man(_) => false,
         };

@@ -6,12 +6,13 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 /// A seeded source of chances, the same on every machine.
 #[derive(Clone, Debug)]
 pub(crate) struct Random {
-    generator: ChaCha8Rng,
+    /// Apart from what every packet touches: most links leave nothing to chance.
+    generator: Box<ChaCha8Rng>,
 }
 
 impl Random {
     pub(crate) fn new(seed: u64) -> Self {
-        Self { generator: ChaCha8Rng::seed_from_u64(seed) }
+        Self { generator: Box::new(ChaCha8Rng::seed_from_u64(seed)) }
     }
 
     /// True with the given probability. Draws nothing when the outcome is certain, so that a feature

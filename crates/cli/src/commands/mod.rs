@@ -7,6 +7,7 @@ pub mod keys;
 pub mod man;
 pub mod receive;
 pub mod send;
+pub mod sim;
 
 use crate::args::{Command, Global};
 use crate::errors::Failure;
@@ -50,6 +51,7 @@ pub fn run(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Receive(args) => receive::run(&args, context),
         Command::Demo(args) => demo::run(&args, context),
         Command::Bench(args) => bench::run(&args, context),
+        Command::Sim(args) => sim::run(&args, context),
         Command::Keys(args) => keys::run(&args, context),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),
@@ -80,6 +82,7 @@ mod tests {
             of::<super::receive::ReceiveArgs>("receive"),
             of::<super::demo::DemoArgs>("demo"),
             of::<super::bench::BenchArgs>("bench"),
+            of::<super::sim::SimArgs>("sim"),
             of::<super::keys::KeysArgs>("keys"),
             of::<super::completions::CompletionsArgs>("completions"),
             of::<super::man::ManArgs>("man"),

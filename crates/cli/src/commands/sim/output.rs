@@ -1,0 +1,201 @@
+//! Results as a table, as JSON (an object a line and run) or as CSV (a line a run).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use anabranch_sim::scenario::{Metrics, Report, Summary};
+use serde::{Deserialize, Serialize};
+
+use crate::errors::Failure;
+use crate::ui::out::{self, Stream};
+
+/// How results are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Format {
+    Table,
+    Json,
+    Csv,
+}
+
+/// One run, as it is written and read again.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub(super) struct Run {
+    pub scenario: String,
+    pub seed: u64,
+    /// What a sweep set.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub set: BTreeMap<String, String>,
+    pub metrics: Metrics,
+    pub expect: Vec<Expected>,
+}
+
+/// One bound.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub(super) struct Expected {
+    pub name: String,
+    pub value: f64,
+    pub bound: String,
+    pub ok: bool,
+}
+
+impl Run {
+    pub(super) fn new(report: Report, set: &[(String, String)]) -> Self {
+        let expected = |outcome: anabranch_sim::scenario::Outcome| Expected {
+            name: outcome.name,
+            value: outcome.value,
+            bound: outcome.bound,
+            ok: outcome.ok,
+        };
+        Self {
+            scenario: report.scenario,
+            seed: report.seed,
+            set: set.iter().cloned().collect(),
+            metrics: report.metrics,
+            expect: report.expect.into_iter().map(expected).collect(),
+        }
+    }
+
+    /// What does not depend on the machine.
+    #[cfg(test)]
+    pub(super) fn without_usage(mut self) -> Self {
+        self.metrics.retain(|name, _| !matches!(name.as_str(), "run.cpu_s" | "run.peak_rss_mb"));
+        self
+    }
+
+    fn variant(&self) -> String {
+        let set: Vec<String> = self.set.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        set.join(" ")
+    }
+}
+
+/// Takes runs and writes them.
+pub(super) struct Writer {
+    format: Format,
+    runs: Vec<Run>,
+    failed: Vec<String>,
+    bounds: usize,
+}
+
+impl Writer {
+    pub(super) fn new(format: Format) -> Self {
+        Self { format, runs: Vec::new(), failed: Vec::new(), bounds: 0 }
+    }
+
+    /// JSON is written at once, so that what is complete stays when the command is stopped.
+    pub(super) fn add(&mut self, run: Run) -> Result<(), Failure> {
+        self.bounds += run.expect.len();
+        for bound in run.expect.iter().filter(|bound| !bound.ok) {
+            self.failed.push(format!(
+                "seed {}: {} is {:.6}, not {}",
+                run.seed, bound.name, bound.value, bound.bound
+            ));
+        }
+        if self.format == Format::Json {
+            return Stream::Stdout.json(&run);
+        }
+        self.runs.push(run);
+        Ok(())
+    }
+
+    /// Writes what waited for the last run.
+    pub(super) fn finish(self) -> Result<(), Failure> {
+        match self.format {
+            Format::Table => out::print(&table(&self.runs))?,
+            Format::Csv => out::print(&csv(&self.runs))?,
+            Format::Json => {}
+        }
+        if self.failed.is_empty() {
+            return Ok(());
+        }
+        let message = format!("{} of {} expectations were not met", self.failed.len(), self.bounds);
+        Err(self.failed.into_iter().take(20).fold(Failure::local(message), Failure::detail))
+    }
+}
+
+/// A column a variant: the mean over its seeds, with the 95 % interval where there are several.
+fn table(runs: &[Run]) -> String {
+    let mut text = String::new();
+    let mut variants: Vec<String> = Vec::new();
+    for run in runs {
+        if !variants.contains(&run.variant()) {
+            variants.push(run.variant());
+        }
+    }
+    for variant in variants {
+        let of_it: Vec<&Run> = runs.iter().filter(|run| run.variant() == variant).collect();
+        let metrics: Vec<&Metrics> = of_it.iter().map(|run| &run.metrics).collect();
+        let count = of_it.len();
+        let plural = if count == 1 { "run" } else { "runs" };
+        let _ = writeln!(text, "{} {variant} ({count} {plural})", of_it[0].scenario);
+        for (name, spread) in &Summary::of(&metrics).metrics {
+            let _ = write!(text, "  {name:<44} {:>12}", number(spread.mean));
+            let _ = if count > 1 { writeln!(text, " ± {}", number(spread.ci95)) } else { writeln!(text) };
+        }
+    }
+    text
+}
+
+fn number(value: f64) -> String {
+    let digits = match value.abs() {
+        0.0 => 0,
+        size if size >= 1000.0 => 0,
+        size if size >= 10.0 => 2,
+        size if size >= 0.1 => 3,
+        _ => 6,
+    };
+    format!("{value:.digits$}")
+}
+
+fn csv(runs: &[Run]) -> String {
+    let settings: BTreeSet<&String> = runs.iter().flat_map(|run| run.set.keys()).collect();
+    let metrics: BTreeSet<&String> = runs.iter().flat_map(|run| run.metrics.keys()).collect();
+    let heads = ["scenario", "seed"].into_iter().chain(settings.iter().map(|name| name.as_str()));
+    let mut lines = vec![row(heads.chain(metrics.iter().map(|name| name.as_str())).map(str::to_owned))];
+    for run in runs {
+        let set = settings.iter().map(|key| run.set.get(*key).cloned().unwrap_or_default());
+        let values =
+            metrics.iter().map(|name| run.metrics.get(*name).map(f64::to_string).unwrap_or_default());
+        lines.push(row([run.scenario.clone(), run.seed.to_string()].into_iter().chain(set).chain(values)));
+    }
+    lines.concat()
+}
+
+fn row(cells: impl Iterator<Item = String>) -> String {
+    let quoted = cells.map(|cell| {
+        if cell.contains([',', '"', '\n']) { format!("\"{}\"", cell.replace('"', "\"\"")) } else { cell }
+    });
+    quoted.collect::<Vec<_>>().join(",") + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(seed: u64, value: f64) -> Run {
+        Run {
+            scenario: "x".into(),
+            seed,
+            set: BTreeMap::from([("a.b".into(), "1, 2".into())]),
+            metrics: Metrics::from([("jain".into(), value)]),
+            expect: vec![],
+        }
+    }
+
+    #[test]
+    fn a_table_shows_the_mean_and_the_interval() {
+        let text = table(&[run(1, 0.5), run(2, 0.7)]);
+        assert!(text.starts_with("x a.b=1, 2 (2 runs)\n  jain "), "{text}");
+        assert!(text.contains("0.600 ± 1.271"), "{text}");
+    }
+
+    #[test]
+    fn csv_quotes_what_holds_commas() {
+        assert_eq!(csv(&[run(3, 0.5)]), "scenario,seed,a.b,jain\nx,3,\"1, 2\",0.5\n");
+    }
+
+    #[test]
+    fn what_is_written_can_be_read_again() {
+        let line = out::json_line(&run(3, 0.1));
+        assert_eq!(serde_json::from_str::<Run>(&line).unwrap(), run(3, 0.1));
+    }
+}
