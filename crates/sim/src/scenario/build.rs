@@ -372,17 +372,23 @@ impl Builder<'_> {
             return Err(ScenarioError::new(key("flows"), format!("{flows} flows a host"))
                 .hint(format!("a scenario has from 1 to {MAX_FLOWS} flows")));
         }
+        let share = spec.share.map_or(1.0, |share| share.0);
+        let count = ((share * hosts.len() as f64 + 0.5) as usize).max(1);
         if spec.pattern == Pattern::Permutation {
+            if flows > 1 {
+                return Err(ScenarioError::new(key("flows"), "a permutation has one flow a host")
+                    .hint("take `flows` out, or use the pattern \"random\""));
+            }
             // A random cycle through all hosts: nobody sends to itself.
             let mut order = hosts.to_vec();
             self.chance.shuffle(&mut order);
             let next = order[1..].iter().chain(&order[..1]);
-            return Ok(order.iter().copied().zip(next.copied()).collect());
+            return Ok(order.iter().copied().zip(next.copied()).take(count).collect());
         }
         let mut senders = hosts.to_vec();
-        if let Some(share) = spec.share {
+        if count < hosts.len() {
             self.chance.shuffle(&mut senders);
-            senders.truncate(((share.0 * hosts.len() as f64 + 0.5) as usize).max(1));
+            senders.truncate(count);
         }
         let mut pairs = Vec::new();
         for sender in senders {
@@ -548,7 +554,7 @@ fn apply_transport(from: &Transport, config: &mut Config) -> Result<(), Scenario
                 .hint("at least \"1500 B\""));
         }
         config.memory.max_window = buffer.0;
-        config.memory.initial_window = config.memory.initial_window.min(buffer.0);
+        config.memory.initial_window = buffer.0;
     }
     Ok(())
 }

@@ -78,7 +78,7 @@ pub struct Transport {
     pub rto_min: Option<SpanText>,
     /// Where slow start begins, in packets.
     pub initial_window: Option<u64>,
-    /// The receive buffer; windows never grow beyond it.
+    /// A receive buffer of this size from the start; without, it grows as needed.
     pub receive_buffer: Option<SizeText>,
 }
 

@@ -26,13 +26,262 @@ rule = "mptcp"
 name = "T"
 paths = ["wifi"]
 rule = "reno"
+start_within = "1 s"
 
 [expect]
-"flow.M.goodput_mbit_s" = { min = 5, above = "flow.T.goodput_mbit_s" }
+"flow.M.goodput_mbit_s" = { min = 5, above = "flow.M.path1.goodput_mbit_s" }
 "#;
+
+fn small() -> Scenario {
+    Scenario::parse(SMALL, "small.toml").unwrap()
+}
+
+/// What `SMALL` says with one text replaced.
+fn mistake(old: &str, new: &str) -> String {
+    assert!(SMALL.contains(old), "{old}");
+    let text = SMALL.replacen(old, new, 1);
+    match Scenario::parse(&text, "small.toml") {
+        Err(error) => error.to_string(),
+        Ok(scenario) => scenario.run(1).expect_err(new).to_string(),
+    }
+}
 
 #[test]
 fn a_small_scenario_runs_and_is_as_expected() {
-    let report = Scenario::parse(SMALL, "small.toml").unwrap().run(1).unwrap();
-    assert!(report.ok(), "{report:#?}");
+    let report = small().run(1).unwrap();
+    assert!(report.ok() && report.expect.len() == 2, "{report:#?}");
+}
+
+#[test]
+fn the_same_seed_gives_the_same_report_and_another_seed_another() {
+    assert_eq!(small().run(1).unwrap(), small().run(1).unwrap());
+    assert_ne!(small().run(1).unwrap().metrics, small().run(2).unwrap().metrics);
+}
+
+#[test]
+fn bounds_that_are_not_kept_are_told() {
+    let text = SMALL.replace("min = 5,", "min = 500,");
+    let report = Scenario::parse(&text, "small.toml").unwrap().run(1).unwrap();
+    let failed: Vec<_> = report.expect.iter().filter(|outcome| !outcome.ok).collect();
+    assert_eq!((report.ok(), failed.len(), failed[0].bound.as_str()), (false, 1, "≥ 500"));
+}
+
+#[test]
+fn each_kind_of_mistake_is_told_with_its_line_its_key_and_the_remedy() {
+    let cases = [
+        (
+            "delay = \"5 ms\"",
+            "dealy = \"5 ms\"",
+            "small.toml:9: dealy: unknown key `dealy`\n  hint    did you mean `delay`? Possible: \
+             name, between, rate, delay, queue, loss, random_drop, back",
+        ),
+        (
+            "delay = \"5 ms\"",
+            "delay = 5",
+            "small.toml:9: delay: 5 has no unit: expected a time such as \"10 ms\" (ns, us, ms, s, min, h)",
+        ),
+        (
+            "rate = \"10 Mbit/s\"",
+            "rate = \"-1 Mbit/s\"",
+            "small.toml:8: rate: \"-1 Mbit/s\" is negative: expected a rate such as \"100 Mbit/s\" \
+             (bit/s, kbit/s, Mbit/s, Gbit/s, pkt/s)",
+        ),
+        (
+            "rate = \"10 Mbit/s\"",
+            "rate = \"0 Mbit/s\"",
+            "small.toml:8: link.wifi.rate: out of range\n  hint    more than nothing, at most 10000 Gbit/s; \
+             cut a link with an [[event]] and `down = true`",
+        ),
+        (
+            "queue = \"20 packets\"",
+            "queue = \"0 packets\"",
+            "small.toml:10: link.wifi.queue: no packet fits, or too many\n  \
+             hint    at least \"1 packet\": the one being sent counts too",
+        ),
+        (
+            "paths = [\"wifi\"]",
+            "paths = [\"wifo\"]",
+            "small.toml:25: flow.T.paths: there is no link \"wifo\"\n  hint    did you mean \"wifi\"?",
+        ),
+        (
+            "paths = [\"wifi\"]",
+            "paths = [[\"wifi\", \"wifi\"]]",
+            "small.toml:25: flow.T.paths: the path has a loop: it crosses link \"wifi\" twice\n  \
+             hint    a path visits each node and link once",
+        ),
+        (
+            "paths = [\"wifi\"]",
+            "paths = [\"wifi\"]\ncount = 1_000_000_000",
+            "small.toml:26: flow.T.count: 1000000000 flows\n  hint    a scenario has from 1 to 100000 flows",
+        ),
+        (
+            "paths = [\"wifi\"]",
+            "from = \"a\"\nto = \"b\"",
+            "small.toml:26: flow.T.to: there is no node \"a\"\n  hint    the scenario has no nodes",
+        ),
+        (
+            "rule = \"reno\"",
+            "rule = \"renno\"",
+            "small.toml:26: flow.T.rule: no congestion control is called \"renno\"\n  \
+             hint    there are reno, combined, cubic, lia, mptcp, ewtcp, ewtcp-printed, coupled, semi-coupled, csd, \
+             residual, olia, balia, bbr",
+        ),
+        (
+            "duration = \"10 s\"\n",
+            "",
+            "small.toml:1: duration: `duration` is missing\n  hint    add `duration = …` to this table",
+        ),
+        (
+            "warm_up = \"2 s\"",
+            "warm_up = \"20 s\"",
+            "small.toml:4: warm_up: nothing is left to measure\n  hint    warm_up has to be less than duration",
+        ),
+        (
+            "\"flow.M.goodput_mbit_s\" =",
+            "\"flow.M.goodputs_mbit_s\" =",
+            "small:30: expect.flow.M.goodputs_mbit_s: nothing measured is called \"flow.M.goodputs_mbit_s\"\n  \
+             hint    did you mean \"flow.M.goodput_mbit_s\"?",
+        ),
+    ];
+    for (old, new, told) in cases {
+        assert_eq!(mistake(old, new), told);
+    }
+}
+
+#[test]
+fn a_node_that_cannot_be_reached_and_a_path_that_returns_are_mistakes() {
+    let network = "
+duration = \"1 s\"
+[[link]]
+name = \"x\"
+between = [\"a\", \"b\"]
+[[link]]
+name = \"y\"
+between = [\"b\", \"c\"]
+[[link]]
+name = \"z\"
+between = [\"c\", \"a\"]
+[[link]]
+name = \"far\"
+between = [\"d\", \"e\"]
+[[flow]]
+name = \"f\"
+";
+    let told = |flow: &str| Scenario::parse(&format!("{network}{flow}"), "n").unwrap_err().to_string();
+    let unreachable = told("from = \"a\"\nto = \"d\"");
+    assert!(
+        unreachable.starts_with("n:18: flow.f.to: node \"d\" cannot be reached from \"a\""),
+        "{unreachable}"
+    );
+    let returns = told("paths = [[\"x\", \"y\", \"z\"]]");
+    assert!(
+        returns.starts_with("n:17: flow.f.paths: the path has a loop: it comes back to a node"),
+        "{returns}"
+    );
+    let gap = told("paths = [[\"x\", \"far\"]]");
+    assert!(gap.contains("link \"far\" does not begin where \"x\" ends"), "{gap}");
+    assert!(Scenario::parse(&format!("{network}from = \"b\"\nto = \"c\""), "n").is_ok());
+}
+
+#[test]
+fn absurd_sizes_are_answered_at_once() {
+    for topology in
+        ["kind = \"fat-tree\"\nk = 1000000", "kind = \"bcube\"\nn = 64\nk = 8", "kind = \"fat-tree\"\nk = 7"]
+    {
+        let text = format!(
+            "duration = \"1 s\"\n[topology]\n{topology}\n[[traffic]]\nname = \"t\"\npattern = \"permutation\"\n"
+        );
+        let error = Scenario::parse(&text, "n").unwrap_err();
+        assert!(error.key.starts_with("topology.") && !error.hint.is_empty(), "{error}");
+    }
+    let text = "duration = \"1 s\"\n[topology]\nkind = \"bcube\"\nn = 10\nk = 3\n[[traffic]]\nname = \"t\"\n\
+                pattern = \"random\"\nflows = 9000\n";
+    assert!(Scenario::parse(text, "n").unwrap_err().message.contains("9000 flows a host"));
+}
+
+#[test]
+fn generated_networks_have_as_many_hosts_and_shortest_paths_as_they_should() {
+    let flows = |topology: &str, paths: usize| {
+        let text = format!(
+            "duration = \"1 s\"\n[links]\nrate = \"1 Mbit/s\"\n[topology]\n{topology}\n[[traffic]]\nname = \"t\"\n\
+             pattern = \"permutation\"\npaths = {paths}\n"
+        );
+        Scenario::parse(&text, "n").unwrap().build(1).unwrap()
+    };
+    let tree = flows("kind = \"fat-tree\"\nk = 4", 8);
+    assert_eq!((tree.plan.flows.len(), tree.cables.len()), (16, 48));
+    // Between pods there are (k/2)² = 4 shortest paths of six links.
+    let counts: Vec<_> =
+        tree.plan.flows.iter().map(|flow| (flow.paths.len(), flow.paths[0].forward.len())).collect();
+    assert!(counts.iter().all(|count| [(4, 6), (2, 4), (1, 2)].contains(count)), "{counts:?}");
+    let cube = flows("kind = \"bcube\"\nn = 5\nk = 2", 3);
+    assert_eq!((cube.plan.flows.len(), cube.cables.len()), (125, 375));
+    for flow in &cube.plan.flows {
+        let mut links: Vec<_> = flow.paths.iter().flat_map(|path| &path.forward).collect();
+        let all = links.len();
+        links.sort_unstable();
+        links.dedup();
+        assert_eq!((flow.paths.len(), links.len()), (3, all), "the paths share no link");
+    }
+}
+
+#[test]
+fn a_sweep_is_every_combination_and_names_what_it_cannot_set() {
+    let settings =
+        ["flow.*.rule=reno,lia", "link.lte.rate=1 Mbit/s,2 Mbit/s"].map(|text| text.parse().unwrap());
+    let sweep = variants(&small(), &settings).unwrap();
+    let told: Vec<_> = sweep
+        .iter()
+        .map(|variant| variant.set.iter().map(|(_, value)| value.as_str()).collect::<Vec<_>>().join(" "))
+        .collect();
+    assert_eq!(told, ["reno 1 Mbit/s", "reno 2 Mbit/s", "lia 1 Mbit/s", "lia 2 Mbit/s"]);
+    let unknown = variants(&small(), &["flow.X.rule=reno".parse().unwrap()]).unwrap_err();
+    assert!(unknown.to_string().starts_with("--set: flow.X.rule: there is no flow \"X\""), "{unknown}");
+    let wrong = variants(&small(), &["duration=1".parse().unwrap()]).unwrap_err();
+    assert!(wrong.to_string().starts_with("small --set duration=1: duration: 1 has no unit"), "{wrong}");
+}
+
+/// Goodput in Mbit/s of the multipath flow and of the TCPs on its links, for every rule: a table to read.
+#[test]
+fn a_table_of_rules_on_two_links_with_a_tcp_each() {
+    let base = r#"
+name = "two"
+duration = "60 s"
+warm_up = "10 s"
+[links]
+rate = "10 Mbit/s"
+delay = "10 ms"
+queue = "1 BDP"
+random_drop = true
+[[link]]
+name = "a"
+[[link]]
+name = "b"
+[[flow]]
+name = "M"
+paths = ["a", "b"]
+rule = "lia"
+[[flow]]
+name = "A"
+paths = ["a"]
+rule = "reno"
+start_within = "1 s"
+[[flow]]
+name = "B"
+paths = ["b"]
+rule = "reno"
+start_within = "1 s"
+"#;
+    let scenario = Scenario::parse(base, "two").unwrap();
+    let rules = "flow.M.rule=reno,ewtcp,lia,mptcp,semi-coupled,coupled".parse().unwrap();
+    for variant in variants(&scenario, &[rules]).unwrap() {
+        let metrics = variant.scenario.run(1).unwrap().metrics;
+        let rate = |flow: &str| metrics[&format!("flow.{flow}.goodput_mbit_s")];
+        let (multipath, others) = (rate("M"), rate("A") + rate("B"));
+        // Reno on both takes as much as both TCPs; the others about as much as one of them: a third.
+        let (least, most) = if variant.set[0].1 == "reno" { (0.42, 0.58) } else { (0.22, 0.45) };
+        let share = multipath / (multipath + others);
+        assert!((least..most).contains(&share), "{:?}: {multipath:.2} against {others:.2}", variant.set);
+        assert!(multipath + others > 18.0, "{:?}: {:.2} of 20", variant.set, multipath + others);
+    }
 }
