@@ -456,3 +456,17 @@ fn ten_thousand_hostile_sessions_stay_within_the_budget_together() {
     drop(victims);
     assert_eq!(budget.left(), BUDGET);
 }
+
+#[test]
+fn the_first_packet_copied_from_elsewhere_does_not_take_the_path_along() {
+    let _turn = Meter::new();
+    let elsewhere = Route { socket: 0, remote: "203.0.113.9:53".parse().unwrap() };
+    let mut victim = Victim::unheard();
+    let sent = victim.say_as((0, 0), elsewhere, [Frame::Ping]);
+    assert_eq!(victim.session.paths()[0].route, route());
+    let there: Vec<_> = sent.iter().filter(|sent| sent.route == elsewhere).collect();
+    let only_challenges = there.iter().all(|sent| {
+        sent.message.packet().is_some_and(|packet| matches!(packet.frames[0], Frame::PathChallenge { .. }))
+    });
+    assert!(there.len() == 1 && only_challenges, "{there:?}");
+}

@@ -63,8 +63,7 @@ async fn carry(opened: Session, accepted: Session, len: usize) {
         stream.shutdown().await.unwrap();
         accepted.closed().await
     });
-    let mut stream = opened.open_stream().await.unwrap();
-    let (mut reader, mut writer) = tokio::io::split(stream_of(&mut stream));
+    let (mut reader, mut writer) = tokio::io::split(opened.open_stream().await.unwrap());
     let sending = async {
         writer.write_all(&data).await.unwrap();
         writer.shutdown().await.unwrap();
@@ -76,13 +75,9 @@ async fn carry(opened: Session, accepted: Session, len: usize) {
     };
     let ((), received) = tokio::join!(sending, receiving);
     assert!(received == expected, "{} bytes came back, or others than were sent", received.len());
-    drop((reader, writer, stream));
+    drop((reader, writer));
     assert_eq!(timeout(PATIENCE, opened.close()).await.unwrap(), CloseReason::Finished);
     assert_eq!(timeout(PATIENCE, echo).await.unwrap().unwrap(), CloseReason::Finished);
-}
-
-fn stream_of(stream: &mut anabranch_net::Stream) -> &mut anabranch_net::Stream {
-    stream
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -244,9 +239,10 @@ async fn keys_change_every_few_thousand_packets_while_one_path_lags_by_300_milli
     })
     .await
     .unwrap();
-    for _ in 0..4 {
+    let begun = std::time::Instant::now();
+    while changes.load(Ordering::Relaxed) < 3 && begun.elapsed() < PATIENCE {
         let mut stream = opened.open_stream().await.unwrap();
-        let data = pattern(1_500_000);
+        let data = pattern(700_000);
         let reader = accepted.clone();
         let reading = tokio::spawn(async move {
             let mut stream = reader.accept_stream().await.unwrap();
@@ -257,9 +253,8 @@ async fn keys_change_every_few_thousand_packets_while_one_path_lags_by_300_milli
         stream.write_all(&data).await.unwrap();
         stream.shutdown().await.unwrap();
         assert!(timeout(PATIENCE, reading).await.unwrap().unwrap() == data);
-        tokio::time::sleep(Duration::from_millis(1200)).await;
     }
-    assert!(changes.load(Ordering::Relaxed) >= 2, "{changes:?} changes of keys");
+    assert!(changes.load(Ordering::Relaxed) >= 3, "{changes:?} changes of keys");
     assert_eq!(server.stats().unauthentic + client.stats().unauthentic, 0);
     assert_eq!(opened.close_reason(), None);
 }

@@ -17,6 +17,8 @@ use crate::stream::{Limits, MemoryBudget, Reservation, Streams};
 /// UDP payload of INIT, padded so that an answer never amplifies.
 const INIT_SIZE: usize = 1200;
 const FIRST_RETRY: Span = Span::from_millis(250);
+/// Routes over which INIT is taken and answered.
+const MAX_GREETINGS: usize = 8;
 const LONGEST_RETRY: Span = Span::from_secs(2);
 
 /// A route over which INIT is sent.
@@ -62,6 +64,7 @@ impl<P: Payload> Session<P> {
         session.trigger(Trigger::Init);
         session.adopt(params)?;
         session.first_path(now, route);
+        session.proven.push(route);
         session.greetings.push(route);
         Ok(session)
     }
@@ -109,8 +112,13 @@ impl<P: Payload> Session<P> {
 
     /// The peer's INIT came again, maybe over another route.
     pub(super) fn handle_init(&mut self, route: Route) {
-        if self.side == Side::Server && !self.greetings.contains(&route) && self.greetings.len() < 8 {
-            self.greetings.push(route);
+        if self.side != Side::Server {
+            return;
+        }
+        for routes in [&mut self.proven, &mut self.greetings] {
+            if !routes.contains(&route) && routes.len() < MAX_GREETINGS {
+                routes.push(route);
+            }
         }
     }
 
@@ -133,7 +141,8 @@ impl<P: Payload> Session<P> {
         self.on_established(now);
     }
 
-    /// The first packet proves to the server that the client has its INIT-ACK.
+    /// The first packet proves to the server that the client has its INIT-ACK. Its route becomes that of path 0 if
+    /// INIT came over it: a copy of the packet, sent from elsewhere by somebody on the way, must not.
     pub(super) fn handle_first_packet(&mut self, now: Time, arrival: &Arrival) {
         if !self.trigger(Trigger::FirstPacket) {
             return;
@@ -141,7 +150,9 @@ impl<P: Payload> Session<P> {
         self.greetings.clear();
         let since = now.since(self.last_sent);
         let path = &mut self.paths[0];
-        path.route = arrival.route;
+        if std::mem::take(&mut self.proven).contains(&arrival.route) {
+            path.route = arrival.route;
+        }
         path.sample_rtt(now, PathId::FIRST, since, Span::ZERO);
         self.on_established(now);
     }

@@ -109,7 +109,9 @@ pub struct Session<P> {
     primary: (Option<PathId>, u64),
     run: Option<Run>,
     candidates: Vec<Candidate>,
-    /// Routes over which INIT-ACK is owed.
+    /// Routes over which INIT came, which proves them, until the session is established ...
+    proven: SmallVec<[Route; 2]>,
+    /// ... and those over which INIT-ACK is owed.
     greetings: SmallVec<[Route; 2]>,
     started_at: Time,
     last_heard: Time,
@@ -177,6 +179,7 @@ impl<P: Payload> Session<P> {
             primary: (None, 0),
             run: None,
             candidates: Vec::new(),
+            proven: SmallVec::new(),
             greetings: SmallVec::new(),
             started_at: now,
             last_heard: now,

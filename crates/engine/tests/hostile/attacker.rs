@@ -91,12 +91,23 @@ impl Victim {
     }
 
     pub fn with(config: Config, budget: MemoryBudget) -> Self {
-        Self::begin(config, budget, params())
+        Self::begin(config, budget, params()).established()
     }
 
     /// A victim whose peer offers these parameters.
     pub fn offered(params: Params) -> Self {
-        Self::begin(Config::default(), MemoryBudget::new(1 << 40), params)
+        Self::begin(Config::default(), MemoryBudget::new(1 << 40), params).established()
+    }
+
+    /// A victim that has answered and heard nothing since.
+    pub fn unheard() -> Self {
+        Self::begin(Config::default(), MemoryBudget::new(1 << 40), params())
+    }
+
+    fn established(mut self) -> Self {
+        self.say([Frame::Ping]);
+        assert_eq!(self.session.state(), State::Established);
+        self
     }
 
     fn begin(config: Config, budget: MemoryBudget, params: Params) -> Self {
@@ -105,8 +116,6 @@ impl Victim {
         let session = Session::accept(config, (params, route()), pids, budget, now).unwrap();
         let mut victim = Self { session, now, pids: 0, next: BTreeMap::new() };
         victim.drain();
-        victim.say([Frame::Ping]);
-        assert_eq!(victim.session.state(), State::Established);
         victim
     }
 

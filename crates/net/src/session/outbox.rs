@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use anabranch_engine::{Route, Transmit};
 use anabranch_secure::{Envelope, Protection, SealError};
-use anabranch_wire::{Frame, Header, Kind, Packet, Pid, TAG_LEN, Time, encode_frames};
+use anabranch_wire::{Frame, Header, Kind, Packet, PathId, Pid, TAG_LEN, Time, encode_frames};
 use bytes::{BufMut, Bytes};
 use smallvec::SmallVec;
 
@@ -42,10 +42,10 @@ pub(crate) enum Outgoing {
 }
 
 impl Outgoing {
-    fn route(&self) -> Route {
+    fn path(&self) -> Option<PathId> {
         match self {
-            Self::Packet(transmit) => transmit.route,
-            Self::Ready { route, .. } => *route,
+            Self::Packet(transmit) => Some(transmit.path),
+            Self::Ready { .. } => None,
         }
     }
 }
@@ -67,7 +67,7 @@ pub(crate) struct Outbox {
 pub(crate) struct Scratch {
     /// Filled from the engine, emptied by [`Outbox::send`].
     pub(crate) queue: Vec<Outgoing>,
-    /// Indices into the queue, route by route.
+    /// Indices into the queue, path by path.
     order: Vec<usize>,
     buffer: Vec<u8>,
 }
@@ -124,11 +124,11 @@ impl Outbox {
         (now, scratch): (Time, &mut Scratch),
     ) -> Result<SmallVec<[Peer; 2]>, SealError> {
         let Scratch { queue, order, buffer } = scratch;
-        // A scheduler that spreads packets over paths would have many small batches sent. Only within a
-        // route does the order matter, and this keeps it there.
+        // A scheduler that spreads packets over paths would have many small batches sent. Only within a path does
+        // the order matter, and this keeps it there, whatever routes the path's packets take while it moves.
         order.clear();
         order.extend(0..queue.len());
-        order.sort_by_key(|at| queue[*at].route());
+        order.sort_by_key(|at| queue[*at].path());
         buffer.clear();
         let mut keys = Keys { protection, held: None, phase: false, now };
         let result = self.send_in_order(shared, order.iter().map(|at| &queue[*at]), (&mut keys, buffer));
