@@ -101,9 +101,13 @@ fn join<T: ToString>(items: &[T]) -> String {
 pub(crate) async fn connect(
     shared: &Arc<Shared>,
     target: &Target,
-    config: Config,
+    mut config: Config,
 ) -> Result<Session, ConnectError> {
     let book = make_book(shared, target)?;
+    if let Some(pins) = &book.pins {
+        // Nobody is to open paths beside those that were asked for.
+        config.max_paths = (pins.len() as u32).clamp(1, config.max_paths);
+    }
     let routes = book.wanted(&shared.locals());
     if routes.is_empty() {
         let locals = shared.sockets().iter().map(|socket| socket.udp.local_addr().ip()).collect();

@@ -19,6 +19,8 @@ use super::wakers::{Wait, Wakers, Woken};
 
 /// Events kept for a listener that is slow to take them.
 const EVENTS_KEPT: usize = 256;
+/// How long a server leaves the opening of paths to its client.
+const HELP_PATIENCE: Span = Span::from_secs(3);
 /// How long to wait for the peer to make the next path ready.
 const NOT_READY_PAUSE: Span = Span::from_millis(25);
 /// Bytes read by the application after which the driver looks whether the peer is to have more credit.
@@ -96,6 +98,8 @@ pub(crate) struct Core {
     dry: bool,
     /// When to look for routes that should be paths and are none.
     replan_at: Time,
+    /// When a server begins to open paths that the client could not open.
+    help_at: Time,
     retention_at: Time,
 }
 
@@ -116,6 +120,7 @@ impl Core {
             read_untold: 0,
             dry: false,
             replan_at: Time::NEVER,
+            help_at: Time::NEVER,
             retention_at: Time::ZERO,
         }
     }
@@ -247,6 +252,7 @@ impl Core {
                 self.advertise(session);
                 let rtt = self.engine.paths().first().map_or(Span::ZERO, |path| path.rtt);
                 self.replan_at = now + (rtt * 3).clamp(ADDRESS_PATIENCE.0, ADDRESS_PATIENCE.1);
+                self.help_at = now + HELP_PATIENCE;
             }
             Event::StreamOpened(_) => self.wakers.wake(Wait::Accept, woken),
             Event::StreamReadable(stream) => self.wakers.wake_reader(*stream, woken),
@@ -360,10 +366,25 @@ impl Core {
         for path in self.engine.paths().iter().filter(|path| path.state != PathState::Closing) {
             self.limit_mtu(session, path.id, path.route);
         }
+        let locals = session.shared.locals();
         if self.engine.side() == Side::Server {
+            if now < self.help_at {
+                self.replan_at = self.help_at;
+                return;
+            }
+            let paths = self.engine.paths();
+            let open = paths.iter().filter(|path| path.state != PathState::Closing);
+            let in_use: Vec<Route> = open.map(|path| path.route).collect();
+            self.open_missing(now, &self.book.unreached(&locals, &in_use));
             return;
         }
-        let wanted = self.book.wanted(&session.shared.locals());
+        let wanted = self.book.wanted(&locals);
+        self.open_missing(now, &wanted);
+        self.close_unplanned(now, &wanted);
+    }
+
+    /// Opens a path over each route that has none and may be tried.
+    fn open_missing(&mut self, now: Time, wanted: &[Route]) {
         let paths = self.engine.paths();
         let has =
             |route: &Route| paths.iter().any(|path| path.route == *route && path.state != PathState::Closing);
@@ -383,15 +404,23 @@ impl Core {
                 Err(_) => break,
             }
         }
+    }
+
+    /// Closes paths that were opened here and that nobody wants any more, once all that are wanted work.
+    fn close_unplanned(&mut self, now: Time, wanted: &[Route]) {
+        let paths = self.engine.paths();
         let open =
             |path: &&anabranch_engine::PathInfo| matches!(path.state, PathState::Active | PathState::Suspect);
-        let planned = |route: &Route| wanted.contains(route);
+        let side = self.engine.side();
+        let unplanned = |path: &&anabranch_engine::PathInfo| {
+            path.state != PathState::Closing && path.id.opener() == side && !wanted.contains(&path.route)
+        };
         if wanted.is_empty()
             || !wanted.iter().all(|route| paths.iter().filter(open).any(|p| p.route == *route))
         {
             return;
         }
-        for path in paths.iter().filter(|path| path.state != PathState::Closing && !planned(&path.route)) {
+        for path in paths.iter().filter(unplanned) {
             self.engine.close_path(now, path.id, AbandonReason::Requested);
         }
     }

@@ -2,6 +2,9 @@
 //!
 //! The client opens paths. It wants what [`plan_routes`] says for this machine's addresses and the peer's
 //! (those it was given and those the peer told it), or exactly the pairs that the user pinned.
+//!
+//! The server leaves that to the client for a while. Then it opens paths from those of its addresses that
+//! the client has not reached: behind a NAT or a firewall it can only be reached where it spoke first.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -57,6 +60,17 @@ impl RouteBook {
         plan_routes(locals, &remotes)
     }
 
+    /// The routes that a server should open: from local addresses without a path, to where the client was
+    /// seen and says it is.
+    pub(crate) fn unreached(&self, locals: &[LocalAddress], in_use: &[Route]) -> Vec<Route> {
+        let idle = |local: &&LocalAddress| !in_use.iter().any(|route| route.socket == local.socket);
+        let idle: Vec<LocalAddress> = locals.iter().filter(idle).cloned().collect();
+        let own = |remote: &SocketAddr| locals.iter().any(|local| local.address == remote.ip());
+        let seen = in_use.iter().map(|route| route.remote).chain(self.told.values().copied());
+        let remotes: Vec<SocketAddr> = seen.filter(|remote| !own(remote)).collect();
+        plan_routes(&idle, &remotes)
+    }
+
     /// A path is being opened over the route.
     pub(crate) fn note_path(&mut self, path: PathId, route: Route) {
         self.paths.insert(path, route);
@@ -91,6 +105,8 @@ impl RouteBook {
 
 #[cfg(test)]
 mod tests {
+    use anabranch_engine::Prefix;
+
     use super::*;
 
     fn route(port: u16) -> Route {
@@ -115,6 +131,22 @@ mod tests {
         let book =
             RouteBook { pins: Some(vec![route(7)]), given: vec![route(8).remote], ..RouteBook::default() };
         assert_eq!(book.wanted(&[]), [route(7)]);
+    }
+
+    #[test]
+    fn a_server_opens_paths_only_from_addresses_that_the_client_has_not_reached() {
+        let everywhere = Prefix { address: [0, 0, 0, 0].into(), bits: 0 };
+        let local = |socket: u32| LocalAddress {
+            socket,
+            address: [192, 168, socket as u8, 2].into(),
+            prefix: 24,
+            interface: socket,
+            routes: vec![everywhere],
+        };
+        let seen = Route { socket: 1, remote: SocketAddr::from(([203, 0, 113, 9], 4000)) };
+        let book = RouteBook::default();
+        assert_eq!(book.unreached(&[local(1), local(2)], &[seen]), [Route { socket: 2, ..seen }]);
+        assert_eq!(book.unreached(&[local(1)], &[seen]), []);
     }
 
     #[test]
