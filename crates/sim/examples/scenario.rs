@@ -23,7 +23,7 @@ fn main() {
         let parts: Vec<&str> = shown.split(',').collect();
         for (name, spread) in &summary.metrics {
             if shown == "-" || parts.iter().any(|part| name.ends_with(part)) {
-                println!("  {name:<44} {:>14.4} ± {:.4}", spread.mean, spread.ci95);
+                println!("  {name:<44} {:>16.6} ± {:.6}", spread.mean, spread.ci95);
             }
         }
         let failed = reports.iter().flat_map(|report| &report.expect).filter(|outcome| !outcome.ok);

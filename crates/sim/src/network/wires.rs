@@ -29,10 +29,26 @@ pub(crate) struct Delivered {
 pub(crate) struct Hop {
     /// Where the packet is.
     place: u32,
-    /// Where the rest of its route begins in the list of hops.
+    /// Where the rest of its route begins in the list of hops; [`CAPABLE`] when it is capable of ECN. Queues
+    /// are the largest part of a network in memory, so eight bytes a packet it is.
     next: u32,
-    /// Whether it is capable of ECN.
-    capable: bool,
+}
+
+/// The mark of a packet that is capable of ECN.
+const CAPABLE: u32 = 1 << 31;
+
+impl Hop {
+    fn position(self) -> usize {
+        (self.next & !CAPABLE) as usize
+    }
+
+    fn ecn(self, marked: bool) -> Ecn {
+        match (marked, self.next & CAPABLE != 0) {
+            (true, _) => Ecn::Marked,
+            (false, true) => Ecn::Capable,
+            (false, false) => Ecn::NotCapable,
+        }
+    }
 }
 
 /// Links, packets and the calendar. Party `n` of the calendar is link `n`.
@@ -68,14 +84,13 @@ impl Wires {
     /// Puts a packet on its way, over the route that begins at `start`.
     pub(crate) fn send(&mut self, now: Time, start: u32, packet: Flying) {
         let size = packet.size;
-        let capable = packet.to.ecn;
-        let place = self.packets.insert(packet);
-        let ecn = if capable { Ecn::Capable } else { Ecn::NotCapable };
-        self.offer(now, Hop { place, next: start, capable }, size, ecn);
+        let next = if packet.to.ecn { start | CAPABLE } else { start };
+        let hop = Hop { place: self.packets.insert(packet), next };
+        self.offer(now, hop, size, hop.ecn(false));
     }
 
     fn offer(&mut self, now: Time, hop: Hop, size: u32, ecn: Ecn) {
-        let index = self.hops[hop.next as usize] as usize;
+        let index = self.hops[hop.position()] as usize;
         let hop = Hop { next: hop.next + 1, ..hop };
         if self.links[index].enqueue(now, size, hop, ecn).is_err() {
             self.packets.remove(hop.place);
@@ -102,13 +117,8 @@ impl Wires {
         let arrival = arrival?;
         self.packet_hops += 1;
         let hop = arrival.item;
-        if !arrival.corrupt && self.hops[hop.next as usize] != LAST_HOP {
-            let ecn = match (arrival.ce, hop.capable) {
-                (true, _) => Ecn::Marked,
-                (false, true) => Ecn::Capable,
-                (false, false) => Ecn::NotCapable,
-            };
-            self.offer(now, hop, arrival.size, ecn);
+        if !arrival.corrupt && self.hops[hop.position()] != LAST_HOP {
+            self.offer(now, hop, arrival.size, hop.ecn(arrival.ce));
             return None;
         }
         let (to, size, message) = self.packets.remove(hop.place);
