@@ -9,12 +9,13 @@ use std::path::Path;
 use crate::cargo_output;
 
 /// The crates without I/O, as in `docs/architecture.md`.
-const PURE: [&str; 6] = [
+const PURE: [&str; 7] = [
     "anabranch-wire",
     "anabranch-cc",
     "anabranch-engine",
     "anabranch-secure",
     "anabranch-link",
+    "anabranch-overlay",
     "anabranch-sim",
 ];
 

@@ -13,7 +13,7 @@ use anabranch_overlay::relay::{
     Hop, Relay, RelayConfig, Reply, Request, Run, SessionId, Target, answer_challenge,
 };
 use anabranch_secure::NodeKey;
-use anabranch_wire::{Header, Kind, PathId, Pid, Rate, Time};
+use anabranch_wire::{Header, Kind, PathId, Pid, Rate, Span, Time};
 
 const PACKET: usize = 1_400;
 const PACKETS: usize = 1 << 21;
@@ -53,7 +53,7 @@ fn relay(pids: u64) -> (Relay, Time, Hop, Vec<Pid>) {
 }
 
 fn measure(pids: u64, run: usize) {
-    let (mut relay, now, from, own) = relay(pids);
+    let (mut relay, start, from, own) = relay(pids);
     // As many buffers as PIDs, up to some megabytes: the headers do not all stay in the first cache.
     let buffers = own.len().min(256);
     let template = |pid: Pid| {
@@ -75,6 +75,7 @@ fn measure(pids: u64, run: usize) {
         for packet in buffer.chunks_mut(PACKET) {
             packet[..16].copy_from_slice(&headers[order]);
         }
+        let now = start + Span::from_micros(round as u64);
         relay.handle_run(now, Run { from, stride: PACKET, ecn: 0 }, buffer, &mut out);
         forwarded += out.iter().map(|forward| forward.range.len() / PACKET).sum::<usize>();
         black_box(&out);

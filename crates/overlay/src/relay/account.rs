@@ -127,6 +127,11 @@ impl Accounts {
         &mut self.slots[number as usize]
     }
 
+    #[cfg(test)]
+    pub(super) fn keys(&self) -> impl Iterator<Item = PublicKey> {
+        self.by_key.keys().copied()
+    }
+
     pub(super) fn key(&self, number: u32) -> Option<PublicKey> {
         self.slots[number as usize].key
     }

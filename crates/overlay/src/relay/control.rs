@@ -87,7 +87,7 @@ impl Relay {
         self.check_room(now, account)?;
         let (next, consent, agreed_until) = match (wanted.target, guest_of) {
             (Target::Host, Some(share)) => {
-                let (hop, host, path) = self.host_of(share)?;
+                let (hop, host, path) = self.host_of(account, share)?;
                 (hop, Consent::Host(host, path), Time::NEVER)
             }
             (Target::Host, None) => return Err(Refused::NoHost),
@@ -133,9 +133,6 @@ impl Relay {
             self.begin_asking(now, slot);
             self.ask_due(now);
         }
-        if let Some(share) = guest_of.and_then(|share| self.shares.get_mut(&share)) {
-            share.flows += 1;
-        }
         Ok(())
     }
 
@@ -159,14 +156,19 @@ impl Relay {
         }
     }
 
-    /// A guest's flow goes to the host's paths in turn.
-    fn host_of(&self, share: ShareId) -> Result<(Hop, SessionId, PathId), Refused> {
+    /// A guest's flow goes to the host's paths in turn. It is the host whose guest the session was opened as: another
+    /// that registers the same share later is somebody else.
+    fn host_of(&self, account: u32, share: ShareId) -> Result<(Hop, SessionId, PathId), Refused> {
+        let guests =
+            self.clients.values().filter(|guest| guest.guest_of == Some(share) && guest.account == account);
+        let flows: usize = guests.map(|guest| guest.flows.len()).sum();
         let share = self.shares.get(&share).ok_or(Refused::NoHost)?;
-        if share.flows >= share.most {
+        if flows >= share.most as usize {
             return Err(Refused::TooManyPids);
         }
-        let host = self.clients.get(&share.session).ok_or(Refused::NoHost)?;
-        let turn = share.flows as usize % host.paths.len().max(1);
+        let host = self.clients.get(&share.session).filter(|host| host.account == account);
+        let host = host.ok_or(Refused::NoHost)?;
+        let turn = flows % host.paths.len().max(1);
         let (path, hop) = host.paths.iter().nth(turn).ok_or(Refused::NoHost)?;
         Ok((*hop, share.session, *path))
     }
@@ -221,15 +223,14 @@ impl Relay {
             Some(known)
                 if self.clients.get(&known.session).is_none_or(|other| other.account == client.account) =>
             {
-                let flows = known.flows;
-                self.shares.insert(share, Share { session, hash, most, flows });
+                self.shares.insert(share, Share { session, hash, most });
             }
             Some(_) => return Err(Refused::ShareTaken),
             None => {
                 if self.shares.values().filter(|known| known.session == session).count() >= MAX_SHARES {
                     return Err(Refused::TooManyShares);
                 }
-                self.shares.insert(share, Share { session, hash, most, flows: 0 });
+                self.shares.insert(share, Share { session, hash, most });
             }
         }
         self.replies.push_back((session, Reply::Hosting { share }));

@@ -136,7 +136,9 @@ impl Egress {
     #[inline]
     pub(super) fn pass(&mut self, now: Time, key: u32, bytes: u64) -> bool {
         let Some(Key { shaper, queue: None }) = self.keys.get_mut(key as usize) else { return false };
-        if !shaper.has_room(now, bytes) || !self.link.has_room(now, bytes) {
+        // Who waits for the relay's own rate goes before.
+        let others_wait = self.link.rate.is_some() && !self.ring.is_empty();
+        if others_wait || !shaper.has_room(now, bytes) || !self.link.has_room(now, bytes) {
             return false;
         }
         shaper.charge(now, bytes);

@@ -17,6 +17,9 @@
 //! | `forward` | the fast path: runs of packets rewritten in place |
 //! | `egress` | rate, fairness between keys, what is dropped first |
 //!
+//! After each call of a `handle_` function there may be something in [`Relay::poll_transmit`], [`Relay::poll_reply`] and
+//! [`Relay::poll_close`], and another [`Relay::poll_timeout`].
+//!
 //! The service around it owns sockets, sessions and storage: it tells the core of sessions and their proven addresses,
 //! hands it the requests and the datagrams that are not its sessions', and sends what comes back. Time and randomness are
 //! values. Nothing is kept for anybody who is not in a session; flows live no longer than theirs.
@@ -190,8 +193,8 @@ struct Client {
 struct Share {
     session: SessionId,
     hash: TicketSecret,
+    /// Most flows of all its guests.
     most: u32,
-    flows: u32,
 }
 
 /// A relay. See the module's documentation.
@@ -325,17 +328,18 @@ impl Relay {
 
     /// A session is over; its flows, its shares and the flows of its guests are, too.
     pub fn handle_session_closed(&mut self, session: SessionId) {
-        let Some(client) = self.clients.remove(&session) else { return };
-        for slot in client.flows {
+        let Some(client) = self.clients.get(&session) else { return };
+        let (account, own, hosted) = (client.account, client.flows.clone(), client.hosted.clone());
+        for slot in own {
             self.drop_flow(slot);
         }
-        for slot in client.hosted {
+        for slot in hosted {
             self.end_flow(slot, FlowState::PathGone);
         }
+        self.clients.remove(&session);
         self.shares.retain(|_, share| share.session != session);
-        let account = self.accounts.at(client.account);
-        account.sessions -= 1;
-        self.accounts.close_if_idle(client.account, &mut self.egress);
+        self.accounts.at(account).sessions -= 1;
+        self.accounts.close_if_idle(account, &mut self.egress);
     }
 
     /// What a controller said, in a session that proves that it is one.
@@ -453,11 +457,9 @@ impl Relay {
 
     fn drop_flow(&mut self, slot: u32) -> Option<(SessionId, FlowId)> {
         let flow = self.table.remove(slot)?;
-        let client = self.clients.get_mut(&flow.session);
-        let guest_of = client.and_then(|client| {
+        if let Some(client) = self.clients.get_mut(&flow.session) {
             client.flows.remove(&slot);
-            client.guest_of
-        });
+        }
         match &flow.consent {
             Consent::Asked(asked) => {
                 self.due.remove(&(asked.due, slot));
@@ -467,9 +469,6 @@ impl Relay {
                     host.hosted.remove(&slot);
                 }
             }
-        }
-        if let Some(share) = guest_of.and_then(|share| self.shares.get_mut(&share)) {
-            share.flows = share.flows.saturating_sub(1);
         }
         let account = self.accounts.at(flow.account);
         account.flows.remove(&slot);

@@ -5,6 +5,8 @@ mod forwarding;
 mod hostile;
 mod messages;
 mod queue;
+mod random;
+mod vectors;
 
 use anabranch_secure::NodeKey;
 use anabranch_wire::{Header, Kind};

@@ -11,7 +11,8 @@ fn a_grant_opens_the_relay_and_showing_it_twice_adds_nothing() {
     let bytes = signer().sign(&grant(1, 5)).unwrap();
     let granted = Reply::Granted { id: GrantId([1; 16]), limits: limits(8, 1_000.0) };
     for _ in 0..2 {
-        assert_eq!(world.ask(session, Request::Show { grant: bytes.clone() }), [granted.clone()]);
+        let replies = world.ask(session, Request::Show { grant: bytes.clone() });
+        assert_eq!(replies.as_slice(), std::slice::from_ref(&granted));
     }
     for number in 1..=4 {
         world.ready(session, "198.51.99.7:1", Pid(number));
@@ -136,6 +137,31 @@ fn the_holder_of_a_ticket_reaches_its_maker_only_and_on_its_quota() {
         (world.relay.stats().flows, world.relay.authorize(&key(60), Some(secret.share()))),
         (0, Admission::Refused)
     );
+}
+
+#[test]
+fn a_share_is_its_hosts_and_another_who_registers_it_later_gets_no_guests_of_the_first() {
+    let mut world = World::new();
+    let (share, hash) = (ShareId(5), TicketSecret::from_random([1; 16]));
+    let register = || Request::Host { share, hash: hash.clone(), flows: 2 };
+    let first = world.open(1, 1, "203.0.113.5:1000");
+    let other = world.open(2, 2, "203.0.113.6:1000");
+    world.ask(first, register());
+    assert_eq!(world.ask(other, register()), [Reply::Refused { request: 0, why: Refused::ShareTaken }]);
+    let guest = SessionId(3);
+    world.relay.handle_session_opened(world.now, guest, (key(60), Some(share)));
+    world.relay.handle_session_path(guest, PathId(0), Some(hop("192.88.1.1:5")));
+    world.ask(guest, Request::Hello { version: 1 });
+    world.relay.handle_session_closed(first);
+    assert_eq!(world.ask(other, register()), [Reply::Hosting { share }]);
+    let request =
+        Request::Allocate { request: 1, via: PathId(0), target: Target::Host, out: Pid(0), back: BACK };
+    assert_eq!(world.ask(guest, request.clone()), [Reply::Refused { request: 1, why: Refused::NoHost }]);
+    // The first host comes back and takes a second session for its own.
+    world.ask(other, Request::Unhost { share });
+    let again = world.open(4, 1, "203.0.113.7:1000");
+    world.ask(again, register());
+    assert_eq!(world.ask(guest, request).len(), 2);
 }
 
 #[test]
