@@ -21,10 +21,16 @@ Usage: cargo xtask STEP
   fmt      the code is formatted
   purity   crates without I/O depend on nothing that does I/O
   clippy   no warnings
-  test     every test of the workspace";
+  test     every test of the workspace
+
+  fuzz [--seconds N] [--target NAME] [--seed N]
+           hostile bytes for every decoder, the handshake and the session; no part of ci";
 
 fn main() -> ExitCode {
     let words: Vec<String> = env::args().skip(1).collect();
+    if let Some(("fuzz", options)) = words.split_first().map(|(first, rest)| (first.as_str(), rest)) {
+        return fuzz(options);
+    }
     let steps: Vec<Step> = match &words[..] {
         [word] if word == "ci" => STEPS.to_vec(),
         [word] => STEPS.into_iter().filter(|(name, _)| name == word).collect(),
@@ -47,6 +53,19 @@ fn main() -> ExitCode {
         eprintln!("xtask: {name} ok, {:.0} s", started.elapsed().as_secs_f64());
     }
     ExitCode::SUCCESS
+}
+
+/// Runs the fuzz targets with the options given.
+fn fuzz(options: &[String]) -> ExitCode {
+    let mut words = vec!["run", "--release", "--quiet", "--package", "anabranch-fuzz", "--"];
+    words.extend(options.iter().map(String::as_str));
+    match cargo(&words) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("xtask: fuzz failed: {why}");
+            ExitCode::FAILURE
+        }
+    }
 }
 
 fn fmt() -> Result<(), String> {

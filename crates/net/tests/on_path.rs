@@ -22,6 +22,9 @@ use wire_tap::{Luck, Sending, Way, sit_between, with_header};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// The packet of a session that passed last, each way.
+type Latest = [Option<Vec<u8>>; 2];
+
 fn limits(keys: KeyLimits) -> Limits {
     Limits { keys, ..Limits::default() }
 }
@@ -142,7 +145,7 @@ async fn packets_with_bits_flipped_in_any_field_are_dropped() {
             2 => with_header(datagram, |header| header.fsn ^= 1 << (bit % 32)),
             3 => with_header(datagram, |header| header.pid = Pid(header.pid.0 ^ 1 << bit)),
             4 => with_header(datagram, |header| {
-                header.kind = [Kind::Reset, Kind::InitAck, Kind::Cookie][bit % 3]
+                header.kind = [Kind::Reset, Kind::InitAck, Kind::Cookie][bit % 3];
             }),
             5 => with_header(datagram, |header| header.kind = [Kind::Init, Kind::Data][bit % 2]),
             _ => {
@@ -180,7 +183,7 @@ async fn packets_of_one_session_are_nothing_to_another() {
     let (server, client) = (endpoint(1, KeyLimits::default()).await, endpoint(2, KeyLimits::default()).await);
     let to = server.local_addresses()[0];
     // The latest packet of either session each way, with the PID that it carried.
-    let latest: Arc<Mutex<[[Option<Vec<u8>>; 2]; 2]>> = Arc::default();
+    let latest: Arc<Mutex<[Latest; 2]>> = Arc::default();
     let injected = Arc::new(AtomicU64::new(0));
     let tap = |own: usize| {
         let (latest, injected) = (latest.clone(), injected.clone());

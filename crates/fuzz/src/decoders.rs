@@ -1,0 +1,45 @@
+//! What is read is written as the same thing again.
+
+use anabranch_secure::{PublicKey, Ticket};
+use anabranch_wire::{
+    Header, decode_frames, decode_params, encode_frames, encode_params, packet_encoded_len,
+};
+use bytes::Bytes;
+
+/// The clear header.
+pub fn header(input: &[u8]) {
+    if let Ok((header, _)) = Header::decode(input) {
+        let mut out = [0; Header::LEN];
+        header.encode(&mut out);
+        assert_eq!(out, input[..Header::LEN]);
+    }
+}
+
+/// The frames of a packet.
+pub fn frames(input: &[u8]) {
+    let Ok(frames) = decode_frames(Bytes::copy_from_slice(input)) else { return };
+    let mut out = Vec::new();
+    encode_frames(&frames, &mut out);
+    assert_eq!(out.len(), packet_encoded_len(&frames));
+    let again = decode_frames(out.into()).expect("what was written can be read");
+    assert_eq!(again, frames);
+}
+
+/// Parameters of the handshake.
+pub fn params(input: &[u8]) {
+    let Ok(params) = decode_params(input) else { return };
+    let mut out = Vec::new();
+    encode_params(&params, &mut out);
+    assert_eq!(decode_params(&out), Ok(params));
+}
+
+/// Tickets and keys as people hand them on.
+pub fn text(input: &[u8]) {
+    let text = String::from_utf8_lossy(input);
+    if let Ok(ticket) = text.parse::<Ticket>() {
+        assert!(ticket.to_text().parse::<Ticket>().is_ok());
+    }
+    if let Ok(key) = text.parse::<PublicKey>() {
+        assert_eq!(key.to_string().parse::<PublicKey>().ok(), Some(key));
+    }
+}

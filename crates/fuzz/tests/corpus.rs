@@ -1,0 +1,27 @@
+//! Replays every input in the corpora, and a few thousand mutations of them.
+
+use anabranch_fuzz::{Mutator, TARGETS, corpus};
+
+fn inputs(target: &str) -> Vec<Vec<u8>> {
+    let files = std::fs::read_dir(corpus(target)).expect("every target has a corpus");
+    let mut paths: Vec<_> = files.map(|file| file.unwrap().path()).collect();
+    paths.sort();
+    paths.iter().map(|path| std::fs::read(path).unwrap()).collect()
+}
+
+#[test]
+fn every_input_in_the_corpora_is_borne() {
+    for (name, target) in TARGETS {
+        let known = inputs(name);
+        assert!(!known.is_empty(), "{name}");
+        known.iter().for_each(|input| target(input));
+    }
+}
+
+#[test]
+fn a_thousand_mutations_of_each_corpus_are_borne() {
+    for (name, target) in TARGETS {
+        let (known, mut mutator) = (inputs(name), Mutator::new(1));
+        (0..1000).for_each(|_| target(&mutator.next(&known)));
+    }
+}
