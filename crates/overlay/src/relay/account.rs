@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use anabranch_secure::PublicKey;
 use anabranch_wire::{Rate, Span, Time};
 
+use super::KeyStats;
 use super::egress::Egress;
 use super::message::Refused;
 use crate::grant::{Grant, GrantId, Limits, MAX_VALIDITY, UnixTime, WallClock};
@@ -98,12 +99,23 @@ impl Accounts {
     pub(super) fn new(listed: &BTreeMap<PublicKey, Limits>, egress: &mut Egress) -> Self {
         let mut accounts =
             Self { slots: Vec::new(), by_key: BTreeMap::new(), free: Vec::new(), usage: BTreeMap::new() };
-        for (key, limits) in listed {
-            let number = accounts.open(*key, egress);
-            accounts.slots[number as usize].listed = Some(*limits);
-            accounts.settle(number, egress);
-        }
+        accounts.relist(listed, egress);
         accounts
+    }
+
+    /// Takes over another list of keys; what they have used stays counted.
+    pub(super) fn relist(&mut self, listed: &BTreeMap<PublicKey, Limits>, egress: &mut Egress) {
+        for key in listed.keys() {
+            self.open(*key, egress);
+        }
+        let known: Vec<(PublicKey, u32)> = self.by_key.iter().map(|(key, number)| (*key, *number)).collect();
+        for (key, number) in known {
+            // Counted under the limits that it was used by.
+            self.settle(number, egress);
+            self.slots[number as usize].listed = listed.get(&key).copied();
+            self.settle(number, egress);
+            self.close_if_idle(number, egress);
+        }
     }
 
     /// The account of a key, made if there is none.
@@ -127,9 +139,13 @@ impl Accounts {
         &mut self.slots[number as usize]
     }
 
-    #[cfg(test)]
-    pub(super) fn keys(&self) -> impl Iterator<Item = PublicKey> {
-        self.by_key.keys().copied()
+    pub(super) fn stats(&self) -> Vec<KeyStats> {
+        let of = |(key, number): (&PublicKey, &u32)| {
+            let account = &self.slots[*number as usize];
+            let (sessions, flows) = (account.sessions, account.flows.len());
+            KeyStats { key: *key, limits: account.limits(), sessions, flows }
+        };
+        self.by_key.iter().map(of).collect()
     }
 
     pub(super) fn key(&self, number: u32) -> Option<PublicKey> {

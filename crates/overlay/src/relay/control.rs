@@ -1,5 +1,7 @@
 //! Requests of clients: who may have what.
 
+use std::net::SocketAddr;
+
 use anabranch_secure::{ShareId, TicketSecret};
 use anabranch_wire::{PathId, Pid, Time};
 
@@ -99,7 +101,9 @@ impl Relay {
                 if wanted.out == Pid::HANDSHAKE && key.is_none() {
                     return Err(Refused::KeyNeeded);
                 }
-                let family = usize::from(!address.ip().to_canonical().is_ipv4());
+                // An IPv4 address in the form of IPv6 is the IPv4 address: packets from there will come from that.
+                let address = SocketAddr::new(address.ip().to_canonical(), address.port());
+                let family = usize::from(address.is_ipv6());
                 let socket = self.config.egress[family].ok_or(Refused::NextHopDenied)?;
                 let asked = Asked { token: 0, tries: 0, due: now, key };
                 (Hop { socket, address }, Consent::Asked(Box::new(asked)), Time::ZERO)

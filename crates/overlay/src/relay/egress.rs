@@ -121,6 +121,13 @@ impl Egress {
         }
     }
 
+    /// Sets the rate of all together.
+    pub(super) fn set_link_rate(&mut self, rate: Option<Rate>) {
+        if self.link.rate != rate {
+            self.link = Shaper::new(rate);
+        }
+    }
+
     /// Sets a key's rate; `None` for no limit.
     pub(super) fn set_rate(&mut self, key: u32, rate: Option<Rate>) {
         while self.keys.len() <= key as usize {

@@ -206,6 +206,7 @@ codes! {
         Released = 4, "over: given back";
         PathGone = 5, "over: the client's or the host's address is gone";
         Drained = 6, "over: the relay went down";
+        Denied = 7, "over: the relay's configuration does not allow it any more";
     }
 }
 

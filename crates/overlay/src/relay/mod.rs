@@ -64,7 +64,7 @@ pub struct FlowId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionId(pub u64);
 
-/// An address, and the socket through which it is reached.
+/// An address, and the socket through which it is reached. An IPv4 address is never written in the form of IPv6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Hop {
     /// The service's number of the socket.
@@ -152,6 +152,19 @@ pub struct RelayStats {
     pub sessions: usize,
     /// Bytes that wait to leave.
     pub waiting: u64,
+}
+
+/// What one key has and uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyStats {
+    /// The key.
+    pub key: PublicKey,
+    /// By its listing and all its grants; bytes are those left. `None` for a key that may not use the relay.
+    pub limits: Option<Limits>,
+    /// Its sessions and those of its guests.
+    pub sessions: u32,
+    /// Its flows and those of its guests.
+    pub flows: usize,
 }
 
 /// Packets dropped, by reason.
@@ -349,6 +362,22 @@ impl Relay {
         self.sweep(now);
     }
 
+    /// Takes over another configuration while sessions and flows go on, but for those that it does not allow any more.
+    /// Its own key cannot change.
+    pub fn reconfigure(&mut self, now: Time, config: RelayConfig) {
+        self.egress.set_link_rate(config.rate);
+        self.accounts.relist(&config.listed, &mut self.egress);
+        self.config = RelayConfig { key: self.config.key, ..config };
+        for slot in 0..self.table.slot_count() {
+            let Some(flow) = self.table.at(slot) else { continue };
+            let is_asked = matches!(flow.consent, Consent::Asked(_));
+            if is_asked && !self.config.next_hops.allows(flow.ends[1].address) {
+                self.end_flow(slot, FlowState::Denied);
+            }
+        }
+        self.sweep(now);
+    }
+
     /// No new flows from now on; those there are end at `until`. Every client is told.
     pub fn drain(&mut self, now: Time, until: Time) {
         self.drained_at = Some(until);
@@ -411,6 +440,12 @@ impl Relay {
     /// Packets and bytes of a flow, forwards and back.
     pub fn flow_stats(&mut self, flow: FlowId) -> Option<[Tally; 2]> {
         self.table.by_id(flow).map(|(_, flow)| flow.tally)
+    }
+
+    /// Every key that the relay knows now, in order.
+    #[must_use]
+    pub fn keys(&self) -> Vec<KeyStats> {
+        self.accounts.stats()
     }
 
     /// How many bytes were used of each grant, for a service that keeps it over a restart.

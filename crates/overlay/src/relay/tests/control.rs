@@ -206,3 +206,29 @@ fn another_version_is_told_so_and_a_request_before_the_greeting_is_refused() {
     let hello = Reply::Hello { version: RELAY_VERSION };
     assert_eq!(world.ask(session, Request::Hello { version: 9 }), [hello, refused(Refused::Version)]);
 }
+
+#[test]
+fn a_new_configuration_ends_what_it_does_not_allow_and_nothing_else() {
+    let mut world = World::with(|config| config.next_hops.allow = vec!["10.0.0.0/8".parse().unwrap()]);
+    let (kept, gone) = (world.open(1, 1, "203.0.113.5:1000"), world.open(2, 2, "203.0.113.6:1000"));
+    let (_, stays, _) = world.ready(kept, "198.51.99.7:1", Pid(1));
+    let (private, ..) = world.ready(kept, "10.0.0.7:1", Pid(2));
+    let (unlisted, ..) = world.ready(gone, "198.51.99.7:1", Pid(3));
+    assert!(world.packet(hop("203.0.113.5:1000"), stays).is_some());
+    let mut config = world.relay.config.clone();
+    config.listed = [(key(1), Limits { bytes: 250, ..limits(4, 10.0) }), (key(3), limits(4, 10.0))].into();
+    config.next_hops.allow.clear();
+    world.relay.reconfigure(world.now, config);
+    let ended = [
+        (kept, Reply::Flow { flow: private, state: FlowState::Denied }),
+        (gone, Reply::Flow { flow: unlisted, state: FlowState::GrantEnded }),
+    ];
+    assert_eq!([world.relay.poll_reply().unwrap(), world.relay.poll_reply().unwrap()], ended);
+    assert_eq!(world.relay.poll_reply(), None);
+    let stats = world.relay.keys();
+    let of = |byte| stats.iter().find(|stats| stats.key == key(byte)).unwrap();
+    assert_eq!((of(1).flows, of(1).limits.unwrap().bytes), (1, 150), "what was used stays used");
+    assert_eq!((of(2).flows, of(2).limits, of(3).sessions), (0, None, 0));
+    assert!(world.packet(hop("203.0.113.5:1000"), stays).is_some());
+    assert!(world.packet(hop("203.0.113.5:1000"), stays).is_none(), "50 bytes are left");
+}

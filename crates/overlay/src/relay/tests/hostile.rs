@@ -89,6 +89,8 @@ fn next_hops_that_nobody_may_reach_through_a_relay_are_refused() {
     for address in ["8.8.8.8:1", "[2606:4700::1]:1", "[::ffff:8.8.8.8]:1"] {
         assert!(world.allocate(session, address, Pid(1)).is_ok(), "{address}");
     }
+    let sent_to: Vec<String> = world.sent().iter().map(|sent| sent.to.address.to_string()).collect();
+    assert_eq!(sent_to, ["8.8.8.8:1", "[2606:4700::1]:1", "8.8.8.8:1"]);
     let mut lab = World::with(|config| {
         config.next_hops.allow = vec!["10.0.0.0/8".parse().unwrap(), "224.0.0.0/4".parse().unwrap()];
         config.next_hops.deny = vec!["10.9.0.0/16".parse().unwrap()];

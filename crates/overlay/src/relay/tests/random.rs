@@ -109,7 +109,7 @@ fn run(seed: u64) {
     }
     check(&mut world.relay);
     assert_eq!((world.relay.table.len(), world.relay.shares.len(), world.relay.due.len()), (0, 0, 0));
-    let known: Vec<PublicKey> = world.relay.accounts.keys().collect();
+    let known: Vec<PublicKey> = world.relay.keys().iter().map(|stats| stats.key).collect();
     assert!(
         known.iter().all(|known| [key(1), key(2)].contains(known)),
         "accounts of guests and strangers are gone"
