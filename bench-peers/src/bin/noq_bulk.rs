@@ -1,0 +1,126 @@
+//! Bytes through one noq connection over loopback, AES-128-GCM, as fast as they go; or a ping-pong.
+//!
+//! `noq_bulk [SECONDS] [bulk|ping] [WORKERS]`
+
+use std::error::Error;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use noq::crypto::rustls::{QuicClientConfig, QuicServerConfig};
+use noq::{ClientConfig, Endpoint, ServerConfig, TransportConfig};
+use rustls::crypto::CryptoProvider;
+
+type Outcome<T> = Result<T, Box<dyn Error>>;
+
+/// Only the suite that Anabranch uses.
+fn provider() -> Arc<CryptoProvider> {
+    let mut provider = rustls::crypto::aws_lc_rs::default_provider();
+    provider.cipher_suites.retain(|suite| suite.suite() == rustls::CipherSuite::TLS13_AES_128_GCM_SHA256);
+    Arc::new(provider)
+}
+
+fn transport() -> Arc<TransportConfig> {
+    let mut transport = TransportConfig::default();
+    let window = 64_u32 << 20;
+    transport.stream_receive_window(window.into());
+    transport.receive_window(window.into());
+    transport.send_window(u64::from(window));
+    Arc::new(transport)
+}
+
+fn endpoints() -> Outcome<(Endpoint, Endpoint, SocketAddr)> {
+    let made = rcgen::generate_simple_self_signed(vec!["localhost".into()])?;
+    let certificate = made.cert.der().clone();
+    let key = rustls::pki_types::PrivateKeyDer::try_from(made.signing_key.serialize_der())?;
+    let versions = &[&rustls::version::TLS13];
+    let server = rustls::ServerConfig::builder_with_provider(provider())
+        .with_protocol_versions(versions)?
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate.clone()], key)?;
+    let mut server = ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(server)?));
+    server.transport_config(transport());
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(certificate)?;
+    let client = rustls::ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(versions)?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let mut client = ClientConfig::new(Arc::new(QuicClientConfig::try_from(client)?));
+    client.transport_config(transport());
+    let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let server = Endpoint::server(server, any)?;
+    let address = server.local_addr()?;
+    let calling = Endpoint::client(any)?;
+    calling.set_default_client_config(client);
+    Ok((server, calling, address))
+}
+
+async fn bulk(seconds: u64) -> Outcome<()> {
+    let (server, client, address) = endpoints()?;
+    let receiving = tokio::spawn(async move {
+        let connection = server.accept().await.unwrap().await.unwrap();
+        let mut stream = connection.accept_uni().await.unwrap();
+        let (mut bytes, start) = (0, Instant::now());
+        while let Ok(Some(chunk)) = stream.read_chunk(1 << 20).await {
+            bytes += chunk.len();
+        }
+        println!(
+            "received {:.0} MB at {:.2} Gbit/s",
+            bytes as f64 * 1e-6,
+            bytes as f64 * 8e-9 / start.elapsed().as_secs_f64()
+        );
+    });
+    let connection = client.connect(address, "localhost")?.await?;
+    let mut stream = connection.open_uni().await?;
+    let data = vec![7; 1 << 20];
+    let end = Instant::now() + Duration::from_secs(seconds);
+    while Instant::now() < end {
+        stream.write_all(&data).await?;
+    }
+    stream.finish()?;
+    receiving.await?;
+    Ok(())
+}
+
+async fn ping(seconds: u64) -> Outcome<()> {
+    let (server, client, address) = endpoints()?;
+    tokio::spawn(async move {
+        let connection = server.accept().await.unwrap().await.unwrap();
+        let (mut sender, mut receiver) = connection.accept_bi().await.unwrap();
+        let mut message = [0; 64];
+        while receiver.read_exact(&mut message).await.is_ok() {
+            sender.write_all(&message).await.unwrap();
+        }
+    });
+    let connection = client.connect(address, "localhost")?.await?;
+    let (mut sender, mut receiver) = connection.open_bi().await?;
+    let end = Instant::now() + Duration::from_secs(seconds);
+    let (mut message, mut times) = ([0; 64], Vec::new());
+    while Instant::now() < end {
+        let begun = Instant::now();
+        sender.write_all(&message).await?;
+        receiver.read_exact(&mut message).await?;
+        times.push(begun.elapsed());
+    }
+    times.sort_unstable();
+    println!(
+        "{} pings, p50 {:?}, p99 {:?}",
+        times.len(),
+        times[times.len() / 2],
+        times[times.len() * 99 / 100]
+    );
+    Ok(())
+}
+
+fn main() -> Outcome<()> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let seconds = words.first().and_then(|word| word.parse().ok()).unwrap_or(5);
+    let workers = words.get(2).and_then(|word| word.parse().ok()).unwrap_or(2);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(workers).enable_all().build()?;
+    if words.get(1).is_some_and(|word| word == "ping") {
+        runtime.block_on(ping(seconds))
+    } else {
+        runtime.block_on(bulk(seconds))
+    }
+}
