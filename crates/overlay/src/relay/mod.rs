@@ -15,6 +15,7 @@
 //! | `asking`, `consent` | a next hop is asked before it is sent anything, and again every 30 s |
 //! | `policy` | addresses that are never forwarded to |
 //! | `forward` | the fast path: runs of packets rewritten in place |
+//! | `config`, `stats` | how it is set up, what it counts |
 //! | `egress` | rate, fairness between keys, what is dropped first |
 //!
 //! After each call of a `handle_` function there may be something in [`Relay::poll_transmit`], [`Relay::poll_reply`] and
@@ -26,6 +27,7 @@
 
 mod account;
 mod asking;
+mod config;
 mod consent;
 mod control;
 mod egress;
@@ -33,6 +35,7 @@ mod flow;
 mod forward;
 mod message;
 mod policy;
+mod stats;
 #[cfg(test)]
 mod tests;
 
@@ -40,18 +43,20 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 
 use anabranch_secure::{PublicKey, ShareId, TicketSecret};
-use anabranch_wire::{PathId, Pid, Rate, Span, Time};
+use anabranch_wire::{PathId, Pid, Span, Time};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha20Rng;
 
+pub use config::RelayConfig;
 pub use consent::{CHALLENGE_LEN, RESPONSE_LEN, answer_challenge};
 pub use egress::{DEPTH, Outgoing};
 pub use flow::Tally;
 pub use forward::{Forward, Run};
 pub use message::{FlowState, MAX_MESSAGE, RELAY_VERSION, Refused, Reply, Request, Target};
 pub use policy::NextHopPolicy;
+pub use stats::{Dropped, KeyStats, RelayStats};
 
-use crate::grant::{ControllerKey, GrantId, Limits, UnixTime, WallClock};
+use crate::grant::{GrantId, UnixTime, WallClock};
 use account::Accounts;
 use egress::Egress;
 use flow::{Consent, FlowTable};
@@ -73,50 +78,6 @@ pub struct Hop {
     pub address: SocketAddr,
 }
 
-/// How a relay is set up.
-#[derive(Clone, Debug)]
-pub struct RelayConfig {
-    /// Its own key, which grants name.
-    pub key: PublicKey,
-    /// Controllers whose grants count.
-    pub controllers: Vec<ControllerKey>,
-    /// Keys that need no grant.
-    pub listed: BTreeMap<PublicKey, Limits>,
-    /// Where it forwards to.
-    pub next_hops: NextHopPolicy,
-    /// Sockets for next hops by address family, IPv4 and IPv6.
-    pub egress: [Option<u32>; 2],
-    /// What it forwards in all; `None` for as much as it can.
-    pub rate: Option<Rate>,
-    /// Largest UDP payload that it forwards: one datagram above the interface's MTU would cost its whole batch.
-    pub largest: usize,
-    /// Most flows.
-    pub most_flows: usize,
-    /// Most sessions of keys that show no grant yet, and of guests.
-    pub most_strangers: usize,
-    /// Most relays in a chain: packets with a higher hop limit are dropped, so a loop ends soon.
-    pub most_hops: u8,
-}
-
-impl RelayConfig {
-    /// A relay that nobody may use yet.
-    #[must_use]
-    pub fn new(key: PublicKey) -> Self {
-        Self {
-            key,
-            controllers: Vec::new(),
-            listed: BTreeMap::new(),
-            next_hops: NextHopPolicy::default(),
-            egress: [None, None],
-            rate: None,
-            largest: 1_472,
-            most_flows: 50_000,
-            most_strangers: 1_024,
-            most_hops: 4,
-        }
-    }
-}
-
 /// Whether somebody may open a session to the relay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Admission {
@@ -135,59 +96,6 @@ pub struct Heartbeat {
     pub time: UnixTime,
     /// Grants that do not count any more.
     pub revoked: Vec<GrantId>,
-}
-
-/// Totals since the start, and what there is now.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RelayStats {
-    /// Packets and bytes forwarded.
-    pub forwarded: Tally,
-    /// Packets dropped, by reason.
-    pub dropped: Dropped,
-    /// Challenges sent.
-    pub challenges: u64,
-    /// Flows there are.
-    pub flows: usize,
-    /// Sessions there are.
-    pub sessions: usize,
-    /// Bytes that wait to leave.
-    pub waiting: u64,
-}
-
-/// What one key has and uses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KeyStats {
-    /// The key.
-    pub key: PublicKey,
-    /// By its listing and all its grants; bytes are those left. `None` for a key that may not use the relay.
-    pub limits: Option<Limits>,
-    /// Its sessions and those of its guests.
-    pub sessions: u32,
-    /// Its flows and those of its guests.
-    pub flows: usize,
-}
-
-/// Packets dropped, by reason.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Dropped {
-    /// No header, or a broken one.
-    pub malformed: u64,
-    /// A PID that nobody was given.
-    pub unknown_pid: u64,
-    /// A PID that was given to somebody at another address.
-    pub wrong_source: u64,
-    /// A kind that is not forwarded in this direction.
-    pub wrong_kind: u64,
-    /// No hop left, or more than a chain has.
-    pub hop_limit: u64,
-    /// The next hop has not agreed.
-    pub no_consent: u64,
-    /// Above the largest size.
-    pub too_long: u64,
-    /// The key's bytes are used up.
-    pub quota: u64,
-    /// No room in the queue.
-    pub congested: u64,
 }
 
 /// A session of the service, as the core knows it.

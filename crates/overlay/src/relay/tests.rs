@@ -9,10 +9,10 @@ mod random;
 mod vectors;
 
 use anabranch_secure::NodeKey;
-use anabranch_wire::{Header, Kind};
+use anabranch_wire::{Header, Kind, Rate};
 
 use super::*;
-use crate::grant::{Grant, GrantSigner};
+use crate::grant::{Grant, GrantSigner, Limits};
 
 pub(super) const WALL: u64 = 1_000_000;
 pub(super) const BACK: Pid = Pid(0xb0b0);

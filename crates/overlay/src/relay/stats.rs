@@ -1,0 +1,59 @@
+//! What a relay counts, for people and metrics.
+
+use anabranch_secure::PublicKey;
+
+use super::Tally;
+use crate::grant::Limits;
+
+/// Totals since the start, and what there is now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RelayStats {
+    /// Packets and bytes forwarded.
+    pub forwarded: Tally,
+    /// Packets dropped, by reason.
+    pub dropped: Dropped,
+    /// Challenges sent.
+    pub challenges: u64,
+    /// Flows there are.
+    pub flows: usize,
+    /// Sessions there are.
+    pub sessions: usize,
+    /// Bytes that wait to leave.
+    pub waiting: u64,
+}
+
+/// What one key has and uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyStats {
+    /// The key.
+    pub key: PublicKey,
+    /// By its listing and all its grants; bytes are those left. `None` for a key that may not use the relay.
+    pub limits: Option<Limits>,
+    /// Its sessions and those of its guests.
+    pub sessions: u32,
+    /// Its flows and those of its guests.
+    pub flows: usize,
+}
+
+/// Packets dropped, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Dropped {
+    /// No header, or a broken one.
+    pub malformed: u64,
+    /// A PID that nobody was given.
+    pub unknown_pid: u64,
+    /// A PID that was given to somebody at another address.
+    pub wrong_source: u64,
+    /// A kind that is not forwarded in this direction.
+    pub wrong_kind: u64,
+    /// No hop left, or more than a chain has.
+    pub hop_limit: u64,
+    /// The next hop has not agreed.
+    pub no_consent: u64,
+    /// Above the largest size.
+    pub too_long: u64,
+    /// The key's bytes are used up.
+    pub quota: u64,
+    /// No room in the queue.
+    pub congested: u64,
+}
