@@ -141,3 +141,15 @@ fn a_link_that_swallows_everything_is_missed_for_200_ms_at_most_and_taken_back()
         if right { Ok(()) } else { Err(found) }
     });
 }
+
+#[test]
+fn paths_that_only_the_server_can_open_are_opened_by_it() {
+    let Some((machines, _turn)) = machines("paths_that_only_the_server_can_open") else { return };
+    machines.wall(1).unwrap();
+    machines.wall(2).unwrap();
+    within_three_attempts(|| {
+        let report = bench(|side| machines.command(side, PROGRAM), &["--time", "8s"]);
+        let rate = goodput(&report, 6.0, 8.0);
+        if rate >= 0.95 * CEILING { Ok(()) } else { Err(format!("{rate:.2} Mbit/s in the end")) }
+    });
+}

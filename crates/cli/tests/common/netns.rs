@@ -118,6 +118,22 @@ impl Machines {
         Ok(())
     }
 
+    /// Lets nothing from the near machine in at the far one over a link, unless the far one spoke first: what a
+    /// firewall or a NAT does.
+    ///
+    /// # Errors
+    /// What `nft` says.
+    pub fn wall(&self, link: usize) -> Result<(), String> {
+        let rules = format!(
+            "add table inet wall{link}; \
+             add chain inet wall{link} input {{ type filter hook input priority 0; }}; \
+             add rule inet wall{link} input iifname {} meta l4proto udp ct state new drop",
+            Self::interface(link)
+        );
+        succeed(self.namespace(Side::Far).command("nft").arg(rules))?;
+        Ok(())
+    }
+
     /// The name of a link's interface, the same on both machines.
     pub fn interface(link: usize) -> String {
         format!("path{link}")
