@@ -1,4 +1,4 @@
-//! The keys of a scenario file. What each means is in `docs/scenarios.md`; defaults are applied when it is built.
+//! The keys of a scenario file and what each means; defaults are applied when it is built.
 
 use std::collections::BTreeMap;
 

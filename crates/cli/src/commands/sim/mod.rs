@@ -17,7 +17,7 @@ use crate::errors::Failure;
 use crate::ui::out;
 
 use jobs::{Job, run_jobs};
-use output::{Format, Run};
+use output::Format;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -287,7 +287,7 @@ mod tests {
             variants.iter().flat_map(|variant| (1..4).map(move |seed| Job { variant, seed })).collect();
         let lines = |threads| {
             let mut lines = Vec::new();
-            let mut add = |run: Run| {
+            let mut add = |run: output::Run| {
                 lines.push(out::json_line(&run.without_usage()));
                 Ok(())
             };

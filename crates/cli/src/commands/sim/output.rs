@@ -126,7 +126,8 @@ fn table(runs: &[Run]) -> String {
         let metrics: Vec<&Metrics> = of_it.iter().map(|run| &run.metrics).collect();
         let count = of_it.len();
         let plural = if count == 1 { "run" } else { "runs" };
-        let _ = writeln!(text, "{} {variant} ({count} {plural})", of_it[0].scenario);
+        let title = format!("{} {variant}", of_it[0].scenario);
+        let _ = writeln!(text, "{} ({count} {plural})", title.trim_end());
         for (name, spread) in &Summary::of(&metrics).metrics {
             let _ = write!(text, "  {name:<44} {:>12}", number(spread.mean));
             let _ = if count > 1 { writeln!(text, " ± {}", number(spread.ci95)) } else { writeln!(text) };
