@@ -61,26 +61,31 @@ impl Health {
         *self = Self { owed_since, last_probe_timeout, last_rto, ..Self::default() };
     }
 
-    /// When a path whose oldest packet left at `oldest` next raises an alarm, and which.
+    /// When a path next raises an alarm, and which: `out` when packets wait for an acknowledgement, of
+    /// which the oldest left at `oldest`.
     pub(crate) fn next_alarm(
         &self,
-        oldest: Option<Time>,
+        out: bool,
+        oldest: impl FnOnce() -> Option<Time>,
         rtt: &RttEstimator,
         config: &Config,
     ) -> Option<(Time, Alarm)> {
         let silent_since = self.owed_since?;
         let rto = rtt.rto(config.failure.rto);
         let failure = (silent_since + rto.mul_f64(config.failure.chi), Alarm::Failure);
-        let Some(oldest) = oldest else { return Some(failure) };
         let early = if config.failure.suspect {
+            let Some(oldest) = oldest() else { return Some(failure) };
             let pto = rtt.pto(config.max_ack_delay) * (1 << self.timeouts.min(MAX_BACKOFF));
             let from = oldest.max(self.last_probe_timeout);
             (from + pto, Alarm::Probe)
-        } else {
-            // Every acknowledgement starts it anew (RFC 6298 §5.3): while they keep coming, a queue that fills is no timeout.
+        } else if out {
+            // Every acknowledgement starts it anew (RFC 6298 §5.3): while they keep coming, a queue that
+            // fills is no timeout.
             let from = silent_since.max(self.last_rto);
             // Where the variation is nil an acknowledgement held back as agreed would be late.
             (from + (rto + config.max_ack_delay) * (1 << self.rtos.min(MAX_BACKOFF)), Alarm::Timeout)
+        } else {
+            return Some(failure);
         };
         Some(if early.0 <= failure.0 { early } else { failure })
     }

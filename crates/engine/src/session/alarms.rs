@@ -56,7 +56,8 @@ impl<P: Payload> Session<P> {
         if !matches!(path.state, PathState::Active | PathState::Suspect) {
             return None;
         }
-        path.health.next_alarm(path.board.oldest_sent_at(), path.rtt(), &self.config)
+        let board = &path.board;
+        path.health.next_alarm(board.pipe() > 0, || board.oldest_sent_at(), path.rtt(), &self.config)
     }
 
     fn idle_at(&self) -> Time {
