@@ -83,6 +83,7 @@ impl Dice {
             loss: self.loss(),
             queue: self.queue(),
             overhead: self.below(100) as u32,
+            mtu: None,
             duplicate: self.probability(),
             corrupt: self.probability(),
             reorder: Reorder { probability: self.probability(), extra: self.span(10_000) },
