@@ -61,10 +61,17 @@ fn main() {
             config.memory.max_window = bdp.max(20_000);
         }
         let bytes = if files { 10_000_000 } else { u64::MAX };
-        let singles: Vec<f64> = cables.iter().map(|c| run(std::slice::from_ref(c), &config, bytes, cell)).collect();
+        let singles: Vec<f64> =
+            cables.iter().map(|c| run(std::slice::from_ref(c), &config, bytes, cell)).collect();
         let best = singles.iter().copied().fold(0.0, f64::max);
         let multi = run(&cables, &config, bytes, cell);
         let single_sum: f64 = singles.iter().sum();
-        println!("{:.3} of best {:.3} of sum-of-singles  {multi:.2}/{best:.2} cap {sum:.1} cell {cell} {}{}{text}", multi / best, multi / single_sum, if tight { "TIGHT " } else { "" }, if files { "FILE" } else { "" });
+        println!(
+            "{:.3} of best {:.3} of sum-of-singles  {multi:.2}/{best:.2} cap {sum:.1} cell {cell} {}{}{text}",
+            multi / best,
+            multi / single_sum,
+            if tight { "TIGHT " } else { "" },
+            if files { "FILE" } else { "" }
+        );
     }
 }
