@@ -22,7 +22,7 @@ fn provider() -> Arc<CryptoProvider> {
 
 fn transport() -> Arc<TransportConfig> {
     let mut transport = TransportConfig::default();
-    let window = 8_u32 << 20;
+    let window = 2_u32 << 20;
     transport.stream_receive_window(window.into());
     transport.receive_window(window.into());
     transport.send_window(u64::from(window));
