@@ -1,8 +1,11 @@
 //! Sessions from INIT to CLOSE over networks that lose messages, change addresses or fall silent.
 
-use anabranch_engine::{Arrival, CloseReason, Config, Ecn, Event, PathError, Session, State};
+use anabranch_engine::{
+    AbandonReason, Arrival, CloseReason, Config, DatagramError, Ecn, Event, PathError, PathState, Session,
+    State,
+};
 use anabranch_sim::{App, CLIENT, CableConfig, Idle, Pair, SERVER, Sender, Sink};
-use anabranch_wire::{Length, Message, ResetToken, Span, Time};
+use anabranch_wire::{DatagramFrame, Length, Message, ResetToken, Span, Time};
 
 fn ms(millis: u64) -> Span {
     Span::from_millis(millis)
@@ -274,4 +277,68 @@ fn paths_that_never_reached_the_peer_do_not_use_up_what_it_made_ready() {
     assert!(pair.session(CLIENT).open_path(now, route).is_ok());
     idle(&mut pair, now + Span::from_secs(1));
     assert_eq!(pair.session(SERVER).paths().len(), 2);
+}
+
+#[test]
+fn a_session_whose_only_address_is_gone_goes_on_from_another() {
+    let mut pair = pair(&Config::default(), 2);
+    let (mut sender, mut sink) = (Sender::new(2_000_000), Sink::default());
+    pair.connect();
+    pair.run(at(500), &mut [&mut sender, &mut sink]);
+    let first = pair.session(CLIENT).paths()[0].clone();
+    let other = pair.route(CLIENT, 1 - first.route.socket as usize);
+    pair.session(CLIENT).close_path(at(500), first.id, AbandonReason::AddressGone);
+    pair.run(at(1_500), &mut [&mut sender, &mut sink]);
+    pair.session(CLIENT).open_path(at(1_500), other).expect("a path from the new address");
+    pair.run(at(20_000), &mut [&mut sender, &mut sink]);
+    assert_eq!(sink.received, 2_000_000);
+}
+
+/// Sends datagrams as large as they may be, and counts those that come.
+#[derive(Default)]
+struct Datagrams {
+    sent: usize,
+    received: usize,
+}
+
+impl App<Length> for Datagrams {
+    fn poll(&mut self, _: Time, session: &mut Session<Length>) {
+        while session.recv_datagram().is_some() {
+            self.received += 1;
+        }
+        let mut size = 60_000;
+        while self.sent < 500 {
+            let datagram = DatagramFrame { class: 0, flow: 0, data: Length(size) };
+            match session.send_datagram(datagram) {
+                Ok(()) => self.sent += 1,
+                Err(DatagramError::TooLarge { most }) => size = most,
+                Err(DatagramError::NotConnected) => return,
+            }
+        }
+    }
+}
+
+#[test]
+fn the_largest_datagrams_both_ways_all_arrive_where_nothing_is_lost() {
+    let config = Config::default();
+    let mut pair: Pair<Length> =
+        Pair::new([config.clone(), config], &[CableConfig::new(10.0, ms(20), 100.0)], 1);
+    let (mut near, mut far) = (Datagrams::default(), Datagrams::default());
+    pair.connect();
+    pair.run(at(5_000), &mut [&mut near, &mut far]);
+    assert_eq!((near.received, far.received), (500, 500));
+}
+
+#[test]
+fn a_path_on_which_nothing_waits_does_not_fail() {
+    let mut pair = pair(&Config::default(), 1);
+    let (mut near, mut far) = (Datagrams::default(), Idle);
+    pair.connect();
+    pair.run(at(200), &mut [&mut near, &mut far]);
+    pair.link(0, 0).set_loss(anabranch_link::LossModel::Bernoulli(0.5));
+    pair.run(at(400), &mut [&mut near, &mut far]);
+    pair.link(0, 0).set_loss(anabranch_link::LossModel::None);
+    pair.run(at(5_000), &mut [&mut near, &mut far]);
+    let path = pair.session(CLIENT).paths()[0].clone();
+    assert_eq!((path.state, path.stats.failures), (PathState::Active, 0));
 }

@@ -61,6 +61,11 @@ impl Health {
         *self = Self { owed_since, last_probe_timeout, last_rto, ..Self::default() };
     }
 
+    /// Nothing waits for an acknowledgement any more: what did was found lost.
+    pub(crate) fn on_nothing_out(&mut self) {
+        self.owed_since = None;
+    }
+
     /// When a path next raises an alarm, and which: `out` when packets wait for an acknowledgement, of
     /// which the oldest left at `oldest`.
     pub(crate) fn next_alarm(

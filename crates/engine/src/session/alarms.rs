@@ -111,6 +111,9 @@ impl<P: Payload> Session<P> {
         if self.paths[index].board.loss_at().is_some_and(|at| at <= now) {
             self.detect_losses(now, index);
             self.update_pacing(now, index);
+            if self.paths[index].board.pipe() == 0 {
+                self.paths[index].health.on_nothing_out();
+            }
         }
         self.check_validation(now, index);
         let path = &mut self.paths[index];

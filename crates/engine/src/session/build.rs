@@ -243,8 +243,8 @@ impl<P: Payload> Session<P> {
     }
 
     pub(super) fn build_datagram(&mut self, now: Time, index: usize) -> Option<Transmit<P>> {
+        // Acknowledgements take what room it leaves: datagrams may be as large as the packet.
         let mut draft = self.draft(index);
-        self.add_acks(now, index, &mut draft);
         while let Some(datagram) = self.outgoing.pop_front() {
             let length = datagram.data.len() as u64;
             if draft.push(Frame::Datagram(datagram)) {
@@ -254,6 +254,7 @@ impl<P: Payload> Session<P> {
             // The path has become smaller since the datagram was taken.
             self.stats.datagrams_dropped += 1;
         }
+        self.add_acks(now, index, &mut draft);
         self.finish_draft(now, index, draft)
     }
 

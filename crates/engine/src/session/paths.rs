@@ -239,7 +239,8 @@ impl<P: Payload> Session<P> {
         }
         self.events.push_back(Event::Path { path: id, change: PathChange::Closed(reason) });
         let left = self.paths.iter().any(|path| path.state != PathState::Closing);
-        if was_only && !left {
+        // An address that is gone may come back, or another in its place: the idle timeout decides.
+        if was_only && !left && reason != AbandonReason::AddressGone {
             self.end(now, CloseReason::Local { code: 0, reason: "the last path was closed".to_owned() });
         }
     }

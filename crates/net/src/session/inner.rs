@@ -249,6 +249,14 @@ impl SessionInner {
             let deadline = self.arm();
             sleep.as_mut().reset(self.shared.clock.instant(Time::from_nanos(deadline)).into());
             let blocked = self.outbox.lock().expect("no panic while held").blocked_on();
+            if self.wanted.load(Ordering::SeqCst) {
+                // Somebody found the outbox taken just now and left the pumping to its holder.
+                self.pump();
+                if self.core().engine.is_closed() {
+                    break;
+                }
+                continue;
+            }
             tokio::select! {
                 () = self.wake.notified() => {}
                 () = &mut sleep => {}

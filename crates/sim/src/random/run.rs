@@ -155,8 +155,8 @@ impl Run {
     fn carry_out(&mut self, what: Operation) {
         match what {
             Operation::Cut { cable, directions } => {
-                for direction in 0..2 {
-                    self.cut[cable][direction] |= directions[direction];
+                for (direction, cut) in directions.into_iter().enumerate() {
+                    self.cut[cable][direction] |= cut;
                     let down = self.cut[cable][direction];
                     self.pair.link(cable, direction).set_down(down);
                 }
@@ -215,10 +215,10 @@ impl Run {
             Operation::OpenPath { .. } => {
                 let _ = session.open_path(now, route);
             }
-            Operation::ClosePath { pick, .. } if active.len() > 1 => {
-                if *self.closer.get_or_insert(end) == end {
-                    session.close_path(now, active[pick % active.len()], AbandonReason::Requested);
-                }
+            Operation::ClosePath { pick, .. }
+                if active.len() > 1 && *self.closer.get_or_insert(end) == end =>
+            {
+                session.close_path(now, active[pick % active.len()], AbandonReason::Requested);
             }
             Operation::Usage { pick, usage, .. } if !active.is_empty() => {
                 let path = active[pick % active.len()];
