@@ -21,14 +21,39 @@ pub(crate) struct Challenge {
     pub sent_at: Time,
     first_at: Time,
     interval: Span,
+    /// What the address may be sent; proven where this end chose it.
+    allowance: Allowance,
 }
+
+/// UDP payload of a challenge to an address that only turned up, at most.
+const CHALLENGE_BYTES: u64 = 48;
 
 impl Challenge {
     pub(crate) fn new(token: u64, route: Route, now: Time, interval: Span) -> Self {
-        Self { token, route, attempts: 0, due: now, sent_at: now, first_at: now, interval }
+        let allowance = Allowance::proven();
+        Self { token, route, attempts: 0, due: now, sent_at: now, first_at: now, interval, allowance }
+    }
+
+    /// A challenge to an address from which a packet of `bytes` came unasked.
+    pub(crate) fn to_stranger(token: u64, route: Route, now: Time, (interval, bytes): (Span, u64)) -> Self {
+        let mut challenge =
+            Self { allowance: Allowance::default(), ..Self::new(token, route, now, interval) };
+        challenge.on_received(bytes);
+        challenge
+    }
+
+    /// More came from the address.
+    pub(crate) fn on_received(&mut self, bytes: u64) {
+        self.allowance.on_received(bytes);
+    }
+
+    /// True when what came from the address allows for sending it (again).
+    pub(crate) fn is_allowed(&self) -> bool {
+        self.allowance.left() >= CHALLENGE_BYTES
     }
 
     pub(crate) fn on_sent(&mut self, now: Time) {
+        self.allowance.on_sent(CHALLENGE_BYTES);
         self.attempts += 1;
         self.sent_at = now;
         self.due = now + self.interval;
@@ -73,5 +98,25 @@ impl Allowance {
 
     pub(crate) fn prove(&mut self) {
         self.proven = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_that_only_turned_up_is_sent_at_most_three_bytes_for_each_of_its_own() {
+        let route = Route { socket: 0, remote: ([192, 0, 2, 1], 1).into() };
+        let heard = (Span::from_millis(10), 41);
+        let mut challenge = Challenge::to_stranger(7, route, Time::ZERO, heard);
+        let mut sent = 0;
+        while challenge.is_allowed() {
+            challenge.on_sent(Time::ZERO);
+            sent += CHALLENGE_BYTES;
+        }
+        assert!(sent > 0 && sent <= 3 * 41, "{sent}");
+        challenge.on_received(41);
+        assert!(challenge.is_allowed());
     }
 }

@@ -41,7 +41,10 @@ impl<P: Payload> Session<P> {
         if path.state == PathState::Closing {
             return path.forget_at.min(path.receipt.due().unwrap_or(Time::NEVER));
         }
-        let challenge = path.challenge.as_ref().filter(|_| path.is_reachable() && path.allowance.left() > 0);
+        let challenge = path
+            .challenge
+            .as_ref()
+            .filter(|challenge| path.is_reachable() && path.allowance.left() > 0 && challenge.is_allowed());
         let times = [
             path.board.loss_at(),
             self.alarm(path).map(|(at, _)| at),

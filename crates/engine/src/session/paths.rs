@@ -142,14 +142,18 @@ impl<P: Payload> Session<P> {
 
     /// A packet of a proven path came from another address: prove that one before using it.
     pub(super) fn notice_route(&mut self, now: Time, index: usize, arrival: &Arrival) {
-        let path = &self.paths[index];
-        let asked = path.challenge.as_ref().is_some_and(|challenge| challenge.route == arrival.route);
-        if path.route == arrival.route || asked || path.state == PathState::Closing {
+        let path = &mut self.paths[index];
+        if path.route == arrival.route || path.state == PathState::Closing {
             return;
+        }
+        let asked = path.challenge.as_mut().filter(|challenge| challenge.route == arrival.route);
+        if let Some(challenge) = asked {
+            return challenge.on_received(arrival.size as u64);
         }
         let interval = path.rtt().pto(self.config.max_ack_delay);
         let token = self.next_token();
-        self.paths[index].challenge = Some(Challenge::new(token, arrival.route, now, interval));
+        let heard = (interval, arrival.size as u64);
+        self.paths[index].challenge = Some(Challenge::to_stranger(token, arrival.route, now, heard));
     }
 
     pub(super) fn handle_path_response(&mut self, now: Time, token: u64) {

@@ -7,7 +7,7 @@ use anabranch_wire::{PathId, Payload, Rate, Time};
 
 use super::{Run, Session};
 use crate::config::AckPolicy;
-use crate::path::{Path, PathState};
+use crate::path::{Challenge, Path, PathState};
 use crate::route::Transmit;
 use crate::schedule::{Decision, Item, PathView, SessionView};
 use crate::state::State;
@@ -41,7 +41,8 @@ impl<P: Payload> Session<P> {
     /// Challenges and answers to them.
     fn transmit_proof(&mut self, now: Time) -> Option<Transmit<P>> {
         let wants = |path: &Path| {
-            let challenge = path.challenge.as_ref().is_some_and(|challenge| challenge.due <= now);
+            let due = |challenge: &Challenge| challenge.due <= now && challenge.is_allowed();
+            let challenge = path.challenge.as_ref().is_some_and(due);
             path.is_reachable() && (!path.answers.is_empty() || (challenge && path.allowance.left() > 0))
         };
         let index = self.paths.iter().position(wants)?;
