@@ -45,7 +45,7 @@ fn case(seed: u64) -> Outcome {
         .map(|rate| CableConfig::new(*rate, seconds(random.scaled(0.005, 0.2)), random.scaled(0.5, 2.0)))
         .collect();
     let silent = (random.0.next_u32() as usize) % count;
-    let cut_at = Time::ZERO + seconds(random.between(3.0, 6.0));
+    let cut_at = Time::ZERO + seconds(random.between(0.3, 6.0));
 
     let mut pair: Pair<Length> = Pair::new([Config::default(), Config::default()], &cables, seed);
     let (mut sender, mut sink) = (Sender::new(u64::MAX), Sink::default());
