@@ -50,7 +50,7 @@ pub enum PathState {
     Suspect,
     /// Silent for too long; only probed.
     Failed,
-    /// Abandoned; late packets are still accepted.
+    /// Abandoned; the engine still accepts late packets, though a driver may have dropped the path's keys.
     Closing,
 }
 
