@@ -195,10 +195,12 @@ pub enum PidChange {
         /// Its path.
         path: PathId,
     },
-    /// The PID is free.
+    /// The PID is free: nothing that comes for its path counts any more.
     Retire {
         /// The PID.
         pid: Pid,
+        /// Its path, whose id will not be used again.
+        path: PathId,
     },
 }
 

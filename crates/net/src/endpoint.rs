@@ -30,6 +30,10 @@ const BIND_PAUSE: Duration = Duration::from_millis(500);
 const FAR: Duration = Duration::from_secs(3600);
 /// How long [`Endpoint::close`] waits for peers to acknowledge.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(3);
+/// How long it then stays to answer those that were told of the end and may not have heard, and how often it
+/// looks whether it may go.
+const LINGER_PATIENCE: Duration = Duration::from_secs(1);
+const LINGER_PAUSE: Duration = Duration::from_millis(20);
 
 /// Which local addresses an endpoint uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -328,11 +332,18 @@ impl Endpoint {
                 session.closed().await;
             }
         };
-        // What has not answered by then is told at once that it is over.
+        // What has not answered by then is told at once that it is over, and again if it goes on talking.
         if tokio::time::timeout(CLOSE_PATIENCE, all).await.is_err() {
             for session in self.shared.sessions() {
                 session.abort(0, "the endpoint closes");
             }
+            let gone = async {
+                while !self.shared.sessions().is_empty() {
+                    tokio::time::sleep(LINGER_PAUSE).await;
+                }
+            };
+            // A session lingers for three retransmission timeouts, which a path of seconds would make long.
+            drop(tokio::time::timeout(LINGER_PATIENCE, gone).await);
         }
     }
 }

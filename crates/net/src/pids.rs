@@ -59,7 +59,7 @@ impl PidTable {
             PidChange::Register { pid, path } => {
                 entries.insert(pid, (session.clone(), path));
             }
-            PidChange::Retire { pid } => {
+            PidChange::Retire { pid, .. } => {
                 entries.remove(&pid);
                 drop(entries);
                 self.retired.lock().expect("no panic while held").add(pid);

@@ -323,6 +323,22 @@ async fn closing_an_endpoint_tells_its_peers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_endpoint_that_closes_gives_up_on_a_peer_that_never_reads_and_tells_it() {
+    let (server, client) = (server(anybody).await, client().await);
+    let (opened, accepted) = pair(&server, &client).await;
+    let writer = tokio::spawn(async move {
+        let mut stream = opened.open_stream().await.unwrap();
+        stream.write_all(&vec![0; 64 << 20]).await
+    });
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    timeout(PATIENCE, client.close()).await.unwrap();
+    assert_eq!(client.stats().sessions, 0, "it left before its sessions had");
+    assert!(timeout(PATIENCE, writer).await.unwrap().unwrap().is_err());
+    let told = timeout(PATIENCE, accepted.closed()).await.unwrap();
+    assert!(matches!(told, CloseReason::Peer { .. }), "{told:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn who_accepts_while_the_endpoint_closes_is_let_go() {
     let server = Arc::new(server(anybody).await);
     let waiting = tokio::spawn({

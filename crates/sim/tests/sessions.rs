@@ -5,7 +5,7 @@ use anabranch_engine::{
     State,
 };
 use anabranch_sim::{App, CLIENT, CableConfig, Idle, Pair, SERVER, Sender, Sink};
-use anabranch_wire::{DatagramFrame, Length, Message, ResetToken, Span, Time};
+use anabranch_wire::{DatagramFrame, Length, Message, ResetToken, Side, Span, Time};
 
 fn ms(millis: u64) -> Span {
     Span::from_millis(millis)
@@ -292,6 +292,29 @@ fn a_session_whose_only_address_is_gone_goes_on_from_another() {
     pair.session(CLIENT).open_path(at(1_500), other).expect("a path from the new address");
     pair.run(at(20_000), &mut [&mut sender, &mut sink]);
     assert_eq!(sink.received, 2_000_000);
+}
+
+#[test]
+fn of_two_paths_that_both_ends_open_over_one_route_one_is_kept() {
+    let mut pair = pair(&Config::default(), 2);
+    pair.establish(&mut [&mut Idle, &mut Idle]);
+    idle(&mut pair, at(200));
+    for round in 0..3 {
+        let (now, second) = (pair.now, pair.session(CLIENT).paths()[1].id);
+        pair.session(CLIENT).close_path(now, second, AbandonReason::AddressGone);
+        idle(&mut pair, now + Span::from_secs(3));
+        let now = pair.now;
+        for side in [CLIENT, SERVER] {
+            let route = pair.route(side, 1);
+            pair.session(side).open_path(now, route).expect("nobody has a path over this route now");
+        }
+        idle(&mut pair, now + Span::from_secs(3));
+        for side in [CLIENT, SERVER] {
+            let paths = pair.session(side).paths();
+            assert_eq!(paths.len(), 2, "round {round}: {paths:?}");
+            assert!(paths.iter().all(|path| path.id.opener() == Side::Client), "round {round}: {paths:?}");
+        }
+    }
 }
 
 /// Sends datagrams as large as they may be, and counts those that come.

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-use anabranch_wire::{NewPid, PathId, PathUse, Payload, Pid, ResetToken, Span, Time};
+use anabranch_wire::{NewPid, PathId, PathUse, Payload, Pid, ResetToken, Side, Span, Time};
 
 use super::Session;
 use crate::control::Control;
@@ -188,6 +188,19 @@ impl<P: Payload> Session<P> {
             self.update_send_limit();
         }
         self.update_pacing(now, index);
+        self.close_twin(now, index);
+    }
+
+    /// Both ends may open a path over one route at the same moment, as when a link comes back. Of two that
+    /// work, the one whose opener is the server, or the younger one, goes: both ends choose the same.
+    fn close_twin(&mut self, now: Time, index: usize) {
+        let (id, route) = (self.paths[index].id, self.paths[index].route);
+        let twin = |path: &&Path| path.id != id && path.route == route && path.state == PathState::Active;
+        if let Some(twin) = self.paths.iter().find(twin).map(|path| path.id) {
+            let rank = |path: PathId| (path.opener() == Side::Server, path);
+            let loser = if rank(twin) < rank(id) { id } else { twin };
+            self.close_path(now, loser, AbandonReason::Requested);
+        }
     }
 
     pub(super) fn handle_new_pid(&mut self, new: NewPid) -> Result<(), ProtocolError> {
@@ -253,7 +266,7 @@ impl<P: Payload> Session<P> {
     pub(super) fn forget_path(&mut self, index: usize) {
         let path = self.paths.remove(index);
         if let Some((pid, _)) = self.local_pids.remove(&path.id) {
-            self.pid_changes.push_back(PidChange::Retire { pid });
+            self.pid_changes.push_back(PidChange::Retire { pid, path: path.id });
         }
         self.control.remove(Control::PathStatus(path.id));
         self.control.remove(Control::ObservedAddress(path.id));
@@ -280,7 +293,7 @@ impl<P: Payload> Session<P> {
                 return Err(ProtocolError::PathLimit);
             }
             self.remote_pids.remove(&id);
-            self.pid_changes.push_back(PidChange::Retire { pid });
+            self.pid_changes.push_back(PidChange::Retire { pid, path: id });
             self.issue_pids();
         }
         Ok(())

@@ -74,8 +74,8 @@ pub(crate) struct Outcome {
     pub(crate) finished: bool,
     /// How long old keys are to be kept.
     pub(crate) retention: Option<Span>,
-    /// Paths whose ids will not be used again.
-    pub(crate) closed_paths: SmallVec<[PathId; 2]>,
+    /// Paths that are forgotten: late packets of a path that was closed have come, or will not.
+    pub(crate) retired_paths: SmallVec<[PathId; 2]>,
 }
 
 /// See the module's documentation.
@@ -212,9 +212,14 @@ impl Core {
     ) {
         while let Some(change) = self.engine.poll_pid_change() {
             match change {
-                PidChange::Register { pid, .. } => self.pids.insert(pid),
-                PidChange::Retire { pid } => self.pids.remove(&pid),
-            };
+                PidChange::Register { pid, .. } => {
+                    self.pids.insert(pid);
+                }
+                PidChange::Retire { pid, path } => {
+                    self.pids.remove(&pid);
+                    outcome.retired_paths.push(path);
+                }
+            }
             session.shared.pids.apply(session, change);
         }
         while let Some(event) = self.engine.poll_event() {
@@ -261,7 +266,7 @@ impl Core {
             | Event::StreamStopped { stream, .. } => self.wakers.wake_writer(*stream, woken),
             Event::StreamsAvailable => self.wakers.wake(Wait::Open, woken),
             Event::DatagramReceived => self.wakers.wake(Wait::Datagram, woken),
-            Event::Path { path, change } => self.on_path(session, now, *path, (change, outcome)),
+            Event::Path { path, change } => self.on_path(session, now, *path, change),
             Event::PeerAddress { id, address } => {
                 self.book.add_peer_address(*id, *address);
                 self.replan_at = now;
@@ -278,13 +283,7 @@ impl Core {
         }
     }
 
-    fn on_path(
-        &mut self,
-        session: &Arc<SessionInner>,
-        now: Time,
-        path: PathId,
-        (change, outcome): (&PathChange, &mut Outcome),
-    ) {
+    fn on_path(&mut self, session: &Arc<SessionInner>, now: Time, path: PathId, change: &PathChange) {
         match change {
             PathChange::Opened(route) | PathChange::Moved(route) => {
                 self.book.note_open(route);
@@ -292,7 +291,6 @@ impl Core {
                 self.replan_at = self.replan_at.min(now);
             }
             PathChange::Closed(reason) => {
-                outcome.closed_paths.push(path);
                 if let Some(route) = self.book.take_path(path)
                     && *reason != AbandonReason::Requested
                 {

@@ -167,7 +167,7 @@ impl SessionInner {
         {
             keys.set_retention(retention);
         }
-        for path in outcome.closed_paths {
+        for path in outcome.retired_paths {
             if let Some(keys) = self.protection.lock().expect("no panic while held").as_mut() {
                 keys.close_path(path);
             }
@@ -260,7 +260,7 @@ impl SessionInner {
             tokio::select! {
                 () = self.wake.notified() => {}
                 () = &mut sleep => {}
-                () = writable(blocked) => {}
+                () = writable(&blocked) => {}
             }
             self.armed.store(0, Ordering::SeqCst);
             self.pump();
@@ -343,10 +343,15 @@ impl Drop for Leave<'_> {
     }
 }
 
-async fn writable(socket: Option<Arc<BoundSocket>>) {
-    match socket {
-        // An error means that the runtime is going away, and this task with it.
-        Some(socket) => drop(socket.udp.writable().await),
-        None => std::future::pending().await,
+/// Waits until one of the sockets has room.
+async fn writable(sockets: &[Arc<BoundSocket>]) {
+    // An error means that the runtime is going away, and this task with it.
+    match sockets {
+        [] => std::future::pending().await,
+        [socket] => drop(socket.udp.writable().await),
+        several => {
+            let waits = several.iter().map(|socket| Box::pin(socket.udp.writable()));
+            drop(futures_util::future::select_all(waits).await);
+        }
     }
 }

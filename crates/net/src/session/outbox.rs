@@ -97,9 +97,9 @@ struct Open {
 }
 
 impl Outbox {
-    /// A socket that something waits for.
-    pub(crate) fn blocked_on(&self) -> Option<Arc<BoundSocket>> {
-        self.blocked.first().map(|blocked| blocked.socket.clone())
+    /// The sockets that something waits for.
+    pub(crate) fn blocked_on(&self) -> SmallVec<[Arc<BoundSocket>; 2]> {
+        self.blocked.iter().map(|blocked| blocked.socket.clone()).collect()
     }
 
     /// The addresses and PIDs used so far.
