@@ -1,7 +1,11 @@
 use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::atomic::AtomicU32;
 
 use anabranch_engine::PathState;
+use anabranch_secure::{NodeKey, ShareId};
 
+use super::binding::{Binder, apply};
 use super::*;
 use crate::authorize::Verdict;
 

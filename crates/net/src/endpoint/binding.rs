@@ -1,0 +1,194 @@
+//! Binds one socket to each local address, and follows the addresses as they come and go.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use anabranch_engine::Route;
+use tokio::task::JoinHandle;
+
+use super::Addresses;
+use crate::interfaces::{InterfaceAddress, InterfaceWatch};
+use crate::receive::receive_loop;
+use crate::shared::{BoundSocket, Shared};
+use crate::socket::{BindTo, UdpSocket, explain_bind_error};
+
+/// Ports tried when any free one will do but it has to be the same on every address.
+const PORT_ATTEMPTS: usize = 16;
+/// When to try again to bind to an address that has come.
+const BIND_PAUSE: Duration = Duration::from_millis(500);
+/// In the absence of news.
+const FAR: Duration = Duration::from_secs(3600);
+
+/// Binds sockets to the addresses, all to one port, and starts the task that follows them as they change.
+pub(super) fn bind(
+    shared: &Arc<Shared>,
+    watch: InterfaceWatch,
+    (addresses, port): (Addresses, u16),
+) -> io::Result<Option<JoinHandle<()>>> {
+    let binder = Binder { next_id: AtomicU32::new(0), addresses };
+    let places = binder.choose(&watch.current())?;
+    let port = binder.bind_all(shared, &places, port)?;
+    Ok(match &binder.addresses {
+        Addresses::Exactly(_) => None,
+        _ => Some(tokio::spawn(follow(Arc::downgrade(shared), watch, binder, port))),
+    })
+}
+
+/// Chooses addresses and binds sockets to them.
+pub(super) struct Binder {
+    pub(super) next_id: AtomicU32,
+    pub(super) addresses: Addresses,
+}
+
+impl Binder {
+    fn choose(&self, found: &[InterfaceAddress]) -> io::Result<Vec<InterfaceAddress>> {
+        let chosen = match &self.addresses {
+            Addresses::All => found.to_vec(),
+            Addresses::Interfaces(names) => {
+                let named = |place: &&InterfaceAddress| names.iter().any(|name| **name == *place.interface);
+                found.iter().filter(named).cloned().collect()
+            }
+            Addresses::Exactly(list) => {
+                list.iter().map(|address| place_of(*address, found)).collect::<Result<_, _>>()?
+            }
+        };
+        if chosen.is_empty() {
+            let message = match &self.addresses {
+                Addresses::Interfaces(names) => format!(
+                    "no usable address on {}: are these interfaces up? `ip address` lists them",
+                    names.join(", ")
+                ),
+                _ => "this machine has no usable address: is a network interface up?".to_owned(),
+            };
+            return Err(io::Error::new(io::ErrorKind::AddrNotAvailable, message));
+        }
+        Ok(chosen)
+    }
+
+    /// Binds one socket an address, all to one port; gives the port.
+    fn bind_all(&self, shared: &Arc<Shared>, places: &[InterfaceAddress], port: u16) -> io::Result<u16> {
+        let attempts = if port == 0 { PORT_ATTEMPTS } else { 1 };
+        let mut result = Ok(Vec::new());
+        for _ in 0..attempts {
+            result = self.bind_once(places, port);
+            if result.is_ok() {
+                break;
+            }
+        }
+        let sockets = result?;
+        let port = sockets.first().map_or(port, |socket| socket.udp.local_addr().port());
+        for socket in sockets {
+            start(shared, socket);
+        }
+        Ok(port)
+    }
+
+    fn bind_once(&self, places: &[InterfaceAddress], mut port: u16) -> io::Result<Vec<Arc<BoundSocket>>> {
+        let mut sockets = Vec::new();
+        for place in places {
+            let socket = self.bind(place, port)?;
+            port = socket.udp.local_addr().port();
+            sockets.push(socket);
+        }
+        Ok(sockets)
+    }
+
+    fn bind(&self, place: &InterfaceAddress, port: u16) -> io::Result<Arc<BoundSocket>> {
+        let address = SocketAddr::new(place.address, port);
+        // Packets between two addresses of one machine go over loopback whatever the interface.
+        let interface = (!place.loopback && !place.interface.is_empty()).then(|| place.interface.to_string());
+        let udp = UdpSocket::bind(&BindTo { address, interface });
+        let udp = udp.map_err(|error| explain_bind_error(&error, address))?;
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        Ok(Arc::new(BoundSocket::new(id, udp, place.clone())))
+    }
+}
+
+/// An address that was named, as it was found; loopback addresses need not be configured.
+fn place_of(address: IpAddr, found: &[InterfaceAddress]) -> io::Result<InterfaceAddress> {
+    if let Some(place) = found.iter().find(|place| place.address == address) {
+        return Ok(place.clone());
+    }
+    let loopback = found.iter().find(|place| place.loopback && place.address.is_ipv4() == address.is_ipv4());
+    match loopback.filter(|_| address.is_loopback()) {
+        Some(place) => Ok(InterfaceAddress { address, ..place.clone() }),
+        None => Err(io::Error::new(
+            io::ErrorKind::AddrNotAvailable,
+            format!("{address} is not a usable address of this machine: `ip address` lists those there are"),
+        )),
+    }
+}
+
+fn start(shared: &Arc<Shared>, socket: Arc<BoundSocket>) {
+    let receiver = tokio::spawn(receive_loop(Arc::downgrade(shared), socket.clone()));
+    shared.add_socket(socket, receiver.abort_handle());
+}
+
+/// Binds and unbinds sockets as addresses come and go.
+async fn follow(shared: Weak<Shared>, watch: InterfaceWatch, binder: Binder, port: u16) {
+    let mut news = watch.subscribe();
+    let mut complete = true;
+    loop {
+        // A port may not be free yet when its address comes back quickly.
+        let pause = if complete { FAR } else { BIND_PAUSE };
+        if let Ok(Err(_)) = tokio::time::timeout(pause, news.changed()).await {
+            return;
+        }
+        let found = news.borrow_and_update().clone();
+        let Some(shared) = shared.upgrade() else { return };
+        let wanted = binder.choose(&found).unwrap_or_default();
+        complete = apply(&shared, &binder, &wanted, port);
+    }
+}
+
+/// Makes the sockets fit the addresses; false when one could not be bound.
+pub(super) fn apply(shared: &Arc<Shared>, binder: &Binder, wanted: &[InterfaceAddress], port: u16) -> bool {
+    let sockets: Vec<_> = shared.sockets().into_iter().map(|socket| (socket.place(), socket)).collect();
+    let same = |a: &InterfaceAddress, b: &InterfaceAddress| a.address == b.address && a.index == b.index;
+    let gone: BTreeSet<u32> = sockets
+        .iter()
+        .filter(|(old, _)| !wanted.iter().any(|place| same(place, old)))
+        .map(|(_, socket)| socket.id)
+        .collect();
+    for id in &gone {
+        shared.remove_socket(*id);
+    }
+    let (mut changed, mut complete) = (false, true);
+    for place in wanted {
+        if let Some((_, socket)) = sockets.iter().find(|(old, _)| same(place, old)) {
+            changed |= socket.update(place);
+            continue;
+        }
+        match binder.bind(place, port) {
+            Ok(socket) => {
+                tracing::info!(local = %socket.udp.local_addr(), interface = %place.interface, "new address");
+                start(shared, socket);
+                changed = true;
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot use a new address yet");
+                complete = false;
+            }
+        }
+    }
+    for session in shared.sessions() {
+        for id in &gone {
+            session.socket_gone(*id);
+        }
+        if changed {
+            session.addresses_changed();
+        }
+    }
+    complete
+}
+
+/// The route of a pinned pair.
+pub(crate) fn pinned_route(shared: &Shared, local: IpAddr, remote: SocketAddr) -> Option<Route> {
+    let sockets = shared.sockets();
+    let socket = sockets.iter().find(|socket| socket.udp.local_addr().ip() == local)?;
+    Some(Route { socket: socket.id, remote })
+}
