@@ -38,6 +38,16 @@ impl Chance {
         (self.generator.next_u64() >> 11) as f64 * (1.0 / (1_u64 << 53) as f64)
     }
 
+    /// Uniform in `[low, high)`.
+    pub(crate) fn between(&mut self, low: f64, high: f64) -> f64 {
+        low + (high - low) * self.unit()
+    }
+
+    /// In `[low, high)`, even on a logarithmic scale; both are above zero.
+    pub(crate) fn scaled(&mut self, low: f64, high: f64) -> f64 {
+        libm::exp(self.between(libm::log(low), libm::log(high)))
+    }
+
     /// Uniform among `0..count`, which is not empty.
     pub(crate) fn below(&mut self, count: usize) -> usize {
         ((u128::from(self.generator.next_u64()) * count as u128) >> 64) as usize

@@ -5,6 +5,7 @@
 
 mod app;
 mod chance;
+pub mod grid;
 pub mod network;
 mod pair;
 pub mod random;

@@ -27,17 +27,28 @@ pub(super) fn run_jobs(
     tell: bool,
     add: &mut dyn FnMut(Run) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
+    in_order(jobs, threads, tell, run, &mut |_, result| add(result.map_err(|error| mistake(&error))?))
+}
+
+/// Does some work for each job on so many threads and hands out the results in the order of the jobs.
+pub(super) fn in_order<J: Sync, R: Send>(
+    jobs: &[J],
+    threads: usize,
+    tell: bool,
+    work: impl Fn(&J) -> R + Sync,
+    add: &mut dyn FnMut(&J, R) -> Result<(), Failure>,
+) -> Result<(), Failure> {
     let next = AtomicUsize::new(0);
     let (results, finished) = mpsc::channel();
     let mut teller = Teller::new(jobs.len(), tell);
     std::thread::scope(|scope| {
         for _ in 0..threads.min(jobs.len()) {
-            let (results, next) = (results.clone(), &next);
+            let (results, next, work) = (results.clone(), &next, &work);
             scope.spawn(move || {
                 loop {
                     let index = next.fetch_add(1, Ordering::Relaxed);
                     let Some(job) = jobs.get(index) else { return };
-                    if results.send((index, run(job))).is_err() {
+                    if results.send((index, work(job))).is_err() {
                         return;
                     }
                 }
@@ -49,7 +60,7 @@ pub(super) fn run_jobs(
             waiting.insert(index, result);
             teller.on_finished();
             while let Some(result) = waiting.remove(&due) {
-                add(result.map_err(|error| mistake(&error))?)?;
+                add(&jobs[due], result)?;
                 due += 1;
             }
             Ok(())

@@ -1,5 +1,6 @@
 //! `anabranch sim`: experiments in virtual time, on the engine that is deployed.
 
+mod grid;
 mod jobs;
 mod merge;
 mod output;
@@ -8,6 +9,7 @@ mod usage;
 use std::path::Path;
 use std::str::FromStr;
 
+use anabranch_engine::SchedulerKind;
 use anabranch_sim::scenario::{BUILTIN, Scenario, ScenarioError, Setting, variants};
 use clap::{Args, Subcommand};
 
@@ -24,6 +26,7 @@ Examples:
   anabranch sim list                                       what comes along
   anabranch sim run nsdi11-fig14 --seeds 1..20             means and 95 % intervals
   anabranch sim run mine.toml --json | jq .metrics
+  anabranch sim run grid --cells 0..499 --seeds 1..10      never slower than one path?
   anabranch sim sweep mine.toml --set 'flow.M.rule=lia,olia' --seeds 1..20 --shard 1/4 --json > part1
   anabranch sim merge part1 part2 part3 part4";
 
@@ -64,9 +67,33 @@ pub struct RunArgs {
     /// Runs at the same time; as many as there are processors when left out
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub threads: Option<u16>,
+    /// Which networks of `grid` to run, as seeds are written; 0..499 when left out
+    #[arg(long, value_name = "CELLS")]
+    pub cells: Option<Seeds>,
+    /// How `grid` spreads data over paths; a scenario file says it itself
+    #[arg(long, value_name = "NAME")]
+    pub scheduler: Option<SchedulerKind>,
     /// How results are written
     #[command(flatten)]
     pub format: FormatArgs,
+}
+
+impl RunArgs {
+    fn thread_count(&self) -> usize {
+        let all = || std::thread::available_parallelism().map_or(1, usize::from);
+        self.threads.map_or_else(all, usize::from)
+    }
+
+    /// The options that only the grid knows are an error elsewhere.
+    fn without_grid(&self) -> Result<(), Failure> {
+        let option = match (&self.cells, self.scheduler) {
+            (Some(_), _) => "--cells",
+            (_, Some(_)) => "--scheduler",
+            _ => return Ok(()),
+        };
+        Err(Failure::local(format!("{option} belongs to `sim run grid`"))
+            .hint("a scenario's own settings are changed with `sim sweep SCENARIO --set KEY=VALUE`"))
+    }
 }
 
 /// How results are written.
@@ -121,6 +148,16 @@ pub struct Seeds(pub Vec<u64>);
 
 /// Most runs of one command.
 const MAX_RUNS: usize = 1_000_000;
+
+impl std::fmt::Display for Seeds {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let in_a_row = self.0.windows(2).all(|pair| pair[0] + 1 == pair[1]);
+        match (self.0.first(), self.0.last()) {
+            (Some(first), Some(last)) if in_a_row && first < last => write!(f, "{first}..{last}"),
+            _ => f.write_str(&self.0.iter().map(u64::to_string).collect::<Vec<_>>().join(",")),
+        }
+    }
+}
 
 impl FromStr for Seeds {
     type Err = String;
@@ -183,6 +220,7 @@ impl SimArgs {
 /// When a scenario has a mistake, a bound was not kept, or output cannot be written.
 pub fn run(args: &SimArgs, context: &Context) -> Result<(), Failure> {
     match &args.command {
+        SimCommand::Run(args) if args.scenario == grid::NAME => grid::run(args, context),
         SimCommand::Run(args) => run_once(args, &[], None, context),
         SimCommand::Sweep(args) => run_once(&args.run, &args.set, args.shard, context),
         SimCommand::Merge(args) => merge::run(args),
@@ -191,7 +229,7 @@ pub fn run(args: &SimArgs, context: &Context) -> Result<(), Failure> {
 }
 
 fn list() -> Result<(), Failure> {
-    let mut text = String::new();
+    let mut text = format!("{:<24} {}\n", grid::NAME, grid::ABOUT);
     for (name, toml) in BUILTIN {
         let scenario = Scenario::parse(toml, name).map_err(|error| mistake(&error))?;
         text.push_str(&format!("{name:<24} {}\n", scenario.about()));
@@ -205,6 +243,7 @@ fn run_once(
     shard: Option<Shard>,
     context: &Context,
 ) -> Result<(), Failure> {
+    args.without_grid()?;
     let base = load(&args.scenario)?;
     let seeds = args.seeds.clone().unwrap_or_else(|| Seeds(vec![base.seed()]));
     let variants = variants(&base, settings).map_err(|error| mistake(&error))?;
@@ -218,10 +257,8 @@ fn run_once(
     if let Some(shard) = shard {
         jobs = jobs.into_iter().skip(shard.index - 1).step_by(shard.count).collect();
     }
-    let threads =
-        args.threads.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), usize::from);
     let mut writer = output::Writer::new(args.format.format());
-    run_jobs(&jobs, threads, !context.quiet, &mut |run| writer.add(run))?;
+    run_jobs(&jobs, args.thread_count(), !context.quiet, &mut |run| writer.add(run))?;
     writer.finish()
 }
 
@@ -259,6 +296,9 @@ mod tests {
         assert_eq!("1,4..5".parse(), Ok(Seeds(vec![1, 4, 5])));
         for text in ["", "a", "5..1", "1..99999999999"] {
             assert!(text.parse::<Seeds>().is_err(), "{text}");
+        }
+        for text in ["1..4", "7", "1,4,5"] {
+            assert_eq!(text.parse::<Seeds>().unwrap().to_string(), text);
         }
     }
 

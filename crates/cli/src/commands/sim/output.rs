@@ -136,7 +136,7 @@ fn table(runs: &[Run]) -> String {
     text
 }
 
-fn number(value: f64) -> String {
+pub(super) fn number(value: f64) -> String {
     let digits = match value.abs() {
         0.0 => 0,
         size if size >= 1000.0 => 0,

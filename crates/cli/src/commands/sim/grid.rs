@@ -1,0 +1,133 @@
+//! `anabranch sim run grid`: every cell with every seed, on all processors, and what it amounts to.
+
+use std::collections::BTreeMap;
+
+use anabranch_engine::SchedulerKind;
+use anabranch_sim::grid::{Cell, CellRun, Verdict, metrics};
+use serde::Serialize;
+
+use super::jobs::in_order;
+use super::output::number;
+use super::{RunArgs, Seeds};
+use crate::commands::Context;
+use crate::errors::Failure;
+use crate::ui::out::{self, Stream};
+
+/// The name under which the grid is run.
+pub(super) const NAME: &str = "grid";
+/// What it shows, for `sim list`.
+pub(super) const ABOUT: &str = "Never slower than one path: random networks against their best single path";
+
+const CELLS: std::ops::Range<u64> = 0..500;
+const SEEDS: std::ops::Range<u64> = 1..11;
+/// Cells that are told one by one.
+const TOLD: usize = 10;
+
+#[derive(Serialize)]
+struct Report {
+    scenario: &'static str,
+    metrics: BTreeMap<String, f64>,
+    worst: Vec<Worst>,
+}
+
+/// A cell, as it is told.
+#[derive(Serialize)]
+struct Worst {
+    vs_best_single: f64,
+    ci95: f64,
+    vs_sum: f64,
+    fails: bool,
+    cell: String,
+    replay: String,
+}
+
+/// Runs the grid and writes its figures.
+///
+/// # Errors
+/// When a cell is slower than its best single path, or output cannot be written.
+pub(super) fn run(args: &RunArgs, context: &Context) -> Result<(), Failure> {
+    let cells = args.cells.clone().map_or_else(|| CELLS.collect(), |cells| cells.0);
+    let seeds = args.seeds.clone().unwrap_or_else(|| Seeds(SEEDS.collect()));
+    let scheduler = args.scheduler.unwrap_or_default();
+    let jobs: Vec<(u64, u64)> =
+        cells.iter().flat_map(|cell| seeds.0.iter().map(|seed| (*cell, *seed))).collect();
+    let mut runs: Vec<CellRun> = Vec::with_capacity(seeds.0.len());
+    let mut verdicts = Vec::with_capacity(cells.len());
+    let work = |job: &(u64, u64)| Cell::draw(job.0).run(scheduler, job.1);
+    in_order(&jobs, args.thread_count(), !context.quiet, work, &mut |job, run| {
+        runs.push(run);
+        if runs.len() == seeds.0.len() {
+            verdicts.push(Verdict::of(Cell::draw(job.0), &runs));
+            runs.clear();
+        }
+        Ok(())
+    })?;
+    report(args, &verdicts, scheduler)
+}
+
+fn report(args: &RunArgs, verdicts: &[Verdict], scheduler: SchedulerKind) -> Result<(), Failure> {
+    let metrics = metrics(verdicts);
+    let mut order: Vec<&Verdict> = verdicts.iter().collect();
+    order.sort_by(|a, b| a.vs_best.mean.total_cmp(&b.vs_best.mean));
+    let worst = order.iter().take(TOLD).map(|verdict| Worst::of(verdict, args, scheduler)).collect();
+    let report = Report { scenario: NAME, metrics, worst };
+    if args.format.json {
+        Stream::Stdout.json(&report)?;
+    } else if args.format.csv {
+        out::print(&csv(verdicts))?;
+    } else {
+        out::print(&table(&report))?;
+    }
+    let failing: Vec<&Verdict> = order.into_iter().filter(|verdict| verdict.fails()).collect();
+    if failing.is_empty() {
+        return Ok(());
+    }
+    let message =
+        format!("{} of {} cells are slower than their best path alone", failing.len(), verdicts.len());
+    Err(Failure::local(message))
+}
+
+impl Worst {
+    fn of(verdict: &Verdict, args: &RunArgs, scheduler: SchedulerKind) -> Self {
+        let mut replay = format!("anabranch sim run {NAME} --cells {}", verdict.cell.number);
+        if let Some(seeds) = &args.seeds {
+            replay.push_str(&format!(" --seeds {seeds}"));
+        }
+        if scheduler != SchedulerKind::default() {
+            replay.push_str(&format!(" --scheduler {scheduler}"));
+        }
+        Self {
+            vs_best_single: verdict.vs_best.mean,
+            ci95: verdict.vs_best.ci95,
+            vs_sum: verdict.vs_sum,
+            fails: verdict.fails(),
+            cell: verdict.cell.to_string(),
+            replay,
+        }
+    }
+}
+
+fn table(report: &Report) -> String {
+    let mut text = format!("{NAME}\n");
+    for (name, value) in &report.metrics {
+        text.push_str(&format!("  {name:<24} {:>10}\n", number(*value)));
+    }
+    text.push_str("the cells that gain least, as a share of their best single path\n");
+    for worst in &report.worst {
+        let mark = if worst.fails { "  slower" } else { "" };
+        text.push_str(&format!("  {:.3} ± {:.3}{mark}  {}\n", worst.vs_best_single, worst.ci95, worst.cell));
+        text.push_str(&format!("    {}\n", worst.replay));
+    }
+    text
+}
+
+fn csv(verdicts: &[Verdict]) -> String {
+    let mut text = "cell,vs_best_single,ci95,vs_sum,redundancy,fails,tight,file\n".to_owned();
+    for verdict in verdicts {
+        let Verdict { cell, vs_best, vs_sum, redundancy } = verdict;
+        let (number, tight, file) = (cell.number, cell.tight, cell.file.is_some());
+        let (mean, ci95, fails) = (vs_best.mean, vs_best.ci95, verdict.fails());
+        text.push_str(&format!("{number},{mean},{ci95},{vs_sum},{redundancy},{fails},{tight},{file}\n"));
+    }
+    text
+}
