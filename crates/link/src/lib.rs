@@ -16,6 +16,7 @@ mod codel;
 mod config;
 mod link;
 mod loss;
+mod luck;
 mod outages;
 mod random;
 mod stats;

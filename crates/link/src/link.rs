@@ -1,10 +1,13 @@
 //! One direction of a link as a value that is asked, never one that acts.
 //!
-//! Two rings hold the packets: those waiting for the wire, of which the first is on its way out once
-//! `leaving` is set, and those on the wire in order of arrival. Everything up to a moment is caught up on
-//! when the link is next asked: a departure moves a packet from one ring to the other and begins
+//! One ring holds the packets: those on the wire, in order of arrival, and behind them those waiting for it, of
+//! which the first is on its way out once `leaving` is set. Everything up to a moment is caught up on
+//! when the link is next asked: a departure takes a packet from waiting to flying where it lies and begins
 //! the next one *at the time of that departure*, so lateness of the caller never costs rate. A packet's luck
 //! (loss, jitter, ...) is drawn when it begins to leave: in sending order, whoever asks when.
+//!
+//! A simulated network has thousands of links, and each packet meets half a dozen: what a link that leaves nothing
+//! to chance needs lies side by side, all else behind a pointer.
 
 use std::collections::VecDeque;
 
@@ -12,10 +15,10 @@ use anabranch_wire::{Span, Time};
 
 use crate::codel::{Codel, Head};
 use crate::loss::Loss;
+use crate::luck::{Leaving, Luck};
 use crate::outages::Outages;
-use crate::random::Random;
 use crate::transmitter::Transmitter;
-use crate::{DropReason, Ecn, JitterShape, Limit, LinkConfig, LinkStats, LossModel, QueueModel, RateModel};
+use crate::{DropReason, Ecn, Limit, LinkConfig, LinkStats, LossModel, QueueModel, RateModel};
 
 /// A link in one direction, carrying packets of type `T`.
 ///
@@ -23,24 +26,44 @@ use crate::{DropReason, Ecn, JitterShape, Limit, LinkConfig, LinkStats, LossMode
 /// are not to go back (a little does no harm: a late packet queues behind what has left).
 #[derive(Clone, Debug)]
 pub struct Link<T> {
-    /// `rate`, `loss` and `outages` of it live on in the fields below.
-    config: LinkConfig,
-    transmitter: Transmitter,
-    loss: Loss,
-    codel: Option<Codel>,
-    outages: Outages,
-    random: Random,
-    queue: VecDeque<Waiting<T>>,
+    held: VecDeque<Held<T>>,
+    /// How many of those held are on the wire.
+    flying: usize,
     queued_bytes: u64,
-    largest: u64,
+    delay: Span,
     leaving: Option<Leaving>,
     last_departure: Time,
-    flight: VecDeque<Arrival<T>>,
-    flight_bytes: u64,
     last_arrival: Time,
+    limit: Limit,
+    transmitter: Transmitter,
+    mtu: Option<u32>,
+    overhead: u32,
+    /// Packets may overtake each other.
+    overtakes: bool,
+    /// Something is left to chance on the wire: `rare.luck` is to be asked.
+    has_luck: bool,
+    /// Not every packet that finds room waits its turn: `rare.queue` and `rare.codel` are to be asked.
+    is_managed: bool,
+    /// `rare.outages` is to be asked.
+    has_outages: bool,
+    /// Something waits in `rare.lost`.
+    has_lost: bool,
+    stats: LinkStats,
+    flying_bytes: u64,
+    rare: Box<Rare<T>>,
+}
+
+/// What a packet on a plain link never needs.
+#[derive(Clone, Debug)]
+struct Rare<T> {
+    queue: QueueModel,
+    codel: Option<Codel>,
+    /// The largest packet that the queue has held, for CoDel.
+    largest: u64,
+    luck: Luck,
+    outages: Outages,
     /// What was lost after it was taken, for a driver that asked to have it back.
     lost: Option<Vec<T>>,
-    stats: LinkStats,
 }
 
 /// A packet at the far end of a link.
@@ -58,47 +81,50 @@ pub struct Arrival<T> {
     pub corrupt: bool,
 }
 
+/// A packet on the link.
 #[derive(Clone, Debug)]
-struct Waiting<T> {
-    since: Time,
+struct Held<T> {
+    /// Since when it waits; when it arrives, once it is on the wire.
+    time: Time,
+    item: T,
     size: u32,
     ecn: Ecn,
-    item: T,
-}
-
-/// The packet that is on its way out, and its luck on the wire.
-#[derive(Clone, Copy, Debug)]
-struct Leaving {
-    departs: Time,
-    lost: bool,
     corrupt: bool,
-    duplicate: bool,
-    held: bool,
-    /// Nanoseconds of jitter.
-    offset: i64,
 }
 
 impl<T: Clone> Link<T> {
     /// A link with nothing on it.
     #[must_use]
     pub fn new(mut config: LinkConfig) -> Self {
-        Self {
-            transmitter: Transmitter::new(std::mem::take(&mut config.rate)),
-            loss: Loss::new(config.loss),
-            codel: config.queue.codel.map(Codel::new),
-            outages: Outages::new(std::mem::take(&mut config.outages)),
-            random: Random::new(config.seed),
-            queue: VecDeque::new(),
-            queued_bytes: 0,
+        let QueueModel { limit, random_drop, codel, mark_above } = config.queue;
+        let rare = Rare {
+            queue: config.queue,
+            codel: codel.map(Codel::new),
             largest: 0,
+            outages: Outages::new(std::mem::take(&mut config.outages)),
+            luck: Luck::new(&config),
+            lost: None,
+        };
+        Self {
+            held: VecDeque::new(),
+            flying: 0,
+            queued_bytes: 0,
+            delay: config.delay,
             leaving: None,
             last_departure: Time::ZERO,
-            flight: VecDeque::new(),
-            flight_bytes: 0,
             last_arrival: Time::ZERO,
-            lost: None,
+            limit,
+            transmitter: Transmitter::new(std::mem::take(&mut config.rate)),
+            mtu: config.mtu,
+            overhead: config.overhead,
+            overtakes: rare.luck.overtakes(),
+            has_luck: rare.luck.is_needed(),
+            is_managed: random_drop.is_some() || codel.is_some() || mark_above.is_some(),
+            has_outages: !rare.outages.is_over(),
+            has_lost: false,
             stats: LinkStats::default(),
-            config,
+            flying_bytes: 0,
+            rare: Box::new(rare),
         }
     }
 
@@ -106,14 +132,20 @@ impl<T: Clone> Link<T> {
     /// that stand for something held elsewhere.
     #[must_use]
     pub fn keeping_lost(mut self) -> Self {
-        self.lost = Some(Vec::new());
+        self.rare.lost = Some(Vec::new());
         self
     }
 
     /// Gives back a packet that was taken and then lost; nothing unless made by
     /// [`keeping_lost`](Self::keeping_lost).
     pub fn take_lost(&mut self) -> Option<T> {
-        self.lost.as_mut()?.pop()
+        if !self.has_lost {
+            return None;
+        }
+        let lost = self.rare.lost.as_mut()?;
+        let item = lost.pop();
+        self.has_lost = !lost.is_empty();
+        item
     }
 
     /// Offers a packet of `size` bytes at `now`.
@@ -127,12 +159,11 @@ impl<T: Clone> Link<T> {
             self.stats.dropped.count(why);
             return Err(why);
         }
-        let ecn = if ecn == Ecn::Capable && self.is_above_mark() { self.mark() } else { ecn };
         let bytes = self.on_wire(size);
-        self.largest = self.largest.max(bytes);
+        let ecn = if self.is_managed { self.manage(bytes, ecn) } else { ecn };
         self.queued_bytes += bytes;
-        self.queue.push_back(Waiting { since: now, size, ecn, item });
-        self.stats.max_queue_packets = self.stats.max_queue_packets.max(self.queue.len());
+        self.held.push_back(Held { time: now, item, size, ecn, corrupt: false });
+        self.stats.max_queue_packets = self.stats.max_queue_packets.max(self.held.len() - self.flying);
         self.stats.max_queue_bytes = self.stats.max_queue_bytes.max(self.queued_bytes);
         if self.leaving.is_none() {
             self.begin_next(now.max(self.last_departure));
@@ -146,27 +177,31 @@ impl<T: Clone> Link<T> {
     /// was lost, or, where packets may overtake each other, has only left): ask again.
     #[must_use]
     pub fn next_arrival(&self) -> Option<Time> {
-        let flying = self.flight.front().map(|packet| packet.at);
+        let flying = self.held.front().filter(|_| self.flying > 0).map(|packet| packet.time);
         let Some(leaving) = &self.leaving else { return flying };
-        let overtakes = self.overtakes();
-        if flying.is_some() && !overtakes {
+        if flying.is_some() && !self.overtakes {
             return flying;
         }
-        let next = if overtakes { leaving.departs } else { self.arrival_of(leaving) };
+        let next = if self.overtakes { leaving.departs } else { self.arrival_of(leaving) };
         Some(flying.map_or(next, |at| at.min(next))).filter(|at| *at != Time::NEVER)
     }
 
     /// Takes out the first packet that has arrived by `now`.
     pub fn pop(&mut self, now: Time) -> Option<Arrival<T>> {
         self.catch_up(now);
-        if self.flight.front()?.at > now {
+        if self.flying == 0 || self.held.front()?.time > now {
             return None;
         }
-        let packet = self.flight.pop_front()?;
-        self.flight_bytes -= u64::from(packet.size);
-        self.stats.delivered.add(packet.size);
-        self.stats.corrupted += u64::from(packet.corrupt);
-        Some(packet)
+        let Held { time: at, item, size, ecn, corrupt } = self.held.pop_front()?;
+        if self.held.is_empty() {
+            // A ring that runs empty begins again at its beginning, which is likely to be at hand still.
+            self.held.clear();
+        }
+        self.flying -= 1;
+        self.flying_bytes -= u64::from(size);
+        self.stats.delivered.add(size);
+        self.stats.corrupted += u64::from(corrupt);
+        Some(Arrival { at, item, size, ce: ecn == Ecn::Marked, corrupt })
     }
 
     /// Changes the rate, also for what is waiting and what is left of the packet on its way out.
@@ -181,36 +216,38 @@ impl<T: Clone> Link<T> {
     /// Changes the delay of all that has not left yet.
     pub fn set_delay(&mut self, now: Time, delay: Span) {
         self.catch_up(now);
-        self.config.delay = delay;
+        self.delay = delay;
     }
 
     /// Changes random loss, from the next packet to leave on.
     pub fn set_loss(&mut self, now: Time, loss: LossModel) {
         self.catch_up(now);
-        self.loss = Loss::new(loss);
+        self.rare.luck.loss = Loss::new(loss);
+        self.has_luck = self.rare.luck.is_needed();
     }
 
     /// Changes the largest size that is carried, of packets offered from now on.
     pub fn set_mtu(&mut self, mtu: Option<u32>) {
-        self.config.mtu = mtu;
+        self.mtu = mtu;
     }
 
     /// Cuts the link, or mends it; scheduled outages stay. What is on the wire still arrives.
     pub fn set_down(&mut self, now: Time, down: bool) {
         self.catch_up(now);
-        self.outages.ordered = down;
+        self.rare.outages.ordered = down;
+        self.has_outages = !self.rare.outages.is_over();
     }
 
     /// Packets waiting at `now`, the one on its way out included, and their bytes with overhead.
     pub fn backlog(&mut self, now: Time) -> (usize, u64) {
         self.catch_up(now);
-        (self.queue.len(), self.queued_bytes)
+        (self.held.len() - self.flying, self.queued_bytes)
     }
 
     /// Bytes held, waiting or on the wire, when the link was last asked.
     #[must_use]
     pub fn held_bytes(&self) -> u64 {
-        self.queued_bytes + self.flight_bytes
+        self.queued_bytes + self.flying_bytes
     }
 
     /// What the link has done by the time it was last asked.
@@ -220,44 +257,49 @@ impl<T: Clone> Link<T> {
     }
 
     fn on_wire(&self, size: u32) -> u64 {
-        u64::from(size) + u64::from(self.config.overhead)
+        u64::from(size) + u64::from(self.overhead)
     }
 
-    fn overtakes(&self) -> bool {
-        self.config.jitter.overtakes || self.config.reorder.probability > 0.0
+    fn is_down(&mut self, now: Time) -> bool {
+        self.has_outages && self.rare.outages.is_down(now)
     }
 
     fn admit(&mut self, now: Time, size: u32) -> Result<(), DropReason> {
-        if self.outages.is_down(now) {
+        if self.is_down(now) {
             return Err(DropReason::Outage);
         }
-        if self.config.mtu.is_some_and(|mtu| size > mtu) {
+        if self.mtu.is_some_and(|mtu| size > mtu) {
             return Err(DropReason::TooLarge);
         }
-        let QueueModel { limit, random_drop, .. } = self.config.queue;
-        let (filled, limit) = match limit {
-            Limit::Packets(limit) => (self.queue.len() as u64 + 1, u64::from(limit)),
+        let (filled, limit) = match self.limit {
+            Limit::Packets(limit) => ((self.held.len() - self.flying) as u64 + 1, u64::from(limit)),
             Limit::Bytes(limit) => (self.queued_bytes + self.on_wire(size), limit),
         };
         if filled > limit {
             return Err(DropReason::QueueFull);
         }
-        let Some(last) = random_drop else { return Ok(()) };
-        if filled > limit.saturating_sub(last.places) && self.random.chance(last.probability) {
+        if !self.is_managed {
+            return Ok(());
+        }
+        let Some(last) = self.rare.queue.random_drop else { return Ok(()) };
+        let in_last_places = filled > limit.saturating_sub(last.places);
+        if in_last_places && self.rare.luck.random.chance(last.probability) {
             return Err(DropReason::RandomDrop);
         }
         Ok(())
     }
 
-    fn is_above_mark(&self) -> bool {
-        match self.config.queue.mark_above {
-            Some(Limit::Packets(limit)) => self.queue.len() as u64 > u64::from(limit),
+    /// Notes a packet of so many bytes on the wire that the queue takes, and marks it where there is too much.
+    fn manage(&mut self, bytes: u64, ecn: Ecn) -> Ecn {
+        self.rare.largest = self.rare.largest.max(bytes);
+        let is_above_mark = match self.rare.queue.mark_above {
+            Some(Limit::Packets(limit)) => (self.held.len() - self.flying) as u64 > u64::from(limit),
             Some(Limit::Bytes(limit)) => self.queued_bytes > limit,
             None => false,
+        };
+        if ecn != Ecn::Capable || !is_above_mark {
+            return ecn;
         }
-    }
-
-    fn mark(&mut self) -> Ecn {
         self.stats.marked += 1;
         Ecn::Marked
     }
@@ -272,30 +314,34 @@ impl<T: Clone> Link<T> {
 
     /// Begins to send the first packet that CoDel lets pass.
     fn begin_next(&mut self, start: Time) {
-        while let Some(head) = self.queue.front() {
-            let waited = start.since(head.since);
-            if self.codel_condemns(start, waited) {
+        while let Some(head) = self.held.get(self.flying) {
+            let waited = start.since(head.time);
+            let bytes = self.on_wire(head.size);
+            if self.is_managed && self.codel_condemns(start, waited) {
                 self.drop_head();
                 continue;
             }
             self.stats.waits += 1;
             self.stats.wait_total += waited;
             self.stats.wait_max = self.stats.wait_max.max(waited);
-            let bytes = self.queue.front().map_or(0, |head| self.on_wire(head.size));
             let departs = self.transmitter.start(start, bytes);
-            self.leaving = Some(self.draw_luck(departs));
+            let plain = Leaving::at(departs);
+            self.leaving = Some(if self.has_luck { self.rare.luck.draw(departs) } else { plain });
             return;
         }
-        if let Some(codel) = &mut self.codel {
+        if self.is_managed
+            && let Some(codel) = &mut self.rare.codel
+        {
             codel.on_empty();
         }
     }
 
     /// True when CoDel wants the head dropped; marks it instead where it can.
     fn codel_condemns(&mut self, start: Time, waited: Span) -> bool {
-        let (Some(codel), Some(head)) = (&mut self.codel, self.queue.front_mut()) else { return false };
-        let bytes = u64::from(head.size) + u64::from(self.config.overhead);
-        let view = Head { waited, behind: self.queued_bytes - bytes, largest: self.largest };
+        let Rare { codel, largest, .. } = &mut *self.rare;
+        let (Some(codel), Some(head)) = (codel, self.held.get_mut(self.flying)) else { return false };
+        let bytes = u64::from(head.size) + u64::from(self.overhead);
+        let view = Head { waited, behind: self.queued_bytes - bytes, largest: *largest };
         if !codel.condemns(start, view) {
             return false;
         }
@@ -310,7 +356,7 @@ impl<T: Clone> Link<T> {
     }
 
     fn drop_head(&mut self) {
-        if let Some(head) = self.queue.pop_front() {
+        if let Some(head) = self.held.remove(self.flying) {
             self.queued_bytes -= self.on_wire(head.size);
             self.lose(head.item, DropReason::Codel);
         }
@@ -318,25 +364,9 @@ impl<T: Clone> Link<T> {
 
     fn lose(&mut self, item: T, why: DropReason) {
         self.stats.dropped.count(why);
-        if let Some(lost) = &mut self.lost {
+        if let Some(lost) = &mut self.rare.lost {
             lost.push(item);
-        }
-    }
-
-    fn draw_luck(&mut self, departs: Time) -> Leaving {
-        let random = &mut self.random;
-        let offset = match self.config.jitter.shape {
-            JitterShape::None => 0.0,
-            JitterShape::Uniform(spread) => random.signed_unit() * spread.as_nanos() as f64,
-            JitterShape::Normal(deviation) => random.normal() * deviation.as_nanos() as f64,
-        };
-        Leaving {
-            departs,
-            offset: offset as i64,
-            lost: self.loss.next_is_lost(random),
-            corrupt: random.chance(self.config.corrupt),
-            duplicate: random.chance(self.config.duplicate),
-            held: random.chance(self.config.reorder.probability),
+            self.has_lost = true;
         }
     }
 
@@ -346,39 +376,58 @@ impl<T: Clone> Link<T> {
         self.last_departure = leaving.departs;
         // A packet that is lost keeps its place in the order, so that the ones behind it cannot come before `at`.
         self.last_arrival = self.last_arrival.max(at);
-        let Some(packet) = self.queue.pop_front() else { return };
-        self.queued_bytes -= self.on_wire(packet.size);
-        if self.outages.is_down(leaving.departs) {
-            return self.lose(packet.item, DropReason::Outage);
+        let Some(packet) = self.held.get_mut(self.flying) else { return };
+        let size = packet.size;
+        (packet.time, packet.corrupt) = (at, leaving.corrupt);
+        self.queued_bytes -= self.on_wire(size);
+        let is_cut = self.is_down(leaving.departs);
+        if is_cut || leaving.lost {
+            let why = if is_cut { DropReason::Outage } else { DropReason::Loss };
+            if let Some(packet) = self.held.remove(self.flying) {
+                self.lose(packet.item, why);
+            }
+            return;
         }
-        if leaving.lost {
-            return self.lose(packet.item, DropReason::Loss);
-        }
-        let Waiting { size, ecn, item, .. } = packet;
-        let arrival = Arrival { at, item, size, ce: ecn == Ecn::Marked, corrupt: leaving.corrupt };
-        if leaving.duplicate {
+        if leaving.duplicate
+            && let Some(packet) = self.held.get(self.flying).cloned()
+        {
             self.stats.duplicated += 1;
-            self.fly(arrival.clone());
+            self.held.insert(self.flying, packet);
+            self.fly(at, size);
         }
-        self.fly(arrival);
+        self.fly(at, size);
     }
 
     /// When a packet that is on its way out arrives, if it does.
     fn arrival_of(&self, leaving: &Leaving) -> Time {
-        let delay = self.config.delay.as_nanos().saturating_add_signed(leaving.offset);
-        let extra = if leaving.held { self.config.reorder.extra } else { Span::ZERO };
-        let at = leaving.departs + Span::from_nanos(delay) + extra;
-        if self.overtakes() { at } else { at.max(self.last_arrival) }
+        let delay = Span::from_nanos(self.delay.as_nanos().saturating_add_signed(leaving.offset));
+        let at = leaving.departs + delay + leaving.held_back;
+        if self.overtakes { at } else { at.max(self.last_arrival) }
     }
 
-    /// Puts a packet among those on the wire. Packets that arrive together stay in order of departure.
-    fn fly(&mut self, packet: Arrival<T>) {
-        self.flight_bytes += u64::from(packet.size);
-        if self.flight.back().is_none_or(|last| last.at <= packet.at) {
-            self.flight.push_back(packet);
-        } else {
-            let place = self.flight.partition_point(|other| other.at <= packet.at);
-            self.flight.insert(place, packet);
+    /// Puts the first that waits among those on the wire. Packets that arrive together stay in order of departure.
+    fn fly(&mut self, at: Time, size: u32) {
+        let behind = self.flying.checked_sub(1).map_or(Time::ZERO, |last| self.held[last].time);
+        if behind > at
+            && let Some(packet) = self.held.remove(self.flying)
+        {
+            self.held.insert(self.place_on_wire(at), packet);
         }
+        self.flying += 1;
+        self.flying_bytes += u64::from(size);
+    }
+
+    /// Where a packet that arrives then belongs among those on the wire.
+    fn place_on_wire(&self, at: Time) -> usize {
+        let (mut least, mut most) = (0, self.flying);
+        while least < most {
+            let middle = usize::midpoint(least, most);
+            if self.held[middle].time <= at {
+                least = middle + 1;
+            } else {
+                most = middle;
+            }
+        }
+        least
     }
 }

@@ -54,6 +54,11 @@ impl Loss {
         Self { model, bad: false }
     }
 
+    /// True when nothing is ever lost.
+    pub(crate) fn is_none(&self) -> bool {
+        self.model == LossModel::None
+    }
+
     /// Decides the fate of the next packet.
     pub(crate) fn next_is_lost(&mut self, random: &mut Random) -> bool {
         match self.model {

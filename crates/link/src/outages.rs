@@ -27,6 +27,11 @@ impl Outages {
         Self { scheduled, next: 0, ordered: false }
     }
 
+    /// True when nothing is scheduled any more, nor was the link cut.
+    pub(crate) fn is_over(&self) -> bool {
+        !self.ordered && self.next >= self.scheduled.len()
+    }
+
     /// True when the link is down at `now`.
     pub(crate) fn is_down(&mut self, now: Time) -> bool {
         while self.scheduled.get(self.next).is_some_and(|(_, to)| *to <= now) {

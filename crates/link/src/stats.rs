@@ -9,14 +9,6 @@ pub struct LinkStats {
     pub offered: Tally,
     /// What came out at the far end, duplicates included.
     pub delivered: Tally,
-    /// What did not, by reason.
-    pub dropped: DropCounts,
-    /// Packets marked here for congestion.
-    pub marked: u64,
-    /// Packets delivered twice.
-    pub duplicated: u64,
-    /// Packets delivered damaged, each copy counted.
-    pub corrupted: u64,
     /// The longest queue in packets.
     pub max_queue_packets: usize,
     /// The longest queue in bytes, overhead included.
@@ -27,6 +19,14 @@ pub struct LinkStats {
     pub wait_max: Span,
     /// Packets that reached the wire.
     pub waits: u64,
+    /// What did not, by reason.
+    pub dropped: DropCounts,
+    /// Packets marked here for congestion.
+    pub marked: u64,
+    /// Packets delivered twice.
+    pub duplicated: u64,
+    /// Packets delivered damaged, each copy counted.
+    pub corrupted: u64,
 }
 
 impl LinkStats {

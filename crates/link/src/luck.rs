@@ -1,0 +1,81 @@
+//! A packet's luck on the wire: what is drawn for it when it begins to leave.
+
+use anabranch_wire::{Span, Time};
+
+use crate::loss::Loss;
+use crate::random::Random;
+use crate::{Jitter, JitterShape, LinkConfig, Reorder};
+
+/// All that is left to chance, and the link's own dice.
+#[derive(Clone, Debug)]
+pub(crate) struct Luck {
+    jitter: Jitter,
+    pub(crate) loss: Loss,
+    reorder: Reorder,
+    corrupt: f64,
+    duplicate: f64,
+    pub(crate) random: Random,
+}
+
+/// The packet that is on its way out, and its luck.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Leaving {
+    pub(crate) departs: Time,
+    /// Nanoseconds of jitter.
+    pub(crate) offset: i64,
+    /// By how much it falls behind those sent after it.
+    pub(crate) held_back: Span,
+    pub(crate) lost: bool,
+    pub(crate) corrupt: bool,
+    pub(crate) duplicate: bool,
+}
+
+impl Leaving {
+    /// Nothing happens to it.
+    pub(crate) fn at(departs: Time) -> Self {
+        Self { departs, offset: 0, held_back: Span::ZERO, lost: false, corrupt: false, duplicate: false }
+    }
+}
+
+impl Luck {
+    pub(crate) fn new(config: &LinkConfig) -> Self {
+        Self {
+            jitter: config.jitter,
+            loss: Loss::new(config.loss),
+            reorder: config.reorder,
+            corrupt: config.corrupt,
+            duplicate: config.duplicate,
+            random: Random::new(config.seed),
+        }
+    }
+
+    /// True when packets may overtake each other.
+    pub(crate) fn overtakes(&self) -> bool {
+        self.jitter.overtakes || self.reorder.probability > 0.0
+    }
+
+    /// False when the same happens to every packet.
+    pub(crate) fn is_needed(&self) -> bool {
+        self.jitter.shape != JitterShape::None
+            || !self.loss.is_none()
+            || self.corrupt > 0.0
+            || self.duplicate > 0.0
+            || self.reorder.probability > 0.0
+    }
+
+    /// Draws the luck of a packet that departs then.
+    pub(crate) fn draw(&mut self, departs: Time) -> Leaving {
+        let random = &mut self.random;
+        let offset = match self.jitter.shape {
+            JitterShape::None => 0.0,
+            JitterShape::Uniform(spread) => random.signed_unit() * spread.as_nanos() as f64,
+            JitterShape::Normal(deviation) => random.normal() * deviation.as_nanos() as f64,
+        };
+        let lost = self.loss.next_is_lost(random);
+        let corrupt = random.chance(self.corrupt);
+        let duplicate = random.chance(self.duplicate);
+        let held = random.chance(self.reorder.probability);
+        let held_back = if held { self.reorder.extra } else { Span::ZERO };
+        Leaving { departs, offset: offset as i64, held_back, lost, corrupt, duplicate }
+    }
+}
