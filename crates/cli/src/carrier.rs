@@ -11,6 +11,7 @@ use anabranch_transfer::{Connection, Progress, Snapshot, TransferError};
 use anabranch_wire::Span;
 
 use crate::errors::{Failure, Kind};
+use crate::node;
 use crate::ui::paths::{Direction, PathMeter};
 use crate::ui::progress::{PathLine, ProgressSnapshot};
 
@@ -64,21 +65,26 @@ impl Carrier {
     /// Why the transfer failed: where the session ended under it, what ended the session.
     #[must_use]
     pub fn explain(&self, error: TransferError) -> Failure {
-        const RESUMES: &str = "what has arrived is kept: run `anabranch receive` again to go on from there";
         let TransferError::Connection(_) = error else { return error.into() };
-        let lost = |message: String| Failure::new(Kind::Unreachable, message).hint(RESUMES);
+        let lost = |message: String| Failure::new(Kind::Unreachable, message);
         match self.0.close_reason() {
             Some(CloseReason::Peer { reason, .. }) => lost(format!("the other end stopped: {reason}")),
             Some(CloseReason::Finished) => lost("the other end stopped".into()),
             Some(CloseReason::IdleTimeout) => {
                 lost("the other end fell silent on every path".into()).detail(self.last_paths())
             }
-            Some(CloseReason::Reset) => lost("the program at the other end has been started anew".into()),
+            Some(CloseReason::Reset) => lost("the other end no longer knows this session".into()),
             Some(CloseReason::Protocol(what)) => {
                 Failure::new(Kind::Corrupt, format!("the other end broke the protocol: {what}"))
             }
             _ => error.into(),
         }
+    }
+
+    /// True when the session ended without either end's wish: another one may come about.
+    #[must_use]
+    pub fn was_lost(&self) -> bool {
+        matches!(self.0.close_reason(), Some(CloseReason::IdleTimeout | CloseReason::Reset))
     }
 
     fn last_paths(&self) -> String {
@@ -142,6 +148,7 @@ impl Gauge {
             bytes_done: counters.bytes_done,
             bytes_resumed: counters.bytes_resumed,
             bytes_total: bytes_total(&counters),
+            waiting: false,
             paths: self.lines(elapsed),
         }
     }
@@ -175,7 +182,7 @@ pub fn since(start: Instant) -> Span {
 /// What people call a path: the interface here and the address there.
 fn label(session: &Session, route: &anabranch_net::Route) -> String {
     let remote = route.remote.ip();
-    session.interface(route).map_or_else(|| remote.to_string(), |interface| format!("{interface} → {remote}"))
+    node::local_name(session, route).map_or_else(|| remote.to_string(), |local| format!("{local} → {remote}"))
 }
 
 #[cfg(test)]

@@ -27,12 +27,16 @@ use crate::ui::paint::Paint;
 pub enum Kind {
     /// This machine: a file, a disk, a permission, a port.
     Local,
+    /// The command line asks for what cannot be: an option, a value, a ticket that is none.
+    Usage,
     /// The other end was not reached, or was lost. Trying again may help.
     Unreachable,
     /// The other end refused: a wrong or expired ticket, an unknown key. Trying again does not help.
     Refused,
     /// What arrived is not what was sent.
     Corrupt,
+    /// Some of the files were not transferred; the others were.
+    Incomplete,
     /// The user stopped it.
     Interrupted,
     /// Whoever read the output went away (`anabranch … | head`); not an error.
@@ -40,15 +44,17 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The exit code of the process. 2 is a wrong command line, given by the parser.
+    /// The exit code of the process. The parser of the command line uses the one of [`Self::Usage`].
     #[must_use]
     pub fn exit_code(self) -> u8 {
         match self {
             Self::ReaderGone => 0,
             Self::Local => 1,
+            Self::Usage => 2,
             Self::Unreachable => 3,
             Self::Refused => 4,
             Self::Corrupt => 5,
+            Self::Incomplete => 6,
             Self::Interrupted => 130,
         }
     }
@@ -59,10 +65,11 @@ pub const EXIT_CODES: &str = "\
 Exit codes:
   0    done
   1    failed on this machine: a file, the disk, a permission, a port
-  2    wrong command line
+  2    wrong command line: an option, a value, a ticket that is none
   3    the other end was not reached, or was lost; trying again may help
   4    the other end refused: wrong or expired ticket, unknown key
   5    what arrived is not what was sent
+  6    some of the files were not transferred, the others were
   130  interrupted";
 
 /// Why a command failed, told to its user.
@@ -96,6 +103,12 @@ impl Failure {
         Self::new(Kind::Local, message)
     }
 
+    /// A command line that asks for what cannot be.
+    #[must_use]
+    pub fn usage(message: impl Into<String>) -> Self {
+        Self::new(Kind::Usage, message)
+    }
+
     /// A failed operation on a file, with a hint for the errors that have an obvious cause.
     ///
     /// `doing` completes "cannot …": `read`, `create`.
@@ -121,6 +134,13 @@ impl Failure {
             io::ErrorKind::BrokenPipe => Self::new(Kind::ReaderGone, "the reader of the output went away"),
             _ => Self::local(format!("cannot write the output: {}", describe(error))),
         }
+    }
+
+    /// Events that could not be written while a command was at work: it ends unfinished.
+    #[must_use]
+    pub fn unheard(error: &io::Error) -> Self {
+        Self::local(format!("cannot write the events: {}", describe(error)))
+            .hint("the command ends with the program that reads its events; let that read to the end")
     }
 
     /// The same failure with one more line of particulars.
@@ -174,7 +194,7 @@ impl fmt::Display for Failure {
 impl std::error::Error for Failure {}
 
 /// The system's words for an error, without Rust's "(os error 13)".
-fn describe(error: &io::Error) -> String {
+pub(crate) fn describe(error: &io::Error) -> String {
     let text = error.to_string();
     let end = text.find(" (os error").unwrap_or(text.len());
     let mut chars = text[..end].chars();
@@ -228,7 +248,8 @@ mod tests {
 
     #[test]
     fn every_kind_of_failure_has_the_exit_code_that_the_help_states() {
-        for kind in [Kind::Local, Kind::Unreachable, Kind::Refused, Kind::Corrupt, Kind::Interrupted] {
+        use Kind::{Corrupt, Incomplete, Interrupted, Local, Refused, Unreachable, Usage};
+        for kind in [Local, Usage, Unreachable, Refused, Corrupt, Incomplete, Interrupted] {
             let line = format!("\n  {:<5}", kind.exit_code());
             assert!(EXIT_CODES.contains(&line), "{kind:?}");
         }

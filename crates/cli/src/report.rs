@@ -37,6 +37,10 @@ pub enum Event<'a> {
         rate_mbit_s: f64,
         /// Seconds left; null while unknown.
         eta_s: Option<f64>,
+        /// Seconds since the last byte came, once those are many; null while bytes come.
+        stalled_s: Option<f64>,
+        /// True while every path is lost and the other end is looked for again.
+        waiting: bool,
         /// Every path.
         paths: &'a [PathLine],
     },
@@ -60,6 +64,8 @@ pub struct TransferReport {
     pub bytes: u64,
     /// Those of earlier attempts.
     pub bytes_resumed: u64,
+    /// Things of the share that are never sent: sockets, links that lead out of it.
+    pub left_out: u64,
     /// How long this attempt took.
     pub seconds: f64,
     /// Content moved in this attempt, a second.
@@ -77,6 +83,7 @@ impl TransferReport {
             files: summary.files,
             bytes: summary.bytes,
             bytes_resumed: summary.resumed,
+            left_out: summary.left_out,
             seconds,
             goodput_mbit_s: mbit_s(
                 summary.bytes.saturating_sub(summary.resumed),
@@ -95,7 +102,7 @@ pub struct BenchReport {
     /// What was received, interval by interval, in order and without gaps.
     pub intervals: Vec<Interval>,
     /// The whole test.
-    pub end: BenchEnd,
+    pub end: Measured,
 }
 
 /// What a test was asked to do.
@@ -120,16 +127,24 @@ pub struct BenchStart {
 pub struct Interval {
     /// The end of the interval.
     pub t_s: f64,
-    /// Its length.
+    /// What was received; each path as it was at the end, with the bytes that came over it in the interval. A
+    /// silence that lasts over the interval's end counts in full in the next.
+    #[serde(flatten)]
+    pub measured: Measured,
+}
+
+/// What was received in some time.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Measured {
+    /// How long that was.
     pub seconds: f64,
-    /// Bytes that the receiving application got in it.
+    /// Bytes that the receiving application got.
     pub bytes: u64,
     /// The same as a rate.
     pub goodput_mbit_s: f64,
-    /// The longest time in the interval in which it got nothing. One that lasts over the interval's end counts
-    /// in full in the next.
+    /// The longest time in which it got nothing.
     pub longest_gap_ms: f64,
-    /// Every path at the end of the interval, with the bytes that came over it in the interval.
+    /// Every path that was used, with its bytes.
     pub paths: Vec<BenchPath>,
 }
 
@@ -152,21 +167,6 @@ pub struct BenchPath {
     pub loss: Option<f64>,
     /// Whether it carries data.
     pub state: PathState,
-}
-
-/// A whole test.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct BenchEnd {
-    /// Its length.
-    pub seconds: f64,
-    /// Bytes that the receiving application got.
-    pub bytes: u64,
-    /// The same as a rate.
-    pub goodput_mbit_s: f64,
-    /// The longest time in which the receiving application got nothing.
-    pub longest_gap_ms: f64,
-    /// Every path that was used, with its bytes in the whole test.
-    pub paths: Vec<BenchPath>,
 }
 
 /// What `anabranch demo --json` writes.
@@ -238,21 +238,14 @@ mod tests {
             loss: Some(0.0),
             state: PathState::Active,
         };
-        let interval = Interval {
-            t_s: 1.0,
-            seconds: 1.0,
-            bytes: 1_000_000,
-            goodput_mbit_s: 8.0,
-            longest_gap_ms: 1.0,
-            paths: vec![path.clone()],
-        };
-        let end = BenchEnd {
+        let end = Measured {
             seconds: 1.0,
             bytes: 1_000_000,
             goodput_mbit_s: 8.0,
             longest_gap_ms: 1.0,
             paths: vec![path],
         };
+        let interval = Interval { t_s: 1.0, measured: end.clone() };
         let intervals = vec![interval];
         let json = serde_json::to_value(BenchReport { start, intervals, end }).unwrap();
         assert_eq!(json["end"]["goodput_mbit_s"], 8.0);

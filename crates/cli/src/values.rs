@@ -10,11 +10,25 @@ use std::str::FromStr;
 use anabranch_wire::Span;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
+/// The longest span that is taken: some lifetimes, and well within what clocks can count.
+const LONGEST_SPAN: Span = Span::from_secs(100_000 * 86_400);
+
 /// Spells out a span: `500ms`, `90s`, `10m`, `24h`, `7d`, or a bare number of seconds.
 ///
 /// # Errors
-/// When the number or the unit cannot be read, or the span is zero.
+/// When the number or the unit cannot be read, or the span is zero or too long.
 pub fn span(text: &str) -> Result<Span, String> {
+    match span_or_zero(text) {
+        Ok(span) if span.is_zero() => Err("must be longer than nothing".into()),
+        span => span,
+    }
+}
+
+/// A span as [`span`] reads it, or 0.
+///
+/// # Errors
+/// When the number or the unit cannot be read, or the span is too long.
+pub fn span_or_zero(text: &str) -> Result<Span, String> {
     let (number, unit) = number_and_unit(text).ok_or_else(|| wanted_span(text))?;
     let seconds = match unit {
         "" | "s" | "sec" => number,
@@ -24,8 +38,10 @@ pub fn span(text: &str) -> Result<Span, String> {
         "d" => number * 86_400.0,
         _ => return Err(wanted_span(text)),
     };
-    let span = Span::from_secs_f64(seconds);
-    if span.is_zero() { Err("must be longer than nothing".into()) } else { Ok(span) }
+    if seconds > LONGEST_SPAN.as_secs_f64() {
+        return Err("must be at most 100000d".into());
+    }
+    Ok(Span::from_secs_f64(seconds))
 }
 
 fn wanted_span(text: &str) -> String {
@@ -63,6 +79,43 @@ where
     T: FromStr<Err: Error + Send + Sync + 'static> + Clone + Send + Sync + 'static,
 {
     PossibleValuesParser::new(names).try_map(|name| name.parse::<T>())
+}
+
+/// A host with or without a port, written `203.0.113.9:4433`, `[2001:db8::9]`, `home.example.org:4433`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostPort {
+    /// A name or an address, without brackets.
+    pub host: String,
+    /// `None` means the port that the program listens on.
+    pub port: Option<u16>,
+}
+
+impl FromStr for HostPort {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Ok(RemoteEnd { ip, port }) = text.parse() {
+            return Ok(Self { host: ip.to_string(), port });
+        }
+        let (host, port) = match text.split_once(':') {
+            Some((host, port)) => (host, Some(port.parse().ok().filter(|port| *port != 0))),
+            None => (text, None),
+        };
+        let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+        if host.is_empty() || !host.chars().all(is_name) || port == Some(None) {
+            return Err(format!(
+                "`{text}` is no address; write 203.0.113.9:4433, [2001:db8::9]:4433 or NAME:4433"
+            ));
+        }
+        Ok(Self { host: host.to_owned(), port: port.flatten() })
+    }
+}
+
+impl fmt::Display for HostPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.host)?;
+        self.port.map_or(Ok(()), |port| write!(f, ":{port}"))
+    }
 }
 
 /// Splits `1.5 GB` into 1.5 and `GB`; `None` unless it starts with a finite number that is not negative.
@@ -161,7 +214,7 @@ mod tests {
 
     #[test]
     fn what_is_not_a_span_is_refused_with_an_example() {
-        for text in ["", "soon", "10 fortnights", "-3s", "0s", "1..5s", "ms", "inf"] {
+        for text in ["", "soon", "10 fortnights", "-3s", "0s", "1..5s", "ms", "inf", "100001d"] {
             assert!(span(text).is_err(), "{text}");
         }
         assert!(span("soon").unwrap_err().contains("24h"));
@@ -195,6 +248,22 @@ mod tests {
             ["wlan0", "=203.0.113.9", "wlan0=", "wlan0=example", "a b=203.0.113.9", "wlan0=1.2.3.4:99999"]
         {
             assert!(text.parse::<PathPin>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_host_goes_by_name_or_by_address() {
+        for (text, host, port) in [
+            ("home.example.org:4433", "home.example.org", Some(4433)),
+            ("home", "home", None),
+            ("203.0.113.9", "203.0.113.9", None),
+            ("[2001:db8::9]:5", "2001:db8::9", Some(5)),
+            ("2001:db8::9", "2001:db8::9", None),
+        ] {
+            assert_eq!(text.parse(), Ok(HostPort { host: host.into(), port }), "{text}");
+        }
+        for text in ["", ":5", "a:", "a:b", "a:0", "a:70000", "a b", "a/b", "::x"] {
+            assert!(text.parse::<HostPort>().is_err(), "{text}");
         }
     }
 

@@ -100,18 +100,46 @@ fn when_the_sender_is_killed_the_receiver_says_so_and_goes_on_with_the_next_tick
     let file = scratch.file("from/disk.img", LARGE, 7);
     let (path, to) = (file.to_str().unwrap(), scratch.text("to"));
     let sender = Sender::start(&[path, "-q"]);
-    let receiver = Running::start(&mut program(&["receive", &sender.ticket, &to, "-q", "--timeout", "2s"]));
+    let words = ["receive", &sender.ticket, &to, "-q", "--timeout", "1s", "--retry", "1s"];
+    let receiver = Running::start(&mut program(&words));
     wait_for_part(&scratch.path("to"), 32 * MIB);
     sender.running.kill();
     let (code, told) = receiver.end();
     assert_eq!(code, Some(3), "{told}");
     assert!(told.starts_with("error: the other end fell silent on every path\n"), "{told}");
+    assert!(told.contains("  the sender was not found again within 1 s\n"), "{told}");
     assert!(told.contains("run `anabranch receive` again"), "{told}");
 
     let sender = Sender::start(&[path, "-q"]);
     let again = receive(&[&sender.ticket, &to, "--json"]);
     assert!(again.status.success(), "{}", errors(&again));
     assert!(last_event(&again)["bytes_resumed"].as_u64().unwrap() >= 31 * MIB, "{:?}", last_event(&again));
+    assert!(std::fs::read(scratch.path("to/disk.img")).unwrap() == std::fs::read(&file).unwrap());
+}
+
+#[test]
+fn when_every_path_is_lost_the_receiver_finds_the_sender_again_and_goes_on() {
+    let scratch = Scratch::new();
+    let file = scratch.file("from/disk.img", LARGE, 11);
+    let sender = Sender::start(&[file.to_str().unwrap(), "-q"]);
+    let to = scratch.text("to");
+    let words = ["receive", &sender.ticket, &to, "--json", "--timeout", "1s", "--retry", "30s"];
+    let events = std::fs::File::create(scratch.path("events")).unwrap();
+    let receiver = Running::start_into(&mut program(&words), events);
+    let events = || std::fs::read_to_string(scratch.path("events")).unwrap();
+    wait_for_part(&scratch.path("to"), 32 * MIB);
+    // A machine that is suspended, and comes back after the receiver has given up the session.
+    sender.running.signal("-STOP");
+    wait_for("the loss", || events().contains("looking for the sender again for 30 s"));
+    wait_for("an event while it waits", || events().contains("\"waiting\":true"));
+    sender.running.signal("-CONT");
+    let (code, told) = receiver.end();
+    assert_eq!(code, Some(0), "{told}");
+    let events = events();
+    assert!(events.contains("the sender is there again"), "{events}");
+    let done: serde_json::Value = serde_json::from_str(events.lines().last().unwrap()).unwrap();
+    assert_eq!((&done["event"], &done["bytes"]), (&"done".into(), &LARGE.into()), "{done}");
+    assert_eq!(done["bytes_resumed"], 0, "all of it came in this run: {done}");
     assert!(std::fs::read(scratch.path("to/disk.img")).unwrap() == std::fs::read(&file).unwrap());
 }
 

@@ -4,8 +4,9 @@
 
 mod common;
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::UdpSocket;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 use anabranch_secure::{NodeKey, TicketSecret};
 use common::netns::Namespace;
 use common::programs::{
-    PROGRAM, Running, Scratch, Sender, errors, program, receive, wait_for, wait_for_part,
+    PROGRAM, Running, Scratch, Sender, errors, last_event, program, receive, wait_for, wait_for_part,
 };
 use common::skip;
 
@@ -57,7 +58,9 @@ fn a_ticket_for_another_key_gets_no_answer_and_tells_what_was_tried() {
     let other = sender.ticket_with(|ticket| ticket.node = NodeKey::from_random([9; 32]).public());
     let start = Instant::now();
     let received = receive(&[&other, &scratch.text("to"), "--timeout", "1s"]);
-    assert_failed(&received, 3, &["nobody answered at ", " within 1 s", "tried   ", " → 127.0.0.1:", "hint"]);
+    let words =
+        ["nobody answered at ", " within 1 s", "tried   ", " → 127.0.0.1:", "newest ticket", "another key"];
+    assert_failed(&received, 3, &words);
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
 }
 
@@ -65,9 +68,25 @@ fn a_ticket_for_another_key_gets_no_answer_and_tells_what_was_tried() {
 fn text_that_is_no_ticket_is_told_from_a_damaged_one() {
     let scratch = Scratch::new();
     let sender = small_offer(&scratch);
-    assert_failed(&receive(&["hello"]), 1, &["this is not a ticket", "hint"]);
+    assert_failed(&receive(&["hello"]), 2, &["this is not a ticket", "hint"]);
     let cut = &sender.ticket[..sender.ticket.len() - 3];
-    assert_failed(&receive(&[cut]), 1, &["this ticket ", "copy the whole line"]);
+    assert_failed(&receive(&[cut]), 2, &["this ticket ", "copy the whole line"]);
+    let bench = program(&["bench", "client", "hello"]).output().unwrap();
+    assert_failed(&bench, 2, &["this is not a ticket"]);
+}
+
+#[test]
+fn a_ticket_for_something_else_is_told_from_a_lost_connection() {
+    let scratch = Scratch::new();
+    let sender = small_offer(&scratch);
+    let bench = program(&["bench", "client", &sender.ticket]).output().unwrap();
+    assert_failed(&bench, 2, &["this is not the ticket of a bench server", "for `anabranch receive`"]);
+    assert_eq!(String::from_utf8_lossy(&bench.stdout), "");
+
+    let mut server = Running::start(&mut program(&["bench", "server", "--port", "0"]));
+    let line = BufReader::new(server.child.stdout.take().unwrap()).lines().next().unwrap().unwrap();
+    let received = receive(&[line.split_whitespace().last().unwrap(), &scratch.text("to")]);
+    assert_failed(&received, 3, &["this ticket is for `anabranch bench client`"]);
 }
 
 #[test]
@@ -118,7 +137,29 @@ fn a_port_that_is_taken_is_named() {
     let port = taken.local_addr().unwrap().port().to_string();
     let file = scratch.file("from/note.txt", 10, 1);
     let sent = program(&["send", file.to_str().unwrap(), "--port", &port]).output().unwrap();
-    assert_failed(&sent, 1, &[&format!("UDP port {port}"), "is taken by another program", "hint"]);
+    assert_failed(
+        &sent,
+        1,
+        &[&format!("UDP port {port}"), "is taken by another program", "hint", "0 for any"],
+    );
+    let sender = Sender::start(&[file.to_str().unwrap(), "--port", "0", "-q"]);
+    assert!(receive(&[&sender.ticket, &scratch.text("to")]).status.success());
+}
+
+#[test]
+fn a_name_or_an_address_from_outside_stands_first_in_the_ticket() {
+    let scratch = Scratch::new();
+    let file = scratch.file("from/note.txt", 10, 1);
+    let words = [file.to_str().unwrap(), "-q", "--address", "203.0.113.9:7", "--address", "localhost:8"];
+    let sender = Sender::start(&words);
+    let ticket = sender.ticket_with(|ticket| ticket.addresses.truncate(2));
+    let ticket: anabranch_secure::Ticket = ticket.parse().unwrap();
+    assert_eq!(ticket.addresses[0], "203.0.113.9:7".parse().unwrap());
+    assert!(ticket.addresses[1].ip().is_loopback() && ticket.addresses[1].port() == 8, "{ticket:?}");
+    // The machine's own addresses follow.
+    assert!(receive(&[&sender.ticket, &scratch.text("to")]).status.success());
+    let unknown = program(&["send", file.to_str().unwrap(), "--address", "no-such-name.invalid:7"]).output();
+    assert_failed(&unknown.unwrap(), 1, &["cannot find the address of no-such-name.invalid:7", "hint"]);
 }
 
 #[test]
@@ -142,7 +183,7 @@ fn without_any_network_one_machine_still_reaches_itself_and_nothing_else() {
     let scratch = Scratch::new();
     let file = scratch.file("from/note.txt", 100_000, 1);
     let mut command = namespace.command(PROGRAM);
-    let sender = Sender::start_as(command.arg("send").arg(&file));
+    let mut sender = Sender::start_as(command.arg("send").arg(&file));
     let receive = |ticket: &str| {
         let words = ["receive", ticket, &scratch.text("to")];
         namespace.command(PROGRAM).args(words).output().unwrap()
@@ -151,6 +192,9 @@ fn without_any_network_one_machine_still_reaches_itself_and_nothing_else() {
     assert!(received.status.success(), "{}", errors(&received));
     let far = sender.ticket_with(|ticket| ticket.addresses = vec!["203.0.113.9:4433".parse().unwrap()]);
     assert_failed(&receive(&far), 3, &["no route to 203.0.113.9:4433", "hint", "is the network up"]);
+    sender.running.child.kill().unwrap();
+    let (_, told) = sender.running.end();
+    assert!(told.contains("warning: no network is up: only programs on this very machine"), "{told}");
 }
 
 /// Runs `anabranch receive` where `to` is a file system of 8 MiB.
@@ -179,10 +223,61 @@ fn a_disk_that_is_too_small_is_told_before_and_one_that_fills_up_when_it_does() 
     let input = std::fs::File::open(&file).unwrap();
     let sender = Sender::start_as(program(&["send", "-", "-q"]).stdin(input));
     let received = receive_on_small_disk(&sender.ticket, &scratch.text("to"));
-    assert_failed(&received, 1, &["the disk is full while writing ", "hint", "free some space"]);
+    assert_failed(
+        &received,
+        1,
+        &["cannot write stdin: no space left", "nothing is kept", "`anabranch send` again"],
+    );
     let (code, told) = sender.running.end();
     assert_eq!(code, Some(4), "{told}");
-    assert!(told.contains("the other end stopped: the disk is full"), "{told}");
+    assert!(told.contains("the other end stopped: cannot write stdin: No space left"), "{told}");
+    assert!(told.contains("hint    standard input can be received only once"), "{told}");
+}
+
+#[test]
+fn a_reader_that_leaves_before_all_has_come_is_a_failure() {
+    let scratch = Scratch::new();
+    let file = scratch.file("from/large", 16 << 20, 1);
+    let sender = Sender::start(&[file.to_str().unwrap(), "-q"]);
+    let mut receiver = Running::start(&mut program(&["receive", &sender.ticket, "-"]));
+    let mut start = [0; 1000];
+    receiver.child.stdout.take().unwrap().read_exact(&mut start).unwrap();
+    let (code, told) = receiver.end();
+    assert_eq!(code, Some(1), "{told}");
+    assert!(told.contains("error: cannot write the output: broken pipe\n"), "{told}");
+    assert!(told.contains("run the same command again to get all of it"), "{told}");
+    assert!(!told.contains("received 1 file"), "{told}");
+
+    let mut receiver =
+        Running::start(&mut program(&["receive", &sender.ticket, &scratch.text("to"), "--json"]));
+    drop(receiver.child.stdout.take());
+    let (code, told) = receiver.end();
+    assert_eq!(code, Some(1), "{told}");
+    assert!(told.contains("error: cannot write the events: broken pipe\n"), "{told}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn standard_input_that_could_not_be_written_is_not_said_to_be_kept() {
+    let scratch = Scratch::new();
+    let file = scratch.file("from/large", 16 << 20, 1);
+    for to_stdout in [true, false] {
+        let input = std::fs::File::open(&file).unwrap();
+        let source = if to_stdout { Stdio::from(input) } else { Stdio::null() };
+        let path = if to_stdout { "-" } else { file.to_str().unwrap() };
+        let sender = Sender::start_as(program(&["send", path, "-q"]).stdin(source));
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let received = Running::start_into(&mut program(&["receive", &sender.ticket, "-"]), full);
+        let (code, told) = received.end();
+        assert_eq!(code, Some(1), "{told}");
+        assert!(told.contains("error: cannot write the output: no space left on device\n"), "{told}");
+        let hint = if to_stdout {
+            "start `anabranch send` again there"
+        } else {
+            "run the same command again to get all"
+        };
+        assert!(told.contains(hint) && !told.contains("is kept:"), "{told}");
+    }
 }
 
 #[test]
@@ -197,9 +292,91 @@ fn a_file_that_changes_while_it_is_sent_fails_alone() {
     wait_for_part(&scratch.path("to/d"), 1 << 20);
     std::fs::write(changing, b"something else").unwrap();
     let (code, told) = receiver.end();
-    assert_eq!(code, Some(1), "{told}");
+    assert_eq!(code, Some(6), "{told}");
     assert!(told.starts_with("error: 1 file was not transferred\n  d/z-changing: it changed"), "{told}");
     assert!(scratch.path("to/d/a-large").exists() && !scratch.path("to/d/z-changing").exists());
+}
+
+#[test]
+fn what_vanished_at_the_sender_is_told_by_its_name_in_the_share_and_the_rest_arrives() {
+    let scratch = Scratch::new();
+    let gone = scratch.file("from/gone.txt", 1_000, 1);
+    let stays = scratch.file("from/stays.txt", 1_000, 2);
+    let sender = Sender::start(&[gone.to_str().unwrap(), stays.to_str().unwrap(), "-q"]);
+    std::fs::remove_file(&gone).unwrap();
+    let received = receive(&[&sender.ticket, &scratch.text("to"), "-q"]);
+    let expected = "error: 1 file was not transferred\n  \
+                      gone.txt: it is no longer there on the sender; ask for it to be offered again\n";
+    assert_eq!((received.status.code(), errors(&received).as_str()), (Some(6), expected));
+    assert!(scratch.path("to/stays.txt").exists());
+}
+
+#[test]
+fn what_is_left_out_is_told_at_both_ends() {
+    let scratch = Scratch::new();
+    std::fs::create_dir(scratch.path("from/d")).unwrap();
+    scratch.file("from/d/file", 1_000, 1);
+    let _socket = std::os::unix::net::UnixListener::bind(scratch.path("from/d/socket")).unwrap();
+    std::os::unix::fs::symlink("/etc/passwd", scratch.path("from/d/link")).unwrap();
+    let sender = Sender::start(&[&scratch.text("from/d"), "--once"]);
+    let received = receive(&[&sender.ticket, &scratch.text("to")]);
+    assert!(received.status.success(), "{}", errors(&received));
+    let (_, sent) = sender.running.end();
+    for told in [sent, errors(&received)] {
+        assert!(told.contains("d/socket is left out: it is neither a file"), "{told}");
+        assert!(told.contains("d/link is left out: it is a link that leads out of the share"), "{told}");
+        assert!(told.contains("2 left out, which cannot be sent"), "{told}");
+    }
+    let sender = Sender::start(&[&scratch.text("from/d"), "--once", "-q"]);
+    let done = last_event(&receive(&[&sender.ticket, &scratch.text("to"), "--json"]));
+    assert_eq!(done["left_out"], 2, "{done}");
+}
+
+/// The program as a user without privileges, where this is root, who may do everything.
+fn as_nobody(words: &[&str]) -> Option<Command> {
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "--no-new-privs"]);
+    command.arg(PROGRAM).args(words).stdin(Stdio::null());
+    let mut probe = Command::new("setpriv");
+    let probe = probe.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", PROGRAM, "--version"]);
+    probe.output().is_ok_and(|tried| tried.status.success()).then_some(command)
+}
+
+#[test]
+fn a_file_that_may_not_be_read_is_noted_before_it_is_offered() {
+    let scratch = Scratch::new();
+    scratch.open_to_all();
+    let file = scratch.file("from/secret", 1_000, 1);
+    std::fs::set_permissions(&file, PermissionsExt::from_mode(0o000)).unwrap();
+    let Some(mut command) = as_nobody(&["send", file.to_str().unwrap()]) else {
+        return skip("a_file_that_may_not_be_read_is_noted", "becoming nobody needs root");
+    };
+    let sender = Sender::start_as(&mut command);
+    let received = receive(&[&sender.ticket, &scratch.text("to"), "-q"]);
+    assert_failed(&received, 6, &["  secret: the sender may not read it; "]);
+    sender.running.interrupt();
+    let (_, told) = sender.running.end();
+    assert!(told.contains("warning: this file cannot be sent: secret: the sender may not read it"), "{told}");
+}
+
+#[test]
+fn a_target_that_may_not_be_written_is_refused_before_the_sender_is_asked() {
+    let scratch = Scratch::new();
+    scratch.open_to_all();
+    std::fs::set_permissions(scratch.path("to"), PermissionsExt::from_mode(0o555)).unwrap();
+    std::fs::create_dir(scratch.path("from/d")).unwrap();
+    (0..5).for_each(|at| drop(scratch.file(&format!("from/d/{at}"), 10, at)));
+    let sender = Sender::start(&[&scratch.text("from/d"), "-q"]);
+    for target in ["to", "to/new/directory"] {
+        let Some(mut command) = as_nobody(&["receive", &sender.ticket, &scratch.text(target)]) else {
+            return skip("a_target_that_may_not_be_written_is_refused", "becoming nobody needs root");
+        };
+        let received = command.output().unwrap();
+        let expected =
+            format!("error: cannot write to the directory {}: permission denied\n", scratch.text("to"));
+        assert_failed(&received, 1, &[&expected, "hint", "ls -ld"]);
+        assert_eq!(errors(&received).lines().count(), 2, "{}", errors(&received));
+    }
 }
 
 #[test]
@@ -211,18 +388,17 @@ fn a_link_in_the_target_does_not_lead_the_receiver_out_of_it() {
     std::os::unix::fs::symlink(scratch.path("outside"), scratch.path("to/photos")).unwrap();
     let sender = Sender::start(&[&scratch.text("from/photos"), "-q"]);
     let received = receive(&[&sender.ticket, &scratch.text("to")]);
-    assert_failed(&received, 1, &["photos"]);
+    assert_failed(&received, 6, &["photos"]);
     assert_eq!(std::fs::read_dir(scratch.path("outside")).unwrap().count(), 0);
 }
 
 #[test]
-fn a_target_that_may_not_be_written_is_named() {
+fn a_target_that_is_a_file_is_named() {
     let scratch = Scratch::new();
     let sender = small_offer(&scratch);
-    // A file where a directory is wanted stops root as well.
     let place = scratch.file("to/plain-file", 1, 1);
     let received = receive(&[&sender.ticket, place.to_str().unwrap()]);
-    assert_failed(&received, 1, &["cannot open the target directory", "plain-file"]);
+    assert_failed(&received, 1, &["plain-file is a file", "hint", "name a directory"]);
     assert!(Path::new(&place).is_file());
 }
 
@@ -232,7 +408,7 @@ fn a_file_that_is_already_there_with_other_content_stays_and_is_named() {
     let sender = small_offer(&scratch);
     std::fs::write(scratch.path("to/note.txt"), b"mine").unwrap();
     let received = receive(&[&sender.ticket, &scratch.text("to")]);
-    assert_failed(&received, 1, &["1 file was not transferred", "note.txt: "]);
+    assert_failed(&received, 6, &["1 file was not transferred", "note.txt: "]);
     assert_eq!(std::fs::read(scratch.path("to/note.txt")).unwrap(), b"mine");
     let received = receive(&[&sender.ticket, &scratch.text("to"), "--rename"]);
     assert!(received.status.success(), "{}", errors(&received));

@@ -104,7 +104,7 @@ impl Shared {
                 }
             }
             Err(error) if is_disk_full(&error) => {
-                let error = TransferError::io("sync", job.path.as_str(), error);
+                let error = job.write_error(error);
                 *self.fatal.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
             }
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {

@@ -88,6 +88,24 @@ pub enum TransferError {
         /// The file being written.
         path: PathBuf,
     },
+    /// What arrived could not be written, and none of it can be used by another attempt: it went to a stream, or
+    /// came from one.
+    #[error("cannot write {path}: {source}; nothing of it is kept", path = shown(path))]
+    Lost {
+        /// The file or stream being written.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The target is a file.
+    #[error(
+        "{path} is a file, and what is received goes into a directory; name a directory, or `-` for standard output",
+        path = shown(path)
+    )]
+    NotADirectory {
+        /// The target.
+        path: PathBuf,
+    },
     /// The share does not fit this kind of target.
     #[error("the share has {found}, but {target} takes exactly one file; give a directory instead")]
     OneFileOnly {

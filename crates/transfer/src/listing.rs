@@ -8,8 +8,8 @@ use cap_fs_ext::{DirExt, FollowSymlinks, OpenOptionsFollowExt, OpenOptionsSyncEx
 use cap_std::ambient_authority;
 use cap_std::fs::{Dir, Metadata, OpenOptions};
 
-use crate::error::TransferError;
-use crate::manifest::{Entry, EntryKind, FileMeta, ModifiedTime};
+use crate::error::printable;
+use crate::manifest::{Entry, EntryKind, FileMeta, LeftOut, ModifiedTime};
 use crate::path::{RelPath, check_link, is_part_name};
 use crate::share::Root;
 
@@ -17,7 +17,7 @@ use crate::share::Root;
 #[derive(Default)]
 pub(crate) struct Listing {
     pub entries: Vec<Entry>,
-    pub warnings: Vec<String>,
+    pub left_out: Vec<LeftOut>,
     roots: Vec<OpenRoot>,
     /// First entry of each root, so that an entry's root is found by its number.
     starts: Vec<usize>,
@@ -74,35 +74,54 @@ impl Listing {
         if file.metadata()?.is_file() { Ok(Opened::File(file)) } else { Err(io::ErrorKind::NotFound.into()) }
     }
 
-    /// Adds a file that is read from `stream`, to a listing that has nothing else.
-    pub fn add_stream(&mut self, name: &RelPath, stream: Box<dyn Read + Send>) {
+    /// One file that is read from `stream`.
+    pub fn of_stream(name: &RelPath, stream: Box<dyn Read + Send>) -> Self {
         let meta = FileMeta { size: None, mode: 0o644, modified: None };
-        self.entries.push(Entry { path: name.clone(), kind: EntryKind::File(meta) });
-        self.stream = Mutex::new(Some(stream));
+        let entries = vec![Entry { path: name.clone(), kind: EntryKind::File(meta) }];
+        Self { entries, stream: Mutex::new(Some(stream)), ..Self::default() }
     }
 
-    /// Adds what one of the user's paths holds.
-    pub fn add_root(&mut self, root: &Root) -> Result<(), TransferError> {
-        let opened = Dir::open_ambient_dir(&root.directory, ambient_authority());
-        let directory = opened.map_err(|error| TransferError::io("open", &root.directory, error))?;
-        self.starts.push(self.entries.len());
+    /// What the user's paths hold.
+    pub fn of_roots(roots: &[Root]) -> Self {
+        let mut listing = Self::default();
+        roots.iter().for_each(|root| listing.add_root(root));
+        listing
+    }
+
+    /// Adds what one of the user's paths holds; one that is gone meanwhile is missed by its name in the share.
+    fn add_root(&mut self, root: &Root) {
+        if let Err(error) = self.try_add_root(root) {
+            let reason = unreadable(&error);
+            self.left_out.push(LeftOut { path: root.name.shown(), reason, missed: true });
+        }
+    }
+
+    fn try_add_root(&mut self, root: &Root) -> io::Result<()> {
+        let directory = Dir::open_ambient_dir(&root.directory, ambient_authority())?;
+        let start = self.entries.len();
+        let path = root.name.clone();
         match &root.file {
             Some(file) => {
-                let meta = directory.metadata(file);
-                let meta =
-                    meta.map_err(|error| TransferError::io("read", root.directory.join(file), error))?;
-                self.entries.push(Entry { path: root.name.clone(), kind: EntryKind::File(file_meta(&meta)) });
+                let meta = directory.metadata(file)?;
+                self.entries.push(Entry { path, kind: EntryKind::File(file_meta(&meta)) });
             }
             None => {
-                let meta = directory.dir_metadata();
-                let meta = meta.map_err(|error| TransferError::io("read", &root.directory, error))?;
-                let kind = EntryKind::Directory { mode: mode(&meta) };
-                self.entries.push(Entry { path: root.name.clone(), kind });
+                let kind = EntryKind::Directory { mode: mode(&directory.dir_metadata()?) };
+                self.entries.push(Entry { path, kind });
                 self.add_directory(&directory, &root.name);
             }
         }
+        self.starts.push(start);
         self.roots.push(OpenRoot { directory, file: root.file.clone() });
         Ok(())
+    }
+
+    /// The files that may not be read, each in a line.
+    pub fn unreadable(&self) -> Vec<String> {
+        let files = self.entries.iter().enumerate();
+        let files = files.filter(|(_, entry)| matches!(entry.kind, EntryKind::File(_)));
+        let tried = files.filter_map(|(index, entry)| Some((entry, self.open(index).err()?)));
+        tried.map(|(entry, error)| format!("{}: {}", entry.path.shown(), unreadable(&error))).collect()
     }
 
     /// Adds what is in `directory`, sorted by name; the depth of a path is bounded, and so the recursion.
@@ -110,53 +129,81 @@ impl Listing {
         let listed = directory.entries().and_then(Iterator::collect::<io::Result<Vec<_>>>);
         let mut found = match listed {
             Ok(found) => found,
-            Err(error) => return self.leave_out(&path.shown(), &error.to_string()),
+            Err(error) => {
+                let reason = unreadable(&error);
+                return self.left_out.push(LeftOut { path: path.shown(), reason, missed: true });
+            }
         };
         found.sort_by_key(cap_std::fs::DirEntry::file_name);
         for entry in found {
             let name = entry.file_name();
             let shown = format!("{}/{}", path.shown(), name.to_string_lossy());
-            let Some(name) = name.to_str() else {
-                self.leave_out(&shown, "its name is not UTF-8");
-                continue;
+            let added = match name.to_str() {
+                None => Err(Omission::Never("its name is not UTF-8".into())),
+                Some(name) if is_part_name(name) => {
+                    Err(Omission::Never("it is an unfinished transfer".into()))
+                }
+                Some(name) => RelPath::parse(&format!("{}/{name}", path.as_str()))
+                    .map_err(|error| Omission::Never(error.to_string()))
+                    .and_then(|path| self.add_entry(directory, name, path)),
             };
-            if is_part_name(name) {
-                self.leave_out(&shown, "it is an unfinished transfer");
-                continue;
-            }
-            let added = RelPath::parse(&format!("{}/{name}", path.as_str()))
-                .map_err(|error| error.to_string())
-                .and_then(|path| self.add_entry(directory, name, path));
-            if let Err(why) = added {
-                self.leave_out(&shown, &why);
+            if let Err(omission) = added {
+                let (reason, missed) = match omission {
+                    Omission::Never(why) => (why, false),
+                    Omission::Missed(error) => (unreadable(&error), true),
+                };
+                self.left_out.push(LeftOut { path: printable(&shown), reason, missed });
             }
         }
     }
 
-    fn add_entry(&mut self, directory: &Dir, name: &str, path: RelPath) -> Result<(), String> {
-        let meta = directory.symlink_metadata(name).map_err(|error| error.to_string())?;
+    fn add_entry(&mut self, directory: &Dir, name: &str, path: RelPath) -> Result<(), Omission> {
+        let meta = directory.symlink_metadata(name)?;
         if meta.is_dir() {
-            let inner = directory.open_dir_nofollow(name).map_err(|error| error.to_string())?;
+            let inner = directory.open_dir_nofollow(name)?;
             let kind = EntryKind::Directory { mode: mode(&meta) };
             self.entries.push(Entry { path: path.clone(), kind });
             self.add_directory(&inner, &path);
         } else if meta.is_file() {
             self.entries.push(Entry { path, kind: EntryKind::File(file_meta(&meta)) });
         } else if meta.is_symlink() {
-            let text = directory.read_link_contents(name).map_err(|error| error.to_string())?;
-            let text = text.to_str().ok_or("its link text is not UTF-8")?;
+            let text = directory.read_link_contents(name)?;
+            let text = text.to_str().ok_or_else(|| Omission::Never("its link text is not UTF-8".into()))?;
             let text = if cfg!(windows) { text.replace('\\', "/") } else { text.to_owned() };
             check_link(&path, &text)
-                .map_err(|_| format!("it is a link that leads out of the share ({text})"))?;
+                .map_err(|_| Omission::Never(format!("it is a link that leads out of the share ({text})")))?;
             self.entries.push(Entry { path, kind: EntryKind::Link { text } });
         } else {
-            return Err("it is neither a file, a directory nor a link".into());
+            return Err(Omission::Never("it is neither a file, a directory nor a link".into()));
         }
         Ok(())
     }
+}
 
-    fn leave_out(&mut self, path: &str, why: &str) {
-        self.warnings.push(format!("{path} is left out: {why}"));
+/// Why an entry is not in the list.
+enum Omission {
+    /// It is of a kind that is never sent.
+    Never(String),
+    /// It should be there.
+    Missed(io::Error),
+}
+
+impl From<io::Error> for Omission {
+    fn from(error: io::Error) -> Self {
+        Self::Missed(error)
+    }
+}
+
+/// Why something of a share cannot be sent, for people at both ends: without paths of this machine.
+pub(crate) fn unreadable(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound => {
+            "it is no longer there on the sender; ask for it to be offered again".into()
+        }
+        io::ErrorKind::PermissionDenied => {
+            "the sender may not read it; ask for its permissions to be changed".into()
+        }
+        _ => format!("the sender cannot read it: {error}"),
     }
 }
 

@@ -56,6 +56,24 @@ pub(crate) struct Entry {
     pub kind: EntryKind,
 }
 
+/// One thing of a share that is not sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LeftOut {
+    /// Its path in the share, made printable.
+    pub path: String,
+    /// Why.
+    pub reason: String,
+    /// True when it should have been sent and cannot be; false when it is of a kind that never is.
+    pub missed: bool,
+}
+
+impl LeftOut {
+    /// It in one line.
+    pub fn shown(&self) -> String {
+        format!("{} is left out: {}", self.path, self.reason)
+    }
+}
+
 /// Collects entries that a sender lists, refusing what could do harm.
 ///
 /// A path comes once, and after the directory it is in: so nothing can be written through a link or a
@@ -63,13 +81,14 @@ pub(crate) struct Entry {
 pub(crate) struct ManifestBuilder<'a> {
     limits: &'a Limits,
     names: u64,
+    left_out: u64,
     seen: HashMap<RelPath, bool>,
     entries: Vec<Entry>,
 }
 
 impl<'a> ManifestBuilder<'a> {
     pub fn new(limits: &'a Limits) -> Self {
-        Self { limits, names: 0, seen: HashMap::new(), entries: Vec::new() }
+        Self { limits, names: 0, left_out: 0, seen: HashMap::new(), entries: Vec::new() }
     }
 
     /// Takes the next entry.
@@ -78,9 +97,7 @@ impl<'a> ManifestBuilder<'a> {
     /// [`TransferError::TooMuch`] over a limit, [`TransferError::UnsafePath`] or
     /// [`TransferError::Protocol`] for an entry that cannot be meant well.
     pub fn push(&mut self, entry: Entry) -> Result<(), TransferError> {
-        if self.entries.len() as u64 >= self.limits.entries {
-            return Err(TransferError::TooMuch { what: "entries", most: self.limits.entries });
-        }
+        self.check_count()?;
         self.names += entry.path.as_str().len() as u64;
         if let EntryKind::Link { text } = &entry.kind {
             self.names += text.len() as u64;
@@ -98,6 +115,23 @@ impl<'a> ManifestBuilder<'a> {
             return Err(unsafe_path(&entry.path, "it is listed twice"));
         }
         self.entries.push(entry);
+        Ok(())
+    }
+
+    /// Counts something that is not sent.
+    ///
+    /// # Errors
+    /// [`TransferError::TooMuch`] over the limit of entries.
+    pub fn leave_out(&mut self) -> Result<(), TransferError> {
+        self.check_count()?;
+        self.left_out += 1;
+        Ok(())
+    }
+
+    fn check_count(&self) -> Result<(), TransferError> {
+        if self.entries.len() as u64 + self.left_out >= self.limits.entries {
+            return Err(TransferError::TooMuch { what: "entries", most: self.limits.entries });
+        }
         Ok(())
     }
 
@@ -163,5 +197,11 @@ mod tests {
         let short = collect(&entries, &Limits { entries: 10, names: 49 });
         assert!(matches!(short, Err(TransferError::TooMuch { what: "bytes of names", .. })), "{short:?}");
         assert_eq!(collect(&entries, &Limits { entries: 10, names: 50 }).unwrap().len(), 10);
+
+        let limits = Limits { entries: 2, names: 50 };
+        let mut builder = ManifestBuilder::new(&limits);
+        builder.push(entries[0].clone()).unwrap();
+        builder.leave_out().unwrap();
+        assert!(builder.leave_out().is_err() && builder.push(entries[1].clone()).is_err());
     }
 }

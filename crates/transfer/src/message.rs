@@ -9,7 +9,7 @@ use blake3::hazmat::ChainingValue;
 use crate::codec::{Cursor, put_frame, put_text};
 use crate::error::{LONGEST_MESSAGE, TransferError, cut, printable};
 use crate::hash::BLOCK;
-use crate::manifest::{Entry, EntryKind, FileMeta, ModifiedTime};
+use crate::manifest::{Entry, EntryKind, FileMeta, LeftOut, ModifiedTime};
 use crate::path::RelPath;
 
 /// Version of the transfer protocol.
@@ -30,6 +30,7 @@ const ENTRY: u8 = 0x02;
 const LIST_END: u8 = 0x03;
 const DONE: u8 = 0x04;
 const ABORT: u8 = 0x05;
+const LEFT_OUT: u8 = 0x06;
 const FETCH: u8 = 0x10;
 const COMPARE: u8 = 0x11;
 /// Kind of the reply that carries a block; the writer of blocks builds this frame in place.
@@ -50,6 +51,8 @@ pub(crate) enum Control {
     Hello { version: u16 },
     /// One entry of the share's list.
     Entry(Entry),
+    /// Something of the share that is not sent, and why; among the entries.
+    LeftOut(LeftOut),
     /// The list is complete.
     ListEnd,
     /// The receiver has everything, on disk and under its final name.
@@ -93,6 +96,11 @@ impl Control {
                 out.extend_from_slice(&version.to_be_bytes());
             }),
             Self::Entry(entry) => put_frame(out, ENTRY, |out| put_entry(out, entry)),
+            Self::LeftOut(what) => put_frame(out, LEFT_OUT, |out| {
+                out.push(u8::from(what.missed));
+                put_message(out, &what.path);
+                put_message(out, &what.reason);
+            }),
             Self::ListEnd => put_frame(out, LIST_END, |_| {}),
             Self::Done => put_frame(out, DONE, |_| {}),
             Self::Abort(message) => put_frame(out, ABORT, |out| put_message(out, message)),
@@ -110,6 +118,11 @@ impl Control {
                 return Ok(Self::Hello { version: cursor.u16()? });
             }
             ENTRY => Self::Entry(take_entry(&mut cursor)?),
+            LEFT_OUT => Self::LeftOut(LeftOut {
+                missed: cursor.u8()? != 0,
+                path: printable(cursor.text()?),
+                reason: printable(cursor.text()?),
+            }),
             LIST_END => Self::ListEnd,
             DONE => Self::Done,
             ABORT => Self::Abort(printable(cursor.text()?)),
@@ -281,6 +294,7 @@ mod tests {
             }),
             Control::Entry(Entry { path: path("d"), kind: EntryKind::Directory { mode: 0o755 } }),
             Control::Entry(Entry { path: path("l"), kind: EntryKind::Link { text: "d/é".into() } }),
+            Control::LeftOut(LeftOut { path: "s".into(), reason: "a socket".into(), missed: true }),
             Control::ListEnd,
             Control::Done,
             Control::Abort("disk full".into()),
@@ -347,7 +361,7 @@ mod tests {
             encode(&mut bytes);
             bytes
         };
-        let names = ["hello", "file", "stream", "directory", "link", "list end", "done", "abort"];
+        let names = ["hello", "file", "stream", "directory", "link", "left out", "list end", "done", "abort"];
         for (name, message) in names.into_iter().zip(controls()) {
             assert_eq!(encoded(&|out| message.encode(out)), vector(name), "{name}");
         }
@@ -385,6 +399,7 @@ mod tests {
             for kind in [
                 HELLO,
                 ENTRY,
+                LEFT_OUT,
                 LIST_END,
                 ABORT,
                 FETCH,

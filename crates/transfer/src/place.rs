@@ -6,8 +6,8 @@ use cap_fs_ext::{DirExt, FollowSymlinks, OpenOptionsFollowExt};
 use cap_std::fs::{Dir, DirBuilder, OpenOptions};
 
 use crate::hash::{FileHasher, block_len, hash_block};
-use crate::path::{RelPath, alternative_name};
-use crate::plan::{DirectoryModes, MOST_ALTERNATIVES, Planner, cannot_enter, exists, no_name};
+use crate::path::RelPath;
+use crate::plan::{DirectoryModes, Planner, cannot_enter, exists, no_name};
 use crate::receive::Conflict;
 use crate::source::read_full;
 use crate::target::set_directory_mode;
@@ -45,9 +45,9 @@ impl Planner {
                     }
                 }
                 Conflict::Rename => {
-                    let mut names = (1..=MOST_ALTERNATIVES).map(|attempt| alternative_name(&name, attempt));
-                    match names.find(|name| directory.symlink_metadata(name).is_err()) {
-                        Some(free) => name = free,
+                    let mut names = self.alternatives(path);
+                    match names.find(|(_, name)| directory.symlink_metadata(name).is_err()) {
+                        Some((_, free)) => name = free,
                         None => return self.report.fail(path.shown(), no_name()),
                     }
                 }

@@ -4,7 +4,7 @@
 //! attempt left of it; one of the same length is compared by hash; anything else in its place is a
 //! conflict, decided by the user's choice. Requests run ahead of the replies by a bounded number.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender};
 
@@ -25,7 +25,7 @@ use crate::source::read_full;
 use crate::target::TargetTree;
 
 /// Most names tried beside a taken one.
-pub(crate) const MOST_ALTERNATIVES: u32 = 1000;
+const MOST_ALTERNATIVES: u32 = 1000;
 
 /// One file to receive, and where to.
 #[derive(Debug)]
@@ -42,6 +42,18 @@ pub(crate) struct FileJob {
     pub replace: bool,
     /// How many names were taken before this one.
     pub attempt: u32,
+}
+
+impl FileJob {
+    /// What it means that the file could not be written: a later attempt goes on from there, unless the sender
+    /// reads it from a stream.
+    pub fn write_error(&self, source: std::io::Error) -> TransferError {
+        let path = self.path.as_str();
+        if self.meta.size.is_none() {
+            return TransferError::Lost { path: path.into(), source };
+        }
+        TransferError::io("write", path, source)
+    }
 }
 
 /// A request whose reply has not come yet, as the writer needs to know it.
@@ -83,8 +95,10 @@ pub(crate) struct Planner {
     pub tree: TargetTree,
     pub conflict: Conflict,
     pub report: Report,
-    pub progress: Progress,
-    pub ports: PlanPorts,
+    progress: Progress,
+    ports: PlanPorts,
+    /// The paths of the share, where files may get other names than theirs: those must not be taken from others.
+    listed: HashSet<String>,
 }
 
 /// Modes that directories get at the very end, because their owner could not write to them before.
@@ -98,6 +112,15 @@ enum Halt {
 }
 
 impl Planner {
+    pub fn new(
+        tree: TargetTree,
+        conflict: Conflict,
+        (report, progress): (Report, Progress),
+        ports: PlanPorts,
+    ) -> Self {
+        Self { tree, conflict, report, progress, ports, listed: HashSet::new() }
+    }
+
     /// Plans all `entries`, then handles comparisons until none is open; blocks.
     pub fn run(mut self, entries: &[Entry]) -> DirectoryModes {
         let mut modes = DirectoryModes::new();
@@ -110,6 +133,9 @@ impl Planner {
 
     fn plan(&mut self, entries: &[Entry], modes: &mut DirectoryModes) -> Result<(), Halt> {
         self.check_space(entries).map_err(Halt::Fatal)?;
+        if self.conflict == Conflict::Rename {
+            self.listed = entries.iter().map(|entry| entry.path.as_str().to_owned()).collect();
+        }
         let mut open_comparisons = 0;
         let mut undecided = VecDeque::new();
         for (index, entry) in (0..).zip(entries) {
@@ -240,14 +266,26 @@ impl Planner {
                 job.replace = true;
                 return Some(job);
             }
-            Conflict::Rename if job.attempt < MOST_ALTERNATIVES => {
-                job.attempt += 1;
-                job.name = alternative_name(job.path.split().1, job.attempt);
-                return Some(job);
+            Conflict::Rename => {
+                let next = self.alternatives(&job.path).find(|(attempt, _)| *attempt > job.attempt);
+                if let Some((attempt, name)) = next {
+                    (job.attempt, job.name) = (attempt, name);
+                    return Some(job);
+                }
+                self.report.fail(job.path.shown(), no_name());
             }
-            Conflict::Rename => self.report.fail(job.path.shown(), no_name()),
         }
         None
+    }
+
+    /// The names to try in place of the one that is taken, each with its number: none that the share itself has.
+    pub fn alternatives<'a>(&'a self, path: &'a RelPath) -> impl Iterator<Item = (u32, String)> + 'a {
+        let (parent, name) = path.split();
+        let all = (1..=MOST_ALTERNATIVES).map(move |attempt| (attempt, alternative_name(name, attempt)));
+        all.filter(move |(_, name)| {
+            let path = if parent.is_empty() { name.clone() } else { format!("{parent}/{name}") };
+            !self.listed.contains(&path)
+        })
     }
 
     fn skip(&self, job: &FileJob) {

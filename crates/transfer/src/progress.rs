@@ -1,6 +1,6 @@
 //! How far a transfer is, readable at any time from any thread.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Counters that a transfer keeps up to date; clones share them.
@@ -17,6 +17,7 @@ struct Counters {
     bytes_resumed: AtomicU64,
     files_done: AtomicU64,
     files_total: AtomicU64,
+    stream: AtomicBool,
     current: Mutex<String>,
 }
 
@@ -33,6 +34,8 @@ pub struct Snapshot {
     pub files_done: u64,
     /// Files in the share.
     pub files_total: u64,
+    /// True once it is known that the share is a stream, which can be received only once.
+    pub is_stream: bool,
     /// The file being worked on, made printable.
     pub current: String,
 }
@@ -54,6 +57,7 @@ impl Progress {
             bytes_resumed: read(&self.0.bytes_resumed),
             files_done: read(&self.0.files_done),
             files_total: read(&self.0.files_total),
+            is_stream: self.0.stream.load(Ordering::Relaxed),
             current: self.0.current.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         }
     }
@@ -61,6 +65,10 @@ impl Progress {
     pub(crate) fn set_totals(&self, (files, bytes): (u64, u64)) {
         self.0.files_total.store(files, Ordering::Relaxed);
         self.0.bytes_total.store(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_stream(&self, is_stream: bool) {
+        self.0.stream.store(is_stream, Ordering::Relaxed);
     }
 
     pub(crate) fn set_current(&self, name: String) {

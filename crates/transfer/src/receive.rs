@@ -17,7 +17,7 @@ use crate::connection::Connection;
 use crate::control::ControlLink;
 use crate::error::TransferError;
 use crate::hash::block_count;
-use crate::manifest::{Entry, EntryKind, Limits, ManifestBuilder, totals};
+use crate::manifest::{Entry, EntryKind, FileMeta, Limits, ManifestBuilder, totals};
 use crate::message::{Control, LONGEST_REPLY, Reply, Request};
 use crate::path::RelPath;
 use crate::plan::{Fetch, FileJob, InFlight, PlanPorts, Planner};
@@ -102,8 +102,13 @@ async fn run<C: Connection>(
 ) -> Result<(), TransferError> {
     control.greet().await?;
     control.expect_greeting().await?;
-    let entries = read_list(control, &options.limits).await?;
+    let entries = read_list(control, &options.limits, report).await?;
     progress.set_totals(totals(&entries));
+    progress.set_stream(is_stream(&entries));
+    if entries.is_empty() {
+        // What there was to send is missed, and said to be: nothing is left to do.
+        return Ok(());
+    }
     let (place, entries) = settle_target(target, entries)?;
     let stream = connection.open().await.map_err(TransferError::Connection)?;
     let stop = async {
@@ -119,16 +124,30 @@ async fn run<C: Connection>(
 async fn read_list<S: AsyncRead + AsyncWrite + Unpin>(
     control: &mut ControlLink<S>,
     limits: &Limits,
+    report: &Report,
 ) -> Result<Vec<Entry>, TransferError> {
     let mut builder = ManifestBuilder::new(limits);
     loop {
         match control.recv().await? {
             Control::Entry(entry) => builder.push(entry)?,
+            Control::LeftOut(what) => {
+                builder.leave_out()?;
+                if what.missed {
+                    report.fail(what.path, what.reason);
+                } else {
+                    report.leave_out(&what);
+                }
+            }
             Control::ListEnd => return Ok(builder.finish()),
             Control::Abort(reason) => return Err(TransferError::Peer(reason)),
             _ => return Err(TransferError::protocol("a control message in the middle of the list")),
         }
     }
+}
+
+/// True for a share that the sender can read only once.
+fn is_stream(entries: &[Entry]) -> bool {
+    entries.iter().any(|entry| matches!(entry.kind, EntryKind::File(FileMeta { size: None, .. })))
 }
 
 /// A target that suits the share.
@@ -184,7 +203,7 @@ async fn work<S: AsyncRead + AsyncWrite + Send + 'static>(
                 let committer = Committer::start(report.clone(), progress.clone())?;
                 let output = Output::Tree(tree.another(), committer);
                 let writer = Writer::new(output, write_ports, report.clone(), progress.clone());
-                let planner = Planner { tree: tree.another(), conflict, report, progress, ports: plan_ports };
+                let planner = Planner::new(tree.another(), conflict, (report, progress), plan_ports);
                 let plan = spawn_blocking(move || planner.run(&entries));
                 let renamed = spawn_blocking(move || writer.run()).await.map_err(panicked)??;
                 let modes = plan.await.map_err(panicked)?;

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::error::{Failure, MOST_FAILURES, TransferError, printable};
+use crate::manifest::LeftOut;
 
 /// What a transfer that succeeded did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -15,7 +16,9 @@ pub struct Summary {
     pub bytes: u64,
     /// Bytes that were on the receiver's disk before.
     pub resumed: u64,
-    /// What was left out although all else went well, one printable line each.
+    /// Things of the share that are never sent (sockets, links that lead out of it).
+    pub left_out: u64,
+    /// What was left out although all else went well, one printable line each; the first hundred.
     pub warnings: Vec<String>,
 }
 
@@ -41,6 +44,12 @@ impl Report {
                 summary.warnings.push(printable(warning));
             }
         });
+    }
+
+    /// Notes something of the share that is not sent.
+    pub fn leave_out(&self, what: &LeftOut) {
+        self.add(|summary| summary.left_out += 1);
+        self.warn(&what.shown());
     }
 
     /// Notes that one file, named by its printable path, failed; the others go on.

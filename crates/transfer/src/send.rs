@@ -65,7 +65,7 @@ async fn serve<C: Connection>(
         .map_err(|error| TransferError::Connection(error.into()))?;
     let listing = Arc::new(listing?);
     progress.set_totals(totals(&listing.entries));
-    listing.warnings.iter().for_each(|warning| report.warn(warning));
+    listing.left_out.iter().for_each(|what| report.leave_out(what));
     show_list(control, &listing).await?;
     let work = async {
         let stream = connection.accept().await.map_err(TransferError::Connection)?;
@@ -93,9 +93,11 @@ async fn show_list<S: AsyncRead + AsyncWrite + Unpin>(
     control: &mut ControlLink<S>,
     listing: &Listing,
 ) -> Result<(), TransferError> {
+    let entries = listing.entries.iter().cloned().map(Control::Entry);
+    let left_out = listing.left_out.iter().cloned().map(Control::LeftOut);
     let mut bytes = Vec::new();
-    for entry in &listing.entries {
-        Control::Entry(entry.clone()).encode(&mut bytes);
+    for line in entries.chain(left_out) {
+        line.encode(&mut bytes);
         if bytes.len() >= 64 << 10 {
             control.send_bytes(&bytes).await?;
             bytes.clear();

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::error::TransferError;
 use crate::listing::Listing;
-use crate::manifest::totals;
+use crate::manifest::{LeftOut, totals};
 use crate::path::RelPath;
 
 /// Something to send; clones are the same share.
@@ -43,7 +43,9 @@ pub struct Contents {
     /// Their length in bytes; `None` for a stream.
     pub bytes: Option<u64>,
     /// What is left out and why, one line each.
-    pub warnings: Vec<String>,
+    pub left_out: Vec<String>,
+    /// Files that are listed but may not be read, and why, one line each.
+    pub unreadable: Vec<String>,
 }
 
 impl Share {
@@ -82,17 +84,14 @@ impl Share {
         Ok(Self(Arc::new(Origin::Reader { name, reader: Mutex::new(Some(Box::new(reader))) })))
     }
 
-    /// Counts what the share holds now; walks the directories, so it blocks.
-    ///
-    /// # Errors
-    /// [`TransferError::Share`] when a path is gone.
-    pub fn contents(&self) -> Result<Contents, TransferError> {
-        if let Origin::Reader { .. } = *self.0 {
-            return Ok(Contents { files: 1, ..Contents::default() });
-        }
-        let listing = self.list()?;
+    /// Counts what the share holds now; walks the directories and opens the files, so it blocks.
+    #[must_use]
+    pub fn contents(&self) -> Contents {
+        let Origin::Paths(roots) = &*self.0 else { return Contents { files: 1, ..Contents::default() } };
+        let listing = Listing::of_roots(roots);
         let (files, bytes) = totals(&listing.entries);
-        Ok(Contents { files, bytes: Some(bytes), warnings: listing.warnings })
+        let left_out = listing.left_out.iter().map(LeftOut::shown).collect();
+        Contents { files, bytes: Some(bytes), left_out, unreadable: listing.unreadable() }
     }
 
     /// True once nobody else can receive it: a stream that somebody has begun to receive.
@@ -106,15 +105,13 @@ impl Share {
 
     /// Lists the share for one receiver; a stream is taken out of the share by this.
     pub(crate) fn list(&self) -> Result<Listing, TransferError> {
-        let mut listing = Listing::default();
         match &*self.0 {
-            Origin::Paths(roots) => roots.iter().try_for_each(|root| listing.add_root(root))?,
+            Origin::Paths(roots) => Ok(Listing::of_roots(roots)),
             Origin::Reader { name, reader } => {
                 let reader = reader.lock().unwrap_or_else(PoisonError::into_inner).take();
-                listing.add_stream(name, reader.ok_or(TransferError::Consumed)?);
+                Ok(Listing::of_stream(name, reader.ok_or(TransferError::Consumed)?))
             }
         }
-        Ok(listing)
     }
 }
 

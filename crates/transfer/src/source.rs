@@ -12,7 +12,7 @@ use tokio::sync::mpsc::error::TryRecvError;
 
 use crate::codec::{FRAME_HEADER, finish_frame};
 use crate::hash::{BLOCK, FileHasher, block_len, hash_block};
-use crate::listing::{Listing, Opened};
+use crate::listing::{Listing, Opened, unreadable};
 use crate::manifest::{EntryKind, FileMeta};
 use crate::message::{REPLY_BLOCK, Reply, Request};
 use crate::progress::Progress;
@@ -155,7 +155,7 @@ impl Source {
         let start = bytes.len();
         bytes.resize(start + BLOCK_PREFIX + want, 0);
         let read = read_full(&mut current.file, &mut bytes[start + BLOCK_PREFIX..]);
-        let read = read.inspect_err(|_| bytes.truncate(start)).map_err(|error| trouble("read", &error))?;
+        let read = read.inspect_err(|_| bytes.truncate(start)).map_err(|error| trouble(&error))?;
         bytes.truncate(start + BLOCK_PREFIX + read);
         current.ended = read < want;
         if read == 0 || (current.ended && current.meta.size.is_some()) {
@@ -184,7 +184,7 @@ impl Source {
     /// Ends the current file with its hash, if it is still what was listed.
     fn end(&mut self) -> Result<(), Trouble> {
         let Some(current) = self.current.take() else { return Ok(()) };
-        let now = current.file.meta().map_err(|error| trouble("read", &error))?;
+        let now = current.file.meta().map_err(|error| trouble(&error))?;
         let is_listed =
             |now: &FileMeta| now.size == current.meta.size && now.modified == current.meta.modified;
         if !now.as_ref().is_none_or(is_listed) || current.meta.size.is_some_and(|size| size != current.sent) {
@@ -207,7 +207,7 @@ impl Source {
         }
         let mut buffer = vec![0; block_len(size, 0)];
         loop {
-            let read = read_full(&mut file.file, &mut buffer).map_err(|error| trouble("read", &error))?;
+            let read = read_full(&mut file.file, &mut buffer).map_err(|error| trouble(&error))?;
             if read == 0 {
                 break;
             }
@@ -234,11 +234,8 @@ impl Source {
             return Err(Trouble::File("it is not a file of this share".into()));
         };
         self.progress.set_current(path.shown());
-        let file = self.listing.open(index).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => changed(),
-            _ => trouble("open", &error),
-        })?;
-        let now = file.meta().map_err(|error| trouble("read", &error))?;
+        let file = self.listing.open(index).map_err(|error| trouble(&error))?;
+        let now = file.meta().map_err(|error| trouble(&error))?;
         if now.is_some_and(|now| now.size != meta.size || now.modified != meta.modified) {
             return Err(changed());
         }
@@ -273,8 +270,8 @@ pub(crate) fn read_full(file: &mut impl Read, buffer: &mut [u8]) -> io::Result<u
     Ok(filled)
 }
 
-fn trouble(action: &str, error: &io::Error) -> Trouble {
-    Trouble::File(format!("the sender cannot {action} it: {error}"))
+fn trouble(error: &io::Error) -> Trouble {
+    Trouble::File(unreadable(error))
 }
 
 fn changed() -> Trouble {

@@ -25,6 +25,32 @@ pub enum Target {
     Writer(Box<dyn Write + Send>),
 }
 
+impl Target {
+    /// Checks that files can be put there, without making anything: before a sender is asked for them.
+    ///
+    /// # Errors
+    /// [`TransferError::NotADirectory`], or [`TransferError::Io`] when the directory may not be written.
+    pub fn check(&self) -> Result<(), TransferError> {
+        let directory = match self {
+            Self::Directory(path) => path.as_path(),
+            Self::File(path) => path.parent().unwrap_or(Path::new("")),
+            Self::Writer(_) => return Ok(()),
+        };
+        // What does not exist yet is made in the nearest directory above that does.
+        let there = directory.ancestors().find(|path| path.as_os_str().is_empty() || path.exists());
+        let there = here(there.unwrap_or(Path::new("")));
+        if there.is_dir() {
+            return check_writable(there);
+        }
+        Err(TransferError::NotADirectory { path: there.to_owned() })
+    }
+}
+
+/// The path, or the one of the current directory where it is empty.
+fn here(path: &Path) -> &Path {
+    if path.as_os_str().is_empty() { Path::new(".") } else { path }
+}
+
 impl fmt::Debug for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -46,7 +72,8 @@ pub(crate) struct TargetTree {
 impl TargetTree {
     /// Opens `path`, creating it if need be.
     pub fn open(path: &Path) -> Result<Self, TransferError> {
-        let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+        let path = here(path);
+        Target::Directory(path.to_owned()).check()?;
         let opened = Dir::create_ambient_dir_all(path, ambient_authority())
             .and_then(|()| Dir::open_ambient_dir(path, ambient_authority()));
         let root = opened.map_err(|error| TransferError::io("open the target directory", path, error))?;
@@ -101,6 +128,19 @@ impl TargetTree {
         }
         Ok(())
     }
+}
+
+#[cfg(unix)]
+fn check_writable(directory: &Path) -> Result<(), TransferError> {
+    use rustix::fs::{Access, AtFlags, CWD, accessat};
+    let (access, flags) = (Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS);
+    accessat(CWD, directory, access, flags)
+        .map_err(|error| TransferError::io("write to the directory", directory, error.into()))
+}
+
+#[cfg(not(unix))]
+fn check_writable(_directory: &Path) -> Result<(), TransferError> {
+    Ok(())
 }
 
 #[cfg(unix)]

@@ -151,7 +151,7 @@ impl Writer {
         {
             Ok(part) => Sink::Part(part),
             Err(error) if is_disk_full(&error) => {
-                return Err(TransferError::io("create", job.path.as_str(), error));
+                return Err(job.write_error(error));
             }
             Err(error) => {
                 self.report.fail(job.path.shown(), error.to_string());
@@ -182,7 +182,7 @@ impl Writer {
         match (&mut current.sink, &mut self.output) {
             (Sink::Part(part), _) => {
                 let written = part.write_block(index, data);
-                written.map_err(|error| TransferError::io("write", current.job.path.as_str(), error))?;
+                written.map_err(|error| current.job.write_error(error))?;
             }
             (_, Output::Stream(stream)) => stream.write_all(data).map_err(stream_error)?,
             _ => {}
@@ -229,5 +229,5 @@ fn unasked() -> TransferError {
 }
 
 fn stream_error(error: io::Error) -> TransferError {
-    TransferError::io("write", "the output stream", error)
+    TransferError::Lost { path: "the output".into(), source: error }
 }

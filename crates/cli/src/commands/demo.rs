@@ -35,6 +35,10 @@ use stage::Stage;
 /// The smallest file with which the steady state lasts long enough to be measured.
 const SIZE_MIN: u64 = 4 << 20;
 
+/// The largest with which all is over in less than a minute: its bytes cross the three paths two and a half times,
+/// partly without the fastest.
+const SIZE_MAX: u64 = 160 << 20;
+
 /// From when to when a transfer is in its steady state, in parts of the file.
 const STEADY: (f64, f64) = (0.25, 0.95);
 
@@ -62,7 +66,11 @@ pub struct DemoArgs {
 
 fn demo_size(text: &str) -> Result<u64, String> {
     let size = values::size(text)?;
-    if size < SIZE_MIN { Err("must be at least 4MiB, or there is nothing to see".into()) } else { Ok(size) }
+    match size {
+        ..SIZE_MIN => Err("must be at least 4MiB, or there is nothing to see".into()),
+        SIZE_MIN..=SIZE_MAX => Ok(size),
+        _ => Err("must be at most 160MiB, or it takes longer than a minute".into()),
+    }
 }
 
 /// Plays the demo.
@@ -250,10 +258,12 @@ mod tests {
     use crate::commands::test::parse;
 
     #[test]
-    fn the_file_is_as_large_as_asked_but_not_too_small_to_measure() {
+    fn the_file_is_as_large_as_asked_but_neither_too_small_to_measure_nor_too_large_to_wait_for() {
         assert_eq!(parse::<DemoArgs>(&[]).unwrap().size, 64 << 20);
-        assert_eq!(parse::<DemoArgs>(&["--size", "1GB"]).unwrap().size, 1_000_000_000);
-        assert!(parse::<DemoArgs>(&["--size", "1kB"]).is_err());
+        assert_eq!(parse::<DemoArgs>(&["--size", "100MB"]).unwrap().size, 100_000_000);
+        for size in ["1kB", "161MiB", "9TB"] {
+            assert!(parse::<DemoArgs>(&["--size", size]).is_err(), "{size}");
+        }
     }
 
     #[test]

@@ -39,9 +39,28 @@ pub fn run(args: &ManArgs) -> Result<(), Failure> {
     clap_mangen::generate_to(manual(), dir).map_err(|error| Failure::file("write pages into", dir, &error))
 }
 
-/// The definitions without the `help` pages that would double every other page.
+/// The definitions without the `help` pages that would double every other page, each with a synopsis that names
+/// the values of its options.
 fn manual() -> Command {
-    Cli::command().disable_help_subcommand(true)
+    let mut command = Cli::command().disable_help_subcommand(true);
+    command.build();
+    with_synopsis(command)
+}
+
+fn with_synopsis(command: Command) -> Command {
+    let usage = synopsis(&command);
+    command.override_usage(usage).mut_subcommands(with_synopsis)
+}
+
+/// The command with all it takes: `anabranch send [--name <NAME>] … <PATH>...`.
+fn synopsis(command: &Command) -> String {
+    let name = command.get_bin_name().unwrap_or_else(|| command.get_name()).to_owned();
+    let (places, options): (Vec<_>, Vec<_>) =
+        command.get_arguments().filter(|arg| !arg.is_hide_set()).partition(|arg| arg.is_positional());
+    let options = options.into_iter().map(|option| format!("[{option}]"));
+    let places = places.into_iter().map(ToString::to_string);
+    let last = command.has_subcommands().then(|| "<COMMAND>".to_owned());
+    [name].into_iter().chain(options).chain(places).chain(last).collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]
@@ -55,6 +74,10 @@ mod tests {
         let page = |name: &str| std::fs::read_to_string(dir.join(name)).unwrap();
         assert!(page("anabranch.1").contains("Exit codes"));
         assert!(page("anabranch-keys.1").contains("Examples"));
+        let send = page("anabranch-send.1").replace('\\', "");
+        for words in ["anabranch send", "[--expires <TIME>]", "<PATH>..."] {
+            assert!(send.contains(words), "no {words} in {send}");
+        }
         assert!(page("anabranch-keys-show.1").contains("public key"));
         std::fs::remove_dir_all(&dir).unwrap();
     }

@@ -1,29 +1,31 @@
 //! `anabranch receive`: fetches what a ticket offers.
+//!
+//! [`reach`] finds the sender, [`fetch`] takes the data, over several sessions if need be.
+
+mod fetch;
+mod reach;
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Duration;
 
-use anabranch_net::{ConnectError, Endpoint, EndpointConfig, Session, Ticket, Tried};
+use anabranch_net::{Endpoint, EndpointConfig, Ticket};
 use anabranch_secure::TicketError;
-use anabranch_transfer::{Conflict, ReceiveOptions, Snapshot, Summary, Target};
+use anabranch_transfer::{Conflict, Summary, Target};
 use anabranch_wire::Span;
 use clap::Args;
 
 use super::Context;
 use crate::args::OUTPUT;
-use crate::carrier::{self, Carrier, Gauge, REDRAW};
-use crate::errors::{Failure, Kind, printable};
+use crate::errors::{Failure, printable};
 use crate::report::{Event, TransferReport};
 use crate::ui::out::{self, Stream};
-use crate::ui::paths::Direction;
-use crate::ui::progress::Progress;
-use crate::ui::{human, render};
+use crate::ui::render;
 use crate::{interrupt, keyfile, node, values};
+use fetch::Fetcher;
+use reach::Sender;
 
 /// A shorter silence is nothing unusual.
 const SHORTEST_SILENCE: Span = Span::from_millis(500);
-/// How long an answer to an expired ticket is waited for.
-const PATIENCE_WITH_EXPIRED: Span = Span::from_secs(3);
 
 const EXAMPLES: &str = "\
 Examples:
@@ -34,7 +36,7 @@ Examples:
 /// Fetch what a ticket offers, over every path there is
 ///
 /// A file appears under its name only when all of it has arrived and was verified. A transfer that was cut off
-/// goes on where it stopped when the same command runs again.
+/// goes on where it stopped when the same command runs again; one that lost all its paths does so by itself.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct ReceiveArgs {
@@ -50,6 +52,9 @@ pub struct ReceiveArgs {
     /// Give up when the other end is silent on every path for this long; for a first answer, 10 s at most
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = silence, help_heading = "Network")]
     pub timeout: Span,
+    /// When all paths are lost on the way, look for the sender again for this long and go on; 0 to give up at once
+    #[arg(long, value_name = "TIME", default_value = "1m", value_parser = values::span_or_zero, help_heading = "Network")]
+    pub retry: Span,
     /// One JSON event a line instead of text
     #[arg(long, help_heading = OUTPUT)]
     pub json: bool,
@@ -83,7 +88,7 @@ impl ReceiveArgs {
     /// When it is none, or was damaged on its way here.
     pub fn ticket(&self) -> Result<Ticket, Failure> {
         self.ticket.parse().map_err(|error: TicketError| {
-            Failure::local(error.to_string())
+            Failure::usage(error.to_string())
                 .hint("copy the whole line that `anabranch send` printed on the other machine")
         })
     }
@@ -129,6 +134,7 @@ impl ReceiveArgs {
 /// What stood in the way, and what to do about it.
 pub fn run(args: &ReceiveArgs, context: &Context) -> Result<(), Failure> {
     let ticket = args.ticket()?;
+    args.target().check()?;
     let runtime = node::runtime()?;
     let outcome = runtime.block_on(fetch(args, &ticket, context));
     // A thread may still wait for a disk or a pipe: everything that counts is done.
@@ -139,104 +145,15 @@ pub fn run(args: &ReceiveArgs, context: &Context) -> Result<(), Failure> {
 async fn fetch(args: &ReceiveArgs, ticket: &Ticket, context: &Context) -> Result<(), Failure> {
     let endpoint = Endpoint::bind(EndpointConfig::new(keyfile::fresh()?)).await;
     let endpoint = endpoint.map_err(|error| Failure::bind(&error))?;
+    let sender = Sender { endpoint: &endpoint, ticket, silence: args.timeout };
     let session = tokio::select! {
         biased;
-        () = interrupt::requested() => return Err(stopped(None)),
-        session = connect(&endpoint, ticket, args.timeout) => session?,
+        () = interrupt::requested() => return Err(fetch::stopped(None, args.to_stdout())),
+        session = sender.reach() => session?,
     };
-    let carrier = Carrier::new(session);
-    let outcome = fetch_over(&carrier, args, context).await;
-    if outcome.is_ok() {
-        carrier.close().await;
-    } else {
-        carrier::close(&endpoint).await;
-    }
-    outcome
-}
-
-/// Opens the session. A ticket that has expired by this machine's clock is tried all the same, since the clock
-/// may be wrong, but with less patience.
-async fn connect(endpoint: &Endpoint, ticket: &Ticket, silence: Span) -> Result<Session, Failure> {
-    let overdue = overdue(ticket, SystemTime::now());
-    let silence = if overdue.is_some() { silence.min(PATIENCE_WITH_EXPIRED) } else { silence };
-    let target = anabranch_net::Target {
-        credential: Some((ticket.share, ticket.secret.clone())),
-        ..anabranch_net::Target::new(ticket.node, ticket.addresses.clone())
-    };
-    match (endpoint.connect(&target, carrier::config(silence)).await, overdue) {
-        (Ok(session), _) => Ok(session),
-        (Err(ConnectError::TimedOut(_)), Some(ago)) => {
-            let ago = human::seconds(ago.as_secs_f64());
-            Err(Failure::new(
-                Kind::Refused,
-                format!("the ticket expired {ago} ago, and nobody answers to it"),
-            )
-            .hint("ask for a new ticket"))
-        }
-        (Err(ConnectError::TimedOut(tried)), None) => Err(unanswered(&tried, ticket, silence)),
-        (Err(error), _) => Err(error.into()),
-    }
-}
-
-fn unanswered(tried: &Tried, ticket: &Ticket, silence: Span) -> Failure {
-    let places: Vec<String> = ticket.addresses.iter().map(ToString::to_string).collect();
-    let patience = human::seconds(carrier::config(silence).connect_timeout.as_secs_f64());
-    let message = format!("nobody answered at {} within {patience}", places.join(" or "));
-    let pairs = tried.0.iter().map(|(local, remote)| format!("{} → {remote}", local.ip()));
-    pairs.fold(Failure::new(Kind::Unreachable, message), Failure::tried).hint(
-        "is `anabranch send` still running there, with this very ticket, and does its firewall let the UDP port in?",
-    )
-}
-
-/// How long ago the ticket expired by this clock.
-fn overdue(ticket: &Ticket, now: SystemTime) -> Option<Duration> {
-    let now = now.duration_since(SystemTime::UNIX_EPOCH).ok()?;
-    now.checked_sub(Duration::from_secs(ticket.expires?)).filter(|ago| !ago.is_zero())
-}
-
-async fn fetch_over(carrier: &Carrier, args: &ReceiveArgs, context: &Context) -> Result<(), Failure> {
-    let options = ReceiveOptions { conflict: args.conflict(), ..ReceiveOptions::default() };
-    let counters = anabranch_transfer::Progress::new();
-    let start = Instant::now();
-    let mut gauge = carrier.gauge(Direction::In, &counters);
-    let mut display = context.progress(args.json, args.events().unwrap_or(Stream::Stdout));
-    let outcome = tokio::select! {
-        biased;
-        () = interrupt::requested() => {
-            carrier.interrupt();
-            Err(stopped(Some(&counters.snapshot())))
-        }
-        outcome = anabranch_transfer::receive(carrier, args.target(), &options, &counters) => {
-            outcome.map_err(|error| carrier.explain(error))
-        }
-        gone = show(&mut gauge, &mut display, start) => Err(gone),
-    };
-    let last = gauge.snapshot(carrier::since(start));
-    if outcome.is_ok() || last.bytes_done > 0 {
-        display.finish(&last).map_err(|error| Failure::output(&error))?;
-    }
-    report(&outcome?, start.elapsed(), (args, context))
-}
-
-/// Redraws until the display cannot be written any more.
-async fn show(gauge: &mut Gauge, display: &mut Progress, start: Instant) -> Failure {
-    let mut tick = tokio::time::interval(REDRAW);
-    loop {
-        tick.tick().await;
-        if let Err(error) = display.update(&gauge.snapshot(carrier::since(start))) {
-            return Failure::output(&error);
-        }
-    }
-}
-
-fn stopped(counters: Option<&Snapshot>) -> Failure {
-    let Some(counters) = counters else { return Failure::new(Kind::Interrupted, "nothing was received") };
-    let done = human::bytes(counters.bytes_done);
-    let here = match carrier::bytes_total(counters) {
-        Some(total) => format!("{done} of {} are here", human::bytes(total)),
-        None => format!("{done} are here"),
-    };
-    Failure::new(Kind::Interrupted, here).hint("run the same command again to go on from there")
+    let display = context.progress(args.json, args.events().unwrap_or(Stream::Stdout));
+    let (summary, took) = Fetcher::new(args, sender, display).run(session).await?;
+    report(&summary, took, (args, context))
 }
 
 /// Says what was received.
@@ -280,6 +197,15 @@ mod tests {
             assert_eq!(parse::<ReceiveArgs>(&["ticket", option]).unwrap().conflict(), answer);
         }
         assert!(parse::<ReceiveArgs>(&["ticket", "--skip", "--rename"]).is_err());
+    }
+
+    #[test]
+    fn a_lost_sender_is_looked_for_a_minute_or_as_long_as_is_said() {
+        let retry = |words: &[&str]| parse::<ReceiveArgs>(words).map(|args| args.retry).ok();
+        assert_eq!(retry(&["ticket"]), Some(Span::from_secs(60)));
+        assert_eq!(retry(&["ticket", "--retry", "0"]), Some(Span::ZERO));
+        assert_eq!(retry(&["ticket", "--retry", "1h"]), Some(Span::from_secs(3_600)));
+        assert_eq!(retry(&["ticket", "--retry", "soon"]), None);
     }
 
     #[test]

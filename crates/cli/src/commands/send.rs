@@ -5,6 +5,8 @@
 mod door;
 mod serve;
 
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use anabranch_net::{Endpoint, EndpointConfig, Ticket};
@@ -15,10 +17,11 @@ use clap::Args;
 use super::Context;
 use crate::args::OUTPUT;
 use crate::carrier;
-use crate::errors::{Failure, printable};
+use crate::errors::{Failure, describe, printable};
 use crate::report::Event;
 use crate::ui::human;
 use crate::ui::out::{self, Stream};
+use crate::values::HostPort;
 use crate::{interrupt, keyfile, node, values};
 use door::Door;
 use serve::{Offer, Server};
@@ -31,6 +34,8 @@ Examples:
   anabranch send photos/                     offer a directory; prints a ticket
   anabranch send film.mkv --once             stop when one receiver has it all
   anabranch send a.iso b.iso --expires 2h    two files, for two hours
+  anabranch send photos/ --port 4433 --address home.example.org:4433
+                                             behind a router that forwards UDP port 4433 to this machine
   tar c src | anabranch send - --name src.tar";
 
 /// Offer files or directories and print the ticket that fetches them
@@ -40,7 +45,7 @@ Examples:
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct SendArgs {
-    /// What to offer; `-` for standard input
+    /// What to offer; `-` for standard input, which one receiver can fetch, once
     #[arg(required = true, value_name = "PATH", value_hint = clap::ValueHint::AnyPath)]
     pub paths: Vec<PathBuf>,
     /// The name under which the receiver gets standard input [default: stdin]
@@ -52,9 +57,15 @@ pub struct SendArgs {
     /// Stop when one receiver has it all
     #[arg(long)]
     pub once: bool,
-    /// UDP port to listen on [default: a free one]
-    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..), help_heading = "Network")]
-    pub port: Option<u16>,
+    /// UDP port to listen on; 0 for any free one
+    #[arg(long, value_name = "PORT", default_value_t = 0, help_heading = "Network")]
+    pub port: u16,
+    /// Where others reach this machine from outside, named first in the ticket; may be given again
+    ///
+    /// For a router that forwards a UDP port to this machine: its public address or name and that port; without a
+    /// port, the one this command listens on. A name is looked up here, once.
+    #[arg(long = "address", value_name = "HOST:PORT", help_heading = "Network")]
+    pub addresses: Vec<HostPort>,
     /// Key file [default: a new key, for this run only]
     #[arg(long, value_name = "FILE", env = "ANABRANCH_KEY", hide_env_values = true, value_hint = clap::ValueHint::FilePath)]
     #[arg(help_heading = "Network")]
@@ -85,11 +96,11 @@ impl SendArgs {
         let stdin = self.paths.iter().any(|path| path.as_os_str() == "-");
         match &self.name {
             _ if stdin && self.paths.len() > 1 => {
-                Err(Failure::local("standard input cannot be offered together with files")
+                Err(Failure::usage("standard input cannot be offered together with files")
                     .hint("send `-` alone; a file that is called so is `./-`"))
             }
             Some(_) if !stdin => {
-                Err(Failure::local("files keep their own names: `--name` is for standard input")
+                Err(Failure::usage("files keep their own names: `--name` is for standard input")
                     .hint("leave `--name` out"))
             }
             Some(name) => check_name(name).map(|()| Source::Stdin { name: name.clone() }),
@@ -115,7 +126,7 @@ impl Source {
 /// A name that is a single component of a path.
 fn check_name(name: &str) -> Result<(), Failure> {
     let bad = name.is_empty() || name == "." || name == ".." || name.contains(['/', '\\', '\0']);
-    if bad { Err(Failure::local(format!("`{name}` is not a file name"))) } else { Ok(()) }
+    if bad { Err(Failure::usage(format!("`{name}` is not a file name"))) } else { Ok(()) }
 }
 
 /// Offers the files until nobody can or need receive them any more.
@@ -124,7 +135,7 @@ fn check_name(name: &str) -> Result<(), Failure> {
 /// What stood in the way, and what to do about it.
 pub fn run(args: &SendArgs, context: &Context) -> Result<(), Failure> {
     let share = args.source()?.share()?;
-    let contents = share.contents()?;
+    let contents = share.contents();
     let runtime = node::runtime()?;
     let outcome = runtime.block_on(offer(args, (share, &contents), context));
     // A thread may still wait for standard input: nobody needs it.
@@ -141,13 +152,13 @@ async fn offer(
     let stop = interrupt::requested();
     let door = Door::new(args.expires)?;
     let config = EndpointConfig::new(keyfile::load_or_fresh(args.key.as_deref())?)
-        .port(args.port.unwrap_or(0))
+        .port(args.port)
         .session(carrier::config(PATIENCE))
         .authorize(door.clone());
     let endpoint = Endpoint::bind(config).await.map_err(|error| Failure::bind(&error))?;
     let ticket = Ticket {
         node: endpoint.node(),
-        addresses: node::addresses_to_tell(&endpoint),
+        addresses: addresses(&args.addresses, node::addresses_to_tell(&endpoint)).await?,
         relays: Vec::new(),
         share: door.share,
         secret: door.secret.clone(),
@@ -162,6 +173,29 @@ async fn offer(
     outcome
 }
 
+/// The addresses for the ticket: those that the user names first, then the machine's own.
+async fn addresses(named: &[HostPort], own: Vec<SocketAddr>) -> Result<Vec<SocketAddr>, Failure> {
+    let port = own.first().map_or(0, SocketAddr::port);
+    let mut all = Vec::new();
+    for place in named {
+        let found = tokio::net::lookup_host((place.host.as_str(), place.port.unwrap_or(port))).await;
+        let found = found.map_err(|error| {
+            Failure::local(format!("cannot find the address of {place}: {}", describe(&error)))
+                .hint("check the name, or give `--address` an address in figures")
+        })?;
+        all.extend(found);
+    }
+    let mut seen = BTreeSet::new();
+    Ok(all.into_iter().chain(own).filter(|address| seen.insert(*address)).collect())
+}
+
+/// What to know before the ticket is given away.
+fn warnings(contents: &Contents, ticket: &Ticket) -> Vec<String> {
+    let unreadable = contents.unreadable.iter().map(|file| format!("this file cannot be sent: {file}"));
+    let only_here = node::only_here(&ticket.addresses).then(|| node::ONLY_HERE.to_owned());
+    contents.left_out.iter().cloned().chain(unreadable).chain(only_here).collect()
+}
+
 /// Prints the ticket, and what to do with it.
 fn announce(
     args: &SendArgs,
@@ -172,13 +206,13 @@ fn announce(
     if args.json {
         let expires_s = args.expires.as_secs_f64();
         Stream::Stdout.json(&Event::Ticket { ticket: &text, expires_s })?;
-        let mut warnings = contents.warnings.iter();
-        return warnings.try_for_each(|message| Stream::Stdout.json(&Event::Note { message }));
+        let warnings = warnings(contents, ticket);
+        return warnings.iter().try_for_each(|message| Stream::Stdout.json(&Event::Note { message }));
+    }
+    for warning in warnings(contents, ticket) {
+        out::error(&format!("{} {}\n", context.paint.yellow("warning:"), printable(&warning)));
     }
     if !context.quiet {
-        for warning in &contents.warnings {
-            out::error(&format!("left out: {}\n", printable(warning)));
-        }
         out::error(&format!("offering {}; on the other machine run\n\n", described(contents)));
         out::error("    anabranch receive TICKET\n\nwith this ticket:\n\n");
     }
@@ -238,8 +272,21 @@ mod tests {
     }
 
     #[test]
-    fn nothing_to_send_and_port_zero_are_refused() {
+    fn any_free_port_is_taken_unless_one_is_named_and_nothing_to_send_is_refused() {
         assert!(parse::<SendArgs>(&[]).is_err());
-        assert!(parse::<SendArgs>(&["a", "--port", "0"]).is_err());
+        assert_eq!(parse::<SendArgs>(&["a"]).unwrap().port, 0);
+        assert_eq!(parse::<SendArgs>(&["a", "--port", "0"]).unwrap().port, 0);
+        assert_eq!(parse::<SendArgs>(&["a", "--port", "4433"]).unwrap().port, 4433);
+    }
+
+    #[tokio::test]
+    async fn addresses_that_the_user_names_stand_first_and_only_once() {
+        let own: Vec<SocketAddr> = vec!["192.0.2.1:9".parse().unwrap(), "203.0.113.9:9".parse().unwrap()];
+        let args: SendArgs =
+            parse(&["a", "--address", "203.0.113.9", "--address", "[2001:db8::9]:4433"]).unwrap();
+        let told = addresses(&args.addresses, own).await.unwrap();
+        let expected = ["203.0.113.9:9", "[2001:db8::9]:4433", "192.0.2.1:9"];
+        assert_eq!(told.iter().map(ToString::to_string).collect::<Vec<_>>(), expected);
+        assert!(parse::<SendArgs>(&["a", "--address", "a:b"]).is_err());
     }
 }

@@ -1,10 +1,8 @@
 //! What a failed transfer means to its user: the library's words, the exit code, the advice set apart.
 
-use std::io::ErrorKind;
-
 use anabranch_transfer::TransferError;
 
-use super::{Failure, Kind};
+use super::{Failure, Kind, describe};
 
 /// Most files named one by one; the rest are counted.
 const MOST_NAMED: usize = 10;
@@ -15,12 +13,20 @@ impl From<TransferError> for Failure {
         if let TransferError::Incomplete { failures, count } = &error {
             let noun = if *count == 1 { "file was" } else { "files were" };
             let named = failures.iter().take(MOST_NAMED);
-            let failure = named
-                .fold(Self::local(format!("{count} {noun} not transferred")), |failure, file| {
-                    failure.detail(format!("{}: {}", file.path, without_codes(&file.reason)))
-                });
+            let failure = named.fold(
+                Self::new(Kind::Incomplete, format!("{count} {noun} not transferred")),
+                |failure, file| failure.detail(format!("{}: {}", file.path, without_codes(&file.reason))),
+            );
             let rest = count.saturating_sub(failure.details.len() as u64);
             return if rest > 0 { failure.detail(format!("and {rest} more")) } else { failure };
+        }
+        match &error {
+            TransferError::Io { action, path, source } => return Self::file(action, path, source),
+            // What to do depends on where the data came from and went; whoever knows adds it.
+            TransferError::Lost { path, source } => {
+                return Self::local(format!("cannot write {}: {}", path.display(), describe(source)));
+            }
+            _ => {}
         }
         let text = without_codes(&error.to_string());
         match text.split_once("; ") {
@@ -41,7 +47,6 @@ fn kind(error: &TransferError) -> Kind {
     match error {
         TransferError::Connection(_) => Kind::Unreachable,
         TransferError::Protocol(_) => Kind::Corrupt,
-        TransferError::Io { source, .. } if source.kind() == ErrorKind::BrokenPipe => Kind::ReaderGone,
         TransferError::Version { .. } | TransferError::UnsafePath { .. } | TransferError::Peer(_) => {
             Kind::Refused
         }
@@ -71,6 +76,26 @@ mod tests {
         assert_eq!(failure.kind, Kind::Local);
         assert_eq!(failure.message, "the disk is full while writing film.mkv");
         assert!(failure.hint.unwrap().contains("free some space"));
+    }
+
+    #[test]
+    fn data_that_nobody_reads_is_a_failure() {
+        let lost =
+            TransferError::Lost { path: "the output".into(), source: io::ErrorKind::BrokenPipe.into() };
+        let failure = Failure::from(lost);
+        assert_eq!(
+            (failure.kind.exit_code(), failure.message.as_str()),
+            (1, "cannot write the output: broken pipe")
+        );
+    }
+
+    #[test]
+    fn a_directory_that_may_not_be_written_comes_with_advice() {
+        let source = io::Error::from_raw_os_error(13);
+        let failure =
+            Failure::from(TransferError::Io { action: "write to the directory", path: "to".into(), source });
+        assert_eq!(failure.message, "cannot write to the directory to: permission denied");
+        assert!(failure.hint.unwrap().contains("ls -ld to"));
     }
 
     #[test]

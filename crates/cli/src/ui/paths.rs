@@ -57,12 +57,18 @@ impl PathMeter {
         PathLine {
             label: label.to_owned(),
             rate_mbit_s: rate.as_mbit(),
-            rtt_ms: (!path.rtt.is_zero()).then(|| path.rtt.as_millis_f64()),
+            rtt_ms: rtt_ms(path),
             loss: loss(self.direction, &path.stats),
             share: if sum == 0 { 0.0 } else { rate.as_bits() as f64 / sum as f64 },
             state: state(path),
         }
     }
+}
+
+/// The smoothed round-trip time in milliseconds; `None` before the first sample.
+#[must_use]
+pub fn rtt_ms(path: &PathInfo) -> Option<f64> {
+    (!path.rtt.is_zero()).then(|| path.rtt.as_millis_f64())
 }
 
 /// The share of packets that were sent this way on a path and did not arrive, as far as is known; `None` before

@@ -24,6 +24,8 @@ const EVENT_EVERY: Span = Span::from_millis(500);
 const SMOOTHING: Span = Span::from_secs(2);
 /// A longer estimate than this says nothing and is not shown.
 const ETA_MAX_S: f64 = 30.0 * 86_400.0;
+/// After this long without a byte the silence is told, and no more time promised.
+const STALL: Span = Span::from_secs(3);
 
 /// How a transfer stands at one moment.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,6 +38,8 @@ pub struct ProgressSnapshot {
     pub bytes_resumed: u64,
     /// Bytes of content in all; `None` while unknown (standard input).
     pub bytes_total: Option<u64>,
+    /// Whether every path is lost and the other end is looked for again.
+    pub waiting: bool,
     /// The session's paths, in the order to show them.
     pub paths: Vec<PathLine>,
 }
@@ -93,8 +97,23 @@ pub struct Total {
     pub bytes_total: Option<u64>,
     /// Smoothed rate.
     pub rate: Rate,
-    /// Seconds left at this rate, if they can be told.
-    pub eta_s: Option<f64>,
+    /// What is to be expected.
+    pub outlook: Outlook,
+}
+
+/// What is to be expected of a transfer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Outlook {
+    /// Nothing can be told: it has just begun, its length is unknown, or all is there.
+    Unknown,
+    /// Seconds left at the present rate.
+    Left(f64),
+    /// Nothing has crossed yet: what an earlier attempt left is compared.
+    Comparing,
+    /// No byte came for so many seconds.
+    Stalled(f64),
+    /// Every path is lost, and the other end is looked for again.
+    Waiting,
 }
 
 impl Total {
@@ -111,6 +130,8 @@ pub struct Progress {
     view: View,
     paint: Paint,
     meter: Meter,
+    /// The bytes that were done when they last changed, and when that was.
+    changed: Option<(Span, u64)>,
     /// When the next line or event is due; `None` before the first snapshot.
     next_at: Option<Span>,
 }
@@ -127,12 +148,12 @@ impl Progress {
     #[must_use]
     pub fn new(mode: Mode, paint: Paint, events: out::Stream) -> Self {
         let view = match mode {
-            Mode::Terminal => View::Bars(Bars::new()),
+            Mode::Terminal => View::Bars(Bars::default()),
             Mode::Lines => View::Lines(Box::new(io::stderr())),
             Mode::Json => View::Events(events.writer()),
             Mode::Quiet => View::Nothing,
         };
-        Self { view, paint, meter: Meter::default(), next_at: None }
+        Self { view, paint, meter: Meter::default(), changed: None, next_at: None }
     }
 
     /// Takes in the present state and shows it if it is time to.
@@ -177,16 +198,17 @@ impl Progress {
         Ok(())
     }
 
-    /// Shows the last state, whatever the time, and leaves it on the screen.
+    /// Shows the last state, whatever the time, and leaves it on the screen; what comes after is shown anew.
     ///
     /// # Errors
     /// As [`Self::update`].
     pub fn finish(&mut self, snapshot: &ProgressSnapshot) -> io::Result<()> {
         self.next_at = Some(Span::ZERO);
         self.update(snapshot)?;
-        if let View::Bars(bars) = &self.view {
+        if let View::Bars(bars) = &mut self.view {
             bars.leave();
         }
+        (self.meter, self.changed, self.next_at) = (Meter::default(), None, None);
         Ok(())
     }
 
@@ -199,10 +221,37 @@ impl Progress {
 
     fn total(&mut self, snapshot: &ProgressSnapshot) -> Total {
         let rate = self.meter.sample(snapshot.elapsed, snapshot.bytes_moved());
+        let outlook = self.outlook(snapshot, rate);
+        Total { bytes_done: snapshot.bytes_done, bytes_total: snapshot.bytes_total, rate, outlook }
+    }
+
+    fn outlook(&mut self, snapshot: &ProgressSnapshot, rate: Rate) -> Outlook {
+        let since = match self.changed {
+            Some((since, bytes)) if bytes == snapshot.bytes_done => since,
+            _ => snapshot.elapsed,
+        };
+        self.changed = Some((since, snapshot.bytes_done));
+        let silent = snapshot.elapsed.saturating_sub(since);
         let left = snapshot.bytes_total.map(|total| total.saturating_sub(snapshot.bytes_done));
-        let left = left.filter(|left| *left > 0);
-        let eta_s = left.map(|left| left as f64 / rate.as_bytes_f64()).filter(|eta| *eta < ETA_MAX_S);
-        Total { bytes_done: snapshot.bytes_done, bytes_total: snapshot.bytes_total, rate, eta_s }
+        let eta_s = |left: u64| Some(left as f64 / rate.as_bytes_f64()).filter(|eta| *eta < ETA_MAX_S);
+        match left {
+            _ if snapshot.waiting => Outlook::Waiting,
+            Some(0) => Outlook::Unknown,
+            _ if silent >= STALL => Outlook::Stalled(silent.as_secs_f64()),
+            _ if snapshot.bytes_resumed > 0 && snapshot.bytes_moved() == 0 => Outlook::Comparing,
+            Some(left) => eta_s(left).map_or(Outlook::Unknown, Outlook::Left),
+            None => Outlook::Unknown,
+        }
+    }
+}
+
+impl Outlook {
+    fn eta_s(self) -> Option<f64> {
+        if let Self::Left(seconds) = self { Some(seconds) } else { None }
+    }
+
+    fn stalled_s(self) -> Option<f64> {
+        if let Self::Stalled(seconds) = self { Some(seconds) } else { None }
     }
 }
 
@@ -212,14 +261,16 @@ fn event<'a>(snapshot: &'a ProgressSnapshot, total: &Total) -> Event<'a> {
         bytes: snapshot.bytes_done,
         bytes_total: snapshot.bytes_total,
         rate_mbit_s: total.rate.as_mbit(),
-        eta_s: total.eta_s,
+        eta_s: total.outlook.eta_s(),
+        stalled_s: total.outlook.stalled_s(),
+        waiting: snapshot.waiting,
         paths: &snapshot.paths,
     }
 }
 
 /// A rate that forgets: each sample counts by how long it lasted against [`SMOOTHING`].
 ///
-/// The first sample only sets the start.
+/// It starts with the first byte, and anew when the total falls back, as after a new connection.
 #[derive(Default)]
 pub struct Meter {
     last: Option<(Span, u64)>,
@@ -229,13 +280,14 @@ pub struct Meter {
 impl Meter {
     /// Takes the total at a moment and gives the rate; zero until there are two moments.
     pub fn sample(&mut self, at: Span, bytes: u64) -> Rate {
-        let Some((before, bytes_before)) = self.last else {
-            self.last = Some((at, bytes));
-            return Rate::ZERO;
+        let (before, bytes_before) = match self.last {
+            Some(last) if bytes > 0 && last.1 <= bytes => last,
+            _ => (at, bytes),
         };
+        self.last = Some((before, bytes_before));
         let lasted = at.saturating_sub(before);
         if !lasted.is_zero() {
-            let now = Rate::from_bytes_in(bytes.saturating_sub(bytes_before), lasted).as_bits() as f64;
+            let now = Rate::from_bytes_in(bytes - bytes_before, lasted).as_bits() as f64;
             let weight = 1.0 - (-lasted.as_secs_f64() / SMOOTHING.as_secs_f64()).exp();
             self.rate = Some(self.rate.map_or(now, |rate| rate + weight * (now - rate)));
             self.last = Some((at, bytes));
@@ -262,19 +314,17 @@ impl Write for AboveProgress {
 }
 
 /// Lines that redraw themselves at the bottom of a terminal: the paths, then the total.
+#[derive(Default)]
 struct Bars {
     paths: Vec<ProgressBar>,
-    total: ProgressBar,
+    total: Option<ProgressBar>,
 }
 
 impl Bars {
-    fn new() -> Self {
-        Self { paths: Vec::new(), total: SCREEN.add(line()) }
-    }
-
     fn draw(&mut self, total: &Total, paths: &[PathLine], paint: Paint) {
+        let last = self.total.get_or_insert_with(|| SCREEN.add(line()));
         while self.paths.len() < paths.len() {
-            self.paths.push(SCREEN.insert_before(&self.total, line()));
+            self.paths.push(SCREEN.insert_before(last, line()));
         }
         for gone in self.paths.drain(paths.len()..) {
             SCREEN.remove(&gone);
@@ -282,7 +332,7 @@ impl Bars {
         for (bar, text) in self.paths.iter().zip(render::path_lines(paths, paint)) {
             bar.set_message(text);
         }
-        self.total.set_message(render::total_line(total, paint));
+        last.set_message(render::total_line(total, paint));
     }
 
     fn say(&self, message: &str) {
@@ -290,11 +340,10 @@ impl Bars {
         let _ = SCREEN.println(message);
     }
 
-    fn leave(&self) {
-        for bar in &self.paths {
+    fn leave(&mut self) {
+        for bar in self.paths.drain(..).chain(self.total.take()) {
             bar.abandon();
         }
-        self.total.abandon();
     }
 }
 
@@ -332,7 +381,7 @@ mod tests {
     fn shown(view: impl FnOnce(Box<dyn Write + Send>) -> View) -> (Progress, Page) {
         let page = Page::default();
         let view = view(Box::new(page.clone()));
-        (Progress { view, paint: Paint::OFF, meter: Meter::default(), next_at: None }, page)
+        (Progress { view, paint: Paint::OFF, meter: Meter::default(), changed: None, next_at: None }, page)
     }
 
     /// A transfer of 100 MB at 1 MB every 100 ms.
@@ -350,6 +399,7 @@ mod tests {
             bytes_done: tenths * 1_000_000,
             bytes_resumed: 0,
             bytes_total: Some(100_000_000),
+            waiting: false,
             paths,
         }
     }
@@ -390,9 +440,50 @@ mod tests {
     fn bytes_of_an_earlier_attempt_are_not_speed() {
         let (mut progress, _) = shown(View::Lines);
         progress.total(&at(0));
-        let resumed = ProgressSnapshot { bytes_done: 61_000_000, bytes_resumed: 60_000_000, ..at(10) };
-        let total = progress.total(&resumed);
-        assert_eq!((total.rate, total.eta_s), (Rate::from_mbit(8.0), Some(39.0)));
+        let resumed = |moved: u64, tenths: u64| ProgressSnapshot {
+            bytes_done: 60_000_000 + moved,
+            bytes_resumed: 60_000_000,
+            ..at(tenths)
+        };
+        assert_eq!(progress.total(&resumed(0, 200)).outlook, Outlook::Comparing);
+        assert_eq!(progress.total(&resumed(0, 201)).rate, Rate::ZERO);
+        progress.total(&resumed(100_000, 202));
+        let total = progress.total(&resumed(1_100_000, 212));
+        assert_eq!(total.rate, Rate::from_mbit(8.0), "the time of comparing does not count");
+        assert_eq!(total.outlook, Outlook::Left(38.9));
+    }
+
+    #[test]
+    fn a_silence_is_told_and_no_time_promised_in_it() {
+        let (mut progress, page) = shown(View::Events);
+        for tenths in 0..=20 {
+            progress.update(&at(tenths)).unwrap();
+        }
+        let stalled = |tenths: u64| ProgressSnapshot { elapsed: Span::from_millis(100 * tenths), ..at(20) };
+        for tenths in 21..50 {
+            let Outlook::Left(eta) = progress.total(&stalled(tenths)).outlook else { panic!("at {tenths}") };
+            assert!(eta < 60.0, "{eta}");
+        }
+        assert_eq!(progress.total(&stalled(70)).outlook, Outlook::Stalled(5.0));
+        progress.update(&stalled(70)).unwrap();
+        progress.update(&ProgressSnapshot { waiting: true, ..stalled(80) }).unwrap();
+        let events: Vec<serde_json::Value> =
+            page.lines().iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let [.., stalled, waiting] = &events[..] else { panic!("{events:?}") };
+        assert_eq!((&stalled["stalled_s"], &stalled["eta_s"]), (&5.0.into(), &serde_json::Value::Null));
+        assert_eq!((&stalled["waiting"], &waiting["waiting"]), (&false.into(), &true.into()));
+    }
+
+    #[test]
+    fn after_its_end_a_display_begins_anew() {
+        let (mut progress, page) = shown(View::Lines);
+        progress.update(&at(0)).unwrap();
+        progress.finish(&at(100)).unwrap();
+        let next = ProgressSnapshot { bytes_done: 0, ..at(101) };
+        progress.update(&next).unwrap();
+        let total = progress.total(&ProgressSnapshot { bytes_done: 1_000_000, ..at(111) });
+        assert!(total.rate < Rate::from_mbit(9.0), "{total:?}");
+        assert_eq!(page.lines().len(), 1);
     }
 
     #[test]
@@ -415,9 +506,10 @@ mod tests {
     fn a_stalled_or_endless_transfer_promises_no_time() {
         let (mut progress, _) = shown(View::Lines);
         progress.total(&at(0));
-        assert_eq!(progress.total(&ProgressSnapshot { bytes_done: 0, ..at(10) }).eta_s, None, "no rate");
+        let nothing = ProgressSnapshot { bytes_done: 0, ..at(10) };
+        assert_eq!(progress.total(&nothing).outlook, Outlook::Unknown, "no rate");
         let unknown = ProgressSnapshot { bytes_total: None, ..at(20) };
-        assert_eq!(progress.total(&unknown).eta_s, None, "no length");
+        assert_eq!(progress.total(&unknown).outlook, Outlook::Unknown, "no length");
     }
 
     #[test]

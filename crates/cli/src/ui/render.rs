@@ -7,7 +7,7 @@ use anabranch_wire::{Rate, Span};
 
 use super::human;
 use super::paint::Paint;
-use super::progress::{PathLine, PathState, Total};
+use super::progress::{Outlook, PathLine, PathState, Total};
 use crate::errors::printable;
 
 /// The widest label shown; longer ones lose their middle.
@@ -48,18 +48,33 @@ fn columns(path: &PathLine, paint: Paint) -> String {
 #[must_use]
 pub fn total_line(total: &Total, paint: Paint) -> String {
     let Some(bytes_total) = total.bytes_total else {
-        return format!("  {}  {}", human::bytes(total.bytes_done), paint.bold(&total.rate.to_string()));
+        let (bytes, rate) = (human::bytes(total.bytes_done), paint.bold(&total.rate.to_string()));
+        return format!(
+            "  {bytes}  {rate}{}",
+            outlook(total).map_or_else(String::new, |told| format!("  {told}"))
+        );
     };
     let fraction = total.fraction().unwrap_or(1.0);
-    let left = total.eta_s.map_or_else(String::new, |eta| format!("  {} left", human::seconds(eta)));
+    let told = outlook(total).map_or_else(String::new, |told| format!("  {told}"));
     format!(
-        "  {} {:>3.0} %  {} of {}  {}{left}",
+        "  {} {:>3.0} %  {} of {}  {}{told}",
         paint.green(&bar(fraction, BAR_WIDTH)),
         (fraction * 100.0).floor(),
         human::bytes(total.bytes_done),
         human::bytes(bytes_total),
         paint.bold(&total.rate.to_string()),
     )
+}
+
+/// What is to be expected, in words.
+fn outlook(total: &Total) -> Option<String> {
+    match total.outlook {
+        Outlook::Unknown => None,
+        Outlook::Left(seconds) => Some(format!("{} left", human::seconds(seconds))),
+        Outlook::Comparing => Some("comparing with what is there already".into()),
+        Outlook::Stalled(seconds) => Some(format!("stalled for {}", human::seconds(seconds))),
+        Outlook::Waiting => Some("waiting for the sender".into()),
+    }
 }
 
 /// The whole progress in one line without colours, for log files and dumb terminals.
@@ -70,8 +85,8 @@ pub fn plain_line(total: &Total, paths: &[PathLine]) -> String {
         line += &format!(" of {} ({:.0} %)", human::bytes(bytes), (fraction * 100.0).floor());
     }
     line += &format!(", {}", total.rate);
-    if let Some(eta) = total.eta_s {
-        line += &format!(", {} left", human::seconds(eta));
+    if let Some(told) = outlook(total) {
+        line += &format!(", {told}");
     }
     let each: Vec<String> = paths.iter().map(plain_path).collect();
     if each.is_empty() { line } else { line + "; " + &each.join(", ") }
@@ -99,12 +114,20 @@ pub fn summary(summary: &Summary, took: Duration) -> String {
     if summary.files == 0 && summary.skipped > 0 {
         return format!("nothing new: {} there already", human::count(summary.skipped, "file"));
     }
-    let mut text = format!("{files}, {} in {seconds:.1} s ({rate})", human::bytes(summary.bytes));
-    if summary.resumed > 0 {
+    let mut text = format!("{files}, {} in {seconds:.1} s", human::bytes(summary.bytes));
+    if moved > 0 || summary.bytes == 0 {
+        text += &format!(" ({rate})");
+    }
+    if summary.resumed > 0 && moved == 0 {
+        text += "; all of it had been received before";
+    } else if summary.resumed > 0 {
         text += &format!("; {} of it had been received before", human::bytes(summary.resumed));
     }
     if summary.skipped > 0 {
         text += &format!("; {} there already", human::count(summary.skipped, "file"));
+    }
+    if summary.left_out > 0 {
+        text += &format!("; {} left out, which cannot be sent", summary.left_out);
     }
     text
 }
@@ -152,7 +175,7 @@ mod tests {
     }
 
     fn total(bytes_done: u64, bytes_total: Option<u64>) -> Total {
-        Total { bytes_done, bytes_total, rate: Rate::from_mbit(94.3), eta_s: Some(72.0) }
+        Total { bytes_done, bytes_total, rate: Rate::from_mbit(94.3), outlook: Outlook::Left(72.0) }
     }
 
     #[test]
@@ -198,7 +221,20 @@ mod tests {
 
     #[test]
     fn a_transfer_of_unknown_length_shows_no_bar() {
-        assert_eq!(total_line(&total(412_000_000, None), Paint::OFF), "  412 MB  94.3 Mbit/s");
+        let unknown = Total { outlook: Outlook::Unknown, ..total(412_000_000, None) };
+        assert_eq!(total_line(&unknown, Paint::OFF), "  412 MB  94.3 Mbit/s");
+        let stalled = Total { outlook: Outlook::Stalled(7.0), ..unknown };
+        assert_eq!(total_line(&stalled, Paint::OFF), "  412 MB  94.3 Mbit/s  stalled for 7 s");
+    }
+
+    #[test]
+    fn a_transfer_that_waits_says_for_whom_and_one_of_which_all_was_there_has_no_rate() {
+        let waiting = Total { outlook: Outlook::Waiting, ..total(5, Some(10)) };
+        assert!(total_line(&waiting, Paint::OFF).ends_with("waiting for the sender"));
+        assert!(plain_line(&waiting, &[]).ends_with(", waiting for the sender"));
+        let resumed = Summary { files: 1, bytes: 10, resumed: 10, ..Summary::default() };
+        let told = summary(&resumed, Duration::from_secs(1));
+        assert_eq!(told, "1 file, 10 B in 1.0 s; all of it had been received before");
     }
 
     #[test]

@@ -27,7 +27,17 @@ pub struct Scratch(TempDir);
 
 impl Scratch {
     pub fn new() -> Self {
-        let scratch = Self(TempDir::with_prefix("anabranch-test-").expect("a temporary directory"));
+        Self::inside(&std::env::temp_dir())
+    }
+
+    /// One that no disk slows down, where the system has a file system in memory.
+    pub fn in_memory() -> Self {
+        let memory = Path::new("/dev/shm");
+        if memory.is_dir() { Self::inside(memory) } else { Self::new() }
+    }
+
+    fn inside(place: &Path) -> Self {
+        let scratch = Self(TempDir::with_prefix_in("anabranch-test-", place).expect("a temporary directory"));
         for name in ["from", "to"] {
             std::fs::create_dir(scratch.path(name)).expect("a new directory");
         }
@@ -81,7 +91,12 @@ pub struct Running {
 
 impl Running {
     pub fn start(command: &mut Command) -> Self {
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program");
+        Self::start_into(command, Stdio::piped())
+    }
+
+    /// Runs the command with this standard output.
+    pub fn start_into(command: &mut Command, output: impl Into<Stdio>) -> Self {
+        let mut child = command.stdout(output).stderr(Stdio::piped()).spawn().expect("the program");
         let mut pipe = child.stderr.take().expect("asked for");
         let errors = std::thread::spawn(move || {
             let mut text = String::new();
@@ -94,8 +109,13 @@ impl Running {
 
     /// Asks it to stop, as Ctrl-C does.
     pub fn interrupt(&self) {
+        self.signal("-INT");
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: &str) {
         let pid = self.child.id().to_string();
-        let status = Command::new("kill").args(["-INT", &pid]).status().expect("the kill command");
+        let status = Command::new("kill").args([signal, &pid]).status().expect("the kill command");
         assert!(status.success());
     }
 

@@ -60,6 +60,25 @@ async fn renaming_keeps_both() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_new_name_is_none_that_the_share_itself_has() {
+    let (_temp, from, to) =
+        directories(&[("d/a.txt", b"new"), ("d/a (1).txt", b"its own"), ("d/l (1)", b"file")]);
+    std::os::unix::fs::symlink("a.txt", from.join("d/l")).unwrap();
+    fs::create_dir(to.join("d")).unwrap();
+    fs::write(to.join("d/a.txt"), b"old").unwrap();
+    fs::write(to.join("d/l"), b"old").unwrap();
+    let options = ReceiveOptions { conflict: Conflict::Rename, ..ReceiveOptions::default() };
+    let (_, received) = transfer(&share(&from.join("d")), directory(&to), &options).await;
+    received.unwrap();
+    let read = |name: &str| fs::read_to_string(to.join("d").join(name)).unwrap();
+    assert_eq!(
+        (read("a.txt"), read("a (1).txt"), read("a (2).txt")),
+        ("old".into(), "its own".into(), "new".into())
+    );
+    assert_eq!(names(&to.join("d")), ["a (1).txt", "a (2).txt", "a.txt", "l", "l (1)", "l (2)"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn renaming_again_finds_the_renamed_one_identical() {
     let (_temp, from, to) = directories(&[("a.txt", b"new")]);
     fs::write(to.join("a.txt"), b"old").unwrap();

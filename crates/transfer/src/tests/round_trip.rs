@@ -120,10 +120,13 @@ async fn links_out_of_the_share_and_special_files_are_left_out_with_a_warning() 
     symlink("../../..", from.join("tree/climbs")).unwrap();
     let _socket = std::os::unix::net::UnixListener::bind(from.join("tree/socket")).unwrap();
     let share = share(&from.join("tree"));
-    assert_eq!(share.contents().unwrap().warnings.len(), 4);
+    assert_eq!(share.contents().left_out.len(), 4);
     let (sent, received) = transfer(&share, directory(&to), &ReceiveOptions::default()).await;
-    assert_eq!(sent.unwrap().warnings.len(), 4);
-    received.unwrap();
+    for summary in [sent.unwrap(), received.unwrap()] {
+        assert_eq!((summary.left_out, summary.warnings.len()), (4, 4));
+        let told = "tree/socket is left out: it is neither a file, a directory nor a link";
+        assert!(summary.warnings.iter().any(|warning| warning == told), "{summary:?}");
+    }
     assert_eq!(names(&to.join("tree")), ["a"]);
 }
 

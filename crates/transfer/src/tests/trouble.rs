@@ -85,7 +85,21 @@ async fn a_full_disk_behind_standard_output_is_named() {
     let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let (_, received) =
         transfer(&share(&from.join("a")), Target::Writer(Box::new(full)), &ReceiveOptions::default()).await;
-    assert!(matches!(received, Err(TransferError::DiskFull { .. })), "{received:?}");
+    let Err(error @ TransferError::Lost { .. }) = received else { panic!("{received:?}") };
+    assert!(error.to_string().ends_with("nothing of it is kept"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_fills_the_disk_is_not_said_to_be_kept() {
+    let (_temp, _, to) = directories(&[]);
+    fs::write(to.join(FULL), b"").unwrap();
+    let share = Share::from_reader("stdin", std::io::Cursor::new(noise(4, 20 * BLOCK))).unwrap();
+    let (sent, received) = transfer(&share, directory(&to), &ReceiveOptions::default()).await;
+    assert!(matches!(received, Err(TransferError::Lost { .. })), "{received:?}");
+    assert!(
+        matches!(&sent, Err(TransferError::Peer(why)) if why.contains("nothing of it is kept")),
+        "{sent:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -110,19 +124,41 @@ async fn a_target_that_is_no_directory_is_named() {
     let (_, received) =
         transfer(&share(&from.join("a")), directory(&to.join("file")), &ReceiveOptions::default()).await;
     assert!(
-        matches!(&received, Err(TransferError::Io { path, .. }) if path.ends_with("file")),
+        matches!(&received, Err(TransferError::NotADirectory { path }) if path.ends_with("file")),
         "{received:?}"
     );
+    let below = directory(&to.join("file/below/it"));
+    assert!(matches!(below.check(), Err(TransferError::NotADirectory { path }) if path.ends_with("file")));
+    let new = to.join("new/directory");
+    assert!(directory(&new).check().is_ok() && !to.join("new").exists());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_share_whose_path_is_gone_says_so_at_both_ends() {
+async fn paths_that_are_gone_are_named_as_in_the_share_and_the_rest_arrives() {
+    let (_temp, from, to) = directories(&[("a", b"a"), ("d/x", b"x"), ("e/y", b"y")]);
+    let share = Share::from_paths(&[from.join("a"), from.join("d"), from.join("e")]).unwrap();
+    fs::remove_file(from.join("a")).unwrap();
+    fs::remove_dir_all(from.join("d")).unwrap();
+    let (sent, received) = transfer(&share, directory(&to), &ReceiveOptions::default()).await;
+    let Err(TransferError::Incomplete { failures, count: 2 }) = &received else { panic!("{received:?}") };
+    assert_eq!(failures.iter().map(|failure| failure.path.as_str()).collect::<Vec<_>>(), ["a", "d"]);
+    for failure in failures {
+        assert!(failure.reason.starts_with("it is no longer there on the sender; "), "{failures:?}");
+    }
+    assert!(matches!(&sent, Err(TransferError::Peer(why)) if why.contains("a: it is no longer")), "{sent:?}");
+    assert_eq!(names(&to), ["e"]);
+    assert_eq!(fs::read(to.join("e/y")).unwrap(), b"y");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_share_of_which_all_is_gone_says_so_on_any_target() {
     let (_temp, from, to) = directories(&[("a", b"a")]);
     let share = share(&from.join("a"));
     fs::remove_file(from.join("a")).unwrap();
-    let (sent, received) = transfer(&share, directory(&to), &ReceiveOptions::default()).await;
-    assert!(matches!(sent, Err(TransferError::Io { .. })), "{sent:?}");
-    assert!(matches!(received, Err(TransferError::Peer(_))), "{received:?}");
+    for target in [directory(&to), Target::Writer(Box::new(std::io::sink()))] {
+        let (_, received) = transfer(&share, target, &ReceiveOptions::default()).await;
+        assert!(matches!(&received, Err(TransferError::Incomplete { count: 1, .. })), "{received:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

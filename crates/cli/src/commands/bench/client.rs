@@ -1,5 +1,6 @@
 //! The end that asks for a test, and shows what came of it.
 
+use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -41,7 +42,6 @@ async fn measure(args: &ClientArgs, context: &Context) -> Result<(), Failure> {
         session = endpoint.connect(&target, args.tuning.config()) => session?,
     };
     let mut view = View { args, verbose: context.verbose > 0, recorder: Recorder::new(!args.reverse) };
-    view.begin()?;
     let outcome = tokio::select! {
         biased;
         () = interrupt::requested() => {
@@ -63,10 +63,13 @@ async fn test(session: &Session, args: &ClientArgs, view: &mut View<'_>) -> Resu
         Order { version: VERSION, reverse: args.reverse, streams: args.streams, time_us, interval_us };
     let mut control = Control::open(session).await.map_err(lost)?;
     control.send(&Message::Start(order)).await.map_err(lost)?;
-    match control.recv(PATIENCE).await.map_err(lost)? {
-        Message::Ready => {}
-        other => return Err(unexpected(&other)),
+    match control.recv(PATIENCE).await {
+        Ok(Message::Ready) => {}
+        Ok(other) => return Err(unexpected(&other)),
+        Err(error) if error.kind() == ErrorKind::InvalidData => return Err(no_server()),
+        Err(error) => return Err(lost(error)),
     }
+    view.begin()?;
     if args.reverse {
         receive(session, order, view).await
     } else {
@@ -125,7 +128,7 @@ impl View<'_> {
         let interval = self.recorder.record(sample, seen_paths(session));
         let Some(interval) = interval.filter(|_| !self.args.json) else { return Ok(()) };
         out::print(&text::interval_row(interval))?;
-        if self.verbose { out::print(&text::path_rows(&interval.paths)) } else { Ok(()) }
+        if self.verbose { out::print(&text::path_rows(&interval.measured.paths)) } else { Ok(()) }
     }
 
     fn finish(self) -> Result<(), Failure> {
@@ -194,6 +197,12 @@ fn pair(pin: &PathPin, endpoint: &Endpoint, port: u16) -> Result<(IpAddr, Socket
 
 fn interrupted() -> Failure {
     Failure::new(Kind::Interrupted, "the test is incomplete")
+}
+
+fn no_server() -> Failure {
+    Failure::usage("this is not the ticket of a bench server").hint(
+        "`anabranch bench server` prints one; the ticket of `anabranch send` is for `anabranch receive`",
+    )
 }
 
 fn lost(error: impl std::fmt::Display) -> Failure {

@@ -8,8 +8,9 @@ use anabranch_net::Session;
 use anabranch_wire::Span;
 
 use super::protocol::{PathBytes, Sample};
-use crate::report::{BenchEnd, BenchPath, Interval, mbit_s};
-use crate::ui::paths::{Direction, loss, state};
+use crate::node;
+use crate::report::{BenchPath, Interval, Measured, mbit_s};
+use crate::ui::paths::{Direction, loss, rtt_ms, state};
 
 /// A path as the client sees it.
 #[derive(Clone, Debug)]
@@ -23,10 +24,8 @@ pub struct SeenPath {
 #[must_use]
 pub fn seen_paths(session: &Session) -> Vec<SeenPath> {
     let seen = |info: PathInfo| {
-        let local = session.local_address(&info.route);
-        let interface = session.interface(&info.route).filter(|name| !name.is_empty());
-        let label = interface.or_else(|| local.map(|local| local.ip().to_string()));
-        SeenPath { label: label.unwrap_or_else(|| info.id.to_string()), info, local }
+        let label = node::local_name(session, &info.route).unwrap_or_else(|| info.id.to_string());
+        SeenPath { label, local: session.local_address(&info.route), info }
     };
     session.paths().into_iter().map(seen).collect()
 }
@@ -70,11 +69,7 @@ impl Recorder {
         let paths = self.paths(&sample.paths, seen, lasted);
         self.intervals.push(Interval {
             t_s: Span::from_micros(sample.elapsed_us).as_secs_f64(),
-            seconds: lasted.as_secs_f64(),
-            bytes,
-            goodput_mbit_s: mbit_s(bytes, lasted),
-            longest_gap_ms: gap.as_millis_f64(),
-            paths,
+            measured: measured(lasted, bytes, gap, paths),
         });
         self.last = sample;
         self.intervals.last()
@@ -82,17 +77,11 @@ impl Recorder {
 
     /// Ends the test.
     #[must_use]
-    pub fn finish(self) -> (Vec<Interval>, BenchEnd) {
+    pub fn finish(self) -> (Vec<Interval>, Measured) {
         let lasted = Span::from_micros(self.last.elapsed_us);
         let each = self.seen.values().filter(|(_, bytes)| *bytes > 0);
         let paths = each.map(|(path, bytes)| self.path(path, *bytes, lasted)).collect();
-        let end = BenchEnd {
-            seconds: lasted.as_secs_f64(),
-            bytes: self.last.bytes,
-            goodput_mbit_s: mbit_s(self.last.bytes, lasted),
-            longest_gap_ms: self.longest_gap.as_millis_f64(),
-            paths,
-        };
+        let end = measured(lasted, self.last.bytes, self.longest_gap, paths);
         (self.intervals, end)
     }
 
@@ -115,10 +104,20 @@ impl Recorder {
             remote: path.info.route.remote,
             bytes,
             rate_mbit_s: mbit_s(bytes, lasted),
-            rtt_ms: (!path.info.rtt.is_zero()).then(|| path.info.rtt.as_millis_f64()),
+            rtt_ms: rtt_ms(&path.info),
             loss: loss(if self.sending { Direction::Out } else { Direction::In }, &path.info.stats),
             state: state(&path.info),
         }
+    }
+}
+
+fn measured(lasted: Span, bytes: u64, longest_gap: Span, paths: Vec<BenchPath>) -> Measured {
+    Measured {
+        seconds: lasted.as_secs_f64(),
+        bytes,
+        goodput_mbit_s: mbit_s(bytes, lasted),
+        longest_gap_ms: longest_gap.as_millis_f64(),
+        paths,
     }
 }
 
@@ -162,12 +161,12 @@ mod tests {
         recorder.record(sample(4_000, 4_000_000, 5, &[(0, 4_000_000)]), vec![seen(0)]);
         let (intervals, end) = recorder.finish();
         assert_eq!(
-            intervals.iter().map(|i| (i.t_s, i.seconds)).collect::<Vec<_>>(),
+            intervals.iter().map(|i| (i.t_s, i.measured.seconds)).collect::<Vec<_>>(),
             [(1.0, 1.0), (3.5, 2.5), (4.0, 0.5)]
         );
-        assert!(intervals.iter().all(|i| (i.goodput_mbit_s - 8.0).abs() < 1e-9));
+        assert!(intervals.iter().all(|i| (i.measured.goodput_mbit_s - 8.0).abs() < 1e-9));
         assert_eq!((end.bytes, end.seconds, end.goodput_mbit_s), (4_000_000, 4.0, 8.0));
-        assert_eq!((end.longest_gap_ms, intervals[2].longest_gap_ms), (120.0, 5.0));
+        assert_eq!((end.longest_gap_ms, intervals[2].measured.longest_gap_ms), (120.0, 5.0));
     }
 
     #[test]
@@ -175,7 +174,7 @@ mod tests {
         let mut recorder = Recorder::new(true);
         recorder.record(sample(1_000, 300, 0, &[(0, 100), (2, 200)]), vec![seen(0), seen(2), seen(4)]);
         let second = recorder.record(sample(2_000, 400, 0, &[(2, 300)]), vec![seen(2), seen(4)]).unwrap();
-        assert_eq!(second.paths.iter().map(|path| path.bytes).collect::<Vec<_>>(), [100, 0]);
+        assert_eq!(second.measured.paths.iter().map(|path| path.bytes).collect::<Vec<_>>(), [100, 0]);
         let (_, end) = recorder.finish();
         let all: Vec<_> = end.paths.iter().map(|path| (path.path.as_str(), path.bytes)).collect();
         assert_eq!(all, [("eth0", 100), ("eth2", 300)]);

@@ -89,6 +89,9 @@ fn holders_of(
 
 /// Says how to reach this server: for people where, and the line to paste by itself on standard output.
 fn announce(ticket: &Ticket, context: &Context) -> Result<(), Failure> {
+    if node::only_here(&ticket.addresses) {
+        out::error(&format!("warning: {}\n", node::ONLY_HERE));
+    }
     if !context.quiet {
         let places: Vec<String> = ticket.addresses.iter().map(ToString::to_string).collect();
         out::error(&format!("{} listens on {}\n", ticket.node, places.join(", ")));
@@ -109,8 +112,8 @@ enum Served {
 
 async fn test(session: &Session) -> std::io::Result<Served> {
     let mut control = Control::accept(session).await?;
-    let Message::Start(order) = control.recv(PATIENCE).await? else {
-        return Err(refuse(session, "a test begins with its order"));
+    let Ok(Message::Start(order)) = control.recv(PATIENCE).await else {
+        return Err(refuse(session, "this ticket is for `anabranch bench client`"));
     };
     if let Some(objection) = order.objection() {
         return Err(refuse(session, objection));

@@ -2,7 +2,7 @@
 
 use anabranch_wire::Rate;
 
-use crate::report::{BenchEnd, BenchPath, Interval};
+use crate::report::{BenchPath, Interval, Measured};
 use crate::ui::paint::Paint;
 use crate::ui::progress::PathLine;
 use crate::ui::{human, render};
@@ -16,8 +16,7 @@ pub fn heading() -> String {
 /// One interval.
 #[must_use]
 pub fn interval_row(interval: &Interval) -> String {
-    let from = interval.t_s - interval.seconds;
-    row(from, interval.t_s, interval.bytes, interval.goodput_mbit_s)
+    row(interval.t_s, &interval.measured)
 }
 
 /// The paths at the end of an interval.
@@ -30,16 +29,16 @@ pub fn path_rows(paths: &[BenchPath]) -> String {
 
 /// The whole test.
 #[must_use]
-pub fn end_rows(end: &BenchEnd) -> String {
-    let total = row(0.0, end.seconds, end.bytes, end.goodput_mbit_s);
+pub fn end_rows(end: &Measured) -> String {
+    let total = row(end.seconds, end);
     let paths = path_rows(&end.paths);
     format!("  {}\n{total}\n{paths}  longest silence {:.0} ms\n", "─".repeat(43), end.longest_gap_ms)
 }
 
-fn row(from_s: f64, to_s: f64, bytes: u64, mbit_s: f64) -> String {
-    let time = format!("{from_s:.2} – {to_s:.2} s");
-    let rate = Rate::from_mbit(mbit_s).to_string();
-    format!("  {time:>15}  {:>10}  {rate:>14}\n", human::bytes(bytes))
+fn row(until_s: f64, measured: &Measured) -> String {
+    let time = format!("{:.2} – {until_s:.2} s", until_s - measured.seconds);
+    let rate = Rate::from_mbit(measured.goodput_mbit_s).to_string();
+    format!("  {time:>15}  {:>10}  {rate:>14}\n", human::bytes(measured.bytes))
 }
 
 fn line(path: &BenchPath, all: u64) -> PathLine {
@@ -70,21 +69,15 @@ mod tests {
             loss: Some(0.001),
             state: PathState::Active,
         };
-        let interval = Interval {
-            t_s: 2.0,
-            seconds: 1.0,
-            bytes: 11_800_000,
-            goodput_mbit_s: 94.4,
-            longest_gap_ms: 1.0,
-            paths: Vec::new(),
-        };
-        let end = BenchEnd {
-            seconds: 10.0,
-            bytes: 118_000_000,
+        let measured = |seconds, bytes, paths| Measured {
+            seconds,
+            bytes,
             goodput_mbit_s: 94.4,
             longest_gap_ms: 12.3,
-            paths: vec![path],
+            paths,
         };
+        let interval = Interval { t_s: 2.0, measured: measured(1.0, 11_800_000, Vec::new()) };
+        let end = measured(10.0, 118_000_000, vec![path]);
         let text = heading() + &interval_row(&interval) + &end_rows(&end);
         let expected = "             time    received            rate
     1.00 – 2.00 s     11.8 MB     94.4 Mbit/s

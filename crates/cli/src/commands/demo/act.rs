@@ -107,6 +107,7 @@ impl Watch<'_> {
             bytes_done: self.tape.bytes().min(self.errand.bytes),
             bytes_resumed: 0,
             bytes_total: Some(self.errand.bytes),
+            waiting: false,
             paths: self.meter.lines(elapsed, &self.stage.named_paths(self.pair)),
         }
     }

@@ -52,8 +52,6 @@ pub struct Server<'a> {
     /// By number of arrival.
     receivers: BTreeMap<u64, Receiver>,
     arrived: u64,
-    /// What those who left have moved.
-    before: Tally,
 }
 
 /// Sums over receivers.
@@ -77,7 +75,6 @@ impl<'a> Server<'a> {
             tasks: JoinSet::new(),
             receivers: BTreeMap::new(),
             arrived: 0,
-            before: Tally { total: Some(0), ..Tally::default() },
         }
     }
 
@@ -134,14 +131,13 @@ impl<'a> Server<'a> {
 
     /// Notes what came of a receiver; true when that is the end.
     fn take(&mut self, served: Served) -> Result<bool, Failure> {
+        let last = self.snapshot();
         let Some(receiver) = self.receivers.remove(&served.number) else { return Ok(false) };
-        self.before.add(&receiver.gauge);
-        self.draw()?;
+        if self.receivers.is_empty() {
+            self.display.finish(&last).map_err(|error| Failure::unheard(&error))?;
+        }
         match served.outcome {
             Ok(summary) => {
-                for warning in &summary.warnings {
-                    self.note(&format!("left out: {warning}"))?;
-                }
                 let told = render::summary(&summary, served.took);
                 self.note(&format!("{} has it all: {told}", receiver.name))?;
                 if let Some(stream) = self.offer.events {
@@ -149,7 +145,9 @@ impl<'a> Server<'a> {
                 }
                 Ok(self.offer.once || self.offer.share.is_spent())
             }
-            Err(failure) if self.offer.share.is_spent() => Err(failure),
+            Err(failure) if self.offer.share.is_spent() => {
+                Err(failure.hint("standard input can be received only once: start again, with all of it"))
+            }
             Err(failure) => {
                 self.note(&format!("{} did not get it all: {}", receiver.name, failure.message))?;
                 for detail in &failure.details {
@@ -173,13 +171,18 @@ impl<'a> Server<'a> {
     }
 
     fn note(&mut self, message: &str) -> Result<(), Failure> {
-        self.display.note(message).map_err(|error| Failure::output(&error))
+        self.display.note(message).map_err(|error| Failure::unheard(&error))
     }
 
-    /// Shows all receivers together: their bytes summed, their paths one below the other.
     fn draw(&mut self) -> Result<(), Failure> {
+        let snapshot = self.snapshot();
+        self.display.update(&snapshot).map_err(|error| Failure::unheard(&error))
+    }
+
+    /// All who are being served together: their bytes summed, their paths one below the other.
+    fn snapshot(&mut self) -> ProgressSnapshot {
         let elapsed = carrier::since(self.start);
-        let mut sum = self.before;
+        let mut sum = Tally { total: Some(0), ..Tally::default() };
         let mut paths = Vec::new();
         let several = self.receivers.len() > 1;
         for (number, receiver) in &mut self.receivers {
@@ -187,14 +190,14 @@ impl<'a> Server<'a> {
             let who = if several { format!("{}: ", number + 1) } else { String::new() };
             paths.extend(receiver.gauge.lines(elapsed).into_iter().map(|line| named(line, &who)));
         }
-        let snapshot = ProgressSnapshot {
+        ProgressSnapshot {
             elapsed,
             bytes_done: sum.done,
             bytes_resumed: sum.resumed,
             bytes_total: sum.total.filter(|total| *total > 0),
+            waiting: false,
             paths,
-        };
-        self.display.update(&snapshot).map_err(|error| Failure::output(&error))
+        }
     }
 }
 

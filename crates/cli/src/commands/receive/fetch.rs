@@ -1,0 +1,181 @@
+//! Fetches a share over one session, and over the next when all paths of that one are lost.
+//!
+//! What has arrived is on the disk and not sent again, so a new session goes on where the last one ended. Data
+//! that went to standard output, or that the sender reads from its standard input, cannot be had again: then the
+//! first loss is the end.
+
+use std::time::{Duration, Instant};
+
+use anabranch_net::Session;
+use anabranch_transfer::{ReceiveOptions, Snapshot, Summary, TransferError};
+
+use super::ReceiveArgs;
+use super::reach::Sender;
+use crate::carrier::{self, Carrier, Gauge, REDRAW};
+use crate::errors::{Failure, Kind};
+use crate::interrupt;
+use crate::ui::human;
+use crate::ui::paths::Direction;
+use crate::ui::progress::{Progress, ProgressSnapshot};
+
+/// One run of `anabranch receive`.
+pub struct Fetcher<'a> {
+    args: &'a ReceiveArgs,
+    sender: Sender<'a>,
+    display: Progress,
+    start: Instant,
+    /// Bytes that earlier sessions of this run moved.
+    moved: u64,
+}
+
+impl<'a> Fetcher<'a> {
+    /// Fetches from `sender` as `args` say.
+    #[must_use]
+    pub fn new(args: &'a ReceiveArgs, sender: Sender<'a>, display: Progress) -> Self {
+        Self { args, sender, display, start: Instant::now(), moved: 0 }
+    }
+
+    /// Fetches over `session`, and over others when it is lost.
+    ///
+    /// # Errors
+    /// What stood in the way, and what to do about it.
+    pub async fn run(mut self, session: Session) -> Result<(Summary, Duration), Failure> {
+        let mut carrier = Carrier::new(session);
+        loop {
+            let counters = anabranch_transfer::Progress::new();
+            let outcome = self.fetch_over(&carrier, &counters).await;
+            let counters = counters.snapshot();
+            match outcome {
+                Ok(summary) => {
+                    let took = self.start.elapsed();
+                    carrier.close().await;
+                    let resumed = summary.resumed.saturating_sub(self.moved);
+                    return Ok((Summary { resumed, ..summary }, took));
+                }
+                Err(failure) if carrier.was_lost() && self.may_go_on(&failure, &counters) => {
+                    self.moved += counters.bytes_done.saturating_sub(counters.bytes_resumed);
+                    carrier = Carrier::new(self.reach_again(failure, &counters).await?);
+                }
+                Err(failure) => {
+                    carrier::close(self.sender.endpoint).await;
+                    return Err(failure);
+                }
+            }
+        }
+    }
+
+    fn may_go_on(&self, failure: &Failure, counters: &Snapshot) -> bool {
+        let repeatable = !self.args.to_stdout() && !counters.is_stream;
+        failure.kind == Kind::Unreachable && repeatable && !self.args.retry.is_zero()
+    }
+
+    async fn fetch_over(
+        &mut self,
+        carrier: &Carrier,
+        counters: &anabranch_transfer::Progress,
+    ) -> Result<Summary, Failure> {
+        let options = ReceiveOptions { conflict: self.args.conflict(), ..ReceiveOptions::default() };
+        let mut gauge = carrier.gauge(Direction::In, counters);
+        let to_stdout = self.args.to_stdout();
+        let outcome = tokio::select! {
+            biased;
+            () = interrupt::requested() => {
+                carrier.interrupt();
+                Err(stopped(Some(&counters.snapshot()), to_stdout))
+            }
+            outcome = anabranch_transfer::receive(carrier, self.args.target(), &options, counters) => {
+                outcome.map_err(|error| explain(carrier, error, (&counters.snapshot(), to_stdout)))
+            }
+            gone = show(&mut gauge, &mut self.display, self.start) => Err(gone),
+        };
+        let last = gauge.snapshot(carrier::since(self.start));
+        if outcome.is_ok() || last.bytes_done > 0 {
+            self.display.finish(&last).map_err(|error| Failure::unheard(&error))?;
+        }
+        outcome
+    }
+
+    /// Looks for the sender again, and says so.
+    async fn reach_again(&mut self, lost: Failure, counters: &Snapshot) -> Result<Session, Failure> {
+        let patience = human::seconds(self.args.retry.as_secs_f64());
+        let note = format!("{}; looking for the sender again for {patience}", lost.message);
+        self.display.note(&note).map_err(|error| Failure::unheard(&error))?;
+        let deadline = Instant::now() + Duration::from_nanos(self.args.retry.as_nanos());
+        let reached = tokio::select! {
+            biased;
+            () = interrupt::requested() => return Err(stopped(Some(counters), false)),
+            reached = self.sender.reach_again(deadline) => reached,
+            gone = show_waiting(counters, &mut self.display, self.start) => return Err(gone),
+        };
+        let reached = reached.map_err(|failure| match failure.kind {
+            Kind::Unreachable => lost.detail(format!("the sender was not found again within {patience}")),
+            _ => failure,
+        })?;
+        self.display.note("the sender is there again").map_err(|error| Failure::unheard(&error))?;
+        Ok(reached)
+    }
+}
+
+/// Redraws until the display cannot be written any more.
+async fn show(gauge: &mut Gauge, display: &mut Progress, start: Instant) -> Failure {
+    redraw(display, || gauge.snapshot(carrier::since(start))).await
+}
+
+/// Shows what there is of the share while nothing comes.
+async fn show_waiting(counters: &Snapshot, display: &mut Progress, start: Instant) -> Failure {
+    let snapshot = || ProgressSnapshot {
+        elapsed: carrier::since(start),
+        bytes_done: counters.bytes_done,
+        bytes_resumed: counters.bytes_resumed,
+        bytes_total: carrier::bytes_total(counters),
+        waiting: true,
+        paths: Vec::new(),
+    };
+    redraw(display, snapshot).await
+}
+
+async fn redraw(display: &mut Progress, mut snapshot: impl FnMut() -> ProgressSnapshot) -> Failure {
+    let mut tick = tokio::time::interval(REDRAW);
+    loop {
+        tick.tick().await;
+        if let Err(error) = display.update(&snapshot()) {
+            return Failure::unheard(&error);
+        }
+    }
+}
+
+/// Why the transfer failed, with what becomes of the data that came.
+fn explain(carrier: &Carrier, error: TransferError, (counters, to_stdout): (&Snapshot, bool)) -> Failure {
+    let broke_off = matches!(error, TransferError::Connection(_) | TransferError::Lost { .. });
+    let failure = carrier.explain(error);
+    if broke_off && failure.kind != Kind::Corrupt {
+        failure.hint(what_now(counters, to_stdout))
+    } else {
+        failure
+    }
+}
+
+/// What a user can do after a transfer that broke off.
+fn what_now(counters: &Snapshot, to_stdout: bool) -> &'static str {
+    match (counters.is_stream, to_stdout) {
+        (true, _) => {
+            "nothing is kept, and the sender's standard input can be received only once: \
+             start `anabranch send` again there, with all of it"
+        }
+        (false, true) => {
+            "standard output may have got a part of it: run the same command again to get all of it"
+        }
+        (false, false) => "what has arrived is kept: run `anabranch receive` again to go on from there",
+    }
+}
+
+/// The user wants no more.
+pub fn stopped(counters: Option<&Snapshot>, to_stdout: bool) -> Failure {
+    let Some(counters) = counters else { return Failure::new(Kind::Interrupted, "nothing was received") };
+    let done = human::bytes(counters.bytes_done);
+    let here = match carrier::bytes_total(counters) {
+        Some(total) => format!("{done} of {} are here", human::bytes(total)),
+        None => format!("{done} are here"),
+    };
+    Failure::new(Kind::Interrupted, here).hint(what_now(counters, to_stdout))
+}
