@@ -9,28 +9,13 @@ mod common;
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use common::netns::{Machines, Side};
+use common::netns::{CEILING, Machines, START_S, Side, three_links};
 use common::programs::{PROGRAM, Running};
-use common::{skip, within_three_attempts};
+use common::within_three_attempts;
 use serde_json::Value;
-
-/// The links' rates in Mbit/s.
-const RATES: [u32; 3] = [50, 30, 20];
-/// What three links of these rates carry of payload in full packets, in Mbit/s.
-const CEILING: f64 = 94.4;
-/// The start, which does not count.
-const START_S: f64 = 2.0;
-
-fn machines(test: &str) -> Option<(Machines, MutexGuard<'static, ()>)> {
-    static TURN: Mutex<()> = Mutex::new(());
-    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let machines = Machines::new(&RATES).map_err(|why| skip(test, &why)).ok()?;
-    Some((machines, turn))
-}
 
 /// Runs a test from near to far with these options for the client; gives its report.
 fn bench(machine: impl Fn(Side) -> Command, options: &[&str]) -> Value {
@@ -93,7 +78,7 @@ fn check_rate(report: &Value) -> Result<String, String> {
 
 #[test]
 fn bench_finds_three_paths_by_itself_and_fills_them() {
-    let Some((machines, _turn)) = machines("bench_finds_three_paths_by_itself_and_fills_them") else {
+    let Some((machines, _turn)) = three_links("bench_finds_three_paths_by_itself_and_fills_them") else {
         return;
     };
     within_three_attempts("bench_finds_three_paths_by_itself", || {
@@ -105,7 +90,7 @@ fn bench_finds_three_paths_by_itself_and_fills_them() {
 
 #[test]
 fn bench_does_so_without_root_and_with_two_default_routes() {
-    let Some((machines, _turn)) = machines("bench_does_so_without_root") else { return };
+    let Some((machines, _turn)) = three_links("bench_does_so_without_root") else { return };
     machines.add_two_default_routes().unwrap();
     within_three_attempts("bench_does_so_without_root", || {
         let report = bench(|side| machines.command_as_nobody(side, PROGRAM), &["--time", "5s", "--reverse"]);
@@ -116,7 +101,7 @@ fn bench_does_so_without_root_and_with_two_default_routes() {
 
 #[test]
 fn a_link_that_swallows_everything_is_missed_for_200_ms_at_most_and_taken_back() {
-    let Some((machines, _turn)) = machines("a_link_that_swallows_everything") else { return };
+    let Some((machines, _turn)) = three_links("a_link_that_swallows_everything") else { return };
     within_three_attempts("a_link_that_swallows_everything_is_missed_for_200_ms_at_most", || {
         let report = thread::scope(|scope| {
             scope.spawn(|| {
@@ -139,7 +124,7 @@ fn a_link_that_swallows_everything_is_missed_for_200_ms_at_most_and_taken_back()
 
 #[test]
 fn paths_that_only_the_server_can_open_are_opened_by_it() {
-    let Some((machines, _turn)) = machines("paths_that_only_the_server_can_open") else { return };
+    let Some((machines, _turn)) = three_links("paths_that_only_the_server_can_open") else { return };
     machines.wall(1).unwrap();
     machines.wall(2).unwrap();
     within_three_attempts("paths_that_only_the_server_can_open_are_opened_by_it", || {

@@ -6,28 +6,12 @@
 mod common;
 
 use std::process::{Command, Output};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use common::netns::{Machines, Side};
+use common::netns::{CEILING, RATES, START_S, Side, three_links};
 use common::programs::{PROGRAM, Running, Scratch, Sender, errors, wait_for_part};
-use common::{skip, within_three_attempts};
+use common::within_three_attempts;
 use serde_json::Value;
-
-/// The links' rates in Mbit/s.
-const RATES: [u32; 3] = [50, 30, 20];
-/// What three links of these rates carry of payload in full packets, in Mbit/s.
-const CEILING: f64 = 94.4;
-/// The start, which does not count.
-const START_S: f64 = 2.0;
-
-/// The machines, for one test at a time: what one measures the others would disturb.
-fn machines(test: &str) -> Option<(Machines, MutexGuard<'static, ()>)> {
-    static TURN: Mutex<()> = Mutex::new(());
-    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let machines = Machines::new(&RATES).map_err(|why| skip(test, &why)).ok()?;
-    Some((machines, turn))
-}
 
 /// A directory of several files, 24 MB in all.
 fn directory(scratch: &Scratch) -> String {
@@ -75,7 +59,7 @@ fn words<'a>(command: &'a mut Command, words: &[&str]) -> &'a mut Command {
 
 #[test]
 fn a_directory_crosses_three_links_at_the_sum_of_their_rates() {
-    let Some((machines, _turn)) = machines("a_directory_crosses_three_links") else { return };
+    let Some((machines, _turn)) = three_links("a_directory_crosses_three_links") else { return };
     let scratch = Scratch::in_memory();
     let from = many_files(&scratch);
     within_three_attempts("a_directory_crosses_three_links", || {
@@ -101,7 +85,7 @@ fn a_directory_crosses_three_links_at_the_sum_of_their_rates() {
 
 #[test]
 fn it_works_without_root_and_with_two_default_routes_as_well() {
-    let Some((machines, _turn)) = machines("it_works_without_root_and_with_two_default_routes") else {
+    let Some((machines, _turn)) = three_links("it_works_without_root_and_with_two_default_routes") else {
         return;
     };
     machines.add_two_default_routes().unwrap();
@@ -121,7 +105,7 @@ fn it_works_without_root_and_with_two_default_routes_as_well() {
 
 #[test]
 fn a_transfer_goes_on_when_a_link_falls_silent_and_uses_it_again_when_it_is_back() {
-    let Some((machines, _turn)) = machines("a_transfer_goes_on_when_a_link_falls_silent") else { return };
+    let Some((machines, _turn)) = three_links("a_transfer_goes_on_when_a_link_falls_silent") else { return };
     let scratch = Scratch::new();
     let file = scratch.file("from/film.mkv", 30_000_000, 4);
     let file = file.to_str().unwrap();

@@ -13,6 +13,23 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The rates in Mbit/s of the links of [`three_links`].
+pub const RATES: [u32; 3] = [50, 30, 20];
+/// What they carry of payload in full packets, in Mbit/s.
+pub const CEILING: f64 = 94.4;
+/// The start, which does not count.
+pub const START_S: f64 = 2.0;
+
+/// Machines joined by three links, for one test of a program at a time: what one measures the others would disturb.
+/// Says so where they cannot be had.
+pub fn three_links(test: &str) -> Option<(Machines, MutexGuard<'static, ()>)> {
+    static TURN: Mutex<()> = Mutex::new(());
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let machines = Machines::new(&RATES).map_err(|why| super::skip(test, &why)).ok()?;
+    Some((machines, turn))
+}
 
 /// A user without any privilege, for [`Machines::command_as_nobody`].
 const NOBODY: &str = "65534";
