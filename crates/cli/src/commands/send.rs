@@ -209,10 +209,10 @@ fn announce(
         let warnings = warnings(contents, ticket);
         return warnings.iter().try_for_each(|message| Stream::Stdout.json(&Event::Note { message }));
     }
-    for warning in warnings(contents, ticket) {
-        out::error(&format!("{} {}\n", context.paint.yellow("warning:"), printable(&warning)));
-    }
     if !context.quiet {
+        for warning in warnings(contents, ticket) {
+            out::error(&format!("{} {}\n", context.paint.yellow("warning:"), printable(&warning)));
+        }
         out::error(&format!("offering {}; on the other machine run\n\n", described(contents)));
         out::error("    anabranch receive TICKET\n\nwith this ticket:\n\n");
     }

@@ -340,9 +340,14 @@ impl Bars {
         let _ = SCREEN.println(message);
     }
 
+    /// Leaves the last lines on the screen as text, out of reach of what is drawn later.
     fn leave(&mut self) {
-        for bar in self.paths.drain(..).chain(self.total.take()) {
-            bar.abandon();
+        let lines: Vec<_> = self.paths.drain(..).chain(self.total.take()).collect();
+        for line in &lines {
+            SCREEN.remove(line);
+        }
+        for line in &lines {
+            self.say(&line.message());
         }
     }
 }

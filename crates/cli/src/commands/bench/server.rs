@@ -89,10 +89,10 @@ fn holders_of(
 
 /// Says how to reach this server: for people where, and the line to paste by itself on standard output.
 fn announce(ticket: &Ticket, context: &Context) -> Result<(), Failure> {
-    if node::only_here(&ticket.addresses) {
-        out::error(&format!("warning: {}\n", node::ONLY_HERE));
-    }
     if !context.quiet {
+        if node::only_here(&ticket.addresses) {
+            out::error(&format!("{} {}\n", context.paint.yellow("warning:"), node::ONLY_HERE));
+        }
         let places: Vec<String> = ticket.addresses.iter().map(ToString::to_string).collect();
         out::error(&format!("{} listens on {}\n", ticket.node, places.join(", ")));
         out::error("on the other machine, run\n\n");
