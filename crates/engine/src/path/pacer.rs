@@ -2,11 +2,16 @@
 //!
 //! A bucket of credit in bytes fills at the pacing rate. Its depth is what the rate gives in
 //! [`BURST`], so that a driver with a coarse clock keeps the rate and can hand over packets in batches.
+//! Once empty it opens again only when it holds what the rate gives in [`QUANTUM`]: packets that dribble
+//! out one by one cost a system call each. Below 50 Mbit/s that is a single packet.
 
 use anabranch_wire::{Rate, Span, Time};
 
 /// Time that a full bucket is worth.
 const BURST: Span = Span::from_millis(2);
+/// Time that an empty bucket gathers credit before it opens again, and the most bytes it waits for.
+const QUANTUM: Span = Span::from_micros(250);
+const MAX_QUANTUM: u64 = 64 << 10;
 /// The bucket always holds this many packets.
 const MIN_PACKETS: u64 = 4;
 
@@ -16,11 +21,16 @@ pub(crate) struct Pacer {
     filled_at: Time,
     rate: Option<Rate>,
     depth: u64,
+    /// Credit at which an empty bucket opens again.
+    quantum: u64,
+    /// It was empty and has not opened again.
+    gathering: bool,
 }
 
 impl Pacer {
     pub(crate) fn new(now: Time, mtu: u64) -> Self {
-        Self { credit: mtu * 10, filled_at: now, rate: None, depth: mtu * 10 }
+        let depth = mtu * 10;
+        Self { credit: depth, filled_at: now, rate: None, depth, quantum: mtu, gathering: false }
     }
 
     /// Sets the rate; `None` for no pacing.
@@ -28,6 +38,7 @@ impl Pacer {
         self.fill(now);
         self.rate = rate;
         self.depth = rate.map_or(u64::MAX, |rate| rate.bytes_in(BURST).max(MIN_PACKETS * mtu));
+        self.quantum = rate.map_or(mtu, |rate| rate.bytes_in(QUANTUM).clamp(mtu, MAX_QUANTUM));
     }
 
     fn fill(&mut self, now: Time) {
@@ -45,11 +56,16 @@ impl Pacer {
     /// Bytes that may leave now.
     pub(crate) fn budget(&mut self, now: Time) -> u64 {
         self.fill(now);
-        if self.rate.is_none() { u64::MAX } else { self.credit }
+        if self.rate.is_none() {
+            return u64::MAX;
+        }
+        self.gathering &= self.credit < self.quantum;
+        if self.gathering { 0 } else { self.credit }
     }
 
     /// When `bytes` may leave.
     pub(crate) fn ready_at(&self, bytes: u64) -> Time {
+        let bytes = if self.gathering { bytes.max(self.quantum) } else { bytes };
         match self.rate {
             Some(rate) if self.credit < bytes => self.filled_at + rate.time_for(bytes - self.credit),
             _ => self.filled_at,
@@ -58,12 +74,33 @@ impl Pacer {
 
     pub(crate) fn on_sent(&mut self, bytes: u64) {
         self.credit = self.credit.saturating_sub(bytes);
+        self.gathering |= self.credit < bytes;
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_fast_path_lets_packets_go_in_runs_and_a_slow_one_one_by_one() {
+        for (mbit, run) in [(10.0, 1), (1000.0, 25)] {
+            let rate = Rate::from_mbit(mbit);
+            let mut pacer = Pacer::new(Time::ZERO, 1250);
+            pacer.set_rate(Time::ZERO, Some(rate), 1250);
+            let mut empty = |now| {
+                let mut count = 0;
+                while pacer.budget(now) >= 1250 {
+                    pacer.on_sent(1250);
+                    count += 1;
+                }
+                (count, pacer.ready_at(1250))
+            };
+            let (_, next) = empty(Time::ZERO);
+            let (count, after) = empty(next);
+            assert_eq!((count, after.since(next)), (run, rate.time_for(1250 * run)), "{mbit} Mbit/s");
+        }
+    }
 
     #[test]
     fn over_a_second_exactly_the_rate_passes() {
