@@ -123,3 +123,22 @@ fn a_transfer_goes_on_when_a_link_falls_silent_and_uses_it_again_when_it_is_back
     let after = machines.bytes_sent(Side::Near, 0).unwrap() - carried;
     assert!(after > 1_000_000, "the restored link carried {after} bytes");
 }
+
+#[test]
+fn a_transfer_goes_on_by_itself_after_all_links_were_silent_for_longer_than_its_session_lives() {
+    let Some((machines, _turn)) = three_links("a_transfer_goes_on_by_itself_after_all_links") else { return };
+    let scratch = Scratch::new();
+    let file = scratch.file("from/film.mkv", 30_000_000, 4);
+    let file = file.to_str().unwrap();
+    let sender = Sender::start_as(words(&mut machines.command(Side::Near, PROGRAM), &["send", file, "-q"]));
+    let mut receiver = machines.command(Side::Far, PROGRAM);
+    let to = scratch.text("to");
+    let options = ["receive", &sender.ticket, &to, "-q", "--timeout", "1s", "--retry", "40s"];
+    let receiver = Running::start(words(&mut receiver, &options));
+    wait_for_part(&scratch.path("to"), 4 << 20);
+    (0..3).for_each(|link| machines.blackhole(link).unwrap());
+    std::thread::sleep(Duration::from_secs(3));
+    (0..3).for_each(|link| machines.restore(link).unwrap());
+    assert_eq!(receiver.end(), (Some(0), String::new()));
+    assert!(std::fs::read(scratch.path("to/film.mkv")).unwrap() == std::fs::read(file).unwrap());
+}

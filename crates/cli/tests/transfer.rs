@@ -77,6 +77,35 @@ fn several_receivers_are_served_at_once_and_each_gets_everything() {
 }
 
 #[test]
+fn a_sender_shows_the_total_of_those_it_serves_and_their_end() {
+    let scratch = Scratch::new();
+    let file = scratch.file("from/film.mkv", 3_000_000, 5);
+    let events = std::fs::File::create(scratch.path("events")).unwrap();
+    let sender = Running::start_into(&mut program(&["send", file.to_str().unwrap(), "--json"]), events);
+    let events = || {
+        let text = std::fs::read_to_string(scratch.path("events")).unwrap();
+        // The last one may be on its way.
+        let lines = text.lines().filter_map(|line| serde_json::from_str(line).ok());
+        lines.collect::<Vec<serde_json::Value>>()
+    };
+    wait_for("the ticket", || std::fs::read_to_string(scratch.path("events")).unwrap().contains('\n'));
+    let ticket = events()[0]["ticket"].as_str().unwrap().to_owned();
+    for place in ["to/a", "to/b"] {
+        let received = receive(&[&ticket, &scratch.text(place)]);
+        assert!(received.status.success(), "{}", errors(&received));
+    }
+    wait_for("both ends", || events().iter().filter(|event| event["event"] == "done").count() == 2);
+    sender.interrupt();
+    let events = events();
+    let progress: Vec<_> = events.iter().filter(|event| event["event"] == "progress").collect();
+    assert!(progress.iter().all(|event| event["bytes"].as_u64() <= Some(3_000_000)), "{progress:?}");
+    let before_the_end =
+        events.windows(2).filter(|pair| pair[1]["event"] == "note" && pair[0]["event"] == "progress");
+    let ends: Vec<_> = before_the_end.filter(|pair| pair[1].to_string().contains(" has it all")).collect();
+    assert!(ends.len() == 2 && ends.iter().all(|pair| pair[0]["bytes"] == 3_000_000), "{events:?}");
+}
+
+#[test]
 fn a_receiver_that_was_killed_goes_on_where_it_stopped() {
     let scratch = Scratch::new();
     let file = scratch.file("from/disk.img", LARGE, 6);
