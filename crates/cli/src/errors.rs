@@ -31,7 +31,8 @@ pub enum Kind {
     Usage,
     /// The other end was not reached, or was lost. Trying again may help.
     Unreachable,
-    /// The other end refused: a wrong or expired ticket, an unknown key. Trying again does not help.
+    /// The other end refused, or gave up: a wrong or expired ticket, an unknown key, a disk that is full there. Trying
+    /// again does not help.
     Refused,
     /// What arrived is not what was sent.
     Corrupt,
@@ -67,7 +68,7 @@ Exit codes:
   1    failed on this machine: a file, the disk, a permission, a port
   2    wrong command line: an option, a value, a ticket that is none
   3    the other end was not reached, or was lost; trying again may help
-  4    the other end refused: wrong or expired ticket, unknown key
+  4    the other end refused or gave up: wrong or expired ticket, unknown key, its disk
   5    what arrived is not what was sent
   6    some of the files were not transferred, the others were
   130  interrupted";
