@@ -96,16 +96,18 @@ pub fn state(path: &PathInfo) -> PathState {
 }
 
 #[cfg(test)]
-mod tests {
-    use anabranch_engine::Route;
+pub mod test {
+    //! A path for tests.
 
-    use super::*;
+    use anabranch_engine::{PathInfo, PathState, PathStats, Route};
+    use anabranch_wire::{PathId, PathUse, Rate, Span};
 
-    fn path(id: u32, stats: PathStats) -> (String, PathInfo) {
-        let info = PathInfo {
+    /// An active path with a round-trip time of 10 ms.
+    pub fn info(id: u32, stats: PathStats) -> PathInfo {
+        PathInfo {
             id: PathId(id),
             route: Route { socket: id, remote: "192.0.2.1:4433".parse().unwrap() },
-            state: EngineState::Active,
+            state: PathState::Active,
             usage: PathUse::Normal,
             rtt: Span::from_millis(10),
             min_rtt: Span::from_millis(9),
@@ -117,8 +119,16 @@ mod tests {
             group: 0,
             reliability: 1.0,
             stats,
-        };
-        (format!("path {id}"), info)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(id: u32, stats: PathStats) -> (String, PathInfo) {
+        (format!("path {id}"), test::info(id, stats))
     }
 
     fn sent(bytes: u64) -> PathStats {

@@ -123,29 +123,13 @@ fn measured(lasted: Span, bytes: u64, longest_gap: Span, paths: Vec<BenchPath>) 
 
 #[cfg(test)]
 mod tests {
-    use anabranch_engine::{PathState, PathStats, Route};
-    use anabranch_wire::{PathId, PathUse, Rate};
+    use anabranch_engine::PathStats;
 
     use super::*;
+    use crate::ui::paths::test;
 
     fn seen(id: u32) -> SeenPath {
-        let info = PathInfo {
-            id: PathId(id),
-            route: Route { socket: id, remote: "192.0.2.1:4433".parse().unwrap() },
-            state: PathState::Active,
-            usage: PathUse::Normal,
-            rtt: Span::from_millis(10),
-            min_rtt: Span::from_millis(9),
-            rtt_variance: Span::ZERO,
-            window: 0,
-            in_flight: 0,
-            delivery_rate: Rate::ZERO,
-            mtu: 1452,
-            group: 0,
-            reliability: 1.0,
-            stats: PathStats::default(),
-        };
-        SeenPath { info, local: None, label: format!("eth{id}") }
+        SeenPath { info: test::info(id, PathStats::default()), local: None, label: format!("eth{id}") }
     }
 
     fn sample(millis: u64, bytes: u64, gap_ms: u64, paths: &[(u32, u64)]) -> Sample {
