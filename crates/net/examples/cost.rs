@@ -1,8 +1,8 @@
-//! What sessions cost over loopback, beyond bulk: round trips, handshakes, idle sessions.
+//! What sessions cost over loopback, beyond bulk: round trips and handshakes (idle ones: example `idle`).
 //!
 //! `cargo run --release -p anabranch-net --example cost -- ping [SECONDS]`
 //! `... -- ping-beside-bulk [SECONDS]`, `... -- ping-beside-session [SECONDS]`
-//! `... -- handshakes [SECONDS]`, `... -- flooded [SECONDS]`, `... -- idle [SESSIONS]`
+//! `... -- handshakes [SECONDS]`, `... -- flooded [SECONDS]`
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -129,34 +129,6 @@ fn flood(node: PublicKey, to: std::net::SocketAddr, over: &AtomicBool) -> u64 {
     sent
 }
 
-fn memory() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap_or_default();
-    line.split_whitespace().nth(1).and_then(|number| number.parse().ok()).unwrap_or(0)
-}
-
-fn processor() -> f64 {
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    let fields: Vec<&str> = stat.split_whitespace().collect();
-    let ticks = |at: usize| fields.get(at).and_then(|field| field.parse::<f64>().ok()).unwrap_or(0.0);
-    (ticks(13) + ticks(14)) / 100.0
-}
-
-async fn idle(client: &Endpoint, target: &Target, count: u64) -> Outcome {
-    let before = memory();
-    let mut sessions = Vec::new();
-    for _ in 0..count {
-        sessions.push(connect(client, target).await?);
-    }
-    tokio::time::sleep(Duration::from_secs(5)).await;
-    let each = (memory() - before) as f64 / count as f64;
-    let (busy, seconds) = (processor(), 30.0);
-    tokio::time::sleep(Duration::from_secs_f64(seconds)).await;
-    let share = (processor() - busy) / seconds * 100.0;
-    println!("{count} idle sessions: {each:.1} KiB each for both ends, {share:.1} % of a core for both ends");
-    Ok(())
-}
-
 async fn run(what: &str, number: u64) -> Outcome {
     let (server, client) = (endpoint(1).await?, Arc::new(endpoint(2).await?));
     let target = Target::new(server.node(), server.local_addresses());
@@ -164,7 +136,6 @@ async fn run(what: &str, number: u64) -> Outcome {
     tokio::spawn(serve(server));
     match what {
         "handshakes" => return handshakes(&client, &target, number).await,
-        "idle" => return idle(&client, &target, number).await,
         "flooded" => {
             let over = AtomicBool::new(false);
             return std::thread::scope(|scope| {

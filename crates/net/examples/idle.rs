@@ -1,0 +1,132 @@
+//! What idle sessions cost: memory, processor time, and what a transfer beside them loses.
+//!
+//! `cargo run --release -p anabranch-net --example idle -- [SESSIONS] [PATHS]`
+//! Both ends are in this process, over shared sockets on loopback addresses; each session counts twice.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anabranch_net::{
+    Addresses, Config, Endpoint, EndpointConfig, NodeKey, PublicKey, Session, ShareId, Span, Target, Verdict,
+};
+use bytes::Bytes;
+use tokio::io::AsyncReadExt;
+
+type Failure = Box<dyn std::error::Error>;
+
+/// Bytes of one transfer beside the idle sessions, and how many are timed.
+const TRANSFER: usize = 100 << 20;
+const TRANSFERS: usize = 15;
+/// How long the idle sessions are watched.
+const WATCHED: Duration = Duration::from_secs(30);
+
+fn config() -> Config {
+    let patience = Span::from_secs(120);
+    Config {
+        keep_alive: Some(Span::from_secs(25)),
+        connect_timeout: patience,
+        idle_timeout: patience,
+        ..Config::default()
+    }
+}
+
+fn addresses(host: u8, paths: u8) -> Vec<IpAddr> {
+    (1..=paths).map(|path| IpAddr::from([127, 0, path, host])).collect()
+}
+
+async fn endpoint(host: u8, paths: u8) -> Result<Endpoint, Failure> {
+    let open = |_: &PublicKey, _: Option<ShareId>| Verdict::Accept { secret: None };
+    let config = EndpointConfig::new(NodeKey::from_random([host; 32])).authorize(open).session(config());
+    Ok(Endpoint::bind(config.addresses(Addresses::Exactly(addresses(host, paths)))).await?)
+}
+
+/// Resident memory in KiB, and processor time in seconds.
+fn usage() -> (u64, f64) {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find(|line| line.starts_with("VmRSS"));
+    let memory = line.and_then(|line| line.split_whitespace().nth(1)).and_then(|word| word.parse().ok());
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let ticks = stat.split_whitespace().skip(13).take(2).filter_map(|word| word.parse::<u64>().ok());
+    (memory.unwrap_or(0), ticks.sum::<u64>() as f64 / 100.0)
+}
+
+/// Accepts everything, and reads every stream to its end.
+async fn serve(server: Endpoint) {
+    while let Some(session) = server.accept().await {
+        tokio::spawn(async move {
+            while let Ok(mut stream) = session.accept_stream().await {
+                while let Ok(Some(_)) = stream.read_chunk(1 << 20).await {}
+                drop(stream);
+            }
+        });
+    }
+}
+
+/// Seconds that a transfer takes in a session of its own, until the far end has read it all.
+async fn transfer(client: &Endpoint, target: &Target) -> Result<f64, Failure> {
+    let session = client.connect(target, config()).await?;
+    let mut stream = session.open_stream().await?;
+    let (data, begun) = (Bytes::from(vec![7; 1 << 20]), Instant::now());
+    for _ in 0..TRANSFER >> 20 {
+        stream.write_chunk(data.clone()).await?;
+    }
+    stream.finish()?;
+    // Its reader drops the stream when it has read everything.
+    stream.read_to_end(&mut Vec::new()).await?;
+    let seconds = begun.elapsed().as_secs_f64();
+    session.close().await;
+    Ok(seconds)
+}
+
+/// Median rate of several transfers in Mbit/s.
+async fn rate(client: &Endpoint, target: &Target) -> Result<f64, Failure> {
+    let mut times = Vec::new();
+    for _ in 0..TRANSFERS {
+        times.push(transfer(client, target).await?);
+    }
+    times.sort_by(f64::total_cmp);
+    Ok(TRANSFER as f64 * 8e-6 / times[TRANSFERS / 2])
+}
+
+async fn open(client: &Arc<Endpoint>, target: &Target, count: usize) -> Result<Vec<Session>, Failure> {
+    let mut sessions = Vec::new();
+    while sessions.len() < count {
+        let many = (0..64.min(count - sessions.len())).map(|_| {
+            let (client, target) = (client.clone(), target.clone());
+            tokio::spawn(async move { client.connect(&target, config()).await })
+        });
+        for session in many.collect::<Vec<_>>() {
+            sessions.push(session.await??);
+        }
+    }
+    Ok(sessions)
+}
+
+#[tokio::main(worker_threads = 2)]
+async fn main() -> Result<(), Failure> {
+    let number = |at: usize| std::env::args().nth(at).and_then(|text| text.parse().ok());
+    let (count, paths) = (number(1).unwrap_or(10_000), number(2).unwrap_or(3));
+    let paths = u8::try_from(paths)?;
+    let (server, client) = (endpoint(1, paths).await?, Arc::new(endpoint(2, paths).await?));
+    let mut target = Target::new(server.node(), server.local_addresses());
+    target.pins = addresses(2, paths).into_iter().zip(server.local_addresses()).collect();
+    tokio::spawn(serve(server));
+
+    let alone = rate(&client, &target).await?;
+    let before = usage();
+    let sessions = open(&client, &target, count).await?;
+    while !sessions.iter().all(|session| session.paths().len() == usize::from(paths)) {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let memory = (usage().0 - before.0) as f64 / (2 * count) as f64;
+    println!("{memory:.1} KiB a session and end with {paths} paths");
+    let begun = usage().1;
+    tokio::time::sleep(WATCHED).await;
+    let share = (usage().1 - begun) / WATCHED.as_secs_f64() * 50.0;
+    println!("{share:.2} % of a core an end while idle");
+    let beside = rate(&client, &target).await?;
+    println!("100 MiB: {alone:.0} Mbit/s alone, {beside:.0} beside them, ratio {:.3}", beside / alone);
+    Ok(())
+}
