@@ -56,9 +56,10 @@ async fn run(seconds: u64, paths: u8) -> Result<(), Box<dyn std::error::Error>> 
     stream.finish()?;
     for path in session.paths() {
         println!(
-            "{} {} rtt {} window {} mtu {} rate {} lost {} of {}",
+            "{} {} {:?} rtt {} window {} mtu {} rate {} lost {} of {}",
             path.id,
             path.route.remote,
+            path.state,
             path.rtt,
             path.window,
             path.mtu,

@@ -24,24 +24,18 @@ use crate::socket::{ERROR_PAUSE, Received, is_transient};
 
 /// Buffers filled by one system call.
 const BUFFERS: usize = 16;
-/// Batches after which other tasks get their turn.
-const ROUNDS: usize = 8;
-
-/// Receives from one socket until it or the endpoint is gone.
+/// Receives from one socket until it or the endpoint is gone. Other tasks get their turn after each batch:
+/// while one socket is emptied, those of other paths fill.
 pub(crate) async fn receive_loop(shared: Weak<Shared>, socket: Arc<BoundSocket>) {
     let mut receiver = Receiver::default();
     while socket.udp.readable().await.is_ok() {
         let Some(shared) = shared.upgrade() else { return };
-        for _ in 0..ROUNDS {
-            match receiver.receive(&shared, &socket) {
-                Ok(()) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) if is_transient(&error) => {}
-                Err(error) => {
-                    tracing::warn!(%error, local = %socket.udp.local_addr(), "cannot receive");
-                    tokio::time::sleep(ERROR_PAUSE).await;
-                    break;
-                }
+        match receiver.receive(&shared, &socket) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock || is_transient(&error) => {}
+            Err(error) => {
+                tracing::warn!(%error, local = %socket.udp.local_addr(), "cannot receive");
+                tokio::time::sleep(ERROR_PAUSE).await;
             }
         }
         drop(shared);
