@@ -192,13 +192,13 @@ impl<P: Payload> Session<P> {
     }
 
     /// Both ends may open a path over one route at the same moment, as when a link comes back. Of two that
-    /// work, the one whose opener is the server, or the younger one, goes: both ends choose the same.
+    /// work, the server's goes: both ends choose the same. (Two by one opener only look alike from here: they go
+    /// through one relay.)
     fn close_twin(&mut self, now: Time, index: usize) {
         let (id, route) = (self.paths[index].id, self.paths[index].route);
-        let twin = |path: &&Path| path.id != id && path.route == route && path.state == PathState::Active;
-        if let Some(twin) = self.paths.iter().find(twin).map(|path| path.id) {
-            let rank = |path: PathId| (path.opener() == Side::Server, path);
-            let loser = if rank(twin) < rank(id) { id } else { twin };
+        let twin = |path: &&Path| path.id.opener() != id.opener() && path.route == route;
+        if let Some(twin) = self.paths.iter().filter(twin).find(|path| path.state == PathState::Active) {
+            let loser = if id.opener() == Side::Server { id } else { twin.id };
             self.close_path(now, loser, AbandonReason::Requested);
         }
     }
