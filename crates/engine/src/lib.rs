@@ -32,7 +32,7 @@ pub use schedule::{
     Decision, EarliestArrival, Item, LeastFilled, MinRtt, PathView, Redundant, RoundRobin, Scheduler,
     SchedulerKind, SessionView, UnknownScheduler,
 };
-pub use session::{DatagramError, PathError, Session};
+pub use session::{DatagramError, PathError, ReservedPath, Session};
 pub use state::State;
 pub use stats::{PathInfo, PathStats, SessionStats};
 pub use stream::{MemoryBudget, Read, StreamError};

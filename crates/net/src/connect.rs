@@ -6,10 +6,12 @@ use std::sync::Arc;
 
 use anabranch_engine::{CloseReason, Config, Route, Session as Engine};
 use anabranch_secure::{Dial, HandshakeError, Initiator, Refusal};
+use anabranch_wire::Pid;
 
 use crate::endpoint::{Target, pinned_route};
 use crate::handshake::{encoded, new_pids};
 use crate::pids::random;
+use crate::relayed::Chain;
 use crate::session::Session;
 use crate::session::core::{Core, Dialing, Handshake};
 use crate::session::inner::{Identity, SessionInner};
@@ -102,18 +104,23 @@ pub(crate) async fn connect(
     shared: &Arc<Shared>,
     target: &Target,
     mut config: Config,
+    through: Option<(Pid, Chain)>,
 ) -> Result<Session, ConnectError> {
     let book = make_book(shared, target)?;
     if let Some(pins) = &book.pins {
         // Nobody is to open paths beside those that were asked for.
-        config.max_paths = (pins.len() as u32).clamp(1, config.max_paths);
+        config.max_paths = (pins.len() as u32 + target.relayed).clamp(1, config.max_paths);
     }
-    let routes = book.wanted(&shared.locals());
+    let own = through.as_ref().map(|(own, chain)| (*own, chain.back));
+    let routes = match through {
+        Some((own, chain)) => vec![shared.relayed.add(own, chain).route()],
+        None => book.wanted(&shared.locals()),
+    };
     if routes.is_empty() {
         let locals = shared.sockets().iter().map(|socket| socket.udp.local_addr().ip()).collect();
         return Err(ConnectError::NoRoute { remotes: target.addresses.clone(), locals });
     }
-    let inner = dial(shared, target, (config, book), &routes)?;
+    let inner = dial(shared, target, (config, book), (&routes, own))?;
     let tried =
         routes.iter().filter_map(|route| Some((shared.socket(route.socket)?.udp.local_addr(), route.remote)));
     let tried = Tried(tried.collect());
@@ -153,10 +160,17 @@ fn dial(
     shared: &Arc<Shared>,
     target: &Target,
     (config, book): (Config, RouteBook),
-    routes: &[Route],
+    (routes, relayed): (&[Route], Option<(Pid, Pid)>),
 ) -> Result<Arc<SessionInner>, ConnectError> {
     let now = shared.clock.now();
-    let engine = Engine::connect(config, routes, new_pids(shared), shared.budget.clone(), now);
+    let pids = match relayed {
+        Some((own, _)) => Box::new(new_pids(shared).beginning_with(own)),
+        None => new_pids(shared),
+    };
+    let mut engine = Engine::connect(config, routes, pids, shared.budget.clone(), now);
+    if let Some((_, back)) = relayed {
+        engine.set_first_reply_pid(back);
+    }
     let params = engine.local_params();
     let dial = Dial { remote: target.node, credential: target.credential.clone() };
     let initiator = Initiator::new(&shared.key, &dial, params.pid, &encoded(params), random());

@@ -10,14 +10,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use anabranch_engine::Config;
+use anabranch_engine::{Config, PidSource};
 use anabranch_secure::{PublicKey, ResetKey};
+use anabranch_wire::Pid;
 use tokio::sync::{Mutex, mpsc};
 use tokio::task::JoinHandle;
 
+use crate::clock::Clock;
 use crate::connect::{self, ConnectError};
+use crate::foreign::{Foreign, Outlet};
+use crate::handshake::new_pids;
 use crate::interfaces::{InterfaceAddress, InterfaceWatch};
 use crate::pids::random;
+use crate::relayed::Chain;
 use crate::session::Session;
 use crate::shared::{BoundSocket, Parts, Shared};
 use crate::socket::SocketStats;
@@ -144,7 +149,53 @@ impl Endpoint {
     /// # Errors
     /// [`ConnectError`] says what was tried and what to do.
     pub async fn connect(&self, target: &Target, config: Config) -> Result<Session, ConnectError> {
-        connect::connect(&self.shared, target, config).await
+        connect::connect(&self.shared, target, config, None).await
+    }
+
+    /// Opens a session through relays that are ready for first handshake messages to the node; the first of them has
+    /// been told to use the PID `own`, of [`Endpoint::new_pid`], for what comes back. Direct paths follow by
+    /// themselves where there are any.
+    ///
+    /// # Errors
+    /// As of [`Endpoint::connect`].
+    pub async fn connect_through(
+        &self,
+        target: &Target,
+        config: Config,
+        (own, chain): (Pid, Chain),
+    ) -> Result<Session, ConnectError> {
+        connect::connect(&self.shared, target, config, Some((own, chain))).await
+    }
+
+    /// A PID that no session of this endpoint has.
+    #[must_use]
+    pub fn new_pid(&self) -> Pid {
+        new_pids(&self.shared).next_pid().0
+    }
+
+    /// Has somebody take the datagrams that are for no session here, as a relay does. The first to be named stays.
+    pub fn set_foreign(&self, foreign: Arc<dyn Foreign>) {
+        // A second one is not taken: the trait says so.
+        let _ = self.shared.foreign.set(foreign);
+    }
+
+    /// Sends datagrams of others from this endpoint's sockets.
+    #[must_use]
+    pub fn outlet(&self) -> Outlet<'_> {
+        Outlet { shared: &self.shared }
+    }
+
+    /// Stops sending and receiving at once, without a word to anybody: what a machine does whose power fails.
+    pub fn fall_silent(&self) {
+        for socket in self.shared.sockets() {
+            self.shared.remove_socket(socket.id);
+        }
+    }
+
+    /// The clock by which the endpoint counts time.
+    #[must_use]
+    pub fn clock(&self) -> Clock {
+        self.shared.clock
     }
 
     /// The next session that a peer opened and was authorised for; `None` after [`Endpoint::close`].

@@ -7,7 +7,7 @@
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
-use anabranch_engine::{Arrival, Route, Session as Engine};
+use anabranch_engine::{Arrival, Ecn, Route, Session as Engine};
 use anabranch_secure::{
     Admission, CookieError, HandshakeError, InitId, PendingInit, Protection, Refusal, read_init,
 };
@@ -211,9 +211,10 @@ pub(crate) fn reset(shared: &Shared, now: Time, arrival: Arrival, pid: Pid) {
 }
 
 /// Sends a datagram back by the socket that the question came in by.
-fn answer(shared: &Shared, route: Route, datagram: &[u8]) {
+pub(crate) fn answer(shared: &Shared, route: Route, datagram: &[u8]) {
     if let Some(socket) = shared.socket(route.socket) {
-        let batch = Batch { remote: route.remote, contents: datagram, segment: datagram.len(), ecn: false };
+        let batch =
+            Batch { remote: route.remote, contents: datagram, segment: datagram.len(), ecn: Ecn::NotEct };
         // A socket with a full buffer drops it, as the network might: the peer asks again.
         let _ = socket.udp.send(&batch);
     }
@@ -221,7 +222,7 @@ fn answer(shared: &Shared, route: Route, datagram: &[u8]) {
 
 /// Where a session of this endpoint takes its PIDs from.
 pub(crate) fn new_pids(shared: &Shared) -> Box<RandomPids> {
-    Box::new(RandomPids { table: shared.pids.clone(), reset_key: shared.reset_key.clone() })
+    Box::new(RandomPids::new(shared.pids.clone(), shared.reset_key.clone()))
 }
 
 /// Parameters as the handshake carries them.

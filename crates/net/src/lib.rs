@@ -29,10 +29,12 @@ mod buffers;
 mod clock;
 mod connect;
 mod endpoint;
+mod foreign;
 mod handshake;
 pub mod interfaces;
 mod pids;
 mod receive;
+mod relayed;
 mod resets;
 mod session;
 mod shared;
@@ -43,12 +45,14 @@ pub use authorize::{Authorize, DenyAll, Verdict};
 pub use clock::Clock;
 pub use connect::{ConnectError, Tried};
 pub use endpoint::{Addresses, Endpoint, EndpointConfig, EndpointStats, Limits, SocketInfo, Target};
+pub use foreign::{Foreign, ForeignRun, Outlet};
+pub use relayed::Chain;
 pub use session::{Datagram, Events, Session, SessionError};
 pub use stream::Stream;
 
 pub use anabranch_engine::{
-    AbandonReason, CloseReason, Config, Event, PathChange, PathInfo, PathState, PathStats, Route,
-    SchedulerKind, SessionStats,
+    AbandonReason, CloseReason, Config, Ecn, Event, PathChange, PathError, PathInfo, PathState, PathStats,
+    ReservedPath, Route, SchedulerKind, SessionStats,
 };
 pub use anabranch_secure::{Limits as KeyLimits, NodeKey, PublicKey, Refusal, ShareId, Ticket, TicketSecret};
-pub use anabranch_wire::{PathId, PathUse, Rate, Span, StreamId, Time};
+pub use anabranch_wire::{PathId, PathUse, Pid, Rate, Span, StreamId, Time};

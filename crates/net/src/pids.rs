@@ -99,12 +99,29 @@ impl Retired {
 
 /// Gives random PIDs that no session of the endpoint uses.
 pub(crate) struct RandomPids {
-    pub(crate) table: Arc<PidTable>,
-    pub(crate) reset_key: ResetKey,
+    table: Arc<PidTable>,
+    reset_key: ResetKey,
+    /// One that was taken before the session was there.
+    first: Option<Pid>,
+}
+
+impl RandomPids {
+    pub(crate) fn new(table: Arc<PidTable>, reset_key: ResetKey) -> Self {
+        Self { table, reset_key, first: None }
+    }
+
+    /// Gives `first` before all others: a PID that came from here earlier.
+    pub(crate) fn beginning_with(mut self, first: Pid) -> Self {
+        self.first = Some(first);
+        self
+    }
 }
 
 impl PidSource for RandomPids {
     fn next_pid(&mut self) -> (Pid, ResetToken) {
+        if let Some(first) = self.first.take() {
+            return (first, self.reset_key.token(first));
+        }
         loop {
             let pid = Pid(u64::from_be_bytes(random()));
             if pid != Pid::HANDSHAKE && !self.table.contains(pid) {

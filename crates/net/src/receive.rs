@@ -12,11 +12,13 @@ use std::ops::Range;
 use std::sync::{Arc, Weak};
 
 use anabranch_engine::{Arrival, Ecn, Route};
+use anabranch_secure::consent;
 use anabranch_wire::{Fsn, Header, Kind, Message, Packet, PathId, Pid, ResetToken, Time, decode_frames};
 use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
 
 use crate::buffers::{BufferPool, thrifty};
+use crate::foreign::{Foreign, ForeignRun, Outlet};
 use crate::handshake;
 use crate::session::inner::SessionInner;
 use crate::shared::{BoundSocket, Shared, count};
@@ -96,7 +98,8 @@ impl Receiver {
 
     /// First pass.
     fn sort(&mut self, shared: &Arc<Shared>, (socket, now): (u32, Time), buffer: usize, received: &Received) {
-        let mut last: Option<(Pid, usize, PathId)> = None;
+        let mut last = None;
+        let mut foreign = ForeignRanges::new(shared.foreign.get());
         let mut start = 0;
         while start < received.len {
             let end = (start + received.stride).min(received.len);
@@ -108,33 +111,44 @@ impl Receiver {
                 continue;
             };
             let route = Route { socket, remote: received.remote };
-            let arrival = Arrival { route, size: range.len(), ecn: received.ecn };
+            let mut arrival = Arrival { route, size: range.len(), ecn: received.ecn };
             if header.kind != Kind::Data {
-                handle_other(shared, now, arrival, (&header, body));
+                if !handle_other(shared, now, arrival, (&header, body)) {
+                    foreign.extend(range);
+                }
                 continue;
             }
             let found = match last {
-                Some((pid, session, path)) if pid == header.pid => Some((session, path)),
-                _ => self.find(shared, header.pid),
+                Some((pid, found)) if pid == header.pid => found,
+                _ => self.find(shared, (header.pid, route)),
             };
-            let Some((session, path)) = found else {
-                handshake::reset(shared, now, arrival, header.pid);
+            last = Some((header.pid, found));
+            let Some((session, path, route)) = found else {
+                if foreign.knows(header.pid) {
+                    foreign.extend(range);
+                } else {
+                    handshake::reset(shared, now, arrival, header.pid);
+                }
                 continue;
             };
-            last = Some((header.pid, session, path));
+            arrival.route = route;
             let body = range.start + Header::LEN..range.end;
             self.packets.push(Sorted { session, buffer, body, header, path, arrival, opened: None });
         }
+        let from = Route { socket, remote: received.remote };
+        let run = ForeignRun { from, stride: received.stride, ecn: received.ecn };
+        foreign.hand_over(now, run, (&mut self.buffers[buffer], shared));
     }
 
-    fn find(&mut self, shared: &Shared, pid: Pid) -> Option<(usize, PathId)> {
+    /// The session and path of a PID, and the route by which a packet for it counts as come.
+    fn find(&mut self, shared: &Shared, (pid, route): (Pid, Route)) -> Option<(usize, PathId, Route)> {
         let (session, path) = shared.pids.find(pid)?;
         let known = self.sessions.iter().position(|known| Arc::ptr_eq(known, &session));
         let index = known.unwrap_or_else(|| {
             self.sessions.push(session);
             self.sessions.len() - 1
         });
-        Some((index, path))
+        Some((index, path, shared.relayed.arrival(pid, route)))
     }
 
     /// Second pass.
@@ -184,29 +198,87 @@ impl Receiver {
     }
 }
 
-/// A datagram that is no packet of a session.
-fn handle_other(shared: &Arc<Shared>, now: Time, arrival: Arrival, (header, body): (&Header, &[u8])) {
+/// Datagrams of one buffer that are for no session here, joined where they follow each other.
+struct ForeignRanges<'a> {
+    taker: Option<&'a Arc<dyn Foreign>>,
+    ranges: SmallVec<[Range<usize>; 4]>,
+    /// What the taker said of the last PID it was asked about.
+    last: Option<(Pid, bool)>,
+}
+
+impl<'a> ForeignRanges<'a> {
+    fn new(taker: Option<&'a Arc<dyn Foreign>>) -> Self {
+        Self { taker, ranges: SmallVec::new(), last: None }
+    }
+
+    fn knows(&mut self, pid: Pid) -> bool {
+        match (self.last, self.taker) {
+            (Some((known, knows)), _) if known == pid => knows,
+            (_, None) => false,
+            (_, Some(taker)) => {
+                let knows = taker.knows(pid);
+                self.last = Some((pid, knows));
+                knows
+            }
+        }
+    }
+
+    fn extend(&mut self, range: Range<usize>) {
+        match self.ranges.last_mut().filter(|last| last.end == range.start) {
+            Some(last) => last.end = range.end,
+            None => self.ranges.push(range),
+        }
+    }
+
+    fn hand_over(self, now: Time, run: ForeignRun, (buffer, shared): (&mut [u8], &Shared)) {
+        let Some(taker) = self.taker else {
+            let datagrams = self.ranges.iter().map(|range| range.len().div_ceil(run.stride) as u64).sum();
+            shared.counters.malformed.fetch_add(datagrams, std::sync::atomic::Ordering::Relaxed);
+            return;
+        };
+        for range in self.ranges {
+            taker.handle(now, run, &mut buffer[range], &Outlet { shared });
+        }
+    }
+}
+
+/// A datagram that is no packet of a session; false when it is not for this endpoint at all.
+fn handle_other(
+    shared: &Arc<Shared>,
+    now: Time,
+    mut arrival: Arrival,
+    (header, body): (&Header, &[u8]),
+) -> bool {
     let session = || shared.pids.find(header.pid).map(|(session, _)| session);
     match header.kind {
         Kind::Init if header.pid == Pid::HANDSHAKE => handshake::handle_init(shared, now, arrival, body),
         Kind::Cookie => {
-            if let Some(session) = session() {
-                handshake::handle_cookie(&session, now, arrival.route, body);
-            }
+            let Some(session) = session() else { return false };
+            arrival.route = shared.relayed.arrival(header.pid, arrival.route);
+            handshake::handle_cookie(&session, now, arrival.route, body);
         }
         Kind::InitAck => {
-            if let Some(session) = session() {
-                handshake::handle_init_ack(&session, now, arrival, body);
-            }
+            let Some(session) = session() else { return false };
+            arrival.route = shared.relayed.arrival(header.pid, arrival.route);
+            handshake::handle_init_ack(&session, now, arrival, body);
         }
         Kind::Reset => {
             let about = shared.resets.find((arrival.route.remote, header.pid));
-            if let (Some(session), Ok(token)) = (about, <[u8; 16]>::try_from(body)) {
+            let Some(session) = about else { return false };
+            if let Ok(token) = <[u8; 16]>::try_from(body) {
                 session.core().engine.handle_message(now, &arrival, Message::Reset(ResetToken(token)));
                 session.pump();
             }
         }
-        // This node issues no PIDs to relays and is none itself.
-        _ => count(&shared.counters.malformed),
+        Kind::RelayChallenge => {
+            // A relay asks on behalf of somebody whether packets with this PID are wanted.
+            let key = shared.key.public();
+            let takes_sessions = (!shared.is_closing()).then_some(&key);
+            let issued = |pid| shared.pids.find(pid).is_some();
+            let Some(answer) = consent::answer((header, body), issued, takes_sessions) else { return false };
+            handshake::answer(shared, arrival.route, &answer);
+        }
+        _ => return false,
     }
+    true
 }

@@ -11,12 +11,15 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use anabranch_engine::{CloseReason, DatagramError, Event, PathError, PathInfo, Route, SessionStats};
+use anabranch_engine::{
+    AbandonReason, CloseReason, DatagramError, Event, PathError, PathInfo, ReservedPath, Route, SessionStats,
+};
 use anabranch_secure::{PublicKey, ShareId};
-use anabranch_wire::{DatagramFrame, PathId, PathUse, Side, StreamId};
+use anabranch_wire::{DatagramFrame, PathId, PathUse, Pid, Side, StreamId};
 use bytes::Bytes;
 use tokio::sync::broadcast;
 
+use crate::relayed::Chain;
 use crate::stream::Stream;
 use inner::SessionInner;
 use wakers::Wait;
@@ -205,6 +208,57 @@ impl Session {
         self.handle.inner.core().engine.set_path_use(path, usage)?;
         self.handle.inner.wake_driver();
         Ok(())
+    }
+
+    /// Sets a path id aside for a path through relays, which need the two PIDs it comes with.
+    ///
+    /// # Errors
+    /// [`SessionError::Path`]; with [`PathError::NotReady`] it can be had a round trip later.
+    pub fn reserve_path(&self) -> Result<ReservedPath, SessionError> {
+        let reserved = self.handle.inner.core().engine.reserve_path()?;
+        self.handle.inner.pump();
+        Ok(reserved)
+    }
+
+    /// Opens a reserved path through relays that are ready for it. It carries data once the peer has answered on it.
+    ///
+    /// # Errors
+    /// [`SessionError::Path`] when it cannot be had any more; the reservation is over then.
+    pub fn open_path_through(&self, reserved: ReservedPath, chain: Chain) -> Result<(), SessionError> {
+        let shared = &self.handle.inner.shared;
+        let back = chain.back;
+        let route = shared.relayed.add(reserved.own, chain).route();
+        let opened =
+            self.handle.inner.core().engine.open_reserved(shared.clock.now(), reserved.id, (route, back));
+        self.handle.inner.pump();
+        Ok(opened?)
+    }
+
+    /// The peer's PID for a path, for a relay that has to know it.
+    #[must_use]
+    pub fn remote_pid(&self, path: PathId) -> Option<Pid> {
+        self.handle.inner.core().engine.remote_pid(path)
+    }
+
+    /// Gives back a reservation.
+    pub fn release_path(&self, reserved: ReservedPath) {
+        self.handle.inner.core().engine.release_path(reserved.id);
+        self.handle.inner.pump();
+    }
+
+    /// Stops using a path; what is in flight on it goes over the others. A direct path that is still wanted is opened
+    /// again later.
+    pub fn close_path(&self, path: PathId) {
+        let now = self.handle.inner.shared.clock.now();
+        self.handle.inner.core().engine.close_path(now, path, AbandonReason::Requested);
+        self.handle.inner.pump();
+    }
+
+    /// The keys of the relays that a path goes through, in order; none for a direct path.
+    #[must_use]
+    pub fn relays(&self, route: &Route) -> Vec<PublicKey> {
+        let via = self.handle.inner.shared.relayed.find(route.socket);
+        via.map(|via| via.chain.relays.clone()).unwrap_or_default()
     }
 
     /// Counters of the session.

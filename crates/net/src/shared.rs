@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, RwLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, RwLock, Weak};
 
 use anabranch_engine::{Arrival, Config, LocalAddress, MemoryBudget};
 use anabranch_secure::{CookieJar, InitId, NodeKey, ResetKey};
@@ -13,8 +13,10 @@ use tokio::task::AbortHandle;
 use crate::authorize::Authorize;
 use crate::clock::Clock;
 use crate::endpoint::Limits;
+use crate::foreign::Foreign;
 use crate::interfaces::InterfaceAddress;
 use crate::pids::PidTable;
+use crate::relayed::Relayed;
 use crate::resets::Resets;
 use crate::session::Session;
 use crate::session::inner::SessionInner;
@@ -87,6 +89,10 @@ pub(crate) struct Shared {
     pub(crate) budget: MemoryBudget,
     pub(crate) pids: Arc<PidTable>,
     pub(crate) resets: Resets,
+    /// Chains of relays that sessions use.
+    pub(crate) relayed: Relayed,
+    /// Takes what is for no session here.
+    pub(crate) foreign: OnceLock<Arc<dyn Foreign>>,
     pub(crate) inits: Mutex<HashMap<InitId, InitState>>,
     pub(crate) incoming: mpsc::Sender<Session>,
     pub(crate) counters: Counters,
@@ -122,6 +128,8 @@ impl Shared {
             reset_key,
             pids: Arc::default(),
             resets: Resets::default(),
+            relayed: Relayed::default(),
+            foreign: OnceLock::new(),
             inits: Mutex::default(),
             incoming,
             counters: Counters::default(),
@@ -135,8 +143,9 @@ impl Shared {
         }
     }
 
-    /// The socket with this number, unless it is gone.
+    /// The socket with this number, or the one that a chain of relays with this number begins at, unless it is gone.
     pub(crate) fn socket(&self, id: u32) -> Option<Arc<BoundSocket>> {
+        let id = self.relayed.real_socket(id)?;
         let sockets = self.sockets.read().expect("no panic while held");
         sockets.iter().find(|socket| socket.id == id).cloned()
     }
@@ -216,7 +225,9 @@ impl Shared {
     /// Addresses that a peer on the other end of a path from `local` may use as well.
     pub(crate) fn addresses_beside(&self, local: u32) -> Vec<(u64, SocketAddr)> {
         let sockets = self.sockets.read().expect("no panic while held");
-        let loopback = sockets.iter().find(|socket| socket.id == local).is_some_and(|s| s.is_loopback());
+        let local = self.relayed.real_socket(local);
+        let loopback =
+            sockets.iter().find(|socket| Some(socket.id) == local).is_some_and(|s| s.is_loopback());
         let others = sockets.iter().filter(|socket| socket.is_loopback() == loopback);
         others.map(|socket| (u64::from(socket.id), socket.udp.local_addr())).collect()
     }

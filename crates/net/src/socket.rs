@@ -86,8 +86,8 @@ pub struct Batch<'a> {
     pub contents: &'a [u8],
     /// Size of each but the last.
     pub segment: usize,
-    /// Mark them ECT(0).
-    pub ecn: bool,
+    /// The mark they leave with.
+    pub ecn: Ecn,
 }
 
 /// What one receive buffer holds: datagrams from one sender, each `stride` long, the last perhaps shorter.
@@ -232,7 +232,7 @@ impl UdpSocket {
     fn try_send(&self, batch: &Batch<'_>, contents: &[u8]) -> io::Result<()> {
         let transmit = Transmit {
             destination: batch.remote,
-            ecn: batch.ecn.then_some(EcnCodepoint::Ect0),
+            ecn: codepoint_of(batch.ecn),
             contents,
             segment_size: (contents.len() > batch.segment).then_some(batch.segment),
             src_ip: None,
@@ -299,6 +299,15 @@ pub(crate) fn is_transient(error: &io::Error) -> bool {
 fn is_offload_refusal(error: &io::Error) -> bool {
     const EIO: i32 = 5;
     matches!(error.raw_os_error(), Some(EIO)) || error.kind() == io::ErrorKind::InvalidInput
+}
+
+fn codepoint_of(ecn: Ecn) -> Option<EcnCodepoint> {
+    match ecn {
+        Ecn::NotEct => None,
+        Ecn::Ect0 => Some(EcnCodepoint::Ect0),
+        Ecn::Ect1 => Some(EcnCodepoint::Ect1),
+        Ecn::Ce => Some(EcnCodepoint::Ce),
+    }
 }
 
 fn ecn_of(mark: Option<EcnCodepoint>) -> Ecn {

@@ -52,6 +52,7 @@
 //! After that [`Protection`] seals and opens every packet. Nothing here knows a clock, a socket or a source
 //! of randomness: times and random bytes come in as values.
 
+pub mod consent;
 mod cookie;
 mod handshake;
 mod keys;

@@ -88,6 +88,10 @@ impl<P: Payload> Session<P> {
 
     pub(super) fn build_challenge(&mut self, now: Time, index: usize) -> Option<Transmit<P>> {
         let mut draft = self.draft(index);
+        let whole = draft.room;
+        if let Some(reply) = self.reply_pid_frame(self.paths[index].id) {
+            draft.push(Frame::NewPid(reply));
+        }
         let path = &mut self.paths[index];
         let challenge = path.challenge.as_mut()?;
         challenge.on_sent(now);
@@ -95,7 +99,8 @@ impl<P: Payload> Session<P> {
         draft.push(Frame::PathChallenge { token });
         if route == path.route {
             // A path has to carry packets of the base size, or it is none.
-            draft.room = draft.room.min(usize::from(self.config.mtu.base).saturating_sub(OVERHEAD + 9));
+            let filled = OVERHEAD + whole - draft.room;
+            draft.room = draft.room.min(usize::from(self.config.mtu.base).saturating_sub(filled));
             let fill = draft.room.saturating_sub(3) as u16;
             draft.push(Frame::Padding(fill));
         }

@@ -10,6 +10,7 @@
 //! | `transmit` | what to send next, and where |
 //! | `build` | one packet: which frames fit |
 //! | `paths` | opening, proving, moving, abandoning paths; PIDs; addresses |
+//! | `relayed` | paths through relays |
 //! | `alarms` | the clock: probe timeouts, failures, keep-alive, idle |
 //! | `closing` | shutdown, abort, the last words |
 //! | `reports` | receiver reports |
@@ -21,11 +22,12 @@ mod closing;
 mod handshake;
 mod paths;
 mod receive;
+mod relayed;
 mod reports;
 mod transmit;
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use anabranch_cc::Controller;
 use anabranch_wire::{
@@ -35,6 +37,7 @@ use anabranch_wire::{
 use smallvec::SmallVec;
 
 pub use paths::PathError;
+pub use relayed::ReservedPath;
 
 use crate::config::Config;
 use crate::control::{Control, ControlQueue};
@@ -85,6 +88,10 @@ pub struct Session<P> {
     local_pids: BTreeMap<PathId, (Pid, ResetToken)>,
     /// PIDs that the peer gave, for paths to come.
     remote_pids: BTreeMap<PathId, NewPid>,
+    /// Path ids set aside for paths through relays.
+    reserved: BTreeSet<PathId>,
+    /// Of paths through relays: the PID at the last relay, for what the peer sends.
+    reply_pids: BTreeMap<PathId, Pid>,
     /// Paths given up here, with the reason, until the peer knows.
     abandoned: BTreeMap<PathId, u64>,
     /// Next path id to give a PID for: of the client's and of the server's.
@@ -162,6 +169,8 @@ impl<P: Payload> Session<P> {
             pid_changes: VecDeque::new(),
             local_pids: BTreeMap::new(),
             remote_pids: BTreeMap::new(),
+            reserved: BTreeSet::new(),
+            reply_pids: BTreeMap::new(),
             abandoned: BTreeMap::new(),
             next_pid_path: [2, 1],
             next_path: if side == Side::Client { 2 } else { 1 },

@@ -61,23 +61,45 @@ impl<P: Payload> Session<P> {
     /// Gives the peer PIDs for the next few paths of each parity.
     pub(super) fn issue_pids(&mut self) {
         for parity in 0..2 {
-            let open = |path: &PathId| self.path_index(*path).is_some();
-            let ready = self.local_pids.keys().filter(|path| path.0 % 2 == parity && !open(path)).count();
-            for _ in ready..PIDS_AHEAD {
-                let path = PathId(self.next_pid_path[parity as usize]);
-                self.next_pid_path[parity as usize] += 2;
-                let (pid, token) = self.pids.next_pid();
-                self.register_pid(path, pid, token);
-                self.push_control(Control::NewPid(path));
+            for _ in self.ready_count(parity)..PIDS_AHEAD {
+                self.issue_pid(parity);
             }
         }
     }
 
-    fn max_paths(&self) -> u32 {
+    /// Ids of a parity that have a PID and no use yet.
+    fn ready_count(&self, parity: u32) -> usize {
+        let used = |path: &PathId| self.path_index(*path).is_some() || self.reserved.contains(path);
+        self.local_pids.keys().filter(|path| path.0 % 2 == parity && !used(path)).count()
+    }
+
+    fn issue_pid(&mut self, parity: u32) {
+        let path = PathId(self.next_pid_path[parity as usize]);
+        self.next_pid_path[parity as usize] += 2;
+        let (pid, token) = self.pids.next_pid();
+        self.register_pid(path, pid, token);
+        self.push_control(Control::NewPid(path));
+    }
+
+    /// A peer that names PIDs for further ids of its own wants to open many paths: it gets PIDs for as many, within
+    /// what may be open at the same time.
+    fn follow_peer(&mut self, named: PathId) {
+        if named.opener() == self.side {
+            return;
+        }
+        let parity = named.0 % 2;
+        while self.next_pid_path[parity as usize] <= named.0
+            && self.ready_count(parity) < self.max_paths() as usize
+        {
+            self.issue_pid(parity);
+        }
+    }
+
+    pub(super) fn max_paths(&self) -> u32 {
         self.peer.as_ref().map_or(1, |peer| peer.max_paths.min(self.config.max_paths))
     }
 
-    fn open_count(&self) -> u32 {
+    pub(super) fn open_count(&self) -> u32 {
         self.paths.iter().filter(|path| path.state != PathState::Closing).count() as u32
     }
 
@@ -105,7 +127,7 @@ impl<P: Payload> Session<P> {
         Ok(id)
     }
 
-    fn create_path(&mut self, now: Time, id: PathId, route: Route) {
+    pub(super) fn create_path(&mut self, now: Time, id: PathId, route: Route) {
         let mut path = Path::new(id, route, &self.config, now);
         if let Some(peer) = &self.peer {
             path.mtu.limit(peer.max_udp_payload);
@@ -203,10 +225,13 @@ impl<P: Payload> Session<P> {
         }
     }
 
-    pub(super) fn handle_new_pid(&mut self, new: NewPid) -> Result<(), ProtocolError> {
+    /// The peer names a PID, in a packet of the path `on`. What the opener of a path says on the path itself comes
+    /// after everything it said before.
+    pub(super) fn handle_new_pid(&mut self, on: PathId, new: NewPid) -> Result<(), ProtocolError> {
+        let is_latest = on == new.path && new.path.opener() != self.side;
         if let Some(index) = self.path_index(new.path) {
             let path = &mut self.paths[index];
-            if path.remote_pid.is_none() {
+            if path.remote_pid.is_none() || is_latest {
                 (path.remote_pid, path.remote_reset) = (Some(new.pid), Some(new.reset_token));
             }
             return Ok(());
@@ -221,6 +246,7 @@ impl<P: Payload> Session<P> {
         let over = issued && !self.local_pids.contains_key(&new.path);
         if !opened && !over {
             self.remote_pids.insert(new.path, new);
+            self.follow_peer(new.path);
         }
         Ok(())
     }
@@ -268,6 +294,7 @@ impl<P: Payload> Session<P> {
         if let Some((pid, _)) = self.local_pids.remove(&path.id) {
             self.pid_changes.push_back(PidChange::Retire { pid, path: path.id });
         }
+        self.reply_pids.remove(&path.id);
         self.control.remove(Control::PathStatus(path.id));
         self.control.remove(Control::ObservedAddress(path.id));
         self.issue_pids();

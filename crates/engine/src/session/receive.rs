@@ -113,7 +113,7 @@ impl<P: Payload> Session<P> {
             Frame::Datagram(datagram) => self.handle_datagram(index, datagram)?,
             Frame::PathChallenge { token } => self.paths[index].owe_answer(token, arrival.route),
             Frame::PathResponse { token } => self.handle_path_response(now, token),
-            Frame::NewPid(new) => self.handle_new_pid(new)?,
+            Frame::NewPid(new) => self.handle_new_pid(self.paths[index].id, new)?,
             Frame::PathAbandon { path, reason } => {
                 self.handle_path_abandon(now, path, reason)?;
             }

@@ -129,12 +129,14 @@ pub struct Target {
     pub credential: Option<(ShareId, TicketSecret)>,
     /// Use exactly these pairs of local address and remote address as paths.
     pub pins: Vec<(IpAddr, SocketAddr)>,
+    /// How many paths through relays are to be opened beside the pinned ones.
+    pub relayed: u32,
 }
 
 impl Target {
     /// A node by its key, without a ticket.
     #[must_use]
     pub fn new(node: PublicKey, addresses: Vec<SocketAddr>) -> Self {
-        Self { node, addresses, credential: None, pins: Vec::new() }
+        Self { node, addresses, credential: None, pins: Vec::new(), relayed: 0 }
     }
 }

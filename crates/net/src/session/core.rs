@@ -16,6 +16,7 @@ use super::inner::SessionInner;
 use super::outbox::{Outgoing, plain_datagram};
 use super::routes::RouteBook;
 use super::wakers::{Wait, Wakers, Woken};
+use crate::relayed::is_chain;
 
 /// Events kept for a listener that is slow to take them.
 const EVENTS_KEPT: usize = 256;
@@ -175,7 +176,7 @@ impl Core {
                     queue.push(Outgoing::Packet(transmit));
                     continue;
                 }
-                Message::Init(_) => self.init_for(route),
+                Message::Init(_) => self.init_for(session, route),
                 Message::InitAck(_) => self.init_ack(pid),
                 Message::Reset(_) => None,
             };
@@ -193,10 +194,12 @@ impl Core {
         engine.min(self.replan_at).max(now + SHORTEST)
     }
 
-    fn init_for(&self, route: Route) -> Option<Vec<u8>> {
+    fn init_for(&self, session: &SessionInner, route: Route) -> Option<Vec<u8>> {
         let Handshake::Client(dialing) = &self.handshake else { return None };
         let cookie = dialing.cookies.iter().find(|(known, _)| *known == route).map(|(_, cookie)| cookie);
-        Some(plain_datagram(Kind::Init, Pid::HANDSHAKE, &dialing.initiator.init_body(cookie)))
+        let forward = session.shared.relayed.find(route.socket).map(|via| via.chain.forward);
+        let pid = forward.unwrap_or(Pid::HANDSHAKE);
+        Some(plain_datagram(Kind::Init, pid, &dialing.initiator.init_body(cookie)))
     }
 
     fn init_ack(&self, pid: Pid) -> Option<Vec<u8>> {
@@ -218,6 +221,7 @@ impl Core {
                 PidChange::Retire { pid, path } => {
                     self.pids.remove(&pid);
                     outcome.retired_paths.push(path);
+                    session.shared.relayed.remove(pid);
                 }
             }
             session.shared.pids.apply(session, change);
@@ -411,7 +415,10 @@ impl Core {
             |path: &&anabranch_engine::PathInfo| matches!(path.state, PathState::Active | PathState::Suspect);
         let side = self.engine.side();
         let unplanned = |path: &&anabranch_engine::PathInfo| {
-            path.state != PathState::Closing && path.id.opener() == side && !wanted.contains(&path.route)
+            path.state != PathState::Closing
+                && path.id.opener() == side
+                && !is_chain(path.route.socket)
+                && !wanted.contains(&path.route)
         };
         if wanted.is_empty()
             || !wanted.iter().all(|route| paths.iter().filter(open).any(|p| p.route == *route))

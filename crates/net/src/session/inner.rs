@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Poll;
 
-use anabranch_engine::{AbandonReason, Arrival, CloseReason};
+use anabranch_engine::{AbandonReason, Arrival, CloseReason, PathInfo};
 use anabranch_secure::{Envelope, OpenError, Protection, PublicKey, ShareId};
 use anabranch_wire::{Fsn, Header, Message, Packet, PathId, Time, close_code, expand_fsn};
 use bytes::Bytes;
@@ -203,7 +203,8 @@ impl SessionInner {
         self.outbox.lock().expect("no panic while held").forget_gone();
         let now = self.shared.clock.now();
         let mut core = self.core();
-        for path in core.engine.paths().iter().filter(|path| path.route.socket == socket) {
+        let is_there = |path: &&PathInfo| self.shared.relayed.real_socket(path.route.socket) == Some(socket);
+        for path in core.engine.paths().iter().filter(is_there) {
             core.engine.close_path(now, path.id, AbandonReason::AddressGone);
         }
         drop(core);
@@ -286,6 +287,9 @@ impl SessionInner {
         let mut core = self.core();
         let (pids, init) = core.forget();
         drop(core);
+        for pid in &pids {
+            self.shared.relayed.remove(*pid);
+        }
         self.shared.pids.remove_all(pids);
         if let Some(init) = init {
             self.shared.inits.lock().expect("no panic while held").remove(&init);

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use anabranch_engine::{Route, Transmit};
+use anabranch_engine::{Ecn, Route, Transmit};
 use anabranch_secure::{Envelope, Protection, SealError};
 use anabranch_wire::{Frame, Header, Kind, Packet, PathId, Pid, TAG_LEN, Time, encode_frames};
 use bytes::{BufMut, Bytes};
@@ -26,6 +26,9 @@ const MAX_WAITING: usize = 1 << 20;
 
 /// Type of service of packets that carry no datagram; a datagram brings its own.
 const STREAM_TOS: u8 = 8;
+
+/// The hop limit of what is sent: relays drop packets that could go through more of them than a chain has.
+const MOST_RELAYS: u8 = 4;
 
 /// Something to send.
 #[derive(Debug)]
@@ -85,7 +88,7 @@ struct Blocked {
 struct Head {
     route: Route,
     segment: usize,
-    ecn: bool,
+    ecn: Ecn,
 }
 
 /// The batch being filled.
@@ -94,6 +97,8 @@ struct Open {
     head: Head,
     /// Packets that may still follow.
     room: usize,
+    /// The PID at the first relay, on a path through relays.
+    forward: Option<Pid>,
 }
 
 impl Outbox {
@@ -150,8 +155,8 @@ impl Outbox {
                 Outgoing::Ready { route, bytes } => {
                     self.dispatch(shared, open.take(), (keys, buffer));
                     buffer.extend_from_slice(bytes);
-                    let head = Head { route: *route, segment: bytes.len(), ecn: false };
-                    self.dispatch(shared, Some(Open { head, room: 0 }), (keys, buffer));
+                    let head = Head { route: *route, segment: bytes.len(), ecn: Ecn::NotEct };
+                    self.dispatch(shared, Some(Open { head, room: 0, forward: None }), (keys, buffer));
                     continue;
                 }
             };
@@ -159,12 +164,13 @@ impl Outbox {
             if open.as_ref().is_some_and(|open| !open.takes(transmit, buffer.len())) {
                 self.dispatch(shared, open.take(), (keys, buffer));
             }
-            self.note_peer(transmit, &mut fresh);
             let open = match &mut open {
                 Some(open) => open,
                 none => none.insert(self.begin(shared, transmit)),
             };
-            keys.append(buffer, transmit, packet)?;
+            let pid = open.forward.unwrap_or(transmit.pid);
+            self.note_peer((transmit.route.remote, pid), &mut fresh);
+            keys.append(buffer, (transmit, pid), packet)?;
             open.room = if transmit.size < open.head.segment { 0 } else { open.room - 1 };
         }
         self.dispatch(shared, open, (keys, buffer));
@@ -186,10 +192,11 @@ impl Outbox {
     }
 
     fn begin(&mut self, shared: &Shared, transmit: &Transmit<Bytes>) -> Open {
-        let head = Head { route: transmit.route, segment: transmit.size, ecn: transmit.ecn };
+        let head = Head { route: transmit.route, segment: transmit.size, ecn: mark(transmit.ecn) };
         let socket = self.socket(shared, transmit.route.socket);
         let room = socket.map_or(1, |socket| socket.udp.max_segments(transmit.route.remote));
-        Open { head, room }
+        let forward = shared.relayed.find(transmit.route.socket).map(|via| via.chain.forward);
+        Open { head, room, forward }
     }
 
     /// Sends what is in the buffer, or lets it wait.
@@ -218,6 +225,7 @@ impl Outbox {
     }
 
     fn socket(&mut self, shared: &Shared, id: u32) -> Option<Arc<BoundSocket>> {
+        let id = shared.relayed.real_socket(id)?;
         if let Some(socket) = self.sockets.iter().find(|socket| socket.id == id && !socket.is_gone()) {
             return Some(socket.clone());
         }
@@ -226,9 +234,8 @@ impl Outbox {
         Some(socket)
     }
 
-    fn note_peer(&mut self, transmit: &Transmit<Bytes>, fresh: &mut SmallVec<[Peer; 2]>) {
+    fn note_peer(&mut self, peer: Peer, fresh: &mut SmallVec<[Peer; 2]>) {
         const MOST: usize = 256;
-        let peer = (transmit.route.remote, transmit.pid);
         // The last used is most likely the next.
         if !self.peers.iter().rev().any(|known| *known == peer) && self.peers.len() < MOST {
             self.peers.push(peer);
@@ -258,7 +265,7 @@ impl Open {
     fn takes(&self, transmit: &Transmit<Bytes>, filled: usize) -> bool {
         self.room > 0
             && transmit.route == self.head.route
-            && transmit.ecn == self.head.ecn
+            && mark(transmit.ecn) == self.head.ecn
             && transmit.size <= self.head.segment
             && filled + transmit.size <= MAX_BATCH
     }
@@ -281,7 +288,7 @@ impl Keys<'_> {
     fn append(
         &mut self,
         buffer: &mut Vec<u8>,
-        transmit: &Transmit<Bytes>,
+        (transmit, pid): (&Transmit<Bytes>, Pid),
         packet: &Packet<Bytes>,
     ) -> Result<(), SealError> {
         if self.held.is_none() {
@@ -297,8 +304,8 @@ impl Keys<'_> {
             kind: Kind::Data,
             key_phase: self.phase,
             tos: type_of_service(packet),
-            hop_limit: Header::MAX_HOP_LIMIT,
-            pid: transmit.pid,
+            hop_limit: MOST_RELAYS,
+            pid,
             fsn: packet.fsn.0 as u32,
         };
         let start = buffer.len();
@@ -311,6 +318,10 @@ impl Keys<'_> {
     }
 }
 
+fn mark(ecn: bool) -> Ecn {
+    if ecn { Ecn::Ect0 } else { Ecn::NotEct }
+}
+
 fn type_of_service(packet: &Packet<Bytes>) -> u8 {
     let class = |frame: &Frame<Bytes>| match frame {
         Frame::Datagram(datagram) => Some(datagram.class),
@@ -321,8 +332,7 @@ fn type_of_service(packet: &Packet<Bytes>) -> u8 {
 
 /// A datagram of a kind that has no frames.
 pub(crate) fn plain_datagram(kind: Kind, pid: Pid, body: &[u8]) -> Vec<u8> {
-    let header =
-        Header { kind, key_phase: false, tos: STREAM_TOS, hop_limit: Header::MAX_HOP_LIMIT, pid, fsn: 0 };
+    let header = Header { kind, key_phase: false, tos: STREAM_TOS, hop_limit: MOST_RELAYS, pid, fsn: 0 };
     let mut datagram = vec![0; Header::LEN + body.len()];
     header.encode(&mut datagram);
     datagram[Header::LEN..].copy_from_slice(body);

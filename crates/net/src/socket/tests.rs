@@ -22,7 +22,7 @@ async fn receive(socket: &UdpSocket) -> (Vec<u8>, Received) {
 async fn a_batch_arrives_whole_in_order_and_marked() {
     let (sender, receiver) = (loopback(), loopback());
     let contents: Vec<u8> = (0..10 * 1200 + 7).map(|at| (at % 251) as u8).collect();
-    let batch = Batch { remote: receiver.local_addr(), contents: &contents, segment: 1200, ecn: true };
+    let batch = Batch { remote: receiver.local_addr(), contents: &contents, segment: 1200, ecn: Ecn::Ect0 };
     sender.send(&batch).unwrap();
     let mut bytes = Vec::new();
     while bytes.len() < contents.len() {
@@ -42,7 +42,8 @@ async fn a_batch_arrives_whole_in_order_and_marked() {
 async fn a_datagram_longer_than_the_link_takes_is_counted_and_no_error() {
     let (sender, receiver) = (loopback(), loopback());
     let contents = vec![0; 65_530];
-    let batch = Batch { remote: receiver.local_addr(), contents: &contents, segment: 65_530, ecn: false };
+    let batch =
+        Batch { remote: receiver.local_addr(), contents: &contents, segment: 65_530, ecn: Ecn::NotEct };
     sender.send(&batch).unwrap();
     assert_eq!((sender.stats().too_long, sender.stats().sent), (1, 0));
 }
@@ -53,12 +54,12 @@ async fn a_destination_that_refuses_offload_does_not_spoil_the_others() {
     // More segments than the system cuts in one call: it refuses.
     let contents = vec![7; 3000];
     let remote = receiver.local_addr();
-    sender.send(&Batch { remote, contents: &contents, segment: 10, ecn: false }).unwrap();
+    sender.send(&Batch { remote, contents: &contents, segment: 10, ecn: Ecn::NotEct }).unwrap();
     assert_eq!(sender.max_segments(remote), 1);
     assert_eq!(sender.stats().sent, 300);
     let other = loopback().local_addr();
     assert_eq!(sender.max_segments(other), MAX_SEGMENTS);
-    sender.send(&Batch { remote: other, contents: &contents, segment: 1000, ecn: false }).unwrap();
+    sender.send(&Batch { remote: other, contents: &contents, segment: 1000, ecn: Ecn::NotEct }).unwrap();
     assert_eq!(sender.stats().sent, 303);
 }
 

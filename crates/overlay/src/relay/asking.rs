@@ -7,10 +7,10 @@
 //! A first question is asked at once, and again after 0.3 and 0.9 s. So an address that has nothing to do with any of this is sent
 //! at most three datagrams of 48 bytes for each request of a known key, of which [`MAX_PENDING`] may wait.
 
+use anabranch_secure::consent::{Question, answer_challenge, challenge, read_response};
 use anabranch_wire::{Pid, Span, Time};
 use rand::Rng;
 
-use super::consent::{Question, answer_challenge, challenge, read_response};
 use super::egress::Outgoing;
 use super::flow::{Asked, Consent};
 use super::message::{FlowState, Reply};

@@ -121,6 +121,17 @@ impl FlowTable {
         Some((row >> 1, direction, flow))
     }
 
+    /// The flow that puts `pid` on what it sends to `at`, and the direction of what comes from there. Looks through all.
+    pub(super) fn find_outgoing(&self, at: Hop, pid: Pid) -> Option<(u32, Direction)> {
+        let side = |flow: &Flow| {
+            [Direction::Forward, Direction::Back]
+                .into_iter()
+                .find(|from| flow.ends[*from as usize] == at && flow.out[1 - *from as usize] == pid)
+        };
+        let mut slots = self.slots.iter().enumerate();
+        slots.find_map(|(slot, flow)| Some((slot as u32, flow.as_ref().and_then(side)?)))
+    }
+
     pub(super) fn at(&mut self, slot: u32) -> Option<&mut Flow> {
         self.slots.get_mut(slot as usize)?.as_mut()
     }

@@ -6,11 +6,14 @@
 
 use std::ops::Range;
 
-use anabranch_wire::{Header, Kind, Pid, Time, rewrite_for_hop};
+use anabranch_wire::{Header, Kind, Pid, Span, Time, rewrite_for_hop};
 
 use super::egress::Outgoing;
 use super::flow::Direction;
 use super::{Hop, Relay};
+
+/// Resets looked for in one second.
+const MOST_RESETS: u32 = 20;
 
 /// Datagrams that came together.
 #[derive(Clone, Copy, Debug)]
@@ -110,7 +113,8 @@ impl Relay {
                 self.handle_response(now, (run.from, header.pid), &datagram[Header::LEN..]);
                 return None;
             }
-            Kind::Init | Kind::InitAck | Kind::Cookie | Kind::Data | Kind::Reset => {}
+            Kind::Reset => return self.find_reset(now, run.from, (header.pid, start)),
+            Kind::Init | Kind::InitAck | Kind::Cookie | Kind::Data => {}
         }
         let dropped = &mut self.stats.dropped;
         let Some((slot, direction, flow)) = self.table.find(header.pid) else {
@@ -147,6 +151,25 @@ impl Relay {
             account,
             range: start..start,
         })
+    }
+
+    /// A reset names the PID that its receiver uses, which is not this relay's: the receiver sent it to this relay under
+    /// another. Few are looked for, since all flows have to be looked through.
+    fn find_reset(&mut self, now: Time, from: Hop, (pid, start): (Pid, usize)) -> Option<Part> {
+        if now.since(self.resets.0) >= Span::from_secs(1) {
+            self.resets = (now, 0);
+        }
+        self.resets.1 += 1;
+        let found = self.table.find_outgoing(from, pid).filter(|_| self.resets.1 <= MOST_RESETS);
+        let found = found.filter(|_| pid != Pid::HANDSHAKE);
+        let Some((slot, direction)) = found else {
+            self.stats.dropped.unknown_pid += 1;
+            return None;
+        };
+        let flow = self.table.at(slot)?;
+        let there = 1 - direction as usize;
+        let (out, to, account) = (flow.own[there], flow.ends[there], flow.account);
+        Some(Part { pid, kind: Kind::Reset, out, to, slot, direction, account, range: start..start })
     }
 
     /// Sends a part on, or makes it wait. A packet counts against the quota even if the queue then drops it: it is

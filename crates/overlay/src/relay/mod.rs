@@ -12,7 +12,7 @@
 //! | `control` | requests: grants, flows, guests |
 //! | `account` | what each key may use and has used |
 //! | `flow` | the flow table |
-//! | `asking`, `consent` | a next hop is asked before it is sent anything, and again every 30 s |
+//! | `asking` | a next hop is asked before it is sent anything, and again every 30 s |
 //! | `policy` | addresses that are never forwarded to |
 //! | `forward` | the fast path: runs of packets rewritten in place |
 //! | `config`, `stats` | how it is set up, what it counts |
@@ -28,7 +28,6 @@
 mod account;
 mod asking;
 mod config;
-mod consent;
 mod control;
 mod egress;
 mod flow;
@@ -47,8 +46,8 @@ use anabranch_wire::{PathId, Pid, Span, Time};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha20Rng;
 
+pub use anabranch_secure::consent::{CHALLENGE_LEN, RESPONSE_LEN, answer_challenge};
 pub use config::RelayConfig;
-pub use consent::{CHALLENGE_LEN, RESPONSE_LEN, answer_challenge};
 pub use egress::{DEPTH, Outgoing};
 pub use flow::Tally;
 pub use forward::{Forward, Run};
@@ -136,6 +135,8 @@ pub struct Relay {
     closing: VecDeque<SessionId>,
     sweep_at: Time,
     drained_at: Option<Time>,
+    /// Resets looked for since then.
+    resets: (Time, u32),
     stats: RelayStats,
 }
 
@@ -164,6 +165,7 @@ impl Relay {
             closing: VecDeque::new(),
             sweep_at: now + SWEEP,
             drained_at: None,
+            resets: (now, 0),
             stats: RelayStats::default(),
             config,
         }
@@ -336,6 +338,18 @@ impl Relay {
     /// The next session to close, since it has no business here.
     pub fn poll_close(&mut self) -> Option<SessionId> {
         self.closing.pop_front()
+    }
+
+    /// True once no new flows are taken.
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        self.drained_at.is_some()
+    }
+
+    /// Whether somebody was given this PID.
+    #[must_use]
+    pub fn knows(&self, pid: Pid) -> bool {
+        self.table.knows(pid)
     }
 
     /// What the relay did and has.

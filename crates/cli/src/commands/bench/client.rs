@@ -175,7 +175,7 @@ fn target(args: &ClientArgs, endpoint: &Endpoint) -> Result<Target, Failure> {
     let addresses = ticket.addresses.iter().copied().chain(more).collect();
     let credential = Some((ticket.share, ticket.secret.clone()));
     let pins = args.pins.iter().map(|pin| pair(pin, endpoint, port)).collect::<Result<_, _>>()?;
-    Ok(Target { node: ticket.node, addresses, credential, pins })
+    Ok(Target { node: ticket.node, addresses, credential, pins, relayed: 0 })
 }
 
 /// The two addresses of a pinned path.

@@ -176,3 +176,20 @@ fn a_congested_relay_sends_on_what_waited_when_it_may() {
     );
     assert_eq!(world.relay.stats().forwarded, Tally { packets: 10, bytes: 10_000 });
 }
+
+#[test]
+fn a_reset_goes_back_under_the_pid_that_its_receiver_uses_and_only_from_the_next_hop() {
+    let mut world = World::new();
+    let session = world.open(1, 1, "203.0.113.5:1000");
+    let (_, forward, back) = world.ready(session, "198.51.99.7:1", Pid(1));
+    let (client, next, stranger) = (hop("203.0.113.5:1000"), hop("198.51.99.7:1"), hop("192.88.1.1:1"));
+    let mut reset = |from, pid| {
+        let mut bytes = datagram(Kind::Reset, pid, 4, 32);
+        let out = world.run(from, &mut bytes, 32);
+        out.first().map(|sent| (sent.to, Header::decode(&bytes).unwrap().0.pid))
+    };
+    assert_eq!(reset(next, Pid(1)), Some((client, forward)));
+    assert_eq!(reset(client, BACK), Some((next, back)));
+    assert_eq!(reset(stranger, Pid(1)), None);
+    assert_eq!(reset(next, Pid(2)), None);
+}

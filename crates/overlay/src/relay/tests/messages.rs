@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::MessageError;
-use crate::relay::consent::{Question, challenge};
+use anabranch_secure::consent::{Question, challenge};
 
 fn request() -> impl Strategy<Value = Request> {
     let target = prop_oneof![

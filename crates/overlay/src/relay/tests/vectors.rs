@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::grant::GuestSecret;
-use crate::relay::consent::{Question, challenge};
+use anabranch_secure::consent::{Question, challenge};
 
 fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write;

@@ -9,8 +9,9 @@
 //! It is answered by a node that takes sessions, and only if the mac shows that whoever asks knows the node's public key,
 //! so that strangers cannot search for nodes. In all other questions the mac is zero.
 
-use anabranch_secure::PublicKey;
 use anabranch_wire::{Header, Kind, Pid};
+
+use crate::keys::PublicKey;
 
 /// Bytes of a challenge, as UDP payload.
 pub const CHALLENGE_LEN: usize = Header::LEN + 32;
@@ -19,12 +20,16 @@ pub const RESPONSE_LEN: usize = Header::LEN + 16;
 
 /// What a relay wants to hear again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Question {
+pub struct Question {
+    /// Where the relay finds what it asked about.
     pub reference: u64,
+    /// Of the round of questions.
     pub token: u64,
 }
 
-pub(super) fn challenge(pid: Pid, question: Question, next_hop: Option<&PublicKey>) -> [u8; CHALLENGE_LEN] {
+/// The datagram that asks about a PID; `next_hop` is needed for [`Pid::HANDSHAKE`].
+#[must_use]
+pub fn challenge(pid: Pid, question: Question, next_hop: Option<&PublicKey>) -> [u8; CHALLENGE_LEN] {
     let mut datagram = [0; CHALLENGE_LEN];
     header(Kind::RelayChallenge, pid).encode(&mut datagram);
     datagram[16..24].copy_from_slice(&question.reference.to_be_bytes());
@@ -44,6 +49,15 @@ pub fn answer_challenge(
     takes_sessions: Option<&PublicKey>,
 ) -> Option<[u8; RESPONSE_LEN]> {
     let (asked, body) = Header::decode(datagram).ok()?;
+    answer((&asked, body), issued, takes_sessions)
+}
+
+/// As [`answer_challenge`], of a datagram whose header was read already.
+pub fn answer(
+    (asked, body): (&Header, &[u8]),
+    issued: impl FnOnce(Pid) -> bool,
+    takes_sessions: Option<&PublicKey>,
+) -> Option<[u8; RESPONSE_LEN]> {
     let body: &[u8; CHALLENGE_LEN - Header::LEN] = body.try_into().ok()?;
     if asked.kind != Kind::RelayChallenge {
         return None;
@@ -61,7 +75,9 @@ pub fn answer_challenge(
     })
 }
 
-pub(super) fn read_response(body: &[u8]) -> Option<Question> {
+/// What a response answers, from what follows its header; `None` when it is none.
+#[must_use]
+pub fn read_response(body: &[u8]) -> Option<Question> {
     let body: &[u8; 16] = body.try_into().ok()?;
     let (reference, token) = body.split_at(8);
     let number = |bytes: &[u8]| bytes.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte));

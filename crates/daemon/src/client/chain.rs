@@ -1,0 +1,140 @@
+//! Relays one behind the other, and what it takes to make them ready for one path.
+//!
+//! Flows are allocated from the last relay to the first, each with the PID of the one behind it; then the PIDs for the
+//! way back are set from the first to the last. The picture is in `docs/protocol.md`.
+
+use std::net::SocketAddr;
+
+use anabranch_net::{Chain, Endpoint, PathId, Pid, PublicKey, Session, TicketSecret};
+use anabranch_overlay::grant::GuestSecret;
+use anabranch_overlay::relay::Target;
+use anabranch_secure::RelayHint;
+
+use super::RelayError;
+use super::connection::{Flow, RelayConnection, Wanted};
+
+/// For the way back until the relay before is known.
+const PLACEHOLDER: Pid = Pid(1);
+
+/// Sessions to relays, each through those before it.
+pub struct RelayChain {
+    links: Vec<RelayConnection>,
+    hints: Vec<RelayHint>,
+    is_guest: bool,
+}
+
+/// Flows that carry one path.
+pub struct Prepared {
+    /// What the path is opened over.
+    pub(crate) chain: Chain,
+    flows: Vec<Flow>,
+}
+
+impl RelayChain {
+    /// Opens a session to each relay in turn. With a ticket's secret the only relay is entered as the guest of the
+    /// ticket's maker.
+    ///
+    /// # Errors
+    /// Of the first relay that does not let this node in.
+    pub async fn open(
+        endpoint: &Endpoint,
+        hints: &[RelayHint],
+        guest: Option<&TicketSecret>,
+    ) -> Result<Self, RelayError> {
+        let mut chain = Self { links: Vec::new(), hints: hints.to_vec(), is_guest: guest.is_some() };
+        for hint in hints {
+            let link = if chain.links.is_empty() {
+                let credential = guest.map(|secret| {
+                    let guest = GuestSecret::new(secret, &hint.node);
+                    (guest.share(), guest.hash())
+                });
+                RelayConnection::open(endpoint, hint, credential).await?
+            } else {
+                let own = endpoint.new_pid();
+                let address = *hint.addresses.first().ok_or(RelayError::NoAddress)?;
+                let prepared = chain.prepare(Some((address, hint.node)), Pid::HANDSHAKE, own).await?;
+                RelayConnection::open_through(endpoint, hint, (own, prepared)).await?
+            };
+            chain.links.push(link);
+        }
+        Ok(chain)
+    }
+
+    /// Whether it was entered as a guest, and leads to the host only.
+    #[must_use]
+    pub fn is_guest(&self) -> bool {
+        self.is_guest
+    }
+
+    /// Makes flows to a node, for a path whose PID there is `out` and here `own`; `None` for the host of a guest.
+    ///
+    /// # Errors
+    /// When a relay refuses, or a next hop does not agree.
+    pub async fn prepare(
+        &self,
+        last: Option<(SocketAddr, PublicKey)>,
+        out: Pid,
+        own: Pid,
+    ) -> Result<Prepared, RelayError> {
+        let mut flows: Vec<Flow> = Vec::new();
+        let mut next = (last, out);
+        for (index, link) in self.links.iter().enumerate().rev() {
+            let target = match next.0 {
+                Some((address, key)) => Target::Address { address, key: Some(key) },
+                None => Target::Host,
+            };
+            let back = if index == 0 { own } else { PLACEHOLDER };
+            let flow = link.allocate(Wanted { target, out: next.1, back }).await?;
+            let hint = &self.hints[index];
+            let address = *hint.addresses.first().ok_or(RelayError::NoAddress)?;
+            next = (Some((address, hint.node)), flow.forward);
+            flows.insert(0, flow);
+        }
+        for index in 1..flows.len() {
+            let (back, out) = (flows[index - 1].back, flows.get(index + 1).map_or(out, |flow| flow.forward));
+            flows[index].redirect(out, back, false).await?;
+        }
+        for flow in &mut flows {
+            flow.ready().await?;
+        }
+        let (Some(first), Some(last)) = (flows.first(), flows.last()) else {
+            return Err(RelayError::NoAddress);
+        };
+        let relays = self.links.iter().map(RelayConnection::node).collect();
+        let chain = Chain { entry: first.entry, forward: first.forward, back: last.back, relays };
+        Ok(Prepared { chain, flows })
+    }
+
+    /// Waits until one of the sessions is over.
+    pub async fn broken(&self) {
+        let mut closing: Vec<_> = self.links.iter().map(|link| Box::pin(link.closed())).collect();
+        std::future::poll_fn(|cx| {
+            let any = closing.iter_mut().any(|closed| closed.as_mut().poll(cx).is_ready());
+            if any { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+        })
+        .await;
+    }
+}
+
+impl Prepared {
+    /// After a handshake through the chain: leads on to the PID that the node gave for the session's path.
+    pub(super) async fn lead_to(&mut self, session: &Session, path: PathId) -> Result<(), RelayError> {
+        let out = session.remote_pid(path).ok_or(RelayError::Gone)?;
+        let last = self.flows.last_mut().ok_or(RelayError::Gone)?;
+        last.redirect(out, Pid::HANDSHAKE, true).await
+    }
+
+    /// Waits until one of the flows is over, and says why.
+    pub(super) async fn over(&mut self) -> RelayError {
+        let mut ends: Vec<_> = self.flows.iter_mut().map(|flow| Box::pin(flow.over())).collect();
+        std::future::poll_fn(|cx| {
+            for end in &mut ends {
+                if let std::task::Poll::Ready(why) = end.as_mut().poll(cx) {
+                    return std::task::Poll::Ready(why);
+                }
+            }
+            std::task::Poll::Pending
+        })
+        .await
+    }
+}

@@ -1,0 +1,317 @@
+//! A session to one relay and the flows that were allocated there.
+//!
+//! One task owns the stream of requests: it sends what is asked for, gives replies to those who wait for them, and
+//! keeps each flow's progress where its owner sees it. When the session ends, so do all flows.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use anabranch_net::{
+    Config, Endpoint, PathId, PathState, Pid, PublicKey, Route, Session, ShareId, Span, Stream,
+    Target as Node, TicketSecret,
+};
+use anabranch_overlay::relay::{FlowId, FlowState, RELAY_VERSION, Refused, Reply, Request, Target};
+use anabranch_secure::RelayHint;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::RelayError;
+use super::chain::Prepared;
+
+/// Requests that may wait for the task.
+const BACKLOG: usize = 64;
+/// A relay that says nothing for so long is gone.
+const IDLE: Span = Span::from_secs(20);
+/// It is asked for a sign of life after that; one that was restarted then says that it knows nothing of us.
+const KEEP_ALIVE: Span = Span::from_secs(3);
+
+/// A flow to ask for.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted {
+    /// Where it leads.
+    pub target: Target,
+    /// The next hop's PID; [`Pid::HANDSHAKE`] before there is one.
+    pub out: Pid,
+    /// This end's PID for what comes back.
+    pub back: Pid,
+}
+
+/// How far a flow is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Progress {
+    /// How often the next hop agreed, to one PID after another.
+    ready: u32,
+    /// Why it is over.
+    over: Option<FlowState>,
+}
+
+enum Ask {
+    Allocate(Wanted, PathId, oneshot::Sender<Result<Allocated, RelayError>>),
+    Host(ShareId, TicketSecret, oneshot::Sender<Result<(), RelayError>>),
+    Say(Request),
+}
+
+struct Allocated {
+    id: FlowId,
+    pids: [Pid; 2],
+    progress: watch::Receiver<Progress>,
+}
+
+/// A session to a relay.
+pub struct RelayConnection {
+    session: Session,
+    asks: mpsc::Sender<Ask>,
+    /// Flows at relays before this one, over which the session runs.
+    _before: Option<Prepared>,
+}
+
+/// A flow at a relay, given back when dropped.
+pub struct Flow {
+    id: FlowId,
+    /// To be put on packets to the relay.
+    pub forward: Pid,
+    /// To be used by the next hop for packets to the relay.
+    pub back: Pid,
+    /// The socket and address by which the relay is reached.
+    pub entry: Route,
+    progress: watch::Receiver<Progress>,
+    asks: mpsc::Sender<Ask>,
+}
+
+impl Drop for Flow {
+    fn drop(&mut self) {
+        // When the task is gone or has much to do, the flow ends with the session.
+        let _ = self.asks.try_send(Ask::Say(Request::Release { flow: self.id }));
+    }
+}
+
+impl RelayConnection {
+    /// Opens a session to a relay, as a listed user or with a guest's credential.
+    ///
+    /// # Errors
+    /// When it cannot be reached or does not let this node in.
+    pub async fn open(
+        endpoint: &Endpoint,
+        relay: &RelayHint,
+        credential: Option<(ShareId, TicketSecret)>,
+    ) -> Result<Self, RelayError> {
+        let target = Node { credential, ..Node::new(relay.node, relay.addresses.clone()) };
+        let session = endpoint.connect(&target, config()).await?;
+        Self::greet(session, None).await
+    }
+
+    /// As [`Self::open`], through relays that are ready for it.
+    pub(super) async fn open_through(
+        endpoint: &Endpoint,
+        relay: &RelayHint,
+        (own, mut before): (Pid, Prepared),
+    ) -> Result<Self, RelayError> {
+        let target = Node::new(relay.node, Vec::new());
+        let session = endpoint.connect_through(&target, config(), (own, before.chain.clone())).await?;
+        before.lead_to(&session, PathId::FIRST).await?;
+        Self::greet(session, Some(before)).await
+    }
+
+    async fn greet(session: Session, before: Option<Prepared>) -> Result<Self, RelayError> {
+        let stream = session.open_stream().await.map_err(|_| RelayError::Gone)?;
+        let (asks, inbox) = mpsc::channel(BACKLOG);
+        let (greeted, greeting) = oneshot::channel();
+        tokio::spawn(Task { greeted: Some(greeted), ..Task::default() }.run(stream, inbox));
+        greeting.await.map_err(|_| RelayError::Gone)??;
+        Ok(Self { session, asks, _before: before })
+    }
+
+    /// The relay's identity.
+    #[must_use]
+    pub fn node(&self) -> PublicKey {
+        self.session.peer()
+    }
+
+    /// Waits until the session is over.
+    pub async fn closed(&self) {
+        self.session.closed().await;
+    }
+
+    /// Asks for a flow, which is of use once [`Flow::ready`].
+    ///
+    /// # Errors
+    /// [`RelayError::Refused`] says why the relay does not want to.
+    pub async fn allocate(&self, wanted: Wanted) -> Result<Flow, RelayError> {
+        let usable = |state| matches!(state, PathState::Active | PathState::Suspect);
+        let paths = self.session.paths();
+        let best = paths.iter().filter(|path| usable(path.state)).min_by_key(|path| path.rtt);
+        let (via, entry) = best.map(|path| (path.id, path.route)).ok_or(RelayError::Gone)?;
+        let (answer, answered) = oneshot::channel();
+        self.ask(Ask::Allocate(wanted, via, answer)).await?;
+        let Allocated { id, pids: [forward, back], progress } =
+            answered.await.map_err(|_| RelayError::Gone)??;
+        Ok(Flow { id, forward, back, entry, progress, asks: self.asks.clone() })
+    }
+
+    /// Lets those who know the secret behind `hash` reach this node, on its quota.
+    ///
+    /// # Errors
+    /// As of [`Self::allocate`].
+    pub async fn host(&self, share: ShareId, hash: TicketSecret) -> Result<(), RelayError> {
+        let (answer, answered) = oneshot::channel();
+        self.ask(Ask::Host(share, hash, answer)).await?;
+        answered.await.map_err(|_| RelayError::Gone)?
+    }
+
+    async fn ask(&self, ask: Ask) -> Result<(), RelayError> {
+        self.asks.send(ask).await.map_err(|_| RelayError::Gone)
+    }
+}
+
+impl Flow {
+    /// Waits until the next hop has agreed to the first PID.
+    ///
+    /// # Errors
+    /// When it does not, or the relay is gone.
+    pub async fn ready(&mut self) -> Result<(), RelayError> {
+        self.agreed(1).await
+    }
+
+    /// Other PIDs for the flow, 0 to leave the one for the way back; waits until the next hop has agreed if its PID is new.
+    ///
+    /// # Errors
+    /// As of [`Self::ready`].
+    pub async fn redirect(&mut self, out: Pid, back: Pid, is_new: bool) -> Result<(), RelayError> {
+        let agreed = self.progress.borrow().ready;
+        let say = Ask::Say(Request::Redirect { flow: self.id, out, back });
+        self.asks.send(say).await.map_err(|_| RelayError::Gone)?;
+        if is_new { self.agreed(agreed + 1).await } else { Ok(()) }
+    }
+
+    /// Waits until it is over, and says why.
+    pub async fn over(&mut self) -> RelayError {
+        let over = self.progress.wait_for(|progress| progress.over.is_some()).await;
+        over.map_or(RelayError::Gone, |progress| progress.over.map_or(RelayError::Gone, RelayError::Over))
+    }
+
+    async fn agreed(&mut self, times: u32) -> Result<(), RelayError> {
+        let far = |progress: &Progress| progress.ready >= times || progress.over.is_some();
+        let progress = *self.progress.wait_for(far).await.map_err(|_| RelayError::Gone)?;
+        progress.over.map_or(Ok(()), |state| Err(RelayError::Over(state)))
+    }
+}
+
+fn config() -> Config {
+    let mut config = Config { idle_timeout: IDLE, keep_alive: Some(KEEP_ALIVE), ..Config::default() };
+    // Requests and replies are short.
+    config.memory.initial_window = 16 << 10;
+    config.memory.max_window = 64 << 10;
+    config
+}
+
+/// The owner of the stream.
+#[derive(Default)]
+struct Task {
+    greeted: Option<oneshot::Sender<Result<(), RelayError>>>,
+    next_request: u32,
+    allocating: BTreeMap<u32, oneshot::Sender<Result<Allocated, RelayError>>>,
+    hosting: BTreeMap<ShareId, oneshot::Sender<Result<(), RelayError>>>,
+    flows: BTreeMap<FlowId, Arc<watch::Sender<Progress>>>,
+}
+
+impl Task {
+    async fn run(mut self, stream: Stream, mut asks: mpsc::Receiver<Ask>) {
+        let (mut reader, mut writer) = tokio::io::split(stream);
+        let mut write = Vec::new();
+        let mut read = Vec::new();
+        Request::Hello { version: RELAY_VERSION }.encode(&mut write);
+        loop {
+            if !write.is_empty() && writer.write_all(&write).await.is_err() {
+                return;
+            }
+            write.clear();
+            tokio::select! {
+                ask = asks.recv() => match ask {
+                    Some(ask) => self.take(ask, &mut write),
+                    None => return,
+                },
+                more = reader.read_buf(&mut read) => {
+                    if !matches!(more, Ok(1..)) || self.read(&mut read).is_err() {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, ask: Ask, write: &mut Vec<u8>) {
+        match ask {
+            Ask::Allocate(Wanted { target, out, back }, via, answer) => {
+                self.next_request = self.next_request.wrapping_add(1).max(1);
+                self.allocating.insert(self.next_request, answer);
+                Request::Allocate { request: self.next_request, via, target, out, back }.encode(write);
+            }
+            Ask::Host(share, hash, answer) => {
+                self.hosting.insert(share, answer);
+                Request::Host { share, hash, flows: u32::MAX }.encode(write);
+            }
+            Ask::Say(request) => {
+                if let Request::Release { flow } = request {
+                    self.flows.remove(&flow);
+                }
+                request.encode(write);
+            }
+        }
+    }
+
+    /// Takes complete replies off the front.
+    fn read(&mut self, read: &mut Vec<u8>) -> Result<(), anabranch_overlay::MessageError> {
+        let mut taken = 0;
+        while let Some((reply, len)) = Reply::decode(&read[taken..])? {
+            taken += len;
+            self.on_reply(reply);
+        }
+        read.drain(..taken);
+        Ok(())
+    }
+
+    /// Those who asked may have gone; then nobody wants the answer.
+    fn on_reply(&mut self, reply: Reply) {
+        match reply {
+            Reply::Hello { .. } => {
+                let _ = self.greeted.take().map(|greeted| greeted.send(Ok(())));
+            }
+            Reply::Allocated { request, flow, forward, back } => {
+                let (sender, progress) = watch::channel(Progress::default());
+                self.flows.insert(flow, Arc::new(sender));
+                if let Some(answer) = self.allocating.remove(&request) {
+                    let _ = answer.send(Ok(Allocated { id: flow, pids: [forward, back], progress }));
+                }
+            }
+            Reply::Refused { request, why } => self.on_refused(request, why),
+            Reply::Flow { flow, state } => {
+                let Some(progress) = self.flows.get(&flow) else { return };
+                progress.send_modify(|progress| match state {
+                    FlowState::Ready => progress.ready += 1,
+                    over => progress.over = Some(over),
+                });
+                if state != FlowState::Ready {
+                    self.flows.remove(&flow);
+                }
+            }
+            Reply::Hosting { share } => {
+                let _ = self.hosting.remove(&share).map(|answer| answer.send(Ok(())));
+            }
+            Reply::Draining { seconds } => tracing::info!(seconds, "the relay is going down"),
+            Reply::Granted { .. } => {}
+        }
+    }
+
+    /// A refusal without a number is of what has none: the greeting, or what was to be hosted.
+    fn on_refused(&mut self, request: u32, why: Refused) {
+        if let Some(answer) = self.allocating.remove(&request) {
+            let _ = answer.send(Err(RelayError::Refused(why)));
+        } else if let Some(greeted) = self.greeted.take() {
+            let _ = greeted.send(Err(RelayError::Refused(why)));
+        } else {
+            for (_, answer) in std::mem::take(&mut self.hosting) {
+                let _ = answer.send(Err(RelayError::Refused(why)));
+            }
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! A session with a node that may be reached directly, or through relays only.
+//!
+//! The direct way has a head start; then each relay of the ticket is tried at the same time, entered as the guest of
+//! the ticket's maker. The first session to stand wins. Where it stands through a relay, direct paths follow by themselves if
+//! there are any, since both ends tell each other their addresses and try them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anabranch_net::{Config, ConnectError, Endpoint, PathId, Pid, Session, Target, TicketSecret};
+use anabranch_secure::RelayHint;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use super::RelayError;
+use super::chain::{Prepared, RelayChain};
+
+/// What the direct way is given before relays are asked.
+const HEAD_START: Duration = Duration::from_millis(750);
+
+/// A session, and the relay flows it began on, which have to be kept while it lives.
+pub struct Dialed {
+    /// The session.
+    pub session: Session,
+    _through: Option<(RelayChain, Prepared)>,
+}
+
+/// Opens a session with the maker of a ticket, whose secret is `secret`.
+///
+/// # Errors
+/// Of the direct way when no way led there.
+pub async fn connect(
+    endpoint: &Arc<Endpoint>,
+    (target, config): (&Target, Config),
+    (relays, secret): (&[RelayHint], &TicketSecret),
+) -> Result<Dialed, ConnectError> {
+    let direct = endpoint.connect(target, config.clone());
+    tokio::pin!(direct);
+    if relays.is_empty() {
+        return direct.await.map(|session| Dialed { session, _through: None });
+    }
+    let mut failed = None;
+    tokio::select! {
+        result = &mut direct => match result {
+            Ok(session) => return Ok(Dialed { session, _through: None }),
+            // A node that answers and refuses is not kinder through a relay.
+            Err(error @ (ConnectError::NoRoute { .. } | ConnectError::TimedOut(_))) => failed = Some(error),
+            Err(error) => return Err(error),
+        },
+        () = sleep(HEAD_START) => {}
+    }
+    let mut attempts = JoinSet::new();
+    for relay in relays {
+        let (endpoint, relay, secret) = (endpoint.clone(), relay.clone(), secret.clone());
+        let (target, config) = (target.clone(), config.clone());
+        attempts.spawn(async move { through(&endpoint, (&target, config), (&relay, &secret)).await });
+    }
+    loop {
+        tokio::select! {
+            result = &mut direct, if failed.is_none() => match result {
+                Ok(session) => return Ok(Dialed { session, _through: None }),
+                Err(error) => failed = Some(error),
+            },
+            Some(result) = attempts.join_next(), if !attempts.is_empty() => match result {
+                Ok(Ok(dialed)) => return Ok(dialed),
+                Ok(Err((relay, error))) => tracing::warn!(relay = %relay.node, %error, "no session through the relay"),
+                Err(error) => tracing::warn!(%error, "an attempt through a relay ended"),
+            },
+        }
+        if let Some(error) = failed.clone().filter(|_| attempts.is_empty()) {
+            return Err(error);
+        }
+    }
+}
+
+async fn through(
+    endpoint: &Endpoint,
+    (target, config): (&Target, Config),
+    (relay, secret): (&RelayHint, &TicketSecret),
+) -> Result<Dialed, (RelayHint, RelayError)> {
+    let attempt = async {
+        let chain = RelayChain::open(endpoint, std::slice::from_ref(relay), Some(secret)).await?;
+        let own = endpoint.new_pid();
+        let mut prepared = chain.prepare(None, Pid::HANDSHAKE, own).await?;
+        let session = endpoint.connect_through(target, config, (own, prepared.chain.clone())).await?;
+        prepared.lead_to(&session, PathId::FIRST).await?;
+        Ok(Dialed { session, _through: Some((chain, prepared)) })
+    };
+    attempt.await.map_err(|error: RelayError| (relay.clone(), error))
+}

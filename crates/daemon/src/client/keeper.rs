@@ -1,0 +1,197 @@
+//! Keeps paths through relays open in a session while it lives.
+//!
+//! One task a chain: opens the sessions to its relays, makes flows, opens the path, waits for whatever ends it (the
+//! session's path manager, the relay, the network), and begins again after a pause that grows while nothing works. What
+//! carries data meanwhile is the session's affair: a relay that falls silent is noticed there first.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anabranch_net::{
+    Endpoint, Event, Events, PathChange, PathError, PathId, Pid, ReservedPath, Session, SessionError,
+    TicketSecret,
+};
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+
+use super::chain::{Prepared, RelayChain};
+use super::{RelayError, RelayRoute};
+
+/// Pause after the first failure; it doubles with each.
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+/// Longest pause.
+const LONGEST_PAUSE: Duration = Duration::from_secs(15);
+/// Pause while the peer has not made a path ready: within a round trip it has.
+const NOT_READY_PAUSE: Duration = Duration::from_millis(5);
+
+/// How relays reach the peer.
+#[derive(Clone, Debug, Default)]
+pub struct Peer {
+    /// Its addresses, tried in turn.
+    pub addresses: Vec<SocketAddr>,
+    /// The secret of the ticket it gave out: its relays take this node in as a guest.
+    pub guest: Option<TicketSecret>,
+}
+
+/// Paths through relays, kept open until this is dropped or the session ends.
+#[derive(Debug, Default)]
+pub struct RelayPaths {
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl RelayPaths {
+    /// Begins to keep a path through each of `routes`.
+    #[must_use]
+    pub fn keep(endpoint: &Arc<Endpoint>, session: &Session, routes: &[RelayRoute], peer: &Peer) -> Self {
+        let mut paths = Self::default();
+        for route in routes {
+            paths.add(endpoint, session, route.clone(), peer.clone());
+        }
+        paths
+    }
+
+    /// Adds one more.
+    pub fn add(&mut self, endpoint: &Arc<Endpoint>, session: &Session, route: RelayRoute, peer: Peer) {
+        let keeper = Keeper { endpoint: endpoint.clone(), session: session.clone(), route, peer };
+        self.tasks.push(tokio::spawn(keeper.run()));
+    }
+}
+
+impl Drop for RelayPaths {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+struct Keeper {
+    endpoint: Arc<Endpoint>,
+    session: Session,
+    route: RelayRoute,
+    peer: Peer,
+}
+
+impl Keeper {
+    async fn run(self) {
+        let session = self.session.clone();
+        tokio::select! {
+            _ = session.closed() => {}
+            () = self.keep() => {}
+        }
+    }
+
+    async fn keep(&self) {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let mut worked = false;
+            let error = self.attempt(&mut worked).await;
+            tracing::info!(relay = %self.route, %error, "no path through the relay now");
+            if worked {
+                pause = FIRST_PAUSE;
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// Opens the path and waits for its end; again over the same sessions as long as they live.
+    async fn attempt(&self, worked: &mut bool) -> RelayError {
+        let chain = match RelayChain::open(&self.endpoint, &self.route.0, self.peer.guest.as_ref()).await {
+            Ok(chain) => chain,
+            Err(error) => return error,
+        };
+        loop {
+            let path = tokio::select! {
+                path = self.open_path(&chain) => path,
+                () = chain.broken() => return RelayError::Gone,
+            };
+            let (path, mut prepared, mut events) = match path {
+                Ok(path) => path,
+                Err(error) => return error,
+            };
+            let error = tokio::select! {
+                opened = closed(&mut events, path) => {
+                    *worked |= opened;
+                    // The session has let go of the path: unreachable, or not wanted. The relay may be well.
+                    if !opened {
+                        return RelayError::Path(PathError::Unknown);
+                    }
+                    continue;
+                }
+                error = prepared.over() => error,
+                () = chain.broken() => RelayError::Gone,
+            };
+            *worked = true;
+            self.session.close_path(path);
+            return error;
+        }
+    }
+
+    /// A path through the chain, with the flows that carry it.
+    async fn open_path(&self, chain: &RelayChain) -> Result<(PathId, Prepared, Events), RelayError> {
+        let targets: Vec<Option<SocketAddr>> = if chain.is_guest() {
+            vec![None]
+        } else {
+            self.peer.addresses.iter().copied().map(Some).collect()
+        };
+        let mut last = RelayError::NoAddress;
+        for target in targets {
+            let reserved = self.reserve().await?;
+            let prepared = self.prepare(chain, target, &reserved).await;
+            let prepared = match prepared {
+                Ok(prepared) => prepared,
+                Err(error) => {
+                    self.session.release_path(reserved);
+                    last = error;
+                    continue;
+                }
+            };
+            let events = self.session.events();
+            let opened = self.session.open_path_through(reserved, prepared.chain.clone());
+            opened.map_err(path_error)?;
+            return Ok((reserved.id, prepared, events));
+        }
+        Err(last)
+    }
+
+    async fn prepare(
+        &self,
+        chain: &RelayChain,
+        target: Option<SocketAddr>,
+        reserved: &ReservedPath,
+    ) -> Result<Prepared, RelayError> {
+        let (own, out): (Pid, Pid) = (reserved.own, reserved.remote);
+        let peer = self.session.peer();
+        chain.prepare(target.map(|address| (address, peer)), out, own).await
+    }
+
+    async fn reserve(&self) -> Result<ReservedPath, RelayError> {
+        loop {
+            match self.session.reserve_path() {
+                Ok(reserved) => return Ok(reserved),
+                Err(SessionError::Path(PathError::NotReady)) => sleep(NOT_READY_PAUSE).await,
+                Err(error) => return Err(path_error(error)),
+            }
+        }
+    }
+}
+
+fn path_error(error: SessionError) -> RelayError {
+    match error {
+        SessionError::Path(error) => RelayError::Path(error),
+        _ => RelayError::Gone,
+    }
+}
+
+/// Waits until the path is closed; true when it had been open.
+async fn closed(events: &mut Events, path: PathId) -> bool {
+    let mut opened = false;
+    while let Some(event) = events.next().await {
+        match event {
+            Event::Path { path: changed, change: PathChange::Opened(_) } if changed == path => opened = true,
+            Event::Path { path: changed, change: PathChange::Closed(_) } if changed == path => return opened,
+            _ => {}
+        }
+    }
+    std::future::pending().await
+}

@@ -1,0 +1,113 @@
+//! A node's side of the overlay: sessions to relays, and paths through them.
+//!
+//! | file | what |
+//! |---|---|
+//! | `connection` | a session to one relay, and the flows there |
+//! | `chain` | relays one behind the other, made ready for one path |
+//! | `keeper` | keeps paths through relays open in a session while it lives |
+//! | `dial` | a session with a node that may be reached directly or through relays only |
+//! | `host` | lets the holders of a ticket reach this node through a relay |
+
+mod chain;
+mod connection;
+mod dial;
+mod host;
+mod keeper;
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::str::FromStr;
+
+use anabranch_net::{ConnectError, PathError, PublicKey};
+use anabranch_overlay::relay::{FlowState, Refused};
+use anabranch_secure::RelayHint;
+
+pub use chain::RelayChain;
+pub use connection::{Flow, RelayConnection, Wanted};
+pub use dial::{Dialed, connect};
+pub use host::Hosting;
+pub use keeper::{Peer, RelayPaths};
+
+/// Why a relay is of no use now.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RelayError {
+    /// No session with it.
+    #[error("the relay cannot be reached: {0}")]
+    Connect(#[from] ConnectError),
+    /// It said no.
+    #[error("the relay refused: {0}")]
+    Refused(Refused),
+    /// A path through it ended.
+    #[error("the path through the relay is {0}")]
+    Over(FlowState),
+    /// The session with it is over.
+    #[error("the relay is gone")]
+    Gone,
+    /// The session that the path is for takes none.
+    #[error("no path through the relay: {0}")]
+    Path(#[from] PathError),
+    /// No address is known at which the relay could reach the node.
+    #[error("no address is known at which the relay could reach the node")]
+    NoAddress,
+}
+
+/// Relays in the order in which packets pass them, as people write it: `KEY@ADDRESS:PORT`, joined by `+`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RelayRoute(pub Vec<RelayHint>);
+
+/// Most relays one behind the other.
+pub const MOST_RELAYS: usize = 4;
+
+impl FromStr for RelayRoute {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let relays = text.split('+').map(relay).collect::<Result<Vec<_>, _>>()?;
+        if relays.len() > MOST_RELAYS {
+            return Err(format!("at most {MOST_RELAYS} relays can be one behind the other"));
+        }
+        Ok(Self(relays))
+    }
+}
+
+fn relay(text: &str) -> Result<RelayHint, String> {
+    let wrong = || {
+        format!(
+            "`{text}` is no relay; write KEY@ADDRESS:PORT as `anabranch relay` prints it, several addresses joined by commas"
+        )
+    };
+    let (key, addresses) = text.split_once('@').ok_or_else(wrong)?;
+    let node = key.trim().parse::<PublicKey>().map_err(|error| format!("{}: {error}", wrong()))?;
+    let addresses: Result<Vec<SocketAddr>, _> =
+        addresses.split(',').map(|word| word.trim().parse()).collect();
+    Ok(RelayHint { node, addresses: addresses.map_err(|_| wrong())? })
+}
+
+impl fmt::Display for RelayRoute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, relay) in self.0.iter().enumerate() {
+            let plus = if index == 0 { "" } else { "+" };
+            let addresses: Vec<String> = relay.addresses.iter().map(ToString::to_string).collect();
+            write!(f, "{plus}{}@{}", relay.node, addresses.join(","))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn relays_are_written_as_key_and_addresses_and_read_again() {
+        let key = anabranch_net::NodeKey::from_random([5; 32]).public();
+        let text = format!("{key}@203.0.113.7:4600,[2001:db8::1]:4600+{key}@198.51.100.2:9");
+        let route: RelayRoute = text.parse().unwrap();
+        assert_eq!((route.0.len(), route.0[0].addresses.len()), (2, 2));
+        assert_eq!(route.to_string(), text);
+        for wrong in ["", "x@1.2.3.4:5", &format!("{key}"), &format!("{key}@1.2.3.4"), &[&*text; 3].join("+")]
+        {
+            assert!(wrong.parse::<RelayRoute>().is_err(), "{wrong}");
+        }
+    }
+}

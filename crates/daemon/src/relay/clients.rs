@@ -1,0 +1,117 @@
+//! A client's session: its requests go to the core, the core's replies to it, its proven addresses are followed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use anabranch_net::{Endpoint, Event, PathId, PathState, Session, Stream};
+use anabranch_overlay::relay::{Hop, MAX_MESSAGE, Reply, Request, SessionId};
+use anabranch_wire::close_code;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::mpsc;
+
+use super::state::{Client, State};
+
+/// Lets clients in for as long as the endpoint does.
+pub(super) async fn accept(state: Arc<State>, endpoint: Arc<Endpoint>) {
+    while let Some(session) = endpoint.accept().await {
+        tokio::spawn(serve(state.clone(), session));
+    }
+}
+
+/// Serves one client to the end of its session.
+async fn serve(state: Arc<State>, session: Session) {
+    let (replies, outbox) = mpsc::unbounded_channel();
+    let id = state.open(Client { session: session.clone(), replies });
+    tracing::debug!(client = %session.peer(), "a session was opened");
+    let follow = follow(&state, &session, id);
+    let talk = async {
+        // Requests come over one stream, the first.
+        if let Ok(stream) = session.accept_stream().await
+            && let Err(why) = talk(&state, stream, (id, outbox)).await
+        {
+            session.abort(close_code::PROTOCOL_VIOLATION, &why);
+        }
+        session.closed().await;
+    };
+    tokio::select! {
+        () = follow => {}
+        () = talk => {}
+    }
+    state.close(id);
+    tracing::debug!(client = %session.peer(), "a session is over");
+}
+
+/// Tells the core which addresses of the client are proven.
+async fn follow(state: &State, session: &Session, id: SessionId) {
+    let mut events = session.events();
+    let mut known: BTreeMap<PathId, Hop> = BTreeMap::new();
+    loop {
+        let proven = proven(session);
+        state.change(|relay| {
+            for path in known.keys().filter(|path| !proven.contains_key(path)) {
+                relay.handle_session_path(id, *path, None);
+            }
+            for (path, hop) in proven.iter().filter(|(path, hop)| known.get(path) != Some(hop)) {
+                relay.handle_session_path(id, *path, Some(*hop));
+            }
+        });
+        known = proven;
+        // Each event is a reason to look; if some were lost, those after them are as good.
+        loop {
+            match events.next().await {
+                Some(Event::Path { .. }) => break,
+                Some(Event::Closed(_)) | None => return,
+                Some(_) => {}
+            }
+        }
+    }
+}
+
+fn proven(session: &Session) -> BTreeMap<PathId, Hop> {
+    let is_proven = |state| matches!(state, PathState::Active | PathState::Suspect | PathState::Failed);
+    let paths = session.paths().into_iter().filter(|path| is_proven(path.state));
+    paths.map(|path| (path.id, Hop { socket: path.route.socket, address: path.route.remote })).collect()
+}
+
+/// Passes messages both ways until one side has no more; an error says how the client broke the rules.
+async fn talk(
+    state: &State,
+    stream: Stream,
+    (id, mut outbox): (SessionId, mpsc::UnboundedReceiver<Reply>),
+) -> Result<(), String> {
+    let (mut reader, mut writer) = tokio::io::split(stream);
+    let mut read = Vec::new();
+    let mut write = Vec::new();
+    loop {
+        tokio::select! {
+            reply = outbox.recv() => {
+                let Some(reply) = reply else { return Ok(()) };
+                write.clear();
+                reply.encode(&mut write);
+                while let Ok(reply) = outbox.try_recv() {
+                    reply.encode(&mut write);
+                }
+                if writer.write_all(&write).await.is_err() {
+                    return Ok(());
+                }
+            }
+            more = reader.read_buf(&mut read) => {
+                if !matches!(more, Ok(1..)) {
+                    return Ok(());
+                }
+                take_requests(state, id, &mut read)?;
+            }
+        }
+    }
+}
+
+fn take_requests(state: &State, id: SessionId, read: &mut Vec<u8>) -> Result<(), String> {
+    let mut taken = 0;
+    while let Some((request, len)) = Request::decode(&read[taken..]).map_err(|error| error.to_string())? {
+        taken += len;
+        state.change_now(|relay, now| relay.handle_request(now, id, request));
+    }
+    read.drain(..taken);
+    debug_assert!(read.len() < MAX_MESSAGE, "an incomplete message is shorter than the longest");
+    Ok(())
+}

@@ -1,0 +1,204 @@
+//! The relay as a service: sockets, sessions and time around `anabranch_overlay::relay`.
+//!
+//! ```text
+//!  sockets ─▶ Endpoint ─┬─ its own sessions ─▶ clients: one task each ─▶ requests ─┐
+//!                       └─ all other datagrams ─▶ forwarder ─▶ core ◀──────────────┘
+//!                                                      │        ▲
+//!                 sent from the same buffer ◀──────────┘        └── pump: what waited, replies, time
+//! ```
+//! | file | what |
+//! |---|---|
+//! | `config` | the configuration file |
+//! | `state` | the core under its lock, and who is told what comes out of it |
+//! | `clients` | a session of a client |
+//! | `status` | what the relay did and has, for people and Prometheus |
+//! | `control` | the Unix socket: status, drain, reload |
+
+mod clients;
+pub mod config;
+#[cfg(unix)]
+pub mod control;
+mod state;
+pub mod status;
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anabranch_net::{Addresses, Config, Endpoint, EndpointConfig, NodeKey, PublicKey, Span, Time};
+use anabranch_overlay::grant::UnixTime;
+use anabranch_overlay::relay::{Relay, RelayConfig};
+use anabranch_secure::ShareId;
+use tokio::task::JoinHandle;
+
+use config::RelaySettings;
+use state::State;
+use status::Status;
+
+/// A silent client is forgotten after that; clients say something every few seconds.
+const IDLE: Span = Span::from_secs(20);
+/// Streams of a client: one is enough.
+const STREAMS: u64 = 4;
+
+/// A running relay. Dropping it ends its tasks.
+pub struct RelayService {
+    endpoint: Arc<Endpoint>,
+    state: Arc<State>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl std::fmt::Debug for RelayService {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RelayService").field("node", &self.endpoint.node()).finish_non_exhaustive()
+    }
+}
+
+impl RelayService {
+    /// Binds the sockets and begins to serve. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// When a port is taken or an address is not this machine's; the message says what to do.
+    pub async fn start(key: NodeKey, settings: &RelaySettings) -> io::Result<Self> {
+        let node = key.public();
+        let seed: [u8; 32] = random()?;
+        let core = Relay::new(settings.core(node), seed, (Time::ZERO, wall()));
+        let state = Arc::new(State::new(core));
+        let admit = state.clone();
+        let mut config = EndpointConfig::new(key)
+            .port(settings.port)
+            .addresses(addresses(settings))
+            .session(session_config())
+            .authorize(move |peer: &PublicKey, share: Option<ShareId>| admit.authorize(peer, share));
+        config.reset_key = Some(reset_key(&config.key));
+        let endpoint = Arc::new(Endpoint::bind(config).await?);
+        state.set_clock(endpoint.clock());
+        state.reconfigure(with_sockets(settings.core(node), &endpoint));
+        endpoint.set_foreign(state.clone());
+        let tasks = vec![
+            tokio::spawn(state::pump(state.clone(), endpoint.clone())),
+            tokio::spawn(clients::accept(state.clone(), endpoint.clone())),
+        ];
+        Ok(Self { endpoint, state, tasks })
+    }
+
+    /// Its identity.
+    #[must_use]
+    pub fn node(&self) -> PublicKey {
+        self.endpoint.node()
+    }
+
+    /// The addresses that it listens on.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.endpoint.local_addresses()
+    }
+
+    /// Takes over other users, rates and next hops while sessions go on. Port, addresses and key stay as they are.
+    pub fn reload(&self, settings: &RelaySettings) {
+        self.state.reconfigure(with_sockets(settings.core(self.node()), &self.endpoint));
+    }
+
+    /// No new paths from now on; those there are end after `patience`. Clients are told and move on.
+    pub fn drain(&self, patience: Span) {
+        self.state.drain(patience);
+    }
+
+    /// Waits until the relay was drained and no path is left.
+    pub async fn drained(&self) {
+        while !self.state.is_drained() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// What it did and has.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        self.state.status(&self.endpoint)
+    }
+
+    /// A handle for other tasks, which does not keep the service running.
+    #[must_use]
+    pub fn watch(&self) -> Watch {
+        Watch { endpoint: self.endpoint.clone(), state: self.state.clone() }
+    }
+
+    /// Closes all sessions and stops; clients are told.
+    pub async fn close(self) {
+        self.endpoint.close().await;
+    }
+}
+
+impl Drop for RelayService {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+/// Looks at a relay and drains it.
+#[derive(Clone)]
+pub struct Watch {
+    endpoint: Arc<Endpoint>,
+    state: Arc<State>,
+}
+
+impl Watch {
+    /// What the relay did and has.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        self.state.status(&self.endpoint)
+    }
+
+    /// As [`RelayService::drain`].
+    pub fn drain(&self, patience: Span) {
+        self.state.drain(patience);
+    }
+}
+
+fn addresses(settings: &RelaySettings) -> Addresses {
+    match &settings.addresses[..] {
+        [] => Addresses::All,
+        list => Addresses::Exactly(list.to_vec()),
+    }
+}
+
+fn session_config() -> Config {
+    let mut config = Config { max_streams: STREAMS, idle_timeout: IDLE, ..Config::default() };
+    // Requests are short.
+    config.memory.initial_window = 16 << 10;
+    config.memory.max_window = 16 << 10;
+    config
+}
+
+/// Which sockets next hops of each family are reached by, and which addresses are the relay's own.
+fn with_sockets(mut config: RelayConfig, endpoint: &Endpoint) -> RelayConfig {
+    let sockets = endpoint.sockets();
+    let family = |v6: bool| {
+        let fit = sockets.iter().filter(|socket| socket.local.is_ipv6() == v6);
+        let best =
+            fit.min_by_key(|socket| (!socket.place.has_default_route(), socket.place.loopback, socket.id));
+        best.map(|socket| socket.id)
+    };
+    config.egress = [family(false), family(true)];
+    config.next_hops.own = sockets.iter().map(|socket| socket.local).collect();
+    let headers = |address: IpAddr| if address.is_ipv4() { 28 } else { 48 };
+    let narrowest =
+        sockets.iter().map(|socket| socket.place.mtu.saturating_sub(headers(socket.local.ip()))).min();
+    config.largest = narrowest.map_or(config.largest, |bytes| bytes as usize);
+    config
+}
+
+/// What a restarted relay tells old clients by that their sessions are gone: it follows from its key.
+fn reset_key(key: &NodeKey) -> [u8; 32] {
+    blake3::derive_key("anabranch 2026 relay reset key", key.to_file_text().as_bytes())
+}
+
+fn random<const N: usize>() -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn wall() -> UnixTime {
+    UnixTime(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()))
+}

@@ -1,0 +1,255 @@
+//! The core under its lock, and what becomes of what it says.
+//!
+//! Whoever changes something in the core also takes out what follows: replies go to the client's task, datagrams
+//! to the socket they name, sessions without business are closed. Only time is the pump's alone: it sleeps until the core
+//! wants to be called, and is woken when that moment has come closer.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::time::{Duration, Instant};
+
+use anabranch_engine::{Ecn, Route};
+use anabranch_net::{
+    Clock, Endpoint, Foreign, ForeignRun, Outlet, Pid, PublicKey, Refusal, Session, Span, Time, Verdict,
+};
+use anabranch_overlay::relay::{
+    Admission, Forward, Hop, Outgoing, Relay, RelayConfig, Reply, Run, SessionId,
+};
+use anabranch_secure::ShareId;
+use tokio::sync::{Notify, mpsc};
+
+use super::status::Status;
+
+/// The pump does not run more often than this.
+const SHORTEST: Span = Span::from_micros(200);
+/// In the absence of anything to do.
+const FAR: Duration = Duration::from_secs(60);
+
+/// See the module's documentation.
+pub(super) struct State {
+    core: Mutex<Core>,
+    clock: OnceLock<Clock>,
+    wake: Notify,
+    started: Instant,
+}
+
+struct Core {
+    relay: Relay,
+    clients: BTreeMap<SessionId, Client>,
+    next_session: u64,
+    /// When the pump will wake by itself.
+    armed: Time,
+    forwards: Vec<Forward>,
+}
+
+/// How a client is reached.
+pub(super) struct Client {
+    pub session: Session,
+    pub replies: mpsc::UnboundedSender<Reply>,
+}
+
+impl State {
+    pub(super) fn new(relay: Relay) -> Self {
+        let core = Core {
+            relay,
+            clients: BTreeMap::new(),
+            next_session: 0,
+            armed: Time::NEVER,
+            forwards: Vec::new(),
+        };
+        Self { core: Mutex::new(core), clock: OnceLock::new(), wake: Notify::new(), started: Instant::now() }
+    }
+
+    /// The endpoint's clock, once there is one.
+    pub(super) fn set_clock(&self, clock: Clock) {
+        // It is set once, when the service starts.
+        let _ = self.clock.set(clock);
+    }
+
+    fn now(&self) -> Time {
+        self.clock.get().map_or(Time::ZERO, Clock::now)
+    }
+
+    fn core(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().expect("no panic while held")
+    }
+
+    pub(super) fn authorize(&self, peer: &PublicKey, share: Option<ShareId>) -> Verdict {
+        match self.core().relay.authorize(peer, share) {
+            Admission::ByKey => Verdict::Accept { secret: None },
+            Admission::Guest(secret) => Verdict::Accept { secret: Some(secret) },
+            Admission::Refused if share.is_some() => Verdict::Refuse(Refusal::TicketNotValid),
+            Admission::Refused => Verdict::Refuse(Refusal::NotAuthorised),
+        }
+    }
+
+    pub(super) fn reconfigure(&self, config: RelayConfig) {
+        let now = self.now();
+        self.change(|relay| relay.reconfigure(now, config));
+    }
+
+    pub(super) fn drain(&self, patience: Span) {
+        let now = self.now();
+        self.change(|relay| relay.drain(now, now + patience));
+    }
+
+    pub(super) fn is_drained(&self) -> bool {
+        self.core().relay.is_drained()
+    }
+
+    pub(super) fn status(&self, endpoint: &Endpoint) -> Status {
+        let core = self.core();
+        let keys = core.relay.keys();
+        Status::new(
+            endpoint,
+            (&core.relay.stats(), &keys),
+            (self.started.elapsed(), core.relay.is_draining()),
+        )
+    }
+
+    /// A client's session was opened.
+    pub(super) fn open(&self, client: Client) -> SessionId {
+        let now = self.now();
+        let mut core = self.core();
+        let id = SessionId(core.next_session);
+        core.next_session += 1;
+        let who = (client.session.peer(), client.session.share());
+        core.clients.insert(id, client);
+        drop(core);
+        self.change(|relay| relay.handle_session_opened(now, id, who));
+        id
+    }
+
+    /// A client's session is over.
+    pub(super) fn close(&self, id: SessionId) {
+        self.change(|relay| relay.handle_session_closed(id));
+        self.core().clients.remove(&id);
+    }
+
+    /// Changes the core, and has the pump see to what follows.
+    pub(super) fn change<T>(&self, change: impl FnOnce(&mut Relay) -> T) -> T {
+        let mut core = self.core();
+        let result = change(&mut core.relay);
+        core.deliver_replies();
+        drop(core);
+        self.wake.notify_one();
+        result
+    }
+
+    /// Changes the core at the time that it is.
+    pub(super) fn change_now<T>(&self, change: impl FnOnce(&mut Relay, Time) -> T) -> T {
+        let now = self.now();
+        self.change(|relay| change(relay, now))
+    }
+}
+
+impl Core {
+    fn deliver_replies(&mut self) {
+        while let Some((to, reply)) = self.relay.poll_reply() {
+            if let Some(client) = self.clients.get(&to) {
+                // A client whose task has ended is on its way out.
+                let _ = client.replies.send(reply);
+            }
+        }
+        while let Some(id) = self.relay.poll_close() {
+            if let Some(client) = self.clients.get(&id) {
+                client
+                    .session
+                    .abort(anabranch_wire::close_code::NOT_ALLOWED, "nothing was asked for that is allowed");
+            }
+        }
+    }
+
+    /// Does what is due; gives when to come again.
+    fn turn(&mut self, now: Time, due: &mut Vec<Outgoing>) -> Time {
+        if self.relay.poll_timeout().is_some_and(|at| at <= now) {
+            self.relay.handle_timeout(now);
+        }
+        self.take_due(now, due);
+        self.deliver_replies();
+        self.armed = self.relay.poll_timeout().map_or(Time::NEVER, |at| at.max(now + SHORTEST));
+        self.armed
+    }
+
+    /// What may leave now.
+    fn take_due(&mut self, now: Time, due: &mut Vec<Outgoing>) {
+        while let Some(outgoing) = self.relay.poll_transmit(now) {
+            due.push(outgoing);
+        }
+    }
+}
+
+impl Foreign for State {
+    fn knows(&self, pid: Pid) -> bool {
+        self.core().relay.knows(pid)
+    }
+
+    fn handle(&self, now: Time, run: ForeignRun, datagrams: &mut [u8], outlet: &Outlet<'_>) {
+        let from = Hop { socket: run.from.socket, address: run.from.remote };
+        let mut due = Vec::new();
+        let mut core = self.core();
+        let mut forwards = std::mem::take(&mut core.forwards);
+        let run = Run { from, stride: run.stride, ecn: run.ecn as u8 };
+        core.relay.handle_run(now, run, datagrams, &mut forwards);
+        core.take_due(now, &mut due);
+        core.deliver_replies();
+        let earlier = core.relay.poll_timeout().is_some_and(|at| at < core.armed);
+        drop(core);
+        if earlier {
+            self.wake.notify_one();
+        }
+        for forward in forwards.drain(..) {
+            let Forward { range, stride, to, ecn } = forward;
+            outlet.send(route(to), (&datagrams[range], stride), ecn_of(ecn));
+        }
+        send_all(&due, outlet);
+        let mut core = self.core();
+        if core.forwards.capacity() == 0 {
+            core.forwards = forwards;
+        }
+    }
+}
+
+/// Sends what had to wait for its turn, and does what is due, as time passes.
+pub(super) async fn pump(state: Arc<State>, endpoint: Arc<Endpoint>) {
+    let clock = endpoint.clock();
+    let mut due = Vec::new();
+    loop {
+        let next = state.core().turn(clock.now(), &mut due);
+        send_all(&due, &endpoint.outlet());
+        due.clear();
+        let far = Instant::now() + FAR;
+        let until = clock.instant(next).min(far);
+        tokio::select! {
+            () = tokio::time::sleep_until(until.into()) => {}
+            () = state.wake.notified() => {}
+        }
+    }
+}
+
+/// Sends datagrams; those of one destination and size that follow each other leave together.
+fn send_all(datagrams: &[Outgoing], outlet: &Outlet<'_>) {
+    const MOST: usize = 64;
+    let alike =
+        |a: &Outgoing, b: &Outgoing| a.to == b.to && a.ecn == b.ecn && a.datagram.len() == b.datagram.len();
+    let mut batch = Vec::new();
+    for run in datagrams.chunk_by(alike) {
+        for part in run.chunks(MOST) {
+            batch.clear();
+            part.iter().for_each(|outgoing| batch.extend_from_slice(&outgoing.datagram));
+            outlet.send(route(part[0].to), (&batch, part[0].datagram.len()), ecn_of(part[0].ecn));
+        }
+    }
+}
+
+fn route(hop: Hop) -> Route {
+    Route { socket: hop.socket, remote: hop.address }
+}
+
+/// The core keeps marks as numbers: the discriminants of [`Ecn`].
+fn ecn_of(mark: u8) -> Ecn {
+    [Ecn::NotEct, Ecn::Ect0, Ecn::Ect1, Ecn::Ce]
+        .into_iter()
+        .find(|ecn| *ecn as u8 == mark)
+        .unwrap_or_default()
+}

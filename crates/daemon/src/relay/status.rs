@@ -1,0 +1,157 @@
+//! What a relay did and has, for people, programs and Prometheus.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use anabranch_net::{Endpoint, EndpointStats};
+use anabranch_overlay::relay::{KeyStats, RelayStats};
+use serde::{Deserialize, Serialize};
+
+/// A relay at one moment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// Its public key.
+    pub node: String,
+    /// The addresses it listens on.
+    pub addresses: Vec<String>,
+    /// Seconds since it was started.
+    pub uptime_s: f64,
+    /// Whether it takes no new paths since it is going down.
+    pub draining: bool,
+    /// Sessions of clients.
+    pub sessions: usize,
+    /// Paths through it.
+    pub flows: usize,
+    /// Packets forwarded.
+    pub forwarded_packets: u64,
+    /// Bytes of UDP payload forwarded.
+    pub forwarded_bytes: u64,
+    /// Bytes that wait to leave.
+    pub waiting_bytes: u64,
+    /// Questions sent to next hops.
+    pub challenges: u64,
+    /// Packets dropped, by reason.
+    pub dropped: Dropped,
+    /// Sessions refused.
+    pub refused: u64,
+    /// The users.
+    pub users: Vec<UserStatus>,
+}
+
+/// Packets dropped, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Dropped {
+    /// Not of this protocol, or damaged.
+    pub malformed: u64,
+    /// For a PID that nobody has.
+    pub unknown_pid: u64,
+    /// From another address than the PID was given to.
+    pub wrong_source: u64,
+    /// Of a kind that is not forwarded there.
+    pub wrong_kind: u64,
+    /// Through too many relays.
+    pub hop_limit: u64,
+    /// The next hop has not agreed.
+    pub no_consent: u64,
+    /// Longer than the next network takes.
+    pub too_long: u64,
+    /// The user's bytes are used up.
+    pub quota: u64,
+    /// No room in the queue.
+    pub congested: u64,
+}
+
+/// What a user has and uses.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UserStatus {
+    /// The user's key.
+    pub key: String,
+    /// Sessions, those of guests included.
+    pub sessions: u32,
+    /// Paths, those of guests included.
+    pub flows: usize,
+    /// Bytes that may still be forwarded; `None` without a limit.
+    pub bytes_left: Option<u64>,
+}
+
+impl Status {
+    pub(super) fn new(
+        endpoint: &Endpoint,
+        (stats, keys): (&RelayStats, &[KeyStats]),
+        (uptime, draining): (Duration, bool),
+    ) -> Self {
+        let EndpointStats { malformed, refused, busy, unknown_pid, .. } = endpoint.stats();
+        let drop = stats.dropped;
+        let user = |key: &KeyStats| UserStatus {
+            key: key.key.to_string(),
+            sessions: key.sessions,
+            flows: key.flows,
+            bytes_left: key.limits.map(|limits| limits.bytes).filter(|bytes| *bytes < u64::MAX / 2),
+        };
+        Self {
+            node: endpoint.node().to_string(),
+            addresses: endpoint.local_addresses().iter().map(ToString::to_string).collect(),
+            uptime_s: uptime.as_secs_f64(),
+            draining,
+            sessions: stats.sessions,
+            flows: stats.flows,
+            forwarded_packets: stats.forwarded.packets,
+            forwarded_bytes: stats.forwarded.bytes,
+            waiting_bytes: stats.waiting,
+            challenges: stats.challenges,
+            dropped: Dropped {
+                malformed: drop.malformed + malformed,
+                unknown_pid: drop.unknown_pid + unknown_pid,
+                wrong_source: drop.wrong_source,
+                wrong_kind: drop.wrong_kind,
+                hop_limit: drop.hop_limit,
+                no_consent: drop.no_consent,
+                too_long: drop.too_long,
+                quota: drop.quota,
+                congested: drop.congested,
+            },
+            refused: refused + busy,
+            users: keys.iter().map(user).collect(),
+        }
+    }
+
+    /// As Prometheus reads it (text format 0.0.4).
+    #[must_use]
+    pub fn to_prometheus(&self) -> String {
+        let mut text = String::new();
+        let mut put = |kind: &str, name: &str, help: &str, samples: &[(String, f64)]| {
+            // Writing to a string does not fail.
+            let _ =
+                writeln!(text, "# HELP anabranch_relay_{name} {help}\n# TYPE anabranch_relay_{name} {kind}");
+            for (labels, value) in samples {
+                let _ = writeln!(text, "anabranch_relay_{name}{labels} {value}");
+            }
+        };
+        let one = |value: f64| vec![(String::new(), value)];
+        put("gauge", "uptime_seconds", "Seconds since the start", &one(self.uptime_s));
+        put("gauge", "draining", "1 while no new paths are taken", &one(f64::from(u8::from(self.draining))));
+        put("gauge", "sessions", "Sessions of clients", &one(self.sessions as f64));
+        put("gauge", "flows", "Paths through the relay", &one(self.flows as f64));
+        put("gauge", "waiting_bytes", "Bytes that wait to leave", &one(self.waiting_bytes as f64));
+        put("counter", "forwarded_packets_total", "Packets forwarded", &one(self.forwarded_packets as f64));
+        put("counter", "forwarded_bytes_total", "UDP payload forwarded", &one(self.forwarded_bytes as f64));
+        put("counter", "challenges_total", "Questions sent to next hops", &one(self.challenges as f64));
+        put("counter", "refused_sessions_total", "Sessions refused", &one(self.refused as f64));
+        let reasons = [
+            ("malformed", self.dropped.malformed),
+            ("unknown_pid", self.dropped.unknown_pid),
+            ("wrong_source", self.dropped.wrong_source),
+            ("wrong_kind", self.dropped.wrong_kind),
+            ("hop_limit", self.dropped.hop_limit),
+            ("no_consent", self.dropped.no_consent),
+            ("too_long", self.dropped.too_long),
+            ("quota", self.dropped.quota),
+            ("congested", self.dropped.congested),
+        ];
+        let dropped = reasons.map(|(why, count)| (format!("{{reason=\"{why}\"}}"), count as f64));
+        put("counter", "dropped_packets_total", "Packets dropped", &dropped);
+        let users = self.users.iter().map(|user| (format!("{{key=\"{}\"}}", user.key), user.flows as f64));
+        put("gauge", "user_flows", "Paths of a user", &users.collect::<Vec<_>>());
+        text
+    }
+}

@@ -1,0 +1,100 @@
+//! Nodes and relays on loopback addresses of their own.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anabranch_daemon::client::RelayRoute;
+use anabranch_daemon::relay::RelayService;
+use anabranch_daemon::relay::config::{RelaySettings, User};
+use anabranch_net::{
+    Addresses, Endpoint, EndpointConfig, NodeKey, PathInfo, PathState, PublicKey, Session, ShareId, Target,
+    Verdict,
+};
+use anabranch_secure::RelayHint;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
+
+pub fn key(seed: u8) -> NodeKey {
+    NodeKey::from_random([seed; 32])
+}
+
+pub fn ip(last: u8) -> IpAddr {
+    Ipv4Addr::new(127, 0, 0, last).into()
+}
+
+/// A node that lets everybody in.
+pub async fn node(seed: u8) -> Arc<Endpoint> {
+    let config = EndpointConfig::new(key(seed))
+        .addresses(Addresses::Exactly(vec![ip(seed)]))
+        .authorize(|_: &PublicKey, _: Option<ShareId>| Verdict::Accept { secret: None });
+    Arc::new(Endpoint::bind(config).await.expect("a node on loopback"))
+}
+
+pub fn address(endpoint: &Endpoint) -> SocketAddr {
+    endpoint.local_addresses()[0]
+}
+
+/// Settings of a relay at `127.0.0.seed` that lists these nodes.
+pub fn settings(seed: u8, users: &[u8]) -> RelaySettings {
+    RelaySettings::local(ip(seed), users.iter().map(|user| User::new("user", key(*user).public())).collect())
+}
+
+pub async fn relay(seed: u8, users: &[u8]) -> (RelayService, RelayHint) {
+    let relay = RelayService::start(key(seed), &settings(seed, users)).await.expect("a relay on loopback");
+    let hint = RelayHint { node: relay.node(), addresses: relay.addresses() };
+    (relay, hint)
+}
+
+pub fn route(hints: &[&RelayHint]) -> RelayRoute {
+    RelayRoute(hints.iter().map(|hint| (*hint).clone()).collect())
+}
+
+/// A session whose only direct path is the one between the two nodes' addresses.
+pub async fn join(client: &Endpoint, server: &Endpoint, relayed: u32) -> (Session, Session) {
+    let mut target = Target::new(server.node(), vec![address(server)]);
+    target.pins = vec![(address(client).ip(), address(server))];
+    target.relayed = relayed;
+    let (here, there) = tokio::join!(client.connect(&target, config()), server.accept());
+    (here.expect("a session"), there.expect("a session"))
+}
+
+pub fn config() -> anabranch_net::Config {
+    anabranch_net::Config { max_paths: 64, ..anabranch_net::Config::default() }
+}
+
+pub fn through_relays(session: &Session) -> Vec<PathInfo> {
+    let usable = |path: &PathInfo| path.state == PathState::Active && !session.relays(&path.route).is_empty();
+    session.paths().into_iter().filter(usable).collect()
+}
+
+/// Waits until something is so.
+pub async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let waiting = async {
+        while !is_so() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(Duration::from_secs(20), waiting).await.unwrap_or_else(|_| panic!("never: {what}"));
+}
+
+/// Sends bytes from one end to the other and compares them.
+pub async fn carry(from: &Session, to: &Session, len: usize) {
+    let data: Vec<u8> = (0..len).map(|at| (at * 7 + at / 251) as u8).collect();
+    let expected = data.clone();
+    let send = async {
+        let mut stream = from.open_stream().await.unwrap();
+        stream.write_all(&data).await.unwrap();
+        stream.shutdown().await.unwrap();
+        stream
+    };
+    let receive = async {
+        let mut stream = to.accept_stream().await.unwrap();
+        let mut got = Vec::new();
+        stream.read_to_end(&mut got).await.unwrap();
+        got
+    };
+    let both = async { tokio::join!(send, receive) };
+    let (_, got) = timeout(Duration::from_secs(30), both).await.expect("the bytes arrive");
+    assert!(got == expected, "what arrived is not what was sent");
+}

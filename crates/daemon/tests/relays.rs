@@ -1,0 +1,113 @@
+//! Paths through relays, with real sockets on loopback.
+
+mod common;
+
+use std::time::Duration;
+
+use anabranch_daemon::client::{Hosting, Peer, RelayPaths, connect};
+use anabranch_net::{PathId, PathUse, Session, Target, TicketSecret};
+use common::{address, carry, config, join, key, node, relay, route, settings, through_relays, until};
+
+/// Both ends use the first path only when nothing else works.
+async fn spare_the_direct_path(here: &Session, there: &Session) {
+    here.set_path_use(PathId::FIRST, PathUse::Backup).unwrap();
+    let spared =
+        || there.paths().iter().any(|path| path.id == PathId::FIRST && path.usage == PathUse::Backup);
+    until("the direct path is spared", spared).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_path_through_a_relay_carries_data_by_itself_both_ways() {
+    let (client, server) = (node(2).await, node(3).await);
+    let (relay, hint) = relay(4, &[2]).await;
+    let (here, there) = join(&client, &server, 1).await;
+    let peer = Peer { addresses: vec![address(&server)], guest: None };
+    let _paths = RelayPaths::keep(&client, &here, &[route(&[&hint])], &peer);
+    until("a path through the relay", || through_relays(&here).len() == 1).await;
+    spare_the_direct_path(&here, &there).await;
+    carry(&here, &there, 2_000_000).await;
+    carry(&there, &here, 2_000_000).await;
+    let status = relay.status();
+    assert!(status.forwarded_bytes > 4_000_000, "{status:?}");
+    assert_eq!((status.sessions, status.flows), (1, 1));
+    let seen = there.paths().iter().any(|path| path.route.remote == hint.addresses[0]);
+    assert!(seen, "the server sees the relay");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_relays_one_behind_the_other_carry_a_path() {
+    let (client, server) = (node(12).await, node(13).await);
+    let (near, near_hint) = relay(14, &[12]).await;
+    let (far, far_hint) = relay(15, &[12]).await;
+    let (here, there) = join(&client, &server, 1).await;
+    let peer = Peer { addresses: vec![address(&server)], guest: None };
+    let _paths = RelayPaths::keep(&client, &here, &[route(&[&near_hint, &far_hint])], &peer);
+    until("a path through both", || through_relays(&here).len() == 1).await;
+    assert_eq!(here.relays(&through_relays(&here)[0].route), [near.node(), far.node()]);
+    spare_the_direct_path(&here, &there).await;
+    carry(&here, &there, 1_000_000).await;
+    carry(&there, &here, 1_000_000).await;
+    assert!(near.status().forwarded_bytes > 2_000_000 && far.status().forwarded_bytes > 2_000_000);
+    assert!(there.paths().iter().any(|path| path.route.remote == far_hint.addresses[0]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_cannot_be_reached_is_met_at_its_relay_by_holders_of_its_ticket_only() {
+    let (client, server) = (node(22).await, node(23).await);
+    // Only the server is known to the relay.
+    let (relay, hint) = relay(24, &[23]).await;
+    let secret = TicketSecret::from_random([9; 16]);
+    let mut hosting = Hosting::at(&server, hint.clone(), secret.clone());
+    hosting.registered().await.unwrap();
+    // Nobody answers there.
+    let target = Target::new(server.node(), vec!["127.0.0.29:9".parse().unwrap()]);
+    let stranger = TicketSecret::from_random([8; 16]);
+    let quick = || anabranch_net::Config { connect_timeout: anabranch_net::Span::from_secs(3), ..config() };
+    assert!(connect(&client, (&target, quick()), (&[hint.clone()], &stranger)).await.is_err());
+    let relays = [hint];
+    let (dialed, there) =
+        tokio::join!(connect(&client, (&target, config()), (&relays, &secret)), server.accept());
+    let (here, there) = (dialed.unwrap(), there.unwrap());
+    carry(&here.session, &there, 500_000).await;
+    carry(&there, &here.session, 500_000).await;
+    assert!(relay.status().forwarded_bytes > 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_relay_that_is_restarted_carries_again_by_itself() {
+    let (client, server) = (node(32).await, node(33).await);
+    let (relay, hint) = relay(34, &[32]).await;
+    let (here, there) = join(&client, &server, 1).await;
+    let peer = Peer { addresses: vec![address(&server)], guest: None };
+    let _paths = RelayPaths::keep(&client, &here, &[route(&[&hint])], &peer);
+    until("a path through the relay", || through_relays(&here).len() == 1).await;
+    relay.close().await;
+    until("the path is gone", || through_relays(&here).is_empty()).await;
+    carry(&here, &there, 100_000).await;
+    let mut again = settings(34, &[32]);
+    again.port = hint.addresses[0].port();
+    let restarted = loop {
+        match anabranch_daemon::relay::RelayService::start(key(34), &again).await {
+            Ok(relay) => break relay,
+            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+        }
+    };
+    until("it is back", || through_relays(&here).len() == 1).await;
+    carry(&here, &there, 1_000_000).await;
+    assert_eq!(restarted.status().flows, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_relay_that_drains_lets_paths_end_and_sessions_move_on() {
+    let (client, server) = (node(42).await, node(43).await);
+    let (relay, hint) = relay(44, &[42]).await;
+    let (here, there) = join(&client, &server, 1).await;
+    let peer = Peer { addresses: vec![address(&server)], guest: None };
+    let _paths = RelayPaths::keep(&client, &here, &[route(&[&hint])], &peer);
+    until("a path through the relay", || through_relays(&here).len() == 1).await;
+    relay.drain(anabranch_net::Span::from_millis(200));
+    relay.drained().await;
+    assert!(relay.status().draining && relay.status().flows == 0);
+    carry(&here, &there, 100_000).await;
+    until("the path is gone", || through_relays(&here).is_empty()).await;
+}

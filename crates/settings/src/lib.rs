@@ -1,0 +1,166 @@
+//! What is wrong with a file of settings (a scenario, a configuration): the line, the key, and what to do about it.
+
+use std::fmt;
+
+/// A mistake in a file of settings.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SettingsError {
+    /// The file's name.
+    pub origin: String,
+    /// Counted from one; `None` where no line is to blame.
+    pub line: Option<usize>,
+    /// The key, with its table: `link.top.rate`.
+    pub key: String,
+    /// What is wrong.
+    pub message: String,
+    /// What to do.
+    pub hint: String,
+}
+
+impl SettingsError {
+    /// A mistake at a key.
+    #[must_use]
+    pub fn new(key: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { key: key.into(), message: message.into(), ..Self::default() }
+    }
+
+    /// With what to do.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = hint.into();
+        self
+    }
+
+    /// With its line, unless one is known already.
+    #[must_use]
+    pub fn at(mut self, line: Option<usize>) -> Self {
+        self.line = self.line.or(line);
+        self
+    }
+
+    /// With the file's name.
+    #[must_use]
+    pub fn of(mut self, origin: &str) -> Self {
+        self.origin = origin.to_owned();
+        self
+    }
+
+    /// From what the parser says of `text`.
+    #[must_use]
+    pub fn from_toml(error: &toml::de::Error, text: &str) -> Self {
+        let start = error.span().map(|span| span.start);
+        let line = start.map(|start| 1 + text[..start.min(text.len())].matches('\n').count());
+        let message = error.message();
+        let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
+        let found = Self { line, message: message.to_owned(), ..Self::default() };
+        if let Some((unknown, known)) = quoted.split_first().filter(|_| message.starts_with("unknown ")) {
+            let what = if message.starts_with("unknown variant") { "value" } else { "key" };
+            let hint = match nearest(unknown, known) {
+                Some(near) => format!("did you mean `{near}`? Possible: {}", known.join(", ")),
+                None => format!("possible: {}", known.join(", ")),
+            };
+            return Self {
+                key: (*unknown).to_owned(),
+                message: format!("unknown {what} `{unknown}`"),
+                hint,
+                ..found
+            };
+        }
+        if let Some(missing) = quoted.first().filter(|_| message.starts_with("missing field")) {
+            let hint = format!("add `{missing} = …` to this table");
+            return Self {
+                key: (*missing).to_owned(),
+                message: format!("`{missing}` is missing"),
+                hint,
+                ..found
+            };
+        }
+        let key = line.and_then(|line| key_on(text.lines().nth(line - 1)?)).unwrap_or_default();
+        Self { key, ..found }
+    }
+}
+
+impl fmt::Display for SettingsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.origin)?;
+        if let Some(line) = self.line {
+            write!(f, ":{line}")?;
+        }
+        if !self.key.is_empty() {
+            write!(f, ": {}", self.key)?;
+        }
+        write!(f, ": {}", self.message)?;
+        if !self.hint.is_empty() {
+            write!(f, "\n  hint    {}", self.hint)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for SettingsError {}
+
+/// The key that a line of TOML sets.
+fn key_on(line: &str) -> Option<String> {
+    let (key, _) = line.split_once('=')?;
+    let key = key.trim().trim_matches('"');
+    (!key.is_empty() && !key.starts_with('#')).then(|| key.to_owned())
+}
+
+/// The known word that is most like `word`, if one is.
+#[must_use]
+pub fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
+    let close = |other: &&&str| distance(word, other) <= word.chars().count().max(3) / 2;
+    known.iter().filter(close).min_by_key(|other| distance(word, other)).copied()
+}
+
+/// Levenshtein's distance: single letters to put in, take out or change.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, letter) in a.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, other) in b.iter().enumerate() {
+            let changed = diagonal + usize::from(letter != *other);
+            diagonal = row[j + 1];
+            row[j + 1] = changed.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}
+
+/// The line of `key` in the `index`-th table called `table`, or of the table's head when it has no such
+/// key; `table` may be empty for the top of the file.
+#[must_use]
+pub fn line_of(text: &str, table: &str, index: usize, key: &str) -> Option<usize> {
+    let heads = [format!("[[{table}]]"), format!("[{table}]")];
+    let mut lines = text.lines().enumerate().map(|(at, line)| (at + 1, line.trim()));
+    let head = if table.is_empty() {
+        None
+    } else {
+        Some(lines.by_ref().filter(|(_, line)| heads.iter().any(|head| line.starts_with(head))).nth(index)?.0)
+    };
+    let mut body = lines.take_while(|(_, line)| !line.starts_with('['));
+    body.find(|(_, line)| key_on(line).as_deref() == Some(key)).map(|(at, _)| at).or(head)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_word_is_the_one_with_the_fewest_changes() {
+        assert_eq!(nearest("dealy", &["rate", "delay", "queue"]), Some("delay"));
+        assert_eq!(nearest("colour", &["rate", "delay", "queue"]), None);
+    }
+
+    #[test]
+    fn lines_are_found_by_table_and_key() {
+        let text =
+            "name = \"x\"\n[[link]]\nrate = 1\n\n[[link]] # second\ndelay = 2\nrate = 3\n[topology]\nk = 4\n";
+        assert_eq!(line_of(text, "link", 1, "rate"), Some(7));
+        assert_eq!(line_of(text, "link", 0, "delay"), Some(2));
+        assert_eq!(line_of(text, "topology", 0, "k"), Some(9));
+        assert_eq!(line_of(text, "", 0, "name"), Some(1));
+        assert_eq!(line_of(text, "flow", 0, "rate"), None);
+    }
+}
