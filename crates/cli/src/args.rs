@@ -3,7 +3,7 @@
 use clap::builder::styling::{AnsiColor, Effects, Styles};
 use clap::{ArgAction, Args, Parser, Subcommand};
 
-use crate::commands::{bench, completions, demo, keys, man, receive, send, sim};
+use crate::commands::{bench, completions, demo, keys, man, receive, relay, send, sim};
 use crate::errors::EXIT_CODES;
 use crate::ui::out::Stream;
 use crate::ui::paint::When;
@@ -55,6 +55,7 @@ pub enum Command {
     Send(send::SendArgs),
     Receive(receive::ReceiveArgs),
     Demo(demo::DemoArgs),
+    Relay(relay::RelayArgs),
     Bench(bench::BenchArgs),
     Sim(sim::SimArgs),
     Keys(keys::KeysArgs),
@@ -70,6 +71,7 @@ impl Command {
             Self::Send(args) => args.json,
             Self::Receive(args) => return args.events(),
             Self::Demo(args) => args.json,
+            Self::Relay(args) => args.json(),
             Self::Bench(args) => args.json(),
             Self::Sim(args) => args.json(),
             Self::Keys(args) => args.json(),

@@ -184,6 +184,8 @@ pub struct DemoReport {
     pub sum_mbit_s: f64,
     /// The longest silence at the receiver after the fastest path was cut.
     pub failover_gap_ms: f64,
+    /// What it may be: three times the longest smoothed round-trip time at the cut, at least 200 ms.
+    pub failover_bound_ms: f64,
     /// Whether all files arrived as they were sent.
     pub verified: bool,
 }
@@ -269,6 +271,7 @@ mod tests {
             multipath_mbit_s: 95.0,
             sum_mbit_s: 96.0,
             failover_gap_ms: 80.0,
+            failover_bound_ms: 200.0,
             verified: true,
         };
         assert!((report.share_of_sum() - 0.99).abs() < 0.01);

@@ -68,8 +68,8 @@ async fn a_node_that_cannot_be_reached_is_met_at_its_relay_by_holders_of_its_tic
     let (dialed, there) =
         tokio::join!(connect(&client, (&target, config()), (&relays, &secret)), server.accept());
     let (here, there) = (dialed.unwrap(), there.unwrap());
-    carry(&here.session, &there, 500_000).await;
-    carry(&there, &here.session, 500_000).await;
+    carry(&here, &there, 500_000).await;
+    carry(&there, &here, 500_000).await;
     assert!(relay.status().forwarded_bytes > 0);
 }
 

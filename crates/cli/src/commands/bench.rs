@@ -13,6 +13,7 @@ mod traffic;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use anabranch_daemon::client::RelayRoute;
 use anabranch_engine::cc::RuleKind;
 use anabranch_engine::{Config, SchedulerKind};
 use anabranch_secure::Ticket;
@@ -30,7 +31,8 @@ Examples:
   anabranch bench server                              prints the line to paste on the other machine
   anabranch bench client TICKET                       all paths, ten seconds
   anabranch bench client TICKET --reverse --json      the other way, for a program
-  anabranch bench client TICKET --path wlan0=203.0.113.9 --path eth0=203.0.113.9";
+  anabranch bench client TICKET --path wlan0=203.0.113.9 --path eth0=203.0.113.9
+  anabranch bench client TICKET --relay ab1...@198.51.100.7:4600";
 
 /// Measure throughput between two machines, like iperf3
 #[derive(Args, Debug)]
@@ -117,6 +119,13 @@ pub struct ClientArgs {
     /// Use this path only: interface or local address, then the server's; may be given again [default: all there are]
     #[arg(long = "path", value_name = "LOCAL=REMOTE", help_heading = "Network")]
     pub pins: Vec<PathPin>,
+    /// Another path, through a relay that lists this machine's key; `+` joins relays one behind the other
+    #[arg(long = "relay", value_name = "KEY@ADDRESS", help_heading = "Network")]
+    pub relays: Vec<RelayRoute>,
+    /// Key file, for relays to know this machine by [default: with `--relay` the usual one, else a new key]
+    #[arg(long, value_name = "FILE", env = "ANABRANCH_KEY", hide_env_values = true, value_hint = clap::ValueHint::FilePath)]
+    #[arg(help_heading = "Network")]
+    pub key: Option<PathBuf>,
     /// How the client sends.
     #[command(flatten)]
     pub tuning: Tuning,

@@ -9,6 +9,7 @@
 //! after all headers.
 
 mod act;
+mod overlay;
 mod stage;
 mod tape;
 
@@ -17,7 +18,7 @@ use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use anabranch_wire::Rate;
+use anabranch_wire::{Rate, Span};
 use clap::Args;
 use tempfile::TempDir;
 
@@ -30,7 +31,8 @@ use crate::ui::out::{self, Stream};
 use crate::ui::paint::Paint;
 use crate::{interrupt, node, values};
 use act::{Errand, Outcome};
-use stage::Stage;
+use overlay::Overlay;
+use stage::{Model, Scene, Stage};
 
 /// The smallest file with which the steady state lasts long enough to be measured.
 const SIZE_MIN: u64 = 4 << 20;
@@ -39,12 +41,16 @@ const SIZE_MIN: u64 = 4 << 20;
 /// partly without the fastest.
 const SIZE_MAX: u64 = 160 << 20;
 
+/// A silence after a cut is at most three round trips, or this where they are short.
+const FAILOVER: Span = Span::from_millis(200);
+
 /// From when to when a transfer is in its steady state, in parts of the file.
 const STEADY: (f64, f64) = (0.25, 0.95);
 
 const EXAMPLES: &str = "\
 Examples:
   anabranch demo                  no root, and nothing leaves this machine
+  anabranch demo --relays         three relays beside a slow direct path, one of them killed
   anabranch demo --size 128MiB    a longer look
   anabranch demo --json | jq .failover_gap_ms";
 
@@ -59,6 +65,9 @@ pub struct DemoArgs {
     /// Size of the file
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = demo_size)]
     pub size: u64,
+    /// Paths through relays beside a slow direct one; the fastest relay is killed
+    #[arg(long)]
+    pub relays: bool,
     /// The result as JSON instead of text
     #[arg(long, help_heading = OUTPUT)]
     pub json: bool,
@@ -83,7 +92,7 @@ pub fn run(args: &DemoArgs, context: &Context) -> Result<(), Failure> {
         tokio::select! {
             biased;
             () = interrupt::requested() => Err(Failure::new(Kind::Interrupted, "the demo is over")),
-            report = play(args, context) => report,
+            report = set_up(args, context) => report,
         }
     });
     // A thread may still write a file that nobody will look at.
@@ -101,11 +110,24 @@ pub fn run(args: &DemoArgs, context: &Context) -> Result<(), Failure> {
     }
 }
 
+/// Nodes and paths, with relays or without.
+async fn set_up(args: &DemoArgs, context: &Context) -> Result<DemoReport, Failure> {
+    if args.relays {
+        let models = overlay::models();
+        play(args, (&Overlay::new(&models).await?, &models), context).await
+    } else {
+        let models = stage::models();
+        play(args, (&Stage::new(&models).await?, &models), context).await
+    }
+}
+
 /// The acts, one after the other.
-async fn play(args: &DemoArgs, context: &Context) -> Result<DemoReport, Failure> {
-    let models = stage::models();
+async fn play<S: Scene>(
+    args: &DemoArgs,
+    (stage, models): (&S, &[Model]),
+    context: &Context,
+) -> Result<DemoReport, Failure> {
     let props = Props::new(args.size).await?;
-    let stage = Stage::new(&models).await?;
     let say = |text: &str| {
         if !args.json && !context.quiet {
             out::error(&format!("{text}\n"));
@@ -115,15 +137,17 @@ async fn play(args: &DemoArgs, context: &Context) -> Result<DemoReport, Failure>
     let act = async |title: &str, errand: Errand<'_>| {
         say(title);
         let mut display = hush.progress(false, Stream::Stdout);
-        act::play(&stage, &errand, &mut display).await
+        act::play(stage, &errand, &mut display).await
     };
     let all = models.len();
     let alone =
         act("\nHalf a file over the fastest path alone", props.errand(&props.half, 1, false)?).await?;
-    let together = act("\nA file over all three paths", props.errand(&props.whole, all, false)?).await?;
+    let together =
+        act(&format!("\nA file over all {all} paths"), props.errand(&props.whole, all, false)?).await?;
     let cut = act("\nAnother, while a path is cut", props.errand(&props.whole, all, true)?).await?;
-    let silence = cut.cut_at.map(|at| cut.tape.longest_silence_since(at));
-    let silence = silence.ok_or_else(|| Failure::local("the file was there before a path could be cut"))?;
+    let silence = cut.cut_at.map(|(at, rtt)| (cut.tape.longest_silence_since(at), rtt));
+    let (silence, rtt) =
+        silence.ok_or_else(|| Failure::local("the file was there before a path could be cut"))?;
     let sum = models.iter().map(|model| model.payload_rate().as_mbit()).sum();
     Ok(DemoReport {
         bytes: args.size,
@@ -132,6 +156,7 @@ async fn play(args: &DemoArgs, context: &Context) -> Result<DemoReport, Failure>
         multipath_mbit_s: steady(&together).as_mbit(),
         sum_mbit_s: sum,
         failover_gap_ms: silence.as_millis_f64(),
+        failover_bound_ms: (rtt * 3).max(FAILOVER).as_millis_f64(),
         verified: props.verify().await?,
     })
 }
@@ -275,6 +300,7 @@ mod tests {
             multipath_mbit_s: 93.1,
             sum_mbit_s: 95.0,
             failover_gap_ms: 83.4,
+            failover_bound_ms: 200.0,
             verified: true,
         };
         let expected = "  \

@@ -6,6 +6,7 @@ pub mod demo;
 pub mod keys;
 pub mod man;
 pub mod receive;
+pub mod relay;
 pub mod send;
 pub mod sim;
 
@@ -50,6 +51,7 @@ pub fn run(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Send(args) => send::run(&args, context),
         Command::Receive(args) => receive::run(&args, context),
         Command::Demo(args) => demo::run(&args, context),
+        Command::Relay(args) => relay::run(&args, context),
         Command::Bench(args) => bench::run(&args, context),
         Command::Sim(args) => sim::run(&args, context),
         Command::Keys(args) => keys::run(&args, context),
@@ -81,6 +83,7 @@ mod tests {
             of::<super::send::SendArgs>("send"),
             of::<super::receive::ReceiveArgs>("receive"),
             of::<super::demo::DemoArgs>("demo"),
+            of::<super::relay::RelayArgs>("relay"),
             of::<super::bench::BenchArgs>("bench"),
             of::<super::sim::SimArgs>("sim"),
             of::<super::keys::KeysArgs>("keys"),

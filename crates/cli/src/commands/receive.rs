@@ -6,6 +6,7 @@ mod fetch;
 mod reach;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_net::{Endpoint, EndpointConfig, Ticket};
@@ -144,7 +145,7 @@ pub fn run(args: &ReceiveArgs, context: &Context) -> Result<(), Failure> {
 
 async fn fetch(args: &ReceiveArgs, ticket: &Ticket, context: &Context) -> Result<(), Failure> {
     let endpoint = Endpoint::bind(EndpointConfig::new(keyfile::fresh()?)).await;
-    let endpoint = endpoint.map_err(|error| Failure::bind(&error))?;
+    let endpoint = Arc::new(endpoint.map_err(|error| Failure::bind(&error))?);
     let sender = Sender { endpoint: &endpoint, ticket, silence: args.timeout };
     let session = tokio::select! {
         biased;

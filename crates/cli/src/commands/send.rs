@@ -8,7 +8,9 @@ mod serve;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use anabranch_daemon::client::RelayRoute;
 use anabranch_net::{Endpoint, EndpointConfig, Ticket};
 use anabranch_transfer::{Contents, Share};
 use anabranch_wire::Span;
@@ -22,7 +24,7 @@ use crate::report::Event;
 use crate::ui::human;
 use crate::ui::out::{self, Stream};
 use crate::values::HostPort;
-use crate::{interrupt, keyfile, node, values};
+use crate::{interrupt, node, relays, values};
 use door::Door;
 use serve::{Offer, Server};
 
@@ -70,6 +72,9 @@ pub struct SendArgs {
     #[arg(long, value_name = "FILE", env = "ANABRANCH_KEY", hide_env_values = true, value_hint = clap::ValueHint::FilePath)]
     #[arg(help_heading = "Network")]
     pub key: Option<PathBuf>,
+    /// A relay through which receivers reach this machine; it has to list its key. May be given again
+    #[arg(long = "relay", value_name = "KEY@ADDRESS", help_heading = "Network")]
+    pub relays: Vec<RelayRoute>,
     /// One JSON event a line instead of text
     #[arg(long, help_heading = OUTPUT)]
     pub json: bool,
@@ -151,15 +156,16 @@ async fn offer(
     // From here on Ctrl-C is a wish to be carried out with care.
     let stop = interrupt::requested();
     let door = Door::new(args.expires)?;
-    let config = EndpointConfig::new(keyfile::load_or_fresh(args.key.as_deref())?)
+    let config = EndpointConfig::new(relays::key(args.key.as_deref(), &args.relays)?)
         .port(args.port)
         .session(carrier::config(PATIENCE))
         .authorize(door.clone());
-    let endpoint = Endpoint::bind(config).await.map_err(|error| Failure::bind(&error))?;
+    let endpoint = Arc::new(Endpoint::bind(config).await.map_err(|error| Failure::bind(&error))?);
+    let _hosting = relays::host(&endpoint, &args.relays, &door.secret).await?;
     let ticket = Ticket {
         node: endpoint.node(),
         addresses: addresses(&args.addresses, node::addresses_to_tell(&endpoint)).await?,
-        relays: Vec::new(),
+        relays: relays::hints(&args.relays)?,
         share: door.share,
         secret: door.secret.clone(),
         expires: door.expires(),

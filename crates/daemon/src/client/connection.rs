@@ -4,10 +4,11 @@
 //! keeps each flow's progress where its owner sees it. When the session ends, so do all flows.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use anabranch_net::{
-    Config, Endpoint, PathId, PathState, Pid, PublicKey, Route, Session, ShareId, Span, Stream,
+    Config, Endpoint, PathId, PathInfo, PathState, Pid, PublicKey, Route, Session, ShareId, Span, Stream,
     Target as Node, TicketSecret,
 };
 use anabranch_overlay::relay::{FlowId, FlowState, RELAY_VERSION, Refused, Reply, Request, Target};
@@ -61,6 +62,8 @@ struct Allocated {
 pub struct RelayConnection {
     session: Session,
     asks: mpsc::Sender<Ask>,
+    /// The relay's addresses as they were given.
+    named: Vec<SocketAddr>,
     /// Flows at relays before this one, over which the session runs.
     _before: Option<Prepared>,
 }
@@ -97,7 +100,7 @@ impl RelayConnection {
     ) -> Result<Self, RelayError> {
         let target = Node { credential, ..Node::new(relay.node, relay.addresses.clone()) };
         let session = endpoint.connect(&target, config()).await?;
-        Self::greet(session, None).await
+        Self::greet(session, &relay.addresses, None).await
     }
 
     /// As [`Self::open`], through relays that are ready for it.
@@ -109,16 +112,20 @@ impl RelayConnection {
         let target = Node::new(relay.node, Vec::new());
         let session = endpoint.connect_through(&target, config(), (own, before.chain.clone())).await?;
         before.lead_to(&session, PathId::FIRST).await?;
-        Self::greet(session, Some(before)).await
+        Self::greet(session, &relay.addresses, Some(before)).await
     }
 
-    async fn greet(session: Session, before: Option<Prepared>) -> Result<Self, RelayError> {
+    async fn greet(
+        session: Session,
+        named: &[SocketAddr],
+        before: Option<Prepared>,
+    ) -> Result<Self, RelayError> {
         let stream = session.open_stream().await.map_err(|_| RelayError::Gone)?;
         let (asks, inbox) = mpsc::channel(BACKLOG);
         let (greeted, greeting) = oneshot::channel();
         tokio::spawn(Task { greeted: Some(greeted), ..Task::default() }.run(stream, inbox));
         greeting.await.map_err(|_| RelayError::Gone)??;
-        Ok(Self { session, asks, _before: before })
+        Ok(Self { session, asks, named: named.to_vec(), _before: before })
     }
 
     /// The relay's identity.
@@ -139,7 +146,9 @@ impl RelayConnection {
     pub async fn allocate(&self, wanted: Wanted) -> Result<Flow, RelayError> {
         let usable = |state| matches!(state, PathState::Active | PathState::Suspect);
         let paths = self.session.paths();
-        let best = paths.iter().filter(|path| usable(path.state)).min_by_key(|path| path.rtt);
+        // The addresses that were given are those by which its operator wants it to be reached.
+        let rank = |path: &&PathInfo| (!self.named.contains(&path.route.remote), path.rtt);
+        let best = paths.iter().filter(|path| usable(path.state)).min_by_key(rank);
         let (via, entry) = best.map(|path| (path.id, path.route)).ok_or(RelayError::Gone)?;
         let (answer, answered) = oneshot::channel();
         self.ask(Ask::Allocate(wanted, via, answer)).await?;
@@ -264,15 +273,15 @@ impl Task {
         let mut taken = 0;
         while let Some((reply, len)) = Reply::decode(&read[taken..])? {
             taken += len;
-            self.on_reply(reply);
+            self.on_reply(&reply);
         }
         read.drain(..taken);
         Ok(())
     }
 
     /// Those who asked may have gone; then nobody wants the answer.
-    fn on_reply(&mut self, reply: Reply) {
-        match reply {
+    fn on_reply(&mut self, reply: &Reply) {
+        match *reply {
             Reply::Hello { .. } => {
                 let _ = self.greeted.take().map(|greeted| greeted.send(Ok(())));
             }

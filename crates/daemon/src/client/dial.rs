@@ -12,20 +12,21 @@ use anabranch_secure::RelayHint;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::RelayError;
 use super::chain::{Prepared, RelayChain};
+use super::keeper::{Peer, RelayPaths};
+use super::{RelayError, RelayRoute};
 
 /// What the direct way is given before relays are asked.
 const HEAD_START: Duration = Duration::from_millis(750);
 
-/// A session, and the relay flows it began on, which have to be kept while it lives.
-pub struct Dialed {
-    /// The session.
-    pub session: Session,
-    _through: Option<(RelayChain, Prepared)>,
+/// A session, and what it began on when it was not the direct way.
+struct Dialed {
+    session: Session,
+    through: Option<(RelayHint, RelayChain, Prepared)>,
 }
 
-/// Opens a session with the maker of a ticket, whose secret is `secret`.
+/// Opens a session with the maker of a ticket, whose secret is `secret`. The ticket's relays are kept as further paths
+/// until the session is closed.
 ///
 /// # Errors
 /// Of the direct way when no way led there.
@@ -33,16 +34,35 @@ pub async fn connect(
     endpoint: &Arc<Endpoint>,
     (target, config): (&Target, Config),
     (relays, secret): (&[RelayHint], &TicketSecret),
+) -> Result<Session, ConnectError> {
+    if relays.is_empty() {
+        return endpoint.connect(target, config).await;
+    }
+    let Dialed { session, through } = race(endpoint, (target, config), (relays, secret)).await?;
+    let first = through.as_ref().map(|(relay, ..)| relay.node);
+    let others = relays.iter().filter(|relay| Some(relay.node) != first);
+    let routes: Vec<RelayRoute> = others.map(|relay| RelayRoute(vec![relay.clone()])).collect();
+    let peer = Peer { addresses: Vec::new(), guest: Some(secret.clone()) };
+    let paths = RelayPaths::keep(endpoint, &session, &routes, &peer);
+    let over = session.clone();
+    tokio::spawn(async move {
+        over.closed().await;
+        drop((through, paths));
+    });
+    Ok(session)
+}
+
+async fn race(
+    endpoint: &Arc<Endpoint>,
+    (target, config): (&Target, Config),
+    (relays, secret): (&[RelayHint], &TicketSecret),
 ) -> Result<Dialed, ConnectError> {
     let direct = endpoint.connect(target, config.clone());
     tokio::pin!(direct);
-    if relays.is_empty() {
-        return direct.await.map(|session| Dialed { session, _through: None });
-    }
     let mut failed = None;
     tokio::select! {
         result = &mut direct => match result {
-            Ok(session) => return Ok(Dialed { session, _through: None }),
+            Ok(session) => return Ok(Dialed { session, through: None }),
             // A node that answers and refuses is not kinder through a relay.
             Err(error @ (ConnectError::NoRoute { .. } | ConnectError::TimedOut(_))) => failed = Some(error),
             Err(error) => return Err(error),
@@ -58,7 +78,7 @@ pub async fn connect(
     loop {
         tokio::select! {
             result = &mut direct, if failed.is_none() => match result {
-                Ok(session) => return Ok(Dialed { session, _through: None }),
+                Ok(session) => return Ok(Dialed { session, through: None }),
                 Err(error) => failed = Some(error),
             },
             Some(result) = attempts.join_next(), if !attempts.is_empty() => match result {
@@ -84,7 +104,7 @@ async fn through(
         let mut prepared = chain.prepare(None, Pid::HANDSHAKE, own).await?;
         let session = endpoint.connect_through(target, config, (own, prepared.chain.clone())).await?;
         prepared.lead_to(&session, PathId::FIRST).await?;
-        Ok(Dialed { session, _through: Some((chain, prepared)) })
+        Ok(Dialed { session, through: Some((relay.clone(), chain, prepared)) })
     };
     attempt.await.map_err(|error: RelayError| (relay.clone(), error))
 }

@@ -148,7 +148,7 @@ impl Keeper {
             };
             let events = self.session.events();
             let opened = self.session.open_path_through(reserved, prepared.chain.clone());
-            opened.map_err(path_error)?;
+            opened.map_err(|error| path_error(&error))?;
             return Ok((reserved.id, prepared, events));
         }
         Err(last)
@@ -170,15 +170,15 @@ impl Keeper {
             match self.session.reserve_path() {
                 Ok(reserved) => return Ok(reserved),
                 Err(SessionError::Path(PathError::NotReady)) => sleep(NOT_READY_PAUSE).await,
-                Err(error) => return Err(path_error(error)),
+                Err(error) => return Err(path_error(&error)),
             }
         }
     }
 }
 
-fn path_error(error: SessionError) -> RelayError {
+fn path_error(error: &SessionError) -> RelayError {
     match error {
-        SessionError::Path(error) => RelayError::Path(error),
+        SessionError::Path(error) => RelayError::Path(*error),
         _ => RelayError::Gone,
     }
 }

@@ -24,7 +24,7 @@ use anabranch_secure::RelayHint;
 
 pub use chain::RelayChain;
 pub use connection::{Flow, RelayConnection, Wanted};
-pub use dial::{Dialed, connect};
+pub use dial::connect;
 pub use host::Hosting;
 pub use keeper::{Peer, RelayPaths};
 

@@ -123,6 +123,11 @@ impl RelayService {
         Watch { endpoint: self.endpoint.clone(), state: self.state.clone() }
     }
 
+    /// Stops without a word to anybody, as when the power fails.
+    pub fn kill(self) {
+        self.endpoint.fall_silent();
+    }
+
     /// Closes all sessions and stops; clients are told.
     pub async fn close(self) {
         self.endpoint.close().await;

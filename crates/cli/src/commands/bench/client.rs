@@ -2,8 +2,10 @@
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
+use anabranch_daemon::client::{Peer, RelayPaths};
 use anabranch_net::{Addresses, Endpoint, EndpointConfig, Session, Target};
 
 use super::protocol::{Control, Message, Order, PATIENCE, Sample, VERSION};
@@ -15,7 +17,7 @@ use crate::errors::{Failure, Kind};
 use crate::report::{BenchReport, BenchStart};
 use crate::ui::out::{self, Stream};
 use crate::values::{LocalEnd, PathPin};
-use crate::{interrupt, keyfile, node};
+use crate::{interrupt, node, relays};
 
 /// How long the server may take to say goodbye.
 const GOODBYE: Duration = Duration::from_secs(2);
@@ -33,14 +35,17 @@ pub fn run(args: &ClientArgs, context: &Context) -> Result<(), Failure> {
 }
 
 async fn measure(args: &ClientArgs, context: &Context) -> Result<(), Failure> {
-    let config = EndpointConfig::new(keyfile::fresh()?).addresses(local_addresses(&args.pins));
-    let endpoint = Endpoint::bind(config).await.map_err(|error| Failure::bind(&error))?;
+    let key = relays::key(args.key.as_deref(), &args.relays)?;
+    let config = EndpointConfig::new(key).addresses(local_addresses(&args.pins));
+    let endpoint = Arc::new(Endpoint::bind(config).await.map_err(|error| Failure::bind(&error))?);
     let target = target(args, &endpoint)?;
     let session = tokio::select! {
         biased;
         () = interrupt::requested() => return Err(interrupted()),
         session = endpoint.connect(&target, args.tuning.config()) => session?,
     };
+    let peer = Peer { addresses: target.addresses.clone(), guest: None };
+    let _paths = RelayPaths::keep(&endpoint, &session, &args.relays, &peer);
     let mut view = View { args, verbose: context.verbose > 0, recorder: Recorder::new(!args.reverse) };
     let outcome = tokio::select! {
         biased;
@@ -175,7 +180,7 @@ fn target(args: &ClientArgs, endpoint: &Endpoint) -> Result<Target, Failure> {
     let addresses = ticket.addresses.iter().copied().chain(more).collect();
     let credential = Some((ticket.share, ticket.secret.clone()));
     let pins = args.pins.iter().map(|pin| pair(pin, endpoint, port)).collect::<Result<_, _>>()?;
-    Ok(Target { node: ticket.node, addresses, credential, pins, relayed: 0 })
+    Ok(Target { node: ticket.node, addresses, credential, pins, relayed: args.relays.len() as u32 })
 }
 
 /// The two addresses of a pinned path.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anabranch_transfer::{Progress as Counters, ReceiveOptions, Share, Target, receive, send};
 use anabranch_wire::Span;
 
-use super::stage::{Pair, Stage};
+use super::stage::{Pair, Scene};
 use super::tape::{Tape, Taped};
 use crate::carrier::{Carrier, REDRAW};
 use crate::errors::Failure;
@@ -36,15 +36,19 @@ pub struct Errand<'a> {
 pub struct Outcome {
     /// When bytes came.
     pub tape: Tape,
-    /// When the path was cut, on the tape's clock.
-    pub cut_at: Option<Duration>,
+    /// When the path was cut, on the tape's clock, and the longest smoothed round-trip time of all paths then.
+    pub cut_at: Option<(Duration, Span)>,
 }
 
 /// Carries the file over, and shows it on `display`.
 ///
 /// # Errors
 /// When it does not arrive, or the display cannot be written.
-pub async fn play(stage: &Stage, errand: &Errand<'_>, display: &mut Progress) -> Result<Outcome, Failure> {
+pub async fn play<S: Scene>(
+    stage: &S,
+    errand: &Errand<'_>,
+    display: &mut Progress,
+) -> Result<Outcome, Failure> {
     let share = Share::from_paths(&[errand.file])?;
     let pair = stage.connect(errand.paths).await?;
     let tape = Tape::new();
@@ -69,17 +73,17 @@ pub async fn play(stage: &Stage, errand: &Errand<'_>, display: &mut Progress) ->
 }
 
 /// Looks at a running transfer.
-struct Watch<'a> {
-    stage: &'a Stage,
+struct Watch<'a, S> {
+    stage: &'a S,
     pair: &'a Pair,
     errand: &'a Errand<'a>,
     tape: &'a Tape,
     meter: PathMeter,
 }
 
-impl Watch<'_> {
+impl<S: Scene> Watch<'_, S> {
     /// Redraws, and cuts the path when it is time, until the display cannot be written any more.
-    async fn show(&mut self, display: &mut Progress, cut_at: &mut Option<Duration>) -> Failure {
+    async fn show(&mut self, display: &mut Progress, cut_at: &mut Option<(Duration, Span)>) -> Failure {
         let mut redraw = tokio::time::interval(REDRAW);
         loop {
             let shown = tokio::select! {
@@ -87,7 +91,8 @@ impl Watch<'_> {
                     if self.tape.bytes() < self.errand.bytes / 2 {
                         continue;
                     }
-                    *cut_at = Some(self.tape.now());
+                    let rtt = self.pair.giver.paths().iter().map(|path| path.rtt).max();
+                    *cut_at = Some((self.tape.now(), rtt.unwrap_or(Span::ZERO)));
                     self.stage.cut(VICTIM);
                     display.note("half of it is here: the fastest path falls silent")
                 }

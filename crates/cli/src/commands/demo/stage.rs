@@ -6,6 +6,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use anabranch_daemon::client::RelayPaths;
 use anabranch_emulate::{EmulatedPath, Emulation};
 use anabranch_link::{LinkConfig, bdp_bytes};
 use anabranch_net::{
@@ -25,11 +26,13 @@ const MTU: u32 = 1472;
 /// Bytes of a stream frame that are not data: kind, stream, position and length.
 const FRAME_HEADER: u32 = 8;
 /// How long paths may take to open.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A path to be modelled.
 #[derive(Clone, Copy, Debug)]
 pub struct Model {
+    /// What it leads through, for its name.
+    pub through: &'static str,
     /// Rate of each direction.
     pub rate: Rate,
     /// Round-trip time without queues.
@@ -39,15 +42,20 @@ pub struct Model {
 /// The paths of the demo, the fastest first.
 #[must_use]
 pub fn models() -> [Model; 3] {
-    let model = |mbit, rtt_ms| Model { rate: Rate::from_mbit(mbit), rtt: Span::from_millis(rtt_ms) };
-    [model(50.0, 10), model(30.0, 30), model(20.0, 60)]
+    [model("", 50.0, 10), model("", 30.0, 30), model("", 20.0, 60)]
+}
+
+/// A path of this rate and round-trip time.
+#[must_use]
+pub fn model(through: &'static str, mbit: f64, rtt_ms: u64) -> Model {
+    Model { through, rate: Rate::from_mbit(mbit), rtt: Span::from_millis(rtt_ms) }
 }
 
 impl Model {
     /// What people call it.
     #[must_use]
     pub fn name(&self) -> String {
-        format!("{:.0} Mbit/s, {:.0} ms", self.rate.as_mbit(), self.rtt.as_millis_f64())
+        format!("{}{:.0} Mbit/s, {:.0} ms", self.through, self.rate.as_mbit(), self.rtt.as_millis_f64())
     }
 
     /// Its rate in bytes of a file: of each packet that fills the link's largest frame, what is left after
@@ -70,7 +78,7 @@ impl Model {
     }
 
     /// One direction: half the round trip, and a queue of one bandwidth-delay product.
-    fn link(&self) -> LinkConfig {
+    pub fn link(&self) -> LinkConfig {
         let link = LinkConfig::fixed(self.rate, self.rtt / 2, bdp_bytes(self.rate, self.rtt));
         LinkConfig { overhead: HEADERS, mtu: Some(MTU), ..link }
     }
@@ -91,6 +99,23 @@ pub struct Pair {
     pub giver: Session,
     /// The taker's end.
     pub taker: Session,
+    /// Keeps paths through relays open, where there are relays.
+    pub _paths: RelayPaths,
+}
+
+/// Where the acts are played.
+pub trait Scene {
+    /// Opens a session over the first `count` paths, and waits until all of them carry data.
+    ///
+    /// # Errors
+    /// When it does not come about.
+    async fn connect(&self, count: usize) -> Result<Pair, Failure>;
+
+    /// The giver's view of its paths, each with the name of its model, in the order of the models.
+    fn named_paths(&self, pair: &Pair) -> Vec<(String, PathInfo)>;
+
+    /// Has a path fall silent.
+    fn cut(&self, path: usize);
 }
 
 impl Stage {
@@ -101,7 +126,7 @@ impl Stage {
     pub async fn new(models: &[Model]) -> Result<Self, Failure> {
         let (giver_key, taker_key) = (keyfile::fresh()?, keyfile::fresh()?);
         let taker_public = taker_key.public();
-        let giver = giver_endpoint(giver_key, taker_public, models.len()).await?;
+        let giver = giver_endpoint(giver_key, taker_public, hosts(GIVER, models.len())).await?;
         let taker = EndpointConfig::new(taker_key).addresses(Addresses::Exactly(hosts(TAKER, models.len())));
         let taker = Endpoint::bind(taker).await.map_err(|error| Failure::bind(&error))?;
         let port = giver.local_addresses().first().map_or(0, SocketAddr::port);
@@ -115,27 +140,16 @@ impl Stage {
             .map_err(|error| Failure::local(format!("cannot set up the modelled paths: {error}")))?;
         Ok(Self { giver, taker, taker_key: taker_public, emulation, models: models.to_vec() })
     }
+}
 
-    /// Opens a session over the first `count` paths, and waits until all of them carry data.
-    ///
-    /// # Errors
-    /// When it does not come about.
-    pub async fn connect(&self, count: usize) -> Result<Pair, Failure> {
+impl Scene for Stage {
+    async fn connect(&self, count: usize) -> Result<Pair, Failure> {
         let entries = &self.emulation.addresses()[..count];
         let mut target = Target::new(self.giver.node(), entries.to_vec());
         target.pins = entries.iter().enumerate().map(|(index, entry)| (host(index, TAKER), *entry)).collect();
         let taker = self.taker.connect(&target, Config::default()).await?;
-        let late = || Failure::new(Kind::Unreachable, "the two nodes of the demo did not find each other");
-        let giver = async {
-            loop {
-                let session = self.giver.accept().await?;
-                if session.peer() == self.taker_key {
-                    return Some(session);
-                }
-            }
-        };
-        let giver = tokio::time::timeout(PATIENCE, giver).await.ok().flatten().ok_or_else(late)?;
-        let pair = Pair { giver, taker };
+        let giver = accept(&self.giver, self.taker_key).await?;
+        let pair = Pair { giver, taker, _paths: RelayPaths::default() };
         let open = async {
             while pair.active() < count {
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -145,9 +159,7 @@ impl Stage {
         Ok(pair)
     }
 
-    /// The giver's view of its paths, each with the name of its model, in the order of the models.
-    #[must_use]
-    pub fn named_paths(&self, pair: &Pair) -> Vec<(String, PathInfo)> {
+    fn named_paths(&self, pair: &Pair) -> Vec<(String, PathInfo)> {
         let places = self.emulation.addresses();
         let seen = pair.taker.paths();
         let index_of = |path: &PathInfo| {
@@ -160,35 +172,70 @@ impl Stage {
         named.into_iter().map(|(index, path)| (self.models[index].name(), path)).collect()
     }
 
-    /// Cuts a path in both directions.
-    pub fn cut(&self, path: usize) {
+    fn cut(&self, path: usize) {
         self.emulation.set_down(path, true);
     }
 }
 
 impl Pair {
     /// Paths that carry data, at both ends.
-    fn active(&self) -> usize {
+    pub fn active(&self) -> usize {
         let active =
             |session: &Session| session.paths().iter().filter(|path| path.state == PathState::Active).count();
         active(&self.giver).min(active(&self.taker))
     }
 }
 
-async fn giver_endpoint(key: NodeKey, friend: PublicKey, paths: usize) -> Result<Endpoint, Failure> {
+/// The session that the taker opened.
+///
+/// # Errors
+/// When it does not come.
+pub async fn accept(giver: &Endpoint, taker: PublicKey) -> Result<Session, Failure> {
+    let accepting = async {
+        loop {
+            let session = giver.accept().await?;
+            if session.peer() == taker {
+                return Some(session);
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, accepting).await.ok().flatten().ok_or_else(late)
+}
+
+/// What is said when a session or its paths do not come about.
+#[must_use]
+pub fn late() -> Failure {
+    Failure::new(Kind::Unreachable, "the two nodes of the demo did not find each other")
+}
+
+/// The node that has the file, for one friend.
+///
+/// # Errors
+/// When sockets cannot be had.
+pub async fn giver_endpoint(
+    key: NodeKey,
+    friend: PublicKey,
+    hosts: Vec<IpAddr>,
+) -> Result<Endpoint, Failure> {
     let only_friend = move |peer: &PublicKey, _: Option<ShareId>| {
         if *peer == friend { Verdict::Accept { secret: None } } else { Verdict::Ignore }
     };
-    let config = EndpointConfig::new(key).addresses(Addresses::Exactly(hosts(GIVER, paths)));
+    let config = EndpointConfig::new(key).addresses(Addresses::Exactly(hosts));
     Endpoint::bind(config.authorize(only_friend)).await.map_err(|error| Failure::bind(&error))
 }
 
-const TAKER: u8 = 1;
-const MIDDLE: u8 = 2;
-const GIVER: u8 = 3;
+/// The node that gets the file.
+pub const TAKER: u8 = 1;
+/// The entry of a modelled path.
+pub const MIDDLE: u8 = 2;
+/// The node that has the file.
+pub const GIVER: u8 = 3;
+/// A relay.
+pub const RELAY: u8 = 4;
 
 /// An address for each role on each path, where the system has all of 127.0.0.0/8; one for all elsewhere.
-fn host(path: usize, role: u8) -> IpAddr {
+#[must_use]
+pub fn host(path: usize, role: u8) -> IpAddr {
     let net = u8::try_from(path + 1).unwrap_or(u8::MAX);
     if cfg!(target_os = "linux") { [127, 77, net, role].into() } else { Ipv4Addr::LOCALHOST.into() }
 }

@@ -1,7 +1,9 @@
 //! Opens the session with the sender that a ticket names, and again when it was lost.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use anabranch_daemon::client::connect;
 use anabranch_net::{ConnectError, Endpoint, Session, Ticket, Tried};
 use anabranch_wire::Span;
 
@@ -18,7 +20,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 /// A sender, and how long it may be silent.
 pub struct Sender<'a> {
     /// The endpoint here.
-    pub endpoint: &'a Endpoint,
+    pub endpoint: &'a Arc<Endpoint>,
     /// Whom to reach, and what opens its share.
     pub ticket: &'a Ticket,
     /// A session that is silent for this long is lost.
@@ -38,7 +40,9 @@ impl Sender<'_> {
             credential: Some((self.ticket.share, self.ticket.secret.clone())),
             ..anabranch_net::Target::new(self.ticket.node, self.ticket.addresses.clone())
         };
-        match (self.endpoint.connect(&target, carrier::config(silence)).await, overdue) {
+        let through = (&self.ticket.relays[..], &self.ticket.secret);
+        let session = connect(self.endpoint, (&target, carrier::config(silence)), through).await;
+        match (session, overdue) {
             (Ok(session), _) => Ok(session),
             (Err(ConnectError::TimedOut(_)), Some(ago)) => {
                 let ago = human::seconds(ago.as_secs_f64());

@@ -1,0 +1,304 @@
+//! `anabranch relay`: makes this machine a path for the sessions of users that its configuration lists.
+//!
+//! Runs until it is told to stop: SIGTERM drains it first, so that sessions move on; SIGHUP has it read its
+//! configuration again. What it serves is `anabranch-daemon`'s matter.
+
+use std::path::{Path, PathBuf};
+
+use anabranch_daemon::client::RelayRoute;
+use anabranch_daemon::relay::config::RelaySettings;
+use anabranch_daemon::relay::status::Status;
+use anabranch_daemon::relay::{RelayService, control};
+use anabranch_secure::RelayHint;
+use anabranch_wire::Span;
+use clap::{Args, Subcommand};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::Context;
+use crate::args::OUTPUT;
+use crate::errors::Failure;
+use crate::ui::human;
+use crate::ui::out::{self, Stream};
+use crate::{keyfile, node, values};
+
+/// Where the configuration is when nobody says.
+const CONFIG: &str = "/etc/anabranch/relay.toml";
+/// Where a running relay is asked when nobody says.
+const CONTROL: &str = "/run/anabranch/relay.sock";
+/// How long paths may live on after SIGTERM.
+const PATIENCE: Span = Span::from_secs(5);
+
+const EXAMPLES: &str = "\
+Examples:
+  anabranch relay                             as /etc/anabranch/relay.toml says
+  anabranch relay --config relay.toml         prints the line that others give to `--relay`
+  anabranch relay status --json               what a running relay did and has
+  anabranch relay drain                       before an upgrade: sessions move on to other paths
+
+A configuration, with one user:
+  key = \"relay.key\"
+  [[user]]
+  key = \"ab1...\"                              `anabranch keys show` on the user's machine";
+
+/// Make this machine a path for other machines' sessions
+///
+/// A relay forwards packets that it cannot read, for users whose keys its configuration lists, to nodes that agree to
+/// it. It needs no root. SIGHUP has it read its configuration again, SIGTERM drains it and ends it.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
+pub struct RelayArgs {
+    /// The configuration file
+    #[arg(long, value_name = "FILE", default_value = CONFIG, value_hint = clap::ValueHint::FilePath)]
+    pub config: PathBuf,
+    /// What to ask of a running relay.
+    #[command(subcommand)]
+    pub ask: Option<RelayAsk>,
+}
+
+/// What a running relay can be asked.
+#[derive(Debug, Subcommand)]
+pub enum RelayAsk {
+    /// Show what a running relay did and has
+    Status(AskArgs),
+    /// Take no new paths and end those there are, so that sessions move on
+    Drain(DrainArgs),
+}
+
+/// How a running relay is asked.
+#[derive(Args, Debug)]
+pub struct AskArgs {
+    /// The relay's Unix socket, as its configuration says
+    #[arg(long, value_name = "FILE", default_value = CONTROL, value_hint = clap::ValueHint::FilePath)]
+    pub control: PathBuf,
+    /// The answer as JSON instead of text
+    #[arg(long, help_heading = OUTPUT)]
+    pub json: bool,
+}
+
+/// How a running relay is drained.
+#[derive(Args, Debug)]
+pub struct DrainArgs {
+    /// How long paths may live on
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = values::span)]
+    pub patience: Span,
+    /// How it is asked.
+    #[command(flatten)]
+    pub ask: AskArgs,
+}
+
+impl RelayArgs {
+    /// True with `--json`.
+    #[must_use]
+    pub fn json(&self) -> bool {
+        match &self.ask {
+            Some(RelayAsk::Status(args)) => args.json,
+            Some(RelayAsk::Drain(args)) => args.ask.json,
+            None => false,
+        }
+    }
+}
+
+/// Runs a relay, or asks one.
+///
+/// # Errors
+/// When the configuration is wrong, a port is taken, or no relay answers.
+pub fn run(args: &RelayArgs, context: &Context) -> Result<(), Failure> {
+    let runtime = node::runtime()?;
+    match &args.ask {
+        None => {
+            let settings = read(&args.config)?;
+            runtime.block_on(serve(&args.config, settings, context))
+        }
+        Some(RelayAsk::Status(ask)) => runtime.block_on(answer(ask, "status")),
+        Some(RelayAsk::Drain(drain)) => {
+            let seconds = drain.patience.as_nanos().div_ceil(1_000_000_000);
+            runtime.block_on(answer(&drain.ask, &format!("drain {seconds}")))
+        }
+    }
+}
+
+/// The configuration; files that it names are beside it.
+fn read(path: &Path) -> Result<RelaySettings, Failure> {
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        Failure::file("read the configuration", path, &error)
+            .hint("`anabranch relay --help` shows a small one; name yours with `--config FILE`")
+    })?;
+    let mut settings = RelaySettings::parse(&text, &path.display().to_string()).map_err(|mut error| {
+        let hint = std::mem::take(&mut error.hint);
+        let failure = Failure::local(error.to_string());
+        if hint.is_empty() { failure } else { failure.hint(hint) }
+    })?;
+    let beside = path.parent().unwrap_or(Path::new(""));
+    settings.key = beside.join(&settings.key);
+    settings.control = settings.control.map(|control| beside.join(control));
+    Ok(settings)
+}
+
+/// The signals that a relay minds.
+struct Signals {
+    hang_up: Signal,
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Self, Failure> {
+        let catch =
+            |kind| signal(kind).map_err(|error| Failure::local(format!("cannot wait for signals: {error}")));
+        Ok(Self {
+            hang_up: catch(SignalKind::hangup())?,
+            terminate: catch(SignalKind::terminate())?,
+            interrupt: catch(SignalKind::interrupt())?,
+        })
+    }
+}
+
+async fn serve(path: &Path, settings: RelaySettings, context: &Context) -> Result<(), Failure> {
+    let mut signals = Signals::new()?;
+    let key = keyfile::load_or_create(&settings.key)?;
+    let relay = RelayService::start(key, &settings).await.map_err(|error| Failure::bind(&error))?;
+    let mut tasks = tokio::task::JoinSet::new();
+    if let Some(control) = &settings.control {
+        let listener =
+            control::listen(control).map_err(|error| Failure::file("listen on", control, &error))?;
+        tasks.spawn(control::serve(listener, relay.watch()));
+    }
+    if let Some(address) = settings.metrics {
+        let listener = control::listen_for_metrics(address).await;
+        let listener = listener
+            .map_err(|error| Failure::local(format!("cannot serve metrics at {address}: {error}")))?;
+        tasks.spawn(control::serve_metrics(listener, relay.watch()));
+    }
+    announce(&relay, &settings, context)?;
+    notify(&[sd_notify::NotifyState::Ready]);
+    run_until_stopped(&relay, (path, &settings), &mut signals).await;
+    notify(&[sd_notify::NotifyState::Stopping]);
+    relay.close().await;
+    if let Some(control) = &settings.control {
+        // Somebody may have removed it already.
+        let _ = std::fs::remove_file(control);
+    }
+    Ok(())
+}
+
+async fn run_until_stopped(
+    relay: &RelayService,
+    (path, settings): (&Path, &RelaySettings),
+    signals: &mut Signals,
+) {
+    let mut draining = false;
+    loop {
+        tokio::select! {
+            _ = signals.hang_up.recv() => reload(relay, path, settings),
+            _ = signals.interrupt.recv() => return,
+            _ = signals.terminate.recv() => {
+                if draining {
+                    return;
+                }
+                tracing::info!("draining: sessions move on to other paths");
+                relay.drain(PATIENCE);
+                draining = true;
+            }
+            () = relay.drained(), if draining => return,
+        }
+    }
+}
+
+/// A configuration that cannot be read changes nothing.
+fn reload(relay: &RelayService, path: &Path, old: &RelaySettings) {
+    match read(path) {
+        Ok(settings) => {
+            relay.reload(&settings);
+            let same = (old.port, &old.addresses, &old.key, &old.control, &old.metrics)
+                == (settings.port, &settings.addresses, &settings.key, &settings.control, &settings.metrics);
+            if !same {
+                tracing::warn!("port, addresses, key, control and metrics change with a restart only");
+            }
+            tracing::info!(users = settings.users.len(), "the configuration was read again");
+        }
+        Err(failure) => tracing::error!("{failure}; the relay goes on as before"),
+    }
+}
+
+/// Says who may use it and how; the line for `--relay` by itself on standard output.
+fn announce(relay: &RelayService, settings: &RelaySettings, context: &Context) -> Result<(), Failure> {
+    let mut addresses = relay.addresses();
+    if addresses.iter().any(|address| !address.ip().is_loopback()) {
+        addresses.retain(|address| !address.ip().is_loopback());
+    }
+    let route = RelayRoute(vec![RelayHint { node: relay.node(), addresses }]);
+    if !context.quiet {
+        let users = human::count(settings.users.len() as u64, "user");
+        out::error(&format!("a relay for {users}, who reach it with `--relay` and\n\n"));
+    }
+    out::print(&format!("{route}\n"))
+}
+
+/// Tells a service manager, if one started this.
+fn notify(states: &[sd_notify::NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(states) {
+        tracing::warn!(%error, "the service manager could not be told");
+    }
+}
+
+async fn answer(ask: &AskArgs, request: &str) -> Result<(), Failure> {
+    let status = control::ask(&ask.control, request).await.map_err(|error| {
+        Failure::local(format!("no relay answers at {}: {error}", ask.control.display()))
+            .hint("is it running, and does its configuration say `control = \"…\"`? name that file with `--control`")
+    })?;
+    if ask.json { Stream::Stdout.json(&status) } else { out::print(&text(&status)) }
+}
+
+/// A status for people.
+fn text(status: &Status) -> String {
+    let state = if status.draining { "draining" } else { "running" };
+    let mut text = format!(
+        "{}\n  {state} for {}, {} and {}\n  forwarded {} in {}\n",
+        status.node,
+        human::seconds(status.uptime_s),
+        human::count(status.sessions as u64, "session"),
+        human::count(status.flows as u64, "path"),
+        human::bytes(status.forwarded_bytes),
+        human::count(status.forwarded_packets, "packet"),
+    );
+    let drop = &status.dropped;
+    let reasons = [
+        ("no room in the queue", drop.congested),
+        ("quota used up", drop.quota),
+        ("next hop has not agreed", drop.no_consent),
+        ("unknown or of others", drop.unknown_pid + drop.wrong_source + drop.wrong_kind),
+        ("too many relays", drop.hop_limit),
+        ("too long", drop.too_long),
+        ("malformed", drop.malformed),
+    ];
+    for (why, count) in reasons.iter().filter(|(_, count)| *count > 0) {
+        text.push_str(&format!("  dropped   {} ({why})\n", human::count(*count, "packet")));
+    }
+    for user in status.users.iter().filter(|user| user.sessions > 0) {
+        let flows = human::count(user.flows as u64, "path");
+        text.push_str(&format!("  user      {}  {flows}\n", user.key));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::test::parse;
+
+    #[test]
+    fn a_relay_runs_unless_one_is_asked() {
+        let args: RelayArgs = parse(&["--config", "r.toml"]).unwrap();
+        assert!(args.ask.is_none() && args.config == Path::new("r.toml"));
+        let args: RelayArgs = parse(&["status", "--json"]).unwrap();
+        assert!(args.json());
+        let args: RelayArgs = parse(&["drain", "--patience", "1m"]).unwrap();
+        assert!(matches!(args.ask, Some(RelayAsk::Drain(drain)) if drain.patience == Span::from_secs(60)));
+    }
+
+    #[test]
+    fn a_configuration_that_is_missing_or_wrong_is_told_with_what_to_do() {
+        let failure = read(Path::new("/nowhere/relay.toml")).unwrap_err();
+        assert!(failure.hint.unwrap().contains("--config"));
+    }
+}
