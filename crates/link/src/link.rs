@@ -1,7 +1,7 @@
 //! One direction of a link as a value that is asked, never one that acts.
 //!
 //! One ring holds the packets: those on the wire, in order of arrival, and behind them those waiting for it, of
-//! which the first is on its way out once `leaving` is set. Everything up to a moment is caught up on
+//! which the first is on its way out while `sends` is set. Everything up to a moment is caught up on
 //! when the link is next asked: a departure takes a packet from waiting to flying where it lies and begins
 //! the next one *at the time of that departure*, so lateness of the caller never costs rate. A packet's luck
 //! (loss, jitter, ...) is drawn when it begins to leave: in sending order, whoever asks when.
@@ -15,7 +15,7 @@ use anabranch_wire::{Span, Time};
 
 use crate::codel::{Codel, Head};
 use crate::loss::Loss;
-use crate::luck::{Leaving, Luck};
+use crate::luck::{Drawn, Luck};
 use crate::outages::Outages;
 use crate::transmitter::Transmitter;
 use crate::{DropReason, Ecn, Limit, LinkConfig, LinkStats, LossModel, QueueModel, RateModel};
@@ -31,13 +31,16 @@ pub struct Link<T> {
     flying: usize,
     queued_bytes: u64,
     delay: Span,
-    leaving: Option<Leaving>,
+    /// When the first that waits has left; [`Time::NEVER`] while none is on its way out.
+    departs: Time,
     last_departure: Time,
     last_arrival: Time,
     limit: Limit,
     transmitter: Transmitter,
     mtu: Option<u32>,
     overhead: u32,
+    /// The first that waits is on its way out.
+    sends: bool,
     /// Packets may overtake each other.
     overtakes: bool,
     /// Something is left to chance on the wire: `rare.luck` is to be asked.
@@ -61,6 +64,8 @@ struct Rare<T> {
     /// The largest packet that the queue has held, for CoDel.
     largest: u64,
     luck: Luck,
+    /// That of the packet that is on its way out.
+    drawn: Drawn,
     outages: Outages,
     /// What was lost after it was taken, for a driver that asked to have it back.
     lost: Option<Vec<T>>,
@@ -103,6 +108,7 @@ impl<T: Clone> Link<T> {
             largest: 0,
             outages: Outages::new(std::mem::take(&mut config.outages)),
             luck: Luck::new(&config),
+            drawn: Drawn::default(),
             lost: None,
         };
         Self {
@@ -110,13 +116,14 @@ impl<T: Clone> Link<T> {
             flying: 0,
             queued_bytes: 0,
             delay: config.delay,
-            leaving: None,
+            departs: Time::NEVER,
             last_departure: Time::ZERO,
             last_arrival: Time::ZERO,
             limit,
             transmitter: Transmitter::new(std::mem::take(&mut config.rate)),
             mtu: config.mtu,
             overhead: config.overhead,
+            sends: false,
             overtakes: rare.luck.overtakes(),
             has_luck: rare.luck.is_needed(),
             is_managed: random_drop.is_some() || codel.is_some() || mark_above.is_some(),
@@ -165,7 +172,7 @@ impl<T: Clone> Link<T> {
         self.held.push_back(Held { time: now, item, size, ecn, corrupt: false });
         self.stats.max_queue_packets = self.stats.max_queue_packets.max(self.held.len() - self.flying);
         self.stats.max_queue_bytes = self.stats.max_queue_bytes.max(self.queued_bytes);
-        if self.leaving.is_none() {
+        if !self.sends {
             self.begin_next(now.max(self.last_departure));
         }
         Ok(())
@@ -178,12 +185,19 @@ impl<T: Clone> Link<T> {
     #[must_use]
     pub fn next_arrival(&self) -> Option<Time> {
         let flying = self.held.front().filter(|_| self.flying > 0).map(|packet| packet.time);
-        let Some(leaving) = &self.leaving else { return flying };
-        if flying.is_some() && !self.overtakes {
+        if !self.sends || (flying.is_some() && !self.overtakes) {
             return flying;
         }
-        let next = if self.overtakes { leaving.departs } else { self.arrival_of(leaving) };
+        let next = if self.overtakes { self.departs } else { self.next_landing() };
         Some(flying.map_or(next, |at| at.min(next))).filter(|at| *at != Time::NEVER)
+    }
+
+    /// True when another packet enqueued would change nothing about [`next_arrival`](Self::next_arrival): one
+    /// is held already, and nothing but its turn decides about a packet's journey.
+    #[must_use]
+    pub fn is_steady(&self) -> bool {
+        let plain = !(self.has_luck || self.is_managed || self.has_outages || self.overtakes);
+        plain && !self.held.is_empty()
     }
 
     /// Takes out the first packet that has arrived by `now`.
@@ -207,9 +221,10 @@ impl<T: Clone> Link<T> {
     /// Changes the rate, also for what is waiting and what is left of the packet on its way out.
     pub fn set_rate(&mut self, now: Time, rate: RateModel) {
         self.catch_up(now);
-        match &mut self.leaving {
-            Some(leaving) => leaving.departs = self.transmitter.change_mid_packet(now, rate),
-            None => self.transmitter.change(rate),
+        if self.sends {
+            self.departs = self.transmitter.change_mid_packet(now, rate);
+        } else {
+            self.transmitter.change(rate);
         }
     }
 
@@ -223,7 +238,8 @@ impl<T: Clone> Link<T> {
     pub fn set_loss(&mut self, now: Time, loss: LossModel) {
         self.catch_up(now);
         self.rare.luck.loss = Loss::new(loss);
-        self.has_luck = self.rare.luck.is_needed();
+        // Once there is luck it stays: that of the packet on its way out was drawn already.
+        self.has_luck |= self.rare.luck.is_needed();
     }
 
     /// Changes the largest size that is carried, of packets offered from now on.
@@ -305,10 +321,23 @@ impl<T: Clone> Link<T> {
     }
 
     /// Lets happen all that was to happen up to `now`.
+    #[inline]
     fn catch_up(&mut self, now: Time) {
-        while let Some(leaving) = self.leaving.take_if(|leaving| leaving.departs <= now) {
-            self.depart(leaving);
-            self.begin_next(leaving.departs);
+        if self.departs <= now {
+            self.let_depart(now);
+        }
+    }
+
+    fn let_depart(&mut self, now: Time) {
+        while self.departs <= now {
+            let departed = self.departs;
+            if self.has_luck || self.has_outages {
+                self.depart_by_luck();
+            } else {
+                self.depart();
+            }
+            self.last_departure = departed;
+            self.begin_next(departed);
         }
     }
 
@@ -324,11 +353,14 @@ impl<T: Clone> Link<T> {
             self.stats.waits += 1;
             self.stats.wait_total += waited;
             self.stats.wait_max = self.stats.wait_max.max(waited);
-            let departs = self.transmitter.start(start, bytes);
-            let plain = Leaving::at(departs);
-            self.leaving = Some(if self.has_luck { self.rare.luck.draw(departs) } else { plain });
+            self.departs = self.transmitter.start(start, bytes);
+            self.sends = true;
+            if self.has_luck {
+                self.rare.drawn = self.rare.luck.draw();
+            }
             return;
         }
+        (self.departs, self.sends) = (Time::NEVER, false);
         if self.is_managed
             && let Some(codel) = &mut self.rare.codel
         {
@@ -371,47 +403,60 @@ impl<T: Clone> Link<T> {
     }
 
     /// The last bit of the first packet leaves.
-    fn depart(&mut self, leaving: Leaving) {
-        let at = self.arrival_of(&leaving);
-        self.last_departure = leaving.departs;
-        // A packet that is lost keeps its place in the order, so that the ones behind it cannot come before `at`.
+    fn depart(&mut self) {
+        let at = self.next_landing();
         self.last_arrival = self.last_arrival.max(at);
         let Some(packet) = self.held.get_mut(self.flying) else { return };
+        packet.time = at;
         let size = packet.size;
-        (packet.time, packet.corrupt) = (at, leaving.corrupt);
         self.queued_bytes -= self.on_wire(size);
-        let is_cut = self.is_down(leaving.departs);
-        if is_cut || leaving.lost {
-            let why = if is_cut { DropReason::Outage } else { DropReason::Loss };
-            if let Some(packet) = self.held.remove(self.flying) {
-                self.lose(packet.item, why);
-            }
-            return;
-        }
-        if leaving.duplicate
-            && let Some(packet) = self.held.get(self.flying).cloned()
-        {
-            self.stats.duplicated += 1;
-            self.held.insert(self.flying, packet);
-            self.fly(at, size);
-        }
         self.fly(at, size);
     }
 
-    /// When a packet that is on its way out arrives, if it does.
-    fn arrival_of(&self, leaving: &Leaving) -> Time {
-        let delay = Span::from_nanos(self.delay.as_nanos().saturating_add_signed(leaving.offset));
-        let at = leaving.departs + delay + leaving.held_back;
+    /// The same where more may happen to it.
+    fn depart_by_luck(&mut self) {
+        let luck = if self.has_luck { self.rare.drawn } else { Drawn::default() };
+        let is_cut = self.is_down(self.departs);
+        if is_cut || luck.lost {
+            // It keeps its place in the order, so that the ones behind it cannot come before it would have.
+            self.last_arrival = self.last_arrival.max(self.next_landing());
+            let Some(packet) = self.held.remove(self.flying) else { return };
+            self.queued_bytes -= self.on_wire(packet.size);
+            return self.lose(packet.item, if is_cut { DropReason::Outage } else { DropReason::Loss });
+        }
+        let Some(packet) = self.held.get_mut(self.flying) else { return };
+        packet.corrupt = luck.corrupt;
+        let twin = luck.duplicate.then(|| packet.clone());
+        self.depart();
+        if let Some(twin) = twin {
+            self.stats.duplicated += 1;
+            let (at, size) = (self.next_landing(), twin.size);
+            self.held.insert(self.flying, Held { time: at, ..twin });
+            self.fly(at, size);
+        }
+    }
+
+    /// When the packet that is on its way out arrives, if it does.
+    fn next_landing(&self) -> Time {
+        let at = self.departs + self.delay;
+        if !self.has_luck {
+            return if self.overtakes { at } else { at.max(self.last_arrival) };
+        }
+        let Drawn { offset, held_back, .. } = self.rare.drawn;
+        let delay = Span::from_nanos(self.delay.as_nanos().saturating_add_signed(offset));
+        let at = self.departs + delay + held_back;
         if self.overtakes { at } else { at.max(self.last_arrival) }
     }
 
     /// Puts the first that waits among those on the wire. Packets that arrive together stay in order of departure.
     fn fly(&mut self, at: Time, size: u32) {
-        let behind = self.flying.checked_sub(1).map_or(Time::ZERO, |last| self.held[last].time);
-        if behind > at
-            && let Some(packet) = self.held.remove(self.flying)
-        {
-            self.held.insert(self.place_on_wire(at), packet);
+        if self.overtakes && self.flying > 0 {
+            let place = self.place_on_wire(at);
+            if place < self.flying
+                && let Some(packet) = self.held.remove(self.flying)
+            {
+                self.held.insert(place, packet);
+            }
         }
         self.flying += 1;
         self.flying_bytes += u64::from(size);

@@ -1,6 +1,6 @@
 //! A packet's luck on the wire: what is drawn for it when it begins to leave.
 
-use anabranch_wire::{Span, Time};
+use anabranch_wire::Span;
 
 use crate::loss::Loss;
 use crate::random::Random;
@@ -17,10 +17,9 @@ pub(crate) struct Luck {
     pub(crate) random: Random,
 }
 
-/// The packet that is on its way out, and its luck.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Leaving {
-    pub(crate) departs: Time,
+/// What was drawn for one packet.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Drawn {
     /// Nanoseconds of jitter.
     pub(crate) offset: i64,
     /// By how much it falls behind those sent after it.
@@ -28,13 +27,6 @@ pub(crate) struct Leaving {
     pub(crate) lost: bool,
     pub(crate) corrupt: bool,
     pub(crate) duplicate: bool,
-}
-
-impl Leaving {
-    /// Nothing happens to it.
-    pub(crate) fn at(departs: Time) -> Self {
-        Self { departs, offset: 0, held_back: Span::ZERO, lost: false, corrupt: false, duplicate: false }
-    }
 }
 
 impl Luck {
@@ -63,8 +55,8 @@ impl Luck {
             || self.reorder.probability > 0.0
     }
 
-    /// Draws the luck of a packet that departs then.
-    pub(crate) fn draw(&mut self, departs: Time) -> Leaving {
+    /// Draws the luck of the next packet.
+    pub(crate) fn draw(&mut self) -> Drawn {
         let random = &mut self.random;
         let offset = match self.jitter.shape {
             JitterShape::None => 0.0,
@@ -76,6 +68,6 @@ impl Luck {
         let duplicate = random.chance(self.duplicate);
         let held = random.chance(self.reorder.probability);
         let held_back = if held { self.reorder.extra } else { Span::ZERO };
-        Leaving { departs, offset: offset as i64, held_back, lost, corrupt, duplicate }
+        Drawn { offset: offset as i64, held_back, lost, corrupt, duplicate }
     }
 }

@@ -1,117 +1,222 @@
 //! What happens when: one pending moment for each party, the earliest first.
 //!
-//! A four-way heap of moments. Each party (a link, a session, a source) has at most one moment that
-//! counts, noted beside the heap; an entry whose moment has been brought forward meanwhile is passed over
-//! when it comes up. The place of the entry taken out last stays empty until the next call, which mostly
-//! comes from the same party and goes there, so that the heap is put in order once and not twice. A moment that only moves back is left as it is: the party is asked then, and
-//! names the later one. So a retransmission timer that every acknowledgement moves costs nothing.
+//! A wheel of wheels. The lowest has slots of [`WIDTH_BITS`] bits of nanoseconds, each wheel above it slots as wide
+//! as the whole wheel below. A party is linked into the slot of its moment, on the lowest wheel on which that slot
+//! is not the one we are in. When the next slot is due its parties go where they then belong: to a wheel below, or,
+//! from the lowest, in order of time and number into `open`, which is what comes next. So a call and its
+//! answer cost the same however many parties there are, and all of it fits into a near cache.
+//!
+//! Each party (a link, a session, a source) has at most one moment that counts. One brought forward is linked anew. A
+//! moment that only moves back is left as it is: the party is asked then, and names the later one. So a
+//! retransmission timer that every acknowledgement moves costs nothing.
 
 use anabranch_wire::Time;
 
-/// Children of a place in the heap.
-const WAYS: usize = 4;
+/// Bits of nanoseconds in a slot of the lowest wheel: 256 ns.
+const WIDTH_BITS: u32 = 8;
+/// Bits of a slot's number.
+const SLOT_BITS: u32 = 12;
+const SLOTS: usize = 1 << SLOT_BITS;
+/// As many as 64 bits need.
+const WHEELS: usize = 5;
+/// The end of a list of parties.
+const NOBODY: u32 = u32::MAX;
 
 /// Moment and party as one number that sorts by moment first, so that ties are broken by party.
 type Key = u128;
 
 /// The calendar of a run.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Agenda {
-    heap: Vec<Key>,
-    /// The first entry was taken out and its place is empty.
-    vacant: bool,
-    /// For each party the moment of its entry that counts.
-    due: Vec<Time>,
+    parties: Vec<Party>,
+    wheels: Vec<Wheel>,
+    /// Everything up to the end of the slot in which this moment lies has been taken from the wheels.
+    position: u64,
+    /// What was taken, the next one last. Entries that were brought forward since are passed over.
+    open: Vec<Key>,
+}
+
+/// What a party asked for, and its neighbours in the slot.
+#[derive(Clone, Copy, Debug)]
+struct Party {
+    due: Time,
+    next: u32,
+    previous: u32,
+}
+
+/// A party that asked for nothing.
+const IDLE: Party = Party { due: Time::NEVER, next: NOBODY, previous: NOBODY };
+
+#[derive(Debug)]
+struct Wheel {
+    /// The first party of each slot.
+    slots: Vec<u32>,
+    /// Which slots have somebody, a bit each, and which of these words are not zero.
+    occupied: [u64; SLOTS / 64],
+    occupied_words: u64,
+}
+
+impl Wheel {
+    fn new() -> Self {
+        Self { slots: vec![NOBODY; SLOTS], occupied: [0; SLOTS / 64], occupied_words: 0 }
+    }
+
+    fn fill(&mut self, slot: usize, first: u32) {
+        self.slots[slot] = first;
+        self.occupied[slot / 64] |= 1 << (slot % 64);
+        self.occupied_words |= 1 << (slot / 64);
+    }
+
+    fn clear(&mut self, slot: usize) {
+        self.slots[slot] = NOBODY;
+        self.occupied[slot / 64] &= !(1 << (slot % 64));
+        self.occupied_words &= !(u64::from(self.occupied[slot / 64] == 0) << (slot / 64));
+    }
+
+    /// The first slot beyond `slot` that has somebody.
+    fn after(&self, slot: usize) -> Option<usize> {
+        let beyond = |index: usize| u64::MAX.checked_shl(index as u32 + 1).unwrap_or(0);
+        let word = slot / 64;
+        let bits = self.occupied[word] & beyond(slot % 64);
+        if bits != 0 {
+            return Some(word * 64 + bits.trailing_zeros() as usize);
+        }
+        let words = self.occupied_words & beyond(word);
+        let word = words.trailing_zeros() as usize;
+        let bits = self.occupied.get(word).filter(|_| words != 0)?;
+        Some(word * 64 + bits.trailing_zeros() as usize)
+    }
+}
+
+/// How many bits of a moment lie below the number of its slot on a wheel.
+fn shift(wheel: usize) -> u32 {
+    WIDTH_BITS + SLOT_BITS * wheel as u32
 }
 
 impl Agenda {
     pub(crate) fn new(parties: usize) -> Self {
-        Self { heap: Vec::with_capacity(parties * 2), vacant: false, due: vec![Time::NEVER; parties] }
+        let mut agenda = Self {
+            parties: Vec::with_capacity(parties),
+            wheels: (0..WHEELS).map(|_| Wheel::new()).collect(),
+            position: 0,
+            open: Vec::new(),
+        };
+        agenda.parties.resize(parties, IDLE);
+        agenda
     }
 
     /// Makes room for one more party; returns its number.
     pub(crate) fn add_party(&mut self) -> usize {
-        self.due.push(Time::NEVER);
-        self.due.len() - 1
+        self.parties.push(IDLE);
+        self.parties.len() - 1
     }
 
     /// Asks for the party to be called at `at`, unless it is called earlier anyway.
     pub(crate) fn call(&mut self, party: usize, at: Time) {
-        if at < self.due[party] {
-            self.due[party] = at;
-            self.push((u128::from(at.as_nanos()) << 32) | party as u128);
+        let known = self.parties[party].due;
+        if at >= known {
+            return;
+        }
+        if known != Time::NEVER && !self.is_open(known) {
+            self.unlink(party);
+        }
+        self.parties[party].due = at;
+        if self.is_open(at) {
+            let key = key(at, party);
+            let place = self.open.partition_point(|other| *other > key);
+            self.open.insert(place, key);
+        } else {
+            self.link(party);
         }
     }
 
     /// Takes out the first party to be called by `until`.
     pub(crate) fn next(&mut self, until: Time) -> Option<(Time, usize)> {
         loop {
-            if std::mem::take(&mut self.vacant) {
-                self.pop();
-            }
-            let key = *self.heap.first()?;
+            let Some(key) = self.open.last() else {
+                if !self.turn() {
+                    return None;
+                }
+                continue;
+            };
             let (at, party) = (Time::from_nanos((key >> 32) as u64), (key & 0xffff_ffff) as usize);
             if at > until {
                 return None;
             }
-            self.vacant = true;
-            if self.due[party] == at {
-                self.due[party] = Time::NEVER;
+            self.open.pop();
+            if self.parties[party].due == at {
+                self.parties[party].due = Time::NEVER;
                 return Some((at, party));
             }
         }
     }
 
-    fn push(&mut self, key: Key) {
-        if std::mem::take(&mut self.vacant) {
-            return self.sink(key);
-        }
-        let mut hole = self.heap.len();
-        self.heap.push(key);
-        while hole > 0 {
-            let parent = (hole - 1) / WAYS;
-            if self.heap[parent] <= key {
-                break;
-            }
-            self.heap[hole] = self.heap[parent];
-            hole = parent;
-        }
-        self.heap[hole] = key;
+    fn is_open(&self, at: Time) -> bool {
+        at.as_nanos() >> WIDTH_BITS <= self.position >> WIDTH_BITS
     }
 
-    /// Fills the first place with the last entry.
-    fn pop(&mut self) {
-        let Some(key) = self.heap.pop() else { return };
-        if !self.heap.is_empty() {
-            self.sink(key);
+    /// The wheel and slot of a moment beyond the slot we are in.
+    fn slot_of(&self, at: Time) -> (usize, usize) {
+        let differs = 63 - (at.as_nanos() ^ self.position).leading_zeros();
+        let wheel = (differs.saturating_sub(WIDTH_BITS) / SLOT_BITS) as usize;
+        (wheel, (at.as_nanos() >> shift(wheel)) as usize % SLOTS)
+    }
+
+    fn link(&mut self, party: usize) {
+        let (wheel, slot) = self.slot_of(self.parties[party].due);
+        let first = self.wheels[wheel].slots[slot];
+        (self.parties[party].previous, self.parties[party].next) = (NOBODY, first);
+        if let Some(first) = self.parties.get_mut(first as usize) {
+            first.previous = party as u32;
+        }
+        self.wheels[wheel].fill(slot, party as u32);
+    }
+
+    fn unlink(&mut self, party: usize) {
+        let Party { due, next, previous } = self.parties[party];
+        if let Some(next) = self.parties.get_mut(next as usize) {
+            next.previous = previous;
+        }
+        if let Some(previous) = self.parties.get_mut(previous as usize) {
+            previous.next = next;
+        } else {
+            let (wheel, slot) = self.slot_of(due);
+            match next {
+                NOBODY => self.wheels[wheel].clear(slot),
+                next => self.wheels[wheel].fill(slot, next),
+            }
         }
     }
 
-    /// Puts an entry into the first place, or as far below as it belongs.
-    fn sink(&mut self, key: Key) {
-        let heap = &mut self.heap[..];
-        let mut hole = 0;
-        loop {
-            let first = hole * WAYS + 1;
-            let least = match heap.get(first..first + WAYS) {
-                Some(&[a, b, c, d]) => {
-                    let (left, right) = (usize::from(b < a), 2 + usize::from(d < c));
-                    let least = if c.min(d) < a.min(b) { right } else { left };
-                    first + least
-                }
-                _ => match (first..heap.len()).min_by_key(|child| heap[*child]) {
-                    Some(least) => least,
-                    None => break,
-                },
-            };
-            if heap[least] >= key {
-                break;
+    /// Goes on to the next slot that has somebody, on the lowest wheel that has one; false when none has.
+    fn turn(&mut self) -> bool {
+        let ahead = |(index, wheel): (usize, &Wheel)| {
+            let slot = wheel.after((self.position >> shift(index)) as usize % SLOTS)?;
+            Some((index, slot))
+        };
+        let Some((wheel, slot)) = self.wheels.iter().enumerate().find_map(ahead) else { return false };
+        let above = self.position.checked_shr(shift(wheel + 1)).unwrap_or(0);
+        self.position = above.checked_shl(shift(wheel + 1)).unwrap_or(0) | (slot as u64) << shift(wheel);
+        let mut party = self.wheels[wheel].slots[slot];
+        self.wheels[wheel].clear(slot);
+        while party != NOBODY {
+            let Party { due, next, .. } = self.parties[party as usize];
+            if self.is_open(due) {
+                self.open.push(key(due, party as usize));
+            } else {
+                self.link(party as usize);
             }
-            heap[hole] = heap[least];
-            hole = least;
+            party = next;
         }
-        heap[hole] = key;
+        if self.open.len() > 1 {
+            self.open.sort_unstable_by(|a, b| b.cmp(a));
+        }
+        true
     }
+}
+
+fn key(at: Time, party: usize) -> Key {
+    (u128::from(at.as_nanos()) << 32) | party as u128
 }
 
 #[cfg(test)]
@@ -168,6 +273,32 @@ mod tests {
             }
         }
         assert!(count > 1000, "{count}");
+    }
+
+    #[test]
+    fn moments_far_apart_come_in_order_too() {
+        let mut agenda = Agenda::new(64);
+        // Every wheel has somebody, and neighbours on both sides of the borders between slots.
+        let moments: Vec<_> = (0..63).map(|bits| (1_u64 << bits) - u64::from(bits % 2 == 0)).collect();
+        for (party, moment) in moments.iter().enumerate().rev() {
+            agenda.call(party, at(*moment));
+        }
+        agenda.call(63, Time::from_nanos(u64::MAX - 1));
+        let called: Vec<_> =
+            std::iter::from_fn(|| agenda.next(Time::NEVER)).map(|(_, party)| party).collect();
+        assert_eq!(called, (0..64).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_call_between_the_limit_and_what_comes_next_is_not_missed() {
+        let mut agenda = Agenda::new(3);
+        agenda.call(0, at(9_000_000));
+        assert_eq!(agenda.next(at(1_000)), None);
+        agenda.call(1, at(2_000));
+        agenda.call(2, at(8_000_000));
+        assert_eq!(agenda.next(at(10_000_000)), Some((at(2_000), 1)));
+        assert_eq!(agenda.next(at(10_000_000)), Some((at(8_000_000), 2)));
+        assert_eq!(agenda.next(at(10_000_000)), Some((at(9_000_000), 0)));
     }
 
     #[test]

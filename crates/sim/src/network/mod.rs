@@ -26,7 +26,7 @@ pub use plan::{
 
 use std::sync::Arc;
 
-use anabranch_engine::{PathInfo, Session, SessionStats};
+use anabranch_engine::{PathInfo, PathWindow, Session, SessionStats};
 use anabranch_link::LinkStats;
 use anabranch_wire::{Span, Time};
 
@@ -211,6 +211,14 @@ impl Network {
     #[must_use]
     pub fn paths(&self, flow: usize, server: bool) -> Vec<PathInfo> {
         self.flows[flow].sessions[usize::from(server)].as_ref().map(Session::paths).unwrap_or_default()
+    }
+
+    /// Windows and round-trip times of the paths of a flow's client, as [`Self::paths`] has them.
+    ///
+    /// # Panics
+    /// When the plan has no such flow.
+    pub fn path_windows(&self, flow: usize) -> impl Iterator<Item = PathWindow> {
+        self.flows[flow].sessions[CLIENT].iter().flat_map(Session::path_windows)
     }
 
     /// What a source of sessions has done.

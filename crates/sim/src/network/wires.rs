@@ -92,10 +92,14 @@ impl Wires {
     fn offer(&mut self, now: Time, hop: Hop, size: u32, ecn: Ecn) {
         let index = self.hops[hop.position()] as usize;
         let hop = Hop { next: hop.next + 1, ..hop };
-        if self.links[index].enqueue(now, size, hop, ecn).is_err() {
+        let link = &mut self.links[index];
+        let is_steady = link.is_steady();
+        if link.enqueue(now, size, hop, ecn).is_err() {
             self.packets.remove(hop.place);
         }
-        self.attend(index);
+        if !is_steady {
+            self.attend(index);
+        }
     }
 
     /// Frees what a link lost and asks for its next call.
@@ -121,7 +125,7 @@ impl Wires {
             self.offer(now, hop, arrival.size, hop.ecn(arrival.ce));
             return None;
         }
-        let (to, size, message) = self.packets.remove(hop.place);
+        let Flying { size, to, message } = self.packets.remove(hop.place);
         let arrived = Delivered { to, size, ce: arrival.ce, message };
         Some(arrived).filter(|_| !arrival.corrupt)
     }

@@ -145,7 +145,7 @@ impl FlowSamples {
 
 fn look(network: &mut Network, samples: &mut [FlowSamples], queues: &mut [Mean]) {
     for (flow, samples) in samples.iter_mut().enumerate() {
-        for path in network.paths(flow, false) {
+        for path in network.path_windows(flow) {
             if let Some((window, rtt)) = samples.paths.get_mut(path.route.socket as usize) {
                 window.add(path.window as f64 / f64::from(path.mtu));
                 rtt.add(path.rtt.as_millis_f64());
