@@ -8,6 +8,7 @@
 //! Calls that name an unknown path change nothing; asked about one, its window is 0.
 
 use anabranch_wire::{PathId, Rate, Span, Time};
+use smallvec::SmallVec;
 
 use crate::bbr::Bbr;
 use crate::config::{Config, RuleKind};
@@ -30,23 +31,25 @@ const UNKNOWN_RTT: f64 = 0.333;
 pub struct Controller {
     pub(crate) config: Config,
     pub(crate) paths: Vec<Path>,
+    /// Their ids, in the same order.
+    ids: SmallVec<[PathId; 8]>,
     /// Counts what makes every kept increase stale: reductions and changes of membership.
     pub(crate) epoch: u64,
     members: Vec<Member>,
 }
 
 #[derive(Clone, Debug)]
+#[repr(C)]
 pub(crate) struct Path {
-    pub(crate) id: PathId,
-    pub(crate) group: u32,
     pub(crate) mss: f64,
     pub(crate) in_flight: u64,
     pub(crate) last_sent: Time,
     pub(crate) rtt: Option<f64>,
     pub(crate) rto: Span,
-    pub(crate) window: Window,
     /// Sets the window in the rule's stead, under `bbr`.
     pub(crate) model: Option<Box<Bbr>>,
+    pub(crate) group: u32,
+    pub(crate) window: Window,
 }
 
 impl Path {
@@ -61,7 +64,7 @@ impl Controller {
     /// A controller without paths.
     #[must_use]
     pub fn new(config: Config) -> Self {
-        Self { config, paths: Vec::new(), epoch: 1, members: Vec::new() }
+        Self { config, paths: Vec::new(), ids: SmallVec::new(), epoch: 1, members: Vec::new() }
     }
 
     /// Adds a path, in slow start at the initial window and in group 0. `mss` is its packet size in bytes. A
@@ -76,23 +79,15 @@ impl Controller {
         let rto = RtoBounds::default().min;
         let modelled = self.config.rule == RuleKind::Bbr;
         let model = modelled.then(|| Box::new(Bbr::new(bytes, mss, now, u64::from(path.0))));
-        self.paths.push(Path {
-            id: path,
-            group: 0,
-            mss,
-            in_flight: 0,
-            last_sent: now,
-            rtt: None,
-            rto,
-            window,
-            model,
-        });
+        self.ids.push(path);
+        self.paths.push(Path { group: 0, mss, in_flight: 0, last_sent: now, rtt: None, rto, window, model });
         self.epoch += 1;
     }
 
     /// Forgets a path.
     pub fn remove_path(&mut self, path: PathId) {
         let Some(index) = self.index(path) else { return };
+        self.ids.remove(index);
         let removed = self.paths.remove(index);
         if self.config.rule == RuleKind::Combined
             && index == 0
@@ -228,7 +223,8 @@ impl Controller {
         if self.config.rule != RuleKind::Combined {
             return bytes;
         }
-        let others = self.paths.iter().filter(|other| other.id != path);
+        let others =
+            self.paths.iter().enumerate().filter(|(other, _)| *other != index).map(|(_, other)| other);
         others.fold(bytes, |left, other| left.saturating_sub(other.in_flight))
     }
 
@@ -276,8 +272,21 @@ impl Controller {
         Some(answer)
     }
 
+    /// True when a path's window changes only with calls that name the path. Elsewhere it depends on what the
+    /// others have outstanding, or on their losses.
+    #[must_use]
+    pub fn windows_are_apart(&self) -> bool {
+        !matches!(self.config.rule, RuleKind::Combined | RuleKind::Csd | RuleKind::Residual)
+    }
+
+    /// True when [`Self::pacing_rate`] may have one.
+    #[must_use]
+    pub fn is_paced(&self) -> bool {
+        self.config.pacing
+    }
+
     pub(crate) fn index(&self, path: PathId) -> Option<usize> {
-        self.paths.iter().position(|known| known.id == path)
+        self.ids.iter().position(|known| *known == path)
     }
 
     /// The path whose window counts for the one at `index`.

@@ -6,24 +6,27 @@ use crate::rules::Memory;
 use crate::slow_start::HyStart;
 
 /// A window and what belongs to it. Under most rules each path has one; under `combined` the session has one.
+///
+/// What every acknowledgement needs lies in front.
 #[derive(Clone, Debug)]
+#[repr(C)]
 pub(crate) struct Window {
     /// Bytes that may be outstanding. Always finite and within its bounds.
     pub(crate) bytes: f64,
     /// Below this many bytes the window is in slow start; infinite before the first loss.
     pub(crate) ssthresh: f64,
-    /// Watches the first slow start; gone once it was left.
-    pub(crate) hystart: Option<HyStart>,
-    /// What the rule remembers of this window.
-    pub(crate) memory: Memory,
+    /// The increase in force.
+    pub(crate) gain: Gain,
     /// When the last reduction was made: losses of packets sent before are of the same episode.
     pub(crate) reduced_at: Option<Time>,
     /// True from a timeout until something sent after it is acknowledged: a second timeout in a row keeps the
     /// `ssthresh` (RFC 5681 §3.1).
     pub(crate) timed_out: bool,
-    /// The increase in force.
-    pub(crate) gain: Gain,
-    undo: Option<Undo>,
+    /// What the rule remembers of this window.
+    pub(crate) memory: Memory,
+    /// Watches the first slow start; gone once it was left.
+    pub(crate) hystart: Option<HyStart>,
+    undo: Option<Box<Undo>>,
 }
 
 /// The increase a rule gave, kept until the window has grown by a packet or others were reduced [P2].
@@ -73,14 +76,18 @@ impl Window {
 
     /// Keeps what is needed to take back the reduction that follows.
     pub(crate) fn remember(&mut self) {
-        self.undo = Some(Undo {
+        let undo = Undo {
             bytes: self.bytes,
             ssthresh: self.ssthresh,
             hystart: self.hystart,
             memory: self.memory,
             reduced_at: self.reduced_at,
             gifts: 0.0,
-        });
+        };
+        match &mut self.undo {
+            Some(known) => **known = undo,
+            None => self.undo = Some(Box::new(undo)),
+        }
     }
 
     /// Notes that the reduction gave `bytes` to other paths.

@@ -34,5 +34,5 @@ pub use schedule::{
 };
 pub use session::{DatagramError, PathError, ReservedPath, Session};
 pub use state::State;
-pub use stats::{PathInfo, PathStats, SessionStats};
+pub use stats::{PathInfo, PathStats, PathWindow, SessionStats};
 pub use stream::{MemoryBudget, Read, StreamError};

@@ -38,6 +38,19 @@ pub struct PathInfo {
     pub stats: PathStats,
 }
 
+/// What of a path is worth a look many times a second.
+#[derive(Clone, Copy, Debug)]
+pub struct PathWindow {
+    /// Where it goes.
+    pub route: Route,
+    /// Congestion window in bytes.
+    pub window: u64,
+    /// Largest UDP payload in use.
+    pub mtu: u16,
+    /// Smoothed round-trip time, zero before the first sample.
+    pub rtt: Span,
+}
+
 /// Counters of one path since it was opened. Bytes are UDP payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathStats {

@@ -16,6 +16,7 @@ mod mtu;
 mod pacer;
 mod receipt;
 mod scoreboard;
+mod table;
 mod validation;
 
 use std::collections::VecDeque;
@@ -32,6 +33,7 @@ pub(crate) use mtu::MtuSearch;
 pub(crate) use pacer::Pacer;
 pub(crate) use receipt::Receipt;
 pub(crate) use scoreboard::{AckOutcome, Content, Contents, Losses, Scoreboard, SentPacket};
+pub(crate) use table::Paths;
 pub(crate) use validation::{Allowance, Challenge};
 
 use crate::config::Config;
@@ -75,45 +77,48 @@ const MAX_COPIES: usize = 1024;
 /// Round-trip times are kept for this many return paths.
 const MAX_RETURN_PATHS: usize = 8;
 
+/// A path. A packet should touch as little of it as can be, so the fields lie in the order of use: what every packet
+/// needs, what arrives, what leaves, acknowledgements, and all that is rare.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Path {
     pub id: PathId,
-    pub route: Route,
     pub state: PathState,
     /// What the application here wants.
     pub usage: PathUse,
-    /// What the peer wants, and the number of that wish.
-    pub peer_usage: (PathUse, u64),
-    /// Sequence of our own wish.
-    pub usage_sequence: u64,
-    pub remote_pid: Option<Pid>,
-    pub remote_reset: Option<ResetToken>,
-    pub board: Scoreboard,
-    pub receipt: Receipt,
-    pub pacer: Pacer,
-    pub mtu: MtuSearch,
-    pub health: Health,
-    pub challenge: Option<Challenge>,
-    /// Answers owed: token, and the route that the challenge came over.
-    pub answers: SmallVec<[(u64, Route); 1]>,
     pub allowance: Allowance,
-    /// Runs to send here although they are in flight elsewhere.
-    copies: VecDeque<SentRun>,
+    pub route: Route,
+    pub receipt: Receipt,
+    pub stats: PathStats,
+    pub remote_pid: Option<Pid>,
+    pub marks: Marks,
+    pub pacer: Pacer,
+    pub health: Health,
+    pub board: Scoreboard,
+    pub mtu: MtuSearch,
     /// By return path, the one in use last; never empty.
     rtts: SmallVec<[(PathId, RttEstimator); 1]>,
-    initial_rtt: Span,
     pub delivery_rate: Rate,
     /// Packets lost in the latest episode that have not arrived after all.
     pub unproved_losses: u64,
+    /// Runs to send here although they are in flight elsewhere.
+    copies: VecDeque<SentRun>,
+    /// What the peer wants, and the number of that wish.
+    pub peer_usage: (PathUse, u64),
+    /// Answers owed: token, and the route that the challenge came over.
+    pub answers: SmallVec<[(u64, Route); 1]>,
+    pub challenge: Option<Challenge>,
+    /// Sequence of our own wish.
+    pub usage_sequence: u64,
+    pub remote_reset: Option<ResetToken>,
+    initial_rtt: Span,
     /// Where the peer saw us last.
     pub observed: Option<SocketAddr>,
-    pub marks: Marks,
     /// When a closing path is forgotten.
     pub forget_at: Time,
     pub reliability: f64,
     pub weight: f64,
     pub report: ReportMemory,
-    pub stats: PathStats,
 }
 
 /// Sums at the last receiver reports (MPMTP-AR §3.5 [R6]).
@@ -215,6 +220,26 @@ impl Path {
     pub(crate) fn owe_answer(&mut self, token: u64, route: Route) {
         if self.answers.len() < MAX_ANSWERS && !self.answers.contains(&(token, route)) {
             self.answers.push((token, route));
+        }
+    }
+
+    /// From when on a challenge, or an answer to one, may be due.
+    fn proof_at(&self) -> Time {
+        if !self.answers.is_empty() {
+            return Time::ZERO;
+        }
+        let allowed = |challenge: &&Challenge| challenge.is_allowed() && self.allowance.left() > 0;
+        self.challenge.as_ref().filter(allowed).map_or(Time::NEVER, |challenge| challenge.due)
+    }
+
+    /// How good the path is for data: 3 for a normal one, 2 for a backup, 1 for a suspect, 0 for none.
+    pub(crate) fn grade(&self) -> u8 {
+        match (self.state, self.effective_use()) {
+            _ if !self.is_reachable() => 0,
+            (PathState::Active, PathUse::Normal) => 3,
+            (PathState::Active, PathUse::Backup) => 2,
+            (PathState::Suspect, PathUse::Normal | PathUse::Backup) => 1,
+            _ => 0,
         }
     }
 

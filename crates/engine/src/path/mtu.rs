@@ -88,6 +88,16 @@ impl MtuSearch {
         self.probe.filter(|probe| !probe.in_flight).map(|probe| probe.size)
     }
 
+    /// From when on [`Self::next_probe`] may have one.
+    pub(crate) fn probe_at(&self) -> Time {
+        let gap = self.too_large - self.current;
+        let waits = match self.probe {
+            Some(probe) => !probe.in_flight,
+            None => gap > PRECISION.min(self.too_large - self.base),
+        };
+        if waits { Time::ZERO } else { self.again_at }
+    }
+
     pub(crate) fn on_probe_sent(&mut self) {
         if let Some(probe) = &mut self.probe {
             probe.in_flight = true;

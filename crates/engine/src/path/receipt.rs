@@ -14,19 +14,36 @@ const MAX_RANGES: usize = 32;
 /// Ranges this far below the highest number are not told any more: the sender has settled what they tell.
 const TOLD: u64 = 8192;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Receipt {
     received: RangeSet,
     /// All below was received or given up.
     floor: u64,
     largest_at: Time,
-    ecn: EcnCounts,
+    /// [`Time::NEVER`] when nothing is.
+    due: Time,
     unacknowledged: u32,
-    due: Option<Time>,
     /// Something arrived since the last acknowledgement.
     news: bool,
     pub packets: u64,
     pub bytes: u64,
+    ecn: EcnCounts,
+}
+
+impl Default for Receipt {
+    fn default() -> Self {
+        Self {
+            received: RangeSet::default(),
+            floor: 0,
+            largest_at: Time::ZERO,
+            due: Time::NEVER,
+            unacknowledged: 0,
+            news: false,
+            packets: 0,
+            bytes: 0,
+            ecn: EcnCounts::default(),
+        }
+    }
 }
 
 impl Receipt {
@@ -66,11 +83,11 @@ impl Receipt {
         self.unacknowledged += 1;
         let at_once = !in_order || self.unacknowledged >= config.ack_every || ecn == Ecn::Ce;
         let due = if at_once { now } else { now + config.max_ack_delay };
-        self.due = Some(self.due.map_or(due, |known| known.min(due)));
+        self.due = self.due.min(due);
     }
 
-    /// When an acknowledgement has to leave.
-    pub(crate) fn due(&self) -> Option<Time> {
+    /// When an acknowledgement has to leave; [`Time::NEVER`] for none.
+    pub(crate) fn due(&self) -> Time {
         self.due
     }
 
@@ -93,12 +110,12 @@ impl Receipt {
     pub(crate) fn on_acknowledged(&mut self) {
         self.news = false;
         self.unacknowledged = 0;
-        self.due = None;
+        self.due = Time::NEVER;
     }
 
     /// Puts an acknowledgement that could not leave back in line.
     pub(crate) fn postpone(&mut self, until: Time) {
-        self.due = Some(until);
+        self.due = until;
     }
 
     /// Share of the packets sent so far that arrived, as far as the numbers tell.
@@ -131,9 +148,9 @@ mod tests {
     fn every_second_packet_in_order_makes_an_acknowledgement_due_at_once() {
         let mut receipt = Receipt::default();
         arrive(&mut receipt, &[0]);
-        assert_eq!(receipt.due(), Some(Time::ZERO + Config::default().max_ack_delay));
+        assert_eq!(receipt.due(), Time::ZERO + Config::default().max_ack_delay);
         arrive(&mut receipt, &[1]);
-        assert_eq!(receipt.due(), Some(Time::ZERO));
+        assert_eq!(receipt.due(), Time::ZERO);
     }
 
     #[test]
@@ -141,9 +158,9 @@ mod tests {
         let mut receipt = Receipt::default();
         arrive(&mut receipt, &[0, 1]);
         receipt.on_acknowledged();
-        assert_eq!(receipt.due(), None);
+        assert_eq!(receipt.due(), Time::NEVER);
         arrive(&mut receipt, &[3]);
-        assert_eq!(receipt.due(), Some(Time::ZERO));
+        assert_eq!(receipt.due(), Time::ZERO);
         let ack = receipt.acknowledge(Time::ZERO, PathId(0)).unwrap();
         assert_eq!(ack.ranges.as_slice(), &[3..4, 0..2]);
     }

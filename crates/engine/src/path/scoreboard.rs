@@ -16,6 +16,7 @@
 //! blindly acknowledges it. Which one nobody can guess: the distance comes from the source of PIDs.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use anabranch_wire::{Fsn, RangeSet, Ranges, Rate, Span, Time};
 use smallvec::SmallVec;
@@ -118,11 +119,14 @@ pub(crate) struct Losses {
 
 #[derive(Debug)]
 pub(crate) struct Scoreboard {
-    /// Ascending by number; numbers in between asked for nothing or were left out.
+    /// From the first packet that is outstanding on, ascending by number; numbers in between asked for nothing or
+    /// were left out.
     slots: VecDeque<Slot>,
+    /// Packets before those that were lost and may arrive after all, ascending.
+    past: VecDeque<Slot>,
     /// Number of the next packet.
     next: u64,
-    /// Packets in `slots` that are lost.
+    /// Packets in `slots` and `past` that are lost.
     kept_lost: usize,
     /// The number left out last.
     skipped: Option<u64>,
@@ -151,6 +155,7 @@ impl Scoreboard {
     pub(crate) fn new(skips: bool) -> Self {
         Self {
             slots: VecDeque::new(),
+            past: VecDeque::new(),
             next: 0,
             kept_lost: 0,
             skipped: None,
@@ -192,13 +197,14 @@ impl Scoreboard {
 
     /// The lowest number that an acknowledgement may still tell something about.
     fn base(&self) -> u64 {
-        self.slots.front().map_or(self.next, |slot| slot.number)
+        self.past.front().or(self.slots.front()).map_or(self.next, |slot| slot.number)
     }
 
     /// Index of the first slot that is not below `number`.
     fn index_of(&self, number: u64) -> usize {
         // Most often the numbers have no holes, and the guess is right.
-        let guess = number.saturating_sub(self.base()) as usize;
+        let first = self.slots.front().map_or(self.next, |slot| slot.number);
+        let guess = number.saturating_sub(first) as usize;
         match self.slots.get(guess) {
             Some(slot) if slot.number == number => guess,
             _ => self.slots.partition_point(|slot| slot.number < number),
@@ -276,19 +282,12 @@ impl Scoreboard {
         if largest >= self.next || self.skipped.is_some_and(skipped) {
             return Err(ProtocolError::AckOfUnsent);
         }
-        let base = self.base();
         let mut newest: Option<Sample> = None;
-        for range in ranges.iter().rev() {
-            let range = range.start.max(base)..range.end;
-            if range.is_empty() {
-                continue;
-            }
-            let fresh: SmallVec<[_; 4]> = self.acked.gaps_in(range.clone()).collect();
-            if fresh.is_empty() {
-                continue;
-            }
+        for range in self.news_of(ranges) {
+            let gaps: SmallVec<[_; 4]> = self.acked.gaps_in(range.clone()).collect();
             self.acked.insert(range);
-            for gap in fresh {
+            for gap in gaps {
+                self.take_late(&gap, &mut outcome, &mut newest, newly);
                 let mut index = self.index_of(gap.start);
                 while self.slots.get(index).is_some_and(|slot| slot.number < gap.end) {
                     self.take_acked(index, &mut outcome, &mut newest, newly);
@@ -309,6 +308,39 @@ impl Scoreboard {
         Ok(outcome)
     }
 
+    /// The ranges of an acknowledgement that tell something new, lowest first. Most tell what those before told
+    /// already: what is told and what is known are gone through side by side.
+    fn news_of(&self, ranges: &Ranges) -> SmallVec<[Range<u64>; 4]> {
+        let base = self.base();
+        let mut known = self.acked.iter().peekable();
+        let mut is_new = |range: &Range<u64>| {
+            while known.next_if(|held| held.end < range.end).is_some() {}
+            known.peek().is_none_or(|held| held.start > range.start)
+        };
+        let told = ranges.iter().rev().map(|range| range.start.max(base)..range.end);
+        told.filter(|range| !range.is_empty() && is_new(range)).collect()
+    }
+
+    /// Takes packets in that counted as lost and were past.
+    fn take_late(
+        &mut self,
+        gap: &Range<u64>,
+        outcome: &mut AckOutcome,
+        newest: &mut Option<Sample>,
+        newly: &mut Vec<SentPacket>,
+    ) {
+        if self.past.back().is_none_or(|last| last.number < gap.start) {
+            return;
+        }
+        let index = self.past.partition_point(|slot| slot.number < gap.start);
+        while let Some(slot) = self.past.get(index).filter(|slot| slot.number < gap.end) {
+            let (number, size, sample) = (slot.number, slot.size, slot.sample);
+            self.on_spurious(number, outcome);
+            self.on_arrived(size, sample, newest);
+            newly.extend(self.past.remove(index).map(|mut slot| slot.take()));
+        }
+    }
+
     fn take_acked(
         &mut self,
         index: usize,
@@ -316,28 +348,34 @@ impl Scoreboard {
         newest: &mut Option<Sample>,
         newly: &mut Vec<SentPacket>,
     ) {
-        let largest = self.largest_acked.unwrap_or(0);
         let slot = &mut self.slots[index];
-        match slot.state {
+        let (number, size, sample) = (slot.number, slot.size, slot.sample);
+        match std::mem::replace(&mut slot.state, State::Acked) {
             State::Acked => return,
-            State::Lost => {
-                outcome.spurious += 1;
-                self.kept_lost -= 1;
-                let gap = largest.saturating_sub(slot.number) + 1;
-                self.reorder_packets = self.reorder_packets.max(gap).min(MAX_REORDER_PACKETS);
-                self.reorder_eighths = (self.reorder_eighths + 1).min(16);
-            }
+            State::Lost => self.on_spurious(number, outcome),
             State::Outstanding => {
-                self.pipe -= u64::from(slot.size);
-                outcome.acked_bytes += u64::from(slot.size);
+                self.pipe -= u64::from(size);
+                outcome.acked_bytes += u64::from(size);
             }
         }
-        slot.state = State::Acked;
-        self.delivered += u64::from(slot.size);
-        if newest.as_ref().is_none_or(|best| slot.sample.sent_at >= best.sent_at) {
-            *newest = Some(slot.sample);
+        self.on_arrived(size, sample, newest);
+        newly.push(self.slots[index].take());
+    }
+
+    /// A packet that counted as lost has arrived: it takes longer for others to be lost from now on.
+    fn on_spurious(&mut self, number: u64, outcome: &mut AckOutcome) {
+        outcome.spurious += 1;
+        self.kept_lost -= 1;
+        let gap = self.largest_acked.unwrap_or(0).saturating_sub(number) + 1;
+        self.reorder_packets = self.reorder_packets.max(gap).min(MAX_REORDER_PACKETS);
+        self.reorder_eighths = (self.reorder_eighths + 1).min(16);
+    }
+
+    fn on_arrived(&mut self, size: u16, sample: Sample, newest: &mut Option<Sample>) {
+        self.delivered += u64::from(size);
+        if newest.as_ref().is_none_or(|best| sample.sent_at >= best.sent_at) {
+            *newest = Some(sample);
         }
-        newly.push(slot.take());
     }
 
     /// Delivery rate as BBR samples it (draft-cheng-iccrg-delivery-rate-estimation): what was delivered
@@ -439,18 +477,16 @@ impl Scoreboard {
 
     /// Drops what nobody will ask about again. Lost packets stay a while, to notice that they arrived.
     fn forget_front(&mut self) {
+        while self.slots.front().is_some_and(|slot| slot.state != State::Outstanding) {
+            self.past.extend(self.slots.pop_front().filter(|slot| slot.state == State::Lost));
+        }
         let settled = self.largest_acked.unwrap_or(0).saturating_sub(KEEP_LOST);
-        while let Some(slot) = self.slots.front() {
-            let keep = match slot.state {
-                State::Outstanding => true,
-                State::Lost => slot.number >= settled && self.kept_lost as u64 <= KEEP_LOST,
-                State::Acked => false,
-            };
-            if keep {
+        while self.past.front().is_some_and(|slot| slot.number < settled) || self.kept_lost as u64 > KEEP_LOST
+        {
+            if self.past.pop_front().is_none() {
                 break;
             }
-            self.kept_lost -= usize::from(slot.state == State::Lost);
-            self.slots.pop_front();
+            self.kept_lost -= 1;
         }
         self.acked.remove_below(self.base());
     }
@@ -576,7 +612,7 @@ mod tests {
             }
             board.give_up(&mut Vec::new());
         }
-        assert_eq!((board.slots.len() as u64, board.pipe()), (KEEP_LOST, 0));
+        assert_eq!((board.slots.len(), board.past.len() as u64, board.pipe()), (0, KEEP_LOST, 0));
         assert_eq!(ack(&mut board, &[8_000..10_000]).spurious, 2000);
         assert_eq!(board.kept_lost, 48);
     }

@@ -83,6 +83,10 @@ impl Allowance {
         Self { proven: true, left: 0 }
     }
 
+    pub(crate) fn is_proven(&self) -> bool {
+        self.proven
+    }
+
     /// Bytes that may be sent.
     pub(crate) fn left(&self) -> u64 {
         if self.proven { u64::MAX } else { self.left }

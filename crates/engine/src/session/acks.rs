@@ -194,8 +194,8 @@ impl<P: Payload> Session<P> {
 
     /// Applications may queue what all windows together carry in a round trip, and a little more.
     pub(super) fn update_send_limit(&mut self) {
-        let windows: u64 = self.paths.iter().map(|path| self.cc.window(path.id)).sum();
-        self.streams.set_unsent_limit((windows * 2).max(256 << 10));
+        self.look_at_paths();
+        self.streams.set_unsent_limit((self.paths.total_window() * 2).max(256 << 10));
     }
 }
 

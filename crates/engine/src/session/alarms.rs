@@ -31,15 +31,14 @@ impl<P: Payload> Session<P> {
         if let Some(at) = self.keep_alive_at() {
             next = next.min(at);
         }
-        for path in &self.paths {
-            next = next.min(self.path_timeout(path));
-        }
+        next = next.min(self.paths.next_timeout(|path| self.path_timeout(path)));
         (next < Time::NEVER).then_some(next)
     }
 
+    /// The next timeout of a path, an acknowledgement that is due left out.
     fn path_timeout(&self, path: &Path) -> Time {
         if path.state == PathState::Closing {
-            return path.forget_at.min(path.receipt.due().unwrap_or(Time::NEVER));
+            return path.forget_at;
         }
         let challenge = path
             .challenge
@@ -49,7 +48,6 @@ impl<P: Payload> Session<P> {
             path.board.loss_at(),
             self.alarm(path).map(|(at, _)| at),
             path.health.next_probe.filter(|_| path.state == PathState::Failed),
-            path.receipt.due(),
             challenge.map(|challenge| challenge.due),
         ];
         times.into_iter().flatten().min().unwrap_or(Time::NEVER)

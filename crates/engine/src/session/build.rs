@@ -63,16 +63,20 @@ impl<P: Payload> Session<P> {
 
     /// Adds the acknowledgements that travel on this path.
     fn add_acks(&mut self, now: Time, index: usize, draft: &mut Draft<P>) {
-        for other in 0..self.paths.len() {
-            if !self.paths[other].receipt.wants_ack() || self.ack_carrier(now, other) != index {
+        let mut next = 0;
+        while let Some(other) = self.paths.next_to_acknowledge(next) {
+            next = other + 1;
+            if self.ack_carrier(now, other) != index {
                 continue;
             }
             let id = self.paths[other].id;
             if let Some(ack) = self.paths[other].receipt.acknowledge(now, id)
                 && draft.push(Frame::Ack(ack))
             {
-                self.paths[other].receipt.on_acknowledged();
-                self.paths[other].stats.acks_sent += 1;
+                self.paths.change_receipt(other, |path| {
+                    path.receipt.on_acknowledged();
+                    path.stats.acks_sent += 1;
+                });
             }
         }
     }
@@ -282,13 +286,13 @@ impl<P: Payload> Session<P> {
         frames: Frames<P>,
         contents: Contents,
     ) -> Option<Transmit<P>> {
-        let path = &mut self.paths[index];
-        let pid = path.remote_pid?;
+        let pid = self.paths[index].remote_pid?;
         if frames.is_empty() {
             return None;
         }
         let size = OVERHEAD + packet_encoded_len(&frames);
         let eliciting = frames.iter().any(Frame::is_ack_eliciting);
+        let path = if eliciting { &mut self.paths[index] } else { self.paths.sending_aside(index) };
         if path.board.skip_is_due() {
             path.board.skip(self.pids.next_pid().0.0);
         }

@@ -107,7 +107,7 @@ impl<P: Payload> Session<P> {
         path.state = PathState::Active;
         path.allowance = Allowance::proven();
         self.cc.add_path(path.id, path.size() as u64, now);
-        self.paths.push(path);
+        self.paths.insert(path);
     }
 
     /// The peer's INIT came again, maybe over another route.

@@ -43,11 +43,11 @@ use crate::config::Config;
 use crate::control::{Control, ControlQueue};
 use crate::event::{CloseReason, Event, PidChange, PidSource, ProtocolError};
 use crate::inbox::Inbox;
-use crate::path::{Churn, Path, SentPacket};
+use crate::path::{Churn, Path, Paths, SentPacket};
 use crate::route::Route;
 use crate::schedule::{PathView, Scheduler};
 use crate::state::State;
-use crate::stats::{PathInfo, PathStats, SessionStats};
+use crate::stats::{PathInfo, PathStats, PathWindow, SessionStats};
 use crate::stream::{MemoryBudget, Read, StreamError, Streams};
 
 use closing::Ending;
@@ -100,8 +100,7 @@ pub struct Session<P> {
     next_path: u32,
     /// How often the peer may open paths.
     churn: Churn,
-    /// Sorted by id.
-    paths: Vec<Path>,
+    paths: Paths,
     cc: Controller,
     scheduler: Box<dyn Scheduler>,
     streams: Streams<P>,
@@ -175,7 +174,7 @@ impl<P: Payload> Session<P> {
             next_pid_path: [2, 1],
             next_path: if side == Side::Client { 2 } else { 1 },
             churn: Churn::new(now),
-            paths: Vec::new(),
+            paths: Paths::default(),
             cc: Controller::new(config.cc),
             scheduler: config.scheduler.build(),
             streams,
@@ -331,6 +330,19 @@ impl<P: Payload> Session<P> {
         self.paths.iter().map(|path| self.info(path)).collect()
     }
 
+    /// Window and round-trip time of all paths, for those who look often.
+    pub fn path_windows(&self) -> impl Iterator<Item = PathWindow> {
+        self.paths.iter().map(|path| {
+            let rtt = path.rtt();
+            PathWindow {
+                route: path.route,
+                window: self.cc.window(path.id),
+                mtu: path.mtu.current(),
+                rtt: if rtt.has_sample() { rtt.smoothed() } else { Span::ZERO },
+            }
+        })
+    }
+
     fn info(&self, path: &Path) -> PathInfo {
         let rtt = path.rtt();
         let sampled = rtt.has_sample();
@@ -348,7 +360,12 @@ impl<P: Payload> Session<P> {
             mtu: path.mtu.current(),
             group: self.cc.group(path.id),
             reliability: path.reliability,
-            stats: PathStats { packets_missing: path.receipt.missing(), ..path.stats },
+            stats: PathStats {
+                packets_received: path.receipt.packets,
+                bytes_received: path.receipt.bytes,
+                packets_missing: path.receipt.missing(),
+                ..path.stats
+            },
         }
     }
 
@@ -363,11 +380,20 @@ impl<P: Payload> Session<P> {
     }
 
     fn path_index(&self, id: PathId) -> Option<usize> {
-        self.paths.binary_search_by_key(&id, |path| path.id).ok()
+        self.paths.place_of(id)
     }
 
     fn path(&self, id: PathId) -> Option<&Path> {
         self.path_index(id).map(|index| &self.paths[index])
+    }
+
+    /// Brings up to date what is kept of the paths.
+    fn look_at_paths(&mut self) {
+        if !self.cc.windows_are_apart() {
+            self.paths.forget_all();
+        }
+        let cc = &self.cc;
+        self.paths.refresh(|path| cc.window(path));
     }
 
     fn fail(&mut self, now: Time, error: ProtocolError) {

@@ -142,8 +142,7 @@ impl<P: Payload> Session<P> {
         }
         let interval = self.config.initial_rtt.max(Span::from_millis(50)) * 2;
         path.challenge = Some(Challenge::new(self.next_token(), route, now, interval));
-        let index = self.paths.partition_point(|known| known.id < id);
-        self.paths.insert(index, path);
+        self.paths.insert(path);
         self.issue_pids();
     }
 
@@ -417,14 +416,7 @@ impl<P: Payload> Session<P> {
 
     /// Paths that may carry data now, best use first: normal ones, else backups, else suspects.
     pub(super) fn usable(&self, path: &Path) -> bool {
-        let class = |path: &Path| match (path.state, path.effective_use()) {
-            _ if !path.is_reachable() => 0,
-            (PathState::Active, PathUse::Normal) => 3,
-            (PathState::Active, PathUse::Backup) => 2,
-            (PathState::Suspect, PathUse::Normal | PathUse::Backup) => 1,
-            _ => 0,
-        };
-        let mine = class(path);
-        mine > 0 && (mine == 3 || self.paths.iter().all(|other| class(other) <= mine))
+        let mine = path.grade();
+        mine > 0 && (mine == 3 || self.paths.iter().all(|other| other.grade() <= mine))
     }
 }

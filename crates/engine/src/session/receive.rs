@@ -67,16 +67,17 @@ impl<P: Payload> Session<P> {
 
     fn note_arrival(&mut self, now: Time, index: usize, arrival: &Arrival, packet: &Packet<P>) {
         let eliciting = packet.frames.iter().any(Frame::is_ack_eliciting);
-        let path = &mut self.paths[index];
-        let newest = path.receipt.largest().is_none_or(|largest| packet.fsn.0 > largest);
-        path.receipt.on_packet(now, packet.fsn, (eliciting, arrival.ecn), &self.config);
-        path.receipt.packets += 1;
-        path.receipt.bytes += arrival.size as u64;
-        path.stats.packets_received += 1;
-        path.stats.bytes_received += arrival.size as u64;
-        if path.route == arrival.route {
-            path.allowance.on_received(arrival.size as u64);
-        } else if newest {
+        let config = &self.config;
+        let (newest, moved) = self.paths.change_receipt(index, |path| {
+            let newest = path.receipt.largest().is_none_or(|largest| packet.fsn.0 > largest);
+            path.receipt.on_packet(now, packet.fsn, (eliciting, arrival.ecn), config);
+            path.receipt.packets += 1;
+            path.receipt.bytes += arrival.size as u64;
+            (newest, path.route != arrival.route)
+        });
+        if !moved && !self.paths[index].allowance.is_proven() {
+            self.paths[index].allowance.on_received(arrival.size as u64);
+        } else if moved && newest {
             self.notice_route(now, index, arrival);
         }
         self.reporter.on_received(arrival.size as u64);
@@ -95,8 +96,9 @@ impl<P: Payload> Session<P> {
             Frame::Stream(frame) => {
                 let length = frame.data.len() as u64;
                 let inserted = self.streams.on_frame(frame, (&mut self.events, &mut self.control))?;
-                self.paths[index].stats.data_received += inserted.new;
-                self.paths[index].stats.data_duplicate += length - inserted.new;
+                let stats = &mut self.paths.aside(index).stats;
+                stats.data_received += inserted.new;
+                stats.data_duplicate += length - inserted.new;
             }
             Frame::ResetStream { stream, code, final_size } => {
                 let out = (&mut self.events, &mut self.control);

@@ -65,6 +65,9 @@ impl Reporter {
 impl<P: Payload> Session<P> {
     /// Puts reports in line when the fraction allows for them.
     pub(super) fn prepare_reports(&mut self) {
+        if self.config.reports.is_none() {
+            return;
+        }
         let heard =
             |path: &&crate::path::Path| path.state != PathState::Closing && path.receipt.largest().is_some();
         let count = self.paths.iter().filter(heard).count();

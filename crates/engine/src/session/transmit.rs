@@ -31,6 +31,7 @@ impl<P: Payload> Session<P> {
         }
         self.wake_at = Time::NEVER;
         self.prepare_reports();
+        self.look_at_paths();
         self.transmit_proof(now)
             .or_else(|| self.transmit_probe(now))
             .or_else(|| self.transmit_control(now))
@@ -40,6 +41,9 @@ impl<P: Payload> Session<P> {
 
     /// Challenges and answers to them.
     fn transmit_proof(&mut self, now: Time) -> Option<Transmit<P>> {
+        if self.paths.wants().check_at > now {
+            return None;
+        }
         let wants = |path: &Path| {
             let due = |challenge: &Challenge| challenge.due <= now && challenge.is_allowed();
             let challenge = path.challenge.as_ref().is_some_and(due);
@@ -55,11 +59,15 @@ impl<P: Payload> Session<P> {
 
     /// Probes of doubtful paths, of the path MTU, and keep-alives.
     fn transmit_probe(&mut self, now: Time) -> Option<Transmit<P>> {
-        if let Some(index) =
-            self.paths.iter().position(|path| path.health.probes_due > 0 && path.is_reachable())
+        if self.paths.want_probes()
+            && let Some(index) =
+                self.paths.iter().position(|path| path.health.probes_due > 0 && path.is_reachable())
         {
             self.paths[index].health.probes_due -= 1;
             return self.build_probe(now, index);
+        }
+        if self.paths.wants().check_at > now {
+            return None;
         }
         let mut found = None;
         for (index, path) in self.paths.iter_mut().enumerate() {
@@ -87,13 +95,17 @@ impl<P: Payload> Session<P> {
     }
 
     fn transmit_data(&mut self, now: Time) -> Option<Transmit<P>> {
+        self.look_at_paths();
         let streams = self.streams.has_work();
         if streams && let Some(sent) = self.go_on(now) {
             return Some(sent);
         }
-        let copies = self.paths.iter().any(Path::has_copies);
+        let (copies, room) = (self.paths.have_copies(), self.paths.have_room());
         if !streams && !copies && self.outgoing.is_empty() {
             self.note_app_limited();
+            return None;
+        }
+        if !room && !self.cc.is_paced() {
             return None;
         }
         let mut views = std::mem::take(&mut self.scratch.views);
@@ -107,9 +119,10 @@ impl<P: Payload> Session<P> {
     fn go_on(&mut self, now: Time) -> Option<Transmit<P>> {
         let run = self.run.filter(|run| run.left > 0 && run.resend == self.streams.next_is_resend())?;
         let index = self.path_index(run.path)?;
-        let window = self.cc.window(run.path);
-        let open = matches!(self.paths[index].state, PathState::Active | PathState::Suspect)
-            && view(now, &mut self.paths[index], window).budget > 0;
+        let path = self.paths.aside(index);
+        let open = matches!(path.state, PathState::Active | PathState::Suspect)
+            && path.pacer.budget(now) >= path.size() as u64
+            && self.paths.has_room(index);
         if open { self.send_run(now, run) } else { None }
     }
 
@@ -193,8 +206,11 @@ impl<P: Payload> Session<P> {
     }
 
     fn note_app_limited(&mut self) {
-        for path in &mut self.paths {
-            if path.state == PathState::Active && path.board.pipe() < self.cc.window(path.id) {
+        let mut next = 0;
+        while let Some((index, window)) = self.paths.next_untold(next) {
+            next = index + 1;
+            let path = self.paths.aside(index);
+            if path.state == PathState::Active && path.board.pipe() < window {
                 path.board.on_app_limited();
             }
         }
@@ -204,25 +220,47 @@ impl<P: Payload> Session<P> {
         SessionView { now, more_expected: self.streams.more_expected(), window: self.streams.peer_window() }
     }
 
-    /// Shows the scheduler the paths that may carry data.
+    /// Shows the scheduler the paths that may carry data. While all may, and nothing paces them, only what has
+    /// changed is looked at again.
     fn view_paths(&mut self, now: Time, views: &mut Vec<PathView>) {
-        views.clear();
-        for index in 0..self.paths.len() {
-            if self.usable(&self.paths[index]) {
-                let window = self.cc.window(self.paths[index].id);
-                views.push(view(now, &mut self.paths[index], window));
+        if self.cc.is_paced() || !self.paths.are_all_usable() {
+            views.clear();
+            for index in 0..self.paths.len() {
+                if self.usable(&self.paths[index]) {
+                    let window = self.paths.window(index);
+                    views.push(view(now, self.paths.aside(index), window));
+                }
+            }
+            return self.paths.forget_views();
+        }
+        if views.len() != self.paths.len() {
+            views.clear();
+            self.paths.forget_views();
+        }
+        let mut next = 0;
+        while let Some(index) = self.paths.next_old_view(next) {
+            next = index + 1;
+            let window = self.paths.window(index);
+            let view = view(now, self.paths.aside(index), window);
+            match views.get_mut(index) {
+                Some(known) => *known = view,
+                None => views.push(view),
             }
         }
     }
 
     /// Acknowledgements that are due and found no data to travel with.
     fn transmit_ack(&mut self, now: Time) -> Option<Transmit<P>> {
-        let due = |path: &Path| path.receipt.due().is_some_and(|at| at <= now);
+        if self.paths.wants().ack_at > now {
+            return None;
+        }
+        let due = |path: &Path| path.receipt.due() <= now;
         let index = self.paths.iter().position(due)?;
         let carrier = self.ack_carrier(now, index);
         let built = self.build_ack(now, carrier);
         if built.is_none() {
-            self.paths[index].receipt.postpone(now + self.config.max_ack_delay);
+            let until = now + self.config.max_ack_delay;
+            self.paths.change_receipt(index, |path| path.receipt.postpone(until));
         }
         built
     }

@@ -1,0 +1,382 @@
+//! All paths of a session, and the little of each that is asked for every packet.
+//!
+//! Before a packet leaves, many short questions are put to every path: does it owe a proof, a probe, an
+//! acknowledgement, has it room? With eight paths of a kilobyte each that is most of the cost of a packet. So the
+//! answers are kept here, side by side by question. Whoever gets hold of a path to change it makes what is kept of it
+//! stale, whatever the change; [`Paths::refresh`] looks at such paths anew.
+
+use std::cell::Cell;
+use std::ops::{BitOr, BitOrAssign, Deref, Index, IndexMut};
+
+use anabranch_wire::{PathId, Time};
+use smallvec::SmallVec;
+
+use super::{Path, PathState};
+
+/// The paths of a session, sorted by id.
+#[derive(Debug, Default)]
+pub(crate) struct Paths {
+    list: Vec<Path>,
+    // One for each path, in the same order.
+    ids: SmallVec<[PathId; 8]>,
+    /// Congestion windows in bytes.
+    windows: Vec<u64>,
+    /// When a proof or a probe of the path MTU may be due.
+    check_at: Vec<Time>,
+    /// When an acknowledgement has to leave.
+    ack_at: Vec<Time>,
+    /// Next timeouts beside acknowledgements, as far as somebody asked.
+    timeouts: Vec<Cell<Option<Time>>>,
+    /// How good the paths are for data, see [`Path::grade`].
+    grades: SmallVec<[u8; 8]>,
+    /// Whatever is said of these may be wrong.
+    stale: Places,
+    /// These would tell something new by an acknowledgement to somebody who asked.
+    want_acks: Places,
+    want_probes: Places,
+    have_copies: Places,
+    /// The window has room for a packet.
+    have_room: Places,
+    /// A [`PathView`](crate::schedule::PathView) made before may be wrong.
+    old_views: Places,
+    /// These do not know yet that the application has nothing more to send.
+    untold: Places,
+    /// The earliest of `check_at` and of `ack_at`.
+    wants: Wants,
+}
+
+/// What some path wants, and from when on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wants {
+    /// A challenge, an answer to one or a probe of the path MTU may be due.
+    pub check_at: Time,
+    /// An acknowledgement is due.
+    pub ack_at: Time,
+}
+
+impl Default for Wants {
+    fn default() -> Self {
+        Self { check_at: Time::NEVER, ack_at: Time::NEVER }
+    }
+}
+
+/// A set of places in the list. From the 64th on all share a bit: the set may then name more than was put in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Places(u64);
+
+impl Places {
+    const ALL: Self = Self(u64::MAX);
+
+    fn of(index: usize) -> Self {
+        Self(1 << index.min(63))
+    }
+
+    fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    fn has(self, index: usize) -> bool {
+        self.0 & Self::of(index).0 != 0
+    }
+
+    /// Puts a place in or takes it out; where a bit is shared, it is not taken out.
+    fn put(&mut self, index: usize, wanted: bool) {
+        if wanted {
+            self.0 |= Self::of(index).0;
+        } else if index < 63 {
+            self.0 &= !Self::of(index).0;
+        }
+    }
+
+    /// The first place from `index` on, below `end`.
+    fn next(self, index: usize, end: usize) -> Option<usize> {
+        let beyond = self.0 & (u64::MAX << index.min(63));
+        let first = (beyond.trailing_zeros() as usize).max(index);
+        (beyond != 0 && first < end).then_some(first)
+    }
+}
+
+impl BitOr for Places {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+impl BitOrAssign for Places {
+    fn bitor_assign(&mut self, other: Self) {
+        self.0 |= other.0;
+    }
+}
+
+impl Paths {
+    /// The place of a path.
+    pub(crate) fn place_of(&self, id: PathId) -> Option<usize> {
+        self.ids.iter().position(|known| *known == id)
+    }
+
+    /// What the paths want, as of the last refresh.
+    pub(crate) fn wants(&self) -> Wants {
+        self.wants
+    }
+
+    /// A path's congestion window in bytes, as of the last refresh.
+    pub(crate) fn window(&self, index: usize) -> u64 {
+        self.windows[index]
+    }
+
+    /// All congestion windows together, in bytes, as of the last refresh.
+    pub(crate) fn total_window(&self) -> u64 {
+        self.windows.iter().sum()
+    }
+
+    /// True when a path's window has room for a packet, as of the last refresh.
+    pub(crate) fn has_room(&self, index: usize) -> bool {
+        self.have_room.has(index)
+    }
+
+    /// True when some window has room for a packet, as of the last refresh.
+    pub(crate) fn have_room(&self) -> bool {
+        !self.have_room.is_empty()
+    }
+
+    /// True when a path has copies to send of what others carry, as of the last refresh.
+    pub(crate) fn have_copies(&self) -> bool {
+        !self.have_copies.is_empty()
+    }
+
+    /// True when a doubtful path is to be probed, as of the last refresh.
+    pub(crate) fn want_probes(&self) -> bool {
+        !self.want_probes.is_empty()
+    }
+
+    /// The first path from `index` on for which an acknowledgement would tell something new to somebody who asked.
+    pub(crate) fn next_to_acknowledge(&self, mut index: usize) -> Option<usize> {
+        let maybe = self.want_acks | self.stale;
+        loop {
+            index = maybe.next(index, self.list.len())?;
+            if self.list[index].receipt.wants_ack() {
+                return Some(index);
+            }
+            index += 1;
+        }
+    }
+
+    /// True when all paths are as good for data as each other, as of the last refresh.
+    pub(crate) fn are_all_usable(&self) -> bool {
+        self.grades.iter().all(|grade| *grade > 0 && *grade == self.grades[0])
+    }
+
+    /// The next timeout of all paths, where `timeout_of` finds it for one, acknowledgements that are due left out.
+    pub(crate) fn next_timeout(&self, timeout_of: impl Fn(&Path) -> Time) -> Time {
+        let mut next = Time::NEVER;
+        for (index, known) in self.timeouts.iter().enumerate() {
+            let timeout = known.get().unwrap_or_else(|| timeout_of(&self.list[index]));
+            known.set(Some(timeout));
+            let ack_at =
+                if self.stale.has(index) { self.list[index].receipt.due() } else { self.ack_at[index] };
+            next = next.min(timeout).min(ack_at);
+        }
+        next
+    }
+
+    /// Adds a path where its id belongs.
+    pub(crate) fn insert(&mut self, path: Path) {
+        let index = self.ids.partition_point(|known| *known < path.id);
+        self.ids.insert(index, path.id);
+        self.windows.insert(index, 0);
+        self.check_at.insert(index, Time::NEVER);
+        self.ack_at.insert(index, Time::NEVER);
+        self.timeouts.insert(index, Cell::new(None));
+        self.grades.insert(index, 0);
+        self.list.insert(index, path);
+        self.forget_all();
+    }
+
+    pub(crate) fn remove(&mut self, index: usize) -> Path {
+        self.ids.remove(index);
+        self.windows.remove(index);
+        self.check_at.remove(index);
+        self.ack_at.remove(index);
+        self.timeouts.remove(index);
+        self.grades.remove(index);
+        self.forget_all();
+        self.wants = Wants { check_at: earliest(&self.check_at), ack_at: earliest(&self.ack_at) };
+        self.list.remove(index)
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> std::slice::IterMut<'_, Path> {
+        self.forget_all();
+        self.list.iter_mut()
+    }
+
+    /// Makes everything stale that is kept of any path.
+    pub(crate) fn forget_all(&mut self) {
+        self.stale = Places::ALL;
+        self.timeouts.iter_mut().for_each(|timeout| timeout.set(None));
+        let none = Places::default();
+        (self.want_acks, self.want_probes, self.have_copies, self.have_room) = (none, none, none, none);
+    }
+
+    /// A path, to change what nothing depends on that is kept: pacing, counters, or what rates are measured by.
+    pub(crate) fn aside(&mut self, index: usize) -> &mut Path {
+        &mut self.list[index]
+    }
+
+    /// A path, to note a packet that asks for no acknowledgement.
+    pub(crate) fn sending_aside(&mut self, index: usize) -> &mut Path {
+        self.old_views.put(index, true);
+        if !self.list[index].allowance.is_proven() {
+            return &mut self[index];
+        }
+        &mut self.list[index]
+    }
+
+    /// Changes what arrived on a path: of what is kept only acknowledgements depend on it.
+    pub(crate) fn change_receipt<R>(&mut self, index: usize, change: impl FnOnce(&mut Path) -> R) -> R {
+        let path = &mut self.list[index];
+        let result = change(path);
+        self.want_acks.put(index, path.receipt.wants_ack());
+        let due = path.receipt.due();
+        self.set_ack_at(index, due);
+        result
+    }
+
+    fn set_ack_at(&mut self, index: usize, at: Time) {
+        if self.ack_at[index] != at {
+            self.ack_at[index] = at;
+            self.wants.ack_at = earliest(&self.ack_at);
+        }
+    }
+
+    fn set_check_at(&mut self, index: usize, at: Time) {
+        if self.check_at[index] != at {
+            self.check_at[index] = at;
+            self.wants.check_at = earliest(&self.check_at);
+        }
+    }
+
+    /// The next path from `index` on that was not told yet that there is nothing to send, with its window; it counts
+    /// as told now.
+    pub(crate) fn next_untold(&mut self, index: usize) -> Option<(usize, u64)> {
+        let index = self.untold.next(index, self.list.len())?;
+        self.untold.put(index, false);
+        Some((index, self.windows[index]))
+    }
+
+    /// The next path from `index` on of which a view made before may be wrong; it counts as right now.
+    pub(crate) fn next_old_view(&mut self, index: usize) -> Option<usize> {
+        let index = self.old_views.next(index, self.list.len())?;
+        self.old_views.put(index, false);
+        Some(index)
+    }
+
+    /// Notes that no view of any path is kept.
+    pub(crate) fn forget_views(&mut self) {
+        self.old_views = Places::ALL;
+    }
+
+    /// Looks at the paths of which something may have changed; `window` gives a path's congestion window.
+    pub(crate) fn refresh(&mut self, window: impl Fn(PathId) -> u64) {
+        if self.stale.is_empty() {
+            return;
+        }
+        let mut index = 0;
+        while let Some(place) = self.stale.next(index, self.list.len()) {
+            self.windows[place] = window(self.ids[place]);
+            self.look(place);
+            index = place + 1;
+        }
+        self.stale = Places::default();
+    }
+
+    fn look(&mut self, index: usize) {
+        let path = &self.list[index];
+        let reachable = path.is_reachable();
+        let size = path.size() as u64;
+        let room = self.windows[index].saturating_sub(path.board.pipe());
+        self.have_room.put(index, room >= size && path.allowance.left() >= size);
+        self.want_acks.put(index, path.receipt.wants_ack());
+        self.want_probes.put(index, reachable && path.health.probes_due > 0);
+        self.have_copies.put(index, path.has_copies());
+        let proof_at = if reachable { path.proof_at() } else { Time::NEVER };
+        let searches = reachable && path.state == PathState::Active && path.rtt().has_sample();
+        let probe_at = if searches { path.mtu.probe_at() } else { Time::NEVER };
+        self.grades[index] = path.grade();
+        self.old_views.put(index, true);
+        self.untold.put(index, true);
+        let due = path.receipt.due();
+        self.set_ack_at(index, due);
+        self.set_check_at(index, proof_at.min(probe_at));
+    }
+}
+
+fn earliest(times: &[Time]) -> Time {
+    times.iter().copied().min().unwrap_or(Time::NEVER)
+}
+
+impl Deref for Paths {
+    type Target = [Path];
+
+    fn deref(&self) -> &[Path] {
+        &self.list
+    }
+}
+
+impl Index<usize> for Paths {
+    type Output = Path;
+
+    fn index(&self, index: usize) -> &Path {
+        &self.list[index]
+    }
+}
+
+impl IndexMut<usize> for Paths {
+    fn index_mut(&mut self, index: usize) -> &mut Path {
+        self.stale |= Places::of(index);
+        self.timeouts[index].set(None);
+        &mut self.list[index]
+    }
+}
+
+impl<'a> IntoIterator for &'a Paths {
+    type Item = &'a Path;
+    type IntoIter = std::slice::Iter<'a, Path>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.list.iter()
+    }
+}
+
+impl<'a> IntoIterator for &'a mut Paths {
+    type Item = &'a mut Path;
+    type IntoIter = std::slice::IterMut<'a, Path>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter_mut()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_beyond_the_last_bit_are_never_missed() {
+        let mut places = Places::default();
+        for index in [3, 70] {
+            places.put(index, true);
+        }
+        let found: Vec<_> = (0..4).chain(62..72).filter(|index| places.has(*index)).collect();
+        assert_eq!(found, [3, 63, 64, 65, 66, 67, 68, 69, 70, 71]);
+        assert_eq!(
+            (places.next(0, 72), places.next(4, 72), places.next(68, 72)),
+            (Some(3), Some(63), Some(68))
+        );
+        assert_eq!((places.next(72, 72), places.next(4, 60)), (None, None));
+        places.put(3, false);
+        places.put(70, false);
+        assert_eq!((places.has(3), places.has(65)), (false, true));
+    }
+}
