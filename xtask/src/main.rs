@@ -3,6 +3,7 @@
 //! `.ci/run` prepares a bare machine and then calls `cargo xtask ci`; nothing is checked anywhere else.
 
 mod purity;
+mod same;
 
 use std::env;
 use std::process::{Command, ExitCode};
@@ -23,6 +24,7 @@ Usage: cargo xtask STEP
   clippy   no warnings
   test     every test of the workspace
 
+  same     a seed gives the same bytes in debug and release, on one thread and two; no part of ci
   fuzz [--seconds N] [--target NAME] [--seed N]
            hostile bytes for every decoder, the handshake and the session; no part of ci";
 
@@ -33,6 +35,7 @@ fn main() -> ExitCode {
     }
     let steps: Vec<Step> = match &words[..] {
         [word] if word == "ci" => STEPS.to_vec(),
+        [word] if word == "same" => vec![("same", same::check)],
         [word] => STEPS.into_iter().filter(|(name, _)| name == word).collect(),
         _ => Vec::new(),
     };
