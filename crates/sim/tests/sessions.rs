@@ -1,11 +1,11 @@
 //! Sessions from INIT to CLOSE over networks that lose messages, change addresses or fall silent.
 
 use anabranch_engine::{
-    AbandonReason, Arrival, CloseReason, Config, DatagramError, Ecn, Event, PathError, PathState, Session,
-    State,
+    AbandonReason, AckPolicy, Arrival, CloseReason, Config, DatagramError, Ecn, Event, PathError, PathState,
+    Session, State,
 };
 use anabranch_sim::{App, CLIENT, CableConfig, Idle, Pair, SERVER, Sender, Sink};
-use anabranch_wire::{DatagramFrame, Length, Message, ResetToken, Side, Span, Time};
+use anabranch_wire::{DatagramFrame, Length, Message, PathUse, ResetToken, Side, Span, Time};
 
 fn ms(millis: u64) -> Span {
     Span::from_millis(millis)
@@ -364,4 +364,105 @@ fn a_path_on_which_nothing_waits_does_not_fail() {
     pair.run(at(5_000), &mut [&mut near, &mut far]);
     let path = pair.session(CLIENT).paths()[0].clone();
     assert_eq!((path.state, path.stats.failures), (PathState::Active, 0));
+}
+
+/// Opens every route that has no path as soon as that is possible, as a driver does.
+fn open_missing(pair: &mut Pair<Length>, cables: usize) {
+    for cable in 0..cables {
+        let (now, route) = (pair.now, pair.route(CLIENT, cable));
+        let session = pair.session(CLIENT);
+        if !session.paths().iter().any(|path| path.route == route && path.state != PathState::Closing) {
+            // Not ready yet, or over: the next round tells.
+            let _ = session.open_path(now, route);
+        }
+    }
+}
+
+#[test]
+fn a_session_whose_first_path_dies_at_once_goes_on_over_another_candidate() {
+    for after in [0, 1, 5, 10, 20] {
+        let cables = [CableConfig::new(50.0, ms(20), 1.0), CableConfig::new(50.0, ms(30), 1.0)];
+        let mut pair: Pair<Length> = Pair::new([Config::default(), Config::default()], &cables, 1);
+        let (mut sender, mut sink) = (Sender::new(5_000_000), Sink::default());
+        pair.connect();
+        while pair.session(CLIENT).state() != State::Established {
+            let next = pair.now + ms(1);
+            pair.run(next, &mut [&mut sender, &mut sink]);
+        }
+        let cut = pair.now + ms(after);
+        pair.run(cut, &mut [&mut sender, &mut sink]);
+        pair.set_down(0, true);
+        while sink.finished_at.is_none() && pair.now < at(10_000) {
+            open_missing(&mut pair, 2);
+            let next = pair.now + ms(5);
+            pair.run(next, &mut [&mut sender, &mut sink]);
+        }
+        assert_eq!(sink.received, 5_000_000, "cut {after} ms after the handshake");
+        assert!(pair.now < at(3_000), "cut {after} ms after the handshake: {}", pair.now.as_secs_f64());
+    }
+}
+
+#[test]
+fn a_dead_path_does_not_stop_the_keep_alives_of_a_living_one() {
+    let config = Config { keep_alive: Some(Span::from_secs(5)), ..Config::default() };
+    let mut pair = pair(&config, 2);
+    pair.establish(&mut [&mut Idle, &mut Idle]);
+    idle(&mut pair, at(500));
+    let (mut sender, mut sink) = (Sender::new(100_000), Sink::default());
+    pair.set_down(0, true);
+    pair.run(at(10_000), &mut [&mut sender, &mut sink]);
+    idle(&mut pair, at(200_000));
+    assert_eq!(states(&mut pair), [State::Established; 2]);
+}
+
+#[test]
+fn a_path_that_was_cut_in_its_slow_start_has_its_share_soon_after_it_is_back() {
+    let cables = [CableConfig::new(50.0, ms(40), 1.0), CableConfig::new(50.0, ms(40), 1.0)];
+    for cut in [250, 300, 350, 400] {
+        let mut pair: Pair<Length> = Pair::new([Config::default(), Config::default()], &cables, 1);
+        let (mut sender, mut sink) = (Sender::new(u64::MAX), Sink::default());
+        pair.establish(&mut [&mut sender, &mut sink]);
+        pair.run(at(cut), &mut [&mut sender, &mut sink]);
+        pair.set_down(1, true);
+        pair.run(at(4_000), &mut [&mut sender, &mut sink]);
+        pair.set_down(1, false);
+        pair.run(at(8_000), &mut [&mut sender, &mut sink]);
+        let rate = sink.mbit_s(at(6_000), at(8_000));
+        assert!(rate > 85.0, "cut at {cut} ms: {rate:.1} Mbit/s");
+    }
+}
+
+#[test]
+fn how_a_path_is_to_be_used_may_be_known_before_the_path() {
+    let cables = [CableConfig::new(20.0, ms(10), 1.0), CableConfig::new(20.0, ms(200), 1.0)];
+    let mut pair: Pair<Length> = Pair::new([Config::default(), Config::default()], &cables, 1);
+    pair.connect();
+    idle(&mut pair, at(300));
+    let (now, route) = (pair.now, pair.route(CLIENT, 1));
+    let path = pair.session(CLIENT).open_path(now, route).expect("the peer has made it ready");
+    pair.session(CLIENT).set_path_use(path, PathUse::Backup).expect("it is there");
+    idle(&mut pair, at(2_000));
+    let there = pair.session(SERVER).paths().into_iter().find(|info| info.id == path);
+    assert_eq!(there.map(|info| (info.state, info.usage)), Some((PathState::Active, PathUse::Backup)));
+}
+
+#[test]
+fn the_primary_path_is_elected_anew_when_it_is_closed() {
+    let config = Config { ack_policy: AckPolicy::Primary, ..Config::default() };
+    let cables = [30, 40, 60].map(|rtt| CableConfig::new(8.0, ms(rtt), 1.0));
+    let mut pair: Pair<Length> = Pair::new([config.clone(), config], &cables, 1);
+    let (mut sender, mut sink) = (Sender::new(u64::MAX), Sink::default());
+    pair.establish(&mut [&mut sender, &mut sink]);
+    pair.run(at(3_000), &mut [&mut sender, &mut sink]);
+    let (now, first) = (pair.now, pair.session(CLIENT).paths()[0].id);
+    pair.session(CLIENT).close_path(now, first, AbandonReason::Requested);
+    pair.run(at(4_000), &mut [&mut sender, &mut sink]);
+    let sent = |pair: &mut Pair<Length>| -> Vec<u64> {
+        pair.session(SERVER).paths().iter().map(|path| path.stats.packets_sent).collect()
+    };
+    let before = sent(&mut pair);
+    pair.run(at(6_000), &mut [&mut sender, &mut sink]);
+    let acks: Vec<u64> = sent(&mut pair).iter().zip(before).map(|(after, before)| after - before).collect();
+    let (most, all) = (acks.iter().max().unwrap(), acks.iter().sum::<u64>());
+    assert!(*most as f64 > 0.9 * all as f64, "acknowledgements by path: {acks:?}");
 }

@@ -118,9 +118,9 @@ impl Receipt {
         self.due = until;
     }
 
-    /// Share of the packets sent so far that arrived, as far as the numbers tell.
-    pub(crate) fn share_received(&self) -> f64 {
-        self.largest().map_or(1.0, |largest| self.packets as f64 / (largest + 1) as f64)
+    /// Packets received, and sent as the highest number tells.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        (self.packets, self.largest().map_or(0, |largest| largest + 1))
     }
 
     /// Packets that were sent, as later numbers tell, and are not here.

@@ -121,6 +121,7 @@ impl<P: Payload> Session<P> {
         if path.state == PathState::Failed && path.health.next_probe.is_some_and(|at| at <= now) {
             path.health.on_probe_sent(now, self.config.failure.probe_interval);
             path.health.probes_due = 1;
+            self.try_alternative(now, index);
         }
         match self.alarm(&self.paths[index]) {
             Some((at, Alarm::Probe)) if at <= now => self.on_probe_timeout(now, index),
@@ -144,6 +145,7 @@ impl<P: Payload> Session<P> {
             self.doubt_flight(index);
             self.events.push_back(Event::Path { path: id, change: PathChange::Suspect });
         }
+        self.try_alternative(now, index);
     }
 
     fn on_retransmission_timeout(&mut self, now: Time, index: usize) {

@@ -7,7 +7,7 @@ use anabranch_wire::{
 
 use super::{OVERHEAD, Session};
 use crate::control::Control;
-use crate::path::{Content, Contents};
+use crate::path::{Content, Contents, PathState};
 use crate::route::{Route, Transmit};
 use crate::stream::SentRun;
 
@@ -316,7 +316,10 @@ impl<P: Payload> Session<P> {
         path.allowance.on_sent(size as u64);
         path.stats.packets_sent += 1;
         path.stats.bytes_sent += size as u64;
-        self.last_sent = now;
+        // What proves or probes a path that does not work keeps nothing alive.
+        if matches!(path.state, PathState::Active | PathState::Suspect) {
+            self.last_sent = now;
+        }
         let message = Message::Packet(Packet { path: path.id, fsn, frames });
         Some(Transmit { route: path.route, pid, path: path.id, message, size, ecn: path.marks.is_enabled() })
     }

@@ -132,7 +132,8 @@ impl<P: Payload> Session<P> {
         let winner = self.candidates.iter().find(|candidate| candidate.route == arrival.route);
         let sample =
             winner.filter(|candidate| candidate.attempts == 1).map(|winner| now.since(winner.sent_at));
-        self.candidates.clear();
+        let others = self.candidates.drain(..).map(|candidate| candidate.route);
+        self.alternatives = others.filter(|route| *route != arrival.route).take(MAX_GREETINGS).collect();
         self.first_path(now, arrival.route);
         if let Some(sample) = sample {
             self.paths[0].sample_rtt(now, PathId::FIRST, sample, Span::ZERO);

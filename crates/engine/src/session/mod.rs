@@ -31,7 +31,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use anabranch_cc::Controller;
 use anabranch_wire::{
-    DatagramFrame, NewPid, Params, PathId, Payload, Pid, ResetToken, Side, Span, StreamId, Time,
+    DatagramFrame, NewPid, Params, PathId, PathUse, Payload, Pid, ResetToken, Side, Span, StreamId, Time,
     datagram_frame_overhead,
 };
 use smallvec::SmallVec;
@@ -92,6 +92,8 @@ pub struct Session<P> {
     reserved: BTreeSet<PathId>,
     /// Of paths through relays: the PID at the last relay, for what the peer sends.
     reply_pids: BTreeMap<PathId, Pid>,
+    /// How the peer wants paths used that it has not opened yet, with the number of the wish.
+    early_usage: BTreeMap<PathId, (PathUse, u64)>,
     /// Paths given up here, with the reason, until the peer knows.
     abandoned: BTreeMap<PathId, u64>,
     /// Next path id to give a PID for: of the client's and of the server's.
@@ -115,6 +117,8 @@ pub struct Session<P> {
     primary: (Option<PathId>, u64),
     run: Option<Run>,
     candidates: Vec<Candidate>,
+    /// Candidates over which nobody answered first: path 0 may move there while it is the only one.
+    alternatives: SmallVec<[Route; 2]>,
     /// Routes over which INIT came, which proves them, until the session is established ...
     proven: SmallVec<[Route; 2]>,
     /// ... and those over which INIT-ACK is owed.
@@ -170,6 +174,7 @@ impl<P: Payload> Session<P> {
             remote_pids: BTreeMap::new(),
             reserved: BTreeSet::new(),
             reply_pids: BTreeMap::new(),
+            early_usage: BTreeMap::new(),
             abandoned: BTreeMap::new(),
             next_pid_path: [2, 1],
             next_path: if side == Side::Client { 2 } else { 1 },
@@ -187,6 +192,7 @@ impl<P: Payload> Session<P> {
             primary: (None, 0),
             run: None,
             candidates: Vec::new(),
+            alternatives: SmallVec::new(),
             proven: SmallVec::new(),
             greetings: SmallVec::new(),
             started_at: now,

@@ -140,10 +140,18 @@ impl<P: Payload> Session<P> {
             // The opener spends its own bytes first.
             path.allowance.prove();
         }
+        if let Some(usage) = self.early_usage.remove(&id) {
+            path.peer_usage = usage;
+        }
         let interval = self.config.initial_rtt.max(Span::from_millis(50)) * 2;
         path.challenge = Some(Challenge::new(self.next_token(), route, now, interval));
         self.paths.insert(path);
         self.issue_pids();
+    }
+
+    /// True for a path that the peer may open and has not.
+    pub(super) fn is_awaited(&self, id: PathId) -> bool {
+        id.opener() != self.side && self.local_pids.contains_key(&id) && self.path_index(id).is_none()
     }
 
     /// Finds the path that a packet came on, creating it when the peer opens it so.
@@ -151,7 +159,7 @@ impl<P: Payload> Session<P> {
         if let Some(index) = self.path_index(id) {
             return Some(index);
         }
-        let allowed = id.opener() != self.side && self.local_pids.contains_key(&id);
+        let allowed = self.is_awaited(id);
         // Those that are closing are kept for a few round trips, but not in any number.
         let full = self.open_count() >= self.max_paths() || self.paths.len() as u32 >= 2 * self.max_paths();
         if !allowed || !self.state.carries_data() || full || !self.churn.spend(now) {
@@ -175,6 +183,27 @@ impl<P: Payload> Session<P> {
         let token = self.next_token();
         let heard = (interval, arrival.size as u64);
         self.paths[index].challenge = Some(Challenge::to_stranger(token, arrival.route, now, heard));
+    }
+
+    /// Until the peer has named PIDs for further paths, the first is the only one. When it falls silent before
+    /// that, it is tried over the routes that lost the race of the handshake, in turn.
+    pub(super) fn try_alternative(&mut self, now: Time, index: usize) {
+        if self.alternatives.is_empty() || self.paths[index].id != PathId::FIRST {
+            return;
+        }
+        if self.paths.iter().any(|path| path.id != PathId::FIRST && path.state == PathState::Active) {
+            self.alternatives.clear();
+            return;
+        }
+        self.alternatives.rotate_left(1);
+        let used = |route: &&Route| self.paths.iter().any(|path| path.route == **route);
+        let Some(route) = self.alternatives.iter().find(|route| !used(route)).copied() else { return };
+        let waiting = self.paths[index].challenge.as_ref().map(|challenge| challenge.route);
+        if waiting != Some(route) {
+            let interval = self.config.initial_rtt;
+            let token = self.next_token();
+            self.paths[index].challenge = Some(Challenge::new(token, route, now, interval));
+        }
     }
 
     pub(super) fn handle_path_response(&mut self, now: Time, token: u64) {
@@ -280,6 +309,9 @@ impl<P: Payload> Session<P> {
             self.push_control(Control::PathAbandon(id));
         }
         self.events.push_back(Event::Path { path: id, change: PathChange::Closed(reason) });
+        if self.primary.0 == Some(id) {
+            self.elect_primary();
+        }
         let left = self.paths.iter().any(|path| path.state != PathState::Closing);
         // An address that is gone may come back, or another in its place: the idle timeout decides.
         if was_only && !left && reason != AbandonReason::AddressGone {
@@ -319,6 +351,7 @@ impl<P: Payload> Session<P> {
                 return Err(ProtocolError::PathLimit);
             }
             self.remote_pids.remove(&id);
+            self.early_usage.remove(&id);
             self.pid_changes.push_back(PidChange::Retire { pid, path: id });
             self.issue_pids();
         }

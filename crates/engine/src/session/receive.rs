@@ -156,8 +156,12 @@ impl<P: Payload> Session<P> {
     }
 
     fn handle_path_status(&mut self, status: PathStatus) {
-        let Some(index) = self.path_index(status.path) else { return };
-        let known = &mut self.paths[index].peer_usage;
+        let known = match self.path_index(status.path) {
+            Some(index) => &mut self.paths[index].peer_usage,
+            // It overtook the packet that opens the path.
+            None if self.is_awaited(status.path) => self.early_usage.entry(status.path).or_default(),
+            None => return,
+        };
         if status.sequence > known.1 {
             *known = (status.usage, status.sequence);
             self.run = None;
@@ -175,8 +179,13 @@ impl<P: Payload> Session<P> {
         let id = path.id;
         if failed {
             path.mtu.search_again();
-            // Probes that vanished while the path was dead say nothing of congestion.
+            let size = path.size() as u64;
+            // What vanished while the path was dead says nothing of congestion, and what was known of the path
+            // from before may be true no more: it begins like a new one.
             self.give_up_flight(now, index);
+            let group = self.cc.group(id);
+            self.cc.add_path(id, size, now);
+            self.cc.set_group(id, group);
         }
         self.events.push_back(Event::Path { path: id, change: crate::event::PathChange::Recovered });
         self.run = None;

@@ -4,6 +4,8 @@
 //! reliability stays the same and rises when it changes. After every third report of a path the sender
 //! updates its reliability `R ← α·R + (1−α)·received/sent` and the load weights `w ← w·R/R̄`.
 
+use std::collections::BTreeMap;
+
 use anabranch_wire::{Frame, Fsn, PathId, Payload, Report};
 
 use super::Session;
@@ -28,6 +30,8 @@ pub(super) struct Reporter {
     fraction: f64,
     received: u64,
     last_share: f64,
+    /// Packets of each path at its last report: received, and sent as their numbers tell.
+    told: BTreeMap<PathId, (u64, u64)>,
     /// Paths whose report is to be sent.
     pending: Vec<PathId>,
 }
@@ -39,6 +43,7 @@ impl Reporter {
             fraction: FIRST_FRACTION,
             received: 0,
             last_share: 1.0,
+            told: BTreeMap::new(),
             pending: Vec::new(),
         }
     }
@@ -62,6 +67,12 @@ impl Reporter {
     }
 }
 
+/// What share of the packets sent since the last report was received.
+fn share_since((received, sent): (u64, u64), now: (u64, u64)) -> f64 {
+    let sent = now.1.saturating_sub(sent);
+    if sent == 0 { 1.0 } else { now.0.saturating_sub(received) as f64 / sent as f64 }
+}
+
 impl<P: Payload> Session<P> {
     /// Puts reports in line when the fraction allows for them.
     pub(super) fn prepare_reports(&mut self) {
@@ -74,9 +85,14 @@ impl<P: Payload> Session<P> {
         if count == 0 || !self.reporter.is_due(count) {
             return;
         }
-        let shares = self.paths.iter().filter(heard).map(|path| path.receipt.share_received());
-        let mean = shares.sum::<f64>() / count as f64;
-        self.reporter.adapt(mean);
+        let told = std::mem::take(&mut self.reporter.told);
+        let mut shares = 0.0;
+        for path in self.paths.iter().filter(heard) {
+            let now = path.receipt.counts();
+            shares += share_since(told.get(&path.id).copied().unwrap_or_default(), now);
+            self.reporter.told.insert(path.id, now);
+        }
+        self.reporter.adapt(shares / count as f64);
         self.reporter.pending = self.paths.iter().filter(heard).map(|path| path.id).collect();
     }
 
