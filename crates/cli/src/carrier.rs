@@ -12,7 +12,7 @@ use anabranch_wire::Span;
 
 use crate::errors::{Failure, Kind};
 use crate::node;
-use crate::ui::paths::{Direction, PathMeter};
+use crate::ui::paths::{Direction, PathMeter, PathNames};
 use crate::ui::progress::{PathLine, ProgressSnapshot};
 
 /// Code of a session that its user ended; 0x100 and above are the protocol's.
@@ -52,7 +52,8 @@ impl Carrier {
     /// What shows this session, and the transfer that `progress` belongs to.
     #[must_use]
     pub fn gauge(&self, direction: Direction, progress: &Progress) -> Gauge {
-        Gauge { session: self.0.clone(), meter: PathMeter::new(direction), progress: progress.clone() }
+        let (meter, names) = (PathMeter::new(direction), PathNames::default());
+        Gauge { session: self.0.clone(), meter, names, progress: progress.clone() }
     }
 
     /// The other end's address, for people; its key while there is no path.
@@ -123,6 +124,7 @@ pub async fn close(endpoint: &Endpoint) {
 pub struct Gauge {
     session: Session,
     meter: PathMeter,
+    names: PathNames,
     progress: Progress,
 }
 
@@ -135,8 +137,8 @@ impl Gauge {
 
     /// The session's paths at `elapsed`.
     pub fn lines(&mut self, elapsed: Span) -> Vec<PathLine> {
-        let paths = self.session.paths();
-        let named: Vec<_> = paths.into_iter().map(|path| (label(&self.session, &path.route), path)).collect();
+        let name = |path: &anabranch_net::PathInfo| local_label(&self.session, &path.route);
+        let named = self.names.name(self.session.paths(), name);
         self.meter.lines(elapsed, &named)
     }
 
@@ -181,8 +183,12 @@ pub fn since(start: Instant) -> Span {
 
 /// What people call a path: the interface here and the address there.
 fn label(session: &Session, route: &anabranch_net::Route) -> String {
-    let remote = route.remote.ip();
-    node::local_name(session, route).map_or_else(|| remote.to_string(), |local| format!("{local} → {remote}"))
+    local_label(session, route).unwrap_or_else(|| route.remote.ip().to_string())
+}
+
+/// The same while the path's socket is there.
+fn local_label(session: &Session, route: &anabranch_net::Route) -> Option<String> {
+    node::local_name(session, route).map(|local| format!("{local} → {}", route.remote.ip()))
 }
 
 #[cfg(test)]

@@ -79,9 +79,10 @@ pub fn create(path: &Path) -> Result<NodeKey, Failure> {
             "there is a key at {} already",
             path.display()
         ))
-        .hint(
-            "`anabranch keys show` shows it; to make another, name its file: `anabranch keys new --key FILE`",
-        )),
+        .hint(format!(
+            "`anabranch keys show --key {}` shows it; to make another, name its file: `anabranch keys new --key FILE`",
+            quoted(path)
+        ))),
         Err(error) => Err(Failure::file("write", path, &error)),
     }
 }
@@ -93,7 +94,7 @@ pub fn create(path: &Path) -> Result<NodeKey, Failure> {
 pub fn load(path: &Path) -> Result<NodeKey, Failure> {
     let file = File::open(path).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => Failure::local(format!("there is no key at {}", path.display()))
-            .hint("`anabranch keys new` makes one"),
+            .hint(format!("`{}` makes one", command_for_new(path))),
         _ => Failure::file("read", path, &error),
     })?;
     let unreadable = |error| Failure::file("read", path, &error);
@@ -101,9 +102,23 @@ pub fn load(path: &Path) -> Result<NodeKey, Failure> {
     let mut text = Zeroizing::new(String::new());
     file.take(MAX_LEN + 1).read_to_string(&mut text).map_err(unreadable)?;
     NodeKey::from_file_text(&text).map_err(|error| {
-        Failure::local(format!("{} is not a key file: {error}", path.display()))
-            .hint("restore it from a copy, or move it away and make a new one with `anabranch keys new`")
+        Failure::local(format!("{} is not a key file: {error}", path.display())).hint(format!(
+            "restore it from a copy, or move it away and make a new one with `{}`",
+            command_for_new(path)
+        ))
     })
+}
+
+/// The command that makes a key in this very file, whatever the environment names.
+fn command_for_new(path: &Path) -> String {
+    format!("anabranch keys new --key {}", quoted(path))
+}
+
+/// A path as one word of a command line.
+fn quoted(path: &Path) -> String {
+    let text = path.display().to_string();
+    let is_plain = |character: char| character.is_alphanumeric() || "/\\:._-+@~".contains(character);
+    if text.chars().all(is_plain) { text } else { format!("'{}'", text.replace('\'', "'\\''")) }
 }
 
 /// Reads the key at `path`, or makes one there if there is none.
@@ -255,12 +270,21 @@ mod tests {
     fn a_missing_a_damaged_and_an_endless_key_file_each_say_so() {
         let dir = Dir::new("bad");
         let path = dir.0.join("key");
-        assert!(load(&path).unwrap_err().hint.unwrap().contains("keys new"));
+        let hint = load(&path).unwrap_err().hint.unwrap();
+        assert_eq!(hint, format!("`anabranch keys new --key {}` makes one", path.display()));
         write_private(&path, b"not a key").unwrap();
         assert!(load(&path).unwrap_err().message.contains("is not a key file"));
         fs::remove_file(&path).unwrap();
         write_private(&path, &vec![b'#'; 1 << 20]).unwrap();
         assert!(load(&path).unwrap_err().message.contains("is not a key file"));
+    }
+
+    #[test]
+    fn a_path_in_advice_is_one_word_of_a_command_line() {
+        let quoted = |text: &str| quoted(Path::new(text));
+        assert_eq!(quoted("~/keys/k-1.key"), "~/keys/k-1.key");
+        assert_eq!(quoted("my key"), "'my key'");
+        assert_eq!(quoted("a'b;c"), r"'a'\''b;c'");
     }
 
     #[test]

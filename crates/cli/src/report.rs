@@ -127,7 +127,8 @@ pub struct BenchStart {
 pub struct Interval {
     /// The end of the interval.
     pub t_s: f64,
-    /// What was received; each path as it was at the end, with the bytes that came over it in the interval. A
+    /// What was received; each path as it was at the end, with the bytes that came over it in the interval; one
+    /// that carried data before and is gone stays, as `closed`. A
     /// silence that lasts over the interval's end counts in full in the next.
     #[serde(flatten)]
     pub measured: Measured,
@@ -144,11 +145,13 @@ pub struct Measured {
     pub goodput_mbit_s: f64,
     /// The longest time in which it got nothing.
     pub longest_gap_ms: f64,
-    /// Every path that was used, with its bytes.
+    /// Every pair of addresses that was used, with its bytes: those of all the paths that were opened between the
+    /// two, one after the other, when their link came and went.
     pub paths: Vec<BenchPath>,
 }
 
-/// One path of a test.
+/// One path of a test, or several one after the other between the same addresses: then the newest that lives gives
+/// all but the bytes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct BenchPath {
     /// The client's interface, or its address where it has none.
@@ -163,9 +166,9 @@ pub struct BenchPath {
     pub rate_mbit_s: f64,
     /// Smoothed round-trip time as the client sees it; null before the first sample.
     pub rtt_ms: Option<f64>,
-    /// Share of the client's packets lost since the start; null when the server sends.
+    /// Share of the client's packets lost since the path was opened; as far as missed here when the server sends.
     pub loss: Option<f64>,
-    /// Whether it carries data.
+    /// Whether it carries data; `closed` when it was given up and is not back.
     pub state: PathState,
 }
 

@@ -39,7 +39,8 @@ fn a_new_user_makes_a_key_and_is_shown_the_same_one_again() {
     let home = Home::new("keys");
     let missing = home.run(&["keys", "show"]);
     assert_eq!(missing.status.code(), Some(1));
-    assert!(text(&missing.stderr).contains("`anabranch keys new` makes one"), "{missing:?}");
+    let advice = format!("`anabranch keys new --key {}/.config/anabranch/key` makes one", home.0.display());
+    assert!(text(&missing.stderr).contains(&advice), "{missing:?}");
 
     let made = home.run(&["keys", "new"]);
     let shown = home.run(&["keys", "show"]);

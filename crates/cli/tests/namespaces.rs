@@ -123,6 +123,41 @@ fn a_link_that_swallows_everything_is_missed_for_200_ms_at_most_and_taken_back()
 }
 
 #[test]
+fn a_link_that_goes_and_comes_is_one_row_with_all_its_bytes() {
+    let Some((machines, _turn)) = three_links("a_link_that_goes_and_comes_is_one_row") else { return };
+    for reverse in [false, true] {
+        let report = thread::scope(|scope| {
+            scope.spawn(|| {
+                thread::sleep(Duration::from_millis(1_500));
+                for pause in [1_500, 700] {
+                    machines.set_link((Side::Far, 0), false).unwrap();
+                    thread::sleep(Duration::from_millis(pause));
+                    machines.set_link((Side::Far, 0), true).unwrap();
+                    thread::sleep(Duration::from_millis(700));
+                }
+            });
+            let options = ["--time", "8s", "--reverse"];
+            let options = if reverse { &options[..] } else { &options[..2] };
+            bench(|side| machines.command(side, PROGRAM), options)
+        });
+        let rows = report["end"]["paths"].as_array().unwrap();
+        let host = |row: &Value, key: &str| {
+            let address = row[key].as_str().unwrap_or_else(|| panic!("no {key} in {row}"));
+            address.parse::<std::net::SocketAddr>().unwrap().ip()
+        };
+        let mut pairs: Vec<_> = rows.iter().map(|row| (host(row, "local"), host(row, "remote"))).collect();
+        pairs.sort();
+        let pair = |link| (machines.address(Side::Near, link), machines.address(Side::Far, link));
+        assert_eq!(pairs, [0, 1, 2].map(pair), "reverse {reverse} {rows:#?}");
+        assert!(rows.iter().all(|row| row["state"] == "active"), "reverse {reverse} {rows:#?}");
+        let sum: f64 = rows.iter().map(|row| number(row, "bytes")).sum();
+        let whole = number(&report["end"], "bytes");
+        assert!((0.99 * whole..1.05 * whole).contains(&sum), "{sum} of {whole}: reverse {reverse} {rows:#?}");
+        println!("reverse {reverse}: {sum} in the rows, {whole} received, {rows:?}");
+    }
+}
+
+#[test]
 fn paths_that_only_the_server_can_open_are_opened_by_it() {
     let Some((machines, _turn)) = three_links("paths_that_only_the_server_can_open") else { return };
     machines.wall(1).unwrap();

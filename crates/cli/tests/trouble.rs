@@ -332,6 +332,64 @@ fn what_is_left_out_is_told_at_both_ends() {
     assert_eq!(done["left_out"], 2, "{done}");
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn a_file_whose_name_cannot_be_sent_is_missed_at_the_receiver() {
+    use std::os::unix::ffi::OsStrExt;
+    let scratch = Scratch::new();
+    std::fs::create_dir(scratch.path("from/d")).unwrap();
+    let odd = scratch.path("from/d").join(std::ffi::OsStr::from_bytes(b"caf\xe9.txt"));
+    std::fs::write(&odd, b"content").unwrap();
+    let alone = program(&["send", &scratch.text("from/d")]).output().unwrap();
+    let why = "d/caf\u{fffd}.txt is left out: its name is not UTF-8\n";
+    assert_failed(&alone, 1, &["nothing of what was named can be sent\n", why, "hint"]);
+    assert_eq!(String::from_utf8_lossy(&alone.stdout), "", "a ticket that opens nothing");
+
+    scratch.file("from/d/file", 1_000, 1);
+    let sender = Sender::start(&[&scratch.text("from/d"), "-q"]);
+    let received = receive(&[&sender.ticket, &scratch.text("to"), "-q"]);
+    assert_failed(
+        &received,
+        6,
+        &["1 file was not transferred\n", "d/caf\u{fffd}.txt: its name is not UTF-8"],
+    );
+    assert!(scratch.path("to/d/file").exists());
+}
+
+#[test]
+fn an_offer_of_which_nothing_can_be_read_is_refused_at_once() {
+    let scratch = Scratch::new();
+    scratch.open_to_all();
+    let secret = scratch.file("from/secret", 2, 1);
+    std::fs::set_permissions(&secret, PermissionsExt::from_mode(0o000)).unwrap();
+    std::fs::create_dir(scratch.path("from/shut")).unwrap();
+    std::fs::set_permissions(scratch.path("from/shut"), PermissionsExt::from_mode(0o000)).unwrap();
+    for (name, why) in
+        [("from/secret", "  secret: the sender may not read it\n"), ("from/shut", "  shut is left out")]
+    {
+        let Some(mut command) = as_nobody(&["send", &scratch.text(name)]) else {
+            return skip("an_offer_of_which_nothing_can_be_read", "becoming nobody needs root");
+        };
+        let sent = command.output().unwrap();
+        assert_failed(
+            &sent,
+            1,
+            &["nothing of what was named can be sent\n", why, "hint", "make it readable"],
+        );
+        assert_eq!(String::from_utf8_lossy(&sent.stdout), "", "a ticket that opens nothing");
+    }
+}
+
+#[test]
+fn a_link_in_the_place_of_an_unfinished_file_is_named_as_what_to_remove() {
+    let scratch = Scratch::new();
+    let sender = small_offer(&scratch);
+    std::os::unix::fs::symlink("/etc/passwd", scratch.path("to/.note.txt.anabranch-part")).unwrap();
+    let received = receive(&[&sender.ticket, &scratch.text("to"), "-q"]);
+    let why = "  note.txt: .note.txt.anabranch-part, beside it, is in the way and is not a file; remove it";
+    assert_failed(&received, 6, &[why]);
+}
+
 /// The program as a user without privileges, where this is root, who may do everything.
 fn as_nobody(words: &[&str]) -> Option<Command> {
     let mut command = Command::new("setpriv");
@@ -348,7 +406,9 @@ fn a_file_that_may_not_be_read_is_noted_before_it_is_offered() {
     scratch.open_to_all();
     let file = scratch.file("from/secret", 1_000, 1);
     std::fs::set_permissions(&file, PermissionsExt::from_mode(0o000)).unwrap();
-    let Some(mut command) = as_nobody(&["send", file.to_str().unwrap()]) else {
+    let other = scratch.file("from/other", 1_000, 2);
+    std::fs::set_permissions(&other, PermissionsExt::from_mode(0o644)).unwrap();
+    let Some(mut command) = as_nobody(&["send", file.to_str().unwrap(), other.to_str().unwrap()]) else {
         return skip("a_file_that_may_not_be_read_is_noted", "becoming nobody needs root");
     };
     let sender = Sender::start_as(&mut command);

@@ -38,9 +38,7 @@ pub enum TransferError {
         source: io::Error,
     },
     /// The connection ended before the transfer did.
-    #[error(
-        "the connection was lost ({0}); what has arrived is kept, run the same command again to continue from there"
-    )]
+    #[error("the connection was lost ({0}); run the same command again: it continues from what has arrived")]
     Connection(#[source] io::Error),
     /// The two programs speak different versions of the transfer protocol.
     #[error("the other end speaks transfer version {theirs}, this one {ours}: update the older program")]
@@ -81,7 +79,8 @@ pub enum TransferError {
     },
     /// The disk filled up on the way.
     #[error(
-        "the disk is full while writing {path}; what has arrived is kept, free some space and run the same command again",
+        "the disk is full while writing {path}; free some space and run the same command again: it continues from \
+         what has arrived",
         path = shown(path)
     )]
     DiskFull {

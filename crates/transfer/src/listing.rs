@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use cap_fs_ext::{DirExt, FollowSymlinks, OpenOptionsFollowExt, OpenOptionsSyncExt};
 use cap_std::ambient_authority;
-use cap_std::fs::{Dir, Metadata, OpenOptions};
+use cap_std::fs::{Dir, DirEntry, Metadata, OpenOptions};
 
 use crate::error::printable;
 use crate::manifest::{Entry, EntryKind, FileMeta, LeftOut, ModifiedTime};
@@ -52,7 +52,19 @@ impl Opened {
             Self::Stream(_) => Ok(None),
         }
     }
+
+    /// When the open file was last changed in any way; `None` for a stream, and where the system does not tell.
+    pub fn changed(&self) -> io::Result<Option<ChangeTime>> {
+        match self {
+            Self::File(file) => file.metadata().map(|meta| change_time(&meta)),
+            Self::Stream(_) => Ok(None),
+        }
+    }
 }
+
+/// Seconds since 1970 and nanoseconds of a file's last change, in content or in what is known of it. Programs can set
+/// a file's time of modification, and this one not.
+pub(crate) type ChangeTime = (i64, i64);
 
 impl Listing {
     /// Opens entry number `index`, which must be a file.
@@ -134,23 +146,23 @@ impl Listing {
                 return self.left_out.push(LeftOut { path: path.shown(), reason, missed: true });
             }
         };
-        found.sort_by_key(cap_std::fs::DirEntry::file_name);
+        found.sort_by_key(DirEntry::file_name);
         for entry in found {
             let name = entry.file_name();
             let shown = format!("{}/{}", path.shown(), name.to_string_lossy());
             let added = match name.to_str() {
-                None => Err(Omission::Never("its name is not UTF-8".into())),
+                None => Err(omission(&entry, "its name is not UTF-8; rename it and offer it again".into())),
                 Some(name) if is_part_name(name) => {
                     Err(Omission::Never("it is an unfinished transfer".into()))
                 }
                 Some(name) => RelPath::parse(&format!("{}/{name}", path.as_str()))
-                    .map_err(|error| Omission::Never(error.to_string()))
+                    .map_err(|error| omission(&entry, error.to_string()))
                     .and_then(|path| self.add_entry(directory, name, path)),
             };
             if let Err(omission) = added {
                 let (reason, missed) = match omission {
                     Omission::Never(why) => (why, false),
-                    Omission::Missed(error) => (unreadable(&error), true),
+                    Omission::Missed(why) => (why, true),
                 };
                 self.left_out.push(LeftOut { path: printable(&shown), reason, missed });
             }
@@ -168,7 +180,7 @@ impl Listing {
             self.entries.push(Entry { path, kind: EntryKind::File(file_meta(&meta)) });
         } else if meta.is_symlink() {
             let text = directory.read_link_contents(name)?;
-            let text = text.to_str().ok_or_else(|| Omission::Never("its link text is not UTF-8".into()))?;
+            let text = text.to_str().ok_or_else(|| Omission::Missed("its link text is not UTF-8".into()))?;
             let text = if cfg!(windows) { text.replace('\\', "/") } else { text.to_owned() };
             check_link(&path, &text)
                 .map_err(|_| Omission::Never(format!("it is a link that leads out of the share ({text})")))?;
@@ -185,13 +197,20 @@ enum Omission {
     /// It is of a kind that is never sent.
     Never(String),
     /// It should be there.
-    Missed(io::Error),
+    Missed(String),
 }
 
 impl From<io::Error> for Omission {
     fn from(error: io::Error) -> Self {
-        Self::Missed(error)
+        Self::Missed(unreadable(&error))
     }
+}
+
+/// Why something whose name cannot be listed is not: it is missed, unless it is of a kind that never is sent.
+fn omission(entry: &DirEntry, why: String) -> Omission {
+    let kind = entry.file_type();
+    let is_sent = kind.is_ok_and(|kind| kind.is_file() || kind.is_dir() || kind.is_symlink());
+    if is_sent { Omission::Missed(why) } else { Omission::Never(why) }
 }
 
 /// Why something of a share cannot be sent, for people at both ends: without paths of this machine.
@@ -229,6 +248,17 @@ fn modified_time(time: std::time::SystemTime) -> Option<ModifiedTime> {
             })
         }
     }
+}
+
+#[cfg(unix)]
+fn change_time(meta: &Metadata) -> Option<ChangeTime> {
+    use cap_std::fs::MetadataExt as _;
+    Some((meta.ctime(), meta.ctime_nsec()))
+}
+
+#[cfg(not(unix))]
+fn change_time(_meta: &Metadata) -> Option<ChangeTime> {
+    None
 }
 
 #[cfg(unix)]

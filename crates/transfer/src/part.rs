@@ -109,10 +109,12 @@ fn open_locked(directory: &Dir, name: &str) -> io::Result<File> {
     options.read(true).write(true).create(true).follow(FollowSymlinks::No);
     owner_only(&mut options);
     for _ in 0..LOCK_TRIES {
-        let file = directory.open_with(name, &options)?;
+        let opened = directory.open_with(name, &options);
+        let file =
+            opened.map_err(|error| if is_taken(directory, name) { in_the_way(name) } else { error })?;
         let meta = file.metadata()?;
         if !meta.is_file() {
-            return Err(io::Error::other(format!("{name} is in the way and is not a file")));
+            return Err(in_the_way(name));
         }
         let is_locked = lock(&file)?;
         // The holder before may have finished and renamed it: then the name leads elsewhere now.
@@ -127,6 +129,15 @@ fn open_locked(directory: &Dir, name: &str) -> io::Result<File> {
         io::ErrorKind::ResourceBusy,
         "another program is receiving this file here; let it finish",
     ))
+}
+
+/// True when something that is no file has this name: a directory, or a link, which is not followed.
+fn is_taken(directory: &Dir, name: &str) -> bool {
+    directory.symlink_metadata(name).is_ok_and(|meta| !meta.is_file())
+}
+
+fn in_the_way(name: &str) -> io::Error {
+    io::Error::other(format!("{name}, beside it, is in the way and is not a file; remove it and try again"))
 }
 
 fn system_time(time: ModifiedTime) -> Option<std::time::SystemTime> {

@@ -2,8 +2,8 @@
 //!
 //! Directories are walked through a handle that cannot be left, and files are opened without following a
 //! link that took their place. Links are sent as links if they stay inside the share, and left out with a
-//! warning otherwise, as are devices, pipes, sockets, names that are not UTF-8, what cannot be read, and
-//! unfinished transfers.
+//! warning otherwise, as are devices, pipes, sockets and unfinished transfers. What is of a kind to be sent and
+//! cannot be (it may not be read, its name is not UTF-8) is missed: the receiver fails in the end and names it.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::error::TransferError;
 use crate::listing::Listing;
-use crate::manifest::{LeftOut, totals};
+use crate::manifest::{Entry, EntryKind, LeftOut, totals};
 use crate::path::RelPath;
 
 /// Something to send; clones are the same share.
@@ -46,6 +46,8 @@ pub struct Contents {
     pub left_out: Vec<String>,
     /// Files that are listed but may not be read, and why, one line each.
     pub unreadable: Vec<String>,
+    /// True when something cannot be sent and there is nothing else: no file, and no link.
+    pub all_missed: bool,
 }
 
 impl Share {
@@ -90,8 +92,13 @@ impl Share {
         let Origin::Paths(roots) = &*self.0 else { return Contents { files: 1, ..Contents::default() } };
         let listing = Listing::of_roots(roots);
         let (files, bytes) = totals(&listing.entries);
-        let left_out = listing.left_out.iter().map(LeftOut::shown).collect();
-        Contents { files, bytes: Some(bytes), left_out, unreadable: listing.unreadable() }
+        let (left_out, unreadable) =
+            (listing.left_out.iter().map(LeftOut::shown).collect(), listing.unreadable());
+        let is_content = |entry: &&Entry| !matches!(entry.kind, EntryKind::Directory { .. });
+        let content = listing.entries.iter().filter(is_content).count();
+        let missed = !unreadable.is_empty() || listing.left_out.iter().any(|what| what.missed);
+        let all_missed = missed && content == unreadable.len();
+        Contents { files, bytes: Some(bytes), left_out, unreadable, all_missed }
     }
 
     /// True once nobody else can receive it: a stream that somebody has begun to receive.

@@ -12,7 +12,7 @@ use tokio::sync::mpsc::error::TryRecvError;
 
 use crate::codec::{FRAME_HEADER, finish_frame};
 use crate::hash::{BLOCK, FileHasher, block_len, hash_block};
-use crate::listing::{Listing, Opened, unreadable};
+use crate::listing::{ChangeTime, Listing, Opened, unreadable};
 use crate::manifest::{EntryKind, FileMeta};
 use crate::message::{REPLY_BLOCK, Reply, Request};
 use crate::progress::Progress;
@@ -52,6 +52,8 @@ struct Current {
     index: usize,
     meta: FileMeta,
     file: Opened,
+    /// When it had last changed as it was opened.
+    changed: Option<ChangeTime>,
     hasher: FileHasher,
     sent: u64,
     /// A stream has ended: only `End` is left to say.
@@ -185,9 +187,12 @@ impl Source {
     fn end(&mut self) -> Result<(), Trouble> {
         let Some(current) = self.current.take() else { return Ok(()) };
         let now = current.file.meta().map_err(|error| trouble(&error))?;
+        // Whoever writes into a file can set its time back, but not that of its last change.
+        let is_as_opened = current.file.changed().map_err(|error| trouble(&error))? == current.changed;
         let is_listed =
             |now: &FileMeta| now.size == current.meta.size && now.modified == current.meta.modified;
-        if !now.as_ref().is_none_or(is_listed) || current.meta.size.is_some_and(|size| size != current.sent) {
+        let is_whole = current.meta.size.is_none_or(|size| size == current.sent);
+        if !(now.as_ref().is_none_or(is_listed) && is_as_opened && is_whole) {
             return Err(changed());
         }
         self.reply(&Reply::End { len: current.sent, hash: current.hasher.finish().into() });
@@ -235,11 +240,13 @@ impl Source {
         };
         self.progress.set_current(path.shown());
         let file = self.listing.open(index).map_err(|error| trouble(&error))?;
+        let changed_at = file.changed().map_err(|error| trouble(&error))?;
         let now = file.meta().map_err(|error| trouble(&error))?;
         if now.is_some_and(|now| now.size != meta.size || now.modified != meta.modified) {
             return Err(changed());
         }
-        Ok(Current { index, meta: *meta, file, hasher: FileHasher::default(), sent: 0, ended: false })
+        let hasher = FileHasher::default();
+        Ok(Current { index, meta: *meta, file, changed: changed_at, hasher, sent: 0, ended: false })
     }
 
     fn reply(&mut self, reply: &Reply) {

@@ -9,6 +9,7 @@ mod recorder;
 mod server;
 mod text;
 mod traffic;
+mod watch;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -49,6 +50,9 @@ pub enum BenchCommand {
     /// Wait for clients and print how to reach this machine
     Server(ServerArgs),
     /// Run one test against a server
+    ///
+    /// The result has a row for each pair of addresses: the bytes of all the paths that there were between the two, one
+    /// after the other when a link came and went, and the state of the newest; `closed` when it was given up.
     Client(ClientArgs),
 }
 

@@ -38,6 +38,8 @@ Examples:
 ///
 /// A file appears under its name only when all of it has arrived and was verified. A transfer that was cut off
 /// goes on where it stopped when the same command runs again; one that lost all its paths does so by itself.
+///
+/// When some of the files could not be sent or written, the others arrive, those are named, and the exit code is 6.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct ReceiveArgs {
@@ -149,7 +151,7 @@ async fn fetch(args: &ReceiveArgs, ticket: &Ticket, context: &Context) -> Result
     let sender = Sender { endpoint: &endpoint, ticket, silence: args.timeout };
     let session = tokio::select! {
         biased;
-        () = interrupt::requested() => return Err(fetch::stopped(None, args.to_stdout())),
+        () = interrupt::requested() => return Err(fetch::stopped()),
         session = sender.reach() => session?,
     };
     let display = context.progress(args.json, args.events().unwrap_or(Stream::Stdout));

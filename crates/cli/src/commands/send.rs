@@ -31,6 +31,9 @@ use serve::{Offer, Server};
 /// A receiver that is silent on every path for this long is given up, unless it asks for less.
 const PATIENCE: Span = Span::from_secs(60);
 
+/// Most of what cannot be sent that is named when nothing can.
+const MOST_NAMED: usize = 10;
+
 const EXAMPLES: &str = "\
 Examples:
   anabranch send photos/                     offer a directory; prints a ticket
@@ -44,6 +47,10 @@ Examples:
 ///
 /// Whoever has the ticket can fetch what is offered, until it expires or this command ends. Everything is
 /// encrypted, and every byte is verified at the other end.
+///
+/// Sockets, pipes, devices, links that lead out of what is offered, and unfinished transfers are never sent: both
+/// ends name them, and that is all. A file that cannot be sent, because it may not be read or its name is not
+/// UTF-8, makes receivers end with exit code 6, with all the others.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct SendArgs {
@@ -141,11 +148,26 @@ fn check_name(name: &str) -> Result<(), Failure> {
 pub fn run(args: &SendArgs, context: &Context) -> Result<(), Failure> {
     let share = args.source()?.share()?;
     let contents = share.contents();
+    check_offer(&contents)?;
     let runtime = node::runtime()?;
     let outcome = runtime.block_on(offer(args, (share, &contents), context));
     // A thread may still wait for standard input: nobody needs it.
     runtime.shutdown_background();
     outcome
+}
+
+/// Refuses an offer of which nothing could ever be received.
+fn check_offer(contents: &Contents) -> Result<(), Failure> {
+    if !contents.all_missed {
+        return Ok(());
+    }
+    let each = contents.unreadable.iter().chain(&contents.left_out).take(MOST_NAMED);
+    // What follows the semicolon is for the other end.
+    let each = each.map(|what| what.split_once("; ").map_or(what.as_str(), |(what, _)| what));
+    let failure = Failure::local("nothing of what was named can be sent");
+    let failure = each.fold(failure, |failure, what| failure.detail(what));
+    Err(failure
+        .hint("look at owner and mode with `ls -l`; make it readable for this user, or name something else"))
 }
 
 async fn offer(

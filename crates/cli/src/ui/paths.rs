@@ -65,6 +65,29 @@ impl PathMeter {
     }
 }
 
+/// Remembers what people call each path: its socket, which the name is from, may be gone before the path is.
+#[derive(Debug, Default)]
+pub struct PathNames(BTreeMap<PathId, String>);
+
+impl PathNames {
+    /// What to call these paths: as `name_now` says, or as it said last.
+    pub fn name(
+        &mut self,
+        paths: Vec<PathInfo>,
+        name_now: impl Fn(&PathInfo) -> Option<String>,
+    ) -> Vec<(String, PathInfo)> {
+        self.0.retain(|id, _| paths.iter().any(|path| path.id == *id));
+        let named = |path: PathInfo| {
+            if let Some(name) = name_now(&path) {
+                self.0.insert(path.id, name);
+            }
+            let unnamed = || path.route.remote.ip().to_string();
+            (self.0.get(&path.id).cloned().unwrap_or_else(unnamed), path)
+        };
+        paths.into_iter().map(named).collect()
+    }
+}
+
 /// The smoothed round-trip time in milliseconds; `None` before the first sample.
 #[must_use]
 pub fn rtt_ms(path: &PathInfo) -> Option<f64> {
@@ -171,6 +194,15 @@ mod tests {
         let (name, info) = path(0, sent(1_000_000));
         let silent = PathInfo { state: EngineState::Failed, ..info };
         assert_eq!(meter.lines(Span::from_secs(1), &[(name, silent)])[0].rate_mbit_s, 0.0);
+    }
+
+    #[test]
+    fn a_path_keeps_its_name_when_its_socket_is_gone() {
+        let (mut names, paths) = (PathNames::default(), || vec![test::info(2, PathStats::default())]);
+        let mut name = |now: Option<&str>| names.name(paths(), |_| now.map(str::to_owned)).remove(0).0;
+        assert_eq!(name(None), "192.0.2.1");
+        assert_eq!(name(Some("eth0")), "eth0");
+        assert_eq!(name(None), "eth0");
     }
 
     #[test]

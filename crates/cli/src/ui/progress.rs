@@ -86,6 +86,8 @@ pub enum PathState {
     Closing,
     /// Kept for when others fail.
     Standby,
+    /// Gone; only reports of a whole test still know it.
+    Closed,
 }
 
 /// The whole transfer, as shown.

@@ -41,6 +41,7 @@ fn columns(path: &PathLine, paint: Paint) -> String {
         PathState::Validating => paint.dim("validating"),
         PathState::Closing => paint.dim("closing"),
         PathState::Standby => format!("{numbers}  {}", paint.dim("standby")),
+        PathState::Closed => format!("{numbers}  {}", paint.dim("closed")),
     }
 }
 
@@ -101,6 +102,7 @@ fn plain_path(path: &PathLine) -> String {
         PathState::Validating => format!("{label} validating"),
         PathState::Closing => format!("{label} closing"),
         PathState::Standby => format!("{label} standby"),
+        PathState::Closed => format!("{label} closed"),
     }
 }
 
@@ -206,6 +208,7 @@ mod tests {
             (PathState::Suspect, "overdue"),
             (PathState::Failed, "silent"),
             (PathState::Standby, "standby"),
+            (PathState::Closed, "closed"),
         ] {
             assert!(path_lines(&[path("a", 1.0, state)], Paint::OFF)[0].contains(word), "{state:?}");
         }

@@ -107,6 +107,15 @@ impl Machines {
         Ok(())
     }
 
+    /// Takes a machine's end of a link down, or up again, as when a cable is pulled: the other end sees it.
+    ///
+    /// # Errors
+    /// What `ip` says.
+    pub fn set_link(&self, (side, link): (Side, usize), is_up: bool) -> Result<(), String> {
+        let (name, state) = (Self::interface(link), if is_up { "up" } else { "down" });
+        run("ip", &format!("-n {} link set {name} {state}", self.namespace(side).name())).map(drop)
+    }
+
     /// Lets everything that comes over the link vanish, in both directions, without a word.
     ///
     /// # Errors

@@ -1,7 +1,9 @@
 //! Trouble that honest ends meet: changing files, full disks, lost connections.
 
 use std::fs;
-use std::io::Write as _;
+use std::io::{Seek as _, SeekFrom, Write as _};
+#[cfg(target_os = "linux")]
+use std::os::unix::ffi::OsStrExt as _;
 use std::sync::Arc;
 
 use super::{
@@ -38,6 +40,60 @@ async fn a_file_that_changes_while_it_is_sent_fails_by_name_at_both_ends_and_the
         assert!(summary.resumed > 30 << 20, "{summary:?}");
         assert_eq!(tree(&from), tree(&to));
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_is_written_into_while_it_is_sent_is_not_whole_even_if_its_time_is_set_back() {
+    let (_temp, from, to) = directories(&[("log", &noise(1, 40 * BLOCK))]);
+    let share = share(&from.join("log"));
+    let gate = Gate::after(1 << 20, false);
+    let (sender, receiver) = connect(Arc::clone(&gate));
+    let (options, ours, theirs) = (ReceiveOptions::default(), Progress::new(), Progress::new());
+    let change = async {
+        gate.reached.notified().await;
+        let mut log = fs::OpenOptions::new().write(true).open(from.join("log")).unwrap();
+        let time = log.metadata().unwrap().modified().unwrap();
+        // The start, which is gone already, and the end, which is to come.
+        log.write_all(b"new start").unwrap();
+        log.seek(SeekFrom::End(-9)).unwrap();
+        log.write_all(b"its other").unwrap();
+        log.set_modified(time).unwrap();
+    };
+    let (_, received, ()) = tokio::join!(
+        send(&sender, &share, &ours),
+        receive(&receiver, directory(&to), &options, &theirs),
+        change
+    );
+    let Err(TransferError::Incomplete { failures, count: 1 }) = &received else { panic!("{received:?}") };
+    assert!(failures[0].reason.contains("changed"), "{failures:?}");
+    assert_eq!(names(&to), [".log.anabranch-part"]);
+    transfer_into(&share, &to).await;
+    assert_eq!(tree(&from), tree(&to));
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_of_a_kind_to_be_sent_and_has_no_name_for_it_is_missed() {
+    let (_temp, from, to) = directories(&[("d/a", b"a"), ("e/x", b"x")]);
+    let odd = |name: &[u8]| std::ffi::OsStr::from_bytes(name).to_owned();
+    fs::write(from.join("d").join(odd(b"file\xff")), b"content").unwrap();
+    fs::create_dir(from.join("d").join(odd(b"dir\xff"))).unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(from.join("d").join(odd(b"socket\xff"))).unwrap();
+    let share = share(&from.join("d"));
+    assert!(!share.contents().all_missed);
+    let (_, received) = transfer(&share, directory(&to), &ReceiveOptions::default()).await;
+    let Err(TransferError::Incomplete { failures, count: 2 }) = &received else { panic!("{received:?}") };
+    let paths: Vec<_> = failures.iter().map(|failure| failure.path.as_str()).collect();
+    assert_eq!(paths, ["d/dir\u{fffd}", "d/file\u{fffd}"]);
+    assert!(failures[0].reason.starts_with("its name is not UTF-8; rename it"), "{failures:?}");
+    assert_eq!(names(&to.join("d")), ["a"]);
+
+    fs::remove_file(from.join("d/a")).unwrap();
+    assert!(share.contents().all_missed);
+    let both = Share::from_paths(&[from.join("d"), from.join("e")]).unwrap();
+    assert!(!both.contents().all_missed);
+    fs::remove_file(from.join("e/x")).unwrap();
+    assert!(!super::share(&from.join("e")).contents().all_missed, "an empty directory is all there is of it");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -9,8 +9,9 @@ use anabranch_daemon::client::{Peer, RelayPaths};
 use anabranch_net::{Addresses, Endpoint, EndpointConfig, Session, Target};
 
 use super::protocol::{Control, Message, Order, PATIENCE, Sample, VERSION};
-use super::recorder::{Recorder, seen_paths};
+use super::recorder::Recorder;
 use super::traffic::{Receiver, Sender};
+use super::watch::PathWatch;
 use super::{ClientArgs, text};
 use crate::commands::Context;
 use crate::errors::{Failure, Kind};
@@ -46,7 +47,8 @@ async fn measure(args: &ClientArgs, context: &Context) -> Result<(), Failure> {
     };
     let peer = Peer { addresses: target.addresses.clone(), guest: None };
     let _paths = RelayPaths::keep(&endpoint, &session, &args.relays, &peer);
-    let mut view = View { args, verbose: context.verbose > 0, recorder: Recorder::new(!args.reverse) };
+    let (watch, recorder) = (PathWatch::start(&session), Recorder::new(!args.reverse));
+    let mut view = View { args, verbose: context.verbose > 0, watch, recorder };
     let outcome = tokio::select! {
         biased;
         () = interrupt::requested() => {
@@ -87,7 +89,7 @@ async fn receive(session: &Session, order: Order, view: &mut View<'_>) -> Result
     loop {
         let sample = receiver.next().await.map_err(lost)?;
         let last = sample.last;
-        view.show(session, sample)?;
+        view.show(sample)?;
         if last {
             return Ok(());
         }
@@ -107,7 +109,7 @@ async fn send(
             other => return Err(unexpected(&other)),
         };
         let last = sample.last;
-        view.show(session, sample)?;
+        view.show(sample)?;
         if last {
             break;
         }
@@ -121,6 +123,7 @@ async fn send(
 struct View<'a> {
     args: &'a ClientArgs,
     verbose: bool,
+    watch: PathWatch,
     recorder: Recorder,
 }
 
@@ -129,8 +132,8 @@ impl View<'_> {
         if self.args.json { Ok(()) } else { out::print(&text::heading()) }
     }
 
-    fn show(&mut self, session: &Session, sample: Sample) -> Result<(), Failure> {
-        let interval = self.recorder.record(sample, seen_paths(session));
+    fn show(&mut self, sample: Sample) -> Result<(), Failure> {
+        let interval = self.recorder.record(sample, self.watch.take());
         let Some(interval) = interval.filter(|_| !self.args.json) else { return Ok(()) };
         out::print(&text::interval_row(interval))?;
         if self.verbose { out::print(&text::path_rows(&interval.measured.paths)) } else { Ok(()) }

@@ -23,8 +23,8 @@ use tokio::io::{
 
 /// The version of these messages.
 pub const VERSION: u32 = 1;
-/// Longest line read, in bytes: a sample with all the paths a session can have.
-const LONGEST: u64 = 16 << 10;
+/// Longest line read, in bytes: a sample with all the paths a session can have, and as many that have closed.
+const LONGEST: u64 = 32 << 10;
 /// How long the other end may take to say something that it should say at once.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 /// Longest test.
@@ -97,7 +97,7 @@ pub struct Sample {
     /// The longest time, in microseconds, in which it got nothing since the sample before. A silence that
     /// lasts over the end of an interval counts in full in both.
     pub gap_us: u64,
-    /// Bytes by path, those not yet in order included.
+    /// Bytes by path, those not yet in order included; a path that has closed is told of once more.
     pub paths: Vec<PathBytes>,
     /// The test is over.
     pub last: bool,

@@ -1,34 +1,18 @@
 //! Turns what a receiver counts into intervals, with what the client sees of each path.
+//!
+//! A path that fails is closed, and another one opened between the same two addresses when they meet again. For whoever
+//! reads the figures these are one: a row has the bytes of all the paths of one pair, and the state of the newest that
+//! lives; `closed` when none does.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 
-use anabranch_engine::PathInfo;
-use anabranch_net::Session;
 use anabranch_wire::Span;
 
 use super::protocol::{PathBytes, Sample};
-use crate::node;
+use super::watch::SeenPath;
 use crate::report::{BenchPath, Interval, Measured, mbit_s};
 use crate::ui::paths::{Direction, loss, rtt_ms, state};
-
-/// A path as the client sees it.
-#[derive(Clone, Debug)]
-pub struct SeenPath {
-    info: PathInfo,
-    local: Option<SocketAddr>,
-    label: String,
-}
-
-/// The paths of a session now.
-#[must_use]
-pub fn seen_paths(session: &Session) -> Vec<SeenPath> {
-    let seen = |info: PathInfo| {
-        let label = node::local_name(session, &info.route).unwrap_or_else(|| info.id.to_string());
-        SeenPath { label, local: session.local_address(&info.route), info }
-    };
-    session.paths().into_iter().map(seen).collect()
-}
+use crate::ui::progress::PathState;
 
 /// Takes samples and makes intervals of them.
 ///
@@ -38,7 +22,7 @@ pub struct Recorder {
     /// The client sends: it knows what is lost.
     sending: bool,
     last: Sample,
-    /// Every path that was seen, as it was then, with its bytes so far.
+    /// Every path that was seen, as it was last, with its bytes so far.
     seen: BTreeMap<u32, (SeenPath, u64)>,
     longest_gap: Span,
     intervals: Vec<Interval>,
@@ -80,34 +64,78 @@ impl Recorder {
     pub fn finish(self) -> (Vec<Interval>, Measured) {
         let lasted = Span::from_micros(self.last.elapsed_us);
         let each = self.seen.values().filter(|(_, bytes)| *bytes > 0);
-        let paths = each.map(|(path, bytes)| self.path(path, *bytes, lasted)).collect();
+        let paths = self.rows(each.map(|(path, bytes)| (path, *bytes)), lasted);
         let end = measured(lasted, self.last.bytes, self.longest_gap, paths);
         (self.intervals, end)
     }
 
     fn paths(&mut self, counted: &[PathBytes], seen: Vec<SeenPath>, lasted: Span) -> Vec<BenchPath> {
-        let mut paths = Vec::new();
+        self.seen.values_mut().for_each(|(path, _)| path.gone = true);
         for path in seen {
-            let id = path.info.id.0;
-            let total = counted.iter().find(|counted| counted.id == id).map_or(0, |counted| counted.bytes);
-            let before = self.seen.get(&id).map_or(0, |(_, bytes)| *bytes);
-            paths.push(self.path(&path, total.saturating_sub(before), lasted));
-            self.seen.insert(id, (path, total.max(before)));
+            let bytes = self.seen.get(&path.info.id.0).map_or(0, |(_, bytes)| *bytes);
+            self.seen.insert(path.info.id.0, (path, bytes));
         }
-        paths
+        let counted: BTreeMap<u32, u64> = counted.iter().map(|path| (path.id, path.bytes)).collect();
+        let mut moved = BTreeMap::new();
+        for (id, (_, bytes)) in &mut self.seen {
+            let total = counted.get(id).map_or(*bytes, |total| (*bytes).max(*total));
+            moved.insert(*id, total - *bytes);
+            *bytes = total;
+        }
+        // A path that was given up before it carried anything is no news.
+        let shown = self.seen.iter().filter(|(_, (path, bytes))| !path.gone || *bytes > 0);
+        self.rows(shown.map(|(id, (path, _))| (path, moved[id])), lasted)
     }
 
-    fn path(&self, path: &SeenPath, bytes: u64, lasted: Span) -> BenchPath {
+    /// One row for all paths of a pair of addresses.
+    fn rows<'a>(&self, paths: impl Iterator<Item = (&'a SeenPath, u64)>, lasted: Span) -> Vec<BenchPath> {
+        let mut pairs: Vec<(&SeenPath, u64)> = Vec::new();
+        for (path, bytes) in paths {
+            match pairs.iter_mut().find(|(known, _)| is_same_pair(known, path)) {
+                Some((known, sum)) => {
+                    *sum += bytes;
+                    if liveness(path) >= liveness(known) {
+                        *known = path;
+                    }
+                }
+                None => pairs.push((path, bytes)),
+            }
+        }
+        pairs.into_iter().map(|(path, bytes)| self.row(path, bytes, lasted)).collect()
+    }
+
+    fn row(&self, path: &SeenPath, bytes: u64, lasted: Span) -> BenchPath {
         BenchPath {
-            path: path.label.clone(),
-            local: path.local,
+            path: path.place.label.clone(),
+            local: path.place.local,
             remote: path.info.route.remote,
             bytes,
             rate_mbit_s: mbit_s(bytes, lasted),
             rtt_ms: rtt_ms(&path.info),
             loss: loss(if self.sending { Direction::Out } else { Direction::In }, &path.info.stats),
-            state: state(&path.info),
+            state: state_now(path),
         }
+    }
+}
+
+/// True for paths between the same two addresses, through the same relays. The port here may be another one each time.
+fn is_same_pair(one: &SeenPath, other: &SeenPath) -> bool {
+    let pair = |path: &SeenPath| (path.place.local.map(|local| local.ip()), path.info.route.remote);
+    pair(one) == pair(other) && one.place.label == other.place.label && one.place.relays == other.place.relays
+}
+
+fn state_now(path: &SeenPath) -> PathState {
+    if path.gone { PathState::Closed } else { state(&path.info) }
+}
+
+/// How much a path has to do with what is so now, for the choice between those of one pair.
+fn liveness(path: &SeenPath) -> u8 {
+    match state_now(path) {
+        PathState::Closed => 0,
+        PathState::Closing => 1,
+        PathState::Validating => 2,
+        PathState::Failed | PathState::Suspect => 3,
+        PathState::Standby | PathState::Active => 4,
     }
 }
 
@@ -123,13 +151,26 @@ fn measured(lasted: Span, bytes: u64, longest_gap: Span, paths: Vec<BenchPath>) 
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use anabranch_engine::PathStats;
 
+    use super::super::watch::Place;
     use super::*;
     use crate::ui::paths::test;
 
     fn seen(id: u32) -> SeenPath {
-        SeenPath { info: test::info(id, PathStats::default()), local: None, label: format!("eth{id}") }
+        seen_at(id, &format!("eth{id}"), 7)
+    }
+
+    fn seen_at(id: u32, label: &str, port: u16) -> SeenPath {
+        let local = Some(SocketAddr::from(([10, 0, 0, 7], port)));
+        let place = Place { label: label.into(), local, relays: Vec::new() };
+        SeenPath { info: test::info(id, PathStats::default()), place, gone: false }
+    }
+
+    fn told(paths: &[BenchPath]) -> Vec<(&str, u64, PathState)> {
+        paths.iter().map(|path| (path.path.as_str(), path.bytes, path.state)).collect()
     }
 
     fn sample(millis: u64, bytes: u64, gap_ms: u64, paths: &[(u32, u64)]) -> Sample {
@@ -158,10 +199,30 @@ mod tests {
         let mut recorder = Recorder::new(true);
         recorder.record(sample(1_000, 300, 0, &[(0, 100), (2, 200)]), vec![seen(0), seen(2), seen(4)]);
         let second = recorder.record(sample(2_000, 400, 0, &[(2, 300)]), vec![seen(2), seen(4)]).unwrap();
-        assert_eq!(second.measured.paths.iter().map(|path| path.bytes).collect::<Vec<_>>(), [100, 0]);
+        let (active, closed) = (PathState::Active, PathState::Closed);
+        assert_eq!(
+            told(&second.measured.paths),
+            [("eth0", 0, closed), ("eth2", 100, active), ("eth4", 0, active)]
+        );
         let (_, end) = recorder.finish();
-        let all: Vec<_> = end.paths.iter().map(|path| (path.path.as_str(), path.bytes)).collect();
-        assert_eq!(all, [("eth0", 100), ("eth2", 300)]);
+        assert_eq!(told(&end.paths), [("eth0", 100, closed), ("eth2", 300, active)]);
+    }
+
+    #[test]
+    fn the_paths_that_one_pair_of_addresses_had_are_one_row_with_all_their_bytes() {
+        let mut recorder = Recorder::new(false);
+        recorder.record(sample(1_000, 500, 0, &[(0, 500)]), vec![seen_at(0, "eth0", 7)]);
+        let lost = SeenPath { gone: true, ..seen_at(0, "eth0", 7) };
+        let without = recorder.record(sample(2_000, 600, 0, &[(0, 600)]), vec![lost]).unwrap();
+        assert_eq!(told(&without.measured.paths), [("eth0", 100, PathState::Closed)]);
+        // The receiver's last word about the first one comes when it is long forgotten here.
+        let again = vec![seen_at(6, "eth0", 8), seen_at(8, "eth1", 8)];
+        let back = recorder.record(sample(3_000, 700, 0, &[(0, 620), (6, 80)]), again).unwrap();
+        let rows = [("eth0", 100, PathState::Active), ("eth1", 0, PathState::Active)];
+        assert_eq!(told(&back.measured.paths), rows);
+        let (_, end) = recorder.finish();
+        assert_eq!(told(&end.paths), [("eth0", 700, PathState::Active)]);
+        assert_eq!(end.paths[0].local.unwrap().port(), 8);
     }
 
     #[test]

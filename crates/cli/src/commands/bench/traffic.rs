@@ -11,6 +11,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use super::protocol::{Order, PATIENCE, PathBytes, Sample};
+use super::watch::{PathWatch, SeenPath};
 
 /// Bytes handed over at a time, always the same memory.
 const BLOCK: usize = 1 << 20;
@@ -51,6 +52,7 @@ async fn send(mut stream: Stream, block: Bytes) {
 /// Receives all streams that the other end opens, and counts. Dropped, it stops them.
 pub struct Receiver {
     session: Session,
+    watch: PathWatch,
     order: Order,
     tally: Arc<Tally>,
     reading: JoinSet<()>,
@@ -65,7 +67,7 @@ impl Receiver {
     /// # Errors
     /// When the session is over, or nothing comes.
     pub async fn start(session: &Session, order: Order) -> io::Result<Self> {
-        let tally = Arc::new(Tally::default());
+        let (tally, watch) = (Arc::new(Tally::default()), PathWatch::start(session));
         let mut reading = JoinSet::new();
         reading.spawn(receive(session.clone(), order.streams, tally.clone()));
         let first = async {
@@ -78,7 +80,7 @@ impl Receiver {
         tokio::time::timeout(PATIENCE, first).await.map_err(silent)??;
         let start = tally.counts().last.unwrap_or_else(Instant::now);
         let session = session.clone();
-        Ok(Self { session, order, tally, reading, start, due: Span::ZERO })
+        Ok(Self { session, watch, order, tally, reading, start, due: Span::ZERO })
     }
 
     /// The counters at the end of the next interval; the last one comes at the end of the test.
@@ -109,9 +111,8 @@ impl Receiver {
     }
 
     fn paths(&self) -> Vec<PathBytes> {
-        let counted =
-            |path: anabranch_net::PathInfo| PathBytes { id: path.id.0, bytes: path.stats.data_received };
-        self.session.paths().into_iter().map(counted).collect()
+        let counted = |path: SeenPath| PathBytes { id: path.info.id.0, bytes: path.info.stats.data_received };
+        self.watch.take().into_iter().map(counted).collect()
     }
 }
 

@@ -76,15 +76,16 @@ impl<'a> Fetcher<'a> {
     ) -> Result<Summary, Failure> {
         let options = ReceiveOptions { conflict: self.args.conflict(), ..ReceiveOptions::default() };
         let mut gauge = carrier.gauge(Direction::In, counters);
-        let to_stdout = self.args.to_stdout();
+        let (to_stdout, moved) = (self.args.to_stdout(), self.moved);
+        let so_far = || SoFar { counters: counters.snapshot(), to_stdout, moved };
         let outcome = tokio::select! {
             biased;
             () = interrupt::requested() => {
                 carrier.interrupt();
-                Err(stopped(Some(&counters.snapshot()), to_stdout))
+                Err(so_far().stopped())
             }
             outcome = anabranch_transfer::receive(carrier, self.args.target(), &options, counters) => {
-                outcome.map_err(|error| explain(carrier, error, (&counters.snapshot(), to_stdout)))
+                outcome.map_err(|error| explain(carrier, error, &so_far()))
             }
             gone = show(&mut gauge, &mut self.display, self.start) => Err(gone),
         };
@@ -103,7 +104,10 @@ impl<'a> Fetcher<'a> {
         let deadline = Instant::now() + Duration::from_nanos(self.args.retry.as_nanos());
         let reached = tokio::select! {
             biased;
-            () = interrupt::requested() => return Err(stopped(Some(counters), false)),
+            () = interrupt::requested() => {
+                let so_far = SoFar { counters: counters.clone(), to_stdout: false, moved: self.moved };
+                return Err(so_far.stopped());
+            }
             reached = self.sender.reach_again(deadline) => reached,
             gone = show_waiting(counters, &mut self.display, self.start) => return Err(gone),
         };
@@ -145,37 +149,68 @@ async fn redraw(display: &mut Progress, mut snapshot: impl FnMut() -> ProgressSn
 }
 
 /// Why the transfer failed, with what becomes of the data that came.
-fn explain(carrier: &Carrier, error: TransferError, (counters, to_stdout): (&Snapshot, bool)) -> Failure {
+fn explain(carrier: &Carrier, error: TransferError, so_far: &SoFar) -> Failure {
     let broke_off = matches!(error, TransferError::Connection(_) | TransferError::Lost { .. });
     let failure = carrier.explain(error);
-    if broke_off && failure.kind != Kind::Corrupt {
-        failure.hint(what_now(counters, to_stdout))
-    } else {
-        failure
+    if broke_off && failure.kind != Kind::Corrupt { failure.hint(so_far.what_now()) } else { failure }
+}
+
+/// How far a run had come when it broke off.
+struct SoFar {
+    counters: Snapshot,
+    to_stdout: bool,
+    /// Bytes that earlier sessions of this run moved.
+    moved: u64,
+}
+
+impl SoFar {
+    /// The user wants no more.
+    fn stopped(&self) -> Failure {
+        let done = human::bytes(self.counters.bytes_done);
+        let here = match carrier::bytes_total(&self.counters) {
+            Some(total) => format!("{done} of {} are here", human::bytes(total)),
+            None => format!("{done} are here"),
+        };
+        Failure::new(Kind::Interrupted, here).hint(self.what_now())
+    }
+
+    /// What a user can do after a transfer that broke off.
+    fn what_now(&self) -> &'static str {
+        match (self.counters.is_stream, self.to_stdout) {
+            (true, _) => {
+                "nothing is kept, and the sender's standard input can be received only once: \
+                 start `anabranch send` again there, with all of it"
+            }
+            (false, true) => {
+                "standard output may have got a part of it: run the same command again to get all of it"
+            }
+            (false, false) if self.counters.bytes_done + self.moved == 0 => {
+                "nothing arrived this time: run `anabranch receive` again"
+            }
+            (false, false) => "what has arrived is kept: run `anabranch receive` again to go on from there",
+        }
     }
 }
 
-/// What a user can do after a transfer that broke off.
-fn what_now(counters: &Snapshot, to_stdout: bool) -> &'static str {
-    match (counters.is_stream, to_stdout) {
-        (true, _) => {
-            "nothing is kept, and the sender's standard input can be received only once: \
-             start `anabranch send` again there, with all of it"
-        }
-        (false, true) => {
-            "standard output may have got a part of it: run the same command again to get all of it"
-        }
-        (false, false) => "what has arrived is kept: run `anabranch receive` again to go on from there",
-    }
+/// The user wants no more before anything came.
+pub fn stopped() -> Failure {
+    Failure::new(Kind::Interrupted, "nothing was received")
 }
 
-/// The user wants no more.
-pub fn stopped(counters: Option<&Snapshot>, to_stdout: bool) -> Failure {
-    let Some(counters) = counters else { return Failure::new(Kind::Interrupted, "nothing was received") };
-    let done = human::bytes(counters.bytes_done);
-    let here = match carrier::bytes_total(counters) {
-        Some(total) => format!("{done} of {} are here", human::bytes(total)),
-        None => format!("{done} are here"),
-    };
-    Failure::new(Kind::Interrupted, here).hint(what_now(counters, to_stdout))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_are_said_to_be_kept_only_where_some_arrived_and_stay() {
+        let hint = |bytes_done, moved, (is_stream, to_stdout)| {
+            let counters = Snapshot { bytes_done, is_stream, ..Snapshot::default() };
+            SoFar { counters, to_stdout, moved }.what_now()
+        };
+        assert!(hint(0, 0, (false, false)).starts_with("nothing arrived this time: run `anabranch receive`"));
+        assert!(hint(1, 0, (false, false)).starts_with("what has arrived is kept"));
+        assert!(hint(0, 1, (false, false)).starts_with("what has arrived is kept"));
+        assert!(hint(1, 1, (true, false)).starts_with("nothing is kept"));
+        assert!(hint(1, 1, (false, true)).starts_with("standard output may have got a part"));
+    }
 }
