@@ -4,12 +4,14 @@
 //! |---|---|
 //! | [`select`] | which paths to use: scores, shared links, maximum flow, disjoint chains, all on one graph |
 //! | [`grant`] | who may use relays: signed grants, guests, and the time of day they depend on |
+//! | [`controller`] | which relays there are, who may use how much of them, and grants that say so |
 //! | [`relay`] | what a relay does with requests and with packets |
 //!
 //! The services that join them to sockets, storage and sessions are in `daemon`; `docs/overlay.md` tells how
 //! the parts work together.
 
 mod codec;
+pub mod controller;
 pub mod grant;
 pub mod relay;
 pub mod select;

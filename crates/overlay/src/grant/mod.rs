@@ -13,6 +13,9 @@ mod guest;
 #[cfg(test)]
 mod tests;
 
+use std::fmt;
+use std::str::FromStr;
+
 use anabranch_secure::PublicKey;
 use anabranch_wire::{Header, Rate};
 use aws_lc_rs::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
@@ -39,6 +42,24 @@ const CONTEXT: &[u8] = b"anabranch 2026 grant\0";
 /// Names a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GrantId(pub [u8; 16]);
+
+/// 32 hexadecimal digits.
+impl fmt::Display for GrantId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", u128::from_be_bytes(self.0))
+    }
+}
+
+impl FromStr for GrantId {
+    type Err = MessageError;
+
+    fn from_str(text: &str) -> Result<Self, MessageError> {
+        let wrong = MessageError::Invalid("grant id");
+        let digits = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let number = u128::from_str_radix(text, 16).ok().filter(|_| digits).ok_or(wrong)?;
+        Ok(Self(number.to_be_bytes()))
+    }
+}
 
 /// How much a key may use of a relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,8 +174,8 @@ impl GrantSigner {
     }
 }
 
-impl std::fmt::Debug for GrantSigner {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for GrantSigner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "GrantSigner({:?}, secret not shown)", self.public())
     }
 }

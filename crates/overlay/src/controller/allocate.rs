@@ -1,0 +1,325 @@
+//! Grants: given, given back, revoked, confirmed.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Mutex;
+
+use anabranch_secure::PublicKey;
+use anabranch_wire::Time;
+
+use super::directory::{Directory, lock};
+use super::policy::Policy;
+use super::record::{ClientRecord, Held, MAX_GIVEN_BACK, MAX_MARKS, RelayRecord, Reserved, TakenBack};
+use super::register::load_relays;
+use super::store::{Commit, Entry, Revision, Store, StoreError, Transaction};
+use super::{ATTEMPTS, ControlError, Denied, MAX_SKEW, REQUEST_AGE, check_clock, client_key, relay_key};
+use crate::MessageError;
+use crate::grant::{Grant, GrantId, GrantSigner, Limits, UnixTime};
+
+/// Names a client's request for a grant: when it was made, and bytes that the client drew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RequestId {
+    /// By the client's clock.
+    pub made: UnixTime,
+    /// Drawn for this request.
+    pub random: [u8; 8],
+}
+
+impl fmt::Display for RequestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:x}-{:016x}", self.made.0, u64::from_be_bytes(self.random))
+    }
+}
+
+impl FromStr for RequestId {
+    type Err = MessageError;
+
+    fn from_str(text: &str) -> Result<Self, MessageError> {
+        let wrong = MessageError::Invalid("request id");
+        let (made, random) = text.split_once('-').filter(|(_, random)| random.len() == 16).ok_or(wrong)?;
+        let number = |digits: &str| u64::from_str_radix(digits, 16).map_err(|_| wrong);
+        let id = Self { made: UnixTime(number(made)?), random: number(random)?.to_be_bytes() };
+        // One way to write an id, or one request could be told twice.
+        if id.to_string() == text { Ok(id) } else { Err(wrong) }
+    }
+}
+
+/// What a client asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// The same when the same is asked again.
+    pub request: RequestId,
+    /// How many relays.
+    pub relays: u8,
+    /// At each of them.
+    pub limits: Limits,
+    /// How long, in seconds.
+    pub lifetime: u64,
+}
+
+/// A grant that stands in the store, and so may be signed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Approved(Grant);
+
+impl Approved {
+    /// What was approved.
+    #[must_use]
+    pub fn grant(&self) -> &Grant {
+        &self.0
+    }
+
+    /// The grant as bytes.
+    ///
+    /// # Errors
+    /// When its fields break their limits, which an approved grant's do not.
+    pub fn sign(&self, signer: &GrantSigner) -> Result<Vec<u8>, MessageError> {
+        signer.sign(&self.0)
+    }
+}
+
+/// What was read for one decision.
+struct Read {
+    client: (Revision, ClientRecord),
+    relays: Vec<(PublicKey, Revision, RelayRecord)>,
+}
+
+async fn read_client<S: Store>(
+    store: &S,
+    client: &PublicKey,
+    relays: &[PublicKey],
+) -> Result<Read, StoreError> {
+    let keys: Vec<String> = std::iter::once(client_key(client)).chain(relays.iter().map(relay_key)).collect();
+    let mut entries = store.get(&keys).await?.into_iter();
+    let first: Entry = entries.next().unwrap_or_default();
+    let client = (first.revision, ClientRecord::read(&first)?);
+    let read = relays
+        .iter()
+        .zip(entries)
+        .map(|(key, entry)| RelayRecord::read(&entry).map(|record| (*key, entry.revision, record)));
+    Ok(Read { client, relays: read.collect::<Result<_, _>>()? })
+}
+
+impl Read {
+    fn check_clock(&self, now: UnixTime) -> Result<(), Denied> {
+        check_clock(now, UnixTime(self.client.1.touched))?;
+        self.relays.iter().try_for_each(|(_, _, record)| check_clock(now, UnixTime(record.touched)))
+    }
+
+    /// Writes everything that was read, if it is still so.
+    fn transaction(&mut self, now: UnixTime, client: &PublicKey) -> Transaction {
+        let mut transaction = Transaction::default();
+        let (revision, record) = &mut self.client;
+        transaction.replace(&client_key(client), *revision, record.write(now));
+        for (key, revision, record) in &mut self.relays {
+            transaction.replace(&relay_key(key), *revision, Some(record.write(now)));
+        }
+        transaction
+    }
+}
+
+/// Gives a client a grant, or the one that the same request got before.
+///
+/// # Errors
+/// What the answer is instead; nothing was committed then, unless the store failed: the client asks again with the same
+/// request, here or elsewhere.
+pub async fn allocate<S: Store>(
+    store: &S,
+    (policy, directory): (&Policy, &Mutex<Directory>),
+    (now, wall): (Time, UnixTime),
+    client: PublicKey,
+    ask: &Ask,
+) -> Result<Approved, ControlError> {
+    let quota = policy.quota(&client)?;
+    let ask = &quota.cut(ask)?;
+    let more = Reserved { pids: ask.limits.pids.into(), rate: ask.limits.rate.as_bits() };
+    let request = ask.request.to_string();
+    let id = grant_id(&client, &ask.request);
+    let mut reloaded = false;
+    for _ in 0..ATTEMPTS {
+        let choose = || lock(directory).choose((now, wall), ask.relays, more);
+        let mut chosen = choose();
+        if chosen.len() < usize::from(ask.relays) && !reloaded {
+            // What this controller remembers of the relays may be old.
+            load_relays(store, directory).await?;
+            reloaded = true;
+            chosen = choose();
+        }
+        let mut read = read_client(store, &client, &chosen).await?;
+        let record = &read.client.1;
+        if let Some(held) = record.grants.get(&request).filter(|held| held.until >= wall.0) {
+            return Ok(Approved(held.grant(client, id)?));
+        }
+        if record.grants.contains_key(&request) || record.answered.contains_key(&request) {
+            return Err(Denied::RequestOver.into());
+        }
+        check_age(wall, ask.request.made)?;
+        read.check_clock(wall)?;
+        for (key, _, record) in &read.relays {
+            lock(directory).note(*key, record.clone());
+        }
+        if chosen.len() < usize::from(ask.relays) {
+            let found = chosen.len() as u8;
+            return Err(Denied::NoCapacity { wanted: ask.relays, found }.into());
+        }
+        if !read.relays.iter().all(|(_, _, record)| record.fits(wall, more)) {
+            continue;
+        }
+        read.client.1.drop_over(wall);
+        check_quota(&read.client.1, &quota, (wall, more))?;
+        let grant = Grant {
+            id,
+            client,
+            relays: chosen,
+            limits: ask.limits,
+            issued: wall,
+            not_before: wall,
+            not_after: UnixTime(wall.0 + ask.lifetime),
+        };
+        let held = Held::new(&grant);
+        for (_, _, record) in &mut read.relays {
+            record.reserve(held.step(), more);
+        }
+        read.client.1.grants.insert(request.clone(), held);
+        if store.commit(&read.transaction(wall, &client)).await? == Commit::Committed {
+            for (key, _, record) in read.relays {
+                lock(directory).note(key, record);
+            }
+            return Ok(Approved(grant));
+        }
+    }
+    Err(Denied::Busy.into())
+}
+
+/// So that a request whose mark was forgotten is not answered again.
+fn check_age(now: UnixTime, made: UnixTime) -> Result<(), Denied> {
+    let too_old = made.0.saturating_add(REQUEST_AGE) < now.0;
+    let too_new = now.0.saturating_add(MAX_SKEW) < made.0;
+    if too_old || too_new { Err(Denied::RequestTime(now.0.abs_diff(made.0))) } else { Ok(()) }
+}
+
+fn check_quota(
+    record: &ClientRecord,
+    quota: &super::Quota,
+    (now, more): (UnixTime, Reserved),
+) -> Result<(), Denied> {
+    let good = || record.grants.values().filter(|held| held.until >= now.0);
+    let check = |what, allowed: u64, used: u64, more: u64| {
+        let denied = Denied::Quota { what, allowed, used };
+        if used.saturating_add(more) > allowed { Err(denied) } else { Ok(()) }
+    };
+    let sum = |of: fn(&Held) -> u64| good().map(of).fold(0, u64::saturating_add);
+    check("grants", quota.grants.into(), good().count() as u64, 1)?;
+    check("PIDs", quota.limits.pids.into(), sum(|held| held.pids.into()), more.pids)?;
+    check("bit/s", quota.limits.rate.as_bits(), sum(|held| held.rate), more.rate)?;
+    if record.grants.len() + record.answered.len() >= MAX_MARKS {
+        return Err(Denied::TooManyRequests);
+    }
+    Ok(())
+}
+
+/// The grant's name follows from the request's, so that one request cannot have two grants.
+fn grant_id(client: &PublicKey, request: &RequestId) -> GrantId {
+    let mut hasher = blake3::Hasher::new_derive_key("anabranch 2026 grant id");
+    hasher.update(client.as_bytes());
+    hasher.update(&request.made.0.to_be_bytes());
+    hasher.update(&request.random);
+    let mut id = [0; 16];
+    hasher.finalize_xof().fill(&mut id);
+    GrantId(id)
+}
+
+/// A client gives a grant back. Relays are told, and their places are free once they know.
+///
+/// # Errors
+/// [`Denied::NoSuchGrant`] among others.
+pub async fn give_back<S: Store>(
+    store: &S,
+    now: UnixTime,
+    client: PublicKey,
+    grant: GrantId,
+) -> Result<(), ControlError> {
+    take_back(store, now, client, (grant, MAX_GIVEN_BACK)).await
+}
+
+/// The operator takes a grant from a client; every relay that it names is told until it is over.
+///
+/// # Errors
+/// As of [`give_back`].
+pub async fn revoke<S: Store>(
+    store: &S,
+    now: UnixTime,
+    client: PublicKey,
+    grant: GrantId,
+) -> Result<(), ControlError> {
+    take_back(store, now, client, (grant, usize::MAX)).await
+}
+
+async fn take_back<S: Store>(
+    store: &S,
+    now: UnixTime,
+    client: PublicKey,
+    (grant, most): (GrantId, usize),
+) -> Result<(), ControlError> {
+    for _ in 0..ATTEMPTS {
+        let first = read_client(store, &client, &[]).await?;
+        let is_it =
+            |request: &&String| request.parse().is_ok_and(|request| grant_id(&client, &request) == grant);
+        let request = first.client.1.grants.keys().find(is_it).cloned().ok_or(Denied::NoSuchGrant)?;
+        let relays = first.client.1.grants.get(&request).map(Held::relays).unwrap_or(Ok(Vec::new()))?;
+        let mut read = read_client(store, &client, &relays).await?;
+        read.check_clock(now)?;
+        let Some(held) = read.client.1.close(&request) else { continue };
+        for (_, _, record) in &mut read.relays {
+            if record.taken_back.len() >= most {
+                // The relay would go on taking a grant that counts no more.
+                return Err(Denied::TooManyRequests.into());
+            }
+            let (reserved, step) = (held.reserved(), Some(held.step()));
+            let entry = TakenBack { until: held.until, reserved, step };
+            record.taken_back.insert(grant.to_string(), entry);
+        }
+        if store.commit(&read.transaction(now, &client)).await? == Commit::Committed {
+            return Ok(());
+        }
+    }
+    Err(Denied::Busy.into())
+}
+
+/// A relay says which of the grants that it was told of it does not take any more.
+///
+/// # Errors
+/// When the store fails, or others are faster too often.
+pub async fn confirm<S: Store>(
+    store: &S,
+    now: UnixTime,
+    relay: PublicKey,
+    grants: &[GrantId],
+) -> Result<(), ControlError> {
+    if grants.is_empty() {
+        return Ok(());
+    }
+    let key = relay_key(&relay);
+    for _ in 0..ATTEMPTS {
+        let entry = store.get(std::slice::from_ref(&key)).await?.remove(0);
+        let mut record = RelayRecord::read(&entry)?;
+        check_clock(now, UnixTime(record.touched))?;
+        if !record.confirm(grants) {
+            return Ok(());
+        }
+        let mut transaction = Transaction::default();
+        transaction.replace(&key, entry.revision, Some(record.write(now)));
+        if store.commit(&transaction).await? == Commit::Committed {
+            return Ok(());
+        }
+    }
+    Err(Denied::Busy.into())
+}
+
+/// The grants that a relay must not take, for the answer to its heartbeat.
+///
+/// # Errors
+/// When the store fails.
+pub async fn taken_back<S: Store>(store: &S, relay: PublicKey) -> Result<Vec<GrantId>, StoreError> {
+    let entry = store.get(&[relay_key(&relay)]).await?.remove(0);
+    Ok(RelayRecord::read(&entry)?.revoked())
+}

@@ -1,0 +1,132 @@
+//! Relays as this controller sees them now, and the choice among them.
+//!
+//! What a relay offers and what is reserved there comes from the store and may be old; a decision reads it again. Who is
+//! alive and how loaded comes from heartbeats and is in no store. Only relays whose keys are listed get in, so this
+//! is bounded by the configuration.
+//!
+//! The choice: as many relays as asked for, each time the one in the place that was taken least often so far, then the
+//! one that will be filled least, then the least loaded, then by key.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard};
+
+use anabranch_secure::PublicKey;
+use anabranch_wire::{Span, Time};
+use serde::{Deserialize, Serialize};
+
+use super::Denied;
+use super::record::{Place, RelayRecord, Reserved};
+use crate::grant::UnixTime;
+
+/// A relay that was silent for so long counts as gone.
+pub const SILENT: Span = Span::from_secs(10);
+
+/// What a relay says of itself in a heartbeat.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Load {
+    /// PIDs in use.
+    pub pids: u64,
+    /// What it forwards, in bit/s.
+    pub rate: u64,
+    /// Whether it takes no new paths.
+    pub draining: bool,
+}
+
+/// A relay as this controller sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RelayView {
+    /// As last read from the store.
+    pub record: RelayRecord,
+    /// The last heartbeat: when, from which instance of the program, and what it said.
+    pub heard: Option<(Time, u64, Load)>,
+}
+
+/// See the module's documentation.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Directory(BTreeMap<PublicKey, RelayView>);
+
+impl Directory {
+    /// A relay's heartbeat; `instance` was drawn when its program started.
+    ///
+    /// # Errors
+    /// [`Denied::KeyInUse`] when another instance with the same key was heard a moment ago.
+    pub fn hear(&mut self, now: Time, (relay, instance): (PublicKey, u64), load: Load) -> Result<(), Denied> {
+        let view = self.0.entry(relay).or_default();
+        if let Some((at, other, _)) = view.heard
+            && other != instance
+            && now.since(at) < SILENT
+        {
+            let offer = view.record.offer.as_ref();
+            let known = offer.and_then(|offer| offer.addresses.first()).map(ToString::to_string);
+            return Err(Denied::KeyInUse(known.unwrap_or_else(|| "an unknown address".into())));
+        }
+        view.heard = Some((now, instance, load));
+        Ok(())
+    }
+
+    /// An instance of a relay said that it goes, or its session ended.
+    pub fn forget(&mut self, relay: &PublicKey, instance: u64) {
+        if let Some(view) = self.0.get_mut(relay)
+            && view.heard.is_some_and(|(_, known, _)| known == instance)
+        {
+            view.heard = None;
+        }
+    }
+
+    /// Takes over what the store says of a relay.
+    pub fn note(&mut self, relay: PublicKey, record: RelayRecord) {
+        self.0.entry(relay).or_default().record = record;
+    }
+
+    /// All relays.
+    pub fn relays(&self) -> impl Iterator<Item = (&PublicKey, &RelayView)> {
+        self.0.iter()
+    }
+
+    /// Relays that were heard and take new paths.
+    pub fn alive(&self, now: Time) -> impl Iterator<Item = (&PublicKey, &RelayView)> {
+        self.0.iter().filter(move |(_, view)| {
+            view.heard.is_some_and(|(at, _, load)| now.since(at) < SILENT && !load.draining)
+        })
+    }
+
+    /// Relays for a grant with room for `more` each; fewer when there are no more.
+    pub(super) fn choose(&self, (now, wall): (Time, UnixTime), wanted: u8, more: Reserved) -> Vec<PublicKey> {
+        let mut left: Vec<(&PublicKey, &RelayView)> =
+            self.alive(now).filter(|(_, view)| view.record.fits(wall, more)).collect();
+        let mut places: BTreeMap<&Place, usize> = BTreeMap::new();
+        let mut chosen = Vec::new();
+        while chosen.len() < usize::from(wanted) {
+            let rank = |(_, (key, view)): &(usize, &(&PublicKey, &RelayView))| {
+                let (_, _, load) = view.heard.unwrap_or_default();
+                let taken = view.record.offer.as_ref().and_then(|offer| places.get(&offer.place));
+                (taken.copied().unwrap_or(0), filled(&view.record, wall, more), load.rate, **key)
+            };
+            let best = left.iter().enumerate().min_by_key(rank).map(|(at, _)| at);
+            let Some(best) = best else { break };
+            let (key, view) = left.swap_remove(best);
+            if let Some(offer) = &view.record.offer {
+                *places.entry(&offer.place).or_default() += 1;
+            }
+            chosen.push(*key);
+        }
+        chosen
+    }
+}
+
+/// Nobody waits while holding it.
+pub(super) fn lock(directory: &Mutex<Directory>) -> MutexGuard<'_, Directory> {
+    directory.lock().expect("no panic while held")
+}
+
+/// How full a relay will be with `more`, in thousandths of what is scarcest.
+fn filled(record: &RelayRecord, wall: UnixTime, more: Reserved) -> u64 {
+    let Some(offer) = &record.offer else { return u64::MAX };
+    let taken = record.reserved(wall);
+    let part = |taken: u64, more: u64, all: u64| {
+        let parts = u128::from(taken.saturating_add(more)) * 1_000 / u128::from(all.max(1));
+        u64::try_from(parts).unwrap_or(u64::MAX)
+    };
+    let rate = offer.rate.map_or(0, |all| part(taken.rate, more.rate, all));
+    rate.max(part(taken.pids, more.pids, offer.pids))
+}

@@ -1,0 +1,237 @@
+//! What relays and clients say to a controller, and its answers: one stream of a session, one answer to each request in
+//! their order.
+//!
+//! A message is the length of its body (4 bytes, big-endian) and the body, JSON of at most [`MAX_BODY`] bytes: a few
+//! a second at most, and people read them in traces. Fields that a later version adds are skipped by an older one.
+
+use std::net::SocketAddr;
+
+use anabranch_secure::PublicKey;
+use anabranch_wire::Rate;
+use serde::{Deserialize, Serialize};
+
+use super::{Ask, ControlError, Denied, Load, Offer, RequestId};
+use crate::MessageError;
+use crate::grant::{GrantId, Limits, UnixTime};
+
+/// Version of the control protocol.
+pub const CONTROL_VERSION: u16 = 1;
+/// Longest body, in bytes.
+pub const MAX_BODY: usize = 64 << 10;
+
+const HEAD: usize = 4;
+
+/// What is said to a controller.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum Request {
+    /// The first message.
+    Hello {
+        /// Spoken by this side.
+        version: u16,
+    },
+    /// A relay offers itself.
+    Register {
+        /// Drawn when its program started, to tell it from another machine with the same key.
+        instance: u64,
+        /// What it offers.
+        offer: Offer,
+    },
+    /// A registered relay is alive.
+    Heartbeat {
+        /// What it does.
+        load: Load,
+        /// Grants that it was told of and does not take any more.
+        #[serde(with = "texts")]
+        confirmed: Vec<GrantId>,
+    },
+    /// A client wants a grant.
+    Allocate {
+        /// The same when the same is asked again.
+        #[serde(with = "text")]
+        request: RequestId,
+        /// How many relays.
+        relays: u8,
+        /// PIDs at each.
+        pids: u32,
+        /// In bit/s, at each.
+        rate: u64,
+        /// Bytes in all, at each.
+        bytes: u64,
+        /// Highest type of service.
+        tos: u8,
+        /// In seconds.
+        lifetime: u64,
+    },
+    /// A client needs a grant no more.
+    GiveBack {
+        /// Its name.
+        #[serde(with = "text")]
+        grant: GrantId,
+    },
+}
+
+/// What a controller answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum Reply {
+    /// To [`Request::Hello`].
+    Hello {
+        /// Spoken by the controller.
+        version: u16,
+    },
+    /// To [`Request::Register`].
+    Registered,
+    /// To [`Request::Heartbeat`].
+    Heartbeat {
+        /// What time it is, in seconds since 1970.
+        time: u64,
+        /// Grants that do not count any more.
+        #[serde(with = "texts")]
+        revoked: Vec<GrantId>,
+    },
+    /// To [`Request::Allocate`].
+    Granted {
+        /// As signed, in base64.
+        grant: String,
+        /// Its relays, in the order of the grant.
+        relays: Vec<GrantedRelay>,
+    },
+    /// To [`Request::GiveBack`].
+    GivenBack,
+    /// To any request: it is not done.
+    Denied {
+        /// Why, for people.
+        why: String,
+        /// Whether another controller, or this one later, may answer otherwise.
+        retry: bool,
+    },
+}
+
+/// A relay in a grant.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GrantedRelay {
+    /// Its key.
+    #[serde(with = "text")]
+    pub node: PublicKey,
+    /// How it is reached.
+    pub addresses: Vec<SocketAddr>,
+}
+
+impl Request {
+    /// The request for what is asked.
+    #[must_use]
+    pub fn allocate(ask: &Ask) -> Self {
+        let Limits { pids, rate, bytes, highest_tos } = ask.limits;
+        let Ask { request, relays, lifetime, .. } = *ask;
+        Self::Allocate { request, relays, pids, rate: rate.as_bits(), bytes, tos: highest_tos, lifetime }
+    }
+
+    /// What is asked for, of [`Request::Allocate`].
+    #[must_use]
+    pub fn ask(&self) -> Option<Ask> {
+        let Self::Allocate { request, relays, pids, rate, bytes, tos, lifetime } = *self else { return None };
+        let limits = Limits { pids, rate: Rate::from_bits(rate), bytes, highest_tos: tos };
+        Some(Ask { request, relays, limits, lifetime })
+    }
+
+    /// Appends the message.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        put(out, self);
+    }
+
+    /// Reads the message at the start of `bytes` and how long it is; `None` while it is not complete.
+    ///
+    /// # Errors
+    /// When it is none; the stream is then of no more use.
+    pub fn decode(bytes: &[u8]) -> Result<Option<(Self, usize)>, MessageError> {
+        take(bytes)
+    }
+}
+
+impl Reply {
+    /// The answer to something that was not done.
+    #[must_use]
+    pub fn denied(error: &ControlError) -> Self {
+        let retry = match error {
+            ControlError::Store(_) => true,
+            ControlError::Denied(denied) => matches!(
+                denied,
+                Denied::NoCapacity { .. } | Denied::ClockBehind(_) | Denied::Busy | Denied::RequestTime(_)
+            ),
+        };
+        Self::Denied { why: error.to_string(), retry }
+    }
+
+    /// The answer to a heartbeat.
+    #[must_use]
+    pub fn heartbeat(time: UnixTime, revoked: Vec<GrantId>) -> Self {
+        Self::Heartbeat { time: time.0, revoked }
+    }
+
+    /// Appends the message.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        put(out, self);
+    }
+
+    /// Reads the message at the start of `bytes` and how long it is; `None` while it is not complete.
+    ///
+    /// # Errors
+    /// When it is none; the stream is then of no more use.
+    pub fn decode(bytes: &[u8]) -> Result<Option<(Self, usize)>, MessageError> {
+        take(bytes)
+    }
+}
+
+fn put(out: &mut Vec<u8>, message: &impl Serialize) {
+    // Maps with text keys and plain values: nothing in them cannot be written.
+    let body = serde_json::to_vec(message).unwrap_or_default();
+    out.extend_from_slice(&(body.len() as u32).to_be_bytes());
+    out.extend_from_slice(&body);
+}
+
+fn take<T: for<'de> Deserialize<'de>>(bytes: &[u8]) -> Result<Option<(T, usize)>, MessageError> {
+    let Some((head, rest)) = bytes.split_first_chunk::<HEAD>() else { return Ok(None) };
+    let len = u32::from_be_bytes(*head) as usize;
+    if len > MAX_BODY {
+        return Err(MessageError::TooLong(len));
+    }
+    let Some(body) = rest.get(..len) else { return Ok(None) };
+    let message = serde_json::from_slice(body).map_err(|_| MessageError::Invalid("control message"))?;
+    Ok(Some((message, HEAD + len)))
+}
+
+/// Values that are written as text.
+mod text {
+    use std::fmt::Display;
+    use std::str::FromStr;
+
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    pub fn serialize<T: Display, S: Serializer>(value: &T, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(value)
+    }
+
+    pub fn deserialize<'de, T: FromStr, D: Deserializer<'de>>(from: D) -> Result<T, D::Error> {
+        let text = String::deserialize(from)?;
+        text.parse().map_err(|_| de::Error::custom("not what is written here"))
+    }
+}
+
+/// Lists of values that are written as text.
+mod texts {
+    use std::fmt::Display;
+    use std::str::FromStr;
+
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    pub fn serialize<T: Display, S: Serializer>(values: &[T], to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(values.iter().map(ToString::to_string))
+    }
+
+    pub fn deserialize<'de, T: FromStr, D: Deserializer<'de>>(from: D) -> Result<Vec<T>, D::Error> {
+        let texts = Vec::<String>::deserialize(from)?;
+        let read = texts.iter().map(|text| text.parse());
+        read.collect::<Result<_, _>>().map_err(|_| de::Error::custom("not what is written here"))
+    }
+}

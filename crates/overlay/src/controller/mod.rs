@@ -1,0 +1,148 @@
+//! The controller: which relays there are, who may use how much of them, and grants that say so (R1, design §10).
+//!
+//! Several controllers share one [`Store`] and keep nothing else that matters. Each decision is one transaction that compares
+//! the revisions of all it read: a client's record (what it holds, and which requests were answered) and the record
+//! of every relay in the grant (what is reserved there). Whoever comes second finds a conflict, reads again and decides
+//! again. So there are no locks, and nothing is left to tidy up when a controller dies at any point.
+//!
+//! ```text
+//!  request ─▶ read client, relays ─▶ fits? ─▶ commit if unchanged ─▶ Approved ─▶ sign ─▶ grant
+//!                  ▲                              │ conflict
+//!                  └──────────────────────────────┘
+//! ```
+//! - **Once.** A request carries an id with the time it was made. The grant's name follows from client and id; the
+//!   client's record answers a repeated request with the same grant. An id is forgotten only when it is too old to be taken.
+//! - **Signed last.** Only an [`Approved`] can be signed, and only a committed transaction, or a record of one,
+//!   makes an [`Approved`].
+//! - **Capacity.** A relay's record adds up what is reserved by when it ends. What is over counts no more, without anybody
+//!   having to remove it; it counts [`HOLD`] seconds longer than the grant lasts, so that no clock within [`MAX_SKEW`] of
+//!   the others still takes the grant.
+//! - **Taken back.** A released or revoked grant keeps its place at a relay until that relay said that it heard of it.
+//!
+//! What changes by itself (who is alive, how loaded) is each controller's own memory ([`Directory`]): measurements are never
+//! stored. One controller at a time, the leader, sweeps what has expired; its term is a record with an end, and every
+//! sweep compares that record's revision too. A second leader would do no harm.
+//!
+//! | module | what |
+//! |---|---|
+//! | `store` | the store trait, and a store in memory |
+//! | `record` | what is kept of a client and of a relay |
+//! | `directory` | relays as this controller sees them now; the choice among them |
+//! | `policy` | quotas of client keys, and which keys may be relays |
+//! | `allocate` | grants: given, given back, revoked, confirmed |
+//! | `register` | a relay's record: what it offers |
+//! | `sweep` | the leader's work |
+//! | `message` | what relays and clients say to a controller |
+
+mod allocate;
+mod directory;
+pub mod message;
+mod policy;
+mod record;
+mod register;
+pub mod store;
+mod sweep;
+#[cfg(test)]
+mod tests;
+
+use anabranch_secure::PublicKey;
+
+pub use allocate::{Approved, Ask, RequestId, allocate, confirm, give_back, revoke, taken_back};
+pub use directory::{Directory, Load, RelayView};
+pub use policy::{Policy, Quota};
+pub use record::{ClientRecord, Offer, Place, RelayRecord};
+pub use register::{load_relays, register};
+pub use store::{Commit, Entry, MemoryStore, Revision, Store, StoreError, Transaction};
+pub use sweep::{Leader, Swept, lead, sweep};
+
+use crate::grant::UnixTime;
+
+/// How far the clocks of two machines may be apart, in seconds.
+pub const MAX_SKEW: u64 = 30;
+/// How long a grant keeps its place at a relay after its end, in seconds: the relay takes it 30 s longer
+/// ([`WallClock::tolerance`](crate::grant::WallClock::tolerance)), by a clock that may be behind.
+pub const HOLD: u64 = 30 + MAX_SKEW;
+/// How old a request may be, in seconds.
+pub const REQUEST_AGE: u64 = 600;
+/// How often a decision is tried again when others were faster.
+const ATTEMPTS: usize = 64;
+
+/// Why a controller says no.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Denied {
+    /// Nobody listed the key.
+    #[error("this key has no quota here: have the controller's operator list it")]
+    NotListed,
+    /// Nobody listed the relay.
+    #[error("this relay is not listed here: have the controller's operator list its key")]
+    RelayNotListed,
+    /// More than the quota.
+    #[error("the quota allows {allowed} {what}, and {used} are in use")]
+    Quota {
+        /// Of what.
+        what: &'static str,
+        /// How much.
+        allowed: u64,
+        /// How much is taken.
+        used: u64,
+    },
+    /// Too many requests in a short time.
+    #[error("too many requests in {REQUEST_AGE} s: wait, and keep the grants you have")]
+    TooManyRequests,
+    /// No relay has room, or none is there.
+    #[error("{wanted} relays with room were asked for and {found} are there now")]
+    NoCapacity {
+        /// As asked for.
+        wanted: u8,
+        /// As found.
+        found: u8,
+    },
+    /// The request is old, or from the future.
+    #[error("the request was made {0} s away from the controller's time: are the clocks right?")]
+    RequestTime(u64),
+    /// The grant of this request is over or was taken back.
+    #[error("the grant of this request is over: make a new request")]
+    RequestOver,
+    /// The request makes no sense.
+    #[error("{0}")]
+    Malformed(&'static str),
+    /// Another controller has written a later time.
+    #[error("this controller's clock is {0} s behind another's: set it right")]
+    ClockBehind(u64),
+    /// A relay of this key is alive already.
+    #[error(
+        "another relay with this key is alive at {0}: two machines must not share a key; make a new one with `anabranch keys new`"
+    )]
+    KeyInUse(String),
+    /// The client holds no such grant.
+    #[error("there is no such grant")]
+    NoSuchGrant,
+    /// Others were faster too often.
+    #[error("too many controllers decide at the same time: try again")]
+    Busy,
+}
+
+/// Why something was not decided.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ControlError {
+    /// It was: no.
+    #[error(transparent)]
+    Denied(#[from] Denied),
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+fn client_key(client: &PublicKey) -> String {
+    format!("client/{client}")
+}
+
+fn relay_key(relay: &PublicKey) -> String {
+    format!("relay/{relay}")
+}
+
+/// Refuses to decide by a clock that others have left behind.
+fn check_clock(now: UnixTime, touched: UnixTime) -> Result<(), Denied> {
+    let behind = touched.0.saturating_sub(now.0);
+    if behind > MAX_SKEW { Err(Denied::ClockBehind(behind)) } else { Ok(()) }
+}

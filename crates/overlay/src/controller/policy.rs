@@ -1,0 +1,72 @@
+//! Who may use how much, as the controller's configuration says. Nobody, by default.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anabranch_secure::PublicKey;
+
+use super::{Ask, Denied};
+use crate::grant::{Limits, MAX_GRANT_RELAYS, MAX_VALIDITY};
+
+/// What one client key may have at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quota {
+    /// Grants at the same time. A relay uses at most 8 of a key at once.
+    pub grants: u32,
+    /// Relays in one grant, at most [`MAX_GRANT_RELAYS`].
+    pub relays: u8,
+    /// At each relay, of all grants together; bytes and type of service of each.
+    pub limits: Limits,
+    /// Longest life of a grant, in seconds.
+    pub lifetime: u64,
+}
+
+/// What the operator decided.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Policy {
+    /// Who may have grants.
+    pub clients: BTreeMap<PublicKey, Quota>,
+    /// Quota of every key that is not listed; `None` denies them.
+    pub others: Option<Quota>,
+    /// Who may be a relay.
+    pub relays: BTreeSet<PublicKey>,
+}
+
+impl Policy {
+    /// What a client may have.
+    ///
+    /// # Errors
+    /// [`Denied::NotListed`].
+    pub fn quota(&self, client: &PublicKey) -> Result<Quota, Denied> {
+        self.clients.get(client).copied().or(self.others).ok_or(Denied::NotListed)
+    }
+
+    /// Whether a node may register as a relay.
+    ///
+    /// # Errors
+    /// [`Denied::RelayNotListed`].
+    pub fn may_relay(&self, relay: &PublicKey) -> Result<(), Denied> {
+        if self.relays.contains(relay) { Ok(()) } else { Err(Denied::RelayNotListed) }
+    }
+}
+
+impl Quota {
+    /// What is granted at most when this is asked for; type of service, bytes and lifetime are cut to what is allowed.
+    pub(super) fn cut(&self, ask: &Ask) -> Result<Ask, Denied> {
+        if ask.relays == 0 || ask.limits.pids == 0 || ask.lifetime == 0 {
+            return Err(Denied::Malformed("a grant of nothing was asked for"));
+        }
+        let most = u64::from(self.relays).min(MAX_GRANT_RELAYS as u64);
+        let over = |what, allowed, asked| {
+            let denied = Denied::Quota { what, allowed, used: 0 };
+            if asked > allowed { Err(denied) } else { Ok(()) }
+        };
+        over("relays", most, u64::from(ask.relays))?;
+        let limits = Limits {
+            bytes: ask.limits.bytes.min(self.limits.bytes),
+            highest_tos: ask.limits.highest_tos.min(self.limits.highest_tos),
+            ..ask.limits
+        };
+        let lifetime = ask.lifetime.min(self.lifetime).min(MAX_VALIDITY);
+        Ok(Ask { limits, lifetime, ..ask.clone() })
+    }
+}

@@ -1,0 +1,287 @@
+//! What is kept of a client and of a relay, as JSON, so that people can read it with the store's own tools.
+//!
+//! Both are small whatever happens: a client's record has the grants it holds (at most its quota) and short marks of the
+//! requests that were answered; a relay's adds up what is reserved by the time it ends, in steps that are coarser the longer
+//! a grant lasts, so that a relay with fifty thousand paths has some hundred steps.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use anabranch_secure::PublicKey;
+use anabranch_wire::Rate;
+use serde::{Deserialize, Serialize};
+
+use super::allocate::RequestId;
+use super::store::{Entry, StoreError};
+use super::{HOLD, MAX_SKEW, REQUEST_AGE};
+use crate::grant::{Grant, GrantId, Limits, UnixTime};
+
+/// Version of the records; others are left alone.
+const VERSION: u32 = 1;
+/// Most marks of requests in a client's record.
+pub(super) const MAX_MARKS: usize = 1_024;
+/// Most grants that were given back by clients and that a relay is told of.
+pub(super) const MAX_GIVEN_BACK: usize = 256;
+
+/// Where a relay is, in its operator's words; relays of different places are preferred. At most 64 bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Place(pub String);
+
+/// What a relay offers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Offer {
+    /// Where it is.
+    pub place: Place,
+    /// How it is reached.
+    pub addresses: Vec<SocketAddr>,
+    /// Most PIDs of all grants together.
+    pub pids: u64,
+    /// Rate of all grants together, in bit/s; `None` for no limit.
+    pub rate: Option<u64>,
+}
+
+/// What is reserved at a relay until some time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reserved {
+    /// PIDs.
+    pub pids: u64,
+    /// In bit/s.
+    pub rate: u64,
+}
+
+/// A grant that a relay must not take any more.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct TakenBack {
+    /// Its end.
+    pub until: u64,
+    /// What it had reserved.
+    pub reserved: Reserved,
+    /// In which step it is counted; `None` once the relay has said that it knows.
+    pub step: Option<u64>,
+}
+
+/// What is kept of a relay.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RelayRecord {
+    version: u32,
+    /// The latest time at which a controller changed it.
+    pub(super) touched: u64,
+    /// What the relay offers; `None` before it registered.
+    pub offer: Option<Offer>,
+    /// By the time until which it counts.
+    pub(super) steps: BTreeMap<u64, Reserved>,
+    /// By grant.
+    pub(super) taken_back: BTreeMap<String, TakenBack>,
+}
+
+/// A grant as it was committed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Held {
+    pub relays: Vec<String>,
+    pub pids: u32,
+    pub rate: u64,
+    pub bytes: u64,
+    pub tos: u8,
+    pub issued: u64,
+    pub until: u64,
+}
+
+/// What is kept of a client.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClientRecord {
+    version: u32,
+    /// The latest time at which a controller changed it.
+    pub(super) touched: u64,
+    /// Grants that are good, by request.
+    pub(super) grants: BTreeMap<String, Held>,
+    /// Requests whose grants are over, with the time when they may be forgotten.
+    pub(super) answered: BTreeMap<String, u64>,
+}
+
+/// Reads a record; an absent one is empty.
+fn read<T: Default + for<'de> Deserialize<'de>>(
+    entry: &Entry,
+    version: impl Fn(&T) -> u32,
+) -> Result<T, StoreError> {
+    if entry.value.is_empty() {
+        return Ok(T::default());
+    }
+    let record: T = serde_json::from_slice(&entry.value)
+        .map_err(|error| StoreError::Damaged(format!("a record is not what a controller writes: {error}")))?;
+    if version(&record) != VERSION {
+        let other = version(&record);
+        return Err(StoreError::Damaged(format!(
+            "a record has version {other} and this controller writes {VERSION}: update the older controllers"
+        )));
+    }
+    Ok(record)
+}
+
+impl RelayRecord {
+    pub(super) fn read(entry: &Entry) -> Result<Self, StoreError> {
+        read(entry, |record: &Self| record.version)
+    }
+
+    /// As bytes, after what is over was dropped.
+    pub(super) fn write(&mut self, now: UnixTime) -> Vec<u8> {
+        self.version = VERSION;
+        self.touched = self.touched.max(now.0);
+        self.drop_over(now);
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+
+    pub(super) fn drop_over(&mut self, now: UnixTime) {
+        self.steps.retain(|until, _| *until >= now.0);
+        self.taken_back.retain(|_, grant| grant.until + HOLD >= now.0);
+    }
+
+    /// What is reserved now.
+    #[must_use]
+    pub fn reserved(&self, now: UnixTime) -> Reserved {
+        let counting = self.steps.range(now.0..);
+        counting.fold(Reserved::default(), |sum, (_, step)| Reserved {
+            pids: sum.pids.saturating_add(step.pids),
+            rate: sum.rate.saturating_add(step.rate),
+        })
+    }
+
+    /// Whether as much again fits.
+    pub(super) fn fits(&self, now: UnixTime, more: Reserved) -> bool {
+        let Some(offer) = &self.offer else { return false };
+        let taken = self.reserved(now);
+        let rate = offer.rate.is_none_or(|rate| taken.rate.saturating_add(more.rate) <= rate);
+        rate && taken.pids.saturating_add(more.pids) <= offer.pids
+    }
+
+    pub(super) fn reserve(&mut self, step: u64, more: Reserved) {
+        let sum = self.steps.entry(step).or_default();
+        sum.pids = sum.pids.saturating_add(more.pids);
+        sum.rate = sum.rate.saturating_add(more.rate);
+    }
+
+    fn free(&mut self, step: u64, less: Reserved) {
+        if let Some(sum) = self.steps.get_mut(&step) {
+            sum.pids = sum.pids.saturating_sub(less.pids);
+            sum.rate = sum.rate.saturating_sub(less.rate);
+            if *sum == Reserved::default() {
+                self.steps.remove(&step);
+            }
+        }
+    }
+
+    /// The relay knows that these grants are taken back: their places are free. True when something changed.
+    pub(super) fn confirm(&mut self, grants: &[GrantId]) -> bool {
+        let mut changed = false;
+        for id in grants {
+            let known = self.taken_back.get_mut(&id.to_string());
+            if let Some((step, reserved)) = known.and_then(|grant| Some((grant.step.take()?, grant.reserved)))
+            {
+                self.free(step, reserved);
+                changed = true;
+            }
+        }
+        changed
+    }
+
+    /// The grants that the relay must not take.
+    #[must_use]
+    pub fn revoked(&self) -> Vec<GrantId> {
+        self.taken_back.keys().filter_map(|id| id.parse().ok()).collect()
+    }
+}
+
+impl Held {
+    pub fn new(grant: &Grant) -> Self {
+        let Limits { pids, rate, bytes, highest_tos } = grant.limits;
+        Self {
+            relays: grant.relays.iter().map(ToString::to_string).collect(),
+            pids,
+            rate: rate.as_bits(),
+            bytes,
+            tos: highest_tos,
+            issued: grant.issued.0,
+            until: grant.not_after.0,
+        }
+    }
+
+    pub fn reserved(&self) -> Reserved {
+        Reserved { pids: self.pids.into(), rate: self.rate }
+    }
+
+    /// The step of a relay's record in which it counts.
+    pub fn step(&self) -> u64 {
+        step(self.until, self.until.saturating_sub(self.issued))
+    }
+
+    pub fn relays(&self) -> Result<Vec<PublicKey>, StoreError> {
+        let keys = self.relays.iter().map(|key| key.parse());
+        keys.collect::<Result<_, _>>()
+            .map_err(|_| StoreError::Damaged("a client's record names a relay by what is no key".into()))
+    }
+
+    pub fn grant(&self, client: PublicKey, id: GrantId) -> Result<Grant, StoreError> {
+        let (pids, bytes) = (self.pids, self.bytes);
+        Ok(Grant {
+            id,
+            client,
+            relays: self.relays()?,
+            limits: Limits { pids, rate: Rate::from_bits(self.rate), bytes, highest_tos: self.tos },
+            issued: UnixTime(self.issued),
+            not_before: UnixTime(self.issued),
+            not_after: UnixTime(self.until),
+        })
+    }
+}
+
+/// Until when a grant counts at a relay, in steps of a minute, a quarter of an hour or half a day.
+fn step(until: u64, lifetime: u64) -> u64 {
+    let width = match lifetime {
+        0..=3_600 => 60,
+        3_601..=86_400 => 900,
+        _ => 43_200,
+    };
+    (until + HOLD).next_multiple_of(width)
+}
+
+impl ClientRecord {
+    pub(super) fn read(entry: &Entry) -> Result<Self, StoreError> {
+        read(entry, |record: &Self| record.version)
+    }
+
+    /// As bytes; `None` when nothing is left to be remembered.
+    pub(super) fn write(&mut self, now: UnixTime) -> Option<Vec<u8>> {
+        self.version = VERSION;
+        self.touched = self.touched.max(now.0);
+        self.drop_over(now);
+        let empty = self.grants.is_empty() && self.answered.is_empty();
+        (!empty).then(|| serde_json::to_vec(self).unwrap_or_default())
+    }
+
+    /// Forgets grants that are over; their requests stay until they are too old to be taken by any controller.
+    pub(super) fn drop_over(&mut self, now: UnixTime) {
+        let over: Vec<String> = self
+            .grants
+            .iter()
+            .filter(|(_, held)| held.until + HOLD < now.0)
+            .map(|(id, _)| id.clone())
+            .collect();
+        for id in over {
+            self.close(&id);
+        }
+        self.answered.retain(|_, until| *until >= now.0);
+    }
+
+    /// Takes a grant out; its request counts as answered.
+    pub(super) fn close(&mut self, request: &str) -> Option<Held> {
+        let held = self.grants.remove(request)?;
+        let made = request.parse::<RequestId>().map_or(held.until, |id| id.made.0);
+        self.answered.insert(request.to_owned(), made + REQUEST_AGE + 2 * MAX_SKEW);
+        Some(held)
+    }
+
+    /// How many grants it remembers, and marks of requests.
+    #[must_use]
+    pub fn len(&self) -> (usize, usize) {
+        (self.grants.len(), self.answered.len())
+    }
+}

@@ -1,0 +1,96 @@
+//! The leader's work: what is over is dropped from the records of those who do not come any more.
+//!
+//! Nothing depends on it but the size of the store: whoever reads a record disregards what is over.
+//!
+//! The leader is whose key stands in the record `leader` with a term that has not ended. It renews the term; anybody
+//! may take over when the term is over by their own clock. So two may take themselves for the leader for a while when
+//! clocks differ; each sweep compares the revision of `leader`, and the older leader's fails.
+
+use anabranch_secure::PublicKey;
+use serde::{Deserialize, Serialize};
+
+use super::record::ClientRecord;
+use super::store::{Commit, PAGE, Revision, Store, StoreError, Transaction};
+use crate::grant::UnixTime;
+
+const LEADER: &str = "leader";
+
+/// Whose turn it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Leader {
+    /// The controller, by its node key.
+    pub node: String,
+    /// Until when, unless it is renewed.
+    pub until: u64,
+}
+
+/// What a sweep did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// Records looked at.
+    pub seen: usize,
+    /// Records from which something was dropped.
+    pub cleaned: usize,
+}
+
+/// Becomes or stays the leader for `term` seconds. Gives the revision to sweep with, or who else is the leader.
+///
+/// # Errors
+/// When the store fails.
+pub async fn lead<S: Store>(
+    store: &S,
+    now: UnixTime,
+    (node, term): (&PublicKey, u64),
+) -> Result<Result<Revision, Leader>, StoreError> {
+    let read = || async {
+        let entry = store.get(&[LEADER.to_owned()]).await?.remove(0);
+        // What cannot be read is nobody's.
+        let leader: Option<Leader> = serde_json::from_slice(&entry.value).ok();
+        Ok::<_, StoreError>((entry.revision, leader))
+    };
+    let own = node.to_string();
+    let (revision, leader) = read().await?;
+    if let Some(leader) = leader.filter(|leader| leader.node != own && leader.until >= now.0) {
+        return Ok(Err(leader));
+    }
+    let mine = Leader { node: own.clone(), until: now.0 + term };
+    let mut transaction = Transaction::default();
+    transaction.replace(LEADER, revision, Some(serde_json::to_vec(&mine).unwrap_or_default()));
+    let committed = store.commit(&transaction).await? == Commit::Committed;
+    let (revision, leader) = read().await?;
+    match leader {
+        Some(leader) if leader.node == own => Ok(Ok(revision)),
+        Some(leader) => Ok(Err(leader)),
+        None => Ok(Err(Leader { node: if committed { own } else { String::new() }, until: now.0 })),
+    }
+}
+
+/// Drops what is over from all clients' records, while `leader` has the revision that [`lead`] gave.
+///
+/// # Errors
+/// When the store fails.
+pub async fn sweep<S: Store>(store: &S, now: UnixTime, leader: Revision) -> Result<Swept, StoreError> {
+    let mut swept = Swept::default();
+    let mut after = String::new();
+    loop {
+        let page = store.range("client/", &after).await?;
+        swept.seen += page.len();
+        for (key, entry) in &page {
+            let mut record = ClientRecord::read(entry)?;
+            let before = record.len();
+            record.drop_over(now);
+            if record.len() == before && before != (0, 0) {
+                continue;
+            }
+            let mut transaction = Transaction::default();
+            transaction.expect(LEADER, leader);
+            transaction.replace(key, entry.revision, record.write(now));
+            // Whoever changed it in between has dropped the same.
+            swept.cleaned += usize::from(store.commit(&transaction).await? == Commit::Committed);
+        }
+        match page.last() {
+            Some((last, _)) if page.len() == PAGE => after.clone_from(last),
+            _ => return Ok(swept),
+        }
+    }
+}

@@ -1,0 +1,220 @@
+use super::*;
+use crate::grant::{GrantSigner, open};
+
+fn denied(result: Result<Approved, ControlError>) -> Denied {
+    match result {
+        Err(ControlError::Denied(denied)) => denied,
+        other => panic!("not denied: {other:?}"),
+    }
+}
+
+#[test]
+fn a_client_gets_a_grant_for_relays_in_different_places_that_relays_take() {
+    let world = World::new(3);
+    let approved = world.allocate(1, ask(START, 1, 2, limits(4, 20))).unwrap();
+    assert_eq!(approved.grant().relays.len(), 2);
+    let signer = GrantSigner::from_random([9; 32]);
+    let bytes = approved.sign(&signer).unwrap();
+    assert_eq!(&open(&bytes, &[signer.public()]).unwrap(), approved.grant());
+    let places: Vec<Place> = approved.grant().relays.iter().map(|relay| place(&world, relay)).collect();
+    assert_ne!(places[0], places[1]);
+}
+
+fn place(world: &World, relay: &PublicKey) -> Place {
+    let directory = world.directory.lock().unwrap();
+    let (_, view) = directory.relays().find(|(key, _)| *key == relay).unwrap();
+    view.record.offer.as_ref().unwrap().place.clone()
+}
+
+#[test]
+fn asking_again_gives_the_same_grant_and_reserves_nothing_more() {
+    let world = World::new(1);
+    let first = world.allocate(1, ask(START, 1, 1, limits(4, 20))).unwrap();
+    let again = world.allocate(1, ask(START, 1, 1, limits(8, 40))).unwrap();
+    assert_eq!(first, again);
+    assert_eq!(world.relay(100).reserved(world.wall).pids, 4);
+    let other = world.allocate(1, ask(START, 2, 1, limits(4, 20))).unwrap();
+    assert_ne!(first.grant().id, other.grant().id);
+}
+
+#[test]
+fn who_is_not_listed_gets_nothing() {
+    let world = World::new(1);
+    assert_eq!(denied(world.allocate(2, ask(START, 1, 1, limits(1, 1)))), Denied::NotListed);
+    let stranger = world.directory.lock().unwrap().clone();
+    let result = run(register(
+        &world.store,
+        (&world.policy, &Mutex::new(stranger)),
+        world.wall,
+        (key(99), &offer("fra", 1, 1)),
+    ));
+    assert_eq!(result, Err(Denied::RelayNotListed.into()));
+}
+
+#[test]
+fn a_quota_counts_all_grants_of_a_key_until_they_are_over() {
+    let mut world = World::new(2);
+    world.allocate(1, ask(START, 1, 1, limits(8, 40))).unwrap();
+    world.allocate(1, ask(START, 2, 1, limits(8, 40))).unwrap();
+    let over = denied(world.allocate(1, ask(START, 3, 1, limits(1, 1))));
+    assert_eq!(over, Denied::Quota { what: "PIDs", allowed: 16, used: 16 });
+    assert!(matches!(
+        denied(world.allocate(1, ask(START, 4, 4, limits(1, 1)))),
+        Denied::Quota { what: "relays", .. }
+    ));
+    world.pass(601);
+    world.allocate(1, ask(START + 601, 5, 1, limits(8, 40))).unwrap();
+}
+
+#[test]
+fn a_relay_is_filled_to_its_capacity_and_no_further() {
+    let mut world = World::new(2);
+    world.policy.others = Some(quota(9, 3, limits(100, 1_000)));
+    for number in 0..10 {
+        world.allocate(10 + number, ask(START, number, 1, limits(4, 10))).unwrap();
+    }
+    let full = denied(world.allocate(50, ask(START, 1, 1, limits(4, 10))));
+    assert_eq!(full, Denied::NoCapacity { wanted: 1, found: 0 });
+    for seed in [100, 101] {
+        assert_eq!(world.relay(seed).reserved(world.wall), record::Reserved { pids: 20, rate: 50_000_000 });
+    }
+    world.pass(600 + HOLD + 60);
+    world.allocate(50, ask(world.wall.0, 1, 1, limits(4, 10))).unwrap();
+    assert_eq!(world.relay(100).reserved(world.wall).pids + world.relay(101).reserved(world.wall).pids, 4);
+}
+
+#[test]
+fn what_another_controller_reserved_or_freed_is_seen() {
+    let mut world = World::new(1);
+    world.policy.others = Some(quota(9, 3, limits(100, 1_000)));
+    // This one's memory says that there is room; the other's memory never saw the grant.
+    let memory = world.directory.lock().unwrap().clone();
+    let approved = world.allocate(1, ask(START, 1, 1, limits(16, 10))).unwrap();
+    let filled = std::mem::replace(&mut *world.directory.lock().unwrap(), memory);
+    assert!(matches!(denied(world.allocate(2, ask(START, 1, 1, limits(8, 10)))), Denied::NoCapacity { .. }));
+    run(give_back(&world.store, world.wall, key(1), approved.grant().id)).unwrap();
+    run(confirm(&world.store, world.wall, key(100), &[approved.grant().id])).unwrap();
+    *world.directory.lock().unwrap() = filled;
+    world.allocate(2, ask(START, 2, 1, limits(8, 10))).unwrap();
+}
+
+#[test]
+fn a_grant_given_back_keeps_its_place_until_the_relay_has_heard_of_it() {
+    let mut world = World::new(1);
+    let approved = world.allocate(1, ask(START, 1, 1, limits(16, 80))).unwrap();
+    let id = approved.grant().id;
+    assert_eq!(run(give_back(&world.store, world.wall, key(2), id)), Err(Denied::NoSuchGrant.into()));
+    run(give_back(&world.store, world.wall, key(1), id)).unwrap();
+    assert_eq!(run(taken_back(&world.store, key(100))), Ok(vec![id]));
+    assert!(matches!(denied(world.allocate(1, ask(START, 2, 1, limits(16, 80)))), Denied::NoCapacity { .. }));
+    assert_eq!(denied(world.allocate(1, ask(START, 1, 1, limits(16, 80)))), Denied::RequestOver);
+    run(confirm(&world.store, world.wall, key(100), &[id, id])).unwrap();
+    run(confirm(&world.store, world.wall, key(100), &[id])).unwrap();
+    world.allocate(1, ask(START, 3, 1, limits(16, 80))).unwrap();
+    // A relay that restarts is told again, until the grant is over.
+    assert_eq!(run(taken_back(&world.store, key(100))), Ok(vec![id]));
+    world.pass(600 + HOLD + 1);
+    run(confirm(&world.store, world.wall, key(100), &[])).unwrap();
+    world.allocate(1, ask(world.wall.0, 4, 1, limits(1, 1))).unwrap();
+    assert_eq!(run(taken_back(&world.store, key(100))), Ok(vec![]));
+}
+
+#[test]
+fn requests_out_of_their_time_are_refused() {
+    let mut world = World::new(1);
+    assert_eq!(denied(world.allocate(1, ask(START - 601, 1, 1, limits(1, 1)))), Denied::RequestTime(601));
+    assert_eq!(denied(world.allocate(1, ask(START + 31, 1, 1, limits(1, 1)))), Denied::RequestTime(31));
+    let held = ask(START, 1, 1, limits(1, 1));
+    world.allocate(1, held.clone()).unwrap();
+    world.pass(590);
+    world.allocate(1, held.clone()).unwrap();
+    for seconds in [11, 30, 30, 30, 600] {
+        world.pass(seconds);
+        let why = denied(world.allocate(1, held.clone()));
+        assert!(matches!(why, Denied::RequestOver | Denied::RequestTime(_)), "{why:?}");
+    }
+}
+
+#[test]
+fn a_controller_whose_clock_others_have_left_behind_decides_nothing() {
+    let mut world = World::new(1);
+    world.allocate(1, ask(START, 1, 1, limits(1, 1))).unwrap();
+    world.wall = UnixTime(START - MAX_SKEW);
+    world.allocate(1, ask(START, 2, 1, limits(1, 1))).unwrap();
+    world.wall = UnixTime(START - MAX_SKEW - 1);
+    assert_eq!(denied(world.allocate(1, ask(world.wall.0, 3, 1, limits(1, 1)))), Denied::ClockBehind(31));
+}
+
+#[test]
+fn two_machines_with_one_key_are_told_so() {
+    let mut world = World::new(1);
+    let hear = |world: &World, instance| {
+        world.directory.lock().unwrap().hear(world.now, (key(100), instance), Load::default())
+    };
+    let why = hear(&world, 8).unwrap_err();
+    assert_eq!(why, Denied::KeyInUse("203.0.113.7:4600".into()));
+    assert!(why.to_string().contains("anabranch keys new"), "{why}");
+    // The first one goes, or falls silent.
+    world.directory.lock().unwrap().forget(&key(100), 8);
+    hear(&world, 8).unwrap_err();
+    world.directory.lock().unwrap().forget(&key(100), 7);
+    hear(&world, 8).unwrap();
+    world.now += super::directory::SILENT;
+    hear(&world, 9).unwrap();
+}
+
+#[test]
+fn relays_that_are_silent_or_draining_get_no_grants() {
+    let mut world = World::new(2);
+    let load = Load { draining: true, ..Load::default() };
+    world.directory.lock().unwrap().hear(world.now, (key(100), 7), load).unwrap();
+    let approved = world.allocate(1, ask(START, 1, 1, limits(1, 1))).unwrap();
+    assert_eq!(approved.grant().relays, [key(101)]);
+    world.now += super::directory::SILENT;
+    assert!(matches!(denied(world.allocate(1, ask(START, 2, 1, limits(1, 1)))), Denied::NoCapacity { .. }));
+}
+
+#[test]
+fn a_record_that_no_controller_wrote_is_reported_and_left_alone() {
+    let world = World::new(1);
+    for bytes in [b"\xff\xfe".to_vec(), br#"{"version":9,"touched":0,"grants":{},"answered":{}}"#.to_vec()] {
+        let mut transaction = Transaction::default();
+        transaction.writes.push((client_key(&key(1)), Some(bytes.clone())));
+        run(world.store.commit(&transaction)).unwrap();
+        let result = world.allocate(1, ask(START, 1, 1, limits(1, 1)));
+        assert!(matches!(result, Err(ControlError::Store(StoreError::Damaged(_)))), "{result:?}");
+        assert_eq!(run(world.store.get(&[client_key(&key(1))])).unwrap()[0].value, bytes);
+    }
+}
+
+#[test]
+fn long_grants_take_few_steps_in_a_relays_record() {
+    let mut world = World::new(1);
+    world.policy.relays.insert(key(100));
+    world.register(100, offer("fra", 1 << 40, 1 << 30)).unwrap();
+    world.policy.others = Some(Quota { lifetime: 31 * 86_400, ..quota(9, 1, limits(100, 1_000)) });
+    for number in 0..2_000_u64 {
+        let request = RequestId { made: world.wall, random: number.to_be_bytes() };
+        let lifetime = [60, 3_600, 86_400, 31 * 86_400][number as usize % 4];
+        let ask = Ask { request, relays: 1, limits: limits(1, 1), lifetime };
+        world.allocate(2 + (number % 250) as u8, ask).unwrap();
+        world.pass(3);
+    }
+    assert!(world.relay(100).steps.len() < 250, "{}", world.relay(100).steps.len());
+}
+
+#[test]
+fn one_leader_at_a_time_sweeps_what_is_over() {
+    let mut world = World::new(1);
+    world.allocate(1, ask(START, 1, 1, limits(1, 1))).unwrap();
+    let first = run(lead(&world.store, world.wall, (&key(200), 10))).unwrap().unwrap();
+    let other = run(lead(&world.store, world.wall, (&key(201), 10))).unwrap().unwrap_err();
+    assert_eq!(other.node, key(200).to_string());
+    world.pass(2_000);
+    let second = run(lead(&world.store, world.wall, (&key(201), 10))).unwrap().unwrap();
+    assert_eq!(run(sweep(&world.store, world.wall, first)).unwrap(), Swept { seen: 1, cleaned: 0 });
+    assert_eq!(run(sweep(&world.store, world.wall, second)).unwrap(), Swept { seen: 1, cleaned: 1 });
+    assert_eq!(run(sweep(&world.store, world.wall, second)).unwrap(), Swept::default());
+    let again = run(lead(&world.store, world.wall, (&key(201), 10))).unwrap().unwrap();
+    assert_ne!(again, second);
+}
