@@ -3,7 +3,7 @@
 use clap::builder::styling::{AnsiColor, Effects, Styles};
 use clap::{ArgAction, Args, Parser, Subcommand};
 
-use crate::commands::{bench, completions, demo, keys, man, receive, relay, send, sim};
+use crate::commands::{bench, completions, controller, demo, keys, man, receive, relay, send, sim};
 use crate::errors::EXIT_CODES;
 use crate::ui::out::Stream;
 use crate::ui::paint::When;
@@ -56,6 +56,7 @@ pub enum Command {
     Receive(receive::ReceiveArgs),
     Demo(demo::DemoArgs),
     Relay(relay::RelayArgs),
+    Controller(controller::ControllerArgs),
     Bench(bench::BenchArgs),
     Sim(sim::SimArgs),
     Keys(keys::KeysArgs),
@@ -75,7 +76,7 @@ impl Command {
             Self::Bench(args) => args.json(),
             Self::Sim(args) => args.json(),
             Self::Keys(args) => args.json(),
-            Self::Completions(_) | Self::Man(_) => false,
+            Self::Controller(_) | Self::Completions(_) | Self::Man(_) => false,
         };
         json.then_some(Stream::Stdout)
     }

@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod completions;
+pub mod controller;
 pub mod demo;
 pub mod keys;
 pub mod man;
@@ -52,6 +53,7 @@ pub fn run(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Receive(args) => receive::run(&args, context),
         Command::Demo(args) => demo::run(&args, context),
         Command::Relay(args) => relay::run(&args, context),
+        Command::Controller(args) => controller::run(&args, context),
         Command::Bench(args) => bench::run(&args, context),
         Command::Sim(args) => sim::run(&args, context),
         Command::Keys(args) => keys::run(&args, context),
@@ -84,6 +86,7 @@ mod tests {
             of::<super::receive::ReceiveArgs>("receive"),
             of::<super::demo::DemoArgs>("demo"),
             of::<super::relay::RelayArgs>("relay"),
+            of::<super::controller::ControllerArgs>("controller"),
             of::<super::bench::BenchArgs>("bench"),
             of::<super::sim::SimArgs>("sim"),
             of::<super::keys::KeysArgs>("keys"),

@@ -134,15 +134,15 @@ fn read(path: &Path) -> Result<RelaySettings, Failure> {
     Ok(settings)
 }
 
-/// The signals that a relay minds.
-struct Signals {
-    hang_up: Signal,
-    terminate: Signal,
-    interrupt: Signal,
+/// The signals that a service minds.
+pub(super) struct Signals {
+    pub hang_up: Signal,
+    pub terminate: Signal,
+    pub interrupt: Signal,
 }
 
 impl Signals {
-    fn new() -> Result<Self, Failure> {
+    pub fn new() -> Result<Self, Failure> {
         let catch =
             |kind| signal(kind).map_err(|error| Failure::local(format!("cannot wait for signals: {error}")));
         Ok(Self {
@@ -235,7 +235,7 @@ fn announce(relay: &RelayService, settings: &RelaySettings, context: &Context) -
 }
 
 /// Tells a service manager, if one started this.
-fn notify(states: &[sd_notify::NotifyState<'_>]) {
+pub(super) fn notify(states: &[sd_notify::NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
         tracing::warn!(%error, "the service manager could not be told");
     }

@@ -241,7 +241,7 @@ fn class(word: &str) -> Option<Vec<IpNet>> {
 }
 
 /// A rate as text: `"100 Mbit/s"`.
-struct RateText(Rate);
+pub(crate) struct RateText(pub(crate) Rate);
 
 impl<'de> Deserialize<'de> for RateText {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {

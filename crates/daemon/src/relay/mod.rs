@@ -204,6 +204,6 @@ fn random<const N: usize>() -> io::Result<[u8; N]> {
     Ok(bytes)
 }
 
-fn wall() -> UnixTime {
+pub(crate) fn wall() -> UnixTime {
     UnixTime(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()))
 }

@@ -52,7 +52,7 @@ pub use directory::{Directory, Load, RelayView};
 pub use policy::{Policy, Quota};
 pub use record::{ClientRecord, Offer, Place, RelayRecord};
 pub use register::{load_relays, register};
-pub use store::{Commit, Entry, MemoryStore, Revision, Store, StoreError, Transaction};
+pub use store::{Commit, Entry, MemoryStore, PAGE, Revision, Store, StoreError, Transaction};
 pub use sweep::{Leader, Swept, lead, sweep};
 
 use crate::grant::UnixTime;

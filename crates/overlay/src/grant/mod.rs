@@ -123,6 +123,34 @@ pub enum GrantError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ControllerKey(pub [u8; 32]);
 
+/// What a controller's key begins with when it is written.
+const CONTROLLER_PREFIX: &str = "abs1";
+
+/// `abs1` and 64 hexadecimal digits.
+impl fmt::Display for ControllerKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(CONTROLLER_PREFIX)?;
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl FromStr for ControllerKey {
+    type Err = MessageError;
+
+    fn from_str(text: &str) -> Result<Self, MessageError> {
+        let wrong = MessageError::Invalid("controller's signing key");
+        let digits = text.strip_prefix(CONTROLLER_PREFIX).ok_or(wrong)?;
+        if digits.len() != 64 || !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Err(wrong);
+        }
+        let mut key = [0; 32];
+        for (at, byte) in key.iter_mut().enumerate() {
+            *byte = u8::from_str_radix(&digits[2 * at..2 * at + 2], 16).map_err(|_| wrong)?;
+        }
+        Ok(Self(key))
+    }
+}
+
 /// The secret half of a [`ControllerKey`].
 pub struct GrantSigner(Ed25519KeyPair);
 

@@ -112,3 +112,13 @@ fn a_guest_secret_differs_by_ticket_and_relay_and_shows_nothing_of_the_ticket() 
         assert_ne!(guest.hash(), other.hash());
     }
 }
+
+#[test]
+fn a_controllers_key_is_written_and_read_again() {
+    let key = GrantSigner::from_random([4; 32]).public();
+    let text = key.to_string();
+    assert_eq!(text.parse(), Ok(key));
+    for wrong in ["", "abs1", &text[..67], &text.replace("abs1", "ab1"), &format!("{text}0"), "abs1\u{e9}"] {
+        assert!(wrong.parse::<ControllerKey>().is_err(), "{wrong}");
+    }
+}

@@ -1,0 +1,209 @@
+//! The controller as a service: sessions, time and a store around `anabranch_overlay::controller`.
+//!
+//! | file | what |
+//! |---|---|
+//! | `config` | the configuration file |
+//! | `serve` | a session of a relay or a client |
+//! | `link` | the other side: a node's requests to its controllers, a relay's registration |
+
+pub mod config;
+pub mod link;
+mod serve;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, RwLock};
+use std::time::Duration;
+
+use anabranch_net::{
+    Addresses, Clock, Config, Endpoint, EndpointConfig, NodeKey, PublicKey, Refusal, ShareId, Span, Verdict,
+};
+use anabranch_overlay::controller::{Directory, Policy, lead, load_relays, sweep};
+use anabranch_overlay::grant::{ControllerKey, GrantSigner};
+use tokio::task::JoinHandle;
+
+use crate::relay::wall;
+use crate::store::{AnyStore, Etcd, OpenError, Redb};
+use config::{ControllerSettings, StoreSettings};
+
+/// A silent peer is forgotten after that; relays say something every second or two.
+const IDLE: Span = Span::from_secs(20);
+/// Streams of a peer: one is enough.
+const STREAMS: u64 = 4;
+/// How long a leader's term is, in seconds, and how often it is renewed.
+const TERM: u64 = 10;
+const RENEW: Duration = Duration::from_secs(3);
+/// The leader sweeps once in so many renewals.
+const SWEEP_EVERY: u32 = 10;
+
+/// Why a controller could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The store's file.
+    #[error(transparent)]
+    File(#[from] OpenError),
+    /// The store's settings.
+    #[error("{0}")]
+    Etcd(String),
+    /// The sockets.
+    #[error(transparent)]
+    Bind(#[from] io::Error),
+}
+
+/// What all tasks of a controller share.
+struct Shared {
+    store: AnyStore,
+    policy: Arc<RwLock<Policy>>,
+    directory: Mutex<Directory>,
+    signer: GrantSigner,
+    clock: Clock,
+}
+
+impl Shared {
+    fn policy(&self) -> Policy {
+        self.policy.read().expect("no panic while held").clone()
+    }
+
+    fn directory(&self) -> std::sync::MutexGuard<'_, Directory> {
+        self.directory.lock().expect("no panic while held")
+    }
+}
+
+/// A running controller. Dropping it ends its tasks.
+pub struct ControllerService {
+    endpoint: Arc<Endpoint>,
+    shared: Arc<Shared>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl std::fmt::Debug for ControllerService {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ControllerService").field("node", &self.endpoint.node()).finish_non_exhaustive()
+    }
+}
+
+impl ControllerService {
+    /// Opens the store, binds the sockets and begins to serve. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// When the store is damaged or in use, a port is taken or an address is not this machine's; says what to do. An etcd
+    /// that does not answer is none: it may come.
+    pub async fn start(key: NodeKey, settings: &ControllerSettings) -> Result<Self, StartError> {
+        let store = match &settings.store {
+            StoreSettings::Memory => AnyStore::Memory(Default::default()),
+            StoreSettings::File(file) => AnyStore::Redb(Redb::open(file).await?),
+            StoreSettings::Etcd(etcd) => AnyStore::Etcd(Etcd::new(etcd).map_err(StartError::Etcd)?),
+        };
+        let (node, signer) = (key.public(), signer(&key));
+        let policy = Arc::new(RwLock::new(settings.policy.clone()));
+        let admit = policy.clone();
+        let mut session = Config { max_streams: STREAMS, idle_timeout: IDLE, ..Config::default() };
+        session.memory.initial_window = 64 << 10;
+        session.memory.max_window = 128 << 10;
+        let mut config = EndpointConfig::new(key)
+            .port(settings.port)
+            .addresses(match &settings.addresses[..] {
+                [] => Addresses::All,
+                list => Addresses::Exactly(list.to_vec()),
+            })
+            .session(session)
+            .authorize(move |peer: &PublicKey, share: Option<ShareId>| admit_peer(&admit, peer, share));
+        config.reset_key = Some(derive("anabranch 2026 controller reset key", &config.key));
+        let endpoint = Arc::new(Endpoint::bind(config).await?);
+        let shared =
+            Arc::new(Shared { store, policy, directory: Mutex::default(), signer, clock: endpoint.clock() });
+        let tasks = vec![
+            tokio::spawn(serve::accept(shared.clone(), endpoint.clone())),
+            tokio::spawn(tend(shared.clone(), node)),
+        ];
+        Ok(Self { endpoint, shared, tasks })
+    }
+
+    /// Its identity.
+    #[must_use]
+    pub fn node(&self) -> PublicKey {
+        self.endpoint.node()
+    }
+
+    /// What relays pin.
+    #[must_use]
+    pub fn signing_key(&self) -> ControllerKey {
+        self.shared.signer.public()
+    }
+
+    /// The addresses that it listens on.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.endpoint.local_addresses()
+    }
+
+    /// Takes over another policy while sessions go on. Key, port, addresses and store stay as they are.
+    pub fn reload(&self, settings: &ControllerSettings) {
+        *self.shared.policy.write().expect("no panic while held") = settings.policy.clone();
+    }
+
+    /// Closes all sessions and stops; peers are told.
+    pub async fn close(self) {
+        self.endpoint.close().await;
+    }
+}
+
+impl Drop for ControllerService {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+/// Who has no business here gets no session.
+fn admit_peer(policy: &RwLock<Policy>, peer: &PublicKey, share: Option<ShareId>) -> Verdict {
+    let policy = policy.read().expect("no panic while held");
+    if share.is_some() {
+        Verdict::Refuse(Refusal::TicketNotValid)
+    } else if policy.may_relay(peer).is_ok() || policy.quota(peer).is_ok() {
+        Verdict::Accept { secret: None }
+    } else {
+        Verdict::Refuse(Refusal::NotAuthorised)
+    }
+}
+
+/// Keeps what is known of relays fresh and does the leader's work when it is this one's turn.
+async fn tend(shared: Arc<Shared>, node: PublicKey) {
+    let mut failing = false;
+    for turn in 0_u32.. {
+        let result = tend_once(&shared, &node, turn % SWEEP_EVERY == 1).await;
+        match &result {
+            Err(error) if !failing => tracing::warn!("{error}; trying again"),
+            Ok(()) if failing => tracing::info!("the store answers again"),
+            _ => {}
+        }
+        failing = result.is_err();
+        tokio::time::sleep(RENEW).await;
+    }
+}
+
+async fn tend_once(
+    shared: &Shared,
+    node: &PublicKey,
+    sweeps: bool,
+) -> Result<(), anabranch_overlay::controller::StoreError> {
+    load_relays(&shared.store, &shared.directory).await?;
+    if let Ok(term) = lead(&shared.store, wall(), (node, TERM)).await?
+        && sweeps
+    {
+        let swept = sweep(&shared.store, wall(), term).await?;
+        tracing::debug!(seen = swept.seen, cleaned = swept.cleaned, "swept what is over");
+    }
+    Ok(())
+}
+
+/// What a controller signs grants with: it follows from its node key, so that there is one secret to keep.
+#[must_use]
+pub fn signer(key: &NodeKey) -> GrantSigner {
+    GrantSigner::from_random(derive("anabranch 2026 controller signing key", key))
+}
+
+fn derive(what: &str, key: &NodeKey) -> [u8; 32] {
+    let text = key.to_file_text();
+    // The lines before it are for people.
+    blake3::derive_key(what, text.lines().last().unwrap_or_default().as_bytes())
+}

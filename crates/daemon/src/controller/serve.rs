@@ -1,0 +1,188 @@
+//! A session of a relay or a client: requests are answered one after the other.
+
+use std::sync::Arc;
+
+use anabranch_net::{Endpoint, PublicKey, Session, Stream};
+use anabranch_overlay::controller::message::{CONTROL_VERSION, GrantedRelay, MAX_BODY, Reply, Request};
+use anabranch_overlay::controller::{
+    Approved, Ask, ControlError, Load, allocate, confirm, give_back, register, taken_back,
+};
+use anabranch_overlay::grant::GrantId;
+use anabranch_wire::close_code;
+use data_encoding::BASE64;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::Shared;
+use crate::relay::wall;
+
+/// Serves for as long as the endpoint lets peers in.
+pub(super) async fn accept(shared: Arc<Shared>, endpoint: Arc<Endpoint>) {
+    while let Some(session) = endpoint.accept().await {
+        let shared = shared.clone();
+        tokio::spawn(async move {
+            let mut peer = Peer { key: session.peer(), greeted: false, instance: None };
+            peer.serve(&shared, &session).await;
+            if let Some(instance) = peer.instance {
+                shared.directory().forget(&peer.key, instance);
+            }
+        });
+    }
+}
+
+struct Peer {
+    key: PublicKey,
+    greeted: bool,
+    /// Which program this is, if it registered as a relay.
+    instance: Option<u64>,
+}
+
+/// Whether the session goes on after an answer.
+type Answer = Result<Reply, Reply>;
+
+impl Peer {
+    async fn serve(&mut self, shared: &Shared, session: &Session) {
+        let talk = async {
+            let stream = session.accept_stream().await.map_err(|error| error.to_string())?;
+            self.talk(shared, stream).await
+        };
+        tokio::select! {
+            end = talk => match end {
+                Ok(()) => {
+                    session.close().await;
+                }
+                Err(why) => session.abort(close_code::PROTOCOL_VIOLATION, &why),
+            },
+            _ = session.closed() => {}
+        }
+    }
+
+    /// Until the peer has no more to say, or breaks the rules.
+    async fn talk(&mut self, shared: &Shared, stream: Stream) -> Result<(), String> {
+        let (mut reader, mut writer) = tokio::io::split(stream);
+        let (mut read, mut write) = (Vec::new(), Vec::new());
+        loop {
+            while let Some((request, len)) = Request::decode(&read).map_err(|error| error.to_string())? {
+                read.drain(..len);
+                let answer = self.answer(shared, request).await;
+                write.clear();
+                let (Ok(reply) | Err(reply)) = &answer;
+                reply.encode(&mut write);
+                let sent = writer.write_all(&write).await;
+                if answer.is_err() {
+                    // The peer reads why before it learns that the stream is over.
+                    return writer.shutdown().await.map_err(|error| error.to_string());
+                }
+                if sent.is_err() {
+                    return Ok(());
+                }
+            }
+            debug_assert!(read.len() <= MAX_BODY + 4, "an incomplete message is shorter than the longest");
+            if !matches!(reader.read_buf(&mut read).await, Ok(1..)) {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn answer(&mut self, shared: &Shared, request: Request) -> Answer {
+        if let Request::Hello { version } = request {
+            if version != CONTROL_VERSION {
+                let why = format!(
+                    "the controller speaks version {CONTROL_VERSION} of the control protocol and this node {version}: update the older"
+                );
+                return Err(Reply::Denied { why, retry: false });
+            }
+            self.greeted = true;
+            return Ok(Reply::Hello { version: CONTROL_VERSION });
+        }
+        if !self.greeted {
+            let why = "the first message must be a greeting".to_owned();
+            return Err(Reply::Denied { why, retry: false });
+        }
+        let done = self.carry_out(shared, request).await;
+        Ok(done.unwrap_or_else(|error| Reply::denied(&error)))
+    }
+
+    async fn carry_out(&mut self, shared: &Shared, request: Request) -> Result<Reply, ControlError> {
+        let policy = shared.policy();
+        let (store, directory) = (&shared.store, &shared.directory);
+        match request {
+            Request::Register { instance, offer } => {
+                policy.may_relay(&self.key)?;
+                shared.directory().hear(shared.clock.now(), (self.key, instance), Load::default())?;
+                self.instance = Some(instance);
+                register(store, (&policy, directory), wall(), (self.key, &offer)).await?;
+                Ok(Reply::Registered)
+            }
+            Request::Heartbeat { load, confirmed } => {
+                policy.may_relay(&self.key)?;
+                self.heartbeat(shared, load, &confirmed).await
+            }
+            Request::Allocate { .. } => match request.ask() {
+                Some(ask) => {
+                    let times = (shared.clock.now(), wall());
+                    let approved =
+                        allocate(store, (&policy, directory), times, self.key, &checked(ask)).await?;
+                    Ok(granted(shared, &approved))
+                }
+                None => Ok(Reply::Denied { why: "nothing was asked for".into(), retry: false }),
+            },
+            Request::GiveBack { grant } => {
+                give_back(store, wall(), self.key, grant).await?;
+                Ok(Reply::GivenBack)
+            }
+            // A second greeting is answered above.
+            Request::Hello { .. } => Ok(Reply::Hello { version: CONTROL_VERSION }),
+        }
+    }
+
+    /// What the store does not say now, it said before: a relay is told what is known.
+    async fn heartbeat(
+        &mut self,
+        shared: &Shared,
+        load: Load,
+        confirmed: &[GrantId],
+    ) -> Result<Reply, ControlError> {
+        let Some(instance) = self.instance else {
+            let why = "register first".to_owned();
+            return Ok(Reply::Denied { why, retry: false });
+        };
+        shared.directory().hear(shared.clock.now(), (self.key, instance), load)?;
+        let fresh = async {
+            confirm(&shared.store, wall(), self.key, confirmed).await?;
+            taken_back(&shared.store, self.key).await.map_err(ControlError::from)
+        };
+        let revoked = match fresh.await {
+            Ok(revoked) => revoked,
+            Err(error) => {
+                tracing::debug!(%error, "a relay is told what was known before");
+                let directory = shared.directory();
+                let known = directory.relays().find(|(key, _)| **key == self.key);
+                known.map(|(_, view)| view.record.revoked()).unwrap_or_default()
+            }
+        };
+        Ok(Reply::heartbeat(wall(), revoked))
+    }
+}
+
+/// A type of service is four bits.
+fn checked(mut ask: Ask) -> Ask {
+    ask.limits.highest_tos = ask.limits.highest_tos.min(anabranch_wire::Header::MAX_TOS);
+    ask
+}
+
+fn granted(shared: &Shared, approved: &Approved) -> Reply {
+    let Ok(signed) = approved.sign(&shared.signer) else {
+        return Reply::Denied { why: "the grant cannot be written".into(), retry: false };
+    };
+    let directory = shared.directory();
+    let address = |relay: &PublicKey| {
+        let known = directory.relays().find(|(key, _)| *key == relay);
+        let offer = known.and_then(|(_, view)| view.record.offer.as_ref());
+        GrantedRelay {
+            node: *relay,
+            addresses: offer.map(|offer| offer.addresses.clone()).unwrap_or_default(),
+        }
+    };
+    let relays = approved.grant().relays.iter().map(address).collect();
+    Reply::Granted { grant: BASE64.encode(&signed), relays }
+}

@@ -1,0 +1,225 @@
+//! A store in etcd, shared by several controllers.
+//!
+//! It speaks etcd's own JSON gateway (`/v3/kv/…`, on by default since etcd 3.4), so no protocol compiler and no gRPC stack is
+//! needed to build it. Revisions are etcd's modification revisions, compared inside its transactions; reads are
+//! linearizable. Locks and leases of etcd are not used at all.
+//!
+//! A question goes to one member; when that one does not answer in time or says that it cannot, to the next. A transaction that is
+//! put twice that way is done at most once, because it expects the revisions of what it writes: the second time there
+//! is a conflict, and whoever decides reads again and finds what was decided.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use anabranch_overlay::controller::{Commit, Entry, PAGE, Revision, Store, StoreError, Transaction};
+use data_encoding::BASE64;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::http::Server;
+
+/// How long a member may take.
+const PATIENCE: Duration = Duration::from_millis(1_200);
+/// How often the members are gone through.
+const ROUNDS: usize = 3;
+
+/// Where etcd is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EtcdSettings {
+    /// Client addresses of its members, `http://host:port`.
+    pub endpoints: Vec<String>,
+    /// What all keys begin with.
+    pub prefix: String,
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub struct Etcd {
+    members: Vec<Server>,
+    prefix: String,
+    /// The member that answered last.
+    good: AtomicUsize,
+}
+
+impl Etcd {
+    /// A store there; nothing is asked yet.
+    ///
+    /// # Errors
+    /// When an endpoint is none.
+    pub fn new(settings: &EtcdSettings) -> Result<Self, String> {
+        let members: Result<Vec<Server>, String> = settings.endpoints.iter().map(|url| member(url)).collect();
+        let members = members?;
+        if members.is_empty() {
+            return Err("no endpoint of etcd is named: write one such as \"http://127.0.0.1:2379\"".into());
+        }
+        Ok(Self { members, prefix: settings.prefix.clone(), good: AtomicUsize::new(0) })
+    }
+
+    async fn ask<A: DeserializeOwned>(&self, path: &str, question: &impl Serialize) -> Result<A, StoreError> {
+        let mut why = String::new();
+        for _ in 0..ROUNDS {
+            let first = self.good.load(Ordering::Relaxed);
+            for turn in 0..self.members.len() {
+                let at = (first + turn) % self.members.len();
+                let member = &self.members[at];
+                let answer = tokio::time::timeout(PATIENCE, member.ask(path, question)).await;
+                match answer.unwrap_or_else(|_| Err("no answer in time".into())) {
+                    Ok(answer) => {
+                        self.good.store(at, Ordering::Relaxed);
+                        return Ok(answer);
+                    }
+                    Err(error) => why = format!("etcd at {member:?}: {error}"),
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        Err(StoreError::Unavailable(why))
+    }
+
+    fn encoded(&self, key: &str) -> String {
+        BASE64.encode(format!("{}{key}", self.prefix).as_bytes())
+    }
+
+    fn key(&self, pair: &Pair) -> Result<String, StoreError> {
+        let foreign = || StoreError::Damaged("etcd gave a key that was not asked for".into());
+        let bytes = BASE64.decode(pair.key.as_bytes()).map_err(|_| foreign())?;
+        let key = String::from_utf8(bytes).map_err(|_| foreign())?;
+        key.strip_prefix(&self.prefix).map(str::to_owned).ok_or_else(foreign)
+    }
+}
+
+/// Host and port of an endpoint.
+fn member(url: &str) -> Result<Server, String> {
+    let wrong = || {
+        format!(
+            "`{url}` is no endpoint of etcd: write http://HOST:PORT. For an etcd on another machine, have a tunnel bring its port \
+             to this one: the connection is not encrypted"
+        )
+    };
+    let authority = url.strip_prefix("http://").ok_or_else(wrong)?.trim_end_matches('/');
+    let (host, port) = authority.rsplit_once(':').ok_or_else(wrong)?;
+    let is_port = port.parse::<u16>().is_ok();
+    if host.is_empty() || !is_port || authority.contains(['/', '@', ' ']) {
+        return Err(wrong());
+    }
+    Ok(Server::new(authority))
+}
+
+/// A key and its value in etcd's answers; numbers are text there, and what is empty is left out.
+#[derive(Debug, Deserialize)]
+struct Pair {
+    key: String,
+    #[serde(default)]
+    value: String,
+    mod_revision: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Found {
+    #[serde(default)]
+    kvs: Vec<Pair>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Done {
+    #[serde(default)]
+    succeeded: bool,
+    #[serde(default)]
+    responses: Vec<Response>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Response {
+    response_range: Option<Found>,
+}
+
+fn entry(pair: &Pair) -> Result<Entry, StoreError> {
+    let odd = || StoreError::Damaged("etcd gave a value that cannot be read".into());
+    let value = BASE64.decode(pair.value.as_bytes()).map_err(|_| odd())?;
+    let revision = pair.mod_revision.parse().map_err(|_| odd())?;
+    Ok(Entry { value, revision: Revision(revision) })
+}
+
+/// The first key behind all that begin with these bytes; etcd's own `\0` for "to the end" when there is none.
+fn end_of(prefix: &str) -> Vec<u8> {
+    let mut end = prefix.as_bytes().to_vec();
+    while end.last() == Some(&0xff) {
+        end.pop();
+    }
+    match end.last_mut() {
+        Some(last) => *last += 1,
+        None => end.push(0),
+    }
+    end
+}
+
+impl Store for Etcd {
+    async fn get(&self, keys: &[String]) -> Result<Vec<Entry>, StoreError> {
+        let reads: Vec<Value> =
+            keys.iter().map(|key| json!({ "request_range": { "key": self.encoded(key) } })).collect();
+        let done: Done = self.ask("/v3/kv/txn", &json!({ "success": reads })).await?;
+        if done.responses.len() != keys.len() {
+            return Err(StoreError::Damaged("etcd answered another question".into()));
+        }
+        let read = done.responses.iter().map(|response| {
+            let pair = response.response_range.as_ref().and_then(|found| found.kvs.first());
+            pair.map(entry).transpose().map(Option::unwrap_or_default)
+        });
+        read.collect()
+    }
+
+    async fn range(&self, prefix: &str, after: &str) -> Result<Vec<(String, Entry)>, StoreError> {
+        // The first key behind another is that key with a zero.
+        let from = if after < prefix { prefix.to_owned() } else { format!("{after}\0") };
+        let end = BASE64.encode(&end_of(&format!("{}{prefix}", self.prefix)));
+        let question = json!({ "key": self.encoded(&from), "range_end": end, "limit": PAGE });
+        let found: Found = self.ask("/v3/kv/range", &question).await?;
+        found.kvs.iter().map(|pair| Ok((self.key(pair)?, entry(pair)?))).collect()
+    }
+
+    async fn commit(&self, transaction: &Transaction) -> Result<Commit, StoreError> {
+        let compare: Vec<Value> = transaction
+            .expect
+            .iter()
+            .map(|(key, revision)| {
+                let revision = revision.0.to_string();
+                json!({ "key": self.encoded(key), "target": "MOD", "result": "EQUAL", "mod_revision": revision })
+            })
+            .collect();
+        let writes: Vec<Value> = transaction
+            .writes
+            .iter()
+            .map(|(key, value)| match value {
+                Some(value) => {
+                    json!({ "request_put": { "key": self.encoded(key), "value": BASE64.encode(value) } })
+                }
+                None => json!({ "request_delete_range": { "key": self.encoded(key) } }),
+            })
+            .collect();
+        let done: Done = self.ask("/v3/kv/txn", &json!({ "compare": compare, "success": writes })).await?;
+        Ok(if done.succeeded { Commit::Committed } else { Commit::Conflict })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_endpoint_is_told_how_to_write_one() {
+        for wrong in
+            ["", "127.0.0.1:2379", "https://a:1", "http://a", "http://:1", "http://a:b", "http://u@a:1"]
+        {
+            let why = member(wrong).unwrap_err();
+            assert!(why.contains("http://HOST:PORT"), "{why}");
+        }
+        assert_eq!(format!("{:?}", member("http://[::1]:2379/").unwrap()), "[::1]:2379");
+    }
+
+    #[test]
+    fn a_range_ends_behind_all_keys_with_its_prefix() {
+        assert_eq!(end_of("client/"), b"client0");
+        assert_eq!(end_of(""), b"\0");
+    }
+}

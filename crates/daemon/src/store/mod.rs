@@ -1,0 +1,55 @@
+//! Where controllers keep what they know: backends of `anabranch_overlay::controller::Store`.
+//!
+//! | backend | for |
+//! |---|---|
+//! | memory | trying things out: everything is forgotten at the end |
+//! | [`Redb`] | one controller: a file, the default |
+//! | [`Etcd`] | several controllers: they share an etcd |
+//!
+//! One conformance suite, `tests/stores.rs`, is run against each.
+
+mod etcd;
+mod http;
+mod redb;
+
+use anabranch_overlay::controller::{Commit, Entry, MemoryStore, Store, StoreError, Transaction};
+
+pub use self::etcd::{Etcd, EtcdSettings};
+pub use self::redb::{OpenError, Redb};
+
+/// Any of the backends.
+#[derive(Debug)]
+pub enum AnyStore {
+    /// In memory.
+    Memory(MemoryStore),
+    /// In a file.
+    Redb(Redb),
+    /// In etcd.
+    Etcd(Etcd),
+}
+
+impl Store for AnyStore {
+    async fn get(&self, keys: &[String]) -> Result<Vec<Entry>, StoreError> {
+        match self {
+            Self::Memory(store) => store.get(keys).await,
+            Self::Redb(store) => store.get(keys).await,
+            Self::Etcd(store) => store.get(keys).await,
+        }
+    }
+
+    async fn range(&self, prefix: &str, after: &str) -> Result<Vec<(String, Entry)>, StoreError> {
+        match self {
+            Self::Memory(store) => store.range(prefix, after).await,
+            Self::Redb(store) => store.range(prefix, after).await,
+            Self::Etcd(store) => store.range(prefix, after).await,
+        }
+    }
+
+    async fn commit(&self, transaction: &Transaction) -> Result<Commit, StoreError> {
+        match self {
+            Self::Memory(store) => store.commit(transaction).await,
+            Self::Redb(store) => store.commit(transaction).await,
+            Self::Etcd(store) => store.commit(transaction).await,
+        }
+    }
+}
