@@ -219,7 +219,8 @@ impl Controller {
     #[must_use]
     pub fn window(&self, path: PathId) -> u64 {
         let Some(index) = self.index(path) else { return 0 };
-        let bytes = self.paths[self.seat(index)].window.bytes as u64;
+        // A shared window may belong to a path with smaller packets: this one may still send one of its own.
+        let bytes = self.paths[self.seat(index)].window.bytes.max(self.paths[index].mss) as u64;
         if self.config.rule != RuleKind::Combined {
             return bytes;
         }

@@ -6,7 +6,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use anabranch_engine::{Arrival, Config, Ecn, MemoryBudget, PathError, PidSource, Route, Session};
+use anabranch_engine::{Arrival, Config, Ecn, MemoryBudget, PathError, PathState, PidSource, Route, Session};
 use anabranch_link::{Ecn as LinkEcn, Link, LinkConfig};
 use anabranch_wire::{Message, Params, Payload, Pid, Rate, ResetToken, Span, Time};
 
@@ -136,6 +136,18 @@ impl<P: Payload> Pair<P> {
                 let opened = self.session(CLIENT).open_path(now, route);
                 !matches!(opened, Ok(_) | Err(PathError::Exists))
             });
+        }
+    }
+
+    /// Has the client open every cable that has no path, where that is possible now: what a driver does.
+    pub fn open_missing(&mut self) {
+        for cable in 0..self.cables.len() {
+            let (now, route) = (self.now, self.route(CLIENT, cable));
+            let session = self.session(CLIENT);
+            if !session.paths().iter().any(|path| path.route == route && path.state != PathState::Closing) {
+                // Not ready yet, or over: the next call tells.
+                let _ = session.open_path(now, route);
+            }
         }
     }
 

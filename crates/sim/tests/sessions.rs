@@ -366,18 +366,6 @@ fn a_path_on_which_nothing_waits_does_not_fail() {
     assert_eq!((path.state, path.stats.failures), (PathState::Active, 0));
 }
 
-/// Opens every route that has no path as soon as that is possible, as a driver does.
-fn open_missing(pair: &mut Pair<Length>, cables: usize) {
-    for cable in 0..cables {
-        let (now, route) = (pair.now, pair.route(CLIENT, cable));
-        let session = pair.session(CLIENT);
-        if !session.paths().iter().any(|path| path.route == route && path.state != PathState::Closing) {
-            // Not ready yet, or over: the next round tells.
-            let _ = session.open_path(now, route);
-        }
-    }
-}
-
 #[test]
 fn a_session_whose_first_path_dies_at_once_goes_on_over_another_candidate() {
     for after in [0, 1, 5, 10, 20] {
@@ -393,7 +381,7 @@ fn a_session_whose_first_path_dies_at_once_goes_on_over_another_candidate() {
         pair.run(cut, &mut [&mut sender, &mut sink]);
         pair.set_down(0, true);
         while sink.finished_at.is_none() && pair.now < at(10_000) {
-            open_missing(&mut pair, 2);
+            pair.open_missing();
             let next = pair.now + ms(5);
             pair.run(next, &mut [&mut sender, &mut sink]);
         }

@@ -21,6 +21,8 @@ const PRECISION: u16 = 16;
 const BLACK_HOLE_TIMEOUTS: u32 = 3;
 /// Full-sized packets lost since one arrived after which they are suspected.
 const BLACK_HOLE_LOSSES: u32 = 8;
+/// The same where few are in flight: rounds of losses, each of packets sent after the round before was noticed.
+const BLACK_HOLE_ROUNDS: u32 = 3;
 /// Pause before a search that ended below the largest size is repeated (RFC 8899 §5.1.1).
 const SEARCH_AGAIN: Span = Span::from_secs(600);
 
@@ -39,6 +41,9 @@ pub(crate) struct MtuSearch {
     /// Timeouts, and full-sized packets lost, since then.
     timeouts: u32,
     losses: u32,
+    /// Rounds of such losses, and when the latest began to be noticed.
+    rounds: u32,
+    round_at: Time,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -60,6 +65,8 @@ impl MtuSearch {
             full_sent_at: Time::ZERO,
             timeouts: 0,
             losses: 0,
+            rounds: 0,
+            round_at: Time::ZERO,
         }
     }
 
@@ -108,17 +115,22 @@ impl MtuSearch {
     pub(crate) fn on_delivered(&mut self, sent_at: Time, size: u16) {
         if self.is_full(size) {
             self.full_sent_at = self.full_sent_at.max(sent_at);
-            (self.timeouts, self.losses) = (0, 0);
+            (self.timeouts, self.losses, self.rounds) = (0, 0, 0);
         }
     }
 
-    /// Notes that a packet was lost; true when packets become smaller.
-    pub(crate) fn on_lost(&mut self, sent_at: Time, size: u16) -> bool {
+    /// Notes that a packet was found lost; true when packets become smaller.
+    pub(crate) fn on_lost(&mut self, now: Time, sent_at: Time, size: u16) -> bool {
         if !self.is_full(size) || sent_at <= self.full_sent_at {
             return false;
         }
         self.losses += 1;
-        self.losses >= BLACK_HOLE_LOSSES && self.fall_back()
+        if self.rounds == 0 || sent_at > self.round_at {
+            self.rounds += 1;
+            self.round_at = now;
+        }
+        let suspected = self.losses >= BLACK_HOLE_LOSSES || self.rounds >= BLACK_HOLE_ROUNDS;
+        suspected && self.fall_back()
     }
 
     /// Notes that nothing was acknowledged in time; true when packets become smaller.
@@ -132,7 +144,7 @@ impl MtuSearch {
     }
 
     fn fall_back(&mut self) -> bool {
-        (self.timeouts, self.losses) = (0, 0);
+        (self.timeouts, self.losses, self.rounds) = (0, 0, 0);
         let falls = self.current > self.base;
         self.current = self.base;
         if falls {
@@ -234,10 +246,24 @@ mod tests {
     fn a_burst_of_losses_is_no_black_hole_when_a_later_full_sized_packet_arrived() {
         let mut mtu = found(1472);
         mtu.on_delivered(at(50), 1460);
-        assert!((2..50).all(|sent| !mtu.on_lost(at(sent), 1472)));
-        let falls: Vec<_> = (51..59).map(|sent| mtu.on_lost(at(sent), 1472)).collect();
+        assert!((2..50).all(|sent| !mtu.on_lost(at(90), at(sent), 1472)));
+        let falls: Vec<_> = (51..59).map(|sent| mtu.on_lost(at(90), at(sent), 1472)).collect();
         assert_eq!(falls, [false, false, false, false, false, false, false, true]);
         assert_eq!(mtu.current(), 1200);
+    }
+
+    #[test]
+    fn where_few_are_in_flight_the_third_round_of_losses_tells() {
+        let mut mtu = found(1472);
+        let rounds: Vec<_> = [(60, 10), (61, 20), (120, 70), (121, 80), (180, 130)]
+            .map(|(now, sent)| (at(now), at(sent)))
+            .into();
+        let falls: Vec<_> = rounds.iter().map(|(now, sent)| mtu.on_lost(*now, *sent, 1472)).collect();
+        assert_eq!(falls, [false, false, false, false, true]);
+        let mut mtu = found(1472);
+        assert!(!mtu.on_lost(at(60), at(10), 1472) && !mtu.on_lost(at(120), at(70), 1472));
+        mtu.on_delivered(at(125), 1472);
+        assert!(!mtu.on_lost(at(180), at(130), 1472));
     }
 
     #[test]

@@ -133,7 +133,7 @@ impl<P: Payload> Session<P> {
         let mut shrinks = false;
         for packet in lost.drain(..) {
             let is_probe = packet.contents.iter().any(|content| matches!(content, Content::MtuProbe(_)));
-            shrinks |= !is_probe && self.paths[index].mtu.on_lost(packet.sent_at, packet.size);
+            shrinks |= !is_probe && self.paths[index].mtu.on_lost(now, packet.sent_at, packet.size);
             for content in packet.contents {
                 match content {
                     Content::Run(run) if !packet.doubted => self.streams.on_lost(&run),
