@@ -189,7 +189,9 @@ impl Writer {
         }
         current.hasher.push(hash);
         current.received += data.len() as u64;
-        self.progress.add_bytes(data.len() as u64);
+        if !matches!(current.sink, Sink::Discard) {
+            self.progress.add_bytes(data.len() as u64);
+        }
         if body.capacity() >= POOLED {
             // The reader makes new buffers where none comes back.
             let _ = self.ports.spare.send(body);

@@ -50,7 +50,7 @@ Examples:
 ///
 /// Sockets, pipes, devices, links that lead out of what is offered, and unfinished transfers are never sent: both
 /// ends name them, and that is all. A file that cannot be sent, because it may not be read or its name is not
-/// UTF-8, makes receivers end with exit code 6, with all the others.
+/// UTF-8, makes receivers end with exit code 6 once they have all the others.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct SendArgs {

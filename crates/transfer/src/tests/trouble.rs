@@ -97,6 +97,21 @@ async fn what_is_of_a_kind_to_be_sent_and_has_no_name_for_it_is_missed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_could_not_be_written_is_not_counted_as_arrived_and_what_is_in_the_way_is_named() {
+    let (_temp, from, to) = directories(&[("a", &noise(1, BLOCK))]);
+    fs::create_dir(to.join(".a.anabranch-part")).unwrap();
+    let share = share(&from.join("a"));
+    let (sender, receiver) = connect(Gate::after(u64::MAX, false));
+    let (options, ours, theirs) = (ReceiveOptions::default(), Progress::new(), Progress::new());
+    let receiving = receive(&receiver, directory(&to), &options, &theirs);
+    let (_, received) = tokio::join!(send(&sender, &share, &ours), receiving);
+    let Err(TransferError::Incomplete { failures, .. }) = &received else { panic!("{received:?}") };
+    let why = ".a.anabranch-part, beside it, is in the way and is not a file; remove it and try again";
+    assert_eq!(failures[0].reason, why);
+    assert_eq!(theirs.snapshot().bytes_done, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_file_that_vanishes_or_shuts_is_named() {
     let (_temp, from, to) = directories(&[("d/a", &noise(1, 40 * BLOCK)), ("d/b", b"b")]);
     let share = share(&from.join("d"));
