@@ -157,7 +157,7 @@ async fn play<S: Scene>(
         sum_mbit_s: sum,
         failover_gap_ms: silence.as_millis_f64(),
         failover_bound_ms: (rtt * 3).max(FAILOVER).as_millis_f64(),
-        verified: props.verify().await?,
+        verified: props.verify(all).await?,
     })
 }
 
@@ -197,13 +197,13 @@ impl Props {
         Ok(Errand { file: &original.path, bytes: original.bytes, to, paths, cut })
     }
 
-    /// True when every copy is what was sent.
-    async fn verify(&self) -> Result<bool, Failure> {
-        let copy = |to: &str, original: &Original| (self.dir.path().join(to), original.hash);
+    /// True when every copy is what was sent; `all` paths were used but for the first.
+    async fn verify(&self, all: usize) -> Result<bool, Failure> {
+        let copy = |to: String, original: &Original| (self.dir.path().join(to), original.hash);
         let copies = [
-            copy("over-1/half", &self.half),
-            copy("over-3/whole", &self.whole),
-            copy("over-3-cut/whole", &self.whole),
+            copy("over-1/half".into(), &self.half),
+            copy(format!("over-{all}/whole"), &self.whole),
+            copy(format!("over-{all}-cut/whole"), &self.whole),
         ];
         blocking(move || {
             let mut all = true;

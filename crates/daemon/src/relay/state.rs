@@ -39,7 +39,6 @@ struct Core {
     next_session: u64,
     /// When the pump will wake by itself.
     armed: Time,
-    forwards: Vec<Forward>,
 }
 
 /// How a client is reached.
@@ -50,13 +49,7 @@ pub(super) struct Client {
 
 impl State {
     pub(super) fn new(relay: Relay) -> Self {
-        let core = Core {
-            relay,
-            clients: BTreeMap::new(),
-            next_session: 0,
-            armed: Time::NEVER,
-            forwards: Vec::new(),
-        };
+        let core = Core { relay, clients: BTreeMap::new(), next_session: 0, armed: Time::NEVER };
         Self { core: Mutex::new(core), clock: OnceLock::new(), wake: Notify::new(), started: Instant::now() }
     }
 
@@ -186,9 +179,8 @@ impl Foreign for State {
 
     fn handle(&self, now: Time, run: ForeignRun, datagrams: &mut [u8], outlet: &Outlet<'_>) {
         let from = Hop { socket: run.from.socket, address: run.from.remote };
-        let mut due = Vec::new();
+        let (mut due, mut forwards) = (Vec::new(), Vec::new());
         let mut core = self.core();
-        let mut forwards = std::mem::take(&mut core.forwards);
         let run = Run { from, stride: run.stride, ecn: run.ecn as u8 };
         core.relay.handle_run(now, run, datagrams, &mut forwards);
         core.take_due(now, &mut due);
@@ -198,15 +190,10 @@ impl Foreign for State {
         if earlier {
             self.wake.notify_one();
         }
-        for forward in forwards.drain(..) {
-            let Forward { range, stride, to, ecn } = forward;
+        for Forward { range, stride, to, ecn } in forwards {
             outlet.send(route(to), (&datagrams[range], stride), ecn_of(ecn));
         }
         send_all(&due, outlet);
-        let mut core = self.core();
-        if core.forwards.capacity() == 0 {
-            core.forwards = forwards;
-        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! Nodes and relays on loopback addresses of their own.
 
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,6 +29,7 @@ pub fn ip(last: u8) -> IpAddr {
 pub async fn node(seed: u8) -> Arc<Endpoint> {
     let config = EndpointConfig::new(key(seed))
         .addresses(Addresses::Exactly(vec![ip(seed)]))
+        .session(config())
         .authorize(|_: &PublicKey, _: Option<ShareId>| Verdict::Accept { secret: None });
     Arc::new(Endpoint::bind(config).await.expect("a node on loopback"))
 }

@@ -1,0 +1,286 @@
+//! What forwarding a packet costs: a relay, a loop of recvfrom and sendto, and bare GRO to GSO, in turn.
+//!
+//! `cargo run --release -p anabranch-daemon --example forwarding -- [SECONDS a turn] [ROUNDS]`
+//!
+//! A generator sends runs of 32, 8 or 1 packets of 1,400 bytes over loopback, each forwarder sends them on to one sink that
+//! reads them. Each forwarder has one thread, and what counts is the processor time of that thread (Linux's
+//! `schedstat`), so other load on the machine matters little; turns are interleaved and repeated all the same.
+
+use std::io::{self, IoSliceMut};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket as StdSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anabranch_daemon::client::{Flow, RelayConnection, Wanted};
+use anabranch_daemon::relay::RelayService;
+use anabranch_daemon::relay::config::{RelaySettings, User};
+use anabranch_net::socket::{Batch, BindTo, Received, UdpSocket};
+use anabranch_net::{Addresses, Ecn, Endpoint, EndpointConfig, NodeKey, Pid};
+use anabranch_overlay::relay::{Target, answer_challenge};
+use anabranch_secure::RelayHint;
+use anabranch_wire::{Header, Kind};
+
+const PACKET: usize = 1_400;
+/// Clients of the relay: one may have so many next hops asked at once, so many PIDs take several.
+const CLIENTS: u8 = 20;
+const FLOWS_EACH: usize = 50;
+
+fn local(last: u8) -> Ipv4Addr {
+    Ipv4Addr::new(127, 3, 0, last)
+}
+
+fn key(seed: u8) -> NodeKey {
+    NodeKey::from_random([seed; 32])
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
+}
+
+/// Processor time of this thread so far.
+fn cpu() -> Duration {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux");
+    Duration::from_nanos(text.split_whitespace().next().and_then(|word| word.parse().ok()).expect("a number"))
+}
+
+/// A forwarder's thread: its address, and its processor time as it goes.
+struct Forwarder {
+    address: SocketAddr,
+    cpu: Arc<AtomicU64>,
+}
+
+impl Forwarder {
+    fn spawn(work: impl FnOnce(Box<dyn FnOnce(SocketAddr) + Send>, Arc<AtomicU64>) + Send + 'static) -> Self {
+        let cpu = Arc::new(AtomicU64::new(0));
+        let (told, telling) = std::sync::mpsc::channel();
+        let note = cpu.clone();
+        thread::spawn(move || work(Box::new(move |address| told.send(address).expect("main waits")), note));
+        Self { address: telling.recv().expect("it starts"), cpu }
+    }
+}
+
+/// Reads what comes, answers a relay's questions, counts.
+fn sink(count: Arc<AtomicU64>) -> SocketAddr {
+    let (told, telling) = std::sync::mpsc::channel();
+    thread::spawn(move || {
+        runtime().block_on(async move {
+            let socket = UdpSocket::bind(&BindTo { address: (local(1), 0).into(), interface: None })
+                .expect("a socket");
+            told.send(socket.local_addr()).expect("main waits");
+            drain(&socket, |datagrams, received, bytes| {
+                if let Some(answer) = answer_challenge(bytes, |_| true, None) {
+                    let batch = Batch {
+                        remote: received.remote,
+                        contents: &answer,
+                        segment: answer.len(),
+                        ecn: Ecn::NotEct,
+                    };
+                    // A lost answer is asked for again.
+                    let _ = socket.send(&batch);
+                } else {
+                    count.fetch_add(datagrams, Ordering::Relaxed);
+                }
+            })
+            .await;
+        });
+    });
+    telling.recv().expect("it starts")
+}
+
+/// Receives for ever, in batches.
+async fn drain(socket: &UdpSocket, mut each: impl FnMut(u64, &Received, &[u8])) {
+    let mut buffers = vec![vec![0u8; 1 << 16]; 16];
+    let nothing = Received { remote: socket.local_addr(), len: 0, stride: 1, ecn: Ecn::NotEct };
+    while socket.readable().await.is_ok() {
+        loop {
+            let mut filled = [nothing; 16];
+            let mut slices: Vec<IoSliceMut<'_>> =
+                buffers.iter_mut().map(|buffer| IoSliceMut::new(buffer)).collect();
+            match socket.receive(&mut slices, &mut filled) {
+                Ok(count) => {
+                    drop(slices);
+                    for (buffer, received) in buffers.iter().zip(&filled[..count]) {
+                        each(
+                            received.len.div_ceil(received.stride) as u64,
+                            received,
+                            &buffer[..received.len],
+                        );
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(_) => {}
+            }
+        }
+    }
+}
+
+/// One system call in, one out, for each packet.
+fn plain(to: SocketAddr) -> Forwarder {
+    Forwarder::spawn(move |told, note| {
+        let socket = StdSocket::bind((local(2), 0)).expect("a socket");
+        let _ = socket2_buffers(&socket);
+        told(socket.local_addr().expect("bound"));
+        let mut buffer = [0; 2048];
+        loop {
+            for _ in 0..64 {
+                if let Ok(len) = socket.recv(&mut buffer) {
+                    // The sink may be full.
+                    let _ = socket.send_to(&buffer[..len], to);
+                }
+            }
+            note.store(cpu().as_nanos() as u64, Ordering::Relaxed);
+        }
+    })
+}
+
+fn socket2_buffers(socket: &StdSocket) -> io::Result<()> {
+    let socket = socket2::SockRef::from(socket);
+    socket.set_recv_buffer_size(4 << 20)?;
+    socket.set_send_buffer_size(4 << 20)
+}
+
+/// Batches in and out, with nothing between.
+fn bare(to: SocketAddr) -> Forwarder {
+    Forwarder::spawn(move |told, note| {
+        runtime().block_on(async move {
+            let socket = UdpSocket::bind(&BindTo { address: (local(3), 0).into(), interface: None })
+                .expect("a socket");
+            told(socket.local_addr());
+            drain(&socket, |_, received, bytes| {
+                let batch =
+                    Batch { remote: to, contents: bytes, segment: received.stride, ecn: received.ecn };
+                let _ = socket.send(&batch);
+                note.store(cpu().as_nanos() as u64, Ordering::Relaxed);
+            })
+            .await;
+        });
+    })
+}
+
+/// A relay, with its clients' keys listed.
+fn relay() -> (Forwarder, RelayHint) {
+    let forwarder = Forwarder::spawn(|told, note| {
+        runtime().block_on(async move {
+            let users = (0..CLIENTS).map(|seed| User::new("bench", key(seed + 10).public())).collect();
+            let settings = RelaySettings::local(local(4).into(), users);
+            let relay = RelayService::start(key(1), &settings).await.expect("a relay");
+            told(relay.addresses()[0]);
+            loop {
+                note.store(cpu().as_nanos() as u64, Ordering::Relaxed);
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        });
+    });
+    let hint = RelayHint { node: key(1).public(), addresses: vec![forwarder.address] };
+    (forwarder, hint)
+}
+
+/// A client of the relay with its flows.
+struct Client {
+    endpoint: Endpoint,
+    flows: Vec<Flow>,
+    _connection: RelayConnection,
+}
+
+async fn client(index: u8, relay: &RelayHint, to: SocketAddr) -> Client {
+    let config =
+        EndpointConfig::new(key(index + 10)).addresses(Addresses::Exactly(vec![local(10 + index).into()]));
+    let endpoint = Endpoint::bind(config).await.expect("a client");
+    let connection = RelayConnection::open(&endpoint, relay, None).await.expect("a session");
+    let mut flows = Vec::new();
+    for number in 0..FLOWS_EACH {
+        let target = Target::Address { address: to, key: None };
+        let wanted = Wanted { target, out: Pid(1 + number as u64), back: Pid(9) };
+        flows.push(connection.allocate(wanted).await.expect("a flow"));
+    }
+    for flow in &mut flows {
+        flow.ready().await.expect("the sink agrees");
+    }
+    Client { endpoint, flows, _connection: connection }
+}
+
+fn packets(pid: Pid, run: usize) -> Vec<u8> {
+    let mut packet = vec![0xda; PACKET];
+    Header { kind: Kind::Data, key_phase: false, tos: 8, hop_limit: 4, pid, fsn: 0 }.encode(&mut packet);
+    packet.repeat(run)
+}
+
+/// Sends for a while; gives packets that arrived and the forwarder's processor time.
+async fn turn(
+    length: Duration,
+    (forwarder, count): (&Forwarder, &AtomicU64),
+    mut send: impl FnMut(usize),
+) -> (u64, Duration) {
+    let (packets, busy) = (count.load(Ordering::Relaxed), forwarder.cpu.load(Ordering::Relaxed));
+    let begin = Instant::now();
+    let mut turn = 0;
+    while begin.elapsed() < length {
+        send(turn);
+        turn += 1;
+        if turn % 16 == 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let busy = forwarder.cpu.load(Ordering::Relaxed) - busy;
+    (count.load(Ordering::Relaxed) - packets, Duration::from_nanos(busy))
+}
+
+fn main() {
+    let mut args = std::env::args().skip(1);
+    let seconds: f64 = args.next().map_or(1.0, |text| text.parse().expect("seconds"));
+    let rounds: usize = args.next().map_or(3, |text| text.parse().expect("rounds"));
+    let count = Arc::new(AtomicU64::new(0));
+    let to = sink(count.clone());
+    let (plain, bare, (relay, hint)) = (plain(to), bare(to), relay());
+    runtime().block_on(async {
+        let mut clients = Vec::new();
+        for index in 0..CLIENTS {
+            clients.push(client(index, &hint, to).await);
+        }
+        let generator =
+            UdpSocket::bind(&BindTo { address: (local(5), 0).into(), interface: None }).expect("a socket");
+        let length = Duration::from_secs_f64(seconds);
+        for run in [32, 8, 1] {
+            for round in 0..rounds {
+                let bytes = packets(Pid(5), run);
+                let batch = |remote| Batch { remote, contents: &bytes, segment: PACKET, ecn: Ecn::NotEct };
+                for (name, forwarder) in [("plain", &plain), ("bare", &bare)] {
+                    let sent = turn(length, (forwarder, &count), |_| {
+                        drop(generator.send(&batch(forwarder.address)));
+                    })
+                    .await;
+                    show(name, (run, round), sent);
+                }
+                for (name, most) in
+                    [("relay, 1 PID", 1), ("relay, 1000 PIDs", usize::from(CLIENTS) * FLOWS_EACH)]
+                {
+                    let all: Vec<(&Client, &Flow)> = clients
+                        .iter()
+                        .flat_map(|client| client.flows.iter().map(move |flow| (client, flow)))
+                        .take(most)
+                        .collect();
+                    let data: Vec<Vec<u8>> = all.iter().map(|(_, flow)| packets(flow.forward, run)).collect();
+                    let sent = turn(length, (&relay, &count), |turn| {
+                        let at = (turn * 617) % all.len();
+                        let (client, flow) = all[at];
+                        client.endpoint.outlet().send(flow.entry, (&data[at], PACKET), Ecn::NotEct);
+                    })
+                    .await;
+                    show(name, (run, round), sent);
+                }
+            }
+        }
+    });
+}
+
+fn show(name: &str, (run, round): (usize, usize), (packets, busy): (u64, Duration)) {
+    let each = busy.as_nanos() as f64 / packets.max(1) as f64;
+    println!(
+        "runs of {run:>2}, round {round}: {name:<18} {packets:>9} packets, {each:>7.0} ns of processor each: {:>6.3} million a second, {:>5.1} Gbit/s",
+        1e3 / each,
+        PACKET as f64 * 8.0 / each
+    );
+}

@@ -1,0 +1,171 @@
+//! A relay among strangers, with real sockets: nothing is forwarded that was not asked for and agreed to.
+
+mod common;
+
+use std::net::{SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use anabranch_daemon::client::{Peer, RelayConnection, RelayError, RelayPaths, Wanted};
+use anabranch_daemon::relay::RelayService;
+use anabranch_net::{ConnectError, Ecn, PathId, PathUse, Pid, Refusal, Route};
+use anabranch_overlay::relay::{CHALLENGE_LEN, FlowState, Refused, Target};
+use anabranch_secure::RelayHint;
+use anabranch_wire::{Header, Kind};
+use common::{address, carry, ip, join, key, node, relay, route, settings, through_relays, until};
+
+fn data(pid: Pid, len: usize) -> Vec<u8> {
+    let mut bytes = vec![7; len];
+    Header { kind: Kind::Data, key_phase: false, tos: 8, hop_limit: 4, pid, fsn: 0 }.encode(&mut bytes);
+    bytes
+}
+
+fn bystander(last: u8) -> (UdpSocket, SocketAddr) {
+    let socket = UdpSocket::bind((ip(last), 0)).unwrap();
+    socket.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    let address = socket.local_addr().unwrap();
+    (socket, address)
+}
+
+/// Sizes of all that comes until it is quiet for a moment.
+fn heard(socket: &UdpSocket) -> Vec<usize> {
+    let mut buffer = [0; 2048];
+    std::iter::from_fn(|| socket.recv(&mut buffer).ok()).collect()
+}
+
+fn wanted(address: SocketAddr, out: Pid) -> Wanted {
+    Wanted { target: Target::Address { address, key: None }, out, back: Pid(77) }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_not_listed_is_refused_and_told_so() {
+    let stranger = node(52).await;
+    let (_relay, hint) = relay(54, &[53]).await;
+    let refused = RelayConnection::open(&stranger, &hint, None).await.err();
+    assert_eq!(refused, Some(RelayError::Connect(ConnectError::Refused(Refusal::NotAuthorised))));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_next_hop_that_did_not_agree_gets_three_questions_and_nothing_else() {
+    let client = node(62).await;
+    let (service, hint) = relay(64, &[62]).await;
+    let (victim, place) = bystander(65);
+    let connection = RelayConnection::open(&client, &hint, None).await.unwrap();
+    let mut flow = connection.allocate(wanted(place, Pid(5))).await.unwrap();
+    let flood = data(flow.forward, 1_200);
+    for _ in 0..200 {
+        client.outlet().send(flow.entry, (&flood, flood.len()), Ecn::NotEct);
+    }
+    assert_eq!(flow.ready().await, Err(RelayError::Over(FlowState::NoConsent)));
+    assert_eq!(heard(&victim), vec![CHALLENGE_LEN; 3]);
+    let status = service.status();
+    assert!(status.forwarded_packets == 0 && status.dropped.no_consent > 0, "{status:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pids_that_were_overheard_or_guessed_carry_nothing_and_amplify_nothing() {
+    let (client, server) = (node(72).await, node(73).await);
+    let (service, hint) = relay(74, &[72]).await;
+    let (here, there) = join(&client, &server, 1).await;
+    let peer = Peer { addresses: vec![address(&server)], guest: None };
+    let _paths = RelayPaths::keep(&client, &here, &[route(&[&hint])], &peer);
+    until("a path through the relay", || through_relays(&here).len() == 1).await;
+    let connection = RelayConnection::open(&client, &hint, None).await.unwrap();
+    let (_next, place) = bystander(75);
+    let overheard = connection.allocate(wanted(place, Pid(5))).await.unwrap().forward;
+    let before = service.status();
+    let (thief, _) = bystander(76);
+    let (mut sent, relay_address) = (0, hint.addresses[0]);
+    for guess in 0..500u64 {
+        let pid = if guess % 2 == 0 { overheard } else { Pid(guess.wrapping_mul(0x9e37_79b9_7f4a_7c15)) };
+        sent += thief.send_to(&data(pid, 64), relay_address).unwrap();
+    }
+    let back: usize = heard(&thief).iter().sum();
+    assert!(back < sent, "{back} bytes for {sent}");
+    let after = service.status();
+    assert!(
+        after.dropped.wrong_source + after.dropped.no_consent + after.dropped.unknown_pid >= 400,
+        "{after:?}"
+    );
+    assert!(after.forwarded_packets - before.forwarded_packets < 50, "{after:?}");
+    carry(&here, &there, 200_000).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_next_hop_that_nobody_allowed_is_refused_before_it_hears_anything() {
+    let client = node(82).await;
+    let mut public_only = settings(84, &[82]);
+    public_only.allow.clear();
+    let service = RelayService::start(key(84), &public_only).await.unwrap();
+    let hint = RelayHint { node: service.node(), addresses: service.addresses() };
+    let (victim, place) = bystander(85);
+    let connection = RelayConnection::open(&client, &hint, None).await.unwrap();
+    for place in [place, "10.1.2.3:4".parse().unwrap(), hint.addresses[0]] {
+        let refused = connection.allocate(wanted(place, Pid(5))).await.err();
+        assert_eq!(refused, Some(RelayError::Refused(Refused::NextHopDenied)), "{place}");
+    }
+    assert!(heard(&victim).is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_table_and_a_used_up_quota_stop_the_relay_and_not_the_session() {
+    let (client, server) = (node(92).await, node(93).await);
+    let mut small = settings(94, &[92]);
+    small.most_flows = 1;
+    small.users[0].limits.bytes = 300_000;
+    let service = RelayService::start(key(94), &small).await.unwrap();
+    let hint = RelayHint { node: service.node(), addresses: service.addresses() };
+    let (here, there) = join(&client, &server, 1).await;
+    let peer = Peer { addresses: vec![address(&server)], guest: None };
+    let _paths = RelayPaths::keep(&client, &here, &[route(&[&hint])], &peer);
+    until("a path through the relay", || through_relays(&here).len() == 1).await;
+    let connection = RelayConnection::open(&client, &hint, None).await.unwrap();
+    let refused = connection.allocate(wanted(address(&server), Pid(5))).await.err();
+    assert_eq!(refused, Some(RelayError::Refused(Refused::TableFull)));
+    here.set_path_use(PathId::FIRST, PathUse::Backup).unwrap();
+    carry(&here, &there, 2_000_000).await;
+    let status = service.status();
+    assert!(status.forwarded_bytes <= 300_000 && status.dropped.quota > 0, "{status:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reload_takes_a_user_off_the_list_while_others_go_on() {
+    let (client, other, server) = (node(102).await, node(103).await, node(105).await);
+    let (service, hint) = relay(104, &[102, 103]).await;
+    let peer = Peer { addresses: vec![address(&server)], guest: None };
+    let (here, _there) = join(&client, &server, 1).await;
+    let _first = RelayPaths::keep(&client, &here, &[route(&[&hint])], &peer);
+    until("a path of the first", || through_relays(&here).len() == 1).await;
+    let (here2, there2) = join(&other, &server, 1).await;
+    let _second = RelayPaths::keep(&other, &here2, &[route(&[&hint])], &peer);
+    until("a path of the second", || through_relays(&here2).len() == 1).await;
+    let id = through_relays(&here2)[0].id;
+    service.reload(&settings(104, &[103]));
+    until("the first is off", || through_relays(&here).is_empty()).await;
+    carry(&here2, &there2, 200_000).await;
+    assert_eq!(through_relays(&here2).first().map(|path| path.id), Some(id), "its path was not disturbed");
+    assert_eq!(service.status().flows, 1);
+}
+
+/// A flood of the same size as the link takes from an honest session no more than its share of the processor.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flood_of_strangers_packets_does_not_stop_an_honest_session() {
+    let (client, server) = (node(112).await, node(113).await);
+    let (service, hint) = relay(114, &[112]).await;
+    let (here, there) = join(&client, &server, 1).await;
+    let peer = Peer { addresses: vec![address(&server)], guest: None };
+    let _paths = RelayPaths::keep(&client, &here, &[route(&[&hint])], &peer);
+    until("a path through the relay", || through_relays(&here).len() == 1).await;
+    here.set_path_use(PathId::FIRST, PathUse::Backup).unwrap();
+    let (thief, _) = bystander(116);
+    let target: Route = Route { socket: 0, remote: hint.addresses[0] };
+    let flood = tokio::task::spawn_blocking(move || {
+        for guess in 0..20_000u64 {
+            let pid = Pid(guess.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+            // A full buffer loses some, as a network would.
+            let _ = thief.send_to(&data(pid, 1_200), target.remote);
+        }
+    });
+    carry(&here, &there, 2_000_000).await;
+    flood.await.unwrap();
+    assert!(service.status().forwarded_bytes > 0);
+}
