@@ -148,10 +148,16 @@ fn bare(to: SocketAddr) -> Forwarder {
             let socket = UdpSocket::bind(&BindTo { address: (local(3), 0).into(), interface: None })
                 .expect("a socket");
             told(socket.local_addr());
+            let mut batches = 0_u32;
             drain(&socket, |_, received, bytes| {
                 let batch =
                     Batch { remote: to, contents: bytes, segment: received.stride, ecn: received.ecn };
                 let _ = socket.send(&batch);
+                batches += 1;
+                // Reading the clock costs more than a batch.
+                if !batches.is_multiple_of(64) {
+                    return;
+                }
                 note.store(cpu().as_nanos() as u64, Ordering::Relaxed);
             })
             .await;
