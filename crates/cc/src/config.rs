@@ -124,7 +124,8 @@ impl Config {
         Self { rule, initial_window: 10, min_window: 2, hystart: true, pacing: true, max_window: 1 << 30 }
     }
 
-    /// The `tcp` profile's: as the papers' TCP, from 10 packets down to 1, no HyStart++, no pacing [M2].
+    /// As the papers' TCP: from 10 packets down to 1, no HyStart++, no pacing [M2]. (The engine's `tcp` profile begins
+    /// with 2.)
     #[must_use]
     pub const fn tcp(rule: RuleKind) -> Self {
         Self { rule, initial_window: 10, min_window: 1, hystart: false, pacing: false, max_window: 1 << 30 }

@@ -51,8 +51,9 @@ pub use session::{Datagram, Events, Session, SessionError};
 pub use stream::Stream;
 
 pub use anabranch_engine::{
-    AbandonReason, CloseReason, Config, Ecn, Event, PathChange, PathError, PathInfo, PathState, PathStats,
-    ReservedPath, Route, SchedulerKind, SessionStats,
+    AbandonReason, AckPolicy, CloseReason, Config, Decision, Ecn, Event, Item, PathChange, PathError,
+    PathInfo, PathState, PathStats, PathView, ReportConfig, ReservedPath, Route, Scheduler, SchedulerKind,
+    SessionStats, SessionView, cc,
 };
 pub use anabranch_secure::{Limits as KeyLimits, NodeKey, PublicKey, Refusal, ShareId, Ticket, TicketSecret};
 pub use anabranch_wire::{PathId, PathUse, Pid, Rate, Span, StreamId, Time};

@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use anabranch_engine::{
-    AbandonReason, CloseReason, DatagramError, Event, PathError, PathInfo, ReservedPath, Route, SessionStats,
+    AbandonReason, CloseReason, DatagramError, Event, PathError, PathInfo, ReservedPath, Route, Scheduler,
+    SessionStats,
 };
 use anabranch_secure::{PublicKey, ShareId};
 use anabranch_wire::{DatagramFrame, PathId, PathUse, Pid, Side, StreamId};
@@ -208,6 +209,33 @@ impl Session {
         self.handle.inner.core().engine.set_path_use(path, usage)?;
         self.handle.inner.wake_driver();
         Ok(())
+    }
+
+    /// Has a scheduler of the caller's choose the path of what this end sends.
+    ///
+    /// ```
+    /// use anabranch_net::{Decision, Item, PathView, Scheduler, SessionView};
+    ///
+    /// /// The path that has carried least, a packet at a time.
+    /// struct Fair;
+    ///
+    /// impl Scheduler for Fair {
+    ///     fn pick(&mut self, session: &SessionView, paths: &[PathView], _: &Item) -> Decision {
+    ///         let open = paths.iter().filter(|path| path.budget > 0);
+    ///         match open.min_by_key(|path| path.bytes_sent) {
+    ///             Some(path) => Decision::Send { path: path.id, run: path.mtu },
+    ///             None => Decision::Wait(session.now),
+    ///         }
+    ///     }
+    /// }
+    ///
+    /// # fn set(session: &anabranch_net::Session) {
+    /// session.set_scheduler(Box::new(Fair));
+    /// # }
+    /// ```
+    pub fn set_scheduler(&self, scheduler: Box<dyn Scheduler>) {
+        self.handle.inner.core().engine.set_scheduler(scheduler);
+        self.handle.inner.wake_driver();
     }
 
     /// Sets a path id aside for a path through relays, which need the two PIDs it comes with.

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_net::{
-    Addresses, Authorize, CloseReason, Config, ConnectError, Datagram, Endpoint, EndpointConfig, NodeKey,
-    PublicKey, Refusal, Session, ShareId, Span, Target, TicketSecret, Verdict,
+    Addresses, Authorize, CloseReason, Config, ConnectError, Datagram, Decision, Endpoint, EndpointConfig,
+    Item, NodeKey, PathId, PathState, PathView, PublicKey, Refusal, Scheduler, Session, SessionView, ShareId,
+    Span, Target, TicketSecret, Verdict,
 };
 use bytes::Bytes;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -178,6 +179,43 @@ async fn three_pairs_of_addresses_become_three_paths() {
         }
     };
     assert!(timeout(PATIENCE, three).await.is_ok(), "each address is to be used once: {:?}", pairs());
+}
+
+/// Leaves one path alone.
+struct Avoid(PathId);
+
+impl Scheduler for Avoid {
+    fn pick(&mut self, session: &SessionView, paths: &[PathView], _: &Item) -> Decision {
+        match paths.iter().find(|path| path.id != self.0 && path.budget > 0) {
+            Some(path) => Decision::Send { path: path.id, run: path.mtu },
+            None => Decision::Wait(session.now + Span::from_millis(1)),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_scheduler_of_the_applications_own_decides_where_data_goes() {
+    let config = EndpointConfig::new(key(1)).addresses(loopback(&[11, 12])).authorize(anybody);
+    let server = Endpoint::bind(config).await.unwrap();
+    let client = Endpoint::bind(EndpointConfig::new(key(2)).addresses(loopback(&[1, 2]))).await.unwrap();
+    let (opened, accepted) = pair(&server, &client).await;
+    let two = async {
+        while opened.paths().iter().filter(|path| path.state == PathState::Active).count() != 2 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(PATIENCE, two).await.unwrap();
+    let avoided = opened.paths()[0].id;
+    opened.set_scheduler(Box::new(Avoid(avoided)));
+    let mut stream = opened.open_stream().await.unwrap();
+    stream.write_all(&pattern(100_000)).await.unwrap();
+    stream.shutdown().await.unwrap();
+    let mut received = Vec::new();
+    accepted.accept_stream().await.unwrap().read_to_end(&mut received).await.unwrap();
+    assert_eq!(received, pattern(100_000));
+    let carried: Vec<_> =
+        opened.paths().iter().map(|path| (path.id == avoided, path.stats.data_sent)).collect();
+    assert!(carried.iter().all(|(avoided, bytes)| *avoided == (*bytes == 0)), "{carried:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

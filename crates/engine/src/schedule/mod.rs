@@ -2,7 +2,8 @@
 //!
 //! Called by the session when something may be sent; reads [`PathView`]s and changes nothing of the
 //! session. Window and pacing are already folded into [`PathView::budget`]. Only paths that may carry
-//! data are shown: validated, neither suspect nor failed, and backup paths only when no other is left.
+//! data are shown: validated and not failed; backup paths only when no other works, suspects only when nothing
+//! better is left.
 
 mod earliest_arrival;
 mod simple;
