@@ -18,6 +18,7 @@ mod path;
 mod route;
 mod schedule;
 mod session;
+mod shared;
 mod state;
 mod stats;
 mod stream;
@@ -29,10 +30,14 @@ pub use manager::{LocalAddress, Prefix, plan_routes};
 pub use path::PathState;
 pub use route::{Arrival, Ecn, Route, Transmit};
 pub use schedule::{
-    Decision, EarliestArrival, Item, LeastFilled, MinRtt, PathView, Redundant, RoundRobin, Scheduler,
-    SchedulerKind, SessionView, UnknownScheduler,
+    Adaptive, Blest, Block, Decision, EarliestArrival, Ecf, Item, LeastConnections, LeastFilled, LeastUsed,
+    MinRtt, PathView, Redundant, RoundRobin, Scheduler, SchedulerKind, SessionView, UnknownScheduler,
+    Utilization, Weighted,
 };
 pub use session::{DatagramError, PathError, ReservedPath, Session};
+pub use shared::{
+    DelaySample, DelayStatistics, FastRetransmits, GroupReason, Groups, Lag, SharedCongestion, Verdict,
+};
 pub use state::State;
 pub use stats::{PathInfo, PathStats, PathWindow, SessionStats};
 pub use stream::{MemoryBudget, Read, StreamError};

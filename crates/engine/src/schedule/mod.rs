@@ -5,8 +5,11 @@
 //! data are shown: validated and not failed; backup paths only when no other works, suspects only when nothing
 //! better is left.
 
+mod blocking;
 mod earliest_arrival;
 mod simple;
+mod usage;
+mod weighted;
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,8 +17,11 @@ use std::str::FromStr;
 use anabranch_wire::{PathId, Rate, Span, Time};
 use smallvec::SmallVec;
 
+pub use blocking::{Blest, Ecf};
 pub use earliest_arrival::EarliestArrival;
 pub use simple::{LeastFilled, MinRtt, Redundant, RoundRobin};
+pub use usage::{Block, LeastConnections, LeastUsed, Utilization};
+pub use weighted::{Adaptive, Weighted};
 
 /// What a scheduler may know of a path.
 #[derive(Clone, Copy, Debug)]
@@ -74,7 +80,7 @@ pub struct Item {
     pub resend: bool,
     /// Type of service, 0 to 15; streams are 0.
     pub class: u8,
-    /// Hash of the inner flow of a datagram, else 0.
+    /// Hash of the inner flow of a datagram; of streams, the number of the stream.
     pub flow: u32,
 }
 
@@ -114,16 +120,40 @@ pub enum SchedulerKind {
     MinRtt,
     /// Everything on every path.
     Redundant,
+    /// The least bytes sent for a path's load weight (MPMTP-AR [R10]); weights need receiver reports.
+    Utilization,
+    /// Packets in the ratio of the rates (PSMC [T3], SAFIRE [S5]).
+    Weighted,
+    /// Packets in the ratio of the last two observation windows (PSMC Algorithm 1 [T3]).
+    Adaptive,
+    /// The fewest bytes sent (PSMC [T3]).
+    LeastUsed,
+    /// Each flow or stream on one path, a new one where the fewest are (PSMC [T3]).
+    LeastConnections,
+    /// Blocks of 64 KiB in turn (PSMC [T3]).
+    Block,
+    /// Blocking estimation (Ferlin et al. 2016).
+    Blest,
+    /// Earliest completion first (Lim et al. 2017).
+    Ecf,
 }
 
 impl SchedulerKind {
     /// Every kind with its name.
-    pub const ALL: [(Self, &'static str); 5] = [
+    pub const ALL: [(Self, &'static str); 13] = [
         (Self::EarliestArrival, "earliest-arrival"),
         (Self::LeastFilled, "least-filled"),
         (Self::RoundRobin, "round-robin"),
         (Self::MinRtt, "min-rtt"),
         (Self::Redundant, "redundant"),
+        (Self::Utilization, "utilization"),
+        (Self::Weighted, "weighted"),
+        (Self::Adaptive, "adaptive"),
+        (Self::LeastUsed, "least-used"),
+        (Self::LeastConnections, "least-connections"),
+        (Self::Block, "block"),
+        (Self::Blest, "blest"),
+        (Self::Ecf, "ecf"),
     ];
 
     /// A scheduler of this kind.
@@ -135,6 +165,14 @@ impl SchedulerKind {
             Self::RoundRobin => Box::<RoundRobin>::default(),
             Self::MinRtt => Box::new(MinRtt),
             Self::Redundant => Box::new(Redundant),
+            Self::Utilization => Box::new(Utilization),
+            Self::Weighted => Box::<Weighted>::default(),
+            Self::Adaptive => Box::<Adaptive>::default(),
+            Self::LeastUsed => Box::new(LeastUsed),
+            Self::LeastConnections => Box::<LeastConnections>::default(),
+            Self::Block => Box::<Block>::default(),
+            Self::Blest => Box::new(Blest),
+            Self::Ecf => Box::<Ecf>::default(),
         }
     }
 }
@@ -148,18 +186,24 @@ impl fmt::Display for SchedulerKind {
 
 /// The name is not one of [`SchedulerKind::ALL`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "there is no scheduler {0:?}; choose earliest-arrival, least-filled, round-robin, min-rtt or redundant"
-)]
-pub struct UnknownScheduler(String);
+#[error("there is no scheduler {name:?}; there are {}", SchedulerKind::ALL.map(|(_, name)| name).join(", "))]
+pub struct UnknownScheduler {
+    /// The name asked for.
+    pub name: String,
+}
 
 impl FromStr for SchedulerKind {
     type Err = UnknownScheduler;
 
     fn from_str(name: &str) -> Result<Self, UnknownScheduler> {
         let found = Self::ALL.iter().find(|(_, known)| *known == name);
-        found.map(|(kind, _)| *kind).ok_or_else(|| UnknownScheduler(name.to_owned()))
+        found.map(|(kind, _)| *kind).ok_or_else(|| UnknownScheduler { name: name.to_owned() })
     }
+}
+
+/// The paths that may send now.
+fn open(paths: &[PathView]) -> impl Iterator<Item = &PathView> + Clone {
+    paths.iter().filter(|path| path.budget > 0)
 }
 
 /// How much a path may send before the scheduler is asked again: a batch that the driver can hand to the

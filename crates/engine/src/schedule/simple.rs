@@ -2,14 +2,10 @@
 
 use anabranch_wire::{PathId, Time};
 
-use super::{Decision, Item, PathView, Scheduler, SessionView, run_length};
+use super::{Decision, Item, PathView, Scheduler, SessionView, open, run_length};
 
 fn send(path: Option<&PathView>) -> Decision {
     path.map_or(Decision::Wait(Time::NEVER), |path| Decision::Send { path: path.id, run: run_length(path) })
-}
-
-fn open(paths: &[PathView]) -> impl Iterator<Item = &PathView> {
-    paths.iter().filter(|path| path.budget > 0)
 }
 
 /// Picks the path with the least share of its window in flight (mTCP §3.1.4 [M5]), packet by packet.

@@ -152,7 +152,7 @@ impl<P: Payload> Session<P> {
         self.streams.rotate();
         let resend = self.streams.next_is_resend();
         let bytes = if resend { self.streams.missing() } else { self.streams.unsent() };
-        let item = Item { bytes, resend, class: 0, flow: 0 };
+        let item = Item { bytes, resend, class: 0, flow: self.streams.next_number() };
         match self.scheduler.pick(&self.view_session(now), views, &item) {
             Decision::Send { path, run } => self.send_run(now, Run { path, left: run, resend }),
             Decision::Duplicate(paths) => self.send_everywhere(now, &paths),

@@ -61,6 +61,11 @@ impl<P: Payload> Streams<P> {
         self.ready.front().and_then(|id| self.map.get(id)).is_some_and(|stream| stream.send.has_lost())
     }
 
+    /// The number of the next stream to send, cut to 32 bits.
+    pub(crate) fn next_number(&self) -> u32 {
+        self.ready.front().map_or(0, |id| id.0 as u32)
+    }
+
     /// Bytes of the next stream that have to be sent again.
     pub(crate) fn missing(&self) -> u64 {
         self.ready.front().and_then(|id| self.map.get(id)).map_or(0, |stream| stream.send.lost())

@@ -1,0 +1,160 @@
+//! Weighted round robin, by rate as it is known now or as it was in the windows before (PSMC §III.B [T3], SAFIRE [S5]).
+//!
+//! Each path that has room earns its weight with every packet, the one that has most sends it and pays what all
+//! earned: over time packets are in the ratio of the weights, and they are spread evenly.
+
+use anabranch_wire::{PathId, Span, Time};
+
+use super::{Decision, Item, PathView, Scheduler, SessionView, open};
+
+/// What each path has earned.
+#[derive(Clone, Debug, Default)]
+struct Turns(Vec<(PathId, f64)>);
+
+impl Turns {
+    /// Whose turn it is among paths with their weights.
+    fn next(&mut self, weights: impl Iterator<Item = (PathId, f64)> + Clone) -> Option<PathId> {
+        self.0.retain(|(known, _)| weights.clone().any(|(path, _)| path == *known));
+        let mut all = 0.0;
+        for (path, weight) in weights {
+            all += weight;
+            match self.0.iter_mut().find(|(known, _)| *known == path) {
+                Some((_, earned)) => *earned += weight,
+                None => self.0.push((path, weight)),
+            }
+        }
+        let most = self.0.iter_mut().max_by(|a, b| a.1.total_cmp(&b.1).then(b.0.cmp(&a.0)))?;
+        most.1 -= all;
+        Some(most.0)
+    }
+}
+
+/// The packet goes to `path`, one at a time.
+fn one_packet(path: Option<PathId>, paths: &[PathView]) -> Decision {
+    let found = path.and_then(|id| paths.iter().find(|path| path.id == id));
+    found.map_or(Decision::Wait(Time::NEVER), |path| Decision::Send { path: path.id, run: path.mtu })
+}
+
+/// Packets in the ratio of the paths' rates.
+#[derive(Clone, Debug, Default)]
+pub struct Weighted(Turns);
+
+impl Scheduler for Weighted {
+    fn pick(&mut self, _: &SessionView, paths: &[PathView], _: &Item) -> Decision {
+        let weights = open(paths).map(|path| (path.id, path.rate.as_bits() as f64));
+        one_packet(self.0.next(weights), paths)
+    }
+}
+
+/// How long rates are watched before the ratio is set anew.
+const WINDOW: Span = Span::from_millis(500);
+/// The share of a path's rate that it is given: what is left keeps ratios from swinging.
+const USED: f64 = 0.95;
+
+/// PSMC's Algorithm 1 [T3]: the ratio is that of the bandwidth measured over the last two observation windows, less
+/// some headroom; 1 : 1 until there are two.
+#[derive(Clone, Debug, Default)]
+pub struct Adaptive {
+    turns: Turns,
+    ends_at: Time,
+    /// Of each path: bytes sent at the start of the window, and bits a second of the last two.
+    measured: Vec<Measured>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Measured {
+    path: PathId,
+    bytes: u64,
+    since: Time,
+    rates: [Option<f64>; 2],
+}
+
+impl Measured {
+    fn weight(&self, all: f64) -> f64 {
+        // A path that was given nothing shows no rate: it keeps a trickle by which to show it.
+        match self.rates {
+            [Some(last), Some(before)] => USED * ((last + before) / 2.0).max(all * 0.01),
+            _ => 1.0,
+        }
+    }
+}
+
+impl Adaptive {
+    fn observe(&mut self, now: Time, paths: &[PathView]) {
+        if now < self.ends_at {
+            return;
+        }
+        self.ends_at = now + WINDOW;
+        let known = std::mem::take(&mut self.measured);
+        for path in paths {
+            let before = known.iter().find(|known| known.path == path.id);
+            let rates = before.map_or([None, None], |before| {
+                let sent = path.bytes_sent.saturating_sub(before.bytes) as f64;
+                [Some(sent * 8.0 / now.since(before.since).as_secs_f64().max(1e-3)), before.rates[0]]
+            });
+            self.measured.push(Measured { path: path.id, bytes: path.bytes_sent, since: now, rates });
+        }
+    }
+
+    /// Whether all paths have been watched for two windows: ratios only compare then.
+    fn is_informed(&self) -> bool {
+        self.measured.iter().all(|one| one.rates.iter().all(Option::is_some))
+    }
+}
+
+impl Scheduler for Adaptive {
+    fn pick(&mut self, session: &SessionView, paths: &[PathView], _: &Item) -> Decision {
+        self.observe(session.now, paths);
+        let informed = self.is_informed();
+        let all: f64 = self.measured.iter().filter_map(|one| one.rates[0]).sum();
+        let measured = &self.measured;
+        let weight = |path: &PathView| {
+            let known = measured.iter().find(|one| one.path == path.id);
+            (path.id, known.filter(|_| informed).map_or(1.0, |one| one.weight(all)).max(1e-9))
+        };
+        one_packet(self.turns.next(open(paths).map(weight)), paths)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anabranch_wire::Rate;
+
+    use super::*;
+    use crate::schedule::tests_support::{item, session, view};
+
+    /// Packets that each of the paths gets of a hundred.
+    fn shares(scheduler: &mut dyn Scheduler, now: Time, paths: &mut [PathView]) -> Vec<usize> {
+        let mut counts = vec![0; paths.len()];
+        for _ in 0..100 {
+            let view = SessionView { now, ..session() };
+            let Decision::Send { path, .. } = scheduler.pick(&view, paths, &item()) else { panic!("waits") };
+            let index = paths.iter().position(|known| known.id == path).unwrap();
+            counts[index] += 1;
+            paths[index].bytes_sent += 1400;
+        }
+        counts
+    }
+
+    #[test]
+    fn weighted_sends_in_the_ratio_of_the_rates_and_in_turns() {
+        let mut paths = [view(0, 100_000), view(1, 100_000)];
+        (paths[0].rate, paths[1].rate) = (Rate::from_mbit(30.0), Rate::from_mbit(10.0));
+        assert_eq!(shares(&mut Weighted::default(), Time::ZERO, &mut paths), [75, 25]);
+    }
+
+    #[test]
+    fn adaptive_begins_evenly_and_follows_what_went_through_in_two_windows() {
+        let mut paths = [view(0, 100_000), view(1, 100_000)];
+        let mut adaptive = Adaptive::default();
+        let at = |windows: u64| Time::ZERO + WINDOW * windows;
+        assert_eq!(shares(&mut adaptive, at(0), &mut paths), [50, 50]);
+        // From then on the second path's window lets a quarter as much through.
+        for window in 1..6 {
+            let before = [paths[0].bytes_sent, paths[1].bytes_sent];
+            shares(&mut adaptive, at(window), &mut paths);
+            (paths[0].bytes_sent, paths[1].bytes_sent) = (before[0] + 400_000, before[1] + 100_000);
+        }
+        assert_eq!(shares(&mut adaptive, at(6), &mut paths), [80, 20]);
+    }
+}

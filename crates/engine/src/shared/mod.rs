@@ -1,0 +1,63 @@
+//! Which paths share a bottleneck, judged from what the data itself shows: nothing is ever probed.
+//!
+//! Two methods stand behind one interface, [`SharedCongestion`]:
+//!
+//! - [`FastRetransmits`]: paths that lose at the same moments (mTCP §3.2 [M8]). Says *shared* or *separate*, with a
+//!   bounded chance of a false *shared*, after as many losses as that takes.
+//! - [`DelayStatistics`]: paths whose delays have the same shape (RFC 8382). Needs no losses, and sees only paths
+//!   that are congested.
+//!
+//! Both keep a bounded history and forget: a verdict holds for the evidence of the last while. [`Groups`]
+//! turns verdicts on pairs into groups of paths.
+
+mod delays;
+mod groups;
+mod losses;
+
+use anabranch_wire::{PathId, Span, Time};
+
+pub use delays::DelayStatistics;
+pub use groups::{GroupReason, Groups};
+pub use losses::{FastRetransmits, Lag};
+
+/// What the evidence says of two paths.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Verdict {
+    /// Not enough to tell.
+    #[default]
+    Undecided,
+    /// They share a bottleneck.
+    Shared,
+    /// They do not.
+    Separate,
+}
+
+/// What one packet told of its path.
+#[derive(Clone, Copy, Debug)]
+pub struct DelaySample {
+    /// When the acknowledgement came.
+    pub now: Time,
+    /// Its delay, queues included. Only changes matter: clocks need not agree, and a round trip will do.
+    pub delay: Span,
+}
+
+/// Collects evidence and judges pairs of paths. Unknown paths are added as they are named.
+pub trait SharedCongestion: Send {
+    /// Packets of one congestion event on a path were found lost: it entered fast retransmit.
+    fn on_congestion(&mut self, now: Time, path: PathId);
+
+    /// A packet arrived.
+    fn on_delay(&mut self, path: PathId, sample: &DelaySample);
+
+    /// So many packets were found lost.
+    fn on_lost(&mut self, path: PathId, packets: u64);
+
+    /// The smoothed round-trip time of a path; from the first call on the path is watched.
+    fn on_rtt(&mut self, now: Time, path: PathId, rtt: Span);
+
+    /// A path is gone.
+    fn forget(&mut self, path: PathId);
+
+    /// Judges two different paths.
+    fn verdict(&self, now: Time, a: PathId, b: PathId) -> Verdict;
+}
