@@ -1,0 +1,147 @@
+//! A controller on a loopback address, with relays and clients that behave and that do not.
+
+#[allow(dead_code, reason = "the tests of relays use more of it")]
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anabranch_daemon::controller::config::ControllerSettings;
+use anabranch_daemon::controller::link::{ControllerHint, Controllers, LinkError, Registrant, Registration};
+use anabranch_daemon::controller::{ControllerService, signer};
+use anabranch_net::{Config, Endpoint, Rate, Target};
+use anabranch_overlay::controller::message::{Reply, Request};
+use anabranch_overlay::controller::{Ask, Load, Offer, Place, Policy, Quota, RequestId};
+use anabranch_overlay::grant::{Limits, UnixTime, open};
+use anabranch_overlay::relay::Heartbeat;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+const RELAY: u8 = 61;
+const CLIENT: u8 = 62;
+const STRANGER: u8 = 63;
+
+fn limits() -> Limits {
+    Limits { pids: 4, rate: Rate::from_mbit(10.0), bytes: 1 << 30, highest_tos: 15 }
+}
+
+async fn controller(seed: u8) -> (ControllerService, ControllerHint) {
+    let mut policy = Policy::default();
+    policy.relays.insert(common::key(RELAY).public());
+    let quota = Quota { grants: 2, relays: 2, limits: limits(), lifetime: 600 };
+    policy.clients.insert(common::key(CLIENT).public(), quota);
+    let settings = ControllerSettings::local(common::ip(seed), policy);
+    let service = ControllerService::start(common::key(seed), &settings).await.expect("a controller");
+    let hint = ControllerHint { node: service.node(), addresses: service.addresses() };
+    (service, hint)
+}
+
+fn offer() -> Offer {
+    let addresses = vec!["127.0.0.61:4600".parse().unwrap()];
+    Offer { place: Place("here".into()), addresses, pids: 8, rate: None }
+}
+
+fn ask(number: u8) -> Ask {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    let request = RequestId { made: UnixTime(now), random: [number; 8] };
+    Ask { request, relays: 1, limits: limits(), lifetime: 60 }
+}
+
+/// Puts requests over a session of its own; the answers.
+async fn say(endpoint: &Endpoint, hint: &ControllerHint, requests: &[Request]) -> Vec<Reply> {
+    let target = Target::new(hint.node, hint.addresses.clone());
+    let session = endpoint.connect(&target, Config::default()).await.expect("let in");
+    let mut stream = session.open_stream().await.unwrap();
+    let mut bytes = Vec::new();
+    requests.iter().for_each(|request| request.encode(&mut bytes));
+    stream.write_all(&bytes).await.unwrap();
+    stream.shutdown().await.unwrap();
+    let mut read = Vec::new();
+    stream.read_to_end(&mut read).await.unwrap();
+    let mut replies = Vec::new();
+    while let Some((reply, len)) = Reply::decode(&read).unwrap() {
+        read.drain(..len);
+        replies.push(reply);
+    }
+    replies
+}
+
+#[derive(Default)]
+struct Heard(AtomicUsize);
+
+impl Registrant for Heard {
+    fn load(&self) -> Load {
+        Load::default()
+    }
+
+    fn heartbeat(&self, heartbeat: &Heartbeat) {
+        assert!(heartbeat.time > UnixTime(1_700_000_000));
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_gets_a_grant_for_a_relay_that_registered_and_the_same_when_it_asks_again() {
+    let (_first, hint) = controller(60).await;
+    let client = Controllers::new(common::node(CLIENT).await, vec![hint.clone()]);
+    let none = client.allocate(&ask(1)).await.unwrap_err();
+    assert!(none.to_string().contains("0 are there now"), "{none}");
+
+    let heard = Arc::new(Heard::default());
+    let relay = common::node(RELAY).await;
+    let registration = Registration::start(&relay, std::slice::from_ref(&hint), (1, &offer()), &heard);
+    common::until("a heartbeat", || heard.0.load(Ordering::Relaxed) > 0).await;
+    let granted = client.allocate(&ask(1)).await.unwrap();
+    let grant = open(&granted.bytes, &[signer(&common::key(60)).public()]).unwrap();
+    assert_eq!((grant.client, &grant.relays[..]), (common::key(CLIENT).public(), &[relay.node()][..]));
+    assert_eq!(granted.relays[0].addresses, offer().addresses);
+    assert_eq!(client.allocate(&ask(1)).await.unwrap(), granted);
+    let over = client.allocate(&ask(2)).await.unwrap_err();
+    assert!(over.to_string().contains("the quota allows"), "{over}");
+    client.give_back(grant.id).await.unwrap();
+    client.allocate(&ask(3)).await.unwrap();
+
+    // A relay that ends its session is not granted any more.
+    drop(registration);
+    relay.close().await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let why = client.give_back(grant.id).await.unwrap_err();
+    assert!(matches!(why, LinkError::Denied { retry: false, .. }), "{why}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_not_listed_gets_no_session_and_a_client_is_no_relay() {
+    let (_controller, hint) = controller(64).await;
+    let stranger = Controllers::new(common::node(STRANGER).await, vec![hint.clone()]);
+    assert!(matches!(stranger.allocate(&ask(1)).await, Err(LinkError::Connect(_))));
+    let endpoint = common::node(CLIENT).await;
+    let hello = Request::Hello { version: 1 };
+    let replies = say(&endpoint, &hint, &[hello, Request::Register { instance: 1, offer: offer() }]).await;
+    assert!(matches!(&replies[1], Reply::Denied { why, .. } if why.contains("not listed")), "{replies:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_version_and_a_second_machine_with_the_key_are_told_what_to_do() {
+    let (_controller, hint) = controller(65).await;
+    let endpoint = common::node(RELAY).await;
+    let replies = say(&endpoint, &hint, &[Request::Hello { version: 9 }]).await;
+    assert!(
+        matches!(&replies[..], [Reply::Denied { why, retry: false }] if why.contains('9') && why.contains("update")),
+        "{replies:?}"
+    );
+    let replies = say(&endpoint, &hint, &[Request::Register { instance: 1, offer: offer() }]).await;
+    assert!(matches!(&replies[..], [Reply::Denied { why, .. }] if why.contains("greeting")), "{replies:?}");
+
+    let hello = Request::Hello { version: 1 };
+    let both = [
+        hello,
+        Request::Register { instance: 1, offer: offer() },
+        Request::Register { instance: 2, offer: offer() },
+    ];
+    let replies = say(&endpoint, &hint, &both).await;
+    assert_eq!(replies[1], Reply::Registered);
+    assert!(
+        matches!(&replies[2], Reply::Denied { why, .. } if why.contains("127.0.0.61:4600") && why.contains("keys new")),
+        "{replies:?}"
+    );
+}
