@@ -14,12 +14,14 @@
 //! of their numbers, and each draws from a generator of its own.
 
 mod agenda;
+mod capture;
 mod flow;
 mod packets;
 mod plan;
 mod source;
 mod wires;
 
+pub use capture::Captured;
 pub use plan::{
     ArrivalPlan, BurstPlan, Change, Duration, FlowPlan, LinkChange, PathPlan, Plan, Sizes, Supply,
 };
@@ -92,6 +94,8 @@ pub struct Network {
     first_arrival: usize,
     first_end: usize,
     events: u64,
+    /// Packets that sessions sent and received since they were last taken out, when anybody wants to know.
+    captured: Option<Vec<Captured>>,
 }
 
 impl Network {
@@ -137,6 +141,7 @@ impl Network {
             first_arrival,
             first_end,
             events: 0,
+            captured: None,
         };
         for flow in plan.flows {
             let routes = add_paths(&mut network.wires, &flow.paths);
@@ -245,6 +250,16 @@ impl Network {
         (self.bursts[source].sent, self.bursts[source].received)
     }
 
+    /// Keeps from now on what sessions send and receive, for [`Self::take_captured`].
+    pub fn capture(&mut self) {
+        self.captured = Some(Vec::new());
+    }
+
+    /// Hands out what was captured since the last call.
+    pub fn take_captured(&mut self) -> Vec<Captured> {
+        self.captured.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
     /// Lets everything happen up to and with `until`.
     pub fn run(&mut self, until: Time) {
         while let Some((at, party)) = self.wires.agenda.next(until) {
@@ -285,6 +300,9 @@ impl Network {
         }
         let (flow, end) = (to.flow as usize, usize::from(to.end));
         if self.flows[flow].generation == to.generation {
+            if let (Some(list), Some(message)) = (&mut self.captured, &packet.message) {
+                list.push(Captured::new(self.now, (to, false), packet.size, message));
+            }
             self.flows[flow].handle_packet(self.now, packet);
             self.serve(flow, end);
         }
@@ -316,6 +334,9 @@ impl Network {
                     ecn: transmit.ecn,
                 };
                 let size = transmit.size as u32;
+                if let Some(list) = &mut self.captured {
+                    list.push(Captured::new(self.now, (to, true), size, &transmit.message));
+                }
                 let packet = Flying { size, to, message: Some(transmit.message) };
                 self.wires.send(self.now, routes[end], packet);
             }

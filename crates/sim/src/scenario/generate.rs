@@ -144,24 +144,22 @@ impl Builder<'_> {
     }
 }
 
-/// BCube's set of edge-disjoint paths, one for each level (Guo et al., SIGCOMM 2009, BuildPathSet): the path
+/// BCube's edge-disjoint paths, one for each of the given levels (Guo et al., SIGCOMM 2009, BuildPathSet): the path
 /// of a level corrects that digit first and the others after it in turn; where the digit is right already,
 /// it takes a detour over a neighbour at random and corrects that digit last.
 pub(crate) fn bcube_paths(
     graph: &Graph,
     (n, k): (usize, usize),
     (from, to): (usize, usize),
-    (most, chance): (usize, &mut Chance),
+    (levels, chance): (impl Iterator<Item = usize>, &mut Chance),
 ) -> Vec<PathPlan> {
     let digit = |host: usize, level: usize| host / n.pow(level as u32) % n;
     let with = |host: usize, level: usize, value: usize| {
         let weight = n.pow(level as u32);
         host - digit(host, level) * weight + value * weight
     };
-    let mut levels: Vec<usize> = (0..=k).collect();
-    chance.shuffle(&mut levels);
     let mut paths = Vec::new();
-    for first in levels.into_iter().take(most) {
+    for first in levels {
         let mut order: Vec<usize> = (0..=k).map(|step| (first + (k + 1) - step) % (k + 1)).collect();
         let (mut host, mut hosts) = (from, vec![from]);
         if digit(from, first) == digit(to, first) {

@@ -8,22 +8,27 @@
 
 mod build;
 mod builtin;
+mod course;
 mod error;
 mod generate;
 mod graph;
 mod measure;
 mod model;
 mod report;
+mod schema;
 mod sweep;
 mod units;
 
 pub use build::{Built, CableName, Group, MAX_FLOWS, MAX_PATHS};
 pub use builtin::BUILTIN;
+pub use course::{Course, Distribution, Line, MAX_POINTS, Quantity};
 pub use error::ScenarioError;
 pub use measure::Metrics;
 pub use report::{Outcome, Report, Spread, Summary};
+pub use schema::schema;
 pub use sweep::{Setting, Variant, variants};
 
+pub use crate::network::Captured;
 use model::File;
 
 /// A scenario that has been checked.
@@ -43,13 +48,23 @@ impl Scenario {
     pub fn parse(text: &str, origin: &str) -> Result<Self, ScenarioError> {
         let checked = || {
             let file: File = toml::from_str(text).map_err(|error| ScenarioError::from_toml(&error, text))?;
-            build::build(&file, text, file.seed)?;
+            let built = build::build(&file, text, file.seed)?;
+            if !file.expect.is_empty() {
+                report::check(&file.expect, &measure::names(built))
+                    .map_err(|error| Self::in_expect(error, text))?;
+            }
             Ok(file)
         };
         let file = checked().map_err(|error: ScenarioError| error.of(origin))?;
         let stem = origin.rsplit('/').next().unwrap_or(origin).trim_end_matches(".toml");
         let name = if file.name.is_empty() { stem.to_owned() } else { file.name.clone() };
         Ok(Self { name, file, text: text.to_owned() })
+    }
+
+    /// Adds the line of a bound.
+    fn in_expect(error: ScenarioError, text: &str) -> ScenarioError {
+        let line = error::line_of(text, "expect", 0, error.key.trim_start_matches("expect."));
+        error.at(line)
     }
 
     /// The seed that the file names, 1 if it names none.
@@ -77,14 +92,30 @@ impl Scenario {
     /// # Errors
     /// As [`Self::build`], and when `[expect]` names a metric that there is not.
     pub fn run(&self, seed: u64) -> Result<Report, ScenarioError> {
-        let built = self.build(seed)?;
-        let metrics = measure::run(built);
-        let expect = report::judge(&self.file.expect, &metrics).map_err(|error| {
-            let key = error.key.trim_start_matches("expect.").to_owned();
-            error.at(error::line_of(&self.text, "expect", 0, &key)).of(&self.name)
-        })?;
-        Ok(Report { scenario: self.name.clone(), seed, metrics, expect })
+        self.run_with(seed, Extras::default()).map(|(report, _)| report)
     }
+
+    /// Runs it and looks on; the report is the same whatever is looked at. The course is empty unless asked for.
+    ///
+    /// # Errors
+    /// As [`Self::run`].
+    pub fn run_with(&self, seed: u64, extras: Extras<'_>) -> Result<(Report, Course), ScenarioError> {
+        let (metrics, course) = measure::run(self.build(seed)?, extras);
+        let expect = report::judge(&self.file.expect, &metrics)
+            .map_err(|error| Self::in_expect(error, &self.text).of(&self.name))?;
+        Ok((Report { scenario: self.name.clone(), seed, metrics, expect }, course))
+    }
+}
+
+/// What is wanted of a run beside its metrics.
+#[derive(Default)]
+pub struct Extras<'a> {
+    /// How it goes over time, and how it is distributed.
+    pub course: bool,
+    /// Told every packet as it is sent and as it is received.
+    pub trace: Option<&'a mut dyn FnMut(&Captured)>,
+    /// Told now and then which share of the simulated time is over.
+    pub progress: Option<&'a mut dyn FnMut(f64)>,
 }
 
 #[cfg(test)]

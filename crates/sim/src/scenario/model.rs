@@ -2,12 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use anabranch_engine::SchedulerKind;
+use anabranch_engine::cc::RuleKind;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 
 use super::units::{FrequencyText, QueueText, RateText, ShareText, SizeText, SpanText};
 
 /// A whole file.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct File {
     /// One line for `sim list`.
@@ -60,15 +63,29 @@ fn one() -> u64 {
     1
 }
 
+/// The names of the window rules, for the schema.
+fn rules(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "string", "enum": RuleKind::ALL.map(RuleKind::name) })
+}
+
+/// The names of the schedulers, for the schema.
+fn schedulers(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "string", "enum": SchedulerKind::ALL.map(|(_, name)| name) })
+}
+
 /// How sessions behave.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Transport {
     /// `tcp`, as in the papers, or `default`, as deployed.
     pub profile: Option<Profile>,
     /// The window rule.
+    #[serde(default)]
+    #[schemars(schema_with = "rules")]
     pub rule: Option<String>,
     /// The scheduler.
+    #[serde(default)]
+    #[schemars(schema_with = "schedulers")]
     pub scheduler: Option<String>,
     /// An acknowledgement for so many packets.
     pub ack_every: Option<u32>,
@@ -83,7 +100,7 @@ pub struct Transport {
 }
 
 /// The engine's two profiles.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum Profile {
     /// As a TCP of the papers.
@@ -94,7 +111,7 @@ pub enum Profile {
 }
 
 /// What a link has unless it says otherwise.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LinkDefaults {
     /// Rate on the wire.
@@ -110,7 +127,7 @@ pub struct LinkDefaults {
 }
 
 /// A cable: a link in either direction.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LinkSpec {
     /// For paths, events and results.
@@ -132,7 +149,7 @@ pub struct LinkSpec {
 }
 
 /// One link, or several in a row.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum PathSpec {
     /// One link.
@@ -153,7 +170,7 @@ impl PathSpec {
 }
 
 /// A session, or several alike.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FlowSpec {
     /// For results.
@@ -179,13 +196,17 @@ pub struct FlowSpec {
     /// See [`Transport`].
     pub profile: Option<Profile>,
     /// See [`Transport`].
+    #[serde(default)]
+    #[schemars(schema_with = "rules")]
     pub rule: Option<String>,
     /// See [`Transport`].
+    #[serde(default)]
+    #[schemars(schema_with = "schedulers")]
     pub scheduler: Option<String>,
 }
 
 /// Sessions that arrive at random.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ArrivalSpec {
     /// For results.
@@ -214,11 +235,13 @@ pub struct ArrivalSpec {
     /// See [`Transport`].
     pub profile: Option<Profile>,
     /// See [`Transport`].
+    #[serde(default)]
+    #[schemars(schema_with = "rules")]
     pub rule: Option<String>,
 }
 
 /// The distribution of file sizes.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum SizeShape {
     /// All alike.
@@ -231,7 +254,7 @@ pub enum SizeShape {
 }
 
 /// Packets at a constant rate, in bursts or without a pause.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CbrSpec {
     /// For results.
@@ -256,7 +279,7 @@ pub struct CbrSpec {
 }
 
 /// The distribution of bursts and pauses.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum BurstShape {
     /// All alike.
@@ -269,7 +292,7 @@ pub enum BurstShape {
 }
 
 /// Something that happens to a link.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EventSpec {
     /// When.
@@ -289,7 +312,7 @@ pub struct EventSpec {
 }
 
 /// One direction of a link.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum Way {
     /// As the link was declared.
@@ -299,7 +322,7 @@ pub enum Way {
 }
 
 /// A generated network; its links have what `[links]` says.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Topology {
     /// Links `A`, `B`, … in a ring of bottlenecks; flow `n` goes over two neighbours.
@@ -340,7 +363,7 @@ pub enum Topology {
 }
 
 /// Sessions between the hosts of a generated network.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TrafficSpec {
     /// For results.
@@ -353,18 +376,36 @@ pub struct TrafficSpec {
     pub share: Option<ShareText>,
     /// Most paths of each flow, of the shortest ones at random.
     pub paths: Option<usize>,
+    /// How paths are chosen.
+    #[serde(default)]
+    pub routing: Routing,
     /// Each connects at random within this time.
     pub start_within: Option<SpanText>,
     /// See [`Transport`].
     pub profile: Option<Profile>,
     /// See [`Transport`].
+    #[serde(default)]
+    #[schemars(schema_with = "rules")]
     pub rule: Option<String>,
     /// See [`Transport`].
+    #[serde(default)]
+    #[schemars(schema_with = "schedulers")]
     pub scheduler: Option<String>,
 }
 
+/// How paths between hosts are chosen.
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum Routing {
+    /// Of the shortest paths at random; several in BCube: its disjoint ones, in random order.
+    #[default]
+    Random,
+    /// BCube only: always its paths in the order of its levels, so that all hosts correct the same digit first.
+    InOrder,
+}
+
 /// Who talks to whom.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pattern {
     /// Each host to one other, each receiving one flow.
@@ -376,7 +417,7 @@ pub enum Pattern {
 }
 
 /// What a metric has to be.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Bound {
     /// At least.

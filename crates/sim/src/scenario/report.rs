@@ -40,20 +40,57 @@ pub struct Outcome {
     pub ok: bool,
 }
 
-/// Holds metrics against bounds.
+/// Checks that bounds can be judged: they name metrics that a run has, and say something.
+pub(crate) fn check(bounds: &BTreeMap<String, Bound>, known: &BTreeSet<String>) -> Result<(), ScenarioError> {
+    for (name, bound) in bounds {
+        let fault = |message: String| ScenarioError::new(format!("expect.{name}"), message);
+        for metric in [Some(name), bound.above.as_ref(), bound.below.as_ref()].into_iter().flatten() {
+            if !known.contains(metric) {
+                return Err(
+                    fault(format!("nothing measured is called \"{metric}\"")).hint(hint(metric, known))
+                );
+            }
+        }
+        if [bound.min, bound.max].into_iter().flatten().any(|limit| !limit.is_finite()) {
+            return Err(
+                fault("a bound that is no number".to_owned()).hint("give `min` and `max` as plain numbers")
+            );
+        }
+        if bound.min.zip(bound.max).is_some_and(|(min, max)| min > max) {
+            return Err(fault("min is above max: nothing can be both".to_owned()).hint("swap them"));
+        }
+        if bound.min.is_none() && bound.max.is_none() && bound.above.is_none() && bound.below.is_none() {
+            return Err(fault("no bound is given".to_owned()).hint(
+                "say `{ min = … }`, `{ max = … }`, `{ above = \"other metric\" }` or `{ below = \"…\" }`",
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn hint(metric: &str, known: &BTreeSet<String>) -> String {
+    let names: Vec<&str> = known.iter().map(String::as_str).collect();
+    match nearest(metric, &names) {
+        _ if matches!(metric, "run.cpu_s" | "run.peak_rss_mb") => {
+            "what a run costs the machine is no result of it and cannot be expected".to_owned()
+        }
+        Some(near) => format!("did you mean \"{near}\"?"),
+        None => "`anabranch sim run` prints the names of all metrics".to_owned(),
+    }
+}
+
+/// Holds metrics against bounds, which were checked.
 pub(crate) fn judge(
     bounds: &BTreeMap<String, Bound>,
     metrics: &Metrics,
 ) -> Result<Vec<Outcome>, ScenarioError> {
     let find = |key: &str, name: &str| {
         metrics.get(name).copied().ok_or_else(|| {
-            let known: Vec<&str> = metrics.keys().map(String::as_str).collect();
-            let hint = nearest(name, &known).map_or_else(
-                || "`anabranch sim run` prints the names of all metrics".to_owned(),
-                |near| format!("did you mean \"{near}\"?"),
-            );
-            ScenarioError::new(format!("expect.{key}"), format!("nothing measured is called \"{name}\""))
-                .hint(hint)
+            ScenarioError::new(
+                format!("expect.{key}"),
+                format!("\"{name}\" was not measured: nothing was completed"),
+            )
+            .hint("let it run longer, or expect something else")
         })
     };
     let mut outcomes = Vec::new();
@@ -155,7 +192,14 @@ mod tests {
             judge(&bound("jain = { min = 0.8, max = 0.85, above = \"total\" }"), &metrics).unwrap();
         let told: Vec<_> = outcomes.iter().map(|outcome| (outcome.bound.as_str(), outcome.ok)).collect();
         assert_eq!(told, [("≥ 0.8", true), ("≤ 0.85", false), ("≥ total", true)]);
-        let error = judge(&bound("jane = { min = 0.8 }"), &metrics).unwrap_err();
-        assert_eq!(error.hint, "did you mean \"jain\"?");
+        let known: BTreeSet<String> = metrics.keys().cloned().collect();
+        let told = |text: &str| check(&bound(text), &known).unwrap_err();
+        assert_eq!(told("jane = { min = 0.8 }").hint, "did you mean \"jain\"?");
+        assert_eq!(told("jain = { above = \"totals\" }").hint, "did you mean \"total\"?");
+        assert!(told("jain = { min = nan }").message.contains("no number"));
+        assert!(told("jain = { min = 2, max = 1 }").message.contains("min is above max"));
+        assert!(told("jain = {}").message.contains("no bound"));
+        assert!(told("\"run.cpu_s\" = { max = 1 }").hint.contains("costs the machine"));
+        assert!(check(&bound("jain = { min = 0.8, above = \"total\" }"), &known).is_ok());
     }
 }

@@ -139,13 +139,121 @@ fn each_kind_of_mistake_is_told_with_its_line_its_key_and_the_remedy() {
         (
             "\"flow.M.goodput_mbit_s\" =",
             "\"flow.M.goodputs_mbit_s\" =",
-            "small:30: expect.flow.M.goodputs_mbit_s: nothing measured is called \"flow.M.goodputs_mbit_s\"\n  \
+            "small.toml:30: expect.flow.M.goodputs_mbit_s: nothing measured is called \"flow.M.goodputs_mbit_s\"\n  \
              hint    did you mean \"flow.M.goodput_mbit_s\"?",
         ),
     ];
     for (old, new, told) in cases {
         assert_eq!(mistake(old, new), told);
     }
+}
+
+#[test]
+fn mistakes_that_only_show_when_it_is_put_together_are_told_before_anything_runs() {
+    let event = |text: &str| format!("[[event]]\n{text}\n\n[expect]");
+    let cases = [
+        (
+            "name = \"T\"",
+            "name = \"M\"",
+            "small.toml:24: flow.name: there are two flows \"M\"\n  hint    give each a name of its own",
+        ),
+        (
+            "name = \"lte\"",
+            "name = \"wifi\"",
+            "small.toml:13: link.name: there are two links \"wifi\"\n  hint    give each a name of its own",
+        ),
+        (
+            "name = \"T\"",
+            "name = \"a.b\"",
+            "small.toml:24: flow.name: \"a.b\" cannot be a name\n  hint    names are parts of the keys of results: not empty, without \".\" and \"*\"",
+        ),
+        (
+            "[expect]",
+            &event("at = \"3 s\"\nlink = \"wify\"\ndown = true"),
+            "small.toml:31: event.link: there is no link \"wify\"\n  hint    did you mean \"wifi\"?",
+        ),
+        (
+            "[expect]",
+            &event("at = \"30 s\"\nlink = \"wifi\"\ndown = true"),
+            "small.toml:30: event.at: after the end: it never happens\n  hint    let it happen before `duration` is over",
+        ),
+        (
+            "[expect]",
+            &event("at = \"3 s\"\nlink = \"wifi\""),
+            "small.toml:30: event.at: nothing happens\n  hint    say `down`, `rate`, `delay` or `loss`",
+        ),
+        (
+            "start_within = \"1 s\"",
+            "start = \"11 s\"",
+            "small.toml:27: flow.T.start: after the end: it never starts\n  hint    let it start before `duration` is over",
+        ),
+        (
+            "start_within = \"1 s\"",
+            "start = \"4 s\"\nstop = \"3 s\"",
+            "small.toml:28: flow.T.stop: it stops before it starts\n  hint    stop has to be later than start",
+        ),
+        (
+            "duration = \"10 s\"",
+            "duration = \"1000000 h\"",
+            "small.toml:3: duration: out of range\n  hint    more than nothing, at most 24 h",
+        ),
+        (
+            "duration = \"10 s\"",
+            "duration = \"10 s\"\nsample = \"1 ns\"",
+            "small.toml:4: sample: too short\n  hint    at most a million samples fit in a run",
+        ),
+        (
+            "queue = \"1 BDP\"",
+            "queue = \"1 BDP\"\nloss = nan",
+            "small.toml:17: loss: NaN is no quantity: expected a share such as \"1 %\" or 0.01, at most 1",
+        ),
+        (
+            "rate = \"5 Mbit/s\"\n",
+            "",
+            "small.toml:15: link.lte.queue: a BDP of an unlimited rate\n  hint    give the link a rate, or its queue in packets",
+        ),
+        (
+            "min = 5,",
+            "min = nan,",
+            "small.toml:30: expect.flow.M.goodput_mbit_s: a bound that is no number\n  hint    give `min` and `max` as plain numbers",
+        ),
+        ("rule = \"reno\"", "rule = 7", "small.toml:26: rule: invalid type: integer `7`, expected a string"),
+        (
+            "paths = [\"wifi\"]",
+            "paths = []",
+            "small.toml:25: flow.T.paths: no paths\n  hint    name at least one link",
+        ),
+        (
+            "paths = [\"wifi\"]",
+            "rate = \"1 Mbit/s\"",
+            "small.toml:23: flow.T.paths: where does it go?\n  hint    give either `paths`, as lists of links, or `from` and `to`, as nodes",
+        ),
+    ];
+    for (old, new, told) in cases {
+        assert_eq!(mistake(old, new), told);
+    }
+    let nothing = Scenario::parse("", "x.toml").unwrap_err().to_string();
+    assert!(nothing.starts_with("x.toml:1: duration: `duration` is missing"), "{nothing}");
+    let binary = Scenario::parse("\u{0}\u{1}\u{7f}ELF", "x.toml").unwrap_err();
+    assert!(binary.line == Some(1) && !binary.message.is_empty(), "{binary}");
+}
+
+#[test]
+fn to_look_on_changes_nothing_and_the_course_adds_up() {
+    let (mut packets, mut shares) = (0, Vec::new());
+    let mut trace = |_: &Captured| packets += 1;
+    let mut progress = |share: f64| shares.push(share);
+    let extras = Extras { course: true, trace: Some(&mut trace), progress: Some(&mut progress) };
+    let (report, course) = small().run_with(1, extras).unwrap();
+    assert_eq!(report, small().run(1).unwrap());
+    assert!(packets > 10_000 && shares.is_sorted() && shares.last() == Some(&1.0), "{packets} {shares:?}");
+    assert!(course.lines.iter().all(|line| line.values.len() == course.times.len()));
+    let line = course.lines.iter().find(|line| line.of == "M" && line.quantity == Quantity::Goodput).unwrap();
+    let measured: Vec<f64> =
+        line.values.iter().zip(&course.times).filter(|(_, at)| **at > 2.0).map(|(value, _)| *value).collect();
+    let mean = measured.iter().sum::<f64>() / measured.len() as f64;
+    let goodput = report.metrics["flow.M.goodput_mbit_s"];
+    assert!((mean / goodput - 1.0).abs() < 0.01, "{mean} {goodput}");
 }
 
 #[test]

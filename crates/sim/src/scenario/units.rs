@@ -3,9 +3,11 @@
 //! A number without a unit is an error that shows what to write: the same digits mean different things to
 //! different readers. A packet here is a full one of [`PACKET`] bytes on the wire.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use anabranch_wire::{Rate, Span};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 
 /// Bytes of a full packet on the wire, IP and UDP headers included.
@@ -13,18 +15,25 @@ pub const PACKET: u64 = 1500;
 
 /// Something that is written as text with a unit.
 trait Quantity: Sized {
+    /// What it is called in the schema.
+    const NAME: &'static str;
     /// What it is, and how it is written.
     const EXAMPLE: &'static str;
+    /// Its units and how much of the first one each is; an empty one stands for a bare number.
+    const UNITS: &'static [(&'static str, f64)];
 
-    fn parse(number: f64, unit: &str) -> Option<Self>;
-
-    /// From a bare number, where that has only one meaning.
-    fn bare(_number: f64) -> Option<Self> {
-        None
-    }
+    /// From a value in the first unit; the unit it was written in is told beside.
+    fn of(value: f64, unit: &str) -> Option<Self>;
 }
 
 struct Text<T>(std::marker::PhantomData<T>);
+
+impl<T: Quantity> Text<T> {
+    fn read(number: f64, unit: &str) -> Option<T> {
+        let (_, factor) = T::UNITS.iter().find(|(name, _)| *name == unit)?;
+        T::of(number * factor, unit)
+    }
+}
 
 impl<T: Quantity> Visitor<'_> for Text<T> {
     type Value = T;
@@ -37,19 +46,21 @@ impl<T: Quantity> Visitor<'_> for Text<T> {
         let text = text.trim();
         let digits = text.find(|c: char| !(c.is_ascii_digit() || matches!(c, '.' | '-' | '+' | '_')));
         let (number, unit) = text.split_at(digits.unwrap_or(text.len()));
-        let number = number.replace('_', "").parse::<f64>();
+        let (number, unit) = (number.replace('_', "").parse::<f64>(), unit.trim());
         let Ok(number) = number.map(|number| number + 0.0) else {
             return Err(E::custom(format!("\"{text}\" is no quantity: expected {}", T::EXAMPLE)));
         };
         if number < 0.0 {
             return Err(E::custom(format!("\"{text}\" is negative: expected {}", T::EXAMPLE)));
         }
-        match T::parse(number, unit.trim()) {
+        let known = T::UNITS.iter().any(|(name, _)| *name == unit);
+        match Self::read(number, unit) {
             Some(value) => Ok(value),
-            None if unit.trim().is_empty() => {
+            None if known => Err(E::custom(format!("\"{text}\" is too large: expected {}", T::EXAMPLE))),
+            None if unit.is_empty() => {
                 Err(E::custom(format!("\"{text}\" has no unit: expected {}", T::EXAMPLE)))
             }
-            None => Err(E::custom(format!("unknown unit \"{}\": expected {}", unit.trim(), T::EXAMPLE))),
+            None => Err(E::custom(format!("unknown unit \"{unit}\": expected {}", T::EXAMPLE))),
         }
     }
 
@@ -65,8 +76,27 @@ impl<T: Quantity> Visitor<'_> for Text<T> {
         if number < 0.0 {
             return Err(E::custom(format!("{number} is negative: expected {}", T::EXAMPLE)));
         }
-        T::bare(number).ok_or_else(|| E::custom(format!("{number} has no unit: expected {}", T::EXAMPLE)))
+        if !number.is_finite() {
+            return Err(E::custom(format!("{number} is no quantity: expected {}", T::EXAMPLE)));
+        }
+        let bare = T::UNITS.iter().any(|(name, _)| name.is_empty());
+        let problem = if bare { "is too large" } else { "has no unit" };
+        Self::read(number, "")
+            .ok_or_else(|| E::custom(format!("{number} {problem}: expected {}", T::EXAMPLE)))
     }
+}
+
+/// What JSON Schema says of a quantity: text of digits and one of its units, or a bare number where that has
+/// only one meaning.
+fn schema_of<T: Quantity>() -> Schema {
+    let units: Vec<&str> = T::UNITS.iter().map(|(name, _)| *name).collect();
+    let pattern = format!("^ *[+]?[0-9_]*[.]?[0-9_]+ *({}) *$", units.join("|"));
+    let text = json_schema!({ "type": "string", "pattern": pattern });
+    if units.contains(&"") {
+        let number = json_schema!({ "type": "number", "minimum": 0, "maximum": 1 });
+        return json_schema!({ "description": T::EXAMPLE, "anyOf": [text, number] });
+    }
+    json_schema!({ "description": T::EXAMPLE, "type": "string", "pattern": pattern })
 }
 
 macro_rules! quantity {
@@ -74,6 +104,16 @@ macro_rules! quantity {
         impl<'de> Deserialize<'de> for $type {
             fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
                 from.deserialize_any(Text::<$type>(std::marker::PhantomData))
+            }
+        }
+
+        impl JsonSchema for $type {
+            fn schema_name() -> Cow<'static, str> {
+                Cow::Borrowed(<$type>::NAME)
+            }
+
+            fn json_schema(_: &mut SchemaGenerator) -> Schema {
+                schema_of::<$type>()
             }
         }
     )*};
@@ -86,19 +126,13 @@ quantity!(SpanText, RateText, QueueText, SizeText, ShareText, FrequencyText);
 pub struct SpanText(pub Span);
 
 impl Quantity for SpanText {
+    const NAME: &'static str = "Time";
     const EXAMPLE: &'static str = "a time such as \"10 ms\" (ns, us, ms, s, min, h)";
+    const UNITS: &'static [(&'static str, f64)] =
+        &[("ns", 1.0), ("us", 1e3), ("µs", 1e3), ("ms", 1e6), ("s", 1e9), ("min", 6e10), ("h", 3.6e12)];
 
-    fn parse(number: f64, unit: &str) -> Option<Self> {
-        let seconds = match unit {
-            "ns" => 1e-9,
-            "us" | "µs" => 1e-6,
-            "ms" => 1e-3,
-            "s" => 1.0,
-            "min" => 60.0,
-            "h" => 3600.0,
-            _ => return None,
-        };
-        Some(Self(Span::from_nanos((number * seconds * 1e9 + 0.5) as u64)))
+    fn of(nanoseconds: f64, _: &str) -> Option<Self> {
+        Some(Self(Span::from_nanos((nanoseconds + 0.5) as u64)))
     }
 }
 
@@ -107,26 +141,19 @@ impl Quantity for SpanText {
 pub struct RateText(pub Rate);
 
 impl Quantity for RateText {
+    const NAME: &'static str = "Rate";
     const EXAMPLE: &'static str = "a rate such as \"100 Mbit/s\" (bit/s, kbit/s, Mbit/s, Gbit/s, pkt/s)";
+    const UNITS: &'static [(&'static str, f64)] =
+        &[("bit/s", 1.0), ("kbit/s", 1e3), ("Mbit/s", 1e6), ("Gbit/s", 1e9), ("pkt/s", PACKET as f64 * 8.0)];
 
-    fn parse(number: f64, unit: &str) -> Option<Self> {
-        let bits = match unit {
-            "bit/s" => 1.0,
-            "kbit/s" => 1e3,
-            "Mbit/s" => 1e6,
-            "Gbit/s" => 1e9,
-            "pkt/s" => PACKET as f64 * 8.0,
-            _ => return None,
-        };
-        Some(Self(Rate::from_bits((number * bits + 0.5) as u64)))
+    fn of(bits: f64, _: &str) -> Option<Self> {
+        Some(Self(Rate::from_bits((bits + 0.5) as u64)))
     }
 }
 
 /// A length of queue.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum QueueText {
-    /// In full packets.
-    Packets(f64),
     /// In bytes.
     Bytes(f64),
     /// In bandwidth–delay products: the link's rate times twice its delay.
@@ -134,14 +161,24 @@ pub enum QueueText {
 }
 
 impl Quantity for QueueText {
+    const NAME: &'static str = "Queue";
     const EXAMPLE: &'static str = "a queue such as \"100 packets\", \"64 kB\" or \"1 BDP\"";
+    const UNITS: &'static [(&'static str, f64)] = &[
+        ("B", 1.0),
+        ("kB", 1e3),
+        ("MB", 1e6),
+        ("GB", 1e9),
+        ("KiB", 1024.0),
+        ("MiB", 1_048_576.0),
+        ("GiB", 1_073_741_824.0),
+        ("packets", PACKET as f64),
+        ("packet", PACKET as f64),
+        ("pkt", PACKET as f64),
+        ("BDP", 1.0),
+    ];
 
-    fn parse(number: f64, unit: &str) -> Option<Self> {
-        match unit {
-            "packets" | "packet" | "pkt" => Some(Self::Packets(number)),
-            "BDP" => Some(Self::Bdp(number)),
-            _ => SizeText::parse(number, unit).map(|size| Self::Bytes(size.0 as f64)),
-        }
+    fn of(value: f64, unit: &str) -> Option<Self> {
+        Some(if unit == "BDP" { Self::Bdp(value) } else { Self::Bytes(value) })
     }
 }
 
@@ -150,21 +187,22 @@ impl Quantity for QueueText {
 pub struct SizeText(pub u64);
 
 impl Quantity for SizeText {
+    const NAME: &'static str = "Size";
     const EXAMPLE: &'static str = "a size such as \"200 kB\" (B, kB, MB, GB, KiB, MiB, GiB, packets)";
+    const UNITS: &'static [(&'static str, f64)] = &[
+        ("B", 1.0),
+        ("kB", 1e3),
+        ("MB", 1e6),
+        ("GB", 1e9),
+        ("KiB", 1024.0),
+        ("MiB", 1_048_576.0),
+        ("GiB", 1_073_741_824.0),
+        ("packets", PACKET as f64),
+        ("packet", PACKET as f64),
+    ];
 
-    fn parse(number: f64, unit: &str) -> Option<Self> {
-        let bytes = match unit {
-            "B" => 1.0,
-            "kB" => 1e3,
-            "MB" => 1e6,
-            "GB" => 1e9,
-            "KiB" => 1024.0,
-            "MiB" => 1_048_576.0,
-            "GiB" => 1_073_741_824.0,
-            "packets" | "packet" => PACKET as f64,
-            _ => return None,
-        };
-        Some(Self((number * bytes + 0.5) as u64))
+    fn of(bytes: f64, _: &str) -> Option<Self> {
+        Some(Self((bytes + 0.5) as u64))
     }
 }
 
@@ -173,19 +211,12 @@ impl Quantity for SizeText {
 pub struct ShareText(pub f64);
 
 impl Quantity for ShareText {
+    const NAME: &'static str = "Share";
     const EXAMPLE: &'static str = "a share such as \"1 %\" or 0.01, at most 1";
+    const UNITS: &'static [(&'static str, f64)] = &[("", 1.0), ("%", 0.01)];
 
-    fn parse(number: f64, unit: &str) -> Option<Self> {
-        let share = match unit {
-            "%" => number / 100.0,
-            "" => number,
-            _ => return None,
-        };
+    fn of(share: f64, _: &str) -> Option<Self> {
         (share <= 1.0).then_some(Self(share))
-    }
-
-    fn bare(number: f64) -> Option<Self> {
-        (number <= 1.0).then_some(Self(number))
     }
 }
 
@@ -194,13 +225,12 @@ impl Quantity for ShareText {
 pub struct FrequencyText(pub f64);
 
 impl Quantity for FrequencyText {
+    const NAME: &'static str = "Frequency";
     const EXAMPLE: &'static str = "a frequency such as \"10 /s\"";
+    const UNITS: &'static [(&'static str, f64)] = &[("/s", 1.0), ("per s", 1.0)];
 
-    fn parse(number: f64, unit: &str) -> Option<Self> {
-        match unit {
-            "/s" | "per s" => Some(Self(number)),
-            _ => None,
-        }
+    fn of(times: f64, _: &str) -> Option<Self> {
+        Some(Self(times))
     }
 }
 
@@ -246,6 +276,8 @@ mod tests {
         for (text, message) in cases {
             assert_eq!(read::<SpanText>(text), Err(message));
         }
-        assert!(read::<ShareText>("\"120 %\"").is_err());
+        let share = "expected a share such as \"1 %\" or 0.01, at most 1";
+        assert_eq!(read::<ShareText>("\"120 %\"").unwrap_err(), format!("\"120 %\" is too large: {share}"));
+        assert_eq!(read::<ShareText>("nan").unwrap_err(), format!("NaN is no quantity: {share}"));
     }
 }

@@ -6,7 +6,7 @@ use anabranch_engine::SchedulerKind;
 use anabranch_sim::grid::{Cell, CellRun, Verdict, metrics};
 use serde::Serialize;
 
-use super::jobs::in_order;
+use super::jobs::{Crew, in_order};
 use super::output::number;
 use super::{RunArgs, Seeds};
 use crate::commands::Context;
@@ -46,6 +46,10 @@ struct Worst {
 /// # Errors
 /// When a cell is slower than its best single path, or output cannot be written.
 pub(super) fn run(args: &RunArgs, context: &Context) -> Result<(), Failure> {
+    if args.plot.is_some() || args.trace.is_some() {
+        return Err(Failure::local("the grid has no --plot and no --trace")
+            .hint("`--csv` writes a line a cell, to be plotted by other means"));
+    }
     let cells = args.cells.clone().map_or_else(|| CELLS.collect(), |cells| cells.0);
     let seeds = args.seeds.clone().unwrap_or_else(|| Seeds(SEEDS.collect()));
     let scheduler = args.scheduler.unwrap_or_default();
@@ -53,8 +57,9 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Result<(), Failure> {
         cells.iter().flat_map(|cell| seeds.0.iter().map(|seed| (*cell, *seed))).collect();
     let mut runs: Vec<CellRun> = Vec::with_capacity(seeds.0.len());
     let mut verdicts = Vec::with_capacity(cells.len());
-    let work = |job: &(u64, u64)| Cell::draw(job.0).run(scheduler, job.1);
-    in_order(&jobs, args.thread_count(), !context.quiet, work, &mut |job, run| {
+    let work = move |job: &(u64, u64), _: &dyn Fn(f64)| Cell::draw(job.0).run(scheduler, job.1);
+    let crew = Crew::new(args.thread_count(), !context.quiet);
+    in_order(jobs, &crew, work, &mut |job, run| {
         runs.push(run);
         if runs.len() == seeds.0.len() {
             verdicts.push(Verdict::of(Cell::draw(job.0), &runs));

@@ -1,111 +1,218 @@
 //! Many runs on several threads; their results come out in the order in which they were asked for.
+//!
+//! When the user stops them, no new run begins, those that are complete come out, and those under way are left to
+//! end with the program.
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use anabranch_sim::scenario::{ScenarioError, Variant};
+use anabranch_sim::scenario::{Course, Extras, Variant};
 
 use super::output::Run;
+use super::trace::Trace;
 use super::{mistake, usage};
 use crate::errors::Failure;
 use crate::ui::human;
 
+/// How often the display is renewed and a wish to stop is looked at.
+const TICK: Duration = Duration::from_millis(200);
+/// Parts that the progress of a run is counted in.
+const WHOLE: f64 = 10_000.0;
+
 /// One run to do.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Job<'a> {
-    pub variant: &'a Variant,
+#[derive(Clone, Debug)]
+pub(super) struct Job {
+    pub variant: Arc<Variant>,
     pub seed: u64,
 }
 
-/// Does all runs on so many threads and hands out their results in order.
+/// Who works, and under which conditions.
+#[derive(Clone, Debug)]
+pub(super) struct Crew {
+    pub threads: usize,
+    /// Show how far things are.
+    pub tell: bool,
+    /// Set when the user wants to stop.
+    pub stop: Arc<AtomicBool>,
+}
+
+impl Crew {
+    /// A crew that only ends when all is done.
+    pub(super) fn new(threads: usize, tell: bool) -> Self {
+        Self { threads, tell, stop: Arc::default() }
+    }
+}
+
+/// What is wanted of runs beside their metrics.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Wanted {
+    /// Note how each run goes.
+    pub course: bool,
+    /// Write packets there.
+    pub trace: Option<PathBuf>,
+}
+
+/// A run that is complete.
+pub(super) struct Done {
+    pub run: Run,
+    /// Empty unless it was asked for.
+    pub course: Course,
+}
+
+/// Does all runs and hands out their results in order; answers how many were handed out.
 pub(super) fn run_jobs(
-    jobs: &[Job<'_>],
-    threads: usize,
-    tell: bool,
-    add: &mut dyn FnMut(Run) -> Result<(), Failure>,
-) -> Result<(), Failure> {
-    in_order(jobs, threads, tell, run, &mut |_, result| add(result.map_err(|error| mistake(&error))?))
+    jobs: Vec<Job>,
+    crew: &Crew,
+    wanted: Wanted,
+    add: &mut dyn FnMut(Done) -> Result<(), Failure>,
+) -> Result<usize, Failure> {
+    let work = move |job: &Job, progress: &dyn Fn(f64)| run(job, &wanted, progress);
+    in_order(jobs, crew, work, &mut |_, result| add(result?))
 }
 
-/// Does some work for each job on so many threads and hands out the results in the order of the jobs.
-pub(super) fn in_order<J: Sync, R: Send>(
-    jobs: &[J],
-    threads: usize,
-    tell: bool,
-    work: impl Fn(&J) -> R + Sync,
+/// What the threads share.
+struct Desk<J> {
+    jobs: Vec<J>,
+    next: AtomicUsize,
+    /// How far each thread is with its job.
+    progress: Vec<AtomicU32>,
+}
+
+/// Does some work for each job and hands out the results in the order of the jobs; answers how many. Work may tell
+/// which share of its job is done.
+pub(super) fn in_order<J, R>(
+    jobs: Vec<J>,
+    crew: &Crew,
+    work: impl Fn(&J, &dyn Fn(f64)) -> R + Send + Sync + 'static,
     add: &mut dyn FnMut(&J, R) -> Result<(), Failure>,
-) -> Result<(), Failure> {
-    let next = AtomicUsize::new(0);
+) -> Result<usize, Failure>
+where
+    J: Send + Sync + 'static,
+    R: Send + 'static,
+{
+    let (all, threads) = (jobs.len(), crew.threads.min(jobs.len()));
+    let progress = (0..threads).map(|_| AtomicU32::new(0)).collect();
+    let desk = Arc::new(Desk { jobs, next: AtomicUsize::new(0), progress });
     let (results, finished) = mpsc::channel();
-    let mut teller = Teller::new(jobs.len(), tell);
-    std::thread::scope(|scope| {
-        for _ in 0..threads.min(jobs.len()) {
-            let (results, next, work) = (results.clone(), &next, &work);
-            scope.spawn(move || {
-                loop {
-                    let index = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(job) = jobs.get(index) else { return };
-                    if results.send((index, work(job))).is_err() {
-                        return;
-                    }
-                }
-            });
+    let work = Arc::new(work);
+    for thread in 0..threads {
+        let (results, desk, work) = (results.clone(), Arc::clone(&desk), Arc::clone(&work));
+        std::thread::spawn(move || desk.work(thread, &*work, &results));
+    }
+    drop(results);
+    let teller = Teller::new(all, crew.tell);
+    let (mut waiting, mut due, mut come) = (BTreeMap::new(), 0, 0);
+    let mut outcome = Ok(());
+    while outcome.is_ok() && come < all && !crew.stop.load(Ordering::Relaxed) {
+        teller.tell(come, &desk.progress);
+        let (index, result) = match finished.recv_timeout(TICK) {
+            Ok(finished) => finished,
+            Err(mpsc::RecvTimeoutError::Timeout) => continue,
+            // A thread that panicked has said why.
+            Err(mpsc::RecvTimeoutError::Disconnected) => break,
+        };
+        waiting.insert(index, result);
+        come += 1;
+        while outcome.is_ok()
+            && let Some(result) = waiting.remove(&due)
+        {
+            outcome = add(&desk.jobs[due], result);
+            due += 1;
         }
-        drop(results);
-        let (mut waiting, mut due) = (BTreeMap::new(), 0);
-        let outcome = finished.iter().try_for_each(|(index, result)| {
-            waiting.insert(index, result);
-            teller.on_finished();
-            while let Some(result) = waiting.remove(&due) {
-                add(&jobs[due], result)?;
-                due += 1;
-            }
-            Ok(())
-        });
-        // Threads look for more work only until then.
-        next.store(jobs.len(), Ordering::Relaxed);
-        teller.clear();
-        outcome
-    })
+    }
+    // Threads look for more work only until then.
+    desk.next.store(all, Ordering::Relaxed);
+    teller.clear();
+    outcome?;
+    // What was complete out of turn when the user stopped.
+    let left = waiting.len();
+    waiting.into_iter().try_for_each(|(index, result)| add(&desk.jobs[index], result))?;
+    Ok(due + left)
 }
 
-fn run(job: &Job<'_>) -> Result<Run, ScenarioError> {
+impl<J> Desk<J> {
+    fn work<R>(
+        &self,
+        thread: usize,
+        work: &(impl Fn(&J, &dyn Fn(f64)) -> R + ?Sized),
+        results: &mpsc::Sender<(usize, R)>,
+    ) {
+        let tell = |share: f64| self.progress[thread].store((share * WHOLE) as u32, Ordering::Relaxed);
+        loop {
+            let index = self.next.fetch_add(1, Ordering::Relaxed);
+            let Some(job) = self.jobs.get(index) else { return };
+            let result = work(job, &tell);
+            tell(0.0);
+            if results.send((index, result)).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+fn run(job: &Job, wanted: &Wanted, tell: &dyn Fn(f64)) -> Result<Done, Failure> {
+    let scenario = &job.variant.scenario;
+    let mut trace = match &wanted.trace {
+        None => None,
+        Some(path) => {
+            let built = scenario.build(job.seed).map_err(|error| mistake(&error))?;
+            Some(Trace::create(path, &built.groups)?)
+        }
+    };
+    let mut note = |packet: &_| {
+        if let Some(trace) = &mut trace {
+            trace.add(packet);
+        }
+    };
+    let mut progress = |share: f64| tell(share);
     let before = usage::thread_cpu();
-    let mut report = job.variant.scenario.run(job.seed)?;
+    let extras = Extras {
+        course: wanted.course,
+        trace: wanted.trace.is_some().then_some(&mut note),
+        progress: Some(&mut progress),
+    };
+    let (mut report, course) = scenario.run_with(job.seed, extras).map_err(|error| mistake(&error))?;
     if let (Some(before), Some(after)) = (before, usage::thread_cpu()) {
         report.metrics.insert("run.cpu_s".to_owned(), after.saturating_sub(before).as_secs_f64());
     }
     if let Some(bytes) = usage::peak_memory() {
         report.metrics.insert("run.peak_rss_mb".to_owned(), bytes as f64 / 1e6);
     }
-    Ok(Run::new(report, &job.variant.set))
+    trace.map_or(Ok(()), Trace::finish)?;
+    Ok(Done { run: Run::new(report, &job.variant.set), course })
 }
 
-/// Says on a terminal how far things are.
+/// Says on a terminal how far things are and how long they will take.
 struct Teller {
     started: Instant,
-    done: usize,
     all: usize,
     active: bool,
 }
 
 impl Teller {
     fn new(all: usize, tell: bool) -> Self {
-        let active = tell && all > 1 && std::io::stderr().is_terminal();
-        Self { started: Instant::now(), done: 0, all, active }
+        Self { started: Instant::now(), all, active: tell && std::io::stderr().is_terminal() }
     }
 
-    fn on_finished(&mut self) {
-        self.done += 1;
-        if self.active {
-            let each = self.started.elapsed() / self.done as u32;
-            let left: Duration = each * (self.all - self.done) as u32;
-            let seconds = human::seconds(left.as_secs_f64());
-            crate::ui::out::error(&format!("\r{} of {} runs, {seconds} to go\x1b[K", self.done, self.all));
+    fn tell(&self, done: usize, progress: &[AtomicU32]) {
+        let elapsed = self.started.elapsed();
+        if !self.active || elapsed < TICK {
+            return;
         }
+        let under_way: f64 =
+            progress.iter().map(|part| f64::from(part.load(Ordering::Relaxed)) / WHOLE).sum();
+        let share = ((done as f64 + under_way) / self.all as f64).clamp(0.0, 1.0);
+        let left = match share {
+            0.0 => "?".to_owned(),
+            share => human::seconds(elapsed.as_secs_f64() * (1.0 - share) / share),
+        };
+        let percent = 100.0 * share;
+        let line = format!("\r{done} of {} runs done, {percent:.0} %, {left} to go\x1b[K", self.all);
+        crate::ui::out::error(&line);
     }
 
     fn clear(&self) {

@@ -1,25 +1,32 @@
 //! `anabranch sim merge`: the parts of a sweep, put together.
 
+use std::path::PathBuf;
+
 use super::MergeArgs;
 use super::output::{Run, Writer};
 use crate::errors::Failure;
 
 /// Reads all parts and writes the whole, in order of what was set and of the seeds.
 pub(super) fn run(args: &MergeArgs) -> Result<(), Failure> {
+    let mut writer = Writer::new(args.format.format());
+    read(&args.files)?.into_iter().try_for_each(|run| writer.add(run))?;
+    writer.finish()
+}
+
+/// The runs of all parts, each once, in order of what was set and of the seeds.
+pub(super) fn read(files: &[PathBuf]) -> Result<Vec<Run>, Failure> {
     let mut runs: Vec<Run> = Vec::new();
-    for file in &args.files {
+    for file in files {
         let text = std::fs::read_to_string(file).map_err(|error| Failure::file("read", file, &error))?;
         for (index, line) in text.lines().enumerate() {
             let run = serde_json::from_str(line).map_err(|error| {
                 Failure::local(format!("{}:{}: {error}", file.display(), index + 1))
-                    .hint("merge takes what `anabranch sim sweep … --json` wrote")
+                    .hint("it takes what `anabranch sim run … --json` or `sim sweep … --json` wrote")
             })?;
             runs.push(run);
         }
     }
     runs.sort_by(|a, b| (&a.scenario, &a.set, a.seed).cmp(&(&b.scenario, &b.set, b.seed)));
     runs.dedup_by(|a, b| (&a.scenario, &a.set, a.seed) == (&b.scenario, &b.set, b.seed));
-    let mut writer = Writer::new(args.format.format());
-    runs.into_iter().try_for_each(|run| writer.add(run))?;
-    writer.finish()
+    Ok(runs)
 }

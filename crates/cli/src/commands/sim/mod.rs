@@ -1,25 +1,32 @@
 //! `anabranch sim`: experiments in virtual time, on the engine that is deployed.
 
+mod args;
+mod chart;
+mod compare;
 mod grid;
 mod jobs;
 mod merge;
 mod output;
+mod plots;
+mod trace;
 mod usage;
 
+use std::io::Read as _;
 use std::path::Path;
-use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use anabranch_engine::SchedulerKind;
-use anabranch_sim::scenario::{BUILTIN, Scenario, ScenarioError, Setting, variants};
+use anabranch_sim::scenario::{self, BUILTIN, Scenario, ScenarioError, Setting, variants};
 use clap::{Args, Subcommand};
 
 use super::Context;
-use crate::args::OUTPUT;
-use crate::errors::Failure;
+use crate::errors::{Failure, Kind};
+use crate::interrupt;
 use crate::ui::out;
 
-use jobs::{Job, run_jobs};
-use output::Format;
+use args::MAX_RUNS;
+pub use args::{FormatArgs, MergeArgs, PlotArgs, RunArgs, Seeds, Shard, SweepArgs};
+use jobs::{Crew, Job, Wanted, run_jobs};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -28,7 +35,12 @@ Examples:
   anabranch sim run mine.toml --json | jq .metrics
   anabranch sim run grid --cells 0..499 --seeds 1..10      never slower than one path?
   anabranch sim sweep mine.toml --set 'flow.M.rule=lia,olia' --seeds 1..20 --shard 1/4 --json > part1
-  anabranch sim merge part1 part2 part3 part4";
+  anabranch sim merge part1 part2 part3 part4
+  anabranch sim run nsdi11-fig17 --plot drawings           rates, windows, queues over time, as SVG
+  anabranch sim plot part1 part2 --metric jain             bars with error bars over seeds
+  anabranch sim compare nsdi11-wifi3g --set duration=20s   the simulator against real sockets
+  anabranch sim run mine.toml --trace mine.pcapng          for Wireshark
+  anabranch sim schema > scenario.schema.json              for editors that check TOML";
 
 /// Run experiments in virtual time
 ///
@@ -51,154 +63,14 @@ pub enum SimCommand {
     Sweep(SweepArgs),
     /// Put the parts of a sweep together
     Merge(MergeArgs),
+    /// Draw results that were written as JSON
+    Plot(PlotArgs),
+    /// Run a scenario in virtual time and over real sockets, and compare
+    Compare(compare::CompareArgs),
     /// List the scenarios that come along
     List,
-}
-
-/// What one run or many need.
-#[derive(Args, Debug)]
-pub struct RunArgs {
-    /// A file, or the name of a scenario that comes along
-    #[arg(value_name = "SCENARIO")]
-    pub scenario: String,
-    /// Seeds, as 7, 1..20 or 1,4,9; the scenario's own when left out
-    #[arg(long, value_name = "SEEDS")]
-    pub seeds: Option<Seeds>,
-    /// Runs at the same time; as many as there are processors when left out
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
-    pub threads: Option<u16>,
-    /// Which networks of `grid` to run, as seeds are written; 0..499 when left out
-    #[arg(long, value_name = "CELLS")]
-    pub cells: Option<Seeds>,
-    /// How `grid` spreads data over paths; a scenario file says it itself
-    #[arg(long, value_name = "NAME")]
-    pub scheduler: Option<SchedulerKind>,
-    /// How results are written
-    #[command(flatten)]
-    pub format: FormatArgs,
-}
-
-impl RunArgs {
-    fn thread_count(&self) -> usize {
-        let all = || std::thread::available_parallelism().map_or(1, usize::from);
-        self.threads.map_or_else(all, usize::from)
-    }
-
-    /// The options that only the grid knows are an error elsewhere.
-    fn without_grid(&self) -> Result<(), Failure> {
-        let option = match (&self.cells, self.scheduler) {
-            (Some(_), _) => "--cells",
-            (_, Some(_)) => "--scheduler",
-            _ => return Ok(()),
-        };
-        Err(Failure::local(format!("{option} belongs to `sim run grid`"))
-            .hint("a scenario's own settings are changed with `sim sweep SCENARIO --set KEY=VALUE`"))
-    }
-}
-
-/// How results are written.
-#[derive(Args, Clone, Copy, Debug)]
-pub struct FormatArgs {
-    /// One JSON object a run instead of a table
-    #[arg(long, conflicts_with = "csv", help_heading = OUTPUT)]
-    pub json: bool,
-    /// One line of comma-separated values a run instead of a table
-    #[arg(long, help_heading = OUTPUT)]
-    pub csv: bool,
-}
-
-impl FormatArgs {
-    fn format(self) -> Format {
-        match (self.json, self.csv) {
-            (true, _) => Format::Json,
-            (_, true) => Format::Csv,
-            _ => Format::Table,
-        }
-    }
-}
-
-/// What a sweep needs.
-#[derive(Args, Debug)]
-pub struct SweepArgs {
-    /// As of a run.
-    #[command(flatten)]
-    pub run: RunArgs,
-    /// A key and the values it takes, as flow.M.rule=lia,olia; may be given several times
-    #[arg(long = "set", value_name = "KEY=A,B,…", required = true)]
-    pub set: Vec<Setting>,
-    /// Only every n-th run, from the i-th on, as 3/16
-    #[arg(long, value_name = "I/N")]
-    pub shard: Option<Shard>,
-}
-
-/// What to put together.
-#[derive(Args, Debug)]
-pub struct MergeArgs {
-    /// Files that `sweep --json` wrote
-    #[arg(value_name = "FILE", required = true)]
-    pub files: Vec<std::path::PathBuf>,
-    /// How the whole is written
-    #[command(flatten)]
-    pub format: FormatArgs,
-}
-
-/// Seeds to run with.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seeds(pub Vec<u64>);
-
-/// Most runs of one command.
-const MAX_RUNS: usize = 1_000_000;
-
-impl std::fmt::Display for Seeds {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let in_a_row = self.0.windows(2).all(|pair| pair[0] + 1 == pair[1]);
-        match (self.0.first(), self.0.last()) {
-            (Some(first), Some(last)) if in_a_row && first < last => write!(f, "{first}..{last}"),
-            _ => f.write_str(&self.0.iter().map(u64::to_string).collect::<Vec<_>>().join(",")),
-        }
-    }
-}
-
-impl FromStr for Seeds {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let wanted = || format!("`{text}` names no seeds; write 7, 1..20 or 1,4,9");
-        let number = |text: &str| text.trim().parse::<u64>().map_err(|_| wanted());
-        let mut seeds = Vec::new();
-        for part in text.split(',') {
-            let (first, last) = match part.split_once("..") {
-                Some((first, last)) => (number(first)?, number(last.trim_start_matches('='))?),
-                None => (number(part)?, number(part)?),
-            };
-            if last < first || last - first >= MAX_RUNS as u64 {
-                return Err(wanted());
-            }
-            seeds.extend(first..=last);
-        }
-        Ok(Self(seeds))
-    }
-}
-
-/// A share of the runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shard {
-    /// From 1.
-    pub index: usize,
-    /// How many shares there are.
-    pub count: usize,
-}
-
-impl FromStr for Shard {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let parts = text.split_once('/').and_then(|(i, n)| Some((i.parse().ok()?, n.parse().ok()?)));
-        match parts {
-            Some((index, count)) if (1..=count).contains(&index) => Ok(Self { index, count }),
-            _ => Err(format!("`{text}` is no share; write 3/16 for the third of sixteen")),
-        }
-    }
+    /// Print the JSON Schema of scenario files
+    Schema,
 }
 
 impl SimArgs {
@@ -209,7 +81,8 @@ impl SimArgs {
             SimCommand::Run(args) => args.format.json,
             SimCommand::Sweep(args) => args.run.format.json,
             SimCommand::Merge(args) => args.format.json,
-            SimCommand::List => false,
+            SimCommand::Compare(args) => args.json,
+            SimCommand::Plot(_) | SimCommand::List | SimCommand::Schema => false,
         }
     }
 }
@@ -224,7 +97,10 @@ pub fn run(args: &SimArgs, context: &Context) -> Result<(), Failure> {
         SimCommand::Run(args) => run_once(args, &[], None, context),
         SimCommand::Sweep(args) => run_once(&args.run, &args.set, args.shard, context),
         SimCommand::Merge(args) => merge::run(args),
+        SimCommand::Plot(args) => plots::run(args),
+        SimCommand::Compare(args) => compare::run(args),
         SimCommand::List => list(),
+        SimCommand::Schema => out::print(&format!("{:#}\n", scenario::schema())),
     }
 }
 
@@ -251,15 +127,54 @@ fn run_once(
         return Err(Failure::local(format!("more than {MAX_RUNS} runs")).hint("take fewer seeds or values"));
     }
     let mut jobs = Vec::new();
-    for variant in &variants {
-        jobs.extend(seeds.0.iter().map(|seed| Job { variant, seed: *seed }));
+    for variant in variants {
+        let variant = Arc::new(variant);
+        jobs.extend(seeds.0.iter().map(|seed| Job { variant: Arc::clone(&variant), seed: *seed }));
     }
     if let Some(shard) = shard {
         jobs = jobs.into_iter().skip(shard.index - 1).step_by(shard.count).collect();
     }
+    if args.trace.is_some() && jobs.len() != 1 {
+        return Err(
+            Failure::local(format!("a trace of {} runs", jobs.len())).hint("give one seed and no sweep")
+        );
+    }
+    let crew = Crew { stop: stop_on_interrupt(), ..Crew::new(args.thread_count(), !context.quiet) };
+    let wanted = Wanted { course: args.plot.is_some(), trace: args.trace.clone() };
     let mut writer = output::Writer::new(args.format.format());
-    run_jobs(&jobs, args.thread_count(), !context.quiet, &mut |run| writer.add(run))?;
-    writer.finish()
+    let mut album = args.plot.as_ref().map(|_| plots::Album::default());
+    let all = jobs.len();
+    let done = run_jobs(jobs, &crew, wanted, &mut |done| {
+        if let Some(album) = &mut album {
+            album.add(&done.run, done.course);
+        }
+        writer.add(done.run)
+    })?;
+    let outcome = writer.finish();
+    if let (Some(album), Some(folder)) = (album, &args.plot) {
+        album.write(folder)?;
+    }
+    if done < all {
+        let message = format!("stopped after {done} of {all} runs");
+        return Err(Failure::new(Kind::Interrupted, message).hint("what was complete has been written"));
+    }
+    outcome
+}
+
+/// Becomes true when the user wants to stop. A second Ctrl-C ends the program at once.
+fn stop_on_interrupt() -> Arc<AtomicBool> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let told = Arc::clone(&stop);
+    std::thread::spawn(move || {
+        // Without a runtime Ctrl-C does what it does by default: it ends the program.
+        let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
+        runtime.block_on(async {
+            interrupt::requested().await;
+            told.store(true, Ordering::Relaxed);
+            std::future::pending::<()>().await;
+        });
+    });
+    stop
 }
 
 /// A scenario by its file or its name.
@@ -267,7 +182,7 @@ fn load(name: &str) -> Result<Scenario, Failure> {
     let known = BUILTIN.iter().find(|(known, _)| *known == name);
     let text = match known {
         Some((_, text)) => (*text).to_owned(),
-        None => std::fs::read_to_string(name).map_err(|error| {
+        None => read(Path::new(name)).map_err(|error| {
             let failure = Failure::file("read", Path::new(name), &error);
             if Path::new(name).extension().is_some() {
                 return failure;
@@ -276,6 +191,18 @@ fn load(name: &str) -> Result<Scenario, Failure> {
         })?,
     };
     Scenario::parse(&text, name).map_err(|error| mistake(&error))
+}
+
+/// Largest scenario file in bytes: what is larger is no scenario.
+const MAX_FILE: u64 = 16 << 20;
+
+fn read(path: &Path) -> std::io::Result<String> {
+    let mut text = String::new();
+    let read = std::fs::File::open(path)?.take(MAX_FILE + 1).read_to_string(&mut text)?;
+    if read as u64 > MAX_FILE {
+        return Err(std::io::Error::other("it is larger than 16 MiB, which no scenario is"));
+    }
+    Ok(text)
 }
 
 /// A mistake in a scenario, for the user.
@@ -290,27 +217,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn seeds_are_ranges_lists_or_single_numbers() {
-        assert_eq!("1..4".parse(), Ok(Seeds(vec![1, 2, 3, 4])));
-        assert_eq!("7".parse(), Ok(Seeds(vec![7])));
-        assert_eq!("1,4..5".parse(), Ok(Seeds(vec![1, 4, 5])));
-        for text in ["", "a", "5..1", "1..99999999999"] {
-            assert!(text.parse::<Seeds>().is_err(), "{text}");
-        }
-        for text in ["1..4", "7", "1,4,5"] {
-            assert_eq!(text.parse::<Seeds>().unwrap().to_string(), text);
-        }
-    }
-
-    #[test]
-    fn shares_are_counted_from_one() {
-        assert_eq!("3/16".parse(), Ok(Shard { index: 3, count: 16 }));
-        for text in ["0/4", "5/4", "3", "a/b"] {
-            assert!(text.parse::<Shard>().is_err(), "{text}");
-        }
-    }
-
-    #[test]
     fn a_mistake_names_the_line_and_says_what_to_do() {
         let error = Scenario::parse("duration = \"1 s\"\ndurations = 2\n", "x.toml").unwrap_err();
         let failure = mistake(&error);
@@ -322,20 +228,54 @@ mod tests {
     fn one_thread_and_two_write_the_same() {
         let base = Scenario::parse(include_str!("test.toml"), "test").unwrap();
         let settings = ["transport.rule=mptcp,reno".parse().unwrap()];
-        let variants = variants(&base, &settings).unwrap();
-        let jobs: Vec<Job<'_>> =
-            variants.iter().flat_map(|variant| (1..4).map(move |seed| Job { variant, seed })).collect();
+        let jobs = || {
+            let variants = variants(&base, &settings).unwrap().into_iter().map(Arc::new);
+            variants
+                .flat_map(|variant| (1..4).map(move |seed| Job { variant: Arc::clone(&variant), seed }))
+                .collect()
+        };
         let lines = |threads| {
             let mut lines = Vec::new();
-            let mut add = |run: output::Run| {
-                lines.push(out::json_line(&run.without_usage()));
+            let mut add = |done: jobs::Done| {
+                lines.push(out::json_line(&done.run.without_usage()));
                 Ok(())
             };
-            run_jobs(&jobs, threads, false, &mut add).unwrap();
+            assert_eq!(run_jobs(jobs(), &Crew::new(threads, false), Wanted::default(), &mut add), Ok(6));
             lines
         };
         let alone = lines(1);
         assert_eq!(alone.len(), 6);
         assert_eq!(alone, lines(2));
+    }
+
+    #[test]
+    fn who_stops_it_keeps_what_is_complete() {
+        let base = Scenario::parse(include_str!("test.toml"), "test").unwrap();
+        let variant = Arc::new(variants(&base, &[]).unwrap().remove(0));
+        let jobs = (1..200).map(|seed| Job { variant: Arc::clone(&variant), seed }).collect();
+        let crew = Crew::new(2, false);
+        let mut seeds = Vec::new();
+        let done = run_jobs(jobs, &crew, Wanted::default(), &mut |done| {
+            seeds.push(done.run.seed);
+            crew.stop.store(true, Ordering::Relaxed);
+            Ok(())
+        });
+        let done = done.unwrap();
+        assert!((1..100).contains(&done) && seeds.len() == done && seeds.is_sorted(), "{done} {seeds:?}");
+    }
+
+    #[test]
+    fn what_is_no_scenario_at_all_is_told_with_its_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
+        std::fs::write(file("binary.toml"), [0_u8, 159, 146, 150]).unwrap();
+        std::fs::write(file("empty.toml"), "").unwrap();
+        std::fs::write(file("huge.toml"), vec![b'#'; MAX_FILE as usize + 1]).unwrap();
+        let told = |name: &str| load(name).unwrap_err().to_string();
+        for name in [file("binary.toml"), file("huge.toml"), file("missing.toml"), file("")] {
+            assert!(told(&name).starts_with(&format!("cannot read {name}")), "{}", told(&name));
+        }
+        assert!(told(&file("empty.toml")).contains("`duration` is missing"));
+        assert!(load("nsdi11-fig99").unwrap_err().hint.unwrap().contains("sim list"));
     }
 }

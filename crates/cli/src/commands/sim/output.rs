@@ -62,7 +62,8 @@ impl Run {
         self
     }
 
-    fn variant(&self) -> String {
+    /// What a sweep set, as text.
+    pub(super) fn variant(&self) -> String {
         let set: Vec<String> = self.set.iter().map(|(key, value)| format!("{key}={value}")).collect();
         set.join(" ")
     }

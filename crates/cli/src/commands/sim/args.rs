@@ -1,0 +1,204 @@
+//! What `anabranch sim` is told on its command line.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use anabranch_engine::SchedulerKind;
+use anabranch_sim::scenario::Setting;
+use clap::Args;
+
+use super::output::Format;
+use crate::args::OUTPUT;
+use crate::errors::Failure;
+
+/// What one run or many need.
+#[derive(Args, Debug)]
+pub struct RunArgs {
+    /// A file, or the name of a scenario that comes along
+    #[arg(value_name = "SCENARIO")]
+    pub scenario: String,
+    /// Seeds, as 7, 1..20 or 1,4,9; the scenario's own when left out
+    #[arg(long, value_name = "SEEDS")]
+    pub seeds: Option<Seeds>,
+    /// Runs at the same time; as many as there are processors when left out
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub threads: Option<u16>,
+    /// Which networks of `grid` to run, as seeds are written; 0..499 when left out
+    #[arg(long, value_name = "CELLS")]
+    pub cells: Option<Seeds>,
+    /// How `grid` spreads data over paths; a scenario file says it itself
+    #[arg(long, value_name = "NAME")]
+    pub scheduler: Option<SchedulerKind>,
+    /// Draw how it went into this directory, as SVG: over time, as distributions, as bars over seeds
+    #[arg(long, value_name = "DIR", help_heading = OUTPUT)]
+    pub plot: Option<PathBuf>,
+    /// Write every packet that sessions send and receive to this file, as pcapng; for a single run
+    #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
+    pub trace: Option<PathBuf>,
+    /// How results are written
+    #[command(flatten)]
+    pub format: FormatArgs,
+}
+
+impl RunArgs {
+    pub(super) fn thread_count(&self) -> usize {
+        let all = || std::thread::available_parallelism().map_or(1, usize::from);
+        self.threads.map_or_else(all, usize::from)
+    }
+
+    /// The options that only the grid knows are an error elsewhere.
+    pub(super) fn without_grid(&self) -> Result<(), Failure> {
+        let option = match (&self.cells, self.scheduler) {
+            (Some(_), _) => "--cells",
+            (_, Some(_)) => "--scheduler",
+            _ => return Ok(()),
+        };
+        Err(Failure::local(format!("{option} belongs to `sim run grid`"))
+            .hint("a scenario's own settings are changed with `sim sweep SCENARIO --set KEY=VALUE`"))
+    }
+}
+
+/// How results are written.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct FormatArgs {
+    /// One JSON object a run instead of a table
+    #[arg(long, conflicts_with = "csv", help_heading = OUTPUT)]
+    pub json: bool,
+    /// One line of comma-separated values a run instead of a table
+    #[arg(long, help_heading = OUTPUT)]
+    pub csv: bool,
+}
+
+impl FormatArgs {
+    pub(super) fn format(self) -> Format {
+        match (self.json, self.csv) {
+            (true, _) => Format::Json,
+            (_, true) => Format::Csv,
+            _ => Format::Table,
+        }
+    }
+}
+
+/// What a sweep needs.
+#[derive(Args, Debug)]
+pub struct SweepArgs {
+    /// As of a run.
+    #[command(flatten)]
+    pub run: RunArgs,
+    /// A key and the values it takes, as flow.M.rule=lia,olia; may be given several times
+    #[arg(long = "set", value_name = "KEY=A,B,…", required = true)]
+    pub set: Vec<Setting>,
+    /// Only every n-th run, from the i-th on, as 3/16
+    #[arg(long, value_name = "I/N")]
+    pub shard: Option<Shard>,
+}
+
+/// What to put together.
+#[derive(Args, Debug)]
+pub struct MergeArgs {
+    /// Files that `sweep --json` wrote
+    #[arg(value_name = "FILE", required = true)]
+    pub files: Vec<PathBuf>,
+    /// How the whole is written
+    #[command(flatten)]
+    pub format: FormatArgs,
+}
+
+/// What to draw.
+#[derive(Args, Debug)]
+pub struct PlotArgs {
+    /// Files that `run --json` or `sweep --json` wrote
+    #[arg(value_name = "FILE", required = true)]
+    pub files: Vec<PathBuf>,
+    /// Metrics to draw, a chart each; `*` stands for any part of a name
+    #[arg(long = "metric", value_name = "NAME", default_value = "flow.*.goodput_mbit_s")]
+    pub metrics: Vec<String>,
+    /// Where the drawings go
+    #[arg(long = "into", value_name = "DIR", default_value = ".", help_heading = OUTPUT)]
+    pub into: PathBuf,
+}
+
+/// Seeds to run with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seeds(pub Vec<u64>);
+
+/// Most runs of one command.
+pub(super) const MAX_RUNS: usize = 1_000_000;
+
+impl std::fmt::Display for Seeds {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let in_a_row = self.0.windows(2).all(|pair| pair[0] + 1 == pair[1]);
+        match (self.0.first(), self.0.last()) {
+            (Some(first), Some(last)) if in_a_row && first < last => write!(f, "{first}..{last}"),
+            _ => f.write_str(&self.0.iter().map(u64::to_string).collect::<Vec<_>>().join(",")),
+        }
+    }
+}
+
+impl FromStr for Seeds {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wanted = || format!("`{text}` names no seeds; write 7, 1..20 or 1,4,9");
+        let number = |text: &str| text.trim().parse::<u64>().map_err(|_| wanted());
+        let mut seeds = Vec::new();
+        for part in text.split(',') {
+            let (first, last) = match part.split_once("..") {
+                Some((first, last)) => (number(first)?, number(last.trim_start_matches('='))?),
+                None => (number(part)?, number(part)?),
+            };
+            if last < first || last - first >= MAX_RUNS as u64 {
+                return Err(wanted());
+            }
+            seeds.extend(first..=last);
+        }
+        Ok(Self(seeds))
+    }
+}
+
+/// A share of the runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shard {
+    /// From 1.
+    pub index: usize,
+    /// How many shares there are.
+    pub count: usize,
+}
+
+impl FromStr for Shard {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parts = text.split_once('/').and_then(|(i, n)| Some((i.parse().ok()?, n.parse().ok()?)));
+        match parts {
+            Some((index, count)) if (1..=count).contains(&index) => Ok(Self { index, count }),
+            _ => Err(format!("`{text}` is no share; write 3/16 for the third of sixteen")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seeds_are_ranges_lists_or_single_numbers() {
+        assert_eq!("1..4".parse(), Ok(Seeds(vec![1, 2, 3, 4])));
+        assert_eq!("7".parse(), Ok(Seeds(vec![7])));
+        assert_eq!("1,4..5".parse(), Ok(Seeds(vec![1, 4, 5])));
+        for text in ["", "a", "5..1", "1..99999999999"] {
+            assert!(text.parse::<Seeds>().is_err(), "{text}");
+        }
+        for text in ["1..4", "7", "1,4,5"] {
+            assert_eq!(text.parse::<Seeds>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn shares_are_counted_from_one() {
+        assert_eq!("3/16".parse(), Ok(Shard { index: 3, count: 16 }));
+        for text in ["0/4", "5/4", "3", "a/b"] {
+            assert!(text.parse::<Shard>().is_err(), "{text}");
+        }
+    }
+}

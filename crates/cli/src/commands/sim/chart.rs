@@ -1,0 +1,270 @@
+//! Draws one chart as SVG: lines over a numeric axis, or bars with error bars.
+
+use std::ops::Range;
+
+use plotters::coord::ranged1d::IntoSegmentedCoord;
+use plotters::prelude::*;
+
+/// Size of a drawing in pixels.
+const SIZE: (u32, u32) = (760, 420);
+/// Most lines of a chart.
+pub(super) const MAX_LINES: usize = 12;
+
+/// A point of a line: where, how much, and how far it may be from that (0 for no error bar).
+pub(super) type Point = (f64, f64, f64);
+
+/// Titles of a chart and of its axes.
+#[derive(Clone, Debug)]
+pub(super) struct Labels {
+    pub title: String,
+    pub x: String,
+    pub y: String,
+}
+
+/// A line and its name.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Curve {
+    pub name: String,
+    /// Where a value is NaN the line has a gap.
+    pub points: Vec<Point>,
+}
+
+/// A group of bars: one for each name of the legend, in its order, `None` where there is none.
+pub(super) struct Bars {
+    pub name: String,
+    pub values: Vec<Option<(f64, f64)>>,
+}
+
+type Drawn = Result<String, String>;
+
+/// Lines, with error bars where points have them. At most [`MAX_LINES`] are drawn; the title says so.
+pub(super) fn lines(labels: &Labels, curves: &[Curve]) -> Drawn {
+    let shown = &curves[..curves.len().min(MAX_LINES)];
+    let mut labels = labels.clone();
+    if shown.len() < curves.len() {
+        labels.title.push_str(&format!(" (the first {MAX_LINES} of {})", curves.len()));
+    }
+    let points = || shown.iter().flat_map(|curve| &curve.points).filter(|point| point.1.is_finite());
+    let x = span(points().map(|point| point.0), false);
+    let y = span(points().flat_map(|point| [point.1 - point.2, point.1 + point.2]), true);
+    let mut text = String::new();
+    draw_lines(&mut text, &labels, shown, (x, y)).map_err(|error| error.to_string())?;
+    Ok(text)
+}
+
+fn draw_lines(
+    text: &mut String,
+    labels: &Labels,
+    curves: &[Curve],
+    (x, y): (Range<f64>, Range<f64>),
+) -> Result<(), Box<dyn std::error::Error>> {
+    let area = SVGBackend::with_string(text, SIZE).into_drawing_area();
+    area.fill(&WHITE)?;
+    let mut chart = ChartBuilder::on(&area)
+        .caption(&labels.title, ("sans-serif", 17))
+        .margin(12)
+        .x_label_area_size(38)
+        .y_label_area_size(56)
+        .build_cartesian_2d(x, y)?;
+    chart
+        .configure_mesh()
+        .light_line_style(TRANSPARENT)
+        .x_desc(&labels.x)
+        .y_desc(&labels.y)
+        .x_label_formatter(&number)
+        .y_label_formatter(&number)
+        .draw()?;
+    for (index, curve) in curves.iter().enumerate() {
+        let color = Palette99::pick(index).to_rgba();
+        let style = color.stroke_width(2);
+        for (part, stretch) in stretches(&curve.points).into_iter().enumerate() {
+            let series = LineSeries::new(stretch.iter().map(|point| (point.0, point.1)), style);
+            let drawn = chart.draw_series(series)?;
+            if part == 0 {
+                drawn.label(&curve.name).legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], style));
+            }
+            let bars = stretch.iter().filter(|point| point.2 > 0.0);
+            chart.draw_series(bars.map(|(x, y, error)| {
+                ErrorBar::new_vertical(*x, y - error, *y, y + error, color.filled(), 8)
+            }))?;
+        }
+    }
+    if curves.len() > 1 {
+        chart
+            .configure_series_labels()
+            .background_style(WHITE.mix(0.85))
+            .border_style(BLACK.mix(0.3))
+            .position(SeriesLabelPosition::UpperRight)
+            .draw()?;
+    }
+    area.present()?;
+    Ok(())
+}
+
+/// Bars in groups, with error bars; each name of the legend has a colour.
+pub(super) fn bars(labels: &Labels, legend: &[String], groups: &[Bars]) -> Drawn {
+    if groups.is_empty() {
+        return lines(labels, &[]);
+    }
+    let mut text = String::new();
+    draw_bars(&mut text, labels, legend, groups).map_err(|error| error.to_string())?;
+    Ok(text)
+}
+
+fn draw_bars(
+    text: &mut String,
+    labels: &Labels,
+    legend: &[String],
+    groups: &[Bars],
+) -> Result<(), Box<dyn std::error::Error>> {
+    let tops =
+        groups.iter().flat_map(|group| group.values.iter().flatten()).map(|(mean, error)| mean + error);
+    let y = span(tops, true);
+    let area = SVGBackend::with_string(text, SIZE).into_drawing_area();
+    area.fill(&WHITE)?;
+    let count = groups.len() as i32;
+    let mut chart = ChartBuilder::on(&area)
+        .caption(&labels.title, ("sans-serif", 17))
+        .margin(12)
+        .x_label_area_size(38)
+        .y_label_area_size(56)
+        .build_cartesian_2d((0..count - 1).into_segmented(), y.clone())?
+        .set_secondary_coord(0.0..f64::from(count), y);
+    let name = |place: &SegmentValue<i32>| match place {
+        SegmentValue::CenterOf(group) => {
+            groups.get(*group as usize).map_or(String::new(), |group| group.name.clone())
+        }
+        _ => String::new(),
+    };
+    chart
+        .configure_mesh()
+        .disable_x_mesh()
+        .light_line_style(TRANSPARENT)
+        .x_desc(&labels.x)
+        .y_desc(&labels.y)
+        .x_labels(groups.len().min(24))
+        .x_label_formatter(&name)
+        .y_label_formatter(&number)
+        .draw()?;
+    let width = 0.8 / legend.len().max(1) as f64;
+    for (index, name) in legend.iter().enumerate() {
+        let color = Palette99::pick(index).to_rgba();
+        let of_it: Vec<(f64, f64, f64)> = groups
+            .iter()
+            .enumerate()
+            .filter_map(|(group, bars)| {
+                let (mean, error) = (*bars.values.get(index)?)?;
+                Some((group as f64 + 0.1 + width * index as f64, mean, error))
+            })
+            .collect();
+        let rectangles = of_it.iter().map(|(left, mean, _)| {
+            Rectangle::new([(*left, 0.0), (left + width * 0.92, *mean)], color.mix(0.75).filled())
+        });
+        chart
+            .draw_secondary_series(rectangles)?
+            .label(name)
+            .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 12, y + 5)], color.mix(0.75).filled()));
+        let errors = of_it.iter().filter(|bar| bar.2 > 0.0).map(|(left, mean, error)| {
+            let middle = left + width * 0.46;
+            ErrorBar::new_vertical(middle, mean - error, *mean, mean + error, BLACK.filled(), 8)
+        });
+        chart.draw_secondary_series(errors)?;
+    }
+    if legend.len() > 1 {
+        chart
+            .configure_series_labels()
+            .background_style(WHITE.mix(0.85))
+            .border_style(BLACK.mix(0.3))
+            .position(SeriesLabelPosition::UpperRight)
+            .draw()?;
+    }
+    area.present()?;
+    Ok(())
+}
+
+/// Runs of points without a gap.
+fn stretches(points: &[Point]) -> Vec<&[Point]> {
+    points.split(|point| !point.1.is_finite()).filter(|stretch| !stretch.is_empty()).collect()
+}
+
+/// The range of some values with a little room; from zero on where `from_zero` and none is below.
+fn span(values: impl Iterator<Item = f64>, from_zero: bool) -> Range<f64> {
+    let (mut least, mut most) = values
+        .filter(|value| value.is_finite())
+        .fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), value| (least.min(value), most.max(value)));
+    if least > most {
+        (least, most) = (0.0, 1.0);
+    }
+    let mut room = (most - least) * if from_zero { 0.08 } else { 0.0 };
+    if from_zero && least >= 0.0 {
+        (least, room) = (0.0, most * 0.08);
+    }
+    if least == most {
+        room = least.abs().max(1.0) * 0.5;
+    }
+    (if from_zero && least == 0.0 { 0.0 } else { least - room })..most + room
+}
+
+fn number(value: &f64) -> String {
+    let text = match value.abs() {
+        size if size >= 1000.0 => format!("{value:.0}"),
+        size if size >= 1.0 => format!("{value:.1}"),
+        _ => format!("{value:.3}"),
+    };
+    match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        false => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn labels() -> Labels {
+        Labels { title: "a title".into(), x: "s".into(), y: "Mbit/s".into() }
+    }
+
+    #[test]
+    fn lines_with_gaps_and_error_bars_become_svg_with_a_legend() {
+        let mut points = vec![(0.0, 1.0, 0.0), (0.5, 2.0, 0.1), (1.0, f64::NAN, 0.0)];
+        points.extend([(2.0, 3.0, 0.5), (3.0, 2.0, 0.0)]);
+        let curve = |name: &str| Curve { name: name.into(), points: points.clone() };
+        let text = lines(&labels(), &[curve("first"), curve("second")]).unwrap();
+        for part in ["<svg", "</svg>", "a title", "first", "second", "Mbit/s"] {
+            assert!(text.contains(part), "{part}");
+        }
+        assert_eq!(stretches(&points).iter().map(|stretch| stretch.len()).collect::<Vec<_>>(), [2, 2]);
+        let many: Vec<Curve> = (0..20).map(|number| curve(&format!("line {number}"))).collect();
+        let text = lines(&labels(), &many).unwrap();
+        assert!(text.contains("(the first 12 of 20)") && !text.contains("line 12"));
+    }
+
+    #[test]
+    fn bars_stand_where_there_are_values() {
+        let legend = ["lia".to_owned(), "ewtcp".to_owned()];
+        let groups = [
+            Bars { name: "M".into(), values: vec![Some((3.0, 0.2)), Some((2.0, 0.0))] },
+            Bars { name: "S".into(), values: vec![None, Some((1.0, 0.1))] },
+        ];
+        let text = bars(&labels(), &legend, &groups).unwrap();
+        for part in ["<svg", "lia", "ewtcp", ">\nM\n", ">\nS\n"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+
+    #[test]
+    fn nothing_at_all_can_be_drawn() {
+        assert!(lines(&labels(), &[]).is_ok() && bars(&labels(), &[], &[]).is_ok());
+        assert!(lines(&labels(), &[Curve { name: "x".into(), points: vec![(1.0, 0.0, 0.0)] }]).is_ok());
+    }
+
+    #[test]
+    fn ranges_leave_room_and_begin_at_zero() {
+        assert_eq!(span([1.0, 4.0].into_iter(), false), 1.0..4.0);
+        assert_eq!(span([1.0, 4.0].into_iter(), true), 0.0..4.32);
+        assert_eq!(span([2.0].into_iter(), false), 1.0..3.0);
+        assert_eq!(span([0.0].into_iter(), true), 0.0..0.5);
+        assert_eq!(span(std::iter::empty(), true), 0.0..1.08);
+    }
+}

@@ -1,0 +1,292 @@
+//! Which charts are drawn of runs.
+//!
+//! Of the first seed of each variant how things went over time, a chart a quantity; of all seeds how flows, links and
+//! files are distributed, a line a variant; and metrics as bars over seeds with their 95 % intervals, or, where
+//! the variants differ in one number alone, as lines over that number.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anabranch_sim::scenario::{Course, Quantity, Spread};
+
+use super::PlotArgs;
+use super::chart::{self, Bars, Curve, Labels};
+use super::merge;
+use super::output::Run;
+use crate::errors::Failure;
+
+/// What is drawn of metrics unless something else is asked for.
+const USUAL: &str = "flow.*.goodput_mbit_s";
+/// Most points of a distribution's line.
+const MAX_STEPS: usize = 400;
+
+/// Collects what is to be drawn.
+#[derive(Default)]
+pub(super) struct Album {
+    runs: Vec<Run>,
+    /// The course of the first run of each variant.
+    courses: Vec<(String, Course)>,
+    /// For each distribution, for each variant, the values of all its runs.
+    distributions: BTreeMap<String, Vec<(String, Vec<f64>)>>,
+}
+
+impl Album {
+    pub(super) fn add(&mut self, run: &Run, mut course: Course) {
+        let variant = run.variant();
+        for distribution in std::mem::take(&mut course.distributions) {
+            let variants = self.distributions.entry(distribution.of).or_default();
+            match variants.iter_mut().find(|(name, _)| *name == variant) {
+                Some((_, values)) => values.extend(distribution.values),
+                None => variants.push((variant.clone(), distribution.values)),
+            }
+        }
+        if !self.courses.iter().any(|(known, _)| *known == variant) {
+            self.courses.push((variant, course));
+        }
+        self.runs.push(run.clone());
+    }
+
+    /// Draws everything into a directory.
+    pub(super) fn write(&self, folder: &Path) -> Result<(), Failure> {
+        let Some(scenario) = self.runs.first().map(|run| run.scenario.clone()) else { return Ok(()) };
+        let several = self.courses.len() > 1;
+        for (number, (variant, course)) in self.courses.iter().enumerate() {
+            let suffix = if several { format!("-{}", number + 1) } else { String::new() };
+            for (quantity, curves) in over_time(course) {
+                let (title, unit) = quantity.told();
+                let title = format!("{scenario} {variant}: {title}").replace(" :", ":");
+                let labels = Labels { title, x: "time, s".into(), y: unit.into() };
+                let name = format!("{scenario}-{}{suffix}", file_part(&format!("{quantity:?}")));
+                save(folder, &name, chart::lines(&labels, &curves))?;
+            }
+        }
+        for (of, variants) in &self.distributions {
+            let curves: Vec<Curve> = variants.iter().map(|(name, values)| cumulative(name, values)).collect();
+            let labels =
+                Labels { title: format!("{scenario}: {of}"), x: of.clone(), y: "share at most this".into() };
+            save(folder, &format!("{scenario}-cdf-{}", file_part(of)), chart::lines(&labels, &curves))?;
+        }
+        if self.runs.len() > 1 {
+            metric(&self.runs, USUAL, folder)?;
+        }
+        Ok(())
+    }
+}
+
+/// Draws metrics of results that were written as JSON.
+pub(super) fn run(args: &PlotArgs) -> Result<(), Failure> {
+    let runs = merge::read(&args.files)?;
+    for pattern in &args.metrics {
+        if metric(&runs, pattern, &args.into)? == 0 {
+            let failure = Failure::local(format!("no run has a metric \"{pattern}\""));
+            return Err(failure.hint("`anabranch sim merge FILE…` prints the names of all"));
+        }
+    }
+    Ok(())
+}
+
+/// The lines of each chart over time.
+fn over_time(course: &Course) -> BTreeMap<Quantity, Vec<Curve>> {
+    let mut charts: BTreeMap<Quantity, Vec<Curve>> = BTreeMap::new();
+    for line in &course.lines {
+        let points = course.times.iter().zip(&line.values).map(|(at, value)| (*at, *value, 0.0)).collect();
+        charts.entry(line.quantity).or_default().push(Curve { name: line.of.clone(), points });
+    }
+    charts
+}
+
+/// The share of values that are at most each of them.
+fn cumulative(name: &str, values: &[f64]) -> Curve {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let (count, every) = (sorted.len() as f64, sorted.len().div_ceil(MAX_STEPS).max(1));
+    let point = |(index, value): (usize, &f64)| (*value, (index + 1) as f64 / count, 0.0);
+    let last = sorted.len().saturating_sub(1);
+    let kept = |(index, _): &(usize, &f64)| index % every == 0 || *index == last;
+    Curve { name: name.to_owned(), points: sorted.iter().enumerate().filter(kept).map(point).collect() }
+}
+
+/// Draws the metrics that a pattern names, one chart a scenario; answers how many metrics there are.
+fn metric(runs: &[Run], pattern: &str, folder: &Path) -> Result<usize, Failure> {
+    let mut scenarios: BTreeMap<&str, Vec<&Run>> = BTreeMap::new();
+    for run in runs {
+        scenarios.entry(&run.scenario).or_default().push(run);
+    }
+    let mut found = 0;
+    for (scenario, runs) in scenarios {
+        let mut names: Vec<&String> = runs.iter().flat_map(|run| run.metrics.keys()).collect();
+        names.sort_unstable();
+        names.dedup();
+        names.retain(|name| matches(pattern, name));
+        found += names.len();
+        if names.is_empty() {
+            continue;
+        }
+        let file = format!("{scenario}-{}", file_part(pattern));
+        let unit = pattern.rsplit('.').next().unwrap_or(pattern).to_owned();
+        let title = format!("{scenario}: {pattern}, means and 95 % intervals");
+        let drawn = match number_key(&runs) {
+            Some(key) => {
+                let curves = names.iter().map(|name| over_number(name, key, &runs)).collect::<Vec<_>>();
+                chart::lines(&Labels { title, x: key.clone(), y: unit }, &curves)
+            }
+            None => {
+                let (legend, groups) = as_bars(&names, &runs);
+                chart::bars(&Labels { title, x: String::new(), y: unit }, &legend, &groups)
+            }
+        };
+        save(folder, &file, drawn)?;
+    }
+    Ok(found)
+}
+
+/// The key that all variants differ in, when it is one alone, has several values and all are numbers.
+fn number_key<'a>(runs: &[&'a Run]) -> Option<&'a String> {
+    let mut keys = runs.first()?.set.keys();
+    let key = keys.next().filter(|_| keys.next().is_none())?;
+    let numbers: Vec<f64> =
+        runs.iter().map(|run| leading_number(run.set.get(key)?)).collect::<Option<_>>()?;
+    numbers.iter().any(|number| *number != numbers[0]).then_some(key)
+}
+
+/// The number that a value begins with; its unit, if it has one, is left out.
+fn leading_number(text: &str) -> Option<f64> {
+    let end = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
+    text[..end].parse().ok()
+}
+
+fn spread(name: &str, runs: &[&Run], of_it: impl Fn(&Run) -> bool) -> Option<(f64, f64)> {
+    let values: Vec<f64> =
+        runs.iter().filter(|run| of_it(run)).filter_map(|run| run.metrics.get(name).copied()).collect();
+    let spread = Spread::of(&values);
+    (spread.runs > 0).then_some((spread.mean, spread.ci95))
+}
+
+fn over_number(name: &str, key: &str, runs: &[&Run]) -> Curve {
+    let mut values: Vec<&String> = runs.iter().filter_map(|run| run.set.get(key)).collect();
+    values.sort_by(|a, b| leading_number(a).unwrap_or(0.0).total_cmp(&leading_number(b).unwrap_or(0.0)));
+    values.dedup();
+    let point = |value: &&String| {
+        let (mean, error) = spread(name, runs, |run| run.set.get(key) == Some(*value))?;
+        Some((leading_number(value)?, mean, error))
+    };
+    Curve { name: name.to_owned(), points: values.iter().filter_map(point).collect() }
+}
+
+/// A group of bars a metric, a bar a variant.
+fn as_bars(names: &[&String], runs: &[&Run]) -> (Vec<String>, Vec<Bars>) {
+    let mut legend: Vec<String> = Vec::new();
+    for run in runs {
+        if !legend.contains(&run.variant()) {
+            legend.push(run.variant());
+        }
+    }
+    let group = |name: &&String| Bars {
+        name: short(name),
+        values: legend.iter().map(|variant| spread(name, runs, |run| run.variant() == *variant)).collect(),
+    };
+    let groups = names.iter().map(group).collect();
+    (legend, groups)
+}
+
+/// `flow.M.goodput_mbit_s` as `M`.
+fn short(name: &str) -> String {
+    let parts: Vec<&str> = name.split('.').collect();
+    if parts.len() > 2 { parts[1..parts.len() - 1].join(" ") } else { name.to_owned() }
+}
+
+/// Whether a name fits a pattern in which each `*` stands for one part of a name, without dots.
+fn matches(pattern: &str, name: &str) -> bool {
+    let (pattern, name): (Vec<&str>, Vec<&str>) = (pattern.split('.').collect(), name.split('.').collect());
+    pattern.len() == name.len()
+        && pattern.iter().zip(name).all(|(part, of_name)| *part == "*" || *part == of_name)
+}
+
+/// A part of a file's name: letters, digits and dashes.
+fn file_part(text: &str) -> String {
+    let dashed: String =
+        text.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' }).collect();
+    let parts: Vec<&str> = dashed.split('-').filter(|part| !part.is_empty()).collect();
+    parts.join("-")
+}
+
+fn save(folder: &Path, name: &str, drawn: Result<String, String>) -> Result<(), Failure> {
+    let path = folder.join(format!("{name}.svg"));
+    let text = drawn.map_err(|error| Failure::local(format!("cannot draw {}: {error}", path.display())))?;
+    std::fs::create_dir_all(folder).map_err(|error| Failure::file("create", folder, &error))?;
+    std::fs::write(&path, text).map_err(|error| Failure::file("write", &path, &error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anabranch_sim::scenario::{Extras, Scenario, variants};
+
+    fn album() -> Album {
+        let text =
+            include_str!("test.toml").replace("paths = [\"a\", \"b\"]", "paths = [\"a\", \"b\"]\ncount = 3");
+        let base = Scenario::parse(&text, "test").unwrap();
+        let mut album = Album::default();
+        for variant in variants(&base, &["link.a.rate=5 Mbit/s,10 Mbit/s".parse().unwrap()]).unwrap() {
+            for seed in 1..3 {
+                let extras = Extras { course: true, ..Extras::default() };
+                let (report, course) = variant.scenario.run_with(seed, extras).unwrap();
+                album.add(&Run::new(report, &variant.set), course);
+            }
+        }
+        album
+    }
+
+    #[test]
+    fn an_album_has_charts_over_time_distributions_and_metrics_over_what_was_set() {
+        let folder = tempfile::tempdir().unwrap();
+        album().write(folder.path()).unwrap();
+        let files = std::fs::read_dir(folder.path()).unwrap();
+        let mut names: Vec<String> =
+            files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort_unstable();
+        let wanted = [
+            "test-cdf-goodput-of-each-flow-of-m-mbit-s.svg",
+            "test-flow-goodput-mbit-s.svg",
+            "test-goodput-1.svg",
+            "test-goodput-2.svg",
+            "test-queue-1.svg",
+            "test-queue-2.svg",
+            "test-utilisation-1.svg",
+            "test-utilisation-2.svg",
+        ];
+        assert_eq!(names, wanted);
+        for name in names {
+            let text = std::fs::read_to_string(folder.path().join(&name)).unwrap();
+            assert!(text.starts_with("<svg") && text.len() < 60_000, "{name}: {}", text.len());
+        }
+    }
+
+    #[test]
+    fn patterns_stand_for_parts_of_names() {
+        assert!(matches("flow.*.jain", "flow.M.jain") && matches("jain", "jain"));
+        assert!(!matches("flow.*.jain", "flow.M.path1.jain") && !matches("flow.*", "link.A"));
+    }
+
+    #[test]
+    fn values_that_begin_with_a_number_make_an_axis() {
+        let run = |value: &str| Run {
+            scenario: "x".into(),
+            seed: 1,
+            set: BTreeMap::from([("a.b".to_owned(), value.to_owned())]),
+            metrics: BTreeMap::from([("jain".to_owned(), 0.5)]),
+            expect: vec![],
+        };
+        let (ten, five, name) = (run("10 ms"), run("5 ms"), run("lia"));
+        assert_eq!(number_key(&[&ten, &five]), Some(&"a.b".to_owned()));
+        assert_eq!((number_key(&[&ten, &name]), number_key(&[&ten, &ten])), (None, None));
+        let curve = over_number("jain", "a.b", &[&ten, &five]);
+        assert_eq!(curve.points, [(5.0, 0.5, 0.0), (10.0, 0.5, 0.0)]);
+    }
+
+    #[test]
+    fn a_distribution_rises_to_one() {
+        let points = cumulative("x", &[3.0, 1.0, 2.0, 4.0]).points;
+        assert_eq!(points, [(1.0, 0.25, 0.0), (2.0, 0.5, 0.0), (3.0, 0.75, 0.0), (4.0, 1.0, 0.0)]);
+    }
+}

@@ -1,0 +1,81 @@
+//! What no session does: plain packets at a constant rate, and changes to links.
+
+use anabranch_link::{LossModel, RateModel};
+use anabranch_wire::{Span, Time};
+
+use super::check_times;
+use super::links::{check_delay, positive};
+use super::{Builder, HEADERS, MAX_DURATION};
+use crate::network::{BurstPlan, Change, Duration, LinkChange};
+use crate::scenario::error::ScenarioError;
+use crate::scenario::model::{BurstShape, CbrSpec, EventSpec, Way};
+use crate::scenario::units::PACKET;
+
+impl Builder<'_> {
+    pub(super) fn cbr(&mut self, spec: &CbrSpec) -> Result<(), ScenarioError> {
+        let key = |key: &str| format!("cbr.{}.{key}", spec.name);
+        let path = self.graph.path_over(&key("path"), spec.path.links())?;
+        let rate = positive(&key("rate"), spec.rate.0)?;
+        let packet = spec.packet.map_or(PACKET, |packet| packet.0);
+        if !(40..=9000).contains(&packet) {
+            return Err(ScenarioError::new(key("packet"), "out of range").hint("from 40 B to 9000 B"));
+        }
+        let duration = |mean: Span| match spec.bursts {
+            BurstShape::Fixed => Duration::Fixed(mean),
+            BurstShape::Exponential => Duration::Exponential(mean),
+            BurstShape::Uniform => Duration::Uniform(mean),
+        };
+        let on = match spec.on {
+            Some(on) if on.0 < Span::from_micros(1) => {
+                return Err(ScenarioError::new(key("on"), "too short").hint("bursts last at least 1 us"));
+            }
+            Some(on) => duration(on.0),
+            None => Duration::Fixed(MAX_DURATION),
+        };
+        check_times(&key, (spec.start, spec.stop), self.built.end)?;
+        self.built.bursts.push(spec.name.clone());
+        self.built.plan.bursts.push(BurstPlan {
+            links: path.forward,
+            rate,
+            packet: packet as u32 - HEADERS,
+            on,
+            off: spec.off.map_or(Duration::Fixed(Span::ZERO), |off| duration(off.0)),
+            start: spec.start.map_or(Time::ZERO, |start| Time::ZERO + start.0),
+            stop: spec.stop.map_or(Time::NEVER, |stop| Time::ZERO + stop.0),
+        });
+        Ok(())
+    }
+
+    pub(super) fn event(&mut self, spec: &EventSpec) -> Result<(), ScenarioError> {
+        let cable = self.graph.cable("event.link", &spec.link)? as u32;
+        if Time::ZERO + spec.at.0 >= self.built.end {
+            return Err(ScenarioError::new("event.at", "after the end: it never happens")
+                .hint("let it happen before `duration` is over"));
+        }
+        let mut changes = Vec::new();
+        changes.extend(spec.down.map(LinkChange::Down));
+        if let Some(rate) = spec.rate {
+            changes.push(LinkChange::Rate(RateModel::Fixed(positive("event.rate", rate.0)?)));
+        }
+        if let Some(delay) = spec.delay {
+            changes.push(LinkChange::Delay(check_delay("event.delay", delay.0)?));
+        }
+        changes.extend(spec.loss.map(|loss| LinkChange::Loss(LossModel::Bernoulli(loss.0))));
+        if changes.is_empty() {
+            return Err(ScenarioError::new("event.at", "nothing happens")
+                .hint("say `down`, `rate`, `delay` or `loss`"));
+        }
+        let ways: &[u32] = match spec.way {
+            None => &[0, 1],
+            Some(Way::There) => &[0],
+            Some(Way::Back) => &[1],
+        };
+        for what in changes {
+            for way in ways {
+                let change = Change { at: Time::ZERO + spec.at.0, link: cable * 2 + way, what: what.clone() };
+                self.built.plan.script.push(change);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,151 @@
+//! Cables, as they are written and as generators make them: rates, delays, queues, loss.
+
+use anabranch_link::{Limit, LinkConfig, LossModel, QueueModel, RandomDrop, RateModel};
+use anabranch_wire::{Rate, Span};
+
+use super::{Builder, HEADERS};
+use crate::scenario::error::ScenarioError;
+use crate::scenario::generate::generate;
+use crate::scenario::model::{LinkDefaults, LinkSpec, Topology};
+use crate::scenario::units::{PACKET, QueueText};
+
+/// Longest delay of a link.
+const MAX_DELAY: Span = Span::from_secs(1000);
+/// Fastest link, in bits a second.
+const MAX_RATE: u64 = 10_000_000_000_000;
+/// Longest queue, in bytes.
+const MAX_QUEUE: f64 = 1e12;
+
+impl Builder<'_> {
+    pub(super) fn links(&mut self) -> Result<(), ScenarioError> {
+        if let Some(topology) = &self.file.topology {
+            let make = |name: &str, of_host: bool| self.generated_cable(topology, name, of_host);
+            self.graph = generate(topology, &make).map_err(|error| self.locate(error, "topology", 0))?;
+            self.generated = self.graph.cables.len();
+        }
+        for (index, link) in self.file.link.iter().enumerate() {
+            self.link(link).map_err(|error| self.locate(error, "link", index))?;
+        }
+        Ok(())
+    }
+
+    fn generated_cable(
+        &self,
+        topology: &Topology,
+        name: &str,
+        of_host: bool,
+    ) -> Result<[LinkConfig; 2], ScenarioError> {
+        let mut there = self.file.links.clone();
+        let back = LinkDefaults::default();
+        match topology {
+            Topology::Dumbbell { access_rate, access_delay, .. } if of_host => {
+                there.rate = Some(*access_rate);
+                there.delay = access_delay.or(there.delay);
+            }
+            Topology::FatTree { host_queue, .. } | Topology::Bcube { host_queue, .. } if of_host => {
+                let (queue, usual) = (host_queue.or(there.queue), there.queue);
+                let back = LinkDefaults { queue: usual, ..LinkDefaults::default() };
+                there.queue = queue;
+                return two_links(name, &there, &back);
+            }
+            _ => {}
+        }
+        two_links(name, &there, &back)
+    }
+
+    fn link(&mut self, spec: &LinkSpec) -> Result<(), ScenarioError> {
+        let usual = &self.file.links;
+        let there = LinkDefaults {
+            rate: spec.rate.or(usual.rate),
+            delay: spec.delay.or(usual.delay),
+            queue: spec.queue.or(usual.queue),
+            loss: spec.loss.or(usual.loss),
+            random_drop: spec.random_drop.or(usual.random_drop),
+        };
+        let none = LinkDefaults::default();
+        let links = two_links(&spec.name, &there, spec.back.as_ref().unwrap_or(&none))?;
+        match (self.graph.find_cable(&spec.name), &spec.between) {
+            (Some(index), None) if index < self.generated => self.graph.cables[index].links = links,
+            (Some(_), _) => {
+                return Err(ScenarioError::new(
+                    "link.name",
+                    format!("there are two links \"{}\"", spec.name),
+                )
+                .hint("give each link a name of its own"));
+            }
+            (None, Some([a, b])) if a == b => {
+                return Err(ScenarioError::new(
+                    format!("link.{}.between", spec.name),
+                    format!("a loop: both ends are \"{a}\""),
+                )
+                .hint("name two different nodes"));
+            }
+            (None, between) => {
+                let nodes = between.as_ref().map(|[a, b]| [self.graph.node(a), self.graph.node(b)]);
+                self.graph.add_cable(spec.name.clone(), nodes, links);
+            }
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn positive(key: &str, rate: Rate) -> Result<Rate, ScenarioError> {
+    if rate == Rate::ZERO || rate.as_bits() > MAX_RATE {
+        return Err(ScenarioError::new(key, "out of range").hint(
+            "more than nothing, at most 10000 Gbit/s; cut a link with an [[event]] and `down = true`",
+        ));
+    }
+    Ok(rate)
+}
+
+pub(super) fn check_delay(key: &str, delay: Span) -> Result<Span, ScenarioError> {
+    if delay > MAX_DELAY {
+        return Err(ScenarioError::new(key, "out of range").hint("at most 1000 s"));
+    }
+    Ok(delay)
+}
+
+fn two_links(
+    name: &str,
+    there: &LinkDefaults,
+    back: &LinkDefaults,
+) -> Result<[LinkConfig; 2], ScenarioError> {
+    let back = LinkDefaults {
+        rate: back.rate.or(there.rate),
+        delay: back.delay.or(there.delay),
+        queue: back.queue.or(there.queue),
+        loss: back.loss,
+        random_drop: back.random_drop.or(there.random_drop),
+    };
+    Ok([one_link(name, there)?, one_link(name, &back)?])
+}
+
+fn one_link(name: &str, link: &LinkDefaults) -> Result<LinkConfig, ScenarioError> {
+    let key = |key: &str| format!("link.{name}.{key}");
+    let delay = check_delay(&key("delay"), link.delay.map_or(Span::ZERO, |delay| delay.0))?;
+    let rate = link.rate.map(|rate| positive(&key("rate"), rate.0)).transpose()?;
+    let bytes = match (link.queue, rate) {
+        (None, _) => 1000.0 * PACKET as f64,
+        (Some(QueueText::Bytes(bytes)), _) => bytes,
+        (Some(QueueText::Bdp(share)), Some(rate)) => {
+            (rate.as_bytes_f64() * (delay * 2).as_secs_f64() * share).max(PACKET as f64)
+        }
+        (Some(QueueText::Bdp(_)), None) => {
+            return Err(ScenarioError::new(key("queue"), "a BDP of an unlimited rate")
+                .hint("give the link a rate, or its queue in packets"));
+        }
+    };
+    if bytes < PACKET as f64 || bytes > MAX_QUEUE {
+        return Err(ScenarioError::new(key("queue"), "no packet fits, or too many")
+            .hint("at least \"1 packet\": the one being sent counts too"));
+    }
+    let random_drop = link.random_drop.unwrap_or(false);
+    let queue = QueueModel {
+        limit: Limit::Bytes(bytes as u64),
+        random_drop: random_drop.then_some(RandomDrop { places: 3 * PACKET, probability: 0.1 }),
+        ..QueueModel::default()
+    };
+    let loss = link.loss.map_or(LossModel::None, |loss| LossModel::Bernoulli(loss.0));
+    let rate = rate.map_or(RateModel::Unlimited, RateModel::Fixed);
+    Ok(LinkConfig { rate, delay, loss, queue, overhead: HEADERS, ..LinkConfig::default() })
+}

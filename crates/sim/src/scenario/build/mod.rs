@@ -1,0 +1,217 @@
+//! From a file to a [`Plan`]: names become numbers, defaults are filled in, bounds are kept.
+
+mod events;
+mod links;
+mod sessions;
+mod traffic;
+
+use std::collections::BTreeSet;
+
+use anabranch_link::{LinkConfig, RateModel};
+use anabranch_wire::{Span, Time};
+
+use super::error::{ScenarioError, line_of};
+use super::graph::Graph;
+use super::model::File;
+use super::units::SpanText;
+use crate::chance::{Chance, seed_of};
+use crate::network::Plan;
+
+/// Most flows of a scenario, however they are written.
+pub const MAX_FLOWS: u64 = 100_000;
+/// Most paths of a flow.
+pub const MAX_PATHS: usize = 32;
+/// Longest run.
+const MAX_DURATION: Span = Span::from_secs(86_400);
+/// IPv4 and UDP headers.
+const HEADERS: u32 = 28;
+/// Kinds of parties for seeds.
+const STRUCTURE: u64 = 10;
+
+/// A plan and what its parts are called.
+#[derive(Clone, Debug, Default)]
+pub struct Built {
+    /// What runs.
+    pub plan: Plan,
+    /// Its flows, in groups that follow each other.
+    pub groups: Vec<Group>,
+    /// Names of its cables: cable `n` is links `2n` and `2n + 1`.
+    pub cables: Vec<CableName>,
+    /// Names of its sources of sessions.
+    pub arrivals: Vec<String>,
+    /// Names of its sources of plain packets.
+    pub bursts: Vec<String>,
+    /// When measuring begins and when the run ends.
+    pub warm_up: Time,
+    /// When the run ends.
+    pub end: Time,
+    /// How often to look.
+    pub sample: Span,
+}
+
+/// Flows that were declared together.
+#[derive(Clone, Debug)]
+pub struct Group {
+    /// As declared.
+    pub name: String,
+    /// How many flows.
+    pub count: usize,
+    /// How many hosts they start from; 0 where there are none.
+    pub senders: usize,
+}
+
+/// What a cable is called.
+#[derive(Clone, Debug)]
+pub struct CableName {
+    /// As declared or generated.
+    pub name: String,
+    /// Made by a generator: measured by class only, which is the name up to its first dot.
+    pub generated: bool,
+    /// Rates there and back, in bits a second.
+    pub rates: [u64; 2],
+}
+
+struct Builder<'a> {
+    file: &'a File,
+    text: &'a str,
+    graph: Graph,
+    generated: usize,
+    built: Built,
+    chance: Chance,
+}
+
+/// Builds a file for a seed; `text` is for the lines in errors.
+pub(crate) fn build(file: &File, text: &str, seed: u64) -> Result<Built, ScenarioError> {
+    let chance = Chance::new(seed_of(seed, STRUCTURE, 0));
+    let (graph, built) = (Graph::default(), Built::default());
+    let mut builder = Builder { file, text, graph, generated: 0, built, chance };
+    builder.built.plan.seed = seed;
+    builder.times()?;
+    builder.names()?;
+    builder.links()?;
+    for (index, flow) in file.flow.iter().enumerate() {
+        builder.flow(flow).map_err(|error| builder.locate(error, "flow", index))?;
+    }
+    for (index, traffic) in file.traffic.iter().enumerate() {
+        builder.traffic(traffic).map_err(|error| builder.locate(error, "traffic", index))?;
+    }
+    for (index, arrivals) in file.arrivals.iter().enumerate() {
+        builder.arrivals(arrivals).map_err(|error| builder.locate(error, "arrivals", index))?;
+    }
+    for (index, cbr) in file.cbr.iter().enumerate() {
+        builder.cbr(cbr).map_err(|error| builder.locate(error, "cbr", index))?;
+    }
+    for (index, event) in file.event.iter().enumerate() {
+        builder.event(event).map_err(|error| builder.locate(error, "event", index))?;
+    }
+    if builder.built.groups.is_empty() && file.arrivals.is_empty() && file.cbr.is_empty() {
+        return Err(
+            ScenarioError::new("", "nothing sends anything").hint("add a [[flow]], [[arrivals]] or [[cbr]]")
+        );
+    }
+    Ok(builder.finish())
+}
+
+impl Builder<'_> {
+    /// Adds the line of an error's key in the `index`-th table of this name.
+    fn locate(&self, error: ScenarioError, table: &str, index: usize) -> ScenarioError {
+        let key = error.key.rsplit('.').next().unwrap_or_default();
+        let line = line_of(self.text, table, index, key);
+        error.at(line)
+    }
+
+    /// Names make the keys of results and of sweeps: each has to be there once and be one word of a key.
+    fn names(&self) -> Result<(), ScenarioError> {
+        let file = self.file;
+        let mut tables: Vec<(&str, usize, &str)> = Vec::new();
+        tables.extend(file.link.iter().enumerate().map(|(index, link)| ("link", index, link.name.as_str())));
+        tables.extend(file.flow.iter().enumerate().map(|(index, flow)| ("flow", index, flow.name.as_str())));
+        let traffic = file.traffic.iter().enumerate();
+        tables.extend(traffic.map(|(index, traffic)| ("traffic", index, traffic.name.as_str())));
+        let arrivals = file.arrivals.iter().enumerate();
+        tables.extend(arrivals.map(|(index, arrivals)| ("arrivals", index, arrivals.name.as_str())));
+        tables.extend(file.cbr.iter().enumerate().map(|(index, cbr)| ("cbr", index, cbr.name.as_str())));
+        let mut seen = BTreeSet::new();
+        for (table, index, name) in tables {
+            let fault = |message: String, hint: &str| {
+                let error = ScenarioError::new(format!("{table}.name"), message).hint(hint);
+                Err(self.locate(error, table, index))
+            };
+            let generated = table == "link" && self.file.topology.is_some();
+            if name.trim().is_empty() || (name.contains('.') && !generated) || name.contains('*') {
+                return fault(
+                    format!("\"{name}\" cannot be a name"),
+                    "names are parts of the keys of results: not empty, without \".\" and \"*\"",
+                );
+            }
+            // Flows that are declared and flows of a pattern are measured alike.
+            let family = if table == "traffic" { "flow" } else { table };
+            if !seen.insert((family, name)) {
+                return fault(format!("there are two {family}s \"{name}\""), "give each a name of its own");
+            }
+        }
+        Ok(())
+    }
+
+    fn times(&mut self) -> Result<(), ScenarioError> {
+        let at = |key: &str| line_of(self.text, "", 0, key);
+        let duration = self.file.duration.0;
+        if duration.is_zero() || duration > MAX_DURATION {
+            return Err(ScenarioError::new("duration", "out of range")
+                .hint("more than nothing, at most 24 h")
+                .at(at("duration")));
+        }
+        let warm_up = self.file.warm_up.map_or(Span::ZERO, |warm_up| warm_up.0);
+        if warm_up >= duration {
+            return Err(ScenarioError::new("warm_up", "nothing is left to measure")
+                .hint("warm_up has to be less than duration")
+                .at(at("warm_up")));
+        }
+        let measured = duration.saturating_sub(warm_up);
+        let sample = self.file.sample.map_or((measured / 200).max(Span::from_micros(1)), |sample| sample.0);
+        if sample.is_zero() || measured.as_nanos() / sample.as_nanos() > 1_000_000 {
+            return Err(ScenarioError::new("sample", "too short")
+                .hint("at most a million samples fit in a run")
+                .at(at("sample")));
+        }
+        (self.built.warm_up, self.built.end) = (Time::ZERO + warm_up, Time::ZERO + duration);
+        self.built.sample = sample;
+        Ok(())
+    }
+
+    fn finish(self) -> Built {
+        let mut built = self.built;
+        for (index, cable) in self.graph.cables.into_iter().enumerate() {
+            let rate = |link: &LinkConfig| match link.rate {
+                RateModel::Fixed(rate) => rate.as_bits(),
+                _ => 0,
+            };
+            built.cables.push(CableName {
+                generated: index < self.generated
+                    && !self.file.link.iter().any(|link| link.name == cable.name),
+                name: cable.name,
+                rates: [rate(&cable.links[0]), rate(&cable.links[1])],
+            });
+            built.plan.links.extend(cable.links);
+        }
+        built
+    }
+}
+
+/// Checks when something starts and stops.
+fn check_times(
+    key: &dyn Fn(&str) -> String,
+    (start, stop): (Option<SpanText>, Option<SpanText>),
+    end: Time,
+) -> Result<(), ScenarioError> {
+    let start = start.map_or(Time::ZERO, |start| Time::ZERO + start.0);
+    if start >= end {
+        return Err(ScenarioError::new(key("start"), "after the end: it never starts")
+            .hint("let it start before `duration` is over"));
+    }
+    if stop.is_some_and(|stop| Time::ZERO + stop.0 <= start) {
+        return Err(ScenarioError::new(key("stop"), "it stops before it starts")
+            .hint("stop has to be later than start"));
+    }
+    Ok(())
+}

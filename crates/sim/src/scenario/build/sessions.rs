@@ -1,0 +1,191 @@
+//! Sessions, declared one by one or arriving at random: paths, settings, what they carry.
+
+use anabranch_engine::Config;
+use anabranch_engine::cc::RuleKind;
+use anabranch_wire::{Span, Time};
+
+use super::links::positive;
+use super::{Builder, Group, MAX_DURATION, MAX_FLOWS, MAX_PATHS, check_times};
+use crate::network::{ArrivalPlan, FlowPlan, PathPlan, Sizes, Supply};
+use crate::scenario::error::ScenarioError;
+use crate::scenario::model::{ArrivalSpec, FlowSpec, PathSpec, Profile, SizeShape, Transport};
+use crate::scenario::units::PACKET;
+
+impl Builder<'_> {
+    pub(super) fn flow(&mut self, spec: &FlowSpec) -> Result<(), ScenarioError> {
+        let name = format!("flow.{}", spec.name);
+        let key = |key: &str| format!("{name}.{key}");
+        let count = spec.count.unwrap_or(1);
+        if count == 0 || self.built.plan.flows.len() as u64 + count > MAX_FLOWS {
+            return Err(ScenarioError::new(key("count"), format!("{count} flows"))
+                .hint(format!("a scenario has from 1 to {MAX_FLOWS} flows")));
+        }
+        let given = (spec.paths.as_deref(), spec.from.as_ref(), spec.to.as_ref());
+        let paths = self.paths(&name, given)?;
+        let config =
+            self.config(&name, (spec.profile, spec.rule.as_ref(), spec.scheduler.as_ref()), paths.len())?;
+        let supply = match (spec.size, spec.rate) {
+            (Some(_), Some(_)) => {
+                return Err(ScenarioError::new(key("rate"), "a flow has a size or a rate, not both")
+                    .hint("take one of them out"));
+            }
+            (Some(size), None) if size.0 == 0 => {
+                return Err(ScenarioError::new(key("size"), "an empty file").hint("at least \"1 B\""));
+            }
+            (Some(size), None) => Supply::File(size.0),
+            (None, Some(rate)) => {
+                let rate = positive(&key("rate"), rate.0)?;
+                Supply::Steady { rate, chunk: (rate.bytes_in(Span::from_millis(10))).max(1000) }
+            }
+            (None, None) => Supply::Bulk,
+        };
+        check_times(&key, (spec.start, spec.stop), self.built.end)?;
+        let stop = spec.stop.map_or(Time::NEVER, |stop| Time::ZERO + stop.0);
+        let within = spec.start_within.map_or(Span::ZERO, |within| within.0);
+        for _ in 0..count {
+            let start = spec.start.map_or(Span::ZERO, |start| start.0) + within.mul_f64(self.chance.unit());
+            let start = Time::ZERO + start;
+            if start >= stop {
+                return Err(ScenarioError::new(key("stop"), "it may stop before it starts")
+                    .hint("stop has to be later than start and start_within together"));
+            }
+            let flow = FlowPlan { paths: paths.clone(), config: config.clone(), supply, start, stop };
+            self.built.plan.flows.push(flow);
+        }
+        self.built.groups.push(Group { name: spec.name.clone(), count: count as usize, senders: 0 });
+        Ok(())
+    }
+
+    pub(super) fn arrivals(&mut self, spec: &ArrivalSpec) -> Result<(), ScenarioError> {
+        let name = format!("arrivals.{}", spec.name);
+        let key = |key: &str| format!("{name}.{key}");
+        let given = (spec.paths.as_deref(), spec.from.as_ref(), spec.to.as_ref());
+        let paths = self.paths(&name, given)?;
+        let config = self.config(&name, (spec.profile, spec.rule.as_ref(), None), paths.len())?;
+        let phase = spec.phase.map_or(MAX_DURATION, |phase| phase.0);
+        if spec.rate.is_empty() || spec.rate.iter().any(|rate| !(rate.0 > 0.0 && rate.0 <= 1e6)) {
+            return Err(ScenarioError::new(key("rate"), "out of range")
+                .hint("one or more rates, each above 0 and at most 1000000 /s"));
+        }
+        if phase.is_zero() || (spec.rate.len() > 1 && spec.phase.is_none()) {
+            return Err(ScenarioError::new(key("phase"), "how long does each rate last?")
+                .hint("several rates need `phase = \"10 s\"`, which is more than nothing"));
+        }
+        let shape = spec.shape.unwrap_or(1.5);
+        if !(shape > 1.0 && shape <= 100.0) {
+            return Err(ScenarioError::new(key("shape"), format!("{shape} gives no mean"))
+                .hint("the shape of a Pareto distribution has to be above 1"));
+        }
+        check_times(&key, (spec.start, spec.stop), self.built.end)?;
+        let mean = spec.size.0.max(1) as f64;
+        let sizes = match spec.sizes {
+            SizeShape::Fixed => Sizes::Fixed(spec.size.0),
+            SizeShape::Exponential => Sizes::Exponential(mean),
+            SizeShape::Pareto => Sizes::Pareto { mean, shape },
+        };
+        self.built.arrivals.push(spec.name.clone());
+        self.built.plan.arrivals.push(ArrivalPlan {
+            phases: spec.rate.iter().map(|rate| (rate.0, phase)).collect(),
+            sizes,
+            paths,
+            config,
+            start: spec.start.map_or(Time::ZERO, |start| Time::ZERO + start.0),
+            stop: spec.stop.map_or(Time::NEVER, |stop| Time::ZERO + stop.0),
+        });
+        Ok(())
+    }
+
+    /// The paths of a flow or of arrivals.
+    fn paths(
+        &mut self,
+        name: &str,
+        (paths, from, to): (Option<&[PathSpec]>, Option<&String>, Option<&String>),
+    ) -> Result<Vec<PathPlan>, ScenarioError> {
+        let key = |key: &str| format!("{name}.{key}");
+        match (paths, from, to) {
+            (Some([]), ..) => {
+                Err(ScenarioError::new(key("paths"), "no paths").hint("name at least one link"))
+            }
+            (Some(paths), None, None) if paths.len() > MAX_PATHS => {
+                Err(ScenarioError::new(key("paths"), format!("{} paths", paths.len()))
+                    .hint(format!("a flow has at most {MAX_PATHS}")))
+            }
+            (Some(paths), None, None) => {
+                paths.iter().map(|path| self.graph.path_over(&key("paths"), path.links())).collect()
+            }
+            (None, Some(from), Some(to)) => {
+                self.graph.shortest(&key("to"), (from, to), (1, &mut self.chance))
+            }
+            _ => Err(ScenarioError::new(key("paths"), "where does it go?")
+                .hint("give either `paths`, as lists of links, or `from` and `to`, as nodes")),
+        }
+    }
+
+    pub(super) fn config(
+        &self,
+        name: &str,
+        (profile, rule, scheduler): (Option<Profile>, Option<&String>, Option<&String>),
+        paths: usize,
+    ) -> Result<Config, ScenarioError> {
+        let usual = &self.file.transport;
+        let key = |key: &str| format!("{name}.{key}");
+        let mut config = match profile.or(usual.profile).unwrap_or_default() {
+            Profile::Tcp => Config::tcp(),
+            Profile::Default => Config::default(),
+        };
+        // A profile named with the flow comes with its own rule.
+        let usual_rule = usual.rule.as_ref().filter(|_| profile.is_none());
+        if let Some(rule) = rule.or(usual_rule) {
+            config.cc.rule =
+                rule.parse::<RuleKind>().map_err(|error| named(&key("rule"), &error.to_string()))?;
+        }
+        if let Some(scheduler) = scheduler.or(usual.scheduler.as_ref()) {
+            config.scheduler = scheduler.parse().map_err(|error: anabranch_engine::UnknownScheduler| {
+                named(&key("scheduler"), &error.to_string())
+            })?;
+        }
+        apply_transport(usual, &mut config)?;
+        config.max_paths = paths as u32;
+        config.idle_timeout = MAX_DURATION;
+        config.connect_timeout = MAX_DURATION;
+        Ok(config)
+    }
+}
+
+fn named(key: &str, message: &str) -> ScenarioError {
+    let (message, hint) = message.split_once("; ").unwrap_or((message, ""));
+    ScenarioError::new(key, message).hint(hint)
+}
+
+fn apply_transport(from: &Transport, config: &mut Config) -> Result<(), ScenarioError> {
+    if let Some(every) = from.ack_every {
+        if !(1..=64).contains(&every) {
+            return Err(ScenarioError::new("transport.ack_every", "out of range").hint("1 to 64"));
+        }
+        config.ack_every = every;
+    }
+    if let Some(delay) = from.max_ack_delay {
+        config.max_ack_delay = delay.0;
+    }
+    if let Some(rto) = from.rto_min {
+        config.failure.rto.min = rto.0;
+        config.failure.rto.max = config.failure.rto.max.max(rto.0);
+    }
+    if let Some(window) = from.initial_window {
+        if !(1..=1000).contains(&window) {
+            return Err(
+                ScenarioError::new("transport.initial_window", "out of range").hint("1 to 1000 packets")
+            );
+        }
+        config.cc.initial_window = window;
+    }
+    if let Some(buffer) = from.receive_buffer {
+        if buffer.0 < PACKET {
+            return Err(ScenarioError::new("transport.receive_buffer", "smaller than a packet")
+                .hint("at least \"1500 B\""));
+        }
+        config.memory.max_window = buffer.0;
+        config.memory.initial_window = buffer.0;
+    }
+    Ok(())
+}

@@ -1,0 +1,101 @@
+//! Sessions between the hosts of a generated network: who talks to whom, and over which paths.
+
+use anabranch_wire::{Span, Time};
+
+use super::{Builder, Group, MAX_FLOWS, MAX_PATHS};
+use crate::network::{FlowPlan, PathPlan, Supply};
+use crate::scenario::error::ScenarioError;
+use crate::scenario::generate::bcube_paths;
+use crate::scenario::model::{Pattern, Routing, Topology, TrafficSpec};
+
+impl Builder<'_> {
+    pub(super) fn traffic(&mut self, spec: &TrafficSpec) -> Result<(), ScenarioError> {
+        let name = format!("traffic.{}", spec.name);
+        let key = |key: &str| format!("{name}.{key}");
+        let hosts = self.graph.hosts.clone();
+        if hosts.len() < 2 {
+            return Err(ScenarioError::new(key("pattern"), "there are no hosts")
+                .hint("add a [topology] of kind \"fat-tree\", \"bcube\" or \"dumbbell\""));
+        }
+        let paths = spec.paths.unwrap_or(1);
+        if !(1..=MAX_PATHS).contains(&paths) {
+            return Err(ScenarioError::new(key("paths"), "out of range").hint(format!("1 to {MAX_PATHS}")));
+        }
+        let cube = matches!(self.file.topology, Some(Topology::Bcube { .. }));
+        if spec.routing == Routing::InOrder && !cube {
+            return Err(ScenarioError::new(key("routing"), "only a BCube has paths in an order")
+                .hint("take `routing` out, or use a [topology] of kind \"bcube\""));
+        }
+        let pairs = self.pairs(spec, &hosts)?;
+        if (self.built.plan.flows.len() + pairs.len()) as u64 > MAX_FLOWS {
+            return Err(ScenarioError::new(key("flows"), format!("{} flows", pairs.len()))
+                .hint(format!("a scenario has at most {MAX_FLOWS} flows")));
+        }
+        let mut senders: Vec<usize> = pairs.iter().map(|(from, _)| *from).collect();
+        senders.dedup();
+        let within = spec.start_within.map_or(Span::ZERO, |within| within.0);
+        let settings = (spec.profile, spec.rule.as_ref(), spec.scheduler.as_ref());
+        for (from, to) in &pairs {
+            let found = self.host_paths(spec, (*from, *to), paths);
+            let config = self.config(&name, settings, found.len())?;
+            let start = Time::ZERO + within.mul_f64(self.chance.unit());
+            let flow = FlowPlan { paths: found, config, supply: Supply::Bulk, start, stop: Time::NEVER };
+            self.built.plan.flows.push(flow);
+        }
+        let group = Group { name: spec.name.clone(), count: pairs.len(), senders: senders.len() };
+        self.built.groups.push(group);
+        Ok(())
+    }
+
+    fn host_paths(&mut self, spec: &TrafficSpec, pair: (usize, usize), most: usize) -> Vec<PathPlan> {
+        match self.file.topology {
+            Some(Topology::Bcube { n, k, .. }) if spec.routing == Routing::InOrder => {
+                bcube_paths(&self.graph, (n, k), pair, ((0..=k).rev().take(most), &mut self.chance))
+            }
+            Some(Topology::Bcube { n, k, .. }) if most > 1 => {
+                let mut levels: Vec<usize> = (0..=k).collect();
+                self.chance.shuffle(&mut levels);
+                bcube_paths(&self.graph, (n, k), pair, (levels.into_iter().take(most), &mut self.chance))
+            }
+            _ => self.graph.shortest_between(pair.0, pair.1, most, &mut self.chance),
+        }
+    }
+
+    /// Who sends to whom, by sender.
+    fn pairs(&mut self, spec: &TrafficSpec, hosts: &[usize]) -> Result<Vec<(usize, usize)>, ScenarioError> {
+        let key = |key: &str| format!("traffic.{}.{key}", spec.name);
+        let flows = spec.flows.unwrap_or(1);
+        if flows == 0 || flows.saturating_mul(hosts.len()) as u64 > MAX_FLOWS {
+            return Err(ScenarioError::new(key("flows"), format!("{flows} flows a host"))
+                .hint(format!("a scenario has from 1 to {MAX_FLOWS} flows")));
+        }
+        let share = spec.share.map_or(1.0, |share| share.0);
+        let count = ((share * hosts.len() as f64 + 0.5) as usize).max(1);
+        if spec.pattern == Pattern::Permutation {
+            if flows > 1 {
+                return Err(ScenarioError::new(key("flows"), "a permutation has one flow a host")
+                    .hint("take `flows` out, or use the pattern \"random\""));
+            }
+            // A random cycle through all hosts: nobody sends to itself.
+            let mut order = hosts.to_vec();
+            self.chance.shuffle(&mut order);
+            let next = order[1..].iter().chain(&order[..1]);
+            return Ok(order.iter().copied().zip(next.copied()).take(count).collect());
+        }
+        let mut senders = hosts.to_vec();
+        if count < hosts.len() {
+            self.chance.shuffle(&mut senders);
+            senders.truncate(count);
+        }
+        let mut pairs = Vec::new();
+        for sender in senders {
+            let mut others = match spec.pattern {
+                Pattern::Neighbours => self.graph.host_neighbours(sender),
+                _ => hosts.iter().copied().filter(|host| *host != sender).collect(),
+            };
+            self.chance.shuffle(&mut others);
+            pairs.extend(others.into_iter().take(flows).map(|other| (sender, other)));
+        }
+        Ok(pairs)
+    }
+}

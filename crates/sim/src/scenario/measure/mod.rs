@@ -1,0 +1,171 @@
+//! What is measured of a run, under flat names.
+//!
+//! Counters are read at the end of the warm-up and at the end of the run; their difference is what counts.
+//! Windows, round-trip times and queues are looked at in between at even steps and averaged.
+//!
+//! `goodput` is what the receiving application read. `pkt_s` is the same in full packets, as
+//! simulators without headers count: a packet's payload stands for its 1,500 bytes on the wire.
+
+mod results;
+mod snapshot;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anabranch_wire::Time;
+
+use super::Extras;
+use super::build::Built;
+use super::course::{Course, MAX_POINTS, Recorder};
+use crate::network::Network;
+use results::{Measured, jain};
+use snapshot::Snapshot;
+
+/// Names and values, in order of the names.
+pub type Metrics = BTreeMap<String, f64>;
+
+/// Sums over the moments at which things were looked at.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Mean {
+    sum: f64,
+    count: u64,
+    pub max: f64,
+}
+
+impl Mean {
+    fn add(&mut self, value: f64) {
+        self.sum += value;
+        self.count += 1;
+        self.max = self.max.max(value);
+    }
+
+    pub fn get(&self) -> f64 {
+        self.sum / self.count.max(1) as f64
+    }
+}
+
+/// What is looked at of a flow.
+#[derive(Clone, Debug, Default)]
+pub(super) struct FlowSamples {
+    /// Window in packets and round-trip time in milliseconds of each path.
+    pub paths: Vec<(Mean, Mean)>,
+    /// Kilobytes that wait in the receive buffer for earlier ones.
+    pub buffer: Mean,
+}
+
+/// Runs a network and measures it.
+pub(crate) fn run(built: Built, extras: Extras<'_>) -> (Metrics, Course) {
+    let mut watch = Watch::new(&built, extras);
+    let Built { plan, groups, cables, arrivals, bursts, warm_up, end, sample } = built;
+    let flow_paths: Vec<usize> = plan.flows.iter().map(|flow| flow.paths.len()).collect();
+    let starts: Vec<Time> = plan.flows.iter().map(|flow| flow.start).collect();
+    let counts = (flow_paths.clone(), cables.len(), arrivals.len(), bursts.len());
+    let mut network = Network::new(plan);
+    if watch.extras.trace.is_some() {
+        network.capture();
+    }
+    watch.run(&mut network, warm_up);
+    let before = Snapshot::take(&mut network, &counts);
+    let mut samples: Vec<FlowSamples> = flow_paths.iter().map(|paths| FlowSamples::new(*paths)).collect();
+    let mut queues = vec![Mean::default(); cables.len() * 2];
+    let mut at = warm_up;
+    while at < end {
+        at = (at + sample).min(end);
+        watch.run(&mut network, at);
+        look(&mut network, &mut samples, &mut queues);
+    }
+    let after = Snapshot::take(&mut network, &counts);
+    let measured = Measured { before, after, samples, queues, starts, span: end.since(warm_up) };
+    let mut out = Metrics::new();
+    let mut first = 0;
+    let mut rates = Vec::new();
+    for group in &groups {
+        rates.extend(measured.group(&mut out, group, first));
+        first += group.count;
+    }
+    if !rates.is_empty() {
+        out.insert("jain".to_owned(), jain(&rates));
+        out.insert("total.goodput_mbit_s".to_owned(), rates.iter().sum());
+    }
+    measured.links(&mut out, &cables);
+    measured.sources(&mut out, &network, &arrivals, &bursts);
+    out.insert("run.packet_hops".to_owned(), measured.after.packet_hops as f64);
+    out.insert("run.events".to_owned(), measured.after.events as f64);
+    let delivered: u64 = measured.after.flows.iter().map(|flow| flow.data_packets).sum();
+    out.insert("run.data_packets".to_owned(), delivered as f64);
+    let course = watch.recorder.map_or_else(Course::default, |recorder| {
+        let times =
+            |(source, name): (usize, &String)| (name.clone(), measured.completion_times(&network, source));
+        let files: Vec<_> = arrivals.iter().enumerate().map(times).collect();
+        recorder.finish(measured.distributions(&groups, &cables, &files))
+    });
+    (out, course)
+}
+
+/// The names of all metrics that a run of this network can have.
+pub(crate) fn names(built: Built) -> BTreeSet<String> {
+    let completed = |kind: &str, name: &str, what: &str| format!("{kind}.{name}.completion_{what}");
+    let mut known = BTreeSet::new();
+    known.extend(built.groups.iter().map(|group| completed("flow", &group.name, "s")));
+    for name in &built.arrivals {
+        known.extend(["s", "p50_s", "p99_s"].map(|what| completed("arrivals", name, what)));
+    }
+    let nothing = Built { warm_up: Time::ZERO, end: Time::ZERO, ..built };
+    known.extend(run(nothing, Extras::default()).0.into_keys());
+    known
+}
+
+/// Looks on while a network runs. How often it looks changes nothing of the run.
+struct Watch<'a> {
+    extras: Extras<'a>,
+    recorder: Option<Recorder>,
+    step: anabranch_wire::Span,
+    end: Time,
+}
+
+impl<'a> Watch<'a> {
+    fn new(built: &Built, extras: Extras<'a>) -> Self {
+        let recorder = extras.course.then(|| Recorder::new(built));
+        let step = (built.end.since(Time::ZERO) / MAX_POINTS as u64).max(built.sample);
+        Self { extras, recorder, step, end: built.end }
+    }
+
+    /// Runs the network up to a moment, in steps.
+    fn run(&mut self, network: &mut Network, until: Time) {
+        while network.now() < until {
+            let next = Time::ZERO
+                + self.step * (network.now().since(Time::ZERO).as_nanos() / self.step.as_nanos() + 1);
+            network.run(next.min(until));
+            if let (Some(recorder), true) = (&mut self.recorder, next <= until) {
+                recorder.look(network);
+            }
+            if let Some(trace) = &mut self.extras.trace {
+                network.take_captured().iter().for_each(&mut **trace);
+            }
+            if let Some(progress) = &mut self.extras.progress {
+                let total = self.end.since(Time::ZERO).as_secs_f64();
+                progress(network.now().since(Time::ZERO).as_secs_f64() / total);
+            }
+        }
+    }
+}
+
+impl FlowSamples {
+    fn new(paths: usize) -> Self {
+        Self { paths: vec![Default::default(); paths], buffer: Mean::default() }
+    }
+}
+
+fn look(network: &mut Network, samples: &mut [FlowSamples], queues: &mut [Mean]) {
+    for (flow, samples) in samples.iter_mut().enumerate() {
+        for path in network.path_windows(flow) {
+            if let Some((window, rtt)) = samples.paths.get_mut(path.route.socket as usize) {
+                window.add(path.window as f64 / f64::from(path.mtu));
+                rtt.add(path.rtt.as_millis_f64());
+            }
+        }
+        samples.buffer.add(network.flow(flow).server.bytes_reassembling as f64 / 1e3);
+    }
+    for (link, queue) in queues.iter_mut().enumerate() {
+        queue.add(network.backlog(link) as f64);
+    }
+}

@@ -1,0 +1,80 @@
+//! Counters at a moment: two of them, taken at the ends of what is measured, make rates and shares.
+
+use anabranch_engine::{PathInfo, PathStats};
+use anabranch_link::LinkStats;
+
+use crate::network::{FlowState, Network};
+
+/// How much there is to count: paths of each flow, cables, sources of sessions, sources of plain packets.
+pub(super) type Counts = (Vec<usize>, usize, usize, usize);
+
+/// Counters at a moment.
+pub(super) struct Snapshot {
+    pub flows: Vec<FlowState>,
+    /// For each flow what happened on each of its paths.
+    pub paths: Vec<Vec<Trouble>>,
+    pub links: Vec<LinkStats>,
+    pub bursts: Vec<(u64, u64)>,
+    pub arrivals: Vec<(u64, usize, u64)>,
+    pub packet_hops: u64,
+    pub events: u64,
+}
+
+/// What a path did and what went wrong on it, counted.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Trouble {
+    pub sent: u64,
+    pub lost: u64,
+    pub spurious: u64,
+    pub reductions: u64,
+    pub timeouts: u64,
+    pub failures: u64,
+    /// Stream bytes received that were new, and those that were there already.
+    pub fresh: u64,
+    pub duplicate: u64,
+}
+
+impl Trouble {
+    /// Of one path of a flow, by its place in the plan.
+    fn of(path: usize, client: &[PathInfo], server: &[PathInfo]) -> Self {
+        let sum = |paths: &[PathInfo], count: fn(&PathStats) -> u64| {
+            let of_it = paths.iter().filter(|info| info.route.socket as usize == path);
+            of_it.map(|info| count(&info.stats)).sum()
+        };
+        Self {
+            sent: sum(client, |stats| stats.packets_sent),
+            lost: sum(client, |stats| stats.packets_lost),
+            spurious: sum(client, |stats| stats.spurious_losses),
+            reductions: sum(client, |stats| stats.congestion_events),
+            timeouts: sum(client, |stats| stats.probe_timeouts),
+            failures: sum(client, |stats| stats.failures),
+            fresh: sum(server, |stats| stats.data_received),
+            duplicate: sum(server, |stats| stats.data_duplicate),
+        }
+    }
+}
+
+impl Snapshot {
+    pub(super) fn take(network: &mut Network, counts: &Counts) -> Self {
+        let (flows, cables, arrivals, bursts) = counts;
+        let trouble = |(flow, paths): (usize, &usize)| {
+            let (client, server) = (network.paths(flow, false), network.paths(flow, true));
+            (0..*paths).map(|path| Trouble::of(path, &client, &server)).collect()
+        };
+        let paths = flows.iter().enumerate().map(trouble).collect();
+        Self {
+            paths,
+            flows: (0..flows.len()).map(|flow| network.flow(flow)).collect(),
+            arrivals: (0..*arrivals)
+                .map(|source| {
+                    let state = network.arrivals(source);
+                    (state.arrived, state.completed.len(), state.bytes)
+                })
+                .collect(),
+            bursts: (0..*bursts).map(|source| network.burst(source)).collect(),
+            links: (0..cables * 2).map(|link| network.link(link)).collect(),
+            packet_hops: network.packet_hops(),
+            events: network.events(),
+        }
+    }
+}
