@@ -30,6 +30,7 @@ builtin![
     "nsdi11-fig9",
     "nsdi11-fig9-short",
     "nsdi11-wifi3g",
+    "two-links",
 ];
 
 #[cfg(test)]
