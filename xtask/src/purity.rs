@@ -9,12 +9,13 @@ use std::path::Path;
 use crate::cargo_output;
 
 /// The crates without I/O, as in `docs/architecture.md`.
-const PURE: [&str; 7] = [
+const PURE: [&str; 8] = [
     "anabranch-wire",
     "anabranch-cc",
     "anabranch-engine",
     "anabranch-secure",
     "anabranch-link",
+    "anabranch-settings",
     "anabranch-overlay",
     "anabranch-sim",
 ];

@@ -1,6 +1,5 @@
 //! A controller on a loopback address, with relays and clients that behave and that do not.
 
-#[allow(dead_code, reason = "the tests of relays use more of it")]
 mod common;
 
 use std::sync::Arc;

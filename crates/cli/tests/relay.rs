@@ -1,0 +1,144 @@
+//! `anabranch relay` as people run it: a configuration file, signals, the Unix socket, and the commands that use it.
+
+#![cfg(unix)]
+
+mod common;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::programs::program;
+use common::within_three_attempts;
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// Kills what is still running when a test ends.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn run(args: &[&str]) -> Command {
+    let mut command = program(args);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).stdin(Stdio::null());
+    command
+}
+
+/// The first line that a program prints.
+fn first_line(child: &mut Child) -> String {
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    line.trim().to_owned()
+}
+
+fn public_key(file: &Path) -> String {
+    let made = run(&["keys", "new", "--key", file.to_str().unwrap()]).output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let shown = run(&["keys", "show", "--key", file.to_str().unwrap()]).output().unwrap();
+    let text = String::from_utf8(shown.stdout).unwrap();
+    text.split_whitespace().find(|word| word.starts_with("ab1")).expect("a public key").to_owned()
+}
+
+fn configure(dir: &TempDir, user: &str) -> std::path::PathBuf {
+    let file = dir.path().join("relay.toml");
+    let text = format!(
+        "key = \"relay.key\"\nport = 0\naddresses = [\"127.0.0.1\"]\nnext_hops = [\"loopback\", \"private\"]\n\
+         control = \"relay.sock\"\n\n[[user]]\nname = \"test\"\nkey = \"{user}\"\n"
+    );
+    fs::write(&file, text).unwrap();
+    file
+}
+
+fn ask(dir: &TempDir, what: &str) -> Value {
+    let socket = dir.path().join("relay.sock");
+    let asked = run(&["relay", what, "--json", "--control", socket.to_str().unwrap()]).output().unwrap();
+    assert!(asked.status.success(), "{}", String::from_utf8_lossy(&asked.stderr));
+    serde_json::from_slice(&asked.stdout).unwrap()
+}
+
+fn wait_for_end(child: &mut Child, patience: Duration) -> std::process::ExitStatus {
+    let begin = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
+        }
+        assert!(begin.elapsed() < patience, "it does not end");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_configured_relay_carries_a_bench_and_a_transfer_and_drains_when_told_to_end() {
+    let dir = TempDir::new().unwrap();
+    let key = dir.path().join("user.key");
+    let config = configure(&dir, &public_key(&key));
+    let mut relay = Running(run(&["relay", "--config", config.to_str().unwrap()]).spawn().unwrap());
+    let route = first_line(&mut relay.0);
+    assert!(route.starts_with("ab1") && route.contains("@127.0.0.1:"), "{route}");
+
+    let mut server =
+        Running(run(&["bench", "server", "--port", "0", "--bind", "127.0.0.1"]).spawn().unwrap());
+    let line = first_line(&mut server.0);
+    let ticket = line.split_whitespace().last().unwrap();
+    let key = key.to_str().unwrap();
+    let bench = run(&["bench", "client", ticket, "--time", "2s", "--json", "--relay", &route, "--key", key]);
+    let bench = { bench }.output().unwrap();
+    assert!(bench.status.success(), "{}", String::from_utf8_lossy(&bench.stderr));
+    let status = ask(&dir, "status");
+    assert!(status["forwarded_packets"].as_u64().unwrap() > 10, "{status}");
+
+    let (file, copy) = (dir.path().join("file"), dir.path().join("copy"));
+    fs::write(&file, vec![42; 300_000]).unwrap();
+    fs::create_dir(&copy).unwrap();
+    let send = run(&["send", "--once", "--relay", &route, "--key", key, file.to_str().unwrap()]);
+    let mut send = Running({ send }.spawn().unwrap());
+    let ticket = first_line(&mut send.0);
+    let received = run(&["receive", &ticket, copy.to_str().unwrap()]).output().unwrap();
+    assert!(received.status.success(), "{}", String::from_utf8_lossy(&received.stderr));
+    assert_eq!(fs::read(copy.join("file")).unwrap().len(), 300_000);
+
+    let kill =
+        |signal: &str| Command::new("kill").args([signal, &relay.0.id().to_string()]).status().unwrap();
+    assert!(kill("-HUP").success());
+    assert_eq!(ask(&dir, "status")["draining"], false);
+    assert!(kill("-TERM").success());
+    assert!(wait_for_end(&mut relay.0, Duration::from_secs(20)).success());
+}
+
+#[test]
+fn a_mistake_in_the_configuration_is_told_with_its_line() {
+    let dir = TempDir::new().unwrap();
+    let config = dir.path().join("relay.toml");
+    fs::write(&config, "key = \"relay.key\"\nprot = 4600\n").unwrap();
+    let mut relay = run(&["relay", "--config", config.to_str().unwrap()]).spawn().unwrap();
+    let status = wait_for_end(&mut relay, Duration::from_secs(10));
+    let mut said = String::new();
+    relay.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert_eq!(status.code(), Some(1), "{said}");
+    assert!(said.contains("relay.toml:2") && said.contains("did you mean `port`"), "{said}");
+}
+
+/// What one run came to.
+fn demo() -> Result<String, String> {
+    let output = run(&["demo", "--relays", "--json", "--size", "24MiB"]).output().expect("the program runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+    let number = |key: &str| report[key].as_f64().unwrap_or_else(|| panic!("no {key} in {report}"));
+    assert_eq!((&report["verified"], report["paths"].as_array().unwrap().len()), (&Value::Bool(true), 4));
+    let right = number("multipath_mbit_s") >= 0.93 * number("sum_mbit_s")
+        && number("failover_gap_ms") <= number("failover_bound_ms");
+    if right { Ok(report.to_string()) } else { Err(report.to_string()) }
+}
+
+#[test]
+fn relays_and_a_direct_path_give_the_sum_of_their_rates_and_a_killed_relay_is_bridged() {
+    within_three_attempts("relays_and_a_direct_path_give_the_sum", demo);
+}
