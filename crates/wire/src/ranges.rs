@@ -62,8 +62,13 @@ impl RangeSet {
     /// True when `number` is in the set.
     #[must_use]
     pub fn contains(&self, number: u64) -> bool {
-        let index = self.ranges.partition_point(|range| range.end <= number);
-        self.ranges.get(index).is_some_and(|range| range.start <= number)
+        match self.ranges.back() {
+            Some(last) if number >= last.start => number < last.end,
+            _ => {
+                let index = self.ranges.partition_point(|range| range.end <= number);
+                self.ranges.get(index).is_some_and(|range| range.start <= number)
+            }
+        }
     }
 
     /// Adds `range`; returns how many of its numbers were new.

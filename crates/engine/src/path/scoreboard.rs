@@ -204,7 +204,10 @@ impl Scoreboard {
     fn index_of(&self, number: u64) -> usize {
         // Most often the numbers have no holes, and the guess is right.
         let first = self.slots.front().map_or(self.next, |slot| slot.number);
-        let guess = number.saturating_sub(first) as usize;
+        if number <= first {
+            return 0;
+        }
+        let guess = (number - first) as usize;
         match self.slots.get(guess) {
             Some(slot) if slot.number == number => guess,
             _ => self.slots.partition_point(|slot| slot.number < number),
@@ -489,6 +492,15 @@ impl Scoreboard {
             self.kept_lost -= 1;
         }
         self.acked.remove_below(self.base());
+        trim(&mut self.slots);
+        trim(&mut self.past);
+    }
+}
+
+/// Gives room back that a burst took: a ring is gone through from end to end again and again, however few it holds.
+fn trim(ring: &mut VecDeque<Slot>) {
+    if ring.capacity() > LEAST_RING && ring.len() < ring.capacity() / 8 {
+        ring.shrink_to((ring.len() * 2).max(LEAST_RING));
     }
 }
 
@@ -496,6 +508,8 @@ impl Scoreboard {
 const MAX_REORDER_PACKETS: u64 = 4096;
 /// A lost packet is remembered until this many later numbers were acknowledged, or this many were lost.
 const KEEP_LOST: u64 = 2048;
+/// Packets that there is always room for.
+const LEAST_RING: usize = 32;
 /// The first number that is left out; the distance doubles each time.
 const FIRST_SKIP: u64 = 500;
 /// Mean distance of the numbers left out at last, in packets.
@@ -601,6 +615,13 @@ mod tests {
         assert_eq!(ack(&mut board, &[4..5, 0..3]).acked_bytes, 4000);
         let blind = std::iter::once(0..5).collect();
         assert_eq!(board.on_ack(Time::ZERO, &blind, &mut Vec::new()).err(), Some(ProtocolError::AckOfUnsent));
+    }
+
+    #[test]
+    fn room_that_a_burst_took_is_given_back() {
+        let mut board = sent(1000);
+        ack(&mut board, &[0..990]);
+        assert!(board.slots.capacity() < 100, "{}", board.slots.capacity());
     }
 
     #[test]

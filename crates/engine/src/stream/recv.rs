@@ -178,6 +178,13 @@ impl<P: Payload> RecvHalf<P> {
 
     /// Bytes beyond a gap. Only those parts are kept that are not held yet.
     fn hold(&mut self, mut offset: u64, mut data: P) -> u64 {
+        let last = self.waiting.last_key_value();
+        if !data.is_empty() && last.is_none_or(|(start, held)| start + held.len() as u64 <= offset) {
+            let new = data.len() as u64;
+            self.waiting.insert(offset, data);
+            self.waiting_bytes += new;
+            return new;
+        }
         if let Some((start, held)) = self.waiting.range(..=offset).next_back() {
             let known = (start + held.len() as u64).saturating_sub(offset).min(data.len() as u64);
             drop(data.split_to(known as usize));

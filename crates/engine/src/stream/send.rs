@@ -207,7 +207,12 @@ impl<P: Payload> SendHalf<P> {
 
     /// At most `len` bytes from `offset`; fewer at the border of two writes.
     fn cut(&self, offset: u64, len: u64) -> P {
-        let index = self.chunks.partition_point(|(start, _)| *start <= offset) - 1;
+        // New bytes are in one of the last writes.
+        let is_late = self.chunks.len() > 2 && self.chunks[self.chunks.len() - 2].0 <= offset;
+        let index = match is_late {
+            true => self.chunks.len() - 1 - usize::from(self.chunks[self.chunks.len() - 1].0 > offset),
+            false => self.chunks.partition_point(|(start, _)| *start <= offset) - 1,
+        };
         let (start, data) = &self.chunks[index];
         let skip = (offset - start) as usize;
         data.slice(skip, (len as usize).min(data.len() - skip))
