@@ -48,6 +48,17 @@ fn seconds(seconds: f64) -> Span {
     Span::from_secs_f64(seconds)
 }
 
+/// The longest smoothed round trip, queue included. A path cut while its handshake is on the way has no sample yet;
+/// its cable's round trip stands in, since the answer that is still in flight lets it carry data before it dies.
+fn longest_rtt(pair: &mut Pair<Length>, cables: &[CableConfig]) -> Span {
+    let paths = pair.session(CLIENT).paths().into_iter();
+    let smoothed = paths.map(|path| match path.rtt {
+        Span::ZERO => cables[path.route.socket as usize].links[0].delay * 2,
+        rtt => rtt,
+    });
+    smoothed.max().expect("a session has a path")
+}
+
 fn case(seed: u64) -> Outcome {
     let mut random = Random(ChaCha8Rng::seed_from_u64(seed));
     let count = 2 + (random.0.next_u32() % 3) as usize;
@@ -64,7 +75,7 @@ fn case(seed: u64) -> Outcome {
     pair.establish(&mut [&mut sender, &mut sink]);
     let cut_at = cut_at.max(pair.now);
     run(&mut pair, cut_at, (&mut sender, &mut sink));
-    let longest_rtt = pair.session(CLIENT).paths().iter().map(|path| path.rtt).max().unwrap();
+    let longest_rtt = longest_rtt(&mut pair, &cables);
     let allowed = (longest_rtt * 3).max(Span::from_millis(200));
 
     pair.set_down(silent, true);

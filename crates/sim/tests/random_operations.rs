@@ -78,6 +78,8 @@ regressions! {
     overdue_packets_do_not_make_the_ends_drown_each_other_in_probes: 255,
     a_lost_probe_of_an_idle_path_takes_no_room_from_the_others: 630,
     an_acknowledgement_that_comes_after_the_timeout_still_counts: 1757,
+    reports_on_a_slow_path_leave_room_to_data: 10538,
+    packets_a_little_below_the_path_mtu_that_never_arrive_are_noticed: 16280,
 }
 
 /// Runs one seed and tells about it; without `ANABRANCH_SEED` the first.

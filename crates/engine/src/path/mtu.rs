@@ -6,8 +6,8 @@
 //! nothing about congestion.
 //!
 //! A size that passed once may stop passing (a black hole): full-sized packets vanish, small ones and the
-//! probes of a path given up arrive. What tells it from congestion is that no full-sized packet sent after
-//! those that were lost arrived. Then the size falls back to the base at once and the search begins again;
+//! probes of a path given up arrive. What tells it from congestion is that nothing as large arrived that was sent
+//! after those that were lost. Then the size falls back to the base at once and the search begins again;
 //! when it was a mere pause of the path, the first probe brings the old size back a round trip later. A
 //! search that ended below the largest size is repeated now and then.
 
@@ -19,7 +19,7 @@ const TRIES: u8 = 3;
 const PRECISION: u16 = 16;
 /// Timeouts since a full-sized packet arrived after which they are suspected.
 const BLACK_HOLE_TIMEOUTS: u32 = 3;
-/// Full-sized packets lost since one arrived after which they are suspected.
+/// Packets above the base lost, and nothing as large arrived since, after which their size is suspected.
 const BLACK_HOLE_LOSSES: u32 = 8;
 /// The same where few are in flight: rounds of losses, each of packets sent after the round before was noticed.
 const BLACK_HOLE_ROUNDS: u32 = 3;
@@ -38,9 +38,13 @@ pub(crate) struct MtuSearch {
     again_at: Time,
     /// When the latest full-sized packet that arrived had been sent.
     full_sent_at: Time,
-    /// Timeouts, and full-sized packets lost, since then.
+    /// The same of a smaller one above the base, and its size.
+    large_sent: (Time, u16),
+    /// Timeouts, and packets above the base lost, since then.
     timeouts: u32,
     losses: u32,
+    /// The smallest of those that were lost.
+    lost_size: u16,
     /// Rounds of such losses, and when the latest began to be noticed.
     rounds: u32,
     round_at: Time,
@@ -63,8 +67,10 @@ impl MtuSearch {
             probe: None,
             again_at: Time::NEVER,
             full_sent_at: Time::ZERO,
+            large_sent: (Time::ZERO, 0),
             timeouts: 0,
             losses: 0,
+            lost_size: u16::MAX,
             rounds: 0,
             round_at: Time::ZERO,
         }
@@ -115,16 +121,24 @@ impl MtuSearch {
     pub(crate) fn on_delivered(&mut self, sent_at: Time, size: u16) {
         if self.is_full(size) {
             self.full_sent_at = self.full_sent_at.max(sent_at);
-            (self.timeouts, self.losses, self.rounds) = (0, 0, 0);
+            self.trust();
+        } else if size > self.base {
+            self.large_sent = self.large_sent.max((sent_at, size));
+            if size >= self.lost_size {
+                self.trust();
+            }
         }
     }
 
     /// Notes that a packet was found lost; true when packets become smaller.
     pub(crate) fn on_lost(&mut self, now: Time, sent_at: Time, size: u16) -> bool {
-        if !self.is_full(size) || sent_at <= self.full_sent_at {
+        let (large_sent_at, large) = self.large_sent;
+        let passed = sent_at <= self.full_sent_at || (sent_at <= large_sent_at && size <= large);
+        if size <= self.base || passed {
             return false;
         }
         self.losses += 1;
+        self.lost_size = self.lost_size.min(size);
         if self.rounds == 0 || sent_at > self.round_at {
             self.rounds += 1;
             self.round_at = now;
@@ -143,8 +157,14 @@ impl MtuSearch {
         size.saturating_add(PRECISION) > self.current
     }
 
-    fn fall_back(&mut self) -> bool {
+    /// Nothing speaks against the size in use.
+    fn trust(&mut self) {
         (self.timeouts, self.losses, self.rounds) = (0, 0, 0);
+        self.lost_size = u16::MAX;
+    }
+
+    fn fall_back(&mut self) -> bool {
+        self.trust();
         let falls = self.current > self.base;
         self.current = self.base;
         if falls {
@@ -264,6 +284,25 @@ mod tests {
         assert!(!mtu.on_lost(at(60), at(10), 1472) && !mtu.on_lost(at(120), at(70), 1472));
         mtu.on_delivered(at(125), 1472);
         assert!(!mtu.on_lost(at(180), at(130), 1472));
+    }
+
+    #[test]
+    fn a_packet_a_little_smaller_that_never_arrives_tells_as_well() {
+        let mut mtu = found(1472);
+        assert!(!mtu.on_lost(at(60), at(10), 1435) && !mtu.on_lost(at(120), at(70), 1435));
+        mtu.on_delivered(at(125), 1400);
+        assert!(mtu.on_lost(at(180), at(130), 1435), "what arrived was smaller");
+        let mut mtu = found(1472);
+        assert!(!mtu.on_lost(at(60), at(10), 1435) && !mtu.on_lost(at(120), at(70), 1435));
+        mtu.on_delivered(at(125), 1440);
+        assert!(!mtu.on_lost(at(180), at(130), 1435), "a larger one arrived");
+    }
+
+    #[test]
+    fn a_burst_of_losses_among_messages_of_one_size_is_no_black_hole() {
+        let mut mtu = found(1472);
+        mtu.on_delivered(at(50), 1300);
+        assert!((2..50).all(|sent| !mtu.on_lost(at(90), at(sent), 1300)));
     }
 
     #[test]

@@ -307,7 +307,11 @@ impl<P: Payload> Session<P> {
             if !is_probe {
                 path.health.on_sent(now);
             }
-            path.pacer.on_sent(size as u64);
+            // Control frames and probes, which pacing never holds back, use up no credit either: under a low rate
+            // they would leave none to data for ever.
+            if frames.iter().any(|frame| matches!(frame, Frame::Stream(_) | Frame::Datagram(_))) {
+                path.pacer.on_sent(size as u64);
+            }
         }
         path.board.on_sent(now, if is_probe { 0 } else { size as u16 }, eliciting, contents);
         if eliciting && !is_probe {
