@@ -204,14 +204,14 @@ impl Controller {
         if let Some(grown) = window.memory.grow(now, packets, rtt, acked / mss) {
             return grown * mss;
         }
-        if window.gain.epoch != self.epoch || (window.bytes - window.gain.at).abs() >= mss {
+        if !window.gain.is_fresh(now, self.epoch, packets) {
             let rule = rules::rule(self.config.rule);
-            let per_packet = rule.increase(&self.group_of(seat));
-            let window = &mut self.paths[seat].window;
-            window.gain = Gain { per_packet, at: window.bytes, epoch: self.epoch };
+            let share = rule.increase(&self.group_of(seat)) * packets;
+            let until = now + Span::from_secs_f64(rtt);
+            self.paths[seat].window.gain = Gain { share, at: packets, until, epoch: self.epoch };
         }
         let window = &self.paths[seat].window;
-        window.bytes + window.gain.per_packet * acked
+        window.bytes + window.gain.share / packets * acked
     }
 
     /// Bytes that may be outstanding on the path. Under `combined`: what the session's window leaves to it

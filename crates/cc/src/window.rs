@@ -29,15 +29,27 @@ pub(crate) struct Window {
     undo: Option<Box<Undo>>,
 }
 
-/// The increase a rule gave, kept until the window has grown by a packet or others were reduced [P2].
-#[derive(Clone, Copy, Debug, Default)]
+/// What a rule gave, kept until the window has grown by a packet [P2], a round trip is over or others were reduced.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Gain {
-    /// Packets the window grows by for each packet acknowledged.
-    pub(crate) per_packet: f64,
-    /// The window, in bytes, that it was computed at.
+    /// Packets that the window grows by for each window of packets acknowledged.
+    pub(crate) share: f64,
+    /// The window, in packets, that it was computed at.
     pub(crate) at: f64,
+    /// When the round trip is over.
+    pub(crate) until: Time,
     /// The controller's count of reductions that it was computed at.
     pub(crate) epoch: u64,
+}
+
+impl Gain {
+    /// One that has to be computed.
+    const STALE: Self = Self { share: 0.0, at: 0.0, until: Time::ZERO, epoch: 0 };
+
+    /// True while it may be used for a window of so many packets.
+    pub(crate) fn is_fresh(&self, now: Time, epoch: u64, packets: f64) -> bool {
+        self.epoch == epoch && now < self.until && (packets - self.at).abs() < 1.0
+    }
 }
 
 /// What a window was before its last reduction.
@@ -60,7 +72,7 @@ impl Window {
             memory,
             reduced_at: None,
             timed_out: false,
-            gain: Gain::default(),
+            gain: Gain::STALE,
             undo: None,
         }
     }
@@ -107,7 +119,7 @@ impl Window {
         self.memory = undo.memory;
         self.reduced_at = undo.reduced_at;
         self.timed_out = false;
-        self.gain = Gain::default();
+        self.gain = Gain::STALE;
         Some(undo.gifts)
     }
 

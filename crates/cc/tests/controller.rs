@@ -84,7 +84,7 @@ fn slow_start_doubles_the_window_of_each_path_by_itself() {
 }
 
 #[test]
-fn after_a_loss_a_reno_window_is_half_and_grows_by_a_packet_a_round_trip() {
+fn after_a_loss_a_reno_window_is_half_and_grows_by_almost_a_packet_a_round_trip() {
     let mut bench = Bench::new(Config::new(RuleKind::Reno), &[A]);
     bench.round(A);
     assert!(bench.lose(A, RTT));
@@ -93,7 +93,9 @@ fn after_a_loss_a_reno_window_is_half_and_grows_by_a_packet_a_round_trip() {
     bench.wait(RTT);
     for round in 1..6 {
         bench.round(A);
-        assert!((bench.packets(A) - 10.0 - f64::from(round)).abs() < 0.05, "{}", bench.packets(A));
+        // Not by a whole one: then flows that meet at a queue would do so at the same place of every round.
+        let grown = bench.packets(A) - 10.0;
+        assert!(grown < f64::from(round) && grown > 0.8 * f64::from(round), "{grown}");
     }
 }
 
@@ -256,18 +258,35 @@ fn growth_of_the_round_trip_time_ends_slow_start_without_a_loss() {
 
 /// P2.
 #[test]
-fn the_increase_is_computed_anew_only_when_the_window_grew_by_a_packet() {
-    let mut bench = Bench::new(Config::new(RuleKind::Reno), &[A]);
-    bench.lose(A, RTT);
+fn what_couples_paths_is_computed_anew_when_the_window_grew_by_a_packet_or_a_round_trip_is_over() {
+    let mut bench = Bench::new(Config::new(RuleKind::SemiCoupled), &[A, B]);
+    for path in [A, B] {
+        bench.round(path);
+        bench.lose(path, RTT);
+    }
     bench.wait(RTT * 2);
-    let mut steps = Vec::new();
-    for _ in 0..11 {
+    let step = |bench: &mut Bench| {
         let before = bench.controller.window(A);
         bench.ack(A, MSS);
-        steps.push(bench.controller.window(A) - before);
+        bench.controller.window(A) - before
+    };
+    // Two windows of ten: a fortieth of a packet each.
+    assert_eq!(step(&mut bench), 30);
+    (0..300).for_each(|_| bench.ack(B, MSS));
+    assert!(bench.packets(B) > 14.0, "{}", bench.packets(B));
+    // The other one's growth is not seen at once ...
+    assert_eq!([step(&mut bench), step(&mut bench)], [29, 30]);
+    // ... but after a round trip at the latest ...
+    bench.wait(RTT);
+    assert!(step(&mut bench) < 26);
+    // ... or when the window has grown by a packet.
+    let before = bench.packets(A);
+    (0..1000).for_each(|_| bench.ack(B, MSS));
+    while bench.packets(A) < before + 0.9 {
+        assert!(step(&mut bench) >= 20);
     }
-    // five packets: a fifth each, then, at six, a sixth
-    assert_eq!(steps, [240, 240, 240, 240, 240, 200, 200, 200, 200, 200, 200]);
+    (0..10).for_each(|_| bench.ack(A, MSS));
+    assert!(step(&mut bench) < 18);
 }
 
 #[test]

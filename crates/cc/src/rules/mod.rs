@@ -2,8 +2,12 @@
 //!
 //! A rule is stated in packets over the [`Group`] of paths that are coupled: [`Rule::increase`] is what a
 //! window grows by for each packet acknowledged, [`Rule::decrease`] the window that a loss leaves. Slow start,
-//! bounds and episodes are not its business. The increase of a rule is computed anew only when the window has
-//! grown by a packet [P2], or when a window of the session was reduced.
+//! bounds and episodes are not its business.
+//!
+//! What couples the paths (the increase times the window, 1 for TCP) is computed anew only when the window has grown
+//! by a packet [P2], when a window of the session was reduced, and once a round trip. The window that it is divided by is the
+//! one of the moment. Were the increase itself kept, TCP would grow by one packet in exactly one round, always at
+//! the same place of the round, and where two flows fill a queue in turn the other one would meet it full.
 //!
 //! `cubic` is a function of time rather than of windows and keeps its own [`Memory`]. `bbr` is not of this kind.
 
