@@ -15,7 +15,7 @@ use crate::config::{Config, RuleKind};
 use crate::rtt::{RtoBounds, RttEstimator};
 use crate::rules::{self, Group, Member, Memory};
 use crate::sample::AckSample;
-use crate::slow_start::Verdict;
+use crate::slow_start::{HyStart, Verdict};
 use crate::window::{Gain, Window};
 
 /// Packets of one ack that count in slow start when nothing paces what they release (RFC 9406 §4.2).
@@ -159,6 +159,16 @@ impl Controller {
             self.grow(seat, index, sample, factor);
         } else {
             self.paths[seat].window.memory.pause(sample.now);
+        }
+    }
+
+    /// Acknowledgements of `path` come back over another path than before: round-trip times cannot be compared with
+    /// those before, and a longer way back is no queue that slow start built up.
+    pub fn on_return_path_changed(&mut self, path: PathId) {
+        let Some(index) = self.index(path) else { return };
+        let seat = self.seat(index);
+        if let Some(hystart) = &mut self.paths[seat].window.hystart {
+            *hystart = HyStart::new();
         }
     }
 

@@ -236,6 +236,25 @@ fn an_idle_path_halves_its_window_for_each_timeout_down_to_the_initial_one() {
 }
 
 #[test]
+fn a_longer_way_back_for_acknowledgements_is_no_queue_that_ends_slow_start() {
+    for (told, still_slow_start) in [(true, true), (false, false)] {
+        let mut bench = Bench::new(Config::new(RuleKind::Reno), &[A]);
+        for round in 0..10 {
+            if round == 2 && told {
+                bench.controller.on_return_path_changed(A);
+            }
+            for packet in 0..10 {
+                let rtt = if round < 2 { RTT } else { RTT * 2 };
+                let sample = AckSample { rtt, round_start: packet == 0, ..bench.sample(A, MSS) };
+                bench.controller.on_ack(A, &sample, &bench.rtt);
+            }
+            bench.wait(RTT * 2);
+        }
+        assert_eq!(bench.controller.in_slow_start(A), still_slow_start, "told: {told}");
+    }
+}
+
+#[test]
 fn growth_of_the_round_trip_time_ends_slow_start_without_a_loss() {
     let mut bench = Bench::new(Config::new(RuleKind::Reno), &[A]);
     for round in 0..20 {

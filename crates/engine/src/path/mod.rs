@@ -174,9 +174,10 @@ impl Path {
         &self.rtts[self.rtts.len() - 1].1
     }
 
-    /// Notes a sample of the round trip that came back over `via`.
-    pub(crate) fn sample_rtt(&mut self, now: Time, via: PathId, sample: Span, ack_delay: Span) {
+    /// Notes a sample of the round trip that came back over `via`; true when those before came back over another.
+    pub(crate) fn sample_rtt(&mut self, now: Time, via: PathId, sample: Span, ack_delay: Span) -> bool {
         let last = self.rtts.len() - 1;
+        let changed = self.rtts[last].0 != via;
         match self.rtts.iter().position(|(path, _)| *path == via) {
             Some(index) if index == last => {}
             Some(index) => self.rtts[index..].rotate_left(1),
@@ -189,6 +190,7 @@ impl Path {
         }
         let last = self.rtts.len() - 1;
         self.rtts[last].1.update(now, sample, ack_delay);
+        changed
     }
 
     /// Forgets what an old address taught.

@@ -25,7 +25,9 @@ impl<P: Payload> Session<P> {
         if let Some(sample) = outcome.rtt {
             let most = self.peer.as_ref().map_or(0, |peer| peer.max_ack_delay_us);
             let delay = ack.delay.min(Span::from_micros(u64::from(most)));
-            self.paths[index].sample_rtt(now, via, sample, delay);
+            if self.paths[index].sample_rtt(now, via, sample, delay) {
+                self.cc.on_return_path_changed(ack.path);
+            }
         }
         let marks = self.paths[index].marks.on_ack(newly.len() as u64, ack.ecn, outcome.rtt.is_some());
         for packet in newly.drain(..) {
