@@ -218,6 +218,14 @@ impl<T: Clone> Link<T> {
         (self.is_planned || self.is_plain) && !self.held.is_empty()
     }
 
+    /// True when nothing but its turn decides about a packet: the rate is fixed, nothing is left to chance once it
+    /// has found room, and no outage is to come. Unless such a link is changed, it may be asked for what arrives up to a
+    /// moment before it is offered packets that come earlier, as long as these cannot arrive by then.
+    #[must_use]
+    pub fn is_plain(&self) -> bool {
+        self.is_plain
+    }
+
     /// Takes out the first packet that has arrived by `now`.
     pub fn pop(&mut self, now: Time) -> Option<Arrival<T>> {
         if self.is_planned {
