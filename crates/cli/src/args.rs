@@ -76,7 +76,8 @@ impl Command {
             Self::Bench(args) => args.json(),
             Self::Sim(args) => args.json(),
             Self::Keys(args) => args.json(),
-            Self::Controller(_) | Self::Completions(_) | Self::Man(_) => false,
+            Self::Controller(args) => args.json(),
+            Self::Completions(_) | Self::Man(_) => false,
         };
         json.then_some(Stream::Stdout)
     }

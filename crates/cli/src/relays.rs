@@ -1,56 +1,136 @@
-//! Relays as options and tickets name them, for commands that open sessions or wait for them.
+//! Relays as options, tickets and controllers name them, for commands that open sessions or wait for them.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anabranch_daemon::client::{Hosting, RelayRoute};
+use anabranch_daemon::client::{GrantWanted, Grants, Hosting, RelayError, RelayRoute};
+use anabranch_daemon::controller::link::ControllerHint;
 use anabranch_net::{Endpoint, NodeKey, TicketSecret};
 use anabranch_secure::RelayHint;
+use clap::Args;
 
 use crate::errors::{Failure, Kind};
 use crate::keyfile;
 
 /// Most relays in a ticket.
 const MOST_IN_TICKET: usize = 8;
+/// Paths at each relay that a controller is asked for.
+const GRANTED_PATHS: u32 = 16;
 
-/// The key to be known by: the one named; the usual one if relays have to know it; else a new one.
+/// Options of commands that use relays.
+#[derive(Args, Clone, Debug, Default)]
+pub struct ControllerOptions {
+    /// A controller that grants this machine the use of relays; it has to list its key. May be given again: any will do
+    #[arg(long = "controller", value_name = "KEY@ADDRESS", help_heading = "Network")]
+    #[arg(env = "ANABRANCH_CONTROLLER", value_delimiter = ' ', hide_env_values = true)]
+    pub controllers: Vec<ControllerHint>,
+    /// How many relays to ask controllers for, at most
+    #[arg(long, value_name = "COUNT", default_value_t = 3, help_heading = "Network")]
+    #[arg(value_parser = clap::value_parser!(u8).range(1..=MOST_IN_TICKET as i64))]
+    pub most_relays: u8,
+}
+
+impl ControllerOptions {
+    /// Gets a grant from a controller, or the one that is kept beside the key; without controllers, none.
+    ///
+    /// # Errors
+    /// When no controller grants anything, and nothing is kept.
+    pub async fn grants(&self, endpoint: &Arc<Endpoint>, key: Option<&Path>) -> Result<Grants, Failure> {
+        if self.controllers.is_empty() {
+            return Ok(Grants::default());
+        }
+        let wanted = GrantWanted { relays: (self.most_relays, 1), paths: GRANTED_PATHS };
+        let file = kept_beside(&key.map_or_else(keyfile::default_path, |key| Ok(key.to_owned()))?);
+        Grants::obtain(endpoint, &self.controllers, wanted, Some(file)).await.map_err(|error| {
+            Failure::new(Kind::Unreachable, format!("no relays: {error}")).hint(format!(
+                "is `anabranch controller` running there, and does it list this node's key, {}, as a client?",
+                endpoint.node()
+            ))
+        })
+    }
+}
+
+/// Where the grants of a key are kept.
+fn kept_beside(key: &Path) -> PathBuf {
+    let mut name = key.as_os_str().to_owned();
+    name.push(".grants");
+    name.into()
+}
+
+/// The key to be known by: the one named; the usual one if relays or controllers have to know it; else a new one.
 ///
 /// # Errors
 /// As of [`keyfile::load_or_create`].
-pub fn key(file: Option<&Path>, routes: &[RelayRoute]) -> Result<NodeKey, Failure> {
+pub fn key(
+    file: Option<&Path>,
+    routes: &[RelayRoute],
+    control: &ControllerOptions,
+) -> Result<NodeKey, Failure> {
     match file {
-        None if !routes.is_empty() => keyfile::load_or_create(&keyfile::default_path()?),
+        None if !routes.is_empty() || !control.controllers.is_empty() => {
+            keyfile::load_or_create(&keyfile::default_path()?)
+        }
         file => keyfile::load_or_fresh(file),
     }
 }
 
-/// Has a node reachable through relays by the holders of a ticket, as long as what this gives is kept.
+/// Relays through which the holders of a ticket reach this machine, as long as this is kept.
+pub struct Reachable {
+    /// For the ticket.
+    pub relays: Vec<RelayHint>,
+    /// Of the granted ones, those that could not be used, and why.
+    pub left_out: Vec<String>,
+    _places: Vec<Hosting>,
+}
+
+/// Has a node reachable through the relays that are named, and through those that are granted.
 ///
 /// # Errors
-/// When a relay cannot be reached or does not list this node's key.
+/// When a relay that was named cannot be reached or does not list this node's key, or none that was granted can be used.
 pub async fn host(
     endpoint: &Arc<Endpoint>,
-    routes: &[RelayRoute],
+    (routes, grants): (&[RelayRoute], &Grants),
     secret: &TicketSecret,
-) -> Result<Vec<Hosting>, Failure> {
-    let hosting = hints(routes)?.into_iter().map(|relay| Hosting::at(endpoint, relay, secret.clone()));
-    let mut hosting: Vec<Hosting> = hosting.collect();
-    for (place, route) in hosting.iter_mut().zip(routes) {
-        place.registered().await.map_err(|error| {
-            Failure::new(Kind::Unreachable, format!("not reachable through {route}: {error}")).hint(format!(
-                "is `anabranch relay` running there, and does it list this node's key, {}?",
-                endpoint.node()
-            ))
-        })?;
+) -> Result<Reachable, Failure> {
+    let named = hints(routes)?;
+    let granted: Vec<RelayHint> = grants
+        .relays()
+        .into_iter()
+        .filter(|relay| named.iter().all(|other| other.node != relay.node))
+        .collect();
+    let mut reachable = Reachable { relays: Vec::new(), left_out: Vec::new(), _places: Vec::new() };
+    let all = named.iter().chain(&granted).take(MOST_IN_TICKET);
+    let places = all.map(|relay| (relay, Hosting::at(endpoint, relay.clone(), grants, secret.clone())));
+    let mut last = None;
+    for (at, (relay, mut place)) in places.collect::<Vec<_>>().into_iter().enumerate() {
+        match place.registered().await {
+            Ok(()) => {
+                reachable.relays.push(relay.clone());
+                reachable._places.push(place);
+            }
+            Err(error) if at < named.len() => return Err(not_through(endpoint, relay, &error)),
+            Err(error) => {
+                reachable.left_out.push(format!("relay {} is left out: {error}", relay.node));
+                last = Some(not_through(endpoint, relay, &error));
+            }
+        }
     }
-    Ok(hosting)
+    match last {
+        Some(failure) if reachable.relays.is_empty() => Err(failure),
+        _ => Ok(reachable),
+    }
+}
+
+fn not_through(endpoint: &Endpoint, relay: &RelayHint, error: &RelayError) -> Failure {
+    let route = RelayRoute(vec![relay.clone()]);
+    Failure::new(Kind::Unreachable, format!("not reachable through {route}: {error}")).hint(format!(
+        "is `anabranch relay` running there, and does it list this node's key, {}, or name the controller?",
+        endpoint.node()
+    ))
 }
 
 /// The relays for a ticket: one for each route.
-///
-/// # Errors
-/// When relays one behind the other are named, or too many.
-pub fn hints(routes: &[RelayRoute]) -> Result<Vec<RelayHint>, Failure> {
+fn hints(routes: &[RelayRoute]) -> Result<Vec<RelayHint>, Failure> {
     if routes.len() > MOST_IN_TICKET {
         return Err(Failure::usage(format!("a ticket names {MOST_IN_TICKET} relays at most")));
     }

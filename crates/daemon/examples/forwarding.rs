@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anabranch_daemon::client::{Flow, RelayConnection, Wanted};
+use anabranch_daemon::client::{Entry, Flow, RelayConnection, Wanted};
 use anabranch_daemon::relay::RelayService;
 use anabranch_daemon::relay::config::{RelaySettings, User};
 use anabranch_net::socket::{Batch, BindTo, Received, UdpSocket};
@@ -194,7 +194,7 @@ async fn client(index: u8, relay: &RelayHint, to: SocketAddr) -> Client {
     let config =
         EndpointConfig::new(key(index + 10)).addresses(Addresses::Exactly(vec![local(10 + index).into()]));
     let endpoint = Endpoint::bind(config).await.expect("a client");
-    let connection = RelayConnection::open(&endpoint, relay, None).await.expect("a session");
+    let connection = RelayConnection::open(&endpoint, relay, &Entry::default()).await.expect("a session");
     let mut flows = Vec::new();
     for number in 0..FLOWS_EACH {
         let target = Target::Address { address: to, key: None };

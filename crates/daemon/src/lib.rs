@@ -5,9 +5,22 @@
 //! | [`relay`] | `anabranch relay`: forwards for users whose keys it lists |
 //! | [`client`] | the other side: a node's sessions to relays, and paths through them |
 //! | [`controller`] | `anabranch controller`: knows the relays and grants their use; and its other side |
+//! | `control` | sockets by which people and programs of the same machine ask the services |
 //! | [`store`] | where controllers keep what they know |
 
 pub mod client;
+#[cfg(unix)]
+pub mod control;
 pub mod controller;
 pub mod relay;
+mod settings;
 pub mod store;
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anabranch_overlay::grant::UnixTime;
+
+/// What the operating system says that time it is.
+pub(crate) fn wall() -> UnixTime {
+    UnixTime(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()))
+}

@@ -7,10 +7,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anabranch_daemon::controller::config::ControllerSettings;
-use anabranch_daemon::controller::link::{ControllerHint, Controllers, LinkError, Registrant, Registration};
+use anabranch_daemon::controller::link::{ControllerHint, Controllers, LinkError};
+use anabranch_daemon::controller::registration::{Registrant, Registration, Standing};
 use anabranch_daemon::controller::{ControllerService, signer};
 use anabranch_net::{Config, Endpoint, Rate, Target};
-use anabranch_overlay::controller::message::{Reply, Request};
+use anabranch_overlay::controller::message::{Again, Reply, Request};
 use anabranch_overlay::controller::{Ask, Load, Offer, Place, Policy, Quota, RequestId};
 use anabranch_overlay::grant::{Limits, UnixTime, open};
 use anabranch_overlay::relay::Heartbeat;
@@ -43,7 +44,7 @@ fn offer() -> Offer {
 fn ask(number: u8) -> Ask {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     let request = RequestId { made: UnixTime(now), random: [number; 8] };
-    Ask { request, relays: 1, limits: limits(), lifetime: 60 }
+    Ask { request, relays: 1, least: 1, limits: limits(), lifetime: 60 }
 }
 
 /// Puts requests over a session of its own; the answers.
@@ -69,6 +70,10 @@ async fn say(endpoint: &Endpoint, hint: &ControllerHint, requests: &[Request]) -
 struct Heard(AtomicUsize);
 
 impl Registrant for Heard {
+    fn offer(&self) -> Offer {
+        offer()
+    }
+
     fn load(&self) -> Load {
         Load::default()
     }
@@ -88,8 +93,9 @@ async fn a_client_gets_a_grant_for_a_relay_that_registered_and_the_same_when_it_
 
     let heard = Arc::new(Heard::default());
     let relay = common::node(RELAY).await;
-    let registration = Registration::start(&relay, std::slice::from_ref(&hint), (1, &offer()), &heard);
+    let registration = Registration::start(&relay, std::slice::from_ref(&hint), 1, &heard);
     common::until("a heartbeat", || heard.0.load(Ordering::Relaxed) > 0).await;
+    assert_eq!(registration.standings(), [(hint.node, Standing::Registered)]);
     let granted = client.allocate(&ask(1)).await.unwrap();
     let grant = open(&granted.bytes, &[signer(&common::key(60)).public()]).unwrap();
     assert_eq!((grant.client, &grant.relays[..]), (common::key(CLIENT).public(), &[relay.node()][..]));
@@ -105,7 +111,7 @@ async fn a_client_gets_a_grant_for_a_relay_that_registered_and_the_same_when_it_
     relay.close().await;
     tokio::time::sleep(Duration::from_millis(300)).await;
     let why = client.give_back(grant.id).await.unwrap_err();
-    assert!(matches!(why, LinkError::Denied { retry: false, .. }), "{why}");
+    assert!(matches!(why, LinkError::Denied { again: Again::Never, .. }), "{why}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -125,7 +131,7 @@ async fn another_version_and_a_second_machine_with_the_key_are_told_what_to_do()
     let endpoint = common::node(RELAY).await;
     let replies = say(&endpoint, &hint, &[Request::Hello { version: 9 }]).await;
     assert!(
-        matches!(&replies[..], [Reply::Denied { why, retry: false }] if why.contains('9') && why.contains("update")),
+        matches!(&replies[..], [Reply::Denied { why, again: Again::Never }] if why.contains('9') && why.contains("update")),
         "{replies:?}"
     );
     let replies = say(&endpoint, &hint, &[Request::Register { instance: 1, offer: offer() }]).await;

@@ -4,64 +4,14 @@
 
 mod common;
 
-use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anabranch_daemon::client::{Peer, RelayPaths, RelayRoute};
-use anabranch_daemon::relay::RelayService;
-use anabranch_emulate::{EmulatedPath, Emulation};
-use anabranch_link::{LinkConfig, bdp_bytes};
-use anabranch_net::{Endpoint, Rate, Session, Span, Target};
-use anabranch_secure::RelayHint;
-use common::{address, config, key, node, settings, through_relays, until};
-
-struct Network {
-    client: Arc<Endpoint>,
-    server: Arc<Endpoint>,
-    relays: Vec<RelayService>,
-    routes: Vec<RelayRoute>,
-    emulation: Emulation,
-}
-
-/// A client, a server and relays, 20 ms from the client each.
-async fn network(base: u8, count: u8) -> Network {
-    let (client, server) = (node(base).await, node(base + 1).await);
-    let mut relays = Vec::new();
-    for index in 0..count {
-        let settings = settings(base + 2 + index, &[base]);
-        relays.push(RelayService::start(key(base + 2 + index), &settings).await.unwrap());
-    }
-    let rate = Rate::from_mbit(100.0);
-    let rtt = Span::from_millis(20);
-    let link = LinkConfig::fixed(rate, rtt / 2, bdp_bytes(rate, rtt) * 4);
-    let ends = relays.iter().map(|relay| relay.addresses()[0]).chain([address(&server)]);
-    let paths: Vec<_> = ends.map(|end| EmulatedPath::symmetric(end, link.clone())).collect();
-    let emulation = Emulation::start(&paths).unwrap();
-    let hint = |(relay, entry): (&RelayService, &SocketAddr)| {
-        RelayRoute(vec![RelayHint { node: relay.node(), addresses: vec![*entry] }])
-    };
-    let routes = relays.iter().zip(emulation.addresses()).map(hint).collect();
-    Network { client, server, relays, routes, emulation }
-}
-
-impl Network {
-    async fn join(&self) -> (Session, Session) {
-        let direct = self.emulation.addresses()[self.relays.len()];
-        let mut target = Target::new(self.server.node(), vec![direct]);
-        target.pins = vec![(address(&self.client).ip(), direct)];
-        target.relayed = 63;
-        let (here, there) = tokio::join!(self.client.connect(&target, config()), self.server.accept());
-        (here.unwrap(), there.unwrap())
-    }
-
-    fn peer(&self) -> Peer {
-        Peer { addresses: vec![address(&self.server)], guest: None }
-    }
-}
+use anabranch_daemon::client::RelayPaths;
+use common::network::network;
+use common::{through_relays, until};
 
 async fn set_up(base: u8, count: u8) -> Duration {
-    let network = network(base, count).await;
+    let network = network(base, count, 100.0).await;
     let (here, _there) = network.join().await;
     let begin = Instant::now();
     let _paths = RelayPaths::keep(&network.client, &here, &network.routes, &network.peer());
@@ -80,7 +30,7 @@ async fn fifty_paths_through_relays_are_set_up_in_a_moment() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_relay_is_noticed_and_another_recruited_while_data_flow() {
-    let mut network = network(210, 3).await;
+    let mut network = network(210, 3, 100.0).await;
     let (here, there) = network.join().await;
     let mut paths = RelayPaths::keep(&network.client, &here, &network.routes[..2], &network.peer());
     until("two paths", || through_relays(&here).len() == 2).await;

@@ -4,7 +4,7 @@ mod common;
 
 use std::time::Duration;
 
-use anabranch_daemon::client::{Hosting, Peer, RelayPaths, connect};
+use anabranch_daemon::client::{Entry, Grants, Hosting, Peer, RelayPaths, connect};
 use anabranch_net::{PathId, PathUse, Session, Target, TicketSecret};
 use common::{address, carry, config, join, key, node, relay, route, settings, through_relays, until};
 
@@ -21,7 +21,7 @@ async fn a_path_through_a_relay_carries_data_by_itself_both_ways() {
     let (client, server) = (node(2).await, node(3).await);
     let (relay, hint) = relay(4, &[2]).await;
     let (here, there) = join(&client, &server, 1).await;
-    let peer = Peer { addresses: vec![address(&server)], guest: None };
+    let peer = Peer { addresses: vec![address(&server)], entry: Entry::default() };
     let _paths = RelayPaths::keep(&client, &here, &[route(&[&hint])], &peer);
     until("a path through the relay", || through_relays(&here).len() == 1).await;
     spare_the_direct_path(&here, &there).await;
@@ -40,7 +40,7 @@ async fn two_relays_one_behind_the_other_carry_a_path() {
     let (near, near_hint) = relay(14, &[12]).await;
     let (far, far_hint) = relay(15, &[12]).await;
     let (here, there) = join(&client, &server, 1).await;
-    let peer = Peer { addresses: vec![address(&server)], guest: None };
+    let peer = Peer { addresses: vec![address(&server)], entry: Entry::default() };
     let _paths = RelayPaths::keep(&client, &here, &[route(&[&near_hint, &far_hint])], &peer);
     until("a path through both", || through_relays(&here).len() == 1).await;
     assert_eq!(here.relays(&through_relays(&here)[0].route), [near.node(), far.node()]);
@@ -57,7 +57,7 @@ async fn a_node_that_cannot_be_reached_is_met_at_its_relay_by_holders_of_its_tic
     // Only the server is known to the relay.
     let (relay, hint) = relay(24, &[23]).await;
     let secret = TicketSecret::from_random([9; 16]);
-    let mut hosting = Hosting::at(&server, hint.clone(), secret.clone());
+    let mut hosting = Hosting::at(&server, hint.clone(), &Grants::default(), secret.clone());
     hosting.registered().await.unwrap();
     // Nobody answers there.
     let target = Target::new(server.node(), vec!["127.0.0.29:9".parse().unwrap()]);
@@ -78,7 +78,7 @@ async fn a_relay_that_is_restarted_carries_again_by_itself() {
     let (client, server) = (node(32).await, node(33).await);
     let (relay, hint) = relay(34, &[32]).await;
     let (here, there) = join(&client, &server, 1).await;
-    let peer = Peer { addresses: vec![address(&server)], guest: None };
+    let peer = Peer { addresses: vec![address(&server)], entry: Entry::default() };
     let _paths = RelayPaths::keep(&client, &here, &[route(&[&hint])], &peer);
     until("a path through the relay", || through_relays(&here).len() == 1).await;
     relay.close().await;
@@ -102,7 +102,7 @@ async fn a_relay_that_drains_lets_paths_end_and_sessions_move_on() {
     let (client, server) = (node(42).await, node(43).await);
     let (relay, hint) = relay(44, &[42]).await;
     let (here, there) = join(&client, &server, 1).await;
-    let peer = Peer { addresses: vec![address(&server)], guest: None };
+    let peer = Peer { addresses: vec![address(&server)], entry: Entry::default() };
     let _paths = RelayPaths::keep(&client, &here, &[route(&[&hint])], &peer);
     until("a path through the relay", || through_relays(&here).len() == 1).await;
     relay.drain(anabranch_net::Span::from_millis(200));

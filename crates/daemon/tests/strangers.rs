@@ -5,7 +5,7 @@ mod common;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
-use anabranch_daemon::client::{Peer, RelayConnection, RelayError, RelayPaths, Wanted};
+use anabranch_daemon::client::{Entry, Peer, RelayConnection, RelayError, RelayPaths, Wanted};
 use anabranch_daemon::relay::RelayService;
 use anabranch_net::{ConnectError, Ecn, PathId, PathUse, Pid, Refusal, Route};
 use anabranch_overlay::relay::{CHALLENGE_LEN, FlowState, Refused, Target};
@@ -40,7 +40,7 @@ fn wanted(address: SocketAddr, out: Pid) -> Wanted {
 async fn who_is_not_listed_is_refused_and_told_so() {
     let stranger = node(52).await;
     let (_relay, hint) = relay(54, &[53]).await;
-    let refused = RelayConnection::open(&stranger, &hint, None).await.err();
+    let refused = RelayConnection::open(&stranger, &hint, &Entry::default()).await.err();
     assert_eq!(refused, Some(RelayError::Connect(ConnectError::Refused(Refusal::NotAuthorised))));
 }
 
@@ -49,7 +49,7 @@ async fn a_next_hop_that_did_not_agree_gets_three_questions_and_nothing_else() {
     let client = node(62).await;
     let (service, hint) = relay(64, &[62]).await;
     let (victim, place) = bystander(65);
-    let connection = RelayConnection::open(&client, &hint, None).await.unwrap();
+    let connection = RelayConnection::open(&client, &hint, &Entry::default()).await.unwrap();
     let mut flow = connection.allocate(wanted(place, Pid(5))).await.unwrap();
     let flood = data(flow.forward, 1_200);
     for _ in 0..200 {
@@ -66,10 +66,10 @@ async fn pids_that_were_overheard_or_guessed_carry_nothing_and_amplify_nothing()
     let (client, server) = (node(72).await, node(73).await);
     let (service, hint) = relay(74, &[72]).await;
     let (here, there) = join(&client, &server, 1).await;
-    let peer = Peer { addresses: vec![address(&server)], guest: None };
+    let peer = Peer { addresses: vec![address(&server)], entry: Entry::default() };
     let _paths = RelayPaths::keep(&client, &here, &[route(&[&hint])], &peer);
     until("a path through the relay", || through_relays(&here).len() == 1).await;
-    let connection = RelayConnection::open(&client, &hint, None).await.unwrap();
+    let connection = RelayConnection::open(&client, &hint, &Entry::default()).await.unwrap();
     let (_next, place) = bystander(75);
     let overheard = connection.allocate(wanted(place, Pid(5))).await.unwrap().forward;
     let before = service.status();
@@ -98,7 +98,7 @@ async fn a_next_hop_that_nobody_allowed_is_refused_before_it_hears_anything() {
     let service = RelayService::start(key(84), &public_only).await.unwrap();
     let hint = RelayHint { node: service.node(), addresses: service.addresses() };
     let (victim, place) = bystander(85);
-    let connection = RelayConnection::open(&client, &hint, None).await.unwrap();
+    let connection = RelayConnection::open(&client, &hint, &Entry::default()).await.unwrap();
     for place in [place, "10.1.2.3:4".parse().unwrap(), hint.addresses[0]] {
         let refused = connection.allocate(wanted(place, Pid(5))).await.err();
         assert_eq!(refused, Some(RelayError::Refused(Refused::NextHopDenied)), "{place}");
@@ -115,10 +115,10 @@ async fn a_full_table_and_a_used_up_quota_stop_the_relay_and_not_the_session() {
     let service = RelayService::start(key(94), &small).await.unwrap();
     let hint = RelayHint { node: service.node(), addresses: service.addresses() };
     let (here, there) = join(&client, &server, 1).await;
-    let peer = Peer { addresses: vec![address(&server)], guest: None };
+    let peer = Peer { addresses: vec![address(&server)], entry: Entry::default() };
     let _paths = RelayPaths::keep(&client, &here, &[route(&[&hint])], &peer);
     until("a path through the relay", || through_relays(&here).len() == 1).await;
-    let connection = RelayConnection::open(&client, &hint, None).await.unwrap();
+    let connection = RelayConnection::open(&client, &hint, &Entry::default()).await.unwrap();
     let refused = connection.allocate(wanted(address(&server), Pid(5))).await.err();
     assert_eq!(refused, Some(RelayError::Refused(Refused::TableFull)));
     here.set_path_use(PathId::FIRST, PathUse::Backup).unwrap();
@@ -131,7 +131,7 @@ async fn a_full_table_and_a_used_up_quota_stop_the_relay_and_not_the_session() {
 async fn a_reload_takes_a_user_off_the_list_while_others_go_on() {
     let (client, other, server) = (node(102).await, node(103).await, node(105).await);
     let (service, hint) = relay(104, &[102, 103]).await;
-    let peer = Peer { addresses: vec![address(&server)], guest: None };
+    let peer = Peer { addresses: vec![address(&server)], entry: Entry::default() };
     let (here, _there) = join(&client, &server, 1).await;
     let _first = RelayPaths::keep(&client, &here, &[route(&[&hint])], &peer);
     until("a path of the first", || through_relays(&here).len() == 1).await;
@@ -152,7 +152,7 @@ async fn a_flood_of_strangers_packets_does_not_stop_an_honest_session() {
     let (client, server) = (node(112).await, node(113).await);
     let (service, hint) = relay(114, &[112]).await;
     let (here, there) = join(&client, &server, 1).await;
-    let peer = Peer { addresses: vec![address(&server)], guest: None };
+    let peer = Peer { addresses: vec![address(&server)], entry: Entry::default() };
     let _paths = RelayPaths::keep(&client, &here, &[route(&[&hint])], &peer);
     until("a path through the relay", || through_relays(&here).len() == 1).await;
     here.set_path_use(PathId::FIRST, PathUse::Backup).unwrap();

@@ -54,8 +54,6 @@ mod write;
 pub use connection::Connection;
 pub use error::{Failure, TransferError, printable};
 pub use manifest::Limits;
-#[doc(hidden)]
-pub use message::check_message;
 pub use progress::{Progress, Snapshot};
 pub use receive::{Conflict, ReceiveOptions, receive};
 pub use report::Summary;

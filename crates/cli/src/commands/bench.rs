@@ -25,6 +25,7 @@ use self::protocol::{LONGEST_TEST, MOST_STREAMS, SHORTEST_INTERVAL};
 use super::Context;
 use crate::args::OUTPUT;
 use crate::errors::Failure;
+use crate::relays::ControllerOptions;
 use crate::values::{self, PathPin, RemoteEnd};
 
 const EXAMPLES: &str = "\
@@ -53,7 +54,7 @@ pub enum BenchCommand {
     ///
     /// The result has a row for each pair of addresses: the bytes of all the paths that there were between the two, one
     /// after the other when a link came and went, and the state of the newest; `closed` when it was given up.
-    Client(ClientArgs),
+    Client(Box<ClientArgs>),
 }
 
 /// Options of the server.
@@ -126,7 +127,14 @@ pub struct ClientArgs {
     /// Another path, through a relay that lists this machine's key; `+` joins relays one behind the other
     #[arg(long = "relay", value_name = "KEY@ADDRESS", help_heading = "Network")]
     pub relays: Vec<RelayRoute>,
-    /// Key file, for relays to know this machine by [default: with `--relay` the usual one, else a new key]
+    /// Use so many of the relays named by `--relay` at a time, the first ones; one that is bad is replaced by another
+    #[arg(long, value_name = "COUNT", help_heading = "Network", requires = "relays")]
+    #[arg(value_parser = clap::value_parser!(u8).range(1..))]
+    pub at_once: Option<u8>,
+    /// Who grants the use of more.
+    #[command(flatten)]
+    pub control: ControllerOptions,
+    /// Key file, for relays and controllers to know this machine by [default: with `--relay` or `--controller` the usual one, else a new key]
     #[arg(long, value_name = "FILE", env = "ANABRANCH_KEY", hide_env_values = true, value_hint = clap::ValueHint::FilePath)]
     #[arg(help_heading = "Network")]
     pub key: Option<PathBuf>,

@@ -4,25 +4,33 @@
 
 use std::path::{Path, PathBuf};
 
-use anabranch_daemon::client::RelayRoute;
 use anabranch_daemon::controller::config::{ControllerSettings, StoreSettings};
+use anabranch_daemon::controller::link::ControllerHint;
+use anabranch_daemon::controller::status::{GrantStatus, Status};
 use anabranch_daemon::controller::{ControllerService, StartError};
-use anabranch_secure::RelayHint;
-use clap::Args;
+use anabranch_net::PublicKey;
+use anabranch_overlay::grant::GrantId;
+use anabranch_wire::Rate;
+use clap::{Args, Subcommand};
 
 use super::Context;
-use super::relay::{Signals, notify};
+use super::service::{self, AnswerArgs, Signals, Socket, notify};
 use crate::errors::Failure;
-use crate::ui::out;
+use crate::ui::{human, out};
 use crate::{keyfile, node};
 
 /// Where the configuration is when nobody says.
 const CONFIG: &str = "/etc/anabranch/controller.toml";
+/// Where a running controller is asked when nobody says.
+const CONTROL: &str = "/run/anabranch/controller.sock";
 
 const EXAMPLES: &str = "\
 Examples:
   anabranch controller                            as /etc/anabranch/controller.toml says
   anabranch controller --config controller.toml   prints its address and the key that relays pin
+  anabranch controller status --json              the relays that it knows
+  anabranch controller grants ab1...              what a client holds
+  anabranch controller revoke ab1...              takes it back
 
 A configuration, with one relay and one client:
   key = \"controller.key\"
@@ -39,38 +47,111 @@ A configuration, with one relay and one client:
 /// grants, which relays check by themselves. Several controllers may share one etcd: any of them answers, and none is
 /// missed. Running sessions need no controller. SIGHUP has it read its configuration again.
 #[derive(Args, Debug)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
 pub struct ControllerArgs {
     /// The configuration file
     #[arg(long, value_name = "FILE", default_value = CONFIG, value_hint = clap::ValueHint::FilePath)]
     pub config: PathBuf,
+    /// What to ask of a running controller.
+    #[command(subcommand)]
+    pub ask: Option<ControllerAsk>,
 }
 
-/// Runs a controller.
+/// What a running controller can be asked.
+#[derive(Debug, Subcommand)]
+pub enum ControllerAsk {
+    /// Show the relays that a running controller knows
+    Status(AskArgs),
+    /// Show what a client holds
+    Grants(ClientArgs),
+    /// Take grants from a client: relays stop taking them within seconds
+    ///
+    /// Take the client out of the configuration first (and send SIGHUP), or it asks for another grant at once.
+    Revoke(RevokeArgs),
+}
+
+/// How a running controller is asked.
+#[derive(Args, Debug)]
+pub struct AskArgs {
+    /// The controller's Unix socket, as its configuration says
+    #[arg(long, value_name = "FILE", default_value = CONTROL, value_hint = clap::ValueHint::FilePath)]
+    pub control: PathBuf,
+    /// How the answer is shown.
+    #[command(flatten)]
+    pub answer: AnswerArgs,
+}
+
+/// Whose grants.
+#[derive(Args, Debug)]
+pub struct ClientArgs {
+    /// The client's key
+    #[arg(value_name = "KEY")]
+    pub client: PublicKey,
+    /// How it is asked.
+    #[command(flatten)]
+    pub ask: AskArgs,
+}
+
+/// Which grants.
+#[derive(Args, Debug)]
+pub struct RevokeArgs {
+    /// The grant, as `anabranch controller grants` names it [default: all that the client holds]
+    #[arg(long, value_name = "ID")]
+    pub grant: Option<GrantId>,
+    /// Whose.
+    #[command(flatten)]
+    pub of: ClientArgs,
+}
+
+impl ControllerArgs {
+    /// True with `--json`.
+    #[must_use]
+    pub fn json(&self) -> bool {
+        match &self.ask {
+            Some(ControllerAsk::Status(args)) => args.answer.json,
+            Some(ControllerAsk::Grants(args)) => args.ask.answer.json,
+            Some(ControllerAsk::Revoke(args)) => args.of.ask.answer.json,
+            None => false,
+        }
+    }
+}
+
+/// Runs a controller, or asks one.
 ///
 /// # Errors
-/// When the configuration is wrong, the store is damaged or in use, or a port is taken.
+/// When the configuration is wrong, the store is damaged or in use, a port is taken, or no controller answers.
 pub fn run(args: &ControllerArgs, context: &Context) -> Result<(), Failure> {
-    let settings = read(&args.config)?;
-    node::runtime()?.block_on(serve(&args.config, settings, context))
+    let runtime = node::runtime()?;
+    match &args.ask {
+        None => {
+            let settings = read(&args.config)?;
+            runtime.block_on(serve(&args.config, settings, context))
+        }
+        Some(ControllerAsk::Status(ask)) => {
+            runtime.block_on(service::ask((&ask.control, "status"), &ask.answer, status_text))
+        }
+        Some(ControllerAsk::Grants(ClientArgs { client, ask })) => {
+            let request = format!("grants {client}");
+            runtime.block_on(service::ask((&ask.control, &request), &ask.answer, |held: &Vec<_>| {
+                grants_text(held)
+            }))
+        }
+        Some(ControllerAsk::Revoke(RevokeArgs { grant, of: ClientArgs { client, ask } })) => {
+            let grant = grant.map(|grant| grant.to_string()).unwrap_or_default();
+            let request = format!("revoke {client} {grant}");
+            let text = |taken: &Vec<_>| format!("taken back:\n{}", grants_text(taken));
+            runtime.block_on(service::ask((&ask.control, &request), &ask.answer, text))
+        }
+    }
 }
 
 /// The configuration; files that it names are beside it.
 fn read(path: &Path) -> Result<ControllerSettings, Failure> {
-    let text = std::fs::read_to_string(path).map_err(|error| {
-        Failure::file("read the configuration", path, &error)
-            .hint("`anabranch controller --help` shows a small one; name yours with `--config FILE`")
-    })?;
-    let mut settings =
-        ControllerSettings::parse(&text, &path.display().to_string()).map_err(|mut error| {
-            let hint = std::mem::take(&mut error.hint);
-            let failure = Failure::local(error.to_string());
-            if hint.is_empty() { failure } else { failure.hint(hint) }
-        })?;
-    let beside = path.parent().unwrap_or(Path::new(""));
-    settings.key = beside.join(&settings.key);
+    let mut settings = service::read(path, "controller", ControllerSettings::parse)?;
+    settings.key = service::beside(path, &settings.key);
+    settings.control = settings.control.map(|control| service::beside(path, &control));
     if let StoreSettings::File(file) = &mut settings.store {
-        *file = beside.join(&*file);
+        *file = service::beside(path, file);
     }
     Ok(settings)
 }
@@ -82,6 +163,7 @@ async fn serve(path: &Path, settings: ControllerSettings, context: &Context) -> 
         StartError::Bind(error) => Failure::bind(&error),
         other => Failure::local(other.to_string()),
     })?;
+    let _socket = Socket::open(settings.control.as_deref(), controller.watch())?;
     announce(&controller, context)?;
     notify(&[sd_notify::NotifyState::Ready]);
     loop {
@@ -101,10 +183,10 @@ fn reload(controller: &ControllerService, path: &Path, old: &ControllerSettings)
     match read(path) {
         Ok(settings) => {
             controller.reload(&settings);
-            let same = (old.port, &old.addresses, &old.key, &old.store)
-                == (settings.port, &settings.addresses, &settings.key, &settings.store);
+            let same = (old.port, &old.addresses, &old.key, &old.store, &old.control)
+                == (settings.port, &settings.addresses, &settings.key, &settings.store, &settings.control);
             if !same {
-                tracing::warn!("port, addresses, key and store change with a restart only");
+                tracing::warn!("port, addresses, key, store and control change with a restart only");
             }
             let (relays, clients) = (settings.policy.relays.len(), settings.policy.clients.len());
             tracing::info!(relays, clients, "the configuration was read again");
@@ -115,15 +197,50 @@ fn reload(controller: &ControllerService, path: &Path, old: &ControllerSettings)
 
 /// How it is reached, and below it the key that relays pin, on standard output.
 fn announce(controller: &ControllerService, context: &Context) -> Result<(), Failure> {
-    let mut addresses = controller.addresses();
-    if addresses.iter().any(|address| !address.ip().is_loopback()) {
-        addresses.retain(|address| !address.ip().is_loopback());
-    }
+    let addresses = service::reachable(controller.addresses());
     if !context.quiet {
         out::error("a controller; its address, and the key that relays know its grants by\n\n");
     }
-    let route = RelayRoute(vec![RelayHint { node: controller.node(), addresses }]);
-    out::print(&format!("{route}\n{}\n", controller.signing_key()))
+    let at = ControllerHint { node: controller.node(), addresses };
+    out::print(&format!("{at}\n{}\n", controller.signing_key()))
+}
+
+/// A status for people.
+fn status_text(status: &Status) -> String {
+    let mut text = format!("{}\n  signs with {}\n", status.node, status.signs);
+    if status.relays.is_empty() {
+        text.push_str("  no relay has registered\n");
+    }
+    for relay in &status.relays {
+        let state = match (relay.alive, relay.draining) {
+            (false, _) => "silent",
+            (true, true) => "draining",
+            (true, false) => "alive",
+        };
+        let [offered, granted, used] = relay.pids.map(|pids| pids / 2);
+        let rate = Rate::from_bits(relay.rate_used);
+        text.push_str(&format!("  relay {}  {state}, {}\n", relay.node, relay.addresses.join(", ")));
+        text.push_str(&format!(
+            "        {}paths: {used} in use, {granted} granted, {offered} offered; forwards {rate}\n",
+            if relay.place.is_empty() { String::new() } else { format!("in {}; ", relay.place) },
+        ));
+    }
+    text
+}
+
+fn grants_text(grants: &[GrantStatus]) -> String {
+    if grants.is_empty() {
+        return "no grants\n".into();
+    }
+    let now =
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let line = |grant: &GrantStatus| {
+        let left = human::seconds(grant.until.saturating_sub(now) as f64);
+        let (paths, relays) =
+            (human::count(grant.paths.into(), "path"), human::count(grant.relays.len() as u64, "relay"));
+        format!("  {}  {paths} at each of {relays}, for {left}\n", grant.id)
+    };
+    grants.iter().map(line).collect()
 }
 
 #[cfg(test)]
@@ -135,5 +252,15 @@ mod tests {
     fn a_configuration_that_is_missing_is_told_with_what_to_do() {
         let args: ControllerArgs = parse(&["--config", "/nowhere/c.toml"]).unwrap();
         assert!(read(&args.config).unwrap_err().hint.unwrap().contains("--config"));
+    }
+
+    #[test]
+    fn a_controller_runs_unless_one_is_asked() {
+        let key = anabranch_net::NodeKey::from_random([3; 32]).public().to_string();
+        let args: ControllerArgs = parse(&["grants", &key, "--json"]).unwrap();
+        assert!(args.json());
+        let args: ControllerArgs = parse(&["revoke", &key, "--grant", &"0a".repeat(16)]).unwrap();
+        assert!(matches!(args.ask, Some(ControllerAsk::Revoke(RevokeArgs { grant: Some(_), .. }))));
+        assert!(parse::<ControllerArgs>(&["revoke"]).is_err(), "whose?");
     }
 }

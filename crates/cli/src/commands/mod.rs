@@ -9,6 +9,7 @@ pub mod man;
 pub mod receive;
 pub mod relay;
 pub mod send;
+pub mod service;
 pub mod sim;
 
 use crate::args::{Command, Global};

@@ -1,4 +1,4 @@
-//! `anabranch relay`: makes this machine a path for the sessions of users that its configuration lists.
+//! `anabranch relay`: makes this machine a path for the sessions of users that its configuration or a controller names.
 //!
 //! Runs until it is told to stop: SIGTERM drains it first, so that sessions move on; SIGHUP has it read its
 //! configuration again. What it serves is `anabranch-daemon`'s matter.
@@ -8,17 +8,15 @@ use std::path::{Path, PathBuf};
 use anabranch_daemon::client::RelayRoute;
 use anabranch_daemon::relay::config::RelaySettings;
 use anabranch_daemon::relay::status::Status;
-use anabranch_daemon::relay::{RelayService, control};
+use anabranch_daemon::{control, relay::RelayService};
 use anabranch_secure::RelayHint;
 use anabranch_wire::Span;
 use clap::{Args, Subcommand};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::Context;
-use crate::args::OUTPUT;
+use super::service::{self, AnswerArgs, Signals, Socket, notify};
 use crate::errors::Failure;
-use crate::ui::human;
-use crate::ui::out::{self, Stream};
+use crate::ui::{human, out};
 use crate::{keyfile, node, values};
 
 /// Where the configuration is when nobody says.
@@ -38,12 +36,17 @@ Examples:
 A configuration, with one user:
   key = \"relay.key\"
   [[user]]
-  key = \"ab1...\"                              `anabranch keys show` on the user's machine";
+  key = \"ab1...\"                              `anabranch keys show` on the user's machine
+
+And for users to whom a controller grants its use:
+  [[controller]]
+  at    = \"ab1...@192.0.2.1:4700\"             the two lines that `anabranch controller` prints
+  signs = \"abs1...\"";
 
 /// Make this machine a path for other machines' sessions
 ///
-/// A relay forwards packets that it cannot read, for users whose keys its configuration lists, to nodes that agree to
-/// it. It needs no root. SIGHUP has it read its configuration again, SIGTERM drains it and ends it.
+/// A relay forwards packets that it cannot read, for users whose keys its configuration lists or to whom a controller
+/// grants it, to nodes that agree to it. It needs no root. SIGHUP has it read its configuration again, SIGTERM drains it and ends it.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
 pub struct RelayArgs {
@@ -70,9 +73,9 @@ pub struct AskArgs {
     /// The relay's Unix socket, as its configuration says
     #[arg(long, value_name = "FILE", default_value = CONTROL, value_hint = clap::ValueHint::FilePath)]
     pub control: PathBuf,
-    /// The answer as JSON instead of text
-    #[arg(long, help_heading = OUTPUT)]
-    pub json: bool,
+    /// How the answer is shown.
+    #[command(flatten)]
+    pub answer: AnswerArgs,
 }
 
 /// How a running relay is drained.
@@ -91,8 +94,8 @@ impl RelayArgs {
     #[must_use]
     pub fn json(&self) -> bool {
         match &self.ask {
-            Some(RelayAsk::Status(args)) => args.json,
-            Some(RelayAsk::Drain(args)) => args.ask.json,
+            Some(RelayAsk::Status(args)) => args.answer.json,
+            Some(RelayAsk::Drain(args)) => args.ask.answer.json,
             None => false,
         }
     }
@@ -109,75 +112,43 @@ pub fn run(args: &RelayArgs, context: &Context) -> Result<(), Failure> {
             let settings = read(&args.config)?;
             runtime.block_on(serve(&args.config, settings, context))
         }
-        Some(RelayAsk::Status(ask)) => runtime.block_on(answer(ask, "status")),
+        Some(RelayAsk::Status(ask)) => {
+            runtime.block_on(service::ask((&ask.control, "status"), &ask.answer, text))
+        }
         Some(RelayAsk::Drain(drain)) => {
             let seconds = drain.patience.as_nanos().div_ceil(1_000_000_000);
-            runtime.block_on(answer(&drain.ask, &format!("drain {seconds}")))
+            let request = format!("drain {seconds}");
+            runtime.block_on(service::ask((&drain.ask.control, &request), &drain.ask.answer, text))
         }
     }
 }
 
 /// The configuration; files that it names are beside it.
 fn read(path: &Path) -> Result<RelaySettings, Failure> {
-    let text = std::fs::read_to_string(path).map_err(|error| {
-        Failure::file("read the configuration", path, &error)
-            .hint("`anabranch relay --help` shows a small one; name yours with `--config FILE`")
-    })?;
-    let mut settings = RelaySettings::parse(&text, &path.display().to_string()).map_err(|mut error| {
-        let hint = std::mem::take(&mut error.hint);
-        let failure = Failure::local(error.to_string());
-        if hint.is_empty() { failure } else { failure.hint(hint) }
-    })?;
-    let beside = path.parent().unwrap_or(Path::new(""));
-    settings.key = beside.join(&settings.key);
-    settings.control = settings.control.map(|control| beside.join(control));
+    let mut settings = service::read(path, "relay", RelaySettings::parse)?;
+    settings.key = service::beside(path, &settings.key);
+    settings.control = settings.control.map(|control| service::beside(path, &control));
     Ok(settings)
-}
-
-/// The signals that a service minds.
-pub(super) struct Signals {
-    pub hang_up: Signal,
-    pub terminate: Signal,
-    pub interrupt: Signal,
-}
-
-impl Signals {
-    pub fn new() -> Result<Self, Failure> {
-        let catch =
-            |kind| signal(kind).map_err(|error| Failure::local(format!("cannot wait for signals: {error}")));
-        Ok(Self {
-            hang_up: catch(SignalKind::hangup())?,
-            terminate: catch(SignalKind::terminate())?,
-            interrupt: catch(SignalKind::interrupt())?,
-        })
-    }
 }
 
 async fn serve(path: &Path, settings: RelaySettings, context: &Context) -> Result<(), Failure> {
     let mut signals = Signals::new()?;
     let key = keyfile::load_or_create(&settings.key)?;
     let relay = RelayService::start(key, &settings).await.map_err(|error| Failure::bind(&error))?;
+    let _socket = Socket::open(settings.control.as_deref(), relay.watch())?;
     let mut tasks = tokio::task::JoinSet::new();
-    if let Some(control) = &settings.control {
-        let listener =
-            control::listen(control).map_err(|error| Failure::file("listen on", control, &error))?;
-        tasks.spawn(control::serve(listener, relay.watch()));
-    }
     if let Some(address) = settings.metrics {
         let listener = control::listen_for_metrics(address).await;
         let listener = listener
             .map_err(|error| Failure::local(format!("cannot serve metrics at {address}: {error}")))?;
-        tasks.spawn(control::serve_metrics(listener, relay.watch()));
+        let watch = relay.watch();
+        tasks.spawn(control::serve_metrics(listener, move || watch.status().to_prometheus()));
     }
     announce(&relay, &settings, context)?;
     notify(&[sd_notify::NotifyState::Ready]);
     run_until_stopped(&relay, (path, &settings), &mut signals).await;
     notify(&[sd_notify::NotifyState::Stopping]);
     relay.close().await;
-    if let Some(control) = &settings.control {
-        // Somebody may have removed it already.
-        let _ = std::fs::remove_file(control);
-    }
     Ok(())
 }
 
@@ -222,31 +193,20 @@ fn reload(relay: &RelayService, path: &Path, old: &RelaySettings) {
 
 /// Says who may use it and how; the line for `--relay` by itself on standard output.
 fn announce(relay: &RelayService, settings: &RelaySettings, context: &Context) -> Result<(), Failure> {
-    let mut addresses = relay.addresses();
-    if addresses.iter().any(|address| !address.ip().is_loopback()) {
-        addresses.retain(|address| !address.ip().is_loopback());
-    }
+    let addresses = service::reachable(relay.addresses());
     let route = RelayRoute(vec![RelayHint { node: relay.node(), addresses }]);
     if !context.quiet {
-        let users = human::count(settings.users.len() as u64, "user");
-        out::error(&format!("a relay for {users}, who reach it with `--relay` and\n\n"));
+        let (users, controllers) = (settings.users.len() as u64, settings.controllers.len() as u64);
+        let users = human::count(users, "user");
+        if controllers > 0 {
+            let controllers = human::count(controllers, "controller");
+            out::error(&format!("a relay for {users}, and for whom {controllers} grant its use\n"));
+        } else {
+            out::error(&format!("a relay for {users}\n"));
+        }
+        out::error("listed users reach it with `--relay` and\n\n");
     }
     out::print(&format!("{route}\n"))
-}
-
-/// Tells a service manager, if one started this.
-pub(super) fn notify(states: &[sd_notify::NotifyState<'_>]) {
-    if let Err(error) = sd_notify::notify(states) {
-        tracing::warn!(%error, "the service manager could not be told");
-    }
-}
-
-async fn answer(ask: &AskArgs, request: &str) -> Result<(), Failure> {
-    let status = control::ask(&ask.control, request).await.map_err(|error| {
-        Failure::local(format!("no relay answers at {}: {error}", ask.control.display()))
-            .hint("is it running, and does its configuration say `control = \"…\"`? name that file with `--control`")
-    })?;
-    if ask.json { Stream::Stdout.json(&status) } else { out::print(&text(&status)) }
 }
 
 /// A status for people.
@@ -277,6 +237,10 @@ fn text(status: &Status) -> String {
     for user in status.users.iter().filter(|user| user.sessions > 0) {
         let flows = human::count(user.flows as u64, "path");
         text.push_str(&format!("  user      {}  {flows}\n", user.key));
+    }
+    for controller in &status.controllers {
+        let node = controller.at.split('@').next().unwrap_or_default();
+        text.push_str(&format!("  controller {node}  {}\n", controller.standing));
     }
     text
 }

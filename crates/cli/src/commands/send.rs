@@ -20,6 +20,7 @@ use super::Context;
 use crate::args::OUTPUT;
 use crate::carrier;
 use crate::errors::{Failure, describe, printable};
+use crate::relays::ControllerOptions;
 use crate::report::Event;
 use crate::ui::human;
 use crate::ui::out::{self, Stream};
@@ -82,6 +83,9 @@ pub struct SendArgs {
     /// A relay through which receivers reach this machine; it has to list its key. May be given again
     #[arg(long = "relay", value_name = "KEY@ADDRESS", help_heading = "Network")]
     pub relays: Vec<RelayRoute>,
+    /// Who grants the use of more.
+    #[command(flatten)]
+    pub control: ControllerOptions,
     /// One JSON event a line instead of text
     #[arg(long, help_heading = OUTPUT)]
     pub json: bool,
@@ -178,21 +182,23 @@ async fn offer(
     // From here on Ctrl-C is a wish to be carried out with care.
     let stop = interrupt::requested();
     let door = Door::new(args.expires)?;
-    let config = EndpointConfig::new(relays::key(args.key.as_deref(), &args.relays)?)
+    let key = args.key.as_deref();
+    let config = EndpointConfig::new(relays::key(key, &args.relays, &args.control)?)
         .port(args.port)
         .session(carrier::config(PATIENCE))
         .authorize(door.clone());
     let endpoint = Arc::new(Endpoint::bind(config).await.map_err(|error| Failure::bind(&error))?);
-    let _hosting = relays::host(&endpoint, &args.relays, &door.secret).await?;
+    let grants = args.control.grants(&endpoint, key).await?;
+    let reachable = relays::host(&endpoint, (&args.relays, &grants), &door.secret).await?;
     let ticket = Ticket {
         node: endpoint.node(),
         addresses: addresses(&args.addresses, node::addresses_to_tell(&endpoint)).await?,
-        relays: relays::hints(&args.relays)?,
+        relays: reachable.relays.clone(),
         share: door.share,
         secret: door.secret.clone(),
         expires: door.expires(),
     };
-    announce(args, &ticket, (contents, context))?;
+    announce((args, &reachable.left_out), &ticket, (contents, context))?;
     let events = args.json.then_some(Stream::Stdout);
     let display = context.progress(args.json, Stream::Stdout);
     let offer = Offer { share, door, once: args.once, events };
@@ -218,15 +224,15 @@ async fn addresses(named: &[HostPort], own: Vec<SocketAddr>) -> Result<Vec<Socke
 }
 
 /// What to know before the ticket is given away.
-fn warnings(contents: &Contents, ticket: &Ticket) -> Vec<String> {
+fn warnings(contents: &Contents, ticket: &Ticket, relays: &[String]) -> Vec<String> {
     let unreadable = contents.unreadable.iter().map(|file| format!("this file cannot be sent: {file}"));
     let only_here = node::only_here(&ticket.addresses).then(|| node::ONLY_HERE.to_owned());
-    contents.left_out.iter().cloned().chain(unreadable).chain(only_here).collect()
+    contents.left_out.iter().chain(relays).cloned().chain(unreadable).chain(only_here).collect()
 }
 
 /// Prints the ticket, and what to do with it.
 fn announce(
-    args: &SendArgs,
+    (args, left_out): (&SendArgs, &[String]),
     ticket: &Ticket,
     (contents, context): (&Contents, &Context),
 ) -> Result<(), Failure> {
@@ -234,11 +240,11 @@ fn announce(
     if args.json {
         let expires_s = args.expires.as_secs_f64();
         Stream::Stdout.json(&Event::Ticket { ticket: &text, expires_s })?;
-        let warnings = warnings(contents, ticket);
+        let warnings = warnings(contents, ticket, left_out);
         return warnings.iter().try_for_each(|message| Stream::Stdout.json(&Event::Note { message }));
     }
     if !context.quiet {
-        for warning in warnings(contents, ticket) {
+        for warning in warnings(contents, ticket, left_out) {
             out::error(&format!("{} {}\n", context.paint.yellow("warning:"), printable(&warning)));
         }
         out::error(&format!("offering {}; on the other machine run\n\n", described(contents)));

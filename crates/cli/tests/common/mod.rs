@@ -25,7 +25,8 @@ pub fn within_three_attempts(test: &str, attempt: impl Fn() -> Result<String, St
     panic!("{test}: three attempts fall short, see above");
 }
 
-fn say(line: &str) {
+/// A line on the terminal, past the harness that captures output.
+pub fn say(line: &str) {
     // Nobody to tell it to is no reason to fail.
     let _ = writeln!(io::stderr(), "{line}");
 }

@@ -258,7 +258,10 @@ impl Drop for Namespace {
 }
 
 /// Runs a command with the words of `line`; gives its output.
-fn run(program: &str, line: &str) -> Result<String, String> {
+///
+/// # Errors
+/// What it says when it fails.
+pub fn run(program: &str, line: &str) -> Result<String, String> {
     succeed(Command::new(program).args(line.split_whitespace()))
 }
 

@@ -18,7 +18,7 @@ pub const PROGRAM: &str = env!("CARGO_BIN_EXE_anabranch");
 /// A command of the program that finds no key and no settings of whoever runs the test.
 pub fn program(words: &[&str]) -> Command {
     let mut command = Command::new(PROGRAM);
-    command.args(words).env_remove("ANABRANCH_KEY").stdin(Stdio::null());
+    command.args(words).env_remove("ANABRANCH_KEY").env_remove("ANABRANCH_CONTROLLER").stdin(Stdio::null());
     command
 }
 
@@ -105,6 +105,16 @@ impl Running {
             text
         });
         Self { child, errors: Some(errors) }
+    }
+
+    /// The next line that it prints, and nothing after it.
+    pub fn line(&mut self) -> String {
+        let output = self.child.stdout.as_mut().expect("a pipe");
+        let (mut line, mut byte) = (Vec::new(), [0]);
+        while output.read(&mut byte).is_ok_and(|len| len == 1) && byte != *b"\n" {
+            line.extend_from_slice(&byte);
+        }
+        String::from_utf8(line).expect("text").trim().to_owned()
     }
 
     /// Asks it to stop, as Ctrl-C does.

@@ -5,13 +5,12 @@
 
 use std::net::SocketAddr;
 
-use anabranch_net::{Chain, Endpoint, PathId, Pid, PublicKey, Session, TicketSecret};
-use anabranch_overlay::grant::GuestSecret;
+use anabranch_net::{Chain, Endpoint, PathId, Pid, PublicKey, Session};
 use anabranch_overlay::relay::Target;
 use anabranch_secure::RelayHint;
 
-use super::RelayError;
 use super::connection::{Flow, RelayConnection, Wanted};
+use super::{Entry, RelayError};
 
 /// For the way back until the relay before is known.
 const PLACEHOLDER: Pid = Pid(1);
@@ -31,29 +30,22 @@ pub struct Prepared {
 }
 
 impl RelayChain {
-    /// Opens a session to each relay in turn. With a ticket's secret the only relay is entered as the guest of the
-    /// ticket's maker.
+    /// Opens a session to each relay in turn; a guest opens one only.
     ///
     /// # Errors
     /// Of the first relay that does not let this node in.
-    pub async fn open(
-        endpoint: &Endpoint,
-        hints: &[RelayHint],
-        guest: Option<&TicketSecret>,
-    ) -> Result<Self, RelayError> {
-        let mut chain = Self { links: Vec::new(), hints: hints.to_vec(), is_guest: guest.is_some() };
+    pub async fn open(endpoint: &Endpoint, hints: &[RelayHint], entry: &Entry) -> Result<Self, RelayError> {
+        let is_guest = matches!(entry, Entry::Guest(_));
+        let mut chain = Self { links: Vec::new(), hints: hints.to_vec(), is_guest };
         for hint in hints {
             let link = if chain.links.is_empty() {
-                let credential = guest.map(|secret| {
-                    let guest = GuestSecret::new(secret, &hint.node);
-                    (guest.share(), guest.hash())
-                });
-                RelayConnection::open(endpoint, hint, credential).await?
+                RelayConnection::open(endpoint, hint, entry).await?
             } else {
+                let Entry::Member(grants) = entry else { return Err(RelayError::NoAddress) };
                 let own = endpoint.new_pid();
                 let address = *hint.addresses.first().ok_or(RelayError::NoAddress)?;
                 let prepared = chain.prepare(Some((address, hint.node)), Pid::HANDSHAKE, own).await?;
-                RelayConnection::open_through(endpoint, hint, (own, prepared)).await?
+                RelayConnection::open_through(endpoint, (hint, grants.clone()), (own, prepared)).await?
             };
             chain.links.push(link);
         }

@@ -1,9 +1,9 @@
-//! A session to one relay and the flows that were allocated there.
+//! A session to one relay, the grant that is shown there, and the flows that were allocated.
 //!
 //! One task owns the stream of requests: it sends what is asked for, gives replies to those who wait for them, and
 //! keeps each flow's progress where its owner sees it. When the session ends, so do all flows.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -11,13 +11,14 @@ use anabranch_net::{
     Config, Endpoint, PathId, PathInfo, PathState, Pid, PublicKey, Route, Session, ShareId, Span, Stream,
     Target as Node, TicketSecret,
 };
+use anabranch_overlay::grant::{GrantId, GuestSecret};
 use anabranch_overlay::relay::{FlowId, FlowState, RELAY_VERSION, Refused, Reply, Request, Target};
 use anabranch_secure::RelayHint;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::RelayError;
 use super::chain::Prepared;
+use super::{Entry, Grants, RelayError};
 
 /// Requests that may wait for the task.
 const BACKLOG: usize = 64;
@@ -89,43 +90,46 @@ impl Drop for Flow {
 }
 
 impl RelayConnection {
-    /// Opens a session to a relay, as a listed user or with a guest's credential.
+    /// Opens a session to a relay, and shows the grant for it if there is one.
     ///
     /// # Errors
     /// When it cannot be reached or does not let this node in.
-    pub async fn open(
-        endpoint: &Endpoint,
-        relay: &RelayHint,
-        credential: Option<(ShareId, TicketSecret)>,
-    ) -> Result<Self, RelayError> {
+    pub async fn open(endpoint: &Endpoint, relay: &RelayHint, entry: &Entry) -> Result<Self, RelayError> {
+        let (credential, grants) = match entry {
+            Entry::Member(grants) => (None, grants.clone()),
+            Entry::Guest(secret) => {
+                let guest = GuestSecret::new(secret, &relay.node);
+                (Some((guest.share(), guest.hash())), Grants::default())
+            }
+        };
         let target = Node { credential, ..Node::new(relay.node, relay.addresses.clone()) };
         let session = endpoint.connect(&target, config()).await?;
-        Self::greet(session, &relay.addresses, None).await
+        Self::greet(session, (relay, grants), None).await
     }
 
     /// As [`Self::open`], through relays that are ready for it.
     pub(super) async fn open_through(
         endpoint: &Endpoint,
-        relay: &RelayHint,
+        (relay, grants): (&RelayHint, Grants),
         (own, mut before): (Pid, Prepared),
     ) -> Result<Self, RelayError> {
         let target = Node::new(relay.node, Vec::new());
         let session = endpoint.connect_through(&target, config(), (own, before.chain.clone())).await?;
         before.lead_to(&session, PathId::FIRST).await?;
-        Self::greet(session, &relay.addresses, Some(before)).await
+        Self::greet(session, (relay, grants), Some(before)).await
     }
 
     async fn greet(
         session: Session,
-        named: &[SocketAddr],
+        (relay, grants): (&RelayHint, Grants),
         before: Option<Prepared>,
     ) -> Result<Self, RelayError> {
         let stream = session.open_stream().await.map_err(|_| RelayError::Gone)?;
         let (asks, inbox) = mpsc::channel(BACKLOG);
         let (greeted, greeting) = oneshot::channel();
-        tokio::spawn(Task { greeted: Some(greeted), ..Task::default() }.run(stream, inbox));
+        tokio::spawn(Task::new(relay.node, grants, greeted).run(stream, inbox));
         greeting.await.map_err(|_| RelayError::Gone)??;
-        Ok(Self { session, asks, named: named.to_vec(), _before: before })
+        Ok(Self { session, asks, named: relay.addresses.clone(), _before: before })
     }
 
     /// The relay's identity.
@@ -214,8 +218,11 @@ fn config() -> Config {
 }
 
 /// The owner of the stream.
-#[derive(Default)]
 struct Task {
+    relay: PublicKey,
+    grants: Grants,
+    /// Grants that were shown and not answered, in order.
+    showing: VecDeque<GrantId>,
     greeted: Option<oneshot::Sender<Result<(), RelayError>>>,
     next_request: u32,
     allocating: BTreeMap<u32, oneshot::Sender<Result<Allocated, RelayError>>>,
@@ -224,11 +231,26 @@ struct Task {
 }
 
 impl Task {
+    fn new(relay: PublicKey, grants: Grants, greeted: oneshot::Sender<Result<(), RelayError>>) -> Self {
+        Self {
+            relay,
+            grants,
+            showing: VecDeque::new(),
+            greeted: Some(greeted),
+            next_request: 0,
+            allocating: BTreeMap::new(),
+            hosting: BTreeMap::new(),
+            flows: BTreeMap::new(),
+        }
+    }
+
     async fn run(mut self, stream: Stream, mut asks: mpsc::Receiver<Ask>) {
         let (mut reader, mut writer) = tokio::io::split(stream);
         let mut write = Vec::new();
         let mut read = Vec::new();
+        let (grants, mut seen) = (self.grants.clone(), self.grants.watch());
         Request::Hello { version: RELAY_VERSION }.encode(&mut write);
+        self.show(&mut write);
         loop {
             if !write.is_empty() && writer.write_all(&write).await.is_err() {
                 return;
@@ -239,12 +261,21 @@ impl Task {
                     Some(ask) => self.take(ask, &mut write),
                     None => return,
                 },
+                () = grants.changed(&mut seen) => self.show(&mut write),
                 more = reader.read_buf(&mut read) => {
                     if !matches!(more, Ok(1..)) || self.read(&mut read).is_err() {
                         return;
                     }
                 }
             }
+        }
+    }
+
+    /// Shows what is granted at this relay: at first, and whenever it was renewed.
+    fn show(&mut self, write: &mut Vec<u8>) {
+        if let Some((id, grant)) = self.grants.for_relay(&self.relay) {
+            self.showing.push_back(id);
+            Request::Show { grant }.encode(write);
         }
     }
 
@@ -282,9 +313,9 @@ impl Task {
     /// Those who asked may have gone; then nobody wants the answer.
     fn on_reply(&mut self, reply: &Reply) {
         match *reply {
-            Reply::Hello { .. } => {
-                let _ = self.greeted.take().map(|greeted| greeted.send(Ok(())));
-            }
+            // With something to show, the answer to that is waited for.
+            Reply::Hello { .. } if self.showing.is_empty() => self.on_greeted(Ok(())),
+            Reply::Hello { .. } => {}
             Reply::Allocated { request, flow, forward, back } => {
                 let (sender, progress) = watch::channel(Progress::default());
                 self.flows.insert(flow, Arc::new(sender));
@@ -307,16 +338,32 @@ impl Task {
                 let _ = self.hosting.remove(&share).map(|answer| answer.send(Ok(())));
             }
             Reply::Draining { seconds } => tracing::info!(seconds, "the relay is going down"),
-            Reply::Granted { .. } => {}
+            Reply::Granted { .. } => {
+                self.showing.pop_front();
+                self.on_greeted(Ok(()));
+            }
         }
+    }
+
+    fn on_greeted(&mut self, outcome: Result<(), RelayError>) {
+        // Who waited may have gone.
+        let _ = self.greeted.take().map(|greeted| greeted.send(outcome));
     }
 
     /// A refusal without a number is of what has none: the greeting, or what was to be hosted.
     fn on_refused(&mut self, request: u32, why: Refused) {
         if let Some(answer) = self.allocating.remove(&request) {
             let _ = answer.send(Err(RelayError::Refused(why)));
-        } else if let Some(greeted) = self.greeted.take() {
-            let _ = greeted.send(Err(RelayError::Refused(why)));
+        } else if why.is_of_a_grant()
+            && let Some(grant) = self.showing.pop_front()
+        {
+            tracing::warn!(relay = %self.relay, "{why}");
+            if why == Refused::GrantRevoked {
+                self.grants.on_revoked(grant);
+            }
+            self.on_greeted(Err(RelayError::Refused(why)));
+        } else if self.greeted.is_some() {
+            self.on_greeted(Err(RelayError::Refused(why)));
         } else {
             for (_, answer) in std::mem::take(&mut self.hosting) {
                 let _ = answer.send(Err(RelayError::Refused(why)));

@@ -14,7 +14,7 @@ use tokio::time::sleep;
 
 use super::chain::{Prepared, RelayChain};
 use super::keeper::{Peer, RelayPaths};
-use super::{RelayError, RelayRoute};
+use super::{Entry, RelayError, RelayRoute};
 
 /// What the direct way is given before relays are asked.
 const HEAD_START: Duration = Duration::from_millis(750);
@@ -42,7 +42,7 @@ pub async fn connect(
     let first = through.as_ref().map(|(relay, ..)| relay.node);
     let others = relays.iter().filter(|relay| Some(relay.node) != first);
     let routes: Vec<RelayRoute> = others.map(|relay| RelayRoute(vec![relay.clone()])).collect();
-    let peer = Peer { addresses: Vec::new(), guest: Some(secret.clone()) };
+    let peer = Peer { addresses: Vec::new(), entry: Entry::Guest(secret.clone()) };
     let paths = RelayPaths::keep(endpoint, &session, &routes, &peer);
     let over = session.clone();
     tokio::spawn(async move {
@@ -99,7 +99,8 @@ async fn through(
     (relay, secret): (&RelayHint, &TicketSecret),
 ) -> Result<Dialed, (RelayHint, RelayError)> {
     let attempt = async {
-        let chain = RelayChain::open(endpoint, std::slice::from_ref(relay), Some(secret)).await?;
+        let chain =
+            RelayChain::open(endpoint, std::slice::from_ref(relay), &Entry::Guest(secret.clone())).await?;
         let own = endpoint.new_pid();
         let mut prepared = chain.prepare(None, Pid::HANDSHAKE, own).await?;
         let session = endpoint.connect_through(target, config, (own, prepared.chain.clone())).await?;

@@ -10,8 +10,8 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-use super::RelayError;
 use super::connection::RelayConnection;
+use super::{Entry, Grants, RelayError};
 
 /// Pause after the first failure; it doubles with each.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
@@ -29,13 +29,13 @@ pub struct Hosting {
 impl Hosting {
     /// Registers at a relay what follows from a ticket's secret, and again whenever the relay has forgotten.
     #[must_use]
-    pub fn at(endpoint: &Arc<Endpoint>, relay: RelayHint, secret: TicketSecret) -> Self {
+    pub fn at(endpoint: &Arc<Endpoint>, relay: RelayHint, grants: &Grants, secret: TicketSecret) -> Self {
         let (sender, first) = watch::channel(None);
-        let endpoint = endpoint.clone();
+        let (endpoint, entry) = (endpoint.clone(), Entry::Member(grants.clone()));
         let task = tokio::spawn(async move {
             let mut pause = FIRST_PAUSE;
             loop {
-                match register(&endpoint, &relay, &secret).await {
+                match register(&endpoint, (&relay, &entry), &secret).await {
                     Ok(connection) => {
                         sender.send_replace(Some(Ok(())));
                         pause = FIRST_PAUSE;
@@ -73,10 +73,10 @@ impl Drop for Hosting {
 
 async fn register(
     endpoint: &Endpoint,
-    relay: &RelayHint,
+    (relay, entry): (&RelayHint, &Entry),
     secret: &TicketSecret,
 ) -> Result<RelayConnection, RelayError> {
-    let connection = RelayConnection::open(endpoint, relay, None).await?;
+    let connection = RelayConnection::open(endpoint, relay, entry).await?;
     let guest = GuestSecret::new(secret, &relay.node);
     connection.host(guest.share(), guest.hash()).await?;
     Ok(connection)

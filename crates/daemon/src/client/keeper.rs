@@ -4,19 +4,21 @@
 //! session's path manager, the relay, the network), and begins again after a pause that grows while nothing works. What
 //! carries data meanwhile is the session's affair: a relay that falls silent is noticed there first.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_net::{
-    Endpoint, Event, Events, PathChange, PathError, PathId, Pid, ReservedPath, Session, SessionError,
-    TicketSecret,
+    Endpoint, Event, Events, PathChange, PathError, PathId, Pid, PublicKey, ReservedPath, Session,
+    SessionError,
 };
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 use super::chain::{Prepared, RelayChain};
-use super::{RelayError, RelayRoute};
+use super::spares;
+use super::{Entry, Grants, RelayError, RelayRoute};
 
 /// Pause after the first failure; it doubles with each.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
@@ -30,8 +32,8 @@ const NOT_READY_PAUSE: Duration = Duration::from_millis(5);
 pub struct Peer {
     /// Its addresses, tried in turn.
     pub addresses: Vec<SocketAddr>,
-    /// The secret of the ticket it gave out: its relays take this node in as a guest.
-    pub guest: Option<TicketSecret>,
+    /// As what this node comes to the relays.
+    pub entry: Entry,
 }
 
 /// Paths through relays, kept open until this is dropped or the session ends.
@@ -49,6 +51,49 @@ impl RelayPaths {
             paths.add(endpoint, session, route.clone(), peer.clone());
         }
         paths
+    }
+
+    /// Begins to keep a path through each relay that controllers have granted, also those that they grant later instead.
+    #[must_use]
+    pub fn keep_granted(
+        endpoint: &Arc<Endpoint>,
+        session: &Session,
+        grants: &Grants,
+        addresses: &[SocketAddr],
+    ) -> Self {
+        let peer = Peer { addresses: addresses.to_vec(), entry: Entry::Member(grants.clone()) };
+        let (endpoint, session, grants) = (endpoint.clone(), session.clone(), grants.clone());
+        let task = tokio::spawn(async move {
+            let mut kept: BTreeMap<PublicKey, Self> = BTreeMap::new();
+            let mut seen = grants.watch();
+            loop {
+                let relays = grants.relays();
+                // While another grant is asked for, paths live on as long as their relays allow.
+                if !relays.is_empty() {
+                    kept.retain(|node, _| relays.iter().any(|relay| relay.node == *node));
+                }
+                for relay in relays {
+                    kept.entry(relay.node).or_insert_with(|| {
+                        Self::keep(&endpoint, &session, &[RelayRoute(vec![relay])], &peer)
+                    });
+                }
+                grants.changed(&mut seen).await;
+            }
+        });
+        Self { tasks: vec![task] }
+    }
+
+    /// Begins to keep paths through `at_once` of the candidates, the first of them at first, and replaces a bad one by another.
+    #[must_use]
+    pub fn choose(
+        endpoint: &Arc<Endpoint>,
+        session: &Session,
+        candidates: &[RelayRoute],
+        (peer, at_once): (&Peer, usize),
+    ) -> Self {
+        let who = (endpoint.clone(), session.clone());
+        let task = tokio::spawn(spares::keep(who, candidates.to_vec(), (peer.clone(), at_once)));
+        Self { tasks: vec![task] }
     }
 
     /// Adds one more.
@@ -96,7 +141,7 @@ impl Keeper {
 
     /// Opens the path and waits for its end; again over the same sessions as long as they live.
     async fn attempt(&self, worked: &mut bool) -> RelayError {
-        let chain = match RelayChain::open(&self.endpoint, &self.route.0, self.peer.guest.as_ref()).await {
+        let chain = match RelayChain::open(&self.endpoint, &self.route.0, &self.peer.entry).await {
             Ok(chain) => chain,
             Err(error) => return error,
         };
@@ -109,6 +154,8 @@ impl Keeper {
                 Ok(path) => path,
                 Err(error) => return error,
             };
+            // Also when nobody wants the path any more: what was on its way there is sent elsewhere at once.
+            let _open = OpenPath { session: &self.session, path };
             let error = tokio::select! {
                 opened = closed(&mut events, path) => {
                     *worked |= opened;
@@ -122,7 +169,6 @@ impl Keeper {
                 () = chain.broken() => RelayError::Gone,
             };
             *worked = true;
-            self.session.close_path(path);
             return error;
         }
     }
@@ -173,6 +219,18 @@ impl Keeper {
                 Err(error) => return Err(path_error(&error)),
             }
         }
+    }
+}
+
+/// Closes its path when dropped.
+struct OpenPath<'a> {
+    session: &'a Session,
+    path: PathId,
+}
+
+impl Drop for OpenPath<'_> {
+    fn drop(&mut self) {
+        self.session.close_path(self.path);
     }
 }
 

@@ -5,28 +5,50 @@
 //! | `connection` | a session to one relay, and the flows there |
 //! | `chain` | relays one behind the other, made ready for one path |
 //! | `keeper` | keeps paths through relays open in a session while it lives |
+//! | `spares` | uses some of many candidates, and replaces those that are bad |
 //! | `dial` | a session with a node that may be reached directly or through relays only |
+//! | `grants` | what controllers have granted this node, kept good |
+//! | `cache` | grants in a file |
 //! | `host` | lets the holders of a ticket reach this node through a relay |
 
+mod cache;
 mod chain;
 mod connection;
 mod dial;
+mod grants;
 mod host;
 mod keeper;
+mod spares;
 
 use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
 
-use anabranch_net::{ConnectError, PathError, PublicKey};
+use anabranch_net::{ConnectError, PathError, PublicKey, TicketSecret};
 use anabranch_overlay::relay::{FlowState, Refused};
 use anabranch_secure::RelayHint;
 
 pub use chain::RelayChain;
 pub use connection::{Flow, RelayConnection, Wanted};
 pub use dial::connect;
+pub use grants::{GrantWanted, Grants};
 pub use host::Hosting;
 pub use keeper::{Peer, RelayPaths};
+
+/// As what a node comes to relays.
+#[derive(Clone, Debug)]
+pub enum Entry {
+    /// By its own key: relays list it, or a controller granted their use.
+    Member(Grants),
+    /// As the guest of a ticket's maker, who is reached and nobody else.
+    Guest(TicketSecret),
+}
+
+impl Default for Entry {
+    fn default() -> Self {
+        Self::Member(Grants::default())
+    }
+}
 
 /// Why a relay is of no use now.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -71,24 +93,39 @@ impl FromStr for RelayRoute {
 }
 
 fn relay(text: &str) -> Result<RelayHint, String> {
-    let wrong = || {
+    let (node, addresses) = node_at(text).ok_or_else(|| {
         format!(
             "`{text}` is no relay; write KEY@ADDRESS:PORT as `anabranch relay` prints it, several addresses joined by commas"
         )
-    };
-    let (key, addresses) = text.split_once('@').ok_or_else(wrong)?;
-    let node = key.trim().parse::<PublicKey>().map_err(|error| format!("{}: {error}", wrong()))?;
-    let addresses: Result<Vec<SocketAddr>, _> =
-        addresses.split(',').map(|word| word.trim().parse()).collect();
-    Ok(RelayHint { node, addresses: addresses.map_err(|_| wrong())? })
+    })?;
+    Ok(RelayHint { node, addresses })
+}
+
+/// A node and its addresses, as people write them: `KEY@ADDRESS:PORT,ADDRESS:PORT`.
+pub(crate) fn node_at(text: &str) -> Option<(PublicKey, Vec<SocketAddr>)> {
+    let (key, addresses) = text.split_once('@')?;
+    let addresses: Result<_, _> = addresses.split(',').map(|word| word.trim().parse()).collect();
+    Some((key.trim().parse().ok()?, addresses.ok()?))
+}
+
+/// As [`node_at`] reads it.
+pub(crate) fn write_node_at(
+    f: &mut fmt::Formatter<'_>,
+    (node, addresses): (&PublicKey, &[SocketAddr]),
+) -> fmt::Result {
+    write!(f, "{node}@")?;
+    for (index, address) in addresses.iter().enumerate() {
+        let comma = if index == 0 { "" } else { "," };
+        write!(f, "{comma}{address}")?;
+    }
+    Ok(())
 }
 
 impl fmt::Display for RelayRoute {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, relay) in self.0.iter().enumerate() {
-            let plus = if index == 0 { "" } else { "+" };
-            let addresses: Vec<String> = relay.addresses.iter().map(ToString::to_string).collect();
-            write!(f, "{plus}{}@{}", relay.node, addresses.join(","))?;
+            f.write_str(if index == 0 { "" } else { "+" })?;
+            write_node_at(f, (&relay.node, &relay.addresses))?;
         }
         Ok(())
     }

@@ -24,12 +24,11 @@ use std::path::PathBuf;
 
 use anabranch_net::PublicKey;
 use anabranch_overlay::controller::{Policy, Quota};
-use anabranch_overlay::grant::{Limits, MAX_GRANT_RELAYS, MAX_VALIDITY};
-use anabranch_settings::{SettingsError, line_of};
-use anabranch_wire::{Header, Rate};
+use anabranch_overlay::grant::{MAX_GRANT_RELAYS, MAX_VALIDITY};
+use anabranch_settings::SettingsError;
 use serde::Deserialize;
 
-use crate::relay::config::RateText;
+use crate::settings::{self, Names, RateText, located, node_key};
 use crate::store::{Etcd, EtcdSettings};
 
 /// Where a controller listens unless told otherwise.
@@ -46,6 +45,8 @@ pub struct ControllerSettings {
     pub addresses: Vec<IpAddr>,
     /// Where it keeps what it knows.
     pub store: StoreSettings,
+    /// The Unix socket for `anabranch controller status`, `grants` and `revoke`.
+    pub control: Option<PathBuf>,
     /// Who may do what.
     pub policy: Policy,
 }
@@ -70,6 +71,7 @@ struct File {
     #[serde(default)]
     addresses: Vec<IpAddr>,
     store: StoreEntry,
+    control: Option<PathBuf>,
     #[serde(default, rename = "relay")]
     relays: Vec<RelayEntry>,
     #[serde(default, rename = "client")]
@@ -120,30 +122,25 @@ impl ControllerSettings {
     /// # Errors
     /// The first mistake, with its line, key and remedy.
     pub fn parse(text: &str, origin: &str) -> Result<Self, SettingsError> {
-        let file = toml::from_str(text).map_err(|error| SettingsError::from_toml(&error, text));
-        file.and_then(|file| check(file, text)).map_err(|error: SettingsError| error.of(origin))
+        settings::parse((text, origin), check)
     }
 
     /// A controller on one address that keeps nothing; for tests and demonstrations.
     #[must_use]
     pub fn local(address: IpAddr, policy: Policy) -> Self {
-        Self { key: PathBuf::new(), port: 0, addresses: vec![address], store: StoreSettings::Memory, policy }
+        let store = StoreSettings::Memory;
+        Self { key: PathBuf::new(), port: 0, addresses: vec![address], store, control: None, policy }
     }
 }
 
 fn check(file: File, text: &str) -> Result<ControllerSettings, SettingsError> {
-    let File { key, port, addresses, store, relays, clients, others } = file;
+    let File { key, port, addresses, store, control, relays, clients, others } = file;
     let store = checked_store(store).map_err(|error| located(error, text, ("store", 0)))?;
     let mut policy = Policy { relays: checked_relays(relays, text)?, ..Policy::default() };
     policy.clients = checked_clients(clients, text)?;
     policy.others =
         others.map(quota_of_others).transpose().map_err(|error| located(error, text, ("others", 0)))?;
-    Ok(ControllerSettings { key, port, addresses, store, policy })
-}
-
-fn located(error: SettingsError, text: &str, (table, index): (&str, usize)) -> SettingsError {
-    let line = line_of(text, table, index, &error.key);
-    error.at(line)
+    Ok(ControllerSettings { key, port, addresses, store, control, policy })
 }
 
 fn checked_store(entry: StoreEntry) -> Result<StoreSettings, SettingsError> {
@@ -166,11 +163,10 @@ fn checked_store(entry: StoreEntry) -> Result<StoreSettings, SettingsError> {
 }
 
 fn checked_relays(entries: Vec<RelayEntry>, text: &str) -> Result<BTreeSet<PublicKey>, SettingsError> {
-    let mut names = BTreeMap::new();
+    let mut names = Names::default();
     for (index, entry) in entries.into_iter().enumerate() {
-        let known = key(&entry.key).and_then(|key| once(&names, key, ("relay", index), entry.name));
-        let (key, name) = known.map_err(|error| located(error, text, ("relay", index)))?;
-        names.insert(key, name);
+        let known = node_key(&entry.key).and_then(|key| names.add(key, ("relay", index), &entry.name));
+        known.map_err(|error| located(error, text, ("relay", index)))?;
     }
     Ok(names.into_keys().collect())
 }
@@ -179,41 +175,19 @@ fn checked_clients(
     entries: Vec<QuotaEntry>,
     text: &str,
 ) -> Result<BTreeMap<PublicKey, Quota>, SettingsError> {
-    let (mut names, mut quotas) = (BTreeMap::new(), BTreeMap::new());
+    let (mut names, mut quotas) = (Names::default(), BTreeMap::new());
     for (index, entry) in entries.into_iter().enumerate() {
         let read = || {
             let missing =
                 || SettingsError::new("key", "`key` is missing").hint("add `key = …` to this table");
-            let key = key(entry.key.as_deref().ok_or_else(missing)?)?;
-            let (key, name) = once(&names, key, ("client", index), entry.name.clone().unwrap_or_default())?;
-            Ok((key, name, quota(entry)?))
+            let key = node_key(entry.key.as_deref().ok_or_else(missing)?)?;
+            names.add(key, ("client", index), entry.name.as_deref().unwrap_or_default())?;
+            Ok((key, quota(entry)?))
         };
-        let (key, name, quota) = read().map_err(|error| located(error, text, ("client", index)))?;
-        names.insert(key, name);
+        let (key, quota) = read().map_err(|error| located(error, text, ("client", index)))?;
         quotas.insert(key, quota);
     }
     Ok(quotas)
-}
-
-fn key(text: &str) -> Result<PublicKey, SettingsError> {
-    text.parse().map_err(|error: anabranch_secure::TextError| {
-        let hint = "`anabranch keys show` on that machine prints it; it begins with ab1";
-        SettingsError::new("key", error.to_string()).hint(hint)
-    })
-}
-
-/// A key with its name for people; each key is listed once.
-fn once(
-    names: &BTreeMap<PublicKey, String>,
-    key: PublicKey,
-    (what, index): (&str, usize),
-    name: String,
-) -> Result<(PublicKey, String), SettingsError> {
-    if let Some(other) = names.get(&key) {
-        let error = SettingsError::new("key", format!("{other} has this key already"));
-        return Err(error.hint("a key is listed once; two machines must not share one"));
-    }
-    Ok((key, if name.is_empty() { format!("{what} {}", index + 1) } else { name }))
 }
 
 fn quota_of_others(entry: QuotaEntry) -> Result<Quota, SettingsError> {
@@ -224,32 +198,24 @@ fn quota_of_others(entry: QuotaEntry) -> Result<Quota, SettingsError> {
     quota(entry)
 }
 
-/// A path takes two PIDs, one for each direction.
 fn quota(entry: QuotaEntry) -> Result<Quota, SettingsError> {
     let relays = entry.relays.unwrap_or(MAX_GRANT_RELAYS as u8);
     if !(1..=MAX_GRANT_RELAYS as u8).contains(&relays) {
         return Err(SettingsError::new("relays", format!("a grant names 1 to {MAX_GRANT_RELAYS} relays")));
-    }
-    let highest_tos = entry.highest_tos.unwrap_or(Header::MAX_TOS);
-    if highest_tos > Header::MAX_TOS {
-        return Err(SettingsError::new("highest_tos", "a type of service is 0 to 15"));
     }
     let lifetime = entry.lifetime_s.unwrap_or(3_600);
     if !(1..=MAX_VALIDITY).contains(&lifetime) {
         let why = format!("a grant lives 1 to {MAX_VALIDITY} seconds");
         return Err(SettingsError::new("lifetime_s", why));
     }
-    let limits = Limits {
-        pids: entry.paths.unwrap_or(64).saturating_mul(2),
-        rate: entry.rate.map_or(Rate::from_bits(u64::MAX), |rate| rate.0),
-        bytes: entry.bytes.unwrap_or(u64::MAX),
-        highest_tos,
-    };
+    let limits = settings::limits((entry.paths, entry.highest_tos), (entry.rate, entry.bytes))?;
     Ok(Quota { grants: entry.grants.unwrap_or(8), relays, limits, lifetime })
 }
 
 #[cfg(test)]
 mod tests {
+    use anabranch_wire::Rate;
+
     use super::*;
 
     fn public(seed: u8) -> String {

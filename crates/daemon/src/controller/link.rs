@@ -1,27 +1,24 @@
-//! The other side: a node's requests to its controllers, and a relay's registration with all of them.
+//! The other side: a node's requests to its controllers.
 
+use std::fmt;
 use std::net::SocketAddr;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_net::{Config, ConnectError, Endpoint, PublicKey, Session, Span, Stream, Target};
-use anabranch_overlay::controller::message::{CONTROL_VERSION, GrantedRelay, Reply, Request};
-use anabranch_overlay::controller::{Ask, Load, Offer};
-use anabranch_overlay::grant::{GrantId, UnixTime};
-use anabranch_overlay::relay::Heartbeat;
+use anabranch_overlay::controller::Ask;
+use anabranch_overlay::controller::message::{Again, CONTROL_VERSION, GrantedRelay, Reply, Request};
+use anabranch_overlay::grant::GrantId;
 use data_encoding::BASE64;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::Mutex;
-use tokio::task::JoinHandle;
 use tokio::time::timeout;
+
+use crate::client::{node_at, write_node_at};
 
 /// How long a controller may take to open a session, and to answer a request.
 const PATIENCE: Duration = Duration::from_millis(1_500);
-/// How often a relay says that it is alive.
-const HEARTBEAT: Duration = Duration::from_secs(2);
-/// How long a relay waits before it calls a controller again, and how long after it was told no.
-const AGAIN: Duration = Duration::from_secs(1);
-const AGAIN_AFTER_NO: Duration = Duration::from_secs(10);
 
 /// Where a controller is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +27,23 @@ pub struct ControllerHint {
     pub node: PublicKey,
     /// Its addresses.
     pub addresses: Vec<SocketAddr>,
+}
+
+impl FromStr for ControllerHint {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (node, addresses) = node_at(text).ok_or_else(|| {
+            format!("`{text}` is no controller; write KEY@ADDRESS:PORT as `anabranch controller` prints it, several addresses joined by commas")
+        })?;
+        Ok(Self { node, addresses })
+    }
+}
+
+impl fmt::Display for ControllerHint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_node_at(f, (&self.node, &self.addresses))
+    }
 }
 
 /// Why a controller gave no answer, or not the one wanted.
@@ -43,8 +57,8 @@ pub enum LinkError {
     Denied {
         /// Its words.
         why: String,
-        /// Whether another may answer otherwise.
-        retry: bool,
+        /// Whether it may be answered otherwise.
+        again: Again,
     },
     /// It does not answer.
     #[error("the controller does not answer")]
@@ -59,14 +73,26 @@ pub enum LinkError {
 
 impl LinkError {
     /// Whether another controller may do better.
-    fn is_worth_another(&self) -> bool {
-        !matches!(self, Self::Denied { retry: false, .. })
+    pub(crate) fn is_worth_another(&self) -> bool {
+        !matches!(self, Self::Denied { again: Again::Never, .. })
+    }
+
+    /// Of what several controllers said, the user is told what says most: a decision before the want of one.
+    fn weight(&self) -> u8 {
+        match self {
+            Self::NoController => 0,
+            Self::Connect(_) | Self::Silent | Self::Malformed => 1,
+            Self::Denied { again: Again::Elsewhere, .. } => 2,
+            Self::Denied { .. } => 3,
+        }
     }
 }
 
 /// A grant as a client gets it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Granted {
+    /// The controller that signed it.
+    pub from: PublicKey,
     /// To be shown to relays.
     pub bytes: Vec<u8>,
     /// The relays where it is good.
@@ -74,7 +100,7 @@ pub struct Granted {
 }
 
 /// A session with a controller.
-struct Link {
+pub(super) struct Link {
     session: Session,
     reader: ReadHalf<Stream>,
     writer: WriteHalf<Stream>,
@@ -82,7 +108,7 @@ struct Link {
 }
 
 impl Link {
-    async fn open(endpoint: &Endpoint, hint: &ControllerHint) -> Result<Self, LinkError> {
+    pub(super) async fn open(endpoint: &Endpoint, hint: &ControllerHint) -> Result<Self, LinkError> {
         let target = Target::new(hint.node, hint.addresses.clone());
         let config = Config { keep_alive: Some(Span::from_secs(5)), ..Config::default() };
         let opening = async {
@@ -99,7 +125,7 @@ impl Link {
     }
 
     /// Puts a request and waits for its answer.
-    async fn request(&mut self, request: &Request) -> Result<Reply, LinkError> {
+    pub(super) async fn request(&mut self, request: &Request) -> Result<Reply, LinkError> {
         timeout(PATIENCE, self.exchange(request)).await.unwrap_or(Err(LinkError::Silent))
     }
 
@@ -111,7 +137,7 @@ impl Link {
             if let Some((reply, len)) = Reply::decode(&self.read).map_err(|_| LinkError::Malformed)? {
                 self.read.drain(..len);
                 return match reply {
-                    Reply::Denied { why, retry } => Err(LinkError::Denied { why, retry }),
+                    Reply::Denied { why, again } => Err(LinkError::Denied { why, again }),
                     reply => Ok(reply),
                 };
             }
@@ -148,12 +174,24 @@ impl Controllers {
     /// same request gives the same grant.
     ///
     /// # Errors
-    /// What the last one said.
+    /// What the controllers said.
     pub async fn allocate(&self, ask: &Ask) -> Result<Granted, LinkError> {
-        match self.request(&Request::allocate(ask)).await? {
-            Reply::Granted { grant, relays } => {
+        self.granted(&Request::allocate(ask)).await
+    }
+
+    /// Keeps a grant for so many seconds from now.
+    ///
+    /// # Errors
+    /// What the controllers said.
+    pub async fn renew(&self, grant: GrantId, lifetime: u64) -> Result<Granted, LinkError> {
+        self.granted(&Request::Renew { grant, lifetime }).await
+    }
+
+    async fn granted(&self, request: &Request) -> Result<Granted, LinkError> {
+        match self.request(request).await? {
+            (from, Reply::Granted { grant, relays }) => {
                 let bytes = BASE64.decode(grant.as_bytes()).map_err(|_| LinkError::Malformed)?;
-                Ok(Granted { bytes, relays })
+                Ok(Granted { from, bytes, relays })
             }
             _ => Err(LinkError::Malformed),
         }
@@ -162,17 +200,18 @@ impl Controllers {
     /// Gives a grant back.
     ///
     /// # Errors
-    /// What the last controller said.
+    /// What the controllers said.
     pub async fn give_back(&self, grant: GrantId) -> Result<(), LinkError> {
         match self.request(&Request::GiveBack { grant }).await? {
-            Reply::GivenBack => Ok(()),
+            (_, Reply::GivenBack) => Ok(()),
             _ => Err(LinkError::Malformed),
         }
     }
 
-    async fn request(&self, request: &Request) -> Result<Reply, LinkError> {
+    /// The first answer, and whose it is; of errors the one that says most.
+    async fn request(&self, request: &Request) -> Result<(PublicKey, Reply), LinkError> {
         let mut current = self.current.lock().await;
-        let mut last = LinkError::NoController;
+        let mut told = LinkError::NoController;
         for _ in 0..self.hints.len() {
             let (at, link) = &mut *current;
             let Some(hint) = self.hints.get(*at) else { break };
@@ -186,78 +225,13 @@ impl Controllers {
             match answer {
                 Err(error) if error.is_worth_another() => {
                     *current = ((*at + 1) % self.hints.len(), None);
-                    last = error;
+                    if error.weight() >= told.weight() {
+                        told = error;
+                    }
                 }
-                answer => return answer,
+                answer => return answer.map(|reply| (hint.node, reply)),
             }
         }
-        Err(last)
-    }
-}
-
-/// What a relay gives to its registration, and takes from it.
-pub trait Registrant: Send + Sync + 'static {
-    /// What it does now.
-    fn load(&self) -> Load;
-    /// A controller said what time it is and what does not count any more.
-    fn heartbeat(&self, heartbeat: &Heartbeat);
-}
-
-/// Registers a relay with every controller and keeps it registered. Dropping it ends that.
-pub struct Registration(Vec<JoinHandle<()>>);
-
-impl Registration {
-    /// Begins. `instance` is drawn anew whenever the program starts.
-    pub fn start(
-        endpoint: &Arc<Endpoint>,
-        hints: &[ControllerHint],
-        (instance, offer): (u64, &Offer),
-        relay: &Arc<impl Registrant>,
-    ) -> Self {
-        let task = |hint: &ControllerHint| {
-            let (endpoint, hint, relay) = (endpoint.clone(), hint.clone(), relay.clone());
-            let register = Request::Register { instance, offer: offer.clone() };
-            tokio::spawn(async move {
-                loop {
-                    let Err(why) = stay(&endpoint, &hint, &register, &*relay).await;
-                    let told = matches!(why, LinkError::Denied { retry: false, .. });
-                    if told {
-                        tracing::error!(controller = %hint.node, "{why}");
-                    } else {
-                        tracing::debug!(controller = %hint.node, "{why}");
-                    }
-                    tokio::time::sleep(if told { AGAIN_AFTER_NO } else { AGAIN }).await;
-                }
-            })
-        };
-        Self(hints.iter().map(task).collect())
-    }
-}
-
-impl Drop for Registration {
-    fn drop(&mut self) {
-        self.0.iter().for_each(JoinHandle::abort);
-    }
-}
-
-/// Registers and sends heartbeats until something goes wrong.
-async fn stay(
-    endpoint: &Endpoint,
-    hint: &ControllerHint,
-    register: &Request,
-    relay: &impl Registrant,
-) -> Result<std::convert::Infallible, LinkError> {
-    let mut link = Link::open(endpoint, hint).await?;
-    link.request(register).await?;
-    let mut confirmed = Vec::new();
-    loop {
-        let request = Request::Heartbeat { load: relay.load(), confirmed };
-        let Reply::Heartbeat { time, revoked } = link.request(&request).await? else {
-            return Err(LinkError::Malformed);
-        };
-        let heartbeat = Heartbeat { time: UnixTime(time), revoked };
-        relay.heartbeat(&heartbeat);
-        confirmed = heartbeat.revoked;
-        tokio::time::sleep(HEARTBEAT).await;
+        Err(told)
     }
 }

@@ -4,11 +4,15 @@
 //! |---|---|
 //! | `config` | the configuration file |
 //! | `serve` | a session of a relay or a client |
-//! | `link` | the other side: a node's requests to its controllers, a relay's registration |
+//! | `status` | what it knows, for people and programs |
+//! | `link` | the other side: a node's requests to its controllers |
+//! | `registration` | the other side: a relay's registration |
 
 pub mod config;
 pub mod link;
+pub mod registration;
 mod serve;
+pub mod status;
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,13 +22,16 @@ use std::time::Duration;
 use anabranch_net::{
     Addresses, Clock, Config, Endpoint, EndpointConfig, NodeKey, PublicKey, Refusal, ShareId, Span, Verdict,
 };
-use anabranch_overlay::controller::{Directory, Policy, lead, load_relays, sweep};
-use anabranch_overlay::grant::{ControllerKey, GrantSigner};
+use anabranch_overlay::controller::{
+    ControlError, Denied, Directory, Policy, held_by, lead, load_relays, revoke, sweep,
+};
+use anabranch_overlay::grant::{ControllerKey, GrantId, GrantSigner};
 use tokio::task::JoinHandle;
 
-use crate::relay::wall;
 use crate::store::{AnyStore, Etcd, OpenError, Redb};
+use crate::wall;
 use config::{ControllerSettings, StoreSettings};
+use status::{GrantStatus, Status};
 
 /// A silent peer is forgotten after that; relays say something every second or two.
 const IDLE: Span = Span::from_secs(20);
@@ -142,6 +149,17 @@ impl ControllerService {
         *self.shared.policy.write().expect("no panic while held") = settings.policy.clone();
     }
 
+    /// A handle for other tasks, which does not keep the service running.
+    #[must_use]
+    pub fn watch(&self) -> Watch {
+        Watch { endpoint: self.endpoint.clone(), shared: self.shared.clone() }
+    }
+
+    /// Stops without a word to anybody, as when the power fails.
+    pub fn kill(self) {
+        self.endpoint.fall_silent();
+    }
+
     /// Closes all sessions and stops; peers are told.
     pub async fn close(self) {
         self.endpoint.close().await;
@@ -151,6 +169,80 @@ impl ControllerService {
 impl Drop for ControllerService {
     fn drop(&mut self) {
         self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+/// Looks at a controller, and takes grants back.
+#[derive(Clone)]
+pub struct Watch {
+    endpoint: Arc<Endpoint>,
+    shared: Arc<Shared>,
+}
+
+impl Watch {
+    /// What it knows of relays.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        let times = (self.shared.clock.now(), wall());
+        Status {
+            node: self.endpoint.node().to_string(),
+            signs: self.shared.signer.public().to_string(),
+            addresses: self.endpoint.local_addresses().iter().map(ToString::to_string).collect(),
+            relays: status::relays(&self.shared.directory(), times),
+        }
+    }
+
+    /// The grants that a client holds.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub async fn grants(&self, client: PublicKey) -> Result<Vec<GrantStatus>, ControlError> {
+        let held = held_by(&self.shared.store, wall(), client).await?;
+        Ok(held.iter().map(GrantStatus::new).collect())
+    }
+
+    /// Takes a grant from a client, or all that it holds; gives those that were taken. Relays hear of it with their next
+    /// heartbeat.
+    ///
+    /// # Errors
+    /// When the store fails, or there is no such grant.
+    pub async fn revoke(
+        &self,
+        client: PublicKey,
+        grant: Option<GrantId>,
+    ) -> Result<Vec<GrantStatus>, ControlError> {
+        let mut held = held_by(&self.shared.store, wall(), client).await?;
+        if let Some(grant) = grant {
+            held.retain(|other| other.id == grant);
+            if held.is_empty() {
+                return Err(Denied::NoSuchGrant.into());
+            }
+        }
+        for grant in &held {
+            revoke(&self.shared.store, wall(), client, grant.id).await?;
+        }
+        Ok(held.iter().map(GrantStatus::new).collect())
+    }
+}
+
+/// `status`, `grants CLIENT`, or `revoke CLIENT [GRANT]`.
+#[cfg(unix)]
+impl crate::control::Answer for Watch {
+    async fn answer(&self, line: &str) -> String {
+        use crate::control::{refusal, reply};
+
+        let mut words = line.split_whitespace();
+        let (verb, client, grant) = (words.next(), words.next(), words.next());
+        let client = client.map(str::parse::<PublicKey>);
+        let grant = grant.map(str::parse::<GrantId>);
+        let done = match (verb, client, grant) {
+            (Some("status"), None, None) => return reply(&self.status()),
+            (Some("grants"), Some(Ok(client)), None) => self.grants(client).await,
+            (Some("revoke"), Some(Ok(client)), None) => self.revoke(client, None).await,
+            (Some("revoke"), Some(Ok(client)), Some(Ok(grant))) => self.revoke(client, Some(grant)).await,
+            _ => return refusal("say `status`, `grants CLIENT` or `revoke CLIENT [GRANT]`"),
+        };
+        done.map_or_else(|error| refusal(&error.to_string()), |grants| reply(&grants))
     }
 }
 

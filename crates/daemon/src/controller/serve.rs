@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use anabranch_net::{Endpoint, PublicKey, Session, Stream};
-use anabranch_overlay::controller::message::{CONTROL_VERSION, GrantedRelay, MAX_BODY, Reply, Request};
+use anabranch_overlay::controller::message::{
+    Again, CONTROL_VERSION, GrantedRelay, MAX_BODY, Reply, Request,
+};
 use anabranch_overlay::controller::{
-    Approved, Ask, ControlError, Load, allocate, confirm, give_back, register, taken_back,
+    Approved, Ask, ControlError, Load, allocate, confirm, give_back, register, renew, taken_back,
 };
 use anabranch_overlay::grant::GrantId;
 use anabranch_wire::close_code;
@@ -13,7 +15,7 @@ use data_encoding::BASE64;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::Shared;
-use crate::relay::wall;
+use crate::wall;
 
 /// Serves for as long as the endpoint lets peers in.
 pub(super) async fn accept(shared: Arc<Shared>, endpoint: Arc<Endpoint>) {
@@ -89,14 +91,14 @@ impl Peer {
                 let why = format!(
                     "the controller speaks version {CONTROL_VERSION} of the control protocol and this node {version}: update the older"
                 );
-                return Err(Reply::Denied { why, retry: false });
+                return Err(Reply::Denied { why, again: Again::Never });
             }
             self.greeted = true;
             return Ok(Reply::Hello { version: CONTROL_VERSION });
         }
         if !self.greeted {
             let why = "the first message must be a greeting".to_owned();
-            return Err(Reply::Denied { why, retry: false });
+            return Err(Reply::Denied { why, again: Again::Never });
         }
         let done = self.carry_out(shared, request).await;
         Ok(done.unwrap_or_else(|error| Reply::denied(&error)))
@@ -124,8 +126,12 @@ impl Peer {
                         allocate(store, (&policy, directory), times, self.key, &checked(ask)).await?;
                     Ok(granted(shared, &approved))
                 }
-                None => Ok(Reply::Denied { why: "nothing was asked for".into(), retry: false }),
+                None => Ok(Reply::Denied { why: "nothing was asked for".into(), again: Again::Never }),
             },
+            Request::Renew { grant, lifetime } => {
+                let approved = renew(store, &policy, wall(), self.key, (grant, lifetime)).await?;
+                Ok(granted(shared, &approved))
+            }
             Request::GiveBack { grant } => {
                 give_back(store, wall(), self.key, grant).await?;
                 Ok(Reply::GivenBack)
@@ -144,7 +150,7 @@ impl Peer {
     ) -> Result<Reply, ControlError> {
         let Some(instance) = self.instance else {
             let why = "register first".to_owned();
-            return Ok(Reply::Denied { why, retry: false });
+            return Ok(Reply::Denied { why, again: Again::Never });
         };
         shared.directory().hear(shared.clock.now(), (self.key, instance), load)?;
         let fresh = async {
@@ -172,7 +178,7 @@ fn checked(mut ask: Ask) -> Ask {
 
 fn granted(shared: &Shared, approved: &Approved) -> Reply {
     let Ok(signed) = approved.sign(&shared.signer) else {
-        return Reply::Denied { why: "the grant cannot be written".into(), retry: false };
+        return Reply::Denied { why: "the grant cannot be written".into(), again: Again::Never };
     };
     let directory = shared.directory();
     let address = |relay: &PublicKey| {

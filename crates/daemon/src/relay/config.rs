@@ -8,6 +8,10 @@
 //! [[user]]
 //! name = "laptop"
 //! key  = "ab1…"                          # `anabranch keys show` there
+//!
+//! [[controller]]                         # the two lines that `anabranch controller` prints
+//! at    = "ab1…@198.51.100.2:4700"
+//! signs = "abs1…"
 //! ```
 //! An unknown key is an error that names the line and the nearest key there is.
 
@@ -15,12 +19,15 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use anabranch_net::PublicKey;
-use anabranch_overlay::grant::Limits;
+use anabranch_overlay::grant::{ControllerKey, Limits};
 use anabranch_overlay::relay::{NextHopPolicy, RelayConfig};
 use anabranch_settings::{SettingsError, line_of};
-use anabranch_wire::{Header, Rate};
+use anabranch_wire::Rate;
 use ipnet::IpNet;
-use serde::{Deserialize, Deserializer, de};
+use serde::Deserialize;
+
+use crate::controller::link::ControllerHint;
+use crate::settings::{self, Names, RateText};
 
 /// Where a relay listens unless told otherwise.
 pub const DEFAULT_PORT: u16 = 4600;
@@ -48,6 +55,21 @@ pub struct RelaySettings {
     pub metrics: Option<SocketAddr>,
     /// Who may use it.
     pub users: Vec<User>,
+    /// Where it is, in its operator's words: controllers grant relays of different places.
+    pub place: String,
+    /// How others reach it, for controllers to tell; empty for the addresses of its sockets.
+    pub announce: Vec<SocketAddr>,
+    /// Whose grants count.
+    pub controllers: Vec<Controller>,
+}
+
+/// A controller that a relay registers with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Controller {
+    /// Where it is.
+    pub at: ControllerHint,
+    /// What it signs grants with.
+    pub signs: ControllerKey,
 }
 
 /// Somebody who may use a relay.
@@ -80,6 +102,19 @@ struct File {
     metrics: Option<SocketAddr>,
     #[serde(default, rename = "user")]
     users: Vec<UserEntry>,
+    #[serde(default)]
+    place: String,
+    #[serde(default)]
+    announce: Vec<SocketAddr>,
+    #[serde(default, rename = "controller")]
+    controllers: Vec<ControllerEntry>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ControllerEntry {
+    at: String,
+    signs: String,
 }
 
 #[derive(Deserialize)]
@@ -102,8 +137,12 @@ fn default_paths() -> usize {
     50_000
 }
 
-/// Paths of one user unless the file says otherwise.
-const USER_PATHS: u32 = 64;
+/// Longest name of a place, in bytes.
+const MAX_PLACE: usize = 64;
+/// Most addresses that controllers are told.
+const MAX_ANNOUNCED: usize = 16;
+/// Most controllers of one relay.
+const MAX_CONTROLLERS: usize = 16;
 
 impl RelaySettings {
     /// Reads and checks a configuration; `origin` is the file's name, for errors.
@@ -111,8 +150,7 @@ impl RelaySettings {
     /// # Errors
     /// The first mistake, with its line, key and remedy.
     pub fn parse(text: &str, origin: &str) -> Result<Self, SettingsError> {
-        let file = toml::from_str(text).map_err(|error| SettingsError::from_toml(&error, text));
-        file.and_then(|file| check(file, text)).map_err(|error: SettingsError| error.of(origin))
+        settings::parse((text, origin), check)
     }
 
     /// A relay with a key of this file's, on one address, that lists these users; for tests and demonstrations.
@@ -129,6 +167,9 @@ impl RelaySettings {
             control: None,
             metrics: None,
             users,
+            place: String::new(),
+            announce: Vec::new(),
+            controllers: Vec::new(),
         }
     }
 
@@ -136,6 +177,7 @@ impl RelaySettings {
     #[must_use]
     pub fn core(&self, node: PublicKey) -> RelayConfig {
         RelayConfig {
+            controllers: self.controllers.iter().map(|controller| controller.signs).collect(),
             listed: self.users.iter().map(|user| (user.key, user.limits)).collect(),
             next_hops: NextHopPolicy { allow: self.allow.clone(), deny: self.deny.clone(), own: Vec::new() },
             rate: self.rate,
@@ -147,19 +189,13 @@ impl RelaySettings {
 
 impl User {
     /// A user without limits but those that every user has.
+    ///
+    /// # Panics
+    /// Never: no limit of it can be wrong.
     #[must_use]
     pub fn new(name: &str, key: PublicKey) -> Self {
-        Self { name: name.to_owned(), key, limits: limits(None, None, None, None) }
-    }
-}
-
-/// A path takes two PIDs, one for each direction.
-fn limits(paths: Option<u32>, rate: Option<Rate>, bytes: Option<u64>, tos: Option<u8>) -> Limits {
-    Limits {
-        pids: paths.unwrap_or(USER_PATHS).saturating_mul(2),
-        rate: rate.unwrap_or(Rate::from_bits(u64::MAX)),
-        bytes: bytes.unwrap_or(u64::MAX),
-        highest_tos: tos.unwrap_or(Header::MAX_TOS),
+        let limits = settings::limits((None, None), (None, None)).expect("nothing was said that is wrong");
+        Self { name: name.to_owned(), key, limits }
     }
 }
 
@@ -174,19 +210,15 @@ fn check(file: File, text: &str) -> Result<RelaySettings, SettingsError> {
         let error = SettingsError::new("rate", "the relay would forward nothing");
         return Err(error.hint("leave the key out for no limit").at(top("rate")));
     }
-    let mut users: Vec<User> = Vec::new();
+    check_announcement(&file).map_err(|error| settings::located(error, text, ("", 0)))?;
+    let (mut names, mut users) = (Names::default(), Vec::new());
     for (index, entry) in file.users.into_iter().enumerate() {
-        let at = |key: &str| line_of(text, "user", index, key);
-        let user = user(entry, index).map_err(|error| {
-            let key = error.key.clone();
-            error.at(at(&key))
-        })?;
-        if let Some(other) = users.iter().find(|other| other.key == user.key) {
-            let error = SettingsError::new("key", format!("{} has this key already", other.name));
-            return Err(error.hint("a key is listed once; its limits go there").at(at("key")));
-        }
-        users.push(user);
+        let user = user(entry, (&mut names, index));
+        users.push(user.map_err(|error| settings::located(error, text, ("user", index)))?);
     }
+    let read = file.controllers.iter().enumerate().map(|(index, entry)| {
+        controller(entry).map_err(|error| settings::located(error, text, ("controller", index)))
+    });
     Ok(RelaySettings {
         key: file.key,
         port: file.port,
@@ -198,20 +230,45 @@ fn check(file: File, text: &str) -> Result<RelaySettings, SettingsError> {
         control: file.control,
         metrics: file.metrics,
         users,
+        place: file.place,
+        announce: file.announce,
+        controllers: read.collect::<Result<_, _>>()?,
     })
 }
 
-fn user(entry: UserEntry, index: usize) -> Result<User, SettingsError> {
-    let key = entry.key.parse::<PublicKey>().map_err(|error| {
-        let hint = "`anabranch keys show` on the user's machine prints it; it begins with ab1";
-        SettingsError::new("key", error.to_string()).hint(hint)
-    })?;
-    if entry.highest_tos.is_some_and(|tos| tos > Header::MAX_TOS) {
-        return Err(SettingsError::new("highest_tos", "a type of service is 0 to 15"));
+/// Whether controllers would take what they are told.
+fn check_announcement(file: &File) -> Result<(), SettingsError> {
+    if file.place.len() > MAX_PLACE {
+        return Err(SettingsError::new("place", format!("a place has at most {MAX_PLACE} bytes")));
     }
-    let name = if entry.name.is_empty() { format!("user {}", index + 1) } else { entry.name };
-    let rate = entry.rate.map(|rate| rate.0);
-    Ok(User { name, key, limits: limits(entry.paths, rate, entry.bytes, entry.highest_tos) })
+    if file.announce.len() > MAX_ANNOUNCED {
+        return Err(SettingsError::new("announce", format!("at most {MAX_ANNOUNCED} addresses are told")));
+    }
+    if file.controllers.len() > MAX_CONTROLLERS {
+        return Err(SettingsError::new("controller", format!("at most {MAX_CONTROLLERS} of them")));
+    }
+    if file.controllers.is_empty() && (!file.place.is_empty() || !file.announce.is_empty()) {
+        let key = if file.place.is_empty() { "announce" } else { "place" };
+        let error = SettingsError::new(key, "it is for controllers, and none is named");
+        return Err(error.hint("add a `[[controller]]`, or leave the key out"));
+    }
+    Ok(())
+}
+
+fn user(entry: UserEntry, (names, index): (&mut Names, usize)) -> Result<User, SettingsError> {
+    let key = settings::node_key(&entry.key)?;
+    let limits = settings::limits((entry.paths, entry.highest_tos), (entry.rate, entry.bytes))?;
+    let name = names.add(key, ("user", index), &entry.name)?;
+    Ok(User { name, key, limits })
+}
+
+fn controller(entry: &ControllerEntry) -> Result<Controller, SettingsError> {
+    let at = entry.at.parse().map_err(|why: String| SettingsError::new("at", why))?;
+    let signs = entry.signs.parse().map_err(|_| {
+        let error = SettingsError::new("signs", format!("\"{}\" is no signing key", entry.signs));
+        error.hint("it is the second line that `anabranch controller` prints; it begins with abs1")
+    })?;
+    Ok(Controller { at, signs })
 }
 
 /// The networks that a word stands for.
@@ -238,30 +295,6 @@ fn class(word: &str) -> Option<Vec<IpNet>> {
         _ => return None,
     };
     nets.iter().map(|net| net.parse().ok()).collect()
-}
-
-/// A rate as text: `"100 Mbit/s"`.
-pub(crate) struct RateText(pub(crate) Rate);
-
-impl<'de> Deserialize<'de> for RateText {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(from)?;
-        let wanted = || {
-            let text =
-                format!("\"{text}\" is no rate: write one such as \"100 Mbit/s\" (kbit/s, Mbit/s, Gbit/s)");
-            de::Error::custom(text)
-        };
-        let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-        let number: f64 = text[..end].parse().map_err(|_| wanted())?;
-        let factor = match text[end..].trim() {
-            "bit/s" => 1.0,
-            "kbit/s" => 1e3,
-            "Mbit/s" => 1e6,
-            "Gbit/s" => 1e9,
-            _ => return Err(wanted()),
-        };
-        Ok(Self(Rate::from_bits((number * factor) as u64)))
-    }
 }
 
 #[cfg(test)]
@@ -298,6 +331,27 @@ mod tests {
             assert_eq!(core.next_hops.allows(address.parse().unwrap()), allowed, "{address}");
         }
         assert_eq!(core.listed[&key()].rate, Rate::from_mbit(5.0));
+    }
+
+    #[test]
+    fn controllers_are_named_by_where_they_are_and_what_they_sign_with() {
+        let signs = anabranch_overlay::grant::GrantSigner::from_random([4; 32]).public();
+        let at = format!("{}@192.0.2.1:4700,[2001:db8::1]:4700", key());
+        let table = format!("[[controller]]\nat = \"{at}\"\nsigns = \"{signs}\"\n");
+        let with = |head: &str| format!("{head}{}\n{table}", text());
+        let settings = RelaySettings::parse(&with("place = \"fra\"\n"), "relay.toml").unwrap();
+        assert_eq!(settings.controllers[0].at.to_string(), at);
+        assert_eq!((settings.core(key()).controllers, settings.place.as_str()), (vec![signs], "fra"));
+        for (from, to, says) in [
+            ("abs1", "ab1", "relay.toml:15: signs"),
+            ("@192.0.2.1:4700", "", "relay.toml:14: at"),
+            ("signs", "sings", "`signs`"),
+        ] {
+            let told = mistake(&with("\n").replacen(from, to, 1));
+            assert!(told.contains(says), "{from}: {told}");
+        }
+        let nobody = mistake(&format!("place = \"fra\"\n{}", text()));
+        assert!(nobody.starts_with("relay.toml:1: place") && nobody.contains("[[controller]]"), "{nobody}");
     }
 
     #[test]

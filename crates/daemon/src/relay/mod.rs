@@ -11,28 +11,28 @@
 //! | `config` | the configuration file |
 //! | `state` | the core under its lock, and who is told what comes out of it |
 //! | `clients` | a session of a client |
+//! | `membership` | what it tells its controllers, and what it takes from them |
 //! | `status` | what the relay did and has, for people and Prometheus |
-//! | `control` | the Unix socket: status, drain, reload |
 
 mod clients;
 pub mod config;
-#[cfg(unix)]
-pub mod control;
+mod membership;
 mod state;
 pub mod status;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use anabranch_net::{Addresses, Config, Endpoint, EndpointConfig, NodeKey, PublicKey, Span, Time};
-use anabranch_overlay::grant::UnixTime;
 use anabranch_overlay::relay::{Relay, RelayConfig};
 use anabranch_secure::ShareId;
 use tokio::task::JoinHandle;
 
+use crate::wall;
 use config::RelaySettings;
+use membership::Membership;
 use state::State;
 use status::Status;
 
@@ -45,6 +45,7 @@ const STREAMS: u64 = 4;
 pub struct RelayService {
     endpoint: Arc<Endpoint>,
     state: Arc<State>,
+    membership: Arc<Membership>,
     tasks: Vec<JoinHandle<()>>,
 }
 
@@ -79,7 +80,9 @@ impl RelayService {
             tokio::spawn(state::pump(state.clone(), endpoint.clone())),
             tokio::spawn(clients::accept(state.clone(), endpoint.clone())),
         ];
-        Ok(Self { endpoint, state, tasks })
+        let membership = Membership::new((&state, &endpoint), u64::from_ne_bytes(random()?));
+        membership.join(settings);
+        Ok(Self { endpoint, state, membership: Arc::new(membership), tasks })
     }
 
     /// Its identity.
@@ -94,9 +97,10 @@ impl RelayService {
         self.endpoint.local_addresses()
     }
 
-    /// Takes over other users, rates and next hops while sessions go on. Port, addresses and key stay as they are.
+    /// Takes over other users, controllers, rates and next hops while sessions go on. Port, addresses and key stay as they are.
     pub fn reload(&self, settings: &RelaySettings) {
         self.state.reconfigure(with_sockets(settings.core(self.node()), &self.endpoint));
+        self.membership.join(settings);
     }
 
     /// No new paths from now on; those there are end after `patience`. Clients are told and move on.
@@ -114,13 +118,14 @@ impl RelayService {
     /// What it did and has.
     #[must_use]
     pub fn status(&self) -> Status {
-        self.state.status(&self.endpoint)
+        self.watch().status()
     }
 
     /// A handle for other tasks, which does not keep the service running.
     #[must_use]
     pub fn watch(&self) -> Watch {
-        Watch { endpoint: self.endpoint.clone(), state: self.state.clone() }
+        let (endpoint, state) = (self.endpoint.clone(), self.state.clone());
+        Watch { endpoint, state, membership: self.membership.clone() }
     }
 
     /// Stops without a word to anybody, as when the power fails.
@@ -136,6 +141,7 @@ impl RelayService {
 
 impl Drop for RelayService {
     fn drop(&mut self) {
+        self.membership.leave();
         self.tasks.iter().for_each(JoinHandle::abort);
     }
 }
@@ -145,18 +151,33 @@ impl Drop for RelayService {
 pub struct Watch {
     endpoint: Arc<Endpoint>,
     state: Arc<State>,
+    membership: Arc<Membership>,
 }
 
 impl Watch {
     /// What the relay did and has.
     #[must_use]
     pub fn status(&self) -> Status {
-        self.state.status(&self.endpoint)
+        self.state.status(&self.endpoint, &self.membership.standings())
     }
 
     /// As [`RelayService::drain`].
     pub fn drain(&self, patience: Span) {
         self.state.drain(patience);
+    }
+}
+
+/// `status`, or `drain SECONDS`; a status is the answer to both.
+#[cfg(unix)]
+impl crate::control::Answer for Watch {
+    async fn answer(&self, line: &str) -> String {
+        let mut words = line.split_whitespace();
+        match (words.next(), words.next().map(str::parse::<u64>)) {
+            (Some("status"), None) => {}
+            (Some("drain"), Some(Ok(seconds))) => self.drain(Span::from_secs(seconds)),
+            _ => return crate::control::refusal("say `status` or `drain SECONDS`"),
+        }
+        crate::control::reply(&self.status())
     }
 }
 
@@ -202,8 +223,4 @@ fn random<const N: usize>() -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes)?;
     Ok(bytes)
-}
-
-pub(crate) fn wall() -> UnixTime {
-    UnixTime(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()))
 }

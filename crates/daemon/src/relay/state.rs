@@ -13,12 +13,14 @@ use anabranch_net::{
     Clock, Endpoint, Foreign, ForeignRun, Outlet, Pid, PublicKey, Refusal, Session, Span, Time, Verdict,
 };
 use anabranch_overlay::relay::{
-    Admission, Forward, Hop, Outgoing, Relay, RelayConfig, Reply, Run, SessionId,
+    Admission, Forward, Hop, Outgoing, Relay, RelayConfig, RelayStats, Reply, Run, SessionId,
 };
 use anabranch_secure::ShareId;
 use tokio::sync::{Notify, mpsc};
 
 use super::status::Status;
+use crate::controller::link::ControllerHint;
+use crate::controller::registration::Standing;
 
 /// The pump does not run more often than this.
 const SHORTEST: Span = Span::from_micros(200);
@@ -90,14 +92,16 @@ impl State {
         self.core().relay.is_drained()
     }
 
-    pub(super) fn status(&self, endpoint: &Endpoint) -> Status {
+    /// What it counts, and whether it is going down.
+    pub(super) fn stats(&self) -> (RelayStats, bool) {
         let core = self.core();
-        let keys = core.relay.keys();
-        Status::new(
-            endpoint,
-            (&core.relay.stats(), &keys),
-            (self.started.elapsed(), core.relay.is_draining()),
-        )
+        (core.relay.stats(), core.relay.is_draining())
+    }
+
+    pub(super) fn status(&self, endpoint: &Endpoint, standings: &[(ControllerHint, Standing)]) -> Status {
+        let keys = self.core().relay.keys();
+        let (stats, draining) = self.stats();
+        Status::new(endpoint, (&stats, &keys), (self.started.elapsed(), draining)).with(standings)
     }
 
     /// A client's session was opened.

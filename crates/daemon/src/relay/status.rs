@@ -4,8 +4,11 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use anabranch_net::{Endpoint, EndpointStats};
-use anabranch_overlay::relay::{KeyStats, RelayStats};
+use anabranch_overlay::relay::{Dropped, KeyStats, RelayStats};
 use serde::{Deserialize, Serialize};
+
+use crate::controller::link::ControllerHint;
+use crate::controller::registration::Standing;
 
 /// A relay at one moment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -36,29 +39,19 @@ pub struct Status {
     pub refused: u64,
     /// The users.
     pub users: Vec<UserStatus>,
+    /// The controllers that it registers with.
+    pub controllers: Vec<ControllerStatus>,
 }
 
-/// Packets dropped, by reason.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Dropped {
-    /// Not of this protocol, or damaged.
-    pub malformed: u64,
-    /// For a PID that nobody has.
-    pub unknown_pid: u64,
-    /// From another address than the PID was given to.
-    pub wrong_source: u64,
-    /// Of a kind that is not forwarded there.
-    pub wrong_kind: u64,
-    /// Through too many relays.
-    pub hop_limit: u64,
-    /// The next hop has not agreed.
-    pub no_consent: u64,
-    /// Longer than the next network takes.
-    pub too_long: u64,
-    /// The user's bytes are used up.
-    pub quota: u64,
-    /// No room in the queue.
-    pub congested: u64,
+/// How a relay stands with a controller.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ControllerStatus {
+    /// Where the controller is.
+    pub at: String,
+    /// Whether it knows the relay.
+    pub registered: bool,
+    /// In words: why not, if it does not.
+    pub standing: String,
 }
 
 /// What a user has and uses.
@@ -102,17 +95,23 @@ impl Status {
             dropped: Dropped {
                 malformed: drop.malformed + malformed,
                 unknown_pid: drop.unknown_pid + unknown_pid,
-                wrong_source: drop.wrong_source,
-                wrong_kind: drop.wrong_kind,
-                hop_limit: drop.hop_limit,
-                no_consent: drop.no_consent,
-                too_long: drop.too_long,
-                quota: drop.quota,
-                congested: drop.congested,
+                ..drop
             },
             refused: refused + busy,
             users: keys.iter().map(user).collect(),
+            controllers: Vec::new(),
         }
+    }
+
+    /// With how the relay stands with its controllers.
+    pub(super) fn with(mut self, standings: &[(ControllerHint, Standing)]) -> Self {
+        let status = |(hint, standing): &(ControllerHint, Standing)| ControllerStatus {
+            at: hint.to_string(),
+            registered: *standing == Standing::Registered,
+            standing: standing.to_string(),
+        };
+        self.controllers = standings.iter().map(status).collect();
+        self
     }
 
     /// As Prometheus reads it (text format 0.0.4).
@@ -151,6 +150,11 @@ impl Status {
         let dropped = reasons.map(|(why, count)| (format!("{{reason=\"{why}\"}}"), count as f64));
         put("counter", "dropped_packets_total", "Packets dropped", &dropped);
         let users = self.users.iter().map(|user| (format!("{{key=\"{}\"}}", user.key), user.flows as f64));
+        let controllers = self.controllers.iter().map(|controller| {
+            let node = controller.at.split('@').next().unwrap_or_default();
+            (format!("{{key=\"{node}\"}}"), f64::from(u8::from(controller.registered)))
+        });
+        put("gauge", "registered", "1 while a controller knows the relay", &controllers.collect::<Vec<_>>());
         put("gauge", "user_flows", "Paths of a user", &users.collect::<Vec<_>>());
         text
     }

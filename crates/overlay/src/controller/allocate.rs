@@ -1,4 +1,4 @@
-//! Grants: given, given back, revoked, confirmed.
+//! Grants: given, renewed, given back, revoked, confirmed.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,7 +14,7 @@ use super::register::load_relays;
 use super::store::{Commit, Entry, Revision, Store, StoreError, Transaction};
 use super::{ATTEMPTS, ControlError, Denied, MAX_SKEW, REQUEST_AGE, check_clock, client_key, relay_key};
 use crate::MessageError;
-use crate::grant::{Grant, GrantId, GrantSigner, Limits, UnixTime};
+use crate::grant::{Grant, GrantId, GrantSigner, Limits, MAX_VALIDITY, UnixTime};
 
 /// Names a client's request for a grant: when it was made, and bytes that the client drew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -49,9 +49,11 @@ impl FromStr for RequestId {
 pub struct Ask {
     /// The same when the same is asked again.
     pub request: RequestId,
-    /// How many relays.
+    /// How many relays at most.
     pub relays: u8,
-    /// At each of them.
+    /// How many relays at least: with fewer the grant would be of no use.
+    pub least: u8,
+    /// At each of them, cut to what the quota allows.
     pub limits: Limits,
     /// How long, in seconds.
     pub lifetime: u64,
@@ -131,7 +133,7 @@ pub async fn allocate<S: Store>(
 ) -> Result<Approved, ControlError> {
     let quota = policy.quota(&client)?;
     let ask = &quota.cut(ask)?;
-    let more = Reserved { pids: ask.limits.pids.into(), rate: ask.limits.rate.as_bits() };
+    let more = Reserved::of(&ask.limits);
     let request = ask.request.to_string();
     let id = grant_id(&client, &ask.request);
     let mut reloaded = false;
@@ -157,15 +159,15 @@ pub async fn allocate<S: Store>(
         for (key, _, record) in &read.relays {
             lock(directory).note(*key, record.clone());
         }
-        if chosen.len() < usize::from(ask.relays) {
+        if chosen.len() < usize::from(ask.least) {
             let found = chosen.len() as u8;
-            return Err(Denied::NoCapacity { wanted: ask.relays, found }.into());
+            return Err(Denied::NoCapacity { wanted: ask.least, found }.into());
         }
         if !read.relays.iter().all(|(_, _, record)| record.fits(wall, more)) {
             continue;
         }
         read.client.1.drop_over(wall);
-        check_quota(&read.client.1, &quota, (wall, more))?;
+        check_quota(&read.client.1, &quota, (wall, Some(&ask.limits)))?;
         let grant = Grant {
             id,
             client,
@@ -190,6 +192,64 @@ pub async fn allocate<S: Store>(
     Err(Denied::Busy.into())
 }
 
+/// Lets a client keep a grant for longer: the same one, with a later end. What is reserved for it stays reserved.
+///
+/// Asking again does no harm: the end never comes closer.
+///
+/// # Errors
+/// [`Denied::NoSuchGrant`] when it is over or was taken back, and what the quota says now.
+pub async fn renew<S: Store>(
+    store: &S,
+    policy: &Policy,
+    now: UnixTime,
+    client: PublicKey,
+    (grant, lifetime): (GrantId, u64),
+) -> Result<Approved, ControlError> {
+    let quota = policy.quota(&client)?;
+    let until = now.0.saturating_add(lifetime.min(quota.lifetime).min(MAX_VALIDITY));
+    for _ in 0..ATTEMPTS {
+        let (request, mut read) = read_held(store, &client, grant).await?;
+        read.check_clock(now)?;
+        check_quota(&read.client.1, &quota, (now, None))?;
+        let held = read.client.1.grants.get_mut(&request).filter(|held| held.until >= now.0);
+        let Some(held) = held else { return Err(Denied::NoSuchGrant.into()) };
+        if until <= held.until {
+            return Ok(Approved(held.grant(client, grant)?));
+        }
+        let (reserved, before) = (held.reserved(), held.step());
+        (held.issued, held.until) = (now.0, until);
+        let (after, renewed) = (held.step(), held.grant(client, grant)?);
+        for (_, _, record) in &mut read.relays {
+            record.free(before, reserved);
+            record.reserve(after, reserved);
+        }
+        if store.commit(&read.transaction(now, &client)).await? == Commit::Committed {
+            return Ok(Approved(renewed));
+        }
+    }
+    Err(Denied::Busy.into())
+}
+
+/// The request that a client got a grant for, and the records of the client and of the grant's relays.
+async fn read_held<S: Store>(
+    store: &S,
+    client: &PublicKey,
+    grant: GrantId,
+) -> Result<(String, Read), ControlError> {
+    for _ in 0..ATTEMPTS {
+        let first = read_client(store, client, &[]).await?;
+        let is_it =
+            |request: &&String| request.parse().is_ok_and(|request| grant_id(client, &request) == grant);
+        let request = first.client.1.grants.keys().find(is_it).cloned().ok_or(Denied::NoSuchGrant)?;
+        let relays = first.client.1.grants.get(&request).map(Held::relays).unwrap_or(Ok(Vec::new()))?;
+        let read = read_client(store, client, &relays).await?;
+        if read.client.1.grants.contains_key(&request) {
+            return Ok((request, read));
+        }
+    }
+    Err(Denied::Busy.into())
+}
+
 /// So that a request whose mark was forgotten is not answered again.
 fn check_age(now: UnixTime, made: UnixTime) -> Result<(), Denied> {
     let too_old = made.0.saturating_add(REQUEST_AGE) < now.0;
@@ -197,10 +257,11 @@ fn check_age(now: UnixTime, made: UnixTime) -> Result<(), Denied> {
     if too_old || too_new { Err(Denied::RequestTime(now.0.abs_diff(made.0))) } else { Ok(()) }
 }
 
+/// Whether a client's grants, and one more with these limits, are within its quota.
 fn check_quota(
     record: &ClientRecord,
     quota: &super::Quota,
-    (now, more): (UnixTime, Reserved),
+    (now, more): (UnixTime, Option<&Limits>),
 ) -> Result<(), Denied> {
     let good = || record.grants.values().filter(|held| held.until >= now.0);
     let check = |what, allowed: u64, used: u64, more: u64| {
@@ -208,10 +269,11 @@ fn check_quota(
         if used.saturating_add(more) > allowed { Err(denied) } else { Ok(()) }
     };
     let sum = |of: fn(&Held) -> u64| good().map(of).fold(0, u64::saturating_add);
-    check("grants", quota.grants.into(), good().count() as u64, 1)?;
-    check("PIDs", quota.limits.pids.into(), sum(|held| held.pids.into()), more.pids)?;
-    check("bit/s", quota.limits.rate.as_bits(), sum(|held| held.rate), more.rate)?;
-    if record.grants.len() + record.answered.len() >= MAX_MARKS {
+    let (pids, rate) = more.map_or((0, 0), |more| (more.pids.into(), more.rate.as_bits()));
+    check("grants", quota.grants.into(), good().count() as u64, more.is_some().into())?;
+    check("PIDs", quota.limits.pids.into(), sum(|held| held.pids.into()), pids)?;
+    check("bit/s", quota.limits.rate.as_bits(), sum(|held| held.rate), rate)?;
+    if more.is_some() && record.grants.len() + record.answered.len() >= MAX_MARKS {
         return Err(Denied::TooManyRequests);
     }
     Ok(())
@@ -261,12 +323,7 @@ async fn take_back<S: Store>(
     (grant, most): (GrantId, usize),
 ) -> Result<(), ControlError> {
     for _ in 0..ATTEMPTS {
-        let first = read_client(store, &client, &[]).await?;
-        let is_it =
-            |request: &&String| request.parse().is_ok_and(|request| grant_id(&client, &request) == grant);
-        let request = first.client.1.grants.keys().find(is_it).cloned().ok_or(Denied::NoSuchGrant)?;
-        let relays = first.client.1.grants.get(&request).map(Held::relays).unwrap_or(Ok(Vec::new()))?;
-        let mut read = read_client(store, &client, &relays).await?;
+        let (request, mut read) = read_held(store, &client, grant).await?;
         read.check_clock(now)?;
         let Some(held) = read.client.1.close(&request) else { continue };
         for (_, _, record) in &mut read.relays {
@@ -313,6 +370,26 @@ pub async fn confirm<S: Store>(
         }
     }
     Err(Denied::Busy.into())
+}
+
+/// The grants that a client holds.
+///
+/// # Errors
+/// When the store fails.
+pub async fn held_by<S: Store>(
+    store: &S,
+    now: UnixTime,
+    client: PublicKey,
+) -> Result<Vec<Grant>, StoreError> {
+    let record = read_client(store, &client, &[]).await?.client.1;
+    let good = record.grants.iter().filter(|(_, held)| held.until >= now.0);
+    let grant = |(request, held): (&String, &Held)| {
+        let request = request.parse().map_err(|_| {
+            StoreError::Damaged(format!("`{request}` is no request: it was not written by a controller"))
+        })?;
+        held.grant(client, grant_id(&client, &request))
+    };
+    good.map(grant).collect()
 }
 
 /// The grants that a relay must not take, for the answer to its heartbeat.

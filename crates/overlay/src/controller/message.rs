@@ -50,8 +50,10 @@ pub enum Request {
         /// The same when the same is asked again.
         #[serde(with = "text")]
         request: RequestId,
-        /// How many relays.
+        /// How many relays at most.
         relays: u8,
+        /// How many relays at least.
+        least: u8,
         /// PIDs at each.
         pids: u32,
         /// In bit/s, at each.
@@ -61,6 +63,14 @@ pub enum Request {
         /// Highest type of service.
         tos: u8,
         /// In seconds.
+        lifetime: u64,
+    },
+    /// A client needs a grant for longer.
+    Renew {
+        /// Its name.
+        #[serde(with = "text")]
+        grant: GrantId,
+        /// From now on, in seconds.
         lifetime: u64,
     },
     /// A client needs a grant no more.
@@ -90,7 +100,7 @@ pub enum Reply {
         #[serde(with = "texts")]
         revoked: Vec<GrantId>,
     },
-    /// To [`Request::Allocate`].
+    /// To [`Request::Allocate`] and [`Request::Renew`].
     Granted {
         /// As signed, in base64.
         grant: String,
@@ -103,9 +113,21 @@ pub enum Reply {
     Denied {
         /// Why, for people.
         why: String,
-        /// Whether another controller, or this one later, may answer otherwise.
-        retry: bool,
+        /// Whether it may be answered otherwise.
+        again: Again,
     },
+}
+
+/// Whether, and where, what was denied may be answered otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Again {
+    /// This controller could not decide: another may.
+    Elsewhere,
+    /// It was decided as things are now; that may change.
+    Later,
+    /// Asking again is of no use.
+    Never,
 }
 
 /// A relay in a grant.
@@ -123,16 +145,27 @@ impl Request {
     #[must_use]
     pub fn allocate(ask: &Ask) -> Self {
         let Limits { pids, rate, bytes, highest_tos } = ask.limits;
-        let Ask { request, relays, lifetime, .. } = *ask;
-        Self::Allocate { request, relays, pids, rate: rate.as_bits(), bytes, tos: highest_tos, lifetime }
+        let Ask { request, relays, least, lifetime, .. } = *ask;
+        Self::Allocate {
+            request,
+            relays,
+            least,
+            pids,
+            rate: rate.as_bits(),
+            bytes,
+            tos: highest_tos,
+            lifetime,
+        }
     }
 
     /// What is asked for, of [`Request::Allocate`].
     #[must_use]
     pub fn ask(&self) -> Option<Ask> {
-        let Self::Allocate { request, relays, pids, rate, bytes, tos, lifetime } = *self else { return None };
+        let Self::Allocate { request, relays, least, pids, rate, bytes, tos, lifetime } = *self else {
+            return None;
+        };
         let limits = Limits { pids, rate: Rate::from_bits(rate), bytes, highest_tos: tos };
-        Some(Ask { request, relays, limits, lifetime })
+        Some(Ask { request, relays, least, limits, lifetime })
     }
 
     /// Appends the message.
@@ -153,14 +186,14 @@ impl Reply {
     /// The answer to something that was not done.
     #[must_use]
     pub fn denied(error: &ControlError) -> Self {
-        let retry = match error {
-            ControlError::Store(_) => true,
-            ControlError::Denied(denied) => matches!(
-                denied,
-                Denied::NoCapacity { .. } | Denied::ClockBehind(_) | Denied::Busy | Denied::RequestTime(_)
-            ),
+        let again = match error {
+            ControlError::Store(_) | ControlError::Denied(Denied::ClockBehind(_) | Denied::Busy) => {
+                Again::Elsewhere
+            }
+            ControlError::Denied(Denied::NoCapacity { .. } | Denied::RequestTime(_)) => Again::Later,
+            ControlError::Denied(_) => Again::Never,
         };
-        Self::Denied { why: error.to_string(), retry }
+        Self::Denied { why: error.to_string(), again }
     }
 
     /// The answer to a heartbeat.

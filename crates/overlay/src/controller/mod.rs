@@ -17,6 +17,8 @@
 //! - **Capacity.** A relay's record adds up what is reserved by when it ends. What is over counts no more, without anybody
 //!   having to remove it; it counts [`HOLD`] seconds longer than the grant lasts, so that no clock within [`MAX_SKEW`] of
 //!   the others still takes the grant.
+//! - **Renewed.** A client that needs a grant for longer gets the same one with a later end: its places move to that end in
+//!   one transaction, so nothing is ever reserved twice for it.
 //! - **Taken back.** A released or revoked grant keeps its place at a relay until that relay said that it heard of it.
 //!
 //! What changes by itself (who is alive, how loaded) is each controller's own memory ([`Directory`]): measurements are never
@@ -29,7 +31,7 @@
 //! | `record` | what is kept of a client and of a relay |
 //! | `directory` | relays as this controller sees them now; the choice among them |
 //! | `policy` | quotas of client keys, and which keys may be relays |
-//! | `allocate` | grants: given, given back, revoked, confirmed |
+//! | `allocate` | grants: given, renewed, given back, revoked, confirmed |
 //! | `register` | a relay's record: what it offers |
 //! | `sweep` | the leader's work |
 //! | `message` | what relays and clients say to a controller |
@@ -47,8 +49,10 @@ mod tests;
 
 use anabranch_secure::PublicKey;
 
-pub use allocate::{Approved, Ask, RequestId, allocate, confirm, give_back, revoke, taken_back};
-pub use directory::{Directory, Load, RelayView};
+pub use allocate::{
+    Approved, Ask, RequestId, allocate, confirm, give_back, held_by, renew, revoke, taken_back,
+};
+pub use directory::{Directory, Load, RelayView, SILENT};
 pub use policy::{Policy, Quota};
 pub use record::{ClientRecord, Offer, Place, RelayRecord};
 pub use register::{load_relays, register};

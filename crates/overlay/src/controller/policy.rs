@@ -50,23 +50,22 @@ impl Policy {
 }
 
 impl Quota {
-    /// What is granted at most when this is asked for; type of service, bytes and lifetime are cut to what is allowed.
+    /// What is granted at most when this is asked for: all is cut to what is allowed.
     pub(super) fn cut(&self, ask: &Ask) -> Result<Ask, Denied> {
-        if ask.relays == 0 || ask.limits.pids == 0 || ask.lifetime == 0 {
+        if ask.least == 0 || ask.relays < ask.least || ask.limits.pids == 0 || ask.lifetime == 0 {
             return Err(Denied::Malformed("a grant of nothing was asked for"));
         }
-        let most = u64::from(self.relays).min(MAX_GRANT_RELAYS as u64);
-        let over = |what, allowed, asked| {
-            let denied = Denied::Quota { what, allowed, used: 0 };
-            if asked > allowed { Err(denied) } else { Ok(()) }
-        };
-        over("relays", most, u64::from(ask.relays))?;
+        let most = self.relays.min(MAX_GRANT_RELAYS as u8);
+        if ask.least > most {
+            return Err(Denied::Quota { what: "relays in a grant", allowed: most.into(), used: 0 });
+        }
         let limits = Limits {
+            pids: ask.limits.pids.min(self.limits.pids),
+            rate: ask.limits.rate.min(self.limits.rate),
             bytes: ask.limits.bytes.min(self.limits.bytes),
             highest_tos: ask.limits.highest_tos.min(self.limits.highest_tos),
-            ..ask.limits
         };
         let lifetime = ask.lifetime.min(self.lifetime).min(MAX_VALIDITY);
-        Ok(Ask { limits, lifetime, ..ask.clone() })
+        Ok(Ask { relays: ask.relays.min(most), limits, lifetime, ..ask.clone() })
     }
 }

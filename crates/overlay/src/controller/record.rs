@@ -49,6 +49,15 @@ pub struct Reserved {
     pub rate: u64,
 }
 
+impl Reserved {
+    /// What a grant with these limits takes. Without a limit of the rate it has its share of what others leave, and
+    /// nothing is reserved.
+    pub(super) fn of(limits: &Limits) -> Self {
+        let rate = limits.rate.as_bits();
+        Self { pids: limits.pids.into(), rate: if rate == u64::MAX { 0 } else { rate } }
+    }
+}
+
 /// A grant that a relay must not take any more.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct TakenBack {
@@ -159,7 +168,7 @@ impl RelayRecord {
         sum.rate = sum.rate.saturating_add(more.rate);
     }
 
-    fn free(&mut self, step: u64, less: Reserved) {
+    pub(super) fn free(&mut self, step: u64, less: Reserved) {
         if let Some(sum) = self.steps.get_mut(&step) {
             sum.pids = sum.pids.saturating_sub(less.pids);
             sum.rate = sum.rate.saturating_sub(less.rate);
@@ -205,7 +214,12 @@ impl Held {
     }
 
     pub fn reserved(&self) -> Reserved {
-        Reserved { pids: self.pids.into(), rate: self.rate }
+        Reserved::of(&self.limits())
+    }
+
+    fn limits(&self) -> Limits {
+        let (pids, bytes) = (self.pids, self.bytes);
+        Limits { pids, rate: Rate::from_bits(self.rate), bytes, highest_tos: self.tos }
     }
 
     /// The step of a relay's record in which it counts.
@@ -220,12 +234,11 @@ impl Held {
     }
 
     pub fn grant(&self, client: PublicKey, id: GrantId) -> Result<Grant, StoreError> {
-        let (pids, bytes) = (self.pids, self.bytes);
         Ok(Grant {
             id,
             client,
             relays: self.relays()?,
-            limits: Limits { pids, rate: Rate::from_bits(self.rate), bytes, highest_tos: self.tos },
+            limits: self.limits(),
             issued: UnixTime(self.issued),
             not_before: UnixTime(self.issued),
             not_after: UnixTime(self.until),

@@ -221,6 +221,14 @@ pub fn open(bytes: &[u8], controllers: &[ControllerKey]) -> Result<Grant, GrantE
     if controllers.iter().any(signed) { Ok(grant) } else { Err(GrantError::Signature) }
 }
 
+/// Reads a grant whoever signed it, for its holder; a relay [opens](open) it.
+///
+/// # Errors
+/// When it is none.
+pub fn read_own(bytes: &[u8]) -> Result<Grant, MessageError> {
+    decode(bytes)
+}
+
 /// Whether a grant is good for this client, at this relay, now.
 ///
 /// # Errors

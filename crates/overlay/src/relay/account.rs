@@ -1,7 +1,7 @@
 //! What each key may use and has used.
 //!
 //! A key's limits are the sum of those it is listed with and of the different grants it has shown; showing a grant
-//! twice adds nothing. Bytes are counted by grant id and remembered until the grant ends, whether the client is
+//! twice adds nothing, and one that was renewed counts until its later end. Bytes are counted by grant id and remembered until the grant ends, whether the client is
 //! there or not; of several grants the one that ends first is used first.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -176,8 +176,17 @@ impl Accounts {
         if self.usage.get(&grant.id).is_some_and(|usage| usage.revoked) {
             return Err(Refused::GrantRevoked);
         }
-        let account = &self.slots[number as usize];
-        if account.held.iter().any(|held| held.id == grant.id) {
+        let account = &mut self.slots[number as usize];
+        if let Some(held) = account.held.iter_mut().find(|held| held.id == grant.id) {
+            // The same grant, renewed: it adds nothing but time.
+            if held.not_after < grant.not_after
+                && let Some(usage) = self.usage.get_mut(&grant.id)
+            {
+                usage.until = grant.not_after;
+                *held = grant;
+                account.held.sort_by_key(|held| (held.not_after, held.id));
+                self.settle(number, egress);
+            }
             return Ok(());
         }
         let is_new = !self.usage.contains_key(&grant.id);

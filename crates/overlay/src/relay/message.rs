@@ -197,6 +197,24 @@ codes! {
     }
 }
 
+impl Refused {
+    /// Whether a grant that was shown is what was refused.
+    #[must_use]
+    pub fn is_of_a_grant(self) -> bool {
+        matches!(
+            self,
+            Self::GrantMalformed
+                | Self::GrantSignature
+                | Self::GrantOtherClient
+                | Self::GrantOtherRelay
+                | Self::GrantNotYet
+                | Self::GrantExpired
+                | Self::GrantRevoked
+                | Self::TooManyGrants
+        )
+    }
+}
+
 codes! {
     /// What becomes of a flow.
     FlowState {

@@ -265,11 +265,12 @@ impl Relay {
         self.accounts.close_if_idle(account, &mut self.egress);
     }
 
-    /// What a controller said, in a session that proves that it is one.
-    pub fn handle_heartbeat(&mut self, now: Time, heartbeat: &Heartbeat) {
-        self.clock.on_heartbeat(now, heartbeat.time);
+    /// What a controller said, in a session that proves that it is one; gives by how many seconds the clock was off.
+    pub fn handle_heartbeat(&mut self, now: Time, heartbeat: &Heartbeat) -> u64 {
+        let off = self.clock.on_heartbeat(now, heartbeat.time);
         self.accounts.revoke(heartbeat.time, &heartbeat.revoked);
         self.sweep(now);
+        off
     }
 
     /// Takes over another configuration while sessions and flows go on, but for those that it does not allow any more.

@@ -1,6 +1,7 @@
 //! What a relay counts, for people and metrics.
 
 use anabranch_secure::PublicKey;
+use serde::{Deserialize, Serialize};
 
 use super::Tally;
 use crate::grant::Limits;
@@ -36,7 +37,7 @@ pub struct KeyStats {
 }
 
 /// Packets dropped, by reason.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dropped {
     /// No header, or a broken one.
     pub malformed: u64,

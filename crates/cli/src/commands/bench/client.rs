@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anabranch_daemon::client::{Peer, RelayPaths};
+use anabranch_daemon::client::{Entry, Peer, RelayPaths};
 use anabranch_net::{Addresses, Endpoint, EndpointConfig, Session, Target};
 
 use super::protocol::{Control, Message, Order, PATIENCE, Sample, VERSION};
@@ -36,17 +36,22 @@ pub fn run(args: &ClientArgs, context: &Context) -> Result<(), Failure> {
 }
 
 async fn measure(args: &ClientArgs, context: &Context) -> Result<(), Failure> {
-    let key = relays::key(args.key.as_deref(), &args.relays)?;
+    let key = relays::key(args.key.as_deref(), &args.relays, &args.control)?;
     let config = EndpointConfig::new(key).addresses(local_addresses(&args.pins));
     let endpoint = Arc::new(Endpoint::bind(config).await.map_err(|error| Failure::bind(&error))?);
-    let target = target(args, &endpoint)?;
+    let grants = args.control.grants(&endpoint, args.key.as_deref()).await?;
+    let target = target(args, grants.relays().len(), &endpoint)?;
     let session = tokio::select! {
         biased;
         () = interrupt::requested() => return Err(interrupted()),
         session = endpoint.connect(&target, args.tuning.config()) => session?,
     };
-    let peer = Peer { addresses: target.addresses.clone(), guest: None };
-    let _paths = RelayPaths::keep(&endpoint, &session, &args.relays, &peer);
+    let peer = Peer { addresses: target.addresses.clone(), entry: Entry::default() };
+    let named = match args.at_once {
+        Some(count) => RelayPaths::choose(&endpoint, &session, &args.relays, (&peer, count.into())),
+        None => RelayPaths::keep(&endpoint, &session, &args.relays, &peer),
+    };
+    let _paths = (named, RelayPaths::keep_granted(&endpoint, &session, &grants, &target.addresses));
     let (watch, recorder) = (PathWatch::start(&session), Recorder::new(!args.reverse));
     let mut view = View { args, verbose: context.verbose > 0, watch, recorder };
     let outcome = tokio::select! {
@@ -176,14 +181,20 @@ fn local_addresses(pins: &[PathPin]) -> Addresses {
 }
 
 /// Whom to connect to, over which paths.
-fn target(args: &ClientArgs, endpoint: &Endpoint) -> Result<Target, Failure> {
+fn target(args: &ClientArgs, granted: usize, endpoint: &Endpoint) -> Result<Target, Failure> {
     let ticket = &args.ticket;
     let port = ticket.addresses.first().map_or(USUAL_PORT, SocketAddr::port);
     let more = args.addresses.iter().map(|end| SocketAddr::new(end.ip, end.port.unwrap_or(port)));
     let addresses = ticket.addresses.iter().copied().chain(more).collect();
     let credential = Some((ticket.share, ticket.secret.clone()));
     let pins = args.pins.iter().map(|pin| pair(pin, endpoint, port)).collect::<Result<_, _>>()?;
-    Ok(Target { node: ticket.node, addresses, credential, pins, relayed: args.relays.len() as u32 })
+    Ok(Target {
+        node: ticket.node,
+        addresses,
+        credential,
+        pins,
+        relayed: (args.relays.len() + granted) as u32,
+    })
 }
 
 /// The two addresses of a pinned path.

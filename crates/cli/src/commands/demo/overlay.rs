@@ -12,7 +12,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use anabranch_daemon::client::{Peer, RelayPaths, RelayRoute};
+use anabranch_daemon::client::{Entry, Peer, RelayPaths, RelayRoute};
 use anabranch_daemon::relay::RelayService;
 use anabranch_daemon::relay::config::{RelaySettings, User};
 use anabranch_emulate::{EmulatedPath, Emulation};
@@ -101,7 +101,7 @@ impl Scene for Overlay {
         target.relayed = routes.len() as u32;
         let taker = self.taker.connect(&target, Config::default()).await?;
         let giver = super::stage::accept(&self.giver, self.taker_key).await?;
-        let peer = Peer { addresses: self.giver.local_addresses(), guest: None };
+        let peer = Peer { addresses: self.giver.local_addresses(), entry: Entry::default() };
         let paths = RelayPaths::keep(&self.taker, &taker, routes, &peer);
         let pair = Pair { giver, taker, _paths: paths };
         let open = async {

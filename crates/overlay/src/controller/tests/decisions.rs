@@ -1,5 +1,5 @@
 use super::*;
-use crate::grant::{GrantSigner, open};
+use crate::grant::{Grant, GrantSigner, open};
 
 fn denied(result: Result<Approved, ControlError>) -> Denied {
     match result {
@@ -60,7 +60,7 @@ fn a_quota_counts_all_grants_of_a_key_until_they_are_over() {
     assert_eq!(over, Denied::Quota { what: "PIDs", allowed: 16, used: 16 });
     assert!(matches!(
         denied(world.allocate(1, ask(START, 4, 4, limits(1, 1)))),
-        Denied::Quota { what: "relays", .. }
+        Denied::Quota { what: "relays in a grant", .. }
     ));
     world.pass(601);
     world.allocate(1, ask(START + 601, 5, 1, limits(8, 40))).unwrap();
@@ -117,6 +117,58 @@ fn a_grant_given_back_keeps_its_place_until_the_relay_has_heard_of_it() {
     run(confirm(&world.store, world.wall, key(100), &[])).unwrap();
     world.allocate(1, ask(world.wall.0, 4, 1, limits(1, 1))).unwrap();
     assert_eq!(run(taken_back(&world.store, key(100))), Ok(vec![]));
+}
+
+#[test]
+fn a_client_that_takes_fewer_relays_gets_those_there_are() {
+    let world = World::new(2);
+    let some = Ask { least: 1, ..ask(START, 1, 3, limits(4, 20)) };
+    assert_eq!(world.allocate(1, some).unwrap().grant().relays.len(), 2);
+    let all = Ask { least: 3, ..ask(START, 2, 3, limits(4, 20)) };
+    assert_eq!(denied(world.allocate(1, all)), Denied::NoCapacity { wanted: 3, found: 2 });
+}
+
+#[test]
+fn a_client_that_asks_for_as_much_as_it_may_have_gets_its_quota_and_without_one_a_share() {
+    let mut world = World::new(1);
+    let all = Limits { pids: u32::MAX, rate: Rate::from_bits(u64::MAX), ..limits(0, 0) };
+    let granted = world.allocate(1, ask(START, 1, 1, all)).unwrap();
+    assert_eq!(granted.grant().limits, limits(16, 80));
+    world.policy.others = Some(quota(1, 1, Limits { pids: 2, ..all }));
+    let granted = world.allocate(2, ask(START, 1, 1, all)).unwrap();
+    assert_eq!(granted.grant().limits.rate.as_bits(), u64::MAX);
+    assert_eq!(world.relay(100).reserved(world.wall), record::Reserved { pids: 18, rate: 80_000_000 });
+}
+
+#[test]
+fn a_renewed_grant_is_the_same_one_with_a_later_end_and_takes_no_more_room() {
+    let mut world = World::new(1);
+    let first = world.allocate(1, ask(START, 1, 1, limits(16, 80))).unwrap();
+    let id = first.grant().id;
+    let renewed = |world: &World, client, lifetime| {
+        run(renew(&world.store, &world.policy, world.wall, key(client), (id, lifetime)))
+    };
+    for seconds in [300, 600] {
+        world.pass(seconds);
+        let later = renewed(&world, 1, 600).unwrap();
+        let expected = Grant {
+            issued: world.wall,
+            not_before: world.wall,
+            not_after: UnixTime(world.wall.0 + 600),
+            ..first.grant().clone()
+        };
+        assert_eq!(later.grant(), &expected);
+        assert_eq!(world.relay(100).reserved(world.wall), record::Reserved { pids: 16, rate: 80_000_000 });
+    }
+    assert_eq!(renewed(&world, 1, 10).unwrap().grant().not_after.0, world.wall.0 + 600, "never sooner");
+    assert_eq!(renewed(&world, 2, 600), Err(Denied::NotListed.into()));
+    world.policy.clients.insert(key(1), quota(4, 3, limits(8, 80)));
+    assert!(matches!(renewed(&world, 1, 900), Err(ControlError::Denied(Denied::Quota { what: "PIDs", .. }))));
+    world.policy.clients.insert(key(1), quota(4, 3, limits(16, 80)));
+    world.pass(601);
+    assert_eq!(renewed(&world, 1, 600), Err(Denied::NoSuchGrant.into()), "it is over");
+    world.pass(HOLD + 60);
+    world.allocate(1, ask(world.wall.0, 2, 1, limits(16, 80))).unwrap();
 }
 
 #[test]
@@ -196,7 +248,7 @@ fn long_grants_take_few_steps_in_a_relays_record() {
     for number in 0..2_000_u64 {
         let request = RequestId { made: world.wall, random: number.to_be_bytes() };
         let lifetime = [60, 3_600, 86_400, 31 * 86_400][number as usize % 4];
-        let ask = Ask { request, relays: 1, limits: limits(1, 1), lifetime };
+        let ask = Ask { request, relays: 1, least: 1, limits: limits(1, 1), lifetime };
         world.allocate(2 + (number % 250) as u8, ask).unwrap();
         world.pass(3);
     }

@@ -22,6 +22,7 @@ fn every_request_comes_out_as_it_went_in() {
     round(Request::Register { instance: u64::MAX, offer: offer("fra", 5, 9) });
     let confirmed = vec![GrantId([0; 16]), GrantId([255; 16])];
     round(Request::Heartbeat { load: Load { pids: 1, rate: 2, draining: true }, confirmed });
+    round(Request::Renew { grant: GrantId([4; 16]), lifetime: 60 });
     round(Request::GiveBack { grant: GrantId([3; 16]) });
 }
 

@@ -49,7 +49,8 @@ pub fn offer(place: &str, pids: u64, mbit: u64) -> Offer {
 }
 
 pub fn ask(made: u64, number: u8, relays: u8, limits: Limits) -> Ask {
-    Ask { request: RequestId { made: UnixTime(made), random: [number; 8] }, relays, limits, lifetime: 600 }
+    let request = RequestId { made: UnixTime(made), random: [number; 8] };
+    Ask { request, relays, least: relays, limits, lifetime: 600 }
 }
 
 /// A store, a controller that knows relays 100, 101, … of 100 Mbit/s and 20 PIDs, all heard now, and client 1.

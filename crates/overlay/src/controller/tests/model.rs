@@ -62,6 +62,7 @@ impl Store for Flaky {
 
 enum Outcome {
     Granted(PublicKey, RequestId, Approved),
+    Renewed(Approved),
     Told(u8, Vec<GrantId>),
     Nothing,
 }
@@ -81,6 +82,7 @@ struct Seen {
     grants: BTreeMap<GrantId, Grant>,
     relays: BTreeMap<u8, Relay>,
     told: usize,
+    renewed: usize,
     changed: bool,
 }
 
@@ -90,9 +92,13 @@ impl Seen {
             Outcome::Granted(client, request, approved) => {
                 let grant = approved.grant();
                 let first = self.by_request.entry((client, request)).or_insert_with(|| grant.clone());
-                assert_eq!(first, grant, "two grants for one request");
-                self.grants.insert(grant.id, grant.clone());
-                self.changed = true;
+                let what = |grant: &Grant| (grant.id, grant.relays.clone(), grant.limits);
+                assert_eq!(what(first), what(grant), "two grants for one request");
+                self.on_grant(grant);
+            }
+            Outcome::Renewed(approved) => {
+                self.renewed += 1;
+                self.on_grant(approved.grant());
             }
             Outcome::Told(relay, grants) => {
                 self.told += grants.len();
@@ -100,6 +106,15 @@ impl Seen {
             }
             Outcome::Nothing => {}
         }
+    }
+
+    /// What arrives late may be the shorter one.
+    fn on_grant(&mut self, grant: &Grant) {
+        let known = self.grants.entry(grant.id).or_insert_with(|| grant.clone());
+        if known.not_after < grant.not_after {
+            *known = grant.clone();
+        }
+        self.changed = true;
     }
 
     fn check_capacity(&mut self, wall: u64) {
@@ -141,7 +156,7 @@ impl<'a> Run<'a> {
         let (store, policy, now) = (self.store, self.policy, self.now);
         let controller = &self.controllers[self.rng.random_range(0..CONTROLLERS)];
         let wall = UnixTime(self.wall.saturating_add_signed(controller.skew));
-        match self.rng.random_range(0..10) {
+        match self.rng.random_range(0..11) {
             0..6 => {
                 let (client, ask) = self.some_ask();
                 Box::pin(async move {
@@ -164,7 +179,14 @@ impl<'a> Run<'a> {
                 }),
                 None => Box::pin(async { Outcome::Nothing }),
             },
-            8 => {
+            8 => match (self.some_grant(), self.rng.random_range(1..240)) {
+                (Some(grant), lifetime) => Box::pin(async move {
+                    let renewed = renew(store, policy, wall, grant.client, (grant.id, lifetime)).await;
+                    renewed.map_or(Outcome::Nothing, Outcome::Renewed)
+                }),
+                (None, _) => Box::pin(async { Outcome::Nothing }),
+            },
+            9 => {
                 let relay = self.rng.random_range(0..RELAYS) + 100;
                 let refuses = &self.seen.relays[&relay].refuses;
                 let known: Vec<GrantId> = refuses.iter().copied().collect();
@@ -199,7 +221,8 @@ impl<'a> Run<'a> {
         let request = RequestId { made: UnixTime(self.wall), random: self.rng.next_u64().to_be_bytes() };
         let limits = limits(self.rng.random_range(1..8), self.rng.random_range(1..40));
         let lifetime = self.rng.random_range(1..240);
-        let ask = Ask { request, relays: self.rng.random_range(1..=RELAYS), limits, lifetime };
+        let relays = self.rng.random_range(1..=RELAYS);
+        let ask = Ask { request, relays, least: self.rng.random_range(1..=relays), limits, lifetime };
         self.asks.push((client, ask.clone()));
         (client, ask)
     }
@@ -267,7 +290,7 @@ fn controllers(rng: &mut ChaCha8Rng, store: &Flaky, policy: &Policy) -> Vec<Cont
     (0..CONTROLLERS).map(|_| make()).collect()
 }
 
-fn play(seed: u64) -> (usize, usize, usize) {
+fn play(seed: u64) -> [usize; 4] {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let failing = std::sync::Mutex::new(ChaCha8Rng::seed_from_u64(!seed));
     let store = Flaky { inner: MemoryStore::default(), failing };
@@ -293,19 +316,21 @@ fn play(seed: u64) -> (usize, usize, usize) {
         let record = RelayRecord::read(&entry).unwrap();
         assert_eq!(record.reserved(end), record::Reserved::default(), "something is left at {name}");
     }
-    (run_.seen.by_request.len(), run_.asks.len(), run_.seen.told)
+    let Seen { by_request, told, renewed, .. } = run_.seen;
+    [by_request.len(), run_.asks.len(), told, renewed]
 }
 
 #[test]
 fn no_interleaving_crash_or_clock_gives_two_grants_or_more_than_there_is() {
-    let mut all = (0, 0, 0);
+    let mut all = [0; 4];
     for seed in 0..20 {
-        let (grants, asks, told) = std::panic::catch_unwind(|| play(seed)).unwrap_or_else(|cause| {
+        let done = std::panic::catch_unwind(|| play(seed)).unwrap_or_else(|cause| {
             eprintln!("failed with seed {seed}");
             std::panic::resume_unwind(cause)
         });
-        all = (all.0 + grants, all.1 + asks, all.2 + told);
+        all.iter_mut().zip(done).for_each(|(all, done)| *all += done);
     }
     // The runs must have done something.
-    assert!(all.0 > 500 && all.1 > all.0 && all.2 > 100, "{all:?}");
+    let [grants, asks, told, renewed] = all;
+    assert!(grants > 500 && asks > grants && told > 100 && renewed > 100, "{all:?}");
 }

@@ -24,6 +24,29 @@ fn a_grant_opens_the_relay_and_showing_it_twice_adds_nothing() {
 }
 
 #[test]
+fn a_renewed_grant_adds_nothing_but_time_and_its_paths_outlive_its_first_end() {
+    let mut world = World::new();
+    let session = world.open(1, 5, "203.0.113.5:1000");
+    let show = |grant: &Grant| Request::Show { grant: signer().sign(grant).unwrap() };
+    let first = grant(1, 5);
+    let renewed = Grant { not_after: UnixTime(first.not_after.0 + 3_600), ..first.clone() };
+    let granted = Reply::Granted { id: GrantId([1; 16]), limits: limits(8, 1_000.0) };
+    assert_eq!(world.ask(session, show(&first)), std::slice::from_ref(&granted));
+    let (_, pid, _) = world.ready(session, "198.51.99.7:1", Pid(1));
+    // In whichever order they are shown, the later end counts.
+    for shown in [&renewed, &first] {
+        assert_eq!(world.ask(session, show(shown)), std::slice::from_ref(&granted));
+    }
+    let later = Heartbeat { time: UnixTime(first.not_after.0 + 31), revoked: vec![] };
+    world.relay.handle_heartbeat(world.now, &later);
+    assert_eq!(world.replies(session), []);
+    assert!(world.packet(hop("203.0.113.5:1000"), pid).is_some());
+    let end = Heartbeat { time: UnixTime(renewed.not_after.0 + 31), revoked: vec![] };
+    world.relay.handle_heartbeat(world.now, &end);
+    assert!(world.packet(hop("203.0.113.5:1000"), pid).is_none());
+}
+
+#[test]
 fn bytes_used_of_a_grant_stay_used_when_its_client_comes_back_or_the_relay_restarts() {
     let few = Grant { limits: Limits { bytes: 350, ..limits(8, 1_000.0) }, ..grant(1, 5) };
     let bytes = signer().sign(&few).unwrap();

@@ -1,7 +1,8 @@
-//! Sockets of a relay for people and programs of the same machine: status and drain over a Unix socket, metrics over
-//! HTTP for Prometheus.
+//! Sockets of a service for people and programs of the same machine: questions over a Unix socket, metrics over HTTP for
+//! Prometheus.
 //!
-//! A line in, a line of JSON out: `status`, or `drain SECONDS`. Who may write to the socket's file may use it: mode 0600.
+//! A line in, a line of JSON out; an answer that is an object with `error` says why there is no other. Who may write to the
+//! socket's file may use it: mode 0600.
 
 use std::fs;
 use std::io;
@@ -9,18 +10,40 @@ use std::net::SocketAddr;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
 
-use anabranch_net::Span;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::time::{Duration, timeout};
 
-use super::Watch;
-use super::status::Status;
-
 /// Longest line or request head.
 const MOST: u64 = 4_096;
-/// How long a caller may take to say what it wants.
+/// How long a caller may take to say what it wants, and a service to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A service that can be asked.
+pub trait Answer: Clone + Send + Sync + 'static {
+    /// The answer to a line, as JSON.
+    fn answer(&self, line: &str) -> impl Future<Output = String> + Send;
+}
+
+/// An answer that says why there is no other.
+#[derive(Debug, Serialize, Deserialize)]
+struct Refused {
+    error: String,
+}
+
+/// The answer to what was not done.
+#[must_use]
+pub fn refusal(why: &str) -> String {
+    serde_json::to_string(&Refused { error: why.to_owned() }).unwrap_or_default()
+}
+
+/// A value as the answer.
+#[must_use]
+pub fn reply(value: &impl Serialize) -> String {
+    serde_json::to_string(value).unwrap_or_else(|error| refusal(&error.to_string()))
+}
 
 /// Serves the Unix socket at `path` until dropped.
 ///
@@ -39,42 +62,37 @@ pub fn listen(path: &Path) -> io::Result<UnixListener> {
 }
 
 /// Answers callers of the Unix socket.
-pub async fn serve(listener: UnixListener, relay: Watch) {
+pub async fn serve(listener: UnixListener, service: impl Answer) {
     while let Ok((stream, _)) = listener.accept().await {
-        let relay = relay.clone();
+        let service = service.clone();
         tokio::spawn(async move {
             // A caller that goes away or takes too long gets no answer.
-            let _ = timeout(PATIENCE, answer(stream, &relay)).await;
+            let _ = timeout(PATIENCE, answer(stream, &service)).await;
         });
     }
 }
 
-async fn answer(stream: UnixStream, relay: &Watch) -> io::Result<()> {
+async fn answer(stream: UnixStream, service: &impl Answer) -> io::Result<()> {
     let (reader, mut writer) = stream.into_split();
     let mut line = String::new();
     BufReader::new(reader.take(MOST)).read_line(&mut line).await?;
-    let mut words = line.split_whitespace();
-    let reply = match (words.next(), words.next().map(str::parse::<u64>)) {
-        (Some("status"), None) => serde_json::to_string(&relay.status())?,
-        (Some("drain"), Some(Ok(seconds))) => {
-            relay.drain(Span::from_secs(seconds));
-            serde_json::to_string(&relay.status())?
-        }
-        _ => "{\"error\":\"say `status` or `drain SECONDS`\"}".to_owned(),
-    };
+    let reply = service.answer(&line).await;
     writer.write_all(format!("{reply}\n").as_bytes()).await
 }
 
-/// Asks the relay behind a Unix socket.
+/// Asks the service behind a Unix socket.
 ///
 /// # Errors
-/// When no relay answers there.
-pub async fn ask(path: &Path, request: &str) -> io::Result<Status> {
+/// When none answers there, or it says why it does not do what it is asked.
+pub async fn ask<T: DeserializeOwned>(path: &Path, request: &str) -> io::Result<T> {
     let asked = async {
         let mut stream = UnixStream::connect(path).await?;
         stream.write_all(format!("{request}\n").as_bytes()).await?;
         let mut text = String::new();
         stream.read_to_string(&mut text).await?;
+        if let Ok(Refused { error }) = serde_json::from_str(&text) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, error));
+        }
         Ok(serde_json::from_str(&text)?)
     };
     timeout(PATIENCE, asked).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
@@ -89,16 +107,19 @@ pub async fn listen_for_metrics(address: SocketAddr) -> io::Result<TcpListener> 
 }
 
 /// Answers Prometheus.
-pub async fn serve_metrics(listener: TcpListener, relay: Watch) {
+pub async fn serve_metrics(
+    listener: TcpListener,
+    metrics: impl Fn() -> String + Clone + Send + Sync + 'static,
+) {
     while let Ok((mut stream, _)) = listener.accept().await {
-        let relay = relay.clone();
+        let metrics = metrics.clone();
         tokio::spawn(async move {
             let answer = async {
                 let mut line = String::new();
                 let (reader, mut writer) = stream.split();
                 BufReader::new(reader.take(MOST)).read_line(&mut line).await?;
                 let (code, body) = if line.starts_with("GET /metrics ") {
-                    ("200 OK", relay.status().to_prometheus())
+                    ("200 OK", metrics())
                 } else {
                     ("404 Not Found", "metrics are at /metrics\n".to_owned())
                 };

@@ -1,0 +1,155 @@
+//! A controller, relays and clients as people run them: configuration files, the commands' own output from one to the next.
+
+#![cfg(unix)]
+
+mod common;
+
+use std::fs;
+use std::process::{Command, Output};
+
+use common::programs::{Running, Scratch, errors, program, wait_for};
+use serde_json::Value;
+
+fn must(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}: {}", errors(&output));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn new_key(scratch: &Scratch, name: &str) -> String {
+    let file = scratch.text(name);
+    must(&mut program(&["keys", "new", "--key", &file]));
+    let shown = must(&mut program(&["keys", "show", "--key", &file]));
+    shown.split_whitespace().find(|word| word.starts_with("ab1")).expect("a public key").to_owned()
+}
+
+fn ask(scratch: &Scratch, socket: &str, words: &[&str]) -> Value {
+    let socket = scratch.text(socket);
+    let said = must(program(words).args(["--json", "--control", &socket]));
+    serde_json::from_str(&said).unwrap()
+}
+
+struct Overlay {
+    scratch: Scratch,
+    /// Where the controller is, and what it signs with.
+    at: String,
+    signs: String,
+    port: u16,
+    relays: [String; 2],
+}
+
+impl Overlay {
+    fn new() -> (Self, Running) {
+        let scratch = Scratch::new();
+        let relays = ["r0.key", "r1.key"].map(|name| new_key(&scratch, name));
+        let free = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let mut overlay = Self { scratch, at: String::new(), signs: String::new(), port: free, relays };
+        let client = new_key(&overlay.scratch, "user.key");
+        let controller = overlay.controller(&client);
+        (overlay, controller)
+    }
+
+    fn configure(&self, clients: &str) -> String {
+        let listed: String = self.relays.iter().map(|key| format!("[[relay]]\nkey = \"{key}\"\n")).collect();
+        let file = self.scratch.text("controller.toml");
+        let text = format!(
+            "key = \"c.key\"\nport = {}\naddresses = [\"127.0.0.1\"]\ncontrol = \"c.sock\"\n[store]\nfile = \"c.store\"\n\
+             {listed}{clients}",
+            self.port
+        );
+        fs::write(&file, text).unwrap();
+        file
+    }
+
+    fn controller(&mut self, client: &str) -> Running {
+        let file = self.configure(&format!("[[client]]\nkey = \"{client}\"\n"));
+        let mut running = Running::start(&mut program(&["--quiet", "controller", "--config", &file]));
+        self.at = running.line();
+        self.signs = running.line();
+        running
+    }
+
+    fn relay(&self, number: usize) -> Running {
+        let file = self.scratch.text(&format!("r{number}.toml"));
+        let text = format!(
+            "key = \"r{number}.key\"\nport = 0\naddresses = [\"127.0.0.1\"]\nplace = \"p{number}\"\n\
+             next_hops = [\"loopback\", \"private\"]\ncontrol = \"r{number}.sock\"\n\
+             [[controller]]\nat = \"{}\"\nsigns = \"{}\"\n",
+            self.at, self.signs
+        );
+        fs::write(&file, text).unwrap();
+        let mut running = Running::start(&mut program(&["--quiet", "relay", "--config", &file]));
+        running.line();
+        wait_for("registered", || {
+            ask(&self.scratch, &format!("r{number}.sock"), &["relay", "status"])["controllers"][0]["registered"]
+                == true
+        });
+        running
+    }
+
+    fn forwarded(&self, number: usize) -> u64 {
+        let status = ask(&self.scratch, &format!("r{number}.sock"), &["relay", "status"]);
+        status["forwarded_packets"].as_u64().unwrap()
+    }
+
+    fn bench(&self, ticket: &str) -> Output {
+        let key = self.scratch.text("user.key");
+        let words = ["bench", "client", ticket, "--time", "2s", "--controller", &self.at, "--key", &key];
+        program(&words).output().unwrap()
+    }
+}
+
+#[test]
+fn relays_that_registered_are_granted_used_without_any_controller_and_taken_back() {
+    let (mut overlay, controller) = Overlay::new();
+    let _relays = [overlay.relay(0), overlay.relay(1)];
+    let status = ask(&overlay.scratch, "c.sock", &["controller", "status"]);
+    assert_eq!(status["relays"].as_array().unwrap().len(), 2);
+
+    let mut server = Running::start(&mut program(&["bench", "server", "--port", "0", "--bind", "127.0.0.1"]));
+    let ticket = server.line().split_whitespace().last().unwrap().to_owned();
+    let bench = overlay.bench(&ticket);
+    assert!(bench.status.success(), "{}", errors(&bench));
+    let first = [overlay.forwarded(0), overlay.forwarded(1)];
+    assert!(first.iter().all(|packets| *packets > 10), "{first:?}");
+
+    controller.kill();
+    let bench = overlay.bench(&ticket);
+    assert!(bench.status.success(), "{}", errors(&bench));
+    assert!(
+        overlay.forwarded(0) > first[0] && overlay.forwarded(1) > first[1],
+        "the grant that was kept is used"
+    );
+    let file = overlay.scratch.file("from/file", 300_000, 1);
+    let (key, at) = (overlay.scratch.text("user.key"), overlay.at.clone());
+    let send = ["send", "--once", "--controller", &at, "--key", &key, file.to_str().unwrap()];
+    let mut send = Running::start(&mut program(&send));
+    let copy = overlay.scratch.text("to");
+    must(&mut program(&["receive", &send.line(), &copy]));
+    assert_eq!(fs::read(file).unwrap(), fs::read(overlay.scratch.path("to/file")).unwrap());
+
+    // The controller is back, with what it knew; its operator takes the client out, and its grant.
+    let client = must(&mut program(&["keys", "show", "--key", &key]));
+    let client = client.split_whitespace().find(|word| word.starts_with("ab1")).unwrap().to_owned();
+    let running = overlay.controller(&client);
+    let held = ask(&overlay.scratch, "c.sock", &["controller", "grants", &client]);
+    assert_eq!((held.as_array().unwrap().len(), &held[0]["paths"]), (1, &Value::from(16)));
+    overlay.configure("");
+    running.signal("-HUP");
+    ask(&overlay.scratch, "c.sock", &["controller", "revoke", &client]);
+    wait_for("both relays know", || {
+        let status = ask(&overlay.scratch, "c.sock", &["controller", "status"]);
+        status["relays"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|relay| relay["alive"] == true && relay["pids"][1] == 0)
+    });
+    let before = overlay.forwarded(0) + overlay.forwarded(1);
+    let bench = overlay.bench(&ticket);
+    assert!(bench.status.success(), "the direct path is as good as ever: {}", errors(&bench));
+    assert_eq!(overlay.forwarded(0) + overlay.forwarded(1), before, "nothing of the bench");
+    let refused = overlay.bench(&ticket);
+    let why = errors(&refused);
+    assert!(!refused.status.success() && why.contains("no relays") && why.contains("list"), "{why}");
+}

@@ -1,0 +1,224 @@
+//! The steps of the README, typed as they are written there, on eight machines: two nodes, three relays, two routers and a
+//! controller.
+//!
+//! ```text
+//!  controller ─┐     ┌── relay 1 (30 Mbit/s) ──┐
+//!              ├─ r1 ┼── relay 2 (20 Mbit/s) ──┼ r2 ── far
+//!  near ───────┘  │  └── relay 3 (20 Mbit/s) ──┘  │
+//!                 └───────── 10 Mbit/s ───────────┘
+//! ```
+//! Each router knows the near side of the relays only, so a relay leads past the slow link. The addresses are public ones, in
+//! namespaces that nothing leaves.
+
+#![cfg(target_os = "linux")]
+
+mod common;
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use common::netns::{Namespace, run};
+use common::programs::{PROGRAM, Running, Scratch, noise, wait_for};
+use serde_json::Value;
+
+/// What the user is promised.
+const PROMISED: Duration = Duration::from_secs(300);
+const RELAYS: usize = 3;
+const RATES: [u32; RELAYS] = [30, 20, 20];
+const README: &str = include_str!("../../../README.md");
+
+/// A machine, and the directory that its user stands in.
+struct Machine {
+    namespace: Namespace,
+    home: PathBuf,
+}
+
+impl Machine {
+    fn new(scratch: &Scratch, name: &str) -> Result<Self, String> {
+        let home = scratch.path(name);
+        fs::create_dir(&home).map_err(|error| error.to_string())?;
+        let namespace = Namespace::new()?;
+        for setting in
+            ["net.ipv4.ip_forward=1", "net.ipv4.conf.all.rp_filter=0", "net.ipv4.conf.default.rp_filter=0"]
+        {
+            run("ip", &format!("netns exec {} sysctl -qw {setting}", namespace.name()))?;
+        }
+        Ok(Self { namespace, home })
+    }
+
+    /// Joins it to another one: the interface on each side, its address, and the rate both ways.
+    fn join(
+        &self,
+        (own, ip): (&str, &str),
+        other: &Self,
+        (theirs, their_ip): (&str, &str),
+        mbit: u32,
+    ) -> Result<(), String> {
+        let (here, there) = (self.namespace.name(), other.namespace.name());
+        run("ip", &format!("-n {here} link add {own} type veth peer name {theirs} netns {there}"))?;
+        for (namespace, name, ip) in [(here, own, ip), (there, theirs, their_ip)] {
+            run("ip", &format!("-n {namespace} address add {ip}/24 dev {name}"))?;
+            run("ip", &format!("-n {namespace} link set {name} up"))?;
+            run(
+                "tc",
+                &format!(
+                    "-n {namespace} qdisc replace dev {name} root tbf rate {mbit}mbit burst 32kb latency 50ms"
+                ),
+            )?;
+        }
+        Ok(())
+    }
+
+    fn route(&self, to: &str, via: &str) -> Result<(), String> {
+        run("ip", &format!("-n {} route add {to} via {via}", self.namespace.name())).map(drop)
+    }
+
+    /// A command as the README has it, with other words for those in capitals.
+    fn typed(&self, line: &str, words: &[(&str, &str)]) -> Command {
+        assert!(README.contains(&format!("\n$ {line}\n")), "the README does not say `{line}`");
+        let line = words.iter().fold(line.to_owned(), |line, (from, to)| line.replace(from, to));
+        self.command(line.split_whitespace().skip(1))
+    }
+
+    fn command<'a>(&self, words: impl Iterator<Item = &'a str>) -> Command {
+        let mut command = self.namespace.command(PROGRAM);
+        command.args(words).current_dir(&self.home).env("HOME", &self.home);
+        for name in ["XDG_CONFIG_HOME", "ANABRANCH_KEY", "ANABRANCH_CONTROLLER"] {
+            command.env_remove(name);
+        }
+        command
+    }
+
+    /// What a command prints.
+    fn told(&self, line: &str, words: &[(&str, &str)]) -> String {
+        let output = self.typed(line, words).output().expect("the program");
+        assert!(output.status.success(), "{line}: {}", common::programs::errors(&output));
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    /// Its public key, made and shown as the README says.
+    fn key(&self, option: &str) -> String {
+        self.told(format!("anabranch keys new {option}").trim(), &[]);
+        let shown = self.told(format!("anabranch keys show {option}").trim(), &[]);
+        shown.split_whitespace().find(|word| word.starts_with("ab1")).expect("a public key").to_owned()
+    }
+}
+
+/// The block of the README that begins so.
+fn block(begins: &str) -> &'static str {
+    let at = README.find(&format!("```\n{begins}")).expect("the README has it") + 4;
+    README[at..].split("```").next().expect("it ends")
+}
+
+struct Network {
+    near: Machine,
+    far: Machine,
+    relays: Vec<Machine>,
+    controller: Machine,
+    _routers: [Machine; 2],
+}
+
+impl Network {
+    fn new(scratch: &Scratch) -> Result<Self, String> {
+        let machine = |name: &str| Machine::new(scratch, name);
+        let routers = [machine("r1")?, machine("r2")?];
+        let [r1, r2] = &routers;
+        let (near, far, controller) = (machine("near")?, machine("far")?, machine("controller")?);
+        near.join(("net", "5.1.0.2"), r1, ("near", "5.1.0.1"), 200)?;
+        far.join(("net", "5.2.0.2"), r2, ("far", "5.2.0.1"), 200)?;
+        controller.join(("net", "5.4.0.2"), r1, ("control", "5.4.0.1"), 200)?;
+        r1.join(("slow", "5.3.0.1"), r2, ("slow", "5.3.0.2"), 10)?;
+        r1.route("5.2.0.0/24", "5.3.0.2")?;
+        for net in ["5.1.0.0/24", "5.4.0.0/24"] {
+            r2.route(net, "5.3.0.1")?;
+        }
+        for (machine, gateway) in [(&near, "5.1.0.1"), (&far, "5.2.0.1"), (&controller, "5.4.0.1")] {
+            machine.route("default", gateway)?;
+        }
+        let mut relays = Vec::new();
+        for (at, rate) in RATES.iter().enumerate() {
+            let (relay, net, name) =
+                (machine(&format!("relay{at}"))?, format!("5.{}", 11 + at), format!("relay{at}"));
+            let ip = |host: &str| format!("{net}.{host}");
+            relay.join(("left", &ip("1.2")), r1, (&name, &ip("1.1")), *rate)?;
+            relay.join(("right", &ip("2.2")), r2, (&name, &ip("2.1")), *rate)?;
+            for left in ["5.1.0.0/24", "5.4.0.0/24"] {
+                relay.route(left, &ip("1.1"))?;
+            }
+            relay.route("default", &ip("2.1"))?;
+            relays.push(relay);
+        }
+        Ok(Self { near, far, relays, controller, _routers: routers })
+    }
+}
+
+/// The overlay, set up as the README says; where the controller is.
+fn set_up(network: &Network, running: &mut Vec<Running>) -> String {
+    let relays: Vec<String> = network.relays.iter().map(|relay| relay.key("--key relay.key")).collect();
+    let client = network.near.key("");
+    let text = block("key = \"controller.key\"");
+    let table = "[[relay]]\nkey = \"RELAY-KEY\"\n";
+    let tables: String = relays.iter().map(|key| table.replace("RELAY-KEY", key)).collect();
+    assert!(text.contains(table), "{text}");
+    let text = text.replace(table, &tables).replace("CLIENT-KEY", &client);
+    fs::write(network.controller.home.join("controller.toml"), text).unwrap();
+    let line = "anabranch controller --config controller.toml";
+    let mut controller = Running::start(&mut network.controller.typed(line, &[]));
+    let (at, signs) = (controller.line(), controller.line());
+    running.push(controller);
+    let text = block("key = \"relay.key\"\n[[controller]]")
+        .replace("FIRST-LINE", &at)
+        .replace("SECOND-LINE", &signs);
+    for relay in &network.relays {
+        fs::write(relay.home.join("relay.toml"), &text).unwrap();
+        let mut relay = Running::start(&mut relay.typed("anabranch relay --config relay.toml", &[]));
+        assert!(relay.line().starts_with("ab1"));
+        running.push(relay);
+    }
+    at
+}
+
+/// What the server received, in Mbit/s, and over how many paths.
+fn measured(command: &mut Command) -> (f64, usize) {
+    let output = command.args(["--json", "--time", "5s"]).output().expect("the program");
+    assert!(output.status.success(), "{}", common::programs::errors(&output));
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let paths = report["end"]["paths"].as_array().map_or(0, Vec::len);
+    (report["end"]["goodput_mbit_s"].as_f64().unwrap_or_else(|| panic!("{report}")), paths)
+}
+
+#[test]
+fn the_readmes_steps_give_an_overlay_that_carries_several_times_the_direct_path() {
+    let test = "the_readmes_steps_give_an_overlay";
+    let scratch = Scratch::new();
+    let network = match Network::new(&scratch) {
+        Ok(network) => network,
+        Err(why) => return common::skip(test, &why),
+    };
+    let mut running = Vec::new();
+    let begin = Instant::now();
+    let at = set_up(&network, &mut running);
+    let mut server = Running::start(&mut network.far.typed("anabranch bench server", &[]));
+    let ticket = server.line().split_whitespace().last().expect("a ticket").to_owned();
+    let direct = measured(&mut network.near.command(["bench", "client", &ticket].into_iter()));
+    let words = [("TICKET", ticket.as_str()), ("FIRST-LINE", at.as_str())];
+    let line = "anabranch bench client TICKET --controller FIRST-LINE";
+    let overlay = measured(&mut network.near.typed(line, &words));
+    let took = begin.elapsed();
+    common::say(&format!(
+        "{test}: direct {direct:?}, overlay {overlay:?} Mbit/s and paths, {took:?} after the first step"
+    ));
+    assert!(overlay.0 > 3.0 * direct.0, "{direct:?} {overlay:?}");
+    assert!(took < PROMISED, "{took:?}");
+
+    fs::create_dir(network.near.home.join("photos")).unwrap();
+    fs::write(network.near.home.join("photos/one"), noise(4 << 20, 1)).unwrap();
+    let line = "anabranch send photos/ --controller FIRST-LINE";
+    let mut send = Running::start(&mut network.near.typed(line, &words));
+    let ticket = send.line();
+    network.far.told("anabranch receive TICKET", &[("TICKET", &ticket)]);
+    wait_for("the photos", || network.far.home.join("photos/one").exists());
+    assert!(fs::read(network.far.home.join("photos/one")).unwrap() == noise(4 << 20, 1));
+}

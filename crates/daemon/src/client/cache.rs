@@ -1,0 +1,152 @@
+//! Grants in a file, so that programs that start while no controller answers have one. JSON, for its owner alone; a
+//! grant is of no use to others, but tells whom its owner knows. Grants that are over are not kept.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::Path;
+
+use anabranch_net::PublicKey;
+use anabranch_overlay::controller::message::GrantedRelay;
+use anabranch_overlay::grant::{GrantId, UnixTime};
+use data_encoding::BASE64;
+use serde::{Deserialize, Serialize};
+
+use super::grants::Held;
+use crate::controller::link::Granted;
+
+/// Version of the file; others are not read.
+const VERSION: u32 = 1;
+/// Most grants that are kept, those that end last.
+const MOST: usize = 16;
+
+#[derive(Serialize, Deserialize)]
+struct File {
+    version: u32,
+    grants: Vec<Kept>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    from: String,
+    grant: String,
+    relays: Vec<GrantedRelay>,
+}
+
+/// What is kept. A file that cannot be read counts as empty: what was in it can be asked for again.
+pub(super) fn load(file: &Path) -> Vec<Held> {
+    match read(file) {
+        Ok(held) => held,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+        Err(error) => {
+            tracing::warn!("{}: {error}; asking for new grants", file.display());
+            Vec::new()
+        }
+    }
+}
+
+/// Keeps a grant instead of an earlier one of the same name.
+pub(super) fn store(file: &Path, held: &Held, now: UnixTime) -> io::Result<()> {
+    let mut all = load(file);
+    all.retain(|other| other.grant.id != held.grant.id);
+    all.push(held.clone());
+    write(file, all, now)
+}
+
+/// Keeps a grant no more.
+pub(super) fn remove(file: &Path, grant: GrantId, now: UnixTime) -> io::Result<()> {
+    let mut all = load(file);
+    all.retain(|other| other.grant.id != grant);
+    write(file, all, now)
+}
+
+fn read(file: &Path) -> io::Result<Vec<Held>> {
+    let File { version, grants } = serde_json::from_slice(&fs::read(file)?)?;
+    if version != VERSION {
+        return Err(io::Error::other(format!("it has version {version}, and this program reads {VERSION}")));
+    }
+    let held = grants.into_iter().map(|Kept { from, grant, relays }| {
+        let from = from.parse::<PublicKey>().map_err(io::Error::other)?;
+        let bytes = BASE64.decode(grant.as_bytes()).map_err(io::Error::other)?;
+        Held::read(Granted { from, bytes, relays }).map_err(io::Error::other)
+    });
+    held.collect()
+}
+
+/// Under another name first: another program reads the whole file, before or after.
+fn write(file: &Path, mut all: Vec<Held>, now: UnixTime) -> io::Result<()> {
+    all.retain(|held| held.grant.not_after >= now);
+    all.sort_by_key(|held| std::cmp::Reverse(held.grant.not_after));
+    let kept = |held: Held| Kept {
+        from: held.granted.from.to_string(),
+        grant: BASE64.encode(&held.granted.bytes),
+        relays: held.granted.relays,
+    };
+    let content = File { version: VERSION, grants: all.into_iter().take(MOST).map(kept).collect() };
+    let mut name = file.file_name().ok_or(io::ErrorKind::InvalidFilename)?.to_owned();
+    name.push(format!(".{}", std::process::id()));
+    let fresh = file.with_file_name(name);
+    let mut options = fs::OpenOptions::new();
+    options.write(true).create(true).truncate(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let written = options.open(&fresh).and_then(|mut out| {
+        out.write_all(&serde_json::to_vec_pretty(&content)?)?;
+        out.sync_all()
+    });
+    written.and_then(|()| fs::rename(&fresh, file)).inspect_err(|_| {
+        // What is half-written is of use to nobody.
+        let _ = fs::remove_file(&fresh);
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use anabranch_net::{NodeKey, Rate};
+    use anabranch_overlay::grant::{Grant, GrantSigner, Limits};
+
+    use super::*;
+
+    fn held(id: u8, until: u64) -> Held {
+        let key = |seed| NodeKey::from_random([seed; 32]).public();
+        let limits = Limits { pids: 2, rate: Rate::from_bits(9), bytes: 9, highest_tos: 3 };
+        let (issued, not_before) = (UnixTime(1_000), UnixTime(1_000));
+        let (relays, not_after) = (vec![key(2)], UnixTime(until));
+        let grant =
+            Grant { id: GrantId([id; 16]), client: key(1), relays, limits, issued, not_before, not_after };
+        let bytes = GrantSigner::from_random([9; 32]).sign(&grant).unwrap();
+        let relays = vec![GrantedRelay { node: key(2), addresses: vec!["192.0.2.1:4600".parse().unwrap()] }];
+        Held { grant, granted: Granted { from: key(3), bytes, relays } }
+    }
+
+    #[test]
+    fn a_grant_is_kept_to_its_end_and_a_renewed_one_in_its_place() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("grants");
+        assert_eq!(load(&file), []);
+        for (one, now) in [(held(1, 2_000), 1_000), (held(2, 3_000), 1_000), (held(1, 2_500), 1_000)] {
+            store(&file, &one, UnixTime(now)).unwrap();
+        }
+        assert_eq!(load(&file), [held(2, 3_000), held(1, 2_500)]);
+        store(&file, &held(3, 4_000), UnixTime(2_501)).unwrap();
+        remove(&file, GrantId([2; 16]), UnixTime(2_501)).unwrap();
+        assert_eq!(load(&file), [held(3, 4_000)]);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing else is left");
+    }
+
+    #[test]
+    fn a_file_that_is_damaged_or_of_another_version_counts_as_empty_and_is_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("grants");
+        for text in [
+            "",
+            "{",
+            r#"{"version":2,"grants":[]}"#,
+            r#"{"version":1,"grants":[{"from":"x","grant":"","relays":[]}]}"#,
+        ] {
+            fs::write(&file, text).unwrap();
+            assert_eq!(load(&file), [], "{text}");
+            store(&file, &held(1, 2_000), UnixTime(1_000)).unwrap();
+            assert_eq!(load(&file), [held(1, 2_000)]);
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! A node's grants: got from controllers, kept in a file, renewed while they are used.
+//!
+//! A grant that is kept and has more than a quarter of its life left is used as it is, so that programs which start one after
+//! the other share one. Else it is renewed; when there is none, or it was taken back, a new one is asked for. When no
+//! controller answers, what is kept is used to its end. One task renews the grant when half of its life is over, and
+//! whoever shows it to a relay watches for that and shows it again: a relay takes it for the same grant with a later end.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anabranch_net::{Endpoint, PublicKey, Rate};
+use anabranch_overlay::controller::message::{Again, GrantedRelay};
+use anabranch_overlay::controller::{Ask, RequestId};
+use anabranch_overlay::grant::{Grant, GrantId, Limits, UnixTime, read_own};
+use anabranch_secure::RelayHint;
+use anabranch_wire::Header;
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinHandle;
+
+use super::cache;
+use crate::controller::link::{ControllerHint, Controllers, Granted, LinkError};
+use crate::wall;
+
+/// Pause after a renewal that failed.
+const AGAIN: Duration = Duration::from_secs(5);
+/// A grant is asked for to last as long as the controller allows.
+const LONGEST: u64 = u32::MAX as u64;
+
+/// What is asked of controllers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GrantWanted {
+    /// How many relays at most, and at least.
+    pub relays: (u8, u8),
+    /// How many paths at each.
+    pub paths: u32,
+}
+
+/// A grant, and where it is good.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Held {
+    /// What it says.
+    pub grant: Grant,
+    /// As it was signed, by whom, and how its relays are reached.
+    pub granted: Granted,
+}
+
+impl Held {
+    /// Takes a grant from a controller, or from the file.
+    pub(super) fn read(granted: Granted) -> Result<Self, LinkError> {
+        let grant = read_own(&granted.bytes).map_err(|_| LinkError::Malformed)?;
+        Ok(Self { grant, granted })
+    }
+
+    fn left(&self, now: UnixTime) -> u64 {
+        self.grant.not_after.0.saturating_sub(now.0)
+    }
+
+    fn life(&self) -> u64 {
+        self.grant.not_after.0.saturating_sub(self.grant.not_before.0)
+    }
+}
+
+/// The grants of a node, as many handles as wanted on the same ones; without controllers, none.
+#[derive(Clone, Debug, Default)]
+pub struct Grants(Option<Arc<Inner>>);
+
+#[derive(Debug)]
+struct Inner {
+    held: watch::Receiver<Option<Held>>,
+    revoked: Arc<Revoked>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// A grant that was taken back.
+#[derive(Debug, Default)]
+struct Revoked {
+    grant: std::sync::Mutex<Option<GrantId>>,
+    wake: Notify,
+}
+
+impl Grants {
+    /// Finds a grant as the module's documentation tells, and keeps it good while a handle is left. It is kept in `file`,
+    /// if one is named.
+    ///
+    /// # Errors
+    /// What the last controller said, or why none was reached, when there is no grant that is kept.
+    pub async fn obtain(
+        endpoint: &Arc<Endpoint>,
+        controllers: &[ControllerHint],
+        wanted: GrantWanted,
+        file: Option<PathBuf>,
+    ) -> Result<Self, LinkError> {
+        let mut keeper = Keeper {
+            own: endpoint.node(),
+            nodes: controllers.iter().map(|hint| hint.node).collect(),
+            controllers: Controllers::new(endpoint.clone(), controllers.to_vec()),
+            wanted,
+            file,
+            held: watch::Sender::new(None),
+        };
+        keeper.begin().await?;
+        let (held, revoked) = (keeper.held.subscribe(), Arc::<Revoked>::default());
+        let task = tokio::spawn(keeper.keep(revoked.clone()));
+        Ok(Self(Some(Arc::new(Inner { held, revoked, task }))))
+    }
+
+    /// The relays that may be used now.
+    #[must_use]
+    pub fn relays(&self) -> Vec<RelayHint> {
+        let Some(inner) = &self.0 else { return Vec::new() };
+        let held = inner.held.borrow();
+        let relays = held.iter().flat_map(|held| &held.granted.relays);
+        let hint = |relay: &GrantedRelay| RelayHint { node: relay.node, addresses: relay.addresses.clone() };
+        relays.filter(|relay| !relay.addresses.is_empty()).map(hint).collect()
+    }
+
+    /// Until when the grant is good, in seconds since 1970; `None` without one.
+    #[must_use]
+    pub fn until(&self) -> Option<u64> {
+        let inner = self.0.as_ref()?;
+        inner.held.borrow().as_ref().map(|held| held.grant.not_after.0)
+    }
+
+    /// Waits for another grant, or another end of it; for ever when there will be none.
+    pub(super) async fn changed(&self, seen: &mut Option<watch::Receiver<Option<Held>>>) {
+        let changed = match seen {
+            Some(seen) => seen.changed().await.is_ok(),
+            None => false,
+        };
+        if !changed {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// To be given to [`Self::changed`]: what changes from now on is new.
+    pub(super) fn watch(&self) -> Option<watch::Receiver<Option<Held>>> {
+        self.0.as_ref().map(|inner| {
+            let mut seen = inner.held.clone();
+            seen.mark_unchanged();
+            seen
+        })
+    }
+
+    /// What to show to a relay.
+    pub(super) fn for_relay(&self, relay: &PublicKey) -> Option<(GrantId, Vec<u8>)> {
+        let inner = self.0.as_ref()?;
+        let held = inner.held.borrow();
+        let held = held.as_ref().filter(|held| {
+            let relays = &held.grant.relays;
+            relays.is_empty() || relays.contains(relay)
+        })?;
+        Some((held.grant.id, held.granted.bytes.clone()))
+    }
+
+    /// A relay was told that the grant does not count any more: another is asked for.
+    pub(super) fn on_revoked(&self, grant: GrantId) {
+        if let Some(inner) = &self.0 {
+            *inner.revoked.grant.lock().expect("no panic while held") = Some(grant);
+            inner.revoked.wake.notify_one();
+        }
+    }
+}
+
+struct Keeper {
+    own: PublicKey,
+    nodes: Vec<PublicKey>,
+    controllers: Controllers,
+    wanted: GrantWanted,
+    file: Option<PathBuf>,
+    held: watch::Sender<Option<Held>>,
+}
+
+impl Keeper {
+    async fn begin(&mut self) -> Result<(), LinkError> {
+        let now = wall();
+        let kept = self.file.as_deref().map(cache::load).unwrap_or_default();
+        let is_good = |held: &Held| {
+            held.grant.client == self.own
+                && self.nodes.contains(&held.granted.from)
+                && held.left(now) > 0
+                && held.grant.relays.len() >= usize::from(self.wanted.relays.1)
+        };
+        let kept = kept.into_iter().filter(is_good).max_by_key(|held| held.grant.not_after);
+        let fresh_enough = kept.as_ref().is_some_and(|held| held.left(now) > held.life() / 4);
+        self.held.send_replace(kept);
+        if fresh_enough {
+            return Ok(());
+        }
+        match self.refresh().await {
+            Err(error) if self.held.borrow().is_some() && error.is_worth_another() => {
+                tracing::warn!("{error}; using the grant that was kept");
+                Ok(())
+            }
+            done => done,
+        }
+    }
+
+    /// Renews the grant, or gets a new one.
+    async fn refresh(&self) -> Result<(), LinkError> {
+        let id = self.held.borrow().as_ref().map(|held| held.grant.id);
+        let granted = match id {
+            Some(id) => match self.controllers.renew(id, LONGEST).await {
+                // It is over, or was taken back; or the quota has changed.
+                Err(LinkError::Denied { again: Again::Never, .. }) => self.ask().await?,
+                renewed => renewed?,
+            },
+            None => self.ask().await?,
+        };
+        let held = Held::read(granted)?;
+        if let Some(file) = &self.file
+            && let Err(error) = cache::store(file, &held, wall())
+        {
+            tracing::warn!("the grant cannot be kept in {}: {error}", file.display());
+        }
+        self.held.send_replace(Some(held));
+        Ok(())
+    }
+
+    async fn ask(&self) -> Result<Granted, LinkError> {
+        let mut random = [0; 8];
+        getrandom::fill(&mut random).map_err(|_| LinkError::Malformed)?;
+        let limits = Limits {
+            pids: self.wanted.paths.saturating_mul(2),
+            rate: Rate::from_bits(u64::MAX),
+            bytes: u64::MAX,
+            highest_tos: Header::MAX_TOS,
+        };
+        let (relays, least) = self.wanted.relays;
+        let request = RequestId { made: wall(), random };
+        self.controllers.allocate(&Ask { request, relays, least, limits, lifetime: LONGEST }).await
+    }
+
+    /// Renews the grant in time, and gets another when it was taken back.
+    async fn keep(self, revoked: Arc<Revoked>) {
+        let mut failed = false;
+        loop {
+            let pause = if failed { AGAIN } else { self.until_renewal() };
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = revoked.wake.notified() => {
+                    let gone = revoked.grant.lock().expect("no panic while held").take();
+                    let is_it = |held: &Option<Held>| held.as_ref().map(|held| held.grant.id) == gone;
+                    if gone.is_none() || !is_it(&self.held.borrow()) {
+                        continue;
+                    }
+                    self.forget();
+                }
+            }
+            let outcome = self.refresh().await;
+            if let Err(error) = &outcome
+                && !failed
+            {
+                tracing::warn!("the grant cannot be renewed: {error}; trying again");
+            }
+            failed = outcome.is_err();
+        }
+    }
+
+    fn forget(&self) {
+        if let (Some(held), Some(file)) = (self.held.send_replace(None), &self.file)
+            && let Err(error) = cache::remove(file, held.grant.id, wall())
+        {
+            tracing::warn!("{}: {error}", file.display());
+        }
+    }
+
+    fn until_renewal(&self) -> Duration {
+        let held = self.held.borrow();
+        let seconds = held.as_ref().map(|held| held.left(wall()).saturating_sub(held.life() / 2));
+        seconds.map_or(AGAIN, |seconds| Duration::from_secs(seconds).max(Duration::from_secs(1)))
+    }
+}

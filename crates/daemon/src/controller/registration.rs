@@ -1,0 +1,141 @@
+//! A relay's registration with its controllers: one task each, which calls, registers, sends heartbeats, and calls again
+//! when anything goes wrong.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anabranch_net::{Endpoint, PublicKey};
+use anabranch_overlay::controller::message::{Again, Reply, Request};
+use anabranch_overlay::controller::{Load, Offer};
+use anabranch_overlay::grant::UnixTime;
+use anabranch_overlay::relay::Heartbeat;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use super::link::{ControllerHint, Link, LinkError};
+
+/// How often a relay says that it is alive.
+const HEARTBEAT: Duration = Duration::from_secs(2);
+/// How long a relay waits before it calls a controller again, and how long after it was told no.
+const AGAIN: Duration = Duration::from_secs(1);
+const AGAIN_AFTER_NO: Duration = Duration::from_secs(10);
+
+/// What a relay gives to its registration, and takes from it.
+pub trait Registrant: Send + Sync + 'static {
+    /// What it offers now; it is registered anew when that has changed.
+    fn offer(&self) -> Offer;
+    /// What it does now.
+    fn load(&self) -> Load;
+    /// A controller said what time it is and what does not count any more.
+    fn heartbeat(&self, heartbeat: &Heartbeat);
+}
+
+/// How a relay stands with a controller.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Standing {
+    /// Called for the first time.
+    #[default]
+    Calling,
+    /// Registered, and heard a moment ago.
+    Registered,
+    /// Not registered.
+    Not(LinkError),
+}
+
+impl fmt::Display for Standing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Calling => f.write_str("calling"),
+            Self::Registered => f.write_str("registered"),
+            Self::Not(why) => write!(f, "{why}"),
+        }
+    }
+}
+
+/// Keeps a relay registered with every controller. Dropping it ends that.
+#[derive(Debug, Default)]
+pub struct Registration {
+    tasks: Vec<JoinHandle<()>>,
+    standings: Vec<(PublicKey, watch::Receiver<Standing>)>,
+}
+
+impl Registration {
+    /// Begins. `instance` is drawn anew whenever the program starts.
+    pub fn start(
+        endpoint: &Arc<Endpoint>,
+        hints: &[ControllerHint],
+        instance: u64,
+        relay: &Arc<impl Registrant>,
+    ) -> Self {
+        let mut registration = Self::default();
+        for hint in hints {
+            let (sender, standing) = watch::channel(Standing::Calling);
+            registration.standings.push((hint.node, standing));
+            let (endpoint, hint, relay) = (endpoint.clone(), hint.clone(), relay.clone());
+            registration.tasks.push(tokio::spawn(async move {
+                loop {
+                    let Err(why) = stay(&endpoint, &hint, (instance, &*relay), &sender).await;
+                    let told = matches!(why, LinkError::Denied { again: Again::Never, .. });
+                    stand(&sender, &hint.node, Standing::Not(why));
+                    tokio::time::sleep(if told { AGAIN_AFTER_NO } else { AGAIN }).await;
+                }
+            }));
+        }
+        registration
+    }
+
+    /// How the relay stands with each controller.
+    #[must_use]
+    pub fn standings(&self) -> Vec<(PublicKey, Standing)> {
+        self.standings.iter().map(|(node, standing)| (*node, standing.borrow().clone())).collect()
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+/// Notes how things stand, and tells people when that is new.
+fn stand(sender: &watch::Sender<Standing>, controller: &PublicKey, standing: Standing) {
+    let is_new = sender.send_if_modified(|known| {
+        let is_new = *known != standing;
+        known.clone_from(&standing);
+        is_new
+    });
+    match standing {
+        Standing::Not(why) if is_new => tracing::warn!(%controller, "not registered: {why}"),
+        Standing::Registered if is_new => tracing::info!(%controller, "registered"),
+        _ => {}
+    }
+}
+
+/// Registers and sends heartbeats until something goes wrong.
+async fn stay(
+    endpoint: &Endpoint,
+    hint: &ControllerHint,
+    (instance, relay): (u64, &impl Registrant),
+    standing: &watch::Sender<Standing>,
+) -> Result<std::convert::Infallible, LinkError> {
+    let mut link = Link::open(endpoint, hint).await?;
+    let mut registered = None;
+    let mut confirmed = Vec::new();
+    loop {
+        let offer = relay.offer();
+        if registered.as_ref() != Some(&offer) {
+            link.request(&Request::Register { instance, offer: offer.clone() }).await?;
+            registered = Some(offer);
+        }
+        let request = Request::Heartbeat { load: relay.load(), confirmed };
+        let Reply::Heartbeat { time, revoked } = link.request(&request).await? else {
+            return Err(LinkError::Malformed);
+        };
+        stand(standing, &hint.node, Standing::Registered);
+        let heartbeat = Heartbeat { time: UnixTime(time), revoked };
+        relay.heartbeat(&heartbeat);
+        confirmed = heartbeat.revoked;
+        tokio::time::sleep(HEARTBEAT).await;
+    }
+}

@@ -1,0 +1,89 @@
+//! What a controller knows, for people and programs: relays, and the grants of a client.
+
+use anabranch_overlay::controller::{Directory, RelayView, SILENT};
+use anabranch_overlay::grant::{Grant, UnixTime};
+use anabranch_wire::Time;
+use serde::{Deserialize, Serialize};
+
+/// A controller at one moment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// Its public key.
+    pub node: String,
+    /// What it signs grants with.
+    pub signs: String,
+    /// The addresses it listens on.
+    pub addresses: Vec<String>,
+    /// The relays that it knows.
+    pub relays: Vec<RelayStatus>,
+}
+
+/// A relay as a controller sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RelayStatus {
+    /// Its key.
+    pub node: String,
+    /// Where it is, in its operator's words.
+    pub place: String,
+    /// How it is reached.
+    pub addresses: Vec<String>,
+    /// Whether this controller heard it a moment ago.
+    pub alive: bool,
+    /// Whether it takes no new paths.
+    pub draining: bool,
+    /// PIDs that it offers, that are granted, and that are in use.
+    pub pids: [u64; 3],
+    /// Bit/s that it offers (`None` without a limit).
+    pub rate_offered: Option<u64>,
+    /// Bit/s that are granted.
+    pub rate_granted: u64,
+    /// Bit/s that it forwards.
+    pub rate_used: u64,
+}
+
+/// A grant that a client holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GrantStatus {
+    /// Its name.
+    pub id: String,
+    /// Where it is good.
+    pub relays: Vec<String>,
+    /// Paths at each.
+    pub paths: u32,
+    /// Until when, in seconds since 1970.
+    pub until: u64,
+}
+
+/// The relays that a controller knows.
+pub(super) fn relays(directory: &Directory, (now, wall): (Time, UnixTime)) -> Vec<RelayStatus> {
+    directory.relays().map(|(node, view)| relay(&node.to_string(), view, (now, wall))).collect()
+}
+
+fn relay(node: &str, view: &RelayView, (now, wall): (Time, UnixTime)) -> RelayStatus {
+    let (offer, load) = (view.record.offer.as_ref(), view.heard.map(|(_, _, load)| load).unwrap_or_default());
+    let reserved = view.record.reserved(wall);
+    RelayStatus {
+        node: node.to_owned(),
+        place: offer.map(|offer| offer.place.0.clone()).unwrap_or_default(),
+        addresses: offer
+            .map(|offer| offer.addresses.iter().map(ToString::to_string).collect())
+            .unwrap_or_default(),
+        alive: view.heard.is_some_and(|(at, ..)| now.since(at) < SILENT),
+        draining: load.draining,
+        pids: [offer.map_or(0, |offer| offer.pids), reserved.pids, load.pids],
+        rate_offered: offer.and_then(|offer| offer.rate),
+        rate_granted: reserved.rate,
+        rate_used: load.rate,
+    }
+}
+
+impl GrantStatus {
+    pub(super) fn new(grant: &Grant) -> Self {
+        Self {
+            id: grant.id.to_string(),
+            relays: grant.relays.iter().map(ToString::to_string).collect(),
+            paths: grant.limits.pids / 2,
+            until: grant.not_after.0,
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! A relay's place among others: what it tells its controllers, and what it takes from them.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use anabranch_net::Endpoint;
+use anabranch_overlay::controller::{Load, Offer, Place};
+use anabranch_overlay::relay::Heartbeat;
+
+use super::config::RelaySettings;
+use super::state::State;
+use crate::controller::link::ControllerHint;
+use crate::controller::registration::{Registrant, Registration, Standing};
+
+/// Over how long the rate is taken, at least.
+const SAMPLE: Duration = Duration::from_secs(1);
+/// A clock that is further away from a controller's is worth a word, in seconds.
+const CLOCK_OFF: u64 = 30;
+/// Most addresses that are told.
+const MAX_ADDRESSES: usize = 16;
+
+/// See the module's documentation.
+pub(super) struct Membership {
+    member: Arc<Member>,
+    /// With whom, and how far that is.
+    with: Mutex<(Vec<ControllerHint>, Registration)>,
+    instance: u64,
+}
+
+/// What controllers see of a relay.
+struct Member {
+    state: Arc<State>,
+    endpoint: Arc<Endpoint>,
+    offer: Mutex<Offered>,
+    sample: Mutex<Sample>,
+    /// Whether the clock was found to be wrong.
+    clock_off: AtomicBool,
+}
+
+/// What of the settings is offered.
+#[derive(Default)]
+struct Offered {
+    place: String,
+    announce: Vec<SocketAddr>,
+    pids: u64,
+    rate: Option<u64>,
+}
+
+/// What was forwarded until some time, and how fast before.
+struct Sample {
+    at: Instant,
+    bytes: u64,
+    rate: u64,
+}
+
+impl Membership {
+    pub(super) fn new((state, endpoint): (&Arc<State>, &Arc<Endpoint>), instance: u64) -> Self {
+        let member = Member {
+            state: state.clone(),
+            endpoint: endpoint.clone(),
+            offer: Mutex::default(),
+            sample: Mutex::new(Sample { at: Instant::now(), bytes: 0, rate: 0 }),
+            clock_off: AtomicBool::new(false),
+        };
+        Self { member: Arc::new(member), with: Mutex::default(), instance }
+    }
+
+    /// Offers what the settings say, to the controllers that they name.
+    pub(super) fn join(&self, settings: &RelaySettings) {
+        *lock(&self.member.offer) = Offered {
+            place: settings.place.clone(),
+            announce: settings.announce.clone(),
+            pids: 2 * settings.most_flows as u64,
+            rate: settings.rate.map(|rate| rate.as_bits()),
+        };
+        let hints: Vec<ControllerHint> =
+            settings.controllers.iter().map(|controller| controller.at.clone()).collect();
+        let mut with = lock(&self.with);
+        if with.0 != hints {
+            let registration =
+                Registration::start(&self.member.endpoint, &hints, self.instance, &self.member);
+            *with = (hints, registration);
+        }
+    }
+
+    /// Ends the registration with all.
+    pub(super) fn leave(&self) {
+        *lock(&self.with) = Default::default();
+    }
+
+    /// How the relay stands with each controller.
+    pub(super) fn standings(&self) -> Vec<(ControllerHint, Standing)> {
+        let with = lock(&self.with);
+        let standings = with.1.standings().into_iter().map(|(_, standing)| standing);
+        with.0.iter().cloned().zip(standings).collect()
+    }
+}
+
+impl Registrant for Member {
+    fn offer(&self) -> Offer {
+        let Offered { place, announce, pids, rate } = &*lock(&self.offer);
+        let addresses = if announce.is_empty() { reachable(&self.endpoint) } else { announce.clone() };
+        Offer { place: Place(place.clone()), addresses, pids: *pids, rate: *rate }
+    }
+
+    fn load(&self) -> Load {
+        let (stats, draining) = self.state.stats();
+        let mut sample = lock(&self.sample);
+        let passed = sample.at.elapsed();
+        if passed >= SAMPLE {
+            let bits = stats.forwarded.bytes.saturating_sub(sample.bytes) as f64 * 8.0;
+            let rate = (bits / passed.as_secs_f64()) as u64;
+            *sample = Sample { at: Instant::now(), bytes: stats.forwarded.bytes, rate };
+        }
+        Load { pids: 2 * stats.flows as u64, rate: sample.rate, draining }
+    }
+
+    fn heartbeat(&self, heartbeat: &Heartbeat) {
+        let off = self.state.change_now(|relay, now| relay.handle_heartbeat(now, heartbeat));
+        let was_off = self.clock_off.fetch_or(off > CLOCK_OFF, Ordering::Relaxed);
+        if off > CLOCK_OFF && !was_off {
+            tracing::warn!(
+                "this machine's clock is {off} s away from the controller's: set it right; until then the relay goes by the controller's"
+            );
+        }
+    }
+}
+
+/// The addresses of an endpoint by which other machines may reach it; loopback when it has nothing else.
+fn reachable(endpoint: &Endpoint) -> Vec<SocketAddr> {
+    let mut addresses = endpoint.local_addresses();
+    if addresses.iter().any(|address| !address.ip().is_loopback()) {
+        addresses.retain(|address| !address.ip().is_loopback());
+    }
+    addresses.truncate(MAX_ADDRESSES);
+    addresses
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("no panic while held")
+}

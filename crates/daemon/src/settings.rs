@@ -1,0 +1,103 @@
+//! What the configuration files of relay and controller have in common.
+
+use std::collections::BTreeMap;
+
+use anabranch_net::PublicKey;
+use anabranch_overlay::grant::Limits;
+use anabranch_settings::{SettingsError, line_of};
+use anabranch_wire::{Header, Rate};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, de};
+
+/// Paths of one user at a relay unless the file says otherwise.
+const USER_PATHS: u32 = 64;
+
+/// Reads a file of settings and checks it; `origin` is its name, for errors.
+pub(crate) fn parse<F: DeserializeOwned, S>(
+    (text, origin): (&str, &str),
+    check: impl FnOnce(F, &str) -> Result<S, SettingsError>,
+) -> Result<S, SettingsError> {
+    let file = toml::from_str(text).map_err(|error| SettingsError::from_toml(&error, text));
+    file.and_then(|file| check(file, text)).map_err(|error: SettingsError| error.of(origin))
+}
+
+/// With the line of the error's key in the `index`-th table called `table`.
+pub(crate) fn located(error: SettingsError, text: &str, (table, index): (&str, usize)) -> SettingsError {
+    let line = line_of(text, table, index, &error.key);
+    error.at(line)
+}
+
+/// A node's public key.
+pub(crate) fn node_key(text: &str) -> Result<PublicKey, SettingsError> {
+    text.parse().map_err(|error: anabranch_secure::TextError| {
+        let hint = "`anabranch keys show` on that machine prints it; it begins with ab1";
+        SettingsError::new("key", error.to_string()).hint(hint)
+    })
+}
+
+/// Keys with their names for people; each is listed once.
+#[derive(Default)]
+pub(crate) struct Names(BTreeMap<PublicKey, String>);
+
+impl Names {
+    /// Takes in the `index`-th key of a kind, and gives its name.
+    pub(crate) fn add(
+        &mut self,
+        key: PublicKey,
+        (what, index): (&str, usize),
+        name: &str,
+    ) -> Result<String, SettingsError> {
+        if let Some(other) = self.0.get(&key) {
+            let error = SettingsError::new("key", format!("{other} has this key already"));
+            return Err(error.hint("a key is listed once; two machines must not share one"));
+        }
+        let name = if name.is_empty() { format!("{what} {}", index + 1) } else { name.to_owned() };
+        self.0.insert(key, name.clone());
+        Ok(name)
+    }
+
+    /// All keys, in order.
+    pub(crate) fn into_keys(self) -> impl Iterator<Item = PublicKey> {
+        self.0.into_keys()
+    }
+}
+
+/// How much a key may use, as a table of the file says. A path takes two PIDs, one for each direction.
+pub(crate) fn limits(
+    (paths, highest_tos): (Option<u32>, Option<u8>),
+    (rate, bytes): (Option<RateText>, Option<u64>),
+) -> Result<Limits, SettingsError> {
+    if highest_tos.is_some_and(|tos| tos > Header::MAX_TOS) {
+        return Err(SettingsError::new("highest_tos", "a type of service is 0 to 15"));
+    }
+    Ok(Limits {
+        pids: paths.unwrap_or(USER_PATHS).saturating_mul(2),
+        rate: rate.map_or(Rate::from_bits(u64::MAX), |rate| rate.0),
+        bytes: bytes.unwrap_or(u64::MAX),
+        highest_tos: highest_tos.unwrap_or(Header::MAX_TOS),
+    })
+}
+
+/// A rate as text: `"100 Mbit/s"`.
+pub(crate) struct RateText(pub(crate) Rate);
+
+impl<'de> Deserialize<'de> for RateText {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        let wanted = || {
+            let text =
+                format!("\"{text}\" is no rate: write one such as \"100 Mbit/s\" (kbit/s, Mbit/s, Gbit/s)");
+            de::Error::custom(text)
+        };
+        let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+        let number: f64 = text[..end].parse().map_err(|_| wanted())?;
+        let factor = match text[end..].trim() {
+            "bit/s" => 1.0,
+            "kbit/s" => 1e3,
+            "Mbit/s" => 1e6,
+            "Gbit/s" => 1e9,
+            _ => return Err(wanted()),
+        };
+        Ok(Self(Rate::from_bits((number * factor) as u64)))
+    }
+}

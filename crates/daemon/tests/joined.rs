@@ -1,0 +1,181 @@
+//! Controllers, relays that registered with them and a client with a grant, all with real sessions on loopback.
+
+mod common;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anabranch_daemon::client::{GrantWanted, Grants, RelayPaths};
+use anabranch_daemon::controller::ControllerService;
+use anabranch_daemon::controller::config::ControllerSettings;
+use anabranch_daemon::controller::link::{ControllerHint, LinkError};
+use anabranch_daemon::relay::RelayService;
+use anabranch_daemon::relay::config::{Controller, RelaySettings};
+use anabranch_net::{Endpoint, Rate, Session};
+use anabranch_overlay::controller::{Policy, Quota};
+use anabranch_overlay::grant::Limits;
+
+use common::{address, carry, join, key, node, through_relays, until};
+
+const WANTED: GrantWanted = GrantWanted { relays: (2, 1), paths: 4 };
+
+struct Controllers {
+    running: Vec<ControllerService>,
+    settings: ControllerSettings,
+    hints: Vec<ControllerHint>,
+}
+
+/// A controller at `127.0.0.seed` that lists relays and one client, whose grants last so many seconds.
+async fn controller(seed: u8, (relays, client): (&[u8], u8), lifetime: u64) -> Controllers {
+    let mut policy = Policy::default();
+    policy.relays.extend(relays.iter().map(|relay| key(*relay).public()));
+    let limits = Limits { pids: 8, rate: Rate::from_bits(u64::MAX), bytes: u64::MAX, highest_tos: 15 };
+    policy.clients.insert(key(client).public(), Quota { grants: 1, relays: 4, limits, lifetime });
+    let settings = ControllerSettings::local(common::ip(seed), policy);
+    let service = ControllerService::start(key(seed), &settings).await.expect("a controller");
+    let hints = vec![ControllerHint { node: service.node(), addresses: service.addresses() }];
+    Controllers { running: vec![service], settings, hints }
+}
+
+impl Controllers {
+    fn relay_settings(&self, seed: u8) -> RelaySettings {
+        let named = |(hint, service): (&ControllerHint, &ControllerService)| Controller {
+            at: hint.clone(),
+            signs: service.signing_key(),
+        };
+        let controllers = self.hints.iter().zip(&self.running).map(named).collect();
+        RelaySettings { controllers, ..common::settings(seed, &[]) }
+    }
+
+    async fn relay(&self, seed: u8) -> RelayService {
+        let relay = RelayService::start(key(seed), &self.relay_settings(seed)).await.expect("a relay");
+        until("registered", || relay.status().controllers.iter().all(|known| known.registered)).await;
+        relay
+    }
+
+    async fn grants(&self, client: &Arc<Endpoint>, file: &Path) -> Result<Grants, LinkError> {
+        Grants::obtain(client, &self.hints, WANTED, Some(file.to_owned())).await
+    }
+}
+
+/// A session between two nodes with paths through the granted relays.
+async fn session(
+    client: &Arc<Endpoint>,
+    server: &Endpoint,
+    grants: &Grants,
+) -> (Session, Session, RelayPaths) {
+    let (here, there) = join(client, server, 4).await;
+    let paths = RelayPaths::keep_granted(client, &here, grants, &[address(server)]);
+    (here, there, paths)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn granted_relays_become_paths_which_do_not_notice_that_every_controller_is_gone() {
+    let mut controllers = controller(150, (&[151, 152], 153), 600).await;
+    let relays = [controllers.relay(151).await, controllers.relay(152).await];
+    let (client, server) = (node(153).await, node(154).await);
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("grants");
+    let grants = controllers.grants(&client, &file).await.unwrap();
+    assert_eq!(grants.relays().len(), 2);
+    let (here, there, _paths) = session(&client, &server, &grants).await;
+    until("a path through each relay", || through_relays(&here).len() == 2).await;
+    carry(&here, &there, 200_000).await;
+
+    controllers.running.pop().unwrap().kill();
+    let again = controllers.grants(&client, &file).await.expect("what was kept is used");
+    let (here2, there2, _paths2) = session(&client, &server, &again).await;
+    until("a path through each relay, for a new session", || through_relays(&here2).len() == 2).await;
+    carry(&here2, &there2, 200_000).await;
+    // A relay that is restarted now checks the grant offline.
+    let [first, _second] = relays;
+    let settings =
+        RelaySettings { port: first.addresses()[0].port(), ..first_settings(&controllers, &first) };
+    first.close().await;
+    let _first = loop {
+        match RelayService::start(key(151), &settings).await {
+            Ok(relay) => break relay,
+            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+        }
+    };
+    until("the path comes back", || through_relays(&here).len() == 2).await;
+    carry(&here, &there, 200_000).await;
+
+    // Without anything kept, nobody is asked in vain for long.
+    let none = controllers.grants(&client, &dir.path().join("none")).await.unwrap_err();
+    assert!(none.to_string().contains("controller"), "{none}");
+}
+
+/// As the relay was started, though its controller is gone.
+fn first_settings(controllers: &Controllers, relay: &RelayService) -> RelaySettings {
+    let signs = anabranch_daemon::controller::signer(&key(150)).public();
+    let controller = Controller { at: controllers.hints[0].clone(), signs };
+    assert_eq!(relay.status().controllers[0].at, controller.at.to_string());
+    RelaySettings { controllers: vec![controller], ..common::settings(151, &[]) }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_is_renewed_while_it_is_used_and_a_revoked_one_ends_its_paths() {
+    let controllers = controller(160, (&[161], 162), 4).await;
+    let relay = controllers.relay(161).await;
+    let (client, server) = (node(162).await, node(163).await);
+    let dir = tempfile::tempdir().unwrap();
+    let grants = controllers.grants(&client, &dir.path().join("grants")).await.unwrap();
+    let first = grants.until().unwrap();
+    let (here, there, _paths) = session(&client, &server, &grants).await;
+    until("a path through the relay", || through_relays(&here).len() == 1).await;
+    until("renewed twice", || grants.until().unwrap() >= first + 4).await;
+    assert_eq!(through_relays(&here).len(), 1);
+    carry(&here, &there, 100_000).await;
+
+    // The operator takes the client out, then takes its grant.
+    let mut settings = controllers.settings.clone();
+    settings.policy.clients.clear();
+    controllers.running[0].reload(&settings);
+    let watch = controllers.running[0].watch();
+    let held = watch.grants(client.node()).await.unwrap();
+    assert_eq!((held.len(), held[0].paths), (1, 4));
+    assert_eq!(watch.revoke(client.node(), None).await.unwrap().len(), 1);
+    until("no path through the relay", || through_relays(&here).is_empty()).await;
+    assert_eq!(relay.status().flows, 0);
+    carry(&here, &there, 100_000).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(through_relays(&here).is_empty(), "it came back");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_without_a_grant_and_one_with_a_stolen_or_forged_grant_get_nothing() {
+    use anabranch_daemon::client::{Entry, RelayConnection, RelayError, Wanted};
+    use anabranch_net::Pid;
+    use anabranch_overlay::relay::{Refused, Target};
+    use anabranch_secure::RelayHint;
+
+    let controllers = controller(170, (&[171], 172), 600).await;
+    let relay = controllers.relay(171).await;
+    let hint = RelayHint { node: relay.node(), addresses: relay.addresses() };
+    let (client, thief) = (node(172).await, node(173).await);
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("grants");
+    let grants = controllers.grants(&client, &file).await.unwrap();
+
+    // Who has no grant is let in for a moment, since it may show one, and gets no path.
+    let connection = RelayConnection::open(&thief, &hint, &Entry::default()).await.unwrap();
+    let target = Target::Address { address: address(&client), key: Some(client.node()) };
+    let wanted = Wanted { target, out: Pid(1), back: Pid(2) };
+    assert_eq!(connection.allocate(wanted).await.err(), Some(RelayError::Refused(Refused::NotGranted)));
+    // The grant is worth nothing to another key.
+    let stolen = RelayConnection::open(&thief, &hint, &Entry::Member(grants.clone())).await;
+    assert_eq!(stolen.err(), Some(RelayError::Refused(Refused::GrantOtherClient)));
+    // A controller that the relay does not name signs for nothing.
+    let other = controller(174, (&[171], 172), 600).await;
+    let mut named = controllers.relay_settings(171);
+    named.controllers[0].at = other.hints[0].clone();
+    relay.reload(&named);
+    until("registered", || relay.status().controllers.iter().all(|known| known.registered)).await;
+    let forged = other.grants(&client, &dir.path().join("forged")).await.unwrap();
+    let forged = RelayConnection::open(&client, &hint, &Entry::Member(forged)).await;
+    assert_eq!(forged.err(), Some(RelayError::Refused(Refused::GrantSignature)));
+    assert_eq!(relay.status().forwarded_packets, 0);
+    RelayConnection::open(&client, &hint, &Entry::Member(grants)).await.expect("its own");
+}
