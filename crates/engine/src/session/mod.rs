@@ -31,10 +31,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use anabranch_cc::Controller;
 use anabranch_wire::{
-    DatagramFrame, NewPid, Params, PathId, PathUse, Payload, Pid, ResetToken, Side, Span, StreamId, Time,
+    DatagramFrame, Params, PathId, PathUse, Payload, Pid, ResetToken, Side, Span, StreamId, Time,
     datagram_frame_overhead,
 };
-use smallvec::SmallVec;
 
 pub use paths::PathError;
 pub use relayed::ReservedPath;
@@ -87,7 +86,7 @@ pub struct Session<P> {
     /// PIDs given to the peer, for paths open and to come.
     local_pids: BTreeMap<PathId, (Pid, ResetToken)>,
     /// PIDs that the peer gave, for paths to come.
-    remote_pids: BTreeMap<PathId, NewPid>,
+    remote_pids: BTreeMap<PathId, (Pid, ResetToken)>,
     /// Path ids set aside for paths through relays.
     reserved: BTreeSet<PathId>,
     /// Of paths through relays: the PID at the last relay, for what the peer sends.
@@ -118,11 +117,11 @@ pub struct Session<P> {
     run: Option<Run>,
     candidates: Vec<Candidate>,
     /// Candidates over which nobody answered first: path 0 may move there while it is the only one.
-    alternatives: SmallVec<[Route; 2]>,
+    alternatives: Vec<Route>,
     /// Routes over which INIT came, which proves them, until the session is established ...
-    proven: SmallVec<[Route; 2]>,
+    proven: Vec<Route>,
     /// ... and those over which INIT-ACK is owed.
-    greetings: SmallVec<[Route; 2]>,
+    greetings: Vec<Route>,
     started_at: Time,
     last_heard: Time,
     last_sent: Time,
@@ -192,9 +191,9 @@ impl<P: Payload> Session<P> {
             primary: (None, 0),
             run: None,
             candidates: Vec::new(),
-            alternatives: SmallVec::new(),
-            proven: SmallVec::new(),
-            greetings: SmallVec::new(),
+            alternatives: Vec::new(),
+            proven: Vec::new(),
+            greetings: Vec::new(),
             started_at: now,
             last_heard: now,
             last_sent: now,
