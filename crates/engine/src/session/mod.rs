@@ -28,6 +28,7 @@ mod transmit;
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use anabranch_cc::Controller;
 use anabranch_wire::{
@@ -76,7 +77,8 @@ pub enum DatagramError {
 
 /// One flow over every path between two machines. See the crate's documentation.
 pub struct Session<P> {
-    config: Config,
+    /// Those who have many sessions give all of them the same settings, and find them at hand.
+    config: Arc<Config>,
     side: Side,
     state: State,
     local: Params,
@@ -152,7 +154,7 @@ struct Scratch {
 
 impl<P: Payload> Session<P> {
     fn new(
-        config: Config,
+        config: Arc<Config>,
         side: Side,
         mut pids: Box<dyn PidSource + Send>,
         (budget, now): (MemoryBudget, Time),
