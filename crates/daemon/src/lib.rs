@@ -12,6 +12,7 @@ pub mod client;
 #[cfg(unix)]
 pub mod control;
 pub mod controller;
+mod file;
 pub mod relay;
 mod settings;
 pub mod store;

@@ -12,7 +12,7 @@ use anabranch_daemon::controller::config::ControllerSettings;
 use anabranch_daemon::controller::link::{ControllerHint, LinkError};
 use anabranch_daemon::relay::RelayService;
 use anabranch_daemon::relay::config::{Controller, RelaySettings};
-use anabranch_net::{Endpoint, Rate, Session};
+use anabranch_net::{Endpoint, PathId, PathUse, Rate, Session};
 use anabranch_overlay::controller::{Policy, Quota};
 use anabranch_overlay::grant::Limits;
 
@@ -142,6 +142,44 @@ async fn a_grant_is_renewed_while_it_is_used_and_a_revoked_one_ends_its_paths() 
     carry(&here, &there, 100_000).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert!(through_relays(&here).is_empty(), "it came back");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_used_of_a_grant_stays_used_when_the_relay_is_restarted_and_a_full_disk_costs_no_path() {
+    let mut controllers = controller(180, (&[181], 182), 600).await;
+    let quota = controllers.settings.policy.clients.get_mut(&key(182).public()).unwrap();
+    quota.limits.bytes = 400_000;
+    controllers.running[0].reload(&controllers.settings);
+    let dir = tempfile::tempdir().unwrap();
+    let usage = Some(dir.path().join("relay.usage"));
+    let settings = RelaySettings { usage, ..controllers.relay_settings(181) };
+    let relay = RelayService::start(key(181), &settings).await.unwrap();
+    until("registered", || relay.status().controllers[0].registered).await;
+    let (client, server) = (node(182).await, node(183).await);
+    let grants = controllers.grants(&client, &dir.path().join("grants")).await.unwrap();
+    let (here, there, paths) = session(&client, &server, &grants).await;
+    until("a path through the relay", || through_relays(&here).len() == 1).await;
+    here.set_path_use(PathId::FIRST, PathUse::Backup).unwrap();
+    carry(&here, &there, 200_000).await;
+    let left = |relay: &RelayService| relay.status().users.iter().find_map(|user| user.bytes_left);
+    let before = left(&relay).expect("a limit");
+    assert!(before < 250_000, "{before}");
+    drop(paths);
+    relay.close().await;
+
+    // The directory is gone, as a disk that fails would be: the relay runs all the same.
+    let lost = RelaySettings { usage: Some(dir.path().join("nowhere/relay.usage")), ..settings.clone() };
+    for (settings, knows) in [(settings, true), (lost, false)] {
+        let relay = RelayService::start(key(181), &settings).await.unwrap();
+        until("registered", || relay.status().controllers[0].registered).await;
+        let addresses = relay.addresses();
+        let hint = anabranch_secure::RelayHint { node: relay.node(), addresses };
+        let entry = anabranch_daemon::client::Entry::Member(grants.clone());
+        let _connection =
+            anabranch_daemon::client::RelayConnection::open(&client, &hint, &entry).await.unwrap();
+        assert_eq!(left(&relay).unwrap() <= before, knows);
+        relay.close().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

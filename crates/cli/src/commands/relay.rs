@@ -128,6 +128,7 @@ fn read(path: &Path) -> Result<RelaySettings, Failure> {
     let mut settings = service::read(path, "relay", RelaySettings::parse)?;
     settings.key = service::beside(path, &settings.key);
     settings.control = settings.control.map(|control| service::beside(path, &control));
+    settings.usage = settings.usage.map(|usage| service::beside(path, &usage));
     Ok(settings)
 }
 
@@ -180,10 +181,19 @@ fn reload(relay: &RelayService, path: &Path, old: &RelaySettings) {
     match read(path) {
         Ok(settings) => {
             relay.reload(&settings);
-            let same = (old.port, &old.addresses, &old.key, &old.control, &old.metrics)
-                == (settings.port, &settings.addresses, &settings.key, &settings.control, &settings.metrics);
+            let fixed = |of: &RelaySettings| {
+                (
+                    of.port,
+                    of.addresses.clone(),
+                    of.key.clone(),
+                    of.control.clone(),
+                    of.metrics,
+                    of.usage.clone(),
+                )
+            };
+            let same = fixed(old) == fixed(&settings);
             if !same {
-                tracing::warn!("port, addresses, key, control and metrics change with a restart only");
+                tracing::warn!("port, addresses, key, control, metrics and usage change with a restart only");
             }
             tracing::info!(users = settings.users.len(), "the configuration was read again");
         }

@@ -2,7 +2,7 @@
 //! grant is of no use to others, but tells whom its owner knows. Grants that are over are not kept.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::path::Path;
 
 use anabranch_net::PublicKey;
@@ -72,7 +72,6 @@ fn read(file: &Path) -> io::Result<Vec<Held>> {
     held.collect()
 }
 
-/// Under another name first: another program reads the whole file, before or after.
 fn write(file: &Path, mut all: Vec<Held>, now: UnixTime) -> io::Result<()> {
     all.retain(|held| held.grant.not_after >= now);
     all.sort_by_key(|held| std::cmp::Reverse(held.grant.not_after));
@@ -82,21 +81,7 @@ fn write(file: &Path, mut all: Vec<Held>, now: UnixTime) -> io::Result<()> {
         relays: held.granted.relays,
     };
     let content = File { version: VERSION, grants: all.into_iter().take(MOST).map(kept).collect() };
-    let mut name = file.file_name().ok_or(io::ErrorKind::InvalidFilename)?.to_owned();
-    name.push(format!(".{}", std::process::id()));
-    let fresh = file.with_file_name(name);
-    let mut options = fs::OpenOptions::new();
-    options.write(true).create(true).truncate(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    let written = options.open(&fresh).and_then(|mut out| {
-        out.write_all(&serde_json::to_vec_pretty(&content)?)?;
-        out.sync_all()
-    });
-    written.and_then(|()| fs::rename(&fresh, file)).inspect_err(|_| {
-        // What is half-written is of use to nobody.
-        let _ = fs::remove_file(&fresh);
-    })
+    crate::file::replace(file, &serde_json::to_vec_pretty(&content)?)
 }
 
 #[cfg(test)]

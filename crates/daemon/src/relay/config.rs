@@ -53,6 +53,8 @@ pub struct RelaySettings {
     pub control: Option<PathBuf>,
     /// Where Prometheus fetches metrics from.
     pub metrics: Option<SocketAddr>,
+    /// The file in which it keeps what was used of grants; without it a restart forgets that.
+    pub usage: Option<PathBuf>,
     /// Who may use it.
     pub users: Vec<User>,
     /// Where it is, in its operator's words: controllers grant relays of different places.
@@ -100,6 +102,7 @@ struct File {
     deny: Vec<String>,
     control: Option<PathBuf>,
     metrics: Option<SocketAddr>,
+    usage: Option<PathBuf>,
     #[serde(default, rename = "user")]
     users: Vec<UserEntry>,
     #[serde(default)]
@@ -166,6 +169,7 @@ impl RelaySettings {
             deny: Vec::new(),
             control: None,
             metrics: None,
+            usage: None,
             users,
             place: String::new(),
             announce: Vec::new(),
@@ -229,6 +233,7 @@ fn check(file: File, text: &str) -> Result<RelaySettings, SettingsError> {
         deny,
         control: file.control,
         metrics: file.metrics,
+        usage: file.usage,
         users,
         place: file.place,
         announce: file.announce,

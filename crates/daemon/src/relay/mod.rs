@@ -11,11 +11,13 @@
 //! | `config` | the configuration file |
 //! | `state` | the core under its lock, and who is told what comes out of it |
 //! | `clients` | a session of a client |
+//! | `ledger` | what was used of grants, over a restart |
 //! | `membership` | what it tells its controllers, and what it takes from them |
 //! | `status` | what the relay did and has, for people and Prometheus |
 
 mod clients;
 pub mod config;
+mod ledger;
 mod membership;
 mod state;
 pub mod status;
@@ -32,6 +34,7 @@ use tokio::task::JoinHandle;
 
 use crate::wall;
 use config::RelaySettings;
+use ledger::Ledger;
 use membership::Membership;
 use state::State;
 use status::Status;
@@ -46,6 +49,7 @@ pub struct RelayService {
     endpoint: Arc<Endpoint>,
     state: Arc<State>,
     membership: Arc<Membership>,
+    ledger: Option<Arc<Ledger>>,
     tasks: Vec<JoinHandle<()>>,
 }
 
@@ -76,13 +80,15 @@ impl RelayService {
         state.set_clock(endpoint.clock());
         state.reconfigure(with_sockets(settings.core(node), &endpoint));
         endpoint.set_foreign(state.clone());
-        let tasks = vec![
+        let mut tasks = vec![
             tokio::spawn(state::pump(state.clone(), endpoint.clone())),
             tokio::spawn(clients::accept(state.clone(), endpoint.clone())),
         ];
+        let ledger = settings.usage.as_ref().map(|file| Arc::new(Ledger::open(file, &state)));
+        tasks.extend(ledger.iter().map(|ledger| tokio::spawn(ledger.clone().keep())));
         let membership = Membership::new((&state, &endpoint), u64::from_ne_bytes(random()?));
         membership.join(settings);
-        Ok(Self { endpoint, state, membership: Arc::new(membership), tasks })
+        Ok(Self { endpoint, state, membership: Arc::new(membership), ledger, tasks })
     }
 
     /// Its identity.
@@ -136,6 +142,9 @@ impl RelayService {
     /// Closes all sessions and stops; clients are told.
     pub async fn close(self) {
         self.endpoint.close().await;
+        if let Some(Err(error)) = self.ledger.as_ref().map(|ledger| ledger.write()) {
+            tracing::warn!("what was used of grants cannot be written: {error}");
+        }
     }
 }
 

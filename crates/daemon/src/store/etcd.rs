@@ -4,22 +4,27 @@
 //! needed to build it. Revisions are etcd's modification revisions, compared inside its transactions; reads are
 //! linearizable. Locks and leases of etcd are not used at all.
 //!
-//! A question goes to one member; when that one does not answer in time or says that it cannot, to the next. A transaction that is
-//! put twice that way is done at most once, because it expects the revisions of what it writes: the second time there
+//! A question goes to one member; when that one says that it cannot, or has not answered after a moment, to the next as well, and the
+//! first answer counts. A transaction that is put twice that way is done at most once, because it expects the revisions of what it writes: the second time there
 //! is a conflict, and whoever decides reads again and finds what was decided.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anabranch_overlay::controller::{Commit, Entry, PAGE, Revision, Store, StoreError, Transaction};
+use bytes::Bytes;
 use data_encoding::BASE64;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use tokio::task::JoinSet;
 
 use super::http::Server;
 
-/// How long a member may take.
+/// A member that takes longer is not waited for alone.
+const SLOW: Duration = Duration::from_millis(300);
+/// How long the last one may take.
 const PATIENCE: Duration = Duration::from_millis(1_200);
 /// How often the members are gone through.
 const ROUNDS: usize = 3;
@@ -36,7 +41,7 @@ pub struct EtcdSettings {
 /// See the module's documentation.
 #[derive(Debug)]
 pub struct Etcd {
-    members: Vec<Server>,
+    members: Vec<Arc<Server>>,
     prefix: String,
     /// The member that answered last.
     good: AtomicUsize,
@@ -48,28 +53,46 @@ impl Etcd {
     /// # Errors
     /// When an endpoint is none.
     pub fn new(settings: &EtcdSettings) -> Result<Self, String> {
-        let members: Result<Vec<Server>, String> = settings.endpoints.iter().map(|url| member(url)).collect();
-        let members = members?;
+        let members = settings.endpoints.iter().map(|url| member(url).map(Arc::new));
+        let members = members.collect::<Result<Vec<_>, String>>()?;
         if members.is_empty() {
             return Err("no endpoint of etcd is named: write one such as \"http://127.0.0.1:2379\"".into());
         }
         Ok(Self { members, prefix: settings.prefix.clone(), good: AtomicUsize::new(0) })
     }
 
-    async fn ask<A: DeserializeOwned>(&self, path: &str, question: &impl Serialize) -> Result<A, StoreError> {
-        let mut why = String::new();
+    /// The first answer of any member.
+    async fn ask<A: DeserializeOwned + Send + 'static>(
+        &self,
+        path: &'static str,
+        question: &impl Serialize,
+    ) -> Result<A, StoreError> {
+        let body =
+            serde_json::to_vec(question).map_err(|error| StoreError::Unavailable(error.to_string()))?;
+        let body = Bytes::from(body);
+        let mut why = "etcd: no answer in time".to_owned();
         for _ in 0..ROUNDS {
             let first = self.good.load(Ordering::Relaxed);
-            for turn in 0..self.members.len() {
-                let at = (first + turn) % self.members.len();
-                let member = &self.members[at];
-                let answer = tokio::time::timeout(PATIENCE, member.ask(path, question)).await;
-                match answer.unwrap_or_else(|_| Err("no answer in time".into())) {
-                    Ok(answer) => {
+            let mut turns =
+                (0..self.members.len()).map(|turn| (first + turn) % self.members.len()).peekable();
+            let mut asked = JoinSet::new();
+            loop {
+                if let Some(at) = turns.next() {
+                    let (member, body) = (self.members[at].clone(), body.clone());
+                    asked.spawn(async move { (at, member.ask::<A>(path, body).await) });
+                }
+                let patience = if turns.peek().is_some() { SLOW } else { PATIENCE };
+                match tokio::time::timeout(patience, asked.join_next()).await {
+                    Ok(Some(Ok((at, Ok(answer))))) => {
                         self.good.store(at, Ordering::Relaxed);
                         return Ok(answer);
                     }
-                    Err(error) => why = format!("etcd at {member:?}: {error}"),
+                    Ok(Some(Ok((at, Err(error))))) => {
+                        why = format!("etcd at {:?}: {error}", self.members[at]);
+                    }
+                    Ok(Some(Err(_))) => {}
+                    Ok(None) | Err(_) if turns.peek().is_none() => break,
+                    Ok(None) | Err(_) => {}
                 }
             }
             tokio::time::sleep(Duration::from_millis(100)).await;

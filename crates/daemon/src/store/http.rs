@@ -8,7 +8,6 @@ use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::header::{CONTENT_TYPE, HOST};
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::TcpStream;
 
@@ -37,15 +36,14 @@ impl Server {
     }
 
     /// Puts a question; an error is a sentence for people, and the question may have been answered all the same.
-    pub async fn ask<A: DeserializeOwned>(&self, path: &str, question: &impl Serialize) -> Result<A, String> {
-        let body = serde_json::to_vec(question).map_err(|error| error.to_string())?;
+    pub async fn ask<A: DeserializeOwned>(&self, path: &str, question: Bytes) -> Result<A, String> {
         let mut connection = self.connection().await?;
         let request = Request::builder()
             .method(Method::POST)
             .uri(path)
             .header(HOST, &self.authority)
             .header(CONTENT_TYPE, "application/json")
-            .body(Full::new(Bytes::from(body)))
+            .body(Full::new(question))
             .map_err(|error| error.to_string())?;
         let answer = connection.send_request(request).await.map_err(|error| error.to_string())?;
         let status = answer.status();

@@ -203,8 +203,7 @@ impl<P: Payload> Session<P> {
             }
             Control::MaxStreams => Frame::MaxStreams { limit: self.streams.stream_limit() },
             Control::AddAddress(id) => {
-                let (_, address) = self.addresses.ours.iter().find(|(known, _)| *known == id)?;
-                Frame::AddAddress(AddressFrame { id, address: *address })
+                Frame::AddAddress(AddressFrame { id, address: *self.addresses.ours.get(&id)? })
             }
             Control::RemoveAddress(id) => Frame::RemoveAddress { id },
             Control::ObservedAddress(path) => {

@@ -28,28 +28,23 @@ pub(crate) struct RouteBook {
     pub(crate) pins: Option<Vec<Route>>,
     /// Addresses that the user gave.
     pub(crate) given: Vec<SocketAddr>,
-    told: Vec<(u64, SocketAddr)>,
+    told: BTreeMap<u64, SocketAddr>,
     failures: BTreeMap<Route, (u32, Time)>,
     /// Where the paths lead that were opened here.
-    paths: Vec<(PathId, Route)>,
+    paths: BTreeMap<PathId, Route>,
 }
 
 impl RouteBook {
     /// The peer has this address too.
     pub(crate) fn add_peer_address(&mut self, id: u64, address: SocketAddr) {
-        self.remove_peer_address(id);
-        if self.told.len() < MAX_PEER_ADDRESSES {
-            self.told.push((id, address));
+        if self.told.len() < MAX_PEER_ADDRESSES || self.told.contains_key(&id) {
+            self.told.insert(id, address);
         }
     }
 
     /// The peer lost it.
     pub(crate) fn remove_peer_address(&mut self, id: u64) {
-        self.told.retain(|(known, _)| *known != id);
-    }
-
-    fn addresses_told(&self) -> impl Iterator<Item = SocketAddr> {
-        self.told.iter().map(|(_, address)| *address)
+        self.told.remove(&id);
     }
 
     /// All routes that would be good to have.
@@ -58,7 +53,7 @@ impl RouteBook {
             return pins.clone();
         }
         let own = |address: &SocketAddr| locals.iter().any(|local| local.address == address.ip());
-        let remotes: Vec<SocketAddr> = self.given.iter().copied().chain(self.addresses_told()).collect();
+        let remotes: Vec<SocketAddr> = self.given.iter().chain(self.told.values()).copied().collect();
         // Own addresses are the peer's too when both are on one machine, which loopback serves better.
         let remotes: Vec<SocketAddr> =
             remotes.into_iter().filter(|remote| remote.ip().is_loopback() || !own(remote)).collect();
@@ -71,21 +66,19 @@ impl RouteBook {
         let idle = |local: &&LocalAddress| !in_use.iter().any(|route| route.socket == local.socket);
         let idle: Vec<LocalAddress> = locals.iter().filter(idle).cloned().collect();
         let own = |remote: &SocketAddr| locals.iter().any(|local| local.address == remote.ip());
-        let seen = in_use.iter().map(|route| route.remote).chain(self.addresses_told());
+        let seen = in_use.iter().map(|route| route.remote).chain(self.told.values().copied());
         let remotes: Vec<SocketAddr> = seen.filter(|remote| !own(remote)).collect();
         plan_routes(&idle, &remotes)
     }
 
     /// A path is being opened over the route.
     pub(crate) fn note_path(&mut self, path: PathId, route: Route) {
-        self.take_path(path);
-        self.paths.push((path, route));
+        self.paths.insert(path, route);
     }
 
     /// The route of a path that is gone, if it was opened here.
     pub(crate) fn take_path(&mut self, path: PathId) -> Option<Route> {
-        let index = self.paths.iter().position(|(known, _)| *known == path)?;
-        Some(self.paths.swap_remove(index).1)
+        self.paths.remove(&path)
     }
 
     /// The route opened.

@@ -322,8 +322,12 @@ async fn take_back<S: Store>(
     client: PublicKey,
     (grant, most): (GrantId, usize),
 ) -> Result<(), ControlError> {
-    for _ in 0..ATTEMPTS {
-        let (request, mut read) = read_held(store, &client, grant).await?;
+    for attempt in 0..ATTEMPTS {
+        let (request, mut read) = match read_held(store, &client, grant).await {
+            // It was there at first: somebody was faster, or an answer of the store was lost.
+            Err(ControlError::Denied(Denied::NoSuchGrant)) if attempt > 0 => return Ok(()),
+            read => read?,
+        };
         read.check_clock(now)?;
         let Some(held) = read.client.1.close(&request) else { continue };
         for (_, _, record) in &mut read.relays {

@@ -2,8 +2,6 @@
 //!
 //! Scenario files and generators end up as a [`Plan`]; tests may write one by hand.
 
-use std::sync::Arc;
-
 use anabranch_engine::Config;
 use anabranch_link::{LinkConfig, LossModel, RateModel};
 use anabranch_wire::{Rate, Span, Time};
@@ -32,7 +30,7 @@ pub struct FlowPlan {
     /// Its paths; it connects over the first and opens the others then.
     pub paths: Vec<PathPlan>,
     /// Settings of both ends.
-    pub config: Arc<Config>,
+    pub config: Config,
     /// What it carries.
     pub supply: Supply,
     /// When it connects.
@@ -76,7 +74,7 @@ pub struct ArrivalPlan {
     /// Paths of each session.
     pub paths: Vec<PathPlan>,
     /// Settings of both ends.
-    pub config: Arc<Config>,
+    pub config: Config,
     /// The first phase begins then.
     pub start: Time,
     /// Nothing arrives from then on.

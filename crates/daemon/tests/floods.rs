@@ -1,0 +1,138 @@
+//! What floods cost an honest session whose path goes through the flooded relay.
+//!
+//! `cargo test --release -p anabranch-daemon --test floods -- --nocapture` prints the shares of its rate that it keeps.
+
+mod common;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anabranch_daemon::client::{Entry, Peer, RelayPaths};
+use anabranch_net::{Config, Endpoint, PathId, PathUse, Rate, Session, Target};
+use common::network::{Network, network};
+use common::{address, carry, config, key, node, through_relays, until};
+
+/// Mbit/s of the honest session's link to the relay.
+const RATE: f64 = 20.0;
+const LEN: usize = 3_000_000;
+
+async fn rate(here: &Session, there: &Session) -> f64 {
+    let begin = Instant::now();
+    carry(here, there, LEN).await;
+    LEN as f64 * 8e-6 / begin.elapsed().as_secs_f64()
+}
+
+/// Whether floods run now, and whether they are over.
+#[derive(Default)]
+struct Valve {
+    open: AtomicBool,
+    over: AtomicBool,
+}
+
+impl Valve {
+    fn is_open(&self) -> bool {
+        self.open.load(Ordering::Relaxed)
+    }
+
+    fn is_over(&self) -> bool {
+        self.over.load(Ordering::Relaxed)
+    }
+}
+
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Datagrams for PIDs that nobody has, some 4,000 a second.
+fn garbage(target: SocketAddr, valve: Arc<Valve>) -> std::thread::JoinHandle<u64> {
+    std::thread::spawn(move || {
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let mut sent = 0_u64;
+        while !valve.is_over() {
+            for _ in 0..if valve.is_open() { 40 } else { 0 } {
+                sent += 1;
+                let mut bytes = [0x40; 1_200];
+                bytes[4..12].copy_from_slice(&sent.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes());
+                // A full buffer loses some, as a network would.
+                let _ = socket.send_to(&bytes, target);
+            }
+            std::thread::sleep(PAUSE);
+        }
+        sent
+    })
+}
+
+/// Strangers who begin handshakes, twenty at a time.
+async fn handshakes(stranger: Arc<Endpoint>, relay: Target, valve: Arc<Valve>) -> u64 {
+    let mut refused = 0;
+    while !valve.is_over() {
+        let mut attempts = tokio::task::JoinSet::new();
+        for _ in 0..if valve.is_open() { 20 } else { 0 } {
+            let (stranger, relay) = (stranger.clone(), relay.clone());
+            attempts.spawn(async move { stranger.connect(&relay, Config::default()).await.is_err() });
+        }
+        while let Some(attempt) = attempts.join_next().await {
+            refused += u64::from(attempt.unwrap());
+        }
+        tokio::time::sleep(PAUSE * 5).await;
+    }
+    refused
+}
+
+/// A user whose rate is limited, and who sends as fast as it can.
+async fn greed(network: Arc<Network>, valve: Arc<Valve>) {
+    let greedy = node(230).await;
+    let mut target = Target::new(network.server.node(), vec![address(&network.server)]);
+    target.relayed = 1;
+    let (here, there) = tokio::join!(greedy.connect(&target, config()), network.server.accept());
+    let (here, there) = (here.unwrap(), there.unwrap());
+    let relay = &network.relays[0];
+    let hint = anabranch_secure::RelayHint { node: relay.node(), addresses: relay.addresses() };
+    let peer = Peer { addresses: vec![address(&network.server)], entry: Entry::default() };
+    let _paths = RelayPaths::keep(&greedy, &here, &[common::route(&[&hint])], &peer);
+    until("the other's path", || through_relays(&here).len() == 1).await;
+    here.set_path_use(PathId::FIRST, PathUse::Backup).unwrap();
+    while !valve.is_over() {
+        if valve.is_open() {
+            carry(&here, &there, 200_000).await;
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_honest_session_keeps_its_rate_under_garbage_handshakes_of_strangers_and_a_user_beyond_its_rate() {
+    let network = Arc::new(network(220, 1, RATE).await);
+    let mut settings = common::settings(222, &[220, 230]);
+    settings.users[1].limits.rate = Rate::from_mbit(5.0);
+    network.relays[0].reload(&settings);
+    let (here, there) = network.join().await;
+    let _paths = RelayPaths::keep(&network.client, &here, &network.routes, &network.peer());
+    until("a path through the relay", || through_relays(&here).len() == 1).await;
+    here.set_path_use(PathId::FIRST, PathUse::Backup).unwrap();
+    rate(&here, &there).await;
+
+    let valve = Arc::<Valve>::default();
+    let relay = Target::new(network.relays[0].node(), network.relays[0].addresses());
+    let thread = garbage(relay.addresses[0], valve.clone());
+    let strangers = tokio::spawn(handshakes(node(231).await, relay, valve.clone()));
+    let greed = tokio::spawn(greed(network.clone(), valve.clone()));
+    let mut best = 0.0_f64;
+    for _ in 0..3 {
+        valve.open.store(false, Ordering::Relaxed);
+        let calm = rate(&here, &there).await;
+        valve.open.store(true, Ordering::Relaxed);
+        let flooded = rate(&here, &there).await;
+        println!("calm {calm:.1} Mbit/s, flooded {flooded:.1}: {:.2}", flooded / calm);
+        best = best.max(flooded / calm);
+    }
+    valve.over.store(true, Ordering::Relaxed);
+    greed.await.unwrap();
+    let (sent, refused) = (thread.join().unwrap(), strangers.await.unwrap());
+    let status = network.relays[0].status();
+    println!("{sent} datagrams of garbage, {refused} strangers refused, {:?}", status.dropped);
+    assert!(status.dropped.malformed + status.dropped.unknown_pid > 0 && refused > 0, "{status:?}");
+    assert_eq!(status.users.iter().filter(|user| user.key == key(231).public().to_string()).count(), 0);
+    // On a machine that does nothing else it is 0.9 and more in each; all of this runs on the same processors.
+    assert!(best > 0.7, "{best}");
+}
