@@ -27,6 +27,23 @@ impl Controller {
         self.reduce(index, event)
     }
 
+    /// Takes in that a path carries data again after it was given up for a while: slow start from the initial window, as
+    /// nothing is known of its queue, up to 0.7 of the window in bytes that it had before, if that is known.
+    pub fn on_return(&mut self, path: PathId, before: Option<u64>, now: Time) {
+        let Some(index) = self.index(path) else { return };
+        let (group, mss) = (self.paths[index].group, self.paths[index].mss);
+        self.add_path(path, mss as u64, now);
+        self.set_group(path, group);
+        let own = self.config.rule != crate::RuleKind::Combined;
+        if let Some(index) = self.index(path)
+            && let Some(before) = before.filter(|_| own)
+        {
+            let window = &mut self.paths[index].window;
+            window.ssthresh = (before as f64 * 0.7).max(window.bytes);
+            window.hystart = None;
+        }
+    }
+
     fn reduce(&mut self, index: usize, event: &LossEvent) -> bool {
         if let Some(lowered) = self.model(index, |bbr| bbr.on_loss(event)) {
             return lowered;

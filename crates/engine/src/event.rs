@@ -67,7 +67,7 @@ pub enum Event {
 pub enum PathChange {
     /// The peer answered on it; it carries data.
     Opened(Route),
-    /// Its acknowledgements are overdue; its data goes elsewhere until they come.
+    /// Its acknowledgements are overdue, or it delivers next to nothing; its data goes elsewhere until it is well.
     Suspect,
     /// It was silent for χ timeouts, and is only probed from now on.
     Failed,

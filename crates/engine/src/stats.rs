@@ -93,6 +93,8 @@ pub struct SessionStats {
     pub bytes_read: u64,
     /// Stream bytes sent again.
     pub bytes_resent: u64,
+    /// Stream bytes sent once more on a faster path while their first path still owed them.
+    pub bytes_copied: u64,
     /// Stream bytes that wait for earlier ones.
     pub bytes_reassembling: u64,
     /// Datagrams dropped here because a queue was full.

@@ -5,6 +5,7 @@
 
 mod app;
 mod chance;
+pub mod failure;
 pub mod grid;
 pub mod network;
 mod pair;

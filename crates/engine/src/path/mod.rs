@@ -6,7 +6,8 @@
 //!     |                     \--χ·RTO silent-/--> Failed --answer--> Active
 //!     \--unanswered--> Closing <--abandoned-- any
 //! ```
-//! A *suspect* path (acknowledgements overdue by the probe timeout) keeps its window and gets probes only;
+//! A *suspect* path (acknowledgements overdue by the probe timeout, or no use: `trouble`) keeps its window and gets
+//! probes only;
 //! a *failed* one (mTCP §3.5 [M12]) has lost everything in flight and is probed now and then.
 
 mod churn;
@@ -17,6 +18,7 @@ mod pacer;
 mod receipt;
 mod scoreboard;
 mod table;
+mod trouble;
 mod validation;
 
 use std::collections::VecDeque;
@@ -34,6 +36,7 @@ pub(crate) use pacer::Pacer;
 pub(crate) use receipt::Receipt;
 pub(crate) use scoreboard::{AckOutcome, Content, Contents, Losses, Scoreboard, SentPacket};
 pub(crate) use table::Paths;
+pub(crate) use trouble::{Answer, Trouble};
 pub(crate) use validation::{Allowance, Challenge};
 
 use crate::config::Config;
@@ -48,7 +51,7 @@ pub enum PathState {
     Validating,
     /// Carries data.
     Active,
-    /// Acknowledgements are overdue.
+    /// Acknowledgements are overdue, or the path delivers next to nothing; probed until it is well.
     Suspect,
     /// Silent for too long; only probed.
     Failed,
@@ -94,6 +97,7 @@ pub(crate) struct Path {
     pub marks: Marks,
     pub pacer: Pacer,
     pub health: Health,
+    pub trouble: Trouble,
     pub board: Scoreboard,
     pub mtu: MtuSearch,
     /// By return path, the one in use last; never empty.
@@ -145,6 +149,7 @@ impl Path {
             pacer: Pacer::new(now, u64::from(config.mtu.base)),
             mtu: MtuSearch::new(config.mtu.base, config.mtu.max),
             health: Health::default(),
+            trouble: Trouble::default(),
             challenge: None,
             answers: SmallVec::new(),
             allowance: Allowance::default(),
@@ -174,6 +179,13 @@ impl Path {
         &self.rtts[self.rtts.len() - 1].1
     }
 
+    /// How long a packet sent now takes to arrive: half the round trip without queues, and all that queues, as
+    /// they are mostly where the data goes.
+    pub(crate) fn one_way(&self) -> Span {
+        let rtt = self.rtt();
+        rtt.smoothed().saturating_sub(rtt.min() / 2)
+    }
+
     /// Notes a sample of the round trip that came back over `via`; true when those before came back over another.
     pub(crate) fn sample_rtt(&mut self, now: Time, via: PathId, sample: Span, ack_delay: Span) -> bool {
         let last = self.rtts.len() - 1;
@@ -191,6 +203,11 @@ impl Path {
         let last = self.rtts.len() - 1;
         self.rtts[last].1.update(now, sample, ack_delay);
         changed
+    }
+
+    /// The path that acknowledgements come back on now.
+    pub(crate) fn rtt_via(&self) -> PathId {
+        self.rtts[self.rtts.len() - 1].0
     }
 
     /// Forgets what an old address taught.

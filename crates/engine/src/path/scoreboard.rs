@@ -137,6 +137,8 @@ pub(crate) struct Scoreboard {
     largest_acked: Option<u64>,
     /// No packet below is outstanding.
     cursor: u64,
+    /// Packets below were looked at for copies.
+    copied_to: u64,
     pipe: u64,
     reorder_packets: u64,
     /// Time threshold in eighths of a round trip.
@@ -164,6 +166,7 @@ impl Scoreboard {
             acked: RangeSet::new(),
             largest_acked: None,
             cursor: 0,
+            copied_to: 0,
             pipe: 0,
             reorder_packets: 3,
             reorder_eighths: 9,
@@ -459,23 +462,40 @@ impl Scoreboard {
         }
     }
 
+    /// The next packet that is outstanding, carries data, was sent after `since` and was neither shown here before
+    /// nor given to other paths otherwise.
+    pub(crate) fn next_to_copy(&mut self, since: Time) -> Option<(u64, SmallVec<[SentRun; 1]>)> {
+        let from = self.index_of(self.copied_to.max(self.cursor));
+        for slot in self.slots.range(from..) {
+            self.copied_to = slot.number + 1;
+            if slot.state != State::Outstanding || slot.doubted || slot.sample.sent_at <= since {
+                continue;
+            }
+            let runs: SmallVec<[SentRun; 1]> = runs_of(&slot.contents).cloned().collect();
+            if !runs.is_empty() {
+                return Some((slot.number, runs));
+            }
+        }
+        None
+    }
+
+    /// Notes that another path answers for what a packet carried.
+    pub(crate) fn on_copied(&mut self, number: u64) {
+        let index = self.index_of(number);
+        if let Some(slot) = self.slots.get_mut(index).filter(|slot| slot.number == number) {
+            slot.doubted = true;
+        }
+    }
+
     /// What the oldest outstanding packets carried, for a probe.
     pub(crate) fn oldest_runs(&self) -> impl Iterator<Item = &SentRun> {
         let outstanding = self.slots.iter().filter(|slot| slot.state == State::Outstanding);
-        outstanding.flat_map(|slot| &slot.contents).filter_map(|content| match content {
-            Content::Run(run) => Some(run),
-            _ => None,
-        })
+        outstanding.flat_map(|slot| runs_of(&slot.contents))
     }
 
     /// The runs of the packet sent last.
     pub(crate) fn latest_runs(&self) -> Vec<SentRun> {
-        let contents = self.slots.back().map(|slot| &slot.contents);
-        let runs = contents.into_iter().flatten().filter_map(|content| match content {
-            Content::Run(run) => Some(run.clone()),
-            _ => None,
-        });
-        runs.collect()
+        self.slots.back().into_iter().flat_map(|slot| runs_of(&slot.contents)).cloned().collect()
     }
 
     /// Drops what nobody will ask about again. Lost packets stay a while, to notice that they arrived.
@@ -502,6 +522,13 @@ fn trim(ring: &mut VecDeque<Slot>) {
     if ring.capacity() > LEAST_RING && ring.len() < ring.capacity() / 8 {
         ring.shrink_to((ring.len() * 2).max(LEAST_RING));
     }
+}
+
+fn runs_of(contents: &Contents) -> impl Iterator<Item = &SentRun> {
+    contents.iter().filter_map(|content| match content {
+        Content::Run(run) => Some(run),
+        _ => None,
+    })
 }
 
 /// Widest reordering within a path that is waited for, in packets.

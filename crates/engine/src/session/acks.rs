@@ -30,13 +30,15 @@ impl<P: Payload> Session<P> {
             }
         }
         let marks = self.paths[index].marks.on_ack(newly.len() as u64, ack.ecn, outcome.rtt.is_some());
+        let arrived = newly.len() as u64;
         for packet in newly.drain(..) {
             self.on_delivered(now, index, &packet);
         }
         self.scratch.packets = newly;
         self.feed_congestion_control(now, index, &outcome, marks);
-        self.revive(now, index);
+        self.revive(now, index, outcome.rtt.map(|sample| (sample, via)));
         self.detect_losses(now, index);
+        self.watch(now, index, &outcome, arrived);
         let more_out = self.paths[index].board.pipe() > 0;
         self.paths[index].health.on_ack(now, more_out);
         self.update_pacing(now, index);
@@ -150,6 +152,7 @@ impl<P: Payload> Session<P> {
             }
         }
         self.paths[index].stats.packets_lost += losses.packets;
+        self.paths[index].trouble.on_lost(losses.packets, losses.sent_at);
         if shrinks {
             self.on_size_changed(now, index);
         }

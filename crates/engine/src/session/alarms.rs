@@ -48,6 +48,7 @@ impl<P: Payload> Session<P> {
             path.board.loss_at(),
             self.alarm(path).map(|(at, _)| at),
             path.health.next_probe.filter(|_| path.state == PathState::Failed),
+            path.trouble.probe_at().filter(|_| path.state == PathState::Suspect),
             challenge.map(|challenge| challenge.due),
         ];
         times.into_iter().flatten().min().unwrap_or(Time::NEVER)
@@ -123,6 +124,11 @@ impl<P: Payload> Session<P> {
             path.health.probes_due = 1;
             self.try_alternative(now, index);
         }
+        let path = &mut self.paths[index];
+        if path.state == PathState::Suspect && path.trouble.probe_at().is_some_and(|at| at <= now) {
+            path.trouble.on_probe(now);
+            path.health.probes_due = 1;
+        }
         match self.alarm(&self.paths[index]) {
             Some((at, Alarm::Probe)) if at <= now => self.on_probe_timeout(now, index),
             Some((at, Alarm::Timeout)) if at <= now => self.on_retransmission_timeout(now, index),
@@ -135,15 +141,15 @@ impl<P: Payload> Session<P> {
         let path = &mut self.paths[index];
         path.health.on_probe_timeout(now);
         path.stats.probe_timeouts += 1;
-        let id = path.id;
         if path.mtu.on_timeout() {
             self.on_size_changed(now, index);
         }
-        let others = self.paths.iter().any(|path| path.id != id && path.state == PathState::Active);
-        if others && self.paths[index].state == PathState::Active {
-            self.paths[index].state = PathState::Suspect;
-            self.doubt_flight(index);
-            self.events.push_back(Event::Path { path: id, change: PathChange::Suspect });
+        if self.has_other_active(index) && self.paths[index].state == PathState::Active {
+            self.suspect(index);
+        }
+        if self.paths[index].state == PathState::Suspect {
+            let path = &mut self.paths[index];
+            path.trouble.on_silence(now, path.health.timeouts);
         }
         self.try_alternative(now, index);
     }
@@ -190,7 +196,7 @@ impl<P: Payload> Session<P> {
                 path.state == PathState::Failed && path.health.failed_at() >= Some(now - patience);
             if path.id != primary && died_with_it {
                 self.paths[index].health.on_ack(now, false);
-                self.revive(now, index);
+                self.restore(now, index, None);
             }
         }
         self.elect_primary();

@@ -129,8 +129,10 @@ impl<P: Payload> Session<P> {
     pub(super) fn build_probe(&mut self, now: Time, index: usize) -> Option<Transmit<P>> {
         let mut draft = self.draft(index);
         self.add_acks(now, index, &mut draft);
-        let copy =
-            self.paths[index].board.oldest_runs().find_map(|run| self.streams.copy_of(run, draft.room));
+        // A path that is held back answers soonest when little is asked of it.
+        let held = self.paths[index].trouble.is_held();
+        let runs = || self.paths[index].board.oldest_runs();
+        let copy = if held { None } else { runs().find_map(|run| self.streams.copy_of(run, draft.room)) };
         match copy {
             Some(frame) => draft.add_stream(frame),
             None => {
@@ -249,6 +251,23 @@ impl<P: Payload> Session<P> {
             return self.finish_draft(now, index, draft);
         }
         None
+    }
+
+    /// A packet with all of these runs once more; `None` when they do not fit or the peer has some already.
+    pub(super) fn build_relief(&mut self, now: Time, index: usize, runs: &[SentRun]) -> Option<Transmit<P>> {
+        let mut draft = self.draft(index);
+        for run in runs {
+            let frame = self.streams.copy_of(run, draft.room)?;
+            if frame.offset + (frame.data.len() as u64) < run.range.end {
+                return None;
+            }
+            draft.add_stream(frame);
+        }
+        let copied = draft.data_bytes();
+        self.add_acks(now, index, &mut draft);
+        self.stats.bytes_copied += copied;
+        self.paths[index].stats.data_sent += copied;
+        self.finish_draft(now, index, draft)
     }
 
     pub(super) fn build_datagram(&mut self, now: Time, index: usize) -> Option<Transmit<P>> {

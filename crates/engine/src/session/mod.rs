@@ -7,11 +7,13 @@
 //! | `handshake` | INIT on every candidate, INIT-ACK, parameters |
 //! | `receive` | packets in: numbers, frames |
 //! | `acks` | acknowledgements in: losses, windows, round-trip times |
+//! | `reinject` | copies for the tail and for a window that is held up |
 //! | `transmit` | what to send next, and where |
 //! | `build` | one packet: which frames fit |
 //! | `paths` | opening, proving, moving, abandoning paths; PIDs; addresses |
 //! | `relayed` | paths through relays |
 //! | `alarms` | the clock: probe timeouts, failures, keep-alive, idle |
+//! | `doubt` | paths that are no use, and when they are well again |
 //! | `closing` | shutdown, abort, the last words |
 //! | `reports` | receiver reports |
 
@@ -19,9 +21,11 @@ mod acks;
 mod alarms;
 mod build;
 mod closing;
+mod doubt;
 mod handshake;
 mod paths;
 mod receive;
+mod reinject;
 mod relayed;
 mod reports;
 mod transmit;

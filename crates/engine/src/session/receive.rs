@@ -4,7 +4,6 @@ use anabranch_wire::{Frame, Message, Packet, PathStatus, Payload, ResetToken, Ti
 
 use super::Session;
 use crate::event::{CloseReason, Event, ProtocolError};
-use crate::path::PathState;
 use crate::route::Arrival;
 use crate::state::State;
 
@@ -166,30 +165,5 @@ impl<P: Payload> Session<P> {
             *known = (status.usage, status.sequence);
             self.run = None;
         }
-    }
-
-    /// A suspect or failed path answers: it carries data again.
-    pub(super) fn revive(&mut self, now: Time, index: usize) {
-        let path = &mut self.paths[index];
-        if !matches!(path.state, PathState::Suspect | PathState::Failed) {
-            return;
-        }
-        let failed = path.state == PathState::Failed;
-        path.state = PathState::Active;
-        let id = path.id;
-        if failed {
-            path.mtu.search_again();
-            let size = path.size() as u64;
-            // What vanished while the path was dead says nothing of congestion, and what was known of the path
-            // from before may be true no more: it begins like a new one.
-            self.give_up_flight(now, index);
-            let group = self.cc.group(id);
-            self.cc.add_path(id, size, now);
-            self.cc.set_group(id, group);
-        }
-        self.events.push_back(Event::Path { path: id, change: crate::event::PathChange::Recovered });
-        self.run = None;
-        self.update_pacing(now, index);
-        self.update_send_limit();
     }
 }

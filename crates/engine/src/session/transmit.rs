@@ -103,7 +103,7 @@ impl<P: Payload> Session<P> {
         let (copies, room) = (self.paths.have_copies(), self.paths.have_room());
         if !streams && !copies && self.outgoing.is_empty() {
             self.note_app_limited();
-            return None;
+            return self.transmit_relief(now);
         }
         if !room && !self.cc.is_paced() {
             return None;

@@ -76,6 +76,11 @@ impl<P: Payload> Streams<P> {
         self.unsent
     }
 
+    /// Bytes sent so far, each counted once.
+    pub(crate) fn sent(&self) -> u64 {
+        self.sent
+    }
+
     /// True when an application waits for room: more follows the backlog.
     pub(crate) fn more_expected(&self) -> bool {
         !self.room_blocked.is_empty()

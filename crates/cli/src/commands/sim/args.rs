@@ -23,7 +23,7 @@ pub struct RunArgs {
     /// Runs at the same time; as many as there are processors when left out
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub threads: Option<u16>,
-    /// Which networks of `grid` to run, as seeds are written; 0..499 when left out
+    /// Which networks of `grid` or cases of `failures` to run, as seeds are written; all when left out
     #[arg(long, value_name = "CELLS")]
     pub cells: Option<Seeds>,
     /// How `grid` spreads data over paths; a scenario file says it itself
@@ -46,14 +46,23 @@ impl RunArgs {
         self.threads.map_or_else(all, usize::from)
     }
 
-    /// The options that only the grid knows are an error elsewhere.
+    /// Grids of many networks draw nothing and trace nothing.
+    pub(super) fn without_drawing(&self, name: &str) -> Result<(), Failure> {
+        if self.plot.is_none() && self.trace.is_none() {
+            return Ok(());
+        }
+        Err(Failure::local(format!("`sim run {name}` has no --plot and no --trace"))
+            .hint("`--csv` writes a line for each network, to be plotted by other means"))
+    }
+
+    /// The options that only the grids know are an error elsewhere.
     pub(super) fn without_grid(&self) -> Result<(), Failure> {
-        let option = match (&self.cells, self.scheduler) {
-            (Some(_), _) => "--cells",
-            (_, Some(_)) => "--scheduler",
+        let (option, whose) = match (&self.cells, self.scheduler) {
+            (Some(_), _) => ("--cells", "`sim run grid` and `sim run failures`"),
+            (_, Some(_)) => ("--scheduler", "`sim run grid`"),
             _ => return Ok(()),
         };
-        Err(Failure::local(format!("{option} belongs to `sim run grid`"))
+        Err(Failure::local(format!("{option} belongs to {whose}"))
             .hint("a scenario's own settings are changed with `sim sweep SCENARIO --set KEY=VALUE`"))
     }
 }

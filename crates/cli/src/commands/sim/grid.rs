@@ -46,10 +46,7 @@ struct Worst {
 /// # Errors
 /// When a cell is slower than its best single path, or output cannot be written.
 pub(super) fn run(args: &RunArgs, context: &Context) -> Result<(), Failure> {
-    if args.plot.is_some() || args.trace.is_some() {
-        return Err(Failure::local("the grid has no --plot and no --trace")
-            .hint("`--csv` writes a line a cell, to be plotted by other means"));
-    }
+    args.without_drawing(NAME)?;
     let cells = args.cells.clone().map_or_else(|| CELLS.collect(), |cells| cells.0);
     let seeds = args.seeds.clone().unwrap_or_else(|| Seeds(SEEDS.collect()));
     let scheduler = args.scheduler.unwrap_or_default();

@@ -3,6 +3,7 @@
 mod args;
 mod chart;
 mod compare;
+mod failures;
 mod grid;
 mod jobs;
 mod merge;
@@ -34,6 +35,7 @@ Examples:
   anabranch sim run nsdi11-fig14 --seeds 1..20             means and 95 % intervals
   anabranch sim run mine.toml --json | jq .metrics
   anabranch sim run grid --cells 0..499 --seeds 1..10      never slower than one path?
+  anabranch sim run failures --cells 0..999                is every break bridged?
   anabranch sim sweep mine.toml --set 'flow.M.rule=lia,olia' --seeds 1..20 --shard 1/4 --json > part1
   anabranch sim merge part1 part2 part3 part4
   anabranch sim run nsdi11-fig17 --plot drawings           rates, windows, queues over time, as SVG
@@ -94,6 +96,7 @@ impl SimArgs {
 pub fn run(args: &SimArgs, context: &Context) -> Result<(), Failure> {
     match &args.command {
         SimCommand::Run(args) if args.scenario == grid::NAME => grid::run(args, context),
+        SimCommand::Run(args) if args.scenario == failures::NAME => failures::run(args, context),
         SimCommand::Run(args) => run_once(args, &[], None, context),
         SimCommand::Sweep(args) => run_once(&args.run, &args.set, args.shard, context),
         SimCommand::Merge(args) => merge::run(args),
@@ -105,7 +108,10 @@ pub fn run(args: &SimArgs, context: &Context) -> Result<(), Failure> {
 }
 
 fn list() -> Result<(), Failure> {
-    let mut text = format!("{:<24} {}\n", grid::NAME, grid::ABOUT);
+    let mut text = String::new();
+    for (name, about) in [(grid::NAME, grid::ABOUT), (failures::NAME, failures::ABOUT)] {
+        text.push_str(&format!("{name:<24} {about}\n"));
+    }
     for (name, toml) in BUILTIN {
         let scenario = Scenario::parse(toml, name).map_err(|error| mistake(&error))?;
         text.push_str(&format!("{name:<24} {}\n", scenario.about()));

@@ -1,0 +1,106 @@
+//! `anabranch sim run failures`: paths that break in seven ways, and whether the session went on.
+
+use std::collections::BTreeMap;
+
+use anabranch_sim::failure::{Case, Outcome, metrics};
+use serde::Serialize;
+
+use super::RunArgs;
+use super::jobs::{Crew, in_order};
+use super::output::number;
+use crate::commands::Context;
+use crate::errors::Failure;
+use crate::ui::out::{self, Stream};
+
+/// The name under which the sweep is run.
+pub(super) const NAME: &str = "failures";
+/// What it shows, for `sim list`.
+pub(super) const ABOUT: &str = "A path breaks in one of seven ways and is mended: does the session go on?";
+
+const CASES: std::ops::Range<u64> = 0..1000;
+
+#[derive(Serialize)]
+struct Report {
+    scenario: &'static str,
+    metrics: BTreeMap<String, f64>,
+    breaches: Vec<Breach>,
+}
+
+/// A case in which promises were broken.
+#[derive(Serialize)]
+struct Breach {
+    broken: Vec<String>,
+    case: String,
+    replay: String,
+}
+
+/// Runs the sweep and writes its figures.
+///
+/// # Errors
+/// When a promise was broken, or output cannot be written.
+pub(super) fn run(args: &RunArgs, context: &Context) -> Result<(), Failure> {
+    args.without_drawing(NAME)?;
+    if args.seeds.is_some() || args.scheduler.is_some() {
+        return Err(Failure::local("the failures take no --seeds and no --scheduler")
+            .hint("a case has its number for a seed: `--cells 0..69` runs the first seventy"));
+    }
+    let cases = args.cells.clone().map_or_else(|| CASES.collect(), |cells| cells.0);
+    let mut runs: Vec<(Case, Outcome)> = Vec::with_capacity(cases.len());
+    let work = |number: &u64, _: &dyn Fn(f64)| Case::draw(*number).run();
+    let crew = Crew::new(args.thread_count(), !context.quiet);
+    in_order(cases, &crew, work, &mut |number, outcome| {
+        runs.push((Case::draw(*number), outcome));
+        Ok(())
+    })?;
+    report(args, &runs)
+}
+
+fn report(args: &RunArgs, runs: &[(Case, Outcome)]) -> Result<(), Failure> {
+    let broken = runs.iter().filter(|(_, outcome)| !outcome.is_clean());
+    let breaches: Vec<Breach> = broken.map(|(case, outcome)| Breach::of(case, outcome)).collect();
+    let report = Report { scenario: NAME, metrics: metrics(runs), breaches };
+    if args.format.json {
+        Stream::Stdout.json(&report)?;
+    } else if args.format.csv {
+        out::print(&csv(runs))?;
+    } else {
+        out::print(&table(&report))?;
+    }
+    if report.breaches.is_empty() {
+        return Ok(());
+    }
+    let message = format!("in {} of {} cases a promise was broken", report.breaches.len(), runs.len());
+    Err(Failure::local(message))
+}
+
+impl Breach {
+    fn of(case: &Case, outcome: &Outcome) -> Self {
+        let replay = format!("anabranch sim run {NAME} --cells {}", case.number);
+        Self { broken: outcome.breaches(case), case: case.to_string(), replay }
+    }
+}
+
+fn table(report: &Report) -> String {
+    let mut text = format!("{NAME}\n");
+    for (name, value) in &report.metrics {
+        text.push_str(&format!("  {name:<24} {:>10}\n", number(*value)));
+    }
+    for breach in &report.breaches {
+        for broken in &breach.broken {
+            text.push_str(&format!("  {broken}\n"));
+        }
+        text.push_str(&format!("    {}\n    {}\n", breach.case, breach.replay));
+    }
+    text
+}
+
+fn csv(runs: &[(Case, Outcome)]) -> String {
+    let mut text = "case,break,gap_ms,allowed_ms,living_share,restored_share,clean\n".to_owned();
+    for (case, outcome) in runs {
+        let Outcome { gap, allowed, living_share, restored_share } = outcome;
+        let (gap, allowed) = (gap.as_secs_f64() * 1e3, allowed.as_secs_f64() * 1e3);
+        let (number, how, clean) = (case.number, case.how.name(), outcome.is_clean());
+        text.push_str(&format!("{number},{how},{gap},{allowed},{living_share},{restored_share},{clean}\n"));
+    }
+    text
+}

@@ -1,0 +1,354 @@
+//! Notices a path that still answers but is no use, and says when it is well again.
+//!
+//! Three things can be wrong with a path whose acknowledgements keep coming:
+//!
+//! - **It stalls.** Delivery has fallen below a quarter of what is usual while the oldest packet out is older than
+//!   twice the usual round trip: the rate was cut and what is in the queue will take for ever. A queue that
+//!   merely fills does not look so, as delivery goes on.
+//! - **It loses.** Of at least [`PACKETS`] packets a fifth was lost, and not in one burst: in [`ROUNDS`] round trips at
+//!   least. No window rule makes anything of such a path.
+//! - **It is slow to answer.** It was silent, and the first answer took more than three usual round trips.
+//!
+//! Such a path is *held*: it carries no data and is probed a few times a round trip with packets of no value. It is well
+//! when enough answers in a row came in the usual time over long enough a while, both of which grow with
+//! every episode, so that a path that flaps is kept out; or when it answered steadily for [`Hold::until`],
+//! for then this is how it is now.
+
+use anabranch_wire::{Span, Time};
+
+/// Round trips of many losses that make a path one that loses; after twice as many it is judged anew.
+const ROUNDS: u32 = 4;
+/// Packets over which losses are judged, at least.
+const PACKETS: u64 = 48;
+/// Episodes closer together than this make for more patience.
+const MEMORY: Span = Span::from_secs(10);
+/// Answers in a row that a first episode asks for, and how many more each further one does.
+const ANSWERS: (u32, u32) = (6, 2);
+/// How long answers must have come after a second episode; it doubles with each, up to the second.
+const WHILE: (Span, Span) = (Span::from_millis(60), Span::from_secs(1));
+/// How long another round-trip time has to last until it counts as usual; it doubles with each episode up to the second.
+const PATIENCE: (Span, Span) = (Span::from_secs(10), Span::from_secs(60));
+/// Probes of a held path are this far apart.
+const PROBES: (Span, Span) = (Span::from_millis(10), Span::from_millis(200));
+/// What of the largest window is remembered after each round trip.
+const FADING: f64 = 0.98;
+/// Added to multiples of the usual round trip, for paths on which that is next to nothing.
+const GRACE: Span = Span::from_millis(20);
+
+/// Why a path is held, and since when.
+#[derive(Clone, Copy, Debug)]
+struct Hold {
+    since: Time,
+    /// From then on whatever it answers counts as usual.
+    until: Time,
+    /// Answers in the usual time, in a row, and since when.
+    good: u32,
+    good_since: Time,
+    probe_at: Time,
+}
+
+/// What an acknowledgement told of a path.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Answer {
+    pub now: Time,
+    pub smoothed: Span,
+    pub acked_bytes: u64,
+    pub packets: u64,
+    pub round_start: bool,
+    /// The congestion window in bytes; `None` in the first slow start.
+    pub window: Option<u64>,
+    /// When the oldest packet left that is still to be acknowledged.
+    pub oldest: Option<Time>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Trouble {
+    /// The usual round-trip time; zero before the first sample.
+    usual: Span,
+    /// The usual delivery, in bytes a second.
+    usual_rate: f64,
+    /// What was delivered in the period under way.
+    period: (Time, u64),
+    /// Round trips since losses are judged, those of many losses, and packets.
+    rounds: (u32, u32),
+    arrived: u64,
+    lost: u64,
+    /// Packets of the round trip under way.
+    round: (u64, u64),
+    /// The largest window lately, in bytes; `None` while the first slow start looks for it.
+    window: Option<f64>,
+    /// The silence under way is an episode: longer than what one lost packet makes.
+    silent: bool,
+    hold: Option<Hold>,
+    episodes: u32,
+    last_episode: Time,
+}
+
+impl Trouble {
+    pub(crate) fn is_held(&self) -> bool {
+        self.hold.is_some()
+    }
+
+    /// When a held path is to be probed next.
+    pub(crate) fn probe_at(&self) -> Option<Time> {
+        self.hold.map(|hold| hold.probe_at)
+    }
+
+    pub(crate) fn on_probe(&mut self, now: Time) {
+        let pause = (self.usual / 4).max(PROBES.0).min(PROBES.1);
+        if let Some(hold) = &mut self.hold {
+            hold.probe_at = now + pause;
+        }
+    }
+
+    /// The path was silent for so many probe timeouts. The first may be due to one lost packet; the second begins an
+    /// episode, unless one is under way.
+    pub(crate) fn on_silence(&mut self, now: Time, timeouts: u32) {
+        if let Some(hold) = &mut self.hold {
+            hold.good = 0;
+        } else if timeouts > 1 && !self.silent {
+            self.silent = true;
+            self.begin_episode(now);
+        }
+    }
+
+    fn begin_episode(&mut self, now: Time) {
+        let recent = self.episodes > 0 && now.since(self.last_episode) < MEMORY;
+        self.episodes = if recent { self.episodes + 1 } else { 1 };
+        self.last_episode = now;
+    }
+
+    /// Holds the path from now on.
+    pub(crate) fn hold(&mut self, now: Time) {
+        if self.hold.is_some() {
+            return;
+        }
+        if !std::mem::take(&mut self.silent) {
+            self.begin_episode(now);
+        }
+        let patience = doubled(PATIENCE, self.episodes);
+        self.hold = Some(Hold { since: now, until: now + patience, good: 0, good_since: now, probe_at: now });
+        self.judge_anew();
+    }
+
+    fn judge_anew(&mut self) {
+        (self.rounds, self.arrived, self.lost, self.round) = ((0, 0), 0, 0, (0, 0));
+    }
+
+    /// The window that the path had before it was in trouble, in bytes, once it had found one.
+    pub(crate) fn window_before(&self) -> Option<u64> {
+        self.window.map(|window| window as u64)
+    }
+
+    /// Takes in an acknowledgement on a path that carries data; true when the path is no use.
+    pub(crate) fn on_ack(&mut self, answer: &Answer) -> bool {
+        if self.usual.is_zero() {
+            self.usual = answer.smoothed;
+            self.period = (answer.now, 0);
+        }
+        self.arrived += answer.packets;
+        self.round.0 += answer.packets;
+        if answer.round_start {
+            let (arrived, lost) = std::mem::take(&mut self.round);
+            self.rounds = (self.rounds.0 + 1, self.rounds.1 + u32::from(lost * 5 >= arrived && lost > 0));
+        }
+        let enough = self.arrived + self.lost >= PACKETS;
+        let loses = enough && self.rounds.1 >= ROUNDS && self.lost * 4 >= self.arrived;
+        if enough && self.rounds.0 >= ROUNDS * 2 && !loses {
+            self.judge_anew();
+        }
+        self.period.1 += answer.acked_bytes;
+        loses || self.stalls(answer)
+    }
+
+    /// Judges delivery at the end of each period of about a round trip.
+    fn stalls(&mut self, answer: &Answer) -> bool {
+        let lasted = answer.now.since(self.period.0);
+        if lasted < self.usual {
+            return false;
+        }
+        let rate = self.period.1 as f64 / lasted.as_secs_f64();
+        let age = answer.oldest.map_or(Span::ZERO, |oldest| answer.now.since(oldest));
+        if age > self.usual * 2 + GRACE && rate * 4.0 < self.usual_rate {
+            return true;
+        }
+        self.period = (answer.now, 0);
+        self.window = answer.window.map(|window| (self.window.unwrap_or(0.0) * FADING).max(window as f64));
+        self.usual_rate += (rate - self.usual_rate) / 4.0;
+        self.usual = (self.usual * 3 + answer.smoothed) / 4;
+        false
+    }
+
+    /// Packets were found lost, of which the last left at `sent_at`.
+    pub(crate) fn on_lost(&mut self, packets: u64, sent_at: Time) {
+        self.lost += packets;
+        self.round.1 += packets;
+        if let Some(hold) = self.hold.as_mut().filter(|hold| sent_at > hold.since) {
+            hold.good = 0;
+        }
+    }
+
+    /// Takes in an acknowledgement on a path that carries no data because of doubt; true when it is well, which
+    /// ends the hold. A path that is not well is held from now on. `detour` is the round-trip time of the path that
+    /// the acknowledgement came back on when that is another: as much more is no fault of this one.
+    pub(crate) fn is_well(&mut self, now: Time, sample: Option<Span>, detour: Span) -> bool {
+        let good = sample.map(|sample| self.usual.is_zero() || sample <= self.usual * 3 + GRACE + detour);
+        let Some(hold) = &mut self.hold else {
+            if good == Some(true) && !(self.silent && self.episodes > 1) {
+                self.silent = false;
+                return true;
+            }
+            if good.is_some() {
+                self.hold(now);
+            }
+            return false;
+        };
+        match good {
+            Some(true) => {
+                hold.good_since = if hold.good == 0 { now } else { hold.good_since };
+                hold.good += 1;
+            }
+            Some(false) => hold.good = 0,
+            None => {}
+        }
+        let wanted = ANSWERS.0 + ANSWERS.1 * self.episodes.min(5);
+        let long = if self.episodes < 2 { Span::ZERO } else { doubled(WHILE, self.episodes - 1) };
+        let usual = hold.good >= wanted && now.since(hold.good_since) >= long;
+        if usual || (now >= hold.until && good.is_some()) {
+            let Self { episodes, window, .. } = *self;
+            *self = Self { episodes, window, last_episode: now, ..Self::default() };
+            return true;
+        }
+        false
+    }
+}
+
+/// The first span, doubled with each episode after the first, up to the second.
+fn doubled((first, most): (Span, Span), episodes: u32) -> Span {
+    (first * (1 << episodes.saturating_sub(1).min(10))).min(most)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RTT: Span = Span::from_millis(50);
+
+    fn at(millis: u64) -> Time {
+        Time::ZERO + Span::from_millis(millis)
+    }
+
+    fn answer(millis: u64, acked_bytes: u64, age: u64) -> Answer {
+        Answer {
+            now: at(millis),
+            smoothed: RTT,
+            acked_bytes,
+            packets: 1,
+            round_start: millis.is_multiple_of(50),
+            window: Some(50_000),
+            oldest: Some(at(millis.saturating_sub(age))),
+        }
+    }
+
+    /// A path that delivered a packet every 2 ms for a second.
+    fn usual() -> Trouble {
+        let mut trouble = Trouble::default();
+        for millis in (0..1000).step_by(2) {
+            assert!(!trouble.on_ack(&answer(millis, 1400, 50)));
+        }
+        trouble
+    }
+
+    #[test]
+    fn a_rate_cut_to_a_hundredth_is_noticed_within_four_round_trips() {
+        let mut trouble = usual();
+        let found =
+            (1000..2000).step_by(40).find(|millis| trouble.on_ack(&answer(*millis, 1400, millis - 950)));
+        assert!(found.is_some_and(|millis| millis <= 1200), "{found:?}");
+    }
+
+    #[test]
+    fn a_queue_that_fills_is_no_stall() {
+        let mut trouble = usual();
+        let stalled = (1000..2000).step_by(2).any(|millis| trouble.on_ack(&answer(millis, 1400, 400)));
+        assert!(!stalled);
+    }
+
+    #[test]
+    fn loss_of_three_in_ten_is_noticed_and_one_in_twenty_is_not() {
+        for (every, expected) in [(3, true), (20, false)] {
+            let mut trouble = usual();
+            let mut found = false;
+            for millis in (1000..3000).step_by(10) {
+                if (millis / 10).is_multiple_of(every) {
+                    trouble.on_lost(1, at(millis));
+                } else {
+                    found |= trouble.on_ack(&answer(millis, 1400, 50));
+                }
+            }
+            assert_eq!(found, expected, "one in {every}");
+        }
+    }
+
+    #[test]
+    fn a_burst_of_losses_in_one_round_trip_is_no_trouble() {
+        let mut trouble = usual();
+        for millis in (1000..1400).step_by(2) {
+            if millis < 1050 {
+                trouble.on_lost(4, at(millis));
+            }
+            assert!(!trouble.on_ack(&answer(millis, 1400, 50)), "{millis}");
+        }
+    }
+
+    #[test]
+    fn a_first_silence_ends_with_the_first_answer_in_time_and_a_late_answer_is_not_enough() {
+        let mut trouble = usual();
+        trouble.on_silence(at(1000), 2);
+        assert!(trouble.is_well(at(1100), Some(RTT), Span::ZERO));
+        let mut trouble = usual();
+        trouble.on_silence(at(1000), 2);
+        assert!(!trouble.is_well(at(1400), Some(RTT * 8), Span::ZERO));
+        assert!(trouble.is_held());
+        let well = (1..20).find(|k| trouble.is_well(at(1400 + 10 * k), Some(RTT), Span::ZERO));
+        assert_eq!(well, Some(8));
+    }
+
+    #[test]
+    fn an_answer_over_a_longer_path_is_not_late() {
+        let mut trouble = usual();
+        trouble.on_silence(at(1000), 2);
+        assert!(trouble.is_well(at(1400), Some(RTT * 8), RTT * 6));
+    }
+
+    #[test]
+    fn one_lost_packet_after_the_other_does_not_make_an_episode() {
+        let mut trouble = usual();
+        for k in 0..20 {
+            trouble.on_silence(at(1000 + 200 * k), 1);
+            assert!(trouble.is_well(at(1100 + 200 * k), Some(RTT), Span::ZERO));
+        }
+    }
+
+    #[test]
+    fn a_path_that_flaps_waits_longer_each_time() {
+        let mut trouble = usual();
+        let mut waits = Vec::new();
+        for flap in 0..6 {
+            let up = 1000 + flap * 2000;
+            trouble.on_silence(at(up - 200), 2);
+            let well =
+                (0..2000).step_by(10).find(|wait| trouble.is_well(at(up + wait), Some(RTT), Span::ZERO));
+            waits.push(well.expect("well again within two seconds"));
+        }
+        assert!(waits[0] == 0 && waits.is_sorted() && waits[5] >= 900, "{waits:?}");
+    }
+
+    #[test]
+    fn another_round_trip_time_counts_as_usual_after_a_while() {
+        let mut trouble = usual();
+        trouble.on_silence(at(1000), 2);
+        let well = (0..200).find(|k| trouble.is_well(at(2000 + 100 * k), Some(RTT * 20), Span::ZERO));
+        assert!(well.is_some_and(|k| (99..110).contains(&k)), "{well:?}");
+    }
+}

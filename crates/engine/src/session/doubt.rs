@@ -1,0 +1,103 @@
+//! Paths in doubt: held back while they are no use, taken back once they are well (mTCP §3.5 [M12]).
+//!
+//! What is wrong with a path, and when it is well again, is judged in `path::trouble`; here that is carried out.
+
+use anabranch_wire::{PathId, Payload, Rate, Span, Time};
+
+use super::Session;
+use crate::event::{Event, PathChange};
+use crate::path::{AckOutcome, Answer, PathState};
+
+impl<P: Payload> Session<P> {
+    /// Looks whether a path that answers is of use; what it carries goes over the others if not.
+    pub(super) fn watch(&mut self, now: Time, index: usize, outcome: &AckOutcome, packets: u64) {
+        if !self.config.failure.suspect || self.paths[index].state != PathState::Active {
+            return;
+        }
+        let id = self.paths[index].id;
+        let window = (self.cc.ssthresh(id) < u64::MAX).then(|| self.cc.window(id));
+        let path = &mut self.paths[index];
+        let answer = Answer {
+            now,
+            smoothed: path.rtt().smoothed(),
+            acked_bytes: outcome.acked_bytes,
+            packets,
+            round_start: outcome.round_start,
+            window,
+            oldest: path.board.oldest_sent_at(),
+        };
+        if path.trouble.on_ack(&answer) && self.has_other_active(index) {
+            self.paths[index].trouble.hold(now);
+            self.suspect(index);
+        }
+    }
+
+    pub(super) fn has_other_active(&self, index: usize) -> bool {
+        let id = self.paths[index].id;
+        self.paths.iter().any(|path| path.id != id && path.state == PathState::Active)
+    }
+
+    /// The path carries no data until it is well; what it carries goes over the others as well.
+    pub(super) fn suspect(&mut self, index: usize) {
+        self.paths[index].state = PathState::Suspect;
+        self.doubt_flight(index);
+        let path = self.paths[index].id;
+        self.events.push_back(Event::Path { path, change: PathChange::Suspect });
+    }
+
+    /// Something sent on a path was acknowledged, after so long and on that path: is it well?
+    pub(super) fn revive(&mut self, now: Time, index: usize, answer: Option<(Span, PathId)>) {
+        let sample = answer.map(|(sample, _)| sample);
+        let via = answer.filter(|(_, via)| *via != self.paths[index].id).and_then(|(_, via)| self.path(via));
+        let detour = via.map_or(Span::ZERO, |via| via.rtt().smoothed());
+        let path = &mut self.paths[index];
+        if !matches!(path.state, PathState::Suspect | PathState::Failed) {
+            return;
+        }
+        if self.config.failure.suspect {
+            let was_held = path.trouble.is_held();
+            if !path.trouble.is_well(now, sample, detour) {
+                if path.state == PathState::Failed && path.trouble.is_held() {
+                    // It answers: often enough probed, it will show whether it is well.
+                    path.state = PathState::Suspect;
+                    self.give_up_flight(now, index);
+                }
+                return;
+            }
+            if was_held && path.state == PathState::Suspect {
+                self.begin_anew(now, index, sample);
+            }
+        }
+        self.restore(now, index, sample);
+    }
+
+    /// What windows and round trips were before a long doubt says little of what they will be: slow start up to most
+    /// of the window that the path had, with what it answered last.
+    fn begin_anew(&mut self, now: Time, index: usize, sample: Option<Span>) {
+        self.cc.on_return(self.paths[index].id, self.paths[index].trouble.window_before(), now);
+        self.paths[index].delivery_rate = Rate::ZERO;
+        if let Some(sample) = sample {
+            let via = self.paths[index].rtt_via();
+            self.paths[index].forget_rtt();
+            self.paths[index].sample_rtt(now, via, sample, Span::ZERO);
+        }
+    }
+
+    /// The path carries data again.
+    pub(super) fn restore(&mut self, now: Time, index: usize, sample: Option<Span>) {
+        let path = &mut self.paths[index];
+        let failed = path.state == PathState::Failed;
+        path.state = PathState::Active;
+        let id = path.id;
+        if failed {
+            path.mtu.search_again();
+            // What vanished while the path was dead says nothing of congestion.
+            self.give_up_flight(now, index);
+            self.begin_anew(now, index, sample);
+        }
+        self.events.push_back(Event::Path { path: id, change: PathChange::Recovered });
+        self.run = None;
+        self.update_pacing(now, index);
+        self.update_send_limit();
+    }
+}
