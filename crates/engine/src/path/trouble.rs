@@ -279,7 +279,7 @@ mod tests {
         for (every, expected) in [(3, true), (20, false)] {
             let mut trouble = usual();
             let mut found = false;
-            for millis in (1000..3000).step_by(10) {
+            for millis in (1000_u64..3000).step_by(10) {
                 if (millis / 10).is_multiple_of(every) {
                     trouble.on_lost(1, at(millis));
                 } else {
