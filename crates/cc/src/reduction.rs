@@ -44,6 +44,18 @@ impl Controller {
         }
     }
 
+    /// Takes in that the losses of a while were of an ailment that is over: slow start from the window as it is up to 0.7 of the
+    /// window in bytes that the path had before.
+    pub fn on_recovery(&mut self, path: PathId, before: u64) {
+        let Some(index) = self.index(path).filter(|_| self.config.rule != crate::RuleKind::Combined) else {
+            return;
+        };
+        let window = &mut self.paths[index].window;
+        window.ssthresh = window.ssthresh.max(before as f64 * 0.7);
+        window.memory.restart();
+        self.epoch += 1;
+    }
+
     fn reduce(&mut self, index: usize, event: &LossEvent) -> bool {
         if let Some(lowered) = self.model(index, |bbr| bbr.on_loss(event)) {
             return lowered;

@@ -309,6 +309,21 @@ fn what_couples_paths_is_computed_anew_when_the_window_grew_by_a_packet_or_a_rou
 }
 
 #[test]
+fn a_path_that_returns_is_in_slow_start_up_to_most_of_what_it_had() {
+    let config = Config { rule: RuleKind::Reno, hystart: false, ..Config::default() };
+    let mut bench = Bench::new(config, &[A]);
+    bench.controller.set_group(A, 7);
+    bench.controller.on_return(A, Some(100 * MSS), bench.now);
+    assert_eq!(bench.controller.window(A), config.initial_window * MSS);
+    assert_eq!((bench.controller.ssthresh(A), bench.controller.group(A)), (70 * MSS, 7));
+    bench.lose(A, Span::ZERO);
+    assert!(!bench.controller.in_slow_start(A));
+    bench.controller.on_recovery(A, 100 * MSS);
+    assert!(bench.controller.in_slow_start(A));
+    assert_eq!(bench.controller.ssthresh(A), 70 * MSS);
+}
+
+#[test]
 fn paths_of_different_groups_are_independent() {
     let mut bench = Bench::new(Config::new(RuleKind::Coupled), &[A, B]);
     bench.controller.set_group(B, 1);

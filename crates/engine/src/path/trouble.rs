@@ -18,6 +18,8 @@ use anabranch_wire::{Span, Time};
 
 /// Round trips of many losses that make a path one that loses; after twice as many it is judged anew.
 const ROUNDS: u32 = 4;
+/// Round trips without a loss after which trouble is over.
+const CLEAN: u32 = 3;
 /// Packets over which losses are judged, at least.
 const PACKETS: u64 = 48;
 /// Episodes closer together than this make for more patience.
@@ -75,6 +77,8 @@ pub(crate) struct Trouble {
     lost: u64,
     /// Packets of the round trip under way.
     round: (u64, u64),
+    /// Round trips in a row without a loss.
+    clean: u32,
     /// The largest window lately, in bytes; `None` while the first slow start looks for it.
     window: Option<f64>,
     /// The silence under way is an episode: longer than what one lost packet makes.
@@ -135,6 +139,16 @@ impl Trouble {
         (self.rounds, self.arrived, self.lost, self.round) = ((0, 0), 0, 0, (0, 0));
     }
 
+    /// The window in bytes that the path should find again, when it was in trouble lately and has now been without loss for
+    /// [`CLEAN`] round trips at less than half of it; once.
+    pub(crate) fn take_recovery(&mut self, now: Time, window: u64) -> Option<u64> {
+        let lately = self.episodes > 0 && now.since(self.last_episode) < MEMORY;
+        let before =
+            self.window_before().filter(|before| lately && self.clean == CLEAN && window < before / 2)?;
+        self.clean += 1;
+        Some(before)
+    }
+
     /// The window that the path had before it was in trouble, in bytes, once it had found one.
     pub(crate) fn window_before(&self) -> Option<u64> {
         self.window.map(|window| window as u64)
@@ -151,6 +165,7 @@ impl Trouble {
         if answer.round_start {
             let (arrived, lost) = std::mem::take(&mut self.round);
             self.rounds = (self.rounds.0 + 1, self.rounds.1 + u32::from(lost * 5 >= arrived && lost > 0));
+            self.clean = if lost > 0 { 0 } else { self.clean + 1 };
         }
         let enough = self.arrived + self.lost >= PACKETS;
         let loses = enough && self.rounds.1 >= ROUNDS && self.lost * 4 >= self.arrived;
@@ -312,6 +327,23 @@ mod tests {
         assert!(trouble.is_held());
         let well = (1..20).find(|k| trouble.is_well(at(1400 + 10 * k), Some(RTT), Span::ZERO));
         assert_eq!(well, Some(8));
+    }
+
+    #[test]
+    fn a_path_that_was_in_trouble_and_loses_nothing_more_finds_its_window_again() {
+        let mut trouble = usual();
+        assert_eq!(trouble.take_recovery(at(1000), 10_000), None);
+        trouble.hold(at(1000));
+        let well = (0..20).any(|k| trouble.is_well(at(1000 + 10 * k), Some(RTT), Span::ZERO));
+        assert!(well);
+        trouble.on_lost(1, at(1250));
+        let mut found = Vec::new();
+        for millis in (1300..2000).step_by(10) {
+            trouble.on_ack(&answer(millis, 1400, 50));
+            found.extend(trouble.take_recovery(at(millis), 10_000));
+        }
+        assert_eq!(found.len(), 1);
+        assert!(found[0] > 40_000, "{found:?}");
     }
 
     #[test]

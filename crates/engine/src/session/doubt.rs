@@ -29,6 +29,10 @@ impl<P: Payload> Session<P> {
         if path.trouble.on_ack(&answer) && self.has_other_active(index) {
             self.paths[index].trouble.hold(now);
             self.suspect(index);
+        } else if let Some(window) = window
+            && let Some(before) = self.paths[index].trouble.take_recovery(now, window)
+        {
+            self.cc.on_recovery(id, before);
         }
     }
 
