@@ -310,7 +310,7 @@ fn what_couples_paths_is_computed_anew_when_the_window_grew_by_a_packet_or_a_rou
 
 #[test]
 fn a_path_that_returns_is_in_slow_start_up_to_most_of_what_it_had() {
-    let config = Config { rule: RuleKind::Reno, hystart: false, ..Config::default() };
+    let config = Config { hystart: false, ..Config::new(RuleKind::Reno) };
     let mut bench = Bench::new(config, &[A]);
     bench.controller.set_group(A, 7);
     bench.controller.on_return(A, Some(100 * MSS), bench.now);
