@@ -1,12 +1,17 @@
 //! Bytes through one noq connection over loopback, AES-128-GCM, as fast as they go; or a ping-pong.
 //!
-//! `noq_bulk [SECONDS] [bulk|ping] [WORKERS]`
+//! `noq_bulk [SECONDS] [bulk|ping|ping-beside-bulk|ping-beside-steady] [WORKERS] [MBIT MILLISECONDS]`
+//! The last two put an emulated link of that rate and round-trip time under the pings. A steady stream takes half of the
+//! link, or 500 Mbit/s of loopback, as the example `cost` of anabranch-net has it.
 
 use std::error::Error;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use anabranch_emulate::{EmulatedPath, Emulation};
+use anabranch_link::LinkConfig;
+use anabranch_wire::{Rate, Span};
 use noq::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use noq::{ClientConfig, Endpoint, ServerConfig, TransportConfig};
 use rustls::crypto::CryptoProvider;
@@ -83,17 +88,63 @@ async fn bulk(seconds: u64) -> Outcome<()> {
     Ok(())
 }
 
-async fn ping(seconds: u64) -> Outcome<()> {
-    let (server, client, address) = endpoints()?;
+/// Echoes messages on the first stream of both directions, and swallows what comes in streams of one.
+async fn serve(server: Endpoint) {
+    let connection = server.accept().await.unwrap().await.unwrap();
+    let swallowing = connection.clone();
     tokio::spawn(async move {
-        let connection = server.accept().await.unwrap().await.unwrap();
-        let (mut sender, mut receiver) = connection.accept_bi().await.unwrap();
-        let mut message = [0; 64];
-        while receiver.read_exact(&mut message).await.is_ok() {
-            sender.write_all(&message).await.unwrap();
+        while let Ok(mut stream) = swallowing.accept_uni().await {
+            while let Ok(Some(_)) = stream.read_chunk(1 << 20).await {}
         }
     });
+    let (mut sender, mut receiver) = connection.accept_bi().await.unwrap();
+    let mut message = [0; 64];
+    while receiver.read_exact(&mut message).await.is_ok() {
+        sender.write_all(&message).await.unwrap();
+    }
+}
+
+/// Sends for ever: as much as goes, or at a rate.
+async fn beside(connection: noq::Connection, rate: Option<Rate>) -> Outcome<()> {
+    let mut stream = connection.open_uni().await?;
+    let Some(rate) = rate else {
+        let data = vec![7; 1 << 20];
+        loop {
+            stream.write_all(&data).await?;
+        }
+    };
+    let mut turns = tokio::time::interval(Duration::from_millis(2));
+    let data = vec![7; rate.bytes_in(Span::from_millis(2)) as usize];
+    loop {
+        turns.tick().await;
+        stream.write_all(&data).await?;
+    }
+}
+
+fn link_to(server: SocketAddr, rate: Rate, rtt: Span) -> std::io::Result<Emulation> {
+    let link = LinkConfig::fixed(rate, rtt / 2, rate.bytes_in(rtt).max(64 << 10));
+    Emulation::start(&[EmulatedPath::symmetric(server, link)])
+}
+
+async fn ping(seconds: u64, what: &str, link: Option<(f64, f64)>) -> Outcome<()> {
+    let (server, client, mut address) = endpoints()?;
+    tokio::spawn(serve(server));
+    let rate = link.map_or(Rate::from_mbit(1000.0), |(mbit, _)| Rate::from_mbit(mbit));
+    let emulated =
+        link.map(|(_, millis)| link_to(address, rate, Span::from_secs_f64(millis / 1e3))).transpose()?;
+    if let Some(emulation) = &emulated {
+        address = emulation.addresses()[0];
+    }
     let connection = client.connect(address, "localhost")?.await?;
+    let bulk = connection.clone();
+    match what {
+        "ping-beside-bulk" => drop(tokio::spawn(async { drop(beside(bulk, None).await) })),
+        "ping-beside-steady" => {
+            let half = Some(Rate::from_bits(rate.as_bits() / 2));
+            tokio::spawn(async move { drop(beside(bulk, half).await) });
+        }
+        _ => {}
+    }
     let (mut sender, mut receiver) = connection.open_bi().await?;
     let end = Instant::now() + Duration::from_secs(seconds);
     let (mut message, mut times) = ([0; 64], Vec::new());
@@ -118,9 +169,9 @@ fn main() -> Outcome<()> {
     let seconds = words.first().and_then(|word| word.parse().ok()).unwrap_or(5);
     let workers = words.get(2).and_then(|word| word.parse().ok()).unwrap_or(2);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(workers).enable_all().build()?;
-    if words.get(1).is_some_and(|word| word == "ping") {
-        runtime.block_on(ping(seconds))
-    } else {
-        runtime.block_on(bulk(seconds))
+    let number = |index: usize| words.get(index).and_then(|word| word.parse().ok());
+    match words.get(1).map_or("bulk", String::as_str) {
+        "bulk" => runtime.block_on(bulk(seconds)),
+        what => runtime.block_on(ping(seconds, what, number(3).zip(number(4)))),
     }
 }

@@ -1,19 +1,24 @@
 //! What sessions cost over loopback, beyond bulk: round trips and handshakes (idle ones: example `idle`).
 //!
 //! `cargo run --release -p anabranch-net --example cost -- ping [SECONDS]`
-//! `... -- ping-beside-bulk [SECONDS]`, `... -- ping-beside-session [SECONDS]`
+//! `... -- ping-beside-bulk [SECONDS]`, `... -- ping-beside-session [SECONDS]`: a greedy stream in the same session, in another
+//! `... -- ping-beside-steady [SECONDS]`, `... -- ping-beside-steady-session [SECONDS]`: one that takes half the link
 //! `... -- handshakes [SECONDS]`, `... -- flooded [SECONDS]`
+//! The pings go over loopback, or after SECONDS with two numbers more over an emulated link of so many Mbit/s and so many
+//! milliseconds of round trip. On loopback half the link is 500 Mbit/s.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use anabranch_emulate::{EmulatedPath, Emulation};
+use anabranch_link::LinkConfig;
 use anabranch_net::{
     Addresses, Config, Endpoint, EndpointConfig, NodeKey, PublicKey, Session, ShareId, Span, Target, Verdict,
 };
 use anabranch_secure::{Dial, Initiator};
-use anabranch_wire::{Header, Kind, Pid};
+use anabranch_wire::{Header, Kind, Pid, Rate};
 use bytes::Bytes;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -74,12 +79,27 @@ async fn ping(session: &Session, seconds: u64) -> Result<Vec<Duration>, Box<dyn 
     Ok(times)
 }
 
-async fn bulk(session: Session) -> Result<(), std::io::Error> {
+/// Sends for ever: as much as goes, or at a rate.
+async fn bulk(session: Session, rate: Option<Rate>) -> Result<(), std::io::Error> {
     let mut stream = session.open_stream().await.map_err(std::io::Error::other)?;
-    let data = Bytes::from(vec![0; 1 << 20]);
+    let Some(rate) = rate else {
+        let data = Bytes::from(vec![0; 1 << 20]);
+        loop {
+            stream.write_chunk(data.clone()).await?;
+        }
+    };
+    let mut turns = tokio::time::interval(Duration::from_millis(2));
+    let data = Bytes::from(vec![0; rate.bytes_in(Span::from_millis(2)) as usize]);
     loop {
+        turns.tick().await;
         stream.write_chunk(data.clone()).await?;
     }
+}
+
+/// An emulated link to `server`: a bandwidth-delay product of queue, no loss.
+fn link_to(server: std::net::SocketAddr, rate: Rate, rtt: Span) -> std::io::Result<Emulation> {
+    let link = LinkConfig::fixed(rate, rtt / 2, rate.bytes_in(rtt).max(64 << 10));
+    Emulation::start(&[EmulatedPath::symmetric(server, link)])
 }
 
 async fn handshakes(client: &Arc<Endpoint>, target: &Target, seconds: u64) -> Outcome {
@@ -129,10 +149,17 @@ fn flood(node: PublicKey, to: std::net::SocketAddr, over: &AtomicBool) -> u64 {
     sent
 }
 
-async fn run(what: &str, number: u64) -> Outcome {
+async fn run(what: &str, number: u64, link: Option<(f64, f64)>) -> Outcome {
     let (server, client) = (endpoint(1).await?, Arc::new(endpoint(2).await?));
-    let target = Target::new(server.node(), server.local_addresses());
+    let mut target = Target::new(server.node(), server.local_addresses());
     let to = target.addresses[0];
+    let rate = link.map_or(Rate::from_mbit(1000.0), |(mbit, _)| Rate::from_mbit(mbit));
+    let emulated =
+        link.map(|(_, millis)| link_to(to, rate, Span::from_secs_f64(millis / 1e3))).transpose()?;
+    if let Some(emulation) = &emulated {
+        target.addresses = emulation.addresses().to_vec();
+        target.pins = target.addresses.iter().map(|link| (to.ip(), *link)).collect();
+    }
     tokio::spawn(serve(server));
     match what {
         "handshakes" => return handshakes(&client, &target, number).await,
@@ -151,9 +178,12 @@ async fn run(what: &str, number: u64) -> Outcome {
         _ => {}
     }
     let session = connect(&client, &target).await?;
+    let half = Some(Rate::from_bits(rate.as_bits() / 2));
     match what {
-        "ping-beside-bulk" => drop(tokio::spawn(bulk(session.clone()))),
-        "ping-beside-session" => drop(tokio::spawn(bulk(connect(&client, &target).await?))),
+        "ping-beside-bulk" => drop(tokio::spawn(bulk(session.clone(), None))),
+        "ping-beside-steady" => drop(tokio::spawn(bulk(session.clone(), half))),
+        "ping-beside-session" => drop(tokio::spawn(bulk(connect(&client, &target).await?, None))),
+        "ping-beside-steady-session" => drop(tokio::spawn(bulk(connect(&client, &target).await?, half))),
         _ => {}
     }
     tokio::time::sleep(Duration::from_millis(500)).await;
@@ -164,6 +194,8 @@ async fn run(what: &str, number: u64) -> Outcome {
 fn main() -> Outcome {
     let what = std::env::args().nth(1).unwrap_or_else(|| "ping".to_owned());
     let number = std::env::args().nth(2).and_then(|text| text.parse().ok()).unwrap_or(3);
+    let measure = |index| std::env::args().nth(index).and_then(|text| text.parse().ok());
+    let link = measure(3).zip(measure(4));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    runtime.block_on(run(&what, number))
+    runtime.block_on(run(&what, number, link))
 }
