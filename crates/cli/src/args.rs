@@ -3,7 +3,7 @@
 use clap::builder::styling::{AnsiColor, Effects, Styles};
 use clap::{ArgAction, Args, Parser, Subcommand};
 
-use crate::commands::{bench, completions, controller, demo, keys, man, receive, relay, send, sim};
+use crate::commands::{bench, completions, controller, demo, keys, man, path, receive, relay, send, sim};
 use crate::errors::EXIT_CODES;
 use crate::ui::out::Stream;
 use crate::ui::paint::When;
@@ -58,6 +58,7 @@ pub enum Command {
     Relay(relay::RelayArgs),
     Controller(controller::ControllerArgs),
     Bench(bench::BenchArgs),
+    Path(path::PathArgs),
     Sim(sim::SimArgs),
     Keys(keys::KeysArgs),
     Completions(completions::CompletionsArgs),
@@ -74,6 +75,7 @@ impl Command {
             Self::Demo(args) => args.json,
             Self::Relay(args) => args.json(),
             Self::Bench(args) => args.json(),
+            Self::Path(args) => args.json(),
             Self::Sim(args) => args.json(),
             Self::Keys(args) => args.json(),
             Self::Controller(args) => args.json(),

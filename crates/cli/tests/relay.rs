@@ -114,6 +114,54 @@ fn a_configured_relay_carries_a_bench_and_a_transfer_and_drains_when_told_to_end
 }
 
 #[test]
+fn a_path_through_a_relay_is_added_and_removed_while_data_flow() {
+    let dir = TempDir::new().unwrap();
+    let key = dir.path().join("user.key");
+    let config = configure(&dir, &public_key(&key));
+    let mut relay = Running(run(&["relay", "--config", config.to_str().unwrap()]).spawn().unwrap());
+    let route = first_line(&mut relay.0);
+    let mut server =
+        Running(run(&["bench", "server", "--port", "0", "--bind", "127.0.0.1"]).spawn().unwrap());
+    let line = first_line(&mut server.0);
+    let ticket = line.split_whitespace().last().unwrap();
+    let socket = dir.path().join("bench.sock");
+    let (key, control) = (key.to_str().unwrap(), socket.to_str().unwrap());
+    let bench = ["bench", "client", ticket, "--time", "6s", "--json", "--key", key, "--control", control];
+    let mut bench = Running(run(&bench).spawn().unwrap());
+    let path = |words: &[&str]| {
+        run(&[&["path"], words, &["--json", "--control", control]].concat()).output().unwrap()
+    };
+    let paths = |words: &[&str]| -> Vec<Value> {
+        let answer = path(words);
+        assert!(answer.status.success(), "{answer:?}");
+        serde_json::from_slice(&answer.stdout).unwrap()
+    };
+    let relayed = |paths: &[Value]| -> Vec<Value> {
+        let relayed = paths.iter().filter(|path| path["relays"][0].is_string() && path["state"] == "active");
+        relayed.map(|path| path["id"].clone()).collect()
+    };
+    while !socket.exists() {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(relayed(&paths(&["list"])).len(), 0);
+    let begin = Instant::now();
+    let added = paths(&["add", &route]);
+    let took = begin.elapsed();
+    let [id] = &relayed(&added)[..] else { panic!("{added:?}") };
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(ask(&dir, "status")["forwarded_packets"].as_u64().unwrap() > 10);
+    let begin = Instant::now();
+    let removed = paths(&["remove", &id.to_string()]);
+    println!("added in {took:?}, removed in {:?}", begin.elapsed());
+    assert_eq!(relayed(&removed).len(), 0, "{removed:?}");
+    let direct = paths(&["list"])[0]["id"].to_string();
+    let refused = path(&["remove", &direct]);
+    assert!(!refused.status.success());
+    assert!(String::from_utf8_lossy(&refused.stdout).contains("not one through relays"), "{refused:?}");
+    assert!(wait_for_end(&mut bench.0, Duration::from_secs(30)).success());
+}
+
+#[test]
 fn a_mistake_in_the_configuration_is_told_with_its_line() {
     let dir = TempDir::new().unwrap();
     let config = dir.path().join("relay.toml");

@@ -131,9 +131,12 @@ pub struct ClientArgs {
     #[arg(long, value_name = "COUNT", help_heading = "Network", requires = "relays")]
     #[arg(value_parser = clap::value_parser!(u8).range(1..))]
     pub at_once: Option<u8>,
+    /// A Unix socket by which `anabranch path` shows and changes the paths of this test while it runs
+    #[arg(long, value_name = "FILE", help_heading = "Network", value_hint = clap::ValueHint::FilePath)]
+    pub control: Option<PathBuf>,
     /// Who grants the use of more.
     #[command(flatten)]
-    pub control: ControllerOptions,
+    pub granted: ControllerOptions,
     /// Key file, for relays and controllers to know this machine by [default: with `--relay` or `--controller` the usual one, else a new key]
     #[arg(long, value_name = "FILE", env = "ANABRANCH_KEY", hide_env_values = true, value_hint = clap::ValueHint::FilePath)]
     #[arg(help_heading = "Network")]

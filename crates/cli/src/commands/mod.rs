@@ -6,6 +6,7 @@ pub mod controller;
 pub mod demo;
 pub mod keys;
 pub mod man;
+pub mod path;
 pub mod receive;
 pub mod relay;
 pub mod send;
@@ -56,6 +57,7 @@ pub fn run(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Relay(args) => relay::run(&args, context),
         Command::Controller(args) => controller::run(&args, context),
         Command::Bench(args) => bench::run(&args, context),
+        Command::Path(args) => path::run(&args),
         Command::Sim(args) => sim::run(&args, context),
         Command::Keys(args) => keys::run(&args, context),
         Command::Completions(args) => completions::run(&args),

@@ -91,6 +91,9 @@ impl RelayPaths {
         candidates: &[RelayRoute],
         (peer, at_once): (&Peer, usize),
     ) -> Self {
+        if candidates.is_empty() || at_once == 0 {
+            return Self::default();
+        }
         let who = (endpoint.clone(), session.clone());
         let task = tokio::spawn(spares::keep(who, candidates.to_vec(), (peer.clone(), at_once)));
         Self { tasks: vec![task] }

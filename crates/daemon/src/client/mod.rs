@@ -5,6 +5,7 @@
 //! | `connection` | a session to one relay, and the flows there |
 //! | `chain` | relays one behind the other, made ready for one path |
 //! | `keeper` | keeps paths through relays open in a session while it lives |
+//! | `running` | the paths of a running session, listed and changed from outside |
 //! | `spares` | uses some of many candidates, and replaces those that are bad |
 //! | `dial` | a session with a node that may be reached directly or through relays only |
 //! | `grants` | what controllers have granted this node, kept good |
@@ -18,6 +19,7 @@ mod dial;
 mod grants;
 mod host;
 mod keeper;
+mod running;
 mod spares;
 
 use std::fmt;
@@ -34,6 +36,7 @@ pub use dial::connect;
 pub use grants::{GrantWanted, Grants};
 pub use host::Hosting;
 pub use keeper::{Peer, RelayPaths};
+pub use running::{PathStatus, RunningPaths};
 
 /// As what a node comes to relays.
 #[derive(Clone, Debug)]

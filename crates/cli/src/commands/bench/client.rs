@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anabranch_daemon::client::{Entry, Peer, RelayPaths};
+use anabranch_daemon::client::{Entry, Peer, RelayPaths, RunningPaths};
 use anabranch_net::{Addresses, Endpoint, EndpointConfig, Session, Target};
 
 use super::protocol::{Control, Message, Order, PATIENCE, Sample, VERSION};
@@ -14,6 +14,7 @@ use super::traffic::{Receiver, Sender};
 use super::watch::PathWatch;
 use super::{ClientArgs, text};
 use crate::commands::Context;
+use crate::commands::service::Socket;
 use crate::errors::{Failure, Kind};
 use crate::report::{BenchReport, BenchStart};
 use crate::ui::out::{self, Stream};
@@ -22,6 +23,8 @@ use crate::{interrupt, node, relays};
 
 /// How long the server may take to say goodbye.
 const GOODBYE: Duration = Duration::from_secs(2);
+/// Relay paths that may be added while a test runs to which `--path` gave its others.
+const MOST_ADDED: usize = 8;
 /// Code of a session that its user ended.
 const INTERRUPTED: u64 = 1;
 /// The port of a server whose ticket has no address.
@@ -36,22 +39,23 @@ pub fn run(args: &ClientArgs, context: &Context) -> Result<(), Failure> {
 }
 
 async fn measure(args: &ClientArgs, context: &Context) -> Result<(), Failure> {
-    let key = relays::key(args.key.as_deref(), &args.relays, &args.control)?;
+    let key = relays::key(args.key.as_deref(), &args.relays, &args.granted)?;
     let config = EndpointConfig::new(key).addresses(local_addresses(&args.pins));
     let endpoint = Arc::new(Endpoint::bind(config).await.map_err(|error| Failure::bind(&error))?);
-    let grants = args.control.grants(&endpoint, args.key.as_deref()).await?;
+    let grants = args.granted.grants(&endpoint, args.key.as_deref()).await?;
     let target = target(args, grants.relays().len(), &endpoint)?;
     let session = tokio::select! {
         biased;
         () = interrupt::requested() => return Err(interrupted()),
         session = endpoint.connect(&target, args.tuning.config()) => session?,
     };
-    let peer = Peer { addresses: target.addresses.clone(), entry: Entry::default() };
-    let named = match args.at_once {
-        Some(count) => RelayPaths::choose(&endpoint, &session, &args.relays, (&peer, count.into())),
-        None => RelayPaths::keep(&endpoint, &session, &args.relays, &peer),
-    };
-    let _paths = (named, RelayPaths::keep_granted(&endpoint, &session, &grants, &target.addresses));
+    let _granted = RelayPaths::keep_granted(&endpoint, &session, &grants, &target.addresses);
+    let peer = Peer { addresses: target.addresses, entry: Entry::default() };
+    let at_once = usize::from(args.at_once.unwrap_or_default());
+    let (all, some) = args.relays.split_at(if at_once == 0 { args.relays.len() } else { 0 });
+    let _some = RelayPaths::choose(&endpoint, &session, some, (&peer, at_once));
+    let running = RunningPaths::new(&endpoint, &session, all, &peer);
+    let _socket = Socket::open(args.control.as_deref(), running.clone())?;
     let (watch, recorder) = (PathWatch::start(&session), Recorder::new(!args.reverse));
     let mut view = View { args, verbose: context.verbose > 0, watch, recorder };
     let outcome = tokio::select! {
@@ -188,12 +192,13 @@ fn target(args: &ClientArgs, granted: usize, endpoint: &Endpoint) -> Result<Targ
     let addresses = ticket.addresses.iter().copied().chain(more).collect();
     let credential = Some((ticket.share, ticket.secret.clone()));
     let pins = args.pins.iter().map(|pin| pair(pin, endpoint, port)).collect::<Result<_, _>>()?;
+    let addable = if args.control.is_some() { MOST_ADDED } else { 0 };
     Ok(Target {
         node: ticket.node,
         addresses,
         credential,
         pins,
-        relayed: (args.relays.len() + granted) as u32,
+        relayed: (args.relays.len() + granted + addable) as u32,
     })
 }
 

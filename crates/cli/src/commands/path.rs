@@ -1,0 +1,127 @@
+//! `anabranch path`: the paths of a running session, which can be added and removed while data flow.
+
+use std::path::PathBuf;
+
+use anabranch_daemon::client::{PathStatus, RelayRoute};
+use clap::{Args, Subcommand};
+
+use super::service::{self, AnswerArgs};
+use crate::errors::Failure;
+use crate::node;
+use crate::ui::human;
+
+const EXAMPLES: &str = "\
+Examples:
+  anabranch bench client TICKET --time 5m --control bench.sock &
+  anabranch path list --control bench.sock
+  anabranch path add ab1...@198.51.100.7:4600 --control bench.sock
+  anabranch path remove 4 --control bench.sock";
+
+/// Show and change the paths of a running session
+///
+/// The session is that of a command which was given `--control FILE`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES, arg_required_else_help = true)]
+pub struct PathArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub action: PathCommand,
+}
+
+/// What can be done with paths.
+#[derive(Debug, Subcommand)]
+pub enum PathCommand {
+    /// Show all paths
+    List(RunningArgs),
+    /// Open a path through a relay, or through several joined by `+`
+    Add {
+        /// The relay, as it prints itself
+        #[arg(value_name = "KEY@ADDRESS")]
+        route: RelayRoute,
+        /// Of which session.
+        #[command(flatten)]
+        of: RunningArgs,
+    },
+    /// Close a path through relays; what is on its way there is sent elsewhere
+    Remove {
+        /// Its number, as the list says
+        #[arg(value_name = "PATH")]
+        path: u32,
+        /// Of which session.
+        #[command(flatten)]
+        of: RunningArgs,
+    },
+}
+
+/// Which session.
+#[derive(Args, Debug)]
+pub struct RunningArgs {
+    /// The Unix socket that the running command was given
+    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    pub control: PathBuf,
+    /// How the answer is shown.
+    #[command(flatten)]
+    pub answer: AnswerArgs,
+}
+
+impl PathArgs {
+    fn of(&self) -> &RunningArgs {
+        match &self.action {
+            PathCommand::List(of) | PathCommand::Add { of, .. } | PathCommand::Remove { of, .. } => of,
+        }
+    }
+
+    /// True with `--json`.
+    #[must_use]
+    pub fn json(&self) -> bool {
+        self.of().answer.json
+    }
+}
+
+/// Asks a running session, and shows its paths then.
+///
+/// # Errors
+/// When none answers, or it says why it does not do what it is asked.
+pub fn run(args: &PathArgs) -> Result<(), Failure> {
+    let request = match &args.action {
+        PathCommand::List(_) => "list".to_owned(),
+        PathCommand::Add { route, .. } => format!("add {route}"),
+        PathCommand::Remove { path, .. } => format!("remove {path}"),
+    };
+    let RunningArgs { control, answer } = args.of();
+    node::runtime()?
+        .block_on(service::ask((control, &request), answer, |paths: &Vec<PathStatus>| text(paths)))
+}
+
+fn text(paths: &[PathStatus]) -> String {
+    let line = |path: &PathStatus| {
+        let through = match path.relays.len() {
+            0 => "directly".to_owned(),
+            count => format!("through {}", human::count(count as u64, "relay")),
+        };
+        format!(
+            "{:>4}  {:<10} {:>8.1} ms  {:>10} sent  {} → {}  {through}\n",
+            path.id,
+            path.state,
+            path.rtt_ms,
+            human::bytes(path.bytes[0]),
+            path.local.as_deref().unwrap_or("?"),
+            path.remote,
+        )
+    };
+    paths.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::test::parse;
+
+    #[test]
+    fn a_session_has_to_be_named() {
+        assert!(parse::<PathArgs>(&["list"]).is_err());
+        let args: PathArgs = parse(&["remove", "4", "--control", "s", "--json"]).unwrap();
+        assert!(args.json() && matches!(args.action, PathCommand::Remove { path: 4, .. }));
+        assert!(parse::<PathArgs>(&["add", "x", "--control", "s"]).is_err(), "no relay");
+    }
+}

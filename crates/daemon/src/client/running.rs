@@ -1,0 +1,158 @@
+//! The paths of a running session, for people and programs of the same machine: which there are, and relays that are added and
+//! removed while data flow.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use anabranch_net::{Endpoint, PathInfo, PathState, Session};
+use serde::{Deserialize, Serialize};
+use tokio::time::sleep;
+
+use super::RelayRoute;
+use super::keeper::{Peer, RelayPaths};
+
+/// How long an added path may take before the answer is that it is not there yet.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// How often it is looked for.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// A path of a session.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PathStatus {
+    /// Its id, never used again in the session.
+    pub id: u32,
+    /// The address here.
+    pub local: Option<String>,
+    /// The address that it leads to: of a path through relays the first one's.
+    pub remote: String,
+    /// The keys of the relays that it goes through, in order.
+    pub relays: Vec<String>,
+    /// Whether it carries data.
+    pub state: String,
+    /// Smoothed round-trip time.
+    pub rtt_ms: f64,
+    /// Bytes sent, and received.
+    pub bytes: [u64; 2],
+    /// Packets declared lost.
+    pub lost: u64,
+}
+
+/// A session whose relays can be changed while it runs, as many handles as wanted; paths through relays are kept until the last
+/// is dropped.
+#[derive(Clone)]
+pub struct RunningPaths(Arc<Inner>);
+
+struct Inner {
+    endpoint: Arc<Endpoint>,
+    session: Session,
+    peer: Peer,
+    kept: Mutex<Vec<(RelayRoute, RelayPaths)>>,
+}
+
+impl RunningPaths {
+    /// Begins to keep a path through each of `routes`.
+    #[must_use]
+    pub fn new(endpoint: &Arc<Endpoint>, session: &Session, routes: &[RelayRoute], peer: &Peer) -> Self {
+        let (endpoint, session, peer) = (endpoint.clone(), session.clone(), peer.clone());
+        let running = Self(Arc::new(Inner { endpoint, session, peer, kept: Mutex::default() }));
+        routes.iter().for_each(|route| running.keep(route));
+        running
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Vec<(RelayRoute, RelayPaths)>> {
+        self.0.kept.lock().expect("no panic while held")
+    }
+
+    fn keep(&self, route: &RelayRoute) {
+        let Inner { endpoint, session, peer, .. } = &*self.0;
+        let paths = RelayPaths::keep(endpoint, session, std::slice::from_ref(route), peer);
+        self.kept().push((route.clone(), paths));
+    }
+
+    /// All paths, in the order in which they were opened.
+    #[must_use]
+    pub fn list(&self) -> Vec<PathStatus> {
+        let session = &self.0.session;
+        let status = |path: PathInfo| PathStatus {
+            id: path.id.0,
+            local: session.local_address(&path.route).map(|address| address.to_string()),
+            remote: path.route.remote.to_string(),
+            relays: session.relays(&path.route).iter().map(ToString::to_string).collect(),
+            state: path.state.as_str().to_owned(),
+            rtt_ms: path.rtt.as_secs_f64() * 1e3,
+            bytes: [path.stats.bytes_sent, path.stats.bytes_received],
+            lost: path.stats.packets_lost,
+        };
+        session.paths().into_iter().map(status).collect()
+    }
+
+    fn is_open(&self, route: &RelayRoute) -> bool {
+        let session = &self.0.session;
+        let leads = |path: &PathInfo| {
+            let relays = session.relays(&path.route);
+            path.state == PathState::Active && relays.iter().eq(route.0.iter().map(|hint| &hint.node))
+        };
+        session.paths().iter().any(leads)
+    }
+
+    /// Keeps a path through these relays, too, and waits until it is open.
+    ///
+    /// # Errors
+    /// When there is one already, or it does not open soon; then it is tried on.
+    pub async fn add(&self, route: &RelayRoute) -> Result<(), String> {
+        if self.kept().iter().any(|(known, _)| known == route) {
+            return Err(format!("a path through {route} is kept already"));
+        }
+        self.keep(route);
+        let begin = Instant::now();
+        while !self.is_open(route) {
+            if begin.elapsed() > PATIENCE {
+                return Err(format!(
+                    "no path through {route} yet; it is tried on. Is `anabranch relay` running there, and does it list this node's key, {}?",
+                    self.0.endpoint.node()
+                ));
+            }
+            sleep(LOOK).await;
+        }
+        Ok(())
+    }
+
+    /// Closes a path through relays, and keeps none there.
+    ///
+    /// # Errors
+    /// When there is no such path, or it is not one that was named or added.
+    pub fn remove(&self, id: u32) -> Result<(), String> {
+        let path = self.0.session.paths().into_iter().find(|path| path.id.0 == id);
+        let path = path.ok_or_else(|| format!("there is no path {id}"))?;
+        let relays = self.0.session.relays(&path.route);
+        let mut kept = self.kept();
+        let at = kept.iter().position(|(route, _)| relays.iter().eq(route.0.iter().map(|hint| &hint.node)));
+        let Some(at) = at.filter(|_| !relays.is_empty()) else {
+            return Err(format!("path {id} is not one through relays that were named or added"));
+        };
+        // First nobody keeps it any more, or it would be opened again.
+        drop(kept.remove(at));
+        self.0.session.close_path(path.id);
+        Ok(())
+    }
+}
+
+/// `list`, `add ROUTE` or `remove ID`; all paths are the answer to each.
+#[cfg(unix)]
+impl crate::control::Answer for RunningPaths {
+    async fn answer(&self, line: &str) -> String {
+        let mut words = line.split_whitespace();
+        let done = match (words.next(), words.next()) {
+            (Some("list"), None) => Ok(()),
+            (Some("add"), Some(route)) => match route.parse() {
+                Ok(route) => self.add(&route).await,
+                Err(why) => Err(why),
+            },
+            (Some("remove"), Some(id)) => {
+                id.parse().map_err(|_| format!("`{id}` is no path's number")).and_then(|id| self.remove(id))
+            }
+            _ => Err("say `list`, `add ROUTE` or `remove PATH`".to_owned()),
+        };
+        done.map_or_else(|why| crate::control::refusal(&why), |()| crate::control::reply(&self.list()))
+    }
+}
