@@ -261,3 +261,41 @@ async fn keys_change_every_few_thousand_packets_while_one_path_lags_by_300_milli
     assert_eq!(server.stats().unauthentic + client.stats().unauthentic, 0);
     assert_eq!(opened.close_reason(), None);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn handshakes_that_nobody_confirms_take_few_places_and_lapse() {
+    let here = Addresses::Exactly(vec![IpAddr::from([127, 0, 0, 1])]);
+    let anybody = |_: &PublicKey, _: Option<ShareId>| Verdict::Accept { secret: None };
+    let server = EndpointConfig::new(NodeKey::from_random([1; 32])).addresses(here).authorize(anybody);
+    let server = server.session(Config { connect_timeout: Span::from_secs(2), ..Config::default() });
+    let limits = Limits { half_open: 3, ..Limits::default() };
+    let server = Endpoint::bind(EndpointConfig { limits, ..server }).await.unwrap();
+    // Its clients never get beyond the first messages.
+    let is_sealed =
+        |datagram: &[u8]| Header::decode(datagram).is_ok_and(|(header, _)| header.kind == Kind::Data);
+    let tap = sit_between(server.local_addresses()[0], move |way, datagram| match way {
+        Way::ToServer if is_sealed(datagram) => Vec::new(),
+        _ => vec![Sending::now(datagram)],
+    });
+    let tap = tap.await;
+    let strangers = Arc::new(endpoint(2, KeyLimits::default()).await);
+    let mut target = Target::new(server.node(), vec![tap]);
+    target.pins = vec![(IpAddr::from([127, 0, 0, 1]), tap)];
+    let mut calls = tokio::task::JoinSet::new();
+    for _ in 0..8 {
+        let (strangers, target) = (strangers.clone(), target.clone());
+        calls.spawn(async move { strangers.connect(&target, config(1)).await });
+    }
+    let all_taken = async {
+        while server.stats().busy == 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(PATIENCE, all_taken).await.expect("somebody is turned away");
+    assert!(server.stats().sessions <= 3, "{:?}", server.stats());
+    calls.abort_all();
+    strangers.close().await;
+    let honest = endpoint(3, KeyLimits::default()).await;
+    let (opened, accepted) = connect(&honest, &server, &server.local_addresses()[..1]).await;
+    carry(opened, accepted, 1000).await;
+}
