@@ -334,6 +334,23 @@ fn generated_networks_have_as_many_hosts_and_shortest_paths_as_they_should() {
 }
 
 #[test]
+fn single_paths_in_order_correct_the_highest_wrong_digit_first_and_take_no_detour() {
+    let text = "duration = \"1 s\"\n[links]\nrate = \"1 Mbit/s\"\n[topology]\nkind = \"bcube\"\nn = 5\nk = 2\n\
+        [[traffic]]\nname = \"t\"\npattern = \"permutation\"\nrouting = \"in-order\"\n";
+    let cube = Scenario::parse(text, "n").unwrap().build(1).unwrap();
+    let mut lengths = std::collections::BTreeSet::new();
+    for flow in &cube.plan.flows {
+        // A cable has a link each way; there are 125 cables a level. A hop is a link to a switch and one from it.
+        let levels: Vec<_> = flow.paths[0].forward.iter().map(|link| link / 2 / 125).collect();
+        let corrected: Vec<_> = levels.chunks(2).map(|hop| hop[0]).collect();
+        assert!(levels.chunks(2).all(|hop| hop[0] == hop[1]), "{levels:?}");
+        assert!(corrected.is_sorted_by(|a, b| a > b), "{corrected:?}");
+        lengths.insert(levels.len());
+    }
+    assert_eq!(lengths.into_iter().collect::<Vec<_>>(), [2, 4, 6]);
+}
+
+#[test]
 fn a_sweep_is_every_combination_and_names_what_it_cannot_set() {
     let settings =
         ["flow.*.rule=reno,lia", "link.lte.rate=1 Mbit/s,2 Mbit/s"].map(|text| text.parse().unwrap());

@@ -50,7 +50,12 @@ impl Builder<'_> {
     fn host_paths(&mut self, spec: &TrafficSpec, pair: (usize, usize), most: usize) -> Vec<PathPlan> {
         match self.file.topology {
             Some(Topology::Bcube { n, k, .. }) if spec.routing == Routing::InOrder => {
-                bcube_paths(&self.graph, (n, k), pair, ((0..=k).rev().take(most), &mut self.chance))
+                // Levels of which the digit is right already come last: a path of such a level takes a detour.
+                let differs =
+                    |level: &usize| pair.0 / n.pow(*level as u32) % n != pair.1 / n.pow(*level as u32) % n;
+                let (mut levels, detours): (Vec<_>, Vec<_>) = (0..=k).rev().partition(differs);
+                levels.extend(detours);
+                bcube_paths(&self.graph, (n, k), pair, (levels.into_iter().take(most), &mut self.chance))
             }
             Some(Topology::Bcube { n, k, .. }) if most > 1 => {
                 let mut levels: Vec<usize> = (0..=k).collect();
