@@ -17,9 +17,19 @@ pub mod relay;
 mod settings;
 pub mod store;
 
+use std::net::SocketAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anabranch_overlay::grant::UnixTime;
+
+/// Of a service's addresses those by which other machines may reach it; loopback when it has nothing else.
+#[must_use]
+pub fn reachable(mut addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
+    if addresses.iter().any(|address| !address.ip().is_loopback()) {
+        addresses.retain(|address| !address.ip().is_loopback());
+    }
+    addresses
+}
 
 /// What the operating system says that time it is.
 pub(crate) fn wall() -> UnixTime {

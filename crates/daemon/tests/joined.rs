@@ -30,8 +30,8 @@ struct Controllers {
 async fn controller(seed: u8, (relays, client): (&[u8], u8), lifetime: u64) -> Controllers {
     let mut policy = Policy::default();
     policy.relays.extend(relays.iter().map(|relay| key(*relay).public()));
-    let limits = Limits { pids: 8, rate: Rate::from_bits(u64::MAX), bytes: u64::MAX, highest_tos: 15 };
-    policy.clients.insert(key(client).public(), Quota { grants: 1, relays: 4, limits, lifetime });
+    let limits = Limits { pids: 16, rate: Rate::from_bits(u64::MAX), bytes: u64::MAX, highest_tos: 15 };
+    policy.clients.insert(key(client).public(), Quota { grants: 2, relays: 4, limits, lifetime });
     let settings = ControllerSettings::local(common::ip(seed), policy);
     let service = ControllerService::start(key(seed), &settings).await.expect("a controller");
     let hints = vec![ControllerHint { node: service.node(), addresses: service.addresses() }];
@@ -77,8 +77,11 @@ async fn granted_relays_become_paths_which_do_not_notice_that_every_controller_i
     let (client, server) = (node(153).await, node(154).await);
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("grants");
+    let few = GrantWanted { relays: (1, 1), ..WANTED };
+    let few = Grants::obtain(&client, &controllers.hints, few, Some(file.clone())).await.unwrap();
+    assert_eq!(few.relays().len(), 1);
     let grants = controllers.grants(&client, &file).await.unwrap();
-    assert_eq!(grants.relays().len(), 2);
+    assert_eq!(grants.relays().len(), 2, "more are wanted than were asked for");
     let (here, there, _paths) = session(&client, &server, &grants).await;
     until("a path through each relay", || through_relays(&here).len() == 2).await;
     carry(&here, &there, 200_000).await;

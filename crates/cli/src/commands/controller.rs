@@ -197,7 +197,7 @@ fn reload(controller: &ControllerService, path: &Path, old: &ControllerSettings)
 
 /// How it is reached, and below it the key that relays pin, on standard output.
 fn announce(controller: &ControllerService, context: &Context) -> Result<(), Failure> {
-    let addresses = service::reachable(controller.addresses());
+    let addresses = anabranch_daemon::reachable(controller.addresses());
     if !context.quiet {
         out::error("a controller; its address, and the key that relays know its grants by\n\n");
     }

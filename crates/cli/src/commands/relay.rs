@@ -203,7 +203,7 @@ fn reload(relay: &RelayService, path: &Path, old: &RelaySettings) {
 
 /// Says who may use it and how; the line for `--relay` by itself on standard output.
 fn announce(relay: &RelayService, settings: &RelaySettings, context: &Context) -> Result<(), Failure> {
-    let addresses = service::reachable(relay.addresses());
+    let addresses = anabranch_daemon::reachable(relay.addresses());
     let route = RelayRoute(vec![RelayHint { node: relay.node(), addresses }]);
     if !context.quiet {
         let (users, controllers) = (settings.users.len() as u64, settings.controllers.len() as u64);

@@ -1,7 +1,6 @@
 //! What commands that run as services have in common: a configuration file, signals, a service manager, and a Unix socket
 //! by which a running one is asked.
 
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anabranch_daemon::control;
@@ -73,15 +72,6 @@ pub fn notify(states: &[sd_notify::NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
         tracing::warn!(%error, "the service manager could not be told");
     }
-}
-
-/// The addresses by which others reach a service; loopback when it has nothing else.
-#[must_use]
-pub fn reachable(mut addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
-    if addresses.iter().any(|address| !address.ip().is_loopback()) {
-        addresses.retain(|address| !address.ip().is_loopback());
-    }
-    addresses
 }
 
 /// The Unix socket of a running service, if its configuration names one; its file goes with it.

@@ -29,6 +29,7 @@ struct File {
 struct Kept {
     from: String,
     grant: String,
+    asked: u8,
     relays: Vec<GrantedRelay>,
 }
 
@@ -64,10 +65,10 @@ fn read(file: &Path) -> io::Result<Vec<Held>> {
     if version != VERSION {
         return Err(io::Error::other(format!("it has version {version}, and this program reads {VERSION}")));
     }
-    let held = grants.into_iter().map(|Kept { from, grant, relays }| {
+    let held = grants.into_iter().map(|Kept { from, grant, asked, relays }| {
         let from = from.parse::<PublicKey>().map_err(io::Error::other)?;
         let bytes = BASE64.decode(grant.as_bytes()).map_err(io::Error::other)?;
-        Held::read(Granted { from, bytes, relays }).map_err(io::Error::other)
+        Held::read(Granted { from, bytes, relays }, asked).map_err(io::Error::other)
     });
     held.collect()
 }
@@ -78,6 +79,7 @@ fn write(file: &Path, mut all: Vec<Held>, now: UnixTime) -> io::Result<()> {
     let kept = |held: Held| Kept {
         from: held.granted.from.to_string(),
         grant: BASE64.encode(&held.granted.bytes),
+        asked: held.asked,
         relays: held.granted.relays,
     };
     let content = File { version: VERSION, grants: all.into_iter().take(MOST).map(kept).collect() };
@@ -100,7 +102,7 @@ mod tests {
             Grant { id: GrantId([id; 16]), client: key(1), relays, limits, issued, not_before, not_after };
         let bytes = GrantSigner::from_random([9; 32]).sign(&grant).unwrap();
         let relays = vec![GrantedRelay { node: key(2), addresses: vec!["192.0.2.1:4600".parse().unwrap()] }];
-        Held { grant, granted: Granted { from: key(3), bytes, relays } }
+        Held { grant, granted: Granted { from: key(3), bytes, relays }, asked: 1 }
     }
 
     #[test]
@@ -126,7 +128,7 @@ mod tests {
             "",
             "{",
             r#"{"version":2,"grants":[]}"#,
-            r#"{"version":1,"grants":[{"from":"x","grant":"","relays":[]}]}"#,
+            r#"{"version":1,"grants":[{"from":"x","grant":"","asked":1,"relays":[]}]}"#,
         ] {
             fs::write(&file, text).unwrap();
             assert_eq!(load(&file), [], "{text}");

@@ -1,7 +1,7 @@
 //! A node's grants: got from controllers, kept in a file, renewed while they are used.
 //!
 //! A grant that is kept and has more than a quarter of its life left is used as it is, so that programs which start one after
-//! the other share one. Else it is renewed; when there is none, or it was taken back, a new one is asked for. When no
+//! the other share one, unless more relays are wanted than were asked for. Else it is renewed; when there is none, or it was taken back, a new one is asked for. When no
 //! controller answers, what is kept is used to its end. One task renews the grant when half of its life is over, and
 //! whoever shows it to a relay watches for that and shows it again: a relay takes it for the same grant with a later end.
 
@@ -43,13 +43,15 @@ pub(super) struct Held {
     pub grant: Grant,
     /// As it was signed, by whom, and how its relays are reached.
     pub granted: Granted,
+    /// How many relays were asked for; there may have been fewer.
+    pub asked: u8,
 }
 
 impl Held {
     /// Takes a grant from a controller, or from the file.
-    pub(super) fn read(granted: Granted) -> Result<Self, LinkError> {
+    pub(super) fn read(granted: Granted, asked: u8) -> Result<Self, LinkError> {
         let grant = read_own(&granted.bytes).map_err(|_| LinkError::Malformed)?;
-        Ok(Self { grant, granted })
+        Ok(Self { grant, granted, asked })
     }
 
     fn left(&self, now: UnixTime) -> u64 {
@@ -188,12 +190,15 @@ impl Keeper {
                 && held.grant.relays.len() >= usize::from(self.wanted.relays.1)
         };
         let kept = kept.into_iter().filter(is_good).max_by_key(|held| held.grant.not_after);
-        let fresh_enough = kept.as_ref().is_some_and(|held| held.left(now) > held.life() / 4);
+        let (most, _) = self.wanted.relays;
+        let is_enough = kept.as_ref().is_some_and(|held| held.asked >= most);
+        let is_fresh = kept.as_ref().is_some_and(|held| held.left(now) > held.life() / 4);
         self.held.send_replace(kept);
-        if fresh_enough {
+        if is_enough && is_fresh {
             return Ok(());
         }
-        match self.refresh().await {
+        let refreshed = if is_enough { self.refresh().await } else { self.replace().await };
+        match refreshed {
             Err(error) if self.held.borrow().is_some() && error.is_worth_another() => {
                 tracing::warn!("{error}; using the grant that was kept");
                 Ok(())
@@ -204,16 +209,22 @@ impl Keeper {
 
     /// Renews the grant, or gets a new one.
     async fn refresh(&self) -> Result<(), LinkError> {
-        let id = self.held.borrow().as_ref().map(|held| held.grant.id);
-        let granted = match id {
-            Some(id) => match self.controllers.renew(id, LONGEST).await {
-                // It is over, or was taken back; or the quota has changed.
-                Err(LinkError::Denied { again: Again::Never, .. }) => self.ask().await?,
-                renewed => renewed?,
-            },
-            None => self.ask().await?,
-        };
-        let held = Held::read(granted)?;
+        let known = self.held.borrow().as_ref().map(|held| (held.grant.id, held.asked));
+        let Some((id, asked)) = known else { return self.replace().await };
+        match self.controllers.renew(id, LONGEST).await {
+            // It is over, or was taken back; or the quota has changed.
+            Err(LinkError::Denied { again: Again::Never, .. }) => self.replace().await,
+            renewed => self.take(renewed?, asked),
+        }
+    }
+
+    /// Gets a new grant.
+    async fn replace(&self) -> Result<(), LinkError> {
+        self.take(self.ask().await?, self.wanted.relays.0)
+    }
+
+    fn take(&self, granted: Granted, asked: u8) -> Result<(), LinkError> {
+        let held = Held::read(granted, asked)?;
         if let Some(file) = &self.file
             && let Err(error) = cache::store(file, &held, wall())
         {

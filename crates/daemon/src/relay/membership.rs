@@ -101,7 +101,12 @@ impl Membership {
 impl Registrant for Member {
     fn offer(&self) -> Offer {
         let Offered { place, announce, pids, rate } = &*lock(&self.offer);
-        let addresses = if announce.is_empty() { reachable(&self.endpoint) } else { announce.clone() };
+        let mut addresses = if announce.is_empty() {
+            crate::reachable(self.endpoint.local_addresses())
+        } else {
+            announce.clone()
+        };
+        addresses.truncate(MAX_ADDRESSES);
         Offer { place: Place(place.clone()), addresses, pids: *pids, rate: *rate }
     }
 
@@ -126,16 +131,6 @@ impl Registrant for Member {
             );
         }
     }
-}
-
-/// The addresses of an endpoint by which other machines may reach it; loopback when it has nothing else.
-fn reachable(endpoint: &Endpoint) -> Vec<SocketAddr> {
-    let mut addresses = endpoint.local_addresses();
-    if addresses.iter().any(|address| !address.ip().is_loopback()) {
-        addresses.retain(|address| !address.ip().is_loopback());
-    }
-    addresses.truncate(MAX_ADDRESSES);
-    addresses
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
