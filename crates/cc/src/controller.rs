@@ -80,6 +80,7 @@ impl Controller {
         let modelled = self.config.rule == RuleKind::Bbr;
         let model = modelled.then(|| Box::new(Bbr::new(bytes, mss, now, u64::from(path.0))));
         self.ids.push(path);
+        self.paths.reserve_exact(1);
         self.paths.push(Path { group: 0, mss, in_flight: 0, last_sent: now, rtt: None, rto, window, model });
         self.epoch += 1;
     }

@@ -1,5 +1,7 @@
 //! What is read is written as the same thing again.
 
+use anabranch_overlay::controller::message as control;
+use anabranch_overlay::{MessageError, grant, relay};
 use anabranch_secure::{PublicKey, Ticket};
 use anabranch_wire::{
     Header, decode_frames, decode_params, encode_frames, encode_params, packet_encoded_len,
@@ -41,5 +43,43 @@ pub fn text(input: &[u8]) {
     }
     if let Ok(key) = text.parse::<PublicKey>() {
         assert_eq!(key.to_string().parse::<PublicKey>().ok(), Some(key));
+    }
+}
+
+/// What a client says to a relay, and its answers.
+pub fn relay(input: &[u8]) {
+    one(input, relay::Request::decode, relay::Request::encode);
+    one(input, relay::Reply::decode, relay::Reply::encode);
+}
+
+/// What a relay or a client says to a controller, and its answers.
+pub fn controller(input: &[u8]) {
+    one(input, control::Request::decode, control::Request::encode);
+    one(input, control::Reply::decode, control::Reply::encode);
+}
+
+/// One message of a stream.
+fn one<M: PartialEq + std::fmt::Debug>(
+    input: &[u8],
+    decode: impl Fn(&[u8]) -> Result<Option<(M, usize)>, MessageError>,
+    encode: impl Fn(&M, &mut Vec<u8>),
+) {
+    let Ok(Some((message, len))) = decode(input) else { return };
+    assert!((1..=input.len()).contains(&len));
+    let mut out = Vec::new();
+    encode(&message, &mut out);
+    assert_eq!(decode(&out), Ok(Some((message, out.len()))));
+}
+
+/// Grants: none is good that no controller has signed.
+pub fn grants(input: &[u8]) {
+    let stranger = grant::ControllerKey([7; 32]);
+    assert!(grant::open(input, &[stranger]).is_err());
+}
+
+/// What sender and receiver of a transfer say.
+pub fn transfer(input: &[u8]) {
+    if let Some((kind, body)) = input.split_first() {
+        anabranch_transfer::check_message(*kind, body);
     }
 }

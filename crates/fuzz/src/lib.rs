@@ -15,11 +15,15 @@ pub use mutate::Mutator;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 7] = [
+pub const TARGETS: [Target; 11] = [
     ("header", decoders::header),
     ("frames", decoders::frames),
     ("params", decoders::params),
     ("text", decoders::text),
+    ("relay", decoders::relay),
+    ("controller", decoders::controller),
+    ("grants", decoders::grants),
+    ("transfer", decoders::transfer),
     ("handshake", handshake::messages),
     ("packets", handshake::packets),
     ("session", session::session),

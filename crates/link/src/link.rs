@@ -7,7 +7,10 @@
 //! (loss, jitter, ...) is drawn when it begins to leave: in sending order, whoever asks when.
 //!
 //! A simulated network has thousands of links, and each packet meets half a dozen: what a link that leaves nothing
-//! to chance needs lies side by side, all else behind a pointer.
+//! to chance needs lies side by side, all else behind a pointer. Where nothing but its turn decides about a packet, its whole
+//! journey is worked out when it comes; see `planned`.
+
+mod planned;
 
 use std::collections::VecDeque;
 
@@ -20,25 +23,27 @@ use crate::outages::Outages;
 use crate::transmitter::Transmitter;
 use crate::{DropReason, Ecn, Limit, LinkConfig, LinkStats, LossModel, QueueModel, RateModel};
 
+/// Packets that there is always room for.
+const LEAST_RING: usize = 16;
+
 /// A link in one direction, carrying packets of type `T`.
 ///
 /// After each call that changes it, ask [`next_arrival`](Self::next_arrival) again. Times given to it
 /// are not to go back (a little does no harm: a late packet queues behind what has left).
 #[derive(Clone, Debug)]
+#[repr(C, align(64))]
 pub struct Link<T> {
     held: VecDeque<Held<T>>,
-    /// How many of those held are on the wire.
+    /// How many of those held are on the wire; under a plan, when somebody last looked.
     flying: usize,
     queued_bytes: u64,
     delay: Span,
-    /// When the first that waits has left; [`Time::NEVER`] while none is on its way out.
-    departs: Time,
+    /// Of what has left; under a plan, of all that is held.
     last_departure: Time,
-    last_arrival: Time,
-    limit: Limit,
-    transmitter: Transmitter,
-    mtu: Option<u32>,
-    overhead: u32,
+    /// The arrival of everything held is known.
+    is_planned: bool,
+    /// Nothing but its turn decides about a packet: all that comes can be planned.
+    is_plain: bool,
     /// The first that waits is on its way out.
     sends: bool,
     /// Packets may overtake each other.
@@ -51,8 +56,15 @@ pub struct Link<T> {
     has_outages: bool,
     /// Something waits in `rare.lost`.
     has_lost: bool,
-    stats: LinkStats,
+    mtu: Option<u32>,
+    overhead: u32,
     flying_bytes: u64,
+    transmitter: Transmitter,
+    stats: LinkStats,
+    limit: Limit,
+    /// When the first that waits has left; [`Time::NEVER`] while none is on its way out, and under a plan.
+    departs: Time,
+    last_arrival: Time,
     rare: Box<Rare<T>>,
 }
 
@@ -111,7 +123,7 @@ impl<T: Clone> Link<T> {
             drawn: Drawn::default(),
             lost: None,
         };
-        Self {
+        let mut link = Self {
             held: VecDeque::new(),
             flying: 0,
             queued_bytes: 0,
@@ -123,6 +135,8 @@ impl<T: Clone> Link<T> {
             transmitter: Transmitter::new(std::mem::take(&mut config.rate)),
             mtu: config.mtu,
             overhead: config.overhead,
+            is_planned: false,
+            is_plain: false,
             sends: false,
             overtakes: rare.luck.overtakes(),
             has_luck: rare.luck.is_needed(),
@@ -132,7 +146,9 @@ impl<T: Clone> Link<T> {
             stats: LinkStats::default(),
             flying_bytes: 0,
             rare: Box::new(rare),
-        }
+        };
+        link.is_plain = link.can_be_planned();
+        link
     }
 
     /// Keeps what is lost after it was taken, until [`take_lost`](Self::take_lost) asks for it: for items
@@ -145,6 +161,7 @@ impl<T: Clone> Link<T> {
 
     /// Gives back a packet that was taken and then lost; nothing unless made by
     /// [`keeping_lost`](Self::keeping_lost).
+    #[inline]
     pub fn take_lost(&mut self) -> Option<T> {
         if !self.has_lost {
             return None;
@@ -159,7 +176,11 @@ impl<T: Clone> Link<T> {
     ///
     /// # Errors
     /// Why it was not taken. A packet that was taken may still be lost later.
+    #[inline]
     pub fn enqueue(&mut self, now: Time, size: u32, item: T, ecn: Ecn) -> Result<(), DropReason> {
+        if self.is_planned || (self.is_plain && self.held.is_empty()) {
+            return self.plan(now, size, item, ecn);
+        }
         self.catch_up(now);
         self.stats.offered.add(size);
         if let Err(why) = self.admit(now, size) {
@@ -182,8 +203,12 @@ impl<T: Clone> Link<T> {
     ///
     /// Nothing comes out before that. It may be that nothing does then either (the packet
     /// was lost, or, where packets may overtake each other, has only left): ask again.
+    #[inline]
     #[must_use]
     pub fn next_arrival(&self) -> Option<Time> {
+        if self.is_planned {
+            return self.held.front().map(|packet| packet.time);
+        }
         let flying = self.held.front().filter(|_| self.flying > 0).map(|packet| packet.time);
         if !self.sends || (flying.is_some() && !self.overtakes) {
             return flying;
@@ -196,21 +221,29 @@ impl<T: Clone> Link<T> {
     /// is held already, and nothing but its turn decides about a packet's journey.
     #[must_use]
     pub fn is_steady(&self) -> bool {
-        let plain = !(self.has_luck || self.is_managed || self.has_outages || self.overtakes);
-        plain && !self.held.is_empty()
+        (self.is_planned || self.is_plain) && !self.held.is_empty()
+    }
+
+    /// True when nothing but its turn decides about a packet: the rate is fixed, nothing is left to chance once it
+    /// has found room, and no outage is to come. Unless such a link is changed, it may be asked for what arrives up to a
+    /// moment before it is offered packets that come earlier, as long as these cannot arrive by then.
+    #[must_use]
+    pub fn is_plain(&self) -> bool {
+        self.is_plain
     }
 
     /// Takes out the first packet that has arrived by `now`.
+    #[inline]
     pub fn pop(&mut self, now: Time) -> Option<Arrival<T>> {
+        if self.is_planned {
+            return self.pop_planned(now);
+        }
         self.catch_up(now);
         if self.flying == 0 || self.held.front()?.time > now {
             return None;
         }
         let Held { time: at, item, size, ecn, corrupt } = self.held.pop_front()?;
-        if self.held.is_empty() {
-            // A ring that runs empty begins again at its beginning, which is likely to be at hand still.
-            self.held.clear();
-        }
+        self.tidy();
         self.flying -= 1;
         self.flying_bytes -= u64::from(size);
         self.stats.delivered.add(size);
@@ -220,26 +253,27 @@ impl<T: Clone> Link<T> {
 
     /// Changes the rate, also for what is waiting and what is left of the packet on its way out.
     pub fn set_rate(&mut self, now: Time, rate: RateModel) {
-        self.catch_up(now);
-        if self.sends {
-            self.departs = self.transmitter.change_mid_packet(now, rate);
-        } else {
-            self.transmitter.change(rate);
-        }
+        self.change(now, |link| {
+            if link.sends {
+                link.departs = link.transmitter.change_mid_packet(now, rate);
+            } else {
+                link.transmitter.change(rate);
+            }
+        });
     }
 
     /// Changes the delay of all that has not left yet.
     pub fn set_delay(&mut self, now: Time, delay: Span) {
-        self.catch_up(now);
-        self.delay = delay;
+        self.change(now, |link| link.delay = delay);
     }
 
     /// Changes random loss, from the next packet to leave on.
     pub fn set_loss(&mut self, now: Time, loss: LossModel) {
-        self.catch_up(now);
-        self.rare.luck.loss = Loss::new(loss);
-        // Once there is luck it stays: that of the packet on its way out was drawn already.
-        self.has_luck |= self.rare.luck.is_needed();
+        self.change(now, |link| {
+            link.rare.luck.loss = Loss::new(loss);
+            // Once there is luck it stays: that of the packet on its way out was drawn already.
+            link.has_luck |= link.rare.luck.is_needed();
+        });
     }
 
     /// Changes the largest size that is carried, of packets offered from now on.
@@ -249,9 +283,18 @@ impl<T: Clone> Link<T> {
 
     /// Cuts the link, or mends it; scheduled outages stay. What is on the wire still arrives.
     pub fn set_down(&mut self, now: Time, down: bool) {
+        self.change(now, |link| {
+            link.rare.outages.ordered = down;
+            link.has_outages = !link.rare.outages.is_over();
+        });
+    }
+
+    /// Changes something on which the journey of those depends that have not left.
+    fn change(&mut self, now: Time, change: impl FnOnce(&mut Self)) {
         self.catch_up(now);
-        self.rare.outages.ordered = down;
-        self.has_outages = !self.rare.outages.is_over();
+        self.abandon_plan(now);
+        change(self);
+        self.is_plain = self.can_be_planned();
     }
 
     /// Packets waiting at `now`, the one on its way out included, and their bytes with overhead.
@@ -274,6 +317,16 @@ impl<T: Clone> Link<T> {
 
     fn on_wire(&self, size: u32) -> u64 {
         u64::from(size) + u64::from(self.overhead)
+    }
+
+    /// A ring is gone through from end to end again and again, however few it holds: what is at hand is little.
+    fn tidy(&mut self) {
+        let (held, room) = (self.held.len(), self.held.capacity());
+        if held == 0 {
+            self.held.clear();
+        } else if held < room / 8 && room > LEAST_RING {
+            self.held.shrink_to((room / 4).max(LEAST_RING));
+        }
     }
 
     fn is_down(&mut self, now: Time) -> bool {
@@ -323,7 +376,9 @@ impl<T: Clone> Link<T> {
     /// Lets happen all that was to happen up to `now`.
     #[inline]
     fn catch_up(&mut self, now: Time) {
-        if self.departs <= now {
+        if self.is_planned {
+            self.settle(now);
+        } else if self.departs <= now {
             self.let_depart(now);
         }
     }
@@ -352,7 +407,6 @@ impl<T: Clone> Link<T> {
             }
             self.stats.waits += 1;
             self.stats.wait_total += waited;
-            self.stats.wait_max = self.stats.wait_max.max(waited);
             self.departs = self.transmitter.start(start, bytes);
             self.sends = true;
             if self.has_luck {

@@ -13,11 +13,9 @@ pub struct LinkStats {
     pub max_queue_packets: usize,
     /// The longest queue in bytes, overhead included.
     pub max_queue_bytes: u64,
-    /// How long packets waited for the wire, summed over `waits`.
+    /// How long packets wait for the wire, summed over `waits`.
     pub wait_total: Span,
-    /// The longest wait for the wire.
-    pub wait_max: Span,
-    /// Packets that reached the wire.
+    /// Packets that reached the wire, and those whose turn is known already.
     pub waits: u64,
     /// What did not, by reason.
     pub dropped: DropCounts,

@@ -19,6 +19,8 @@ pub(crate) struct Transmitter {
     /// Since when it went out at the present rate, and what was left then, in bits × 10⁹.
     since: Time,
     left: u64,
+    /// A size and how long it takes: most packets have that of the one before.
+    known: (u64, Span),
 }
 
 #[derive(Clone, Debug)]
@@ -42,7 +44,7 @@ const NANOS: u64 = 1_000_000_000;
 
 impl Transmitter {
     pub(crate) fn new(rate: RateModel) -> Self {
-        Self { pace: rate.into(), bytes: 0, since: Time::ZERO, left: 0 }
+        Self { pace: rate.into(), bytes: 0, since: Time::ZERO, left: 0, known: (0, Span::ZERO) }
     }
 
     /// Begins a packet at `start` and tells when its last bit leaves; [`Time::NEVER`] at rate zero.
@@ -60,6 +62,24 @@ impl Transmitter {
         }
     }
 
+    /// True when how long a packet takes depends on its size alone.
+    pub(crate) fn is_regular(&self) -> bool {
+        match self.pace {
+            Pace::Unlimited => true,
+            Pace::Fixed(rate) => rate != Rate::ZERO,
+            Pace::Trace(_) => false,
+        }
+    }
+
+    /// How long so many bytes take, if [`Self::is_regular`].
+    pub(crate) fn time_for(&mut self, bytes: u64) -> Span {
+        if self.known.0 != bytes {
+            let span = if let Pace::Fixed(rate) = self.pace { rate.time_for(bytes) } else { Span::ZERO };
+            self.known = (bytes, span);
+        }
+        self.known.1
+    }
+
     /// Changes the rate while a packet is on its way out; returns its new departure. A fixed rate
     /// takes over what is left of it; any other change begins the packet anew.
     pub(crate) fn change_mid_packet(&mut self, now: Time, rate: RateModel) -> Time {
@@ -71,12 +91,13 @@ impl Transmitter {
         self.left = self.left.saturating_sub(done);
         self.since = now;
         let departs = departure(now, self.left, *new);
-        self.pace = rate.into();
+        self.change(rate);
         departs
     }
 
     /// Changes the rate between packets.
     pub(crate) fn change(&mut self, rate: RateModel) {
+        self.known = (0, Span::ZERO);
         self.pace = rate.into();
     }
 }

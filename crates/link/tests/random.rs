@@ -164,3 +164,46 @@ fn whatever_is_done_to_a_link_its_packets_are_accounted_for() {
         assert!(outcome.is_ok(), "seed {seed}");
     }
 }
+
+/// The same is done to a link that can plan and to one that cannot, since it is to be down in a day.
+#[test]
+fn a_journey_that_is_known_on_entry_is_the_one_that_comes_of_going_step_by_step() {
+    for seed in 0..3_000 {
+        let mut dice = Dice(ChaCha8Rng::seed_from_u64(seed));
+        let queue = QueueModel { codel: None, mark_above: None, ..dice.queue() };
+        let (rate, delay) = (dice.rate(), dice.span(50_000));
+        let config =
+            LinkConfig { rate, delay, queue, overhead: dice.below(100) as u32, ..LinkConfig::default() };
+        let day = Time::ZERO + Span::from_secs(86_400);
+        let steps = LinkConfig { outages: vec![(day, day + Span::from_secs(1))], ..config.clone() };
+        let (mut plans, mut steps) = (Link::new(config), Link::new(steps));
+        let mut now = Time::ZERO;
+        for item in 0..300 {
+            match dice.below(60) {
+                0 => {
+                    let rate = dice.rate();
+                    plans.set_rate(now, rate.clone());
+                    steps.set_rate(now, rate);
+                }
+                1 => {
+                    let delay = dice.span(50_000);
+                    plans.set_delay(now, delay);
+                    steps.set_delay(now, delay);
+                }
+                2 => assert_eq!(plans.backlog(now), steps.backlog(now), "seed {seed}"),
+                3..=20 => now += dice.span(3_000),
+                21..=24 => now = plans.next_arrival().unwrap_or(now).max(now),
+                25..=36 => assert_eq!(plans.pop(now), steps.pop(now), "seed {seed}"),
+                _ => {
+                    let (size, ecn) = ([300, 1500][dice.below(2) as usize], Ecn::NotCapable);
+                    let taken = plans.enqueue(now, size, item, ecn);
+                    assert_eq!(taken, steps.enqueue(now, size, item, ecn), "seed {seed}");
+                }
+            }
+            assert_eq!(plans.next_arrival(), steps.next_arrival(), "seed {seed}");
+        }
+        now += Span::from_secs(10_000);
+        assert_eq!(plans.backlog(now), steps.backlog(now), "seed {seed}");
+        assert_eq!(plans.stats(), steps.stats(), "seed {seed}");
+    }
+}

@@ -175,7 +175,7 @@ fn dial(
     let dial = Dial { remote: target.node, credential: target.credential.clone() };
     let initiator = Initiator::new(&shared.key, &dial, params.pid, &encoded(params), random());
     let initiator = initiator.map_err(ConnectError::Key)?;
-    let handshake = Handshake::Client(Dialing { initiator, cookies: Vec::new() });
+    let handshake = Handshake::Client(Box::new(Dialing { initiator, cookies: Vec::new() }));
     let identity = Identity { peer: target.node, share: target.credential.as_ref().map(|(share, _)| *share) };
     Ok(SessionInner::new(shared.clone(), identity, Core::new(engine, handshake, book), None))
 }

@@ -54,6 +54,8 @@ mod write;
 pub use connection::Connection;
 pub use error::{Failure, TransferError, printable};
 pub use manifest::Limits;
+#[doc(hidden)]
+pub use message::check_message;
 pub use progress::{Progress, Snapshot};
 pub use receive::{Conflict, ReceiveOptions, receive};
 pub use report::Summary;

@@ -6,7 +6,7 @@
 
 use blake3::hazmat::ChainingValue;
 
-use crate::codec::{Cursor, put_frame, put_text};
+use crate::codec::{Cursor, FRAME_HEADER, put_frame, put_text};
 use crate::error::{LONGEST_MESSAGE, TransferError, cut, printable};
 use crate::hash::BLOCK;
 use crate::manifest::{Entry, EntryKind, FileMeta, LeftOut, ModifiedTime};
@@ -204,6 +204,29 @@ impl Reply {
     }
 }
 
+/// For fuzzing: what is read from any frame is written as the same thing again.
+#[doc(hidden)]
+pub fn check_message(kind: u8, body: &[u8]) {
+    let again = |write: &dyn Fn(&mut Vec<u8>)| {
+        let mut out = Vec::new();
+        write(&mut out);
+        assert_eq!(out[0], kind);
+        out.split_off(FRAME_HEADER)
+    };
+    if let Ok(message) = Control::decode(kind, body) {
+        let out = again(&|out| message.encode(out));
+        assert_eq!(Control::decode(kind, &out).ok(), Some(message));
+    }
+    if let Ok(message) = Request::decode(kind, body) {
+        let out = again(&|out| message.encode(out));
+        assert_eq!(Request::decode(kind, &out).ok(), Some(message));
+    }
+    if let Ok(message) = Reply::decode(kind, body.to_vec()) {
+        let out = again(&|out| message.encode(out));
+        assert_eq!(Reply::decode(kind, out).ok(), Some(message));
+    }
+}
+
 fn put_entry(out: &mut Vec<u8>, entry: &Entry) {
     match &entry.kind {
         EntryKind::File(meta) => {
@@ -274,7 +297,6 @@ fn unknown(kind: u8) -> TransferError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::codec::FRAME_HEADER;
 
     fn path(text: &str) -> RelPath {
         RelPath::parse(text).unwrap()

@@ -86,6 +86,10 @@ impl RangeSet {
         let to = from + self.ranges.range(from..).take_while(|held| held.start <= range.end).count();
         if from == to {
             let added = range.end - range.start;
+            if self.ranges.capacity() == 0 {
+                // Most sets never hold more than one range.
+                self.ranges.reserve_exact(1);
+            }
             self.ranges.insert(from, range);
             return added;
         }

@@ -110,8 +110,8 @@ pub(crate) struct Path {
     /// What the peer wants, and the number of that wish.
     pub peer_usage: (PathUse, u64),
     /// Answers owed: token, and the route that the challenge came over.
-    pub answers: SmallVec<[(u64, Route); 1]>,
-    pub challenge: Option<Challenge>,
+    pub answers: Vec<(u64, Route)>,
+    pub challenge: Option<Box<Challenge>>,
     /// Sequence of our own wish.
     pub usage_sequence: u64,
     pub remote_reset: Option<ResetToken>,
@@ -151,7 +151,7 @@ impl Path {
             health: Health::default(),
             trouble: Trouble::default(),
             challenge: None,
-            answers: SmallVec::new(),
+            answers: Vec::new(),
             allowance: Allowance::default(),
             copies: VecDeque::new(),
             rtts: smallvec![(id, RttEstimator::new(config.initial_rtt))],
@@ -248,7 +248,7 @@ impl Path {
             return Time::ZERO;
         }
         let allowed = |challenge: &&Challenge| challenge.is_allowed() && self.allowance.left() > 0;
-        self.challenge.as_ref().filter(allowed).map_or(Time::NEVER, |challenge| challenge.due)
+        self.challenge.as_deref().filter(allowed).map_or(Time::NEVER, |challenge| challenge.due)
     }
 
     /// How good the path is for data: 3 for a normal one, 2 for a backup, 1 for a suspect, 0 for none.

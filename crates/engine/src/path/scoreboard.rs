@@ -267,6 +267,9 @@ impl Scoreboard {
             app_limited: self.app_limited_until > self.delivered,
         };
         let state = State::Outstanding;
+        if self.slots.capacity() == 0 {
+            self.slots.reserve_exact(IDLE_RING);
+        }
         self.slots.push_back(Slot { number, state, doubted: false, size, sample, contents });
     }
 
@@ -531,6 +534,8 @@ fn runs_of(contents: &Contents) -> impl Iterator<Item = &SentRun> {
     })
 }
 
+/// Room for packets in flight that a path begins with: what opening it takes.
+const IDLE_RING: usize = 2;
 /// Widest reordering within a path that is waited for, in packets.
 const MAX_REORDER_PACKETS: u64 = 4096;
 /// A lost packet is remembered until this many later numbers were acknowledged, or this many were lost.

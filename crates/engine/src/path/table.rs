@@ -190,6 +190,8 @@ impl Paths {
         self.ack_at.insert(index, Time::NEVER);
         self.timeouts.insert(index, Cell::new(None));
         self.grades.insert(index, 0);
+        // Paths are large and few, and most sessions are idle: no room is kept for more.
+        self.list.reserve_exact(1);
         self.list.insert(index, path);
         self.forget_all();
     }

@@ -205,7 +205,8 @@ impl<P: Payload> Session<P> {
             }
             Control::MaxStreams => Frame::MaxStreams { limit: self.streams.stream_limit() },
             Control::AddAddress(id) => {
-                Frame::AddAddress(AddressFrame { id, address: *self.addresses.ours.get(&id)? })
+                let (_, address) = self.addresses.ours.iter().find(|(known, _)| *known == id)?;
+                Frame::AddAddress(AddressFrame { id, address: *address })
             }
             Control::RemoveAddress(id) => Frame::RemoveAddress { id },
             Control::ObservedAddress(path) => {

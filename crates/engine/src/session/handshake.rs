@@ -4,6 +4,8 @@
 //! whose INIT-ACK comes first becomes path 0. The server answers each route on which INIT reached it and
 //! is established by the first packet, whose route becomes its path 0.
 
+use std::sync::Arc;
+
 use anabranch_wire::{Message, Params, PathId, Payload, Pid, ResetToken, Side, Span, Time};
 
 use super::Session;
@@ -35,13 +37,13 @@ impl<P: Payload> Session<P> {
     /// Opens a session: INIT goes out on every route.
     #[must_use]
     pub fn connect(
-        config: Config,
+        config: impl Into<Arc<Config>>,
         routes: &[Route],
         pids: Box<dyn PidSource + Send>,
         budget: MemoryBudget,
         now: Time,
     ) -> Self {
-        let mut session = Self::new(config, Side::Client, pids, (budget, now));
+        let mut session = Self::new(config.into(), Side::Client, pids, (budget, now));
         session.trigger(Trigger::Connect);
         for route in routes {
             session.add_candidate(now, *route);
@@ -54,13 +56,13 @@ impl<P: Payload> Session<P> {
     /// # Errors
     /// [`ProtocolError::Params`] when the peer's parameters are out of range.
     pub fn accept(
-        config: Config,
+        config: impl Into<Arc<Config>>,
         (params, route): (Params, Route),
         pids: Box<dyn PidSource + Send>,
         budget: MemoryBudget,
         now: Time,
     ) -> Result<Self, ProtocolError> {
-        let mut session = Self::new(config, Side::Server, pids, (budget, now));
+        let mut session = Self::new(config.into(), Side::Server, pids, (budget, now));
         session.trigger(Trigger::Init);
         session.adopt(params)?;
         session.first_path(now, route);

@@ -32,13 +32,13 @@ mod transmit;
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use anabranch_cc::Controller;
 use anabranch_wire::{
-    DatagramFrame, NewPid, Params, PathId, PathUse, Payload, Pid, ResetToken, Side, Span, StreamId, Time,
+    DatagramFrame, Params, PathId, PathUse, Payload, Pid, ResetToken, Side, Span, StreamId, Time,
     datagram_frame_overhead,
 };
-use smallvec::SmallVec;
 
 pub use paths::PathError;
 pub use relayed::ReservedPath;
@@ -81,7 +81,8 @@ pub enum DatagramError {
 
 /// One flow over every path between two machines. See the crate's documentation.
 pub struct Session<P> {
-    config: Config,
+    /// Those who have many sessions give all of them the same settings, and find them at hand.
+    config: Arc<Config>,
     side: Side,
     state: State,
     local: Params,
@@ -91,7 +92,7 @@ pub struct Session<P> {
     /// PIDs given to the peer, for paths open and to come.
     local_pids: BTreeMap<PathId, (Pid, ResetToken)>,
     /// PIDs that the peer gave, for paths to come.
-    remote_pids: BTreeMap<PathId, NewPid>,
+    remote_pids: BTreeMap<PathId, (Pid, ResetToken)>,
     /// Path ids set aside for paths through relays.
     reserved: BTreeSet<PathId>,
     /// Of paths through relays: the PID at the last relay, for what the peer sends.
@@ -122,11 +123,11 @@ pub struct Session<P> {
     run: Option<Run>,
     candidates: Vec<Candidate>,
     /// Candidates over which nobody answered first: path 0 may move there while it is the only one.
-    alternatives: SmallVec<[Route; 2]>,
+    alternatives: Vec<Route>,
     /// Routes over which INIT came, which proves them, until the session is established ...
-    proven: SmallVec<[Route; 2]>,
+    proven: Vec<Route>,
     /// ... and those over which INIT-ACK is owed.
-    greetings: SmallVec<[Route; 2]>,
+    greetings: Vec<Route>,
     started_at: Time,
     last_heard: Time,
     last_sent: Time,
@@ -157,7 +158,7 @@ struct Scratch {
 
 impl<P: Payload> Session<P> {
     fn new(
-        config: Config,
+        config: Arc<Config>,
         side: Side,
         mut pids: Box<dyn PidSource + Send>,
         (budget, now): (MemoryBudget, Time),
@@ -196,9 +197,9 @@ impl<P: Payload> Session<P> {
             primary: (None, 0),
             run: None,
             candidates: Vec::new(),
-            alternatives: SmallVec::new(),
-            proven: SmallVec::new(),
-            greetings: SmallVec::new(),
+            alternatives: Vec::new(),
+            proven: Vec::new(),
+            greetings: Vec::new(),
             started_at: now,
             last_heard: now,
             last_sent: now,

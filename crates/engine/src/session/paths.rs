@@ -4,7 +4,7 @@
 //! the PID that the peer gave for that id. The peer creates the path when the packet arrives, answers,
 //! and challenges in turn. PIDs for a few ids of each parity are given ahead of need.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use anabranch_wire::{NewPid, PathId, PathUse, Payload, Pid, ResetToken, Side, Span, Time};
@@ -48,7 +48,7 @@ pub enum PathError {
 #[derive(Debug, Default)]
 pub(super) struct Addresses {
     /// Ours, told to the peer.
-    pub ours: BTreeMap<u64, SocketAddr>,
+    pub ours: Vec<(u64, SocketAddr)>,
     pub peers: BTreeSet<u64>,
 }
 
@@ -132,9 +132,9 @@ impl<P: Payload> Session<P> {
         if let Some(peer) = &self.peer {
             path.mtu.limit(peer.max_udp_payload);
         }
-        if let Some(given) = self.remote_pids.remove(&id) {
-            path.remote_pid = Some(given.pid);
-            path.remote_reset = Some(given.reset_token);
+        if let Some((pid, reset_token)) = self.remote_pids.remove(&id) {
+            path.remote_pid = Some(pid);
+            path.remote_reset = Some(reset_token);
         }
         if id.opener() == self.side {
             // The opener spends its own bytes first.
@@ -144,7 +144,7 @@ impl<P: Payload> Session<P> {
             path.peer_usage = usage;
         }
         let interval = self.config.initial_rtt.max(Span::from_millis(50)) * 2;
-        path.challenge = Some(Challenge::new(self.next_token(), route, now, interval));
+        path.challenge = Some(Box::new(Challenge::new(self.next_token(), route, now, interval)));
         self.paths.insert(path);
         self.issue_pids();
     }
@@ -182,7 +182,8 @@ impl<P: Payload> Session<P> {
         let interval = path.rtt().pto(self.config.max_ack_delay);
         let token = self.next_token();
         let heard = (interval, arrival.size as u64);
-        self.paths[index].challenge = Some(Challenge::to_stranger(token, arrival.route, now, heard));
+        self.paths[index].challenge =
+            Some(Box::new(Challenge::to_stranger(token, arrival.route, now, heard)));
     }
 
     /// Until the peer has named PIDs for further paths, the first is the only one. When it falls silent before
@@ -202,7 +203,7 @@ impl<P: Payload> Session<P> {
         if waiting != Some(route) {
             let interval = self.config.initial_rtt;
             let token = self.next_token();
-            self.paths[index].challenge = Some(Challenge::new(token, route, now, interval));
+            self.paths[index].challenge = Some(Box::new(Challenge::new(token, route, now, interval)));
         }
     }
 
@@ -273,7 +274,7 @@ impl<P: Payload> Session<P> {
         let issued = new.path.0 < self.next_pid_path[new.path.0 as usize % 2];
         let over = issued && !self.local_pids.contains_key(&new.path);
         if !opened && !over {
-            self.remote_pids.insert(new.path, new);
+            self.remote_pids.insert(new.path, (new.pid, new.reset_token));
             self.follow_peer(new.path);
         }
         Ok(())
@@ -409,13 +410,16 @@ impl<P: Payload> Session<P> {
 
     /// Tells the peer an address at which this end can be reached.
     pub fn advertise_address(&mut self, id: u64, address: SocketAddr) {
-        self.addresses.ours.insert(id, address);
+        self.addresses.ours.retain(|(known, _)| *known != id);
+        self.addresses.ours.push((id, address));
         self.push_control(Control::AddAddress(id));
     }
 
     /// Tells the peer that an address is gone.
     pub fn withdraw_address(&mut self, id: u64) {
-        if self.addresses.ours.remove(&id).is_some() {
+        let before = self.addresses.ours.len();
+        self.addresses.ours.retain(|(known, _)| *known != id);
+        if self.addresses.ours.len() < before {
             self.control.remove(Control::AddAddress(id));
             self.push_control(Control::RemoveAddress(id));
         }

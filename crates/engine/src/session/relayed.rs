@@ -37,10 +37,11 @@ impl<P: Payload> Session<P> {
             return Err(PathError::TooMany(most));
         }
         let id = PathId(self.next_path);
-        let (Some((own, _)), Some(remote)) = (self.local_pids.get(&id), self.remote_pids.get(&id)) else {
+        let (Some((own, _)), Some((remote, _))) = (self.local_pids.get(&id), self.remote_pids.get(&id))
+        else {
             return Err(PathError::NotReady);
         };
-        let reserved = ReservedPath { id, own: *own, remote: remote.pid };
+        let reserved = ReservedPath { id, own: *own, remote: *remote };
         self.next_path += 2;
         self.reserved.insert(id);
         self.issue_pids();

@@ -46,7 +46,7 @@ impl<P: Payload> Session<P> {
         }
         let wants = |path: &Path| {
             let due = |challenge: &Challenge| challenge.due <= now && challenge.is_allowed();
-            let challenge = path.challenge.as_ref().is_some_and(due);
+            let challenge = path.challenge.as_deref().is_some_and(due);
             path.is_reachable() && (!path.answers.is_empty() || (challenge && path.allowance.left() > 0))
         };
         let index = self.paths.iter().position(wants)?;
@@ -225,6 +225,7 @@ impl<P: Payload> Session<P> {
     fn view_paths(&mut self, now: Time, views: &mut Vec<PathView>) {
         if self.cc.is_paced() || !self.paths.are_all_usable() {
             views.clear();
+            views.reserve_exact(self.paths.len());
             for index in 0..self.paths.len() {
                 if self.usable(&self.paths[index]) {
                     let window = self.paths.window(index);
@@ -235,6 +236,7 @@ impl<P: Payload> Session<P> {
         }
         if views.len() != self.paths.len() {
             views.clear();
+            views.reserve_exact(self.paths.len());
             self.paths.forget_views();
         }
         let mut next = 0;

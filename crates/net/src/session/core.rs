@@ -34,7 +34,7 @@ const RETENTION_PAUSE: Span = Span::from_secs(1);
 /// What the handshake still needs.
 pub(crate) enum Handshake {
     /// The client's side.
-    Client(Dialing),
+    Client(Box<Dialing>),
     /// The server's.
     Answered {
         /// Body of the INIT ACK.

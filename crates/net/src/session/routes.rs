@@ -28,23 +28,28 @@ pub(crate) struct RouteBook {
     pub(crate) pins: Option<Vec<Route>>,
     /// Addresses that the user gave.
     pub(crate) given: Vec<SocketAddr>,
-    told: BTreeMap<u64, SocketAddr>,
+    told: Vec<(u64, SocketAddr)>,
     failures: BTreeMap<Route, (u32, Time)>,
     /// Where the paths lead that were opened here.
-    paths: BTreeMap<PathId, Route>,
+    paths: Vec<(PathId, Route)>,
 }
 
 impl RouteBook {
     /// The peer has this address too.
     pub(crate) fn add_peer_address(&mut self, id: u64, address: SocketAddr) {
-        if self.told.len() < MAX_PEER_ADDRESSES || self.told.contains_key(&id) {
-            self.told.insert(id, address);
+        self.remove_peer_address(id);
+        if self.told.len() < MAX_PEER_ADDRESSES {
+            self.told.push((id, address));
         }
     }
 
     /// The peer lost it.
     pub(crate) fn remove_peer_address(&mut self, id: u64) {
-        self.told.remove(&id);
+        self.told.retain(|(known, _)| *known != id);
+    }
+
+    fn addresses_told(&self) -> impl Iterator<Item = SocketAddr> {
+        self.told.iter().map(|(_, address)| *address)
     }
 
     /// All routes that would be good to have.
@@ -53,7 +58,7 @@ impl RouteBook {
             return pins.clone();
         }
         let own = |address: &SocketAddr| locals.iter().any(|local| local.address == address.ip());
-        let remotes: Vec<SocketAddr> = self.given.iter().chain(self.told.values()).copied().collect();
+        let remotes: Vec<SocketAddr> = self.given.iter().copied().chain(self.addresses_told()).collect();
         // Own addresses are the peer's too when both are on one machine, which loopback serves better.
         let remotes: Vec<SocketAddr> =
             remotes.into_iter().filter(|remote| remote.ip().is_loopback() || !own(remote)).collect();
@@ -66,19 +71,21 @@ impl RouteBook {
         let idle = |local: &&LocalAddress| !in_use.iter().any(|route| route.socket == local.socket);
         let idle: Vec<LocalAddress> = locals.iter().filter(idle).cloned().collect();
         let own = |remote: &SocketAddr| locals.iter().any(|local| local.address == remote.ip());
-        let seen = in_use.iter().map(|route| route.remote).chain(self.told.values().copied());
+        let seen = in_use.iter().map(|route| route.remote).chain(self.addresses_told());
         let remotes: Vec<SocketAddr> = seen.filter(|remote| !own(remote)).collect();
         plan_routes(&idle, &remotes)
     }
 
     /// A path is being opened over the route.
     pub(crate) fn note_path(&mut self, path: PathId, route: Route) {
-        self.paths.insert(path, route);
+        self.take_path(path);
+        self.paths.push((path, route));
     }
 
     /// The route of a path that is gone, if it was opened here.
     pub(crate) fn take_path(&mut self, path: PathId) -> Option<Route> {
-        self.paths.remove(&path)
+        let index = self.paths.iter().position(|(known, _)| *known == path)?;
+        Some(self.paths.swap_remove(index).1)
     }
 
     /// The route opened.

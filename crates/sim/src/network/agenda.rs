@@ -12,8 +12,8 @@
 
 use anabranch_wire::Time;
 
-/// Bits of nanoseconds in a slot of the lowest wheel: 256 ns.
-const WIDTH_BITS: u32 = 8;
+/// Bits of nanoseconds in a slot of the lowest wheel: 4 µs.
+const WIDTH_BITS: u32 = 12;
 /// Bits of a slot's number.
 const SLOT_BITS: u32 = 12;
 const SLOTS: usize = 1 << SLOT_BITS;
@@ -132,6 +132,20 @@ impl Agenda {
 
     /// Takes out the first party to be called by `until`.
     pub(crate) fn next(&mut self, until: Time) -> Option<(Time, usize)> {
+        let (at, party) = self.first().filter(|(at, _)| *at <= until)?;
+        self.open.pop();
+        self.parties[party].due = Time::NEVER;
+        Some((at, party))
+    }
+
+    /// When the first party is to be called; [`Time::NEVER`] when none is.
+    pub(crate) fn next_at(&mut self) -> Time {
+        self.first().map_or(Time::NEVER, |(at, _)| at)
+    }
+
+    /// The first party to be called, which is then the last one of `open`.
+    #[inline]
+    fn first(&mut self) -> Option<(Time, usize)> {
         loop {
             let Some(key) = self.open.last() else {
                 if !self.turn() {
@@ -140,14 +154,10 @@ impl Agenda {
                 continue;
             };
             let (at, party) = (Time::from_nanos((key >> 32) as u64), (key & 0xffff_ffff) as usize);
-            if at > until {
-                return None;
-            }
-            self.open.pop();
             if self.parties[party].due == at {
-                self.parties[party].due = Time::NEVER;
                 return Some((at, party));
             }
+            self.open.pop();
         }
     }
 

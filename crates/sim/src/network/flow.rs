@@ -48,7 +48,7 @@ pub(crate) struct FlowCounts {
 /// A place for a flow, which several may have one after the other.
 pub(crate) struct Flow {
     pub routes: Routes,
-    config: Config,
+    config: Arc<Config>,
     supply: Supply,
     /// Counts the sessions that had this place.
     pub generation: u32,
@@ -72,7 +72,12 @@ pub(crate) struct Flow {
 }
 
 impl Flow {
-    pub(crate) fn new(routes: Routes, config: Config, supply: Supply, (start, stop): (Time, Time)) -> Self {
+    pub(crate) fn new(
+        routes: Routes,
+        config: Arc<Config>,
+        supply: Supply,
+        (start, stop): (Time, Time),
+    ) -> Self {
         Self {
             routes,
             config,
@@ -112,7 +117,7 @@ impl Flow {
     fn begin(&mut self, now: Time) {
         let pids = self.next_pids();
         let session = Session::connect(
-            self.config.clone(),
+            Arc::clone(&self.config),
             &[self.route(CLIENT, 0)],
             pids,
             MemoryBudget::new(BUDGET),
@@ -186,7 +191,7 @@ impl Flow {
             let budget = MemoryBudget::new(BUDGET);
             // The client's own parameters are in range.
             self.sessions[SERVER] =
-                Session::accept(self.config.clone(), (params, route), pids, budget, now).ok();
+                Session::accept(Arc::clone(&self.config), (params, route), pids, budget, now).ok();
         }
     }
 

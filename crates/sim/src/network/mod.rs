@@ -1,17 +1,18 @@
 //! A packet network in virtual time: many sessions over many links.
 //!
 //! ```text
-//! agenda: the earliest of -> a link's first arrival -> next link of the route, or a session
-//!                         -> a session's timer      -> session: what it sends goes to its first link
-//!                         -> a source               -> packets or new sessions
-//!                         -> the script             -> links change
+//! agenda of links:  a link's first arrival -> next link of the route, or a session
+//! agenda of others: a session's timer      -> session: what it sends goes to its first link
+//!                   a source               -> packets or new sessions
+//!                   the script             -> links change
 //! ```
 //! Each of these parties has one pending moment, whatever it holds. Packets are typed values that
 //! stay where they are; numbers of places travel. Routes are lists of links made beforehand. After the
 //! first round trips nothing is allocated any more but what the engine allocates.
 //!
 //! A run is a pure function of its [`Plan`]: parties that are due together are called in the order
-//! of their numbers, and each draws from a generator of its own.
+//! of their numbers, links first, and each draws from a generator of its own. Links run ahead of the others by the shortest
+//! delay where that changes nothing ([`Wires::lookahead`]).
 
 mod agenda;
 mod capture;
@@ -33,14 +34,18 @@ use anabranch_link::LinkStats;
 use anabranch_wire::{Span, Time};
 
 use crate::chance::seed_of;
+use agenda::Agenda;
 use flow::{CLIENT, Flow, Routes, SERVER, Served};
 use packets::{Destination, Flying};
 use source::{Arrivals, Burst, MAX_OPEN};
-use wires::{Delivered, Wires};
+use wires::{Delivered, Fetched, Landed, Wires};
 
 /// Kinds of parties for [`seed_of`]; links are kind 1.
 const BURSTS: u64 = 2;
 const ARRIVALS: u64 = 3;
+
+/// The first party of the agenda of those that are no links.
+const SCRIPT_PARTY: usize = 0;
 
 /// The end of a destination that is a source of plain packets.
 const NO_END: u8 = 2;
@@ -79,6 +84,11 @@ pub struct ArrivalState<'a> {
 pub struct Network {
     now: Time,
     wires: Wires,
+    /// The calendar of all that are no links.
+    agenda: Agenda,
+    /// Packets at the end of their routes that nobody has taken in yet.
+    landed: Vec<Landed>,
+    fetched: Vec<Fetched>,
     flows: Vec<Flow>,
     /// How many of the flows are the plan's own.
     lasting: usize,
@@ -88,8 +98,7 @@ pub struct Network {
     arrivals: Vec<(Arrivals, Routes)>,
     script: Vec<Change>,
     played: usize,
-    /// The first parties of each kind in the agenda.
-    script_party: usize,
+    /// The first parties of each kind in the agenda, after the script, which is the first of all.
     first_burst: usize,
     first_arrival: usize,
     first_end: usize,
@@ -103,20 +112,20 @@ impl Network {
     #[must_use]
     pub fn new(plan: Plan) -> Self {
         let mut wires = Wires::new(plan.links, plan.seed);
-        let script_party = wires.agenda.add_party();
-        let first_burst = script_party + 1;
+        let mut agenda = Agenda::new(1);
+        let first_burst = SCRIPT_PARTY + 1;
         let burst = |(index, burst): (usize, BurstPlan)| {
             let route = wires.add_route(&burst.links);
-            let party = wires.agenda.add_party();
-            wires.agenda.call(party, burst.start);
+            let party = agenda.add_party();
+            agenda.call(party, burst.start);
             Burst::new(burst, route, seed_of(plan.seed, BURSTS, index as u64))
         };
         let bursts: Vec<_> = plan.bursts.into_iter().enumerate().map(burst).collect();
         let first_arrival = first_burst + bursts.len();
         let arrival = |(index, arrivals): (usize, ArrivalPlan)| {
             let routes = add_paths(&mut wires, &arrivals.paths);
-            let party = wires.agenda.add_party();
-            wires.agenda.call(party, arrivals.start);
+            let party = agenda.add_party();
+            agenda.call(party, arrivals.start);
             (Arrivals::new(arrivals, seed_of(plan.seed, ARRIVALS, index as u64)), routes)
         };
         let arrivals: Vec<_> = plan.arrivals.into_iter().enumerate().map(arrival).collect();
@@ -124,11 +133,15 @@ impl Network {
         let mut script = plan.script;
         script.sort_by_key(|change| change.at);
         if let Some(first) = script.first() {
-            wires.agenda.call(script_party, first.at);
+            agenda.call(SCRIPT_PARTY, first.at);
+            wires.expect_changes();
         }
         let mut network = Self {
             now: Time::ZERO,
             wires,
+            agenda,
+            landed: Vec::new(),
+            fetched: Vec::new(),
             flows: Vec::new(),
             lasting: plan.flows.len(),
             owners: Vec::new(),
@@ -136,7 +149,6 @@ impl Network {
             arrivals,
             script,
             played: 0,
-            script_party,
             first_burst,
             first_arrival,
             first_end,
@@ -262,34 +274,70 @@ impl Network {
 
     /// Lets everything happen up to and with `until`.
     pub fn run(&mut self, until: Time) {
-        while let Some((at, party)) = self.wires.agenda.next(until) {
-            self.now = at;
-            self.events += 1;
-            if party < self.script_party {
-                self.call_link(party);
-            } else if party >= self.first_end {
-                let end = party - self.first_end;
-                self.call_end(end / 2, end % 2);
-            } else if party >= self.first_arrival {
-                self.call_arrivals(party - self.first_arrival);
-            } else if party >= self.first_burst {
-                self.call_burst(party - self.first_burst);
+        let lookahead = self.wires.lookahead();
+        loop {
+            let (links_at, others_at) = (self.wires.agenda.next_at(), self.agenda.next_at());
+            let at = links_at.min(others_at);
+            if at > until || at == Time::NEVER {
+                break;
+            }
+            if lookahead > Span::ZERO {
+                // What is sent from now on arrives when the lookahead is over at the soonest.
+                let last = (at + lookahead - Span::from_nanos(1)).min(until);
+                while self.call_link(last) {}
+                self.call_others(last);
+            } else if links_at <= others_at {
+                self.call_link(at);
+                // Nobody is to be called before.
+                self.call_others(Time::ZERO);
             } else {
-                self.call_script();
+                self.call_other(at);
             }
         }
         self.now = self.now.max(until);
     }
 
-    fn call_link(&mut self, link: usize) {
-        loop {
-            if let Some(delivered) = self.wires.step(self.now, link) {
-                self.deliver(delivered);
+    /// Calls the first link that is to be called by `until`; false when none is.
+    fn call_link(&mut self, until: Time) -> bool {
+        let Some((at, link)) = self.wires.agenda.next(until) else { return false };
+        self.events += 1;
+        self.wires.step(at, link, &mut self.landed);
+        true
+    }
+
+    /// Hands out what has landed and calls all but links, in order of time, up to and with `until`.
+    fn call_others(&mut self, until: Time) {
+        let mut fetched = std::mem::take(&mut self.fetched);
+        fetched.extend(self.landed.drain(..).map(|packet| self.wires.fetch(packet)));
+        for packet in &fetched {
+            while self.agenda.next_at() < packet.at {
+                self.call_other(packet.at);
             }
-            if self.wires.links[link].next_arrival().is_none_or(|at| at > self.now) {
-                return;
-            }
+            self.now = packet.at;
+            let packet = self.wires.open(packet);
+            self.deliver(packet);
         }
+        fetched.clear();
+        self.fetched = fetched;
+        while self.call_other(until) {}
+    }
+
+    /// Calls the first that is no link and is to be called by `until`; false when none is.
+    fn call_other(&mut self, until: Time) -> bool {
+        let Some((at, party)) = self.agenda.next(until) else { return false };
+        self.now = at;
+        self.events += 1;
+        if party >= self.first_end {
+            let end = party - self.first_end;
+            self.call_end(end / 2, end % 2);
+        } else if party >= self.first_arrival {
+            self.call_arrivals(party - self.first_arrival);
+        } else if party >= self.first_burst {
+            self.call_burst(party - self.first_burst);
+        } else {
+            self.call_script();
+        }
+        true
     }
 
     fn deliver(&mut self, packet: Delivered) {
@@ -346,13 +394,13 @@ impl Network {
                 break;
             }
         }
-        self.wires.agenda.call(self.first_end + index * 2 + end, flow.next_call(end));
+        self.agenda.call(self.first_end + index * 2 + end, flow.next_call(end));
     }
 
     fn add_flow(&mut self, flow: Flow) -> usize {
-        let party = self.wires.agenda.add_party();
-        self.wires.agenda.add_party();
-        self.wires.agenda.call(party, flow.start);
+        let party = self.agenda.add_party();
+        self.agenda.add_party();
+        self.agenda.call(party, flow.start);
         self.flows.push(flow);
         self.flows.len() - 1
     }
@@ -377,13 +425,13 @@ impl Network {
             let packet = Flying { size: burst.plan.packet, to, message: None };
             self.wires.send(self.now, burst.route, packet);
         }
-        self.wires.agenda.call(self.first_burst + index, next);
+        self.agenda.call(self.first_burst + index, next);
     }
 
     fn call_arrivals(&mut self, index: usize) {
         let (arrivals, routes) = &mut self.arrivals[index];
         let (size, next) = arrivals.call(self.now);
-        self.wires.agenda.call(self.first_arrival + index, next);
+        self.agenda.call(self.first_arrival + index, next);
         let Some(size) = size else { return };
         arrivals.arrived += 1;
         if arrivals.open >= MAX_OPEN {
@@ -394,9 +442,9 @@ impl Network {
         let supply = Supply::File(size);
         if let Some(place) = arrivals.free.pop() {
             self.flows[place as usize].reuse(supply, self.now);
-            self.wires.agenda.call(self.first_end + place as usize * 2, self.now);
+            self.agenda.call(self.first_end + place as usize * 2, self.now);
         } else {
-            let config = arrivals.plan.config.clone();
+            let config = Arc::clone(&arrivals.plan.config);
             let flow = Flow::new(Arc::clone(routes), config, supply, (self.now, Time::NEVER));
             self.owners.push(index as u32);
             self.add_flow(flow);
@@ -409,7 +457,7 @@ impl Network {
             self.played += 1;
         }
         if let Some(change) = self.script.get(self.played) {
-            self.wires.agenda.call(self.script_party, change.at);
+            self.agenda.call(SCRIPT_PARTY, change.at);
         }
     }
 }

@@ -38,7 +38,7 @@ pub(crate) struct Flying {
 /// A packet as it is kept: in one cache line, since it is most often fetched from afar.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
-struct Kept {
+pub(crate) struct Kept {
     size: u32,
     to: Destination,
     body: Body,
@@ -101,8 +101,20 @@ impl Packets {
 
     /// Frees a packet's place; what it carried is the caller's.
     pub(crate) fn remove(&mut self, place: u32) -> Flying {
-        let Kept { size, to, body } = self.kept[place as usize];
+        let kept = self.fetch(place);
+        self.open(kept)
+    }
+
+    /// Frees a packet's place, for [`Self::open`] to follow. To fetch many before the first is opened costs
+    /// little more than to fetch one: they are most often far away, and come side by side.
+    pub(crate) fn fetch(&mut self, place: u32) -> Kept {
         self.free.push(place);
+        self.kept[place as usize]
+    }
+
+    /// What a packet carried that was fetched.
+    pub(crate) fn open(&mut self, kept: Kept) -> Flying {
+        let Kept { size, to, body } = kept;
         let message = match body {
             Body::Empty => None,
             Body::Run(run) => Some(run.into_message()),

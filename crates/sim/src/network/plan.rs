@@ -2,6 +2,8 @@
 //!
 //! Scenario files and generators end up as a [`Plan`]; tests may write one by hand.
 
+use std::sync::Arc;
+
 use anabranch_engine::Config;
 use anabranch_link::{LinkConfig, LossModel, RateModel};
 use anabranch_wire::{Rate, Span, Time};
@@ -30,7 +32,7 @@ pub struct FlowPlan {
     /// Its paths; it connects over the first and opens the others then.
     pub paths: Vec<PathPlan>,
     /// Settings of both ends.
-    pub config: Config,
+    pub config: Arc<Config>,
     /// What it carries.
     pub supply: Supply,
     /// When it connects.
@@ -74,7 +76,7 @@ pub struct ArrivalPlan {
     /// Paths of each session.
     pub paths: Vec<PathPlan>,
     /// Settings of both ends.
-    pub config: Config,
+    pub config: Arc<Config>,
     /// The first phase begins then.
     pub start: Time,
     /// Nothing arrives from then on.

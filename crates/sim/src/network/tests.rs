@@ -24,7 +24,7 @@ fn flow(cables: &[u32], rule: RuleKind, supply: Supply) -> FlowPlan {
     let mut config = Config::tcp();
     config.cc.rule = rule;
     let paths = cables.iter().map(|cable| path(*cable)).collect();
-    FlowPlan { paths, config, supply, start: Time::ZERO, stop: Time::NEVER }
+    FlowPlan { paths, config: config.into(), supply, start: Time::ZERO, stop: Time::NEVER }
 }
 
 fn secs(secs: f64) -> Time {
@@ -113,7 +113,7 @@ fn arrivals_come_at_their_rate_and_leave_when_their_file_is_there() {
         phases: vec![(10.0, Span::from_secs(10)), (40.0, Span::from_secs(10))],
         sizes: Sizes::Pareto { mean: 50_000.0, shape: 1.8 },
         paths: vec![path(0)],
-        config: Config::tcp(),
+        config: Config::tcp().into(),
         start: Time::ZERO,
         stop: secs(100.0),
     });

@@ -2,12 +2,16 @@
 //!
 //! A link calls once for whatever it holds: when its first packet arrives. That packet is offered to
 //! the next link of its route, or handed out when there is none.
+//!
+//! What is sent arrives a link's delay later at the soonest. Where packets enter over links that others do not pass
+//! through, what links do meanwhile does not depend on what is sent: so they may go ahead of the sessions by
+//! [`Wires::lookahead`], many packets at a time, which keeps the code and the memory of either at hand.
 
 use anabranch_link::{Ecn, Link, LinkConfig, RateModel};
-use anabranch_wire::{Length, Message, Time};
+use anabranch_wire::{Length, Message, Span, Time};
 
 use super::agenda::Agenda;
-use super::packets::{Destination, Flying, LAST_HOP, Packets};
+use super::packets::{Destination, Flying, Kept, LAST_HOP, Packets};
 use super::plan::LinkChange;
 use crate::chance::seed_of;
 
@@ -22,6 +26,22 @@ pub(crate) struct Delivered {
     /// It carries a congestion mark.
     pub ce: bool,
     pub message: Option<Message<Length>>,
+}
+
+/// The same before somebody takes it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Landed {
+    pub at: Time,
+    place: u32,
+    ce: bool,
+}
+
+/// And when it was fetched.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fetched {
+    pub at: Time,
+    ce: bool,
+    kept: Kept,
 }
 
 /// A packet as links see it: nothing of the packet itself is touched between its first and its last link.
@@ -61,6 +81,10 @@ pub(crate) struct Wires {
     hops: Vec<u32>,
     /// Packets that crossed a link so far.
     pub packet_hops: u64,
+    /// Of each link, whether routes begin with it, and whether they come to it from another.
+    uses: Vec<(bool, bool)>,
+    /// The shortest delay, if links may go ahead.
+    least_delay: Option<Span>,
 }
 
 impl Wires {
@@ -68,9 +92,25 @@ impl Wires {
         let link = |(index, config): (usize, LinkConfig)| {
             Link::new(LinkConfig { seed: seed_of(seed, SEED_KIND, index as u64), ..config }).keeping_lost()
         };
+        let least_delay = links.iter().map(|link| link.delay).min();
         let links: Vec<_> = links.into_iter().enumerate().map(link).collect();
         let agenda = Agenda::new(links.len());
-        Self { links, agenda, packets: Packets::default(), hops: Vec::new(), packet_hops: 0 }
+        let uses = vec![(false, false); links.len()];
+        let least_delay = least_delay.filter(|_| links.iter().all(Link::is_plain));
+        let packets = Packets::default();
+        Self { links, agenda, packets, hops: Vec::new(), packet_hops: 0, uses, least_delay }
+    }
+
+    /// How far links may go ahead of what is sent. Nowhere, unless each is and remains plain and either begins
+    /// routes or goes on with them.
+    pub(crate) fn lookahead(&self) -> Span {
+        let is_mixed = self.uses.iter().any(|(begins, goes_on)| *begins && *goes_on);
+        self.least_delay.filter(|_| !is_mixed).unwrap_or(Span::ZERO)
+    }
+
+    /// Links will change while they run.
+    pub(crate) fn expect_changes(&mut self) {
+        self.least_delay = None;
     }
 
     /// Notes a route; returns where it begins.
@@ -78,6 +118,11 @@ impl Wires {
         let start = self.hops.len() as u32;
         self.hops.extend_from_slice(links);
         self.hops.push(LAST_HOP);
+        for (index, link) in links.iter().enumerate() {
+            let (begins, goes_on) = &mut self.uses[*link as usize];
+            *begins |= index == 0;
+            *goes_on |= index > 0;
+        }
         start
     }
 
@@ -104,30 +149,54 @@ impl Wires {
 
     /// Frees what a link lost and asks for its next call.
     fn attend(&mut self, index: usize) {
-        let link = &mut self.links[index];
-        while let Some(lost) = link.take_lost() {
-            self.packets.remove(lost.place);
-        }
-        if let Some(at) = link.next_arrival() {
+        self.free_lost(index);
+        if let Some(at) = self.links[index].next_arrival() {
             self.agenda.call(index, at);
         }
     }
 
-    /// Moves on the first packet that has arrived at the end of a link; hands it out when that was its last
-    /// hop. To be called until the link's next arrival is later than `now`.
-    pub(crate) fn step(&mut self, now: Time, index: usize) -> Option<Delivered> {
-        let arrival = self.links[index].pop(now);
-        self.attend(index);
-        let arrival = arrival?;
-        self.packet_hops += 1;
-        let hop = arrival.item;
-        if !arrival.corrupt && self.hops[hop.position()] != LAST_HOP {
-            self.offer(now, hop, arrival.size, hop.ecn(arrival.ce));
-            return None;
+    fn free_lost(&mut self, index: usize) {
+        while let Some(lost) = self.links[index].take_lost() {
+            self.packets.remove(lost.place);
         }
-        let Flying { size, to, message } = self.packets.remove(hop.place);
-        let arrived = Delivered { to, size, ce: arrival.ce, message };
-        Some(arrived).filter(|_| !arrival.corrupt)
+    }
+
+    /// Moves on what has arrived at the end of a link by `now`, into `landed` what that was the last hop of.
+    pub(crate) fn step(&mut self, now: Time, index: usize, landed: &mut Vec<Landed>) {
+        loop {
+            let arrival = self.links[index].pop(now);
+            let next = self.links[index].next_arrival();
+            if let Some(arrival) = arrival {
+                self.packet_hops += 1;
+                let hop = arrival.item;
+                if arrival.corrupt {
+                    self.packets.remove(hop.place);
+                } else if self.hops[hop.position()] == LAST_HOP {
+                    landed.push(Landed { at: now, place: hop.place, ce: arrival.ce });
+                } else {
+                    self.offer(now, hop, arrival.size, hop.ecn(arrival.ce));
+                }
+            }
+            if next.is_some_and(|at| at <= now) {
+                continue;
+            }
+            self.free_lost(index);
+            if let Some(at) = next {
+                self.agenda.call(index, at);
+            }
+            return;
+        }
+    }
+
+    /// Fetches a packet that has landed.
+    pub(crate) fn fetch(&mut self, Landed { at, place, ce }: Landed) -> Fetched {
+        Fetched { at, ce, kept: self.packets.fetch(place) }
+    }
+
+    /// Opens a packet that was fetched.
+    pub(crate) fn open(&mut self, fetched: &Fetched) -> Delivered {
+        let Flying { size, to, message } = self.packets.open(fetched.kept);
+        Delivered { to, size, ce: fetched.ce, message }
     }
 
     /// Changes a link.

@@ -194,10 +194,10 @@ async fn over_sockets(built: &Built) -> Result<Vec<f64>, Failure> {
     let let_in = move |peer: &PublicKey, _: Option<ShareId>| {
         if known.contains(peer) { Verdict::Accept { secret: None } } else { Verdict::Ignore }
     };
-    let settings = plan.flows.first().map(|flow| flow.config.clone()).unwrap_or_default();
+    let settings = plan.flows.first().map(|flow| anabranch_net::Config::clone(&flow.config));
     let reader = EndpointConfig::new(keyfile::fresh()?)
         .addresses(Addresses::Exactly(hosts(READER, places)))
-        .session(anabranch_net::Config { max_paths: MAX_FLOWS as u32, ..settings });
+        .session(anabranch_net::Config { max_paths: MAX_FLOWS as u32, ..settings.unwrap_or_default() });
     let reader = Endpoint::bind(reader.authorize(let_in)).await.map_err(|error| Failure::bind(&error))?;
     let port = reader.local_addresses().first().map_or(0, SocketAddr::port);
     let path = |place: usize| EmulatedPath {
@@ -293,7 +293,10 @@ impl Way<'_> {
         let mut target = Target::new(self.reader, entries.iter().map(|(_, entry)| *entry).collect());
         target.pins = entries.iter().map(|(place, entry)| (host(*place, SENDER), *entry)).collect();
         let local = Addresses::Exactly(hosts(SENDER, self.places));
-        let config = anabranch_net::Config { connect_timeout: Span::from_secs(5), ..flow.config.clone() };
+        let config = anabranch_net::Config {
+            connect_timeout: Span::from_secs(5),
+            ..anabranch_net::Config::clone(&flow.config)
+        };
         let wait = Duration::from_nanos(flow.start.since(Time::ZERO).as_nanos());
         Ok(async move {
             tokio::time::sleep(wait).await;

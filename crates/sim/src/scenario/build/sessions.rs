@@ -1,5 +1,7 @@
 //! Sessions, declared one by one or arriving at random: paths, settings, what they carry.
 
+use std::sync::Arc;
+
 use anabranch_engine::Config;
 use anabranch_engine::cc::RuleKind;
 use anabranch_wire::{Span, Time};
@@ -22,8 +24,11 @@ impl Builder<'_> {
         }
         let given = (spec.paths.as_deref(), spec.from.as_ref(), spec.to.as_ref());
         let paths = self.paths(&name, given)?;
-        let config =
-            self.config(&name, (spec.profile, spec.rule.as_ref(), spec.scheduler.as_ref()), paths.len())?;
+        let config = Arc::new(self.config(
+            &name,
+            (spec.profile, spec.rule.as_ref(), spec.scheduler.as_ref()),
+            paths.len(),
+        )?);
         let supply = match (spec.size, spec.rate) {
             (Some(_), Some(_)) => {
                 return Err(ScenarioError::new(key("rate"), "a flow has a size or a rate, not both")
@@ -49,7 +54,7 @@ impl Builder<'_> {
                 return Err(ScenarioError::new(key("stop"), "it may stop before it starts")
                     .hint("stop has to be later than start and start_within together"));
             }
-            let flow = FlowPlan { paths: paths.clone(), config: config.clone(), supply, start, stop };
+            let flow = FlowPlan { paths: paths.clone(), config: Arc::clone(&config), supply, start, stop };
             self.built.plan.flows.push(flow);
         }
         self.built.groups.push(Group { name: spec.name.clone(), count: count as usize, senders: 0 });
@@ -88,7 +93,7 @@ impl Builder<'_> {
             phases: spec.rate.iter().map(|rate| (rate.0, phase)).collect(),
             sizes,
             paths,
-            config,
+            config: config.into(),
             start: spec.start.map_or(Time::ZERO, |start| Time::ZERO + start.0),
             stop: spec.stop.map_or(Time::NEVER, |stop| Time::ZERO + stop.0),
         });

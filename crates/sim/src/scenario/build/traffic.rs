@@ -1,5 +1,9 @@
 //! Sessions between the hosts of a generated network: who talks to whom, and over which paths.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::sync::Arc;
+
 use anabranch_wire::{Span, Time};
 
 use super::{Builder, Group, MAX_FLOWS, MAX_PATHS};
@@ -35,9 +39,16 @@ impl Builder<'_> {
         senders.dedup();
         let within = spec.start_within.map_or(Span::ZERO, |within| within.0);
         let settings = (spec.profile, spec.rule.as_ref(), spec.scheduler.as_ref());
+        // Settings by number of paths, to be shared.
+        let mut configs = BTreeMap::new();
         for (from, to) in &pairs {
             let found = self.host_paths(spec, (*from, *to), paths);
-            let config = self.config(&name, settings, found.len())?;
+            let config = match configs.entry(found.len()) {
+                Entry::Occupied(known) => Arc::clone(known.get()),
+                Entry::Vacant(place) => {
+                    Arc::clone(place.insert(self.config(&name, settings, found.len())?.into()))
+                }
+            };
             let start = Time::ZERO + within.mul_f64(self.chance.unit());
             let flow = FlowPlan { paths: found, config, supply: Supply::Bulk, start, stop: Time::NEVER };
             self.built.plan.flows.push(flow);
