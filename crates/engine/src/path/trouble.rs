@@ -7,7 +7,8 @@
 //!   merely fills does not look so, as delivery goes on.
 //! - **It loses.** Of at least [`PACKETS`] packets a fifth was lost, and not in one burst: in [`ROUNDS`] round trips at
 //!   least. No window rule makes anything of such a path.
-//! - **It is slow to answer.** It was silent, and the first answer took more than three usual round trips.
+//! - **It is slow to answer.** It was silent, and the first answer took more than three usual round trips, while no data came in
+//!   over it that the answer could have waited behind.
 //!
 //! Such a path is *held*: it carries no data and is probed a few times a round trip with packets of no value. It is well
 //! when enough answers in a row came in the usual time over long enough a while, both of which grow with
@@ -34,6 +35,8 @@ const PATIENCE: (Span, Span) = (Span::from_secs(10), Span::from_secs(60));
 const PROBES: (Span, Span) = (Span::from_millis(10), Span::from_millis(200));
 /// What of the largest window is remembered after each round trip.
 const FADING: f64 = 0.98;
+/// Bytes of data that came in over a path during its silence after which late answers are the peer's queue.
+const INCOMING: u64 = 12_000;
 /// Added to multiples of the usual round trip, for paths on which that is next to nothing.
 const GRACE: Span = Span::from_millis(20);
 
@@ -84,6 +87,8 @@ pub(crate) struct Trouble {
     /// The silence under way is an episode: longer than what one lost packet makes.
     silent: bool,
     hold: Option<Hold>,
+    /// Bytes of data that had come in over the path when the silence began.
+    heard: u64,
     episodes: u32,
     last_episode: Time,
 }
@@ -192,6 +197,17 @@ impl Trouble {
         self.usual_rate += (rate - self.usual_rate) / 4.0;
         self.usual = (self.usual * 3 + answer.smoothed) / 4;
         false
+    }
+
+    /// So much data had come in over the path when its silence began.
+    pub(crate) fn heard(&mut self, data_received: u64) {
+        self.heard = data_received;
+    }
+
+    /// True when data went on coming in over the path: its answers wait behind what the peer sends, and being late says
+    /// nothing against it.
+    pub(crate) fn is_behind_data(&self, data_received: u64) -> bool {
+        data_received >= self.heard + INCOMING
     }
 
     /// Packets were found lost, of which the last left at `sent_at`.

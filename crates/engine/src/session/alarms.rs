@@ -145,6 +145,8 @@ impl<P: Payload> Session<P> {
             self.on_size_changed(now, index);
         }
         if self.has_other_active(index) && self.paths[index].state == PathState::Active {
+            let path = &mut self.paths[index];
+            path.trouble.heard(path.stats.data_received);
             self.suspect(index);
         }
         if self.paths[index].state == PathState::Suspect {

@@ -58,6 +58,8 @@ impl<P: Payload> Session<P> {
         if !matches!(path.state, PathState::Suspect | PathState::Failed) {
             return;
         }
+        let late = sample.filter(|_| path.trouble.is_behind_data(path.stats.data_received));
+        let detour = detour + late.unwrap_or(Span::ZERO);
         if self.config.failure.suspect {
             let was_held = path.trouble.is_held();
             if !path.trouble.is_well(now, sample, detour) {

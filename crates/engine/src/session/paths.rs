@@ -221,7 +221,10 @@ impl<P: Payload> Session<P> {
             path.route = challenge.route;
             if !same_host {
                 path.forget_rtt();
-                self.cc.add_path(id, path.size() as u64, now);
+                // What left for the old address says nothing of the new one's room.
+                self.give_up_flight(now, index);
+                let size = self.paths[index].size() as u64;
+                self.cc.add_path(id, size, now);
             }
             self.events.push_back(Event::Path { path: id, change: PathChange::Moved(challenge.route) });
             self.push_control(Control::ObservedAddress(id));
@@ -237,9 +240,23 @@ impl<P: Payload> Session<P> {
             self.events.push_back(Event::Path { path: id, change: PathChange::Opened(route) });
             self.push_control(Control::ObservedAddress(id));
             self.update_send_limit();
+            self.suspect_silent_others(id);
         }
         self.update_pacing(now, index);
         self.close_twin(now, index);
+    }
+
+    /// A path that let probes go unanswered while it was the only one is in doubt as soon as another carries data.
+    fn suspect_silent_others(&mut self, fresh: PathId) {
+        if !self.config.failure.suspect {
+            return;
+        }
+        for index in 0..self.paths.len() {
+            let path = &self.paths[index];
+            if path.id != fresh && path.state == PathState::Active && path.health.timeouts > 0 {
+                self.suspect(index);
+            }
+        }
     }
 
     /// Both ends may open a path over one route at the same moment, as when a link comes back. Of two that
