@@ -130,6 +130,54 @@ fn cases() -> Range<u64> {
     from.parse().expect("a number")..to.parse().expect("a number")
 }
 
+/// A path goes silent while the handshake is under way, over whichever paths it got to; then everything arrives.
+fn handshake_case(seed: u64) -> Vec<String> {
+    let mut random = Random(ChaCha8Rng::seed_from_u64(seed));
+    let count = 2 + (random.0.next_u32() % 3) as usize;
+    let rates: Vec<f64> = (0..count).map(|_| random.scaled(5.0, 60.0)).collect();
+    let rtts: Vec<f64> = (0..count).map(|_| random.scaled(0.005, 0.2)).collect();
+    let cables: Vec<_> = rates
+        .iter()
+        .zip(&rtts)
+        .map(|(rate, rtt)| CableConfig::new(*rate, seconds(*rtt), random.scaled(0.5, 2.0)))
+        .collect();
+    let silent = (random.0.next_u32() as usize) % count;
+    let allowed = seconds(rtts.iter().copied().fold(0.0, f64::max) * 3.0).max(Span::from_millis(200));
+    let cut_at = Time::ZERO + allowed.mul_f64(random.between(0.0, 1.0));
+    let living: f64 = rates.iter().sum::<f64>() - rates[silent];
+    let bytes = (living * 125_000.0 * 4.0) as u64;
+
+    let mut pair: Pair<Length> = Pair::new([Config::default(), Config::default()], &cables, seed);
+    let (mut sender, mut sink) = (Sender::new(bytes), Sink::default());
+    pair.connect();
+    while pair.now < cut_at + Span::from_secs(20) && sender.finished_at.is_none() {
+        pair.set_down(silent, pair.now >= cut_at);
+        pair.run(pair.now + Span::from_millis(1), &mut [&mut sender, &mut sink]);
+        for cable in 0..count {
+            let (now, route) = (pair.now, pair.route(CLIENT, cable));
+            // Refused while it is there, or before the session is.
+            let _ = pair.session(CLIENT).open_path(now, route);
+        }
+    }
+    let mut found = Vec::new();
+    if sink.received != bytes || sender.finished_at.is_none() {
+        found.push(format!("seed {seed}: {} of {bytes} bytes arrived", sink.received));
+    }
+    let last = sink.deliveries.last().map_or(cut_at, |last| last.at);
+    // Four seconds' worth of the living paths, and a second for slow start.
+    let late = cut_at + allowed + Span::from_secs(6);
+    if last > late {
+        found.push(format!("seed {seed}: it took until {:.2} s", last.as_secs_f64()));
+    }
+    found
+}
+
+#[test]
+fn silence_during_the_handshake_is_bridged() {
+    let found: Vec<_> = (0..100).flat_map(handshake_case).collect();
+    assert!(found.is_empty(), "{} breaches:\n{}", found.len(), found.join("\n"));
+}
+
 #[test]
 fn silence_of_any_path_at_any_moment_is_bridged() {
     if let Ok(seed) = std::env::var("ANABRANCH_SEED") {
