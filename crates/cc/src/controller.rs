@@ -38,18 +38,19 @@ pub struct Controller {
     members: Vec<Member>,
 }
 
+/// What every packet needs lies in front.
 #[derive(Clone, Debug)]
 #[repr(C)]
 pub(crate) struct Path {
     pub(crate) mss: f64,
     pub(crate) in_flight: u64,
     pub(crate) last_sent: Time,
+    pub(crate) window: Window,
     pub(crate) rtt: Option<f64>,
     pub(crate) rto: Span,
     /// Sets the window in the rule's stead, under `bbr`.
     pub(crate) model: Option<Box<Bbr>>,
     pub(crate) group: u32,
-    pub(crate) window: Window,
 }
 
 impl Path {

@@ -7,7 +7,7 @@
 //! (loss, jitter, ...) is drawn when it begins to leave: in sending order, whoever asks when.
 //!
 //! A simulated network has thousands of links, and each packet meets half a dozen: what a link that leaves nothing
-//! to chance needs lies side by side, all else behind a pointer. Where nothing but its turn decides about a packet, its whole
+//! to chance needs lies side by side in three cache lines, all else behind them or behind a pointer. Where nothing but its turn decides about a packet, its whole
 //! journey is worked out when it comes; see `planned`.
 
 mod planned;
@@ -40,6 +40,7 @@ pub struct Link<T> {
     delay: Span,
     /// Of what has left; under a plan, of all that is held.
     last_departure: Time,
+    stats: LinkStats,
     /// The arrival of everything held is known.
     is_planned: bool,
     /// Nothing but its turn decides about a packet: all that comes can be planned.
@@ -60,7 +61,6 @@ pub struct Link<T> {
     overhead: u32,
     flying_bytes: u64,
     transmitter: Transmitter,
-    stats: LinkStats,
     limit: Limit,
     /// When the first that waits has left; [`Time::NEVER`] while none is on its way out, and under a plan.
     departs: Time,
@@ -157,6 +157,13 @@ impl<T: Clone> Link<T> {
     pub fn keeping_lost(mut self) -> Self {
         self.rare.lost = Some(Vec::new());
         self
+    }
+
+    /// True when [`take_lost`](Self::take_lost) has something to give.
+    #[inline]
+    #[must_use]
+    pub fn has_lost(&self) -> bool {
+        self.has_lost
     }
 
     /// Gives back a packet that was taken and then lost; nothing unless made by

@@ -3,7 +3,10 @@
 use anabranch_wire::Span;
 
 /// Counts since the link was made. Bytes are as given at enqueue, without the overhead.
+///
+/// What every packet counts in lies in front and fills a cache line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
 pub struct LinkStats {
     /// What was offered, taken or not.
     pub offered: Tally,

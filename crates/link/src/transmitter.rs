@@ -12,15 +12,16 @@ use crate::{RateModel, Trace};
 
 /// The rate model and the packet that is on its way out.
 #[derive(Clone, Debug)]
+#[repr(C)]
 pub(crate) struct Transmitter {
+    /// A size and how long it takes: most packets have that of the one before.
+    known: (u64, Span),
     pace: Pace,
     /// Bytes of the packet on its way out.
     bytes: u64,
     /// Since when it went out at the present rate, and what was left then, in bits × 10⁹.
     since: Time,
     left: u64,
-    /// A size and how long it takes: most packets have that of the one before.
-    known: (u64, Span),
 }
 
 #[derive(Clone, Debug)]

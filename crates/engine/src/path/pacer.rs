@@ -55,10 +55,10 @@ impl Pacer {
 
     /// Bytes that may leave now.
     pub(crate) fn budget(&mut self, now: Time) -> u64 {
-        self.fill(now);
         if self.rate.is_none() {
             return u64::MAX;
         }
+        self.fill(now);
         self.gathering &= self.credit < self.quantum;
         if self.gathering { 0 } else { self.credit }
     }

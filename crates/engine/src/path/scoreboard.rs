@@ -211,10 +211,19 @@ impl Scoreboard {
             return 0;
         }
         let guess = (number - first) as usize;
-        match self.slots.get(guess) {
-            Some(slot) if slot.number == number => guess,
-            _ => self.slots.partition_point(|slot| slot.number < number),
+        let Some(last) = self.slots.len().checked_sub(1) else { return 0 };
+        let from = guess.min(last);
+        // Every step down takes at least one off the number.
+        let beyond = self.slots[from].number.saturating_sub(number);
+        if beyond == 0 && from == guess {
+            return guess;
         }
+        if beyond > FEW {
+            return self.slots.partition_point(|slot| slot.number < number);
+        }
+        let least = from.saturating_sub(beyond as usize);
+        let below = self.slots.range(least..=from).take_while(|slot| slot.number < number).count();
+        least + below
     }
 
     /// Bytes in flight: `pipe_i` of [M3].
@@ -465,6 +474,11 @@ impl Scoreboard {
         }
     }
 
+    /// True when packets are in flight that [`Self::next_to_copy`] never looked at.
+    pub(crate) fn has_news(&self) -> bool {
+        self.pipe > 0 && self.copied_to.max(self.cursor) < self.next
+    }
+
     /// The next packet that is outstanding, carries data, was sent after `since` and was neither shown here before
     /// nor given to other paths otherwise.
     pub(crate) fn next_to_copy(&mut self, since: Time) -> Option<(u64, SmallVec<[SentRun; 1]>)> {
@@ -534,6 +548,8 @@ fn runs_of(contents: &Contents) -> impl Iterator<Item = &SentRun> {
     })
 }
 
+/// Holes among numbers that are counted one by one.
+const FEW: u64 = 16;
 /// Room for packets in flight that a path begins with: what opening it takes.
 const IDLE_RING: usize = 2;
 /// Widest reordering within a path that is waited for, in packets.

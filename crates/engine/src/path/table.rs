@@ -8,7 +8,7 @@
 use std::cell::Cell;
 use std::ops::{BitOr, BitOrAssign, Deref, Index, IndexMut};
 
-use anabranch_wire::{PathId, Time};
+use anabranch_wire::{PathId, Span, Time};
 use smallvec::SmallVec;
 
 use super::{Path, PathState};
@@ -27,6 +27,8 @@ pub(crate) struct Paths {
     ack_at: Vec<Time>,
     /// Next timeouts beside acknowledgements, as far as somebody asked.
     timeouts: Vec<Cell<Option<Time>>>,
+    /// See [`Path::one_way`].
+    one_ways: Vec<Span>,
     /// How good the paths are for data, see [`Path::grade`].
     grades: SmallVec<[u8; 8]>,
     /// Whatever is said of these may be wrong.
@@ -35,6 +37,8 @@ pub(crate) struct Paths {
     want_acks: Places,
     want_probes: Places,
     have_copies: Places,
+    /// Something in flight was never looked at for copies.
+    have_news: Places,
     /// The window has room for a packet.
     have_room: Places,
     /// A [`PathView`](crate::schedule::PathView) made before may be wrong.
@@ -146,6 +150,32 @@ impl Paths {
         !self.have_copies.is_empty()
     }
 
+    /// True when something in flight on some path was never looked at for copies, as of the last refresh.
+    pub(crate) fn have_news(&self) -> bool {
+        !self.have_news.is_empty()
+    }
+
+    /// The same of one path.
+    pub(crate) fn has_news(&self, index: usize) -> bool {
+        self.have_news.has(index)
+    }
+
+    /// Notes that everything in flight on a path was looked at for copies.
+    pub(crate) fn on_looked_at(&mut self, index: usize) {
+        self.have_news.put(index, false);
+    }
+
+    /// How long a packet sent now takes to arrive, as of the last refresh.
+    pub(crate) fn one_way(&self, index: usize) -> Span {
+        self.one_ways[index]
+    }
+
+    /// True when a path may carry data, as of the last refresh: no better one is left.
+    pub(crate) fn is_usable(&self, index: usize) -> bool {
+        let mine = self.grades[index];
+        mine > 0 && (mine == 3 || self.grades.iter().all(|other| *other <= mine))
+    }
+
     /// True when a doubtful path is to be probed, as of the last refresh.
     pub(crate) fn want_probes(&self) -> bool {
         !self.want_probes.is_empty()
@@ -161,6 +191,11 @@ impl Paths {
             }
             index += 1;
         }
+    }
+
+    /// The first path of which an acknowledgement is due, as of the last refresh.
+    pub(crate) fn owing_ack(&self, now: Time) -> Option<usize> {
+        self.ack_at.iter().position(|at| *at <= now)
     }
 
     /// True when all paths are as good for data as each other, as of the last refresh.
@@ -190,6 +225,7 @@ impl Paths {
         self.ack_at.insert(index, Time::NEVER);
         self.timeouts.insert(index, Cell::new(None));
         self.grades.insert(index, 0);
+        self.one_ways.insert(index, Span::ZERO);
         // Paths are large and few, and most sessions are idle: no room is kept for more.
         self.list.reserve_exact(1);
         self.list.insert(index, path);
@@ -203,6 +239,7 @@ impl Paths {
         self.ack_at.remove(index);
         self.timeouts.remove(index);
         self.grades.remove(index);
+        self.one_ways.remove(index);
         self.forget_all();
         self.wants = Wants { check_at: earliest(&self.check_at), ack_at: earliest(&self.ack_at) };
         self.list.remove(index)
@@ -218,7 +255,8 @@ impl Paths {
         self.stale = Places::ALL;
         self.timeouts.iter_mut().for_each(|timeout| timeout.set(None));
         let none = Places::default();
-        (self.want_acks, self.want_probes, self.have_copies, self.have_room) = (none, none, none, none);
+        (self.want_acks, self.want_probes) = (none, none);
+        (self.have_copies, self.have_news, self.have_room) = (none, none, none);
     }
 
     /// A path, to change what nothing depends on that is kept: pacing, counters, or what rates are measured by.
@@ -297,7 +335,10 @@ impl Paths {
         let path = &self.list[index];
         let reachable = path.is_reachable();
         let size = path.size() as u64;
-        let room = self.windows[index].saturating_sub(path.board.pipe());
+        let pipe = path.board.pipe();
+        self.have_news.put(index, path.board.has_news());
+        self.one_ways[index] = path.one_way();
+        let room = self.windows[index].saturating_sub(pipe);
         self.have_room.put(index, room >= size && path.allowance.left() >= size);
         self.want_acks.put(index, path.receipt.wants_ack());
         self.want_probes.put(index, reachable && path.health.probes_due > 0);

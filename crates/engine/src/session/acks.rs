@@ -116,6 +116,10 @@ impl<P: Payload> Session<P> {
         let rtt = path.rtt();
         let patience = rtt.smoothed().max(rtt.latest());
         let mut losses = path.board.detect_losses(now, patience, &mut lost);
+        if lost.is_empty() {
+            self.scratch.packets = lost;
+            return;
+        }
         self.requeue(now, index, (&mut lost, &mut losses));
         self.scratch.packets = lost;
         if losses.packets == 0 {
@@ -191,6 +195,9 @@ impl<P: Payload> Session<P> {
     }
 
     pub(super) fn update_pacing(&mut self, now: Time, index: usize) {
+        if !self.cc.is_paced() {
+            return;
+        }
         let path = &mut self.paths[index];
         let rate = self.cc.pacing_rate(path.id, path.rtt());
         let size = path.size() as u64;

@@ -28,29 +28,34 @@ impl<P: Payload> Session<P> {
     /// The next copy, when some path can spare the room.
     pub(super) fn transmit_relief(&mut self, now: Time) -> Option<Transmit<P>> {
         if self.paths.len() < 2
+            || !self.paths.have_news()
             || !self.paths.have_room()
             || self.stats.bytes_copied >= ALLOWANCE + self.streams.sent() / SHARE
         {
             return None;
         }
-        let mut idle: SmallVec<[usize; 8]> = SmallVec::new();
+        let mut fast = None;
         for index in 0..self.paths.len() {
-            if self.may_send(now, index) {
-                idle.push(index);
+            let is_faster = |best| self.paths.one_way(index) < self.paths.one_way(best);
+            if fast.is_none_or(is_faster) && self.may_send(now, index) {
+                fast = Some(index);
             }
         }
-        let fast = idle.into_iter().min_by_key(|index| self.paths[*index].one_way())?;
-        let owing = (0..self.paths.len()).filter(|index| self.paths[*index].board.pipe() > 0);
-        let mut slow: SmallVec<[usize; 8]> =
-            owing.filter(|index| self.paths[*index].one_way() > self.paths[fast].one_way()).collect();
-        slow.sort_by_key(|index| std::cmp::Reverse(self.paths[*index].one_way()));
+        let fast = fast?;
+        let paths = &self.paths;
+        let is_slow = |index: &usize| paths.has_news(*index) && paths.one_way(*index) > paths.one_way(fast);
+        let mut slow: SmallVec<[usize; 8]> = (0..paths.len()).filter(is_slow).collect();
+        slow.sort_by_key(|index| std::cmp::Reverse(paths.one_way(*index)));
         slow.into_iter().find_map(|slow| self.copy_from(now, slow, fast))
     }
 
     /// True when a path may send a full packet now.
     fn may_send(&mut self, now: Time, index: usize) -> bool {
-        if !self.paths.has_room(index) || !self.usable(&self.paths[index]) {
+        if !self.paths.has_room(index) || !self.paths.is_usable(index) {
             return false;
+        }
+        if !self.cc.is_paced() {
+            return true;
         }
         let path = self.paths.aside(index);
         path.pacer.budget(now) >= path.size() as u64
@@ -62,7 +67,10 @@ impl<P: Payload> Session<P> {
         // What left the slow path before this moment is there before a copy would be.
         let since = arrives.since(Time::ZERO).saturating_sub(self.paths[slow].one_way());
         for _ in 0..LOOKED_AT {
-            let (number, runs) = self.paths.aside(slow).board.next_to_copy(Time::ZERO + since)?;
+            let Some((number, runs)) = self.paths.aside(slow).board.next_to_copy(Time::ZERO + since) else {
+                self.paths.on_looked_at(slow);
+                return None;
+            };
             let built = self.build_relief(now, fast, &runs);
             if built.is_some() {
                 self.paths.aside(slow).board.on_copied(number);

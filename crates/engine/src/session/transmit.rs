@@ -256,8 +256,7 @@ impl<P: Payload> Session<P> {
         if self.paths.wants().ack_at > now {
             return None;
         }
-        let due = |path: &Path| path.receipt.due() <= now;
-        let index = self.paths.iter().position(due)?;
+        let index = self.paths.owing_ack(now)?;
         let carrier = self.ack_carrier(now, index);
         let built = self.build_ack(now, carrier);
         if built.is_none() {

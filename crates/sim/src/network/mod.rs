@@ -38,7 +38,7 @@ use agenda::Agenda;
 use flow::{CLIENT, Flow, Routes, SERVER, Served};
 use packets::{Destination, Flying};
 use source::{Arrivals, Burst, MAX_OPEN};
-use wires::{Delivered, Fetched, Landed, Wires};
+use wires::{Fetched, Landed, Leaving, Wires};
 
 /// Kinds of parties for [`seed_of`]; links are kind 1.
 const BURSTS: u64 = 2;
@@ -89,6 +89,15 @@ pub struct Network {
     /// Packets at the end of their routes that nobody has taken in yet.
     landed: Vec<Landed>,
     fetched: Vec<Fetched>,
+    /// Packets that left a session and are not offered to their first links yet.
+    leaving: Vec<Leaving>,
+    /// Of the packets that were given to sessions side by side: which in turn, when, and to which flow.
+    received: Vec<(usize, Time, u32)>,
+    /// The turn of the session that is called.
+    turn: u32,
+    /// Counts the rounds in which packets were given out, and in which each session had its last one.
+    rounds: u64,
+    seen: Vec<u64>,
     flows: Vec<Flow>,
     /// How many of the flows are the plan's own.
     lasting: usize,
@@ -142,6 +151,11 @@ impl Network {
             agenda,
             landed: Vec::new(),
             fetched: Vec::new(),
+            leaving: Vec::new(),
+            received: Vec::new(),
+            turn: u32::MAX,
+            rounds: 0,
+            seen: Vec::new(),
             flows: Vec::new(),
             lasting: plan.flows.len(),
             owners: Vec::new(),
@@ -292,6 +306,7 @@ impl Network {
                 self.call_others(Time::ZERO);
             } else {
                 self.call_other(at);
+                self.wires.send_all(&mut self.leaving);
             }
         }
         self.now = self.now.max(until);
@@ -309,17 +324,66 @@ impl Network {
     fn call_others(&mut self, until: Time) {
         let mut fetched = std::mem::take(&mut self.fetched);
         fetched.extend(self.landed.drain(..).map(|packet| self.wires.fetch(packet)));
-        for packet in &fetched {
-            while self.agenda.next_at() < packet.at {
-                self.call_other(packet.at);
-            }
-            self.now = packet.at;
-            let packet = self.wires.open(packet);
-            self.deliver(packet);
+        if self.is_side_by_side(&fetched, until) {
+            self.deliver_side_by_side(&fetched);
+        } else {
+            self.deliver_in_turn(&fetched);
         }
         fetched.clear();
         self.fetched = fetched;
         while self.call_other(until) {}
+        self.wires.send_all(&mut self.leaving);
+    }
+
+    fn deliver_in_turn(&mut self, packets: &[Fetched]) {
+        for packet in packets {
+            while self.agenda.next_at() < packet.at {
+                self.call_other(packet.at);
+            }
+            if self.receive(packet) {
+                let to = packet.to();
+                self.serve(to.flow as usize, usize::from(to.end));
+            }
+        }
+    }
+
+    /// True when nobody can tell in which order the packets are taken in: each is for another session's end, nobody is to be
+    /// called meanwhile, and nobody looks on.
+    fn is_side_by_side(&mut self, packets: &[Fetched], until: Time) -> bool {
+        if packets.len() < 2 || self.captured.is_some() || !self.arrivals.is_empty() {
+            return false;
+        }
+        if self.agenda.next_at() <= until {
+            return false;
+        }
+        self.rounds += 1;
+        self.seen.resize(self.flows.len() * 2, 0);
+        packets.iter().all(|packet| {
+            let to = packet.to();
+            let session = to.flow as usize * 2 + usize::from(to.end);
+            to.end != NO_END && std::mem::replace(&mut self.seen[session], self.rounds) != self.rounds
+        })
+    }
+
+    /// Does the same for all packets before the next: the code of each step, larger than the nearest cache, is then
+    /// fetched once and not for every packet.
+    fn deliver_side_by_side(&mut self, packets: &[Fetched]) {
+        for end in [SERVER, CLIENT] {
+            for (turn, packet) in packets.iter().enumerate() {
+                if usize::from(packet.to().end) == end && self.receive(packet) {
+                    self.received.push((turn, packet.at, packet.to().flow));
+                }
+            }
+            let received = std::mem::take(&mut self.received);
+            for (turn, at, flow) in &received {
+                (self.now, self.turn) = (*at, *turn as u32);
+                self.serve(*flow as usize, end);
+            }
+            self.received = received;
+            self.received.clear();
+        }
+        // Whoever is called by the clock comes behind them.
+        self.turn = u32::MAX;
     }
 
     /// Calls the first that is no link and is to be called by `until`; false when none is.
@@ -340,20 +404,24 @@ impl Network {
         true
     }
 
-    fn deliver(&mut self, packet: Delivered) {
+    /// Gives a packet to its session; false when there is none any more.
+    fn receive(&mut self, packet: &Fetched) -> bool {
+        self.now = packet.at;
+        let packet = self.wires.open(packet);
         let to = packet.to;
         if to.end == NO_END {
             self.bursts[to.flow as usize].received += 1;
-            return;
+            return false;
         }
-        let (flow, end) = (to.flow as usize, usize::from(to.end));
-        if self.flows[flow].generation == to.generation {
-            if let (Some(list), Some(message)) = (&mut self.captured, &packet.message) {
-                list.push(Captured::new(self.now, (to, false), packet.size, message));
-            }
-            self.flows[flow].handle_packet(self.now, packet);
-            self.serve(flow, end);
+        let flow = &mut self.flows[to.flow as usize];
+        if flow.generation != to.generation {
+            return false;
         }
+        if let (Some(list), Some(message)) = (&mut self.captured, &packet.message) {
+            list.push(Captured::new(self.now, (to, false), packet.size, message));
+        }
+        flow.handle_packet(self.now, packet);
+        true
     }
 
     fn call_end(&mut self, flow: usize, end: usize) {
@@ -386,7 +454,7 @@ impl Network {
                     list.push(Captured::new(self.now, (to, true), size, &transmit.message));
                 }
                 let packet = Flying { size, to, message: Some(transmit.message) };
-                self.wires.send(self.now, routes[end], packet);
+                self.leaving.push(self.wires.pack((self.now, self.turn), routes[end], packet));
             }
             // Sending makes room, which the application may fill.
             served = flow.serve(self.now, end);
@@ -423,7 +491,7 @@ impl Network {
         if sends {
             let to = Destination { flow: index as u32, end: NO_END, ..Destination::default() };
             let packet = Flying { size: burst.plan.packet, to, message: None };
-            self.wires.send(self.now, burst.route, packet);
+            self.leaving.push(self.wires.pack((self.now, self.turn), burst.route, packet));
         }
         self.agenda.call(self.first_burst + index, next);
     }

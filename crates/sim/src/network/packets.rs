@@ -40,7 +40,7 @@ pub(crate) struct Flying {
 #[repr(align(64))]
 pub(crate) struct Kept {
     size: u32,
-    to: Destination,
+    pub to: Destination,
     body: Body,
 }
 

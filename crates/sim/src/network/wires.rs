@@ -44,6 +44,22 @@ pub(crate) struct Fetched {
     kept: Kept,
 }
 
+impl Fetched {
+    pub(crate) fn to(&self) -> Destination {
+        self.kept.to
+    }
+}
+
+/// A packet that has left a session.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Leaving {
+    at: Time,
+    turn: u32,
+    /// UDP payload in bytes.
+    size: u32,
+    hop: Hop,
+}
+
 /// A packet as links see it: nothing of the packet itself is touched between its first and its last link.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hop {
@@ -126,12 +142,22 @@ impl Wires {
         start
     }
 
-    /// Puts a packet on its way, over the route that begins at `start`.
-    pub(crate) fn send(&mut self, now: Time, start: u32, packet: Flying) {
+    /// Takes over a packet that leaves at `at`, in the given turn among those that do, over the route that begins at
+    /// `start`.
+    pub(crate) fn pack(&mut self, (at, turn): (Time, u32), start: u32, packet: Flying) -> Leaving {
         let size = packet.size;
         let next = if packet.to.ecn { start | CAPABLE } else { start };
-        let hop = Hop { place: self.packets.insert(packet), next };
-        self.offer(now, hop, size, hop.ecn(false));
+        Leaving { at, turn, size, hop: Hop { place: self.packets.insert(packet), next } }
+    }
+
+    /// Offers packets to the first links of their routes, in order of time and turn.
+    pub(crate) fn send_all(&mut self, leaving: &mut Vec<Leaving>) {
+        if !leaving.is_sorted_by_key(|packet| (packet.at, packet.turn)) {
+            leaving.sort_by_key(|packet| (packet.at, packet.turn));
+        }
+        for Leaving { at, size, hop, .. } in leaving.drain(..) {
+            self.offer(at, hop, size, hop.ecn(false));
+        }
     }
 
     fn offer(&mut self, now: Time, hop: Hop, size: u32, ecn: Ecn) {
@@ -164,8 +190,16 @@ impl Wires {
     /// Moves on what has arrived at the end of a link by `now`, into `landed` what that was the last hop of.
     pub(crate) fn step(&mut self, now: Time, index: usize, landed: &mut Vec<Landed>) {
         loop {
-            let arrival = self.links[index].pop(now);
-            let next = self.links[index].next_arrival();
+            let link = &mut self.links[index];
+            let arrival = link.pop(now);
+            let next = link.next_arrival();
+            if link.has_lost() {
+                self.free_lost(index);
+            }
+            let is_over = next.is_none_or(|at| at > now);
+            if let (true, Some(at)) = (is_over, next) {
+                self.agenda.call(index, at);
+            }
             if let Some(arrival) = arrival {
                 self.packet_hops += 1;
                 let hop = arrival.item;
@@ -177,14 +211,9 @@ impl Wires {
                     self.offer(now, hop, arrival.size, hop.ecn(arrival.ce));
                 }
             }
-            if next.is_some_and(|at| at <= now) {
-                continue;
+            if is_over {
+                return;
             }
-            self.free_lost(index);
-            if let Some(at) = next {
-                self.agenda.call(index, at);
-            }
-            return;
         }
     }
 
