@@ -169,3 +169,29 @@ fn a_queue_that_fills_over_a_long_round_trip_is_no_timeout() {
     assert!(stats.probe_timeouts <= 1 && stats.spurious_losses * 1000 < stats.packets_sent, "{stats:?}");
     assert!(mbit(&network, 0, 120.0) > 2.0, "{}", mbit(&network, 0, 120.0));
 }
+
+#[test]
+fn packets_taken_in_side_by_side_change_nothing() {
+    // Two senders and two receivers, each with links of its own, around one link both ways: links may go ahead.
+    let mut plan = Plan { seed: 1, links: vec![link(100.0, 1, 20); 10], ..Plan::default() };
+    for hops in [([0, 2, 3], [5, 6, 7]), ([1, 2, 4], [8, 6, 9])] {
+        let mut flow = flow(&[0], RuleKind::Reno, Supply::Bulk);
+        flow.paths = vec![PathPlan { forward: hops.0.to_vec(), back: hops.1.to_vec() }];
+        plan.flows.push(flow);
+    }
+    let run = |looks_on: bool| {
+        let mut network = Network::new(plan.clone());
+        assert!(network.wires.lookahead() > Span::ZERO);
+        if looks_on {
+            // Then they are taken in one after the other.
+            network.capture();
+        }
+        network.run(secs(3.0));
+        let flows =
+            [network.flow(0), network.flow(1)].map(|flow| (flow.bytes, flow.data_packets, flow.client));
+        (flows, network.packet_hops(), network.link(2), network.rounds)
+    };
+    let (side_by_side, in_turn) = (run(false), run(true));
+    assert!(side_by_side.3 > 1000 && in_turn.3 == 0, "{} and {}", side_by_side.3, in_turn.3);
+    assert_eq!((side_by_side.0, side_by_side.1, side_by_side.2), (in_turn.0, in_turn.1, in_turn.2));
+}
