@@ -36,6 +36,8 @@ pub struct Controller {
     /// Counts what makes every kept increase stale: reductions and changes of membership.
     pub(crate) epoch: u64,
     members: Vec<Member>,
+    /// Under `cubic`: some group has several paths.
+    pub(crate) linked: bool,
 }
 
 /// What every packet needs lies in front.
@@ -65,7 +67,7 @@ impl Controller {
     /// A controller without paths.
     #[must_use]
     pub fn new(config: Config) -> Self {
-        Self { config, paths: Vec::new(), ids: SmallVec::new(), epoch: 1, members: Vec::new() }
+        Self { config, paths: Vec::new(), ids: SmallVec::new(), epoch: 1, members: Vec::new(), linked: false }
     }
 
     /// Adds a path, in slow start at the initial window and in group 0. `mss` is its packet size in bytes. A
@@ -84,6 +86,7 @@ impl Controller {
         self.paths.reserve_exact(1);
         self.paths.push(Path { group: 0, mss, in_flight: 0, last_sent: now, rtt: None, rto, window, model });
         self.epoch += 1;
+        self.note_links();
     }
 
     /// Forgets a path.
@@ -98,6 +101,7 @@ impl Controller {
             heir.window = removed.window;
         }
         self.epoch += 1;
+        self.note_links();
     }
 
     /// Puts a path into a group: paths of one group are coupled, different groups are independent.
@@ -105,6 +109,23 @@ impl Controller {
         let Some(index) = self.index(path) else { return };
         self.paths[index].group = group;
         self.epoch += 1;
+        self.note_links();
+    }
+
+    fn note_links(&mut self) {
+        let linked =
+            |(index, path): (usize, &Path)| self.paths[..index].iter().any(|other| other.group == path.group);
+        self.linked = self.config.rule == RuleKind::Cubic && self.paths.iter().enumerate().any(linked);
+    }
+
+    /// A path's part in the growth of its group, which under `cubic` is that of one flow.
+    fn share(&self, seat: usize) -> f64 {
+        if !self.linked {
+            return 1.0;
+        }
+        let group = self.paths[seat].group;
+        let in_group = |(other, path): &(usize, &Path)| *other == seat || path.is_coupled(group);
+        1.0 / self.paths.iter().enumerate().filter(in_group).count() as f64
     }
 
     /// The group a path is in.
@@ -210,10 +231,11 @@ impl Controller {
 
     /// The window in bytes after `acked` bytes in congestion avoidance.
     fn avoid(&mut self, seat: usize, index: usize, now: Time, acked: f64) -> f64 {
+        let share = self.share(seat);
         let rtt = self.paths[index].rtt.unwrap_or(UNKNOWN_RTT);
         let Path { mss, ref mut window, .. } = self.paths[seat];
         let packets = window.bytes / mss;
-        if let Some(grown) = window.memory.grow(now, packets, rtt, acked / mss) {
+        if let Some(grown) = window.memory.grow(now, packets, rtt, (acked / mss, share)) {
             return grown * mss;
         }
         if !window.gain.is_fresh(now, self.epoch, packets) {
@@ -289,7 +311,7 @@ impl Controller {
     /// others have outstanding, or on their losses.
     #[must_use]
     pub fn windows_are_apart(&self) -> bool {
-        !matches!(self.config.rule, RuleKind::Combined | RuleKind::Csd | RuleKind::Residual)
+        !self.linked && !matches!(self.config.rule, RuleKind::Combined | RuleKind::Csd | RuleKind::Residual)
     }
 
     /// True when [`Self::pacing_rate`] may have one.

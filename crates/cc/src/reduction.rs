@@ -77,7 +77,29 @@ impl Controller {
         if spill != 1.0 {
             self.spill(seat, spill);
         }
+        if self.linked {
+            self.share_loss(seat, event);
+        }
         true
+    }
+
+    /// Under `cubic`: a loss on one path of a group is a loss of all, but of those that still look for their window and
+    /// those that took it in already.
+    fn share_loss(&mut self, seat: usize, event: &LossEvent) {
+        let group = self.paths[seat].group;
+        for other in 0..self.paths.len() {
+            let path = &self.paths[other];
+            let told = path.window.reduced_since(event.sent_at) || path.window.in_slow_start();
+            if other == seat || !path.is_coupled(group) || told {
+                continue;
+            }
+            let left = self.left_by_loss(other);
+            let bytes = self.bounded(left, self.paths[other].mss);
+            let window = &mut self.paths[other].window;
+            window.bytes = bytes.min(window.bytes);
+            window.leave_slow_start();
+            window.reduced_at = Some(event.now);
+        }
     }
 
     /// What a loss leaves of a window, in bytes; the state before it is kept for an undo.
@@ -145,7 +167,15 @@ impl Controller {
             return;
         }
         let seat = self.seat(index);
+        let reduced_at = self.paths[seat].window.reduced_at;
         let Some(gifts) = self.paths[seat].window.undo() else { return };
+        if self.linked {
+            let group = self.paths[seat].group;
+            let shared = |path: &&mut Path| path.is_coupled(group) && path.window.reduced_at == reduced_at;
+            self.paths.iter_mut().filter(shared).for_each(|path| {
+                path.window.undo();
+            });
+        }
         self.resize(seat, self.paths[seat].window.bytes);
         self.epoch += 1;
         if gifts != 0.0 {

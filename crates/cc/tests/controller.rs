@@ -309,6 +309,37 @@ fn what_couples_paths_is_computed_anew_when_the_window_grew_by_a_packet_or_a_rou
 }
 
 #[test]
+fn cubic_paths_of_one_group_lose_and_grow_together_as_one_flow() {
+    let totals = |paths: &[PathId], doublings: u32| {
+        let config = Config { hystart: false, ..Config::new(RuleKind::Cubic) };
+        let mut bench = Bench::new(config, paths);
+        let total =
+            |bench: &Bench| paths.iter().map(|path| bench.controller.window(*path)).sum::<u64>() as f64;
+        let round = |bench: &mut Bench| {
+            bench.wait(RTT);
+            for path in paths {
+                (0..bench.controller.window(*path) / MSS).for_each(|_| bench.ack(*path, MSS));
+            }
+        };
+        (0..doublings).for_each(|_| round(&mut bench));
+        paths.iter().for_each(|path| assert!(bench.lose(*path, Span::ZERO)));
+        let mut totals = vec![total(&bench)];
+        bench.wait(RTT * 2);
+        assert!(bench.lose(paths[0], Span::ZERO));
+        totals.push(total(&bench));
+        for _ in 0..5 {
+            (0..20).for_each(|_| round(&mut bench));
+            totals.push(total(&bench));
+        }
+        totals
+    };
+    let (one, two) = (totals(&[A], 5), totals(&[A, B], 4));
+    for (one, two) in one.iter().zip(&two) {
+        assert!((two / one - 1.0).abs() < 0.05, "{two} {one}");
+    }
+}
+
+#[test]
 fn a_path_that_returns_is_in_slow_start_up_to_most_of_what_it_had() {
     let config = Config { hystart: false, ..Config::new(RuleKind::Reno) };
     let mut bench = Bench::new(config, &[A]);

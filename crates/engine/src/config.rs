@@ -11,6 +11,8 @@ use crate::schedule::SchedulerKind;
 pub struct Config {
     /// Congestion control: the rule and its windows.
     pub cc: cc::Config,
+    /// Which paths count as one flow.
+    pub coupling: Coupling,
     /// How outgoing data is spread over paths.
     pub scheduler: SchedulerKind,
     /// Which path acknowledgements return on.
@@ -46,6 +48,16 @@ pub struct Config {
     /// Leave a packet number out now and then, so that a peer that acknowledges what it has not got yet is
     /// noticed (RFC 9000 §21.4).
     pub skip_numbers: bool,
+}
+
+/// Which paths' windows are coupled, so that together they take one flow's share.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Coupling {
+    /// Those that share a bottleneck by evidence, and before there is any those over one local socket.
+    #[default]
+    Adaptive,
+    /// All, or as [`Session::set_path_group`](crate::Session::set_path_group) says: the papers' setting.
+    Fixed,
 }
 
 /// Which path acknowledgements return on (mTCP §3.3 [M7]).
@@ -122,6 +134,7 @@ impl Default for Config {
                 pacing: true,
                 max_window: 256 << 20,
             },
+            coupling: Coupling::Adaptive,
             scheduler: SchedulerKind::EarliestArrival,
             ack_policy: AckPolicy::SamePath,
             ack_every: 2,
@@ -169,6 +182,7 @@ impl Config {
         config.cc.min_window = 1;
         config.cc.hystart = false;
         config.cc.pacing = false;
+        config.coupling = Coupling::Fixed;
         config.scheduler = SchedulerKind::LeastFilled;
         config.max_ack_delay = Span::from_millis(40);
         config.failure.suspect = false;

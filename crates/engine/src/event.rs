@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use anabranch_wire::{PathId, Pid, ResetToken, StreamId};
 
 use crate::route::Route;
+use crate::shared::GroupReason;
 
 /// Something the application or the driver may want to know.
 #[derive(Clone, Debug, PartialEq)]
@@ -73,6 +74,13 @@ pub enum PathChange {
     Failed,
     /// It answers again.
     Recovered,
+    /// Its window is coupled with those of other paths than before: those that are in the same group.
+    Grouped {
+        /// The group, named by its lowest path.
+        group: u32,
+        /// What decided.
+        reason: GroupReason,
+    },
     /// It goes over another address now.
     Moved(Route),
     /// It is gone for good.

@@ -24,7 +24,7 @@ mod stats;
 mod stream;
 
 pub use anabranch_cc as cc;
-pub use config::{AckPolicy, Config, FailureConfig, MemoryConfig, MtuConfig, ReportConfig};
+pub use config::{AckPolicy, Config, Coupling, FailureConfig, MemoryConfig, MtuConfig, ReportConfig};
 pub use event::{AbandonReason, CloseReason, Event, PathChange, PidChange, PidSource, ProtocolError};
 pub use manager::{LocalAddress, Prefix, plan_routes};
 pub use path::PathState;
@@ -36,7 +36,8 @@ pub use schedule::{
 };
 pub use session::{DatagramError, PathError, ReservedPath, Session};
 pub use shared::{
-    DelaySample, DelayStatistics, FastRetransmits, GroupReason, Groups, Lag, SharedCongestion, Verdict,
+    DelaySample, DelayStatistics, DelayWaves, FastRetransmits, GroupReason, Groups, Lag, SharedCongestion,
+    Verdict,
 };
 pub use state::State;
 pub use stats::{PathInfo, PathStats, PathWindow, SessionStats};

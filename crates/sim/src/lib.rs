@@ -6,6 +6,7 @@
 mod app;
 mod chance;
 pub mod failure;
+pub mod fairness;
 pub mod grid;
 pub mod network;
 mod pair;

@@ -5,6 +5,10 @@
 //! β = 0.7 of it; when it comes before the last W_max was reached, W_max is set lower than the window was
 //! (*fast convergence*). Where Reno with the same average would be larger, its window counts (§4.3). Time in
 //! which the window was not what limited the sender is taken out of t.
+//!
+//! **Groups.** The paths of one group are one flow together: each of n has 1/n of C and of Reno's increase, and a loss
+//! on one is a loss of all. So the sum of their windows moves as the window of one flow does, whether their losses
+//! come at the same moments or not.
 
 use anabranch_wire::{Span, Time};
 
@@ -28,19 +32,23 @@ pub(crate) struct Cubic {
 #[derive(Clone, Copy, Debug)]
 struct Epoch {
     start: Time,
+    /// C, or a path's share of it in its group.
+    c: f64,
     k: f64,
     plateau: f64,
     reno: f64,
 }
 
 impl Cubic {
-    /// The window after `acked` packets at a window of `window`.
-    pub(crate) fn grow(&mut self, now: Time, window: f64, rtt: f64, acked: f64) -> f64 {
+    /// The window after `acked` packets at a window of `window`, where the path has this share of its group's growth.
+    pub(crate) fn grow(&mut self, now: Time, window: f64, rtt: f64, (acked, share): (f64, f64)) -> f64 {
         let pause = self.paused.take().map_or(Span::ZERO, |since| now.since(since));
-        let mut epoch = self.epoch.unwrap_or_else(|| Epoch::begin(now, window, self.w_max));
+        let c = C * share;
+        let known = self.epoch.filter(|epoch| epoch.c == c);
+        let mut epoch = known.unwrap_or_else(|| Epoch::begin(now, window, self.w_max, c));
         epoch.start += pause;
         let alpha = if epoch.reno < self.before_loss { RENO_ALPHA } else { 1.0 };
-        epoch.reno += alpha * acked / window;
+        epoch.reno += alpha * share * acked / window;
         self.epoch = Some(epoch);
         let t = now.since(epoch.start).as_secs_f64();
         if epoch.at(t) < epoch.reno {
@@ -71,15 +79,15 @@ impl Cubic {
 }
 
 impl Epoch {
-    fn begin(now: Time, window: f64, w_max: f64) -> Self {
+    fn begin(now: Time, window: f64, w_max: f64, c: f64) -> Self {
         let plateau = w_max.max(window);
-        Self { start: now, k: libm::cbrt((plateau - window) / C), plateau, reno: window }
+        Self { start: now, c, k: libm::cbrt((plateau - window) / c), plateau, reno: window }
     }
 
     /// The curve at `t` seconds.
     fn at(&self, t: f64) -> f64 {
         let beyond = t - self.k;
-        C * beyond * beyond * beyond + self.plateau
+        self.c * beyond * beyond * beyond + self.plateau
     }
 }
 
@@ -93,7 +101,7 @@ mod tests {
         (0..rounds).fold(from, |window, round| {
             let now = Time::ZERO + Span::from_secs_f64(round as f64 * rtt);
             // acks of a tenth of a window each
-            (0..10).fold(window, |window, _| cubic.grow(now, window, rtt, window / 10.0))
+            (0..10).fold(window, |window, _| cubic.grow(now, window, rtt, (window / 10.0, 1.0)))
         })
     }
 
@@ -133,9 +141,10 @@ mod tests {
         let (mut busy, mut idle) = (Cubic::default(), Cubic::default());
         for cubic in [&mut busy, &mut idle] {
             cubic.on_loss(1000.0);
-            cubic.grow(at(0), 700.0, 0.1, 1.0);
+            cubic.grow(at(0), 700.0, 0.1, (1.0, 1.0));
         }
         idle.pause(at(1));
-        assert_eq!(busy.grow(at(1), 720.0, 0.1, 1.0), idle.grow(at(8), 720.0, 0.1, 1.0));
+        let acked = (1.0, 1.0);
+        assert_eq!(busy.grow(at(1), 720.0, 0.1, acked), idle.grow(at(8), 720.0, 0.1, acked));
     }
 }

@@ -120,10 +120,17 @@ impl Memory {
         }
     }
 
-    /// The window in packets after `acked` packets, if that is the memory's to say; `rtt` in seconds.
-    pub(crate) fn grow(&mut self, now: Time, window: f64, rtt: f64, acked: f64) -> Option<f64> {
+    /// The window in packets after `acked` packets where the path has this share of its group's growth, if that is the
+    /// memory's to say; `rtt` in seconds.
+    pub(crate) fn grow(
+        &mut self,
+        now: Time,
+        window: f64,
+        rtt: f64,
+        (acked, share): (f64, f64),
+    ) -> Option<f64> {
         match self {
-            Self::Cubic(cubic) => Some(cubic.grow(now, window, rtt, acked)),
+            Self::Cubic(cubic) => Some(cubic.grow(now, window, rtt, (acked, share))),
             _ => None,
         }
     }

@@ -28,6 +28,7 @@ impl<P: Payload> Session<P> {
             if self.paths[index].sample_rtt(now, via, sample, delay) {
                 self.cc.on_return_path_changed(ack.path);
             }
+            self.note_delay(now, index, sample.saturating_sub(delay));
         }
         let marks = self.paths[index].marks.on_ack(newly.len() as u64, ack.ecn, outcome.rtt.is_some());
         let arrived = newly.len() as u64;
@@ -43,6 +44,7 @@ impl<P: Payload> Session<P> {
         self.paths[index].health.on_ack(now, more_out);
         self.update_pacing(now, index);
         self.update_send_limit();
+        self.regroup(now);
         Ok(())
     }
 
@@ -125,6 +127,7 @@ impl<P: Payload> Session<P> {
         if losses.packets == 0 {
             return;
         }
+        self.note_losses(now, index, &losses);
         let path = &mut self.paths[index];
         let event =
             LossEvent { now, lost_bytes: losses.bytes, in_flight: losses.in_flight, sent_at: losses.sent_at };

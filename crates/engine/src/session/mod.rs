@@ -16,6 +16,7 @@
 //! | `doubt` | paths that are no use, and when they are well again |
 //! | `closing` | shutdown, abort, the last words |
 //! | `reports` | receiver reports |
+//! | `sharing` | evidence of shared bottlenecks, and the groups that follow from it |
 
 mod acks;
 mod alarms;
@@ -28,6 +29,7 @@ mod receive;
 mod reinject;
 mod relayed;
 mod reports;
+mod sharing;
 mod transmit;
 
 use std::cell::Cell;
@@ -43,7 +45,7 @@ use anabranch_wire::{
 pub use paths::PathError;
 pub use relayed::ReservedPath;
 
-use crate::config::Config;
+use crate::config::{Config, Coupling};
 use crate::control::{Control, ControlQueue};
 use crate::event::{CloseReason, Event, PidChange, PidSource, ProtocolError};
 use crate::inbox::Inbox;
@@ -58,6 +60,7 @@ use closing::Ending;
 use handshake::Candidate;
 use paths::Addresses;
 use reports::Reporter;
+use sharing::Sharing;
 
 /// Header and tag of a sealed packet, in bytes.
 const OVERHEAD: usize = anabranch_wire::PACKET_OVERHEAD;
@@ -136,6 +139,10 @@ pub struct Session<P> {
     /// What [`Session::poll_timeout`] found, until something changes.
     next_timeout: Cell<Option<Option<Time>>>,
     reporter: Reporter,
+    /// Who says which paths' windows are coupled, as things are.
+    coupling: Coupling,
+    /// Kept once there were several paths.
+    sharing: Option<Box<Sharing>>,
     ending: Option<Ending>,
     stats: SessionStats,
     scratch: Scratch,
@@ -206,6 +213,8 @@ impl<P: Payload> Session<P> {
             wake_at: Time::NEVER,
             next_timeout: Cell::new(None),
             reporter,
+            coupling: config.coupling,
+            sharing: None,
             ending: None,
             stats: SessionStats::default(),
             scratch: Scratch::default(),

@@ -225,6 +225,8 @@ impl<P: Payload> Session<P> {
                 self.give_up_flight(now, index);
                 let size = self.paths[index].size() as u64;
                 self.cc.add_path(id, size, now);
+                self.forget_sharing(id);
+                self.review_groups(now);
             }
             self.events.push_back(Event::Path { path: id, change: PathChange::Moved(challenge.route) });
             self.push_control(Control::ObservedAddress(id));
@@ -238,6 +240,7 @@ impl<P: Payload> Session<P> {
             self.cc.add_path(id, size, now);
             let route = self.paths[index].route;
             self.events.push_back(Event::Path { path: id, change: PathChange::Opened(route) });
+            self.review_groups(now);
             self.push_control(Control::ObservedAddress(id));
             self.update_send_limit();
             self.suspect_silent_others(id);
@@ -319,6 +322,7 @@ impl<P: Payload> Session<P> {
         let id = path.id;
         self.give_up_flight(now, index);
         self.cc.remove_path(id);
+        self.forget_sharing(id);
         if tell {
             self.abandoned.insert(id, reason.code());
             if self.abandoned.len() > MAX_ABANDONED {
@@ -415,12 +419,14 @@ impl<P: Payload> Session<P> {
         Ok(())
     }
 
-    /// Puts paths into congestion-control groups: paths of one group are coupled.
+    /// Puts paths into congestion-control groups: paths of one group are coupled. From then on groups are the caller's to
+    /// say ([`Coupling::Fixed`]).
     ///
     /// # Errors
     /// [`PathError::Unknown`] when there is no such path.
     pub fn set_path_group(&mut self, path: PathId, group: u32) -> Result<(), PathError> {
         self.path_index(path).ok_or(PathError::Unknown)?;
+        self.groups_are_given();
         self.cc.set_group(path, group);
         Ok(())
     }

@@ -71,6 +71,8 @@ struct Watch {
     past: VecDeque<Interval>,
     current: Interval,
     ends_at: Time,
+    /// The mean over the last intervals, in seconds.
+    long: Option<f64>,
     statistics: Option<Statistics>,
 }
 
@@ -83,7 +85,14 @@ pub struct DelayStatistics {
 impl Watch {
     fn new(path: PathId) -> Self {
         let ends_at = Time::ZERO;
-        Self { path, past: VecDeque::new(), current: Interval::default(), ends_at, statistics: None }
+        Self {
+            path,
+            past: VecDeque::new(),
+            current: Interval::default(),
+            ends_at,
+            long: None,
+            statistics: None,
+        }
     }
 
     /// The mean over the last intervals, in seconds.
@@ -99,7 +108,7 @@ impl Watch {
             self.ends_at = sample.now + INTERVAL;
         }
         let delay = sample.delay.as_secs_f64();
-        if let (Some(long), Some(last)) = (self.long_mean(), self.past.back()) {
+        if let (Some(long), Some(last)) = (self.long, self.past.back()) {
             self.current.skew += if delay < long { 1.0 } else { 0.0 };
             self.current.skew -= if delay > long { 1.0 } else { 0.0 };
             self.current.deviation += (delay - last.mean()).abs();
@@ -117,6 +126,7 @@ impl Watch {
             self.past.pop_front();
         }
         self.past.push_back(ended);
+        self.long = self.long_mean();
         self.statistics = self.measure();
     }
 

@@ -5,14 +5,17 @@
 //! its group. A group is named by its lowest path.
 //!
 //! A verdict is not believed at once when it changes another: it has to hold for [`PATIENCE`], so that groups
-//! do not flap.
+//! do not flap. When the evidence stays away for [`MEMORY`], what it showed is forgotten.
 
 use anabranch_wire::{PathId, Span, Time};
+use smallvec::{SmallVec, smallvec};
 
 use super::Verdict;
 
 /// How long a verdict that changes another has to hold.
 const PATIENCE: Span = Span::from_secs(1);
+/// How long evidence has to be missing until what it had shown is forgotten.
+const MEMORY: Span = Span::from_secs(30);
 
 /// Why a path is in its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +68,8 @@ impl Groups {
         if pair.heard.0 != verdict {
             pair.heard = (verdict, now);
         }
-        if pair.believed == Verdict::Undecided || now.since(pair.heard.1) >= PATIENCE {
+        let patience = if verdict == Verdict::Undecided { MEMORY } else { PATIENCE };
+        if pair.believed == Verdict::Undecided || now.since(pair.heard.1) >= patience {
             pair.believed = verdict;
         }
     }
@@ -83,9 +87,9 @@ impl Groups {
 
     /// The group of each path, in order, and why. `paths` are ids and local sockets, sorted by id.
     #[must_use]
-    pub fn of(&self, paths: &[(PathId, u32)]) -> Vec<(u32, GroupReason)> {
-        let mut group: Vec<usize> = (0..paths.len()).collect();
-        let mut reasons = vec![GroupReason::OwnInterface; paths.len()];
+    pub fn of(&self, paths: &[(PathId, u32)]) -> SmallVec<[(u32, GroupReason); 8]> {
+        let mut group: SmallVec<[usize; 8]> = (0..paths.len()).collect();
+        let mut reasons: SmallVec<[GroupReason; 8]> = smallvec![GroupReason::OwnInterface; paths.len()];
         for b in 0..paths.len() {
             for a in 0..b {
                 let verdict = self.believed(paths[a].0, paths[b].0);

@@ -20,6 +20,7 @@
 use std::collections::VecDeque;
 
 use anabranch_wire::{PathId, Span, Time};
+use smallvec::SmallVec;
 
 use super::{DelaySample, SharedCongestion, Verdict};
 
@@ -106,7 +107,7 @@ impl FastRetransmits {
         let (a, b) = (find(a)?, find(b)?);
         let oldest = Time::ZERO + now.since(Time::ZERO + MEMORY);
         let since = a.since.max(b.since).max(oldest);
-        let times = |events: &Events| -> Vec<i64> {
+        let times = |events: &Events| -> SmallVec<[i64; KEPT]> {
             let recent = events.times.iter().filter(|time| **time >= since);
             recent.map(|time| time.as_nanos() as i64).collect()
         };

@@ -1,24 +1,27 @@
 //! Which paths share a bottleneck, judged from what the data itself shows: nothing is ever probed.
 //!
-//! Two methods stand behind one interface, [`SharedCongestion`]:
+//! Three methods stand behind one interface, [`SharedCongestion`]:
 //!
 //! - [`FastRetransmits`]: paths that lose at the same moments (mTCP §3.2 [M8]). Says *shared* or *separate*, with a
 //!   bounded chance of a false *shared*, after as many losses as that takes.
 //! - [`DelayStatistics`]: paths whose delays have the same shape (RFC 8382). Needs no losses, and sees only paths
 //!   that are congested.
+//! - [`DelayWaves`]: paths whose delays rise and fall at the same time.
 //!
-//! Both keep a bounded history and forget: a verdict holds for the evidence of the last while. [`Groups`]
+//! All keep a bounded history and forget: a verdict holds for the evidence of the last while. [`Groups`]
 //! turns verdicts on pairs into groups of paths.
 
 mod delays;
 mod groups;
 mod losses;
+mod waves;
 
 use anabranch_wire::{PathId, Span, Time};
 
 pub use delays::DelayStatistics;
 pub use groups::{GroupReason, Groups};
 pub use losses::{FastRetransmits, Lag};
+pub use waves::DelayWaves;
 
 /// What the evidence says of two paths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

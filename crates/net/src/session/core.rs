@@ -302,7 +302,8 @@ impl Core {
                 }
                 self.replan_at = self.replan_at.min(now);
             }
-            PathChange::Suspect | PathChange::Failed | PathChange::Recovered => {}
+            PathChange::Suspect | PathChange::Failed | PathChange::Recovered | PathChange::Grouped { .. } => {
+            }
         }
     }
 

@@ -4,6 +4,7 @@ mod args;
 mod chart;
 mod compare;
 mod failures;
+mod fairness;
 mod grid;
 mod jobs;
 mod merge;
@@ -97,6 +98,7 @@ pub fn run(args: &SimArgs, context: &Context) -> Result<(), Failure> {
     match &args.command {
         SimCommand::Run(args) if args.scenario == grid::NAME => grid::run(args, context),
         SimCommand::Run(args) if args.scenario == failures::NAME => failures::run(args, context),
+        SimCommand::Run(args) if args.scenario == fairness::NAME => fairness::run(args, context),
         SimCommand::Run(args) => run_once(args, &[], None, context),
         SimCommand::Sweep(args) => run_once(&args.run, &args.set, args.shard, context),
         SimCommand::Merge(args) => merge::run(args),
@@ -109,7 +111,9 @@ pub fn run(args: &SimArgs, context: &Context) -> Result<(), Failure> {
 
 fn list() -> Result<(), Failure> {
     let mut text = String::new();
-    for (name, about) in [(grid::NAME, grid::ABOUT), (failures::NAME, failures::ABOUT)] {
+    for (name, about) in
+        [(grid::NAME, grid::ABOUT), (failures::NAME, failures::ABOUT), (fairness::NAME, fairness::ABOUT)]
+    {
         text.push_str(&format!("{name:<24} {about}\n"));
     }
     for (name, toml) in BUILTIN {
