@@ -35,9 +35,11 @@ impl Scheduler for EarliestArrival {
     }
 }
 
-/// Time from sending to arrival, queueing included: half the smoothed round-trip time.
+/// Time from sending to arrival, queueing included: half the smoothed round-trip time, or what it takes to deliver
+/// all that is in flight where that is longer, for then there is a queue that no acknowledgement has told of yet.
 fn one_way(path: &PathView) -> Span {
-    path.rtt / 2
+    let queued = path.rate.time_for(path.in_flight).saturating_sub(path.min_rtt / 2);
+    queued.max(path.rtt / 2)
 }
 
 fn should_wait(session: &SessionView, paths: &[PathView], slow: &PathView, item: &Item) -> bool {
@@ -78,6 +80,19 @@ mod tests {
         let mut slow = view(1, 100_000);
         (slow.rtt, slow.rate) = (Span::from_millis(210), Rate::from_mbit(8.0));
         [fast, slow]
+    }
+
+    #[test]
+    fn a_queue_that_no_acknowledgement_has_told_of_counts() {
+        let (mut near, mut far) = (view(0, 400_000), view(1, 400_000));
+        for (path, rtt) in [(&mut near, 40), (&mut far, 60)] {
+            (path.rtt, path.min_rtt, path.rate) =
+                (Span::from_millis(rtt), Span::from_millis(rtt), Rate::from_mbit(16.0));
+        }
+        let pick = |near: PathView| EarliestArrival.pick(&session(), &[near, far], &item());
+        assert!(matches!(pick(near), Decision::Send { path: PathId(0), .. }));
+        near.in_flight = 200_000;
+        assert!(matches!(pick(near), Decision::Send { path: PathId(1), .. }));
     }
 
     #[test]

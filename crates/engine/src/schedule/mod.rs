@@ -42,7 +42,7 @@ pub struct PathView {
     pub min_rtt: Span,
     /// Mean deviation of the round-trip time.
     pub rtt_variance: Span,
-    /// What the path delivers: the measured rate, or window a round trip before there is one.
+    /// What the path delivers: the measured rate, or window a round trip where that is more in slow start.
     pub rate: Rate,
     /// Largest packet in bytes.
     pub mtu: u64,

@@ -229,7 +229,8 @@ impl<P: Payload> Session<P> {
             for index in 0..self.paths.len() {
                 if self.usable(&self.paths[index]) {
                     let window = self.paths.window(index);
-                    views.push(view(now, self.paths.aside(index), window));
+                    let searching = self.cc.in_slow_start(self.paths[index].id);
+                    views.push(view(now, self.paths.aside(index), (window, searching)));
                 }
             }
             return self.paths.forget_views();
@@ -243,7 +244,8 @@ impl<P: Payload> Session<P> {
         while let Some(index) = self.paths.next_old_view(next) {
             next = index + 1;
             let window = self.paths.window(index);
-            let view = view(now, self.paths.aside(index), window);
+            let searching = self.cc.in_slow_start(self.paths[index].id);
+            let view = view(now, self.paths.aside(index), (window, searching));
             match views.get_mut(index) {
                 Some(known) => *known = view,
                 None => views.push(view),
@@ -298,14 +300,19 @@ impl<P: Payload> Session<P> {
     }
 }
 
-fn view(now: Time, path: &mut Path, window: u64) -> PathView {
+/// How a scheduler sees a path with this window; in slow start (`searching`) the rate is not found yet.
+fn view(now: Time, path: &mut Path, (window, searching): (u64, bool)) -> PathView {
     let size = path.size() as u64;
     let paced = path.pacer.budget(now);
     let (pipe, rtt) = (path.board.pipe(), path.rtt());
     let room = window.saturating_sub(pipe);
     let open = room >= size && paced >= size && path.allowance.left() >= size;
-    let measured = path.delivery_rate;
     let srtt = rtt.smoothed();
+    let possible = if searching || path.delivery_rate == Rate::ZERO {
+        Rate::from_bytes_in(window, srtt)
+    } else {
+        Rate::ZERO
+    };
     PathView {
         id: path.id,
         budget: if open { room.min(paced) } else { 0 },
@@ -315,7 +322,7 @@ fn view(now: Time, path: &mut Path, window: u64) -> PathView {
         rtt: srtt,
         min_rtt: rtt.min(),
         rtt_variance: rtt.variance(),
-        rate: if measured == Rate::ZERO { Rate::from_bytes_in(window, srtt) } else { measured },
+        rate: path.delivery_rate.max(possible),
         mtu: size,
         bytes_sent: path.stats.bytes_sent,
         weight: path.weight,
