@@ -13,20 +13,21 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use anabranch_daemon::controller::link::{ControllerHint, Controllers, LinkError};
+use anabranch_daemon::controller::asking::Controllers;
+use anabranch_daemon::controller::link::{ControllerHint, LinkError};
 use anabranch_daemon::controller::registration::{Registrant, Registration};
 use anabranch_daemon::store::{Etcd, EtcdSettings};
 use anabranch_net::{Addresses, Endpoint, EndpointConfig, NodeKey, Rate};
 use anabranch_overlay::controller::message::Again;
 use anabranch_overlay::controller::{Ask, Leader, Load, Offer, Place, RequestId, Store};
-use anabranch_overlay::grant::{ControllerKey, Limits, UnixTime, open};
+use anabranch_overlay::grant::{ControllerKey, GrantId, Limits, UnixTime, open};
 use anabranch_overlay::relay::Heartbeat;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// On a machine with nothing else to do it is 2 to 3 s; etcd elects its leader by the clock, however busy it is.
-const LONGEST: Duration = Duration::from_secs(15);
+/// 5 s are promised, and it is 2 to 3 s also on a busy machine: etcd elects its leader by the clock. The rest is for one that is overloaded.
+const LONGEST: Duration = Duration::from_secs(8);
 const CLIENTS: u8 = 10;
 /// Relays, and PIDs that each offers; every request takes one PID.
 const RELAYS: u8 = 3;
@@ -121,8 +122,9 @@ impl Registrant for Silent {
         Load::default()
     }
 
-    fn heartbeat(&self, _: &Heartbeat) {
+    fn heartbeat(&self, heartbeat: &Heartbeat) -> Vec<GrantId> {
         self.heard.fetch_add(1, Ordering::Relaxed);
+        heartbeat.revoked.clone()
     }
 }
 
@@ -188,8 +190,12 @@ async fn ask_all(seed: u8, hints: Vec<ControllerHint>, count: usize, record: Arc
             }
             assert!(begun.elapsed() < Duration::from_secs(20), "no allocation for 20 s");
         }
+        let took = begun.elapsed();
+        if took > Duration::from_secs(1) {
+            eprintln!("client {seed} waited {took:.2?}");
+        }
         let mut longest = record.longest.lock().unwrap();
-        *longest = longest.max(begun.elapsed());
+        *longest = longest.max(took);
         drop(longest);
         record.answered.fetch_add(1, Ordering::Relaxed);
     }
@@ -250,8 +256,13 @@ async fn allocations_go_on_when_the_leaders_are_killed_and_a_controller_is_cut_o
     let store = Etcd::new(&settings).unwrap();
 
     reach(&record, total / 4).await;
-    let leader = store.get(&["leader".into()]).await.unwrap().remove(0);
-    let leader: Leader = serde_json::from_slice(&leader.value).unwrap();
+    let leader = loop {
+        let record = store.get(&["leader".into()]).await.unwrap().remove(0);
+        match serde_json::from_slice::<Leader>(&record.value) {
+            Ok(leader) => break leader,
+            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+        }
+    };
     let at = hints.iter().position(|hint| hint.node.to_string() == leader.node).unwrap();
     controllers[at].kill();
     eprintln!("controller {at}, the leader, killed after {:?}", begun.elapsed());

@@ -5,11 +5,14 @@
 //! A generator sends runs of 32, 8 or 1 packets of 1,400 bytes over loopback, each forwarder sends them on to one sink that
 //! reads them. Each forwarder has one thread, and what counts is the processor time of that thread (Linux's
 //! `schedstat`), so other load on the machine matters little; turns are interleaved and repeated all the same.
+//!
+//! Then the delay that each adds: packets that carry the time at which they were sent, at half the rate that the forwarder is good for,
+//! less what they take without a forwarder at that rate.
 
 use std::io::{self, IoSliceMut};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket as StdSocket};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -61,6 +64,27 @@ impl Forwarder {
     }
 }
 
+static BEGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
+/// Nanoseconds that packets took, those that carry the time.
+static DELAYS: Mutex<Vec<u64>> = Mutex::new(Vec::new());
+/// Where in a packet the time stands; 0xda in all bytes when there is none.
+const STAMP: std::ops::Range<usize> = Header::LEN..Header::LEN + 8;
+
+fn nanos() -> u64 {
+    BEGIN.elapsed().as_nanos() as u64
+}
+
+/// Notes how long each packet of a run took.
+fn note_delays(bytes: &[u8], stride: usize) {
+    let stamp =
+        |packet: &[u8]| packet.get(STAMP).and_then(|bytes| bytes.try_into().ok()).map(u64::from_be_bytes);
+    let stamps =
+        bytes.chunks(stride).filter_map(stamp).filter(|stamp| *stamp != u64::from_be_bytes([0xda; 8]));
+    let now = nanos();
+    let mut delays = DELAYS.lock().expect("no panic while held");
+    delays.extend(stamps.map(|stamp| now.saturating_sub(stamp)));
+}
+
 /// Reads what comes, answers a relay's questions, counts.
 fn sink(count: Arc<AtomicU64>) -> SocketAddr {
     let (told, telling) = std::sync::mpsc::channel();
@@ -81,6 +105,7 @@ fn sink(count: Arc<AtomicU64>) -> SocketAddr {
                     let _ = socket.send(&batch);
                 } else {
                     count.fetch_add(datagrams, Ordering::Relaxed);
+                    note_delays(bytes, received.stride);
                 }
             })
             .await;
@@ -234,6 +259,71 @@ async fn turn(
     (count.load(Ordering::Relaxed) - packets, Duration::from_nanos(busy))
 }
 
+/// Sends runs at a rate, each packet with the time; gives the median and the 99th percentile of what they took.
+async fn delays(
+    length: Duration,
+    (rate, run): (f64, usize),
+    (pid, send): (Pid, impl Fn(&[u8])),
+) -> (Duration, Duration) {
+    DELAYS.lock().expect("no panic while held").clear();
+    let mut bytes = packets(pid, run);
+    let (begin, mut sent) = (Instant::now(), 0);
+    while begin.elapsed() < length {
+        while (sent as f64) < rate * begin.elapsed().as_secs_f64() {
+            let now = nanos().to_be_bytes();
+            bytes.chunks_mut(PACKET).for_each(|packet| packet[STAMP].copy_from_slice(&now));
+            send(&bytes);
+            sent += run;
+        }
+        thread::sleep(Duration::from_micros(50));
+        tokio::task::yield_now().await;
+    }
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let mut all = std::mem::take(&mut *DELAYS.lock().expect("no panic while held"));
+    all.sort_unstable();
+    let at = |share: f64| {
+        let index = (all.len() as f64 * share) as usize;
+        Duration::from_nanos(all.get(index.min(all.len().saturating_sub(1))).copied().unwrap_or_default())
+    };
+    (at(0.5), at(0.99))
+}
+
+/// How packets get to a forwarder, and how many it is good for in runs of 8 and single.
+struct Forwarding<'a> {
+    name: &'a str,
+    pid: Pid,
+    capacity: [f64; 2],
+    send: &'a dyn Fn(&[u8]),
+}
+
+/// What each forwarder adds at half of the rate that one processor is good for.
+async fn show_delays(
+    (length, to): (Duration, SocketAddr),
+    generator: &UdpSocket,
+    forwarders: &[Forwarding<'_>],
+) {
+    for (index, run) in [8, 1].into_iter().enumerate() {
+        for Forwarding { name, pid, capacity, send } in forwarders {
+            let rate = capacity[index] / 2.0;
+            let direct = |contents: &[u8]| {
+                drop(generator.send(&Batch { remote: to, contents, segment: PACKET, ecn: Ecn::NotEct }));
+            };
+            let (p50, p99) = delays(length, (rate, run), (Pid(5), direct)).await;
+            let (with50, with99) = delays(length, (rate, run), (*pid, send)).await;
+            let us = |with: Duration, without: Duration| {
+                (with.as_nanos() as f64 - without.as_nanos() as f64) / 1e3
+            };
+            println!(
+                "runs of {run}, {name:<18} at {rate:>7.0} packets a second: adds {:>6.1} µs at the median, {:>6.1} at the 99th percentile (without it {:.1} and {:.1})",
+                us(with50, p50),
+                us(with99, p99),
+                p50.as_nanos() as f64 / 1e3,
+                p99.as_nanos() as f64 / 1e3
+            );
+        }
+    }
+}
+
 fn main() {
     let mut args = std::env::args().skip(1);
     let seconds: f64 = args.next().map_or(1.0, |text| text.parse().expect("seconds"));
@@ -249,15 +339,19 @@ fn main() {
         let generator =
             UdpSocket::bind(&BindTo { address: (local(5), 0).into(), interface: None }).expect("a socket");
         let length = Duration::from_secs_f64(seconds);
+        // Packets a second that one processor was good for: of each forwarder in runs of 8 and single.
+        let mut good = [[0.0; 2]; 3];
         for run in [32, 8, 1] {
             for round in 0..rounds {
                 let bytes = packets(Pid(5), run);
                 let batch = |remote| Batch { remote, contents: &bytes, segment: PACKET, ecn: Ecn::NotEct };
-                for (name, forwarder) in [("plain", &plain), ("bare", &bare)] {
+                let column = [8, 1].iter().position(|other| *other == run);
+                for (row, name, forwarder) in [(0, "plain", &plain), (1, "bare", &bare)] {
                     let sent = turn(length, (forwarder, &count), |_| {
                         drop(generator.send(&batch(forwarder.address)));
                     })
                     .await;
+                    note(&mut good[row], column, sent);
                     show(name, (run, round), sent);
                 }
                 for (name, most) in
@@ -275,11 +369,38 @@ fn main() {
                         client.endpoint.outlet().send(flow.entry, (&data[at], PACKET), Ecn::NotEct);
                     })
                     .await;
+                    if most == 1 {
+                        note(&mut good[2], column, sent);
+                    }
                     show(name, (run, round), sent);
                 }
             }
         }
+        let to_socket = |remote: SocketAddr| {
+            let generator = &generator;
+            move |contents: &[u8]| {
+                drop(generator.send(&Batch { remote, contents, segment: PACKET, ecn: Ecn::NotEct }));
+            }
+        };
+        let (client, flow) = (&clients[0], &clients[0].flows[0]);
+        let to_relay = |contents: &[u8]| {
+            client.endpoint.outlet().send(flow.entry, (contents, PACKET), Ecn::NotEct);
+        };
+        let (to_plain, to_bare) = (to_socket(plain.address), to_socket(bare.address));
+        let forwarders = [
+            Forwarding { name: "plain", pid: Pid(5), capacity: good[0], send: &to_plain },
+            Forwarding { name: "bare", pid: Pid(5), capacity: good[1], send: &to_bare },
+            Forwarding { name: "relay, 1 PID", pid: flow.forward, capacity: good[2], send: &to_relay },
+        ];
+        show_delays((length, to), &generator, &forwarders).await;
     });
+}
+
+/// Keeps the best of the rounds.
+fn note(good: &mut [f64; 2], column: Option<usize>, (packets, busy): (u64, Duration)) {
+    if let Some(column) = column {
+        good[column] = good[column].max(packets as f64 / busy.as_secs_f64().max(1e-9));
+    }
 }
 
 fn show(name: &str, (run, round): (usize, usize), (packets, busy): (u64, Duration)) {

@@ -6,14 +6,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use anabranch_daemon::controller::asking::Controllers;
 use anabranch_daemon::controller::config::ControllerSettings;
-use anabranch_daemon::controller::link::{ControllerHint, Controllers, LinkError};
+use anabranch_daemon::controller::link::{ControllerHint, LinkError};
 use anabranch_daemon::controller::registration::{Registrant, Registration, Standing};
 use anabranch_daemon::controller::{ControllerService, signer};
 use anabranch_net::{Config, Endpoint, Rate, Target};
 use anabranch_overlay::controller::message::{Again, Reply, Request};
 use anabranch_overlay::controller::{Ask, Load, Offer, Place, Policy, Quota, RequestId};
-use anabranch_overlay::grant::{Limits, UnixTime, open};
+use anabranch_overlay::grant::{GrantId, Limits, UnixTime, open};
 use anabranch_overlay::relay::Heartbeat;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -78,9 +79,10 @@ impl Registrant for Heard {
         Load::default()
     }
 
-    fn heartbeat(&self, heartbeat: &Heartbeat) {
+    fn heartbeat(&self, heartbeat: &Heartbeat) -> Vec<GrantId> {
         assert!(heartbeat.time > UnixTime(1_700_000_000));
         self.0.fetch_add(1, Ordering::Relaxed);
+        heartbeat.revoked.clone()
     }
 }
 

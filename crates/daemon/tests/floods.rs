@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anabranch_daemon::client::{Entry, Peer, RelayPaths};
-use anabranch_net::{Config, Endpoint, PathId, PathUse, Rate, Session, Target};
+use anabranch_net::{Config, Endpoint, PathId, PathUse, Pid, Rate, Session, Target};
+use anabranch_wire::{Header, Kind};
 use common::network::{Network, network};
 use common::{address, carry, config, key, node, through_relays, until};
 
@@ -43,16 +44,25 @@ impl Valve {
 
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Datagrams for PIDs that nobody has, some 4,000 a second.
+/// How many times the usual flood; `ANABRANCH_FLOOD=10` to see where it begins to cost.
+fn times() -> usize {
+    std::env::var("ANABRANCH_FLOOD").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
+}
+
+/// Some 4,000 datagrams a second, packets for PIDs that nobody has and what is no packet at all.
 fn garbage(target: SocketAddr, valve: Arc<Valve>) -> std::thread::JoinHandle<u64> {
     std::thread::spawn(move || {
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let mut sent = 0_u64;
         while !valve.is_over() {
-            for _ in 0..if valve.is_open() { 40 } else { 0 } {
+            for _ in 0..if valve.is_open() { 40 * times() } else { 0 } {
                 sent += 1;
                 let mut bytes = [0x40; 1_200];
-                bytes[4..12].copy_from_slice(&sent.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes());
+                let pid = Pid(sent.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+                if sent.is_multiple_of(2) {
+                    Header { kind: Kind::Data, key_phase: false, tos: 8, hop_limit: 4, pid, fsn: 0 }
+                        .encode(&mut bytes);
+                }
                 // A full buffer loses some, as a network would.
                 let _ = socket.send_to(&bytes, target);
             }
@@ -67,7 +77,7 @@ async fn handshakes(stranger: Arc<Endpoint>, relay: Target, valve: Arc<Valve>) -
     let mut refused = 0;
     while !valve.is_over() {
         let mut attempts = tokio::task::JoinSet::new();
-        for _ in 0..if valve.is_open() { 20 } else { 0 } {
+        for _ in 0..if valve.is_open() { 20 * times() } else { 0 } {
             let (stranger, relay) = (stranger.clone(), relay.clone());
             attempts.spawn(async move { stranger.connect(&relay, Config::default()).await.is_err() });
         }
@@ -131,8 +141,7 @@ async fn an_honest_session_keeps_its_rate_under_garbage_handshakes_of_strangers_
     let (sent, refused) = (thread.join().unwrap(), strangers.await.unwrap());
     let status = network.relays[0].status();
     println!("{sent} datagrams of garbage, {refused} strangers refused, {:?}", status.dropped);
-    assert!(status.dropped.malformed + status.dropped.unknown_pid > 0 && refused > 0, "{status:?}");
+    assert!(status.dropped.malformed > 0 && refused > 0, "{status:?}");
     assert_eq!(status.users.iter().filter(|user| user.key == key(231).public().to_string()).count(), 0);
-    // On a machine that does nothing else it is 0.9 and more in each; all of this runs on the same processors.
-    assert!(best > 0.7, "{best}");
+    assert!(best >= 0.9, "{best}");
 }

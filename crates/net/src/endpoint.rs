@@ -18,6 +18,7 @@ use tokio::task::JoinHandle;
 
 use crate::clock::Clock;
 use crate::connect::{self, ConnectError};
+use crate::door;
 use crate::foreign::{Foreign, Outlet};
 use crate::handshake::new_pids;
 use crate::interfaces::{InterfaceAddress, InterfaceWatch};
@@ -94,6 +95,7 @@ pub struct Endpoint {
     shared: Arc<Shared>,
     incoming: Mutex<mpsc::Receiver<Session>>,
     follower: Option<JoinHandle<()>>,
+    porter: JoinHandle<()>,
 }
 
 impl fmt::Debug for Endpoint {
@@ -115,7 +117,8 @@ impl Endpoint {
         let parts = Parts { key, config: session, limits, authorize, reset_key, incoming: sender };
         let shared = Arc::new(Shared::new(parts));
         let follower = binding::bind(&shared, watch, (addresses, port))?;
-        Ok(Self { shared, incoming: Mutex::new(incoming), follower })
+        let porter = tokio::spawn(door::attend(Arc::downgrade(&shared), shared.door.clone()));
+        Ok(Self { shared, incoming: Mutex::new(incoming), follower, porter })
     }
 
     /// This node's identity.
@@ -263,6 +266,7 @@ impl Endpoint {
 impl Drop for Endpoint {
     fn drop(&mut self) {
         // Sessions live on as long as somebody holds them, on the sockets there are.
+        self.porter.abort();
         if let Some(follower) = self.follower.take() {
             follower.abort();
         }

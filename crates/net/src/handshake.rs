@@ -14,6 +14,7 @@ use anabranch_secure::{
 use anabranch_wire::{Kind, Message, Params, Pid, Time, close_code, decode_params, encode_params};
 
 use crate::authorize::Verdict;
+use crate::door::Knock;
 use crate::pids::{RandomPids, random};
 use crate::session::core::{Core, Handshake};
 use crate::session::inner::{Identity, SessionInner};
@@ -54,7 +55,18 @@ pub(crate) fn handle_init(shared: &Arc<Shared>, now: Time, arrival: Arrival, bod
     if let Some(session) = known {
         return greet_again(&session, now, &[arrival]);
     }
-    let session = open_session(shared, now, arrival, (id, body));
+    // The receiver has packets of sessions to see to.
+    if let Some(dropped) = shared.door.knock(Knock { id, arrival, body: body.into() }) {
+        shared.inits.lock().expect("no panic while held").remove(&dropped.id);
+        count(&shared.counters.inits_dropped);
+    }
+}
+
+/// Answers an INIT of a proven address.
+pub(crate) fn open(shared: &Arc<Shared>, knock: Knock) {
+    let Knock { id, arrival, body } = knock;
+    let now = shared.clock.now();
+    let session = open_session(shared, now, arrival, (id, &body));
     let mut inits = shared.inits.lock().expect("no panic while held");
     let state = match &session {
         Some(session) => inits.insert(id, InitState::Answered(session.clone())),

@@ -28,6 +28,7 @@ mod authorize;
 mod buffers;
 mod clock;
 mod connect;
+mod door;
 mod endpoint;
 mod foreign;
 mod handshake;

@@ -12,6 +12,7 @@ use tokio::task::AbortHandle;
 
 use crate::authorize::Authorize;
 use crate::clock::Clock;
+use crate::door::Door;
 use crate::endpoint::Limits;
 use crate::foreign::Foreign;
 use crate::interfaces::InterfaceAddress;
@@ -94,6 +95,8 @@ pub(crate) struct Shared {
     /// Takes what is for no session here.
     pub(crate) foreign: OnceLock<Arc<dyn Foreign>>,
     pub(crate) inits: Mutex<HashMap<InitId, InitState>>,
+    /// Handshakes that wait to be computed.
+    pub(crate) door: Arc<Door>,
     pub(crate) incoming: mpsc::Sender<Session>,
     pub(crate) counters: Counters,
     /// True once nobody is let in any more.
@@ -131,6 +134,7 @@ impl Shared {
             relayed: Relayed::default(),
             foreign: OnceLock::new(),
             inits: Mutex::default(),
+            door: Arc::default(),
             incoming,
             counters: Counters::default(),
             closing: watch::Sender::new(false),

@@ -19,7 +19,8 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
 use super::cache;
-use crate::controller::link::{ControllerHint, Controllers, Granted, LinkError};
+use crate::controller::asking::Controllers;
+use crate::controller::link::{ControllerHint, Granted, LinkError};
 use crate::wall;
 
 /// Pause after a renewal that failed.

@@ -1,18 +1,13 @@
-//! The other side: a node's requests to its controllers.
+//! The other side: a node's session with one controller.
 
 use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_net::{Config, ConnectError, Endpoint, PublicKey, Session, Span, Stream, Target};
-use anabranch_overlay::controller::Ask;
 use anabranch_overlay::controller::message::{Again, CONTROL_VERSION, GrantedRelay, Reply, Request};
-use anabranch_overlay::grant::GrantId;
-use data_encoding::BASE64;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
-use tokio::sync::Mutex;
 use tokio::time::timeout;
 
 use crate::client::{node_at, write_node_at};
@@ -78,7 +73,7 @@ impl LinkError {
     }
 
     /// Of what several controllers said, the user is told what says most: a decision before the want of one.
-    fn weight(&self) -> u8 {
+    pub(super) fn weight(&self) -> u8 {
         match self {
             Self::NoController => 0,
             Self::Connect(_) | Self::Silent | Self::Malformed => 1,
@@ -152,86 +147,5 @@ impl Drop for Link {
     fn drop(&mut self) {
         // An answer that comes late belongs to nobody.
         self.session.abort(0, "no longer needed");
-    }
-}
-
-/// The controllers of a client, of which any will do.
-pub struct Controllers {
-    endpoint: Arc<Endpoint>,
-    hints: Vec<ControllerHint>,
-    /// Which was used last, and the session with it.
-    current: Mutex<(usize, Option<Link>)>,
-}
-
-impl Controllers {
-    /// Calls nobody yet.
-    #[must_use]
-    pub fn new(endpoint: Arc<Endpoint>, hints: Vec<ControllerHint>) -> Self {
-        Self { endpoint, hints, current: Mutex::new((0, None)) }
-    }
-
-    /// Gets a grant from the first controller that gives one, beginning with the one that answered last. Asking again with the
-    /// same request gives the same grant.
-    ///
-    /// # Errors
-    /// What the controllers said.
-    pub async fn allocate(&self, ask: &Ask) -> Result<Granted, LinkError> {
-        self.granted(&Request::allocate(ask)).await
-    }
-
-    /// Keeps a grant for so many seconds from now.
-    ///
-    /// # Errors
-    /// What the controllers said.
-    pub async fn renew(&self, grant: GrantId, lifetime: u64) -> Result<Granted, LinkError> {
-        self.granted(&Request::Renew { grant, lifetime }).await
-    }
-
-    async fn granted(&self, request: &Request) -> Result<Granted, LinkError> {
-        match self.request(request).await? {
-            (from, Reply::Granted { grant, relays }) => {
-                let bytes = BASE64.decode(grant.as_bytes()).map_err(|_| LinkError::Malformed)?;
-                Ok(Granted { from, bytes, relays })
-            }
-            _ => Err(LinkError::Malformed),
-        }
-    }
-
-    /// Gives a grant back.
-    ///
-    /// # Errors
-    /// What the controllers said.
-    pub async fn give_back(&self, grant: GrantId) -> Result<(), LinkError> {
-        match self.request(&Request::GiveBack { grant }).await? {
-            (_, Reply::GivenBack) => Ok(()),
-            _ => Err(LinkError::Malformed),
-        }
-    }
-
-    /// The first answer, and whose it is; of errors the one that says most.
-    async fn request(&self, request: &Request) -> Result<(PublicKey, Reply), LinkError> {
-        let mut current = self.current.lock().await;
-        let mut told = LinkError::NoController;
-        for _ in 0..self.hints.len() {
-            let (at, link) = &mut *current;
-            let Some(hint) = self.hints.get(*at) else { break };
-            let answer = match link {
-                Some(link) => link.request(request).await,
-                None => match Link::open(&self.endpoint, hint).await {
-                    Ok(opened) => link.insert(opened).request(request).await,
-                    Err(error) => Err(error),
-                },
-            };
-            match answer {
-                Err(error) if error.is_worth_another() => {
-                    *current = ((*at + 1) % self.hints.len(), None);
-                    if error.weight() >= told.weight() {
-                        told = error;
-                    }
-                }
-                answer => return answer.map(|reply| (hint.node, reply)),
-            }
-        }
-        Err(told)
     }
 }

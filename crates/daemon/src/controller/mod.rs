@@ -5,9 +5,11 @@
 //! | `config` | the configuration file |
 //! | `serve` | a session of a relay or a client |
 //! | `status` | what it knows, for people and programs |
-//! | `link` | the other side: a node's requests to its controllers |
+//! | `link` | the other side: a node's session with a controller |
+//! | `asking` | the other side: a client's requests to whichever controller answers |
 //! | `registration` | the other side: a relay's registration |
 
+pub mod asking;
 pub mod config;
 pub mod link;
 pub mod registration;
@@ -40,6 +42,8 @@ const STREAMS: u64 = 4;
 /// How long a leader's term is, in seconds, and how often it is renewed.
 const TERM: u64 = 10;
 const RENEW: Duration = Duration::from_secs(3);
+/// How soon the store is asked again when it did not answer.
+const AGAIN: Duration = Duration::from_millis(500);
 /// The leader sweeps once in so many renewals.
 const SWEEP_EVERY: u32 = 10;
 
@@ -269,7 +273,7 @@ async fn tend(shared: Arc<Shared>, node: PublicKey) {
             _ => {}
         }
         failing = result.is_err();
-        tokio::time::sleep(RENEW).await;
+        tokio::time::sleep(if failing { AGAIN } else { RENEW }).await;
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anabranch_net::{Endpoint, PublicKey};
 use anabranch_overlay::controller::message::{Again, Reply, Request};
 use anabranch_overlay::controller::{Load, Offer};
-use anabranch_overlay::grant::UnixTime;
+use anabranch_overlay::grant::{GrantId, UnixTime};
 use anabranch_overlay::relay::Heartbeat;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -27,8 +27,9 @@ pub trait Registrant: Send + Sync + 'static {
     fn offer(&self) -> Offer;
     /// What it does now.
     fn load(&self) -> Load;
-    /// A controller said what time it is and what does not count any more.
-    fn heartbeat(&self, heartbeat: &Heartbeat);
+    /// A controller said what time it is and what does not count any more; gives the grants of which it may take for known that
+    /// they are not taken any more.
+    fn heartbeat(&self, heartbeat: &Heartbeat) -> Vec<GrantId>;
 }
 
 /// How a relay stands with a controller.
@@ -134,8 +135,7 @@ async fn stay(
         };
         stand(standing, &hint.node, Standing::Registered);
         let heartbeat = Heartbeat { time: UnixTime(time), revoked };
-        relay.heartbeat(&heartbeat);
-        confirmed = heartbeat.revoked;
+        confirmed = relay.heartbeat(&heartbeat);
         tokio::time::sleep(HEARTBEAT).await;
     }
 }

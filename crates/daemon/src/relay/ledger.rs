@@ -1,6 +1,6 @@
-//! What was used of grants, in a file, so that a restart gives nobody their bytes again.
+//! What was used of grants and which were revoked, in a file, so that a restart gives nobody their bytes or their grant again.
 //!
-//! Written when something has changed, twice a minute and at the end. A disk that is full or gone costs no path: people are told, and
+//! Written when something has changed, twice a minute and at the end; a revocation at once, before the controller is told that it is known. A disk that is full or gone costs no path: people are told, and
 //! what was used since the last time that it could be written would be forgotten by a restart.
 
 use std::io;
@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use anabranch_overlay::grant::{GrantId, UnixTime};
+use anabranch_overlay::grant::UnixTime;
+use anabranch_overlay::relay::GrantUse;
 use serde::{Deserialize, Serialize};
 
 use super::state::State;
@@ -17,8 +18,6 @@ use super::state::State;
 const EVERY: Duration = Duration::from_secs(30);
 /// Version of the file; others are not read.
 const VERSION: u32 = 1;
-
-type Usage = (GrantId, u64, UnixTime);
 
 #[derive(Serialize, Deserialize)]
 struct File {
@@ -31,6 +30,12 @@ struct Line {
     grant: String,
     bytes: u64,
     until: u64,
+    #[serde(default, skip_serializing_if = "is_false")]
+    revoked: bool,
+}
+
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 /// See the module's documentation.
@@ -38,7 +43,7 @@ pub(super) struct Ledger {
     file: PathBuf,
     state: Arc<State>,
     /// What stands in the file.
-    written: Mutex<Vec<Usage>>,
+    written: Mutex<Vec<GrantUse>>,
 }
 
 impl Ledger {
@@ -81,8 +86,12 @@ impl Ledger {
         if *written == usage {
             return Ok(());
         }
-        let line =
-            |(grant, bytes, until): &Usage| Line { grant: grant.to_string(), bytes: *bytes, until: until.0 };
+        let line = |GrantUse { grant, bytes, until, revoked }: &GrantUse| Line {
+            grant: grant.to_string(),
+            bytes: *bytes,
+            until: until.0,
+            revoked: *revoked,
+        };
         let content = File { version: VERSION, grants: usage.iter().map(line).collect() };
         crate::file::replace(&self.file, &serde_json::to_vec(&content)?)?;
         *written = usage;
@@ -90,14 +99,47 @@ impl Ledger {
     }
 }
 
-fn read(file: &Path) -> io::Result<Vec<Usage>> {
+fn read(file: &Path) -> io::Result<Vec<GrantUse>> {
     let File { version, grants } = serde_json::from_slice(&std::fs::read(file)?)?;
     if version != VERSION {
         return Err(io::Error::other(format!("it has version {version}, and this program reads {VERSION}")));
     }
     let usage = |line: &Line| {
         let grant = line.grant.parse().map_err(io::Error::other)?;
-        Ok((grant, line.bytes, UnixTime(line.until)))
+        Ok(GrantUse { grant, bytes: line.bytes, until: UnixTime(line.until), revoked: line.revoked })
     };
     grants.iter().map(usage).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use anabranch_net::{NodeKey, Time};
+    use anabranch_overlay::grant::GrantId;
+    use anabranch_overlay::relay::{Heartbeat, Relay};
+
+    use super::*;
+    use crate::relay::config::RelaySettings;
+
+    const NOW: UnixTime = UnixTime(1_700_000_000);
+
+    fn state() -> Arc<State> {
+        let settings = RelaySettings::local([127, 0, 0, 1].into(), Vec::new());
+        let config = settings.core(NodeKey::from_random([1; 32]).public());
+        Arc::new(State::new(Relay::new(config, [2; 32], (Time::ZERO, NOW))))
+    }
+
+    #[test]
+    fn a_grant_that_was_taken_back_is_in_the_file_and_known_to_the_next_run() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("usage.json");
+        let first = state();
+        let ledger = Ledger::open(&file, &first);
+        let revoked = vec![GrantId([7; 16])];
+        first.change_now(|relay, now| relay.handle_heartbeat(now, &Heartbeat { time: NOW, revoked }));
+        ledger.write().unwrap();
+        let second = state();
+        Ledger::open(&file, &second);
+        let known = second.change(Relay::usage);
+        assert!(known.len() == 1 && known[0].grant == GrantId([7; 16]) && known[0].revoked, "{known:?}");
+    }
 }

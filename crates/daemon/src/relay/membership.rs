@@ -7,9 +7,11 @@ use std::time::{Duration, Instant};
 
 use anabranch_net::Endpoint;
 use anabranch_overlay::controller::{Load, Offer, Place};
-use anabranch_overlay::relay::Heartbeat;
+use anabranch_overlay::grant::GrantId;
+use anabranch_overlay::relay::{Heard, Heartbeat};
 
 use super::config::RelaySettings;
+use super::ledger::Ledger;
 use super::state::State;
 use crate::controller::link::ControllerHint;
 use crate::controller::registration::{Registrant, Registration, Standing};
@@ -33,10 +35,13 @@ pub(super) struct Membership {
 struct Member {
     state: Arc<State>,
     endpoint: Arc<Endpoint>,
+    ledger: Option<Arc<Ledger>>,
     offer: Mutex<Offered>,
     sample: Mutex<Sample>,
     /// Whether the clock was found to be wrong.
     clock_off: AtomicBool,
+    /// Revocations that are written down, where there is a ledger.
+    confirmed: Mutex<Vec<GrantId>>,
 }
 
 /// What of the settings is offered.
@@ -56,13 +61,19 @@ struct Sample {
 }
 
 impl Membership {
-    pub(super) fn new((state, endpoint): (&Arc<State>, &Arc<Endpoint>), instance: u64) -> Self {
+    pub(super) fn new(
+        (state, endpoint): (&Arc<State>, &Arc<Endpoint>),
+        ledger: Option<Arc<Ledger>>,
+        instance: u64,
+    ) -> Self {
         let member = Member {
             state: state.clone(),
             endpoint: endpoint.clone(),
+            ledger,
             offer: Mutex::default(),
             sample: Mutex::new(Sample { at: Instant::now(), bytes: 0, rate: 0 }),
             clock_off: AtomicBool::new(false),
+            confirmed: Mutex::default(),
         };
         Self { member: Arc::new(member), with: Mutex::default(), instance }
     }
@@ -122,14 +133,23 @@ impl Registrant for Member {
         Load { pids: 2 * stats.flows as u64, rate: sample.rate, draining }
     }
 
-    fn heartbeat(&self, heartbeat: &Heartbeat) {
-        let off = self.state.change_now(|relay, now| relay.handle_heartbeat(now, heartbeat));
+    fn heartbeat(&self, heartbeat: &Heartbeat) -> Vec<GrantId> {
+        let Heard { clock_off: off, remembered } =
+            self.state.change_now(|relay, now| relay.handle_heartbeat(now, heartbeat));
         let was_off = self.clock_off.fetch_or(off > CLOCK_OFF, Ordering::Relaxed);
         if off > CLOCK_OFF && !was_off {
             tracing::warn!(
                 "this machine's clock is {off} s away from the controller's: set it right; until then the relay goes by the controller's"
             );
         }
+        let is_new = !remembered.is_empty() && *lock(&self.confirmed) != remembered;
+        if is_new && let Some(Err(error)) = self.ledger.as_ref().map(|ledger| ledger.write()) {
+            // A restart would forget it, so the controller goes on telling.
+            tracing::warn!("a revocation cannot be written down: {error}; it is not confirmed");
+            return Vec::new();
+        }
+        lock(&self.confirmed).clone_from(&remembered);
+        remembered
     }
 }
 

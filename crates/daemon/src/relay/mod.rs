@@ -86,7 +86,8 @@ impl RelayService {
         ];
         let ledger = settings.usage.as_ref().map(|file| Arc::new(Ledger::open(file, &state)));
         tasks.extend(ledger.iter().map(|ledger| tokio::spawn(ledger.clone().keep())));
-        let membership = Membership::new((&state, &endpoint), u64::from_ne_bytes(random()?));
+        let instance = u64::from_ne_bytes(random()?);
+        let membership = Membership::new((&state, &endpoint), ledger.clone(), instance);
         membership.join(settings);
         Ok(Self { endpoint, state, membership: Arc::new(membership), ledger, tasks })
     }

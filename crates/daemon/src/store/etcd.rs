@@ -4,8 +4,8 @@
 //! needed to build it. Revisions are etcd's modification revisions, compared inside its transactions; reads are
 //! linearizable. Locks and leases of etcd are not used at all.
 //!
-//! A question goes to one member; when that one says that it cannot, or has not answered after a moment, to the next as well, and the
-//! first answer counts. A transaction that is put twice that way is done at most once, because it expects the revisions of what it writes: the second time there
+//! A question goes to one member; when that one says that it cannot, or has not answered after a moment, to the next as well, and so
+//! on around the members; the first answer counts. A transaction that is put twice that way is done at most once, because it expects the revisions of what it writes: the second time there
 //! is a conflict, and whoever decides reads again and finds what was decided.
 
 use std::sync::Arc;
@@ -19,15 +19,18 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::http::Server;
 
 /// A member that takes longer is not waited for alone.
-const SLOW: Duration = Duration::from_millis(300);
-/// How long the last one may take.
-const PATIENCE: Duration = Duration::from_millis(1_200);
-/// How often the members are gone through.
-const ROUNDS: usize = 3;
+const SLOW: Duration = Duration::from_millis(250);
+/// Pause after a member said that it cannot.
+const PAUSE: Duration = Duration::from_millis(30);
+/// How long the answer may take in all: whoever asked the controller waits a little longer.
+const PATIENCE: Duration = Duration::from_millis(1_300);
+/// How often the members are gone through; one that was asked while etcd had no leader may never answer that question.
+const ROUNDS: usize = 5;
 
 /// Where etcd is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,31 +74,31 @@ impl Etcd {
             serde_json::to_vec(question).map_err(|error| StoreError::Unavailable(error.to_string()))?;
         let body = Bytes::from(body);
         let mut why = "etcd: no answer in time".to_owned();
-        for _ in 0..ROUNDS {
-            let first = self.good.load(Ordering::Relaxed);
-            let mut turns =
-                (0..self.members.len()).map(|turn| (first + turn) % self.members.len()).peekable();
-            let mut asked = JoinSet::new();
-            loop {
-                if let Some(at) = turns.next() {
-                    let (member, body) = (self.members[at].clone(), body.clone());
-                    asked.spawn(async move { (at, member.ask::<A>(path, body).await) });
-                }
-                let patience = if turns.peek().is_some() { SLOW } else { PATIENCE };
-                match tokio::time::timeout(patience, asked.join_next()).await {
-                    Ok(Some(Ok((at, Ok(answer))))) => {
-                        self.good.store(at, Ordering::Relaxed);
-                        return Ok(answer);
-                    }
-                    Ok(Some(Ok((at, Err(error))))) => {
-                        why = format!("etcd at {:?}: {error}", self.members[at]);
-                    }
-                    Ok(Some(Err(_))) => {}
-                    Ok(None) | Err(_) if turns.peek().is_none() => break,
-                    Ok(None) | Err(_) => {}
-                }
+        let first = self.good.load(Ordering::Relaxed);
+        let mut turns = (0..ROUNDS * self.members.len()).map(|turn| (first + turn) % self.members.len());
+        let mut asked = JoinSet::new();
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let next = turns.next();
+            if let Some(at) = next {
+                let (member, body) = (self.members[at].clone(), body.clone());
+                asked.spawn(async move { (at, member.ask::<A>(path, body).await) });
             }
-            tokio::time::sleep(Duration::from_millis(100)).await;
+            let until = if next.is_some() { end.min(Instant::now() + SLOW) } else { end };
+            match timeout_at(until, asked.join_next()).await {
+                Ok(Some(Ok((at, Ok(answer))))) => {
+                    self.good.store(at, Ordering::Relaxed);
+                    return Ok(answer);
+                }
+                Ok(Some(Ok((at, Err(error))))) => {
+                    why = format!("etcd at {:?}: {error}", self.members[at]);
+                    sleep(PAUSE).await;
+                }
+                Ok(Some(Err(_))) => {}
+                Ok(None) => break,
+                Err(_) if Instant::now() >= end => break,
+                Err(_) => {}
+            }
         }
         Err(StoreError::Unavailable(why))
     }

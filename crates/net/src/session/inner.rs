@@ -149,7 +149,13 @@ impl SessionInner {
             if scratch.queue.is_empty() {
                 return;
             }
-            match outbox.send(&self.shared, &self.protection, (now, scratch)) {
+            let waited_for = outbox.blocked_count();
+            let sent = outbox.send(&self.shared, &self.protection, (now, scratch));
+            if outbox.blocked_count() > waited_for {
+                // The driver task sleeps on the sockets that it knew of.
+                self.wake_driver();
+            }
+            match sent {
                 Ok(fresh) if fresh.is_empty() => {}
                 Ok(fresh) => self.shared.resets.watch(self, &fresh),
                 Err(error) => {

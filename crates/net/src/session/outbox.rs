@@ -107,6 +107,11 @@ impl Outbox {
         self.blocked.iter().map(|blocked| blocked.socket.clone()).collect()
     }
 
+    /// How many sockets something waits for.
+    pub(crate) fn blocked_count(&self) -> usize {
+        self.blocked.len()
+    }
+
     /// The addresses and PIDs used so far.
     pub(crate) fn peers(&self) -> &[Peer] {
         &self.peers

@@ -9,15 +9,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use anabranch_secure::PublicKey;
 use anabranch_wire::{Rate, Span, Time};
 
-use super::KeyStats;
 use super::egress::Egress;
 use super::message::Refused;
+use super::{GrantUse, KeyStats};
 use crate::grant::{Grant, GrantId, Limits, MAX_VALIDITY, UnixTime, WallClock};
 
 /// Most grants that one key may use at the same time.
 const MAX_HELD: usize = 8;
-/// Most grants that are remembered.
+/// Most grants that are remembered, and beyond them most that were revoked.
 const MAX_KNOWN: usize = 65_536;
+const MAX_REVOKED: usize = 16_384;
 /// Next hops that one key may have asked for the first time at once, and how long until one more.
 const FIRST_QUESTIONS: u64 = 128;
 const FIRST_QUESTION_EVERY: Span = Span::from_millis(125);
@@ -202,16 +203,24 @@ impl Accounts {
         Ok(())
     }
 
-    /// Grants that do not count any more. Each is remembered for as long as a grant can be valid.
-    pub(super) fn revoke(&mut self, time: UnixTime, revoked: &[GrantId]) {
+    /// Grants that do not count any more. Each is remembered for as long as a grant can be valid; gives those for which there was
+    /// room, so that nobody takes the others for settled.
+    pub(super) fn revoke(&mut self, time: UnixTime, revoked: &[GrantId]) -> Vec<GrantId> {
         let until = UnixTime(time.0.saturating_add(MAX_VALIDITY));
-        for id in revoked {
-            if let Some(usage) = self.usage.get_mut(id) {
-                usage.revoked = true;
-            } else if self.usage.len() < MAX_KNOWN {
-                self.usage.insert(*id, Usage { bytes: 0, until, revoked: true });
+        let mut remember = |id: &GrantId| {
+            let has_room = self.usage.len() < MAX_KNOWN + MAX_REVOKED;
+            let known = self.usage.get_mut(id);
+            let is_kept = known.is_some() || has_room;
+            match known {
+                Some(usage) => usage.revoked = true,
+                None if has_room => {
+                    self.usage.insert(*id, Usage { bytes: 0, until, revoked: true });
+                }
+                None => {}
             }
-        }
+            is_kept
+        };
+        revoked.iter().copied().filter(|id| remember(id)).collect()
     }
 
     /// Lets go of grants whose time is over or that were revoked.
@@ -245,17 +254,22 @@ impl Accounts {
         over
     }
 
-    pub(super) fn usage(&mut self) -> Vec<(GrantId, u64, UnixTime)> {
+    pub(super) fn usage(&mut self) -> Vec<GrantUse> {
         for number in 0..self.slots.len() {
             self.count(number);
         }
-        self.usage.iter().map(|(id, usage)| (*id, usage.bytes, usage.until)).collect()
+        let known = |(grant, usage): (&GrantId, &Usage)| {
+            let Usage { bytes, until, revoked } = *usage;
+            GrantUse { grant: *grant, bytes, until, revoked }
+        };
+        self.usage.iter().map(known).collect()
     }
 
-    pub(super) fn restore(&mut self, known: impl IntoIterator<Item = (GrantId, u64, UnixTime)>) {
-        for (id, bytes, until) in known.into_iter().take(MAX_KNOWN) {
-            let usage = self.usage.entry(id).or_insert(Usage { bytes: 0, until, revoked: false });
+    pub(super) fn restore(&mut self, known: impl IntoIterator<Item = GrantUse>) {
+        for GrantUse { grant, bytes, until, revoked } in known.into_iter().take(MAX_KNOWN + MAX_REVOKED) {
+            let usage = self.usage.entry(grant).or_insert(Usage { bytes: 0, until, revoked });
             usage.bytes = usage.bytes.saturating_add(bytes);
+            usage.revoked |= revoked;
         }
     }
 

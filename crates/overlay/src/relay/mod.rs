@@ -97,6 +97,28 @@ pub struct Heartbeat {
     pub revoked: Vec<GrantId>,
 }
 
+/// What a relay has to remember of a grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GrantUse {
+    /// Which.
+    pub grant: GrantId,
+    /// Bytes forwarded on it.
+    pub bytes: u64,
+    /// Until when it can be shown.
+    pub until: UnixTime,
+    /// It counts no more.
+    pub revoked: bool,
+}
+
+/// What became of a heartbeat.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Heard {
+    /// By how many seconds the clock was off.
+    pub clock_off: u64,
+    /// Which of the revoked grants are remembered; a controller must not take others for known.
+    pub remembered: Vec<GrantId>,
+}
+
 /// A session of the service, as the core knows it.
 struct Client {
     account: u32,
@@ -265,12 +287,12 @@ impl Relay {
         self.accounts.close_if_idle(account, &mut self.egress);
     }
 
-    /// What a controller said, in a session that proves that it is one; gives by how many seconds the clock was off.
-    pub fn handle_heartbeat(&mut self, now: Time, heartbeat: &Heartbeat) -> u64 {
-        let off = self.clock.on_heartbeat(now, heartbeat.time);
-        self.accounts.revoke(heartbeat.time, &heartbeat.revoked);
+    /// What a controller said, in a session that proves that it is one.
+    pub fn handle_heartbeat(&mut self, now: Time, heartbeat: &Heartbeat) -> Heard {
+        let clock_off = self.clock.on_heartbeat(now, heartbeat.time);
+        let remembered = self.accounts.revoke(heartbeat.time, &heartbeat.revoked);
         self.sweep(now);
-        off
+        Heard { clock_off, remembered }
     }
 
     /// Takes over another configuration while sessions and flows go on, but for those that it does not allow any more.
@@ -371,13 +393,13 @@ impl Relay {
         self.accounts.stats()
     }
 
-    /// How many bytes were used of each grant, for a service that keeps it over a restart.
-    pub fn usage(&mut self) -> Vec<(GrantId, u64, UnixTime)> {
+    /// What was used of each grant and which were revoked, for a service that keeps it over a restart.
+    pub fn usage(&mut self) -> Vec<GrantUse> {
         self.accounts.usage()
     }
 
-    /// Takes over what an earlier run had counted.
-    pub fn restore_usage(&mut self, usage: impl IntoIterator<Item = (GrantId, u64, UnixTime)>) {
+    /// Takes over what an earlier run knew.
+    pub fn restore_usage(&mut self, usage: impl IntoIterator<Item = GrantUse>) {
         self.accounts.restore(usage);
     }
 

@@ -95,6 +95,43 @@ fn an_ended_or_revoked_grant_takes_its_flows_with_it() {
 }
 
 #[test]
+fn a_revocation_outlives_a_restart_of_the_relay() {
+    let mut world = World::new();
+    let heartbeat = Heartbeat { time: UnixTime(WALL + 10), revoked: vec![GrantId([1; 16])] };
+    world.relay.handle_heartbeat(world.now, &heartbeat);
+    let mut restarted = World::new();
+    restarted.relay.restore_usage(world.relay.usage());
+    let session = restarted.open(1, 5, "203.0.113.5:1000");
+    let shown = restarted.ask(session, Request::Show { grant: signer().sign(&grant(1, 5)).unwrap() });
+    assert_eq!(shown, [Reply::Refused { request: 0, why: Refused::GrantRevoked }]);
+}
+
+#[test]
+fn a_relay_that_can_remember_no_more_grants_still_remembers_revocations_and_confirms_no_others() {
+    let mut world = World::new();
+    let id = |number: u32| {
+        let mut id = [0; 16];
+        id[..4].copy_from_slice(&number.to_be_bytes());
+        GrantId(id)
+    };
+    let until = UnixTime(WALL + 3_600);
+    let known = |number| GrantUse { grant: id(number), bytes: 0, until, revoked: false };
+    world.relay.restore_usage((0..65_536).map(known));
+    let mut remembered = 0;
+    for part in 0..20 {
+        let revoked: Vec<GrantId> = (0..1_000).map(|number| id(100_000 + part * 1_000 + number)).collect();
+        let heard = world.relay.handle_heartbeat(world.now, &Heartbeat { time: UnixTime(WALL), revoked });
+        remembered += heard.remembered.len();
+    }
+    assert_eq!(remembered, 16_384, "as many as there is room for beside the grants");
+    // One that is known is always marked.
+    let heartbeat = Heartbeat { time: UnixTime(WALL), revoked: vec![id(7), id(200_000)] };
+    assert_eq!(world.relay.handle_heartbeat(world.now, &heartbeat).remembered, [id(7)]);
+    let revoked = world.relay.usage().iter().filter(|known| known.revoked).count();
+    assert_eq!(revoked, 16_384 + 1);
+}
+
+#[test]
 fn consent_is_renewed_every_30_s_and_lapses_after_60() {
     let mut world = World::new();
     let session = world.open(1, 1, "203.0.113.5:1000");

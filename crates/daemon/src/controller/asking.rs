@@ -1,0 +1,167 @@
+//! The other side: a client's requests to its controllers, of which any will do.
+//!
+//! A request goes to the controller that answered last. When that one has not answered after a moment, or says that it cannot, the
+//! next is asked as well, and the first answer counts: a request names itself, so however many controllers decide about it, it is
+//! answered once. When all of them are there but none can decide (their store elects a leader), they are asked again for a few seconds.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anabranch_net::{Endpoint, PublicKey};
+use anabranch_overlay::controller::Ask;
+use anabranch_overlay::controller::message::{Again, Reply, Request};
+use anabranch_overlay::grant::GrantId;
+use data_encoding::BASE64;
+use tokio::sync::Mutex;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::link::{ControllerHint, Granted, Link, LinkError};
+
+/// A controller that takes longer is not waited for alone.
+const SLOW: Duration = Duration::from_millis(400);
+/// Pause before all of them are asked again, and how long that is worth it.
+const PAUSE: Duration = Duration::from_millis(100);
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The controllers of a client.
+pub struct Controllers {
+    endpoint: Arc<Endpoint>,
+    hints: Vec<ControllerHint>,
+    known: Mutex<Known>,
+}
+
+/// What is known of the controllers.
+struct Known {
+    /// Which answered last.
+    good: usize,
+    /// Sessions with them.
+    links: Vec<Option<Link>>,
+}
+
+/// A controller's answer, and the session to be used again if it is still good.
+type Answer = (usize, Option<Link>, Result<Reply, LinkError>);
+
+impl Controllers {
+    /// Calls nobody yet.
+    #[must_use]
+    pub fn new(endpoint: Arc<Endpoint>, hints: Vec<ControllerHint>) -> Self {
+        let links = hints.iter().map(|_| None).collect();
+        Self { endpoint, hints, known: Mutex::new(Known { good: 0, links }) }
+    }
+
+    /// Gets a grant from the first controller that gives one. Asking again with the same request gives the same grant.
+    ///
+    /// # Errors
+    /// What the controllers said.
+    pub async fn allocate(&self, ask: &Ask) -> Result<Granted, LinkError> {
+        self.granted(Request::allocate(ask)).await
+    }
+
+    /// Keeps a grant for so many seconds from now.
+    ///
+    /// # Errors
+    /// What the controllers said.
+    pub async fn renew(&self, grant: GrantId, lifetime: u64) -> Result<Granted, LinkError> {
+        self.granted(Request::Renew { grant, lifetime }).await
+    }
+
+    /// Gives a grant back.
+    ///
+    /// # Errors
+    /// What the controllers said.
+    pub async fn give_back(&self, grant: GrantId) -> Result<(), LinkError> {
+        match self.request(Request::GiveBack { grant }).await? {
+            (_, Reply::GivenBack) => Ok(()),
+            _ => Err(LinkError::Malformed),
+        }
+    }
+
+    async fn granted(&self, request: Request) -> Result<Granted, LinkError> {
+        match self.request(request).await? {
+            (from, Reply::Granted { grant, relays }) => {
+                let bytes = BASE64.decode(grant.as_bytes()).map_err(|_| LinkError::Malformed)?;
+                Ok(Granted { from, bytes, relays })
+            }
+            _ => Err(LinkError::Malformed),
+        }
+    }
+
+    /// The first answer, and whose it is; of errors the one that says most.
+    async fn request(&self, request: Request) -> Result<(PublicKey, Reply), LinkError> {
+        let mut known = self.known.lock().await;
+        let (request, begin) = (Arc::new(request), Instant::now());
+        loop {
+            match self.ask_all(&mut known, &request).await {
+                Err(LinkError::Denied { again: Again::Elsewhere, .. }) if begin.elapsed() < PATIENCE => {
+                    sleep(PAUSE).await;
+                }
+                answer => return answer,
+            }
+        }
+    }
+
+    /// Asks every controller once, until one has answered.
+    async fn ask_all(
+        &self,
+        known: &mut Known,
+        request: &Arc<Request>,
+    ) -> Result<(PublicKey, Reply), LinkError> {
+        let count = self.hints.len();
+        let first = known.good;
+        let mut turns = (0..count).map(|turn| (first + turn) % count);
+        let mut asked = JoinSet::new();
+        let mut told = LinkError::NoController;
+        loop {
+            let next = turns.next();
+            if let Some(at) = next {
+                let link = known.links[at].take();
+                let (endpoint, hint) = (self.endpoint.clone(), self.hints[at].clone());
+                asked.spawn(ask(endpoint, (at, hint), link, request.clone()));
+            }
+            // With nobody left to ask, each answers in its time or is given up.
+            let waited = match next {
+                Some(_) => timeout(SLOW, asked.join_next()).await,
+                None => Ok(asked.join_next().await),
+            };
+            let (at, link, answer) = match waited {
+                Err(_) | Ok(Some(Err(_))) => continue,
+                Ok(None) => return Err(told),
+                Ok(Some(Ok(answered))) => answered,
+            };
+            known.links[at] = link;
+            match answer {
+                Err(error) if error.is_worth_another() => {
+                    if error.weight() >= told.weight() {
+                        told = error;
+                    }
+                }
+                answer => {
+                    known.good = at;
+                    return answer.map(|reply| (self.hints[at].node, reply));
+                }
+            }
+        }
+    }
+}
+
+/// Puts a request over the session, or over a new one. An exchange that is given up ends its session: an answer that comes late
+/// must not be taken for that to the next request.
+async fn ask(
+    endpoint: Arc<Endpoint>,
+    (at, hint): (usize, ControllerHint),
+    link: Option<Link>,
+    request: Arc<Request>,
+) -> Answer {
+    let opened = match link {
+        Some(link) => Ok(link),
+        None => Link::open(&endpoint, &hint).await,
+    };
+    let mut link = match opened {
+        Ok(link) => link,
+        Err(error) => return (at, None, Err(error)),
+    };
+    let answer = link.request(&request).await;
+    let is_good = matches!(answer, Ok(_) | Err(LinkError::Denied { .. }));
+    (at, is_good.then_some(link), answer)
+}

@@ -1,0 +1,118 @@
+//! Type of service at a relay that gets more than it may forward, over real sockets [R11].
+
+mod common;
+
+use std::net::UdpSocket;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use anabranch_daemon::client::{Entry, Flow, RelayConnection, Wanted};
+use anabranch_daemon::relay::RelayService;
+use anabranch_net::{Ecn, Endpoint, Pid, Rate};
+use anabranch_overlay::relay::{Target, answer_challenge};
+use anabranch_secure::RelayHint;
+use anabranch_wire::{Header, Kind};
+use common::{ip, key, node, settings};
+
+const CLIENT: u8 = 240;
+const RELAY: u8 = 241;
+const SINK: u8 = 242;
+/// What the relay forwards; twice as much is sent.
+const RATE: f64 = 20.0;
+const PACKET: usize = 1_000;
+const HIGH: u8 = 9;
+const LOW: u8 = 2;
+/// One packet in so many is of the high class: 5 % of what the relay forwards, so that what comes late and at once fits.
+const ONE_IN: usize = 40;
+const TICK: Duration = Duration::from_millis(2);
+
+/// What has arrived, by class.
+#[derive(Default)]
+struct Arrived {
+    of_class: [AtomicU64; 16],
+    over: AtomicBool,
+}
+
+impl Arrived {
+    fn of(&self, class: u8) -> u64 {
+        self.of_class[usize::from(class)].load(Ordering::Relaxed)
+    }
+}
+
+/// Answers the relay's questions and counts what comes.
+fn sink(arrived: Arc<Arrived>) -> (std::net::SocketAddr, std::thread::JoinHandle<()>) {
+    let socket = UdpSocket::bind((ip(SINK), 0)).unwrap();
+    socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+    socket2::SockRef::from(&socket).set_recv_buffer_size(4 << 20).unwrap();
+    let address = socket.local_addr().unwrap();
+    let thread = std::thread::spawn(move || {
+        let mut buffer = [0; 2_048];
+        while !arrived.over.load(Ordering::Relaxed) {
+            let Ok((len, from)) = socket.recv_from(&mut buffer) else { continue };
+            if let Some(answer) = answer_challenge(&buffer[..len], |_| true, None) {
+                socket.send_to(&answer, from).unwrap();
+            } else if let Ok((header, _)) = Header::decode(&buffer[..len]) {
+                arrived.of_class[usize::from(header.tos)].fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    });
+    (address, thread)
+}
+
+fn packet(flow: &Flow, tos: u8) -> Vec<u8> {
+    let mut packet = vec![0xda; PACKET];
+    Header { kind: Kind::Data, key_phase: false, tos, hop_limit: 4, pid: flow.forward, fsn: 0 }
+        .encode(&mut packet);
+    packet
+}
+
+/// Twice the relay's rate for two seconds; gives how many of each class.
+async fn overload(client: &Endpoint, flow: &Flow) -> (u64, u64) {
+    let (high, low) = (packet(flow, HIGH), packet(flow, LOW));
+    let each = (2.0 * RATE * 1e6 / 8.0 * TICK.as_secs_f64()) as usize / PACKET;
+    let (mut sent, mut of_high) = (0, 0);
+    let mut ticks = tokio::time::interval(TICK);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    for _ in 0..1_000 {
+        ticks.tick().await;
+        for _ in 0..each {
+            sent += 1;
+            let is_high = sent % ONE_IN == 0;
+            of_high += u64::from(is_high);
+            let contents = if is_high { &high } else { &low };
+            client.outlet().send(flow.entry, (contents, PACKET), Ecn::NotEct);
+        }
+    }
+    (of_high, sent as u64 - of_high)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_relay_that_gets_too_much_drops_the_lowest_type_of_service_and_nothing_of_the_high_one() {
+    let client = node(CLIENT).await;
+    let settings = anabranch_daemon::relay::config::RelaySettings {
+        rate: Some(Rate::from_mbit(RATE)),
+        ..settings(RELAY, &[CLIENT])
+    };
+    let relay = RelayService::start(key(RELAY), &settings).await.unwrap();
+    let arrived = Arc::<Arrived>::default();
+    let (address, thread) = sink(arrived.clone());
+    let hint = RelayHint { node: relay.node(), addresses: relay.addresses() };
+    let connection = RelayConnection::open(&client, &hint, &Entry::default()).await.unwrap();
+    let wanted = Wanted { target: Target::Address { address, key: None }, out: Pid(7), back: Pid(9) };
+    let mut flow = connection.allocate(wanted).await.unwrap();
+    flow.ready().await.unwrap();
+
+    let (high, low) = overload(&client, &flow).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    arrived.over.store(true, Ordering::Relaxed);
+    thread.join().unwrap();
+    let (got_high, got_low) = (arrived.of(HIGH), arrived.of(LOW));
+    println!("high class: {got_high} of {high}; low class: {got_low} of {low}; {:?}", relay.status().dropped);
+    assert_eq!(got_high, high, "the high class lost packets while the low one had some to give");
+    assert!(
+        got_low < low * 6 / 10 && relay.status().dropped.congested > 0,
+        "{got_low} of {low}: it was no overload"
+    );
+    assert!(got_low > low / 10, "{got_low} of {low}: the relay does not forward what it may");
+}

@@ -1,0 +1,164 @@
+//! Handshakes that wait to be computed, so that no receiver stands still for them.
+//!
+//! An INIT whose sender has proven its address costs several Diffie-Hellman exchanges, some hundreds of microseconds in which the packets of
+//! sessions would wait in the socket's buffer. Receivers leave it here; one task works them off, a few at a time, and while
+//! more are waiting it rests three times as long as they took: strangers get a quarter of one processor at most.
+//! At most [`MOST`] wait. Then whoever has most of them waiting, counted by source, makes room, so that one who floods shuts out
+//! nobody else; a client that was dropped asks again by itself.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::time::Instant;
+
+use anabranch_engine::Arrival;
+use anabranch_secure::InitId;
+use tokio::sync::Notify;
+
+use crate::handshake;
+use crate::shared::Shared;
+
+/// Handshakes that wait at most.
+const MOST: usize = 256;
+/// Handshakes computed before the task rests.
+const AT_ONCE: usize = 8;
+/// How much longer than it works it rests.
+const REST: u32 = 3;
+
+/// An INIT of a proven address.
+pub(crate) struct Knock {
+    pub(crate) id: InitId,
+    pub(crate) arrival: Arrival,
+    pub(crate) body: Box<[u8]>,
+}
+
+/// See the module's documentation.
+#[derive(Default)]
+pub(crate) struct Door {
+    waiting: Mutex<VecDeque<Knock>>,
+    wake: Notify,
+}
+
+impl Door {
+    /// Takes one in; gives back the one that there is no room for, itself perhaps.
+    pub(crate) fn knock(&self, knock: Knock) -> Option<Knock> {
+        let mut waiting = self.waiting();
+        let dropped = if waiting.len() < MOST {
+            waiting.push_back(knock);
+            None
+        } else {
+            Some(make_room(&mut waiting, knock))
+        };
+        drop(waiting);
+        self.wake.notify_one();
+        dropped
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, VecDeque<Knock>> {
+        self.waiting.lock().expect("no panic while held")
+    }
+}
+
+/// Puts one in the place of the last of whoever has most; gives the one that is dropped.
+fn make_room(waiting: &mut VecDeque<Knock>, knock: Knock) -> Knock {
+    let own = source(knock.arrival.route.remote.ip());
+    let mut counts = BTreeMap::from([(own, 1_usize)]);
+    for other in waiting.iter() {
+        *counts.entry(source(other.arrival.route.remote.ip())).or_default() += 1;
+    }
+    let most = counts.iter().max_by_key(|(address, count)| (**count, **address == own));
+    let most = most.map_or(own, |(address, _)| *address);
+    let is_theirs = |other: &Knock| source(other.arrival.route.remote.ip()) == most;
+    match waiting.iter().rposition(is_theirs).filter(|_| most != own) {
+        Some(at) => {
+            let dropped = waiting.remove(at);
+            waiting.push_back(knock);
+            dropped.expect("its place was just found")
+        }
+        None => knock,
+    }
+}
+
+/// Addresses that one party has at its disposal count as one: an IPv6 /64.
+fn source(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(address) => address.into(),
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),
+    }
+}
+
+/// Works off what waits, until the endpoint is gone.
+pub(crate) async fn attend(shared: Weak<Shared>, door: Arc<Door>) {
+    loop {
+        door.wake.notified().await;
+        loop {
+            let begin = Instant::now();
+            let Some(shared) = shared.upgrade() else { return };
+            let mut left = AT_ONCE;
+            while left > 0
+                && let Some(knock) = { door.waiting().pop_front() }
+            {
+                handshake::open(&shared, knock);
+                left -= 1;
+                // Receivers on this thread have their turn.
+                tokio::task::yield_now().await;
+            }
+            drop(shared);
+            if left > 0 {
+                break;
+            }
+            tokio::time::sleep(begin.elapsed() * REST).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anabranch_engine::{Ecn, Route};
+    use anabranch_secure::INIT_BODY_LEN;
+
+    use super::*;
+
+    fn knock(address: &str, number: u8) -> Knock {
+        let route =
+            Route { socket: 0, remote: format!("{address}:{}", 1_000 + u16::from(number)).parse().unwrap() };
+        let mut body = vec![0; INIT_BODY_LEN];
+        (body[0], body[100]) = (1, number);
+        let id = InitId::of(&body).expect("it has the shape");
+        Knock { id, arrival: Arrival { route, size: 1_216, ecn: Ecn::NotEct }, body: body.into() }
+    }
+
+    fn waiting_of(door: &Door, address: &str) -> usize {
+        let of = |knock: &&Knock| knock.arrival.route.remote.ip().to_string() == address;
+        door.waiting().iter().filter(of).count()
+    }
+
+    #[test]
+    fn who_floods_makes_room_for_others_and_is_dropped_itself() {
+        let door = Door::default();
+        for number in 0..=255 {
+            assert!(door.knock(knock("192.0.2.1", number)).is_none());
+        }
+        let dropped = door.knock(knock("192.0.2.1", 0)).expect("there is no room");
+        assert_eq!(dropped.arrival.route.remote.ip().to_string(), "192.0.2.1");
+        for others in 0..100 {
+            let dropped = door.knock(knock("192.0.2.2", others)).expect("one has to go");
+            assert_eq!(dropped.arrival.route.remote.ip().to_string(), "192.0.2.1", "{others}");
+        }
+        assert_eq!((waiting_of(&door, "192.0.2.1"), waiting_of(&door, "192.0.2.2")), (156, 100));
+        for others in 0..100 {
+            door.knock(knock("192.0.2.2", others));
+        }
+        assert_eq!(waiting_of(&door, "192.0.2.1"), 128, "two who flood share");
+    }
+
+    #[test]
+    fn addresses_of_one_ipv6_network_are_one_source() {
+        let door = Door::default();
+        for number in 0..=255 {
+            door.knock(knock(&format!("[2001:db8::{number:x}]"), number));
+        }
+        let dropped = door.knock(knock("[2001:db8:0:1::1]", 1)).expect("one has to go");
+        assert!(dropped.arrival.route.remote.ip().to_string().starts_with("2001:db8::"));
+    }
+}
