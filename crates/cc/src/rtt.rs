@@ -38,7 +38,7 @@ pub struct RttEstimator {
     smoothed: Span,
     variance: Span,
     latest: Span,
-    sampled: bool,
+    samples: u8,
     min_now: Span,
     min_before: Span,
     half_started: Time,
@@ -54,7 +54,7 @@ impl RttEstimator {
             smoothed: initial,
             variance: initial / 2,
             latest: initial,
-            sampled: false,
+            samples: 0,
             min_now: initial,
             min_before: initial,
             half_started: Time::ZERO,
@@ -65,8 +65,8 @@ impl RttEstimator {
     pub fn update(&mut self, now: Time, sample: Span, ack_delay: Span) {
         let sample = bounded(sample);
         self.latest = sample;
-        if !self.sampled {
-            self.sampled = true;
+        self.samples = self.samples.saturating_add(1);
+        if self.samples == 1 {
             self.smoothed = sample;
             self.variance = sample / 2;
             (self.min_now, self.min_before, self.half_started) = (sample, sample, now);
@@ -119,7 +119,13 @@ impl RttEstimator {
     /// True once a sample was taken in.
     #[must_use]
     pub fn has_sample(&self) -> bool {
-        self.sampled
+        self.samples > 0
+    }
+
+    /// Samples taken in, up to 255.
+    #[must_use]
+    pub fn samples(&self) -> u8 {
+        self.samples
     }
 
     /// The retransmission timeout, `srtt + max(G, 4·rttvar)` within its bounds (RFC 6298 §2).

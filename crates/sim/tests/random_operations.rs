@@ -80,6 +80,7 @@ regressions! {
     an_acknowledgement_that_comes_after_the_timeout_still_counts: 1757,
     reports_on_a_slow_path_leave_room_to_data: 10538,
     packets_a_little_below_the_path_mtu_that_never_arrive_are_noticed: 16280,
+    the_last_word_goes_where_the_peer_is_now: 46207,
 }
 
 /// Runs one seed and tells about it; without `ANABRANCH_SEED` the first.

@@ -77,6 +77,10 @@ impl PathState {
 const MAX_ANSWERS: usize = 4;
 /// Most copies that wait on a path.
 const MAX_COPIES: usize = 1024;
+/// Samples of the round trip that a challenge makes: by its answer, and by the acknowledgement of it.
+const FIRST_SAMPLES: u8 = 2;
+/// Added to what a first acknowledgement may take, for a packet or two on a slow link.
+const FIRST_ANSWER_GRACE: Span = Span::from_millis(10);
 /// Round-trip times are kept for this many return paths.
 const MAX_RETURN_PATHS: usize = 8;
 
@@ -203,6 +207,17 @@ impl Path {
         let last = self.rtts.len() - 1;
         self.rtts[last].1.update(now, sample, ack_delay);
         changed
+    }
+
+    /// By when the first data should have been acknowledged, while only a handshake or a challenge was answered: half a
+    /// round trip late. The probe timeout would allow for two round trips more, as the variation is not known yet.
+    pub(crate) fn first_answer_due(&self, ack_delay: Span) -> Option<Time> {
+        if !(1..=FIRST_SAMPLES).contains(&self.rtt().samples()) {
+            return None;
+        }
+        let rtt = self.rtt().smoothed();
+        let late = (rtt / 2 + ack_delay).max(ack_delay * 2 + FIRST_ANSWER_GRACE);
+        Some(self.board.oldest_sent_at()? + rtt + late)
     }
 
     /// The path that acknowledgements come back on now.

@@ -242,6 +242,11 @@ impl Scoreboard {
         self.reorder_packets
     }
 
+    /// True once something sent on the path was acknowledged.
+    pub(crate) fn has_acks(&self) -> bool {
+        self.largest_acked.is_some()
+    }
+
     pub(crate) fn last_sent_at(&self) -> Time {
         self.last_sent_at
     }

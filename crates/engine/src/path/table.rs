@@ -216,6 +216,11 @@ impl Paths {
         next
     }
 
+    /// What a path's timeout depends on outside the path has changed.
+    pub(crate) fn forget_timeout(&self, index: usize) {
+        self.timeouts[index].set(None);
+    }
+
     /// Adds a path where its id belongs.
     pub(crate) fn insert(&mut self, path: Path) {
         let index = self.ids.partition_point(|known| *known < path.id);

@@ -50,6 +50,8 @@ impl<P: Payload> Session<P> {
             path.health.next_probe.filter(|_| path.state == PathState::Failed),
             path.trouble.probe_at().filter(|_| path.state == PathState::Suspect),
             challenge.map(|challenge| challenge.due),
+            self.leave_at(path),
+            self.doubt_at(path),
         ];
         times.into_iter().flatten().min().unwrap_or(Time::NEVER)
     }
@@ -60,6 +62,13 @@ impl<P: Payload> Session<P> {
         }
         let board = &path.board;
         path.health.next_alarm(board.pipe() > 0, || board.oldest_sent_at(), path.rtt(), &self.config)
+    }
+
+    /// When a new path that has not acknowledged any data is in doubt.
+    fn doubt_at(&self, path: &Path) -> Option<Time> {
+        let doubtful = self.config.failure.suspect && path.state == PathState::Active;
+        let due = path.first_answer_due(self.config.max_ack_delay).filter(|_| doubtful)?;
+        self.has_stand_in(path.id).then_some(due)
     }
 
     fn idle_at(&self) -> Time {
@@ -83,7 +92,9 @@ impl<P: Payload> Session<P> {
             _ => {}
         }
         if self.idle_at() <= now {
-            return self.end(now, CloseReason::IdleTimeout);
+            // All is delivered, both ways; only the peer's last word is missing.
+            let over = self.state == State::ShutdownAckSent;
+            return self.end(now, if over { CloseReason::Finished } else { CloseReason::IdleTimeout });
         }
         if self.wake_at <= now {
             self.wake_at = Time::NEVER;
@@ -118,6 +129,10 @@ impl<P: Payload> Session<P> {
             }
         }
         self.check_validation(now, index);
+        self.leave_silent_route(now);
+        if self.doubt_at(&self.paths[index]).is_some_and(|at| at <= now) {
+            self.doubt_silence(index);
+        }
         let path = &mut self.paths[index];
         if path.state == PathState::Failed && path.health.next_probe.is_some_and(|at| at <= now) {
             path.health.on_probe_sent(now, self.config.failure.probe_interval);
@@ -139,15 +154,14 @@ impl<P: Payload> Session<P> {
 
     fn on_probe_timeout(&mut self, now: Time, index: usize) {
         let path = &mut self.paths[index];
+        let id = path.id;
         path.health.on_probe_timeout(now);
         path.stats.probe_timeouts += 1;
         if path.mtu.on_timeout() {
             self.on_size_changed(now, index);
         }
-        if self.has_other_active(index) && self.paths[index].state == PathState::Active {
-            let path = &mut self.paths[index];
-            path.trouble.heard(path.stats.data_received);
-            self.suspect(index);
+        if self.has_stand_in(id) && self.paths[index].state == PathState::Active {
+            self.doubt_silence(index);
         }
         if self.paths[index].state == PathState::Suspect {
             let path = &mut self.paths[index];

@@ -3,24 +3,26 @@
 //! A closed session lingers for a moment, in which it answers packets with its CLOSE again, ever more
 //! rarely, and then can be forgotten.
 
-use anabranch_wire::{Close, Frame, PathId, Payload, Span, Time};
+use anabranch_wire::{Close, Frame, Fsn, PathId, Payload, Span, Time};
 
-use super::Session;
+use super::{OVERHEAD, Session};
 use crate::control::Control;
 use crate::event::{CloseReason, Event};
-use crate::path::PathState;
-use crate::route::Transmit;
+use crate::path::{Path, PathState};
+use crate::route::{Arrival, Route, Transmit};
 use crate::state::{State, Trigger};
 
 const MAX_REASON: usize = anabranch_wire::MAX_REASON_LEN;
+/// Bytes of a CLOSE frame but for its reason, at most.
+const CLOSE_FRAME: usize = 11;
 
 /// The last words of a closed session.
 #[derive(Debug)]
 pub(super) struct Ending {
     /// What to tell the peer; `None` when it knows or cannot hear.
     message: Option<Close>,
-    /// Paths on which it still has to be said now.
-    say_on: Vec<PathId>,
+    /// Paths on which it still has to be said now, and where to.
+    say_on: Vec<(PathId, Route)>,
     /// Packets that came since, which decides whether to answer the next one.
     heard: u64,
     forget_at: Time,
@@ -116,10 +118,10 @@ impl<P: Payload> Session<P> {
         };
         let message = message.filter(|_| heard_of);
         let reachable = || self.paths.iter().filter(|path| path.is_reachable());
-        let open: Vec<_> =
-            reachable().filter(|path| path.state != PathState::Closing).map(|path| path.id).collect();
+        let way = |path: &Path| (path.id, path.route);
+        let open: Vec<_> = reachable().filter(|path| path.state != PathState::Closing).map(way).collect();
         // When the last path was closed, the peer still has to hear of the end on one of them.
-        let say_on = if open.is_empty() { reachable().map(|path| path.id).collect() } else { open };
+        let say_on = if open.is_empty() { reachable().map(way).collect() } else { open };
         let rto = self.config.failure.rto;
         let linger = self.paths.iter().map(|path| path.rtt().rto(rto)).max().unwrap_or(Span::ZERO) * 3;
         let forget_at = if message.is_some() { now + linger } else { Time::ZERO };
@@ -129,21 +131,36 @@ impl<P: Payload> Session<P> {
         self.events.push_back(Event::Closed(reason));
     }
 
-    /// A packet for a closed session: answered to the 1st, 2nd, 4th, 8th … of them.
-    pub(super) fn handle_while_closed(&mut self, path: PathId) {
-        let Some(ending) = &mut self.ending else { return };
+    /// A packet for a closed session: answered to the 1st, 2nd, 4th, 8th … of them, and to the address the newest
+    /// came from, since the peer's may have changed and nothing will be proven any more. An answer is no longer
+    /// than three times the packet.
+    pub(super) fn handle_while_closed(&mut self, now: Time, arrival: &Arrival, (id, fsn): (PathId, Fsn)) {
+        let (Some(index), Some(ending)) = (self.path_index(id), &mut self.ending) else { return };
+        let config = &self.config;
+        let newest = self.paths.change_receipt(index, |path| {
+            let largest = path.receipt.largest();
+            let known = path.receipt.is_known(fsn);
+            path.receipt.on_packet(now, fsn, (false, arrival.ecn), config);
+            (!known).then_some(largest.is_none_or(|largest| fsn.0 > largest))
+        });
+        let Some(newest) = newest else { return };
         ending.heard += 1;
         if ending.heard.is_power_of_two() {
-            ending.say_on = vec![path];
+            let length = ending.message.as_ref().map_or(0, |close| close.reason.len());
+            let moved = newest && OVERHEAD + CLOSE_FRAME + length <= arrival.size * 3;
+            let route = if moved { arrival.route } else { self.paths[index].route };
+            ending.say_on = vec![(id, route)];
         }
     }
 
     pub(super) fn transmit_close(&mut self, now: Time) -> Option<Transmit<P>> {
         let ending = self.ending.as_mut()?;
         let message = ending.message.clone()?;
-        let path = ending.say_on.pop()?;
+        let (path, route) = ending.say_on.pop()?;
         let index = self.path_index(path)?;
-        self.finish_packet(now, index, [Frame::Close(message)].into_iter().collect(), Default::default())
+        let frames = [Frame::Close(message)].into_iter().collect();
+        let transmit = self.finish_packet(now, index, frames, Default::default())?;
+        Some(Transmit { route, ..transmit })
     }
 
     pub(super) fn closed_timeout(&self) -> Option<Time> {

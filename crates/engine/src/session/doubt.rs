@@ -6,7 +6,7 @@ use anabranch_wire::{PathId, Payload, Rate, Span, Time};
 
 use super::Session;
 use crate::event::{Event, PathChange};
-use crate::path::{AckOutcome, Answer, PathState};
+use crate::path::{AckOutcome, Answer, Path, PathState};
 
 impl<P: Payload> Session<P> {
     /// Looks whether a path that answers is of use; what it carries goes over the others if not.
@@ -39,6 +39,24 @@ impl<P: Payload> Session<P> {
     pub(super) fn has_other_active(&self, index: usize) -> bool {
         let id = self.paths[index].id;
         self.paths.iter().any(|path| path.id != id && path.state == PathState::Active)
+    }
+
+    /// True when a path that is silent need not be waited for: another carries data or, held back, answers.
+    pub(super) fn has_stand_in(&self, id: PathId) -> bool {
+        let answers = |path: &Path| path.trouble.is_held() && path.health.timeouts == 0;
+        let stands_in = |path: &Path| match path.state {
+            PathState::Active => true,
+            PathState::Suspect => answers(path),
+            _ => false,
+        };
+        self.paths.iter().any(|path| path.id != id && stands_in(path))
+    }
+
+    /// A path that is silent is suspected.
+    pub(super) fn doubt_silence(&mut self, index: usize) {
+        let path = &mut self.paths[index];
+        path.trouble.heard(path.stats.data_received);
+        self.suspect(index);
     }
 
     /// The path carries no data until it is well; what it carries goes over the others as well.

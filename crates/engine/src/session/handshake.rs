@@ -9,6 +9,7 @@ use std::sync::Arc;
 use anabranch_wire::{Message, Params, PathId, Payload, Pid, ResetToken, Side, Span, Time};
 
 use super::Session;
+use super::race::{Race, Raced};
 use crate::config::{AckPolicy, Config};
 use crate::event::{CloseReason, Event, PathChange, PidSource, ProtocolError};
 use crate::path::{Allowance, Path, PathState};
@@ -20,16 +21,14 @@ use crate::stream::{Limits, MemoryBudget, Reservation, Streams};
 const INIT_SIZE: usize = 1200;
 const FIRST_RETRY: Span = Span::from_millis(250);
 /// Routes over which INIT is taken and answered.
-const MAX_GREETINGS: usize = 8;
+pub(super) const MAX_GREETINGS: usize = 8;
 const LONGEST_RETRY: Span = Span::from_secs(2);
 
 /// A route over which INIT is sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Candidate {
-    route: Route,
+    raced: Raced,
     pub due: Time,
-    sent_at: Time,
-    attempts: u32,
     pause: Span,
 }
 
@@ -66,7 +65,7 @@ impl<P: Payload> Session<P> {
         session.trigger(Trigger::Init);
         session.adopt(params)?;
         session.first_path(now, route);
-        session.proven.push(route);
+        session.race.on_init(now, route);
         session.greetings.push(route);
         Ok(session)
     }
@@ -74,18 +73,18 @@ impl<P: Payload> Session<P> {
     /// One more route to try while the handshake runs.
     pub fn add_candidate(&mut self, now: Time, route: Route) {
         self.next_timeout.set(None);
-        let known = self.candidates.iter().any(|candidate| candidate.route == route);
+        let known = self.candidates.iter().any(|candidate| candidate.raced.route == route);
         if !known && self.state == crate::state::State::InitSent {
-            let fresh = Candidate { route, due: now, sent_at: now, attempts: 0, pause: FIRST_RETRY };
-            self.candidates.push(fresh);
+            let raced = Raced { route, sent_at: now, attempts: 0 };
+            self.candidates.push(Candidate { raced, due: now, pause: FIRST_RETRY });
         }
     }
 
     /// The driver has got a cookie for this route: INIT goes out there again at once.
     pub fn handle_cookie(&mut self, now: Time, route: Route) {
         self.next_timeout.set(None);
-        if let Some(candidate) = self.candidates.iter_mut().find(|candidate| candidate.route == route) {
-            (candidate.due, candidate.attempts) = (now, 0);
+        if let Some(candidate) = self.candidates.iter_mut().find(|candidate| candidate.raced.route == route) {
+            (candidate.due, candidate.raced.attempts) = (now, 0);
         }
     }
 
@@ -113,29 +112,32 @@ impl<P: Payload> Session<P> {
     }
 
     /// The peer's INIT came again, maybe over another route.
-    pub(super) fn handle_init(&mut self, route: Route) {
+    pub(super) fn handle_init(&mut self, now: Time, route: Route) {
         if self.side != Side::Server {
             return;
         }
-        for routes in [&mut self.proven, &mut self.greetings] {
-            if !routes.contains(&route) && routes.len() < MAX_GREETINGS {
-                routes.push(route);
-            }
+        if !self.greetings.contains(&route) && self.greetings.len() < MAX_GREETINGS {
+            self.greetings.push(route);
+        }
+        if !self.state.carries_data() {
+            self.race.on_init(now, route);
         }
     }
 
     pub(super) fn handle_init_ack(&mut self, now: Time, arrival: &Arrival, params: Params) {
-        if self.side != Side::Client || self.peer.is_some() {
+        if self.side != Side::Client {
             return;
+        }
+        if self.peer.is_some() {
+            return self.handle_late_init_ack(now, arrival.route);
         }
         if let Err(error) = self.adopt(params) {
             return self.fail(now, error);
         }
-        let winner = self.candidates.iter().find(|candidate| candidate.route == arrival.route);
-        let sample =
-            winner.filter(|candidate| candidate.attempts == 1).map(|winner| now.since(winner.sent_at));
-        let others = self.candidates.drain(..).map(|candidate| candidate.route);
-        self.alternatives = others.filter(|route| *route != arrival.route).take(MAX_GREETINGS).collect();
+        let mut raced = self.candidates.drain(..).map(|candidate| candidate.raced).collect::<Vec<_>>();
+        let winner = raced.iter().position(|raced| raced.route == arrival.route);
+        let sample = winner.and_then(|index| raced.remove(index).rtt(now));
+        self.race = Race::lost_by(raced.into_iter());
         self.first_path(now, arrival.route);
         if let Some(sample) = sample {
             self.paths[0].sample_rtt(now, PathId::FIRST, sample, Span::ZERO);
@@ -151,12 +153,13 @@ impl<P: Payload> Session<P> {
             return;
         }
         self.greetings.clear();
-        let since = now.since(self.last_sent);
         let path = &mut self.paths[0];
-        if std::mem::take(&mut self.proven).contains(&arrival.route) {
+        if let Some(raced) = self.race.take(arrival.route) {
             path.route = arrival.route;
+            if let Some(sample) = raced.rtt(now) {
+                path.sample_rtt(now, PathId::FIRST, sample, Span::ZERO);
+            }
         }
-        path.sample_rtt(now, PathId::FIRST, since, Span::ZERO);
         self.on_established(now);
     }
 
@@ -176,14 +179,16 @@ impl<P: Payload> Session<P> {
     pub(super) fn transmit_handshake(&mut self, now: Time) -> Option<Transmit<P>> {
         let (route, pid, message) = if self.side == Side::Client {
             let candidate = self.candidates.iter_mut().find(|candidate| candidate.due <= now)?;
-            candidate.attempts += 1;
-            candidate.sent_at = now;
             candidate.due = now + candidate.pause;
             candidate.pause = (candidate.pause * 2).min(LONGEST_RETRY);
-            (candidate.route, Pid::HANDSHAKE, Message::Init(self.local.clone()))
+            let raced = &mut candidate.raced;
+            (raced.attempts, raced.sent_at) = (raced.attempts + 1, now);
+            (raced.route, Pid::HANDSHAKE, Message::Init(self.local.clone()))
         } else {
             let peer = self.peer.as_ref()?.pid;
-            (self.greetings.pop()?, peer, Message::InitAck(self.local.clone()))
+            let route = self.greetings.pop()?;
+            self.race.on_answer(now, route);
+            (route, peer, Message::InitAck(self.local.clone()))
         };
         self.last_sent = now;
         Some(Transmit { route, pid, path: PathId::FIRST, message, size: INIT_SIZE, ecn: false })

@@ -11,6 +11,7 @@
 //! | `transmit` | what to send next, and where |
 //! | `build` | one packet: which frames fit |
 //! | `paths` | opening, proving, moving, abandoning paths; PIDs; addresses |
+//! | `race` | other routes for path 0, which the handshake tried |
 //! | `relayed` | paths through relays |
 //! | `alarms` | the clock: probe timeouts, failures, keep-alive, idle |
 //! | `doubt` | paths that are no use, and when they are well again |
@@ -25,6 +26,7 @@ mod closing;
 mod doubt;
 mod handshake;
 mod paths;
+mod race;
 mod receive;
 mod reinject;
 mod relayed;
@@ -59,6 +61,7 @@ use crate::stream::{MemoryBudget, Read, StreamError, Streams};
 use closing::Ending;
 use handshake::Candidate;
 use paths::Addresses;
+use race::Race;
 use reports::Reporter;
 use sharing::Sharing;
 
@@ -125,11 +128,9 @@ pub struct Session<P> {
     primary: (Option<PathId>, u64),
     run: Option<Run>,
     candidates: Vec<Candidate>,
-    /// Candidates over which nobody answered first: path 0 may move there while it is the only one.
-    alternatives: Vec<Route>,
-    /// Routes over which INIT came, which proves them, until the session is established ...
-    proven: Vec<Route>,
-    /// ... and those over which INIT-ACK is owed.
+    /// Other routes for path 0 while it is the only one.
+    race: Race,
+    /// Routes over which INIT-ACK is owed.
     greetings: Vec<Route>,
     started_at: Time,
     last_heard: Time,
@@ -204,8 +205,7 @@ impl<P: Payload> Session<P> {
             primary: (None, 0),
             run: None,
             candidates: Vec::new(),
-            alternatives: Vec::new(),
-            proven: Vec::new(),
+            race: Race::default(),
             greetings: Vec::new(),
             started_at: now,
             last_heard: now,

@@ -175,6 +175,9 @@ impl<P: Payload> Session<P> {
         if path.route == arrival.route || path.state == PathState::Closing {
             return;
         }
+        if path.id == PathId::FIRST && self.race.take(arrival.route).is_some() {
+            return self.move_path(now, index, arrival.route);
+        }
         let asked = path.challenge.as_mut().filter(|challenge| challenge.route == arrival.route);
         if let Some(challenge) = asked {
             return challenge.on_received(arrival.size as u64);
@@ -186,27 +189,6 @@ impl<P: Payload> Session<P> {
             Some(Box::new(Challenge::to_stranger(token, arrival.route, now, heard)));
     }
 
-    /// Until the peer has named PIDs for further paths, the first is the only one. When it falls silent before
-    /// that, it is tried over the routes that lost the race of the handshake, in turn.
-    pub(super) fn try_alternative(&mut self, now: Time, index: usize) {
-        if self.alternatives.is_empty() || self.paths[index].id != PathId::FIRST {
-            return;
-        }
-        if self.paths.iter().any(|path| path.id != PathId::FIRST && path.state == PathState::Active) {
-            self.alternatives.clear();
-            return;
-        }
-        self.alternatives.rotate_left(1);
-        let used = |route: &&Route| self.paths.iter().any(|path| path.route == **route);
-        let Some(route) = self.alternatives.iter().find(|route| !used(route)).copied() else { return };
-        let waiting = self.paths[index].challenge.as_ref().map(|challenge| challenge.route);
-        if waiting != Some(route) {
-            let interval = self.config.initial_rtt;
-            let token = self.next_token();
-            self.paths[index].challenge = Some(Box::new(Challenge::new(token, route, now, interval)));
-        }
-    }
-
     pub(super) fn handle_path_response(&mut self, now: Time, token: u64) {
         let answered =
             |path: &Path| path.challenge.as_ref().is_some_and(|challenge| challenge.token == token);
@@ -215,21 +197,8 @@ impl<P: Payload> Session<P> {
         let path = &mut self.paths[index];
         let id = path.id;
         path.allowance.prove();
-        let moved = path.route != challenge.route;
-        if moved {
-            let same_host = path.route.remote.ip() == challenge.route.remote.ip();
-            path.route = challenge.route;
-            if !same_host {
-                path.forget_rtt();
-                // What left for the old address says nothing of the new one's room.
-                self.give_up_flight(now, index);
-                let size = self.paths[index].size() as u64;
-                self.cc.add_path(id, size, now);
-                self.forget_sharing(id);
-                self.review_groups(now);
-            }
-            self.events.push_back(Event::Path { path: id, change: PathChange::Moved(challenge.route) });
-            self.push_control(Control::ObservedAddress(id));
+        if path.route != challenge.route {
+            self.move_path(now, index, challenge.route);
         }
         if let Some(sample) = challenge.rtt(now) {
             self.paths[index].sample_rtt(now, id, sample, Span::ZERO);
@@ -243,6 +212,7 @@ impl<P: Payload> Session<P> {
             self.review_groups(now);
             self.push_control(Control::ObservedAddress(id));
             self.update_send_limit();
+            self.end_race();
             self.suspect_silent_others(id);
         }
         self.update_pacing(now, index);

@@ -12,7 +12,7 @@ impl<P: Payload> Session<P> {
     pub fn handle_message(&mut self, now: Time, arrival: &Arrival, message: Message<P>) {
         self.next_timeout.set(None);
         match message {
-            Message::Init(_) => self.handle_init(arrival.route),
+            Message::Init(_) => self.handle_init(now, arrival.route),
             Message::InitAck(params) => self.handle_init_ack(now, arrival, params),
             Message::Packet(packet) => self.handle_packet(now, arrival, packet),
             Message::Reset(token) => self.handle_stateless_reset(now, token),
@@ -29,7 +29,7 @@ impl<P: Payload> Session<P> {
 
     fn handle_packet(&mut self, now: Time, arrival: &Arrival, packet: Packet<P>) {
         match self.state {
-            State::Closed => return self.handle_while_closed(packet.path),
+            State::Closed => return self.handle_while_closed(now, arrival, (packet.path, packet.fsn)),
             State::InitSent => return self.stats.packets_ignored += 1,
             State::InitRecv => self.handle_first_packet(now, arrival),
             _ => {}

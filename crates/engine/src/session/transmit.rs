@@ -287,7 +287,8 @@ impl<P: Payload> Session<P> {
         if path.is_reachable() && matches!(path.state, PathState::Active | PathState::Validating) {
             return index;
         }
-        self.best_path().unwrap_or(index)
+        // A path in doubt on which packets arrive is better than one that brings none.
+        self.best_path().filter(|best| !path.is_reachable() || !self.is_deserted(now, *best)).unwrap_or(index)
     }
 
     /// True when nothing arrives on a path any more while others bring packets: the receiver then elects

@@ -1,0 +1,156 @@
+//! What the race of the handshake leaves: other routes for path 0 while it is the only path.
+//!
+//! Until each end has named PIDs for further paths, a round trip after the handshake, path 0 is all there is. Where it
+//! is silent from its first packet on, waiting for the probe timeout, three round trips, and then for the proof of
+//! another route would be long. Each end therefore remembers the routes over which the other was heard in the
+//! handshake, which proves them:
+//!
+//! - the client moves path 0 to one of them when the first acknowledgement is half a round trip late;
+//! - an end to which the newest packet of path 0 comes over one of them follows at once.
+//!
+//! Routes over which nothing was heard are challenged in turn, from the probe timeout on.
+
+use anabranch_wire::{PathId, Payload, Side, Span, Time};
+
+use super::Session;
+use super::handshake::MAX_GREETINGS;
+use crate::control::Control;
+use crate::event::{Event, PathChange};
+use crate::path::{Challenge, Path};
+use crate::route::Route;
+
+/// A route over which a message of the handshake went.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Raced {
+    pub route: Route,
+    pub sent_at: Time,
+    /// How often it went.
+    pub attempts: u32,
+}
+
+impl Raced {
+    /// The round-trip time, when what comes now can only answer one message.
+    pub(super) fn rtt(&self, now: Time) -> Option<Span> {
+        (self.attempts == 1).then(|| now.since(self.sent_at))
+    }
+}
+
+/// The routes of the race.
+#[derive(Debug, Default)]
+pub(super) struct Race {
+    /// Over which INIT went and nothing came back.
+    unheard: Vec<Raced>,
+    /// Over which INIT or INIT-ACK came; at the client with the round-trip time.
+    proven: Vec<(Raced, Option<Span>)>,
+}
+
+impl Race {
+    /// The client's, once the first INIT-ACK is there.
+    pub(super) fn lost_by(routes: impl Iterator<Item = Raced>) -> Self {
+        Self { unheard: routes.take(MAX_GREETINGS).collect(), proven: Vec::new() }
+    }
+
+    /// INIT came over `route`.
+    pub(super) fn on_init(&mut self, now: Time, route: Route) {
+        if self.proven.len() < MAX_GREETINGS && self.proven.iter().all(|(known, _)| known.route != route) {
+            self.proven.push((Raced { route, sent_at: now, attempts: 0 }, None));
+        }
+    }
+
+    /// INIT-ACK left over `route`.
+    pub(super) fn on_answer(&mut self, now: Time, route: Route) {
+        if let Some((raced, _)) = self.proven.iter_mut().find(|(known, _)| known.route == route) {
+            (raced.sent_at, raced.attempts) = (now, raced.attempts + 1);
+        }
+    }
+
+    /// INIT-ACK came over `route`; true when it has not before.
+    fn on_init_ack(&mut self, now: Time, route: Route) -> bool {
+        let index = self.unheard.iter().position(|unheard| unheard.route == route);
+        let raced = index.map(|index| self.unheard.remove(index));
+        self.proven.extend(raced.map(|raced| (raced, raced.rtt(now))));
+        raced.is_some()
+    }
+
+    /// A proven route, which then can be moved to no more.
+    pub(super) fn take(&mut self, route: Route) -> Option<Raced> {
+        let index = self.proven.iter().position(|(proven, _)| proven.route == route);
+        index.map(|index| self.proven.remove(index).0)
+    }
+}
+
+impl<P: Payload> Session<P> {
+    /// INIT-ACK came over another route than the first.
+    pub(super) fn handle_late_init_ack(&mut self, now: Time, route: Route) {
+        if self.race.on_init_ack(now, route)
+            && let Some(index) = self.path_index(PathId::FIRST)
+        {
+            self.paths.forget_timeout(index);
+            self.leave_silent_route(now);
+        }
+    }
+
+    /// Another path carries data: path 0 stays where it is.
+    pub(super) fn end_race(&mut self) {
+        self.race = Race::default();
+    }
+
+    /// When the client moves path 0 unless something is acknowledged.
+    pub(super) fn leave_at(&self, path: &Path) -> Option<Time> {
+        let leaves = self.side == Side::Client && path.id == PathId::FIRST && !path.board.has_acks();
+        if self.race.proven.is_empty() || !leaves {
+            return None;
+        }
+        path.first_answer_due(self.config.max_ack_delay)
+    }
+
+    /// Moves path 0 to a proven route when nothing was acknowledged on its own in time.
+    pub(super) fn leave_silent_route(&mut self, now: Time) {
+        let Some(index) = self.path_index(PathId::FIRST) else { return };
+        if self.leave_at(&self.paths[index]).is_some_and(|at| at <= now)
+            && let Some((raced, rtt)) = self.race.proven.pop()
+        {
+            self.move_path(now, index, raced.route);
+            if let Some(rtt) = rtt {
+                self.paths[index].sample_rtt(now, PathId::FIRST, rtt, Span::ZERO);
+            }
+            self.update_pacing(now, index);
+        }
+    }
+
+    /// Tries the routes over which nothing was heard, when path 0 is silent.
+    pub(super) fn try_alternative(&mut self, now: Time, index: usize) {
+        if self.race.unheard.is_empty() || self.paths[index].id != PathId::FIRST {
+            return;
+        }
+        self.race.unheard.rotate_left(1);
+        let used = |route: &Route| self.paths.iter().any(|path| path.route == *route);
+        let mut unheard = self.race.unheard.iter().map(|raced| raced.route);
+        let Some(route) = unheard.find(|route| !used(route)) else { return };
+        let waiting = self.paths[index].challenge.as_ref().map(|challenge| challenge.route);
+        if waiting != Some(route) {
+            let interval = self.config.initial_rtt;
+            let token = self.next_token();
+            self.paths[index].challenge = Some(Box::new(Challenge::new(token, route, now, interval)));
+        }
+    }
+
+    /// A path goes on over another route, which is proven.
+    pub(super) fn move_path(&mut self, now: Time, index: usize, route: Route) {
+        let path = &mut self.paths[index];
+        let id = path.id;
+        let same_host = path.route.remote.ip() == route.remote.ip();
+        path.route = route;
+        if !same_host {
+            path.forget_rtt();
+            // What left for the old address says nothing of the new one's room.
+            self.give_up_flight(now, index);
+            let size = self.paths[index].size() as u64;
+            self.cc.add_path(id, size, now);
+            self.forget_sharing(id);
+            self.review_groups(now);
+        }
+        self.events.push_back(Event::Path { path: id, change: PathChange::Moved(route) });
+        self.push_control(Control::ObservedAddress(id));
+    }
+}
