@@ -10,6 +10,12 @@ macro_rules! builtin {
 
 builtin![
     "bench-fattree",
+    "mpmtp-fig9",
+    "mpmtp-table2",
+    "mtcp-fig11",
+    "mtcp-fig12",
+    "mtcp-fig3",
+    "mtcp-fig5",
     "nsdi11-bcube-tp1",
     "nsdi11-bcube-tp2",
     "nsdi11-bcube-tp3",

@@ -54,6 +54,9 @@ pub struct File {
     /// What changes.
     #[serde(default)]
     pub event: Vec<EventSpec>,
+    /// Who looks for shared bottlenecks from outside of a session.
+    #[serde(default)]
+    pub detector: Vec<DetectorSpec>,
     /// What the result has to be.
     #[serde(default)]
     pub expect: BTreeMap<String, Bound>,
@@ -97,6 +100,44 @@ pub struct Transport {
     pub initial_window: Option<u64>,
     /// A receive buffer of this size from the start; without, it grows as needed.
     pub receive_buffer: Option<SizeText>,
+    /// Which path acknowledgements return on.
+    pub acks: Option<Acks>,
+    /// Which paths count as one flow.
+    pub coupling: Option<CouplingKind>,
+    /// Receiver reports, from which load weights follow; none when left out.
+    pub reports: Option<Reports>,
+}
+
+/// Receiver reports.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Reports {
+    /// α, the weight of what was known of a path's reliability.
+    pub alpha: f64,
+    /// b, how fast the share of the bandwidth that reports take follows.
+    pub b: f64,
+}
+
+/// Which path acknowledgements return on.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum Acks {
+    /// On that of the packets they acknowledge.
+    SamePath,
+    /// All on one, which is elected anew when it falls silent.
+    Primary,
+    /// All on the one with the lowest round-trip time.
+    Fastest,
+}
+
+/// Which paths count as one flow.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum CouplingKind {
+    /// Those that share a bottleneck by evidence.
+    Adaptive,
+    /// All of them.
+    Fixed,
 }
 
 /// The engine's two profiles.
@@ -309,6 +350,23 @@ pub struct EventSpec {
     pub delay: Option<SpanText>,
     /// Another loss.
     pub loss: Option<ShareText>,
+}
+
+/// mTCP's detector of shared congestion, fed with the moments at which a flow's paths reduce their windows, to the
+/// `sample`; it changes nothing of the session.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DetectorSpec {
+    /// For results.
+    pub name: String,
+    /// Whose first two paths it watches.
+    pub flow: String,
+    /// Events less than this apart may be one congestion; 200 ms when left out.
+    pub interval: Option<SpanText>,
+    /// The share of events in common from which on paths share: 0.5 when left out.
+    pub threshold: Option<f64>,
+    /// The chance of a wrong verdict that is put up with: 0.05 when left out.
+    pub zeta: Option<f64>,
 }
 
 /// One direction of a link.

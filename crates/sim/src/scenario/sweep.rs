@@ -23,7 +23,13 @@ impl std::str::FromStr for Setting {
     /// Reads `key=a,b,c`.
     fn from_str(text: &str) -> Result<Self, String> {
         let (key, values) = text.split_once('=').ok_or("write it as key=value,value,…")?;
-        let values: Vec<String> = values.split(',').map(|value| value.trim().to_owned()).collect();
+        let mut depth = 0;
+        // A comma within a list is part of a value.
+        let between = |letter: char| {
+            depth += i32::from(letter == '[') - i32::from(letter == ']');
+            letter == ',' && depth == 0
+        };
+        let values: Vec<String> = values.split(between).map(|value| value.trim().to_owned()).collect();
         if key.trim().is_empty() || values.iter().any(String::is_empty) {
             return Err("write it as key=value,value,…".to_owned());
         }

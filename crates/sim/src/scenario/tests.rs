@@ -410,3 +410,50 @@ start_within = "1 s"
         assert!(multipath + others > 18.0, "{:?}: {:.2} of 20", variant.set, multipath + others);
     }
 }
+
+#[test]
+fn a_detector_watches_a_single_flow_of_several_paths_within_its_bounds() {
+    let with = |keys: &str| format!("[[detector]]\nname = \"D\"\n{keys}\n\n[expect]");
+    for (keys, told) in [
+        ("flow = \"N\"", "detector.D.flow: there is no flow \"N\""),
+        ("flow = \"T\"", "name a single flow with two paths or more"),
+        ("flow = \"M\"\ninterval = \"0 s\"", "detector.D.interval: out of range"),
+        ("flow = \"M\"\nthreshold = 2", "detector.D.threshold: out of range"),
+        ("flow = \"M\"\nzeta = 0", "detector.D.zeta: out of range"),
+    ] {
+        let error = mistake("[expect]", &with(keys));
+        assert!(error.contains(told), "{error}");
+    }
+    let text = SMALL.replace("[expect]", &with("flow = \"M\"")).replace("10 s", "40 s");
+    let report = Scenario::parse(&text, "small.toml").unwrap().run(1).unwrap();
+    assert!(report.metrics["detector.D.events"] >= 1.0, "{report:#?}");
+    assert!(!report.metrics.contains_key("detector.D.shared_s"));
+}
+
+#[test]
+fn the_transport_of_the_papers_can_be_named() {
+    let with = |line: &str| format!("warm_up = \"2 s\"\n\n[transport]\n{line}");
+    let error = mistake("warm_up = \"2 s\"", &with("reports = { alpha = 1.5, b = 0.07 }"));
+    assert!(error.contains("alpha and b from 0 to below 1"), "{error}");
+    let text =
+        SMALL.replace("warm_up = \"2 s\"", &with("acks = \"primary\"\nreports = { alpha = 0.8, b = 0.07 }"));
+    let report = Scenario::parse(&text, "small.toml").unwrap().run(1).unwrap();
+    // All acknowledgements return over one link, reports too.
+    let back = |link: &str| report.metrics[&format!("link.{link}.back.utilisation")];
+    assert!(back("wifi").min(back("lte")) < 0.002, "{report:#?}");
+}
+
+#[test]
+fn the_time_in_which_nothing_is_read_is_measured() {
+    let cut = "[[event]]\nat = \"5 s\"\nlink = \"wifi\"\ndown = true\n\n[expect]";
+    let text = SMALL.replace("[expect]", cut).replace("min = 5, above", "min = 1, below");
+    let report = Scenario::parse(&text, "small.toml").unwrap().run(1).unwrap();
+    assert!(report.metrics["flow.T.pause_s"] > 4.0, "{report:#?}");
+    assert!(report.metrics["flow.M.pause_s"] < 4.0, "{report:#?}");
+}
+
+#[test]
+fn a_comma_within_a_list_is_part_of_a_value() {
+    let setting: Setting = "flow.M.paths=[\"a\"],[\"a\",\"b\"]".parse().unwrap();
+    assert_eq!(setting.values, ["[\"a\"]", "[\"a\",\"b\"]"]);
+}

@@ -1,14 +1,15 @@
-//! What no session does: plain packets at a constant rate, and changes to links.
+//! What no session does: plain packets at a constant rate, changes to links, and detectors that look on.
 
+use anabranch_engine::FastRetransmits;
 use anabranch_link::{LossModel, RateModel};
 use anabranch_wire::{Span, Time};
 
 use super::check_times;
 use super::links::{check_delay, positive};
-use super::{Builder, HEADERS, MAX_DURATION};
+use super::{Builder, Detector, HEADERS, MAX_DURATION};
 use crate::network::{BurstPlan, Change, Duration, LinkChange};
 use crate::scenario::error::ScenarioError;
-use crate::scenario::model::{BurstShape, CbrSpec, EventSpec, Way};
+use crate::scenario::model::{BurstShape, CbrSpec, DetectorSpec, EventSpec, Way};
 use crate::scenario::units::PACKET;
 
 impl Builder<'_> {
@@ -76,6 +77,50 @@ impl Builder<'_> {
                 self.built.plan.script.push(change);
             }
         }
+        Ok(())
+    }
+
+    pub(super) fn detector(&mut self, spec: &DetectorSpec) -> Result<(), ScenarioError> {
+        let key = |key: &str| format!("detector.{}.{key}", spec.name);
+        let mut first = 0;
+        let known = self.built.groups.iter().find_map(|group| {
+            first += group.count;
+            (group.name == spec.flow).then_some((group.count, first - group.count))
+        });
+        let flow = match known {
+            Some((1, flow)) if self.built.plan.flows[flow].paths.len() > 1 => flow,
+            Some(_) => {
+                return Err(ScenarioError::new(
+                    key("flow"),
+                    format!("\"{}\" has nothing to compare", spec.flow),
+                )
+                .hint("name a single flow with two paths or more"));
+            }
+            None => {
+                return Err(ScenarioError::new(key("flow"), format!("there is no flow \"{}\"", spec.flow))
+                    .hint("name a [[flow]] of this file"));
+            }
+        };
+        let mut rule = FastRetransmits::default();
+        if let Some(interval) = spec.interval {
+            if interval.0.is_zero() || interval.0 > Span::from_secs(10) {
+                return Err(ScenarioError::new(key("interval"), "out of range")
+                    .hint("more than nothing, at most 10 s"));
+            }
+            rule.interval = interval.0;
+        }
+        for (name, from, to) in
+            [("threshold", spec.threshold, &mut rule.threshold), ("zeta", spec.zeta, &mut rule.zeta)]
+        {
+            match from {
+                Some(share) if !(share > 0.0 && share < 1.0) => {
+                    return Err(ScenarioError::new(key(name), "out of range").hint("between 0 and 1"));
+                }
+                Some(share) => *to = share,
+                None => {}
+            }
+        }
+        self.built.detectors.push(Detector { name: spec.name.clone(), flow, rule });
         Ok(())
     }
 }

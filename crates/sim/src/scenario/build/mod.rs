@@ -7,6 +7,7 @@ mod traffic;
 
 use std::collections::BTreeSet;
 
+use anabranch_engine::FastRetransmits;
 use anabranch_link::{LinkConfig, RateModel};
 use anabranch_wire::{Span, Time};
 
@@ -41,6 +42,8 @@ pub struct Built {
     pub arrivals: Vec<String>,
     /// Names of its sources of plain packets.
     pub bursts: Vec<String>,
+    /// Who looks for shared bottlenecks.
+    pub detectors: Vec<Detector>,
     /// When measuring begins and when the run ends.
     pub warm_up: Time,
     /// When the run ends.
@@ -58,6 +61,17 @@ pub struct Group {
     pub count: usize,
     /// How many hosts they start from; 0 where there are none.
     pub senders: usize,
+}
+
+/// mTCP's detector beside a flow.
+#[derive(Clone, Debug)]
+pub struct Detector {
+    /// As declared.
+    pub name: String,
+    /// Its flow, by number.
+    pub flow: usize,
+    /// What judges.
+    pub rule: FastRetransmits,
 }
 
 /// What a cable is called.
@@ -104,6 +118,9 @@ pub(crate) fn build(file: &File, text: &str, seed: u64) -> Result<Built, Scenari
     for (index, event) in file.event.iter().enumerate() {
         builder.event(event).map_err(|error| builder.locate(error, "event", index))?;
     }
+    for (index, detector) in file.detector.iter().enumerate() {
+        builder.detector(detector).map_err(|error| builder.locate(error, "detector", index))?;
+    }
     if builder.built.groups.is_empty() && file.arrivals.is_empty() && file.cbr.is_empty() {
         return Err(
             ScenarioError::new("", "nothing sends anything").hint("add a [[flow]], [[arrivals]] or [[cbr]]")
@@ -130,6 +147,8 @@ impl Builder<'_> {
         tables.extend(traffic.map(|(index, traffic)| ("traffic", index, traffic.name.as_str())));
         let arrivals = file.arrivals.iter().enumerate();
         tables.extend(arrivals.map(|(index, arrivals)| ("arrivals", index, arrivals.name.as_str())));
+        let detectors = file.detector.iter().enumerate();
+        tables.extend(detectors.map(|(index, detector)| ("detector", index, detector.name.as_str())));
         tables.extend(file.cbr.iter().enumerate().map(|(index, cbr)| ("cbr", index, cbr.name.as_str())));
         let mut seen = BTreeSet::new();
         for (table, index, name) in tables {

@@ -2,15 +2,17 @@
 
 use std::sync::Arc;
 
-use anabranch_engine::Config;
 use anabranch_engine::cc::RuleKind;
+use anabranch_engine::{AckPolicy, Config, Coupling, ReportConfig};
 use anabranch_wire::{Span, Time};
 
 use super::links::positive;
 use super::{Builder, Group, MAX_DURATION, MAX_FLOWS, MAX_PATHS, check_times};
 use crate::network::{ArrivalPlan, FlowPlan, PathPlan, Sizes, Supply};
 use crate::scenario::error::ScenarioError;
-use crate::scenario::model::{ArrivalSpec, FlowSpec, PathSpec, Profile, SizeShape, Transport};
+use crate::scenario::model::{
+    Acks, ArrivalSpec, CouplingKind, FlowSpec, PathSpec, Profile, Reports, SizeShape, Transport,
+};
 use crate::scenario::units::PACKET;
 
 impl Builder<'_> {
@@ -191,6 +193,27 @@ fn apply_transport(from: &Transport, config: &mut Config) -> Result<(), Scenario
         }
         config.memory.max_window = buffer.0;
         config.memory.initial_window = buffer.0;
+    }
+    if let Some(acks) = from.acks {
+        config.ack_policy = match acks {
+            Acks::SamePath => AckPolicy::SamePath,
+            Acks::Primary => AckPolicy::Primary,
+            Acks::Fastest => AckPolicy::Fastest,
+        };
+    }
+    if let Some(Reports { alpha, b }) = from.reports {
+        if !((0.0..1.0).contains(&alpha) && (0.0..1.0).contains(&b)) {
+            return Err(
+                ScenarioError::new("transport.reports", "out of range").hint("alpha and b from 0 to below 1")
+            );
+        }
+        config.reports = Some(ReportConfig { alpha, b });
+    }
+    if let Some(coupling) = from.coupling {
+        config.coupling = match coupling {
+            CouplingKind::Adaptive => Coupling::Adaptive,
+            CouplingKind::Fixed => Coupling::Fixed,
+        };
     }
     Ok(())
 }

@@ -7,17 +7,19 @@
 //! simulators without headers count: a packet's payload stands for its 1,500 bytes on the wire.
 
 mod results;
+mod shared;
 mod snapshot;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use anabranch_wire::Time;
+use anabranch_wire::{Span, Time};
 
 use super::Extras;
 use super::build::Built;
 use super::course::{Course, MAX_POINTS, Recorder};
 use crate::network::Network;
 use results::{Measured, jain};
+use shared::Observer;
 use snapshot::Snapshot;
 
 /// Names and values, in order of the names.
@@ -50,12 +52,18 @@ pub(super) struct FlowSamples {
     pub paths: Vec<(Mean, Mean)>,
     /// Kilobytes that wait in the receive buffer for earlier ones.
     pub buffer: Mean,
+    /// Bytes read so far, and when that last grew.
+    read: (u64, Time),
+    /// The longest time in which an unfinished flow's application read nothing.
+    pub pause: Span,
 }
 
 /// Runs a network and measures it.
 pub(crate) fn run(built: Built, extras: Extras<'_>) -> (Metrics, Course) {
     let mut watch = Watch::new(&built, extras);
-    let Built { plan, groups, cables, arrivals, bursts, warm_up, end, sample } = built;
+    let Built { plan, groups, cables, arrivals, bursts, detectors, warm_up, end, sample } = built;
+    let mut observers: Vec<Observer> =
+        detectors.into_iter().map(|detector| Observer::new(detector, warm_up)).collect();
     let flow_paths: Vec<usize> = plan.flows.iter().map(|flow| flow.paths.len()).collect();
     let starts: Vec<Time> = plan.flows.iter().map(|flow| flow.start).collect();
     let counts = (flow_paths.clone(), cables.len(), arrivals.len(), bursts.len());
@@ -72,6 +80,7 @@ pub(crate) fn run(built: Built, extras: Extras<'_>) -> (Metrics, Course) {
         at = (at + sample).min(end);
         watch.run(&mut network, at);
         look(&mut network, &mut samples, &mut queues);
+        observers.iter_mut().for_each(|observer| observer.look(&mut network));
     }
     let after = Snapshot::take(&mut network, &counts);
     let measured = Measured { before, after, samples, queues, starts, span: end.since(warm_up) };
@@ -86,6 +95,7 @@ pub(crate) fn run(built: Built, extras: Extras<'_>) -> (Metrics, Course) {
         out.insert("jain".to_owned(), jain(&rates));
         out.insert("total.goodput_mbit_s".to_owned(), rates.iter().sum());
     }
+    observers.iter().for_each(|observer| observer.tell(&mut out, end));
     measured.links(&mut out, &cables);
     measured.sources(&mut out, &network, &arrivals, &bursts);
     out.insert("run.packet_hops".to_owned(), measured.after.packet_hops as f64);
@@ -109,6 +119,7 @@ pub(crate) fn names(built: Built) -> BTreeSet<String> {
     for name in &built.arrivals {
         known.extend(["s", "p50_s", "p99_s"].map(|what| completed("arrivals", name, what)));
     }
+    known.extend(built.detectors.iter().flat_map(|detector| shared::names(&detector.name)));
     let nothing = Built { warm_up: Time::ZERO, end: Time::ZERO, ..built };
     known.extend(run(nothing, Extras::default()).0.into_keys());
     known
@@ -151,7 +162,18 @@ impl<'a> Watch<'a> {
 
 impl FlowSamples {
     fn new(paths: usize) -> Self {
-        Self { paths: vec![Default::default(); paths], buffer: Mean::default() }
+        Self { paths: vec![Default::default(); paths], ..Self::default() }
+    }
+
+    /// The application had read so much.
+    fn on_read(&mut self, now: Time, bytes: u64, finished: bool) {
+        let (known, since) = self.read;
+        if known > 0 && !finished {
+            self.pause = self.pause.max(now.since(since));
+        }
+        if bytes > known {
+            self.read = (bytes, now);
+        }
     }
 }
 
@@ -163,7 +185,9 @@ fn look(network: &mut Network, samples: &mut [FlowSamples], queues: &mut [Mean])
                 rtt.add(path.rtt.as_millis_f64());
             }
         }
-        samples.buffer.add(network.flow(flow).server.bytes_reassembling as f64 / 1e3);
+        let state = network.flow(flow);
+        samples.buffer.add(state.server.bytes_reassembling as f64 / 1e3);
+        samples.on_read(network.now(), state.bytes, state.finished_at.is_some());
     }
     for (link, queue) in queues.iter_mut().enumerate() {
         queue.add(network.backlog(link) as f64);

@@ -57,6 +57,7 @@ impl Measured {
         self.trouble(&mut put, first..first + group.count);
         let buffers = &self.samples[first..first + group.count];
         put("buffer_kb", buffers.iter().map(|flow| flow.buffer.get()).sum::<f64>() / group.count as f64);
+        put("pause_s", buffers.iter().map(|flow| flow.pause.as_secs_f64()).fold(0.0, f64::max));
         put("buffer_max_kb", buffers.iter().map(|flow| flow.buffer.max).fold(0.0, f64::max));
         let done = |flow: usize| self.after.flows[flow].finished_at.map(|at| at.since(self.starts[flow]));
         let times: Vec<f64> =
