@@ -1,0 +1,164 @@
+//! What several paths cost a data packet: the engine with 2, 8 and 32 of them, and of that the scheduler and the detectors of
+//! shared bottlenecks, each called by itself as often as the engine does.
+//!
+//! `cargo run --release -p anabranch-net --example multipath_cost -- [SECONDS]`
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use anabranch_engine::{
+    Arrival, Config, DelaySample, DelayWaves, EarliestArrival, Ecn, FastRetransmits, Groups, Item,
+    MemoryBudget, PathView, PidSource, Read, Route, Scheduler, Session, SessionView, SharedCongestion,
+    Transmit, Verdict,
+};
+use anabranch_wire::{Length, Message, PathId, Pid, Rate, ResetToken, Span, Time};
+
+/// Bytes written in a millisecond of virtual time.
+const WRITTEN: usize = 1_000_000;
+/// How long each way takes.
+const STEP: Span = Span::from_millis(1);
+
+struct Pids(u64);
+
+impl PidSource for Pids {
+    fn next_pid(&mut self) -> (Pid, ResetToken) {
+        self.0 += 1;
+        (Pid(self.0), ResetToken([1; 16]))
+    }
+}
+
+fn route(socket: u32) -> Route {
+    Route { socket, remote: std::net::SocketAddr::from(([192, 0, 2, 1], 443)) }
+}
+
+fn establish(config: &Config, now: Time) -> Option<[Session<Length>; 2]> {
+    let budget = MemoryBudget::new(1 << 40);
+    let pids = |from| Box::new(Pids(from));
+    let mut client = Session::connect(config.clone(), &[route(0)], pids(1 << 32), budget.clone(), now);
+    let Message::Init(params) = client.poll_transmit(now)?.message else { return None };
+    let server = Session::accept(config.clone(), (params, route(0)), pids(1 << 33), budget, now);
+    Some([client, server.ok()?])
+}
+
+fn turn(session: &mut Session<Length>, now: Time, landed: &mut Vec<Transmit<Length>>) {
+    for transmit in landed.drain(..) {
+        let arrival = Arrival { route: transmit.route, size: transmit.size, ecn: Ecn::NotEct };
+        session.handle_message(now, &arrival, transmit.message);
+    }
+    if session.poll_timeout().is_some_and(|at| at <= now) {
+        session.handle_timeout(now);
+    }
+    while session.poll_event().is_some() {}
+    while session.poll_pid_change().is_some() {}
+}
+
+/// Nanoseconds a data packet with its acknowledgements, both ends together, everything included.
+fn engine(paths: u32, seconds: u64) -> f64 {
+    let config = Config { max_paths: paths, ..Config::default() };
+    let mut now = Time::ZERO + Span::from_secs(1);
+    let [mut client, mut server] = establish(&config, now).expect("a session");
+    let (mut to_client, mut to_server, mut stream) = (Vec::new(), Vec::new(), None);
+    let (mut packets, mut steps, mut begun) = (0_u64, 0, Instant::now());
+    while steps < 2_000 || begun.elapsed() < Duration::from_secs(seconds) {
+        steps += 1;
+        if steps == 2_000 {
+            (packets, begun) = (0, Instant::now());
+        }
+        now += STEP;
+        packets += to_server.len() as u64;
+        turn(&mut client, now, &mut to_client);
+        turn(&mut server, now, &mut to_server);
+        let open = client.paths().len() as u32;
+        if steps % 10 == 0 && open < paths {
+            // Refused until the peer has given a PID for it: asked again ten steps later.
+            client.open_path(now, route(open)).ok();
+        }
+        stream = stream.or_else(|| client.open_stream());
+        if let Some(stream) = stream {
+            client.write(stream, &mut Length(WRITTEN)).expect("an open stream");
+            while let Ok(Read::Data(_)) = server.read(stream, 1 << 20) {}
+        }
+        to_server.extend(std::iter::from_fn(|| client.poll_transmit(now)));
+        to_client.extend(std::iter::from_fn(|| server.poll_transmit(now)));
+    }
+    assert_eq!(client.paths().len() as u32, paths, "every path is open");
+    begun.elapsed().as_secs_f64() * 1e9 / packets as f64
+}
+
+/// Nanoseconds that one call of something takes.
+fn time(mut call: impl FnMut(u64)) -> f64 {
+    const CALLS: u64 = 200_000;
+    (0..CALLS / 10).for_each(&mut call);
+    let begun = Instant::now();
+    (0..CALLS).for_each(call);
+    begun.elapsed().as_secs_f64() * 1e9 / CALLS as f64
+}
+
+/// One decision of the default scheduler, all paths open.
+fn decision(paths: u32) -> f64 {
+    let now = Time::ZERO + Span::from_secs(1);
+    let rtt = |id: u32| Span::from_millis(20 + u64::from(id * 7 % 11));
+    let view = |id: u32| PathView {
+        id: PathId(id),
+        budget: 50_000,
+        ready_at: Time::ZERO,
+        window: 200_000,
+        in_flight: 100_000,
+        rtt: rtt(id),
+        min_rtt: rtt(id),
+        rtt_variance: Span::from_millis(1),
+        rate: Rate::from_mbit(50.0),
+        mtu: 1472,
+        bytes_sent: 0,
+        weight: 1.0,
+    };
+    let views: Vec<PathView> = (0..paths).map(view).collect();
+    let session = SessionView { now, more_expected: true, window: 96 << 20 };
+    let item = Item { bytes: 1 << 20, resend: false, class: 0, flow: 0 };
+    time(|_| {
+        black_box(EarliestArrival.pick(&session, black_box(&views), &item));
+    })
+}
+
+/// What an acknowledgement costs the detectors, and one judgement of all pairs.
+fn detectors(paths: u32) -> (f64, f64) {
+    let (mut waves, mut losses, mut groups) =
+        (DelayWaves::default(), FastRetransmits::default(), Groups::default());
+    let at = |call: u64| Time::ZERO + Span::from_micros(call * 100);
+    let acknowledgement = time(|call| {
+        let path = PathId((call % u64::from(paths)) as u32);
+        let delay = Span::from_micros(20_000 + call % 7_919);
+        losses.on_rtt(at(call), path, delay);
+        waves.on_delay(path, &DelaySample { now: at(call), delay });
+    });
+    let now = at(200_000);
+    let known: Vec<(PathId, u32)> = (0..paths).map(|id| (PathId(id), id)).collect();
+    let begun = Instant::now();
+    const TIMES: u32 = 200;
+    for _ in 0..TIMES {
+        for b in 0..paths {
+            for a in 0..b {
+                let verdict = match waves.verdict(now, PathId(a), PathId(b)) {
+                    Verdict::Undecided => losses.verdict(now, PathId(a), PathId(b)),
+                    decided => decided,
+                };
+                groups.note(now, (PathId(a), PathId(b)), verdict);
+            }
+        }
+        black_box(groups.of(&known));
+    }
+    (acknowledgement, begun.elapsed().as_secs_f64() * 1e9 / f64::from(TIMES))
+}
+
+fn main() {
+    let seconds = std::env::args().nth(1).and_then(|word| word.parse().ok()).unwrap_or(3);
+    println!("paths  a data packet     a decision  an acknowledgement   a judgement");
+    for paths in [2, 8, 32] {
+        let (engine, decision) = (engine(paths, seconds), decision(paths));
+        let (acknowledgement, judgement) = detectors(paths);
+        println!(
+            "{paths:>5}  {engine:>10.0} ns  {decision:>10.0} ns  {acknowledgement:>15.0} ns  {:>10.1} us",
+            judgement / 1e3
+        );
+    }
+}
