@@ -57,7 +57,8 @@ pub struct Link<T> {
     has_outages: bool,
     /// Something waits in `rare.lost`.
     has_lost: bool,
-    mtu: Option<u32>,
+    /// The largest size that is carried.
+    mtu: u32,
     overhead: u32,
     flying_bytes: u64,
     transmitter: Transmitter,
@@ -133,7 +134,7 @@ impl<T: Clone> Link<T> {
             last_arrival: Time::ZERO,
             limit,
             transmitter: Transmitter::new(std::mem::take(&mut config.rate)),
-            mtu: config.mtu,
+            mtu: config.mtu.unwrap_or(u32::MAX),
             overhead: config.overhead,
             is_planned: false,
             is_plain: false,
@@ -285,7 +286,7 @@ impl<T: Clone> Link<T> {
 
     /// Changes the largest size that is carried, of packets offered from now on.
     pub fn set_mtu(&mut self, mtu: Option<u32>) {
-        self.mtu = mtu;
+        self.mtu = mtu.unwrap_or(u32::MAX);
     }
 
     /// Cuts the link, or mends it; scheduled outages stay. What is on the wire still arrives.
@@ -344,7 +345,7 @@ impl<T: Clone> Link<T> {
         if self.is_down(now) {
             return Err(DropReason::Outage);
         }
-        if self.mtu.is_some_and(|mtu| size > mtu) {
+        if size > self.mtu {
             return Err(DropReason::TooLarge);
         }
         let (filled, limit) = match self.limit {

@@ -182,15 +182,22 @@ impl Paths {
     }
 
     /// The first path from `index` on for which an acknowledgement would tell something new to somebody who asked.
-    pub(crate) fn next_to_acknowledge(&self, mut index: usize) -> Option<usize> {
+    /// With `own`, paths that carry their own acknowledgements are passed over, but for that one.
+    pub(crate) fn next_to_acknowledge(&self, mut index: usize, own: Option<usize>) -> Option<usize> {
         let maybe = self.want_acks | self.stale;
         loop {
             index = maybe.next(index, self.list.len())?;
-            if self.list[index].receipt.wants_ack() {
+            let concerns = own.is_none_or(|own| own == index || !self.is_surely_active(index));
+            if concerns && self.list[index].receipt.wants_ack() {
                 return Some(index);
             }
             index += 1;
         }
+    }
+
+    /// True when a path is active and can be reached; may be false of one that is.
+    fn is_surely_active(&self, index: usize) -> bool {
+        !self.stale.has(index) && self.grades[index] >= 2
     }
 
     /// The first path of which an acknowledgement is due, as of the last refresh.

@@ -6,6 +6,7 @@ use anabranch_wire::{
 };
 
 use super::{OVERHEAD, Session};
+use crate::config::AckPolicy;
 use crate::control::Control;
 use crate::path::{Content, Contents, PathState};
 use crate::route::{Route, Transmit};
@@ -63,8 +64,10 @@ impl<P: Payload> Session<P> {
 
     /// Adds the acknowledgements that travel on this path.
     fn add_acks(&mut self, now: Time, index: usize, draft: &mut Draft<P>) {
+        let on_their_own = self.config.ack_policy == AckPolicy::SamePath && self.ack_path.0.is_none();
+        let own = on_their_own.then_some(index);
         let mut next = 0;
-        while let Some(other) = self.paths.next_to_acknowledge(next) {
+        while let Some(other) = self.paths.next_to_acknowledge(next, own) {
             next = other + 1;
             if self.ack_carrier(now, other) != index {
                 continue;

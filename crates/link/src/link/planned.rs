@@ -52,7 +52,7 @@ impl<T: Clone> Link<T> {
         !self.is_managed
             && self.held.len() - self.flying < self.stats.max_queue_packets
             && self.queued_bytes + bytes <= self.stats.max_queue_bytes
-            && self.mtu.is_none_or(|mtu| size <= mtu)
+            && size <= self.mtu
     }
 
     /// Takes out the first packet that has arrived by `now`.
