@@ -32,7 +32,8 @@ pub struct RunArgs {
     /// Draw how it went into this directory, as SVG: over time, as distributions, as bars over seeds
     #[arg(long, value_name = "DIR", help_heading = OUTPUT)]
     pub plot: Option<PathBuf>,
-    /// Write every packet that sessions send and receive to this file, as pcapng; for a single run
+    /// Write every packet that sessions send and receive to this file, as pcapng, or as qlog where its name ends in
+    /// .sqlog: then to a file for each end of each path; for a single run
     #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
     pub trace: Option<PathBuf>,
     /// How results are written

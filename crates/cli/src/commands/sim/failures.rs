@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use anabranch_sim::failure::{Case, Outcome, metrics};
 use serde::Serialize;
 
-use super::RunArgs;
 use super::jobs::{Crew, in_order};
 use super::output::number;
+use super::{RunArgs, stop_on_interrupt, unless_stopped};
 use crate::commands::Context;
 use crate::errors::Failure;
 use crate::ui::out::{self, Stream};
@@ -47,12 +47,15 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Result<(), Failure> {
     let cases = args.cells.clone().map_or_else(|| CASES.collect(), |cells| cells.0);
     let mut runs: Vec<(Case, Outcome)> = Vec::with_capacity(cases.len());
     let work = |number: &u64, _: &dyn Fn(f64)| Case::draw(*number).run();
-    let crew = Crew::new(args.thread_count(), !context.quiet);
-    in_order(cases, &crew, work, &mut |number, outcome| {
+    let crew = Crew { stop: stop_on_interrupt(), ..Crew::new(args.thread_count(), !context.quiet) };
+    let all = cases.len();
+    let done = in_order(cases, &crew, work, &mut |number, outcome| {
         runs.push((Case::draw(*number), outcome));
         Ok(())
     })?;
-    report(args, &runs)
+    let outcome = if runs.is_empty() { Ok(()) } else { report(args, &runs) };
+    unless_stopped(done, all)?;
+    outcome
 }
 
 fn report(args: &RunArgs, runs: &[(Case, Outcome)]) -> Result<(), Failure> {

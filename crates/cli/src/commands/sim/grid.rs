@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::jobs::{Crew, in_order};
 use super::output::number;
-use super::{RunArgs, Seeds};
+use super::{RunArgs, Seeds, stop_on_interrupt, unless_stopped};
 use crate::commands::Context;
 use crate::errors::Failure;
 use crate::ui::out::{self, Stream};
@@ -55,8 +55,13 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Result<(), Failure> {
     let mut runs: Vec<CellRun> = Vec::with_capacity(seeds.0.len());
     let mut verdicts = Vec::with_capacity(cells.len());
     let work = move |job: &(u64, u64), _: &dyn Fn(f64)| Cell::draw(job.0).run(scheduler, job.1);
-    let crew = Crew::new(args.thread_count(), !context.quiet);
-    in_order(jobs, &crew, work, &mut |job, run| {
+    let crew = Crew { stop: stop_on_interrupt(), ..Crew::new(args.thread_count(), !context.quiet) };
+    let (all, mut cell) = (jobs.len(), None);
+    let done = in_order(jobs, &crew, work, &mut |job, run| {
+        // Of the last cells before the user stopped, some seeds may be missing: these are not judged.
+        if cell.replace(job.0) != Some(job.0) {
+            runs.clear();
+        }
         runs.push(run);
         if runs.len() == seeds.0.len() {
             verdicts.push(Verdict::of(Cell::draw(job.0), &runs));
@@ -64,7 +69,9 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Result<(), Failure> {
         }
         Ok(())
     })?;
-    report(args, &verdicts, scheduler)
+    let outcome = if verdicts.is_empty() { Ok(()) } else { report(args, &verdicts, scheduler) };
+    unless_stopped(done, all)?;
+    outcome
 }
 
 fn report(args: &RunArgs, verdicts: &[Verdict], scheduler: SchedulerKind) -> Result<(), Failure> {

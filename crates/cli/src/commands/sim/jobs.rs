@@ -5,14 +5,15 @@
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use anabranch_sim::scenario::{Course, Extras, Variant};
+use anabranch_sim::scenario::{Captured, Course, Extras, Group, Variant};
 
 use super::output::Run;
+use super::qlog::{self, Qlog};
 use super::trace::Trace;
 use super::{mistake, usage};
 use crate::errors::Failure;
@@ -160,7 +161,7 @@ fn run(job: &Job, wanted: &Wanted, tell: &dyn Fn(f64)) -> Result<Done, Failure> 
         None => None,
         Some(path) => {
             let built = scenario.build(job.seed).map_err(|error| mistake(&error))?;
-            Some(Trace::create(path, &built.groups)?)
+            Some(Tracer::create(path, &built.groups)?)
         }
     };
     let mut note = |packet: &_| {
@@ -182,8 +183,37 @@ fn run(job: &Job, wanted: &Wanted, tell: &dyn Fn(f64)) -> Result<Done, Failure> 
     if let Some(bytes) = usage::peak_memory() {
         report.metrics.insert("run.peak_rss_mb".to_owned(), bytes as f64 / 1e6);
     }
-    trace.map_or(Ok(()), Trace::finish)?;
+    trace.map_or(Ok(()), Tracer::finish)?;
     Ok(Done { run: Run::new(report, &job.variant.set), course })
+}
+
+/// Writes packets in the form that the name of the file asks for.
+enum Tracer {
+    Pcapng(Trace),
+    Qlog(Qlog),
+}
+
+impl Tracer {
+    fn create(path: &Path, groups: &[Group]) -> Result<Self, Failure> {
+        if path.extension().is_some_and(|extension| extension == qlog::EXTENSION) {
+            return Ok(Self::Qlog(Qlog::new(path, groups)));
+        }
+        Trace::create(path, groups).map(Self::Pcapng)
+    }
+
+    fn add(&mut self, packet: &Captured) {
+        match self {
+            Self::Pcapng(trace) => trace.add(packet),
+            Self::Qlog(qlog) => qlog.add(packet),
+        }
+    }
+
+    fn finish(self) -> Result<(), Failure> {
+        match self {
+            Self::Pcapng(trace) => trace.finish(),
+            Self::Qlog(qlog) => qlog.finish(),
+        }
+    }
 }
 
 /// Says on a terminal how far things are and how long they will take.

@@ -10,6 +10,7 @@ mod jobs;
 mod merge;
 mod output;
 mod plots;
+mod qlog;
 mod trace;
 mod usage;
 
@@ -43,6 +44,7 @@ Examples:
   anabranch sim plot part1 part2 --metric jain             bars with error bars over seeds
   anabranch sim compare nsdi11-wifi3g --set duration=20s   the simulator against real sockets
   anabranch sim run mine.toml --trace mine.pcapng          for Wireshark
+  anabranch sim run mine.toml --trace mine.sqlog           for qvis
   anabranch sim schema > scenario.schema.json              for editors that check TOML";
 
 /// Run experiments in virtual time
@@ -164,11 +166,17 @@ fn run_once(
     if let (Some(album), Some(folder)) = (album, &args.plot) {
         album.write(folder)?;
     }
-    if done < all {
-        let message = format!("stopped after {done} of {all} runs");
-        return Err(Failure::new(Kind::Interrupted, message).hint("what was complete has been written"));
-    }
+    unless_stopped(done, all)?;
     outcome
+}
+
+/// The failure of a command that the user stopped before all was done.
+fn unless_stopped(done: usize, all: usize) -> Result<(), Failure> {
+    if done >= all {
+        return Ok(());
+    }
+    let message = format!("stopped after {done} of {all} runs");
+    Err(Failure::new(Kind::Interrupted, message).hint("what was complete has been written"))
 }
 
 /// Becomes true when the user wants to stop. A second Ctrl-C ends the program at once.

@@ -203,7 +203,7 @@ fn matches(pattern: &str, name: &str) -> bool {
 }
 
 /// A part of a file's name: letters, digits and dashes.
-fn file_part(text: &str) -> String {
+pub(super) fn file_part(text: &str) -> String {
     let dashed: String =
         text.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' }).collect();
     let parts: Vec<&str> = dashed.split('-').filter(|part| !part.is_empty()).collect();

@@ -48,13 +48,7 @@ impl Trace {
         let file = File::create(path).map_err(|error| Failure::file("create", path, &error))?;
         let writer = PcapNgWriter::with_endianness(BufWriter::new(file), Endianness::Little)
             .map_err(|error| fault(path, error))?;
-        let of_group = |group: &Group| -> Vec<String> {
-            match group.count {
-                1 => vec![group.name.clone()],
-                count => (1..=count).map(|number| format!("{} {number}", group.name)).collect(),
-            }
-        };
-        let names = groups.iter().flat_map(of_group).collect();
+        let names = flow_names(groups);
         Ok(Self { path: path.to_owned(), writer, names, interfaces: BTreeMap::new(), error: None })
     }
 
@@ -119,6 +113,17 @@ impl Trace {
         let mut file = self.writer.into_inner();
         file.flush().map_err(|error| Failure::file("write", &self.path, &error))
     }
+}
+
+/// The names of a plan's flows, those of a group numbered.
+pub(super) fn flow_names(groups: &[Group]) -> Vec<String> {
+    let of_group = |group: &Group| -> Vec<String> {
+        match group.count {
+            1 => vec![group.name.clone()],
+            count => (1..=count).map(|number| format!("{} {number}", group.name)).collect(),
+        }
+    };
+    groups.iter().flat_map(of_group).collect()
 }
 
 fn fault(path: &Path, error: PcapError) -> Failure {
