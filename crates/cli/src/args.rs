@@ -3,7 +3,9 @@
 use clap::builder::styling::{AnsiColor, Effects, Styles};
 use clap::{ArgAction, Args, Parser, Subcommand};
 
-use crate::commands::{bench, completions, controller, demo, keys, man, path, receive, relay, send, sim};
+use crate::commands::{
+    bench, completions, controller, demo, keys, man, path, paths, receive, relay, send, sim,
+};
 use crate::errors::EXIT_CODES;
 use crate::ui::out::Stream;
 use crate::ui::paint::When;
@@ -59,6 +61,7 @@ pub enum Command {
     Controller(controller::ControllerArgs),
     Bench(bench::BenchArgs),
     Path(path::PathArgs),
+    Paths(paths::PathsArgs),
     Sim(sim::SimArgs),
     Keys(keys::KeysArgs),
     Completions(completions::CompletionsArgs),
@@ -76,6 +79,7 @@ impl Command {
             Self::Relay(args) => args.json(),
             Self::Bench(args) => args.json(),
             Self::Path(args) => args.json(),
+            Self::Paths(args) => args.json,
             Self::Sim(args) => args.json(),
             Self::Keys(args) => args.json(),
             Self::Controller(args) => args.json(),

@@ -7,6 +7,7 @@
 //! | [`controller`] | `anabranch controller`: knows the relays and grants their use; and its other side |
 //! | `control` | sockets by which people and programs of the same machine ask the services |
 //! | [`store`] | where controllers keep what they know |
+//! | [`trace`] | which routers are on the way to a host |
 
 pub mod client;
 #[cfg(unix)]
@@ -16,6 +17,7 @@ mod file;
 pub mod relay;
 mod settings;
 pub mod store;
+pub mod trace;
 
 use std::net::SocketAddr;
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -7,6 +7,7 @@ pub mod demo;
 pub mod keys;
 pub mod man;
 pub mod path;
+pub mod paths;
 pub mod receive;
 pub mod relay;
 pub mod send;
@@ -58,6 +59,7 @@ pub fn run(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Controller(args) => controller::run(&args, context),
         Command::Bench(args) => bench::run(&args, context),
         Command::Path(args) => path::run(&args),
+        Command::Paths(args) => paths::run(&args),
         Command::Sim(args) => sim::run(&args, context),
         Command::Keys(args) => keys::run(&args, context),
         Command::Completions(args) => completions::run(&args),
@@ -91,6 +93,8 @@ mod tests {
             of::<super::relay::RelayArgs>("relay"),
             of::<super::controller::ControllerArgs>("controller"),
             of::<super::bench::BenchArgs>("bench"),
+            of::<super::path::PathArgs>("path"),
+            of::<super::paths::PathsArgs>("paths"),
             of::<super::sim::SimArgs>("sim"),
             of::<super::keys::KeysArgs>("keys"),
             of::<super::completions::CompletionsArgs>("completions"),

@@ -1,0 +1,186 @@
+//! `anabranch paths`: which ways to a node share routers, and which of them are worth using together.
+
+mod survey;
+mod text;
+mod traces;
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use anabranch_overlay::select::ChoiceLimits;
+use anabranch_secure::Ticket;
+use clap::Args;
+
+use crate::args::OUTPUT;
+use crate::errors::{Failure, Kind};
+use crate::ui::out::{self, Stream};
+use crate::{interrupt, node};
+
+const EXAMPLES: &str = "\
+Examples:
+  anabranch paths 203.0.113.9                         the routers on the way there
+  anabranch paths 203.0.113.9 --relay 198.51.100.7    and past a relay: what do both share?
+
+What is behind a relay only the relay can see, and routers are told apart best from both ends. There:
+  anabranch paths 203.0.113.9 --save relay.json       on the relay
+  anabranch paths 192.0.2.1 --save node.json          on the node, towards this machine
+Then here:
+  anabranch paths 203.0.113.9 --relay 198.51.100.7 --traces 198.51.100.7=relay.json --traces 203.0.113.9=node.json";
+
+/// Show what the ways to a node share, and which to use
+///
+/// Traces the direct way and the way past each relay, finds out which addresses are of one router, and chooses ways that
+/// are fast and fail independently. Each gets a reason. Needs no privileges; loss is not measured.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES, arg_required_else_help = true)]
+pub struct PathsArgs {
+    /// The node: a ticket, or its address
+    #[arg(value_name = "NODE")]
+    pub node: Place,
+    /// A relay that could be used: its address or what it prints, several one behind the other joined by `+`
+    #[arg(long = "relay", value_name = "RELAY")]
+    pub relays: Vec<Chain>,
+    /// Traces that were made on another machine, at this address, and saved there
+    #[arg(long, value_name = "ADDRESS=FILE")]
+    pub traces: Vec<Elsewhere>,
+    /// Keep what is traced here in a file, for use on another machine
+    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    pub save: Option<PathBuf>,
+    /// How disjoint a way must be from every better one in use, 0 to 1
+    #[arg(long, value_name = "SHARE", default_value_t = 0.5, value_parser = share)]
+    pub beta: f64,
+    /// Most ways to use
+    #[arg(long, value_name = "COUNT", default_value_t = 5)]
+    pub most: usize,
+    /// JSON instead of text
+    #[arg(long, help_heading = OUTPUT)]
+    pub json: bool,
+}
+
+/// A node, as it is typed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place(pub IpAddr);
+
+impl FromStr for Place {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Ok(ticket) = text.parse::<Ticket>() {
+            let address = ticket.addresses.first().map(|address| Self(address.ip()));
+            return address.ok_or_else(|| "the ticket names no address: give the node's own".to_owned());
+        }
+        address(text).map(Self).ok_or_else(|| format!("`{text}` is neither a ticket nor an address"))
+    }
+}
+
+/// Relays one behind the other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chain(pub Vec<IpAddr>);
+
+impl FromStr for Chain {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let relays = text.split('+').map(address).collect::<Option<Vec<_>>>();
+        relays.map(Self).ok_or_else(|| {
+            format!(
+                "`{text}` is no relay; write its address, or KEY@ADDRESS:PORT as `anabranch relay` prints it"
+            )
+        })
+    }
+}
+
+/// Traces made at another machine's address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Elsewhere {
+    /// Where.
+    pub at: IpAddr,
+    /// The file that was saved there.
+    pub file: PathBuf,
+}
+
+impl FromStr for Elsewhere {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parts = text.split_once('=').and_then(|(at, file)| Some((address(at)?, file)));
+        let (at, file) = parts
+            .filter(|(_, file)| !file.is_empty())
+            .ok_or_else(|| format!("`{text}` does not say where the traces were made; write ADDRESS=FILE"))?;
+        Ok(Self { at, file: file.into() })
+    }
+}
+
+/// The address in `ADDRESS`, `ADDRESS:PORT` or `KEY@ADDRESS:PORT,ADDRESS:PORT`; the first of several.
+fn address(text: &str) -> Option<IpAddr> {
+    let place = text.rsplit('@').next()?.split(',').next()?.trim();
+    let with_port = || place.parse::<std::net::SocketAddr>().ok().map(|address| address.ip());
+    place.parse().ok().or_else(with_port)
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let share = text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
+    share.ok_or_else(|| format!("`{text}` is no share; write a number from 0 to 1"))
+}
+
+/// Traces, chooses and explains.
+///
+/// # Errors
+/// When nothing can be traced from here, or a file cannot be read or written.
+pub fn run(args: &PathsArgs) -> Result<(), Failure> {
+    let elsewhere = traces::load(&args.traces)?;
+    let own = node::runtime()?.block_on(async {
+        tokio::select! {
+            biased;
+            () = interrupt::requested() => Err(Failure::new(Kind::Interrupted, "the ways are not all traced")),
+            own = traces::measure(args) => own,
+        }
+    })?;
+    if let Some(file) = &args.save {
+        traces::save(file, &own)?;
+    }
+    let limits = ChoiceLimits { beta: args.beta, k: args.most };
+    let report = survey::report(args, (&own, &elsewhere), &limits);
+    if args.json { Stream::Stdout.json(&report) } else { out::print(&text::render(&report)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::test::parse;
+
+    #[test]
+    fn nodes_and_relays_are_addresses_or_what_programs_print() {
+        let args: PathsArgs = parse(&[
+            "203.0.113.9:4433",
+            "--relay",
+            "ab1x@198.51.100.7:4600,[2001:db8::1]:4600+198.51.100.8",
+            "--traces",
+            "[2001:db8::7]:1=far.json",
+        ])
+        .unwrap();
+        assert_eq!(args.node.0.to_string(), "203.0.113.9");
+        assert_eq!(
+            args.relays[0].0.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            ["198.51.100.7", "198.51.100.8"]
+        );
+        assert_eq!(
+            (args.traces[0].at.to_string(), args.traces[0].file.clone()),
+            ("2001:db8::7".into(), "far.json".into())
+        );
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_with_a_word_about_what_would() {
+        for wrong in [
+            &["host"][..],
+            &["1.2.3.4", "--relay", "x"],
+            &["1.2.3.4", "--traces", "f.json"],
+            &["1.2.3.4", "--beta", "2"],
+        ] {
+            let error = parse::<PathsArgs>(wrong).unwrap_err().to_string();
+            assert!(error.contains("write") || error.contains("neither"), "{error}");
+        }
+    }
+}
