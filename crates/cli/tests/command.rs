@@ -90,3 +90,14 @@ fn a_reader_that_leaves_early_is_no_failure() {
     drop(child.stdout.take());
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
+
+#[test]
+fn the_manual_is_one_page_of_a_command_or_all_pages_in_a_directory() {
+    let home = Home::new("man");
+    let page = home.run(&["man", "send"]);
+    assert!(text(&page.stdout).contains(".TH anabranch-send 1"), "{page:?}");
+    let dir = home.0.join("man1");
+    let written = home.run(&["man", dir.to_str().unwrap()]);
+    assert!(written.status.success() && written.stdout.is_empty(), "{written:?}");
+    assert!(dir.join("anabranch.1").exists() && dir.join("anabranch-send.1").exists());
+}

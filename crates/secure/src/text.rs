@@ -17,7 +17,7 @@ pub enum TextError {
     #[error("has the wrong length: was it copied whole?")]
     Length,
     /// The checksum of its bytes is another one.
-    #[error("checksum does not match: was it copied whole?")]
+    #[error("has a checksum that does not match: was it copied whole?")]
     Checksum,
 }
 

@@ -13,14 +13,15 @@ use crate::ui::out;
 const EXAMPLES: &str = "\
 Examples:
   anabranch man | man -l -                     read it now
+  anabranch man send | man -l -                the page of one command
   anabranch man ~/.local/share/man/man1        install all pages";
 
 /// Print the manual, or write all its pages into a directory
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct ManArgs {
-    /// Write one page a command into this directory, making it if need be
-    #[arg(value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
+    /// A command to print the page of; anything else is a directory to write all pages into, made if need be
+    #[arg(value_name = "COMMAND|DIR", value_hint = clap::ValueHint::DirPath)]
     pub dir: Option<PathBuf>,
 }
 
@@ -29,14 +30,21 @@ pub struct ManArgs {
 /// # Errors
 /// When the output cannot be written.
 pub fn run(args: &ManArgs) -> Result<(), Failure> {
-    let Some(dir) = &args.dir else {
-        let mut page = Vec::new();
-        let failed = |error: io::Error| Failure::local(format!("cannot render the manual: {error}"));
-        Man::new(manual()).render(&mut page).map_err(failed)?;
-        return out::print(&String::from_utf8_lossy(&page));
-    };
+    let mut manual = manual();
+    manual.build();
+    let Some(dir) = &args.dir else { return print(manual) };
+    if let Some(command) = dir.to_str().and_then(|name| manual.find_subcommand(name)) {
+        return print(command.clone());
+    }
     std::fs::create_dir_all(dir).map_err(|error| Failure::file("create the directory", dir, &error))?;
-    clap_mangen::generate_to(manual(), dir).map_err(|error| Failure::file("write pages into", dir, &error))
+    clap_mangen::generate_to(manual, dir).map_err(|error| Failure::file("write pages into", dir, &error))
+}
+
+fn print(command: Command) -> Result<(), Failure> {
+    let mut page = Vec::new();
+    let failed = |error: io::Error| Failure::local(format!("cannot render the manual: {error}"));
+    Man::new(command).render(&mut page).map_err(failed)?;
+    out::print(&String::from_utf8_lossy(&page))
 }
 
 /// The definitions without the `help` pages that would double every other page, each with a synopsis that names
