@@ -137,7 +137,7 @@ impl<P: Payload> Session<P> {
         let mut raced = self.candidates.drain(..).map(|candidate| candidate.raced).collect::<Vec<_>>();
         let winner = raced.iter().position(|raced| raced.route == arrival.route);
         let sample = winner.and_then(|index| raced.remove(index).rtt(now));
-        self.race = Race::lost_by(raced.into_iter());
+        self.race = Race::won_by(arrival.route, &raced);
         self.first_path(now, arrival.route);
         if let Some(sample) = sample {
             self.paths[0].sample_rtt(now, PathId::FIRST, sample, Span::ZERO);

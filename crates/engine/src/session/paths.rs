@@ -175,8 +175,14 @@ impl<P: Payload> Session<P> {
         if path.route == arrival.route || path.state == PathState::Closing {
             return;
         }
-        if path.id == PathId::FIRST && self.race.take(arrival.route).is_some() {
-            return self.move_path(now, index, arrival.route);
+        if path.id == PathId::FIRST {
+            if self.race.is_chosen_here(arrival.route) {
+                return;
+            }
+            let settled = path.board.has_acks();
+            if !settled && self.race.take(arrival.route).is_some() {
+                return self.move_path(now, index, arrival.route);
+            }
         }
         let asked = path.challenge.as_mut().filter(|challenge| challenge.route == arrival.route);
         if let Some(challenge) = asked {

@@ -9,6 +9,9 @@
 //! - an end to which the newest packet of path 0 comes over one of them follows at once.
 //!
 //! Routes over which nothing was heard are challenged in turn, from the probe timeout on.
+//!
+//! Between the routes of the race the client decides and the server follows: if both followed each other's newest
+//! packets, they could change places for ever.
 
 use anabranch_wire::{PathId, Payload, Side, Span, Time};
 
@@ -42,12 +45,21 @@ pub(super) struct Race {
     unheard: Vec<Raced>,
     /// Over which INIT or INIT-ACK came; at the client with the round-trip time.
     proven: Vec<(Raced, Option<Span>)>,
+    /// All over which this end sent INIT.
+    chosen_here: Vec<Route>,
 }
 
 impl Race {
-    /// The client's, once the first INIT-ACK is there.
-    pub(super) fn lost_by(routes: impl Iterator<Item = Raced>) -> Self {
-        Self { unheard: routes.take(MAX_GREETINGS).collect(), proven: Vec::new() }
+    /// The client's, once the first INIT-ACK is there, over `winner`.
+    pub(super) fn won_by(winner: Route, others: &[Raced]) -> Self {
+        let others = &others[..others.len().min(MAX_GREETINGS)];
+        let chosen_here = std::iter::once(winner).chain(others.iter().map(|raced| raced.route)).collect();
+        Self { unheard: others.to_vec(), proven: Vec::new(), chosen_here }
+    }
+
+    /// True when this end decides whether path 0 moves to `route`.
+    pub(super) fn is_chosen_here(&self, route: Route) -> bool {
+        self.chosen_here.contains(&route)
     }
 
     /// INIT came over `route`.
@@ -92,7 +104,8 @@ impl<P: Payload> Session<P> {
 
     /// Another path carries data: path 0 stays where it is.
     pub(super) fn end_race(&mut self) {
-        self.race = Race::default();
+        self.race.unheard.clear();
+        self.race.proven.clear();
     }
 
     /// When the client moves path 0 unless something is acknowledged.
@@ -111,6 +124,8 @@ impl<P: Payload> Session<P> {
             && let Some((raced, rtt)) = self.race.proven.pop()
         {
             self.move_path(now, index, raced.route);
+            // Also where the address is the same: what is out may be lost, and is not to count against this route.
+            self.give_up_flight(now, index);
             if let Some(rtt) = rtt {
                 self.paths[index].sample_rtt(now, PathId::FIRST, rtt, Span::ZERO);
             }

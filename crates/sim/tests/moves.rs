@@ -1,0 +1,49 @@
+//! Path 0 settles on one route of the handshake, however late answers become right after it.
+
+use anabranch_engine::Config;
+use anabranch_sim::{CLIENT, CableConfig, Pair, SERVER, Sender, Sink};
+use anabranch_wire::{Length, Span, Time};
+
+/// Moves of path 0 at both ends, and those after second 4: a cable becomes slower by `extra` each way as soon as the
+/// client is established over it.
+fn moves((first, second): (u64, u64), extra: u64, open_others: bool) -> (u32, u32) {
+    let cable = |rtt| CableConfig::new(20.0, Span::from_millis(rtt), 2.0);
+    let configs = [Config::default(), Config::default()];
+    let mut pair: Pair<Length> = Pair::new(configs, &[cable(first), cable(second)], 1);
+    let (mut sender, mut sink) = (Sender::new(u64::MAX), Sink::default());
+    let (mut all, mut late, mut last, mut slowed) = (0, 0, [None; 2], false);
+    pair.connect();
+    while pair.now < Time::ZERO + Span::from_secs(8) {
+        pair.run(pair.now + Span::from_millis(1), &mut [&mut sender, &mut sink]);
+        if !slowed && !pair.session(CLIENT).paths().is_empty() {
+            slowed = true;
+            for direction in 0..2 {
+                pair.link(0, direction).set_delay(Span::from_millis(first) / 2 + Span::from_millis(extra));
+            }
+        }
+        if open_others {
+            pair.open_missing();
+        }
+        for end in [CLIENT, SERVER] {
+            let session = pair.ends[end].session.as_ref();
+            let route = session.and_then(|session| session.paths().first().map(|path| path.route));
+            if last[end].is_some() && last[end] != route {
+                all += 1;
+                late += u32::from(pair.now > Time::ZERO + Span::from_secs(4));
+            }
+            last[end] = route;
+        }
+    }
+    assert!(sink.received > 4_000_000, "{} bytes in 8 s", sink.received);
+    (all, late)
+}
+
+#[test]
+fn ends_do_not_chase_each_other_between_two_routes() {
+    for (rtts, extra, open_others) in
+        [((20, 150), 100, false), ((50, 60), 20, false), ((50, 60), 20, true), ((5, 30), 40, true)]
+    {
+        let (all, late) = moves(rtts, extra, open_others);
+        assert!(all <= 6 && late == 0, "{rtts:?} {extra} {open_others}: {all} moves, {late} of them late");
+    }
+}
