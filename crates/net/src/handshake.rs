@@ -190,11 +190,21 @@ pub(crate) fn handle_cookie(session: &Arc<SessionInner>, now: Time, route: Route
 /// A client got an answer.
 pub(crate) fn handle_init_ack(session: &Arc<SessionInner>, now: Time, arrival: Arrival, body: &[u8]) {
     let mut core = session.core();
-    let Handshake::Client(dialing) = &mut core.handshake else { return };
+    let dialing = match &mut core.handshake {
+        Handshake::Client(dialing) => dialing,
+        // The same answer over another route, which is known to work then.
+        Handshake::Greeted { body: known, params } if **known == *body => {
+            let again = Message::InitAck(params.clone());
+            core.engine.handle_message(now, &arrival, again);
+            drop(core);
+            return session.pump();
+        }
+        _ => return,
+    };
     let result = dialing.initiator.handle_ack(body);
     match result.map(|(keys, params)| (keys, decode_params(&params))) {
         Ok((keys, Ok(params))) => {
-            core.handshake = Handshake::Done;
+            core.handshake = Handshake::Greeted { body: body.into(), params: params.clone() };
             session.set_keys(Protection::new(&keys, session.shared.limits.keys, now));
             core.engine.handle_message(now, &arrival, Message::InitAck(params));
         }

@@ -22,6 +22,8 @@ impl<P> App<P> for Idle {
 pub struct Sender {
     left: u64,
     stream: Option<StreamId>,
+    /// Bytes that the session has taken.
+    pub written: u64,
     /// When everything was acknowledged.
     pub finished_at: Option<Time>,
 }
@@ -30,7 +32,16 @@ impl Sender {
     /// Sends `bytes`; `u64::MAX` for without end.
     #[must_use]
     pub fn new(bytes: u64) -> Self {
-        Self { left: bytes, stream: None, finished_at: None }
+        Self { left: bytes, stream: None, written: 0, finished_at: None }
+    }
+
+    /// Ends the stream behind what was written.
+    pub fn stop(&mut self, session: &mut Session<Length>) {
+        self.left = 0;
+        if let Some(stream) = self.stream {
+            // An error says that it is finished already.
+            let _ = session.finish(stream);
+        }
     }
 }
 
@@ -47,7 +58,10 @@ impl App<Length> for Sender {
             let mut chunk = Length(self.left.min(1 << 20) as usize);
             match session.write(stream, &mut chunk) {
                 Ok(0) | Err(_) => break,
-                Ok(taken) => self.left -= taken as u64,
+                Ok(taken) => {
+                    self.left -= taken as u64;
+                    self.written += taken as u64;
+                }
             }
             if self.left == 0 {
                 // The stream was written to a moment ago, so it can be finished.

@@ -10,7 +10,7 @@ use crate::config::AckPolicy;
 use crate::control::Control;
 use crate::path::{Content, Contents, PathState};
 use crate::route::{Route, Transmit};
-use crate::stream::SentRun;
+use crate::stream::{Pick, SentRun};
 
 /// A packet in the making.
 struct Draft<P> {
@@ -225,11 +225,12 @@ impl<P: Payload> Session<P> {
         live.map(|path| path.rtt().smoothed()).max().unwrap_or(self.config.initial_rtt)
     }
 
-    pub(super) fn build_data(&mut self, now: Time, index: usize) -> Option<Transmit<P>> {
+    pub(super) fn build_data(&mut self, now: Time, index: usize, pick: Pick) -> Option<Transmit<P>> {
         let mut draft = self.draft(index);
         self.add_acks(now, index, &mut draft);
         while draft.room > 0 && draft.frames.len() + 1 < MAX_FRAMES {
-            let Some((frame, resend)) = self.streams.next_frame(draft.room, &mut self.events) else { break };
+            let next = self.streams.next_frame(draft.room, pick, &mut self.events);
+            let Some((frame, resend)) = next else { break };
             if resend {
                 self.stats.bytes_resent += frame.data.len() as u64;
             }

@@ -111,17 +111,22 @@ impl<P: Payload> Session<P> {
         self.paths.insert(path);
     }
 
-    /// The peer's INIT came again, maybe over another route.
+    /// The peer's INIT came again, maybe over another route. It is answered until the client is known to hear us: its
+    /// first route may be dead already.
     pub(super) fn handle_init(&mut self, now: Time, route: Route) {
-        if self.side != Side::Server {
+        if self.side != Side::Server || self.is_heard() {
             return;
         }
         if !self.greetings.contains(&route) && self.greetings.len() < MAX_GREETINGS {
             self.greetings.push(route);
         }
-        if !self.state.carries_data() {
-            self.race.on_init(now, route);
-        }
+        self.race.on_init(now, route);
+    }
+
+    /// True once something that left on path 0 was acknowledged, or another path is there.
+    fn is_heard(&self) -> bool {
+        let first = self.path(PathId::FIRST);
+        first.is_none_or(|path| path.board.has_acks()) || self.paths.len() > 1
     }
 
     pub(super) fn handle_init_ack(&mut self, now: Time, arrival: &Arrival, params: Params) {
@@ -173,6 +178,11 @@ impl<P: Payload> Session<P> {
         if self.config.ack_policy == AckPolicy::Primary {
             self.elect_primary();
         }
+    }
+
+    /// Answers to copies of INIT that took another route and came late.
+    pub(super) fn transmit_late_answer(&mut self, now: Time) -> Option<Transmit<P>> {
+        if self.greetings.is_empty() { None } else { self.transmit_handshake(now) }
     }
 
     /// The next handshake message to send.

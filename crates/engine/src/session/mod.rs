@@ -126,6 +126,8 @@ pub struct Session<P> {
     ack_path: (Option<PathId>, u64),
     /// The path that we want acknowledgements on.
     primary: (Option<PathId>, u64),
+    /// The path on which data came again that the peer does not know to be here.
+    repeat_on: Option<PathId>,
     run: Option<Run>,
     candidates: Vec<Candidate>,
     /// Other routes for path 0 while it is the only one.
@@ -203,6 +205,7 @@ impl<P: Payload> Session<P> {
             events: VecDeque::new(),
             ack_path: (None, 0),
             primary: (None, 0),
+            repeat_on: None,
             run: None,
             candidates: Vec::new(),
             race: Race::default(),

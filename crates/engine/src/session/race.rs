@@ -8,7 +8,8 @@
 //! - the client moves path 0 to one of them when the first acknowledgement is half a round trip late;
 //! - an end to which the newest packet of path 0 comes over one of them follows at once.
 //!
-//! Routes over which nothing was heard are challenged in turn, from the probe timeout on.
+//! From the probe timeout on, the client challenges the other routes in turn, first those over which something was
+//! heard.
 //!
 //! Between the routes of the race the client decides and the server follows: if both followed each other's newest
 //! packets, they could change places for ever.
@@ -47,6 +48,8 @@ pub(super) struct Race {
     proven: Vec<(Raced, Option<Span>)>,
     /// All over which this end sent INIT.
     chosen_here: Vec<Route>,
+    /// How many were challenged.
+    challenged: usize,
 }
 
 impl Race {
@@ -54,7 +57,7 @@ impl Race {
     pub(super) fn won_by(winner: Route, others: &[Raced]) -> Self {
         let others = &others[..others.len().min(MAX_GREETINGS)];
         let chosen_here = std::iter::once(winner).chain(others.iter().map(|raced| raced.route)).collect();
-        Self { unheard: others.to_vec(), proven: Vec::new(), chosen_here }
+        Self { unheard: others.to_vec(), chosen_here, ..Self::default() }
     }
 
     /// True when this end decides whether path 0 moves to `route`.
@@ -82,6 +85,16 @@ impl Race {
         let raced = index.map(|index| self.unheard.remove(index));
         self.proven.extend(raced.map(|raced| (raced, raced.rtt(now))));
         raced.is_some()
+    }
+
+    /// The next route to challenge: those over which something was heard first, again and again.
+    fn next_to_challenge(&mut self, is_used: impl Fn(&Route) -> bool) -> Option<Route> {
+        let heard = self.proven.iter().map(|(raced, _)| raced.route);
+        let unheard = self.unheard.iter().map(|raced| raced.route);
+        let routes: Vec<_> = heard.chain(unheard).filter(|route| !is_used(route)).collect();
+        let route = routes.get(self.challenged % routes.len().max(1)).copied();
+        self.challenged += usize::from(route.is_some());
+        route
     }
 
     /// A proven route, which then can be moved to no more.
@@ -133,15 +146,13 @@ impl<P: Payload> Session<P> {
         }
     }
 
-    /// Tries the routes over which nothing was heard, when path 0 is silent.
+    /// The client tries the other routes, when path 0 is silent.
     pub(super) fn try_alternative(&mut self, now: Time, index: usize) {
-        if self.race.unheard.is_empty() || self.paths[index].id != PathId::FIRST {
+        if self.side == Side::Server || self.paths[index].id != PathId::FIRST {
             return;
         }
-        self.race.unheard.rotate_left(1);
         let used = |route: &Route| self.paths.iter().any(|path| path.route == *route);
-        let mut unheard = self.race.unheard.iter().map(|raced| raced.route);
-        let Some(route) = unheard.find(|route| !used(route)) else { return };
+        let Some(route) = self.race.next_to_challenge(used) else { return };
         let waiting = self.paths[index].challenge.as_ref().map(|challenge| challenge.route);
         if waiting != Some(route) {
             let interval = self.config.initial_rtt;

@@ -98,6 +98,9 @@ impl<P: Payload> Session<P> {
                 let stats = &mut self.paths.aside(index).stats;
                 stats.data_received += inserted.new;
                 stats.data_duplicate += length - inserted.new;
+                if inserted.ignorant {
+                    self.repeat_on = Some(self.paths[index].id);
+                }
             }
             Frame::ResetStream { stream, code, final_size } => {
                 let out = (&mut self.events, &mut self.control);

@@ -11,6 +11,7 @@ use crate::path::{Challenge, Path, PathState};
 use crate::route::Transmit;
 use crate::schedule::{Decision, Item, PathView, SessionView};
 use crate::state::State;
+use crate::stream::Pick;
 
 impl<P: Payload> Session<P> {
     /// The next message to send now. Runs of equal size over one route come in a row.
@@ -32,7 +33,8 @@ impl<P: Payload> Session<P> {
         self.wake_at = Time::NEVER;
         self.prepare_reports();
         self.look_at_paths();
-        self.transmit_proof(now)
+        self.transmit_late_answer(now)
+            .or_else(|| self.transmit_proof(now))
             .or_else(|| self.transmit_probe(now))
             .or_else(|| self.transmit_control(now))
             .or_else(|| self.transmit_data(now))
@@ -85,12 +87,14 @@ impl<P: Payload> Session<P> {
     }
 
     /// Control frames and reports, which hold others up, take the fastest path whatever its window says:
-    /// they are few and small.
+    /// they are few and small. The answer to a repeat takes the path on which the repeat came: one is dead, and an
+    /// end that only receives does not know which.
     fn transmit_control(&mut self, now: Time) -> Option<Transmit<P>> {
         if self.control.is_empty() && !self.has_reports() {
             return None;
         }
-        let index = self.best_path()?;
+        let repeat = self.repeat_on.take().and_then(|path| self.path_index(path));
+        let index = repeat.filter(|index| self.usable(&self.paths[*index])).or_else(|| self.best_path())?;
         self.build_control(now, index)
     }
 
@@ -158,6 +162,26 @@ impl<P: Payload> Session<P> {
             Decision::Duplicate(paths) => self.send_everywhere(now, &paths),
             Decision::Wait(until) => {
                 self.wake_at = until;
+                if resend { self.place_new(now, views) } else { None }
+            }
+        }
+    }
+
+    /// New data, while what is missing waits for a path that is not open now: the others are not to stand idle for it.
+    fn place_new(&mut self, now: Time, views: &[PathView]) -> Option<Transmit<P>> {
+        if !self.streams.bring_new() {
+            return None;
+        }
+        let item =
+            Item { bytes: self.streams.unsent(), resend: false, class: 0, flow: self.streams.next_number() };
+        match self.scheduler.pick(&self.view_session(now), views, &item) {
+            Decision::Send { path, .. } => {
+                let index = self.path_index(path)?;
+                self.build_data(now, index, Pick::New)
+            }
+            Decision::Duplicate(_) => None,
+            Decision::Wait(until) => {
+                self.wake_at = self.wake_at.min(until);
                 None
             }
         }
@@ -165,7 +189,7 @@ impl<P: Payload> Session<P> {
 
     fn send_run(&mut self, now: Time, run: Run) -> Option<Transmit<P>> {
         let index = self.path_index(run.path)?;
-        let transmit = self.build_data(now, index)?;
+        let transmit = self.build_data(now, index, Pick::MissingFirst)?;
         self.run = Some(Run { left: run.left.saturating_sub(transmit.size as u64), ..run });
         Some(transmit)
     }
@@ -173,7 +197,7 @@ impl<P: Payload> Session<P> {
     fn send_everywhere(&mut self, now: Time, paths: &[PathId]) -> Option<Transmit<P>> {
         let (first, others) = paths.split_first()?;
         let index = self.path_index(*first)?;
-        let transmit = self.build_data(now, index)?;
+        let transmit = self.build_data(now, index, Pick::MissingFirst)?;
         for run in self.paths[index].board.latest_runs() {
             for other in others {
                 if let Some(other) = self.path_index(*other) {

@@ -49,7 +49,12 @@ impl<P: Payload> Streams<P> {
         let Some(stream) = self.of_peer(id, events)? else { return Ok(Inserted::default()) };
         let (bytes_before, pieces_before) = stream.recv.waiting();
         let read_before = stream.recv.read_offset();
-        let inserted = stream.recv.insert(frame.offset, frame.data, frame.fin)?;
+        let end = frame.offset.saturating_add(frame.data.len() as u64);
+        let mut inserted = stream.recv.insert(frame.offset, frame.data, frame.fin)?;
+        if inserted.new == 0 && stream.recv.is_ignorant_repeat(end) {
+            inserted.ignorant = true;
+            out.push(Control::MaxStreamData(id));
+        }
         if inserted.advance > session_left {
             return Err(ProtocolError::FlowControl);
         }

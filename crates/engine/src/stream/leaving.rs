@@ -9,6 +9,15 @@ use super::{SentRun, Streams};
 use crate::control::ControlQueue;
 use crate::event::Event;
 
+/// Which bytes of a stream leave next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pick {
+    /// What is missing, then what is new.
+    MissingFirst,
+    /// What is new, while what is missing waits for another path.
+    New,
+}
+
 impl<P: Payload> Streams<P> {
     pub(super) fn credit(&self) -> u64 {
         self.peer_limit.saturating_sub(self.sent)
@@ -93,10 +102,20 @@ impl<P: Payload> Streams<P> {
         }
     }
 
+    /// Puts the next stream with new bytes to send in front; false when there is none.
+    pub(crate) fn bring_new(&mut self) -> bool {
+        let credit = self.credit();
+        let has_new = |id: &StreamId| self.map.get(id).is_some_and(|stream| stream.send.sendable(credit) > 0);
+        let Some(position) = self.ready.iter().position(has_new) else { return false };
+        self.ready.rotate_left(position);
+        true
+    }
+
     /// Cuts the next run into a frame of at most `room` bytes, its header included.
     pub(crate) fn next_frame(
         &mut self,
         room: usize,
+        pick: Pick,
         events: &mut VecDeque<Event>,
     ) -> Option<(StreamFrame<P>, bool)> {
         if !self.has_work() {
@@ -105,8 +124,14 @@ impl<P: Payload> Streams<P> {
         let id = *self.ready.front()?;
         let credit = self.credit();
         let stream = self.map.get_mut(&id)?;
-        let overhead = anabranch_wire::stream_frame_overhead_last(id, stream.send.next_offset());
-        let run = stream.send.next_run(room.checked_sub(overhead)? as u64, credit)?;
+        let room = |offset| {
+            let overhead = anabranch_wire::stream_frame_overhead_last(id, offset);
+            room.checked_sub(overhead).map(|room| room as u64)
+        };
+        let run = match pick {
+            Pick::MissingFirst => stream.send.next_run(room(stream.send.next_offset())?, credit)?,
+            Pick::New => stream.send.next_new(room(stream.send.sent_end())?, credit)?,
+        };
         if !run.resend {
             self.sent += run.data.len() as u64;
             self.unsent -= run.data.len() as u64;

@@ -17,6 +17,7 @@ use anabranch_wire::{Payload, Side, Span, StreamId, Time};
 
 pub use budget::MemoryBudget;
 pub(crate) use budget::Reservation;
+pub(crate) use leaving::Pick;
 pub use recv::Read;
 pub(crate) use recv::{Inserted, RecvHalf, Window};
 pub(crate) use send::SendHalf;
@@ -293,11 +294,11 @@ impl<P: Payload> Streams<P> {
     /// A stream's limit to tell, and how far it has arrived; `None` when nothing more can come on it.
     pub(crate) fn renew_stream(&mut self, id: StreamId, now: Time, rtt: Span) -> Option<(u64, u64)> {
         let most = self.window.size().max(self.limits.initial_window);
-        let stream = self.map.get_mut(&id).filter(|stream| stream.recv.wants_credit())?;
+        let stream = self.map.get_mut(&id).filter(|stream| stream.recv.is_receiving())?;
         let read = stream.recv.read_offset();
         let wanted = stream.recv.window.wanted(now, read, rtt).min(most);
         stream.recv.window.grow(wanted);
-        Some((stream.recv.window.renew(read), stream.recv.received()))
+        Some((stream.recv.window.renew(read), stream.recv.tell_received()))
     }
 
     pub(crate) fn stream_limit(&self) -> u64 {

@@ -10,6 +10,8 @@ use anabranch_wire::{Payload, Span, Time};
 
 use crate::event::ProtocolError;
 
+/// A repeat is answered when the peer was not told of so many bytes, so that copies made on purpose cost little.
+const TELL: u64 = 16 << 10;
 /// A piece up to this long, in bytes, is copied behind the one before it ...
 const CRUMB: usize = 256;
 /// ... while that one is at most this long.
@@ -51,6 +53,8 @@ pub(crate) struct RecvHalf<P> {
     state: State,
     /// The application reads no more; what still comes is dropped.
     stopped: bool,
+    /// How far the peer was told that all has arrived.
+    told: u64,
     pub window: Window,
     /// The application was told that there is something to read.
     pub announced: bool,
@@ -65,6 +69,8 @@ pub(crate) struct Inserted {
     pub advance: u64,
     /// The application can read more than before.
     pub readable: bool,
+    /// The peer does not know that all this is here.
+    pub ignorant: bool,
 }
 
 impl<P: Payload> RecvHalf<P> {
@@ -79,6 +85,7 @@ impl<P: Payload> RecvHalf<P> {
             final_size: None,
             state: State::Receiving,
             stopped: false,
+            told: 0,
             window: Window::new(window),
             announced: false,
         }
@@ -98,8 +105,25 @@ impl<P: Payload> RecvHalf<P> {
         self.received
     }
 
+    /// The same, which the peer is told now.
+    pub(crate) fn tell_received(&mut self) -> u64 {
+        self.told = self.received;
+        self.received
+    }
+
+    /// True when bytes up to `end` came again that the peer, who was told of less for long, does not know to be here:
+    /// the acknowledgements were lost, together with the path that they took.
+    pub(crate) fn is_ignorant_repeat(&self, end: u64) -> bool {
+        self.is_receiving() && end > self.told && end <= self.received && self.received - self.told >= TELL
+    }
+
     pub(crate) fn read_offset(&self) -> u64 {
         self.read
+    }
+
+    /// True until all has been read, or the peer gave it up.
+    pub(crate) fn is_receiving(&self) -> bool {
+        self.state == State::Receiving
     }
 
     /// Credit is worth telling only while more bytes can come.
@@ -119,14 +143,14 @@ impl<P: Payload> RecvHalf<P> {
             self.final_size = Some(end);
         }
         if self.state != State::Receiving {
-            return Ok(Inserted { new: 0, advance, readable: false });
+            return Ok(Inserted { advance, ..Inserted::default() });
         }
         let new = if offset <= self.received { self.append(offset, data) } else { self.hold(offset, data) };
         if self.stopped {
             self.discard();
         }
         let readable = !self.ready.is_empty() || self.final_size == Some(self.received);
-        Ok(Inserted { new, advance, readable })
+        Ok(Inserted { new, advance, readable, ignorant: false })
     }
 
     fn check_end(&self, end: u64, fin: bool) -> Result<(), ProtocolError> {
@@ -366,6 +390,18 @@ mod tests {
         assert_eq!(half.insert(5, bytes(0..1), false), Err(ProtocolError::FinalSize));
         assert_eq!(half.insert(0, bytes(0..4), true), Err(ProtocolError::FinalSize));
         assert_eq!(half.insert(u64::MAX, bytes(0..4), true), Err(ProtocolError::FinalSize));
+    }
+
+    #[test]
+    fn a_repeat_of_what_the_peer_was_not_told_of_is_noticed_once() {
+        let mut half = RecvHalf::new(100_000);
+        half.insert(0, Bytes::from(vec![0; TELL as usize - 1]), false).unwrap();
+        assert!(!half.is_ignorant_repeat(1_000), "little is at stake");
+        half.insert(TELL - 1, bytes(0..9), false).unwrap();
+        assert!(half.is_ignorant_repeat(1_000));
+        assert!(!half.is_ignorant_repeat(TELL + 9), "that is no repeat");
+        assert_eq!(half.tell_received(), TELL + 8);
+        assert!(!half.is_ignorant_repeat(1_000), "it was told");
     }
 
     #[test]

@@ -172,6 +172,11 @@ impl<P: Payload> SendHalf<P> {
             self.lost.remove(lost.start..end);
             return Some(Run { offset: lost.start, fin: self.mark_fin(end), data, resend: true });
         }
+        self.next_new(room, session_credit)
+    }
+
+    /// Cuts the next run of at most `room` new bytes within credit.
+    pub(crate) fn next_new(&mut self, room: u64, session_credit: u64) -> Option<Run<P>> {
         let new = self.sendable(session_credit).min(room);
         if new == 0 && !self.needs_fin() {
             return None;
@@ -291,6 +296,16 @@ mod tests {
         let run = half.next_run(1_000, PLENTY).unwrap();
         assert_eq!((run.offset, run.resend), (2_000, false));
         assert!(half.next_run(1_000, PLENTY).is_none());
+    }
+
+    #[test]
+    fn new_bytes_can_go_while_lost_ones_wait() {
+        let mut half = written(3_000);
+        half.next_run(1_000, PLENTY);
+        half.on_lost(0..1_000, false);
+        let run = half.next_new(1_500, PLENTY).unwrap();
+        assert_eq!((run.offset, run.data.len(), run.resend), (1_000, 1_500, false));
+        assert_eq!(half.next_run(1_000, PLENTY).unwrap().offset, 0);
     }
 
     #[test]

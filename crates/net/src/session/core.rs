@@ -44,6 +44,13 @@ pub(crate) enum Handshake {
         /// Which INIT it was.
         init: InitId,
     },
+    /// The client has its answer; the same one may come over other routes.
+    Greeted {
+        /// Body of the INIT ACK.
+        body: Box<[u8]>,
+        /// The server's parameters.
+        params: Params,
+    },
     /// Over.
     Done,
 }
