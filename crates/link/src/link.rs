@@ -225,6 +225,13 @@ impl<T: Clone> Link<T> {
         Some(flying.map_or(next, |at| at.min(next))).filter(|at| *at != Time::NEVER)
     }
 
+    /// The packet that it took last, if it is held still.
+    #[inline]
+    #[must_use]
+    pub fn newest(&self) -> Option<&T> {
+        self.held.back().map(|packet| &packet.item)
+    }
+
     /// True when another packet enqueued would change nothing about [`next_arrival`](Self::next_arrival): one
     /// is held already, and nothing but its turn decides about a packet's journey.
     #[must_use]

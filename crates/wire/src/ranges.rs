@@ -10,11 +10,15 @@ pub type Ranges = SmallVec<[Range<u64>; 3]>;
 
 /// A set of `u64` held as disjoint, sorted, non-touching ranges.
 ///
+/// The highest range lies in the set itself: most sets hold one range that grows, and are then one place in memory.
 /// Appending at the end and removing from the front cost O(1), other changes O(log n) to find and
 /// O(n) to shift in the worst case; sets here stay short or change near their ends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RangeSet {
-    ranges: VecDeque<Range<u64>>,
+    /// All ranges but the highest.
+    before: VecDeque<Range<u64>>,
+    /// The highest range; empty when the set is, and then so is `before`.
+    last: Range<u64>,
 }
 
 impl RangeSet {
@@ -27,48 +31,46 @@ impl RangeSet {
     /// How many ranges the set needs.
     #[must_use]
     pub fn range_count(&self) -> usize {
-        self.ranges.len()
+        self.before.len() + usize::from(!self.is_empty())
     }
 
     /// True when the set holds nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.ranges.is_empty()
+        self.last.is_empty()
     }
 
     /// How many numbers the set holds.
     #[must_use]
     pub fn total(&self) -> u64 {
-        self.ranges.iter().map(|range| range.end - range.start).sum()
+        self.iter().map(|range| range.end - range.start).sum()
     }
 
     /// The ranges, lowest first.
-    pub fn iter(&self) -> impl DoubleEndedIterator<Item = Range<u64>> + ExactSizeIterator + '_ {
-        self.ranges.iter().cloned()
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = Range<u64>> + '_ {
+        self.before.iter().cloned().chain(self.last())
     }
 
     /// The lowest range.
     #[must_use]
     pub fn first(&self) -> Option<Range<u64>> {
-        self.ranges.front().cloned()
+        self.before.front().cloned().or_else(|| self.last())
     }
 
     /// The highest range.
     #[must_use]
     pub fn last(&self) -> Option<Range<u64>> {
-        self.ranges.back().cloned()
+        Some(self.last.clone()).filter(|last| !last.is_empty())
     }
 
     /// True when `number` is in the set.
     #[must_use]
     pub fn contains(&self, number: u64) -> bool {
-        match self.ranges.back() {
-            Some(last) if number >= last.start => number < last.end,
-            _ => {
-                let index = self.ranges.partition_point(|range| range.end <= number);
-                self.ranges.get(index).is_some_and(|range| range.start <= number)
-            }
+        if number >= self.last.start {
+            return number < self.last.end;
         }
+        let index = self.before.partition_point(|range| range.end <= number);
+        self.before.get(index).is_some_and(|range| range.start <= number)
     }
 
     /// Adds `range`; returns how many of its numbers were new.
@@ -76,110 +78,72 @@ impl RangeSet {
         if range.is_empty() {
             return 0;
         }
-        if let Some(last) = self.ranges.back_mut()
-            && last.end == range.start
-        {
-            last.end = range.end;
-            return range.end - range.start;
-        }
-        let from = self.ranges.partition_point(|held| held.end < range.start);
-        let to = from + self.ranges.range(from..).take_while(|held| held.start <= range.end).count();
-        if from == to {
-            let added = range.end - range.start;
-            if self.ranges.capacity() == 0 {
-                // Most sets never hold more than one range.
-                self.ranges.reserve_exact(1);
-            }
-            self.ranges.insert(from, range);
-            return added;
-        }
-        let merged = self.ranges[from].start.min(range.start)..self.ranges[to - 1].end.max(range.end);
-        let before: u64 = self.ranges.range(from..to).map(|held| held.end - held.start).sum();
-        let added = merged.end - merged.start - before;
-        self.ranges[from] = merged;
-        if to > from + 1 {
-            self.ranges.drain(from + 1..to);
+        let added = range.end - range.start;
+        if self.is_empty() {
+            self.last = range;
+        } else if self.last.end == range.start {
+            self.last.end = range.end;
+        } else if self.last.end < range.start {
+            self.before.push_back(std::mem::replace(&mut self.last, range));
+        } else {
+            return self.in_one_ring(|ring| insert(ring, range));
         }
         added
     }
 
     /// Takes `range` out of the set; returns how many numbers that removed.
     pub fn remove(&mut self, range: Range<u64>) -> u64 {
-        if range.is_empty() {
+        if range.is_empty() || range.start >= self.last.end {
             return 0;
         }
-        let mut removed = 0;
-        let mut index = self.ranges.partition_point(|held| held.end <= range.start);
-        while let Some(held) = self.ranges.get(index).cloned() {
-            if held.start >= range.end {
-                break;
-            }
-            let (left, right) = (held.start..range.start, range.end..held.end);
-            removed += held.end.min(range.end) - held.start.max(range.start);
-            match (left.is_empty(), right.is_empty()) {
-                (true, true) => {
-                    self.ranges.remove(index);
-                }
-                (false, true) => {
-                    self.ranges[index] = left;
-                    index += 1;
-                }
-                (true, false) => {
-                    self.ranges[index] = right;
-                    index += 1;
-                }
-                (false, false) => {
-                    self.ranges[index] = left;
-                    self.ranges.insert(index + 1, right);
-                    index += 2;
-                }
-            }
-        }
-        removed
+        self.in_one_ring(|ring| remove(ring, &range))
     }
 
     /// Removes and returns the lowest run of at most `most` numbers.
     pub fn pop_first(&mut self, most: u64) -> Option<Range<u64>> {
-        let first = self.ranges.front_mut()?;
+        let first = self.before.front_mut().unwrap_or(&mut self.last);
         if first.end - first.start > most {
             let run = first.start..first.start + most;
             first.start = run.end;
             return Some(run);
         }
-        self.ranges.pop_front()
+        self.forget_first()
     }
 
     /// Removes every number below `limit`.
     pub fn remove_below(&mut self, limit: u64) {
-        while let Some(first) = self.ranges.front_mut() {
-            if first.end <= limit {
-                self.ranges.pop_front();
-            } else {
-                first.start = first.start.max(limit);
-                return;
-            }
+        while self.before.front().is_some_and(|first| first.end <= limit) {
+            self.before.pop_front();
+        }
+        let first = self.before.front_mut().unwrap_or(&mut self.last);
+        if first.end <= limit {
+            *first = 0..0;
+        } else {
+            first.start = first.start.max(limit);
         }
     }
 
     /// Drops the lowest range, to keep a set from a peer bounded.
     pub fn forget_first(&mut self) -> Option<Range<u64>> {
-        self.ranges.pop_front()
+        self.before
+            .pop_front()
+            .or_else(|| Some(std::mem::take(&mut self.last)).filter(|last| !last.is_empty()))
     }
 
     /// The parts of `range` that are not in the set, lowest first.
     pub fn gaps_in(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
         let mut from = range.start;
-        let mut index = self.ranges.partition_point(|held| held.end <= range.start);
+        let index = self.before.partition_point(|held| held.end <= range.start);
+        let mut held = self.before.range(index..).chain(Some(&self.last)).filter(move |held| held.end > from);
         std::iter::from_fn(move || {
             while from < range.end {
-                let Some(held) = self.ranges.get(index).filter(|held| held.start < range.end) else {
+                let Some(held) = held.next().filter(|held| held.start < range.end) else {
                     let gap = from..range.end;
                     from = range.end;
                     return Some(gap);
                 };
                 let gap = from..held.start;
                 from = held.end.max(from);
-                index += 1;
                 if !gap.is_empty() {
                     return Some(gap);
                 }
@@ -187,6 +151,65 @@ impl RangeSet {
             None
         })
     }
+
+    /// Changes the set where the highest range is like all others.
+    fn in_one_ring(&mut self, change: impl FnOnce(&mut VecDeque<Range<u64>>) -> u64) -> u64 {
+        self.before.extend(self.last());
+        let count = change(&mut self.before);
+        self.last = self.before.pop_back().unwrap_or_default();
+        count
+    }
+}
+
+/// Adds a range that is not empty; returns how many of its numbers were new.
+fn insert(ranges: &mut VecDeque<Range<u64>>, range: Range<u64>) -> u64 {
+    let from = ranges.partition_point(|held| held.end < range.start);
+    let to = from + ranges.range(from..).take_while(|held| held.start <= range.end).count();
+    if from == to {
+        let added = range.end - range.start;
+        ranges.insert(from, range);
+        return added;
+    }
+    let merged = ranges[from].start.min(range.start)..ranges[to - 1].end.max(range.end);
+    let before: u64 = ranges.range(from..to).map(|held| held.end - held.start).sum();
+    let added = merged.end - merged.start - before;
+    ranges[from] = merged;
+    if to > from + 1 {
+        ranges.drain(from + 1..to);
+    }
+    added
+}
+
+/// Takes out a range that is not empty; returns how many numbers that removed.
+fn remove(ranges: &mut VecDeque<Range<u64>>, range: &Range<u64>) -> u64 {
+    let mut removed = 0;
+    let mut index = ranges.partition_point(|held| held.end <= range.start);
+    while let Some(held) = ranges.get(index).cloned() {
+        if held.start >= range.end {
+            break;
+        }
+        let (left, right) = (held.start..range.start, range.end..held.end);
+        removed += held.end.min(range.end) - held.start.max(range.start);
+        match (left.is_empty(), right.is_empty()) {
+            (true, true) => {
+                ranges.remove(index);
+            }
+            (false, true) => {
+                ranges[index] = left;
+                index += 1;
+            }
+            (true, false) => {
+                ranges[index] = right;
+                index += 1;
+            }
+            (false, false) => {
+                ranges[index] = left;
+                ranges.insert(index + 1, right);
+                index += 2;
+            }
+        }
+    }
+    removed
 }
 
 #[cfg(test)]
@@ -224,6 +247,43 @@ mod tests {
         assert_eq!(set.gaps_in(0..10).collect::<Vec<_>>(), vec![0..2, 4..6, 8..10]);
         assert_eq!(set.gaps_in(2..4).count(), 0);
         assert_eq!(set.gaps_in(3..7).collect::<Vec<_>>(), vec![4..6]);
+    }
+
+    #[test]
+    fn whatever_is_done_to_a_set_it_holds_what_a_plain_list_of_numbers_would() {
+        let (mut set, mut plain) = (RangeSet::new(), std::collections::BTreeSet::new());
+        let mut state = 1_u64;
+        let mut draw = |most: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % most
+        };
+        for _ in 0..20_000 {
+            let start = draw(60);
+            let range = start..start + draw(9);
+            match draw(8) {
+                0..4 => {
+                    let added = range.clone().filter(|number| plain.insert(*number)).count();
+                    assert_eq!(set.insert(range.clone()), added as u64);
+                }
+                4 | 5 => {
+                    let removed = range.clone().filter(|number| plain.remove(number)).count();
+                    assert_eq!(set.remove(range.clone()), removed as u64);
+                }
+                6 => {
+                    set.remove_below(start / 2);
+                    plain.retain(|number| *number >= start / 2);
+                }
+                _ => set.pop_first(3).into_iter().flatten().for_each(|number| {
+                    assert!(plain.remove(&number) && plain.first().is_none_or(|first| *first > number));
+                }),
+            }
+            assert!(set.iter().flatten().eq(plain.iter().copied()));
+            assert!(set.iter().zip(set.iter().skip(1)).all(|(low, high)| low.end < high.start));
+            assert_eq!((set.total(), set.is_empty()), (plain.len() as u64, plain.is_empty()));
+            assert!((0..70).all(|number| set.contains(number) == plain.contains(&number)));
+            let missing = range.clone().filter(|number| !plain.contains(number));
+            assert!(set.gaps_in(range.clone()).flatten().eq(missing));
+        }
     }
 
     #[test]

@@ -138,6 +138,12 @@ impl Agenda {
         Some((at, party))
     }
 
+    /// The party that comes up after `count` others, as far as is known.
+    pub(crate) fn upcoming(&self, count: usize) -> Option<usize> {
+        let place = self.open.len().checked_sub(count + 1)?;
+        self.open.get(place).map(|key| (key & 0xffff_ffff) as usize)
+    }
+
     /// When the first party is to be called; [`Time::NEVER`] when none is.
     pub(crate) fn next_at(&mut self) -> Time {
         self.first().map_or(Time::NEVER, |(at, _)| at)

@@ -298,7 +298,9 @@ impl Network {
             if lookahead > Span::ZERO {
                 // What is sent from now on arrives when the lookahead is over at the soonest.
                 let last = (at + lookahead - Span::from_nanos(1)).min(until);
-                while self.call_link(last) {}
+                let hops = self.wires.packet_hops;
+                self.wires.step_all(last, &mut self.landed);
+                self.events += self.wires.packet_hops - hops;
                 self.call_others(last);
             } else if links_at <= others_at {
                 self.call_link(at);
@@ -312,12 +314,11 @@ impl Network {
         self.now = self.now.max(until);
     }
 
-    /// Calls the first link that is to be called by `until`; false when none is.
-    fn call_link(&mut self, until: Time) -> bool {
-        let Some((at, link)) = self.wires.agenda.next(until) else { return false };
+    /// Calls the first link that is to be called by `until`.
+    fn call_link(&mut self, until: Time) {
+        let Some((at, link)) = self.wires.agenda.next(until) else { return };
         self.events += 1;
         self.wires.step(at, link, &mut self.landed);
-        true
     }
 
     /// Hands out what has landed and calls all but links, in order of time, up to and with `until`.

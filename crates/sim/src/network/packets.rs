@@ -1,10 +1,10 @@
 //! Packets on their way, each in a place of its own; only the place's number travels from link to link.
 //!
-//! Most packets carry one run of a stream, and most of a network's memory is packets in queues: such a packet is kept
-//! as the few numbers that it says, in one cache line. Whatever else sessions say to each other is kept as
-//! it is.
+//! Most packets carry one run of a stream or one acknowledgement, and most of a network's memory is packets in queues: such a
+//! packet is kept as the few numbers that it says, in one cache line. Whatever else sessions say to each other is kept
+//! as it is.
 
-use anabranch_wire::{Frame, Fsn, Length, Message, Packet, PathId, StreamFrame, StreamId};
+use anabranch_wire::{Ack, Frame, Fsn, Length, Message, Packet, PathId, Ranges, Span, StreamFrame, StreamId};
 use smallvec::smallvec;
 
 /// The end of a list of hops.
@@ -49,6 +49,7 @@ enum Body {
     /// A packet of no session, or nothing at all.
     Empty,
     Run(Run),
+    Told(Told),
     /// The place of a message.
     Other(u32),
 }
@@ -80,6 +81,58 @@ impl Run {
     }
 }
 
+/// A packet with one acknowledgement of up to four ranges, in numbers that are small enough.
+#[derive(Clone, Copy, Debug)]
+struct Told {
+    fsn: u32,
+    largest: u32,
+    /// Nanoseconds.
+    delay: u32,
+    /// From the largest number down: how many are told, how many are not, and so on; 0 from where nothing more is told.
+    lengths: [u32; 7],
+    /// The path that carries it, and the one that it is about.
+    paths: [u16; 2],
+}
+
+impl Told {
+    fn of(message: &Message<Length>) -> Option<Self> {
+        let Message::Packet(Packet { path, fsn, frames }) = message else { return None };
+        let [Frame::Ack(Ack { path: about, delay, ranges, ecn: None })] = frames.as_slice() else {
+            return None;
+        };
+        let largest = ranges.first()?.end.checked_sub(1)?;
+        let (mut lengths, mut place, mut end) = ([0; 7], 0, largest + 1);
+        for range in ranges {
+            if place > 0 {
+                *lengths.get_mut(place)? = u32::try_from(end - range.end).ok()?;
+                place += 1;
+            }
+            *lengths.get_mut(place)? = u32::try_from(range.end - range.start).ok()?;
+            (place, end) = (place + 1, range.start);
+        }
+        let paths = [u16::try_from(path.0).ok()?, u16::try_from(about.0).ok()?];
+        let delay = u32::try_from(delay.as_nanos()).ok()?;
+        let (fsn, largest) = (u32::try_from(fsn.0).ok()?, u32::try_from(largest).ok()?);
+        Some(Self { fsn, largest, delay, lengths, paths })
+    }
+
+    fn into_message(self) -> Message<Length> {
+        let [path, about] = self.paths.map(|path| PathId(u32::from(path)));
+        let mut end = u64::from(self.largest) + 1;
+        let mut ranges = Ranges::new();
+        for (place, length) in self.lengths.into_iter().take_while(|length| *length > 0).enumerate() {
+            let start = end - u64::from(length);
+            if place % 2 == 0 {
+                ranges.push(start..end);
+            }
+            end = start;
+        }
+        let delay = Span::from_nanos(u64::from(self.delay));
+        let frame = Frame::Ack(Ack { path: about, delay, ranges, ecn: None });
+        Message::Packet(Packet { path, fsn: Fsn(u64::from(self.fsn)), frames: smallvec![frame] })
+    }
+}
+
 /// All packets on their way.
 #[derive(Debug, Default)]
 pub(crate) struct Packets {
@@ -92,9 +145,11 @@ pub(crate) struct Packets {
 impl Packets {
     pub(crate) fn insert(&mut self, packet: Flying) -> u32 {
         let Flying { size, to, message } = packet;
-        let body = message.map_or(Body::Empty, |message| match Run::of(&message) {
-            Some(run) => Body::Run(run),
-            None => Body::Other(put(&mut self.messages, &mut self.free_messages, Some(message))),
+        let body = message.map_or(Body::Empty, |message| {
+            let few = Run::of(&message).map(Body::Run).or_else(|| Told::of(&message).map(Body::Told));
+            few.unwrap_or_else(|| {
+                Body::Other(put(&mut self.messages, &mut self.free_messages, Some(message)))
+            })
         });
         put(&mut self.kept, &mut self.free, Kept { size, to, body })
     }
@@ -118,6 +173,7 @@ impl Packets {
         let message = match body {
             Body::Empty => None,
             Body::Run(run) => Some(run.into_message()),
+            Body::Told(told) => Some(told.into_message()),
             Body::Other(message) => {
                 self.free_messages.push(message);
                 self.messages[message as usize].take()
@@ -148,29 +204,61 @@ fn put<T>(places: &mut Vec<T>, free: &mut Vec<u32>, thing: T) -> u32 {
 mod tests {
     use super::*;
 
-    fn flying(frames: &[Frame<Length>]) -> Flying {
-        let packet = Packet { path: PathId(3), fsn: Fsn(1 << 40), frames: frames.into() };
+    fn flying(fsn: u64, frames: &[Frame<Length>]) -> Flying {
+        let packet = Packet { path: PathId(3), fsn: Fsn(fsn), frames: frames.into() };
         Flying { size: 1472, to: Destination::default(), message: Some(Message::Packet(packet)) }
     }
 
     #[test]
-    fn a_packet_with_one_run_takes_one_cache_line() {
+    fn a_packet_takes_one_cache_line() {
         assert_eq!(size_of::<Kept>(), 64);
+    }
+
+    /// Puts each packet in and takes it out again; returns how many messages were kept as they are.
+    fn keep(cases: &[(u64, Vec<Frame<Length>>)]) -> usize {
+        let mut packets = Packets::default();
+        let mut kept_whole = 0;
+        for (fsn, frames) in cases {
+            let sent = flying(*fsn, frames);
+            let place = packets.insert(flying(*fsn, frames));
+            kept_whole += packets.messages.iter().flatten().count();
+            let other = packets.insert(Flying { message: None, ..flying(*fsn, frames) });
+            assert_eq!(packets.remove(other).message, None);
+            let arrived = packets.remove(place);
+            assert_eq!((arrived.size, arrived.to, arrived.message), (sent.size, sent.to, sent.message));
+        }
+        assert_eq!((packets.count(), packets.kept.len()), (0, 2));
+        kept_whole
     }
 
     #[test]
     fn what_is_kept_comes_back_as_it_was_and_leaves_its_place() {
         let data = Length(1400);
         let run = Frame::Stream(StreamFrame { stream: StreamId(4), offset: 1 << 50, fin: true, data });
-        let mut packets = Packets::default();
-        for frames in [vec![run.clone()], vec![Frame::Ping], vec![Frame::Ping, run.clone()], vec![run]] {
-            let sent = flying(&frames);
-            let place = packets.insert(flying(&frames));
-            let other = packets.insert(Flying { message: None, ..flying(&frames) });
-            assert_eq!(packets.remove(other).message, None);
-            let arrived = packets.remove(place);
-            assert_eq!((arrived.size, arrived.to, arrived.message), (sent.size, sent.to, sent.message));
-        }
-        assert_eq!((packets.count(), packets.kept.len(), packets.messages.len()), (0, 2, 1));
+        assert_eq!(keep(&[(1 << 40, vec![run.clone()])]), 0);
+        assert_eq!(keep(&[(5, vec![Frame::Ping]), (1 << 40, vec![Frame::Ping, run])]), 2);
+    }
+
+    #[test]
+    fn an_acknowledgement_of_few_ranges_and_small_numbers_is_kept_as_these() {
+        let told = |fsn, ranges: &[std::ops::Range<u64>], delay| {
+            let (ranges, delay) = (ranges.iter().cloned().collect(), Span::from_millis(delay));
+            (fsn, vec![Frame::Ack(Ack { path: PathId(9), delay, ranges, ecn: None })])
+        };
+        let most = u64::from(u32::MAX);
+        let few = [
+            told(0, &[0..1], 0),
+            told(most, &[most..most + 1, 70..90, 0..50], 4_000),
+            told(7, &[90..91, 70..80, 60..65, 0..50], 25),
+        ];
+        assert_eq!(keep(&few), 0);
+        let others = [
+            told(most + 1, &[0..1], 0),
+            told(7, &[most + 1..most + 2], 0),
+            told(7, &[90..91, 70..80, 60..65, 30..50, 0..20], 25),
+            told(7, &[3..4], 5_000),
+            told(7, &[], 1),
+        ];
+        assert_eq!(keep(&others), others.len());
     }
 }

@@ -7,7 +7,7 @@
 //! through, what links do meanwhile does not depend on what is sent: so they may go ahead of the sessions by
 //! [`Wires::lookahead`], many packets at a time, which keeps the code and the memory of either at hand.
 
-use anabranch_link::{Ecn, Link, LinkConfig, RateModel};
+use anabranch_link::{Arrival, Ecn, Link, LinkConfig, RateModel};
 use anabranch_wire::{Length, Message, Span, Time};
 
 use super::agenda::Agenda;
@@ -17,6 +17,9 @@ use crate::chance::seed_of;
 
 /// The kind of party whose seeds are those of links.
 const SEED_KIND: u64 = 1;
+
+/// How many calls ahead a link is looked at, so that it is at hand when its turn comes.
+const AHEAD: usize = 4;
 
 /// A packet at the end of its route.
 pub(crate) struct Delivered {
@@ -95,6 +98,8 @@ pub(crate) struct Wires {
     pub packets: Packets,
     /// All routes, one after the other, each ended by [`LAST_HOP`].
     hops: Vec<u32>,
+    /// What arrived at the ends of links and is not moved on yet.
+    arrived: Vec<Arrival<Hop>>,
     /// Packets that crossed a link so far.
     pub packet_hops: u64,
     /// Of each link, whether routes begin with it, and whether they come to it from another.
@@ -114,7 +119,16 @@ impl Wires {
         let uses = vec![(false, false); links.len()];
         let least_delay = least_delay.filter(|_| links.iter().all(Link::is_plain));
         let packets = Packets::default();
-        Self { links, agenda, packets, hops: Vec::new(), packet_hops: 0, uses, least_delay }
+        Self {
+            links,
+            agenda,
+            packets,
+            hops: Vec::new(),
+            arrived: Vec::new(),
+            packet_hops: 0,
+            uses,
+            least_delay,
+        }
     }
 
     /// How far links may go ahead of what is sent. Nowhere, unless each is and remains plain and either begins
@@ -187,6 +201,49 @@ impl Wires {
         }
     }
 
+    /// Moves on what arrives at the ends of links by `until`, which is nothing that enters a link meanwhile.
+    ///
+    /// All that happens until then is known beforehand. So all packets are taken out first, and then each is offered to its next
+    /// link, in the same order: memory that is far away, and most of it is, is then fetched side by side and not
+    /// piece by piece.
+    pub(crate) fn step_all(&mut self, until: Time, landed: &mut Vec<Landed>) {
+        let mut arrived = std::mem::take(&mut self.arrived);
+        while let Some((now, index)) = self.agenda.next(until) {
+            if let Some(link) = self.agenda.upcoming(AHEAD).and_then(|party| self.links.get(party)) {
+                std::hint::black_box(link.next_arrival());
+            }
+            let link = &mut self.links[index];
+            while let Some(arrival) = link.pop(now) {
+                arrived.push(arrival);
+            }
+            if let Some(at) = link.next_arrival() {
+                self.agenda.call(index, at);
+            }
+        }
+        self.packet_hops += arrived.len() as u64;
+        for arrival in &arrived {
+            if let Some(link) = self.links.get(self.hops[arrival.item.position()] as usize) {
+                std::hint::black_box(link.newest());
+            }
+        }
+        for arrival in arrived.drain(..) {
+            self.move_on(arrival, landed);
+        }
+        self.arrived = arrived;
+    }
+
+    /// Offers a packet that has crossed a link to the next one, or hands it out.
+    fn move_on(&mut self, arrival: Arrival<Hop>, landed: &mut Vec<Landed>) {
+        let Arrival { at, item: hop, size, ce, corrupt } = arrival;
+        if corrupt {
+            self.packets.remove(hop.place);
+        } else if self.hops[hop.position()] == LAST_HOP {
+            landed.push(Landed { at, place: hop.place, ce });
+        } else {
+            self.offer(at, hop, size, hop.ecn(ce));
+        }
+    }
+
     /// Moves on what has arrived at the end of a link by `now`, into `landed` what that was the last hop of.
     pub(crate) fn step(&mut self, now: Time, index: usize, landed: &mut Vec<Landed>) {
         loop {
@@ -202,14 +259,7 @@ impl Wires {
             }
             if let Some(arrival) = arrival {
                 self.packet_hops += 1;
-                let hop = arrival.item;
-                if arrival.corrupt {
-                    self.packets.remove(hop.place);
-                } else if self.hops[hop.position()] == LAST_HOP {
-                    landed.push(Landed { at: now, place: hop.place, ce: arrival.ce });
-                } else {
-                    self.offer(now, hop, arrival.size, hop.ecn(arrival.ce));
-                }
+                self.move_on(Arrival { at: now, ..arrival }, landed);
             }
             if is_over {
                 return;
