@@ -1,7 +1,7 @@
 //! What makes a window smaller, and what takes that back.
 //!
 //! A loss reduces its path's window by the rule, once an episode: losses of packets sent before the last reduction
-//! belong to it (RFC 9002 §7.3.1), and acks of such packets do not grow the window. A timeout takes it to its
+//! belong to it (RFC 9002 §7.3.1), and acks of such packets do not grow the window. They tell how far slow start overshot. A timeout takes it to its
 //! minimum and back to slow start [M2]. A reduction that was made in error is undone, together with what it changed
 //! on other paths. A pause makes the window decay. Under `bbr` the path's model is told instead.
 
@@ -62,6 +62,7 @@ impl Controller {
         }
         let seat = self.seat(index);
         if self.paths[seat].window.reduced_since(event.sent_at) {
+            self.take_off_overshoot(seat, event.lost_bytes);
             return false;
         }
         let rule = rules::rule(self.config.rule);
@@ -71,8 +72,10 @@ impl Controller {
         let bytes = self.bounded(left, self.paths[seat].mss);
         let window = &mut self.paths[seat].window;
         window.bytes = bytes.min(window.bytes);
+        window.left();
         window.leave_slow_start();
         window.reduced_at = Some(event.now);
+        self.take_off_overshoot(seat, event.lost_bytes);
         self.epoch += 1;
         if spill != 1.0 {
             self.spill(seat, spill);
@@ -81,6 +84,24 @@ impl Controller {
             self.share_loss(seat, event);
         }
         true
+    }
+
+    /// Slow start doubles the window until something is lost; when that is known, a round trip later, there may be twice as much
+    /// out as the path holds. What of it was lost tells how much too much, and without it the next losses would follow at
+    /// once. RFC 5681 does not do this, and neither does the profile `tcp`.
+    fn take_off_overshoot(&mut self, seat: usize, lost_bytes: u64) {
+        if !self.config.hystart || self.config.rule == crate::RuleKind::Combined {
+            return;
+        }
+        let mss = self.paths[seat].mss;
+        let Some(left) = self.paths[seat].window.overshot(lost_bytes as f64, mss) else { return };
+        let bytes = self.bounded(left, mss);
+        let window = &mut self.paths[seat].window;
+        if bytes < window.bytes {
+            window.bytes = bytes;
+            window.ssthresh = bytes;
+            self.epoch += 1;
+        }
     }
 
     /// Under `cubic`: a loss on one path of a group is a loss of all, but of those that still look for their window and

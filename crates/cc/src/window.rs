@@ -5,6 +5,9 @@ use anabranch_wire::Time;
 use crate::rules::Memory;
 use crate::slow_start::HyStart;
 
+/// One in so many bytes lost of what was out tells that slow start went too far.
+const OVERSHOOT: f64 = 8.0;
+
 /// A window and what belongs to it. Under most rules each path has one; under `combined` the session has one.
 ///
 /// What every acknowledgement needs lies in front.
@@ -61,6 +64,12 @@ struct Undo {
     memory: Memory,
     reduced_at: Option<Time>,
     gifts: f64,
+    /// It was in slow start.
+    slow_start: bool,
+    /// The share of it that the loss left.
+    left: f64,
+    /// Bytes found lost since, of those that were out.
+    lost: f64,
 }
 
 impl Window {
@@ -95,11 +104,36 @@ impl Window {
             memory: self.memory,
             reduced_at: self.reduced_at,
             gifts: 0.0,
+            slow_start: self.in_slow_start(),
+            left: 1.0,
+            lost: 0.0,
         };
         match &mut self.undo {
             Some(known) => **known = undo,
             None => self.undo = Some(Box::new(undo)),
         }
+    }
+
+    /// Notes the share of the window that the reduction left.
+    pub(crate) fn left(&mut self) {
+        if let Some(undo) = &mut self.undo {
+            undo.left = self.bytes / undo.bytes;
+        }
+    }
+
+    /// More of what was out is found lost. After slow start, which may have gone to twice what the path holds, the window is what
+    /// the loss leaves of what did get through, half of it at least: answers it, in bytes.
+    pub(crate) fn overshot(&mut self, lost_bytes: f64, mss: f64) -> Option<f64> {
+        let undo = self.undo.as_mut().filter(|undo| undo.slow_start)?;
+        undo.lost += lost_bytes;
+        if undo.lost * OVERSHOOT < undo.bytes {
+            return None;
+        }
+        let held = (undo.bytes - undo.lost).max(undo.bytes / 2.0);
+        let mut memory = undo.memory;
+        let left = memory.on_loss(held / mss).map_or(held * undo.left, |packets| packets * mss);
+        self.memory = memory;
+        Some(left)
     }
 
     /// Notes that the reduction gave `bytes` to other paths.

@@ -162,6 +162,29 @@ fn undo_restores_the_windows_of_the_whole_group_under_every_rule() {
     }
 }
 
+/// Cubic leaves 0.7 of what was held, whatever the window was.
+#[test]
+fn what_slow_start_overshot_by_is_taken_off_the_window_but_not_more_than_half() {
+    for (lost, held) in [(1, 80), (20, 60), (40, 40), (79, 40)] {
+        let mut bench = Bench::new(Config::new(RuleKind::Cubic), &[A]);
+        (0..3).for_each(|_| bench.round(A));
+        assert_eq!(bench.packets(A), 80.0);
+        (0..lost).for_each(|_| {
+            bench.lose(A, RTT);
+        });
+        assert!((bench.packets(A) - 0.7 * f64::from(held)).abs() < 1.0, "{lost}: {}", bench.packets(A));
+        bench.controller.on_spurious_loss(A);
+        assert_eq!(bench.packets(A), 80.0);
+    }
+    let mut plain = Bench::new(Config::tcp(RuleKind::Reno), &[A]);
+    (0..3).for_each(|_| plain.round(A));
+    let before = plain.packets(A);
+    (0..9).for_each(|_| {
+        plain.lose(A, RTT);
+    });
+    assert_eq!(plain.packets(A), before / 2.0, "RFC 5681");
+}
+
 #[test]
 fn undo_of_a_loss_in_slow_start_resumes_slow_start() {
     let mut bench = Bench::new(Config::new(RuleKind::Cubic), &[A]);

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -134,8 +134,8 @@ impl fmt::Debug for Share {
 }
 
 fn root(path: &Path) -> Result<Root, TransferError> {
-    let real = path.canonicalize().map_err(|error| share_error(path, error.to_string()))?;
-    let meta = real.metadata().map_err(|error| share_error(path, error.to_string()))?;
+    let real = path.canonicalize().map_err(|error| not_found(path, &error))?;
+    let meta = real.metadata().map_err(|error| not_found(path, &error))?;
     // A link named by the user is followed, and keeps the name the user gave.
     let name = path.file_name().or_else(|| real.file_name()).and_then(|name| name.to_str());
     let name = name
@@ -150,6 +150,16 @@ fn root(path: &Path) -> Result<Root, TransferError> {
         }
         _ => Err(share_error(path, "it is neither a file nor a directory; `-` shares standard input".into())),
     }
+}
+
+/// What stands behind the semicolon is advice.
+fn not_found(path: &Path, error: &io::Error) -> TransferError {
+    let advice = match error.kind() {
+        io::ErrorKind::NotFound => "; check the name, and the directory that it is counted from",
+        io::ErrorKind::PermissionDenied => "; make it readable for the user that runs this",
+        _ => "",
+    };
+    share_error(path, format!("{error}{advice}"))
 }
 
 fn share_error(path: &Path, why: String) -> TransferError {

@@ -68,13 +68,13 @@ impl Writer {
 
     /// Takes replies until all requests have theirs; blocks. Returns the directories that got new names.
     pub fn run(mut self) -> Result<BTreeSet<String>, TransferError> {
-        while let Ok(work) = self.ports.in_flight.recv() {
-            match work {
-                InFlight::Fetch(fetch) => self.take_blocks(fetch)?,
-                InFlight::Compare(job) => self.take_comparison(job)?,
-                InFlight::Stop(error) => return Err(error),
-            }
+        let taken = self.take_all();
+        if taken.is_err()
+            && let Some(current) = self.current.take()
+        {
+            discard_stream(current);
         }
+        taken?;
         match self.output {
             Output::Tree(_, committer) => committer.finish(),
             Output::Stream(mut stream) => {
@@ -82,6 +82,17 @@ impl Writer {
                 Ok(BTreeSet::new())
             }
         }
+    }
+
+    fn take_all(&mut self) -> Result<(), TransferError> {
+        while let Ok(work) = self.ports.in_flight.recv() {
+            match work {
+                InFlight::Fetch(fetch) => self.take_blocks(fetch)?,
+                InFlight::Compare(job) => self.take_comparison(job)?,
+                InFlight::Stop(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     fn take_comparison(&mut self, job: Arc<FileJob>) -> Result<(), TransferError> {
@@ -127,6 +138,7 @@ impl Writer {
                         && !matches!(current.sink, Sink::Discard)
                     {
                         self.report.fail(current.job.path.shown(), reason);
+                        discard_stream(current);
                     }
                     return Ok(());
                 }
@@ -223,6 +235,18 @@ impl Writer {
     fn next_reply(&mut self) -> Result<Reply, TransferError> {
         let lost = || TransferError::Connection(io::ErrorKind::UnexpectedEof.into());
         self.ports.replies.blocking_recv().ok_or_else(lost)
+    }
+}
+
+/// A stream cannot be received a second time, so what came of it is of no use.
+fn discard_stream(current: Current) {
+    if let Current { job, sink: Sink::Part(part), .. } = current
+        && job.meta.size.is_none()
+    {
+        let directory = part.directory();
+        drop(part);
+        // If that fails too, the file stays, under a name that tells what it is.
+        let _ = PartFile::discard(&directory, &job.name);
     }
 }
 

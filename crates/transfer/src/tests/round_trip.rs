@@ -210,6 +210,27 @@ async fn a_stream_becomes_a_file_and_cannot_be_had_twice() {
     assert!(matches!(&received, Err(TransferError::Peer(why)) if why.contains("once")), "{received:?}");
 }
 
+/// Gives its bytes and then fails.
+struct Breaks(io::Cursor<Vec<u8>>);
+
+impl io::Read for Breaks {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match io::Read::read(&mut self.0, buffer)? {
+            0 => Err(io::Error::other("the pipe broke")),
+            some => Ok(some),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_left_of_a_stream_that_broke() {
+    let (_temp, _, to) = directories(&[]);
+    let input = Share::from_reader("dump", Breaks(io::Cursor::new(noise(1, 4 * BLOCK)))).unwrap();
+    let (sent, received) = transfer(&input, directory(&to), &ReceiveOptions::default()).await;
+    assert!(sent.is_err() && received.is_err(), "{sent:?} {received:?}");
+    assert!(names(&to).is_empty(), "{:?}", names(&to));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_hash_of_a_file_is_the_one_that_other_tools_print() {
     let (_temp, from, to) = directories(&[("a", &noise(3, 2 * BLOCK + 1))]);
@@ -223,7 +244,9 @@ fn two_paths_of_one_name_cannot_be_shared_together() {
     let refused = Share::from_paths(&[from.join("a/x"), from.join("b/x")]);
     assert!(matches!(refused, Err(TransferError::Share { .. })), "{refused:?}");
     let missing = Share::from_paths(&[from.join("nothing")]);
+    let told = missing.as_ref().err().map(ToString::to_string).unwrap_or_default();
     assert!(matches!(missing, Err(TransferError::Share { .. })), "{missing:?}");
+    assert!(told.contains("; check the name"), "{told}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
