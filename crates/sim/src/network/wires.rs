@@ -226,15 +226,16 @@ impl Wires {
                 std::hint::black_box(link.newest());
             }
         }
-        for arrival in arrived.drain(..) {
+        for arrival in &arrived {
             self.move_on(arrival, landed);
         }
+        arrived.clear();
         self.arrived = arrived;
     }
 
     /// Offers a packet that has crossed a link to the next one, or hands it out.
-    fn move_on(&mut self, arrival: Arrival<Hop>, landed: &mut Vec<Landed>) {
-        let Arrival { at, item: hop, size, ce, corrupt } = arrival;
+    fn move_on(&mut self, arrival: &Arrival<Hop>, landed: &mut Vec<Landed>) {
+        let Arrival { at, item: hop, size, ce, corrupt } = *arrival;
         if corrupt {
             self.packets.remove(hop.place);
         } else if self.hops[hop.position()] == LAST_HOP {
@@ -259,7 +260,7 @@ impl Wires {
             }
             if let Some(arrival) = arrival {
                 self.packet_hops += 1;
-                self.move_on(Arrival { at: now, ..arrival }, landed);
+                self.move_on(&Arrival { at: now, ..arrival }, landed);
             }
             if is_over {
                 return;
