@@ -38,6 +38,34 @@ fn moves((first, second): (u64, u64), extra: u64, open_others: bool) -> (u32, u3
     (all, late)
 }
 
+/// A path is silent for a moment during the handshake, and the driver opens the others only every 50 ms. Afterwards each cable
+/// has one path.
+#[test]
+fn a_route_that_path_0_was_to_move_to_is_not_used_twice() {
+    let cable = |rate, rtt| CableConfig::new(rate, Span::from_millis(rtt), 1.0);
+    for (rtts, silence) in (20..200)
+        .step_by(20)
+        .flat_map(|slow| (10..90).step_by(20).map(move |from| ([8, slow], (from, from + 150))))
+    {
+        let configs = [Config::default(), Config::default()];
+        let cables = [cable(30.0, rtts[0]), cable(20.0, rtts[1])];
+        let mut pair: Pair<Length> = Pair::new(configs, &cables, 1);
+        let (mut sender, mut sink) = (Sender::new(u64::MAX), Sink::default());
+        pair.connect();
+        for milli in 1..=3_000 {
+            pair.set_down(0, (silence.0..silence.1).contains(&milli));
+            pair.run(Time::ZERO + Span::from_millis(milli), &mut [&mut sender, &mut sink]);
+            if milli % 50 == 0 {
+                pair.open_missing();
+            }
+        }
+        let mut sockets: Vec<_> =
+            pair.session(CLIENT).paths().into_iter().map(|path| path.route.socket).collect();
+        sockets.sort_unstable();
+        assert_eq!(sockets, [0, 1], "{rtts:?} ms, silent {silence:?} ms");
+    }
+}
+
 #[test]
 fn ends_do_not_chase_each_other_between_two_routes() {
     for (rtts, extra, open_others) in

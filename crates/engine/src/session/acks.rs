@@ -1,7 +1,7 @@
 //! Acknowledgements in: what arrived, what was lost, what that means for windows and paths.
 
 use anabranch_cc::{AckSample, LossEvent};
-use anabranch_wire::{Ack, Payload, Rate, Span, Time};
+use anabranch_wire::{Ack, PathId, Payload, Rate, Span, Time};
 
 use super::Session;
 use crate::control::Control;
@@ -42,6 +42,9 @@ impl<P: Payload> Session<P> {
         self.watch(now, index, &outcome, arrived);
         let more_out = self.paths[index].board.pipe() > 0;
         self.paths[index].health.on_ack(now, more_out);
+        if ack.path == PathId::FIRST {
+            self.stay();
+        }
         self.update_pacing(now, index);
         self.update_send_limit();
         self.regroup(now);

@@ -338,7 +338,8 @@ impl<P: Payload> Session<P> {
             }
         }
         path.board.on_sent(now, if is_probe { 0 } else { size as u16 }, eliciting, contents);
-        if eliciting && !is_probe {
+        // What probes a failed path takes nothing from a window that it shares with others.
+        if eliciting && !is_probe && path.state != PathState::Failed {
             self.cc.on_sent(path.id, now, size as u64, path.board.pipe());
         }
         path.allowance.on_sent(size as u64);

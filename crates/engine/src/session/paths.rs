@@ -200,6 +200,9 @@ impl<P: Payload> Session<P> {
             |path: &Path| path.challenge.as_ref().is_some_and(|challenge| challenge.token == token);
         let Some(index) = self.paths.iter().position(answered) else { return };
         let Some(challenge) = self.paths[index].challenge.take() else { return };
+        if self.paths[index].route != challenge.route && self.is_taken(challenge.route, index) {
+            return;
+        }
         let path = &mut self.paths[index];
         let id = path.id;
         path.allowance.prove();

@@ -20,7 +20,7 @@ use super::Session;
 use super::handshake::MAX_GREETINGS;
 use crate::control::Control;
 use crate::event::{Event, PathChange};
-use crate::path::{Challenge, Path};
+use crate::path::{Challenge, Path, PathState};
 use crate::route::Route;
 
 /// A route over which a message of the handshake went.
@@ -46,6 +46,8 @@ pub(super) struct Race {
     unheard: Vec<Raced>,
     /// Over which INIT or INIT-ACK came; at the client with the round-trip time.
     proven: Vec<(Raced, Option<Span>)>,
+    /// Over which path 0 went until it was silent.
+    left: Vec<Route>,
     /// All over which this end sent INIT.
     chosen_here: Vec<Route>,
     /// How many were challenged.
@@ -87,9 +89,15 @@ impl Race {
         raced.is_some()
     }
 
-    /// The next route to challenge: those over which something was heard first, again and again.
-    fn next_to_challenge(&mut self, is_used: impl Fn(&Route) -> bool) -> Option<Route> {
-        let heard = self.proven.iter().map(|(raced, _)| raced.route);
+    /// The next route to challenge, again and again: those over which something was heard first, but these only when path 0 has
+    /// been silent for longer than one lost packet explains.
+    fn next_to_challenge(
+        &mut self,
+        silent_for_long: bool,
+        is_used: impl Fn(&Route) -> bool,
+    ) -> Option<Route> {
+        let heard = self.proven.iter().map(|(raced, _)| raced.route).chain(self.left.iter().copied());
+        let heard = heard.filter(|_| silent_for_long);
         let unheard = self.unheard.iter().map(|raced| raced.route);
         let routes: Vec<_> = heard.chain(unheard).filter(|route| !is_used(route)).collect();
         let route = routes.get(self.challenged % routes.len().max(1)).copied();
@@ -119,6 +127,28 @@ impl<P: Payload> Session<P> {
     pub(super) fn end_race(&mut self) {
         self.race.unheard.clear();
         self.race.proven.clear();
+        self.race.left.clear();
+        self.stay();
+    }
+
+    /// Path 0 is not silent, or no longer alone: an answer over another route of the race moves it no more.
+    pub(super) fn stay(&mut self) {
+        let Some(index) = self.path_index(PathId::FIRST) else { return };
+        let path = &mut self.paths[index];
+        let strays = |challenge: &Challenge| {
+            challenge.route != path.route && self.race.is_chosen_here(challenge.route)
+        };
+        if path.challenge.as_deref().is_some_and(strays) {
+            path.challenge = None;
+        }
+    }
+
+    /// True when another path than this one goes over the route.
+    pub(super) fn is_taken(&self, route: Route, index: usize) -> bool {
+        let takes = |(other, path): (usize, &Path)| {
+            other != index && path.route == route && path.state != PathState::Closing
+        };
+        self.paths.iter().enumerate().any(takes)
     }
 
     /// When the client moves path 0 unless something is acknowledged.
@@ -133,8 +163,11 @@ impl<P: Payload> Session<P> {
     /// Moves path 0 to a proven route when nothing was acknowledged on its own in time.
     pub(super) fn leave_silent_route(&mut self, now: Time) {
         let Some(index) = self.path_index(PathId::FIRST) else { return };
-        if self.leave_at(&self.paths[index]).is_some_and(|at| at <= now)
-            && let Some((raced, rtt)) = self.race.proven.pop()
+        if self.leave_at(&self.paths[index]).is_none_or(|at| at > now) {
+            return;
+        }
+        if let Some((raced, rtt)) = self.race.proven.pop()
+            && !self.is_taken(raced.route, index)
         {
             self.move_path(now, index, raced.route);
             // Also where the address is the same: what is out may be lost, and is not to count against this route.
@@ -151,8 +184,9 @@ impl<P: Payload> Session<P> {
         if self.side == Side::Server || self.paths[index].id != PathId::FIRST {
             return;
         }
+        let long = self.paths[index].health.timeouts > 1 || self.paths[index].state == PathState::Failed;
         let used = |route: &Route| self.paths.iter().any(|path| path.route == *route);
-        let Some(route) = self.race.next_to_challenge(used) else { return };
+        let Some(route) = self.race.next_to_challenge(long, used) else { return };
         let waiting = self.paths[index].challenge.as_ref().map(|challenge| challenge.route);
         if waiting != Some(route) {
             let interval = self.config.initial_rtt;
@@ -166,7 +200,10 @@ impl<P: Payload> Session<P> {
         let path = &mut self.paths[index];
         let id = path.id;
         let same_host = path.route.remote.ip() == route.remote.ip();
-        path.route = route;
+        let left = std::mem::replace(&mut path.route, route);
+        if id == PathId::FIRST && self.race.is_chosen_here(left) && !self.race.left.contains(&left) {
+            self.race.left.push(left);
+        }
         if !same_host {
             path.forget_rtt();
             // What left for the old address says nothing of the new one's room.

@@ -111,7 +111,8 @@ impl<P: Payload> Session<P> {
             }
             Frame::MaxData { limit } => self.streams.on_max_data(limit),
             Frame::MaxStreamData { stream, limit, received } => {
-                self.streams.on_max_stream_data(stream, (limit, received), &mut self.events)?;
+                let out = (&mut self.events, &mut self.control);
+                self.streams.on_max_stream_data(stream, (limit, received), out)?;
             }
             Frame::MaxStreams { limit } => self.streams.on_max_streams(limit, &mut self.events),
             Frame::Datagram(datagram) => self.handle_datagram(index, datagram)?,

@@ -141,7 +141,7 @@ impl<P: Payload> Streams<P> {
         &mut self,
         id: StreamId,
         (limit, received): (u64, u64),
-        events: &mut VecDeque<Event>,
+        (events, out): (&mut VecDeque<Event>, &mut ControlQueue),
     ) -> Result<(), ProtocolError> {
         let Some(stream) = self.of_peer(id, events)? else { return Ok(()) };
         if received > stream.send.sent_end() {
@@ -150,6 +150,7 @@ impl<P: Payload> Streams<P> {
         stream.send.raise_limit(limit);
         self.acked(id, 0..received, false, events);
         self.enqueue(id);
+        self.forget_if_over(id, out);
         Ok(())
     }
 
