@@ -2,6 +2,9 @@
 //!
 //! `.ci/run` prepares a bare machine and then calls `cargo xtask ci`; nothing is checked anywhere else.
 
+mod deny;
+mod miri;
+mod papers;
 mod purity;
 mod same;
 
@@ -13,7 +16,8 @@ use std::time::Instant;
 type Step = (&'static str, fn() -> Result<(), String>);
 
 /// The steps of `ci`, the quick ones first.
-const STEPS: [Step; 4] = [("fmt", fmt), ("purity", purity::check), ("clippy", clippy), ("test", test)];
+const STEPS: [Step; 5] =
+    [("fmt", fmt), ("purity", purity::check), ("deny", deny::check), ("clippy", clippy), ("test", test)];
 
 const USAGE: &str = "\
 Usage: cargo xtask STEP
@@ -21,9 +25,14 @@ Usage: cargo xtask STEP
   ci       every step below, in this order; stops at the first that fails
   fmt      the code is formatted
   purity   crates without I/O depend on nothing that does I/O
+  deny     licences, sources and advisories of dependencies; needs cargo-deny
   clippy   no warnings
   test     every test of the workspace
 
+  papers [NAME…]
+           the papers' experiments that have no results in target/papers yet, or these; then all tables and drawings
+           in docs/figures; no part of ci
+  miri     unit tests of crates without I/O under Miri, in some minutes; no part of ci
   same     a seed gives the same bytes in debug and release, on one thread and two; no part of ci
   fuzz [--seconds N] [--target NAME] [--seed N]
            hostile bytes for every decoder, the handshake and the session; no part of ci";
@@ -33,8 +42,16 @@ fn main() -> ExitCode {
     if let Some(("fuzz", options)) = words.split_first().map(|(first, rest)| (first.as_str(), rest)) {
         return fuzz(options);
     }
+    if let Err(why) = env::set_current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/..")) {
+        eprintln!("xtask: cannot enter the workspace: {why}");
+        return ExitCode::FAILURE;
+    }
+    if let Some(("papers", names)) = words.split_first().map(|(first, rest)| (first.as_str(), rest)) {
+        return told("papers", papers::run(names));
+    }
     let steps: Vec<Step> = match &words[..] {
         [word] if word == "ci" => STEPS.to_vec(),
+        [word] if word == "miri" => vec![("miri", miri::check)],
         [word] if word == "same" => vec![("same", same::check)],
         [word] => STEPS.into_iter().filter(|(name, _)| name == word).collect(),
         _ => Vec::new(),
@@ -42,10 +59,6 @@ fn main() -> ExitCode {
     if steps.is_empty() {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
-    }
-    if let Err(why) = env::set_current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/..")) {
-        eprintln!("xtask: cannot enter the workspace: {why}");
-        return ExitCode::FAILURE;
     }
     for (name, step) in steps {
         let started = Instant::now();
@@ -62,10 +75,14 @@ fn main() -> ExitCode {
 fn fuzz(options: &[String]) -> ExitCode {
     let mut words = vec!["run", "--release", "--quiet", "--package", "anabranch-fuzz", "--"];
     words.extend(options.iter().map(String::as_str));
-    match cargo(&words) {
+    told("fuzz", cargo(&words))
+}
+
+fn told(name: &str, outcome: Result<(), String>) -> ExitCode {
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
-            eprintln!("xtask: fuzz failed: {why}");
+            eprintln!("xtask: {name} failed: {why}");
             ExitCode::FAILURE
         }
     }

@@ -17,6 +17,7 @@
 mod agenda;
 mod capture;
 mod flow;
+mod moment;
 mod packets;
 mod plan;
 mod source;
@@ -336,57 +337,6 @@ impl Network {
         self.wires.send_all(&mut self.leaving);
     }
 
-    fn deliver_in_turn(&mut self, packets: &[Fetched]) {
-        for packet in packets {
-            while self.agenda.next_at() < packet.at {
-                self.call_other(packet.at);
-            }
-            if self.receive(packet) {
-                let to = packet.to();
-                self.serve(to.flow as usize, usize::from(to.end));
-            }
-        }
-    }
-
-    /// True when nobody can tell in which order the packets are taken in: each is for another session's end, nobody is to be
-    /// called meanwhile, and nobody looks on.
-    fn is_side_by_side(&mut self, packets: &[Fetched], until: Time) -> bool {
-        if packets.len() < 2 || self.captured.is_some() || !self.arrivals.is_empty() {
-            return false;
-        }
-        if self.agenda.next_at() <= until {
-            return false;
-        }
-        self.rounds += 1;
-        self.seen.resize(self.flows.len() * 2, 0);
-        packets.iter().all(|packet| {
-            let to = packet.to();
-            let session = to.flow as usize * 2 + usize::from(to.end);
-            to.end != NO_END && std::mem::replace(&mut self.seen[session], self.rounds) != self.rounds
-        })
-    }
-
-    /// Does the same for all packets before the next: the code of each step, larger than the nearest cache, is then
-    /// fetched once and not for every packet.
-    fn deliver_side_by_side(&mut self, packets: &[Fetched]) {
-        for end in [SERVER, CLIENT] {
-            for (turn, packet) in packets.iter().enumerate() {
-                if usize::from(packet.to().end) == end && self.receive(packet) {
-                    self.received.push((turn, packet.at, packet.to().flow));
-                }
-            }
-            let received = std::mem::take(&mut self.received);
-            for (turn, at, flow) in &received {
-                (self.now, self.turn) = (*at, *turn as u32);
-                self.serve(*flow as usize, end);
-            }
-            self.received = received;
-            self.received.clear();
-        }
-        // Whoever is called by the clock comes behind them.
-        self.turn = u32::MAX;
-    }
-
     /// Calls the first that is no link and is to be called by `until`; false when none is.
     fn call_other(&mut self, until: Time) -> bool {
         let Some((at, party)) = self.agenda.next(until) else { return false };
@@ -402,26 +352,6 @@ impl Network {
         } else {
             self.call_script();
         }
-        true
-    }
-
-    /// Gives a packet to its session; false when there is none any more.
-    fn receive(&mut self, packet: &Fetched) -> bool {
-        self.now = packet.at;
-        let packet = self.wires.open(packet);
-        let to = packet.to;
-        if to.end == NO_END {
-            self.bursts[to.flow as usize].received += 1;
-            return false;
-        }
-        let flow = &mut self.flows[to.flow as usize];
-        if flow.generation != to.generation {
-            return false;
-        }
-        if let (Some(list), Some(message)) = (&mut self.captured, &packet.message) {
-            list.push(Captured::new(self.now, (to, false), packet.size, message));
-        }
-        flow.handle_packet(self.now, packet);
         true
     }
 

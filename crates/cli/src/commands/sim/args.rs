@@ -47,13 +47,13 @@ impl RunArgs {
         self.threads.map_or_else(all, usize::from)
     }
 
-    /// Grids of many networks draw nothing and trace nothing.
-    pub(super) fn without_drawing(&self, name: &str) -> Result<(), Failure> {
-        if self.plot.is_none() && self.trace.is_none() {
+    /// Grids of many networks trace nothing.
+    pub(super) fn without_trace(&self, name: &str) -> Result<(), Failure> {
+        if self.trace.is_none() {
             return Ok(());
         }
-        Err(Failure::local(format!("`sim run {name}` has no --plot and no --trace"))
-            .hint("`--csv` writes a line for each network, to be plotted by other means"))
+        Err(Failure::local(format!("`sim run {name}` has no --trace"))
+            .hint("a scenario of your own has one: `anabranch sim run FILE --trace FILE`"))
     }
 
     /// The options that only the grids know are an error elsewhere.
@@ -106,9 +106,12 @@ pub struct SweepArgs {
 /// What to put together.
 #[derive(Args, Debug)]
 pub struct MergeArgs {
-    /// Files that `sweep --json` wrote
+    /// Files that `run --json` or `sweep --json` wrote
     #[arg(value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
+    /// Only these metrics, as a Markdown table with a row a variant; `*` stands for any part of a name
+    #[arg(long = "metric", value_name = "NAME", conflicts_with_all = ["json", "csv"])]
+    pub metrics: Vec<String>,
     /// How the whole is written
     #[command(flatten)]
     pub format: FormatArgs,

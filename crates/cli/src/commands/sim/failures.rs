@@ -6,11 +6,10 @@ use anabranch_sim::failure::{Case, Outcome, metrics};
 use serde::Serialize;
 
 use super::jobs::{Crew, in_order};
-use super::output::number;
-use super::{RunArgs, stop_on_interrupt, unless_stopped};
+use super::plots::Distributions;
+use super::{RunArgs, cells, stop_on_interrupt, unless_stopped};
 use crate::commands::Context;
 use crate::errors::Failure;
-use crate::ui::out::{self, Stream};
 
 /// The name under which the sweep is run.
 pub(super) const NAME: &str = "failures";
@@ -39,7 +38,7 @@ struct Breach {
 /// # Errors
 /// When a promise was broken, or output cannot be written.
 pub(super) fn run(args: &RunArgs, context: &Context) -> Result<(), Failure> {
-    args.without_drawing(NAME)?;
+    args.without_trace(NAME)?;
     if args.seeds.is_some() || args.scheduler.is_some() {
         return Err(Failure::local("the failures take no --seeds and no --scheduler")
             .hint("a case has its number for a seed: `--cells 0..69` runs the first seventy"));
@@ -62,18 +61,22 @@ fn report(args: &RunArgs, runs: &[(Case, Outcome)]) -> Result<(), Failure> {
     let broken = runs.iter().filter(|(_, outcome)| !outcome.is_clean());
     let breaches: Vec<Breach> = broken.map(|(case, outcome)| Breach::of(case, outcome)).collect();
     let report = Report { scenario: NAME, metrics: metrics(runs), breaches };
-    if args.format.json {
-        Stream::Stdout.json(&report)?;
-    } else if args.format.csv {
-        out::print(&csv(runs))?;
-    } else {
-        out::print(&table(&report))?;
-    }
+    cells::write(args, &report, (table, || csv(runs)), (NAME, &distributions(runs)))?;
     if report.breaches.is_empty() {
         return Ok(());
     }
     let message = format!("in {} of {} cases a promise was broken", report.breaches.len(), runs.len());
     Err(Failure::local(message))
+}
+
+/// How the gaps of delivery are distributed, a line a kind of break.
+fn distributions(runs: &[(Case, Outcome)]) -> Distributions {
+    let mut kinds: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+    for (case, outcome) in runs {
+        kinds.entry(case.how.name()).or_default().push(outcome.gap.as_secs_f64() * 1e3);
+    }
+    let lines = kinds.into_iter().map(|(kind, gaps)| (kind.to_owned(), gaps)).collect();
+    Distributions::from([("gap of delivery, ms".to_owned(), lines)])
 }
 
 impl Breach {
@@ -84,10 +87,7 @@ impl Breach {
 }
 
 fn table(report: &Report) -> String {
-    let mut text = format!("{NAME}\n");
-    for (name, value) in &report.metrics {
-        text.push_str(&format!("  {name:<24} {:>10}\n", number(*value)));
-    }
+    let mut text = cells::figures(NAME, &report.metrics);
     for breach in &report.breaches {
         for broken in &breach.broken {
             text.push_str(&format!("  {broken}\n"));

@@ -6,12 +6,11 @@ use anabranch_sim::fairness::{FairCell, FairRun, FairVerdict, metrics};
 use anabranch_sim::scenario::Spread;
 use serde::Serialize;
 
-use super::jobs::{Crew, in_order};
-use super::output::number;
-use super::{RunArgs, Seeds};
+use super::cells::{self, Judged, Usual, judge};
+use super::plots::Distributions;
+use super::{RunArgs, unless_stopped};
 use crate::commands::Context;
 use crate::errors::Failure;
-use crate::ui::out::{self, Stream};
 
 /// The name under which the grid is run.
 pub(super) const NAME: &str = "fairness";
@@ -42,40 +41,24 @@ struct Failing {
 /// # Errors
 /// When a cell is beyond its bounds, or output cannot be written.
 pub(super) fn run(args: &RunArgs, context: &Context) -> Result<(), Failure> {
-    args.without_drawing(NAME)?;
+    args.without_trace(NAME)?;
     if args.scheduler.is_some() {
         return Err(Failure::local("the fairness grid takes no --scheduler")
             .hint("sessions with more to send than goes fill all windows, whatever the scheduler"));
     }
-    let cells = args.cells.clone().map_or_else(|| CELLS.collect(), |cells| cells.0);
-    let seeds = args.seeds.clone().unwrap_or_else(|| Seeds(SEEDS.collect()));
-    let jobs: Vec<(u64, u64)> =
-        cells.iter().flat_map(|cell| seeds.0.iter().map(|seed| (*cell, *seed))).collect();
-    let mut runs: Vec<FairRun> = Vec::with_capacity(seeds.0.len());
-    let mut verdicts = Vec::with_capacity(cells.len());
-    let work = |job: &(u64, u64), _: &dyn Fn(f64)| FairCell::draw(job.0).run(job.1);
-    let crew = Crew::new(args.thread_count(), !context.quiet);
-    in_order(jobs, &crew, work, &mut |job, run| {
-        runs.push(run);
-        if runs.len() == seeds.0.len() {
-            verdicts.push(FairVerdict::of(FairCell::draw(job.0), &runs));
-            runs.clear();
-        }
-        Ok(())
-    })?;
-    report(args, &verdicts)
+    let work = |cell, seed| FairCell::draw(cell).run(seed);
+    let verdict = |cell, runs: &[FairRun]| FairVerdict::of(FairCell::draw(cell), runs);
+    let Judged { verdicts, done, all } =
+        judge(args, context, Usual { cells: CELLS, seeds: SEEDS }, work, verdict)?;
+    let outcome = if verdicts.is_empty() { Ok(()) } else { report(args, &verdicts) };
+    unless_stopped(done, all)?;
+    outcome
 }
 
 fn report(args: &RunArgs, verdicts: &[FairVerdict]) -> Result<(), Failure> {
     let failing = verdicts.iter().filter(|verdict| verdict.fails()).map(|verdict| Failing::of(verdict, args));
     let report = Report { scenario: NAME, metrics: metrics(verdicts), failing: failing.collect() };
-    if args.format.json {
-        Stream::Stdout.json(&report)?;
-    } else if args.format.csv {
-        out::print(&csv(verdicts))?;
-    } else {
-        out::print(&table(&report))?;
-    }
+    cells::write(args, &report, (table, || csv(verdicts)), (NAME, &distributions(verdicts)))?;
     if report.failing.is_empty() {
         return Ok(());
     }
@@ -90,22 +73,24 @@ fn late(ratio: Option<[Spread; 2]>) -> Option<f64> {
     ratio.map(|[_, late]| late.mean)
 }
 
+/// How cells are distributed: the session's rate over its due, where it shares bottlenecks and where it does not.
+fn distributions(verdicts: &[FairVerdict]) -> Distributions {
+    let shared = verdicts.iter().filter_map(|verdict| late(verdict.shared)).collect();
+    let apart = verdicts.iter().filter_map(|verdict| late(verdict.apart)).collect();
+    let lines = vec![("shared".to_owned(), shared), ("apart".to_owned(), apart)];
+    Distributions::from([("rate over its due".to_owned(), lines)])
+}
+
 impl Failing {
     fn of(verdict: &FairVerdict, args: &RunArgs) -> Self {
-        let mut replay = format!("anabranch sim run {NAME} --cells {}", verdict.cell.number);
-        if let Some(seeds) = &args.seeds {
-            replay.push_str(&format!(" --seeds {seeds}"));
-        }
+        let replay = cells::replay(NAME, verdict.cell.number, args);
         let (shared, apart) = (late(verdict.shared), late(verdict.apart));
         Self { shared, apart, cell: verdict.cell.to_string(), replay }
     }
 }
 
 fn table(report: &Report) -> String {
-    let mut text = format!("{NAME}\n");
-    for (name, value) in &report.metrics {
-        text.push_str(&format!("  {name:<24} {:>10}\n", number(*value)));
-    }
+    let mut text = cells::figures(NAME, &report.metrics);
     for failing in &report.failing {
         let tell =
             |what: &str, ratio: Option<f64>| ratio.map_or(String::new(), |it| format!("{what} {it:.2}  "));

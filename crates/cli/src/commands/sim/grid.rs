@@ -6,12 +6,11 @@ use anabranch_engine::SchedulerKind;
 use anabranch_sim::grid::{Cell, CellRun, Verdict, metrics};
 use serde::Serialize;
 
-use super::jobs::{Crew, in_order};
-use super::output::number;
-use super::{RunArgs, Seeds, stop_on_interrupt, unless_stopped};
+use super::cells::{self, Judged, Usual, judge};
+use super::plots::Distributions;
+use super::{RunArgs, unless_stopped};
 use crate::commands::Context;
 use crate::errors::Failure;
-use crate::ui::out::{self, Stream};
 
 /// The name under which the grid is run.
 pub(super) const NAME: &str = "grid";
@@ -46,29 +45,12 @@ struct Worst {
 /// # Errors
 /// When a cell is slower than its best single path, or output cannot be written.
 pub(super) fn run(args: &RunArgs, context: &Context) -> Result<(), Failure> {
-    args.without_drawing(NAME)?;
-    let cells = args.cells.clone().map_or_else(|| CELLS.collect(), |cells| cells.0);
-    let seeds = args.seeds.clone().unwrap_or_else(|| Seeds(SEEDS.collect()));
+    args.without_trace(NAME)?;
     let scheduler = args.scheduler.unwrap_or_default();
-    let jobs: Vec<(u64, u64)> =
-        cells.iter().flat_map(|cell| seeds.0.iter().map(|seed| (*cell, *seed))).collect();
-    let mut runs: Vec<CellRun> = Vec::with_capacity(seeds.0.len());
-    let mut verdicts = Vec::with_capacity(cells.len());
-    let work = move |job: &(u64, u64), _: &dyn Fn(f64)| Cell::draw(job.0).run(scheduler, job.1);
-    let crew = Crew { stop: stop_on_interrupt(), ..Crew::new(args.thread_count(), !context.quiet) };
-    let (all, mut cell) = (jobs.len(), None);
-    let done = in_order(jobs, &crew, work, &mut |job, run| {
-        // Of the last cells before the user stopped, some seeds may be missing: these are not judged.
-        if cell.replace(job.0) != Some(job.0) {
-            runs.clear();
-        }
-        runs.push(run);
-        if runs.len() == seeds.0.len() {
-            verdicts.push(Verdict::of(Cell::draw(job.0), &runs));
-            runs.clear();
-        }
-        Ok(())
-    })?;
+    let work = move |cell, seed| Cell::draw(cell).run(scheduler, seed);
+    let verdict = |cell, runs: &[CellRun]| Verdict::of(Cell::draw(cell), runs);
+    let Judged { verdicts, done, all } =
+        judge(args, context, Usual { cells: CELLS, seeds: SEEDS }, work, verdict)?;
     let outcome = if verdicts.is_empty() { Ok(()) } else { report(args, &verdicts, scheduler) };
     unless_stopped(done, all)?;
     outcome
@@ -80,13 +62,7 @@ fn report(args: &RunArgs, verdicts: &[Verdict], scheduler: SchedulerKind) -> Res
     order.sort_by(|a, b| a.vs_best.mean.total_cmp(&b.vs_best.mean));
     let worst = order.iter().take(TOLD).map(|verdict| Worst::of(verdict, args, scheduler)).collect();
     let report = Report { scenario: NAME, metrics, worst };
-    if args.format.json {
-        Stream::Stdout.json(&report)?;
-    } else if args.format.csv {
-        out::print(&csv(verdicts))?;
-    } else {
-        out::print(&table(&report))?;
-    }
+    cells::write(args, &report, (table, || csv(verdicts)), (NAME, &distributions(verdicts)))?;
     let failing: Vec<&Verdict> = order.into_iter().filter(|verdict| verdict.fails()).collect();
     if failing.is_empty() {
         return Ok(());
@@ -98,10 +74,7 @@ fn report(args: &RunArgs, verdicts: &[Verdict], scheduler: SchedulerKind) -> Res
 
 impl Worst {
     fn of(verdict: &Verdict, args: &RunArgs, scheduler: SchedulerKind) -> Self {
-        let mut replay = format!("anabranch sim run {NAME} --cells {}", verdict.cell.number);
-        if let Some(seeds) = &args.seeds {
-            replay.push_str(&format!(" --seeds {seeds}"));
-        }
+        let mut replay = cells::replay(NAME, verdict.cell.number, args);
         if scheduler != SchedulerKind::default() {
             replay.push_str(&format!(" --scheduler {scheduler}"));
         }
@@ -116,11 +89,19 @@ impl Worst {
     }
 }
 
+/// How cells are distributed: what all paths give, over the best single path and over the sum of all.
+fn distributions(verdicts: &[Verdict]) -> Distributions {
+    let of = |value: fn(&Verdict) -> f64| verdicts.iter().map(value).collect();
+    let named = |name: &str, values| (name.to_owned(), values);
+    let lines = vec![
+        named("over the best single path", of(|verdict| verdict.vs_best.mean)),
+        named("over the sum of all", of(|verdict| verdict.vs_sum)),
+    ];
+    Distributions::from([("goodput of all paths".to_owned(), lines)])
+}
+
 fn table(report: &Report) -> String {
-    let mut text = format!("{NAME}\n");
-    for (name, value) in &report.metrics {
-        text.push_str(&format!("  {name:<24} {:>10}\n", number(*value)));
-    }
+    let mut text = cells::figures(NAME, &report.metrics);
     text.push_str("the cells that gain least, as a share of their best single path\n");
     for worst in &report.worst {
         let mark = if worst.fails { "  slower" } else { "" };

@@ -2,14 +2,19 @@
 
 use std::path::PathBuf;
 
-use super::MergeArgs;
 use super::output::{Run, Writer};
+use super::{MergeArgs, columns};
 use crate::errors::Failure;
+use crate::ui::out;
 
 /// Reads all parts and writes the whole, in order of what was set and of the seeds.
 pub(super) fn run(args: &MergeArgs) -> Result<(), Failure> {
+    let runs = read(&args.files)?;
+    if !args.metrics.is_empty() {
+        return out::print(&columns::table(&runs, &args.metrics)?);
+    }
     let mut writer = Writer::new(args.format.format());
-    read(&args.files)?.into_iter().try_for_each(|run| writer.add(run))?;
+    runs.into_iter().try_for_each(|run| writer.add(run))?;
     writer.finish()
 }
 

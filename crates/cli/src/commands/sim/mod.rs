@@ -1,7 +1,9 @@
 //! `anabranch sim`: experiments in virtual time, on the engine that is deployed.
 
 mod args;
+mod cells;
 mod chart;
+mod columns;
 mod compare;
 mod failures;
 mod fairness;
@@ -40,6 +42,7 @@ Examples:
   anabranch sim run failures --cells 0..999                is every break bridged?
   anabranch sim sweep mine.toml --set 'flow.M.rule=lia,olia' --seeds 1..20 --shard 1/4 --json > part1
   anabranch sim merge part1 part2 part3 part4
+  anabranch sim merge part1 --metric 'flow.*.pkt_s'        a Markdown table with a row a variant
   anabranch sim run nsdi11-fig17 --plot drawings           rates, windows, queues over time, as SVG
   anabranch sim plot part1 part2 --metric jain             bars with error bars over seeds
   anabranch sim compare nsdi11-wifi3g --set duration=20s   the simulator against real sockets

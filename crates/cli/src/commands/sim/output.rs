@@ -67,6 +67,11 @@ impl Run {
         let set: Vec<String> = self.set.iter().map(|(key, value)| format!("{key}={value}")).collect();
         set.join(" ")
     }
+
+    /// The scenario and what a sweep set.
+    pub(super) fn label(&self) -> String {
+        format!("{} {}", self.scenario, self.variant()).trim_end().to_owned()
+    }
 }
 
 /// Takes runs and writes them.

@@ -20,6 +20,9 @@ const USUAL: &str = "flow.*.goodput_mbit_s";
 /// Most points of a distribution's line.
 const MAX_STEPS: usize = 400;
 
+/// Of each quantity, by name, the values of some variants.
+pub(super) type Distributions = BTreeMap<String, Vec<(String, Vec<f64>)>>;
+
 /// Collects what is to be drawn.
 #[derive(Default)]
 pub(super) struct Album {
@@ -27,7 +30,7 @@ pub(super) struct Album {
     /// The course of the first run of each variant.
     courses: Vec<(String, Course)>,
     /// For each distribution, for each variant, the values of all its runs.
-    distributions: BTreeMap<String, Vec<(String, Vec<f64>)>>,
+    distributions: Distributions,
 }
 
 impl Album {
@@ -60,17 +63,27 @@ impl Album {
                 save(folder, &name, chart::lines(&labels, &curves))?;
             }
         }
-        for (of, variants) in &self.distributions {
-            let curves: Vec<Curve> = variants.iter().map(|(name, values)| cumulative(name, values)).collect();
-            let labels =
-                Labels { title: format!("{scenario}: {of}"), x: of.clone(), y: "share at most this".into() };
-            save(folder, &format!("{scenario}-cdf-{}", file_part(of)), chart::lines(&labels, &curves))?;
-        }
+        draw_distributions(&scenario, &self.distributions, folder)?;
         if self.runs.len() > 1 {
             metric(&self.runs, USUAL, folder)?;
         }
         Ok(())
     }
+}
+
+/// Draws distributions, a chart a quantity and a line a variant.
+pub(super) fn draw_distributions(
+    scenario: &str,
+    distributions: &Distributions,
+    folder: &Path,
+) -> Result<(), Failure> {
+    for (of, variants) in distributions {
+        let curves: Vec<Curve> = variants.iter().map(|(name, values)| cumulative(name, values)).collect();
+        let labels =
+            Labels { title: format!("{scenario}: {of}"), x: of.clone(), y: "share at most this".into() };
+        save(folder, &format!("{scenario}-cdf-{}", file_part(of)), chart::lines(&labels, &curves))?;
+    }
+    Ok(())
 }
 
 /// Draws metrics of results that were written as JSON.
@@ -155,7 +168,8 @@ fn leading_number(text: &str) -> Option<f64> {
     text[..end].parse().ok()
 }
 
-fn spread(name: &str, runs: &[&Run], of_it: impl Fn(&Run) -> bool) -> Option<(f64, f64)> {
+/// Mean and half width of the 95 % interval of a metric over some runs.
+pub(super) fn spread(name: &str, runs: &[&Run], of_it: impl Fn(&Run) -> bool) -> Option<(f64, f64)> {
     let values: Vec<f64> =
         runs.iter().filter(|run| of_it(run)).filter_map(|run| run.metrics.get(name).copied()).collect();
     let spread = Spread::of(&values);
@@ -173,14 +187,21 @@ fn over_number(name: &str, key: &str, runs: &[&Run]) -> Curve {
     Curve { name: name.to_owned(), points: values.iter().filter_map(point).collect() }
 }
 
-/// A group of bars a metric, a bar a variant.
-fn as_bars(names: &[&String], runs: &[&Run]) -> (Vec<String>, Vec<Bars>) {
-    let mut legend: Vec<String> = Vec::new();
+/// What runs are called, each name once, in order of the first runs.
+pub(super) fn names_of(runs: &[&Run], name: impl Fn(&Run) -> String) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
     for run in runs {
-        if !legend.contains(&run.variant()) {
-            legend.push(run.variant());
+        let name = name(run);
+        if !names.contains(&name) {
+            names.push(name);
         }
     }
+    names
+}
+
+/// A group of bars a metric, a bar a variant.
+fn as_bars(names: &[&String], runs: &[&Run]) -> (Vec<String>, Vec<Bars>) {
+    let legend = names_of(runs, Run::variant);
     let group = |name: &&String| Bars {
         name: short(name),
         values: legend.iter().map(|variant| spread(name, runs, |run| run.variant() == *variant)).collect(),
@@ -196,7 +217,7 @@ fn short(name: &str) -> String {
 }
 
 /// Whether a name fits a pattern in which each `*` stands for one part of a name, without dots.
-fn matches(pattern: &str, name: &str) -> bool {
+pub(super) fn matches(pattern: &str, name: &str) -> bool {
     let (pattern, name): (Vec<&str>, Vec<&str>) = (pattern.split('.').collect(), name.split('.').collect());
     pattern.len() == name.len()
         && pattern.iter().zip(name).all(|(part, of_name)| *part == "*" || *part == of_name)

@@ -3,7 +3,8 @@
 //! qlog (draft-ietf-quic-qlog-main-schema) tells of QUIC; a session's packets are shaped like QUIC's, but each path
 //! numbers its own. So each end of each path has a file of its own, `NAME-FLOW-path1-client.sqlog` and so on: a JSON text
 //! sequence (RFC 7464) with a record that says whose packets these are and one for each packet sent or received. An
-//! acknowledgement for another path than the one it travels on is a `path_ack` frame with that path's number.
+//! acknowledgement for another path than the one it travels on is an `unknown` frame with that path's number, as is all that
+//! QUIC does not have.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -165,14 +166,32 @@ fn told(frame: &Frame<Length>, path: PathId) -> Value {
         }
         Frame::NewPid(new) => json!({
             "frame_type": "new_connection_id", "sequence_number": new.path.0,
-            "connection_id": format!("{:016x}", new.pid.0),
+            "retire_prior_to": 0, "connection_id_length": 8, "connection_id": format!("{:016x}", new.pid.0),
         }),
         Frame::Close(close) => json!({
             "frame_type": "connection_close", "error_space": "application", "error_code": close.code,
             "reason": close.reason,
         }),
-        // Those that QUIC does not have.
-        other => json!({ "frame_type": "unknown", "text": format!("{other:?}") }),
+        other => json!({
+            "frame_type": "unknown", "raw_frame_type": number(other), "text": format!("{other:?}"),
+        }),
+    }
+}
+
+/// The number by which a frame that QUIC does not have begins (`docs/protocol.md`).
+fn number(frame: &Frame<Length>) -> u64 {
+    match frame {
+        Frame::PathAbandon { .. } => 0x21,
+        Frame::PathStatus(_) => 0x22,
+        Frame::AckPath(_) => 0x23,
+        Frame::AddAddress(_) => 0x24,
+        Frame::RemoveAddress { .. } => 0x25,
+        Frame::ObservedAddress { .. } => 0x26,
+        Frame::Report(_) => 0x27,
+        Frame::Shutdown => 0x28,
+        Frame::ShutdownAck => 0x29,
+        // QUIC has these.
+        _ => 0,
     }
 }
 
@@ -182,7 +201,11 @@ fn told_ack(ack: &Ack, path: PathId) -> Value {
     if ack.path == path {
         return json!({ "frame_type": "ack", "ack_delay": delay, "acked_ranges": ranges });
     }
-    json!({ "frame_type": "path_ack", "path_id": ack.path.0, "ack_delay": delay, "acked_ranges": ranges })
+    // QUIC's acknowledgements have no path.
+    json!({
+        "frame_type": "unknown", "raw_frame_type": 0x02, "path_id": ack.path.0, "ack_delay": delay,
+        "acked_ranges": ranges,
+    })
 }
 
 #[cfg(test)]
@@ -217,5 +240,17 @@ mod tests {
             sent.filter_map(|event| event["data"]["header"]["packet_number"].as_u64()).collect()
         };
         assert!(first_numbers("x-m-path2-client.sqlog").is_sorted());
+        let frames = records("x-m-path1-client.sqlog")
+            .into_iter()
+            .flat_map(|event| event["data"]["frames"].as_array().cloned().unwrap_or_default());
+        // What readers of qlog ask for in these.
+        let wanted = [("new_connection_id", "retire_prior_to"), ("unknown", "raw_frame_type")];
+        let mut told = 0;
+        for frame in frames {
+            let key = wanted.iter().find(|(kind, _)| frame["frame_type"] == *kind).map(|(_, key)| *key);
+            assert!(key.is_none_or(|key| frame[key].is_u64()), "{frame}");
+            told += usize::from(key.is_some());
+        }
+        assert!(told > 0);
     }
 }

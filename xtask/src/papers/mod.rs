@@ -1,0 +1,132 @@
+//! Every experiment of the congestion-control paper, run again with its seeds.
+//!
+//! Results are kept in `target/papers/`, a file an experiment, and are not run again while they are there. From them
+//! the tables of `docs/figures/README.md` and the drawings beside it are made.
+
+mod plan;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::{cargo, cargo_output};
+use plan::{EXPERIMENTS, Experiment};
+
+/// Where tables and drawings go.
+const FIGURES: &str = "docs/figures";
+const RESULTS: &str = "target/papers";
+
+const HEAD: &str = "\
+# The experiments, as they were run
+
+Made by `cargo xtask papers`, which runs each with its seeds and writes this page; nothing here is written by hand. What the
+papers print, and why we differ, is in [papers.md](../papers.md). Means over the seeds with 95 % intervals (Student's t).
+";
+
+/// Runs the experiments named, or all, that have no results yet; then writes tables and drawings of all that have.
+///
+/// # Errors
+/// When there is no such experiment, one cannot be run, or its results cannot be written.
+pub fn run(names: &[String]) -> Result<(), String> {
+    if let Some(unknown) = names.iter().find(|name| EXPERIMENTS.iter().all(|one| one.name != **name)) {
+        let known: Vec<&str> = EXPERIMENTS.iter().map(|one| one.name).collect();
+        return Err(format!("there is no experiment `{unknown}`; there are {}", known.join(", ")));
+    }
+    cargo(&["build", "--quiet", "--release", "--package", "anabranch"])?;
+    fs::create_dir_all(RESULTS).map_err(|error| format!("cannot create {RESULTS}: {error}"))?;
+    let wanted = |one: &&Experiment| names.is_empty() || names.iter().any(|name| name == one.name);
+    for experiment in EXPERIMENTS.iter().filter(wanted) {
+        let file = results(experiment);
+        if !file.exists() {
+            eprintln!("xtask: papers: {}", command_line(experiment));
+            let words: Vec<String> = words(experiment).into_iter().chain(["--json".to_owned()]).collect();
+            write(&file, &anabranch(&words)?)?;
+        }
+    }
+    let mut page = HEAD.to_owned();
+    for experiment in EXPERIMENTS.iter().filter(|one| results(one).exists()) {
+        page.push_str(&section(experiment)?);
+    }
+    write(&Path::new(FIGURES).join("README.md"), &page)
+}
+
+fn results(experiment: &Experiment) -> PathBuf {
+    Path::new(RESULTS).join(format!("{}.json", experiment.name))
+}
+
+/// What `anabranch` is told to run it.
+fn words(experiment: &Experiment) -> Vec<String> {
+    let command = if experiment.set.is_empty() { "run" } else { "sweep" };
+    let mut words =
+        ["sim", command, experiment.scenario, "--seeds", experiment.seeds].map(str::to_owned).to_vec();
+    for set in experiment.set {
+        words.extend(["--set".to_owned(), (*set).to_owned()]);
+    }
+    words
+}
+
+/// The same as one would type it.
+fn command_line(experiment: &Experiment) -> String {
+    let quoted = |word: String| if word.contains(' ') { format!("'{word}'") } else { word };
+    let words: Vec<String> = words(experiment).into_iter().map(quoted).collect();
+    format!("anabranch {}", words.join(" "))
+}
+
+/// Heading, command, drawing and table of an experiment that has results.
+fn section(experiment: &Experiment) -> Result<String, String> {
+    let file = results(experiment).to_string_lossy().into_owned();
+    let pick = |patterns: &[&str]| -> Vec<String> {
+        patterns.iter().flat_map(|pattern| ["--metric".to_owned(), (*pattern).to_owned()]).collect()
+    };
+    let merge = ["sim", "merge", &file].map(str::to_owned).into_iter().chain(pick(experiment.metrics));
+    let table = anabranch(&merge.collect::<Vec<_>>())?;
+    let drawings = Path::new(RESULTS).join(experiment.name);
+    // What an earlier version drew there under another name.
+    let _ = fs::remove_dir_all(&drawings);
+    let into = drawings.to_string_lossy().into_owned();
+    let plot = ["sim", "plot", &file, "--into", &into].map(str::to_owned).into_iter();
+    anabranch(&plot.chain(pick(&experiment.metrics[..1])).collect::<Vec<_>>())?;
+    let drawn = fs::read_dir(&drawings).ok().and_then(|mut files| files.next()?.ok()).map(|file| file.path());
+    let drawn = drawn.ok_or_else(|| format!("{}: nothing was drawn", experiment.name))?;
+    let svg = fs::read_to_string(&drawn).map_err(|error| format!("{}: {error}", drawn.display()))?;
+    write(&Path::new(FIGURES).join(format!("{}.svg", experiment.name)), &svg)?;
+    let Experiment { name, about, .. } = experiment;
+    let command = command_line(experiment);
+    Ok(format!("\n## {about}\n\n```sh\n{command}\n```\n\n{table}\n![{about}]({name}.svg)\n"))
+}
+
+fn anabranch(words: &[String]) -> Result<String, String> {
+    let mut all = vec!["run", "--quiet", "--release", "--package", "anabranch", "--"];
+    all.extend(words.iter().map(String::as_str));
+    cargo_output(&all)
+}
+
+/// Writes a file whole or not at all.
+fn write(path: &Path, text: &str) -> Result<(), String> {
+    let part = path.with_extension("part");
+    let told = |error| format!("cannot write {}: {error}", path.display());
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).map_err(told)?;
+    }
+    fs::write(&part, text).and_then(|()| fs::rename(&part, path)).map_err(told)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_experiment_has_a_name_of_its_own_a_scenario_that_is_there_and_something_to_tell() {
+        for (index, one) in EXPERIMENTS.iter().enumerate() {
+            assert!(EXPERIMENTS[..index].iter().all(|other| other.name != one.name), "{}", one.name);
+            let scenario = format!("{}/../scenarios/{}.toml", env!("CARGO_MANIFEST_DIR"), one.scenario);
+            assert!(Path::new(&scenario).exists() && !one.metrics.is_empty(), "{}", one.name);
+        }
+    }
+
+    #[test]
+    fn a_command_can_be_copied_into_a_shell() {
+        let all: Vec<String> = EXPERIMENTS.iter().map(command_line).collect();
+        assert!(all.contains(&"anabranch sim run nsdi11-fig14 --seeds 1..12".to_owned()), "{all:#?}");
+        assert!(all.iter().any(|line| line.contains("--set 'warm_up=3 s'")), "{all:#?}");
+    }
+}
