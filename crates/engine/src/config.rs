@@ -3,6 +3,7 @@
 use anabranch_cc as cc;
 use anabranch_wire::Span;
 
+use crate::manager::PathRules;
 use crate::schedule::SchedulerKind;
 
 /// Settings of one session. [`Config::default`] is for the world, [`Config::tcp`] behaves as one
@@ -45,6 +46,8 @@ pub struct Config {
     pub reports: Option<ReportConfig>,
     /// Ask for ECN marks instead of losses where the path lets them through.
     pub ecn: bool,
+    /// What the user wants of paths: priorities, byte caps, paths to leave out. Sessions share the caps.
+    pub rules: PathRules,
     /// Leave a packet number out now and then, so that a peer that acknowledges what it has not got yet is
     /// noticed (RFC 9000 §21.4).
     pub skip_numbers: bool,
@@ -165,6 +168,7 @@ impl Default for Config {
             keep_alive: None,
             reports: None,
             ecn: false,
+            rules: PathRules::default(),
             skip_numbers: true,
         }
     }

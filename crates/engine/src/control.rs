@@ -14,6 +14,7 @@ pub(crate) enum Control {
     NewPid(PathId),
     PathAbandon(PathId),
     PathStatus(PathId),
+    MaxPathData(PathId),
     ResetStream(StreamId),
     StopSending(StreamId),
     MaxData,

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use anabranch_wire::{PathId, Pid, ResetToken, StreamId};
 
+use crate::manager::Standing;
 use crate::route::Route;
 use crate::shared::GroupReason;
 
@@ -81,6 +82,8 @@ pub enum PathChange {
         /// What decided.
         reason: GroupReason,
     },
+    /// It is for something else than before, or carries nothing for another reason.
+    Standing(Standing),
     /// It goes over another address now.
     Moved(Route),
     /// It is gone for good.
@@ -98,6 +101,8 @@ pub enum AbandonReason {
     AddressGone,
     /// There were too many paths.
     TooMany,
+    /// The rules of the end that it leads to do not allow it.
+    Refused,
     /// A code this version does not know.
     Other(u64),
 }
@@ -111,6 +116,7 @@ impl AbandonReason {
             Self::Unreachable => 1,
             Self::AddressGone => 2,
             Self::TooMany => 3,
+            Self::Refused => 5,
             Self::Other(code) => code,
         }
     }
@@ -123,6 +129,7 @@ impl AbandonReason {
             1 => Self::Unreachable,
             2 => Self::AddressGone,
             3 => Self::TooMany,
+            5 => Self::Refused,
             other => Self::Other(other),
         }
     }

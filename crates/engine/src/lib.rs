@@ -26,7 +26,10 @@ mod stream;
 pub use anabranch_cc as cc;
 pub use config::{AckPolicy, Config, Coupling, FailureConfig, MemoryConfig, MtuConfig, ReportConfig};
 pub use event::{AbandonReason, CloseReason, Event, PathChange, PidChange, PidSource, ProtocolError};
-pub use manager::{LocalAddress, Prefix, plan_routes};
+pub use manager::{
+    IdleReason, LocalAddress, Meter, PathReport, PathRule, PathRules, Pattern, Place, Prefix, Priority,
+    Standing, Suppression, SuppressionLimits, Terms, plan_routes, suppress,
+};
 pub use path::PathState;
 pub use route::{Arrival, Ecn, Route, Transmit};
 pub use schedule::{

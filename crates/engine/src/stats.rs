@@ -2,6 +2,7 @@
 
 use anabranch_wire::{PathId, PathUse, Rate, Span};
 
+use crate::manager::{Meter, Standing};
 use crate::path::PathState;
 use crate::route::Route;
 
@@ -16,6 +17,10 @@ pub struct PathInfo {
     pub state: PathState,
     /// How it should be used.
     pub usage: PathUse,
+    /// What it is for at the moment, or why it carries nothing.
+    pub standing: Standing,
+    /// The cap that its bytes count against.
+    pub meter: Option<Meter>,
     /// Smoothed round-trip time, zero before the first sample.
     pub rtt: Span,
     /// Lowest round-trip time lately.

@@ -52,9 +52,10 @@ pub use session::{Datagram, Events, Session, SessionError};
 pub use stream::Stream;
 
 pub use anabranch_engine::{
-    AbandonReason, AckPolicy, CloseReason, Config, Decision, Ecn, Event, Item, PathChange, PathError,
-    PathInfo, PathState, PathStats, PathView, ReportConfig, ReservedPath, Route, Scheduler, SchedulerKind,
-    SessionStats, SessionView, cc,
+    AbandonReason, AckPolicy, CloseReason, Config, Decision, Ecn, Event, IdleReason, Item, Meter, PathChange,
+    PathError, PathInfo, PathReport, PathRule, PathRules, PathState, PathStats, PathView, Pattern, Place,
+    Prefix, Priority, ReportConfig, ReservedPath, Route, Scheduler, SchedulerKind, SessionStats, SessionView,
+    Standing, SuppressionLimits, Terms, cc, suppress,
 };
 pub use anabranch_secure::{Limits as KeyLimits, NodeKey, PublicKey, Refusal, ShareId, Ticket, TicketSecret};
 pub use anabranch_wire::{PathId, PathUse, Pid, Rate, Span, StreamId, Time};

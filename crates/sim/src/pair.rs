@@ -6,7 +6,9 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use anabranch_engine::{Arrival, Config, Ecn, MemoryBudget, PathError, PathState, PidSource, Route, Session};
+use anabranch_engine::{
+    Arrival, Config, Ecn, MemoryBudget, PathError, PathState, PidSource, Place, Route, Session,
+};
 use anabranch_link::{Ecn as LinkEcn, Link, LinkConfig};
 use anabranch_wire::{Message, Params, Payload, Pid, Rate, ResetToken, Span, Time};
 
@@ -114,13 +116,34 @@ impl<P: Payload> Pair<P> {
         Route { socket: cable as u32, remote: address(cable, 1 - end, port) }
     }
 
-    /// Lets the client connect, with every cable as a candidate.
+    /// What rules may say of an end's socket on a cable: its interface is `cable0` and so on.
+    #[must_use]
+    pub fn place(&self, end: usize, cable: usize) -> Place {
+        let local = Some(address(cable, end, 0).ip());
+        Place { interface: format!("cable{cable}"), local, relays: Vec::new() }
+    }
+
+    /// Lets the client connect, with every cable as a candidate that its rules allow.
     pub fn connect(&mut self) {
-        let routes: Vec<_> = (0..self.cables.len()).map(|cable| self.route(CLIENT, cable)).collect();
-        let pids = Box::new(CountedPids((self.seed << 40) | 1 << 32));
         let config = self.ends[CLIENT].config.clone();
+        let routes = (0..self.cables.len()).map(|cable| self.route(CLIENT, cable));
+        let allowed = |route: &Route| {
+            config.rules.terms(&self.place(CLIENT, route.socket as usize), route.remote).allow()
+        };
+        let routes: Vec<_> = routes.filter(allowed).collect();
+        let pids = Box::new(CountedPids((self.seed << 40) | 1 << 32));
         let session = Session::connect(config, &routes, pids, MemoryBudget::new(1 << 40), self.now);
         self.ends[CLIENT].session = Some(session);
+        self.describe(CLIENT);
+    }
+
+    fn describe(&mut self, end: usize) {
+        for cable in 0..self.cables.len() {
+            let (now, place) = (self.now, self.place(end, cable));
+            if let Some(session) = &mut self.ends[end].session {
+                session.describe_socket(now, cable as u32, place);
+            }
+        }
     }
 
     /// Connects and opens a path over every cable, as a path manager would; gives up after ten seconds.
@@ -134,7 +157,7 @@ impl<P: Payload> Pair<P> {
             left.retain(|cable| {
                 let route = self.route(CLIENT, *cable);
                 let opened = self.session(CLIENT).open_path(now, route);
-                !matches!(opened, Ok(_) | Err(PathError::Exists))
+                !matches!(opened, Ok(_) | Err(PathError::Exists | PathError::RuledOut))
             });
         }
     }
@@ -249,10 +272,15 @@ impl<P: Payload> Pair<P> {
     }
 
     fn accept(&mut self, params: Params, route: Route) {
+        let place = self.place(SERVER, route.socket as usize);
+        if !self.ends[SERVER].config.rules.terms(&place, route.remote).allow() {
+            return;
+        }
         let pids = Box::new(CountedPids((self.seed << 40) | 2 << 32));
         let config = self.ends[SERVER].config.clone();
         let budget = MemoryBudget::new(1 << 40);
         self.ends[SERVER].session = Session::accept(config, (params, route), pids, budget, self.now).ok();
+        self.describe(SERVER);
     }
 
     fn transmit(&mut self, end: usize) {

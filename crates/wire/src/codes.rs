@@ -49,4 +49,6 @@ pub mod abandon_reason {
     pub const TOO_MANY: u64 = 3;
     /// It shares its bottleneck with a better path, or is far slower than the best (mTCP §3.4.1 [M10]).
     pub const SUPPRESSED: u64 = 4;
+    /// The rules of the end that it leads to do not allow it.
+    pub const REFUSED: u64 = 5;
 }

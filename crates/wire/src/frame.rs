@@ -73,6 +73,14 @@ pub enum Frame<P> {
     },
     /// How the sender would like a path to be used.
     PathStatus(PathStatus),
+    /// The most that may be sent on a path in all. Each packet counts with [`PACKET_COST`] more than its UDP payload,
+    /// so that what a provider counts is never more. The highest limit counts; without any there is none.
+    MaxPathData {
+        /// The path.
+        path: PathId,
+        /// Bytes since the path was opened.
+        limit: u64,
+    },
     /// Names the path that acknowledgements return on, or lifts that wish (mTCP §3.1.5 [M7, M13]).
     AckPath(AckPath),
     /// An address at which the sender can be reached.
@@ -162,6 +170,9 @@ pub struct NewPid {
     pub reset_token: ResetToken,
 }
 
+/// What a packet costs on the way beyond its UDP payload, at most: headers of IPv6 and UDP, in bytes.
+pub const PACKET_COST: u64 = 48;
+
 /// How a path should be used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PathUse {
@@ -170,6 +181,8 @@ pub enum PathUse {
     Normal,
     /// Only while no normal path works.
     Backup,
+    /// Only while neither a normal nor a backup path works: its bytes cost.
+    Metered,
     /// For probes only.
     Standby,
 }

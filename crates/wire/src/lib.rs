@@ -24,8 +24,8 @@ pub use codec::{
 pub use codes::{abandon_reason, close_code};
 pub use error::DecodeError;
 pub use frame::{
-    Ack, AckPath, AddressFrame, Close, DatagramFrame, EcnCounts, Frame, NewPid, PathStatus, PathUse, Report,
-    ResetToken, StreamFrame,
+    Ack, AckPath, AddressFrame, Close, DatagramFrame, EcnCounts, Frame, NewPid, PACKET_COST, PathStatus,
+    PathUse, Report, ResetToken, StreamFrame,
 };
 pub use header::{Header, Kind, PACKET_OVERHEAD, TAG_LEN, expand_fsn, rewrite_for_hop};
 pub use ids::{Fsn, PathId, Pid, Side, StreamId};

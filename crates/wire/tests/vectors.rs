@@ -105,10 +105,12 @@ fn path_frame(of: &Value) -> Option<Frame<Bytes>> {
                 "normal" => PathUse::Normal,
                 "backup" => PathUse::Backup,
                 "standby" => PathUse::Standby,
+                "metered" => PathUse::Metered,
                 other => panic!("no use {other}"),
             };
             Frame::PathStatus(PathStatus { path: path(of), sequence: field(of, "sequence"), usage })
         }
+        "max_path_data" => Frame::MaxPathData { path: path(of), limit: field(of, "limit") },
         "ack_path" => Frame::AckPath(AckPath {
             sequence: field(of, "sequence"),
             path: (!of["path"].is_null()).then(|| path(of)),
@@ -206,7 +208,7 @@ fn packets_are_as_published() {
         assert_eq!(written.len(), packet_encoded_len(&frames), "{name}");
         assert_eq!(decode_frames(written.into()).unwrap().as_slice(), frames.as_slice(), "{name}");
     }
-    assert_eq!(types.len(), 23, "every frame has a vector: {types:?}");
+    assert_eq!(types.len(), 24, "every frame has a vector: {types:?}");
 }
 
 #[test]

@@ -10,8 +10,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anabranch_net::{Endpoint, PathInfo, PathState, PublicKey, Rate, Session};
-use anabranch_overlay::select::{PathReport, SuppressionLimits, suppress};
+use anabranch_net::{
+    Endpoint, PathInfo, PathReport, PathState, PublicKey, Rate, Session, SuppressionLimits, suppress,
+};
 use tokio::time::sleep;
 
 use super::RelayRoute;

@@ -40,6 +40,7 @@ pub(crate) use trouble::{Answer, Trouble};
 pub(crate) use validation::{Allowance, Challenge};
 
 use crate::config::Config;
+use crate::manager::{IdleReason, PathMeter, Standing};
 use crate::route::Route;
 use crate::stats::PathStats;
 use crate::stream::SentRun;
@@ -91,8 +92,14 @@ const MAX_RETURN_PATHS: usize = 8;
 pub(crate) struct Path {
     pub id: PathId,
     pub state: PathState,
-    /// What the application here wants.
+    /// What this end asks of the peer and keeps to itself.
     pub usage: PathUse,
+    /// What is wanted of it here while its cap lasts.
+    pub wanted: PathUse,
+    /// What it is for, as was told last.
+    pub standing: Standing,
+    /// Why this end leaves it out although it works.
+    pub left_out: Option<IdleReason>,
     pub allowance: Allowance,
     pub route: Route,
     pub receipt: Receipt,
@@ -124,6 +131,10 @@ pub(crate) struct Path {
     pub observed: Option<SocketAddr>,
     /// When a closing path is forgotten.
     pub forget_at: Time,
+    /// The cap that it draws on.
+    pub meter: Option<Box<PathMeter>>,
+    /// Bytes that the peer may send on it in all, as it was told.
+    pub peer_limit: u64,
     pub reliability: f64,
     pub weight: f64,
     pub report: ReportMemory,
@@ -144,6 +155,11 @@ impl Path {
             route,
             state: PathState::Validating,
             usage: PathUse::Normal,
+            wanted: PathUse::Normal,
+            standing: Standing::Idle(IdleReason::Proving),
+            left_out: None,
+            meter: None,
+            peer_limit: u64::MAX,
             peer_usage: (PathUse::Normal, 0),
             usage_sequence: 0,
             remote_pid: None,
@@ -266,15 +282,26 @@ impl Path {
         self.challenge.as_deref().filter(allowed).map_or(Time::NEVER, |challenge| challenge.due)
     }
 
-    /// How good the path is for data: 3 for a normal one, 2 for a backup, 1 for a suspect, 0 for none.
+    /// How good the path is for data: [`Self::BEST`] for a normal one, less for a backup, a metered one and a suspect, 0 for
+    /// none.
     pub(crate) fn grade(&self) -> u8 {
         match (self.state, self.effective_use()) {
-            _ if !self.is_reachable() => 0,
-            (PathState::Active, PathUse::Normal) => 3,
-            (PathState::Active, PathUse::Backup) => 2,
-            (PathState::Suspect, PathUse::Normal | PathUse::Backup) => 1,
+            _ if !self.is_reachable() || self.left_out.is_some() => 0,
+            (PathState::Active, PathUse::Normal) => Self::BEST,
+            (PathState::Active, PathUse::Backup) => 3,
+            (PathState::Active, PathUse::Metered) => 2,
+            (PathState::Suspect, PathUse::Normal | PathUse::Backup | PathUse::Metered) => 1,
             _ => 0,
         }
+    }
+
+    /// The grade of a path that carries data whatever the others do.
+    pub(crate) const BEST: u8 = 4;
+
+    /// True when the largest packet that passes is looked for: not where bytes cost, or none should be sent.
+    pub(crate) fn searches_mtu(&self) -> bool {
+        let wanted = self.effective_use() <= PathUse::Backup && self.left_out.is_none();
+        self.state == PathState::Active && wanted && self.rtt().has_sample()
     }
 
     /// True when packets can be addressed at all.

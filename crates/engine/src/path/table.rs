@@ -11,7 +11,7 @@ use std::ops::{BitOr, BitOrAssign, Deref, Index, IndexMut};
 use anabranch_wire::{PathId, Span, Time};
 use smallvec::SmallVec;
 
-use super::{Path, PathState};
+use super::Path;
 
 /// The paths of a session, sorted by id.
 #[derive(Debug, Default)]
@@ -173,7 +173,7 @@ impl Paths {
     /// True when a path may carry data, as of the last refresh: no better one is left.
     pub(crate) fn is_usable(&self, index: usize) -> bool {
         let mine = self.grades[index];
-        mine > 0 && (mine == 3 || self.grades.iter().all(|other| *other <= mine))
+        mine > 0 && (mine == Path::BEST || self.grades.iter().all(|other| *other <= mine))
     }
 
     /// True when a doubtful path is to be probed, as of the last refresh.
@@ -279,7 +279,7 @@ impl Paths {
     /// A path, to note a packet that asks for no acknowledgement.
     pub(crate) fn sending_aside(&mut self, index: usize) -> &mut Path {
         self.old_views.put(index, true);
-        if !self.list[index].allowance.is_proven() {
+        if !self.list[index].allowance.is_unlimited() {
             return &mut self[index];
         }
         &mut self.list[index]
@@ -356,7 +356,7 @@ impl Paths {
         self.want_probes.put(index, reachable && path.health.probes_due > 0);
         self.have_copies.put(index, path.has_copies());
         let proof_at = if reachable { path.proof_at() } else { Time::NEVER };
-        let searches = reachable && path.state == PathState::Active && path.rtt().has_sample();
+        let searches = reachable && path.searches_mtu();
         let probe_at = if searches { path.mtu.probe_at() } else { Time::NEVER };
         self.grades[index] = path.grade();
         self.old_views.put(index, true);

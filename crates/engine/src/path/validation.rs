@@ -3,7 +3,7 @@
 //! A new path, and a new address under an old one, is challenged with a random token (RFC 9000 §8.2).
 //! Until the answer is back, at most three bytes are sent for each received.
 
-use anabranch_wire::{Span, Time};
+use anabranch_wire::{PACKET_COST, Span, Time};
 
 use crate::route::Route;
 
@@ -71,25 +71,48 @@ impl Challenge {
     }
 }
 
-/// How much may be sent to an address that has not answered yet.
-#[derive(Clone, Copy, Debug, Default)]
+/// How much may be sent on a path: before its address is proven in proportion to what came from there, and ever within the
+/// limits that this end and the peer set.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Allowance {
     proven: bool,
     left: u64,
+    /// Bytes sent, with [`PACKET_COST`] for each packet.
+    spent: u64,
+    /// Most of these by the wish of this end, and of the peer.
+    limits: (u64, u64),
+}
+
+impl Default for Allowance {
+    fn default() -> Self {
+        Self { proven: false, left: 0, spent: 0, limits: (u64::MAX, u64::MAX) }
+    }
 }
 
 impl Allowance {
     pub(crate) fn proven() -> Self {
-        Self { proven: true, left: 0 }
+        Self { proven: true, ..Self::default() }
     }
 
     pub(crate) fn is_proven(&self) -> bool {
         self.proven
     }
 
-    /// Bytes that may be sent.
+    /// True when more may be sent without looking.
+    pub(crate) fn is_unlimited(&self) -> bool {
+        self.proven && self.limits == (u64::MAX, u64::MAX)
+    }
+
+    /// Bytes of UDP payload that may be sent in the next packet.
     pub(crate) fn left(&self) -> u64 {
-        if self.proven { u64::MAX } else { self.left }
+        let limit = self.limits.0.min(self.limits.1);
+        let room = limit.saturating_sub(self.spent).saturating_sub(PACKET_COST);
+        if self.proven { room } else { self.left.min(room) }
+    }
+
+    /// What was spent of the limits.
+    pub(crate) fn spent(&self) -> u64 {
+        self.spent
     }
 
     pub(crate) fn on_received(&mut self, bytes: u64) {
@@ -98,16 +121,41 @@ impl Allowance {
 
     pub(crate) fn on_sent(&mut self, bytes: u64) {
         self.left = self.left.saturating_sub(bytes);
+        self.spent += bytes + PACKET_COST;
     }
 
     pub(crate) fn prove(&mut self) {
         self.proven = true;
+    }
+
+    /// This end wants no more than so much sent in all.
+    pub(crate) fn limit_here(&mut self, limit: u64) {
+        self.limits.0 = limit;
+    }
+
+    /// The peer wants no more than so much sent in all; its highest limit counts.
+    pub(crate) fn limit_there(&mut self, limit: u64) {
+        self.limits.1 = if self.limits.1 == u64::MAX { limit } else { self.limits.1.max(limit) };
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_tighter_limit_of_both_ends_holds_and_the_peers_only_grows() {
+        let mut allowance = Allowance::proven();
+        assert!(allowance.is_unlimited() && allowance.left() > 1 << 60);
+        allowance.limit_here(10_000);
+        allowance.limit_there(3_000);
+        allowance.limit_there(2_000);
+        assert_eq!((allowance.left(), allowance.is_unlimited()), (3_000 - PACKET_COST, false));
+        allowance.on_sent(allowance.left());
+        assert_eq!((allowance.spent(), allowance.left()), (3_000, 0));
+        allowance.limit_there(50_000);
+        assert_eq!(allowance.left(), 10_000 - 3_000 - PACKET_COST);
+    }
 
     #[test]
     fn an_address_that_only_turned_up_is_sent_at_most_three_bytes_for_each_of_its_own() {

@@ -48,6 +48,7 @@ impl<P: Payload> Session<P> {
         self.update_pacing(now, index);
         self.update_send_limit();
         self.regroup(now);
+        self.review_suppression(now);
         Ok(())
     }
 

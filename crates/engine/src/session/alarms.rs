@@ -197,6 +197,7 @@ impl<P: Payload> Session<P> {
         self.give_up_flight(now, index);
         self.cc.on_timeout(id, now, 0);
         self.events.push_back(Event::Path { path: id, change: PathChange::Failed });
+        self.review_standings();
         if self.config.ack_policy == AckPolicy::Primary && self.primary.0.is_none_or(|primary| primary == id)
         {
             self.on_primary_failed(now, id, patience);

@@ -194,6 +194,10 @@ impl<P: Payload> Session<P> {
                 let usage: PathUse = known.usage;
                 Frame::PathStatus(PathStatus { path, sequence: known.usage_sequence, usage })
             }
+            Control::MaxPathData(path) => {
+                let limit = self.path(path)?.peer_limit.min(anabranch_wire::VARINT_MAX);
+                Frame::MaxPathData { path, limit }
+            }
             Control::ResetStream(stream) => {
                 let (code, final_size) = self.streams.reset_frame(stream)?;
                 Frame::ResetStream { stream, code, final_size }
@@ -350,6 +354,10 @@ impl<P: Payload> Session<P> {
             self.last_sent = now;
         }
         let message = Message::Packet(Packet { path: path.id, fsn, frames });
-        Some(Transmit { route: path.route, pid, path: path.id, message, size, ecn: path.marks.is_enabled() })
+        let (route, id, ecn) = (path.route, path.id, path.marks.is_enabled());
+        if path.meter.is_some() {
+            self.note_spent(index);
+        }
+        Some(Transmit { route, pid, path: id, message, size, ecn })
     }
 }

@@ -65,6 +65,7 @@ impl<P: Payload> Session<P> {
         self.doubt_flight(index);
         let path = self.paths[index].id;
         self.events.push_back(Event::Path { path, change: PathChange::Suspect });
+        self.review_standings();
     }
 
     /// Something sent on a path was acknowledged, after so long and on that path: is it well?
@@ -120,6 +121,7 @@ impl<P: Payload> Session<P> {
             self.begin_anew(now, index, sample);
         }
         self.events.push_back(Event::Path { path: id, change: PathChange::Recovered });
+        self.review_standings();
         self.run = None;
         self.update_pacing(now, index);
         self.update_send_limit();

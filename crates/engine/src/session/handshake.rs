@@ -109,12 +109,13 @@ impl<P: Payload> Session<P> {
         path.allowance = Allowance::proven();
         self.cc.add_path(path.id, path.size() as u64, now);
         self.paths.insert(path);
+        self.apply_rules(now, 0);
     }
 
     /// The peer's INIT came again, maybe over another route. It is answered until the client is known to hear us: its
     /// first route may be dead already.
     pub(super) fn handle_init(&mut self, now: Time, route: Route) {
-        if self.side != Side::Server || self.is_heard() {
+        if self.side != Side::Server || self.is_heard() || !self.allows(route) {
             return;
         }
         if !self.greetings.contains(&route) && self.greetings.len() < MAX_GREETINGS {
@@ -173,6 +174,7 @@ impl<P: Payload> Session<P> {
         self.events.push_back(Event::Established);
         let route = self.paths[0].route;
         self.events.push_back(Event::Path { path: PathId::FIRST, change: PathChange::Opened(route) });
+        self.review_standings();
         self.issue_pids();
         self.update_send_limit();
         if self.config.ack_policy == AckPolicy::Primary {

@@ -14,6 +14,7 @@
 //! | `race` | other routes for path 0, which the handshake tried |
 //! | `relayed` | paths through relays |
 //! | `alarms` | the clock: probe timeouts, failures, keep-alive, idle |
+//! | `management` | what a user wants of paths: priorities, caps; why a path is idle |
 //! | `doubt` | paths that are no use, and when they are well again |
 //! | `closing` | shutdown, abort, the last words |
 //! | `reports` | receiver reports |
@@ -25,6 +26,7 @@ mod build;
 mod closing;
 mod doubt;
 mod handshake;
+mod management;
 mod paths;
 mod race;
 mod receive;
@@ -60,6 +62,7 @@ use crate::stream::{MemoryBudget, Read, StreamError, Streams};
 
 use closing::Ending;
 use handshake::Candidate;
+use management::Manager;
 use paths::Addresses;
 use race::Race;
 use reports::Reporter;
@@ -103,8 +106,8 @@ pub struct Session<P> {
     reserved: BTreeSet<PathId>,
     /// Of paths through relays: the PID at the last relay, for what the peer sends.
     reply_pids: BTreeMap<PathId, Pid>,
-    /// How the peer wants paths used that it has not opened yet, with the number of the wish.
-    early_usage: BTreeMap<PathId, (PathUse, u64)>,
+    /// What the peer wants of paths that it has not opened yet.
+    early_wishes: BTreeMap<PathId, EarlyWish>,
     /// Paths given up here, with the reason, until the peer knows.
     abandoned: BTreeMap<PathId, u64>,
     /// Next path id to give a PID for: of the client's and of the server's.
@@ -142,6 +145,8 @@ pub struct Session<P> {
     /// What [`Session::poll_timeout`] found, until something changes.
     next_timeout: Cell<Option<Option<Time>>>,
     reporter: Reporter,
+    /// What a user wants of paths, if anything.
+    manager: Option<Box<Manager>>,
     /// Who says which paths' windows are coupled, as things are.
     coupling: Coupling,
     /// Kept once there were several paths.
@@ -157,6 +162,15 @@ struct Run {
     path: PathId,
     left: u64,
     resend: bool,
+}
+
+/// What a peer wants of a path that it has not opened yet.
+#[derive(Clone, Copy, Debug, Default)]
+struct EarlyWish {
+    /// How it is to be used, with the number of the wish.
+    usage: (PathUse, u64),
+    /// Most bytes that may be sent there.
+    limit: Option<u64>,
 }
 
 /// Buffers kept to avoid allocating them for every packet.
@@ -178,6 +192,7 @@ impl<P: Payload> Session<P> {
         let streams = handshake::new_streams(side, &config, budget);
         let local = handshake::local_params(&config, (pid, reset_token), streams.initial_window());
         let reporter = Reporter::new(&config);
+        let manager = Manager::new(&config.rules);
         let mut session = Self {
             side,
             state: State::Closed,
@@ -189,7 +204,7 @@ impl<P: Payload> Session<P> {
             remote_pids: BTreeMap::new(),
             reserved: BTreeSet::new(),
             reply_pids: BTreeMap::new(),
-            early_usage: BTreeMap::new(),
+            early_wishes: BTreeMap::new(),
             abandoned: BTreeMap::new(),
             next_pid_path: [2, 1],
             next_path: if side == Side::Client { 2 } else { 1 },
@@ -216,6 +231,7 @@ impl<P: Payload> Session<P> {
             wake_at: Time::NEVER,
             next_timeout: Cell::new(None),
             reporter,
+            manager,
             coupling: config.coupling,
             sharing: None,
             ending: None,
@@ -374,6 +390,8 @@ impl<P: Payload> Session<P> {
             route: path.route,
             state: path.state,
             usage: path.effective_use(),
+            standing: path.standing,
+            meter: path.meter.as_ref().map(|meter| meter.meter().clone()),
             rtt: if sampled { rtt.smoothed() } else { Span::ZERO },
             min_rtt: if sampled { rtt.min() } else { Span::ZERO },
             rtt_variance: if sampled { rtt.variance() } else { Span::ZERO },

@@ -42,6 +42,12 @@ pub enum PathError {
     /// There is no such path.
     #[error("there is no such path")]
     Unknown,
+    /// A rule says that there is to be no such path, or the bytes of its cap are used up.
+    #[error("a rule keeps this way unused")]
+    RuledOut,
+    /// The rules would leave the session without a path.
+    #[error("that would leave the session without a path")]
+    NoneLeft,
 }
 
 /// Addresses on both sides, beyond those in use.
@@ -117,6 +123,9 @@ impl<P: Payload> Session<P> {
         if self.paths.iter().any(|path| path.route == route && path.state != PathState::Closing) {
             return Err(PathError::Exists);
         }
+        if !self.allows(route) {
+            return Err(PathError::RuledOut);
+        }
         let id = PathId(self.next_path);
         if !self.local_pids.contains_key(&id) || !self.remote_pids.contains_key(&id) {
             return Err(PathError::NotReady);
@@ -140,13 +149,17 @@ impl<P: Payload> Session<P> {
             // The opener spends its own bytes first.
             path.allowance.prove();
         }
-        if let Some(usage) = self.early_usage.remove(&id) {
-            path.peer_usage = usage;
+        if let Some(wish) = self.early_wishes.remove(&id) {
+            path.peer_usage = wish.usage;
+            wish.limit.into_iter().for_each(|limit| path.allowance.limit_there(limit));
         }
         let interval = self.config.initial_rtt.max(Span::from_millis(50)) * 2;
         path.challenge = Some(Box::new(Challenge::new(self.next_token(), route, now, interval)));
         self.paths.insert(path);
         self.issue_pids();
+        if let Some(index) = self.path_index(id) {
+            self.apply_rules(now, index);
+        }
     }
 
     /// True for a path that the peer may open and has not.
@@ -165,16 +178,23 @@ impl<P: Payload> Session<P> {
         if !allowed || !self.state.carries_data() || full || !self.churn.spend(now) {
             return None;
         }
+        let refused = !self.allows(arrival.route);
         self.create_path(now, id, arrival.route);
-        self.path_index(id)
+        let index = self.path_index(id)?;
+        if refused {
+            self.refuse(now, index);
+            return None;
+        }
+        Some(index)
     }
 
     /// A packet of a proven path came from another address: prove that one before using it.
     pub(super) fn notice_route(&mut self, now: Time, index: usize, arrival: &Arrival) {
-        let path = &mut self.paths[index];
-        if path.route == arrival.route || path.state == PathState::Closing {
+        let path = &self.paths[index];
+        if path.route == arrival.route || path.state == PathState::Closing || !self.allows(arrival.route) {
             return;
         }
+        let path = &mut self.paths[index];
         if path.id == PathId::FIRST {
             if self.race.is_chosen_here(arrival.route) {
                 return;
@@ -223,6 +243,7 @@ impl<P: Payload> Session<P> {
             self.update_send_limit();
             self.end_race();
             self.suspect_silent_others(id);
+            self.review_standings();
         }
         self.update_pacing(now, index);
         self.close_twin(now, index);
@@ -310,6 +331,7 @@ impl<P: Payload> Session<P> {
             self.push_control(Control::PathAbandon(id));
         }
         self.events.push_back(Event::Path { path: id, change: PathChange::Closed(reason) });
+        self.review_standings();
         if self.primary.0 == Some(id) {
             self.elect_primary();
         }
@@ -328,7 +350,9 @@ impl<P: Payload> Session<P> {
         }
         self.reply_pids.remove(&path.id);
         self.control.remove(Control::PathStatus(path.id));
+        self.control.remove(Control::MaxPathData(path.id));
         self.control.remove(Control::ObservedAddress(path.id));
+        self.forget_management(path.id);
         self.issue_pids();
     }
 
@@ -352,7 +376,7 @@ impl<P: Payload> Session<P> {
                 return Err(ProtocolError::PathLimit);
             }
             self.remote_pids.remove(&id);
-            self.early_usage.remove(&id);
+            self.early_wishes.remove(&id);
             self.pid_changes.push_back(PidChange::Retire { pid, path: id });
             self.issue_pids();
         }
@@ -379,10 +403,9 @@ impl<P: Payload> Session<P> {
     /// [`PathError::Unknown`] when there is no such path.
     pub fn set_path_use(&mut self, path: PathId, usage: PathUse) -> Result<(), PathError> {
         let index = self.path_index(path).ok_or(PathError::Unknown)?;
-        self.paths[index].usage = usage;
-        self.paths[index].usage_sequence += 1;
-        self.push_control(Control::PathStatus(path));
-        self.run = None;
+        self.paths[index].wanted = usage;
+        self.renew_wish(index);
+        self.review_standings();
         Ok(())
     }
 
@@ -456,6 +479,6 @@ impl<P: Payload> Session<P> {
     /// Paths that may carry data now, best use first: normal ones, else backups, else suspects.
     pub(super) fn usable(&self, path: &Path) -> bool {
         let mine = path.grade();
-        mine > 0 && (mine == 3 || self.paths.iter().all(|other| other.grade() <= mine))
+        mine > 0 && (mine == Path::BEST || self.paths.iter().all(|other| other.grade() <= mine))
     }
 }

@@ -215,5 +215,6 @@ impl<P: Payload> Session<P> {
         }
         self.events.push_back(Event::Path { path: id, change: PathChange::Moved(route) });
         self.push_control(Control::ObservedAddress(id));
+        self.apply_rules(now, index);
     }
 }

@@ -1,6 +1,6 @@
 //! Packets in: numbers, proof of addresses, frames.
 
-use anabranch_wire::{Frame, Message, Packet, PathStatus, Payload, ResetToken, Time};
+use anabranch_wire::{Frame, Message, Packet, PathId, PathStatus, Payload, ResetToken, Time, VARINT_MAX};
 
 use super::Session;
 use crate::event::{CloseReason, Event, ProtocolError};
@@ -79,6 +79,9 @@ impl<P: Payload> Session<P> {
         } else if moved && newest {
             self.notice_route(now, index, arrival);
         }
+        if self.paths[index].meter.is_some() {
+            self.note_received(index);
+        }
         self.reporter.on_received(arrival.size as u64);
     }
 
@@ -123,6 +126,7 @@ impl<P: Payload> Session<P> {
                 self.handle_path_abandon(now, path, reason)?;
             }
             Frame::PathStatus(status) => self.handle_path_status(status),
+            Frame::MaxPathData { path, limit } => self.handle_max_path_data(path, limit),
             Frame::AckPath(wish) => {
                 if wish.sequence > self.ack_path.1 {
                     self.ack_path = (wish.path, wish.sequence);
@@ -162,12 +166,25 @@ impl<P: Payload> Session<P> {
         let known = match self.path_index(status.path) {
             Some(index) => &mut self.paths[index].peer_usage,
             // It overtook the packet that opens the path.
-            None if self.is_awaited(status.path) => self.early_usage.entry(status.path).or_default(),
+            None if self.is_awaited(status.path) => {
+                &mut self.early_wishes.entry(status.path).or_default().usage
+            }
             None => return,
         };
         if status.sequence > known.1 {
             *known = (status.usage, status.sequence);
             self.run = None;
+            self.review_standings();
+        }
+    }
+
+    fn handle_max_path_data(&mut self, path: PathId, limit: u64) {
+        let limit = if limit >= VARINT_MAX { u64::MAX } else { limit };
+        if let Some(index) = self.path_index(path) {
+            self.paths[index].allowance.limit_there(limit);
+        } else if self.is_awaited(path) {
+            let known = &mut self.early_wishes.entry(path).or_default().limit;
+            *known = Some(known.map_or(limit, |known| known.max(limit)));
         }
     }
 }

@@ -59,16 +59,24 @@ impl Sharing {
 }
 
 impl<P: Payload> Session<P> {
-    /// What is known, where there is anything to know: not of a single path, and not where groups are given.
+    /// What is known, where there is anything to know: not of a single path, and not where nobody asks.
     fn sharing(&mut self) -> Option<&mut Sharing> {
-        let watched = self.paths.len() > 1 && self.coupling == Coupling::Adaptive;
+        let asked = self.coupling == Coupling::Adaptive || self.leaves_out_sharers();
+        let watched = self.paths.len() > 1 && asked;
         watched.then(|| &mut **self.sharing.get_or_insert_default())
     }
 
     /// From now on the caller says which paths' windows are coupled.
     pub(super) fn groups_are_given(&mut self) {
         self.coupling = Coupling::Fixed;
-        self.sharing = None;
+        if !self.leaves_out_sharers() {
+            self.sharing = None;
+        }
+    }
+
+    /// What is believed of two paths, `a` below `b`.
+    pub(super) fn evidence(&self, a: PathId, b: PathId) -> Verdict {
+        self.sharing.as_ref().map_or(Verdict::Undecided, |sharing| sharing.groups.believed(a, b))
     }
 
     pub(super) fn forget_sharing(&mut self, path: PathId) {
@@ -112,6 +120,10 @@ impl<P: Payload> Session<P> {
         let Some(sharing) = self.sharing() else { return };
         sharing.review_at = now + REVIEW;
         sharing.judge(now, &paths);
+        if self.coupling == Coupling::Fixed {
+            return;
+        }
+        let Some(sharing) = self.sharing() else { return };
         let groups = sharing.groups.of(&paths);
         for ((path, _), (group, reason)) in paths.iter().zip(groups) {
             if self.cc.group(*path) != group {

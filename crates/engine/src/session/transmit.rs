@@ -73,10 +73,11 @@ impl<P: Payload> Session<P> {
         }
         let mut found = None;
         for (index, path) in self.paths.iter_mut().enumerate() {
-            let searches = path.state == PathState::Active && path.is_reachable() && path.rtt().has_sample();
+            let searches = path.is_reachable() && path.searches_mtu();
             // Beside the window, but not where it is so small that larger packets would gain nothing.
             let window = self.cc.window(path.id);
-            let spare = |size: &u16| window >= u64::from(*size) * 3;
+            let left = path.allowance.left();
+            let spare = |size: &u16| window >= u64::from(*size) * 3 && left >= u64::from(*size);
             if searches && let Some(size) = path.mtu.next_probe(now).filter(|size| spare(size)) {
                 found = Some((index, size));
                 break;

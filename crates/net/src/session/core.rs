@@ -309,8 +309,11 @@ impl Core {
                 }
                 self.replan_at = self.replan_at.min(now);
             }
-            PathChange::Suspect | PathChange::Failed | PathChange::Recovered | PathChange::Grouped { .. } => {
-            }
+            PathChange::Suspect
+            | PathChange::Failed
+            | PathChange::Recovered
+            | PathChange::Grouped { .. }
+            | PathChange::Standing(_) => {}
         }
     }
 

@@ -10,7 +10,7 @@
 //! | which of these paths? | [`choose`]: best score first, when disjoint enough from those kept [M9]; explained |
 //! | how much could they carry together? | [`max_flow`]: maximum flow and the paths it consists of [T5] |
 //! | which paths share least? | [`least_joint`]: k paths of minimum jointness [T5] |
-//! | which paths to drop or to try? | [`suppress`], [`recruit`]: advice while a session runs [M10, M11] |
+//! | which path to try beside those in use? | [`recruit`]: advice while a session runs [M11] |
 //!
 //! Nothing here measures or opens anything: the engine's path manager alone opens and closes paths (design §10).
 
@@ -26,7 +26,7 @@ mod tests;
 mod topology;
 mod ways;
 
-pub use advice::{PathReport, Suppression, SuppressionLimits, recruit, suppress};
+pub use advice::recruit;
 pub use alias::{Aliases, Conflict, Traceroute, resolve_aliases};
 pub use choose::{Choice, ChoiceLimits, Explanation, Shared, Verdict, choose, disjoint, overlap};
 pub use flow::{FlowPath, MaxFlow, max_flow};

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
 
-use anabranch_wire::{PathId, Rate, Span};
+use anabranch_wire::{Rate, Span};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -248,36 +248,6 @@ fn the_score_is_rons_and_no_figure_breaks_it() {
     };
     let choice = choose(&Topology::default(), &[dead], &ChoiceLimits::default());
     assert_eq!((choice.used.len(), &choice.explanations[0].verdict), (0, &Verdict::Dead));
-}
-
-#[test]
-fn paths_that_fail_lag_or_share_are_dropped_and_an_mpd_flow_keeps_d() {
-    let report = |path, mbit, shares_with: &[u32]| PathReport {
-        path: PathId(path),
-        throughput: Rate::from_mbit(mbit),
-        failed: false,
-        shares_with: shares_with.iter().map(|path| PathId(*path)).collect(),
-    };
-    let mut paths =
-        vec![report(0, 20.0, &[2]), report(2, 15.0, &[0]), report(4, 1.0, &[]), report(6, 12.0, &[0, 2])];
-    paths.push(PathReport { failed: true, ..report(8, 0.0, &[]) });
-    let shares = |with| Suppression::SharesCongestion { with: PathId(with) };
-    let expected = [
-        (PathId(8), Suppression::Failed),
-        (PathId(4), Suppression::FarSlower { than: PathId(0) }),
-        (PathId(6), shares(0)),
-        (PathId(2), shares(0)),
-    ];
-    assert_eq!(suppress(&paths, &SuppressionLimits::default()), expected);
-    let two = suppress(&paths, &SuppressionLimits { omega: 10.0, d: 2 });
-    assert_eq!(
-        two.iter().map(|(path, _)| path.0).collect::<Vec<_>>(),
-        [8, 4, 6],
-        "the faster of those that share stays"
-    );
-    assert!(suppress(&[], &SuppressionLimits::default()).is_empty());
-    let only_failed = suppress(&paths[4..], &SuppressionLimits::default());
-    assert_eq!(only_failed, [(PathId(8), Suppression::Failed)]);
 }
 
 #[test]

@@ -140,6 +140,9 @@ fn control(reader: &mut Reader<Bytes>, first: u8) -> Result<Frame<Bytes>, Decode
             sequence: reader.varint("sequence")?,
             usage: path_use(reader)?,
         }),
+        kind::MAX_PATH_DATA => {
+            Frame::MaxPathData { path: reader.path()?, limit: reader.varint("limit of a path")? }
+        }
         kind::ACK_PATH => {
             Frame::AckPath(AckPath { sequence: reader.varint("sequence")?, path: ack_path(reader)? })
         }
@@ -190,6 +193,7 @@ fn path_use(reader: &mut Reader<Bytes>) -> Result<PathUse, DecodeError> {
         0 => PathUse::Normal,
         1 => PathUse::Backup,
         2 => PathUse::Standby,
+        3 => PathUse::Metered,
         value => {
             let at = reader.at() - 1;
             return Err(DecodeError::Unknown { what: "use of a path", at, value: value.into() });

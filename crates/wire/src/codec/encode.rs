@@ -79,6 +79,9 @@ fn put_frame(frame: &Frame<Bytes>, place: Place, out: &mut impl BufMut) {
             put_fields(kind::PATH_STATUS, &[status.path.0.into(), status.sequence], out);
             out.put_u8(use_to_wire(status.usage));
         }
+        Frame::MaxPathData { path, limit } => {
+            put_fields(kind::MAX_PATH_DATA, &[path.0.into(), *limit], out);
+        }
         Frame::AckPath(choice) => {
             put_fields(kind::ACK_PATH, &[choice.sequence, ack_path_to_wire(choice.path)], out);
         }
@@ -199,6 +202,7 @@ fn use_to_wire(usage: PathUse) -> u8 {
         PathUse::Normal => 0,
         PathUse::Backup => 1,
         PathUse::Standby => 2,
+        PathUse::Metered => 3,
     }
 }
 

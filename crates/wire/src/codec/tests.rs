@@ -107,7 +107,12 @@ fn stream_control() -> impl Strategy<Value = Frame<Bytes>> {
 }
 
 fn path_control() -> impl Strategy<Value = Frame<Bytes>> {
-    let usage = prop_oneof![Just(PathUse::Normal), Just(PathUse::Backup), Just(PathUse::Standby)];
+    let usage = prop_oneof![
+        Just(PathUse::Normal),
+        Just(PathUse::Backup),
+        Just(PathUse::Standby),
+        Just(PathUse::Metered)
+    ];
     prop_oneof![
         any::<u64>().prop_map(|token| Frame::PathChallenge { token }),
         any::<u64>().prop_map(|token| Frame::PathResponse { token }),
@@ -117,6 +122,7 @@ fn path_control() -> impl Strategy<Value = Frame<Bytes>> {
             reset_token
         })),
         (path(), number()).prop_map(|(path, reason)| Frame::PathAbandon { path, reason }),
+        (path(), number()).prop_map(|(path, limit)| Frame::MaxPathData { path, limit }),
         (path(), number(), usage).prop_map(|(path, sequence, usage)| Frame::PathStatus(PathStatus {
             path,
             sequence,

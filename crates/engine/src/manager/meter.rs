@@ -1,0 +1,251 @@
+//! Byte caps that hold whatever happens: a cap is handed out in slices before a byte of it is spent.
+//!
+//! A [`Meter`] is what is left of a cap; all paths and sessions under one rule draw on it. For each path two spend: this end
+//! on what it sends, and the peer on what it sends here, which is told by MAX_PATH_DATA how far it may go. Each gets a
+//! slice, and another when half of it is spent, twice as large as long as that is no more than a quarter of what is left. So
+//! what was handed out never exceeds the cap, and a sender whose rate grows is not held up by its slices. What a
+//! path has not spent when it is gone goes back.
+//!
+//! Every packet costs [`PACKET_COST`] beside its UDP payload, so what a provider counts is not more than what is counted here.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anabranch_wire::PACKET_COST;
+
+/// The smallest slice; with less left than two of them a cap is used up.
+const LEAST: u64 = 16 << 10;
+/// What is never handed out, in bytes: handshakes, and what a peer sends before it has heard of its limit.
+const RESERVE: u64 = 64 << 10;
+
+/// A byte cap, and what is left of it; clones draw on the same cap.
+#[derive(Clone)]
+pub struct Meter {
+    cap: u64,
+    left: Arc<AtomicU64>,
+}
+
+impl Meter {
+    /// The smallest cap that means something, in bytes.
+    pub const SMALLEST: u64 = 256 << 10;
+
+    /// A cap of so many bytes, at least [`Meter::SMALLEST`].
+    #[must_use]
+    pub fn new(cap: u64) -> Self {
+        let cap = cap.max(Self::SMALLEST);
+        Self { cap, left: Arc::new(AtomicU64::new(cap - RESERVE)) }
+    }
+
+    /// The cap in bytes.
+    #[must_use]
+    pub fn cap(&self) -> u64 {
+        self.cap
+    }
+
+    /// Bytes that nobody has been given yet.
+    #[must_use]
+    pub fn left(&self) -> u64 {
+        self.left.load(Ordering::Relaxed)
+    }
+
+    /// True when no path can be opened under it any more.
+    #[must_use]
+    pub fn is_used_up(&self) -> bool {
+        self.left() < LEAST * 2
+    }
+
+    /// True when both are the same cap.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.left, &other.left)
+    }
+
+    /// Takes up to `wanted`, but no more than a quarter of what is left, and at least [`LEAST`] if it can; else nothing.
+    fn take(&self, wanted: u64) -> u64 {
+        let mut taken = 0;
+        // The closure always gives a value, so the update cannot fail.
+        let _ = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+            let most = wanted.min(left / 4).max(LEAST);
+            taken = if most <= left { most } else { 0 };
+            Some(left - taken)
+        });
+        taken
+    }
+
+    fn give_back(&self, bytes: u64) {
+        self.left.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+impl fmt::Debug for Meter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Meter").field("cap", &self.cap).field("left", &self.left()).finish()
+    }
+}
+
+/// Equal when it is the same cap, not one as large.
+impl PartialEq for Meter {
+    fn eq(&self, other: &Self) -> bool {
+        self.is_same(other)
+    }
+}
+
+/// How far one spender may go, and how far it has gone.
+#[derive(Clone, Copy, Debug, Default)]
+struct Spender {
+    /// Bytes in all.
+    limit: u64,
+    /// The latest slice.
+    slice: u64,
+    spent: u64,
+}
+
+impl Spender {
+    fn beginning_at(spent: u64) -> Self {
+        Self { limit: spent, slice: 0, spent }
+    }
+
+    /// True when half of the latest slice is spent.
+    fn runs_short(&self) -> bool {
+        self.spent + self.slice / 2 >= self.limit
+    }
+
+    /// Gets another slice; false when there is none.
+    fn extend(&mut self, meter: &Meter) -> bool {
+        let taken = meter.take(self.slice.saturating_mul(2));
+        if taken > 0 {
+            self.limit += taken;
+            self.slice = taken;
+        }
+        taken > 0
+    }
+}
+
+/// What one path spends of a cap, in both directions; what it has not spent goes back when it is dropped.
+#[derive(Debug)]
+pub(crate) struct PathMeter {
+    meter: Meter,
+    own: Spender,
+    peer: Spender,
+    /// No slice was left for one of them.
+    used_up: bool,
+}
+
+impl PathMeter {
+    /// A path on which so much was spent before anybody counted, by this end and by the peer.
+    pub(crate) fn new(meter: Meter, (own, peer): (u64, u64)) -> Self {
+        let (own, peer) = (Spender::beginning_at(own), Spender::beginning_at(peer));
+        let mut path = Self { meter, own, peer, used_up: false };
+        path.used_up = !path.own.extend(&path.meter) || !path.peer.extend(&path.meter);
+        path
+    }
+
+    pub(crate) fn meter(&self) -> &Meter {
+        &self.meter
+    }
+
+    /// True when the path is to carry no more data.
+    pub(crate) fn is_used_up(&self) -> bool {
+        self.used_up
+    }
+
+    /// Bytes that this end and the peer may spend in all.
+    pub(crate) fn limits(&self) -> (u64, u64) {
+        (self.own.limit, self.peer.limit)
+    }
+
+    /// This end has spent so much in all; true when the limits or the end of the cap changed.
+    pub(crate) fn on_sent(&mut self, spent: u64) -> bool {
+        self.own.spent = spent;
+        spend(&mut self.own, &self.meter, &mut self.used_up)
+    }
+
+    /// The peer has spent so much in all; true when the limits or the end of the cap changed.
+    pub(crate) fn on_received(&mut self, spent: u64) -> bool {
+        self.peer.spent = spent;
+        spend(&mut self.peer, &self.meter, &mut self.used_up)
+    }
+}
+
+impl Drop for PathMeter {
+    fn drop(&mut self) {
+        let unspent = |spender: &Spender| spender.limit.saturating_sub(spender.spent);
+        self.meter.give_back(unspent(&self.own) + unspent(&self.peer));
+    }
+}
+
+fn spend(spender: &mut Spender, meter: &Meter, used_up: &mut bool) -> bool {
+    if *used_up || !spender.runs_short() {
+        return false;
+    }
+    *used_up = !spender.extend(meter);
+    true
+}
+
+/// What so many packets of so many bytes cost.
+pub(crate) fn cost(bytes: u64, packets: u64) -> u64 {
+    bytes + packets * PACKET_COST
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Spends a cap by two paths, as fast as slices come; what each direction of them spent.
+    fn spend_all(cap: u64, packet: u64) -> (Meter, Vec<u64>) {
+        let meter = Meter::new(cap);
+        let mut paths: Vec<PathMeter> = (0..2).map(|_| PathMeter::new(meter.clone(), (0, 0))).collect();
+        let mut spent = vec![[0, 0]; 2];
+        for _ in 0..cap {
+            for (path, spent) in paths.iter_mut().zip(&mut spent) {
+                if spent[0] + packet <= path.limits().0 {
+                    spent[0] += packet;
+                    path.on_sent(spent[0]);
+                }
+                if spent[1] + packet <= path.limits().1 {
+                    spent[1] += packet;
+                    path.on_received(spent[1]);
+                }
+            }
+            if paths.iter().all(PathMeter::is_used_up) {
+                break;
+            }
+        }
+        (meter, spent.into_iter().flatten().collect())
+    }
+
+    #[test]
+    fn four_spenders_never_spend_more_than_the_cap_and_leave_little_of_it() {
+        for cap in [1_000_000, 10_000_000, 500_000_000] {
+            let (meter, spent) = spend_all(cap, 1_520);
+            let total: u64 = spent.iter().sum();
+            assert!(total <= cap && total + meter.left() <= cap, "{spent:?} of {cap}");
+            let wasted = cap - total;
+            assert!(wasted <= 4 * LEAST + RESERVE + cap / 10, "{wasted} of {cap} were never spent");
+        }
+    }
+
+    #[test]
+    fn what_a_path_did_not_spend_serves_another() {
+        let meter = Meter::new(1 << 20);
+        let before = meter.left();
+        let mut first = PathMeter::new(meter.clone(), (0, 0));
+        assert!(meter.left() < before);
+        first.on_sent(1_000);
+        drop(first);
+        assert_eq!(meter.left(), before - 1_000);
+    }
+
+    #[test]
+    fn a_spender_that_hurries_gets_larger_slices() {
+        let meter = Meter::new(1 << 30);
+        let mut path = PathMeter::new(meter, (0, 0));
+        let mut slices = 0;
+        for packet in 1..=10_000 {
+            slices += u32::from(path.on_sent(packet * 1_520));
+            assert!(packet * 1_520 < path.limits().0, "held up after {packet} packets");
+        }
+        assert!(slices < 15, "{slices} slices for 15 MB");
+    }
+}

@@ -1,0 +1,198 @@
+//! What a user wants of paths: rules in order, the first that fits a path decides.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use anabranch_wire::PathUse;
+
+use super::{Meter, Pattern, Place, SuppressionLimits};
+
+/// When a path may carry data.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Priority {
+    /// Like any other.
+    #[default]
+    Primary,
+    /// While no primary path works.
+    Backup,
+    /// While neither a primary nor a backup path works: its bytes cost.
+    Metered,
+    /// At no time: it is not opened.
+    Never,
+}
+
+impl Priority {
+    /// Every priority with its name, the most used first.
+    pub const ALL: [(Self, &'static str); 4] = [
+        (Self::Primary, "primary"),
+        (Self::Backup, "backup"),
+        (Self::Metered, "metered"),
+        (Self::Never, "never"),
+    ];
+
+    /// Its name.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        Self::ALL[self as usize].1
+    }
+
+    /// What the peer is asked for.
+    pub(crate) fn usage(self) -> PathUse {
+        match self {
+            Self::Primary => PathUse::Normal,
+            Self::Backup => PathUse::Backup,
+            Self::Metered => PathUse::Metered,
+            Self::Never => PathUse::Standby,
+        }
+    }
+}
+
+impl fmt::Display for Priority {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for Priority {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let found = Self::ALL.iter().find(|(_, known)| *known == name);
+        let known = || Self::ALL.map(|(_, name)| name).join(", ");
+        found
+            .map(|(priority, _)| *priority)
+            .ok_or_else(|| format!("`{name}` is no use of a path; there are {}", known()))
+    }
+}
+
+/// What is wanted of one path.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Terms {
+    /// When it may carry data.
+    pub priority: Priority,
+    /// How many bytes it may carry in both directions, with all others under the same rule.
+    pub meter: Option<Meter>,
+}
+
+impl Terms {
+    /// True when such a path may be opened.
+    #[must_use]
+    pub fn allow(&self) -> bool {
+        self.priority != Priority::Never && !self.meter.as_ref().is_some_and(Meter::is_used_up)
+    }
+}
+
+/// What is wanted of the paths that fit a pattern.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PathRule {
+    /// Which paths.
+    pub pattern: Pattern,
+    /// What is wanted of them.
+    pub terms: Terms,
+}
+
+/// What a user wants of all paths. Clones share their caps.
+#[derive(Clone, Debug, Default)]
+pub struct PathRules {
+    rules: Arc<[PathRule]>,
+    /// Which paths are left out although they work; `None` for none (mTCP §3.4.1 [M10]).
+    pub suppression: Option<SuppressionLimits>,
+}
+
+impl PathRules {
+    /// Rules in the order in which they are asked.
+    #[must_use]
+    pub fn new(rules: Vec<PathRule>) -> Self {
+        Self { rules: rules.into(), suppression: None }
+    }
+
+    /// With paths left out that gain nothing.
+    #[must_use]
+    pub fn suppressing(mut self, limits: Option<SuppressionLimits>) -> Self {
+        self.suppression = limits;
+        self
+    }
+
+    /// True when nothing is wanted.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.rules.is_empty() && self.suppression.is_none()
+    }
+
+    /// The rules, in order.
+    pub fn iter(&self) -> impl Iterator<Item = &PathRule> {
+        self.rules.iter()
+    }
+
+    /// With another rule, asked before all others. One for the same pattern is replaced.
+    #[must_use]
+    pub fn with(&self, rule: &PathRule) -> Self {
+        let others = self.rules.iter().filter(|known| known.pattern != rule.pattern).cloned();
+        let rules: Vec<PathRule> = std::iter::once(rule.clone()).chain(others).collect();
+        Self { rules: rules.into(), ..self.clone() }
+    }
+
+    /// What is wanted of a path from `place` to `remote`: primary without a cap where no rule fits.
+    #[must_use]
+    pub fn terms(&self, place: &Place, remote: SocketAddr) -> Terms {
+        let first = self.rules.iter().find(|rule| rule.pattern.fits(place, remote));
+        first.map(|rule| rule.terms.clone()).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(pattern: &str, priority: Priority) -> PathRule {
+        PathRule { pattern: pattern.parse().unwrap(), terms: Terms { priority, meter: None } }
+    }
+
+    #[test]
+    fn the_first_rule_that_fits_decides() {
+        let rules = PathRules::new(vec![
+            rule("wwan0", Priority::Backup),
+            rule("wwan*", Priority::Never),
+            rule("*", Priority::Primary),
+        ]);
+        let of = |interface: &str| {
+            let place = Place { interface: interface.into(), ..Place::default() };
+            rules.terms(&place, "192.0.2.1:1".parse().unwrap()).priority
+        };
+        assert_eq!(
+            (of("wwan0"), of("wwan1"), of("eth0")),
+            (Priority::Backup, Priority::Never, Priority::Primary)
+        );
+    }
+
+    #[test]
+    fn a_rule_that_comes_later_is_asked_first_and_replaces_its_like() {
+        let rules = PathRules::new(vec![rule("wwan*", Priority::Never)]);
+        let rules = rules.with(&rule("wwan0", Priority::Backup)).with(&rule("wwan0", Priority::Metered));
+        let names: Vec<String> =
+            rules.iter().map(|rule| format!("{}={}", rule.pattern, rule.terms.priority)).collect();
+        assert_eq!(names, ["wwan0=metered", "wwan*=never"]);
+    }
+
+    #[test]
+    fn priorities_go_by_their_names() {
+        for (priority, name) in Priority::ALL {
+            assert_eq!((name.parse(), priority.as_str()), (Ok(priority), name));
+        }
+        assert!("often".parse::<Priority>().unwrap_err().contains("primary, backup, metered, never"));
+    }
+
+    #[test]
+    fn a_path_is_not_opened_under_a_cap_that_is_used_up() {
+        let meter = Meter::new(Meter::SMALLEST);
+        let terms = Terms { priority: Priority::Metered, meter: Some(meter.clone()) };
+        assert!(terms.allow());
+        let mut paths = Vec::new();
+        while !meter.is_used_up() {
+            paths.push(super::super::PathMeter::new(meter.clone(), (0, 0)));
+        }
+        assert!(!terms.allow());
+    }
+}

@@ -1,0 +1,137 @@
+//! What a path is for at the moment, and why one carries nothing.
+
+use std::fmt;
+
+use anabranch_wire::{PathId, PathUse};
+
+/// What a path is for at the moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It may carry data.
+    InUse,
+    /// It carries data only because no better path works.
+    StandsIn,
+    /// It carries none.
+    Idle(IdleReason),
+}
+
+/// Why a path carries no data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IdleReason {
+    /// The peer has not answered on it yet.
+    Proving,
+    /// Its acknowledgements are overdue.
+    Overdue,
+    /// It answers, but too slowly, or loses too much.
+    Held,
+    /// It was silent for too long.
+    Failed,
+    /// A user here or there wants it used so, and better paths work.
+    Kept(PathUse),
+    /// The bytes of its cap are used up.
+    CapReached {
+        /// The cap in bytes.
+        cap: u64,
+    },
+    /// It shares a bottleneck with a faster path (mTCP §3.4.1 [M10]).
+    SharesBottleneck {
+        /// That path.
+        with: PathId,
+    },
+    /// It is far slower than the fastest (mTCP §3.4.1 [M10]).
+    TooSlow {
+        /// The fastest.
+        than: PathId,
+    },
+    /// It is being closed.
+    Closing,
+}
+
+impl Standing {
+    pub(crate) const CLOSING: Self = Self::Idle(IdleReason::Closing);
+
+    /// A word for JSON.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::InUse => "in-use",
+            Self::StandsIn => "stands-in",
+            Self::Idle(reason) => reason.as_str(),
+        }
+    }
+
+    /// True when it may carry data.
+    #[must_use]
+    pub fn is_used(self) -> bool {
+        !matches!(self, Self::Idle(_))
+    }
+}
+
+impl IdleReason {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Proving => "proving",
+            Self::Overdue => "overdue",
+            Self::Held => "held",
+            Self::Failed => "failed",
+            Self::Kept(PathUse::Normal | PathUse::Backup) => "backup",
+            Self::Kept(PathUse::Metered) => "metered",
+            Self::Kept(PathUse::Standby) => "standby",
+            Self::CapReached { .. } => "cap-reached",
+            Self::SharesBottleneck { .. } => "shares-bottleneck",
+            Self::TooSlow { .. } => "too-slow",
+            Self::Closing => "closing",
+        }
+    }
+}
+
+/// For people.
+impl fmt::Display for Standing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::InUse => f.write_str("in use"),
+            Self::StandsIn => f.write_str("stands in: no better path works"),
+            Self::Idle(reason) => reason.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for IdleReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Proving => f.write_str("no answer yet"),
+            Self::Overdue => f.write_str("acknowledgements overdue"),
+            Self::Held => f.write_str("held back: it stalls or loses too much"),
+            Self::Failed => f.write_str("silent"),
+            Self::Kept(PathUse::Normal | PathUse::Backup) => f.write_str("backup: a primary path works"),
+            Self::Kept(PathUse::Metered) => f.write_str("metered: another path works"),
+            Self::Kept(PathUse::Standby) => f.write_str("standby: wanted for probes only"),
+            Self::CapReached { cap } => {
+                write!(f, "its {:.1} MB are used up", *cap as f64 / 1e6)
+            }
+            Self::SharesBottleneck { with } => {
+                write!(f, "shares a bottleneck with path {with}, which is faster")
+            }
+            Self::TooSlow { than } => write!(f, "far slower than path {than}"),
+            Self::Closing => f.write_str("being closed"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_idle_path_says_why() {
+        let reasons = [
+            (IdleReason::CapReached { cap: 500_000_000 }, "its 500.0 MB are used up"),
+            (IdleReason::TooSlow { than: PathId(2) }, "far slower than path 2"),
+            (IdleReason::Kept(PathUse::Backup), "backup: a primary path works"),
+        ];
+        for (reason, text) in reasons {
+            assert_eq!(Standing::Idle(reason).to_string(), text);
+        }
+        assert!(Standing::StandsIn.is_used() && !Standing::Idle(IdleReason::Failed).is_used());
+    }
+}

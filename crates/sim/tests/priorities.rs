@@ -1,0 +1,223 @@
+//! What a user wants of paths is kept: backups, caps, and paths that are never to be used (design §5, path manager).
+
+use anabranch_engine::{
+    Config, Event, IdleReason, PathChange, PathRule, PathRules, Standing, SuppressionLimits,
+};
+use anabranch_sim::{App, CLIENT, CableConfig, Pair, SERVER, Sender, Sink};
+use anabranch_wire::{Length, PathId, PathUse, Span, Time};
+
+/// Rules such as `cable1=metered`, with caps in bytes.
+fn rules(all: &[(&str, &str, u64)]) -> PathRules {
+    let rule = |(pattern, priority, cap): &(&str, &str, u64)| PathRule {
+        pattern: pattern.parse().unwrap(),
+        terms: anabranch_engine::Terms {
+            priority: priority.parse().unwrap(),
+            meter: (*cap > 0).then(|| anabranch_engine::Meter::new(*cap)),
+        },
+    };
+    PathRules::new(all.iter().map(rule).collect())
+}
+
+fn config(rules: PathRules) -> Config {
+    Config { rules, ..Config::default() }
+}
+
+fn pair(ends: [PathRules; 2], cables: &[CableConfig]) -> Pair<Length> {
+    Pair::new(ends.map(config), cables, 7)
+}
+
+fn millis(millis: u64) -> Span {
+    Span::from_millis(millis)
+}
+
+/// Two cables of 20 Mbit/s, 20 and 40 ms.
+fn two_cables() -> [CableConfig; 2] {
+    [CableConfig::new(20.0, millis(20), 1.0), CableConfig::new(20.0, millis(40), 1.0)]
+}
+
+/// Bytes that were offered to a cable, both ways, IP and UDP headers included.
+fn bytes_on(pair: &mut Pair<Length>, cable: usize) -> u64 {
+    (0..2).map(|direction| pair.link(cable, direction).stats().offered.bytes).sum()
+}
+
+/// Reads, and keeps what happens to paths.
+#[derive(Default)]
+struct Listener {
+    standings: Vec<(Time, PathId, Standing)>,
+    sink: Sink,
+}
+
+impl App<Length> for Listener {
+    fn poll(&mut self, now: Time, session: &mut anabranch_engine::Session<Length>) {
+        while let Some(event) = session.poll_event() {
+            if let Event::Path { path, change: PathChange::Standing(standing) } = event {
+                self.standings.push((now, path, standing));
+            }
+        }
+        self.sink.poll(now, session);
+    }
+}
+
+#[test]
+fn a_cap_is_never_exceeded_whichever_end_sets_it_and_whoever_sends() {
+    let cap = 3_000_000;
+    let capped = || rules(&[("cable1", "primary", cap)]);
+    for (setter, ends) in
+        [(CLIENT, [capped(), PathRules::default()]), (SERVER, [PathRules::default(), capped()])]
+    {
+        let mut pair = pair(ends, &two_cables());
+        let (mut sender, mut sink) = (Sender::new(30_000_000), Sink::default());
+        pair.establish(&mut [&mut sender, &mut sink]);
+        pair.run(Time::ZERO + Span::from_secs(20), &mut [&mut sender, &mut sink]);
+        assert_eq!(sink.received, 30_000_000, "the other path carries the rest");
+        let spent = bytes_on(&mut pair, 1);
+        assert!(spent <= cap, "{spent} of {cap}, set by {setter}");
+        assert!(spent >= cap * 3 / 4, "only {spent} of {cap}, set by {setter}");
+        let paths = pair.session(setter).paths();
+        let path = paths.iter().find(|path| path.route.socket == 1).unwrap();
+        assert_eq!(path.standing, Standing::Idle(IdleReason::CapReached { cap }));
+    }
+}
+
+#[test]
+fn two_paths_and_a_second_session_under_one_rule_share_one_cap() {
+    let cap = 4_000_000;
+    let shared = rules(&[("cable*", "primary", cap)]);
+    let mut total = 0;
+    for seed in 0..2 {
+        let mut pair: Pair<Length> =
+            Pair::new([config(shared.clone()), Config::default()], &two_cables(), seed);
+        let (mut sender, mut sink) = (Sender::new(u64::MAX), Sink::default());
+        pair.establish(&mut [&mut sender, &mut sink]);
+        pair.run(Time::ZERO + Span::from_secs(5), &mut [&mut sender, &mut sink]);
+        total += bytes_on(&mut pair, 0) + bytes_on(&mut pair, 1);
+    }
+    assert!(total <= cap, "{total} of {cap}");
+    assert!(total >= cap * 3 / 4, "only {total} of {cap}");
+}
+
+#[test]
+fn a_backup_carries_data_while_the_primary_is_silent_and_is_left_again_after() {
+    let ends = [rules(&[("cable1", "backup", 0)]), PathRules::default()];
+    let mut pair = pair(ends, &two_cables());
+    let (mut sender, mut sink) = (Sender::new(u64::MAX), Sink::default());
+    let at = |seconds: u64| Time::ZERO + Span::from_secs(seconds);
+    pair.establish(&mut [&mut sender, &mut sink]);
+    pair.run(at(3), &mut [&mut sender, &mut sink]);
+    let before = bytes_on(&mut pair, 1);
+    assert!(before < 20_000, "the backup carried {before} bytes beside the primary");
+
+    let longest = pair.session(CLIENT).paths().into_iter().map(|path| path.rtt).max().unwrap();
+    pair.set_down(0, true);
+    pair.run(at(6), &mut [&mut sender, &mut sink]);
+    let gap = sink.longest_gap(at(3), at(6));
+    assert!(gap <= (longest * 3).max(millis(200)), "nothing came for {gap}");
+    assert!(sink.mbit_s(at(4), at(6)) > 16.0, "the backup carries {:.1}", sink.mbit_s(at(4), at(6)));
+
+    pair.set_down(0, false);
+    pair.run(at(9), &mut [&mut sender, &mut sink]);
+    let back = bytes_on(&mut pair, 1);
+    pair.run(at(12), &mut [&mut sender, &mut sink]);
+    let late = bytes_on(&mut pair, 1) - back;
+    assert!(late < 20_000, "the backup carried {late} bytes after the primary was back");
+    assert!(sink.mbit_s(at(9), at(12)) > 17.0, "the primary carries {:.1}", sink.mbit_s(at(9), at(12)));
+}
+
+#[test]
+fn metered_comes_after_backup() {
+    let three = [two_cables()[0].clone(), two_cables()[1].clone(), CableConfig::new(20.0, millis(30), 1.0)];
+    let ends = [rules(&[("cable1", "metered", 0), ("cable2", "backup", 0)]), PathRules::default()];
+    let mut pair = pair(ends, &three);
+    let (mut sender, mut sink) = (Sender::new(u64::MAX), Sink::default());
+    pair.establish(&mut [&mut sender, &mut sink]);
+    pair.set_down(0, true);
+    pair.run(pair.now + Span::from_secs(3), &mut [&mut sender, &mut sink]);
+    let (metered, backup) = (bytes_on(&mut pair, 1), bytes_on(&mut pair, 2));
+    assert!(metered < 20_000 && backup > 3_000_000, "metered {metered}, backup {backup}");
+    pair.set_down(2, true);
+    pair.run(pair.now + Span::from_secs(3), &mut [&mut sender, &mut sink]);
+    assert!(bytes_on(&mut pair, 1) > 3_000_000, "the metered path is the last that works");
+}
+
+#[test]
+fn never_means_no_byte_whoever_opens_the_path() {
+    let never = || rules(&[("cable1", "never", 0)]);
+    let mut here = pair([never(), PathRules::default()], &two_cables());
+    let (mut sender, mut sink) = (Sender::new(5_000_000), Sink::default());
+    here.establish(&mut [&mut sender, &mut sink]);
+    here.run(Time::ZERO + Span::from_secs(10), &mut [&mut sender, &mut sink]);
+    assert_eq!((sink.received, bytes_on(&mut here, 1)), (5_000_000, 0));
+
+    let mut there = pair([PathRules::default(), never()], &two_cables());
+    let (mut sender, mut sink) = (Sender::new(5_000_000), Sink::default());
+    there.establish(&mut [&mut sender, &mut sink]);
+    there.run(Time::ZERO + Span::from_secs(10), &mut [&mut sender, &mut sink]);
+    assert_eq!(sink.received, 5_000_000);
+    let said = there.link(1, SERVER).stats().offered.bytes;
+    assert!(said == 0, "the server said {said} bytes where it never should");
+    let paths = there.session(CLIENT).paths();
+    assert_eq!(paths.len(), 1, "it was told that its path is refused: {paths:?}");
+}
+
+#[test]
+fn rules_that_change_while_data_flow_are_followed_at_once_and_never_leave_the_session_without_a_path() {
+    let mut pair = pair([PathRules::default(), PathRules::default()], &two_cables());
+    let (mut sender, mut sink) = (Sender::new(u64::MAX), Sink::default());
+    pair.establish(&mut [&mut sender, &mut sink]);
+    pair.run(Time::ZERO + Span::from_secs(3), &mut [&mut sender, &mut sink]);
+    let (now, places) = (pair.now, [(0, pair.place(CLIENT, 0)), (1, pair.place(CLIENT, 1))]);
+    let refused = pair.session(CLIENT).set_path_rules(now, rules(&[("*", "never", 0)]), places.clone());
+    assert!(refused.is_err());
+    pair.session(CLIENT).set_path_rules(now, rules(&[("cable0", "backup", 0)]), places).unwrap();
+    pair.run(Time::ZERO + Span::from_secs(4), &mut [&mut sender, &mut sink]);
+    let before = bytes_on(&mut pair, 0);
+    pair.run(Time::ZERO + Span::from_secs(6), &mut [&mut sender, &mut sink]);
+    let more = bytes_on(&mut pair, 0) - before;
+    assert!(more < 20_000, "{more} bytes on what is a backup now");
+    let usage = |path: &anabranch_engine::PathInfo| (path.route.socket == 0).then_some(path.usage);
+    let told = pair.session(SERVER).paths().iter().find_map(usage);
+    assert_eq!(told, Some(PathUse::Backup), "the peer knows");
+}
+
+#[test]
+fn every_change_of_what_a_path_is_for_is_told_with_its_reason() {
+    let ends = [rules(&[("cable1", "backup", 0)]), PathRules::default()];
+    let mut pair = pair(ends, &two_cables());
+    let (mut listener, mut far) = (Listener::default(), Sender::new(u64::MAX));
+    pair.establish(&mut [&mut listener, &mut far]);
+    pair.run(Time::ZERO + Span::from_secs(2), &mut [&mut listener, &mut far]);
+    pair.set_down(0, true);
+    pair.run(Time::ZERO + Span::from_secs(4), &mut [&mut listener, &mut far]);
+    pair.set_down(0, false);
+    pair.run(Time::ZERO + Span::from_secs(8), &mut [&mut listener, &mut far]);
+    let of = |socket: u32| {
+        let id = pair.ends[CLIENT].session.as_ref().unwrap().paths();
+        let id = id.iter().find(|path| path.route.socket == socket).unwrap().id;
+        let all = listener.standings.iter().filter(move |(_, path, _)| *path == id);
+        all.map(|(_, _, standing)| *standing).collect::<Vec<_>>()
+    };
+    let kept = Standing::Idle(IdleReason::Kept(PathUse::Backup));
+    assert_eq!(of(1), [kept, Standing::StandsIn, kept]);
+    let primary = of(0);
+    assert_eq!((primary[0], *primary.last().unwrap()), (Standing::InUse, Standing::InUse), "{primary:?}");
+    assert!(primary.contains(&Standing::Idle(IdleReason::Failed)), "{primary:?}");
+}
+
+#[test]
+fn a_path_that_is_far_slower_is_left_out_and_taken_in_when_the_fast_one_dies() {
+    let cables = [CableConfig::new(40.0, millis(20), 1.0), CableConfig::new(1.0, millis(60), 1.0)];
+    let limits = SuppressionLimits { omega: 10.0, d: usize::MAX };
+    let ends = [PathRules::default().suppressing(Some(limits)), PathRules::default()];
+    let mut pair = pair(ends, &cables);
+    let (mut sender, mut sink) = (Sender::new(u64::MAX), Sink::default());
+    pair.establish(&mut [&mut sender, &mut sink]);
+    pair.run(Time::ZERO + Span::from_secs(8), &mut [&mut sender, &mut sink]);
+    let slow = |pair: &mut Pair<Length>| {
+        let paths = pair.session(CLIENT).paths();
+        paths.iter().find(|path| path.route.socket == 1).unwrap().standing
+    };
+    assert_eq!(slow(&mut pair), Standing::Idle(IdleReason::TooSlow { than: PathId::FIRST }));
+    pair.set_down(0, true);
+    pair.run(pair.now + Span::from_secs(1), &mut [&mut sender, &mut sink]);
+    assert!(slow(&mut pair).is_used(), "{:?}", slow(&mut pair));
+}
