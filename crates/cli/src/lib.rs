@@ -11,6 +11,7 @@ pub mod errors;
 pub mod interrupt;
 pub mod keyfile;
 pub mod node;
+pub mod path_rules;
 pub mod relays;
 pub mod report;
 pub mod ui;

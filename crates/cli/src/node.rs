@@ -26,6 +26,7 @@ pub fn addresses_to_tell(endpoint: &Endpoint) -> Vec<SocketAddr> {
     if sockets.iter().any(|socket| !socket.place.loopback) {
         sockets.retain(|socket| !socket.place.loopback);
     }
+    sockets.retain(|socket| !socket.ruled_out);
     sockets.sort_by_key(|socket| !socket.place.has_default_route());
     sockets.iter().map(|socket| socket.local).collect()
 }

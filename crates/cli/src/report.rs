@@ -170,6 +170,8 @@ pub struct BenchPath {
     pub loss: Option<f64>,
     /// Whether it carries data; `closed` when it was given up and is not back.
     pub state: PathState,
+    /// Why it carries nothing, or why it does though better ones are meant to; null while it is used as any other.
+    pub why: Option<String>,
 }
 
 /// What `anabranch demo --json` writes.
@@ -242,6 +244,7 @@ mod tests {
             rtt_ms: Some(10.0),
             loss: Some(0.0),
             state: PathState::Active,
+            why: None,
         };
         let end = Measured {
             seconds: 1.0,

@@ -9,9 +9,9 @@ use anabranch_secure::{Dial, HandshakeError, Initiator, Refusal};
 use anabranch_wire::Pid;
 
 use crate::endpoint::{Target, pinned_route};
-use crate::handshake::{encoded, new_pids};
+use crate::handshake::{describe_sockets, encoded, new_pids};
 use crate::pids::random;
-use crate::relayed::Chain;
+use crate::relayed::{Chain, is_chain};
 use crate::session::Session;
 use crate::session::core::{Core, Dialing, Handshake};
 use crate::session::inner::{Identity, SessionInner};
@@ -45,6 +45,12 @@ pub enum ConnectError {
         remotes: Vec<SocketAddr>,
         /// This machine's.
         locals: Vec<IpAddr>,
+    },
+    /// Rules for paths leave no way.
+    #[error("the rules for paths leave none of the {ways} ways to the node")]
+    RuledOut {
+        /// How many there are.
+        ways: usize,
     },
     /// A pinned path begins at an address that is not in use here.
     #[error("cannot pin a path to {local}: this endpoint uses {}", join(.locals))]
@@ -85,7 +91,7 @@ impl From<ConnectError> for std::io::Error {
         use std::io::ErrorKind;
         let kind = match error {
             ConnectError::NoRoute { .. } => ErrorKind::NetworkUnreachable,
-            ConnectError::NoSuchLocal { .. } => ErrorKind::AddrNotAvailable,
+            ConnectError::NoSuchLocal { .. } | ConnectError::RuledOut { .. } => ErrorKind::AddrNotAvailable,
             ConnectError::TimedOut(_) => ErrorKind::TimedOut,
             ConnectError::WrongTicket | ConnectError::Refused(_) => ErrorKind::PermissionDenied,
             ConnectError::Version(_) | ConnectError::Key(_) => ErrorKind::InvalidData,
@@ -111,11 +117,20 @@ pub(crate) async fn connect(
         // Nobody is to open paths beside those that were asked for.
         config.max_paths = (pins.len() as u32 + target.relayed).clamp(1, config.max_paths);
     }
+    if config.rules.is_empty() {
+        config.rules = shared.config.rules.clone();
+    }
     let own = through.as_ref().map(|(own, chain)| (*own, chain.back));
     let routes = match through {
         Some((own, chain)) => vec![shared.relayed.add(own, chain).route()],
         None => book.wanted(&shared.locals()),
     };
+    let allowed = |route: &&Route| config.rules.terms(&shared.rule_place(route.socket), route.remote).allow();
+    let found = routes.len();
+    let routes: Vec<Route> = routes.iter().filter(allowed).copied().collect();
+    if routes.is_empty() && found > 0 {
+        return Err(ConnectError::RuledOut { ways: found });
+    }
     if routes.is_empty() {
         let locals = shared.sockets().iter().map(|socket| socket.udp.local_addr().ip()).collect();
         return Err(ConnectError::NoRoute { remotes: target.addresses.clone(), locals });
@@ -170,6 +185,10 @@ fn dial(
     let mut engine = Engine::connect(config, routes, pids, shared.budget.clone(), now);
     if let Some((_, back)) = relayed {
         engine.set_first_reply_pid(back);
+    }
+    describe_sockets(shared, now, &mut engine);
+    for route in routes.iter().filter(|route| is_chain(route.socket)) {
+        engine.describe_socket(now, route.socket, shared.rule_place(route.socket));
     }
     let params = engine.local_params();
     let dial = Dial { remote: target.node, credential: target.credential.clone() };

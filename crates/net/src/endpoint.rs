@@ -141,6 +141,7 @@ impl Endpoint {
             local: socket.udp.local_addr(),
             place: socket.place(),
             bound_to_interface: socket.udp.is_bound_to_interface(),
+            ruled_out: self.shared.is_ruled_out(socket.id),
             stats: socket.udp.stats(),
         };
         self.shared.sockets().iter().map(describe).collect()
@@ -284,6 +285,8 @@ pub struct SocketInfo {
     pub place: InterfaceAddress,
     /// False when the routes decide where packets leave, because the system did not allow it to be bound.
     pub bound_to_interface: bool,
+    /// True when the rules of this endpoint let no path begin there.
+    pub ruled_out: bool,
     /// What it has done.
     pub stats: SocketStats,
 }

@@ -29,7 +29,7 @@ const MOST_COPIES: usize = 8;
 /// A server takes an INIT in.
 pub(crate) fn handle_init(shared: &Arc<Shared>, now: Time, arrival: Arrival, body: &[u8]) {
     count(&shared.counters.inits);
-    if shared.is_closing() {
+    if shared.is_closing() || !shared.allows(arrival.route) {
         return count(&shared.counters.inits_dropped);
     }
     match shared.cookies.admit(now, arrival.route.remote, body) {
@@ -154,10 +154,11 @@ fn authorised_session(
         shared.budget.clone(),
         now,
     );
-    let Ok(engine) = engine else {
+    let Ok(mut engine) = engine else {
         count(&shared.counters.malformed);
         return None;
     };
+    describe_sockets(shared, now, &mut engine);
     let identity = Identity { peer: pending.remote, share: pending.share };
     let accepted = pending.accept(secret.as_ref(), &encoded(engine.local_params()));
     let accepted = accepted.inspect_err(|error| tracing::warn!(%error, "cannot answer a handshake")).ok()?;
@@ -165,6 +166,15 @@ fn authorised_session(
     let handshake = Handshake::Answered { body: accepted.body, params, init: id };
     let core = Core::new(engine, handshake, RouteBook::default());
     Some(SessionInner::new(shared.clone(), identity, core, Some(keys)))
+}
+
+/// Tells a session with rules for its paths where packets leave.
+pub(crate) fn describe_sockets(shared: &Shared, now: Time, engine: &mut Engine<bytes::Bytes>) {
+    if engine.has_path_rules() {
+        for (socket, place) in shared.rule_places() {
+            engine.describe_socket(now, socket, place);
+        }
+    }
 }
 
 /// A client got a cookie for one of its candidates.

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use anabranch_engine::{
-    AbandonReason, CloseReason, DatagramError, Event, PathError, PathInfo, ReservedPath, Route, Scheduler,
-    SessionStats,
+    AbandonReason, CloseReason, DatagramError, Event, PathError, PathInfo, PathRules, Pattern, ReservedPath,
+    Route, Scheduler, SessionStats,
 };
 use anabranch_secure::{PublicKey, ShareId};
 use anabranch_wire::{DatagramFrame, PathId, PathUse, Pid, Side, StreamId};
@@ -211,6 +211,32 @@ impl Session {
         Ok(())
     }
 
+    /// What is wanted of this session's paths.
+    #[must_use]
+    pub fn path_rules(&self) -> PathRules {
+        self.handle.inner.core().engine.path_rules()
+    }
+
+    /// Says what is wanted of this session's paths from now on: those that are ruled out are closed, those that are allowed
+    /// now are opened.
+    ///
+    /// # Errors
+    /// [`SessionError::Path`] when no path would be left; then nothing changes.
+    pub fn set_path_rules(&self, rules: PathRules) -> Result<(), SessionError> {
+        let inner = &self.handle.inner;
+        let now = inner.shared.clock.now();
+        let set = inner.core().set_path_rules(inner, now, rules);
+        inner.pump();
+        Ok(set?)
+    }
+
+    /// What a rule says to be about exactly the way of this path.
+    #[must_use]
+    pub fn pattern_of(&self, route: &Route) -> Pattern {
+        let place = self.handle.inner.shared.rule_place(route.socket);
+        Pattern::Way { local: place.local, remote: route.remote, relays: place.relays }
+    }
+
     /// Has a scheduler of the caller's choose the path of what this end sends.
     ///
     /// ```
@@ -256,8 +282,11 @@ impl Session {
         let shared = &self.handle.inner.shared;
         let back = chain.back;
         let route = shared.relayed.add(reserved.own, chain).route();
-        let opened =
-            self.handle.inner.core().engine.open_reserved(shared.clock.now(), reserved.id, (route, back));
+        let now = shared.clock.now();
+        let mut core = self.handle.inner.core();
+        core.engine.describe_socket(now, route.socket, shared.rule_place(route.socket));
+        let opened = core.engine.open_reserved(now, reserved.id, (route, back));
+        drop(core);
         self.handle.inner.pump();
         Ok(opened?)
     }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, RwLock, Weak};
 
-use anabranch_engine::{Arrival, Config, LocalAddress, MemoryBudget};
+use anabranch_engine::{Arrival, Config, LocalAddress, MemoryBudget, Place, Route};
 use anabranch_secure::{CookieJar, InitId, NodeKey, ResetKey};
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
@@ -165,6 +165,38 @@ impl Shared {
         sockets.iter().map(|socket| socket.as_local()).collect()
     }
 
+    /// What rules for paths can be about: of a chain of relays, where it begins and which relays it has.
+    pub(crate) fn rule_place(&self, socket: u32) -> Place {
+        let relays = self.relayed.find(socket).map(|via| via.chain.relays.clone()).unwrap_or_default();
+        let place = self.socket(socket).map(|socket| socket.place());
+        Place {
+            interface: place.as_ref().map_or_else(String::new, |place| place.interface.to_string()),
+            local: place.map(|place| place.address),
+            relays: relays.iter().map(ToString::to_string).collect(),
+        }
+    }
+
+    /// The same of every socket.
+    pub(crate) fn rule_places(&self) -> Vec<(u32, Place)> {
+        let ids: Vec<u32> = self.sockets().iter().map(|socket| socket.id).collect();
+        ids.into_iter().map(|id| (id, self.rule_place(id))).collect()
+    }
+
+    /// True when the rules of all sessions let a path over `route` be used.
+    pub(crate) fn allows(&self, route: Route) -> bool {
+        let rules = &self.config.rules;
+        rules.is_empty() || rules.terms(&self.rule_place(route.socket), route.remote).allow()
+    }
+
+    /// True when no path at all may begin at a socket.
+    pub(crate) fn is_ruled_out(&self, socket: u32) -> bool {
+        if self.config.rules.is_empty() {
+            return false;
+        }
+        let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
+        !self.allows(Route { socket, remote: nowhere })
+    }
+
     pub(crate) fn add_socket(&self, socket: Arc<BoundSocket>, receiver: AbortHandle) {
         self.receivers.lock().expect("no panic while held").insert(socket.id, receiver);
         self.sockets.write().expect("no panic while held").push(socket);
@@ -228,11 +260,14 @@ impl Shared {
 
     /// Addresses that a peer on the other end of a path from `local` may use as well.
     pub(crate) fn addresses_beside(&self, local: u32) -> Vec<(u64, SocketAddr)> {
+        let ids = self.sockets().into_iter().map(|socket| socket.id);
+        let ruled_out: Vec<u32> = ids.filter(|id| self.is_ruled_out(*id)).collect();
         let sockets = self.sockets.read().expect("no panic while held");
         let local = self.relayed.real_socket(local);
         let loopback =
             sockets.iter().find(|socket| Some(socket.id) == local).is_some_and(|s| s.is_loopback());
         let others = sockets.iter().filter(|socket| socket.is_loopback() == loopback);
+        let others = others.filter(|socket| !ruled_out.contains(&socket.id));
         others.map(|socket| (u64::from(socket.id), socket.udp.local_addr())).collect()
     }
 }

@@ -1,6 +1,11 @@
-//! What is wrong with a file of settings (a scenario, a configuration): the line, the key, and what to do about it.
+//! What is wrong with a file of settings (a scenario, a configuration): the line, the key, and what to do about it; and sizes as
+//! people write them.
+
+mod size;
 
 use std::fmt;
+
+pub use size::size;
 
 /// A mistake in a file of settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -25,6 +25,7 @@ use self::protocol::{LONGEST_TEST, MOST_STREAMS, SHORTEST_INTERVAL};
 use super::Context;
 use crate::args::OUTPUT;
 use crate::errors::Failure;
+use crate::path_rules::PathOptions;
 use crate::relays::ControllerOptions;
 use crate::values::{self, PathPin, RemoteEnd};
 
@@ -34,6 +35,7 @@ Examples:
   anabranch bench client TICKET                       all paths, ten seconds
   anabranch bench client TICKET --reverse --json      the other way, for a program
   anabranch bench client TICKET --path wlan0=203.0.113.9 --path eth0=203.0.113.9
+  anabranch bench client TICKET --path-rule wwan*=backup
   anabranch bench client TICKET --relay ab1...@198.51.100.7:4600";
 
 /// Measure throughput between two machines, like iperf3
@@ -72,6 +74,9 @@ pub struct ServerArgs {
     /// Key file [default: a new key, for this run only]
     #[arg(long, value_name = "FILE", env = "ANABRANCH_KEY", hide_env_values = true, value_hint = clap::ValueHint::FilePath)]
     pub key: Option<PathBuf>,
+    /// What is wanted of paths.
+    #[command(flatten)]
+    pub paths_wanted: PathOptions,
     /// How the server sends when a client asks for `--reverse`.
     #[command(flatten)]
     pub tuning: Tuning,
@@ -141,6 +146,9 @@ pub struct ClientArgs {
     #[arg(long, value_name = "FILE", env = "ANABRANCH_KEY", hide_env_values = true, value_hint = clap::ValueHint::FilePath)]
     #[arg(help_heading = "Network")]
     pub key: Option<PathBuf>,
+    /// What is wanted of paths.
+    #[command(flatten)]
+    pub paths_wanted: PathOptions,
     /// How the client sends.
     #[command(flatten)]
     pub tuning: Tuning,

@@ -29,7 +29,7 @@ use crate::report::DemoReport;
 use crate::ui::human;
 use crate::ui::out::{self, Stream};
 use crate::ui::paint::Paint;
-use crate::{interrupt, node, values};
+use crate::{interrupt, node};
 use act::{Errand, Outcome};
 use overlay::Overlay;
 use stage::{Model, Scene, Stage};
@@ -74,7 +74,7 @@ pub struct DemoArgs {
 }
 
 fn demo_size(text: &str) -> Result<u64, String> {
-    let size = values::size(text)?;
+    let size = anabranch_settings::size(text)?;
     match size {
         ..SIZE_MIN => Err("must be at least 4MiB, or there is nothing to see".into()),
         SIZE_MIN..=SIZE_MAX => Ok(size),

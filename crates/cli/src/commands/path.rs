@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anabranch_daemon::client::{PathStatus, RelayRoute};
+use anabranch_daemon::client::{PathStatus, RelayRoute, parse_rule, parse_terms};
 use clap::{Args, Subcommand};
 
 use super::service::{self, AnswerArgs};
@@ -15,7 +15,9 @@ Examples:
   anabranch bench client TICKET --time 5m --control bench.sock &
   anabranch path list --control bench.sock
   anabranch path add ab1...@198.51.100.7:4600 --control bench.sock
-  anabranch path remove 4 --control bench.sock";
+  anabranch path remove 4 --control bench.sock
+  anabranch path set 2=backup --control bench.sock
+  anabranch path set 'wwan*=metered:500MB' --control bench.sock";
 
 /// Show and change the paths of a running session
 ///
@@ -42,6 +44,18 @@ pub enum PathCommand {
         #[command(flatten)]
         of: RunningArgs,
     },
+    /// Use paths in another way: `PATTERN=USE`, or `PATTERN=USE:CAP`, where a path's number stands for that path
+    ///
+    /// USE is primary, backup (while no primary path works), metered (while no other works) or never. The rule is asked before
+    /// those that the command was started with.
+    Set {
+        /// The rule, such as 2=backup or wwan*=metered:500MB
+        #[arg(value_name = "RULE", value_parser = rule)]
+        rule: String,
+        /// Of which session.
+        #[command(flatten)]
+        of: RunningArgs,
+    },
     /// Close a path through relays; what is on its way there is sent elsewhere
     Remove {
         /// Its number, as the list says
@@ -64,10 +78,23 @@ pub struct RunningArgs {
     pub answer: AnswerArgs,
 }
 
+/// A rule, or a path's number and its use.
+fn rule(text: &str) -> Result<String, String> {
+    let text = text.replace(' ', "");
+    match text.split_once('=') {
+        Some((id, terms)) if id.parse::<u32>().is_ok() => parse_terms(terms).map(|_| ()),
+        _ => parse_rule(&text).map(|_| ()),
+    }?;
+    Ok(text)
+}
+
 impl PathArgs {
     fn of(&self) -> &RunningArgs {
         match &self.action {
-            PathCommand::List(of) | PathCommand::Add { of, .. } | PathCommand::Remove { of, .. } => of,
+            PathCommand::List(of)
+            | PathCommand::Add { of, .. }
+            | PathCommand::Set { of, .. }
+            | PathCommand::Remove { of, .. } => of,
         }
     }
 
@@ -87,6 +114,7 @@ pub fn run(args: &PathArgs) -> Result<(), Failure> {
         PathCommand::List(_) => "list".to_owned(),
         PathCommand::Add { route, .. } => format!("add {route}"),
         PathCommand::Remove { path, .. } => format!("remove {path}"),
+        PathCommand::Set { rule, .. } => format!("set {rule}"),
     };
     let RunningArgs { control, answer } = args.of();
     node::runtime()?
@@ -99,8 +127,12 @@ fn text(paths: &[PathStatus]) -> String {
             0 => "directly".to_owned(),
             count => format!("through {}", human::count(count as u64, "relay")),
         };
+        let why = path.why.as_ref().map_or_else(String::new, |why| format!("; {why}"));
+        let cap = path.cap.map_or_else(String::new, |cap| {
+            format!("; {} of {} left", human::bytes(cap.left), human::bytes(cap.bytes))
+        });
         format!(
-            "{:>4}  {:<10} {:>8.1} ms  {:>10} sent  {} → {}  {through}\n",
+            "{:>4}  {:<10} {:>8.1} ms  {:>10} sent  {} → {}  {through}{why}{cap}\n",
             path.id,
             path.state,
             path.rtt_ms,
@@ -123,5 +155,20 @@ mod tests {
         let args: PathArgs = parse(&["remove", "4", "--control", "s", "--json"]).unwrap();
         assert!(args.json() && matches!(args.action, PathCommand::Remove { path: 4, .. }));
         assert!(parse::<PathArgs>(&["add", "x", "--control", "s"]).is_err(), "no relay");
+    }
+
+    #[test]
+    fn a_use_is_set_by_number_or_by_pattern_and_checked_before_anybody_is_asked() {
+        for (rule, said) in [
+            ("4=backup", "4=backup"),
+            ("wwan* = metered:1 GB", "wwan*=metered:1GB"),
+            ("to:10.0.0.0/8=never", "to:10.0.0.0/8=never"),
+        ] {
+            let args: PathArgs = parse(&["set", rule, "--control", "s"]).unwrap();
+            assert!(matches!(&args.action, PathCommand::Set { rule, .. } if rule == said), "{rule}");
+        }
+        for rule in ["4=sometimes", "4", "eth0=primary:1k"] {
+            assert!(parse::<PathArgs>(&["set", rule, "--control", "s"]).is_err(), "{rule}");
+        }
     }
 }

@@ -18,6 +18,7 @@ use clap::Args;
 use super::Context;
 use crate::args::OUTPUT;
 use crate::errors::{Failure, printable};
+use crate::path_rules::PathOptions;
 use crate::report::{Event, TransferReport};
 use crate::ui::out::{self, Stream};
 use crate::ui::render;
@@ -58,6 +59,9 @@ pub struct ReceiveArgs {
     /// When all paths are lost on the way, look for the sender again for this long and go on; 0 to give up at once
     #[arg(long, value_name = "TIME", default_value = "1m", value_parser = values::span_or_zero, help_heading = "Network")]
     pub retry: Span,
+    /// What is wanted of paths.
+    #[command(flatten)]
+    pub paths_wanted: PathOptions,
     /// One JSON event a line instead of text
     #[arg(long, help_heading = OUTPUT)]
     pub json: bool,
@@ -146,7 +150,8 @@ pub fn run(args: &ReceiveArgs, context: &Context) -> Result<(), Failure> {
 }
 
 async fn fetch(args: &ReceiveArgs, ticket: &Ticket, context: &Context) -> Result<(), Failure> {
-    let endpoint = Endpoint::bind(EndpointConfig::new(keyfile::fresh()?)).await;
+    let config = EndpointConfig::new(keyfile::fresh()?).path_rules(args.paths_wanted.rules()?);
+    let endpoint = Endpoint::bind(config).await;
     let endpoint = Arc::new(endpoint.map_err(|error| Failure::bind(&error))?);
     let sender = Sender { endpoint: &endpoint, ticket, silence: args.timeout };
     let session = tokio::select! {

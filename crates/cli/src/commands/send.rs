@@ -20,6 +20,7 @@ use super::Context;
 use crate::args::OUTPUT;
 use crate::carrier;
 use crate::errors::{Failure, describe, printable};
+use crate::path_rules::PathOptions;
 use crate::relays::ControllerOptions;
 use crate::report::Event;
 use crate::ui::human;
@@ -86,6 +87,9 @@ pub struct SendArgs {
     /// Who grants the use of more.
     #[command(flatten)]
     pub control: ControllerOptions,
+    /// What is wanted of paths.
+    #[command(flatten)]
+    pub paths_wanted: PathOptions,
     /// One JSON event a line instead of text
     #[arg(long, help_heading = OUTPUT)]
     pub json: bool,
@@ -186,6 +190,7 @@ async fn offer(
     let config = EndpointConfig::new(relays::key(key, &args.relays, &args.control)?)
         .port(args.port)
         .session(carrier::config(PATIENCE))
+        .path_rules(args.paths_wanted.rules()?)
         .authorize(door.clone());
     let endpoint = Arc::new(Endpoint::bind(config).await.map_err(|error| Failure::bind(&error))?);
     let grants = args.control.grants(&endpoint, key).await?;

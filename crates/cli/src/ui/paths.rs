@@ -6,8 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use anabranch_engine::{PathInfo, PathState as EngineState, PathStats};
-use anabranch_wire::{PathId, PathUse, Rate, Span};
+use anabranch_engine::{PathInfo, PathState as EngineState, PathStats, Standing};
+use anabranch_wire::{PathId, Rate, Span};
 
 use super::progress::{Meter, PathLine, PathState};
 
@@ -61,6 +61,7 @@ impl PathMeter {
             loss: loss(self.direction, &path.stats),
             share: if sum == 0 { 0.0 } else { rate.as_bits() as f64 / sum as f64 },
             state: state(path),
+            why: why(path),
         }
     }
 }
@@ -110,7 +111,7 @@ pub fn loss(direction: Direction, stats: &PathStats) -> Option<f64> {
 pub fn state(path: &PathInfo) -> PathState {
     match path.state {
         EngineState::Validating => PathState::Validating,
-        EngineState::Active if path.usage != PathUse::Normal => PathState::Standby,
+        EngineState::Active if !path.standing.is_used() => PathState::Standby,
         EngineState::Active => PathState::Active,
         EngineState::Suspect => PathState::Suspect,
         EngineState::Failed => PathState::Failed,
@@ -118,11 +119,17 @@ pub fn state(path: &PathInfo) -> PathState {
     }
 }
 
+/// Why a path carries nothing, or why it does though better ones are meant to; `None` for one in plain use.
+#[must_use]
+pub fn why(path: &PathInfo) -> Option<String> {
+    (path.standing != Standing::InUse).then(|| path.standing.to_string())
+}
+
 #[cfg(test)]
 pub mod test {
     //! A path for tests.
 
-    use anabranch_engine::{PathInfo, PathState, PathStats, Route};
+    use anabranch_engine::{PathInfo, PathState, PathStats, Route, Standing};
     use anabranch_wire::{PathId, PathUse, Rate, Span};
 
     /// An active path with a round-trip time of 10 ms.
@@ -132,6 +139,8 @@ pub mod test {
             route: Route { socket: id, remote: "192.0.2.1:4433".parse().unwrap() },
             state: PathState::Active,
             usage: PathUse::Normal,
+            standing: Standing::InUse,
+            meter: None,
             rtt: Span::from_millis(10),
             min_rtt: Span::from_millis(9),
             rtt_variance: Span::ZERO,
@@ -148,6 +157,9 @@ pub mod test {
 
 #[cfg(test)]
 mod tests {
+    use anabranch_engine::IdleReason;
+    use anabranch_wire::PathUse;
+
     use super::*;
 
     fn path(id: u32, stats: PathStats) -> (String, PathInfo) {
@@ -216,10 +228,13 @@ mod tests {
     #[test]
     fn a_path_kept_for_need_is_on_standby() {
         let (label, info) = path(0, PathStats::default());
-        let backup = PathInfo { usage: PathUse::Backup, ..info.clone() };
-        let failed = PathInfo { state: EngineState::Failed, usage: PathUse::Backup, ..info };
+        let kept = Standing::Idle(IdleReason::Kept(PathUse::Backup));
+        let backup = PathInfo { usage: PathUse::Backup, standing: kept, ..info.clone() };
+        let standing = Standing::Idle(IdleReason::Failed);
+        let failed = PathInfo { state: EngineState::Failed, standing, usage: PathUse::Backup, ..info };
         let lines =
             PathMeter::new(Direction::Out).lines(Span::ZERO, &[(label.clone(), backup), (label, failed)]);
         assert_eq!((lines[0].state, lines[1].state), (PathState::Standby, PathState::Failed));
+        assert_eq!(lines[0].why.as_deref(), Some("backup: a primary path works"));
     }
 }

@@ -68,6 +68,8 @@ pub struct PathLine {
     pub share: f64,
     /// Whether it carries data.
     pub state: PathState,
+    /// Why it carries none, or why it does though it is not meant to; nothing while it is used as any other.
+    pub why: Option<String>,
 }
 
 /// Whether a path carries data, in the engine's words.
@@ -400,6 +402,7 @@ mod tests {
             loss: Some(0.0),
             share: 1.0,
             state: PathState::Active,
+            why: None,
         }];
         ProgressSnapshot {
             elapsed: Span::from_millis(100 * tenths),

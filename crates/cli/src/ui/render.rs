@@ -34,15 +34,21 @@ fn columns(path: &PathLine, paint: Paint) -> String {
     match path.state {
         PathState::Active => {
             let share = path.share.clamp(0.0, 1.0);
-            format!("{numbers}  {} {:>3.0} %", bar(share, SHARE_WIDTH), share * 100.0)
+            let why = path.why.as_ref().map_or_else(String::new, |why| format!("  {}", paint.dim(why)));
+            format!("{numbers}  {} {:>3.0} %{why}", bar(share, SHARE_WIDTH), share * 100.0)
         }
-        PathState::Suspect => format!("{numbers}  {}", paint.yellow("acknowledgements overdue")),
+        PathState::Suspect => format!("{numbers}  {}", paint.yellow(told(path, "acknowledgements overdue"))),
         PathState::Failed => format!("{numbers}  {}", paint.red("silent")),
         PathState::Validating => paint.dim("validating"),
         PathState::Closing => paint.dim("closing"),
-        PathState::Standby => format!("{numbers}  {}", paint.dim("standby")),
+        PathState::Standby => format!("{numbers}  {}", paint.dim(told(path, "standby"))),
         PathState::Closed => format!("{numbers}  {}", paint.dim("closed")),
     }
+}
+
+/// Why a path carries nothing, where that is known better than `usual`.
+fn told<'a>(path: &'a PathLine, usual: &'a str) -> &'a str {
+    path.why.as_deref().unwrap_or(usual)
 }
 
 /// The line for the whole transfer: bar, percentage, bytes, rate, time left.
@@ -101,7 +107,7 @@ fn plain_path(path: &PathLine) -> String {
         PathState::Failed => format!("{label} silent"),
         PathState::Validating => format!("{label} validating"),
         PathState::Closing => format!("{label} closing"),
-        PathState::Standby => format!("{label} standby"),
+        PathState::Standby => format!("{label} standby ({})", told(path, "kept for when others fail")),
         PathState::Closed => format!("{label} closed"),
     }
 }
@@ -173,6 +179,7 @@ mod tests {
             loss: Some(0.004),
             share: 0.5,
             state,
+            why: None,
         }
     }
 
@@ -212,6 +219,18 @@ mod tests {
         ] {
             assert!(path_lines(&[path("a", 1.0, state)], Paint::OFF)[0].contains(word), "{state:?}");
         }
+    }
+
+    #[test]
+    fn an_idle_path_says_why_and_so_does_one_that_stands_in() {
+        let because = |state, why: &str| PathLine { why: Some(why.into()), ..path("a", 1.0, state) };
+        let idle = because(PathState::Standby, "its 500.0 MB are used up");
+        assert!(
+            path_lines(std::slice::from_ref(&idle), Paint::OFF)[0].ends_with("  its 500.0 MB are used up")
+        );
+        assert!(plain_line(&total(5, None), &[idle]).ends_with("a standby (its 500.0 MB are used up)"));
+        let stands_in = because(PathState::Active, "stands in: no better path works");
+        assert!(path_lines(&[stands_in], Paint::OFF)[0].ends_with("50 %  stands in: no better path works"));
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! | `chain` | relays one behind the other, made ready for one path |
 //! | `keeper` | keeps paths through relays open in a session while it lives |
 //! | `running` | the paths of a running session, listed and changed from outside |
+//! | `rules` | what is wanted of paths, as people write it |
 //! | `spares` | uses some of many candidates, and replaces those that are bad |
 //! | `dial` | a session with a node that may be reached directly or through relays only |
 //! | `grants` | what controllers have granted this node, kept good |
@@ -19,6 +20,7 @@ mod dial;
 mod grants;
 mod host;
 mod keeper;
+mod rules;
 mod running;
 mod spares;
 
@@ -36,7 +38,8 @@ pub use dial::connect;
 pub use grants::{GrantWanted, Grants};
 pub use host::Hosting;
 pub use keeper::{Peer, RelayPaths};
-pub use running::{PathStatus, RunningPaths};
+pub use rules::{parse_rule, parse_rules, parse_terms};
+pub use running::{CapStatus, PathStatus, RunningPaths};
 
 /// As what a node comes to relays.
 #[derive(Clone, Debug)]

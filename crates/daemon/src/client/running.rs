@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use anabranch_net::{Endpoint, PathInfo, PathState, Session};
+use anabranch_net::{Endpoint, PathInfo, PathRule, PathState, Session, Standing};
 use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 
@@ -27,14 +27,29 @@ pub struct PathStatus {
     pub remote: String,
     /// The keys of the relays that it goes through, in order.
     pub relays: Vec<String>,
-    /// Whether it carries data.
+    /// Whether it works.
     pub state: String,
+    /// What it is for at the moment: `in-use`, `stands-in`, or why it carries nothing.
+    pub standing: String,
+    /// The same for people; nothing while it is in use.
+    pub why: Option<String>,
+    /// The cap that its bytes count against.
+    pub cap: Option<CapStatus>,
     /// Smoothed round-trip time.
     pub rtt_ms: f64,
     /// Bytes sent, and received.
     pub bytes: [u64; 2],
     /// Packets declared lost.
     pub lost: u64,
+}
+
+/// A byte cap, of all paths under one rule together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CapStatus {
+    /// All of it.
+    pub bytes: u64,
+    /// What no path has been given yet.
+    pub left: u64,
 }
 
 /// A session whose relays can be changed while it runs, as many handles as wanted; paths through relays are kept until the last
@@ -79,11 +94,33 @@ impl RunningPaths {
             remote: path.route.remote.to_string(),
             relays: session.relays(&path.route).iter().map(ToString::to_string).collect(),
             state: path.state.as_str().to_owned(),
+            standing: path.standing.as_str().to_owned(),
+            why: (path.standing != Standing::InUse).then(|| path.standing.to_string()),
+            cap: path.meter.map(|meter| CapStatus { bytes: meter.cap(), left: meter.left() }),
             rtt_ms: path.rtt.as_secs_f64() * 1e3,
             bytes: [path.stats.bytes_sent, path.stats.bytes_received],
             lost: path.stats.packets_lost,
         };
         session.paths().into_iter().map(status).collect()
+    }
+
+    /// Has paths used by another rule from now on, asked before all others: `PATTERN=USE[:CAP]`, where a path's number stands for
+    /// its way.
+    ///
+    /// # Errors
+    /// When it is no rule, there is no such path, or no path would be left.
+    pub fn set(&self, rule: &str) -> Result<(), String> {
+        let session = &self.0.session;
+        let numbered = rule.split_once('=').and_then(|(id, terms)| Some((id.parse::<u32>().ok()?, terms)));
+        let rule = match numbered {
+            Some((id, terms)) => {
+                let path = session.paths().into_iter().find(|path| path.id.0 == id);
+                let path = path.ok_or_else(|| format!("there is no path {id}"))?;
+                PathRule { pattern: session.pattern_of(&path.route), terms: super::parse_terms(terms)? }
+            }
+            None => super::parse_rule(rule)?,
+        };
+        session.set_path_rules(session.path_rules().with(&rule)).map_err(|error| error.to_string())
     }
 
     fn is_open(&self, route: &RelayRoute) -> bool {
@@ -137,7 +174,7 @@ impl RunningPaths {
     }
 }
 
-/// `list`, `add ROUTE` or `remove ID`; all paths are the answer to each.
+/// `list`, `add ROUTE`, `remove ID` or `set RULE`; all paths are the answer to each.
 #[cfg(unix)]
 impl crate::control::Answer for RunningPaths {
     async fn answer(&self, line: &str) -> String {
@@ -151,7 +188,8 @@ impl crate::control::Answer for RunningPaths {
             (Some("remove"), Some(id)) => {
                 id.parse().map_err(|_| format!("`{id}` is no path's number")).and_then(|id| self.remove(id))
             }
-            _ => Err("say `list`, `add ROUTE` or `remove PATH`".to_owned()),
+            (Some("set"), Some(rule)) => self.set(rule),
+            _ => Err("say `list`, `add ROUTE`, `remove PATH` or `set RULE`".to_owned()),
         };
         done.map_or_else(|why| crate::control::refusal(&why), |()| crate::control::reply(&self.list()))
     }

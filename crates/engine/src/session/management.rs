@@ -66,6 +66,12 @@ impl<P: Payload> Session<P> {
         self.manager.as_ref().is_none_or(|manager| manager.terms(route).allow())
     }
 
+    /// True when anything is wanted of this session's paths.
+    #[must_use]
+    pub fn has_path_rules(&self) -> bool {
+        self.manager.is_some()
+    }
+
     /// The rules for this session's paths.
     #[must_use]
     pub fn path_rules(&self) -> PathRules {

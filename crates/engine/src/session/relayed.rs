@@ -63,6 +63,8 @@ impl<P: Payload> Session<P> {
         }
         let refusal = if !self.state.carries_data() {
             Some(PathError::NotEstablished)
+        } else if !self.allows(route) {
+            Some(PathError::RuledOut)
         } else if self.open_count() >= self.max_paths() {
             Some(PathError::TooMany(self.max_paths()))
         } else {

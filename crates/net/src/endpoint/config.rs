@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use anabranch_engine::Config;
+use anabranch_engine::{Config, PathRules};
 use anabranch_secure::{Limits as KeyLimits, NodeKey, PublicKey, ShareId, TicketSecret};
 
 use crate::authorize::{Authorize, DenyAll};
@@ -107,6 +107,14 @@ impl EndpointConfig {
     #[must_use]
     pub fn session(mut self, session: Config) -> Self {
         self.session = session;
+        self
+    }
+
+    /// What is wanted of paths, in all sessions that have no rules of their own; to be said after their settings. Caps hold
+    /// for all of them together.
+    #[must_use]
+    pub fn path_rules(mut self, rules: PathRules) -> Self {
+        self.session.rules = rules;
         self
     }
 }

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use anabranch_engine::{
-    AbandonReason, CloseReason, Event, PathChange, PathError, PathState, PidChange, Route, Session as Engine,
+    AbandonReason, CloseReason, Event, PathChange, PathError, PathRules, PathState, PidChange, Route,
+    Session as Engine,
 };
 use anabranch_secure::{Cookie, InitId, Initiator, Refusal};
 use anabranch_wire::{Kind, Message, Params, PathId, Pid, Side, Span, Time};
@@ -16,6 +17,7 @@ use super::inner::SessionInner;
 use super::outbox::{Outgoing, plain_datagram};
 use super::routes::RouteBook;
 use super::wakers::{Wait, Wakers, Woken};
+use crate::handshake::describe_sockets;
 use crate::relayed::is_chain;
 
 /// Events kept for a listener that is slow to take them.
@@ -309,11 +311,9 @@ impl Core {
                 }
                 self.replan_at = self.replan_at.min(now);
             }
-            PathChange::Suspect
-            | PathChange::Failed
-            | PathChange::Recovered
-            | PathChange::Grouped { .. }
-            | PathChange::Standing(_) => {}
+            PathChange::Standing(standing) => tracing::info!(%path, "{standing}"),
+            PathChange::Suspect | PathChange::Failed | PathChange::Recovered | PathChange::Grouped { .. } => {
+            }
         }
     }
 
@@ -362,6 +362,22 @@ impl Core {
         }
     }
 
+    /// Replaces the rules for paths, and opens those that they allow now.
+    pub(crate) fn set_path_rules(
+        &mut self,
+        session: &Arc<SessionInner>,
+        now: Time,
+        rules: PathRules,
+    ) -> Result<(), PathError> {
+        let chains = self.engine.paths().into_iter().map(|path| path.route.socket);
+        let chains: Vec<u32> = chains.filter(|socket| is_chain(*socket)).collect();
+        let chains = chains.into_iter().map(|socket| (socket, session.shared.rule_place(socket)));
+        let places: Vec<_> = session.shared.rule_places().into_iter().chain(chains).collect();
+        self.engine.set_path_rules(now, rules, places)?;
+        self.replan_at = now;
+        Ok(())
+    }
+
     /// This machine's addresses changed.
     pub(crate) fn addresses_changed(&mut self) {
         if self.established && self.closed.is_none() {
@@ -379,6 +395,7 @@ impl Core {
         for path in self.engine.paths().iter().filter(|path| path.state != PathState::Closing) {
             self.limit_mtu(session, path.id, path.route);
         }
+        describe_sockets(&session.shared, now, &mut self.engine);
         let locals = session.shared.locals();
         if self.engine.side() == Side::Server {
             if now < self.help_at {
@@ -388,10 +405,13 @@ impl Core {
             let paths = self.engine.paths();
             let open = paths.iter().filter(|path| path.state != PathState::Closing);
             let in_use: Vec<Route> = open.map(|path| path.route).collect();
-            self.open_missing(now, &self.book.unreached(&locals, &in_use));
+            let mut unreached = self.book.unreached(&locals, &in_use);
+            unreached.retain(|route| self.engine.allows(*route));
+            self.open_missing(now, &unreached);
             return;
         }
-        let wanted = self.book.wanted(&locals);
+        let mut wanted = self.book.wanted(&locals);
+        wanted.retain(|route| self.engine.allows(*route));
         self.open_missing(now, &wanted);
         self.close_unplanned(now, &wanted);
     }

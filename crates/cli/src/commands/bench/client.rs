@@ -40,7 +40,9 @@ pub fn run(args: &ClientArgs, context: &Context) -> Result<(), Failure> {
 
 async fn measure(args: &ClientArgs, context: &Context) -> Result<(), Failure> {
     let key = relays::key(args.key.as_deref(), &args.relays, &args.granted)?;
-    let config = EndpointConfig::new(key).addresses(local_addresses(&args.pins));
+    let config = EndpointConfig::new(key)
+        .addresses(local_addresses(&args.pins))
+        .path_rules(args.paths_wanted.rules()?);
     let endpoint = Arc::new(Endpoint::bind(config).await.map_err(|error| Failure::bind(&error))?);
     let grants = args.granted.grants(&endpoint, args.key.as_deref()).await?;
     let target = target(args, grants.relays().len(), &endpoint)?;

@@ -11,7 +11,7 @@ use anabranch_wire::Span;
 use super::protocol::{PathBytes, Sample};
 use super::watch::SeenPath;
 use crate::report::{BenchPath, Interval, Measured, mbit_s};
-use crate::ui::paths::{Direction, loss, rtt_ms, state};
+use crate::ui::paths::{Direction, loss, rtt_ms, state, why};
 use crate::ui::progress::PathState;
 
 /// Takes samples and makes intervals of them.
@@ -114,6 +114,7 @@ impl Recorder {
             rtt_ms: rtt_ms(&path.info),
             loss: loss(if self.sending { Direction::Out } else { Direction::In }, &path.info.stats),
             state: state_now(path),
+            why: if path.gone { None } else { why(&path.info) },
         }
     }
 }

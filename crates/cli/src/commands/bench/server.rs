@@ -45,6 +45,7 @@ async fn serve(args: &ServerArgs, key: NodeKey, context: &Context) -> Result<(),
         .port(args.port)
         .addresses(addresses)
         .session(args.tuning.config())
+        .path_rules(args.paths_wanted.rules()?)
         .authorize(holders_of(share, secret.clone()));
     let endpoint = Endpoint::bind(config).await.map_err(|error| Failure::bind(&error))?;
     let addresses = node::addresses_to_tell(&endpoint);

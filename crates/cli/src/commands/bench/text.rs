@@ -49,6 +49,7 @@ fn line(path: &BenchPath, all: u64) -> PathLine {
         loss: path.loss,
         share: if all == 0 { 0.0 } else { path.bytes as f64 / all as f64 },
         state: path.state,
+        why: path.why.clone(),
     }
 }
 
@@ -68,6 +69,7 @@ mod tests {
             rtt_ms: Some(12.0),
             loss: Some(0.001),
             state: PathState::Active,
+            why: None,
         };
         let measured = |seconds, bytes, paths| Measured {
             seconds,

@@ -1,0 +1,186 @@
+//! Rules for paths as people write them: one in a word, or many in a file.
+//!
+//! ```text
+//! wwan*=metered:500MB      relay:*=backup      10.0.0.0/8=never
+//! ```
+//! ```toml
+//! [[path]]
+//! match = "wwan*"
+//! use = "metered"
+//! cap = "500 MB"
+//!
+//! [leave_out]
+//! slower_than = 10       # a path that is slower than the fastest by this factor
+//! sharing_beyond = 1     # of paths that share a bottleneck, all but so many
+//! ```
+
+use anabranch_net::{Meter, PathRule, PathRules, Pattern, Priority, SuppressionLimits, Terms};
+use anabranch_settings::{SettingsError, nearest, size};
+use serde::Deserialize;
+
+use crate::settings::{located, parse};
+
+/// A rule in one word: `PATTERN=USE`, or `PATTERN=USE:CAP`.
+///
+/// # Errors
+/// What is wrong with it, and how it should read.
+pub fn parse_rule(text: &str) -> Result<PathRule, String> {
+    let (pattern, terms) = text.rsplit_once('=').ok_or_else(|| {
+        format!("`{text}` is no rule; write PATTERN=USE, such as wwan*=backup or wwan*=metered:500MB")
+    })?;
+    Ok(PathRule { pattern: pattern.parse()?, terms: parse_terms(terms)? })
+}
+
+/// How paths are to be used: `USE`, or `USE:CAP`.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn parse_terms(text: &str) -> Result<Terms, String> {
+    let (usage, cap) = text.split_once(':').map_or((text, None), |(usage, cap)| (usage, Some(cap)));
+    let priority = priority(usage)?;
+    Ok(Terms { priority, meter: cap.map(|cap| meter(priority, cap)).transpose()? })
+}
+
+fn priority(name: &str) -> Result<Priority, String> {
+    name.parse().map_err(|error| match nearest(name, &Priority::ALL.map(|(_, name)| name)) {
+        Some(near) => format!("{error}; did you mean `{near}`?"),
+        None => error,
+    })
+}
+
+fn meter(priority: Priority, cap: &str) -> Result<Meter, String> {
+    let bytes = size(cap)?;
+    if priority == Priority::Never {
+        return Err("a path that is never used has no cap".to_owned());
+    }
+    if bytes < Meter::SMALLEST {
+        return Err(format!(
+            "a cap is at least {} KiB: opening a path takes some of it",
+            Meter::SMALLEST >> 10
+        ));
+    }
+    Ok(Meter::new(bytes))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    path: Vec<Rule>,
+    leave_out: Option<LeaveOut>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Rule {
+    #[serde(rename = "match")]
+    pattern: String,
+    #[serde(rename = "use")]
+    usage: String,
+    cap: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LeaveOut {
+    slower_than: Option<f64>,
+    sharing_beyond: Option<usize>,
+}
+
+/// Reads a file of rules; `origin` is its name, for errors.
+///
+/// # Errors
+/// The first mistake, with its line and its key.
+pub fn parse_rules(text: &str, origin: &str) -> Result<PathRules, SettingsError> {
+    parse((text, origin), |file: File, text| {
+        let rules = file
+            .path
+            .iter()
+            .enumerate()
+            .map(|(index, rule)| read_rule(rule).map_err(|error| located(error, text, ("path", index))));
+        let rules = PathRules::new(rules.collect::<Result<_, _>>()?);
+        let limits = file.leave_out.map(|limits| read_limits(&limits)).transpose();
+        let limits = limits.map_err(|error| located(error, text, ("leave_out", 0)))?;
+        Ok(rules.suppressing(limits))
+    })
+}
+
+fn read_rule(rule: &Rule) -> Result<PathRule, SettingsError> {
+    let pattern: Pattern = rule.pattern.parse().map_err(|why: String| SettingsError::new("match", why))?;
+    let priority = priority(&rule.usage).map_err(|why| SettingsError::new("use", why))?;
+    let meter = rule.cap.as_deref().map(|cap| meter(priority, cap)).transpose();
+    let meter = meter.map_err(|why| SettingsError::new("cap", why))?;
+    Ok(PathRule { pattern, terms: Terms { priority, meter } })
+}
+
+fn read_limits(limits: &LeaveOut) -> Result<SuppressionLimits, SettingsError> {
+    let omega = limits.slower_than.unwrap_or(f64::INFINITY);
+    if omega.is_nan() || omega <= 1.0 {
+        let error = SettingsError::new(
+            "slower_than",
+            "must be more than 1: a path is left out when it is that much slower",
+        );
+        return Err(error.hint("10 leaves out a path that carries less than a tenth of the fastest"));
+    }
+    let d = limits.sharing_beyond.unwrap_or(usize::MAX);
+    if d == 0 {
+        let error = SettingsError::new("sharing_beyond", "must be at least 1: one path has to be left");
+        return Err(error);
+    }
+    Ok(SuppressionLimits { omega, d })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rule_is_a_pattern_and_a_use_with_or_without_a_cap() {
+        let rule = parse_rule("wwan*=metered:500MB").unwrap();
+        assert_eq!((rule.pattern.to_string(), rule.terms.priority), ("wwan*".into(), Priority::Metered));
+        assert_eq!(rule.terms.meter.unwrap().cap(), 500_000_000);
+        let rule = parse_rule("to:2001:db8::/32=never").unwrap();
+        assert_eq!((rule.pattern.to_string(), rule.terms.meter), ("to:2001:db8::/32".into(), None));
+    }
+
+    #[test]
+    fn what_is_no_rule_is_refused_with_what_to_write() {
+        for (text, hint) in [
+            ("wwan0", "write PATTERN=USE"),
+            ("wwan0=bakcup", "did you mean `backup`?"),
+            ("wwan0=metered:lots", "not a size"),
+            ("wwan0=metered:10k", "at least 256 KiB"),
+            ("wwan0=never:10MB", "has no cap"),
+            ("=backup", "write an interface"),
+        ] {
+            let error = parse_rule(text).unwrap_err();
+            assert!(error.contains(hint), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_file_has_rules_in_order_and_says_what_is_left_out() {
+        let text = "[[path]]\nmatch = \"wwan*\"\nuse = \"metered\"\ncap = \"2 GB\"\n\n[[path]]\nmatch = \"relay:*\"\nuse = \"backup\"\n\n[leave_out]\nslower_than = 10\n";
+        let rules = parse_rules(text, "paths.toml").unwrap();
+        let uses: Vec<Priority> = rules.iter().map(|rule| rule.terms.priority).collect();
+        assert_eq!(uses, [Priority::Metered, Priority::Backup]);
+        assert_eq!(rules.suppression, Some(SuppressionLimits { omega: 10.0, d: usize::MAX }));
+    }
+
+    #[test]
+    fn a_mistake_is_told_with_its_line_and_key() {
+        for (text, told) in [
+            ("[[path]]\nmatch = \"a b\"\nuse = \"backup\"", "paths.toml:2: match: `a b`"),
+            ("[[path]]\nmatch = \"eth0\"\nuse = \"sometimes\"", "paths.toml:3: use: `sometimes`"),
+            (
+                "[[path]]\nmatch = \"eth0\"\nuse = \"backup\"\ncap = \"1\"",
+                "paths.toml:4: cap: a cap is at least",
+            ),
+            ("[[path]]\nmatch = \"eth0\"\nusage = \"backup\"", "unknown key `usage`"),
+            ("[leave_out]\nslower_than = 0.5", "paths.toml:2: slower_than"),
+        ] {
+            let error = parse_rules(text, "paths.toml").unwrap_err().to_string();
+            assert!(error.contains(told), "{error}");
+        }
+    }
+}

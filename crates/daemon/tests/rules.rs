@@ -1,0 +1,116 @@
+//! What is wanted of paths, kept by real sockets over emulated links: backups, caps, paths never used, and all of it changed
+//! while data flow.
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anabranch_daemon::client::{Peer, RunningPaths, parse_rule};
+use anabranch_emulate::{EmulatedPath, Emulation};
+use anabranch_link::{LinkConfig, bdp_bytes};
+use anabranch_net::{Addresses, Endpoint, EndpointConfig, PathRules, Rate, Session, Span, Target};
+use common::{address, carry, config, ip, key, node, until};
+
+/// A client with two addresses, each with a way of 40 Mbit/s to the server.
+struct Stage {
+    client: Arc<Endpoint>,
+    server: Arc<Endpoint>,
+    emulation: Emulation,
+    seed: u8,
+}
+
+async fn stage(seed: u8, rules: &[&str]) -> Stage {
+    let rules = PathRules::new(rules.iter().map(|rule| parse_rule(rule).unwrap()).collect());
+    let here = EndpointConfig::new(key(seed))
+        .addresses(Addresses::Exactly(vec![ip(seed), ip(seed + 1)]))
+        .path_rules(rules);
+    let client = Arc::new(Endpoint::bind(here).await.unwrap());
+    let server = node(seed + 2).await;
+    let (rate, rtt) = (Rate::from_mbit(40.0), Span::from_millis(10));
+    let link = LinkConfig::fixed(rate, rtt / 2, bdp_bytes(rate, rtt) * 4);
+    let ways = [link.clone(), link].map(|link| EmulatedPath::symmetric(address(&server), link));
+    Stage { client, server, emulation: Emulation::start(&ways).unwrap(), seed }
+}
+
+impl Stage {
+    async fn join(&self) -> (Session, Session) {
+        let ways = self.emulation.addresses();
+        let mut target = Target::new(self.server.node(), ways.to_vec());
+        target.pins = vec![(ip(self.seed), ways[0]), (ip(self.seed + 1), ways[1])];
+        let accept = async { Ok(self.server.accept().await.expect("it takes sessions")) };
+        tokio::try_join!(self.client.connect(&target, config()), accept).expect("a session")
+    }
+
+    /// Bytes of UDP payload offered to a way so far, both ways together.
+    fn bytes_on(&self, way: usize) -> u64 {
+        let stats = self.emulation.stats()[way];
+        stats.forward.offered.bytes + stats.reverse.offered.bytes
+    }
+
+    fn running(&self, session: &Session) -> RunningPaths {
+        RunningPaths::new(&self.client, session, &[], &Peer::default())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_waits_until_the_primary_is_silent_and_says_why() {
+    let stage = stage(190, &["from:127.0.0.191=backup"]).await;
+    let (here, there) = stage.join().await;
+    let running = stage.running(&here);
+    let standing = |way: usize| {
+        let remote = stage.emulation.addresses()[way].to_string();
+        let path = running.list().into_iter().find(|path| path.remote == remote);
+        path.map_or_else(String::new, |path| path.standing)
+    };
+    until("a backup", || standing(1) == "backup").await;
+    carry(&here, &there, 2_000_000).await;
+    carry(&there, &here, 2_000_000).await;
+    assert!(stage.bytes_on(1) < 50_000, "the backup carried {}", stage.bytes_on(1));
+
+    stage.emulation.set_down(0, true);
+    carry(&here, &there, 1_000_000).await;
+    assert!(stage.bytes_on(1) > 1_000_000);
+    assert_eq!(standing(1), "stands-in");
+    stage.emulation.set_down(0, false);
+    until("the primary is back", || standing(0) == "in-use" && standing(1) == "backup").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cap_holds_over_sockets_and_the_other_way_carries_the_rest() {
+    let cap = 1_500_000;
+    let stage = stage(193, &["from:127.0.0.194=primary:1.5MB"]).await;
+    let (here, there) = stage.join().await;
+    until("two paths", || here.paths().len() == 2).await;
+    for _ in 0..3 {
+        carry(&here, &there, 2_000_000).await;
+        carry(&there, &here, 2_000_000).await;
+    }
+    let running = stage.running(&here);
+    let capped = running.list().into_iter().find(|path| path.cap.is_some()).unwrap();
+    assert_eq!(capped.standing, "cap-reached", "{capped:?}");
+    assert!(stage.bytes_on(1) <= cap, "{} of {cap}", stage.bytes_on(1));
+    assert!(stage.bytes_on(1) >= cap / 2, "only {} of {cap}", stage.bytes_on(1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_wanted_of_paths_is_set_while_they_run() {
+    let stage = stage(196, &["from:127.0.0.197=never"]).await;
+    let (here, there) = stage.join().await;
+    let running = stage.running(&here);
+    carry(&here, &there, 500_000).await;
+    assert_eq!((stage.bytes_on(1), running.list().len()), (0, 1), "never is not a byte");
+
+    running.set("from:127.0.0.197=primary").unwrap();
+    until("a path where there may be one now", || running.list().len() == 2).await;
+    let id = running.list()[0].id;
+    running.set(&format!("{id}=backup")).unwrap();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let before = stage.bytes_on(0);
+    carry(&here, &there, 2_000_000).await;
+    assert!(stage.bytes_on(0) - before < 100_000, "{} on a backup", stage.bytes_on(0) - before);
+
+    assert!(running.set("99=backup").unwrap_err().contains("no path 99"));
+    assert!(running.set("*=never").unwrap_err().contains("without a path"));
+    assert_eq!(running.list().len(), 2, "nothing changed");
+}
