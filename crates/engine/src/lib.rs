@@ -15,6 +15,7 @@ mod event;
 mod inbox;
 mod manager;
 mod path;
+mod reorder;
 mod route;
 mod schedule;
 mod session;
@@ -31,6 +32,7 @@ pub use manager::{
     Standing, Suppression, SuppressionLimits, Terms, plan_routes, suppress,
 };
 pub use path::PathState;
+pub use reorder::{BufferSize, DoubleBuffer, Lane, least_size};
 pub use route::{Arrival, Ecn, Route, Transmit};
 pub use schedule::{
     Adaptive, Blest, Block, Decision, EarliestArrival, Ecf, Item, LeastConnections, LeastFilled, LeastUsed,

@@ -110,9 +110,9 @@ impl fmt::Display for IdleReason {
                 write!(f, "its {:.1} MB are used up", *cap as f64 / 1e6)
             }
             Self::SharesBottleneck { with } => {
-                write!(f, "shares a bottleneck with path {with}, which is faster")
+                write!(f, "shares a bottleneck with {with}, which is faster")
             }
-            Self::TooSlow { than } => write!(f, "far slower than path {than}"),
+            Self::TooSlow { than } => write!(f, "far slower than {than}"),
             Self::Closing => f.write_str("being closed"),
         }
     }

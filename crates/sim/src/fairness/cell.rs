@@ -121,7 +121,7 @@ impl FairCell {
 }
 
 fn flow(paths: Vec<PathPlan>, config: Config, (start, stop): (Time, Time)) -> FlowPlan {
-    FlowPlan { paths, config: config.into(), supply: Supply::Bulk, start, stop }
+    FlowPlan { paths, config: config.into(), supply: Supply::Bulk, start, stop, striping: None }
 }
 
 fn wide(delay: Span) -> LinkConfig {

@@ -11,7 +11,8 @@ use anabranch_engine::{
 };
 use anabranch_wire::{Frame, Length, Message, Span, StreamId, Time};
 
-use super::plan::Supply;
+use super::plan::{StripingPlan, Supply};
+use super::thin::ThinLayer;
 use super::wires::Delivered;
 use crate::pair::CountedPids;
 
@@ -67,6 +68,8 @@ pub(crate) struct Flow {
     /// Where the PIDs of the next sessions begin.
     pids: u64,
     pub counts: FlowCounts,
+    /// What stripes the packets of its only path.
+    pub thin: Option<Box<ThinLayer>>,
     /// When a file had arrived and was acknowledged in full.
     pub finished_at: Option<Time>,
 }
@@ -93,8 +96,20 @@ impl Flow {
             highest: 0,
             pids: 0,
             counts: FlowCounts::default(),
+            thin: None,
             finished_at: None,
         }
+    }
+
+    /// Stripes the packets of the session's only path over the routes.
+    pub(crate) fn striped(mut self, plan: Option<StripingPlan>) -> Self {
+        self.thin = plan.map(|plan| Box::new(ThinLayer::new(plan)));
+        self
+    }
+
+    /// The paths beside the first, a bit each.
+    fn further_paths(&self) -> u64 {
+        if self.thin.is_some() { 0 } else { (1_u64 << (self.routes.len() - 1)) - 1 }
     }
 
     /// Gives the place to another flow, which begins at once.
@@ -129,7 +144,10 @@ impl Flow {
             Supply::File(bytes) => bytes,
             Supply::Steady { .. } => 0,
         };
-        self.unopened = (1_u64 << (self.routes.len() - 1)) - 1;
+        self.unopened = self.further_paths();
+        if let Some(thin) = &mut self.thin {
+            thin.reset();
+        }
         (self.stream, self.highest) = (None, 0);
     }
 
@@ -163,6 +181,11 @@ impl Flow {
         if end == CLIENT && now >= self.next_chunk {
             self.add_chunk(now);
         }
+        if self.thin.as_ref().is_some_and(|thin| thin.deadline(end) <= now) {
+            let mut ready = Vec::new();
+            self.thin.as_mut().into_iter().for_each(|thin| thin.handle_timeout(now, &mut ready));
+            ready.into_iter().for_each(|packet| self.hand_up(now, packet));
+        }
         let Some(session) = &mut self.sessions[end] else { return true };
         if session.poll_timeout().is_some_and(|at| at <= now) {
             session.handle_timeout(now);
@@ -172,7 +195,16 @@ impl Flow {
 
     /// Takes in a packet.
     pub(crate) fn handle_packet(&mut self, now: Time, packet: Delivered) {
+        let Some(thin) = &mut self.thin else { return self.hand_up(now, packet) };
+        let mut ready = Vec::new();
+        thin.take_in(now, packet, &mut ready);
+        ready.into_iter().for_each(|packet| self.hand_up(now, packet));
+    }
+
+    /// Hands a packet to its session.
+    fn hand_up(&mut self, now: Time, packet: Delivered) {
         let (end, path) = (usize::from(packet.to.end), usize::from(packet.to.path));
+        let path = if self.thin.is_some() { 0 } else { path };
         let Some(message) = packet.message else { return };
         let route = self.route(end, path);
         let ecn = match (packet.ce, packet.to.ecn) {
@@ -223,7 +255,7 @@ impl Flow {
                     return Served::Over;
                 }
                 Event::Path { change: PathChange::Closed(_), .. } if end == CLIENT => {
-                    self.unopened = (1_u64 << (self.routes.len() - 1)) - 1;
+                    self.unopened = self.further_paths();
                 }
                 _ => {}
             }
@@ -290,6 +322,7 @@ impl Flow {
     /// When an end wants to be called next.
     pub(crate) fn next_call(&self, end: usize) -> Time {
         let session = self.sessions[end].as_ref().and_then(Session::poll_timeout).unwrap_or(Time::NEVER);
+        let session = self.thin.as_ref().map_or(session, |thin| session.min(thin.deadline(end)));
         if end == CLIENT { session.min(self.next_chunk).min(self.stop) } else { session }
     }
 }

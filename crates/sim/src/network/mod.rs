@@ -21,11 +21,13 @@ mod moment;
 mod packets;
 mod plan;
 mod source;
+mod thin;
 mod wires;
 
 pub use capture::Captured;
 pub use plan::{
-    ArrivalPlan, BurstPlan, Change, Duration, FlowPlan, LinkChange, PathPlan, Plan, Sizes, Supply,
+    ArrivalPlan, BurstPlan, Change, Duration, FlowPlan, LinkChange, PathPlan, Plan, Sizes, StripingPlan,
+    Supply,
 };
 
 use std::sync::Arc;
@@ -173,7 +175,8 @@ impl Network {
         for flow in plan.flows {
             let routes = add_paths(&mut network.wires, &flow.paths);
             let start = flow.start;
-            network.add_flow(Flow::new(routes, flow.config, flow.supply, (start, flow.stop)));
+            let made = Flow::new(routes, flow.config, flow.supply, (start, flow.stop));
+            network.add_flow(made.striped(flow.striping));
         }
         network
     }
@@ -371,7 +374,10 @@ impl Network {
             }
             let Some(session) = &mut flow.sessions[end] else { return };
             while let Some(transmit) = session.poll_transmit(self.now) {
-                let path = transmit.route.socket as usize;
+                let path = match &mut flow.thin {
+                    Some(thin) => thin.next_route(end),
+                    None => transmit.route.socket as usize,
+                };
                 let Some(routes) = flow.routes.get(path) else { continue };
                 let to = Destination {
                     flow: index as u32,

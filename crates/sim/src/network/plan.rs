@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use anabranch_engine::Config;
+use anabranch_engine::{BufferSize, Config, Lane};
 use anabranch_link::{LinkConfig, LossModel, RateModel};
 use anabranch_wire::{Rate, Span, Time};
 
@@ -39,6 +39,21 @@ pub struct FlowPlan {
     pub start: Time,
     /// When it vanishes.
     pub stop: Time,
+    /// Its paths are routes of one path, below the session.
+    pub striping: Option<StripingPlan>,
+}
+
+/// How packets are striped over routes below a session.
+#[derive(Clone, Debug)]
+pub struct StripingPlan {
+    /// How many packets each route gets in turn, in proportion.
+    pub weights: Vec<i64>,
+    /// How many wait at the receiver for earlier ones; `None` when they are handed up as they come.
+    pub buffer: Option<BufferSize>,
+    /// The routes as the receiver sees them.
+    pub lanes: Vec<Lane>,
+    /// How long acknowledgements take.
+    pub back: Span,
 }
 
 /// The links of a path, in order, both ways.

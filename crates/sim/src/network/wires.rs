@@ -22,6 +22,7 @@ const SEED_KIND: u64 = 1;
 const AHEAD: usize = 4;
 
 /// A packet at the end of its route.
+#[derive(Debug)]
 pub(crate) struct Delivered {
     pub to: Destination,
     /// UDP payload in bytes.

@@ -36,6 +36,13 @@ builtin![
     "nsdi11-fig9",
     "nsdi11-fig9-short",
     "nsdi11-wifi3g",
+    "psmc-fig3",
+    "psmc-fig4",
+    "psmc-fig5",
+    "safire-fig3",
+    "safire-fig4",
+    "safire-fig5",
+    "safire-fig6",
     "two-links",
 ];
 

@@ -106,6 +106,18 @@ pub struct Transport {
     pub coupling: Option<CouplingKind>,
     /// Receiver reports, from which load weights follow; none when left out.
     pub reports: Option<Reports>,
+    /// Paths that are left out though they work (mTCP [M10]); none when left out.
+    pub leave_out: Option<LeaveOut>,
+}
+
+/// Which paths are left out though they work (mTCP §3.4.1 [M10]).
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LeaveOut {
+    /// ω: those that are slower than the fastest by this factor.
+    pub slower_than: Option<f64>,
+    /// d: of those that share a bottleneck, all but so many.
+    pub sharing_beyond: Option<usize>,
 }
 
 /// Receiver reports.
@@ -244,6 +256,46 @@ pub struct FlowSpec {
     #[serde(default)]
     #[schemars(schema_with = "schedulers")]
     pub scheduler: Option<String>,
+    /// Its paths are routes of one path below the session, as under a TCP; packets go over them in turn.
+    pub striping: Option<Striping>,
+    /// Each of its sessions goes over one of the paths, the one that promises it most (SAFIRE [S2]).
+    pub flow_routing: Option<bool>,
+}
+
+/// How packets are striped over routes below a session (PSMC [T3, T6], SAFIRE [S5]).
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Striping {
+    /// How many packets each route gets.
+    pub scheme: StripingScheme,
+    /// Whether packets wait for earlier ones at the other end.
+    #[serde(default)]
+    pub buffer: ReorderBuffer,
+    /// With a fixed buffer, how many may wait.
+    pub packets: Option<u64>,
+}
+
+/// How many packets each route gets.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum StripingScheme {
+    /// One in turn.
+    RoundRobin,
+    /// In the ratio of their rates.
+    Weighted,
+}
+
+/// Whether packets wait for earlier ones at the other end.
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum ReorderBuffer {
+    /// They are handed up as they come.
+    #[default]
+    None,
+    /// As many as the double buffer's rule says (PSMC §III.C).
+    Adaptive,
+    /// Always as many as `packets` says.
+    Fixed,
 }
 
 /// Sessions that arrive at random.

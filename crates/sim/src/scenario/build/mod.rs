@@ -1,5 +1,6 @@
 //! From a file to a [`Plan`]: names become numbers, defaults are filled in, bounds are kept.
 
+mod below;
 mod events;
 mod links;
 mod sessions;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anabranch_engine::cc::RuleKind;
-use anabranch_engine::{AckPolicy, Config, Coupling, ReportConfig};
+use anabranch_engine::{AckPolicy, Config, Coupling, PathRules, ReportConfig, SuppressionLimits};
 use anabranch_wire::{Span, Time};
 
 use super::links::positive;
@@ -11,7 +11,7 @@ use super::{Builder, Group, MAX_DURATION, MAX_FLOWS, MAX_PATHS, check_times};
 use crate::network::{ArrivalPlan, FlowPlan, PathPlan, Sizes, Supply};
 use crate::scenario::error::ScenarioError;
 use crate::scenario::model::{
-    Acks, ArrivalSpec, CouplingKind, FlowSpec, PathSpec, Profile, Reports, SizeShape, Transport,
+    Acks, ArrivalSpec, CouplingKind, FlowSpec, LeaveOut, PathSpec, Profile, Reports, SizeShape, Transport,
 };
 use crate::scenario::units::PACKET;
 
@@ -26,11 +26,13 @@ impl Builder<'_> {
         }
         let given = (spec.paths.as_deref(), spec.from.as_ref(), spec.to.as_ref());
         let paths = self.paths(&name, given)?;
-        let config = Arc::new(self.config(
-            &name,
-            (spec.profile, spec.rule.as_ref(), spec.scheduler.as_ref()),
-            paths.len(),
-        )?);
+        let (sessions, striping) = self.below(spec, (&paths, count as usize))?;
+        let visible = if striping.is_some() || spec.flow_routing == Some(true) { 1 } else { paths.len() };
+        let mut config =
+            self.config(&name, (spec.profile, spec.rule.as_ref(), spec.scheduler.as_ref()), visible)?;
+        // A packet's number on the path is its number below.
+        config.skip_numbers &= striping.is_none();
+        let config = Arc::new(config);
         let supply = match (spec.size, spec.rate) {
             (Some(_), Some(_)) => {
                 return Err(ScenarioError::new(key("rate"), "a flow has a size or a rate, not both")
@@ -49,14 +51,15 @@ impl Builder<'_> {
         check_times(&key, (spec.start, spec.stop), self.built.end)?;
         let stop = spec.stop.map_or(Time::NEVER, |stop| Time::ZERO + stop.0);
         let within = spec.start_within.map_or(Span::ZERO, |within| within.0);
-        for _ in 0..count {
+        for paths in sessions {
             let start = spec.start.map_or(Span::ZERO, |start| start.0) + within.mul_f64(self.chance.unit());
             let start = Time::ZERO + start;
             if start >= stop {
                 return Err(ScenarioError::new(key("stop"), "it may stop before it starts")
                     .hint("stop has to be later than start and start_within together"));
             }
-            let flow = FlowPlan { paths: paths.clone(), config: Arc::clone(&config), supply, start, stop };
+            let (config, striping) = (Arc::clone(&config), striping.clone());
+            let flow = FlowPlan { paths, config, supply, start, stop, striping };
             self.built.plan.flows.push(flow);
         }
         self.built.groups.push(Group { name: spec.name.clone(), count: count as usize, senders: 0 });
@@ -208,6 +211,14 @@ fn apply_transport(from: &Transport, config: &mut Config) -> Result<(), Scenario
             );
         }
         config.reports = Some(ReportConfig { alpha, b });
+    }
+    if let Some(LeaveOut { slower_than, sharing_beyond }) = from.leave_out {
+        let (omega, d) = (slower_than.unwrap_or(f64::INFINITY), sharing_beyond.unwrap_or(usize::MAX));
+        if omega.is_nan() || omega <= 1.0 || d == 0 {
+            return Err(ScenarioError::new("transport.leave_out", "out of range")
+                .hint("slower_than is more than 1, sharing_beyond at least 1"));
+        }
+        config.rules = PathRules::default().suppressing(Some(SuppressionLimits { omega, d }));
     }
     if let Some(coupling) = from.coupling {
         config.coupling = match coupling {

@@ -50,7 +50,14 @@ impl Builder<'_> {
                 }
             };
             let start = Time::ZERO + within.mul_f64(self.chance.unit());
-            let flow = FlowPlan { paths: found, config, supply: Supply::Bulk, start, stop: Time::NEVER };
+            let flow = FlowPlan {
+                paths: found,
+                config,
+                supply: Supply::Bulk,
+                start,
+                stop: Time::NEVER,
+                striping: None,
+            };
             self.built.plan.flows.push(flow);
         }
         let group = Group { name: spec.name.clone(), count: pairs.len(), senders: senders.len() };

@@ -1,0 +1,260 @@
+//! The double buffer: puts packets that came over several routes back in order for a receiver that takes disorder for loss
+//! (PSMC §III.C [T6]).
+//!
+//! For packets of a tunnel, numbered by its far end over all routes together. One that comes next is handed up at once, with all that waited for it;
+//! others wait. The gap before them is a loss in two cases, and is then given up, so that the receiver's own fast retransmit
+//! acts: when more than *n* packets wait, or when the first has waited longer than any route can be late.
+//!
+//! **How large n is** (Algorithm 2): a packet in order makes it one larger, a packet out of order one smaller, within
+//! `max(B1, B2) < n < cwnd`. B1 is what faster routes bring until the slowest one brings its first packet, B2 what they bring between two
+//! packets of the narrowest. `cwnd` is the window of the flow inside, which nobody tells: it is estimated as what arrived within the last
+//! round trip. Where it leaves no room between the two, the lower one holds.
+
+use std::collections::BTreeMap;
+
+use anabranch_wire::{Rate, Span, Time};
+
+/// A route as the receiver sees it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Lane {
+    /// One-way delay. Only differences matter: clocks need not agree.
+    pub delay: Span,
+    /// What it carries.
+    pub rate: Rate,
+}
+
+/// How many packets may wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BufferSize {
+    /// As the rule says, for packets of so many bytes on the wire.
+    Adaptive {
+        /// Bytes of a packet.
+        packet: u32,
+    },
+    /// Always so many.
+    Fixed(usize),
+}
+
+/// The lower limit of the size in packets: `max(B1, B2)` with `B1 = Σ((OWD_max − OWD_i)·BW_i + 1)` and
+/// `B2 = Σ(BW_i/BW_min + 1)`, rates in packets of so many bytes a second.
+#[must_use]
+pub fn least_size(lanes: &[Lane], packet: u32) -> usize {
+    let rate = |lane: &Lane| lane.rate.as_bits() as f64 / 8.0 / f64::from(packet.max(1));
+    let latest = lanes.iter().map(|lane| lane.delay).max().unwrap_or(Span::ZERO);
+    let narrowest = lanes.iter().map(rate).fold(f64::INFINITY, f64::min).max(f64::MIN_POSITIVE);
+    let until_first: f64 =
+        lanes.iter().map(|lane| latest.saturating_sub(lane.delay).as_secs_f64() * rate(lane) + 1.0).sum();
+    let between: f64 = lanes.iter().map(|lane| rate(lane) / narrowest + 1.0).sum();
+    // Rates in packets a second are fractions: what is a whole number but for that is one.
+    (until_first.max(between) - 1e-6).ceil() as usize
+}
+
+/// Packets that wait for earlier ones. `T` is whatever stands for a packet.
+#[derive(Debug)]
+pub struct DoubleBuffer<T> {
+    /// The number that comes next.
+    next: u64,
+    /// With when they came.
+    waiting: BTreeMap<u64, (Time, T)>,
+    size: BufferSize,
+    /// n.
+    limit: usize,
+    least: usize,
+    /// How long a packet waits at most.
+    patience: Span,
+    /// Packets that came since the round trip under way began, in the one before, and when it began; how long one takes.
+    round: (usize, usize, Time),
+    round_trip: Span,
+    /// Gaps that were given up.
+    given_up: u64,
+    /// The most that waited at one time.
+    most: usize,
+}
+
+impl<T> DoubleBuffer<T> {
+    /// A buffer behind these routes, for a flow whose acknowledgements take `back` to return.
+    #[must_use]
+    pub fn new(size: BufferSize, lanes: &[Lane], back: Span) -> Self {
+        let slowest = lanes.iter().map(|lane| lane.delay).max().unwrap_or(Span::ZERO);
+        let least = match size {
+            BufferSize::Adaptive { packet } => least_size(lanes, packet),
+            BufferSize::Fixed(size) => size,
+        };
+        Self {
+            next: 0,
+            waiting: BTreeMap::new(),
+            size,
+            limit: least,
+            least,
+            patience: (slowest + back) * 2,
+            round: (0, 0, Time::ZERO),
+            round_trip: slowest + back,
+            given_up: 0,
+            most: 0,
+        }
+    }
+
+    /// Takes in packet `number`, and adds what can be handed up to `ready`. One that was given up, or came before, is
+    /// handed up as it comes.
+    pub fn insert(&mut self, now: Time, (number, packet): (u64, T), ready: &mut Vec<T>) {
+        self.count(now);
+        if number < self.next {
+            return ready.push(packet);
+        }
+        if number == self.next {
+            self.adapt(true);
+            self.next += 1;
+            ready.push(packet);
+            return self.drain(ready);
+        }
+        self.adapt(false);
+        self.waiting.insert(number, (now, packet));
+        while self.waiting.len() > self.limit {
+            self.give_up(ready);
+        }
+        self.most = self.most.max(self.waiting.len());
+    }
+
+    /// Gives up the gaps before packets that have waited for too long.
+    pub fn handle_timeout(&mut self, now: Time, ready: &mut Vec<T>) {
+        while self.deadline().is_some_and(|at| at <= now) {
+            self.give_up(ready);
+        }
+    }
+
+    /// When [`Self::handle_timeout`] is to be called.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Time> {
+        self.waiting.values().next().map(|(came, _)| *came + self.patience)
+    }
+
+    /// Packets that wait now.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// n, how many may wait now.
+    #[must_use]
+    pub fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// Gaps that were given up so far, and the most packets that waited at one time.
+    #[must_use]
+    pub fn counts(&self) -> (u64, usize) {
+        (self.given_up, self.most)
+    }
+
+    fn count(&mut self, now: Time) {
+        if now.since(self.round.2) >= self.round_trip {
+            self.round = (0, self.round.0, now);
+        }
+        self.round.0 += 1;
+    }
+
+    fn adapt(&mut self, in_order: bool) {
+        if let BufferSize::Adaptive { .. } = self.size {
+            let wanted = if in_order { self.limit + 1 } else { self.limit.saturating_sub(1) };
+            let window = self.round.0.max(self.round.1).saturating_sub(1);
+            self.limit = wanted.min(window).max(self.least);
+        }
+    }
+
+    /// Takes the gap before the first packet for a loss.
+    fn give_up(&mut self, ready: &mut Vec<T>) {
+        if let Some(first) = self.waiting.keys().next() {
+            self.next = *first;
+            self.given_up += 1;
+            self.drain(ready);
+        }
+    }
+
+    fn drain(&mut self, ready: &mut Vec<T>) {
+        while let Some((_, packet)) = self.waiting.remove(&self.next) {
+            ready.push(packet);
+            self.next += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lane(millis: u64, mbit: f64) -> Lane {
+        Lane { delay: Span::from_millis(millis), rate: Rate::from_mbit(mbit) }
+    }
+
+    fn at(millis: u64) -> Time {
+        Time::ZERO + Span::from_millis(millis)
+    }
+
+    fn fixed(size: usize) -> DoubleBuffer<u64> {
+        DoubleBuffer::new(BufferSize::Fixed(size), &[lane(10, 5.0), lane(30, 5.0)], Span::from_millis(10))
+    }
+
+    /// What is handed up when these come, one a millisecond.
+    fn handed(buffer: &mut DoubleBuffer<u64>, numbers: &[u64]) -> Vec<u64> {
+        let mut ready = Vec::new();
+        for (millis, number) in numbers.iter().enumerate() {
+            buffer.insert(at(millis as u64), (*number, *number), &mut ready);
+        }
+        ready
+    }
+
+    #[test]
+    fn packets_are_handed_up_in_order() {
+        assert_eq!(handed(&mut fixed(8), &[1, 3, 0, 2, 4]), [0, 1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn a_buffer_that_overflows_takes_the_gap_for_a_loss_and_a_late_packet_passes_by() {
+        let mut buffer = fixed(3);
+        assert_eq!(handed(&mut buffer, &[1, 2, 3]), [0; 0]);
+        assert_eq!(handed(&mut buffer, &[4]), [1, 2, 3, 4]);
+        assert_eq!((handed(&mut buffer, &[0, 5]), buffer.counts()), (vec![0, 5], (1, 3)));
+    }
+
+    #[test]
+    fn the_tail_of_a_flow_does_not_wait_for_ever() {
+        let mut buffer = fixed(100);
+        assert!(handed(&mut buffer, &[1, 2]).is_empty());
+        let (due, mut ready) = (buffer.deadline().unwrap(), Vec::new());
+        assert_eq!(due, at(80), "twice the longest round trip");
+        buffer.handle_timeout(due - Span::from_nanos(1), &mut ready);
+        assert!(ready.is_empty());
+        buffer.handle_timeout(due, &mut ready);
+        assert_eq!((ready, buffer.deadline()), (vec![1, 2], None));
+    }
+
+    #[test]
+    fn the_least_size_is_what_faster_routes_bring_before_the_slowest_one_does() {
+        // 5 Mbit/s are 416.7 packets of 1,500 bytes a second: 8.3 in 20 ms.
+        assert_eq!(least_size(&[lane(10, 5.0), lane(30, 5.0)], 1_500), 11);
+        // Routes that are as late as each other, of which one has a tenth: ten of the fast one's between two of its own.
+        assert_eq!(least_size(&[lane(10, 5.0), lane(10, 0.5)], 1_500), 13);
+        assert_eq!(least_size(&[lane(10, 5.0)], 1_500), 2);
+    }
+
+    #[test]
+    fn the_size_grows_in_order_and_shrinks_out_of_order_between_its_limits() {
+        let lanes = [lane(10, 5.0), lane(10, 5.0)];
+        let size = BufferSize::Adaptive { packet: 1_500 };
+        let mut buffer = DoubleBuffer::new(size, &lanes, Span::from_millis(10));
+        let least = least_size(&lanes, 1_500);
+        assert_eq!(buffer.limit(), least);
+        let mut ready = Vec::new();
+        // 40 packets in a round trip of 20 ms: the window is 39 at most.
+        for number in 0..200 {
+            buffer.insert(Time::ZERO + Span::from_micros(number * 500), (number, number), &mut ready);
+        }
+        let grown = buffer.limit();
+        assert!((30..40).contains(&grown), "{grown}");
+        for number in (201..220).chain([200]) {
+            buffer.insert(at(100), (number, number), &mut ready);
+        }
+        assert_eq!(buffer.limit(), grown - 19 + 1);
+        assert_eq!(ready, (0..220).collect::<Vec<_>>());
+    }
+}
