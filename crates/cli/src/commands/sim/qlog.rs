@@ -182,6 +182,7 @@ fn told(frame: &Frame<Length>, path: PathId) -> Value {
 fn number(frame: &Frame<Length>) -> u64 {
     match frame {
         Frame::PathAbandon { .. } => 0x21,
+        Frame::MaxPathData { .. } => 0x13,
         Frame::PathStatus(_) => 0x22,
         Frame::AckPath(_) => 0x23,
         Frame::AddAddress(_) => 0x24,
