@@ -18,6 +18,7 @@ mod pacer;
 mod receipt;
 mod scoreboard;
 mod table;
+mod trial;
 mod trouble;
 mod validation;
 

@@ -4,7 +4,8 @@
 //!
 //! - **It stalls.** Delivery has fallen below a quarter of what is usual while the oldest packet out is older than
 //!   twice the usual round trip: the rate was cut and what is in the queue will take for ever. A queue that
-//!   merely fills does not look so, as delivery goes on.
+//!   merely fills does not look so, as delivery goes on. Whatever is delivered, so old a packet is too much when it
+//!   *blocks*: another path has nothing in flight, because the peer's receive window is full of what waits for this one.
 //! - **It loses.** Of at least [`PACKETS`] packets a fifth was lost, and not in one burst: in [`ROUNDS`] round trips at
 //!   least. No window rule makes anything of such a path.
 //! - **It is slow to answer.** It was silent, and the first answer took more than three usual round trips, while no data came in
@@ -12,10 +13,12 @@
 //!
 //! Such a path is *held*: it carries no data and is probed a few times a round trip with packets of no value. It is well
 //! when enough answers in a row came in the usual time over long enough a while, both of which grow with
-//! every episode, so that a path that flaps is kept out; or when it answered steadily for [`Hold::until`],
-//! for then this is how it is now.
+//! every episode, so that a path that flaps is kept out, and it then stood a trial of what it carries (`trial`);
+//! or when it answered steadily for [`Hold::until`], for then this is how it is now.
 
-use anabranch_wire::{Span, Time};
+use anabranch_wire::{Rate, Span, Time};
+
+use super::trial::{Outcome, Trial};
 
 /// Round trips of many losses that make a path one that loses; after twice as many it is judged anew.
 const ROUNDS: u32 = 4;
@@ -38,7 +41,7 @@ const FADING: f64 = 0.98;
 /// Bytes of data that came in over a path during its silence after which late answers are the peer's queue.
 const INCOMING: u64 = 12_000;
 /// Added to multiples of the usual round trip, for paths on which that is next to nothing.
-const GRACE: Span = Span::from_millis(20);
+pub(super) const GRACE: Span = Span::from_millis(20);
 
 /// Why a path is held, and since when.
 #[derive(Clone, Copy, Debug)]
@@ -50,6 +53,9 @@ struct Hold {
     good: u32,
     good_since: Time,
     probe_at: Time,
+    trial: Option<Trial>,
+    /// What a trial found where that is too little, in bytes a second.
+    found_rate: Option<f64>,
 }
 
 /// What an acknowledgement told of a path.
@@ -64,6 +70,8 @@ pub(crate) struct Answer {
     pub window: Option<u64>,
     /// When the oldest packet left that is still to be acknowledged.
     pub oldest: Option<Time>,
+    /// Another path stands idle until the peer's receive window opens.
+    pub blocks: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -84,9 +92,12 @@ pub(crate) struct Trouble {
     clean: u32,
     /// The largest window lately, in bytes; `None` while the first slow start looks for it.
     window: Option<f64>,
+    /// Periods since the first slow start ended.
+    window_known_for: u32,
     /// The silence under way is an episode: longer than what one lost packet makes.
     silent: bool,
     hold: Option<Hold>,
+    found_rate: Option<f64>,
     /// Bytes of data that had come in over the path when the silence began.
     heard: u64,
     episodes: u32,
@@ -103,10 +114,33 @@ impl Trouble {
         self.hold.map(|hold| hold.probe_at)
     }
 
-    pub(crate) fn on_probe(&mut self, now: Time) {
+    /// A probe of a held path is due; `size` is that of a full packet in bytes.
+    pub(crate) fn on_probe(&mut self, now: Time, size: u64) {
         let pause = (self.usual / 4).max(PROBES.0).min(PROBES.1);
         if let Some(hold) = &mut self.hold {
-            hold.probe_at = now + pause;
+            hold.probe_at = now + hold.trial.map_or(pause, |trial| trial.pause(size));
+        }
+    }
+
+    /// A probe of a held path of so many bytes has left.
+    pub(crate) fn on_probe_sent(&mut self, size: u64) {
+        if let Some(hold) = &mut self.hold
+            && let Some(trial) = &mut hold.trial
+            && trial.on_sent(size)
+        {
+            hold.probe_at = Time::NEVER;
+        }
+    }
+
+    /// True while probes are to be full packets.
+    pub(crate) fn is_on_trial(&self) -> bool {
+        self.hold.is_some_and(|hold| hold.trial.is_some())
+    }
+
+    /// A packet that left at `sent_at` arrived.
+    pub(crate) fn on_arrived(&mut self, now: Time, sent_at: Time) {
+        if let Some(trial) = self.hold.as_mut().and_then(|hold| hold.trial.as_mut()) {
+            trial.on_arrived(now, sent_at);
         }
     }
 
@@ -114,7 +148,7 @@ impl Trouble {
     /// episode, unless one is under way.
     pub(crate) fn on_silence(&mut self, now: Time, timeouts: u32) {
         if let Some(hold) = &mut self.hold {
-            hold.good = 0;
+            hold.start_over(now);
         } else if timeouts > 1 && !self.silent {
             self.silent = true;
             self.begin_episode(now);
@@ -125,6 +159,10 @@ impl Trouble {
         let recent = self.episodes > 0 && now.since(self.last_episode) < MEMORY;
         self.episodes = if recent { self.episodes + 1 } else { 1 };
         self.last_episode = now;
+        if self.window_known_for < ROUNDS * 2 {
+            // It was the trouble that ended the first slow start, not the path's room.
+            self.window = None;
+        }
     }
 
     /// Holds the path from now on.
@@ -136,7 +174,15 @@ impl Trouble {
             self.begin_episode(now);
         }
         let patience = doubled(PATIENCE, self.episodes);
-        self.hold = Some(Hold { since: now, until: now + patience, good: 0, good_since: now, probe_at: now });
+        self.hold = Some(Hold {
+            since: now,
+            until: now + patience,
+            good: 0,
+            good_since: now,
+            probe_at: now,
+            trial: None,
+            found_rate: None,
+        });
         self.judge_anew();
     }
 
@@ -145,11 +191,13 @@ impl Trouble {
     }
 
     /// The window in bytes that the path should find again, when it was in trouble lately and has now been without loss for
-    /// [`CLEAN`] round trips at less than half of it; once.
+    /// [`CLEAN`] round trips at less than half of it; once. Without a bound where it had not found its window yet.
     pub(crate) fn take_recovery(&mut self, now: Time, window: u64) -> Option<u64> {
         let lately = self.episodes > 0 && now.since(self.last_episode) < MEMORY;
-        let before =
-            self.window_before().filter(|before| lately && self.clean == CLEAN && window < before / 2)?;
+        let before = self.window_before().unwrap_or(u64::MAX);
+        if !lately || self.clean != CLEAN || window >= before / 2 {
+            return None;
+        }
         self.clean += 1;
         Some(before)
     }
@@ -189,10 +237,11 @@ impl Trouble {
         }
         let rate = self.period.1 as f64 / lasted.as_secs_f64();
         let age = answer.oldest.map_or(Span::ZERO, |oldest| answer.now.since(oldest));
-        if age > self.usual * 2 + GRACE && rate * 4.0 < self.usual_rate {
+        if age > self.usual * 2 + GRACE && (answer.blocks || rate * 4.0 < self.usual_rate) {
             return true;
         }
         self.period = (answer.now, 0);
+        self.window_known_for = if answer.window.is_some() { self.window_known_for + 1 } else { 0 };
         self.window = answer.window.map(|window| (self.window.unwrap_or(0.0) * FADING).max(window as f64));
         self.usual_rate += (rate - self.usual_rate) / 4.0;
         self.usual = (self.usual * 3 + answer.smoothed) / 4;
@@ -211,11 +260,11 @@ impl Trouble {
     }
 
     /// Packets were found lost, of which the last left at `sent_at`.
-    pub(crate) fn on_lost(&mut self, packets: u64, sent_at: Time) {
+    pub(crate) fn on_lost(&mut self, now: Time, packets: u64, sent_at: Time) {
         self.lost += packets;
         self.round.1 += packets;
         if let Some(hold) = self.hold.as_mut().filter(|hold| sent_at > hold.since) {
-            hold.good = 0;
+            hold.start_over(now);
         }
     }
 
@@ -242,15 +291,65 @@ impl Trouble {
             Some(false) => hold.good = 0,
             None => {}
         }
-        let wanted = ANSWERS.0 + ANSWERS.1 * self.episodes.min(5);
-        let long = if self.episodes < 2 { Span::ZERO } else { doubled(WHILE, self.episodes - 1) };
-        let usual = hold.good >= wanted && now.since(hold.good_since) >= long;
-        if usual || (now >= hold.until && good.is_some()) {
-            let Self { episodes, window, .. } = *self;
-            *self = Self { episodes, window, last_episode: now, ..Self::default() };
+        if now >= hold.until && good.is_some() {
+            self.end_hold(now);
             return true;
         }
-        false
+        let wanted = ANSWERS.0 + ANSWERS.1 * self.episodes.min(5);
+        let long = if self.episodes < 2 { Span::ZERO } else { doubled(WHILE, self.episodes - 1) };
+        let answers = hold.good >= wanted && now.since(hold.good_since) >= long;
+        let well = self.is_tried(now, good, answers);
+        if well {
+            self.end_hold(now);
+        }
+        well
+    }
+
+    /// Tries a held path that `answers` well enough, and judges the trial; true when there is no more to find out. A train
+    /// that is slow is an episode: it filled the path.
+    fn is_tried(&mut self, now: Time, good: Option<bool>, answers: bool) -> bool {
+        let Some(hold) = &mut self.hold else { return true };
+        let Some(trial) = &hold.trial else {
+            if answers && self.usual_rate > 0.0 {
+                (hold.trial, hold.probe_at) = (Some(Trial::new(now, self.usual, self.usual_rate)), now);
+            }
+            return answers && self.usual_rate <= 0.0;
+        };
+        match trial.outcome(now) {
+            Outcome::Open if good != Some(false) => false,
+            Outcome::Passed if good != Some(false) => {
+                hold.found_rate = None;
+                true
+            }
+            _ => {
+                hold.found_rate = trial.rate(now).or(hold.found_rate);
+                hold.start_over(now);
+                self.begin_episode(now);
+                false
+            }
+        }
+    }
+
+    /// The path is taken back: as it is now is usual.
+    fn end_hold(&mut self, now: Time) {
+        let found_rate = self.hold.and_then(|hold| hold.found_rate);
+        let Self { episodes, window, window_known_for, .. } = *self;
+        let last_episode = now;
+        *self = Self { episodes, last_episode, window, window_known_for, found_rate, ..Self::default() };
+    }
+
+    /// The rate of a path that was taken back although a trial found so much less than usual.
+    pub(crate) fn found_rate(&self) -> Option<Rate> {
+        self.found_rate.map(|rate| Rate::from_bytes_in(rate as u64, Span::from_secs(1)))
+    }
+}
+
+impl Hold {
+    fn start_over(&mut self, now: Time) {
+        self.good = 0;
+        if self.trial.take().is_some() {
+            self.probe_at = now;
+        }
     }
 }
 
@@ -278,6 +377,7 @@ mod tests {
             round_start: millis.is_multiple_of(50),
             window: Some(50_000),
             oldest: Some(at(millis.saturating_sub(age))),
+            blocks: false,
         }
     }
 
@@ -306,13 +406,36 @@ mod tests {
     }
 
     #[test]
+    fn a_queue_that_fills_is_a_stall_when_the_other_paths_wait_for_it() {
+        let mut trouble = usual();
+        let blocking = |millis| Answer { blocks: true, ..answer(millis, 1400, millis - 950) };
+        let found = (1000..2000).step_by(2).find(|millis| trouble.on_ack(&blocking(*millis)));
+        assert!(found.is_some_and(|millis| (1070..1150).contains(&millis)), "{found:?}");
+    }
+
+    #[test]
+    fn a_window_that_the_trouble_itself_found_is_forgotten() {
+        for (periods, known) in [(2, false), (40, true)] {
+            let mut trouble = Trouble::default();
+            for millis in (0..1000).step_by(2) {
+                trouble.on_ack(&Answer { window: None, ..answer(millis, 1400, 50) });
+            }
+            for millis in (1000..1000 + 50 * periods).step_by(2) {
+                trouble.on_ack(&answer(millis, 1400, 50));
+            }
+            trouble.hold(at(1000 + 50 * periods));
+            assert_eq!(trouble.window_before().is_some(), known, "{periods}");
+        }
+    }
+
+    #[test]
     fn loss_of_three_in_ten_is_noticed_and_one_in_twenty_is_not() {
         for (every, expected) in [(3, true), (20, false)] {
             let mut trouble = usual();
             let mut found = false;
             for millis in (1000_u64..3000).step_by(10) {
                 if (millis / 10).is_multiple_of(every) {
-                    trouble.on_lost(1, at(millis));
+                    trouble.on_lost(at(millis), 1, at(millis));
                 } else {
                     found |= trouble.on_ack(&answer(millis, 1400, 50));
                 }
@@ -326,10 +449,38 @@ mod tests {
         let mut trouble = usual();
         for millis in (1000..1400).step_by(2) {
             if millis < 1050 {
-                trouble.on_lost(4, at(millis));
+                trouble.on_lost(at(millis), 4, at(millis));
             }
             assert!(!trouble.on_ack(&answer(millis, 1400, 50)), "{millis}");
         }
+    }
+
+    /// Takes in an answer in the usual time; a train that was asked for has come through.
+    fn answers(trouble: &mut Trouble, now: Time) -> bool {
+        if trouble.is_on_trial() {
+            for _ in 0..10 {
+                trouble.on_probe_sent(1200);
+                trouble.on_arrived(now, now);
+            }
+        }
+        trouble.is_well(now, Some(RTT), Span::ZERO)
+    }
+
+    #[test]
+    fn a_path_that_answers_but_carries_a_hundredth_is_held_until_that_is_how_it_is() {
+        let mut trouble = usual();
+        trouble.hold(at(1000));
+        let well = (1..2000).find(|k| {
+            let now = at(1000 + 10 * k);
+            if trouble.is_on_trial() && k % 20 == 0 {
+                trouble.on_probe_sent(1200);
+                trouble.on_arrived(now, now);
+            }
+            trouble.is_well(now, Some(RTT), Span::ZERO)
+        });
+        assert!(well.is_some_and(|k| (1000..1010).contains(&k)), "{well:?}");
+        let rate = trouble.found_rate().expect("the trials told a rate").as_bits();
+        assert!((20_000..200_000).contains(&rate), "{rate}");
     }
 
     #[test]
@@ -341,8 +492,8 @@ mod tests {
         trouble.on_silence(at(1000), 2);
         assert!(!trouble.is_well(at(1400), Some(RTT * 8), Span::ZERO));
         assert!(trouble.is_held());
-        let well = (1..20).find(|k| trouble.is_well(at(1400 + 10 * k), Some(RTT), Span::ZERO));
-        assert_eq!(well, Some(8));
+        let well = (1..20).find(|k| answers(&mut trouble, at(1400 + 10 * k)));
+        assert_eq!(well, Some(9));
     }
 
     #[test]
@@ -350,9 +501,8 @@ mod tests {
         let mut trouble = usual();
         assert_eq!(trouble.take_recovery(at(1000), 10_000), None);
         trouble.hold(at(1000));
-        let well = (0..20).any(|k| trouble.is_well(at(1000 + 10 * k), Some(RTT), Span::ZERO));
-        assert!(well);
-        trouble.on_lost(1, at(1250));
+        assert!((0..20).any(|k| answers(&mut trouble, at(1000 + 10 * k))));
+        trouble.on_lost(at(1250), 1, at(1250));
         let mut found = Vec::new();
         for millis in (1300..2000).step_by(10) {
             trouble.on_ack(&answer(millis, 1400, 50));
@@ -385,8 +535,7 @@ mod tests {
         for flap in 0..6 {
             let up = 1000 + flap * 2000;
             trouble.on_silence(at(up - 200), 2);
-            let well =
-                (0..2000).step_by(10).find(|wait| trouble.is_well(at(up + wait), Some(RTT), Span::ZERO));
+            let well = (0..2000).step_by(10).find(|wait| answers(&mut trouble, at(up + wait)));
             waits.push(well.expect("well again within two seconds"));
         }
         assert!(waits[0] == 0 && waits.is_sorted() && waits[5] >= 900, "{waits:?}");

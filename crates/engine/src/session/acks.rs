@@ -53,7 +53,9 @@ impl<P: Payload> Session<P> {
     }
 
     fn on_delivered(&mut self, now: Time, index: usize, packet: &SentPacket) {
-        self.paths[index].mtu.on_delivered(packet.sent_at, packet.size);
+        let path = &mut self.paths[index];
+        path.mtu.on_delivered(packet.sent_at, packet.size);
+        path.trouble.on_arrived(now, packet.sent_at);
         for content in &packet.contents {
             match content {
                 Content::Run(run) => self.streams.on_acked(run, (&mut self.events, &mut self.control)),
@@ -163,7 +165,7 @@ impl<P: Payload> Session<P> {
             }
         }
         self.paths[index].stats.packets_lost += losses.packets;
-        self.paths[index].trouble.on_lost(losses.packets, losses.sent_at);
+        self.paths[index].trouble.on_lost(now, losses.packets, losses.sent_at);
         if shrinks {
             self.on_size_changed(now, index);
         }

@@ -141,7 +141,7 @@ impl<P: Payload> Session<P> {
         }
         let path = &mut self.paths[index];
         if path.state == PathState::Suspect && path.trouble.probe_at().is_some_and(|at| at <= now) {
-            path.trouble.on_probe(now);
+            path.trouble.on_probe(now, path.size() as u64);
             path.health.probes_due = 1;
         }
         match self.alarm(&self.paths[index]) {

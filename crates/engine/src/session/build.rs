@@ -142,6 +142,12 @@ impl<P: Payload> Session<P> {
                 draft.push(Frame::Ping);
             }
         }
+        if self.paths[index].trouble.is_on_trial() {
+            let fill = draft.room.saturating_sub(3) as u16;
+            draft.push(Frame::Padding(fill));
+            let path = &mut self.paths[index];
+            path.trouble.on_probe_sent(path.size() as u64);
+        }
         self.finish_draft(now, index, draft)
     }
 

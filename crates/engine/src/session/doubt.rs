@@ -16,6 +16,7 @@ impl<P: Payload> Session<P> {
         }
         let id = self.paths[index].id;
         let window = (self.cc.ssthresh(id) < u64::MAX).then(|| self.cc.window(id));
+        let blocks = self.is_blocked() && self.has_idle_other(index);
         let path = &mut self.paths[index];
         let answer = Answer {
             now,
@@ -25,6 +26,7 @@ impl<P: Payload> Session<P> {
             round_start: outcome.round_start,
             window,
             oldest: path.board.oldest_sent_at(),
+            blocks,
         };
         if path.trouble.on_ack(&answer) && self.has_other_active(index) {
             self.paths[index].trouble.hold(now);
@@ -39,6 +41,17 @@ impl<P: Payload> Session<P> {
     pub(super) fn has_other_active(&self, index: usize) -> bool {
         let id = self.paths[index].id;
         self.paths.iter().any(|path| path.id != id && path.state == PathState::Active)
+    }
+
+    /// True when there is data that the peer's receive window does not admit, and nothing else to send.
+    fn is_blocked(&mut self) -> bool {
+        self.streams.unsent() > 0 && !self.streams.has_work()
+    }
+
+    fn has_idle_other(&self, index: usize) -> bool {
+        let id = self.paths[index].id;
+        let idle = |path: &Path| path.state == PathState::Active && path.board.pipe() == 0;
+        self.paths.iter().any(|path| path.id != id && idle(path))
     }
 
     /// True when a path that is silent need not be waited for: another carries data or, held back, answers.
@@ -97,10 +110,14 @@ impl<P: Payload> Session<P> {
     }
 
     /// What windows and round trips were before a long doubt says little of what they will be: slow start up to most
-    /// of the window that the path had, with what it answered last.
+    /// of the window that the path had, with what it answered last. Where it is known to carry much less than before there
+    /// is no slow start, and the scheduler is told the rate.
     fn begin_anew(&mut self, now: Time, index: usize, sample: Option<Span>) {
-        self.cc.on_return(self.paths[index].id, self.paths[index].trouble.window_before(), now);
-        self.paths[index].delivery_rate = Rate::ZERO;
+        let path = &mut self.paths[index];
+        let found_rate = path.trouble.found_rate();
+        path.delivery_rate = found_rate.unwrap_or(Rate::ZERO);
+        let before = if found_rate.is_some() { Some(0) } else { path.trouble.window_before() };
+        self.cc.on_return(path.id, before, now);
         if let Some(sample) = sample {
             let via = self.paths[index].rtt_via();
             self.paths[index].forget_rtt();
@@ -123,7 +140,18 @@ impl<P: Payload> Session<P> {
         self.events.push_back(Event::Path { path: id, change: PathChange::Recovered });
         self.review_standings();
         self.run = None;
+        self.relieve_suspects();
         self.update_pacing(now, index);
         self.update_send_limit();
+    }
+
+    /// What suspect paths carry goes over the others as well, now that one is active: while there was none, they were
+    /// given data.
+    pub(super) fn relieve_suspects(&mut self) {
+        for index in 0..self.paths.len() {
+            if self.paths[index].state == PathState::Suspect {
+                self.doubt_flight(index);
+            }
+        }
     }
 }

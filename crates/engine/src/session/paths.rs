@@ -260,6 +260,7 @@ impl<P: Payload> Session<P> {
                 self.suspect(index);
             }
         }
+        self.relieve_suspects();
     }
 
     /// Both ends may open a path over one route at the same moment, as when a link comes back. Of two that

@@ -16,6 +16,8 @@ const MEASURED: Span = Span::from_secs(3);
 const PAYLOAD_SHARE: f64 = 1430.0 / 1500.0;
 /// How often the driver looks for cables without a path.
 const LOOKED_AT: Span = Span::from_millis(250);
+/// So many times the delay, while it is longer.
+const LONGER: u64 = 20;
 /// Half of a flapping path's second.
 const FLAP: Span = Span::from_millis(500);
 
@@ -56,7 +58,7 @@ impl World {
                 Break::OneWayBack => link.set_down(direction == 1),
                 Break::Loss => link.set_loss(LossModel::Bernoulli(0.3)),
                 Break::Rate => link.set_rate(path.mbit / 100.0),
-                Break::Delay => link.set_delay(path.rtt / 2 * 20),
+                Break::Delay => link.set_delay(path.rtt / 2 * LONGER),
                 Break::Flapping => {}
             }
         }
@@ -81,6 +83,15 @@ impl World {
 }
 
 impl Case {
+    /// When the ends can see that a path was mended at `mend_at`. Links keep the order of packets: behind those that left
+    /// on a long way, all that follow arrive no sooner than they do, and round trips are as long as before until then.
+    fn settled(&self, mend_at: Time) -> Time {
+        match self.how {
+            Break::Delay => mend_at + self.paths[self.broken].rtt / 2 * LONGER,
+            _ => mend_at,
+        }
+    }
+
     /// Runs the case.
     #[must_use]
     pub fn run(&self) -> Outcome {
@@ -105,7 +116,7 @@ impl Case {
         let living: f64 = living.map(|(_, path)| path.mbit * PAYLOAD_SHARE).sum();
         let living_share = world.sink.mbit_s(break_at + allowed, mend_at) / living;
 
-        world.run(mend_at + Span::from_secs(2).max(longest * 10));
+        world.run(self.settled(mend_at) + Span::from_secs(2).max(longest * 10));
         let before = world.sent_on(self.broken);
         let until = world.pair.now + MEASURED;
         world.run(until);
