@@ -105,7 +105,7 @@ mod tests {
             assert_eq!(trial.on_sent(1250), number == TRAIN);
             free = free.max(sent_at) + Span::from_micros(micros);
             arrivals.push((free + Span::from_millis(50), sent_at));
-            sent_at = sent_at + trial.pause(1250);
+            sent_at += trial.pause(1250);
         }
         for (now, sent_at) in &arrivals {
             trial.on_arrived(*now, *sent_at);
