@@ -81,6 +81,7 @@ regressions! {
     reports_on_a_slow_path_leave_room_to_data: 10538,
     packets_a_little_below_the_path_mtu_that_never_arrive_are_noticed: 16280,
     the_last_word_goes_where_the_peer_is_now: 46207,
+    a_path_follows_its_peer_to_an_address_that_another_path_has_found_before: 2586,
     what_probes_a_failed_path_takes_nothing_from_a_window_that_all_share: 328_744,
 }
 

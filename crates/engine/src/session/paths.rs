@@ -220,7 +220,8 @@ impl<P: Payload> Session<P> {
             |path: &Path| path.challenge.as_ref().is_some_and(|challenge| challenge.token == token);
         let Some(index) = self.paths.iter().position(answered) else { return };
         let Some(challenge) = self.paths[index].challenge.take() else { return };
-        if self.paths[index].route != challenge.route && self.is_taken(challenge.route, index) {
+        let strays = self.paths[index].route != challenge.route && self.race.is_chosen_here(challenge.route);
+        if strays && self.is_taken(challenge.route, index) {
             return;
         }
         let path = &mut self.paths[index];
