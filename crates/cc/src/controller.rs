@@ -307,11 +307,16 @@ impl Controller {
         Some(answer)
     }
 
-    /// True when a path's window changes only with calls that name the path. Elsewhere it depends on what the
-    /// others have outstanding, or on their losses.
+    /// A number that changes whenever a call may have changed the window of a path that it did not name, as a loss on a
+    /// coupled path does; `None` where windows depend on what other paths have outstanding, and so on every call.
     #[must_use]
-    pub fn windows_are_apart(&self) -> bool {
-        !self.linked && !matches!(self.config.rule, RuleKind::Combined | RuleKind::Csd | RuleKind::Residual)
+    pub fn revision(&self) -> Option<u64> {
+        match self.config.rule {
+            RuleKind::Combined => None,
+            RuleKind::Csd | RuleKind::Residual => Some(self.epoch),
+            _ if self.linked => Some(self.epoch),
+            _ => Some(0),
+        }
     }
 
     /// True when [`Self::pacing_rate`] may have one.

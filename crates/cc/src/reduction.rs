@@ -125,11 +125,10 @@ impl Controller {
 
     /// What a loss leaves of a window, in bytes; the state before it is kept for an undo.
     fn left_by_loss(&mut self, seat: usize) -> f64 {
-        let rule = rules::rule(self.config.rule);
-        let by_rule = rule.decrease(&self.group_of(seat));
         let Path { mss, ref mut window, .. } = self.paths[seat];
         window.remember();
-        window.memory.on_loss(window.bytes / mss).unwrap_or(by_rule) * mss
+        let left = window.memory.on_loss(window.bytes / mss);
+        left.unwrap_or_else(|| rules::rule(self.config.rule).decrease(&self.group_of(seat))) * mss
     }
 
     /// Multiplies the windows of the others of a group, and keeps what they gained by it for an undo.

@@ -500,6 +500,23 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 impl Event {
+    /// The path that it names.
+    fn path(&self) -> Option<PathId> {
+        match *self {
+            Self::Ack { path, .. }
+            | Self::Loss { path, .. }
+            | Self::Mark { path }
+            | Self::Timeout { path, .. }
+            | Self::Spurious { path }
+            | Self::Idle { path }
+            | Self::Group { path, .. }
+            | Self::Mss { path, .. }
+            | Self::Sent { path, .. }
+            | Self::Replace { path } => Some(PathId(path)),
+            Self::Wait { .. } => None,
+        }
+    }
+
     fn happen(self, bench: &mut Bench) {
         let (now, controller) = (bench.now, &mut bench.controller);
         let loss = |ago: u64| LossEvent {
@@ -567,6 +584,28 @@ proptest! {
                         prop_assert!(rate > Rate::ZERO, "{rule}");
                     }
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn a_window_changes_without_its_path_being_named_only_with_a_new_revision(
+        events in prop::collection::vec(event(), 1..120),
+    ) {
+        for rule in RuleKind::ALL {
+            let paths: Vec<PathId> = (0..4).map(PathId).collect();
+            let mut bench = Bench::new(Config::new(rule), &paths);
+            for event in events.clone() {
+                let named = event.path();
+                let revision = bench.controller.revision();
+                let windows = |bench: &Bench| paths.iter().map(|path| bench.controller.window(*path)).collect::<Vec<_>>();
+                let before = windows(&bench);
+                event.happen(&mut bench);
+                let other_changed = paths.iter().zip(before).any(|(path, window)| {
+                    Some(*path) != named && bench.controller.window(*path) != window
+                });
+                let told = revision.is_none() || bench.controller.revision() != revision;
+                prop_assert!(told || !other_changed, "{rule}");
             }
         }
     }

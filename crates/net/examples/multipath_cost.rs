@@ -1,15 +1,20 @@
-//! What several paths cost a data packet: the engine with 2, 8 and 32 of them, and of that the scheduler and the detectors of
-//! shared bottlenecks, each called by itself as often as the engine does.
+//! What several paths cost a data packet: the engine with 2, 8 and 32 of them, each a group of its own or all coupled as one
+//! flow, and of that the scheduler and the detectors of shared bottlenecks, each called by itself.
+//!
+//! *At most* is the share of the engine that scheduler and detectors would have with a decision and an acknowledgement for every
+//! packet; a decision stands for a run of packets, and how many there are is counted.
 //!
 //! `cargo run --release -p anabranch-net --example multipath_cost -- [SECONDS]`
 
 use std::hint::black_box;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anabranch_engine::{
-    Arrival, Config, DelaySample, DelayWaves, EarliestArrival, Ecn, FastRetransmits, Groups, Item,
-    MemoryBudget, PathView, PidSource, Read, Route, Scheduler, Session, SessionView, SharedCongestion,
-    Transmit, Verdict,
+    Arrival, Config, Coupling, Decision, DelaySample, DelayWaves, EarliestArrival, Ecn, FastRetransmits,
+    Groups, Item, MemoryBudget, PathView, PidSource, Read, Route, Scheduler, Session, SessionView,
+    SharedCongestion, Transmit, Verdict,
 };
 use anabranch_wire::{Length, Message, PathId, Pid, Rate, ResetToken, Span, Time};
 
@@ -17,6 +22,16 @@ use anabranch_wire::{Length, Message, PathId, Pid, Rate, ResetToken, Span, Time}
 const WRITTEN: usize = 1_000_000;
 /// How long each way takes.
 const STEP: Span = Span::from_millis(1);
+
+/// The default scheduler, counting.
+struct Counting(Arc<AtomicU64>);
+
+impl Scheduler for Counting {
+    fn pick(&mut self, session: &SessionView, paths: &[PathView], item: &Item) -> Decision {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        EarliestArrival.pick(session, paths, item)
+    }
+}
 
 struct Pids(u64);
 
@@ -52,17 +67,20 @@ fn turn(session: &mut Session<Length>, now: Time, landed: &mut Vec<Transmit<Leng
     while session.poll_pid_change().is_some() {}
 }
 
-/// Nanoseconds a data packet with its acknowledgements, both ends together, everything included.
-fn engine(paths: u32, seconds: u64) -> f64 {
-    let config = Config { max_paths: paths, ..Config::default() };
+/// Nanoseconds a data packet with its acknowledgements, both ends together, everything included; and decisions a packet.
+fn engine(paths: u32, coupling: Coupling, seconds: u64) -> (f64, f64) {
+    let config = Config { max_paths: paths, coupling, ..Config::default() };
+    let decisions = Arc::new(AtomicU64::new(0));
     let mut now = Time::ZERO + Span::from_secs(1);
     let [mut client, mut server] = establish(&config, now).expect("a session");
+    client.set_scheduler(Box::new(Counting(decisions.clone())));
     let (mut to_client, mut to_server, mut stream) = (Vec::new(), Vec::new(), None);
     let (mut packets, mut steps, mut begun) = (0_u64, 0, Instant::now());
     while steps < 2_000 || begun.elapsed() < Duration::from_secs(seconds) {
         steps += 1;
         if steps == 2_000 {
             (packets, begun) = (0, Instant::now());
+            decisions.store(0, Ordering::Relaxed);
         }
         now += STEP;
         packets += to_server.len() as u64;
@@ -82,7 +100,8 @@ fn engine(paths: u32, seconds: u64) -> f64 {
         to_client.extend(std::iter::from_fn(|| server.poll_transmit(now)));
     }
     assert_eq!(client.paths().len() as u32, paths, "every path is open");
-    begun.elapsed().as_secs_f64() * 1e9 / packets as f64
+    let nanoseconds = begun.elapsed().as_secs_f64() * 1e9;
+    (nanoseconds / packets as f64, decisions.load(Ordering::Relaxed) as f64 / packets as f64)
 }
 
 /// Nanoseconds that one call of something takes.
@@ -152,12 +171,17 @@ fn detectors(paths: u32) -> (f64, f64) {
 
 fn main() {
     let seconds = std::env::args().nth(1).and_then(|word| word.parse().ok()).unwrap_or(3);
-    println!("paths  a data packet     a decision  an acknowledgement   a judgement");
+    println!(
+        "paths  a data packet      coupled  decisions  a decision  an acknowledgement  a judgement  at most"
+    );
     for paths in [2, 8, 32] {
-        let (engine, decision) = (engine(paths, seconds), decision(paths));
+        let (engine_ns, decisions) = engine(paths, Coupling::Adaptive, seconds);
+        let (coupled, _) = engine(paths, Coupling::Fixed, seconds);
+        let decision = decision(paths);
         let (acknowledgement, judgement) = detectors(paths);
+        let most = 100.0 * (decision + acknowledgement) / engine_ns;
         println!(
-            "{paths:>5}  {engine:>10.0} ns  {decision:>10.0} ns  {acknowledgement:>15.0} ns  {:>10.1} us",
+            "{paths:>5}  {engine_ns:>10.0} ns  {coupled:>8.0} ns  {decisions:>9.2}  {decision:>7.0} ns  {acknowledgement:>15.0} ns  {:>8.1} us  {most:>5.0} %",
             judgement / 1e3
         );
     }

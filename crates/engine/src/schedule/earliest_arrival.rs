@@ -25,10 +25,12 @@ pub struct EarliestArrival;
 impl Scheduler for EarliestArrival {
     fn pick(&mut self, session: &SessionView, paths: &[PathView], item: &Item) -> Decision {
         let open = paths.iter().filter(|path| path.budget > 0);
-        let Some(best) = open.min_by_key(|path| (one_way(path), path.id)) else {
+        let Some((arrival, best)) =
+            open.map(|path| (one_way(path), path)).min_by_key(|(at, path)| (*at, path.id))
+        else {
             return Decision::Wait(Time::NEVER);
         };
-        if should_wait(session, paths, best, item) {
+        if should_wait(session, paths, (best, arrival), item) {
             return Decision::Wait(next_ready(session.now, paths, best.id));
         }
         Decision::Send { path: best.id, run: run_length(best) }
@@ -42,24 +44,34 @@ fn one_way(path: &PathView) -> Span {
     queued.max(path.rtt / 2)
 }
 
-fn should_wait(session: &SessionView, paths: &[PathView], slow: &PathView, item: &Item) -> bool {
-    let faster = paths.iter().filter(|path| one_way(path) < one_way(slow));
+/// Whether the item does better to wait for a path that has no room now than to take `slow`, the fastest that has, which
+/// takes so long.
+fn should_wait(
+    session: &SessionView,
+    paths: &[PathView],
+    (slow, arrival): (&PathView, Span),
+    item: &Item,
+) -> bool {
     let (mut rate, mut able, mut first) = (0, 0, Span::MAX);
-    for path in faster {
+    for path in paths.iter().filter(|path| path.budget == 0) {
+        let one_way = one_way(path);
+        if one_way >= arrival {
+            continue;
+        }
         rate += path.rate.as_bits();
         able += path.rate.max(Rate::from_bytes_in(path.window, path.rtt)).as_bits();
-        first = first.min(one_way(path));
+        first = first.min(one_way);
     }
     if rate == 0 {
         return false;
     }
-    let lead = one_way(slow).saturating_sub(first);
+    let lead = arrival.saturating_sub(first);
     let in_time = Rate::from_bits(rate).time_for(item.bytes) < lead;
     if item.resend {
         return in_time;
     }
     let tail = !session.more_expected && in_time;
-    let meanwhile = Rate::from_bits(able).bytes_in(one_way(slow) + first);
+    let meanwhile = Rate::from_bits(able).bytes_in(arrival + first);
     tail || session.window < meanwhile + slow.mtu
 }
 

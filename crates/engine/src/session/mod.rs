@@ -118,6 +118,8 @@ pub struct Session<P> {
     churn: Churn,
     paths: Paths,
     cc: Controller,
+    /// The controller's revision that what is kept of the paths is true of.
+    windows_as_of: Option<u64>,
     scheduler: Box<dyn Scheduler>,
     streams: Streams<P>,
     outgoing: VecDeque<DatagramFrame<P>>,
@@ -211,6 +213,7 @@ impl<P: Payload> Session<P> {
             churn: Churn::new(now),
             paths: Paths::default(),
             cc: Controller::new(config.cc),
+            windows_as_of: None,
             scheduler: config.scheduler.build(),
             streams,
             outgoing: VecDeque::new(),
@@ -430,7 +433,9 @@ impl<P: Payload> Session<P> {
 
     /// Brings up to date what is kept of the paths.
     fn look_at_paths(&mut self) {
-        if !self.cc.windows_are_apart() {
+        let revision = self.cc.revision();
+        if revision.is_none() || revision != self.windows_as_of {
+            self.windows_as_of = revision;
             self.paths.forget_all();
         }
         let cc = &self.cc;
