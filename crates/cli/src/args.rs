@@ -4,7 +4,7 @@ use clap::builder::styling::{AnsiColor, Effects, Styles};
 use clap::{ArgAction, Args, Parser, Subcommand};
 
 use crate::commands::{
-    bench, completions, controller, demo, keys, man, path, paths, receive, relay, send, sim,
+    bench, completions, controller, demo, keys, man, path, paths, receive, relay, send, sim, status,
 };
 use crate::errors::EXIT_CODES;
 use crate::ui::out::Stream;
@@ -60,6 +60,7 @@ pub enum Command {
     Relay(relay::RelayArgs),
     Controller(controller::ControllerArgs),
     Bench(bench::BenchArgs),
+    Status(status::StatusArgs),
     Path(path::PathArgs),
     Paths(paths::PathsArgs),
     Sim(sim::SimArgs),
@@ -78,6 +79,7 @@ impl Command {
             Self::Demo(args) => args.json,
             Self::Relay(args) => args.json(),
             Self::Bench(args) => args.json(),
+            Self::Status(args) => args.json,
             Self::Path(args) => args.json(),
             Self::Paths(args) => args.json,
             Self::Sim(args) => args.json(),

@@ -7,7 +7,9 @@ mod common;
 use std::fs;
 use std::process::{Command, Output};
 
+use common::clock::WallClock;
 use common::programs::{Running, Scratch, errors, program, wait_for};
+use common::skip;
 use serde_json::Value;
 
 fn must(command: &mut Command) -> String {
@@ -70,15 +72,26 @@ impl Overlay {
     }
 
     fn relay(&self, number: usize) -> Running {
+        self.relay_by(number, None)
+    }
+
+    /// A relay that lives by this clock.
+    fn relay_by(&self, number: usize, clock: Option<&WallClock>) -> Running {
         let file = self.scratch.text(&format!("r{number}.toml"));
         let text = format!(
-            "key = \"r{number}.key\"\nport = 0\naddresses = [\"127.0.0.1\"]\nplace = \"p{number}\"\n\
+            "key = \"r{number}.key\"\nport = 0\naddresses = [\"127.0.0.{}\"]\nplace = \"p{number}\"\n\
              next_hops = [\"loopback\", \"private\"]\ncontrol = \"r{number}.sock\"\n\
              [[controller]]\nat = \"{}\"\nsigns = \"{}\"\n",
-            self.at, self.signs
+            2 + number,
+            self.at,
+            self.signs
         );
         fs::write(&file, text).unwrap();
-        let mut running = Running::start(&mut program(&["--quiet", "relay", "--config", &file]));
+        let mut command = program(&["relay", "--config", &file]);
+        if let Some(clock) = clock {
+            clock.command(&mut command);
+        }
+        let mut running = Running::start(&mut command);
         running.line();
         wait_for("registered", || {
             ask(&self.scratch, &format!("r{number}.sock"), &["relay", "status"])["controllers"][0]["registered"]
@@ -152,4 +165,66 @@ fn relays_that_registered_are_granted_used_without_any_controller_and_taken_back
     let refused = overlay.bench(&ticket);
     let why = errors(&refused);
     assert!(!refused.status.success() && why.contains("no relays") && why.contains("list"), "{why}");
+}
+
+#[test]
+fn relays_measure_each_other_and_people_see_it() {
+    let (overlay, _controller) = Overlay::new();
+    let _relays = [overlay.relay(0), overlay.relay(1)];
+    wait_for("each measures the other", || {
+        let status = ask(&overlay.scratch, "c.sock", &["controller", "status"]);
+        status["relays"].as_array().unwrap().iter().all(|relay| relay["links"] == serde_json::json!([1, 0]))
+    });
+    let sockets = ["c.sock", "r0.sock"].map(|name| overlay.scratch.text(name));
+    let words = ["status", "--control", &sockets[0], "--control", &sockets[1]];
+    let text = must(&mut program(&words));
+    assert!(text.contains("controller at") && text.contains("measures 1 link"), "{text}");
+    assert!(text.contains("relay at") && text.contains("  link      ab1"), "{text}");
+    let said: Value = serde_json::from_str(&must(program(&words).arg("--json"))).unwrap();
+    assert_eq!(
+        (&said["services"][0]["kind"], &said["services"][1]["kind"]),
+        (&"controller".into(), &"relay".into())
+    );
+    assert_eq!(said["services"][1]["status"]["links"][0]["up"], true);
+    let none = program(&["status", "--control", "/nowhere.sock"]).output().unwrap();
+    assert!(!none.status.success() && errors(&none).contains("is it running?"), "{}", errors(&none));
+
+    // The way past the first relay to the second: the stretch between them is measured by a relay.
+    let key = overlay.scratch.text("user.key");
+    let paths = ["paths", "127.0.0.3", "--controller", &overlay.at, "--key", &key];
+    let said: Value = serde_json::from_str(&must(program(&paths).arg("--json"))).unwrap();
+    let way = said["ways"].as_array().unwrap().iter().find(|way| way["name"] == "127.0.0.2").expect("a way");
+    let told = &way["told"][0];
+    assert_eq!(
+        (&told["from"], &told["to"], &told["estimated"]),
+        (&"127.0.0.2".into(), &"127.0.0.3".into(), &Value::Null)
+    );
+    assert!(told["rtt_ms"].as_f64().unwrap() < 500.0, "{told}");
+    let text = must(&mut program(&paths));
+    assert!(text.contains("measured by a relay"), "{text}");
+}
+
+/// By its own clock the grant of the one is over, and that of the other not yet signed.
+#[test]
+fn relays_whose_clocks_are_wrong_go_by_the_controllers_and_say_so() {
+    let (overlay, _controller) = Overlay::new();
+    let scratches = [Scratch::new(), Scratch::new()];
+    let clocks = scratches.each_ref().map(WallClock::new);
+    let [Ok(ahead), Ok(behind)] = &clocks else {
+        return skip("relays_whose_clocks_are_wrong", "no clock can be set");
+    };
+    ahead.set_off(30 * 24 * 3_600);
+    behind.set_off(-30 * 24 * 3_600);
+    let relays = [overlay.relay_by(0, Some(ahead)), overlay.relay_by(1, Some(behind))];
+    let mut server = Running::start(&mut program(&["bench", "server", "--port", "0", "--bind", "127.0.0.1"]));
+    let ticket = server.line().split_whitespace().last().unwrap().to_owned();
+    let bench = overlay.bench(&ticket);
+    assert!(bench.status.success(), "{}", errors(&bench));
+    let forwarded = [overlay.forwarded(0), overlay.forwarded(1)];
+    assert!(forwarded.iter().all(|packets| *packets > 10), "{forwarded:?}");
+    for relay in relays {
+        relay.signal("-TERM");
+        let (code, told) = relay.end();
+        assert!(code == Some(0) && told.contains("set it right"), "{told}");
+    }
 }

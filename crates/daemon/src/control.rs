@@ -1,22 +1,20 @@
-//! Sockets of a service for people and programs of the same machine: questions over a Unix socket, metrics over HTTP for
-//! Prometheus.
+//! The Unix socket of a service, for people and programs of the same machine.
 //!
 //! A line in, a line of JSON out; an answer that is an object with `error` says why there is no other. Who may write to the
 //! socket's file may use it: mode 0600.
 
 use std::fs;
 use std::io;
-use std::net::SocketAddr;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{Duration, timeout};
 
-/// Longest line or request head.
+/// Longest line.
 const MOST: u64 = 4_096;
 /// How long a caller may take to say what it wants, and a service to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -96,43 +94,4 @@ pub async fn ask<T: DeserializeOwned>(path: &Path, request: &str) -> io::Result<
         Ok(serde_json::from_str(&text)?)
     };
     timeout(PATIENCE, asked).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
-}
-
-/// Serves `GET /metrics` at `address`.
-///
-/// # Errors
-/// When the address cannot be used.
-pub async fn listen_for_metrics(address: SocketAddr) -> io::Result<TcpListener> {
-    TcpListener::bind(address).await
-}
-
-/// Answers Prometheus.
-pub async fn serve_metrics(
-    listener: TcpListener,
-    metrics: impl Fn() -> String + Clone + Send + Sync + 'static,
-) {
-    while let Ok((mut stream, _)) = listener.accept().await {
-        let metrics = metrics.clone();
-        tokio::spawn(async move {
-            let answer = async {
-                let mut line = String::new();
-                let (reader, mut writer) = stream.split();
-                BufReader::new(reader.take(MOST)).read_line(&mut line).await?;
-                let (code, body) = if line.starts_with("GET /metrics ") {
-                    ("200 OK", metrics())
-                } else {
-                    ("404 Not Found", "metrics are at /metrics\n".to_owned())
-                };
-                let head = format!(
-                    "HTTP/1.1 {code}\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
-                    body.len()
-                );
-                writer.write_all(head.as_bytes()).await?;
-                writer.write_all(body.as_bytes()).await?;
-                writer.shutdown().await
-            };
-            // As above.
-            let _ = timeout(PATIENCE, answer).await;
-        });
-    }
 }

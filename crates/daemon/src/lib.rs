@@ -6,6 +6,7 @@
 //! | [`client`] | the other side: a node's sessions to relays, and paths through them |
 //! | [`controller`] | `anabranch controller`: knows the relays and grants their use; and its other side |
 //! | `control` | sockets by which people and programs of the same machine ask the services |
+//! | [`http`] | the HTTP API of services, and their metrics |
 //! | [`store`] | where controllers keep what they know |
 //! | [`trace`] | which routers are on the way to a host |
 
@@ -14,6 +15,7 @@ pub mod client;
 pub mod control;
 pub mod controller;
 mod file;
+pub mod http;
 pub mod relay;
 mod settings;
 pub mod store;
@@ -36,4 +38,11 @@ pub fn reachable(mut addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
 /// What the operating system says that time it is.
 pub(crate) fn wall() -> UnixTime {
     UnixTime(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()))
+}
+
+/// From the operating system.
+pub(crate) fn random<const N: usize>() -> std::io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes)?;
+    Ok(bytes)
 }

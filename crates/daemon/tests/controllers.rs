@@ -11,12 +11,14 @@ use anabranch_daemon::controller::config::ControllerSettings;
 use anabranch_daemon::controller::link::{ControllerHint, LinkError};
 use anabranch_daemon::controller::registration::{Registrant, Registration, Standing};
 use anabranch_daemon::controller::{ControllerService, signer};
-use anabranch_net::{Config, Endpoint, Rate, Target};
-use anabranch_overlay::controller::message::{Again, Reply, Request};
+use anabranch_net::{Config, Endpoint, PublicKey, Rate, Target};
+use anabranch_overlay::controller::message::{Again, Neighbours, Reply, Request};
 use anabranch_overlay::controller::{Ask, Load, Offer, Place, Policy, Quota, RequestId};
 use anabranch_overlay::grant::{GrantId, Limits, UnixTime, open};
 use anabranch_overlay::relay::Heartbeat;
+use anabranch_overlay::sense::Changes;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::watch;
 
 const RELAY: u8 = 61;
 const CLIENT: u8 = 62;
@@ -77,6 +79,16 @@ impl Registrant for Heard {
 
     fn load(&self) -> Load {
         Load::default()
+    }
+
+    fn changes(&self, _: u64) -> Option<Changes> {
+        None
+    }
+
+    fn measure(&self, _: &PublicKey, _: &Neighbours) {}
+
+    fn urgent(&self) -> watch::Receiver<u64> {
+        watch::channel(0).1
     }
 
     fn heartbeat(&self, heartbeat: &Heartbeat) -> Vec<GrantId> {

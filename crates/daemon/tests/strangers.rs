@@ -128,6 +128,26 @@ async fn a_full_table_and_a_used_up_quota_stop_the_relay_and_not_the_session() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_found_the_table_full_goes_on_and_gets_its_path_when_there_is_room() {
+    let (client, other, server) = (node(96).await, node(97).await, node(98).await);
+    let mut small = settings(99, &[96, 97]);
+    small.most_flows = 1;
+    let service = RelayService::start(key(99), &small).await.unwrap();
+    let hint = RelayHint { node: service.node(), addresses: service.addresses() };
+    let peer = Peer { addresses: vec![address(&server)], entry: Entry::default() };
+    let (here, _there) = join(&client, &server, 1).await;
+    let first = RelayPaths::keep(&client, &here, &[route(&[&hint])], &peer);
+    until("a path of the first", || through_relays(&here).len() == 1).await;
+    let (here2, there2) = join(&other, &server, 1).await;
+    let _second = RelayPaths::keep(&other, &here2, &[route(&[&hint])], &peer);
+    carry(&here2, &there2, 200_000).await;
+    assert!(through_relays(&here2).is_empty(), "the table is full");
+    drop(first);
+    until("a path of the second", || through_relays(&here2).len() == 1).await;
+    carry(&here2, &there2, 200_000).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_reload_takes_a_user_off_the_list_while_others_go_on() {
     let (client, other, server) = (node(102).await, node(103).await, node(105).await);
     let (service, hint) = relay(104, &[102, 103]).await;

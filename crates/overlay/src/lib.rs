@@ -3,6 +3,7 @@
 //! | module | what |
 //! |---|---|
 //! | [`select`] | which paths to use: scores, shared links, maximum flow, disjoint chains, all on one graph |
+//! | [`sense`] | how far apart relays are: measured by few probes, told by changes, else estimated |
 //! | [`grant`] | who may use relays: signed grants, guests, and the time of day they depend on |
 //! | [`controller`] | which relays there are, who may use how much of them, and grants that say so |
 //! | [`relay`] | what a relay does with requests and with packets |
@@ -15,5 +16,6 @@ pub mod controller;
 pub mod grant;
 pub mod relay;
 pub mod select;
+pub mod sense;
 
 pub use codec::MessageError;

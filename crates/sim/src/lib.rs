@@ -9,6 +9,7 @@ pub mod failure;
 pub mod fairness;
 pub mod grid;
 pub mod network;
+pub mod overlay;
 mod pair;
 pub mod random;
 pub mod scenario;

@@ -5,9 +5,11 @@
 use std::path::{Path, PathBuf};
 
 use anabranch_daemon::controller::config::{ControllerSettings, StoreSettings};
+use anabranch_daemon::controller::http::routes;
 use anabranch_daemon::controller::link::ControllerHint;
 use anabranch_daemon::controller::status::{GrantStatus, Status};
 use anabranch_daemon::controller::{ControllerService, StartError};
+use anabranch_daemon::http::Door;
 use anabranch_net::PublicKey;
 use anabranch_overlay::grant::GrantId;
 use anabranch_wire::Rate;
@@ -150,6 +152,9 @@ fn read(path: &Path) -> Result<ControllerSettings, Failure> {
     let mut settings = service::read(path, "controller", ControllerSettings::parse)?;
     settings.key = service::beside(path, &settings.key);
     settings.control = settings.control.map(|control| service::beside(path, &control));
+    if let Some(token) = settings.http.as_mut().and_then(|http| http.token.as_mut()) {
+        *token = service::beside(path, token);
+    }
     if let StoreSettings::File(file) = &mut settings.store {
         *file = service::beside(path, file);
     }
@@ -164,6 +169,11 @@ async fn serve(path: &Path, settings: ControllerSettings, context: &Context) -> 
         other => Failure::local(other.to_string()),
     })?;
     let _socket = Socket::open(settings.control.as_deref(), controller.watch())?;
+    let mut tasks = tokio::task::JoinSet::new();
+    if let Some(http) = &settings.http {
+        let door = Door::open(http).await.map_err(|error| Failure::local(error.to_string()))?;
+        tasks.spawn(door.serve(routes(controller.watch())));
+    }
     announce(&controller, context)?;
     notify(&[sd_notify::NotifyState::Ready]);
     loop {
@@ -183,10 +193,13 @@ fn reload(controller: &ControllerService, path: &Path, old: &ControllerSettings)
     match read(path) {
         Ok(settings) => {
             controller.reload(&settings);
-            let same = (old.port, &old.addresses, &old.key, &old.store, &old.control)
-                == (settings.port, &settings.addresses, &settings.key, &settings.store, &settings.control);
+            let fixed = |of: &ControllerSettings| {
+                let (key, store) = (of.key.clone(), of.store.clone());
+                (of.port, of.addresses.clone(), key, store, of.control.clone(), of.http.clone())
+            };
+            let same = fixed(old) == fixed(&settings);
             if !same {
-                tracing::warn!("port, addresses, key, store and control change with a restart only");
+                tracing::warn!("port, addresses, key, store, control and http change with a restart only");
             }
             let (relays, clients) = (settings.policy.relays.len(), settings.policy.clients.len());
             tracing::info!(relays, clients, "the configuration was read again");
@@ -206,7 +219,7 @@ fn announce(controller: &ControllerService, context: &Context) -> Result<(), Fai
 }
 
 /// A status for people.
-fn status_text(status: &Status) -> String {
+pub(super) fn status_text(status: &Status) -> String {
     let mut text = format!("{}\n  signs with {}\n", status.node, status.signs);
     if status.relays.is_empty() {
         text.push_str("  no relay has registered\n");
@@ -224,6 +237,13 @@ fn status_text(status: &Status) -> String {
             "        {}paths: {used} in use, {granted} granted, {offered} offered; forwards {rate}\n",
             if relay.place.is_empty() { String::new() } else { format!("in {}; ", relay.place) },
         ));
+        let [links, down] = relay.links;
+        if links > 0 {
+            text.push_str(&format!(
+                "        measures {} to others, {down} down\n",
+                human::count(links as u64, "link")
+            ));
+        }
     }
     text
 }

@@ -13,6 +13,7 @@ pub mod relay;
 pub mod send;
 pub mod service;
 pub mod sim;
+pub mod status;
 
 use crate::args::{Command, Global};
 use crate::errors::Failure;
@@ -58,6 +59,7 @@ pub fn run(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Relay(args) => relay::run(&args, context),
         Command::Controller(args) => controller::run(&args, context),
         Command::Bench(args) => bench::run(&args, context),
+        Command::Status(args) => status::run(&args),
         Command::Path(args) => path::run(&args),
         Command::Paths(args) => paths::run(&args),
         Command::Sim(args) => sim::run(&args, context),
@@ -93,6 +95,7 @@ mod tests {
             of::<super::relay::RelayArgs>("relay"),
             of::<super::controller::ControllerArgs>("controller"),
             of::<super::bench::BenchArgs>("bench"),
+            of::<super::status::StatusArgs>("status"),
             of::<super::path::PathArgs>("path"),
             of::<super::paths::PathsArgs>("paths"),
             of::<super::sim::SimArgs>("sim"),

@@ -121,7 +121,7 @@ pub fn run(args: &PathArgs) -> Result<(), Failure> {
         .block_on(service::ask((control, &request), answer, |paths: &Vec<PathStatus>| text(paths)))
 }
 
-fn text(paths: &[PathStatus]) -> String {
+pub(super) fn text(paths: &[PathStatus]) -> String {
     let line = |path: &PathStatus| {
         let through = match path.relays.len() {
             0 => "directly".to_owned(),

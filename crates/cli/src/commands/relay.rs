@@ -6,9 +6,10 @@
 use std::path::{Path, PathBuf};
 
 use anabranch_daemon::client::RelayRoute;
+use anabranch_daemon::http::{self, Door, HttpSettings};
+use anabranch_daemon::relay::RelayService;
 use anabranch_daemon::relay::config::RelaySettings;
-use anabranch_daemon::relay::status::Status;
-use anabranch_daemon::{control, relay::RelayService};
+use anabranch_daemon::relay::status::{LinkStatus, Status};
 use anabranch_secure::RelayHint;
 use anabranch_wire::Span;
 use clap::{Args, Subcommand};
@@ -139,11 +140,10 @@ async fn serve(path: &Path, settings: RelaySettings, context: &Context) -> Resul
     let _socket = Socket::open(settings.control.as_deref(), relay.watch())?;
     let mut tasks = tokio::task::JoinSet::new();
     if let Some(address) = settings.metrics {
-        let listener = control::listen_for_metrics(address).await;
-        let listener = listener
-            .map_err(|error| Failure::local(format!("cannot serve metrics at {address}: {error}")))?;
+        let door = Door::open(&HttpSettings { address, token: None }).await;
+        let door = door.map_err(|error| Failure::local(error.to_string()))?;
         let watch = relay.watch();
-        tasks.spawn(control::serve_metrics(listener, move || watch.status().to_prometheus()));
+        tasks.spawn(door.serve(http::metrics(move || watch.status().to_prometheus())));
     }
     announce(&relay, &settings, context)?;
     notify(&[sd_notify::NotifyState::Ready]);
@@ -220,7 +220,7 @@ fn announce(relay: &RelayService, settings: &RelaySettings, context: &Context) -
 }
 
 /// A status for people.
-fn text(status: &Status) -> String {
+pub(super) fn text(status: &Status) -> String {
     let state = if status.draining { "draining" } else { "running" };
     let mut text = format!(
         "{}\n  {state} for {}, {} and {}\n  forwarded {} in {}\n",
@@ -247,6 +247,16 @@ fn text(status: &Status) -> String {
     for user in status.users.iter().filter(|user| user.sessions > 0) {
         let flows = human::count(user.flows as u64, "path");
         text.push_str(&format!("  user      {}  {flows}\n", user.key));
+    }
+    for LinkStatus { to, up, rtt_ms, loss: [there, back], .. } in &status.links {
+        if *up {
+            let (there, back) = (there * 100.0, back * 100.0);
+            text.push_str(&format!(
+                "  link      {to}  {rtt_ms:.1} ms, lost {there:.1} % there, {back:.1} % back\n"
+            ));
+        } else {
+            text.push_str(&format!("  link      {to}  down\n"));
+        }
     }
     for controller in &status.controllers {
         let node = controller.at.split('@').next().unwrap_or_default();

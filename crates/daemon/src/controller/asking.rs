@@ -4,12 +4,13 @@
 //! next is asked as well, and the first answer counts: a request names itself, so however many controllers decide about it, it is
 //! answered once. When all of them are there but none can decide (their store elects a leader), they are asked again for a few seconds.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_net::{Endpoint, PublicKey};
 use anabranch_overlay::controller::Ask;
-use anabranch_overlay::controller::message::{Again, Reply, Request};
+use anabranch_overlay::controller::message::{Again, FiguresTold, Reply, Request};
 use anabranch_overlay::grant::GrantId;
 use data_encoding::BASE64;
 use tokio::sync::Mutex;
@@ -73,6 +74,21 @@ impl Controllers {
     pub async fn give_back(&self, grant: GrantId) -> Result<(), LinkError> {
         match self.request(Request::GiveBack { grant }).await? {
             (_, Reply::GivenBack) => Ok(()),
+            _ => Err(LinkError::Malformed),
+        }
+    }
+
+    /// How far relays are from each other and from the relay at an address, and which that is.
+    ///
+    /// # Errors
+    /// What the controllers said.
+    pub async fn figures(
+        &self,
+        relays: Vec<PublicKey>,
+        to: Option<IpAddr>,
+    ) -> Result<(Vec<FiguresTold>, Option<PublicKey>), LinkError> {
+        match self.request(Request::Figures { relays, to }).await? {
+            (_, Reply::Figures { figures, node }) => Ok((figures, node.first().copied())),
             _ => Err(LinkError::Malformed),
         }
     }

@@ -7,6 +7,10 @@
 //! [store]
 //! file = "/var/lib/anabranch/controller.store"       # or: etcd = ["http://127.0.0.1:2379"]
 //!
+//! [http]                                             # if wanted
+//! address = "127.0.0.1:4780"
+//! token   = "/etc/anabranch/http.token"              # without one it only tells
+//!
 //! [[relay]]
 //! name = "fra-1"
 //! key  = "ab1…"
@@ -28,6 +32,7 @@ use anabranch_overlay::grant::{MAX_GRANT_RELAYS, MAX_VALIDITY};
 use anabranch_settings::SettingsError;
 use serde::Deserialize;
 
+use crate::http::{HttpEntry, HttpSettings};
 use crate::settings::{self, Names, RateText, located, node_key};
 use crate::store::{Etcd, EtcdSettings};
 
@@ -47,6 +52,8 @@ pub struct ControllerSettings {
     pub store: StoreSettings,
     /// The Unix socket for `anabranch controller status`, `grants` and `revoke`.
     pub control: Option<PathBuf>,
+    /// Where its HTTP API is, if there is to be one.
+    pub http: Option<HttpSettings>,
     /// Who may do what.
     pub policy: Policy,
 }
@@ -72,6 +79,7 @@ struct File {
     addresses: Vec<IpAddr>,
     store: StoreEntry,
     control: Option<PathBuf>,
+    http: Option<HttpEntry>,
     #[serde(default, rename = "relay")]
     relays: Vec<RelayEntry>,
     #[serde(default, rename = "client")]
@@ -129,18 +137,20 @@ impl ControllerSettings {
     #[must_use]
     pub fn local(address: IpAddr, policy: Policy) -> Self {
         let store = StoreSettings::Memory;
-        Self { key: PathBuf::new(), port: 0, addresses: vec![address], store, control: None, policy }
+        let (control, http) = (None, None);
+        Self { key: PathBuf::new(), port: 0, addresses: vec![address], store, control, http, policy }
     }
 }
 
 fn check(file: File, text: &str) -> Result<ControllerSettings, SettingsError> {
-    let File { key, port, addresses, store, control, relays, clients, others } = file;
+    let File { key, port, addresses, store, control, http, relays, clients, others } = file;
+    let http = http.map(HttpEntry::check).transpose().map_err(|error| located(error, text, ("http", 0)))?;
     let store = checked_store(store).map_err(|error| located(error, text, ("store", 0)))?;
     let mut policy = Policy { relays: checked_relays(relays, text)?, ..Policy::default() };
     policy.clients = checked_clients(clients, text)?;
     policy.others =
         others.map(quota_of_others).transpose().map_err(|error| located(error, text, ("others", 0)))?;
-    Ok(ControllerSettings { key, port, addresses, store, control, policy })
+    Ok(ControllerSettings { key, port, addresses, store, control, http, policy })
 }
 
 fn checked_store(entry: StoreEntry) -> Result<StoreSettings, SettingsError> {

@@ -4,6 +4,8 @@
 //! |---|---|
 //! | `config` | the configuration file |
 //! | `serve` | a session of a relay or a client |
+//! | `http`, `openapi` | its HTTP API, and what describes it |
+//! | `sensing` | who measures whom, and what is known of links |
 //! | `status` | what it knows, for people and programs |
 //! | `link` | the other side: a node's session with a controller |
 //! | `asking` | the other side: a client's requests to whichever controller answers |
@@ -11,8 +13,11 @@
 
 pub mod asking;
 pub mod config;
+pub mod http;
 pub mod link;
+mod openapi;
 pub mod registration;
+mod sensing;
 mod serve;
 pub mod status;
 
@@ -31,8 +36,9 @@ use anabranch_overlay::grant::{ControllerKey, GrantId, GrantSigner};
 use tokio::task::JoinHandle;
 
 use crate::store::{AnyStore, Etcd, OpenError, Redb};
-use crate::wall;
+use crate::{random, wall};
 use config::{ControllerSettings, StoreSettings};
+use sensing::Senses;
 use status::{GrantStatus, Status};
 
 /// A silent peer is forgotten after that; relays say something every second or two.
@@ -66,6 +72,8 @@ struct Shared {
     store: AnyStore,
     policy: Arc<RwLock<Policy>>,
     directory: Mutex<Directory>,
+    /// Locked before the directory where both are.
+    senses: Mutex<Senses>,
     signer: GrantSigner,
     clock: Clock,
 }
@@ -77,6 +85,10 @@ impl Shared {
 
     fn directory(&self) -> std::sync::MutexGuard<'_, Directory> {
         self.directory.lock().expect("no panic while held")
+    }
+
+    fn senses(&self) -> std::sync::MutexGuard<'_, Senses> {
+        self.senses.lock().expect("no panic while held")
     }
 }
 
@@ -121,8 +133,9 @@ impl ControllerService {
             .authorize(move |peer: &PublicKey, share: Option<ShareId>| admit_peer(&admit, peer, share));
         config.reset_key = Some(derive("anabranch 2026 controller reset key", &config.key));
         let endpoint = Arc::new(Endpoint::bind(config).await?);
-        let shared =
-            Arc::new(Shared { store, policy, directory: Mutex::default(), signer, clock: endpoint.clock() });
+        let senses = Mutex::new(Senses::new(u64::from_ne_bytes(random()?)));
+        let (directory, clock) = (Mutex::default(), endpoint.clock());
+        let shared = Arc::new(Shared { store, policy, directory, senses, signer, clock });
         let tasks = vec![
             tokio::spawn(serve::accept(shared.clone(), endpoint.clone())),
             tokio::spawn(tend(shared.clone(), node)),
@@ -192,7 +205,7 @@ impl Watch {
             node: self.endpoint.node().to_string(),
             signs: self.shared.signer.public().to_string(),
             addresses: self.endpoint.local_addresses().iter().map(ToString::to_string).collect(),
-            relays: status::relays(&self.shared.directory(), times),
+            relays: status::relays(&self.shared.senses(), &self.shared.directory(), times),
         }
     }
 
@@ -283,6 +296,7 @@ async fn tend_once(
     sweeps: bool,
 ) -> Result<(), anabranch_overlay::controller::StoreError> {
     load_relays(&shared.store, &shared.directory).await?;
+    shared.senses().forget_silent(shared.clock.now(), &shared.directory());
     if let Ok(term) = lead(&shared.store, wall(), (node, TERM)).await?
         && sweeps
     {

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_net::{Endpoint, PublicKey};
-use anabranch_overlay::controller::message::{Again, Reply, Request};
+use anabranch_overlay::controller::message::{Again, Neighbours, Reply, Request};
 use anabranch_overlay::controller::{Load, Offer};
 use anabranch_overlay::grant::{GrantId, UnixTime};
 use anabranch_overlay::relay::Heartbeat;
+use anabranch_overlay::sense::Changes;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -27,6 +28,12 @@ pub trait Registrant: Send + Sync + 'static {
     fn offer(&self) -> Offer;
     /// What it does now.
     fn load(&self) -> Load;
+    /// What a controller that knows its links up to a version does not know yet; 0 is who knows nothing.
+    fn changes(&self, known: u64) -> Option<Changes>;
+    /// A controller says which relays to measure, and which measure this one.
+    fn measure(&self, controller: &PublicKey, neighbours: &Neighbours);
+    /// Changes when there is something to be told at once.
+    fn urgent(&self) -> watch::Receiver<u64>;
     /// A controller said what time it is and what does not count any more; gives the grants of which it may take for known that
     /// they are not taken any more.
     fn heartbeat(&self, heartbeat: &Heartbeat) -> Vec<GrantId>;
@@ -122,20 +129,32 @@ async fn stay(
 ) -> Result<std::convert::Infallible, LinkError> {
     let mut link = Link::open(endpoint, hint).await?;
     let mut registered = None;
-    let mut confirmed = Vec::new();
+    let (mut confirmed, mut known, mut urgent) = (Vec::new(), 0, relay.urgent());
+    let mut neighbours = Neighbours::default();
     loop {
         let offer = relay.offer();
         if registered.as_ref() != Some(&offer) {
             link.request(&Request::Register { instance, offer: offer.clone() }).await?;
             registered = Some(offer);
         }
-        let request = Request::Heartbeat { load: relay.load(), confirmed };
-        let Reply::Heartbeat { time, revoked } = link.request(&request).await? else {
+        urgent.mark_unchanged();
+        let links = relay.changes(known);
+        let request = Request::Heartbeat { load: relay.load(), confirmed, links };
+        let Reply::Heartbeat { time, revoked, known: up_to, neighbours: other } =
+            link.request(&request).await?
+        else {
             return Err(LinkError::Malformed);
         };
         stand(standing, &hint.node, Standing::Registered);
+        known = up_to;
+        neighbours = other.unwrap_or(neighbours);
+        relay.measure(&hint.node, &neighbours);
         let heartbeat = Heartbeat { time: UnixTime(time), revoked };
         confirmed = relay.heartbeat(&heartbeat);
-        tokio::time::sleep(HEARTBEAT).await;
+        tokio::select! {
+            () = tokio::time::sleep(HEARTBEAT) => {}
+            // When nobody can tell any more, the relay is going.
+            Ok(()) = urgent.changed() => {}
+        }
     }
 }

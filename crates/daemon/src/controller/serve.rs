@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use anabranch_net::{Endpoint, PublicKey, Session, Stream};
 use anabranch_overlay::controller::message::{
-    Again, CONTROL_VERSION, GrantedRelay, MAX_BODY, Reply, Request,
+    Again, CONTROL_VERSION, GrantedRelay, MAX_BODY, Neighbours, Reply, Request,
 };
 use anabranch_overlay::controller::{
     Approved, Ask, ControlError, Load, allocate, confirm, give_back, register, renew, taken_back,
 };
 use anabranch_overlay::grant::GrantId;
+use anabranch_overlay::sense::Changes;
 use anabranch_wire::close_code;
 use data_encoding::BASE64;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -22,7 +23,7 @@ pub(super) async fn accept(shared: Arc<Shared>, endpoint: Arc<Endpoint>) {
     while let Some(session) = endpoint.accept().await {
         let shared = shared.clone();
         tokio::spawn(async move {
-            let mut peer = Peer { key: session.peer(), greeted: false, instance: None };
+            let mut peer = Peer { key: session.peer(), greeted: false, instance: None, told: None };
             peer.serve(&shared, &session).await;
             if let Some(instance) = peer.instance {
                 shared.directory().forget(&peer.key, instance);
@@ -36,6 +37,8 @@ struct Peer {
     greeted: bool,
     /// Which program this is, if it registered as a relay.
     instance: Option<u64>,
+    /// Its neighbours, as it was told.
+    told: Option<Neighbours>,
 }
 
 /// Whether the session goes on after an answer.
@@ -115,9 +118,14 @@ impl Peer {
                 register(store, (&policy, directory), wall(), (self.key, &offer)).await?;
                 Ok(Reply::Registered)
             }
-            Request::Heartbeat { load, confirmed } => {
+            Request::Heartbeat { load, confirmed, links } => {
                 policy.may_relay(&self.key)?;
-                self.heartbeat(shared, load, &confirmed).await
+                self.heartbeat(shared, load, (&confirmed, links.as_ref())).await
+            }
+            Request::Figures { relays, to } => {
+                let now = shared.clock.now();
+                let (figures, node) = shared.senses().figures(now, (&relays, to), &shared.directory());
+                Ok(Reply::Figures { figures, node })
             }
             Request::Allocate { .. } => match request.ask() {
                 Some(ask) => {
@@ -146,7 +154,7 @@ impl Peer {
         &mut self,
         shared: &Shared,
         load: Load,
-        confirmed: &[GrantId],
+        (confirmed, links): (&[GrantId], Option<&Changes>),
     ) -> Result<Reply, ControlError> {
         let Some(instance) = self.instance else {
             let why = "register first".to_owned();
@@ -166,7 +174,13 @@ impl Peer {
                 known.map(|(_, view)| view.record.revoked()).unwrap_or_default()
             }
         };
-        Ok(Reply::heartbeat(wall(), revoked))
+        let mut senses = shared.senses();
+        let known = senses.hear(shared.clock.now(), &self.key, links);
+        let neighbours = Some(senses.neighbours(&self.key, &shared.directory()));
+        let is_new = neighbours != self.told;
+        self.told.clone_from(&neighbours);
+        let neighbours = neighbours.filter(|_| is_new);
+        Ok(Reply::Heartbeat { time: wall().0, revoked, known, neighbours })
     }
 }
 

@@ -3,10 +3,13 @@
 use anabranch_overlay::controller::{Directory, RelayView, SILENT};
 use anabranch_overlay::grant::{Grant, UnixTime};
 use anabranch_wire::Time;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::sensing::Senses;
+
 /// A controller at one moment.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Status {
     /// Its public key.
     pub node: String,
@@ -19,7 +22,7 @@ pub struct Status {
 }
 
 /// A relay as a controller sees it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RelayStatus {
     /// Its key.
     pub node: String,
@@ -39,10 +42,12 @@ pub struct RelayStatus {
     pub rate_granted: u64,
     /// Bit/s that it forwards.
     pub rate_used: u64,
+    /// Links to other relays that it measures, and how many of them are down.
+    pub links: [usize; 2],
 }
 
 /// A grant that a client holds.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct GrantStatus {
     /// Its name.
     pub id: String,
@@ -55,8 +60,10 @@ pub struct GrantStatus {
 }
 
 /// The relays that a controller knows.
-pub(super) fn relays(directory: &Directory, (now, wall): (Time, UnixTime)) -> Vec<RelayStatus> {
-    directory.relays().map(|(node, view)| relay(&node.to_string(), view, (now, wall))).collect()
+pub(super) fn relays(senses: &Senses, directory: &Directory, times: (Time, UnixTime)) -> Vec<RelayStatus> {
+    let status =
+        |(node, view)| RelayStatus { links: senses.links(node), ..relay(&node.to_string(), view, times) };
+    directory.relays().map(status).collect()
 }
 
 fn relay(node: &str, view: &RelayView, (now, wall): (Time, UnixTime)) -> RelayStatus {
@@ -74,6 +81,7 @@ fn relay(node: &str, view: &RelayView, (now, wall): (Time, UnixTime)) -> RelaySt
         rate_offered: offer.and_then(|offer| offer.rate),
         rate_granted: reserved.rate,
         rate_used: load.rate,
+        links: [0; 2],
     }
 }
 

@@ -9,12 +9,21 @@ use anabranch_wire::close_code;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
 
+use super::sensing::Sensing;
 use super::state::{Client, State};
 
 /// Lets clients in for as long as the endpoint does.
-pub(super) async fn accept(state: Arc<State>, endpoint: Arc<Endpoint>) {
+pub(super) async fn accept((state, sensing): (Arc<State>, Arc<Sensing>), endpoint: Arc<Endpoint>) {
     while let Some(session) = endpoint.accept().await {
-        tokio::spawn(serve(state.clone(), session));
+        let (state, sensing) = (state.clone(), sensing.clone());
+        tokio::spawn(async move {
+            // A relay that measures this one wants no paths; of one that is not known yet as that the core closes the session soon.
+            if sensing.is_measurer(&session.peer()) {
+                sensing.answer(&session).await;
+            } else {
+                tokio::join!(serve(state, session.clone()), sensing.answer(&session));
+            }
+        });
     }
 }
 

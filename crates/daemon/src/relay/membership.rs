@@ -5,13 +5,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use anabranch_net::Endpoint;
+use anabranch_net::{Endpoint, PublicKey};
+use anabranch_overlay::controller::message::Neighbours;
 use anabranch_overlay::controller::{Load, Offer, Place};
 use anabranch_overlay::grant::GrantId;
 use anabranch_overlay::relay::{Heard, Heartbeat};
+use anabranch_overlay::sense::{Changes, LinkTold, SensorStats};
+use tokio::sync::watch;
 
 use super::config::RelaySettings;
 use super::ledger::Ledger;
+use super::sensing::Sensing;
 use super::state::State;
 use crate::controller::link::ControllerHint;
 use crate::controller::registration::{Registrant, Registration, Standing};
@@ -35,6 +39,7 @@ pub(super) struct Membership {
 struct Member {
     state: Arc<State>,
     endpoint: Arc<Endpoint>,
+    sensing: Arc<Sensing>,
     ledger: Option<Arc<Ledger>>,
     offer: Mutex<Offered>,
     sample: Mutex<Sample>,
@@ -62,13 +67,14 @@ struct Sample {
 
 impl Membership {
     pub(super) fn new(
-        (state, endpoint): (&Arc<State>, &Arc<Endpoint>),
+        (state, endpoint, sensing): (&Arc<State>, &Arc<Endpoint>, &Arc<Sensing>),
         ledger: Option<Arc<Ledger>>,
         instance: u64,
     ) -> Self {
         let member = Member {
             state: state.clone(),
             endpoint: endpoint.clone(),
+            sensing: sensing.clone(),
             ledger,
             offer: Mutex::default(),
             sample: Mutex::new(Sample { at: Instant::now(), bytes: 0, rate: 0 }),
@@ -101,6 +107,11 @@ impl Membership {
         *lock(&self.with) = Default::default();
     }
 
+    /// Its links to other relays, and what was sent to know them.
+    pub(super) fn links(&self) -> (Vec<LinkTold>, SensorStats) {
+        self.member.sensing.status()
+    }
+
     /// How the relay stands with each controller.
     pub(super) fn standings(&self) -> Vec<(ControllerHint, Standing)> {
         let with = lock(&self.with);
@@ -131,6 +142,18 @@ impl Registrant for Member {
             *sample = Sample { at: Instant::now(), bytes: stats.forwarded.bytes, rate };
         }
         Load { pids: 2 * stats.flows as u64, rate: sample.rate, draining }
+    }
+
+    fn changes(&self, known: u64) -> Option<Changes> {
+        self.sensing.changes(known)
+    }
+
+    fn measure(&self, controller: &PublicKey, neighbours: &Neighbours) {
+        self.sensing.measure(controller, neighbours);
+    }
+
+    fn urgent(&self) -> watch::Receiver<u64> {
+        self.sensing.urgent()
     }
 
     fn heartbeat(&self, heartbeat: &Heartbeat) -> Vec<GrantId> {

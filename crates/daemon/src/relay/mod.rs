@@ -13,12 +13,14 @@
 //! | `clients` | a session of a client |
 //! | `ledger` | what was used of grants, over a restart |
 //! | `membership` | what it tells its controllers, and what it takes from them |
+//! | `sensing` | its neighbours are measured |
 //! | `status` | what the relay did and has, for people and Prometheus |
 
 mod clients;
 pub mod config;
 mod ledger;
 mod membership;
+mod sensing;
 mod state;
 pub mod status;
 
@@ -32,10 +34,11 @@ use anabranch_overlay::relay::{Relay, RelayConfig};
 use anabranch_secure::ShareId;
 use tokio::task::JoinHandle;
 
-use crate::wall;
+use crate::{random, wall};
 use config::RelaySettings;
 use ledger::Ledger;
 use membership::Membership;
+use sensing::Sensing;
 use state::State;
 use status::Status;
 
@@ -80,14 +83,16 @@ impl RelayService {
         state.set_clock(endpoint.clock());
         state.reconfigure(with_sockets(settings.core(node), &endpoint));
         endpoint.set_foreign(state.clone());
+        let sensing = Arc::new(Sensing::new(&endpoint, random()?));
         let mut tasks = vec![
             tokio::spawn(state::pump(state.clone(), endpoint.clone())),
-            tokio::spawn(clients::accept(state.clone(), endpoint.clone())),
+            tokio::spawn(clients::accept((state.clone(), sensing.clone()), endpoint.clone())),
+            tokio::spawn(sensing::pump(sensing.clone())),
         ];
         let ledger = settings.usage.as_ref().map(|file| Arc::new(Ledger::open(file, &state)));
         tasks.extend(ledger.iter().map(|ledger| tokio::spawn(ledger.clone().keep())));
         let instance = u64::from_ne_bytes(random()?);
-        let membership = Membership::new((&state, &endpoint), ledger.clone(), instance);
+        let membership = Membership::new((&state, &endpoint, &sensing), ledger.clone(), instance);
         membership.join(settings);
         Ok(Self { endpoint, state, membership: Arc::new(membership), ledger, tasks })
     }
@@ -168,7 +173,7 @@ impl Watch {
     /// What the relay did and has.
     #[must_use]
     pub fn status(&self) -> Status {
-        self.state.status(&self.endpoint, &self.membership.standings())
+        self.state.status(&self.endpoint, &self.membership.standings(), &self.membership.links())
     }
 
     /// As [`RelayService::drain`].
@@ -227,10 +232,4 @@ fn with_sockets(mut config: RelayConfig, endpoint: &Endpoint) -> RelayConfig {
 /// What a restarted relay tells old clients by that their sessions are gone: it follows from its key.
 fn reset_key(key: &NodeKey) -> [u8; 32] {
     blake3::derive_key("anabranch 2026 relay reset key", key.to_file_text().as_bytes())
-}
-
-fn random<const N: usize>() -> io::Result<[u8; N]> {
-    let mut bytes = [0; N];
-    getrandom::fill(&mut bytes)?;
-    Ok(bytes)
 }

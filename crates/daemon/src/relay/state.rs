@@ -15,6 +15,7 @@ use anabranch_net::{
 use anabranch_overlay::relay::{
     Admission, Forward, Hop, Outgoing, Relay, RelayConfig, RelayStats, Reply, Run, SessionId,
 };
+use anabranch_overlay::sense::{LinkTold, SensorStats};
 use anabranch_secure::ShareId;
 use tokio::sync::{Notify, mpsc};
 
@@ -98,10 +99,15 @@ impl State {
         (core.relay.stats(), core.relay.is_draining())
     }
 
-    pub(super) fn status(&self, endpoint: &Endpoint, standings: &[(ControllerHint, Standing)]) -> Status {
+    pub(super) fn status(
+        &self,
+        endpoint: &Endpoint,
+        standings: &[(ControllerHint, Standing)],
+        links: &(Vec<LinkTold>, SensorStats),
+    ) -> Status {
         let keys = self.core().relay.keys();
         let (stats, draining) = self.stats();
-        Status::new(endpoint, (&stats, &keys), (self.started.elapsed(), draining)).with(standings)
+        Status::new(endpoint, (&stats, &keys), (self.started.elapsed(), draining)).with(standings, links)
     }
 
     /// A client's session was opened.

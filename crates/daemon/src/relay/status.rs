@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anabranch_net::{Endpoint, EndpointStats};
 use anabranch_overlay::relay::{Dropped, KeyStats, RelayStats};
+use anabranch_overlay::sense::{LinkTold, SensorStats};
 use serde::{Deserialize, Serialize};
 
 use crate::controller::link::ControllerHint;
@@ -41,6 +42,39 @@ pub struct Status {
     pub users: Vec<UserStatus>,
     /// The controllers that it registers with.
     pub controllers: Vec<ControllerStatus>,
+    /// Its links to the relays that it measures.
+    #[serde(default)]
+    pub links: Vec<LinkStatus>,
+    /// Bytes sent to measure and to be measured, headers included.
+    #[serde(default)]
+    pub sensing_bytes: u64,
+}
+
+/// A link to another relay.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LinkStatus {
+    /// The other relay's key.
+    pub to: String,
+    /// Whether anything gets through.
+    pub up: bool,
+    /// Round-trip time in milliseconds.
+    pub rtt_ms: f64,
+    /// What is lost there and back, 0 to 1.
+    pub loss: [f64; 2],
+    /// How much longer than at best packets take there and back, in milliseconds.
+    pub queue_ms: [f64; 2],
+}
+
+impl LinkStatus {
+    fn new(told: &LinkTold) -> Self {
+        Self {
+            to: told.to.to_string(),
+            up: told.up,
+            rtt_ms: f64::from(told.rtt[0]) / 1e3,
+            loss: told.loss.map(|loss| f64::from(loss) / 1e4),
+            queue_ms: told.queue.map(|micros| f64::from(micros) / 1e3),
+        }
+    }
 }
 
 /// How a relay stands with a controller.
@@ -100,11 +134,19 @@ impl Status {
             refused: refused + busy,
             users: keys.iter().map(user).collect(),
             controllers: Vec::new(),
+            links: Vec::new(),
+            sensing_bytes: 0,
         }
     }
 
-    /// With how the relay stands with its controllers.
-    pub(super) fn with(mut self, standings: &[(ControllerHint, Standing)]) -> Self {
+    /// With how the relay stands with its controllers, and how far other relays are.
+    pub(super) fn with(
+        mut self,
+        standings: &[(ControllerHint, Standing)],
+        (links, sensor): &(Vec<LinkTold>, SensorStats),
+    ) -> Self {
+        self.links = links.iter().map(LinkStatus::new).collect();
+        self.sensing_bytes = sensor.bytes;
         let status = |(hint, standing): &(ControllerHint, Standing)| ControllerStatus {
             at: hint.to_string(),
             registered: *standing == Standing::Registered,
@@ -154,6 +196,13 @@ impl Status {
             let node = controller.at.split('@').next().unwrap_or_default();
             (format!("{{key=\"{node}\"}}"), f64::from(u8::from(controller.registered)))
         });
+        let label = |link: &LinkStatus| format!("{{to=\"{}\"}}", link.to);
+        let rtts = self.links.iter().map(|link| (label(link), link.rtt_ms / 1e3)).collect::<Vec<_>>();
+        let up =
+            self.links.iter().map(|link| (label(link), f64::from(u8::from(link.up)))).collect::<Vec<_>>();
+        put("gauge", "link_rtt_seconds", "Round-trip time to another relay", &rtts);
+        put("gauge", "link_up", "1 while anything gets through to another relay", &up);
+        put("counter", "sensing_bytes_total", "Sent to measure links", &one(self.sensing_bytes as f64));
         put("gauge", "registered", "1 while a controller knows the relay", &controllers.collect::<Vec<_>>());
         put("gauge", "user_flows", "Paths of a user", &users.collect::<Vec<_>>());
         text

@@ -83,6 +83,12 @@ impl Directory {
         self.0.iter()
     }
 
+    /// One of them.
+    #[must_use]
+    pub fn relay(&self, relay: &PublicKey) -> Option<&RelayView> {
+        self.0.get(relay)
+    }
+
     /// Relays that were heard and take new paths.
     pub fn alive(&self, now: Time) -> impl Iterator<Item = (&PublicKey, &RelayView)> {
         self.0.iter().filter(move |(_, view)| {

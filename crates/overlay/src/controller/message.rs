@@ -4,15 +4,16 @@
 //! A message is the length of its body (4 bytes, big-endian) and the body, JSON of at most [`MAX_BODY`] bytes: a few
 //! a second at most, and people read them in traces. Fields that a later version adds are skipped by an older one.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use anabranch_secure::PublicKey;
-use anabranch_wire::Rate;
+use anabranch_wire::{Rate, Span};
 use serde::{Deserialize, Serialize};
 
 use super::{Ask, ControlError, Denied, Load, Offer, RequestId};
 use crate::MessageError;
-use crate::grant::{GrantId, Limits, UnixTime};
+use crate::grant::{GrantId, Limits};
+use crate::sense::{Changes, Figures};
 
 /// Version of the control protocol.
 pub const CONTROL_VERSION: u16 = 1;
@@ -44,6 +45,9 @@ pub enum Request {
         /// Grants that it was told of and does not take any more.
         #[serde(with = "texts")]
         confirmed: Vec<GrantId>,
+        /// What the controller does not know yet of the links that it measures.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        links: Option<Changes>,
     },
     /// A client wants a grant.
     Allocate {
@@ -73,6 +77,14 @@ pub enum Request {
         /// From now on, in seconds.
         lifetime: u64,
     },
+    /// How far relays are from each other, and from the relay at an address.
+    Figures {
+        /// At most 16.
+        #[serde(with = "texts")]
+        relays: Vec<PublicKey>,
+        /// That of another one.
+        to: Option<IpAddr>,
+    },
     /// A client needs a grant no more.
     GiveBack {
         /// Its name.
@@ -99,6 +111,12 @@ pub enum Reply {
         /// Grants that do not count any more.
         #[serde(with = "texts")]
         revoked: Vec<GrantId>,
+        /// Up to which version the relay's links are known; 0 for nothing.
+        #[serde(default)]
+        known: u64,
+        /// Its neighbours; nothing when they are as they were told last in this session.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        neighbours: Option<Neighbours>,
     },
     /// To [`Request::Allocate`] and [`Request::Renew`].
     Granted {
@@ -106,6 +124,14 @@ pub enum Reply {
         grant: String,
         /// Its relays, in the order of the grant.
         relays: Vec<GrantedRelay>,
+    },
+    /// To [`Request::Figures`].
+    Figures {
+        /// Of each pair of which something is known.
+        figures: Vec<FiguresTold>,
+        /// The relay at the address that was asked for, if there is one.
+        #[serde(with = "texts")]
+        node: Vec<PublicKey>,
     },
     /// To [`Request::GiveBack`].
     GivenBack,
@@ -138,6 +164,55 @@ pub struct GrantedRelay {
     pub node: PublicKey,
     /// How it is reached.
     pub addresses: Vec<SocketAddr>,
+}
+
+/// Whom a relay measures, and by whom it is measured.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Neighbours {
+    /// The relays that it measures.
+    pub measure: Vec<GrantedRelay>,
+    /// Those that measure it.
+    #[serde(with = "texts")]
+    pub measured_by: Vec<PublicKey>,
+}
+
+/// What is known of the way from one relay to another.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FiguresTold {
+    /// From where.
+    #[serde(with = "text")]
+    pub from: PublicKey,
+    /// To where.
+    #[serde(with = "text")]
+    pub to: PublicKey,
+    /// Round-trip time in microseconds.
+    pub rtt: u64,
+    /// Lost on the way there, in 1/10,000.
+    pub loss: u16,
+    /// How wrong the time is likely to be, in 1/10,000 of it, when it was estimated; nothing when it was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub estimated: Option<u16>,
+}
+
+impl FiguresTold {
+    /// As it is told.
+    #[must_use]
+    pub fn new((from, to): (PublicKey, PublicKey), figures: &Figures) -> Self {
+        let parts = |share: f64| (share.clamp(0.0, 1.0) * 1e4).round() as u16;
+        let estimated = figures.estimated.map(parts);
+        Self { from, to, rtt: figures.rtt.as_micros(), loss: parts(figures.loss), estimated }
+    }
+
+    /// As it was known.
+    #[must_use]
+    pub fn figures(&self) -> Figures {
+        // Nothing takes longer than a minute.
+        let measured = Figures::measured(
+            Span::from_micros(self.rtt.min(60_000_000)),
+            f64::from(self.loss.min(10_000)) / 1e4,
+        );
+        Figures { estimated: self.estimated.map(|error| f64::from(error) / 1e4), ..measured }
+    }
 }
 
 impl Request {
@@ -196,12 +271,6 @@ impl Reply {
         Self::Denied { why: error.to_string(), again }
     }
 
-    /// The answer to a heartbeat.
-    #[must_use]
-    pub fn heartbeat(time: UnixTime, revoked: Vec<GrantId>) -> Self {
-        Self::Heartbeat { time: time.0, revoked }
-    }
-
     /// Appends the message.
     pub fn encode(&self, out: &mut Vec<u8>) {
         put(out, self);
@@ -235,7 +304,7 @@ fn take<T: for<'de> Deserialize<'de>>(bytes: &[u8]) -> Result<Option<(T, usize)>
 }
 
 /// Values that are written as text.
-mod text {
+pub(crate) mod text {
     use std::fmt::Display;
     use std::str::FromStr;
 
@@ -252,7 +321,7 @@ mod text {
 }
 
 /// Lists of values that are written as text.
-mod texts {
+pub(crate) mod texts {
     use std::fmt::Display;
     use std::str::FromStr;
 

@@ -1,5 +1,6 @@
 //! `anabranch paths`: which ways to a node share routers, and which of them are worth using together.
 
+mod known;
 mod survey;
 mod text;
 mod traces;
@@ -14,13 +15,17 @@ use clap::Args;
 
 use crate::args::OUTPUT;
 use crate::errors::{Failure, Kind};
+use crate::relays::ControllerOptions;
 use crate::ui::out::{self, Stream};
 use crate::{interrupt, node};
+
+use known::Known;
 
 const EXAMPLES: &str = "\
 Examples:
   anabranch paths 203.0.113.9                         the routers on the way there
   anabranch paths 203.0.113.9 --relay 198.51.100.7    and past a relay: what do both share?
+  anabranch paths 203.0.113.9 --controller ab1...@192.0.2.1:4700    over the relays that it grants
 
 What is behind a relay only the relay can see, and routers are told apart best from both ends. There:
   anabranch paths 203.0.113.9 --save relay.json       on the relay
@@ -31,7 +36,8 @@ Then here:
 /// Show what the ways to a node share, and which to use
 ///
 /// Traces the direct way and the way past each relay, finds out which addresses are of one router, and chooses ways that
-/// are fast and fail independently. Each gets a reason. Needs no privileges; loss is not measured.
+/// are fast and fail independently. Each gets a reason. Needs no privileges; traces do not measure loss. What is between relays
+/// a controller tells: measured by them, or estimated, and each is said.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub struct PathsArgs {
@@ -41,6 +47,12 @@ pub struct PathsArgs {
     /// A relay that could be used: its address or what it prints, several one behind the other joined by `+`
     #[arg(long = "relay", value_name = "RELAY")]
     pub relays: Vec<Chain>,
+    /// The relays that a controller grants.
+    #[command(flatten)]
+    pub granted: ControllerOptions,
+    /// Key file by which the controller knows this machine [default: the usual one]
+    #[arg(long, value_name = "FILE", env = "ANABRANCH_KEY", hide_env_values = true, value_hint = clap::ValueHint::FilePath)]
+    pub key: Option<PathBuf>,
     /// Traces that were made on another machine, at this address, and saved there
     #[arg(long, value_name = "ADDRESS=FILE")]
     pub traces: Vec<Elsewhere>,
@@ -130,18 +142,23 @@ fn share(text: &str) -> Result<f64, String> {
 /// When nothing can be traced from here, or a file cannot be read or written.
 pub fn run(args: &PathsArgs) -> Result<(), Failure> {
     let elsewhere = traces::load(&args.traces)?;
-    let own = node::runtime()?.block_on(async {
+    let (known, own) = node::runtime()?.block_on(async {
+        let measure = async {
+            let known = Known::ask(args).await?;
+            let own = traces::measure(args, &known).await?;
+            Ok((known, own))
+        };
         tokio::select! {
             biased;
             () = interrupt::requested() => Err(Failure::new(Kind::Interrupted, "the ways are not all traced")),
-            own = traces::measure(args) => own,
+            measured = measure => measured,
         }
     })?;
     if let Some(file) = &args.save {
         traces::save(file, &own)?;
     }
     let limits = ChoiceLimits { beta: args.beta, k: args.most };
-    let report = survey::report(args, (&own, &elsewhere), &limits);
+    let report = survey::report(args, (&own, &elsewhere, &known), &limits);
     if args.json { Stream::Stdout.json(&report) } else { out::print(&text::render(&report)) }
 }
 

@@ -3,9 +3,11 @@
 use std::net::IpAddr;
 
 use anabranch_overlay::select::{Candidate, ChoiceLimits, Explanation, Survey, choose};
+use anabranch_overlay::sense::Figures;
 use anabranch_wire::Span;
 use serde::Serialize;
 
+use super::known::Known;
 use super::traces::Trace;
 use super::{Chain, PathsArgs};
 
@@ -31,15 +33,39 @@ pub struct Way {
     pub hops: Vec<Option<IpAddr>>,
     /// Stretches that nobody has traced: from where to where. Each is taken to be as long as the direct way.
     pub unknown: Vec<[IpAddr; 2]>,
+    /// Stretches that relays have measured, or whose length was estimated from what they measured.
+    pub told: Vec<Told>,
     /// Its score, what it shares, and what becomes of it.
     #[serde(flatten)]
     pub explanation: Explanation,
 }
 
+/// A stretch of which a controller told.
+#[derive(Debug, Serialize)]
+pub struct Told {
+    /// From where.
+    pub from: IpAddr,
+    /// To where.
+    pub to: IpAddr,
+    /// Round-trip time in milliseconds.
+    pub rtt_ms: f64,
+    /// Lost on the way there, 0 to 1.
+    pub loss: f64,
+    /// How wrong the time is likely to be, as a share of it, if it was estimated; nothing when it was measured.
+    pub estimated: Option<f64>,
+}
+
+impl Told {
+    fn new((from, to): (IpAddr, IpAddr), figures: &Figures) -> Self {
+        let Figures { rtt, loss, estimated, .. } = *figures;
+        Self { from, to, rtt_ms: rtt.as_millis_f64(), loss, estimated }
+    }
+}
+
 /// Puts all traces on one graph, and chooses.
 pub fn report(
     args: &PathsArgs,
-    (own, elsewhere): (&[Trace], &[(IpAddr, Trace)]),
+    (own, elsewhere, known): (&[Trace], &[(IpAddr, Trace)], &Known),
     limits: &ChoiceLimits,
 ) -> Report {
     let all: Vec<&Trace> = own.iter().chain(elsewhere.iter().map(|(_, trace)| trace)).collect();
@@ -56,31 +82,44 @@ pub fn report(
     let direct_rtt = find(None, args.node.0).map_or(Span::ZERO, |index| all[index].rtt());
     let mut parts = Vec::new();
     let mut candidates = Vec::new();
-    for chain in std::iter::once(&direct).chain(&args.relays) {
-        let mut stretches = Vec::new();
+    let granted = known.chains(args.node.0, own);
+    let granted = granted.iter().filter(|chain| !args.relays.contains(chain));
+    for chain in std::iter::once(&direct).chain(&args.relays).chain(granted) {
+        let (mut stretches, mut told, mut survives) = (Vec::new(), Vec::new(), 1.0);
         let mut unknown = Vec::new();
         let mut at = None;
         for to in chain.0.iter().copied().chain([args.node.0]) {
             match (find(at, to), at) {
                 (Some(index), _) => stretches.push(index),
-                (None, Some(from)) => unknown.push([from, to]),
+                (None, Some(from)) => match known.figures(from, to) {
+                    Some(figures) => {
+                        survives *= 1.0 - figures.loss;
+                        told.push((Told::new((from, to), &figures), figures.rtt));
+                    }
+                    None => unknown.push([from, to]),
+                },
                 (None, None) => {}
             }
             at = Some(to);
         }
-        let known = stretches.iter().fold(Span::ZERO, |sum, index| sum + all[*index].rtt());
-        let rtt = known + direct_rtt * unknown.len() as u64;
-        let Some(candidate) = survey.candidate(&name(chain), &stretches, (rtt, 0.0, None)) else { continue };
-        candidates.push(Candidate { silent_hops: candidate.silent_hops + unknown.len() as u32, ..candidate });
+        let traced = stretches.iter().fold(Span::ZERO, |sum, index| sum + all[*index].rtt());
+        let sensed = told.iter().fold(Span::ZERO, |sum, (_, rtt)| sum + *rtt);
+        let figures = (traced + sensed + direct_rtt * unknown.len() as u64, 1.0 - survives, None);
+        let Some(candidate) = survey.candidate(&name(chain), &stretches, figures) else { continue };
+        let unseen = (unknown.len() + told.len()) as u32;
+        candidates.push(Candidate { silent_hops: candidate.silent_hops + unseen, ..candidate });
         let address = |index: &usize| all[*index].hops.iter().map(|hop| hop.as_ref().map(|hop| hop.address));
-        parts.push((stretches.iter().flat_map(address).collect(), unknown));
+        let told: Vec<Told> = told.into_iter().map(|(told, _)| told).collect();
+        parts.push((stretches.iter().flat_map(address).collect(), unknown, told));
     }
     let choice = choose(&survey.topology, &candidates, limits);
     let ways = parts.into_iter().zip(choice.explanations);
     let routers = survey.aliases.routers().into_values().filter(|addresses| addresses.len() > 1);
     Report {
         node: args.node.0,
-        ways: ways.map(|((hops, unknown), explanation)| Way { hops, unknown, explanation }).collect(),
+        ways: ways
+            .map(|((hops, unknown, told), explanation)| Way { hops, unknown, told, explanation })
+            .collect(),
         routers: routers.map(|addresses| addresses.into_iter().collect()).collect(),
         unresolved: survey.aliases.unresolved.clone(),
         conflicts: survey.aliases.conflicts.iter().map(|conflict| [conflict.a, conflict.b]).collect(),

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use anabranch_overlay::select::Verdict;
 
-use super::survey::{Report, Way};
+use super::survey::{Report, Told, Way};
 
 /// The report as lines of text.
 pub fn render(report: &Report) -> String {
@@ -32,7 +32,8 @@ pub fn render(report: &Report) -> String {
 
 fn render_way(text: &mut String, way: &Way) -> std::fmt::Result {
     let explanation = &way.explanation;
-    let about = if way.unknown.is_empty() { "" } else { "about " };
+    let is_exact = way.unknown.is_empty() && way.told.iter().all(|told| told.estimated.is_none());
+    let about = if is_exact { "" } else { "about " };
     let verdict = verdict(&explanation.verdict);
     writeln!(text, "{}: {verdict}; {about}{:.1} ms", explanation.name, explanation.rtt_ms)?;
     let hops: Vec<String> =
@@ -46,6 +47,22 @@ fn render_way(text: &mut String, way: &Way) -> std::fmt::Result {
         let links = shared.links.join(", ");
         let (with, overlap) = (&shared.with, shared.overlap_ms);
         writeln!(text, "  shares {overlap:.1} ms with {with} (disjoint {:.2}): {links}", shared.disjoint)?;
+    }
+    for Told { from, to, rtt_ms, loss, estimated } in &way.told {
+        let lost = loss * 100.0;
+        match estimated {
+            None => writeln!(
+                text,
+                "  from {from} to {to}: {rtt_ms:.1} ms, {lost:.1} % lost; measured by a relay"
+            )?,
+            Some(error) => {
+                let off = error * 100.0;
+                writeln!(
+                    text,
+                    "  from {from} to {to}: {rtt_ms:.0} ms, {lost:.1} % lost; estimated, give or take {off:.0} %"
+                )?;
+            }
+        }
     }
     for [from, to] in &way.unknown {
         writeln!(

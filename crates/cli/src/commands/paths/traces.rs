@@ -9,6 +9,7 @@ use anabranch_overlay::select::Traceroute;
 use anabranch_wire::Span;
 use serde::{Deserialize, Serialize};
 
+use super::known::Known;
 use super::{Elsewhere, PathsArgs};
 use crate::errors::Failure;
 
@@ -70,13 +71,13 @@ impl Trace {
     }
 }
 
-/// Traces the ways to the node and to the first relay of each chain, all at once.
+/// Traces the ways to the node, to the first relay of each chain and to each granted relay, all at once.
 ///
 /// # Errors
 /// When there is no way to one of them.
-pub async fn measure(args: &PathsArgs) -> Result<Vec<Trace>, Failure> {
+pub async fn measure(args: &PathsArgs, known: &Known) -> Result<Vec<Trace>, Failure> {
     let first = args.relays.iter().filter_map(|chain| chain.0.first());
-    let targets: BTreeSet<IpAddr> = first.copied().chain([args.node.0]).collect();
+    let targets: BTreeSet<IpAddr> = first.copied().chain(known.addresses()).chain([args.node.0]).collect();
     let tracing: Vec<_> = targets.into_iter().map(|to| (to, tokio::spawn(trace(None, to)))).collect();
     let mut traces = Vec::new();
     for (to, tracing) in tracing {

@@ -23,7 +23,8 @@ pub struct RunArgs {
     /// Runs at the same time; as many as there are processors when left out
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub threads: Option<u16>,
-    /// Which networks of `grid` and `fairness` or cases of `failures` to run, as seeds are written; all when left out
+    /// Which networks of `grid` and `fairness` or cases of `failures` to run, how many relays in `overlay`, as seeds are
+    /// written; all when left out
     #[arg(long, value_name = "CELLS")]
     pub cells: Option<Seeds>,
     /// How `grid` spreads data over paths; a scenario file says it itself
@@ -59,7 +60,7 @@ impl RunArgs {
     /// The options that only the grids know are an error elsewhere.
     pub(super) fn without_grid(&self) -> Result<(), Failure> {
         let (option, whose) = match (&self.cells, self.scheduler) {
-            (Some(_), _) => ("--cells", "`sim run grid`, `sim run fairness` and `sim run failures`"),
+            (Some(_), _) => ("--cells", "`sim run grid`, `fairness`, `failures` and `overlay`"),
             (_, Some(_)) => ("--scheduler", "`sim run grid`"),
             _ => return Ok(()),
         };

@@ -11,6 +11,7 @@ mod grid;
 mod jobs;
 mod merge;
 mod output;
+mod overlay;
 mod plots;
 mod qlog;
 mod trace;
@@ -40,6 +41,7 @@ Examples:
   anabranch sim run mine.toml --json | jq .metrics
   anabranch sim run grid --cells 0..499 --seeds 1..10      never slower than one path?
   anabranch sim run failures --cells 0..999                is every break bridged?
+  anabranch sim run overlay --cells 50,500                 what do so many relays cost each other?
   anabranch sim sweep mine.toml --set 'flow.M.rule=lia,olia' --seeds 1..20 --shard 1/4 --json > part1
   anabranch sim merge part1 part2 part3 part4
   anabranch sim merge part1 --metric 'flow.*.pkt_s'        a Markdown table with a row a variant
@@ -104,6 +106,7 @@ pub fn run(args: &SimArgs, context: &Context) -> Result<(), Failure> {
         SimCommand::Run(args) if args.scenario == grid::NAME => grid::run(args, context),
         SimCommand::Run(args) if args.scenario == failures::NAME => failures::run(args, context),
         SimCommand::Run(args) if args.scenario == fairness::NAME => fairness::run(args, context),
+        SimCommand::Run(args) if args.scenario == overlay::NAME => overlay::run(args, context),
         SimCommand::Run(args) => run_once(args, &[], None, context),
         SimCommand::Sweep(args) => run_once(&args.run, &args.set, args.shard, context),
         SimCommand::Merge(args) => merge::run(args),
@@ -116,9 +119,12 @@ pub fn run(args: &SimArgs, context: &Context) -> Result<(), Failure> {
 
 fn list() -> Result<(), Failure> {
     let mut text = String::new();
-    for (name, about) in
-        [(grid::NAME, grid::ABOUT), (failures::NAME, failures::ABOUT), (fairness::NAME, fairness::ABOUT)]
-    {
+    for (name, about) in [
+        (grid::NAME, grid::ABOUT),
+        (failures::NAME, failures::ABOUT),
+        (fairness::NAME, fairness::ABOUT),
+        (overlay::NAME, overlay::ABOUT),
+    ] {
         text.push_str(&format!("{name:<24} {about}\n"));
     }
     for (name, toml) in BUILTIN {

@@ -1,8 +1,11 @@
 use proptest::prelude::*;
 
-use super::super::message::{GrantedRelay, MAX_BODY, Reply, Request};
+use anabranch_wire::Span;
+
+use super::super::message::{FiguresTold, GrantedRelay, MAX_BODY, Neighbours, Reply, Request};
 use super::*;
 use crate::grant::GrantId;
+use crate::sense::Figures;
 
 fn round(request: Request) {
     let mut bytes = Vec::new();
@@ -21,7 +24,8 @@ fn every_request_comes_out_as_it_went_in() {
     round(Request::Hello { version: 1 });
     round(Request::Register { instance: u64::MAX, offer: offer("fra", 5, 9) });
     let confirmed = vec![GrantId([0; 16]), GrantId([255; 16])];
-    round(Request::Heartbeat { load: Load { pids: 1, rate: 2, draining: true }, confirmed });
+    round(Request::Heartbeat { load: Load { pids: 1, rate: 2, draining: true }, confirmed, links: None });
+    round(Request::Figures { relays: vec![key(1)], to: Some([192, 0, 2, 1].into()) });
     round(Request::Renew { grant: GrantId([4; 16]), lifetime: 60 });
     round(Request::GiveBack { grant: GrantId([3; 16]) });
 }
@@ -29,10 +33,18 @@ fn every_request_comes_out_as_it_went_in() {
 #[test]
 fn every_reply_comes_out_as_it_went_in() {
     let relays = vec![GrantedRelay { node: key(3), addresses: vec!["[2001:db8::1]:4600".parse().unwrap()] }];
+    let estimate = Figures { estimated: Some(0.25), ..Figures::measured(Span::from_millis(31), 0.01) };
+    assert_eq!(FiguresTold::new((key(1), key(2)), &estimate).figures(), estimate);
     for reply in [
         Reply::Hello { version: 1 },
         Reply::Registered,
-        Reply::heartbeat(UnixTime(5), vec![GrantId([1; 16])]),
+        Reply::Heartbeat {
+            time: 5,
+            revoked: vec![GrantId([1; 16])],
+            known: 7,
+            neighbours: Some(Neighbours { measure: relays.clone(), measured_by: vec![key(4)] }),
+        },
+        Reply::Figures { figures: vec![FiguresTold::new((key(1), key(2)), &estimate)], node: vec![key(2)] },
         Reply::Granted { grant: "AA==".into(), relays },
         Reply::GivenBack,
         Reply::denied(&Denied::Busy.into()),

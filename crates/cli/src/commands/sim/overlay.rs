@@ -1,0 +1,119 @@
+//! `anabranch sim run overlay`: what sensing costs and how soon it knows, in overlays of any size.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use anabranch_sim::overlay::{OverlayConfig, OverlayRun};
+use serde::Serialize;
+
+use super::jobs::{Crew, in_order};
+use super::output::number;
+use super::{RunArgs, Seeds, stop_on_interrupt, unless_stopped};
+use crate::commands::Context;
+use crate::errors::Failure;
+use crate::ui::out::{self, Stream};
+
+/// The name under which it is run.
+pub(super) const NAME: &str = "overlay";
+/// What it shows, for `sim list`.
+pub(super) const ABOUT: &str = "Relays measure each other: traffic, time to notice, estimates, memory";
+
+const SIZES: [u64; 3] = [50, 500, 5_000];
+const LARGEST: u64 = 100_000;
+/// Who sends more for sensing breaks the promise, in kbit/s.
+const BUDGET: f64 = 20.0;
+/// Ways are chosen so often, to take the time of one choice.
+const TURNS: u32 = 5;
+
+#[derive(Serialize)]
+struct Run {
+    scenario: &'static str,
+    relays: u64,
+    seed: u64,
+    metrics: BTreeMap<String, f64>,
+}
+
+/// Runs the overlays and writes their figures.
+///
+/// # Errors
+/// When the budget was not kept or a failed link not found, or output cannot be written.
+pub(super) fn run(args: &RunArgs, context: &Context) -> Result<(), Failure> {
+    args.without_drawing(NAME)?;
+    if args.scheduler.is_some() {
+        return Err(Failure::local("the overlay takes no --scheduler")
+            .hint("`--cells 50,500` says how many relays there are"));
+    }
+    let sizes = args.cells.clone().map_or_else(|| SIZES.to_vec(), |cells| cells.0);
+    if let Some(size) = sizes.iter().find(|size| !(2..=LARGEST).contains(*size)) {
+        return Err(Failure::local(format!("an overlay of {size} relays"))
+            .hint(format!("`--cells` says how many relays there are: 2 to {LARGEST}")));
+    }
+    let seeds = args.seeds.clone().unwrap_or_else(|| Seeds(vec![1]));
+    let jobs: Vec<(u64, u64)> =
+        sizes.iter().flat_map(|size| seeds.0.iter().map(|seed| (*size, *seed))).collect();
+    let crew = Crew { stop: stop_on_interrupt(), ..Crew::new(args.thread_count(), !context.quiet) };
+    let (all, mut runs) = (jobs.len(), Vec::new());
+    let done = in_order(jobs, &crew, |job, _: &dyn Fn(f64)| run_one(*job), &mut |_, run| {
+        runs.push(run);
+        Ok(())
+    })?;
+    let outcome = if runs.is_empty() { Ok(()) } else { report(args, &runs) };
+    unless_stopped(done, all)?;
+    outcome
+}
+
+fn run_one((relays, seed): (u64, u64)) -> Run {
+    let overlay = OverlayRun::new(OverlayConfig::of(relays as usize), seed);
+    let begin = Instant::now();
+    let pairs: usize = (0..TURNS).map(|_| overlay.choose_ways().0).sum();
+    let micros = begin.elapsed().as_secs_f64() * 1e6 / pairs as f64;
+    let mut metrics = overlay.metrics;
+    metrics.insert("choice_us".into(), micros);
+    Run { scenario: NAME, relays, seed, metrics }
+}
+
+fn report(args: &RunArgs, runs: &[Run]) -> Result<(), Failure> {
+    if args.format.json {
+        for run in runs {
+            Stream::Stdout.json(run)?;
+        }
+    } else if args.format.csv {
+        out::print(&csv(runs))?;
+    } else {
+        out::print(&table(runs))?;
+    }
+    let broken = |run: &&Run| {
+        let metric = |name: &str| run.metrics.get(name).copied().unwrap_or(0.0);
+        metric("sensing_kbit_s.max") > BUDGET || metric("failures_known") < metric("failures")
+    };
+    match runs.iter().find(broken) {
+        None => Ok(()),
+        Some(run) => Err(Failure::local(format!(
+            "with {} relays and seed {} the budget was not kept, or a failed link not found",
+            run.relays, run.seed
+        ))),
+    }
+}
+
+/// A line for each figure, a column for each run.
+fn table(runs: &[Run]) -> String {
+    let head = runs.iter().map(|run| format!(" {:>12}", run.relays)).collect::<String>();
+    let mut text = format!("{:<28}{head}\n", "relays");
+    let names: Vec<&String> = runs.first().map_or_else(Vec::new, |run| run.metrics.keys().collect());
+    for name in names {
+        let value = |run: &Run| format!(" {:>12}", number(run.metrics.get(name).copied().unwrap_or(0.0)));
+        text.push_str(&format!("{name:<28}{}\n", runs.iter().map(value).collect::<String>()));
+    }
+    text
+}
+
+fn csv(runs: &[Run]) -> String {
+    let names: Vec<&str> =
+        runs.first().map_or_else(Vec::new, |run| run.metrics.keys().map(String::as_str).collect());
+    let mut text = format!("relays,seed,{}\n", names.join(","));
+    for run in runs {
+        let values: Vec<String> = run.metrics.values().map(f64::to_string).collect();
+        text.push_str(&format!("{},{},{}\n", run.relays, run.seed, values.join(",")));
+    }
+    text
+}

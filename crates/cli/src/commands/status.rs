@@ -1,0 +1,172 @@
+//! `anabranch status`: what runs on this machine, and how it is.
+//!
+//! Every service and every command that was given `--control` can be asked over a Unix socket. This asks all of them.
+
+use std::path::{Path, PathBuf};
+
+use anabranch_daemon::client::PathStatus;
+use anabranch_daemon::control;
+use anabranch_daemon::controller::status::Status as ControllerStatus;
+use anabranch_daemon::relay::status::Status as RelayStatus;
+use clap::Args;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::{controller, path, relay};
+use crate::args::OUTPUT;
+use crate::errors::Failure;
+use crate::node;
+use crate::ui::out::{self, Stream};
+
+/// Where services have their sockets.
+const PLACE: &str = "/run/anabranch";
+
+const EXAMPLES: &str = "\
+Examples:
+  anabranch status                                    all services of this machine
+  anabranch status --json | jq .services
+  anabranch status --control relay.sock --control bench.sock";
+
+/// Show the services and sessions of this machine
+///
+/// Asks every relay and controller whose socket is in /run/anabranch, or those that are named; a session of a command that was given `--control` may be
+/// named too.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct StatusArgs {
+    /// The Unix socket of a service or a running command; may be given again [default: all in /run/anabranch]
+    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    pub control: Vec<PathBuf>,
+    /// JSON instead of text
+    #[arg(long, help_heading = OUTPUT)]
+    pub json: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    services: Vec<Service>,
+}
+
+/// Who answers at a socket.
+#[derive(Debug, Serialize)]
+struct Service {
+    control: PathBuf,
+    #[serde(flatten)]
+    answer: Answer,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+enum Answer {
+    Relay { status: Box<RelayStatus> },
+    Controller { status: ControllerStatus },
+    Session { paths: Vec<PathStatus> },
+    Silent { why: String },
+}
+
+/// Asks and shows.
+///
+/// # Errors
+/// When there is nobody to be asked, or somebody who was named does not answer.
+pub fn run(args: &StatusArgs) -> Result<(), Failure> {
+    let sockets = if args.control.is_empty() { sockets_in(Path::new(PLACE)) } else { args.control.clone() };
+    if sockets.is_empty() {
+        return Err(Failure::local(format!("no service has a socket in {PLACE}")).hint(
+            "a relay or a controller has one when its configuration says `control = \"…\"`; name it with `--control FILE`",
+        ));
+    }
+    let services = node::runtime()?.block_on(async {
+        let mut services = Vec::new();
+        for control in sockets {
+            let answer = ask(&control).await;
+            services.push(Service { control, answer });
+        }
+        services
+    });
+    let report = Report { services };
+    if args.json {
+        Stream::Stdout.json(&report)?
+    } else {
+        out::print(&text(&report))?
+    }
+    let silent = report.services.iter().find_map(|service| match &service.answer {
+        Answer::Silent { why } => Some(format!("nobody answers at {}: {why}", service.control.display())),
+        _ => None,
+    });
+    match silent {
+        Some(why) => Err(Failure::local(why)
+            .hint("is it running? a file that a killed program left behind can be removed")),
+        None => Ok(()),
+    }
+}
+
+/// The sockets in a directory, by name; none where it cannot be read.
+fn sockets_in(place: &Path) -> Vec<PathBuf> {
+    let files = std::fs::read_dir(place).into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut sockets: Vec<PathBuf> =
+        files.filter(|file| file.extension().is_some_and(|extension| extension == "sock")).collect();
+    sockets.sort();
+    sockets
+}
+
+async fn ask(socket: &Path) -> Answer {
+    match control::ask::<Value>(socket, "status").await {
+        Ok(answer) => read(answer),
+        // A session knows other words.
+        Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => {
+            match control::ask::<Vec<PathStatus>>(socket, "list").await {
+                Ok(paths) => Answer::Session { paths },
+                Err(error) => Answer::Silent { why: error.to_string() },
+            }
+        }
+        Err(error) => Answer::Silent { why: error.to_string() },
+    }
+}
+
+fn read(answer: Value) -> Answer {
+    if let Ok(status) = serde_json::from_value(answer.clone()) {
+        return Answer::Relay { status: Box::new(status) };
+    }
+    match serde_json::from_value(answer) {
+        Ok(status) => Answer::Controller { status },
+        Err(error) => Answer::Silent { why: format!("it speaks another version: {error}") },
+    }
+}
+
+fn text(report: &Report) -> String {
+    let one = |service: &Service| {
+        let (what, about) = match &service.answer {
+            Answer::Relay { status } => ("relay", relay::text(status)),
+            Answer::Controller { status } => ("controller", controller::status_text(status)),
+            Answer::Session { paths } => ("session", path::text(paths)),
+            Answer::Silent { why } => ("nobody", format!("  {why}\n")),
+        };
+        format!("{what} at {}\n{about}", service.control.display())
+    };
+    report.services.iter().map(one).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_answers_is_told_by_what_it_says() {
+        let controller = serde_json::json!({"node": "ab1", "signs": "abs1", "addresses": [], "relays": []});
+        assert!(matches!(read(controller), Answer::Controller { .. }));
+        assert!(
+            matches!(read(serde_json::json!({"x": 1})), Answer::Silent { why } if why.contains("version"))
+        );
+    }
+
+    #[test]
+    fn only_sockets_are_asked_in_the_order_of_their_names() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["b.sock", "a.sock", "relay.key"] {
+            std::fs::write(dir.path().join(name), "").unwrap();
+        }
+        let found = sockets_in(dir.path());
+        assert_eq!(found, ["a.sock", "b.sock"].map(|name| dir.path().join(name)));
+        assert!(sockets_in(Path::new("/nowhere")).is_empty());
+    }
+}

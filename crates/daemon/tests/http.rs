@@ -1,0 +1,158 @@
+//! A controller's HTTP API, asked in plain text over real sockets.
+
+mod common;
+
+use std::net::SocketAddr;
+
+use anabranch_daemon::client::{GrantWanted, Grants};
+use anabranch_daemon::controller::ControllerService;
+use anabranch_daemon::controller::config::ControllerSettings;
+use anabranch_daemon::controller::http::routes;
+use anabranch_daemon::controller::link::ControllerHint;
+use anabranch_daemon::http::{Door, HttpSettings};
+use anabranch_daemon::relay::RelayService;
+use anabranch_daemon::relay::config::{Controller, RelaySettings};
+use anabranch_overlay::controller::{Policy, Quota};
+use anabranch_overlay::grant::Limits;
+use anabranch_wire::Rate;
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::{Duration, timeout};
+
+use common::{ip, key, node, until};
+
+const TOKEN: &str = "0123456789abcdef-token";
+
+async fn controller() -> (ControllerService, ControllerHint) {
+    let mut policy = Policy { relays: [key(231).public()].into(), ..Policy::default() };
+    let limits = Limits { pids: 4, rate: Rate::from_mbit(1.0), bytes: u64::MAX, highest_tos: 15 };
+    policy.clients.insert(key(232).public(), Quota { grants: 2, relays: 1, limits, lifetime: 60 });
+    let service = ControllerService::start(key(230), &ControllerSettings::local(ip(230), policy)).await;
+    let service = service.expect("a controller");
+    let hint = ControllerHint { node: service.node(), addresses: service.addresses() };
+    (service, hint)
+}
+
+async fn relay(controller: &ControllerService, hint: &ControllerHint) -> RelayService {
+    let named = Controller { at: hint.clone(), signs: controller.signing_key() };
+    let settings = RelaySettings { controllers: vec![named], ..common::settings(231, &[]) };
+    let relay = RelayService::start(key(231), &settings).await.expect("a relay");
+    until("registered", || relay.status().controllers[0].registered).await;
+    relay
+}
+
+/// Opens the API; with a token when one is wanted.
+async fn open(controller: &ControllerService, token: Option<&std::path::Path>) -> SocketAddr {
+    let settings = HttpSettings { address: "127.0.0.1:0".parse().unwrap(), token: token.map(Into::into) };
+    let door = Door::open(&settings).await.expect("a free port");
+    let address = door.address().unwrap();
+    tokio::spawn(door.serve(routes(controller.watch())));
+    address
+}
+
+/// The answer's code and body.
+async fn ask(at: SocketAddr, what: &str, head: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(at).await.unwrap();
+    let host = if head.contains("Host:") { String::new() } else { format!("Host: {at}\r\n") };
+    let request = format!("{what} HTTP/1.1\r\n{host}Connection: close\r\n{head}\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut text = String::new();
+    timeout(Duration::from_secs(10), stream.read_to_string(&mut text)).await.expect("an answer").unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").expect("a head");
+    (head.split(' ').nth(1).expect("a code").parse().unwrap(), body.to_owned())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn everything_that_the_document_describes_is_there_and_tells_and_changes_nothing_without_a_token() {
+    let (controller, hint) = controller().await;
+    let _relay = relay(&controller, &hint).await;
+    let at = open(&controller, None).await;
+    let (code, body) = ask(at, "GET /api/v1/status", "").await;
+    let status: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!((code, &status["node"]), (200, &Value::from(controller.node().to_string())));
+    let (_, body) = ask(at, "GET /api/v1/openapi.json", "").await;
+    let document: Value = serde_json::from_str(&body).unwrap();
+    let (relay_key, client) = (key(231).public().to_string(), key(232).public().to_string());
+    for (path, operations) in document["paths"].as_object().unwrap() {
+        let known = if path.contains("relays") { &relay_key } else { &client };
+        let path = path.replace("{key}", known).replace("{id}", &"0a".repeat(16));
+        for operation in operations.as_object().unwrap().keys() {
+            let expected = if operation == "delete" { 403 } else { 200 };
+            if path.ends_with("/events") {
+                continue;
+            }
+            let (code, body) = ask(at, &format!("{} {path}", operation.to_uppercase()), "").await;
+            assert_eq!(code, expected, "{operation} {path}: {body}");
+        }
+    }
+    assert!(
+        document["components"]["schemas"]["RelayStatus"]["properties"]["links"].is_object(),
+        "{document}"
+    );
+    let (_, metrics) = ask(at, "GET /metrics", "").await;
+    assert!(metrics.contains("anabranch_controller_relays 1\n"), "{metrics}");
+    for (what, head, code) in [
+        ("GET /api/v1/nothing", "", 404),
+        ("GET /api/v1/relays/ab1x", "", 404),
+        ("GET /api/v1/clients/ab1x/grants", "", 400),
+        ("POST /api/v1/status", "", 403),
+        ("GET /api/v1/status", "Host: evil.example\r\n", 403),
+    ] {
+        let (found, body) = ask(at, what, head).await;
+        assert!(found == code && body.contains("error"), "{what}: {found} {body}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_a_token_grants_are_taken_back_and_without_it_nothing_is_told() {
+    let (controller, hint) = controller().await;
+    let _relay = relay(&controller, &hint).await;
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("token");
+    std::fs::write(&file, "short").unwrap();
+    let settings = HttpSettings { address: "127.0.0.1:0".parse().unwrap(), token: Some(file.clone()) };
+    let refused = Door::open(&settings).await.unwrap_err().to_string();
+    assert!(refused.contains("openssl rand"), "{refused}");
+    std::fs::write(&file, format!("{TOKEN}\n")).unwrap();
+    let at = open(&controller, Some(&file)).await;
+    let client = node(232).await;
+    let wanted = GrantWanted { relays: (1, 1), paths: 1 };
+    let _grants = Grants::obtain(&client, &[hint], wanted, None).await.expect("a grant");
+    let grants = format!("/api/v1/clients/{}/grants", client.node());
+    for head in ["", "Authorization: Bearer wrong-wrong-wrong\r\n", "Authorization: Basic x\r\n"] {
+        for what in ["GET", "DELETE"] {
+            let (code, body) = ask(at, &format!("{what} {grants}"), head).await;
+            assert!(code == 401 && body.contains("Bearer TOKEN"), "{what}: {code} {body}");
+        }
+    }
+    let shown = format!("Authorization: Bearer {TOKEN}\r\n");
+    let (code, body) = ask(at, &format!("DELETE {grants}"), &shown).await;
+    let taken: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!((code, taken.as_array().unwrap().len()), (200, 1));
+    let (_, left) = ask(at, &format!("GET {grants}"), &shown).await;
+    assert_eq!(left, "[]");
+    let (code, _) = ask(at, &format!("DELETE {grants}/{}", "0a".repeat(16)), &shown).await;
+    assert_eq!(code, 404);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn events_tell_when_something_has_changed() {
+    let (controller, hint) = controller().await;
+    let at = open(&controller, None).await;
+    let mut stream = TcpStream::connect(at).await.unwrap();
+    let request = format!("GET /api/v1/events HTTP/1.1\r\nHost: {at}\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut text = String::new();
+    let mut until_it_says = async |what: &str| {
+        let mut part = [0; 4096];
+        while !text.contains(what) {
+            let read = timeout(Duration::from_secs(10), stream.read(&mut part)).await.expect(what).unwrap();
+            assert!(read > 0, "the events ended: {text}");
+            text.push_str(&String::from_utf8_lossy(&part[..read]));
+        }
+    };
+    until_it_says("event: status").await;
+    let _relay = relay(&controller, &hint).await;
+    until_it_says("\"alive\":true").await;
+}

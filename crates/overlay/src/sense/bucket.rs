@@ -1,0 +1,52 @@
+//! A token bucket: what may be sent on average, and at once.
+
+use anabranch_wire::{Rate, Span, Time};
+
+/// Fills at a rate up to a depth; whoever sends takes out.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Bucket {
+    rate: Rate,
+    depth: Span,
+    /// Bytes.
+    level: f64,
+    at: Time,
+}
+
+impl Bucket {
+    /// A full one, which holds what its rate gives in `depth`.
+    #[must_use]
+    pub fn new(rate: Rate, depth: Span, now: Time) -> Self {
+        Self { rate, depth, level: rate.as_bytes_f64() * depth.as_secs_f64(), at: now }
+    }
+
+    /// Takes out `bytes`, if there are as many.
+    pub fn take(&mut self, now: Time, bytes: u64) -> bool {
+        self.fill(now);
+        let enough = self.level >= bytes as f64;
+        if enough {
+            self.level -= bytes as f64;
+        }
+        enough
+    }
+
+    /// When it will hold `bytes`; never, if that is more than its depth.
+    #[must_use]
+    pub fn ready_at(&self, bytes: u64) -> Time {
+        let missing = bytes as f64 - self.level;
+        if missing <= 0.0 {
+            return self.at;
+        }
+        if self.rate == Rate::ZERO || bytes as f64 > self.rate.as_bytes_f64() * self.depth.as_secs_f64() {
+            return Time::NEVER;
+        }
+        // Rounded up, so that it is enough when that time has come.
+        self.at + Span::from_secs_f64(missing / self.rate.as_bytes_f64()) + Span::from_micros(1)
+    }
+
+    fn fill(&mut self, now: Time) {
+        let full = self.rate.as_bytes_f64() * self.depth.as_secs_f64();
+        let more = self.rate.as_bytes_f64() * now.since(self.at).as_secs_f64();
+        self.level = (self.level + more).min(full);
+        self.at = self.at.max(now);
+    }
+}

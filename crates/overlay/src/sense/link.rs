@@ -1,0 +1,239 @@
+//! One link as its measurer sees it.
+//!
+//! ```text
+//!   New ──answer──▶ Up ──a probe without answer──▶ Doubt ──three in a row──▶ Down
+//!                    ▲◀────────────answer────────────┘                        │
+//!                    └──────────────────────answer────────────────────────────┘
+//! ```
+
+use std::collections::VecDeque;
+
+use anabranch_wire::{Rate, Span, Time};
+
+use super::message::{Answer, micros};
+
+/// So many probes in a row without answer, and a link is down.
+pub const LOST_IN_A_ROW: u32 = 3;
+/// An answer is waited for between these, and this long when nothing is known.
+const SHORTEST_WAIT: Span = Span::from_millis(200);
+const LONGEST_WAIT: Span = Span::from_secs(1);
+/// Probes whose answer may still come.
+const MOST_WAITING: usize = 8;
+/// Probes over which loss is taken; older ones fade.
+const LOSS_OVER: f64 = 128.0;
+/// For how long the least delay counts.
+const LEAST_FOR: Span = Span::from_secs(60);
+/// For how long live traffic tells what is available.
+const CARRIED_FOR: Span = Span::from_secs(30);
+
+/// What a session over the link has seen since it was asked last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Live {
+    /// Its smoothed round-trip time; zero without a new sample.
+    pub rtt: Span,
+    /// Packets that it sent over the link.
+    pub sent: u64,
+    /// Of those, lost.
+    pub lost: u64,
+    /// At which rate data got through.
+    pub carried: Rate,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    New,
+    Up,
+    Doubt { missing: u32 },
+    Down,
+}
+
+/// See the module's documentation.
+#[derive(Clone, Debug)]
+pub(super) struct Link {
+    pub state: State,
+    pub next_probe: Time,
+    number: u32,
+    /// Probes on their way: number, when it left, until when it counts.
+    waiting: VecDeque<(u32, Time, Time)>,
+    /// Round-trip time and mean deviation, in microseconds.
+    rtt: Option<(f64, f64)>,
+    /// Number and count of the last answer.
+    answered: Option<(u32, u32)>,
+    loss: [Share; 2],
+    queue: [Above; 2],
+    carried: Option<(Time, Rate)>,
+}
+
+/// A share of what was lost, of which the older part fades.
+#[derive(Clone, Copy, Debug, Default)]
+struct Share {
+    lost: f64,
+    of: f64,
+}
+
+impl Share {
+    fn add(&mut self, lost: f64, of: f64) {
+        self.lost += lost;
+        self.of += of;
+        if self.of > LOSS_OVER {
+            let fade = LOSS_OVER / self.of;
+            self.lost *= fade;
+            self.of *= fade;
+        }
+    }
+
+    fn value(&self) -> f64 {
+        if self.of > 0.0 { (self.lost / self.of).clamp(0.0, 1.0) } else { 0.0 }
+    }
+}
+
+/// How much a delay is above its least of the last minute or two. Clocks of two machines need not agree: only changes count.
+#[derive(Clone, Copy, Debug, Default)]
+struct Above {
+    /// Least of this span and of the one before, in microseconds.
+    least: [Option<f64>; 2],
+    since: Time,
+    above: f64,
+}
+
+impl Above {
+    fn add(&mut self, now: Time, delay: f64) {
+        if now.since(self.since) >= LEAST_FOR {
+            self.least = [None, self.least[0]];
+            self.since = now;
+        }
+        self.least[0] = Some(self.least[0].map_or(delay, |least| least.min(delay)));
+        let least = self.least.iter().flatten().fold(delay, |least, other| least.min(*other));
+        self.above += (delay - least - self.above) / 8.0;
+    }
+}
+
+impl Link {
+    pub fn new(first_probe: Time) -> Self {
+        Self {
+            state: State::New,
+            next_probe: first_probe,
+            number: 0,
+            waiting: VecDeque::new(),
+            rtt: None,
+            answered: None,
+            loss: Default::default(),
+            queue: Default::default(),
+            carried: None,
+        }
+    }
+
+    /// A probe leaves now.
+    pub fn on_probe(&mut self, now: Time) -> u32 {
+        self.number = self.number.wrapping_add(1);
+        if self.waiting.len() == MOST_WAITING {
+            self.waiting.pop_front();
+        }
+        self.waiting.push_back((self.number, now, now + self.patience()));
+        self.number
+    }
+
+    fn patience(&self) -> Span {
+        let wait = self
+            .rtt
+            .map_or(LONGEST_WAIT, |(rtt, deviation)| Span::from_micros((rtt + 4.0 * deviation) as u64));
+        wait.max(SHORTEST_WAIT).min(LONGEST_WAIT)
+    }
+
+    /// When the last probe counts as lost.
+    pub fn deadline(&self) -> Option<Time> {
+        self.waiting.back().map(|(.., until)| *until).filter(|until| *until != Time::NEVER)
+    }
+
+    /// The last probe had no answer in time. True when the link has gone down by that.
+    pub fn on_silence(&mut self) -> bool {
+        if let Some((.., until)) = self.waiting.back_mut() {
+            // It may come late, and counts then.
+            *until = Time::NEVER;
+        }
+        let before = self.state;
+        self.state = match before {
+            State::Down => State::Down,
+            State::New | State::Up => State::Doubt { missing: 1 },
+            State::Doubt { missing } if missing + 1 < LOST_IN_A_ROW => State::Doubt { missing: missing + 1 },
+            State::Doubt { .. } => {
+                self.answered = None;
+                State::Down
+            }
+        };
+        self.state == State::Down && before != State::Down
+    }
+
+    /// An answer; gives the round-trip time when it is one to a probe of this link.
+    pub fn on_answer(&mut self, now: Time, answer: &Answer) -> Option<Span> {
+        let at = self.waiting.iter().position(|(number, ..)| *number == answer.number)?;
+        let (_, sent, _) = self.waiting.remove(at)?;
+        let rtt = now.since(sent);
+        self.sample(rtt);
+        self.count(answer);
+        let (left, came) = (micros(sent) as f64, micros(now) as f64);
+        self.queue[0].add(now, answer.at as f64 - left);
+        self.queue[1].add(now, came - answer.at as f64);
+        self.state = State::Up;
+        Some(rtt)
+    }
+
+    /// Loss by the numbers of this answer and the last.
+    fn count(&mut self, answer: &Answer) {
+        let ahead = |new: u32, old: u32| new.wrapping_sub(old).cast_signed();
+        if let Some((number, received)) = self.answered {
+            let (sent, came) = (ahead(answer.number, number), ahead(answer.received, received));
+            if sent <= 0 {
+                return; // An answer that was overtaken.
+            }
+            // A peer that lost its count, or says more than can be, tells nothing.
+            if (1..=sent).contains(&came) {
+                self.loss[0].add(f64::from(sent - came), f64::from(sent));
+                self.loss[1].add(f64::from(came - 1), f64::from(came));
+            }
+        }
+        self.answered = Some((answer.number, answer.received));
+    }
+
+    pub fn on_live(&mut self, now: Time, live: Live) {
+        if live.sent > 0 {
+            self.loss[0].add(live.lost.min(live.sent) as f64, live.sent as f64);
+        }
+        if live.carried > Rate::ZERO {
+            self.carried = Some((now, live.carried));
+        }
+        if !live.rtt.is_zero() {
+            self.sample(live.rtt);
+            self.state = State::Up;
+        }
+    }
+
+    fn sample(&mut self, rtt: Span) {
+        let new = rtt.as_nanos() as f64 / 1e3;
+        self.rtt = Some(match self.rtt {
+            None => (new, new / 2.0),
+            Some((rtt, deviation)) => {
+                (rtt + (new - rtt) / 8.0, deviation + ((new - rtt).abs() - deviation) / 4.0)
+            }
+        });
+    }
+
+    /// As it is told; `None` while nothing is known.
+    pub fn told(&self, now: Time, to: anabranch_secure::PublicKey) -> Option<super::LinkTold> {
+        let down = self.state == State::Down;
+        if self.rtt.is_none() && !down {
+            return None;
+        }
+        let (rtt, deviation) = self.rtt.unwrap_or_default();
+        let share = |share: &Share| if down { 10_000 } else { (share.value() * 1e4).round() as u16 };
+        let carried = self.carried.filter(|(at, _)| now.since(*at) < CARRIED_FOR);
+        Some(super::LinkTold {
+            to,
+            up: !down,
+            rtt: [rtt as u32, deviation as u32],
+            loss: [share(&self.loss[0]), share(&self.loss[1])],
+            queue: [self.queue[0].above as u32, self.queue[1].above as u32],
+            carried: carried.map_or(0, |(_, rate)| (rate.as_bits() / 1_000).min(u64::from(u32::MAX)) as u32),
+        })
+    }
+}

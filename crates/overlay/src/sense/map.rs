@@ -1,0 +1,217 @@
+//! Link state as a controller knows it: what nodes told, and estimates of the rest.
+//!
+//! Kept for each node are its coordinate and the links that it measures, so memory grows with the number of nodes, not of pairs. It is in
+//! memory only: measurements are never stored.
+
+use std::collections::BTreeMap;
+
+use anabranch_secure::PublicKey;
+use anabranch_wire::{Rate, Span, Time};
+
+use super::coordinate::Coordinate;
+use super::estimate::Figures;
+use super::message::{Changes, LinkTold};
+use super::sensor::MOST_LINKS;
+
+/// A node that was silent for so long says nothing of its links any more.
+const SILENT: Span = crate::controller::SILENT;
+
+/// See the module's documentation.
+#[derive(Clone, Debug, Default)]
+pub struct LinkMap {
+    index: BTreeMap<PublicKey, u32>,
+    nodes: Vec<Node>,
+}
+
+#[derive(Clone, Debug)]
+struct Node {
+    key: PublicKey,
+    coordinate: Coordinate,
+    version: u64,
+    heard: Time,
+    links: Vec<Stored>,
+    /// What is lost on its own access link at most, on the way out and on the way in: the least over its links, in 1/10,000.
+    access_loss: [u16; 2],
+}
+
+/// A link in few bytes: units as in [`LinkTold`].
+#[derive(Clone, Copy, Debug)]
+struct Stored {
+    to: u32,
+    rtt: u32,
+    loss: [u16; 2],
+    queue: [u32; 2],
+    carried: u32,
+    up: bool,
+}
+
+/// A node as the map knows it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NodeView {
+    /// Its key.
+    pub key: PublicKey,
+    /// Where it is.
+    pub coordinate: Coordinate,
+    /// Links that it measures, and how many of those are down.
+    pub links: [usize; 2],
+}
+
+impl LinkMap {
+    /// A node that may be measured and may tell of its links. Only such are known.
+    pub fn join(&mut self, node: PublicKey) {
+        if !self.index.contains_key(&node) {
+            self.index.insert(node, self.nodes.len() as u32);
+            self.nodes.push(Node::new(node));
+        }
+    }
+
+    /// A node tells what changed; gives up to which version it is known now. 0 means that it must tell everything.
+    pub fn take(&mut self, now: Time, node: &PublicKey, changes: &Changes) -> u64 {
+        let Some(&at) = self.index.get(node) else { return 0 };
+        let known = &mut self.nodes[at as usize];
+        if changes.since != 0 && changes.since != known.version {
+            known.version = 0;
+            return 0;
+        }
+        if changes.since == 0 {
+            known.links.clear();
+        }
+        for told in changes.links.iter().take(MOST_LINKS) {
+            let Some(&to) = self.index.get(&told.to) else { continue };
+            if to != at {
+                self.nodes[at as usize].put(Stored::new(to, told));
+            }
+        }
+        let gone: Vec<u32> = changes.gone.iter().filter_map(|node| self.index.get(node).copied()).collect();
+        let known = &mut self.nodes[at as usize];
+        known.links.retain(|link| !gone.contains(&link.to));
+        known.version = changes.version;
+        known.coordinate = Coordinate::from(changes.coordinate);
+        known.heard = now;
+        let least = |way: usize| known.links.iter().filter(|link| link.up).map(|link| link.loss[way]).min();
+        known.access_loss = [0, 1].map(|way| least(way).unwrap_or(0));
+        known.version
+    }
+
+    /// A node is alive; its links are as it told last.
+    pub fn hear(&mut self, now: Time, node: &PublicKey) {
+        if let Some(&at) = self.index.get(node) {
+            self.nodes[at as usize].heard = now;
+        }
+    }
+
+    /// Up to which version a node is known.
+    #[must_use]
+    pub fn known(&self, node: &PublicKey) -> u64 {
+        self.find(node).map_or(0, |at| self.nodes[at].version)
+    }
+
+    /// How many nodes it knows; [`Self::figures`] counts them from 0.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// True when it knows none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
+    /// The place of a node in the map.
+    #[must_use]
+    pub fn find(&self, node: &PublicKey) -> Option<usize> {
+        self.index.get(node).map(|at| *at as usize)
+    }
+
+    /// A node by its place.
+    #[must_use]
+    pub fn node(&self, at: usize) -> Option<NodeView> {
+        let node = self.nodes.get(at)?;
+        let down = node.links.iter().filter(|link| !link.up).count();
+        Some(NodeView { key: node.key, coordinate: node.coordinate, links: [node.links.len(), down] })
+    }
+
+    /// Whether a node was heard a moment ago.
+    #[must_use]
+    pub fn is_alive(&self, now: Time, at: usize) -> bool {
+        self.nodes.get(at).is_some_and(|node| node.is_alive(now))
+    }
+
+    /// Figures of the way from one node to another: measured by either end, or estimated; `None` when one of them is not alive.
+    #[must_use]
+    pub fn figures(&self, now: Time, from: usize, to: usize) -> Option<Figures> {
+        let (a, b) = (self.nodes.get(from)?, self.nodes.get(to)?);
+        if !a.is_alive(now) || !b.is_alive(now) || from == to {
+            return None;
+        }
+        if let Some(link) = a.link(to as u32) {
+            return Some(link.figures(0));
+        }
+        if let Some(link) = b.link(from as u32) {
+            return Some(link.figures(1));
+        }
+        let loss = [a.access_loss[0], b.access_loss[1]].map(|loss| 1.0 - f64::from(loss) / 1e4);
+        Some(Figures {
+            rtt: a.coordinate.rtt(&b.coordinate),
+            loss: 1.0 - loss[0] * loss[1],
+            carried: None,
+            estimated: Some(a.coordinate.error_to(&b.coordinate)),
+        })
+    }
+
+    /// Bytes that it takes, about: a tree's nodes are two thirds full.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        let links: usize = self.nodes.iter().map(|node| node.links.capacity()).sum();
+        let tree = self.index.len() * size_of::<(PublicKey, u32)>() * 3 / 2;
+        links * size_of::<Stored>() + self.nodes.capacity() * size_of::<Node>() + tree
+    }
+}
+
+impl Node {
+    fn new(key: PublicKey) -> Self {
+        Self {
+            key,
+            coordinate: Coordinate::default(),
+            version: 0,
+            heard: Time::ZERO,
+            links: Vec::new(),
+            access_loss: [0; 2],
+        }
+    }
+
+    fn is_alive(&self, now: Time) -> bool {
+        self.version > 0 && now.since(self.heard) < SILENT
+    }
+
+    fn link(&self, to: u32) -> Option<&Stored> {
+        self.links.iter().find(|link| link.to == to)
+    }
+
+    fn put(&mut self, new: Stored) {
+        if let Some(link) = self.links.iter_mut().find(|link| link.to == new.to) {
+            *link = new;
+        } else if self.links.len() < MOST_LINKS {
+            self.links.push(new);
+        }
+    }
+}
+
+impl Stored {
+    fn new(to: u32, told: &LinkTold) -> Self {
+        let loss = told.loss.map(|loss| loss.min(10_000));
+        Self { to, rtt: told.rtt[0], loss, queue: told.queue, carried: told.carried, up: told.up }
+    }
+
+    /// As its measurer sees it (0), or from the other end (1).
+    fn figures(&self, from: usize) -> Figures {
+        let loss = if self.up { f64::from(self.loss[from]) / 1e4 } else { 1.0 };
+        let carried =
+            (self.carried > 0 && from == 0).then(|| Rate::from_bits(u64::from(self.carried) * 1_000));
+        // What waits in queues is in the smoothed round-trip time already, less promptly.
+        let queued = Span::from_micros(u64::from(self.queue[0]) + u64::from(self.queue[1]));
+        let rtt = Span::from_micros(u64::from(self.rtt)).max(queued);
+        Figures { carried, ..Figures::measured(rtt, loss) }
+    }
+}

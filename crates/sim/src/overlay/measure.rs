@@ -1,0 +1,197 @@
+//! What is looked at: traffic, estimates, failures, memory.
+
+use anabranch_wire::{Span, Time};
+
+use super::run::Run;
+use super::ways;
+use crate::scenario::Metrics;
+
+/// Traffic is also looked at over spans of this length, for its peak.
+const SPAN: Span = Span::from_secs(10);
+/// Pairs for which ways are chosen, and for which estimates are judged.
+const PAIRS: usize = 100;
+const ESTIMATES: usize = 2_000;
+
+/// Bytes that each relay sends for sensing.
+pub(super) struct Traffic {
+    since: Time,
+    /// Probes and answers; what is told to the controller.
+    bytes: Vec<[u64; 2]>,
+    /// When this span began, what was sent in it, and the most of any.
+    span: Vec<(Time, u64, u64)>,
+}
+
+impl Traffic {
+    pub fn new(relays: usize) -> Self {
+        Self { since: Time::ZERO, bytes: vec![[0; 2]; relays], span: vec![(Time::ZERO, 0, 0); relays] }
+    }
+
+    /// Counts from now on.
+    pub fn begin(&mut self, now: Time) {
+        *self = Self::new(self.bytes.len());
+        self.since = now;
+        self.span.iter_mut().for_each(|span| span.0 = now);
+    }
+
+    pub fn sent(&mut self, now: Time, relay: usize, bytes: u64, is_spread: bool) {
+        self.bytes[relay][usize::from(is_spread)] += bytes;
+        let (began, sent, most) = &mut self.span[relay];
+        if now.since(*began) >= SPAN {
+            (*began, *sent) = (now, 0);
+        }
+        *sent += bytes;
+        *most = (*most).max(*sent);
+    }
+
+    pub fn metrics(&self, now: Time) -> Metrics {
+        let mut metrics = Metrics::new();
+        let passed = now.since(self.since).as_secs_f64();
+        let mut put = |name: &str, bytes: Vec<u64>, seconds: f64| {
+            let rates: Vec<f64> = sorted(bytes.into_iter().map(|bytes| bytes as f64 * 8e-3 / seconds));
+            metrics.insert(format!("{name}_kbit_s.mean"), rates.iter().sum::<f64>() / rates.len() as f64);
+            metrics.insert(format!("{name}_kbit_s.max"), rates.last().copied().unwrap_or(0.0));
+        };
+        put("probes", self.bytes.iter().map(|bytes| bytes[0]).collect(), passed);
+        put("changes", self.bytes.iter().map(|bytes| bytes[1]).collect(), passed);
+        put("sensing", self.bytes.iter().map(|bytes| bytes[0] + bytes[1]).collect(), passed);
+        put("sensing_10s", self.span.iter().map(|span| span.2).collect(), SPAN.as_secs_f64());
+        metrics
+    }
+}
+
+/// A link that failed.
+pub(super) struct Failure {
+    from: usize,
+    to: usize,
+    at: Time,
+    /// When its measurer, and when the controller, knew.
+    noticed: Option<Time>,
+    known: Option<Time>,
+}
+
+impl Run {
+    /// A link that is measured fails.
+    pub fn fail_some_link(&mut self) {
+        let from = self.chance.below(self.world.len());
+        let neighbours = self.neighbours(from);
+        if neighbours.is_empty() {
+            return;
+        }
+        let to = neighbours[self.chance.below(neighbours.len())];
+        let again = self.failures.iter().any(|failure| [failure.from, failure.to] == [from, to]);
+        if !again {
+            self.fail(from, to);
+            self.failures.push(Failure { from, to, at: self.now, noticed: None, known: None });
+        }
+    }
+
+    /// A relay has found a link to be down.
+    pub fn note_down(&mut self, relay: usize) {
+        let now = self.now;
+        for failure in self.failures.iter_mut().filter(|failure| failure.from == relay) {
+            failure.noticed.get_or_insert(now);
+        }
+    }
+
+    /// Which failures the controller knows of.
+    pub fn note_known(&mut self) {
+        let (now, map) = (self.now, &self.map);
+        for failure in self.failures.iter_mut().filter(|failure| failure.known.is_none()) {
+            let figures = map.figures(now, failure.from, failure.to);
+            if figures.is_some_and(|figures| figures.estimated.is_none() && figures.loss >= 1.0) {
+                failure.known = Some(now);
+            }
+        }
+    }
+
+    /// Times from a failure until its measurer and the controller know of it.
+    pub fn judge_failures(&mut self, metrics: &mut Metrics) {
+        let times = |known: fn(&Failure) -> Option<Time>| {
+            let times = self.failures.iter().filter_map(|failure| Some(known(failure)?.since(failure.at)));
+            sorted(times.map(|span| span.as_secs_f64()))
+        };
+        let (noticed, known) = (times(|failure| failure.noticed), times(|failure| failure.known));
+        metrics.insert("failures".into(), self.failures.len() as f64);
+        metrics.insert("failures_known".into(), known.len() as f64);
+        for (name, times) in [("noticed_s", noticed), ("known_s", known)] {
+            metrics.insert(format!("{name}.p50"), quantile(&times, 0.5));
+            metrics.insert(format!("{name}.max"), quantile(&times, 1.0));
+        }
+    }
+
+    /// How far estimates are off, links that count as down and are not, and how good the ways are that are chosen by it all.
+    pub fn judge_estimates(&mut self, metrics: &mut Metrics) {
+        let (mut off, mut down, mut measured) = (Vec::new(), 0, 0);
+        for _ in 0..ESTIMATES {
+            let (from, to) = self.some_pair();
+            let truth = self.world.between(from, to).rtt.as_secs_f64();
+            let Some(figures) = self.map.figures(self.now, from, to) else { continue };
+            if figures.estimated.is_some() {
+                off.push((figures.rtt.as_secs_f64() / truth - 1.0).abs());
+            }
+        }
+        for at in 0..self.map.len() {
+            let links = self.map.node(at).map_or([0; 2], |node| node.links);
+            measured += links[0];
+            down += links[1];
+        }
+        let off = sorted(off.into_iter());
+        metrics.insert("estimate_off.p50".into(), quantile(&off, 0.5));
+        metrics.insert("estimate_off.p90".into(), quantile(&off, 0.9));
+        metrics.insert("links_measured".into(), measured as f64);
+        metrics.insert("links_down_by_mistake".into(), f64::from(u32::try_from(down).unwrap_or(u32::MAX)));
+        self.judge_ways(metrics);
+    }
+
+    /// Round-trip time of the way over a relay that is chosen, against that of the best there is.
+    fn judge_ways(&mut self, metrics: &mut Metrics) {
+        let (mut looked, mut longer) = (0, Vec::new());
+        for (from, to) in self.some_pairs() {
+            let (found, count) = ways(&self.map, self.now, (from, to));
+            looked += count;
+            let truth = |relays: &[usize]| {
+                let stops: Vec<usize> = [&[from], relays, &[to]].concat();
+                let stretches = stops.windows(2).map(|ends| self.world.between(ends[0], ends[1]).rtt);
+                stretches.fold(Span::ZERO, |sum, rtt| sum + rtt).as_secs_f64()
+            };
+            let others = (0..self.world.len()).filter(|relay| *relay != from && *relay != to);
+            let best = others.map(|relay| truth(&[relay])).fold(f64::INFINITY, f64::min);
+            // The first five would be measured before they are used.
+            let chosen = found.iter().take(5).map(|way| truth(&way.relays)).fold(f64::INFINITY, f64::min);
+            longer.push(chosen / best);
+        }
+        let longer = sorted(longer.into_iter());
+        metrics.insert("way_rtt_over_best.p50".into(), quantile(&longer, 0.5));
+        metrics.insert("way_rtt_over_best.p90".into(), quantile(&longer, 0.9));
+        metrics.insert("ways_looked_at".into(), looked as f64 / PAIRS as f64);
+    }
+
+    /// What the controller keeps.
+    pub fn weigh(&self, metrics: &mut Metrics) {
+        let bytes = self.map.memory() + self.mesh.memory();
+        metrics.insert("controller_kb".into(), bytes as f64 / 1e3);
+        metrics.insert("controller_bytes_a_relay".into(), bytes as f64 / self.world.len() as f64);
+    }
+
+    pub fn some_pairs(&mut self) -> Vec<(usize, usize)> {
+        (0..PAIRS).map(|_| self.some_pair()).collect()
+    }
+
+    fn some_pair(&mut self) -> (usize, usize) {
+        let count = self.world.len();
+        let from = self.chance.below(count);
+        (from, (from + 1 + self.chance.below(count - 1)) % count)
+    }
+}
+
+fn sorted(values: impl Iterator<Item = f64>) -> Vec<f64> {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values
+}
+
+/// Nearest rank; 0 of nothing.
+fn quantile(sorted: &[f64], share: f64) -> f64 {
+    let last = sorted.len().saturating_sub(1);
+    sorted.get((last as f64 * share).round() as usize).copied().unwrap_or(0.0)
+}
