@@ -17,11 +17,12 @@ use anabranch_daemon::controller::asking::Controllers;
 use anabranch_daemon::controller::link::{ControllerHint, LinkError};
 use anabranch_daemon::controller::registration::{Registrant, Registration};
 use anabranch_daemon::store::{Etcd, EtcdSettings};
-use anabranch_net::{Addresses, Endpoint, EndpointConfig, NodeKey, Rate};
-use anabranch_overlay::controller::message::Again;
+use anabranch_net::{Addresses, Endpoint, EndpointConfig, NodeKey, PublicKey, Rate};
+use anabranch_overlay::controller::message::{Again, Neighbours};
 use anabranch_overlay::controller::{Ask, Leader, Load, Offer, Place, RequestId, Store};
 use anabranch_overlay::grant::{ControllerKey, GrantId, Limits, UnixTime, open};
 use anabranch_overlay::relay::Heartbeat;
+use anabranch_overlay::sense::Changes;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -120,6 +121,16 @@ impl Registrant for Silent {
 
     fn load(&self) -> Load {
         Load::default()
+    }
+
+    fn changes(&self, _: u64) -> Option<Changes> {
+        None
+    }
+
+    fn measure(&self, _: &PublicKey, _: &Neighbours) {}
+
+    fn urgent(&self) -> watch::Receiver<u64> {
+        watch::channel(0).1
     }
 
     fn heartbeat(&self, heartbeat: &Heartbeat) -> Vec<GrantId> {

@@ -85,9 +85,9 @@ pub fn run(args: &StatusArgs) -> Result<(), Failure> {
     });
     let report = Report { services };
     if args.json {
-        Stream::Stdout.json(&report)?
+        Stream::Stdout.json(&report)?;
     } else {
-        out::print(&text(&report))?
+        out::print(&text(&report))?;
     }
     let silent = report.services.iter().find_map(|service| match &service.answer {
         Answer::Silent { why } => Some(format!("nobody answers at {}: {why}", service.control.display())),

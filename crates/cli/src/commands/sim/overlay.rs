@@ -1,14 +1,13 @@
 //! `anabranch sim run overlay`: what sensing costs and how soon it knows, in overlays of any size.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
 
 use anabranch_sim::overlay::{OverlayConfig, OverlayRun};
 use serde::Serialize;
 
 use super::jobs::{Crew, in_order};
 use super::output::number;
-use super::{RunArgs, Seeds, stop_on_interrupt, unless_stopped};
+use super::{RunArgs, Seeds, stop_on_interrupt, unless_stopped, usage};
 use crate::commands::Context;
 use crate::errors::Failure;
 use crate::ui::out::{self, Stream};
@@ -38,7 +37,11 @@ struct Run {
 /// # Errors
 /// When the budget was not kept or a failed link not found, or output cannot be written.
 pub(super) fn run(args: &RunArgs, context: &Context) -> Result<(), Failure> {
-    args.without_drawing(NAME)?;
+    args.without_trace(NAME)?;
+    if args.plot.is_some() {
+        return Err(Failure::local("`sim run overlay` draws nothing")
+            .hint("`--csv` writes its figures for a program that does"));
+    }
     if args.scheduler.is_some() {
         return Err(Failure::local("the overlay takes no --scheduler")
             .hint("`--cells 50,500` says how many relays there are"));
@@ -64,11 +67,13 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Result<(), Failure> {
 
 fn run_one((relays, seed): (u64, u64)) -> Run {
     let overlay = OverlayRun::new(OverlayConfig::of(relays as usize), seed);
-    let begin = Instant::now();
+    let before = usage::thread_cpu();
     let pairs: usize = (0..TURNS).map(|_| overlay.choose_ways().0).sum();
-    let micros = begin.elapsed().as_secs_f64() * 1e6 / pairs as f64;
     let mut metrics = overlay.metrics;
-    metrics.insert("choice_us".into(), micros);
+    if let (Some(before), Some(after)) = (before, usage::thread_cpu()) {
+        let micros = after.saturating_sub(before).as_secs_f64() * 1e6 / pairs as f64;
+        metrics.insert("choice_us".into(), micros);
+    }
     Run { scenario: NAME, relays, seed, metrics }
 }
 
