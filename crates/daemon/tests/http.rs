@@ -1,24 +1,30 @@
-//! A controller's HTTP API, asked in plain text over real sockets.
+//! A controller's HTTP API, asked over real sockets. The certificate in `tls/` is made for these tests alone.
 
 mod common;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use anabranch_daemon::client::{GrantWanted, Grants};
 use anabranch_daemon::controller::ControllerService;
 use anabranch_daemon::controller::config::ControllerSettings;
 use anabranch_daemon::controller::http::routes;
 use anabranch_daemon::controller::link::ControllerHint;
-use anabranch_daemon::http::{Door, HttpSettings};
+use anabranch_daemon::http::{Door, HttpSettings, TlsFiles};
 use anabranch_daemon::relay::RelayService;
 use anabranch_daemon::relay::config::{Controller, RelaySettings};
 use anabranch_overlay::controller::{Policy, Quota};
 use anabranch_overlay::grant::Limits;
 use anabranch_wire::Rate;
 use serde_json::Value;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Duration, timeout};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::crypto::aws_lc_rs;
+use tokio_rustls::rustls::pki_types::CertificateDer;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use common::{ip, key, node, until};
 
@@ -44,7 +50,8 @@ async fn relay(controller: &ControllerService, hint: &ControllerHint) -> RelaySe
 
 /// Opens the API; with a token when one is wanted.
 async fn open(controller: &ControllerService, token: Option<&std::path::Path>) -> SocketAddr {
-    let settings = HttpSettings { address: "127.0.0.1:0".parse().unwrap(), token: token.map(Into::into) };
+    let settings =
+        HttpSettings { address: "127.0.0.1:0".parse().unwrap(), token: token.map(Into::into), tls: None };
     let door = Door::open(&settings).await.expect("a free port");
     let address = door.address().unwrap();
     tokio::spawn(door.serve(routes(controller.watch())));
@@ -53,7 +60,15 @@ async fn open(controller: &ControllerService, token: Option<&std::path::Path>) -
 
 /// The answer's code and body.
 async fn ask(at: SocketAddr, what: &str, head: &str) -> (u16, String) {
-    let mut stream = TcpStream::connect(at).await.unwrap();
+    say(TcpStream::connect(at).await.unwrap(), at, what, head).await
+}
+
+async fn say(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    at: SocketAddr,
+    what: &str,
+    head: &str,
+) -> (u16, String) {
     let host = if head.contains("Host:") { String::new() } else { format!("Host: {at}\r\n") };
     let request = format!("{what} HTTP/1.1\r\n{host}Connection: close\r\n{head}\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
@@ -111,8 +126,9 @@ async fn with_a_token_grants_are_taken_back_and_without_it_nothing_is_told() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("token");
     std::fs::write(&file, "short").unwrap();
-    let settings = HttpSettings { address: "127.0.0.1:0".parse().unwrap(), token: Some(file.clone()) };
-    let refused = Door::open(&settings).await.unwrap_err().to_string();
+    let settings =
+        HttpSettings { address: "127.0.0.1:0".parse().unwrap(), token: Some(file.clone()), tls: None };
+    let refused = Door::open(&settings).await.err().expect("too short").to_string();
     assert!(refused.contains("openssl rand"), "{refused}");
     std::fs::write(&file, format!("{TOKEN}\n")).unwrap();
     let at = open(&controller, Some(&file)).await;
@@ -155,4 +171,46 @@ async fn events_tell_when_something_has_changed() {
     until_it_says("event: status").await;
     let _relay = relay(&controller, &hint).await;
     until_it_says("\"alive\":true").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn other_machines_ask_by_tls_and_files_that_are_none_are_told_of() {
+    let (controller, _) = controller().await;
+    let dir = tempfile::tempdir().unwrap();
+    let [token, certificate, private_key] =
+        ["token", "cert.pem", "key.pem"].map(|name| dir.path().join(name));
+    std::fs::write(&token, TOKEN).unwrap();
+    std::fs::write(&certificate, "nothing").unwrap();
+    std::fs::write(&private_key, include_str!("tls/key.pem")).unwrap();
+    let tls = Some(TlsFiles { certificate: certificate.clone(), private_key });
+    // Every address of this machine, as if others reached it.
+    let settings = HttpSettings { address: "0.0.0.0:0".parse().unwrap(), token: Some(token), tls };
+    let refused = Door::open(&settings).await.err().expect("no certificate").to_string();
+    assert!(refused.contains("there is no certificate in it"), "{refused}");
+    std::fs::write(&certificate, include_str!("tls/cert.pem")).unwrap();
+    let door = Door::open(&settings).await.expect("a free port");
+    let at = SocketAddr::from(([127, 0, 0, 1], door.address().unwrap().port()));
+    tokio::spawn(door.serve(routes(controller.watch())));
+
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(include_bytes!("tls/cert.pem")).unwrap()).unwrap();
+    let config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let connector = TlsConnector::from(Arc::new(config));
+    for (head, expected) in [("", 401), (&*format!("Authorization: Bearer {TOKEN}\r\n"), 200)] {
+        let stream = TcpStream::connect(at).await.unwrap();
+        let stream = connector.connect("controller.example".try_into().unwrap(), stream).await.expect("TLS");
+        let (code, body) = say(stream, at, "GET /api/v1/status", head).await;
+        assert_eq!(code, expected, "{body}");
+    }
+    // In clear nobody is told anything.
+    let mut clear = TcpStream::connect(at).await.unwrap();
+    clear.write_all(format!("GET /api/v1/status HTTP/1.1\r\nHost: {at}\r\n\r\n").as_bytes()).await.unwrap();
+    let mut heard = Vec::new();
+    // It may be reset as well as closed.
+    let _ = timeout(Duration::from_secs(10), clear.read_to_end(&mut heard)).await.expect("an end");
+    assert!(!heard.starts_with(b"HTTP"), "{heard:?}");
 }

@@ -140,7 +140,7 @@ async fn serve(path: &Path, settings: RelaySettings, context: &Context) -> Resul
     let _socket = Socket::open(settings.control.as_deref(), relay.watch())?;
     let mut tasks = tokio::task::JoinSet::new();
     if let Some(address) = settings.metrics {
-        let door = Door::open(&HttpSettings { address, token: None }).await;
+        let door = Door::open(&HttpSettings { address, token: None, tls: None }).await;
         let door = door.map_err(|error| Failure::local(error.to_string()))?;
         let watch = relay.watch();
         tasks.spawn(door.serve(http::metrics(move || watch.status().to_prometheus())));

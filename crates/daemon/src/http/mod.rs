@@ -1,13 +1,15 @@
 //! The HTTP API of services, for people and programs: this module has what all of them share (listening, tokens, limits, metrics), each service its routes.
 //!
-//! It listens on loopback addresses only: from elsewhere one comes by `ssh -L`, or a proxy that speaks TLS. Without a token it only tells;
-//! what changes something wants `Authorization: Bearer TOKEN`, and with a token configured everything does. A request must name a loopback host,
-//! so that a web page in somebody's browser cannot ask by a name of its own (DNS rebinding). Metrics alone may be served to other machines.
+//! On a loopback address it needs nothing: without a token it only tells; what changes something wants `Authorization: Bearer TOKEN`, and with a token
+//! configured everything does. An address that other machines reach wants a token and TLS; metrics alone may be served to them in clear.
+//! A request to a loopback address must name it, so that a web page in somebody's browser cannot ask by a name of its own (DNS rebinding).
 //!
 //! | limit | value |
 //! |---|---|
 //! | connections | [`MOST_CONNECTIONS`] |
-//! | a request's head | [`PATIENCE`] to come |
+//! | a TLS handshake, a request's head | [`PATIENCE`] each to come |
+
+mod tls;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -25,8 +27,13 @@ use axum::routing::get;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+
+pub use tls::TlsFiles;
 
 /// Most connections at the same time.
 pub const MOST_CONNECTIONS: usize = 256;
@@ -38,10 +45,12 @@ const SHORTEST_TOKEN: usize = 16;
 /// Where the API is served, and to whom.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpSettings {
-    /// A loopback address and port, but for metrics alone.
+    /// An address and port; when other machines reach it, with a token and TLS, but for metrics alone.
     pub address: SocketAddr,
     /// The file with the token.
     pub token: Option<PathBuf>,
+    /// Speaks TLS with these.
+    pub tls: Option<TlsFiles>,
 }
 
 /// As a configuration file says it.
@@ -50,19 +59,32 @@ pub struct HttpSettings {
 pub(crate) struct HttpEntry {
     address: SocketAddr,
     token: Option<PathBuf>,
+    certificate: Option<PathBuf>,
+    private_key: Option<PathBuf>,
 }
 
 impl HttpEntry {
     /// # Errors
-    /// When the address is open to other machines.
+    /// When the address is open to other machines without a token or without TLS, or TLS lacks a file.
     pub(crate) fn check(self) -> Result<HttpSettings, SettingsError> {
-        let Self { address, token } = self;
-        if address.ip().is_loopback() {
-            return Ok(HttpSettings { address, token });
+        let Self { address, token, certificate, private_key } = self;
+        let tls = match (certificate, private_key) {
+            (Some(certificate), Some(private_key)) => Some(TlsFiles { certificate, private_key }),
+            (None, None) => None,
+            _ => {
+                return Err(SettingsError::new("certificate", "TLS takes a certificate and its private key")
+                    .hint("name both files, `certificate = \"…\"` and `private_key = \"…\"`, in PEM"));
+            }
+        };
+        if address.ip().is_loopback() || (tls.is_some() && token.is_some()) {
+            return Ok(HttpSettings { address, token, tls });
         }
+        let lacking = if tls.is_none() { "in clear" } else { "without a token" };
         let error =
-            SettingsError::new("address", format!("{address} can be reached from other machines, in clear"));
-        Err(error.hint("write 127.0.0.1 or [::1]; from elsewhere come by `ssh -L`, or put a proxy that speaks TLS before it"))
+            SettingsError::new("address", format!("{address} can be reached from other machines, {lacking}"));
+        Err(error.hint(
+            "give it `token`, `certificate` and `private_key`, or write 127.0.0.1 or [::1] and come by `ssh -L`",
+        ))
     }
 }
 
@@ -89,24 +111,25 @@ pub fn problem(status: StatusCode, why: impl Into<String>) -> Response {
 }
 
 /// A port that is bound, and the token that callers show.
-#[derive(Debug)]
 pub struct Door {
     listener: TcpListener,
     token: Option<blake3::Hash>,
+    tls: Option<TlsAcceptor>,
 }
 
 impl Door {
-    /// Binds the address and reads the token.
+    /// Binds the address and reads the token and the files of TLS.
     ///
     /// # Errors
-    /// When the port is taken, or the token cannot be read or is too short; the message says what to do.
+    /// When the port is taken, the token cannot be read or is too short, or TLS's files are none; the message says what to do.
     pub async fn open(settings: &HttpSettings) -> io::Result<Self> {
         let token = settings.token.as_deref().map(read_token).transpose()?;
+        let tls = settings.tls.as_ref().map(TlsFiles::acceptor).transpose()?;
         let listener = TcpListener::bind(settings.address).await;
         let listener = listener.map_err(|error| {
             io::Error::new(error.kind(), format!("cannot serve HTTP at {}: {error}", settings.address))
         })?;
-        Ok(Self { listener, token })
+        Ok(Self { listener, token, tls })
     }
 
     /// Where it listens.
@@ -137,16 +160,28 @@ impl Door {
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             };
-            let routes = TowerToHyperService::new(routes.clone());
+            let (routes, tls) = (routes.clone(), self.tls.clone());
             tokio::spawn(async move {
-                let mut http = hyper::server::conn::http1::Builder::new();
-                http.timer(TokioTimer::new()).header_read_timeout(PATIENCE);
-                // A caller that breaks off has its reasons.
-                let _ = http.serve_connection(TokioIo::new(stream), routes).await;
+                match tls {
+                    None => converse(stream, routes).await,
+                    Some(tls) => {
+                        if let Ok(Ok(stream)) = timeout(PATIENCE, tls.accept(stream)).await {
+                            converse(stream, routes).await;
+                        }
+                    }
+                }
                 drop(slot);
             });
         }
     }
+}
+
+/// One connection, to its end.
+async fn converse(stream: impl AsyncRead + AsyncWrite + Unpin + 'static, routes: Router) {
+    let mut http = hyper::server::conn::http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(PATIENCE);
+    // A caller that breaks off has its reasons.
+    let _ = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes)).await;
 }
 
 /// `GET /metrics` for Prometheus (text format 0.0.4).
@@ -231,10 +266,21 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_others_reach_is_refused_with_another_way() {
-        let entry = |address: &str| HttpEntry { address: address.parse().unwrap(), token: None };
-        assert!(entry("[::1]:80").check().is_ok());
-        let error = entry("0.0.0.0:4780").check().unwrap_err().to_string();
-        assert!(error.contains("ssh -L"), "{error}");
+    fn an_address_that_others_reach_takes_a_token_and_tls() {
+        let check = |address: &str, token: bool, certificate: bool, private_key: bool| {
+            let file = |named: bool| named.then(|| PathBuf::from("file"));
+            let (token, certificate) = (file(token), file(certificate));
+            let address = address.parse().unwrap();
+            HttpEntry { address, token, certificate, private_key: file(private_key) }.check()
+        };
+        assert!(check("[::1]:80", false, false, false).is_ok());
+        assert!(check("0.0.0.0:4780", true, true, true).is_ok());
+        let refused = |token, certificate, private_key| {
+            check("0.0.0.0:4780", token, certificate, private_key).unwrap_err().to_string()
+        };
+        assert!(refused(true, false, false).contains("in clear"));
+        assert!(refused(false, true, true).contains("without a token"));
+        assert!(refused(true, true, false).contains("private_key"));
+        assert!(refused(false, false, false).contains("ssh -L"));
     }
 }

@@ -138,18 +138,19 @@ impl LinkMap {
         self.nodes.get(at).is_some_and(|node| node.is_alive(now))
     }
 
-    /// Figures of the way from one node to another: measured by either end, or estimated; `None` when one of them is not alive.
+    /// Figures of the way from one node to another: measured by either end (down when either says so), or estimated; `None` when one of them is not alive.
     #[must_use]
     pub fn figures(&self, now: Time, from: usize, to: usize) -> Option<Figures> {
         let (a, b) = (self.nodes.get(from)?, self.nodes.get(to)?);
         if !a.is_alive(now) || !b.is_alive(now) || from == to {
             return None;
         }
-        if let Some(link) = a.link(to as u32) {
-            return Some(link.figures(0));
-        }
-        if let Some(link) = b.link(from as u32) {
-            return Some(link.figures(1));
+        let measured =
+            [a.link(to as u32).map(|link| link.figures(0)), b.link(from as u32).map(|link| link.figures(1))];
+        // Who finds the link down knows better: the other may not have noticed, or died before it told.
+        let better = |own: Figures, other: Figures| if other.loss < 1.0 { own } else { other };
+        if let Some(figures) = measured.into_iter().flatten().reduce(better) {
+            return Some(figures);
         }
         let loss = [a.access_loss[0], b.access_loss[1]].map(|loss| 1.0 - f64::from(loss) / 1e4);
         Some(Figures {
