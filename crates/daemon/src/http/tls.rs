@@ -25,6 +25,7 @@ impl TlsFiles {
     pub(super) fn acceptor(&self) -> io::Result<TlsAcceptor> {
         let chain = CertificateDer::pem_file_iter(&self.certificate)
             .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+            .and_then(|chain| if chain.is_empty() { Err(pem::Error::NoItemsFound) } else { Ok(chain) })
             .map_err(|error| unread("certificate", &self.certificate, error))?;
         let key = PrivateKeyDer::from_pem_file(&self.private_key)
             .map_err(|error| unread("private key", &self.private_key, error))?;
