@@ -54,6 +54,8 @@ pub struct PathWindow {
     pub mtu: u16,
     /// Smoothed round-trip time, zero before the first sample.
     pub rtt: Span,
+    /// Times the window was reduced for losses or marks.
+    pub reductions: u64,
 }
 
 /// Counters of one path since it was opened. Bytes are UDP payload.

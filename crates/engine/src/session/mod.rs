@@ -381,6 +381,7 @@ impl<P: Payload> Session<P> {
                 window: self.cc.window(path.id),
                 mtu: path.mtu.current(),
                 rtt: if rtt.has_sample() { rtt.smoothed() } else { Span::ZERO },
+                reductions: path.stats.congestion_events,
             }
         })
     }

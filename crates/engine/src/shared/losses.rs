@@ -15,7 +15,7 @@
 //! shifts an `interval` apart fit into it. [`Lag::Counted`] divides ζ by their number, so the
 //! bound holds again; [`Lag::AsPrinted`] is the paper's rule.
 //!
-//! **Forgetting.** The last [`KEPT`] events of a path count, and none older than [`MEMORY`].
+//! **Forgetting.** The last 64 events of a path count, and none older than two minutes, unless it is asked otherwise.
 
 use std::collections::VecDeque;
 
@@ -24,9 +24,9 @@ use smallvec::SmallVec;
 
 use super::{DelaySample, SharedCongestion, Verdict};
 
-/// Events kept for each path.
+/// Events kept for each path, unless it is asked otherwise.
 const KEPT: usize = 64;
-/// Older events are forgotten.
+/// Older events are forgotten, unless it is asked otherwise.
 const MEMORY: Span = Span::from_secs(120);
 /// Shifts tried in each direction.
 const STEPS: i64 = 16;
@@ -64,6 +64,10 @@ pub struct FastRetransmits {
     pub zeta: f64,
     /// How the search for a lag counts.
     pub lag: Lag,
+    /// Events of a path that count at most, the last ones.
+    pub kept: usize,
+    /// Older events are forgotten.
+    pub memory: Span,
     paths: Vec<Events>,
 }
 
@@ -75,6 +79,8 @@ impl Default for FastRetransmits {
             threshold: 0.5,
             zeta: 0.05,
             lag: Lag::default(),
+            kept: KEPT,
+            memory: MEMORY,
             paths: Vec::new(),
         }
     }
@@ -105,7 +111,7 @@ impl FastRetransmits {
     pub fn correlation(&self, now: Time, a: PathId, b: PathId) -> Option<Correlation> {
         let find = |path| self.paths.iter().find(|known| known.path == path);
         let (a, b) = (find(a)?, find(b)?);
-        let oldest = Time::ZERO + now.since(Time::ZERO + MEMORY);
+        let oldest = Time::ZERO + now.since(Time::ZERO + self.memory);
         let since = a.since.max(b.since).max(oldest);
         let times = |events: &Events| -> SmallVec<[i64; KEPT]> {
             let recent = events.times.iter().filter(|time| **time >= since);
@@ -163,8 +169,9 @@ fn wait(delta: f64, p: f64, zeta: f64) -> Option<usize> {
 
 impl SharedCongestion for FastRetransmits {
     fn on_congestion(&mut self, now: Time, path: PathId) {
+        let kept = self.kept;
         let events = self.events(now, path);
-        if events.times.len() == KEPT
+        if events.times.len() >= kept
             && let Some(forgotten) = events.times.pop_front()
         {
             events.since = forgotten;
@@ -313,5 +320,18 @@ mod tests {
             detector.on_congestion(at(300.0 + f64::from(k)), A);
         }
         assert_eq!(detector.paths[0].times.len(), KEPT);
+    }
+
+    #[test]
+    fn nothing_is_forgotten_where_that_is_asked() {
+        let mut detector =
+            FastRetransmits { kept: usize::MAX, memory: Span::MAX, ..FastRetransmits::default() };
+        for k in 0..1000 {
+            let now = at(5.0 * f64::from(k));
+            detector.on_congestion(now, A);
+            detector.on_congestion(now, B);
+        }
+        let known = detector.correlation(at(5000.0), A, B);
+        assert_eq!(known.map(|known| (known.ratio, known.events)), Some((1.0, 1000)));
     }
 }

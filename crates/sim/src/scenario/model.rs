@@ -419,6 +419,20 @@ pub struct DetectorSpec {
     pub threshold: Option<f64>,
     /// The chance of a wrong verdict that is put up with: 0.05 when left out.
     pub zeta: Option<f64>,
+    /// How the search for a lag counts in the waiting time: `counted` when left out.
+    pub lag: Option<LagSpec>,
+    /// The last 64 events within two minutes count, unless this is false: then all.
+    pub forgets: Option<bool>,
+}
+
+/// How the search for a lag counts.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum LagSpec {
+    /// The chance of a wrong verdict is divided by the number of chances that the search gives.
+    Counted,
+    /// Not at all, as mTCP has it.
+    AsPrinted,
 }
 
 /// One direction of a link.

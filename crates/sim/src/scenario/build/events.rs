@@ -1,6 +1,6 @@
 //! What no session does: plain packets at a constant rate, changes to links, and detectors that look on.
 
-use anabranch_engine::FastRetransmits;
+use anabranch_engine::{FastRetransmits, Lag};
 use anabranch_link::{LossModel, RateModel};
 use anabranch_wire::{Span, Time};
 
@@ -9,8 +9,11 @@ use super::links::{check_delay, positive};
 use super::{Builder, Detector, HEADERS, MAX_DURATION};
 use crate::network::{BurstPlan, Change, Duration, LinkChange};
 use crate::scenario::error::ScenarioError;
-use crate::scenario::model::{BurstShape, CbrSpec, DetectorSpec, EventSpec, Way};
+use crate::scenario::model::{BurstShape, CbrSpec, DetectorSpec, EventSpec, LagSpec, Way};
 use crate::scenario::units::PACKET;
+
+/// Events that a detector which forgets nothing keeps of a path at most.
+const MOST_EVENTS: usize = 100_000;
 
 impl Builder<'_> {
     pub(super) fn cbr(&mut self, spec: &CbrSpec) -> Result<(), ScenarioError> {
@@ -119,6 +122,12 @@ impl Builder<'_> {
                 Some(share) => *to = share,
                 None => {}
             }
+        }
+        if spec.lag == Some(LagSpec::AsPrinted) {
+            rule.lag = Lag::AsPrinted;
+        }
+        if spec.forgets == Some(false) {
+            (rule.kept, rule.memory) = (MOST_EVENTS, Span::MAX);
         }
         self.built.detectors.push(Detector { name: spec.name.clone(), flow, rule });
         Ok(())

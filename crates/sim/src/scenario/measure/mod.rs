@@ -56,6 +56,10 @@ pub(super) struct FlowSamples {
     read: (u64, Time),
     /// The longest time in which an unfinished flow's application read nothing.
     pub pause: Span,
+    /// The share of all windows together that a reduction left.
+    pub kept: Mean,
+    /// All windows together in bytes, and reductions, when last looked at.
+    windows: (u64, u64),
 }
 
 /// Runs a network and measures it.
@@ -120,6 +124,7 @@ pub(crate) fn names(built: Built) -> BTreeSet<String> {
         known.extend(["s", "p50_s", "p99_s"].map(|what| completed("arrivals", name, what)));
     }
     known.extend(built.detectors.iter().flat_map(|detector| shared::names(&detector.name)));
+    known.extend(built.groups.iter().map(|group| format!("flow.{}.kept_share", group.name)));
     let nothing = Built { warm_up: Time::ZERO, end: Time::ZERO, ..built };
     known.extend(run(nothing, Extras::default()).0.into_keys());
     known
@@ -165,6 +170,14 @@ impl FlowSamples {
         Self { paths: vec![Default::default(); paths], ..Self::default() }
     }
 
+    /// All windows together are so large after so many reductions; a single one since the last look tells what it left.
+    fn on_windows(&mut self, windows: u64, reductions: u64) {
+        let (known, before) = std::mem::replace(&mut self.windows, (windows, reductions));
+        if known > 0 && reductions == before + 1 {
+            self.kept.add(windows as f64 / known as f64);
+        }
+    }
+
     /// The application had read so much.
     fn on_read(&mut self, now: Time, bytes: u64, finished: bool) {
         let (known, since) = self.read;
@@ -179,17 +192,35 @@ impl FlowSamples {
 
 fn look(network: &mut Network, samples: &mut [FlowSamples], queues: &mut [Mean]) {
     for (flow, samples) in samples.iter_mut().enumerate() {
+        let (mut windows, mut reductions) = (0, 0);
         for path in network.path_windows(flow) {
+            windows += path.window;
+            reductions += path.reductions;
             if let Some((window, rtt)) = samples.paths.get_mut(path.route.socket as usize) {
                 window.add(path.window as f64 / f64::from(path.mtu));
                 rtt.add(path.rtt.as_millis_f64());
             }
         }
+        samples.on_windows(windows, reductions);
         let state = network.flow(flow);
         samples.buffer.add(state.server.bytes_reassembling as f64 / 1e3);
         samples.on_read(network.now(), state.bytes, state.finished_at.is_some());
     }
     for (link, queue) in queues.iter_mut().enumerate() {
         queue.add(network.backlog(link) as f64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_reduction_left_is_told_by_looks_between_which_it_was_the_only_one() {
+        let mut samples = FlowSamples::new(1);
+        for (windows, reductions) in [(0, 0), (100, 0), (75, 1), (80, 1), (20, 3), (10, 4)] {
+            samples.on_windows(windows, reductions);
+        }
+        assert_eq!((samples.kept.get(), samples.kept.count), (0.625, 2));
     }
 }

@@ -56,7 +56,16 @@ impl Measured {
         put("late_share", ratio(after.0 - before.0, after.1 - before.1));
         self.trouble(&mut put, first..first + group.count);
         let buffers = &self.samples[first..first + group.count];
-        put("buffer_kb", buffers.iter().map(|flow| flow.buffer.get()).sum::<f64>() / group.count as f64);
+        let buffered = buffers.iter().map(|flow| flow.buffer.get()).sum::<f64>() / group.count as f64;
+        put("buffer_kb", buffered);
+        // Little's law: what waits over what passes is how long each waits.
+        let rate = self.mbit_s(total) / group.count as f64;
+        put("reassembly_ms", if rate > 0.0 { buffered * 8.0 / rate } else { 0.0 });
+        if buffers.iter().any(|flow| flow.kept.count > 0) {
+            let kept = buffers.iter().map(|flow| flow.kept);
+            let (sum, count) = kept.fold((0.0, 0), |all, kept| (all.0 + kept.sum, all.1 + kept.count));
+            put("kept_share", sum / count as f64);
+        }
         put("pause_s", buffers.iter().map(|flow| flow.pause.as_secs_f64()).fold(0.0, f64::max));
         put("buffer_max_kb", buffers.iter().map(|flow| flow.buffer.max).fold(0.0, f64::max));
         let done = |flow: usize| self.after.flows[flow].finished_at.map(|at| at.since(self.starts[flow]));
@@ -78,7 +87,7 @@ impl Measured {
     }
 
     fn trouble(&self, put: &mut impl FnMut(&str, f64), flows: Range<usize>) {
-        let (before, after) = (&self.before.paths[flows.clone()], &self.after.paths[flows]);
+        let (before, after) = (&self.before.paths[flows.clone()], &self.after.paths[flows.clone()]);
         let grown = |count: fn(&Trouble) -> u64| -> u64 {
             let sum = |list: &[Vec<Trouble>]| list.iter().flatten().map(count).sum::<u64>();
             sum(after).saturating_sub(sum(before))
@@ -88,9 +97,19 @@ impl Measured {
         put("spurious_share", ratio(grown(|trouble| trouble.spurious), sent));
         let received = grown(|trouble| trouble.fresh + trouble.duplicate);
         put("duplicate_share", ratio(grown(|trouble| trouble.duplicate), received));
+        let extra = grown(|trouble| trouble.returned) + self.sent_again(flows.clone());
+        put("overhead_share", ratio(extra, grown(|trouble| trouble.fresh)));
         put("reductions", grown(|trouble| trouble.reductions) as f64);
         put("timeouts", grown(|trouble| trouble.timeouts) as f64);
         put("failures", grown(|trouble| trouble.failures) as f64);
+    }
+
+    /// Stream bytes that were sent more than once.
+    fn sent_again(&self, flows: Range<usize>) -> u64 {
+        let sum = |flows: &[FlowState]| -> u64 {
+            flows.iter().map(|flow| flow.client.bytes_resent + flow.client.bytes_copied).sum()
+        };
+        sum(&self.after.flows[flows.clone()]).saturating_sub(sum(&self.before.flows[flows]))
     }
 
     fn flow_paths(&self, put: &mut impl FnMut(&str, f64), flow: usize) {

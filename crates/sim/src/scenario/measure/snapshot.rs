@@ -29,6 +29,8 @@ pub(super) struct Trouble {
     pub reductions: u64,
     pub timeouts: u64,
     pub failures: u64,
+    /// Bytes of UDP payload that the receiving end sent.
+    pub returned: u64,
     /// Stream bytes received that were new, and those that were there already.
     pub fresh: u64,
     pub duplicate: u64,
@@ -48,6 +50,7 @@ impl Trouble {
             reductions: sum(client, |stats| stats.congestion_events),
             timeouts: sum(client, |stats| stats.probe_timeouts),
             failures: sum(client, |stats| stats.failures),
+            returned: sum(server, |stats| stats.bytes_sent),
             fresh: sum(server, |stats| stats.data_received),
             duplicate: sum(server, |stats| stats.data_duplicate),
         }
