@@ -6,7 +6,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use anabranch_net::{
-    Addresses, Config, Endpoint, EndpointConfig, NodeKey, PublicKey, ShareId, Target, Verdict,
+    Addresses, Config, Endpoint, EndpointConfig, Event, NodeKey, PathChange, PublicKey, ShareId, Target,
+    Verdict,
 };
 use bytes::Bytes;
 
@@ -47,6 +48,14 @@ async fn run(seconds: u64, paths: u8) -> Result<(), Box<dyn std::error::Error>> 
     let mut target = Target::new(key(1).public(), remotes.clone());
     target.pins = addresses(1, paths).into_iter().zip(remotes).collect();
     let session = client.connect(&target, Config::default()).await?;
+    let mut events = session.events();
+    let doubts = tokio::spawn(async move {
+        let mut doubts = 0;
+        while let Some(event) = events.next().await {
+            doubts += u64::from(matches!(event, Event::Path { change: PathChange::Suspect, .. }));
+        }
+        doubts
+    });
     let mut stream = session.open_stream().await?;
     let data = Bytes::from(vec![7; 1 << 20]);
     let end = Instant::now() + Duration::from_secs(seconds);
@@ -56,7 +65,7 @@ async fn run(seconds: u64, paths: u8) -> Result<(), Box<dyn std::error::Error>> 
     stream.finish()?;
     for path in session.paths() {
         println!(
-            "{} {} {:?} rtt {} window {} mtu {} rate {} lost {} of {}",
+            "{} {} {:?} rtt {} window {} mtu {} rate {} lost {} of {}, {} late",
             path.id,
             path.route.remote,
             path.state,
@@ -66,9 +75,18 @@ async fn run(seconds: u64, paths: u8) -> Result<(), Box<dyn std::error::Error>> 
             path.delivery_rate,
             path.stats.packets_lost,
             path.stats.packets_sent,
+            path.stats.probe_timeouts,
         );
     }
+    let stats = session.stats();
     println!("{:?}", session.close().await);
+    let sent = stats.bytes_written.max(1) as f64;
+    println!(
+        "sent again {:.2} %, copied {:.2} %, paths doubted {} times",
+        stats.bytes_resent as f64 * 100.0 / sent,
+        stats.bytes_copied as f64 * 100.0 / sent,
+        doubts.await?,
+    );
     for socket in client.sockets() {
         println!("sender {} {:?}", socket.local, socket.stats);
     }
@@ -78,6 +96,10 @@ async fn run(seconds: u64, paths: u8) -> Result<(), Box<dyn std::error::Error>> 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1).filter_map(|argument| argument.parse().ok());
     let (seconds, paths) = (arguments.next().unwrap_or(5), arguments.next().unwrap_or(1));
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .event_interval(std::env::var("EV").map_or(61, |v| v.parse().unwrap()))
+        .enable_all()
+        .build()?;
     runtime.block_on(run(seconds, u8::try_from(paths)?))
 }

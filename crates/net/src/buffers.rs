@@ -8,45 +8,83 @@
 //! held, which flow control bounds.
 
 use std::collections::VecDeque;
+use std::sync::Mutex;
 
-use anabranch_wire::{Frame, Packet, StreamId};
+use anabranch_wire::{Frame, Packet, Span, StreamId, Time};
 use bytes::{Bytes, BytesMut};
 
 /// Room for the largest batch that the system puts together.
 pub(crate) const BUFFER_LEN: usize = 1 << 16;
 
-/// Buffers given out that are remembered to be used again.
-const MOST_LENT: usize = 64;
+/// Buffers remembered to be used again: with several paths, so much waits for what is still on its way on another.
+const MOST_LENT: usize = 512;
+/// Buffers that stay remembered when there is little to receive.
+const FEW_LENT: usize = 32;
+/// How long there has to be little to receive until the others are let go.
+const CALM: Span = Span::from_secs(1);
 
 /// A run of stream bytes in one buffer stays there when it is at least this long.
 const SHORTEST_RUN: usize = BUFFER_LEN / 4;
 
-/// Buffers of [`BUFFER_LEN`] bytes.
+/// Buffers of [`BUFFER_LEN`] bytes, of all sockets of an endpoint. Making one costs as much as receiving into it:
+/// its memory is cleared, and often fresh from the system.
 #[derive(Debug, Default)]
-pub(crate) struct BufferPool {
+pub(crate) struct BufferPool(Mutex<Pool>);
+
+#[derive(Debug, Default)]
+struct Pool {
     free: Vec<BytesMut>,
     lent: VecDeque<Bytes>,
+    /// Since when no receive has filled more than one buffer.
+    calm_since: Option<Time>,
 }
 
 impl BufferPool {
-    /// A buffer, full of whatever was in it before.
-    pub(crate) fn take(&mut self) -> BytesMut {
-        if let Some(buffer) = self.free.pop() {
-            return buffer;
+    /// Fills up `buffers` to `count`, each full of whatever was in it before.
+    pub(crate) fn take(&self, buffers: &mut Vec<BytesMut>, count: usize) {
+        let mut pool = self.0.lock().expect("no panic while held");
+        while buffers.len() < count {
+            buffers.push(pool.take());
         }
-        for _ in 0..self.lent.len().min(2) {
+    }
+
+    /// Takes back the buffers that one receive has filled; others may hold slices of them.
+    pub(crate) fn put(&self, now: Time, buffers: impl ExactSizeIterator<Item = Bytes>) {
+        let mut pool = self.0.lock().expect("no panic while held");
+        let is_calm = buffers.len() <= 1;
+        // Those that came back last are used first: the fewer are in use, the more of them are in the cache.
+        pool.take_back(2 * buffers.len());
+        buffers.for_each(|buffer| pool.put(buffer));
+        if !is_calm {
+            pool.calm_since = None;
+        } else if now.since(*pool.calm_since.get_or_insert(now)) >= CALM {
+            pool.free.clear();
+            let spare = pool.lent.len().saturating_sub(FEW_LENT);
+            pool.lent.drain(..spare);
+        }
+    }
+}
+
+impl Pool {
+    fn take(&mut self) -> BytesMut {
+        if self.free.is_empty() {
+            self.take_back(2);
+        }
+        self.free.pop().unwrap_or_else(|| BytesMut::zeroed(BUFFER_LEN))
+    }
+
+    /// Looks through some of those lent longest for ones of which nobody holds slices any more.
+    fn take_back(&mut self, most: usize) {
+        for _ in 0..most.min(self.lent.len()) {
             let Some(oldest) = self.lent.pop_front() else { break };
             match oldest.try_into_mut() {
-                Ok(buffer) if buffer.len() == BUFFER_LEN => return buffer,
-                Ok(_) => {}
+                Ok(buffer) => self.free.push(buffer),
                 Err(still_used) => self.lent.push_back(still_used),
             }
         }
-        BytesMut::zeroed(BUFFER_LEN)
     }
 
-    /// Remembers a buffer of which others may hold slices.
-    pub(crate) fn put_shared(&mut self, buffer: Bytes) {
+    fn put(&mut self, buffer: Bytes) {
         match buffer.try_into_mut() {
             Ok(buffer) => self.free.push(buffer),
             Err(shared) => {
@@ -135,14 +173,37 @@ mod tests {
         assert!(packets.iter().all(|packet| !shares(packet, &buffer)));
     }
 
+    fn take(pool: &BufferPool) -> Bytes {
+        let mut taken = Vec::new();
+        pool.take(&mut taken, 1);
+        taken.remove(0).freeze()
+    }
+
     #[test]
     fn a_buffer_is_used_again_once_its_slices_are_gone() {
-        let mut pool = BufferPool::default();
-        let shared = pool.take().freeze();
+        let pool = BufferPool::default();
+        let shared = take(&pool);
         let (address, slice) = (shared.as_ptr(), shared.slice(3..9));
-        pool.put_shared(shared);
-        assert_ne!(pool.take().as_ptr(), address);
+        pool.put(Time::ZERO, [shared].into_iter());
+        assert_ne!(take(&pool).as_ptr(), address);
         drop(slice);
-        assert_eq!(pool.take().as_ptr(), address);
+        assert_eq!(take(&pool).as_ptr(), address);
+    }
+
+    #[test]
+    fn after_a_second_with_little_to_receive_most_buffers_are_let_go() {
+        let pool = BufferPool::default();
+        let mut taken = Vec::new();
+        pool.take(&mut taken, 200);
+        let shared: Vec<Bytes> = taken.into_iter().map(BytesMut::freeze).collect();
+        let slices: Vec<Bytes> = shared.iter().map(|buffer| buffer.slice(..9)).collect();
+        pool.put(Time::ZERO, shared.into_iter());
+        drop(slices);
+        let little = |at| pool.put(at, [take(&pool)].into_iter());
+        little(Time::ZERO);
+        assert!(pool.0.lock().unwrap().lent.len() > 190);
+        little(Time::ZERO + CALM);
+        let kept = pool.0.lock().unwrap();
+        assert!(kept.lent.len() + kept.free.len() <= FEW_LENT, "{kept:?}");
     }
 }

@@ -41,6 +41,7 @@ mod session;
 mod shared;
 pub mod socket;
 mod stream;
+mod turns;
 
 pub use authorize::{Authorize, DenyAll, Verdict};
 pub use clock::Clock;

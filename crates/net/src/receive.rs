@@ -17,12 +17,13 @@ use anabranch_wire::{Fsn, Header, Kind, Message, Packet, PathId, Pid, ResetToken
 use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
 
-use crate::buffers::{BufferPool, thrifty};
+use crate::buffers::thrifty;
 use crate::foreign::{Foreign, ForeignRun, Outlet};
 use crate::handshake;
 use crate::session::inner::SessionInner;
 use crate::shared::{BoundSocket, Shared, count};
 use crate::socket::{ERROR_PAUSE, Received, is_transient};
+use crate::turns::give_way;
 
 /// Buffers filled by one system call.
 const BUFFERS: usize = 16;
@@ -41,14 +42,13 @@ pub(crate) async fn receive_loop(shared: Weak<Shared>, socket: Arc<BoundSocket>)
             }
         }
         drop(shared);
-        tokio::task::yield_now().await;
+        give_way().await;
     }
 }
 
 /// What is kept from batch to batch.
 #[derive(Default)]
 struct Receiver {
-    pool: BufferPool,
     buffers: Vec<BytesMut>,
     sessions: Vec<Arc<SessionInner>>,
     packets: Vec<Sorted>,
@@ -78,9 +78,7 @@ struct Decoded {
 impl Receiver {
     /// Receives one batch and brings it to its sessions.
     fn receive(&mut self, shared: &Arc<Shared>, socket: &BoundSocket) -> io::Result<()> {
-        while self.buffers.len() < BUFFERS {
-            self.buffers.push(self.pool.take());
-        }
+        shared.buffers.take(&mut self.buffers, BUFFERS);
         let nothing = Received { remote: socket.udp.local_addr(), len: 0, stride: 1, ecn: Ecn::NotEct };
         let mut filled = [nothing; BUFFERS];
         let slices = self.buffers.iter_mut().map(|buffer| IoSliceMut::new(buffer));
@@ -92,7 +90,7 @@ impl Receiver {
             self.sort(shared, (socket.id, now), index, received);
         }
         self.open(now);
-        self.deliver(now, count);
+        self.deliver(shared, now, count);
         Ok(())
     }
 
@@ -164,7 +162,7 @@ impl Receiver {
     }
 
     /// Third pass.
-    fn deliver(&mut self, now: Time, used: usize) {
+    fn deliver(&mut self, shared: &Shared, now: Time, used: usize) {
         let buffers: SmallVec<[Bytes; BUFFERS]> = self.buffers.drain(..used).map(BytesMut::freeze).collect();
         for sorted in self.packets.drain(..) {
             let Some((fsn, len)) = sorted.opened else { continue };
@@ -192,9 +190,7 @@ impl Receiver {
             }
         }
         self.decoded.clear();
-        for buffer in buffers {
-            self.pool.put_shared(buffer);
-        }
+        shared.buffers.put(now, buffers.into_iter());
     }
 }
 

@@ -11,6 +11,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 
 use crate::authorize::Authorize;
+use crate::buffers::BufferPool;
 use crate::clock::Clock;
 use crate::door::Door;
 use crate::endpoint::Limits;
@@ -90,6 +91,8 @@ pub(crate) struct Shared {
     pub(crate) budget: MemoryBudget,
     pub(crate) pids: Arc<PidTable>,
     pub(crate) resets: Resets,
+    /// Memory that datagrams are received into.
+    pub(crate) buffers: BufferPool,
     /// Chains of relays that sessions use.
     pub(crate) relayed: Relayed,
     /// Takes what is for no session here.
@@ -131,6 +134,7 @@ impl Shared {
             reset_key,
             pids: Arc::default(),
             resets: Resets::default(),
+            buffers: BufferPool::default(),
             relayed: Relayed::default(),
             foreign: OnceLock::new(),
             inits: Mutex::default(),

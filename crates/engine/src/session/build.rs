@@ -246,9 +246,7 @@ impl<P: Payload> Session<P> {
             }
             draft.add_stream(frame);
         }
-        if draft.contents.is_empty() {
-            return None;
-        }
+        // Without data, acknowledgements that are in it leave all the same: they count as told.
         self.paths[index].stats.data_sent += draft.data_bytes();
         self.finish_draft(now, index, draft)
     }
@@ -365,5 +363,43 @@ impl<P: Payload> Session<P> {
             self.note_spent(index);
         }
         Some(Transmit { route, pid, path: id, message, size, ecn })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anabranch_wire::{Fsn, Length, PathId, Pid, ResetToken, Span};
+
+    use super::super::handshake::local_params;
+    use super::*;
+    use crate::{Arrival, Config, Ecn, MemoryBudget, PidSource};
+
+    struct Pids(u64);
+
+    impl PidSource for Pids {
+        fn next_pid(&mut self) -> (Pid, ResetToken) {
+            self.0 += 1;
+            (Pid(self.0), ResetToken([1; 16]))
+        }
+    }
+
+    #[test]
+    fn an_acknowledgement_taken_along_by_data_leaves_when_there_is_no_data_after_all() {
+        let now = Time::ZERO + Span::from_secs(1);
+        let route = Route { socket: 0, remote: "192.0.2.1:443".parse().unwrap() };
+        let params = local_params(&Config::default(), (Pid(9), ResetToken([2; 16])), 1 << 20);
+        let budget = MemoryBudget::new(1 << 30);
+        let mut session =
+            Session::<Length>::accept(Config::default(), (params, route), Box::new(Pids(0)), budget, now)
+                .unwrap();
+        while session.poll_transmit(now).is_some() {}
+        for fsn in 0..2 {
+            let packet =
+                Packet { path: PathId::FIRST, fsn: Fsn(fsn), frames: Frames::from_iter([Frame::Ping]) };
+            let arrival = Arrival { route, size: 60, ecn: Ecn::NotEct };
+            session.handle_message(now, &arrival, Message::Packet(packet));
+        }
+        let sent = session.build_data(now, 0, Pick::MissingFirst).unwrap();
+        assert!(matches!(sent.message.packet().unwrap().frames[..], [Frame::Ack(_)]));
     }
 }

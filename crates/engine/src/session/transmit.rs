@@ -1,9 +1,9 @@
 //! What to send next, and where: mTCP's "when", "what" and "where" as separate steps (§3.1.4 [M5]).
 //!
-//! In order: handshake or last words; proofs of addresses; probes; control frames, on the fastest path;
-//! data, where the scheduler says; acknowledgements that are due and found nothing to travel with.
+//! In order: handshake or last words; proofs of addresses; probes; control frames, on the fastest path; acknowledgements
+//! that are late; data, where the scheduler says; acknowledgements that are due and found nothing to travel with.
 
-use anabranch_wire::{PathId, Payload, Rate, Time};
+use anabranch_wire::{PathId, Payload, Rate, Span, Time};
 
 use super::{Run, Session};
 use crate::config::AckPolicy;
@@ -12,6 +12,10 @@ use crate::route::Transmit;
 use crate::schedule::{Decision, Item, PathView, SessionView};
 use crate::state::State;
 use crate::stream::Pick;
+
+/// An acknowledgement waits no longer than this for data on its way: with enough to send on other paths, none might
+/// come for long.
+const LATE: Span = Span::from_millis(1);
 
 impl<P: Payload> Session<P> {
     /// The next message to send now. Runs of equal size over one route come in a row.
@@ -37,8 +41,9 @@ impl<P: Payload> Session<P> {
             .or_else(|| self.transmit_proof(now))
             .or_else(|| self.transmit_probe(now))
             .or_else(|| self.transmit_control(now))
+            .or_else(|| self.transmit_ack(now, now - LATE))
             .or_else(|| self.transmit_data(now))
-            .or_else(|| self.transmit_ack(now))
+            .or_else(|| self.transmit_ack(now, now))
     }
 
     /// Challenges and answers to them.
@@ -278,12 +283,12 @@ impl<P: Payload> Session<P> {
         }
     }
 
-    /// Acknowledgements that are due and found no data to travel with.
-    fn transmit_ack(&mut self, now: Time) -> Option<Transmit<P>> {
-        if self.paths.wants().ack_at > now {
+    /// An acknowledgement that was due at `due` or before and found no data to travel with.
+    fn transmit_ack(&mut self, now: Time, due: Time) -> Option<Transmit<P>> {
+        if self.paths.wants().ack_at > due {
             return None;
         }
-        let index = self.paths.owing_ack(now)?;
+        let index = self.paths.owing_ack(due)?;
         let carrier = self.ack_carrier(now, index);
         let built = self.build_ack(now, carrier);
         if built.is_none() {

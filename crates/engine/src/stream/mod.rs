@@ -6,6 +6,7 @@
 
 mod arriving;
 mod budget;
+mod held;
 mod leaving;
 mod recv;
 mod send;

@@ -1,13 +1,14 @@
 //! The receiving half of a stream: puts the bytes of all paths in order (MPMTP-AR [R4, R5], MPTCP [P3]).
 //!
-//! In-order bytes go straight to the queue the application reads from; others wait in a map by offset.
+//! In-order bytes go straight to the queue the application reads from; others wait in [`Held`].
 //! Packets never wait for others of their path: order on a path matters to its acknowledgements only, so
 //! a gap on one path holds no room from the others, which is what the two levels of [R5] are for.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 use anabranch_wire::{Payload, Span, Time};
 
+use super::held::Held;
 use crate::event::ProtocolError;
 
 /// A repeat is answered when the peer was not told of so many bytes, so that copies made on purpose cost little.
@@ -46,8 +47,7 @@ pub(crate) struct RecvHalf<P> {
     received: u64,
     /// What the application has taken.
     read: u64,
-    waiting: BTreeMap<u64, P>,
-    waiting_bytes: u64,
+    held: Held<P>,
     highest: u64,
     final_size: Option<u64>,
     state: State,
@@ -79,8 +79,7 @@ impl<P: Payload> RecvHalf<P> {
             ready: VecDeque::new(),
             received: 0,
             read: 0,
-            waiting: BTreeMap::new(),
-            waiting_bytes: 0,
+            held: Held::default(),
             highest: 0,
             final_size: None,
             state: State::Receiving,
@@ -97,7 +96,7 @@ impl<P: Payload> RecvHalf<P> {
 
     /// Bytes that wait for earlier ones, and in how many pieces.
     pub(crate) fn waiting(&self) -> (u64, usize) {
-        (self.waiting_bytes, self.waiting.len())
+        self.held.count()
     }
 
     /// All below this offset has arrived.
@@ -145,7 +144,8 @@ impl<P: Payload> RecvHalf<P> {
         if self.state != State::Receiving {
             return Ok(Inserted { advance, ..Inserted::default() });
         }
-        let new = if offset <= self.received { self.append(offset, data) } else { self.hold(offset, data) };
+        let new =
+            if offset <= self.received { self.append(offset, data) } else { self.held.insert(offset, data) };
         if self.stopped {
             self.discard();
         }
@@ -173,63 +173,29 @@ impl<P: Payload> RecvHalf<P> {
         let mut new = data.len() as u64;
         self.received += new;
         self.queue(data);
-        while let Some(entry) = self.waiting.first_entry() {
-            let start = *entry.key();
-            if start > self.received {
-                break;
-            }
-            let mut held = entry.remove();
-            self.waiting_bytes -= held.len() as u64;
-            let known = (self.received - start).min(held.len() as u64);
-            new -= known;
-            drop(held.split_to(known as usize));
-            if !held.is_empty() {
-                self.received += held.len() as u64;
-                self.queue(held);
+        while let Some((mut start, pieces)) = self.held.take_until(self.received) {
+            for mut piece in pieces {
+                let len = piece.len() as u64;
+                let known = self.received.saturating_sub(start).min(len);
+                start += len;
+                if known > 0 {
+                    new -= known;
+                    drop(piece.split_to(known as usize));
+                }
+                if !piece.is_empty() {
+                    self.received += piece.len() as u64;
+                    self.queue(piece);
+                }
             }
         }
         new
     }
 
-    /// Puts the next bytes where the application reads. Crumbs are swept together, or a peer could make each
-    /// byte cost a piece.
+    /// Puts the next bytes where the application reads.
     fn queue(&mut self, data: P) {
-        match self.ready.back_mut() {
-            Some(last) if data.len() <= CRUMB && last.len() <= SWEPT => last.append(&data),
-            _ => self.ready.push_back(data),
+        if let Some(data) = sweep(self.ready.back_mut(), data) {
+            self.ready.push_back(data);
         }
-    }
-
-    /// Bytes beyond a gap. Only those parts are kept that are not held yet.
-    fn hold(&mut self, mut offset: u64, mut data: P) -> u64 {
-        let last = self.waiting.last_key_value();
-        if !data.is_empty() && last.is_none_or(|(start, held)| start + held.len() as u64 <= offset) {
-            let new = data.len() as u64;
-            self.waiting.insert(offset, data);
-            self.waiting_bytes += new;
-            return new;
-        }
-        if let Some((start, held)) = self.waiting.range(..=offset).next_back() {
-            let known = (start + held.len() as u64).saturating_sub(offset).min(data.len() as u64);
-            drop(data.split_to(known as usize));
-            offset += known;
-        }
-        let mut new = 0;
-        while !data.is_empty() {
-            let next = self.waiting.range(offset..).next().map(|(start, held)| (*start, held.len() as u64));
-            let room = next.map_or(data.len() as u64, |(start, _)| (start - offset).min(data.len() as u64));
-            if room > 0 {
-                self.waiting.insert(offset, data.split_to(room as usize));
-                new += room;
-                offset += room;
-            }
-            let Some((_, held)) = next.filter(|_| !data.is_empty()) else { break };
-            let known = held.min(data.len() as u64);
-            drop(data.split_to(known as usize));
-            offset += known;
-        }
-        self.waiting_bytes += new;
-        new
     }
 
     pub(crate) fn read(&mut self, most: usize) -> Read<P> {
@@ -294,8 +260,18 @@ impl<P: Payload> RecvHalf<P> {
 
     fn drop_buffers(&mut self) {
         self.ready.clear();
-        self.waiting.clear();
-        self.waiting_bytes = 0;
+        self.held.clear();
+    }
+}
+
+/// Copies a crumb behind the piece before it, or a peer could make each byte cost a piece; gives back what is none.
+pub(super) fn sweep<P: Payload>(last: Option<&mut P>, data: P) -> Option<P> {
+    match last {
+        Some(last) if data.len() <= CRUMB && last.len() <= SWEPT => {
+            last.append(&data);
+            None
+        }
+        _ => Some(data),
     }
 }
 

@@ -27,11 +27,12 @@ use super::core::{Core, Outcome};
 use super::outbox::{Outbox, Scratch};
 use super::wakers::{Wait, Woken};
 use crate::shared::{BoundSocket, Shared, count};
+use crate::turns::give_way;
 
 /// Packets taken from the engine under one lock.
 const BATCH: usize = 128;
 /// Batches sent before other tasks get their turn.
-const ROUNDS: usize = 16;
+const ROUNDS: usize = 4;
 
 thread_local! {
     /// Taken while a session is pumped; should another one be pumped within that, it makes do with a new one.
@@ -274,6 +275,8 @@ impl SessionInner {
             if self.core().engine.is_closed() {
                 break;
             }
+            // With much to send it is woken again at once.
+            give_way().await;
         }
     }
 

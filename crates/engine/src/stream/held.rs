@@ -1,0 +1,135 @@
+//! Bytes of a stream that wait for earlier ones.
+//!
+//! With several paths the bytes of each come in long runs, and the runs come mixed. So what is kept in order by
+//! offset are runs, not pieces: the next piece of a run goes behind the last one, which a tree of a few dozen runs
+//! finds quickly, and when the gap before a run closes its pieces leave together. No byte is kept twice, and runs
+//! never overlap; two that touch stay two.
+
+use std::collections::BTreeMap;
+
+use anabranch_wire::Payload;
+use smallvec::SmallVec;
+
+use super::recv::sweep;
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(super) struct Held<P> {
+    /// By the offset of the first byte.
+    runs: BTreeMap<u64, Run<P>>,
+    bytes: u64,
+    pieces: usize,
+}
+
+/// Bytes that follow each other.
+#[derive(Debug)]
+struct Run<P> {
+    /// One past the last byte.
+    end: u64,
+    /// In order. One lies in place: a peer that sends one byte in two makes every run as short as that.
+    pieces: SmallVec<[P; 1]>,
+}
+
+impl<P> Default for Held<P> {
+    fn default() -> Self {
+        Self { runs: BTreeMap::new(), bytes: 0, pieces: 0 }
+    }
+}
+
+impl<P: Payload> Held<P> {
+    /// How many bytes there are, and in how many pieces.
+    pub(super) fn count(&self) -> (u64, usize) {
+        (self.bytes, self.pieces)
+    }
+
+    /// Keeps those parts of `data` that are not here yet; how many bytes that are.
+    pub(super) fn insert(&mut self, mut offset: u64, mut data: P) -> u64 {
+        let before = self.bytes;
+        while !data.is_empty() {
+            let len = data.len() as u64;
+            // A run that ends where the piece begins takes it, as far as the next run leaves room.
+            let (known, touches) = match self.runs.range(..=offset).next_back() {
+                Some((_, run)) => (run.end.saturating_sub(offset).min(len), run.end == offset),
+                None => (0, false),
+            };
+            if known > 0 {
+                drop(data.split_to(known as usize));
+                offset += known;
+                continue;
+            }
+            let next = self.runs.range(offset..).next().map_or(u64::MAX, |(start, _)| *start);
+            let room = (next - offset).min(len);
+            let piece = if room == len { std::mem::take(&mut data) } else { data.split_to(room as usize) };
+            self.keep(offset, piece, touches);
+            offset += room;
+        }
+        self.bytes - before
+    }
+
+    /// Adds a piece where nothing is, to the run that ends there if it touches one.
+    fn keep(&mut self, offset: u64, piece: P, touches: bool) {
+        let len = piece.len() as u64;
+        self.bytes += len;
+        let run = self.runs.range_mut(..offset).next_back().filter(|_| touches);
+        let Some((_, run)) = run else {
+            self.pieces += 1;
+            self.runs.insert(offset, Run { end: offset + len, pieces: SmallVec::from_iter([piece]) });
+            return;
+        };
+        run.end += len;
+        if let Some(piece) = sweep(run.pieces.last_mut(), piece) {
+            self.pieces += 1;
+            run.pieces.push(piece);
+        }
+    }
+
+    /// Takes the first run out if it begins at or before `offset`: where it begins, and its pieces.
+    pub(super) fn take_until(&mut self, offset: u64) -> Option<(u64, SmallVec<[P; 1]>)> {
+        let first = self.runs.first_entry().filter(|entry| *entry.key() <= offset)?;
+        let (start, run) = first.remove_entry();
+        self.bytes -= run.end - start;
+        self.pieces -= run.pieces.len();
+        Some((start, run.pieces))
+    }
+
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anabranch_wire::Length;
+
+    use super::*;
+
+    #[test]
+    fn the_pieces_of_two_paths_make_two_runs() {
+        let mut held = Held::default();
+        for at in 0..50 {
+            assert_eq!(held.insert(10_000 + at * 10, Length(10)), 10);
+            assert_eq!(held.insert(90_000 + at * 10, Length(10)), 10);
+        }
+        assert_eq!(held.runs.len(), 2);
+        assert_eq!(held.count().0, 1_000);
+        assert!(held.take_until(9_999).is_none());
+        let (start, pieces) = held.take_until(10_000).unwrap();
+        assert_eq!((start, pieces.iter().map(Payload::len).sum::<usize>()), (10_000, 500));
+        assert_eq!(held.count().0, 500);
+    }
+
+    #[test]
+    fn no_byte_is_kept_twice_whatever_overlaps() {
+        let mut held = Held::default();
+        let pieces = [(100, 10), (120, 10), (105, 40), (90, 200), (0, 300), (289, 1), (290, 3)];
+        let new: Vec<u64> = pieces.iter().map(|(at, len)| held.insert(*at, Length(*len))).collect();
+        assert_eq!(new, [10, 10, 25, 155, 100, 0, 0]);
+        assert_eq!(held.count().0, 300);
+        let mut next = 0;
+        while let Some((start, pieces)) = held.take_until(next) {
+            assert_eq!(start, next);
+            next += pieces.iter().map(Payload::len).sum::<usize>() as u64;
+        }
+        assert_eq!((next, held.count()), (300, (0, 0)));
+    }
+}

@@ -1,0 +1,67 @@
+//! When acknowledgements leave that nothing on their own path carries along.
+
+#[path = "hostile/attacker.rs"]
+#[allow(dead_code)] // What this needs of it is little.
+mod attacker;
+
+use anabranch_engine::{Arrival, Ecn, PathState, Route, Transmit};
+use anabranch_wire::{Frame, Fsn, Message, NewPid, Packet, PathId, Pid, ResetToken, Span};
+use attacker::{Meter, Victim, ack, route};
+use bytes::Bytes;
+
+const SECOND: PathId = PathId(2);
+
+fn second_route() -> Route {
+    Route { socket: 1, ..route() }
+}
+
+/// A session with a second path that answers after 100 ms.
+fn with_a_slow_second_path() -> Victim {
+    let mut victim = Victim::new();
+    let new = NewPid { path: SECOND, pid: Pid(7), reset_token: ResetToken([1; 16]) };
+    victim.say([Frame::NewPid(new)]);
+    let sent = victim.say_as((SECOND.0, 0), second_route(), [Frame::Ping]);
+    let token =
+        sent.iter().flat_map(|sent| &sent.message.packet().unwrap().frames).find_map(|frame| match frame {
+            Frame::PathChallenge { token } => Some(*token),
+            _ => None,
+        });
+    victim.now += Span::from_millis(100);
+    victim.say_as((SECOND.0, 1), second_route(), [Frame::PathResponse { token: token.unwrap() }]);
+    assert_eq!(victim.session.paths()[1].state, PathState::Active);
+    victim
+}
+
+fn tells_of(sent: &Transmit<Bytes>, path: PathId) -> bool {
+    let frames = &sent.message.packet().unwrap().frames;
+    frames.iter().any(|frame| matches!(frame, Frame::Ack(ack) if ack.path == path))
+}
+
+#[test]
+fn an_acknowledgement_does_not_wait_until_there_is_no_data_for_other_paths() {
+    let _turn = Meter::new();
+    let mut victim = with_a_slow_second_path();
+    let stream = victim.session.open_stream().unwrap();
+    victim.session.write(stream, &mut Bytes::from(vec![0; 200_000])).unwrap();
+    let hear = |victim: &mut Victim, (path, number): (PathId, u64), frame| {
+        let route = if path == SECOND { second_route() } else { route() };
+        let packet = Packet { path, fsn: Fsn(number), frames: [frame].into_iter().collect() };
+        let arrival = Arrival { route, size: 60, ecn: Ecn::NotEct };
+        victim.session.handle_message(victim.now, &arrival, Message::Packet(packet));
+    };
+    hear(&mut victim, (SECOND, 2), Frame::Ping);
+    hear(&mut victim, (SECOND, 3), Frame::Ping);
+    // The first path's window never fills, as every packet is acknowledged at once.
+    for step in 0..50 {
+        let sent = victim.session.poll_transmit(victim.now).expect("there is data");
+        if tells_of(&sent, SECOND) {
+            assert!(step > 5, "data on its way could have taken it along");
+            return;
+        }
+        let packet = sent.message.packet().unwrap();
+        assert_eq!(packet.path, PathId::FIRST, "the slow path has nothing to gain");
+        hear(&mut victim, (PathId::FIRST, 100 + step), ack(0, [packet.fsn.0..packet.fsn.0 + 1]));
+        victim.now += Span::from_micros(100);
+    }
+    panic!("no acknowledgement for the second path in 5 ms");
+}

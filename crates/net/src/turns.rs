@@ -1,0 +1,52 @@
+//! Taking turns: a task with more to do lets others go first.
+//!
+//! `tokio::task::yield_now` is not for this: it sets a task aside until its worker has nothing else to do, or has run some
+//! sixty other tasks, and no other worker can take it over. Where each of those sends and receives for a millisecond, a
+//! socket overflows meanwhile.
+
+use std::future::poll_fn;
+use std::task::Poll;
+
+/// Goes to the end of the worker's queue, from where any worker with nothing to do may take the task.
+pub(crate) async fn give_way() {
+    let mut gave_way = false;
+    poll_fn(|cx| {
+        if gave_way {
+            return Poll::Ready(());
+        }
+        gave_way = true;
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn beside_a_task_that_never_rests_every_second_turn_is_ours() {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+        let turns = Arc::new(AtomicU64::new(0));
+        let counted = turns.clone();
+        let restless = runtime.spawn(async move {
+            loop {
+                counted.fetch_add(1, Ordering::Relaxed);
+                give_way().await;
+            }
+        });
+        let others = runtime.block_on(runtime.spawn(async move {
+            let before = turns.load(Ordering::Relaxed);
+            for _ in 0..100 {
+                give_way().await;
+            }
+            turns.load(Ordering::Relaxed) - before
+        }));
+        restless.abort();
+        assert!(others.unwrap() <= 110);
+    }
+}
