@@ -218,7 +218,8 @@ impl<P: Payload> Session<P> {
     pub(super) fn handle_path_response(&mut self, now: Time, token: u64) {
         let answered =
             |path: &Path| path.challenge.as_ref().is_some_and(|challenge| challenge.token == token);
-        let Some(index) = self.paths.iter().position(answered) else { return };
+        let index = self.paths.iter().position(answered).or_else(|| self.recall_challenge(token));
+        let Some(index) = index else { return };
         let Some(challenge) = self.paths[index].challenge.take() else { return };
         let strays = self.paths[index].route != challenge.route && self.race.is_chosen_here(challenge.route);
         if strays && self.is_taken(challenge.route, index) {

@@ -52,6 +52,8 @@ pub(super) struct Race {
     chosen_here: Vec<Route>,
     /// How many were challenged.
     challenged: usize,
+    /// Challenges that others have replaced: where a round trip is longer than the probe timeout, answers come late.
+    asked: Vec<Challenge>,
 }
 
 impl Race {
@@ -105,6 +107,14 @@ impl Race {
         route
     }
 
+    /// Remembers a challenge that another replaces, the latest few.
+    fn on_replaced(&mut self, challenge: Challenge) {
+        if self.asked.len() >= MAX_GREETINGS {
+            self.asked.remove(0);
+        }
+        self.asked.push(challenge);
+    }
+
     /// A proven route, which then can be moved to no more.
     pub(super) fn take(&mut self, route: Route) -> Option<Raced> {
         let index = self.proven.iter().position(|(proven, _)| proven.route == route);
@@ -134,6 +144,7 @@ impl<P: Payload> Session<P> {
     /// Path 0 is not silent, or no longer alone: an answer over another route of the race moves it no more.
     pub(super) fn stay(&mut self) {
         let Some(index) = self.path_index(PathId::FIRST) else { return };
+        self.race.asked.clear();
         let path = &mut self.paths[index];
         let strays = |challenge: &Challenge| {
             challenge.route != path.route && self.race.is_chosen_here(challenge.route)
@@ -191,8 +202,20 @@ impl<P: Payload> Session<P> {
         if waiting != Some(route) {
             let interval = self.config.initial_rtt;
             let token = self.next_token();
-            self.paths[index].challenge = Some(Box::new(Challenge::new(token, route, now, interval)));
+            let replaced =
+                self.paths[index].challenge.replace(Box::new(Challenge::new(token, route, now, interval)));
+            if let Some(replaced) = replaced.filter(|replaced| self.race.is_chosen_here(replaced.route)) {
+                self.race.on_replaced(*replaced);
+            }
         }
+    }
+
+    /// The answer to a challenge that another has replaced meanwhile: it stands again, on path 0.
+    pub(super) fn recall_challenge(&mut self, token: u64) -> Option<usize> {
+        let index = self.path_index(PathId::FIRST)?;
+        let asked = self.race.asked.iter().find(|challenge| challenge.token == token)?;
+        self.paths[index].challenge = Some(Box::new(*asked));
+        Some(index)
     }
 
     /// A path goes on over another route, which is proven.
@@ -216,5 +239,70 @@ impl<P: Payload> Session<P> {
         self.events.push_back(Event::Path { path: id, change: PathChange::Moved(route) });
         self.push_control(Control::ObservedAddress(id));
         self.apply_rules(now, index);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anabranch_wire::{Frame, Fsn, Length, Message, Packet, Pid, ResetToken};
+
+    use super::super::handshake::local_params;
+    use super::*;
+    use crate::{Arrival, Config, Ecn, MemoryBudget, PidSource};
+
+    struct Pids(u64);
+
+    impl PidSource for Pids {
+        fn next_pid(&mut self) -> (Pid, ResetToken) {
+            self.0 += 1;
+            (Pid(self.0), ResetToken([1; 16]))
+        }
+    }
+
+    fn route(socket: u32) -> Route {
+        Route { socket, remote: ([192, 0, 2, 1], 443).into() }
+    }
+
+    /// Tokens of the challenges that a client sends until `until`, with the routes.
+    fn challenges(client: &mut Session<Length>, until: Time) -> Vec<(u64, Route)> {
+        let mut found = Vec::new();
+        while let Some(now) = client.poll_timeout().filter(|at| *at <= until) {
+            client.handle_timeout(now);
+            while let Some(sent) = client.poll_transmit(now) {
+                let frames = sent.message.packet().map(|packet| packet.frames.clone()).unwrap_or_default();
+                found.extend(frames.iter().filter_map(|frame| match frame {
+                    Frame::PathChallenge { token } => Some((*token, sent.route)),
+                    _ => None,
+                }));
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn a_late_answer_counts_although_another_route_was_challenged_meanwhile() {
+        let now = Time::ZERO + Span::from_secs(1);
+        let budget = MemoryBudget::new(1 << 30);
+        let routes = [route(0), route(1), route(2)];
+        let mut client =
+            Session::<Length>::connect(Config::default(), &routes, Box::new(Pids(0)), budget, now);
+        while client.poll_transmit(now).is_some() {}
+        // INIT goes over one route after the other.
+        let now = now + Span::from_secs(2);
+        assert!(challenges(&mut client, now).is_empty());
+        let params = local_params(&Config::default(), (Pid(9), ResetToken([2; 16])), 1 << 20);
+        let arrival = |socket| Arrival { route: route(socket), size: 200, ecn: Ecn::NotEct };
+        client.handle_message(now, &arrival(0), Message::InitAck(params));
+        while client.poll_transmit(now).is_some() {}
+        let later = now + Span::from_secs(2);
+        let asked = challenges(&mut client, later);
+        let (first, over) = asked[0];
+        assert!(asked.iter().any(|(_, route)| *route != over), "{asked:?}");
+        assert_ne!(asked.last().map(|(token, _)| *token), Some(first));
+        while client.poll_event().is_some() {}
+        let frames = [Frame::PathResponse { token: first }].into_iter().collect();
+        let packet = Packet { path: PathId::FIRST, fsn: Fsn(0), frames };
+        client.handle_message(later, &arrival(over.socket), Message::Packet(packet));
+        assert_eq!(client.paths()[0].route, over);
     }
 }

@@ -9,6 +9,9 @@ use super::{SentRun, Streams};
 use crate::control::ControlQueue;
 use crate::event::Event;
 
+/// Streams looked through in one go for one with new bytes.
+const LOOKED_THROUGH: usize = 64;
+
 /// Which bytes of a stream leave next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pick {
@@ -102,13 +105,17 @@ impl<P: Payload> Streams<P> {
         }
     }
 
-    /// Puts the next stream with new bytes to send in front; false when there is none.
+    /// Puts the next stream with new bytes to send in front; false when none was found. Of very many streams some are
+    /// looked through each time, so that a packet does not cost a visit to all.
     pub(crate) fn bring_new(&mut self) -> bool {
         let credit = self.credit();
+        if credit == 0 || self.unsent == 0 {
+            return false;
+        }
         let has_new = |id: &StreamId| self.map.get(id).is_some_and(|stream| stream.send.sendable(credit) > 0);
-        let Some(position) = self.ready.iter().position(has_new) else { return false };
-        self.ready.rotate_left(position);
-        true
+        let found = self.ready.iter().take(LOOKED_THROUGH).position(has_new);
+        self.ready.rotate_left(found.unwrap_or(LOOKED_THROUGH.min(self.ready.len())));
+        found.is_some()
     }
 
     /// Cuts the next run into a frame of at most `room` bytes, its header included.
@@ -201,5 +208,47 @@ impl<P: Payload> Streams<P> {
             stream.send.on_lost(run.range.clone(), run.fin);
             self.enqueue(run.stream);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anabranch_wire::{Length, Side};
+
+    use super::super::{Limits, MemoryBudget, Reservation};
+    use super::*;
+
+    #[test]
+    fn of_very_many_streams_with_missing_bytes_the_one_with_new_bytes_is_found_in_a_few_goes() {
+        let limits = Limits {
+            initial_window: 1 << 20,
+            max_window: 1 << 20,
+            send_buffer: 1 << 20,
+            unsent: 1 << 20,
+            peer_stream: 1 << 20,
+        };
+        let budget = Reservation::new(MemoryBudget::new(1 << 30));
+        let mut streams = Streams::<Length>::new(Side::Client, limits, 128, budget);
+        streams.on_peer_params(1 << 20, 1 << 20, 5_000);
+        let mut events = VecDeque::new();
+        for _ in 0..4_000 {
+            let id = streams.open().unwrap();
+            streams.write(id, &mut Length(10)).unwrap();
+            let (frame, _) = streams.next_frame(1_000, Pick::MissingFirst, &mut events).unwrap();
+            assert_eq!(frame.stream, id);
+            streams.on_lost(&SentRun { stream: id, range: 0..10, fin: false });
+            streams.ready.rotate_right(1);
+            assert!(!streams.has_work() || streams.next_is_resend());
+            // Out of the way of the next one's first bytes.
+            streams.ready.retain(|waiting| *waiting != id);
+        }
+        streams.ready.extend(streams.map.keys().copied());
+        let last = streams.open().unwrap();
+        streams.write(last, &mut Length(10)).unwrap();
+        let goes = (1..100).find(|_| streams.bring_new());
+        assert_eq!(goes, Some(4_000 / LOOKED_THROUGH + 1));
+        let (frame, resend) = streams.next_frame(1_000, Pick::New, &mut events).unwrap();
+        assert_eq!((frame.stream, resend), (last, false));
+        assert!(!streams.bring_new(), "nothing new is left");
     }
 }
