@@ -6,26 +6,37 @@
 //!  taker ───┼─ 20 Mbit/s ─ relay 3 ─┼─── giver
 //!           └─ 10 Mbit/s, direct ───┘
 //! ```
-//! The relays are those of `anabranch relay`, in this process; they list the taker's key.
+//! Relays and controller are those of `anabranch relay` and `anabranch controller`, in this process. The relays list nobody: the controller, which
+//! knows the taker's key, grants their use.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use anabranch_daemon::client::{Entry, Peer, RelayPaths, RelayRoute};
+use anabranch_daemon::client::{Entry, GrantWanted, Grants, Peer, RelayPaths, RelayRoute};
+use anabranch_daemon::controller::ControllerService;
+use anabranch_daemon::controller::config::ControllerSettings;
+use anabranch_daemon::controller::link::ControllerHint;
 use anabranch_daemon::relay::RelayService;
-use anabranch_daemon::relay::config::{RelaySettings, User};
+use anabranch_daemon::relay::config::{Controller, RelaySettings};
 use anabranch_emulate::{EmulatedPath, Emulation};
 use anabranch_net::{
-    Addresses, Config, Endpoint, EndpointConfig, PathId, PathInfo, PathUse, PublicKey, Target,
+    Addresses, Config, Endpoint, EndpointConfig, NodeKey, PathId, PathInfo, PathUse, PublicKey, Rate, Target,
 };
+use anabranch_overlay::controller::{Policy, Quota};
+use anabranch_overlay::grant::Limits;
 use anabranch_secure::RelayHint;
 
 use super::stage::{
-    GIVER, MIDDLE, Model, PATIENCE, Pair, RELAY, Scene, TAKER, giver_endpoint, host, late, model,
+    CONTROLLER, GIVER, MIDDLE, Model, PATIENCE, Pair, RELAY, Scene, TAKER, giver_endpoint, host, late, model,
 };
 use crate::errors::Failure;
 use crate::keyfile;
+
+/// Paths that the taker is granted at each relay: one for each session, while the one before may not be over yet.
+const PATHS: u32 = 8;
+/// How long a grant lasts, in seconds: longer than the demo.
+const LIFETIME: u64 = 600;
 
 /// The ways through relays, the fastest first, and the direct one at the end.
 #[must_use]
@@ -43,9 +54,11 @@ pub struct Overlay {
     giver: Endpoint,
     taker: Arc<Endpoint>,
     taker_key: PublicKey,
+    _controller: ControllerService,
     /// A relay that was killed is none any more.
     relays: Mutex<Vec<Option<RelayService>>>,
     routes: Vec<RelayRoute>,
+    grants: Grants,
     emulation: Emulation,
     models: Vec<Model>,
 }
@@ -62,12 +75,7 @@ impl Overlay {
         let giver = giver_endpoint(giver_key, taker_public, vec![host(count, GIVER)]).await?;
         let taker = EndpointConfig::new(taker_key).addresses(Addresses::Exactly(vec![taker_host()]));
         let taker = Arc::new(Endpoint::bind(taker).await.map_err(|error| Failure::bind(&error))?);
-        let mut relays = Vec::new();
-        for index in 0..count {
-            let settings = RelaySettings::local(host(index, RELAY), vec![User::new("taker", taker_public)]);
-            let relay = RelayService::start(keyfile::fresh()?, &settings).await;
-            relays.push(relay.map_err(|error| Failure::bind(&error))?);
-        }
+        let (controller, relays) = controlled(taker_public, count).await?;
         let ends = relays.iter().map(|relay| first_address(&relay.addresses()));
         let ends = ends.chain([first_address(&giver.local_addresses())]);
         let path = |(index, (model, server)): (usize, (&Model, SocketAddr))| {
@@ -81,9 +89,20 @@ impl Overlay {
             RelayRoute(vec![RelayHint { node: relay.node(), addresses: vec![*entry] }])
         };
         let routes = relays.iter().zip(emulation.addresses()).map(hint).collect();
+        let grants = granted(&taker, &controller, count).await?;
         let relays = Mutex::new(relays.into_iter().map(Some).collect());
-        let models = models.to_vec();
-        Ok(Self { giver, taker, taker_key: taker_public, relays, routes, emulation, models })
+        let (_controller, models) = (controller, models.to_vec());
+        Ok(Self {
+            giver,
+            taker,
+            taker_key: taker_public,
+            _controller,
+            relays,
+            routes,
+            grants,
+            emulation,
+            models,
+        })
     }
 
     /// Where the direct path begins.
@@ -101,7 +120,8 @@ impl Scene for Overlay {
         target.relayed = routes.len() as u32;
         let taker = self.taker.connect(&target, Config::default()).await?;
         let giver = super::stage::accept(&self.giver, self.taker_key).await?;
-        let peer = Peer { addresses: self.giver.local_addresses(), entry: Entry::default() };
+        let peer =
+            Peer { addresses: self.giver.local_addresses(), entry: Entry::Member(self.grants.clone()) };
         let paths = RelayPaths::keep(&self.taker, &taker, routes, &peer);
         let pair = Pair { giver, taker, _paths: paths };
         let open = async {
@@ -142,6 +162,55 @@ impl Scene for Overlay {
             relay.kill();
         }
     }
+}
+
+/// A controller that grants the taker so many relays, and those relays.
+async fn controlled(
+    taker: PublicKey,
+    count: usize,
+) -> Result<(ControllerService, Vec<RelayService>), Failure> {
+    let keys = (0..count).map(|_| keyfile::fresh()).collect::<Result<Vec<_>, _>>()?;
+    let limits = Limits { pids: PATHS, rate: Rate::from_bits(u64::MAX), bytes: u64::MAX, highest_tos: 15 };
+    let most = u8::try_from(count).unwrap_or(u8::MAX);
+    let quota = Quota { grants: 1, relays: most, limits, lifetime: LIFETIME };
+    let policy = Policy {
+        relays: keys.iter().map(NodeKey::public).collect(),
+        clients: [(taker, quota)].into(),
+        ..Policy::default()
+    };
+    let settings = ControllerSettings::local(host(0, CONTROLLER), policy);
+    let controller = ControllerService::start(keyfile::fresh()?, &settings).await;
+    let controller = controller.map_err(|error| Failure::local(error.to_string()))?;
+    let mut relays = Vec::new();
+    for (index, key) in keys.into_iter().enumerate() {
+        let known = Controller { at: hint(&controller), signs: controller.signing_key() };
+        let local = RelaySettings::local(host(index, RELAY), Vec::new());
+        let settings = RelaySettings { controllers: vec![known], ..local };
+        relays.push(RelayService::start(key, &settings).await.map_err(|error| Failure::bind(&error))?);
+    }
+    let all_registered = async {
+        while !relays.iter().all(|relay| relay.status().controllers.iter().all(|known| known.registered)) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, all_registered).await.map_err(|_| late())?;
+    Ok((controller, relays))
+}
+
+/// The taker asks the controller for the use of all relays.
+async fn granted(
+    taker: &Arc<Endpoint>,
+    controller: &ControllerService,
+    count: usize,
+) -> Result<Grants, Failure> {
+    let count = u8::try_from(count).unwrap_or(u8::MAX);
+    let wanted = GrantWanted { relays: (count, count), paths: PATHS };
+    let grants = Grants::obtain(taker, &[hint(controller)], wanted, None).await;
+    grants.map_err(|error| Failure::local(error.to_string()))
+}
+
+fn hint(controller: &ControllerService) -> ControllerHint {
+    ControllerHint { node: controller.node(), addresses: controller.addresses() }
 }
 
 fn taker_host() -> IpAddr {

@@ -232,6 +232,8 @@ pub const MIDDLE: u8 = 2;
 pub const GIVER: u8 = 3;
 /// A relay.
 pub const RELAY: u8 = 4;
+/// The controller.
+pub const CONTROLLER: u8 = 5;
 
 /// An address for each role on each path, where the system has all of 127.0.0.0/8; one for all elsewhere.
 #[must_use]
