@@ -1,7 +1,7 @@
 //! Adaptive coupling: windows are coupled within groups of paths that share a bottleneck and free between groups.
 //!
 //! Evidence is collected as acknowledgements come; every [`REVIEW`] it is judged: whether delays rise and fall together, and where
-//! they say nothing, whether losses come at the same moments [M8]. A path whose group changes is told as an event with the
+//! they say nothing, whether losses come at the same moments [M8], or a queue was full on one path only. A path whose group changes is told as an event with the
 //! reason. Each end judges the paths by what it sends on them itself.
 
 use anabranch_wire::{PathId, Payload, Span, Time};
@@ -11,7 +11,9 @@ use super::Session;
 use crate::config::Coupling;
 use crate::event::{Event, PathChange};
 use crate::path::{Losses, Path, PathState};
-use crate::shared::{DelaySample, DelayWaves, FastRetransmits, Groups, SharedCongestion, Verdict};
+use crate::shared::{
+    DelaySample, DelayWaves, FastRetransmits, FullQueues, Groups, SharedCongestion, Verdict,
+};
 
 /// How often the evidence is judged.
 const REVIEW: Span = Span::from_millis(500);
@@ -21,6 +23,7 @@ const REVIEW: Span = Span::from_millis(500);
 pub(super) struct Sharing {
     losses: FastRetransmits,
     waves: DelayWaves,
+    queues: FullQueues,
     groups: Groups,
     review_at: Time,
     /// When paths entered fast retransmit last: what left before and is lost belongs to it.
@@ -41,6 +44,7 @@ impl Sharing {
     pub(super) fn forget(&mut self, path: PathId) {
         self.losses.forget(path);
         self.waves.forget(path);
+        self.queues.forget(path);
         self.groups.forget(path);
         self.episodes.retain(|(known, _)| *known != path);
     }
@@ -48,10 +52,12 @@ impl Sharing {
     fn judge(&mut self, now: Time, paths: &[(PathId, u32)]) {
         for (index, (b, _)) in paths.iter().enumerate() {
             for (a, _) in &paths[..index] {
-                let verdict = match self.waves.verdict(now, *a, *b) {
-                    Verdict::Undecided => self.losses.verdict(now, *a, *b),
+                let first = |known: Verdict, next: &dyn Fn() -> Verdict| match known {
+                    Verdict::Undecided => next(),
                     decided => decided,
                 };
+                let verdict = first(self.waves.verdict(now, *a, *b), &|| self.losses.verdict(now, *a, *b));
+                let verdict = first(verdict, &|| self.queues.verdict(now, *a, *b));
                 self.groups.note(now, (*a, *b), verdict);
             }
         }
@@ -88,9 +94,10 @@ impl<P: Payload> Session<P> {
     /// A packet of a path took so long, queues included.
     pub(super) fn note_delay(&mut self, now: Time, index: usize, delay: Span) {
         let path = &self.paths[index];
-        let (path, smoothed) = (path.id, path.rtt().smoothed());
+        let (path, smoothed, shortest) = (path.id, path.rtt().smoothed(), path.rtt().min());
         if let Some(sharing) = self.sharing() {
             sharing.losses.on_rtt(now, path, smoothed);
+            sharing.queues.on_wait(now, path, delay.saturating_sub(shortest), smoothed);
             sharing.waves.on_delay(path, &DelaySample { now, delay });
         }
     }
@@ -98,10 +105,15 @@ impl<P: Payload> Session<P> {
     /// Packets of a path were found lost.
     pub(super) fn note_losses(&mut self, now: Time, index: usize, losses: &Losses) {
         let path = self.paths[index].id;
-        if let Some(sharing) = self.sharing()
-            && sharing.begins_episode(now, path, losses.sent_at)
-        {
-            sharing.losses.on_congestion(now, path);
+        let in_slow_start = self.cc.in_slow_start(path);
+        let Some(sharing) = self.sharing() else { return };
+        if !sharing.begins_episode(now, path, losses.sent_at) {
+            return;
+        }
+        sharing.losses.on_congestion(now, path);
+        if sharing.queues.on_congestion(now, path, in_slow_start) {
+            // Before windows are cut for what is lost elsewhere.
+            self.review_groups(now);
         }
     }
 

@@ -8,12 +8,15 @@
 //!   that are congested.
 //! - [`DelayWaves`]: paths whose delays rise and fall at the same time.
 //!
+//! Beside them [`FullQueues`] tells early, from single losses, which paths do not share.
+//!
 //! All keep a bounded history and forget: a verdict holds for the evidence of the last while. [`Groups`]
 //! turns verdicts on pairs into groups of paths.
 
 mod delays;
 mod groups;
 mod losses;
+mod queues;
 mod waves;
 
 use anabranch_wire::{PathId, Span, Time};
@@ -21,6 +24,7 @@ use anabranch_wire::{PathId, Span, Time};
 pub use delays::DelayStatistics;
 pub use groups::{GroupReason, Groups};
 pub use losses::{FastRetransmits, Lag};
+pub use queues::FullQueues;
 pub use waves::DelayWaves;
 
 /// What the evidence says of two paths.
