@@ -19,7 +19,7 @@ use tokio::task::JoinHandle;
 use crate::clock::Clock;
 use crate::connect::{self, ConnectError};
 use crate::door;
-use crate::foreign::{Foreign, Outlet};
+use crate::foreign::{Foreign, Gathered, Outlet};
 use crate::handshake::new_pids;
 use crate::interfaces::{InterfaceAddress, InterfaceWatch};
 use crate::pids::random;
@@ -186,7 +186,7 @@ impl Endpoint {
     /// Sends datagrams of others from this endpoint's sockets.
     #[must_use]
     pub fn outlet(&self) -> Outlet<'_> {
-        Outlet { shared: &self.shared }
+        Outlet::new(&self.shared, Gathered::default())
     }
 
     /// Stops sending and receiving at once, without a word to anybody: what a machine does whose power fails.

@@ -1,5 +1,7 @@
 //! Datagrams that are not for this endpoint's sessions, for a relay that forwards them.
 
+use std::cell::RefCell;
+
 use anabranch_engine::{Ecn, Route};
 use anabranch_wire::{Pid, Time};
 
@@ -26,9 +28,29 @@ pub trait Foreign: Send + Sync + 'static {
     fn handle(&self, now: Time, run: ForeignRun, datagrams: &mut [u8], outlet: &Outlet<'_>);
 }
 
-/// Sends datagrams of others from the endpoint's sockets.
+/// Sends datagrams of others from the endpoint's sockets. What is short is gathered: datagrams of one destination and size leave by one
+/// system call also when others came between them, at the latest when the outlet is dropped. The order of one destination's
+/// datagrams stays.
 pub struct Outlet<'a> {
-    pub(crate) shared: &'a Shared,
+    shared: &'a Shared,
+    gathered: RefCell<Gathered>,
+}
+
+/// Datagrams that have not left yet. Kept from batch to batch for its memory.
+#[derive(Debug, Default)]
+pub(crate) struct Gathered {
+    bundles: Vec<Bundle>,
+    /// The first so many are in use.
+    used: usize,
+}
+
+/// Datagrams of one destination.
+#[derive(Debug)]
+struct Bundle {
+    to: Route,
+    ecn: Ecn,
+    segment: usize,
+    bytes: Vec<u8>,
 }
 
 impl std::fmt::Debug for Outlet<'_> {
@@ -37,19 +59,93 @@ impl std::fmt::Debug for Outlet<'_> {
     }
 }
 
-impl Outlet<'_> {
-    /// Sends datagrams of `segment` bytes each but the last. What the socket has no room for is lost, as in any
-    /// full queue; false then.
-    pub fn send(&self, to: Route, (contents, segment): (&[u8], usize), ecn: Ecn) -> bool {
-        let Some(socket) = self.shared.socket(to.socket) else { return false };
-        let mut all = true;
-        let at_once = socket.udp.max_segments(to.remote).max(1) * segment.max(1);
-        for contents in contents.chunks(at_once.min(MOST_AT_ONCE / segment.max(1) * segment.max(1)).max(1)) {
-            all &= socket.udp.send(&Batch { remote: to.remote, contents, segment, ecn }).is_ok();
+impl<'a> Outlet<'a> {
+    pub(crate) fn new(shared: &'a Shared, gathered: Gathered) -> Self {
+        Self { shared, gathered: RefCell::new(gathered) }
+    }
+
+    /// Sends datagrams of `segment` bytes each but the last. What a socket has no room for is lost, as in any full queue.
+    pub fn send(&self, to: Route, (contents, segment): (&[u8], usize), ecn: Ecn) {
+        let gathered = &mut *self.gathered.borrow_mut();
+        let open = gathered.bundles[..gathered.used].iter().position(|bundle| bundle.to == to);
+        if let Some(index) = open {
+            let bundle = &mut gathered.bundles[index];
+            let fits = bundle.ecn == ecn
+                && bundle.segment == segment
+                && bundle.bytes.len().is_multiple_of(segment)
+                && bundle.bytes.len() + contents.len() <= self.most_at_once(to, segment);
+            if fits {
+                bundle.bytes.extend_from_slice(contents);
+                return;
+            }
+            self.send_now(to, (&bundle.bytes, bundle.segment), bundle.ecn);
+            bundle.bytes.clear();
+            if contents.len() < LONG {
+                (bundle.segment, bundle.ecn) = (segment, ecn);
+                bundle.bytes.extend_from_slice(contents);
+                return;
+            }
         }
-        all
+        if contents.len() >= LONG || self.most_at_once(to, segment) <= segment {
+            return self.send_now(to, (contents, segment), ecn);
+        }
+        if gathered.used == MOST_BUNDLES {
+            self.send_gathered(gathered);
+        }
+        gathered.open(to, (contents, segment), ecn);
+    }
+
+    /// Bytes of datagrams of this size that leave by one system call.
+    fn most_at_once(&self, to: Route, segment: usize) -> usize {
+        let segments = self.shared.socket(to.socket).map_or(1, |socket| socket.udp.max_segments(to.remote));
+        segments.min(MOST_AT_ONCE / segment.max(1)).max(1) * segment
+    }
+
+    fn send_now(&self, to: Route, (contents, segment): (&[u8], usize), ecn: Ecn) {
+        let Some(socket) = self.shared.socket(to.socket) else { return };
+        for contents in contents.chunks(self.most_at_once(to, segment).max(1)) {
+            // As lost as in a full queue.
+            let _ = socket.udp.send(&Batch { remote: to.remote, contents, segment, ecn });
+        }
+    }
+
+    fn send_gathered(&self, gathered: &mut Gathered) {
+        for bundle in &mut gathered.bundles[..gathered.used] {
+            self.send_now(bundle.to, (&bundle.bytes, bundle.segment), bundle.ecn);
+            bundle.bytes.clear();
+        }
+        gathered.used = 0;
+    }
+
+    /// Sends what is gathered, and gives the memory back.
+    pub(crate) fn finish(&self) -> Gathered {
+        let mut gathered = std::mem::take(&mut *self.gathered.borrow_mut());
+        self.send_gathered(&mut gathered);
+        gathered
     }
 }
 
+impl Drop for Outlet<'_> {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}
+
+impl Gathered {
+    fn open(&mut self, to: Route, (contents, segment): (&[u8], usize), ecn: Ecn) {
+        if self.used == self.bundles.len() {
+            self.bundles.push(Bundle { to, ecn, segment, bytes: Vec::new() });
+        }
+        let bundle = &mut self.bundles[self.used];
+        (bundle.to, bundle.ecn, bundle.segment) = (to, ecn, segment);
+        bundle.bytes.extend_from_slice(contents);
+        self.used += 1;
+    }
+}
+
+/// Destinations that are gathered for at the same time.
+const MOST_BUNDLES: usize = 16;
+/// Runs from here on leave at once: copying them would cost more than a system call.
+const LONG: usize = 16_384;
 /// Bytes that the system takes in one send.
 const MOST_AT_ONCE: usize = 65_000;

@@ -18,7 +18,7 @@ use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
 
 use crate::buffers::thrifty;
-use crate::foreign::{Foreign, ForeignRun, Outlet};
+use crate::foreign::{Foreign, ForeignRun, Gathered, Outlet};
 use crate::handshake;
 use crate::session::inner::SessionInner;
 use crate::shared::{BoundSocket, Shared, count};
@@ -53,6 +53,7 @@ struct Receiver {
     sessions: Vec<Arc<SessionInner>>,
     packets: Vec<Sorted>,
     decoded: Vec<Decoded>,
+    gathered: Gathered,
 }
 
 /// A packet with the session it belongs to.
@@ -86,16 +87,23 @@ impl Receiver {
         let count = socket.udp.receive(&mut slices, &mut filled)?;
         drop(slices);
         let now = shared.clock.now();
+        let outlet = Outlet::new(shared, std::mem::take(&mut self.gathered));
         for (index, received) in filled[..count].iter().enumerate() {
-            self.sort(shared, (socket.id, now), index, received);
+            self.sort((shared, &outlet), (socket.id, now), (index, received));
         }
+        self.gathered = outlet.finish();
         self.open(now);
         self.deliver(shared, now, count);
         Ok(())
     }
 
     /// First pass.
-    fn sort(&mut self, shared: &Arc<Shared>, (socket, now): (u32, Time), buffer: usize, received: &Received) {
+    fn sort(
+        &mut self,
+        (shared, outlet): (&Arc<Shared>, &Outlet<'_>),
+        (socket, now): (u32, Time),
+        (buffer, received): (usize, &Received),
+    ) {
         let mut last = None;
         let mut foreign = ForeignRanges::new(shared.foreign.get());
         let mut start = 0;
@@ -135,7 +143,7 @@ impl Receiver {
         }
         let from = Route { socket, remote: received.remote };
         let run = ForeignRun { from, stride: received.stride, ecn: received.ecn };
-        foreign.hand_over(now, run, (&mut self.buffers[buffer], shared));
+        foreign.hand_over(now, run, &mut self.buffers[buffer], (shared, outlet));
     }
 
     /// The session and path of a PID, and the route by which a packet for it counts as come.
@@ -226,14 +234,20 @@ impl<'a> ForeignRanges<'a> {
         }
     }
 
-    fn hand_over(self, now: Time, run: ForeignRun, (buffer, shared): (&mut [u8], &Shared)) {
+    fn hand_over(
+        self,
+        now: Time,
+        run: ForeignRun,
+        buffer: &mut [u8],
+        (shared, outlet): (&Shared, &Outlet<'_>),
+    ) {
         let Some(taker) = self.taker else {
             let datagrams = self.ranges.iter().map(|range| range.len().div_ceil(run.stride) as u64).sum();
             shared.counters.malformed.fetch_add(datagrams, std::sync::atomic::Ordering::Relaxed);
             return;
         };
         for range in self.ranges {
-            taker.handle(now, run, &mut buffer[range], &Outlet { shared });
+            taker.handle(now, run, &mut buffer[range], outlet);
         }
     }
 }
