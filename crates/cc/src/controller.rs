@@ -25,6 +25,8 @@ const PACING_SLOW_START: f64 = 2.0;
 const PACING_AVOIDANCE: f64 = 1.25;
 /// Assumed for a path that is reduced before its first sample, in seconds (RFC 9002 §6.2.2).
 const UNKNOWN_RTT: f64 = 0.333;
+/// Round-trip times below count as this when paths of a group share its growth, in seconds.
+const LEAST_RTT: f64 = 1e-6;
 
 /// Windows and pacing rates of all paths of one session.
 #[derive(Clone, Debug)]
@@ -118,14 +120,22 @@ impl Controller {
         self.linked = self.config.rule == RuleKind::Cubic && self.paths.iter().enumerate().any(linked);
     }
 
-    /// A path's part in the growth of its group, which under `cubic` is that of one flow.
+    /// A path's part in the growth of its group, which under `cubic` is that of one flow over the quickest path. Windows with
+    /// this part of that flow's, on paths of round-trip times r_j, are as fast together: 1/Σ(r_min/r_j).
     fn share(&self, seat: usize) -> f64 {
         if !self.linked {
             return 1.0;
         }
         let group = self.paths[seat].group;
-        let in_group = |(other, path): &(usize, &Path)| *other == seat || path.is_coupled(group);
-        1.0 / self.paths.iter().enumerate().filter(in_group).count() as f64
+        let (mut quickest, mut rates) = (f64::INFINITY, 0.0);
+        for (other, path) in self.paths.iter().enumerate() {
+            if other == seat || path.is_coupled(group) {
+                let rtt = path.rtt.unwrap_or(UNKNOWN_RTT).max(LEAST_RTT);
+                quickest = quickest.min(rtt);
+                rates += 1.0 / rtt;
+            }
+        }
+        1.0 / (quickest * rates)
     }
 
     /// The group a path is in.

@@ -363,6 +363,39 @@ fn cubic_paths_of_one_group_lose_and_grow_together_as_one_flow() {
 }
 
 #[test]
+fn cubic_paths_of_one_group_are_together_as_fast_as_one_flow_over_the_quickest() {
+    // Packets a second, ten seconds after a loss of all.
+    let rate = |paths: &[(PathId, u64)]| {
+        let ids: Vec<PathId> = paths.iter().map(|(path, _)| *path).collect();
+        let mut bench = Bench::new(Config { hystart: false, ..Config::new(RuleKind::Cubic) }, &ids);
+        let estimator = |ms| {
+            let mut rtt = RttEstimator::new(RTT);
+            rtt.update(Time::ZERO, Span::from_millis(ms), Span::ZERO);
+            rtt
+        };
+        let rtts: Vec<RttEstimator> = paths.iter().map(|(_, ms)| estimator(*ms)).collect();
+        let turn = |bench: &mut Bench, step: u64| {
+            bench.wait(Span::from_millis(10));
+            for ((path, ms), rtt) in
+                paths.iter().zip(&rtts).filter(|((_, ms), _)| (step * 10).is_multiple_of(*ms))
+            {
+                let sample = AckSample {
+                    rtt: Span::from_millis(*ms),
+                    ..bench.sample(*path, bench.controller.window(*path))
+                };
+                bench.controller.on_ack(*path, &sample, rtt);
+            }
+        };
+        (0..60).for_each(|step| turn(&mut bench, step));
+        ids.iter().for_each(|path| assert!(bench.lose(*path, Span::ZERO)));
+        (60..1060).for_each(|step| turn(&mut bench, step));
+        paths.iter().map(|(path, ms)| bench.packets(*path) * 1000.0 / *ms as f64).sum::<f64>()
+    };
+    let (one, several) = (rate(&[(A, 40)]), rate(&[(A, 40), (B, 200)]));
+    assert!((0.9..1.1).contains(&(several / one)), "{several} {one}");
+}
+
+#[test]
 fn a_path_that_returns_is_in_slow_start_up_to_most_of_what_it_had() {
     let config = Config { hystart: false, ..Config::new(RuleKind::Reno) };
     let mut bench = Bench::new(config, &[A]);

@@ -6,14 +6,17 @@
 //! (*fast convergence*). Where Reno with the same average would be larger, its window counts (§4.3). Time in
 //! which the window was not what limited the sender is taken out of t.
 //!
-//! **Groups.** The paths of one group are one flow together: each of n has 1/n of C and of Reno's increase, and a loss
+//! **Groups.** The paths of one group are one flow together: each of n like ones has 1/n of C and of Reno's increase, and a loss
 //! on one is a loss of all. So the sum of their windows moves as the window of one flow does, whether their losses
-//! come at the same moments or not.
+//! come at the same moments or not. Where round trips differ, all have as much more as makes them together as fast as that flow would be over the
+//! quickest path.
 
 use anabranch_wire::{Span, Time};
 
 const C: f64 = 0.4;
 const BETA: f64 = 0.7;
+/// A curve goes on until the path's share of C has changed by more than this: shares follow round-trip times, which queues change all the time.
+const SAME_SHARE: f64 = 0.2;
 /// The increase that makes Reno with β as large on average as with 1/2 (RFC 9438 §4.3).
 const RENO_ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
 
@@ -44,7 +47,7 @@ impl Cubic {
     pub(crate) fn grow(&mut self, now: Time, window: f64, rtt: f64, (acked, share): (f64, f64)) -> f64 {
         let pause = self.paused.take().map_or(Span::ZERO, |since| now.since(since));
         let c = C * share;
-        let known = self.epoch.filter(|epoch| epoch.c == c);
+        let known = self.epoch.filter(|epoch| (epoch.c - c).abs() <= SAME_SHARE * epoch.c);
         let mut epoch = known.unwrap_or_else(|| Epoch::begin(now, window, self.w_max, c));
         epoch.start += pause;
         let alpha = if epoch.reno < self.before_loss { RENO_ALPHA } else { 1.0 };
