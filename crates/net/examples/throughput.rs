@@ -96,10 +96,6 @@ async fn run(seconds: u64, paths: u8) -> Result<(), Box<dyn std::error::Error>> 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1).filter_map(|argument| argument.parse().ok());
     let (seconds, paths) = (arguments.next().unwrap_or(5), arguments.next().unwrap_or(1));
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .event_interval(std::env::var("EV").map_or(61, |v| v.parse().unwrap()))
-        .enable_all()
-        .build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(run(seconds, u8::try_from(paths)?))
 }

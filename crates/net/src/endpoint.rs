@@ -27,6 +27,7 @@ use crate::relayed::Chain;
 use crate::session::Session;
 use crate::shared::{BoundSocket, Parts, Shared};
 use crate::socket::SocketStats;
+use crate::tap::Taps;
 
 pub(crate) use binding::pinned_route;
 pub use config::{Addresses, EndpointConfig, Limits, Target};
@@ -110,11 +111,12 @@ impl Endpoint {
     /// # Errors
     /// When the port is taken on an address, or there is no address to use; the message says what to do.
     pub async fn bind(config: EndpointConfig) -> io::Result<Self> {
-        let EndpointConfig { key, port, addresses, session, authorize, limits, reset_key } = config;
+        let EndpointConfig { key, port, addresses, session, authorize, limits, reset_key, tap } = config;
         let watch = InterfaceWatch::start().await?;
         let (sender, incoming) = mpsc::channel(limits.backlog.max(1));
         let reset_key = ResetKey::from_random(reset_key.unwrap_or_else(random));
-        let parts = Parts { key, config: session, limits, authorize, reset_key, incoming: sender };
+        let parts =
+            Parts { key, config: session, limits, authorize, reset_key, incoming: sender, taps: Taps(tap) };
         let shared = Arc::new(Shared::new(parts));
         let follower = binding::bind(&shared, watch, (addresses, port))?;
         let porter = tokio::spawn(door::attend(Arc::downgrade(&shared), shared.door.clone()));

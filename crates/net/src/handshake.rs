@@ -162,6 +162,7 @@ fn authorised_session(
     let identity = Identity { peer: pending.remote, share: pending.share };
     let accepted = pending.accept(secret.as_ref(), &encoded(engine.local_params()));
     let accepted = accepted.inspect_err(|error| tracing::warn!(%error, "cannot answer a handshake")).ok()?;
+    shared.taps.tell_keys(&accepted.keys);
     let keys = Protection::new(&accepted.keys, shared.limits.keys, now);
     let handshake = Handshake::Answered { body: accepted.body, params, init: id };
     let core = Core::new(engine, handshake, RouteBook::default());
@@ -215,6 +216,7 @@ pub(crate) fn handle_init_ack(session: &Arc<SessionInner>, now: Time, arrival: A
     match result.map(|(keys, params)| (keys, decode_params(&params))) {
         Ok((keys, Ok(params))) => {
             core.handshake = Handshake::Greeted { body: body.into(), params: params.clone() };
+            session.shared.taps.tell_keys(&keys);
             session.set_keys(Protection::new(&keys, session.shared.limits.keys, now));
             core.engine.handle_message(now, &arrival, Message::InitAck(params));
         }

@@ -41,6 +41,7 @@ mod session;
 mod shared;
 pub mod socket;
 mod stream;
+mod tap;
 mod turns;
 
 pub use authorize::{Authorize, DenyAll, Verdict};
@@ -51,6 +52,7 @@ pub use foreign::{Foreign, ForeignRun, Outlet};
 pub use relayed::Chain;
 pub use session::{Datagram, Events, Session, SessionError};
 pub use stream::Stream;
+pub use tap::{Seen, Tap};
 
 pub use anabranch_engine::{
     AbandonReason, AckPolicy, CloseReason, Config, Decision, Ecn, Event, IdleReason, Item, Meter, PathChange,
@@ -58,5 +60,7 @@ pub use anabranch_engine::{
     Prefix, Priority, ReportConfig, ReservedPath, Route, Scheduler, SchedulerKind, SessionStats, SessionView,
     Standing, SuppressionLimits, Terms, cc, suppress,
 };
-pub use anabranch_secure::{Limits as KeyLimits, NodeKey, PublicKey, Refusal, ShareId, Ticket, TicketSecret};
+pub use anabranch_secure::{
+    CapturedSession, Limits as KeyLimits, NodeKey, PublicKey, Refusal, ShareId, Ticket, TicketSecret,
+};
 pub use anabranch_wire::{PathId, PathUse, Pid, Rate, Span, StreamId, Time};

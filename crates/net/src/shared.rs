@@ -23,6 +23,7 @@ use crate::resets::Resets;
 use crate::session::Session;
 use crate::session::inner::SessionInner;
 use crate::socket::UdpSocket;
+use crate::tap::Taps;
 
 /// A socket with its number, which is never used again.
 #[derive(Debug)]
@@ -91,6 +92,7 @@ pub(crate) struct Shared {
     pub(crate) budget: MemoryBudget,
     pub(crate) pids: Arc<PidTable>,
     pub(crate) resets: Resets,
+    pub(crate) taps: Taps,
     /// Memory that datagrams are received into.
     pub(crate) buffers: BufferPool,
     /// Chains of relays that sessions use.
@@ -119,11 +121,12 @@ pub(crate) struct Parts {
     pub(crate) authorize: Arc<dyn Authorize>,
     pub(crate) reset_key: ResetKey,
     pub(crate) incoming: mpsc::Sender<Session>,
+    pub(crate) taps: Taps,
 }
 
 impl Shared {
     pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { key, config, limits, authorize, reset_key, incoming } = parts;
+        let Parts { key, config, limits, authorize, reset_key, incoming, taps } = parts;
         Self {
             clock: Clock::start(),
             cookies: CookieJar::new(key.public(), crate::pids::random()),
@@ -134,6 +137,7 @@ impl Shared {
             reset_key,
             pids: Arc::default(),
             resets: Resets::default(),
+            taps,
             buffers: BufferPool::default(),
             relayed: Relayed::default(),
             foreign: OnceLock::new(),

@@ -19,6 +19,8 @@ use quinn_udp::{EcnCodepoint, RecvMeta, Transmit, UdpSocketState};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::Interest;
 
+use crate::tap::{Seen, Taps};
+
 /// Asked of the system for each direction, in bytes; it may grant less.
 pub const BUFFER_SIZE: usize = 4 << 20;
 
@@ -43,6 +45,7 @@ pub struct UdpSocket {
     bound_to_interface: bool,
     no_offload: Mutex<BTreeSet<SocketAddr>>,
     counters: Counters,
+    taps: Taps,
 }
 
 #[derive(Debug, Default)]
@@ -131,7 +134,13 @@ impl UdpSocket {
             bound_to_interface,
             no_offload: Mutex::default(),
             counters: Counters::default(),
+            taps: Taps::default(),
         })
+    }
+
+    /// Shows what it sends and receives to these taps.
+    pub(crate) fn tapped(self, taps: Taps) -> Self {
+        Self { taps, ..self }
     }
 
     /// The address it is bound to, with its port.
@@ -166,10 +175,18 @@ impl UdpSocket {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(error),
             Err(error) if count > 1 && is_offload_refusal(&error) => self.send_singly(batch),
             other => {
+                if other.is_ok() {
+                    self.show_sent(batch, batch.contents);
+                }
                 self.note(count, other);
                 Ok(())
             }
         }
+    }
+
+    fn show_sent(&self, batch: &Batch<'_>, contents: &[u8]) {
+        let Batch { remote, segment: stride, ecn, .. } = *batch;
+        self.taps.show(|| Seen { sent: true, local: self.local, remote, ecn, contents, stride });
     }
 
     /// Waits until the socket may take datagrams again.
@@ -203,6 +220,12 @@ impl UdpSocket {
             let stride = meta.stride.max(1);
             datagrams += meta.len.div_ceil(stride) as u64;
             *filled = Received { remote: meta.addr, len: meta.len, stride, ecn: ecn_of(meta.ecn) };
+        }
+        for (meta, buffer) in metas[..count].iter().zip(buffers.iter()) {
+            let (ecn, stride) = (ecn_of(meta.ecn), meta.stride.max(1));
+            let contents = &buffer[..meta.len.min(buffer.len())];
+            let (local, remote) = (self.local, meta.addr);
+            self.taps.show(|| Seen { sent: false, local, remote, ecn, contents, stride });
         }
         self.counters.received.fetch_add(datagrams, Ordering::Relaxed);
         self.counters.receive_calls.fetch_add(1, Ordering::Relaxed);
@@ -259,6 +282,9 @@ impl UdpSocket {
         drop(refused);
         for datagram in batch.contents.chunks(batch.segment) {
             let result = self.try_send(batch, datagram);
+            if result.is_ok() {
+                self.show_sent(batch, datagram);
+            }
             self.note(1, result);
         }
         Ok(())

@@ -52,6 +52,7 @@
 //! After that [`Protection`] seals and opens every packet. Nothing here knows a clock, a socket or a source
 //! of randomness: times and random bytes come in as values.
 
+mod captured;
 pub mod consent;
 mod cookie;
 mod handshake;
@@ -66,6 +67,7 @@ mod ticket;
 #[cfg(test)]
 mod vectors;
 
+pub use captured::{CapturedSession, Opened};
 pub use cookie::{Admission, Cookie, CookieError, CookieJar, DropReason};
 pub use handshake::{
     ACK_BODY_LEN, Accepted, Dial, HandshakeError, INIT_BODY_LEN, InitId, Initiator, MAX_PARAMS_LEN,

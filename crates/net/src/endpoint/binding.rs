@@ -15,6 +15,7 @@ use crate::interfaces::{InterfaceAddress, InterfaceWatch};
 use crate::receive::receive_loop;
 use crate::shared::{BoundSocket, Shared};
 use crate::socket::{BindTo, UdpSocket, explain_bind_error};
+use crate::tap::Taps;
 
 /// Ports tried when any free one will do but it has to be the same on every address.
 const PORT_ATTEMPTS: usize = 16;
@@ -29,7 +30,7 @@ pub(super) fn bind(
     watch: InterfaceWatch,
     (addresses, port): (Addresses, u16),
 ) -> io::Result<Option<JoinHandle<()>>> {
-    let binder = Binder { next_id: AtomicU32::new(0), addresses };
+    let binder = Binder { next_id: AtomicU32::new(0), addresses, taps: shared.taps.clone() };
     let places = binder.choose(&watch.current())?;
     let port = binder.bind_all(shared, &places, port)?;
     Ok(match &binder.addresses {
@@ -42,6 +43,7 @@ pub(super) fn bind(
 pub(super) struct Binder {
     pub(super) next_id: AtomicU32,
     pub(super) addresses: Addresses,
+    pub(super) taps: Taps,
 }
 
 impl Binder {
@@ -102,7 +104,7 @@ impl Binder {
         // Packets between two addresses of one machine go over loopback whatever the interface.
         let interface = (!place.loopback && !place.interface.is_empty()).then(|| place.interface.to_string());
         let udp = UdpSocket::bind(&BindTo { address, interface });
-        let udp = udp.map_err(|error| explain_bind_error(&error, address))?;
+        let udp = udp.map_err(|error| explain_bind_error(&error, address))?.tapped(self.taps.clone());
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         Ok(Arc::new(BoundSocket::new(id, udp, place.clone())))
     }

@@ -8,6 +8,7 @@ use anabranch_engine::{Config, PathRules};
 use anabranch_secure::{Limits as KeyLimits, NodeKey, PublicKey, ShareId, TicketSecret};
 
 use crate::authorize::{Authorize, DenyAll};
+use crate::tap::Tap;
 
 /// Which local addresses an endpoint uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -65,6 +66,8 @@ pub struct EndpointConfig {
     /// 32 random bytes kept across restarts, with which a restarted node tells its old peers that their
     /// sessions are gone; without it they find out by timeout.
     pub reset_key: Option<[u8; 32]>,
+    /// Who sees what is sent and received; nobody by default.
+    pub tap: Option<Arc<dyn Tap>>,
 }
 
 impl EndpointConfig {
@@ -79,6 +82,7 @@ impl EndpointConfig {
             authorize: Arc::new(DenyAll),
             limits: Limits::default(),
             reset_key: None,
+            tap: None,
         }
     }
 
@@ -107,6 +111,13 @@ impl EndpointConfig {
     #[must_use]
     pub fn session(mut self, session: Config) -> Self {
         self.session = session;
+        self
+    }
+
+    /// Shows all that is sent and received to `tap`.
+    #[must_use]
+    pub fn tap(mut self, tap: Arc<dyn Tap>) -> Self {
+        self.tap = Some(tap);
         self
     }
 

@@ -45,7 +45,8 @@ async fn an_address_takes_its_path_with_it_when_it_goes_and_brings_one_when_it_r
 
     let places: Vec<InterfaceAddress> = client.shared.sockets().iter().map(|socket| socket.place()).collect();
     let port = client.local_addresses()[0].port();
-    let binder = Binder { next_id: AtomicU32::new(100), addresses: loopback(&[31, 32]) };
+    let addresses = loopback(&[31, 32]);
+    let binder = Binder { next_id: AtomicU32::new(100), addresses, taps: Taps::default() };
     assert!(apply(&client.shared, &binder, &places[..1], port));
     assert_eq!(client.local_addresses().len(), 1);
     leaves_from(&session, &[31]).await;
