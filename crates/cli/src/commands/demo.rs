@@ -145,7 +145,7 @@ async fn play<S: Scene>(
     let together =
         act(&format!("\nA file over all {all} paths"), props.errand(&props.whole, all, false)?).await?;
     let cut = act("\nAnother, while a path is cut", props.errand(&props.whole, all, true)?).await?;
-    let silence = cut.cut_at.map(|(at, rtt)| (cut.tape.longest_silence_since(at), rtt));
+    let silence = cut.cut_at.map(|(at, rtt)| (cut.tape.longest_silence(at, cut.whole_at), rtt));
     let (silence, rtt) =
         silence.ok_or_else(|| Failure::local("the file was there before a path could be cut"))?;
     let sum = models.iter().map(|model| model.payload_rate().as_mbit()).sum();

@@ -38,6 +38,8 @@ pub struct Outcome {
     pub tape: Tape,
     /// When the path was cut, on the tape's clock, and the longest smoothed round-trip time of all paths then.
     pub cut_at: Option<(Duration, Span)>,
+    /// When all bytes were checked and written, on the tape's clock. The receiver then has the disk keep them, and tells the giver, which answers.
+    pub whole_at: Duration,
 }
 
 /// Carries the file over, and shows it on `display`.
@@ -60,16 +62,26 @@ pub async fn play<S: Scene>(
         tokio::try_join!(send(&giver, &share, &sent), receive(&taped, target, &options, &received))
             .map_err(|error| taker.explain(error))
     };
-    let mut watch = Watch { stage, pair: &pair, errand, tape: &tape, meter: PathMeter::new(Direction::Out) };
-    let mut cut_at = None;
+    let meter = PathMeter::new(Direction::Out);
+    let mut watch = Watch {
+        stage,
+        pair: &pair,
+        errand,
+        tape: &tape,
+        received: &received,
+        meter,
+        cut_at: None,
+        whole_at: None,
+    };
     tokio::select! {
         biased;
         outcome = transfer => outcome.map(drop)?,
-        gone = watch.show(display, &mut cut_at) => return Err(gone),
+        gone = watch.show(display) => return Err(gone),
     }
+    let (cut_at, whole_at) = (watch.cut_at, watch.whole_at.unwrap_or_else(|| tape.now()));
     display.finish(&watch.snapshot()).map_err(|error| Failure::output(&error))?;
     tokio::join!(taker.close(), giver.close());
-    Ok(Outcome { tape, cut_at })
+    Ok(Outcome { tape, cut_at, whole_at })
 }
 
 /// Looks at a running transfer.
@@ -78,23 +90,24 @@ struct Watch<'a, S> {
     pair: &'a Pair,
     errand: &'a Errand<'a>,
     tape: &'a Tape,
+    received: &'a Counters,
     meter: PathMeter,
+    cut_at: Option<(Duration, Span)>,
+    whole_at: Option<Duration>,
 }
 
 impl<S: Scene> Watch<'_, S> {
     /// Redraws, and cuts the path when it is time, until the display cannot be written any more.
-    async fn show(&mut self, display: &mut Progress, cut_at: &mut Option<(Duration, Span)>) -> Failure {
+    async fn show(&mut self, display: &mut Progress) -> Failure {
         let mut redraw = tokio::time::interval(REDRAW);
         loop {
             let shown = tokio::select! {
-                () = tokio::time::sleep(LOOK), if self.errand.cut && cut_at.is_none() => {
-                    if self.tape.bytes() < self.errand.bytes / 2 {
+                () = tokio::time::sleep(LOOK), if self.whole_at.is_none() => {
+                    if self.look() {
+                        display.note("half of it is here: the fastest path falls silent")
+                    } else {
                         continue;
                     }
-                    let rtt = self.pair.giver.paths().iter().map(|path| path.rtt).max();
-                    *cut_at = Some((self.tape.now(), rtt.unwrap_or(Span::ZERO)));
-                    self.stage.cut(VICTIM);
-                    display.note("half of it is here: the fastest path falls silent")
                 }
                 _ = redraw.tick() => display.update(&self.snapshot()),
             };
@@ -102,6 +115,20 @@ impl<S: Scene> Watch<'_, S> {
                 return Failure::output(&error);
             }
         }
+    }
+
+    /// Sees how far the file is; true when the path was cut now.
+    fn look(&mut self) -> bool {
+        if self.received.snapshot().bytes_done >= self.errand.bytes {
+            self.whole_at = Some(self.tape.now());
+        }
+        let is_time = self.errand.cut && self.cut_at.is_none() && self.tape.bytes() >= self.errand.bytes / 2;
+        if is_time {
+            let rtt = self.pair.giver.paths().iter().map(|path| path.rtt).max();
+            self.cut_at = Some((self.tape.now(), rtt.unwrap_or(Span::ZERO)));
+            self.stage.cut(VICTIM);
+        }
+        is_time
     }
 
     fn snapshot(&mut self) -> ProgressSnapshot {

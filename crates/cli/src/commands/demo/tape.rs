@@ -49,10 +49,10 @@ impl Tape {
         self.marks().rate_between(from, to)
     }
 
-    /// The longest time without a byte from the last one before `at` on.
+    /// The longest time without a byte from the last one before `from` on, until `to`.
     #[must_use]
-    pub fn longest_silence_since(&self, at: Duration) -> Span {
-        self.marks().longest_silence_since(at)
+    pub fn longest_silence(&self, from: Duration, to: Duration) -> Span {
+        self.marks().longest_silence(from, to)
     }
 
     fn note(&self, bytes: usize) {
@@ -86,9 +86,10 @@ impl Marks {
         Rate::from_bytes_in(last.1 - first.1, Span::from_secs_f64((last.0 - first.0).as_secs_f64()))
     }
 
-    fn longest_silence_since(&self, at: Duration) -> Span {
-        let before = self.marks.partition_point(|(mark, _)| *mark < at).saturating_sub(1);
-        let silences = self.marks[before..].windows(2).map(|pair| pair[1].0 - pair[0].0);
+    fn longest_silence(&self, from: Duration, to: Duration) -> Span {
+        let before = self.marks.partition_point(|(mark, _)| *mark < from).saturating_sub(1);
+        let noted = self.marks[before..].iter().take_while(|(mark, _)| *mark <= to);
+        let silences = noted.clone().skip(1).zip(noted).map(|(later, earlier)| later.0 - earlier.0);
         Span::from_secs_f64(silences.max().unwrap_or_default().as_secs_f64())
     }
 }
@@ -172,11 +173,13 @@ mod tests {
     }
 
     #[test]
-    fn a_silence_counts_from_the_last_byte_before_the_cut() {
+    fn a_silence_counts_from_the_last_byte_before_the_cut_until_all_is_there() {
         let tape = marks(&[(0, 1), (500, 1), (600, 1), (750, 1), (800, 1)]);
-        assert_eq!(tape.longest_silence_since(Duration::from_millis(610)), Span::from_millis(150));
-        assert_eq!(tape.longest_silence_since(Duration::from_millis(10)), Span::from_millis(500));
-        assert_eq!(marks(&[]).longest_silence_since(Duration::ZERO), Span::ZERO);
+        let silence = |from, to| tape.longest_silence(Duration::from_millis(from), Duration::from_millis(to));
+        assert_eq!(silence(610, 800), Span::from_millis(150));
+        assert_eq!(silence(10, 800), Span::from_millis(500));
+        assert_eq!(silence(610, 700), Span::ZERO);
+        assert_eq!(marks(&[]).longest_silence(Duration::ZERO, Duration::ZERO), Span::ZERO);
     }
 
     #[test]
