@@ -1,6 +1,6 @@
 //! What may come into the dependency tree, held against `deny.toml` by cargo-deny.
 //!
-//! Licences, sources and forbidden crates need nothing but the lock file. Advisories come from a database on the network: where it
+//! Licences, sources and forbidden crates need nothing but the crates that the lock file names. Advisories come from a database on the network: where it
 //! cannot be fetched, that is said and nothing else happens, so that a machine without a network can run all of `ci`.
 
 use crate::{cargo, cargo_output};
@@ -15,6 +15,8 @@ pub fn check() -> Result<(), String> {
         eprintln!("xtask: deny skipped: cargo-deny is not installed");
         return Ok(());
     }
+    // Crates of other systems too, which nothing here has built.
+    cargo(&["fetch", "--locked"])?;
     cargo(&["deny", "--offline", "--log-level", "error", "check", "licenses", "bans", "sources"])?;
     match cargo_output(&["deny", "--log-level", "error", "check", "advisories"]) {
         Err(why) if why.contains(NO_DATABASE) => {
