@@ -4,7 +4,7 @@ use clap::builder::styling::{AnsiColor, Effects, Styles};
 use clap::{ArgAction, Args, Parser, Subcommand};
 
 use crate::commands::{
-    bench, completions, controller, demo, keys, man, path, paths, receive, relay, send, sim, status,
+    bench, capture, completions, controller, demo, keys, man, path, paths, receive, relay, send, sim, status,
 };
 use crate::errors::EXIT_CODES;
 use crate::ui::out::Stream;
@@ -64,6 +64,7 @@ pub enum Command {
     Path(path::PathArgs),
     Paths(paths::PathsArgs),
     Sim(sim::SimArgs),
+    Capture(capture::CaptureArgs),
     Keys(keys::KeysArgs),
     Completions(completions::CompletionsArgs),
     Man(man::ManArgs),
@@ -85,7 +86,7 @@ impl Command {
             Self::Sim(args) => args.json(),
             Self::Keys(args) => args.json(),
             Self::Controller(args) => args.json(),
-            Self::Completions(_) | Self::Man(_) => false,
+            Self::Capture(_) | Self::Completions(_) | Self::Man(_) => false,
         };
         json.then_some(Stream::Stdout)
     }

@@ -5,8 +5,10 @@
 //! edges write to the terminal.
 
 pub mod args;
+pub mod capture;
 pub mod carrier;
 pub mod commands;
+pub mod control;
 pub mod errors;
 pub mod interrupt;
 pub mod keyfile;

@@ -5,8 +5,10 @@
 use std::error::Error;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU64;
 use std::str::FromStr;
 
+use anabranch_settings::number_and_unit;
 use anabranch_wire::Span;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
@@ -46,6 +48,15 @@ pub fn span_or_zero(text: &str) -> Result<Span, String> {
 
 fn wanted_span(text: &str) -> String {
     format!("`{text}` is not a length of time; write 500ms, 90s, 10m, 24h or 7d")
+}
+
+/// Spells out a rate in bits a second: `100Mbit/s`, `1.5 Gbit/s`.
+///
+/// # Errors
+/// When the number or the unit cannot be read, or the rate is zero.
+pub fn rate(text: &str) -> Result<NonZeroU64, String> {
+    let bits = anabranch_settings::rate(text)?;
+    NonZeroU64::new(bits).ok_or_else(|| "must be more than nothing".into())
 }
 
 /// Reads one of `names`, as the type that knows them; `--help` lists them.
@@ -91,14 +102,6 @@ impl fmt::Display for HostPort {
         f.write_str(&self.host)?;
         self.port.map_or(Ok(()), |port| write!(f, ":{port}"))
     }
-}
-
-/// Splits `1.5 GB` into 1.5 and `GB`; `None` unless it starts with a finite number that is not negative.
-fn number_and_unit(text: &str) -> Option<(f64, &str)> {
-    let text = text.trim();
-    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let number: f64 = text[..end].parse().ok()?;
-    Some((number, text[end..].trim_start()))
 }
 
 /// The local end of a pinned path: an address, or an interface by name.

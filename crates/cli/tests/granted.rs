@@ -8,7 +8,7 @@ use std::fs;
 use std::process::{Command, Output};
 
 use common::clock::WallClock;
-use common::programs::{Running, Scratch, errors, program, wait_for};
+use common::programs::{Running, Scratch, errors, new_key, program, wait_for};
 use common::skip;
 use serde_json::Value;
 
@@ -16,13 +16,6 @@ fn must(command: &mut Command) -> String {
     let output = command.output().unwrap();
     assert!(output.status.success(), "{command:?}: {}", errors(&output));
     String::from_utf8(output.stdout).unwrap()
-}
-
-fn new_key(scratch: &Scratch, name: &str) -> String {
-    let file = scratch.text(name);
-    must(&mut program(&["keys", "new", "--key", &file]));
-    let shown = must(&mut program(&["keys", "show", "--key", &file]));
-    shown.split_whitespace().find(|word| word.starts_with("ab1")).expect("a public key").to_owned()
 }
 
 fn ask(scratch: &Scratch, socket: &str, words: &[&str]) -> Value {
@@ -43,10 +36,10 @@ struct Overlay {
 impl Overlay {
     fn new() -> (Self, Running) {
         let scratch = Scratch::new();
-        let relays = ["r0.key", "r1.key"].map(|name| new_key(&scratch, name));
+        let relays = ["r0.key", "r1.key"].map(|name| new_key(&scratch.text(name)));
         let free = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let mut overlay = Self { scratch, at: String::new(), signs: String::new(), port: free, relays };
-        let client = new_key(&overlay.scratch, "user.key");
+        let client = new_key(&overlay.scratch.text("user.key"));
         let controller = overlay.controller(&client);
         (overlay, controller)
     }
@@ -170,7 +163,7 @@ fn relays_that_registered_are_granted_used_without_any_controller_and_taken_back
 #[test]
 fn relays_measure_each_other_and_people_see_it() {
     let (overlay, _controller) = Overlay::new();
-    let _relays = [overlay.relay(0), overlay.relay(1)];
+    let [_first, second] = [overlay.relay(0), overlay.relay(1)];
     wait_for("each measures the other", || {
         let status = ask(&overlay.scratch, "c.sock", &["controller", "status"]);
         status["relays"].as_array().unwrap().iter().all(|relay| relay["links"] == serde_json::json!([1, 0]))
@@ -202,6 +195,26 @@ fn relays_measure_each_other_and_people_see_it() {
     assert!(told["rtt_ms"].as_f64().unwrap() < 500.0, "{told}");
     let text = must(&mut program(&paths));
     assert!(text.contains("measured by a relay"), "{text}");
+
+    let listed = must(&mut program(&["relay", "list", "--controller", &overlay.at, "--key", &key]));
+    assert!(listed.lines().count() == 2 && listed.lines().all(|line| line.starts_with("ab1")), "{listed}");
+
+    // What the way from here to the relay carries a packet train tells.
+    let said: Value = serde_json::from_str(&must(program(&paths).args(["--capacity", "--json"]))).unwrap();
+    let way = said["ways"].as_array().unwrap().iter().find(|way| way["name"] == "127.0.0.2").expect("a way");
+    assert!(way["capacity_mbit"].as_f64().is_some_and(|mbit| mbit > 1.0), "{way}");
+    assert_eq!(said["silent"], serde_json::json!([]));
+
+    // One that is gone is not waited for as long as for a train to it, and is named; of the other is told what is known.
+    let key_of_second = &overlay.relays[1];
+    second.kill();
+    let begun = std::time::Instant::now();
+    let said: Value = serde_json::from_str(&must(program(&paths).args(["--capacity", "--json"]))).unwrap();
+    let took = begun.elapsed().as_secs_f64();
+    let silent = said["silent"].as_array().unwrap();
+    assert!(silent.len() == 1 && silent[0].as_str().unwrap().starts_with(key_of_second), "{silent:?}");
+    assert!(took < 13.0, "{took:.1} s");
+    eprintln!("a silent relay was named after {took:.1} s: {}", said["ways"]);
 }
 
 /// By its own clock the grant of the one is over, and that of the other not yet signed.

@@ -7,7 +7,7 @@
 //!  near ───────┘  │  └── relay 3 (20 Mbit/s) ──┘  │
 //!                 └───────── 10 Mbit/s ───────────┘
 //! ```
-//! Each router knows the near side of the relays only, so a relay leads past the slow link. The addresses are public ones, in
+//! Each router knows the near side of the relays only, so a relay leads past the slow link. The addresses are public ones or private ones, in
 //! namespaces that nothing leaves.
 
 #![cfg(target_os = "linux")]
@@ -29,14 +29,20 @@ const RELAYS: usize = 3;
 const RATES: [u32; RELAYS] = [30, 20, 20];
 const README: &str = include_str!("../../../README.md");
 
+/// First numbers of addresses.
+const PUBLIC: u8 = 5;
+const PRIVATE: u8 = 10;
+
 /// A machine, and the directory that its user stands in.
 struct Machine {
     namespace: Namespace,
     home: PathBuf,
+    /// First number of all addresses, which are written with a 5.
+    net: u8,
 }
 
 impl Machine {
-    fn new(scratch: &Scratch, name: &str) -> Result<Self, String> {
+    fn new(scratch: &Scratch, name: &str, net: u8) -> Result<Self, String> {
         let home = scratch.path(name);
         fs::create_dir(&home).map_err(|error| error.to_string())?;
         let namespace = Namespace::new()?;
@@ -45,7 +51,11 @@ impl Machine {
         {
             run("ip", &format!("netns exec {} sysctl -qw {setting}", namespace.name()))?;
         }
-        Ok(Self { namespace, home })
+        Ok(Self { namespace, home, net })
+    }
+
+    fn address(&self, text: &str) -> String {
+        text.strip_prefix("5.").map_or_else(|| text.to_owned(), |rest| format!("{}.{rest}", self.net))
     }
 
     /// Joins it to another one: the interface on each side, its address, and the rate both ways.
@@ -59,6 +69,7 @@ impl Machine {
         let (here, there) = (self.namespace.name(), other.namespace.name());
         run("ip", &format!("-n {here} link add {own} type veth peer name {theirs} netns {there}"))?;
         for (namespace, name, ip) in [(here, own, ip), (there, theirs, their_ip)] {
+            let ip = self.address(ip);
             run("ip", &format!("-n {namespace} address add {ip}/24 dev {name}"))?;
             run("ip", &format!("-n {namespace} link set {name} up"))?;
             run(
@@ -72,6 +83,7 @@ impl Machine {
     }
 
     fn route(&self, to: &str, via: &str) -> Result<(), String> {
+        let (to, via) = (self.address(to), self.address(via));
         run("ip", &format!("-n {} route add {to} via {via}", self.namespace.name())).map(drop)
     }
 
@@ -121,8 +133,8 @@ struct Network {
 }
 
 impl Network {
-    fn new(scratch: &Scratch) -> Result<Self, String> {
-        let machine = |name: &str| Machine::new(scratch, name);
+    fn new(scratch: &Scratch, net: u8) -> Result<Self, String> {
+        let machine = |name: &str| Machine::new(scratch, name, net);
         let routers = [machine("r1")?, machine("r2")?];
         let [r1, r2] = &routers;
         let (near, far, controller) = (machine("near")?, machine("far")?, machine("controller")?);
@@ -171,6 +183,12 @@ fn set_up(network: &Network, running: &mut Vec<Running>) -> String {
     let text = block("key = \"relay.key\"\n[[controller]]")
         .replace("FIRST-LINE", &at)
         .replace("SECOND-LINE", &signs);
+    let private = "next_hops = [\"private\"]";
+    assert!(README.contains(private), "the README does not say what private networks need");
+    let text = match network.near.net {
+        PRIVATE => text.replace("[[controller]]", &format!("{private}\n[[controller]]")),
+        _ => text,
+    };
     for relay in &network.relays {
         fs::write(relay.home.join("relay.toml"), &text).unwrap();
         let mut relay = Running::start(&mut relay.typed("anabranch relay --config relay.toml", &[]));
@@ -191,9 +209,17 @@ fn measured(command: &mut Command) -> (f64, usize) {
 
 #[test]
 fn the_readmes_steps_give_an_overlay_that_carries_several_times_the_direct_path() {
-    let test = "the_readmes_steps_give_an_overlay";
+    follow_the_readme("the_readmes_steps_give_an_overlay", PUBLIC);
+}
+
+#[test]
+fn they_do_so_on_a_private_network_with_the_line_that_it_needs() {
+    follow_the_readme("they_do_so_on_a_private_network", PRIVATE);
+}
+
+fn follow_the_readme(test: &str, net: u8) {
     let scratch = Scratch::new();
-    let network = match Network::new(&scratch) {
+    let network = match Network::new(&scratch, net) {
         Ok(network) => network,
         Err(why) => return common::skip(test, &why),
     };

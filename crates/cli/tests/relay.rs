@@ -6,11 +6,10 @@ mod common;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::programs::program;
+use common::programs::{new_key, program};
 use common::within_three_attempts;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -37,14 +36,6 @@ fn first_line(child: &mut Child) -> String {
     let mut line = String::new();
     BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
     line.trim().to_owned()
-}
-
-fn public_key(file: &Path) -> String {
-    let made = run(&["keys", "new", "--key", file.to_str().unwrap()]).output().unwrap();
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    let shown = run(&["keys", "show", "--key", file.to_str().unwrap()]).output().unwrap();
-    let text = String::from_utf8(shown.stdout).unwrap();
-    text.split_whitespace().find(|word| word.starts_with("ab1")).expect("a public key").to_owned()
 }
 
 fn configure(dir: &TempDir, user: &str) -> std::path::PathBuf {
@@ -79,7 +70,7 @@ fn wait_for_end(child: &mut Child, patience: Duration) -> std::process::ExitStat
 fn a_configured_relay_carries_a_bench_and_a_transfer_and_drains_when_told_to_end() {
     let dir = TempDir::new().unwrap();
     let key = dir.path().join("user.key");
-    let config = configure(&dir, &public_key(&key));
+    let config = configure(&dir, &new_key(key.to_str().unwrap()));
     let mut relay = Running(run(&["relay", "--config", config.to_str().unwrap()]).spawn().unwrap());
     let route = first_line(&mut relay.0);
     assert!(route.starts_with("ab1") && route.contains("@127.0.0.1:"), "{route}");
@@ -117,7 +108,7 @@ fn a_configured_relay_carries_a_bench_and_a_transfer_and_drains_when_told_to_end
 fn a_path_through_a_relay_is_added_and_removed_while_data_flow() {
     let dir = TempDir::new().unwrap();
     let key = dir.path().join("user.key");
-    let config = configure(&dir, &public_key(&key));
+    let config = configure(&dir, &new_key(key.to_str().unwrap()));
     let mut relay = Running(run(&["relay", "--config", config.to_str().unwrap()]).spawn().unwrap());
     let route = first_line(&mut relay.0);
     let mut server =

@@ -140,6 +140,8 @@ fn ways_that_share_routers_are_found_by_traces_from_all_ends_without_privileges(
     let traces = [format!("{x}={from_x}"), format!("{y}={from_y}"), format!("{b}={from_b}")];
     let mut line = words(&[&b, "--relay", &x, "--relay", &y]);
     line.extend(traces.into_iter().flat_map(|file| ["--traces".to_owned(), file]));
+    let drawing = routers.file("ways.svg");
+    line.extend(["--graph".to_owned(), drawing.clone()]);
     let known = routers.paths("a", &line);
 
     let found: BTreeSet<BTreeSet<String>> = known["routers"].as_array().unwrap().iter().map(set).collect();
@@ -162,4 +164,13 @@ fn ways_that_share_routers_are_found_by_traces_from_all_ends_without_privileges(
     assert_eq!(both, common, "{known:#}");
     assert_eq!(past_y["shares"], serde_json::json!([]));
     assert_eq!(past_y["verdict"]["kind"], "used");
+
+    // The direct way and the one past `y` have nothing in common; a third would share the first link.
+    let joint = &known["sets"]["least_joint"];
+    let ways: Vec<BTreeSet<String>> = joint["ways"].as_array().unwrap().iter().map(set).collect();
+    assert!(ways.iter().any(|way| way.contains(&y)), "{joint:#}");
+    assert!(known["sets"]["max_flow"].is_null(), "nobody knows what anything carries");
+    let svg = std::fs::read_to_string(drawing).unwrap();
+    let drawn = [format!("here {a}"), b, address(2)].iter().all(|name| svg.contains(name.as_str()));
+    assert!(svg.trim_start().starts_with("<?xml") && svg.contains("</svg>") && drawn, "{svg}");
 }

@@ -5,7 +5,9 @@ mod common;
 
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 use common::programs::{
     Running, Scratch, Sender, errors, last_event, noise, program, receive, wait_for, wait_for_part,
@@ -14,6 +16,11 @@ use common::programs::{
 /// Large enough to be killed in the middle of, small enough for a test.
 const LARGE: usize = 192 << 20;
 const MIB: u64 = 1 << 20;
+
+/// A sender of so much that is in no hurry: there is time for what is to happen meanwhile, however busy the machine.
+fn slow_sender(file: &Path) -> Sender {
+    Sender::start(&[file.to_str().unwrap(), "--rate", "500Mbit/s"])
+}
 
 #[test]
 fn a_directory_arrives_as_it_was_sent_and_once_is_enough() {
@@ -109,7 +116,7 @@ fn a_sender_shows_the_total_of_those_it_serves_and_their_end() {
 fn a_receiver_that_was_killed_goes_on_where_it_stopped() {
     let scratch = Scratch::new();
     let file = scratch.file("from/disk.img", LARGE, 6);
-    let sender = Sender::start(&[file.to_str().unwrap(), "-q"]);
+    let sender = slow_sender(&file);
     let receiver = Running::start(&mut program(&["receive", &sender.ticket, &scratch.text("to"), "-q"]));
     wait_for_part(&scratch.path("to"), 32 * MIB);
     receiver.kill();
@@ -127,8 +134,8 @@ fn a_receiver_that_was_killed_goes_on_where_it_stopped() {
 fn when_the_sender_is_killed_the_receiver_says_so_and_goes_on_with_the_next_ticket() {
     let scratch = Scratch::new();
     let file = scratch.file("from/disk.img", LARGE, 7);
-    let (path, to) = (file.to_str().unwrap(), scratch.text("to"));
-    let sender = Sender::start(&[path, "-q"]);
+    let to = scratch.text("to");
+    let sender = slow_sender(&file);
     let words = ["receive", &sender.ticket, &to, "-q", "--timeout", "1s", "--retry", "1s"];
     let receiver = Running::start(&mut program(&words));
     wait_for_part(&scratch.path("to"), 32 * MIB);
@@ -139,7 +146,7 @@ fn when_the_sender_is_killed_the_receiver_says_so_and_goes_on_with_the_next_tick
     assert!(told.contains("  the sender was not found again within 1 s\n"), "{told}");
     assert!(told.contains("run `anabranch receive` again"), "{told}");
 
-    let sender = Sender::start(&[path, "-q"]);
+    let sender = slow_sender(&file);
     let again = receive(&[&sender.ticket, &to, "--json"]);
     assert!(again.status.success(), "{}", errors(&again));
     assert!(last_event(&again)["bytes_resumed"].as_u64().unwrap() >= 31 * MIB, "{:?}", last_event(&again));
@@ -150,7 +157,7 @@ fn when_the_sender_is_killed_the_receiver_says_so_and_goes_on_with_the_next_tick
 fn when_every_path_is_lost_the_receiver_finds_the_sender_again_and_goes_on() {
     let scratch = Scratch::new();
     let file = scratch.file("from/disk.img", LARGE, 11);
-    let sender = Sender::start(&[file.to_str().unwrap(), "-q"]);
+    let sender = slow_sender(&file);
     let to = scratch.text("to");
     let words = ["receive", &sender.ticket, &to, "--json", "--timeout", "1s", "--retry", "30s"];
     let events = std::fs::File::create(scratch.path("events")).unwrap();
@@ -176,7 +183,7 @@ fn when_every_path_is_lost_the_receiver_finds_the_sender_again_and_goes_on() {
 fn ctrl_c_at_the_receiver_keeps_what_has_arrived_and_the_sender_serves_on() {
     let scratch = Scratch::new();
     let file = scratch.file("from/disk.img", LARGE, 8);
-    let sender = Sender::start(&[file.to_str().unwrap()]);
+    let sender = slow_sender(&file);
     let receiver = Running::start(&mut program(&["receive", &sender.ticket, &scratch.text("to"), "-q"]));
     wait_for_part(&scratch.path("to"), 32 * MIB);
     receiver.interrupt();
@@ -197,7 +204,7 @@ fn ctrl_c_at_the_receiver_keeps_what_has_arrived_and_the_sender_serves_on() {
 fn ctrl_c_at_the_sender_is_told_to_the_receiver_at_once() {
     let scratch = Scratch::new();
     let file = scratch.file("from/disk.img", LARGE, 9);
-    let sender = Sender::start(&[file.to_str().unwrap(), "-q"]);
+    let sender = slow_sender(&file);
     let receiver = Running::start(&mut program(&["receive", &sender.ticket, &scratch.text("to"), "-q"]));
     wait_for_part(&scratch.path("to"), 32 * MIB);
     sender.running.interrupt();
@@ -207,6 +214,21 @@ fn ctrl_c_at_the_sender_is_told_to_the_receiver_at_once() {
     let (code, told) = receiver.end();
     assert_eq!(code, Some(3), "{told}");
     assert!(told.starts_with("error: the other end stopped: interrupted by its user\n"), "{told}");
+}
+
+#[test]
+fn a_rate_holds_for_all_receivers_together() {
+    let scratch = Scratch::new();
+    let file = scratch.file("from/film.mkv", 5_000_000, 12);
+    let sender = Sender::start(&[file.to_str().unwrap(), "--rate", "40 Mbit/s"]);
+    let start = Instant::now();
+    let start_receiver =
+        |to: &str| Running::start(&mut program(&["receive", &sender.ticket, &scratch.text(to), "-q"]));
+    for receiver in ["to", "and-to"].map(start_receiver) {
+        assert_eq!(receiver.end(), (Some(0), String::new()));
+    }
+    let took = start.elapsed();
+    assert!(took > Duration::from_millis(1_900), "80 Mbit took {took:?}");
 }
 
 #[test]

@@ -286,7 +286,7 @@ fn a_file_that_changes_while_it_is_sent_fails_alone() {
     std::fs::create_dir(scratch.path("from/d")).unwrap();
     scratch.file("from/d/a-large", 96 << 20, 2);
     let changing = scratch.file("from/d/z-changing", 5_000_000, 3);
-    let sender = Sender::start(&[&scratch.text("from/d"), "-q"]);
+    let sender = Sender::start(&[&scratch.text("from/d"), "-q", "--rate", "500Mbit/s"]);
     let receiver = Running::start(&mut program(&["receive", &sender.ticket, &scratch.text("to"), "-q"]));
     wait_for("the directory", || scratch.path("to/d").exists());
     wait_for_part(&scratch.path("to/d"), 1 << 20);

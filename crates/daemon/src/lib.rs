@@ -7,6 +7,7 @@
 //! | [`controller`] | `anabranch controller`: knows the relays and grants their use; and its other side |
 //! | `control` | sockets by which people and programs of the same machine ask the services |
 //! | [`http`] | the HTTP API of services, and their metrics |
+//! | [`sensing`] | a node measures relays, and relays each other |
 //! | [`store`] | where controllers keep what they know |
 //! | [`trace`] | which routers are on the way to a host |
 
@@ -17,6 +18,7 @@ pub mod controller;
 mod file;
 pub mod http;
 pub mod relay;
+pub mod sensing;
 mod settings;
 pub mod store;
 pub mod trace;

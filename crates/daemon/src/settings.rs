@@ -84,20 +84,6 @@ pub(crate) struct RateText(pub(crate) Rate);
 impl<'de> Deserialize<'de> for RateText {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let text = String::deserialize(from)?;
-        let wanted = || {
-            let text =
-                format!("\"{text}\" is no rate: write one such as \"100 Mbit/s\" (kbit/s, Mbit/s, Gbit/s)");
-            de::Error::custom(text)
-        };
-        let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-        let number: f64 = text[..end].parse().map_err(|_| wanted())?;
-        let factor = match text[end..].trim() {
-            "bit/s" => 1.0,
-            "kbit/s" => 1e3,
-            "Mbit/s" => 1e6,
-            "Gbit/s" => 1e9,
-            _ => return Err(wanted()),
-        };
-        Ok(Self(Rate::from_bits((number * factor) as u64)))
+        anabranch_settings::rate(&text).map(|bits| Self(Rate::from_bits(bits))).map_err(de::Error::custom)
     }
 }

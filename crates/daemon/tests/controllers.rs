@@ -11,14 +11,12 @@ use anabranch_daemon::controller::config::ControllerSettings;
 use anabranch_daemon::controller::link::{ControllerHint, LinkError};
 use anabranch_daemon::controller::registration::{Registrant, Registration, Standing};
 use anabranch_daemon::controller::{ControllerService, signer};
-use anabranch_net::{Config, Endpoint, PublicKey, Rate, Target};
-use anabranch_overlay::controller::message::{Again, Neighbours, Reply, Request};
+use anabranch_net::{Config, Endpoint, Rate, Target};
+use anabranch_overlay::controller::message::{Again, Reply, Request};
 use anabranch_overlay::controller::{Ask, Load, Offer, Place, Policy, Quota, RequestId};
 use anabranch_overlay::grant::{GrantId, Limits, UnixTime, open};
 use anabranch_overlay::relay::Heartbeat;
-use anabranch_overlay::sense::Changes;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::sync::watch;
 
 const RELAY: u8 = 61;
 const CLIENT: u8 = 62;
@@ -81,16 +79,6 @@ impl Registrant for Heard {
         Load::default()
     }
 
-    fn changes(&self, _: u64) -> Option<Changes> {
-        None
-    }
-
-    fn measure(&self, _: &PublicKey, _: &Neighbours) {}
-
-    fn urgent(&self) -> watch::Receiver<u64> {
-        watch::channel(0).1
-    }
-
     fn heartbeat(&self, heartbeat: &Heartbeat) -> Vec<GrantId> {
         assert!(heartbeat.time > UnixTime(1_700_000_000));
         self.0.fetch_add(1, Ordering::Relaxed);
@@ -137,6 +125,17 @@ async fn who_is_not_listed_gets_no_session_and_a_client_is_no_relay() {
     let hello = Request::Hello { version: 1 };
     let replies = say(&endpoint, &hint, &[hello, Request::Register { instance: 1, offer: offer() }]).await;
     assert!(matches!(&replies[1], Reply::Denied { why, .. } if why.contains("not listed")), "{replies:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_taken_off_the_list_gets_neither_grants_nor_figures_over_the_session_that_it_has() {
+    let (service, hint) = controller(66).await;
+    let client = Controllers::new(common::node(CLIENT).await, vec![hint]);
+    assert_eq!(client.figures(Vec::new(), None).await, Ok((Vec::new(), None)));
+    service.reload(&ControllerSettings::local(common::ip(66), Policy::default()));
+    let not_listed = |error: &LinkError| error.to_string().contains("list it");
+    assert!(client.figures(Vec::new(), None).await.is_err_and(|error| not_listed(&error)));
+    assert!(client.allocate(&ask(1)).await.is_err_and(|error| not_listed(&error)));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -10,7 +10,7 @@ use anabranch_daemon::controller::ControllerService;
 use anabranch_daemon::controller::config::ControllerSettings;
 use anabranch_daemon::controller::http::routes;
 use anabranch_daemon::controller::link::ControllerHint;
-use anabranch_daemon::http::{Door, HttpSettings, TlsFiles};
+use anabranch_daemon::http::{Door, HttpLimits, HttpSettings, TlsFiles, metrics};
 use anabranch_daemon::relay::RelayService;
 use anabranch_daemon::relay::config::{Controller, RelaySettings};
 use anabranch_overlay::controller::{Policy, Quota};
@@ -19,7 +19,7 @@ use anabranch_wire::Rate;
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::time::{Duration, timeout};
+use tokio::time::{Duration, Instant, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::crypto::aws_lc_rs;
 use tokio_rustls::rustls::pki_types::CertificateDer;
@@ -213,4 +213,50 @@ async fn other_machines_ask_by_tls_and_files_that_are_none_are_told_of() {
     // It may be reset as well as closed.
     let _ = timeout(Duration::from_secs(10), clear.read_to_end(&mut heard)).await.expect("an end");
     assert!(!heard.starts_with(b"HTTP"), "{heard:?}");
+}
+
+/// A door of this machine with limits that a test can wait for.
+async fn limited(connections: usize, patience_ms: u64, tls: Option<TlsFiles>) -> SocketAddr {
+    let limits = HttpLimits { connections, patience: Duration::from_millis(patience_ms) };
+    let settings = HttpSettings { address: "127.0.0.1:0".parse().unwrap(), token: None, tls };
+    let door = Door::open(&settings).await.expect("a free port").limits(limits);
+    let address = door.address().unwrap();
+    tokio::spawn(door.serve(metrics(|| "up 1\n".to_owned())));
+    address
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_beyond_the_limit_wait_until_one_ends() {
+    assert_eq!(HttpLimits::default(), HttpLimits { connections: 256, patience: Duration::from_secs(5) });
+    let at = limited(2, 60_000, None).await;
+    let mut held = Vec::new();
+    for _ in 0..2 {
+        held.push(TcpStream::connect(at).await.unwrap());
+    }
+    let mut waiting = tokio::spawn(async move { ask(at, "GET /metrics", "").await });
+    assert!(timeout(Duration::from_millis(300), &mut waiting).await.is_err(), "a third one was answered");
+    held.pop();
+    assert_eq!(waiting.await.unwrap(), (200, "up 1\n".to_owned()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_slow_to_ask_is_cut_off() {
+    let dir = tempfile::tempdir().unwrap();
+    let [certificate, private_key] = ["cert.pem", "key.pem"].map(|name| dir.path().join(name));
+    std::fs::write(&certificate, include_str!("tls/cert.pem")).unwrap();
+    std::fs::write(&private_key, include_str!("tls/key.pem")).unwrap();
+    let (patience, tls) = (300, Some(TlsFiles { certificate, private_key }));
+    let (clear, sealed) = (limited(8, patience, None).await, limited(8, patience, tls).await);
+    let whole = "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    for (at, said) in [(clear, ""), (clear, "GET /metr"), (clear, whole), (sealed, ""), (sealed, "\x16\x03")]
+    {
+        let begun = Instant::now();
+        let mut stream = TcpStream::connect(at).await.unwrap();
+        stream.write_all(said.as_bytes()).await.unwrap();
+        let mut heard = Vec::new();
+        // It may be reset as well as closed.
+        let _ = timeout(Duration::from_secs(4), stream.read_to_end(&mut heard)).await.expect("an end");
+        assert!(begun.elapsed() >= Duration::from_millis(patience), "{said:?}: {:?}", begun.elapsed());
+        assert_eq!(heard.starts_with(b"HTTP/1.1 200"), said == whole, "{said:?}");
+    }
 }

@@ -220,3 +220,60 @@ async fn a_client_without_a_grant_and_one_with_a_stolen_or_forged_grant_get_noth
     assert_eq!(relay.status().forwarded_packets, 0);
     RelayConnection::open(&client, &hint, &Entry::Member(grants)).await.expect("its own");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_that_is_shown_again_in_another_session_adds_nothing() {
+    use anabranch_daemon::client::{Entry, RelayConnection, RelayError, Wanted};
+    use anabranch_net::Pid;
+    use anabranch_overlay::relay::{Refused, Target};
+    use anabranch_secure::RelayHint;
+
+    let controllers = controller(176, (&[177], 178), 600).await;
+    let relay = controllers.relay(177).await;
+    let hint = RelayHint { node: relay.node(), addresses: relay.addresses() };
+    let (client, server) = (node(178).await, node(179).await);
+    let dir = tempfile::tempdir().unwrap();
+    let grants = controllers.grants(&client, &dir.path().join("grants")).await.unwrap();
+    let target = Target::Address { address: address(&server), key: Some(server.node()) };
+    let wanted = |out| Wanted { target, out: Pid(out), back: Pid(2) };
+    let mut sessions = Vec::new();
+    let mut flows = Vec::new();
+    for _ in 0..3 {
+        let session = RelayConnection::open(&client, &hint, &Entry::Member(grants.clone())).await.unwrap();
+        for out in 0..u64::from(WANTED.paths) {
+            match session.allocate(wanted(out + 10)).await {
+                Ok(flow) => flows.push(flow),
+                Err(error) => assert_eq!(error, RelayError::Refused(Refused::TooManyPids)),
+            }
+        }
+        sessions.push(session);
+    }
+    assert_eq!(flows.len(), WANTED.paths as usize, "as many as it says, whoever shows it how often");
+    assert_eq!(relay.status().forwarded_packets, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_asks_for_the_relays_is_told_which_of_them_is_going_down() {
+    use anabranch_net::Span;
+
+    let controllers = controller(60, (&[61, 62], 63), 600).await;
+    let relays = [controllers.relay(61).await, controllers.relay(62).await];
+    let (client, server) = (node(63).await, node(64).await);
+    let dir = tempfile::tempdir().unwrap();
+    let grants = controllers.grants(&client, &dir.path().join("grants")).await.unwrap();
+    // Its paths keep the relay there for a while.
+    let (here, _there, _paths) = session(&client, &server, &grants).await;
+    until("a path through each relay", || through_relays(&here).len() == 2).await;
+    let asked = anabranch_daemon::controller::asking::Controllers::new(client, controllers.hints.clone());
+    for relay in &relays {
+        assert_eq!(asked.is_draining(relay.node()).await, Ok(false));
+    }
+    relays[0].drain(Span::from_secs(60));
+    let told = async {
+        while asked.is_draining(relays[0].node()).await != Ok(true) {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), told).await.expect("with the next heartbeat");
+    assert_eq!(asked.is_draining(relays[1].node()).await, Ok(false));
+}

@@ -1,5 +1,7 @@
 //! Many relay paths at once over links of 20 ms round-trip time, and how fast one goes and another comes.
 //!
+//! Each has to be done within [`BOUND`] in the best of three tries: other work on the machine slows one down, not all.
+//!
 //! `cargo test --release -p anabranch-daemon --test many -- --nocapture` prints the times.
 
 mod common;
@@ -9,6 +11,9 @@ use std::time::{Duration, Instant};
 use anabranch_daemon::client::RelayPaths;
 use common::network::network;
 use common::{through_relays, until};
+
+/// What fifty paths may take to be set up, and one to be noticed missing, added or deleted.
+const BOUND: Duration = Duration::from_secs(1);
 
 async fn set_up(base: u8, count: u8) -> Duration {
     let network = network(base, count, 100.0).await;
@@ -20,16 +25,30 @@ async fn set_up(base: u8, count: u8) -> Duration {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn fifty_paths_through_relays_are_set_up_in_a_moment() {
-    for (base, count) in [(120, 2), (125, 5), (135, 10), (150, 50)] {
-        let took = set_up(base, count).await;
-        println!("{count:>3} relay paths set up in {:.0} ms", took.as_secs_f64() * 1e3);
-        assert!(took < Duration::from_secs(10), "{count} paths in {took:?}");
+async fn fifty_paths_through_relays_are_set_up_within_a_second() {
+    for (base, count) in [(120, 2), (125, 5), (135, 10)] {
+        println!("{count:>3} relay paths set up in {:.0?}", set_up(base, count).await);
     }
+    let mut tries = Vec::new();
+    while tries.len() < 3 && tries.last().is_none_or(|took| *took > BOUND) {
+        tries.push(set_up(150, 50).await);
+    }
+    println!(" 50 relay paths set up in {tries:.0?}");
+    assert!(tries.iter().any(|took| *took <= BOUND), "{tries:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_relay_is_noticed_and_another_recruited_while_data_flow() {
+async fn a_killed_relay_is_noticed_another_added_and_a_path_deleted_within_a_second_while_data_flow() {
+    let mut tries = Vec::new();
+    let is_slow = |took: &[Duration; 3]| took.iter().any(|took| *took > BOUND);
+    while tries.len() < 3 && tries.last().is_none_or(is_slow) {
+        tries.push(kill_add_delete().await);
+    }
+    println!("noticed, added, deleted: {tries:.0?}");
+    assert!(!tries.iter().all(is_slow), "{tries:?}");
+}
+
+async fn kill_add_delete() -> [Duration; 3] {
     let mut network = network(210, 3, 100.0).await;
     let (here, there) = network.join().await;
     let mut paths = RelayPaths::keep(&network.client, &here, &network.routes[..2], &network.peer());
@@ -54,8 +73,8 @@ async fn a_killed_relay_is_noticed_and_another_recruited_while_data_flow() {
     let begin = Instant::now();
     here.close_path(through_relays(&here)[0].id);
     until("one is deleted", || through_relays(&here).len() < 2).await;
-    println!("noticed {noticed:.0?}, added {added:.0?}, deleted {:.0?}", begin.elapsed());
+    let deleted = begin.elapsed();
     sending.abort();
     reading.abort();
-    assert!(noticed < Duration::from_secs(5) && added < Duration::from_secs(5));
+    [noticed, added, deleted]
 }

@@ -4,7 +4,7 @@ mod common;
 
 use std::time::Duration;
 
-use anabranch_daemon::client::{Entry, Grants, Hosting, Peer, RelayPaths, connect};
+use anabranch_daemon::client::{Entry, Grants, Hosting, Peer, RelayPaths, RunningPaths, connect};
 use anabranch_net::{PathId, PathUse, Session, Target, TicketSecret};
 use common::{address, carry, config, join, key, node, relay, route, settings, through_relays, until};
 
@@ -52,6 +52,25 @@ async fn two_relays_one_behind_the_other_carry_a_path() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_path_may_lead_through_four_relays_one_behind_the_other() {
+    let (client, server) = (node(45).await, node(46).await);
+    let (mut services, mut hints) = (Vec::new(), Vec::new());
+    for seed in 47..51 {
+        let (service, hint) = relay(seed, &[45]).await;
+        services.push(service);
+        hints.push(hint);
+    }
+    let (here, there) = join(&client, &server, 1).await;
+    let peer = Peer { addresses: vec![address(&server)], entry: Entry::default() };
+    let _paths = RelayPaths::keep(&client, &here, &[route(&hints.iter().collect::<Vec<_>>())], &peer);
+    until("a path through all of them", || through_relays(&here).len() == 1).await;
+    here.set_path_use(PathId::FIRST, PathUse::Backup).unwrap();
+    carry(&here, &there, 200_000).await;
+    let forwarded = services.iter().map(|service| service.status().forwarded_bytes);
+    assert!(forwarded.clone().all(|bytes| bytes > 200_000), "{:?}", forwarded.collect::<Vec<_>>());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_cannot_be_reached_is_met_at_its_relay_by_holders_of_its_ticket_only() {
     let (client, server) = (node(22).await, node(23).await);
     // Only the server is known to the relay.
@@ -67,10 +86,26 @@ async fn a_node_that_cannot_be_reached_is_met_at_its_relay_by_holders_of_its_tic
     assert!(connect(&client, (&target, quick()), (&relays, &stranger)).await.is_err());
     let (dialed, there) =
         tokio::join!(connect(&client, (&target, config()), (&relays, &secret)), server.accept());
-    let (here, there) = (dialed.unwrap(), there.unwrap());
+    let (here, there) = (dialed.unwrap().session().clone(), there.unwrap());
     carry(&here, &there, 500_000).await;
     carry(&there, &here, 500_000).await;
     assert!(relay.status().forwarded_bytes > 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_last_path_that_is_open_is_not_removed_by_hand() {
+    let (client, server) = (node(26).await, node(27).await);
+    let (_relay, hint) = relay(28, &[26]).await;
+    let (here, there) = join(&client, &server, 1).await;
+    // Nobody says where the peer is: where the direct path leads.
+    let running = RunningPaths::new(&client, &here, &[route(&[&hint])], &Peer::default());
+    until("a path through the relay", || through_relays(&here).len() == 1).await;
+    running.set("0=never").unwrap();
+    let closed = || here.paths().iter().all(|path| path.id != PathId::FIRST);
+    until("the direct path is closed", closed).await;
+    let refused = running.remove(through_relays(&here)[0].id.0).unwrap_err();
+    assert!(refused.contains("the only one that is open"), "{refused}");
+    carry(&here, &there, 500_000).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

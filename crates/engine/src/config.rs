@@ -3,6 +3,7 @@
 use anabranch_cc as cc;
 use anabranch_wire::Span;
 
+use crate::datagram::{DatagramMode, Protection};
 use crate::manager::PathRules;
 use crate::schedule::SchedulerKind;
 
@@ -34,6 +35,14 @@ pub struct Config {
     pub max_streams: u64,
     /// Largest datagram accepted from the peer, in bytes; 0 for none.
     pub max_datagram: u16,
+    /// What is done so that datagrams arrive, by their class.
+    pub datagrams: [DatagramMode; 16],
+    /// How datagrams of protected classes are protected.
+    pub protection: Protection,
+    /// Classes whose datagrams are to come in order, a bit each, flow by flow: flows that are equal modulo 64 wait for each other.
+    pub ordered_classes: u16,
+    /// How long such a datagram waits at most for those before it; less where no path can be so late.
+    pub order_patience: Span,
     /// Round-trip time assumed before the first sample.
     pub initial_rtt: Span,
     /// How long the handshake may take.
@@ -162,6 +171,10 @@ impl Default for Config {
             max_paths: 8,
             max_streams: 128,
             max_datagram: 65_000,
+            datagrams: [DatagramMode::Once; 16],
+            protection: Protection::default(),
+            ordered_classes: 0,
+            order_patience: Span::from_millis(200),
             initial_rtt: Span::from_millis(100),
             connect_timeout: Span::from_secs(10),
             idle_timeout: Span::from_secs(30),

@@ -101,7 +101,7 @@ pub enum AbandonReason {
     AddressGone,
     /// There were too many paths.
     TooMany,
-    /// The rules of the end that it leads to do not allow it.
+    /// The rules of one end do not allow it.
     Refused,
     /// A code this version does not know.
     Other(u64),

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use anabranch_wire::{DatagramFrame, Payload};
+use anabranch_wire::{DatagramFrame, Payload, Time};
 
 use crate::stream::{MemoryBudget, Reservation};
 
@@ -15,7 +15,8 @@ const LARGEST_STEP: u64 = 64 << 10;
 const OVERHEAD: u64 = 64;
 
 pub(crate) struct Inbox<P> {
-    queue: VecDeque<DatagramFrame<P>>,
+    /// Each with the time when it came.
+    queue: VecDeque<(Time, DatagramFrame<P>)>,
     /// Bytes that `queue` takes.
     bytes: u64,
     reservation: Reservation,
@@ -32,8 +33,8 @@ impl<P: Payload> Inbox<P> {
         self.queue.is_empty()
     }
 
-    /// Takes in a datagram; returns how many were dropped for it, or in its place.
-    pub(crate) fn push(&mut self, datagram: DatagramFrame<P>) -> u64 {
+    /// Takes in a datagram that came now; returns how many were dropped for it, or in its place.
+    pub(crate) fn push(&mut self, now: Time, datagram: DatagramFrame<P>) -> u64 {
         let cost = cost(&datagram);
         if self.bytes + cost > self.reservation.held() {
             self.reservation.reserve(cost.max(self.bytes.min(LARGEST_STEP)));
@@ -41,22 +42,22 @@ impl<P: Payload> Inbox<P> {
         let mut dropped = 0;
         while self.queue.len() >= self.most || self.bytes + cost > self.reservation.held() {
             dropped += 1;
-            let Some(oldest) = self.queue.pop_front() else { return dropped };
+            let Some((_, oldest)) = self.queue.pop_front() else { return dropped };
             self.bytes -= self::cost(&oldest);
         }
         self.bytes += cost;
-        self.queue.push_back(datagram);
+        self.queue.push_back((now, datagram));
         dropped
     }
 
-    /// The oldest one.
-    pub(crate) fn pop(&mut self) -> Option<DatagramFrame<P>> {
-        let datagram = self.queue.pop_front()?;
+    /// The oldest one, and when it came.
+    pub(crate) fn pop(&mut self) -> Option<(Time, DatagramFrame<P>)> {
+        let (at, datagram) = self.queue.pop_front()?;
         self.bytes -= cost(&datagram);
         if self.queue.is_empty() {
             self.reservation.release();
         }
-        Some(datagram)
+        Some((at, datagram))
     }
 }
 
@@ -78,9 +79,9 @@ mod tests {
     fn the_oldest_make_room_when_the_budget_is_empty() {
         let budget = MemoryBudget::new(10_000);
         let mut inbox = Inbox::new(budget.clone(), 1024);
-        let dropped: u64 = (1..=100).map(|len| inbox.push(datagram(1000 + len))).sum();
+        let dropped: u64 = (1..=100).map(|len| inbox.push(Time::ZERO, datagram(1000 + len))).sum();
         assert_eq!((dropped, budget.left()), (92, 0));
-        assert_eq!(inbox.pop().unwrap().data, Length(1093));
+        assert_eq!(inbox.pop().unwrap().1.data, Length(1093));
         while inbox.pop().is_some() {}
         assert_eq!(budget.left(), 10_000);
     }
@@ -88,7 +89,7 @@ mod tests {
     #[test]
     fn what_is_larger_than_the_whole_budget_is_dropped() {
         let mut inbox = Inbox::new(MemoryBudget::new(1000), 1024);
-        assert_eq!(inbox.push(datagram(1000)), 1);
+        assert_eq!(inbox.push(Time::ZERO, datagram(1000)), 1);
         assert!(inbox.is_empty());
     }
 }

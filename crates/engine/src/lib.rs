@@ -11,6 +11,7 @@
 
 mod config;
 mod control;
+mod datagram;
 mod event;
 mod inbox;
 mod manager;
@@ -26,6 +27,7 @@ mod stream;
 
 pub use anabranch_cc as cc;
 pub use config::{AckPolicy, Config, Coupling, FailureConfig, MemoryConfig, MtuConfig, ReportConfig};
+pub use datagram::{DatagramMode, Protection};
 pub use event::{AbandonReason, CloseReason, Event, PathChange, PidChange, PidSource, ProtocolError};
 pub use manager::{
     IdleReason, LocalAddress, Meter, PathReport, PathRule, PathRules, Pattern, Place, Prefix, Priority,

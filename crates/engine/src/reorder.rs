@@ -94,6 +94,33 @@ impl<T> DoubleBuffer<T> {
         }
     }
 
+    /// Goes by other routes from now on, for a flow whose acknowledgements take `back` to return; never more than `most`
+    /// packets may wait.
+    pub(crate) fn adjust(&mut self, (size, lanes): (BufferSize, &[Lane]), back: Span, most: usize) {
+        let fresh = Self::new(size, lanes, back);
+        (self.size, self.least) = (size, fresh.least.min(most));
+        (self.patience, self.round_trip) = (fresh.patience, fresh.round_trip);
+        self.limit = match size {
+            BufferSize::Fixed(size) => size.min(most),
+            BufferSize::Adaptive { .. } => self.limit.min(self.window()).clamp(self.least, most),
+        };
+    }
+
+    /// Lets no packet wait longer than this.
+    pub(crate) fn limit_patience(&mut self, most: Span) {
+        self.patience = self.patience.min(most);
+    }
+
+    /// The number that comes next.
+    pub(crate) fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// True when a packet with this number waits.
+    pub(crate) fn has(&self, number: u64) -> bool {
+        self.waiting.contains_key(&number)
+    }
+
     /// Takes in packet `number`, and adds what can be handed up to `ready`. One that was given up, or came before, is
     /// handed up as it comes.
     pub fn insert(&mut self, now: Time, (number, packet): (u64, T), ready: &mut Vec<T>) {
@@ -156,13 +183,17 @@ impl<T> DoubleBuffer<T> {
     fn adapt(&mut self, in_order: bool) {
         if let BufferSize::Adaptive { .. } = self.size {
             let wanted = if in_order { self.limit + 1 } else { self.limit.saturating_sub(1) };
-            let window = self.round.0.max(self.round.1).saturating_sub(1);
-            self.limit = wanted.min(window).max(self.least);
+            self.limit = wanted.min(self.window()).max(self.least);
         }
     }
 
+    /// The window of the flow inside, as far as can be seen from here.
+    fn window(&self) -> usize {
+        self.round.0.max(self.round.1).saturating_sub(1)
+    }
+
     /// Takes the gap before the first packet for a loss.
-    fn give_up(&mut self, ready: &mut Vec<T>) {
+    pub(crate) fn give_up(&mut self, ready: &mut Vec<T>) {
         if let Some(first) = self.waiting.keys().next() {
             self.next = *first;
             self.given_up += 1;

@@ -65,7 +65,7 @@ pub struct PathStats {
     pub packets_sent: u64,
     /// Bytes sent.
     pub bytes_sent: u64,
-    /// Stream and datagram bytes sent, retransmissions included.
+    /// Stream and datagram bytes sent, retransmissions, copies and parity included.
     pub data_sent: u64,
     /// Packets received.
     pub packets_received: u64,
@@ -75,7 +75,7 @@ pub struct PathStats {
     pub packets_missing: u64,
     /// Stream and datagram bytes received on it that were new.
     pub data_received: u64,
-    /// Stream bytes received on it that were there already.
+    /// Stream and datagram bytes received on it that were there already.
     pub data_duplicate: u64,
     /// Packets declared lost.
     pub packets_lost: u64,
@@ -106,6 +106,24 @@ pub struct SessionStats {
     pub bytes_reassembling: u64,
     /// Datagrams dropped here because a queue was full.
     pub datagrams_dropped: u64,
+    /// Datagrams sent, each counted once.
+    pub datagrams_sent: u64,
+    /// Copies of datagrams and pieces of parity sent.
+    pub spares_sent: u64,
+    /// UDP payload bytes of the packets with these.
+    pub spare_bytes: u64,
+    /// Datagrams that came or were mended, each counted once.
+    pub datagrams_received: u64,
+    /// Of these, those that were lost and brought back by parity.
+    pub datagrams_mended: u64,
+    /// Datagrams that came again, or too late to tell.
+    pub datagrams_repeated: u64,
+    /// Datagrams that came before others of their flow and waited for them.
+    pub datagrams_reordered: u64,
+    /// Gaps in a flow that were given up because too many datagrams waited behind them (PSMC §III.C [T6]).
+    pub gaps_overflowed: u64,
+    /// Gaps that were given up because what waited behind them had waited for too long.
+    pub gaps_timed_out: u64,
     /// Packets dropped because they could not be used.
     pub packets_ignored: u64,
 }

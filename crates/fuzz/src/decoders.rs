@@ -1,6 +1,7 @@
 //! What is read is written as the same thing again.
 
 use anabranch_overlay::controller::message as control;
+use anabranch_overlay::sense::SenseMessage;
 use anabranch_overlay::{MessageError, grant, relay};
 use anabranch_secure::{PublicKey, Ticket};
 use anabranch_wire::{
@@ -56,6 +57,12 @@ pub fn relay(input: &[u8]) {
 pub fn controller(input: &[u8]) {
     one(input, control::Request::decode, control::Request::encode);
     one(input, control::Reply::decode, control::Reply::encode);
+}
+
+/// What relays say to each other when they measure.
+pub fn sense(input: &[u8]) {
+    let Ok(message) = SenseMessage::decode(input) else { return };
+    assert_eq!(SenseMessage::decode(&message.encode()), Ok(message));
 }
 
 /// One message of a stream.

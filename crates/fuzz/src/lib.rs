@@ -15,13 +15,14 @@ pub use mutate::Mutator;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 11] = [
+pub const TARGETS: [Target; 12] = [
     ("header", decoders::header),
     ("frames", decoders::frames),
     ("params", decoders::params),
     ("text", decoders::text),
     ("relay", decoders::relay),
     ("controller", decoders::controller),
+    ("sense", decoders::sense),
     ("grants", decoders::grants),
     ("transfer", decoders::transfer),
     ("handshake", handshake::messages),

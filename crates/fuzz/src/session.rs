@@ -3,7 +3,7 @@
 //! The input is a list of records: what (1), how much (1), that many bytes. What is sent must encode to the size that
 //! was announced, and nothing may go on for ever.
 
-use anabranch_engine::{Arrival, Config, Ecn, MemoryBudget, PidSource, Route, Session};
+use anabranch_engine::{Arrival, Config, DatagramMode, Ecn, MemoryBudget, PidSource, Route, Session};
 use anabranch_wire::{
     DatagramFrame, Fsn, Message, PACKET_OVERHEAD, Packet, Params, PathId, PathUse, Pid, ResetToken, Span,
     StreamId, Time, decode_frames, encode_frames,
@@ -35,6 +35,8 @@ fn params() -> Params {
         max_datagram: 1200,
         idle_timeout_ms: 30_000,
         max_ack_delay_us: 25_000,
+        max_block: 32,
+        ordered_classes: 1 << 3,
     }
 }
 
@@ -117,7 +119,12 @@ pub fn session(input: &[u8]) {
     let now = Time::ZERO + Span::from_secs(1);
     let pids = Box::new(Pids(100));
     let budget = MemoryBudget::new(1 << 24);
-    let accepted = Session::accept(Config::default(), (params(), route(0)), pids, budget, now);
+    let modes = [DatagramMode::Once, DatagramMode::Redundant, DatagramMode::Protected];
+    let datagrams = std::array::from_fn(|class| modes[class % modes.len()]);
+    let mut config = Config { datagrams, ..Config::default() };
+    config.protection.outlive_path = true;
+    config.ordered_classes = 0b1100;
+    let accepted = Session::accept(config, (params(), route(0)), pids, budget, now);
     let mut fed = Fed { session: accepted.expect("good parameters"), now, next: [0; 4] };
     fed.drain();
     let mut rest = input;

@@ -1,15 +1,12 @@
-//! What sessions cost over loopback, beyond bulk: round trips and handshakes (idle ones: example `idle`).
+//! What sessions cost over loopback, beyond bulk: round trips (idle ones: example `idle`; beginning: `handshakes`).
 //!
 //! `cargo run --release -p anabranch-net --example cost -- ping [SECONDS]`
 //! `... -- ping-beside-bulk [SECONDS]`, `... -- ping-beside-session [SECONDS]`: a greedy stream in the same session, in another
 //! `... -- ping-beside-steady [SECONDS]`, `... -- ping-beside-steady-session [SECONDS]`: one that takes half the link
-//! `... -- handshakes [SECONDS]`, `... -- flooded [SECONDS]`
 //! The pings go over loopback, or after SECONDS with two numbers more over an emulated link of so many Mbit/s and so many
 //! milliseconds of round trip. On loopback half the link is 500 Mbit/s.
 
 use std::net::IpAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anabranch_emulate::{EmulatedPath, Emulation};
@@ -17,8 +14,7 @@ use anabranch_link::LinkConfig;
 use anabranch_net::{
     Addresses, Config, Endpoint, EndpointConfig, NodeKey, PublicKey, Session, ShareId, Span, Target, Verdict,
 };
-use anabranch_secure::{Dial, Initiator};
-use anabranch_wire::{Header, Kind, Pid, Rate};
+use anabranch_wire::Rate;
 use bytes::Bytes;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -102,55 +98,8 @@ fn link_to(server: std::net::SocketAddr, rate: Rate, rtt: Span) -> std::io::Resu
     Emulation::start(&[EmulatedPath::symmetric(server, link)])
 }
 
-async fn handshakes(client: &Arc<Endpoint>, target: &Target, seconds: u64) -> Outcome {
-    let end = Instant::now() + Duration::from_secs(seconds);
-    let (mut made, mut failed, begun) = (0_u32, 0_u32, Instant::now());
-    let mut running = tokio::task::JoinSet::new();
-    while Instant::now() < end {
-        while running.len() < 32 {
-            let (client, target) = (Arc::clone(client), target.clone());
-            running.spawn(async move {
-                match client.connect(&target, Config::default()).await {
-                    Ok(session) => {
-                        session.abort(0, "");
-                        true
-                    }
-                    Err(_) => false,
-                }
-            });
-        }
-        if running.join_next().await.is_some_and(|outcome| matches!(outcome, Ok(true))) {
-            made += 1;
-        } else {
-            failed += 1;
-        }
-    }
-    let rate = f64::from(made) / begun.elapsed().as_secs_f64();
-    println!("{made} handshakes, {failed} failed, {rate:.0} a second, both ends included");
-    Ok(())
-}
-
-/// First packets of strangers who know the node's key, the dearest kind: each is answered with a cookie.
-fn flood(node: PublicKey, to: std::net::SocketAddr, over: &AtomicBool) -> u64 {
-    let dial = Dial { remote: node, credential: None };
-    let stranger = NodeKey::from_random([9; 32]);
-    let Ok(initiator) = Initiator::new(&stranger, &dial, Pid(77), &[0; 60], [8; 32]) else { return 0 };
-    let mut datagram = vec![0; Header::LEN];
-    let header =
-        Header { kind: Kind::Init, key_phase: false, tos: 0, hop_limit: 8, pid: Pid::HANDSHAKE, fsn: 0 };
-    header.encode(&mut datagram);
-    datagram.extend_from_slice(&initiator.init_body(None));
-    let mut sent = 0;
-    while !over.load(Ordering::Relaxed) {
-        let Ok(socket) = std::net::UdpSocket::bind("127.0.0.1:0") else { continue };
-        // What does not fit is lost, as it should be.
-        sent += (0..1000).filter(|_| socket.send_to(&datagram, to).is_ok()).count() as u64;
-    }
-    sent
-}
-
 async fn run(what: &str, number: u64, link: Option<(f64, f64)>) -> Outcome {
-    let (server, client) = (endpoint(1).await?, Arc::new(endpoint(2).await?));
+    let (server, client) = (endpoint(1).await?, endpoint(2).await?);
     let mut target = Target::new(server.node(), server.local_addresses());
     let to = target.addresses[0];
     let rate = link.map_or(Rate::from_mbit(1000.0), |(mbit, _)| Rate::from_mbit(mbit));
@@ -161,22 +110,6 @@ async fn run(what: &str, number: u64, link: Option<(f64, f64)>) -> Outcome {
         target.pins = target.addresses.iter().map(|link| (to.ip(), *link)).collect();
     }
     tokio::spawn(serve(server));
-    match what {
-        "handshakes" => return handshakes(&client, &target, number).await,
-        "flooded" => {
-            let over = AtomicBool::new(false);
-            return std::thread::scope(|scope| {
-                let flooding = scope.spawn(|| flood(target.node, to, &over));
-                let outcome = tokio::task::block_in_place(|| {
-                    tokio::runtime::Handle::current().block_on(handshakes(&client, &target, number))
-                });
-                over.store(true, Ordering::Relaxed);
-                println!("beside {} forged first packets", flooding.join().unwrap_or(0));
-                outcome
-            });
-        }
-        _ => {}
-    }
     let session = connect(&client, &target).await?;
     let half = Some(Rate::from_bits(rate.as_bits() / 2));
     match what {

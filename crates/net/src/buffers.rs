@@ -10,7 +10,7 @@
 use std::collections::VecDeque;
 use std::sync::Mutex;
 
-use anabranch_wire::{Frame, Packet, Span, StreamId, Time};
+use anabranch_wire::{Frame, MarkedFrame, Packet, Span, StreamId, Time};
 use bytes::{Bytes, BytesMut};
 
 /// Room for the largest batch that the system puts together.
@@ -111,7 +111,9 @@ pub(crate) fn thrifty<'a>(packets: impl Iterator<Item = &'a mut Packet<Bytes>>) 
                 run.len += stream.data.len();
                 run.pieces.push(&mut stream.data);
             }
-            Frame::Datagram(datagram) => datagram.data = Bytes::copy_from_slice(&datagram.data),
+            Frame::Datagram(datagram) | Frame::Marked(MarkedFrame { datagram, .. }) => {
+                datagram.data = Bytes::copy_from_slice(&datagram.data);
+            }
             _ => {}
         }
     }

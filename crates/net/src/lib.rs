@@ -55,10 +55,10 @@ pub use stream::Stream;
 pub use tap::{Seen, Tap};
 
 pub use anabranch_engine::{
-    AbandonReason, AckPolicy, CloseReason, Config, Decision, Ecn, Event, IdleReason, Item, Meter, PathChange,
-    PathError, PathInfo, PathReport, PathRule, PathRules, PathState, PathStats, PathView, Pattern, Place,
-    Prefix, Priority, ReportConfig, ReservedPath, Route, Scheduler, SchedulerKind, SessionStats, SessionView,
-    Standing, SuppressionLimits, Terms, cc, suppress,
+    AbandonReason, AckPolicy, CloseReason, Config, DatagramMode, Decision, Ecn, Event, IdleReason, Item,
+    Meter, PathChange, PathError, PathInfo, PathReport, PathRule, PathRules, PathState, PathStats, PathView,
+    Pattern, Place, Prefix, Priority, Protection, ReportConfig, ReservedPath, Route, Scheduler,
+    SchedulerKind, SessionStats, SessionView, Standing, SuppressionLimits, Terms, cc, suppress,
 };
 pub use anabranch_secure::{
     CapturedSession, Limits as KeyLimits, NodeKey, PublicKey, Refusal, ShareId, Ticket, TicketSecret,

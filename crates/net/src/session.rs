@@ -12,11 +12,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use anabranch_engine::{
-    AbandonReason, CloseReason, DatagramError, Event, PathError, PathInfo, PathRules, Pattern, ReservedPath,
-    Route, Scheduler, SessionStats,
+    AbandonReason, CloseReason, DatagramError, DatagramMode, Event, PathError, PathInfo, PathRules, Pattern,
+    ReservedPath, Route, Scheduler, SessionStats,
 };
 use anabranch_secure::{PublicKey, ShareId};
-use anabranch_wire::{DatagramFrame, PathId, PathUse, Pid, Side, StreamId};
+use anabranch_wire::{DatagramFrame, PathId, PathUse, Pid, Side, StreamId, Time};
 use bytes::Bytes;
 use tokio::sync::broadcast;
 
@@ -168,10 +168,18 @@ impl Session {
     /// # Errors
     /// [`SessionError::Closed`].
     pub async fn recv_datagram(&self) -> Result<Datagram, SessionError> {
+        self.recv_datagram_at().await.map(|(_, datagram)| datagram)
+    }
+
+    /// The next unreliable message from the peer, and when it came by the endpoint's clock: that is before the application had time for it.
+    ///
+    /// # Errors
+    /// [`SessionError::Closed`].
+    pub async fn recv_datagram_at(&self) -> Result<(Time, Datagram), SessionError> {
         poll_fn(|cx| {
             let mut core = self.handle.inner.core();
-            if let Some(DatagramFrame { class, flow, data }) = core.engine.recv_datagram() {
-                return Poll::Ready(Ok(Datagram { class, flow, data }));
+            if let Some((at, DatagramFrame { class, flow, data })) = core.engine.recv_datagram() {
+                return Poll::Ready(Ok((at, Datagram { class, flow, data })));
             }
             if let Some(reason) = &core.closed {
                 return Poll::Ready(Err(SessionError::Closed(reason.clone())));
@@ -180,6 +188,20 @@ impl Session {
             Poll::Pending
         })
         .await
+    }
+
+    /// What is done from now on so that the datagrams of a class, 0 to 15, arrive. [`Config::datagrams`](crate::Config::datagrams) says what is done at first,
+    /// [`Config::protection`](crate::Config::protection) how they are protected.
+    ///
+    /// ```no_run
+    /// # fn set(session: &anabranch_net::Session) {
+    /// use anabranch_net::DatagramMode;
+    ///
+    /// session.set_datagram_mode(8, DatagramMode::Protected);
+    /// # }
+    /// ```
+    pub fn set_datagram_mode(&self, class: u8, mode: DatagramMode) {
+        self.handle.inner.core().engine.set_datagram_mode(class, mode);
     }
 
     /// Every path as it stands, with the local address it leaves from.

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_net::{
-    Addresses, Authorize, CloseReason, Config, ConnectError, Datagram, Decision, Endpoint, EndpointConfig,
-    Item, NodeKey, PathId, PathState, PathView, PublicKey, Refusal, Scheduler, Session, SessionView, ShareId,
-    Span, Target, TicketSecret, Verdict,
+    Addresses, Authorize, CloseReason, Config, ConnectError, Datagram, DatagramMode, Decision, Endpoint,
+    EndpointConfig, Item, NodeKey, PathId, PathState, PathView, PublicKey, Refusal, Scheduler, Session,
+    SessionView, ShareId, Span, Target, TicketSecret, Verdict,
 };
 use bytes::Bytes;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -156,6 +156,20 @@ async fn datagrams_arrive_with_their_class_and_flow() {
     opened.send_datagram(datagram.clone()).unwrap();
     assert_eq!(timeout(PATIENCE, accepted.recv_datagram()).await.unwrap().unwrap(), datagram);
     assert!(opened.send_datagram(Bytes::from(vec![0; 100_000]).into()).is_err());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn redundant_datagrams_are_handed_up_once_whatever_path_they_take() {
+    let (server, client) = (server(anybody).await, client().await);
+    let (opened, accepted) = pair(&server, &client).await;
+    opened.set_datagram_mode(5, DatagramMode::Redundant);
+    for number in 0..50_u8 {
+        opened.send_datagram(Datagram { class: 5, flow: 7, data: Bytes::from(vec![number; 9]) }).unwrap();
+    }
+    for number in 0..50 {
+        let datagram = timeout(PATIENCE, accepted.recv_datagram()).await.unwrap().unwrap();
+        assert_eq!(datagram.data[0], number);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

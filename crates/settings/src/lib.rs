@@ -1,11 +1,22 @@
-//! What is wrong with a file of settings (a scenario, a configuration): the line, the key, and what to do about it; and sizes as
-//! people write them.
+//! What is wrong with a file of settings (a scenario, a configuration): the line, the key, and what to do about it; and sizes
+//! and rates as people write them.
 
+mod rate;
 mod size;
 
 use std::fmt;
 
+pub use rate::rate;
 pub use size::size;
+
+/// Splits `1.5 GB` into 1.5 and `GB`; `None` unless it starts with a finite number that is not negative.
+#[must_use]
+pub fn number_and_unit(text: &str) -> Option<(f64, &str)> {
+    let text = text.trim();
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let number: f64 = text[..end].parse().ok()?;
+    Some((number, text[end..].trim_start()))
+}
 
 /// A mistake in a file of settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

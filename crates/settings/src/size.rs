@@ -1,5 +1,7 @@
 //! Sizes as people write them.
 
+use super::number_and_unit;
+
 /// A number of bytes: `32MiB`, `1.5GB`, `700k`, or a bare number.
 ///
 /// `k`, `M`, `G`, `T` count by 1000, with or without a `B`; `KiB`, `MiB`, `GiB`, `TiB` by 1024.
@@ -8,10 +10,8 @@
 /// When the number or the unit cannot be read, or the size is zero.
 pub fn size(text: &str) -> Result<u64, String> {
     let wanted = || format!("`{text}` is not a size; write 32MiB, 1.5GB or a number of bytes");
-    let text = text.trim();
-    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let number: f64 = text[..end].parse().map_err(|_| wanted())?;
-    let factor = match text[end..].trim().to_ascii_lowercase().as_str() {
+    let (number, unit) = number_and_unit(text).ok_or_else(wanted)?;
+    let factor = match unit.to_ascii_lowercase().as_str() {
         "" | "b" => 1.0,
         "k" | "kb" => 1e3,
         "m" | "mb" => 1e6,

@@ -35,6 +35,7 @@ mod connection;
 mod control;
 mod error;
 mod hash;
+mod limit;
 mod listing;
 mod manifest;
 mod message;

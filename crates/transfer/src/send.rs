@@ -1,5 +1,6 @@
 //! The sending end: shows the list, then serves blocks as the receiver asks for them.
 
+use std::io;
 use std::sync::Arc;
 
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
@@ -11,6 +12,7 @@ use crate::connection::Connection;
 use crate::control::ControlLink;
 use crate::error::TransferError;
 use crate::hash::BLOCK;
+use crate::limit::RateLimit;
 use crate::listing::Listing;
 use crate::manifest::totals;
 use crate::message::{Control, LONGEST_REQUEST, Request};
@@ -59,8 +61,8 @@ async fn serve<C: Connection>(
 ) -> Result<(), TransferError> {
     control.greet().await?;
     control.expect_greeting().await?;
-    let share = share.clone();
-    let listing = spawn_blocking(move || share.list())
+    let listed = share.clone();
+    let listing = spawn_blocking(move || listed.list())
         .await
         .map_err(|error| TransferError::Connection(error.into()))?;
     let listing = Arc::new(listing?);
@@ -69,7 +71,7 @@ async fn serve<C: Connection>(
     show_list(control, &listing).await?;
     let work = async {
         let stream = connection.accept().await.map_err(TransferError::Connection)?;
-        answer(stream, listing, (progress, report)).await
+        answer(stream, (listing, share.limit()), (progress, report)).await
     };
     // The data stream may end first; what counts is what the receiver says on the control stream.
     let work = async {
@@ -110,7 +112,7 @@ async fn show_list<S: AsyncRead + AsyncWrite + Unpin>(
 /// Moves requests from the stream to the disk thread and chunks back, until the receiver has no more.
 async fn answer<S: AsyncRead + AsyncWrite + Send + 'static>(
     stream: S,
-    listing: Arc<Listing>,
+    (listing, limit): (Arc<Listing>, Option<&RateLimit>),
     (progress, report): (&Progress, &Report),
 ) -> Result<(), TransferError> {
     let (reader, mut writer) = tokio::io::split(stream);
@@ -135,7 +137,7 @@ async fn answer<S: AsyncRead + AsyncWrite + Send + 'static>(
     };
     let write = async {
         while let Some(mut chunk) = chunks.recv().await {
-            writer.write_all(&chunk.bytes).await.map_err(TransferError::Connection)?;
+            write_within(limit, &mut writer, &chunk.bytes).await.map_err(TransferError::Connection)?;
             if chunks.is_empty() {
                 writer.flush().await.map_err(TransferError::Connection)?;
             }
@@ -151,4 +153,18 @@ async fn answer<S: AsyncRead + AsyncWrite + Send + 'static>(
     };
     tokio::try_join!(read, write)?;
     disk.await.map_err(|error| TransferError::Connection(error.into()))
+}
+
+/// Writes it all, within the limit where there is one.
+async fn write_within<W: AsyncWrite + Unpin>(
+    limit: Option<&RateLimit>,
+    writer: &mut W,
+    bytes: &[u8],
+) -> io::Result<()> {
+    let Some(limit) = limit else { return writer.write_all(bytes).await };
+    for piece in bytes.chunks(limit.piece()) {
+        limit.admit(piece.len()).await;
+        writer.write_all(piece).await?;
+    }
+    Ok(())
 }

@@ -8,17 +8,22 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::io::{self, Read};
+use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::error::TransferError;
+use crate::limit::RateLimit;
 use crate::listing::Listing;
 use crate::manifest::{Entry, EntryKind, LeftOut, totals};
 use crate::path::RelPath;
 
 /// Something to send; clones are the same share.
 #[derive(Clone)]
-pub struct Share(Arc<Origin>);
+pub struct Share {
+    origin: Arc<Origin>,
+    limit: Option<Arc<RateLimit>>,
+}
 
 enum Origin {
     Paths(Vec<Root>),
@@ -68,7 +73,7 @@ impl Share {
                 return Err(share_error(path.as_ref(), why));
             }
         }
-        Ok(Self(Arc::new(Origin::Paths(roots))))
+        Ok(Self::new(Origin::Paths(roots)))
     }
 
     /// Shares what `reader` gives (standard input, say) as one file called `name`, once.
@@ -83,13 +88,27 @@ impl Share {
         if !name.split().0.is_empty() {
             return Err(TransferError::UnsafePath { path: name.shown(), why: "it is not a plain name" });
         }
-        Ok(Self(Arc::new(Origin::Reader { name, reader: Mutex::new(Some(Box::new(reader))) })))
+        Ok(Self::new(Origin::Reader { name, reader: Mutex::new(Some(Box::new(reader))) }))
+    }
+
+    fn new(origin: Origin) -> Self {
+        Self { origin: Arc::new(origin), limit: None }
+    }
+
+    /// The same, sent at this rate at most, in bits of content a second, to all receivers together.
+    #[must_use]
+    pub fn at_most(self, bits_per_s: NonZeroU64) -> Self {
+        Self { limit: Some(Arc::new(RateLimit::new(bits_per_s))), ..self }
+    }
+
+    pub(crate) fn limit(&self) -> Option<&RateLimit> {
+        self.limit.as_deref()
     }
 
     /// Counts what the share holds now; walks the directories and opens the files, so it blocks.
     #[must_use]
     pub fn contents(&self) -> Contents {
-        let Origin::Paths(roots) = &*self.0 else { return Contents { files: 1, ..Contents::default() } };
+        let Origin::Paths(roots) = &*self.origin else { return Contents { files: 1, ..Contents::default() } };
         let listing = Listing::of_roots(roots);
         let (files, bytes) = totals(&listing.entries);
         let (left_out, unreadable) =
@@ -104,7 +123,7 @@ impl Share {
     /// True once nobody else can receive it: a stream that somebody has begun to receive.
     #[must_use]
     pub fn is_spent(&self) -> bool {
-        match &*self.0 {
+        match &*self.origin {
             Origin::Paths(_) => false,
             Origin::Reader { reader, .. } => reader.lock().unwrap_or_else(PoisonError::into_inner).is_none(),
         }
@@ -112,7 +131,7 @@ impl Share {
 
     /// Lists the share for one receiver; a stream is taken out of the share by this.
     pub(crate) fn list(&self) -> Result<Listing, TransferError> {
-        match &*self.0 {
+        match &*self.origin {
             Origin::Paths(roots) => Ok(Listing::of_roots(roots)),
             Origin::Reader { name, reader } => {
                 let reader = reader.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -124,7 +143,7 @@ impl Share {
 
 impl fmt::Debug for Share {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &*self.0 {
+        match &*self.origin {
             Origin::Paths(roots) => {
                 f.debug_list().entries(roots.iter().map(|root| root.name.as_str())).finish()
             }

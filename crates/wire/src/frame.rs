@@ -52,6 +52,10 @@ pub enum Frame<P> {
     },
     /// An unreliable message.
     Datagram(DatagramFrame<P>),
+    /// An unreliable message that can be told from its copies, or that has its place in an order.
+    Marked(MarkedFrame<P>),
+    /// What makes up for unreliable messages that are lost (PSMC [T8]).
+    Parity(ParityFrame<P>),
     /// Asks the other end of a path to prove that it is there.
     PathChallenge {
         /// To be echoed.
@@ -152,6 +156,58 @@ pub struct DatagramFrame<P> {
     /// Hash of the inner flow, so that a flow can be kept on one path; 0 when there is none.
     pub flow: u32,
     /// The message.
+    pub data: P,
+}
+
+/// An unreliable message with its number, its place, or both.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MarkedFrame<P> {
+    /// The message.
+    pub datagram: DatagramFrame<P>,
+    /// Tells it from copies of others: counted over the class.
+    pub number: Option<DatagramNumber>,
+    /// Its place among the messages of its class and [lane](order_lane), from 0 on.
+    pub place: Option<u64>,
+}
+
+/// What tells a message from others of its class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DatagramNumber {
+    /// The number, from 0 on.
+    pub value: u64,
+    /// It belongs to a block for which parity may follow.
+    pub is_coded: bool,
+}
+
+/// Bytes of what parity keeps of a message beside its data: flow (4), length (2), place + 1 or 0 (6).
+pub const CODED_HEAD: usize = 12;
+/// Most messages in a block, and most parity for one.
+pub const MAX_BLOCK: u8 = 32;
+/// Lanes of a class: flows share their number of messages by `flow % ORDER_LANES`.
+pub const ORDER_LANES: u32 = 64;
+
+/// The lane that a flow's places are counted in.
+#[must_use]
+pub const fn order_lane(flow: u32) -> u8 {
+    (flow % ORDER_LANES) as u8
+}
+
+/// One piece of parity for a block of coded messages: as many pieces as messages are lost bring them back.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ParityFrame<P> {
+    /// The class of the messages.
+    pub class: u8,
+    /// Number of the first one; the others follow without a gap.
+    pub first: u64,
+    /// How many messages, 1 to [`MAX_BLOCK`].
+    pub count: u8,
+    /// How many pieces of parity, 1 to [`MAX_BLOCK`].
+    pub parities: u8,
+    /// Which of them this is, from 0 on.
+    pub index: u8,
+    /// Parity of what the messages have beside their data.
+    pub head: [u8; CODED_HEAD],
+    /// Parity of their data, each filled up with zeros to the longest and to an even length.
     pub data: P,
 }
 

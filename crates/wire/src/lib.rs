@@ -17,15 +17,17 @@ mod units;
 mod varint;
 
 pub use codec::{
-    MAX_ACK_DELAY_US, MAX_ACK_RANGES, MAX_FRAMES, MAX_PATHS, MAX_REASON_LEN, MIN_UDP_PAYLOAD,
-    datagram_frame_overhead, datagram_frame_overhead_last, decode_frames, decode_params, encode_frame,
-    encode_frames, encode_params, packet_encoded_len, stream_frame_overhead, stream_frame_overhead_last,
+    LARGEST_MARKS, LARGEST_PARITY_OVERHEAD, MAX_ACK_DELAY_US, MAX_ACK_RANGES, MAX_FRAMES, MAX_PATHS,
+    MAX_PLACE, MAX_REASON_LEN, MIN_UDP_PAYLOAD, datagram_frame_overhead, datagram_frame_overhead_last,
+    decode_frames, decode_params, encode_frame, encode_frames, encode_params, packet_encoded_len,
+    stream_frame_overhead, stream_frame_overhead_last,
 };
 pub use codes::{abandon_reason, close_code};
 pub use error::DecodeError;
 pub use frame::{
-    Ack, AckPath, AddressFrame, Close, DatagramFrame, EcnCounts, Frame, NewPid, PACKET_COST, PathStatus,
-    PathUse, Report, ResetToken, StreamFrame,
+    Ack, AckPath, AddressFrame, CODED_HEAD, Close, DatagramFrame, DatagramNumber, EcnCounts, Frame,
+    MAX_BLOCK, MarkedFrame, NewPid, ORDER_LANES, PACKET_COST, ParityFrame, PathStatus, PathUse, Report,
+    ResetToken, StreamFrame, order_lane,
 };
 pub use header::{Header, Kind, PACKET_OVERHEAD, TAG_LEN, expand_fsn, rewrite_for_hop};
 pub use ids::{Fsn, PathId, Pid, Side, StreamId};

@@ -56,6 +56,11 @@ pub struct Params {
     pub idle_timeout_ms: u32,
     /// Longest that it delays an acknowledgement, in microseconds.
     pub max_ack_delay_us: u32,
+    /// Most datagrams in a block that it mends, at most [`MAX_BLOCK`](crate::MAX_BLOCK); 0 for none, and for no numbers
+    /// either.
+    pub max_block: u8,
+    /// The classes whose datagrams it wants to have places, a bit each.
+    pub ordered_classes: u16,
 }
 
 impl<P> Message<P> {

@@ -31,6 +31,19 @@ pub trait Payload: Clone + Default + std::fmt::Debug {
 
     /// Adds `other` to the end by copying it, which is worth it for small pieces only.
     fn append(&mut self, other: &Self);
+
+    /// Whether there are bytes behind it, so that parity can be made of them.
+    const HAS_BYTES: bool;
+
+    /// The bytes, none when there are only so many.
+    fn bytes(&self) -> &[u8];
+
+    /// A payload of `len` bytes that holds on to no others: the first of `bytes`.
+    ///
+    /// # Panics
+    /// When there are bytes behind it, and `bytes` are fewer.
+    #[must_use]
+    fn copied(bytes: &[u8], len: usize) -> Self;
 }
 
 impl Payload for Bytes {
@@ -53,6 +66,13 @@ impl Payload for Bytes {
         joined.extend_from_slice(other);
         *self = joined.freeze();
     }
+    const HAS_BYTES: bool = true;
+    fn bytes(&self) -> &[u8] {
+        self
+    }
+    fn copied(bytes: &[u8], len: usize) -> Self {
+        Self::copy_from_slice(&bytes[..len])
+    }
 }
 
 /// A payload that is only a length, in bytes.
@@ -74,6 +94,13 @@ impl Payload for Length {
     }
     fn append(&mut self, other: &Self) {
         self.0 += other.0;
+    }
+    const HAS_BYTES: bool = false;
+    fn bytes(&self) -> &[u8] {
+        &[]
+    }
+    fn copied(_: &[u8], len: usize) -> Self {
+        Self(len)
     }
 }
 

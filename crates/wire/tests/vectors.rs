@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use anabranch_wire::{
-    Ack, AckPath, AddressFrame, Close, DatagramFrame, EcnCounts, Frame, Fsn, Header, Kind, NewPid, Params,
-    PathId, PathStatus, PathUse, Pid, Report, ResetToken, Span, StreamFrame, StreamId, abandon_reason,
-    close_code, decode_frames, decode_params, encode_frames, encode_params, expand_fsn, packet_encoded_len,
-    rewrite_for_hop,
+    Ack, AckPath, AddressFrame, Close, DatagramFrame, DatagramNumber, EcnCounts, Frame, Fsn, Header, Kind,
+    MarkedFrame, NewPid, Params, ParityFrame, PathId, PathStatus, PathUse, Pid, Report, ResetToken, Span,
+    StreamFrame, StreamId, abandon_reason, close_code, decode_frames, decode_params, encode_frames,
+    encode_params, expand_fsn, packet_encoded_len, rewrite_for_hop,
 };
 use bytes::Bytes;
 use serde_json::Value;
@@ -147,6 +147,23 @@ fn frame(of: &Value) -> Frame<Bytes> {
             flow: field(of, "flow"),
             data: data(),
         }),
+        "marked" => Frame::Marked(MarkedFrame {
+            datagram: DatagramFrame { class: field(of, "class"), flow: field(of, "flow"), data: data() },
+            number: of.get("number").map(|value| DatagramNumber {
+                value: number(value),
+                is_coded: of["coded"].as_bool().expect("true or false"),
+            }),
+            place: of.get("place").map(number),
+        }),
+        "parity" => Frame::Parity(ParityFrame {
+            class: field(of, "class"),
+            first: field(of, "first"),
+            count: field(of, "count"),
+            parities: field(of, "parities"),
+            index: field(of, "index"),
+            head: fixed(of, "head"),
+            data: data(),
+        }),
         "reset_stream" => Frame::ResetStream {
             stream: stream(),
             code: field(of, "code"),
@@ -208,7 +225,7 @@ fn packets_are_as_published() {
         assert_eq!(written.len(), packet_encoded_len(&frames), "{name}");
         assert_eq!(decode_frames(written.into()).unwrap().as_slice(), frames.as_slice(), "{name}");
     }
-    assert_eq!(types.len(), 24, "every frame has a vector: {types:?}");
+    assert_eq!(types.len(), 26, "every frame has a vector: {types:?}");
 }
 
 #[test]
@@ -235,6 +252,8 @@ fn parameters_are_as_published() {
             max_datagram: field(&vector, "max_datagram"),
             idle_timeout_ms: field(&vector, "idle_timeout_ms"),
             max_ack_delay_us: field(&vector, "max_ack_delay_us"),
+            max_block: vector.get("max_block").map_or(0, |_| field(&vector, "max_block")),
+            ordered_classes: vector.get("ordered_classes").map_or(0, |_| field(&vector, "ordered_classes")),
         };
         assert_eq!(decode_params(&bytes(&vector, "bytes")).as_ref(), Ok(&params), "{vector}");
         if vector.get("decode_only").is_none() {

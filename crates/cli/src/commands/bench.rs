@@ -24,6 +24,8 @@ use clap::{Args, Subcommand};
 use self::protocol::{LONGEST_TEST, MOST_STREAMS, SHORTEST_INTERVAL};
 use super::Context;
 use crate::args::OUTPUT;
+use crate::capture::CaptureOptions;
+use crate::control::ControlOption;
 use crate::errors::Failure;
 use crate::path_rules::PathOptions;
 use crate::relays::ControllerOptions;
@@ -77,6 +79,9 @@ pub struct ServerArgs {
     /// What is wanted of paths.
     #[command(flatten)]
     pub paths_wanted: PathOptions,
+    /// What is captured.
+    #[command(flatten)]
+    pub capture: CaptureOptions,
     /// How the server sends when a client asks for `--reverse`.
     #[command(flatten)]
     pub tuning: Tuning,
@@ -136,9 +141,9 @@ pub struct ClientArgs {
     #[arg(long, value_name = "COUNT", help_heading = "Network", requires = "relays")]
     #[arg(value_parser = clap::value_parser!(u8).range(1..))]
     pub at_once: Option<u8>,
-    /// A Unix socket by which `anabranch path` shows and changes the paths of this test while it runs
-    #[arg(long, value_name = "FILE", help_heading = "Network", value_hint = clap::ValueHint::FilePath)]
-    pub control: Option<PathBuf>,
+    /// Who may change paths meanwhile.
+    #[command(flatten)]
+    pub running: ControlOption,
     /// Who grants the use of more.
     #[command(flatten)]
     pub granted: ControllerOptions,
@@ -149,6 +154,9 @@ pub struct ClientArgs {
     /// What is wanted of paths.
     #[command(flatten)]
     pub paths_wanted: PathOptions,
+    /// What is captured.
+    #[command(flatten)]
+    pub capture: CaptureOptions,
     /// How the client sends.
     #[command(flatten)]
     pub tuning: Tuning,

@@ -16,7 +16,7 @@ use anabranch_wire::Rate;
 use clap::{Args, Subcommand};
 
 use super::Context;
-use super::service::{self, AnswerArgs, Signals, Socket, notify};
+use super::service::{self, AskArgs, Signals, Socket, notify};
 use crate::errors::Failure;
 use crate::ui::{human, out};
 use crate::{keyfile, node};
@@ -72,17 +72,6 @@ pub enum ControllerAsk {
     Revoke(RevokeArgs),
 }
 
-/// How a running controller is asked.
-#[derive(Args, Debug)]
-pub struct AskArgs {
-    /// The controller's Unix socket, as its configuration says
-    #[arg(long, value_name = "FILE", default_value = CONTROL, value_hint = clap::ValueHint::FilePath)]
-    pub control: PathBuf,
-    /// How the answer is shown.
-    #[command(flatten)]
-    pub answer: AnswerArgs,
-}
-
 /// Whose grants.
 #[derive(Args, Debug)]
 pub struct ClientArgs {
@@ -129,20 +118,16 @@ pub fn run(args: &ControllerArgs, context: &Context) -> Result<(), Failure> {
             let settings = read(&args.config)?;
             runtime.block_on(serve(&args.config, settings, context))
         }
-        Some(ControllerAsk::Status(ask)) => {
-            runtime.block_on(service::ask((&ask.control, "status"), &ask.answer, status_text))
-        }
+        Some(ControllerAsk::Status(ask)) => runtime.block_on(ask.ask((CONTROL, "status"), status_text)),
         Some(ControllerAsk::Grants(ClientArgs { client, ask })) => {
             let request = format!("grants {client}");
-            runtime.block_on(service::ask((&ask.control, &request), &ask.answer, |held: &Vec<_>| {
-                grants_text(held)
-            }))
+            runtime.block_on(ask.ask((CONTROL, &request), |held: &Vec<_>| grants_text(held)))
         }
         Some(ControllerAsk::Revoke(RevokeArgs { grant, of: ClientArgs { client, ask } })) => {
             let grant = grant.map(|grant| grant.to_string()).unwrap_or_default();
             let request = format!("revoke {client} {grant}");
             let text = |taken: &Vec<_>| format!("taken back:\n{}", grants_text(taken));
-            runtime.block_on(service::ask((&ask.control, &request), &ask.answer, text))
+            runtime.block_on(ask.ask((CONTROL, &request), text))
         }
     }
 }
@@ -193,14 +178,14 @@ fn reload(controller: &ControllerService, path: &Path, old: &ControllerSettings)
     match read(path) {
         Ok(settings) => {
             controller.reload(&settings);
-            let fixed = |of: &ControllerSettings| {
-                let (key, store) = (of.key.clone(), of.store.clone());
-                (of.port, of.addresses.clone(), key, store, of.control.clone(), of.http.clone())
-            };
-            let same = fixed(old) == fixed(&settings);
-            if !same {
-                tracing::warn!("port, addresses, key, store, control and http change with a restart only");
-            }
+            service::warn_of_restart(&[
+                ("port", old.port != settings.port),
+                ("addresses", old.addresses != settings.addresses),
+                ("key", old.key != settings.key),
+                ("store", old.store != settings.store),
+                ("control", old.control != settings.control),
+                ("http", old.http != settings.http),
+            ]);
             let (relays, clients) = (settings.policy.relays.len(), settings.policy.clients.len());
             tracing::info!(relays, clients, "the configuration was read again");
         }

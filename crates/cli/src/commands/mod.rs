@@ -1,6 +1,7 @@
 //! One file a command: its arguments with their help, and what it does.
 
 pub mod bench;
+pub mod capture;
 pub mod completions;
 pub mod controller;
 pub mod demo;
@@ -63,6 +64,7 @@ pub fn run(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Path(args) => path::run(&args),
         Command::Paths(args) => paths::run(&args),
         Command::Sim(args) => sim::run(&args, context),
+        Command::Capture(args) => capture::run(&args),
         Command::Keys(args) => keys::run(&args, context),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),
@@ -99,6 +101,7 @@ mod tests {
             of::<super::path::PathArgs>("path"),
             of::<super::paths::PathsArgs>("paths"),
             of::<super::sim::SimArgs>("sim"),
+            of::<super::capture::CaptureArgs>("capture"),
             of::<super::keys::KeysArgs>("keys"),
             of::<super::completions::CompletionsArgs>("completions"),
             of::<super::man::ManArgs>("man"),

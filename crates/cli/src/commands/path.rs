@@ -1,8 +1,8 @@
-//! `anabranch path`: the paths of a running session, which can be added and removed while data flow.
+//! `anabranch path`: the paths of a running command's sessions, which can be added and removed while data flow.
 
 use std::path::PathBuf;
 
-use anabranch_daemon::client::{PathStatus, RelayRoute, parse_rule, parse_terms};
+use anabranch_daemon::client::{RelayRoute, SessionPath, parse_rule, parse_terms};
 use clap::{Args, Subcommand};
 
 use super::service::{self, AnswerArgs};
@@ -17,11 +17,12 @@ Examples:
   anabranch path add ab1...@198.51.100.7:4600 --control bench.sock
   anabranch path remove 4 --control bench.sock
   anabranch path set 2=backup --control bench.sock
-  anabranch path set 'wwan*=metered:500MB' --control bench.sock";
+  anabranch path set 'wwan*=metered:500MB' --control bench.sock
+  anabranch path add ab1...@198.51.100.7:4600 --control send.sock --session 2";
 
 /// Show and change the paths of a running session
 ///
-/// The session is that of a command which was given `--control FILE`.
+/// The session is that of a `send`, `receive` or `bench client` which was given `--control FILE`. A `send` has one for each receiver.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub struct PathArgs {
@@ -56,7 +57,7 @@ pub enum PathCommand {
         #[command(flatten)]
         of: RunningArgs,
     },
-    /// Close a path through relays; what is on its way there is sent elsewhere
+    /// Close a path through relays that this end named or added; what is on its way there is sent elsewhere
     Remove {
         /// Its number, as the list says
         #[arg(value_name = "PATH")]
@@ -73,6 +74,9 @@ pub struct RunningArgs {
     /// The Unix socket that the running command was given
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub control: PathBuf,
+    /// One of its sessions, as the list numbers them [default: the only one; to list, all]
+    #[arg(long, value_name = "NUMBER")]
+    pub session: Option<u32>,
     /// How the answer is shown.
     #[command(flatten)]
     pub answer: AnswerArgs,
@@ -116,13 +120,24 @@ pub fn run(args: &PathArgs) -> Result<(), Failure> {
         PathCommand::Remove { path, .. } => format!("remove {path}"),
         PathCommand::Set { rule, .. } => format!("set {rule}"),
     };
-    let RunningArgs { control, answer } = args.of();
+    let RunningArgs { control, session, answer } = args.of();
+    let request = session.map_or(request.clone(), |session| format!("in {session} {request}"));
     node::runtime()?
-        .block_on(service::ask((control, &request), answer, |paths: &Vec<PathStatus>| text(paths)))
+        .block_on(service::ask((control, &request), answer, |paths: &Vec<SessionPath>| text(paths)))
 }
 
-pub(super) fn text(paths: &[PathStatus]) -> String {
-    let line = |path: &PathStatus| {
+/// A line for each path, under a heading for each session where there are several.
+pub(super) fn text(paths: &[SessionPath]) -> String {
+    let sessions: Vec<&[SessionPath]> = paths.chunk_by(|a, b| a.session == b.session).collect();
+    match sessions[..] {
+        [] => "no session at the moment\n".to_owned(),
+        [only] => lines(only),
+        _ => sessions.iter().map(|paths| format!("session {}\n{}", paths[0].session, lines(paths))).collect(),
+    }
+}
+
+fn lines(paths: &[SessionPath]) -> String {
+    let line = |SessionPath { path, .. }: &SessionPath| {
         let through = match path.relays.len() {
             0 => "directly".to_owned(),
             count => format!("through {}", human::count(count as u64, "relay")),

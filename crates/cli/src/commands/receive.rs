@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anabranch_daemon::client::RunningSessions;
 use anabranch_net::{Endpoint, EndpointConfig, Ticket};
 use anabranch_secure::TicketError;
 use anabranch_transfer::{Conflict, Summary, Target};
@@ -17,6 +18,8 @@ use clap::Args;
 
 use super::Context;
 use crate::args::OUTPUT;
+use crate::capture::{Capture, CaptureOptions};
+use crate::control::ControlOption;
 use crate::errors::{Failure, printable};
 use crate::path_rules::PathOptions;
 use crate::report::{Event, TransferReport};
@@ -62,6 +65,12 @@ pub struct ReceiveArgs {
     /// What is wanted of paths.
     #[command(flatten)]
     pub paths_wanted: PathOptions,
+    /// Who may change paths meanwhile.
+    #[command(flatten)]
+    pub running: ControlOption,
+    /// What is captured.
+    #[command(flatten)]
+    pub capture: CaptureOptions,
     /// One JSON event a line instead of text
     #[arg(long, help_heading = OUTPUT)]
     pub json: bool,
@@ -143,17 +152,25 @@ pub fn run(args: &ReceiveArgs, context: &Context) -> Result<(), Failure> {
     let ticket = args.ticket()?;
     args.target().check()?;
     let runtime = node::runtime()?;
-    let outcome = runtime.block_on(fetch(args, &ticket, context));
+    let capture = args.capture.start()?;
+    let outcome = runtime.block_on(fetch(args, &capture, &ticket, context));
     // A thread may still wait for a disk or a pipe: everything that counts is done.
     runtime.shutdown_background();
-    outcome
+    outcome.and(capture.finish())
 }
 
-async fn fetch(args: &ReceiveArgs, ticket: &Ticket, context: &Context) -> Result<(), Failure> {
-    let config = EndpointConfig::new(keyfile::fresh()?).path_rules(args.paths_wanted.rules()?);
+async fn fetch(
+    args: &ReceiveArgs,
+    capture: &Capture,
+    ticket: &Ticket,
+    context: &Context,
+) -> Result<(), Failure> {
+    let config = capture.of(EndpointConfig::new(keyfile::fresh()?)).path_rules(args.paths_wanted.rules()?);
     let endpoint = Endpoint::bind(config).await;
     let endpoint = Arc::new(endpoint.map_err(|error| Failure::bind(&error))?);
-    let sender = Sender { endpoint: &endpoint, ticket, silence: args.timeout };
+    let sessions = RunningSessions::default();
+    let _socket = args.running.open(&sessions)?;
+    let sender = Sender { endpoint: &endpoint, ticket, silence: args.timeout, sessions };
     let session = tokio::select! {
         biased;
         () = interrupt::requested() => return Err(fetch::stopped()),

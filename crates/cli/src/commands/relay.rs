@@ -3,6 +3,8 @@
 //! Runs until it is told to stop: SIGTERM drains it first, so that sessions move on; SIGHUP has it read its
 //! configuration again. What it serves is `anabranch-daemon`'s matter.
 
+mod list;
+
 use std::path::{Path, PathBuf};
 
 use anabranch_daemon::client::RelayRoute;
@@ -15,10 +17,11 @@ use anabranch_wire::Span;
 use clap::{Args, Subcommand};
 
 use super::Context;
-use super::service::{self, AnswerArgs, Signals, Socket, notify};
+use super::service::{self, AskArgs, Signals, Socket, notify};
 use crate::errors::Failure;
 use crate::ui::{human, out};
 use crate::{keyfile, node, values};
+use list::ListArgs;
 
 /// Where the configuration is when nobody says.
 const CONFIG: &str = "/etc/anabranch/relay.toml";
@@ -33,6 +36,7 @@ Examples:
   anabranch relay --config relay.toml         prints the line that others give to `--relay`
   anabranch relay status --json               what a running relay did and has
   anabranch relay drain                       before an upgrade: sessions move on to other paths
+  anabranch relay list --controller ab1...@192.0.2.1:4700    relays that this machine may use
 
 A configuration, with one user:
   key = \"relay.key\"
@@ -66,17 +70,8 @@ pub enum RelayAsk {
     Status(AskArgs),
     /// Take no new paths and end those there are, so that sessions move on
     Drain(DrainArgs),
-}
-
-/// How a running relay is asked.
-#[derive(Args, Debug)]
-pub struct AskArgs {
-    /// The relay's Unix socket, as its configuration says
-    #[arg(long, value_name = "FILE", default_value = CONTROL, value_hint = clap::ValueHint::FilePath)]
-    pub control: PathBuf,
-    /// How the answer is shown.
-    #[command(flatten)]
-    pub answer: AnswerArgs,
+    /// List the relays whose use controllers grant this machine, as `--relay` takes them
+    List(ListArgs),
 }
 
 /// How a running relay is drained.
@@ -97,6 +92,7 @@ impl RelayArgs {
         match &self.ask {
             Some(RelayAsk::Status(args)) => args.answer.json,
             Some(RelayAsk::Drain(args)) => args.ask.answer.json,
+            Some(RelayAsk::List(args)) => args.json,
             None => false,
         }
     }
@@ -113,13 +109,12 @@ pub fn run(args: &RelayArgs, context: &Context) -> Result<(), Failure> {
             let settings = read(&args.config)?;
             runtime.block_on(serve(&args.config, settings, context))
         }
-        Some(RelayAsk::Status(ask)) => {
-            runtime.block_on(service::ask((&ask.control, "status"), &ask.answer, text))
-        }
+        Some(RelayAsk::Status(ask)) => runtime.block_on(ask.ask((CONTROL, "status"), text)),
+        Some(RelayAsk::List(list)) => runtime.block_on(list::run(list)),
         Some(RelayAsk::Drain(drain)) => {
             let seconds = drain.patience.as_nanos().div_ceil(1_000_000_000);
             let request = format!("drain {seconds}");
-            runtime.block_on(service::ask((&drain.ask.control, &request), &drain.ask.answer, text))
+            runtime.block_on(drain.ask.ask((CONTROL, &request), text))
         }
     }
 }
@@ -181,20 +176,14 @@ fn reload(relay: &RelayService, path: &Path, old: &RelaySettings) {
     match read(path) {
         Ok(settings) => {
             relay.reload(&settings);
-            let fixed = |of: &RelaySettings| {
-                (
-                    of.port,
-                    of.addresses.clone(),
-                    of.key.clone(),
-                    of.control.clone(),
-                    of.metrics,
-                    of.usage.clone(),
-                )
-            };
-            let same = fixed(old) == fixed(&settings);
-            if !same {
-                tracing::warn!("port, addresses, key, control, metrics and usage change with a restart only");
-            }
+            service::warn_of_restart(&[
+                ("port", old.port != settings.port),
+                ("addresses", old.addresses != settings.addresses),
+                ("key", old.key != settings.key),
+                ("control", old.control != settings.control),
+                ("metrics", old.metrics != settings.metrics),
+                ("usage", old.usage != settings.usage),
+            ]);
             tracing::info!(users = settings.users.len(), "the configuration was read again");
         }
         Err(failure) => tracing::error!("{failure}; the relay goes on as before"),
@@ -206,22 +195,23 @@ fn announce(relay: &RelayService, settings: &RelaySettings, context: &Context) -
     let addresses = anabranch_daemon::reachable(relay.addresses());
     let route = RelayRoute(vec![RelayHint { node: relay.node(), addresses }]);
     if !context.quiet {
-        let (users, controllers) = (settings.users.len() as u64, settings.controllers.len() as u64);
-        let users = human::count(users, "user");
-        if controllers > 0 {
-            let controllers = human::count(controllers, "controller");
-            out::error(&format!("a relay for {users}, and for whom {controllers} grant its use\n"));
-        } else {
-            out::error(&format!("a relay for {users}\n"));
-        }
-        out::error("listed users reach it with `--relay` and\n\n");
+        let (listed, controllers) = (settings.users.len() as u64, settings.controllers.len() as u64);
+        let users = human::count(listed, "user");
+        let granted = human::count(controllers, "controller");
+        let whom = match (listed, controllers) {
+            (_, 0) => users,
+            (0, _) => format!("whom {granted} grant its use"),
+            _ => format!("{users}, and for whom {granted} grant its use"),
+        };
+        let how = if listed > 0 { "listed users reach it with `--relay` and" } else { "it is" };
+        out::error(&format!("a relay for {whom}\n{how}\n\n"));
     }
     out::print(&format!("{route}\n"))
 }
 
 /// A status for people.
 pub(super) fn text(status: &Status) -> String {
-    let state = if status.draining { "draining" } else { "running" };
+    let state = if status.draining { "draining, up" } else { "running" };
     let mut text = format!(
         "{}\n  {state} for {}, {} and {}\n  forwarded {} in {}\n",
         status.node,
@@ -248,11 +238,12 @@ pub(super) fn text(status: &Status) -> String {
         let flows = human::count(user.flows as u64, "path");
         text.push_str(&format!("  user      {}  {flows}\n", user.key));
     }
-    for LinkStatus { to, up, rtt_ms, loss: [there, back], .. } in &status.links {
+    for LinkStatus { to, up, rtt_ms, loss: [there, back], capacity_mbit_s, .. } in &status.links {
         if *up {
             let (there, back) = (there * 100.0, back * 100.0);
+            let rate = capacity_mbit_s.map_or(String::new(), |mbit| format!(", carries {mbit:.1} Mbit/s"));
             text.push_str(&format!(
-                "  link      {to}  {rtt_ms:.1} ms, lost {there:.1} % there, {back:.1} % back\n"
+                "  link      {to}  {rtt_ms:.1} ms, lost {there:.1} % there, {back:.1} % back{rate}\n"
             ));
         } else {
             text.push_str(&format!("  link      {to}  down\n"));

@@ -7,10 +7,11 @@ mod serve;
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anabranch_daemon::client::RelayRoute;
+use anabranch_daemon::client::{Entry, RelayRoute, RunningSessions};
 use anabranch_net::{Endpoint, EndpointConfig, Ticket};
 use anabranch_transfer::{Contents, Share};
 use anabranch_wire::Span;
@@ -18,7 +19,9 @@ use clap::Args;
 
 use super::Context;
 use crate::args::OUTPUT;
+use crate::capture::{Capture, CaptureOptions};
 use crate::carrier;
+use crate::control::ControlOption;
 use crate::errors::{Failure, describe, printable};
 use crate::path_rules::PathOptions;
 use crate::relays::ControllerOptions;
@@ -68,6 +71,9 @@ pub struct SendArgs {
     /// Stop when one receiver has it all
     #[arg(long)]
     pub once: bool,
+    /// Most that is sent, to all receivers together, such as `20Mbit/s` [default: all that the paths carry]
+    #[arg(long, value_name = "RATE", value_parser = values::rate)]
+    pub rate: Option<NonZeroU64>,
     /// UDP port to listen on; 0 for any free one
     #[arg(long, value_name = "PORT", default_value_t = 0, help_heading = "Network")]
     pub port: u16,
@@ -90,6 +96,12 @@ pub struct SendArgs {
     /// What is wanted of paths.
     #[command(flatten)]
     pub paths_wanted: PathOptions,
+    /// Who may change paths meanwhile.
+    #[command(flatten)]
+    pub running: ControlOption,
+    /// What is captured.
+    #[command(flatten)]
+    pub capture: CaptureOptions,
     /// One JSON event a line instead of text
     #[arg(long, help_heading = OUTPUT)]
     pub json: bool,
@@ -155,13 +167,18 @@ fn check_name(name: &str) -> Result<(), Failure> {
 /// What stood in the way, and what to do about it.
 pub fn run(args: &SendArgs, context: &Context) -> Result<(), Failure> {
     let share = args.source()?.share()?;
+    let share = match args.rate {
+        Some(rate) => share.at_most(rate),
+        None => share,
+    };
     let contents = share.contents();
     check_offer(&contents)?;
     let runtime = node::runtime()?;
-    let outcome = runtime.block_on(offer(args, (share, &contents), context));
+    let capture = args.capture.start()?;
+    let outcome = runtime.block_on(offer(args, &capture, (share, &contents), context));
     // A thread may still wait for standard input: nobody needs it.
     runtime.shutdown_background();
-    outcome
+    outcome.and(capture.finish())
 }
 
 /// Refuses an offer of which nothing could ever be received.
@@ -180,6 +197,7 @@ fn check_offer(contents: &Contents) -> Result<(), Failure> {
 
 async fn offer(
     args: &SendArgs,
+    capture: &Capture,
     (share, contents): (Share, &Contents),
     context: &Context,
 ) -> Result<(), Failure> {
@@ -187,13 +205,16 @@ async fn offer(
     let stop = interrupt::requested();
     let door = Door::new(args.expires)?;
     let key = args.key.as_deref();
-    let config = EndpointConfig::new(relays::key(key, &args.relays, &args.control)?)
+    let config = capture
+        .of(EndpointConfig::new(relays::key(key, &args.relays, &args.control)?))
         .port(args.port)
         .session(carrier::config(PATIENCE))
         .path_rules(args.paths_wanted.rules()?)
         .authorize(door.clone());
     let endpoint = Arc::new(Endpoint::bind(config).await.map_err(|error| Failure::bind(&error))?);
     let grants = args.control.grants(&endpoint, key).await?;
+    let sessions = RunningSessions::default();
+    let _socket = args.running.open(&sessions)?;
     let reachable = relays::host(&endpoint, (&args.relays, &grants), &door.secret).await?;
     let ticket = Ticket {
         node: endpoint.node(),
@@ -207,7 +228,8 @@ async fn offer(
     let events = args.json.then_some(Stream::Stdout);
     let display = context.progress(args.json, Stream::Stdout);
     let offer = Offer { share, door, once: args.once, events };
-    let outcome = Server::new(&endpoint, offer, display).run(stop).await;
+    let running = (sessions, Entry::Member(grants));
+    let outcome = Server::new(&endpoint, offer, display, running).run(stop).await;
     carrier::close(&endpoint).await;
     outcome
 }

@@ -41,6 +41,24 @@ impl Signals {
     }
 }
 
+/// Says which settings have changed that a running service does not take over; each is named with whether it has.
+pub fn warn_of_restart(changes: &[(&str, bool)]) {
+    if let Some(why) = restart_needed(changes) {
+        tracing::warn!("{why}");
+    }
+}
+
+fn restart_needed(changes: &[(&str, bool)]) -> Option<String> {
+    let names: Vec<String> =
+        changes.iter().filter(|(_, changed)| *changed).map(|(name, _)| format!("`{name}`")).collect();
+    let names = match &names[..] {
+        [] => return None,
+        [one] => one.clone(),
+        [first @ .., last] => format!("{} and {last}", first.join(", ")),
+    };
+    Some(format!("the new value of {names} counts after a restart only"))
+}
+
 /// Reads the configuration of a command.
 ///
 /// # Errors
@@ -112,6 +130,32 @@ pub struct AnswerArgs {
     pub json: bool,
 }
 
+/// How a running service is asked.
+#[derive(Args, Debug)]
+pub struct AskArgs {
+    /// The Unix socket, as the service's configuration says [default: relay.sock or controller.sock in /run/anabranch]
+    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    pub control: Option<PathBuf>,
+    /// How the answer is shown.
+    #[command(flatten)]
+    pub answer: AnswerArgs,
+}
+
+impl AskArgs {
+    /// Asks the service, at `usual` unless another socket was named, and shows what it says.
+    ///
+    /// # Errors
+    /// As of [`ask`].
+    pub async fn ask<T: DeserializeOwned + Serialize>(
+        &self,
+        (usual, request): (&str, &str),
+        text: impl FnOnce(&T) -> String,
+    ) -> Result<(), Failure> {
+        let socket = self.control.as_deref().unwrap_or(Path::new(usual));
+        ask((socket, request), &self.answer, text).await
+    }
+}
+
 /// Asks the service behind a Unix socket, and shows what it says.
 ///
 /// # Errors
@@ -124,7 +168,7 @@ pub async fn ask<T: DeserializeOwned + Serialize>(
     let reply: T = control::ask(socket, request).await.map_err(|error| match error.kind() {
         std::io::ErrorKind::InvalidInput => Failure::local(error.to_string()),
         _ => Failure::local(format!("nobody answers at {}: {error}", socket.display())).hint(
-            "is it running, and does its configuration say `control = \"…\"`? name that file with `--control`",
+            "is it running, and was it given this file, with `--control` or as `control = \"…\"` in its configuration?",
         ),
     })?;
     if answer.json { Stream::Stdout.json(&reply) } else { out::print(&text(&reply)) }
@@ -139,5 +183,14 @@ mod tests {
         assert_eq!(beside(Path::new("/etc/a/r.toml"), Path::new("r.key")), Path::new("/etc/a/r.key"));
         assert_eq!(beside(Path::new("/etc/a/r.toml"), Path::new("/k")), Path::new("/k"));
         assert_eq!(beside(Path::new("r.toml"), Path::new("r.key")), Path::new("r.key"));
+    }
+
+    #[test]
+    fn of_settings_that_need_a_restart_those_are_named_that_have_changed() {
+        assert_eq!(restart_needed(&[("port", false), ("key", false)]), None);
+        let one = restart_needed(&[("port", true), ("key", false)]).unwrap();
+        assert_eq!(one, "the new value of `port` counts after a restart only");
+        let three = restart_needed(&[("port", true), ("key", true), ("usage", true)]).unwrap();
+        assert!(three.contains("of `port`, `key` and `usage` counts"), "{three}");
     }
 }

@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anabranch_daemon::client::PathStatus;
+use anabranch_daemon::client::SessionPath;
 use anabranch_daemon::control;
 use anabranch_daemon::controller::status::Status as ControllerStatus;
 use anabranch_daemon::relay::status::Status as RelayStatus;
@@ -60,7 +60,7 @@ struct Service {
 enum Answer {
     Relay { status: Box<RelayStatus> },
     Controller { status: ControllerStatus },
-    Session { paths: Vec<PathStatus> },
+    Session { paths: Vec<SessionPath> },
     Silent { why: String },
 }
 
@@ -114,7 +114,7 @@ async fn ask(socket: &Path) -> Answer {
         Ok(answer) => read(answer),
         // A session knows other words.
         Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => {
-            match control::ask::<Vec<PathStatus>>(socket, "list").await {
+            match control::ask::<Vec<SessionPath>>(socket, "list").await {
                 Ok(paths) => Answer::Session { paths },
                 Err(error) => Answer::Silent { why: error.to_string() },
             }

@@ -193,6 +193,15 @@ impl Sender {
     }
 }
 
+/// Makes a key in this file; gives the public one.
+pub fn new_key(file: &str) -> String {
+    let made = program(&["keys", "new", "--key", file]).output().expect("the program");
+    assert!(made.status.success(), "{}", errors(&made));
+    let shown = program(&["keys", "show", "--key", file]).output().expect("the program");
+    let text = String::from_utf8_lossy(&shown.stdout).into_owned();
+    text.split_whitespace().find(|word| word.starts_with("ab1")).expect("a public key").to_owned()
+}
+
 /// Runs `anabranch receive` to its end.
 pub fn receive(words: &[&str]) -> Output {
     program(&[&["receive"], words].concat()).output().expect("the program")

@@ -65,8 +65,8 @@ pub struct RelayConnection {
     asks: mpsc::Sender<Ask>,
     /// The relay's addresses as they were given.
     named: Vec<SocketAddr>,
-    /// Flows at relays before this one, over which the session runs.
-    _before: Option<Prepared>,
+    /// Flows at relays before this one, over which the session's first path runs.
+    before: Option<Prepared>,
 }
 
 /// A flow at a relay, given back when dropped.
@@ -129,7 +129,7 @@ impl RelayConnection {
         let (greeted, greeting) = oneshot::channel();
         tokio::spawn(Task::new(relay.node, grants, greeted).run(stream, inbox));
         greeting.await.map_err(|_| RelayError::Gone)??;
-        Ok(Self { session, asks, named: relay.addresses.clone(), _before: before })
+        Ok(Self { session, asks, named: relay.addresses.clone(), before })
     }
 
     /// The relay's identity.
@@ -152,7 +152,9 @@ impl RelayConnection {
         let paths = self.session.paths();
         // The addresses that were given are those by which its operator wants it to be reached.
         let rank = |path: &&PathInfo| (!self.named.contains(&path.route.remote), path.rtt);
-        let best = paths.iter().filter(|path| usable(path.state)).min_by_key(rank);
+        // What comes through the relays before this one comes from the last of them, also when there is a direct path too.
+        let fits = |path: &&PathInfo| self.before.is_none() || path.id == PathId::FIRST;
+        let best = paths.iter().filter(|path| usable(path.state)).filter(fits).min_by_key(rank);
         let (via, entry) = best.map(|path| (path.id, path.route)).ok_or(RelayError::Gone)?;
         let (answer, answered) = oneshot::channel();
         self.ask(Ask::Allocate(wanted, via, answer)).await?;

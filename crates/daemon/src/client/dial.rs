@@ -14,6 +14,7 @@ use tokio::time::sleep;
 
 use super::chain::{Prepared, RelayChain};
 use super::keeper::{Peer, RelayPaths};
+use super::running::RunningPaths;
 use super::{Entry, RelayError, RelayRoute};
 
 /// What the direct way is given before relays are asked.
@@ -26,7 +27,7 @@ struct Dialed {
 }
 
 /// Opens a session with the maker of a ticket, whose secret is `secret`. The ticket's relays are kept as further paths
-/// until the session is closed.
+/// until the session is closed, or they are removed.
 ///
 /// # Errors
 /// Of the direct way when no way led there.
@@ -34,22 +35,26 @@ pub async fn connect(
     endpoint: &Arc<Endpoint>,
     (target, config): (&Target, Config),
     (relays, secret): (&[RelayHint], &TicketSecret),
-) -> Result<Session, ConnectError> {
+) -> Result<RunningPaths, ConnectError> {
+    let peer = Peer { addresses: Vec::new(), entry: Entry::Guest(secret.clone()) };
     if relays.is_empty() {
-        return endpoint.connect(target, config).await;
+        let session = endpoint.connect(target, config).await?;
+        return Ok(RunningPaths::new(endpoint, &session, &[], &peer));
     }
     let Dialed { session, through } = race(endpoint, (target, config), (relays, secret)).await?;
     let first = through.as_ref().map(|(relay, ..)| relay.node);
     let others = relays.iter().filter(|relay| Some(relay.node) != first);
     let routes: Vec<RelayRoute> = others.map(|relay| RelayRoute(vec![relay.clone()])).collect();
-    let peer = Peer { addresses: Vec::new(), entry: Entry::Guest(secret.clone()) };
-    let paths = RelayPaths::keep(endpoint, &session, &routes, &peer);
-    let over = session.clone();
+    let running = RunningPaths::new(endpoint, &session, &routes, &peer);
+    if let Some((relay, ..)) = &through {
+        running.adopt(RelayRoute(vec![relay.clone()]), RelayPaths::default());
+    }
+    let kept = running.clone();
     tokio::spawn(async move {
-        over.closed().await;
-        drop((through, paths));
+        session.closed().await;
+        drop((through, kept));
     });
-    Ok(session)
+    Ok(running)
 }
 
 async fn race(

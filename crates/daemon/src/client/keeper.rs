@@ -13,6 +13,7 @@ use anabranch_net::{
     Endpoint, Event, Events, PathChange, PathError, PathId, Pid, PublicKey, ReservedPath, Session,
     SessionError,
 };
+use anabranch_overlay::relay::Refused;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
@@ -130,10 +131,18 @@ impl Keeper {
 
     async fn keep(&self) {
         let mut pause = FIRST_PAUSE;
+        let mut told = None;
         loop {
             let mut worked = false;
             let error = self.attempt(&mut worked).await;
-            tracing::info!(relay = %self.route, %error, "no path through the relay now");
+            match error {
+                // Waiting does not mend that: somebody should know, once.
+                RelayError::Refused(why) if why != Refused::Draining && told != Some(why) => {
+                    told = Some(why);
+                    tracing::warn!(relay = %self.route, "no path through the relay: {why}");
+                }
+                _ => tracing::info!(relay = %self.route, %error, "no path through the relay now"),
+            }
             if worked {
                 pause = FIRST_PAUSE;
             }

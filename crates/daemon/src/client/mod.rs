@@ -6,7 +6,9 @@
 //! | `chain` | relays one behind the other, made ready for one path |
 //! | `keeper` | keeps paths through relays open in a session while it lives |
 //! | `running` | the paths of a running session, listed and changed from outside |
+//! | `sessions` | the sessions of a running command, asked by requests |
 //! | `rules` | what is wanted of paths, as people write it |
+//! | `carried` | what each path of a session can carry |
 //! | `spares` | uses some of many candidates, and replaces those that are bad |
 //! | `dial` | a session with a node that may be reached directly or through relays only |
 //! | `grants` | what controllers have granted this node, kept good |
@@ -14,6 +16,7 @@
 //! | `host` | lets the holders of a ticket reach this node through a relay |
 
 mod cache;
+mod carried;
 mod chain;
 mod connection;
 mod dial;
@@ -22,6 +25,7 @@ mod host;
 mod keeper;
 mod rules;
 mod running;
+mod sessions;
 mod spares;
 
 use std::fmt;
@@ -40,6 +44,7 @@ pub use host::Hosting;
 pub use keeper::{Peer, RelayPaths};
 pub use rules::{parse_rule, parse_rules, parse_terms};
 pub use running::{CapStatus, PathStatus, RunningPaths};
+pub use sessions::{RunningSessions, SessionPath};
 
 /// As what a node comes to relays.
 #[derive(Clone, Debug)]

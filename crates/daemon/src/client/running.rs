@@ -8,8 +8,8 @@ use anabranch_net::{Endpoint, PathInfo, PathRule, PathState, Session, Standing};
 use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 
-use super::RelayRoute;
 use super::keeper::{Peer, RelayPaths};
+use super::{Entry, RelayRoute};
 
 /// How long an added path may take before the answer is that it is not there yet.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -74,14 +74,36 @@ impl RunningPaths {
         running
     }
 
+    /// The session.
+    #[must_use]
+    pub fn session(&self) -> &Session {
+        &self.0.session
+    }
+
+    /// Notes paths through `route` that are kept already.
+    pub(super) fn adopt(&self, route: RelayRoute, paths: RelayPaths) {
+        self.kept().push((route, paths));
+    }
+
     fn kept(&self) -> MutexGuard<'_, Vec<(RelayRoute, RelayPaths)>> {
         self.0.kept.lock().expect("no panic while held")
     }
 
     fn keep(&self, route: &RelayRoute) {
-        let Inner { endpoint, session, peer, .. } = &*self.0;
-        let paths = RelayPaths::keep(endpoint, session, std::slice::from_ref(route), peer);
-        self.kept().push((route.clone(), paths));
+        let Inner { endpoint, session, .. } = &*self.0;
+        let paths = RelayPaths::keep(endpoint, session, std::slice::from_ref(route), &self.peer());
+        self.adopt(route.clone(), paths);
+    }
+
+    /// How relays reach the peer: where no address was given, at those that direct paths lead to now.
+    fn peer(&self) -> Peer {
+        let Inner { session, peer, .. } = &*self.0;
+        let mut peer = peer.clone();
+        if peer.addresses.is_empty() {
+            let direct = session.paths().into_iter().filter(|path| session.relays(&path.route).is_empty());
+            peer.addresses = direct.map(|path| path.route.remote).collect();
+        }
+        peer
     }
 
     /// All paths, in the order in which they were opened.
@@ -144,9 +166,12 @@ impl RunningPaths {
         let begin = Instant::now();
         while !self.is_open(route) {
             if begin.elapsed() > PATIENCE {
+                let lets_in = match &self.0.peer.entry {
+                    Entry::Member(_) => format!("does it list this node's key, {}", self.0.endpoint.node()),
+                    Entry::Guest(_) => "was the ticket's maker given it with `--relay`".to_owned(),
+                };
                 return Err(format!(
-                    "no path through {route} yet; it is tried on. Is `anabranch relay` running there, and does it list this node's key, {}?",
-                    self.0.endpoint.node()
+                    "no path through {route} yet; it is tried on. Is `anabranch relay` running there, and {lets_in}?"
                 ));
             }
             sleep(LOOK).await;
@@ -157,40 +182,27 @@ impl RunningPaths {
     /// Closes a path through relays, and keeps none there.
     ///
     /// # Errors
-    /// When there is no such path, or it is not one that was named or added.
+    /// When there is no such path, it is not one that was named or added, or no other is open.
     pub fn remove(&self, id: u32) -> Result<(), String> {
-        let path = self.0.session.paths().into_iter().find(|path| path.id.0 == id);
+        let paths = self.0.session.paths();
+        let path = paths.iter().find(|path| path.id.0 == id);
         let path = path.ok_or_else(|| format!("there is no path {id}"))?;
         let relays = self.0.session.relays(&path.route);
         let mut kept = self.kept();
         let at = kept.iter().position(|(route, _)| relays.iter().eq(route.0.iter().map(|hint| &hint.node)));
         let Some(at) = at.filter(|_| !relays.is_empty()) else {
-            return Err(format!("path {id} is not one through relays that were named or added"));
+            return Err(format!(
+                "path {id} is not one through relays that were named or added here; \
+                 `anabranch path set {id}=never` leaves it unused"
+            ));
         };
+        let stands = |other: &PathInfo| !matches!(other.state, PathState::Validating | PathState::Closing);
+        if !paths.iter().any(|other| other.id != path.id && stands(other)) {
+            return Err(format!("path {id} is the only one that is open"));
+        }
         // First nobody keeps it any more, or it would be opened again.
         drop(kept.remove(at));
         self.0.session.close_path(path.id);
         Ok(())
-    }
-}
-
-/// `list`, `add ROUTE`, `remove ID` or `set RULE`; all paths are the answer to each.
-#[cfg(unix)]
-impl crate::control::Answer for RunningPaths {
-    async fn answer(&self, line: &str) -> String {
-        let mut words = line.split_whitespace();
-        let done = match (words.next(), words.next()) {
-            (Some("list"), None) => Ok(()),
-            (Some("add"), Some(route)) => match route.parse() {
-                Ok(route) => self.add(&route).await,
-                Err(why) => Err(why),
-            },
-            (Some("remove"), Some(id)) => {
-                id.parse().map_err(|_| format!("`{id}` is no path's number")).and_then(|id| self.remove(id))
-            }
-            (Some("set"), Some(rule)) => self.set(rule),
-            _ => Err("say `list`, `add ROUTE`, `remove PATH` or `set RULE`".to_owned()),
-        };
-        done.map_or_else(|why| crate::control::refusal(&why), |()| crate::control::reply(&self.list()))
     }
 }

@@ -88,7 +88,18 @@ impl Controllers {
         to: Option<IpAddr>,
     ) -> Result<(Vec<FiguresTold>, Option<PublicKey>), LinkError> {
         match self.request(Request::Figures { relays, to }).await? {
-            (_, Reply::Figures { figures, node }) => Ok((figures, node.first().copied())),
+            (_, Reply::Figures { figures, node, .. }) => Ok((figures, node.first().copied())),
+            _ => Err(LinkError::Malformed),
+        }
+    }
+
+    /// Whether a relay is going down, as the controller that answers knows it.
+    ///
+    /// # Errors
+    /// What the controllers said.
+    pub async fn is_draining(&self, relay: PublicKey) -> Result<bool, LinkError> {
+        match self.request(Request::Figures { relays: vec![relay], to: None }).await? {
+            (_, Reply::Figures { draining, .. }) => Ok(draining.contains(&relay)),
             _ => Err(LinkError::Malformed),
         }
     }

@@ -28,12 +28,19 @@ pub trait Registrant: Send + Sync + 'static {
     fn offer(&self) -> Offer;
     /// What it does now.
     fn load(&self) -> Load;
-    /// What a controller that knows its links up to a version does not know yet; 0 is who knows nothing.
-    fn changes(&self, known: u64) -> Option<Changes>;
-    /// A controller says which relays to measure, and which measure this one.
-    fn measure(&self, controller: &PublicKey, neighbours: &Neighbours);
-    /// Changes when there is something to be told at once.
-    fn urgent(&self) -> watch::Receiver<u64>;
+    /// What a controller that knows its links up to a version does not know yet; 0 is who knows nothing. Unless it measures, nothing.
+    fn changes(&self, known: u64) -> Option<Changes> {
+        let _ = known;
+        None
+    }
+    /// A controller says which relays to measure, and which measure this one. Unless it measures, that is nothing to it.
+    fn measure(&self, controller: &PublicKey, neighbours: &Neighbours) {
+        let _ = (controller, neighbours);
+    }
+    /// Changes when there is something to be told at once. Unless it measures, never.
+    fn urgent(&self) -> watch::Receiver<u64> {
+        watch::channel(0).1
+    }
     /// A controller said what time it is and what does not count any more; gives the grants of which it may take for known that
     /// they are not taken any more.
     fn heartbeat(&self, heartbeat: &Heartbeat) -> Vec<GrantId>;

@@ -1,5 +1,6 @@
 //! Who measures whom, and what is known of links: this controller's own memory.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use anabranch_net::{PublicKey, Span, Time};
@@ -13,16 +14,24 @@ const NEIGHBOURS: usize = 8;
 const GONE: Span = Span::from_secs(30);
 /// Most nodes whose figures are told at once.
 const MOST: usize = 16;
+/// For how long a link is measured that somebody wanted to know, how many such links begin and end at one relay, which its budget has room for,
+/// and how many there are for one who asked and for all.
+const WANTED_FOR: Span = Span::from_secs(60);
+const MOST_WANTED_OF_ONE: usize = 4;
+const MOST_WANTED_BY_ONE: usize = 128;
+const MOST_WANTED: usize = 1_024;
 
 /// See the module's documentation.
 pub(super) struct Senses {
     mesh: Mesh,
     map: LinkMap,
+    /// Links that somebody wants to know: who measures whom, until when, and who asked.
+    wanted: BTreeMap<(PublicKey, PublicKey), (Time, PublicKey)>,
 }
 
 impl Senses {
     pub(super) fn new(seed: u64) -> Self {
-        Self { mesh: Mesh::new(NEIGHBOURS, seed), map: LinkMap::default() }
+        Self { mesh: Mesh::new(NEIGHBOURS, seed), map: LinkMap::default(), wanted: BTreeMap::new() }
     }
 
     /// A relay said that it is alive, and perhaps what changed; gives up to which version it is known.
@@ -49,12 +58,36 @@ impl Senses {
     }
 
     /// The relays that one should measure, and those that measure it.
-    pub(super) fn neighbours(&self, relay: &PublicKey, directory: &Directory) -> Neighbours {
-        let reached = self.mesh.measures(relay).into_iter().filter_map(|node| {
+    pub(super) fn neighbours(&self, now: Time, relay: &PublicKey, directory: &Directory) -> Neighbours {
+        let reach = |node: PublicKey| {
             let offer = directory.relay(&node)?.record.offer.as_ref()?;
             Some(GrantedRelay { node, addresses: offer.addresses.clone() })
-        });
-        Neighbours { measure: reached.collect(), measured_by: self.mesh.measured_by(relay) }
+        };
+        let wanted = || self.wanted.iter().filter(|(_, (until, _))| now < *until).map(|(ends, _)| *ends);
+        let of_this = wanted().filter(|(from, _)| from == relay).map(|(_, to)| to);
+        let by_others = wanted().filter(|(_, to)| to == relay).map(|(from, _)| from);
+        Neighbours {
+            measure: self.mesh.measures(relay).into_iter().filter_map(reach).collect(),
+            measured_by: self.mesh.measured_by(relay).into_iter().chain(by_others).collect(),
+            wanted: of_this.filter_map(reach).collect(),
+        }
+    }
+
+    /// Somebody wants to know these links: they are measured for a while, as far as the budgets of those at their ends go.
+    fn want(&mut self, now: Time, asker: &PublicKey, pairs: impl Iterator<Item = (PublicKey, PublicKey)>) {
+        self.wanted.retain(|_, (until, _)| now < *until);
+        for (from, to) in pairs {
+            let count = |is_such: &dyn Fn(&PublicKey, &PublicKey, &PublicKey) -> bool| {
+                self.wanted.iter().filter(|((from, to), (_, by))| is_such(from, to, by)).count()
+            };
+            let has_room = (from == *asker || count(&|other, _, _| *other == from) < MOST_WANTED_OF_ONE)
+                && count(&|_, other, _| *other == to) < MOST_WANTED_OF_ONE
+                && count(&|_, _, by| by == asker) < MOST_WANTED_BY_ONE
+                && self.wanted.len() < MOST_WANTED;
+            if has_room || self.wanted.contains_key(&(from, to)) {
+                self.wanted.insert((from, to), (now + WANTED_FOR, *asker));
+            }
+        }
     }
 
     /// Links that a relay measures, and how many of those are down.
@@ -63,11 +96,12 @@ impl Senses {
         node.map_or([0; 2], |node| node.links)
     }
 
-    /// Figures from each of some relays to each other one, and to the relay at an address, if there is one.
+    /// Figures from each of some relays to each other one, and to the relay at an address, if there is one. What is not measured will be
+    /// for the next minute, also by whoever asks.
     pub(super) fn figures(
-        &self,
+        &mut self,
         now: Time,
-        (relays, to): (&[PublicKey], Option<IpAddr>),
+        (asker, relays, to): (&PublicKey, &[PublicKey], Option<IpAddr>),
         directory: &Directory,
     ) -> (Vec<FiguresTold>, Vec<PublicKey>) {
         let is_there = |address: IpAddr| {
@@ -81,6 +115,10 @@ impl Senses {
         nodes.dedup();
         let known: Vec<(usize, PublicKey)> =
             nodes.iter().filter_map(|node| Some((self.map.find(node)?, *node))).collect();
+        let ends = || known.iter().map(|(_, node)| *node);
+        let pairs: Vec<_> =
+            std::iter::once(*asker).chain(ends()).flat_map(|from| ends().map(move |to| (from, to))).collect();
+        self.want(now, asker, pairs.into_iter().filter(|(from, to)| from != to));
         let mut told = Vec::new();
         for (a, from) in &known {
             for (b, to) in known.iter().filter(|(b, _)| b != a) {
@@ -89,5 +127,60 @@ impl Senses {
             }
         }
         (told, end.into_iter().collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anabranch_overlay::controller::{Offer, Place, RelayRecord};
+
+    use super::*;
+
+    fn key(index: u8) -> PublicKey {
+        PublicKey::from_bytes([index; 32])
+    }
+
+    /// So many relays, all alive at time 0.
+    fn relays(count: u8) -> (Senses, Directory) {
+        let (mut senses, mut directory) = (Senses::new(1), Directory::default());
+        for index in 1..=count {
+            let addresses = vec![([192, 0, 2, index], 4600).into()];
+            let offer = Offer { place: Place::default(), addresses, pids: 1, rate: None };
+            let mut record = RelayRecord::default();
+            record.offer = Some(offer);
+            directory.note(key(index), record);
+            senses.hear(Time::ZERO, &key(index), None);
+        }
+        (senses, directory)
+    }
+
+    #[test]
+    fn links_that_somebody_asks_for_are_measured_for_a_minute_also_by_who_asked() {
+        let (mut senses, directory) = relays(40);
+        let before = senses.neighbours(Time::ZERO, &key(1), &directory);
+        let far = (2..=40).map(key).find(|node| !before.measure.iter().any(|relay| relay.node == *node));
+        let (far, asker) = (far.expect("eight of them are measured"), key(99));
+        senses.figures(Time::ZERO, (&asker, &[key(1), far], None), &directory);
+        let soon = Time::ZERO + Span::from_secs(59);
+        let wanted = |senses: &Senses, now| senses.neighbours(now, &key(1), &directory).wanted;
+        assert_eq!(wanted(&senses, soon).iter().map(|relay| relay.node).collect::<Vec<_>>(), [far]);
+        let by = senses.neighbours(soon, &far, &directory).measured_by;
+        assert!(by.contains(&key(1)) && by.contains(&asker));
+        assert_eq!(wanted(&senses, Time::ZERO + Span::from_secs(61)), []);
+    }
+
+    #[test]
+    fn however_much_is_asked_for_a_relay_measures_a_bounded_number() {
+        let (mut senses, directory) = relays(60);
+        for first in 1..=44 {
+            let nodes: Vec<_> = (first..first + 16).map(key).collect();
+            senses.figures(Time::ZERO, (&key(99), &nodes, None), &directory);
+        }
+        let all = || (1..=60).map(|index| senses.neighbours(Time::ZERO, &key(index), &directory));
+        assert_eq!(all().map(|told| told.wanted.len()).max(), Some(MOST_WANTED_OF_ONE));
+        let by = all().map(|told| told.measured_by.len()).max();
+        assert!(by.is_some_and(|by| by <= NEIGHBOURS + MOST_WANTED_OF_ONE), "{by:?}");
+        let links: usize = all().map(|told| told.wanted.len()).sum();
+        assert!(links <= MOST_WANTED_BY_ONE, "{links} for one who asks");
     }
 }

@@ -123,9 +123,20 @@ impl Peer {
                 self.heartbeat(shared, load, (&confirmed, links.as_ref())).await
             }
             Request::Figures { relays, to } => {
+                // Who was taken off the list since it came asks in vain, as for a grant.
+                if policy.may_relay(&self.key).is_err() {
+                    policy.quota(&self.key)?;
+                }
                 let now = shared.clock.now();
-                let (figures, node) = shared.senses().figures(now, (&relays, to), &shared.directory());
-                Ok(Reply::Figures { figures, node })
+                let (figures, node) =
+                    shared.senses().figures(now, (&self.key, &relays, to), &shared.directory());
+                let directory = shared.directory();
+                let is_draining = |relay: &&PublicKey| {
+                    let heard = directory.relay(relay).and_then(|view| view.heard);
+                    heard.is_some_and(|(_, _, load)| load.draining)
+                };
+                let draining = relays.iter().filter(is_draining).copied().collect();
+                Ok(Reply::Figures { figures, node, draining })
             }
             Request::Allocate { .. } => match request.ask() {
                 Some(ask) => {
@@ -176,7 +187,7 @@ impl Peer {
         };
         let mut senses = shared.senses();
         let known = senses.hear(shared.clock.now(), &self.key, links);
-        let neighbours = Some(senses.neighbours(&self.key, &shared.directory()));
+        let neighbours = Some(senses.neighbours(shared.clock.now(), &self.key, &shared.directory()));
         let is_new = neighbours != self.told;
         self.told.clone_from(&neighbours);
         let neighbours = neighbours.filter(|_| is_new);

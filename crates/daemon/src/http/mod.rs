@@ -6,8 +6,8 @@
 //!
 //! | limit | value |
 //! |---|---|
-//! | connections | [`MOST_CONNECTIONS`] |
-//! | a TLS handshake, a request's head | [`PATIENCE`] each to come |
+//! | connections | [`MOST_CONNECTIONS`]; others wait |
+//! | a TLS handshake, a request's head | [`PATIENCE`] each to come, or the connection is closed |
 
 mod tls;
 
@@ -110,11 +110,27 @@ pub fn problem(status: StatusCode, why: impl Into<String>) -> Response {
     (status, axum::Json(Problem { error: why.into() })).into_response()
 }
 
+/// What callers may take up; by default [`MOST_CONNECTIONS`] and [`PATIENCE`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HttpLimits {
+    /// Connections at the same time; others wait until one ends.
+    pub connections: usize,
+    /// How long a TLS handshake, and each request's head, may take to come.
+    pub patience: Duration,
+}
+
+impl Default for HttpLimits {
+    fn default() -> Self {
+        Self { connections: MOST_CONNECTIONS, patience: PATIENCE }
+    }
+}
+
 /// A port that is bound, and the token that callers show.
 pub struct Door {
     listener: TcpListener,
     token: Option<blake3::Hash>,
     tls: Option<TlsAcceptor>,
+    limits: HttpLimits,
 }
 
 impl Door {
@@ -129,7 +145,13 @@ impl Door {
         let listener = listener.map_err(|error| {
             io::Error::new(error.kind(), format!("cannot serve HTTP at {}: {error}", settings.address))
         })?;
-        Ok(Self { listener, token, tls })
+        Ok(Self { listener, token, tls, limits: HttpLimits::default() })
+    }
+
+    /// With other limits than the usual ones.
+    #[must_use]
+    pub fn limits(self, limits: HttpLimits) -> Self {
+        Self { limits, ..self }
     }
 
     /// Where it listens.
@@ -152,7 +174,8 @@ impl Door {
                 )
             })
             .layer(middleware::from_fn_with_state(guard, check));
-        let slots = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+        let HttpLimits { connections, patience } = self.limits;
+        let slots = Arc::new(Semaphore::new(connections));
         loop {
             let Ok(slot) = slots.clone().acquire_owned().await else { return };
             let Ok((stream, _)) = self.listener.accept().await else {
@@ -163,10 +186,10 @@ impl Door {
             let (routes, tls) = (routes.clone(), self.tls.clone());
             tokio::spawn(async move {
                 match tls {
-                    None => converse(stream, routes).await,
+                    None => converse(stream, routes, patience).await,
                     Some(tls) => {
-                        if let Ok(Ok(stream)) = timeout(PATIENCE, tls.accept(stream)).await {
-                            converse(stream, routes).await;
+                        if let Ok(Ok(stream)) = timeout(patience, tls.accept(stream)).await {
+                            converse(stream, routes, patience).await;
                         }
                     }
                 }
@@ -177,9 +200,9 @@ impl Door {
 }
 
 /// One connection, to its end.
-async fn converse(stream: impl AsyncRead + AsyncWrite + Unpin + 'static, routes: Router) {
+async fn converse(stream: impl AsyncRead + AsyncWrite + Unpin + 'static, routes: Router, patience: Duration) {
     let mut http = hyper::server::conn::http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(PATIENCE);
+    http.timer(TokioTimer::new()).header_read_timeout(patience);
     // A caller that breaks off has its reasons.
     let _ = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes)).await;
 }

@@ -9,8 +9,8 @@ use anabranch_wire::close_code;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
 
-use super::sensing::Sensing;
 use super::state::{Client, State};
+use crate::sensing::Sensing;
 
 /// Lets clients in for as long as the endpoint does.
 pub(super) async fn accept((state, sensing): (Arc<State>, Arc<Sensing>), endpoint: Arc<Endpoint>) {

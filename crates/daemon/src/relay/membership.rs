@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use anabranch_net::{Endpoint, PublicKey};
+use anabranch_net::{Endpoint, PublicKey, Rate};
 use anabranch_overlay::controller::message::Neighbours;
 use anabranch_overlay::controller::{Load, Offer, Place};
 use anabranch_overlay::grant::GrantId;
@@ -15,10 +15,10 @@ use tokio::sync::watch;
 
 use super::config::RelaySettings;
 use super::ledger::Ledger;
-use super::sensing::Sensing;
 use super::state::State;
 use crate::controller::link::ControllerHint;
 use crate::controller::registration::{Registrant, Registration, Standing};
+use crate::sensing::Sensing;
 
 /// Over how long the rate is taken, at least.
 const SAMPLE: Duration = Duration::from_secs(1);
@@ -100,6 +100,11 @@ impl Membership {
                 Registration::start(&self.member.endpoint, &hints, self.instance, &self.member);
             *with = (hints, registration);
         }
+    }
+
+    /// All that the relay sends keeps to this rate from now on.
+    pub(super) fn limit(&self, rate: Option<Rate>) {
+        self.member.sensing.limit(rate);
     }
 
     /// Ends the registration with all.

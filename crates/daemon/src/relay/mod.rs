@@ -13,14 +13,12 @@
 //! | `clients` | a session of a client |
 //! | `ledger` | what was used of grants, over a restart |
 //! | `membership` | what it tells its controllers, and what it takes from them |
-//! | `sensing` | its neighbours are measured |
 //! | `status` | what the relay did and has, for people and Prometheus |
 
 mod clients;
 pub mod config;
 mod ledger;
 mod membership;
-mod sensing;
 mod state;
 pub mod status;
 
@@ -31,14 +29,15 @@ use std::time::Duration;
 
 use anabranch_net::{Addresses, Config, Endpoint, EndpointConfig, NodeKey, PublicKey, Span, Time};
 use anabranch_overlay::relay::{Relay, RelayConfig};
+use anabranch_overlay::sense::SensorConfig;
 use anabranch_secure::ShareId;
 use tokio::task::JoinHandle;
 
+use crate::sensing::{self, Sensing};
 use crate::{random, wall};
 use config::RelaySettings;
 use ledger::Ledger;
 use membership::Membership;
-use sensing::Sensing;
 use state::State;
 use status::Status;
 
@@ -83,7 +82,10 @@ impl RelayService {
         state.set_clock(endpoint.clock());
         state.reconfigure(with_sockets(settings.core(node), &endpoint));
         endpoint.set_foreign(state.clone());
-        let sensing = Arc::new(Sensing::new(&endpoint, random()?));
+        let gate = state.clone();
+        let sensing = Sensing::new(&endpoint, SensorConfig::default(), random()?);
+        let sensing = Arc::new(sensing.behind(move |bytes| gate.pass_own(bytes)));
+        sensing.limit(settings.rate);
         let mut tasks = vec![
             tokio::spawn(state::pump(state.clone(), endpoint.clone())),
             tokio::spawn(clients::accept((state.clone(), sensing.clone()), endpoint.clone())),
@@ -113,6 +115,7 @@ impl RelayService {
     pub fn reload(&self, settings: &RelaySettings) {
         self.state.reconfigure(with_sockets(settings.core(self.node()), &self.endpoint));
         self.membership.join(settings);
+        self.membership.limit(settings.rate);
     }
 
     /// No new paths from now on; those there are end after `patience`. Clients are told and move on.

@@ -56,6 +56,11 @@ impl State {
         Self { core: Mutex::new(core), clock: OnceLock::new(), wake: Notify::new(), started: Instant::now() }
     }
 
+    /// As [`Relay::pass_own`].
+    pub(super) fn pass_own(&self, bytes: u64) -> Result<(), Time> {
+        self.core().relay.pass_own(self.now(), bytes)
+    }
+
     /// The endpoint's clock, once there is one.
     pub(super) fn set_clock(&self, clock: Clock) {
         // It is set once, when the service starts.

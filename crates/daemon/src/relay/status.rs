@@ -63,6 +63,12 @@ pub struct LinkStatus {
     pub loss: [f64; 2],
     /// How much longer than at best packets take there and back, in milliseconds.
     pub queue_ms: [f64; 2],
+    /// What the narrowest place on the way there carries in Mbit/s, when a packet train has told.
+    #[serde(default)]
+    pub capacity_mbit_s: Option<f64>,
+    /// What others leave of that.
+    #[serde(default)]
+    pub available_mbit_s: Option<f64>,
 }
 
 impl LinkStatus {
@@ -73,8 +79,14 @@ impl LinkStatus {
             rtt_ms: f64::from(told.rtt[0]) / 1e3,
             loss: told.loss.map(|loss| f64::from(loss) / 1e4),
             queue_ms: told.queue.map(|micros| f64::from(micros) / 1e3),
+            capacity_mbit_s: mbits(told.capacity),
+            available_mbit_s: mbits(told.available),
         }
     }
+}
+
+fn mbits(kbits: u32) -> Option<f64> {
+    (kbits > 0).then(|| f64::from(kbits) / 1e3)
 }
 
 /// How a relay stands with a controller.

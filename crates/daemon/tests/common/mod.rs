@@ -6,14 +6,15 @@ pub mod network;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anabranch_daemon::client::RelayRoute;
 use anabranch_daemon::relay::RelayService;
 use anabranch_daemon::relay::config::{RelaySettings, User};
 use anabranch_net::{
-    Addresses, Endpoint, EndpointConfig, NodeKey, PathInfo, PathState, PublicKey, Session, ShareId, Target,
-    Verdict,
+    Addresses, Endpoint, EndpointConfig, Event, NodeKey, PathChange, PathInfo, PathState, PublicKey, Session,
+    ShareId, Target, Verdict,
 };
 use anabranch_secure::RelayHint;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -72,6 +73,21 @@ pub fn config() -> anabranch_net::Config {
 pub fn through_relays(session: &Session) -> Vec<PathInfo> {
     let usable = |path: &PathInfo| path.state == PathState::Active && !session.relays(&path.route).is_empty();
     session.paths().into_iter().filter(usable).collect()
+}
+
+/// Counts how often a session doubts one of its paths. On a machine that has no time for it acknowledgements are late, and others
+/// stand in for a moment, as they should.
+pub fn doubts(session: &Session) -> Arc<AtomicUsize> {
+    let (mut events, count) = (session.events(), Arc::<AtomicUsize>::default());
+    let counted = count.clone();
+    tokio::spawn(async move {
+        while let Some(event) = events.next().await {
+            if let Event::Path { change: PathChange::Suspect | PathChange::Failed, .. } = event {
+                counted.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    });
+    count
 }
 
 /// Waits until something is so.

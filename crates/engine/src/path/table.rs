@@ -358,10 +358,15 @@ impl Paths {
         let proof_at = if reachable { path.proof_at() } else { Time::NEVER };
         let searches = reachable && path.searches_mtu();
         let probe_at = if searches { path.mtu.probe_at() } else { Time::NEVER };
-        self.grades[index] = path.grade();
+        let grade = path.grade();
+        if self.grades[index] != grade {
+            self.grades[index] = grade;
+            // Whether a path is in doubt depends on what others are good for.
+            self.timeouts.iter().for_each(|timeout| timeout.set(None));
+        }
         self.old_views.put(index, true);
         self.untold.put(index, true);
-        let due = path.receipt.due();
+        let due = self.list[index].receipt.due();
         self.set_ack_at(index, due);
         self.set_check_at(index, proof_at.min(probe_at));
     }
@@ -416,6 +421,31 @@ impl<'a> IntoIterator for &'a mut Paths {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Config;
+    use crate::path::PathState;
+    use crate::route::Route;
+
+    #[test]
+    fn timeouts_are_found_anew_when_another_path_becomes_good_for_data() {
+        let mut paths = Paths::default();
+        for id in [PathId(0), PathId(1)] {
+            let route = Route { socket: id.0, remote: "192.0.2.1:4433".parse().unwrap() };
+            let mut path = Path::new(id, route, &Config::default(), Time::ZERO);
+            path.remote_pid = Some(anabranch_wire::Pid(9));
+            path.state = PathState::Failed;
+            paths.insert(path);
+        }
+        let others = |paths: &Paths, of: &Path| {
+            let is_active = |path: &&Path| path.id != of.id && path.state == PathState::Active;
+            if paths.iter().any(|path| is_active(&path)) { Time::ZERO } else { Time::NEVER }
+        };
+        let next = |paths: &Paths| paths.next_timeout(|path| others(paths, path));
+        paths.refresh(|_| 10_000);
+        assert_eq!(next(&paths), Time::NEVER);
+        paths[1].state = PathState::Active;
+        paths.refresh(|_| 10_000);
+        assert_eq!(next(&paths), Time::ZERO);
+    }
 
     #[test]
     fn places_beyond_the_last_bit_are_never_missed() {

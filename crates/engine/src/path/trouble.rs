@@ -3,8 +3,8 @@
 //! Three things can be wrong with a path whose acknowledgements keep coming:
 //!
 //! - **It stalls.** Delivery has fallen below a quarter of what is usual while the oldest packet out is older than
-//!   twice the usual round trip: the rate was cut and what is in the queue will take for ever. A queue that
-//!   merely fills does not look so, as delivery goes on. Whatever is delivered, so old a packet is too much when it
+//!   twice the usual round trip: the rate was cut and what is in the queue will take for ever. That is seen when an answer comes, or when
+//!   none has come in time ([`Trouble::stall_at`]). A queue that merely fills does not look so, as delivery goes on. Whatever is delivered, so old a packet is too much when it
 //!   *blocks*: another path has nothing in flight, because the peer's receive window is full of what waits for this one.
 //! - **It loses.** Of at least [`PACKETS`] packets a fifth was lost, and not in one burst: in [`ROUNDS`] round trips at
 //!   least. No window rule makes anything of such a path.
@@ -40,6 +40,8 @@ const PROBES: (Span, Span) = (Span::from_millis(10), Span::from_millis(200));
 const FADING: f64 = 0.98;
 /// Bytes of data that came in over a path during its silence after which late answers are the peer's queue.
 const INCOMING: u64 = 12_000;
+/// A full queue makes a round trip at most so many times as long.
+const QUEUES: u64 = 6;
 /// Added to multiples of the usual round trip, for paths on which that is next to nothing.
 pub(super) const GRACE: Span = Span::from_millis(20);
 
@@ -243,9 +245,22 @@ impl Trouble {
         self.period = (answer.now, 0);
         self.window_known_for = if answer.window.is_some() { self.window_known_for + 1 } else { 0 };
         self.window = answer.window.map(|window| (self.window.unwrap_or(0.0) * FADING).max(window as f64));
-        self.usual_rate += (rate - self.usual_rate) / 4.0;
+        // In the first slow start each round trip delivers more than the ones before.
+        let is_growing = answer.window.is_none() && rate > self.usual_rate;
+        self.usual_rate = if is_growing { rate } else { self.usual_rate + (rate - self.usual_rate) / 4.0 };
         self.usual = (self.usual * 3 + answer.smoothed) / 4;
         false
+    }
+
+    /// When the path stalls if nothing more is acknowledged, as [`Self::stalls`] judges it; `late` is how much later than usual an
+    /// acknowledgement may be in any case. `None` while nothing is usual, or so few bytes are `out` that little can be delivered.
+    pub(crate) fn stall_at(&self, (oldest, out): (Time, u64), late: Span) -> Option<Time> {
+        let quarter = self.usual_rate * self.usual.as_secs_f64() / 4.0;
+        if quarter <= 0.0 || (out as f64) < quarter {
+            return None;
+        }
+        let slow = Span::from_secs_f64(self.period.1 as f64 * 4.0 / self.usual_rate).max(self.usual);
+        Some((self.period.0 + slow).max(oldest + self.usual * 2 + GRACE + late))
     }
 
     /// So much data had come in over the path when its silence began.
@@ -292,7 +307,7 @@ impl Trouble {
             None => {}
         }
         if now >= hold.until && good.is_some() {
-            self.end_hold(now);
+            self.end_hold(now, sample);
             return true;
         }
         let wanted = ANSWERS.0 + ANSWERS.1 * self.episodes.min(5);
@@ -300,7 +315,7 @@ impl Trouble {
         let answers = hold.good >= wanted && now.since(hold.good_since) >= long;
         let well = self.is_tried(now, good, answers);
         if well {
-            self.end_hold(now);
+            self.end_hold(now, sample);
         }
         well
     }
@@ -330,10 +345,14 @@ impl Trouble {
         }
     }
 
-    /// The path is taken back: as it is now is usual.
-    fn end_hold(&mut self, now: Time) {
+    /// The path is taken back: as it is now is usual. Over a round trip that is shorter, by more than a queue makes, a smaller window makes
+    /// the same rate.
+    fn end_hold(&mut self, now: Time, sample: Option<Span>) {
         let found_rate = self.hold.and_then(|hold| hold.found_rate);
         let Self { episodes, window, window_known_for, .. } = *self;
+        let shorter = sample.filter(|sample| *sample * QUEUES < self.usual);
+        let part = shorter.map_or(1.0, |sample| sample.as_secs_f64() / self.usual.as_secs_f64());
+        let window = window.map(|window| window * part);
         let last_episode = now;
         *self = Self { episodes, last_episode, window, window_known_for, found_rate, ..Self::default() };
     }
@@ -396,6 +415,51 @@ mod tests {
         let found =
             (1000..2000).step_by(40).find(|millis| trouble.on_ack(&answer(*millis, 1400, millis - 950)));
         assert!(found.is_some_and(|millis| millis <= 1200), "{found:?}");
+    }
+
+    #[test]
+    fn a_stall_is_told_beforehand_and_put_off_by_every_answer() {
+        let mut trouble = usual();
+        let stall_at =
+            |trouble: &Trouble, oldest| trouble.stall_at((at(oldest), 30_000), Span::from_millis(5)).unwrap();
+        let first = stall_at(&trouble, 990);
+        // Not before the oldest is old, and not much later: what was delivered of late puts it off by four times as long as it usually takes.
+        assert!((at(990 + 2 * 50 + 20 + 5)..at(1_160)).contains(&first), "{first:?}");
+        trouble.on_ack(&answer(999, 14_000, 10));
+        assert!(stall_at(&trouble, 990) > first);
+        assert_eq!(Trouble::default().stall_at((at(0), 30_000), Span::ZERO), None, "nothing is usual yet");
+        let few = trouble.stall_at((at(990), 1_400), Span::ZERO);
+        assert_eq!(few, None, "a packet that is late is no stall");
+    }
+
+    /// The window that is left after a hold that ends with answers as slow as this, of one of 50 kB at 50 ms.
+    fn window_after(millis: u64) -> u64 {
+        let mut trouble = usual();
+        trouble.hold(at(1_000));
+        let end = 1_000 + 60_000;
+        assert!(trouble.is_well(at(end), Some(Span::from_millis(millis)), Span::ZERO));
+        trouble.window_before().unwrap()
+    }
+
+    #[test]
+    fn the_window_to_be_found_again_is_smaller_where_the_round_trip_is_much_shorter() {
+        assert_eq!(
+            (window_after(50), window_after(10)),
+            (50_000, 50_000),
+            "a queue may have made the difference"
+        );
+        assert_eq!(window_after(5), 5_000);
+    }
+
+    #[test]
+    fn in_the_first_slow_start_the_latest_delivery_is_the_usual_one() {
+        let mut trouble = Trouble::default();
+        for (round, bytes) in [7_000, 14_000, 28_000, 56_000, 112_000].into_iter().enumerate() {
+            let answer = Answer { window: None, ..answer(round as u64 * 50, bytes, 40) };
+            assert!(!trouble.on_ack(&answer));
+        }
+        let cut = Answer { window: None, ..answer(400, 10_000, 200) };
+        assert!(trouble.on_ack(&cut), "a tenth of it is a stall");
     }
 
     #[test]

@@ -213,7 +213,7 @@ pub(crate) fn run_length(path: &PathView) -> u64 {
 }
 
 #[cfg(test)]
-mod tests_support {
+pub(crate) mod tests_support {
     use super::*;
 
     pub(crate) fn view(id: u32, window: u64) -> PathView {

@@ -44,8 +44,8 @@ impl Scheduler for RoundRobin {
 }
 
 /// Sends what streams carry on every path: the lowest latency and no pause when a path dies, at the price of
-/// the sum of the rates. The fastest open path carries the original. Datagrams, which nothing numbers, so that
-/// copies could not be told apart, go once, on the fastest open path.
+/// the sum of the rates. The fastest open path carries the original. Datagrams go everywhere, too,
+/// if the peer takes numbers by which it tells copies apart.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Redundant;
 

@@ -31,6 +31,7 @@ impl<P: Payload> Session<P> {
         if let Some(at) = self.keep_alive_at() {
             next = next.min(at);
         }
+        next = next.min(self.datagrams_timeout());
         next = next.min(self.paths.next_timeout(|path| self.path_timeout(path)));
         (next < Time::NEVER).then_some(next)
     }
@@ -52,6 +53,7 @@ impl<P: Payload> Session<P> {
             challenge.map(|challenge| challenge.due),
             self.leave_at(path),
             self.doubt_at(path),
+            self.stall_at(path),
         ];
         times.into_iter().flatten().min().unwrap_or(Time::NEVER)
     }
@@ -69,6 +71,16 @@ impl<P: Payload> Session<P> {
         let doubtful = self.config.failure.suspect && path.state == PathState::Active;
         let due = path.first_answer_due(self.config.max_ack_delay).filter(|_| doubtful)?;
         self.has_stand_in(path.id).then_some(due)
+    }
+
+    /// When a path that answers too little stalls: the answer that would show it may be long in coming.
+    fn stall_at(&self, path: &Path) -> Option<Time> {
+        if !self.config.failure.suspect || path.state != PathState::Active || path.board.pipe() == 0 {
+            return None;
+        }
+        let out = path.board.pipe();
+        let at = path.trouble.stall_at((path.board.oldest_sent_at()?, out), self.config.max_ack_delay)?;
+        self.has_other_active_than(path.id).then_some(at)
     }
 
     fn idle_at(&self) -> Time {
@@ -102,6 +114,7 @@ impl<P: Payload> Session<P> {
         if self.keep_alive_at().is_some_and(|at| at <= now) {
             self.keep_alive();
         }
+        self.handle_datagrams_timeout(now);
         let mut index = 0;
         while index < self.paths.len() {
             if self.paths[index].state == PathState::Closing && self.paths[index].forget_at <= now {
@@ -132,6 +145,10 @@ impl<P: Payload> Session<P> {
         self.leave_silent_route(now);
         if self.doubt_at(&self.paths[index]).is_some_and(|at| at <= now) {
             self.doubt_silence(index);
+        }
+        if self.stall_at(&self.paths[index]).is_some_and(|at| at <= now) {
+            self.paths[index].trouble.hold(now);
+            self.suspect(index);
         }
         let path = &mut self.paths[index];
         if path.state == PathState::Failed && path.health.next_probe.is_some_and(|at| at <= now) {
@@ -193,6 +210,7 @@ impl<P: Payload> Session<P> {
         path.clear_copies();
         path.delivery_rate = anabranch_wire::Rate::ZERO;
         let rtt = path.rtt().smoothed();
+        path.trouble.on_silence(now, path.health.timeouts.max(2));
         path.health.on_failure(now, rtt);
         self.give_up_flight(now, index);
         self.cc.on_timeout(id, now, 0);

@@ -13,7 +13,7 @@ use crate::route::{Route, Transmit};
 use crate::stream::{Pick, SentRun};
 
 /// A packet in the making.
-struct Draft<P> {
+pub(super) struct Draft<P> {
     frames: Frames<P>,
     contents: Contents,
     /// Bytes left for frames.
@@ -26,7 +26,7 @@ impl<P: Payload> Draft<P> {
     }
 
     /// Adds a frame if there is room for it with its length.
-    fn push(&mut self, frame: Frame<P>) -> bool {
+    pub(super) fn push(&mut self, frame: Frame<P>) -> bool {
         let length = frame.encoded_len();
         if length > self.room || self.frames.len() + 1 >= MAX_FRAMES {
             return false;
@@ -56,14 +56,14 @@ impl<P: Payload> Draft<P> {
 }
 
 impl<P: Payload> Session<P> {
-    fn draft(&self, index: usize) -> Draft<P> {
+    pub(super) fn draft(&self, index: usize) -> Draft<P> {
         let path = &self.paths[index];
         let room = (path.size() as u64).min(path.allowance.left()) as usize;
         Draft::new(room.saturating_sub(OVERHEAD))
     }
 
     /// Adds the acknowledgements that travel on this path.
-    fn add_acks(&mut self, now: Time, index: usize, draft: &mut Draft<P>) {
+    pub(super) fn add_acks(&mut self, now: Time, index: usize, draft: &mut Draft<P>) {
         let on_their_own = self.config.ack_policy == AckPolicy::SamePath && self.ack_path.0.is_none();
         let own = on_their_own.then_some(index);
         let mut next = 0;
@@ -283,23 +283,7 @@ impl<P: Payload> Session<P> {
         self.finish_draft(now, index, draft)
     }
 
-    pub(super) fn build_datagram(&mut self, now: Time, index: usize) -> Option<Transmit<P>> {
-        // Acknowledgements take what room it leaves: datagrams may be as large as the packet.
-        let mut draft = self.draft(index);
-        while let Some(datagram) = self.outgoing.pop_front() {
-            let length = datagram.data.len() as u64;
-            if draft.push(Frame::Datagram(datagram)) {
-                self.paths[index].stats.data_sent += length;
-                break;
-            }
-            // The path has become smaller since the datagram was taken.
-            self.stats.datagrams_dropped += 1;
-        }
-        self.add_acks(now, index, &mut draft);
-        self.finish_draft(now, index, draft)
-    }
-
-    fn finish_draft(&mut self, now: Time, index: usize, draft: Draft<P>) -> Option<Transmit<P>> {
+    pub(super) fn finish_draft(&mut self, now: Time, index: usize, draft: Draft<P>) -> Option<Transmit<P>> {
         let route = self.paths[index].route;
         self.finish_over(now, index, draft, route)
     }
@@ -341,7 +325,10 @@ impl<P: Payload> Session<P> {
             }
             // Control frames and probes, which pacing never holds back, use up no credit either: under a low rate
             // they would leave none to data for ever.
-            if frames.iter().any(|frame| matches!(frame, Frame::Stream(_) | Frame::Datagram(_))) {
+            let is_data = |frame: &Frame<P>| {
+                matches!(frame, Frame::Stream(_) | Frame::Datagram(_) | Frame::Marked(_) | Frame::Parity(_))
+            };
+            if frames.iter().any(is_data) {
                 path.pacer.on_sent(size as u64);
             }
         }

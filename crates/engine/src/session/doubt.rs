@@ -39,7 +39,10 @@ impl<P: Payload> Session<P> {
     }
 
     pub(super) fn has_other_active(&self, index: usize) -> bool {
-        let id = self.paths[index].id;
+        self.has_other_active_than(self.paths[index].id)
+    }
+
+    pub(super) fn has_other_active_than(&self, id: PathId) -> bool {
         self.paths.iter().any(|path| path.id != id && path.state == PathState::Active)
     }
 

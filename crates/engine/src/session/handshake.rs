@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use anabranch_wire::{Message, Params, PathId, Payload, Pid, ResetToken, Side, Span, Time};
+use anabranch_wire::{MAX_BLOCK, Message, Params, PathId, Payload, Pid, ResetToken, Side, Span, Time};
 
 use super::Session;
 use super::race::{Race, Raced};
@@ -242,5 +242,7 @@ pub(super) fn local_params(config: &Config, (pid, reset_token): (Pid, ResetToken
         max_datagram: config.max_datagram,
         idle_timeout_ms: (config.idle_timeout.as_nanos() / 1_000_000).min(u64::from(u32::MAX)) as u32,
         max_ack_delay_us: config.max_ack_delay.as_micros().min(u64::from(u32::MAX)) as u32,
+        max_block: if config.max_datagram > 0 { MAX_BLOCK } else { 0 },
+        ordered_classes: config.ordered_classes,
     }
 }

@@ -115,7 +115,8 @@ impl<P: Payload> Session<P> {
         let Some(manager) = &self.manager else { return };
         let terms = manager.terms(self.paths[index].route);
         if terms.priority == Priority::Never && self.open_count() > 1 {
-            return self.abandon(now, index, AbandonReason::Requested, true);
+            // The peer would open it again at once if it were told that this was wished for once.
+            return self.abandon(now, index, AbandonReason::Refused, true);
         }
         self.apply_terms(index, terms);
     }

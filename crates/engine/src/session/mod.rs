@@ -17,6 +17,7 @@
 //! | `management` | what a user wants of paths: priorities, caps; why a path is idle |
 //! | `doubt` | paths that are no use, and when they are well again |
 //! | `closing` | shutdown, abort, the last words |
+//! | `datagrams` | datagrams, copies of them, and parity |
 //! | `reports` | receiver reports |
 //! | `sharing` | evidence of shared bottlenecks, and the groups that follow from it |
 
@@ -24,6 +25,7 @@ mod acks;
 mod alarms;
 mod build;
 mod closing;
+mod datagrams;
 mod doubt;
 mod handshake;
 mod management;
@@ -43,14 +45,15 @@ use std::sync::Arc;
 use anabranch_cc::Controller;
 use anabranch_wire::{
     DatagramFrame, Params, PathId, PathUse, Payload, Pid, ResetToken, Side, Span, StreamId, Time,
-    datagram_frame_overhead,
 };
 
+pub use datagrams::DatagramError;
 pub use paths::PathError;
 pub use relayed::ReservedPath;
 
 use crate::config::{Config, Coupling};
 use crate::control::{Control, ControlQueue};
+use crate::datagram::{DatagramMode, Mending, Ordering, Sending};
 use crate::event::{CloseReason, Event, PidChange, PidSource, ProtocolError};
 use crate::inbox::Inbox;
 use crate::path::{Churn, Path, Paths, SentPacket};
@@ -71,22 +74,11 @@ use sharing::Sharing;
 /// Header and tag of a sealed packet, in bytes.
 const OVERHEAD: usize = anabranch_wire::PACKET_OVERHEAD;
 
+/// Types of service of datagrams.
+const CLASSES: usize = 16;
+
 /// Events that may wait when one comes that a peer can cause at will.
 const MAX_EVENTS: usize = 1024;
-
-/// Why a datagram was refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum DatagramError {
-    /// Larger than the paths or the peer take.
-    #[error("datagrams may have at most {most} bytes")]
-    TooLarge {
-        /// What they take, in bytes.
-        most: usize,
-    },
-    /// The session is not established, or over.
-    #[error("the session carries no data")]
-    NotConnected,
-}
 
 /// One flow over every path between two machines. See the crate's documentation.
 pub struct Session<P> {
@@ -124,6 +116,15 @@ pub struct Session<P> {
     streams: Streams<P>,
     outgoing: VecDeque<DatagramFrame<P>>,
     incoming: Inbox<P>,
+    /// What is done so that the datagrams of each class arrive.
+    modes: [DatagramMode; CLASSES],
+    /// Kept once a class is redundant or protected.
+    sending: Option<Box<Sending<P>>>,
+    /// Kept once the peer sent datagrams with numbers.
+    mending: Option<Box<Mending<P>>>,
+    /// Kept once datagrams came that are wanted in order.
+    ordering: Option<Box<Ordering<P>>>,
+    budget: MemoryBudget,
     control: ControlQueue,
     addresses: Addresses,
     events: VecDeque<Event>,
@@ -191,7 +192,7 @@ impl<P: Payload> Session<P> {
     ) -> Self {
         let (pid, reset_token) = pids.next_pid();
         let incoming = Inbox::new(budget.clone(), config.memory.datagrams);
-        let streams = handshake::new_streams(side, &config, budget);
+        let streams = handshake::new_streams(side, &config, budget.clone());
         let local = handshake::local_params(&config, (pid, reset_token), streams.initial_window());
         let reporter = Reporter::new(&config);
         let manager = Manager::new(&config.rules);
@@ -218,6 +219,11 @@ impl<P: Payload> Session<P> {
             streams,
             outgoing: VecDeque::new(),
             incoming,
+            modes: config.datagrams,
+            sending: None,
+            mending: None,
+            ordering: None,
+            budget,
             control: ControlQueue::default(),
             addresses: Addresses::default(),
             events: VecDeque::new(),
@@ -333,39 +339,6 @@ impl<P: Payload> Session<P> {
         self.streams.read(stream, most, &mut self.control)
     }
 
-    /// Queues a datagram; when the queue is full, the oldest of the lowest class makes room.
-    ///
-    /// # Errors
-    /// [`DatagramError`] when it can never be sent.
-    pub fn send_datagram(&mut self, datagram: DatagramFrame<P>) -> Result<(), DatagramError> {
-        let Some(peer) = self.peer.as_ref().filter(|_| self.state.carries_data()) else {
-            return Err(DatagramError::NotConnected);
-        };
-        let header = OVERHEAD + datagram_frame_overhead(datagram.flow, datagram.data.len());
-        let fits = usize::from(self.config.mtu.base) - header;
-        let path = self.paths.iter().map(Path::size).min().map_or(fits, |size| size - header);
-        let most = path.min(usize::from(peer.max_datagram));
-        if datagram.data.len() > most {
-            return Err(DatagramError::TooLarge { most });
-        }
-        if self.outgoing.len() >= self.config.memory.datagrams {
-            self.stats.datagrams_dropped += 1;
-            let lowest = self.outgoing.iter().map(|queued| queued.class).min().unwrap_or(0);
-            if lowest > datagram.class {
-                return Ok(());
-            }
-            let oldest = self.outgoing.iter().position(|queued| queued.class == lowest);
-            oldest.map(|index| self.outgoing.remove(index));
-        }
-        self.outgoing.push_back(datagram);
-        Ok(())
-    }
-
-    /// Takes a datagram that arrived.
-    pub fn recv_datagram(&mut self) -> Option<DatagramFrame<P>> {
-        self.incoming.pop()
-    }
-
     /// All paths as they stand, those that are being opened included.
     #[must_use]
     pub fn paths(&self) -> Vec<PathInfo> {
@@ -417,7 +390,12 @@ impl<P: Payload> Session<P> {
     /// Counters of the session.
     #[must_use]
     pub fn stats(&self) -> SessionStats {
+        let order = self.ordering.as_ref().map(|ordering| ordering.counts).unwrap_or_default();
         SessionStats {
+            datagrams_reordered: order.waited,
+            gaps_overflowed: order.overflowed,
+            gaps_timed_out: order.timed_out,
+            datagrams_repeated: self.stats.datagrams_repeated + order.repeated,
             bytes_read: self.streams.bytes_read(),
             bytes_reassembling: self.streams.waiting_bytes(),
             ..self.stats

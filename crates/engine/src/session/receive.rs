@@ -3,7 +3,7 @@
 use anabranch_wire::{Frame, Message, Packet, PathId, PathStatus, Payload, ResetToken, Time, VARINT_MAX};
 
 use super::Session;
-use crate::event::{CloseReason, Event, ProtocolError};
+use crate::event::{CloseReason, ProtocolError};
 use crate::route::Arrival;
 use crate::state::State;
 
@@ -118,7 +118,9 @@ impl<P: Payload> Session<P> {
                 self.streams.on_max_stream_data(stream, (limit, received), out)?;
             }
             Frame::MaxStreams { limit } => self.streams.on_max_streams(limit, &mut self.events),
-            Frame::Datagram(datagram) => self.handle_datagram(index, datagram)?,
+            Frame::Datagram(datagram) => self.handle_datagram((now, index), datagram)?,
+            Frame::Marked(marked) => self.handle_marked((now, index), marked)?,
+            Frame::Parity(parity) => self.handle_parity(now, parity)?,
             Frame::PathChallenge { token } => self.paths[index].owe_answer(token, arrival.route),
             Frame::PathResponse { token } => self.handle_path_response(now, token),
             Frame::NewPid(new) => self.handle_new_pid(self.paths[index].id, new)?,
@@ -141,23 +143,6 @@ impl<P: Payload> Session<P> {
             Frame::Shutdown => self.handle_shutdown(),
             Frame::ShutdownAck => self.handle_shutdown_ack(now),
             Frame::Close(close) => self.handle_close(now, close),
-        }
-        Ok(())
-    }
-
-    fn handle_datagram(
-        &mut self,
-        index: usize,
-        datagram: anabranch_wire::DatagramFrame<P>,
-    ) -> Result<(), ProtocolError> {
-        if datagram.data.len() > usize::from(self.config.max_datagram) {
-            return Err(ProtocolError::DatagramSize);
-        }
-        self.paths[index].stats.data_received += datagram.data.len() as u64;
-        let first = self.incoming.is_empty();
-        self.stats.datagrams_dropped += self.incoming.push(datagram);
-        if first && !self.incoming.is_empty() {
-            self.events.push_back(Event::DatagramReceived);
         }
         Ok(())
     }

@@ -111,7 +111,7 @@ impl<P: Payload> Session<P> {
             return Some(sent);
         }
         let (copies, room) = (self.paths.have_copies(), self.paths.have_room());
-        if !streams && !copies && self.outgoing.is_empty() {
+        if !streams && !copies && !self.has_datagrams() {
             self.note_app_limited();
             return self.transmit_relief(now);
         }
@@ -153,10 +153,10 @@ impl<P: Payload> Session<P> {
             self.wake_at = ready.unwrap_or(Time::NEVER);
             return None;
         }
-        if !self.outgoing.is_empty() {
-            return self.place_datagram(now, views);
+        if let Some(sent) = self.place_datagrams(now, views) {
+            return Some(sent);
         }
-        if !streams {
+        if !streams || !self.outgoing.is_empty() {
             return None;
         }
         self.streams.rotate();
@@ -214,27 +214,6 @@ impl<P: Payload> Session<P> {
         Some(transmit)
     }
 
-    fn place_datagram(&mut self, now: Time, views: &[PathView]) -> Option<Transmit<P>> {
-        let front = self.outgoing.front()?;
-        let (class, flow, bytes) = (front.class, front.flow, front.data.len() as u64);
-        let item = Item { bytes, resend: false, class, flow };
-        let session = SessionView { window: u64::MAX, ..self.view_session(now) };
-        match self.scheduler.pick(&session, views, &item) {
-            Decision::Send { path, .. } => {
-                let index = self.path_index(path)?;
-                self.build_datagram(now, index)
-            }
-            Decision::Duplicate(paths) => {
-                let index = self.path_index(*paths.first()?)?;
-                self.build_datagram(now, index)
-            }
-            Decision::Wait(until) => {
-                self.wake_at = until;
-                None
-            }
-        }
-    }
-
     fn note_app_limited(&mut self) {
         let mut next = 0;
         while let Some((index, window)) = self.paths.next_untold(next) {
@@ -246,7 +225,7 @@ impl<P: Payload> Session<P> {
         }
     }
 
-    fn view_session(&self, now: Time) -> SessionView {
+    pub(super) fn view_session(&self, now: Time) -> SessionView {
         SessionView { now, more_expected: self.streams.more_expected(), window: self.streams.peer_window() }
     }
 

@@ -72,6 +72,8 @@ pub fn params() -> Params {
         max_udp_payload: 65_535,
         max_datagram: 65_535,
         idle_timeout_ms: 0,
+        max_block: 32,
+        ordered_classes: 0,
         max_ack_delay_us: 16_384_000,
     }
 }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use anabranch_engine::{Ecn, Route, Transmit};
 use anabranch_secure::{Envelope, Protection, SealError};
-use anabranch_wire::{Frame, Header, Kind, Packet, PathId, Pid, TAG_LEN, Time, encode_frames};
+use anabranch_wire::{Frame, Header, Kind, MarkedFrame, Packet, PathId, Pid, TAG_LEN, Time, encode_frames};
 use bytes::{BufMut, Bytes};
 use smallvec::SmallVec;
 
@@ -329,7 +329,8 @@ fn mark(ecn: bool) -> Ecn {
 
 fn type_of_service(packet: &Packet<Bytes>) -> u8 {
     let class = |frame: &Frame<Bytes>| match frame {
-        Frame::Datagram(datagram) => Some(datagram.class),
+        Frame::Datagram(datagram) | Frame::Marked(MarkedFrame { datagram, .. }) => Some(datagram.class),
+        Frame::Parity(parity) => Some(parity.class),
         _ => None,
     };
     packet.frames.iter().filter_map(class).max().unwrap_or(STREAM_TOS)

@@ -132,6 +132,10 @@ pub enum Reply {
         /// The relay at the address that was asked for, if there is one.
         #[serde(with = "texts")]
         node: Vec<PublicKey>,
+        /// Those that are going down, and take no new paths.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        #[serde(with = "texts")]
+        draining: Vec<PublicKey>,
     },
     /// To [`Request::GiveBack`].
     GivenBack,
@@ -174,6 +178,9 @@ pub struct Neighbours {
     /// Those that measure it.
     #[serde(with = "texts")]
     pub measured_by: Vec<PublicKey>,
+    /// Relays that it measures for a while, since somebody wants to know how far they are.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub wanted: Vec<GrantedRelay>,
 }
 
 /// What is known of the way from one relay to another.
@@ -192,6 +199,9 @@ pub struct FiguresTold {
     /// How wrong the time is likely to be, in 1/10,000 of it, when it was estimated; nothing when it was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimated: Option<u16>,
+    /// What the way carries, and what others leave of it, in kbit/s; 0 when that is not known.
+    #[serde(default)]
+    pub kbits: [u64; 2],
 }
 
 impl FiguresTold {
@@ -200,7 +210,9 @@ impl FiguresTold {
     pub fn new((from, to): (PublicKey, PublicKey), figures: &Figures) -> Self {
         let parts = |share: f64| (share.clamp(0.0, 1.0) * 1e4).round() as u16;
         let estimated = figures.estimated.map(parts);
-        Self { from, to, rtt: figures.rtt.as_micros(), loss: parts(figures.loss), estimated }
+        let kbits =
+            [figures.capacity, figures.available].map(|rate| rate.map_or(0, |rate| rate.as_bits() / 1_000));
+        Self { from, to, rtt: figures.rtt.as_micros(), loss: parts(figures.loss), estimated, kbits }
     }
 
     /// As it was known.
@@ -211,7 +223,10 @@ impl FiguresTold {
             Span::from_micros(self.rtt.min(60_000_000)),
             f64::from(self.loss.min(10_000)) / 1e4,
         );
-        Figures { estimated: self.estimated.map(|error| f64::from(error) / 1e4), ..measured }
+        let [capacity, available] =
+            self.kbits.map(|kbits| (kbits > 0).then(|| Rate::from_bits(kbits.saturating_mul(1_000))));
+        let estimated = self.estimated.map(|error| f64::from(error) / 1e4);
+        Figures { estimated, capacity, available, ..measured }
     }
 }
 

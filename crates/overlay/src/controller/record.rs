@@ -144,6 +144,12 @@ impl RelayRecord {
         self.taken_back.retain(|_, grant| grant.until + HOLD >= now.0);
     }
 
+    /// How many ends of grants it remembers, and grants that were taken back.
+    #[must_use]
+    pub fn len(&self) -> (usize, usize) {
+        (self.steps.len(), self.taken_back.len())
+    }
+
     /// What is reserved now.
     #[must_use]
     pub fn reserved(&self, now: UnixTime) -> Reserved {

@@ -1,4 +1,5 @@
-//! The leader's work: what is over is dropped from the records of those who do not come any more.
+//! The leader's work: what is over is dropped from the records of clients that do not come any more, and of relays that
+//! nobody asks for.
 //!
 //! Nothing depends on it but the size of the store: whoever reads a record disregards what is over.
 //!
@@ -9,8 +10,8 @@
 use anabranch_secure::PublicKey;
 use serde::{Deserialize, Serialize};
 
-use super::record::ClientRecord;
-use super::store::{Commit, PAGE, Revision, Store, StoreError, Transaction};
+use super::record::{ClientRecord, RelayRecord};
+use super::store::{Commit, Entry, PAGE, Revision, Store, StoreError, Transaction};
 use crate::grant::UnixTime;
 
 const LEADER: &str = "leader";
@@ -65,32 +66,48 @@ pub async fn lead<S: Store>(
     }
 }
 
-/// Drops what is over from all clients' records, while `leader` has the revision that [`lead`] gave.
+/// Drops what is over from the records of all clients and relays, while `leader` has the revision that [`lead`] gave.
 ///
 /// # Errors
 /// When the store fails.
 pub async fn sweep<S: Store>(store: &S, now: UnixTime, leader: Revision) -> Result<Swept, StoreError> {
     let mut swept = Swept::default();
-    let mut after = String::new();
-    loop {
-        let page = store.range("client/", &after).await?;
-        swept.seen += page.len();
-        for (key, entry) in &page {
-            let mut record = ClientRecord::read(entry)?;
-            let before = record.len();
-            record.drop_over(now);
-            if record.len() == before && before != (0, 0) {
-                continue;
+    for (prefix, clean) in [("client/", client as Clean), ("relay/", relay)] {
+        let mut after = String::new();
+        loop {
+            let page = store.range(prefix, &after).await?;
+            swept.seen += page.len();
+            for (key, entry) in &page {
+                let Some(cleaned) = clean(entry, now)? else { continue };
+                let mut transaction = Transaction::default();
+                transaction.expect(LEADER, leader);
+                transaction.replace(key, entry.revision, cleaned);
+                // Whoever changed it in between has dropped the same.
+                swept.cleaned += usize::from(store.commit(&transaction).await? == Commit::Committed);
             }
-            let mut transaction = Transaction::default();
-            transaction.expect(LEADER, leader);
-            transaction.replace(key, entry.revision, record.write(now));
-            // Whoever changed it in between has dropped the same.
-            swept.cleaned += usize::from(store.commit(&transaction).await? == Commit::Committed);
-        }
-        match page.last() {
-            Some((last, _)) if page.len() == PAGE => after.clone_from(last),
-            _ => return Ok(swept),
+            match page.last() {
+                Some((last, _)) if page.len() == PAGE => after.clone_from(last),
+                _ => break,
+            }
         }
     }
+    Ok(swept)
+}
+
+/// What to write in place of a record from which something was dropped, if it is to stay at all; `None` when nothing was.
+type Clean = fn(&Entry, UnixTime) -> Result<Option<Option<Vec<u8>>>, StoreError>;
+
+fn client(entry: &Entry, now: UnixTime) -> Result<Option<Option<Vec<u8>>>, StoreError> {
+    let mut record = ClientRecord::read(entry)?;
+    let before = record.len();
+    record.drop_over(now);
+    let is_clean = record.len() == before && before != (0, 0);
+    Ok((!is_clean).then(|| record.write(now)))
+}
+
+fn relay(entry: &Entry, now: UnixTime) -> Result<Option<Option<Vec<u8>>>, StoreError> {
+    let mut record = RelayRecord::read(entry)?;
+    let before = record.len();
+    record.drop_over(now);
+    Ok((record.len() != before).then(|| Some(record.write(now))))
 }

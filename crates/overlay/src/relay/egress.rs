@@ -153,6 +153,19 @@ impl Egress {
         true
     }
 
+    /// Whether so many bytes of the relay's own may leave now, which are charged then; else when to ask again. What waits for others goes
+    /// before, so own bytes are never ahead of anybody by more than what may leave at once.
+    pub(super) fn pass_own(&mut self, now: Time, bytes: u64) -> Result<(), Time> {
+        if self.link.rate.is_some() && !self.ring.is_empty() {
+            return Err(now + BURST);
+        }
+        if !self.link.is_due(now) {
+            return Err(self.link.next_free - BURST);
+        }
+        self.link.charge_late(now, bytes);
+        Ok(())
+    }
+
     /// Makes a packet wait. Returns what was dropped for it, itself perhaps.
     pub(super) fn enqueue(&mut self, key: u32, class: u8, packet: Outgoing) -> Tally {
         let len = packet.datagram.len() as u64;

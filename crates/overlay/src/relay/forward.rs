@@ -128,7 +128,8 @@ impl Relay {
         }
         let is_kind = match (header.kind, direction) {
             (Kind::Data, Direction::Forward) => flow.out[0] != Pid::HANDSHAKE,
-            (Kind::Init, Direction::Forward) => flow.out[0] == Pid::HANDSHAKE,
+            // Before the last relay of a chain it goes on under that one's PID.
+            (Kind::Init, Direction::Forward) => true,
             (Kind::Data | Kind::InitAck | Kind::Cookie, Direction::Back) => true,
             _ => false,
         };

@@ -175,7 +175,7 @@ codes! {
         NotGranted = 3, "this key may not use the relay: show a grant or have the key listed";
         TooManyPids = 4, "the grant allows no more paths at the same time";
         TableFull = 5, "the relay has no room for another path";
-        NextHopDenied = 6, "the relay does not forward to such an address";
+        NextHopDenied = 6, "the relay does not forward to such an address: private ones have to be allowed by `next_hops` in its configuration";
         NoSuchPath = 7, "the session has no proven path of this id";
         NoSuchFlow = 8, "the session has no such flow";
         Draining = 9, "the relay is going down";

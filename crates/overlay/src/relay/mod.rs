@@ -353,6 +353,15 @@ impl Relay {
         self.small.pop_front().or_else(|| self.egress.take(now))
     }
 
+    /// Whether so many bytes that the relay sends for itself, headers included, may leave now beside what it forwards; they count as sent at
+    /// its rate then.
+    ///
+    /// # Errors
+    /// When to ask again.
+    pub fn pass_own(&mut self, now: Time, bytes: u64) -> Result<(), Time> {
+        self.egress.pass_own(now, bytes)
+    }
+
     /// The next thing to say to a client.
     pub fn poll_reply(&mut self) -> Option<(SessionId, Reply)> {
         self.replies.pop_front()

@@ -1,18 +1,23 @@
-//! Advice while a session runs: which path to try beside those in use (mTCP §3.4 [M11]). Which to drop is the engine's
-//! path manager's to say; it alone opens and closes paths.
+//! Advice while a session runs: which path to try beside those in use (mTCP §3.4 [M11]). Which to drop is for who opened
+//! them to say.
+
+use std::cmp::Reverse;
 
 use anabranch_wire::Rate;
 
-use super::score::Candidate;
-
-/// An unused candidate worth trying (mTCP §3.4.2 [M11]): the one of best score among those that score at least `factor`
-/// times as much as the weakest path in use, or the best at all when fewer than `wanted` are in use. Suppression
-/// over all is then run as if it were in use.
+/// An unused path worth trying (mTCP §3.4.2 [M11]), by its place in `unused`: the one that can carry most, when that is at least
+/// `factor` times what the weakest path in use can, or when fewer than `wanted` are in use. Of equals it is the first.
+///
+/// `None` stands for what has not been measured: it is taken to be as good as the median of those in use (of an even number the
+/// better one), so that the unknown is tried when a path falls behind the others, and not when all are much the same.
 #[must_use]
-pub fn recruit(in_use: &[Candidate], unused: &[Candidate], (wanted, factor): (usize, f64)) -> Option<usize> {
-    let weakest = in_use.iter().map(Candidate::score).min().unwrap_or(Rate::ZERO);
-    let alive = unused.iter().enumerate().filter(|(_, candidate)| candidate.loss < 1.0);
-    let (at, best) = alive.max_by_key(|(at, candidate)| (candidate.score(), std::cmp::Reverse(*at)))?;
-    let much_better = best.score().as_bits() as f64 >= weakest.as_bits() as f64 * factor;
+pub fn recruit(in_use: &[Rate], unused: &[Option<Rate>], (wanted, factor): (usize, f64)) -> Option<usize> {
+    let mut sorted = in_use.to_vec();
+    sorted.sort_unstable();
+    let weakest = sorted.first().copied().unwrap_or(Rate::ZERO);
+    let usual = sorted.get(sorted.len() / 2).copied().unwrap_or(Rate::ZERO);
+    let expected = unused.iter().map(|rate| rate.unwrap_or(usual)).enumerate();
+    let (at, best) = expected.max_by_key(|(at, rate)| (*rate, Reverse(*at)))?;
+    let much_better = best.as_bits() as f64 >= weakest.as_bits() as f64 * factor;
     (in_use.len() < wanted || much_better).then_some(at)
 }

@@ -7,6 +7,8 @@
 //! (successive shortest paths, with Bellman and Ford's search because of the costs given back). What PSMC leaves to a
 //! heuristic is thereby exact. Costs are pairs, compared by jointness first.
 
+use std::collections::BTreeSet;
+
 use anabranch_wire::Span;
 
 use super::topology::{LinkId, NodeId, Topology};
@@ -45,10 +47,36 @@ pub fn least_joint(topology: &Topology, from: NodeId, to: NodeId, k: usize) -> J
         }
     }
     let mut paths = network.take_apart(from.0 as usize, to.0 as usize);
+    while let Some(better) = recombined(topology, &paths) {
+        paths = better;
+    }
     paths.sort_by_key(|path| (latency_of(topology, path), path.clone()));
     paths.dedup();
     let jointness = jointness(topology, &paths);
     Joint { paths, jointness }
+}
+
+/// The same links as more different paths: two paths that meet exchange what is behind that node.
+fn recombined(topology: &Topology, paths: &[Vec<LinkId>]) -> Option<Vec<Vec<LinkId>>> {
+    let different = |paths: &[Vec<LinkId>]| paths.iter().collect::<BTreeSet<_>>().len();
+    let now = different(paths);
+    if now == paths.len() {
+        return None;
+    }
+    let head = |link: &LinkId| topology.ends(*link).map(|(_, head)| head);
+    for (a, b) in (0..paths.len()).flat_map(|a| (0..a).map(move |b| (a, b))) {
+        for (i, j) in (1..paths[a].len()).flat_map(|i| (1..paths[b].len()).map(move |j| (i, j))) {
+            if head(&paths[a][i - 1]) == head(&paths[b][j - 1]) {
+                let mut better = paths.to_vec();
+                better[a] = [&paths[a][..i], &paths[b][j..]].concat();
+                better[b] = [&paths[b][..j], &paths[a][i..]].concat();
+                if different(&better) > now {
+                    return Some(better);
+                }
+            }
+        }
+    }
+    None
 }
 
 /// Delay of each link once for every use beyond the first.

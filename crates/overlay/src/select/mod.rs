@@ -12,7 +12,7 @@
 //! | which paths share least? | [`least_joint`]: k paths of minimum jointness [T5] |
 //! | which path to try beside those in use? | [`recruit`]: advice while a session runs [M11] |
 //!
-//! Nothing here measures or opens anything: the engine's path manager alone opens and closes paths (design §10).
+//! Nothing here measures, opens or closes anything.
 
 mod advice;
 mod alias;

@@ -19,6 +19,12 @@ impl Bucket {
         Self { rate, depth, level: rate.as_bytes_f64() * depth.as_secs_f64(), at: now }
     }
 
+    /// The same without anything in it.
+    #[must_use]
+    pub fn empty(self) -> Self {
+        Self { level: 0.0, ..self }
+    }
+
     /// Takes out `bytes`, if there are as many.
     pub fn take(&mut self, now: Time, bytes: u64) -> bool {
         self.fill(now);
@@ -27,6 +33,18 @@ impl Bucket {
             self.level -= bytes as f64;
         }
         enough
+    }
+
+    /// Takes out `bytes` that were sent whether they were there or not; what is missing is paid off later.
+    pub fn charge(&mut self, now: Time, bytes: u64) {
+        self.fill(now);
+        self.level -= bytes as f64;
+    }
+
+    /// Whether less than `bytes` are missing from it.
+    pub fn owes_less_than(&mut self, now: Time, bytes: u64) -> bool {
+        self.fill(now);
+        self.level > -(bytes as f64)
     }
 
     /// When it will hold `bytes`; never, if that is more than its depth.

@@ -37,7 +37,9 @@ pub struct Placed(pub [i32; AXES + 1], pub u16);
 impl From<Coordinate> for Placed {
     fn from(coordinate: Coordinate) -> Self {
         let Coordinate { at: [x, y], height, error } = coordinate.bounded();
-        Self([x, y, height].map(|millis| (f64::from(millis) * 1e3) as i32), (error * 1e4) as u16)
+        // To the nearest: a coordinate that is told on stays what it is.
+        let micros = |millis| (f64::from(millis) * 1e3).round() as i32;
+        Self([x, y, height].map(micros), (error * 1e4).round() as u16)
     }
 }
 

@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 use anabranch_wire::{Rate, Span, Time};
 
 use super::message::{Answer, micros};
+use super::train::Capacity;
 
 /// So many probes in a row without answer, and a link is down.
 pub const LOST_IN_A_ROW: u32 = 3;
@@ -23,21 +24,6 @@ const MOST_WAITING: usize = 8;
 const LOSS_OVER: f64 = 128.0;
 /// For how long the least delay counts.
 const LEAST_FOR: Span = Span::from_secs(60);
-/// For how long live traffic tells what is available.
-const CARRIED_FOR: Span = Span::from_secs(30);
-
-/// What a session over the link has seen since it was asked last.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Live {
-    /// Its smoothed round-trip time; zero without a new sample.
-    pub rtt: Span,
-    /// Packets that it sent over the link.
-    pub sent: u64,
-    /// Of those, lost.
-    pub lost: u64,
-    /// At which rate data got through.
-    pub carried: Rate,
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
@@ -61,7 +47,7 @@ pub(super) struct Link {
     answered: Option<(u32, u32)>,
     loss: [Share; 2],
     queue: [Above; 2],
-    carried: Option<(Time, Rate)>,
+    pub capacity: Capacity,
 }
 
 /// A share of what was lost, of which the older part fades.
@@ -109,7 +95,8 @@ impl Above {
 }
 
 impl Link {
-    pub fn new(first_probe: Time) -> Self {
+    /// Of which trains have told this.
+    pub fn new(first_probe: Time, capacity: Capacity) -> Self {
         Self {
             state: State::New,
             next_probe: first_probe,
@@ -119,7 +106,7 @@ impl Link {
             answered: None,
             loss: Default::default(),
             queue: Default::default(),
-            carried: None,
+            capacity,
         }
     }
 
@@ -195,19 +182,6 @@ impl Link {
         self.answered = Some((answer.number, answer.received));
     }
 
-    pub fn on_live(&mut self, now: Time, live: Live) {
-        if live.sent > 0 {
-            self.loss[0].add(live.lost.min(live.sent) as f64, live.sent as f64);
-        }
-        if live.carried > Rate::ZERO {
-            self.carried = Some((now, live.carried));
-        }
-        if !live.rtt.is_zero() {
-            self.sample(live.rtt);
-            self.state = State::Up;
-        }
-    }
-
     fn sample(&mut self, rtt: Span) {
         let new = rtt.as_nanos() as f64 / 1e3;
         self.rtt = Some(match self.rtt {
@@ -226,14 +200,17 @@ impl Link {
         }
         let (rtt, deviation) = self.rtt.unwrap_or_default();
         let share = |share: &Share| if down { 10_000 } else { (share.value() * 1e4).round() as u16 };
-        let carried = self.carried.filter(|(at, _)| now.since(*at) < CARRIED_FOR);
+        let kbits = |rate: Option<Rate>| {
+            rate.map_or(0, |rate| (rate.as_bits() / 1_000).min(u64::from(u32::MAX)) as u32)
+        };
         Some(super::LinkTold {
             to,
             up: !down,
             rtt: [rtt as u32, deviation as u32],
             loss: [share(&self.loss[0]), share(&self.loss[1])],
             queue: [self.queue[0].above as u32, self.queue[1].above as u32],
-            carried: carried.map_or(0, |(_, rate)| (rate.as_bits() / 1_000).min(u64::from(u32::MAX)) as u32),
+            available: kbits(self.capacity.left(now)),
+            capacity: kbits(self.capacity.capacity()),
         })
     }
 }

@@ -16,6 +16,9 @@ use super::sensor::MOST_LINKS;
 /// A node that was silent for so long says nothing of its links any more.
 const SILENT: Span = crate::controller::SILENT;
 
+/// For how long the largest capacity of links to a node stands for its access link.
+const REACHED_FOR: Span = Span::from_secs(7_200);
+
 /// See the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub struct LinkMap {
@@ -32,6 +35,10 @@ struct Node {
     links: Vec<Stored>,
     /// What is lost on its own access link at most, on the way out and on the way in: the least over its links, in 1/10,000.
     access_loss: [u16; 2],
+    /// What its access link carries at least, out and in, in kbit/s: the most over links from it and to it.
+    access_capacity: [u32; 2],
+    /// When the latter was told.
+    told_capacity: Time,
 }
 
 /// A link in few bytes: units as in [`LinkTold`].
@@ -41,7 +48,8 @@ struct Stored {
     rtt: u32,
     loss: [u16; 2],
     queue: [u32; 2],
-    carried: u32,
+    available: u32,
+    capacity: u32,
     up: bool,
 }
 
@@ -80,6 +88,7 @@ impl LinkMap {
             let Some(&to) = self.index.get(&told.to) else { continue };
             if to != at {
                 self.nodes[at as usize].put(Stored::new(to, told));
+                self.nodes[to as usize].reached(now, told.capacity);
             }
         }
         let gone: Vec<u32> = changes.gone.iter().filter_map(|node| self.index.get(node).copied()).collect();
@@ -90,6 +99,7 @@ impl LinkMap {
         known.heard = now;
         let least = |way: usize| known.links.iter().filter(|link| link.up).map(|link| link.loss[way]).min();
         known.access_loss = [0, 1].map(|way| least(way).unwrap_or(0));
+        known.access_capacity[0] = known.links.iter().map(|link| link.capacity).max().unwrap_or(0);
         known.version
     }
 
@@ -156,7 +166,8 @@ impl LinkMap {
         Some(Figures {
             rtt: a.coordinate.rtt(&b.coordinate),
             loss: 1.0 - loss[0] * loss[1],
-            carried: None,
+            capacity: kbits(a.access_capacity[0].min(b.access_capacity[1])),
+            available: None,
             estimated: Some(a.coordinate.error_to(&b.coordinate)),
         })
     }
@@ -179,6 +190,16 @@ impl Node {
             heard: Time::ZERO,
             links: Vec::new(),
             access_loss: [0; 2],
+            access_capacity: [0; 2],
+            told_capacity: Time::ZERO,
+        }
+    }
+
+    /// A link to this node carries so much.
+    fn reached(&mut self, now: Time, kbits: u32) {
+        if kbits >= self.access_capacity[1] || now.since(self.told_capacity) > REACHED_FOR {
+            self.access_capacity[1] = kbits;
+            self.told_capacity = now;
         }
     }
 
@@ -202,17 +223,31 @@ impl Node {
 impl Stored {
     fn new(to: u32, told: &LinkTold) -> Self {
         let loss = told.loss.map(|loss| loss.min(10_000));
-        Self { to, rtt: told.rtt[0], loss, queue: told.queue, carried: told.carried, up: told.up }
+        Self {
+            to,
+            rtt: told.rtt[0],
+            loss,
+            queue: told.queue,
+            available: told.available,
+            capacity: told.capacity,
+            up: told.up,
+        }
     }
 
     /// As its measurer sees it (0), or from the other end (1).
     fn figures(&self, from: usize) -> Figures {
         let loss = if self.up { f64::from(self.loss[from]) / 1e4 } else { 1.0 };
-        let carried =
-            (self.carried > 0 && from == 0).then(|| Rate::from_bits(u64::from(self.carried) * 1_000));
+        // Its measurer's trains tell nothing of the way back.
+        let [capacity, available] =
+            [self.capacity, self.available].map(|rate| kbits(rate).filter(|_| from == 0));
         // What waits in queues is in the smoothed round-trip time already, less promptly.
         let queued = Span::from_micros(u64::from(self.queue[0]) + u64::from(self.queue[1]));
         let rtt = Span::from_micros(u64::from(self.rtt)).max(queued);
-        Figures { carried, ..Figures::measured(rtt, loss) }
+        Figures { capacity, available, ..Figures::measured(rtt, loss) }
     }
+}
+
+/// A rate in kbit/s; 0 is one that is not known.
+fn kbits(rate: u32) -> Option<Rate> {
+    (rate > 0).then(|| Rate::from_bits(u64::from(rate) * 1_000))
 }

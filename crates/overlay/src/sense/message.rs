@@ -6,17 +6,28 @@
 //! |---|---|
 //! | probe | kind 0x01 (1), number (4) |
 //! | answer | kind 0x02 (1), number (4), probes received (4), time of receipt in µs (8), coordinate: place on two axes and height in µs (4 each, signed), error in 1/10,000 (2) |
+//! | packet of a train | kind 0x03 (1), number (4), index (2), packets of the train (2), when it left in µs (8), zeros up to 1,120 |
+//! | end of a train | kind 0x04 (1), number (4) |
+//! | what came of a train | kind 0x05 (1), number (4); of the packets that came last: how many (2), how many were sent from the first to the last of them (2), µs between these two when they left (4) and when they came (4) |
 
 use anabranch_secure::PublicKey;
 use anabranch_wire::Time;
 use serde::{Deserialize, Serialize};
 
 use super::coordinate::{Coordinate, Placed};
+use super::sensor::PACKET;
 use crate::MessageError;
 use crate::codec::Cursor;
 
 const PROBE: u8 = 1;
 const ANSWER: u8 = 2;
+const CAR: u8 = 3;
+const END: u8 = 4;
+const SEEN: u8 = 5;
+/// Length of a train's packet as a message: with all headers it makes [`super::train::CAR`].
+const CAR_BYTES: usize = (super::train::CAR - PACKET) as usize;
+/// Its part that says anything.
+const CAR_HEAD: usize = 1 + 4 + 2 + 2 + 8;
 
 /// A question how long the way is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,13 +49,47 @@ pub struct Answer {
     pub coordinate: Coordinate,
 }
 
-/// Either of them.
+/// A packet of a train.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Car {
+    /// The train's.
+    pub number: u32,
+    /// Which packet this is, from 0 on.
+    pub index: u16,
+    /// How many the train has.
+    pub of: u16,
+    /// When it left, by the sender's clock, in microseconds.
+    pub at: u64,
+}
+
+/// What came of a train: of its last packets that came.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// The train's number.
+    pub number: u32,
+    /// How many these are.
+    pub packets: u16,
+    /// How many were sent from the first to the last of them.
+    pub sent: u16,
+    /// How long it took from the first to the last, in microseconds: when they left.
+    pub left: u32,
+    /// When they came.
+    pub came: u32,
+}
+
+/// Any of them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum SenseMessage {
     /// See [`Probe`].
     Probe(Probe),
     /// See [`Answer`].
     Answer(Answer),
+    /// See [`Car`].
+    Car(Car),
+    /// All packets of the train with this number have left.
+    End(u32),
+    /// See [`Seen`].
+    Seen(Seen),
 }
 
 impl SenseMessage {
@@ -67,6 +112,28 @@ impl SenseMessage {
                 ]
                 .concat()
             }
+            Self::Car(Car { number, index, of, at }) => {
+                let mut bytes = [
+                    &[CAR][..],
+                    &number.to_be_bytes(),
+                    &index.to_be_bytes(),
+                    &of.to_be_bytes(),
+                    &at.to_be_bytes(),
+                ]
+                .concat();
+                bytes.resize(CAR_BYTES, 0);
+                bytes
+            }
+            Self::End(number) => [&[END][..], &number.to_be_bytes()].concat(),
+            Self::Seen(Seen { number, packets, sent, left, came }) => [
+                &[SEEN][..],
+                &number.to_be_bytes(),
+                &packets.to_be_bytes(),
+                &sent.to_be_bytes(),
+                &left.to_be_bytes(),
+                &came.to_be_bytes(),
+            ]
+            .concat(),
         }
     }
 
@@ -85,6 +152,23 @@ impl SenseMessage {
                 let coordinate = Placed(place, from.u16("coordinate")?).into();
                 Self::Answer(Answer { number, received, at, coordinate })
             }
+            CAR => {
+                let (number, index, of) = (from.u32("number")?, from.u16("index")?, from.u16("length")?);
+                let car = Car { number, index, of, at: from.u64("time")? };
+                let padding = from.bytes("padding", CAR_BYTES - CAR_HEAD)?;
+                if index >= of || padding.iter().any(|byte| *byte != 0) {
+                    return Err(MessageError::Invalid("packet of a train"));
+                }
+                Self::Car(car)
+            }
+            END => Self::End(from.u32("number")?),
+            SEEN => Self::Seen(Seen {
+                number: from.u32("number")?,
+                packets: from.u16("packets")?,
+                sent: from.u16("packets")?,
+                left: from.u32("time")?,
+                came: from.u32("time")?,
+            }),
             kind => return Err(MessageError::Unknown(kind)),
         };
         from.end()?;
@@ -106,8 +190,12 @@ pub struct LinkTold {
     pub loss: [u16; 2],
     /// How much longer than at best a packet takes there and back, in microseconds: what waits in queues.
     pub queue: [u32; 2],
-    /// What live traffic got through of late, in kbit/s: so much is available at least. 0 when there was none.
-    pub carried: u32,
+    /// What of it is left beside others' traffic, in kbit/s: as trains told; 0 when that is not known.
+    #[serde(default)]
+    pub available: u32,
+    /// What the narrowest place on the way there carries, in kbit/s; 0 when no train has told.
+    #[serde(default)]
+    pub capacity: u32,
 }
 
 /// What a controller does not know yet of a node's links.

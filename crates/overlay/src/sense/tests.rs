@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anabranch_secure::PublicKey;
-use anabranch_wire::{Rate, Span, Time};
+use anabranch_wire::{Span, Time};
 use proptest::prelude::*;
 
 use super::*;
@@ -46,7 +46,7 @@ impl World {
     fn measuring(count: u8) -> Self {
         let mut world = Self::new(count);
         let others = (1..count).map(key).collect();
-        world.sensor(0).measure(Time::ZERO, &others);
+        world.sensor(0).measure(Time::ZERO, &others, &BTreeSet::new());
         world
     }
 
@@ -143,27 +143,10 @@ fn a_link_without_answers_is_down_after_three_probes_and_up_with_the_first_answe
 }
 
 #[test]
-fn live_traffic_takes_the_place_of_probes() {
-    let mut world = World::measuring(2);
-    let live = Live { rtt: Span::from_millis(44), sent: 100, lost: 3, carried: Rate::from_mbit(8.0) };
-    for _ in 0..100 {
-        let now = world.now;
-        world.sensor(0).handle_live(now, &key(1), live);
-        world.run(Span::from_millis(500));
-    }
-    let link = world.link();
-    assert_eq!(world.sensor(0).stats().probes, 0);
-    assert_eq!((link.rtt[0], link.loss, link.carried), (44_000, [300, 0], 8_000));
-    world.run(Span::from_secs(30));
-    assert!(world.sensor(0).stats().probes > 10, "probes again when the traffic has ended");
-    assert_eq!(world.link().carried, 0, "what was carried long ago says nothing of now");
-}
-
-#[test]
 fn however_many_links_and_askers_the_budget_is_kept() {
     let mut world = World::measuring(60);
     for index in 1..60 {
-        world.sensor(index).measure(Time::ZERO, &BTreeSet::from([key(0)]));
+        world.sensor(index).measure(Time::ZERO, &BTreeSet::from([key(0)]), &BTreeSet::new());
     }
     world.run(Span::from_secs(60));
     let mut known = 0;
@@ -208,7 +191,7 @@ fn only_what_has_changed_is_told_and_who_missed_something_gets_all() {
         first.take(now, &key(0), &changes)
     });
     assert_eq!(world.sensor(0).poll_changes(now, known), None);
-    world.sensor(0).measure(now, &BTreeSet::from([key(1), key(2)]));
+    world.sensor(0).measure(now, &BTreeSet::from([key(1), key(2)]), &BTreeSet::new());
     let changes = world.sensor(0).poll_changes(now, known).unwrap();
     assert_eq!((changes.since, changes.links.len(), &changes.gone), (known, 0, &vec![key(3)]));
     assert_eq!(second.take(now, &key(0), &changes), 0, "who does not know what was before asks for all");
@@ -244,7 +227,8 @@ fn what_nobody_measured_is_estimated_and_marked_so() {
         rtt: [30_000, 0],
         loss: [loss, 0],
         queue: [0; 2],
-        carried: 0,
+        available: 0,
+        capacity: 0,
     };
     let mut map = LinkMap::default();
     [0, 1, 9].into_iter().for_each(|index| map.join(key(index)));
@@ -341,7 +325,7 @@ proptest! {
     ) {
         let mut map = LinkMap::default();
         [0, 1].into_iter().for_each(|index| map.join(key(index)));
-        let link = |to| LinkTold { to: key(to), up, rtt: [rtt, 0], loss, queue: [rtt, rtt], carried: rtt };
+        let link = |to| LinkTold { to: key(to), up, rtt: [rtt, 0], loss, queue: [rtt, rtt], available: rtt, capacity: rtt };
         let links = (0..3).map(link).collect();
         let changes =
             Changes { since, version, coordinate: Placed(place, error), links, gone: vec![key(7)] };

@@ -107,7 +107,7 @@ impl RelayWay {
     #[must_use]
     pub fn score(&self) -> Rate {
         let Figures { rtt, loss, .. } = self.figures;
-        let (links, capacity) = (Vec::new(), None);
+        let (links, capacity) = (Vec::new(), self.figures.rate());
         Candidate { name: String::new(), rtt, loss, capacity, links, silent_hops: 0 }.score()
     }
 
@@ -118,10 +118,17 @@ impl RelayWay {
         let nodes: Vec<_> = stops.iter().map(|stop| topology.node(stop)).collect();
         let links = nodes.windows(2).zip(&self.stretches).map(|(ends, figures)| {
             let latency = figures.rtt / 2;
-            (topology.link(ends[0], ends[1], Link { latency, loss: figures.loss, capacity: None }), latency)
+            (
+                topology.link(
+                    ends[0],
+                    ends[1],
+                    Link { latency, loss: figures.loss, capacity: figures.rate() },
+                ),
+                latency,
+            )
         });
         let links = links.collect();
         let Figures { rtt, loss, .. } = self.figures;
-        Candidate { name: name.to_owned(), rtt, loss, capacity: None, links, silent_hops: 0 }
+        Candidate { name: name.to_owned(), rtt, loss, capacity: self.figures.rate(), links, silent_hops: 0 }
     }
 }

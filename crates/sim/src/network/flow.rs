@@ -9,7 +9,7 @@ use std::sync::Arc;
 use anabranch_engine::{
     Arrival, Config, Ecn, Event, MemoryBudget, PathChange, PathError, Read, Route, Session,
 };
-use anabranch_wire::{Frame, Length, Message, Span, StreamId, Time};
+use anabranch_wire::{DatagramFrame, Frame, Length, Message, Span, StreamId, Time};
 
 use super::plan::{StripingPlan, Supply};
 use super::thin::ThinLayer;
@@ -44,6 +44,8 @@ pub(crate) struct FlowCounts {
     pub data_packets: u64,
     /// Of these, those that came after data behind theirs.
     pub late_packets: u64,
+    /// Datagrams that the application has sent.
+    pub datagrams: u64,
 }
 
 /// A place for a flow, which several may have one after the other.
@@ -72,6 +74,10 @@ pub(crate) struct Flow {
     pub thin: Option<Box<ThinLayer>>,
     /// When a file had arrived and was acknowledged in full.
     pub finished_at: Option<Time>,
+    /// When the first datagram was sent.
+    first_datagram: Time,
+    /// The datagrams that came, in the order in which they did: their number, and how long they took.
+    pub delays: Vec<(u32, Span)>,
 }
 
 impl Flow {
@@ -98,6 +104,8 @@ impl Flow {
             counts: FlowCounts::default(),
             thin: None,
             finished_at: None,
+            first_datagram: Time::NEVER,
+            delays: Vec::new(),
         }
     }
 
@@ -142,7 +150,7 @@ impl Flow {
         self.left = match self.supply {
             Supply::Bulk => u64::MAX,
             Supply::File(bytes) => bytes,
-            Supply::Steady { .. } => 0,
+            Supply::Steady { .. } | Supply::Datagrams { .. } => 0,
         };
         self.unopened = self.further_paths();
         if let Some(thin) = &mut self.thin {
@@ -248,6 +256,7 @@ impl Flow {
             match event {
                 Event::StreamReadable(stream) => self.read(end, stream),
                 Event::StreamWritable(_) => self.write(),
+                Event::DatagramReceived => self.take_datagrams(now, end),
                 Event::Established if end == CLIENT => self.on_established(now),
                 Event::StreamFinished(_) if end == CLIENT => {
                     self.finished_at = Some(now);
@@ -267,6 +276,10 @@ impl Flow {
     }
 
     fn on_established(&mut self, now: Time) {
+        if let Supply::Datagrams { .. } = self.supply {
+            (self.first_datagram, self.next_chunk) = (now, now);
+            return self.add_chunk(now);
+        }
         self.stream = self.sessions[CLIENT].as_mut().and_then(Session::open_stream);
         if matches!(self.supply, Supply::Steady { .. }) {
             self.next_chunk = now;
@@ -276,12 +289,40 @@ impl Flow {
         }
     }
 
-    /// A steady application has another chunk.
+    /// A steady application has another chunk, or another datagram.
     fn add_chunk(&mut self, now: Time) {
-        let Supply::Steady { rate, chunk } = self.supply else { return };
-        self.left += chunk;
-        self.next_chunk = now + rate.time_for(chunk).max(Span::from_nanos(1));
-        self.write();
+        match self.supply {
+            Supply::Steady { rate, chunk } => {
+                self.left += chunk;
+                self.next_chunk = now + rate.time_for(chunk).max(Span::from_nanos(1));
+                self.write();
+            }
+            Supply::Datagrams { pause, size } => {
+                self.counts.datagrams += 1;
+                self.next_chunk = self.sent_at(self.counts.datagrams, pause);
+                // Which one it is says its flow, for it has no bytes that could.
+                let flow = self.counts.datagrams as u32;
+                let datagram = DatagramFrame { class: 0, flow, data: Length(size) };
+                // One that is too large for the paths is lost like one that finds no room.
+                let _ = self.sessions[CLIENT].as_mut().map(|session| session.send_datagram(datagram));
+            }
+            Supply::Bulk | Supply::File(_) => {}
+        }
+    }
+
+    /// When the datagram after so many others is sent.
+    fn sent_at(&self, others: u64, pause: Span) -> Time {
+        self.first_datagram + pause.max(Span::from_nanos(1)) * others
+    }
+
+    /// Notes the datagrams that came.
+    fn take_datagrams(&mut self, now: Time, end: usize) {
+        let Supply::Datagrams { pause, .. } = self.supply else { return };
+        while let Some((_, datagram)) = self.sessions[end].as_mut().and_then(Session::recv_datagram) {
+            let number = datagram.flow.wrapping_sub(1);
+            let took = now.since(self.sent_at(number.into(), pause));
+            self.delays.push((number, took));
+        }
     }
 
     fn write(&mut self) {

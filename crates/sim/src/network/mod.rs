@@ -68,6 +68,8 @@ pub struct FlowState {
     pub server: SessionStats,
     /// When a file had arrived and was acknowledged in full.
     pub finished_at: Option<Time>,
+    /// Datagrams that the client's application has sent.
+    pub datagrams: u64,
 }
 
 /// What a source of sessions has done.
@@ -235,7 +237,18 @@ impl Network {
             client: stats(CLIENT),
             server: stats(SERVER),
             finished_at: flow.finished_at,
+            datagrams: flow.counts.datagrams,
         }
+    }
+
+    /// The datagrams that reached a flow's server, in the order in which they did: their number, and how long they took
+    /// from the one application to the other.
+    ///
+    /// # Panics
+    /// When the plan has no such flow.
+    #[must_use]
+    pub fn datagram_delays(&self, flow: usize) -> &[(u32, Span)] {
+        &self.flows[flow].delays
     }
 
     /// The paths of a flow's client or server; the route's socket is the path's place in the plan. Empty

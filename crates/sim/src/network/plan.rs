@@ -79,6 +79,13 @@ pub enum Supply {
         /// In chunks of so many bytes.
         chunk: u64,
     },
+    /// Datagrams of one size, one after the other without an end.
+    Datagrams {
+        /// From one to the next.
+        pause: Span,
+        /// Bytes of each.
+        size: usize,
+    },
 }
 
 /// Sessions that arrive at random moments, carry a file each and end.

@@ -1,6 +1,6 @@
 //! What is looked at: traffic, estimates, failures, memory.
 
-use anabranch_wire::{Span, Time};
+use anabranch_wire::{Rate, Span, Time};
 
 use super::run::Run;
 use super::ways;
@@ -121,6 +121,7 @@ impl Run {
 
     /// How far estimates are off, links that count as down and are not, and how good the ways are that are chosen by it all.
     pub fn judge_estimates(&mut self, metrics: &mut Metrics) {
+        self.judge_rates(metrics);
         let (mut off, mut down, mut measured) = (Vec::new(), 0, 0);
         for _ in 0..ESTIMATES {
             let (from, to) = self.some_pair();
@@ -141,6 +142,33 @@ impl Run {
         metrics.insert("links_measured".into(), measured as f64);
         metrics.insert("links_down_by_mistake".into(), f64::from(u32::try_from(down).unwrap_or(u32::MAX)));
         self.judge_ways(metrics);
+    }
+
+    /// How far capacities and what is left of them are off, where trains told, and capacities where they were estimated.
+    fn judge_rates(&mut self, metrics: &mut Metrics) {
+        let off = |told: Rate, truth: Rate| (told.as_mbit() / truth.as_mbit() - 1.0).abs();
+        let (mut capacity, mut left, mut estimated) = (Vec::new(), Vec::new(), Vec::new());
+        for from in 0..self.world.len() {
+            for to in self.neighbours(from) {
+                let Some(figures) = self.map.figures(self.now, from, to) else { continue };
+                let [rate, others] = self.world.between(from, to).rate;
+                let free = Rate::from_bits(rate.as_bits() - others.as_bits());
+                capacity.extend(figures.capacity.map(|told| off(told, rate)));
+                left.extend(figures.available.map(|told| off(told, free)));
+            }
+        }
+        for (from, to) in self.some_pairs() {
+            let figures = self.map.figures(self.now, from, to).filter(|figures| figures.estimated.is_some());
+            let told = figures.and_then(|figures| figures.capacity);
+            estimated.extend(told.map(|told| off(told, self.world.between(from, to).rate[0])));
+        }
+        let all = [("capacity", capacity), ("available", left), ("capacity_estimate", estimated)];
+        for (name, off) in all {
+            let off = sorted(off.into_iter());
+            metrics.insert(format!("{name}_known"), off.len() as f64);
+            metrics.insert(format!("{name}_off.p50"), quantile(&off, 0.5));
+            metrics.insert(format!("{name}_off.p90"), quantile(&off, 0.9));
+        }
     }
 
     /// Round-trip time of the way over a relay that is chosen, against that of the best there is.

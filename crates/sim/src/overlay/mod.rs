@@ -2,7 +2,7 @@
 //!
 //! Each relay runs the [`Sensor`](anabranch_overlay::sense::Sensor) that is deployed, and one controller keeps the
 //! [`Mesh`](anabranch_overlay::sense::Mesh) and the [`LinkMap`]. Between them is a [`World`]: relays in towns on a globe, with access links and detours.
-//! Probes are a few packets a second, so links are a delay and a loss here, without queues.
+//! Probes are a few packets a second, so for them links are a delay and a loss, without queues; packet trains pass a [`Shaper`].
 //!
 //! ```text
 //!   0 s      WARM_UP          + MEASURED        failures, one a second        ENOUGH after the last
@@ -11,11 +11,13 @@
 
 mod measure;
 mod run;
+mod shaper;
 mod world;
 
 use anabranch_overlay::sense::{LinkMap, RelayWay, WayLimits, best_ways, stretches};
 use anabranch_wire::{Span, Time};
 
+pub use shaper::Shaper;
 pub use world::World;
 
 use crate::scenario::Metrics;
@@ -77,7 +79,7 @@ fn ways(map: &LinkMap, now: Time, (from, to): (usize, usize)) -> (Vec<RelayWay>,
 }
 
 /// When traffic is measured from, and for how long.
-const WARM_UP: Span = Span::from_secs(60);
-const MEASURED: Span = Span::from_secs(60);
+const WARM_UP: Span = Span::from_secs(600);
+const MEASURED: Span = Span::from_secs(600);
 /// A failure that nobody noticed by then is never noticed.
 const ENOUGH: Span = Span::from_secs(20);

@@ -5,12 +5,14 @@ use std::collections::{BTreeSet, BinaryHeap};
 
 use anabranch_overlay::controller::Load;
 use anabranch_overlay::controller::message::Request;
-use anabranch_overlay::sense::{Changes, LinkMap, Mesh, SenseMessage, Sensor, SensorConfig};
+use anabranch_overlay::sense::{
+    CALL_COST, CALLED_COST, CAR, Changes, LinkMap, Mesh, SenseMessage, Sensor, SensorConfig, Train,
+};
 use anabranch_secure::PublicKey;
 use anabranch_wire::{Span, Time};
 
 use super::measure::{Failure, Traffic};
-use super::{ENOUGH, MEASURED, OverlayConfig, WARM_UP, World};
+use super::{ENOUGH, MEASURED, OverlayConfig, Shaper, WARM_UP, World};
 use crate::chance::{Chance, seed_of};
 use crate::scenario::Metrics;
 
@@ -62,6 +64,7 @@ struct Event {
 enum What {
     Wake(usize),
     Arrive { from: usize, to: usize, bytes: Vec<u8> },
+    End { from: usize, to: usize, number: u32 },
     Tell { relay: usize, by_itself: bool },
     Told { relay: usize, body: Vec<u8> },
     Heard { relay: usize, known: u64 },
@@ -88,7 +91,7 @@ impl Run {
             let mut draw = [0; 32];
             draw[..8].copy_from_slice(&seed_of(seed, KIND, index as u64).to_be_bytes());
             let mut sensor = Sensor::new(SensorConfig::default(), draw, Time::ZERO);
-            sensor.measure(Time::ZERO, &mesh.measures(&key(index)).into_iter().collect());
+            sensor.measure(Time::ZERO, &mesh.measures(&key(index)).into_iter().collect(), &BTreeSet::new());
             Relay { sensor, wake: Time::NEVER, known: 0, is_telling: false }
         };
         let relays = (0..world.len()).map(sensor).collect();
@@ -150,6 +153,7 @@ impl Run {
             What::Wake(relay) if self.relays[relay].wake == self.now => self.wake(relay),
             What::Wake(_) => {}
             What::Arrive { from, to, bytes } => self.arrive(from, to, &bytes),
+            What::End { from, to, number } => self.send(from, to, &SenseMessage::End(number)),
             What::Tell { relay, by_itself } => self.tell(relay, by_itself),
             What::Told { relay, body } => self.take(relay, &body),
             What::Heard { relay, known } => {
@@ -161,7 +165,9 @@ impl Run {
 
     /// Calls a relay when it wants to be.
     fn arm(&mut self, relay: usize) {
-        let wanted = self.relays[relay].sensor.poll_timeout().map(|at| at.max(self.now));
+        let sensor = &self.relays[relay].sensor;
+        let next = [sensor.poll_timeout(), sensor.train_timeout(self.now)].into_iter().flatten().min();
+        let wanted = next.map(|at| at.max(self.now));
         if let Some(at) = wanted.filter(|at| *at != self.relays[relay].wake || *at == self.now) {
             self.relays[relay].wake = at;
             self.schedule(at, What::Wake(relay));
@@ -180,7 +186,33 @@ impl Run {
                 self.send(relay, to, &message);
             }
         }
+        if let Some(train) = self.relays[relay].sensor.poll_train(now) {
+            self.send_train(relay, &train);
+        }
         self.arm(relay);
+    }
+
+    /// The packets of a train come one after the other out of the narrowest place; its end is told when all should be there.
+    fn send_train(&mut self, from: usize, train: &Train) {
+        let Some(to) = self.map.find(&train.to) else { return };
+        let between = self.world.between(from, to);
+        let [rate, others] = between.rate;
+        let mut shaper = Shaper::new(self.now, rate, between.bucket, others);
+        let mut last = self.now;
+        // Its session.
+        self.traffic.sent(self.now, from, CALL_COST, false);
+        self.traffic.sent(self.now, to, CALLED_COST, false);
+        self.relays[to].sensor.on_called(self.now, &key(from));
+        for index in 0..train.packets {
+            let left = self.now + train.offset(index);
+            self.traffic.sent(self.now, from, CAR, false);
+            last = shaper.pass(left) + between.rtt / 2;
+            if !self.failed.contains(&(from, to)) && self.chance.unit() >= between.loss {
+                let bytes = SenseMessage::Car(train.car(index, left)).encode();
+                self.schedule(last, What::Arrive { from, to, bytes });
+            }
+        }
+        self.schedule(last, What::End { from, to, number: train.number });
     }
 
     /// A message leaves; the packet that acknowledges it comes back with or without it.
@@ -196,8 +228,11 @@ impl Run {
     }
 
     fn arrive(&mut self, from: usize, to: usize, bytes: &[u8]) {
-        self.traffic.sent(self.now, to, ACK, false);
         let Ok(message) = SenseMessage::decode(bytes) else { return };
+        // Every second packet of a train is acknowledged.
+        if !matches!(message, SenseMessage::Car(car) if car.index % 2 == 0) {
+            self.traffic.sent(self.now, to, ACK, false);
+        }
         let answer = self.relays[to].sensor.handle_message(self.now, &key(from), &message);
         if let Some(answer) = answer {
             self.send(to, from, &answer);

@@ -1,6 +1,6 @@
 //! A globe with towns, relays in them, and the delay and loss between any two: a function of the seed, no table.
 
-use anabranch_wire::Span;
+use anabranch_wire::{Rate, Span};
 
 use crate::chance::{Chance, seed_of};
 
@@ -22,7 +22,14 @@ struct Place {
     access_ms: f64,
     /// Loss of the access link, out and in.
     loss: [f64; 2],
+    /// Capacity out and in.
+    rate: [Rate; 2],
+    /// What its shaper lets through at once, in bytes.
+    bucket: u32,
 }
+
+/// What access links are sold as, in Mbit/s.
+const RATES: [f64; 6] = [10.0, 25.0, 50.0, 100.0, 250.0, 500.0];
 
 /// Between two relays.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -31,10 +38,14 @@ pub struct Between {
     pub rtt: Span,
     /// Fraction lost one way.
     pub loss: f64,
+    /// What the narrower of the two access links carries, and what others take of it.
+    pub rate: [Rate; 2],
+    /// What a shaper lets through at once, in bytes.
+    pub bucket: u32,
 }
 
 impl World {
-    /// So many relays: half in a dozen large towns, half in others; access of 0.2 to 20 ms and 0.01 to 0.5 % loss each way.
+    /// So many relays: half in a dozen large towns, half in others; access of 0.2 to 20 ms, 0.01 to 0.5 % loss and 10 to 500 Mbit/s each way, behind shapers that let up to 100 kB through at once.
     #[must_use]
     pub fn new(relays: usize, seed: u64) -> Self {
         let mut chance = Chance::new(seed_of(seed, KIND, 0));
@@ -48,6 +59,8 @@ impl World {
                 at: unit([town[0] + off[0], town[1] + off[1], town[2] + off[2]]),
                 access_ms: chance.scaled(0.2, 20.0),
                 loss: [chance.scaled(1e-4, 5e-3), chance.scaled(1e-4, 5e-3)],
+                rate: [(); 2].map(|()| Rate::from_mbit(RATES[chance.below(RATES.len())])),
+                bucket: 3_000 + chance.below(97_000) as u32,
             }
         };
         let relays = (0..relays).map(&mut place).collect();
@@ -67,7 +80,8 @@ impl World {
     }
 
     /// What is between two relays. Light in fibre takes the great circle and a detour of 1.1 to 2.5 times, each pair its own, the same both ways;
-    /// three pairs in a hundred lose 1 to 5 % on the way.
+    /// three pairs in a hundred lose 1 to 5 % on the way. Others take up to
+    /// 0.6 of what the narrower access link carries.
     #[must_use]
     pub fn between(&self, from: usize, to: usize) -> Between {
         let (a, b) = (&self.relays[from], &self.relays[to]);
@@ -80,7 +94,9 @@ impl World {
         let ms = km * 2.0 / 200.0 * detour + a.access_ms + b.access_ms;
         let bad = if draw(4) < 0.03 { 0.01 + 0.04 * draw(5) } else { 0.0 };
         let loss = 1.0 - (1.0 - a.loss[0]) * (1.0 - b.loss[1]) * (1.0 - bad);
-        Between { rtt: Span::from_secs_f64(ms / 1e3), loss }
+        let rate = a.rate[0].min(b.rate[1]);
+        let others = rate.mul_f64(0.6 * draw(6));
+        Between { rtt: Span::from_secs_f64(ms / 1e3), loss, rate: [rate, others], bucket: a.bucket }
     }
 }
 

@@ -159,7 +159,7 @@ impl Talker {
     }
 
     fn read_datagrams(&mut self, session: &mut Session<Bytes>) {
-        while let Some(got) = session.recv_datagram() {
+        while let Some((_, got)) = session.recv_datagram() {
             let number = got
                 .data
                 .get(..8)

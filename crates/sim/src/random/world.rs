@@ -1,7 +1,7 @@
 //! From a seed: two configurations, cables, and what happens to them, as values.
 
 use anabranch_engine::cc::RuleKind;
-use anabranch_engine::{AckPolicy, Config, ReportConfig, SchedulerKind};
+use anabranch_engine::{AckPolicy, Config, DatagramMode, ReportConfig, SchedulerKind};
 use anabranch_link::{Jitter, JitterShape, LossModel, Reorder};
 use anabranch_wire::{PathUse, Span, Time};
 
@@ -229,6 +229,10 @@ fn config(dice: &mut Dice, rebinds: bool) -> Config {
     config.max_paths = dice.one_of(&[1, 2, 8, 8]);
     config.max_streams = dice.one_of(&[1, 3, 128]);
     config.reports = dice.chance(0.3).then(ReportConfig::default);
+    let modes = [DatagramMode::Once, DatagramMode::Redundant, DatagramMode::Protected];
+    config.datagrams = std::array::from_fn(|class| modes[class % modes.len()]);
+    config.protection.outlive_path = true;
+    config.ordered_classes = 0b1110;
     config.ecn = dice.chance(0.2);
     config.keep_alive = (rebinds || dice.chance(0.3)).then(|| millis(400.0 + dice.unit() * 1_500.0));
     config

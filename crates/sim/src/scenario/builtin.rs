@@ -46,6 +46,8 @@ builtin![
     "psmc-fig3",
     "psmc-fig4",
     "psmc-fig5",
+    "psmc-udp",
+    "psmc-udp-failure",
     "safire-fig3",
     "safire-fig4",
     "safire-fig5",

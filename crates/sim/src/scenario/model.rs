@@ -240,6 +240,8 @@ pub struct FlowSpec {
     pub size: Option<SizeText>,
     /// The application makes data at this rate.
     pub rate: Option<RateText>,
+    /// It carries datagrams instead of a stream.
+    pub datagrams: Option<DatagramSpec>,
     /// When it connects.
     pub start: Option<SpanText>,
     /// It connects at random so long after its start.
@@ -260,6 +262,40 @@ pub struct FlowSpec {
     pub striping: Option<Striping>,
     /// Each of its sessions goes over one of the paths, the one that promises it most (SAFIRE [S2]).
     pub flow_routing: Option<bool>,
+}
+
+/// Datagrams of one size at a constant rate, and what is done so that they arrive (PSMC [T8]).
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DatagramSpec {
+    /// Of their data.
+    pub rate: RateText,
+    /// Bytes of each.
+    pub size: SizeText,
+    /// What is done so that they arrive.
+    #[serde(default)]
+    pub mode: DatagramModeSpec,
+    /// Protected ones: most in a block, 1 to 32.
+    pub block: Option<u8>,
+    /// And how long a block stays open at most.
+    pub patience: Option<SpanText>,
+    /// And the most parity, as a share of the datagrams.
+    pub most: Option<ShareText>,
+    /// And whether there is parity for what the busiest path carries, lost or not.
+    pub outlive_path: Option<bool>,
+}
+
+/// What is done so that datagrams arrive.
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum DatagramModeSpec {
+    /// Nothing.
+    #[default]
+    Once,
+    /// They are sent on every path.
+    Redundant,
+    /// Parity follows them.
+    Protected,
 }
 
 /// How packets are striped over routes below a session (PSMC [T3, T6], SAFIRE [S5]).

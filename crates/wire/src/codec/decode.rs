@@ -5,11 +5,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use bytes::Bytes;
 
 use super::reader::Reader;
-use super::{MAX_ACK_RANGES, MAX_FRAMES, kind};
+use super::{MAX_ACK_RANGES, MAX_FRAMES, MAX_PLACE, kind};
 use crate::varint::VARINT_MAX;
 use crate::{
-    Ack, AckPath, AddressFrame, Close, DatagramFrame, DecodeError, EcnCounts, Frame, Frames, Fsn, Header,
-    NewPid, PathId, PathStatus, PathUse, Ranges, Report, Span, StreamFrame, StreamId,
+    Ack, AckPath, AddressFrame, Close, DatagramFrame, DatagramNumber, DecodeError, EcnCounts, Frame, Frames,
+    Fsn, Header, MAX_BLOCK, MarkedFrame, NewPid, ParityFrame, PathId, PathStatus, PathUse, Ranges, Report,
+    Span, StreamFrame, StreamId,
 };
 
 /// Reads the contents of one packet. The data of its frames share the packet's memory, all of which
@@ -40,6 +41,8 @@ fn frame(reader: &mut Reader<Bytes>) -> Result<Frame<Bytes>, DecodeError> {
     match first {
         kind::STREAM..=kind::STREAM_LAST => stream(reader, first).map(Frame::Stream),
         kind::DATAGRAM..=kind::DATAGRAM_LAST => datagram(reader, first).map(Frame::Datagram),
+        kind::MARKED..=kind::MARKED_LAST => marked(reader, first).map(Frame::Marked),
+        kind::PARITY | kind::PARITY_LEN => parity(reader, first).map(Frame::Parity),
         kind::ACK | kind::ACK_ECN => ack(reader, first == kind::ACK_ECN).map(Frame::Ack),
         _ => control(reader, first),
     }
@@ -67,6 +70,56 @@ fn datagram(reader: &mut Reader<Bytes>, first: u8) -> Result<DatagramFrame<Bytes
     let len = data_len(reader, first & kind::DATAGRAM_LEN != 0)?;
     let data = reader.shared("datagram", len)?;
     Ok(DatagramFrame { class, flow, data })
+}
+
+fn marked(reader: &mut Reader<Bytes>, first: u8) -> Result<MarkedFrame<Bytes>, DecodeError> {
+    let byte = reader.u8("datagram class")?;
+    let (class, marks) = (byte & Header::MAX_TOS, byte & !Header::MAX_TOS);
+    let is_coded = marks & kind::MARK_CODED != 0;
+    let (numbered, placed) = (marks & kind::MARK_NUMBER != 0, marks & kind::MARK_PLACE != 0);
+    let known = kind::MARK_NUMBER | kind::MARK_CODED | kind::MARK_PLACE;
+    if marks & !known != 0 || !(numbered || placed) || (is_coded && !numbered) {
+        return Err(DecodeError::Unknown {
+            what: "marks of a datagram",
+            at: reader.at() - 1,
+            value: marks.into(),
+        });
+    }
+    let flow = if first & kind::DATAGRAM_FLOW == 0 { 0 } else { reader.u32("flow hash")? };
+    let value = if numbered { Some(reader.varint("datagram number")?) } else { None };
+    let number = value.map(|value| DatagramNumber { value, is_coded });
+    let place = if placed { Some(reader.varint_within("datagram place", 0, MAX_PLACE)?) } else { None };
+    let len = data_len(reader, first & kind::DATAGRAM_LEN != 0)?;
+    let data = reader.shared("datagram", len)?;
+    Ok(MarkedFrame { datagram: DatagramFrame { class, flow, data }, number, place })
+}
+
+fn parity(reader: &mut Reader<Bytes>, first: u8) -> Result<ParityFrame<Bytes>, DecodeError> {
+    let class = reader.u8("class of a block")?;
+    if class > Header::MAX_TOS {
+        return Err(reader.out_of_range("class of a block", class.into(), 0, Header::MAX_TOS.into()));
+    }
+    let last = VARINT_MAX - u64::from(MAX_BLOCK);
+    let number = reader.varint_within("first number of a block", 0, last)?;
+    let count = small(reader, "datagrams of a block", 1, MAX_BLOCK)?;
+    let parities = small(reader, "parity of a block", 1, MAX_BLOCK)?;
+    let index = small(reader, "piece of parity", 0, parities - 1)?;
+    let head = reader.array("parity of heads")?;
+    let len = data_len(reader, first & kind::DATAGRAM_LEN != 0)?;
+    if len % 2 != 0 {
+        return Err(DecodeError::NotZero { what: "last bit of the length of parity", at: reader.at() });
+    }
+    let data = reader.shared("parity", len)?;
+    Ok(ParityFrame { class, first: number, count, parities, index, head, data })
+}
+
+/// A number of one byte between two others.
+fn small(reader: &mut Reader<Bytes>, what: &'static str, min: u8, max: u8) -> Result<u8, DecodeError> {
+    let value = reader.u8(what)?;
+    if (min..=max).contains(&value) {
+        return Ok(value);
+    }
+    Err(reader.out_of_range(what, value.into(), min.into(), max.into()))
 }
 
 #[inline]

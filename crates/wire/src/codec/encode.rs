@@ -6,7 +6,9 @@ use bytes::{BufMut, Bytes};
 
 use super::{MAX_ACK_RANGES, MAX_REASON_LEN, kind};
 use crate::varint::put_varint;
-use crate::{Ack, Close, DatagramFrame, Frame, Header, PathId, PathUse, Report, StreamFrame};
+use crate::{
+    Ack, Close, DatagramFrame, Frame, Header, MarkedFrame, ParityFrame, PathId, PathUse, Report, StreamFrame,
+};
 
 /// Appends the contents of one packet: exactly [`packet_encoded_len`](super::packet_encoded_len) bytes.
 /// A receiver refuses more than [`MAX_FRAMES`](super::MAX_FRAMES) frames.
@@ -43,6 +45,8 @@ fn put_frame(frame: &Frame<Bytes>, place: Place, out: &mut impl BufMut) {
     match frame {
         Frame::Stream(stream) => put_stream(stream, place, out),
         Frame::Datagram(datagram) => put_datagram(datagram, place, out),
+        Frame::Marked(marked) => put_marked(marked, place, out),
+        Frame::Parity(parity) => put_parity(parity, place, out),
         Frame::Ack(ack) => put_ack(ack, out),
         Frame::Ping => out.put_u8(kind::PING),
         Frame::Padding(len) => {
@@ -140,6 +144,42 @@ fn put_datagram(frame: &DatagramFrame<Bytes>, place: Place, out: &mut impl BufMu
     if frame.flow != 0 {
         out.put_u32(frame.flow);
     }
+    put_data(&frame.data, place, out);
+}
+
+fn put_marked(frame: &MarkedFrame<Bytes>, place: Place, out: &mut impl BufMut) {
+    let DatagramFrame { class, flow, data } = &frame.datagram;
+    let mut first = kind::MARKED;
+    if *flow != 0 {
+        first |= kind::DATAGRAM_FLOW;
+    }
+    if place == Place::Followed {
+        first |= kind::DATAGRAM_LEN;
+    }
+    let mut marks = if frame.place.is_some() { kind::MARK_PLACE } else { 0 };
+    if let Some(number) = frame.number {
+        marks |= kind::MARK_NUMBER | if number.is_coded { kind::MARK_CODED } else { 0 };
+    }
+    out.put_u8(first);
+    out.put_u8(*class.min(&Header::MAX_TOS) | marks);
+    if *flow != 0 {
+        out.put_u32(*flow);
+    }
+    if let Some(number) = frame.number {
+        put_varint(out, number.value);
+    }
+    if let Some(place) = frame.place {
+        put_varint(out, place);
+    }
+    put_data(data, place, out);
+}
+
+fn put_parity(frame: &ParityFrame<Bytes>, place: Place, out: &mut impl BufMut) {
+    out.put_u8(if place == Place::Followed { kind::PARITY_LEN } else { kind::PARITY });
+    out.put_u8(frame.class.min(Header::MAX_TOS));
+    put_varint(out, frame.first);
+    out.put_slice(&[frame.count, frame.parities, frame.index]);
+    out.put_slice(&frame.head);
     put_data(&frame.data, place, out);
 }
 

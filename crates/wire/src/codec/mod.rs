@@ -3,7 +3,7 @@
 //! The engine fills a packet by length ([`packet_encoded_len`], [`stream_frame_overhead_last`]) without
 //! encoding anything; the driver calls [`encode_frames`] just before sealing and [`decode_frames`] just
 //! after opening. One rule saves two bytes in nearly every packet: **the last frame of a packet, when it
-//! is a stream or datagram frame, has no length field and extends to the packet's end.** All others have
+//! is a stream, datagram or parity frame, has no length field and extends to the packet's end.** All others have
 //! one. Lengths and encoder follow that rule alike.
 //!
 //! Decoding copies nothing: the data of a frame are slices of the packet. It holds at most
@@ -21,8 +21,8 @@ pub use decode::decode_frames;
 pub use encode::{encode_frame, encode_frames};
 pub use params::{decode_params, encode_params};
 pub use size::{
-    datagram_frame_overhead, datagram_frame_overhead_last, packet_encoded_len, stream_frame_overhead,
-    stream_frame_overhead_last,
+    LARGEST_MARKS, LARGEST_PARITY_OVERHEAD, datagram_frame_overhead, datagram_frame_overhead_last,
+    packet_encoded_len, stream_frame_overhead, stream_frame_overhead_last,
 };
 
 /// Most frames that a packet may hold.
@@ -37,6 +37,9 @@ pub const MIN_UDP_PAYLOAD: u16 = 1200;
 pub const MAX_PATHS: u32 = 64;
 /// Longest delay of acknowledgements that an end may announce, in microseconds (RFC 9000 §18.2).
 pub const MAX_ACK_DELAY_US: u32 = 16_384_000;
+
+/// Highest place of a datagram in its lane: it and one more fit six bytes.
+pub const MAX_PLACE: u64 = (1 << 48) - 2;
 
 /// The first byte of each frame.
 mod kind {
@@ -74,4 +77,13 @@ mod kind {
     pub const DATAGRAM_LAST: u8 = DATAGRAM | DATAGRAM_LEN | DATAGRAM_FLOW;
     pub const DATAGRAM_LEN: u8 = 0x01;
     pub const DATAGRAM_FLOW: u8 = 0x02;
+    /// 0x34 to 0x37: with the same two flags, and the marks below in the upper half of the class.
+    pub const MARKED: u8 = 0x34;
+    pub const MARKED_LAST: u8 = MARKED | DATAGRAM_LEN | DATAGRAM_FLOW;
+    pub const MARK_NUMBER: u8 = 0x10;
+    pub const MARK_CODED: u8 = 0x20;
+    pub const MARK_PLACE: u8 = 0x40;
+    /// 0x38 and 0x39: with [`DATAGRAM_LEN`].
+    pub const PARITY: u8 = 0x38;
+    pub const PARITY_LEN: u8 = PARITY | DATAGRAM_LEN;
 }

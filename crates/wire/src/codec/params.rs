@@ -2,14 +2,14 @@
 //!
 //! A list of (id, length, value), ids and lengths as variable-length integers, in ascending order of id,
 //! so that none can come twice. An id that is not known is skipped: that is how later versions add to
-//! the list. All of those below must be there.
+//! the list. Those up to the tenth must be there; the others are 0 when they are not.
 
 use bytes::BufMut;
 
 use super::reader::Reader;
 use super::{MAX_ACK_DELAY_US, MAX_PATHS, MIN_UDP_PAYLOAD};
 use crate::varint::{VARINT_MAX, put_varint, varint_len};
-use crate::{DecodeError, Params, Pid, ResetToken};
+use crate::{DecodeError, MAX_BLOCK, Params, Pid, ResetToken};
 
 mod id {
     pub const PID: u64 = 1;
@@ -22,10 +22,12 @@ mod id {
     pub const MAX_DATAGRAM: u64 = 8;
     pub const IDLE_TIMEOUT_MS: u64 = 9;
     pub const MAX_ACK_DELAY_US: u64 = 10;
+    pub const MAX_BLOCK: u64 = 11;
+    pub const ORDERED_CLASSES: u64 = 12;
 }
 
 /// The integers, and the least and most that each may be.
-const LIMITS: [(u64, &str, u64, u64); 8] = [
+const LIMITS: [(u64, &str, u64, u64); 10] = [
     (id::INITIAL_MAX_DATA, "initial_max_data", 0, VARINT_MAX),
     (id::INITIAL_MAX_STREAM_DATA, "initial_max_stream_data", 0, VARINT_MAX),
     (id::INITIAL_MAX_STREAMS, "initial_max_streams", 0, VARINT_MAX),
@@ -34,7 +36,12 @@ const LIMITS: [(u64, &str, u64, u64); 8] = [
     (id::MAX_DATAGRAM, "max_datagram", 0, u16::MAX as u64),
     (id::IDLE_TIMEOUT_MS, "idle_timeout_ms", 0, u32::MAX as u64),
     (id::MAX_ACK_DELAY_US, "max_ack_delay_us", 0, MAX_ACK_DELAY_US as u64),
+    (id::MAX_BLOCK, "max_block", 0, MAX_BLOCK as u64),
+    (id::ORDERED_CLASSES, "ordered_classes", 0, u16::MAX as u64),
 ];
+
+/// From this id on a parameter may be left out, which means 0.
+const FIRST_OPTIONAL: u64 = id::MAX_BLOCK;
 
 /// Appends the parameters.
 ///
@@ -56,8 +63,13 @@ pub fn encode_params(params: &Params, out: &mut impl BufMut) {
         params.max_datagram.into(),
         params.idle_timeout_ms.into(),
         params.max_ack_delay_us.into(),
+        params.max_block.into(),
+        params.ordered_classes.into(),
     ];
     for ((id, ..), value) in LIMITS.iter().zip(integers) {
+        if *id >= FIRST_OPTIONAL && value == 0 {
+            continue;
+        }
         put_varint(out, *id);
         put_varint(out, varint_len(value) as u64);
         put_varint(out, value);
@@ -104,7 +116,8 @@ pub fn decode_params(bytes: &[u8]) -> Result<Params, DecodeError> {
     }
     let integer = |id: u64| {
         let index = (id - id::INITIAL_MAX_DATA) as usize;
-        integers[index].ok_or(DecodeError::ParamMissing { id })
+        let usual = (id >= FIRST_OPTIONAL).then_some(0);
+        integers[index].or(usual).ok_or(DecodeError::ParamMissing { id })
     };
     Ok(Params {
         pid: pid.ok_or(DecodeError::ParamMissing { id: id::PID })?,
@@ -117,5 +130,7 @@ pub fn decode_params(bytes: &[u8]) -> Result<Params, DecodeError> {
         max_datagram: integer(id::MAX_DATAGRAM)? as u16,
         idle_timeout_ms: integer(id::IDLE_TIMEOUT_MS)? as u32,
         max_ack_delay_us: integer(id::MAX_ACK_DELAY_US)? as u32,
+        max_block: integer(id::MAX_BLOCK)? as u8,
+        ordered_classes: integer(id::ORDERED_CLASSES)? as u16,
     })
 }

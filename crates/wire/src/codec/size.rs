@@ -5,7 +5,9 @@ use std::net::SocketAddr;
 use super::MAX_ACK_RANGES;
 use super::encode::{ack_path_to_wire, reason_of, report_to_wire};
 use crate::varint::varint_len;
-use crate::{Ack, DatagramFrame, Frame, Payload, StreamFrame, StreamId};
+use crate::{
+    Ack, CODED_HEAD, DatagramFrame, Frame, MarkedFrame, ParityFrame, Payload, StreamFrame, StreamId,
+};
 
 /// Bytes that `frames` take as the contents of one packet.
 #[inline]
@@ -47,6 +49,20 @@ pub fn datagram_frame_overhead_last(flow: u32) -> usize {
     if flow == 0 { 2 } else { 6 }
 }
 
+/// Bytes that number and place of a marked datagram take at most.
+pub const LARGEST_MARKS: usize = 16;
+/// Bytes that a parity frame takes at most beside its data, which is as long as the longest datagram or longer by one,
+/// when another frame follows it.
+pub const LARGEST_PARITY_OVERHEAD: usize = 2 + 8 + 3 + CODED_HEAD + 4;
+
+fn marks_len<P>(frame: &MarkedFrame<P>) -> usize {
+    frame.number.map_or(0, |number| varint_len(number.value)) + frame.place.map_or(0, varint_len)
+}
+
+fn parity_len<P>(frame: &ParityFrame<P>) -> usize {
+    2 + varint_len(frame.first) + 3 + CODED_HEAD
+}
+
 impl<P: Payload> Frame<P> {
     /// Bytes that the frame takes when another follows it.
     #[inline]
@@ -58,6 +74,13 @@ impl<P: Payload> Frame<P> {
             }
             Self::Datagram(DatagramFrame { flow, data, .. }) => {
                 datagram_frame_overhead(*flow, data.len()) + data.len()
+            }
+            Self::Marked(marked) => {
+                let DatagramFrame { flow, data, .. } = &marked.datagram;
+                datagram_frame_overhead(*flow, data.len()) + marks_len(marked) + data.len()
+            }
+            Self::Parity(parity) => {
+                parity_len(parity) + varint_len(parity.data.len() as u64) + parity.data.len()
             }
             Self::Ack(ack) => ack_len(ack),
             Self::Ping | Self::Shutdown | Self::ShutdownAck => 1,
@@ -91,6 +114,11 @@ impl<P: Payload> Frame<P> {
             Self::Datagram(DatagramFrame { flow, data, .. }) => {
                 datagram_frame_overhead_last(*flow) + data.len()
             }
+            Self::Marked(marked) => {
+                let DatagramFrame { flow, data, .. } = &marked.datagram;
+                datagram_frame_overhead_last(*flow) + marks_len(marked) + data.len()
+            }
+            Self::Parity(parity) => parity_len(parity) + parity.data.len(),
             other => other.encoded_len(),
         }
     }

@@ -10,8 +10,9 @@ use proptest::prelude::*;
 use super::*;
 use crate::varint::VARINT_MAX;
 use crate::{
-    Ack, AckPath, AddressFrame, Close, DatagramFrame, DecodeError, EcnCounts, Frame, Fsn, Length, NewPid,
-    Params, PathId, PathStatus, PathUse, Pid, Ranges, Report, ResetToken, Span, StreamFrame, StreamId,
+    Ack, AckPath, AddressFrame, CODED_HEAD, Close, DatagramFrame, DatagramNumber, DecodeError, EcnCounts,
+    Frame, Fsn, Length, MAX_BLOCK, MarkedFrame, NewPid, Params, ParityFrame, PathId, PathStatus, PathUse,
+    Pid, Ranges, Report, ResetToken, Span, StreamFrame, StreamId,
 };
 
 /// Every length of a variable-length integer is as likely as another.
@@ -80,7 +81,32 @@ fn data_frame() -> impl Strategy<Value = Frame<Bytes>> {
         .prop_map(|(stream, offset, fin, data)| Frame::Stream(StreamFrame { stream, offset, fin, data }));
     let datagram = (0..16u8, prop_oneof![Just(0), any::<u32>()], payload())
         .prop_map(|(class, flow, data)| Frame::Datagram(DatagramFrame { class, flow, data }));
-    prop_oneof![stream, datagram, ack().prop_map(Frame::Ack)]
+    prop_oneof![stream, datagram, marked(), parity(), ack().prop_map(Frame::Ack)]
+}
+
+fn marked() -> impl Strategy<Value = Frame<Bytes>> {
+    let number =
+        || (number(), any::<bool>()).prop_map(|(value, is_coded)| DatagramNumber { value, is_coded });
+    let marks = prop_oneof![
+        number().prop_map(|number| (Some(number), None)),
+        (0..=MAX_PLACE).prop_map(|place| (None, Some(place))),
+        (number(), 0..=MAX_PLACE).prop_map(|(number, place)| (Some(number), Some(place))),
+    ];
+    (0..16u8, prop_oneof![Just(0), any::<u32>()], payload(), marks).prop_map(|(class, flow, data, marks)| {
+        let (number, place) = marks;
+        Frame::Marked(MarkedFrame { datagram: DatagramFrame { class, flow, data }, number, place })
+    })
+}
+
+fn parity() -> impl Strategy<Value = Frame<Bytes>> {
+    let block = (1..=MAX_BLOCK, 1..=MAX_BLOCK, 0..MAX_BLOCK);
+    (0..16u8, number(), block, any::<[u8; CODED_HEAD]>(), payload()).prop_map(
+        |(class, first, (count, parities, index), head, data)| {
+            let first = first.min(VARINT_MAX - u64::from(MAX_BLOCK));
+            let data = data.slice(..data.len() / 2 * 2);
+            Frame::Parity(ParityFrame { class, first, count, parities, index: index % parities, head, data })
+        },
+    )
 }
 
 fn stream_control() -> impl Strategy<Value = Frame<Bytes>> {
@@ -149,8 +175,9 @@ fn params() -> impl Strategy<Value = Params> {
     (
         (pid(), token(), number(), number(), number()),
         (1..=MAX_PATHS, MIN_UDP_PAYLOAD.., any::<u16>(), any::<u32>(), 0..=MAX_ACK_DELAY_US),
+        (0..=MAX_BLOCK, any::<u16>()),
     )
-        .prop_map(|(credit, limits)| Params {
+        .prop_map(|(credit, limits, datagrams)| Params {
             pid: credit.0,
             reset_token: credit.1,
             initial_max_data: credit.2,
@@ -161,6 +188,8 @@ fn params() -> impl Strategy<Value = Params> {
             max_datagram: limits.2,
             idle_timeout_ms: limits.3,
             max_ack_delay_us: limits.4,
+            max_block: datagrams.0,
+            ordered_classes: datagrams.1,
         })
 }
 
@@ -184,6 +213,14 @@ fn measured(frame: &Frame<Bytes>) -> Option<Frame<Length>> {
         }
         Frame::Datagram(DatagramFrame { class, flow, data }) => {
             Some(Frame::Datagram(DatagramFrame { class, flow, data: Length(data.len()) }))
+        }
+        Frame::Marked(MarkedFrame { datagram: DatagramFrame { class, flow, data }, number, place }) => {
+            let datagram = DatagramFrame { class, flow, data: Length(data.len()) };
+            Some(Frame::Marked(MarkedFrame { datagram, number, place }))
+        }
+        Frame::Parity(ParityFrame { class, first, count, parities, index, head, data }) => {
+            let data = Length(data.len());
+            Some(Frame::Parity(ParityFrame { class, first, count, parities, index, head, data }))
         }
         _ => None,
     }
@@ -256,7 +293,12 @@ proptest! {
         let at = at.index(bytes.len());
         bytes[at] = value;
         let _ = decode_params(&bytes);
-        prop_assert!(decode_params(&bytes[..at]).is_err());
+        // Cut off, they are refused, unless it is just those that may be left out.
+        if let Ok(cut) = decode_params(&encoded_params(&params)[..at]) {
+            let usual = Params { max_block: cut.max_block, ordered_classes: 0, ..params.clone() };
+            prop_assert!(cut.max_block == 0 || cut.max_block == params.max_block);
+            prop_assert_eq!(cut, usual);
+        }
     }
 }
 

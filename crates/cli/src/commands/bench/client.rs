@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anabranch_daemon::client::{Entry, Peer, RelayPaths, RunningPaths};
+use anabranch_daemon::client::{Entry, Peer, RelayPaths, RunningPaths, RunningSessions};
 use anabranch_net::{Addresses, Endpoint, EndpointConfig, Session, Target};
 
 use super::protocol::{Control, Message, Order, PATIENCE, Sample, VERSION};
@@ -13,8 +13,8 @@ use super::recorder::Recorder;
 use super::traffic::{Receiver, Sender};
 use super::watch::PathWatch;
 use super::{ClientArgs, text};
+use crate::capture::Capture;
 use crate::commands::Context;
-use crate::commands::service::Socket;
 use crate::errors::{Failure, Kind};
 use crate::report::{BenchReport, BenchStart};
 use crate::ui::out::{self, Stream};
@@ -35,16 +35,20 @@ const USUAL_PORT: u16 = 4433;
 /// # Errors
 /// When the server is not reached or refuses, or the session breaks.
 pub fn run(args: &ClientArgs, context: &Context) -> Result<(), Failure> {
-    node::runtime()?.block_on(measure(args, context))
+    let capture = args.capture.start()?;
+    node::runtime()?.block_on(measure(args, &capture, context)).and(capture.finish())
 }
 
-async fn measure(args: &ClientArgs, context: &Context) -> Result<(), Failure> {
+async fn measure(args: &ClientArgs, capture: &Capture, context: &Context) -> Result<(), Failure> {
     let key = relays::key(args.key.as_deref(), &args.relays, &args.granted)?;
-    let config = EndpointConfig::new(key)
+    let config = capture
+        .of(EndpointConfig::new(key))
         .addresses(local_addresses(&args.pins))
         .path_rules(args.paths_wanted.rules()?);
     let endpoint = Arc::new(Endpoint::bind(config).await.map_err(|error| Failure::bind(&error))?);
     let grants = args.granted.grants(&endpoint, args.key.as_deref()).await?;
+    let sessions = RunningSessions::default();
+    let _socket = args.running.open(&sessions)?;
     let target = target(args, grants.relays().len(), &endpoint)?;
     let session = tokio::select! {
         biased;
@@ -56,8 +60,7 @@ async fn measure(args: &ClientArgs, context: &Context) -> Result<(), Failure> {
     let at_once = usize::from(args.at_once.unwrap_or_default());
     let (all, some) = args.relays.split_at(if at_once == 0 { args.relays.len() } else { 0 });
     let _some = RelayPaths::choose(&endpoint, &session, some, (&peer, at_once));
-    let running = RunningPaths::new(&endpoint, &session, all, &peer);
-    let _socket = Socket::open(args.control.as_deref(), running.clone())?;
+    sessions.add(RunningPaths::new(&endpoint, &session, all, &peer));
     let (watch, recorder) = (PathWatch::start(&session), Recorder::new(!args.reverse));
     let mut view = View { args, verbose: context.verbose > 0, watch, recorder };
     let outcome = tokio::select! {
@@ -194,7 +197,7 @@ fn target(args: &ClientArgs, granted: usize, endpoint: &Endpoint) -> Result<Targ
     let addresses = ticket.addresses.iter().copied().chain(more).collect();
     let credential = Some((ticket.share, ticket.secret.clone()));
     let pins = args.pins.iter().map(|pin| pair(pin, endpoint, port)).collect::<Result<_, _>>()?;
-    let addable = if args.control.is_some() { MOST_ADDED } else { 0 };
+    let addable = if args.running.control.is_some() { MOST_ADDED } else { 0 };
     Ok(Target {
         node: ticket.node,
         addresses,

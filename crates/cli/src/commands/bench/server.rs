@@ -13,6 +13,7 @@ use tokio::sync::Semaphore;
 use super::ServerArgs;
 use super::protocol::{Control, Message, Order, PATIENCE, Sample};
 use super::traffic::{Receiver, Sender};
+use crate::capture::Capture;
 use crate::commands::Context;
 use crate::errors::Failure;
 use crate::report::mbit_s;
@@ -30,10 +31,11 @@ const BAD_TEST: u64 = 1;
 /// When the key cannot be read or the port is taken.
 pub fn run(args: &ServerArgs, context: &Context) -> Result<(), Failure> {
     let key = keyfile::load_or_fresh(args.key.as_deref())?;
-    node::runtime()?.block_on(serve(args, key, context))
+    let capture = args.capture.start()?;
+    node::runtime()?.block_on(serve(args, key, &capture, context)).and(capture.finish())
 }
 
-async fn serve(args: &ServerArgs, key: NodeKey, context: &Context) -> Result<(), Failure> {
+async fn serve(args: &ServerArgs, key: NodeKey, capture: &Capture, context: &Context) -> Result<(), Failure> {
     let share = ShareId(u64::from_be_bytes(*keyfile::random()?));
     let secret = TicketSecret::from_random(*keyfile::random()?);
     let addresses = match args.bind.as_slice() {
@@ -41,7 +43,8 @@ async fn serve(args: &ServerArgs, key: NodeKey, context: &Context) -> Result<(),
         some => Addresses::Exactly(some.to_vec()),
     };
     let node = key.public();
-    let config = EndpointConfig::new(key)
+    let config = capture
+        .of(EndpointConfig::new(key))
         .port(args.port)
         .addresses(addresses)
         .session(args.tuning.config())

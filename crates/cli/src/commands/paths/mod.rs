@@ -1,6 +1,8 @@
 //! `anabranch paths`: which ways to a node share routers, and which of them are worth using together.
 
 mod known;
+mod map;
+mod sets;
 mod survey;
 mod text;
 mod traces;
@@ -19,7 +21,7 @@ use crate::relays::ControllerOptions;
 use crate::ui::out::{self, Stream};
 use crate::{interrupt, node};
 
-use known::Known;
+use known::Asking;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -37,7 +39,7 @@ Then here:
 ///
 /// Traces the direct way and the way past each relay, finds out which addresses are of one router, and chooses ways that
 /// are fast and fail independently. Each gets a reason. Needs no privileges; traces do not measure loss. What is between relays
-/// a controller tells: measured by them, or estimated, and each is said.
+/// a controller tells: measured by them, at once if they have not yet, or estimated, and each is said.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub struct PathsArgs {
@@ -50,6 +52,9 @@ pub struct PathsArgs {
     /// The relays that a controller grants.
     #[command(flatten)]
     pub granted: ControllerOptions,
+    /// Measure what the ways from here to the granted relays carry, by packet trains: 200 to 400 kB to each
+    #[arg(long, requires = "controllers")]
+    pub capacity: bool,
     /// Key file by which the controller knows this machine [default: the usual one]
     #[arg(long, value_name = "FILE", env = "ANABRANCH_KEY", hide_env_values = true, value_hint = clap::ValueHint::FilePath)]
     pub key: Option<PathBuf>,
@@ -59,6 +64,9 @@ pub struct PathsArgs {
     /// Keep what is traced here in a file, for use on another machine
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub save: Option<PathBuf>,
+    /// Draw routers, links and chosen ways
+    #[arg(long, value_name = "FILE.svg", value_parser = svg, value_hint = clap::ValueHint::FilePath)]
+    pub graph: Option<PathBuf>,
     /// How disjoint a way must be from every better one in use, 0 to 1
     #[arg(long, value_name = "SHARE", default_value_t = 0.5, value_parser = share)]
     pub beta: f64,
@@ -131,6 +139,16 @@ fn address(text: &str) -> Option<IpAddr> {
     place.parse().ok().or_else(with_port)
 }
 
+fn svg(text: &str) -> Result<PathBuf, String> {
+    let file = PathBuf::from(text);
+    let is_svg = file.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("svg"));
+    if is_svg {
+        Ok(file)
+    } else {
+        Err(format!("`{text}` would be an SVG drawing; write a name that ends in .svg"))
+    }
+}
+
 fn share(text: &str) -> Result<f64, String> {
     let share = text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
     share.ok_or_else(|| format!("`{text}` is no share; write a number from 0 to 1"))
@@ -144,9 +162,8 @@ pub fn run(args: &PathsArgs) -> Result<(), Failure> {
     let elsewhere = traces::load(&args.traces)?;
     let (known, own) = node::runtime()?.block_on(async {
         let measure = async {
-            let known = Known::ask(args).await?;
-            let own = traces::measure(args, &known).await?;
-            Ok((known, own))
+            let asking = Asking::begin(args).await?;
+            tokio::try_join!(asking.known(args), traces::measure(args, asking.addresses()))
         };
         tokio::select! {
             biased;
@@ -158,7 +175,10 @@ pub fn run(args: &PathsArgs) -> Result<(), Failure> {
         traces::save(file, &own)?;
     }
     let limits = ChoiceLimits { beta: args.beta, k: args.most };
-    let report = survey::report(args, (&own, &elsewhere, &known), &limits);
+    let (report, map) = survey::report(args, (&own, &elsewhere, &known), &limits);
+    if let Some(file) = &args.graph {
+        std::fs::write(file, map.to_svg()).map_err(|error| Failure::file("write", file, &error))?;
+    }
     if args.json { Stream::Stdout.json(&report) } else { out::print(&text::render(&report)) }
 }
 
@@ -195,6 +215,7 @@ mod tests {
             &["1.2.3.4", "--relay", "x"],
             &["1.2.3.4", "--traces", "f.json"],
             &["1.2.3.4", "--beta", "2"],
+            &["1.2.3.4", "--graph", "ways.png"],
         ] {
             let error = parse::<PathsArgs>(wrong).unwrap_err().to_string();
             assert!(error.contains("write") || error.contains("neither"), "{error}");

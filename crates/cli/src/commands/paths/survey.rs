@@ -1,13 +1,16 @@
 //! From traces to candidates, and to the choice among them (mTCP §3.3 [M9]).
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use anabranch_overlay::select::{Candidate, ChoiceLimits, Explanation, Survey, choose};
+use anabranch_overlay::select::{ChoiceLimits, Explanation, Link, LinkId, Survey, choose};
 use anabranch_overlay::sense::Figures;
-use anabranch_wire::Span;
+use anabranch_wire::{Rate, Span};
 use serde::Serialize;
 
 use super::known::Known;
+use super::map::Map;
+use super::sets::Sets;
 use super::traces::Trace;
 use super::{Chain, PathsArgs};
 
@@ -18,6 +21,10 @@ pub struct Report {
     pub node: IpAddr,
     /// The ways, in the order in which they were named.
     pub ways: Vec<Way>,
+    /// Relays that did not answer: what the ways to them carry is not known.
+    pub silent: Vec<String>,
+    /// What the ways are worth together.
+    pub sets: Sets,
     /// Addresses that were found to be of one router.
     pub routers: Vec<Vec<IpAddr>>,
     /// Routers of which no second address was found; they may be one with another.
@@ -51,26 +58,34 @@ pub struct Told {
     pub rtt_ms: f64,
     /// Lost on the way there, 0 to 1.
     pub loss: f64,
+    /// What it carries in Mbit/s, when packet trains told.
+    pub capacity_mbit: Option<f64>,
+    /// What others leave of that.
+    pub available_mbit: Option<f64>,
     /// How wrong the time is likely to be, as a share of it, if it was estimated; nothing when it was measured.
     pub estimated: Option<f64>,
 }
 
 impl Told {
     fn new((from, to): (IpAddr, IpAddr), figures: &Figures) -> Self {
-        let Figures { rtt, loss, estimated, .. } = *figures;
-        Self { from, to, rtt_ms: rtt.as_millis_f64(), loss, estimated }
+        let Figures { rtt, loss, capacity, available, estimated } = *figures;
+        let [capacity_mbit, available_mbit] = [capacity, available].map(|rate| rate.map(Rate::as_mbit));
+        Self { from, to, rtt_ms: rtt.as_millis_f64(), loss, capacity_mbit, available_mbit, estimated }
     }
 }
 
-/// Puts all traces on one graph, and chooses.
+/// Puts all traces on one graph, with what was told of stretches that nobody traced, and chooses.
 pub fn report(
     args: &PathsArgs,
     (own, elsewhere, known): (&[Trace], &[(IpAddr, Trace)], &Known),
     limits: &ChoiceLimits,
-) -> Report {
+) -> (Report, Map) {
     let all: Vec<&Trace> = own.iter().chain(elsewhere.iter().map(|(_, trace)| trace)).collect();
     let routes: Vec<_> = all.iter().map(|trace| trace.route()).collect();
-    let survey = Survey::new(&routes);
+    let mut survey = Survey::new(&routes);
+    let here = own.iter().flat_map(|trace| own.first().map(|first| [first.from, trace.from]));
+    let there = elsewhere.iter().map(|(made_at, trace)| [*made_at, trace.from]);
+    here.chain(there).for_each(|addresses| join_addresses(&mut survey, addresses));
     let find = |at: Option<IpAddr>, to: IpAddr| match at {
         None => own.iter().position(|trace| trace.to == to),
         Some(at) => {
@@ -80,55 +95,81 @@ pub fn report(
     };
     let direct = Chain(Vec::new());
     let direct_rtt = find(None, args.node.0).map_or(Span::ZERO, |index| all[index].rtt());
-    let mut parts = Vec::new();
-    let mut candidates = Vec::new();
+    let (mut parts, mut candidates, mut told_links) = (Vec::new(), Vec::new(), BTreeSet::new());
     let granted = known.chains(args.node.0, own);
     let granted = granted.iter().filter(|chain| !args.relays.contains(chain));
     for chain in std::iter::once(&direct).chain(&args.relays).chain(granted) {
-        let (mut stretches, mut told, mut survives) = (Vec::new(), Vec::new(), 1.0);
-        let mut unknown = Vec::new();
+        let (mut stretches, mut unknown, mut told) = (Vec::new(), Vec::new(), Vec::new());
         let mut at = None;
         for to in chain.0.iter().copied().chain([args.node.0]) {
             match (find(at, to), at) {
                 (Some(index), _) => stretches.push(index),
                 (None, Some(from)) => match known.figures(from, to) {
-                    Some(figures) => {
-                        survives *= 1.0 - figures.loss;
-                        told.push((Told::new((from, to), &figures), figures.rtt));
-                    }
+                    Some(figures) => told.push(((from, to), figures)),
                     None => unknown.push([from, to]),
                 },
                 (None, None) => {}
             }
             at = Some(to);
         }
+        let carried = chain.0.first().and_then(|relay| known.carried(*relay));
+        let rates = told.iter().filter_map(|(_, figures)| figures.rate()).chain(carried);
         let traced = stretches.iter().fold(Span::ZERO, |sum, index| sum + all[*index].rtt());
-        let sensed = told.iter().fold(Span::ZERO, |sum, (_, rtt)| sum + *rtt);
-        let figures = (traced + sensed + direct_rtt * unknown.len() as u64, 1.0 - survives, None);
-        let Some(candidate) = survey.candidate(&name(chain), &stretches, figures) else { continue };
-        let unseen = (unknown.len() + told.len()) as u32;
-        candidates.push(Candidate { silent_hops: candidate.silent_hops + unseen, ..candidate });
+        let sensed = told.iter().fold(Span::ZERO, |sum, (_, figures)| sum + figures.rtt);
+        let survives: f64 = told.iter().map(|(_, figures)| 1.0 - figures.loss).product();
+        let rtt = traced + sensed + direct_rtt * unknown.len() as u64;
+        let figures = (rtt, 1.0 - survives, rates.min());
+        let Some(mut candidate) = survey.candidate(&name(chain, known), &stretches, figures) else {
+            continue;
+        };
+        candidate.silent_hops += (unknown.len() + told.len()) as u32;
+        let links: Vec<_> = told.iter().map(|(ends, figures)| stretch(&mut survey, *ends, figures)).collect();
+        told_links.extend(links.iter().map(|(link, _)| *link));
+        candidate.links.extend(links);
+        candidates.push(candidate);
         let address = |index: &usize| all[*index].hops.iter().map(|hop| hop.as_ref().map(|hop| hop.address));
-        let told: Vec<Told> = told.into_iter().map(|(told, _)| told).collect();
+        let told: Vec<Told> = told.iter().map(|(ends, figures)| Told::new(*ends, figures)).collect();
         parts.push((stretches.iter().flat_map(address).collect(), unknown, told));
     }
     let choice = choose(&survey.topology, &candidates, limits);
+    let map = Map::new(&survey, (own, args.node.0), (&candidates, &choice), told_links);
     let ways = parts.into_iter().zip(choice.explanations);
     let routers = survey.aliases.routers().into_values().filter(|addresses| addresses.len() > 1);
-    Report {
+    let report = Report {
         node: args.node.0,
         ways: ways
             .map(|((hops, unknown, told), explanation)| Way { hops, unknown, told, explanation })
             .collect(),
+        silent: known.silent(),
+        sets: Sets::new(&map, known, (own, args.node.0), limits.k),
         routers: routers.map(|addresses| addresses.into_iter().collect()).collect(),
         unresolved: survey.aliases.unresolved.clone(),
         conflicts: survey.aliases.conflicts.iter().map(|conflict| [conflict.a, conflict.b]).collect(),
+    };
+    (report, map)
+}
+
+/// Two addresses of one machine, of which it used the second when it traced: there is a way from one to the other.
+fn join_addresses(survey: &mut Survey, addresses: [IpAddr; 2]) {
+    let [a, b] = addresses.map(|address| survey.aliases.router_of(address).to_string());
+    let [a, b] = [a, b].map(|router| survey.topology.node(&router));
+    if a != b {
+        survey.topology.link_both(a, b, Link { latency: Span::ZERO, loss: 0.0, capacity: None });
     }
 }
 
-fn name(chain: &Chain) -> String {
+/// A stretch that nobody traced as one link: ways that run over it share it.
+fn stretch(survey: &mut Survey, (from, to): (IpAddr, IpAddr), figures: &Figures) -> (LinkId, Span) {
+    let [from, to] = [from, to].map(|address| survey.aliases.router_of(address).to_string());
+    let [from, to] = [from, to].map(|router| survey.topology.node(&router));
+    let latency = figures.rtt / 2;
+    let link = Link { latency, loss: figures.loss, capacity: figures.rate() };
+    (survey.topology.link(from, to, link), latency)
+}
+
+fn name(chain: &Chain, known: &Known) -> String {
     if chain.0.is_empty() {
         return "direct".to_owned();
     }
-    chain.0.iter().map(ToString::to_string).collect::<Vec<_>>().join("+")
+    chain.0.iter().map(|relay| known.name(*relay)).collect::<Vec<_>>().join("+")
 }

@@ -14,6 +14,22 @@ pub fn render(report: &Report) -> String {
         // Writing to a string does not fail.
         let _ = render_way(&mut text, way);
     }
+    for relay in &report.silent {
+        let _ = writeln!(text, "no answer from relay {relay}: what the way there carries is not known");
+    }
+    if let Some(flow) = &report.sets.max_flow {
+        let _ = writeln!(text, "together over relays: {:.1} Mbit/s", flow.mbit);
+        for part in &flow.parts {
+            let _ = writeln!(text, "  {:.1} Mbit/s over {}", part.mbit, part.over.join("+"));
+        }
+    }
+    let joint = &report.sets.least_joint;
+    if joint.ways.len() > 1 {
+        let _ = writeln!(text, "least in common ({:.1} ms):", joint.jointness_ms);
+        for way in &joint.ways {
+            let _ = writeln!(text, "  {}", way.join(" "));
+        }
+    }
     for router in &report.routers {
         let _ = writeln!(text, "one router: {}", list(router));
     }
@@ -35,7 +51,11 @@ fn render_way(text: &mut String, way: &Way) -> std::fmt::Result {
     let is_exact = way.unknown.is_empty() && way.told.iter().all(|told| told.estimated.is_none());
     let about = if is_exact { "" } else { "about " };
     let verdict = verdict(&explanation.verdict);
-    writeln!(text, "{}: {verdict}; {about}{:.1} ms", explanation.name, explanation.rtt_ms)?;
+    write!(text, "{}: {verdict}; {about}{:.1} ms", explanation.name, explanation.rtt_ms)?;
+    match explanation.capacity_mbit {
+        Some(mbit) => writeln!(text, ", at most {mbit:.1} Mbit/s")?,
+        None => writeln!(text)?,
+    }
     let hops: Vec<String> =
         way.hops.iter().map(|hop| hop.map_or("*".to_owned(), |address| address.to_string())).collect();
     writeln!(
@@ -48,18 +68,23 @@ fn render_way(text: &mut String, way: &Way) -> std::fmt::Result {
         let (with, overlap) = (&shared.with, shared.overlap_ms);
         writeln!(text, "  shares {overlap:.1} ms with {with} (disjoint {:.2}): {links}", shared.disjoint)?;
     }
-    for Told { from, to, rtt_ms, loss, estimated } in &way.told {
+    for Told { from, to, rtt_ms, loss, capacity_mbit, available_mbit, estimated } in &way.told {
         let lost = loss * 100.0;
+        let rate = match (capacity_mbit, available_mbit) {
+            (Some(whole), Some(free)) => format!(", {whole:.1} Mbit/s of which {free:.1} are free"),
+            (Some(whole), None) => format!(", {whole:.1} Mbit/s"),
+            (None, _) => String::new(),
+        };
         match estimated {
             None => writeln!(
                 text,
-                "  from {from} to {to}: {rtt_ms:.1} ms, {lost:.1} % lost; measured by a relay"
+                "  from {from} to {to}: {rtt_ms:.1} ms, {lost:.1} % lost{rate}; measured by a relay"
             )?,
             Some(error) => {
                 let off = error * 100.0;
                 writeln!(
                     text,
-                    "  from {from} to {to}: {rtt_ms:.0} ms, {lost:.1} % lost; estimated, give or take {off:.0} %"
+                    "  from {from} to {to}: {rtt_ms:.0} ms, {lost:.1} % lost{rate}; estimated, give or take {off:.0} %"
                 )?;
             }
         }

@@ -9,7 +9,6 @@ use anabranch_overlay::select::Traceroute;
 use anabranch_wire::Span;
 use serde::{Deserialize, Serialize};
 
-use super::known::Known;
 use super::{Elsewhere, PathsArgs};
 use crate::errors::Failure;
 
@@ -75,9 +74,9 @@ impl Trace {
 ///
 /// # Errors
 /// When there is no way to one of them.
-pub async fn measure(args: &PathsArgs, known: &Known) -> Result<Vec<Trace>, Failure> {
+pub async fn measure(args: &PathsArgs, granted: impl Iterator<Item = IpAddr>) -> Result<Vec<Trace>, Failure> {
     let first = args.relays.iter().filter_map(|chain| chain.0.first());
-    let targets: BTreeSet<IpAddr> = first.copied().chain(known.addresses()).chain([args.node.0]).collect();
+    let targets: BTreeSet<IpAddr> = first.copied().chain(granted).chain([args.node.0]).collect();
     let tracing: Vec<_> = targets.into_iter().map(|to| (to, tokio::spawn(trace(None, to)))).collect();
     let mut traces = Vec::new();
     for (to, tracing) in tracing {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use anabranch_daemon::client::connect;
+use anabranch_daemon::client::{RunningSessions, connect};
 use anabranch_net::{ConnectError, Endpoint, Session, Ticket, Tried};
 use anabranch_wire::Span;
 
@@ -25,6 +25,8 @@ pub struct Sender<'a> {
     pub ticket: &'a Ticket,
     /// A session that is silent for this long is lost.
     pub silence: Span,
+    /// Where the session can be asked.
+    pub sessions: RunningSessions,
 }
 
 impl Sender<'_> {
@@ -41,9 +43,13 @@ impl Sender<'_> {
             ..anabranch_net::Target::new(self.ticket.node, self.ticket.addresses.clone())
         };
         let through = (&self.ticket.relays[..], &self.ticket.secret);
-        let session = connect(self.endpoint, (&target, carrier::config(silence)), through).await;
-        match (session, overdue) {
-            (Ok(session), _) => Ok(session),
+        let running = connect(self.endpoint, (&target, carrier::config(silence)), through).await;
+        match (running, overdue) {
+            (Ok(running), _) => {
+                let session = running.session().clone();
+                self.sessions.add(running);
+                Ok(session)
+            }
             (Err(ConnectError::TimedOut(_)), Some(ago)) => {
                 let ago = human::seconds(ago.as_secs_f64());
                 let message = format!("the ticket expired {ago} ago, and nobody answers to it");

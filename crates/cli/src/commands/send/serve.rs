@@ -1,8 +1,10 @@
 //! Serves a share to all who come, each on its own, and shows how it goes.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use anabranch_daemon::client::{Entry, Peer, RunningPaths, RunningSessions};
 use anabranch_net::{Endpoint, Session};
 use anabranch_transfer::{Share, Summary};
 use tokio::task::JoinSet;
@@ -44,9 +46,11 @@ struct Served {
 
 /// See the module's documentation.
 pub struct Server<'a> {
-    endpoint: &'a Endpoint,
+    endpoint: &'a Arc<Endpoint>,
     offer: Offer,
     display: Progress,
+    /// Where sessions can be asked, and as what this node comes to relays that are added there.
+    running: (RunningSessions, Entry),
     start: Instant,
     tasks: JoinSet<Served>,
     /// By number of arrival.
@@ -64,13 +68,19 @@ struct Tally {
 }
 
 impl<'a> Server<'a> {
-    /// Serves `offer` on this endpoint.
+    /// Serves `offer` on this endpoint, and has its sessions asked and changed meanwhile.
     #[must_use]
-    pub fn new(endpoint: &'a Endpoint, offer: Offer, display: Progress) -> Self {
+    pub fn new(
+        endpoint: &'a Arc<Endpoint>,
+        offer: Offer,
+        display: Progress,
+        running: (RunningSessions, Entry),
+    ) -> Self {
         Self {
             endpoint,
             offer,
             display,
+            running,
             start: Instant::now(),
             tasks: JoinSet::new(),
             receivers: BTreeMap::new(),
@@ -112,6 +122,9 @@ impl<'a> Server<'a> {
     fn start(&mut self, session: Session) -> Result<(), Failure> {
         let (number, counters) = (self.arrived, anabranch_transfer::Progress::new());
         self.arrived += 1;
+        let (sessions, entry) = &self.running;
+        let peer = Peer { addresses: Vec::new(), entry: entry.clone() };
+        sessions.add(RunningPaths::new(self.endpoint, &session, &[], &peer));
         let carrier = Carrier::new(session);
         let name = carrier.peer_name();
         self.note(&format!("{name} begins to receive"))?;

@@ -181,6 +181,8 @@ fn told(frame: &Frame<Length>, path: PathId) -> Value {
 /// The number by which a frame that QUIC does not have begins (`docs/protocol.md`).
 fn number(frame: &Frame<Length>) -> u64 {
     match frame {
+        Frame::Marked(_) => 0x34,
+        Frame::Parity(_) => 0x38,
         Frame::PathAbandon { .. } => 0x21,
         Frame::MaxPathData { .. } => 0x13,
         Frame::PathStatus(_) => 0x22,

@@ -7,23 +7,18 @@
 //!
 //! Addresses number flows and paths: 10.0.0.0/8 + (flow · 32 + path), with the highest of the 24 bits for servers.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
-use std::fs::File;
-use std::io::{BufWriter, Write as _};
-use std::path::{Path, PathBuf};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::time::Duration;
 
+use anabranch_engine::Ecn;
 use anabranch_sim::scenario::{Captured, Group, MAX_PATHS};
-use anabranch_wire::{Frame, Header, Kind, Length, Message, Pid, Time};
-use pcap_file::pcapng::PcapNgWriter;
-use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
-use pcap_file::pcapng::blocks::interface_description::{
-    InterfaceDescriptionBlock, InterfaceDescriptionOption,
-};
-use pcap_file::{DataLink, Endianness, PcapError};
+use anabranch_wire::{Header, Kind, Length, Message, Pid, Time};
 
+use crate::capture::file::{Packet, PacketFile};
+use crate::capture::headers::headers;
+use crate::capture::told;
 use crate::errors::Failure;
 
 /// IPv4 and UDP headers.
@@ -33,85 +28,50 @@ const KEPT: usize = HEADERS + Header::LEN;
 
 /// A pcapng file that is being written.
 pub(super) struct Trace {
-    path: PathBuf,
-    writer: PcapNgWriter<BufWriter<File>>,
+    file: PacketFile,
     /// Names of the plan's flows.
     names: Vec<String>,
     /// Interfaces by flow, path and whether it is the server's end.
     interfaces: BTreeMap<(usize, usize, bool), u32>,
-    /// What went wrong first.
-    error: Option<Failure>,
 }
 
 impl Trace {
     pub(super) fn create(path: &Path, groups: &[Group]) -> Result<Self, Failure> {
-        let file = File::create(path).map_err(|error| Failure::file("create", path, &error))?;
-        let writer = PcapNgWriter::with_endianness(BufWriter::new(file), Endianness::Little)
-            .map_err(|error| fault(path, error))?;
-        let names = flow_names(groups);
-        Ok(Self { path: path.to_owned(), writer, names, interfaces: BTreeMap::new(), error: None })
+        let file = PacketFile::create(path)?;
+        Ok(Self { file, names: flow_names(groups), interfaces: BTreeMap::new() })
     }
 
     /// Writes a packet; what goes wrong is told in the end.
     pub(super) fn add(&mut self, packet: &Captured) {
-        if self.error.is_none()
-            && let Err(error) = self.write(packet)
-        {
-            self.error = Some(fault(&self.path, error));
-        }
+        let interface = self.interface(packet);
+        let data = kept(packet);
+        self.file.packet(Packet {
+            interface,
+            at: Duration::from_nanos(packet.at.since(Time::ZERO).as_nanos()),
+            sent: packet.sent,
+            data: &data,
+            whole: packet.size as usize + HEADERS,
+            comment: Some(told(&packet.message)),
+        });
     }
 
-    fn write(&mut self, packet: &Captured) -> Result<(), PcapError> {
-        let interface_id = self.interface(packet)?;
-        let data = headers(packet);
-        let direction = if packet.sent { 2 } else { 1 };
-        let block = EnhancedPacketBlock {
-            interface_id,
-            timestamp: Duration::from_nanos(packet.at.since(Time::ZERO).as_nanos()),
-            original_len: packet.size + HEADERS as u32,
-            data: Cow::Borrowed(&data),
-            options: vec![
-                EnhancedPacketOption::Flags(direction),
-                EnhancedPacketOption::Comment(Cow::Owned(told(&packet.message))),
-            ],
-        };
-        self.writer.write_pcapng_block(block).map(drop)
-    }
-
-    fn interface(&mut self, packet: &Captured) -> Result<u32, PcapError> {
+    fn interface(&mut self, packet: &Captured) -> u32 {
         let at_server = packet.to_server != packet.sent;
         let key = (packet.flow, packet.path, at_server);
         if let Some(known) = self.interfaces.get(&key) {
-            return Ok(*known);
+            return *known;
         }
         let end = if at_server { "server" } else { "client" };
         let flow = self.names.get(packet.flow).cloned();
         let flow = flow.unwrap_or_else(|| format!("arrival place {}", packet.flow - self.names.len()));
-        let block = InterfaceDescriptionBlock {
-            linktype: DataLink::RAW,
-            snaplen: KEPT as u32,
-            options: vec![
-                InterfaceDescriptionOption::IfName(Cow::Owned(format!(
-                    "{flow} path {} {end}",
-                    packet.path + 1
-                ))),
-                // Moments are in nanoseconds.
-                InterfaceDescriptionOption::IfTsResol(9),
-            ],
-        };
-        self.writer.write_pcapng_block(block)?;
-        let number = self.interfaces.len() as u32;
+        let number = self.file.interface(format!("{flow} path {} {end}", packet.path + 1), KEPT as u32);
         self.interfaces.insert(key, number);
-        Ok(number)
+        number
     }
 
     /// Ends the file.
-    pub(super) fn finish(self) -> Result<(), Failure> {
-        if let Some(error) = self.error {
-            return Err(error);
-        }
-        let mut file = self.writer.into_inner();
-        file.flush().map_err(|error| Failure::file("write", &self.path, &error))
+    pub(super) fn finish(mut self) -> Result<(), Failure> {
+        self.file.finish()
     }
 }
 
@@ -126,31 +86,13 @@ pub(super) fn flow_names(groups: &[Group]) -> Vec<String> {
     groups.iter().flat_map(of_group).collect()
 }
 
-fn fault(path: &Path, error: PcapError) -> Failure {
-    match error {
-        PcapError::IoError(error) => Failure::file("write", path, &error),
-        other => Failure::local(format!("cannot write {}: {other}", path.display())),
-    }
-}
-
 /// The headers that a packet would have on a wire.
-fn headers(packet: &Captured) -> [u8; KEPT] {
-    let mut bytes = [0; KEPT];
-    let length = packet.size as usize + HEADERS;
-    bytes[0] = 0x45;
-    bytes[2..4].copy_from_slice(&(length as u16).to_be_bytes());
-    // Don't fragment; 64 hops; UDP.
-    (bytes[6], bytes[8], bytes[9]) = (0x40, 64, 17);
+fn kept(packet: &Captured) -> Vec<u8> {
     let number = (packet.flow * MAX_PATHS + packet.path) as u32 & 0x007f_ffff;
-    let (client, server) = ((0x0a00_0000 | number, 1000_u16), (0x0a80_0000 | number, 443_u16));
+    let client = SocketAddr::from((Ipv4Addr::from(0x0a00_0000 | number), 1000));
+    let server = SocketAddr::from((Ipv4Addr::from(0x0a80_0000 | number), 443));
     let (from, to) = if packet.to_server { (client, server) } else { (server, client) };
-    bytes[12..16].copy_from_slice(&from.0.to_be_bytes());
-    bytes[16..20].copy_from_slice(&to.0.to_be_bytes());
-    let checksum = internet_checksum(&bytes[..20]);
-    bytes[10..12].copy_from_slice(&checksum.to_be_bytes());
-    bytes[20..22].copy_from_slice(&from.1.to_be_bytes());
-    bytes[22..24].copy_from_slice(&to.1.to_be_bytes());
-    bytes[24..26].copy_from_slice(&((length - 20) as u16).to_be_bytes());
+    let mut bytes = headers(from, to, Ecn::NotEct, packet.size as usize);
     let (kind, fsn) = match &packet.message {
         Message::Init(_) => (Kind::Init, 0),
         Message::InitAck(_) => (Kind::InitAck, 0),
@@ -159,18 +101,9 @@ fn headers(packet: &Captured) -> [u8; KEPT] {
     };
     let header =
         Header { kind, key_phase: false, tos: 0, hop_limit: 0, pid: Pid(packet.path as u64 + 1), fsn };
+    bytes.resize(KEPT, 0);
     header.encode(&mut bytes[HEADERS..]);
     bytes
-}
-
-/// RFC 1071.
-fn internet_checksum(bytes: &[u8]) -> u16 {
-    let words = bytes.chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])));
-    let mut sum: u32 = words.sum();
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    !(sum as u16)
 }
 
 /// What a packet says, for people.
@@ -179,30 +112,20 @@ fn told(message: &Message<Length>) -> String {
         Message::Init(_) => "INIT".to_owned(),
         Message::InitAck(_) => "INIT-ACK".to_owned(),
         Message::Reset(_) => "RESET".to_owned(),
-        Message::Packet(packet) => {
-            let mut text = format!("path {} fsn {}", packet.path.0, packet.fsn.0);
-            for frame in &packet.frames {
-                // Writing to a string cannot fail.
-                let _ = match frame {
-                    Frame::Stream(stream) => {
-                        let end = stream.offset + stream.data.0 as u64;
-                        let fin = if stream.fin { " FIN" } else { "" };
-                        write!(text, ", STREAM {} {}..{end}{fin}", stream.stream.0, stream.offset)
-                    }
-                    Frame::Ack(ack) => write!(text, ", ACK path {} {:?}", ack.path.0, ack.ranges),
-                    other => write!(text, ", {other:?}"),
-                };
-            }
-            text
-        }
+        Message::Packet(packet) => told::packet(packet),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+
+    use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
+    use pcap_file::pcapng::blocks::interface_description::InterfaceDescriptionOption;
     use pcap_file::pcapng::{Block, PcapNgReader};
 
     use super::*;
+    use crate::capture::headers::internet_checksum;
     use anabranch_sim::scenario::{Extras, Scenario};
 
     #[test]

@@ -264,9 +264,10 @@ fn one_leader_at_a_time_sweeps_what_is_over() {
     assert_eq!(other.node, key(200).to_string());
     world.pass(2_000);
     let second = run(lead(&world.store, world.wall, (&key(201), 10))).unwrap().unwrap();
-    assert_eq!(run(sweep(&world.store, world.wall, first)).unwrap(), Swept { seen: 1, cleaned: 0 });
-    assert_eq!(run(sweep(&world.store, world.wall, second)).unwrap(), Swept { seen: 1, cleaned: 1 });
-    assert_eq!(run(sweep(&world.store, world.wall, second)).unwrap(), Swept::default());
+    assert_eq!(run(sweep(&world.store, world.wall, first)).unwrap(), Swept { seen: 2, cleaned: 0 });
+    assert_eq!(run(sweep(&world.store, world.wall, second)).unwrap(), Swept { seen: 2, cleaned: 2 });
+    assert_eq!(world.relay(100).len(), (0, 0));
+    assert_eq!(run(sweep(&world.store, world.wall, second)).unwrap(), Swept { seen: 1, cleaned: 0 });
     let again = run(lead(&world.store, world.wall, (&key(201), 10))).unwrap().unwrap();
     assert_ne!(again, second);
 }

@@ -141,3 +141,50 @@ proptest! {
         prop_assert_eq!((inside, egress.waiting()), (0, 0));
     }
 }
+
+/// A packet train of the relay's own, 193 kB, which by itself would hold a link of 10 Mbit/s for 155 ms.
+#[test]
+fn what_a_relay_sends_for_itself_holds_up_nobody_by_more_than_the_queue() {
+    let rate = Rate::from_mbit(10.0);
+    for honest_every in [1_000_000, 10_000, 2_000, 900] {
+        let mut egress = Egress::new(Some(rate));
+        egress.set_rate(0, None);
+        // When all that has left is through the link behind; the longest that one of another key took for it.
+        let (mut free, mut longest, mut left, mut own, mut dropped) = (at(0), Span::ZERO, None, 160, 0);
+        let mut arrived = std::collections::VecDeque::new();
+        let through = |free: &mut Time, now: Time, bytes: u64| {
+            *free = (*free).max(now) + rate.time_for(bytes);
+            *free
+        };
+        for step in 0..5_000u64 {
+            let now = at(step * 100);
+            if (step * 100) % honest_every == 0 {
+                if egress.pass(now, 0, PACKET as u64) {
+                    longest = longest.max(through(&mut free, now, PACKET as u64).since(now));
+                } else {
+                    arrived.push_back(now);
+                    dropped += egress.enqueue(0, 0, packet(1)).packets;
+                }
+            }
+            while egress.take(now).is_some() {
+                let since = arrived.pop_front().unwrap();
+                longest = longest.max(through(&mut free, now, PACKET as u64).since(since));
+            }
+            // As timers are: not finer than a millisecond.
+            while step % 10 == 0 && own > 0 && egress.pass_own(now, 1_208).is_ok() {
+                through(&mut free, now, 1_208);
+                own -= 1;
+                left = Some(now);
+            }
+        }
+        assert!(longest <= DEPTH && dropped == 0, "{longest:?}, {dropped} dropped, every {honest_every} us");
+        let took = left.unwrap().since(at(0));
+        let alone = rate.time_for(160 * 1_208);
+        if honest_every == 1_000_000 {
+            assert!(own == 0 && took < alone + Span::from_millis(2) && took + Span::from_millis(15) > alone);
+        } else {
+            // Who sends most of the rate goes before.
+            assert!(own == 0 || honest_every == 900, "{own} of the train are left");
+        }
+    }
+}

@@ -17,7 +17,7 @@ use anabranch_wire::{Span, Time};
 use super::Extras;
 use super::build::Built;
 use super::course::{Course, MAX_POINTS, Recorder};
-use crate::network::Network;
+use crate::network::{Network, Supply};
 use results::{Measured, jain};
 use shared::Observer;
 use snapshot::Snapshot;
@@ -70,6 +70,11 @@ pub(crate) fn run(built: Built, extras: Extras<'_>) -> (Metrics, Course) {
         detectors.into_iter().map(|detector| Observer::new(detector, warm_up)).collect();
     let flow_paths: Vec<usize> = plan.flows.iter().map(|flow| flow.paths.len()).collect();
     let starts: Vec<Time> = plan.flows.iter().map(|flow| flow.start).collect();
+    let datagrams = plan.flows.iter().map(|flow| match flow.supply {
+        Supply::Datagrams { pause, size } => Some((pause, size)),
+        _ => None,
+    });
+    let datagrams = datagrams.collect();
     let counts = (flow_paths.clone(), cables.len(), arrivals.len(), bursts.len());
     let mut network = Network::new(plan);
     if watch.extras.trace.is_some() {
@@ -87,7 +92,9 @@ pub(crate) fn run(built: Built, extras: Extras<'_>) -> (Metrics, Course) {
         observers.iter_mut().for_each(|observer| observer.look(&mut network));
     }
     let after = Snapshot::take(&mut network, &counts);
-    let measured = Measured { before, after, samples, queues, starts, span: end.since(warm_up) };
+    let delays = (0..flow_paths.len()).map(|flow| network.datagram_delays(flow).to_vec()).collect();
+    let span = end.since(warm_up);
+    let measured = Measured { before, after, samples, queues, starts, span, datagrams, delays };
     let mut out = Metrics::new();
     let mut first = 0;
     let mut rates = Vec::new();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use anabranch_wire::{Span, Time};
+use anabranch_wire::{PACKET_OVERHEAD, Span, Time};
 
 use super::snapshot::{Snapshot, Trouble};
 use super::{FlowSamples, Mean, Metrics};
@@ -13,6 +13,8 @@ use crate::scenario::course::{Distribution, distribution};
 
 /// Stream bytes in a packet of 1,500 bytes.
 const PAYLOAD: f64 = 1430.0;
+/// Bytes of header of MPMTP-AR's control packets (§3.2).
+const CONTROL_HEADER: u64 = 8;
 
 /// All that was measured of a run.
 pub(super) struct Measured {
@@ -22,7 +24,13 @@ pub(super) struct Measured {
     pub queues: Vec<Mean>,
     pub starts: Vec<Time>,
     pub span: Span,
+    /// Of each flow with datagrams, from one to the next; and how long each one that came took.
+    pub datagrams: Vec<Option<(Span, usize)>>,
+    pub delays: Vec<Vec<(u32, Span)>>,
 }
+
+/// Datagrams sent so long before the end have had time to come.
+const SETTLED: Span = Span::from_secs(1);
 
 impl Measured {
     fn mbit_s(&self, bytes: u64) -> f64 {
@@ -74,6 +82,9 @@ impl Measured {
         if !times.is_empty() {
             put("completion_s", mean(&times));
         }
+        if let Some(datagrams) = self.datagrams[first] {
+            self.datagrams(&mut put, first..first + group.count, datagrams);
+        }
         if group.count == 1 {
             self.flow_paths(&mut put, first);
         } else {
@@ -99,9 +110,37 @@ impl Measured {
         put("duplicate_share", ratio(grown(|trouble| trouble.duplicate), received));
         let extra = grown(|trouble| trouble.returned) + self.sent_again(flows.clone());
         put("overhead_share", ratio(extra, grown(|trouble| trouble.fresh)));
+        let spared = (PACKET_OVERHEAD as u64 - CONTROL_HEADER) * grown(|trouble| trouble.packets_returned);
+        put("overhead_share_short", ratio(extra.saturating_sub(spared), grown(|trouble| trouble.fresh)));
         put("reductions", grown(|trouble| trouble.reductions) as f64);
         put("timeouts", grown(|trouble| trouble.timeouts) as f64);
         put("failures", grown(|trouble| trouble.failures) as f64);
+    }
+
+    /// What became of the datagrams sent from the end of the warm-up on, but for the last second's.
+    fn datagrams(&self, put: &mut impl FnMut(&str, f64), flows: Range<usize>, (pause, size): (Span, usize)) {
+        let (mut sent, mut delays) = (0, Vec::new());
+        for flow in flows.clone() {
+            let settled = SETTLED.as_nanos() / pause.as_nanos().max(1);
+            let last = self.after.flows[flow].datagrams.saturating_sub(settled);
+            let window = self.before.flows[flow].datagrams..last;
+            sent += last.saturating_sub(window.start);
+            let counted = self.delays[flow].iter().filter(|(number, _)| window.contains(&u64::from(*number)));
+            delays.extend(counted.map(|(_, took)| took.as_millis_f64()));
+        }
+        delays.sort_by(f64::total_cmp);
+        put("delivered_share", ratio(delays.len() as u64, sent));
+        for (name, share) in [("delay_p50_ms", 0.5), ("delay_p99_ms", 0.99), ("delay_max_ms", 1.0)] {
+            put(name, if delays.is_empty() { 0.0 } else { quantile(&delays, share) });
+        }
+        let sum = |snapshot: &Snapshot, count: fn(&FlowState) -> u64| -> u64 {
+            snapshot.flows[flows.clone()].iter().map(count).sum()
+        };
+        let grown = |count| sum(&self.after, count).saturating_sub(sum(&self.before, count));
+        put("mended_share", ratio(grown(|flow| flow.server.datagrams_mended), grown(|flow| flow.datagrams)));
+        // Bytes of UDP payload with copies and parity, for each byte of the datagrams.
+        let bytes = grown(|flow| flow.datagrams) * size as u64;
+        put("spare_share", ratio(grown(|flow| flow.client.spare_bytes), bytes));
     }
 
     /// Stream bytes that were sent more than once.

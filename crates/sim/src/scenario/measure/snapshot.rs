@@ -31,6 +31,7 @@ pub(super) struct Trouble {
     pub failures: u64,
     /// Bytes of UDP payload that the receiving end sent.
     pub returned: u64,
+    pub packets_returned: u64,
     /// Stream bytes received that were new, and those that were there already.
     pub fresh: u64,
     pub duplicate: u64,
@@ -51,6 +52,7 @@ impl Trouble {
             timeouts: sum(client, |stats| stats.probe_timeouts),
             failures: sum(client, |stats| stats.failures),
             returned: sum(server, |stats| stats.bytes_sent),
+            packets_returned: sum(server, |stats| stats.packets_sent),
             fresh: sum(server, |stats| stats.data_received),
             duplicate: sum(server, |stats| stats.data_duplicate),
         }

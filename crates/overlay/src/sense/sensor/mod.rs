@@ -3,6 +3,9 @@
 //! Without I/O: the caller sends what [`Sensor::poll_transmit`] gives, hands over what comes, calls again at
 //! [`Sensor::poll_timeout`], and puts [`Sensor::poll_changes`] into what it says to its controllers.
 
+mod changes;
+mod trains;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use anabranch_secure::PublicKey;
@@ -10,25 +13,29 @@ use anabranch_wire::{Rate, Span, Time};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-use super::bucket::Bucket;
-use super::coordinate::Coordinate;
-use super::link::{Link, Live, State};
-use super::message::{Answer, Changes, LinkTold, Probe, SenseMessage, micros};
+use crate::sense::bucket::Bucket;
+use crate::sense::coordinate::Coordinate;
+use crate::sense::link::{Link, State};
+use crate::sense::message::{Answer, LinkTold, Probe, SenseMessage, micros};
+use crate::sense::train::{Counting, Kept};
+pub use trains::{CALL_COST, CALLED_COST};
+use trains::{Calls, Running, TRAINS_SAVED};
 
 /// An IPv6 packet with a datagram frame, without the message: headers of IP, UDP and packet, tag, head of the frame.
-const PACKET: u64 = 40 + 8 + 16 + 16 + 8;
+pub(in crate::sense) const PACKET: u64 = 40 + 8 + 16 + 16 + 8;
 /// A packet that acknowledges another.
 const ACK: u64 = 40 + 8 + 16 + 16 + 12;
+/// So many packets of a train, at least, have one acknowledgement.
+const CARS_ACKNOWLEDGED: u64 = 2;
 /// What measuring a link once costs its measurer: the probe, and the acknowledgement of the answer.
-pub(super) const PROBE_COST: u64 = PACKET + 5 + ACK;
+pub(in crate::sense) const PROBE_COST: u64 = PACKET + 5 + ACK;
 /// What it costs the other end: the acknowledgement of the probe, and the answer.
-pub(super) const ANSWER_COST: u64 = PACKET + 31 + ACK;
-/// Changes go out with what is said anyway; a link's share of the text is at most so long.
-const CHANGE_COST: u64 = 200;
-/// A link that has changed noticeably is told at most so often; one that went down or came up at once.
-const TOLD_EVERY: Span = Span::from_secs(5);
+pub(in crate::sense) const ANSWER_COST: u64 = PACKET + 31 + ACK;
 /// Most links of a node.
-pub(super) const MOST_LINKS: usize = 64;
+pub(in crate::sense) const MOST_LINKS: usize = 64;
+/// Of one node's questions so many are answered, on average and at once: it measures every two seconds, and asks three times
+/// more where an answer is missing. Who asks more takes nothing from the others.
+const ANSWERED: (Rate, Span) = (Rate::from_bits(ANSWER_COST * 8), Span::from_secs(5));
 /// Most nodes whose probes are answered.
 const MOST_SERVED: usize = 1_024;
 /// Links that are measured no more, to be told.
@@ -44,7 +51,7 @@ pub struct SensorConfig {
 }
 
 impl Default for SensorConfig {
-    /// 20 kbit/s, of which 8 neighbours every 2 s take 12.5.
+    /// 20 kbit/s, of which 8 neighbours every 2 s take 13, trains and handshakes 4.
     fn default() -> Self {
         Self { budget: Rate::from_bits(20_000), interval: Span::from_secs(2) }
     }
@@ -59,6 +66,8 @@ pub struct SensorStats {
     pub answers: u64,
     /// Probes left without answer since the budget was spent.
     pub unanswered: u64,
+    /// Packet trains sent.
+    pub trains: u64,
     /// Links told to a controller.
     pub told: u64,
     /// Bytes charged to the budget.
@@ -70,11 +79,21 @@ pub struct SensorStats {
 pub struct Sensor {
     config: SensorConfig,
     links: BTreeMap<PublicKey, Measured>,
-    /// How many probes came from whom.
-    served: BTreeMap<PublicKey, u32>,
+    /// Whose questions are answered.
+    served: BTreeMap<PublicKey, Served>,
+    counting: Counting,
+    /// The train that is on its way.
+    train: Option<Running>,
+    number: u32,
     probes: Bucket,
     answers: Bucket,
     changes: Bucket,
+    /// Pays for trains, for handshakes, and for what is sent because of others' trains.
+    trains: Bucket,
+    /// The rate to which all that this node sends keeps.
+    limit: Option<Rate>,
+    /// Of links that are not measured now.
+    kept: Kept,
     coordinate: Coordinate,
     told_coordinate: (u64, Coordinate),
     /// Counts changes.
@@ -86,9 +105,20 @@ pub struct Sensor {
     stats: SensorStats,
 }
 
+/// A node that measures this one.
+#[derive(Clone, Debug)]
+struct Served {
+    /// Probes that came.
+    received: u32,
+    answers: Bucket,
+    calls: Calls,
+}
+
 #[derive(Clone, Debug)]
 struct Measured {
     link: Link,
+    /// Somebody wants to know this one: its train comes first.
+    is_wanted: bool,
     /// As it was told last, in which version and when.
     told: Option<(u64, Time, LinkTold)>,
 }
@@ -103,9 +133,16 @@ impl Sensor {
             config,
             links: BTreeMap::new(),
             served: BTreeMap::new(),
-            probes: bucket(0.4, 4),
-            answers: bucket(0.45, 4),
-            changes: bucket(0.15, 8),
+            counting: Counting::default(),
+            train: None,
+            number: 0,
+            probes: bucket(0.3, 5),
+            answers: bucket(0.45, 5),
+            changes: bucket(0.05, 24),
+            // A train is longer than any other burst: what it takes is saved up first.
+            trains: bucket(0.2, TRAINS_SAVED).empty(),
+            limit: None,
+            kept: Kept::default(),
             coordinate: Coordinate::default(),
             told_coordinate: (0, Coordinate::default()),
             version: 0,
@@ -116,12 +153,15 @@ impl Sensor {
         }
     }
 
-    /// The links to measure from now on: neighbours, and for a while those that somebody wants to know. At most 64 are taken.
-    pub fn measure(&mut self, now: Time, nodes: &BTreeSet<PublicKey>) {
-        let nodes: BTreeSet<PublicKey> = nodes.iter().take(MOST_LINKS).copied().collect();
+    /// The links to measure from now on: neighbours, and for a while those that somebody wants to know. At most 64 are taken, of which those
+    /// that are wanted first.
+    pub fn measure(&mut self, now: Time, neighbours: &BTreeSet<PublicKey>, wanted: &BTreeSet<PublicKey>) {
+        let others = neighbours.difference(wanted);
+        let nodes: BTreeSet<PublicKey> = wanted.iter().chain(others).take(MOST_LINKS).copied().collect();
         let gone: Vec<PublicKey> = self.links.keys().filter(|node| !nodes.contains(node)).copied().collect();
         for node in gone {
-            let told = self.links.remove(&node).and_then(|measured| measured.told);
+            let Some(Measured { link, told, .. }) = self.links.remove(&node) else { continue };
+            self.kept.put(node, link.capacity);
             if told.is_some() {
                 self.version += 1;
                 self.gone.push_back((self.version, node));
@@ -131,28 +171,23 @@ impl Sensor {
             }
         }
         for node in nodes {
-            if !self.links.contains_key(&node) {
-                self.gone.retain(|(_, gone)| *gone != node);
-                let first = now + self.config.interval.mul_f64(self.unit());
-                self.links.insert(node, Measured { link: Link::new(first), told: None });
+            let is_wanted = wanted.contains(&node);
+            if let Some(known) = self.links.get_mut(&node) {
+                known.is_wanted = is_wanted;
+                continue;
             }
+            self.gone.retain(|(_, gone)| *gone != node);
+            // Who wants to know does not want to wait.
+            let capacity = self.kept.take(now, &node);
+            let later = if is_wanted { Span::ZERO } else { self.config.interval.mul_f64(self.unit()) };
+            self.links
+                .insert(node, Measured { link: Link::new(now + later, capacity), is_wanted, told: None });
         }
     }
 
     /// The nodes that are measured.
     pub fn measured(&self) -> impl Iterator<Item = &PublicKey> {
         self.links.keys()
-    }
-
-    /// A session over the link saw something: probes are put off.
-    pub fn handle_live(&mut self, now: Time, node: &PublicKey, live: Live) {
-        let next = now + self.config.interval;
-        if let Some(Measured { link, .. }) = self.links.get_mut(node) {
-            link.on_live(now, live);
-            if !live.rtt.is_zero() {
-                link.next_probe = link.next_probe.max(next);
-            }
-        }
     }
 
     /// A message from another node; gives the answer to it, when there is one and the budget allows it.
@@ -170,28 +205,60 @@ impl Sensor {
                 self.coordinate.learn(&answer.coordinate, rtt, aside);
                 None
             }
+            SenseMessage::Car(car) => {
+                self.pay_for(now, from, ACK / CARS_ACKNOWLEDGED);
+                self.counting.on_car(now, from, car);
+                None
+            }
+            SenseMessage::End(number) => {
+                self.may_answer(now, from).then(|| SenseMessage::Seen(self.counting.seen(from, *number)))
+            }
+            SenseMessage::Seen(seen) => {
+                self.take_seen(now, from, seen);
+                None
+            }
         }
     }
 
     fn answer(&mut self, now: Time, from: &PublicKey, probe: Probe) -> Option<Answer> {
+        let received = self.serve(now, from).map(|served| {
+            served.received = served.received.wrapping_add(1);
+            served.received
+        })?;
+        let number = probe.number;
+        let answer = Answer { number, received, at: micros(now), coordinate: self.coordinate };
+        self.may_answer(now, from).then_some(answer)
+    }
+
+    fn serve(&mut self, now: Time, from: &PublicKey) -> Option<&mut Served> {
         if self.served.len() >= MOST_SERVED && !self.served.contains_key(from) {
             return None;
         }
-        let received = self.served.entry(*from).or_default();
-        *received = received.wrapping_add(1);
-        if !self.answers.take(now, ANSWER_COST) {
+        let new = || Served {
+            received: 0,
+            answers: Bucket::new(ANSWERED.0, ANSWERED.1, now),
+            calls: Calls::new(now),
+        };
+        Some(self.served.entry(*from).or_insert_with(new))
+    }
+
+    /// Whether that node's share of the budget, and the budget, allow an answer, which is charged.
+    fn may_answer(&mut self, now: Time, to: &PublicKey) -> bool {
+        let is_its_turn = self.serve(now, to).is_some_and(|served| served.answers.take(now, ANSWER_COST));
+        let may = is_its_turn && self.answers.take(now, ANSWER_COST);
+        if may {
+            self.stats.answers += 1;
+            self.stats.bytes += ANSWER_COST;
+        } else {
             self.stats.unanswered += 1;
-            return None;
         }
-        self.stats.answers += 1;
-        self.stats.bytes += ANSWER_COST;
-        let (number, received) = (probe.number, *received);
-        Some(Answer { number, received, at: micros(now), coordinate: self.coordinate })
+        may
     }
 
     /// A node that measured this one is gone.
     pub fn forget(&mut self, node: &PublicKey) {
         self.served.remove(node);
+        self.counting.forget(node);
     }
 
     /// A probe to send now, and to whom.
@@ -233,55 +300,6 @@ impl Sensor {
         deadlines.chain(probe).min()
     }
 
-    /// What a controller that knows this node up to version `known` should be told now, as far as the budget goes. 0 is who knows
-    /// nothing.
-    pub fn poll_changes(&mut self, now: Time, known: u64) -> Option<Changes> {
-        self.note_changes(now);
-        let since = if known < self.complete_from { 0 } else { known };
-        let mut links: Vec<(u64, &LinkTold)> = self
-            .links
-            .values()
-            .filter_map(|known| known.told.as_ref().map(|(version, _, told)| (*version, told)))
-            .filter(|(version, _)| *version > since)
-            .collect();
-        links.sort_by_key(|(version, _)| *version);
-        let (mut told, mut version) = (Vec::new(), self.version);
-        for (at, link) in links {
-            if !self.changes.take(now, CHANGE_COST) {
-                version = at - 1;
-                break;
-            }
-            told.push(link.clone());
-        }
-        let is_gone = |at: u64| since != 0 && at > since && at <= version;
-        let gone: Vec<PublicKey> =
-            self.gone.iter().filter(|(at, _)| is_gone(*at)).map(|(_, node)| *node).collect();
-        if version <= since && (known != 0 || told.is_empty()) {
-            return None;
-        }
-        self.stats.told += told.len() as u64;
-        self.stats.bytes += told.len() as u64 * CHANGE_COST;
-        Some(Changes { since, version, coordinate: self.coordinate.into(), links: told, gone })
-    }
-
-    /// Gives a new version to each link that differs noticeably from what was told.
-    fn note_changes(&mut self, now: Time) {
-        for (node, Measured { link, told }) in &mut self.links {
-            let Some(new) = link.told(now, *node) else { continue };
-            let differs = told.as_ref().is_none_or(|(_, at, old)| {
-                old.up != new.up || now.since(*at) >= TOLD_EVERY && is_noticeable(old, &new)
-            });
-            if differs {
-                self.version += 1;
-                *told = Some((self.version, now, new));
-            }
-        }
-        if self.coordinate.differs(&self.told_coordinate.1) {
-            self.version += 1;
-            self.told_coordinate = (self.version, self.coordinate);
-        }
-    }
-
     /// Where this node is.
     #[must_use]
     pub fn coordinate(&self) -> Coordinate {
@@ -303,12 +321,4 @@ impl Sensor {
     fn unit(&mut self) -> f64 {
         (self.generator.next_u64() >> 11) as f64 * (1.0 / (1_u64 << 53) as f64)
     }
-}
-
-/// Round-trip time by a tenth and 2 ms, loss by one in a hundred, queues by 5 ms, what is carried by a quarter.
-fn is_noticeable(old: &LinkTold, new: &LinkTold) -> bool {
-    let moved = |old: u32, new: u32, least: u32, part: u32| old.abs_diff(new) > least.max(old / part);
-    let loss = (0..2).any(|way| old.loss[way].abs_diff(new.loss[way]) >= 100);
-    let queue = (0..2).any(|way| moved(old.queue[way], new.queue[way], 5_000, 2));
-    moved(old.rtt[0], new.rtt[0], 2_000, 10) || loss || queue || moved(old.carried, new.carried, 100, 4)
 }

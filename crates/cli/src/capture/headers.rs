@@ -1,0 +1,100 @@
+//! The headers that the system puts before a datagram, for a capture that is taken above it.
+
+use std::net::{IpAddr, SocketAddr};
+
+use anabranch_engine::Ecn;
+
+/// The IP and UDP headers of a datagram with `len` bytes of payload. Addresses of two families make IPv6 headers.
+#[must_use]
+pub fn headers(from: SocketAddr, to: SocketAddr, ecn: Ecn, len: usize) -> Vec<u8> {
+    let mark = match ecn {
+        Ecn::NotEct => 0,
+        Ecn::Ect1 => 1,
+        Ecn::Ect0 => 2,
+        Ecn::Ce => 3,
+    };
+    // A simulated packet may be longer than UDP can say.
+    let udp_len = u16::try_from(len + 8).unwrap_or(u16::MAX);
+    let mut bytes = Vec::with_capacity(48);
+    if let (IpAddr::V4(source), IpAddr::V4(destination)) = (from.ip(), to.ip()) {
+        // Don't fragment; 64 hops; UDP; the checksum comes last.
+        bytes.extend_from_slice(&[0x45, mark, 0, 0, 0, 0, 0x40, 0, 64, 17, 0, 0]);
+        bytes[2..4].copy_from_slice(&udp_len.saturating_add(20).to_be_bytes());
+        bytes.extend_from_slice(&source.octets());
+        bytes.extend_from_slice(&destination.octets());
+        let checksum = internet_checksum(&bytes);
+        bytes[10..12].copy_from_slice(&checksum.to_be_bytes());
+    } else {
+        let octets = |ip: IpAddr| match ip {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+            IpAddr::V6(ip) => ip.octets(),
+        };
+        bytes.extend_from_slice(&[0x60, mark << 4, 0, 0]);
+        bytes.extend_from_slice(&udp_len.to_be_bytes());
+        bytes.extend_from_slice(&[17, 64]);
+        bytes.extend_from_slice(&octets(from.ip()));
+        bytes.extend_from_slice(&octets(to.ip()));
+    }
+    for number in [from.port(), to.port(), udp_len, 0] {
+        bytes.extend_from_slice(&number.to_be_bytes());
+    }
+    bytes
+}
+
+/// Fills in the checksum of a UDP datagram over IPv6, where it may not be left out (RFC 8200 §8.1).
+pub fn fill_checksum(packet: &mut [u8]) {
+    if packet.first().is_none_or(|first| first >> 4 != 6) || packet.len() < 48 {
+        return;
+    }
+    // Addresses, length and protocol, then header and payload, padded to whole words.
+    let mut summed = packet[8..].to_vec();
+    summed.extend_from_slice(&packet[4..6]);
+    summed.extend_from_slice(&[0, 17]);
+    if packet.len() % 2 == 1 {
+        summed.insert(packet.len() - 8, 0);
+    }
+    let checksum = match internet_checksum(&summed) {
+        0 => 0xffff,
+        other => other,
+    };
+    packet[46..48].copy_from_slice(&checksum.to_be_bytes());
+}
+
+/// RFC 1071.
+#[must_use]
+pub fn internet_checksum(bytes: &[u8]) -> u16 {
+    let words = bytes.chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])));
+    let mut sum: u32 = words.sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !(sum as u16)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_of_ipv4_carry_a_right_checksum_and_the_mark() {
+        let (from, to) = ("192.0.2.1:7".parse().unwrap(), "198.51.100.2:9".parse().unwrap());
+        let bytes = headers(from, to, Ecn::Ce, 100);
+        assert_eq!((bytes.len(), internet_checksum(&bytes[..20]), bytes[1]), (28, 0, 3));
+        assert_eq!((&bytes[2..4], &bytes[24..26]), ([0, 128].as_slice(), [0, 108].as_slice()));
+        assert_eq!(headers(from, to, Ecn::NotEct, 70_000)[2..4], [0xff; 2]);
+    }
+
+    #[test]
+    fn a_datagram_over_ipv6_gets_the_checksum_that_it_has_to_have() {
+        let (from, to) = ("[2001:db8::1]:7".parse().unwrap(), "[2001:db8::2]:9".parse().unwrap());
+        for payload in [b"even".as_slice(), b"odd".as_slice()] {
+            let mut packet = [headers(from, to, Ecn::Ect0, payload.len()), payload.to_vec()].concat();
+            fill_checksum(&mut packet);
+            assert_eq!(packet[1], 0x20);
+            // Pseudo-header, header and payload together sum to nothing (RFC 8200 §8.1).
+            let pseudo = [&packet[8..40], &[0, 0], &packet[4..6], &[0, 0, 0, 17]].concat();
+            let padding = vec![0; packet.len() % 2];
+            assert_eq!(internet_checksum(&[&pseudo, &packet[40..], &padding].concat()), 0, "{payload:?}");
+        }
+    }
+}

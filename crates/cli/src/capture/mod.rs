@@ -1,0 +1,148 @@
+//! What a command sends and receives, as a file for Wireshark, with the sessions' keys where they are asked for.
+//!
+//! The file holds datagrams as they are on the wire, with the IP and UDP headers that the system puts before them. The keys
+//! stand in a file of their own, that only its owner may read, one line a session: `anabranch capture` opens packets with
+//! them.
+
+pub mod file;
+pub mod headers;
+pub mod told;
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Write as _};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant, SystemTime};
+
+use anabranch_net::{EndpointConfig, Seen, Tap};
+use clap::{Args, ValueHint};
+
+use self::file::{Packet, PacketFile};
+use self::headers::{fill_checksum, headers};
+use crate::errors::Failure;
+
+/// How long what was captured may wait in memory.
+const FLUSH: Duration = Duration::from_millis(250);
+
+/// The heading of these options in `--help`.
+const HEADING: &str = "Looking for a fault";
+
+/// What the file of keys begins with.
+const WARNING: &str = "# Whoever has this file and a capture can read all of these sessions. Delete it when the fault is found.\n";
+
+/// The options that make a capture.
+#[derive(Args, Clone, Debug, Default)]
+pub struct CaptureOptions {
+    /// Write every datagram that is sent and received to this file, sealed as it is, as pcapng for Wireshark
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = HEADING)]
+    pub capture: Option<PathBuf>,
+    /// Write the sessions' keys to this file: whoever has it and the capture reads all that was sent
+    ///
+    /// For `anabranch capture`, which says what the captured packets hold. The file is for its owner alone; delete it
+    /// when the fault is found.
+    #[arg(long, value_name = "FILE", requires = "capture", value_hint = ValueHint::FilePath, help_heading = HEADING)]
+    pub capture_keys: Option<PathBuf>,
+}
+
+impl CaptureOptions {
+    /// Begins the capture, if there is to be one.
+    ///
+    /// # Errors
+    /// When a file cannot be created, or one would be both.
+    pub fn start(&self) -> Result<Capture, Failure> {
+        let Some(path) = &self.capture else { return Ok(Capture(None)) };
+        if self.capture_keys.as_ref() == Some(path) {
+            return Err(Failure::usage("the capture and its keys cannot be in one file")
+                .hint("give `--capture-keys` another name"));
+        }
+        let keys = self.capture_keys.as_deref().map(keys_file).transpose()?;
+        let packets = PacketFile::create(path)?;
+        let written = Written { packets, interfaces: BTreeMap::new(), flushed: Instant::now() };
+        Ok(Capture(Some(Arc::new(Recorder { written: Mutex::new(written), keys: keys.map(Mutex::new) }))))
+    }
+}
+
+fn keys_file(path: &Path) -> Result<File, Failure> {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let mut file = options.open(path).map_err(|error| match error.kind() {
+        ErrorKind::AlreadyExists => Failure::local(format!("{} is there already", path.display()))
+            .hint("keys go to a new file only: delete this one, or give `--capture-keys` another name"),
+        _ => Failure::file("create", path, &error),
+    })?;
+    file.write_all(WARNING.as_bytes()).map_err(|error| Failure::file("write", path, &error))?;
+    Ok(file)
+}
+
+/// A capture under way, or none.
+pub struct Capture(Option<Arc<Recorder>>);
+
+impl Capture {
+    /// Has an endpoint captured.
+    #[must_use]
+    pub fn of(&self, config: EndpointConfig) -> EndpointConfig {
+        match &self.0 {
+            Some(recorder) => config.tap(recorder.clone()),
+            None => config,
+        }
+    }
+
+    /// Ends it.
+    ///
+    /// # Errors
+    /// When something could not be written.
+    pub fn finish(self) -> Result<(), Failure> {
+        let Some(recorder) = self.0 else { return Ok(()) };
+        recorder.written.lock().expect("no panic while held").packets.finish()
+    }
+}
+
+struct Recorder {
+    written: Mutex<Written>,
+    keys: Option<Mutex<File>>,
+}
+
+struct Written {
+    packets: PacketFile,
+    /// Of each local address.
+    interfaces: BTreeMap<SocketAddr, u32>,
+    flushed: Instant,
+}
+
+impl Tap for Recorder {
+    fn datagrams(&self, seen: &Seen<'_>) {
+        let at = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let mut written = self.written.lock().expect("no panic while held");
+        let Written { packets, interfaces, flushed } = &mut *written;
+        let interface =
+            *interfaces.entry(seen.local).or_insert_with(|| packets.interface(seen.local.to_string(), 0));
+        let (from, to) = if seen.sent { (seen.local, seen.remote) } else { (seen.remote, seen.local) };
+        for datagram in seen.contents.chunks(seen.stride.max(1)) {
+            let mut data = headers(from, to, seen.ecn, datagram.len());
+            data.extend_from_slice(datagram);
+            fill_checksum(&mut data);
+            let whole = data.len();
+            packets.packet(Packet { interface, at, sent: seen.sent, data: &data, whole, comment: None });
+        }
+        if flushed.elapsed() >= FLUSH {
+            packets.flush();
+            *flushed = Instant::now();
+        }
+    }
+
+    fn wants_keys(&self) -> bool {
+        self.keys.is_some()
+    }
+
+    fn session_keys(&self, line: &str) {
+        let Some(keys) = &self.keys else { return };
+        let mut keys = keys.lock().expect("no panic while held");
+        if let Err(error) = writeln!(keys, "{line}") {
+            tracing::warn!(%error, "cannot write the session's keys");
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Routers, links and ways as a drawing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use anabranch_overlay::select::{Candidate, Choice, LinkId, NodeId, Survey, Topology, Verdict};
+use layout::backends::svg::SVGWriter;
+use layout::core::base::Orientation;
+use layout::core::color::Color;
+use layout::core::geometry::Point;
+use layout::core::style::{LineStyleKind, StyleAttr};
+use layout::std_shapes::shapes::{Arrow, Element, LineEndKind, ShapeKind};
+use layout::topo::layout::VisualGraph;
+
+use super::traces::Trace;
+
+/// Colours of the chosen ways, by rank; further ones share the last.
+const COLOURS: [u32; 5] = [0x1f77_b4ff, 0xd627_28ff, 0x2ca0_2cff, 0x9467_bdff, 0x8c56_4bff];
+const GREY: u32 = 0x9999_99ff;
+const BLACK: u32 = 0x0000_00ff;
+const WHITE: u32 = 0xffff_ffff;
+const FONT: usize = 13;
+
+/// What is drawn.
+pub struct Map {
+    /// Routers by their lowest address, and the links between them.
+    pub topology: Topology,
+    /// This machine.
+    pub here: Option<NodeId>,
+    /// The node at the other end.
+    pub node: Option<NodeId>,
+    /// Stretches that nobody traced.
+    told: BTreeSet<LinkId>,
+    /// Rank and links of each chosen way.
+    chosen: Vec<(usize, Vec<LinkId>)>,
+}
+
+impl Map {
+    /// The survey's graph with the ways that were chosen.
+    pub fn new(
+        survey: &Survey,
+        (own, node): (&[Trace], IpAddr),
+        (candidates, choice): (&[Candidate], &Choice),
+        told: BTreeSet<LinkId>,
+    ) -> Self {
+        let at = |address: IpAddr| survey.topology.find(&survey.aliases.router_of(address).to_string());
+        let ranked = candidates.iter().zip(&choice.explanations).filter_map(|(candidate, explanation)| {
+            let Verdict::Used { rank } = explanation.verdict else { return None };
+            let links = candidate.links.iter().map(|(link, _)| *link).collect();
+            Some((rank, links))
+        });
+        let mut chosen: Vec<_> = ranked.collect();
+        chosen.sort();
+        let here = own.first().and_then(|trace| at(trace.from));
+        Self { topology: survey.topology.clone(), here, node: at(node), told, chosen }
+    }
+
+    /// Left to right: boxes are this machine and the node, circles routers and relays; coloured links belong to chosen ways and say which, dashed
+    /// ones nobody traced.
+    pub fn to_svg(&self) -> String {
+        let mut drawing = VisualGraph::new(Orientation::LeftToRight);
+        let nodes: BTreeMap<NodeId, _> = (0..self.topology.node_count() as u32)
+            .map(|index| (NodeId(index), drawing.add_node(self.element(NodeId(index)))))
+            .collect();
+        for link in (0..self.topology.link_count() as u32).map(LinkId) {
+            if let Some((from, to)) = self.topology.ends(link) {
+                drawing.add_edge(self.arrow(link), nodes[&from], nodes[&to]);
+            }
+        }
+        let mut svg = SVGWriter::new();
+        drawing.do_it(false, false, false, &mut svg);
+        svg.finalize()
+    }
+
+    fn element(&self, node: NodeId) -> Element {
+        let name = self.topology.name(node);
+        let (shape, width) = if Some(node) == self.here {
+            (ShapeKind::new_box(&format!("here {name}")), 150.0)
+        } else if Some(node) == self.node {
+            (ShapeKind::new_box(name), 130.0)
+        } else {
+            (ShapeKind::new_circle(name), 120.0)
+        };
+        let look = StyleAttr::new(Color::new(BLACK), 1, Some(Color::new(WHITE)), 3, FONT);
+        Element::create(shape, look, Orientation::LeftToRight, Point::new(width, 50.0))
+    }
+
+    fn arrow(&self, link: LinkId) -> Arrow {
+        let users = || self.chosen.iter().filter(|(_, links)| links.contains(&link));
+        let best = users().map(|(rank, _)| *rank).min();
+        let colour = best.map_or(GREY, |rank| COLOURS[rank.saturating_sub(1).min(COLOURS.len() - 1)]);
+        let delay = self.topology.get(link).map_or(0.0, |link| link.latency.as_millis_f64());
+        let ranks: Vec<String> = users().map(|(rank, _)| rank.to_string()).collect();
+        let label = match &ranks[..] {
+            [] => format!("{delay:.1} ms"),
+            ranks => format!("{delay:.1} ms: {}", ranks.join(", ")),
+        };
+        let line = if self.told.contains(&link) { LineStyleKind::Dashed } else { LineStyleKind::Normal };
+        let width = if best.is_some() { 2 } else { 1 };
+        let look = StyleAttr::new(Color::new(colour), width, None, 0, FONT);
+        Arrow::new(LineEndKind::None, LineEndKind::Arrow, line, &label, &look, &None, &None)
+    }
+}

@@ -1,0 +1,78 @@
+//! `anabranch relay list`: the relays whose use controllers grant this machine, as `--relay` takes them.
+
+use std::fmt::Write;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use anabranch_daemon::client::RelayRoute;
+use anabranch_daemon::controller::asking::Controllers;
+use anabranch_net::{Endpoint, EndpointConfig};
+use clap::Args;
+use serde::Serialize;
+
+use crate::args::OUTPUT;
+use crate::commands::keys::KeyOption;
+use crate::errors::Failure;
+use crate::relays::{self, ControllerOptions};
+use crate::ui::out::{self, Stream};
+
+/// How relays are asked for.
+#[derive(Args, Debug)]
+pub struct ListArgs {
+    /// Who grants them.
+    #[command(flatten)]
+    pub granted: ControllerOptions,
+    /// As which node.
+    #[command(flatten)]
+    pub key: KeyOption,
+    /// JSON instead of text
+    #[arg(long, help_heading = OUTPUT)]
+    pub json: bool,
+}
+
+/// A relay that may be used.
+#[derive(Serialize)]
+struct Listed {
+    node: String,
+    addresses: Vec<SocketAddr>,
+    /// It is going down, and takes no new paths.
+    draining: bool,
+}
+
+/// Prints the relays.
+///
+/// # Errors
+/// When no controller is named, or none grants anything.
+pub async fn run(args: &ListArgs) -> Result<(), Failure> {
+    if args.granted.controllers.is_empty() {
+        return Err(Failure::usage("nobody is named who grants relays")
+            .hint("name a controller: `--controller KEY@ADDRESS:PORT`, as it prints it when it starts"));
+    }
+    let key = relays::key(args.key.file.as_deref(), &[], &args.granted)?;
+    let endpoint = Endpoint::bind(EndpointConfig::new(key)).await;
+    let endpoint = Arc::new(endpoint.map_err(|error| Failure::bind(&error))?);
+    let relays = args.granted.grants(&endpoint, args.key.file.as_deref()).await?.relays();
+    let controllers = Controllers::new(endpoint.clone(), args.granted.controllers.clone());
+    let mut listed = Vec::new();
+    for relay in relays {
+        // A grant that was kept lists relays also when no controller answers.
+        let draining = controllers.is_draining(relay.node).await.unwrap_or(false);
+        listed.push((relay, draining));
+    }
+    endpoint.close().await;
+    if args.json {
+        let listed = listed.into_iter().map(|(relay, draining)| Listed {
+            node: relay.node.to_string(),
+            addresses: relay.addresses,
+            draining,
+        });
+        return Stream::Stdout.json(&listed.collect::<Vec<_>>());
+    }
+    let mut text = String::new();
+    for (relay, draining) in listed {
+        let note = if draining { "  (draining: it takes no new paths)" } else { "" };
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "{}{note}", RelayRoute(vec![relay]));
+    }
+    out::print(&text)
+}

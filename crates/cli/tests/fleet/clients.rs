@@ -1,0 +1,167 @@
+//! Clients that ask for grants, each request of two controllers, and what they saw.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use anabranch_daemon::controller::asking::Controllers;
+use anabranch_daemon::controller::link::{ControllerHint, Granted, LinkError};
+use anabranch_net::{PublicKey, Rate};
+use anabranch_overlay::controller::message::Again;
+use anabranch_overlay::controller::{Ask, RequestId};
+use anabranch_overlay::grant::{ControllerKey, Grant, Limits, UnixTime, open};
+use tokio::time::timeout;
+
+use super::node;
+
+/// A controller that was asked in vain for so long is dead or cut off.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// What the clients of one run have seen.
+#[derive(Default)]
+pub struct Record {
+    /// Requests that were answered.
+    answered: AtomicUsize,
+    /// Requests to which a second controller gave its own answer.
+    confirmed: AtomicUsize,
+    /// Grants by client and request.
+    granted: Mutex<BTreeMap<(u8, RequestId), Grant>>,
+    full: AtomicUsize,
+    longest: Mutex<Duration>,
+}
+
+impl Record {
+    /// Waits for so many answers.
+    pub async fn reach(&self, count: usize) {
+        while self.answered.load(Ordering::Relaxed) < count {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Requests that were answered by a second controller too.
+    pub fn confirmed(&self) -> usize {
+        self.confirmed.load(Ordering::Relaxed)
+    }
+
+    /// Requests for which there was no room.
+    pub fn full(&self) -> usize {
+        self.full.load(Ordering::Relaxed)
+    }
+
+    /// The longest that a client waited for an answer.
+    pub fn longest(&self) -> Duration {
+        *self.longest.lock().unwrap()
+    }
+
+    /// All grants so far.
+    pub fn granted(&self) -> Vec<Grant> {
+        self.granted.lock().unwrap().values().cloned().collect()
+    }
+
+    /// A grant as a controller signed it: the only one for its request, and for no other.
+    fn keep(&self, name: (u8, RequestId), granted: &Granted, signing: &[ControllerKey]) {
+        let grant = open(&granted.bytes, signing).expect("signed by a controller");
+        let mut all = self.granted.lock().unwrap();
+        let known = all.entry(name).or_insert_with(|| grant.clone());
+        assert_eq!(*known, grant, "two grants for one request");
+    }
+
+    /// The PIDs that all grants together take at each relay; no two requests have one grant.
+    pub fn taken(&self) -> BTreeMap<PublicKey, u64> {
+        let mut ids = BTreeSet::new();
+        let mut taken = BTreeMap::new();
+        for grant in self.granted() {
+            assert!(ids.insert(grant.id), "two requests with one grant");
+            for relay in grant.relays {
+                *taken.entry(relay).or_default() += u64::from(grant.limits.pids);
+            }
+        }
+        taken
+    }
+}
+
+/// A client that knows all controllers, each also by itself.
+pub struct Client {
+    seed: u8,
+    all: Controllers,
+    each: Vec<(PublicKey, Controllers)>,
+    signing: Vec<ControllerKey>,
+    record: Arc<Record>,
+}
+
+impl Client {
+    /// Begins with the first of the controllers.
+    pub async fn new(
+        seed: u8,
+        hints: Vec<ControllerHint>,
+        signing: &[ControllerKey],
+        record: &Arc<Record>,
+    ) -> Self {
+        let endpoint = node(seed).await;
+        let alone =
+            |hint: &ControllerHint| (hint.node, Controllers::new(endpoint.clone(), vec![hint.clone()]));
+        let each = hints.iter().map(alone).collect();
+        let all = Controllers::new(endpoint, hints);
+        Self { seed, all, each, signing: signing.to_vec(), record: record.clone() }
+    }
+
+    /// Puts so many requests; every second one to two controllers at the same time, the others to a second controller afterwards; in
+    /// the end all that were granted once more, whoever has died since then.
+    pub async fn ask_many(&self, count: usize, pids: u32, made: impl Fn() -> UnixTime) {
+        let mut granted = Vec::new();
+        for number in 0..count {
+            let request = RequestId { made: made(), random: (number as u64).to_be_bytes() };
+            let limits = Limits { pids, rate: Rate::from_bits(1_000), bytes: 1 << 30, highest_tos: 3 };
+            let ask = Ask { request, relays: 1, least: 1, limits, lifetime: 600 };
+            let begun = Instant::now();
+            let second = &self.each[number % self.each.len()];
+            let from = if number % 2 == 0 {
+                let (first, second) = tokio::join!(self.ask(&ask), self.ask_one(second, &ask));
+                first.filter(|first| Some(*first) != second).and(second)
+            } else {
+                let first = self.ask(&ask).await;
+                let other = self.each.iter().cycle().skip(number).find(|(node, _)| Some(*node) != first);
+                self.ask_one(other.expect("there are three"), &ask).await.filter(|_| first.is_some())
+            };
+            self.record.confirmed.fetch_add(usize::from(from.is_some()), Ordering::Relaxed);
+            let known = self.record.granted.lock().unwrap().contains_key(&(self.seed, request));
+            self.record.full.fetch_add(usize::from(!known), Ordering::Relaxed);
+            granted.extend(known.then_some(ask));
+            self.record.answered.fetch_add(1, Ordering::Relaxed);
+            if begun.elapsed() > Duration::from_secs(1) {
+                eprintln!("client {}: request {number} took {:.2?}", self.seed, begun.elapsed());
+            }
+        }
+        for ask in granted {
+            assert!(self.ask(&ask).await.is_some(), "a grant was forgotten");
+        }
+    }
+
+    /// Asks until there is an answer; from whom the grant is, if it is one.
+    async fn ask(&self, ask: &Ask) -> Option<PublicKey> {
+        let begun = Instant::now();
+        let from = loop {
+            match self.all.allocate(ask).await {
+                Ok(granted) => {
+                    self.record.keep((self.seed, ask.request), &granted, &self.signing);
+                    break Some(granted.from);
+                }
+                Err(LinkError::Denied { why, .. }) if why.contains("with room") => break None,
+                Err(LinkError::Denied { why, again: Again::Never }) => panic!("denied: {why}"),
+                Err(error) => eprintln!("client {}: {error}", self.seed),
+            }
+            assert!(begun.elapsed() < Duration::from_secs(20), "no allocation for 20 s");
+        };
+        let mut longest = self.record.longest.lock().unwrap();
+        *longest = longest.max(begun.elapsed());
+        from
+    }
+
+    /// Asks one controller, which may be dead.
+    async fn ask_one(&self, (node, alone): &(PublicKey, Controllers), ask: &Ask) -> Option<PublicKey> {
+        let granted = timeout(PATIENCE, alone.allocate(ask)).await.ok()?.ok()?;
+        self.record.keep((self.seed, ask.request), &granted, &self.signing);
+        Some(*node)
+    }
+}

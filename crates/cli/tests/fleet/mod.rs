@@ -1,0 +1,204 @@
+//! Three controllers, real programs, on three members of etcd, and relays that registered with them.
+
+pub mod clients;
+pub mod session;
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anabranch_daemon::controller::link::ControllerHint;
+use anabranch_daemon::controller::registration::{Registrant, Registration};
+use anabranch_net::{Addresses, Endpoint, EndpointConfig, NodeKey, PublicKey, ShareId, Verdict};
+use anabranch_overlay::controller::message::Neighbours;
+use anabranch_overlay::controller::{Load, Offer, Place};
+use anabranch_overlay::grant::{ControllerKey, GrantId, UnixTime};
+use anabranch_overlay::relay::Heartbeat;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::common::clock::WallClock;
+use crate::common::programs::program;
+
+/// Relays that grants are for; a fourth carries the session.
+pub const RELAYS: u8 = 3;
+/// The first of them.
+pub const FIRST_RELAY: u8 = 100;
+/// The relay of the session, and the session's ends.
+pub const CARRIER: u8 = 110;
+
+pub fn key(seed: u8) -> NodeKey {
+    NodeKey::from_random([seed; 32])
+}
+
+pub fn ip(seed: u8) -> IpAddr {
+    Ipv4Addr::new(127, 0, 1, seed).into()
+}
+
+/// A node that lets everybody in.
+pub async fn node(seed: u8) -> Arc<Endpoint> {
+    let config = EndpointConfig::new(key(seed))
+        .addresses(Addresses::Exactly(vec![ip(seed)]))
+        .authorize(|_: &PublicKey, _: Option<ShareId>| Verdict::Accept { secret: None });
+    Arc::new(Endpoint::bind(config).await.expect("a node on loopback"))
+}
+
+/// The time that it is.
+pub fn now() -> UnixTime {
+    UnixTime(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs())
+}
+
+/// `anabranch controller`, ended when dropped.
+pub struct Controller {
+    config: PathBuf,
+    child: Child,
+    pub hint: ControllerHint,
+    pub signing: ControllerKey,
+}
+
+impl Controller {
+    /// Runs one, by a clock of the test's where there is one.
+    pub fn start(config: &Path, clock: Option<&WallClock>) -> Self {
+        let mut command = program(&["--quiet", "controller", "--config"]);
+        command.arg(config).stdout(Stdio::piped());
+        if let Some(clock) = clock {
+            clock.command(&mut command);
+        }
+        let mut child = command.spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let address = lines.next().expect("it says where it is").unwrap();
+        let signing = lines.next().expect("it says what it signs with").unwrap();
+        let hint = address.parse().unwrap();
+        Self { config: config.to_owned(), child, hint, signing: signing.parse().unwrap() }
+    }
+
+    /// Ends it as a power failure would.
+    pub fn kill(&mut self) {
+        // One that has ended already needs no end.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Ends it as a power failure would, and runs it again.
+    pub fn restart(&mut self, clock: Option<&WallClock>) {
+        self.kill();
+        *self = Self::start(&self.config, clock);
+    }
+}
+
+impl Drop for Controller {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// A configuration of a controller at `127.0.2.seed` in a directory.
+pub fn configure(dir: &Path, (seed, port): (u8, u16), endpoints: &[String]) -> PathBuf {
+    std::fs::write(dir.join(format!("{seed}.key")), key(200 + seed).to_file_text().as_bytes()).unwrap();
+    let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(dir.join(format!("{seed}.key")), private).unwrap();
+    let relays: String = (0..RELAYS)
+        .map(|at| FIRST_RELAY + at)
+        .chain([CARRIER])
+        .map(|seed| format!("[[relay]]\nkey = \"{}\"\n", key(seed).public()))
+        .collect();
+    let text = format!(
+        "key = \"{seed}.key\"\nport = {port}\naddresses = [\"127.0.2.{seed}\"]\n[store]\netcd = {endpoints:?}\n{relays}[others]\n\
+         grants = 1000\npaths = 1000\n"
+    );
+    let file = dir.join(format!("{seed}.toml"));
+    std::fs::write(&file, text).unwrap();
+    file
+}
+
+/// A relay without a forwarder: it takes the word of its controllers.
+pub struct Silent {
+    offer: Offer,
+    /// Controllers that said whom to measure, as each does in its answer to the first heartbeat of a session.
+    heard: Mutex<BTreeSet<PublicKey>>,
+}
+
+impl Registrant for Silent {
+    fn offer(&self) -> Offer {
+        self.offer.clone()
+    }
+
+    fn load(&self) -> Load {
+        Load::default()
+    }
+
+    fn heartbeat(&self, heartbeat: &Heartbeat) -> Vec<GrantId> {
+        heartbeat.revoked.clone()
+    }
+
+    fn measure(&self, controller: &PublicKey, _: &Neighbours) {
+        self.heard.lock().unwrap().insert(*controller);
+    }
+}
+
+/// A relay and its registration, which ends with it.
+pub type Registered = (Registration, Arc<Silent>);
+
+/// Relays with so many PIDs each, that every controller has heard.
+pub async fn relays(hints: &[ControllerHint], pids: u64) -> Vec<Registered> {
+    let mut relays = Vec::new();
+    for at in 0..RELAYS {
+        let offer = Offer {
+            place: Place(format!("place {at}")),
+            addresses: vec!["127.0.0.1:4600".parse().unwrap()],
+            pids,
+            rate: None,
+        };
+        let endpoint = node(FIRST_RELAY + at).await;
+        let relay = Arc::new(Silent { offer, heard: Mutex::default() });
+        relays.push((Registration::start(&endpoint, hints, u64::from(at), &relay), relay));
+    }
+    heard(&relays, hints).await;
+    relays
+}
+
+/// Forgets who was heard.
+pub fn forget(relays: &[Registered]) {
+    relays.iter().for_each(|(_, relay)| relay.heard.lock().unwrap().clear());
+}
+
+/// Waits until every relay has registered with each of these controllers.
+pub async fn heard(relays: &[Registered], hints: &[ControllerHint]) {
+    let all = |relay: &Silent| {
+        let heard = relay.heard.lock().unwrap();
+        hints.iter().all(|hint| heard.contains(&hint.node))
+    };
+    while !relays.iter().all(|(_, relay)| all(relay)) {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Stands between a controller and a member of etcd until it is cut.
+pub async fn proxy(member: String, cut: watch::Receiver<bool>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let target: SocketAddr = member.trim_start_matches("http://").parse().unwrap();
+    let mut over = cut.clone();
+    tokio::spawn(async move {
+        let mut pairs = JoinSet::new();
+        let serve = async {
+            while let Ok((mut near, _)) = listener.accept().await {
+                pairs.spawn(async move {
+                    let Ok(mut far) = TcpStream::connect(target).await else { return };
+                    // Either side may end it.
+                    drop(tokio::io::copy_bidirectional(&mut near, &mut far).await);
+                });
+            }
+        };
+        tokio::select! {
+            () = serve => {}
+            _ = over.wait_for(|cut| *cut) => {}
+        }
+    });
+    format!("http://{address}")
+}

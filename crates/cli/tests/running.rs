@@ -1,0 +1,136 @@
+//! The paths of transfers that run: listed, removed and added by other commands while the data flow.
+//!
+//! What is sent comes from a pipe that the test fills, so there is more to come until it says so.
+
+#![cfg(unix)]
+
+mod common;
+
+use std::fs;
+use std::io::Write;
+use std::process::Stdio;
+
+use common::programs::{Running, Scratch, Sender, errors, new_key, noise, program, wait_for};
+use serde_json::Value;
+
+/// Bytes written at a time.
+const PIECE: usize = 50_000;
+
+/// A relay, and a stream that flows from a sender whose key it lists.
+struct Stage {
+    scratch: Scratch,
+    _relay: Running,
+    route: String,
+    sender: Sender,
+    receiver: Running,
+    sent: Vec<u8>,
+}
+
+impl Stage {
+    /// The sender names the relay if `met_there`.
+    fn new(met_there: bool) -> Self {
+        let scratch = Scratch::new();
+        let key = scratch.text("user.key");
+        let config = format!(
+            "key = \"relay.key\"\nport = 0\naddresses = [\"127.0.0.1\"]\nnext_hops = [\"loopback\", \"private\"]\n\
+             control = \"relay.sock\"\n[[user]]\nkey = \"{}\"\n",
+            new_key(&key)
+        );
+        fs::write(scratch.path("relay.toml"), config).unwrap();
+        let mut relay = Running::start(&mut program(&["relay", "--config", &scratch.text("relay.toml")]));
+        let route = relay.line();
+        let (send, receive) = (scratch.text("send.sock"), scratch.text("receive.sock"));
+        let mut command = program(&["send", "-", "--quiet", "--key", &key, "--control", &send]);
+        if met_there {
+            command.args(["--relay", &route]);
+        }
+        let sender = Sender::start_as(command.stdin(Stdio::piped()));
+        let words = ["receive", &sender.ticket, &scratch.text("to"), "--quiet", "--control", &receive];
+        let receiver = Running::start(&mut program(&words));
+        Self { scratch, _relay: relay, route, sender, receiver, sent: Vec::new() }
+    }
+
+    fn ask(&self, socket: &str, words: &[&str]) -> Result<Value, String> {
+        let output =
+            program(words).args(["--json", "--control", &self.scratch.text(socket)]).output().unwrap();
+        let said = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        if output.status.success() { Ok(said) } else { Err(format!("{said} {}", errors(&output))) }
+    }
+
+    fn must(&self, socket: &str, words: &[&str]) {
+        self.ask(socket, &[&["path"], words].concat()).unwrap();
+    }
+
+    /// Open paths, through relays or direct ones, by number; a busy machine may have them suspected for a moment.
+    fn open(&self, socket: &str, through_relays: bool) -> Vec<String> {
+        let Ok(Value::Array(paths)) = self.ask(socket, &["path", "list"]) else { return Vec::new() };
+        let open = |path: &&Value| !["validating", "closing"].contains(&path["state"].as_str().unwrap());
+        let wanted = |path: &&Value| path["relays"][0].is_string() == through_relays;
+        paths.iter().filter(open).filter(wanted).map(|path| path["id"].to_string()).collect()
+    }
+
+    fn forwarded(&self) -> u64 {
+        self.ask("relay.sock", &["relay", "status"]).unwrap()["forwarded_bytes"].as_u64().unwrap()
+    }
+
+    fn send_piece(&mut self) {
+        let piece = noise(PIECE, self.sent.len() as u64);
+        self.sender.stdin.as_mut().unwrap().write_all(&piece).unwrap();
+        self.sent.extend(piece);
+    }
+
+    /// Sends the last piece: all has to arrive as it was sent.
+    fn finish(mut self) {
+        self.send_piece();
+        drop(self.sender.stdin.take());
+        for running in [self.receiver, self.sender.running] {
+            let (code, told) = running.end();
+            assert_eq!(code, Some(0), "{told}");
+        }
+        assert!(fs::read(self.scratch.path("to/stdin")).unwrap() == self.sent, "others arrived");
+        assert!(!self.scratch.path("send.sock").exists() && !self.scratch.path("receive.sock").exists());
+    }
+}
+
+#[test]
+fn a_running_send_takes_and_loses_a_path_through_a_relay_and_all_arrives() {
+    let mut stage = Stage::new(false);
+    stage.send_piece();
+    wait_for("a session", || !stage.open("send.sock", false).is_empty());
+    let status = stage.ask("send.sock", &["status"]).unwrap();
+    assert_eq!(status["services"][0]["kind"], "session", "{status}");
+    assert_eq!(status["services"][0]["paths"][0]["session"], 1, "{status}");
+
+    stage.must("send.sock", &["add", &stage.route]);
+    for direct in stage.open("send.sock", false) {
+        stage.must("send.sock", &["set", &format!("{direct}=backup")]);
+    }
+    let before = stage.forwarded();
+    while stage.forwarded() < before + 2 * PIECE as u64 {
+        assert!(stage.sent.len() < 100 * PIECE, "the path that was added carries nothing");
+        stage.send_piece();
+    }
+    let [added] = &stage.open("send.sock", true)[..] else { panic!("one path through the relay") };
+    stage.must("send.sock", &["remove", added]);
+    assert!(stage.open("send.sock", true).is_empty());
+    let refused = stage.ask("send.sock", &["path", "add", &stage.route, "--session", "7"]).unwrap_err();
+    assert!(refused.contains("no session 7"), "{refused}");
+    stage.finish();
+}
+
+#[test]
+fn a_running_receive_loses_and_takes_again_the_path_through_the_relay_of_its_ticket() {
+    let mut stage = Stage::new(true);
+    stage.send_piece();
+    wait_for("a path through the relay", || stage.open("receive.sock", true).len() == 1);
+    wait_for("a direct path", || !stage.open("receive.sock", false).is_empty());
+    let id = stage.open("receive.sock", true).remove(0);
+    stage.must("receive.sock", &["remove", &id]);
+    assert!(stage.open("receive.sock", true).is_empty());
+    stage.send_piece();
+    stage.must("receive.sock", &["add", &stage.route]);
+    assert_eq!(stage.open("receive.sock", true).len(), 1);
+    let refused = stage.ask("receive.sock", &["path", "add", &stage.route]).unwrap_err();
+    assert!(refused.contains("kept already"), "{refused}");
+    stage.finish();
+}

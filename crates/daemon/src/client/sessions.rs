@@ -1,0 +1,121 @@
+//! The sessions of a running command, which come and go: their paths, listed and changed by requests of the same machine.
+//!
+//! A request is a line: `list`, `add ROUTE`, `remove PATH` or `set RULE`, with `in SESSION` before it where several sessions
+//! run. The answer to each is all paths of that session, or of all.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use serde::{Deserialize, Serialize};
+
+use super::running::{PathStatus, RunningPaths};
+
+/// What can be asked for.
+const WORDS: &str = "say `list`, `add ROUTE`, `remove PATH` or `set RULE`, after `in SESSION` if need be";
+
+/// A path, and whose it is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SessionPath {
+    /// The session, in the order in which the command got them, from 1.
+    pub session: u32,
+    /// Its path.
+    #[serde(flatten)]
+    pub path: PathStatus,
+}
+
+/// The sessions of a command, as many handles as wanted.
+#[derive(Clone, Default)]
+pub struct RunningSessions(Arc<Mutex<Numbered>>);
+
+#[derive(Default)]
+struct Numbered {
+    last: u32,
+    running: BTreeMap<u32, RunningPaths>,
+}
+
+impl RunningSessions {
+    fn numbered(&self) -> MutexGuard<'_, Numbered> {
+        self.0.lock().expect("no panic while held")
+    }
+
+    /// Takes a session in until it is over.
+    pub fn add(&self, paths: RunningPaths) {
+        let session = paths.session().clone();
+        let number = {
+            let mut numbered = self.numbered();
+            numbered.last += 1;
+            let number = numbered.last;
+            numbered.running.insert(number, paths);
+            number
+        };
+        let sessions = self.clone();
+        tokio::spawn(async move {
+            session.closed().await;
+            sessions.numbered().running.remove(&number);
+        });
+    }
+
+    /// All paths of one session, or of all.
+    fn list(&self, wanted: Option<u32>) -> Vec<SessionPath> {
+        let numbered = self.numbered();
+        let listed =
+            numbered.running.iter().filter(|(number, _)| wanted.is_none_or(|wanted| wanted == **number));
+        let paths = |(number, paths): (&u32, &RunningPaths)| {
+            let session = *number;
+            paths.list().into_iter().map(move |path| SessionPath { session, path })
+        };
+        listed.flat_map(paths).collect()
+    }
+
+    /// The session of that number, or the only one.
+    fn one(&self, wanted: Option<u32>) -> Result<RunningPaths, String> {
+        let numbered = self.numbered();
+        let mut running = numbered.running.iter();
+        match (wanted, running.next(), running.next()) {
+            (Some(number), ..) => {
+                let found = numbered.running.get(&number);
+                found.cloned().ok_or_else(|| format!("there is no session {number} any more, or not yet"))
+            }
+            (None, Some((_, only)), None) => Ok(only.clone()),
+            (None, None, _) => Err("no session runs at the moment".to_owned()),
+            (None, Some(_), Some(_)) => {
+                let all: Vec<String> = numbered.running.keys().map(u32::to_string).collect();
+                Err(format!("which session? {} run; name one with `--session`", all.join(", ")))
+            }
+        }
+    }
+
+    /// Does what a line asks for; gives the session that it named.
+    async fn handle(&self, line: &str) -> Result<Option<u32>, String> {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let (wanted, request) = match &words[..] {
+            ["in", number, request @ ..] => {
+                let number = number.parse().map_err(|_| format!("`{number}` is no session's number"))?;
+                (Some(number), request)
+            }
+            request => (None, request),
+        };
+        match request {
+            ["list"] if wanted.is_none() => {}
+            ["list"] => drop(self.one(wanted)?),
+            ["add", route] => self.one(wanted)?.add(&route.parse()?).await?,
+            ["remove", path] => {
+                let path = path.parse().map_err(|_| format!("`{path}` is no path's number"))?;
+                self.one(wanted)?.remove(path)?;
+            }
+            ["set", rule] => self.one(wanted)?.set(rule)?,
+            _ => return Err(WORDS.to_owned()),
+        }
+        Ok(wanted)
+    }
+}
+
+#[cfg(unix)]
+impl crate::control::Answer for RunningSessions {
+    async fn answer(&self, line: &str) -> String {
+        match self.handle(line).await {
+            Ok(wanted) => crate::control::reply(&self.list(wanted)),
+            Err(why) => crate::control::refusal(&why),
+        }
+    }
+}

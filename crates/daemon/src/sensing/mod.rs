@@ -1,0 +1,287 @@
+//! A node measures relays, and answers those that measure it.
+//!
+//! The sensor decides when and what (`anabranch_overlay::sense`); probes and answers are unreliable messages of a session from the measurer to its
+//! neighbour, which is kept as long as the neighbour is one; each packet train has a session of its own. Whom a relay measures the controller says that
+//! it listens to: the first that does, and another only when that one has been silent. Links that somebody wants to know any controller may name
+//! ([`Sensing::measure`]). A node that is no relay measures those that it wants to know ([`Sensing::want`]).
+
+mod trains;
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use anabranch_engine::MtuConfig;
+use anabranch_net::{Config, Datagram, Endpoint, PublicKey, Rate, Session, Target, Time};
+use anabranch_overlay::controller::message::{GrantedRelay, Neighbours};
+use anabranch_overlay::sense::{Changes, LinkTold, SenseMessage, Sensor, SensorConfig, SensorStats};
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinHandle;
+
+/// A controller that was silent for so long says no more whom to measure.
+const GUIDE_SILENT: Duration = Duration::from_secs(10);
+/// Pause before a neighbour is called again; it doubles up to the longest.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(15);
+/// In the absence of anything to do.
+const FAR: Duration = Duration::from_secs(60);
+/// Longest message.
+const LONGEST: u16 = 64;
+
+/// See the module's documentation.
+pub struct Sensing {
+    endpoint: Arc<Endpoint>,
+    sensor: Mutex<Sensor>,
+    wake: Notify,
+    /// Counts what controllers should hear at once.
+    urgent: watch::Sender<u64>,
+    peers: Mutex<Peers>,
+    gate: Gate,
+}
+
+/// Whether so many bytes may leave now, which are charged then; else when to ask again.
+type Gate = Box<dyn Fn(u64) -> Result<(), Time> + Send + Sync>;
+
+#[derive(Default)]
+struct Peers {
+    /// Who says whom to measure.
+    guide: Option<PublicKey>,
+    /// What each controller said last, and when.
+    told: BTreeMap<PublicKey, (Instant, Neighbours)>,
+    measured: BTreeMap<PublicKey, Neighbour>,
+    measured_by: BTreeSet<PublicKey>,
+    /// Sessions over which a node's questions come.
+    answered: BTreeMap<PublicKey, u32>,
+}
+
+/// A relay that is measured.
+struct Neighbour {
+    relay: GrantedRelay,
+    session: Arc<Mutex<Option<Session>>>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Neighbour {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Sensing {
+    /// Measures nothing yet; [`pump`] must run. The seed spreads probes in time.
+    #[must_use]
+    pub fn new(endpoint: &Arc<Endpoint>, config: SensorConfig, seed: [u8; 32]) -> Self {
+        let sensor = Sensor::new(config, seed, endpoint.clock().now());
+        Self {
+            endpoint: endpoint.clone(),
+            sensor: Mutex::new(sensor),
+            wake: Notify::new(),
+            urgent: watch::Sender::new(0),
+            peers: Mutex::default(),
+            gate: Box::new(|_| Ok(())),
+        }
+    }
+
+    /// Has packet trains wait until they may leave, as who has a rate of its own wants.
+    #[must_use]
+    pub fn behind(self, gate: impl Fn(u64) -> Result<(), Time> + Send + Sync + 'static) -> Self {
+        Self { gate: Box::new(gate), ..self }
+    }
+
+    /// All that this node sends keeps to this rate: what trains tell is read by it.
+    pub fn limit(&self, rate: Option<Rate>) {
+        self.sensor().limit(rate);
+    }
+
+    fn sensor(&self) -> MutexGuard<'_, Sensor> {
+        self.sensor.lock().expect("no panic while held")
+    }
+
+    fn peers(&self) -> MutexGuard<'_, Peers> {
+        self.peers.lock().expect("no panic while held")
+    }
+
+    /// What a controller does not know yet.
+    pub(crate) fn changes(&self, known: u64) -> Option<Changes> {
+        self.sensor().poll_changes(self.endpoint.clock().now(), known)
+    }
+
+    /// Changes when controllers should hear of a link at once.
+    pub(crate) fn urgent(&self) -> watch::Receiver<u64> {
+        self.urgent.subscribe()
+    }
+
+    /// Every link, and what was sent to know it.
+    #[must_use]
+    pub fn status(&self) -> (Vec<LinkTold>, SensorStats) {
+        let sensor = self.sensor();
+        (sensor.links(self.endpoint.clock().now()), sensor.stats())
+    }
+
+    /// A controller says whom to measure, and who measures this relay.
+    pub(crate) fn measure(self: &Arc<Self>, controller: &PublicKey, neighbours: &Neighbours) {
+        let mut peers = self.peers();
+        let now = Instant::now();
+        peers.told.insert(*controller, (now, neighbours.clone()));
+        peers.told.retain(|_, (at, _)| now - *at < GUIDE_SILENT);
+        if peers.guide.is_none_or(|guide| !peers.told.contains_key(&guide)) {
+            peers.guide = Some(*controller);
+        }
+        let all = || peers.told.values().map(|(_, told)| told);
+        let measured_by = all().flat_map(|told| &told.measured_by).copied().collect();
+        let wanted: Vec<GrantedRelay> = all().flat_map(|told| &told.wanted).cloned().collect();
+        let guide = peers.guide.and_then(|guide| peers.told.get(&guide));
+        let measure = guide.map(|(_, told)| told.measure.clone()).unwrap_or_default();
+        peers.measured_by = measured_by;
+        self.keep_to(&mut peers, &measure, &wanted);
+    }
+
+    /// Measures these relays, and no others, at once.
+    pub fn want(self: &Arc<Self>, relays: &[GrantedRelay]) {
+        self.keep_to(&mut self.peers(), &[], relays);
+    }
+
+    fn keep_to(self: &Arc<Self>, peers: &mut Peers, neighbours: &[GrantedRelay], wanted: &[GrantedRelay]) {
+        let relays = || wanted.iter().chain(neighbours).filter(|relay| relay.node != self.endpoint.node());
+        peers.measured.retain(|_, known| relays().any(|relay| *relay == known.relay));
+        for relay in relays() {
+            if let Entry::Vacant(free) = peers.measured.entry(relay.node) {
+                let session = Arc::default();
+                let task = tokio::spawn(keep(self.clone(), relay.clone(), Arc::clone(&session)));
+                free.insert(Neighbour { relay: relay.clone(), session, task });
+            }
+        }
+        let keys = |relays: &[GrantedRelay]| -> BTreeSet<PublicKey> {
+            let nodes = relays.iter().map(|relay| relay.node);
+            nodes.filter(|node| peers.measured.contains_key(node)).collect()
+        };
+        let (neighbours, wanted) = (keys(neighbours), keys(wanted));
+        self.sensor().measure(self.endpoint.clock().now(), &neighbours, &wanted);
+        self.wake.notify_one();
+    }
+
+    /// Sends a packet train when it is time for one.
+    fn send_train(self: &Arc<Self>, now: Time) {
+        let Some(train) = self.sensor().poll_train(now) else { return };
+        let relay = self.peers().measured.get(&train.to).map(|known| known.relay.clone());
+        if let Some(relay) = relay {
+            tokio::spawn(trains::run(self.clone(), relay, train));
+        }
+    }
+
+    /// Whether this relay measures that one's links.
+    pub(crate) fn is_measurer(&self, node: &PublicKey) -> bool {
+        self.peers().measured_by.contains(node)
+    }
+
+    /// Answers the probes that come over a session for as long as it lives.
+    pub(crate) async fn answer(&self, session: &Session) {
+        let node = session.peer();
+        if self.is_measurer(&node) {
+            self.sensor().on_called(self.endpoint.clock().now(), &node);
+        }
+        *self.peers().answered.entry(node).or_default() += 1;
+        while let Ok((at, datagram)) = session.recv_datagram_at().await {
+            if self.is_measurer(&node) {
+                self.handle(session, (at, &datagram.data));
+            }
+        }
+        // A train's session ends while that of probes goes on.
+        let mut peers = self.peers();
+        let left = peers.answered.get_mut(&node).map_or(0, |count| {
+            *count -= 1;
+            *count
+        });
+        if left == 0 {
+            peers.answered.remove(&node);
+            self.sensor().forget(&node);
+        }
+    }
+
+    /// A message that came at this time.
+    fn handle(&self, session: &Session, (at, bytes): (Time, &[u8])) {
+        let Ok(message) = SenseMessage::decode(bytes) else { return };
+        let answer = self.sensor().handle_message(at, &session.peer(), &message);
+        if let Some(answer) = answer {
+            send(session, &answer);
+        }
+        if matches!(message, SenseMessage::Answer(_) | SenseMessage::Seen(_)) {
+            self.wake.notify_one();
+        }
+    }
+}
+
+/// What cannot be sent is lost, and counts as that. False then.
+fn send(session: &Session, message: &SenseMessage) -> bool {
+    session.send_datagram(Datagram::from(bytes::Bytes::from(message.encode()))).is_ok()
+}
+
+/// Keeps a session with a neighbour and takes in its answers.
+async fn keep(sensing: Arc<Sensing>, relay: GrantedRelay, place: Arc<Mutex<Option<Session>>>) {
+    let hold = |session| *place.lock().expect("no panic while held") = session;
+    let mut pause = FIRST_PAUSE;
+    let clock = sensing.endpoint.clock();
+    loop {
+        let call = || sensing.sensor().call(clock.now());
+        while let Err(at) = call() {
+            tokio::time::sleep_until(clock.instant(at).into()).await;
+        }
+        let target = Target::new(relay.node, relay.addresses.clone());
+        match sensing.endpoint.connect(&target, session_config()).await {
+            Ok(session) => {
+                hold(Some(session.clone()));
+                while let Ok((at, datagram)) = session.recv_datagram_at().await {
+                    sensing.handle(&session, (at, &datagram.data));
+                    pause = FIRST_PAUSE;
+                }
+                hold(None);
+            }
+            Err(_) => sensing.sensor().on_call_failed(clock.now()),
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+/// One path, no search for larger packets: little beside the probes.
+fn session_config() -> Config {
+    let mtu = Config::default().mtu.base;
+    Config {
+        max_paths: 1,
+        max_datagram: LONGEST,
+        mtu: MtuConfig { base: mtu, max: mtu },
+        ..Config::default()
+    }
+}
+
+/// Sends probes and trains when the sensor wants to, and tells of links that went down.
+pub async fn pump(sensing: Arc<Sensing>) {
+    let clock = sensing.endpoint.clock();
+    loop {
+        let now = clock.now();
+        sensing.send_train(now);
+        let (probe, next) = {
+            let mut sensor = sensing.sensor();
+            if sensor.handle_timeout(now) {
+                sensing.urgent.send_modify(|count| *count += 1);
+            }
+            let probe = sensor.poll_transmit(now);
+            let next = [sensor.poll_timeout(), sensor.train_timeout(now)].into_iter().flatten().min();
+            (probe, next)
+        };
+        if let Some((node, probe)) = probe {
+            let session = sensing.peers().measured.get(&node).map(|known| known.session.clone());
+            let session = session.and_then(|held| held.lock().expect("no panic while held").clone());
+            if let Some(session) = session {
+                send(&session, &probe);
+            }
+        }
+        let far = Instant::now() + FAR;
+        let until = next.map_or(far, |at| clock.instant(at).min(far));
+        tokio::select! {
+            () = tokio::time::sleep_until(until.into()) => {}
+            () = sensing.wake.notified() => {}
+        }
+    }
+}

@@ -1,0 +1,363 @@
+//! What is kept of blocks until nothing of them is missing, and what is made of it.
+//!
+//! A coded datagram is handed up as it comes, and a copy of it is kept for [`HOLD`]. Parity that comes is kept until as many pieces
+//! are here as datagrams are missing; these are then brought back. What is kept is within bounds whatever a peer sends, and
+//! taken from the endpoint's memory budget. Bringing back costs a fifth of a millisecond, far more than receiving: it is done
+//! [`MENDS_A_SECOND`] times a second at most, after as many at once.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use anabranch_wire::{DatagramFrame, MarkedFrame, ParityFrame, Payload, Span, Time};
+
+use super::code::{Code, Shard};
+use super::seen::Seen;
+use crate::stream::{MemoryBudget, Reservation};
+
+/// How long datagrams and parity are kept.
+const HOLD: Span = Span::from_secs(1);
+/// Datagrams kept of a class; the lowest numbers make room.
+const MAX_KEPT: usize = 1024;
+/// Blocks of a class that have parity and lack datagrams; the oldest make room.
+const MAX_GATHERED: usize = 32;
+/// Blocks brought back a second.
+const MENDS_A_SECOND: u64 = 1000;
+/// What keeping a datagram or a piece takes beside its bytes.
+const COST: u64 = 96;
+/// Bytes are taken from the budget in steps of this.
+const STEP: u64 = 16 << 10;
+
+/// Datagrams to hand up, each with its place in its lane.
+pub(super) type Taken<P> = Vec<(DatagramFrame<P>, Option<u64>)>;
+
+/// What is kept of all classes.
+pub(crate) struct Mending<P> {
+    classes: BTreeMap<u8, Class<P>>,
+    code: Code,
+    /// Bytes kept, and those that may be.
+    bytes: u64,
+    reservation: Reservation,
+    /// When the next block may be brought back were each of them [`HOLD`] after the one before.
+    next_mend: Time,
+    /// When the last coded datagram or parity came.
+    last: Option<Time>,
+}
+
+struct Class<P> {
+    seen: Seen,
+    /// Coded datagrams by number.
+    kept: BTreeMap<u64, (Time, Shard<P>)>,
+    gathered: VecDeque<Gathered<P>>,
+}
+
+/// A block with some of its parity.
+struct Gathered<P> {
+    first: u64,
+    count: u8,
+    parities: u8,
+    since: Time,
+    pieces: Vec<(u8, Shard<P>)>,
+}
+
+impl<P> Gathered<P> {
+    fn numbers(&self) -> std::ops::Range<u64> {
+        self.first..self.first + u64::from(self.count)
+    }
+}
+
+impl<P: Payload> Mending<P> {
+    pub(crate) fn new(budget: MemoryBudget) -> Self {
+        Self {
+            classes: BTreeMap::new(),
+            code: Code::default(),
+            bytes: 0,
+            reservation: Reservation::new(budget),
+            next_mend: Time::ZERO,
+            last: None,
+        }
+    }
+
+    /// Takes in a marked datagram with a number. The first of what is returned is the datagram itself; nothing is when it came before.
+    pub(crate) fn on_datagram(&mut self, now: Time, frame: MarkedFrame<P>) -> Taken<P> {
+        let MarkedFrame { datagram, number, place } = frame;
+        let Some(number) = number else { return vec![(datagram, place)] };
+        let class = datagram.class;
+        let known = self.class(class);
+        if !known.seen.insert(number.value) {
+            return Vec::new();
+        }
+        if !number.is_coded {
+            return vec![(datagram, place)];
+        }
+        let shard = Shard::new(&datagram, place);
+        let shard = Shard { data: P::copied(shard.data.bytes(), shard.data.len()), ..shard };
+        self.keep(now, (class, number.value), shard);
+        let mut taken = vec![(datagram, place)];
+        let block =
+            self.class(class).gathered.iter().position(|block| block.numbers().contains(&number.value));
+        if let Some(index) = block {
+            self.mend(now, (class, index), &mut taken);
+        }
+        taken
+    }
+
+    /// Takes in a piece of parity; returns the datagrams that it brings back.
+    pub(crate) fn on_parity(&mut self, now: Time, frame: ParityFrame<P>) -> Taken<P> {
+        let ParityFrame { class, first, count, parities, index, head, data } = frame;
+        let known = self.class(class);
+        let mut taken = Vec::new();
+        if (first..first + u64::from(count)).all(|number| known.seen.contains(number)) {
+            return taken;
+        }
+        let place = known.gathered.iter().position(|block| block.first == first);
+        let place = place.unwrap_or_else(|| self.gather(class, (first, count, parities), now));
+        let block = &self.class(class).gathered[place];
+        let same_size = block.pieces.first().is_none_or(|(_, piece)| piece.data.len() == data.len());
+        let is_new = block.pieces.iter().all(|(known, _)| *known != index);
+        if (block.count, block.parities) != (count, parities) || !same_size || !is_new {
+            return taken;
+        }
+        if !self.reserve(data.len()) {
+            return taken;
+        }
+        let data = P::copied(data.bytes(), data.len());
+        let gathered = &mut self.class(class).gathered;
+        gathered[place].pieces.push((index, Shard { head, data }));
+        self.last = Some(now);
+        self.mend(now, (class, place), &mut taken);
+        taken
+    }
+
+    /// Begins to gather parity for a block; returns its place.
+    fn gather(&mut self, class: u8, (first, count, parities): (u64, u8, u8), now: Time) -> usize {
+        while self.class(class).gathered.len() >= MAX_GATHERED {
+            self.drop_gathered(class, 0);
+        }
+        let gathered = &mut self.class(class).gathered;
+        gathered.push_back(Gathered { first, count, parities, since: now, pieces: Vec::new() });
+        gathered.len() - 1
+    }
+
+    fn class(&mut self, class: u8) -> &mut Class<P> {
+        let new = || Class { seen: Seen::new(), kept: BTreeMap::new(), gathered: VecDeque::new() };
+        self.classes.entry(class).or_insert_with(new)
+    }
+
+    /// Makes room for so many bytes; false when there is none.
+    fn reserve(&mut self, len: usize) -> bool {
+        let cost = cost(len);
+        if self.bytes + cost > self.reservation.held() {
+            self.reservation.reserve_more(cost.max(STEP));
+        }
+        let fits = self.bytes + cost <= self.reservation.held();
+        self.bytes += if fits { cost } else { 0 };
+        fits
+    }
+
+    fn keep(&mut self, now: Time, (class, number): (u8, u64), shard: Shard<P>) {
+        self.last = Some(now);
+        let mut freed = 0;
+        let known = self.class(class);
+        let is_old = |came: Time| now.since(came) >= HOLD;
+        while known.kept.first_key_value().is_some_and(|(_, (came, _))| is_old(*came))
+            || known.kept.len() >= MAX_KEPT
+        {
+            freed += known.kept.pop_first().map_or(0, |(_, (_, shard))| cost(shard.data.len()));
+        }
+        self.bytes -= freed;
+        while self.class(class).gathered.front().is_some_and(|block| is_old(block.since)) {
+            self.drop_gathered(class, 0);
+        }
+        if self.reserve(shard.data.len()) {
+            self.class(class).kept.insert(number, (now, shard));
+        }
+    }
+
+    fn drop_gathered(&mut self, class: u8, index: usize) {
+        let block = self.class(class).gathered.remove(index);
+        let pieces = block.into_iter().flat_map(|block| block.pieces);
+        self.bytes -= pieces.map(|(_, piece)| cost(piece.data.len())).sum::<u64>();
+    }
+
+    /// Brings back what is missing of a block, if enough of it is here; it is forgotten when nothing is missing any more.
+    fn mend(&mut self, now: Time, (class, index): (u8, usize), taken: &mut Taken<P>) {
+        let Some(known) = self.classes.get_mut(&class) else { return };
+        let Some(block) = known.gathered.get(index) else { return };
+        let missing = block.numbers().filter(|number| !known.seen.contains(*number)).count();
+        if missing > 0 {
+            let here: Vec<_> =
+                block.numbers().map(|number| known.kept.get(&number).map(|(_, shard)| shard)).collect();
+            if here.iter().filter(|shard| shard.is_none()).count() > block.pieces.len() {
+                return;
+            }
+            let pause = HOLD / MENDS_A_SECOND;
+            if self.next_mend > now + HOLD {
+                return;
+            }
+            self.next_mend = self.next_mend.max(now) + pause;
+            let found = self.code.decode(&here, usize::from(block.parities), &block.pieces);
+            for (offset, shard) in found {
+                let is_new = known.seen.insert(block.first + offset as u64);
+                taken.extend(shard.datagram(class).filter(|_| is_new));
+            }
+        }
+        self.drop_gathered(class, index);
+    }
+
+    /// When [`Self::handle_timeout`] is to be called.
+    pub(crate) fn next_timeout(&self) -> Time {
+        self.last.map_or(Time::NEVER, |last| last + HOLD)
+    }
+
+    /// Forgets everything but the numbers when nothing coded came for long.
+    pub(crate) fn handle_timeout(&mut self, now: Time) {
+        if self.next_timeout() > now {
+            return;
+        }
+        for class in self.classes.values_mut() {
+            class.kept.clear();
+            class.gathered.clear();
+        }
+        self.last = None;
+        self.bytes = 0;
+        self.reservation.release();
+        self.code = Code::default();
+    }
+}
+
+fn cost(len: usize) -> u64 {
+    len as u64 + COST
+}
+
+#[cfg(test)]
+mod tests {
+    use anabranch_wire::{CODED_HEAD, DatagramNumber, MAX_BLOCK};
+    use bytes::Bytes;
+
+    use super::*;
+
+    fn at(millis: u64) -> Time {
+        Time::ZERO + Span::from_millis(millis)
+    }
+
+    fn mending(budget: u64) -> (Mending<Bytes>, MemoryBudget) {
+        let budget = MemoryBudget::new(budget);
+        (Mending::new(budget.clone()), budget)
+    }
+
+    fn coded(number: u64) -> MarkedFrame<Bytes> {
+        let data = Bytes::from(vec![number as u8; 500 + number as usize % 9]);
+        let datagram = DatagramFrame { class: 2, flow: 5, data };
+        let number = Some(DatagramNumber { value: number, is_coded: true });
+        MarkedFrame { datagram, number, place: None }
+    }
+
+    fn parity(first: u64, count: u8, parities: u8) -> Vec<ParityFrame<Bytes>> {
+        let numbers = first..first + u64::from(count);
+        let block: Vec<_> = numbers.map(|number| Shard::new(&coded(number).datagram, None)).collect();
+        let pieces = Code::default().encode(&block, usize::from(parities)).into_iter().enumerate();
+        pieces
+            .map(|(index, piece)| ParityFrame {
+                class: 2,
+                first,
+                count,
+                parities,
+                index: index as u8,
+                head: piece.head,
+                data: piece.data,
+            })
+            .collect()
+    }
+
+    fn data(taken: &Taken<Bytes>) -> Vec<Bytes> {
+        taken.iter().map(|(datagram, _)| datagram.data.clone()).collect()
+    }
+
+    #[test]
+    fn what_is_missing_comes_back_whether_parity_or_datagrams_come_last() {
+        let (mut mending, _) = mending(1 << 20);
+        let pieces = parity(10, 4, 2);
+        assert!(mending.on_parity(at(0), pieces[0].clone()).is_empty());
+        assert_eq!(mending.on_datagram(at(0), coded(10)).len(), 1);
+        assert_eq!(mending.on_datagram(at(0), coded(13)).len(), 1);
+        assert_eq!(
+            data(&mending.on_parity(at(0), pieces[1].clone())),
+            [11, 12].map(|n| coded(n).datagram.data)
+        );
+        assert!(mending.on_datagram(at(1), coded(11)).is_empty(), "handed up before");
+        // The other way round.
+        let pieces = parity(14, 4, 2);
+        for number in [14, 15] {
+            mending.on_datagram(at(0), coded(number));
+        }
+        assert!(mending.on_parity(at(2), pieces[1].clone()).is_empty());
+        assert_eq!(data(&mending.on_datagram(at(2), coded(17))), [17, 16].map(|n| coded(n).datagram.data));
+        assert!(mending.class(2).gathered.is_empty());
+    }
+
+    #[test]
+    fn parity_of_a_block_that_is_here_leaves_nothing_behind() {
+        let (mut mending, budget) = mending(1 << 20);
+        (0..4).for_each(|number| drop(mending.on_datagram(at(0), coded(number))));
+        assert!(parity(0, 4, 3).into_iter().all(|piece| mending.on_parity(at(0), piece).is_empty()));
+        assert!(mending.class(2).gathered.is_empty());
+        mending.handle_timeout(at(999));
+        assert!(budget.left() < 1 << 20);
+        mending.handle_timeout(at(1000));
+        assert_eq!((budget.left(), mending.next_timeout()), (1 << 20, Time::NEVER));
+        assert!(mending.on_datagram(at(1001), coded(3)).is_empty(), "numbers are not forgotten");
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded_by_number_and_by_the_budget() {
+        for (budget, most) in [(1 << 30, MAX_KEPT), (100_000, 160)] {
+            let (mut mending, left) = mending(budget);
+            for number in 0..20_000 {
+                assert_eq!(mending.on_datagram(at(number / 100), coded(number)).len(), 1);
+                // Parity for blocks of which nothing ever comes.
+                let mut piece = parity(1 << 40, 16, 1).remove(0);
+                piece.first += number * 16;
+                mending.on_parity(at(number / 100), piece);
+            }
+            let class = mending.class(2);
+            assert!(class.kept.len() <= most && class.gathered.len() <= MAX_GATHERED);
+            let kept: u64 = class.kept.values().map(|(_, shard)| cost(shard.data.len())).sum();
+            let gathered = class.gathered.iter().flat_map(|block| &block.pieces);
+            let pieces: u64 = gathered.map(|(_, piece)| cost(piece.data.len())).sum();
+            assert_eq!(mending.bytes, kept + pieces);
+            assert!(mending.bytes <= mending.reservation.held() && left.left() < budget);
+        }
+    }
+
+    #[test]
+    fn a_peer_that_has_block_after_block_mended_gets_so_many_a_second_and_no_more() {
+        let (mut mending, _) = mending(1 << 30);
+        let mut mended = 0;
+        for block in 0..5_000_u64 {
+            let first = block * 2;
+            mending.on_datagram(at(block / 5), coded(first));
+            mended += mending.on_parity(at(block / 5), parity(first, 2, 1).remove(0)).len();
+        }
+        let most = 2 * MENDS_A_SECOND as usize;
+        assert!((most - 5..=most + 5).contains(&mended), "{mended} in a second, with those at once");
+    }
+
+    #[test]
+    fn parity_that_contradicts_itself_is_ignored() {
+        let (mut mending, _) = mending(1 << 20);
+        let pieces = parity(0, 4, 3);
+        mending.on_parity(at(0), pieces[0].clone());
+        let liars = [
+            ParityFrame { count: 5, ..pieces[1].clone() },
+            ParityFrame { parities: 4, ..pieces[1].clone() },
+            ParityFrame { data: Bytes::from_static(b"1234"), ..pieces[1].clone() },
+            pieces[0].clone(),
+        ];
+        liars.into_iter().for_each(|liar| drop(mending.on_parity(at(0), liar)));
+        assert_eq!(mending.class(2).gathered[0].pieces.len(), 1);
+        // Parity that tells of datagrams longer than it is itself.
+        let liar =
+            ParityFrame { head: [0xff; CODED_HEAD], first: 100, count: 1, parities: 1, ..pieces[0].clone() };
+        assert!(mending.on_parity(at(0), liar).is_empty());
+        assert!(usize::from(MAX_BLOCK) < MAX_KEPT);
+    }
+}

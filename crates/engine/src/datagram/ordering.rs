@@ -1,0 +1,313 @@
+//! Datagrams in order, for classes of which this end asked it: the double buffer of PSMC (§III.C [T6]), one for each lane.
+//!
+//! A datagram that is not next in its lane waits for those before it, no longer than any path can be late
+//! ([`DoubleBuffer`]) nor than the application wants, and with no more others than the size rule says. The rule's one-way delays are half
+//! the round-trip times; its rates are what came over each path lately, all traffic counted. Until these are known there is no limit but [`MOST_HELD`].
+
+use std::collections::BTreeMap;
+
+use anabranch_wire::{DatagramFrame, Payload, Rate, Span, Time, order_lane};
+
+use crate::reorder::{BufferSize, DoubleBuffer, Lane};
+use crate::stream::{MemoryBudget, Reservation};
+
+/// Datagrams that wait at most, over all lanes.
+const MOST_HELD: usize = 1024;
+/// How long rates are measured.
+const LOOK: Span = Span::from_millis(100);
+/// What keeping a datagram takes beside its bytes.
+const COST: u64 = 96;
+/// Bytes are taken from the budget in steps of this.
+const STEP: u64 = 16 << 10;
+
+/// What is known of a path at the end where datagrams come.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Inflow {
+    /// Which path.
+    pub path: anabranch_wire::PathId,
+    /// Half its round-trip time.
+    pub one_way: Span,
+    /// Bytes and packets received so far.
+    pub received: (u64, u64),
+}
+
+/// What became of datagrams that had to wait.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct OrderCounts {
+    /// Datagrams that waited.
+    pub waited: u64,
+    /// Gaps given up because too much waited behind them, and because it waited for too long.
+    pub overflowed: u64,
+    pub timed_out: u64,
+    /// Places that came twice.
+    pub repeated: u64,
+}
+
+pub(crate) struct Ordering<P> {
+    lanes: BTreeMap<(u8, u8), DoubleBuffer<DatagramFrame<P>>>,
+    /// Longest that a datagram may wait.
+    patience: Span,
+    looked_at: Time,
+    looked: Vec<Inflow>,
+    /// What the rule goes by, once it is known, and bytes of a packet.
+    routes: Option<(Vec<Lane>, u32)>,
+    /// Datagrams that wait, what they take and what they may.
+    held: usize,
+    bytes: u64,
+    reservation: Reservation,
+    pub counts: OrderCounts,
+}
+
+impl<P: Payload> Ordering<P> {
+    pub(crate) fn new(patience: Span, budget: MemoryBudget) -> Self {
+        Self {
+            lanes: BTreeMap::new(),
+            patience,
+            looked_at: Time::ZERO,
+            looked: Vec::new(),
+            routes: None,
+            held: 0,
+            bytes: 0,
+            reservation: Reservation::new(budget),
+            counts: OrderCounts::default(),
+        }
+    }
+
+    /// True when [`Self::look`] is to be called before what comes next.
+    pub(crate) fn wants_look(&self, now: Time) -> bool {
+        self.looked.is_empty() || now.since(self.looked_at) >= LOOK
+    }
+
+    /// Looks at what came over the paths.
+    pub(crate) fn look(&mut self, now: Time, paths: Vec<Inflow>) {
+        let span = now.since(self.looked_at);
+        let grown = |inflow: &Inflow| {
+            let before = self.looked.iter().find(|known| known.path == inflow.path);
+            let (bytes, packets) = before.map_or((0, 0), |known| known.received);
+            (inflow.received.0.saturating_sub(bytes), inflow.received.1.saturating_sub(packets))
+        };
+        let all: Vec<_> = paths.iter().map(|inflow| (inflow.one_way, grown(inflow))).collect();
+        let packets: u64 = all.iter().map(|(_, (_, packets))| packets).sum();
+        // At the first look nothing is known of how long it took.
+        if !self.looked.is_empty() && packets > 0 {
+            let size = all.iter().map(|(_, (bytes, _))| bytes).sum::<u64>() / packets;
+            let used = all.iter().filter(|(_, (_, packets))| *packets > 0);
+            let lane = |(delay, (bytes, _)): &(Span, (u64, u64))| Lane {
+                delay: *delay,
+                rate: Rate::from_bytes_in(*bytes, span),
+            };
+            self.routes = Some((used.map(lane).collect(), size.max(1) as u32));
+        }
+        (self.looked_at, self.looked) = (now, paths);
+        let lanes = std::mem::take(&mut self.lanes);
+        self.lanes = lanes.into_iter().map(|(lane, buffer)| (lane, self.adjusted(buffer))).collect();
+    }
+
+    /// A buffer that goes by what is known of the paths.
+    fn adjusted(&self, mut buffer: DoubleBuffer<DatagramFrame<P>>) -> DoubleBuffer<DatagramFrame<P>> {
+        let slowest = self.looked.iter().map(|inflow| inflow.one_way).max().unwrap_or(Span::ZERO);
+        match &self.routes {
+            Some((routes, packet)) => {
+                buffer.adjust((BufferSize::Adaptive { packet: *packet }, routes), slowest, MOST_HELD);
+            }
+            None => buffer.adjust((BufferSize::Fixed(MOST_HELD), &[]), slowest * 2, MOST_HELD),
+        }
+        buffer.limit_patience(self.patience);
+        buffer
+    }
+
+    /// Takes in a datagram with its place; adds what can be handed up to `ready`.
+    pub(crate) fn insert(
+        &mut self,
+        now: Time,
+        (place, datagram): (u64, DatagramFrame<P>),
+        ready: &mut Vec<DatagramFrame<P>>,
+    ) {
+        let lane = (datagram.class, order_lane(datagram.flow));
+        if !self.lanes.contains_key(&lane) {
+            let new = self.adjusted(DoubleBuffer::new(BufferSize::Fixed(MOST_HELD), &[], Span::ZERO));
+            self.lanes.insert(lane, new);
+        }
+        let Some(buffer) = self.lanes.get_mut(&lane) else { return };
+        if buffer.has(place) {
+            self.counts.repeated += 1;
+            return;
+        }
+        let (gaps, waiting, before) = (buffer.counts().0, buffer.waiting(), ready.len());
+        let waits = place > buffer.next();
+        let datagram = if waits {
+            // It may wait for long, and is not to hold on to the packets that came with it.
+            DatagramFrame { data: P::copied(datagram.data.bytes(), datagram.data.len()), ..datagram }
+        } else {
+            datagram
+        };
+        self.bytes += cost(&datagram);
+        buffer.insert(now, (place, datagram), ready);
+        self.counts.overflowed += buffer.counts().0 - gaps;
+        self.counts.waited += u64::from(waits);
+        self.held = self.held + buffer.waiting() - waiting;
+        self.bytes -= ready[before..].iter().map(cost).sum::<u64>();
+        self.make_room(lane, ready);
+    }
+
+    /// Gives up gaps, those of this lane first, until what waits is within bounds.
+    fn make_room(&mut self, lane: (u8, u8), ready: &mut Vec<DatagramFrame<P>>) {
+        if self.bytes > self.reservation.held() {
+            let more = self.bytes - self.reservation.held();
+            self.reservation.reserve_more(more.max(STEP));
+        }
+        while self.held > MOST_HELD || (self.held > 0 && self.bytes > self.reservation.held()) {
+            let waits =
+                |(lane, buffer): (&(u8, u8), &DoubleBuffer<_>)| (buffer.waiting() > 0).then_some(*lane);
+            let own = self.lanes.get(&lane).filter(|buffer| buffer.waiting() > 0).map(|_| lane);
+            let Some(chosen) = own.or_else(|| self.lanes.iter().find_map(waits)) else { break };
+            self.counts.overflowed += self.release(chosen, ready, DoubleBuffer::give_up);
+        }
+        if self.held == 0 {
+            self.bytes = 0;
+            self.reservation.release();
+        }
+    }
+
+    /// Has a lane hand up what it will; returns how many gaps it gave up.
+    fn release(
+        &mut self,
+        lane: (u8, u8),
+        ready: &mut Vec<DatagramFrame<P>>,
+        how: impl FnOnce(&mut DoubleBuffer<DatagramFrame<P>>, &mut Vec<DatagramFrame<P>>),
+    ) -> u64 {
+        let Some(buffer) = self.lanes.get_mut(&lane) else { return 0 };
+        let (gaps, waiting, before) = (buffer.counts().0, buffer.waiting(), ready.len());
+        how(buffer, ready);
+        self.held = self.held + buffer.waiting() - waiting;
+        self.bytes -= ready[before..].iter().map(cost).sum::<u64>();
+        buffer.counts().0 - gaps
+    }
+
+    /// When [`Self::handle_timeout`] is to be called.
+    pub(crate) fn next_timeout(&self) -> Time {
+        if self.held == 0 {
+            return Time::NEVER;
+        }
+        self.lanes.values().filter_map(DoubleBuffer::deadline).min().unwrap_or(Time::NEVER)
+    }
+
+    /// Hands up what has waited for too long.
+    pub(crate) fn handle_timeout(&mut self, now: Time, ready: &mut Vec<DatagramFrame<P>>) {
+        if self.next_timeout() > now {
+            return;
+        }
+        let is_due = |buffer: &DoubleBuffer<_>| buffer.deadline().is_some_and(|at| at <= now);
+        let due: Vec<_> =
+            self.lanes.iter().filter(|(_, buffer)| is_due(buffer)).map(|(lane, _)| *lane).collect();
+        for lane in due {
+            let gaps = self.release(lane, ready, |buffer, ready| buffer.handle_timeout(now, ready));
+            self.counts.timed_out += gaps;
+        }
+        if self.held == 0 {
+            self.bytes = 0;
+            self.reservation.release();
+        }
+    }
+}
+
+fn cost<P: Payload>(datagram: &DatagramFrame<P>) -> u64 {
+    datagram.data.len() as u64 + COST
+}
+
+#[cfg(test)]
+mod tests {
+    use anabranch_wire::{Length, MAX_PLACE, PathId};
+
+    use super::*;
+
+    fn at(millis: u64) -> Time {
+        Time::ZERO + Span::from_millis(millis)
+    }
+
+    fn ordering(budget: u64) -> (Ordering<Length>, MemoryBudget) {
+        let budget = MemoryBudget::new(budget);
+        (Ordering::new(Span::from_millis(200), budget.clone()), budget)
+    }
+
+    fn inflow(path: u32, millis: u64, packets: u64) -> Inflow {
+        let received = (packets * 1000, packets);
+        Inflow { path: PathId(path), one_way: Span::from_millis(millis), received }
+    }
+
+    /// Takes in these places of a flow, each as long as its place; what is handed up.
+    fn take(ordering: &mut Ordering<Length>, now: Time, flow: u32, places: &[u64]) -> Vec<usize> {
+        let mut ready = Vec::new();
+        for place in places {
+            let datagram = DatagramFrame { class: 1, flow, data: Length(*place as usize) };
+            ordering.insert(now, (*place, datagram), &mut ready);
+        }
+        ready.iter().map(|datagram| datagram.data.0).collect()
+    }
+
+    #[test]
+    fn a_flow_comes_in_order_and_does_not_wait_for_another() {
+        let (mut ordering, budget) = ordering(1 << 20);
+        assert_eq!(take(&mut ordering, at(0), 1, &[1, 2]), [0; 0]);
+        assert_eq!(take(&mut ordering, at(0), 2, &[0, 1]), [0, 1]);
+        assert!(budget.left() < 1 << 20);
+        assert_eq!(take(&mut ordering, at(1), 1, &[0, 3]), [0, 1, 2, 3]);
+        assert_eq!((ordering.counts.waited, budget.left()), (2, 1 << 20));
+    }
+
+    #[test]
+    fn the_timer_releases_what_waits_for_something_lost() {
+        let (mut ordering, _) = ordering(1 << 20);
+        ordering.look(at(0), vec![inflow(0, 10, 0), inflow(2, 15, 0)]);
+        take(&mut ordering, at(0), 1, &[0, 2, 3]);
+        assert_eq!(ordering.next_timeout(), at(60), "twice the longest round trip");
+        let mut ready = Vec::new();
+        ordering.handle_timeout(at(59), &mut ready);
+        assert!(ready.is_empty());
+        ordering.handle_timeout(at(60), &mut ready);
+        assert_eq!((ready.len(), ordering.counts.timed_out, ordering.next_timeout()), (2, 1, Time::NEVER));
+        // Over very slow paths the application's patience counts.
+        ordering.look(at(100), vec![inflow(0, 900, 0)]);
+        take(&mut ordering, at(100), 1, &[5]);
+        assert_eq!(ordering.next_timeout(), at(300));
+    }
+
+    #[test]
+    fn more_than_the_faster_path_brings_while_the_slower_is_late_means_a_loss() {
+        let (mut ordering, _) = ordering(1 << 20);
+        ordering.look(at(0), vec![inflow(0, 10, 0), inflow(2, 30, 0)]);
+        // 50 packets of 1,000 bytes each in 100 ms: ten of the one in the 20 ms that the other is late.
+        ordering.look(at(100), vec![inflow(0, 10, 50), inflow(2, 30, 50)]);
+        let places: Vec<u64> = (1..=12).collect();
+        assert_eq!(take(&mut ordering, at(100), 1, &places), [0; 0]);
+        assert_eq!(take(&mut ordering, at(100), 1, &[13]).len(), 13);
+        assert_eq!(ordering.counts.overflowed, 1);
+    }
+
+    #[test]
+    fn hostile_places_hold_up_no_more_than_the_bounds_and_do_no_harm() {
+        let (mut ordering, budget) = ordering(1 << 30);
+        assert!(take(&mut ordering, at(0), 7, &[3, 3]).is_empty());
+        assert_eq!((ordering.counts.repeated, ordering.held), (1, 1));
+        for number in 0..20_000_u64 {
+            let flow = (number % 200) as u32;
+            take(&mut ordering, at(0), flow, &[1 + number * 2 % MAX_PLACE]);
+            assert!(ordering.held <= MOST_HELD);
+        }
+        take(&mut ordering, at(0), 7, &[MAX_PLACE, MAX_PLACE, MAX_PLACE - 1]);
+        let waiting: usize = ordering.lanes.values().map(DoubleBuffer::waiting).sum();
+        assert_eq!(waiting, ordering.held);
+        assert!(ordering.lanes.len() <= 64);
+        let mut ready = Vec::new();
+        ordering.handle_timeout(at(10_000), &mut ready);
+        assert_eq!((ordering.held, budget.left(), ordering.next_timeout()), (0, 1 << 30, Time::NEVER));
+        assert!(!take(&mut ordering, at(10_000), 7, &[0, MAX_PLACE]).is_empty());
+    }
+
+    #[test]
+    fn without_memory_nothing_waits() {
+        let (mut ordering, _) = ordering(0);
+        assert_eq!(take(&mut ordering, at(0), 1, &[2, 1, 4]), [2, 1, 4]);
+        assert_eq!((ordering.held, ordering.bytes), (0, 0));
+    }
+}

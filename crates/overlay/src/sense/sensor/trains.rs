@@ -1,0 +1,148 @@
+//! A sensor's packet trains: which link has one, and when; and what the sessions cost that trains and probes need.
+
+use anabranch_secure::PublicKey;
+use anabranch_wire::{Rate, Span, Time};
+
+use super::{ACK, CARS_ACKNOWLEDGED, Measured, PROBE_COST, Sensor};
+use crate::sense::bucket::Bucket;
+use crate::sense::link::State;
+use crate::sense::message::Seen;
+use crate::sense::train::{CAR, Train};
+
+/// A train whose end was not answered by then is over.
+const TRAIN_TAKES: Span = Span::from_secs(15);
+/// For how long what trains may take is saved up: the longest fits.
+pub(super) const TRAINS_SAVED: u64 = 420;
+
+/// A handshake message as an IPv6 packet.
+const HANDSHAKE: u64 = 40 + 8 + 1_200;
+/// What a session costs who opens it: the first message without and with a cookie, the last one, and the farewell.
+pub const CALL_COST: u64 = 2 * HANDSHAKE + 2 * ACK;
+/// What it costs who is called: the cookie, the second message, and acknowledgements of the two at the end.
+pub const CALLED_COST: u64 = HANDSHAKE + 3 * ACK;
+/// So much more a call costs that nobody answers: the first message again and again.
+const UNANSWERED_COST: u64 = 2 * HANDSHAKE;
+/// Nobody is called while trains and calls owe more than that: at its start a node calls its neighbours at once, and is called by as many.
+const MOST_OWED: u64 = 24 * CALL_COST;
+/// What one node's trains and calls may cost this one: two trains each ten minutes.
+const CALLS_OF_ONE: u64 = 2 * (CALLED_COST + 160 * ACK / CARS_ACKNOWLEDGED);
+const CALLS_FOR: Span = Span::from_secs(600);
+
+/// What a train costs: its session, its packets, its end, and the acknowledgement of what is said of it.
+fn train_cost(packets: u16) -> u64 {
+    CALL_COST + u64::from(packets) * CAR + PROBE_COST
+}
+
+/// What one node's trains and calls have cost: what is beyond its share is its own affair, and makes nobody else wait.
+#[derive(Clone, Debug)]
+pub(super) struct Calls(Bucket);
+
+impl Calls {
+    pub(super) fn new(now: Time) -> Self {
+        Self(Bucket::new(Rate::from_bytes_in(CALLS_OF_ONE, CALLS_FOR), CALLS_FOR, now))
+    }
+}
+
+/// A train on its way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Running {
+    pub(super) to: PublicKey,
+    number: u32,
+    is_paced: bool,
+    limit: Option<Rate>,
+    until: Time,
+}
+
+impl Sensor {
+    /// All that this node sends keeps to this rate from now on, or to none: trains do too, and are charged to it by who sends them.
+    pub fn limit(&mut self, rate: Option<Rate>) {
+        self.limit = rate;
+    }
+
+    /// Whether a session with a node may be opened now, which is charged; else when to ask again.
+    ///
+    /// # Errors
+    /// The time to ask again.
+    pub fn call(&mut self, now: Time) -> Result<(), Time> {
+        if !self.trains.owes_less_than(now, MOST_OWED) {
+            return Err(now + Span::from_secs(1));
+        }
+        self.pay(now, CALL_COST);
+        Ok(())
+    }
+
+    /// Nobody answered a call.
+    pub fn on_call_failed(&mut self, now: Time) {
+        self.pay(now, UNANSWERED_COST);
+    }
+
+    /// A node that measures this one has opened a session with it.
+    pub fn on_called(&mut self, now: Time, from: &PublicKey) {
+        self.pay_for(now, from, CALLED_COST);
+    }
+
+    /// Pays for what was sent because of another node, as far as that node's share goes.
+    pub(super) fn pay_for(&mut self, now: Time, from: &PublicKey, bytes: u64) {
+        if self.serve(now, from).is_some_and(|served| served.calls.0.take(now, bytes)) {
+            self.pay(now, bytes);
+        }
+    }
+
+    fn pay(&mut self, now: Time, bytes: u64) {
+        self.trains.charge(now, bytes);
+        self.stats.bytes += bytes;
+    }
+
+    /// A packet train to send now: its packets ([`Train::car`], each at its [`Train::offset`]), and then
+    /// [`SenseMessage::End`] until [`SenseMessage::Seen`] comes. One at a time.
+    pub fn poll_train(&mut self, now: Time) -> Option<Train> {
+        if self.train.is_some_and(|train| now < train.until) {
+            return None;
+        }
+        self.train = None;
+        let (_, to) = self.next_train(now).filter(|(at, _)| *at <= now)?;
+        let link = &mut self.links.get_mut(&to)?.link;
+        let (packets, rate) = link.capacity.next();
+        if !self.trains.take(now, train_cost(packets)) {
+            return None;
+        }
+        link.capacity.on_train(now, rate.is_some());
+        self.stats.trains += 1;
+        self.stats.bytes += train_cost(packets);
+        self.number = self.number.wrapping_add(1);
+        let number = self.number;
+        let (is_paced, limit) = (rate.is_some(), self.limit);
+        self.train = Some(Running { to, number, is_paced, limit, until: now + TRAIN_TAKES });
+        Some(Train { to, number, packets, rate, limit })
+    }
+
+    /// Which link has the next train and when: one that somebody wants first, then those that had fewest.
+    fn next_train(&self, now: Time) -> Option<(Time, PublicKey)> {
+        let up = self.links.iter().filter(|(_, known)| known.link.state == State::Up);
+        let due = up.map(|(node, Measured { link, is_wanted, .. })| {
+            let (at, turn) = link.capacity.due();
+            let (packets, _) = link.capacity.next();
+            let order = (at > now, !is_wanted || turn.0 > 0, turn, at);
+            (order, at.max(self.trains.ready_at(train_cost(packets))), *node)
+        });
+        due.min().map(|(_, at, node)| (at, node))
+    }
+
+    /// When to call [`Self::poll_train`] again.
+    #[must_use]
+    pub fn train_timeout(&self, now: Time) -> Option<Time> {
+        let (at, _) = self.next_train(now)?;
+        Some(self.train.map_or(at, |train| at.max(train.until)))
+    }
+
+    pub(super) fn take_seen(&mut self, now: Time, from: &PublicKey, seen: &Seen) {
+        let is_it = |train: &Running| train.to == *from && train.number == seen.number && now < train.until;
+        let Some(Running { is_paced, limit, .. }) = self.train.filter(is_it) else { return };
+        self.train = None;
+        let link = self.links.get_mut(from).map(|known| &mut known.link.capacity);
+        // Of a link that is not measured any more somebody may want to know again.
+        if let Some(capacity) = link.or_else(|| self.kept.get_mut(from)) {
+            capacity.on_seen(now, seen, (is_paced, limit));
+        }
+    }
+}

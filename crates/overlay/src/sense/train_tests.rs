@@ -1,0 +1,195 @@
+//! Which link has a train, and what becomes of one that is lost. How exact trains are `crates/sim/tests/overlay.rs` shows.
+
+use anabranch_secure::PublicKey;
+use anabranch_wire::{Rate, Span, Time};
+
+use super::message::{Car, Seen, SenseMessage};
+use super::sensor::{Sensor, SensorConfig};
+use super::train::{CAR, Capacity, Counting, Kept};
+
+/// A sensor with one link that is up.
+fn sensor(config: SensorConfig) -> (Sensor, PublicKey, Time) {
+    let to = PublicKey::from_bytes([1; 32]);
+    let mut sensor = Sensor::new(config, [0; 32], Time::ZERO);
+    sensor.measure(Time::ZERO, &[to].into(), &Default::default());
+    let now = Time::ZERO + Span::from_secs(3);
+    let mut other = Sensor::new(config, [1; 32], now);
+    let (_, probe) = sensor.poll_transmit(now).expect("a probe");
+    let answer = other.handle_message(now, &to, &probe).expect("an answer");
+    sensor.handle_message(now + Span::from_millis(30), &to, &answer);
+    (sensor, to, now + Span::from_millis(30))
+}
+
+#[test]
+fn a_train_of_which_nothing_came_tells_nothing_and_the_next_one_follows() {
+    let (mut sensor, to, now) = sensor(SensorConfig::default());
+    let now = sensor.train_timeout(now).unwrap();
+    let train = sensor.poll_train(now).unwrap();
+    let nothing = Counting::default().seen(&to, train.number);
+    sensor.handle_message(now, &to, &SenseMessage::Seen(nothing));
+    assert_eq!(sensor.links(now)[0].capacity, 0);
+    let later = sensor.train_timeout(now).unwrap();
+    assert!(sensor.poll_train(later).is_some());
+}
+
+#[test]
+fn a_train_that_somebody_waits_for_is_sent_first() {
+    let keys: Vec<PublicKey> = (1..=9).map(|index| PublicKey::from_bytes([index; 32])).collect();
+    let config = SensorConfig::default();
+    let mut sensor = Sensor::new(config, [0; 32], Time::ZERO);
+    sensor.measure(Time::ZERO, &keys.iter().copied().collect(), &[keys[6]].into());
+    let mut now = Time::ZERO;
+    let mut trains = Vec::new();
+    while trains.len() < 2 {
+        now += Span::from_millis(100);
+        while let Some((to, probe)) = sensor.poll_transmit(now) {
+            let mut other = Sensor::new(config, [1; 32], now);
+            let answer = other.handle_message(now, &to, &probe).unwrap();
+            sensor.handle_message(now, &to, &answer);
+        }
+        sensor.handle_timeout(now);
+        trains.extend(sensor.poll_train(now).map(|train| train.to));
+    }
+    assert_eq!(trains[0], keys[6]);
+    assert_ne!(trains[1], keys[6]);
+}
+
+/// What came of a train: 9.3 Mbit/s.
+fn came(number: u32) -> SenseMessage {
+    SenseMessage::Seen(Seen { number, packets: 32, sent: 32, left: 1_000, came: 32_000 })
+}
+
+/// Has the link answer once; what is told of its capacity, in kbit/s.
+fn capacity(sensor: &mut Sensor, to: &PublicKey, now: Time) -> u32 {
+    let (_, probe) = sensor.poll_transmit(now).expect("a probe");
+    let answer = Sensor::new(SensorConfig::default(), [1; 32], now).handle_message(now, to, &probe).unwrap();
+    sensor.handle_message(now, to, &answer);
+    sensor.links(now)[0].capacity
+}
+
+#[test]
+fn what_a_train_told_is_remembered_for_two_hours_after_a_link_is_measured_no_more() {
+    let (nobody, minute) = (Default::default(), Span::from_secs(60));
+    for (later, known) in [(minute, true), (minute * 115, true), (minute * 121, false)] {
+        let (mut sensor, to, now) = sensor(SensorConfig::default());
+        let now = sensor.train_timeout(now).unwrap();
+        let train = sensor.poll_train(now).unwrap();
+        // The link goes while its train is on its way.
+        sensor.measure(now, &nobody, &nobody);
+        sensor.handle_message(now + Span::from_millis(200), &to, &came(train.number));
+        sensor.measure(now + later, &nobody, &[to].into());
+        let told = capacity(&mut sensor, &to, now + later);
+        assert_eq!(told > 0, known, "{told} kbit/s after {later:?}");
+    }
+}
+
+#[test]
+fn of_however_many_links_only_so_many_are_remembered() {
+    let mut kept = Kept::default();
+    for index in 0..1_000_u32 {
+        let mut bytes = [0; 32];
+        bytes[..4].copy_from_slice(&index.to_be_bytes());
+        let mut capacity = Capacity::default();
+        capacity.on_train(Time::ZERO + Span::from_secs(u64::from(index)), false);
+        kept.put(PublicKey::from_bytes(bytes), capacity);
+    }
+    assert_eq!(kept.len(), 128);
+}
+
+#[test]
+fn trains_keep_to_the_rate_that_this_node_sends_at_and_tell_no_more_than_that() {
+    let rate = Rate::from_mbit(20.0);
+    // What came as it left, what came slower, and what came faster than can be.
+    for (left, came, told) in [(15_000, 15_200, 20_000), (15_000, 30_000, 9_986), (15_000, 5_000, 20_000)] {
+        let (mut sensor, to, now) = sensor(SensorConfig::default());
+        sensor.limit(Some(rate));
+        let now = sensor.train_timeout(now).unwrap();
+        let train = sensor.poll_train(now).unwrap();
+        assert_eq!(train.offset(159), rate.time_for(159 * CAR));
+        let seen = Seen { number: train.number, packets: 32, sent: 32, left, came };
+        sensor.handle_message(now, &to, &SenseMessage::Seen(seen));
+        assert_eq!(sensor.links(now)[0].capacity, told, "{left} {came}");
+        assert!(!train.is_held_up(rate.time_for(159 * CAR) + Span::from_millis(20)));
+        assert!(train.is_held_up(rate.time_for(159 * CAR) * 2));
+    }
+}
+
+/// Eight neighbours at either side, as many trains as there may be, all their sessions.
+#[test]
+fn trains_handshakes_and_acknowledgements_stay_within_the_budget() {
+    let others: Vec<PublicKey> = (1..=8).map(|index| PublicKey::from_bytes([index; 32])).collect();
+    let (nobody, all) = (Default::default(), others.iter().copied().collect());
+    let mut sensor = Sensor::new(SensorConfig::default(), [0; 32], Time::ZERO);
+    sensor.measure(Time::ZERO, &all, &nobody);
+    let (mut now, hour) = (Time::ZERO, Span::from_secs(3_600));
+    others.iter().for_each(|other| {
+        sensor.call(now).expect("all at once");
+        sensor.on_called(now, other);
+    });
+    let (mut trains, mut refused) = (0, 0);
+    while now < Time::ZERO + hour {
+        now += Span::from_millis(500);
+        while let Some((to, probe)) = sensor.poll_transmit(now) {
+            let mut other = Sensor::new(SensorConfig::default(), [1; 32], now);
+            let answer = other.handle_message(now, &to, &probe).expect("an answer");
+            sensor.handle_message(now, &to, &answer);
+            sensor.handle_message(now, &to, &probe);
+        }
+        trains += u32::from(sensor.poll_train(now).is_some());
+        // Each sends a train every five minutes, and one of them without end.
+        let second = now.since(Time::ZERO).as_nanos() / 1_000_000_000;
+        for (at, other) in others.iter().enumerate() {
+            if (second + at as u64).is_multiple_of(300) || at == 7 {
+                sensor.on_called(now, other);
+                for index in 0..160 {
+                    let car = Car { number: second as u32, index, of: 160, at: 0 };
+                    sensor.handle_message(now, other, &SenseMessage::Car(car));
+                }
+            }
+        }
+        // A neighbour that does not answer is called again and again.
+        if second.is_multiple_of(10) {
+            match sensor.call(now) {
+                Ok(()) => sensor.on_call_failed(now),
+                Err(_) => refused += 1,
+            }
+        }
+    }
+    let kbit = sensor.stats().bytes as f64 * 8e-3 / hour.as_secs_f64();
+    assert!(kbit < 20.0 && kbit > 15.0, "{kbit} kbit/s with {trains} trains");
+    assert!(refused > 0, "who is called in vain is called less often");
+    assert!(sensor.stats().unanswered == 0, "no probe is left without answer for it");
+}
+
+#[test]
+fn what_no_train_can_have_done_is_not_believed() {
+    for (packets, sent) in [(33, 40), (32, 31), (32, 161), (7, 32)] {
+        let (mut sensor, to, now) = sensor(SensorConfig::default());
+        let now = sensor.train_timeout(now).unwrap();
+        let number = sensor.poll_train(now).unwrap().number;
+        let seen = super::message::Seen { number, packets, sent, left: 1_000, came: 10_000 };
+        sensor.handle_message(now, &to, &SenseMessage::Seen(seen));
+        assert_eq!(sensor.links(now)[0].capacity, 0, "{packets} of {sent}");
+    }
+}
+
+#[test]
+fn who_asks_without_end_takes_no_answers_from_those_who_measure() {
+    let config = SensorConfig::default();
+    let mut asked = Sensor::new(config, [0; 32], Time::ZERO);
+    let honest: Vec<PublicKey> = (1..=12).map(|index| PublicKey::from_bytes([index; 32])).collect();
+    let greedy = PublicKey::from_bytes([99; 32]);
+    let (mut now, mut unanswered) = (Time::ZERO, 0);
+    for number in 1..=6_000_u32 {
+        now += Span::from_millis(10);
+        let probe = |number| SenseMessage::Probe(super::message::Probe { number });
+        asked.handle_message(now, &greedy, &probe(number));
+        asked.handle_message(now, &greedy, &SenseMessage::End(number));
+        // Twelve who probe every 2.4 s each.
+        if number % 20 == 0 {
+            let node = &honest[(number / 20) as usize % 12];
+            unanswered += u32::from(asked.handle_message(now, node, &probe(number)).is_none());
+        }
+    }
+    assert_eq!(unanswered, 0, "of 300");
+}

@@ -1,0 +1,56 @@
+//! The narrowest place of a way: a token bucket that others use too.
+
+use anabranch_overlay::sense::CAR;
+use anabranch_wire::{Rate, Span, Time};
+
+/// Packets of trains, and those of others.
+const BYTES: f64 = CAR as f64;
+/// Seconds.
+const USED_FOR: f64 = 0.1;
+
+/// See the module's documentation.
+#[derive(Clone, Debug)]
+pub struct Shaper {
+    line: Rate,
+    rate: Rate,
+    depth: f64,
+    level: f64,
+    /// When the last packet was through, in seconds.
+    free: f64,
+    at: f64,
+    others: Rate,
+    /// When the next packet of the others comes.
+    next_other: f64,
+}
+
+impl Shaper {
+    /// A line of 1 Gbit/s, behind it a bucket of so many bytes that fills at `rate`. Others have used it at a rate for a while at `now`.
+    #[must_use]
+    pub fn new(now: Time, rate: Rate, depth: u32, others: Rate) -> Self {
+        let (line, depth) = (Rate::from_mbit(1_000.0), f64::from(depth));
+        let at = now.as_nanos() as f64 / 1e9 - USED_FOR;
+        Self { line, rate, depth, level: depth, free: at, at, others, next_other: at }
+    }
+
+    /// When a packet that comes at this time is through.
+    pub fn pass(&mut self, at: Time) -> Time {
+        let at = at.as_nanos() as f64 / 1e9;
+        while self.others > Rate::ZERO && self.next_other <= at {
+            let other = self.next_other;
+            self.take(other);
+            self.next_other += BYTES / self.others.as_bytes_f64();
+        }
+        Time::ZERO + Span::from_secs_f64(self.take(at).max(0.0))
+    }
+
+    fn take(&mut self, at: f64) -> f64 {
+        let begin = at.max(self.free);
+        let rate = self.rate.as_bytes_f64();
+        self.level = (self.level + (begin - self.at) * rate).min(self.depth);
+        let missing = (BYTES - self.level).max(0.0) / rate;
+        self.level += missing * rate - BYTES;
+        self.at = begin + missing;
+        self.free = self.at + BYTES / self.line.as_bytes_f64();
+        self.free
+    }
+}

@@ -1,0 +1,80 @@
+//! A bound on the rate of a share, over all who receive it.
+//!
+//! The bytes admitted so far end at a moment of a schedule that runs at the rate; the next ones wait for that moment. Who
+//! was kept from sending may catch up on [`CATCH_UP`] at most, so that late timers cost nothing and no burst is longer.
+
+use std::num::NonZeroU64;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until};
+
+const CATCH_UP: Duration = Duration::from_millis(50);
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(crate) struct RateLimit {
+    bits_per_s: NonZeroU64,
+    /// When what was admitted has been sent.
+    sent_at: Mutex<Instant>,
+}
+
+impl RateLimit {
+    pub fn new(bits_per_s: NonZeroU64) -> Self {
+        Self { bits_per_s, sent_at: Mutex::new(Instant::now()) }
+    }
+
+    /// The most bytes to send at once: what takes [`CATCH_UP`].
+    pub fn piece(&self) -> usize {
+        let bytes = self.bits_per_s.get() as f64 / 8.0 * CATCH_UP.as_secs_f64();
+        bytes.max(1.0) as usize
+    }
+
+    /// Waits until so many bytes more may be sent. Whoever comes first is served first.
+    pub async fn admit(&self, bytes: usize) {
+        let takes = Duration::from_secs_f64(bytes as f64 * 8.0 / self.bits_per_s.get() as f64);
+        let (now, begin) = (Instant::now(), {
+            let mut sent_at = self.sent_at.lock().unwrap_or_else(PoisonError::into_inner);
+            let begin = (*sent_at).max(Instant::now() - CATCH_UP);
+            *sent_at = begin + takes;
+            begin
+        });
+        if begin > now {
+            sleep_until(begin).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limit(mbit: u64) -> RateLimit {
+        RateLimit::new(NonZeroU64::new(mbit * 1_000_000).unwrap())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn two_who_send_share_the_rate() {
+        let (limit, start) = (limit(8), Instant::now());
+        let send = async || {
+            for _ in 0..100 {
+                limit.admit(10_000).await;
+            }
+        };
+        tokio::join!(send(), send());
+        let took = start.elapsed();
+        assert!(took > Duration::from_millis(1_930) && took < Duration::from_millis(2_010), "{took:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pause_is_not_made_up_for_by_a_burst() {
+        let limit = limit(8);
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        let start = Instant::now();
+        for _ in 0..10 {
+            limit.admit(limit.piece()).await;
+        }
+        let took = start.elapsed();
+        assert!(took > Duration::from_millis(390) && took < Duration::from_millis(460), "{took:?}");
+    }
+}
