@@ -4,6 +4,7 @@ use std::cell::RefCell;
 
 use anabranch_engine::{Ecn, Route};
 use anabranch_wire::{Pid, Time};
+use smallvec::SmallVec;
 
 use crate::shared::Shared;
 use crate::socket::Batch;
@@ -28,9 +29,9 @@ pub trait Foreign: Send + Sync + 'static {
     fn handle(&self, now: Time, run: ForeignRun, datagrams: &mut [u8], outlet: &Outlet<'_>);
 }
 
-/// Sends datagrams of others from the endpoint's sockets. What is short is gathered: datagrams of one destination and size leave by one
-/// system call also when others came between them, at the latest when the outlet is dropped. The order of one destination's
-/// datagrams stays.
+/// Sends datagrams of others from the endpoint's sockets. What is short is gathered: datagrams of one destination and size leave as one
+/// batch also when others came between them, and the batches of several destinations by one system call, at the latest when the outlet
+/// is dropped. The order of one destination's datagrams stays.
 pub struct Outlet<'a> {
     shared: &'a Shared,
     gathered: RefCell<Gathered>,
@@ -110,8 +111,16 @@ impl<'a> Outlet<'a> {
     }
 
     fn send_gathered(&self, gathered: &mut Gathered) {
-        for bundle in &mut gathered.bundles[..gathered.used] {
-            self.send_now(bundle.to, (&bundle.bytes, bundle.segment), bundle.ecn);
+        let bundles = &mut gathered.bundles[..gathered.used];
+        for of_one_socket in bundles.chunk_by(|a, b| a.to.socket == b.to.socket) {
+            let Some(socket) = self.shared.socket(of_one_socket[0].to.socket) else { continue };
+            let batches = of_one_socket.iter().flat_map(|bundle| {
+                let most = self.most_at_once(bundle.to, bundle.segment);
+                bundle.batches(most)
+            });
+            socket.udp.send_each(&batches.collect::<SmallVec<[Batch<'_>; MOST_BUNDLES]>>());
+        }
+        for bundle in bundles {
             bundle.bytes.clear();
         }
         gathered.used = 0;
@@ -140,6 +149,13 @@ impl Gathered {
         (bundle.to, bundle.ecn, bundle.segment) = (to, ecn, segment);
         bundle.bytes.extend_from_slice(contents);
         self.used += 1;
+    }
+}
+
+impl Bundle {
+    fn batches(&self, most: usize) -> impl Iterator<Item = Batch<'_>> {
+        let Self { to, ecn, segment, ref bytes } = *self;
+        bytes.chunks(most.max(1)).map(move |contents| Batch { remote: to.remote, contents, segment, ecn })
     }
 }
 

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use anabranch_engine::Ecn;
@@ -20,6 +20,8 @@ use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::Interest;
 
 use crate::tap::{Seen, Taps};
+
+mod many;
 
 /// Asked of the system for each direction, in bytes; it may grant less.
 pub const BUFFER_SIZE: usize = 4 << 20;
@@ -44,6 +46,8 @@ pub struct UdpSocket {
     local: SocketAddr,
     bound_to_interface: bool,
     no_offload: Mutex<BTreeSet<SocketAddr>>,
+    /// Whether `no_offload` was ever filled: most sockets never look further.
+    any_refused: AtomicBool,
     counters: Counters,
     taps: Taps,
 }
@@ -106,6 +110,13 @@ pub struct Received {
     pub ecn: Ecn,
 }
 
+impl Batch<'_> {
+    /// How many datagrams it holds.
+    fn datagrams(&self) -> u64 {
+        self.contents.len().div_ceil(self.segment.max(1)) as u64
+    }
+}
+
 impl UdpSocket {
     /// Binds a socket.
     ///
@@ -133,6 +144,7 @@ impl UdpSocket {
             local,
             bound_to_interface,
             no_offload: Mutex::default(),
+            any_refused: AtomicBool::new(false),
             counters: Counters::default(),
             taps: Taps::default(),
         })
@@ -159,7 +171,9 @@ impl UdpSocket {
     #[must_use]
     pub fn max_segments(&self, remote: SocketAddr) -> usize {
         // quinn-udp forgets what the system can do after the first refusal; it was asked at the start.
-        if self.no_offload.lock().expect("no panic while held").contains(&remote) { 1 } else { MAX_SEGMENTS }
+        let refused = self.any_refused.load(Ordering::Relaxed)
+            && self.no_offload.lock().expect("no panic while held").contains(&remote);
+        if refused { 1 } else { MAX_SEGMENTS }
     }
 
     /// Sends a batch with one system call, or one a datagram where the system wants it so. A datagram that
@@ -170,7 +184,7 @@ impl UdpSocket {
     /// [`UdpSocket::writable`].
     pub fn send(&self, batch: &Batch<'_>) -> io::Result<()> {
         let result = self.try_send(batch, batch.contents);
-        let count = batch.contents.len().div_ceil(batch.segment.max(1)) as u64;
+        let count = batch.datagrams();
         match result {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(error),
             Err(error) if count > 1 && is_offload_refusal(&error) => self.send_singly(batch),
@@ -280,6 +294,7 @@ impl UdpSocket {
         }
         refused.insert(batch.remote);
         drop(refused);
+        self.any_refused.store(true, Ordering::Relaxed);
         for datagram in batch.contents.chunks(batch.segment) {
             let result = self.try_send(batch, datagram);
             if result.is_ok() {

@@ -77,3 +77,51 @@ async fn buffers_are_asked_for_and_what_was_granted_is_told() {
     let (send, receive) = loopback().stats().buffers;
     assert!(send >= 64 << 10 && receive >= 64 << 10, "{send} {receive}");
 }
+
+async fn several_destinations_by_one_call(host: &str) {
+    let bind = || {
+        UdpSocket::bind(&BindTo { address: format!("{host}:0").parse().unwrap(), interface: None }).unwrap()
+    };
+    let (sender, receivers) = (bind(), [bind(), bind(), bind()]);
+    let contents: Vec<u8> = (0..2 * 1200 + 7).map(|at| (at % 251) as u8).collect();
+    let batches = receivers.each_ref().map(|receiver| Batch {
+        remote: receiver.local_addr(),
+        contents: &contents,
+        segment: 1200,
+        ecn: Ecn::Ect0,
+    });
+    sender.send_each(&batches);
+    for receiver in &receivers {
+        let mut bytes = Vec::new();
+        while bytes.len() < contents.len() {
+            let (part, received) = receive(receiver).await;
+            assert_eq!(received.ecn, Ecn::Ect0);
+            assert!(received.stride <= 1200, "{}", received.stride);
+            bytes.extend(part);
+        }
+        assert_eq!(bytes, contents);
+    }
+    assert_eq!(sender.stats().sent, 9);
+    if cfg!(target_os = "linux") {
+        assert_eq!(sender.stats().send_calls, 1);
+    }
+}
+
+#[tokio::test]
+async fn batches_to_several_destinations_leave_by_one_call_marked_and_cut() {
+    several_destinations_by_one_call("127.0.0.1").await;
+    several_destinations_by_one_call("[::1]").await;
+}
+
+#[tokio::test]
+async fn what_the_system_refuses_among_many_is_counted_and_the_others_leave() {
+    let (sender, receiver) = (loopback(), loopback());
+    let (short, long) = (vec![7; 100], vec![0; 65_530]);
+    let batch =
+        |contents| Batch { remote: receiver.local_addr(), contents, segment: 65_530, ecn: Ecn::NotEct };
+    sender.send_each(&[batch(&short), batch(&long), batch(&short), batch(&long), batch(&short)]);
+    assert_eq!((sender.stats().too_long, sender.stats().sent), (2, 3));
+    for _ in 0..3 {
+        assert_eq!(receive(&receiver).await.0, short);
+    }
+}
