@@ -1,16 +1,42 @@
-//! `anabranch-fuzz [--seconds N] [--target NAME] [--seed N]`: mutates the corpora and feeds the targets, in turn.
+//! `anabranch-fuzz`: mutates the corpora and feeds the targets, in turn.
 //!
 //! An input that makes a target panic is written to its corpus and named; then the program ends with 1.
 
+use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
-use std::{env, fs};
+use std::time::Duration;
 
 use anabranch_fuzz::{Mutator, TARGETS, Target, corpus};
+use clap::Parser;
 
-fn option(name: &str) -> Option<String> {
-    env::args().skip_while(|word| word != name).nth(1)
+/// Mutates the corpora and feeds the targets, in turn.
+#[derive(Parser)]
+#[command(name = "cargo xtask fuzz")]
+struct Options {
+    /// Processor time of all targets together, in seconds.
+    #[arg(long, value_name = "N", default_value_t = 60)]
+    seconds: u64,
+    /// One target alone.
+    #[arg(long, value_name = "NAME", value_parser = TARGETS.map(|(name, _)| name))]
+    target: Option<String>,
+    /// Another seed, other inputs.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+}
+
+/// Processor time that this process has had.
+#[cfg(unix)]
+fn worked() -> Duration {
+    let clock = nix::time::ClockId::CLOCK_PROCESS_CPUTIME_ID;
+    clock.now().map(Duration::from).expect("a process may read its own clock")
+}
+
+/// The time that has passed stands for it where the system has no such clock.
+#[cfg(not(unix))]
+fn worked() -> Duration {
+    static BEGUN: std::sync::LazyLock<std::time::Instant> = std::sync::LazyLock::new(std::time::Instant::now);
+    BEGUN.elapsed()
 }
 
 fn known(target: &str) -> Vec<Vec<u8>> {
@@ -22,9 +48,9 @@ fn known(target: &str) -> Vec<Vec<u8>> {
 
 /// Runs one target for a while; how often, or the input that made it panic.
 fn run((name, target): Target, seed: u64, time: Duration) -> Result<u64, Vec<u8>> {
-    let (known, mut mutator, begun) = (known(name), Mutator::new(seed), Instant::now());
+    let (known, mut mutator, begun) = (known(name), Mutator::new(seed), worked());
     let mut count = 0;
-    while begun.elapsed() < time {
+    while worked() - begun < time {
         for _ in 0..64 {
             let input = mutator.next(&known);
             catch_unwind(AssertUnwindSafe(|| target(&input))).map_err(|_| input)?;
@@ -35,11 +61,9 @@ fn run((name, target): Target, seed: u64, time: Duration) -> Result<u64, Vec<u8>
 }
 
 fn main() -> ExitCode {
-    let number = |name, default| option(name).and_then(|text| text.parse().ok()).unwrap_or(default);
-    let (seconds, seed) = (number("--seconds", 60), number("--seed", 1));
-    let only = option("--target");
-    let chosen: Vec<_> =
-        TARGETS.into_iter().filter(|(name, _)| only.as_deref().is_none_or(|o| o == *name)).collect();
+    let Options { seconds, target: only, seed } = Options::parse();
+    let wanted = |(name, _): &Target| only.as_deref().is_none_or(|only| only == *name);
+    let chosen: Vec<_> = TARGETS.into_iter().filter(wanted).collect();
     let each = Duration::from_secs(seconds) / chosen.len().max(1) as u32;
     for target in chosen {
         match run(target, seed, each) {
