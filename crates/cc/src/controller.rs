@@ -7,7 +7,7 @@
 //!
 //! Calls that name an unknown path change nothing; asked about one, its window is 0.
 
-use anabranch_wire::{PathId, Rate, Span, Time};
+use anabranch_wire::{PathId, Rate, Span, Time, prefetch};
 use smallvec::SmallVec;
 
 use crate::bbr::Bbr;
@@ -70,6 +70,13 @@ impl Controller {
     #[must_use]
     pub fn new(config: Config) -> Self {
         Self { config, paths: Vec::new(), ids: SmallVec::new(), epoch: 1, members: Vec::new(), linked: false }
+    }
+
+    /// Has a path fetched that is soon told about.
+    pub fn prefetch(&self, path: PathId) {
+        if let Some(path) = self.index(path).and_then(|index| self.paths.get(index)) {
+            prefetch(path, usize::MAX);
+        }
     }
 
     /// Adds a path, in slow start at the initial window and in group 0. `mss` is its packet size in bytes. A

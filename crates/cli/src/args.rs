@@ -71,6 +71,12 @@ pub enum Command {
 }
 
 impl Command {
+    /// Whether it runs networks in virtual time, which takes memory.
+    #[must_use]
+    pub fn simulates(&self) -> bool {
+        matches!(self, Self::Sim(args) if args.simulates())
+    }
+
     /// Where this command writes its events and, should it fail, its error as one; `None` without `--json`.
     #[must_use]
     pub fn events(&self) -> Option<Stream> {

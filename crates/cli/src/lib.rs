@@ -12,6 +12,7 @@ pub mod control;
 pub mod errors;
 pub mod interrupt;
 pub mod keyfile;
+mod large_pages;
 pub mod node;
 pub mod path_rules;
 pub mod relays;
@@ -33,6 +34,9 @@ use ui::out;
 #[must_use]
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
+    if cli.command.simulates() {
+        large_pages::restart_with();
+    }
     let context = Context::new(&cli.global);
     ui::log::start(&context);
     let events = cli.command.events();

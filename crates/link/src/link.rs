@@ -14,7 +14,7 @@ mod planned;
 
 use std::collections::VecDeque;
 
-use anabranch_wire::{Span, Time};
+use anabranch_wire::{Span, Time, prefetch, prefetch_item, prefetch_room};
 
 use crate::codel::{Codel, Head};
 use crate::loss::Loss;
@@ -23,6 +23,8 @@ use crate::outages::Outages;
 use crate::transmitter::Transmitter;
 use crate::{DropReason, Ecn, Limit, LinkConfig, LinkStats, LossModel, QueueModel, RateModel};
 
+/// Bytes of a link in front that a packet needs.
+const AT_HAND: usize = 192;
 /// Packets that there is always room for.
 const LEAST_RING: usize = 16;
 
@@ -225,11 +227,22 @@ impl<T: Clone> Link<T> {
         Some(flying.map_or(next, |at| at.min(next))).filter(|at| *at != Time::NEVER)
     }
 
-    /// The packet that it took last, if it is held still.
+    /// Has the link's own memory fetched, for a call that comes soon.
     #[inline]
-    #[must_use]
-    pub fn newest(&self) -> Option<&T> {
-        self.held.back().map(|packet| &packet.item)
+    pub fn prefetch(&self) {
+        prefetch(self, AT_HAND);
+    }
+
+    /// Has the place of the next packet to come out fetched; the link's own memory is at hand.
+    #[inline]
+    pub fn prefetch_first(&self) {
+        prefetch_item(self.held.as_slices().0, 0);
+    }
+
+    /// Has the place fetched that the next packet enqueued will take; the link's own memory is at hand.
+    #[inline]
+    pub fn prefetch_room(&self) {
+        prefetch_room(&self.held);
     }
 
     /// True when another packet enqueued would change nothing about [`next_arrival`](Self::next_arrival): one

@@ -12,6 +12,7 @@ mod header;
 mod ids;
 mod packet;
 mod payload;
+mod prefetch;
 mod ranges;
 mod units;
 mod varint;
@@ -33,6 +34,7 @@ pub use header::{Header, Kind, PACKET_OVERHEAD, TAG_LEN, expand_fsn, rewrite_for
 pub use ids::{Fsn, PathId, Pid, Side, StreamId};
 pub use packet::{Frames, Message, Packet, Params};
 pub use payload::{Length, Payload};
+pub use prefetch::{prefetch, prefetch_item, prefetch_room};
 pub use ranges::{RangeSet, Ranges};
 pub use units::{Rate, Span, Time};
 pub use varint::{VARINT_MAX, varint_len};

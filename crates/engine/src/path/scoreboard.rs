@@ -18,7 +18,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use anabranch_wire::{Fsn, RangeSet, Ranges, Rate, Span, Time};
+use anabranch_wire::{Fsn, RangeSet, Ranges, Rate, Span, Time, prefetch, prefetch_room};
 use smallvec::SmallVec;
 
 use crate::control::Control;
@@ -224,6 +224,14 @@ impl Scoreboard {
         let least = from.saturating_sub(beyond as usize);
         let below = self.slots.range(least..=from).take_while(|slot| slot.number < number).count();
         least + below
+    }
+
+    /// Has fetched what an acknowledgement tells of first, and the place of the next packet.
+    pub(crate) fn prefetch(&self) {
+        if let Some(first) = self.slots.front() {
+            prefetch(first, usize::MAX);
+        }
+        prefetch_room(&self.slots);
     }
 
     /// Bytes in flight: `pipe_i` of [M3].

@@ -8,7 +8,7 @@
 use std::cell::Cell;
 use std::ops::{BitOr, BitOrAssign, Deref, Index, IndexMut};
 
-use anabranch_wire::{PathId, Span, Time};
+use anabranch_wire::{PathId, Span, Time, prefetch_item};
 use smallvec::SmallVec;
 
 use super::Path;
@@ -118,6 +118,16 @@ impl Paths {
     /// The place of a path.
     pub(crate) fn place_of(&self, id: PathId) -> Option<usize> {
         self.ids.iter().position(|known| *known == id)
+    }
+
+    /// Has fetched what is kept here and lies elsewhere.
+    pub(crate) fn prefetch(&self) {
+        prefetch_item(&self.windows, 0);
+        prefetch_item(&self.check_at, 0);
+        prefetch_item(&self.ack_at, 0);
+        prefetch_item(&self.timeouts, 0);
+        prefetch_item(&self.timeouts, self.timeouts.len() / 2);
+        prefetch_item(&self.one_ways, 0);
     }
 
     /// What the paths want, as of the last refresh.

@@ -289,16 +289,14 @@ impl<P: Payload> Session<P> {
     }
 
     fn finish_over(&mut self, now: Time, index: usize, draft: Draft<P>, route: Route) -> Option<Transmit<P>> {
-        let mut transmit = self.finish_packet(now, index, draft.frames, draft.contents)?;
-        transmit.route = route;
-        Some(transmit)
+        self.finish_packet(now, (index, route), draft.frames, draft.contents)
     }
 
     /// Numbers a packet and notes it with everything that counts what leaves.
     pub(super) fn finish_packet(
         &mut self,
         now: Time,
-        index: usize,
+        (index, route): (usize, Route),
         frames: Frames<P>,
         contents: Contents,
     ) -> Option<Transmit<P>> {
@@ -345,7 +343,7 @@ impl<P: Payload> Session<P> {
             self.last_sent = now;
         }
         let message = Message::Packet(Packet { path: path.id, fsn, frames });
-        let (route, id, ecn) = (path.route, path.id, path.marks.is_enabled());
+        let (id, ecn) = (path.id, path.marks.is_enabled());
         if path.meter.is_some() {
             self.note_spent(index);
         }

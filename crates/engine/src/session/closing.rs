@@ -159,8 +159,7 @@ impl<P: Payload> Session<P> {
         let (path, route) = ending.say_on.pop()?;
         let index = self.path_index(path)?;
         let frames = [Frame::Close(message)].into_iter().collect();
-        let transmit = self.finish_packet(now, index, frames, Default::default())?;
-        Some(Transmit { route, ..transmit })
+        self.finish_packet(now, (index, route), frames, Default::default())
     }
 
     pub(super) fn closed_timeout(&self) -> Option<Time> {

@@ -1,6 +1,8 @@
 //! Packets in: numbers, proof of addresses, frames.
 
-use anabranch_wire::{Frame, Message, Packet, PathId, PathStatus, Payload, ResetToken, Time, VARINT_MAX};
+use anabranch_wire::{
+    Frame, Message, Packet, PathId, PathStatus, Payload, ResetToken, Time, VARINT_MAX, prefetch,
+};
 
 use super::Session;
 use crate::event::{CloseReason, ProtocolError};
@@ -16,6 +18,23 @@ impl<P: Payload> Session<P> {
             Message::InitAck(params) => self.handle_init_ack(now, arrival, params),
             Message::Packet(packet) => self.handle_packet(now, arrival, packet),
             Message::Reset(token) => self.handle_stateless_reset(now, token),
+        }
+    }
+
+    /// Has fetched what is kept of a path, for a packet that comes soon. The session itself is at hand.
+    pub fn prefetch(&self, path: PathId) {
+        if let Some(path) = self.path(path) {
+            prefetch(path, usize::MAX);
+        }
+        self.paths.prefetch();
+        self.cc.prefetch(path);
+    }
+
+    /// Has fetched what is in flight on a path, and a stream, for a packet that comes soon. The path is at hand.
+    pub fn prefetch_flight(&self, path: PathId) {
+        self.streams.prefetch();
+        if let Some(path) = self.path(path) {
+            path.board.prefetch();
         }
     }
 

@@ -37,13 +37,33 @@ impl<P: Payload> Session<P> {
         self.wake_at = Time::NEVER;
         self.prepare_reports();
         self.look_at_paths();
+        if self.has_urgent(now) {
+            let urgent = self.transmit_urgent(now);
+            if urgent.is_some() {
+                return urgent;
+            }
+        }
+        let data = self.transmit_data(now);
+        if data.is_some() {
+            return data;
+        }
+        self.transmit_ack(now, now)
+    }
+
+    /// True when something may go before data: most often there is nothing of that kind.
+    fn has_urgent(&self, now: Time) -> bool {
+        let wants = self.paths.wants();
+        let by_time = wants.check_at <= now || wants.ack_at <= now - LATE;
+        let asked = self.paths.want_probes() || !self.greetings.is_empty();
+        by_time || asked || !self.control.is_empty() || self.has_reports()
+    }
+
+    fn transmit_urgent(&mut self, now: Time) -> Option<Transmit<P>> {
         self.transmit_late_answer(now)
             .or_else(|| self.transmit_proof(now))
             .or_else(|| self.transmit_probe(now))
             .or_else(|| self.transmit_control(now))
             .or_else(|| self.transmit_ack(now, now - LATE))
-            .or_else(|| self.transmit_data(now))
-            .or_else(|| self.transmit_ack(now, now))
     }
 
     /// Challenges and answers to them.

@@ -14,7 +14,7 @@ mod send;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
-use anabranch_wire::{Payload, Side, Span, StreamId, Time};
+use anabranch_wire::{Payload, Side, Span, StreamId, Time, prefetch};
 
 pub use budget::MemoryBudget;
 pub(crate) use budget::Reservation;
@@ -129,6 +129,13 @@ impl<P: Payload> Streams<P> {
             unsent: 0,
             pieces: 0,
             waiting_bytes: 0,
+        }
+    }
+
+    /// Has the first stream fetched, which is often the only one.
+    pub(crate) fn prefetch(&self) {
+        if let Some(stream) = self.map.values().next() {
+            prefetch(stream, usize::MAX);
         }
     }
 

@@ -115,6 +115,11 @@ impl Flow {
         self
     }
 
+    /// True when it is never over before it is stopped.
+    pub(crate) fn is_endless(&self) -> bool {
+        !matches!(self.supply, Supply::File(_))
+    }
+
     /// The paths beside the first, a bit each.
     fn further_paths(&self) -> u64 {
         if self.thin.is_some() { 0 } else { (1_u64 << (self.routes.len() - 1)) - 1 }

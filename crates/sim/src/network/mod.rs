@@ -342,11 +342,8 @@ impl Network {
     fn call_others(&mut self, until: Time) {
         let mut fetched = std::mem::take(&mut self.fetched);
         fetched.extend(self.landed.drain(..).map(|packet| self.wires.fetch(packet)));
-        if self.is_side_by_side(&fetched, until) {
-            self.deliver_side_by_side(&fetched);
-        } else {
-            self.deliver_in_turn(&fetched);
-        }
+        self.prefetch(&fetched);
+        self.deliver(&fetched);
         fetched.clear();
         self.fetched = fetched;
         while self.call_other(until) {}

@@ -7,47 +7,73 @@
 use super::flow::{CLIENT, SERVER};
 use super::wires::Fetched;
 use super::{Captured, NO_END, Network};
-use anabranch_wire::Time;
+use anabranch_wire::prefetch;
 
 impl Network {
-    /// Takes in packets one by one; whoever is to be called before one of them is.
-    pub(super) fn deliver_in_turn(&mut self, packets: &[Fetched]) {
-        for packet in packets {
-            while self.agenda.next_at() < packet.at {
-                self.call_other(packet.at);
-            }
-            if self.receive(packet) {
+    /// Has fetched what the packets need of their sessions, which is most often far away.
+    pub(super) fn prefetch(&self, packets: &[Fetched]) {
+        let sessions = || {
+            packets.iter().filter_map(|packet| {
                 let to = packet.to();
-                self.serve(to.flow as usize, usize::from(to.end));
+                let session = self.flows.get(to.flow as usize)?.sessions.get(usize::from(to.end))?;
+                Some((session, packet.path()))
+            })
+        };
+        sessions().for_each(|(session, _)| prefetch(session, usize::MAX));
+        for (session, path) in sessions() {
+            if let (Some(session), Some(path)) = (session, path) {
+                session.prefetch(path);
+            }
+        }
+        for (session, path) in sessions() {
+            if let (Some(session), Some(path)) = (session, path) {
+                session.prefetch_flight(path);
             }
         }
     }
 
-    /// True when nobody can tell in which order the packets are taken in: each is for another session's end, nobody is to be
-    /// called meanwhile, and nobody looks on.
-    pub(super) fn is_side_by_side(&mut self, packets: &[Fetched], until: Time) -> bool {
-        if packets.len() < 2 || self.captured.is_some() || !self.arrivals.is_empty() {
-            return false;
+    /// Takes in packets in order of time; whoever is to be called before one of them is.
+    pub(super) fn deliver(&mut self, packets: &[Fetched]) {
+        let mut turn = 0;
+        while let Some(next) = packets.get(turn) {
+            while self.agenda.next_at() < next.at {
+                self.call_other(next.at);
+            }
+            let together = self.count_together(&packets[turn..]);
+            self.take_in(turn, &packets[turn..turn + together]);
+            turn += together;
         }
-        if self.agenda.next_at() <= until {
-            return false;
+    }
+
+    /// How many of the packets can be taken in side by side, as nobody can tell in which order that happens: each is for
+    /// another session's end, nobody is to be called meanwhile, and nobody looks on. One can be at least.
+    fn count_together(&mut self, packets: &[Fetched]) -> usize {
+        if self.captured.is_some() || !self.arrivals.is_empty() {
+            return 1;
         }
+        let until = self.agenda.next_at();
         self.rounds += 1;
         self.seen.resize(self.flows.len() * 2, 0);
-        packets.iter().all(|packet| {
+        let is_alone = |packet: &&Fetched| {
             let to = packet.to();
-            let session = to.flow as usize * 2 + usize::from(to.end);
-            to.end != NO_END && std::mem::replace(&mut self.seen[session], self.rounds) != self.rounds
-        })
+            if packet.at > until || to.end == NO_END {
+                return false;
+            }
+            let flow = to.flow as usize;
+            // A flow that is over vanishes at both ends.
+            let end = if self.flows[flow].is_endless() { usize::from(to.end) } else { 0 };
+            std::mem::replace(&mut self.seen[flow * 2 + end], self.rounds) != self.rounds
+        };
+        packets.iter().take_while(is_alone).count().max(1)
     }
 
-    /// Does the same for all packets before the next: the code of each step, larger than the nearest cache, is then
-    /// fetched once and not for every packet.
-    pub(super) fn deliver_side_by_side(&mut self, packets: &[Fetched]) {
-        for end in [SERVER, CLIENT] {
-            for (turn, packet) in packets.iter().enumerate() {
+    /// Does the same for all packets, the first of which is the one in the given turn, before the next: the code of each step,
+    /// larger than the nearest cache, is then fetched once and not for every packet.
+    fn take_in(&mut self, first: usize, packets: &[Fetched]) {
+        for end in [SERVER, CLIENT, usize::from(NO_END)] {
+            for (place, packet) in packets.iter().enumerate() {
                 if usize::from(packet.to().end) == end && self.receive(packet) {
-                    self.received.push((turn, packet.at, packet.to().flow));
+                    self.received.push((first + place, packet.at, packet.to().flow));
                 }
             }
             let received = std::mem::take(&mut self.received);

@@ -4,7 +4,9 @@
 //! packet is kept as the few numbers that it says, in one cache line. Whatever else sessions say to each other is kept
 //! as it is.
 
-use anabranch_wire::{Ack, Frame, Fsn, Length, Message, Packet, PathId, Ranges, Span, StreamFrame, StreamId};
+use anabranch_wire::{
+    Ack, Frame, Fsn, Length, Message, Packet, PathId, Ranges, Span, StreamFrame, StreamId, prefetch_item,
+};
 use smallvec::smallvec;
 
 /// The end of a list of hops.
@@ -52,6 +54,17 @@ enum Body {
     Told(Told),
     /// The place of a message.
     Other(u32),
+}
+
+impl Kept {
+    /// The path whose packets it tells about, or the one that it travels.
+    pub(crate) fn path(&self) -> Option<PathId> {
+        match &self.body {
+            Body::Run(run) => Some(run.path),
+            Body::Told(told) => Some(PathId(u32::from(told.paths[1]))),
+            Body::Empty | Body::Other(_) => None,
+        }
+    }
 }
 
 /// A packet with one run of a stream.
@@ -145,12 +158,16 @@ pub(crate) struct Packets {
 impl Packets {
     pub(crate) fn insert(&mut self, packet: Flying) -> u32 {
         let Flying { size, to, message } = packet;
-        let body = message.map_or(Body::Empty, |message| {
-            let few = Run::of(&message).map(Body::Run).or_else(|| Told::of(&message).map(Body::Told));
-            few.unwrap_or_else(|| {
-                Body::Other(put(&mut self.messages, &mut self.free_messages, Some(message)))
-            })
-        });
+        let body = match &message {
+            None => Body::Empty,
+            Some(known) => match Run::of(known) {
+                Some(run) => Body::Run(run),
+                None => match Told::of(known) {
+                    Some(told) => Body::Told(told),
+                    None => Body::Other(put(&mut self.messages, &mut self.free_messages, message)),
+                },
+            },
+        };
         put(&mut self.kept, &mut self.free, Kept { size, to, body })
     }
 
@@ -165,6 +182,11 @@ impl Packets {
     pub(crate) fn fetch(&mut self, place: u32) -> Kept {
         self.free.push(place);
         self.kept[place as usize]
+    }
+
+    /// Has a packet fetched that is soon asked for.
+    pub(crate) fn prefetch(&self, place: u32) {
+        prefetch_item(&self.kept, place as usize);
     }
 
     /// What a packet carried that was fetched.

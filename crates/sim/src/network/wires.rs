@@ -8,7 +8,7 @@
 //! [`Wires::lookahead`], many packets at a time, which keeps the code and the memory of either at hand.
 
 use anabranch_link::{Arrival, Ecn, Link, LinkConfig, RateModel};
-use anabranch_wire::{Length, Message, Span, Time};
+use anabranch_wire::{Length, Message, PathId, Span, Time, prefetch_item};
 
 use super::agenda::Agenda;
 use super::packets::{Destination, Flying, Kept, LAST_HOP, Packets};
@@ -18,8 +18,10 @@ use crate::chance::seed_of;
 /// The kind of party whose seeds are those of links.
 const SEED_KIND: u64 = 1;
 
-/// How many calls ahead a link is looked at, so that it is at hand when its turn comes.
-const AHEAD: usize = 4;
+/// How many calls ahead a link is fetched, so that it is at hand when its turn comes ...
+const FAR_AHEAD: usize = 12;
+/// ... and then what is first on it.
+const AHEAD: usize = 5;
 
 /// A packet at the end of its route.
 #[derive(Debug)]
@@ -51,6 +53,11 @@ pub(crate) struct Fetched {
 impl Fetched {
     pub(crate) fn to(&self) -> Destination {
         self.kept.to
+    }
+
+    /// The path that it is about.
+    pub(crate) fn path(&self) -> Option<PathId> {
+        self.kept.path()
     }
 }
 
@@ -210,11 +217,15 @@ impl Wires {
     pub(crate) fn step_all(&mut self, until: Time, landed: &mut Vec<Landed>) {
         let mut arrived = std::mem::take(&mut self.arrived);
         while let Some((now, index)) = self.agenda.next(until) {
+            if let Some(link) = self.agenda.upcoming(FAR_AHEAD).and_then(|party| self.links.get(party)) {
+                link.prefetch();
+            }
             if let Some(link) = self.agenda.upcoming(AHEAD).and_then(|party| self.links.get(party)) {
-                std::hint::black_box(link.next_arrival());
+                link.prefetch_first();
             }
             let link = &mut self.links[index];
             while let Some(arrival) = link.pop(now) {
+                prefetch_item(&self.hops, arrival.item.position());
                 arrived.push(arrival);
             }
             if let Some(at) = link.next_arrival() {
@@ -223,8 +234,14 @@ impl Wires {
         }
         self.packet_hops += arrived.len() as u64;
         for arrival in &arrived {
+            match self.links.get(self.hops[arrival.item.position()] as usize) {
+                Some(link) => link.prefetch(),
+                None => self.packets.prefetch(arrival.item.place),
+            }
+        }
+        for arrival in &arrived {
             if let Some(link) = self.links.get(self.hops[arrival.item.position()] as usize) {
-                std::hint::black_box(link.newest());
+                link.prefetch_room();
             }
         }
         for arrival in &arrived {

@@ -84,6 +84,12 @@ pub enum SimCommand {
 }
 
 impl SimArgs {
+    /// Whether networks are run.
+    #[must_use]
+    pub fn simulates(&self) -> bool {
+        matches!(self.command, SimCommand::Run(_) | SimCommand::Sweep(_))
+    }
+
     /// Whether results go out as JSON.
     #[must_use]
     pub fn json(&self) -> bool {
