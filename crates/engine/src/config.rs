@@ -17,6 +17,9 @@ pub struct Config {
     pub coupling: Coupling,
     /// How outgoing data is spread over paths.
     pub scheduler: SchedulerKind,
+    /// Data is bound to a path before the path may send, so many bytes on each at most (MPMTP-AR [R5]); `None` for
+    /// late binding [M5], the default.
+    pub early_binding: Option<u64>,
     /// Which path acknowledgements return on.
     pub ack_policy: AckPolicy,
     /// Acknowledge after this many packets that ask for it.
@@ -148,6 +151,7 @@ impl Default for Config {
             },
             coupling: Coupling::Adaptive,
             scheduler: SchedulerKind::EarliestArrival,
+            early_binding: None,
             ack_policy: AckPolicy::SamePath,
             ack_every: 2,
             max_ack_delay: Span::from_millis(10),

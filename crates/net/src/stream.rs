@@ -111,6 +111,17 @@ impl Stream {
         result
     }
 
+    /// Has what is written from now on leave on every path at once, or on one again: the lowest latency, and no pause when a
+    /// path dies, at the price of all paths' bytes. It is for what each path can carry all of. The peer chooses for its half.
+    ///
+    /// # Errors
+    /// `BrokenPipe` when all of it was delivered or given up, `ConnectionAborted` when the session is over.
+    pub fn set_redundant(&mut self, redundant: bool) -> io::Result<()> {
+        let mut core = self.handle.inner.core();
+        let result = core.engine.set_redundant(self.id, redundant);
+        result.map_err(|error| explain(&core, error, io::ErrorKind::BrokenPipe))
+    }
+
     /// Gives up the writing half: what is not delivered is lost, and the peer is told `code`.
     pub fn reset(&mut self, code: u64) {
         self.write_ended = true;

@@ -173,6 +173,40 @@ async fn redundant_datagrams_are_handed_up_once_whatever_path_they_take() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_redundant_stream_arrives_once_and_others_beside_it() {
+    let config = EndpointConfig::new(key(1)).addresses(loopback(&[11, 12])).authorize(anybody);
+    let server = Endpoint::bind(config).await.unwrap();
+    let client = Endpoint::bind(EndpointConfig::new(key(2)).addresses(loopback(&[1, 2]))).await.unwrap();
+    let (opened, accepted) = pair(&server, &client).await;
+    let two = async {
+        while opened.paths().iter().filter(|path| path.state == PathState::Active).count() < 2 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(PATIENCE, two).await.unwrap();
+    let data = pattern(400_000);
+    let mut writers = Vec::new();
+    for redundant in [true, false] {
+        let mut stream = opened.open_stream().await.unwrap();
+        stream.set_redundant(redundant).unwrap();
+        let data = data.clone();
+        writers.push(tokio::spawn(async move {
+            stream.write_all(&data).await.unwrap();
+            stream.shutdown().await.unwrap();
+            stream
+        }));
+    }
+    for _ in 0..2 {
+        let mut stream = timeout(PATIENCE, accepted.accept_stream()).await.unwrap().unwrap();
+        let mut received = Vec::new();
+        timeout(PATIENCE, stream.read_to_end(&mut received)).await.unwrap().unwrap();
+        assert!(received == data, "{} bytes arrived, or others than were sent", received.len());
+    }
+    let again: u64 = accepted.paths().iter().map(|path| path.stats.data_duplicate).sum();
+    assert!(again > 0, "nothing came twice");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn three_pairs_of_addresses_become_three_paths() {
     let config = EndpointConfig::new(key(1)).addresses(loopback(&[11, 12, 13])).authorize(anybody);
     let server = Endpoint::bind(config).await.unwrap();

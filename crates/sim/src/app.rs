@@ -21,6 +21,7 @@ impl<P> App<P> for Idle {
 #[derive(Clone, Debug)]
 pub struct Sender {
     left: u64,
+    redundant: bool,
     stream: Option<StreamId>,
     /// Bytes that the session has taken.
     pub written: u64,
@@ -32,7 +33,13 @@ impl Sender {
     /// Sends `bytes`; `u64::MAX` for without end.
     #[must_use]
     pub fn new(bytes: u64) -> Self {
-        Self { left: bytes, stream: None, written: 0, finished_at: None }
+        Self { left: bytes, redundant: false, stream: None, written: 0, finished_at: None }
+    }
+
+    /// Sends it on every path.
+    #[must_use]
+    pub fn redundant(self) -> Self {
+        Self { redundant: true, ..self }
     }
 
     /// Ends the stream behind what was written.
@@ -51,7 +58,7 @@ impl App<Length> for Sender {
             return;
         }
         if self.stream.is_none() {
-            self.stream = session.open_stream();
+            self.stream = open(session, self.redundant);
         }
         let Some(stream) = self.stream else { return };
         while self.left > 0 {
@@ -73,6 +80,50 @@ impl App<Length> for Sender {
                 self.finished_at = Some(now);
             }
         }
+    }
+}
+
+/// Opens a stream that is sent on every path, or on one.
+fn open(session: &mut Session<Length>, redundant: bool) -> Option<StreamId> {
+    let stream = session.open_stream()?;
+    // It was opened a moment ago.
+    let _ = session.set_redundant(stream, redundant);
+    Some(stream)
+}
+
+/// Writes as many bytes to a redundant stream every few milliseconds. It is to be called that often.
+#[derive(Clone, Debug)]
+pub struct Ticker {
+    chunk: usize,
+    pause: Span,
+    next: Time,
+    stream: Option<StreamId>,
+    /// Bytes that the session has taken.
+    pub written: u64,
+}
+
+impl Ticker {
+    /// Writes `chunk` bytes every `pause`.
+    #[must_use]
+    pub fn new(chunk: usize, pause: Span) -> Self {
+        Self { chunk, pause, next: Time::ZERO, stream: None, written: 0 }
+    }
+}
+
+impl App<Length> for Ticker {
+    fn poll(&mut self, now: Time, session: &mut Session<Length>) {
+        while session.poll_event().is_some() {}
+        if !session.state().carries_data() || now < self.next {
+            return;
+        }
+        self.next = now + self.pause;
+        if self.stream.is_none() {
+            self.stream = open(session, true);
+        }
+        let Some(stream) = self.stream else { return };
+        // What finds no room is never written.
+        let taken = session.write(stream, &mut Length(self.chunk));
+        self.written += taken.unwrap_or(0) as u64;
     }
 }
 

@@ -14,5 +14,5 @@ mod pair;
 pub mod random;
 pub mod scenario;
 
-pub use app::{App, Delivery, Idle, Sender, Sink};
+pub use app::{App, Delivery, Idle, Sender, Sink, Ticker};
 pub use pair::{CLIENT, CableConfig, CountedPids, End, LinkHandle, Pair, SERVER};

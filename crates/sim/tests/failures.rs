@@ -11,6 +11,16 @@ const CASES: Range<u64> = 0..14;
 const BROKEN_ONCE: [u64; 2] = [305, 571];
 
 #[test]
+fn a_redundant_stream_pauses_for_the_difference_of_delays_at_most() {
+    let breaches = CASES.flat_map(|number| {
+        let case = Case::draw(number);
+        case.run_redundant().breaches(&case)
+    });
+    let found: Vec<_> = breaches.collect();
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+#[test]
 fn a_break_of_any_path_in_any_way_at_any_moment_is_bridged() {
     let half = |first: usize| {
         let breaches = |number| {

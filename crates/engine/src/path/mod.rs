@@ -10,6 +10,7 @@
 //! probes only;
 //! a *failed* one (mTCP §3.5 [M12]) has lost everything in flight and is probed now and then.
 
+mod bound;
 mod churn;
 mod health;
 mod marks;
@@ -29,6 +30,7 @@ use anabranch_cc::RttEstimator;
 use anabranch_wire::{PathId, PathUse, Pid, Rate, ResetToken, Span, Time};
 use smallvec::{SmallVec, smallvec};
 
+pub(crate) use bound::Bound;
 pub(crate) use churn::Churn;
 pub(crate) use health::{Alarm, Health};
 pub(crate) use marks::Marks;
@@ -119,6 +121,8 @@ pub(crate) struct Path {
     pub unproved_losses: u64,
     /// Runs to send here although they are in flight elsewhere.
     copies: VecDeque<SentRun>,
+    /// Runs that leave here and nowhere else, as soon as they may.
+    pub bound: Bound,
     /// What the peer wants, and the number of that wish.
     pub peer_usage: (PathUse, u64),
     /// Answers owed: token, and the route that the challenge came over.
@@ -175,6 +179,7 @@ impl Path {
             answers: Vec::new(),
             allowance: Allowance::default(),
             copies: VecDeque::new(),
+            bound: Bound::default(),
             rtts: smallvec![(id, RttEstimator::new(config.initial_rtt))],
             initial_rtt: config.initial_rtt,
             delivery_rate: Rate::ZERO,
@@ -253,6 +258,11 @@ impl Path {
             self.copies.pop_front();
         }
         self.copies.push_back(run);
+    }
+
+    /// Puts back what is left of the copy taken last.
+    pub(crate) fn return_copy(&mut self, run: SentRun) {
+        self.copies.push_front(run);
     }
 
     pub(crate) fn pop_copy(&mut self) -> Option<SentRun> {

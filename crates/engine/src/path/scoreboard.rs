@@ -523,6 +523,12 @@ impl Scoreboard {
         outstanding.flat_map(|slot| runs_of(&slot.contents))
     }
 
+    /// What outstanding packets carry for which no other path answers.
+    pub(crate) fn runs_on_their_way(&self) -> impl Iterator<Item = &SentRun> {
+        let carries = |slot: &&Slot| slot.state == State::Outstanding && !slot.doubted;
+        self.slots.iter().filter(carries).flat_map(|slot| runs_of(&slot.contents))
+    }
+
     /// The runs of the packet sent last.
     pub(crate) fn latest_runs(&self) -> Vec<SentRun> {
         self.slots.back().into_iter().flat_map(|slot| runs_of(&slot.contents)).cloned().collect()

@@ -148,12 +148,13 @@ impl<P: Payload> Session<P> {
     /// Puts what lost packets carried back in line; path MTU probes do not count as losses.
     fn requeue(&mut self, now: Time, index: usize, (lost, losses): (&mut Vec<SentPacket>, &mut Losses)) {
         let mut shrinks = false;
+        let beside = self.carried_beside(index);
         for packet in lost.drain(..) {
             let is_probe = packet.contents.iter().any(|content| matches!(content, Content::MtuProbe(_)));
             shrinks |= !is_probe && self.paths[index].mtu.on_lost(now, packet.sent_at, packet.size);
             for content in packet.contents {
                 match content {
-                    Content::Run(run) if !packet.doubted => self.streams.on_lost(&run),
+                    Content::Run(run) if !packet.doubted => self.streams.on_lost_beyond(&run, &beside),
                     Content::Run(_) => {}
                     Content::Control(control) => self.push_control(control),
                     Content::MtuProbe(size) => {
@@ -189,12 +190,13 @@ impl<P: Payload> Session<P> {
 
     /// Everything in flight on a suspect path may go over the others as well.
     pub(super) fn doubt_flight(&mut self, index: usize) {
+        let beside = self.carried_beside(index);
         let streams = &mut self.streams;
         let control = &mut self.control;
         self.paths[index].board.doubt(|contents| {
             for content in contents {
                 match content {
-                    Content::Run(run) => streams.on_lost(run),
+                    Content::Run(run) => streams.on_lost_beyond(run, &beside),
                     Content::Control(item) => control.push(*item),
                     Content::MtuProbe(_) => {}
                 }

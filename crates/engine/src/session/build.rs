@@ -37,13 +37,18 @@ impl<P: Payload> Draft<P> {
     }
 
     /// Adds a stream frame cut to fit as the last one, which needs no length.
-    fn add_stream(&mut self, frame: StreamFrame<P>) {
+    pub(super) fn add_stream(&mut self, frame: StreamFrame<P>) -> SentRun {
         let end = frame.offset + frame.data.len() as u64;
         let run = SentRun { stream: frame.stream, range: frame.offset..end, fin: frame.fin };
         let frame = Frame::Stream(frame);
         self.room = self.room.saturating_sub(frame.encoded_len());
         self.frames.push(frame);
-        self.contents.push(Content::Run(run));
+        self.contents.push(Content::Run(run.clone()));
+        run
+    }
+
+    pub(super) fn room(&self) -> usize {
+        self.room
     }
 
     fn data_bytes(&self) -> u64 {
@@ -137,10 +142,8 @@ impl<P: Payload> Session<P> {
         let runs = || self.paths[index].board.oldest_runs();
         let copy = if held { None } else { runs().find_map(|run| self.streams.copy_of(run, draft.room)) };
         match copy {
-            Some(frame) => draft.add_stream(frame),
-            None => {
-                draft.push(Frame::Ping);
-            }
+            Some(frame) => drop(draft.add_stream(frame)),
+            None => drop(draft.push(Frame::Ping)),
         }
         if self.paths[index].trouble.is_on_trial() {
             let fill = draft.room.saturating_sub(3) as u16;
@@ -244,26 +247,12 @@ impl<P: Payload> Session<P> {
             if resend {
                 self.stats.bytes_resent += frame.data.len() as u64;
             }
-            draft.add_stream(frame);
+            let run = draft.add_stream(frame);
+            self.copy_elsewhere(index, &run);
         }
         // Without data, acknowledgements that are in it leave all the same: they count as told.
         self.paths[index].stats.data_sent += draft.data_bytes();
         self.finish_draft(now, index, draft)
-    }
-
-    pub(super) fn build_copy(&mut self, now: Time, index: usize) -> Option<Transmit<P>> {
-        while let Some(run) = self.paths[index].pop_copy() {
-            let mut draft = self.draft(index);
-            let Some(frame) = self.streams.copy_of(&run, draft.room) else { continue };
-            let sent = frame.offset + frame.data.len() as u64;
-            if sent < run.range.end {
-                self.paths[index].push_copy(SentRun { range: sent..run.range.end, ..run });
-            }
-            self.stats.bytes_resent += frame.data.len() as u64;
-            draft.add_stream(frame);
-            return self.finish_draft(now, index, draft);
-        }
-        None
     }
 
     /// A packet with all of these runs once more; `None` when they do not fit or the peer has some already.

@@ -17,6 +17,8 @@
 //! | `management` | what a user wants of paths: priorities, caps; why a path is idle |
 //! | `doubt` | paths that are no use, and when they are well again |
 //! | `closing` | shutdown, abort, the last words |
+//! | `early` | buffers of paths, where data is bound early |
+//! | `copies` | what leaves on every path at once |
 //! | `datagrams` | datagrams, copies of them, and parity |
 //! | `reports` | receiver reports |
 //! | `sharing` | evidence of shared bottlenecks, and the groups that follow from it |
@@ -25,8 +27,10 @@ mod acks;
 mod alarms;
 mod build;
 mod closing;
+mod copies;
 mod datagrams;
 mod doubt;
+mod early;
 mod handshake;
 mod management;
 mod paths;

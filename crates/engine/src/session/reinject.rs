@@ -50,7 +50,7 @@ impl<P: Payload> Session<P> {
     }
 
     /// True when a path may send a full packet now.
-    fn may_send(&mut self, now: Time, index: usize) -> bool {
+    pub(super) fn may_send(&mut self, now: Time, index: usize) -> bool {
         if !self.paths.has_room(index) || !self.paths.is_usable(index) {
             return false;
         }
@@ -71,6 +71,10 @@ impl<P: Payload> Session<P> {
                 self.paths.on_looked_at(slow);
                 return None;
             };
+            // What is redundant left the fast path already.
+            if runs.iter().any(|run| self.streams.is_redundant(run.stream)) {
+                continue;
+            }
             let built = self.build_relief(now, fast, &runs);
             if built.is_some() {
                 self.paths.aside(slow).board.on_copied(number);

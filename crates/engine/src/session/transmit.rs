@@ -126,45 +126,50 @@ impl<P: Payload> Session<P> {
 
     fn transmit_data(&mut self, now: Time) -> Option<Transmit<P>> {
         self.look_at_paths();
-        let streams = self.streams.has_work();
+        let early = self.config.early_binding;
+        let streams = early.is_none() && self.streams.has_work();
         if streams && let Some(sent) = self.go_on(now) {
             return Some(sent);
         }
         let (copies, room) = (self.paths.have_copies(), self.paths.have_room());
         if !streams && !copies && !self.has_datagrams() {
+            if let Some(most) = early {
+                return self.transmit_bound(now, most);
+            }
             self.note_app_limited();
             return self.transmit_relief(now);
         }
-        if !room && !self.cc.is_paced() {
+        if !room && !self.cc.is_paced() && early.is_none() {
             return None;
         }
         let mut views = std::mem::take(&mut self.scratch.views);
         self.view_paths(now, &mut views);
-        let sent = self.transmit_copy(now, &views, copies).or_else(|| self.place_data(now, &views, streams));
+        let mut sent = if copies { self.transmit_copy(now, &views) } else { None };
+        if sent.is_none() {
+            sent = self.place_data(now, &views, streams);
+        }
+        if sent.is_none() && copies {
+            self.await_copies(now, &views);
+        }
         self.scratch.views = views;
-        sent
+        match early {
+            Some(most) if sent.is_none() => self.transmit_bound(now, most),
+            _ => sent,
+        }
     }
 
     /// The next packet of the run that the scheduler chose, while its path has room: most packets end here.
     fn go_on(&mut self, now: Time) -> Option<Transmit<P>> {
         let run = self.run.filter(|run| run.left > 0 && run.resend == self.streams.next_is_resend())?;
+        if self.streams.next_is_redundant() {
+            return None;
+        }
         let index = self.path_index(run.path)?;
         let path = self.paths.aside(index);
         let open = matches!(path.state, PathState::Active | PathState::Suspect)
             && path.pacer.budget(now) >= path.size() as u64
             && self.paths.has_room(index);
         if open { self.send_run(now, run) } else { None }
-    }
-
-    fn transmit_copy(&mut self, now: Time, views: &[PathView], copies: bool) -> Option<Transmit<P>> {
-        let open = views.iter().filter(|view| copies && view.budget > 0);
-        for view in open {
-            let Some(index) = self.path_index(view.id) else { continue };
-            if let Some(transmit) = self.build_copy(now, index) {
-                return Some(transmit);
-            }
-        }
-        None
     }
 
     fn place_data(&mut self, now: Time, views: &[PathView], streams: bool) -> Option<Transmit<P>> {
@@ -180,6 +185,9 @@ impl<P: Payload> Session<P> {
             return None;
         }
         self.streams.rotate();
+        if self.streams.next_is_redundant() {
+            return self.place_redundant(now, (views, Pick::MissingFirst));
+        }
         let resend = self.streams.next_is_resend();
         let bytes = if resend { self.streams.missing() } else { self.streams.unsent() };
         let item = Item { bytes, resend, class: 0, flow: self.streams.next_number() };
@@ -197,6 +205,9 @@ impl<P: Payload> Session<P> {
     fn place_new(&mut self, now: Time, views: &[PathView]) -> Option<Transmit<P>> {
         if !self.streams.bring_new() {
             return None;
+        }
+        if self.streams.next_is_redundant() {
+            return self.place_redundant(now, (views, Pick::New));
         }
         let item =
             Item { bytes: self.streams.unsent(), resend: false, class: 0, flow: self.streams.next_number() };
@@ -220,21 +231,7 @@ impl<P: Payload> Session<P> {
         Some(transmit)
     }
 
-    fn send_everywhere(&mut self, now: Time, paths: &[PathId]) -> Option<Transmit<P>> {
-        let (first, others) = paths.split_first()?;
-        let index = self.path_index(*first)?;
-        let transmit = self.build_data(now, index, Pick::MissingFirst)?;
-        for run in self.paths[index].board.latest_runs() {
-            for other in others {
-                if let Some(other) = self.path_index(*other) {
-                    self.paths[other].push_copy(run.clone());
-                }
-            }
-        }
-        Some(transmit)
-    }
-
-    fn note_app_limited(&mut self) {
+    pub(super) fn note_app_limited(&mut self) {
         let mut next = 0;
         while let Some((index, window)) = self.paths.next_untold(next) {
             next = index + 1;
@@ -251,7 +248,7 @@ impl<P: Payload> Session<P> {
 
     /// Shows the scheduler the paths that may carry data. While all may, and nothing paces them, only what has
     /// changed is looked at again.
-    fn view_paths(&mut self, now: Time, views: &mut Vec<PathView>) {
+    pub(super) fn view_paths(&mut self, now: Time, views: &mut Vec<PathView>) {
         if self.cc.is_paced() || !self.paths.are_all_usable() {
             views.clear();
             views.reserve_exact(self.paths.len());

@@ -9,6 +9,7 @@ mod budget;
 mod held;
 mod leaving;
 mod recv;
+mod redundant;
 mod send;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -21,6 +22,7 @@ pub(crate) use budget::Reservation;
 pub(crate) use leaving::Pick;
 pub use recv::Read;
 pub(crate) use recv::{Inserted, RecvHalf, Window};
+pub(crate) use redundant::Carried;
 pub(crate) use send::SendHalf;
 
 use crate::control::{Control, ControlQueue};
@@ -50,6 +52,8 @@ struct Stream<P> {
     queued: bool,
     /// In `credit_blocked`.
     credit_blocked: bool,
+    /// What is written leaves on every path.
+    redundant: bool,
     /// Code for STOP_SENDING, once the application asked for it.
     stop_code: Option<u64>,
 }
@@ -89,6 +93,8 @@ pub(crate) struct Streams<P> {
     unsent: u64,
     pieces: usize,
     waiting_bytes: u64,
+    /// How many streams are redundant.
+    redundant: usize,
 }
 
 /// Sizes in bytes, see [`crate::config::MemoryConfig`].
@@ -129,6 +135,7 @@ impl<P: Payload> Streams<P> {
             unsent: 0,
             pieces: 0,
             waiting_bytes: 0,
+            redundant: 0,
         }
     }
 
@@ -161,7 +168,9 @@ impl<P: Payload> Streams<P> {
     fn insert(&mut self, id: StreamId) {
         let recv = RecvHalf::new(self.limits.initial_window.min(self.window.size()));
         let send = SendHalf::new(self.limits.peer_stream);
-        self.map.insert(id, Stream { send, recv, queued: false, credit_blocked: false, stop_code: None });
+        let stream =
+            Stream { send, recv, queued: false, credit_blocked: false, redundant: false, stop_code: None };
+        self.map.insert(id, stream);
     }
 
     pub(crate) fn open(&mut self) -> Option<StreamId> {
@@ -281,7 +290,8 @@ impl<P: Payload> Streams<P> {
         if !over {
             return;
         }
-        self.map.remove(&id);
+        let removed = self.map.remove(&id);
+        self.redundant -= usize::from(removed.is_some_and(|stream| stream.redundant));
         if id.opener() != self.side {
             self.may_open_there += 1;
             out.push(Control::MaxStreams);

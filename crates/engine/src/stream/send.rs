@@ -187,9 +187,14 @@ impl<P: Payload> SendHalf<P> {
         Some(Run { offset, fin: self.mark_fin(self.next), data, resend: false })
     }
 
-    /// The bytes of `range` again, for a copy on another path; `None` once any of them is acknowledged.
+    /// The bytes of `range` again, for a copy on another path; `None` once any of them is acknowledged. An empty range
+    /// is the stream's end.
     pub(crate) fn copy_of(&self, range: Range<u64>, room: u64) -> Option<P> {
-        if range.start < self.base || range.end > self.next || range.is_empty() {
+        if range.is_empty() {
+            let is_open = matches!(self.state, State::Finishing { fin_acked: false, .. });
+            return is_open.then(P::default);
+        }
+        if range.start < self.base || range.end > self.next {
             return None;
         }
         if self.acked.gaps_in(range.clone()).next() != Some(range.clone()) {
@@ -347,5 +352,10 @@ mod tests {
         assert_eq!(half.copy_of(0..1_000, 1_000).unwrap().len(), 1_000);
         half.on_acked(500..600, false);
         assert!(half.copy_of(0..1_000, 1_000).is_none());
+        assert!(half.copy_of(2_000..2_000, 1_000).is_none());
+        half.finish();
+        assert!(half.copy_of(2_000..2_000, 1_000).is_some());
+        half.on_acked(2_000..2_000, true);
+        assert!(half.copy_of(2_000..2_000, 1_000).is_none());
     }
 }

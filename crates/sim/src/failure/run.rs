@@ -4,8 +4,8 @@ use anabranch_engine::Config;
 use anabranch_link::LossModel;
 use anabranch_wire::{Length, Span, Time};
 
-use super::{Break, Case, Outcome};
-use crate::app::{Sender, Sink};
+use super::{Break, Case, CasePath, Outcome};
+use crate::app::{App, Sender, Sink, Ticker};
 use crate::pair::{CLIENT, CableConfig, Pair};
 
 /// How long a path stays broken.
@@ -21,18 +21,41 @@ const LONGER: u64 = 20;
 /// Half of a flapping path's second.
 const FLAP: Span = Span::from_millis(500);
 
-struct World {
+/// A redundant stream has so many bytes ...
+const TICK: Span = Span::from_millis(5);
+/// ... at this share of the slowest path's rate ...
+const TICKED: f64 = 0.25;
+/// ... and is looked after so often.
+const STEP: Span = Span::from_millis(1);
+/// Bytes on the wire of a full packet: one may be ahead of what is sent.
+const PACKET: f64 = 1500.0;
+
+struct World<S> {
     pair: Pair<Length>,
-    sender: Sender,
+    sender: S,
     sink: Sink,
+    /// The sender is called so often, if nothing happens.
+    step: Span,
 }
 
-impl World {
+impl<S: App<Length>> World<S> {
+    fn new(case: &Case, sender: S, step: Span) -> Self {
+        let cable = |path: &CasePath| CableConfig::new(path.mbit, path.rtt, path.bdp);
+        let cables: Vec<_> = case.paths.iter().map(cable).collect();
+        let pair = Pair::new([Config::default(), Config::default()], &cables, case.number);
+        let mut world = Self { pair, sender, sink: Sink::default(), step };
+        world.pair.establish(&mut [&mut world.sender, &mut world.sink]);
+        world
+    }
+
     /// Runs, and opens again what was given up, as a driver does.
     fn run(&mut self, until: Time) {
         while self.pair.now < until {
             let next = until.min(self.pair.now + LOOKED_AT);
-            self.pair.run(next, &mut [&mut self.sender, &mut self.sink]);
+            while self.pair.now < next {
+                let step = next.min(self.pair.now + self.step);
+                self.pair.run(step, &mut [&mut self.sender, &mut self.sink]);
+            }
             self.pair.open_missing();
         }
     }
@@ -75,6 +98,13 @@ impl World {
         }
     }
 
+    /// Mbit/s sent over a cable from now on.
+    fn sent_while_measured(&mut self, cable: usize) -> f64 {
+        let before = self.sent_on(cable);
+        self.run(self.pair.now + MEASURED);
+        self.sent_on(cable).saturating_sub(before) as f64 * 8e-6 / MEASURED.as_secs_f64()
+    }
+
     /// Bytes that were sent over a cable by paths that the session still knows.
     fn sent_on(&mut self, cable: usize) -> u64 {
         let paths = self.pair.session(CLIENT).paths().into_iter();
@@ -95,13 +125,7 @@ impl Case {
     /// Runs the case.
     #[must_use]
     pub fn run(&self) -> Outcome {
-        let cable = |path: &super::CasePath| CableConfig::new(path.mbit, path.rtt, path.bdp);
-        let cables: Vec<_> = self.paths.iter().map(cable).collect();
-        let configs = [Config::default(), Config::default()];
-        let (sender, sink) = (Sender::new(u64::MAX), Sink::default());
-        let mut world = World { pair: Pair::new(configs, &cables, self.number), sender, sink };
-        let World { pair, sender, sink } = &mut world;
-        pair.establish(&mut [sender, sink]);
+        let mut world = World::new(self, Sender::new(u64::MAX), LOOKED_AT);
         let break_at = Time::ZERO + self.after;
         world.run(break_at);
         let longest = world.pair.session(CLIENT).paths().iter().map(|path| path.rtt).max();
@@ -117,11 +141,36 @@ impl Case {
         let living_share = world.sink.mbit_s(break_at + allowed, mend_at) / living;
 
         world.run(self.settled(mend_at) + Span::from_secs(2).max(longest * 10));
-        let before = world.sent_on(self.broken);
-        let until = world.pair.now + MEASURED;
-        world.run(until);
-        let sent = world.sent_on(self.broken).saturating_sub(before);
-        let restored_share = sent as f64 * 8e-6 / MEASURED.as_secs_f64() / self.paths[self.broken].mbit;
+        let restored_share = world.sent_while_measured(self.broken) / self.paths[self.broken].mbit;
+        Outcome { gap, allowed, living_share, restored_share }
+    }
+
+    /// Runs the case with a redundant stream that each path could carry alone. Allowed is the difference of one-way
+    /// delays between the quickest living path and the broken one, beside the pause between two writes and the time that
+    /// these, behind a full packet, take on that path; shares are of what was written.
+    #[must_use]
+    pub fn run_redundant(&self) -> Outcome {
+        let slowest = self.paths.iter().map(|path| path.mbit).fold(f64::MAX, f64::min);
+        let chunk = slowest * TICKED * 1e6 / 8.0 * TICK.as_secs_f64();
+        let mut world = World::new(self, Ticker::new(chunk as usize, TICK), STEP);
+        let break_at = Time::ZERO + self.after;
+        world.run(break_at);
+        let before = (world.sender.written, world.sink.received);
+        world.break_path(self);
+        let mend_at = break_at + BROKEN;
+        world.run_broken(self, mend_at);
+        world.mend(self);
+        let written = (world.sender.written - before.0) as f64;
+        let living_share = (world.sink.received - before.1) as f64 / written;
+        let gap = world.sink.longest_gap(break_at, mend_at);
+        let broken = self.paths[self.broken].rtt;
+        let others = self.paths.iter().enumerate().filter(|(index, _)| *index != self.broken);
+        let quickest = others.map(|(_, path)| path).min_by_key(|path| path.rtt).unwrap_or(&self.paths[0]);
+        let sending = Span::from_secs_f64((chunk + PACKET) * 8e-6 / quickest.mbit);
+        let allowed = (quickest.rtt.saturating_sub(broken)) / 2 + TICK + STEP + sending;
+        let longest = self.paths.iter().map(|path| path.rtt).max().unwrap_or(Span::ZERO);
+        world.run(self.settled(mend_at) + Span::from_secs(2).max(longest * 10));
+        let restored_share = world.sent_while_measured(self.broken) / (slowest * TICKED);
         Outcome { gap, allowed, living_share, restored_share }
     }
 }

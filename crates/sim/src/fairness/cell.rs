@@ -121,7 +121,8 @@ impl FairCell {
 }
 
 fn flow(paths: Vec<PathPlan>, config: Config, (start, stop): (Time, Time)) -> FlowPlan {
-    FlowPlan { paths, config: config.into(), supply: Supply::Bulk, start, stop, striping: None }
+    let supply = Supply::Bulk;
+    FlowPlan { paths, config: config.into(), supply, start, stop, striping: None, redundant: false }
 }
 
 fn wide(delay: Span) -> LinkConfig {

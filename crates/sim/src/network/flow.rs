@@ -59,6 +59,7 @@ pub(crate) struct Flow {
     pub start: Time,
     pub stop: Time,
     stream: Option<StreamId>,
+    redundant: bool,
     /// Bytes that the application has not written yet.
     left: u64,
     /// When a steady application has more.
@@ -96,6 +97,7 @@ impl Flow {
             start,
             stop,
             stream: None,
+            redundant: false,
             left: 0,
             next_chunk: Time::NEVER,
             unopened: 0,
@@ -118,6 +120,11 @@ impl Flow {
     /// True when it is never over before it is stopped.
     pub(crate) fn is_endless(&self) -> bool {
         !matches!(self.supply, Supply::File(_))
+    }
+
+    /// Has the stream sent on every path.
+    pub(crate) fn redundant(self, redundant: bool) -> Self {
+        Self { redundant, ..self }
     }
 
     /// The paths beside the first, a bit each.
@@ -285,7 +292,13 @@ impl Flow {
             (self.first_datagram, self.next_chunk) = (now, now);
             return self.add_chunk(now);
         }
-        self.stream = self.sessions[CLIENT].as_mut().and_then(Session::open_stream);
+        let session = self.sessions[CLIENT].as_mut();
+        self.stream = session.and_then(|session| {
+            let stream = session.open_stream()?;
+            // It was opened a moment ago.
+            let _ = session.set_redundant(stream, self.redundant);
+            Some(stream)
+        });
         if matches!(self.supply, Supply::Steady { .. }) {
             self.next_chunk = now;
             self.add_chunk(now);

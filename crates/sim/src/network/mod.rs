@@ -178,7 +178,7 @@ impl Network {
             let routes = add_paths(&mut network.wires, &flow.paths);
             let start = flow.start;
             let made = Flow::new(routes, flow.config, flow.supply, (start, flow.stop));
-            network.add_flow(made.striped(flow.striping));
+            network.add_flow(made.striped(flow.striping).redundant(flow.redundant));
         }
         network
     }

@@ -41,6 +41,8 @@ pub struct FlowPlan {
     pub stop: Time,
     /// Its paths are routes of one path, below the session.
     pub striping: Option<StripingPlan>,
+    /// Its stream is sent on every path.
+    pub redundant: bool,
 }
 
 /// How packets are striped over routes below a session.

@@ -24,7 +24,8 @@ fn flow(cables: &[u32], rule: RuleKind, supply: Supply) -> FlowPlan {
     let mut config = Config::tcp();
     config.cc.rule = rule;
     let paths = cables.iter().map(|cable| path(*cable)).collect();
-    FlowPlan { paths, config: config.into(), supply, start: Time::ZERO, stop: Time::NEVER, striping: None }
+    let (start, stop) = (Time::ZERO, Time::NEVER);
+    FlowPlan { paths, config: config.into(), supply, start, stop, striping: None, redundant: false }
 }
 
 fn secs(secs: f64) -> Time {

@@ -143,6 +143,7 @@ impl Talker {
                 if let Some(half) = self.out.get_mut(&stream) {
                     half.blocked = false;
                 }
+                self.choose_copies(session, stream);
             }
             Event::StreamStopped { stream, code } => {
                 if code != 77 {
@@ -178,6 +179,16 @@ impl Talker {
             let mut dice = Dice::new(stream.0 ^ 0x5eed);
             let total = if dice.chance(0.5) { 0 } else { dice.skewed(1.0, 60_000.0) as u64 };
             self.out.entry(stream).or_insert(Outgoing { total, ..Outgoing::default() });
+            self.choose_copies(session, stream);
+        }
+    }
+
+    /// Every third pair of streams is redundant at first, and changes whenever it was full.
+    fn choose_copies(&mut self, session: &mut Session<Bytes>, stream: StreamId) {
+        let written = self.out.get(&stream).map_or(0, |half| half.written);
+        if stream.0 / 2 % 3 == 2 {
+            // Refused when the stream is over.
+            let _ = session.set_redundant(stream, (written / 1000).is_multiple_of(2));
         }
     }
 
@@ -192,6 +203,7 @@ impl Talker {
             self.wants.pop_front();
             self.out.insert(stream, Outgoing { total, ..Outgoing::default() });
             self.inc.insert(stream, Incoming::default());
+            self.choose_copies(session, stream);
         }
     }
 

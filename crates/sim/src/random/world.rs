@@ -120,7 +120,10 @@ impl World {
         let mut dice = Dice::new(seed);
         let cables: Vec<_> = (0..=dice.below(4)).map(|_| cable(&mut dice)).collect();
         let rebinds = dice.chance(0.4);
-        let configs = [config(&mut dice, rebinds), config(&mut dice, false)];
+        let mut configs = [config(&mut dice, rebinds), config(&mut dice, false)];
+        if seed % 5 == 3 {
+            configs[(seed / 5 % 2) as usize].early_binding = Some(1 + seed * 7919 % 60_000);
+        }
         let length = dice.skewed(2_000.0, 12_000.0);
         let finale = match dice.below(10) {
             0 => Finale::CloseEarly(dice.below(2)),

@@ -48,10 +48,12 @@ builtin![
     "psmc-fig5",
     "psmc-udp",
     "psmc-udp-failure",
+    "redundant-stream",
     "safire-fig3",
     "safire-fig4",
     "safire-fig5",
     "safire-fig6",
+    "schedulers",
     "two-links",
 ];
 

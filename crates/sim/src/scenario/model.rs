@@ -90,6 +90,8 @@ pub struct Transport {
     #[serde(default)]
     #[schemars(schema_with = "schedulers")]
     pub scheduler: Option<String>,
+    /// Data is bound to a path before it may send, so much on each at most (MPMTP-AR [R5]); `0 B` or nothing: not before.
+    pub early_binding: Option<SizeText>,
     /// An acknowledgement for so many packets.
     pub ack_every: Option<u32>,
     /// And at the latest after this time.
@@ -240,6 +242,8 @@ pub struct FlowSpec {
     pub size: Option<SizeText>,
     /// The application makes data at this rate.
     pub rate: Option<RateText>,
+    /// Its stream is sent on every path.
+    pub redundant: Option<bool>,
     /// It carries datagrams instead of a stream.
     pub datagrams: Option<DatagramSpec>,
     /// When it connects.

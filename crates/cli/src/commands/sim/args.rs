@@ -30,6 +30,9 @@ pub struct RunArgs {
     /// How `grid` spreads data over paths; a scenario file says it itself
     #[arg(long, value_name = "NAME")]
     pub scheduler: Option<SchedulerKind>,
+    /// The `failures` with a redundant stream instead of as much as goes
+    #[arg(long)]
+    pub redundant: bool,
     /// Draw how it went into this directory, as SVG: over time, as distributions, as bars over seeds
     #[arg(long, value_name = "DIR", help_heading = OUTPUT)]
     pub plot: Option<PathBuf>,
@@ -48,8 +51,11 @@ impl RunArgs {
         self.threads.map_or_else(all, usize::from)
     }
 
-    /// Grids of many networks trace nothing.
+    /// Grids of many networks trace nothing, and only the failures know redundant streams.
     pub(super) fn without_trace(&self, name: &str) -> Result<(), Failure> {
+        if self.redundant && name != super::failures::NAME {
+            return Err(redundant_elsewhere());
+        }
         if self.trace.is_none() {
             return Ok(());
         }
@@ -62,11 +68,17 @@ impl RunArgs {
         let (option, whose) = match (&self.cells, self.scheduler) {
             (Some(_), _) => ("--cells", "`sim run grid`, `fairness`, `failures` and `overlay`"),
             (_, Some(_)) => ("--scheduler", "`sim run grid`"),
+            _ if self.redundant => return Err(redundant_elsewhere()),
             _ => return Ok(()),
         };
         Err(Failure::local(format!("{option} belongs to {whose}"))
             .hint("a scenario's own settings are changed with `sim sweep SCENARIO --set KEY=VALUE`"))
     }
+}
+
+fn redundant_elsewhere() -> Failure {
+    Failure::local("--redundant belongs to `sim run failures`")
+        .hint("a flow of a scenario is redundant with `redundant = true`")
 }
 
 /// How results are written.

@@ -45,7 +45,8 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Result<(), Failure> {
     }
     let cases = args.cells.clone().map_or_else(|| CASES.collect(), |cells| cells.0);
     let mut runs: Vec<(Case, Outcome)> = Vec::with_capacity(cases.len());
-    let work = |number: &u64, _: &dyn Fn(f64)| Case::draw(*number).run();
+    let run = if args.redundant { Case::run_redundant } else { Case::run };
+    let work = move |number: &u64, _: &dyn Fn(f64)| run(&Case::draw(*number));
     let crew = Crew { stop: stop_on_interrupt(), ..Crew::new(args.thread_count(), !context.quiet) };
     let all = cases.len();
     let done = in_order(cases, &crew, work, &mut |number, outcome| {
@@ -59,7 +60,8 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Result<(), Failure> {
 
 fn report(args: &RunArgs, runs: &[(Case, Outcome)]) -> Result<(), Failure> {
     let broken = runs.iter().filter(|(_, outcome)| !outcome.is_clean());
-    let breaches: Vec<Breach> = broken.map(|(case, outcome)| Breach::of(case, outcome)).collect();
+    let option = if args.redundant { " --redundant" } else { "" };
+    let breaches: Vec<Breach> = broken.map(|(case, outcome)| Breach::of(case, outcome, option)).collect();
     let report = Report { scenario: NAME, metrics: metrics(runs), breaches };
     cells::write(args, &report, (table, || csv(runs)), (NAME, &distributions(runs)))?;
     if report.breaches.is_empty() {
@@ -80,8 +82,8 @@ fn distributions(runs: &[(Case, Outcome)]) -> Distributions {
 }
 
 impl Breach {
-    fn of(case: &Case, outcome: &Outcome) -> Self {
-        let replay = format!("anabranch sim run {NAME} --cells {}", case.number);
+    fn of(case: &Case, outcome: &Outcome, option: &str) -> Self {
+        let replay = format!("anabranch sim run {NAME}{option} --cells {}", case.number);
         Self { broken: outcome.breaches(case), case: case.to_string(), replay }
     }
 }

@@ -48,6 +48,10 @@ impl Builder<'_> {
                 )
                 .hint("take `size` and `rate` of the flow out; datagrams have their own"));
             }
+            _ if spec.datagrams.is_some() && spec.redundant == Some(true) => {
+                return Err(ScenarioError::new(key("redundant"), "the flow has no stream")
+                    .hint("datagrams are sent on every path with `mode = \"redundant\"`"));
+            }
             (Some(_), Some(_)) => {
                 return Err(ScenarioError::new(key("rate"), "a flow has a size or a rate, not both")
                     .hint("take one of them out"));
@@ -73,7 +77,8 @@ impl Builder<'_> {
                     .hint("stop has to be later than start and start_within together"));
             }
             let (config, striping) = (Arc::clone(&config), striping.clone());
-            let flow = FlowPlan { paths, config, supply, start, stop, striping };
+            let redundant = spec.redundant == Some(true);
+            let flow = FlowPlan { paths, config, supply, start, stop, striping, redundant };
             self.built.plan.flows.push(flow);
         }
         self.built.groups.push(Group { name: spec.name.clone(), count: count as usize, senders: 0 });
@@ -218,6 +223,7 @@ fn apply_transport(from: &Transport, config: &mut Config) -> Result<(), Scenario
         }
         config.ack_every = every;
     }
+    config.early_binding = from.early_binding.map(|most| most.0).filter(|most| *most > 0);
     if let Some(delay) = from.max_ack_delay {
         config.max_ack_delay = delay.0;
     }

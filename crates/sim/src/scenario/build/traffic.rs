@@ -57,6 +57,7 @@ impl Builder<'_> {
                 start,
                 stop: Time::NEVER,
                 striping: None,
+                redundant: false,
             };
             self.built.plan.flows.push(flow);
         }

@@ -1,0 +1,113 @@
+//! Copies: what leaves on every path at once, because its stream is redundant or the scheduler says so.
+//!
+//! The fastest path that has room takes the original, and the others note a copy each, which goes ahead of new data
+//! as soon as their windows and pacing admit it. A path that is too slow for all of it does not hold the others back:
+//! copies of what was acknowledged meanwhile are dropped, and of very many the oldest.
+
+use anabranch_wire::{PathId, Payload, StreamId, Time};
+
+use super::Session;
+use crate::path::PathState;
+use crate::route::Transmit;
+use crate::schedule::PathView;
+use crate::stream::{Carried, Pick, SentRun, StreamError};
+
+impl<P: Payload> Session<P> {
+    /// Sends what is written to a stream on every path at once from now on, or on one again: the lowest latency and no pause
+    /// when a path dies, as long as each path can carry all of it. The peer may do otherwise with its half.
+    ///
+    /// # Errors
+    /// [`StreamError`] when there is no such stream, or all of it was delivered or given up.
+    pub fn set_redundant(&mut self, stream: StreamId, redundant: bool) -> Result<(), StreamError> {
+        self.run = None;
+        self.streams.set_redundant(stream, redundant)
+    }
+
+    /// Sends for a redundant stream, whatever the scheduler would say; [`Self::build_data`] has the others copy it.
+    pub(super) fn place_redundant(
+        &mut self,
+        now: Time,
+        (views, pick): (&[PathView], Pick),
+    ) -> Option<Transmit<P>> {
+        let open = views.iter().filter(|view| view.budget > 0);
+        let fastest = open.min_by_key(|view| (view.rtt, view.id))?.id;
+        self.build_data(now, self.path_index(fastest)?, pick)
+    }
+
+    /// Has every other path that may carry data send this, too, if its stream is redundant.
+    pub(super) fn copy_elsewhere(&mut self, index: usize, run: &SentRun) {
+        if !self.streams.is_redundant(run.stream) {
+            return;
+        }
+        for other in 0..self.paths.len() {
+            if other != index && self.paths.is_usable(other) {
+                self.paths[other].push_copy(run.clone());
+            }
+        }
+    }
+
+    pub(super) fn send_everywhere(&mut self, now: Time, paths: &[PathId]) -> Option<Transmit<P>> {
+        let (first, others) = paths.split_first()?;
+        let index = self.path_index(*first)?;
+        let transmit = self.build_data(now, index, Pick::MissingFirst)?;
+        for run in self.paths[index].board.latest_runs() {
+            for other in others.iter().filter(|_| !self.streams.is_redundant(run.stream)) {
+                if let Some(other) = self.path_index(*other) {
+                    self.paths[other].push_copy(run.clone());
+                }
+            }
+        }
+        Some(transmit)
+    }
+
+    pub(super) fn transmit_copy(&mut self, now: Time, views: &[PathView]) -> Option<Transmit<P>> {
+        for view in views.iter().filter(|view| view.budget > 0) {
+            let Some(index) = self.path_index(view.id) else { continue };
+            if let Some(transmit) = self.build_copy(now, index) {
+                return Some(transmit);
+            }
+        }
+        None
+    }
+
+    /// Comes back for the copies that wait for a path's pacing.
+    pub(super) fn await_copies(&mut self, now: Time, views: &[PathView]) {
+        let waits = |view: &&PathView| {
+            view.ready_at > now && self.path(view.id).is_some_and(|path| path.has_copies())
+        };
+        let ready = views.iter().filter(waits).map(|view| view.ready_at).min();
+        self.wake_at = self.wake_at.min(ready.unwrap_or(Time::NEVER));
+    }
+
+    fn build_copy(&mut self, now: Time, index: usize) -> Option<Transmit<P>> {
+        while let Some(run) = self.paths[index].pop_copy() {
+            let mut draft = self.draft(index);
+            let Some(frame) = self.streams.copy_of(&run, draft.room()) else { continue };
+            let sent = frame.offset + frame.data.len() as u64;
+            if sent < run.range.end {
+                self.paths[index].return_copy(SentRun { range: sent..run.range.end, ..run });
+            }
+            let length = frame.data.len() as u64;
+            self.stats.bytes_resent += length;
+            draft.add_stream(frame);
+            self.add_acks(now, index, &mut draft);
+            self.paths[index].stats.data_sent += length;
+            return self.finish_draft(now, index, draft);
+        }
+        None
+    }
+
+    /// What other paths that work carry of redundant streams; nothing when there are none.
+    pub(super) fn carried_beside(&self, index: usize) -> Carried {
+        let mut carried = Carried::default();
+        if !self.streams.has_redundant() {
+            return carried;
+        }
+        let others = self.paths.iter().enumerate();
+        for (_, path) in others.filter(|(other, path)| *other != index && path.state == PathState::Active) {
+            let runs = path.board.runs_on_their_way();
+            runs.filter(|run| self.streams.is_redundant(run.stream)).for_each(|run| carried.add(run));
+        }
+        carried
+    }
+}
