@@ -6,14 +6,11 @@
 
 use std::ops::Range;
 
-use anabranch_wire::{Header, Kind, Pid, Span, Time, rewrite_for_hop};
+use anabranch_wire::{Header, Kind, Pid, Time, rewrite_for_hop};
 
 use super::egress::Outgoing;
 use super::flow::Direction;
 use super::{Hop, Relay};
-
-/// Resets looked for in one second.
-const MOST_RESETS: u32 = 20;
 
 /// Datagrams that came together.
 #[derive(Clone, Copy, Debug)]
@@ -157,13 +154,9 @@ impl Relay {
     /// A reset names the PID that its receiver uses, which is not this relay's: the receiver sent it to this relay under
     /// another. Few are looked for, since all flows have to be looked through.
     fn find_reset(&mut self, now: Time, from: Hop, (pid, start): (Pid, usize)) -> Option<Part> {
-        if now.since(self.resets.0) >= Span::from_secs(1) {
-            self.resets = (now, 0);
-        }
-        self.resets.1 += 1;
-        let found = self.table.find_outgoing(from, pid).filter(|_| self.resets.1 <= MOST_RESETS);
-        let found = found.filter(|_| pid != Pid::HANDSHAKE);
-        let Some((slot, direction)) = found else {
+        let is_looked_for = pid != Pid::HANDSHAKE && self.resets.admit(now, from.address.ip());
+        let Some((slot, direction)) = is_looked_for.then(|| self.table.find_outgoing(from, pid)).flatten()
+        else {
             self.stats.dropped.unknown_pid += 1;
             return None;
         };

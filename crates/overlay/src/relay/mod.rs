@@ -15,6 +15,7 @@
 //! | `asking` | a next hop is asked before it is sent anything, and again every 30 s |
 //! | `policy` | addresses that are never forwarded to |
 //! | `forward` | the fast path: runs of packets rewritten in place |
+//! | `resets` | how many resets are looked for |
 //! | `config`, `stats` | how it is set up, what it counts |
 //! | `egress` | rate, fairness between keys, what is dropped first |
 //!
@@ -34,6 +35,7 @@ mod flow;
 mod forward;
 mod message;
 mod policy;
+mod resets;
 mod stats;
 #[cfg(test)]
 mod tests;
@@ -59,6 +61,7 @@ use crate::grant::{GrantId, UnixTime, WallClock};
 use account::Accounts;
 use egress::Egress;
 use flow::{Consent, FlowTable};
+use resets::Resets;
 
 /// Names a flow of a relay: a pair of PIDs, one a direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -157,8 +160,7 @@ pub struct Relay {
     closing: VecDeque<SessionId>,
     sweep_at: Time,
     drained_at: Option<Time>,
-    /// Resets looked for since then.
-    resets: (Time, u32),
+    resets: Resets,
     stats: RelayStats,
 }
 
@@ -187,7 +189,7 @@ impl Relay {
             closing: VecDeque::new(),
             sweep_at: now + SWEEP,
             drained_at: None,
-            resets: (now, 0),
+            resets: Resets::new(now),
             stats: RelayStats::default(),
             config,
         }

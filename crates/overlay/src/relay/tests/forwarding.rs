@@ -193,4 +193,6 @@ fn a_reset_goes_back_under_the_pid_that_its_receiver_uses_and_only_from_the_next
     assert_eq!(reset(client, BACK), Some((next, back)));
     assert_eq!(reset(stranger, Pid(1)), None);
     assert_eq!(reset(next, Pid(2)), None);
+    (0..1000).for_each(|_| assert_eq!(reset(stranger, Pid(1)), None));
+    assert_eq!(reset(next, Pid(1)), Some((client, forward)), "after a flood from elsewhere");
 }
