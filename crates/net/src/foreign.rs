@@ -30,8 +30,8 @@ pub trait Foreign: Send + Sync + 'static {
 }
 
 /// Sends datagrams of others from the endpoint's sockets. What is short is gathered: datagrams of one destination and size leave as one
-/// batch also when others came between them, and the batches of several destinations by one system call, at the latest when the outlet
-/// is dropped. The order of one destination's datagrams stays.
+/// batch also when others came between them, and several batches by one system call, at the latest when the outlet is dropped. The order
+/// of one destination's datagrams stays, within one outlet.
 pub struct Outlet<'a> {
     shared: &'a Shared,
     gathered: RefCell<Gathered>,
@@ -45,7 +45,7 @@ pub(crate) struct Gathered {
     used: usize,
 }
 
-/// Datagrams of one destination.
+/// Datagrams of one destination; there may be several of one, the earlier first.
 #[derive(Debug)]
 struct Bundle {
     to: Route,
@@ -68,27 +68,20 @@ impl<'a> Outlet<'a> {
     /// Sends datagrams of `segment` bytes each but the last. What a socket has no room for is lost, as in any full queue.
     pub fn send(&self, to: Route, (contents, segment): (&[u8], usize), ecn: Ecn) {
         let gathered = &mut *self.gathered.borrow_mut();
-        let open = gathered.bundles[..gathered.used].iter().position(|bundle| bundle.to == to);
-        if let Some(index) = open {
-            let bundle = &mut gathered.bundles[index];
-            let fits = bundle.ecn == ecn
-                && bundle.segment == segment
-                && bundle.bytes.len().is_multiple_of(segment)
-                && bundle.bytes.len() + contents.len() <= self.most_at_once(to, segment);
-            if fits {
-                bundle.bytes.extend_from_slice(contents);
-                return;
+        let segment = segment.min(contents.len()).max(1);
+        if contents.len() >= LONG {
+            // What came before it leaves before it.
+            if gathered.latest(to).is_some() {
+                self.send_gathered(gathered);
             }
-            self.send_now(to, (&bundle.bytes, bundle.segment), bundle.ecn);
-            bundle.bytes.clear();
-            if contents.len() < LONG {
-                (bundle.segment, bundle.ecn) = (segment, ecn);
-                bundle.bytes.extend_from_slice(contents);
-                return;
-            }
-        }
-        if contents.len() >= LONG || self.most_at_once(to, segment) <= segment {
             return self.send_now(to, (contents, segment), ecn);
+        }
+        if let Some(bundle) = gathered.latest(to)
+            && bundle.takes((contents, segment), ecn)
+            && bundle.bytes.len() + contents.len() <= self.most_at_once(to, bundle.segment)
+        {
+            bundle.bytes.extend_from_slice(contents);
+            return;
         }
         if gathered.used == MOST_BUNDLES {
             self.send_gathered(gathered);
@@ -105,8 +98,7 @@ impl<'a> Outlet<'a> {
     fn send_now(&self, to: Route, (contents, segment): (&[u8], usize), ecn: Ecn) {
         let Some(socket) = self.shared.socket(to.socket) else { return };
         for contents in contents.chunks(self.most_at_once(to, segment).max(1)) {
-            // As lost as in a full queue.
-            let _ = socket.udp.send(&Batch { remote: to.remote, contents, segment, ecn });
+            socket.udp.send_each(&[Batch { remote: to.remote, contents, segment, ecn }]);
         }
     }
 
@@ -141,6 +133,11 @@ impl Drop for Outlet<'_> {
 }
 
 impl Gathered {
+    /// What was gathered last for a destination.
+    fn latest(&mut self, to: Route) -> Option<&mut Bundle> {
+        self.bundles[..self.used].iter_mut().rfind(|bundle| bundle.to == to)
+    }
+
     fn open(&mut self, to: Route, (contents, segment): (&[u8], usize), ecn: Ecn) {
         if self.used == self.bundles.len() {
             self.bundles.push(Bundle { to, ecn, segment, bytes: Vec::new() });
@@ -153,13 +150,21 @@ impl Gathered {
 }
 
 impl Bundle {
+    /// Whether these may go behind what is there: of the same size, or one that is shorter, behind which there is none.
+    fn takes(&self, (contents, segment): (&[u8], usize), ecn: Ecn) -> bool {
+        let is_last = contents.len() <= self.segment;
+        self.ecn == ecn
+            && self.bytes.len().is_multiple_of(self.segment)
+            && (segment == self.segment || is_last)
+    }
+
     fn batches(&self, most: usize) -> impl Iterator<Item = Batch<'_>> {
         let Self { to, ecn, segment, ref bytes } = *self;
         bytes.chunks(most.max(1)).map(move |contents| Batch { remote: to.remote, contents, segment, ecn })
     }
 }
 
-/// Destinations that are gathered for at the same time.
+/// Batches that are gathered at the same time.
 const MOST_BUNDLES: usize = 16;
 /// Runs from here on leave at once: copying them would cost more than a system call.
 const LONG: usize = 16_384;

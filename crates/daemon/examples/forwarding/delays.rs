@@ -40,7 +40,7 @@ async fn delays(
     (pid, send): (Pid, impl Fn(&[u8])),
 ) -> (Duration, Duration) {
     DELAYS.lock().expect("no panic while held").clear();
-    let mut bytes = packets(pid, run);
+    let mut bytes = packets(pid, PACKET, run);
     let (begin, mut sent) = (Instant::now(), 0);
     while begin.elapsed() < length {
         while (sent as f64) < rate * begin.elapsed().as_secs_f64() && begin.elapsed() < length {

@@ -2,7 +2,7 @@
 //!
 //! `cargo run --release -p anabranch-daemon --example forwarding -- [SECONDS a turn] [ROUNDS]`
 //!
-//! A generator sends runs of 32, 8 or 1 packets of 1,400 bytes over loopback, each forwarder sends them on to one sink that
+//! A generator sends runs of 32, 8 or 1 packets of 1,400 bytes over loopback, or by turns of 1,300, each forwarder sends them on to one sink that
 //! reads them, or each run to another of [`SINKS`]. Each forwarder has one thread, and what counts is the processor time of that thread (Linux's
 //! `schedstat`), so other load on the machine matters little; turns are interleaved and repeated all the same.
 //!
@@ -26,6 +26,8 @@ use ends::{Client, client, sinks};
 use forwarders::{Forwarder, bare, plain, relay};
 
 const PACKET: usize = 1_400;
+/// Of every other run, where packets are of two sizes.
+const SHORTER: usize = 1_300;
 /// Where packets go in the end, when they do not all go to the first of them.
 const SINKS: usize = 100;
 /// Clients of the relay: one may have so many next hops asked at once, so many PIDs take several. The flows of the first half go to
@@ -45,8 +47,8 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
 }
 
-fn packets(pid: Pid, run: usize) -> Vec<u8> {
-    let mut packet = vec![0xda; PACKET];
+fn packets(pid: Pid, size: usize, run: usize) -> Vec<u8> {
+    let mut packet = vec![0xda; size];
     Header { kind: Kind::Data, key_phase: false, tos: 8, hop_limit: 4, pid, fsn: 0 }.encode(&mut packet);
     packet.repeat(run)
 }
@@ -57,6 +59,8 @@ type SendRun<'a> = dyn Fn(&[u8]) + 'a;
 /// A way into a forwarder: what it goes by, and how packets get there.
 struct Lane<'a> {
     pid: Pid,
+    /// Of its packets.
+    size: usize,
     send: Box<SendRun<'a>>,
 }
 
@@ -76,7 +80,7 @@ impl<'a> Contest<'a> {
 
     /// Sends runs for a while; shows what that cost the forwarder.
     async fn turn(&mut self, length: Duration, (run, round): (usize, usize), count: &AtomicU64) {
-        let data: Vec<Vec<u8>> = self.lanes.iter().map(|lane| packets(lane.pid, run)).collect();
+        let data: Vec<Vec<u8>> = self.lanes.iter().map(|lane| packets(lane.pid, lane.size, run)).collect();
         let (before, busy) = (count.load(Ordering::Relaxed), self.forwarder.cpu.load(Ordering::Relaxed));
         let (begin, mut turn) = (Instant::now(), 0);
         while begin.elapsed() < length {
@@ -103,13 +107,14 @@ impl<'a> Contest<'a> {
     }
 }
 
-/// The ways through the flows of these clients.
-fn flows(clients: &[Client]) -> impl Iterator<Item = Lane<'_>> {
+/// The ways through the flows of these clients, for packets of one size.
+fn flows(clients: &[Client], size: usize) -> impl Iterator<Item = Lane<'_>> {
     let all = clients.iter().flat_map(|client| client.flows.iter().map(move |flow| (client, flow)));
-    all.map(|(client, flow)| Lane {
+    all.map(move |(client, flow)| Lane {
         pid: flow.forward,
-        send: Box::new(|contents| {
-            client.endpoint.outlet().send(flow.entry, (contents, PACKET), Ecn::NotEct);
+        size,
+        send: Box::new(move |contents| {
+            client.endpoint.outlet().send(flow.entry, (contents, size), Ecn::NotEct);
         }),
     })
 }
@@ -134,16 +139,18 @@ fn main() {
             let send = move |contents: &[u8]| {
                 drop(generator.send(&Batch { remote, contents, segment: PACKET, ecn: Ecn::NotEct }));
             };
-            Lane { pid: Pid(pid), send: Box::new(send) }
+            Lane { pid: Pid(pid), size: PACKET, send: Box::new(send) }
         };
         let to_plain = |pid| lane(plain.address, pid);
+        let two_sizes = flows(&one_hop, PACKET).take(1).chain(flows(&one_hop, SHORTER).take(1));
         let mut contests = [
             Contest::new("plain", &plain, [to_plain(0)].into_iter()),
             Contest::new("bare", &bare, [lane(bare.address, 0)].into_iter()),
-            Contest::new("relay, 1 PID", &relay, flows(&one_hop).take(1)),
-            Contest::new("relay, 1000 PIDs", &relay, flows(&one_hop)),
+            Contest::new("relay, 1 PID", &relay, flows(&one_hop, PACKET).take(1)),
+            Contest::new("relay, 1 PID, two sizes", &relay, two_sizes),
+            Contest::new("relay, 1000 PIDs", &relay, flows(&one_hop, PACKET)),
             Contest::new("plain, 100 next hops", &plain, (0..SINKS as u64).map(to_plain)),
-            Contest::new("relay, 1000 PIDs, 100 next hops", &relay, flows(&many_hops)),
+            Contest::new("relay, 1000 PIDs, 100 next hops", &relay, flows(&many_hops, PACKET)),
         ];
         let length = Duration::from_secs_f64(seconds);
         for run in [32, 8, 1] {

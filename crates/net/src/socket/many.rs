@@ -3,28 +3,30 @@
 //! `sendmmsg` spares the entry into the kernel that a call for each destination costs; segmentation offload, which spares
 //! much more, works within one destination alone, so each batch of many datagrams is cut by the kernel as ever.
 
+use std::io;
+
 use super::{Batch, UdpSocket};
 
 impl UdpSocket {
-    /// Sends batches, those that follow each other with one mark and one size by one system call where the system can. What it
-    /// does not take is counted and gone, as with [`UdpSocket::send`]; what comes after the socket's buffer is full is lost.
+    /// Sends batches, those that follow each other with one mark and one size to cut by one system call where the system can. What it
+    /// does not take is counted and gone, as with [`UdpSocket::send`], also what the socket's buffer has no room for.
     pub(crate) fn send_each(&self, batches: &[Batch<'_>]) {
-        for alike in batches.chunk_by(|a, b| a.ecn == b.ecn && offload_segment(a) == offload_segment(b)) {
-            let mut rest = alike;
-            while let Some(first) = rest.first() {
-                let sent = if rest.len() > 1 { self.send_alike(rest) } else { 0 };
-                if sent == 0 && self.send(first).is_err() {
-                    return;
-                }
-                rest = &rest[sent.max(1)..];
+        let mut left = batches;
+        while let Some(first) = left.first() {
+            let (alike, segment) = alike(left);
+            let sent = if alike > 1 { self.send_alike(&left[..alike], segment) } else { 0 };
+            if sent == 0 && self.send(first).is_err() {
+                let lost = left.iter().map(Batch::datagrams).sum();
+                return self.note(lost, Err(io::ErrorKind::WouldBlock.into()));
             }
+            left = &left[sent.max(1)..];
         }
     }
 
     /// Gives how many of the batches the system took: 0 when it refused the first, which [`UdpSocket::send`] then finds
     /// the reason for.
     #[cfg(target_os = "linux")]
-    fn send_alike(&self, batches: &[Batch<'_>]) -> usize {
+    fn send_alike(&self, batches: &[Batch<'_>], segment: Option<u16>) -> usize {
         use std::io::IoSlice;
         use std::os::fd::AsRawFd;
         use std::sync::atomic::Ordering;
@@ -33,8 +35,7 @@ impl UdpSocket {
         use smallvec::SmallVec;
 
         let batches = &batches[..batches.len().min(MOST)];
-        let (mark, segment) =
-            (super::codepoint_of(batches[0].ecn).map_or(0, |mark| mark as u8), offload_segment(&batches[0]));
+        let mark = super::codepoint_of(batches[0].ecn).map_or(0, |mark| mark as u8);
         let class = i32::from(mark);
         let controls = controls(self.local.is_ipv4(), (&mark, &class), segment.as_ref());
         let mut headers = MultiHeaders::preallocate(batches.len(), controls_room(controls.len()));
@@ -60,7 +61,7 @@ impl UdpSocket {
     }
 
     #[cfg(not(target_os = "linux"))]
-    fn send_alike(&self, _batches: &[Batch<'_>]) -> usize {
+    fn send_alike(&self, _batches: &[Batch<'_>], _segment: Option<u16>) -> usize {
         0
     }
 }
@@ -69,9 +70,27 @@ impl UdpSocket {
 #[cfg(target_os = "linux")]
 const MOST: usize = 16;
 
-/// The size that the system cuts a batch into; none for a single datagram.
-fn offload_segment(batch: &Batch<'_>) -> Option<u16> {
-    (batch.contents.len() > batch.segment).then(|| u16::try_from(batch.segment).unwrap_or(u16::MAX))
+/// How many of the first batches one call can take, since its control messages are for all of them: they have one mark, and
+/// one size to cut them into, which single datagrams do not exceed.
+fn alike(batches: &[Batch<'_>]) -> (usize, Option<u16>) {
+    let (mut segment, mut longest) = (None, 0);
+    for (at, batch) in batches.iter().enumerate() {
+        let size = batch.segment.min(batch.contents.len());
+        let is_cut = batch.contents.len() > size;
+        let wanted = if is_cut { Some(size) } else { segment };
+        longest = longest.max(size);
+        let fits = wanted.is_none_or(|wanted| longest <= wanted && segment.is_none_or(|size| size == wanted));
+        if !fits || batch.ecn != batches[0].ecn {
+            return (at, told(segment));
+        }
+        segment = wanted;
+    }
+    (batches.len(), told(segment))
+}
+
+/// As the system wants it; none that is cut is longer.
+fn told(segment: Option<usize>) -> Option<u16> {
+    segment.map(|size| u16::try_from(size).unwrap_or(u16::MAX))
 }
 
 #[cfg(target_os = "linux")]
@@ -94,5 +113,34 @@ fn controls_room(count: usize) -> Option<Vec<u8>> {
         0 => None,
         1 => Some(nix::cmsg_space!(i32)),
         _ => Some(nix::cmsg_space!(i32, i32)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anabranch_engine::Ecn;
+
+    use super::*;
+
+    /// A batch of datagrams of 1,200 bytes each, by its length.
+    fn batch(contents: &[u8], ecn: Ecn) -> Batch<'_> {
+        Batch { remote: "192.0.2.1:1".parse().unwrap(), contents, segment: 1200, ecn }
+    }
+
+    #[test]
+    fn single_datagrams_go_with_those_that_are_cut_unless_they_would_be_cut_too() {
+        let bytes = [0; 4000];
+        let of = |lengths: &[usize]| {
+            let batches: Vec<_> = lengths.iter().map(|len| batch(&bytes[..*len], Ecn::NotEct)).collect();
+            alike(&batches)
+        };
+        assert_eq!(of(&[100, 700]), (2, None));
+        assert_eq!(of(&[100, 2500, 1200, 1300]), (4, Some(1200)));
+        let long = Batch { segment: 1400, ..batch(&bytes[..1400], Ecn::NotEct) };
+        let cut = batch(&bytes[..2400], Ecn::NotEct);
+        assert_eq!(alike(&[long, cut]), (1, None));
+        assert_eq!(alike(&[cut, long]), (1, Some(1200)));
+        assert_eq!(alike(&[cut, Batch { segment: 800, ..cut }]), (1, Some(1200)));
+        assert_eq!(alike(&[cut, Batch { ecn: Ecn::Ce, ..cut }]), (1, Some(1200)));
     }
 }
