@@ -18,58 +18,6 @@ use anabranch_overlay::grant::Limits;
 
 use common::{address, carry, join, key, node, through_relays, until};
 
-const WANTED: GrantWanted = GrantWanted { relays: (2, 1), paths: 4 };
-
-struct Controllers {
-    running: Vec<ControllerService>,
-    settings: ControllerSettings,
-    hints: Vec<ControllerHint>,
-}
-
-/// A controller at `127.0.0.seed` that lists relays and one client, whose grants last so many seconds.
-async fn controller(seed: u8, (relays, client): (&[u8], u8), lifetime: u64) -> Controllers {
-    let mut policy = Policy::default();
-    policy.relays.extend(relays.iter().map(|relay| key(*relay).public()));
-    let limits = Limits { pids: 16, rate: Rate::from_bits(u64::MAX), bytes: u64::MAX, highest_tos: 15 };
-    policy.clients.insert(key(client).public(), Quota { grants: 2, relays: 4, limits, lifetime });
-    let settings = ControllerSettings::local(common::ip(seed), policy);
-    let service = ControllerService::start(key(seed), &settings).await.expect("a controller");
-    let hints = vec![ControllerHint { node: service.node(), addresses: service.addresses() }];
-    Controllers { running: vec![service], settings, hints }
-}
-
-impl Controllers {
-    fn relay_settings(&self, seed: u8) -> RelaySettings {
-        let named = |(hint, service): (&ControllerHint, &ControllerService)| Controller {
-            at: hint.clone(),
-            signs: service.signing_key(),
-        };
-        let controllers = self.hints.iter().zip(&self.running).map(named).collect();
-        RelaySettings { controllers, ..common::settings(seed, &[]) }
-    }
-
-    async fn relay(&self, seed: u8) -> RelayService {
-        let relay = RelayService::start(key(seed), &self.relay_settings(seed)).await.expect("a relay");
-        until("registered", || relay.status().controllers.iter().all(|known| known.registered)).await;
-        relay
-    }
-
-    async fn grants(&self, client: &Arc<Endpoint>, file: &Path) -> Result<Grants, LinkError> {
-        Grants::obtain(client, &self.hints, WANTED, Some(file.to_owned())).await
-    }
-}
-
-/// A session between two nodes with paths through the granted relays.
-async fn session(
-    client: &Arc<Endpoint>,
-    server: &Endpoint,
-    grants: &Grants,
-) -> (Session, Session, RelayPaths) {
-    let (here, there) = join(client, server, 4).await;
-    let paths = RelayPaths::keep_granted(client, &here, grants, &[address(server)]);
-    (here, there, paths)
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn granted_relays_become_paths_which_do_not_notice_that_every_controller_is_gone() {
     let mut controllers = controller(150, (&[151, 152], 153), 600).await;

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anabranch_net::{
     Config, Endpoint, PathId, PathInfo, PathState, Pid, PublicKey, Route, Session, ShareId, Span, Stream,
@@ -16,6 +17,7 @@ use anabranch_overlay::relay::{FlowId, FlowState, RELAY_VERSION, Refused, Reply,
 use anabranch_secure::RelayHint;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::timeout;
 
 use super::chain::Prepared;
 use super::{Entry, Grants, RelayError};
@@ -26,6 +28,9 @@ const BACKLOG: usize = 64;
 const IDLE: Span = Span::from_secs(20);
 /// It is asked for a sign of life after that; one that was restarted then says that it knows nothing of us.
 const KEEP_ALIVE: Span = Span::from_secs(3);
+
+/// How long a relay may take to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A flow to ask for.
 #[derive(Clone, Copy, Debug)]
@@ -128,7 +133,7 @@ impl RelayConnection {
         let (asks, inbox) = mpsc::channel(BACKLOG);
         let (greeted, greeting) = oneshot::channel();
         tokio::spawn(Task::new(relay.node, grants, greeted).run(stream, inbox));
-        greeting.await.map_err(|_| RelayError::Gone)??;
+        answer("greeting", greeting).await?;
         Ok(Self { session, asks, named: relay.addresses.clone(), before })
     }
 
@@ -159,7 +164,7 @@ impl RelayConnection {
         let (answer, answered) = oneshot::channel();
         self.ask(Ask::Allocate(wanted, via, answer)).await?;
         let Allocated { id, pids: [forward, back], progress } =
-            answered.await.map_err(|_| RelayError::Gone)??;
+            self::answer("request for a path", answered).await?;
         Ok(Flow { id, forward, back, entry, progress, asks: self.asks.clone() })
     }
 
@@ -170,7 +175,7 @@ impl RelayConnection {
     pub async fn host(&self, share: ShareId, hash: TicketSecret) -> Result<(), RelayError> {
         let (answer, answered) = oneshot::channel();
         self.ask(Ask::Host(share, hash, answer)).await?;
-        answered.await.map_err(|_| RelayError::Gone)?
+        self::answer("request for a place", answered).await
     }
 
     async fn ask(&self, ask: Ask) -> Result<(), RelayError> {
@@ -208,6 +213,17 @@ impl Flow {
         let far = |progress: &Progress| progress.ready >= times || progress.over.is_some();
         let progress = *self.progress.wait_for(far).await.map_err(|_| RelayError::Gone)?;
         progress.over.map_or(Ok(()), |state| Err(RelayError::Over(state)))
+    }
+}
+
+/// Waits for the relay's answer, for as long as it may take.
+async fn answer<T>(
+    to: &'static str,
+    answered: oneshot::Receiver<Result<T, RelayError>>,
+) -> Result<T, RelayError> {
+    match timeout(PATIENCE, answered).await {
+        Ok(answered) => answered.map_err(|_| RelayError::Gone)?,
+        Err(_) => Err(RelayError::Silent(to)),
     }
 }
 

@@ -76,6 +76,9 @@ pub enum RelayError {
     /// The session with it is over.
     #[error("the relay is gone")]
     Gone,
+    /// It did not answer in time.
+    #[error("the relay has not answered the {0} within 10 s")]
+    Silent(&'static str),
     /// The session that the path is for takes none.
     #[error("no path through the relay: {0}")]
     Path(#[from] PathError),

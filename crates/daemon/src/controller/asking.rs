@@ -87,18 +87,18 @@ impl Controllers {
         relays: Vec<PublicKey>,
         to: Option<IpAddr>,
     ) -> Result<(Vec<FiguresTold>, Option<PublicKey>), LinkError> {
-        match self.request(Request::Figures { relays, to }).await? {
+        match self.request(Request::Figures { relays, to, known: false }).await? {
             (_, Reply::Figures { figures, node, .. }) => Ok((figures, node.first().copied())),
             _ => Err(LinkError::Malformed),
         }
     }
 
-    /// Whether a relay is going down, as the controller that answers knows it.
+    /// Whether a relay is going down, as the controller that answers knows it. Nothing is measured for that.
     ///
     /// # Errors
     /// What the controllers said.
     pub async fn is_draining(&self, relay: PublicKey) -> Result<bool, LinkError> {
-        match self.request(Request::Figures { relays: vec![relay], to: None }).await? {
+        match self.request(Request::Figures { relays: vec![relay], to: None, known: true }).await? {
             (_, Reply::Figures { draining, .. }) => Ok(draining.contains(&relay)),
             _ => Err(LinkError::Malformed),
         }

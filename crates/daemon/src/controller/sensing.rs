@@ -97,11 +97,11 @@ impl Senses {
     }
 
     /// Figures from each of some relays to each other one, and to the relay at an address, if there is one. What is not measured will be
-    /// for the next minute, also by whoever asks.
+    /// for the next minute, also by whoever asks; without one who asks, nothing.
     pub(super) fn figures(
         &mut self,
         now: Time,
-        (asker, relays, to): (&PublicKey, &[PublicKey], Option<IpAddr>),
+        (asker, relays, to): (Option<&PublicKey>, &[PublicKey], Option<IpAddr>),
         directory: &Directory,
     ) -> (Vec<FiguresTold>, Vec<PublicKey>) {
         let is_there = |address: IpAddr| {
@@ -116,9 +116,11 @@ impl Senses {
         let known: Vec<(usize, PublicKey)> =
             nodes.iter().filter_map(|node| Some((self.map.find(node)?, *node))).collect();
         let ends = || known.iter().map(|(_, node)| *node);
-        let pairs: Vec<_> =
-            std::iter::once(*asker).chain(ends()).flat_map(|from| ends().map(move |to| (from, to))).collect();
-        self.want(now, asker, pairs.into_iter().filter(|(from, to)| from != to));
+        if let Some(asker) = asker {
+            let begins = std::iter::once(*asker).chain(ends());
+            let pairs: Vec<_> = begins.flat_map(|from| ends().map(move |to| (from, to))).collect();
+            self.want(now, asker, pairs.into_iter().filter(|(from, to)| from != to));
+        }
         let mut told = Vec::new();
         for (a, from) in &known {
             for (b, to) in known.iter().filter(|(b, _)| b != a) {
@@ -160,7 +162,9 @@ mod tests {
         let before = senses.neighbours(Time::ZERO, &key(1), &directory);
         let far = (2..=40).map(key).find(|node| !before.measure.iter().any(|relay| relay.node == *node));
         let (far, asker) = (far.expect("eight of them are measured"), key(99));
-        senses.figures(Time::ZERO, (&asker, &[key(1), far], None), &directory);
+        senses.figures(Time::ZERO, (None, &[key(1), far], None), &directory);
+        assert_eq!(senses.neighbours(Time::ZERO, &key(1), &directory), before, "asked for what is known");
+        senses.figures(Time::ZERO, (Some(&asker), &[key(1), far], None), &directory);
         let soon = Time::ZERO + Span::from_secs(59);
         let wanted = |senses: &Senses, now| senses.neighbours(now, &key(1), &directory).wanted;
         assert_eq!(wanted(&senses, soon).iter().map(|relay| relay.node).collect::<Vec<_>>(), [far]);
@@ -174,7 +178,7 @@ mod tests {
         let (mut senses, directory) = relays(60);
         for first in 1..=44 {
             let nodes: Vec<_> = (first..first + 16).map(key).collect();
-            senses.figures(Time::ZERO, (&key(99), &nodes, None), &directory);
+            senses.figures(Time::ZERO, (Some(&key(99)), &nodes, None), &directory);
         }
         let all = || (1..=60).map(|index| senses.neighbours(Time::ZERO, &key(index), &directory));
         assert_eq!(all().map(|told| told.wanted.len()).max(), Some(MOST_WANTED_OF_ONE));

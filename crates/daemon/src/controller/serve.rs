@@ -122,14 +122,15 @@ impl Peer {
                 policy.may_relay(&self.key)?;
                 self.heartbeat(shared, load, (&confirmed, links.as_ref())).await
             }
-            Request::Figures { relays, to } => {
+            Request::Figures { relays, to, known } => {
                 // Who was taken off the list since it came asks in vain, as for a grant.
                 if policy.may_relay(&self.key).is_err() {
                     policy.quota(&self.key)?;
                 }
                 let now = shared.clock.now();
+                let asker = (!known).then_some(&self.key);
                 let (figures, node) =
-                    shared.senses().figures(now, (&self.key, &relays, to), &shared.directory());
+                    shared.senses().figures(now, (asker, &relays, to), &shared.directory());
                 let directory = shared.directory();
                 let is_draining = |relay: &&PublicKey| {
                     let heard = directory.relay(relay).and_then(|view| view.heard);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use anabranch_net::{Endpoint, Event, PathId, PathState, Session, Stream};
+use anabranch_net::{Endpoint, Event, PathId, PathState, Session, SessionError, Stream};
 use anabranch_overlay::relay::{Hop, MAX_MESSAGE, Reply, Request, SessionId};
 use anabranch_wire::close_code;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -17,25 +17,32 @@ pub(super) async fn accept((state, sensing): (Arc<State>, Arc<Sensing>), endpoin
     while let Some(session) = endpoint.accept().await {
         let (state, sensing) = (state.clone(), sensing.clone());
         tokio::spawn(async move {
-            // A relay that measures this one wants no paths; of one that is not known yet as that the core closes the session soon.
-            if sensing.is_measurer(&session.peer()) {
-                sensing.answer(&session).await;
-            } else {
-                tokio::join!(serve(state, session.clone()), sensing.answer(&session));
-            }
+            let served = async {
+                // Who measures this relay is a client only once it asks for something; of one that is not known yet as a measurer
+                // the core closes the session soon.
+                let measures = sensing.is_measurer(&session.peer());
+                let first = if measures { Some(session.accept_stream().await?) } else { None };
+                serve(state, session.clone(), first).await;
+                Ok::<(), SessionError>(())
+            };
+            // Without a request to the end of the session, nothing was to be served.
+            let _ = tokio::join!(served, sensing.answer(&session));
         });
     }
 }
 
-/// Serves one client to the end of its session.
-async fn serve(state: Arc<State>, session: Session) {
+/// Serves one client to the end of its session; its requests come over one stream, the first, which may be there already.
+async fn serve(state: Arc<State>, session: Session, first: Option<Stream>) {
     let (replies, outbox) = mpsc::unbounded_channel();
     let id = state.open(Client { session: session.clone(), replies });
     tracing::debug!(client = %session.peer(), "a session was opened");
     let follow = follow(&state, &session, id);
     let talk = async {
-        // Requests come over one stream, the first.
-        if let Ok(stream) = session.accept_stream().await
+        let first = match first {
+            Some(stream) => Ok(stream),
+            None => session.accept_stream().await,
+        };
+        if let Ok(stream) = first
             && let Err(why) = talk(&state, stream, (id, outbox)).await
         {
             session.abort(close_code::PROTOCOL_VIOLATION, &why);

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+pub mod controllers;
 pub mod network;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

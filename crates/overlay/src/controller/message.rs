@@ -84,6 +84,9 @@ pub enum Request {
         relays: Vec<PublicKey>,
         /// That of another one.
         to: Option<IpAddr>,
+        /// Only what is known is asked for: nothing is measured for the answer.
+        #[serde(default, skip_serializing_if = "is_false")]
+        known: bool,
     },
     /// A client needs a grant no more.
     GiveBack {
@@ -316,6 +319,10 @@ fn take<T: for<'de> Deserialize<'de>>(bytes: &[u8]) -> Result<Option<(T, usize)>
     let Some(body) = rest.get(..len) else { return Ok(None) };
     let message = serde_json::from_slice(body).map_err(|_| MessageError::Invalid("control message"))?;
     Ok(Some((message, HEAD + len)))
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 /// Values that are written as text.

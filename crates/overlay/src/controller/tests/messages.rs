@@ -25,7 +25,7 @@ fn every_request_comes_out_as_it_went_in() {
     round(Request::Register { instance: u64::MAX, offer: offer("fra", 5, 9) });
     let confirmed = vec![GrantId([0; 16]), GrantId([255; 16])];
     round(Request::Heartbeat { load: Load { pids: 1, rate: 2, draining: true }, confirmed, links: None });
-    round(Request::Figures { relays: vec![key(1)], to: Some([192, 0, 2, 1].into()) });
+    round(Request::Figures { relays: vec![key(1)], to: Some([192, 0, 2, 1].into()), known: true });
     round(Request::Renew { grant: GrantId([4; 16]), lifetime: 60 });
     round(Request::GiveBack { grant: GrantId([3; 16]) });
 }
