@@ -113,7 +113,7 @@ impl Peer {
         match request {
             Request::Register { instance, offer } => {
                 policy.may_relay(&self.key)?;
-                shared.directory().hear(shared.clock.now(), (self.key, instance), Load::default())?;
+                shared.directory().begin(shared.clock.now(), (self.key, instance), &offer.addresses)?;
                 self.instance = Some(instance);
                 register(store, (&policy, directory), wall(), (self.key, &offer)).await?;
                 Ok(Reply::Registered)

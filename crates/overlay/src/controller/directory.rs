@@ -8,6 +8,7 @@
 //! one that will be filled least, then the least loaded, then by key.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard};
 
 use anabranch_secure::PublicKey;
@@ -39,6 +40,8 @@ pub struct RelayView {
     pub record: RelayRecord,
     /// The last heartbeat: when, from which instance of the program, and what it said.
     pub heard: Option<(Time, u64, Load)>,
+    /// The instance whose place the one that is heard has taken.
+    pub replaced: Option<u64>,
 }
 
 /// See the module's documentation.
@@ -46,6 +49,29 @@ pub struct RelayView {
 pub struct Directory(BTreeMap<PublicKey, RelayView>);
 
 impl Directory {
+    /// A relay registers, and is reached at these addresses. After a crash it is another instance at an address of the one that was
+    /// heard last, whose place it takes at once; that one cannot take it back.
+    ///
+    /// # Errors
+    /// As of [`Self::hear`].
+    pub fn begin(
+        &mut self,
+        now: Time,
+        (relay, instance): (PublicKey, u64),
+        addresses: &[SocketAddr],
+    ) -> Result<(), Denied> {
+        let view = self.0.entry(relay).or_default();
+        let known = view.record.offer.as_ref().map(|offer| &offer.addresses[..]).unwrap_or_default();
+        if let Some((_, other, _)) = view.heard
+            && other != instance
+            && view.replaced != Some(instance)
+            && addresses.iter().any(|address| known.contains(address))
+        {
+            (view.heard, view.replaced) = (None, Some(other));
+        }
+        self.hear(now, (relay, instance), Load::default())
+    }
+
     /// A relay's heartbeat; `instance` was drawn when its program started.
     ///
     /// # Errors

@@ -283,7 +283,7 @@ impl Reply {
             ControlError::Store(_) | ControlError::Denied(Denied::ClockBehind(_) | Denied::Busy) => {
                 Again::Elsewhere
             }
-            ControlError::Denied(Denied::NoCapacity { .. } | Denied::RequestTime(_)) => Again::Later,
+            ControlError::Denied(Denied::NoCapacity { .. } | Denied::RequestTime(_) | Denied::KeyInUse(_)) => Again::Later,
             ControlError::Denied(_) => Again::Never,
         };
         Self::Denied { why: error.to_string(), again }

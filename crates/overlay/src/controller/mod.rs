@@ -115,7 +115,8 @@ pub enum Denied {
     ClockBehind(u64),
     /// A relay of this key is alive already.
     #[error(
-        "another relay with this key is alive at {0}: two machines must not share a key; make a new one with `anabranch keys new`"
+        "a relay with this key was heard at {0} in the last {seconds} s: if that was this one before it was restarted at another address, it is let in when the earlier one is no longer heard; if it is another machine, two must not share a key: make a new one with `anabranch keys new`",
+        seconds = SILENT.as_micros() / 1_000_000
     )]
     KeyInUse(String),
     /// The client holds no such grant.

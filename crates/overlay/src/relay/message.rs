@@ -187,7 +187,7 @@ codes! {
         GrantOtherClient = 15, "the grant belongs to another key";
         GrantOtherRelay = 16, "the grant is for other relays";
         GrantNotYet = 17, "the grant is not valid yet: are the clocks right?";
-        GrantExpired = 18, "the grant has expired: ask the controller for a new one";
+        GrantExpired = 18, "the grant has expired by this relay's clock, which may be wrong until it has heard its controller: ask the controller for a new one";
         GrantRevoked = 19, "the grant was revoked";
         TooManyGrants = 20, "the relay can remember no more grants";
         TooManyShares = 21, "too many shares are registered";

@@ -216,6 +216,21 @@ fn two_machines_with_one_key_are_told_so() {
 }
 
 #[test]
+fn a_relay_that_crashed_takes_its_own_place_again_at_once_but_no_place_is_taken_to_and_fro() {
+    let world = World::new(1);
+    let mut directory = world.directory.lock().unwrap();
+    let at = directory.relay(&key(100)).unwrap().record.offer.clone().unwrap().addresses;
+    let other = ["203.0.113.99:4600".parse().unwrap()];
+    let denied = |result: Result<(), Denied>| matches!(result, Err(Denied::KeyInUse(_)));
+    assert!(denied(directory.begin(world.now, (key(100), 8), &other)), "another machine");
+    directory.begin(world.now, (key(100), 8), &at).unwrap();
+    directory.hear(world.now, (key(100), 8), Load::default()).unwrap();
+    // The first was alive after all, on a machine with the same addresses somewhere else.
+    assert!(denied(directory.hear(world.now, (key(100), 7), Load::default())));
+    assert!(denied(directory.begin(world.now, (key(100), 7), &at)));
+}
+
+#[test]
 fn relays_that_are_silent_or_draining_get_no_grants() {
     let mut world = World::new(2);
     let load = Load { draining: true, ..Load::default() };
