@@ -2,17 +2,26 @@
 
 mod common;
 
-use std::time::Duration;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
 use anabranch_daemon::client::{Entry, RelayConnection, Wanted};
 use anabranch_daemon::controller::asking;
+use anabranch_daemon::relay::RelayService;
+use anabranch_daemon::relay::config::RelaySettings;
 use anabranch_net::Pid;
 use anabranch_overlay::relay::Target;
 use anabranch_secure::RelayHint;
 use tokio::time::timeout;
 
-use common::controllers::controller;
-use common::{address, node};
+use common::controllers::{Controllers, controller, session};
+use common::{address, carry, key, node, through_relays, until};
+
+/// Starts a relay again, at any port but its former one.
+async fn elsewhere(controllers: &Controllers, seed: u8, former: SocketAddr) -> RelayService {
+    let settings = RelaySettings { port: former.port() ^ 1, ..controllers.relay_settings(seed) };
+    RelayService::start(key(seed), &settings).await.expect("a relay")
+}
 
 /// Who asks for figures may measure the relay for a minute, and is its client all the same.
 #[tokio::test(flavor = "multi_thread")]
@@ -33,4 +42,54 @@ async fn who_has_just_asked_how_far_a_relay_is_gets_paths_there_at_once() {
         session.allocate(Wanted { target, out: Pid(1), back: Pid(2) }).await.map(drop)
     };
     assert_eq!(timeout(Duration::from_secs(5), served).await, Ok(Ok(())));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_granted_relay_that_moves_is_found_by_running_sessions_and_new_ones() {
+    let controllers = controller(80, (&[81], 82), 600).await;
+    let relay = controllers.relay(81).await;
+    let (client, server) = (node(82).await, node(83).await);
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("grants");
+    let grants = controllers.grants(&client, &file).await.unwrap();
+    let (here, there, _paths) = session(&client, &server, &grants).await;
+    until("a path through the relay", || through_relays(&here).len() == 1).await;
+    let former = relay.addresses()[0];
+    relay.close().await;
+    until("the path is gone", || through_relays(&here).is_empty()).await;
+    let (moved, begin) = (elsewhere(&controllers, 81, former).await, Instant::now());
+    until("the path is back", || through_relays(&here).len() == 1).await;
+    println!("back after {:.1} s", begin.elapsed().as_secs_f64());
+    carry(&here, &there, 100_000).await;
+    assert_eq!(grants.relays()[0].addresses, moved.addresses());
+    let kept = controllers.grants(&client, &file).await.unwrap();
+    assert_eq!(kept.relays()[0].addresses, moved.addresses(), "what is kept is of use");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn instead_of_a_granted_relay_that_is_gone_another_one_is_used_and_one_that_comes_late_too() {
+    let controllers = controller(90, (&[91, 92, 93], 94), 600).await;
+    let first = controllers.relay(91).await;
+    let (client, server) = (node(94).await, node(95).await);
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("grants");
+    assert_eq!(controllers.grants(&client, &file).await.unwrap().relays().len(), 1, "there is one only");
+    let _second = controllers.relay(92).await;
+    let grants = controllers.grants(&client, &file).await.unwrap();
+    assert_eq!(grants.relays().len(), 2, "fewer were kept than are wanted");
+    let (here, there, _paths) = session(&client, &server, &grants).await;
+    until("a path through each relay", || through_relays(&here).len() == 2).await;
+    // Grants that were replaced count until they are over.
+    let mut settings = controllers.settings.clone();
+    let quota = settings.policy.clients.get_mut(&client.node()).unwrap();
+    (quota.grants, quota.limits.pids) = (3, 64);
+    controllers.running[0].reload(&settings);
+    let third = controllers.relay(93).await;
+    let lost = first.node();
+    first.close().await;
+    let through =
+        || through_relays(&here).iter().flat_map(|path| here.relays(&path.route)).collect::<Vec<_>>();
+    until("a path through the third", || through().contains(&third.node())).await;
+    assert!(!through().contains(&lost));
+    carry(&here, &there, 100_000).await;
 }

@@ -2,21 +2,15 @@
 
 mod common;
 
-use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
-use anabranch_daemon::client::{GrantWanted, Grants, RelayPaths};
-use anabranch_daemon::controller::ControllerService;
-use anabranch_daemon::controller::config::ControllerSettings;
-use anabranch_daemon::controller::link::{ControllerHint, LinkError};
+use anabranch_daemon::client::{GrantWanted, Grants};
 use anabranch_daemon::relay::RelayService;
 use anabranch_daemon::relay::config::{Controller, RelaySettings};
-use anabranch_net::{Endpoint, PathId, PathUse, Rate, Session};
-use anabranch_overlay::controller::{Policy, Quota};
-use anabranch_overlay::grant::Limits;
+use anabranch_net::{PathId, PathUse};
 
-use common::{address, carry, join, key, node, through_relays, until};
+use common::controllers::{Controllers, WANTED, controller, session};
+use common::{address, carry, key, node, through_relays, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn granted_relays_become_paths_which_do_not_notice_that_every_controller_is_gone() {

@@ -4,9 +4,13 @@
 //! the other share one, unless more relays are wanted than were asked for. Else it is renewed; when there is none, or it was taken back, a new one is asked for. When no
 //! controller answers, what is kept is used to its end. One task renews the grant when half of its life is over, and
 //! whoever shows it to a relay watches for that and shows it again: a relay takes it for the same grant with a later end.
+//!
+//! A relay that is not reached may have moved, or be gone: controllers are asked where it is, and for a grant with more relays that are
+//! alive, as well as when fewer were given than wanted ([`Lost`] says when). The grant before is left to its end: other programs may use it.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anabranch_net::{Endpoint, PublicKey, Rate};
@@ -17,12 +21,16 @@ use anabranch_secure::RelayHint;
 use anabranch_wire::Header;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::cache;
+use super::lost::Lost;
 use crate::controller::asking::Controllers;
 use crate::controller::link::{ControllerHint, Granted, LinkError};
 use crate::wall;
 
+/// How long a program waits at its start for more relays than those of the grant that is kept.
+const PATIENCE: Duration = Duration::from_secs(1);
 /// Pause after a renewal that failed.
 const AGAIN: Duration = Duration::from_secs(5);
 /// A grant is asked for to last as long as the controller allows.
@@ -71,7 +79,7 @@ pub struct Grants(Option<Arc<Inner>>);
 #[derive(Debug)]
 struct Inner {
     held: watch::Receiver<Option<Held>>,
-    revoked: Arc<Revoked>,
+    told: Arc<Told>,
     task: JoinHandle<()>,
 }
 
@@ -81,10 +89,13 @@ impl Drop for Inner {
     }
 }
 
-/// A grant that was taken back.
+/// What those who use the grants tell.
 #[derive(Debug, Default)]
-struct Revoked {
-    grant: std::sync::Mutex<Option<GrantId>>,
+struct Told {
+    /// A grant that was taken back.
+    revoked: Mutex<Option<GrantId>>,
+    /// Relays that were tried, and whether they were reached.
+    tried: Mutex<BTreeMap<PublicKey, bool>>,
     wake: Notify,
 }
 
@@ -109,9 +120,9 @@ impl Grants {
             held: watch::Sender::new(None),
         };
         keeper.begin().await?;
-        let (held, revoked) = (keeper.held.subscribe(), Arc::<Revoked>::default());
-        let task = tokio::spawn(keeper.keep(revoked.clone()));
-        Ok(Self(Some(Arc::new(Inner { held, revoked, task }))))
+        let (held, told) = (keeper.held.subscribe(), Arc::<Told>::default());
+        let task = tokio::spawn(keeper.keep(told.clone()));
+        Ok(Self(Some(Arc::new(Inner { held, told, task }))))
     }
 
     /// The relays that may be used now.
@@ -165,8 +176,41 @@ impl Grants {
     /// A relay was told that the grant does not count any more: another is asked for.
     pub(super) fn on_revoked(&self, grant: GrantId) {
         if let Some(inner) = &self.0 {
-            *inner.revoked.grant.lock().expect("no panic while held") = Some(grant);
-            inner.revoked.wake.notify_one();
+            *inner.told.revoked.lock().expect("no panic while held") = Some(grant);
+            inner.told.wake.notify_one();
+        }
+    }
+
+    /// Relays were reached, or one of them was not: controllers are asked about those that they granted.
+    pub(super) fn on_tried(&self, relays: &[RelayHint], reached: bool) {
+        let Some(inner) = &self.0 else { return };
+        let granted: Vec<PublicKey> = self.relays().iter().map(|relay| relay.node).collect();
+        let tried = relays.iter().map(|relay| relay.node).filter(|node| granted.contains(node));
+        inner.told.tried.lock().expect("no panic while held").extend(tried.map(|node| (node, reached)));
+        inner.told.wake.notify_one();
+    }
+
+    /// Relays with all addresses at which they may be reached: those that are named, and those that controllers told last, which come
+    /// first once the others were of no use.
+    pub(super) fn known(&self, relays: &[RelayHint], was_lost: bool) -> Vec<RelayHint> {
+        let granted = self.relays();
+        let known = |relay: &RelayHint| {
+            let told = granted.iter().find(|other| other.node == relay.node);
+            let told = told.map(|other| other.addresses.clone()).unwrap_or_default();
+            let named = relay.addresses.clone();
+            let (mut addresses, others) = if was_lost { (told, named) } else { (named, told) };
+            let new = others.into_iter().filter(|other| !addresses.contains(other)).collect::<Vec<_>>();
+            addresses.extend(new);
+            RelayHint { node: relay.node, addresses }
+        };
+        relays.iter().map(known).collect()
+    }
+
+    /// Waits until something else than `known` is known of these relays.
+    pub(super) async fn moved(&self, relays: &[RelayHint], (known, was_lost): (&[RelayHint], bool)) {
+        let mut seen = self.watch();
+        while self.known(relays, was_lost) == known {
+            self.changed(&mut seen).await;
         }
     }
 }
@@ -182,20 +226,16 @@ struct Keeper {
 
 impl Keeper {
     async fn begin(&mut self) -> Result<(), LinkError> {
-        let now = wall();
-        let kept = self.file.as_deref().map(cache::load).unwrap_or_default();
-        let is_good = |held: &Held| {
-            held.grant.client == self.own
-                && self.nodes.contains(&held.granted.from)
-                && held.left(now) > 0
-                && held.grant.relays.len() >= usize::from(self.wanted.relays.1)
-        };
-        let kept = kept.into_iter().filter(is_good).max_by_key(|held| held.grant.not_after);
+        let (now, kept) = (wall(), self.kept());
         let (most, _) = self.wanted.relays;
         let is_enough = kept.as_ref().is_some_and(|held| held.asked >= most);
         let is_fresh = kept.as_ref().is_some_and(|held| held.left(now) > held.life() / 4);
         self.held.send_replace(kept);
         if is_enough && is_fresh {
+            if self.are_few() {
+                // There may be more by now; who answers too late, or not, is asked again while the grant is used.
+                let _ = timeout(PATIENCE, self.ask_for_more(&BTreeSet::new())).await;
+            }
             return Ok(());
         }
         let refreshed = if is_enough { self.refresh().await } else { self.replace().await };
@@ -206,6 +246,62 @@ impl Keeper {
             }
             done => done,
         }
+    }
+
+    /// The grant in the file that lasts longest.
+    fn kept(&self) -> Option<Held> {
+        let now = wall();
+        let is_good = |held: &Held| {
+            held.grant.client == self.own
+                && self.nodes.contains(&held.granted.from)
+                && held.left(now) > 0
+                && held.grant.relays.len() >= usize::from(self.wanted.relays.1)
+        };
+        let kept = self.file.as_deref().map(cache::load).unwrap_or_default();
+        kept.into_iter().filter(is_good).max_by_key(|held| held.grant.not_after)
+    }
+
+    /// How the relays of the grant are reached.
+    fn relays(&self) -> Vec<GrantedRelay> {
+        self.held.borrow().as_ref().map(|held| held.granted.relays.clone()).unwrap_or_default()
+    }
+
+    /// Whether fewer relays were granted than are wanted; a grant that names none is good at all.
+    fn are_few(&self) -> bool {
+        (1..usize::from(self.wanted.relays.0)).contains(&self.relays().len())
+    }
+
+    /// Asks where the relays are now, and for others if those that are gone are to be replaced.
+    async fn look(&self, replace: bool) -> Result<(), LinkError> {
+        let before = self.relays();
+        self.refresh().await?;
+        let now = self.relays();
+        if now != before || !replace || now.is_empty() {
+            return Ok(());
+        }
+        let gone = self.controllers.gone(now.iter().map(|relay| relay.node).collect()).await?;
+        self.ask_for_more(&gone.into_iter().collect()).await
+    }
+
+    /// Gets a grant with more relays that are alive than this one has, if there is one.
+    async fn ask_for_more(&self, gone: &BTreeSet<PublicKey>) -> Result<(), LinkError> {
+        let alive =
+            |relays: &[GrantedRelay]| relays.iter().filter(|relay| !gone.contains(&relay.node)).count();
+        let (now, (most, least)) = (alive(&self.relays()), self.wanted.relays);
+        // Another program of this node may have got it.
+        if let Some(kept) = self.kept().filter(|kept| alive(&kept.granted.relays) > now) {
+            self.held.send_replace(Some(kept));
+            return Ok(());
+        }
+        if now >= usize::from(most) {
+            return Ok(());
+        }
+        let granted = self.ask((most, least.max(now as u8 + 1))).await?;
+        tracing::info!(
+            relays = granted.relays.len(),
+            "another grant instead of one of which fewer can be reached"
+        );
+        self.take(granted, most)
     }
 
     /// Renews the grant, or gets a new one.
@@ -221,7 +317,7 @@ impl Keeper {
 
     /// Gets a new grant.
     async fn replace(&self) -> Result<(), LinkError> {
-        self.take(self.ask().await?, self.wanted.relays.0)
+        self.take(self.ask(self.wanted.relays).await?, self.wanted.relays.0)
     }
 
     fn take(&self, granted: Granted, asked: u8) -> Result<(), LinkError> {
@@ -231,11 +327,16 @@ impl Keeper {
         {
             tracing::warn!("the grant cannot be kept in {}: {error}", file.display());
         }
-        self.held.send_replace(Some(held));
+        // Who watches is told of what is new only.
+        self.held.send_if_modified(|known| {
+            let is_new = known.as_ref() != Some(&held);
+            *known = Some(held);
+            is_new
+        });
         Ok(())
     }
 
-    async fn ask(&self) -> Result<Granted, LinkError> {
+    async fn ask(&self, (relays, least): (u8, u8)) -> Result<Granted, LinkError> {
         let mut random = [0; 8];
         getrandom::fill(&mut random).map_err(|_| LinkError::Malformed)?;
         let limits = Limits {
@@ -244,20 +345,32 @@ impl Keeper {
             bytes: u64::MAX,
             highest_tos: Header::MAX_TOS,
         };
-        let (relays, least) = self.wanted.relays;
         let request = RequestId { made: wall(), random };
         self.controllers.allocate(&Ask { request, relays, least, limits, lifetime: LONGEST }).await
     }
 
-    /// Renews the grant in time, and gets another when it was taken back.
-    async fn keep(self, revoked: Arc<Revoked>) {
-        let mut failed = false;
+    /// Renews the grant in time, gets another when it was taken back, and looks for relays that are lost.
+    async fn keep(self, told: Arc<Told>) {
+        let mut failed = None;
+        let mut lost = Lost::new(Instant::now());
         loop {
-            let pause = if failed { AGAIN } else { self.until_renewal() };
+            let renewal = failed.unwrap_or_else(|| Instant::now() + self.until_renewal());
+            let look = lost.due(self.are_few());
             tokio::select! {
-                () = tokio::time::sleep(pause) => {}
-                () = revoked.wake.notified() => {
-                    let gone = revoked.grant.lock().expect("no panic while held").take();
+                () = sleep_until(renewal) => {}
+                () = sleep_until(look.unwrap_or(renewal)), if look.is_some() => {
+                    let replace = lost.on_asked(Instant::now(), self.are_few());
+                    if let Err(error) = self.look(replace).await {
+                        tracing::debug!(%error, "relays are not better known, or not more");
+                    }
+                    continue;
+                }
+                () = told.wake.notified() => {
+                    let tried = std::mem::take(&mut *told.tried.lock().expect("no panic while held"));
+                    for (node, reached) in tried {
+                        lost.on_tried(Instant::now(), node, reached);
+                    }
+                    let gone = told.revoked.lock().expect("no panic while held").take();
                     let is_it = |held: &Option<Held>| held.as_ref().map(|held| held.grant.id) == gone;
                     if gone.is_none() || !is_it(&self.held.borrow()) {
                         continue;
@@ -267,11 +380,11 @@ impl Keeper {
             }
             let outcome = self.refresh().await;
             if let Err(error) = &outcome
-                && !failed
+                && failed.is_none()
             {
                 tracing::warn!("the grant cannot be renewed: {error}; trying again");
             }
-            failed = outcome.is_err();
+            failed = outcome.is_err().then(|| Instant::now() + AGAIN);
         }
     }
 

@@ -31,25 +31,40 @@ impl Hosting {
     #[must_use]
     pub fn at(endpoint: &Arc<Endpoint>, relay: RelayHint, grants: &Grants, secret: TicketSecret) -> Self {
         let (sender, first) = watch::channel(None);
-        let (endpoint, entry) = (endpoint.clone(), Entry::Member(grants.clone()));
+        let (endpoint, grants) = (endpoint.clone(), grants.clone());
         let task = tokio::spawn(async move {
-            let mut pause = FIRST_PAUSE;
+            let (mut pause, mut was_lost) = (FIRST_PAUSE, false);
+            let (relays, entry) = ([relay], Entry::Member(grants.clone()));
             loop {
-                match register(&endpoint, (&relay, &entry), &secret).await {
+                let known_as = was_lost;
+                let relay = grants.known(&relays, known_as).remove(0);
+                let registered = tokio::select! {
+                    registered = register(&endpoint, (&relay, &entry), &secret) => registered,
+                    () = grants.moved(&relays, (std::slice::from_ref(&relay), known_as)) => continue,
+                };
+                match registered {
                     Ok(connection) => {
+                        grants.on_tried(&relays, true);
                         sender.send_replace(Some(Ok(())));
                         pause = FIRST_PAUSE;
                         connection.closed().await;
+                        was_lost = true;
                     }
                     Err(error) => {
+                        was_lost = error.is_lost();
                         tracing::warn!(relay = %relay.node, %error, "not reachable through the relay");
                         sender.send_if_modified(|first| {
                             first.is_none().then(|| *first = Some(Err(error))).is_some()
                         });
                     }
                 }
-                sleep(pause).await;
-                pause = (pause * 2).min(LONGEST_PAUSE);
+                if was_lost {
+                    grants.on_tried(&relays, false);
+                }
+                tokio::select! {
+                    () = sleep(pause) => pause = (pause * 2).min(LONGEST_PAUSE),
+                    () = grants.moved(&relays, (std::slice::from_ref(&relay), known_as)) => pause = FIRST_PAUSE,
+                }
             }
         });
         Self { task, first }

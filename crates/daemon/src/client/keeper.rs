@@ -14,6 +14,7 @@ use anabranch_net::{
     SessionError,
 };
 use anabranch_overlay::relay::Refused;
+use anabranch_secure::RelayHint;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
@@ -132,9 +133,16 @@ impl Keeper {
     async fn keep(&self) {
         let mut pause = FIRST_PAUSE;
         let mut told = None;
+        let grants = self.peer.entry.grants();
+        let (mut seen, mut was_lost) = (grants.watch(), false);
         loop {
             let mut worked = false;
-            let error = self.attempt(&mut worked).await;
+            let relays = grants.known(&self.route.0, was_lost);
+            let error = self.attempt((&grants, &relays, was_lost), &mut worked).await;
+            was_lost = error.is_lost();
+            if was_lost {
+                grants.on_tried(&self.route.0, false);
+            }
             match error {
                 // Waiting does not mend that: somebody should know, once.
                 RelayError::Refused(why) if why != Refused::Draining && told != Some(why) => {
@@ -146,17 +154,29 @@ impl Keeper {
             if worked {
                 pause = FIRST_PAUSE;
             }
-            sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            tokio::select! {
+                () = sleep(pause) => pause = (pause * 2).min(LONGEST_PAUSE),
+                // Controllers have told where relays are now.
+                () = grants.changed(&mut seen) => pause = FIRST_PAUSE,
+            }
         }
     }
 
     /// Opens the path and waits for its end; again over the same sessions as long as they live.
-    async fn attempt(&self, worked: &mut bool) -> RelayError {
-        let chain = match RelayChain::open(&self.endpoint, &self.route.0, &self.peer.entry).await {
+    async fn attempt(
+        &self,
+        (grants, relays, was_lost): (&Grants, &[RelayHint], bool),
+        worked: &mut bool,
+    ) -> RelayError {
+        let opened = tokio::select! {
+            opened = RelayChain::open(&self.endpoint, relays, &self.peer.entry) => opened,
+            () = grants.moved(&self.route.0, (relays, was_lost)) => return RelayError::Gone,
+        };
+        let chain = match opened {
             Ok(chain) => chain,
             Err(error) => return error,
         };
+        grants.on_tried(relays, true);
         loop {
             let path = tokio::select! {
                 path = self.open_path(&chain) => path,

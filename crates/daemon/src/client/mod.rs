@@ -12,6 +12,7 @@
 //! | `spares` | uses some of many candidates, and replaces those that are bad |
 //! | `dial` | a session with a node that may be reached directly or through relays only |
 //! | `grants` | what controllers have granted this node, kept good |
+//! | `lost` | when controllers are asked about granted relays that are not reached |
 //! | `cache` | grants in a file |
 //! | `host` | lets the holders of a ticket reach this node through a relay |
 
@@ -23,6 +24,7 @@ mod dial;
 mod grants;
 mod host;
 mod keeper;
+mod lost;
 mod rules;
 mod running;
 mod sessions;
@@ -55,6 +57,16 @@ pub enum Entry {
     Guest(TicketSecret),
 }
 
+impl Entry {
+    /// What is granted to who comes so.
+    fn grants(&self) -> Grants {
+        match self {
+            Self::Member(grants) => grants.clone(),
+            Self::Guest(_) => Grants::default(),
+        }
+    }
+}
+
 impl Default for Entry {
     fn default() -> Self {
         Self::Member(Grants::default())
@@ -85,6 +97,13 @@ pub enum RelayError {
     /// No address is known at which the relay could reach the node.
     #[error("no address is known at which the relay could reach the node")]
     NoAddress,
+}
+
+impl RelayError {
+    /// Whether the relay may be elsewhere now, or is no more.
+    fn is_lost(&self) -> bool {
+        matches!(self, Self::Connect(_) | Self::Gone | Self::Silent(_))
+    }
 }
 
 /// Relays in the order in which packets pass them, as people write it: `KEY@ADDRESS:PORT`, joined by `+`.

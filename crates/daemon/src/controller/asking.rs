@@ -104,6 +104,17 @@ impl Controllers {
         }
     }
 
+    /// Which of these relays take no new paths, as the controller that answers knows it: they go down, or are not heard.
+    ///
+    /// # Errors
+    /// What the controllers said.
+    pub async fn gone(&self, relays: Vec<PublicKey>) -> Result<Vec<PublicKey>, LinkError> {
+        match self.request(Request::Figures { relays, to: None, known: true }).await? {
+            (_, Reply::Figures { draining, silent, .. }) => Ok([draining, silent].concat()),
+            _ => Err(LinkError::Malformed),
+        }
+    }
+
     async fn granted(&self, request: Request) -> Result<Granted, LinkError> {
         match self.request(request).await? {
             (from, Reply::Granted { grant, relays }) => {

@@ -7,7 +7,7 @@ use anabranch_overlay::controller::message::{
     Again, CONTROL_VERSION, GrantedRelay, MAX_BODY, Neighbours, Reply, Request,
 };
 use anabranch_overlay::controller::{
-    Approved, Ask, ControlError, Load, allocate, confirm, give_back, register, renew, taken_back,
+    Approved, Ask, ControlError, Load, SILENT, allocate, confirm, give_back, register, renew, taken_back,
 };
 use anabranch_overlay::grant::GrantId;
 use anabranch_overlay::sense::Changes;
@@ -129,15 +129,15 @@ impl Peer {
                 }
                 let now = shared.clock.now();
                 let asker = (!known).then_some(&self.key);
-                let (figures, node) =
-                    shared.senses().figures(now, (asker, &relays, to), &shared.directory());
+                let (figures, node) = shared.senses().figures(now, (asker, &relays, to), &shared.directory());
                 let directory = shared.directory();
-                let is_draining = |relay: &&PublicKey| {
-                    let heard = directory.relay(relay).and_then(|view| view.heard);
-                    heard.is_some_and(|(_, _, load)| load.draining)
-                };
+                let heard = |relay: &PublicKey| directory.relay(relay).and_then(|view| view.heard);
+                let is_draining = |relay: &&PublicKey| heard(relay).is_some_and(|(_, _, load)| load.draining);
+                let is_silent =
+                    |relay: &&PublicKey| heard(relay).is_none_or(|(at, ..)| now.since(at) >= SILENT);
                 let draining = relays.iter().filter(is_draining).copied().collect();
-                Ok(Reply::Figures { figures, node, draining })
+                let silent = relays.iter().filter(is_silent).copied().collect();
+                Ok(Reply::Figures { figures, node, draining, silent })
             }
             Request::Allocate { .. } => match request.ask() {
                 Some(ask) => {

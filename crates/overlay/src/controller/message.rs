@@ -139,6 +139,10 @@ pub enum Reply {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         #[serde(with = "texts")]
         draining: Vec<PublicKey>,
+        /// Those that have not been heard for a while.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        #[serde(with = "texts")]
+        silent: Vec<PublicKey>,
     },
     /// To [`Request::GiveBack`].
     GivenBack,
@@ -283,7 +287,9 @@ impl Reply {
             ControlError::Store(_) | ControlError::Denied(Denied::ClockBehind(_) | Denied::Busy) => {
                 Again::Elsewhere
             }
-            ControlError::Denied(Denied::NoCapacity { .. } | Denied::RequestTime(_) | Denied::KeyInUse(_)) => Again::Later,
+            ControlError::Denied(
+                Denied::NoCapacity { .. } | Denied::RequestTime(_) | Denied::KeyInUse(_),
+            ) => Again::Later,
             ControlError::Denied(_) => Again::Never,
         };
         Self::Denied { why: error.to_string(), again }

@@ -52,6 +52,7 @@ fn every_reply_comes_out_as_it_went_in() {
             figures: vec![FiguresTold::new((key(1), key(2)), &estimate)],
             node: vec![key(2)],
             draining: vec![key(1)],
+            silent: vec![key(2)],
         },
         Reply::Granted { grant: "AA==".into(), relays },
         Reply::GivenBack,

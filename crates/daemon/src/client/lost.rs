@@ -1,0 +1,117 @@
+//! When controllers are asked about granted relays that are not reached, or that there are too few of.
+//!
+//! A relay that is not reached is asked about at once, then after pauses that double until it is reached. Fewer relays than were wanted are a reason to ask, too, with longer pauses.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anabranch_net::PublicKey;
+use tokio::time::Instant;
+
+/// First pause while relays are not reached, and while there are too few; longest pause.
+const FIRST_LOST: Duration = Duration::from_secs(1);
+const FIRST_FEW: Duration = Duration::from_secs(30);
+const LONGEST: Duration = Duration::from_secs(600);
+/// A relay that nobody has tried for so long is not waited for any more.
+const FORGOTTEN: Duration = Duration::from_secs(60);
+/// So many times relays are asked about before others are wanted instead: most come back by then.
+const TIMES: u32 = 2;
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(super) struct Lost {
+    /// Those that were not reached since, with the last time that it was tried.
+    relays: BTreeMap<PublicKey, Instant>,
+    /// How often it was asked about them, and when it may be again.
+    times: u32,
+    next: Instant,
+    /// When to ask since there are too few, and the pause before that.
+    next_few: Instant,
+    pause_few: Duration,
+}
+
+impl Lost {
+    pub(super) fn new(now: Instant) -> Self {
+        let next_few = now + FIRST_FEW;
+        Self { relays: BTreeMap::new(), times: 0, next: now, next_few, pause_few: FIRST_FEW }
+    }
+
+    /// A granted relay was reached, or not.
+    pub(super) fn on_tried(&mut self, now: Instant, relay: PublicKey, reached: bool) {
+        self.relays.retain(|_, at| now < *at + FORGOTTEN);
+        if reached {
+            self.relays.remove(&relay);
+        } else if self.relays.insert(relay, now).is_none() {
+            (self.times, self.next) = (0, now);
+        }
+    }
+
+    /// When controllers should be asked.
+    pub(super) fn due(&self, are_few: bool) -> Option<Instant> {
+        let lost = (!self.relays.is_empty()).then_some(self.next);
+        let few = are_few.then_some(self.next_few);
+        lost.into_iter().chain(few).min()
+    }
+
+    /// Controllers are asked; whether relays that are gone should be replaced yet.
+    pub(super) fn on_asked(&mut self, now: Instant, are_few: bool) -> bool {
+        self.relays.retain(|_, at| now < *at + FORGOTTEN);
+        if are_few && now >= self.next_few {
+            self.pause_few = (self.pause_few * 2).min(LONGEST);
+            self.next_few = now + self.pause_few;
+            // Nobody waits for those that were lost.
+            if self.relays.is_empty() {
+                return true;
+            }
+        }
+        self.next = now + (FIRST_LOST * 2_u32.pow(self.times.min(16))).min(LONGEST);
+        self.times += 1;
+        self.times > TIMES
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anabranch_net::NodeKey;
+
+    use super::*;
+
+    fn key(seed: u8) -> PublicKey {
+        NodeKey::from_random([seed; 32]).public()
+    }
+
+    #[test]
+    fn a_relay_that_stays_lost_is_asked_about_less_and_less_and_another_one_at_once() {
+        let begin = Instant::now();
+        let mut lost = Lost::new(begin);
+        assert_eq!(lost.due(false), None);
+        let (mut now, mut asked) = (begin, Vec::new());
+        while now < begin + Duration::from_secs(20) {
+            lost.on_tried(now, key(1), false);
+            if lost.due(false).is_some_and(|at| at <= now) {
+                asked.push(((now - begin).as_secs(), lost.on_asked(now, false)));
+            }
+            now += Duration::from_secs(1);
+        }
+        assert_eq!(asked, [(0, false), (1, false), (3, true), (7, true), (15, true)]);
+        lost.on_tried(now, key(2), false);
+        assert_eq!(lost.due(false), Some(now));
+        for relay in [key(1), key(2)] {
+            lost.on_tried(now, relay, true);
+        }
+        assert_eq!(lost.due(false), None);
+    }
+
+    #[test]
+    fn too_few_relays_are_a_reason_to_ask_now_and_then() {
+        let begin = Instant::now();
+        let (mut lost, mut last, mut pauses) = (Lost::new(begin), begin, Vec::new());
+        for _ in 0..7 {
+            let at = lost.due(true).unwrap();
+            assert!(lost.on_asked(at, true), "others are wanted");
+            pauses.push((at - last).as_secs());
+            last = at;
+        }
+        assert_eq!(pauses, [30, 60, 120, 240, 480, 600, 600]);
+    }
+}
