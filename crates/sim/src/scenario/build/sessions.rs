@@ -52,6 +52,10 @@ impl Builder<'_> {
                 return Err(ScenarioError::new(key("redundant"), "the flow has no stream")
                     .hint("datagrams are sent on every path with `mode = \"redundant\"`"));
             }
+            _ if spec.redundant == Some(true) && visible == 1 => {
+                return Err(ScenarioError::new(key("redundant"), "the session sees one path only")
+                    .hint("name two paths, without `striping` and `flow_routing`, or take it out"));
+            }
             (Some(_), Some(_)) => {
                 return Err(ScenarioError::new(key("rate"), "a flow has a size or a rate, not both")
                     .hint("take one of them out"));
