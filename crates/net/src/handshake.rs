@@ -16,7 +16,8 @@ use anabranch_wire::{Kind, Message, Params, Pid, Time, close_code, decode_params
 use crate::authorize::Verdict;
 use crate::door::Knock;
 use crate::pids::{RandomPids, random};
-use crate::session::core::{Core, Handshake};
+use crate::session::core::Core;
+use crate::session::greeting::Handshake;
 use crate::session::inner::{Identity, SessionInner};
 use crate::session::outbox::plain_datagram;
 use crate::session::routes::RouteBook;

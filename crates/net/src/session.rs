@@ -1,6 +1,7 @@
 //! A session with another node, as the application sees it.
 
 pub(crate) mod core;
+pub(crate) mod greeting;
 pub(crate) mod inner;
 pub(crate) mod outbox;
 pub(crate) mod routes;

@@ -277,6 +277,13 @@ impl Path {
         self.copies.clear();
     }
 
+    /// Gives back what memory is not in use.
+    pub(crate) fn rest(&mut self) {
+        self.board.rest();
+        self.copies.shrink_to_fit();
+        self.answers.shrink_to_fit();
+    }
+
     /// Owes an answer to a challenge.
     pub(crate) fn owe_answer(&mut self, token: u64, route: Route) {
         if self.answers.len() < MAX_ANSWERS && !self.answers.contains(&(token, route)) {

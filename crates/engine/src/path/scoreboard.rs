@@ -534,6 +534,12 @@ impl Scoreboard {
         self.slots.back().into_iter().flat_map(|slot| runs_of(&slot.contents)).cloned().collect()
     }
 
+    /// Gives back the room for packets that there are none of.
+    pub(super) fn rest(&mut self) {
+        self.slots.shrink_to_fit();
+        self.past.shrink_to_fit();
+    }
+
     /// Drops what nobody will ask about again. Lost packets stay a while, to notice that they arrived.
     fn forget_front(&mut self) {
         while self.slots.front().is_some_and(|slot| slot.state != State::Outstanding) {

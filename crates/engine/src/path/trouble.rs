@@ -76,7 +76,7 @@ pub(crate) struct Answer {
     pub blocks: bool,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Trouble {
     /// The usual round-trip time; zero before the first sample.
     usual: Span,
@@ -98,7 +98,7 @@ pub(crate) struct Trouble {
     window_known_for: u32,
     /// The silence under way is an episode: longer than what one lost packet makes.
     silent: bool,
-    hold: Option<Hold>,
+    hold: Option<Box<Hold>>,
     found_rate: Option<f64>,
     /// Bytes of data that had come in over the path when the silence began.
     heard: u64,
@@ -113,7 +113,7 @@ impl Trouble {
 
     /// When a held path is to be probed next.
     pub(crate) fn probe_at(&self) -> Option<Time> {
-        self.hold.map(|hold| hold.probe_at)
+        self.hold.as_ref().map(|hold| hold.probe_at)
     }
 
     /// A probe of a held path is due; `size` is that of a full packet in bytes.
@@ -136,7 +136,7 @@ impl Trouble {
 
     /// True while probes are to be full packets.
     pub(crate) fn is_on_trial(&self) -> bool {
-        self.hold.is_some_and(|hold| hold.trial.is_some())
+        self.hold.as_ref().is_some_and(|hold| hold.trial.is_some())
     }
 
     /// A packet that left at `sent_at` arrived.
@@ -176,7 +176,7 @@ impl Trouble {
             self.begin_episode(now);
         }
         let patience = doubled(PATIENCE, self.episodes);
-        self.hold = Some(Hold {
+        self.hold = Some(Box::new(Hold {
             since: now,
             until: now + patience,
             good: 0,
@@ -184,7 +184,7 @@ impl Trouble {
             probe_at: now,
             trial: None,
             found_rate: None,
-        });
+        }));
         self.judge_anew();
     }
 
@@ -348,7 +348,7 @@ impl Trouble {
     /// The path is taken back: as it is now is usual. Over a round trip that is shorter, by more than a queue makes, a smaller window makes
     /// the same rate.
     fn end_hold(&mut self, now: Time, sample: Option<Span>) {
-        let found_rate = self.hold.and_then(|hold| hold.found_rate);
+        let found_rate = self.hold.as_ref().and_then(|hold| hold.found_rate);
         let Self { episodes, window, window_known_for, .. } = *self;
         let shorter = sample.filter(|sample| *sample * QUEUES < self.usual);
         let part = shorter.map_or(1.0, |sample| sample.as_secs_f64() / self.usual.as_secs_f64());

@@ -1,6 +1,6 @@
 //! The clock: probe timeouts, failures, keep-alive, idle (mTCP §3.5 [M12, M13]).
 
-use anabranch_wire::{PathId, Payload, Span, Time};
+use anabranch_wire::{PathId, Payload, Side, Span, Time};
 
 use super::Session;
 use crate::config::AckPolicy;
@@ -29,6 +29,9 @@ impl<P: Payload> Session<P> {
         }
         let mut next = self.wake_at.min(self.idle_at());
         if let Some(at) = self.keep_alive_at() {
+            next = next.min(at);
+        }
+        if let Some(at) = self.rest_at() {
             next = next.min(at);
         }
         next = next.min(self.datagrams_timeout());
@@ -89,10 +92,12 @@ impl<P: Payload> Session<P> {
         self.last_heard + self.config.idle_timeout.min(peer)
     }
 
+    /// The server asks a little later than the client, which so does it for both if both want it.
     fn keep_alive_at(&self) -> Option<Time> {
         // Without a usable path there is nothing to keep alive; failed ones are probed anyway.
         let pause = self.config.keep_alive.filter(|_| self.best_path().is_some())?;
-        Some(self.last_heard.max(self.last_sent) + pause)
+        let later = if self.side == Side::Server { pause / 16 } else { Span::ZERO };
+        Some(self.last_heard.max(self.last_sent) + pause + later)
     }
 
     /// Does what is due by now.
@@ -113,6 +118,9 @@ impl<P: Payload> Session<P> {
         }
         if self.keep_alive_at().is_some_and(|at| at <= now) {
             self.keep_alive();
+        }
+        if self.rest_at().is_some_and(|at| at <= now) {
+            self.rest();
         }
         self.handle_datagrams_timeout(now);
         let mut index = 0;

@@ -18,6 +18,10 @@ use crate::shared::{
 /// How often the evidence is judged.
 const REVIEW: Span = Span::from_millis(500);
 
+/// What the application has sent before anything is collected, in bytes and in datagrams: less tells nothing, and of
+/// thousands of sessions most have sent next to nothing.
+const WORTH: (u64, u64) = (16 << 10, 16);
+
 /// What is known of shared bottlenecks.
 #[derive(Debug, Default)]
 pub(super) struct Sharing {
@@ -65,10 +69,11 @@ impl Sharing {
 }
 
 impl<P: Payload> Session<P> {
-    /// What is known, where there is anything to know: not of a single path, and not where nobody asks.
+    /// What is known, where there is anything to know: not of a single path, not where nobody asks, and not before [`WORTH`].
     fn sharing(&mut self) -> Option<&mut Sharing> {
         let asked = self.coupling == Coupling::Adaptive || self.leaves_out_sharers();
-        let watched = self.paths.len() > 1 && asked;
+        let sends = self.stats.bytes_written >= WORTH.0 || self.stats.datagrams_sent >= WORTH.1;
+        let watched = self.paths.len() > 1 && asked && sends;
         watched.then(|| &mut **self.sharing.get_or_insert_default())
     }
 

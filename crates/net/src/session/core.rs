@@ -7,12 +7,13 @@ use anabranch_engine::{
     AbandonReason, CloseReason, Event, PathChange, PathError, PathRules, PathState, PidChange, Route,
     Session as Engine,
 };
-use anabranch_secure::{Cookie, InitId, Initiator, Refusal};
-use anabranch_wire::{Kind, Message, Params, PathId, Pid, Side, Span, Time};
+use anabranch_secure::{InitId, Refusal};
+use anabranch_wire::{Kind, Message, PathId, Pid, Side, Span, Time};
 use bytes::Bytes;
 use smallvec::SmallVec;
 use tokio::sync::broadcast;
 
+use super::greeting::Handshake;
 use super::inner::SessionInner;
 use super::outbox::{Outgoing, plain_datagram};
 use super::routes::RouteBook;
@@ -32,37 +33,6 @@ const READ_TOLD: usize = 64 << 10;
 const ADDRESS_PATIENCE: (Span, Span) = (Span::from_millis(20), Span::from_millis(250));
 /// How often the key retention time follows the paths' round-trip times.
 const RETENTION_PAUSE: Span = Span::from_secs(1);
-
-/// What the handshake still needs.
-pub(crate) enum Handshake {
-    /// The client's side.
-    Client(Box<Dialing>),
-    /// The server's.
-    Answered {
-        /// Body of the INIT ACK.
-        body: Vec<u8>,
-        /// The client's parameters.
-        params: Params,
-        /// Which INIT it was.
-        init: InitId,
-    },
-    /// The client has its answer; the same one may come over other routes.
-    Greeted {
-        /// Body of the INIT ACK.
-        body: Box<[u8]>,
-        /// The server's parameters.
-        params: Params,
-    },
-    /// Over.
-    Done,
-}
-
-/// A client's handshake.
-pub(crate) struct Dialing {
-    pub(crate) initiator: Initiator,
-    /// Got for each candidate.
-    pub(crate) cookies: Vec<(Route, Cookie)>,
-}
 
 /// Why a client may be waiting in vain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -172,6 +142,9 @@ impl Core {
         let mut outcome = Outcome { retention: self.retention(now), ..Outcome::default() };
         if self.engine.poll_timeout().is_some_and(|at| at <= now) {
             self.engine.handle_timeout(now);
+            if self.engine.is_at_rest() {
+                self.rest();
+            }
         }
         self.take_events(session, now, (&mut outcome, woken));
         if self.replan_at <= now {
@@ -200,7 +173,7 @@ impl Core {
     pub(crate) fn deadline(&self, now: Time) -> Time {
         const SHORTEST: Span = Span::from_micros(50);
         let engine = self.engine.poll_timeout().unwrap_or(Time::NEVER);
-        engine.min(self.replan_at).max(now + SHORTEST)
+        coarse(now, engine.min(self.replan_at).max(now + SHORTEST))
     }
 
     fn init_for(&self, session: &SessionInner, route: Route) -> Option<Vec<u8>> {
@@ -467,13 +440,29 @@ impl Core {
         }
     }
 
+    /// Gives back what is not needed while nothing happens. What is left of the handshake is not: whoever is established
+    /// and then quiet for a while has had all answers.
+    fn rest(&mut self) {
+        let init = self.handshake.finish();
+        self.handshake = Handshake::Done { init };
+    }
+
     /// What the endpoint's tables hold of this session.
     pub(crate) fn forget(&mut self) -> (BTreeSet<Pid>, Option<InitId>) {
-        let init = match std::mem::replace(&mut self.handshake, Handshake::Done) {
-            Handshake::Answered { init, .. } => Some(init),
-            _ => None,
-        };
         self.events = None;
-        (std::mem::take(&mut self.pids), init)
+        (std::mem::take(&mut self.pids), self.handshake.finish())
     }
+}
+
+/// A deadline that is far away moves to a multiple that others' deadlines fall on too, so that thousands of idle
+/// sessions wake the process a few times a second and not each by itself: later by a 64th of the wait at most.
+fn coarse(now: Time, deadline: Time) -> Time {
+    const FAR: Span = Span::from_millis(500);
+    const COARSEST: u64 = 256_000_000;
+    if deadline == Time::NEVER || deadline.since(now) < FAR {
+        return deadline;
+    }
+    // The power of two below keeps multiples of the coarse steps multiples of the finer ones.
+    let step = 1 << (deadline.since(now) / 64).as_nanos().min(COARSEST).ilog2();
+    Time::from_nanos(deadline.as_nanos().next_multiple_of(step))
 }

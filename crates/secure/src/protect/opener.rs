@@ -34,7 +34,8 @@ pub(super) struct Opener {
     chain: KeyChain,
     previous: Option<(PhaseKey, Time)>,
     present: PhaseKey,
-    next: PhaseKey,
+    /// Made when a packet first asks for it: most sessions end in their first phase.
+    next: Option<PhaseKey>,
     pub(super) phase: u64,
     /// When the first packet of the present phase was opened.
     pub(super) confirmed_at: Option<Time>,
@@ -45,12 +46,12 @@ pub(super) struct Opener {
 
 impl Opener {
     pub(super) fn new(mut chain: KeyChain) -> Self {
-        let (present, next) = (chain.advance(), chain.advance());
+        let present = chain.advance();
         Self {
             chain,
             previous: None,
             present,
-            next,
+            next: None,
             phase: 0,
             confirmed_at: None,
             forgeries: 0,
@@ -90,25 +91,35 @@ impl Opener {
     }
 
     /// Opens with the chosen key; gives the one that fitted.
-    pub(super) fn open(&self, key: KeyOf, envelope: &Envelope, text: &mut [u8], tag: &[u8]) -> Option<KeyOf> {
+    pub(super) fn open(
+        &mut self,
+        key: KeyOf,
+        envelope: &Envelope,
+        text: &mut [u8],
+        tag: &[u8],
+    ) -> Option<KeyOf> {
         let Envelope { path, fsn, ref aad, .. } = *envelope;
         let previous = self.previous.as_ref().map(|(key, _)| key);
         let fits = match key {
             KeyOf::Present => self.present.open(path, fsn, aad, text, tag),
-            KeyOf::Next => self.next.open(path, fsn, aad, text, tag),
+            KeyOf::Next => self.next().open(path, fsn, aad, text, tag),
             KeyOf::Previous => previous?.open(path, fsn, aad, text, tag),
             KeyOf::PreviousOrNext if previous?.try_open(path, fsn, aad, text, tag) => {
                 return Some(KeyOf::Previous);
             }
             KeyOf::PreviousOrNext => {
-                return self.next.open(path, fsn, aad, text, tag).then_some(KeyOf::Next);
+                return self.next().open(path, fsn, aad, text, tag).then_some(KeyOf::Next);
             }
         };
         fits.then_some(key)
     }
 
+    fn next(&mut self) -> &PhaseKey {
+        self.next.get_or_insert_with(|| self.chain.advance())
+    }
+
     pub(super) fn advance(&mut self, now: Time, retire_at: Time) {
-        let next = std::mem::replace(&mut self.next, self.chain.advance());
+        let next = self.next.take().unwrap_or_else(|| self.chain.advance());
         let previous = std::mem::replace(&mut self.present, next);
         self.previous = Some((previous, retire_at));
         self.phase += 1;

@@ -1,0 +1,48 @@
+//! Rest: a session that was quiet for a while gives back the memory that its last work took.
+//!
+//! Of the ten thousand sessions of a busy node most are idle at any moment. What they hold then is what they cost.
+
+use anabranch_wire::{Payload, Span, Time};
+
+use super::{Scratch, Session};
+use crate::control::ControlQueue;
+use crate::path::Path;
+use crate::state::State;
+
+/// How long nothing may have come or gone.
+const QUIET: Span = Span::from_secs(2);
+/// Packets that take nothing worth giving back: keep-alives and their answers.
+const FEW: u64 = 16;
+
+impl<P: Payload> Session<P> {
+    /// True when the session has been quiet for a while, but for keep-alives: a driver may give back memory as well.
+    #[must_use]
+    pub fn is_at_rest(&self) -> bool {
+        self.state == State::Established && self.packets() < self.rests_until
+    }
+
+    /// When the session comes to rest if nothing happens before.
+    pub(super) fn rest_at(&self) -> Option<Time> {
+        let works = self.state == State::Established && !self.is_at_rest();
+        works.then(|| self.last_heard.max(self.last_sent) + QUIET)
+    }
+
+    pub(super) fn rest(&mut self) {
+        self.rests_until = self.packets() + FEW;
+        self.paths.iter_mut().for_each(Path::rest);
+        if self.control.is_empty() {
+            self.control = ControlQueue::default();
+        }
+        self.events.shrink_to_fit();
+        self.pid_changes.shrink_to_fit();
+        self.outgoing.shrink_to_fit();
+        self.candidates.shrink_to_fit();
+        self.greetings.shrink_to_fit();
+        self.scratch = Scratch::default();
+    }
+
+    /// Packets of all paths so far, both ways.
+    fn packets(&self) -> u64 {
+        self.paths.iter().map(|path| path.stats.packets_sent + path.stats.packets_received).sum()
+    }
+}

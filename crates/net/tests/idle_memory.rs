@@ -1,0 +1,92 @@
+//! What an idle session holds: measured with an allocator that counts. What the cipher library holds, some 600 bytes a
+//! key and two keys a session, is not in it.
+
+#![allow(
+    unsafe_code,
+    reason = "an allocator that counts is unsafe to write, and there is no other way to count"
+)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use anabranch_net::{Addresses, Config, Endpoint, EndpointConfig, NodeKey, Session, Target, Verdict};
+
+struct Counting;
+
+static USED: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: every call is the system allocator's; only sizes are added up beside it.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        USED.fetch_add(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's promise is handed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        USED.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's promise is handed on.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const PATHS: u8 = 3;
+
+fn addresses(host: u8) -> Vec<IpAddr> {
+    (1..=PATHS).map(|path| IpAddr::from([127, 41, path, host])).collect()
+}
+
+async fn endpoint(host: u8) -> Endpoint {
+    let config = EndpointConfig::new(NodeKey::from_random([host; 32]));
+    let config = config.authorize(|_: &_, _| Verdict::Accept { secret: None });
+    Endpoint::bind(config.addresses(Addresses::Exactly(addresses(host)))).await.unwrap()
+}
+
+async fn open(client: &Endpoint, target: &Target, count: usize) -> Vec<Session> {
+    let mut sessions = Vec::new();
+    for _ in 0..count {
+        sessions.push(client.connect(target, Config::default()).await.unwrap());
+    }
+    sessions
+}
+
+/// Bytes in use once they have not become fewer for a while.
+async fn settled() -> usize {
+    let (mut least, mut since) = (USED.load(Ordering::Relaxed), Instant::now());
+    while since.elapsed() < Duration::from_secs(4) {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let used = USED.load(Ordering::Relaxed);
+        if used < least {
+            (least, since) = (used, Instant::now());
+        }
+    }
+    least
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_idle_session_of_three_paths_holds_at_most_14_kib() {
+    let (server, client) = (endpoint(1).await, endpoint(2).await);
+    let mut target = Target::new(server.node(), server.local_addresses());
+    target.pins = addresses(2).into_iter().zip(server.local_addresses()).collect();
+    tokio::spawn(async move {
+        let mut accepted = Vec::new();
+        while let Some(session) = server.accept().await {
+            accepted.push(session);
+        }
+    });
+    // What the endpoints hold for the first sessions, they hold for all.
+    let mut sessions = open(&client, &target, 20).await;
+    let before = settled().await;
+    sessions.extend(open(&client, &target, 200).await);
+    while !sessions.iter().all(|session| session.paths().len() == usize::from(PATHS)) {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let each = settled().await.saturating_sub(before) / (2 * 200);
+    println!("{each} bytes an end and session");
+    assert!(each <= 14 << 10, "{each} bytes an end and session");
+}
