@@ -6,12 +6,14 @@
 //! - **Never fragmented**: a datagram too long for the way is dropped, which is what path MTU probes ask for.
 //! - **GSO falls back per destination**: quinn-udp turns it off for all of a socket after one refusal; the
 //!   refusal here counts for that destination alone.
+//! - **Marks stay**: quinn-udp takes any refusal for one of the ECN mark, and sends IPv4 without marks from then on. When the refusal
+//!   comes without a mark as well, that was not it, and quinn-udp begins anew.
 
 use std::collections::BTreeSet;
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, RwLock};
 use std::time::Duration;
 
 use anabranch_engine::Ecn;
@@ -42,7 +44,8 @@ pub struct BindTo {
 #[derive(Debug)]
 pub struct UdpSocket {
     io: tokio::net::UdpSocket,
-    state: UdpSocketState,
+    /// Replaced when it has drawn a wrong conclusion.
+    state: RwLock<UdpSocketState>,
     local: SocketAddr,
     bound_to_interface: bool,
     no_offload: Mutex<BTreeSet<SocketAddr>>,
@@ -140,7 +143,7 @@ impl UdpSocket {
         let local = io.local_addr()?;
         Ok(Self {
             io,
-            state,
+            state: RwLock::new(state),
             local,
             bound_to_interface,
             no_offload: Mutex::default(),
@@ -227,7 +230,8 @@ impl UdpSocket {
         let mut metas = [RecvMeta::default(); quinn_udp::BATCH_SIZE];
         let most = buffers.len().min(filled.len()).min(metas.len());
         let count = self.io.try_io(Interest::READABLE, || {
-            self.state.recv((&self.io).into(), &mut buffers[..most], &mut metas[..most])
+            let state = self.state.read().expect("no panic while held");
+            state.recv((&self.io).into(), &mut buffers[..most], &mut metas[..most])
         })?;
         let mut datagrams = 0;
         for (meta, filled) in metas[..count].iter().zip(filled) {
@@ -276,12 +280,27 @@ impl UdpSocket {
         };
         self.counters.send_calls.fetch_add(1, Ordering::Relaxed);
         // Without asking the runtime first: it does not know that a fresh socket is writable.
-        let result = self.state.try_send((&self.io).into(), &transmit);
+        let result = self.state.read().expect("no panic while held").try_send((&self.io).into(), &transmit);
+        if matches!(&result, Err(error) if is_offload_refusal(error)) {
+            self.begin_anew();
+        }
         if matches!(&result, Err(error) if error.kind() == io::ErrorKind::WouldBlock) {
             // Tells it, so that `writable` waits.
             return self.io.try_io(Interest::WRITABLE, || result);
         }
         result
+    }
+
+    /// What was refused was refused without a mark, too.
+    fn begin_anew(&self) {
+        let anew = UdpSocketState::new((&self.io).into()).and_then(|state| {
+            without_timestamps(&self.io)?;
+            *self.state.write().expect("no panic while held") = state;
+            Ok(())
+        });
+        if let Err(error) = anew {
+            tracing::debug!(%error, "datagrams leave without marks");
+        }
     }
 
     /// The system cannot cut a batch for this destination: remember it, and cut here. What does not fit
@@ -381,13 +400,13 @@ fn bind_to_interface(_socket: &Socket, _name: &str) -> bool {
 /// quinn-udp asks for receive times but gives the control messages too little room for them beside GRO's
 /// segment size, so the ECN mark is lost from every batch received. We need the mark, not the time.
 #[cfg(target_os = "linux")]
-fn without_timestamps(socket: &std::net::UdpSocket) -> io::Result<()> {
+fn without_timestamps(socket: &impl std::os::fd::AsFd) -> io::Result<()> {
     nix::sys::socket::setsockopt(socket, nix::sys::socket::sockopt::ReceiveTimestampns, &false)
         .map_err(io::Error::from)
 }
 
 #[cfg(not(target_os = "linux"))]
-fn without_timestamps(_socket: &std::net::UdpSocket) -> io::Result<()> {
+fn without_timestamps<S>(_socket: &S) -> io::Result<()> {
     Ok(())
 }
 

@@ -63,6 +63,23 @@ async fn a_destination_that_refuses_offload_does_not_spoil_the_others() {
     assert_eq!(sender.stats().sent, 303);
 }
 
+/// After a refusal of a batch, and of a single datagram: nobody can be at port 0.
+#[tokio::test]
+async fn marks_are_kept_after_something_was_refused() {
+    let (sender, receiver, other) = (loopback(), loopback(), loopback());
+    let contents = vec![7; 3000];
+    let remote = receiver.local_addr();
+    let marked = |remote, segment| Batch { remote, contents: &contents, segment, ecn: Ecn::Ect0 };
+    let remote_of_nobody = SocketAddr::new(remote.ip(), 0);
+    for (refused, segment) in [(remote, 10), (remote_of_nobody, contents.len())] {
+        sender.send(&marked(refused, segment)).unwrap();
+        sender.send(&marked(other.local_addr(), 1_000)).unwrap();
+        let (_, received) = receive(&other).await;
+        assert_eq!(received.ecn, Ecn::Ect0, "after {refused}");
+    }
+    assert_eq!(receive(&receiver).await.1.ecn, Ecn::Ect0, "of the refused batch itself");
+}
+
 #[tokio::test]
 async fn a_taken_port_is_named_in_the_error() {
     let first = loopback();
