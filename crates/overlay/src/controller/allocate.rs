@@ -12,7 +12,9 @@ use super::policy::Policy;
 use super::record::{ClientRecord, Held, MAX_GIVEN_BACK, MAX_MARKS, RelayRecord, Reserved, TakenBack};
 use super::register::load_relays;
 use super::store::{Commit, Entry, Revision, Store, StoreError, Transaction};
-use super::{ATTEMPTS, ControlError, Denied, MAX_SKEW, REQUEST_AGE, check_clock, client_key, relay_key};
+use super::{
+    ATTEMPTS, ControlError, Denied, MAX_SKEW, REQUEST_AGE, Room, check_clock, client_key, relay_key,
+};
 use crate::MessageError;
 use crate::grant::{Grant, GrantId, GrantSigner, Limits, MAX_VALIDITY, UnixTime};
 
@@ -167,7 +169,7 @@ pub async fn allocate<S: Store>(
             continue;
         }
         read.client.1.drop_over(wall);
-        check_quota(&read.client.1, &quota, (wall, Some(&ask.limits)))?;
+        check_quota((&client, &read.client.1), &quota, (wall, Some(&ask.limits)))?;
         let grant = Grant {
             id,
             client,
@@ -210,7 +212,7 @@ pub async fn renew<S: Store>(
     for _ in 0..ATTEMPTS {
         let (request, mut read) = read_held(store, &client, grant).await?;
         read.check_clock(now)?;
-        check_quota(&read.client.1, &quota, (now, None))?;
+        check_quota((&client, &read.client.1), &quota, (now, None))?;
         let held = read.client.1.grants.get_mut(&request).filter(|held| held.until >= now.0);
         let Some(held) = held else { return Err(Denied::NoSuchGrant.into()) };
         if until <= held.until {
@@ -259,20 +261,31 @@ fn check_age(now: UnixTime, made: UnixTime) -> Result<(), Denied> {
 
 /// Whether a client's grants, and one more with these limits, are within its quota.
 fn check_quota(
-    record: &ClientRecord,
+    (client, record): (&PublicKey, &ClientRecord),
     quota: &super::Quota,
     (now, more): (UnixTime, Option<&Limits>),
 ) -> Result<(), Denied> {
-    let good = || record.grants.values().filter(|held| held.until >= now.0);
-    let check = |what, allowed: u64, used: u64, more: u64| {
-        let denied = Denied::Quota { what, allowed, used };
-        if used.saturating_add(more) > allowed { Err(denied) } else { Ok(()) }
+    let mut good: Vec<&Held> = record.grants.values().filter(|held| held.until >= now.0).collect();
+    good.sort_by_key(|held| held.until);
+    let check = |what, allowed: u64, of: fn(&Held) -> u64, more: u64| {
+        let used = good.iter().map(|held| of(held)).fold(0, u64::saturating_add);
+        if used.saturating_add(more) <= allowed {
+            return Ok(());
+        }
+        let mut left = used;
+        let last = good.iter().find(|held| {
+            left = left.saturating_sub(of(held));
+            left.saturating_add(more) <= allowed
+        });
+        // The second of its end is still the grant's.
+        let room =
+            last.map_or(Room::Never, |held| Room::In { seconds: held.until - now.0 + 1, client: *client });
+        Err(Denied::Quota { what, allowed, used, room })
     };
-    let sum = |of: fn(&Held) -> u64| good().map(of).fold(0, u64::saturating_add);
     let (pids, rate) = more.map_or((0, 0), |more| (more.pids.into(), more.rate.as_bits()));
-    check("grants", quota.grants.into(), good().count() as u64, more.is_some().into())?;
-    check("PIDs", quota.limits.pids.into(), sum(|held| held.pids.into()), pids)?;
-    check("bit/s", quota.limits.rate.as_bits(), sum(|held| held.rate), rate)?;
+    check("grants", quota.grants.into(), |_| 1, more.is_some().into())?;
+    check("PIDs", quota.limits.pids.into(), |held| held.pids.into(), pids)?;
+    check("bit/s", quota.limits.rate.as_bits(), |held| held.rate, rate)?;
     if more.is_some() && record.grants.len() + record.answered.len() >= MAX_MARKS {
         return Err(Denied::TooManyRequests);
     }

@@ -47,6 +47,8 @@ mod sweep;
 #[cfg(test)]
 mod tests;
 
+use std::fmt;
+
 use anabranch_secure::PublicKey;
 
 pub use allocate::{
@@ -81,7 +83,7 @@ pub enum Denied {
     #[error("this relay is not listed here: have the controller's operator list its key")]
     RelayNotListed,
     /// More than the quota.
-    #[error("the quota allows {allowed} {what}, and {used} are in use")]
+    #[error("the quota allows {allowed} {what}, and {used} are in use: {room}")]
     Quota {
         /// Of what.
         what: &'static str,
@@ -89,6 +91,8 @@ pub enum Denied {
         allowed: u64,
         /// How much is taken.
         used: u64,
+        /// When there is more.
+        room: Room,
     },
     /// Too many requests in a short time.
     #[error("too many requests in {REQUEST_AGE} s: wait, and keep the grants you have")]
@@ -125,6 +129,32 @@ pub enum Denied {
     /// Others were faster too often.
     #[error("too many controllers decide at the same time: try again")]
     Busy,
+}
+
+/// When a quota that is used up has room again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    /// However little is in use, more was asked for.
+    Never,
+    /// When grants end, in so many seconds; or before, when they are taken back.
+    In {
+        /// Seconds.
+        seconds: u64,
+        /// Whose grants.
+        client: PublicKey,
+    },
+}
+
+impl fmt::Display for Room {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Never => f.write_str("ask for less, or have the controller's operator allow more"),
+            Self::In { seconds, client } => write!(
+                f,
+                "there is room in {seconds} s, when grants end that are not renewed, or once the controller's operator takes them back with `anabranch controller revoke {client}`"
+            ),
+        }
+    }
 }
 
 /// Why something was not decided.

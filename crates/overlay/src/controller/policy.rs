@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anabranch_secure::PublicKey;
 
-use super::{Ask, Denied};
+use super::{Ask, Denied, Room};
 use crate::grant::{Limits, MAX_GRANT_RELAYS, MAX_VALIDITY};
 
 /// What one client key may have at a time.
@@ -57,7 +57,8 @@ impl Quota {
         }
         let most = self.relays.min(MAX_GRANT_RELAYS as u8);
         if ask.least > most {
-            return Err(Denied::Quota { what: "relays in a grant", allowed: most.into(), used: 0 });
+            let (what, allowed) = ("relays in a grant", most.into());
+            return Err(Denied::Quota { what, allowed, used: 0, room: Room::Never });
         }
         let limits = Limits {
             pids: ask.limits.pids.min(self.limits.pids),

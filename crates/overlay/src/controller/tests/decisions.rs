@@ -57,13 +57,30 @@ fn a_quota_counts_all_grants_of_a_key_until_they_are_over() {
     world.allocate(1, ask(START, 1, 1, limits(8, 40))).unwrap();
     world.allocate(1, ask(START, 2, 1, limits(8, 40))).unwrap();
     let over = denied(world.allocate(1, ask(START, 3, 1, limits(1, 1))));
-    assert_eq!(over, Denied::Quota { what: "PIDs", allowed: 16, used: 16 });
+    let room = Room::In { seconds: 601, client: key(1) };
+    assert_eq!(over, Denied::Quota { what: "PIDs", allowed: 16, used: 16, room });
     assert!(matches!(
         denied(world.allocate(1, ask(START, 4, 4, limits(1, 1)))),
-        Denied::Quota { what: "relays in a grant", .. }
+        Denied::Quota { what: "relays in a grant", room: Room::Never, .. }
     ));
     world.pass(601);
     world.allocate(1, ask(START + 601, 5, 1, limits(8, 40))).unwrap();
+}
+
+#[test]
+fn who_has_used_up_a_quota_is_told_when_there_is_room_and_how_it_comes_sooner() {
+    let mut world = World::new(2);
+    world.allocate(1, ask(START, 1, 1, limits(4, 10))).unwrap();
+    world.pass(100);
+    world.allocate(1, ask(START + 100, 2, 1, limits(8, 10))).unwrap();
+    // The first to end makes room for few PIDs; for more, both have to.
+    for (number, pids, seconds) in [(3, 6, 501), (4, 10, 601)] {
+        let told = denied(world.allocate(1, ask(START + 100, number, 1, limits(pids, 10)))).to_string();
+        let revoke = format!("`anabranch controller revoke {}`", key(1));
+        assert!(told.contains(&format!("there is room in {seconds} s")) && told.contains(&revoke), "{told}");
+    }
+    world.pass(501);
+    world.allocate(1, ask(START + 601, 5, 1, limits(6, 10))).unwrap();
 }
 
 #[test]

@@ -5,7 +5,7 @@ use anabranch_wire::Span;
 use super::super::message::{FiguresTold, GrantedRelay, MAX_BODY, Neighbours, Reply, Request};
 use super::*;
 use crate::grant::GrantId;
-use crate::sense::Figures;
+use crate::sense::{Changes, Figures, LinkTold};
 
 fn round(request: Request) {
     let mut bytes = Vec::new();
@@ -15,41 +15,43 @@ fn round(request: Request) {
     assert_eq!(Request::decode(&bytes[..bytes.len() - 2]).unwrap(), None);
 }
 
-#[test]
-fn every_request_comes_out_as_it_went_in() {
-    let ask = ask(START, 3, 2, limits(4, 10));
-    let allocate = Request::allocate(&ask);
-    assert_eq!(allocate.ask(), Some(ask));
-    round(allocate);
-    round(Request::Hello { version: 1 });
-    round(Request::Register { instance: u64::MAX, offer: offer("fra", 5, 9) });
+/// One of each kind, with all that it can have but the changes of links.
+fn every_request() -> Vec<Request> {
     let confirmed = vec![GrantId([0; 16]), GrantId([255; 16])];
-    round(Request::Heartbeat { load: Load { pids: 1, rate: 2, draining: true }, confirmed, links: None });
-    round(Request::Figures { relays: vec![key(1)], to: Some([192, 0, 2, 1].into()), known: true });
-    round(Request::Renew { grant: GrantId([4; 16]), lifetime: 60 });
-    round(Request::GiveBack { grant: GrantId([3; 16]) });
+    vec![
+        Request::allocate(&ask(START, 3, 2, limits(4, 10))),
+        Request::Hello { version: 1 },
+        Request::Register { instance: u64::MAX, offer: offer("fra", 5, 9) },
+        Request::Heartbeat { load: Load { pids: 1, rate: 2, draining: true }, confirmed, links: None },
+        Request::Figures { relays: vec![key(1)], to: Some([192, 0, 2, 1].into()), known: true },
+        Request::Renew { grant: GrantId([4; 16]), lifetime: 60 },
+        Request::GiveBack { grant: GrantId([3; 16]) },
+    ]
 }
 
-#[test]
-fn every_reply_comes_out_as_it_went_in() {
+fn every_change() -> Changes {
+    let link = LinkTold {
+        to: key(2),
+        up: true,
+        rtt: [1, 2],
+        loss: [3, 4],
+        queue: [5, 6],
+        available: 7,
+        capacity: 8,
+    };
+    Changes { since: 1, version: 2, coordinate: Default::default(), links: vec![link], gone: vec![key(3)] }
+}
+
+fn every_reply() -> Vec<Reply> {
     let relays = vec![GrantedRelay { node: key(3), addresses: vec!["[2001:db8::1]:4600".parse().unwrap()] }];
-    let estimate = Figures { estimated: Some(0.25), ..Figures::measured(Span::from_millis(31), 0.01) };
-    assert_eq!(FiguresTold::new((key(1), key(2)), &estimate).figures(), estimate);
-    for reply in [
+    let neighbours =
+        Neighbours { measure: relays.clone(), measured_by: vec![key(4)], wanted: relays.clone() };
+    vec![
         Reply::Hello { version: 1 },
         Reply::Registered,
-        Reply::Heartbeat {
-            time: 5,
-            revoked: vec![GrantId([1; 16])],
-            known: 7,
-            neighbours: Some(Neighbours {
-                measure: relays.clone(),
-                measured_by: vec![key(4)],
-                wanted: relays.clone(),
-            }),
-        },
+        Reply::Heartbeat { time: 5, revoked: vec![GrantId([1; 16])], known: 7, neighbours: Some(neighbours) },
         Reply::Figures {
-            figures: vec![FiguresTold::new((key(1), key(2)), &estimate)],
+            figures: vec![FiguresTold::new((key(1), key(2)), &estimate())],
             node: vec![key(2)],
             draining: vec![key(1)],
             silent: vec![key(2)],
@@ -57,10 +59,75 @@ fn every_reply_comes_out_as_it_went_in() {
         Reply::Granted { grant: "AA==".into(), relays },
         Reply::GivenBack,
         Reply::denied(&Denied::Busy.into()),
-    ] {
+    ]
+}
+
+fn estimate() -> Figures {
+    Figures { estimated: Some(0.25), ..Figures::measured(Span::from_millis(31), 0.01) }
+}
+
+#[test]
+fn every_request_comes_out_as_it_went_in() {
+    let ask = ask(START, 3, 2, limits(4, 10));
+    assert_eq!(Request::allocate(&ask).ask(), Some(ask));
+    every_request().into_iter().for_each(round);
+    let load = Load::default();
+    round(Request::Heartbeat { load, confirmed: Vec::new(), links: Some(every_change()) });
+}
+
+#[test]
+fn every_reply_comes_out_as_it_went_in() {
+    assert_eq!(FiguresTold::new((key(1), key(2)), &estimate()).figures(), estimate());
+    for reply in every_reply() {
         let mut bytes = Vec::new();
         reply.encode(&mut bytes);
         assert_eq!(Reply::decode(&bytes).unwrap(), Some((reply, bytes.len())));
+    }
+}
+
+/// The names in a message, of those within it, too; what a kind is called comes first.
+fn names(value: &serde_json::Value, found: &mut Vec<String>) {
+    match value {
+        serde_json::Value::Object(fields) => {
+            found.extend(fields.get("kind").and_then(|kind| kind.as_str()).map(str::to_owned));
+            for (name, field) in fields.iter().filter(|(name, _)| *name != "kind") {
+                found.push(name.clone());
+                names(field, found);
+            }
+        }
+        serde_json::Value::Array(list) => list.iter().for_each(|entry| names(entry, found)),
+        _ => {}
+    }
+}
+
+/// Every field of every message is in the tables of `docs/protocol.md`, in the row of its kind.
+#[test]
+fn the_protocols_page_names_every_field() {
+    let page = include_str!("../../../../../docs/protocol.md");
+    let (_, section) = page.split_once("### Controllers\n").expect("the section");
+    let section = section.split("\n### ").next().unwrap_or_default();
+    let (requests, rest) = section.split_once("\n| answer |").expect("a table of answers");
+    let (answers, changes) = rest.split_once("\nChanges of links:").expect("what changes are");
+    let check = |table: &str, message: serde_json::Value| {
+        let mut found = Vec::new();
+        names(&message, &mut found);
+        let (kind, fields) = found.split_first().expect("a kind");
+        let row = table.lines().find(|line| line.starts_with(&format!("| `{kind}` |")));
+        let row = row.unwrap_or_else(|| panic!("no row of {kind}"));
+        for field in fields {
+            assert!(row.contains(&format!("`{field}`")), "{kind}: {field} is not in {row}");
+        }
+    };
+    for request in every_request() {
+        check(requests, serde_json::to_value(request).unwrap());
+    }
+    for reply in every_reply() {
+        check(answers, serde_json::to_value(reply).unwrap());
+    }
+    let mut told = Vec::new();
+    names(&serde_json::to_value(every_change()).unwrap(), &mut told);
+    for field in told {
+        assert!(changes.contains(&format!("`{field}`")), "{field} of changes is not named");
     }
 }
 
