@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anabranch_daemon::client::{GrantWanted, Grants, Hosting, RelayError, RelayRoute};
-use anabranch_daemon::controller::link::ControllerHint;
-use anabranch_net::{Endpoint, NodeKey, TicketSecret};
+use anabranch_daemon::client::{GrantWanted, Grants, Hosting, RelayError, RelayRoute, USUAL_PATHS};
+use anabranch_daemon::controller::link::{ControllerHint, LinkError};
+use anabranch_net::{Endpoint, NodeKey, PublicKey, TicketSecret};
 use anabranch_secure::RelayHint;
 use clap::Args;
 
@@ -14,8 +14,6 @@ use crate::keyfile;
 
 /// Most relays in a ticket.
 const MOST_IN_TICKET: usize = 8;
-/// Paths at each relay that a controller is asked for.
-const GRANTED_PATHS: u32 = 16;
 
 /// Options of commands that use relays.
 #[derive(Args, Clone, Debug, Default)]
@@ -39,14 +37,22 @@ impl ControllerOptions {
         if self.controllers.is_empty() {
             return Ok(Grants::default());
         }
-        let wanted = GrantWanted { relays: (self.most_relays, 1), paths: GRANTED_PATHS };
+        let wanted = GrantWanted { relays: (self.most_relays, 1), paths: USUAL_PATHS };
         let file = kept_beside(&key.map_or_else(keyfile::default_path, |key| Ok(key.to_owned()))?);
-        Grants::obtain(endpoint, &self.controllers, wanted, Some(file)).await.map_err(|error| {
-            Failure::new(Kind::Unreachable, format!("no relays: {error}")).hint(format!(
-                "is `anabranch controller` running there, and does it list this node's key, {}, as a client?",
-                endpoint.node()
-            ))
-        })
+        Grants::obtain(endpoint, &self.controllers, wanted, Some(file))
+            .await
+            .map_err(|error| not_granted(&error, &endpoint.node()))
+    }
+}
+
+/// A controller that refuses has said why and what to do.
+fn not_granted(error: &LinkError, own: &PublicKey) -> Failure {
+    let failure = Failure::new(Kind::Unreachable, format!("no relays: {error}"));
+    match error {
+        LinkError::Denied { .. } => failure,
+        _ => failure.hint(format!(
+            "is `anabranch controller` running there, and does it list this node's key, {own}, as a client?"
+        )),
     }
 }
 
@@ -140,4 +146,20 @@ fn hints(routes: &[RelayRoute]) -> Result<Vec<RelayHint>, Failure> {
             .hint("give `--relay` once for each")),
     };
     routes.iter().map(single).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anabranch_overlay::controller::message::Again;
+
+    #[test]
+    fn who_is_refused_is_not_asked_whether_the_controller_runs() {
+        let own = NodeKey::from_random([1; 32]).public();
+        let why = "the quota allows 2 grants, and 2 are in use: there is room in 60 s".to_owned();
+        let refused = not_granted(&LinkError::Denied { why: why.clone(), again: Again::Never }, &own);
+        assert!(refused.message.ends_with(&why) && refused.hint.is_none(), "{refused:?}");
+        let silent = not_granted(&LinkError::Silent, &own);
+        assert!(silent.hint.unwrap().contains(&own.to_string()));
+    }
 }

@@ -46,17 +46,55 @@ pub fn reply(value: &impl Serialize) -> String {
 /// Serves the Unix socket at `path` until dropped.
 ///
 /// # Errors
-/// When another program listens there, or the file cannot be made.
+/// When another program listens there, or the file cannot be made; the message says what to do.
 pub fn listen(path: &Path) -> io::Result<UnixListener> {
-    // A socket that nobody listens on was left over by a run that was killed.
-    if fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket())
-        && std::os::unix::net::UnixStream::connect(path).is_err()
-    {
+    let bound = (|| {
+        remove_left_over(path)?;
+        let listener = UnixListener::bind(path)?;
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+        Ok(listener)
+    })();
+    bound.map_err(|error: io::Error| io::Error::new(error.kind(), explained(path, &error)))
+}
+
+/// A socket that nobody listens on was left over by a run that was killed.
+fn remove_left_over(path: &Path) -> io::Result<()> {
+    let refuses = || std::os::unix::net::UnixStream::connect(path).map_err(|error| error.kind());
+    if is_socket(path) && matches!(refuses(), Err(io::ErrorKind::ConnectionRefused)) {
         fs::remove_file(path)?;
     }
-    let listener = UnixListener::bind(path)?;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
-    Ok(listener)
+    Ok(())
+}
+
+fn is_socket(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket())
+}
+
+fn explained(path: &Path, error: &io::Error) -> String {
+    let (file, directory) = (path.display(), path.parent().filter(|parent| *parent != Path::new("")));
+    let directory = directory.unwrap_or(Path::new(".")).display();
+    let why = match error.kind() {
+        io::ErrorKind::AddrInUse if is_socket(path) => {
+            "another program answers there, perhaps this one run twice: end it, or name another file"
+                .to_owned()
+        }
+        io::ErrorKind::AddrInUse => {
+            format!("there is a file that is no socket: remove it (`rm {file}`), or name another")
+        }
+        io::ErrorKind::NotFound => {
+            format!(
+                "there is no directory {directory}: make it (`mkdir -p {directory}`), or name another file"
+            )
+        }
+        io::ErrorKind::PermissionDenied => {
+            format!("this user may not make files in {directory} (`ls -ld {directory}`): name another file")
+        }
+        io::ErrorKind::InvalidInput => {
+            "the system takes no name of a socket that is so long: name a shorter one".to_owned()
+        }
+        _ => error.to_string(),
+    };
+    format!("cannot listen on {file}: {why}")
 }
 
 /// Answers callers of the Unix socket.
@@ -94,4 +132,29 @@ pub async fn ask<T: DeserializeOwned>(path: &Path, request: &str) -> io::Result<
         Ok(serde_json::from_str(&text)?)
     };
     timeout(PATIENCE, asked).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_stands_in_the_way_of_a_socket_is_told_with_what_to_do() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let refused = |name: &str| listen(&at(name)).unwrap_err().to_string();
+        let first = listen(&at("r.sock")).unwrap();
+        let told = refused("r.sock");
+        assert!(told.contains("r.sock: another program answers there"), "{told}");
+        drop(first);
+        drop(listen(&at("r.sock")).expect("what a killed run left over is no hindrance"));
+        fs::write(at("notes.txt"), "keep me").unwrap();
+        let told = refused("notes.txt");
+        assert!(told.contains("no socket") && told.contains("rm "), "{told}");
+        assert!(at("notes.txt").exists());
+        let told = refused("none/r.sock");
+        assert!(told.contains("no directory") && told.contains("mkdir -p"), "{told}");
+        let told = refused(&"long".repeat(40));
+        assert!(told.contains("shorter"), "{told}");
+    }
 }

@@ -49,7 +49,10 @@ fn times() -> usize {
     std::env::var("ANABRANCH_FLOOD").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
 }
 
-/// Some 4,000 datagrams a second, packets for PIDs that nobody has and what is no packet at all.
+/// A header and a token.
+const RESET_LEN: usize = Header::LEN + 16;
+
+/// Some 4,000 datagrams a second: packets for PIDs that nobody has, resets that name such PIDs, and what is no packet at all.
 fn garbage(target: SocketAddr, valve: Arc<Valve>) -> std::thread::JoinHandle<u64> {
     std::thread::spawn(move || {
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -59,12 +62,13 @@ fn garbage(target: SocketAddr, valve: Arc<Valve>) -> std::thread::JoinHandle<u64
                 sent += 1;
                 let mut bytes = [0x40; 1_200];
                 let pid = Pid(sent.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-                if sent.is_multiple_of(2) {
-                    Header { kind: Kind::Data, key_phase: false, tos: 8, hop_limit: 4, pid, fsn: 0 }
-                        .encode(&mut bytes);
+                let kind = [None, Some(Kind::Data), Some(Kind::Reset)][sent as usize % 3];
+                if let Some(kind) = kind {
+                    Header { kind, key_phase: false, tos: 8, hop_limit: 4, pid, fsn: 0 }.encode(&mut bytes);
                 }
+                let len = if kind == Some(Kind::Reset) { RESET_LEN } else { bytes.len() };
                 // A full buffer loses some, as a network would.
-                let _ = socket.send_to(&bytes, target);
+                let _ = socket.send_to(&bytes[..len], target);
             }
             std::thread::sleep(PAUSE);
         }
@@ -142,6 +146,8 @@ async fn an_honest_session_keeps_its_rate_under_garbage_handshakes_of_strangers_
     let status = network.relays[0].status();
     println!("{sent} datagrams of garbage, {refused} strangers refused, {:?}", status.dropped);
     assert!(status.dropped.malformed > 0 && refused > 0, "{status:?}");
+    // As many packets as junk, and as many resets.
+    assert!(status.dropped.unknown_pid * 2 > status.dropped.malformed * 3, "{status:?}");
     assert_eq!(status.users.iter().filter(|user| user.key == key(231).public().to_string()).count(), 0);
     assert!(best >= 0.9, "{best}");
 }

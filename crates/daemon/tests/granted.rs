@@ -5,7 +5,7 @@ mod common;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use anabranch_daemon::client::{Entry, RelayConnection, Wanted};
+use anabranch_daemon::client::{Entry, Peer, RelayConnection, RunningPaths, Wanted};
 use anabranch_daemon::controller::asking;
 use anabranch_daemon::relay::RelayService;
 use anabranch_daemon::relay::config::RelaySettings;
@@ -15,7 +15,7 @@ use anabranch_secure::RelayHint;
 use tokio::time::timeout;
 
 use common::controllers::{Controllers, controller, session};
-use common::{address, carry, key, node, through_relays, until};
+use common::{address, carry, key, node, route, through_relays, until};
 
 /// Starts a relay again, at any port but its former one.
 async fn elsewhere(controllers: &Controllers, seed: u8, former: SocketAddr) -> RelayService {
@@ -92,4 +92,51 @@ async fn instead_of_a_granted_relay_that_is_gone_another_one_is_used_and_one_tha
     until("a path through the third", || through().contains(&third.node())).await;
     assert!(!through().contains(&lost));
     carry(&here, &there, 100_000).await;
+}
+
+/// As `kill -9` ends it: the controller does not hear of it, and takes the other one for a machine with the same key for a while.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_granted_relay_that_is_killed_and_comes_back_at_another_port_is_found_again() {
+    let controllers = controller(100, (&[101], 102), 600).await;
+    let relay = controllers.relay(101).await;
+    let (client, server) = (node(102).await, node(103).await);
+    let dir = tempfile::tempdir().unwrap();
+    let grants = controllers.grants(&client, &dir.path().join("grants")).await.unwrap();
+    let (here, there, _paths) = session(&client, &server, &grants).await;
+    until("a path through the relay", || through_relays(&here).len() == 1).await;
+    let former = relay.addresses()[0];
+    relay.kill();
+    let (moved, begin) = (elsewhere(&controllers, 101, former).await, Instant::now());
+    carry(&here, &there, 100_000).await;
+    let found = || grants.relays()[0].addresses == moved.addresses() && moved.status().flows == 1;
+    while !found() {
+        assert!(begin.elapsed() < Duration::from_secs(40), "{:?}", moved.status());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    println!("back after {:.1} s", begin.elapsed().as_secs_f64());
+    until("the path is back", || through_relays(&here).len() == 1).await;
+    carry(&here, &there, 100_000).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_relay_that_a_grant_opens_is_not_added_a_second_time_by_hand() {
+    let controllers = controller(110, (&[111], 112), 600).await;
+    let relay = controllers.relay(111).await;
+    let (client, server) = (node(112).await, node(113).await);
+    let dir = tempfile::tempdir().unwrap();
+    let grants = controllers.grants(&client, &dir.path().join("grants")).await.unwrap();
+    let (here, _there, paths) = session(&client, &server, &grants).await;
+    let running = RunningPaths::new(&client, &here, &[], &Peer::default()).beside(paths);
+    until("a path through the relay", || through_relays(&here).len() == 1).await;
+    let hint = RelayHint { node: relay.node(), addresses: relay.addresses() };
+    let refused = running.add(&route(&[&hint])).await.unwrap_err();
+    let which = format!(
+        "granted by a controller, or one of those to choose from: path {}",
+        through_relays(&here)[0].id.0
+    );
+    assert!(refused.contains(&which), "{refused}");
+    relay.kill();
+    until("the path is gone", || through_relays(&here).is_empty()).await;
+    let refused = running.add(&route(&[&hint])).await.unwrap_err();
+    assert!(refused.contains("is kept already"), "{refused}");
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anabranch_daemon::client::{Entry, Grants, Hosting, Peer, RelayPaths, RunningPaths, connect};
 use anabranch_net::{PathId, PathUse, Session, Target, TicketSecret};
+use anabranch_secure::RelayHint;
 use common::{address, carry, config, join, key, node, relay, route, settings, through_relays, until};
 
 /// Both ends use the first path only when nothing else works.
@@ -90,6 +91,20 @@ async fn a_node_that_cannot_be_reached_is_met_at_its_relay_by_holders_of_its_tic
     carry(&here, &there, 500_000).await;
     carry(&there, &here, 500_000).await;
     assert!(relay.status().forwarded_bytes > 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_relay_that_was_named_is_not_added_again_with_more_addresses() {
+    let (client, server) = (node(60).await, node(61).await);
+    let (_relay, hint) = relay(62, &[60]).await;
+    let (here, _there) = join(&client, &server, 2).await;
+    let running = RunningPaths::new(&client, &here, &[route(&[&hint])], &Peer::default());
+    until("a path through the relay", || through_relays(&here).len() == 1).await;
+    let mut addresses = hint.addresses.clone();
+    addresses.insert(0, "192.0.2.1:4600".parse().unwrap());
+    let again = route(&[&RelayHint { addresses, ..hint }]);
+    let refused = running.add(&again).await.unwrap_err();
+    assert!(refused.contains("kept already, named or added before: path"), "{refused}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -102,7 +102,8 @@ async fn a_next_hop_that_nobody_allowed_is_refused_before_it_hears_anything() {
     let connection = RelayConnection::open(&client, &hint, &Entry::default()).await.unwrap();
     for place in [place, "10.1.2.3:4".parse().unwrap(), hint.addresses[0]] {
         let refused = connection.allocate(wanted(place, Pid(5))).await.err();
-        assert_eq!(refused, Some(RelayError::Refused(Refused::NextHopDenied)), "{place}");
+        let why = Refused::NextHopDenied;
+        assert_eq!(refused, Some(RelayError::NextHop { to: place, why }), "{place}");
     }
     assert!(heard(&victim).is_empty());
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use anabranch_engine::{Config, PidSource};
 use anabranch_secure::{PublicKey, ResetKey};
 use anabranch_wire::Pid;
-use tokio::sync::{Mutex, mpsc};
+use tokio::sync::{Mutex, mpsc, watch};
 use tokio::task::JoinHandle;
 
 use crate::clock::Clock;
@@ -147,6 +147,12 @@ impl Endpoint {
             stats: socket.udp.stats(),
         };
         self.shared.sockets().iter().map(describe).collect()
+    }
+
+    /// Tells when [`Self::sockets`] are others, or their interfaces reach something else.
+    #[must_use]
+    pub fn sockets_changed(&self) -> watch::Receiver<()> {
+        self.shared.moved.subscribe()
     }
 
     /// Opens a session. INIT races over every route that seems possible, and the first to be answered

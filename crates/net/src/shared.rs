@@ -110,6 +110,8 @@ pub(crate) struct Shared {
     next_serial: AtomicU64,
     half_open: AtomicU64,
     sockets: RwLock<Vec<Arc<BoundSocket>>>,
+    /// Marked when the sockets, or what their interfaces reach, have changed.
+    pub(crate) moved: watch::Sender<()>,
     receivers: Mutex<BTreeMap<u32, AbortHandle>>,
 }
 
@@ -150,6 +152,7 @@ impl Shared {
             next_serial: AtomicU64::new(0),
             half_open: AtomicU64::new(0),
             sockets: RwLock::default(),
+            moved: watch::Sender::new(()),
             receivers: Mutex::default(),
             limits,
         }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anabranch_overlay::grant::{Limits, UnixTime};
 use anabranch_overlay::relay::{
-    Hop, Relay, RelayConfig, Reply, Request, Run, SessionId, Target, answer_challenge,
+    Exit, Hop, Relay, RelayConfig, Reply, Request, Run, SessionId, Target, answer_challenge,
 };
 use anabranch_secure::{NodeKey, PublicKey};
 use anabranch_wire::{PathId, Pid, Rate, Span, Time};
@@ -49,7 +49,7 @@ fn a_pid_costs_at_most_256_bytes_over_100_000_and_comes_back_when_it_is_released
     let mut config = RelayConfig::new(key(1_000));
     let limits = Limits { pids: 10_000, rate: Rate::from_mbit(100.0), bytes: u64::MAX, highest_tos: 15 };
     config.listed = keys.iter().map(|key| (*key, limits)).collect();
-    config.egress = [Some(0), None];
+    config.exits = vec![Exit { socket: 0, local: [0, 0, 0, 0].into(), networks: Vec::new() }];
     config.most_flows = 100_000;
     let mut now = Time::ZERO;
     let mut relay = Relay::new(config, [1; 32], (now, UnixTime(0)));

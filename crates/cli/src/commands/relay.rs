@@ -195,18 +195,23 @@ fn announce(relay: &RelayService, settings: &RelaySettings, context: &Context) -
     let addresses = anabranch_daemon::reachable(relay.addresses());
     let route = RelayRoute(vec![RelayHint { node: relay.node(), addresses }]);
     if !context.quiet {
-        let (listed, controllers) = (settings.users.len() as u64, settings.controllers.len() as u64);
-        let users = human::count(listed, "user");
-        let granted = human::count(controllers, "controller");
-        let whom = match (listed, controllers) {
-            (_, 0) => users,
-            (0, _) => format!("whom {granted} grant its use"),
-            _ => format!("{users}, and for whom {granted} grant its use"),
-        };
-        let how = if listed > 0 { "listed users reach it with `--relay` and" } else { "it is" };
-        out::error(&format!("a relay for {whom}\n{how}\n\n"));
+        out::error(&whom(settings.users.len() as u64, settings.controllers.len() as u64));
     }
     out::print(&format!("{route}\n"))
+}
+
+fn whom(listed: u64, controllers: u64) -> String {
+    let users = human::count(listed, "user");
+    let grant = if controllers == 1 { "grants" } else { "grant" };
+    let granted = format!("whom {} {grant} its use", human::count(controllers, "controller"));
+    let whom = match (listed, controllers) {
+        (0, 0) => "nobody yet".to_owned(),
+        (_, 0) => users,
+        (0, _) => granted,
+        _ => format!("{users}, and for {granted}"),
+    };
+    let how = if listed > 0 { "listed users reach it with `--relay` and" } else { "it is" };
+    format!("a relay for {whom}\n{how}\n\n")
 }
 
 /// A status for people.
@@ -269,6 +274,19 @@ mod tests {
         assert!(args.json());
         let args: RelayArgs = parse(&["drain", "--patience", "1m"]).unwrap();
         assert!(matches!(args.ask, Some(RelayAsk::Drain(drain)) if drain.patience == Span::from_secs(60)));
+    }
+
+    #[test]
+    fn one_is_told_of_as_one_and_several_as_several() {
+        for (listed, controllers, says) in [
+            (0, 0, "a relay for nobody yet\n"),
+            (1, 0, "a relay for 1 user\n"),
+            (0, 1, "a relay for whom 1 controller grants its use\n"),
+            (0, 2, "a relay for whom 2 controllers grant its use\n"),
+            (2, 1, "a relay for 2 users, and for whom 1 controller grants its use\n"),
+        ] {
+            assert!(whom(listed, controllers).starts_with(says), "{}", whom(listed, controllers));
+        }
     }
 
     #[test]

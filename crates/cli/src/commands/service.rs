@@ -106,7 +106,7 @@ impl Socket {
     pub fn open(file: Option<&Path>, service: impl control::Answer) -> Result<Self, Failure> {
         let mut task = JoinSet::new();
         if let Some(file) = file {
-            let listener = control::listen(file).map_err(|error| Failure::file("listen on", file, &error))?;
+            let listener = control::listen(file).map_err(|error| Failure::local(error.to_string()))?;
             task.spawn(control::serve(listener, service));
         }
         Ok(Self { _task: task, file: file.map(Path::to_owned) })

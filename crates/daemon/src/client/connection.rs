@@ -163,8 +163,9 @@ impl RelayConnection {
         let (via, entry) = best.map(|path| (path.id, path.route)).ok_or(RelayError::Gone)?;
         let (answer, answered) = oneshot::channel();
         self.ask(Ask::Allocate(wanted, via, answer)).await?;
+        let allocated = self::answer("request for a path", answered).await;
         let Allocated { id, pids: [forward, back], progress } =
-            self::answer("request for a path", answered).await?;
+            allocated.map_err(|error| about_target(error, wanted.target))?;
         Ok(Flow { id, forward, back, entry, progress, asks: self.asks.clone() })
     }
 
@@ -224,6 +225,17 @@ async fn answer<T>(
     match timeout(PATIENCE, answered).await {
         Ok(answered) => answered.map_err(|_| RelayError::Gone)?,
         Err(_) => Err(RelayError::Silent(to)),
+    }
+}
+
+/// A refusal that is about the next hop names it.
+fn about_target(error: RelayError, target: Target) -> RelayError {
+    match (error, target) {
+        (
+            RelayError::Refused(why @ (Refused::NextHopDenied | Refused::NoExit)),
+            Target::Address { address, .. },
+        ) => RelayError::NextHop { to: address, why },
+        (error, _) => error,
     }
 }
 

@@ -36,6 +36,9 @@ const AGAIN: Duration = Duration::from_secs(5);
 /// A grant is asked for to last as long as the controller allows.
 const LONGEST: u64 = u32::MAX as u64;
 
+/// Paths at each relay that programs ask controllers for.
+pub const USUAL_PATHS: u32 = 16;
+
 /// What is asked of controllers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GrantWanted {

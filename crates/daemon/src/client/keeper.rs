@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use anabranch_net::{
@@ -42,6 +42,15 @@ pub struct Peer {
 #[derive(Debug, Default)]
 pub struct RelayPaths {
     tasks: Vec<JoinHandle<()>>,
+    routes: Vec<Kept>,
+    granted: Grants,
+}
+
+/// A chain of relays, and the path through it that is open, or being opened.
+#[derive(Debug)]
+struct Kept {
+    route: RelayRoute,
+    path: Arc<Mutex<Option<PathId>>>,
 }
 
 impl RelayPaths {
@@ -64,6 +73,7 @@ impl RelayPaths {
         addresses: &[SocketAddr],
     ) -> Self {
         let peer = Peer { addresses: addresses.to_vec(), entry: Entry::Member(grants.clone()) };
+        let granted = grants.clone();
         let (endpoint, session, grants) = (endpoint.clone(), session.clone(), grants.clone());
         let task = tokio::spawn(async move {
             let mut kept: BTreeMap<PublicKey, Self> = BTreeMap::new();
@@ -82,7 +92,7 @@ impl RelayPaths {
                 grants.changed(&mut seen).await;
             }
         });
-        Self { tasks: vec![task] }
+        Self { tasks: vec![task], routes: Vec::new(), granted }
     }
 
     /// Begins to keep paths through `at_once` of the candidates, the first of them at first, and replaces a bad one by another.
@@ -98,13 +108,29 @@ impl RelayPaths {
         }
         let who = (endpoint.clone(), session.clone());
         let task = tokio::spawn(spares::keep(who, candidates.to_vec(), (peer.clone(), at_once)));
-        Self { tasks: vec![task] }
+        let candidate = |route: &RelayRoute| Kept { route: route.clone(), path: Arc::default() };
+        let routes = candidates.iter().map(candidate).collect();
+        Self { tasks: vec![task], routes, granted: Grants::default() }
     }
 
     /// Adds one more.
     pub fn add(&mut self, endpoint: &Arc<Endpoint>, session: &Session, route: RelayRoute, peer: Peer) {
-        let keeper = Keeper { endpoint: endpoint.clone(), session: session.clone(), route, peer };
+        let kept = Kept { route: route.clone(), path: Arc::default() };
+        let path = kept.path.clone();
+        let keeper = Keeper { endpoint: endpoint.clone(), session: session.clone(), route, peer, path };
         self.tasks.push(tokio::spawn(keeper.run()));
+        self.routes.push(kept);
+    }
+
+    /// Whether a path of that way is kept, or would be if it were needed. Where granted relays are reached is the controllers' affair.
+    pub(super) fn leads_through(&self, route: &RelayRoute) -> bool {
+        let is_granted = || self.granted.relays().iter().any(|relay| route.nodes().eq([relay.node]));
+        self.routes.iter().any(|kept| kept.route.is_way_of(route)) || is_granted()
+    }
+
+    /// Whether a path is one of those that were added here.
+    pub(super) fn keeps(&self, path: PathId) -> bool {
+        self.routes.iter().any(|kept| *lock(&kept.path) == Some(path))
     }
 }
 
@@ -119,6 +145,8 @@ struct Keeper {
     session: Session,
     route: RelayRoute,
     peer: Peer,
+    /// The path, for others to see.
+    path: Arc<Mutex<Option<PathId>>>,
 }
 
 impl Keeper {
@@ -145,9 +173,11 @@ impl Keeper {
             }
             match error {
                 // Waiting does not mend that: somebody should know, once.
-                RelayError::Refused(why) if why != Refused::Draining && told != Some(why) => {
+                RelayError::Refused(why) | RelayError::NextHop { why, .. }
+                    if why != Refused::Draining && told != Some(why) =>
+                {
                     told = Some(why);
-                    tracing::warn!(relay = %self.route, "no path through the relay: {why}");
+                    tracing::warn!(relay = %self.route, "no path through the relay: {error}");
                 }
                 _ => tracing::info!(relay = %self.route, %error, "no path through the relay now"),
             }
@@ -187,7 +217,7 @@ impl Keeper {
                 Err(error) => return error,
             };
             // Also when nobody wants the path any more: what was on its way there is sent elsewhere at once.
-            let _open = OpenPath { session: &self.session, path };
+            let _open = OpenPath::new(self, path);
             let error = tokio::select! {
                 opened = closed(&mut events, path) => {
                     *worked |= opened;
@@ -256,14 +286,26 @@ impl Keeper {
 
 /// Closes its path when dropped.
 struct OpenPath<'a> {
-    session: &'a Session,
+    keeper: &'a Keeper,
     path: PathId,
+}
+
+impl<'a> OpenPath<'a> {
+    fn new(keeper: &'a Keeper, path: PathId) -> Self {
+        *lock(&keeper.path) = Some(path);
+        Self { keeper, path }
+    }
 }
 
 impl Drop for OpenPath<'_> {
     fn drop(&mut self) {
-        self.session.close_path(self.path);
+        *lock(&self.keeper.path) = None;
+        self.keeper.session.close_path(self.path);
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("no panic while held")
 }
 
 fn path_error(error: &SessionError) -> RelayError {

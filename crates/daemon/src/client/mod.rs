@@ -35,13 +35,13 @@ use std::net::SocketAddr;
 use std::str::FromStr;
 
 use anabranch_net::{ConnectError, PathError, PublicKey, TicketSecret};
-use anabranch_overlay::relay::{FlowState, Refused};
+use anabranch_overlay::relay::{FlowState, NextHopPolicy, Refused};
 use anabranch_secure::RelayHint;
 
 pub use chain::RelayChain;
 pub use connection::{Flow, RelayConnection, Wanted};
 pub use dial::connect;
-pub use grants::{GrantWanted, Grants};
+pub use grants::{GrantWanted, Grants, USUAL_PATHS};
 pub use host::Hosting;
 pub use keeper::{Peer, RelayPaths};
 pub use rules::{parse_rule, parse_rules, parse_terms};
@@ -82,6 +82,14 @@ pub enum RelayError {
     /// It said no.
     #[error("the relay refused: {0}")]
     Refused(Refused),
+    /// It does not forward to this address.
+    #[error("{}", not_forwarded(*to, *why))]
+    NextHop {
+        /// Where packets were to go.
+        to: SocketAddr,
+        /// Its reason.
+        why: Refused,
+    },
     /// A path through it ended.
     #[error("the path through the relay is {0}")]
     Over(FlowState),
@@ -106,9 +114,42 @@ impl RelayError {
     }
 }
 
+/// What was wanted of a relay that does not forward there, and what its operator could do.
+fn not_forwarded(to: SocketAddr, why: Refused) -> String {
+    let ip = to.ip().to_canonical();
+    if why == Refused::NoExit {
+        let family = if ip.is_ipv4() { "IPv4" } else { "IPv6" };
+        return format!(
+            "the relay cannot forward to {to}: it has no {family} address itself; choose one that has"
+        );
+    }
+    let what_to_do = if NextHopPolicy::default().allows(to) {
+        "it is the relay's own, or named by `deny` in its configuration".to_owned()
+    } else {
+        format!(
+            "it is not a public address; if it is meant, have the relay's operator add \"{ip}\", or its network, to `next_hops` in the configuration"
+        )
+    };
+    format!("the relay does not forward to {to}: {what_to_do}")
+}
+
 /// Relays in the order in which packets pass them, as people write it: `KEY@ADDRESS:PORT`, joined by `+`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RelayRoute(pub Vec<RelayHint>);
+
+impl RelayRoute {
+    /// The relays' keys, in order.
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = PublicKey> {
+        self.0.iter().map(|hint| hint.node)
+    }
+
+    /// Whether it leads through the same relays and begins at the same address of the first.
+    fn is_way_of(&self, other: &Self) -> bool {
+        let entries = |route: &Self| route.0.first().map(|hint| hint.addresses.clone()).unwrap_or_default();
+        let known = entries(self);
+        self.nodes().eq(other.nodes()) && entries(other).iter().any(|address| known.contains(address))
+    }
+}
 
 /// Most relays one behind the other.
 pub const MOST_RELAYS: usize = 4;
@@ -167,6 +208,18 @@ impl fmt::Display for RelayRoute {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_address_that_a_relay_does_not_forward_to_is_named_with_what_to_do() {
+        let told = |to: &str, why| RelayError::NextHop { to: to.parse().unwrap(), why }.to_string();
+        let private = told("10.1.2.3:4433", Refused::NextHopDenied);
+        assert!(private.contains("10.1.2.3:4433") && private.contains("\"10.1.2.3\""), "{private}");
+        assert!(private.contains("`next_hops`"), "{private}");
+        let public = told("8.8.8.8:53", Refused::NextHopDenied);
+        assert!(public.contains("8.8.8.8:53") && public.contains("`deny`"), "{public}");
+        let family = told("[2001:db8::1]:1", Refused::NoExit);
+        assert!(family.contains("[2001:db8::1]:1") && family.contains("no IPv6 address"), "{family}");
+    }
 
     #[test]
     fn relays_are_written_as_key_and_addresses_and_read_again() {

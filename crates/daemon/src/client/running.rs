@@ -62,6 +62,8 @@ struct Inner {
     session: Session,
     peer: Peer,
     kept: Mutex<Vec<(RelayRoute, RelayPaths)>>,
+    /// Kept beside those, not to be removed by hand.
+    others: Mutex<Vec<RelayPaths>>,
 }
 
 impl RunningPaths {
@@ -69,9 +71,17 @@ impl RunningPaths {
     #[must_use]
     pub fn new(endpoint: &Arc<Endpoint>, session: &Session, routes: &[RelayRoute], peer: &Peer) -> Self {
         let (endpoint, session, peer) = (endpoint.clone(), session.clone(), peer.clone());
-        let running = Self(Arc::new(Inner { endpoint, session, peer, kept: Mutex::default() }));
+        let inner = Inner { endpoint, session, peer, kept: Mutex::default(), others: Mutex::default() };
+        let running = Self(Arc::new(inner));
         routes.iter().for_each(|route| running.keep(route));
         running
+    }
+
+    /// Keeps these, too: paths through granted relays, or through some of many. None is added through a relay of theirs.
+    #[must_use]
+    pub fn beside(self, others: RelayPaths) -> Self {
+        self.others().push(others);
+        self
     }
 
     /// The session.
@@ -87,6 +97,10 @@ impl RunningPaths {
 
     fn kept(&self) -> MutexGuard<'_, Vec<(RelayRoute, RelayPaths)>> {
         self.0.kept.lock().expect("no panic while held")
+    }
+
+    fn others(&self) -> MutexGuard<'_, Vec<RelayPaths>> {
+        self.0.others.lock().expect("no panic while held")
     }
 
     fn keep(&self, route: &RelayRoute) {
@@ -148,10 +162,26 @@ impl RunningPaths {
     fn is_open(&self, route: &RelayRoute) -> bool {
         let session = &self.0.session;
         let leads = |path: &PathInfo| {
-            let relays = session.relays(&path.route);
-            path.state == PathState::Active && relays.iter().eq(route.0.iter().map(|hint| &hint.node))
+            path.state == PathState::Active && session.relays(&path.route).into_iter().eq(route.nodes())
         };
         session.paths().iter().any(leads)
+    }
+
+    /// Two paths of one way would share all that they have.
+    fn check_is_new(&self, route: &RelayRoute) -> Result<(), String> {
+        let why = if self.kept().iter().any(|(known, _)| known.is_way_of(route)) {
+            "named or added before"
+        } else if self.others().iter().any(|others| others.leads_through(route)) {
+            "granted by a controller, or one of those to choose from"
+        } else {
+            return Ok(());
+        };
+        let session = &self.0.session;
+        let paths = session.paths();
+        let open = paths.iter().find(|path| session.relays(&path.route).into_iter().eq(route.nodes()));
+        let which =
+            open.map_or("none is open at the moment".to_owned(), |path| format!("path {}", path.id.0));
+        Err(format!("a path through {route} is kept already, {why}: {which}"))
     }
 
     /// Keeps a path through these relays, too, and waits until it is open.
@@ -159,9 +189,7 @@ impl RunningPaths {
     /// # Errors
     /// When there is one already, or it does not open soon; then it is tried on.
     pub async fn add(&self, route: &RelayRoute) -> Result<(), String> {
-        if self.kept().iter().any(|(known, _)| known == route) {
-            return Err(format!("a path through {route} is kept already"));
-        }
+        self.check_is_new(route)?;
         self.keep(route);
         let begin = Instant::now();
         while !self.is_open(route) {
@@ -189,7 +217,7 @@ impl RunningPaths {
         let path = path.ok_or_else(|| format!("there is no path {id}"))?;
         let relays = self.0.session.relays(&path.route);
         let mut kept = self.kept();
-        let at = kept.iter().position(|(route, _)| relays.iter().eq(route.0.iter().map(|hint| &hint.node)));
+        let at = kept.iter().position(|(route, _)| relays.iter().copied().eq(route.nodes()));
         let Some(at) = at.filter(|_| !relays.is_empty()) else {
             return Err(format!(
                 "path {id} is not one through relays that were named or added here; \

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anabranch_net::{
-    Endpoint, PathId, PathInfo, PathReport, PathState, PublicKey, Rate, Session, SuppressionLimits, suppress,
+    Endpoint, PathId, PathInfo, PathReport, PathState, Rate, Session, SuppressionLimits, suppress,
 };
 use anabranch_overlay::select::recruit;
 use tokio::time::sleep;
@@ -48,7 +48,7 @@ struct Place {
     bad_since: Option<Instant>,
     /// What it can carry, if that is known.
     rate: Option<Rate>,
-    _kept: RelayPaths,
+    kept: RelayPaths,
 }
 
 /// A candidate that is not in use.
@@ -98,10 +98,6 @@ pub(super) async fn keep(
 }
 
 impl Place {
-    fn leads_through(&self, relays: &[PublicKey]) -> bool {
-        self.route.0.iter().map(|hint| hint.node).eq(relays.iter().copied())
-    }
-
     fn is_young(&self, now: Instant) -> bool {
         now < self.since + GRACE
     }
@@ -174,7 +170,8 @@ impl Spares {
         let rates = self.carried.look(&paths, now);
         let slow = far_slower(&rates);
         for place in &mut self.in_use {
-            let path = paths.iter().find(|path| place.leads_through(&self.session.relays(&path.route)));
+            // Its own: there may be others through the same relays.
+            let path = paths.iter().find(|path| place.kept.keeps(path.id));
             // While nothing is known, what was known last counts.
             let last = place.rate.filter(|rate| rates.is_empty() && *rate > Rate::ZERO);
             let rate = path.and_then(|path| rates.get(&path.id)).copied().or(last);
@@ -217,14 +214,7 @@ impl Spares {
         let Spare { route, .. } = self.reserve.remove(at);
         let kept = RelayPaths::keep(&self.endpoint, &self.session, std::slice::from_ref(&route), &self.peer);
         tracing::info!(relay = %route, "recruited");
-        self.in_use.push(Place {
-            route,
-            since: now,
-            opened: false,
-            bad_since: None,
-            rate: None,
-            _kept: kept,
-        });
+        self.in_use.push(Place { route, since: now, opened: false, bad_since: None, rate: None, kept });
         true
     }
 

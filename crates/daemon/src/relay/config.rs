@@ -26,6 +26,7 @@ use anabranch_wire::Rate;
 use ipnet::IpNet;
 use serde::Deserialize;
 
+use crate::client::USUAL_PATHS;
 use crate::controller::link::ControllerHint;
 use crate::settings::{self, Names, RateText};
 
@@ -191,6 +192,25 @@ impl RelaySettings {
     }
 }
 
+impl RelaySettings {
+    /// What an operator may not have meant, for the log.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        if self.users.is_empty() && self.controllers.is_empty() {
+            let what = "nobody may use this relay: its configuration has no `[[user]]` and no `[[controller]]`; add one and send SIGHUP";
+            warnings.push(what.to_owned());
+        }
+        if !self.controllers.is_empty() && self.most_flows < USUAL_PATHS as usize {
+            let most = self.most_flows;
+            warnings.push(format!(
+                "no controller will grant this relay's use: programs ask for {USUAL_PATHS} paths at each relay, and `max_paths` is {most}"
+            ));
+        }
+        warnings
+    }
+}
+
 impl User {
     /// A user without limits but those that every user has.
     ///
@@ -213,6 +233,10 @@ fn check(file: File, text: &str) -> Result<RelaySettings, SettingsError> {
     if file.rate.as_ref().is_some_and(|rate| rate.0 == Rate::ZERO) {
         let error = SettingsError::new("rate", "the relay would forward nothing");
         return Err(error.hint("leave the key out for no limit").at(top("rate")));
+    }
+    if file.max_paths == 0 {
+        let error = SettingsError::new("max_paths", "the relay would forward nothing");
+        return Err(error.hint("leave the key out for 50,000").at(top("max_paths")));
     }
     check_announcement(&file).map_err(|error| settings::located(error, text, ("", 0)))?;
     let (mut names, mut users) = (Names::default(), Vec::new());
@@ -357,6 +381,24 @@ mod tests {
         }
         let nobody = mistake(&format!("place = \"fra\"\n{}", text()));
         assert!(nobody.starts_with("relay.toml:1: place") && nobody.contains("[[controller]]"), "{nobody}");
+    }
+
+    #[test]
+    fn who_can_use_a_relay_that_nobody_can_is_told() {
+        let parse = |text: &str| RelaySettings::parse(text, "relay.toml").unwrap();
+        assert_eq!(parse(&text()).warnings(), Vec::<String>::new());
+        let nobody = parse("key = \"relay.key\"\n").warnings();
+        assert!(nobody.len() == 1 && nobody[0].contains("`[[user]]`"), "{nobody:?}");
+        let signs = anabranch_overlay::grant::GrantSigner::from_random([4; 32]).public();
+        let with = |paths: u32| {
+            let head = format!("key = \"relay.key\"\nmax_paths = {paths}\n");
+            parse(&format!("{head}[[controller]]\nat = \"{}@192.0.2.1:4700\"\nsigns = \"{signs}\"\n", key()))
+        };
+        assert_eq!(with(16).warnings(), Vec::<String>::new());
+        let few = with(15).warnings();
+        assert!(few.len() == 1 && few[0].contains("`max_paths` is 15"), "{few:?}");
+        let none = mistake(&format!("max_paths = 0\n{}", text()));
+        assert!(none.starts_with("relay.toml:1: max_paths: the relay would forward nothing"), "{none}");
     }
 
     #[test]

@@ -27,10 +27,15 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anabranch_net::{Addresses, Config, Endpoint, EndpointConfig, NodeKey, PublicKey, Span, Time};
-use anabranch_overlay::relay::{Relay, RelayConfig};
+use anabranch_engine::Prefix;
+use anabranch_net::{
+    Addresses, Config, Endpoint, EndpointConfig, NodeKey, PublicKey, SocketInfo, Span, Time,
+};
+use anabranch_overlay::relay::{Exit, Relay, RelayConfig};
 use anabranch_overlay::sense::SensorConfig;
 use anabranch_secure::ShareId;
+use ipnet::IpNet;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::sensing::{self, Sensing};
@@ -80,7 +85,8 @@ impl RelayService {
         config.reset_key = Some(reset_key(&config.key));
         let endpoint = Arc::new(Endpoint::bind(config).await?);
         state.set_clock(endpoint.clock());
-        state.reconfigure(with_sockets(settings.core(node), &endpoint));
+        let moved = endpoint.sockets_changed();
+        state.reconfigure(with_sockets(settings.core(node), &endpoint.sockets()));
         endpoint.set_foreign(state.clone());
         let gate = state.clone();
         let sensing = Sensing::new(&endpoint, SensorConfig::default(), random()?);
@@ -90,12 +96,14 @@ impl RelayService {
             tokio::spawn(state::pump(state.clone(), endpoint.clone())),
             tokio::spawn(clients::accept((state.clone(), sensing.clone()), endpoint.clone())),
             tokio::spawn(sensing::pump(sensing.clone())),
+            tokio::spawn(follow_sockets((state.clone(), endpoint.clone()), moved)),
         ];
         let ledger = settings.usage.as_ref().map(|file| Arc::new(Ledger::open(file, &state)));
         tasks.extend(ledger.iter().map(|ledger| tokio::spawn(ledger.clone().keep())));
         let instance = u64::from_ne_bytes(random()?);
         let membership = Membership::new((&state, &endpoint, &sensing), ledger.clone(), instance);
         membership.join(settings);
+        warn(settings);
         Ok(Self { endpoint, state, membership: Arc::new(membership), ledger, tasks })
     }
 
@@ -113,9 +121,10 @@ impl RelayService {
 
     /// Takes over other users, controllers, rates and next hops while sessions go on. Port, addresses and key stay as they are.
     pub fn reload(&self, settings: &RelaySettings) {
-        self.state.reconfigure(with_sockets(settings.core(self.node()), &self.endpoint));
+        self.state.reconfigure(with_sockets(settings.core(self.node()), &self.endpoint.sockets()));
         self.membership.join(settings);
         self.membership.limit(settings.rate);
+        warn(settings);
     }
 
     /// No new paths from now on; those there are end after `patience`. Clients are told and move on.
@@ -214,22 +223,37 @@ fn session_config() -> Config {
     config
 }
 
-/// Which sockets next hops of each family are reached by, and which addresses are the relay's own.
-fn with_sockets(mut config: RelayConfig, endpoint: &Endpoint) -> RelayConfig {
-    let sockets = endpoint.sockets();
-    let family = |v6: bool| {
-        let fit = sockets.iter().filter(|socket| socket.local.is_ipv6() == v6);
-        let best =
-            fit.min_by_key(|socket| (!socket.place.has_default_route(), socket.place.loopback, socket.id));
-        best.map(|socket| socket.id)
-    };
-    config.egress = [family(false), family(true)];
+fn warn(settings: &RelaySettings) {
+    settings.warnings().iter().for_each(|what| tracing::warn!("{what}"));
+}
+
+/// By which sockets next hops are reached, and which addresses are the relay's own.
+fn with_sockets(mut config: RelayConfig, sockets: &[SocketInfo]) -> RelayConfig {
+    config.exits = sockets.iter().map(exit).collect();
     config.next_hops.own = sockets.iter().map(|socket| socket.local).collect();
     let headers = |address: IpAddr| if address.is_ipv4() { 28 } else { 48 };
     let narrowest =
         sockets.iter().map(|socket| socket.place.mtu.saturating_sub(headers(socket.local.ip()))).min();
     config.largest = narrowest.map_or(config.largest, |bytes| bytes as usize);
     config
+}
+
+fn exit(socket: &SocketInfo) -> Exit {
+    let place = &socket.place;
+    let own = Prefix { address: place.address, bits: place.prefix };
+    let networks = place.routes.iter().chain([&own]).filter_map(|net| IpNet::new(net.address, net.bits).ok());
+    Exit { socket: socket.id, local: socket.local.ip(), networks: networks.collect() }
+}
+
+/// Has the core know the sockets as they come and go, and what their interfaces reach.
+async fn follow_sockets((state, endpoint): (Arc<State>, Arc<Endpoint>), mut moved: watch::Receiver<()>) {
+    while moved.changed().await.is_ok() {
+        let sockets = endpoint.sockets();
+        state.change_now(|relay, now| {
+            let config = with_sockets(relay.config().clone(), &sockets);
+            relay.reconfigure(now, config);
+        });
+    }
 }
 
 /// What a restarted relay tells old clients by that their sessions are gone: it follows from its key.

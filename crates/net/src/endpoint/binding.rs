@@ -177,6 +177,9 @@ pub(super) fn apply(shared: &Arc<Shared>, binder: &Binder, wanted: &[InterfaceAd
             }
         }
     }
+    if changed || !gone.is_empty() {
+        shared.moved.send_replace(());
+    }
     for session in shared.sessions() {
         for id in &gone {
             session.socket_gone(*id);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use anabranch_secure::PublicKey;
 use anabranch_wire::Rate;
 
-use super::NextHopPolicy;
+use super::{Exit, NextHopPolicy};
 use crate::grant::{ControllerKey, Limits};
 
 /// How a relay is set up.
@@ -19,8 +19,8 @@ pub struct RelayConfig {
     pub listed: BTreeMap<PublicKey, Limits>,
     /// Where it forwards to.
     pub next_hops: NextHopPolicy,
-    /// Sockets for next hops by address family, IPv4 and IPv6.
-    pub egress: [Option<u32>; 2],
+    /// By which sockets next hops are reached.
+    pub exits: Vec<Exit>,
     /// What it forwards in all; `None` for as much as it can.
     pub rate: Option<Rate>,
     /// Largest UDP payload that it forwards: one datagram above the interface's MTU would cost its whole batch.
@@ -42,7 +42,7 @@ impl RelayConfig {
             controllers: Vec::new(),
             listed: BTreeMap::new(),
             next_hops: NextHopPolicy::default(),
-            egress: [None, None],
+            exits: Vec::new(),
             rate: None,
             largest: 1_472,
             most_flows: 50_000,

@@ -8,7 +8,7 @@ use anabranch_wire::{PathId, Pid, Time};
 use super::asking::MAX_PENDING;
 use super::flow::{Asked, Consent, Flow, Tally};
 use super::message::{FlowState, RELAY_VERSION, Refused, Reply, Request, Target};
-use super::{Hop, Relay, SessionId, Share};
+use super::{Hop, Relay, SessionId, Share, exit};
 use crate::grant::{self, GrantError};
 
 /// Most shares that one session may register.
@@ -103,8 +103,7 @@ impl Relay {
                 }
                 // An IPv4 address in the form of IPv6 is the IPv4 address: packets from there will come from that.
                 let address = SocketAddr::new(address.ip().to_canonical(), address.port());
-                let family = usize::from(address.is_ipv6());
-                let socket = self.config.egress[family].ok_or(Refused::NextHopDenied)?;
+                let socket = exit::socket_for(&self.config.exits, address.ip()).ok_or(Refused::NoExit)?;
                 let asked = Asked { token: 0, tries: 0, due: now, key };
                 (Hop { socket, address }, Consent::Asked(Box::new(asked)), Time::ZERO)
             }

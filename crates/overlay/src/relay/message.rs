@@ -175,7 +175,7 @@ codes! {
         NotGranted = 3, "this key may not use the relay: show a grant or have the key listed";
         TooManyPids = 4, "the grant allows no more paths at the same time";
         TableFull = 5, "the relay has no room for another path";
-        NextHopDenied = 6, "the relay does not forward to such an address: private ones have to be allowed by `next_hops` in its configuration";
+        NextHopDenied = 6, "the relay does not forward to this next hop";
         NoSuchPath = 7, "the session has no proven path of this id";
         NoSuchFlow = 8, "the session has no such flow";
         Draining = 9, "the relay is going down";
@@ -194,6 +194,7 @@ codes! {
         ShareTaken = 22, "the share is registered by another node";
         BadPid = 23, "PID 0 carries first handshake messages only";
         KeyNeeded = 24, "a next hop without a PID is asked by its key, which is missing";
+        NoExit = 25, "the relay has no address of the next hop's family";
     }
 }
 
@@ -222,7 +223,7 @@ codes! {
         NoConsent = 2, "over: the next hop did not agree, or does not any more";
         GrantEnded = 3, "over: the grant that allowed it ended";
         Released = 4, "over: given back";
-        PathGone = 5, "over: the client's or the host's address is gone";
+        PathGone = 5, "over: the client's, the host's or the relay's address is gone";
         Drained = 6, "over: the relay went down";
         Denied = 7, "over: the relay's configuration does not allow it any more";
     }

@@ -14,6 +14,7 @@
 //! | `flow` | the flow table |
 //! | `asking` | a next hop is asked before it is sent anything, and again every 30 s |
 //! | `policy` | addresses that are never forwarded to |
+//! | `exit` | by which socket a next hop is reached |
 //! | `forward` | the fast path: runs of packets rewritten in place |
 //! | `resets` | how many resets are looked for |
 //! | `config`, `stats` | how it is set up, what it counts |
@@ -31,6 +32,7 @@ mod asking;
 mod config;
 mod control;
 mod egress;
+mod exit;
 mod flow;
 mod forward;
 mod message;
@@ -51,6 +53,7 @@ use rand_chacha::ChaCha20Rng;
 pub use anabranch_secure::consent::{CHALLENGE_LEN, RESPONSE_LEN, answer_challenge};
 pub use config::RelayConfig;
 pub use egress::{DEPTH, Outgoing};
+pub use exit::Exit;
 pub use flow::Tally;
 pub use forward::{Forward, Run};
 pub use message::{FlowState, MAX_MESSAGE, RELAY_VERSION, Refused, Reply, Request, Target};
@@ -305,12 +308,23 @@ impl Relay {
         self.config = RelayConfig { key: self.config.key, ..config };
         for slot in 0..self.table.slot_count() {
             let Some(flow) = self.table.at(slot) else { continue };
-            let is_asked = matches!(flow.consent, Consent::Asked(_));
-            if is_asked && !self.config.next_hops.allows(flow.ends[1].address) {
+            if !matches!(flow.consent, Consent::Asked(_)) {
+                continue;
+            }
+            let Hop { socket, address } = flow.ends[1];
+            if !self.config.next_hops.allows(address) {
                 self.end_flow(slot, FlowState::Denied);
+            } else if self.config.exits.iter().all(|exit| exit.socket != socket) {
+                self.end_flow(slot, FlowState::PathGone);
             }
         }
         self.sweep(now);
+    }
+
+    /// How it is set up now.
+    #[must_use]
+    pub fn config(&self) -> &RelayConfig {
+        &self.config
     }
 
     /// No new flows from now on; those there are end at `until`. Every client is told.

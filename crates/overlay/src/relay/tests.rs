@@ -25,6 +25,12 @@ pub(super) fn hop(text: &str) -> Hop {
     Hop { socket: 0, address: text.parse().unwrap() }
 }
 
+/// A socket bound to `local` whose interface leads to these networks.
+pub(super) fn exit(socket: u32, local: &str, networks: &[&str]) -> Exit {
+    let networks = networks.iter().map(|network| network.parse().unwrap()).collect();
+    Exit { socket, local: local.parse().unwrap(), networks }
+}
+
 pub(super) fn limits(pids: u32, mbit: f64) -> Limits {
     Limits { pids, rate: Rate::from_mbit(mbit), bytes: u64::MAX, highest_tos: 15 }
 }
@@ -60,7 +66,7 @@ impl World {
         let mut config = RelayConfig::new(key(100));
         config.controllers = vec![signer().public()];
         config.listed = [(key(1), limits(1_000, 10_000.0)), (key(2), limits(1_000, 10_000.0))].into();
-        config.egress = [Some(0), Some(0)];
+        config.exits = ["0.0.0.0", "::"].map(|local| exit(0, local, &[])).into();
         config.next_hops.own = vec!["198.18.0.1:9".parse().unwrap()];
         change(&mut config);
         let now = Time::ZERO + Span::from_secs(1);

@@ -55,12 +55,12 @@ async fn measure(args: &ClientArgs, capture: &Capture, context: &Context) -> Res
         () = interrupt::requested() => return Err(interrupted()),
         session = endpoint.connect(&target, args.tuning.config()) => session?,
     };
-    let _granted = RelayPaths::keep_granted(&endpoint, &session, &grants, &target.addresses);
+    let granted = RelayPaths::keep_granted(&endpoint, &session, &grants, &target.addresses);
     let peer = Peer { addresses: target.addresses, entry: Entry::default() };
     let at_once = usize::from(args.at_once.unwrap_or_default());
     let (all, some) = args.relays.split_at(if at_once == 0 { args.relays.len() } else { 0 });
-    let _some = RelayPaths::choose(&endpoint, &session, some, (&peer, at_once));
-    sessions.add(RunningPaths::new(&endpoint, &session, all, &peer));
+    let some = RelayPaths::choose(&endpoint, &session, some, (&peer, at_once));
+    sessions.add(RunningPaths::new(&endpoint, &session, all, &peer).beside(granted).beside(some));
     let (watch, recorder) = (PathWatch::start(&session), Recorder::new(!args.reverse));
     let mut view = View { args, verbose: context.verbose > 0, watch, recorder };
     let outcome = tokio::select! {

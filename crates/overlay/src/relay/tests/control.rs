@@ -292,3 +292,24 @@ fn a_new_configuration_ends_what_it_does_not_allow_and_nothing_else() {
     assert!(world.packet(hop("203.0.113.5:1000"), stays).is_some());
     assert!(world.packet(hop("203.0.113.5:1000"), stays).is_none(), "50 bytes are left");
 }
+
+#[test]
+fn a_next_hop_is_reached_by_the_socket_of_its_network_until_that_is_gone() {
+    let exits = vec![
+        exit(0, "192.0.2.1", &["192.0.2.0/24", "0.0.0.0/0"]),
+        exit(1, "9.9.9.1", &["9.9.9.0/24", "9.9.0.0/16"]),
+    ];
+    let mut world = World::with(|config| config.exits = exits.clone());
+    let session = world.open(1, 1, "203.0.113.5:1000");
+    let mut flows = Vec::new();
+    for next in ["8.8.8.8:1", "9.9.9.9:1", "9.9.7.7:1"] {
+        flows.push(world.allocate(session, next, Pid(1)).unwrap().0);
+    }
+    let sockets: Vec<u32> = world.sent().iter().map(|sent| sent.to.socket).collect();
+    assert_eq!(sockets, [0, 1, 1]);
+    assert_eq!(world.allocate(session, "[2606:4700::1]:1", Pid(1)), Err(Refused::NoExit));
+    let left = RelayConfig { exits: exits[..1].to_vec(), ..world.relay.config().clone() };
+    world.relay.reconfigure(world.now, left);
+    let over = |flow| Reply::Flow { flow, state: FlowState::PathGone };
+    assert_eq!(world.replies(session), [over(flows[1]), over(flows[2])]);
+}
