@@ -52,7 +52,8 @@ pub struct Config {
     pub connect_timeout: Span,
     /// Silence after which the session is over.
     pub idle_timeout: Span,
-    /// Silence after which an otherwise idle session sends a PING; `None` for never.
+    /// Silence after which an otherwise idle session sends a PING; `None` for never. A server waits a sixteenth longer, as the
+    /// client's serves both.
     pub keep_alive: Option<Span>,
     /// Receiver reports (MPMTP-AR [R6]); `None` where acknowledgements say enough.
     pub reports: Option<ReportConfig>,
