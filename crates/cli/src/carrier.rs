@@ -23,6 +23,8 @@ const CONNECT_TIMEOUT: Span = Span::from_secs(10);
 pub const REDRAW: Duration = Duration::from_millis(100);
 /// Longest time for a session that was broken off to say so again to a peer that did not hear it.
 const LAST_WORDS: Duration = Duration::from_millis(700);
+/// How long the reason of a session's end may come after the ends of its streams: over another path, or in the next packet.
+const REASON: Duration = Duration::from_millis(500);
 /// How long a session that is over may take to end in agreement.
 const FAREWELL: Duration = Duration::from_secs(1);
 
@@ -64,9 +66,10 @@ impl Carrier {
     }
 
     /// Why the transfer failed: where the session ended under it, what ended the session.
-    #[must_use]
-    pub fn explain(&self, error: TransferError) -> Failure {
+    pub async fn explain(&self, error: TransferError) -> Failure {
         let TransferError::Connection(_) = error else { return error.into() };
+        // Without one, the streams' error has to do.
+        let _ = tokio::time::timeout(REASON, self.0.closed()).await;
         let lost = |message: String| Failure::new(Kind::Unreachable, message);
         match self.0.close_reason() {
             Some(CloseReason::Peer { reason, .. }) => lost(format!("the other end stopped: {reason}")),

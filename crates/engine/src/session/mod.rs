@@ -148,8 +148,8 @@ pub struct Session<P> {
     started_at: Time,
     last_heard: Time,
     last_sent: Time,
-    /// At rest until so many packets have come and gone.
-    rests_until: u64,
+    /// Packets that had come and gone when it came to rest last.
+    rested_at: Option<u64>,
     /// When pacing or the scheduler wants to be asked again.
     wake_at: Time,
     /// What [`Session::poll_timeout`] found, until something changes.
@@ -244,7 +244,7 @@ impl<P: Payload> Session<P> {
             started_at: now,
             last_heard: now,
             last_sent: now,
-            rests_until: 0,
+            rested_at: None,
             wake_at: Time::NEVER,
             next_timeout: Cell::new(None),
             reporter,

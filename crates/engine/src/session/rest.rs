@@ -18,7 +18,7 @@ impl<P: Payload> Session<P> {
     /// True when the session has been quiet for a while, but for keep-alives: a driver may give back memory as well.
     #[must_use]
     pub fn is_at_rest(&self) -> bool {
-        self.state == State::Established && self.packets() < self.rests_until
+        self.state == State::Established && self.rested_at.is_some_and(|at| self.packets().abs_diff(at) < FEW)
     }
 
     /// When the session comes to rest if nothing happens before.
@@ -28,7 +28,7 @@ impl<P: Payload> Session<P> {
     }
 
     pub(super) fn rest(&mut self) {
-        self.rests_until = self.packets() + FEW;
+        self.rested_at = Some(self.packets());
         self.paths.iter_mut().for_each(Path::rest);
         if self.control.is_empty() {
             self.control = ControlQueue::default();
@@ -41,7 +41,7 @@ impl<P: Payload> Session<P> {
         self.scratch = Scratch::default();
     }
 
-    /// Packets of all paths so far, both ways.
+    /// Packets of all paths that there are, both ways: fewer once one is forgotten.
     fn packets(&self) -> u64 {
         self.paths.iter().map(|path| path.stats.packets_sent + path.stats.packets_received).sum()
     }

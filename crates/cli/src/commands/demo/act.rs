@@ -59,8 +59,10 @@ pub async fn play<S: Scene>(
     let (sent, received) = (Counters::new(), Counters::new());
     let (options, target) = (ReceiveOptions::default(), Target::Directory(errand.to.clone()));
     let transfer = async {
-        tokio::try_join!(send(&giver, &share, &sent), receive(&taped, target, &options, &received))
-            .map_err(|error| taker.explain(error))
+        match tokio::try_join!(send(&giver, &share, &sent), receive(&taped, target, &options, &received)) {
+            Ok(summaries) => Ok(summaries),
+            Err(error) => Err(taker.explain(error).await),
+        }
     };
     let meter = PathMeter::new(Direction::Out);
     let mut watch = Watch {

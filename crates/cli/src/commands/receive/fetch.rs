@@ -84,9 +84,10 @@ impl<'a> Fetcher<'a> {
                 carrier.interrupt();
                 Err(so_far().stopped())
             }
-            outcome = anabranch_transfer::receive(carrier, self.args.target(), &options, counters) => {
-                outcome.map_err(|error| explain(carrier, error, &so_far()))
-            }
+            outcome = anabranch_transfer::receive(carrier, self.args.target(), &options, counters) => match outcome {
+                Ok(summary) => Ok(summary),
+                Err(error) => Err(explain(carrier, error, &so_far()).await),
+            },
             gone = show(&mut gauge, &mut self.display, self.start) => Err(gone),
         };
         let last = gauge.snapshot(carrier::since(self.start));
@@ -149,9 +150,9 @@ async fn redraw(display: &mut Progress, mut snapshot: impl FnMut() -> ProgressSn
 }
 
 /// Why the transfer failed, with what becomes of the data that came.
-fn explain(carrier: &Carrier, error: TransferError, so_far: &SoFar) -> Failure {
+async fn explain(carrier: &Carrier, error: TransferError, so_far: &SoFar) -> Failure {
     let broke_off = matches!(error, TransferError::Connection(_) | TransferError::Lost { .. });
-    let failure = carrier.explain(error);
+    let failure = carrier.explain(error).await;
     if broke_off && failure.kind != Kind::Corrupt { failure.hint(so_far.what_now()) } else { failure }
 }
 

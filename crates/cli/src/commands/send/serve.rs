@@ -134,7 +134,11 @@ impl<'a> Server<'a> {
         self.tasks.spawn(async move {
             let start = Instant::now();
             let outcome = anabranch_transfer::send(&carrier, &share, &counters).await;
-            let (outcome, took) = (outcome.map_err(|error| carrier.explain(error)), start.elapsed());
+            let took = start.elapsed();
+            let outcome = match outcome {
+                Ok(summary) => Ok(summary),
+                Err(error) => Err(carrier.explain(error).await),
+            };
             // The outcome does not wait for the farewell.
             tokio::spawn(async move { carrier.close().await });
             Served { number, took, outcome }

@@ -1,0 +1,116 @@
+//! Which packets are lost, and what those that may be carried, for other paths to carry it too.
+
+use anabranch_wire::{Span, Time};
+use smallvec::SmallVec;
+
+use super::{Contents, Losses, Scoreboard, SentPacket, Slot, State, runs_of};
+use crate::stream::SentRun;
+
+impl Scoreboard {
+    /// Finds what is lost by now; `lost` receives the packets.
+    pub(crate) fn detect_losses(&mut self, now: Time, rtt: Span, lost: &mut Vec<SentPacket>) -> Losses {
+        let mut losses = Losses { in_flight: self.pipe, ..Losses::default() };
+        self.loss_at = None;
+        let Some(largest) = self.largest_acked else { return losses };
+        if self.cursor >= largest {
+            return losses;
+        }
+        let patience = (rtt * self.reorder_eighths / 8).max(Span::from_millis(1));
+        let mut index = self.index_of(self.cursor);
+        self.cursor = largest;
+        while let Some(slot) = self.slots.get_mut(index).filter(|slot| slot.number < largest) {
+            if slot.state == State::Outstanding {
+                let overdue_at = slot.sample.sent_at + patience;
+                if largest < slot.number + self.reorder_packets && overdue_at > now {
+                    self.loss_at = Some(overdue_at);
+                    self.cursor = slot.number;
+                    break;
+                }
+                slot.state = State::Lost;
+                self.kept_lost += 1;
+                self.pipe -= u64::from(slot.size);
+                losses.packets += 1;
+                losses.bytes += u64::from(slot.size);
+                losses.sent_at = losses.sent_at.max(slot.sample.sent_at);
+                lost.push(slot.copy());
+            }
+            index += 1;
+        }
+        losses
+    }
+
+    /// Declares everything lost, as a timeout does: `pipe` becomes 0 [M3].
+    pub(crate) fn give_up(&mut self, lost: &mut Vec<SentPacket>) -> Losses {
+        let mut losses = Losses { in_flight: self.pipe, ..Losses::default() };
+        for slot in self.slots.iter_mut().filter(|slot| slot.state == State::Outstanding) {
+            slot.state = State::Lost;
+            self.kept_lost += 1;
+            losses.packets += 1;
+            losses.bytes += u64::from(slot.size);
+            losses.sent_at = losses.sent_at.max(slot.sample.sent_at);
+            lost.push(slot.copy());
+        }
+        self.pipe = 0;
+        self.loss_at = None;
+        self.cursor = self.next;
+        self.forget_front();
+        losses
+    }
+
+    /// Marks what is outstanding as doubted and shows what it carried, so that other paths can carry it too.
+    pub(crate) fn doubt(&mut self, mut carried: impl FnMut(&Contents)) {
+        for slot in &mut self.slots {
+            if slot.state == State::Outstanding && !slot.doubted {
+                slot.doubted = true;
+                carried(&slot.contents);
+            }
+        }
+    }
+
+    /// True when packets are in flight that [`Self::next_to_copy`] never looked at.
+    pub(crate) fn has_news(&self) -> bool {
+        self.pipe > 0 && self.copied_to.max(self.cursor) < self.next
+    }
+
+    /// The next packet that is outstanding, carries data, was sent after `since` and was neither shown here before
+    /// nor given to other paths otherwise.
+    pub(crate) fn next_to_copy(&mut self, since: Time) -> Option<(u64, SmallVec<[SentRun; 1]>)> {
+        let from = self.index_of(self.copied_to.max(self.cursor));
+        for slot in self.slots.range(from..) {
+            self.copied_to = slot.number + 1;
+            if slot.state != State::Outstanding || slot.doubted || slot.sample.sent_at <= since {
+                continue;
+            }
+            let runs: SmallVec<[SentRun; 1]> = runs_of(&slot.contents).cloned().collect();
+            if !runs.is_empty() {
+                return Some((slot.number, runs));
+            }
+        }
+        None
+    }
+
+    /// Notes that another path answers for what a packet carried.
+    pub(crate) fn on_copied(&mut self, number: u64) {
+        let index = self.index_of(number);
+        if let Some(slot) = self.slots.get_mut(index).filter(|slot| slot.number == number) {
+            slot.doubted = true;
+        }
+    }
+
+    /// What the oldest outstanding packets carried, for a probe.
+    pub(crate) fn oldest_runs(&self) -> impl Iterator<Item = &SentRun> {
+        let outstanding = self.slots.iter().filter(|slot| slot.state == State::Outstanding);
+        outstanding.flat_map(|slot| runs_of(&slot.contents))
+    }
+
+    /// What outstanding packets carry for which no other path answers.
+    pub(crate) fn runs_on_their_way(&self) -> impl Iterator<Item = &SentRun> {
+        let carries = |slot: &&Slot| slot.state == State::Outstanding && !slot.doubted;
+        self.slots.iter().filter(carries).flat_map(|slot| runs_of(&slot.contents))
+    }
+
+    /// The runs of the packet sent last.
+    pub(crate) fn latest_runs(&self) -> Vec<SentRun> {
+        self.slots.back().into_iter().flat_map(|slot| runs_of(&slot.contents)).cloned().collect()
+    }
+}

@@ -1,0 +1,118 @@
+use super::*;
+use crate::event::ProtocolError;
+
+const RTT: Span = Span::from_millis(10);
+
+fn sent(count: u64) -> Scoreboard {
+    let mut board = Scoreboard::new(true);
+    for number in 0..count {
+        board.on_sent(Time::ZERO + Span::from_millis(number), 1000, true, Contents::new());
+    }
+    board
+}
+
+fn ack(board: &mut Scoreboard, ranges: &[std::ops::Range<u64>]) -> AckOutcome {
+    board
+        .on_ack(Time::ZERO + Span::from_millis(100), &ranges.iter().cloned().collect(), &mut Vec::new())
+        .unwrap()
+}
+
+#[test]
+fn each_transmission_is_taken_from_the_pipe_once() {
+    let mut board = sent(4);
+    assert_eq!(ack(&mut board, &[1..3]).acked_bytes, 2000);
+    assert_eq!(ack(&mut board, &[1..3]).acked_bytes, 0);
+    assert_eq!(board.pipe(), 2000);
+    ack(&mut board, &[0..4]);
+    assert_eq!(board.pipe(), 0);
+}
+
+#[test]
+fn three_later_packets_make_a_loss_and_two_do_not() {
+    let mut board = sent(5);
+    ack(&mut board, &[1..3]);
+    let now = Time::ZERO + Span::from_millis(5);
+    assert_eq!(board.detect_losses(now, RTT, &mut Vec::new()).packets, 0);
+    assert_eq!(board.loss_at(), Some(Time::ZERO + Span::from_micros(11_250)));
+    ack(&mut board, &[1..4]);
+    assert_eq!(board.detect_losses(now, RTT, &mut Vec::new()).packets, 1);
+    assert_eq!(board.pipe(), 1000);
+}
+
+#[test]
+fn time_makes_a_loss_without_three_later_packets() {
+    let mut board = sent(3);
+    ack(&mut board, &[1..2]);
+    assert_eq!(board.detect_losses(Time::ZERO + Span::from_millis(12), RTT, &mut Vec::new()).packets, 1);
+}
+
+#[test]
+fn a_loss_that_arrives_after_all_widens_the_reordering_window() {
+    let mut board = sent(20);
+    ack(&mut board, &[9..10]);
+    assert_eq!(board.detect_losses(Time::ZERO, RTT, &mut Vec::new()).packets, 7);
+    let outcome = ack(&mut board, &[0..10]);
+    assert_eq!(outcome.spurious, 7);
+    assert_eq!(board.reorder_packets(), 10);
+}
+
+#[test]
+fn what_arrives_after_it_was_given_up_is_told_with_what_it_carried() {
+    let mut board = Scoreboard::new(true);
+    let contents: Contents = std::iter::once(Content::MtuProbe(1400)).collect();
+    board.on_sent(Time::ZERO, 1000, true, contents.clone());
+    board.give_up(&mut Vec::new());
+    let mut newly = Vec::new();
+    board.on_ack(Time::ZERO + RTT, &std::iter::once(0..1).collect(), &mut newly).unwrap();
+    assert_eq!(newly[0].contents, contents);
+}
+
+#[test]
+fn acknowledging_the_unsent_is_an_error() {
+    let mut board = sent(3);
+    let ranges = std::iter::once(2..4).collect();
+    assert_eq!(board.on_ack(Time::ZERO, &ranges, &mut Vec::new()).err(), Some(ProtocolError::AckOfUnsent));
+}
+
+#[test]
+fn packets_that_ask_for_nothing_leave_nothing_behind() {
+    let mut board = sent(1);
+    for _ in 0..100 {
+        board.on_sent(Time::ZERO, 40, false, Contents::new());
+    }
+    assert_eq!((board.next_fsn(), board.slots.len(), board.pipe()), (Fsn(101), 1, 1000));
+    assert_eq!(ack(&mut board, &[0..101]).acked_bytes, 1000);
+    assert_eq!((board.slots.len(), board.acked.range_count()), (0, 0));
+}
+
+#[test]
+fn acknowledging_a_number_that_was_left_out_is_an_error() {
+    let mut board = sent(3);
+    board.skip(7);
+    board.on_sent(Time::ZERO, 1000, true, Contents::new());
+    assert_eq!(board.next_fsn(), Fsn(5));
+    assert_eq!(ack(&mut board, &[4..5, 0..3]).acked_bytes, 4000);
+    let blind = std::iter::once(0..5).collect();
+    assert_eq!(board.on_ack(Time::ZERO, &blind, &mut Vec::new()).err(), Some(ProtocolError::AckOfUnsent));
+}
+
+#[test]
+fn room_that_a_burst_took_is_given_back() {
+    let mut board = sent(1000);
+    ack(&mut board, &[0..990]);
+    assert!(board.slots.capacity() < 100, "{}", board.slots.capacity());
+}
+
+#[test]
+fn what_a_silent_peer_loses_is_not_remembered_without_end() {
+    let mut board = Scoreboard::new(true);
+    for _ in 0..10 {
+        for _ in 0..1000 {
+            board.on_sent(Time::ZERO, 1000, true, Contents::new());
+        }
+        board.give_up(&mut Vec::new());
+    }
+    assert_eq!((board.slots.len(), board.past.len() as u64, board.pipe()), (0, KEEP_LOST, 0));
+    assert_eq!(ack(&mut board, &[8_000..10_000]).spurious, 2000);
+    assert_eq!(board.kept_lost, 48);
+}
