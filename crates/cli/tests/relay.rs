@@ -175,8 +175,9 @@ fn demo() -> Result<String, String> {
     let report: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
     let number = |key: &str| report[key].as_f64().unwrap_or_else(|| panic!("no {key} in {report}"));
     assert_eq!((&report["verified"], report["paths"].as_array().unwrap().len()), (&Value::Bool(true), 4));
-    let right = number("multipath_mbit_s") >= 0.93 * number("sum_mbit_s")
-        && number("failover_gap_ms") <= number("failover_bound_ms");
+    // More than the sum would have gone past the links.
+    let share = number("multipath_mbit_s") / number("sum_mbit_s");
+    let right = (0.93..1.05).contains(&share) && number("failover_gap_ms") <= number("failover_bound_ms");
     if right { Ok(report.to_string()) } else { Err(report.to_string()) }
 }
 

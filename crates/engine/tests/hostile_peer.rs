@@ -457,6 +457,30 @@ fn ten_thousand_hostile_sessions_stay_within_the_budget_together() {
     assert_eq!(budget.left(), BUDGET);
 }
 
+/// The same with streams: one byte on each of all that may be opened.
+#[test]
+fn the_streams_of_ten_thousand_hostile_sessions_stay_within_the_budget_together() {
+    const BUDGET: u64 = 448 << 20;
+    const EACH: i64 = 16 * KIB;
+    let budget = MemoryBudget::new(BUDGET);
+    let meter = Meter::new();
+    let mut victims = Vec::new();
+    while victims.len() < 10_000 && budget.has_room() {
+        let mut victim = Victim::with(Config::default(), budget.clone());
+        for stream in 0..128 {
+            victim.say([stream_frame(stream * 2, 0, 1)]);
+        }
+        assert_ne!(victim.session.state(), State::Closed);
+        victims.push(victim);
+    }
+    let most = BUDGET as i64 + victims.len() as i64 * EACH;
+    println!("{} sessions hold {} bytes, at most {most}", victims.len(), meter.held());
+    assert!(victims.len() == 10_000, "{}", victims.len());
+    assert!(meter.held() < most, "{}", meter.held());
+    drop(victims);
+    assert_eq!(budget.left(), BUDGET);
+}
+
 #[test]
 fn the_first_packet_copied_from_elsewhere_does_not_take_the_path_along() {
     let _turn = Meter::new();

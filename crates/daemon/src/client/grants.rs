@@ -193,18 +193,17 @@ impl Grants {
         inner.told.wake.notify_one();
     }
 
-    /// Relays with all addresses at which they may be reached: those that are named, and those that controllers told last, which come
-    /// first once the others were of no use.
+    /// Relays with the addresses at which they are to be reached: those that are named, for they say by which way; once these were
+    /// of no use, or where none are, those that controllers told last, and then the named ones.
     pub(super) fn known(&self, relays: &[RelayHint], was_lost: bool) -> Vec<RelayHint> {
         let granted = self.relays();
         let known = |relay: &RelayHint| {
             let told = granted.iter().find(|other| other.node == relay.node);
-            let told = told.map(|other| other.addresses.clone()).unwrap_or_default();
-            let named = relay.addresses.clone();
-            let (mut addresses, others) = if was_lost { (told, named) } else { (named, told) };
-            let new = others.into_iter().filter(|other| !addresses.contains(other)).collect::<Vec<_>>();
-            addresses.extend(new);
-            RelayHint { node: relay.node, addresses }
+            let Some(told) = told.filter(|_| was_lost || relay.addresses.is_empty()) else {
+                return relay.clone();
+            };
+            let named = relay.addresses.iter().filter(|named| !told.addresses.contains(named));
+            RelayHint { node: relay.node, addresses: told.addresses.iter().chain(named).copied().collect() }
         };
         relays.iter().map(known).collect()
     }

@@ -75,10 +75,15 @@ impl<P: Payload> Session<P> {
         self.advance_shutdown();
     }
 
-    /// False for data that would make reassembly hold too many pieces: the packet counts as lost then.
-    fn can_take(&self, packet: &Packet<P>) -> bool {
+    /// False for data that would make reassembly hold too many pieces, and for streams that there is no room for: the packet counts
+    /// as lost then.
+    fn can_take(&mut self, packet: &Packet<P>) -> bool {
+        let streams = &mut self.streams;
         packet.frames.iter().all(|frame| match frame {
-            Frame::Stream(frame) => self.streams.admits(frame),
+            Frame::Stream(frame) => streams.admits(frame) && streams.has_room_for(frame.stream),
+            Frame::ResetStream { stream, .. }
+            | Frame::StopSending { stream, .. }
+            | Frame::MaxStreamData { stream, .. } => streams.has_room_for(*stream),
             _ => true,
         })
     }

@@ -30,6 +30,7 @@ impl<P: Payload> Session<P> {
     pub(super) fn rest(&mut self) {
         self.rested_at = Some(self.packets());
         self.paths.iter_mut().for_each(Path::rest);
+        self.streams.rest();
         if self.control.is_empty() {
             self.control = ControlQueue::default();
         }

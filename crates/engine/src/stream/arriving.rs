@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use anabranch_wire::{Payload, StreamFrame, StreamId};
 
-use super::{Inserted, MAX_PIECES, PIECE_COST, Stream, Streams};
+use super::{FREE_STREAMS, Inserted, MAX_PIECES, PIECE_COST, STREAM_COST, Stream, Streams};
 use crate::control::{Control, ControlQueue};
 use crate::event::{Event, ProtocolError};
 
@@ -13,6 +13,20 @@ impl<P: Payload> Streams<P> {
     pub(crate) fn admits(&self, frame: &StreamFrame<P>) -> bool {
         self.pieces < MAX_PIECES.min((self.window.size() / PIECE_COST) as usize)
             || self.map.get(&frame.stream).is_some_and(|stream| frame.offset <= stream.recv.received())
+    }
+
+    /// False when the budget has no room for the streams that a frame about this one opens: a frame opens all lower ones too.
+    pub(crate) fn has_room_for(&mut self, id: StreamId) -> bool {
+        let index = id.0 / 2;
+        // What is not allowed at all is refused when the frame is taken in.
+        let opens = id.opener() != self.side && (self.opened_there..self.may_open_there).contains(&index);
+        if !opens {
+            return true;
+        }
+        let open = self.open_there + index + 1 - self.opened_there;
+        let needed = open.saturating_sub(FREE_STREAMS) * STREAM_COST;
+        let more = needed.saturating_sub(self.reserved_there.held());
+        more == 0 || self.reserved_there.reserve_all(more)
     }
 
     /// Finds the stream of a frame from the peer, opening those it opens; `None` when it is over already.
@@ -32,6 +46,7 @@ impl<P: Payload> Streams<P> {
         while id.opener() != self.side && self.opened_there <= index {
             let new = self.id(self.side.peer(), self.opened_there);
             self.opened_there += 1;
+            self.open_there += 1;
             self.insert(new);
             self.incoming.push_back(new);
             events.push_back(Event::StreamOpened(new));

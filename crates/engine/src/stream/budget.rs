@@ -14,20 +14,21 @@ const GROWTH_SHARE: u64 = 16;
 /// should take no sessions.
 pub(crate) const MIN_WINDOW: u64 = 16 << 10;
 
-/// Bytes that all receive windows and datagrams waiting to be read of an endpoint together may take.
+/// Bytes that all receive windows, datagrams waiting to be read and streams opened by peers of an endpoint together may take.
 ///
 /// Windows reserve what they promise before they promise it, and give it back when the session ends, so
 /// that ten thousand hostile sessions cannot make the endpoint hold more than the budget.
 #[derive(Clone, Debug)]
 pub struct MemoryBudget {
     left: Arc<AtomicU64>,
+    whole: u64,
 }
 
 impl MemoryBudget {
     /// A budget of `bytes`.
     #[must_use]
     pub fn new(bytes: u64) -> Self {
-        Self { left: Arc::new(AtomicU64::new(bytes)) }
+        Self { left: Arc::new(AtomicU64::new(bytes)), whole: bytes }
     }
 
     /// True when another session from outside may be taken.
@@ -79,9 +80,30 @@ impl Reservation {
         granted
     }
 
+    /// Reserves all of `wanted` bytes, or nothing where less than half of the budget would be left for windows.
+    pub(crate) fn reserve_all(&mut self, wanted: u64) -> bool {
+        let spare = self.budget.left().saturating_sub(self.budget.whole / 2);
+        let got = if wanted <= spare { self.reserve(wanted) } else { 0 };
+        if got < wanted {
+            self.give_back(got);
+        }
+        got == wanted
+    }
+
+    /// Gives so many bytes back.
+    pub(crate) fn give_back(&mut self, bytes: u64) {
+        self.held -= bytes;
+        self.budget.left.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Another one of the same budget, with nothing in it.
+    pub(crate) fn beside(&self) -> Self {
+        Self::new(self.budget.clone())
+    }
+
     /// Gives everything back.
     pub(crate) fn release(&mut self) {
-        self.budget.left.fetch_add(std::mem::take(&mut self.held), Ordering::Relaxed);
+        self.give_back(self.held);
     }
 
     /// Bytes reserved.

@@ -45,6 +45,11 @@ const MAX_PIECES: usize = 1 << 16;
 /// A window of this many bytes admits one piece: what keeping a piece takes beside its bytes.
 const PIECE_COST: u64 = 128;
 
+/// What keeping a stream takes beside its bytes.
+const STREAM_COST: u64 = 1 << 10;
+/// Streams that a peer may have open whatever is left in the budget.
+const FREE_STREAMS: u64 = 4;
+
 #[derive(Debug)]
 struct Stream<P> {
     send: SendHalf<P>,
@@ -75,6 +80,9 @@ pub(crate) struct Streams<P> {
     wants_stream: bool,
     opened_there: u64,
     may_open_there: u64,
+    /// Streams of the peer that are not over, and what is reserved for them.
+    open_there: u64,
+    reserved_there: Reservation,
     incoming: VecDeque<StreamId>,
     /// Streams with something to send, in turn.
     ready: VecDeque<StreamId>,
@@ -120,6 +128,8 @@ impl<P: Payload> Streams<P> {
             wants_stream: false,
             opened_there: 0,
             may_open_there: max_streams,
+            open_there: 0,
+            reserved_there: reservation.beside(),
             incoming: VecDeque::new(),
             ready: VecDeque::new(),
             credit_blocked: Vec::new(),
@@ -144,6 +154,17 @@ impl<P: Payload> Streams<P> {
         if let Some(stream) = self.map.values().next() {
             prefetch(stream, usize::MAX);
         }
+    }
+
+    /// Gives back what memory is not in use: a node of the map takes as much as eleven streams.
+    pub(crate) fn rest(&mut self) {
+        if self.map.is_empty() {
+            self.map = BTreeMap::new();
+        }
+        self.incoming.shrink_to_fit();
+        self.ready.shrink_to_fit();
+        self.credit_blocked.shrink_to_fit();
+        self.room_blocked.shrink_to_fit();
     }
 
     /// The session window granted at the start, in bytes.
@@ -294,6 +315,9 @@ impl<P: Payload> Streams<P> {
         self.redundant -= usize::from(removed.is_some_and(|stream| stream.redundant));
         if id.opener() != self.side {
             self.may_open_there += 1;
+            self.open_there -= 1;
+            let needed = self.open_there.saturating_sub(FREE_STREAMS) * STREAM_COST;
+            self.reserved_there.give_back(self.reserved_there.held().saturating_sub(needed));
             out.push(Control::MaxStreams);
         }
     }
