@@ -17,8 +17,35 @@ pub(crate) fn parse<F: DeserializeOwned, S>(
     (text, origin): (&str, &str),
     check: impl FnOnce(F, &str) -> Result<S, SettingsError>,
 ) -> Result<S, SettingsError> {
-    let file = toml::from_str(text).map_err(|error| SettingsError::from_toml(&error, text));
+    let file = toml::from_str(text).map_err(|error| with_example(SettingsError::from_toml(&error, text)));
     file.and_then(|file| check(file, text)).map_err(|error: SettingsError| error.of(origin))
+}
+
+/// What is right for keys whose values the parser alone judges, and for tables that are missing.
+const EXAMPLES: [(&str, &str); 14] = [
+    ("address", "`address = \"127.0.0.1:4780\"`, an IP address and a port"),
+    ("addresses", "IP addresses without port, `addresses = [\"192.0.2.1\"]`"),
+    ("announce", "IP addresses with port, `announce = [\"198.51.100.2:4600\"]`"),
+    ("bytes", "a number without unit, `bytes = 1_000_000_000` for 1 GB"),
+    ("grants", "a number, `grants = 8`"),
+    ("highest_tos", "a number from 0 to 15, `highest_tos = 15`"),
+    ("lifetime_s", "seconds as a number, `lifetime_s = 3_600`"),
+    ("max_paths", "a number, `max_paths = 50_000`"),
+    ("metrics", "an IP address and a port, `metrics = \"127.0.0.1:9600\"`"),
+    ("paths", "a number, `paths = 64`"),
+    ("port", "a number up to 65535, `port = 4600`; 0 is any that is free"),
+    ("rate", "a number and its unit as text, `rate = \"100 Mbit/s\"`"),
+    ("relays", "a number, `relays = 16`"),
+    ("store", "a table: `[store]`, and in the line below `file = \"/var/lib/anabranch/controller.store\"`"),
+];
+
+/// With what is right for the error's key, where the parser does not say it.
+fn with_example(error: SettingsError) -> SettingsError {
+    let is_terse = error.message.starts_with("invalid ") || error.key == "store";
+    match EXAMPLES.iter().find(|(key, _)| is_terse && *key == error.key) {
+        Some((_, example)) => error.hint(format!("write {example}")),
+        None => error,
+    }
 }
 
 /// With the line of the error's key in the `index`-th table called `table`.

@@ -2,8 +2,12 @@
 
 mod etcd;
 
+use std::collections::BTreeSet;
+use std::io::Write;
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use anabranch_daemon::store::{AnyStore, Etcd, EtcdSettings, OpenError, Redb};
 use anabranch_overlay::controller::{Commit, MemoryStore, Revision, Store, StoreError, Transaction};
@@ -202,4 +206,65 @@ async fn a_damaged_file_is_left_as_it_is_and_the_error_says_what_to_do() {
 async fn a_directory_that_is_missing_is_named() {
     let why = Redb::open(&PathBuf::from("/nowhere/store")).await.unwrap_err();
     assert!(why.to_string().contains("/nowhere/store") && why.to_string().contains("directory"), "{why}");
+}
+
+/// A small disk of its own, or `None` where mounting is not allowed.
+struct SmallDisk(tempfile::TempDir);
+
+impl SmallDisk {
+    fn new(size: &str) -> Option<Self> {
+        let dir = tempfile::tempdir().unwrap();
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", &format!("size={size}"), "none"]).arg(dir.path());
+        mount.output().is_ok_and(|done| done.status.success()).then(|| Self(dir))
+    }
+
+    /// Takes all the room that is left, until the file that is given is removed.
+    fn fill(&self) -> PathBuf {
+        let ballast = self.0.path().join("ballast");
+        let mut file = std::fs::File::create(&ballast).unwrap();
+        while file.write_all(&[1; 4_096]).is_ok() {}
+        ballast
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        drop(Command::new("umount").args(["--lazy".as_ref(), self.0.path().as_os_str()]).status());
+    }
+}
+
+#[tokio::test]
+async fn a_disk_that_was_full_is_told_by_the_files_name_and_the_store_goes_on_once_there_is_room() {
+    let Some(disk) = SmallDisk::new("8m") else { return eprintln!("skipped: mounting needs root") };
+    let file = disk.0.path().join("store");
+    let store = Redb::open(&file).await.unwrap();
+    store.commit(&replace("kept", Revision::ABSENT, Some(b"v"))).await.unwrap();
+    let ballast = disk.fill();
+    let large = |at: u32| replace(&format!("large{at}"), Revision::ABSENT, Some(&[7; 100_000]));
+    let mut told = BTreeSet::new();
+    let full = Instant::now();
+    // Long enough for the file to be opened again, in vain.
+    for at in 0.. {
+        match store.commit(&large(at)).await {
+            Ok(_) => assert!(at < 100, "the disk is not full"),
+            Err(why) => drop(told.insert(why.to_string())),
+        }
+        if full.elapsed() > Duration::from_millis(2_500) {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(!told.is_empty());
+    for why in &told {
+        assert!(why.contains(file.to_str().unwrap()) && why.contains("free space on that disk"), "{why}");
+    }
+    std::fs::remove_file(ballast).unwrap();
+    let room = Instant::now();
+    while let Err(why) = store.commit(&replace("after", Revision::ABSENT, Some(b"v"))).await {
+        assert!(room.elapsed() < Duration::from_secs(5), "{why}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let values = store.get(&["kept".into(), "after".into()]).await.unwrap();
+    assert!(values.iter().all(|entry| entry.value == b"v"), "{values:?}");
 }

@@ -68,7 +68,7 @@ pub struct RelayArgs {
 pub enum RelayAsk {
     /// Show what a running relay did and has
     Status(AskArgs),
-    /// Take no new paths and end those there are, so that sessions move on
+    /// Take no new paths and end those there are, so that sessions move on; lasts until the relay is restarted
     Drain(DrainArgs),
     /// List the relays whose use controllers grant this machine, as `--relay` takes them
     List(ListArgs),

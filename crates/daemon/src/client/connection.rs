@@ -367,7 +367,10 @@ impl Task {
             Reply::Hosting { share } => {
                 let _ = self.hosting.remove(&share).map(|answer| answer.send(Ok(())));
             }
-            Reply::Draining { seconds } => tracing::info!(seconds, "the relay is going down"),
+            Reply::Draining { seconds } => tracing::info!(
+                seconds,
+                "the relay is drained: its paths end, and it takes no others until it is restarted"
+            ),
             Reply::Granted { .. } => {
                 self.showing.pop_front();
                 self.on_greeted(Ok(()));

@@ -292,5 +292,7 @@ mod tests {
             "{twice}"
         );
         assert!(mistake("[store]\nmemory = true\n").contains("`key` is missing"));
+        let homeless = mistake("key = \"c.key\"\n");
+        assert!(homeless.contains("`store` is missing\n  hint    write a table: `[store]`"), "{homeless}");
     }
 }

@@ -419,6 +419,18 @@ mod tests {
         assert!(bad.starts_with("relay.toml:8: key") && bad.contains("anabranch keys show"), "{bad}");
         let twice = mistake(&format!("{}[[user]]\nkey = \"{}\"\n", text(), key()));
         assert!(twice.starts_with("relay.toml:12: key: laptop has this key"), "{twice}");
+        for (from, to, says) in [
+            ("\"20 Mbit/s\"", "100", "relay.toml:3: rate: invalid type: integer `100`"),
+            ("4601", "70000", "relay.toml:2: port: invalid value: integer `70000`"),
+            ("port = 4601", "metrics = \"9600\"", "relay.toml:2: metrics: invalid socket address"),
+            ("port = 4601", "announce = [\"9600\"]", "relay.toml:2: announce: invalid socket address"),
+            ("paths = 3", "bytes = \"1 MB\"", "relay.toml:9: bytes: invalid type: string \"1 MB\""),
+        ] {
+            let told = mistake(&text().replacen(from, to, 1));
+            let (what, hint) = told.split_once("\n  hint    write ").unwrap_or((&told, ""));
+            let key = to.split(' ').next().filter(|_| to.contains('=')).unwrap_or_default();
+            assert!(what.starts_with(says) && hint.contains(&format!("{key} = ")), "{told}");
+        }
         let missing = mistake("port = 1\n");
         assert!(missing.contains("`key` is missing"), "{missing}");
     }

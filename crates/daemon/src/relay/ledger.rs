@@ -44,6 +44,8 @@ pub(super) struct Ledger {
     state: Arc<State>,
     /// What stands in the file.
     written: Mutex<Vec<GrantUse>>,
+    /// Why it could not be written the last time.
+    failure: Mutex<Option<String>>,
 }
 
 impl Ledger {
@@ -58,25 +60,43 @@ impl Ledger {
             }
         };
         state.change(|relay| relay.restore_usage(known.iter().copied()));
-        Self { file: file.to_owned(), state: state.clone(), written: Mutex::new(known) }
+        Self {
+            file: file.to_owned(),
+            state: state.clone(),
+            written: Mutex::new(known),
+            failure: Mutex::default(),
+        }
     }
 
     /// Writes now and then, for as long as it is polled.
     pub(super) async fn keep(self: Arc<Self>) {
-        let mut failing = false;
         loop {
             tokio::time::sleep(EVERY).await;
-            let done = self.write();
-            match &done {
-                Err(error) if !failing => tracing::warn!(
-                    "{}: {error}; the relay goes on, but would forget what is used of grants when it is restarted",
-                    self.file.display()
-                ),
-                Ok(()) if failing => tracing::info!("{} can be written again", self.file.display()),
-                _ => {}
-            }
-            failing = done.is_err();
+            self.is_written();
         }
+    }
+
+    /// Writes what has changed; false when that fails, of which people are told once until it is different.
+    pub(super) fn is_written(&self) -> bool {
+        let failure = self.write().err().map(|error| error.to_string());
+        if self.is_news(&failure) {
+            let file = self.file.display();
+            match &failure {
+                Some(why) => tracing::warn!(
+                    "{file}: {why}; see to that disk, the relay writes again by itself. Until then a restart would forget what is used of \
+                     grants, and controllers go on telling which they took back"
+                ),
+                None => tracing::info!("{file} can be written again"),
+            }
+        }
+        failure.is_none()
+    }
+
+    fn is_news(&self, failure: &Option<String>) -> bool {
+        let mut known = self.failure.lock().expect("no panic while held");
+        let is_news = *known != *failure;
+        known.clone_from(failure);
+        is_news
     }
 
     /// Writes what has changed.
@@ -141,5 +161,19 @@ mod tests {
         Ledger::open(&file, &second);
         let known = second.change(Relay::usage);
         assert!(known.len() == 1 && known[0].grant == GrantId([7; 16]) && known[0].revoked, "{known:?}");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_is_told_once_until_that_changes() {
+        let dir = tempfile::tempdir().unwrap();
+        let (state, inner) = (state(), dir.path().join("gone"));
+        let ledger = Ledger::open(&inner.join("usage.json"), &state);
+        let revoked = vec![GrantId([7; 16])];
+        state.change_now(|relay, now| relay.handle_heartbeat(now, &Heartbeat { time: NOW, revoked }));
+        assert!(!ledger.is_written() && !ledger.is_written());
+        let why = ledger.failure.lock().unwrap().clone();
+        assert!(why.is_some() && !ledger.is_news(&why) && ledger.is_news(&Some("another".into())));
+        std::fs::create_dir(&inner).unwrap();
+        assert!(ledger.is_written() && !ledger.is_news(&None), "that it works again was told");
     }
 }

@@ -171,9 +171,8 @@ impl Registrant for Member {
             );
         }
         let is_new = !remembered.is_empty() && *lock(&self.confirmed) != remembered;
-        if is_new && let Some(Err(error)) = self.ledger.as_ref().map(|ledger| ledger.write()) {
+        if is_new && self.ledger.as_ref().is_some_and(|ledger| !ledger.is_written()) {
             // A restart would forget it, so the controller goes on telling.
-            tracing::warn!("a revocation cannot be written down: {error}; it is not confirmed");
             return Vec::new();
         }
         lock(&self.confirmed).clone_from(&remembered);

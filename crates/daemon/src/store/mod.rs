@@ -9,13 +9,15 @@
 //! One conformance suite, `tests/stores.rs`, is run against each.
 
 mod etcd;
+mod file;
 mod http;
 mod redb;
 
 use anabranch_overlay::controller::{Commit, Entry, MemoryStore, Store, StoreError, Transaction};
 
 pub use self::etcd::{Etcd, EtcdSettings};
-pub use self::redb::{OpenError, Redb};
+pub use self::file::OpenError;
+pub use self::redb::Redb;
 
 /// Any of the backends.
 #[derive(Debug)]

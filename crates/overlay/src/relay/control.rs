@@ -140,7 +140,7 @@ impl Relay {
     }
 
     fn check_room(&mut self, now: Time, account: u32) -> Result<(), Refused> {
-        if self.drained_at.is_some() {
+        if self.is_draining() {
             return Err(Refused::Draining);
         }
         if self.table.len() >= self.config.most_flows {

@@ -136,7 +136,7 @@ pub enum Reply {
         /// As registered.
         share: ShareId,
     },
-    /// The relay is going down: flows end then, and no new ones begin.
+    /// The relay is drained: flows end then, and no new ones begin until it is restarted.
     Draining {
         /// Seconds left.
         seconds: u32,
@@ -178,7 +178,7 @@ codes! {
         NextHopDenied = 6, "the relay does not forward to this next hop";
         NoSuchPath = 7, "the session has no proven path of this id";
         NoSuchFlow = 8, "the session has no such flow";
-        Draining = 9, "the relay is going down";
+        Draining = 9, "the relay is drained: it takes no paths until it is restarted";
         TooManyPending = 10, "too many next hops have not answered yet, or were asked in a short time";
         QuotaUsed = 11, "the grant's bytes are used up";
         NoHost = 12, "the host is not there";

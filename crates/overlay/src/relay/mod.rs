@@ -162,9 +162,22 @@ pub struct Relay {
     replies: VecDeque<(SessionId, Reply)>,
     closing: VecDeque<SessionId>,
     sweep_at: Time,
-    drained_at: Option<Time>,
+    drain: Drain,
     resets: Resets,
     stats: RelayStats,
+}
+
+/// Whether flows are still taken.
+///
+/// No --drain--> Until --its time--> Over
+///                ^--------drain------/
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Drain {
+    No,
+    /// None is taken, and those there are end then.
+    Until(Time),
+    /// None is taken, and there are none.
+    Over,
 }
 
 /// How often grants and silent strangers are looked after.
@@ -191,7 +204,7 @@ impl Relay {
             replies: VecDeque::new(),
             closing: VecDeque::new(),
             sweep_at: now + SWEEP,
-            drained_at: None,
+            drain: Drain::No,
             resets: Resets::new(now),
             stats: RelayStats::default(),
             config,
@@ -240,9 +253,7 @@ impl Relay {
             hosted: BTreeSet::new(),
         };
         self.clients.insert(session, client);
-        if let Some(until) = self.drained_at {
-            self.tell_draining(now, session, until);
-        }
+        self.tell_draining(now, session);
     }
 
     /// A path of a session was proven to lead to this address, has moved to it, or is gone. The client's flows follow:
@@ -327,18 +338,18 @@ impl Relay {
         &self.config
     }
 
-    /// No new flows from now on; those there are end at `until`. Every client is told.
+    /// No new flows from now on, for as long as the relay runs; those there are end at `until`. Every client is told.
     pub fn drain(&mut self, now: Time, until: Time) {
-        self.drained_at = Some(until);
+        self.drain = Drain::Until(until);
         for session in self.clients.keys().copied().collect::<Vec<_>>() {
-            self.tell_draining(now, session, until);
+            self.tell_draining(now, session);
         }
     }
 
     /// True when the relay was drained and no flow is left.
     #[must_use]
     pub fn is_drained(&self) -> bool {
-        self.drained_at.is_some() && self.table.len() == 0
+        self.is_draining() && self.table.len() == 0
     }
 
     /// When [`Relay::handle_timeout`] and [`Relay::poll_transmit`] want to be called.
@@ -346,7 +357,10 @@ impl Relay {
     pub fn poll_timeout(&self) -> Option<Time> {
         let asking = self.due.first().map(|(time, _)| *time);
         let sweep = (!self.clients.is_empty()).then_some(self.sweep_at);
-        let drained = self.drained_at.filter(|until| *until < Time::NEVER);
+        let drained = match self.drain {
+            Drain::Until(until) => Some(until),
+            Drain::No | Drain::Over => None,
+        };
         [asking, sweep, self.egress.poll_timeout(), drained].into_iter().flatten().min()
     }
 
@@ -356,11 +370,11 @@ impl Relay {
         if now >= self.sweep_at {
             self.sweep(now);
         }
-        if self.drained_at.is_some_and(|until| now >= until) {
+        if matches!(self.drain, Drain::Until(until) if now >= until) {
             for slot in 0..self.table.slot_count() {
                 self.end_flow(slot, FlowState::Drained);
             }
-            self.drained_at = Some(Time::NEVER);
+            self.drain = Drain::Over;
         }
     }
 
@@ -391,7 +405,7 @@ impl Relay {
     /// True once no new flows are taken.
     #[must_use]
     pub fn is_draining(&self) -> bool {
-        self.drained_at.is_some()
+        self.drain != Drain::No
     }
 
     /// Whether somebody was given this PID.
@@ -448,8 +462,13 @@ impl Relay {
         }
     }
 
-    fn tell_draining(&mut self, now: Time, session: SessionId, until: Time) {
-        let seconds = (until.since(now).as_nanos() / 1_000_000_000).min(u32::MAX.into()) as u32;
+    fn tell_draining(&mut self, now: Time, session: SessionId) {
+        let left = match self.drain {
+            Drain::No => return,
+            Drain::Until(until) => until.since(now),
+            Drain::Over => Span::ZERO,
+        };
+        let seconds = (left.as_nanos() / 1_000_000_000).min(u32::MAX.into()) as u32;
         self.replies.push_back((session, Reply::Draining { seconds }));
     }
 

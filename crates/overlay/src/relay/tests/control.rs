@@ -237,6 +237,11 @@ fn a_drained_relay_takes_nothing_new_tells_everybody_and_is_empty_in_the_end() {
     world.wait(Span::from_secs(30));
     assert_eq!(world.replies(session), [Reply::Flow { flow, state: FlowState::Drained }]);
     assert!(world.relay.is_drained());
+    // Who comes later learns that nothing is left to wait for.
+    let later = SessionId(2);
+    world.relay.handle_session_opened(world.now, later, (key(2), None));
+    assert_eq!(world.replies(later), [Reply::Draining { seconds: 0 }]);
+    assert!(world.relay.is_draining());
 }
 
 #[test]

@@ -1,0 +1,196 @@
+//! The file of a store in one file: opened and checked, and opened again after its disk failed.
+//!
+//! The whole file is checked when it is opened; a damaged one is left as it is, and the error says what to do.
+//!
+//! After one read or write that failed, mostly since the disk was full, the library refuses everything until the file is
+//! opened again. The next transaction does that, at most once in [`PAUSE`]: whoever asks in between is told what had failed. So the
+//! controller goes on by itself as soon as the disk lets it.
+
+use std::io::{self, ErrorKind, Read};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use anabranch_overlay::controller::StoreError;
+use redb::{Builder, Database, DatabaseError, StorageError};
+
+/// Least time from one opening of the file to the next.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Why a store's file could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Another program has it open.
+    #[error("{0} is in use: does another controller run with it? several controllers share an etcd instead")]
+    InUse(PathBuf),
+    /// It is not what this program wrote.
+    #[error(
+        "{file} is damaged ({why}) and was left as it is: restore a copy of it, or move it away to begin with an empty \
+         store. Relays register again by themselves then; grants given so far stay good until they end, but are not counted \
+         against capacity or quota, so leave the controller off for the longest lifetime of a grant if that matters"
+    )]
+    Damaged {
+        /// Which.
+        file: PathBuf,
+        /// What was found.
+        why: String,
+    },
+    /// There is no room for it.
+    #[error("cannot open {file}: {why}; free space on that disk")]
+    Disk {
+        /// Which.
+        file: PathBuf,
+        /// What the system said.
+        why: std::io::Error,
+    },
+    /// The operating system does not allow it.
+    #[error("cannot open {file}: {why}; does the directory exist, and may this user write there?")]
+    Io {
+        /// Which.
+        file: PathBuf,
+        /// What the system said.
+        why: std::io::Error,
+    },
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(super) struct StoreFile {
+    path: PathBuf,
+    database: RwLock<Opened>,
+    /// Why the file has to be opened again; set while `database` is shared, cleared while it is not.
+    failure: Mutex<Option<StoreError>>,
+}
+
+#[derive(Debug)]
+struct Opened {
+    /// None when it could not be opened again.
+    database: Option<Database>,
+    at: Instant,
+}
+
+impl StoreFile {
+    /// Opens the file, or makes it when there is none; `prepare` is its first transaction.
+    pub fn open(
+        path: &Path,
+        prepare: impl FnOnce(&Database) -> Result<(), redb::Error>,
+    ) -> Result<Self, OpenError> {
+        if let Ok(mut existing) = std::fs::File::open(path) {
+            // The library would begin anew in an empty file, and something may have emptied it.
+            let begins = existing.read(&mut [0]).map_err(|why| refused(path, why))?;
+            if begins == 0 {
+                return Err(damaged(path, &"it is empty"));
+            }
+        }
+        let database = checked().create(path).map_err(|error| explained(path, error))?;
+        prepare(&database).map_err(|error| match error {
+            redb::Error::Io(why) => refused(path, why),
+            error => damaged(path, &error),
+        })?;
+        let database = RwLock::new(Opened { database: Some(database), at: Instant::now() });
+        Ok(Self { path: path.to_owned(), database, failure: Mutex::default() })
+    }
+
+    /// Does a transaction.
+    pub fn run<T>(&self, act: impl FnOnce(&Database) -> Result<T, redb::Error>) -> Result<T, StoreError> {
+        if self.failure().is_some() {
+            self.open_again()?;
+        }
+        let opened = self.database.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(database) = &opened.database else {
+            return Err(self.unavailable(&redb::Error::PreviousIo));
+        };
+        act(database).map_err(|error| match error {
+            redb::Error::Corrupted(why) => StoreError::Damaged(format!("{}: {why}", self.path.display())),
+            error @ (redb::Error::Io(_) | redb::Error::PreviousIo) => {
+                let why = self.unavailable(&error);
+                self.failure().get_or_insert(why).clone()
+            }
+            other => self.unavailable(&other),
+        })
+    }
+
+    /// Opens the file again, unless somebody else has, or has just tried.
+    fn open_again(&self) -> Result<(), StoreError> {
+        let mut opened = self.database.write().unwrap_or_else(PoisonError::into_inner);
+        let Some(failure) = self.failure().clone() else { return Ok(()) };
+        if opened.at.elapsed() < PAUSE {
+            return Err(failure);
+        }
+        // Its lock on the file goes with it.
+        opened.database = None;
+        opened.at = Instant::now();
+        // A file that is gone is not made again: what the controller knows is not to be forgotten.
+        let again = checked().open(&self.path).map_err(|error| match explained(&self.path, error) {
+            OpenError::Disk { why, .. } | OpenError::Io { why, .. } => {
+                self.unavailable(&redb::Error::Io(why))
+            }
+            damage @ OpenError::Damaged { .. } => StoreError::Damaged(damage.to_string()),
+            used @ OpenError::InUse(_) => StoreError::Unavailable(used.to_string()),
+        });
+        match again {
+            Ok(database) => {
+                opened.database = Some(database);
+                *self.failure() = None;
+                Ok(())
+            }
+            Err(why) => {
+                *self.failure() = Some(why.clone());
+                Err(why)
+            }
+        }
+    }
+
+    fn unavailable(&self, error: &redb::Error) -> StoreError {
+        let what = match error {
+            redb::Error::Io(why) => format!("{why}; {}", remedy(why)),
+            other => other.to_string(),
+        };
+        StoreError::Unavailable(format!("{}: {what}", self.path.display()))
+    }
+
+    fn failure(&self) -> MutexGuard<'_, Option<StoreError>> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn checked() -> Builder {
+    let mut builder = Builder::new();
+    builder.set_check_integrity_on_open(true);
+    builder
+}
+
+pub(super) fn damaged(file: &Path, why: &dyn ToString) -> OpenError {
+    OpenError::Damaged { file: file.to_owned(), why: why.to_string() }
+}
+
+fn explained(file: &Path, error: DatabaseError) -> OpenError {
+    match error {
+        DatabaseError::DatabaseAlreadyOpen => OpenError::InUse(file.to_owned()),
+        DatabaseError::Storage(StorageError::Io(why)) if why.kind() != ErrorKind::InvalidData => {
+            refused(file, why)
+        }
+        DatabaseError::UpgradeRequired(version) => {
+            damaged(file, &format!("format {version} of an older program"))
+        }
+        other => damaged(file, &other),
+    }
+}
+
+fn refused(file: &Path, why: io::Error) -> OpenError {
+    let file = file.to_owned();
+    if is_full(&why) { OpenError::Disk { file, why } } else { OpenError::Io { file, why } }
+}
+
+fn is_full(why: &io::Error) -> bool {
+    matches!(why.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge)
+}
+
+/// What to do about a disk.
+fn remedy(why: &io::Error) -> &'static str {
+    if is_full(why) {
+        "free space on that disk, and it goes on by itself"
+    } else {
+        "look after that disk; it goes on by itself once the file can be read and written"
+    }
+}
