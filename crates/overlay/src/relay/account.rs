@@ -46,15 +46,14 @@ pub(super) struct Account {
 }
 
 impl Account {
-    /// Takes bytes off the quota; false when there are not enough left.
+    /// Takes bytes off the quota; false when there are not enough left. The rest counts as used then: nothing but packets of its size could
+    /// ever use it up.
     #[inline]
     pub(super) fn charge(&mut self, bytes: u64) -> bool {
-        if self.left < bytes {
-            return false;
-        }
-        self.left -= bytes;
-        self.unsettled += bytes;
-        true
+        let taken = bytes.min(self.left);
+        self.left -= taken;
+        self.unsettled += taken;
+        taken == bytes
     }
 
     /// Whether a next hop may be asked for the first time; it counts as asked then.

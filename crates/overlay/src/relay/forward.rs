@@ -10,6 +10,7 @@ use anabranch_wire::{Header, Kind, Pid, Time, rewrite_for_hop};
 
 use super::egress::Outgoing;
 use super::flow::Direction;
+use super::message::FlowState;
 use super::{Hop, Relay};
 
 /// Datagrams that came together.
@@ -182,6 +183,10 @@ impl Relay {
         let account = self.accounts.at(part.account);
         if !account.charge(len) {
             self.stats.dropped.quota += packets;
+            // Their owners are told, and that nothing more is let through when they ask anew.
+            for slot in account.flows.clone() {
+                self.end_flow(slot, FlowState::QuotaUsed);
+            }
             return;
         }
         let highest_tos = account.highest_tos();

@@ -180,7 +180,7 @@ codes! {
         NoSuchFlow = 8, "the session has no such flow";
         Draining = 9, "the relay is drained: it takes no paths until it is restarted";
         TooManyPending = 10, "too many next hops have not answered yet, or were asked in a short time";
-        QuotaUsed = 11, "the grant's bytes are used up";
+        QuotaUsed = 11, "the bytes that it forwards for this key are used up: a new grant, or more `bytes` for the key in the relay's configuration, would let it go on";
         NoHost = 12, "the host is not there";
         GrantMalformed = 13, "the grant is malformed";
         GrantSignature = 14, "no controller that the relay trusts has signed the grant";
@@ -226,6 +226,7 @@ codes! {
         PathGone = 5, "over: the client's, the host's or the relay's address is gone";
         Drained = 6, "over: the relay went down";
         Denied = 7, "over: the relay's configuration does not allow it any more";
+        QuotaUsed = 8, "over: the bytes that the relay forwards for this key are used up";
     }
 }
 

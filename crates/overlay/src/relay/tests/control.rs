@@ -57,20 +57,22 @@ fn bytes_used_of_a_grant_stay_used_when_its_client_comes_back_or_the_relay_resta
     let mut world = World::new();
     let session = world.open(1, 5, "203.0.113.5:1000");
     assert_eq!(left(&world.ask(session, Request::Show { grant: bytes.clone() })), 350);
-    let (_, pid, _) = world.ready(session, "198.51.99.7:1", Pid(1));
+    let (flow, pid, _) = world.ready(session, "198.51.99.7:1", Pid(1));
     for _ in 0..3 {
         assert!(world.packet(hop("203.0.113.5:1000"), pid).is_some());
     }
     assert!(world.packet(hop("203.0.113.5:1000"), pid).is_none(), "50 bytes are left");
     assert_eq!(world.relay.stats().dropped.quota, 1);
+    assert_eq!(world.replies(session), [Reply::Flow { flow, state: FlowState::QuotaUsed }]);
+    assert_eq!(world.allocate(session, "198.51.99.7:1", Pid(1)), Err(Refused::QuotaUsed));
     world.relay.handle_session_closed(session);
     let session = world.open(2, 5, "203.0.113.5:1000");
-    assert_eq!(left(&world.ask(session, Request::Show { grant: bytes.clone() })), 50);
+    assert_eq!(left(&world.ask(session, Request::Show { grant: bytes.clone() })), 0, "the rest is of no use");
 
     let mut restarted = World::new();
     restarted.relay.restore_usage(world.relay.usage());
     let session = restarted.open(1, 5, "203.0.113.5:1000");
-    assert_eq!(left(&restarted.ask(session, Request::Show { grant: bytes })), 50);
+    assert_eq!(left(&restarted.ask(session, Request::Show { grant: bytes })), 0);
 }
 
 #[test]
