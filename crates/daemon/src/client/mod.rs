@@ -162,6 +162,14 @@ impl FromStr for RelayRoute {
         if relays.len() > MOST_RELAYS {
             return Err(format!("at most {MOST_RELAYS} relays can be one behind the other"));
         }
+        let twice =
+            (1..relays.len()).find(|at| relays[..*at].iter().any(|other| other.node == relays[*at].node));
+        if let Some(at) = twice {
+            return Err(format!(
+                "packets would pass the relay {} twice; name each relay of a way once",
+                relays[at].node
+            ));
+        }
         Ok(Self(relays))
     }
 }
@@ -223,8 +231,8 @@ mod tests {
 
     #[test]
     fn relays_are_written_as_key_and_addresses_and_read_again() {
-        let key = anabranch_net::NodeKey::from_random([5; 32]).public();
-        let text = format!("{key}@203.0.113.7:4600,[2001:db8::1]:4600+{key}@198.51.100.2:9");
+        let [key, other] = [5, 6].map(|byte| anabranch_net::NodeKey::from_random([byte; 32]).public());
+        let text = format!("{key}@203.0.113.7:4600,[2001:db8::1]:4600+{other}@198.51.100.2:9");
         let route: RelayRoute = text.parse().unwrap();
         assert_eq!((route.0.len(), route.0[0].addresses.len()), (2, 2));
         assert_eq!(route.to_string(), text);
@@ -232,5 +240,7 @@ mod tests {
         {
             assert!(wrong.parse::<RelayRoute>().is_err(), "{wrong}");
         }
+        let twice = format!("{text}+{key}@203.0.113.8:1").parse::<RelayRoute>().unwrap_err();
+        assert!(twice.contains(&key.to_string()) && twice.contains("twice"), "{twice}");
     }
 }
