@@ -259,3 +259,21 @@ fn nothing_is_sent_without_end_to_an_end_that_never_reads() {
     let received: u64 = pair.session(SERVER).paths().iter().map(|path| path.stats.data_received).sum();
     assert_eq!(received, 50_000);
 }
+
+/// MPMTP-AR §3.6 [R5].
+#[test]
+fn what_was_bound_to_a_path_and_never_left_it_is_not_sent_again() {
+    let config = Config { early_binding: Some(512 << 10), ..Config::default() };
+    let cables = [CableConfig::new(10.0, ms(40), 1.0), CableConfig::new(10.0, ms(60), 1.0)];
+    let mut pair = pair(&config, &cables);
+    let (mut sender, mut sink) = (Sender::new(u64::MAX), Sink::default());
+    pair.establish(&mut [&mut sender, &mut sink]);
+    pair.run(seconds(3.0), &mut [&mut sender, &mut sink]);
+    let before = pair.session(CLIENT).stats().bytes_resent;
+    let in_flight = pair.session(CLIENT).paths()[0].in_flight;
+    pair.set_down(0, true);
+    pair.run(seconds(3.6), &mut [&mut sender, &mut sink]);
+    let lost = pair.session(CLIENT).paths()[0].stats.packets_lost;
+    let resent = pair.session(CLIENT).stats().bytes_resent - before;
+    assert!(resent <= in_flight + 60_000, "{resent} bytes, of {in_flight} in flight; {lost} packets lost");
+}

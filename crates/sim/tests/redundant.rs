@@ -1,6 +1,6 @@
 //! Redundant streams: every path carries them, whatever becomes of the others.
 
-use anabranch_engine::{Config, Event, PathState, Session};
+use anabranch_engine::{Config, Event, PathState, SchedulerKind, Session};
 use anabranch_link::LossModel;
 use anabranch_sim::{App, CLIENT, CableConfig, Pair, SERVER, Sender, Sink, Ticker};
 use anabranch_wire::{Length, Span, StreamId, Time};
@@ -71,6 +71,73 @@ fn a_path_that_dies_is_missed_for_no_longer_than_the_other_takes() {
     let gap = sink.longest_gap(at(900), at(2_900));
     assert!(gap <= ms(35 + 5 + 2), "{gap}");
     assert!(ticker.written - sink.received < 20 * CHUNK as u64, "{} behind", ticker.written - sink.received);
+}
+
+#[test]
+fn what_waits_as_a_copy_when_a_path_dies_leaves_each_of_the_others_once() {
+    let cables =
+        [(60.0, 20), (40.0, 120), (40.0, 160)].map(|(mbit, rtt)| CableConfig::new(mbit, ms(rtt), 2.0));
+    let mut pair = pair(&cables);
+    // 16 Mbit/s, for which the windows of the slow paths are still too small at the break.
+    let (mut ticker, mut sink) = (Ticker::new(10 * CHUNK, PAUSE), Sink::default());
+    pair.establish(&mut [&mut ticker, &mut sink]);
+    run(&mut pair, 450, &mut [&mut ticker, &mut sink]);
+    let sent = |pair: &mut Pair<Length>, cable: u32| {
+        let paths = pair.session(CLIENT).paths().into_iter();
+        paths.filter(|path| path.route.socket == cable).map(|path| path.stats.data_sent).sum::<u64>()
+    };
+    let (arrived, before) = (sink.received, [1, 2].map(|cable| sent(&mut pair, cable)));
+    pair.set_down(0, true);
+    run(&mut pair, 2_500, &mut [&mut ticker, &mut sink]);
+    // What had arrived in the last 10 ms was not acknowledged, and a chunk was on its way.
+    let most = ticker.written - arrived + 3 * 10 * CHUNK as u64;
+    for (cable, before) in [(1, before[0]), (2, before[1])] {
+        let sent = sent(&mut pair, cable) - before;
+        assert!(sent <= most, "{sent} bytes of {most} at most over cable {cable}");
+    }
+}
+
+/// Writes like a [`Ticker`], to a stream that is not redundant by itself.
+#[derive(Default)]
+struct Plain {
+    stream: Option<StreamId>,
+    next: Time,
+}
+
+impl App<Length> for Plain {
+    fn poll(&mut self, now: Time, session: &mut Session<Length>) {
+        while session.poll_event().is_some() {}
+        if !session.state().carries_data() || now < self.next {
+            return;
+        }
+        self.next = now + PAUSE;
+        if self.stream.is_none() {
+            self.stream = session.open_stream();
+        }
+        if let Some(stream) = self.stream {
+            session.write(stream, &mut Length(CHUNK)).expect("it is open");
+        }
+    }
+}
+
+#[test]
+fn what_one_path_lost_is_not_missing_either_where_the_scheduler_sends_all_on_every_path() {
+    let config = Config { scheduler: SchedulerKind::Redundant, ..Config::default() };
+    // What the first lost is on its way over the second for long yet.
+    let mut cables = [CableConfig::new(20.0, ms(20), 2.0), CableConfig::new(20.0, ms(100), 2.0)];
+    cables[0].links[0].loss = LossModel::Bernoulli(0.1);
+    let mut pair: Pair<Length> = Pair::new([config.clone(), config], &cables, 5);
+    let (mut plain, mut sink) = (Plain::default(), Sink::default());
+    pair.establish(&mut [&mut plain, &mut sink]);
+    run(&mut pair, 6_000, &mut [&mut plain, &mut sink]);
+    let paths = pair.session(CLIENT).paths();
+    let stats =
+        |cable: u32| paths.iter().find(|path| path.route.socket == cable).expect("both are there").stats;
+    let (lost, sent) = (stats(0).packets_lost, stats(1).data_sent);
+    assert!(lost > 50, "{lost}");
+    // Some of it is still on its way.
+    let most = sink.received + 30 * CHUNK as u64;
+    assert!(sent < most, "{sent} bytes sent over the path that loses none, {} received", sink.received);
 }
 
 #[test]

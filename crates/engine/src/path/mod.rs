@@ -22,13 +22,13 @@ mod table;
 mod trial;
 mod trouble;
 mod validation;
+mod ways_back;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use anabranch_cc::RttEstimator;
 use anabranch_wire::{PathId, PathUse, Pid, Rate, ResetToken, Span, Time};
-use smallvec::{SmallVec, smallvec};
 
 pub(crate) use bound::Bound;
 pub(crate) use churn::Churn;
@@ -41,6 +41,7 @@ pub(crate) use scoreboard::{AckOutcome, Content, Contents, Losses, Scoreboard, S
 pub(crate) use table::Paths;
 pub(crate) use trouble::{Answer, Trouble};
 pub(crate) use validation::{Allowance, Challenge};
+pub(crate) use ways_back::WaysBack;
 
 use crate::config::Config;
 use crate::manager::{IdleReason, PathMeter, Standing};
@@ -85,8 +86,6 @@ const MAX_COPIES: usize = 1024;
 const FIRST_SAMPLES: u8 = 2;
 /// Added to what a first acknowledgement may take, for a packet or two on a slow link.
 const FIRST_ANSWER_GRACE: Span = Span::from_millis(10);
-/// Round-trip times are kept for this many return paths.
-const MAX_RETURN_PATHS: usize = 8;
 
 /// A path. A packet should touch as little of it as can be, so the fields lie in the order of use: what every packet
 /// needs, what arrives, what leaves, acknowledgements, and all that is rare.
@@ -114,8 +113,7 @@ pub(crate) struct Path {
     pub trouble: Trouble,
     pub board: Scoreboard,
     pub mtu: MtuSearch,
-    /// By return path, the one in use last; never empty.
-    rtts: SmallVec<[(PathId, RttEstimator); 1]>,
+    pub ways_back: WaysBack,
     pub delivery_rate: Rate,
     /// Packets lost in the latest episode that have not arrived after all.
     pub unproved_losses: u64,
@@ -180,7 +178,7 @@ impl Path {
             allowance: Allowance::default(),
             copies: VecDeque::new(),
             bound: Bound::default(),
-            rtts: smallvec![(id, RttEstimator::new(config.initial_rtt))],
+            ways_back: WaysBack::new(id, config.initial_rtt),
             initial_rtt: config.initial_rtt,
             delivery_rate: Rate::ZERO,
             unproved_losses: 0,
@@ -202,7 +200,7 @@ impl Path {
     /// The round-trip time over the path that acknowledgements come back on now: each return path has an
     /// estimate of its own, or a change of it would look like a change of the path.
     pub(crate) fn rtt(&self) -> &RttEstimator {
-        &self.rtts[self.rtts.len() - 1].1
+        self.ways_back.rtt()
     }
 
     /// How long a packet sent now takes to arrive: half the round trip without queues, and all that queues, as
@@ -214,21 +212,7 @@ impl Path {
 
     /// Notes a sample of the round trip that came back over `via`; true when those before came back over another.
     pub(crate) fn sample_rtt(&mut self, now: Time, via: PathId, sample: Span, ack_delay: Span) -> bool {
-        let last = self.rtts.len() - 1;
-        let changed = self.rtts[last].0 != via;
-        match self.rtts.iter().position(|(path, _)| *path == via) {
-            Some(index) if index == last => {}
-            Some(index) => self.rtts[index..].rotate_left(1),
-            None => {
-                if self.rtts.len() >= MAX_RETURN_PATHS {
-                    self.rtts.remove(0);
-                }
-                self.rtts.push((via, RttEstimator::new(self.initial_rtt)));
-            }
-        }
-        let last = self.rtts.len() - 1;
-        self.rtts[last].1.update(now, sample, ack_delay);
-        changed
+        self.ways_back.sample(now, via, sample, ack_delay)
     }
 
     /// By when the first data should have been acknowledged, while only a handshake or a challenge was answered: half a
@@ -244,12 +228,12 @@ impl Path {
 
     /// The path that acknowledgements come back on now.
     pub(crate) fn rtt_via(&self) -> PathId {
-        self.rtts[self.rtts.len() - 1].0
+        self.ways_back.via()
     }
 
     /// Forgets what an old address taught.
     pub(crate) fn forget_rtt(&mut self) {
-        self.rtts = smallvec![(self.id, RttEstimator::new(self.initial_rtt))];
+        self.ways_back = WaysBack::new(self.id, self.initial_rtt);
     }
 
     /// Queues a copy of data in flight elsewhere; the oldest copies make room.
@@ -258,6 +242,17 @@ impl Path {
             self.copies.pop_front();
         }
         self.copies.push_back(run);
+    }
+
+    /// True when all of a run waits here to be copied; copies wait in the order of their bytes.
+    pub(crate) fn will_copy(&self, run: &SentRun) -> bool {
+        let mut next = run.range.start;
+        for copy in self.copies.iter().filter(|copy| copy.stream == run.stream) {
+            if copy.range.contains(&next) {
+                next = copy.range.end;
+            }
+        }
+        next >= run.range.end && !run.range.is_empty()
     }
 
     /// Puts back what is left of the copy taken last.

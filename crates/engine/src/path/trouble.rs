@@ -16,8 +16,9 @@
 //! every episode, so that a path that flaps is kept out, and it then stood a trial of what it carries (`trial`);
 //! or when it answered steadily for [`Hold::until`], for then this is how it is now.
 
-use anabranch_wire::{Rate, Span, Time};
+use anabranch_wire::{PathId, Rate, Span, Time};
 
+use super::WaysBack;
 use super::trial::{Outcome, Trial};
 
 /// Round trips of many losses that make a path one that loses; after twice as many it is judged anew.
@@ -72,6 +73,8 @@ pub(crate) struct Answer {
     pub window: Option<u64>,
     /// When the oldest packet left that is still to be acknowledged.
     pub oldest: Option<Time>,
+    /// The path that acknowledgements come back on.
+    pub via: PathId,
     /// Another path stands idle until the peer's receive window opens.
     pub blocks: bool,
 }
@@ -92,9 +95,13 @@ pub(crate) struct Trouble {
     round: (u64, u64),
     /// Round trips in a row without a loss.
     clean: u32,
+    /// Of the last round trip a fifth was lost.
+    losing: bool,
     /// The largest window lately, in bytes; `None` while the first slow start looks for it.
     window: Option<f64>,
-    /// Periods since the first slow start ended.
+    /// The path that acknowledgements came back on when it was found.
+    window_via: PathId,
+    /// Periods since the first slow start ended, those of many losses left out.
     window_known_for: u32,
     /// The silence under way is an episode: longer than what one lost packet makes.
     silent: bool,
@@ -194,9 +201,9 @@ impl Trouble {
 
     /// The window in bytes that the path should find again, when it was in trouble lately and has now been without loss for
     /// [`CLEAN`] round trips at less than half of it; once. Without a bound where it had not found its window yet.
-    pub(crate) fn take_recovery(&mut self, now: Time, window: u64) -> Option<u64> {
+    pub(crate) fn take_recovery(&mut self, now: Time, window: u64, ways: &WaysBack) -> Option<u64> {
         let lately = self.episodes > 0 && now.since(self.last_episode) < MEMORY;
-        let before = self.window_before().unwrap_or(u64::MAX);
+        let before = self.window_before(ways).unwrap_or(u64::MAX);
         if !lately || self.clean != CLEAN || window >= before / 2 {
             return None;
         }
@@ -204,9 +211,10 @@ impl Trouble {
         Some(before)
     }
 
-    /// The window that the path had before it was in trouble, in bytes, once it had found one.
-    pub(crate) fn window_before(&self) -> Option<u64> {
-        self.window.map(|window| window as u64)
+    /// The window that the path had before it was in trouble, in bytes, once it had found one: as much of it as the way
+    /// leaves that acknowledgements take back now.
+    pub(crate) fn window_before(&self, ways: &WaysBack) -> Option<u64> {
+        self.window.map(|window| (window * ways.part_left(self.window_via)) as u64)
     }
 
     /// Takes in an acknowledgement on a path that carries data; true when the path is no use.
@@ -219,7 +227,8 @@ impl Trouble {
         self.round.0 += answer.packets;
         if answer.round_start {
             let (arrived, lost) = std::mem::take(&mut self.round);
-            self.rounds = (self.rounds.0 + 1, self.rounds.1 + u32::from(lost * 5 >= arrived && lost > 0));
+            self.losing = lost * 5 >= arrived && lost > 0;
+            self.rounds = (self.rounds.0 + 1, self.rounds.1 + u32::from(self.losing));
             self.clean = if lost > 0 { 0 } else { self.clean + 1 };
         }
         let enough = self.arrived + self.lost >= PACKETS;
@@ -243,8 +252,15 @@ impl Trouble {
             return true;
         }
         self.period = (answer.now, 0);
-        self.window_known_for = if answer.window.is_some() { self.window_known_for + 1 } else { 0 };
-        self.window = answer.window.map(|window| (self.window.unwrap_or(0.0) * FADING).max(window as f64));
+        self.window_known_for = match answer.window {
+            Some(_) => self.window_known_for + u32::from(!self.losing),
+            None => 0,
+        };
+        let faded = self.window.unwrap_or(0.0) * FADING;
+        if answer.window.is_some_and(|window| window as f64 >= faded) {
+            self.window_via = answer.via;
+        }
+        self.window = answer.window.map(|window| faded.max(window as f64));
         // In the first slow start each round trip delivers more than the ones before.
         let is_growing = answer.window.is_none() && rate > self.usual_rate;
         self.usual_rate = if is_growing { rate } else { self.usual_rate + (rate - self.usual_rate) / 4.0 };
@@ -349,12 +365,13 @@ impl Trouble {
     /// the same rate.
     fn end_hold(&mut self, now: Time, sample: Option<Span>) {
         let found_rate = self.hold.as_ref().and_then(|hold| hold.found_rate);
-        let Self { episodes, window, window_known_for, .. } = *self;
+        let Self { episodes, window, window_via, window_known_for, .. } = *self;
         let shorter = sample.filter(|sample| *sample * QUEUES < self.usual);
         let part = shorter.map_or(1.0, |sample| sample.as_secs_f64() / self.usual.as_secs_f64());
         let window = window.map(|window| window * part);
         let last_episode = now;
-        *self = Self { episodes, last_episode, window, window_known_for, found_rate, ..Self::default() };
+        let known = Self { window, window_via, window_known_for, ..Self::default() };
+        *self = Self { episodes, last_episode, found_rate, ..known };
     }
 
     /// The rate of a path that was taken back although a trial found so much less than usual.
@@ -387,6 +404,13 @@ mod tests {
         Time::ZERO + Span::from_millis(millis)
     }
 
+    /// Acknowledgements come back as they always did.
+    fn ways() -> WaysBack {
+        let mut ways = WaysBack::new(PathId::FIRST, RTT);
+        ways.sample(at(0), PathId::FIRST, RTT, Span::ZERO);
+        ways
+    }
+
     fn answer(millis: u64, acked_bytes: u64, age: u64) -> Answer {
         Answer {
             now: at(millis),
@@ -396,6 +420,7 @@ mod tests {
             round_start: millis.is_multiple_of(50),
             window: Some(50_000),
             oldest: Some(at(millis.saturating_sub(age))),
+            via: PathId::FIRST,
             blocks: false,
         }
     }
@@ -438,7 +463,7 @@ mod tests {
         trouble.hold(at(1_000));
         let end = 1_000 + 60_000;
         assert!(trouble.is_well(at(end), Some(Span::from_millis(millis)), Span::ZERO));
-        trouble.window_before().unwrap()
+        trouble.window_before(&ways()).unwrap()
     }
 
     #[test]
@@ -488,8 +513,36 @@ mod tests {
                 trouble.on_ack(&answer(millis, 1400, 50));
             }
             trouble.hold(at(1000 + 50 * periods));
-            assert_eq!(trouble.window_before().is_some(), known, "{periods}");
+            assert_eq!(trouble.window_before(&ways()).is_some(), known, "{periods}");
         }
+    }
+
+    #[test]
+    fn a_window_found_among_many_losses_is_none_however_long_ago() {
+        let mut trouble = Trouble::default();
+        for millis in (0..1000).step_by(2) {
+            trouble.on_ack(&Answer { window: None, ..answer(millis, 1400, 50) });
+        }
+        // So few packets a round trip that it takes long to judge by them.
+        for millis in (1000..2000).step_by(25) {
+            trouble.on_lost(at(millis), 1, at(millis));
+            trouble.on_ack(&answer(millis, 1400, 50));
+        }
+        trouble.hold(at(2000));
+        assert_eq!(trouble.window_before(&ways()), None);
+    }
+
+    #[test]
+    fn over_a_shorter_way_back_there_is_less_to_find_again() {
+        let mut ways = ways();
+        ways.sample(at(0), PathId(2), RTT * 5, Span::ZERO);
+        let mut trouble = Trouble::default();
+        for millis in (0..1000).step_by(2) {
+            assert!(!trouble.on_ack(&Answer { via: PathId(2), ..answer(millis, 1400, 50) }));
+        }
+        assert_eq!(trouble.window_before(&ways), Some(50_000));
+        ways.sample(at(1000), PathId::FIRST, RTT, Span::ZERO);
+        assert_eq!(trouble.window_before(&ways), Some(10_000));
     }
 
     #[test]
@@ -563,14 +616,14 @@ mod tests {
     #[test]
     fn a_path_that_was_in_trouble_and_loses_nothing_more_finds_its_window_again() {
         let mut trouble = usual();
-        assert_eq!(trouble.take_recovery(at(1000), 10_000), None);
+        assert_eq!(trouble.take_recovery(at(1000), 10_000, &ways()), None);
         trouble.hold(at(1000));
         assert!((0..20).any(|k| answers(&mut trouble, at(1000 + 10 * k))));
         trouble.on_lost(at(1250), 1, at(1250));
         let mut found = Vec::new();
         for millis in (1300..2000).step_by(10) {
             trouble.on_ack(&answer(millis, 1400, 50));
-            found.extend(trouble.take_recovery(at(millis), 10_000));
+            found.extend(trouble.take_recovery(at(millis), 10_000, &ways()));
         }
         assert_eq!(found.len(), 1);
         assert!(found[0] > 40_000, "{found:?}");

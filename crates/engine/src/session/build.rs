@@ -248,7 +248,7 @@ impl<P: Payload> Session<P> {
                 self.stats.bytes_resent += frame.data.len() as u64;
             }
             let run = draft.add_stream(frame);
-            self.copy_elsewhere(index, &run);
+            self.copy_elsewhere(index, &run, resend);
         }
         // Without data, acknowledgements that are in it leave all the same: they count as told.
         self.paths[index].stats.data_sent += draft.data_bytes();

@@ -34,13 +34,14 @@ impl<P: Payload> Session<P> {
         self.build_data(now, self.path_index(fastest)?, pick)
     }
 
-    /// Has every other path that may carry data send this, too, if its stream is redundant.
-    pub(super) fn copy_elsewhere(&mut self, index: usize, run: &SentRun) {
+    /// Has every other path that may carry data send this, too, if its stream is redundant. What is sent `again` waits on
+    /// some of them as it is.
+    pub(super) fn copy_elsewhere(&mut self, index: usize, run: &SentRun, again: bool) {
         if !self.streams.is_redundant(run.stream) {
             return;
         }
         for other in 0..self.paths.len() {
-            if other != index && self.paths.is_usable(other) {
+            if other != index && self.paths.is_usable(other) && !(again && self.paths[other].will_copy(run)) {
                 self.paths[other].push_copy(run.clone());
             }
         }
@@ -49,15 +50,29 @@ impl<P: Payload> Session<P> {
     pub(super) fn send_everywhere(&mut self, now: Time, paths: &[PathId]) -> Option<Transmit<P>> {
         let (first, others) = paths.split_first()?;
         let index = self.path_index(*first)?;
+        let again = self.streams.next_is_resend();
         let transmit = self.build_data(now, index, Pick::MissingFirst)?;
         for run in self.paths[index].board.latest_runs() {
-            for other in others.iter().filter(|_| !self.streams.is_redundant(run.stream)) {
-                if let Some(other) = self.path_index(*other) {
-                    self.paths[other].push_copy(run.clone());
-                }
-            }
+            self.copy_on(others, &run, again);
         }
         Some(transmit)
+    }
+
+    /// Has these paths send this, too, because the scheduler says so.
+    pub(super) fn copy_on(&mut self, others: &[PathId], run: &SentRun, again: bool) {
+        self.duplicates = true;
+        for other in others.iter().filter(|_| !self.streams.is_redundant(run.stream)) {
+            if let Some(other) = self.path_index(*other)
+                && !(again && self.paths[other].will_copy(run))
+            {
+                self.paths[other].push_copy(run.clone());
+            }
+        }
+    }
+
+    /// True for what leaves on several paths at once.
+    pub(super) fn is_copied(&self, stream: StreamId) -> bool {
+        self.duplicates || self.streams.is_redundant(stream)
     }
 
     pub(super) fn transmit_copy(&mut self, now: Time, views: &[PathView]) -> Option<Transmit<P>> {
@@ -89,7 +104,8 @@ impl<P: Payload> Session<P> {
             }
             let length = frame.data.len() as u64;
             self.stats.bytes_resent += length;
-            draft.add_stream(frame);
+            let sent = draft.add_stream(frame);
+            self.streams.on_copied(&sent);
             self.add_acks(now, index, &mut draft);
             self.paths[index].stats.data_sent += length;
             return self.finish_draft(now, index, draft);
@@ -97,16 +113,16 @@ impl<P: Payload> Session<P> {
         None
     }
 
-    /// What other paths that work carry of redundant streams; nothing when there are none.
+    /// What other paths that work carry of what leaves on several at once; nothing when there is no such thing.
     pub(super) fn carried_beside(&self, index: usize) -> Carried {
         let mut carried = Carried::default();
-        if !self.streams.has_redundant() {
+        if !self.duplicates && !self.streams.has_redundant() {
             return carried;
         }
         let others = self.paths.iter().enumerate();
         for (_, path) in others.filter(|(other, path)| *other != index && path.state == PathState::Active) {
             let runs = path.board.runs_on_their_way();
-            runs.filter(|run| self.streams.is_redundant(run.stream)).for_each(|run| carried.add(run));
+            runs.filter(|run| self.is_copied(run.stream)).for_each(|run| carried.add(run));
         }
         carried
     }

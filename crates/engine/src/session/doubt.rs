@@ -26,15 +26,16 @@ impl<P: Payload> Session<P> {
             round_start: outcome.round_start,
             window,
             oldest: path.board.oldest_sent_at(),
+            via: path.rtt_via(),
             blocks,
         };
         if path.trouble.on_ack(&answer) && self.has_other_active(index) {
             self.paths[index].trouble.hold(now);
             self.suspect(index);
-        } else if let Some(window) = window
-            && let Some(before) = self.paths[index].trouble.take_recovery(now, window)
-        {
-            self.cc.on_recovery(id, before);
+        } else if let Some(window) = window {
+            let path = &mut self.paths[index];
+            let before = path.trouble.take_recovery(now, window, &path.ways_back);
+            before.into_iter().for_each(|before| self.cc.on_recovery(id, before));
         }
     }
 
@@ -119,7 +120,7 @@ impl<P: Payload> Session<P> {
         let path = &mut self.paths[index];
         let found_rate = path.trouble.found_rate();
         path.delivery_rate = found_rate.unwrap_or(Rate::ZERO);
-        let before = if found_rate.is_some() { Some(0) } else { path.trouble.window_before() };
+        let before = if found_rate.is_some() { Some(0) } else { path.trouble.window_before(&path.ways_back) };
         self.cc.on_return(path.id, before, now);
         if let Some(sample) = sample {
             let via = self.paths[index].rtt_via();

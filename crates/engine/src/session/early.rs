@@ -53,6 +53,7 @@ impl<P: Payload> Session<P> {
     /// Binds a run to the path that the scheduler names; false when nothing was bound.
     fn bind(&mut self, now: Time, most: u64, views: &mut Vec<PathView>) -> bool {
         if !self.streams.has_work() {
+            self.given_back.clear();
             return false;
         }
         self.view_buffers(now, most, views);
@@ -88,16 +89,14 @@ impl<P: Payload> Session<P> {
             && let Some((frame, resend)) = self.streams.next_frame(room, Pick::MissingFirst, &mut self.events)
         {
             let length = frame.data.len() as u64;
-            if resend {
-                self.stats.bytes_resent += length;
-            }
             let range = frame.offset..frame.offset + length;
             let run = SentRun { stream: frame.stream, range, fin: frame.fin };
-            self.copy_elsewhere(index, &run);
-            for other in others {
-                if let Some(other) = self.path_index(*other) {
-                    self.paths[other].push_copy(run.clone());
-                }
+            if resend {
+                self.stats.bytes_resent += length - self.given_back.take(&run);
+            }
+            self.copy_elsewhere(index, &run, resend);
+            if !others.is_empty() {
+                self.copy_on(others, &run, resend);
             }
             self.paths[index].bound.push(run);
             bound += length.max(1);
@@ -111,7 +110,7 @@ impl<P: Payload> Session<P> {
             self.add_acks(now, index, &mut draft);
             let Some(frame) = self.streams.copy_of(&run, draft.room()) else {
                 // Some of it arrived otherwise: what did not is cut anew.
-                self.streams.on_lost(&run);
+                self.put_in_line(&run);
                 continue;
             };
             let sent = frame.offset + frame.data.len() as u64;
@@ -128,8 +127,14 @@ impl<P: Payload> Session<P> {
     /// Puts what is bound to a path back in line.
     fn give_back(&mut self, index: usize) {
         while let Some(run) = self.paths[index].bound.pop() {
-            self.streams.on_lost(&run);
+            self.put_in_line(&run);
         }
+    }
+
+    /// What never left goes with what is missing, and is no repetition for that.
+    fn put_in_line(&mut self, run: &SentRun) {
+        self.given_back.add(run);
+        self.streams.on_lost(run);
     }
 
     /// Shows the scheduler buffers instead of windows.

@@ -66,7 +66,7 @@ use crate::route::Route;
 use crate::schedule::{PathView, Scheduler};
 use crate::state::State;
 use crate::stats::{PathInfo, PathStats, PathWindow, SessionStats};
-use crate::stream::{MemoryBudget, Read, StreamError, Streams};
+use crate::stream::{Carried, MemoryBudget, Read, StreamError, Streams};
 
 use closing::Ending;
 use handshake::Candidate;
@@ -140,6 +140,10 @@ pub struct Session<P> {
     /// The path on which data came again that the peer does not know to be here.
     repeat_on: Option<PathId>,
     run: Option<Run>,
+    /// The scheduler has sent data on several paths at once.
+    duplicates: bool,
+    /// Runs that were bound to a path and never left, while they are in line again.
+    given_back: Carried,
     candidates: Vec<Candidate>,
     /// Other routes for path 0 while it is the only one.
     race: Race,
@@ -238,6 +242,8 @@ impl<P: Payload> Session<P> {
             primary: (None, 0),
             repeat_on: None,
             run: None,
+            duplicates: false,
+            given_back: Carried::default(),
             candidates: Vec::new(),
             race: Race::default(),
             greetings: Vec::new(),

@@ -71,8 +71,8 @@ impl<P: Payload> Session<P> {
                 self.paths.on_looked_at(slow);
                 return None;
             };
-            // What is redundant left the fast path already.
-            if runs.iter().any(|run| self.streams.is_redundant(run.stream)) {
+            // What leaves on all paths left the fast one already.
+            if runs.iter().any(|run| self.is_copied(run.stream)) {
                 continue;
             }
             let built = self.build_relief(now, fast, &runs);

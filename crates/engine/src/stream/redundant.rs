@@ -9,7 +9,7 @@ use anabranch_wire::{Payload, RangeSet, StreamId};
 
 use super::{SentRun, StreamError, Streams};
 
-/// What some paths carry of redundant streams.
+/// Runs of streams and ends of them: what some paths carry, or what never left.
 #[derive(Debug, Default)]
 pub(crate) struct Carried(BTreeMap<StreamId, (RangeSet, bool)>);
 
@@ -19,6 +19,18 @@ impl Carried {
         let (ranges, end) = self.0.entry(run.stream).or_default();
         ranges.insert(run.range.clone());
         *end |= run.fin;
+    }
+
+    /// Forgets a run; answers how many bytes of it were here.
+    pub(crate) fn take(&mut self, run: &SentRun) -> u64 {
+        let Some((ranges, _)) = self.0.get_mut(&run.stream) else { return 0 };
+        let before = ranges.total();
+        ranges.remove(run.range.clone());
+        before - ranges.total()
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
     }
 }
 
@@ -45,6 +57,13 @@ impl<P: Payload> Streams<P> {
     /// True when the next stream to send is redundant.
     pub(crate) fn next_is_redundant(&self) -> bool {
         self.has_redundant() && self.ready.front().is_some_and(|id| self.is_redundant(*id))
+    }
+
+    /// Notes that a copy left: what it carries is missing no more.
+    pub(crate) fn on_copied(&mut self, run: &SentRun) {
+        if let Some(stream) = self.map.get_mut(&run.stream) {
+            stream.send.on_copied(run.range.clone(), run.fin);
+        }
     }
 
     /// Notes that a run was lost; what others carry is not missing.

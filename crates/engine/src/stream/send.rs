@@ -258,6 +258,14 @@ impl<P: Payload> SendHalf<P> {
         }
     }
 
+    /// Notes that a copy of `range` is on its way: it is not missing.
+    pub(crate) fn on_copied(&mut self, range: Range<u64>, fin: bool) {
+        self.lost.remove(range);
+        if fin && let State::Finishing { fin_in_flight, .. } = &mut self.state {
+            *fin_in_flight = true;
+        }
+    }
+
     /// Notes that a transmission of `range` was lost: what is not acknowledged goes out again.
     pub(crate) fn on_lost(&mut self, range: Range<u64>, fin: bool) {
         let (State::Open | State::Finishing { .. }) = self.state else { return };

@@ -98,6 +98,12 @@ impl<S: App<Length>> World<S> {
         }
     }
 
+    /// The longest smoothed round-trip time in use.
+    fn longest_rtt(&mut self) -> Span {
+        let rtts = self.pair.session(CLIENT).paths().into_iter().map(|path| path.rtt);
+        rtts.max().unwrap_or(Span::ZERO)
+    }
+
     /// Mbit/s sent over a cable from now on.
     fn sent_while_measured(&mut self, cable: usize) -> f64 {
         let before = self.sent_on(cable);
@@ -128,9 +134,8 @@ impl Case {
         let mut world = World::new(self, Sender::new(u64::MAX), LOOKED_AT);
         let break_at = Time::ZERO + self.after;
         world.run(break_at);
-        let longest = world.pair.session(CLIENT).paths().iter().map(|path| path.rtt).max();
-        let longest = longest.unwrap_or(Span::ZERO);
-        let allowed = (longest * 3).max(Span::from_millis(200));
+        let longest = world.longest_rtt();
+        let allowed = allowed(longest);
         world.break_path(self);
         let mend_at = break_at + BROKEN;
         world.run_broken(self, mend_at);
@@ -146,8 +151,9 @@ impl Case {
     }
 
     /// Runs the case with a redundant stream that each path could carry alone. Allowed is the difference of one-way
-    /// delays between the quickest living path and the broken one, beside the pause between two writes and the time that
-    /// these, behind a full packet, take on that path; shares are of what was written.
+    /// delays between the quickest living path that holds the stream and the broken one, beside the pause between two writes
+    /// and the time that these, behind a full packet, take on that path; where none holds it yet, what is allowed without
+    /// redundancy. Shares are of what was written.
     #[must_use]
     pub fn run_redundant(&self) -> Outcome {
         let slowest = self.paths.iter().map(|path| path.mbit).fold(f64::MAX, f64::min);
@@ -155,6 +161,7 @@ impl Case {
         let mut world = World::new(self, Ticker::new(chunk as usize, TICK), STEP);
         let break_at = Time::ZERO + self.after;
         world.run(break_at);
+        let allowed = self.allowed_redundant(&mut world, chunk);
         let before = (world.sender.written, world.sink.received);
         world.break_path(self);
         let mend_at = break_at + BROKEN;
@@ -163,14 +170,29 @@ impl Case {
         let written = (world.sender.written - before.0) as f64;
         let living_share = (world.sink.received - before.1) as f64 / written;
         let gap = world.sink.longest_gap(break_at, mend_at);
-        let broken = self.paths[self.broken].rtt;
-        let others = self.paths.iter().enumerate().filter(|(index, _)| *index != self.broken);
-        let quickest = others.map(|(_, path)| path).min_by_key(|path| path.rtt).unwrap_or(&self.paths[0]);
-        let sending = Span::from_secs_f64((chunk + PACKET) * 8e-6 / quickest.mbit);
-        let allowed = (quickest.rtt.saturating_sub(broken)) / 2 + TICK + STEP + sending;
         let longest = self.paths.iter().map(|path| path.rtt).max().unwrap_or(Span::ZERO);
         world.run(self.settled(mend_at) + Span::from_secs(2).max(longest * 10));
         let restored_share = world.sent_while_measured(self.broken) / (slowest * TICKED);
         Outcome { gap, allowed, living_share, restored_share }
     }
+
+    /// The gap that a redundant stream of this many bytes each [`TICK`] may have if the path breaks now.
+    fn allowed_redundant<S: App<Length>>(&self, world: &mut World<S>, chunk: f64) -> Span {
+        let windows = world.pair.session(CLIENT).paths().into_iter();
+        let windows: Vec<_> = windows.map(|path| (path.route.socket as usize, path.window)).collect();
+        let holds = |index: usize, path: &CasePath| {
+            let needed = (chunk * path.rtt.as_secs_f64() / TICK.as_secs_f64()) as u64;
+            windows.iter().any(|(socket, window)| *socket == index && *window >= needed)
+        };
+        let living = self.paths.iter().enumerate().filter(|(index, _)| *index != self.broken);
+        let holding = living.filter(|(index, path)| holds(*index, path)).map(|(_, path)| path);
+        let Some(quickest) = holding.min_by_key(|path| path.rtt) else { return allowed(world.longest_rtt()) };
+        let sending = Span::from_secs_f64((chunk + PACKET) * 8e-6 / quickest.mbit);
+        quickest.rtt.saturating_sub(self.paths[self.broken].rtt) / 2 + TICK + STEP + sending
+    }
+}
+
+/// The gap in delivery that is allowed where this is the longest smoothed round-trip time in use.
+fn allowed(longest: Span) -> Span {
+    (longest * 3).max(Span::from_millis(200))
 }
