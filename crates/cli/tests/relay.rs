@@ -156,6 +156,27 @@ fn a_path_through_a_relay_is_added_and_removed_while_data_flow() {
 }
 
 #[test]
+fn a_relay_that_does_not_list_the_users_key_is_told_about_with_what_to_do() {
+    let dir = TempDir::new().unwrap();
+    let [own, other] = ["user.key", "other.key"].map(|name| dir.path().join(name));
+    let public = new_key(own.to_str().unwrap());
+    let config = configure(&dir, &new_key(other.to_str().unwrap()));
+    let mut relay = Running(run(&["relay", "--config", config.to_str().unwrap()]).spawn().unwrap());
+    let route = first_line(&mut relay.0);
+    let mut server =
+        Running(run(&["bench", "server", "--port", "0", "--bind", "127.0.0.1"]).spawn().unwrap());
+    let line = first_line(&mut server.0);
+    let ticket = line.split_whitespace().last().unwrap();
+    let key = own.to_str().unwrap();
+    let bench = run(&["bench", "client", ticket, "--time", "2s", "--relay", &route, "--key", key]);
+    let bench = { bench }.output().unwrap();
+    let said = String::from_utf8_lossy(&bench.stderr);
+    assert!(bench.status.success(), "{said}");
+    assert_eq!(said.matches("`[[user]]`").count(), 1, "{said}");
+    assert!(said.contains(&format!("key = \"{public}\"")), "{said}");
+}
+
+#[test]
 fn a_mistake_in_the_configuration_is_told_with_its_line() {
     let dir = TempDir::new().unwrap();
     let config = dir.path().join("relay.toml");

@@ -32,14 +32,14 @@ fn relay(pids: u64) -> (Relay, Time, Hop, Vec<Pid>) {
     for (number, key) in (0..).zip(&keys) {
         relay.handle_session_opened(now, SessionId(number), (*key, None));
         relay.handle_session_path(SessionId(number), PathId(0), Some(client));
-        relay.handle_request(now, SessionId(number), Request::Hello { version: 1 });
+        relay.handle_request(now, SessionId(number), Request::Hello { version: 1 }, None);
     }
     let mut own = Vec::new();
     for number in 0..pids {
         let target = Target::Address { address: "8.8.8.8:9".parse().unwrap(), key: None };
         let request =
             Request::Allocate { request: 0, via: PathId(0), target, out: Pid(number + 1), back: Pid(7) };
-        relay.handle_request(now, SessionId(number / 100), request);
+        relay.handle_request(now, SessionId(number / 100), request, None);
         let question = relay.poll_transmit(now).unwrap();
         let mut answer = answer_challenge(&question.datagram, |_| true, None).unwrap();
         relay.handle_run(now, Run { from: question.to, stride: 64, ecn: 0 }, &mut answer, &mut Vec::new());

@@ -57,7 +57,7 @@ fn a_pid_costs_at_most_256_bytes_over_100_000_and_comes_back_when_it_is_released
         let client = Hop { socket: 0, address: "203.0.113.5:1000".parse().unwrap() };
         relay.handle_session_opened(now, SessionId(number), (*key, None));
         relay.handle_session_path(SessionId(number), PathId(0), Some(client));
-        relay.handle_request(now, SessionId(number), Request::Hello { version: 1 });
+        relay.handle_request(now, SessionId(number), Request::Hello { version: 1 }, None);
     }
     while relay.poll_reply().is_some() {}
 
@@ -70,7 +70,7 @@ fn a_pid_costs_at_most_256_bytes_over_100_000_and_comes_back_when_it_is_released
         let target = Target::Address { address: "8.8.8.8:9".parse().unwrap(), key: None };
         let request =
             Request::Allocate { request: 0, via: PathId(0), target, out: Pid(round + 1), back: Pid(7) };
-        relay.handle_request(now, session, request);
+        relay.handle_request(now, session, request, None);
         let question = relay.poll_transmit(now).unwrap();
         let mut answer = answer_challenge(&question.datagram, |_| true, None).unwrap();
         relay.handle_run(now, Run { from: question.to, stride: 64, ecn: 0 }, &mut answer, &mut Vec::new());
@@ -91,7 +91,7 @@ fn a_pid_costs_at_most_256_bytes_over_100_000_and_comes_back_when_it_is_released
     println!("at most {worst:.0} bytes a PID from 100,000 to 140,000");
     assert!(worst <= 256.0, "{worst:.0} bytes a PID");
     for (session, flow) in flows.drain(..) {
-        relay.handle_request(now, session, Request::Release { flow });
+        relay.handle_request(now, session, Request::Release { flow }, None);
         while relay.poll_reply().is_some() {}
     }
     assert_eq!(relay.stats().flows, 0);

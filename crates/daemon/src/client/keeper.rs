@@ -13,13 +13,13 @@ use anabranch_net::{
     Endpoint, Event, Events, PathChange, PathError, PathId, Pid, PublicKey, ReservedPath, Session,
     SessionError,
 };
-use anabranch_overlay::relay::Refused;
 use anabranch_secure::RelayHint;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 use super::chain::{Prepared, RelayChain};
 use super::spares;
+use super::trouble::Trouble;
 use super::{Entry, Grants, RelayError, RelayRoute};
 
 /// Pause after the first failure; it doubles with each.
@@ -160,7 +160,7 @@ impl Keeper {
 
     async fn keep(&self) {
         let mut pause = FIRST_PAUSE;
-        let mut told = None;
+        let mut told = Vec::new();
         let grants = self.peer.entry.grants();
         let (mut seen, mut was_lost) = (grants.watch(), false);
         loop {
@@ -171,15 +171,16 @@ impl Keeper {
             if was_lost {
                 grants.on_tried(&self.route.0, false);
             }
-            match error {
-                // Waiting does not mend that: somebody should know, once.
-                RelayError::Refused(why) | RelayError::NextHop { why, .. }
-                    if why != Refused::Draining && told != Some(why) =>
-                {
-                    told = Some(why);
-                    tracing::warn!(relay = %self.route, "no path through the relay: {error}");
+            // Waiting does not mend that: somebody should know, once. Controllers replace relays that they granted and that are gone.
+            let is_granted = |node| grants.relays().iter().any(|relay| relay.node == node);
+            let is_replaced = was_lost && self.route.nodes().any(is_granted);
+            match Trouble::of(&error).filter(|trouble| !told.contains(trouble) && !is_replaced) {
+                Some(trouble) => {
+                    told.push(trouble);
+                    let advice = trouble.advice(&self.endpoint.node());
+                    tracing::warn!(relay = %self.route, "no path through the relay: {error}{advice}");
                 }
-                _ => tracing::info!(relay = %self.route, %error, "no path through the relay now"),
+                None => tracing::info!(relay = %self.route, %error, "no path through the relay now"),
             }
             if worked {
                 pause = FIRST_PAUSE;

@@ -5,6 +5,7 @@
 //! | `connection` | a session to one relay, and the flows there |
 //! | `chain` | relays one behind the other, made ready for one path |
 //! | `keeper` | keeps paths through relays open in a session while it lives |
+//! | `trouble` | what is said aloud of a relay that is of no use |
 //! | `running` | the paths of a running session, listed and changed from outside |
 //! | `sessions` | the sessions of a running command, asked by requests |
 //! | `rules` | what is wanted of paths, as people write it |
@@ -29,6 +30,7 @@ mod rules;
 mod running;
 mod sessions;
 mod spares;
+mod trouble;
 
 use std::fmt;
 use std::net::SocketAddr;

@@ -9,6 +9,7 @@ use anabranch_wire::close_code;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
 
+use super::source;
 use super::state::{Client, State};
 use crate::sensing::Sensing;
 
@@ -125,7 +126,8 @@ fn take_requests(state: &State, id: SessionId, read: &mut Vec<u8>) -> Result<(),
     let mut taken = 0;
     while let Some((request, len)) = Request::decode(&read[taken..]).map_err(|error| error.to_string())? {
         taken += len;
-        state.change_now(|relay, now| relay.handle_request(now, id, request));
+        let source = source::of_request(&request);
+        state.change_now(|relay, now| relay.handle_request(now, id, request, source));
     }
     read.drain(..taken);
     debug_assert!(read.len() < MAX_MESSAGE, "an incomplete message is shorter than the longest");

@@ -11,6 +11,7 @@
 //! | `config` | the configuration file |
 //! | `state` | the core under its lock, and who is told what comes out of it |
 //! | `clients` | a session of a client |
+//! | `source` | from which address the operating system sends to a next hop |
 //! | `ledger` | what was used of grants, over a restart |
 //! | `membership` | what it tells its controllers, and what it takes from them |
 //! | `status` | what the relay did and has, for people and Prometheus |
@@ -19,6 +20,7 @@ mod clients;
 pub mod config;
 mod ledger;
 mod membership;
+mod source;
 mod state;
 pub mod status;
 

@@ -1,6 +1,6 @@
 //! Requests of clients: who may have what.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use anabranch_secure::{ShareId, TicketSecret};
 use anabranch_wire::{PathId, Pid, Time};
@@ -20,11 +20,20 @@ struct Wanted {
     target: Target,
     out: Pid,
     back: Pid,
+    /// From where the operating system would send to the target.
+    source: Option<IpAddr>,
 }
 
 impl Relay {
-    /// Takes a request from a session; what there is to say comes out of [`Relay::poll_reply`].
-    pub fn handle_request(&mut self, now: Time, session: SessionId, request: Request) {
+    /// Takes a request from a session; what there is to say comes out of [`Relay::poll_reply`]. `source` is the address that the
+    /// operating system would send to the target of [`Request::Allocate`] from, if that is known.
+    pub fn handle_request(
+        &mut self,
+        now: Time,
+        session: SessionId,
+        request: Request,
+        source: Option<IpAddr>,
+    ) {
         let Some(client) = self.clients.get_mut(&session) else { return };
         let number = if let Request::Allocate { request, .. } = &request { *request } else { 0 };
         let outcome = match request {
@@ -36,7 +45,7 @@ impl Relay {
             _ if !client.greeted => Err(Refused::NoHello),
             Request::Show { grant } => self.show(now, session, &grant),
             Request::Allocate { via, target, out, back, .. } => {
-                self.allocate(now, (session, number), &Wanted { via, target, out, back })
+                self.allocate(now, (session, number), &Wanted { via, target, out, back, source })
             }
             Request::Redirect { flow, out, back } => {
                 let slot = self.own_flow(session, flow);
@@ -103,7 +112,8 @@ impl Relay {
                 }
                 // An IPv4 address in the form of IPv6 is the IPv4 address: packets from there will come from that.
                 let address = SocketAddr::new(address.ip().to_canonical(), address.port());
-                let socket = exit::socket_for(&self.config.exits, address.ip()).ok_or(Refused::NoExit)?;
+                let socket = exit::socket_for(&self.config.exits, address.ip(), wanted.source);
+                let socket = socket.ok_or(Refused::NoExit)?;
                 let asked = Asked { token: 0, tries: 0, due: now, key };
                 (Hop { socket, address }, Consent::Asked(Box::new(asked)), Time::ZERO)
             }

@@ -86,7 +86,7 @@ impl World {
     }
 
     pub fn ask(&mut self, session: SessionId, request: Request) -> Vec<Reply> {
-        self.relay.handle_request(self.now, session, request);
+        self.relay.handle_request(self.now, session, request, None);
         self.replies(session)
     }
 

@@ -47,7 +47,7 @@ fn run(seed: u64) {
                 let who = (key(rng.random_range(1..7)), guest.then_some(share));
                 world.relay.handle_session_opened(world.now, SessionId(next), who);
                 world.relay.handle_session_path(SessionId(next), PathId(0), Some(some_hop));
-                world.relay.handle_request(world.now, SessionId(next), Request::Hello { version: 1 });
+                world.relay.handle_request(world.now, SessionId(next), Request::Hello { version: 1 }, None);
             }
             2 => world.relay.handle_session_closed(session),
             3 => {
@@ -59,7 +59,7 @@ fn run(seed: u64) {
                 let host = rng.random_bool(0.4);
                 let target = if host { Target::Host } else { Target::Address { address, key: Some(key(9)) } };
                 let request = Request::Allocate { request: 0, via: PathId(0), target, out: pid, back: BACK };
-                world.relay.handle_request(world.now, session, request);
+                world.relay.handle_request(world.now, session, request, None);
             }
             7 if !flows.is_empty() => {
                 let flow = flows[rng.random_range(0..flows.len())];
@@ -69,16 +69,17 @@ fn run(seed: u64) {
                     world.now,
                     session,
                     if rng.random_bool(0.5) { release } else { redirect },
+                    None,
                 );
             }
             8 => {
                 let hash = TicketSecret::from_random([1; 16]);
-                world.relay.handle_request(world.now, session, Request::Host { share, hash, flows: 3 });
+                world.relay.handle_request(world.now, session, Request::Host { share, hash, flows: 3 }, None);
             }
-            9 => world.relay.handle_request(world.now, session, Request::Unhost { share }),
+            9 => world.relay.handle_request(world.now, session, Request::Unhost { share }, None),
             10 => {
                 let grant = signer().sign(&grant(rng.random_range(1..4), rng.random_range(1..7))).unwrap();
-                world.relay.handle_request(world.now, session, Request::Show { grant });
+                world.relay.handle_request(world.now, session, Request::Show { grant }, None);
             }
             11 => {
                 let revoked = if rng.random_bool(0.1) { vec![GrantId([2; 16])] } else { Vec::new() };

@@ -1,0 +1,67 @@
+//! What is said aloud of a relay that is of no use: what waiting does not mend, each once.
+
+use anabranch_net::{ConnectError, PublicKey, Refusal};
+use anabranch_overlay::relay::Refused;
+
+use super::RelayError;
+
+/// What keeps a relay from being of use until somebody does something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Trouble {
+    /// It refuses what was asked of it.
+    Refused(Refused),
+    /// It lets this node's key not in.
+    NotLetIn,
+    /// No session with it comes about.
+    NotReached,
+}
+
+impl Trouble {
+    /// `None` for what passes by itself.
+    pub(super) fn of(error: &RelayError) -> Option<Self> {
+        match error {
+            RelayError::Refused(Refused::Draining) => None,
+            RelayError::Refused(why) | RelayError::NextHop { why, .. } => Some(Self::Refused(*why)),
+            RelayError::Connect(ConnectError::Refused(Refusal::NotAuthorised)) => Some(Self::NotLetIn),
+            // It is full, or the host that a guest wants to reach is not there yet.
+            RelayError::Connect(ConnectError::Refused(_) | ConnectError::Closed(_)) => None,
+            RelayError::Connect(_) | RelayError::Silent(_) => Some(Self::NotReached),
+            _ => None,
+        }
+    }
+
+    /// What to do about it, beside what the error says itself; `own` is this node's key.
+    pub(super) fn advice(self, own: &PublicKey) -> String {
+        match self {
+            Self::NotLetIn => format!(
+                "; have the relay's operator add this node's key to its configuration, `[[user]]` with `key = \"{own}\"`, or use a controller that it names"
+            ),
+            Self::Refused(_) | Self::NotReached => String::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_relay_that_does_not_let_a_key_in_is_told_with_the_key_to_list() {
+        let own = anabranch_net::NodeKey::from_random([5; 32]).public();
+        let refused = |why| RelayError::Connect(ConnectError::Refused(why));
+        let trouble = Trouble::of(&refused(Refusal::NotAuthorised)).unwrap();
+        assert_eq!(trouble, Trouble::NotLetIn);
+        assert!(trouble.advice(&own).contains(&format!("key = \"{own}\"")));
+        assert_eq!(Trouble::of(&refused(Refusal::Busy)), None);
+    }
+
+    #[test]
+    fn silence_and_refusals_are_told_and_a_relay_that_goes_down_is_not() {
+        assert_eq!(Trouble::of(&RelayError::Silent("greeting")), Some(Trouble::NotReached));
+        let quota = Refused::QuotaUsed;
+        assert_eq!(Trouble::of(&RelayError::Refused(quota)), Some(Trouble::Refused(quota)));
+        for passing in [RelayError::Gone, RelayError::Refused(Refused::Draining)] {
+            assert_eq!(Trouble::of(&passing), None);
+        }
+    }
+}

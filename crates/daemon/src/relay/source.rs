@@ -1,0 +1,37 @@
+//! From which address the operating system would send to a next hop.
+//!
+//! It is asked once for each path that a client wants. Its answer takes in what a list of routes does not show: metrics, preferred sources,
+//! several addresses of one interface, rules. The core chooses the socket by it.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+
+use anabranch_overlay::relay::{Request, Target};
+
+/// The source for what a client asks for; `None` when that is no path to an address, or no route leads there.
+pub(super) fn of_request(request: &Request) -> Option<IpAddr> {
+    match request {
+        Request::Allocate { target: Target::Address { address, .. }, .. } => towards(*address),
+        _ => None,
+    }
+}
+
+fn towards(to: SocketAddr) -> Option<IpAddr> {
+    let ip = to.ip().to_canonical();
+    let any: IpAddr = if ip.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    // Connecting a UDP socket sends nothing; it finds the route.
+    let socket = UdpSocket::bind((any, 0)).ok()?;
+    socket.connect((ip, to.port())).ok()?;
+    socket.local_addr().ok().map(|local| local.ip())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_leads_to_this_machine_leaves_from_its_loopback_address() {
+        let towards = |to: &str| towards(to.parse().unwrap());
+        assert_eq!(towards("127.0.0.1:9"), Some(Ipv4Addr::LOCALHOST.into()));
+        assert_eq!(towards("[::ffff:127.0.0.1]:9"), Some(Ipv4Addr::LOCALHOST.into()));
+    }
+}
