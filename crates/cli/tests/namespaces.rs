@@ -126,35 +126,49 @@ fn a_link_that_swallows_everything_is_missed_for_200_ms_at_most_and_taken_back()
 fn a_link_that_goes_and_comes_is_one_row_with_all_its_bytes() {
     let Some((machines, _turn)) = three_links("a_link_that_goes_and_comes_is_one_row") else { return };
     for reverse in [false, true] {
-        let report = thread::scope(|scope| {
-            scope.spawn(|| {
-                thread::sleep(Duration::from_millis(1_500));
-                for pause in [1_500, 700] {
-                    machines.set_link((Side::Far, 0), false).unwrap();
-                    thread::sleep(Duration::from_millis(pause));
-                    machines.set_link((Side::Far, 0), true).unwrap();
-                    thread::sleep(Duration::from_millis(700));
-                }
-            });
-            let options = ["--time", "8s", "--reverse"];
-            let options = if reverse { &options[..] } else { &options[..2] };
-            bench(|side| machines.command(side, PROGRAM), options)
+        // At the moment of the last look a busy machine may have kept any path's acknowledgements waiting.
+        within_three_attempts("a_link_that_goes_and_comes_is_one_row", || {
+            let report = bench_while_a_link_goes(&machines, reverse);
+            let rows = report["end"]["paths"].as_array().unwrap();
+            check_rows(&machines, &report, rows);
+            let active = rows.iter().all(|row| row["state"] == "active");
+            let found = format!("reverse {reverse}: {rows:?}");
+            if active { Ok(found) } else { Err(found) }
         });
-        let rows = report["end"]["paths"].as_array().unwrap();
-        let host = |row: &Value, key: &str| {
-            let address = row[key].as_str().unwrap_or_else(|| panic!("no {key} in {row}"));
-            address.parse::<std::net::SocketAddr>().unwrap().ip()
-        };
-        let mut pairs: Vec<_> = rows.iter().map(|row| (host(row, "local"), host(row, "remote"))).collect();
-        pairs.sort();
-        let pair = |link| (machines.address(Side::Near, link), machines.address(Side::Far, link));
-        assert_eq!(pairs, [0, 1, 2].map(pair), "reverse {reverse} {rows:#?}");
-        assert!(rows.iter().all(|row| row["state"] == "active"), "reverse {reverse} {rows:#?}");
-        let sum: f64 = rows.iter().map(|row| number(row, "bytes")).sum();
-        let whole = number(&report["end"], "bytes");
-        assert!((0.99 * whole..1.05 * whole).contains(&sum), "{sum} of {whole}: reverse {reverse} {rows:#?}");
-        println!("reverse {reverse}: {sum} in the rows, {whole} received, {rows:?}");
     }
+}
+
+/// Takes the first link away twice while data flow.
+fn bench_while_a_link_goes(machines: &Machines, reverse: bool) -> Value {
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(Duration::from_millis(1_500));
+            for pause in [1_500, 700] {
+                machines.set_link((Side::Far, 0), false).unwrap();
+                thread::sleep(Duration::from_millis(pause));
+                machines.set_link((Side::Far, 0), true).unwrap();
+                thread::sleep(Duration::from_millis(700));
+            }
+        });
+        let options = ["--time", "8s", "--reverse"];
+        let options = if reverse { &options[..] } else { &options[..2] };
+        bench(|side| machines.command(side, PROGRAM), options)
+    })
+}
+
+/// One row a pair of addresses, which together have all bytes.
+fn check_rows(machines: &Machines, report: &Value, rows: &[Value]) {
+    let host = |row: &Value, key: &str| {
+        let address = row[key].as_str().unwrap_or_else(|| panic!("no {key} in {row}"));
+        address.parse::<std::net::SocketAddr>().unwrap().ip()
+    };
+    let mut pairs: Vec<_> = rows.iter().map(|row| (host(row, "local"), host(row, "remote"))).collect();
+    pairs.sort();
+    let pair = |link| (machines.address(Side::Near, link), machines.address(Side::Far, link));
+    assert_eq!(pairs, [0, 1, 2].map(pair), "{rows:#?}");
+    let sum: f64 = rows.iter().map(|row| number(row, "bytes")).sum();
+    let whole = number(&report["end"], "bytes");
+    assert!((0.99 * whole..1.05 * whole).contains(&sum), "{sum} of {whole}: {rows:#?}");
 }
 
 #[test]
