@@ -99,7 +99,8 @@ pub fn load(path: &Path) -> Result<NodeKey, Failure> {
     })?;
     let unreadable = |error| Failure::file("read", path, &error);
     check_private(path, &file.metadata().map_err(unreadable)?)?;
-    let mut text = Zeroizing::new(String::new());
+    // All its room at once: a text that grows leaves what it held behind.
+    let mut text = Zeroizing::new(String::with_capacity(MAX_LEN as usize + 2));
     file.take(MAX_LEN + 1).read_to_string(&mut text).map_err(unreadable)?;
     NodeKey::from_file_text(&text).map_err(|error| {
         Failure::local(format!("{} is not a key file: {error}", path.display())).hint(format!(

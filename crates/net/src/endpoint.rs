@@ -114,7 +114,7 @@ impl Endpoint {
         let EndpointConfig { key, port, addresses, session, authorize, limits, reset_key, tap } = config;
         let watch = InterfaceWatch::start().await?;
         let (sender, incoming) = mpsc::channel(limits.backlog.max(1));
-        let reset_key = ResetKey::from_random(reset_key.unwrap_or_else(random));
+        let reset_key = reset_key.unwrap_or_else(|| ResetKey::from_random(random()));
         let parts =
             Parts { key, config: session, limits, authorize, reset_key, incoming: sender, taps: Taps(tap) };
         let shared = Arc::new(Shared::new(parts));

@@ -61,6 +61,7 @@ pub use anabranch_engine::{
     SchedulerKind, SessionStats, SessionView, Standing, SuppressionLimits, Terms, cc, suppress,
 };
 pub use anabranch_secure::{
-    CapturedSession, Limits as KeyLimits, NodeKey, PublicKey, Refusal, ShareId, Ticket, TicketSecret,
+    CapturedSession, Limits as KeyLimits, NodeKey, PublicKey, Refusal, ResetKey, ShareId, Ticket,
+    TicketSecret,
 };
 pub use anabranch_wire::{PathId, PathUse, Pid, Rate, Span, StreamId, Time};

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use anabranch_net::{
     Addresses, Authorize, CloseReason, Config, ConnectError, Datagram, DatagramMode, Decision, Endpoint,
-    EndpointConfig, Item, NodeKey, PathId, PathState, PathView, PublicKey, Refusal, Scheduler, Session,
-    SessionView, ShareId, Span, Target, TicketSecret, Verdict,
+    EndpointConfig, Item, NodeKey, PathId, PathState, PathView, PublicKey, Refusal, ResetKey, Scheduler,
+    Session, SessionView, ShareId, Span, Target, TicketSecret, Verdict,
 };
 use bytes::Bytes;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -385,7 +385,7 @@ async fn a_peer_that_vanishes_is_noticed_and_its_session_forgotten() {
 async fn a_restarted_server_says_that_it_has_forgotten() {
     let config = |port| {
         let mut config = EndpointConfig::new(key(1)).addresses(loopback(&[1])).authorize(anybody).port(port);
-        config.reset_key = Some([3; 32]);
+        config.reset_key = Some(ResetKey::from_random([3; 32]));
         config
     };
     // A runtime of its own, whose end takes the server's tasks with it.

@@ -12,6 +12,7 @@
 use anabranch_wire::{Header, Kind, Pid};
 
 use crate::keys::PublicKey;
+use crate::secret;
 
 /// Bytes of a challenge, as UDP payload.
 pub const CHALLENGE_LEN: usize = Header::LEN + 32;
@@ -64,7 +65,7 @@ pub fn answer(
     }
     let (question, shown) = body.split_at(16);
     let agreed = match asked.pid {
-        Pid::HANDSHAKE => takes_sessions.is_some_and(|key| mac(key, question) == shown),
+        Pid::HANDSHAKE => takes_sessions.is_some_and(|key| secret::is_same(&mac(key, question), shown)),
         pid => issued(pid),
     };
     agreed.then(|| {

@@ -21,10 +21,11 @@ use std::net::{IpAddr, SocketAddr};
 
 use anabranch_wire::{Pid, Span, Time};
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
-use zeroize::{Zeroize, Zeroizing};
+use zeroize::Zeroizing;
 
 use crate::handshake::{INIT_MAC1_AT, INIT_MAC2_AT, INIT_PADDING_AT, VERSION, has_shape_of_init};
-use crate::keys::{PublicKey, same_secret};
+use crate::keys::PublicKey;
+use crate::secret;
 
 /// Bytes of mac1, of mac2 and of a cookie.
 pub(crate) const MAC_LEN: usize = 16;
@@ -99,9 +100,9 @@ impl fmt::Debug for CookieJar {
 impl CookieJar {
     /// A jar for the node with this key; `random` are 32 fresh random bytes, wiped here.
     #[must_use]
-    pub fn new(public: PublicKey, mut random: [u8; 32]) -> Self {
-        let secret = Zeroizing::new(blake3::derive_key("anabranch 2026 cookie secret", &random));
-        random.zeroize();
+    pub fn new(public: PublicKey, random: [u8; 32]) -> Self {
+        let random = secret::take(random);
+        let secret = secret::derive("anabranch 2026 cookie secret", &[random.as_slice()]);
         Self { secret, public, mac1_key: mac1_key(&public) }
     }
 
@@ -127,7 +128,7 @@ impl CookieJar {
     fn is_proven(&self, period: u64, from: SocketAddr, body: &[u8]) -> bool {
         let mac = &body[INIT_MAC2_AT..INIT_PADDING_AT];
         let fresh = [Some(period), period.checked_sub(1)].into_iter().flatten();
-        let fits = |period| same_secret(&mac2(&self.cookie(period, from), body), mac);
+        let fits = |period| secret::is_same(&mac2(&self.cookie(period, from), body), mac);
         mac != [0; MAC_LEN] && fresh.into_iter().any(fits)
     }
 
@@ -188,7 +189,7 @@ pub(crate) fn put_mac1(receiver: &PublicKey, message: &mut [u8]) {
 /// Whether `message` ends with its mac1.
 pub(crate) fn mac1_is_right(key: &[u8; 32], message: &[u8]) -> bool {
     let (text, mac) = message.split_at(message.len() - MAC_LEN);
-    same_secret(&mac1(key, text), mac)
+    secret::is_same(&mac1(key, text), mac)
 }
 
 /// The key of mac1 for messages to `receiver`.

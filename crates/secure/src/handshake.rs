@@ -20,13 +20,14 @@ mod responder;
 use std::fmt;
 
 use snow::{Builder, HandshakeState};
-use zeroize::Zeroizing;
+use zeroize::{Zeroize, Zeroizing};
 
 pub use self::initiator::{Dial, Initiator};
 pub use self::responder::{Accepted, PendingInit, read_init};
 use crate::cookie::MAC_LEN;
 use crate::keys::NodeKey;
 use crate::noise::Resolver;
+use crate::secret;
 use crate::ticket::{ShareId, TicketSecret};
 
 /// The version of the protocol spoken here, first byte of every handshake body.
@@ -205,19 +206,19 @@ fn params_in(payload: &[u8]) -> Result<Vec<u8>, HandshakeError> {
 }
 
 /// The pre-shared key of a share: Noise wants 32 bytes, and different shares must not share one.
-pub(crate) fn derive_psk(share: ShareId, secret: &TicketSecret) -> Zeroizing<[u8; 32]> {
-    let mut hasher = blake3::Hasher::new_derive_key("anabranch 2026 ticket pre-shared key");
-    hasher.update(&share.0.to_be_bytes());
-    hasher.update(secret.expose());
-    Zeroizing::new(*hasher.finalize().as_bytes())
+pub(crate) fn derive_psk(share: ShareId, ticket: &TicketSecret) -> Zeroizing<[u8; 32]> {
+    secret::derive("anabranch 2026 ticket pre-shared key", &[&share.0.to_be_bytes(), ticket.expose()])
 }
 
 /// As the initiator sees them.
 fn session_keys(noise: &mut HandshakeState) -> SessionKeys {
-    let (to_server, to_client) = noise.dangerously_get_raw_split();
+    let (mut to_server, mut to_client) = noise.dangerously_get_raw_split();
+    let (send, receive) = (Zeroizing::new(to_server), Zeroizing::new(to_client));
+    to_server.zeroize();
+    to_client.zeroize();
     let mut id = [0; 32];
     id.copy_from_slice(noise.get_handshake_hash());
-    SessionKeys { send: Zeroizing::new(to_server), receive: Zeroizing::new(to_client), id }
+    SessionKeys { send, receive, id }
 }
 
 #[cfg(test)]

@@ -7,8 +7,9 @@ use std::fmt;
 use std::str::FromStr;
 
 use aws_lc_rs::agreement::{PrivateKey, X25519};
-use zeroize::{Zeroize, Zeroizing};
+use zeroize::Zeroizing;
 
+use crate::secret;
 use crate::text::{self, TextError};
 
 const PUBLIC_PREFIX: &str = "ab1";
@@ -69,9 +70,8 @@ pub struct NodeKey {
 impl NodeKey {
     /// The key made of 32 random bytes (RFC 7748 §5: any will do). The caller's copy is wiped.
     #[must_use]
-    pub fn from_random(mut random: [u8; 32]) -> Self {
-        let secret = Zeroizing::new(random);
-        random.zeroize();
+    pub fn from_random(random: [u8; 32]) -> Self {
+        let secret = secret::take(random);
         let public = public_of(&secret);
         Self { secret, public }
     }
@@ -86,11 +86,16 @@ impl NodeKey {
     #[must_use]
     pub fn to_file_text(&self) -> Zeroizing<String> {
         let secret = text::encode::<CHECKSUM_LEN>(SECRET_PREFIX, self.secret.as_slice());
-        Zeroizing::new(format!(
-            "# The secret key of an anabranch node: keep it to yourself.\n# Its public key is {}\n{}\n",
-            self.public,
-            secret.as_str()
-        ))
+        let comment = format!(
+            "# The secret key of an anabranch node: keep it to yourself.\n# Its public key is {}\n",
+            self.public
+        );
+        // All its room at once: a text that grows leaves what it held behind.
+        let mut text = Zeroizing::new(String::with_capacity(comment.len() + secret.len() + 1));
+        for part in [&comment, secret.as_str(), "\n"] {
+            text.push_str(part);
+        }
+        text
     }
 
     /// Reads what [`NodeKey::to_file_text`] wrote; empty lines and lines that begin with `#` are skipped.
@@ -125,16 +130,11 @@ impl fmt::Debug for NodeKey {
 impl PartialEq for NodeKey {
     /// In constant time.
     fn eq(&self, other: &Self) -> bool {
-        same_secret(self.secret.as_slice(), other.secret.as_slice())
+        secret::is_same(self.secret.as_slice(), other.secret.as_slice())
     }
 }
 
 impl Eq for NodeKey {}
-
-/// Whether two secrets of public length are equal, in a time that does not depend on what they hold.
-pub(crate) fn same_secret(a: &[u8], b: &[u8]) -> bool {
-    aws_lc_rs::constant_time::verify_slices_are_equal(a, b).is_ok()
-}
 
 fn public_of(secret: &[u8; 32]) -> PublicKey {
     let public =

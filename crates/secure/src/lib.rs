@@ -62,6 +62,7 @@ mod phase;
 mod protect;
 mod replay;
 mod reset;
+pub mod secret;
 mod text;
 mod ticket;
 #[cfg(test)]

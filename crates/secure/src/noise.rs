@@ -13,6 +13,8 @@ use snow::resolvers::CryptoResolver;
 use snow::types::{Cipher, Dh, Hash, Random};
 use zeroize::Zeroizing;
 
+use crate::secret;
+
 const KEY_LEN: usize = 32;
 const TAG_LEN: usize = 16;
 
@@ -54,10 +56,10 @@ struct Seeded {
 
 impl Random for Seeded {
     fn try_fill_bytes(&mut self, dest: &mut [u8]) -> Result<(), Error> {
-        let mut hasher = blake3::Hasher::new_derive_key("anabranch 2026 handshake randomness");
-        hasher.update(self.seed.as_slice());
-        hasher.update(&self.drawn.to_le_bytes());
-        hasher.finalize_xof().fill(dest);
+        let drawn = self.drawn.to_le_bytes();
+        let random: Zeroizing<[u8; KEY_LEN]> =
+            secret::derive("anabranch 2026 handshake randomness", &[self.seed.as_slice(), &drawn]);
+        dest.copy_from_slice(random.get(..dest.len()).ok_or(Error::Rng)?);
         self.drawn += 1;
         Ok(())
     }

@@ -9,6 +9,8 @@ use anabranch_wire::{Fsn, PathId};
 use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use zeroize::Zeroizing;
 
+use crate::secret;
+
 const KEY_LEN: usize = 16;
 const NONCE_LEN: usize = 12;
 
@@ -30,11 +32,9 @@ impl KeyChain {
 
     /// The key of the next phase; the first call gives that of the first.
     pub(crate) fn advance(&mut self) -> PhaseKey {
-        let mut material = Zeroizing::new([0; KEY_LEN + NONCE_LEN]);
-        let mut hasher = blake3::Hasher::new_derive_key("anabranch 2026 packet key");
-        hasher.update(self.secret.as_slice());
-        hasher.finalize_xof().fill(material.as_mut_slice());
-        *self.secret = blake3::derive_key("anabranch 2026 next key phase", self.secret.as_slice());
+        let material: Zeroizing<[u8; KEY_LEN + NONCE_LEN]> =
+            secret::derive("anabranch 2026 packet key", &[self.secret.as_slice()]);
+        self.secret = secret::derive("anabranch 2026 next key phase", &[self.secret.as_slice()]);
         let (key, mask) = material.split_at(KEY_LEN);
         let unbound = UnboundKey::new(&AES_128_GCM, key).expect("an AES-128 key has 16 bytes");
         let mut phase = PhaseKey { key: LessSafeKey::new(unbound), mask: Zeroizing::new([0; NONCE_LEN]) };

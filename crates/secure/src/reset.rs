@@ -2,9 +2,9 @@
 //! it once gave with a PID is a keyed hash of that PID, under a key that it keeps.
 
 use anabranch_wire::{Pid, ResetToken};
-use zeroize::{Zeroize, Zeroizing};
+use zeroize::Zeroizing;
 
-use crate::keys::same_secret;
+use crate::secret;
 
 /// What reset tokens are computed from: 32 random bytes that outlive the process.
 #[derive(Clone)]
@@ -13,10 +13,9 @@ pub struct ResetKey(Zeroizing<[u8; 32]>);
 impl ResetKey {
     /// The key made of these random bytes; the caller's copy is wiped.
     #[must_use]
-    pub fn from_random(mut random: [u8; 32]) -> Self {
-        let key = Self(Zeroizing::new(blake3::derive_key("anabranch 2026 reset token", &random)));
-        random.zeroize();
-        key
+    pub fn from_random(random: [u8; 32]) -> Self {
+        let random = secret::take(random);
+        Self(secret::derive("anabranch 2026 reset token", &[random.as_slice()]))
     }
 
     /// The token of a PID. Whoever knows the token can end the session that uses the PID, so it is given to
@@ -39,7 +38,7 @@ impl std::fmt::Debug for ResetKey {
 /// (RFC 9000 §10.3.1). An [`crate::Protection`] that could not open a packet has left those bytes as they were.
 #[must_use]
 pub fn same_token(token: &ResetToken, datagram: &[u8]) -> bool {
-    datagram.len().checked_sub(16).is_some_and(|at| same_secret(&datagram[at..], &token.0))
+    datagram.last_chunk().is_some_and(|end| ResetToken(*end) == *token)
 }
 
 #[cfg(test)]

@@ -1,8 +1,10 @@
 //! Bytes as text that people copy: a prefix that says what it is, lower-case base32, and a checksum that
 //! tells a typing mistake from a wrong key.
 
-use data_encoding::BASE32_NOPAD;
+use data_encoding::{BASE32_NOPAD, DecodeError, DecodeKind};
 use zeroize::Zeroizing;
+
+use crate::secret;
 
 /// Why a piece of text is not what it should be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -23,13 +25,8 @@ pub enum TextError {
 
 /// The first bytes of the hash of what the text is (its prefix) and what it holds.
 fn checksum<const N: usize>(prefix: &str, bytes: &[u8]) -> [u8; N] {
-    let mut hasher = blake3::Hasher::new_derive_key("anabranch 2026 text checksum");
-    hasher.update(&(prefix.len() as u64).to_le_bytes());
-    hasher.update(prefix.as_bytes());
-    hasher.update(bytes);
-    let mut sum = [0; N];
-    hasher.finalize_xof().fill(&mut sum);
-    sum
+    let len = (prefix.len() as u64).to_le_bytes();
+    *secret::derive("anabranch 2026 text checksum", &[&len, prefix.as_bytes(), bytes])
 }
 
 /// `bytes` and an `N`-byte checksum in base32, after `prefix`.
@@ -54,11 +51,14 @@ pub(crate) fn decode<const N: usize>(
     upper.extend(text.chars().filter(|c| !c.is_whitespace()).map(|c| c.to_ascii_uppercase()));
     let prefix_upper = prefix.to_ascii_uppercase();
     let rest = upper.strip_prefix(&prefix_upper).ok_or(TextError::Prefix(prefix))?;
-    let decoded = BASE32_NOPAD.decode(rest.as_bytes()).map_err(|error| match error.kind {
-        data_encoding::DecodeKind::Length | data_encoding::DecodeKind::Trailing => TextError::Length,
+    let wrong = |error: DecodeError| match error.kind {
+        DecodeKind::Length | DecodeKind::Trailing => TextError::Length,
         _ => TextError::Alphabet,
-    });
-    let mut bytes = Zeroizing::new(decoded?);
+    };
+    // Wiped as well when the text is no good after all.
+    let mut bytes = Zeroizing::new(vec![0; BASE32_NOPAD.decode_len(rest.len()).map_err(wrong)?]);
+    let decoded = BASE32_NOPAD.decode_mut(rest.as_bytes(), &mut bytes);
+    decoded.map_err(|part| wrong(part.error))?;
     let len = bytes.len().checked_sub(N).ok_or(TextError::Length)?;
     if bytes[len..] != checksum::<N>(prefix, &bytes[..len]) {
         return Err(TextError::Checksum);

@@ -15,7 +15,7 @@ use std::str::FromStr;
 use zeroize::Zeroizing;
 
 use crate::PublicKey;
-use crate::keys::same_secret;
+use crate::secret;
 use crate::text::{self, TextError};
 
 const NAME: &str = "anabranch";
@@ -25,6 +25,8 @@ const CHECKSUM_LEN: usize = 4;
 const MAX_ADDRESSES: usize = 16;
 /// Most relays in a ticket (design §6: at most four in a chain; a ticket may offer several chains).
 const MAX_RELAYS: usize = 8;
+/// Bytes of the largest ticket: its room is taken at once, for a text that grows leaves what it held behind.
+const MAX_LEN: usize = 32 + 8 + 16 + 8 + (1 + MAX_RELAYS) * (33 + MAX_ADDRESSES * 19) + 1;
 /// Longest text looked at, in bytes; the largest ticket has about 4,900 characters.
 const MAX_TEXT_LEN: usize = 8192;
 
@@ -37,10 +39,10 @@ pub struct ShareId(pub u64);
 pub struct TicketSecret(Zeroizing<[u8; 16]>);
 
 impl TicketSecret {
-    /// The secret made of these random bytes.
+    /// The secret made of these random bytes; the caller's copy is wiped.
     #[must_use]
     pub fn from_random(random: [u8; 16]) -> Self {
-        Self(Zeroizing::new(random))
+        Self(secret::take(random))
     }
 
     /// Its bytes, for a share's own storage.
@@ -58,7 +60,7 @@ impl fmt::Debug for TicketSecret {
 
 impl PartialEq for TicketSecret {
     fn eq(&self, other: &Self) -> bool {
-        same_secret(self.0.as_slice(), other.0.as_slice())
+        secret::is_same(self.0.as_slice(), other.0.as_slice())
     }
 }
 
@@ -115,7 +117,7 @@ impl Ticket {
     /// The ticket as one line of text. It holds the secret: show it to the one who shall have it.
     #[must_use]
     pub fn to_text(&self) -> Zeroizing<String> {
-        let mut out = Zeroizing::new(Vec::with_capacity(512));
+        let mut out = Zeroizing::new(Vec::with_capacity(MAX_LEN));
         out.extend_from_slice(self.node.as_bytes());
         out.extend_from_slice(&self.share.0.to_be_bytes());
         out.extend_from_slice(self.secret.expose());

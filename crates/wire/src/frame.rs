@@ -1,6 +1,9 @@
 //! The frames inside a sealed packet. `docs/protocol.md` draws each one.
 
+use std::fmt;
 use std::net::SocketAddr;
+
+use subtle::ConstantTimeEq;
 
 use crate::{Fsn, PathId, Payload, Pid, Ranges, Span, StreamId};
 
@@ -211,9 +214,24 @@ pub struct ParityFrame<P> {
     pub data: P,
 }
 
-/// Sixteen bytes that only the issuer of a PID can compute, sent when it has lost its state.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Sixteen bytes that only the issuer of a PID can compute, sent when it has lost its state. Who knows them can end the session:
+/// they are compared in constant time and never printed.
+#[derive(Clone, Copy, Default)]
 pub struct ResetToken(pub [u8; 16]);
+
+impl fmt::Debug for ResetToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ResetToken(not shown)")
+    }
+}
+
+impl PartialEq for ResetToken {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.ct_eq(&other.0).into()
+    }
+}
+
+impl Eq for ResetToken {}
 
 /// A PID for packets towards the sender of the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -301,5 +319,45 @@ impl<P: Payload> Frame<P> {
     #[must_use]
     pub fn is_ack_eliciting(&self) -> bool {
         !matches!(self, Self::Ack(_) | Self::Padding(_) | Self::Close(_))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Message, Params};
+
+    #[test]
+    fn a_reset_token_is_equal_only_to_the_same_one() {
+        let token = ResetToken([0x5a; 16]);
+        assert_eq!(token, ResetToken([0x5a; 16]));
+        for bit in 0..128 {
+            let mut other = token;
+            other.0[bit / 8] ^= 1 << (bit % 8);
+            assert_ne!(token, other, "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn a_reset_token_is_never_printed() {
+        let reset_token = ResetToken([0x5a; 16]);
+        let new = NewPid { path: PathId(1), pid: Pid(2), reset_token };
+        let params = Params {
+            pid: Pid(1),
+            reset_token,
+            initial_max_data: 1,
+            initial_max_stream_data: 1,
+            initial_max_streams: 1,
+            max_paths: 1,
+            max_udp_payload: 1,
+            max_datagram: 1,
+            idle_timeout_ms: 1,
+            max_ack_delay_us: 1,
+            max_block: 1,
+            ordered_classes: 1,
+        };
+        let messages: [Message<bytes::Bytes>; 2] = [Message::Reset(reset_token), Message::Init(params)];
+        let shown = format!("{reset_token:?} {new:?} {messages:?} {:#?}", Frame::<bytes::Bytes>::NewPid(new));
+        assert!(!shown.contains("90") && !shown.to_lowercase().contains("5a"), "{shown}");
     }
 }

@@ -33,7 +33,9 @@ use anabranch_overlay::controller::{
     ControlError, Denied, Directory, Policy, held_by, lead, load_relays, revoke, sweep,
 };
 use anabranch_overlay::grant::{ControllerKey, GrantId, GrantSigner};
+use anabranch_secure::{ResetKey, secret};
 use tokio::task::JoinHandle;
+use zeroize::Zeroizing;
 
 use crate::store::{AnyStore, Etcd, OpenError, Redb};
 use crate::{random, wall};
@@ -131,7 +133,8 @@ impl ControllerService {
             })
             .session(session)
             .authorize(move |peer: &PublicKey, share: Option<ShareId>| admit_peer(&admit, peer, share));
-        config.reset_key = Some(derive("anabranch 2026 controller reset key", &config.key));
+        config.reset_key =
+            Some(ResetKey::from_random(*derive("anabranch 2026 controller reset key", &config.key)));
         let endpoint = Arc::new(Endpoint::bind(config).await?);
         let senses = Mutex::new(Senses::new(u64::from_ne_bytes(random()?)));
         let (directory, clock) = (Mutex::default(), endpoint.clock());
@@ -309,11 +312,11 @@ async fn tend_once(
 /// What a controller signs grants with: it follows from its node key, so that there is one secret to keep.
 #[must_use]
 pub fn signer(key: &NodeKey) -> GrantSigner {
-    GrantSigner::from_random(derive("anabranch 2026 controller signing key", key))
+    GrantSigner::from_random(*derive("anabranch 2026 controller signing key", key))
 }
 
-fn derive(what: &str, key: &NodeKey) -> [u8; 32] {
+fn derive(what: &str, key: &NodeKey) -> Zeroizing<[u8; 32]> {
     let text = key.to_file_text();
     // The lines before it are for people.
-    blake3::derive_key(what, text.lines().last().unwrap_or_default().as_bytes())
+    secret::derive(what, &[text.lines().last().unwrap_or_default().as_bytes()])
 }

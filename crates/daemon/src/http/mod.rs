@@ -32,6 +32,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
+use zeroize::Zeroizing;
 
 pub use tls::TlsFiles;
 
@@ -217,7 +218,7 @@ pub fn metrics(text: impl Fn() -> String + Clone + Send + Sync + 'static) -> Rou
 }
 
 fn read_token(file: &Path) -> io::Result<blake3::Hash> {
-    let text = std::fs::read_to_string(file).map_err(|error| {
+    let text = std::fs::read_to_string(file).map(Zeroizing::new).map_err(|error| {
         io::Error::new(error.kind(), format!("cannot read the token in {}: {error}", file.display()))
     })?;
     let token = text.trim();

@@ -35,7 +35,7 @@ use anabranch_net::{
 };
 use anabranch_overlay::relay::{Exit, Relay, RelayConfig};
 use anabranch_overlay::sense::SensorConfig;
-use anabranch_secure::ShareId;
+use anabranch_secure::{ResetKey, ShareId, secret};
 use ipnet::IpNet;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -259,6 +259,7 @@ async fn follow_sockets((state, endpoint): (Arc<State>, Arc<Endpoint>), mut move
 }
 
 /// What a restarted relay tells old clients by that their sessions are gone: it follows from its key.
-fn reset_key(key: &NodeKey) -> [u8; 32] {
-    blake3::derive_key("anabranch 2026 relay reset key", key.to_file_text().as_bytes())
+fn reset_key(key: &NodeKey) -> ResetKey {
+    let text = key.to_file_text();
+    ResetKey::from_random(*secret::derive("anabranch 2026 relay reset key", &[text.as_bytes()]))
 }

@@ -39,9 +39,7 @@ impl<P: Payload> Session<P> {
     }
 
     fn handle_stateless_reset(&mut self, now: Time, token: ResetToken) {
-        let differs =
-            |known: ResetToken| known.0.iter().zip(token.0).fold(0, |diff, (a, b)| diff | (a ^ b)) != 0;
-        if self.paths.iter().filter_map(|path| path.remote_reset).any(|known| !differs(known)) {
+        if self.paths.iter().filter_map(|path| path.remote_reset).any(|known| known == token) {
             self.end(now, CloseReason::Reset);
         }
     }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use anabranch_engine::{Config, PathRules};
-use anabranch_secure::{Limits as KeyLimits, NodeKey, PublicKey, ShareId, TicketSecret};
+use anabranch_secure::{Limits as KeyLimits, NodeKey, PublicKey, ResetKey, ShareId, TicketSecret};
 
 use crate::authorize::{Authorize, DenyAll};
 use crate::tap::Tap;
@@ -63,9 +63,9 @@ pub struct EndpointConfig {
     pub authorize: Arc<dyn Authorize>,
     /// What is held at most.
     pub limits: Limits,
-    /// 32 random bytes kept across restarts, with which a restarted node tells its old peers that their
+    /// Of random bytes kept across restarts: with it a restarted node tells its old peers that their
     /// sessions are gone; without it they find out by timeout.
-    pub reset_key: Option<[u8; 32]>,
+    pub reset_key: Option<ResetKey>,
     /// Who sees what is sent and received; nobody by default.
     pub tap: Option<Arc<dyn Tap>>,
 }

@@ -13,6 +13,7 @@ use super::{
 };
 use crate::cookie::{self, Cookie, CookieError};
 use crate::keys::{NodeKey, PublicKey};
+use crate::secret;
 use crate::ticket::{ShareId, TicketSecret};
 
 /// Whom to open a session with, and by what right.
@@ -48,7 +49,7 @@ impl Initiator {
         params: &[u8],
         seed: [u8; 32],
     ) -> Result<Self, HandshakeError> {
-        let seed = Zeroizing::new(seed);
+        let seed = secret::take(seed);
         let builder = builder(local, &seed).remote_public_key(dial.remote.as_bytes());
         let noise = builder.and_then(Builder::build_initiator);
         let mut noise = noise.map_err(|_| HandshakeError::BadPublicKey)?;

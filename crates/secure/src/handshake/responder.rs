@@ -12,6 +12,7 @@ use super::{
 };
 use crate::cookie;
 use crate::keys::{NodeKey, PublicKey};
+use crate::secret;
 use crate::ticket::{ShareId, TicketSecret};
 
 /// An INIT that was opened: who it is from and what it asks for. The caller decides, denied by default, and
@@ -43,7 +44,7 @@ pub struct Accepted {
 /// When it is not an authentic INIT for this node.
 pub fn read_init(local: &NodeKey, body: &[u8], seed: [u8; 32]) -> Result<PendingInit, HandshakeError> {
     let message = init_message(body).ok_or(HandshakeError::Malformed)?;
-    let seed = Zeroizing::new(seed);
+    let seed = secret::take(seed);
     let mut noise = builder(local, &seed).build_responder().map_err(|_| HandshakeError::NotAuthentic)?;
     let mut payload = Zeroizing::new([0; PAYLOAD_1_LEN]);
     let read = noise.read_message(message, payload.as_mut_slice());

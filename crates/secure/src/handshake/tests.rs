@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Admission, CookieJar, PublicKey, cookie};
+use crate::{Admission, CookieJar, PublicKey, ResetKey, cookie};
 use anabranch_wire::{Pid, Span, Time};
 use std::net::SocketAddr;
 
@@ -253,6 +253,20 @@ fn nothing_secret_is_printed() {
     let accepted = pending.accept(Some(&ticket(5).1), ANSWER).unwrap();
     let (keys, _) = initiator.handle_ack(&accepted.body).unwrap();
     assert_eq!(format!("{keys:?}"), "SessionKeys(not shown)");
+    let jar = CookieJar::new(server().public(), [5; 32]);
+    let Admission::Challenge { body, .. } =
+        jar.admit(Time::ZERO, "192.0.2.1:7".parse().unwrap(), &initiator.init_body(None))
+    else {
+        panic!()
+    };
+    let cookie = initiator.open_cookie(&body).unwrap();
+    assert_eq!(format!("{cookie:?} {jar:?}"), "Cookie(not shown) CookieJar(secret not shown)");
+    let reset = ResetKey::from_random([5; 32]);
+    let tokens = (&reset, reset.token(Pid(1)), ticket(5).1);
+    assert_eq!(
+        format!("{tokens:?}"),
+        "(ResetKey(not shown), ResetToken(not shown), TicketSecret(not shown))"
+    );
 }
 
 #[test]
