@@ -2,7 +2,7 @@
 
 use anabranch_overlay::controller::message as control;
 use anabranch_overlay::sense::SenseMessage;
-use anabranch_overlay::{MessageError, grant, relay};
+use anabranch_overlay::{MessageError, relay};
 use anabranch_secure::{PublicKey, Ticket};
 use anabranch_wire::{
     Header, decode_frames, decode_params, encode_frames, encode_params, packet_encoded_len,
@@ -76,12 +76,6 @@ fn one<M: PartialEq + std::fmt::Debug>(
     let mut out = Vec::new();
     encode(&message, &mut out);
     assert_eq!(decode(&out), Ok(Some((message, out.len()))));
-}
-
-/// Grants: none is good that no controller has signed.
-pub fn grants(input: &[u8]) {
-    let stranger = grant::ControllerKey([7; 32]);
-    assert!(grant::open(input, &[stranger]).is_err());
 }
 
 /// What sender and receiver of a transfer say.

@@ -75,7 +75,8 @@ pub fn messages(input: &[u8]) {
     }
 }
 
-fn keys() -> (SessionKeys, SessionKeys) {
+/// Those of the client and of the server, the same every time.
+pub(crate) fn keys() -> (SessionKeys, SessionKeys) {
     let mut ends = ends();
     let init = ends.initiator.init_body(None);
     let accepted = accept(&ends, &init).expect("a true INIT");

@@ -1,21 +1,26 @@
-//! Fuzz targets that run on stable Rust: each takes any bytes and panics when something is wrong.
+//! Fuzz targets that run on stable Rust: each takes any bytes, and panics or never ends when something is wrong.
 //!
-//! Inputs are mutations of the corpus in `corpus/TARGET/`; what made a target panic is put there and replayed by
+//! Inputs are mutations of the corpus in `corpus/TARGET/`; what a target did not bear is put there and replayed by
 //! `cargo test` from then on. There is no coverage feedback: instead each target's corpus begins with one valid input
 //! of every kind, and mutations are small.
 
+mod capture;
+mod consent;
 mod decoders;
+mod grants;
 mod handshake;
 mod mutate;
 mod session;
+mod watch;
 
 pub use mutate::Mutator;
+pub use watch::{Found, MOST, feed};
 
 /// A name and what to do with an input.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 12] = [
+pub const TARGETS: [Target; 16] = [
     ("header", decoders::header),
     ("frames", decoders::frames),
     ("params", decoders::params),
@@ -23,7 +28,11 @@ pub const TARGETS: [Target; 12] = [
     ("relay", decoders::relay),
     ("controller", decoders::controller),
     ("sense", decoders::sense),
-    ("grants", decoders::grants),
+    ("grants", grants::unsigned),
+    ("signed", grants::signed),
+    ("consent", consent::consent),
+    ("capture", capture::capture),
+    ("keys", capture::keys),
     ("transfer", decoders::transfer),
     ("handshake", handshake::messages),
     ("packets", handshake::packets),

@@ -1,13 +1,13 @@
 //! `anabranch-fuzz`: mutates the corpora and feeds the targets, in turn.
 //!
-//! An input that makes a target panic is written to its corpus and named; then the program ends with 1.
+//! An input that a target does not bear, since it panics or takes too long, is written to its corpus and named; then the program ends
+//! with 1.
 
 use std::fs;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anabranch_fuzz::{Mutator, TARGETS, Target, corpus};
+use anabranch_fuzz::{Found, MOST, Mutator, TARGETS, Target, corpus, feed};
 use clap::Parser;
 
 /// Mutates the corpora and feeds the targets, in turn.
@@ -46,18 +46,15 @@ fn known(target: &str) -> Vec<Vec<u8>> {
     paths.iter().filter_map(|path| fs::read(path).ok()).collect()
 }
 
-/// Runs one target for a while; how often, or the input that made it panic.
-fn run((name, target): Target, seed: u64, time: Duration) -> Result<u64, Vec<u8>> {
+/// Runs one target for a while; how often, or the input that it did not bear.
+fn run((name, target): Target, seed: u64, time: Duration) -> Result<u64, Found> {
     let (known, mut mutator, begun) = (known(name), Mutator::new(seed), worked());
-    let mut count = 0;
-    while worked() - begun < time {
-        for _ in 0..64 {
-            let input = mutator.next(&known);
-            catch_unwind(AssertUnwindSafe(|| target(&input))).map_err(|_| input)?;
-            count += 1;
-        }
-    }
-    Ok(count)
+    let inputs = (0_u64..).map_while(move |count| {
+        // The clock is not asked for every input.
+        let goes_on = count % 64 > 0 || worked() - begun < time;
+        goes_on.then(|| mutator.next(&known))
+    });
+    feed(target, inputs, MOST)
 }
 
 fn main() -> ExitCode {
@@ -68,10 +65,11 @@ fn main() -> ExitCode {
     for target in chosen {
         match run(target, seed, each) {
             Ok(count) => println!("{}: {count} inputs in {each:.1?}", target.0),
-            Err(input) => {
+            Err(Found { input, hung }) => {
+                let what = if hung { "did not end" } else { "panicked" };
                 let file = corpus(target.0).join(format!("found-{seed}"));
                 let written = fs::create_dir_all(corpus(target.0)).and_then(|()| fs::write(&file, input));
-                eprintln!("{}: panicked; input in {} ({written:?})", target.0, file.display());
+                eprintln!("{}: {what}; input in {} ({written:?})", target.0, file.display());
                 return ExitCode::FAILURE;
             }
         }

@@ -6,6 +6,7 @@
 
 pub mod file;
 pub mod headers;
+pub mod read;
 pub mod told;
 
 use std::collections::BTreeMap;

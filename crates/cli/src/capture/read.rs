@@ -1,0 +1,175 @@
+//! Reads a captured file: a line for each datagram of the protocol, opened where a session's keys are known.
+//!
+//! Whoever sent the file, or the packets in it, may mean harm: what cannot be read is an error, or left out.
+
+use std::io::Read;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use anabranch_net::CapturedSession;
+use anabranch_wire::{Header, Kind, Packet, decode_frames};
+use bytes::Bytes;
+use pcap_file::pcapng::blocks::interface_description::{
+    InterfaceDescriptionBlock, InterfaceDescriptionOption,
+};
+use pcap_file::pcapng::{Block, PcapNgReader};
+use pcap_file::{DataLink, PcapError};
+
+use super::told;
+
+/// A pcapng file that is being read.
+pub struct Reading<R: Read> {
+    reader: PcapNgReader<R>,
+    interfaces: Vec<Interface>,
+    /// When the first packet came, in seconds.
+    began: Option<f64>,
+}
+
+impl<R: Read> Reading<R> {
+    /// Begins to read.
+    ///
+    /// # Errors
+    /// When it is no such file.
+    pub fn new(file: R) -> Result<Self, PcapError> {
+        Ok(Self { reader: PcapNgReader::new(file)?, interfaces: Vec::new(), began: None })
+    }
+
+    /// What is to be said of the next datagram of the protocol, with the seconds since the first packet; `None` at the end.
+    ///
+    /// # Errors
+    /// When the file is broken from here on.
+    pub fn next_line(&mut self, sessions: &mut [CapturedSession]) -> Result<Option<String>, PcapError> {
+        while let Some(block) = self.reader.next_block() {
+            match block? {
+                Block::SectionHeader(_) => self.interfaces.clear(),
+                Block::InterfaceDescription(block) => self.interfaces.push(Interface::of(&block)),
+                Block::EnhancedPacket(packet) => {
+                    let Some(interface) = self.interfaces.get(packet.interface_id as usize) else { continue };
+                    let at = interface.seconds(packet.timestamp);
+                    let since = at - *self.began.get_or_insert(at);
+                    if let Some(said) = interface.ip(&packet.data).and_then(|ip| say(ip, sessions)) {
+                        return Ok(Some(format!("{since:12.6} {said}")));
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Where packets were captured.
+struct Interface {
+    /// Bytes before the IP header; `None` when it is not known where that begins.
+    skip: Option<usize>,
+    /// Units of time in a second.
+    units: f64,
+}
+
+impl Interface {
+    fn of(block: &InterfaceDescriptionBlock<'_>) -> Self {
+        let skip = match block.linktype {
+            DataLink::RAW | DataLink::IPV4 | DataLink::IPV6 => Some(0),
+            DataLink::ETHERNET => Some(14),
+            // `tcpdump -i any`
+            DataLink::LINUX_SLL => Some(16),
+            DataLink::LINUX_SLL2 => Some(20),
+            _ => None,
+        };
+        let resolution = block.options.iter().find_map(|option| match option {
+            InterfaceDescriptionOption::IfTsResol(resolution) => Some(*resolution),
+            _ => None,
+        });
+        // A negative power of ten, or of two with the highest bit set; microseconds unless said (pcapng §4.2).
+        let units = match resolution.unwrap_or(6) {
+            tens @ 0..0x80 => 10_f64.powi(tens.into()),
+            twos => 2_f64.powi((twos & 0x7f).into()),
+        };
+        Self { skip, units }
+    }
+
+    /// A packet's time, which the reader takes for nanoseconds whatever its unit is.
+    fn seconds(&self, timestamp: Duration) -> f64 {
+        timestamp.as_nanos() as f64 / self.units
+    }
+
+    /// The packet from its IP header on.
+    fn ip<'a>(&self, packet: &'a [u8]) -> Option<&'a [u8]> {
+        packet.get(self.skip?..)
+    }
+}
+
+/// What is to be said of one packet; `None` when it is none of ours.
+fn say(packet: &[u8], sessions: &mut [CapturedSession]) -> Option<String> {
+    let (from, to, datagram) = udp(packet)?;
+    let (header, body) = Header::decode(datagram).ok()?;
+    let start = format!("{from} > {to} {} bytes, {:?}", datagram.len(), header.kind);
+    if header.kind != Kind::Data {
+        return Some(start);
+    }
+    let start = format!("{start} to {:016x}", header.pid.0);
+    let mut body = body.to_vec();
+    let opened = sessions.iter_mut().find_map(|session| session.open(&header, &mut body));
+    let Some(opened) = opened else { return Some(format!("{start}, sealed, number ends in {}", header.fsn)) };
+    body.truncate(opened.len);
+    Some(match decode_frames(Bytes::from(body)) {
+        Ok(frames) => {
+            format!("{start}, {}", told::packet(&Packet { path: opened.path, fsn: opened.fsn, frames }))
+        }
+        Err(error) => format!("{start}, path {} fsn {}: {error}", opened.path.0, opened.fsn.0),
+    })
+}
+
+/// The addresses and the payload of a UDP datagram in an IP packet that is no fragment.
+fn udp(packet: &[u8]) -> Option<(SocketAddr, SocketAddr, &[u8])> {
+    let address4 = |at: usize| Some(IpAddr::from(<[u8; 4]>::try_from(packet.get(at..at + 4)?).ok()?));
+    let address6 = |at: usize| Some(IpAddr::from(<[u8; 16]>::try_from(packet.get(at..at + 16)?).ok()?));
+    let (from, to, protocol, rest) = match packet.first()? >> 4 {
+        4 => {
+            let fragment = u16::from_be_bytes([*packet.get(6)?, *packet.get(7)?]) & 0x3fff;
+            let header = usize::from(packet[0] & 15) * 4;
+            (address4(12)?, address4(16)?, packet[9], packet.get(header..).filter(|_| fragment == 0)?)
+        }
+        6 => (address6(8)?, address6(24)?, *packet.get(6)?, packet.get(40..)?),
+        _ => return None,
+    };
+    let number = |at: usize| Some(u16::from_be_bytes([*rest.get(at)?, *rest.get(at + 1)?]));
+    let len = usize::from(number(4)?);
+    let payload = rest.get(8..len.min(rest.len())).filter(|_| protocol == 17)?;
+    Some((SocketAddr::new(from, number(0)?), SocketAddr::new(to, number(2)?), payload))
+}
+
+#[cfg(test)]
+mod tests {
+    use anabranch_engine::Ecn;
+
+    use super::*;
+    use crate::capture::headers::headers;
+
+    #[test]
+    fn addresses_and_payload_are_found_behind_both_kinds_of_headers() {
+        for (from, to) in [("192.0.2.1:7", "198.51.100.2:9"), ("[2001:db8::1]:7", "[2001:db8::2]:9")] {
+            let (from, to) = (from.parse().unwrap(), to.parse().unwrap());
+            let packet = [headers(from, to, Ecn::Ect0, 5), b"hello".to_vec()].concat();
+            assert_eq!(udp(&packet), Some((from, to, b"hello".as_slice())));
+            for cut in 0..packet.len() {
+                // Nothing panics, whatever is missing.
+                let _ = udp(&packet[..cut]);
+            }
+        }
+    }
+
+    #[test]
+    fn times_are_in_the_unit_that_each_interface_names() {
+        let interface = |options| {
+            Interface::of(&InterfaceDescriptionBlock { linktype: DataLink::LINUX_SLL2, snaplen: 0, options })
+        };
+        let raw = Duration::from_nanos(3_000_000);
+        let unit = InterfaceDescriptionOption::IfTsResol;
+        assert_eq!(interface(vec![]).seconds(raw), 3.0);
+        assert_eq!(interface(vec![unit(9)]).seconds(raw), 0.003);
+        assert_eq!(interface(vec![unit(0x80 | 10)]).seconds(Duration::from_nanos(512)), 0.5);
+        assert_eq!(interface(vec![]).ip(&[7; 21]), Some([7].as_slice()));
+        assert_eq!(interface(vec![]).ip(&[7; 19]), None);
+    }
+}

@@ -1,0 +1,29 @@
+//! A captured file that somebody sent, and the keys to it.
+
+use std::sync::LazyLock;
+
+use anabranch_cli::capture::read::Reading;
+use anabranch_secure::CapturedSession;
+
+use crate::handshake;
+
+/// The keys of the session that the corpus has packets of.
+static KEYS: LazyLock<String> = LazyLock::new(|| handshake::keys().0.to_line().to_string());
+
+/// The input as a file; it says at most a line for each block that can be in it.
+pub fn capture(input: &[u8]) {
+    let mut sessions = [CapturedSession::from_line(&KEYS).expect("a good line")];
+    let Ok(mut reading) = Reading::new(input) else { return };
+    let mut lines = 0;
+    while let Ok(Some(line)) = reading.next_line(&mut sessions) {
+        lines += 1;
+        assert!(!line.contains('\n') && line.len() < 20 * input.len());
+    }
+    // A block with a packet has 32 bytes beside it.
+    assert!(lines <= input.len() / 32, "{lines} lines");
+}
+
+/// The input as a line of keys.
+pub fn keys(input: &[u8]) {
+    drop(CapturedSession::from_line(&String::from_utf8_lossy(input)));
+}

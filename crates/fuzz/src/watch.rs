@@ -1,0 +1,89 @@
+//! Feeds a target on a thread of its own, so that an input is found as well that it never comes back from.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// No input may take so long; the longest take some milliseconds.
+pub const MOST: Duration = Duration::from_secs(20);
+
+/// An input that a target does not bear.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// The input.
+    pub input: Vec<u8>,
+    /// It did not end in time; else it panicked.
+    pub hung: bool,
+}
+
+/// Feeds all the inputs; how many there were.
+///
+/// # Errors
+/// The first that panics, or takes longer than `most`. The thread is left to it then.
+pub fn feed(
+    target: fn(&[u8]),
+    inputs: impl Iterator<Item = Vec<u8>> + Send + 'static,
+    most: Duration,
+) -> Result<u64, Found> {
+    // The input that is being fed, and its number.
+    let present = Arc::new(Mutex::new((Vec::new(), 0_u64)));
+    let shown = present.clone();
+    let (done, waiting) = channel();
+    std::thread::spawn(move || {
+        for input in inputs {
+            {
+                let mut present = shown.lock().expect("no panic while held");
+                present.0.clone_from(&input);
+                present.1 += 1;
+            }
+            if catch_unwind(AssertUnwindSafe(|| target(&input))).is_err() {
+                return drop(done.send(Some(input)));
+            }
+        }
+        drop(done.send(None));
+    });
+    let mut seen = 0;
+    loop {
+        let said = waiting.recv_timeout(most);
+        let (input, count) = present.lock().expect("no panic while held").clone();
+        match said {
+            Ok(None) => return Ok(count),
+            Ok(Some(input)) => return Err(Found { input, hung: false }),
+            Err(RecvTimeoutError::Disconnected) => return Err(Found { input, hung: false }),
+            Err(RecvTimeoutError::Timeout) if count == seen => return Err(Found { input, hung: true }),
+            Err(RecvTimeoutError::Timeout) => seen = count,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goes on for ever with 7, panics with 9.
+    fn picky(input: &[u8]) {
+        if input == [7] {
+            loop {
+                std::thread::yield_now();
+            }
+        }
+        assert_ne!(input, [9]);
+    }
+
+    fn fed(last: u8) -> Result<u64, Found> {
+        feed(picky, (0..=last).map(|number| vec![number]), Duration::from_millis(100))
+    }
+
+    #[test]
+    fn an_input_that_never_ends_is_found() {
+        assert_eq!(fed(6), Ok(7));
+        assert_eq!(fed(20), Err(Found { input: vec![7], hung: true }));
+    }
+
+    #[test]
+    fn an_input_that_panics_is_found() {
+        let inputs = [8, 9, 10].map(|number| vec![number]).into_iter();
+        assert_eq!(feed(picky, inputs, MOST), Err(Found { input: vec![9], hung: false }));
+    }
+}
