@@ -1,5 +1,8 @@
 //! The keys of a scenario file and what each means; defaults are applied when it is built.
 
+mod sources;
+mod topology;
+
 use std::collections::BTreeMap;
 
 use anabranch_engine::SchedulerKind;
@@ -7,7 +10,9 @@ use anabranch_engine::cc::RuleKind;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 
-use super::units::{FrequencyText, QueueText, RateText, ShareText, SizeText, SpanText};
+pub use self::sources::*;
+pub use self::topology::*;
+use super::units::{QueueText, RateText, ShareText, SizeText, SpanText};
 
 /// A whole file.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -224,206 +229,6 @@ impl PathSpec {
     }
 }
 
-/// A session, or several alike.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct FlowSpec {
-    /// For results.
-    pub name: String,
-    /// How many of them.
-    pub count: Option<u64>,
-    /// Its paths, each a link or a list of links from the sender on.
-    pub paths: Option<Vec<PathSpec>>,
-    /// Where it starts, when its paths are to be found: the fewest links.
-    pub from: Option<String>,
-    /// Where it ends.
-    pub to: Option<String>,
-    /// A file of this size; without end when left out.
-    pub size: Option<SizeText>,
-    /// The application makes data at this rate.
-    pub rate: Option<RateText>,
-    /// Its stream is sent on every path.
-    pub redundant: Option<bool>,
-    /// It carries datagrams instead of a stream.
-    pub datagrams: Option<DatagramSpec>,
-    /// When it connects.
-    pub start: Option<SpanText>,
-    /// It connects at random so long after its start.
-    pub start_within: Option<SpanText>,
-    /// When it vanishes.
-    pub stop: Option<SpanText>,
-    /// See [`Transport`].
-    pub profile: Option<Profile>,
-    /// See [`Transport`].
-    #[serde(default)]
-    #[schemars(schema_with = "rules")]
-    pub rule: Option<String>,
-    /// See [`Transport`].
-    #[serde(default)]
-    #[schemars(schema_with = "schedulers")]
-    pub scheduler: Option<String>,
-    /// Its paths are routes of one path below the session, as under a TCP; packets go over them in turn.
-    pub striping: Option<Striping>,
-    /// Each of its sessions goes over one of the paths, the one that promises it most (SAFIRE [S2]).
-    pub flow_routing: Option<bool>,
-}
-
-/// Datagrams of one size at a constant rate, and what is done so that they arrive (PSMC [T8]).
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct DatagramSpec {
-    /// Of their data.
-    pub rate: RateText,
-    /// Bytes of each.
-    pub size: SizeText,
-    /// What is done so that they arrive.
-    #[serde(default)]
-    pub mode: DatagramModeSpec,
-    /// Protected ones: most in a block, 1 to 32.
-    pub block: Option<u8>,
-    /// And how long a block stays open at most.
-    pub patience: Option<SpanText>,
-    /// And the most parity, as a share of the datagrams.
-    pub most: Option<ShareText>,
-    /// And whether there is parity for what the busiest path carries, lost or not.
-    pub outlive_path: Option<bool>,
-}
-
-/// What is done so that datagrams arrive.
-#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq)]
-#[serde(rename_all = "kebab-case")]
-pub enum DatagramModeSpec {
-    /// Nothing.
-    #[default]
-    Once,
-    /// They are sent on every path.
-    Redundant,
-    /// Parity follows them.
-    Protected,
-}
-
-/// How packets are striped over routes below a session (PSMC [T3, T6], SAFIRE [S5]).
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Striping {
-    /// How many packets each route gets.
-    pub scheme: StripingScheme,
-    /// Whether packets wait for earlier ones at the other end.
-    #[serde(default)]
-    pub buffer: ReorderBuffer,
-    /// With a fixed buffer, how many may wait.
-    pub packets: Option<u64>,
-}
-
-/// How many packets each route gets.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema, PartialEq, Eq)]
-#[serde(rename_all = "kebab-case")]
-pub enum StripingScheme {
-    /// One in turn.
-    RoundRobin,
-    /// In the ratio of their rates.
-    Weighted,
-}
-
-/// Whether packets wait for earlier ones at the other end.
-#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq)]
-#[serde(rename_all = "kebab-case")]
-pub enum ReorderBuffer {
-    /// They are handed up as they come.
-    #[default]
-    None,
-    /// As many as the double buffer's rule says (PSMC §III.C).
-    Adaptive,
-    /// Always as many as `packets` says.
-    Fixed,
-}
-
-/// Sessions that arrive at random.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct ArrivalSpec {
-    /// For results.
-    pub name: String,
-    /// Paths of each, as of a flow.
-    pub paths: Option<Vec<PathSpec>>,
-    /// Where they start, when their path is to be found.
-    pub from: Option<String>,
-    /// Where they end.
-    pub to: Option<String>,
-    /// Arrivals a second, one rate after the other.
-    pub rate: Vec<FrequencyText>,
-    /// How long each rate lasts.
-    pub phase: Option<SpanText>,
-    /// Mean size of their files.
-    pub size: SizeText,
-    /// How sizes are distributed.
-    #[serde(default)]
-    pub sizes: SizeShape,
-    /// The exponent of a Pareto tail.
-    pub shape: Option<f64>,
-    /// When the first may come.
-    pub start: Option<SpanText>,
-    /// None comes after.
-    pub stop: Option<SpanText>,
-    /// See [`Transport`].
-    pub profile: Option<Profile>,
-    /// See [`Transport`].
-    #[serde(default)]
-    #[schemars(schema_with = "rules")]
-    pub rule: Option<String>,
-}
-
-/// The distribution of file sizes.
-#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq)]
-#[serde(rename_all = "kebab-case")]
-pub enum SizeShape {
-    /// All alike.
-    Fixed,
-    /// Exponential.
-    Exponential,
-    /// Pareto.
-    #[default]
-    Pareto,
-}
-
-/// Packets at a constant rate, in bursts or without a pause.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct CbrSpec {
-    /// For results.
-    pub name: String,
-    /// The links they cross.
-    pub path: PathSpec,
-    /// Rate on the wire within a burst.
-    pub rate: RateText,
-    /// Size of each packet on the wire.
-    pub packet: Option<SizeText>,
-    /// Mean length of a burst; without end when left out.
-    pub on: Option<SpanText>,
-    /// Mean length of the pause after it.
-    pub off: Option<SpanText>,
-    /// How both are distributed.
-    #[serde(default)]
-    pub bursts: BurstShape,
-    /// When it begins.
-    pub start: Option<SpanText>,
-    /// When it ends.
-    pub stop: Option<SpanText>,
-}
-
-/// The distribution of bursts and pauses.
-#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq)]
-#[serde(rename_all = "kebab-case")]
-pub enum BurstShape {
-    /// All alike.
-    Fixed,
-    /// Exponential.
-    #[default]
-    Exponential,
-    /// Uniform up to twice the mean.
-    Uniform,
-}
-
 /// Something that happens to a link.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -483,101 +288,6 @@ pub enum Way {
     There,
     /// The other way.
     Back,
-}
-
-/// A generated network; its links have what `[links]` says.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
-#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Topology {
-    /// Links `A`, `B`, … in a ring of bottlenecks; flow `n` goes over two neighbours.
-    Torus {
-        /// How many links.
-        links: usize,
-    },
-    /// `left` and `right` hosts with a link each, and the link `core` in the middle.
-    Dumbbell {
-        /// Hosts on each side.
-        hosts: usize,
-        /// Rate of the hosts' links.
-        access_rate: RateText,
-        /// Their delay.
-        access_delay: Option<SpanText>,
-    },
-    /// Routers in a row, `hop0`, `hop1`, … between them.
-    ParkingLot {
-        /// How many links in the row.
-        hops: usize,
-    },
-    /// Three layers of switches with k ports: k³/4 hosts.
-    FatTree {
-        /// Ports of a switch; even.
-        k: usize,
-        /// The queue of a host towards its switch, where it differs.
-        host_queue: Option<QueueText>,
-    },
-    /// n^(k+1) hosts with k + 1 interfaces, at switches with n ports.
-    Bcube {
-        /// Ports of a switch.
-        n: usize,
-        /// Levels, less one.
-        k: usize,
-        /// The queue of a host towards its switches, where it differs.
-        host_queue: Option<QueueText>,
-    },
-}
-
-/// Sessions between the hosts of a generated network.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct TrafficSpec {
-    /// For results.
-    pub name: String,
-    /// Who talks to whom.
-    pub pattern: Pattern,
-    /// Flows that each host opens.
-    pub flows: Option<usize>,
-    /// The share of hosts that open any.
-    pub share: Option<ShareText>,
-    /// Most paths of each flow, of the shortest ones at random.
-    pub paths: Option<usize>,
-    /// How paths are chosen.
-    #[serde(default)]
-    pub routing: Routing,
-    /// Each connects at random within this time.
-    pub start_within: Option<SpanText>,
-    /// See [`Transport`].
-    pub profile: Option<Profile>,
-    /// See [`Transport`].
-    #[serde(default)]
-    #[schemars(schema_with = "rules")]
-    pub rule: Option<String>,
-    /// See [`Transport`].
-    #[serde(default)]
-    #[schemars(schema_with = "schedulers")]
-    pub scheduler: Option<String>,
-}
-
-/// How paths between hosts are chosen.
-#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq)]
-#[serde(rename_all = "kebab-case")]
-pub enum Routing {
-    /// Of the shortest paths at random; several in BCube: its disjoint ones, in random order.
-    #[default]
-    Random,
-    /// BCube only: always its paths in the order of its levels, so that all hosts correct the same digit first.
-    InOrder,
-}
-
-/// Who talks to whom.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema, PartialEq, Eq)]
-#[serde(rename_all = "kebab-case")]
-pub enum Pattern {
-    /// Each host to one other, each receiving one flow.
-    Permutation,
-    /// Each host to others at random.
-    Random,
-    /// Each host to its neighbours: hosts at the same switches.
-    Neighbours,
 }
 
 /// What a metric has to be.
