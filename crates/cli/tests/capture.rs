@@ -4,8 +4,10 @@
 mod common;
 
 use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 
 use common::programs::{Scratch, Sender, errors, program, receive};
+use serde_json::Value;
 
 #[test]
 fn a_captured_transfer_is_sealed_until_its_keys_are_used() {
@@ -29,6 +31,41 @@ fn a_captured_transfer_is_sealed_until_its_keys_are_used() {
     assert!(sealed.lines().count() > 1_400 && sealed.contains(" sealed, "), "{sealed}");
     assert!(!sealed.contains("STREAM") && sealed.contains(", Init\n") && sealed.contains(", InitAck\n"));
     assert!(opened.contains("STREAM 0 ") && opened.contains("ACK path 0 ") && !opened.contains(" sealed, "));
+
+    let written = told(&[&capture, "--keys", &keys, "--qlog", &scratch.text("bad.sqlog")]);
+    let all = records(&scratch);
+    let packets = all.iter().map(|(_, records)| records.len() - 1).sum::<usize>();
+    assert_eq!(packets, opened.lines().filter(|line| line.contains(" fsn ")).count());
+    assert!(written.starts_with(&format!("{packets} packets in {} files", all.len())), "{written}");
+    for (name, records) in &all {
+        // `receive` called, and it is the one that captured.
+        assert!(name.starts_with("bad-session-1-path") && name.ends_with("-client.sqlog"), "{name}");
+        assert_eq!(records[0]["trace"]["vantage_point"]["type"], "client");
+        let times: Vec<f64> = records[1..].iter().map(|record| record["time"].as_f64().unwrap()).collect();
+        assert!(times.is_sorted(), "{name}");
+    }
+    let frames = |event: &str, kind: &str| {
+        let of_event = all.iter().flat_map(|(_, records)| records).filter(|record| record["name"] == event);
+        let frames = of_event.flat_map(|record| record["data"]["frames"].as_array().unwrap());
+        frames.filter(|frame| frame["frame_type"] == kind).cloned().collect::<Vec<_>>()
+    };
+    let came: u64 = frames("transport:packet_received", "stream")
+        .iter()
+        .map(|frame| frame["length"].as_u64().unwrap())
+        .sum();
+    assert!(came > 2_000_000 && !frames("transport:packet_sent", "ack").is_empty(), "{came}");
+}
+
+/// The qlog files of a folder, by name.
+fn records(scratch: &Scratch) -> Vec<(String, Vec<Value>)> {
+    let files = std::fs::read_dir(scratch.path("")).unwrap().map(|entry| entry.unwrap().path());
+    let files = files.filter(|path| path.extension().is_some_and(|extension| extension == "sqlog"));
+    let read = |path: PathBuf| {
+        let text = std::fs::read_to_string(&path).unwrap();
+        let records = text.split('\u{1e}').skip(1).map(|record| serde_json::from_str(record).unwrap());
+        (path.file_name().unwrap().to_string_lossy().into_owned(), records.collect())
+    };
+    files.map(read).collect()
 }
 
 #[test]
@@ -44,6 +81,9 @@ fn mistakes_with_captures_are_explained() {
     );
     let output = program(&["receive", "abc", "--capture-keys", "x"]).output().unwrap();
     assert!(errors(&output).contains("--capture <FILE>"), "{}", errors(&output));
+
+    let output = program(&["capture", file.to_str().unwrap(), "--qlog", "x.sqlog"]).output().unwrap();
+    assert!(errors(&output).contains("--keys <FILE>"), "{}", errors(&output));
 
     let (capture, there) = (scratch.text("new.pcapng"), file.to_str().unwrap());
     let send =

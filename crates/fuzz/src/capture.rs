@@ -15,7 +15,8 @@ pub fn capture(input: &[u8]) {
     let mut sessions = [CapturedSession::from_line(&KEYS).expect("a good line")];
     let Ok(mut reading) = Reading::new(input) else { return };
     let mut lines = 0;
-    while let Ok(Some(line)) = reading.next_line(&mut sessions) {
+    while let Ok(Some(found)) = reading.next_packet(&mut sessions) {
+        let line = found.line();
         lines += 1;
         assert!(!line.contains('\n') && line.len() < 20 * input.len());
     }

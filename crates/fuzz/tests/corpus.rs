@@ -50,7 +50,8 @@ fn the_files_questions_and_grants_that_mutations_begin_with_are_still_valid() {
     for file in inputs("capture").iter().take(2) {
         let mut sessions = [CapturedSession::from_line(&keys).unwrap()];
         let mut reading = Reading::new(&file[..]).unwrap();
-        let lines = std::iter::from_fn(|| reading.next_line(&mut sessions).unwrap());
+        let lines =
+            std::iter::from_fn(|| reading.next_packet(&mut sessions).unwrap().map(|found| found.line()));
         assert_eq!(lines.filter(|line| line.contains("fsn")).count(), 3);
     }
     assert!(answer_challenge(&inputs("consent")[0], |_| true, None).is_some());

@@ -6,6 +6,7 @@
 
 pub mod file;
 pub mod headers;
+pub mod qlog;
 pub mod read;
 pub mod told;
 

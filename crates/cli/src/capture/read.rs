@@ -1,4 +1,4 @@
-//! Reads a captured file: a line for each datagram of the protocol, opened where a session's keys are known.
+//! Reads a captured file: every datagram of the protocol, opened where a session's keys are known.
 //!
 //! Whoever sent the file, or the packets in it, may mean harm: what cannot be read is an error, or left out.
 
@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use anabranch_net::CapturedSession;
-use anabranch_wire::{Header, Kind, Packet, decode_frames};
+use anabranch_wire::{DecodeError, Fsn, Header, Kind, Packet, PathId, decode_frames};
 use bytes::Bytes;
 use pcap_file::pcapng::blocks::interface_description::{
     InterfaceDescriptionBlock, InterfaceDescriptionOption,
@@ -16,6 +16,61 @@ use pcap_file::pcapng::{Block, PcapNgReader};
 use pcap_file::{DataLink, PcapError};
 
 use super::told;
+
+/// A datagram of Anabranch in a capture.
+#[derive(Debug)]
+pub struct Found {
+    /// When, in seconds since the first packet of the capture.
+    pub at: f64,
+    /// Who sent it.
+    pub from: SocketAddr,
+    /// Where to.
+    pub to: SocketAddr,
+    /// Its length in bytes.
+    pub size: usize,
+    /// Its clear header.
+    pub header: Header,
+    /// What follows that.
+    pub inside: Inside,
+}
+
+/// What follows a header.
+#[derive(Debug)]
+pub enum Inside {
+    /// Something that has no frames.
+    Plain,
+    /// Frames that none of the keys opens.
+    Sealed,
+    /// Frames.
+    Opened {
+        /// Which of the sessions it is of.
+        session: usize,
+        /// The end that wrote the keys sent it.
+        sent: bool,
+        /// The frames.
+        packet: Packet<Bytes>,
+    },
+    /// What is under the seal is no frames.
+    Malformed(PathId, Fsn, DecodeError),
+}
+
+impl Found {
+    /// What is to be said of it, with the time.
+    #[must_use]
+    pub fn line(&self) -> String {
+        let Self { at, from, to, size, header, .. } = self;
+        let start = format!("{at:12.6} {from} > {to} {size} bytes, {:?}", header.kind);
+        let data = || format!("{start} to {:016x}", header.pid.0);
+        match &self.inside {
+            Inside::Plain => start,
+            Inside::Sealed => format!("{}, sealed, number ends in {}", data(), header.fsn),
+            Inside::Opened { packet, .. } => format!("{}, {}", data(), told::packet(packet)),
+            Inside::Malformed(path, fsn, error) => {
+                format!("{}, path {} fsn {}: {error}", data(), path.0, fsn.0)
+            }
+        }
+    }
+}
 
 /// A pcapng file that is being read.
 pub struct Reading<R: Read> {
@@ -34,21 +89,22 @@ impl<R: Read> Reading<R> {
         Ok(Self { reader: PcapNgReader::new(file)?, interfaces: Vec::new(), began: None })
     }
 
-    /// What is to be said of the next datagram of the protocol, with the seconds since the first packet; `None` at the end.
+    /// The next datagram of the protocol; `None` at the end.
     ///
     /// # Errors
     /// When the file is broken from here on.
-    pub fn next_line(&mut self, sessions: &mut [CapturedSession]) -> Result<Option<String>, PcapError> {
+    pub fn next_packet(&mut self, sessions: &mut [CapturedSession]) -> Result<Option<Found>, PcapError> {
         while let Some(block) = self.reader.next_block() {
             match block? {
                 Block::SectionHeader(_) => self.interfaces.clear(),
                 Block::InterfaceDescription(block) => self.interfaces.push(Interface::of(&block)),
                 Block::EnhancedPacket(packet) => {
                     let Some(interface) = self.interfaces.get(packet.interface_id as usize) else { continue };
-                    let at = interface.seconds(packet.timestamp);
-                    let since = at - *self.began.get_or_insert(at);
-                    if let Some(said) = interface.ip(&packet.data).and_then(|ip| say(ip, sessions)) {
-                        return Ok(Some(format!("{since:12.6} {said}")));
+                    let seconds = interface.seconds(packet.timestamp);
+                    let at = seconds - *self.began.get_or_insert(seconds);
+                    let found = interface.ip(&packet.data).and_then(|ip| find(at, ip, sessions));
+                    if found.is_some() {
+                        return Ok(found);
                     }
                 }
                 _ => {}
@@ -99,25 +155,28 @@ impl Interface {
     }
 }
 
-/// What is to be said of one packet; `None` when it is none of ours.
-fn say(packet: &[u8], sessions: &mut [CapturedSession]) -> Option<String> {
+/// What one IP packet holds; `None` when it is none of ours.
+fn find(at: f64, packet: &[u8], sessions: &mut [CapturedSession]) -> Option<Found> {
     let (from, to, datagram) = udp(packet)?;
     let (header, body) = Header::decode(datagram).ok()?;
-    let start = format!("{from} > {to} {} bytes, {:?}", datagram.len(), header.kind);
-    if header.kind != Kind::Data {
-        return Some(start);
-    }
-    let start = format!("{start} to {:016x}", header.pid.0);
+    let inside = if header.kind == Kind::Data { open(&header, body, sessions) } else { Inside::Plain };
+    Some(Found { at, from, to, size: datagram.len(), header, inside })
+}
+
+fn open(header: &Header, body: &[u8], sessions: &mut [CapturedSession]) -> Inside {
     let mut body = body.to_vec();
-    let opened = sessions.iter_mut().find_map(|session| session.open(&header, &mut body));
-    let Some(opened) = opened else { return Some(format!("{start}, sealed, number ends in {}", header.fsn)) };
+    let mut sessions = sessions.iter_mut().enumerate();
+    let opened = sessions.find_map(|(number, session)| Some((number, session.open(header, &mut body)?)));
+    let Some((session, opened)) = opened else { return Inside::Sealed };
     body.truncate(opened.len);
-    Some(match decode_frames(Bytes::from(body)) {
-        Ok(frames) => {
-            format!("{start}, {}", told::packet(&Packet { path: opened.path, fsn: opened.fsn, frames }))
-        }
-        Err(error) => format!("{start}, path {} fsn {}: {error}", opened.path.0, opened.fsn.0),
-    })
+    match decode_frames(Bytes::from(body)) {
+        Ok(frames) => Inside::Opened {
+            session,
+            sent: opened.sent,
+            packet: Packet { path: opened.path, fsn: opened.fsn, frames },
+        },
+        Err(error) => Inside::Malformed(opened.path, opened.fsn, error),
+    }
 }
 
 /// The addresses and the payload of a UDP datagram in an IP packet that is no fragment.

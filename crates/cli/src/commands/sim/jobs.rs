@@ -13,9 +13,10 @@ use std::time::{Duration, Instant};
 use anabranch_sim::scenario::{Captured, Course, Extras, Group, Variant};
 
 use super::output::Run;
-use super::qlog::{self, Qlog};
+use super::qlog::Qlog;
 use super::trace::Trace;
 use super::{mistake, usage};
+use crate::capture::qlog::EXTENSION;
 use crate::errors::Failure;
 use crate::ui::human;
 
@@ -195,7 +196,7 @@ enum Tracer {
 
 impl Tracer {
     fn create(path: &Path, groups: &[Group]) -> Result<Self, Failure> {
-        if path.extension().is_some_and(|extension| extension == qlog::EXTENSION) {
+        if path.extension().is_some_and(|extension| extension == EXTENSION) {
             return Ok(Self::Qlog(Qlog::new(path, groups)));
         }
         Trace::create(path, groups).map(Self::Pcapng)

@@ -13,6 +13,7 @@ use super::PlotArgs;
 use super::chart::{self, Bars, Curve, Labels};
 use super::merge;
 use super::output::Run;
+use crate::capture::qlog::file_part;
 use crate::errors::Failure;
 
 /// What is drawn of metrics unless something else is asked for.
@@ -221,14 +222,6 @@ pub(super) fn matches(pattern: &str, name: &str) -> bool {
     let (pattern, name): (Vec<&str>, Vec<&str>) = (pattern.split('.').collect(), name.split('.').collect());
     pattern.len() == name.len()
         && pattern.iter().zip(name).all(|(part, of_name)| *part == "*" || *part == of_name)
-}
-
-/// A part of a file's name: letters, digits and dashes.
-pub(super) fn file_part(text: &str) -> String {
-    let dashed: String =
-        text.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' }).collect();
-    let parts: Vec<&str> = dashed.split('-').filter(|part| !part.is_empty()).collect();
-    parts.join("-")
 }
 
 fn save(folder: &Path, name: &str, drawn: Result<String, String>) -> Result<(), Failure> {

@@ -1,39 +1,20 @@
-//! Packets of a run as qlog files, which qvis and its kin open.
-//!
-//! qlog (draft-ietf-quic-qlog-main-schema) tells of QUIC; a session's packets are shaped like QUIC's, but each path
-//! numbers its own. So each end of each path has a file of its own, `NAME-FLOW-path1-client.sqlog` and so on: a JSON text
-//! sequence (RFC 7464) with a record that says whose packets these are and one for each packet sent or received. An
-//! acknowledgement for another path than the one it travels on is an `unknown` frame with that path's number, as is all that
-//! QUIC does not have.
+//! Packets of a run as qlog files ([`crate::capture::qlog`]).
 
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
-use std::fs::File;
-use std::io::{BufWriter, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::time::Duration;
 
 use anabranch_sim::scenario::{Captured, Group};
-use anabranch_wire::{Ack, Frame, Length, Message, PathId, Time};
-use serde_json::{Value, json};
+use anabranch_wire::{Message, Time};
 
-use super::plots::file_part;
 use super::trace::flow_names;
+use crate::capture::qlog::{End, QlogFiles, Role, Said, Seen};
 use crate::errors::Failure;
-
-/// Most files of a trace.
-const MAX_FILES: usize = 256;
-/// What ends the names of such files.
-pub(super) const EXTENSION: &str = "sqlog";
-
-/// The flow, the path and whether it is the server's end.
-type End = (usize, usize, bool);
 
 /// Qlog files that are being written.
 pub(super) struct Qlog {
-    path: PathBuf,
+    files: QlogFiles,
     /// Names of the plan's flows.
     names: Vec<String>,
-    files: BTreeMap<End, BufWriter<File>>,
     /// What went wrong first.
     error: Option<Failure>,
 }
@@ -41,7 +22,7 @@ pub(super) struct Qlog {
 impl Qlog {
     /// Files beside `path`, whose name theirs begin with.
     pub(super) fn new(path: &Path, groups: &[Group]) -> Self {
-        Self { path: path.to_owned(), names: flow_names(groups), files: BTreeMap::new(), error: None }
+        Self { files: QlogFiles::new(path, "anabranch sim"), names: flow_names(groups), error: None }
     }
 
     /// Writes a packet; what goes wrong is told in the end.
@@ -54,167 +35,32 @@ impl Qlog {
     }
 
     fn write(&mut self, packet: &Captured) -> Result<(), Failure> {
-        let end = (packet.flow, packet.path, packet.to_server != packet.sent);
-        let (path, is_full) = (self.path_of(end), self.files.len() >= MAX_FILES);
-        let file = match self.files.entry(end) {
-            Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(_) if is_full => {
-                let message = format!("a trace of more than {MAX_FILES} ends of paths as qlog");
-                return Err(Failure::local(message).hint("write it as pcapng, which is one file for all"));
-            }
-            Entry::Vacant(place) => {
-                let file = File::create(&path).map_err(|error| Failure::file("create", &path, &error))?;
-                let mut file = BufWriter::new(file);
-                record(&mut file, &opening(&path, end))
-                    .map_err(|error| Failure::file("write", &path, &error))?;
-                place.insert(file)
-            }
+        let at_server = packet.to_server != packet.sent;
+        let role = if at_server { Role::Server } else { Role::Client };
+        let end = End { flow: packet.flow, path: packet.path, role };
+        let name = self.names.get(packet.flow).map_or_else(|| format!("flow {}", packet.flow), Clone::clone);
+        let said = match &packet.message {
+            Message::Init(_) | Message::InitAck(_) => Said::Handshake,
+            Message::Reset(_) => Said::Reset,
+            Message::Packet(sent) => Said::Packet(sent),
         };
-        record(file, &event(packet)).map_err(|error| Failure::file("write", &path, &error))
-    }
-
-    fn path_of(&self, (flow, path, at_server): End) -> PathBuf {
-        let name = self.names.get(flow).map_or_else(|| format!("flow {flow}"), Clone::clone);
-        let end = if at_server { "server" } else { "client" };
-        let stem = self.path.file_stem().unwrap_or_default().to_string_lossy();
-        let path = path + 1;
-        self.path.with_file_name(format!("{stem}-{}-path{path}-{end}.{EXTENSION}", file_part(&name)))
+        let at = Duration::from_nanos(packet.at.since(Time::ZERO).as_nanos());
+        self.files.add(end, &name, &Seen { at, sent: packet.sent, size: packet.size as usize, said })
     }
 
     /// Ends the files.
     pub(super) fn finish(self) -> Result<(), Failure> {
-        let Self { path, files, error, .. } = self;
-        let flushed = files.into_values().try_for_each(|mut file| file.flush());
-        error.map_or(Ok(()), Err)?;
-        flushed.map_err(|error| Failure::file("write", &path, &error))
+        self.error.map_or(Ok(()), Err)?;
+        self.files.finish().map(|_| ())
     }
-}
-
-/// A record of a JSON text sequence.
-fn record(file: &mut impl std::io::Write, value: &Value) -> std::io::Result<()> {
-    writeln!(file, "\u{1e}{value}")
-}
-
-/// What a file begins with.
-fn opening(path: &Path, (flow, number, at_server): End) -> Value {
-    let end = if at_server { "server" } else { "client" };
-    json!({
-        "qlog_version": "0.3",
-        "qlog_format": "JSON-SEQ",
-        "title": path.file_stem().unwrap_or_default().to_string_lossy(),
-        "trace": {
-            "vantage_point": { "name": "anabranch sim", "type": end },
-            "common_fields": {
-                "ODCID": format!("{:016x}", flow << 8 | number),
-                "time_format": "relative",
-                "reference_time": 0,
-            },
-        },
-    })
-}
-
-/// A packet sent or received.
-fn event(packet: &Captured) -> Value {
-    let name = if packet.sent { "transport:packet_sent" } else { "transport:packet_received" };
-    let (header, frames) = match &packet.message {
-        Message::Init(_) | Message::InitAck(_) => {
-            (json!({ "packet_type": "initial", "packet_number": 0 }), Vec::new())
-        }
-        Message::Reset(_) => (json!({ "packet_type": "stateless_reset" }), Vec::new()),
-        Message::Packet(sent) => {
-            let header =
-                json!({ "packet_type": "1RTT", "packet_number": sent.fsn.0, "path_id": sent.path.0 });
-            (header, sent.frames.iter().map(|frame| told(frame, sent.path)).collect())
-        }
-    };
-    json!({
-        "time": packet.at.since(Time::ZERO).as_millis_f64(),
-        "name": name,
-        "data": { "header": header, "raw": { "length": packet.size }, "frames": frames },
-    })
-}
-
-/// A frame of a packet on a path.
-fn told(frame: &Frame<Length>, path: PathId) -> Value {
-    match frame {
-        Frame::Ping => json!({ "frame_type": "ping" }),
-        Frame::Padding(length) => json!({ "frame_type": "padding", "length": length }),
-        Frame::Ack(ack) => told_ack(ack, path),
-        Frame::Stream(stream) => json!({
-            "frame_type": "stream", "stream_id": stream.stream.0, "offset": stream.offset,
-            "length": stream.data.0, "fin": stream.fin,
-        }),
-        Frame::ResetStream { stream, code, final_size } => json!({
-            "frame_type": "reset_stream", "stream_id": stream.0, "error_code": code, "final_size": final_size,
-        }),
-        Frame::StopSending { stream, code } => {
-            json!({ "frame_type": "stop_sending", "stream_id": stream.0, "error_code": code })
-        }
-        Frame::MaxData { limit } => json!({ "frame_type": "max_data", "maximum": limit }),
-        Frame::MaxStreamData { stream, limit, .. } => {
-            json!({ "frame_type": "max_stream_data", "stream_id": stream.0, "maximum": limit })
-        }
-        Frame::MaxStreams { limit } => {
-            json!({ "frame_type": "max_streams", "stream_type": "bidirectional", "maximum": limit })
-        }
-        Frame::Datagram(datagram) => json!({ "frame_type": "datagram", "length": datagram.data.0 }),
-        Frame::PathChallenge { token } => {
-            json!({ "frame_type": "path_challenge", "data": format!("{token:016x}") })
-        }
-        Frame::PathResponse { token } => {
-            json!({ "frame_type": "path_response", "data": format!("{token:016x}") })
-        }
-        Frame::NewPid(new) => json!({
-            "frame_type": "new_connection_id", "sequence_number": new.path.0,
-            "retire_prior_to": 0, "connection_id_length": 8, "connection_id": format!("{:016x}", new.pid.0),
-        }),
-        Frame::Close(close) => json!({
-            "frame_type": "connection_close", "error_space": "application", "error_code": close.code,
-            "reason": close.reason,
-        }),
-        other => json!({
-            "frame_type": "unknown", "raw_frame_type": number(other), "text": format!("{other:?}"),
-        }),
-    }
-}
-
-/// The number by which a frame that QUIC does not have begins (`docs/protocol.md`).
-fn number(frame: &Frame<Length>) -> u64 {
-    match frame {
-        Frame::Marked(_) => 0x34,
-        Frame::Parity(_) => 0x38,
-        Frame::PathAbandon { .. } => 0x21,
-        Frame::MaxPathData { .. } => 0x13,
-        Frame::PathStatus(_) => 0x22,
-        Frame::AckPath(_) => 0x23,
-        Frame::AddAddress(_) => 0x24,
-        Frame::RemoveAddress { .. } => 0x25,
-        Frame::ObservedAddress { .. } => 0x26,
-        Frame::Report(_) => 0x27,
-        Frame::Shutdown => 0x28,
-        Frame::ShutdownAck => 0x29,
-        // QUIC has these.
-        _ => 0,
-    }
-}
-
-fn told_ack(ack: &Ack, path: PathId) -> Value {
-    let ranges: Vec<[u64; 2]> = ack.ranges.iter().rev().map(|range| [range.start, range.end - 1]).collect();
-    let delay = ack.delay.as_millis_f64();
-    if ack.path == path {
-        return json!({ "frame_type": "ack", "ack_delay": delay, "acked_ranges": ranges });
-    }
-    // QUIC's acknowledgements have no path.
-    json!({
-        "frame_type": "unknown", "raw_frame_type": 0x02, "path_id": ack.path.0, "ack_delay": delay,
-        "acked_ranges": ranges,
-    })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use anabranch_sim::scenario::{Extras, Scenario};
+    use serde_json::Value;
+
+    use super::*;
 
     #[test]
     fn each_end_of_each_path_has_a_file_of_records_in_order_of_time() {
