@@ -2,12 +2,14 @@
 
 mod common;
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use anabranch_daemon::client::{Entry, Grants, Hosting, Peer, RelayPaths, RunningPaths, connect};
+use anabranch_daemon::relay::RelayService;
 use anabranch_net::{PathId, PathUse, Session, Target, TicketSecret};
 use anabranch_secure::RelayHint;
-use common::{address, carry, config, join, key, node, relay, route, settings, through_relays, until};
+use common::{address, carry, config, ip, join, key, node, relay, route, settings, through_relays, until};
 
 /// Both ends use the first path only when nothing else works.
 async fn spare_the_direct_path(here: &Session, there: &Session) {
@@ -108,6 +110,31 @@ async fn a_relay_that_was_named_is_not_added_again_with_more_addresses() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn of_two_ways_to_one_relay_the_one_that_was_meant_is_removed_and_added() {
+    let (client, server) = (node(63).await, node(64).await);
+    let mut settings = settings(65, &[63]);
+    settings.addresses = vec![ip(65), ip(66)];
+    let relay = RelayService::start(key(65), &settings).await.unwrap();
+    let entries = relay.addresses();
+    let ways = [0, 1].map(|at| route(&[&RelayHint { node: relay.node(), addresses: vec![entries[at]] }]));
+    let (here, _there) = join(&client, &server, 4).await;
+    let running = RunningPaths::new(&client, &here, &ways, &Peer::default());
+    let to = |entry: SocketAddr| {
+        let path = through_relays(&here).into_iter().find(|path| path.route.remote == entry);
+        path.map(|path| path.id)
+    };
+    until("a path by each address", || to(entries[0]).is_some() && to(entries[1]).is_some()).await;
+    let [first, second] = [0, 1].map(|at| to(entries[at]).unwrap());
+    let twice = running.add(&ways[1]).await.unwrap_err();
+    assert!(twice.ends_with(&format!("path {}", second.0)), "{twice}");
+
+    running.remove(second.0).unwrap();
+    running.add(&ways[1]).await.unwrap();
+    assert!(to(entries[1]).is_some_and(|path| path != second), "it is open when that is said");
+    assert_eq!(to(entries[0]), Some(first), "the other one was left alone");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_last_path_that_is_open_is_not_removed_by_hand() {
     let (client, server) = (node(26).await, node(27).await);
     let (_relay, hint) = relay(28, &[26]).await;
@@ -137,7 +164,7 @@ async fn a_relay_that_is_restarted_carries_again_by_itself() {
     let mut again = settings(34, &[32]);
     again.port = hint.addresses[0].port();
     let restarted = loop {
-        match anabranch_daemon::relay::RelayService::start(key(34), &again).await {
+        match RelayService::start(key(34), &again).await {
             Ok(relay) => break relay,
             Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
         }

@@ -42,12 +42,13 @@ pub async fn connect(
         return Ok(RunningPaths::new(endpoint, &session, &[], &peer));
     }
     let Dialed { session, through } = race(endpoint, (target, config), (relays, secret)).await?;
-    let first = through.as_ref().map(|(relay, ..)| relay.node);
-    let others = relays.iter().filter(|relay| Some(relay.node) != first);
+    let first = through.as_ref().map(|(relay, ..)| relay);
+    let others = relays.iter().filter(|relay| Some(*relay) != first);
     let routes: Vec<RelayRoute> = others.map(|relay| RelayRoute(vec![relay.clone()])).collect();
     let running = RunningPaths::new(endpoint, &session, &routes, &peer);
     if let Some((relay, ..)) = &through {
-        running.adopt(RelayRoute(vec![relay.clone()]), RelayPaths::default());
+        let route = RelayRoute(vec![relay.clone()]);
+        running.adopt(route.clone(), RelayPaths::noted(route, PathId::FIRST));
     }
     let kept = running.clone();
     tokio::spawn(async move {

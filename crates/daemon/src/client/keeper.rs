@@ -64,6 +64,13 @@ impl RelayPaths {
         paths
     }
 
+    /// Notes a path of that way that somebody else keeps.
+    #[must_use]
+    pub(super) fn noted(route: RelayRoute, path: PathId) -> Self {
+        let kept = Kept { route, path: Arc::new(Mutex::new(Some(path))) };
+        Self { tasks: Vec::new(), routes: vec![kept], granted: Grants::default() }
+    }
+
     /// Begins to keep a path through each relay that controllers have granted, also those that they grant later instead.
     #[must_use]
     pub fn keep_granted(
@@ -128,7 +135,7 @@ impl RelayPaths {
         self.routes.iter().any(|kept| kept.route.is_way_of(route)) || is_granted()
     }
 
-    /// Whether a path is one of those that were added here.
+    /// Whether a path is one of those that were added here, or noted.
     pub(super) fn keeps(&self, path: PathId) -> bool {
         self.routes.iter().any(|kept| *lock(&kept.path) == Some(path))
     }

@@ -159,26 +159,27 @@ impl RunningPaths {
         session.set_path_rules(session.path_rules().with(&rule)).map_err(|error| error.to_string())
     }
 
+    /// Whether the path that is kept for this route is open.
     fn is_open(&self, route: &RelayRoute) -> bool {
-        let session = &self.0.session;
-        let leads = |path: &PathInfo| {
-            path.state == PathState::Active && session.relays(&path.route).into_iter().eq(route.nodes())
-        };
-        session.paths().iter().any(leads)
+        let kept = self.kept();
+        let mut paths = self.0.session.paths().into_iter().filter(|path| path.state == PathState::Active);
+        paths.any(|path| kept.iter().any(|(known, keeper)| known == route && keeper.keeps(path.id)))
     }
 
     /// Two paths of one way would share all that they have.
     fn check_is_new(&self, route: &RelayRoute) -> Result<(), String> {
-        let why = if self.kept().iter().any(|(known, _)| known.is_way_of(route)) {
-            "named or added before"
+        let session = &self.0.session;
+        let (kept, paths) = (self.kept(), session.paths());
+        let (why, open) = if let Some((_, keeper)) = kept.iter().find(|(known, _)| known.is_way_of(route)) {
+            ("named or added before", paths.iter().find(|path| keeper.keeps(path.id)))
         } else if self.others().iter().any(|others| others.leads_through(route)) {
-            "granted by a controller, or one of those to choose from"
+            let is_named = |path: &PathInfo| kept.iter().any(|(_, keeper)| keeper.keeps(path.id));
+            let leads = |path: &&PathInfo| session.relays(&path.route).into_iter().eq(route.nodes());
+            let mut open = paths.iter().filter(leads);
+            ("granted by a controller, or one of those to choose from", open.find(|path| !is_named(path)))
         } else {
             return Ok(());
         };
-        let session = &self.0.session;
-        let paths = session.paths();
-        let open = paths.iter().find(|path| session.relays(&path.route).into_iter().eq(route.nodes()));
         let which =
             open.map_or("none is open at the moment".to_owned(), |path| format!("path {}", path.id.0));
         Err(format!("a path through {route} is kept already, {why}: {which}"))
@@ -215,10 +216,9 @@ impl RunningPaths {
         let paths = self.0.session.paths();
         let path = paths.iter().find(|path| path.id.0 == id);
         let path = path.ok_or_else(|| format!("there is no path {id}"))?;
-        let relays = self.0.session.relays(&path.route);
         let mut kept = self.kept();
-        let at = kept.iter().position(|(route, _)| relays.iter().copied().eq(route.nodes()));
-        let Some(at) = at.filter(|_| !relays.is_empty()) else {
+        // There may be others through the same relays.
+        let Some(at) = kept.iter().position(|(_, keeper)| keeper.keeps(path.id)) else {
             return Err(format!(
                 "path {id} is not one through relays that were named or added here; \
                  `anabranch path set {id}=never` leaves it unused"
