@@ -47,7 +47,7 @@ fn show(grant: &Grant, bytes: &[u8], (controller, here): (ControllerKey, PublicK
     let mut now = Time::ZERO + Span::from_secs(1);
     let mut config = RelayConfig::new(here);
     config.controllers = vec![controller];
-    config.exits = vec![Exit { socket: 0, local: [0, 0, 0, 0].into(), networks: Vec::new() }];
+    config.exits = vec![Exit { socket: 0, local: [0, 0, 0, 0].into(), networks: Vec::new(), largest: 1_472 }];
     let mut relay = Relay::new(config, [1; 32], (now, wall));
     let client = Hop { socket: 0, address: ([203, 0, 113, 5], 1000).into() };
     relay.handle_session_opened(now, CLIENT, (grant.client, None));

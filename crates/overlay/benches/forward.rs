@@ -25,7 +25,8 @@ fn relay(pids: u64) -> (Relay, Time, Hop, Vec<Pid>) {
     let mut config = RelayConfig::new(NodeKey::from_random([200; 32]).public());
     let limits = Limits { pids: 1 << 20, rate: Rate::from_bits(u64::MAX), bytes: u64::MAX, highest_tos: 15 };
     config.listed = keys.iter().map(|key| (*key, limits)).collect();
-    config.exits = vec![Exit { socket: 0, local: [0, 0, 0, 0].into(), networks: Vec::new() }];
+    let local = [0, 0, 0, 0].into();
+    config.exits = vec![Exit { socket: 0, local, networks: Vec::new(), largest: 1_472 }];
     let now = Time::ZERO;
     let mut relay = Relay::new(config, [3; 32], (now, UnixTime(0)));
     let client = Hop { socket: 0, address: "203.0.113.5:1000".parse().unwrap() };

@@ -49,7 +49,8 @@ fn a_pid_costs_at_most_256_bytes_over_100_000_and_comes_back_when_it_is_released
     let mut config = RelayConfig::new(key(1_000));
     let limits = Limits { pids: 10_000, rate: Rate::from_mbit(100.0), bytes: u64::MAX, highest_tos: 15 };
     config.listed = keys.iter().map(|key| (*key, limits)).collect();
-    config.exits = vec![Exit { socket: 0, local: [0, 0, 0, 0].into(), networks: Vec::new() }];
+    let local = [0, 0, 0, 0].into();
+    config.exits = vec![Exit { socket: 0, local, networks: Vec::new(), largest: 1_472 }];
     config.most_flows = 100_000;
     let mut now = Time::ZERO;
     let mut relay = Relay::new(config, [1; 32], (now, UnixTime(0)));

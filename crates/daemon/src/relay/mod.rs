@@ -25,7 +25,7 @@ mod state;
 pub mod status;
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -233,10 +233,6 @@ fn warn(settings: &RelaySettings) {
 fn with_sockets(mut config: RelayConfig, sockets: &[SocketInfo]) -> RelayConfig {
     config.exits = sockets.iter().map(exit).collect();
     config.next_hops.own = sockets.iter().map(|socket| socket.local).collect();
-    let headers = |address: IpAddr| if address.is_ipv4() { 28 } else { 48 };
-    let narrowest =
-        sockets.iter().map(|socket| socket.place.mtu.saturating_sub(headers(socket.local.ip()))).min();
-    config.largest = narrowest.map_or(config.largest, |bytes| bytes as usize);
     config
 }
 
@@ -244,7 +240,10 @@ fn exit(socket: &SocketInfo) -> Exit {
     let place = &socket.place;
     let own = Prefix { address: place.address, bits: place.prefix };
     let networks = place.routes.iter().chain([&own]).filter_map(|net| IpNet::new(net.address, net.bits).ok());
-    Exit { socket: socket.id, local: socket.local.ip(), networks: networks.collect() }
+    let local = socket.local.ip();
+    let headers = if local.is_ipv4() { 28 } else { 48 };
+    let largest = place.mtu.saturating_sub(headers) as usize;
+    Exit { socket: socket.id, local, networks: networks.collect(), largest }
 }
 
 /// Has the core know the sockets as they come and go, and what their interfaces reach.

@@ -23,8 +23,6 @@ pub struct RelayConfig {
     pub exits: Vec<Exit>,
     /// What it forwards in all; `None` for as much as it can.
     pub rate: Option<Rate>,
-    /// Largest UDP payload that it forwards: one datagram above the interface's MTU would cost its whole batch.
-    pub largest: usize,
     /// Most flows.
     pub most_flows: usize,
     /// Most sessions of keys that show no grant yet, and of guests.
@@ -44,7 +42,6 @@ impl RelayConfig {
             next_hops: NextHopPolicy::default(),
             exits: Vec::new(),
             rate: None,
-            largest: 1_472,
             most_flows: 50_000,
             most_strangers: 1_024,
             most_hops: 4,

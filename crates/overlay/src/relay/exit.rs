@@ -19,6 +19,8 @@ pub struct Exit {
     pub local: IpAddr,
     /// Its own network, and those that routes over its interface lead to; one of 0 bits is a default route.
     pub networks: Vec<IpNet>,
+    /// Largest UDP payload that leaves by it: one datagram above the interface's MTU would cost its whole batch.
+    pub largest: usize,
 }
 
 impl Exit {
@@ -26,6 +28,11 @@ impl Exit {
     fn fit(&self, to: IpAddr) -> Option<u8> {
         self.networks.iter().filter(|network| network.contains(&to)).map(IpNet::prefix_len).max()
     }
+}
+
+/// Largest UDP payload that leaves by a socket.
+pub(super) fn largest(exits: &[Exit], socket: u32) -> usize {
+    exits.iter().find(|exit| exit.socket == socket).map_or(usize::MAX, |exit| exit.largest)
 }
 
 /// The socket for an address, to which the operating system would send from `source`. Without that, where several fit alike or none does,

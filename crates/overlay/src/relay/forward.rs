@@ -11,7 +11,7 @@ use anabranch_wire::{Header, Kind, Pid, Time, rewrite_for_hop};
 use super::egress::Outgoing;
 use super::flow::Direction;
 use super::message::FlowState;
-use super::{Hop, Relay};
+use super::{Hop, Relay, exit};
 
 /// Datagrams that came together.
 #[derive(Clone, Copy, Debug)]
@@ -43,6 +43,8 @@ struct Part {
     kind: Kind,
     out: Pid,
     to: Hop,
+    /// Longest datagram that leaves that way.
+    largest: usize,
     slot: u32,
     direction: Direction,
     account: u32,
@@ -69,6 +71,11 @@ impl Relay {
                 part = self.find(now, run, (&header, &bytes[range.clone()]), range.start);
             }
             let Some(open) = part.as_mut() else { continue };
+            if range.len() > open.largest {
+                self.stats.dropped.too_long += 1;
+                self.finish(now, run, part.take(), (bytes, out));
+                continue;
+            }
             if header.hop_limit > self.config.most_hops
                 || rewrite_for_hop(&mut bytes[range.clone()], open.out).is_err()
             {
@@ -83,15 +90,9 @@ impl Relay {
 
     #[inline]
     fn admit(&mut self, datagram: &[u8]) -> Option<Header> {
-        let Ok((header, _)) = Header::decode(datagram) else {
-            self.stats.dropped.malformed += 1;
-            return None;
-        };
-        if datagram.len() > self.config.largest {
-            self.stats.dropped.too_long += 1;
-            return None;
-        }
-        Some(header)
+        let header = Header::decode(datagram).ok();
+        self.stats.dropped.malformed += u64::from(header.is_none());
+        header.map(|(header, _)| header)
     }
 
     /// Where a datagram belongs; `None` when it is not forwarded.
@@ -145,6 +146,7 @@ impl Relay {
             kind: header.kind,
             out,
             to,
+            largest: exit::largest(&self.config.exits, to.socket),
             slot,
             direction,
             account,
@@ -164,7 +166,9 @@ impl Relay {
         let flow = self.table.at(slot)?;
         let there = 1 - direction as usize;
         let (out, to, account) = (flow.own[there], flow.ends[there], flow.account);
-        Some(Part { pid, kind: Kind::Reset, out, to, slot, direction, account, range: start..start })
+        let largest = exit::largest(&self.config.exits, to.socket);
+        let (kind, range) = (Kind::Reset, start..start);
+        Some(Part { pid, kind, out, to, largest, slot, direction, account, range })
     }
 
     /// Sends a part on, or makes it wait. A packet counts against the quota even if the queue then drops it: it is

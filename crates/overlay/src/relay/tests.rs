@@ -28,7 +28,7 @@ pub(super) fn hop(text: &str) -> Hop {
 /// A socket bound to `local` whose interface leads to these networks.
 pub(super) fn exit(socket: u32, local: &str, networks: &[&str]) -> Exit {
     let networks = networks.iter().map(|network| network.parse().unwrap()).collect();
-    Exit { socket, local: local.parse().unwrap(), networks }
+    Exit { socket, local: local.parse().unwrap(), networks, largest: 1_472 }
 }
 
 pub(super) fn limits(pids: u32, mbit: f64) -> Limits {

@@ -76,6 +76,26 @@ fn broken_spent_and_oversized_packets_are_dropped_and_their_neighbours_are_not()
 }
 
 #[test]
+fn how_long_a_packet_may_be_is_a_matter_of_the_interface_that_it_leaves_by() {
+    let mut world = World::with(|config| {
+        config.exits = vec![exit(0, "192.0.2.1", &["0.0.0.0/0"]), exit(1, "10.0.0.1", &["198.51.99.0/24"])];
+        config.exits[1].largest = 1_252;
+    });
+    let (client, session) = (hop("203.0.113.5:1000"), world.open(1, 1, "203.0.113.5:1000"));
+    let (_, wide, _) = world.ready(session, "198.41.0.4:2000", Pid(42));
+    let (_, narrow, back) = world.ready(session, "198.51.99.7:2000", Pid(43));
+    let mut passes = |from, pid, len| {
+        let mut bytes = datagram(Kind::Data, pid, 4, len);
+        !world.run(from, &mut bytes, len).is_empty()
+    };
+    assert!(passes(client, wide, 1_472) && !passes(client, wide, 1_473));
+    assert!(passes(client, narrow, 1_252) && !passes(client, narrow, 1_253));
+    let next = Hop { socket: 1, address: "198.51.99.7:2000".parse().unwrap() };
+    assert!(passes(next, back, 1_472), "the way back leaves by the other");
+    assert_eq!(world.relay.stats().dropped.too_long, 2);
+}
+
+#[test]
 fn before_there_is_a_pid_only_first_handshake_messages_pass_and_after_that_only_data() {
     let mut world = World::new();
     let (client, next) = (hop("203.0.113.5:1000"), hop("198.51.99.7:2000"));
