@@ -63,6 +63,19 @@ fn kept_beside(key: &Path) -> PathBuf {
     name.into()
 }
 
+/// Checks that no way through relays is named again: two paths of one way would share all that they have.
+///
+/// # Errors
+/// When one is.
+pub fn check(routes: &[RelayRoute]) -> Result<(), Failure> {
+    let again =
+        (1..routes.len()).find(|at| routes[..*at].iter().any(|before| before.is_way_of(&routes[*at])));
+    again.map_or(Ok(()), |at| {
+        Err(Failure::usage(format!("`--relay` names {} twice: that would be one path", routes[at]))
+            .hint("name each relay once; at another address of it there may be another path"))
+    })
+}
+
 /// The key to be known by: the one named; the usual one if relays or controllers have to know it; else a new one.
 ///
 /// # Errors
@@ -152,6 +165,17 @@ fn hints(routes: &[RelayRoute]) -> Result<Vec<RelayHint>, Failure> {
 mod tests {
     use super::*;
     use anabranch_overlay::controller::message::Again;
+
+    #[test]
+    fn a_way_that_is_named_twice_is_refused_and_another_address_of_its_relay_is_not() {
+        let [one, other] = [1, 2].map(|byte| NodeKey::from_random([byte; 32]).public());
+        let routes = |texts: &[String]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<_>>();
+        let (first, second) = (format!("{one}@192.0.2.1:4600"), format!("{one}@192.0.2.2:4600"));
+        let behind = format!("{first}+{other}@192.0.2.3:4600");
+        assert!(check(&routes(&[first.clone(), second, behind])).is_ok());
+        let twice = check(&routes(&[first.clone(), first.clone()])).unwrap_err();
+        assert!(twice.message.contains(&first) && twice.hint.is_some(), "{twice:?}");
+    }
 
     #[test]
     fn who_is_refused_is_not_asked_whether_the_controller_runs() {

@@ -201,6 +201,7 @@ async fn offer(
     (share, contents): (Share, &Contents),
     context: &Context,
 ) -> Result<(), Failure> {
+    relays::check(&args.relays)?;
     // From here on Ctrl-C is a wish to be carried out with care.
     let stop = interrupt::requested();
     let door = Door::new(args.expires)?;

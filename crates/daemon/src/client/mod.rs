@@ -146,7 +146,8 @@ impl RelayRoute {
     }
 
     /// Whether it leads through the same relays and begins at the same address of the first.
-    fn is_way_of(&self, other: &Self) -> bool {
+    #[must_use]
+    pub fn is_way_of(&self, other: &Self) -> bool {
         let entries = |route: &Self| route.0.first().map(|hint| hint.addresses.clone()).unwrap_or_default();
         let known = entries(self);
         self.nodes().eq(other.nodes()) && entries(other).iter().any(|address| known.contains(address))

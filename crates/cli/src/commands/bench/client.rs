@@ -40,6 +40,7 @@ pub fn run(args: &ClientArgs, context: &Context) -> Result<(), Failure> {
 }
 
 async fn measure(args: &ClientArgs, capture: &Capture, context: &Context) -> Result<(), Failure> {
+    relays::check(&args.relays)?;
     let key = relays::key(args.key.as_deref(), &args.relays, &args.granted)?;
     let config = capture
         .of(EndpointConfig::new(key))
