@@ -100,9 +100,12 @@ async fn a_next_hop_that_nobody_allowed_is_refused_before_it_hears_anything() {
     let hint = RelayHint { node: service.node(), addresses: service.addresses() };
     let (victim, place) = bystander(85);
     let connection = RelayConnection::open(&client, &hint, &Entry::default()).await.unwrap();
-    for place in [place, "10.1.2.3:4".parse().unwrap(), hint.addresses[0]] {
+    for (place, why) in [
+        (place, Refused::NextHopDenied),
+        ("10.1.2.3:4".parse().unwrap(), Refused::NextHopDenied),
+        (hint.addresses[0], Refused::NextHopOwn),
+    ] {
         let refused = connection.allocate(wanted(place, Pid(5))).await.err();
-        let why = Refused::NextHopDenied;
         assert_eq!(refused, Some(RelayError::NextHop { to: place, why }), "{place}");
     }
     assert!(heard(&victim).is_empty());

@@ -231,10 +231,9 @@ async fn answer<T>(
 /// A refusal that is about the next hop names it.
 fn about_target(error: RelayError, target: Target) -> RelayError {
     match (error, target) {
-        (
-            RelayError::Refused(why @ (Refused::NextHopDenied | Refused::NoExit)),
-            Target::Address { address, .. },
-        ) => RelayError::NextHop { to: address, why },
+        (RelayError::Refused(why), Target::Address { address, .. }) if why.is_of_a_next_hop() => {
+            RelayError::NextHop { to: address, why }
+        }
         (error, _) => error,
     }
 }

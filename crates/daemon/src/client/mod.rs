@@ -37,7 +37,7 @@ use std::net::SocketAddr;
 use std::str::FromStr;
 
 use anabranch_net::{ConnectError, PathError, PublicKey, TicketSecret};
-use anabranch_overlay::relay::{FlowState, NextHopPolicy, Refused};
+use anabranch_overlay::relay::{FlowState, Refused};
 use anabranch_secure::RelayHint;
 
 pub use chain::RelayChain;
@@ -116,21 +116,23 @@ impl RelayError {
     }
 }
 
-/// What was wanted of a relay that does not forward there, and what its operator could do.
+/// What was wanted of a relay that does not forward there, and what can be done about it.
 fn not_forwarded(to: SocketAddr, why: Refused) -> String {
     let ip = to.ip().to_canonical();
-    if why == Refused::NoExit {
-        let family = if ip.is_ipv4() { "IPv4" } else { "IPv6" };
-        return format!(
-            "the relay cannot forward to {to}: it has no {family} address itself; choose one that has"
-        );
-    }
-    let what_to_do = if NextHopPolicy::default().allows(to) {
-        "it is the relay's own, or named by `deny` in its configuration".to_owned()
-    } else {
-        format!(
+    let what_to_do = match why {
+        Refused::NoExit => {
+            let family = if ip.is_ipv4() { "IPv4" } else { "IPv6" };
+            format!("it has no {family} address itself; choose one that has")
+        }
+        Refused::NextHopOwn => {
+            "that is the relay itself; the node has to be known by an address of its own".to_owned()
+        }
+        Refused::NextHopExcluded => {
+            "its operator excludes that by `deny` in the configuration; choose another relay, or have that changed".to_owned()
+        }
+        _ => format!(
             "it is not a public address; if it is meant, have the relay's operator add \"{ip}\", or its network, to `next_hops` in the configuration"
-        )
+        ),
     };
     format!("the relay does not forward to {to}: {what_to_do}")
 }
@@ -226,8 +228,11 @@ mod tests {
         let private = told("10.1.2.3:4433", Refused::NextHopDenied);
         assert!(private.contains("10.1.2.3:4433") && private.contains("\"10.1.2.3\""), "{private}");
         assert!(private.contains("`next_hops`"), "{private}");
-        let public = told("8.8.8.8:53", Refused::NextHopDenied);
-        assert!(public.contains("8.8.8.8:53") && public.contains("`deny`"), "{public}");
+        for (why, says) in [(Refused::NextHopOwn, "the relay itself"), (Refused::NextHopExcluded, "`deny`")] {
+            let other = told("10.1.2.3:4433", why);
+            assert!(other.contains("10.1.2.3:4433") && other.contains(says), "{other}");
+            assert!(!other.contains("next_hops"), "{other}");
+        }
         let family = told("[2001:db8::1]:1", Refused::NoExit);
         assert!(family.contains("[2001:db8::1]:1") && family.contains("no IPv6 address"), "{family}");
     }

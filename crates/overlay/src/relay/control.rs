@@ -104,9 +104,7 @@ impl Relay {
             (Target::Host, None) => return Err(Refused::NoHost),
             (Target::Address { .. }, Some(_)) => return Err(Refused::NotGranted),
             (Target::Address { address, key }, None) => {
-                if !self.config.next_hops.allows(address) {
-                    return Err(Refused::NextHopDenied);
-                }
+                self.config.next_hops.check(address)?;
                 if wanted.out == Pid::HANDSHAKE && key.is_none() {
                     return Err(Refused::KeyNeeded);
                 }

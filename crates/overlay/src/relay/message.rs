@@ -195,10 +195,18 @@ codes! {
         BadPid = 23, "PID 0 carries first handshake messages only";
         KeyNeeded = 24, "a next hop without a PID is asked by its key, which is missing";
         NoExit = 25, "the relay has no address of the next hop's family";
+        NextHopOwn = 26, "the next hop is the relay's own address";
+        NextHopExcluded = 27, "the relay's configuration excludes this next hop";
     }
 }
 
 impl Refused {
+    /// Whether it is about where packets were to go.
+    #[must_use]
+    pub fn is_of_a_next_hop(self) -> bool {
+        matches!(self, Self::NextHopDenied | Self::NoExit | Self::NextHopOwn | Self::NextHopExcluded)
+    }
+
     /// Whether a grant that was shown is what was refused.
     #[must_use]
     pub fn is_of_a_grant(self) -> bool {

@@ -5,6 +5,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use super::message::Refused;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 /// Which next hops are allowed.
@@ -23,14 +24,28 @@ impl NextHopPolicy {
     /// Whether packets may be forwarded to this address.
     #[must_use]
     pub fn allows(&self, address: SocketAddr) -> bool {
+        self.check(address).is_ok()
+    }
+
+    /// As [`Self::allows`].
+    ///
+    /// # Errors
+    /// Why not: what a client can do depends on that.
+    pub(super) fn check(&self, address: SocketAddr) -> Result<(), Refused> {
         let ip = address.ip().to_canonical();
         let canonical = SocketAddr::new(ip, address.port());
         let within = |nets: &[IpNet], ip: &IpAddr| nets.iter().any(|net| net.contains(ip));
         let own = |own: &SocketAddr| SocketAddr::new(own.ip().to_canonical(), own.port()) == canonical;
-        let may = |ip: &IpAddr| {
-            !is_never(*ip) && !within(&self.deny, ip) && (is_public(*ip) || within(&self.allow, ip))
-        };
-        address.port() != 0 && !self.own.iter().any(own) && forms(ip).all(|ip| may(&ip))
+        let may = |ip: &IpAddr| !is_never(*ip) && (is_public(*ip) || within(&self.allow, ip));
+        if self.own.iter().any(own) {
+            Err(Refused::NextHopOwn)
+        } else if forms(ip).any(|ip| within(&self.deny, &ip)) {
+            Err(Refused::NextHopExcluded)
+        } else if address.port() == 0 || !forms(ip).all(|ip| may(&ip)) {
+            Err(Refused::NextHopDenied)
+        } else {
+            Ok(())
+        }
     }
 }
 

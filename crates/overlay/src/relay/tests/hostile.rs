@@ -69,7 +69,7 @@ fn next_hops_that_nobody_may_reach_through_a_relay_are_refused() {
         "255.255.255.255:1",
         "240.0.0.1:1",
         "192.0.2.1:1",
-        "198.18.0.1:9",
+        "198.18.0.1:10",
         "8.8.8.8:0",
         "[::1]:1",
         "[::]:1",
@@ -98,8 +98,12 @@ fn next_hops_that_nobody_may_reach_through_a_relay_are_refused() {
     });
     let session = lab.open(1, 1, "10.0.0.1:1");
     assert!(lab.allocate(session, "10.0.0.2:1", Pid(1)).is_ok());
-    for address in ["10.9.0.1:1", "10.0.0.5:9", "224.0.0.1:1"] {
-        assert_eq!(lab.allocate(session, address, Pid(1)), Err(Refused::NextHopDenied), "{address}");
+    for (address, why) in [
+        ("10.9.0.1:1", Refused::NextHopExcluded),
+        ("10.0.0.5:9", Refused::NextHopOwn),
+        ("224.0.0.1:1", Refused::NextHopDenied),
+    ] {
+        assert_eq!(lab.allocate(session, address, Pid(1)), Err(why), "{address}");
     }
 }
 
