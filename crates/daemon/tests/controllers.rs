@@ -91,7 +91,7 @@ async fn a_client_gets_a_grant_for_a_relay_that_registered_and_the_same_when_it_
     let (_first, hint) = controller(60).await;
     let client = Controllers::new(common::node(CLIENT).await, vec![hint.clone()]);
     let none = client.allocate(&ask(1)).await.unwrap_err();
-    assert!(none.to_string().contains("0 are there now"), "{none}");
+    assert!(none.to_string().contains("there is none: of those listed here, 1 was not heard"), "{none}");
 
     let heard = Arc::new(Heard::default());
     let relay = common::node(RELAY).await;

@@ -162,8 +162,9 @@ pub async fn allocate<S: Store>(
             lock(directory).note(*key, record.clone());
         }
         if chosen.len() < usize::from(ask.least) {
-            let found = chosen.len() as u8;
-            return Err(Denied::NoCapacity { wanted: ask.least, found }.into());
+            let (wanted, found) = (ask.least, chosen.len() as u8);
+            let out = lock(directory).left_out((now, wall), &policy.relays, more);
+            return Err(Denied::NoCapacity { wanted, found, out }.into());
         }
         if !read.relays.iter().all(|(_, _, record)| record.fits(wall, more)) {
             continue;

@@ -7,7 +7,7 @@
 //! The choice: as many relays as asked for, each time the one in the place that was taken least often so far, then the
 //! one that will be filled least, then the least loaded, then by key.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard};
 
@@ -15,8 +15,8 @@ use anabranch_secure::PublicKey;
 use anabranch_wire::{Span, Time};
 use serde::{Deserialize, Serialize};
 
-use super::Denied;
 use super::record::{Place, RelayRecord, Reserved};
+use super::{Denied, LeftOut};
 use crate::grant::UnixTime;
 
 /// A relay that was silent for so long counts as gone.
@@ -120,6 +120,26 @@ impl Directory {
         self.0.iter().filter(move |(_, view)| {
             view.heard.is_some_and(|(at, _, load)| now.since(at) < SILENT && !load.draining)
         })
+    }
+
+    /// Why those of these relays that [`Self::choose`] leaves out are left out.
+    pub(super) fn left_out(
+        &self,
+        (now, wall): (Time, UnixTime),
+        listed: &BTreeSet<PublicKey>,
+        more: Reserved,
+    ) -> LeftOut {
+        let mut out = LeftOut::default();
+        for relay in listed {
+            let view = self.0.get(relay);
+            let heard = view.and_then(|view| view.heard).filter(|(at, ..)| now.since(*at) < SILENT);
+            match (heard, view) {
+                (None, _) | (_, None) => out.silent += 1,
+                (Some((_, _, load)), _) if load.draining => out.drained += 1,
+                (_, Some(view)) => out.full += usize::from(!view.record.fits(wall, more)),
+            }
+        }
+        out
     }
 
     /// Relays for a grant with room for `more` each; fewer when there are no more.

@@ -97,13 +97,18 @@ pub enum Denied {
     /// Too many requests in a short time.
     #[error("too many requests in {REQUEST_AGE} s: wait, and keep the grants you have")]
     TooManyRequests,
-    /// No relay has room, or none is there.
-    #[error("{wanted} relays with room were asked for and {found} are there now")]
+    /// Too few relays have room, or are there.
+    #[error(
+        "{} with room {} needed, and {}: {out}",
+        relays((*wanted).into()), if *wanted == 1 { "is" } else { "are" }, there_are((*found).into())
+    )]
     NoCapacity {
         /// As asked for.
         wanted: u8,
         /// As found.
         found: u8,
+        /// Those that there are beside.
+        out: LeftOut,
     },
     /// The request is old, or from the future.
     #[error("the request was made {0} s away from the controller's time: are the clocks right?")]
@@ -143,6 +148,54 @@ pub enum Room {
         /// Whose grants.
         client: PublicKey,
     },
+}
+
+/// Relays that are listed and were not to be had for a grant, by why.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeftOut {
+    /// Not heard, or not lately.
+    pub silent: usize,
+    /// Drained: they take no paths.
+    pub drained: usize,
+    /// Others' grants leave too few paths there, or too little rate; or they never had as much.
+    pub full: usize,
+}
+
+impl fmt::Display for LeftOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { silent, drained, full } = *self;
+        let seconds = SILENT.as_micros() / 1_000_000;
+        let was = |count: usize| if count == 1 { "was" } else { "were" };
+        let is = |count: usize| if count == 1 { "is" } else { "are" };
+        let has = |count: usize| if count == 1 { "has" } else { "have" };
+        let parts = [
+            (silent, format!("{silent} {} not heard for {seconds} s", was(silent))),
+            (drained, format!("{drained} {} drained", is(drained))),
+            (full, format!("{full} {} not as many paths or as much rate left", has(full))),
+        ];
+        let why: Vec<String> =
+            parts.into_iter().filter(|(count, _)| *count > 0).map(|(_, part)| part).collect();
+        match &why[..] {
+            [] => f.write_str("no other is listed here; have the controller's operator list more"),
+            why => write!(
+                f,
+                "of those listed here, {}; try again later, or have the controller's operator look which, with `anabranch controller status`",
+                why.join(", ")
+            ),
+        }
+    }
+}
+
+fn relays(count: usize) -> String {
+    if count == 1 { "1 relay".to_owned() } else { format!("{count} relays") }
+}
+
+fn there_are(count: usize) -> String {
+    match count {
+        0 => "there is none".to_owned(),
+        1 => "there is 1".to_owned(),
+        count => format!("there are {count}"),
+    }
 }
 
 impl fmt::Display for Room {

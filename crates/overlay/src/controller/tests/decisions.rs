@@ -91,7 +91,8 @@ fn a_relay_is_filled_to_its_capacity_and_no_further() {
         world.allocate(10 + number, ask(START, number, 1, limits(4, 10))).unwrap();
     }
     let full = denied(world.allocate(50, ask(START, 1, 1, limits(4, 10))));
-    assert_eq!(full, Denied::NoCapacity { wanted: 1, found: 0 });
+    let out = LeftOut { full: 2, ..LeftOut::default() };
+    assert_eq!(full, Denied::NoCapacity { wanted: 1, found: 0, out });
     for seed in [100, 101] {
         assert_eq!(world.relay(seed).reserved(world.wall), record::Reserved { pids: 20, rate: 50_000_000 });
     }
@@ -142,7 +143,27 @@ fn a_client_that_takes_fewer_relays_gets_those_there_are() {
     let some = Ask { least: 1, ..ask(START, 1, 3, limits(4, 20)) };
     assert_eq!(world.allocate(1, some).unwrap().grant().relays.len(), 2);
     let all = Ask { least: 3, ..ask(START, 2, 3, limits(4, 20)) };
-    assert_eq!(denied(world.allocate(1, all)), Denied::NoCapacity { wanted: 3, found: 2 });
+    let out = LeftOut::default();
+    assert_eq!(denied(world.allocate(1, all)), Denied::NoCapacity { wanted: 3, found: 2, out });
+}
+
+#[test]
+fn who_gets_no_relay_is_told_why_there_is_none_and_what_to_do() {
+    let mut world = World::new(2);
+    world.policy.relays.extend([key(102), key(103)]);
+    world.allocate(1, ask(START, 1, 2, limits(16, 80))).unwrap();
+    let told = |world: &World, number, least| {
+        denied(world.allocate(1, ask(world.wall.0, number, least, limits(1, 80)))).to_string()
+    };
+    let full = told(&world, 2, 1);
+    assert!(full.starts_with("1 relay with room is needed, and there is none: "), "{full}");
+    assert!(full.contains("2 were not heard for 10 s, 2 have not as many paths"), "{full}");
+    assert!(full.contains("`anabranch controller status`"), "{full}");
+    let drained = Load { draining: true, ..Load::default() };
+    world.directory.lock().unwrap().hear(world.now, (key(100), 7), drained).unwrap();
+    let drained = told(&world, 3, 2);
+    assert!(drained.starts_with("2 relays with room are needed, and there is none: "), "{drained}");
+    assert!(drained.contains("2 were not heard for 10 s, 1 is drained, 1 has not as"), "{drained}");
 }
 
 #[test]
