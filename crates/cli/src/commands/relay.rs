@@ -203,15 +203,19 @@ fn announce(relay: &RelayService, settings: &RelaySettings, context: &Context) -
 fn whom(listed: u64, controllers: u64) -> String {
     let users = human::count(listed, "user");
     let grant = if controllers == 1 { "grants" } else { "grant" };
-    let granted = format!("whom {} {grant} its use", human::count(controllers, "controller"));
+    let granted = format!("those to whom {} {grant} its use", human::count(controllers, "controller"));
     let whom = match (listed, controllers) {
-        (0, 0) => "nobody yet".to_owned(),
+        (0, 0) => {
+            return "a relay that nobody may use yet: list users' keys in its configuration as `[[user]]`, or name a `[[controller]]`, and \
+                    send SIGHUP\nthose that are listed reach it by `--relay` with this line:\n\n"
+                .to_owned();
+        }
         (_, 0) => users,
         (0, _) => granted,
         _ => format!("{users}, and for {granted}"),
     };
-    let how = if listed > 0 { "listed users reach it with `--relay` and" } else { "it is" };
-    format!("a relay for {whom}\n{how}\n\n")
+    let how = if listed > 0 { "listed users reach it by `--relay` with this line" } else { "where it is" };
+    format!("a relay for {whom}\n{how}:\n\n")
 }
 
 /// A status for people.
@@ -279,14 +283,21 @@ mod tests {
     #[test]
     fn one_is_told_of_as_one_and_several_as_several() {
         for (listed, controllers, says) in [
-            (0, 0, "a relay for nobody yet\n"),
             (1, 0, "a relay for 1 user\n"),
-            (0, 1, "a relay for whom 1 controller grants its use\n"),
-            (0, 2, "a relay for whom 2 controllers grant its use\n"),
-            (2, 1, "a relay for 2 users, and for whom 1 controller grants its use\n"),
+            (0, 1, "a relay for those to whom 1 controller grants its use\n"),
+            (0, 2, "a relay for those to whom 2 controllers grant its use\n"),
+            (2, 1, "a relay for 2 users, and for those to whom 1 controller grants its use\n"),
         ] {
-            assert!(whom(listed, controllers).starts_with(says), "{}", whom(listed, controllers));
+            let told = whom(listed, controllers);
+            assert!(told.starts_with(says) && told.ends_with(":\n\n"), "{told}");
         }
+    }
+
+    #[test]
+    fn a_relay_that_nobody_may_use_says_what_is_missing() {
+        let told = whom(0, 0);
+        assert!(told.contains("nobody may use yet: ") && told.contains("`[[user]]`"), "{told}");
+        assert!(told.contains("SIGHUP") && told.ends_with("with this line:\n\n"), "{told}");
     }
 
     #[test]
