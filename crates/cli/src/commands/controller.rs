@@ -16,15 +16,13 @@ use anabranch_wire::Rate;
 use clap::{Args, Subcommand};
 
 use super::Context;
-use super::service::{self, AskArgs, Signals, Socket, notify};
+use super::service::{self, AskArgs, Asked, Signals, Socket, notify};
 use crate::errors::Failure;
 use crate::ui::{human, out};
 use crate::{keyfile, node};
 
 /// Where the configuration is when nobody says.
 const CONFIG: &str = "/etc/anabranch/controller.toml";
-/// Where a running controller is asked when nobody says.
-const CONTROL: &str = "/run/anabranch/controller.sock";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -118,16 +116,18 @@ pub fn run(args: &ControllerArgs, context: &Context) -> Result<(), Failure> {
             let settings = read(&args.config)?;
             runtime.block_on(serve(&args.config, settings, context))
         }
-        Some(ControllerAsk::Status(ask)) => runtime.block_on(ask.ask((CONTROL, "status"), status_text)),
+        Some(ControllerAsk::Status(ask)) => {
+            runtime.block_on(ask.ask((Asked::Controller, "status"), status_text))
+        }
         Some(ControllerAsk::Grants(ClientArgs { client, ask })) => {
             let request = format!("grants {client}");
-            runtime.block_on(ask.ask((CONTROL, &request), |held: &Vec<_>| grants_text(held)))
+            runtime.block_on(ask.ask((Asked::Controller, &request), |held: &Vec<_>| grants_text(held)))
         }
         Some(ControllerAsk::Revoke(RevokeArgs { grant, of: ClientArgs { client, ask } })) => {
             let grant = grant.map(|grant| grant.to_string()).unwrap_or_default();
             let request = format!("revoke {client} {grant}");
             let text = |taken: &Vec<_>| format!("taken back:\n{}", grants_text(taken));
-            runtime.block_on(ask.ask((CONTROL, &request), text))
+            runtime.block_on(ask.ask((Asked::Controller, &request), text))
         }
     }
 }

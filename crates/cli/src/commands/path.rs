@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anabranch_daemon::client::{RelayRoute, SessionPath, parse_rule, parse_terms};
 use clap::{Args, Subcommand};
 
-use super::service::{self, AnswerArgs};
+use super::service::{self, AnswerArgs, Asked};
 use crate::errors::Failure;
 use crate::node;
 use crate::ui::human;
@@ -122,8 +122,11 @@ pub fn run(args: &PathArgs) -> Result<(), Failure> {
     };
     let RunningArgs { control, session, answer } = args.of();
     let request = session.map_or(request.clone(), |session| format!("in {session} {request}"));
-    node::runtime()?
-        .block_on(service::ask((control, &request), answer, |paths: &Vec<SessionPath>| text(paths)))
+    node::runtime()?.block_on(service::ask(
+        (Asked::Session, control, &request),
+        answer,
+        |paths: &Vec<SessionPath>| text(paths),
+    ))
 }
 
 /// A line for each path, under a heading for each session where there are several.

@@ -17,7 +17,7 @@ use anabranch_wire::Span;
 use clap::{Args, Subcommand};
 
 use super::Context;
-use super::service::{self, AskArgs, Signals, Socket, notify};
+use super::service::{self, AskArgs, Asked, Signals, Socket, notify};
 use crate::errors::Failure;
 use crate::ui::{human, out};
 use crate::{keyfile, node, values};
@@ -25,8 +25,6 @@ use list::ListArgs;
 
 /// Where the configuration is when nobody says.
 const CONFIG: &str = "/etc/anabranch/relay.toml";
-/// Where a running relay is asked when nobody says.
-const CONTROL: &str = "/run/anabranch/relay.sock";
 /// How long paths may live on after SIGTERM.
 const PATIENCE: Span = Span::from_secs(5);
 
@@ -109,12 +107,12 @@ pub fn run(args: &RelayArgs, context: &Context) -> Result<(), Failure> {
             let settings = read(&args.config)?;
             runtime.block_on(serve(&args.config, settings, context))
         }
-        Some(RelayAsk::Status(ask)) => runtime.block_on(ask.ask((CONTROL, "status"), text)),
+        Some(RelayAsk::Status(ask)) => runtime.block_on(ask.ask((Asked::Relay, "status"), text)),
         Some(RelayAsk::List(list)) => runtime.block_on(list::run(list)),
         Some(RelayAsk::Drain(drain)) => {
             let seconds = drain.patience.as_nanos().div_ceil(1_000_000_000);
             let request = format!("drain {seconds}");
-            runtime.block_on(drain.ask.ask((CONTROL, &request), text))
+            runtime.block_on(drain.ask.ask((Asked::Relay, &request), text))
         }
     }
 }

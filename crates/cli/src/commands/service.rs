@@ -1,6 +1,7 @@
 //! What commands that run as services have in common: a configuration file, signals, a service manager, and a Unix socket
 //! by which a running one is asked.
 
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use anabranch_daemon::control;
@@ -11,6 +12,7 @@ use serde::de::DeserializeOwned;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 
+use super::status;
 use crate::args::OUTPUT;
 use crate::errors::Failure;
 use crate::ui::out::{self, Stream};
@@ -122,6 +124,37 @@ impl Drop for Socket {
     }
 }
 
+/// Who is asked over a Unix socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// A relay.
+    Relay,
+    /// A controller.
+    Controller,
+    /// A command that runs sessions.
+    Session,
+}
+
+impl Asked {
+    /// Where it is asked when nobody says; a session has no such place.
+    fn usual(self) -> &'static Path {
+        Path::new(match self {
+            Self::Relay => "/run/anabranch/relay.sock",
+            Self::Controller => "/run/anabranch/controller.sock",
+            Self::Session => "",
+        })
+    }
+
+    /// What it is, and the command that asks it.
+    fn name(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Relay => ("a relay", "anabranch relay status"),
+            Self::Controller => ("a controller", "anabranch controller status"),
+            Self::Session => ("a command with sessions", "anabranch path list"),
+        }
+    }
+}
+
 /// How the answer of a running service is shown.
 #[derive(Args, Debug)]
 pub struct AnswerArgs {
@@ -142,17 +175,17 @@ pub struct AskArgs {
 }
 
 impl AskArgs {
-    /// Asks the service, at `usual` unless another socket was named, and shows what it says.
+    /// Asks a service, at its usual socket unless another was named, and shows what it says.
     ///
     /// # Errors
     /// As of [`ask`].
     pub async fn ask<T: DeserializeOwned + Serialize>(
         &self,
-        (usual, request): (&str, &str),
+        (whom, request): (Asked, &str),
         text: impl FnOnce(&T) -> String,
     ) -> Result<(), Failure> {
-        let socket = self.control.as_deref().unwrap_or(Path::new(usual));
-        ask((socket, request), &self.answer, text).await
+        let socket = self.control.as_deref().unwrap_or(whom.usual());
+        ask((whom, socket, request), &self.answer, text).await
     }
 }
 
@@ -161,22 +194,69 @@ impl AskArgs {
 /// # Errors
 /// When none answers there, or it says why it does not do what it is asked.
 pub async fn ask<T: DeserializeOwned + Serialize>(
-    (socket, request): (&Path, &str),
+    (whom, socket, request): (Asked, &Path, &str),
     answer: &AnswerArgs,
     text: impl FnOnce(&T) -> String,
 ) -> Result<(), Failure> {
-    let reply: T = control::ask(socket, request).await.map_err(|error| match error.kind() {
-        std::io::ErrorKind::InvalidInput => Failure::local(error.to_string()),
-        _ => Failure::local(format!("nobody answers at {}: {error}", socket.display())).hint(
+    let reply: T = match control::ask(socket, request).await {
+        Ok(reply) => reply,
+        Err(error) => return Err(not_answered(whom, socket, &error).await),
+    };
+    if answer.json { Stream::Stdout.json(&reply) } else { out::print(&text(&reply)) }
+}
+
+/// Why there is no answer: perhaps the socket is somebody else's.
+async fn not_answered(whom: Asked, socket: &Path, error: &io::Error) -> Failure {
+    let (at, has_refused) = (socket.display(), error.kind() == ErrorKind::InvalidInput);
+    let found = match has_refused || error.kind() == ErrorKind::InvalidData {
+        true => status::who(socket).await,
+        false => None,
+    };
+    match found.filter(|found| *found != whom).map(Asked::name) {
+        Some((found, command)) => {
+            let wanted = whom.name().0;
+            Failure::local(format!("{found} answers at {at}, and this is for {wanted}")).hint(format!(
+                "`{command} --control {at}` asks the one that is there; `--control` names the socket of another"
+            ))
+        }
+        None if has_refused => Failure::local(error.to_string()),
+        None => Failure::local(format!("nobody answers at {at}: {error}")).hint(
             "is it running, and was it given this file, with `--control` or as `control = \"…\"` in its configuration?",
         ),
-    })?;
-    if answer.json { Stream::Stdout.json(&reply) } else { out::print(&text(&reply)) }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[derive(Clone)]
+    struct Says(String);
+
+    impl control::Answer for Says {
+        async fn answer(&self, _: &str) -> String {
+            self.0.clone()
+        }
+    }
+
+    #[tokio::test]
+    async fn a_service_that_is_asked_what_another_is_for_is_named_with_the_command_that_asks_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("a.sock");
+        let status = r#"{"node": "ab1", "signs": "abs1", "addresses": [], "relays": []}"#;
+        let _controller = Socket::open(Some(&socket), Says(status.to_owned())).unwrap();
+        let ask = |whom| {
+            let answer = AnswerArgs { json: false };
+            let socket = socket.clone();
+            async move { ask((whom, &socket, "x"), &answer, |_: &Vec<u32>| String::new()).await.unwrap_err() }
+        };
+        let told = ask(Asked::Relay).await;
+        assert!(told.message.starts_with("a controller answers at "), "{told:?}");
+        assert!(told.message.ends_with("and this is for a relay"), "{told:?}");
+        let command = format!("`anabranch controller status --control {}`", socket.display());
+        assert!(told.hint.unwrap().starts_with(&command));
+        assert!(ask(Asked::Controller).await.message.starts_with("nobody answers"), "another version of it");
+    }
 
     #[test]
     fn files_that_a_configuration_names_are_beside_it() {

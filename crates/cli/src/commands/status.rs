@@ -12,6 +12,7 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::service::Asked;
 use super::{controller, path, relay};
 use crate::args::OUTPUT;
 use crate::errors::Failure;
@@ -107,6 +108,16 @@ fn sockets_in(place: &Path) -> Vec<PathBuf> {
         files.filter(|file| file.extension().is_some_and(|extension| extension == "sock")).collect();
     sockets.sort();
     sockets
+}
+
+/// Who answers at a socket, if somebody does.
+pub(super) async fn who(socket: &Path) -> Option<Asked> {
+    match ask(socket).await {
+        Answer::Relay { .. } => Some(Asked::Relay),
+        Answer::Controller { .. } => Some(Asked::Controller),
+        Answer::Session { .. } => Some(Asked::Session),
+        Answer::Silent { .. } => None,
+    }
 }
 
 async fn ask(socket: &Path) -> Answer {
