@@ -3,13 +3,17 @@
 mod common;
 
 use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Barrier;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
-use anabranch_daemon::client::{Entry, Grants, Hosting, Peer, RelayPaths, RunningPaths, connect};
+use anabranch_daemon::client::{Entry, Grants, Hosting, Peer, RelayPaths, RelayRoute, RunningPaths, connect};
 use anabranch_daemon::relay::RelayService;
 use anabranch_net::{PathId, PathUse, Session, Target, TicketSecret};
 use anabranch_secure::RelayHint;
 use common::{address, carry, config, ip, join, key, node, relay, route, settings, through_relays, until};
+use tokio::runtime::Handle;
 
 /// Both ends use the first path only when nothing else works.
 async fn spare_the_direct_path(here: &Session, there: &Session) {
@@ -132,6 +136,30 @@ async fn of_two_ways_to_one_relay_the_one_that_was_meant_is_removed_and_added() 
     running.add(&ways[1]).await.unwrap();
     assert!(to(entries[1]).is_some_and(|path| path != second), "it is open when that is said");
     assert_eq!(to(entries[0]), Some(first), "the other one was left alone");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_that_add_the_same_path_at_the_same_moment_one_is_refused() {
+    let (client, server) = (node(67).await, node(68).await);
+    let (here, _there) = join(&client, &server, 1).await;
+    let running = RunningPaths::new(&client, &here, &[], &Peer::default());
+    // Nobody is there: an add that was not refused at once waits for its path.
+    let waits = |way: &RelayRoute, start: &Barrier, runtime: &Handle| {
+        let _in_runtime = runtime.enter();
+        start.wait();
+        let mut context = Context::from_waker(Waker::noop());
+        pin!(running.add(way)).poll(&mut context).is_pending()
+    };
+    let (start, runtime) = (Barrier::new(2), Handle::current());
+    for port in 1..=200 {
+        let hint = RelayHint { node: key(69).public(), addresses: vec![SocketAddr::new(ip(69), port)] };
+        let way = route(&[&hint]);
+        let [first, second] = std::thread::scope(|scope| {
+            let both = [0, 1].map(|_| scope.spawn(|| waits(&way, &start, &runtime)));
+            both.map(|thread| thread.join().unwrap())
+        });
+        assert!(first != second, "both waited, or none did");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -73,7 +73,7 @@ impl RunningPaths {
         let (endpoint, session, peer) = (endpoint.clone(), session.clone(), peer.clone());
         let inner = Inner { endpoint, session, peer, kept: Mutex::default(), others: Mutex::default() };
         let running = Self(Arc::new(inner));
-        routes.iter().for_each(|route| running.keep(route));
+        routes.iter().for_each(|route| running.adopt(route.clone(), running.keep(route)));
         running
     }
 
@@ -103,10 +103,9 @@ impl RunningPaths {
         self.0.others.lock().expect("no panic while held")
     }
 
-    fn keep(&self, route: &RelayRoute) {
+    fn keep(&self, route: &RelayRoute) -> RelayPaths {
         let Inner { endpoint, session, .. } = &*self.0;
-        let paths = RelayPaths::keep(endpoint, session, std::slice::from_ref(route), &self.peer());
-        self.adopt(route.clone(), paths);
+        RelayPaths::keep(endpoint, session, std::slice::from_ref(route), &self.peer())
     }
 
     /// How relays reach the peer: where no address was given, at those that direct paths lead to now.
@@ -167,9 +166,9 @@ impl RunningPaths {
     }
 
     /// Two paths of one way would share all that they have.
-    fn check_is_new(&self, route: &RelayRoute) -> Result<(), String> {
+    fn check_is_new(&self, route: &RelayRoute, kept: &[(RelayRoute, RelayPaths)]) -> Result<(), String> {
         let session = &self.0.session;
-        let (kept, paths) = (self.kept(), session.paths());
+        let paths = session.paths();
         let (why, open) = if let Some((_, keeper)) = kept.iter().find(|(known, _)| known.is_way_of(route)) {
             ("named or added before", paths.iter().find(|path| keeper.keeps(path.id)))
         } else if self.others().iter().any(|others| others.leads_through(route)) {
@@ -190,8 +189,7 @@ impl RunningPaths {
     /// # Errors
     /// When there is one already, or it does not open soon; then it is tried on.
     pub async fn add(&self, route: &RelayRoute) -> Result<(), String> {
-        self.check_is_new(route)?;
-        self.keep(route);
+        self.begin(route)?;
         let begin = Instant::now();
         while !self.is_open(route) {
             if begin.elapsed() > PATIENCE {
@@ -205,6 +203,14 @@ impl RunningPaths {
             }
             sleep(LOOK).await;
         }
+        Ok(())
+    }
+
+    /// Looks whether it is new and begins to keep it, both before anybody else does: several may be asked for at once.
+    fn begin(&self, route: &RelayRoute) -> Result<(), String> {
+        let mut kept = self.kept();
+        self.check_is_new(route, &kept)?;
+        kept.push((route.clone(), self.keep(route)));
         Ok(())
     }
 
