@@ -36,7 +36,10 @@ const EXAMPLES: [(&str, &str); 14] = [
     ("port", "a number up to 65535, `port = 4600`; 0 is any that is free"),
     ("rate", "a number and its unit as text, `rate = \"100 Mbit/s\"`"),
     ("relays", "a number, `relays = 16`"),
-    ("store", "a table: `[store]`, and in the line below `file = \"/var/lib/anabranch/controller.store\"`"),
+    (
+        "store",
+        "a table: `[store]`, and in the line below `file = \"/var/lib/anabranch/controller/controller.store\"`",
+    ),
 ];
 
 /// With what is right for the error's key, where the parser does not say it.

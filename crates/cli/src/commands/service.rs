@@ -139,8 +139,8 @@ impl Asked {
     /// Where it is asked when nobody says; a session has no such place.
     fn usual(self) -> &'static Path {
         Path::new(match self {
-            Self::Relay => "/run/anabranch/relay.sock",
-            Self::Controller => "/run/anabranch/controller.sock",
+            Self::Relay => "/run/anabranch/relay/control.sock",
+            Self::Controller => "/run/anabranch/controller/control.sock",
             Self::Session => "",
         })
     }
@@ -166,7 +166,7 @@ pub struct AnswerArgs {
 /// How a running service is asked.
 #[derive(Args, Debug)]
 pub struct AskArgs {
-    /// The Unix socket, as the service's configuration says [default: relay.sock or controller.sock in /run/anabranch]
+    /// The Unix socket, as the service's configuration says [default: control.sock in /run/anabranch/relay or /run/anabranch/controller]
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub control: Option<PathBuf>,
     /// How the answer is shown.
@@ -256,6 +256,27 @@ mod tests {
         let command = format!("`anabranch controller status --control {}`", socket.display());
         assert!(told.hint.unwrap().starts_with(&command));
         assert!(ask(Asked::Controller).await.message.starts_with("nobody answers"), "another version of it");
+    }
+
+    #[test]
+    fn units_of_services_share_no_directory_and_have_their_sockets_where_they_are_asked() {
+        let units = [
+            (Asked::Relay, include_str!("../../../../packaging/anabranch-relay.service")),
+            (Asked::Controller, include_str!("../../../../packaging/anabranch-controller.service")),
+        ];
+        let directories = units.map(|(whom, unit)| {
+            let of = |key: &str| unit.lines().find_map(|line| line.strip_prefix(key)).unwrap();
+            let (state, run) = (of("StateDirectory="), of("RuntimeDirectory="));
+            let socket = whom.usual();
+            assert_eq!(socket.parent(), Some(Path::new("/run").join(run).as_path()));
+            assert!(unit.contains(&format!("#     control = \"{}\"", socket.display())), "{unit}");
+            assert!(unit.contains(&format!("#     key = \"/var/lib/{state}/")), "{unit}");
+            [state, run]
+        });
+        assert!(
+            directories[0].iter().zip(directories[1]).all(|(one, other)| *one != other),
+            "{directories:?}"
+        );
     }
 
     #[test]

@@ -30,12 +30,12 @@ Examples:
 
 /// Show the services and sessions of this machine
 ///
-/// Asks every relay and controller whose socket is in /run/anabranch, or those that are named; a session of a command that was given `--control` may be
+/// Asks every relay and controller whose socket is in or below /run/anabranch, or those that are named; a session of a command that was given `--control` may be
 /// named too.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct StatusArgs {
-    /// The Unix socket of a service or a running command; may be given again [default: all in /run/anabranch]
+    /// The Unix socket of a service or a running command; may be given again [default: all in and below /run/anabranch]
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub control: Vec<PathBuf>,
     /// JSON instead of text
@@ -101,11 +101,15 @@ pub fn run(args: &StatusArgs) -> Result<(), Failure> {
     }
 }
 
-/// The sockets in a directory, by name; none where it cannot be read.
+/// The sockets in a directory and those below it, where each service has one of its own, by name; none where it cannot be read.
 fn sockets_in(place: &Path) -> Vec<PathBuf> {
-    let files = std::fs::read_dir(place).into_iter().flatten().flatten().map(|entry| entry.path());
+    let within = |place: &Path| {
+        let entries = std::fs::read_dir(place).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).collect::<Vec<_>>()
+    };
+    let all = within(place).into_iter().flat_map(|entry| [vec![entry.clone()], within(&entry)].concat());
     let mut sockets: Vec<PathBuf> =
-        files.filter(|file| file.extension().is_some_and(|extension| extension == "sock")).collect();
+        all.filter(|file| file.extension().is_some_and(|extension| extension == "sock")).collect();
     sockets.sort();
     sockets
 }
@@ -176,8 +180,10 @@ mod tests {
         for name in ["b.sock", "a.sock", "relay.key"] {
             std::fs::write(dir.path().join(name), "").unwrap();
         }
+        std::fs::create_dir(dir.path().join("relay")).unwrap();
+        std::fs::write(dir.path().join("relay/control.sock"), "").unwrap();
         let found = sockets_in(dir.path());
-        assert_eq!(found, ["a.sock", "b.sock"].map(|name| dir.path().join(name)));
+        assert_eq!(found, ["a.sock", "b.sock", "relay/control.sock"].map(|name| dir.path().join(name)));
         assert!(sockets_in(Path::new("/nowhere")).is_empty());
     }
 }

@@ -5,7 +5,7 @@
 //! port = 4700
 //!
 //! [store]
-//! file = "/var/lib/anabranch/controller.store"       # or: etcd = ["http://127.0.0.1:2379"]
+//! file = "/var/lib/anabranch/controller/controller.store"       # or: etcd = ["http://127.0.0.1:2379"]
 //!
 //! [http]                                             # if wanted
 //! address = "127.0.0.1:4780"
