@@ -8,9 +8,11 @@ use std::sync::Barrier;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use anabranch_daemon::client::{Entry, Grants, Hosting, Peer, RelayPaths, RelayRoute, RunningPaths, connect};
+use anabranch_daemon::client::{
+    Entry, Grants, Hosting, Peer, RelayChain, RelayError, RelayPaths, RelayRoute, RunningPaths, connect,
+};
 use anabranch_daemon::relay::RelayService;
-use anabranch_net::{PathId, PathUse, Session, Target, TicketSecret};
+use anabranch_net::{PathId, PathUse, Pid, Session, Target, TicketSecret};
 use anabranch_secure::RelayHint;
 use common::{address, carry, config, ip, join, key, node, relay, route, settings, through_relays, until};
 use tokio::runtime::Handle;
@@ -160,6 +162,17 @@ async fn of_two_that_add_the_same_path_at_the_same_moment_one_is_refused() {
         });
         assert!(first != second, "both waited, or none did");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_next_hop_that_does_not_answer_is_named() {
+    let client = node(117).await;
+    let (_relay, hint) = relay(118, &[117]).await;
+    let chain = RelayChain::open(&client, &[hint], &Entry::default()).await.unwrap();
+    // Nobody is there.
+    let nobody = SocketAddr::new(ip(119), 9);
+    let prepared = chain.prepare(Some((nobody, key(119).public())), Pid(7), client.new_pid()).await;
+    assert_eq!(prepared.err(), Some(RelayError::Unanswered(nobody)));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -6,7 +6,7 @@
 use std::net::SocketAddr;
 
 use anabranch_net::{Chain, Endpoint, PathId, Pid, PublicKey, Session};
-use anabranch_overlay::relay::Target;
+use anabranch_overlay::relay::{FlowState, Target};
 use anabranch_secure::RelayHint;
 
 use super::connection::{Flow, RelayConnection, Wanted};
@@ -68,7 +68,7 @@ impl RelayChain {
         out: Pid,
         own: Pid,
     ) -> Result<Prepared, RelayError> {
-        let mut flows: Vec<Flow> = Vec::new();
+        let (mut flows, mut targets): (Vec<Flow>, Vec<Option<SocketAddr>>) = Default::default();
         let mut next = (last, out);
         for (index, link) in self.links.iter().enumerate().rev() {
             let target = match next.0 {
@@ -79,6 +79,7 @@ impl RelayChain {
             let flow = link.allocate(Wanted { target, out: next.1, back }).await?;
             let hint = &self.hints[index];
             let address = *hint.addresses.first().ok_or(RelayError::NoAddress)?;
+            targets.insert(0, next.0.map(|(address, _)| address));
             next = (Some((address, hint.node)), flow.forward);
             flows.insert(0, flow);
         }
@@ -86,8 +87,11 @@ impl RelayChain {
             let (back, out) = (flows[index - 1].back, flows.get(index + 1).map_or(out, |flow| flow.forward));
             flows[index].redirect(out, back, false).await?;
         }
-        for flow in &mut flows {
-            flow.ready().await?;
+        for (flow, target) in flows.iter_mut().zip(targets) {
+            flow.ready().await.map_err(|error| match (error, target) {
+                (RelayError::Over(FlowState::NoConsent), Some(target)) => RelayError::Unanswered(target),
+                (error, _) => error,
+            })?;
         }
         let (Some(first), Some(last)) = (flows.first(), flows.last()) else {
             return Err(RelayError::NoAddress);

@@ -92,6 +92,9 @@ pub enum RelayError {
         /// Its reason.
         why: Refused,
     },
+    /// The next hop does not say that it agrees.
+    #[error("the relay gets no answer from {0}")]
+    Unanswered(SocketAddr),
     /// A path through it ended.
     #[error("the path through the relay is {0}")]
     Over(FlowState),

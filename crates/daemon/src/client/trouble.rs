@@ -14,6 +14,8 @@ pub(super) enum Trouble {
     NotLetIn,
     /// No session with it comes about.
     NotReached,
+    /// It does not reach the next hop.
+    Unanswered,
 }
 
 impl Trouble {
@@ -26,6 +28,7 @@ impl Trouble {
             // It is full, or the host that a guest wants to reach is not there yet.
             RelayError::Connect(ConnectError::Refused(_) | ConnectError::Closed(_)) => None,
             RelayError::Connect(_) | RelayError::Silent(_) => Some(Self::NotReached),
+            RelayError::Unanswered(_) => Some(Self::Unanswered),
             _ => None,
         }
     }
@@ -36,6 +39,9 @@ impl Trouble {
             Self::NotLetIn => format!(
                 "; have the relay's operator add this node's key to its configuration, `[[user]]` with `key = \"{own}\"`, or use a controller that it names"
             ),
+            Self::Unanswered => {
+                "; is that address reached from there? Where a router or a firewall is before it, let its UDP port in, or choose a relay on this side of it".to_owned()
+            }
             Self::Refused(_) | Self::NotReached => String::new(),
         }
     }
@@ -58,6 +64,9 @@ mod tests {
     #[test]
     fn silence_and_refusals_are_told_and_a_relay_that_goes_down_is_not() {
         assert_eq!(Trouble::of(&RelayError::Silent("greeting")), Some(Trouble::NotReached));
+        let unanswered = Trouble::of(&RelayError::Unanswered("192.0.2.7:4433".parse().unwrap())).unwrap();
+        let own = anabranch_net::NodeKey::from_random([5; 32]).public();
+        assert!(unanswered.advice(&own).contains("firewall"), "{unanswered:?}");
         let quota = Refused::QuotaUsed;
         assert_eq!(Trouble::of(&RelayError::Refused(quota)), Some(Trouble::Refused(quota)));
         for passing in [RelayError::Gone, RelayError::Refused(Refused::Draining)] {
