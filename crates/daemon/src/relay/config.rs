@@ -204,7 +204,7 @@ impl RelaySettings {
         if !self.controllers.is_empty() && self.most_flows < USUAL_PATHS as usize {
             let most = self.most_flows;
             warnings.push(format!(
-                "no controller will grant this relay's use: programs ask for {USUAL_PATHS} paths at each relay, and `max_paths` is {most}"
+                "controllers grant this relay's use only while no other has room: programs ask for {USUAL_PATHS} paths at each relay, and `max_paths` is {most}"
             ));
         }
         warnings

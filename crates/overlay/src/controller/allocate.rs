@@ -135,18 +135,17 @@ pub async fn allocate<S: Store>(
 ) -> Result<Approved, ControlError> {
     let quota = policy.quota(&client)?;
     let ask = &quota.cut(ask)?;
-    let more = Reserved::of(&ask.limits);
     let request = ask.request.to_string();
     let id = grant_id(&client, &ask.request);
     let mut reloaded = false;
     for _ in 0..ATTEMPTS {
-        let choose = || lock(directory).choose((now, wall), ask.relays, more);
-        let mut chosen = choose();
-        if chosen.len() < usize::from(ask.relays) && !reloaded {
+        let choose = || fitting(&lock(directory), (now, wall), ask);
+        let (mut chosen, mut limits) = choose();
+        if (chosen.len() < usize::from(ask.relays) || limits != ask.limits) && !reloaded {
             // What this controller remembers of the relays may be old.
             load_relays(store, directory).await?;
             reloaded = true;
-            chosen = choose();
+            (chosen, limits) = choose();
         }
         let mut read = read_client(store, &client, &chosen).await?;
         let record = &read.client.1;
@@ -163,19 +162,21 @@ pub async fn allocate<S: Store>(
         }
         if chosen.len() < usize::from(ask.least) {
             let (wanted, found) = (ask.least, chosen.len() as u8);
+            let more = Reserved::of(&ask.limits);
             let out = lock(directory).left_out((now, wall), &policy.relays, more);
             return Err(Denied::NoCapacity { wanted, found, out }.into());
         }
+        let more = Reserved::of(&limits);
         if !read.relays.iter().all(|(_, _, record)| record.fits(wall, more)) {
             continue;
         }
         read.client.1.drop_over(wall);
-        check_quota((&client, &read.client.1), &quota, (wall, Some(&ask.limits)))?;
+        check_quota((&client, &read.client.1), &quota, (wall, Some(&limits)))?;
         let grant = Grant {
             id,
             client,
             relays: chosen,
-            limits: ask.limits,
+            limits,
             issued: wall,
             not_before: wall,
             not_after: UnixTime(wall.0 + ask.lifetime),
@@ -193,6 +194,20 @@ pub async fn allocate<S: Store>(
         }
     }
     Err(Denied::Busy.into())
+}
+
+/// Relays for a grant, and its limits. Where too few have room for as many paths as were asked for, half as many will do, or half of
+/// those, down to one.
+fn fitting(directory: &Directory, time: (Time, UnixTime), ask: &Ask) -> (Vec<PublicKey>, Limits) {
+    let mut limits = ask.limits;
+    loop {
+        let chosen = directory.choose(time, ask.relays, Reserved::of(&limits));
+        // A path takes two PIDs.
+        if chosen.len() >= usize::from(ask.least) || limits.pids < 4 {
+            return (chosen, limits);
+        }
+        limits.pids = limits.pids / 4 * 2;
+    }
 }
 
 /// Lets a client keep a grant for longer: the same one, with a later end. What is reserved for it stays reserved.

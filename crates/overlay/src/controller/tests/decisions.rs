@@ -109,11 +109,37 @@ fn what_another_controller_reserved_or_freed_is_seen() {
     let memory = world.directory.lock().unwrap().clone();
     let approved = world.allocate(1, ask(START, 1, 1, limits(16, 10))).unwrap();
     let filled = std::mem::replace(&mut *world.directory.lock().unwrap(), memory);
-    assert!(matches!(denied(world.allocate(2, ask(START, 1, 1, limits(8, 10)))), Denied::NoCapacity { .. }));
+    assert!(matches!(denied(world.allocate(2, ask(START, 1, 1, limits(8, 95)))), Denied::NoCapacity { .. }));
     run(give_back(&world.store, world.wall, key(1), approved.grant().id)).unwrap();
     run(confirm(&world.store, world.wall, key(100), &[approved.grant().id])).unwrap();
     *world.directory.lock().unwrap() = filled;
-    world.allocate(2, ask(START, 2, 1, limits(8, 10))).unwrap();
+    let approved = world.allocate(2, ask(START, 2, 1, limits(8, 95))).unwrap();
+    assert_eq!(approved.grant().limits, limits(8, 95));
+}
+
+#[test]
+fn where_no_relay_has_room_for_as_many_paths_as_were_asked_for_fewer_are_granted() {
+    let mut world = World::new(1);
+    world.policy.others = Some(quota(9, 3, limits(100, 1_000)));
+    let granted = |number| {
+        let approved = world.allocate(2, ask(START, number, 1, limits(32, 1)))?;
+        Ok::<u32, ControlError>(approved.grant().limits.pids)
+    };
+    // There are 20 PIDs.
+    assert_eq!([granted(1), granted(2)], [Ok(16), Ok(4)]);
+    assert_eq!(world.relay(100).reserved(world.wall).pids, 20);
+    let full = LeftOut { full: 1, ..LeftOut::default() };
+    assert_eq!(granted(3), Err(Denied::NoCapacity { wanted: 1, found: 0, out: full }.into()));
+}
+
+#[test]
+fn nobody_has_to_do_with_fewer_paths_while_a_relay_has_room_for_more() {
+    let mut world = World::new(1);
+    world.policy.others = Some(quota(9, 3, limits(100, 1_000)));
+    world.policy.relays.insert(key(101));
+    world.register(101, offer("lon", 64, 100)).unwrap();
+    let grant = world.allocate(2, Ask { least: 1, ..ask(START, 1, 2, limits(32, 1)) }).unwrap();
+    assert_eq!((grant.grant().limits.pids, &grant.grant().relays[..]), (32, &[key(101)][..]));
 }
 
 #[test]
