@@ -108,6 +108,22 @@ impl Span {
         self.0 as f64 / NANOS as f64
     }
 
+    /// As people say it, in at most two units: `8 s`, `1 min 12 s`, `3 h 5 min`, `2 d 4 h`.
+    #[must_use]
+    pub fn in_words(self) -> String {
+        let whole = self.0.saturating_add(NANOS / 2) / NANOS;
+        let ((large, unit), (small, its_unit)) = match whole {
+            0..60 => return format!("{whole} s"),
+            60..3_600 => ((whole / 60, "min"), (whole % 60, "s")),
+            3_600..86_400 => ((whole / 3_600, "h"), (whole % 3_600 / 60, "min")),
+            _ => ((whole / 86_400, "d"), (whole % 86_400 / 3_600, "h")),
+        };
+        match small {
+            0 => format!("{large} {unit}"),
+            _ => format!("{large} {unit} {small} {its_unit}"),
+        }
+    }
+
     /// The difference, or zero.
     #[must_use]
     pub const fn saturating_sub(self, other: Self) -> Self {
@@ -265,6 +281,27 @@ impl fmt::Display for Rate {
             n if n >= 1_000_000_000 => write!(f, "{:.2} Gbit/s", n as f64 / 1e9),
             n if n >= 1_000_000 => write!(f, "{:.1} Mbit/s", n as f64 / 1e6),
             n => write!(f, "{:.1} kbit/s", n as f64 / 1e3),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_span_in_words_has_at_most_two_units() {
+        for (seconds, words) in [
+            (-1.0, "0 s"),
+            (7.6, "8 s"),
+            (59.7, "1 min"),
+            (72.0, "1 min 12 s"),
+            (11_100.0, "3 h 5 min"),
+            (86_400.0, "1 d"),
+            (187_200.0, "2 d 4 h"),
+            (f64::MAX, "213503 d 23 h"),
+        ] {
+            assert_eq!(Span::from_secs_f64(seconds).in_words(), words);
         }
     }
 }

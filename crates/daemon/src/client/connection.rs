@@ -367,8 +367,8 @@ impl Task {
                 let _ = self.hosting.remove(&share).map(|answer| answer.send(Ok(())));
             }
             Reply::Draining { seconds } => tracing::info!(
-                seconds,
-                "the relay is drained: its paths end, and it takes no others until it is restarted"
+                "the relay is drained: its paths end in {}, and it takes no others until it is restarted",
+                Span::from_secs(seconds.into()).in_words()
             ),
             Reply::Granted { .. } => {
                 self.showing.pop_front();

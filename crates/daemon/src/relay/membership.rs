@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use anabranch_net::{Endpoint, PublicKey, Rate};
+use anabranch_net::{Endpoint, PublicKey, Rate, Span};
 use anabranch_overlay::controller::message::Neighbours;
 use anabranch_overlay::controller::{Load, Offer, Place};
 use anabranch_overlay::grant::GrantId;
@@ -166,8 +166,9 @@ impl Registrant for Member {
             self.state.change_now(|relay, now| relay.handle_heartbeat(now, heartbeat));
         let was_off = self.clock_off.fetch_or(off > CLOCK_OFF, Ordering::Relaxed);
         if off > CLOCK_OFF && !was_off {
+            let off = Span::from_secs(off).in_words();
             tracing::warn!(
-                "this machine's clock is {off} s away from the controller's: set it right; until then the relay goes by the controller's"
+                "this machine's clock is {off} away from the controller's: set it right; until then the relay goes by the controller's"
             );
         }
         let is_new = !remembered.is_empty() && *lock(&self.confirmed) != remembered;

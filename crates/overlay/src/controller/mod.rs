@@ -50,6 +50,7 @@ mod tests;
 use std::fmt;
 
 use anabranch_secure::PublicKey;
+use anabranch_wire::Span;
 
 pub use allocate::{
     Approved, Ask, RequestId, allocate, confirm, give_back, held_by, renew, revoke, taken_back,
@@ -111,7 +112,10 @@ pub enum Denied {
         out: LeftOut,
     },
     /// The request is old, or from the future.
-    #[error("the request was made {0} s away from the controller's time: are the clocks right?")]
+    #[error(
+        "the request was made {} away from the controller's time: are the clocks right?",
+        Span::from_secs(*.0).in_words()
+    )]
     RequestTime(u64),
     /// The grant of this request is over or was taken back.
     #[error("the grant of this request is over: make a new request")]
@@ -120,7 +124,7 @@ pub enum Denied {
     #[error("{0}")]
     Malformed(&'static str),
     /// Another controller has written a later time.
-    #[error("this controller's clock is {0} s behind another's: set it right")]
+    #[error("this controller's clock is {} behind another's: set it right", Span::from_secs(*.0).in_words())]
     ClockBehind(u64),
     /// A relay of this key is alive already.
     #[error(
@@ -204,7 +208,8 @@ impl fmt::Display for Room {
             Self::Never => f.write_str("ask for less, or have the controller's operator allow more"),
             Self::In { seconds, client } => write!(
                 f,
-                "there is room in {seconds} s, when grants end that are not renewed, or once the controller's operator takes them back with `anabranch controller revoke {client}`"
+                "there is room in {}, when grants end that are not renewed, or once the controller's operator takes them back with `anabranch controller revoke {client}`",
+                Span::from_secs(*seconds).in_words()
             ),
         }
     }

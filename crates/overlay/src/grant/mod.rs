@@ -17,7 +17,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use anabranch_secure::PublicKey;
-use anabranch_wire::{Header, Rate};
+use anabranch_wire::{Header, Rate, Span};
 use aws_lc_rs::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
 use zeroize::Zeroize;
 
@@ -109,10 +109,10 @@ pub enum GrantError {
     #[error("the grant is for other relays")]
     OtherRelay,
     /// Its time has not come.
-    #[error("the grant is valid only in {0} s: are the clocks right?")]
+    #[error("the grant is valid only in {}: are the clocks right?", Span::from_secs(*.0).in_words())]
     NotYet(u64),
     /// Its time is over.
-    #[error("the grant expired {0} s ago: ask the controller for a new one")]
+    #[error("the grant expired {} ago: ask the controller for a new one", Span::from_secs(*.0).in_words())]
     Expired(u64),
     /// Taken back by the controller.
     #[error("the controller has revoked the grant")]

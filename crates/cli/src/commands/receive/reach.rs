@@ -84,7 +84,7 @@ impl Sender<'_> {
     /// Nobody answers to a wrong key either: a node that cannot read a packet does not let itself be known.
     fn unanswered(&self, tried: &Tried, silence: Span) -> Failure {
         let places: Vec<String> = self.ticket.addresses.iter().map(ToString::to_string).collect();
-        let patience = human::seconds(carrier::config(silence).connect_timeout.as_secs_f64());
+        let patience = carrier::config(silence).connect_timeout.in_words();
         let message = format!("nobody answered at {} within {patience}", places.join(" or "));
         let pairs = tried.0.iter().map(|(local, remote)| format!("{} → {remote}", local.ip()));
         pairs.fold(Failure::new(Kind::Unreachable, message), Failure::tried).hint(
