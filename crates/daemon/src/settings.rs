@@ -33,7 +33,10 @@ const EXAMPLES: [(&str, &str); 14] = [
     ("max_paths", "a number, `max_paths = 50_000`"),
     ("metrics", "an IP address and a port, `metrics = \"127.0.0.1:9600\"`"),
     ("paths", "a number, `paths = 64`"),
-    ("port", "a number up to 65535, `port = 4600`; 0 is any that is free"),
+    (
+        "port",
+        "a number up to 65535: usual are `port = 4600` for a relay and `port = 4700` for a controller, 0 is any that is free",
+    ),
     ("rate", "a number and its unit as text, `rate = \"100 Mbit/s\"`"),
     ("relays", "a number, `relays = 16`"),
     (

@@ -273,6 +273,7 @@ mod tests {
     fn a_mistake_is_named_with_its_line_and_what_to_do() {
         for (from, to, line, says) in [
             ("port", "prot", "c.toml:2: prot", "did you mean `port`?"),
+            ("4700", "70000", "c.toml:2: port", "`port = 4700`"),
             ("file = ", "fil = ", "c.toml:5: fil", "did you mean `file`?"),
             ("paths = 4", "path = 4", "c.toml:13: path", "did you mean `paths`?"),
             ("20 Mbit/s", "20", "c.toml:14", "100 Mbit/s"),
