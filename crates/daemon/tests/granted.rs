@@ -17,9 +17,9 @@ use tokio::time::timeout;
 use common::controllers::{Controllers, controller, session};
 use common::{address, carry, key, node, route, through_relays, until};
 
-/// Starts a relay again, at any port but its former one.
-async fn elsewhere(controllers: &Controllers, seed: u8, former: SocketAddr) -> RelayService {
-    let settings = RelaySettings { port: former.port() ^ 1, ..controllers.relay_settings(seed) };
+/// Starts a relay again, at a port that differs from its former one in these bits.
+async fn elsewhere(controllers: &Controllers, seed: u8, (former, bits): (SocketAddr, u16)) -> RelayService {
+    let settings = RelaySettings { port: former.port() ^ bits, ..controllers.relay_settings(seed) };
     RelayService::start(key(seed), &settings).await.expect("a relay")
 }
 
@@ -57,7 +57,7 @@ async fn a_granted_relay_that_moves_is_found_by_running_sessions_and_new_ones() 
     let former = relay.addresses()[0];
     relay.close().await;
     until("the path is gone", || through_relays(&here).is_empty()).await;
-    let (moved, begin) = (elsewhere(&controllers, 81, former).await, Instant::now());
+    let (moved, begin) = (elsewhere(&controllers, 81, (former, 1)).await, Instant::now());
     until("the path is back", || through_relays(&here).len() == 1).await;
     println!("back after {:.1} s", begin.elapsed().as_secs_f64());
     carry(&here, &there, 100_000).await;
@@ -98,24 +98,34 @@ async fn instead_of_a_granted_relay_that_is_gone_another_one_is_used_and_one_tha
 #[tokio::test(flavor = "multi_thread")]
 async fn a_granted_relay_that_is_killed_and_comes_back_at_another_port_is_found_again() {
     let controllers = controller(100, (&[101], 102), 600).await;
-    let relay = controllers.relay(101).await;
+    let mut relay = controllers.relay(101).await;
     let (client, server) = (node(102).await, node(103).await);
     let dir = tempfile::tempdir().unwrap();
     let grants = controllers.grants(&client, &dir.path().join("grants")).await.unwrap();
     let (here, there, _paths) = session(&client, &server, &grants).await;
     until("a path through the relay", || through_relays(&here).len() == 1).await;
-    let former = relay.addresses()[0];
-    relay.kill();
-    let (moved, begin) = (elsewhere(&controllers, 101, former).await, Instant::now());
-    carry(&here, &there, 100_000).await;
-    let found = || grants.relays()[0].addresses == moved.addresses() && moved.status().flows == 1;
-    while !found() {
-        assert!(begin.elapsed() < Duration::from_secs(40), "{:?}", moved.status());
-        tokio::time::sleep(Duration::from_millis(20)).await;
+    // The session with the former relay would be given up after 20 s, of which 3 may have passed: it is found before. A machine that is busy
+    // may be late.
+    for bits in [1, 2, 4] {
+        let former = relay.addresses()[0];
+        relay.kill();
+        let begin = Instant::now();
+        relay = elsewhere(&controllers, 101, (former, bits)).await;
+        carry(&here, &there, 100_000).await;
+        let found = || grants.relays()[0].addresses == relay.addresses() && relay.status().flows == 1;
+        while !found() {
+            assert!(begin.elapsed() < Duration::from_secs(40), "{:?}", relay.status());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let took = begin.elapsed();
+        println!("back after {:.1} s", took.as_secs_f64());
+        until("the path is back", || through_relays(&here).len() == 1).await;
+        carry(&here, &there, 100_000).await;
+        if took < Duration::from_secs(16) {
+            return;
+        }
     }
-    println!("back after {:.1} s", begin.elapsed().as_secs_f64());
-    until("the path is back", || through_relays(&here).len() == 1).await;
-    carry(&here, &there, 100_000).await;
+    panic!("never found before the session was given up");
 }
 
 #[tokio::test(flavor = "multi_thread")]

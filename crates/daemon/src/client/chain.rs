@@ -3,9 +3,11 @@
 //! Flows are allocated from the last relay to the first, each with the PID of the one behind it; then the PIDs for the
 //! way back are set from the first to the last. The picture is in `docs/protocol.md`.
 
+use std::future::{pending, poll_fn};
 use std::net::SocketAddr;
+use std::task::Poll;
 
-use anabranch_net::{Chain, Endpoint, PathId, Pid, PublicKey, Session};
+use anabranch_net::{Chain, Endpoint, Event, Events, PathId, Pid, PublicKey, Session};
 use anabranch_overlay::relay::{FlowState, Target};
 use anabranch_secure::RelayHint;
 
@@ -103,12 +105,22 @@ impl RelayChain {
 
     /// Waits until one of the sessions is over.
     pub async fn broken(&self) {
-        let mut closing: Vec<_> = self.links.iter().map(|link| Box::pin(link.closed())).collect();
-        std::future::poll_fn(|cx| {
-            let any = closing.iter_mut().any(|closed| closed.as_mut().poll(cx).is_ready());
-            if any { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
-        })
-        .await;
+        first_of(self.links.iter().map(RelayConnection::closed)).await;
+    }
+
+    /// Waits until a relay is silent, or, of one that is, until it is no more; gives its place in the chain.
+    pub(super) async fn silent(&self, known: Option<usize>) -> usize {
+        let mut events: Vec<Events> = self.links.iter().map(RelayConnection::events).collect();
+        loop {
+            // Those behind a silent one are not heard either.
+            let silent = self.links.iter().position(RelayConnection::is_silent);
+            match (silent, known) {
+                (Some(at), None) => return at,
+                (silent, Some(at)) if silent != Some(at) => return at,
+                _ => {}
+            }
+            first_of(events.iter_mut().map(changed)).await;
+        }
     }
 }
 
@@ -122,15 +134,30 @@ impl Prepared {
 
     /// Waits until one of the flows is over, and says why.
     pub(super) async fn over(&mut self) -> RelayError {
-        let mut ends: Vec<_> = self.flows.iter_mut().map(|flow| Box::pin(flow.over())).collect();
-        std::future::poll_fn(|cx| {
-            for end in &mut ends {
-                if let std::task::Poll::Ready(why) = end.as_mut().poll(cx) {
-                    return std::task::Poll::Ready(why);
-                }
-            }
-            std::task::Poll::Pending
-        })
-        .await
+        first_of(self.flows.iter_mut().map(Flow::over)).await
     }
+}
+
+/// Waits until something has happened to a path; for ever when the session is over.
+async fn changed(events: &mut Events) {
+    loop {
+        match events.next().await {
+            Some(Event::Path { .. }) => return,
+            Some(_) => {}
+            None => pending().await,
+        }
+    }
+}
+
+/// Waits for the first of several that is ready.
+async fn first_of<T, F: Future<Output = T>>(futures: impl Iterator<Item = F>) -> T {
+    let mut futures: Vec<_> = futures.map(Box::pin).collect();
+    poll_fn(|cx| {
+        let ready = futures.iter_mut().find_map(|future| match future.as_mut().poll(cx) {
+            Poll::Ready(value) => Some(value),
+            Poll::Pending => None,
+        });
+        ready.map_or(Poll::Pending, Poll::Ready)
+    })
+    .await
 }

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_net::{
-    Config, Endpoint, PathId, PathInfo, PathState, Pid, PublicKey, Route, Session, ShareId, Span, Stream,
-    Target as Node, TicketSecret,
+    Config, Endpoint, Events, PathId, PathInfo, PathState, Pid, PublicKey, Route, Session, ShareId, Span,
+    Stream, Target as Node, TicketSecret,
 };
 use anabranch_overlay::grant::{GrantId, GuestSecret};
 use anabranch_overlay::relay::{FlowId, FlowState, RELAY_VERSION, Refused, Reply, Request, Target};
@@ -146,6 +146,16 @@ impl RelayConnection {
     /// Waits until the session is over.
     pub async fn closed(&self) {
         self.session.closed().await;
+    }
+
+    /// What happens to the session.
+    pub(super) fn events(&self) -> Events {
+        self.session.events()
+    }
+
+    /// Whether nothing has been heard for a while, so that no path of the session counts as working.
+    pub(super) fn is_silent(&self) -> bool {
+        self.session.paths().iter().all(|path| !matches!(path.state, PathState::Active | PathState::Suspect))
     }
 
     /// Asks for a flow, which is of use once [`Flow::ready`].

@@ -215,10 +215,17 @@ impl Keeper {
             Err(error) => return error,
         };
         grants.on_tried(relays, true);
+        let lost = async {
+            tokio::select! {
+                () = chain.broken() => {}
+                () = self.moved_while_silent(grants, &chain) => {}
+            }
+        };
+        tokio::pin!(lost);
         loop {
             let path = tokio::select! {
                 path = self.open_path(&chain) => path,
-                () = chain.broken() => return RelayError::Gone,
+                () = &mut lost => return RelayError::Gone,
             };
             let (path, mut prepared, mut events) = match path {
                 Ok(path) => path,
@@ -236,10 +243,25 @@ impl Keeper {
                     continue;
                 }
                 error = prepared.over() => error,
-                () = chain.broken() => RelayError::Gone,
+                () = &mut lost => RelayError::Gone,
             };
             *worked = true;
             return error;
+        }
+    }
+
+    /// Has controllers asked where a relay is that falls silent, and waits until they tell that it is elsewhere. One that was restarted at
+    /// another address does not say that it knows the session no more; one that answers again goes on with it.
+    async fn moved_while_silent(&self, grants: &Grants, chain: &RelayChain) {
+        let route = &self.route.0;
+        let known = grants.known(route, true);
+        loop {
+            let at = chain.silent(None).await;
+            grants.on_tried(&route[at..=at], false);
+            tokio::select! {
+                () = grants.moved(route, (&known, true)) => return,
+                _ = chain.silent(Some(at)) => grants.on_tried(&route[at..=at], true),
+            }
         }
     }
 
