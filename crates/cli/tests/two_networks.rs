@@ -1,5 +1,5 @@
-//! A relay with two networks and no default route, in network namespaces: its client is in one of them, the next hop in the other. Needs
-//! root; says so where there is none.
+//! Relays of which one address leads to the client and another to the next hop, in network namespaces: on two interfaces without a default
+//! route, or on one. Needs root; says so where there is none.
 #![cfg(target_os = "linux")]
 
 mod common;
@@ -50,7 +50,7 @@ struct Overlay {
 }
 
 impl Overlay {
-    fn start(machines: [Namespace; 3]) -> Self {
+    fn start(machines: [Namespace; 3], entry: Option<&str>) -> Self {
         let scratch = Scratch::new();
         let key = scratch.text("user.key");
         let settings = format!(
@@ -64,7 +64,10 @@ impl Overlay {
         };
         let [client, relay, server] = &machines;
         let mut forwarder = start(relay, &["relay", "--config", &scratch.text("relay.toml")]);
-        let route = forwarder.line();
+        let line = forwarder.line();
+        // Of several addresses only that at which the client reaches it.
+        let key_of_relay = line.split('@').next().expect("a key");
+        let route = entry.map_or_else(|| line.clone(), |entry| format!("{key_of_relay}@{entry}:4600"));
         let mut bench = start(server, &["bench", "server"]);
         let ticket = bench.line().split_whitespace().last().expect("the line to paste").to_owned();
         let words = ["bench", "client", &ticket, "--time", "50s", "--key", &key, "--relay", &route, "-q"];
@@ -88,7 +91,7 @@ fn a_relay_forwards_to_a_next_hop_that_only_its_second_network_leads_to() {
         Err(why) => return common::skip("a_relay_forwards_to_a_next_hop_that_only_its_second_network", &why),
     };
     give(&machines[1], "second", OF_THE_RELAY).unwrap();
-    let overlay = Overlay::start(machines);
+    let overlay = Overlay::start(machines, None);
     wait_for("packets of the session are forwarded", || overlay.forwarded() > 100);
     drop(overlay.running);
 }
@@ -99,10 +102,54 @@ fn a_network_that_comes_while_the_relay_runs_is_used_as_well() {
         Ok(machines) => machines,
         Err(why) => return common::skip("a_network_that_comes_while_the_relay_runs", &why),
     };
-    let overlay = Overlay::start(machines);
+    let overlay = Overlay::start(machines, None);
     std::thread::sleep(Duration::from_secs(1));
     assert_eq!(overlay.forwarded(), 0);
     give(&overlay.machines[1], "second", OF_THE_RELAY).unwrap();
+    wait_for("packets of the session are forwarded", || overlay.forwarded() > 100);
+    drop(overlay.running);
+}
+
+/// A client, a relay and a server, each joined to a router. The relay has two addresses on its interface, of which the server
+/// knows the way to the second only; its default route prefers that one.
+fn star() -> Result<([Namespace; 3], Namespace), String> {
+    let machines = [Namespace::new()?, Namespace::new()?, Namespace::new()?];
+    let router = Namespace::new()?;
+    let names = ["client", "relay", "server"];
+    for (machine, name) in machines.iter().zip(names) {
+        join((machine, &router), name)?;
+    }
+    run("ip", &format!("netns exec {} sysctl -qw net.ipv4.ip_forward=1", router.name()))?;
+    for (machine, name, address) in [
+        (&machines[0], "client", "70.1.0.2"),
+        (&router, "client", "70.1.0.1"),
+        (&machines[1], "relay", "10.19.0.5"),
+        (&machines[1], "relay", "50.1.0.2"),
+        (&router, "relay", "10.19.0.1"),
+        (&router, "relay", "50.1.0.1"),
+        (&machines[2], "server", "60.1.0.2"),
+        (&router, "server", "60.1.0.1"),
+    ] {
+        give(machine, name, address)?;
+    }
+    for (machine, route) in [
+        (&machines[0], "default via 70.1.0.1"),
+        (&machines[1], "default via 50.1.0.1 src 50.1.0.2"),
+        (&machines[2], "50.1.0.0/24 via 60.1.0.1"),
+        (&machines[2], "70.1.0.0/24 via 60.1.0.1"),
+    ] {
+        run("ip", &format!("-n {} route add {route}", machine.name()))?;
+    }
+    Ok((machines, router))
+}
+
+#[test]
+fn a_relay_with_two_addresses_on_one_interface_sends_from_the_one_that_its_routes_prefer() {
+    let (machines, _router) = match star() {
+        Ok(made) => made,
+        Err(why) => return common::skip("a_relay_with_two_addresses_on_one_interface", &why),
+    };
+    let overlay = Overlay::start(machines, Some("50.1.0.2"));
     wait_for("packets of the session are forwarded", || overlay.forwarded() > 100);
     drop(overlay.running);
 }
