@@ -3,21 +3,18 @@
 
 #[path = "hostile/attacker.rs"]
 mod attacker;
+#[path = "hostile/work.rs"]
+mod work;
 
-use anabranch_engine::{Config, MemoryBudget, ProtocolError, Read, Route, State};
+use anabranch_engine::{Config, Event, MemoryBudget, PathState, ProtocolError, Read, Route, State};
 use anabranch_wire::{
     AckPath, AddressFrame, DatagramFrame, Frame, Fsn, NewPid, Params, PathId, PathStatus, PathUse, Pid,
     Report, ResetToken, Span, StreamId,
 };
-use attacker::{Meter, Victim, ack, params, route, stream_frame};
+use attacker::{Meter, Victim, ack, highest, params, route, stream_frame};
 use bytes::Bytes;
 
 const KIB: i64 = 1024;
-
-/// Highest number on path 0 in what was sent.
-fn highest(sent: &[anabranch_engine::Transmit<Bytes>]) -> Option<u64> {
-    sent.iter().filter_map(|sent| sent.message.packet()).map(|packet| packet.fsn.0).max()
-}
 
 #[test]
 fn endless_gaps_in_the_numbers_cost_a_bounded_set_of_ranges() {
@@ -232,7 +229,8 @@ fn a_byte_of_credit_at_a_time_for_ten_thousand_streams_is_borne() {
         victim.say([Frame::MaxData { limit }, Frame::MaxStreamData { stream: *stream, limit, received: 0 }]);
     }
     victim.assert_alive();
-    assert!(meter.held() < before + 64 * KIB, "{before} then {}", meter.held());
+    // A place in a list for each stream at most.
+    assert!(meter.held() < before + 192 * KIB, "{before} then {}", meter.held());
 }
 
 #[test]
@@ -305,6 +303,21 @@ fn datagrams_that_nobody_reads_stay_within_the_budget() {
 }
 
 #[test]
+fn of_datagrams_without_bytes_that_nobody_reads_the_latest_few_are_kept() {
+    let meter = Meter::new();
+    let mut victim = Victim::new();
+    for flow in 0..50_000 {
+        victim.say([Frame::Datagram(DatagramFrame { class: 0, flow, data: Bytes::new() })]);
+    }
+    victim.assert_alive();
+    assert!(meter.held() < 256 * KIB, "{}", meter.held());
+    let kept: Vec<_> =
+        std::iter::from_fn(|| victim.session.recv_datagram()).map(|(_, kept)| kept.flow).collect();
+    assert_eq!(kept.len(), 1024);
+    assert_eq!(kept.last(), Some(&49_999));
+}
+
+#[test]
 fn datagrams_longer_than_agreed_close_the_session() {
     let _turn = Meter::new();
     let mut victim = Victim::new();
@@ -353,6 +366,44 @@ fn pids_for_paths_far_ahead_are_refused() {
         victim.say([Frame::NewPid(new)]);
     }
     victim.assert_closed_for(ProtocolError::PathLimit);
+}
+
+#[test]
+fn of_addresses_that_are_not_the_peers_32_are_told_and_few_are_challenged_at_a_time() {
+    let _turn = Meter::new();
+    let mut victim = Victim::new();
+    for id in 0..1_000_u64 {
+        let address = std::net::SocketAddr::from(([203, 0, 113, 9], 1_000 + id as u16));
+        victim.say([Frame::AddAddress(AddressFrame { id, address })]);
+    }
+    for id in (1..64).step_by(2) {
+        let new = NewPid { path: PathId(id), pid: Pid(u64::from(id)), reset_token: ResetToken([1; 16]) };
+        victim.say([Frame::NewPid(new)]);
+    }
+    let told: Vec<_> = std::iter::from_fn(|| victim.session.poll_event())
+        .filter_map(|event| if let Event::PeerAddress { address, .. } = event { Some(address) } else { None })
+        .collect();
+    assert_eq!(told.len(), 32);
+    // An application that tries them all, as soon as it may.
+    let mut sent = Vec::new();
+    for _ in 0..60 {
+        for remote in &told {
+            let _ = victim.session.open_path(victim.now, Route { socket: 0, remote: *remote });
+        }
+        let paths = victim.session.paths();
+        let open =
+            paths.iter().filter(|path| path.id != PathId::FIRST && path.state != PathState::Closing).count();
+        assert!(open < Config::default().max_paths as usize, "{open}");
+        sent.extend(victim.wait(Span::from_millis(100)));
+    }
+    let bytes_to = |remote| -> usize {
+        sent.iter().filter(|sent| sent.route.remote == remote).map(|sent| sent.size).sum()
+    };
+    let challenged: Vec<_> = told.iter().map(|remote| bytes_to(*remote)).filter(|bytes| *bytes > 0).collect();
+    // Each for five seconds at least, of which six have passed.
+    let at_once = Config::default().max_paths as usize - 1;
+    assert!((at_once..=2 * at_once).contains(&challenged.len()), "{challenged:?}");
+    assert!(challenged.iter().all(|bytes| *bytes <= 10 * 1_200), "{challenged:?}");
 }
 
 #[test]

@@ -143,12 +143,7 @@ impl<P: Payload> Streams<P> {
     pub(crate) fn on_max_data(&mut self, limit: u64) {
         if limit > self.peer_limit {
             self.peer_limit = limit;
-            for id in std::mem::take(&mut self.credit_blocked) {
-                if let Some(stream) = self.map.get_mut(&id) {
-                    stream.credit_blocked = false;
-                }
-                self.enqueue(id);
-            }
+            self.wake_blocked();
         }
     }
 

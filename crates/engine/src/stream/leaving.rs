@@ -11,6 +11,8 @@ use crate::event::Event;
 
 /// Streams looked through in one go for one with new bytes.
 const LOOKED_THROUGH: usize = 64;
+/// Credit for which one more of the streams that wait for it goes on: about a packet.
+const A_TURN: u64 = 1_200;
 
 /// Which bytes of a stream leave next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,8 +44,24 @@ impl<P: Payload> Streams<P> {
             self.ready.push_back(id);
         } else if !stream.queued && credit == 0 && stream.send.unsent() > 0 && !stream.credit_blocked {
             stream.credit_blocked = true;
-            self.credit_blocked.push(id);
+            self.credit_blocked.push_back(id);
         }
+    }
+
+    /// Lets streams go on that waited for the session's credit, the longest waiting first: as many as there is credit for a
+    /// packet each, so that a byte of credit does not cost a visit to all. True when one has something to send.
+    pub(super) fn wake_blocked(&mut self) -> bool {
+        let most = self.credit().div_ceil(A_TURN);
+        let mut woken = 0;
+        while woken < most {
+            let Some(id) = self.credit_blocked.pop_front() else { break };
+            if let Some(stream) = self.map.get_mut(&id) {
+                stream.credit_blocked = false;
+                self.enqueue(id);
+                woken += u64::from(self.map.get(&id).is_some_and(|stream| stream.queued));
+            }
+        }
+        woken > 0
     }
 
     pub(super) fn requeue_all(&mut self) {
@@ -55,18 +73,22 @@ impl<P: Payload> Streams<P> {
 
     /// True when some stream has bytes to send; then [`Self::next_is_resend`] tells of what kind.
     pub(crate) fn has_work(&mut self) -> bool {
-        while let Some(id) = self.ready.front().copied() {
-            let credit = self.credit();
-            if self.map.get(&id).is_some_and(|stream| stream.send.has_work(credit)) {
-                return true;
+        loop {
+            while let Some(id) = self.ready.front().copied() {
+                let credit = self.credit();
+                if self.map.get(&id).is_some_and(|stream| stream.send.has_work(credit)) {
+                    return true;
+                }
+                self.ready.pop_front();
+                if let Some(stream) = self.map.get_mut(&id) {
+                    stream.queued = false;
+                    self.enqueue(id);
+                }
             }
-            self.ready.pop_front();
-            if let Some(stream) = self.map.get_mut(&id) {
-                stream.queued = false;
-                self.enqueue(id);
+            if self.credit_blocked.is_empty() || !self.wake_blocked() {
+                return false;
             }
         }
-        false
     }
 
     pub(crate) fn next_is_resend(&self) -> bool {
@@ -112,6 +134,7 @@ impl<P: Payload> Streams<P> {
         if credit == 0 || self.unsent == 0 {
             return false;
         }
+        self.wake_blocked();
         let has_new = |id: &StreamId| self.map.get(id).is_some_and(|stream| stream.send.sendable(credit) > 0);
         let found = self.ready.iter().take(LOOKED_THROUGH).position(has_new);
         self.ready.rotate_left(found.unwrap_or(LOOKED_THROUGH.min(self.ready.len())));
@@ -218,17 +241,50 @@ mod tests {
     use super::super::{Limits, MemoryBudget, Reservation};
     use super::*;
 
-    #[test]
-    fn of_very_many_streams_with_missing_bytes_the_one_with_new_bytes_is_found_in_a_few_goes() {
-        let limits = Limits {
+    fn limits() -> Limits {
+        Limits {
             initial_window: 1 << 20,
             max_window: 1 << 20,
             send_buffer: 1 << 20,
             unsent: 1 << 20,
             peer_stream: 1 << 20,
-        };
+        }
+    }
+
+    #[test]
+    fn of_very_many_streams_that_wait_for_credit_as_many_go_on_as_it_is_good_for() {
         let budget = Reservation::new(MemoryBudget::new(1 << 30));
-        let mut streams = Streams::<Length>::new(Side::Client, limits, 128, budget);
+        let mut streams = Streams::<Length>::new(Side::Client, limits(), 128, budget);
+        streams.on_peer_params(0, 1 << 20, 1_000);
+        let mut events = VecDeque::new();
+        for _ in 0..1_000 {
+            let id = streams.open().unwrap();
+            streams.write(id, &mut Length(10)).unwrap();
+        }
+        assert!(!streams.has_work());
+        streams.on_max_data(1);
+        assert_eq!(streams.ready.len(), 1);
+        streams.on_max_data(5 * A_TURN);
+        assert!((5..=6).contains(&streams.ready.len()), "{}", streams.ready.len());
+        // What those leave of the credit goes to the others, in the order in which they wait.
+        let mut sent = Vec::new();
+        while let Some((frame, _)) = streams.next_frame(1_000, Pick::MissingFirst, &mut events) {
+            sent.push(frame.stream);
+            streams.rotate();
+        }
+        assert_eq!(streams.sent(), 5 * A_TURN);
+        sent.sort();
+        sent.dedup();
+        assert_eq!(sent.len(), 600);
+        streams.on_max_data(1 << 20);
+        while streams.next_frame(1_000, Pick::MissingFirst, &mut events).is_some() {}
+        assert_eq!((streams.sent(), streams.unsent()), (10_000, 0));
+    }
+
+    #[test]
+    fn of_very_many_streams_with_missing_bytes_the_one_with_new_bytes_is_found_in_a_few_goes() {
+        let budget = Reservation::new(MemoryBudget::new(1 << 30));
+        let mut streams = Streams::<Length>::new(Side::Client, limits(), 128, budget);
         streams.on_peer_params(1 << 20, 1 << 20, 5_000);
         let mut events = VecDeque::new();
         for _ in 0..4_000 {

@@ -87,7 +87,7 @@ pub(crate) struct Streams<P> {
     /// Streams with something to send, in turn.
     ready: VecDeque<StreamId>,
     /// Streams whose new data waits for session credit.
-    credit_blocked: Vec<StreamId>,
+    credit_blocked: VecDeque<StreamId>,
     /// Streams whose application was refused and waits.
     room_blocked: VecDeque<StreamId>,
     limits: Limits,
@@ -132,7 +132,7 @@ impl<P: Payload> Streams<P> {
             reserved_there: reservation.beside(),
             incoming: VecDeque::new(),
             ready: VecDeque::new(),
-            credit_blocked: Vec::new(),
+            credit_blocked: VecDeque::new(),
             room_blocked: VecDeque::new(),
             limits,
             sent: 0,

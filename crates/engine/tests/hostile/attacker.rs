@@ -54,6 +54,10 @@ pub struct Victim {
     pub now: Time,
     /// PIDs registered, less those retired.
     pub pids: i64,
+    /// Packets that went to the session or came from it.
+    pub packets: u64,
+    /// Bytes that went to it.
+    pub bytes: u64,
     next: BTreeMap<PathId, u64>,
 }
 
@@ -87,6 +91,11 @@ pub fn ack(path: u32, ranges: impl IntoIterator<Item = std::ops::Range<u64>>) ->
     Frame::Ack(Ack { path: PathId(path), delay: Span::ZERO, ranges: ranges.into_iter().collect(), ecn: None })
 }
 
+/// Highest number on path 0 in what was sent.
+pub fn highest(sent: &[Transmit<Bytes>]) -> Option<u64> {
+    sent.iter().filter_map(|sent| sent.message.packet()).map(|packet| packet.fsn.0).max()
+}
+
 impl Victim {
     pub fn new() -> Self {
         Self::with(Config::default(), MemoryBudget::new(1 << 40))
@@ -116,7 +125,7 @@ impl Victim {
         let now = Time::ZERO + Span::from_secs(1);
         let pids = Box::new(Pids(now.as_nanos()));
         let session = Session::accept(config, (params, route()), pids, budget, now).unwrap();
-        let mut victim = Self { session, now, pids: 0, next: BTreeMap::new() };
+        let mut victim = Self { session, now, pids: 0, packets: 0, bytes: 0, next: BTreeMap::new() };
         victim.drain();
         victim
     }
@@ -139,13 +148,32 @@ impl Victim {
         let size = PACKET_OVERHEAD + packet_encoded_len(&packet.frames);
         let arrival = Arrival { route, size, ecn: Ecn::NotEct };
         self.next.insert(path, number + 1);
-        self.session.handle_message(self.now, &arrival, Message::Packet(packet));
+        self.packets += 1;
+        self.bytes += size as u64;
+        self.take_counted(&arrival, Message::Packet(packet));
         self.drain()
+    }
+
+    /// The session's own work: what `hostile_work` counts has a name that ends so. None of these calls another.
+    #[inline(never)]
+    fn take_counted(&mut self, arrival: &Arrival, message: Message<Bytes>) {
+        self.session.handle_message(self.now, arrival, message);
+    }
+
+    #[inline(never)]
+    fn send_counted(&mut self) -> Option<Transmit<Bytes>> {
+        self.session.poll_transmit(self.now)
+    }
+
+    #[inline(never)]
+    fn time_counted(&mut self) {
+        self.session.handle_timeout(self.now);
     }
 
     /// Everything the session wants to send now.
     pub fn drain(&mut self) -> Vec<Transmit<Bytes>> {
-        let sent: Vec<_> = std::iter::from_fn(|| self.session.poll_transmit(self.now)).collect();
+        let sent: Vec<_> = std::iter::from_fn(|| self.send_counted()).collect();
+        self.packets += sent.len() as u64;
         while let Some(change) = self.session.poll_pid_change() {
             self.pids += if matches!(change, PidChange::Register { .. }) { 1 } else { -1 };
         }
@@ -158,7 +186,7 @@ impl Victim {
         let mut sent = Vec::new();
         while let Some(at) = self.session.poll_timeout().filter(|at| *at <= until) {
             self.now = self.now.max(at);
-            self.session.handle_timeout(self.now);
+            self.time_counted();
             sent.extend(self.drain());
         }
         self.now = until;

@@ -1,0 +1,337 @@
+//! What hostile packets cost, in instructions, counted by callgrind: each kind is played for a while and for longer, and neither may what a
+//! packet costs exceed its bound, nor may it grow with what came before. Without valgrind the test says so.
+//!
+//! Counted is what the session does, not what the attacker does to make up its packets. A packet that the session sends counts as one, too:
+//! windows and pacing allow them, whoever asks.
+
+use anabranch_counted::{Part, end_of_part, is_counted};
+use anabranch_engine::{Config, MemoryBudget, Read, Route};
+use anabranch_wire::{
+    AckPath, AddressFrame, DatagramFrame, Frame, Fsn, NewPid, Params, PathId, Pid, Report, ResetToken, Span,
+    StreamId,
+};
+use bytes::Bytes;
+
+use crate::attacker::{Victim, ack, highest, params, route, stream_frame};
+
+/// Packets before anything is counted, packets of each count, and packets between the two.
+const SETTLING: usize = 10;
+const COUNT: usize = 200;
+const BETWEEN: usize = 2_000;
+
+/// Says its next packet, at a session of its own.
+type Attack = Box<dyn FnMut() -> Said>;
+
+/// What went to the session and came from it, since the attack began.
+#[derive(Clone, Copy, Debug, Default)]
+struct Said {
+    packets: u64,
+    bytes: u64,
+}
+
+/// A way to hurt.
+struct Way {
+    name: &'static str,
+    /// Most instructions a packet, in the profile of the tests: a third over what was measured.
+    most: u64,
+    begin: fn() -> Attack,
+}
+
+const fn way(name: &'static str, most: u64, begin: fn() -> Attack) -> Way {
+    Way { name, most, begin }
+}
+
+const ATTACKS: [Way; 19] = [
+    way("honest data, read at once", 2_400, honest),
+    way("endless gaps in packet numbers", 3_900, gaps),
+    way("numbers that leap", 2_100, leaps),
+    way("200 frames with one byte in two", 250_000, one_byte_in_two),
+    way("200 frames with a byte each, in order", 250_000, byte_by_byte),
+    way("acknowledgements in 64 ranges of one", 24_000, ranges_of_one),
+    way("the unsent acknowledged", 1_100, unsent),
+    way("acknowledgements ahead of arrival", 10_000, optimistic),
+    way("a byte of credit at a time for 10,000 streams", 8_400, crumbs_of_credit),
+    way("credit that shrinks and is absurd", 2_800, absurd_credit),
+    way("streams opened and given up, and the application sees them", 10_000, streams),
+    way("more streams than admitted", 5_000, too_many_streams),
+    way("paths opened and left", 5_000, paths),
+    way("what was read by nobody, again", 2_500, never_read),
+    way("talking without acknowledging", 3_500, talk),
+    way("a hundred challenges from elsewhere", 7_000, challenges),
+    way("events that nobody fetches, seven a packet", 4_300, events),
+    way("reports that lie", 2_400, reports),
+    way("datagrams that nobody reads", 2_500, datagrams),
+];
+
+/// An attack at `victim` that says what `next` makes of the number of the packet.
+fn attack(mut victim: Victim, mut next: impl FnMut(&mut Victim, u64) + 'static) -> Attack {
+    let mut round = 0;
+    Box::new(move || {
+        next(&mut victim, round);
+        round += 1;
+        Said { packets: victim.packets, bytes: victim.bytes }
+    })
+}
+
+/// An attack with which the session copes.
+fn borne(victim: Victim, mut next: impl FnMut(&mut Victim, u64) + 'static) -> Attack {
+    attack(victim, move |victim, round| {
+        next(victim, round);
+        victim.assert_alive();
+    })
+}
+
+fn honest() -> Attack {
+    borne(Victim::new(), |victim, round| {
+        victim.say([stream_frame(0, round * 1_150, 1_150)]);
+        let _ = victim.session.accept_stream();
+        assert!(
+            matches!(victim.session.read(StreamId(0), 4_000), Ok(Read::Data(data)) if data.len() == 1_150)
+        );
+    })
+}
+
+fn gaps() -> Attack {
+    borne(Victim::new(), |victim, round| {
+        victim.say_as((0, 2 + round * 2), route(), [Frame::Ping]);
+    })
+}
+
+fn leaps() -> Attack {
+    borne(Victim::new(), |victim, round| {
+        victim.say_as((0, 2 + round * 100_000_000), route(), [Frame::Ping]);
+    })
+}
+
+fn one_byte_in_two() -> Attack {
+    borne(Victim::new(), |victim, round| {
+        // Within the window, from its start again when it was gone through.
+        let start = round * 400 % (Config::default().memory.initial_window - 400);
+        victim.say((0..200).map(|frame| stream_frame(0, start + frame * 2 + 1, 1)));
+    })
+}
+
+fn byte_by_byte() -> Attack {
+    borne(Victim::new(), |victim, round| {
+        victim.say((0..200).map(|frame| stream_frame(0, round * 200 + frame, 1)));
+        let _ = victim.session.accept_stream();
+        while matches!(victim.session.read(StreamId(0), 4_000), Ok(Read::Data(_))) {}
+    })
+}
+
+/// A victim that has always something to send, and a millisecond later acknowledgements that say `ranges`.
+fn at_a_sender(config: Config, ranges: fn(u64) -> Vec<std::ops::Range<u64>>) -> Attack {
+    let mut top = 0;
+    attack(Victim::with(config, MemoryBudget::new(1 << 40)), move |victim, round| {
+        if round == 0 {
+            victim.session.open_stream().unwrap();
+        }
+        for _ in 0..64 {
+            let _ = victim.session.write(StreamId(1), &mut Bytes::from(vec![0; 1 << 10]));
+        }
+        top = highest(&victim.wait(Span::from_millis(1))).unwrap_or(top).max(top);
+        top = highest(&victim.say([ack(0, ranges(top))])).unwrap_or(top).max(top);
+        while victim.session.poll_event().is_some() {}
+    })
+}
+
+fn ranges_of_one() -> Attack {
+    let config = Config { skip_numbers: false, ..Config::default() };
+    at_a_sender(config, |top| {
+        let each = (0..64).map(|range| (top | 1).saturating_sub(range * 2));
+        each.filter(|number| *number > 0 && *number <= top).map(|number| number..number + 1).collect()
+    })
+}
+
+fn optimistic() -> Attack {
+    at_a_sender(Config::default(), |top| vec![0..top + 1])
+}
+
+fn unsent() -> Attack {
+    attack(Victim::new(), |victim, _| {
+        victim.say([ack(0, [0..1_000_000])]);
+    })
+}
+
+fn crumbs_of_credit() -> Attack {
+    let mut victim = Victim::offered(Params { initial_max_data: 0, ..params() });
+    let streams: Vec<StreamId> = (0..10_000)
+        .map(|_| {
+            let stream = victim.session.open_stream().unwrap();
+            victim.session.write(stream, &mut Bytes::from_static(&[0; 20])).unwrap();
+            stream
+        })
+        .collect();
+    borne(victim, move |victim, limit| {
+        let stream = streams[limit as usize % streams.len()];
+        victim.say([Frame::MaxData { limit }, Frame::MaxStreamData { stream, limit, received: 0 }]);
+    })
+}
+
+fn absurd_credit() -> Attack {
+    let mut victim = Victim::new();
+    let stream = victim.session.open_stream().unwrap();
+    borne(victim, move |victim, round| {
+        let limit = [(1 << 62) - 1, 0, round][round as usize % 3];
+        let credit = Frame::MaxStreamData { stream, limit, received: 0 };
+        victim.say([Frame::MaxData { limit }, credit, Frame::MaxStreams { limit }]);
+    })
+}
+
+/// A stream's only byte, and its end in a hurry.
+fn stream_given_up(index: u64) -> [Frame<Bytes>; 3] {
+    let stream = StreamId(index * 2);
+    [
+        stream_frame(stream.0, 0, 1),
+        Frame::StopSending { stream, code: 0 },
+        Frame::ResetStream { stream, code: 0, final_size: 1 },
+    ]
+}
+
+fn streams() -> Attack {
+    let config = Config { skip_numbers: false, ..Config::default() };
+    borne(Victim::with(config, MemoryBudget::new(1 << 40)), |victim, round| {
+        let answered = highest(&victim.say(stream_given_up(round)));
+        while let Some(stream) = victim.session.accept_stream() {
+            let _ = victim.session.read(stream, 10);
+            let _ = victim.session.reset(stream, 0);
+        }
+        // What the session says to that is acknowledged, so that nothing of the stream is left.
+        if let Some(top) = highest(&victim.drain()).max(answered) {
+            victim.say([ack(0, [0..top + 1])]);
+        }
+    })
+}
+
+fn too_many_streams() -> Attack {
+    attack(Victim::new(), |victim, round| {
+        victim.say(stream_given_up(round));
+    })
+}
+
+fn paths() -> Attack {
+    attack(Victim::new(), |victim, round| {
+        let id = 2 + 2 * round as u32;
+        let (path, pid) = (PathId(id), Pid(u64::from(id)));
+        victim.say([Frame::NewPid(NewPid { path, pid, reset_token: ResetToken([1; 16]) })]);
+        victim.say_as((id, 0), route(), [Frame::Ping, Frame::PathAbandon { path, reason: 0 }]);
+    })
+}
+
+fn never_read() -> Attack {
+    borne(Victim::new(), |victim, round| {
+        let last = Config::default().memory.initial_window / 1_000 - 1;
+        victim.say([stream_frame(0, round.min(last) * 1_000, 1_000)]);
+    })
+}
+
+fn talk() -> Attack {
+    let mut victim = Victim::new();
+    let stream = victim.session.open_stream().unwrap();
+    victim.session.write(stream, &mut Bytes::from(vec![0; 30_000])).unwrap();
+    borne(victim, |victim, _| {
+        victim.say([Frame::Ping]);
+        victim.wait(Span::from_micros(100));
+    })
+}
+
+fn challenges() -> Attack {
+    let elsewhere = Route { socket: 0, remote: "203.0.113.9:53".parse().unwrap() };
+    borne(Victim::new(), move |victim, round| {
+        let tokens = (0..100).map(|token| Frame::PathChallenge { token: token + round * 100 });
+        victim.say_as((0, 1 + round), elsewhere, tokens);
+    })
+}
+
+fn events() -> Attack {
+    let mut victim = Victim::new();
+    let stream = victim.session.open_stream().unwrap();
+    borne(victim, move |victim, round| {
+        let address = std::net::SocketAddr::from(([192, 0, 2, round as u8], round as u16));
+        victim.say([
+            Frame::ObservedAddress { path: PathId((round % 3) as u32), address },
+            Frame::AddAddress(AddressFrame { id: round, address }),
+            Frame::RemoveAddress { id: round },
+            Frame::StopSending { stream, code: round },
+            Frame::MaxStreams { limit: (1 << 60) + round },
+            Frame::AckPath(AckPath { sequence: round + 1, path: Some(PathId(round as u32)) }),
+            Frame::Datagram(DatagramFrame { class: 0, flow: 0, data: Bytes::new() }),
+        ]);
+    })
+}
+
+fn reports() -> Attack {
+    borne(Victim::new(), |victim, round| {
+        let highest_fsn = if round % 7 == 0 { Fsn((1 << 62) - 1) } else { Fsn(round) };
+        let report = Report { path: PathId(0), bytes: 0, packets: 0, highest_fsn, highest_tsn: 0 };
+        victim.say([Frame::Report(report)]);
+    })
+}
+
+fn datagrams() -> Attack {
+    let budget = MemoryBudget::new(2 << 20);
+    borne(Victim::with(Config::default(), budget), |victim, _| {
+        let data = Bytes::from_static(&[0; 1_100]);
+        victim.say([Frame::Datagram(DatagramFrame { class: 0, flow: 0, data })]);
+    })
+}
+
+#[test]
+fn what_a_hostile_packet_costs_is_bounded_and_does_not_grow() {
+    let within = Some("*Victim*_counted");
+    let Some(parts) = anabranch_counted::run("work::attacks_for_the_count", within) else {
+        println!("skipped: instructions are counted with valgrind, which is not here");
+        return;
+    };
+    assert_eq!(parts.len(), 4 * ATTACKS.len());
+    println!("instructions a packet at first, and later; then a byte of what came");
+    let mut beyond = Vec::new();
+    for (attack, parts) in ATTACKS.iter().zip(parts.chunks_exact(4)) {
+        let [early, late] = [1, 3].map(|count| Cost::between(&parts[count - 1], &parts[count]));
+        println!("{:>8} {:>8} {:>6} {}", early.a_packet(), late.a_packet(), late.a_byte(), attack.name);
+        if early.a_packet().max(late.a_packet()) > attack.most {
+            beyond.push(format!("{}: more than {} a packet", attack.name, attack.most));
+        }
+        if late.a_packet() > early.a_packet() * 3 / 2 + 1_000 {
+            beyond.push(format!("{}: ever more", attack.name));
+        }
+    }
+    assert!(beyond.is_empty(), "{beyond:#?}");
+}
+
+/// The part that runs under callgrind, and for nothing by itself.
+#[test]
+fn attacks_for_the_count() {
+    if !is_counted() {
+        return;
+    }
+    for attack in ATTACKS {
+        let mut say = (attack.begin)();
+        for packets in [SETTLING, COUNT, BETWEEN, COUNT] {
+            let said = (0..packets).map(|_| say()).last().unwrap_or_default();
+            end_of_part(&[said.packets, said.bytes]);
+        }
+    }
+}
+
+/// What so much cost.
+struct Cost {
+    instructions: u64,
+    packets: u64,
+    bytes: u64,
+}
+
+impl Cost {
+    fn between(before: &Part, part: &Part) -> Self {
+        let [packets, bytes] = [0, 1].map(|which| (part.told[which] - before.told[which]).max(1));
+        Self { instructions: part.instructions, packets, bytes }
+    }
+
+    fn a_packet(&self) -> u64 {
+        self.instructions / self.packets
+    }
+
+    fn a_byte(&self) -> u64 {
+        self.instructions / self.bytes
+    }
+}
