@@ -3,6 +3,8 @@
 //! `.ci/run` prepares a bare machine and then calls `cargo xtask ci`; nothing is checked anywhere else.
 
 mod deny;
+#[cfg(test)]
+mod limits;
 mod miri;
 mod papers;
 mod purity;

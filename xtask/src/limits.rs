@@ -1,0 +1,58 @@
+//! Holds `docs/security.md` against the code: each row of its tables of limits names a test that is there.
+
+use std::fs;
+use std::path::Path;
+
+/// Tables that are no limits, by how their first line begins.
+const OTHERS: [&str; 2] = ["| secret |", "| packets |"];
+
+/// What is wrong with the rows of a page: those that name no test (`file::test`, the file from `crates/` on), or one that is not there.
+fn mistakes(page: &str, holds: impl Fn(&str, &str) -> bool) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut is_of_limits = None;
+    for line in page.lines() {
+        if !line.starts_with('|') {
+            is_of_limits = None;
+            continue;
+        }
+        let Some(is_of_limits) = is_of_limits else {
+            is_of_limits = Some(!OTHERS.iter().any(|other| line.starts_with(other)));
+            continue;
+        };
+        if !is_of_limits || line.starts_with("|--") {
+            continue;
+        }
+        let tests: Vec<(&str, &str)> = quoted(line).filter_map(|word| word.split_once(".rs::")).collect();
+        if tests.is_empty() {
+            found.push(format!("no test: {line}"));
+        }
+        let absent = tests.iter().filter(|(file, test)| !holds(&format!("{file}.rs"), test));
+        found.extend(absent.map(|(file, test)| format!("not there: {file}.rs::{test}")));
+    }
+    found
+}
+
+/// What stands between backticks.
+fn quoted(line: &str) -> impl Iterator<Item = &str> {
+    line.split('`').skip(1).step_by(2)
+}
+
+#[test]
+fn every_limit_on_the_page_about_security_names_a_test_that_is_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let page = fs::read_to_string(root.join("docs/security.md")).unwrap();
+    let holds = |file: &str, test: &str| {
+        let text = fs::read_to_string(root.join("crates").join(file)).unwrap_or_default();
+        text.contains(&format!("fn {test}("))
+    };
+    let mistakes = mistakes(&page, holds);
+    assert!(mistakes.is_empty(), "{mistakes:#?}");
+    assert!(page.matches(".rs::").count() > 40, "the page was read");
+}
+
+#[test]
+fn rows_without_a_test_and_tests_that_are_gone_are_found() {
+    let page = "| attempt | test |\n|---|---|\n| one | `a/b.rs::there` |\n| two | `a/b.rs::gone` |\n| three | `a/b.rs` |\n\n| secret |\n|---|\n| x |\n";
+    let found = mistakes(page, |file, test| (file, test) == ("a/b.rs", "there"));
+    assert_eq!(found, ["not there: a/b.rs::gone", "no test: | three | `a/b.rs` |"]);
+}
