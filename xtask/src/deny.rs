@@ -1,28 +1,26 @@
 //! What may come into the dependency tree, held against `deny.toml` by cargo-deny.
 //!
 //! Licences, sources and forbidden crates need nothing but the crates that the lock file names. Advisories come from a database on the network: where it
-//! cannot be fetched, that is said and nothing else happens, so that a machine without a network can run all of `ci`.
+//! cannot be fetched, or cargo-deny is not there, that is said and counts as skipped, so that a machine without a network can run all of `ci`.
 
-use crate::{cargo, cargo_output};
+use crate::{Done, Outcome, cargo, cargo_output};
 
 /// What cargo-deny says when it has no database and cannot get one.
 const NO_DATABASE: &str = "failed to fetch advisory database";
 
 /// # Errors
 /// When the dependencies break a rule, or one of them has an advisory.
-pub fn check() -> Result<(), String> {
+pub fn check() -> Outcome {
     if cargo_output(&["deny", "--version"]).is_err() {
-        eprintln!("xtask: deny skipped: cargo-deny is not installed");
-        return Ok(());
+        return Ok(Done::Skipped("cargo-deny is not installed".into()));
     }
     // Crates of other systems too, which nothing here has built.
     cargo(&["fetch", "--locked"])?;
     cargo(&["deny", "--offline", "--log-level", "error", "check", "licenses", "bans", "sources"])?;
     match cargo_output(&["deny", "--log-level", "error", "check", "advisories"]) {
         Err(why) if why.contains(NO_DATABASE) => {
-            eprintln!("xtask: deny: advisories not checked: their database cannot be fetched");
-            Ok(())
+            Ok(Done::Skipped("all but advisories is ok; their database cannot be fetched".into()))
         }
-        outcome => outcome.map(|_| ()),
+        outcome => outcome.map(|_| Done::All),
     }
 }
