@@ -89,7 +89,8 @@ impl Command {
             Self::Status(args) => args.json,
             Self::Path(args) => args.json(),
             Self::Paths(args) => args.json,
-            Self::Sim(args) => args.json(),
+            // Its standard output is for results alone, which say themselves what was not as expected.
+            Self::Sim(_) => false,
             Self::Keys(args) => args.json(),
             Self::Controller(args) => args.json(),
             Self::Capture(_) | Self::Completions(_) | Self::Man(_) => false,

@@ -1,9 +1,12 @@
 //! What idle sessions cost: memory, processor time, and what a transfer beside them loses.
 //!
 //! `cargo run --release -p anabranch-net --example idle -- [SESSIONS] [PATHS]`
-//! Both ends are in this process, over shared sockets on loopback addresses; each session counts twice.
+//! Both ends are in this process, over shared sockets on loopback addresses; each session counts twice. What a transfer loses is told by
+//! transfers in turn with a second process, which has no other sessions.
 
+use std::io::{BufRead, BufReader, Write};
 use std::net::IpAddr;
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,9 +18,11 @@ use tokio::io::AsyncReadExt;
 
 type Failure = Box<dyn std::error::Error>;
 
-/// Bytes of one transfer beside the idle sessions, and how many are timed.
+/// Bytes of one transfer beside the idle sessions, and how many are timed there and without them.
 const TRANSFER: usize = 100 << 20;
-const TRANSFERS: usize = 15;
+const TRANSFERS: usize = 41;
+/// The word by which the process without idle sessions is started.
+const ALONE: &str = "alone";
 /// How long the idle sessions are watched.
 const WATCHED: Duration = Duration::from_secs(30);
 
@@ -79,14 +84,57 @@ async fn transfer(client: &Endpoint, target: &Target) -> Result<f64, Failure> {
     Ok(seconds)
 }
 
-/// Median rate of several transfers in Mbit/s.
-async fn rate(client: &Endpoint, target: &Target) -> Result<f64, Failure> {
-    let mut times = Vec::new();
-    for _ in 0..TRANSFERS {
-        times.push(transfer(client, target).await?);
+/// A process without idle sessions that does a transfer when it is told to.
+struct Alone {
+    process: Child,
+}
+
+impl Alone {
+    fn start(paths: u8) -> Result<Self, Failure> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args([ALONE, &paths.to_string()]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        Ok(Self { process: command.spawn()? })
     }
-    times.sort_by(f64::total_cmp);
-    Ok(TRANSFER as f64 * 8e-6 / times[TRANSFERS / 2])
+
+    /// Seconds that a transfer takes there.
+    fn transfer(&mut self) -> Result<f64, Failure> {
+        self.process.stdin.as_mut().ok_or("no input")?.write_all(b"\n")?;
+        let mut line = String::new();
+        // It says one line for each that it gets, so nothing is left behind in this reader.
+        BufReader::new(self.process.stdout.as_mut().ok_or("no output")?).read_line(&mut line)?;
+        Ok(line.trim().parse()?)
+    }
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        drop(self.process.stdin.take());
+        // It has nothing left to do.
+        let _ = self.process.wait();
+    }
+}
+
+/// What the second process does.
+async fn alone(paths: u8) -> Result<(), Failure> {
+    let (client, target) = pair(paths).await?;
+    for line in std::io::stdin().lock().lines() {
+        line?;
+        println!("{}", transfer(&client, &target).await?);
+    }
+    Ok(())
+}
+
+/// The quartiles of the rate beside this process's sessions over that of the other process, transfer for transfer.
+async fn compare(client: &Endpoint, target: &Target, other: &mut Alone) -> Result<[f64; 3], Failure> {
+    let mut ratios = Vec::new();
+    for round in 0..TRANSFERS {
+        let first = if round % 2 == 0 { Some(other.transfer()?) } else { None };
+        let beside = transfer(client, target).await?;
+        let alone = first.map_or_else(|| other.transfer(), Ok)?;
+        ratios.push(alone / beside);
+    }
+    ratios.sort_by(f64::total_cmp);
+    Ok([1, 2, 3].map(|quarter| ratios[(TRANSFERS - 1) * quarter / 4]))
 }
 
 async fn open(client: &Arc<Endpoint>, target: &Target, count: usize) -> Result<Vec<Session>, Failure> {
@@ -103,17 +151,24 @@ async fn open(client: &Arc<Endpoint>, target: &Target, count: usize) -> Result<V
     Ok(sessions)
 }
 
-#[tokio::main(worker_threads = 2)]
-async fn main() -> Result<(), Failure> {
-    let number = |at: usize| std::env::args().nth(at).and_then(|text| text.parse().ok());
-    let (count, paths) = (number(1).unwrap_or(10_000), number(2).unwrap_or(3));
-    let paths = u8::try_from(paths)?;
-    let (server, client) = (endpoint(1, paths).await?, Arc::new(endpoint(2, paths).await?));
+/// Two endpoints that listen and call, and where the second finds the first.
+async fn pair(paths: u8) -> Result<(Arc<Endpoint>, Target), Failure> {
+    let (server, client) = (endpoint(1, paths).await?, endpoint(2, paths).await?);
     let mut target = Target::new(server.node(), server.local_addresses());
     target.pins = addresses(2, paths).into_iter().zip(server.local_addresses()).collect();
     tokio::spawn(serve(server));
+    Ok((Arc::new(client), target))
+}
 
-    let alone = rate(&client, &target).await?;
+#[tokio::main(worker_threads = 2)]
+async fn main() -> Result<(), Failure> {
+    let number = |at: usize| std::env::args().nth(at).and_then(|text| text.parse().ok());
+    let paths = u8::try_from(number(2).unwrap_or(3))?;
+    if std::env::args().nth(1).is_some_and(|word| word == ALONE) {
+        return alone(paths).await;
+    }
+    let (count, mut other) = (number(1).unwrap_or(10_000), Alone::start(paths)?);
+    let (client, target) = pair(paths).await?;
     let before = usage();
     let sessions = open(&client, &target, count).await?;
     while !sessions.iter().all(|session| session.paths().len() == usize::from(paths)) {
@@ -126,7 +181,7 @@ async fn main() -> Result<(), Failure> {
     tokio::time::sleep(WATCHED).await;
     let share = (usage().1 - begun) / WATCHED.as_secs_f64() * 50.0;
     println!("{share:.2} % of a core an end while idle");
-    let beside = rate(&client, &target).await?;
-    println!("100 MiB: {alone:.0} Mbit/s alone, {beside:.0} beside them, ratio {:.3}", beside / alone);
+    let [low, median, high] = compare(&client, &target, &mut other).await?;
+    println!("{TRANSFERS} pairs of 100 MiB: {median:.3} of the rate without them ({low:.3} to {high:.3})");
     Ok(())
 }

@@ -102,9 +102,7 @@ fn anabranch(words: &[String]) -> Result<String, String> {
     // A sweep may leave the ground on which its scenario's expectations stand: one path where eight are expected.
     let only_unexpected = output.status.code() == Some(1) && text.contains("\"ok\":false");
     if only_unexpected {
-        // The last line tells what was not as expected.
-        let runs = text.lines().filter(|line| !line.starts_with("{\"event\""));
-        return Ok(runs.map(|line| format!("{line}\n")).collect());
+        return Ok(text);
     }
     if output.status.success() {
         return Ok(text);

@@ -7,7 +7,8 @@
 use std::sync::Arc;
 
 use anabranch_engine::{
-    Arrival, Config, Ecn, Event, MemoryBudget, PathChange, PathError, Read, Route, Session,
+    Arrival, Config, Ecn, Event, MemoryBudget, PathChange, PathError, PathInfo, Read, Route, Session,
+    SessionStats,
 };
 use anabranch_wire::{DatagramFrame, Frame, Length, Message, Span, StreamId, Time};
 
@@ -48,6 +49,20 @@ pub(crate) struct FlowCounts {
     pub datagrams: u64,
 }
 
+/// What an end had counted when it vanished.
+pub(crate) struct Ended {
+    paths: Vec<PathInfo>,
+    stats: SessionStats,
+}
+
+impl Ended {
+    fn of(session: &Session<Length>) -> Box<Self> {
+        // Nothing waits in a session that is no more.
+        let stats = SessionStats { bytes_reassembling: 0, ..session.stats() };
+        Box::new(Self { paths: session.paths(), stats })
+    }
+}
+
 /// A place for a flow, which several may have one after the other.
 pub(crate) struct Flow {
     pub routes: Routes,
@@ -56,6 +71,8 @@ pub(crate) struct Flow {
     /// Counts the sessions that had this place.
     pub generation: u32,
     pub sessions: [Option<Session<Length>>; 2],
+    /// What the first sessions of this place had counted when they ended.
+    ended: [Option<Box<Ended>>; 2],
     pub start: Time,
     pub stop: Time,
     stream: Option<StreamId>,
@@ -94,6 +111,7 @@ impl Flow {
             supply,
             generation: 0,
             sessions: [None, None],
+            ended: [None, None],
             start,
             stop,
             stream: None,
@@ -174,13 +192,28 @@ impl Flow {
     /// Both ends vanish; packets on their way find nobody.
     pub(crate) fn end(&mut self) {
         self.counts.bytes += self.live_bytes();
-        self.sessions = [None, None];
+        let sessions = std::mem::take(&mut self.sessions);
+        if self.generation == 0 {
+            self.ended = sessions.map(|session| session.as_ref().map(Ended::of));
+        }
         self.generation += 1;
         self.next_chunk = Time::NEVER;
     }
 
     fn live_bytes(&self) -> u64 {
         self.sessions[SERVER].as_ref().map_or(0, |session| session.stats().bytes_read)
+    }
+
+    /// The paths of an end with what was counted on them, also when the flow is over.
+    pub(crate) fn counted_paths(&self, end: usize) -> Vec<PathInfo> {
+        let ended = || self.ended[end].as_ref().map(|ended| ended.paths.clone());
+        self.sessions[end].as_ref().map(Session::paths).or_else(ended).unwrap_or_default()
+    }
+
+    /// What an end has counted, also when the flow is over.
+    pub(crate) fn stats(&self, end: usize) -> SessionStats {
+        let ended = || self.ended[end].as_ref().map(|ended| ended.stats);
+        self.sessions[end].as_ref().map(Session::stats).or_else(ended).unwrap_or_default()
     }
 
     /// Stream bytes that the server has read.

@@ -229,13 +229,12 @@ impl Network {
     #[must_use]
     pub fn flow(&self, flow: usize) -> FlowState {
         let flow = &self.flows[flow];
-        let stats = |end: usize| flow.sessions[end].as_ref().map(Session::stats).unwrap_or_default();
         FlowState {
             bytes: flow.bytes_read(),
             data_packets: flow.counts.data_packets,
             late_packets: flow.counts.late_packets,
-            client: stats(CLIENT),
-            server: stats(SERVER),
+            client: flow.stats(CLIENT),
+            server: flow.stats(SERVER),
             finished_at: flow.finished_at,
             datagrams: flow.counts.datagrams,
         }
@@ -259,6 +258,16 @@ impl Network {
     #[must_use]
     pub fn paths(&self, flow: usize, server: bool) -> Vec<PathInfo> {
         self.flows[flow].sessions[usize::from(server)].as_ref().map(Session::paths).unwrap_or_default()
+    }
+
+    /// As [`Self::paths`], with what was counted on them when the flow ended where it is over: for counters, not for what
+    /// changes up and down.
+    ///
+    /// # Panics
+    /// When the plan has no such flow.
+    #[must_use]
+    pub fn counted_paths(&self, flow: usize, server: bool) -> Vec<PathInfo> {
+        self.flows[flow].counted_paths(usize::from(server))
     }
 
     /// Windows and round-trip times of the paths of a flow's client, as [`Self::paths`] has them.

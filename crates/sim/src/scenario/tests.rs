@@ -219,6 +219,11 @@ fn mistakes_that_only_show_when_it_is_put_together_are_told_before_anything_runs
         ),
         ("rule = \"reno\"", "rule = 7", "small.toml:26: rule: invalid type: integer `7`, expected a string"),
         (
+            "rate = \"5 Mbit/s\"\ndelay = \"20 ms\"\nqueue = \"1 BDP\"",
+            "",
+            "small.toml:12: link.lte: neither a rate nor a delay\n  hint    without a rate it is unlimited, without a delay it has none: give it one of them",
+        ),
+        (
             "paths = [\"wifi\"]",
             "paths = []",
             "small.toml:25: flow.T.paths: no paths\n  hint    name at least one link",
@@ -236,6 +241,22 @@ fn mistakes_that_only_show_when_it_is_put_together_are_told_before_anything_runs
     assert!(nothing.starts_with("x.toml:1: duration: `duration` is missing"), "{nothing}");
     let binary = Scenario::parse("\u{0}\u{1}\u{7f}ELF", "x.toml").unwrap_err();
     assert!(binary.line == Some(1) && !binary.message.is_empty(), "{binary}");
+}
+
+#[test]
+fn what_was_counted_of_a_flow_outlives_it() {
+    for end in ["size = \"3 MB\"", "stop = \"9.9 s\""] {
+        let lossy = SMALL.replacen("queue = \"20 packets\"", "queue = \"20 packets\"\nloss = \"2 %\"", 1);
+        let text =
+            lossy.replacen("rule = \"mptcp\"", &format!("rule = \"mptcp\"\nstart = \"2 s\"\n{end}"), 1);
+        let metrics =
+            Scenario::parse(&text.replace("min = 5,", ""), "small.toml").unwrap().run(1).unwrap().metrics;
+        let of = |key: &str| metrics[&format!("flow.M.{key}")];
+        assert!((0.002..0.05).contains(&of("lost_share")), "{end}: {metrics:#?}");
+        assert!(of("reductions") > 3.0 && of("path1.goodput_mbit_s") > 0.3, "{end}: {metrics:#?}");
+        let paths = of("path1.goodput_mbit_s") + of("path2.goodput_mbit_s");
+        assert!((paths / of("goodput_mbit_s") - 1.0).abs() < 0.02, "{end}: {metrics:#?}");
+    }
 }
 
 #[test]
@@ -260,6 +281,8 @@ fn to_look_on_changes_nothing_and_the_course_adds_up() {
 fn a_node_that_cannot_be_reached_and_a_path_that_returns_are_mistakes() {
     let network = "
 duration = \"1 s\"
+[links]
+rate = \"1 Mbit/s\"
 [[link]]
 name = \"x\"
 between = [\"a\", \"b\"]
@@ -278,12 +301,12 @@ name = \"f\"
     let told = |flow: &str| Scenario::parse(&format!("{network}{flow}"), "n").unwrap_err().to_string();
     let unreachable = told("from = \"a\"\nto = \"d\"");
     assert!(
-        unreachable.starts_with("n:18: flow.f.to: node \"d\" cannot be reached from \"a\""),
+        unreachable.starts_with("n:20: flow.f.to: node \"d\" cannot be reached from \"a\""),
         "{unreachable}"
     );
     let returns = told("paths = [[\"x\", \"y\", \"z\"]]");
     assert!(
-        returns.starts_with("n:17: flow.f.paths: the path has a loop: it comes back to a node"),
+        returns.starts_with("n:19: flow.f.paths: the path has a loop: it comes back to a node"),
         "{returns}"
     );
     let gap = told("paths = [[\"x\", \"far\"]]");
@@ -297,12 +320,12 @@ fn absurd_sizes_are_answered_at_once() {
         ["kind = \"fat-tree\"\nk = 1000000", "kind = \"bcube\"\nn = 64\nk = 8", "kind = \"fat-tree\"\nk = 7"]
     {
         let text = format!(
-            "duration = \"1 s\"\n[topology]\n{topology}\n[[traffic]]\nname = \"t\"\npattern = \"permutation\"\n"
+            "duration = \"1 s\"\n[links]\nrate = \"1 Mbit/s\"\n[topology]\n{topology}\n[[traffic]]\nname = \"t\"\npattern = \"permutation\"\n"
         );
         let error = Scenario::parse(&text, "n").unwrap_err();
         assert!(error.key.starts_with("topology.") && !error.hint.is_empty(), "{error}");
     }
-    let text = "duration = \"1 s\"\n[topology]\nkind = \"bcube\"\nn = 10\nk = 3\n[[traffic]]\nname = \"t\"\n\
+    let text = "duration = \"1 s\"\n[links]\nrate = \"1 Mbit/s\"\n[topology]\nkind = \"bcube\"\nn = 10\nk = 3\n[[traffic]]\nname = \"t\"\n\
                 pattern = \"random\"\nflows = 9000\n";
     assert!(Scenario::parse(text, "n").unwrap_err().message.contains("9000 flows a host"));
 }
@@ -412,11 +435,10 @@ start_within = "1 s"
 }
 
 #[test]
-fn a_detector_watches_a_single_flow_of_several_paths_within_its_bounds() {
+fn a_detector_watches_a_single_flow_within_its_bounds() {
     let with = |keys: &str| format!("[[detector]]\nname = \"D\"\n{keys}\n\n[expect]");
     for (keys, told) in [
         ("flow = \"N\"", "detector.D.flow: there is no flow \"N\""),
-        ("flow = \"T\"", "name a single flow with two paths or more"),
         ("flow = \"M\"\ninterval = \"0 s\"", "detector.D.interval: out of range"),
         ("flow = \"M\"\nthreshold = 2", "detector.D.threshold: out of range"),
         ("flow = \"M\"\nzeta = 0", "detector.D.zeta: out of range"),
@@ -428,6 +450,13 @@ fn a_detector_watches_a_single_flow_of_several_paths_within_its_bounds() {
     let report = Scenario::parse(&text, "small.toml").unwrap().run(1).unwrap();
     assert!(report.metrics["detector.D.events"] >= 1.0, "{report:#?}");
     assert!(!report.metrics.contains_key("detector.D.shared_s"));
+    // A flow with one path has nothing to compare.
+    let text = SMALL.replace("[expect]", &with("flow = \"T\""));
+    let report = Scenario::parse(&text, "small.toml").unwrap().run(1).unwrap();
+    assert!(report.metrics.keys().all(|name| !name.starts_with("detector")), "{report:#?}");
+    let several = text.replace("start_within = \"1 s\"", "start_within = \"1 s\"\ncount = 2");
+    let error = Scenario::parse(&several, "small.toml").unwrap_err().to_string();
+    assert!(error.contains("is several flows"), "{error}");
 }
 
 #[test]

@@ -55,6 +55,7 @@ mod tests {
         Run {
             scenario: "x".into(),
             seed,
+            run: 0,
             set: BTreeMap::from([("rule".to_owned(), rule.to_owned())]),
             metrics: Metrics::from([("flow.M.pkt_s".to_owned(), value), ("jain".to_owned(), 1.0)]),
             expect: vec![],

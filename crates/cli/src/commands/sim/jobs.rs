@@ -30,6 +30,8 @@ const WHOLE: f64 = 10_000.0;
 pub(super) struct Job {
     pub variant: Arc<Variant>,
     pub seed: u64,
+    /// Which of the sweep's runs it is.
+    pub run: usize,
 }
 
 /// Who works, and under which conditions.
@@ -185,7 +187,7 @@ fn run(job: &Job, wanted: &Wanted, tell: &dyn Fn(f64)) -> Result<Done, Failure> 
         report.metrics.insert("run.peak_rss_mb".to_owned(), bytes as f64 / 1e6);
     }
     trace.map_or(Ok(()), Tracer::finish)?;
-    Ok(Done { run: Run::new(report, &job.variant.set), course })
+    Ok(Done { run: Run::new(report, job.run, &job.variant.set), course })
 }
 
 /// Writes packets in the form that the name of the file asks for.

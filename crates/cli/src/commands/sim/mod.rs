@@ -47,7 +47,7 @@ Examples:
   anabranch sim merge part1 --metric 'flow.*.pkt_s'        a Markdown table with a row a variant
   anabranch sim run nsdi11-fig17 --plot drawings           rates, windows, queues over time, as SVG
   anabranch sim plot part1 part2 --metric jain             bars with error bars over seeds
-  anabranch sim compare nsdi11-wifi3g --set duration=20s   the simulator against real sockets
+  anabranch sim compare two-links                          the simulator against real sockets
   anabranch sim run mine.toml --trace mine.pcapng          for Wireshark
   anabranch sim run mine.toml --trace mine.sqlog           for qvis
   anabranch sim schema > scenario.schema.json              for editors that check TOML";
@@ -156,7 +156,9 @@ fn run_once(
     let mut jobs = Vec::new();
     for variant in variants {
         let variant = Arc::new(variant);
-        jobs.extend(seeds.0.iter().map(|seed| Job { variant: Arc::clone(&variant), seed: *seed }));
+        for seed in &seeds.0 {
+            jobs.push(Job { variant: Arc::clone(&variant), seed: *seed, run: jobs.len() });
+        }
     }
     if let Some(shard) = shard {
         jobs = jobs.into_iter().skip(shard.index - 1).step_by(shard.count).collect();
@@ -264,7 +266,9 @@ mod tests {
         let jobs = || {
             let variants = variants(&base, &settings).unwrap().into_iter().map(Arc::new);
             variants
-                .flat_map(|variant| (1..4).map(move |seed| Job { variant: Arc::clone(&variant), seed }))
+                .flat_map(|variant| {
+                    (1..4).map(move |seed| Job { variant: Arc::clone(&variant), seed, run: 0 })
+                })
                 .collect()
         };
         let lines = |threads| {
@@ -285,7 +289,7 @@ mod tests {
     fn who_stops_it_keeps_what_is_complete() {
         let base = Scenario::parse(include_str!("test.toml"), "test").unwrap();
         let variant = Arc::new(variants(&base, &[]).unwrap().remove(0));
-        let jobs = (1..200).map(|seed| Job { variant: Arc::clone(&variant), seed }).collect();
+        let jobs = (1..200).map(|seed| Job { variant: Arc::clone(&variant), seed, run: 0 }).collect();
         let crew = Crew::new(2, false);
         let mut seeds = Vec::new();
         let done = run_jobs(jobs, &crew, Wanted::default(), &mut |done| {

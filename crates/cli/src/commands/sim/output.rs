@@ -22,6 +22,9 @@ pub(super) enum Format {
 pub(super) struct Run {
     pub scenario: String,
     pub seed: u64,
+    /// Which of the sweep's runs it is, from 0.
+    #[serde(default)]
+    pub run: usize,
     /// What a sweep set.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub set: BTreeMap<String, String>,
@@ -39,7 +42,7 @@ pub(super) struct Expected {
 }
 
 impl Run {
-    pub(super) fn new(report: Report, set: &[(String, String)]) -> Self {
+    pub(super) fn new(report: Report, run: usize, set: &[(String, String)]) -> Self {
         let expected = |outcome: anabranch_sim::scenario::Outcome| Expected {
             name: outcome.name,
             value: outcome.value,
@@ -49,6 +52,7 @@ impl Run {
         Self {
             scenario: report.scenario,
             seed: report.seed,
+            run,
             set: set.iter().cloned().collect(),
             metrics: report.metrics,
             expect: report.expect.into_iter().map(expected).collect(),
@@ -182,6 +186,7 @@ mod tests {
         Run {
             scenario: "x".into(),
             seed,
+            run: 0,
             set: BTreeMap::from([("a.b".into(), "1, 2".into())]),
             metrics: Metrics::from([("jain".into(), value)]),
             expect: vec![],

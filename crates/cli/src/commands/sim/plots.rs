@@ -245,7 +245,7 @@ mod tests {
             for seed in 1..3 {
                 let extras = Extras { course: true, ..Extras::default() };
                 let (report, course) = variant.scenario.run_with(seed, extras).unwrap();
-                album.add(&Run::new(report, &variant.set), course);
+                album.add(&Run::new(report, 0, &variant.set), course);
             }
         }
         album
@@ -287,6 +287,7 @@ mod tests {
         let run = |value: &str| Run {
             scenario: "x".into(),
             seed: 1,
+            run: 0,
             set: BTreeMap::from([("a.b".to_owned(), value.to_owned())]),
             metrics: BTreeMap::from([("jain".to_owned(), 0.5)]),
             expect: vec![],

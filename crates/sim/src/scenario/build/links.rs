@@ -124,6 +124,11 @@ fn one_link(name: &str, link: &LinkDefaults) -> Result<LinkConfig, ScenarioError
     let key = |key: &str| format!("link.{name}.{key}");
     let delay = check_delay(&key("delay"), link.delay.map_or(Span::ZERO, |delay| delay.0))?;
     let rate = link.rate.map(|rate| positive(&key("rate"), rate.0)).transpose()?;
+    if rate.is_none() && delay == Span::ZERO {
+        // Packets would go round and round at one moment.
+        return Err(ScenarioError::new(format!("link.{name}"), "neither a rate nor a delay")
+            .hint("without a rate it is unlimited, without a delay it has none: give it one of them"));
+    }
     let bytes = match (link.queue, rate) {
         (None, _) => 1000.0 * PACKET as f64,
         (Some(QueueText::Bytes(bytes)), _) => bytes,

@@ -63,7 +63,7 @@ impl Snapshot {
     pub(super) fn take(network: &mut Network, counts: &Counts) -> Self {
         let (flows, cables, arrivals, bursts) = counts;
         let trouble = |(flow, paths): (usize, &usize)| {
-            let (client, server) = (network.paths(flow, false), network.paths(flow, true));
+            let (client, server) = (network.counted_paths(flow, false), network.counted_paths(flow, true));
             (0..*paths).map(|path| Trouble::of(path, &client, &server)).collect()
         };
         let paths = flows.iter().enumerate().map(trouble).collect();
