@@ -108,6 +108,59 @@ fn semi_coupled_splits_45_45_10_where_the_third_path_loses_five_times_as_much() 
     }
 }
 
+/// The windows that the rule's file states, for a = 1/n.
+#[test]
+fn semi_coupled_windows_are_those_of_the_closed_form() {
+    let paths = [(0.001, 0.05), (0.003, 0.02), (0.0005, 0.1)];
+    let windows = settle(RuleKind::SemiCoupled, &paths);
+    let inverse: f64 = paths.iter().map(|path| 1.0 / path.0).sum();
+    for (window, (loss, _)) in windows.iter().zip(paths) {
+        close(*window, (2.0_f64 / 3.0).sqrt() / loss / inverse.sqrt(), 0.01);
+    }
+}
+
+/// RFC 6356 §3: without the cap the long path would have 90 packets, twice as many, since the short one sets the pace.
+#[test]
+fn lia_takes_on_no_path_more_than_tcp_would() {
+    let paths = [(0.05, 0.01), (0.001, 0.2)];
+    let windows = settle(RuleKind::Lia, &paths);
+    for (window, (loss, _)) in windows.iter().zip(paths) {
+        assert!(*window <= 1.01 * tcp(loss), "{windows:?}");
+    }
+    close(windows[1], tcp(paths[1].0), 0.01);
+}
+
+/// Paths of one round-trip time: what the total W gains by W's own 1/W, it loses by the share that `left` says of a path's weight.
+#[track_caller]
+fn one_window_stands_still(kind: RuleKind, losses: &[f64], left: fn(f64) -> f64) -> f64 {
+    let paths: Vec<PathOf> = losses.iter().map(|loss| (*loss, 0.05)).collect();
+    let windows = settle(kind, &paths);
+    let total: f64 = windows.iter().sum();
+    let sum = |of: &dyn Fn(f64, f64) -> f64| -> f64 {
+        windows.iter().zip(losses).map(|(window, loss)| of(window / total, *loss)).sum()
+    };
+    let gain = sum(&|weight, loss| (1.0 - loss) * weight) / total;
+    let loss = sum(&|weight, loss| loss * weight * (1.0 - left(weight))) * total;
+    close(loss, gain, 0.01);
+    total
+}
+
+#[test]
+fn csd_gains_and_loses_as_one_window_that_a_loss_takes_half_a_paths_weight_from() {
+    let left = |weight: f64| 1.0 - weight / 2.0;
+    // n paths alike: √n of TCP's window.
+    close(one_window_stands_still(RuleKind::Csd, &[0.002; 4], left), tcp(0.002) * 2.0, 0.01);
+    one_window_stands_still(RuleKind::Csd, &[0.002, 0.003], left);
+}
+
+#[test]
+fn residual_gains_and_loses_as_one_window_that_a_loss_takes_a_paths_weight_from() {
+    let left = |weight: f64| (1.0 - weight).max(0.5);
+    // n paths alike: √(n/2) of TCP's window.
+    close(one_window_stands_still(RuleKind::Residual, &[0.002; 4], left), tcp(0.002) * 2.0_f64.sqrt(), 0.01);
+    one_window_stands_still(RuleKind::Residual, &[0.001, 0.004], left);
+}
+
 /// P5: constraint (3) as an equality, constraint (4) for every set of paths.
 #[test]
 fn mptcp_gets_what_tcp_gets_on_the_best_path_and_no_set_of_paths_gives_more_than_its_best() {
