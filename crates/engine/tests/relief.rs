@@ -1,0 +1,97 @@
+//! How much a fast path may repeat of what a slow one owes.
+
+#[path = "hostile/attacker.rs"]
+#[allow(dead_code)] // What this needs of it is little.
+mod attacker;
+
+use anabranch_engine::{Config, MemoryBudget, PathState, Route, SchedulerKind, Transmit};
+use anabranch_wire::{Frame, NewPid, PathId, Pid, ResetToken, Span};
+use attacker::{Meter, Victim, ack, route};
+use bytes::Bytes;
+
+const SLOW: PathId = PathId(2);
+/// Copies that a session may send whatever it has sent so far.
+const ALLOWANCE: u64 = 48 << 10;
+/// One byte in so many that leave for the first time may be copied as well.
+const SHARE: u64 = 50;
+/// The packet that reaches the bound may go beyond it.
+const PACKET: u64 = 1_500;
+/// Round trips that are taken before there is much to send ...
+const ROUNDS: u64 = 20;
+/// ... and bytes written for each: a few packets on either path.
+const PORTION: usize = 6_000;
+
+/// A session with a second path that takes 100 ms, and windows that hold all that is written here.
+fn with_a_slow_second_path() -> Victim {
+    let mut config =
+        Config { scheduler: SchedulerKind::RoundRobin, skip_numbers: false, ..Config::default() };
+    (config.cc.initial_window, config.cc.pacing) = (2_000, false);
+    let mut victim = Victim::with(config, MemoryBudget::new(1 << 40));
+    let new = NewPid { path: SLOW, pid: Pid(7), reset_token: ResetToken([1; 16]) };
+    victim.say([Frame::NewPid(new)]);
+    let sent = victim.say_as((SLOW.0, 0), slow_route(), [Frame::Ping]);
+    let mut frames = sent.iter().flat_map(|sent| &sent.message.packet().unwrap().frames);
+    let token = frames.find_map(|frame| match frame {
+        Frame::PathChallenge { token } => Some(*token),
+        _ => None,
+    });
+    victim.now += Span::from_millis(100);
+    victim.say_as((SLOW.0, 1), slow_route(), [Frame::PathResponse { token: token.unwrap() }]);
+    assert_eq!(victim.session.paths()[1].state, PathState::Active);
+    victim
+}
+
+fn slow_route() -> Route {
+    Route { socket: 1, ..route() }
+}
+
+/// The number of the last of these packets on a path.
+fn last_over(sent: &[Transmit<Bytes>], path: PathId) -> Option<u64> {
+    let packets = sent.iter().filter_map(|sent| sent.message.packet());
+    packets.filter(|packet| packet.path == path).map(|packet| packet.fsn.0).max()
+}
+
+/// Acknowledges what the fast path carries at once until it carries no more.
+fn answer_fast(victim: &mut Victim, mut sent: Vec<Transmit<Bytes>>) {
+    while let Some(last) = last_over(&sent, PathId::FIRST) {
+        victim.now += Span::from_micros(100);
+        sent = victim.say([ack(PathId::FIRST.0, [0..last + 1])]);
+    }
+}
+
+/// Bytes copied once both round-trip times are known, and after so many more were written of which the slow path
+/// answers nothing.
+fn copied_of(bytes: usize) -> [u64; 2] {
+    let mut victim = with_a_slow_second_path();
+    let stream = victim.session.open_stream().unwrap();
+    for round in 0..ROUNDS {
+        victim.session.write(stream, &mut Bytes::from(vec![0; PORTION])).unwrap();
+        let sent = victim.drain();
+        let last = last_over(&sent, SLOW).unwrap();
+        answer_fast(&mut victim, sent);
+        victim.now += Span::from_millis(100);
+        let sent = victim.say_as((SLOW.0, 2 + round), slow_route(), [ack(SLOW.0, [0..last + 1])]);
+        answer_fast(&mut victim, sent);
+    }
+    let before = victim.session.stats().bytes_copied;
+    victim.session.write(stream, &mut Bytes::from(vec![0; bytes])).unwrap();
+    let sent = victim.drain();
+    answer_fast(&mut victim, sent);
+    let owed = victim.session.paths()[1].in_flight;
+    assert!(owed > 500_000, "the slow path owes only {owed}");
+    [before, victim.session.stats().bytes_copied]
+}
+
+#[test]
+fn what_a_slow_path_owes_is_repeated_up_to_an_allowance_and_a_share_of_what_was_sent() {
+    let _turn = Meter::new();
+    let portions = ROUNDS as usize * PORTION;
+    for bytes in [1_200_000, 1_800_000] {
+        let copied = copied_of(bytes);
+        for (copied, sent) in copied.into_iter().zip([portions, portions + bytes]) {
+            let most = ALLOWANCE + sent as u64 / SHARE;
+            let bound = most..most + PACKET;
+            assert!(bound.contains(&copied), "{copied} of {sent} were copied, the bound is {most}");
+        }
+    }
+}
