@@ -6,7 +6,7 @@ use anabranch_wire::{Length, Span, Time};
 
 use super::{Break, Case, CasePath, Outcome};
 use crate::app::{App, Sender, Sink, Ticker};
-use crate::pair::{CLIENT, CableConfig, Pair};
+use crate::pair::{CLIENT, CableConfig, Pair, SERVER};
 
 /// How long a path stays broken.
 const BROKEN: Span = Span::from_secs(6);
@@ -104,6 +104,27 @@ impl<S: App<Length>> World<S> {
         rtts.max().unwrap_or(Span::ZERO)
     }
 
+    /// The smoothed round-trip time over a cable.
+    fn rtt(&mut self, cable: usize) -> Span {
+        let paths = self.pair.session(CLIENT).paths().into_iter();
+        let rtts = paths.filter(|path| path.route.socket as usize == cable).map(|path| path.rtt);
+        rtts.max().unwrap_or(Span::ZERO)
+    }
+
+    /// Mbit/s of stream bytes, each counted once, that arrive over a cable from now on.
+    fn received_while_measured(&mut self, cable: usize) -> f64 {
+        let before = self.received_on(cable);
+        self.run(self.pair.now + MEASURED);
+        self.received_on(cable).saturating_sub(before) as f64 * 8e-6 / MEASURED.as_secs_f64()
+    }
+
+    /// Stream bytes that arrived first over a cable, by paths that the session still knows.
+    fn received_on(&mut self, cable: usize) -> u64 {
+        let paths = self.pair.session(SERVER).paths().into_iter();
+        let its = paths.filter(|path| path.route.socket as usize == cable);
+        its.map(|path| path.stats.data_received).sum()
+    }
+
     /// Mbit/s sent over a cable from now on.
     fn sent_while_measured(&mut self, cable: usize) -> f64 {
         let before = self.sent_on(cable);
@@ -134,19 +155,20 @@ impl Case {
         let mut world = World::new(self, Sender::new(u64::MAX), LOOKED_AT);
         let break_at = Time::ZERO + self.after;
         world.run(break_at);
-        let longest = world.longest_rtt();
-        let allowed = allowed(longest);
+        let allowed = allowed(world.longest_rtt());
+        let own = world.rtt(self.broken);
         world.break_path(self);
         let mend_at = break_at + BROKEN;
         world.run_broken(self, mend_at);
         world.mend(self);
-        let gap = world.sink.longest_gap(break_at, break_at + Span::from_secs(3));
         let living = self.paths.iter().enumerate().filter(|(index, _)| *index != self.broken);
         let living: f64 = living.map(|(_, path)| path.mbit * PAYLOAD_SHARE).sum();
         let living_share = world.sink.mbit_s(break_at + allowed, mend_at) / living;
 
-        world.run(self.settled(mend_at) + Span::from_secs(2).max(longest * 10));
-        let restored_share = world.sent_while_measured(self.broken) / self.paths[self.broken].mbit;
+        world.run(self.settled(mend_at) + Span::from_secs(2).max(own * 10));
+        let restored = world.received_while_measured(self.broken);
+        let restored_share = restored / (self.paths[self.broken].mbit * PAYLOAD_SHARE);
+        let gap = world.sink.longest_gap(break_at, world.pair.now);
         Outcome { gap, allowed, living_share, restored_share }
     }
 
