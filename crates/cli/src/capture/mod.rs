@@ -117,8 +117,9 @@ struct Written {
 
 impl Tap for Recorder {
     fn datagrams(&self, seen: &Seen<'_>) {
-        let at = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let mut written = self.written.lock().expect("no panic while held");
+        // Taken while nobody else writes, so that the file is in order of time.
+        let at = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let Written { packets, interfaces, flushed } = &mut *written;
         let interface =
             *interfaces.entry(seen.local).or_insert_with(|| packets.interface(seen.local.to_string(), 0));
