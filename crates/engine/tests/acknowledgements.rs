@@ -6,7 +6,7 @@ mod attacker;
 
 use anabranch_engine::{Arrival, Ecn, PathState, Route, Transmit};
 use anabranch_wire::{Frame, Fsn, Message, NewPid, Packet, PathId, Pid, ResetToken, Span};
-use attacker::{Meter, Victim, ack, route};
+use attacker::{Meter, Victim, ack, route, stream_frame};
 use bytes::Bytes;
 
 const SECOND: PathId = PathId(2);
@@ -64,4 +64,28 @@ fn an_acknowledgement_does_not_wait_until_there_is_no_data_for_other_paths() {
         victim.now += Span::from_micros(100);
     }
     panic!("no acknowledgement for the second path in 5 ms");
+}
+
+#[test]
+fn a_path_in_doubt_on_which_packets_arrive_has_every_other_acknowledgement() {
+    let _turn = Meter::new();
+    let mut victim = with_a_slow_second_path();
+    let stream = victim.session.open_stream().unwrap();
+    victim.session.write(stream, &mut Bytes::from(vec![0; 2_000])).unwrap();
+    victim.drain();
+    // What was sent is not answered.
+    for _ in 0..100 {
+        if victim.session.paths()[0].state == PathState::Active {
+            victim.wait(Span::from_millis(10));
+        }
+    }
+    assert_eq!(victim.session.paths()[0].state, PathState::Suspect);
+    let mut over = [0_u32; 2];
+    for piece in 0..40 {
+        let sent = victim.say([stream_frame(0, piece * 1_000, 1_000)]);
+        for packet in sent.iter().filter(|sent| piece >= 20 && tells_of(sent, PathId::FIRST)) {
+            over[usize::from(packet.message.packet().unwrap().path == SECOND)] += 1;
+        }
+    }
+    assert!(over[0].abs_diff(over[1]) <= 1 && over[0] >= 4, "{over:?}");
 }

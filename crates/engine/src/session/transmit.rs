@@ -313,6 +313,12 @@ impl<P: Payload> Session<P> {
         if path.is_reachable() && matches!(path.state, PathState::Active | PathState::Validating) {
             return index;
         }
+        // Data came in since the path fell silent: it is dead this way, or what it answers waits behind that data. The peer would
+        // take acknowledgements that move to a slower path for a silence, so they take both in turn.
+        let late = path.state == PathState::Suspect && path.trouble.is_behind_data(path.stats.data_received);
+        if late && path.is_reachable() && path.stats.acks_sent.is_multiple_of(2) {
+            return index;
+        }
         // A path in doubt on which packets arrive is better than one that brings none.
         self.best_path().filter(|best| !path.is_reachable() || !self.is_deserted(now, *best)).unwrap_or(index)
     }
