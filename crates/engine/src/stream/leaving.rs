@@ -85,7 +85,7 @@ impl<P: Payload> Streams<P> {
                     self.enqueue(id);
                 }
             }
-            if self.credit_blocked.is_empty() || !self.wake_blocked() {
+            if !self.wake_blocked() {
                 return false;
             }
         }
