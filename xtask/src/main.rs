@@ -11,6 +11,7 @@ mod purity;
 mod same;
 
 use std::env;
+use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
@@ -68,8 +69,11 @@ fn main() -> ExitCode {
     if let Some(("fuzz", options)) = words.split_first().map(|(first, rest)| (first.as_str(), rest)) {
         return fuzz(options);
     }
-    if let Err(why) = env::set_current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/..")) {
-        eprintln!("xtask: cannot enter the workspace: {why}");
+    // As it is now, not as it was when this was built: a checkout may have moved since.
+    let package = env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+    let workspace = Path::new(&package).join("..");
+    if let Err(why) = env::set_current_dir(&workspace) {
+        eprintln!("xtask: cannot enter the workspace {}: {why}", workspace.display());
         return ExitCode::FAILURE;
     }
     if let Some(("papers", names)) = words.split_first().map(|(first, rest)| (first.as_str(), rest)) {

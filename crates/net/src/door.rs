@@ -6,8 +6,7 @@
 //! At most [`MOST`] wait. Then whoever has most of them waiting, counted by source, makes room, so that one who floods shuts out
 //! nobody else; a client that was dropped asks again by itself.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::net::{IpAddr, Ipv6Addr};
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Instant;
 
@@ -17,6 +16,7 @@ use tokio::sync::Notify;
 
 use crate::handshake;
 use crate::shared::Shared;
+use crate::source::{source, who_makes_room};
 
 /// Handshakes that wait at most.
 const MOST: usize = 256;
@@ -61,29 +61,15 @@ impl Door {
 
 /// Puts one in the place of the last of whoever has most; gives the one that is dropped.
 fn make_room(waiting: &mut VecDeque<Knock>, knock: Knock) -> Knock {
-    let own = source(knock.arrival.route.remote.ip());
-    let mut counts = BTreeMap::from([(own, 1_usize)]);
-    for other in waiting.iter() {
-        *counts.entry(source(other.arrival.route.remote.ip())).or_default() += 1;
-    }
-    let most = counts.iter().max_by_key(|(address, count)| (**count, **address == own));
-    let most = most.map_or(own, |(address, _)| *address);
-    let is_theirs = |other: &Knock| source(other.arrival.route.remote.ip()) == most;
-    match waiting.iter().rposition(is_theirs).filter(|_| most != own) {
-        Some(at) => {
-            let dropped = waiting.remove(at);
+    let of = |knock: &Knock| source(knock.arrival.route.remote.ip());
+    let at = who_makes_room(of(&knock), waiting.iter().map(of))
+        .and_then(|rich| waiting.iter().rposition(|other| of(other) == rich));
+    match at.and_then(|at| waiting.remove(at)) {
+        Some(dropped) => {
             waiting.push_back(knock);
-            dropped.expect("its place was just found")
+            dropped
         }
         None => knock,
-    }
-}
-
-/// Addresses that one party has at its disposal count as one: an IPv6 /64.
-fn source(address: IpAddr) -> IpAddr {
-    match address {
-        IpAddr::V4(address) => address.into(),
-        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),
     }
 }
 

@@ -101,15 +101,18 @@ fn open_session(
     arrival: Arrival,
     (id, body): (InitId, &[u8]),
 ) -> Option<Arc<SessionInner>> {
-    if !shared.begin_half_open() {
+    let Some((hold, loser)) = shared.half_open.take(arrival.route.remote.ip()) else {
         count(&shared.counters.busy);
         return None;
+    };
+    if let Some(loser) = loser {
+        count(&shared.counters.busy);
+        loser.abort(close_code::BUSY, "too many sessions from this address wait to be confirmed");
     }
-    let session = authorised_session(shared, now, arrival, (id, body));
-    if session.is_none() {
-        shared.end_half_open();
-    }
-    session
+    let session = authorised_session(shared, now, arrival, (id, body))?;
+    hold.belongs_to(&session);
+    session.core().half_open = Some(hold);
+    Some(session)
 }
 
 fn authorised_session(

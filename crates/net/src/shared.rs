@@ -16,6 +16,7 @@ use crate::clock::Clock;
 use crate::door::Door;
 use crate::endpoint::Limits;
 use crate::foreign::Foreign;
+use crate::half_open::HalfOpen;
 use crate::interfaces::InterfaceAddress;
 use crate::pids::PidTable;
 use crate::relayed::Relayed;
@@ -108,7 +109,8 @@ pub(crate) struct Shared {
     pub(crate) closing: watch::Sender<bool>,
     sessions: Mutex<BTreeMap<u64, Weak<SessionInner>>>,
     next_serial: AtomicU64,
-    half_open: AtomicU64,
+    /// Sessions that are not established yet.
+    pub(crate) half_open: Arc<HalfOpen>,
     sockets: RwLock<Vec<Arc<BoundSocket>>>,
     /// Marked when the sockets, or what their interfaces reach, have changed.
     pub(crate) moved: watch::Sender<()>,
@@ -150,7 +152,7 @@ impl Shared {
             closing: watch::Sender::new(false),
             sessions: Mutex::default(),
             next_serial: AtomicU64::new(0),
-            half_open: AtomicU64::new(0),
+            half_open: Arc::new(HalfOpen::new(limits.half_open)),
             sockets: RwLock::default(),
             moved: watch::Sender::new(()),
             receivers: Mutex::default(),
@@ -243,19 +245,6 @@ impl Shared {
     pub(crate) fn sessions(&self) -> Vec<Arc<SessionInner>> {
         let sessions = self.sessions.lock().expect("no panic while held");
         sessions.values().filter_map(Weak::upgrade).collect()
-    }
-
-    /// Takes a place for a session that is not established yet; false when all are taken.
-    pub(crate) fn begin_half_open(&self) -> bool {
-        let most = self.limits.half_open as u64;
-        self.half_open
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| (count < most).then_some(count + 1))
-            .is_ok()
-    }
-
-    /// Gives the place back.
-    pub(crate) fn end_half_open(&self) {
-        self.half_open.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// True when nobody accepts sessions any more.

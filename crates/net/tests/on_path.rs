@@ -30,7 +30,11 @@ fn limits(keys: KeyLimits) -> Limits {
 }
 
 async fn endpoint(seed: u8, keys: KeyLimits) -> Endpoint {
-    let here = Addresses::Exactly(vec![IpAddr::from([127, 0, 0, 1])]);
+    endpoint_at([127, 0, 0, 1], seed, keys).await
+}
+
+async fn endpoint_at(address: [u8; 4], seed: u8, keys: KeyLimits) -> Endpoint {
+    let here = Addresses::Exactly(vec![IpAddr::from(address)]);
     let anybody = |_: &PublicKey, _: Option<ShareId>| Verdict::Accept { secret: None };
     let config = EndpointConfig::new(NodeKey::from_random([seed; 32])).addresses(here).authorize(anybody);
     Endpoint::bind(EndpointConfig { limits: limits(keys), ..config }).await.unwrap()
@@ -264,15 +268,15 @@ async fn keys_change_every_few_thousand_packets_while_one_path_lags_by_300_milli
     assert_eq!(opened.close_reason(), None);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn handshakes_that_nobody_confirms_take_few_places_and_lapse() {
+/// A server with three places for sessions that nobody has confirmed, all taken by a host whose packets never get beyond the first
+/// messages, and with that host's calls, which go on.
+async fn hoarded(patience: Span) -> (Endpoint, Arc<Endpoint>, tokio::task::JoinSet<()>) {
     let here = Addresses::Exactly(vec![IpAddr::from([127, 0, 0, 1])]);
     let anybody = |_: &PublicKey, _: Option<ShareId>| Verdict::Accept { secret: None };
     let server = EndpointConfig::new(NodeKey::from_random([1; 32])).addresses(here).authorize(anybody);
-    let server = server.session(Config { connect_timeout: Span::from_secs(2), ..Config::default() });
+    let server = server.session(Config { connect_timeout: patience, ..Config::default() });
     let limits = Limits { half_open: 3, ..Limits::default() };
     let server = Endpoint::bind(EndpointConfig { limits, ..server }).await.unwrap();
-    // Its clients never get beyond the first messages.
     let is_sealed =
         |datagram: &[u8]| Header::decode(datagram).is_ok_and(|(header, _)| header.kind == Kind::Data);
     let tap = sit_between(server.local_addresses()[0], move |way, datagram| match way {
@@ -286,7 +290,7 @@ async fn handshakes_that_nobody_confirms_take_few_places_and_lapse() {
     let mut calls = tokio::task::JoinSet::new();
     for _ in 0..8 {
         let (strangers, target) = (strangers.clone(), target.clone());
-        calls.spawn(async move { strangers.connect(&target, config(1)).await });
+        calls.spawn(async move { drop(strangers.connect(&target, config(1)).await) });
     }
     let all_taken = async {
         while server.stats().busy == 0 {
@@ -295,9 +299,28 @@ async fn handshakes_that_nobody_confirms_take_few_places_and_lapse() {
     };
     timeout(PATIENCE, all_taken).await.expect("somebody is turned away");
     assert!(server.stats().sessions <= 3, "{:?}", server.stats());
+    (server, strangers, calls)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn handshakes_that_nobody_confirms_take_few_places_and_lapse() {
+    let (server, strangers, mut calls) = hoarded(Span::from_secs(2)).await;
     calls.abort_all();
     strangers.close().await;
     let honest = endpoint(3, KeyLimits::default()).await;
     let (opened, accepted) = connect(&honest, &server, &server.local_addresses()[..1]).await;
     carry(opened, accepted, 1000).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_confirms_no_handshake_shuts_out_no_other_address() {
+    let (server, _strangers, _calls) = hoarded(Span::from_secs(PATIENCE.as_secs())).await;
+    let honest = endpoint_at([127, 0, 0, 2], 3, KeyLimits::default()).await;
+    let address = server.local_addresses()[0];
+    let target = Target {
+        pins: vec![(IpAddr::from([127, 0, 0, 2]), address)],
+        ..Target::new(server.node(), vec![address])
+    };
+    let connected = timeout(PATIENCE / 2, honest.connect(&target, config(1)));
+    connected.await.expect("it has a place before the others lapse").unwrap();
 }

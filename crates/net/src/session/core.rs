@@ -18,6 +18,7 @@ use super::inner::SessionInner;
 use super::outbox::{Outgoing, plain_datagram};
 use super::routes::RouteBook;
 use super::wakers::{Wait, Wakers, Woken};
+use crate::half_open::Hold;
 use crate::handshake::describe_sockets;
 use crate::relayed::is_chain;
 
@@ -70,7 +71,8 @@ pub(crate) struct Core {
     pub(crate) closed: Option<CloseReason>,
     events: Option<broadcast::Sender<Event>>,
     pids: BTreeSet<Pid>,
-    half_open: bool,
+    /// Until the client of a server has confirmed the session.
+    pub(crate) half_open: Option<Hold>,
     advertised: BTreeSet<u64>,
     /// Bytes read since the driver was last told to see what credit the peer may have for them.
     read_untold: usize,
@@ -86,7 +88,6 @@ pub(crate) struct Core {
 impl Core {
     pub(crate) fn new(engine: Engine<Bytes>, handshake: Handshake, book: RouteBook) -> Self {
         Self {
-            half_open: engine.side() == Side::Server,
             engine,
             handshake,
             wakers: Wakers::default(),
@@ -96,6 +97,7 @@ impl Core {
             closed: None,
             events: None,
             pids: BTreeSet::new(),
+            half_open: None,
             advertised: BTreeSet::new(),
             read_untold: 0,
             dry: false,
@@ -239,7 +241,7 @@ impl Core {
                 self.established = true;
                 self.wakers.wake(Wait::State, woken);
                 outcome.accepted = self.engine.side() == Side::Server;
-                self.end_half_open(session);
+                self.half_open = None;
                 self.advertise(session);
                 let rtt = self.engine.paths().first().map_or(Span::ZERO, |path| path.rtt);
                 self.replan_at = now + (rtt * 3).clamp(ADDRESS_PATIENCE.0, ADDRESS_PATIENCE.1);
@@ -263,7 +265,7 @@ impl Core {
                 self.closed = Some(reason.clone());
                 self.replan_at = Time::NEVER;
                 outcome.finished = true;
-                self.end_half_open(session);
+                self.half_open = None;
                 self.wakers.wake_all(woken);
             }
         }
@@ -431,12 +433,6 @@ impl Core {
         }
         for path in paths.iter().filter(unplanned) {
             self.engine.close_path(now, path.id, AbandonReason::Requested);
-        }
-    }
-
-    fn end_half_open(&mut self, session: &Arc<SessionInner>) {
-        if std::mem::take(&mut self.half_open) {
-            session.shared.end_half_open();
         }
     }
 
