@@ -91,8 +91,10 @@ impl SettingsError {
                 ..found
             };
         }
-        let key = line.and_then(|line| key_on(text.lines().nth(line - 1)?)).unwrap_or_default();
-        Self { key, ..found }
+        let key = start
+            .and_then(|start| key_before(text.get(..start)?))
+            .or_else(|| key_on(text.lines().nth(line? - 1)?));
+        Self { key: key.unwrap_or_default(), ..found }
     }
 }
 
@@ -122,26 +124,25 @@ fn key_on(line: &str) -> Option<String> {
     (!key.is_empty() && !key.starts_with('#')).then(|| key.to_owned())
 }
 
-/// The known word that is most like `word`, if one is.
-#[must_use]
-pub fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
-    let close = |other: &&&str| distance(word, other) <= word.chars().count().max(3) / 2;
-    known.iter().filter(close).min_by_key(|other| distance(word, other)).copied()
+/// The key whose value, or a part of it, comes after this text.
+fn key_before(text: &str) -> Option<String> {
+    let (head, value) = text.rsplit_once('=')?;
+    // Only in a list can there be anything between the key and what is wrong.
+    let within = value.trim().is_empty() || value.matches('[').count() > value.matches(']').count();
+    let head = head.trim_end();
+    let key = match head.strip_suffix('"') {
+        Some(quoted) => quoted.rsplit_once('"')?.1,
+        None => head.rsplit(|c: char| !(c.is_alphanumeric() || matches!(c, '_' | '-'))).next()?,
+    };
+    (within && !key.is_empty()).then(|| key.to_owned())
 }
 
-/// Levenshtein's distance: single letters to put in, take out or change.
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, letter) in a.chars().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, other) in b.iter().enumerate() {
-            let changed = diagonal + usize::from(letter != *other);
-            diagonal = row[j + 1];
-            row[j + 1] = changed.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[b.len()]
+/// The known word that is most like `word`, if one is: letters put in, taken out, changed or swapped with their neighbours.
+#[must_use]
+pub fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
+    let distance = |other: &str| strsim::damerau_levenshtein(word, other);
+    let close = |other: &&&str| distance(other) <= word.chars().count().max(3) / 2;
+    known.iter().filter(close).min_by_key(|other| distance(other)).copied()
 }
 
 /// The line of `key` in the `index`-th table called `table`, or of the table's head when it has no such
@@ -167,6 +168,27 @@ mod tests {
     fn the_nearest_word_is_the_one_with_the_fewest_changes() {
         assert_eq!(nearest("dealy", &["rate", "delay", "queue"]), Some("delay"));
         assert_eq!(nearest("colour", &["rate", "delay", "queue"]), None);
+        assert_eq!(nearest("crb", &["link", "cbr"]), Some("cbr"), "two letters swapped are one mistake");
+    }
+
+    #[test]
+    fn the_key_of_a_mistake_is_the_one_that_its_value_belongs_to() {
+        let told = |text: &str| {
+            let error = toml::from_str::<Sample>(text).expect_err("a mistake");
+            let error = SettingsError::from_toml(&error, text);
+            (error.line, error.key)
+        };
+        assert_eq!(told("a = 1\nlist = [1]\nb = { c = true }"), (Some(3), "c".to_owned()));
+        assert_eq!(told("b = { c = 1, \"d.e\" = false }"), (Some(1), "d.e".to_owned()));
+        assert_eq!(told("list = [\n  1, # one\n  \"two\",\n]"), (Some(3), "list".to_owned()));
+    }
+
+    #[derive(Debug, serde::Deserialize)]
+    #[allow(dead_code, reason = "only whether it can be read matters")]
+    struct Sample {
+        a: Option<u8>,
+        list: Option<Vec<u8>>,
+        b: Option<std::collections::BTreeMap<String, u8>>,
     }
 
     #[test]

@@ -1,5 +1,144 @@
-//! What is wrong with a scenario: the line, the key, and what to do about it.
+//! What is wrong with a scenario: the line, the key, what was found there, and what is expected instead.
+//!
+//! Quantities say themselves how they are written ([`units`](super::units)); for all other keys the table below does.
 
 pub(crate) use anabranch_settings::{line_of, nearest};
 
 pub use anabranch_settings::SettingsError as ScenarioError;
+
+const BOOLEAN: &str = "`true` or `false`";
+
+/// What is expected of a key, by its table (any, where none is named). Only keys whose values are no quantities.
+const EXPECTED: &[(&str, &str, &str)] = &[
+    ("", "name", "text such as `name = \"wifi\"`"),
+    ("", "about", "text such as `about = \"two links of different rates\"`"),
+    ("", "seed", "a whole number such as `seed = 7`"),
+    ("", "profile", "one of `profile = \"tcp\"` and `profile = \"default\"`"),
+    ("", "rule", "the name of a window rule such as `rule = \"mptcp\"`"),
+    ("", "scheduler", "the name of a scheduler such as `scheduler = \"min-rtt\"`"),
+    ("", "ack_every", "a whole number of packets such as `ack_every = 2`"),
+    ("", "initial_window", "a whole number of packets such as `initial_window = 10`"),
+    ("", "acks", "one of \"same-path\", \"primary\" and \"fastest\", such as `acks = \"primary\"`"),
+    ("", "coupling", "one of `coupling = \"adaptive\"` and `coupling = \"fixed\"`"),
+    ("", "reports", "a table such as `reports = { alpha = 0.5, b = 0.1 }`"),
+    ("", "alpha", "a number such as `alpha = 0.5`"),
+    ("", "b", "a number such as `b = 0.1`"),
+    ("", "leave_out", "a table such as `leave_out = { slower_than = 10.0 }`"),
+    ("", "slower_than", "a number such as `slower_than = 10.0`"),
+    ("", "sharing_beyond", "a whole number of paths such as `sharing_beyond = 1`"),
+    ("", "random_drop", BOOLEAN),
+    ("", "between", "the two nodes at its ends such as `between = [\"a\", \"b\"]`"),
+    ("", "back", "a table such as `back = { rate = \"1 Mbit/s\" }`"),
+    ("topology", "kind", "one of \"torus\", \"dumbbell\", \"parking-lot\", \"fat-tree\" and \"bcube\""),
+    ("topology", "links", "a whole number such as `links = 5`"),
+    ("topology", "hosts", "a whole number such as `hosts = 4`"),
+    ("topology", "hops", "a whole number such as `hops = 3`"),
+    ("topology", "k", "a whole number such as `k = 4`"),
+    ("topology", "n", "a whole number such as `n = 5`"),
+    ("", "count", "a whole number of flows such as `count = 10`"),
+    ("traffic", "paths", "a whole number of paths such as `paths = 8`"),
+    ("", "paths", "a list of links, or of lists of links in a row, such as `paths = [\"wifi\", \"lte\"]`"),
+    ("", "path", "a link, or a list of links in a row, such as `path = \"wifi\"`"),
+    ("", "from", "the name of a node such as `from = \"s0\"`"),
+    ("", "to", "the name of a node such as `to = \"r0\"`"),
+    ("", "redundant", BOOLEAN),
+    ("", "flow_routing", BOOLEAN),
+    ("", "datagrams", "a table such as `datagrams = { rate = \"1 Mbit/s\", size = \"1000 B\" }`"),
+    ("", "mode", "one of \"once\", \"redundant\" and \"protected\", such as `mode = \"protected\"`"),
+    ("", "block", "a whole number of datagrams such as `block = 16`"),
+    ("", "outlive_path", BOOLEAN),
+    ("", "striping", "a table such as `striping = { scheme = \"weighted\" }`"),
+    ("", "scheme", "one of `scheme = \"round-robin\"` and `scheme = \"weighted\"`"),
+    ("", "buffer", "one of \"none\", \"adaptive\" and \"fixed\", such as `buffer = \"adaptive\"`"),
+    ("", "packets", "a whole number of packets such as `packets = 100`"),
+    ("", "pattern", "one of \"permutation\", \"random\" and \"neighbours\", such as `pattern = \"random\"`"),
+    ("", "flows", "a whole number of flows a host such as `flows = 12`"),
+    ("", "routing", "one of `routing = \"random\"` and `routing = \"in-order\"`"),
+    ("arrivals", "rate", "a list of frequencies such as `rate = [\"10 /s\"]`"),
+    ("", "sizes", "one of \"fixed\", \"exponential\" and \"pareto\", such as `sizes = \"pareto\"`"),
+    ("", "shape", "a number such as `shape = 1.5`"),
+    ("", "bursts", "one of \"fixed\", \"exponential\" and \"uniform\", such as `bursts = \"uniform\"`"),
+    ("event", "link", "the name of a link such as `link = \"wifi\"`"),
+    ("", "way", "one of `way = \"there\"` and `way = \"back\"`"),
+    ("", "down", "`true` to cut the link or `false` to mend it"),
+    ("detector", "flow", "the name of a flow such as `flow = \"M\"`"),
+    ("", "threshold", "a number such as `threshold = 0.5`"),
+    ("", "zeta", "a number such as `zeta = 0.05`"),
+    ("", "lag", "one of `lag = \"counted\"` and `lag = \"as-printed\"`"),
+    ("", "forgets", BOOLEAN),
+    ("", "min", "a number such as `min = 5`"),
+    ("", "max", "a number such as `max = 5`"),
+    ("", "above", "the name of another metric such as `above = \"link.A.loss\"`; a number goes with `min`"),
+    ("", "below", "the name of another metric such as `below = \"link.A.loss\"`; a number goes with `max`"),
+    ("", "transport", "one table, headed by [transport]"),
+    ("", "links", "one table, headed by [links]"),
+    ("", "topology", "one table, headed by [topology]"),
+    ("", "expect", "one table, headed by [expect]"),
+    ("", "link", "tables, each headed by [[link]]"),
+    ("", "flow", "tables, each headed by [[flow]]"),
+    ("", "traffic", "tables, each headed by [[traffic]]"),
+    ("", "arrivals", "tables, each headed by [[arrivals]]"),
+    ("", "cbr", "tables, each headed by [[cbr]]"),
+    ("", "event", "tables, each headed by [[event]]"),
+    ("", "detector", "tables, each headed by [[detector]]"),
+];
+
+/// From what the parser says of a scenario's text.
+pub(crate) fn from_toml(error: &toml::de::Error, text: &str) -> ScenarioError {
+    let span = error.span().unwrap_or_default();
+    let start = span.start.min(text.len());
+    let mut told = ScenarioError::from_toml(error, text);
+    let table = table_at(text, start);
+    if table == "expect" && told.message.starts_with("unknown key") {
+        return told
+            .hint("the name of a metric has dots, so it is quoted: \"flow.M.goodput_mbit_s\" = { min = 5 }");
+    }
+    // What depends on the kind of a topology is known once all of it has been read.
+    if table == "topology" && told.line == line_of(text, table, 0, "") {
+        told.line = line_of(text, table, 0, &told.key).or(told.line);
+    }
+    let wrong_type = match told.message.strip_prefix("invalid ") {
+        Some(rest) => rest.split_once(", expected "),
+        None => told.message.strip_prefix("wanted ").map(|expected| ("another type", expected)),
+    };
+    let Some((what, expected)) = wrong_type else { return told };
+    if told.key.is_empty() {
+        told.key = table.to_owned();
+    }
+    let known = EXPECTED.iter().filter(|(of, key, _)| *key == told.key && (of.is_empty() || *of == table));
+    let expected = match known.max_by_key(|(of, ..)| of.len()) {
+        Some((.., expected)) => expected,
+        None if table == "expect" => "a bound such as `{ min = 0.9 }`",
+        None => expected,
+    };
+    // The value as it is written; of a whole table its head.
+    let written = text.get(start..span.end).unwrap_or_default().trim();
+    let first = written.lines().next().unwrap_or_default();
+    let whole = first.len() == written.len() || (first.starts_with('[') && first.ends_with(']'));
+    let found = if whole && (1..=40).contains(&first.len()) { first.to_owned() } else { kind_of(what) };
+    told.message = format!("found {found}: expected {expected}");
+    told
+}
+
+/// What the parser calls a value, in words of TOML.
+fn kind_of(what: &str) -> String {
+    let kind = what.split_once(": ").map_or(what, |(_, kind)| kind);
+    match kind {
+        "map" => "a table".to_owned(),
+        "sequence" => "a list".to_owned(),
+        _ => kind.replace('`', ""),
+    }
+}
+
+/// The table that a place in the text belongs to: what the last head before it names.
+fn table_at(text: &str, start: usize) -> &str {
+    let line_end = text[start..].find('\n').map_or(text.len(), |end| start + end);
+    let heads = text[..line_end].lines().rev().map(str::trim).filter(|line| line.starts_with('['));
+    let names =
+        heads.map(|line| line.trim_matches(['[', ']']).split([']', '.', '#']).next().unwrap_or_default());
+    // A line of a list that goes over several may begin like a head.
+    names
+        .map(str::trim)
+        .find(|name| name.chars().all(|c| c.is_alphanumeric() || c == '_'))
+        .unwrap_or_default()
+}

@@ -4,11 +4,13 @@ mod sources;
 mod topology;
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use anabranch_engine::SchedulerKind;
 use anabranch_engine::cc::RuleKind;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
+use serde::de::{self, Deserializer, SeqAccess, Visitor};
 
 pub use self::sources::*;
 pub use self::topology::*;
@@ -209,8 +211,8 @@ pub struct LinkSpec {
 }
 
 /// One link, or several in a row.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
-#[serde(untagged)]
+#[derive(Clone, Debug, JsonSchema)]
+#[schemars(untagged)]
 pub enum PathSpec {
     /// One link.
     One(String),
@@ -226,6 +228,34 @@ impl PathSpec {
             Self::One(name) => std::slice::from_ref(name),
             Self::Many(names) => names,
         }
+    }
+}
+
+impl<'de> Deserialize<'de> for PathSpec {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(PathVisitor)
+    }
+}
+
+struct PathVisitor;
+
+impl<'de> Visitor<'de> for PathVisitor {
+    type Value = PathSpec;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a link or a list of links")
+    }
+
+    fn visit_str<E: de::Error>(self, name: &str) -> Result<PathSpec, E> {
+        Ok(PathSpec::One(name.to_owned()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut names: A) -> Result<PathSpec, A::Error> {
+        let mut links = Vec::new();
+        while let Some(name) = names.next_element()? {
+            links.push(name);
+        }
+        Ok(PathSpec::Many(links))
     }
 }
 

@@ -6,7 +6,7 @@
 use toml::{Table, Value};
 
 use super::Scenario;
-use super::error::ScenarioError;
+use super::error::{ScenarioError, from_toml, nearest};
 
 /// A key and the values it is to take, in turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +46,8 @@ pub struct Variant {
     pub scenario: Scenario,
 }
 
+/// Tables of which there may be several.
+const TABLES: [&str; 7] = ["link", "flow", "traffic", "arrivals", "cbr", "event", "detector"];
 /// Most variants of a sweep.
 const MAX_VARIANTS: usize = 100_000;
 
@@ -70,9 +72,12 @@ fn variant(base: &Scenario, settings: &[Setting], mut number: usize) -> Result<V
     if set.is_empty() {
         return Ok(Variant { set, scenario: base.clone() });
     }
-    let mut table: Table = base.text.parse().map_err(|error| ScenarioError::from_toml(&error, &base.text))?;
+    let mut table: Table = base.text.parse().map_err(|error| from_toml(&error, &base.text))?;
     for (key, value) in &set {
         let steps: Vec<&str> = key.split('.').collect();
+        if let ["link", name, _, ..] = steps[..] {
+            declare(base, &mut table, name);
+        }
         apply(&mut table, &steps, &read(value)).map_err(|message| {
             ScenarioError::new(key.clone(), message)
                 .hint("keys are written as transport.rule, link.NAME.rate or flow.NAME.rule; * stands for all names")
@@ -90,13 +95,26 @@ fn read(text: &str) -> Value {
     parsed.unwrap_or_else(|| Value::String(text.to_owned()))
 }
 
+/// Writes down a link that a generator made, so that it can be set like those of the file.
+fn declare(base: &Scenario, table: &mut Table, name: &str) {
+    let generated =
+        || base.build(base.seed()).is_ok_and(|built| built.cables.iter().any(|cable| cable.name == name));
+    let links = table.entry("link").or_insert_with(|| Value::Array(Vec::new()));
+    let Value::Array(links) = links else { return };
+    let declared = links.iter().any(|link| link.get("name").and_then(Value::as_str) == Some(name));
+    if !declared && generated() {
+        links.push(Value::Table(Table::from_iter([("name".to_owned(), Value::String(name.to_owned()))])));
+    }
+}
+
 fn apply(table: &mut Table, steps: &[&str], value: &Value) -> Result<(), String> {
     let (step, rest) = steps.split_first().ok_or("an empty key")?;
     let Some(next) = rest.first() else {
         table.insert((*step).to_owned(), value.clone());
         return Ok(());
     };
-    match table.entry(*step).or_insert_with(|| Value::Table(Table::new())) {
+    let absent = || if TABLES.contains(step) { Value::Array(Vec::new()) } else { Value::Table(Table::new()) };
+    match table.entry(*step).or_insert_with(absent) {
         Value::Table(inner) => apply(inner, rest, value),
         Value::Array(list) => {
             let mut found = false;
@@ -107,8 +125,17 @@ fn apply(table: &mut Table, steps: &[&str], value: &Value) -> Result<(), String>
                     apply(entry, &rest[1..], value)?;
                 }
             }
-            if found { Ok(()) } else { Err(format!("there is no {step} \"{next}\"")) }
+            if found { Ok(()) } else { Err(nothing_called(step, next, list)) }
         }
         _ => Err(format!("{step} has no parts")),
+    }
+}
+
+/// Says that no table of a list has this name, and which has one like it.
+fn nothing_called(step: &str, name: &str, list: &[Value]) -> String {
+    let names: Vec<&str> = list.iter().filter_map(|entry| entry.get("name")?.as_str()).collect();
+    match nearest(name, &names) {
+        Some(near) => format!("there is no {step} \"{name}\"; did you mean \"{near}\"?"),
+        None => format!("there is no {step} \"{name}\""),
     }
 }

@@ -122,8 +122,8 @@ fn each_kind_of_mistake_is_told_with_its_line_its_key_and_the_remedy() {
         (
             "rule = \"reno\"",
             "rule = \"renno\"",
-            "small.toml:26: flow.T.rule: no congestion control is called \"renno\"\n  \
-             hint    there are reno, combined, cubic, lia, mptcp, ewtcp, ewtcp-printed, coupled, semi-coupled, csd, \
+            "small.toml:26: flow.T.rule: there is no window rule \"renno\"\n  \
+             hint    did you mean \"reno\"? There are reno, combined, cubic, lia, mptcp, ewtcp, ewtcp-printed, coupled, semi-coupled, csd, \
              residual, olia, balia, bbr",
         ),
         (
@@ -217,7 +217,11 @@ fn mistakes_that_only_show_when_it_is_put_together_are_told_before_anything_runs
             "min = nan,",
             "small.toml:30: expect.flow.M.goodput_mbit_s: a bound that is no number\n  hint    give `min` and `max` as plain numbers",
         ),
-        ("rule = \"reno\"", "rule = 7", "small.toml:26: rule: invalid type: integer `7`, expected a string"),
+        (
+            "rule = \"reno\"",
+            "rule = 7",
+            "small.toml:26: rule: found 7: expected the name of a window rule such as `rule = \"mptcp\"`",
+        ),
         (
             "rate = \"5 Mbit/s\"\ndelay = \"20 ms\"\nqueue = \"1 BDP\"",
             "",

@@ -4,14 +4,15 @@ use std::sync::Arc;
 
 use anabranch_engine::cc::RuleKind;
 use anabranch_engine::{
-    AckPolicy, Config, Coupling, DatagramMode, PathRules, Protection, ReportConfig, SuppressionLimits,
+    AckPolicy, Config, Coupling, DatagramMode, PathRules, Protection, ReportConfig, SchedulerKind,
+    SuppressionLimits,
 };
 use anabranch_wire::{MAX_BLOCK, Span, Time};
 
 use super::links::positive;
 use super::{Builder, Group, MAX_DURATION, MAX_FLOWS, MAX_PATHS, check_times};
 use crate::network::{ArrivalPlan, FlowPlan, PathPlan, Sizes, Supply};
-use crate::scenario::error::ScenarioError;
+use crate::scenario::error::{ScenarioError, nearest};
 use crate::scenario::model::{
     Acks, ArrivalSpec, CouplingKind, DatagramModeSpec, DatagramSpec, FlowSpec, LeaveOut, PathSpec, Profile,
     Reports, SizeShape, Transport,
@@ -169,13 +170,15 @@ impl Builder<'_> {
         // A profile named with the flow comes with its own rule.
         let usual_rule = usual.rule.as_ref().filter(|_| profile.is_none());
         if let Some(rule) = rule.or(usual_rule) {
+            let known = RuleKind::ALL.map(RuleKind::name);
             config.cc.rule =
-                rule.parse::<RuleKind>().map_err(|error| named(&key("rule"), &error.to_string()))?;
+                rule.parse().map_err(|_| no_such(&key("rule"), ("window rule", rule), &known))?;
         }
         if let Some(scheduler) = scheduler.or(usual.scheduler.as_ref()) {
-            config.scheduler = scheduler.parse().map_err(|error: anabranch_engine::UnknownScheduler| {
-                named(&key("scheduler"), &error.to_string())
-            })?;
+            let known = SchedulerKind::ALL.map(|(_, name)| name);
+            config.scheduler = scheduler
+                .parse()
+                .map_err(|_| no_such(&key("scheduler"), ("scheduler", scheduler), &known))?;
         }
         apply_transport(usual, &mut config)?;
         config.max_paths = paths as u32;
@@ -215,9 +218,14 @@ fn datagram_supply(
     Ok(Supply::Datagrams { pause: rate.time_for(size.0), size: size.0 as usize })
 }
 
-fn named(key: &str, message: &str) -> ScenarioError {
-    let (message, hint) = message.split_once("; ").unwrap_or((message, ""));
-    ScenarioError::new(key, message).hint(hint)
+/// The error for a rule or scheduler that there is not.
+fn no_such(key: &str, (what, name): (&str, &str), known: &[&str]) -> ScenarioError {
+    let known_names = known.join(", ");
+    let hint = match nearest(name, known) {
+        Some(near) => format!("did you mean \"{near}\"? There are {known_names}"),
+        None => format!("there are {known_names}"),
+    };
+    ScenarioError::new(key, format!("there is no {what} \"{name}\"")).hint(hint)
 }
 
 fn apply_transport(from: &Transport, config: &mut Config) -> Result<(), ScenarioError> {

@@ -2,13 +2,14 @@
 
 use schemars::JsonSchema;
 use serde::Deserialize;
+use serde::de::{self, Deserializer};
 
 use super::super::units::{QueueText, RateText, ShareText, SpanText};
 use super::{Profile, rules, schedulers};
 
 /// A generated network; its links have what `[links]` says.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
-#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
+#[derive(Clone, Debug, JsonSchema)]
+#[schemars(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Topology {
     /// Links `A`, `B`, … in a ring of bottlenecks; flow `n` goes over two neighbours.
     Torus {
@@ -45,6 +46,77 @@ pub enum Topology {
         /// The queue of a host towards its switches, where it differs.
         host_queue: Option<QueueText>,
     },
+}
+
+/// All keys of [`Topology`], each read where it stands: so a mistake in one is told with its line.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TopologyKeys {
+    kind: TopologyKind,
+    links: Option<usize>,
+    hosts: Option<usize>,
+    access_rate: Option<RateText>,
+    access_delay: Option<SpanText>,
+    hops: Option<usize>,
+    k: Option<usize>,
+    n: Option<usize>,
+    host_queue: Option<QueueText>,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum TopologyKind {
+    Torus,
+    Dumbbell,
+    ParkingLot,
+    FatTree,
+    Bcube,
+}
+
+impl TopologyKeys {
+    /// The keys that are there and belong to other kinds than this one.
+    fn check<E: de::Error>(&self, own: &'static [&'static str]) -> Result<(), E> {
+        let given = [
+            ("links", self.links.is_some()),
+            ("hosts", self.hosts.is_some()),
+            ("access_rate", self.access_rate.is_some()),
+            ("access_delay", self.access_delay.is_some()),
+            ("hops", self.hops.is_some()),
+            ("k", self.k.is_some()),
+            ("n", self.n.is_some()),
+            ("host_queue", self.host_queue.is_some()),
+        ];
+        match given.into_iter().find(|(key, given)| *given && !own.contains(key)) {
+            Some((key, _)) => Err(E::unknown_field(key, own)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Topology {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let keys = TopologyKeys::deserialize(from)?;
+        let own: &[&str] = match keys.kind {
+            TopologyKind::Torus => &["links"],
+            TopologyKind::Dumbbell => &["hosts", "access_rate", "access_delay"],
+            TopologyKind::ParkingLot => &["hops"],
+            TopologyKind::FatTree => &["k", "host_queue"],
+            TopologyKind::Bcube => &["n", "k", "host_queue"],
+        };
+        keys.check(own)?;
+        let TopologyKeys { access_delay, host_queue, .. } = keys;
+        let size = |key, size: Option<usize>| size.ok_or_else(|| de::Error::missing_field(key));
+        Ok(match keys.kind {
+            TopologyKind::Torus => Self::Torus { links: size("links", keys.links)? },
+            TopologyKind::Dumbbell => {
+                let access_rate = keys.access_rate.ok_or_else(|| de::Error::missing_field("access_rate"))?;
+                Self::Dumbbell { hosts: size("hosts", keys.hosts)?, access_rate, access_delay }
+            }
+            TopologyKind::ParkingLot => Self::ParkingLot { hops: size("hops", keys.hops)? },
+            TopologyKind::FatTree => Self::FatTree { k: size("k", keys.k)?, host_queue },
+            TopologyKind::Bcube => Self::Bcube { n: size("n", keys.n)?, k: size("k", keys.k)?, host_queue },
+        })
+    }
 }
 
 /// Sessions between the hosts of a generated network.

@@ -1,0 +1,167 @@
+//! Tests of what is said of values of the wrong type: of every key that the schema knows, and of those that people meet.
+
+use serde_json::Value;
+
+use super::{Scenario, schema, variants};
+
+fn told(text: &str) -> String {
+    Scenario::parse(text, "s.toml").expect_err(text).to_string()
+}
+
+/// The keys of a table, with their schemas, through references and alternatives.
+fn keys(schema: &Value, root: &Value) -> Vec<(String, Value)> {
+    let mut found = Vec::new();
+    if let Some(name) = schema["$ref"].as_str() {
+        let of = root.pointer(name.trim_start_matches('#')).expect("references lead somewhere");
+        // What is a quantity has no keys.
+        return keys(of, root);
+    }
+    if let Some(properties) = schema["properties"].as_object() {
+        found.extend(properties.iter().map(|(key, schema)| (key.clone(), schema.clone())));
+    }
+    for several in ["anyOf", "oneOf"] {
+        found.extend(schema[several].as_array().into_iter().flatten().flat_map(|one| keys(one, root)));
+    }
+    if schema["items"].is_object() {
+        found.extend(keys(&schema["items"], root));
+    }
+    found
+}
+
+/// A value that the key cannot have.
+fn wrong(schema: &Value) -> &'static str {
+    if schema.to_string().contains("\"boolean\"") { "7" } else { "true" }
+}
+
+#[test]
+fn every_key_says_what_it_expects_instead_of_a_value_of_the_wrong_type() {
+    let root = schema();
+    let mut asked = 0;
+    let mut check = |text: String, line: usize, key: &str, wrong: &str| {
+        let told = told(&text);
+        let start = format!("s.toml:{line}: {key}: found {wrong}: expected ");
+        assert!(told.starts_with(&start) && told.contains(['`', '"', '[']), "{text}\n{told}");
+        asked += 1;
+    };
+    for (table, schema) in keys(&root, &root) {
+        check(format!("{table} = {}", wrong(&schema)), 1, &table, wrong(&schema));
+        let head = if schema["type"] == "array" { format!("[[{table}]]") } else { format!("[{table}]") };
+        for (key, inner) in keys(&schema, &root) {
+            let value = wrong(&inner);
+            let kind = if table == "topology" && key != "kind" { "kind = \"torus\"\n" } else { "" };
+            check(format!("{head}\n{kind}{key} = {value}"), 2 + usize::from(!kind.is_empty()), &key, value);
+            for (part, inner) in keys(&inner, &root) {
+                let value = wrong(&inner);
+                check(format!("{head}\n{key} = {{ {part} = {value} }}"), 2, &part, value);
+            }
+        }
+    }
+    for bound in ["min", "max", "above", "below"] {
+        check(format!("[expect]\njain = {{ {bound} = true }}"), 2, bound, "true");
+    }
+    assert!(asked > 120, "{asked} keys");
+}
+
+#[test]
+fn mistakes_that_people_make_are_told_with_what_was_found_and_an_example() {
+    let cases = [
+        (
+            "[[flow]]\nname = \"M\"\npaths = \"dsl\"",
+            "s.toml:3: paths: found \"dsl\": expected a list of links, or of lists of links in a row, such as `paths = [\"wifi\", \"lte\"]`",
+        ),
+        (
+            "[[flow]]\nname = \"M\"\npaths = [\n  [\"dsl\"],\n  3,\n]",
+            "s.toml:5: paths: found 3: expected a list of links, or of lists of links in a row, such as `paths = [\"wifi\", \"lte\"]`",
+        ),
+        (
+            "[[arrivals]]\nrate = \"2/s\"",
+            "s.toml:2: rate: found \"2/s\": expected a list of frequencies such as `rate = [\"10 /s\"]`",
+        ),
+        ("[[arrivals]]\nrate = [2]", "s.toml:2: rate: 2 has no unit: expected a frequency such as \"10 /s\""),
+        (
+            "[expect]\njain = { min = 0.1, below = 0.5 }",
+            "s.toml:2: below: found 0.5: expected the name of another metric such as `below = \"link.A.loss\"`; a number goes with `max`",
+        ),
+        ("[expect]\njain = 0.5", "s.toml:2: jain: found 0.5: expected a bound such as `{ min = 0.9 }`"),
+        (
+            "[expect]\nflow.M.goodput_mbit_s = { min = 5 }",
+            "s.toml:2: M: unknown key `M`\n  hint    the name of a metric has dots, so it is quoted: \"flow.M.goodput_mbit_s\" = { min = 5 }",
+        ),
+        (
+            "[topology]\nkind = \"fat-tree\"\nk = \"8\"",
+            "s.toml:3: k: found \"8\": expected a whole number such as `k = 4`",
+        ),
+        (
+            "[topology]\nkind = \"fat-tree\"\nk = -8",
+            "s.toml:3: k: found -8: expected a whole number such as `k = 4`",
+        ),
+        (
+            "[topology]\nkind = \"fat-tree\"\nk = 4\nhosts = 5",
+            "s.toml:4: hosts: unknown key `hosts`\n  hint    possible: k, host_queue",
+        ),
+        (
+            "[topology]\nkind = \"dumbbell\"\nhosts = 5",
+            "s.toml:1: access_rate: `access_rate` is missing\n  hint    add `access_rate = …` to this table",
+        ),
+        (
+            "[topology]\nkind = \"dumbell\"",
+            "s.toml:2: dumbell: unknown value `dumbell`\n  hint    did you mean `dumbbell`? Possible: torus, dumbbell, parking-lot, fat-tree, bcube",
+        ),
+        (
+            "[[link]]\nbetween = [\"a\"]",
+            "s.toml:2: between: found [\"a\"]: expected the two nodes at its ends such as `between = [\"a\", \"b\"]`",
+        ),
+        ("[link]\nname = \"a\"", "s.toml:1: link: found [link]: expected tables, each headed by [[link]]"),
+        (
+            "[[links]]\nrate = \"1 Mbit/s\"",
+            "s.toml:1: links: found [[links]]: expected one table, headed by [links]",
+        ),
+        (
+            "[[crb]]\nname = \"x\"",
+            "s.toml:1: crb: unknown key `crb`\n  hint    did you mean `cbr`? Possible: name, about, seed, duration, warm_up, sample, transport, links, topology, link, flow, traffic, arrivals, cbr, event, detector, expect",
+        ),
+    ];
+    for (text, wanted) in cases {
+        assert_eq!(told(text), wanted);
+    }
+}
+
+#[test]
+fn a_rule_that_is_nearly_right_is_answered_with_the_right_one() {
+    let text = |setting: &str| {
+        format!(
+            "duration = \"1 s\"\n[[link]]\nname = \"a\"\nrate = \"1 Mbit/s\"\n[[flow]]\nname = \"f\"\npaths = [\"a\"]\n{setting}\n"
+        )
+    };
+    let cases = [
+        ("rule = \"semicoupled\"", "did you mean \"semi-coupled\"? There are reno, "),
+        ("rule = \"mtpcp\"", "did you mean \"mptcp\"? There are reno, "),
+        ("scheduler = \"minrtt\"", "did you mean \"min-rtt\"? There are "),
+        ("scheduler = \"whatever else\"", "there are "),
+    ];
+    for (setting, hint) in cases {
+        let told = told(&text(setting));
+        assert!(
+            told.starts_with("s.toml:8: flow.f.") && told.contains(&format!("\n  hint    {hint}")),
+            "{told}"
+        );
+    }
+}
+
+#[test]
+fn links_that_a_generator_makes_can_be_set_and_names_that_nothing_has_are_told() {
+    let text = "duration = \"1 s\"\n[links]\nrate = \"10 Mbit/s\"\n[topology]\nkind = \"dumbbell\"\nhosts = 1\n\
+                access_rate = \"100 Mbit/s\"\n[[flow]]\nname = \"f\"\nfrom = \"s0\"\nto = \"r0\"\n";
+    let base = Scenario::parse(text, "d").unwrap();
+    let set = |setting: &str| variants(&base, &[setting.parse().unwrap()]);
+    let sweep = set("link.core.rate=1 Mbit/s,2 Mbit/s").unwrap();
+    let rates = sweep.iter().map(|variant| variant.scenario.build(1).unwrap().cables[0].rates[0]);
+    assert_eq!(rates.collect::<Vec<_>>(), [1_000_000, 2_000_000]);
+    let told = |setting: &str| set(setting).unwrap_err().to_string();
+    assert!(told("link.cor.rate=1 Mbit/s").starts_with("--set: link.cor.rate: there is no link \"cor\""));
+    assert!(
+        told("flow.g.rule=lia")
+            .starts_with("--set: flow.g.rule: there is no flow \"g\"; did you mean \"f\"?")
+    );
+    assert!(told("cbr.x.rate=1 Mbit/s").starts_with("--set: cbr.x.rate: there is no cbr \"x\""));
+}
