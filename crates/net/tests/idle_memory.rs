@@ -1,41 +1,23 @@
 //! What a session holds that has worked and is idle: measured with an allocator that counts. What the cipher library holds, some 600 bytes a
 //! key and two keys a session, is not in it.
 
-#![allow(
-    unsafe_code,
-    reason = "an allocator that counts is unsafe to write, and there is no other way to count"
-)]
-
-use std::alloc::{GlobalAlloc, Layout, System};
+use std::alloc::System;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anabranch_net::{Addresses, Config, Endpoint, EndpointConfig, NodeKey, Session, Target, Verdict};
 use bytes::Bytes;
+use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 use tokio::io::AsyncReadExt;
 
-struct Counting;
-
-static USED: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: every call is the system allocator's; only sizes are added up beside it.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        USED.fetch_add(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promise is handed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        USED.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promise is handed on.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+/// Bytes in use.
+fn used() -> usize {
+    let stats = ALLOCATOR.stats();
+    stats.bytes_allocated.saturating_sub(stats.bytes_deallocated)
+}
 
 const PATHS: u8 = 3;
 
@@ -67,10 +49,10 @@ async fn work(session: &Session) {
 
 /// Bytes in use once they have not become fewer for a while.
 async fn settled() -> usize {
-    let (mut least, mut since) = (USED.load(Ordering::Relaxed), Instant::now());
+    let (mut least, mut since) = (used(), Instant::now());
     while since.elapsed() < Duration::from_secs(4) {
         tokio::time::sleep(Duration::from_millis(100)).await;
-        let used = USED.load(Ordering::Relaxed);
+        let used = used();
         if used < least {
             (least, since) = (used, Instant::now());
         }

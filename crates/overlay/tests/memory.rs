@@ -1,12 +1,6 @@
 //! What a PID costs: measured with an allocator that counts.
 
-#![allow(
-    unsafe_code,
-    reason = "an allocator that counts is unsafe to write, and there is no other way to count"
-)]
-
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::alloc::System;
 
 use anabranch_overlay::grant::{Limits, UnixTime};
 use anabranch_overlay::relay::{
@@ -14,28 +8,16 @@ use anabranch_overlay::relay::{
 };
 use anabranch_secure::{NodeKey, PublicKey};
 use anabranch_wire::{PathId, Pid, Rate, Span, Time};
-
-struct Counting;
-
-static USED: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: every call is the system allocator's; only sizes are added up beside it.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        USED.fetch_add(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promise is handed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        USED.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promise is handed on.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
+use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+/// Bytes in use.
+fn used() -> usize {
+    let stats = ALLOCATOR.stats();
+    stats.bytes_allocated.saturating_sub(stats.bytes_deallocated)
+}
 
 fn key(number: u32) -> PublicKey {
     let mut bytes = [1; 32];
@@ -62,9 +44,9 @@ fn a_pid_costs_at_most_256_bytes_over_100_000_and_comes_back_when_it_is_released
     }
     while relay.poll_reply().is_some() {}
 
-    let before = USED.load(Ordering::Relaxed);
+    let before = used();
     let mut flows = Vec::with_capacity(100_000);
-    let own = USED.load(Ordering::Relaxed) - before;
+    let own = used() - before;
     let (mut worst, mut pids) = (0.0f64, 0);
     for round in 0..70_000u64 {
         let session = SessionId(round % 50);
@@ -83,7 +65,7 @@ fn a_pid_costs_at_most_256_bytes_over_100_000_and_comes_back_when_it_is_released
         now += Span::from_millis(4);
         pids += 2;
         if pids >= 100_000 {
-            worst = worst.max((USED.load(Ordering::Relaxed) - before - own) as f64 / f64::from(pids));
+            worst = worst.max((used() - before - own) as f64 / f64::from(pids));
         }
         if pids == 100_000 {
             println!("{worst:.0} bytes a PID over 100,000");
