@@ -79,8 +79,10 @@ pub(crate) struct Flow {
     redundant: bool,
     /// Bytes that the application has not written yet.
     left: u64,
-    /// When a steady application has more.
+    /// When a steady or scripted application has more.
     next_chunk: Time,
+    /// How many of its entries a script has given.
+    played: usize,
     /// The paths to open yet, a bit each.
     unopened: u64,
     /// End of the data that arrived, gaps or not.
@@ -118,6 +120,7 @@ impl Flow {
             redundant: false,
             left: 0,
             next_chunk: Time::NEVER,
+            played: 0,
             unopened: 0,
             highest: 0,
             pids: 0,
@@ -137,7 +140,7 @@ impl Flow {
 
     /// True when it is never over before it is stopped.
     pub(crate) fn is_endless(&self) -> bool {
-        !matches!(self.supply, Supply::File(_))
+        !matches!(self.supply, Supply::File(_) | Supply::Script(_))
     }
 
     /// Has the stream sent on every path.
@@ -180,7 +183,7 @@ impl Flow {
         self.left = match self.supply {
             Supply::Bulk => u64::MAX,
             Supply::File(bytes) => bytes,
-            Supply::Steady { .. } | Supply::Datagrams { .. } => 0,
+            Supply::Steady { .. } | Supply::Script(_) | Supply::Datagrams { .. } => 0,
         };
         self.unopened = self.further_paths();
         if let Some(thin) = &mut self.thin {
@@ -332,7 +335,7 @@ impl Flow {
             let _ = session.set_redundant(stream, self.redundant);
             Some(stream)
         });
-        if matches!(self.supply, Supply::Steady { .. }) {
+        if matches!(self.supply, Supply::Steady { .. } | Supply::Script(_)) {
             self.next_chunk = now;
             self.add_chunk(now);
         } else {
@@ -342,13 +345,22 @@ impl Flow {
 
     /// A steady application has another chunk, or another datagram.
     fn add_chunk(&mut self, now: Time) {
-        match self.supply {
-            Supply::Steady { rate, chunk } => {
+        match &self.supply {
+            &Supply::Steady { rate, chunk } => {
                 self.left += chunk;
                 self.next_chunk = now + rate.time_for(chunk).max(Span::from_nanos(1));
                 self.write();
             }
-            Supply::Datagrams { pause, size } => {
+            Supply::Script(entries) => {
+                let due = entries[self.played..].iter().take_while(|(after, _)| self.start + *after <= now);
+                let (count, bytes) = due.fold((0, 0), |(count, sum), (_, bytes)| (count + 1, sum + bytes));
+                self.played += count;
+                self.left += bytes;
+                let next = entries.get(self.played);
+                self.next_chunk = next.map_or(Time::NEVER, |(after, _)| self.start + *after);
+                self.write();
+            }
+            &Supply::Datagrams { pause, size } => {
                 self.counts.datagrams += 1;
                 self.next_chunk = self.sent_at(self.counts.datagrams, pause);
                 // Which one it is says its flow, for it has no bytes that could.
@@ -386,7 +398,12 @@ impl Flow {
                 Ok(_) => {}
             }
         }
-        if matches!(self.supply, Supply::File(_)) {
+        let over = match &self.supply {
+            Supply::File(_) => true,
+            Supply::Script(entries) => self.played == entries.len(),
+            _ => false,
+        };
+        if over {
             // The stream was open a moment ago, so it can be finished.
             let _ = session.finish(stream);
         }

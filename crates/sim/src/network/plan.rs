@@ -68,7 +68,7 @@ pub struct PathPlan {
 }
 
 /// What an application has to send.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Supply {
     /// As much as goes.
     Bulk,
@@ -81,6 +81,8 @@ pub enum Supply {
         /// In chunks of so many bytes.
         chunk: u64,
     },
+    /// Bytes at moments after its start, in order of time; then the session ends.
+    Script(Arc<[(Span, u64)]>),
     /// Datagrams of one size, one after the other without an end.
     Datagrams {
         /// From one to the next.

@@ -88,6 +88,25 @@ fn a_steady_application_gets_its_rate_and_no_more() {
 }
 
 #[test]
+fn a_script_is_written_at_its_times_and_ends() {
+    let mut plan = plan(&[link(10.0, 10, 20)]);
+    let entries = [(0.0, 100_000), (2.0, 50_000), (2.0, 10_000)];
+    let entries = entries.map(|(at, bytes)| (Span::from_secs_f64(at), bytes));
+    let scripted = flow(&[0], RuleKind::Reno, Supply::Script(entries.into()));
+    plan.flows.push(FlowPlan { start: secs(1.0), ..scripted });
+    let mut network = Network::new(plan);
+    let mut read = |at: f64| {
+        network.run(secs(at));
+        (network.flow(0).bytes, network.flow(0).finished_at)
+    };
+    assert_eq!(read(0.9), (0, None));
+    assert_eq!(read(2.9), (100_000, None));
+    let (bytes, finished_at) = read(5.0);
+    assert_eq!(bytes, 160_000);
+    assert!(finished_at.is_some_and(|at| at > secs(3.04) && at < secs(3.5)), "{finished_at:?}");
+}
+
+#[test]
 fn bursts_send_at_their_rate_for_their_share_of_the_time() {
     let mut plan = plan(&[link(100.0, 1, 100)]);
     plan.bursts.push(BurstPlan {

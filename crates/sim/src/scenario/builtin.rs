@@ -10,6 +10,7 @@ macro_rules! builtin {
 
 builtin![
     "bench-fattree",
+    "dumbbell",
     "mpmtp-fig6",
     "mpmtp-fig8",
     "mpmtp-fig9",
@@ -43,6 +44,7 @@ builtin![
     "nsdi11-fig9",
     "nsdi11-fig9-short",
     "nsdi11-wifi3g",
+    "parking-lot",
     "psmc-fig3",
     "psmc-fig4",
     "psmc-fig5",

@@ -41,6 +41,11 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     ("", "path", "a link, or a list of links in a row, such as `path = \"wifi\"`"),
     ("", "from", "the name of a node such as `from = \"s0\"`"),
     ("", "to", "the name of a node such as `to = \"r0\"`"),
+    (
+        "",
+        "script",
+        "a list of times and sizes such as `script = [[\"0 s\", \"1 MB\"], [\"2 s\", \"10 kB\"]]`",
+    ),
     ("", "redundant", BOOLEAN),
     ("", "flow_routing", BOOLEAN),
     ("", "datagrams", "a table such as `datagrams = { rate = \"1 Mbit/s\", size = \"1000 B\" }`"),

@@ -9,7 +9,7 @@ fn told(text: &str) -> String {
 }
 
 /// The keys of a table, with their schemas, through references and alternatives.
-fn keys(schema: &Value, root: &Value) -> Vec<(String, Value)> {
+pub(super) fn keys(schema: &Value, root: &Value) -> Vec<(String, Value)> {
     let mut found = Vec::new();
     if let Some(name) = schema["$ref"].as_str() {
         let of = root.pointer(name.trim_start_matches('#')).expect("references lead somewhere");

@@ -1,6 +1,6 @@
 //! Metrics of many runs side by side, as a Markdown table: a row a variant, a column a metric.
 
-use super::output::{Run, number};
+use super::output::{Run, rounded};
 use super::plots::{matches, names_of, spread};
 use crate::errors::Failure;
 
@@ -33,8 +33,10 @@ pub(super) fn table(runs: &[Run], patterns: &[String]) -> Result<String, Failure
     for variant in names_of(&runs, Run::label) {
         let is_its = |run: &Run| run.label() == variant;
         let cell = |name: &&String| match spread(name, &runs, is_its) {
-            Some((mean, ci95)) if ci95 > 0.0 => format!("{} ± {}", number(mean), number(ci95)),
-            Some((mean, _)) => number(mean),
+            Some((mean, ci95)) => match rounded(mean, ci95) {
+                (mean, Some(interval)) => format!("{mean} ± {interval}"),
+                (mean, None) => mean,
+            },
             None => String::new(),
         };
         let count = runs.iter().filter(|run| is_its(run)).count().to_string();
@@ -69,8 +71,8 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0], "|  | runs | flow.M.pkt_s | jain |");
         assert_eq!(lines[1], "|---|---|---|---|");
-        assert_eq!(lines[2], "| x rule=lia | 2 | 25.00 ± 63.53 | 1.000 |");
-        assert_eq!(lines[3], "| x rule=reno | 1 | 40.00 | 1.000 |");
+        assert_eq!(lines[2], "| x rule=lia | 2 | 25 ± 64 | 1 |");
+        assert_eq!(lines[3], "| x rule=reno | 1 | 40 | 1 |");
         assert_eq!(lines.len(), 4);
         assert!(table(&runs, &["nothing".to_owned()]).unwrap_err().message.contains("nothing"));
     }

@@ -96,8 +96,11 @@ impl Writer {
         self.bounds += run.expect.len();
         for bound in run.expect.iter().filter(|bound| !bound.ok) {
             self.failed.push(format!(
-                "seed {}: {} is {:.6}, not {}",
-                run.seed, bound.name, bound.value, bound.bound
+                "seed {}: {} is {}, not {}",
+                run.seed,
+                bound.name,
+                number(bound.value),
+                bound.bound
             ));
         }
         if self.format == Format::Json {
@@ -139,22 +142,39 @@ fn table(runs: &[Run]) -> String {
         let title = format!("{} {variant}", of_it[0].scenario);
         let _ = writeln!(text, "{} ({count} {plural})", title.trim_end());
         for (name, spread) in &Summary::of(&metrics).metrics {
-            let _ = write!(text, "  {name:<44} {:>12}", number(spread.mean));
-            let _ = if count > 1 { writeln!(text, " ± {}", number(spread.ci95)) } else { writeln!(text) };
+            let (mean, interval) = rounded(spread.mean, spread.ci95);
+            let interval = interval.map(|interval| format!(" ± {interval}")).unwrap_or_default();
+            let _ = writeln!(text, "  {name:<44} {mean:>12}{interval}");
         }
     }
     text
 }
 
+/// A number with four significant digits, or all that it has before the point.
 pub(super) fn number(value: f64) -> String {
-    let digits = match value.abs() {
-        0.0 => 0,
-        size if size >= 1000.0 => 0,
-        size if size >= 10.0 => 2,
-        size if size >= 0.1 => 3,
-        _ => 6,
-    };
-    format!("{value:.digits$}")
+    if value.fract() == 0.0 && value.abs() < 1e15 {
+        return format!("{value:.0}");
+    }
+    let places = places(value, 4);
+    if places > 9 { format!("{value:.3e}") } else { format!("{value:.places$}") }
+}
+
+/// A mean to as many places as its interval has with two significant digits, and the interval; none where nothing varies.
+pub(super) fn rounded(mean: f64, ci95: f64) -> (String, Option<String>) {
+    let places = places(ci95, 2).min(places(mean, 7));
+    let interval = format!("{ci95:.places$}");
+    if !interval.contains(|digit| ('1'..='9').contains(&digit)) {
+        return (number(mean), None);
+    }
+    (format!("{mean:.places$}"), Some(interval))
+}
+
+/// Places after the point that show so many significant digits.
+fn places(value: f64, digits: i32) -> usize {
+    if value == 0.0 {
+        return 0;
+    }
+    (digits - 1 - value.abs().log10().floor() as i32).clamp(0, 15) as usize
 }
 
 fn csv(runs: &[Run]) -> String {
@@ -197,7 +217,27 @@ mod tests {
     fn a_table_shows_the_mean_and_the_interval() {
         let text = table(&[run(1, 0.5), run(2, 0.7)]);
         assert!(text.starts_with("x a.b=1, 2 (2 runs)\n  jain "), "{text}");
-        assert!(text.contains("0.600 ± 1.271"), "{text}");
+        assert!(text.contains(" 0.6 ± 1.3\n"), "{text}");
+    }
+
+    #[test]
+    fn numbers_have_the_digits_that_say_something_and_no_interval_where_nothing_varies() {
+        let cases = [
+            (290.347, 2.894, "290.3 ± 2.9"),
+            (0.000_253_1, 0.000_004_8, "0.0002531 ± 0.0000048"),
+            (0.987_31, 0.006_313, "0.9873 ± 0.0063"),
+            (12_345.6, 731.2, "12346 ± 731"),
+            (13.322_7, 0.0, "13.32"),
+            (0.3, 1e-17, "0.3000"),
+            (25.0, 0.0, "25"),
+            (0.0, 0.0, "0"),
+            (0.000_000_012, 0.0, "1.200e-8"),
+        ];
+        for (mean, ci95, wanted) in cases {
+            let (mean, interval) = rounded(mean, ci95);
+            let interval = interval.map(|interval| format!(" ± {interval}")).unwrap_or_default();
+            assert_eq!(mean + &interval, wanted);
+        }
     }
 
     #[test]

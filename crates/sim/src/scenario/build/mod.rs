@@ -4,6 +4,7 @@ mod below;
 mod events;
 mod links;
 mod sessions;
+mod supply;
 mod traffic;
 
 use std::collections::BTreeSet;

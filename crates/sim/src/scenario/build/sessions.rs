@@ -4,23 +4,18 @@ use std::sync::Arc;
 
 use anabranch_engine::cc::RuleKind;
 use anabranch_engine::{
-    AckPolicy, Config, Coupling, DatagramMode, PathRules, Protection, ReportConfig, SchedulerKind,
-    SuppressionLimits,
+    AckPolicy, Config, Coupling, PathRules, ReportConfig, SchedulerKind, SuppressionLimits,
 };
-use anabranch_wire::{MAX_BLOCK, Span, Time};
+use anabranch_wire::{Span, Time};
 
-use super::links::positive;
+use super::supply::supply;
 use super::{Builder, Group, MAX_DURATION, MAX_FLOWS, MAX_PATHS, check_times};
-use crate::network::{ArrivalPlan, FlowPlan, PathPlan, Sizes, Supply};
+use crate::network::{ArrivalPlan, FlowPlan, PathPlan, Sizes};
 use crate::scenario::error::{ScenarioError, nearest};
 use crate::scenario::model::{
-    Acks, ArrivalSpec, CouplingKind, DatagramModeSpec, DatagramSpec, FlowSpec, LeaveOut, PathSpec, Profile,
-    Reports, SizeShape, Transport,
+    Acks, ArrivalSpec, CouplingKind, FlowSpec, LeaveOut, PathSpec, Profile, Reports, SizeShape, Transport,
 };
 use crate::scenario::units::PACKET;
-
-/// Bytes of the largest datagrams: with their parity they fit every path.
-const MAX_DATAGRAM: u64 = 1100;
 
 impl Builder<'_> {
     pub(super) fn flow(&mut self, spec: &FlowSpec) -> Result<(), ScenarioError> {
@@ -39,39 +34,9 @@ impl Builder<'_> {
             self.config(&name, (spec.profile, spec.rule.as_ref(), spec.scheduler.as_ref()), visible)?;
         // A packet's number on the path is its number below.
         config.skip_numbers &= striping.is_none();
-        let datagrams = spec.datagrams.map(|datagrams| datagram_supply(&key, datagrams, &mut config));
-        let config = Arc::new(config);
-        let supply = match (spec.size, spec.rate) {
-            _ if spec.datagrams.is_some() && (spec.size.is_some() || spec.rate.is_some()) => {
-                return Err(ScenarioError::new(
-                    key("datagrams"),
-                    "a flow has datagrams or a stream, not both",
-                )
-                .hint("take `size` and `rate` of the flow out; datagrams have their own"));
-            }
-            _ if spec.datagrams.is_some() && spec.redundant == Some(true) => {
-                return Err(ScenarioError::new(key("redundant"), "the flow has no stream")
-                    .hint("datagrams are sent on every path with `mode = \"redundant\"`"));
-            }
-            _ if spec.redundant == Some(true) && visible == 1 => {
-                return Err(ScenarioError::new(key("redundant"), "the session sees one path only")
-                    .hint("name two paths, without `striping` and `flow_routing`, or take it out"));
-            }
-            (Some(_), Some(_)) => {
-                return Err(ScenarioError::new(key("rate"), "a flow has a size or a rate, not both")
-                    .hint("take one of them out"));
-            }
-            (Some(size), None) if size.0 == 0 => {
-                return Err(ScenarioError::new(key("size"), "an empty file").hint("at least \"1 B\""));
-            }
-            (Some(size), None) => Supply::File(size.0),
-            (None, Some(rate)) => {
-                let rate = positive(&key("rate"), rate.0)?;
-                Supply::Steady { rate, chunk: (rate.bytes_in(Span::from_millis(10))).max(1000) }
-            }
-            (None, None) => datagrams.transpose()?.unwrap_or(Supply::Bulk),
-        };
         check_times(&key, (spec.start, spec.stop), self.built.end)?;
+        let supply = supply(&key, spec, (visible, self.built.end), &mut config)?;
+        let config = Arc::new(config);
         let stop = spec.stop.map_or(Time::NEVER, |stop| Time::ZERO + stop.0);
         let within = spec.start_within.map_or(Span::ZERO, |within| within.0);
         for paths in sessions {
@@ -81,7 +46,7 @@ impl Builder<'_> {
                 return Err(ScenarioError::new(key("stop"), "it may stop before it starts")
                     .hint("stop has to be later than start and start_within together"));
             }
-            let (config, striping) = (Arc::clone(&config), striping.clone());
+            let (config, striping, supply) = (Arc::clone(&config), striping.clone(), supply.clone());
             let redundant = spec.redundant == Some(true);
             let flow = FlowPlan { paths, config, supply, start, stop, striping, redundant };
             self.built.plan.flows.push(flow);
@@ -186,36 +151,6 @@ impl Builder<'_> {
         config.connect_timeout = MAX_DURATION;
         Ok(config)
     }
-}
-
-/// The datagrams of a flow; what is done for them goes into its settings.
-fn datagram_supply(
-    key: &impl Fn(&str) -> String,
-    spec: DatagramSpec,
-    config: &mut Config,
-) -> Result<Supply, ScenarioError> {
-    let DatagramSpec { rate, size, mode, block, patience, most, outlive_path } = spec;
-    let rate = positive(&key("datagrams.rate"), rate.0)?;
-    if !(1..=MAX_DATAGRAM).contains(&size.0) {
-        return Err(ScenarioError::new(key("datagrams.size"), "out of range")
-            .hint(format!("1 to {MAX_DATAGRAM} bytes, so that each fits a packet")));
-    }
-    config.datagrams[0] = match mode {
-        DatagramModeSpec::Once => DatagramMode::Once,
-        DatagramModeSpec::Redundant => DatagramMode::Redundant,
-        DatagramModeSpec::Protected => DatagramMode::Protected,
-    };
-    let usual = config.protection;
-    let block = block.unwrap_or(usual.block);
-    let most = most.map_or(usual.most, |most| most.0);
-    if !(1..=MAX_BLOCK).contains(&block) || most <= 0.0 {
-        return Err(ScenarioError::new(key("datagrams"), "out of range")
-            .hint(format!("`block` is 1 to {MAX_BLOCK}, `most` more than 0 %")));
-    }
-    let patience = patience.map_or(usual.patience, |patience| patience.0);
-    let outlive_path = outlive_path.unwrap_or(usual.outlive_path);
-    config.protection = Protection { block, patience, most, outlive_path };
-    Ok(Supply::Datagrams { pause: rate.time_for(size.0), size: size.0 as usize })
 }
 
 /// The error for a rule or scheduler that there is not.

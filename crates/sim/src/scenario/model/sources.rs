@@ -24,6 +24,8 @@ pub struct FlowSpec {
     pub size: Option<SizeText>,
     /// The application makes data at this rate.
     pub rate: Option<RateText>,
+    /// What the application writes, and when, counted from the flow's start: `[["0 s", "1 MB"], ["2 s", "10 kB"]]`. Then it ends.
+    pub script: Option<Vec<ScriptEntry>>,
     /// Its stream is sent on every path.
     pub redundant: Option<bool>,
     /// It carries datagrams instead of a stream.
@@ -49,6 +51,10 @@ pub struct FlowSpec {
     /// Each of its sessions goes over one of the paths, the one that promises it most (SAFIRE [S2]).
     pub flow_routing: Option<bool>,
 }
+
+/// So much is written so long after the flow's start.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+pub struct ScriptEntry(pub SpanText, pub SizeText);
 
 /// Datagrams of one size at a constant rate, and what is done so that they arrive (PSMC [T8]).
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]

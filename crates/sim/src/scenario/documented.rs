@@ -1,0 +1,65 @@
+//! Holds `docs/simulator.md` to the code: whatever a scenario can say is named there.
+
+use anabranch_engine::SchedulerKind;
+use anabranch_engine::cc::RuleKind;
+use serde_json::Value;
+
+use super::mistakes::keys;
+use super::{Scenario, schema};
+
+const PAGE: &str = include_str!("../../../../docs/simulator.md");
+
+/// What the page has in backticks, in one piece or as a part of an example.
+fn is_named(word: &str) -> bool {
+    let parts = |code: &str| {
+        code.split(|c: char| !(c.is_alphanumeric() || "_-".contains(c))).any(|part| part == word)
+    };
+    PAGE.split("```").enumerate().any(|(index, text)| match index % 2 {
+        0 => text.split('`').skip(1).step_by(2).any(parts),
+        _ => text.lines().any(parts),
+    })
+}
+
+/// All that a schema lists as the only values of something.
+fn choices(schema: &Value, found: &mut Vec<String>) {
+    let listed = schema["enum"].as_array().into_iter().flatten().chain(schema.get("const"));
+    found.extend(listed.filter_map(|choice| choice.as_str().map(str::to_owned)));
+    match schema {
+        Value::Object(parts) => parts.values().for_each(|part| choices(part, found)),
+        Value::Array(parts) => parts.iter().for_each(|part| choices(part, found)),
+        _ => {}
+    }
+}
+
+#[test]
+fn every_rule_scheduler_key_and_choice_is_named_on_the_page() {
+    let root = schema();
+    let mut words: Vec<String> = RuleKind::ALL.map(|rule| rule.name().to_owned()).to_vec();
+    words.extend(SchedulerKind::ALL.map(|(_, name)| name.to_owned()));
+    for (table, schema) in keys(&root, &root) {
+        words.push(table);
+        for (key, inner) in keys(&schema, &root) {
+            words.push(key);
+            words.extend(keys(&inner, &root).into_iter().map(|(part, _)| part));
+        }
+    }
+    choices(&root, &mut words);
+    words.sort_unstable();
+    words.dedup();
+    let missing: Vec<&String> = words.iter().filter(|word| !is_named(word)).collect();
+    assert!(words.len() > 120 && missing.is_empty(), "{} words, not on the page: {missing:?}", words.len());
+}
+
+#[test]
+fn the_first_scenario_on_the_page_is_the_one_that_comes_along() {
+    let example =
+        PAGE.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("an example");
+    let (_, text) = super::BUILTIN.iter().find(|(name, _)| *name == "two-links").expect("it comes along");
+    let read = |text: &str| {
+        let mut table: toml::Table = text.parse().expect("TOML");
+        table.remove("about");
+        table
+    };
+    assert_eq!(read(example), read(text));
+    assert!(Scenario::parse(example, "page").is_ok());
+}
