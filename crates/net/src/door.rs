@@ -6,7 +6,7 @@
 //! At most [`MOST`] wait. Then whoever has most of them waiting, counted by source, makes room, so that one who floods shuts out
 //! nobody else; a client that was dropped asks again by itself.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Instant;
 
@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 
 use crate::handshake;
 use crate::shared::Shared;
-use crate::source::{source, who_makes_room};
+use crate::source::source;
 
 /// Handshakes that wait at most.
 const MOST: usize = 256;
@@ -62,9 +62,15 @@ impl Door {
 /// Puts one in the place of the last of whoever has most; gives the one that is dropped.
 fn make_room(waiting: &mut VecDeque<Knock>, knock: Knock) -> Knock {
     let of = |knock: &Knock| source(knock.arrival.route.remote.ip());
-    let at = who_makes_room(of(&knock), waiting.iter().map(of))
-        .and_then(|rich| waiting.iter().rposition(|other| of(other) == rich));
-    match at.and_then(|at| waiting.remove(at)) {
+    let own = of(&knock);
+    let mut counts = BTreeMap::from([(own, 1_usize)]);
+    for other in waiting.iter() {
+        *counts.entry(of(other)).or_default() += 1;
+    }
+    let most = counts.iter().max_by_key(|(address, count)| (**count, **address == own));
+    let most = most.map_or(own, |(address, _)| *address);
+    let theirs = waiting.iter().rposition(|other| of(other) == most).filter(|_| most != own);
+    match theirs.and_then(|at| waiting.remove(at)) {
         Some(dropped) => {
             waiting.push_back(knock);
             dropped

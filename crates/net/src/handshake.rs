@@ -101,26 +101,6 @@ fn open_session(
     arrival: Arrival,
     (id, body): (InitId, &[u8]),
 ) -> Option<Arc<SessionInner>> {
-    let Some((hold, loser)) = shared.half_open.take(arrival.route.remote.ip()) else {
-        count(&shared.counters.busy);
-        return None;
-    };
-    if let Some(loser) = loser {
-        count(&shared.counters.busy);
-        loser.abort(close_code::BUSY, "too many sessions from this address wait to be confirmed");
-    }
-    let session = authorised_session(shared, now, arrival, (id, body))?;
-    hold.belongs_to(&session);
-    session.core().half_open = Some(hold);
-    Some(session)
-}
-
-fn authorised_session(
-    shared: &Arc<Shared>,
-    now: Time,
-    arrival: Arrival,
-    (id, body): (InitId, &[u8]),
-) -> Option<Arc<SessionInner>> {
     let Ok(pending) = read_init(&shared.key, body, random()) else {
         count(&shared.counters.unauthentic);
         return None;
@@ -151,6 +131,15 @@ fn authorised_session(
             return None;
         }
     };
+    // Only whoever is let in may cost somebody else a place.
+    let Some((hold, loser)) = shared.half_open.take(arrival.route.remote.ip()) else {
+        count(&shared.counters.busy);
+        return None;
+    };
+    if let Some(loser) = loser {
+        count(&shared.counters.busy);
+        loser.give_way();
+    }
     let engine = Engine::accept(
         shared.config.clone(),
         (params.clone(), arrival.route),
@@ -170,7 +159,10 @@ fn authorised_session(
     let keys = Protection::new(&accepted.keys, shared.limits.keys, now);
     let handshake = Handshake::Answered { body: accepted.body, params, init: id };
     let core = Core::new(engine, handshake, RouteBook::default());
-    Some(SessionInner::new(shared.clone(), identity, core, Some(keys)))
+    let session = SessionInner::new(shared.clone(), identity, core, Some(keys));
+    hold.belongs_to(&session);
+    session.core().half_open = Some(hold);
+    Some(session)
 }
 
 /// Tells a session with rules for its paths where packets leave.

@@ -157,8 +157,11 @@ impl SessionInner {
                 self.wake_driver();
             }
             match sent {
-                Ok(fresh) if fresh.is_empty() => {}
-                Ok(fresh) => self.shared.resets.watch(self, &fresh),
+                Ok(peers) if peers.used.is_empty() => {}
+                Ok(peers) => {
+                    self.shared.resets.forget(self, &peers.in_place_of);
+                    self.shared.resets.watch(self, &peers.used);
+                }
                 Err(error) => {
                     tracing::warn!(%error, "session cannot seal any more");
                     self.core().engine.abort(now, close_code::KEYS_EXHAUSTED, &error.to_string());
@@ -188,6 +191,8 @@ impl SessionInner {
         }
         if outcome.finished {
             self.shared.resets.forget(self, outbox.peers());
+            // One that was never established has nothing left to wait for, and no deadline.
+            self.wake_driver();
         }
     }
 
@@ -227,6 +232,20 @@ impl SessionInner {
     /// Ends at once.
     pub(crate) fn abort(self: &Arc<Self>, code: u64, reason: &str) {
         self.core().engine.abort(self.shared.clock.now(), code, reason);
+        self.pump();
+    }
+
+    /// Ends for another that waits to be confirmed, unless it was itself meanwhile.
+    pub(crate) fn give_way(self: &Arc<Self>) {
+        let mut core = self.core();
+        if core.half_open.take().is_some() {
+            core.engine.abort(
+                self.shared.clock.now(),
+                close_code::BUSY,
+                "too many sessions wait to be confirmed",
+            );
+        }
+        drop(core);
         self.pump();
     }
 

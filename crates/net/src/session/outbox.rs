@@ -56,12 +56,22 @@ impl Outgoing {
 /// An address with a PID that was used there.
 pub(crate) type Peer = (SocketAddr, Pid);
 
+/// Pairs of address and PID that are remembered of a session: some for each of more paths than it can have at a time.
+const MOST_PEERS: usize = 256;
+
+/// Pairs that were used for the first time, and older ones that are forgotten for them.
+#[derive(Debug, Default)]
+pub(crate) struct NewPeers {
+    pub(crate) used: SmallVec<[Peer; 2]>,
+    pub(crate) in_place_of: SmallVec<[Peer; 2]>,
+}
+
 /// The sending side of one session.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     blocked: Vec<Blocked>,
     sockets: SmallVec<[Arc<BoundSocket>; 4]>,
-    /// Where resets for this session would come from.
+    /// Where resets for this session would come from: the latest [`MOST_PEERS`].
     peers: SmallVec<[Peer; 4]>,
 }
 
@@ -112,7 +122,7 @@ impl Outbox {
         self.blocked.len()
     }
 
-    /// The addresses and PIDs used so far.
+    /// The addresses and PIDs used last.
     pub(crate) fn peers(&self) -> &[Peer] {
         &self.peers
     }
@@ -123,7 +133,7 @@ impl Outbox {
         self.blocked.retain(|blocked| !blocked.socket.is_gone());
     }
 
-    /// Seals and sends everything in the queue. Gives what was used for the first time, of addresses with PIDs.
+    /// Seals and sends everything in the queue. Gives the pairs of address and PID that are new.
     ///
     /// # Errors
     /// When the keys may not seal any more: the session must end.
@@ -132,7 +142,7 @@ impl Outbox {
         shared: &Shared,
         protection: &Mutex<Option<Protection>>,
         (now, scratch): (Time, &mut Scratch),
-    ) -> Result<SmallVec<[Peer; 2]>, SealError> {
+    ) -> Result<NewPeers, SealError> {
         let Scratch { queue, order, buffer } = scratch;
         // A scheduler that spreads packets over paths would have many small batches sent. Only within a path does
         // the order matter, and this keeps it there, whatever routes the path's packets take while it moves.
@@ -151,8 +161,8 @@ impl Outbox {
         shared: &Shared,
         queue: impl Iterator<Item = &'a Outgoing>,
         (keys, buffer): (&mut Keys<'_>, &mut Vec<u8>),
-    ) -> Result<SmallVec<[Peer; 2]>, SealError> {
-        let mut fresh = SmallVec::new();
+    ) -> Result<NewPeers, SealError> {
+        let mut new = NewPeers::default();
         let mut open: Option<Open> = None;
         for outgoing in queue {
             let transmit = match outgoing {
@@ -174,12 +184,12 @@ impl Outbox {
                 none => none.insert(self.begin(shared, transmit)),
             };
             let pid = open.forward.unwrap_or(transmit.pid);
-            self.note_peer((transmit.route.remote, pid), &mut fresh);
+            self.note_peer((transmit.route.remote, pid), &mut new);
             keys.append(buffer, (transmit, pid), packet)?;
             open.room = if transmit.size < open.head.segment { 0 } else { open.room - 1 };
         }
         self.dispatch(shared, open, (keys, buffer));
-        Ok(fresh)
+        Ok(new)
     }
 
     /// Tries again what waited for sockets.
@@ -239,13 +249,17 @@ impl Outbox {
         Some(socket)
     }
 
-    fn note_peer(&mut self, peer: Peer, fresh: &mut SmallVec<[Peer; 2]>) {
-        const MOST: usize = 256;
+    fn note_peer(&mut self, peer: Peer, new: &mut NewPeers) {
         // The last used is most likely the next.
-        if !self.peers.iter().rev().any(|known| *known == peer) && self.peers.len() < MOST {
-            self.peers.push(peer);
-            fresh.push(peer);
+        if self.peers.iter().rev().any(|known| *known == peer) {
+            return;
         }
+        if self.peers.len() == MOST_PEERS {
+            // Of a path that is gone, most likely; otherwise it comes back with its next packet.
+            new.in_place_of.push(self.peers.remove(0));
+        }
+        self.peers.push(peer);
+        new.used.push(peer);
     }
 }
 
@@ -343,4 +357,26 @@ pub(crate) fn plain_datagram(kind: Kind, pid: Pid, body: &[u8]) -> Vec<u8> {
     header.encode(&mut datagram);
     datagram[Header::LEN..].copy_from_slice(body);
     datagram
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_very_many_peers_the_latest_are_remembered() {
+        let mut outbox = Outbox::default();
+        let peer = |number: u64| (SocketAddr::from(([192, 0, 2, 1], 4_433)), Pid(number));
+        let mut note = |number| {
+            let mut new = NewPeers::default();
+            outbox.note_peer(peer(number), &mut new);
+            (new.used.len(), new.in_place_of.to_vec())
+        };
+        let most = MOST_PEERS as u64;
+        assert!((0..most).all(|number| note(number) == (1, Vec::new())));
+        assert_eq!(note(0), (0, Vec::new()), "it is known");
+        assert_eq!(note(most), (1, vec![peer(0)]));
+        assert_eq!(note(0), (1, vec![peer(1)]), "one still in use comes back");
+        assert_eq!(outbox.peers().len(), MOST_PEERS);
+    }
 }
