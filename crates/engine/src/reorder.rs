@@ -3,14 +3,16 @@
 //!
 //! For packets of a tunnel, numbered by its far end over all routes together. One that comes next is handed up at once, with all that waited for it;
 //! others wait. The gap before them is a loss in two cases, and is then given up, so that the receiver's own fast retransmit
-//! acts: when more than *n* packets wait, or when the first has waited longer than any route can be late.
+//! acts: when more than *n* packets wait, or when one has waited longer than any route can be late. It is then handed up with all that
+//! comes before it.
 //!
 //! **How large n is** (Algorithm 2): a packet in order makes it one larger, a packet out of order one smaller, within
 //! `max(B1, B2) < n < cwnd`. B1 is what faster routes bring until the slowest one brings its first packet, B2 what they bring between two
 //! packets of the narrowest. `cwnd` is the window of the flow inside, which nobody tells: it is estimated as what arrived within the last
 //! round trip. Where it leaves no room between the two, the lower one holds.
 
-use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anabranch_wire::{Rate, Span, Time};
 
@@ -56,6 +58,8 @@ pub struct DoubleBuffer<T> {
     next: u64,
     /// With when they came.
     waiting: BTreeMap<u64, (Time, T)>,
+    /// The same by when they came: numbers may come in any order.
+    arrivals: BTreeSet<(Time, u64)>,
     size: BufferSize,
     /// n.
     limit: usize,
@@ -83,6 +87,7 @@ impl<T> DoubleBuffer<T> {
         Self {
             next: 0,
             waiting: BTreeMap::new(),
+            arrivals: BTreeSet::new(),
             size,
             limit: least,
             least,
@@ -122,7 +127,7 @@ impl<T> DoubleBuffer<T> {
     }
 
     /// Takes in packet `number`, and adds what can be handed up to `ready`. One that was given up, or came before, is
-    /// handed up as it comes.
+    /// handed up as it comes; one that waits already is left out.
     pub fn insert(&mut self, now: Time, (number, packet): (u64, T), ready: &mut Vec<T>) {
         self.count(now);
         if number < self.next {
@@ -135,14 +140,17 @@ impl<T> DoubleBuffer<T> {
             return self.drain(ready);
         }
         self.adapt(false);
-        self.waiting.insert(number, (now, packet));
+        if let Entry::Vacant(place) = self.waiting.entry(number) {
+            place.insert((now, packet));
+            self.arrivals.insert((now, number));
+        }
         while self.waiting.len() > self.limit {
             self.give_up(ready);
         }
         self.most = self.most.max(self.waiting.len());
     }
 
-    /// Gives up the gaps before packets that have waited for too long.
+    /// Gives up all gaps before packets that have waited for too long.
     pub fn handle_timeout(&mut self, now: Time, ready: &mut Vec<T>) {
         while self.deadline().is_some_and(|at| at <= now) {
             self.give_up(ready);
@@ -152,7 +160,7 @@ impl<T> DoubleBuffer<T> {
     /// When [`Self::handle_timeout`] is to be called.
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {
-        self.waiting.values().next().map(|(came, _)| *came + self.patience)
+        self.arrivals.first().map(|(came, _)| *came + self.patience)
     }
 
     /// Packets that wait now.
@@ -202,7 +210,8 @@ impl<T> DoubleBuffer<T> {
     }
 
     fn drain(&mut self, ready: &mut Vec<T>) {
-        while let Some((_, packet)) = self.waiting.remove(&self.next) {
+        while let Some((came, packet)) = self.waiting.remove(&self.next) {
+            self.arrivals.remove(&(came, self.next));
             ready.push(packet);
             self.next += 1;
         }
@@ -257,6 +266,29 @@ mod tests {
         assert!(ready.is_empty());
         buffer.handle_timeout(due, &mut ready);
         assert_eq!((ready, buffer.deadline()), (vec![1, 2], None));
+    }
+
+    #[test]
+    fn nothing_waits_longer_than_the_patience_though_ever_lower_numbers_come_after_it() {
+        // One every 70 ms, of which none waits longer than 80.
+        let mut buffer = fixed(1_000);
+        let mut ready = Vec::new();
+        for step in 0..900 {
+            buffer.handle_timeout(at(step * 70), &mut ready);
+            buffer.insert(at(step * 70), (1_000 - step, step), &mut ready);
+            assert!(buffer.waiting() <= 2, "{} wait in step {step}", buffer.waiting());
+        }
+        assert_eq!((ready.len(), buffer.arrivals.len()), (900 - buffer.waiting(), buffer.waiting()));
+    }
+
+    #[test]
+    fn what_has_waited_for_too_long_takes_along_what_is_before_it_and_leaves_the_rest() {
+        let mut buffer = fixed(100);
+        assert!(handed(&mut buffer, &[5, 3, 9, 9, 6]).is_empty());
+        let mut ready = Vec::new();
+        buffer.handle_timeout(at(80), &mut ready);
+        assert_eq!((ready, buffer.counts().0), (vec![3, 5, 6], 2));
+        assert_eq!(buffer.deadline(), Some(at(82)), "it came twice; the first time counts");
     }
 
     #[test]

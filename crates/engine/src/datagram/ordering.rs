@@ -305,6 +305,20 @@ mod tests {
     }
 
     #[test]
+    fn places_that_come_in_descending_order_hold_up_nothing_for_longer_than_the_patience() {
+        let (mut ordering, _) = ordering(1 << 30);
+        ordering.look(at(0), vec![inflow(0, 900, 0)]);
+        let mut ready = Vec::new();
+        for step in 0..1_000 {
+            let now = at(step * 150);
+            ordering.handle_timeout(now, &mut ready);
+            take(&mut ordering, now, 1, &[1_000 - step]);
+            assert!(ordering.held <= 2, "{} wait after {step} steps", ordering.held);
+            assert!(ordering.held == 0 || ordering.next_timeout() <= now + Span::from_millis(200));
+        }
+    }
+
+    #[test]
     fn without_memory_nothing_waits() {
         let (mut ordering, _) = ordering(0);
         assert_eq!(take(&mut ordering, at(0), 1, &[2, 1, 4]), [2, 1, 4]);
