@@ -18,6 +18,8 @@ use tokio::time::{Duration, timeout};
 const MOST: u64 = 4_096;
 /// How long a caller may take to say what it wants, and a service to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long to wait after a caller could not be taken in.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// A service that can be asked.
 pub trait Answer: Clone + Send + Sync + 'static {
@@ -99,7 +101,12 @@ fn explained(path: &Path, error: &io::Error) -> String {
 
 /// Answers callers of the Unix socket.
 pub async fn serve(listener: UnixListener, service: impl Answer) {
-    while let Ok((stream, _)) = listener.accept().await {
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            // No more files may be open, for one; callers wait.
+            tokio::time::sleep(PAUSE).await;
+            continue;
+        };
         let service = service.clone();
         tokio::spawn(async move {
             // A caller that goes away or takes too long gets no answer.

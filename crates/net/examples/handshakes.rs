@@ -83,25 +83,34 @@ async fn handshakes(server: &Server, seconds: u64) -> Outcome {
     let client = Arc::new(endpoint(2).await?);
     let target = Target::new(key(1).public(), vec![server.address]);
     let (begun, busy) = (Instant::now(), server.processor());
-    let (mut made, mut failed) = (0_u32, 0_u32);
+    let (mut times, mut failed) = (Vec::new(), 0_u32);
     let mut running = tokio::task::JoinSet::new();
-    while begun.elapsed() < Duration::from_secs(seconds) {
-        while running.len() < AT_ONCE {
+    loop {
+        // Those under way when the time is over count as well, however long they take.
+        while running.len() < AT_ONCE && begun.elapsed() < Duration::from_secs(seconds) {
             let (client, target) = (Arc::clone(&client), target.clone());
             running.spawn(async move {
+                let called = Instant::now();
                 let session = client.connect(&target, Config::default()).await;
-                session.map(|session| session.abort(0, "")).is_ok()
+                session.map(|session| session.abort(0, "")).ok().map(|()| called.elapsed())
             });
         }
-        if running.join_next().await.is_some_and(|outcome| matches!(outcome, Ok(true))) {
-            made += 1;
-        } else {
-            failed += 1;
+        match running.join_next().await {
+            Some(Ok(Some(time))) => times.push(time),
+            Some(_) => failed += 1,
+            None => break,
         }
     }
-    let rate = f64::from(made) / begun.elapsed().as_secs_f64();
-    let each = (server.processor() - busy) / f64::from(made.max(1));
+    times.sort_unstable();
+    let made = times.len();
+    let rate = made as f64 / begun.elapsed().as_secs_f64();
+    let each = (server.processor() - busy) / made.max(1) as f64;
     println!("{made} handshakes, {failed} failed, {rate:.0} a second");
+    for (name, share) in [("half", 50), ("99 of 100", 99)] {
+        if let Some(time) = times.get((made * share / 100).min(made.saturating_sub(1))) {
+            println!("{name} took at most {:.1} ms", time.as_secs_f64() * 1e3);
+        }
+    }
     println!(
         "the end that is called: {:.0} µs of processor each, {:.0} a second a core",
         each * 1e6,

@@ -191,12 +191,19 @@ fn event<P: Payload>(packet: &Seen<'_, P>) -> Value {
 fn told<P: Payload>(frame: &Frame<P>, path: PathId) -> Value {
     match frame {
         Frame::Ping => json!({ "frame_type": "ping" }),
-        Frame::Padding(length) => json!({ "frame_type": "padding", "length": length }),
+        Frame::Padding(length) => json!({ "frame_type": "padding", "payload_length": length }),
         Frame::Ack(ack) => told_ack(ack, path),
-        Frame::Stream(stream) => json!({
-            "frame_type": "stream", "stream_id": stream.stream.0, "offset": stream.offset,
-            "length": stream.data.len(), "fin": stream.fin,
-        }),
+        Frame::Stream(stream) => {
+            let mut told = json!({
+                "frame_type": "stream", "stream_id": stream.stream.0, "offset": stream.offset,
+                "length": stream.data.len(),
+            });
+            if stream.fin {
+                // Only what is true is said.
+                told["fin"] = json!(true);
+            }
+            told
+        }
         Frame::ResetStream { stream, code, final_size } => json!({
             "frame_type": "reset_stream", "stream_id": stream.0, "error_code": code, "final_size": final_size,
         }),
@@ -262,4 +269,26 @@ fn told_ack(ack: &Ack, path: PathId) -> Value {
         "frame_type": "unknown", "raw_frame_type": 0x02, "path_id": ack.path.0, "ack_delay": delay,
         "acked_ranges": ranges,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use anabranch_wire::{Length, StreamFrame, StreamId};
+
+    use super::*;
+
+    /// What the schema of QUIC's events (draft-ietf-quic-qlog-quic-events) asks of these.
+    #[test]
+    fn padding_has_its_length_and_only_the_last_frame_of_a_stream_says_fin() {
+        let told = |frame: Frame<Length>| told(&frame, PathId(0));
+        assert_eq!(told(Frame::Padding(7)), json!({ "frame_type": "padding", "payload_length": 7 }));
+        let stream = |fin| {
+            let frame = StreamFrame { stream: StreamId(4), offset: 10, fin, data: Length(5) };
+            told(Frame::Stream(frame))
+        };
+        let mut expected = json!({ "frame_type": "stream", "stream_id": 4, "offset": 10, "length": 5 });
+        assert_eq!(stream(false), expected);
+        expected["fin"] = json!(true);
+        assert_eq!(stream(true), expected);
+    }
 }

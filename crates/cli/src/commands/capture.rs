@@ -95,7 +95,7 @@ fn read_keys(path: &Path) -> Result<Vec<CapturedSession>, Failure> {
     lines.map(read).collect()
 }
 
-/// Writes opened packets as qlog, as the end that wrote the keys saw them.
+/// Writes opened packets as qlog, as the end that wrote the keys saw them. What no keys open, as handshakes, is not in it.
 fn write_qlog(capture: &Path, sessions: &mut [CapturedSession], to: &Path) -> Result<(), Failure> {
     if to.extension().is_none_or(|extension| extension != EXTENSION) {
         return Err(Failure::usage(format!("{} does not end in .{EXTENSION}", to.display()))
