@@ -11,7 +11,7 @@ use anabranch_wire::{
     AckPath, AddressFrame, DatagramFrame, Frame, Fsn, NewPid, Params, PathId, PathStatus, PathUse, Pid,
     Report, ResetToken, Span, StreamId,
 };
-use attacker::{Meter, Victim, ack, highest, params, route, stream_frame};
+use attacker::{Meter, Victim, ack, highest, marked_frame, params, parity_frame, route, stream_frame};
 use bytes::Bytes;
 
 const KIB: i64 = 1024;
@@ -479,6 +479,32 @@ fn a_closed_session_answers_a_flood_ever_more_rarely() {
     assert!(answers <= 17, "{answers}");
 }
 
+/// Datagrams and parity of every class, of which the rest never comes: all that can be kept of them, and wide windows.
+fn fill_classes(victim: &mut Victim) {
+    for class in 0..16 {
+        let parity = (0..40).map(|block| parity_frame((class, (1 << 20) + block * 32), 0, 0));
+        victim.say(parity.chain([marked_frame((class, 1_000), true, 0)]));
+    }
+    while victim.session.recv_datagram().is_some() {}
+}
+
+#[test]
+fn datagrams_of_all_classes_and_their_parity_are_kept_within_the_budget_and_leave_little_behind() {
+    for whole in [0, 1 << 20, 1 << 40] {
+        let meter = Meter::new();
+        let budget = MemoryBudget::new(whole);
+        let mut victim = Victim::with(Config::default(), budget.clone());
+        let (held, left) = (meter.held(), budget.left());
+        fill_classes(&mut victim);
+        let (more, taken) = (meter.held() - held, (left - budget.left()) as i64);
+        assert!(more <= 2 * taken + 8 * KIB, "{more} bytes for {taken} of {whole}");
+        victim.wait(Span::from_secs(2));
+        let more = meter.held() - held;
+        assert!(more <= 8 * KIB && budget.left() == left, "{more} bytes are left of {whole}");
+        victim.assert_alive();
+    }
+}
+
 /// Ten thousand sessions of one endpoint, each of which makes it hold all it can: the budget holds for the
 /// promised bytes, as much again for what keeping them in pieces costs, and a few kilobytes a session.
 #[test]
@@ -490,6 +516,8 @@ fn ten_thousand_hostile_sessions_stay_within_the_budget_together() {
     let mut victims = Vec::new();
     while victims.len() < 10_000 && budget.has_room() {
         let mut victim = Victim::with(Config::default(), budget.clone());
+        fill_classes(&mut victim);
+        victim.wait(Span::from_secs(2));
         for packet in 0..1000 {
             victim.say((0..200).map(|frame| stream_frame(0, 1 + packet * 400 + frame * 2, 1)));
             if victim.session.stats().packets_ignored > 0 || victim.session.state() == State::Closed {
@@ -503,6 +531,29 @@ fn ten_thousand_hostile_sessions_stay_within_the_budget_together() {
     let most = 2 * BUDGET as i64 + victims.len() as i64 * EACH;
     println!("{} sessions hold {} bytes, at most {most}", victims.len(), meter.held());
     assert!(victims.len() == 10_000, "{}", victims.len());
+    assert!(meter.held() < most, "{}", meter.held());
+    // And all classes once more, now that little is left.
+    victims.iter_mut().for_each(fill_classes);
+    assert!(meter.held() < most, "{}", meter.held());
+    drop(victims);
+    assert_eq!(budget.left(), BUDGET);
+}
+
+/// The same with datagrams alone, while there is memory for them.
+#[test]
+fn the_datagrams_of_ten_thousand_hostile_sessions_stay_within_the_budget_together() {
+    const BUDGET: u64 = 448 << 20;
+    const EACH: i64 = 12 * KIB;
+    let budget = MemoryBudget::new(BUDGET);
+    let meter = Meter::new();
+    let mut victims = Vec::new();
+    while victims.len() < 10_000 && budget.has_room() {
+        let mut victim = Victim::with(Config::default(), budget.clone());
+        fill_classes(&mut victim);
+        victims.push(victim);
+    }
+    let most = 2 * BUDGET as i64 + victims.len() as i64 * EACH;
+    println!("{} sessions hold {} bytes, at most {most}", victims.len(), meter.held());
     assert!(meter.held() < most, "{}", meter.held());
     drop(victims);
     assert_eq!(budget.left(), BUDGET);

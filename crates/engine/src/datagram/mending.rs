@@ -2,15 +2,15 @@
 //!
 //! A coded datagram is handed up as it comes, and a copy of it is kept for [`HOLD`]. Parity that comes is kept until as many pieces
 //! are here as datagrams are missing; these are then brought back. What is kept is within bounds whatever a peer sends, and
-//! taken from the endpoint's memory budget. Bringing back costs a fifth of a millisecond, far more than receiving: it is done
-//! [`MENDS_A_SECOND`] times a second at most, after as many at once.
+//! taken from the endpoint's memory budget, as is what tells many numbers apart. Bringing back costs a fifth of a millisecond,
+//! far more than receiving: it is done [`MENDS_A_SECOND`] times a second at most, after [`MENDS_AT_ONCE`].
 
 use std::collections::{BTreeMap, VecDeque};
 
 use anabranch_wire::{DatagramFrame, MarkedFrame, ParityFrame, Payload, Span, Time};
 
 use super::code::{Code, Shard};
-use super::seen::Seen;
+use super::seen::{Seen, WIDE_COST};
 use crate::stream::{MemoryBudget, Reservation};
 
 /// How long datagrams and parity are kept.
@@ -21,6 +21,8 @@ const MAX_KEPT: usize = 1024;
 const MAX_GATHERED: usize = 32;
 /// Blocks brought back a second.
 const MENDS_A_SECOND: u64 = 1000;
+/// Blocks brought back at once, after as long a rest.
+const MENDS_AT_ONCE: u64 = 100;
 /// What keeping a datagram or a piece takes beside its bytes.
 const COST: u64 = 96;
 /// Bytes are taken from the budget in steps of this.
@@ -33,12 +35,12 @@ pub(super) type Taken<P> = Vec<(DatagramFrame<P>, Option<u64>)>;
 pub(crate) struct Mending<P> {
     classes: BTreeMap<u8, Class<P>>,
     code: Code,
-    /// Bytes kept, and those that may be.
+    /// Bytes kept and those of wide windows, and what they may be.
     bytes: u64,
     reservation: Reservation,
-    /// When the next block may be brought back were each of them [`HOLD`] after the one before.
+    /// When the next block may be brought back were none brought back at once.
     next_mend: Time,
-    /// When the last coded datagram or parity came.
+    /// When the last came of which something is kept.
     last: Option<Time>,
 }
 
@@ -81,8 +83,8 @@ impl<P: Payload> Mending<P> {
         let MarkedFrame { datagram, number, place } = frame;
         let Some(number) = number else { return vec![(datagram, place)] };
         let class = datagram.class;
-        let known = self.class(class);
-        if !known.seen.insert(number.value) {
+        self.tell_apart(now, (class, number.value));
+        if !self.class(class).seen.insert(number.value) {
             return Vec::new();
         }
         if !number.is_coded {
@@ -109,36 +111,52 @@ impl<P: Payload> Mending<P> {
             return taken;
         }
         let place = known.gathered.iter().position(|block| block.first == first);
-        let place = place.unwrap_or_else(|| self.gather(class, (first, count, parities), now));
-        let block = &self.class(class).gathered[place];
-        let same_size = block.pieces.first().is_none_or(|(_, piece)| piece.data.len() == data.len());
-        let is_new = block.pieces.iter().all(|(known, _)| *known != index);
-        if (block.count, block.parities) != (count, parities) || !same_size || !is_new {
-            return taken;
+        if let Some(place) = place {
+            let block = &known.gathered[place];
+            let same_size = block.pieces.first().is_none_or(|(_, piece)| piece.data.len() == data.len());
+            let is_new = block.pieces.iter().all(|(known, _)| *known != index);
+            if (block.count, block.parities) != (count, parities) || !same_size || !is_new {
+                return taken;
+            }
         }
         if !self.reserve(data.len()) {
             return taken;
         }
-        let data = P::copied(data.bytes(), data.len());
-        let gathered = &mut self.class(class).gathered;
-        gathered[place].pieces.push((index, Shard { head, data }));
+        let piece = (index, Shard { head, data: P::copied(data.bytes(), data.len()) });
+        let place = if let Some(place) = place {
+            self.class(class).gathered[place].pieces.push(piece);
+            place
+        } else {
+            self.gather(class, Gathered { first, count, parities, since: now, pieces: vec![piece] })
+        };
         self.last = Some(now);
         self.mend(now, (class, place), &mut taken);
         taken
     }
 
     /// Begins to gather parity for a block; returns its place.
-    fn gather(&mut self, class: u8, (first, count, parities): (u64, u8, u8), now: Time) -> usize {
+    fn gather(&mut self, class: u8, block: Gathered<P>) -> usize {
         while self.class(class).gathered.len() >= MAX_GATHERED {
             self.drop_gathered(class, 0);
         }
         let gathered = &mut self.class(class).gathered;
-        gathered.push_back(Gathered { first, count, parities, since: now, pieces: Vec::new() });
+        gathered.push_back(block);
         gathered.len() - 1
     }
 
+    /// Has a class tell more numbers apart when it comes to as many and there is memory; without that it goes on as it is.
+    fn tell_apart(&mut self, now: Time, (class, number): (u8, u64)) {
+        if self.class(class).seen.wants_more(number) && self.reservation.reserve_all(WIDE_COST) {
+            self.bytes += WIDE_COST;
+            self.class(class).seen.widen();
+        }
+        if self.class(class).seen.is_wide() {
+            self.last = Some(now);
+        }
+    }
+
     fn class(&mut self, class: u8) -> &mut Class<P> {
-        let new = || Class { seen: Seen::new(), kept: BTreeMap::new(), gathered: VecDeque::new() };
+        let new = || Class { seen: Seen::default(), kept: BTreeMap::new(), gathered: VecDeque::new() };
         self.classes.entry(class).or_insert_with(new)
     }
 
@@ -183,14 +201,17 @@ impl<P: Payload> Mending<P> {
         let Some(known) = self.classes.get_mut(&class) else { return };
         let Some(block) = known.gathered.get(index) else { return };
         let missing = block.numbers().filter(|number| !known.seen.contains(*number)).count();
+        if missing > block.pieces.len() {
+            return;
+        }
         if missing > 0 {
             let here: Vec<_> =
                 block.numbers().map(|number| known.kept.get(&number).map(|(_, shard)| shard)).collect();
             if here.iter().filter(|shard| shard.is_none()).count() > block.pieces.len() {
                 return;
             }
-            let pause = HOLD / MENDS_A_SECOND;
-            if self.next_mend > now + HOLD {
+            let pause = Span::from_secs(1) / MENDS_A_SECOND;
+            if self.next_mend > now + pause * (MENDS_AT_ONCE - 1) {
                 return;
             }
             self.next_mend = self.next_mend.max(now) + pause;
@@ -208,14 +229,15 @@ impl<P: Payload> Mending<P> {
         self.last.map_or(Time::NEVER, |last| last + HOLD)
     }
 
-    /// Forgets everything but the numbers when nothing coded came for long.
+    /// Gives back all but what tells the latest numbers apart when nothing came for long.
     pub(crate) fn handle_timeout(&mut self, now: Time) {
         if self.next_timeout() > now {
             return;
         }
         for class in self.classes.values_mut() {
-            class.kept.clear();
-            class.gathered.clear();
+            class.kept = BTreeMap::new();
+            class.gathered = VecDeque::new();
+            class.seen.narrow();
         }
         self.last = None;
         self.bytes = 0;
@@ -309,7 +331,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_is_bounded_by_number_and_by_the_budget() {
-        for (budget, most) in [(1 << 30, MAX_KEPT), (100_000, 160)] {
+        for (budget, most) in [(1 << 30, 1024), (100_000, 160)] {
             let (mut mending, left) = mending(budget);
             for number in 0..20_000 {
                 assert_eq!(mending.on_datagram(at(number / 100), coded(number)).len(), 1);
@@ -319,13 +341,42 @@ mod tests {
                 mending.on_parity(at(number / 100), piece);
             }
             let class = mending.class(2);
-            assert!(class.kept.len() <= most && class.gathered.len() <= MAX_GATHERED);
+            assert!(class.kept.len() <= most && class.gathered.len() <= 32);
             let kept: u64 = class.kept.values().map(|(_, shard)| cost(shard.data.len())).sum();
             let gathered = class.gathered.iter().flat_map(|block| &block.pieces);
             let pieces: u64 = gathered.map(|(_, piece)| cost(piece.data.len())).sum();
-            assert_eq!(mending.bytes, kept + pieces);
+            let window = if class.seen.is_wide() { WIDE_COST } else { 0 };
+            assert_eq!(mending.bytes, kept + pieces + window);
             assert!(mending.bytes <= mending.reservation.held() && left.left() < budget);
         }
+    }
+
+    #[test]
+    fn without_memory_datagrams_are_told_apart_in_a_narrow_window_and_nothing_is_kept() {
+        let (mut mending, budget) = mending(0);
+        for number in 0..1_000 {
+            assert_eq!(mending.on_datagram(at(0), coded(number)).len(), 1);
+            assert!(mending.on_datagram(at(0), coded(number)).is_empty());
+            assert!(mending.on_parity(at(0), parity(5_000 + number * 4, 4, 1).remove(0)).is_empty());
+        }
+        assert_eq!((mending.bytes, mending.reservation.held(), budget.left()), (0, 0, 0));
+        let class = mending.class(2);
+        assert!(class.kept.is_empty() && class.gathered.is_empty() && !class.seen.is_wide());
+    }
+
+    #[test]
+    fn at_rest_the_memory_of_wide_windows_is_given_back() {
+        let (mut mending, budget) = mending(1 << 20);
+        let plain = |value| {
+            let number = Some(DatagramNumber { value, is_coded: false });
+            MarkedFrame { number, ..coded(value) }
+        };
+        assert!((0..300).all(|number| mending.on_datagram(at(0), plain(number)).len() == 1));
+        assert_eq!((budget.left(), mending.next_timeout()), ((1 << 20) - 2048, at(1_000)));
+        mending.handle_timeout(at(1_000));
+        assert_eq!((budget.left(), mending.next_timeout()), (1 << 20, Time::NEVER));
+        assert!((0..300).all(|number| mending.on_datagram(at(2_000), plain(number)).is_empty()));
+        assert!((300..400).all(|number| mending.on_datagram(at(2_000), plain(number)).len() == 1));
     }
 
     #[test]
@@ -337,8 +388,14 @@ mod tests {
             mending.on_datagram(at(block / 5), coded(first));
             mended += mending.on_parity(at(block / 5), parity(first, 2, 1).remove(0)).len();
         }
-        let most = 2 * MENDS_A_SECOND as usize;
-        assert!((most - 5..=most + 5).contains(&mended), "{mended} in a second, with those at once");
+        assert!((1_095..=1_105).contains(&mended), "{mended} in a second, with the hundred at once");
+        let later = 1_000_000;
+        let mut at_once = 0;
+        for first in (later..later + 400).step_by(2) {
+            mending.on_datagram(at(9_000), coded(first));
+            at_once += mending.on_parity(at(9_000), parity(first, 2, 1).remove(0)).len();
+        }
+        assert_eq!(at_once, 100, "after a rest of any length");
     }
 
     #[test]

@@ -1,28 +1,31 @@
 //! Which numbers of a class came: a window of bits below the highest, so that each datagram is handed up once.
+//!
+//! The window is narrow, and part of the value, until it is made wide by who has the memory for that; at rest it becomes narrow again. Of
+//! what it leaves then it forgets only what did not come: that counts as seen.
 
-/// Numbers that are told apart; what is further behind the highest counts as seen.
+/// Numbers that are told apart in a wide window; what is further behind the highest counts as seen.
 pub(super) const WINDOW: u64 = 16 << 10;
+/// Numbers that are told apart in a narrow one.
+pub(super) const NARROW: u64 = 256;
+/// Bytes that a wide window takes.
+pub(super) const WIDE_COST: u64 = WINDOW / 8;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Seen {
-    /// A bit for each number, at its remainder by [`WINDOW`].
-    bits: Box<[u64]>,
+    narrow: [u64; (NARROW / 64) as usize],
+    wide: Option<Box<[u64; (WINDOW / 64) as usize]>>,
     /// One more than the highest.
     end: u64,
 }
 
 impl Seen {
-    pub(super) fn new() -> Self {
-        Self { bits: vec![0; (WINDOW / 64) as usize].into(), end: 0 }
-    }
-
     /// True when the number came before, or is too far behind to tell.
     pub(super) fn contains(&self, number: u64) -> bool {
         if number >= self.end {
             return false;
         }
-        let (word, bit) = place(number);
-        self.end - number > WINDOW || self.bits[word] & bit != 0
+        let (word, bit) = self.place(number);
+        self.end - number > self.window() || self.bits()[word] & bit != 0
     }
 
     /// Notes a number; false when it came before, or is too far behind to tell.
@@ -32,54 +35,134 @@ impl Seen {
         }
         if number >= self.end {
             // The numbers in between take the places of those that fall out of the window.
-            self.clear(self.end.max((number + 1).saturating_sub(WINDOW)), number);
+            self.clear(self.end.max((number + 1).saturating_sub(self.window())), number + 1);
             self.end = number + 1;
         }
-        let (word, bit) = place(number);
-        self.bits[word] |= bit;
+        let (word, bit) = self.place(number);
+        self.bits_mut()[word] |= bit;
         true
     }
 
-    /// Forgets the places of these numbers, a word at a time: a peer that jumps each time costs a few hundred steps.
-    fn clear(&mut self, mut first: u64, end: u64) {
-        while first < end {
-            let (word, bit) = place(first);
-            let (offset, left) = (bit.trailing_zeros(), (end - first).min(64));
-            let count = left.min(64 - u64::from(offset));
-            self.bits[word] &= !(u64::MAX >> (64 - count) << offset);
-            first += count;
-        }
+    /// True when a wide window would tell more numbers apart once this one has come.
+    pub(super) fn wants_more(&self, number: u64) -> bool {
+        self.wide.is_none() && number.max(self.end) >= NARROW
     }
-}
 
-fn place(number: u64) -> (usize, u64) {
-    let index = number % WINDOW;
-    ((index / 64) as usize, 1 << (index % 64))
+    /// True when the window is wide.
+    pub(super) fn is_wide(&self) -> bool {
+        self.wide.is_some()
+    }
+
+    /// Makes the window wide; what the narrow one has left counts as seen.
+    pub(super) fn widen(&mut self) {
+        let known = self.end.saturating_sub(NARROW)..self.end;
+        let mut wide = Self { wide: Some(Box::new([u64::MAX; _])), end: self.end, ..Self::default() };
+        wide.clear(known.start, known.end);
+        for number in known.filter(|number| self.contains(*number)) {
+            let (word, bit) = wide.place(number);
+            wide.bits_mut()[word] |= bit;
+        }
+        *self = wide;
+    }
+
+    /// Makes the window narrow.
+    pub(super) fn narrow(&mut self) {
+        if !self.is_wide() {
+            return;
+        }
+        let mut narrow = Self { end: self.end, ..Self::default() };
+        for number in (self.end.saturating_sub(NARROW)..self.end).filter(|number| self.contains(*number)) {
+            let (word, bit) = narrow.place(number);
+            narrow.bits_mut()[word] |= bit;
+        }
+        *self = narrow;
+    }
+
+    /// Forgets the places of these numbers, no more than a window of them, in two strokes: a peer that jumps each time costs little.
+    fn clear(&mut self, first: u64, end: u64) {
+        if first >= end {
+            return;
+        }
+        let (before, after) = (!(u64::MAX << (first % 64)), u64::MAX << (end % 64));
+        let bits = self.bits_mut();
+        let words = bits.len();
+        let (low, high) = ((first / 64) as usize, (end / 64) as usize);
+        if low == high {
+            bits[low % words] &= before | after;
+            return;
+        }
+        bits[low % words] &= before;
+        bits[high % words] &= after;
+        let (start, count) = ((low + 1) % words, high - low - 1);
+        let upper = count.min(words - start);
+        bits[start..start + upper].fill(0);
+        bits[..count - upper].fill(0);
+    }
+
+    fn bits(&self) -> &[u64] {
+        self.wide.as_ref().map_or(&self.narrow, |wide| &wide[..])
+    }
+
+    fn bits_mut(&mut self) -> &mut [u64] {
+        self.wide.as_mut().map_or(&mut self.narrow, |wide| &mut wide[..])
+    }
+
+    fn window(&self) -> u64 {
+        self.bits().len() as u64 * 64
+    }
+
+    fn place(&self, number: u64) -> (usize, u64) {
+        ((number / 64) as usize % self.bits().len(), 1 << (number % 64))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn wide() -> Seen {
+        let mut seen = Seen::default();
+        seen.widen();
+        seen
+    }
+
     #[test]
     fn each_number_is_new_once_in_whatever_order() {
-        let mut seen = Seen::new();
-        let numbers = [3, 0, 1, 700, 2, 69, 701, 4];
-        assert!(numbers.iter().all(|number| seen.insert(*number)));
-        assert!(numbers.iter().all(|number| !seen.insert(*number) && seen.contains(*number)));
-        assert!(!seen.contains(5) && !seen.contains(702));
+        for (mut seen, far) in [(wide(), 700), (Seen::default(), 200)] {
+            let numbers = [3, 0, 1, far, 2, 69, far + 1, 4];
+            assert!(numbers.iter().all(|number| seen.insert(*number)));
+            assert!(numbers.iter().all(|number| !seen.insert(*number) && seen.contains(*number)));
+            assert!(!seen.contains(5) && !seen.contains(far + 2));
+        }
     }
 
     #[test]
     fn what_lies_between_is_new_however_far_a_number_jumps() {
-        for jump in [1, 2, 63, 64, 65, 127, 1_000, WINDOW - 65, WINDOW - 1, WINDOW, WINDOW + 1, 5 * WINDOW] {
-            for start in [0, 1, 63, 64, 100, WINDOW - 1] {
-                let mut seen = Seen::new();
-                assert!((start..start + WINDOW).all(|number| seen.insert(number)));
-                let last = start + WINDOW - 1;
+        for (window, empty) in [(NARROW, Seen::default as fn() -> Seen), (WINDOW, wide)] {
+            let jumps = [
+                1,
+                2,
+                63,
+                64,
+                65,
+                127,
+                200,
+                window / 2,
+                window - 65,
+                window - 1,
+                window,
+                window + 1,
+                5 * window,
+            ];
+            for (jump, start) in
+                jumps.into_iter().flat_map(|jump| [0, 1, 63, 64, 100].map(|start| (jump, start)))
+            {
+                let mut seen = empty();
+                assert!((start..start + window).all(|number| seen.insert(number)));
+                let last = start + window - 1;
                 assert!(seen.insert(last + jump));
-                let window = (last + jump + 1).saturating_sub(WINDOW)..last + jump;
-                let wrong = window.into_iter().find(|number| seen.contains(*number) != (*number <= last));
+                let mut inside = (last + jump + 1).saturating_sub(window)..last + jump;
+                let wrong = inside.find(|number| seen.contains(*number) != (*number <= last));
                 assert_eq!(wrong, None, "from {start} by {jump}");
             }
         }
@@ -87,7 +170,7 @@ mod tests {
 
     #[test]
     fn numbers_that_jump_leave_nothing_of_what_fell_out_of_the_window() {
-        let mut seen = Seen::new();
+        let mut seen = wide();
         assert!((0..100).all(|number| seen.insert(number)));
         assert!(seen.insert(50 + WINDOW));
         assert!(!seen.insert(49) && !seen.insert(50), "too far behind, and seen");
@@ -95,5 +178,38 @@ mod tests {
         let far = (1 << 62) - 1;
         assert!(seen.insert(far) && !seen.insert(far) && !seen.insert(51 + WINDOW));
         assert!((far - WINDOW + 1..far).all(|number| seen.insert(number)));
+    }
+
+    #[test]
+    fn a_wide_window_takes_two_kibibytes_and_tells_16384_numbers_apart_a_narrow_one_256() {
+        for (mut seen, window) in [(Seen::default(), 256), (wide(), 16_384)] {
+            assert!(seen.insert(99_999));
+            assert!(!seen.insert(99_999 - window) && seen.insert(100_000 - window));
+        }
+        assert_eq!((size_of_val(wide().bits()) as u64, WIDE_COST), (2048, 2048));
+        assert!(size_of::<Seen>() <= 64);
+    }
+
+    #[test]
+    fn a_window_that_becomes_wide_or_narrow_knows_what_came_and_hands_nothing_up_twice() {
+        for end in [3, 255, 256, 257, 1_000, 20_000, 40_001] {
+            let came = |number: &u64| number.is_multiple_of(3) || *number + 1 == end;
+            let mut seen = wide();
+            assert!((0..end).filter(came).all(|number| seen.insert(number)));
+            for _ in 0..2 {
+                seen.narrow();
+                assert!(seen.wants_more(end) == (end >= NARROW));
+                let known = (0..end).map(|number| seen.contains(number));
+                let expected = (0..end).map(|number| end - number > NARROW || came(&number));
+                assert!(known.eq(expected), "narrow at {end}");
+                seen.widen();
+                let known = (0..end).map(|number| seen.contains(number));
+                assert!(
+                    known.eq((0..end).map(|number| end - number > NARROW || came(&number))),
+                    "wide at {end}"
+                );
+            }
+            assert!((end..end + 2 * WINDOW).all(|number| seen.insert(number)));
+        }
     }
 }

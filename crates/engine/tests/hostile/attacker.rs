@@ -9,8 +9,8 @@ use anabranch_engine::{
     Session, State, Transmit,
 };
 use anabranch_wire::{
-    Ack, Frame, Fsn, Message, PACKET_OVERHEAD, Packet, Params, PathId, Pid, ResetToken, Span, StreamFrame,
-    StreamId, Time, packet_encoded_len,
+    Ack, DatagramFrame, DatagramNumber, Frame, Fsn, MarkedFrame, Message, PACKET_OVERHEAD, Packet, Params,
+    ParityFrame, PathId, Pid, ResetToken, Span, StreamFrame, StreamId, Time, packet_encoded_len,
 };
 use bytes::Bytes;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
@@ -89,6 +89,19 @@ pub fn stream_frame(stream: u64, offset: u64, len: usize) -> Frame<Bytes> {
 
 pub fn ack(path: u32, ranges: impl IntoIterator<Item = std::ops::Range<u64>>) -> Frame<Bytes> {
     Frame::Ack(Ack { path: PathId(path), delay: Span::ZERO, ranges: ranges.into_iter().collect(), ecn: None })
+}
+
+/// A datagram of class `class` that has a number, and for which parity may follow.
+pub fn marked_frame((class, number): (u8, u64), is_coded: bool, len: usize) -> Frame<Bytes> {
+    let datagram = DatagramFrame { class, flow: 0, data: Bytes::from(vec![0; len]) };
+    let number = Some(DatagramNumber { value: number, is_coded });
+    Frame::Marked(MarkedFrame { datagram, number, place: None })
+}
+
+/// A piece of the parity of 32 datagrams from `first` on, of which there are as many.
+pub fn parity_frame((class, first): (u8, u64), index: u8, len: usize) -> Frame<Bytes> {
+    let data = Bytes::from(vec![7; len]);
+    Frame::Parity(ParityFrame { class, first, count: 32, parities: 32, index, head: [0; 12], data })
 }
 
 /// Highest number on path 0 in what was sent.

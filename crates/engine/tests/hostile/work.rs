@@ -12,7 +12,7 @@ use anabranch_wire::{
 };
 use bytes::Bytes;
 
-use crate::attacker::{Victim, ack, highest, params, route, stream_frame};
+use crate::attacker::{Victim, ack, highest, marked_frame, params, parity_frame, route, stream_frame};
 
 /// Packets before anything is counted, packets of each count, and packets between the two.
 const SETTLING: usize = 10;
@@ -41,7 +41,7 @@ const fn way(name: &'static str, most: u64, begin: fn() -> Attack) -> Way {
     Way { name, most, begin }
 }
 
-const ATTACKS: [Way; 19] = [
+const ATTACKS: [Way; 25] = [
     way("honest data, read at once", 2_400, honest),
     way("endless gaps in packet numbers", 3_900, gaps),
     way("numbers that leap", 2_100, leaps),
@@ -61,6 +61,12 @@ const ATTACKS: [Way; 19] = [
     way("events that nobody fetches, seven a packet", 4_300, events),
     way("reports that lie", 2_400, reports),
     way("datagrams that nobody reads", 2_500, datagrams),
+    way("300 datagrams of no byte", 100_000, datagrams_of_nothing),
+    way("100 datagrams whose numbers jump", 122_000, jumps),
+    way("100 datagrams of a byte that parity may follow", 354_000, coded),
+    way("45 pieces of parity of as many blocks", 105_000, parity_of_many),
+    way("31 pieces of parity of a block that lacks 32", 60_000, parity_too_little),
+    way("blocks of 32 that want to be brought back, at once", 4_350_000, mended),
 ];
 
 /// An attack at `victim` that says what `next` makes of the number of the packet.
@@ -273,6 +279,44 @@ fn datagrams() -> Attack {
     borne(Victim::with(Config::default(), budget), |victim, _| {
         let data = Bytes::from_static(&[0; 1_100]);
         victim.say([Frame::Datagram(DatagramFrame { class: 0, flow: 0, data })]);
+    })
+}
+
+fn datagrams_of_nothing() -> Attack {
+    borne(Victim::new(), |victim, _| {
+        victim
+            .say((0..300).map(|_| Frame::Datagram(DatagramFrame { class: 0, flow: 0, data: Bytes::new() })));
+    })
+}
+
+fn jumps() -> Attack {
+    borne(Victim::new(), |victim, round| {
+        victim.say((0..100).map(|jump| marked_frame((0, 16_384 * (round * 100 + jump)), false, 0)));
+    })
+}
+
+fn coded() -> Attack {
+    borne(Victim::new(), |victim, round| {
+        victim.say((0..100).map(|number| marked_frame((0, round * 100 + number), true, 1)));
+    })
+}
+
+fn parity_of_many() -> Attack {
+    borne(Victim::new(), |victim, round| {
+        victim.say((0..45).map(|block| parity_frame((0, (round * 45 + block) * 32), 0, 0)));
+    })
+}
+
+fn parity_too_little() -> Attack {
+    borne(Victim::new(), |victim, round| {
+        victim.say((0..31).map(|index| parity_frame((0, round * 32), index, 0)));
+    })
+}
+
+fn mended() -> Attack {
+    borne(Victim::new(), |victim, round| {
+        victim.say((0..32).map(|index| parity_frame((0, round * 32), index, 0)));
+        while victim.session.recv_datagram().is_some() {}
     })
 }
 
