@@ -6,12 +6,15 @@
 
 use std::ops::Range;
 
-use anabranch_wire::{Header, Kind, Pid, Time, rewrite_for_hop};
+use anabranch_wire::{Header, Kind, Pid, ResetToken, Time, rewrite_for_hop};
 
 use super::egress::Outgoing;
 use super::flow::Direction;
 use super::message::FlowState;
 use super::{Hop, Relay, exit};
+
+/// A reset is so long.
+const RESET_LEN: usize = Header::LEN + size_of::<ResetToken>();
 
 /// Datagrams that came together.
 #[derive(Clone, Copy, Debug)]
@@ -164,9 +167,13 @@ impl Relay {
             return None;
         };
         let flow = self.table.at(slot)?;
+        if now >= flow.agreed_until {
+            self.stats.dropped.no_consent += 1;
+            return None;
+        }
         let there = 1 - direction as usize;
         let (out, to, account) = (flow.own[there], flow.ends[there], flow.account);
-        let largest = exit::largest(&self.config.exits, to.socket);
+        let largest = exit::largest(&self.config.exits, to.socket).min(RESET_LEN);
         let (kind, range) = (Kind::Reset, start..start);
         Some(Part { pid, kind, out, to, largest, slot, direction, account, range })
     }

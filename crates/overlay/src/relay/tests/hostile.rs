@@ -125,6 +125,30 @@ fn a_next_hop_that_did_not_agree_is_sent_three_small_questions_and_nothing_else(
 }
 
 #[test]
+fn resets_reach_nobody_who_did_not_agree_and_are_no_longer_than_a_token() {
+    let mut world = World::new();
+    let (client, next) = (hop("203.0.113.5:1000"), hop("198.51.99.7:2000"));
+    let session = world.open(1, 1, "203.0.113.5:1000");
+    let (flow, ..) = world.allocate(session, "198.51.99.7:2000", Pid(42)).unwrap();
+    let asked = world.sent();
+    let passes = |world: &mut World, from, pid, len| {
+        world.now += Span::from_secs(1);
+        !world.run(from, &mut datagram(Kind::Reset, pid, 4, len), len).is_empty()
+    };
+    assert!(!passes(&mut world, client, BACK, 32), "before the next hop has agreed");
+    let mut answer = answer_challenge(&asked[0].datagram, |_| true, None).unwrap();
+    world.run(next, &mut answer, 64);
+    assert_eq!(world.replies(session), [Reply::Flow { flow, state: FlowState::Ready }]);
+    for (from, pid) in [(client, BACK), (next, Pid(42))] {
+        assert!(passes(&mut world, from, pid, 32) && !passes(&mut world, from, pid, 33));
+    }
+    world.ask(session, Request::Redirect { flow, out: Pid(43), back: Pid(0) });
+    assert!(!passes(&mut world, client, BACK, 32), "asked about another PID");
+    let dropped = world.relay.stats().dropped;
+    assert_eq!((dropped.no_consent, dropped.too_long), (2, 2));
+}
+
+#[test]
 fn no_client_can_have_the_relay_ask_strangers_without_end() {
     let mut world = World::new();
     let session = world.open(1, 1, "203.0.113.5:1000");
