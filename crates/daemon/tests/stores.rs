@@ -6,11 +6,16 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anabranch_daemon::store::{AnyStore, Etcd, EtcdSettings, OpenError, Redb};
-use anabranch_overlay::controller::{Commit, MemoryStore, Revision, Store, StoreError, Transaction};
+use anabranch_net::{Rate, Time};
+use anabranch_overlay::controller::{
+    Ask, Commit, Directory, Load, MemoryStore, Offer, Place, Policy, Quota, RequestId, Revision, Store,
+    StoreError, Transaction, allocate, register, renew,
+};
+use anabranch_overlay::grant::{Limits, UnixTime};
 
 fn key(name: &str) -> [String; 1] {
     [name.to_owned()]
@@ -24,6 +29,55 @@ fn replace(name: &str, read: Revision, value: Option<&[u8]>) -> Transaction {
 
 async fn revision(store: &AnyStore, name: &str) -> Revision {
     store.get(&key(name)).await.unwrap().remove(0).revision
+}
+
+/// One that a controller has to itself, and decisions of it before, while and after its clock is a day ahead.
+async fn goes_back_with_the_clock(store: AnyStore) {
+    let key = |seed| anabranch_net::NodeKey::from_random([seed; 32]).public();
+    let (relay, client) = (key(100), key(1));
+    let limits = Limits { pids: 4, rate: Rate::from_bits(1_000_000), bytes: 1 << 30, highest_tos: 15 };
+    let mut policy = Policy::default();
+    policy.clients.insert(
+        client,
+        Quota {
+            grants: 4,
+            relays: 1,
+            limits: Limits { pids: 8, rate: Rate::from_bits(8_000_000), ..limits },
+            lifetime: 3_600,
+        },
+    );
+    policy.relays.insert(relay);
+    let directory = Mutex::new(Directory::default());
+    directory.lock().unwrap().hear(Time::ZERO, (relay, 7), Load::default()).unwrap();
+    let offer = Offer {
+        place: Place::default(),
+        addresses: vec!["192.0.2.7:1".parse().unwrap()],
+        pids: 20,
+        rate: None,
+    };
+    let asked = async |wall: u64, number| {
+        let offer = Offer { pids: 20 + u64::from(number), ..offer.clone() };
+        let who = (&policy, &directory);
+        register(&store, who, UnixTime(wall), (relay, &offer)).await?;
+        let request = RequestId { made: UnixTime(wall), random: [number; 8] };
+        let ask = Ask { request, relays: 1, least: 1, limits, lifetime: 600 };
+        allocate(&store, who, (Time::ZERO, UnixTime(wall)), client, &ask).await
+    };
+    let (right, ahead) = (1_800_000_000, 1_800_000_000 + 86_400);
+    asked(right, 1).await.unwrap();
+    let early = asked(ahead, 2).await.unwrap().grant().clone();
+    let back = asked(right, 3).await.unwrap().grant().clone();
+    assert_eq!(back.issued, UnixTime(right));
+    // What was given while the clock was ahead is good from now on once it is renewed.
+    let renewed = renew(&store, &policy, UnixTime(right), client, (early.id, 600)).await.unwrap();
+    assert_eq!((renewed.grant().not_before, renewed.grant().not_after.0), (UnixTime(right), right + 600));
+}
+
+#[tokio::test]
+async fn a_controller_with_a_store_of_its_own_goes_back_with_its_clock() {
+    goes_back_with_the_clock(AnyStore::Memory(MemoryStore::default())).await;
+    let dir = tempfile::tempdir().unwrap();
+    goes_back_with_the_clock(AnyStore::Redb(Redb::open(&dir.path().join("store")).await.unwrap())).await;
 }
 
 async fn conforms(store: AnyStore) {

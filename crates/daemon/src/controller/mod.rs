@@ -27,12 +27,13 @@ use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
 use anabranch_net::{
-    Addresses, Clock, Config, Endpoint, EndpointConfig, NodeKey, PublicKey, Refusal, ShareId, Span, Verdict,
+    Addresses, Clock, Config, Endpoint, EndpointConfig, NodeKey, PublicKey, Refusal, ShareId, Span, Time,
+    Verdict,
 };
 use anabranch_overlay::controller::{
-    ControlError, Denied, Directory, Policy, held_by, lead, load_relays, revoke, sweep,
+    ControlError, Denied, Directory, MAX_SKEW, Policy, Store, held_by, lead, load_relays, revoke, sweep,
 };
-use anabranch_overlay::grant::{ControllerKey, GrantId, GrantSigner};
+use anabranch_overlay::grant::{ControllerKey, GrantId, GrantSigner, UnixTime, WallClock};
 use anabranch_secure::{ResetKey, secret};
 use tokio::task::JoinHandle;
 use zeroize::Zeroizing;
@@ -281,7 +282,9 @@ fn admit_peer(policy: &RwLock<Policy>, peer: &PublicKey, share: Option<ShareId>)
 /// Keeps what is known of relays fresh and does the leader's work when it is this one's turn.
 async fn tend(shared: Arc<Shared>, node: PublicKey) {
     let mut failing = false;
+    let mut clock = WallClock::new(shared.clock.now(), wall());
     for turn in 0_u32.. {
+        watch_clock(&mut clock, (shared.clock.now(), wall()), shared.store.is_shared());
         let result = tend_once(&shared, &node, turn % SWEEP_EVERY == 1).await;
         match &result {
             Err(error) if !failing => tracing::warn!("{error}; trying again"),
@@ -290,6 +293,30 @@ async fn tend(shared: Arc<Shared>, node: PublicKey) {
         }
         failing = result.is_err();
         tokio::time::sleep(if failing { AGAIN } else { RENEW }).await;
+    }
+}
+
+/// Says so when the machine's clock was set while the controller runs, and not merely adjusted.
+fn watch_clock(clock: &mut WallClock, (now, wall): (Time, UnixTime), is_shared: bool) {
+    let expected = clock.at(now);
+    *clock = WallClock::new(now, wall);
+    let leap = Span::from_secs(wall.0.abs_diff(expected.0));
+    if leap <= Span::from_secs(MAX_SKEW) {
+        return;
+    }
+    let leap = leap.in_words();
+    if wall > expected {
+        tracing::warn!(
+            "this machine's clock leapt {leap} ahead: if it is wrong now, set it right; grants end too early by it"
+        );
+    } else if is_shared {
+        tracing::warn!(
+            "this machine's clock went back by {leap}: if it is wrong now, set it right; what was written by a later time is left to the other controllers"
+        );
+    } else {
+        tracing::warn!(
+            "this machine's clock went back by {leap}: this controller decides by the earlier time now, and clients whose grants ended too early ask anew"
+        );
     }
 }
 

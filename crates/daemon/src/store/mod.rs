@@ -47,6 +47,10 @@ impl Store for AnyStore {
         }
     }
 
+    fn is_shared(&self) -> bool {
+        matches!(self, Self::Etcd(_))
+    }
+
     async fn commit(&self, transaction: &Transaction) -> Result<Commit, StoreError> {
         match self {
             Self::Memory(store) => store.commit(transaction).await,

@@ -104,9 +104,11 @@ async fn read_client<S: Store>(
 }
 
 impl Read {
-    fn check_clock(&self, now: UnixTime) -> Result<(), Denied> {
-        check_clock(now, UnixTime(self.client.1.touched))?;
-        self.relays.iter().try_for_each(|(_, _, record)| check_clock(now, UnixTime(record.touched)))
+    fn check_clock(&self, store: &impl Store, now: UnixTime) -> Result<(), Denied> {
+        let relays = self.relays.iter().map(|(_, _, record)| record.touched);
+        std::iter::once(self.client.1.touched)
+            .chain(relays)
+            .try_for_each(|touched| check_clock(store, now, UnixTime(touched)))
     }
 
     /// Writes everything that was read, if it is still so.
@@ -156,7 +158,7 @@ pub async fn allocate<S: Store>(
             return Err(Denied::RequestOver.into());
         }
         check_age(wall, ask.request.made)?;
-        read.check_clock(wall)?;
+        read.check_clock(store, wall)?;
         for (key, _, record) in &read.relays {
             lock(directory).note(*key, record.clone());
         }
@@ -227,11 +229,13 @@ pub async fn renew<S: Store>(
     let until = now.0.saturating_add(lifetime.min(quota.lifetime).min(MAX_VALIDITY));
     for _ in 0..ATTEMPTS {
         let (request, mut read) = read_held(store, &client, grant).await?;
-        read.check_clock(now)?;
+        read.check_clock(store, now)?;
         check_quota((&client, &read.client.1), &quota, (now, None))?;
         let held = read.client.1.grants.get_mut(&request).filter(|held| held.until >= now.0);
         let Some(held) = held else { return Err(Denied::NoSuchGrant.into()) };
-        if until <= held.until {
+        // One from a time when this controller's clock was ahead is not good yet: it is given anew.
+        let is_good = held.issued <= now.0 + MAX_SKEW;
+        if until <= held.until && is_good {
             return Ok(Approved(held.grant(client, grant)?));
         }
         let (reserved, before) = (held.reserved(), held.step());
@@ -357,7 +361,7 @@ async fn take_back<S: Store>(
             Err(ControlError::Denied(Denied::NoSuchGrant)) if attempt > 0 => return Ok(()),
             read => read?,
         };
-        read.check_clock(now)?;
+        read.check_clock(store, now)?;
         let Some(held) = read.client.1.close(&request) else { continue };
         for (_, _, record) in &mut read.relays {
             if record.taken_back.len() >= most {
@@ -392,7 +396,7 @@ pub async fn confirm<S: Store>(
     for _ in 0..ATTEMPTS {
         let entry = store.get(std::slice::from_ref(&key)).await?.remove(0);
         let mut record = RelayRecord::read(&entry)?;
-        check_clock(now, UnixTime(record.touched))?;
+        check_clock(store, now, UnixTime(record.touched))?;
         if !record.confirm(grants) {
             return Ok(());
         }

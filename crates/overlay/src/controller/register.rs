@@ -37,7 +37,7 @@ pub async fn register<S: Store>(
             lock(directory).note(relay, record);
             return Ok(());
         }
-        check_clock(now, UnixTime(record.touched))?;
+        check_clock(store, now, UnixTime(record.touched))?;
         record.offer = Some(offer.clone());
         let mut transaction = Transaction::default();
         transaction.replace(&key, entry.revision, Some(record.write(now)));

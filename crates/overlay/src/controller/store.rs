@@ -87,6 +87,11 @@ pub trait Store: Send + Sync {
         after: &str,
     ) -> impl Future<Output = Result<Vec<(String, Entry)>, StoreError>> + Send;
 
+    /// Whether other controllers may write here too. Where none does, a time that is ahead can only be this controller's own.
+    fn is_shared(&self) -> bool {
+        true
+    }
+
     /// Does a transaction if it may be done.
     fn commit(&self, transaction: &Transaction) -> impl Future<Output = Result<Commit, StoreError>> + Send;
 }
