@@ -175,6 +175,26 @@ async fn a_next_hop_that_does_not_answer_is_named() {
     assert_eq!(prepared.err(), Some(RelayError::Unanswered(nobody)));
 }
 
+/// The relay asks a next hop that does not answer; meanwhile its client lets go.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_path_that_is_given_up_while_it_is_opened_leaves_its_place() {
+    let (client, server) = (node(157).await, node(158).await);
+    let (relay, hint) = relay(159, &[157]).await;
+    let mut target = Target::new(server.node(), vec![address(&server)]);
+    target.relayed = 1;
+    let few = anabranch_net::Config { max_paths: 2, ..config() };
+    let (here, there) = tokio::join!(client.connect(&target, few), server.accept());
+    let (here, _there) = (here.unwrap(), there.unwrap());
+    until("the direct path", || here.paths().len() == 1).await;
+    let nobody = Peer { addresses: vec![SocketAddr::new(ip(160), 9)], entry: Entry::default() };
+    let given_up = RelayPaths::keep(&client, &here, &[route(&[&hint])], &nobody);
+    until("the relay asks", || relay.status().flows == 1).await;
+    drop(given_up);
+    let peer = Peer { addresses: vec![address(&server)], entry: Entry::default() };
+    let _paths = RelayPaths::keep(&client, &here, &[route(&[&hint])], &peer);
+    until("a path in the only place", || through_relays(&here).len() == 1).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_last_path_that_is_open_is_not_removed_by_hand() {
     let (client, server) = (node(26).await, node(27).await);

@@ -274,12 +274,11 @@ impl Keeper {
         };
         let mut last = RelayError::NoAddress;
         for target in targets {
-            let reserved = self.reserve().await?;
-            let prepared = self.prepare(chain, target, &reserved).await;
-            let prepared = match prepared {
+            let reservation = self.reserve().await?;
+            let reserved = reservation.path;
+            let prepared = match self.prepare(chain, target, &reserved).await {
                 Ok(prepared) => prepared,
                 Err(error) => {
-                    self.session.release_path(reserved);
                     last = error;
                     continue;
                 }
@@ -303,14 +302,26 @@ impl Keeper {
         chain.prepare(target.map(|address| (address, peer)), out, own).await
     }
 
-    async fn reserve(&self) -> Result<ReservedPath, RelayError> {
+    async fn reserve(&self) -> Result<Reservation<'_>, RelayError> {
         loop {
             match self.session.reserve_path() {
-                Ok(reserved) => return Ok(reserved),
+                Ok(path) => return Ok(Reservation { session: &self.session, path }),
                 Err(SessionError::Path(PathError::NotReady)) => sleep(NOT_READY_PAUSE).await,
                 Err(error) => return Err(path_error(&error)),
             }
         }
+    }
+}
+
+/// Gives its path id back when dropped, unless the path was opened: also when the relay goes before that, or nobody wants the path any more.
+struct Reservation<'a> {
+    session: &'a Session,
+    path: ReservedPath,
+}
+
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        self.session.release_path(self.path);
     }
 }
 

@@ -145,10 +145,11 @@ impl Spares {
         }
     }
 
-    /// Puts back a path that has been bad for long enough, if there is another for it.
+    /// Puts back the worst path of those that have been bad for long enough, if there is another for it.
     fn replace_bad(&mut self, now: Instant) {
         let is_bad = |place: &Place| place.bad_since.is_some_and(|since| now >= since + PATIENCE);
-        let Some(at) = self.in_use.iter().position(is_bad) else { return };
+        let bad = (0..self.in_use.len()).filter(|at| is_bad(&self.in_use[*at]));
+        let Some(at) = bad.min_by_key(|at| self.in_use[*at].worth()) else { return };
         // Anything is better than a path that does not work; for one that does, it has to be expected of another.
         let wanted = if self.in_use[at].rate == Some(Rate::ZERO) { usize::MAX } else { 1 };
         if self.in_use.len() > self.at_once || self.recruit(wanted, now) {

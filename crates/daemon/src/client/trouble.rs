@@ -1,6 +1,6 @@
 //! What is said aloud of a relay that is of no use: what waiting does not mend, each once.
 
-use anabranch_net::{ConnectError, PublicKey, Refusal};
+use anabranch_net::{ConnectError, PathError, PublicKey, Refusal};
 use anabranch_overlay::relay::Refused;
 
 use super::RelayError;
@@ -16,6 +16,8 @@ pub(super) enum Trouble {
     NotReached,
     /// It does not reach the next hop.
     Unanswered,
+    /// The session has as many paths as it may.
+    TooManyPaths,
 }
 
 impl Trouble {
@@ -29,6 +31,7 @@ impl Trouble {
             RelayError::Connect(ConnectError::Refused(_) | ConnectError::Closed(_)) => None,
             RelayError::Connect(_) | RelayError::Silent(_) => Some(Self::NotReached),
             RelayError::Unanswered(_) => Some(Self::Unanswered),
+            RelayError::Path(PathError::TooMany(_)) => Some(Self::TooManyPaths),
             _ => None,
         }
     }
@@ -41,6 +44,9 @@ impl Trouble {
             ),
             Self::Unanswered => {
                 "; is that address reached from there? Where a router or a firewall is before it, let its UDP port in, or choose a relay on this side of it".to_owned()
+            }
+            Self::TooManyPaths => {
+                "; it is opened once another path of the session ends: name fewer relays, or remove a path, with `path remove` where the program is controlled".to_owned()
             }
             Self::Refused(_) | Self::NotReached => String::new(),
         }
@@ -69,6 +75,8 @@ mod tests {
         assert!(unanswered.advice(&own).contains("firewall"), "{unanswered:?}");
         let quota = Refused::QuotaUsed;
         assert_eq!(Trouble::of(&RelayError::Refused(quota)), Some(Trouble::Refused(quota)));
+        let full = RelayError::Path(PathError::TooMany(8));
+        assert_eq!(Trouble::of(&full), Some(Trouble::TooManyPaths));
         for passing in [RelayError::Gone, RelayError::Refused(Refused::Draining)] {
             assert_eq!(Trouble::of(&passing), None);
         }
