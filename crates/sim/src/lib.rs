@@ -13,6 +13,8 @@ pub mod overlay;
 mod pair;
 pub mod random;
 pub mod scenario;
+mod spent;
 
 pub use app::{App, Delivery, Idle, Sender, Sink, Ticker};
 pub use pair::{CLIENT, CableConfig, CountedPids, End, LinkHandle, Pair, SERVER};
+pub use spent::Spent;

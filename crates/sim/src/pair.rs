@@ -13,6 +13,7 @@ use anabranch_link::{Ecn as LinkEcn, Link, LinkConfig};
 use anabranch_wire::{Message, Params, Payload, Pid, Rate, ResetToken, Span, Time};
 
 use crate::app::App;
+use crate::spent::Spent;
 
 /// Index of the end that connects.
 pub const CLIENT: usize = 0;
@@ -180,6 +181,13 @@ impl<P: Payload> Pair<P> {
     /// When it has none yet.
     pub fn session(&mut self, end: usize) -> &mut Session<P> {
         self.ends[end].session.as_mut().expect("the end has a session")
+    }
+
+    /// What the client has spent so far on sending to the server.
+    pub fn spent(&mut self) -> Spent {
+        let client = self.session(CLIENT);
+        let (stats, sending) = (client.stats(), client.paths());
+        Spent::of((stats, &sending), &self.session(SERVER).paths())
     }
 
     /// One direction of a cable, to change it or to read its counters.

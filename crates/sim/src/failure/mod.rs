@@ -12,6 +12,7 @@ use anabranch_wire::Span;
 
 use crate::chance::{Chance, seed_of};
 use crate::scenario::Metrics;
+use crate::spent::Spent;
 
 /// Keeps the draws of cases apart from those of other parties.
 const KIND: u64 = 0x6661_696c;
@@ -110,6 +111,8 @@ pub struct Outcome {
     pub living_share: f64,
     /// What the mended path carries after two seconds or ten round trips, as a share of its rate.
     pub restored_share: f64,
+    /// What was sent until then, and what of it without need.
+    pub spent: Spent,
 }
 
 impl Case {
@@ -143,7 +146,8 @@ impl fmt::Display for Case {
 }
 
 /// The sweep's figures: `cases`, `clean` (cases in which every promise was kept), and how often each promise was
-/// broken: `gaps`, `slow`, `unrestored`, of all cases and, after the name of a break, of its own.
+/// broken: `gaps`, `slow`, `unrestored`, of all cases and, after the name of a break, of its own; `redundancy`, the share of
+/// all bytes that was sent without need.
 #[must_use]
 pub fn metrics(runs: &[(Case, Outcome)]) -> Metrics {
     let mut metrics = Metrics::new();
@@ -151,6 +155,8 @@ pub fn metrics(runs: &[(Case, Outcome)]) -> Metrics {
         *metrics.entry("clean".to_owned()).or_default() += f64::from(outcome.is_clean());
     }
     metrics.insert("cases".to_owned(), runs.len() as f64);
+    let spent: Spent = runs.iter().map(|(_, outcome)| outcome.spent).sum();
+    metrics.insert("redundancy".to_owned(), spent.share());
     for (case, outcome) in runs {
         let broken =
             [("gaps", outcome.paused()), ("slow", outcome.slow()), ("unrestored", outcome.unrestored())];

@@ -169,7 +169,7 @@ impl Case {
         let restored = world.received_while_measured(self.broken);
         let restored_share = restored / (self.paths[self.broken].mbit * PAYLOAD_SHARE);
         let gap = world.sink.longest_gap(break_at, world.pair.now);
-        Outcome { gap, allowed, living_share, restored_share }
+        Outcome { gap, allowed, living_share, restored_share, spent: world.pair.spent() }
     }
 
     /// Runs the case with a redundant stream that each path could carry alone. Allowed is the difference of one-way
@@ -195,7 +195,7 @@ impl Case {
         let longest = self.paths.iter().map(|path| path.rtt).max().unwrap_or(Span::ZERO);
         world.run(self.settled(mend_at) + Span::from_secs(2).max(longest * 10));
         let restored_share = world.sent_while_measured(self.broken) / (slowest * TICKED);
-        Outcome { gap, allowed, living_share, restored_share }
+        Outcome { gap, allowed, living_share, restored_share, spent: world.pair.spent() }
     }
 
     /// The gap that a redundant stream of this many bytes each [`TICK`] may have if the path breaks now.

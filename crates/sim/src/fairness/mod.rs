@@ -10,6 +10,7 @@ mod cell;
 mod run;
 
 use crate::scenario::{Metrics, Spread};
+use crate::spent::Spent;
 
 pub use cell::{Bottleneck, FairCell, FairPath};
 pub use run::FairRun;
@@ -33,6 +34,8 @@ pub struct FairVerdict {
     pub found: (usize, usize),
     /// Pairs that share nothing, and those that were taken for such at any moment, of all seeds.
     pub mistaken: (usize, usize),
+    /// What all runs over all paths together sent, and what of it without need.
+    pub spent: Spent,
 }
 
 impl FairVerdict {
@@ -47,7 +50,8 @@ impl FairVerdict {
             runs.iter().map(pairs).fold((0, 0), |sum, run| (sum.0 + run.0, sum.1 + run.1))
         };
         let (shared, apart) = (both(&several), both(&single));
-        Self { shared, apart, found: sum(|run| run.shared), mistaken: sum(|run| run.apart), cell }
+        let (found, mistaken) = (sum(|run| run.shared), sum(|run| run.apart));
+        Self { shared, apart, found, mistaken, cell, spent: runs.iter().map(|run| run.spent).sum() }
     }
 
     /// True when a whole interval lies beyond its bound.
@@ -77,7 +81,8 @@ fn ratio(runs: &[FairRun], bottlenecks: &[&Vec<usize>], when: usize) -> Spread {
 
 /// The grid's figures: `cells`, `failing`; of the ratios where paths share and where they do not `shared_mean`,
 /// `shared_worst` (highest), `apart_mean`, `apart_worst` (lowest), and the same with `early_` for the time before a verdict;
-/// `found_in_30_s` of the pairs that share and `false_positives` of those that do not, as shares.
+/// `found_in_30_s` of the pairs that share and `false_positives` of those that do not, as shares; `redundancy`, the share of all
+/// bytes that was sent without need.
 #[must_use]
 pub fn metrics(verdicts: &[FairVerdict]) -> Metrics {
     let mut metrics = Metrics::new();
@@ -104,6 +109,7 @@ pub fn metrics(verdicts: &[FairVerdict]) -> Metrics {
     };
     put("found_in_30_s".to_owned(), share(|verdict| verdict.found));
     put("false_positives".to_owned(), share(|verdict| verdict.mistaken));
+    put("redundancy".to_owned(), verdicts.iter().map(|verdict| verdict.spent).sum::<Spent>().share());
     metrics
 }
 
@@ -113,7 +119,13 @@ mod tests {
 
     fn run(singles: [f64; 3], parts: [f64; 3]) -> FairRun {
         let both = |values: [f64; 3]| values.map(|value| [value, value]).to_vec();
-        FairRun { singles: both(singles), parts: both(parts), shared: (1, 1), apart: (2, 0) }
+        FairRun {
+            singles: both(singles),
+            parts: both(parts),
+            shared: (1, 1),
+            apart: (2, 0),
+            spent: Spent::default(),
+        }
     }
 
     /// Two paths over one bottleneck, the third over another.

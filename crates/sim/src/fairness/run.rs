@@ -5,6 +5,7 @@ use anabranch_wire::{Span, Time};
 use super::FairCell;
 use super::cell::START;
 use crate::network::Network;
+use crate::spent::Spent;
 
 /// How often groups are looked at.
 const LOOK: Span = Span::from_secs(1);
@@ -26,6 +27,8 @@ pub struct FairRun {
     pub shared: (usize, usize),
     /// Pairs that share none, and those of them that were in one group at any moment.
     pub apart: (usize, usize),
+    /// What was sent over all paths together, and what of it without need.
+    pub spent: Spent,
 }
 
 /// Bytes that arrived on each path, and each path's group.
@@ -40,13 +43,14 @@ fn look(network: &Network, paths: usize) -> (Vec<u64>, Vec<Option<u32>>) {
     (bytes, groups)
 }
 
-/// Runs a session over these paths of a cell; `see` is shown the groups each second. Answers what arrived on each path.
+/// Runs a session over these paths of a cell; `see` is shown the groups each second. Answers what arrived on each path, and what was
+/// spent.
 fn carry(
     cell: &FairCell,
     paths: &[usize],
     seed: u64,
     see: &mut dyn FnMut(Span, &[Option<u32>]),
-) -> Vec<[f64; 2]> {
+) -> (Vec<[f64; 2]>, Spent) {
     let end = Time::ZERO + START + LATE.1;
     let mut network = Network::new(cell.plan(paths, (seed, end + LOOK)));
     let mut rates = vec![[0.0; 2]; paths.len()];
@@ -68,7 +72,8 @@ fn carry(
             }
         }
     }
-    rates
+    let spent = Spent::of((network.flow(0).client, &network.paths(0, false)), &network.paths(0, true));
+    (rates, spent)
 }
 
 impl FairCell {
@@ -76,7 +81,7 @@ impl FairCell {
     #[must_use]
     pub fn run(&self, seed: u64) -> FairRun {
         let count = self.paths.len();
-        let alone = |path: usize| carry(self, &[path], seed, &mut |_, _| {})[0];
+        let alone = |path: usize| carry(self, &[path], seed, &mut |_, _| {}).0[0];
         let singles = (0..count).map(alone).collect();
         let all: Vec<usize> = (0..count).collect();
         let pairs: Vec<(usize, usize)> = (0..count).flat_map(|b| (0..b).map(move |a| (a, b))).collect();
@@ -91,11 +96,11 @@ impl FairCell {
                 }
             }
         };
-        let parts = carry(self, &all, seed, &mut see);
+        let (parts, spent) = carry(self, &all, seed, &mut see);
         let count = |of: &[bool], shared: bool| {
             let alike = pairs.iter().zip(of).filter(|((a, b), _)| self.shares(*a, *b) == shared);
             alike.fold((0, 0), |(all, yes), (_, of)| (all + 1, yes + usize::from(*of)))
         };
-        FairRun { singles, parts, shared: count(&joined_in_time, true), apart: count(&joined, false) }
+        FairRun { singles, parts, shared: count(&joined_in_time, true), apart: count(&joined, false), spent }
     }
 }

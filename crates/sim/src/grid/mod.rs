@@ -9,6 +9,7 @@ mod cell;
 mod run;
 
 use crate::scenario::{Metrics, Spread};
+use crate::spent::Spent;
 
 pub use cell::{Cell, CellPath};
 pub use run::CellRun;
@@ -25,8 +26,8 @@ pub struct Verdict {
     pub vs_best: Spread,
     /// All paths over the sum of the single ones.
     pub vs_sum: f64,
-    /// Mean share of bytes sent without need.
-    pub redundancy: f64,
+    /// What all runs over all paths together sent, and what of it without need.
+    pub spent: Spent,
 }
 
 impl Verdict {
@@ -38,9 +39,15 @@ impl Verdict {
         let best = singles.iter().max_by(|a, b| a.mean.total_cmp(&b.mean));
         let multi = Spread::of(&runs.iter().map(|run| run.multi).collect::<Vec<_>>());
         let sum: f64 = singles.iter().map(|single| single.mean).sum();
-        let redundancy = runs.iter().map(|run| run.redundancy).sum::<f64>() / runs.len().max(1) as f64;
+        let spent = runs.iter().map(|run| run.spent).sum();
         let vs_best = best.map_or(Spread::of(&[]), |best| ratio(&multi, best));
-        Self { cell, vs_best, vs_sum: multi.mean / sum, redundancy }
+        Self { cell, vs_best, vs_sum: multi.mean / sum, spent }
+    }
+
+    /// True when the whole interval lies on one side of the floor: more seeds would hardly change the judgement.
+    #[must_use]
+    pub fn is_decided(&self) -> bool {
+        self.fails() || self.vs_best.mean - self.vs_best.ci95 >= FLOOR
     }
 
     /// True when the whole interval lies below the floor.
@@ -58,7 +65,7 @@ fn ratio(above: &Spread, below: &Spread) -> Spread {
 }
 
 /// The grid's figures: `cells`, `failing`, `worst_vs_best_single`, `median_vs_sum` (cells with ample receive
-/// buffers), `redundancy` (mean) and `redundancy_worst`.
+/// buffers), `redundancy` (of the bytes of all cells) and `redundancy_worst` (of those of a cell).
 #[must_use]
 pub fn metrics(verdicts: &[Verdict]) -> Metrics {
     let mut metrics = Metrics::new();
@@ -76,9 +83,9 @@ pub fn metrics(verdicts: &[Verdict]) -> Metrics {
     if let Some(middle) = shares.get(shares.len() / 2) {
         put("median_vs_sum", *middle);
     }
-    let spent = verdicts.iter().map(|verdict| verdict.redundancy);
-    put("redundancy", spent.clone().sum::<f64>() / count);
-    put("redundancy_worst", spent.fold(0.0, f64::max));
+    let spent = verdicts.iter().map(|verdict| verdict.spent);
+    put("redundancy", spent.clone().sum::<Spent>().share());
+    put("redundancy_worst", spent.map(|spent| spent.share()).fold(0.0, f64::max));
     metrics
 }
 
@@ -89,7 +96,7 @@ mod tests {
     use super::*;
 
     fn run(multi: f64, singles: [f64; 2]) -> CellRun {
-        CellRun { multi, singles: singles.to_vec(), redundancy: 0.01 }
+        CellRun { multi, singles: singles.to_vec(), spent: Spent::default() }
     }
 
     fn two_paths() -> Cell {
@@ -102,7 +109,9 @@ mod tests {
         let steady = [run(9.0, [10.0, 5.0]), run(9.0, [10.0, 5.0])];
         assert!(Verdict::of(two_paths(), &steady).fails());
         let unsure = [run(8.0, [10.0, 5.0]), run(10.0, [10.0, 5.0])];
-        assert!(!Verdict::of(two_paths(), &unsure).fails());
+        let unsure = Verdict::of(two_paths(), &unsure);
+        assert!(!unsure.fails() && !unsure.is_decided());
+        assert!(Verdict::of(two_paths(), &steady).is_decided());
     }
 
     #[test]

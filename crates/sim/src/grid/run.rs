@@ -5,7 +5,8 @@ use anabranch_wire::{Length, Span, Time};
 
 use super::Cell;
 use crate::app::{Sender, Sink};
-use crate::pair::{CLIENT, CableConfig, Pair, SERVER};
+use crate::pair::{CableConfig, Pair};
+use crate::spent::Spent;
 
 /// A flow without end is measured between these moments.
 const STEADY: (Time, Time) = (Time::from_nanos(5_000_000_000), Time::from_nanos(25_000_000_000));
@@ -19,9 +20,8 @@ pub struct CellRun {
     pub multi: f64,
     /// Over each path alone.
     pub singles: Vec<f64>,
-    /// Stream bytes sent without need of what all paths together sent: copies, and what was taken for
-    /// lost too early.
-    pub redundancy: f64,
+    /// What was sent over all paths together, and what of it without need.
+    pub spent: Spent,
 }
 
 impl Cell {
@@ -31,12 +31,12 @@ impl Cell {
         let (config, cables) = (self.config(scheduler), self.cables());
         let singles = cables.iter().map(|cable| self.carry(&config, std::slice::from_ref(cable), seed).0);
         let singles = singles.collect();
-        let (multi, redundancy) = self.carry(&config, &cables, seed);
-        CellRun { multi, singles, redundancy }
+        let (multi, spent) = self.carry(&config, &cables, seed);
+        CellRun { multi, singles, spent }
     }
 
-    /// Runs over these cables; answers the rate and the redundancy.
-    fn carry(&self, config: &Config, cables: &[CableConfig], seed: u64) -> (f64, f64) {
+    /// Runs over these cables; answers the rate and what was spent.
+    fn carry(&self, config: &Config, cables: &[CableConfig], seed: u64) -> (f64, Spent) {
         let mut pair: Pair<Length> = Pair::new([config.clone(), config.clone()], cables, seed);
         let (mut sender, mut sink) = (Sender::new(self.file.unwrap_or(u64::MAX)), Sink::default());
         pair.establish(&mut [&mut sender, &mut sink]);
@@ -53,8 +53,6 @@ impl Cell {
                 bytes as f64 * 8e-6 / sink.finished_at.unwrap_or(deadline).as_secs_f64()
             }
         };
-        let sent: u64 = pair.session(CLIENT).paths().iter().map(|path| path.stats.data_sent).sum();
-        let twice: u64 = pair.session(SERVER).paths().iter().map(|path| path.stats.data_duplicate).sum();
-        (rate, twice as f64 / sent.max(1) as f64)
+        (rate, pair.spent())
     }
 }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use serde::Serialize;
 
@@ -14,7 +15,10 @@ use crate::commands::Context;
 use crate::errors::Failure;
 use crate::ui::out::{self, Stream};
 
-/// Cells and seeds that are run unless others are asked for.
+/// Seeds of a cell that none of its results decides before.
+const MOST_SEEDS: usize = 80;
+
+/// Cells and seeds, from 1 on, that are run unless others are asked for.
 pub(super) struct Usual {
     pub cells: std::ops::Range<u64>,
     pub seeds: std::ops::Range<u64>,
@@ -27,36 +31,47 @@ pub(super) struct Judged<V> {
     pub all: usize,
 }
 
-/// Runs each cell with each seed; judges a cell when all its seeds are there.
+/// Runs each cell with each seed; judges a cell when all its seeds are there. Where they do not decide and no others were asked
+/// for, it gets as many seeds again as it had, up to [`MOST_SEEDS`] in all, and is judged by all of them.
 pub(super) fn judge<R: Send + 'static, V>(
     args: &RunArgs,
     context: &Context,
     usual: Usual,
     work: impl Fn(u64, u64) -> R + Send + Sync + 'static,
-    mut verdict: impl FnMut(u64, &[R]) -> V,
+    (mut verdict, decides): (impl FnMut(u64, &[R]) -> V, impl Fn(&V) -> bool),
 ) -> Result<Judged<V>, Failure> {
-    let cells = args.cells.clone().map_or_else(|| usual.cells.collect(), |cells| cells.0);
-    let seeds = args.seeds.clone().unwrap_or_else(|| Seeds(usual.seeds.collect()));
-    let jobs: Vec<(u64, u64)> =
-        cells.iter().flat_map(|cell| seeds.0.iter().map(|seed| (*cell, *seed))).collect();
-    let mut runs: Vec<R> = Vec::with_capacity(seeds.0.len());
-    let mut verdicts = Vec::with_capacity(cells.len());
+    let mut cells = args.cells.clone().map_or_else(|| usual.cells.collect(), |cells| cells.0);
+    let mut seeds = args.seeds.clone().map_or_else(|| usual.seeds.collect(), |seeds| seeds.0);
+    let mut wanted = seeds.len();
+    let mut open: BTreeMap<u64, Vec<R>> = BTreeMap::new();
+    let mut verdicts: BTreeMap<u64, V> = BTreeMap::new();
     let crew = Crew { stop: stop_on_interrupt(), ..Crew::new(args.thread_count(), !context.quiet) };
-    let (all, mut under_way) = (jobs.len(), None);
-    let work = move |(cell, seed): &(u64, u64), _: &dyn Fn(f64)| work(*cell, *seed);
-    let done = in_order(jobs, &crew, work, &mut |(cell, _), run| {
-        // Of the last cells before the user stopped, some seeds may be missing: these are not judged.
-        if under_way.replace(*cell) != Some(*cell) {
-            runs.clear();
-        }
-        runs.push(run);
-        if runs.len() == seeds.0.len() {
-            verdicts.push(verdict(*cell, &runs));
-            runs.clear();
-        }
-        Ok(())
-    })?;
-    Ok(Judged { verdicts, done, all })
+    let (work, mut done, mut all) = (Arc::new(work), 0, 0);
+    while done == all && !cells.is_empty() {
+        let jobs: Vec<(u64, u64)> =
+            cells.iter().flat_map(|cell| seeds.iter().map(|seed| (*cell, *seed))).collect();
+        all += jobs.len();
+        let work = Arc::clone(&work);
+        let work = move |(cell, seed): &(u64, u64), _: &dyn Fn(f64)| work(*cell, *seed);
+        let is_last = args.seeds.is_some() || wanted >= MOST_SEEDS;
+        done += in_order(jobs, &crew, work, &mut |(cell, _), run| {
+            let runs = open.entry(*cell).or_default();
+            runs.push(run);
+            // Of the last cells before the user stopped, some seeds may be missing: these are not judged.
+            if runs.len() == wanted {
+                let judged = verdict(*cell, runs);
+                if is_last || decides(&judged) {
+                    open.remove(cell);
+                }
+                verdicts.insert(*cell, judged);
+            }
+            Ok(())
+        })?;
+        cells = open.keys().copied().collect();
+        seeds = (wanted as u64 + 1..=wanted as u64 * 2).collect();
+        wanted *= 2;
+    }
+    Ok(Judged { verdicts: verdicts.into_values().collect(), done, all })
 }
 
 /// Writes a report in the form that was asked for, and draws what is distributed.

@@ -102,7 +102,7 @@ fn table(report: &Report) -> String {
 fn csv(runs: &[(Case, Outcome)]) -> String {
     let mut text = "case,break,gap_ms,allowed_ms,living_share,restored_share,clean\n".to_owned();
     for (case, outcome) in runs {
-        let Outcome { gap, allowed, living_share, restored_share } = outcome;
+        let Outcome { gap, allowed, living_share, restored_share, .. } = outcome;
         let (gap, allowed) = (gap.as_secs_f64() * 1e3, allowed.as_secs_f64() * 1e3);
         let (number, how, clean) = (case.number, case.how.name(), outcome.is_clean());
         text.push_str(&format!("{number},{how},{gap},{allowed},{living_share},{restored_share},{clean}\n"));

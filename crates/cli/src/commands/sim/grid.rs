@@ -50,7 +50,7 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Result<(), Failure> {
     let work = move |cell, seed| Cell::draw(cell).run(scheduler, seed);
     let verdict = |cell, runs: &[CellRun]| Verdict::of(Cell::draw(cell), runs);
     let Judged { verdicts, done, all } =
-        judge(args, context, Usual { cells: CELLS, seeds: SEEDS }, work, verdict)?;
+        judge(args, context, Usual { cells: CELLS, seeds: SEEDS }, work, (verdict, Verdict::is_decided))?;
     let outcome = if verdicts.is_empty() { Ok(()) } else { report(args, &verdicts, scheduler) };
     unless_stopped(done, all)?;
     outcome
@@ -114,7 +114,8 @@ fn table(report: &Report) -> String {
 fn csv(verdicts: &[Verdict]) -> String {
     let mut text = "cell,vs_best_single,ci95,vs_sum,redundancy,fails,tight,file\n".to_owned();
     for verdict in verdicts {
-        let Verdict { cell, vs_best, vs_sum, redundancy } = verdict;
+        let Verdict { cell, vs_best, vs_sum, spent } = verdict;
+        let redundancy = spent.share();
         let (number, tight, file) = (cell.number, cell.tight, cell.file.is_some());
         let (mean, ci95, fails) = (vs_best.mean, vs_best.ci95, verdict.fails());
         text.push_str(&format!("{number},{mean},{ci95},{vs_sum},{redundancy},{fails},{tight},{file}\n"));
