@@ -17,7 +17,7 @@ pub struct RunArgs {
     /// A file, or the name of a scenario that comes along
     #[arg(value_name = "SCENARIO")]
     pub scenario: String,
-    /// Seeds, as 7, 1..20 or 1,4,9; the scenario's own when left out
+    /// Seeds, as 7, 1..20 or 1,4,9; the scenario's own when left out, and for a grid ten, then more where ten do not decide
     #[arg(long, value_name = "SEEDS")]
     pub seeds: Option<Seeds>,
     /// Runs at the same time; as many as there are processors when left out

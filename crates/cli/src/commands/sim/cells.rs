@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::jobs::{Crew, in_order};
 use super::output::number;
 use super::plots::{Distributions, draw_distributions};
-use super::{RunArgs, Seeds, stop_on_interrupt};
+use super::{RunArgs, stop_on_interrupt};
 use crate::commands::Context;
 use crate::errors::Failure;
 use crate::ui::out::{self, Stream};
