@@ -12,6 +12,7 @@ use anabranch_net::{ConnectError, Ecn, PathId, PathUse, Pid, Refusal, Route};
 use anabranch_overlay::relay::{CHALLENGE_LEN, FlowState, Refused, Target};
 use anabranch_secure::RelayHint;
 use anabranch_wire::{Header, Kind};
+use common::controllers::controller;
 use common::{address, carry, doubts, ip, join, key, node, relay, route, settings, through_relays, until};
 
 fn data(pid: Pid, len: usize) -> Vec<u8> {
@@ -43,6 +44,28 @@ async fn who_is_not_listed_is_refused_and_told_so() {
     let (_relay, hint) = relay(54, &[53]).await;
     let refused = RelayConnection::open(&stranger, &hint, &Entry::default()).await.err();
     assert_eq!(refused, Some(RelayError::Connect(ConnectError::Refused(Refusal::NotAuthorised))));
+}
+
+/// Nor is it let in for ever more sessions: it has four, and is told that it is too many, not that its key is to be listed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_without_grant_has_few_sessions_and_who_has_one_is_let_in() {
+    let controllers = controller(190, (&[191], 192), 600).await;
+    let relay = controllers.relay(191).await;
+    let (client, stranger) = (node(192).await, node(193).await);
+    let hint = RelayHint { node: relay.node(), addresses: relay.addresses() };
+    let target = anabranch_net::Target::new(relay.node(), relay.addresses());
+    let mut kept = Vec::new();
+    let refused = loop {
+        match stranger.connect(&target, anabranch_net::Config::default()).await {
+            Ok(session) => kept.push(session),
+            Err(error) => break error,
+        }
+        until("taken in", || relay.status().sessions == kept.len()).await;
+    };
+    assert_eq!((kept.len(), refused), (4, ConnectError::Refused(Refusal::Busy)));
+    let dir = tempfile::tempdir().unwrap();
+    let grants = controllers.grants(&client, &dir.path().join("grants")).await.unwrap();
+    assert!(RelayConnection::open(&client, &hint, &Entry::Member(grants)).await.is_ok());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -12,11 +12,11 @@ use std::time::Instant;
 
 use anabranch_engine::Arrival;
 use anabranch_secure::InitId;
+use anabranch_wire::source;
 use tokio::sync::Notify;
 
 use crate::handshake;
 use crate::shared::Shared;
-use crate::source::source;
 
 /// Handshakes that wait at most.
 const MOST: usize = 256;

@@ -9,8 +9,9 @@ use std::collections::btree_map::Entry;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
+use anabranch_wire::source;
+
 use crate::session::inner::SessionInner;
-use crate::source::source;
 
 /// See the module's documentation.
 pub(crate) struct HalfOpen {

@@ -41,7 +41,6 @@ mod resets;
 mod session;
 mod shared;
 pub mod socket;
-mod source;
 mod stream;
 mod tap;
 mod turns;

@@ -84,7 +84,8 @@ async fn follow(state: &State, session: &Session, id: SessionId) {
     }
 }
 
-fn proven(session: &Session) -> BTreeMap<PathId, Hop> {
+/// By which paths a client is reached.
+pub(super) fn proven(session: &Session) -> BTreeMap<PathId, Hop> {
     let is_proven = |state| matches!(state, PathState::Active | PathState::Suspect | PathState::Failed);
     let paths = session.paths().into_iter().filter(|path| is_proven(path.state));
     paths.map(|path| (path.id, Hop { socket: path.route.socket, address: path.route.remote })).collect()

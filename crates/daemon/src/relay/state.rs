@@ -13,12 +13,14 @@ use anabranch_net::{
     Clock, Endpoint, Foreign, ForeignRun, Outlet, Pid, PublicKey, Refusal, Session, Span, Time, Verdict,
 };
 use anabranch_overlay::relay::{
-    Admission, Forward, Hop, Outgoing, Relay, RelayConfig, RelayStats, Reply, Run, SessionId,
+    Admission, Dismissal, Forward, Hop, Outgoing, Relay, RelayConfig, RelayStats, Reply, Run, SessionId,
 };
 use anabranch_overlay::sense::{LinkTold, SensorStats};
 use anabranch_secure::ShareId;
+use anabranch_wire::close_code;
 use tokio::sync::{Notify, mpsc};
 
+use super::clients;
 use super::status::Status;
 use crate::controller::link::ControllerHint;
 use crate::controller::registration::Standing;
@@ -79,6 +81,7 @@ impl State {
         match self.core().relay.authorize(peer, share) {
             Admission::ByKey => Verdict::Accept { secret: None },
             Admission::Guest(secret) => Verdict::Accept { secret: Some(secret) },
+            Admission::Busy => Verdict::Refuse(Refusal::Busy),
             Admission::Refused if share.is_some() => Verdict::Refuse(Refusal::TicketNotValid),
             Admission::Refused => Verdict::Refuse(Refusal::NotAuthorised),
         }
@@ -115,16 +118,20 @@ impl State {
         Status::new(endpoint, (&stats, &keys), (self.started.elapsed(), draining)).with(standings, links)
     }
 
-    /// A client's session was opened.
+    /// A client's session was opened, and its addresses are proven so far.
     pub(super) fn open(&self, client: Client) -> SessionId {
         let now = self.now();
         let mut core = self.core();
         let id = SessionId(core.next_session);
         core.next_session += 1;
         let who = (client.session.peer(), client.session.share());
+        let proven = clients::proven(&client.session);
         core.clients.insert(id, client);
         drop(core);
-        self.change(|relay| relay.handle_session_opened(now, id, who));
+        self.change(|relay| {
+            relay.handle_session_opened(now, id, who);
+            proven.into_iter().for_each(|(path, hop)| relay.handle_session_path(id, path, Some(hop)));
+        });
         id
     }
 
@@ -159,11 +166,13 @@ impl Core {
                 let _ = client.replies.send(reply);
             }
         }
-        while let Some(id) = self.relay.poll_close() {
+        while let Some((id, why)) = self.relay.poll_close() {
+            let (code, why) = match why {
+                Dismissal::NoBusiness => (close_code::NOT_ALLOWED, "nothing was asked for that is allowed"),
+                Dismissal::GaveWay => (close_code::BUSY, "others need the place: come again later"),
+            };
             if let Some(client) = self.clients.get(&id) {
-                client
-                    .session
-                    .abort(anabranch_wire::close_code::NOT_ALLOWED, "nothing was asked for that is allowed");
+                client.session.abort(code, why);
             }
         }
     }

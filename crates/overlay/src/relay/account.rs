@@ -156,6 +156,11 @@ impl Accounts {
         self.slots[number as usize].limits.is_some()
     }
 
+    /// Whether a key may use the relay as it is known now.
+    pub(super) fn lets_in(&self, key: &PublicKey) -> bool {
+        self.by_key.get(key).is_some_and(|number| self.may_use(*number))
+    }
+
     /// Forgets an account that nobody uses; what was used of its grants stays known.
     pub(super) fn close_if_idle(&mut self, number: u32, egress: &mut Egress) {
         let account = &self.slots[number as usize];

@@ -25,7 +25,7 @@ pub struct RelayConfig {
     pub rate: Option<Rate>,
     /// Most flows.
     pub most_flows: usize,
-    /// Most sessions of keys that show no grant yet, and of guests.
+    /// Most sessions without a flow of keys that show no grant yet, and of guests.
     pub most_strangers: usize,
     /// Most relays in a chain: packets with a higher hop limit are dropped, so a loop ends soon.
     pub most_hops: u8,

@@ -17,6 +17,7 @@
 //! | `exit` | by which socket a next hop is reached |
 //! | `forward` | the fast path: runs of packets rewritten in place |
 //! | `resets` | how many resets are looked for |
+//! | `strangers` | places of sessions that may not use the relay yet |
 //! | `config`, `stats` | how it is set up, what it counts |
 //! | `egress` | rate, fairness between keys, what is dropped first |
 //!
@@ -39,6 +40,7 @@ mod message;
 mod policy;
 mod resets;
 mod stats;
+mod strangers;
 #[cfg(test)]
 mod tests;
 
@@ -59,6 +61,7 @@ pub use forward::{Forward, Run};
 pub use message::{FlowState, MAX_MESSAGE, RELAY_VERSION, Refused, Reply, Request, Target};
 pub use policy::NextHopPolicy;
 pub use stats::{Dropped, KeyStats, RelayStats};
+pub use strangers::Dismissal;
 
 use crate::grant::{GrantId, UnixTime, WallClock};
 use account::Accounts;
@@ -90,6 +93,8 @@ pub enum Admission {
     ByKey,
     /// As a guest, if it knows this.
     Guest(TicketSecret),
+    /// Not now: its key has as many sessions as it may without showing anything.
+    Busy,
     /// No.
     Refused,
 }
@@ -127,9 +132,12 @@ pub struct Heard {
 
 /// A session of the service, as the core knows it.
 struct Client {
+    key: PublicKey,
     account: u32,
     guest_of: Option<ShareId>,
     greeted: bool,
+    /// The service was told to close it.
+    dismissed: bool,
     opened: Time,
     paths: BTreeMap<PathId, Hop>,
     flows: BTreeSet<u32>,
@@ -160,7 +168,7 @@ pub struct Relay {
     /// Challenges and answers to challenges.
     small: VecDeque<Outgoing>,
     replies: VecDeque<(SessionId, Reply)>,
-    closing: VecDeque<SessionId>,
+    closing: VecDeque<(SessionId, Dismissal)>,
     sweep_at: Time,
     drain: Drain,
     resets: Resets,
@@ -182,8 +190,6 @@ enum Drain {
 
 /// How often grants and silent strangers are looked after.
 const SWEEP: Span = Span::from_secs(1);
-/// A session that may not use the relay after that is closed.
-const STRANGER_TIME: Span = Span::from_secs(10);
 
 impl Relay {
     /// A relay with 32 secret random bytes, at a time that the operating system calls `wall`.
@@ -214,20 +220,19 @@ impl Relay {
     /// Who may open a session. Guests are let in while their host is there.
     #[must_use]
     pub fn authorize(&self, key: &PublicKey, share: Option<ShareId>) -> Admission {
-        let listed = self.config.listed.contains_key(key);
-        let strangers = || self.clients.values().filter(|client| self.is_stranger(client)).count();
-        let room = || strangers() < self.config.most_strangers;
-        match share {
+        let allowed = match share {
             Some(share) => match self.shares.get(&share) {
-                Some(registered) if room() => Admission::Guest(registered.hash.clone()),
-                _ => Admission::Refused,
+                Some(registered) => Admission::Guest(registered.hash.clone()),
+                None => return Admission::Refused,
             },
-            None if listed || (!self.config.controllers.is_empty() && room()) => Admission::ByKey,
-            None => Admission::Refused,
-        }
+            None if self.accounts.lets_in(key) => return Admission::ByKey,
+            None if self.config.controllers.is_empty() => return Admission::Refused,
+            None => Admission::ByKey,
+        };
+        if self.has_room_for(key) { allowed } else { Admission::Busy }
     }
 
-    /// A session was opened and confirmed by its first packet.
+    /// A session was opened and confirmed by its first packet. Its paths follow at once.
     pub fn handle_session_opened(
         &mut self,
         now: Time,
@@ -237,16 +242,23 @@ impl Relay {
         let account = match share {
             Some(share) => {
                 let host = self.shares.get(&share).and_then(|share| self.clients.get(&share.session));
-                let Some(host) = host else { return self.closing.push_back(session) };
+                let Some(host) = host else {
+                    return self.closing.push_back((session, Dismissal::NoBusiness));
+                };
                 host.account
             }
             None => self.accounts.open(key, &mut self.egress),
         };
+        if share.is_some() || !self.accounts.may_use(account) {
+            self.make_room_for(&key);
+        }
         self.accounts.at(account).sessions += 1;
         let client = Client {
+            key,
             account,
             guest_of: share,
             greeted: false,
+            dismissed: false,
             opened: now,
             paths: BTreeMap::new(),
             flows: BTreeSet::new(),
@@ -397,8 +409,8 @@ impl Relay {
         self.replies.pop_front()
     }
 
-    /// The next session to close, since it has no business here.
-    pub fn poll_close(&mut self) -> Option<SessionId> {
+    /// The next session to close, and why.
+    pub fn poll_close(&mut self) -> Option<(SessionId, Dismissal)> {
         self.closing.pop_front()
     }
 
@@ -442,24 +454,13 @@ impl Relay {
         self.accounts.restore(usage);
     }
 
-    fn is_stranger(&self, client: &Client) -> bool {
-        client.guest_of.is_some() || !self.accounts.may_use(client.account)
-    }
-
     fn sweep(&mut self, now: Time) {
         self.sweep_at = now + SWEEP;
         self.accounts.expire((self.clock.at(now), &self.clock), &mut self.egress);
         for slot in self.accounts.over_limit() {
             self.end_flow(slot, FlowState::GrantEnded);
         }
-        let silent = |client: &Client| client.flows.is_empty() && client.opened + STRANGER_TIME <= now;
-        let late = self.clients.iter().filter(|(_, client)| self.is_stranger(client) && silent(client));
-        let late: Vec<SessionId> = late.map(|(session, _)| *session).collect();
-        for session in late {
-            if !self.closing.contains(&session) {
-                self.closing.push_back(session);
-            }
-        }
+        self.dismiss_silent(now);
     }
 
     fn tell_draining(&mut self, now: Time, session: SessionId) {

@@ -7,7 +7,7 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 
-use anabranch_wire::{Span, Time};
+use anabranch_wire::{Span, Time, source};
 
 /// From all sources in a second: a walk over 50,000 flows takes 0.14 ms.
 const MOST: u32 = 100;
@@ -43,13 +43,9 @@ impl Resets {
     }
 }
 
-/// Of IPv6 the network counts: one machine has many addresses in it.
-fn number_of(source: IpAddr) -> usize {
+fn number_of(from: IpAddr) -> usize {
     let mut hasher = DefaultHasher::new();
-    match source {
-        IpAddr::V4(address) => address.hash(&mut hasher),
-        IpAddr::V6(address) => address.segments()[..4].hash(&mut hasher),
-    }
+    source(from).hash(&mut hasher);
     hasher.finish() as usize % NUMBERS
 }
 

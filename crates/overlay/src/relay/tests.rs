@@ -6,6 +6,7 @@ mod hostile;
 mod messages;
 mod queue;
 mod random;
+mod strangers;
 mod vectors;
 
 use anabranch_secure::NodeKey;

@@ -252,7 +252,10 @@ fn sessions_without_business_are_closed_and_accounts_forgotten() {
     let stranger = world.open(1, 5, "203.0.113.5:1000");
     let member = world.open(2, 1, "203.0.113.6:1000");
     world.wait(Span::from_secs(11));
-    assert_eq!((world.relay.poll_close(), world.relay.poll_close()), (Some(stranger), None));
+    assert_eq!(
+        (world.relay.poll_close(), world.relay.poll_close()),
+        (Some((stranger, Dismissal::NoBusiness)), None)
+    );
     for session in [stranger, member] {
         world.relay.handle_session_closed(session);
     }

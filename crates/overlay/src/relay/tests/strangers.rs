@@ -1,0 +1,89 @@
+//! Places of those who may not use the relay: who takes many shuts out nobody.
+
+use super::*;
+
+/// The key of a stranger, one of many.
+fn one_of_many(number: u64) -> PublicKey {
+    let mut random = [200; 32];
+    random[..8].copy_from_slice(&number.to_be_bytes());
+    NodeKey::from_random(random).public()
+}
+
+/// A stranger opens a session from an address; who is dismissed for it.
+fn open(world: &mut World, number: u64, address: &str) -> Vec<(SessionId, Dismissal)> {
+    let (session, who) = (SessionId(number), (one_of_many(number), None));
+    world.relay.handle_session_opened(world.now, session, who);
+    world.relay.handle_session_path(session, PathId(0), Some(hop(address)));
+    std::iter::from_fn(|| world.relay.poll_close()).collect()
+}
+
+#[test]
+fn one_source_that_fills_all_places_with_many_keys_loses_its_own() {
+    let mut world = World::with(|config| config.most_strangers = 16);
+    // Of IPv6 a network is one source.
+    let flooder = |number: u64| format!("[2606:4700::{number:x}]:1");
+    (100..116).for_each(|number| assert_eq!(open(&mut world, number, &flooder(number)), []));
+    assert_eq!(world.relay.authorize(&key(5), None), Admission::ByKey);
+    let honest = world.open(200, 5, "203.0.113.5:1000");
+    assert_eq!(world.relay.poll_close(), Some((SessionId(100), Dismissal::GaveWay)));
+    for number in 300..1_300 {
+        let [(loser, Dismissal::GaveWay)] = open(&mut world, number, &flooder(number))[..] else { panic!() };
+        assert_ne!(loser, honest);
+    }
+    let grant = signer().sign(&grant(1, 5)).unwrap();
+    assert!(matches!(world.ask(honest, Request::Show { grant })[..], [Reply::Granted { .. }]));
+    world.wait(Span::from_secs(11));
+    let closed: Vec<_> = std::iter::from_fn(|| world.relay.poll_close()).collect();
+    assert_eq!(closed.len(), 15, "each once");
+    assert!(closed.iter().all(|(session, why)| *session != honest && *why == Dismissal::NoBusiness));
+    world.wait(Span::from_secs(2));
+    assert_eq!(world.relay.poll_close(), None);
+}
+
+#[test]
+fn of_many_sources_the_oldest_gives_way() {
+    let mut world = World::with(|config| config.most_strangers = 16);
+    let source = |number: u64| format!("198.51.{}.{}:1", number / 256, number % 256);
+    (0..16).for_each(|number| assert_eq!(open(&mut world, number, &source(number)), []));
+    for number in 16..100 {
+        let oldest = (SessionId(number - 16), Dismissal::GaveWay);
+        assert_eq!(open(&mut world, number, &source(number)), [oldest]);
+    }
+}
+
+#[test]
+fn a_key_that_may_not_use_the_relay_has_four_sessions_and_others_theirs() {
+    let mut world = World::new();
+    for number in 1..=4 {
+        assert_eq!(world.relay.authorize(&key(5), None), Admission::ByKey);
+        world.open(number, 5, "203.0.113.5:1000");
+    }
+    assert_eq!(world.relay.authorize(&key(5), None), Admission::Busy);
+    assert_eq!(world.relay.authorize(&key(6), None), Admission::ByKey);
+    // Handshakes that were answered before.
+    world.open(5, 5, "203.0.113.5:1000");
+    assert_eq!(world.relay.poll_close(), Some((SessionId(1), Dismissal::GaveWay)));
+    // One that shows a grant speaks for the others of its key.
+    let grant = signer().sign(&grant(1, 5)).unwrap();
+    world.ask(SessionId(5), Request::Show { grant });
+    assert_eq!(world.relay.authorize(&key(5), None), Admission::ByKey);
+}
+
+#[test]
+fn a_guest_needs_a_place_until_it_has_a_flow() {
+    let mut world = World::new();
+    let (share, hash) = (ShareId(3), TicketSecret::from_random([1; 16]));
+    let host = world.open(1, 1, "203.0.113.5:1000");
+    world.ask(host, Request::Host { share, hash: hash.clone(), flows: 8 });
+    for number in 2..6 {
+        assert_eq!(world.relay.authorize(&key(60), Some(share)), Admission::Guest(hash.clone()));
+        world.relay.handle_session_opened(world.now, SessionId(number), (key(60), Some(share)));
+        world.relay.handle_session_path(SessionId(number), PathId(0), Some(hop("192.88.1.1:5")));
+    }
+    assert_eq!(world.relay.authorize(&key(60), Some(share)), Admission::Busy);
+    world.ask(SessionId(2), Request::Hello { version: RELAY_VERSION });
+    let request =
+        Request::Allocate { request: 1, via: PathId(0), target: Target::Host, out: Pid(9), back: BACK };
+    assert!(matches!(world.ask(SessionId(2), request)[..], [Reply::Allocated { .. }, ..]));
+    assert_eq!(world.relay.authorize(&key(60), Some(share)), Admission::Guest(hash));
+}
