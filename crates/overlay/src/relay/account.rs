@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use anabranch_secure::PublicKey;
 use anabranch_wire::{Rate, Span, Time};
 
+use super::asking::MAX_PENDING;
 use super::egress::Egress;
 use super::message::Refused;
 use super::{GrantUse, KeyStats};
@@ -56,14 +57,15 @@ impl Account {
         taken == bytes
     }
 
-    /// Whether a next hop may be asked for the first time; it counts as asked then.
-    pub(super) fn may_ask(&mut self, now: Time) -> bool {
+    /// A next hop is to be asked for the first time; with it so many `more` flows wait for an answer.
+    pub(super) fn ask(&mut self, now: Time, more: u32) -> Result<(), Refused> {
         let until = self.asked_until.max(now) + FIRST_QUESTION_EVERY;
-        let may = until <= now + FIRST_QUESTION_EVERY * FIRST_QUESTIONS;
-        if may {
-            self.asked_until = until;
+        if self.pending + more > MAX_PENDING || until > now + FIRST_QUESTION_EVERY * FIRST_QUESTIONS {
+            return Err(Refused::TooManyPending);
         }
-        may
+        self.pending += more;
+        self.asked_until = until;
+        Ok(())
     }
 
     pub(super) fn limits(&self) -> Option<Limits> {

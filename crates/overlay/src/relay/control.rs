@@ -5,7 +5,6 @@ use std::net::{IpAddr, SocketAddr};
 use anabranch_secure::{ShareId, TicketSecret};
 use anabranch_wire::{PathId, Pid, Time};
 
-use super::asking::MAX_PENDING;
 use super::flow::{Asked, Consent, Flow, Tally};
 use super::message::{FlowState, RELAY_VERSION, Refused, Reply, Request, Target};
 use super::{Hop, Relay, SessionId, Share, exit};
@@ -95,7 +94,7 @@ impl Relay {
         if wanted.back == Pid::HANDSHAKE {
             return Err(Refused::BadPid);
         }
-        self.check_room(now, account)?;
+        self.check_room(account)?;
         let (next, consent, agreed_until) = match (wanted.target, guest_of) {
             (Target::Host, Some(share)) => {
                 let (hop, host, path) = self.host_of(account, share)?;
@@ -112,6 +111,7 @@ impl Relay {
                 let address = SocketAddr::new(address.ip().to_canonical(), address.port());
                 let socket = exit::socket_for(&self.config.exits, address.ip(), wanted.source);
                 let socket = socket.ok_or(Refused::NoExit)?;
+                self.accounts.at(account).ask(now, 1)?;
                 let asked = Asked { token: 0, tries: 0, due: now, key };
                 (Hop { socket, address }, Consent::Asked(Box::new(asked)), Time::ZERO)
             }
@@ -140,14 +140,13 @@ impl Relay {
             host.hosted.insert(slot);
             self.replies.push_back((session, Reply::Flow { flow: id, state: FlowState::Ready }));
         } else {
-            self.accounts.at(account).pending += 1;
             self.begin_asking(now, slot);
             self.ask_due(now);
         }
         Ok(())
     }
 
-    fn check_room(&mut self, now: Time, account: u32) -> Result<(), Refused> {
+    fn check_room(&mut self, account: u32) -> Result<(), Refused> {
         if self.is_draining() {
             return Err(Refused::Draining);
         }
@@ -160,8 +159,6 @@ impl Relay {
             Err(Refused::QuotaUsed)
         } else if !account.has_room() {
             Err(Refused::TooManyPids)
-        } else if account.pending >= MAX_PENDING || !account.may_ask(now) {
-            Err(Refused::TooManyPending)
         } else {
             Ok(())
         }
@@ -204,12 +201,8 @@ impl Relay {
                 if out == Pid::HANDSHAKE && asked.key.is_none() {
                     return Err(Refused::KeyNeeded);
                 }
-                let account = self.accounts.at(flow.account);
                 let more = u32::from(flow.agreed_until != Time::ZERO);
-                if account.pending + more > MAX_PENDING || !account.may_ask(now) {
-                    return Err(Refused::TooManyPending);
-                }
-                account.pending += more;
+                self.accounts.at(flow.account).ask(now, more)?;
                 (flow.out[0], flow.agreed_until) = (out, Time::ZERO);
                 self.begin_asking(now, slot);
                 self.ask_due(now);

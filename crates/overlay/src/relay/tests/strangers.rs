@@ -87,3 +87,22 @@ fn a_guest_needs_a_place_until_it_has_a_flow() {
     assert!(matches!(world.ask(SessionId(2), request)[..], [Reply::Allocated { .. }, ..]));
     assert_eq!(world.relay.authorize(&key(60), Some(share)), Admission::Guest(hash));
 }
+
+#[test]
+fn a_guest_leaves_its_host_the_questions_to_next_hops() {
+    let mut world = World::new();
+    let (share, hash) = (ShareId(3), TicketSecret::from_random([1; 16]));
+    let host = world.open(1, 1, "203.0.113.5:1000");
+    world.ask(host, Request::Host { share, hash, flows: 8 });
+    let guest = SessionId(2);
+    world.relay.handle_session_opened(world.now, guest, (key(60), Some(share)));
+    world.relay.handle_session_path(guest, PathId(0), Some(hop("192.88.1.1:5")));
+    world.ask(guest, Request::Hello { version: RELAY_VERSION });
+    for out in 0..1_000 {
+        let (via, target, out) = (PathId(0), Target::Host, Pid(out));
+        let request = Request::Allocate { request: 1, via, target, out, back: BACK };
+        let [Reply::Allocated { flow, .. }, ..] = world.ask(guest, request)[..] else { panic!("{out:?}") };
+        world.ask(guest, Request::Release { flow });
+    }
+    assert!(world.allocate(host, "198.51.99.7:1", Pid(1)).is_ok());
+}
