@@ -11,7 +11,7 @@ use anabranch_daemon::controller::config::ControllerSettings;
 use anabranch_daemon::controller::link::{ControllerHint, LinkError};
 use anabranch_daemon::controller::registration::{Registrant, Registration, Standing};
 use anabranch_daemon::controller::{ControllerService, signer};
-use anabranch_net::{Config, Endpoint, Rate, Target};
+use anabranch_net::{Config, Endpoint, PublicKey, Rate, Target};
 use anabranch_overlay::controller::message::{Again, Reply, Request};
 use anabranch_overlay::controller::{Ask, Load, Offer, Place, Policy, Quota, RequestId};
 use anabranch_overlay::grant::{GrantId, Limits, UnixTime, open};
@@ -79,7 +79,7 @@ impl Registrant for Heard {
         Load::default()
     }
 
-    fn heartbeat(&self, heartbeat: &Heartbeat) -> Vec<GrantId> {
+    fn heartbeat(&self, _: &PublicKey, heartbeat: &Heartbeat) -> Vec<GrantId> {
         assert!(heartbeat.time > UnixTime(1_700_000_000));
         self.0.fetch_add(1, Ordering::Relaxed);
         heartbeat.revoked.clone()

@@ -132,7 +132,7 @@ impl Registrant for Silent {
         Load::default()
     }
 
-    fn heartbeat(&self, heartbeat: &Heartbeat) -> Vec<GrantId> {
+    fn heartbeat(&self, _: &PublicKey, heartbeat: &Heartbeat) -> Vec<GrantId> {
         heartbeat.revoked.clone()
     }
 

@@ -43,7 +43,7 @@ pub trait Registrant: Send + Sync + 'static {
     }
     /// A controller said what time it is and what does not count any more; gives the grants of which it may take for known that
     /// they are not taken any more.
-    fn heartbeat(&self, heartbeat: &Heartbeat) -> Vec<GrantId>;
+    fn heartbeat(&self, controller: &PublicKey, heartbeat: &Heartbeat) -> Vec<GrantId>;
 }
 
 /// How a relay stands with a controller.
@@ -157,7 +157,7 @@ async fn stay(
         neighbours = other.unwrap_or(neighbours);
         relay.measure(&hint.node, &neighbours);
         let heartbeat = Heartbeat { time: UnixTime(time), revoked };
-        confirmed = relay.heartbeat(&heartbeat);
+        confirmed = relay.heartbeat(&hint.node, &heartbeat);
         tokio::select! {
             () = tokio::time::sleep(HEARTBEAT) => {}
             // When nobody can tell any more, the relay is going.

@@ -154,8 +154,8 @@ mod tests {
         let file = dir.path().join("usage.json");
         let first = state();
         let ledger = Ledger::open(&file, &first);
-        let revoked = vec![GrantId([7; 16])];
-        first.change_now(|relay, now| relay.handle_heartbeat(now, &Heartbeat { time: NOW, revoked }));
+        let (key, revoked) = (NodeKey::from_random([3; 32]).public(), vec![GrantId([7; 16])]);
+        first.change_now(|relay, now| relay.handle_heartbeat(now, &key, &Heartbeat { time: NOW, revoked }));
         ledger.write().unwrap();
         let second = state();
         Ledger::open(&file, &second);
@@ -168,8 +168,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (state, inner) = (state(), dir.path().join("gone"));
         let ledger = Ledger::open(&inner.join("usage.json"), &state);
-        let revoked = vec![GrantId([7; 16])];
-        state.change_now(|relay, now| relay.handle_heartbeat(now, &Heartbeat { time: NOW, revoked }));
+        let (key, revoked) = (NodeKey::from_random([3; 32]).public(), vec![GrantId([7; 16])]);
+        state.change_now(|relay, now| relay.handle_heartbeat(now, &key, &Heartbeat { time: NOW, revoked }));
         assert!(!ledger.is_written() && !ledger.is_written());
         let why = ledger.failure.lock().unwrap().clone();
         assert!(why.is_some() && !ledger.is_news(&why) && ledger.is_news(&Some("another".into())));

@@ -1,14 +1,14 @@
 //! A relay's place among others: what it tells its controllers, and what it takes from them.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use anabranch_net::{Endpoint, PublicKey, Rate, Span};
 use anabranch_overlay::controller::message::Neighbours;
 use anabranch_overlay::controller::{Load, Offer, Place};
-use anabranch_overlay::grant::GrantId;
+use anabranch_overlay::grant::{GrantId, Told};
 use anabranch_overlay::relay::{Heard, Heartbeat};
 use anabranch_overlay::sense::{Changes, LinkTold, SensorStats};
 use tokio::sync::watch;
@@ -22,8 +22,6 @@ use crate::sensing::Sensing;
 
 /// Over how long the rate is taken, at least.
 const SAMPLE: Duration = Duration::from_secs(1);
-/// A clock that is further away from a controller's is worth a word, in seconds.
-const CLOCK_OFF: u64 = 30;
 /// Most addresses that are told.
 const MAX_ADDRESSES: usize = 16;
 
@@ -43,8 +41,8 @@ struct Member {
     ledger: Option<Arc<Ledger>>,
     offer: Mutex<Offered>,
     sample: Mutex<Sample>,
-    /// Whether the clock was found to be wrong.
-    clock_off: AtomicBool,
+    /// Controllers whose time is not gone by.
+    apart: Mutex<BTreeSet<PublicKey>>,
     /// Revocations that are written down, where there is a ledger.
     confirmed: Mutex<Vec<GrantId>>,
 }
@@ -78,7 +76,7 @@ impl Membership {
             ledger,
             offer: Mutex::default(),
             sample: Mutex::new(Sample { at: Instant::now(), bytes: 0, rate: 0 }),
-            clock_off: AtomicBool::new(false),
+            apart: Mutex::default(),
             confirmed: Mutex::default(),
         };
         Self { member: Arc::new(member), with: Mutex::default(), instance }
@@ -125,6 +123,31 @@ impl Membership {
     }
 }
 
+impl Member {
+    /// Says once when the relay's time, or a controller's, turns out to be wrong, and when it is right again.
+    fn tell_clock(&self, controller: &PublicKey, told: Told) {
+        let mut apart = lock(&self.apart);
+        let words = |seconds| Span::from_secs(seconds).in_words();
+        let is_new = match told {
+            Told::Apart(_) => apart.insert(*controller),
+            Told::Taken(_) | Told::Agrees => apart.remove(controller),
+        };
+        match told {
+            Told::Apart(off) if is_new => tracing::warn!(
+                %controller,
+                "the controller's clock is {} away from the time that the relay goes by: set it right; if most of the relay's controllers say so for 5 min, the relay goes by it",
+                words(off)
+            ),
+            Told::Taken(off) => tracing::warn!(
+                "the relay's time was {} away from its controllers' and is theirs now: if this machine's clock is wrong, set it right",
+                words(off)
+            ),
+            Told::Agrees if is_new => tracing::info!(%controller, "the controller's clock agrees again"),
+            Told::Apart(_) | Told::Agrees => {}
+        }
+    }
+}
+
 impl Registrant for Member {
     fn offer(&self) -> Offer {
         let Offered { place, announce, pids, rate } = &*lock(&self.offer);
@@ -161,16 +184,10 @@ impl Registrant for Member {
         self.sensing.urgent()
     }
 
-    fn heartbeat(&self, heartbeat: &Heartbeat) -> Vec<GrantId> {
-        let Heard { clock_off: off, remembered } =
-            self.state.change_now(|relay, now| relay.handle_heartbeat(now, heartbeat));
-        let was_off = self.clock_off.fetch_or(off > CLOCK_OFF, Ordering::Relaxed);
-        if off > CLOCK_OFF && !was_off {
-            let off = Span::from_secs(off).in_words();
-            tracing::warn!(
-                "this machine's clock is {off} away from the controller's: set it right; until then the relay goes by the controller's"
-            );
-        }
+    fn heartbeat(&self, controller: &PublicKey, heartbeat: &Heartbeat) -> Vec<GrantId> {
+        let Heard { clock, remembered } =
+            self.state.change_now(|relay, now| relay.handle_heartbeat(now, controller, heartbeat));
+        self.tell_clock(controller, clock);
         let is_new = !remembered.is_empty() && *lock(&self.confirmed) != remembered;
         if is_new && self.ledger.as_ref().is_some_and(|ledger| !ledger.is_written()) {
             // A restart would forget it, so the controller goes on telling.

@@ -94,10 +94,48 @@ fn a_wrong_clock_is_put_right_by_heartbeats_and_never_behind_a_signature() {
     assert_eq!(clock.at(at(10)), UnixTime(110));
     clock.on_signature(at(10), UnixTime(5_000));
     assert_eq!(clock.at(at(20)), UnixTime(5_010));
-    assert_eq!(clock.on_heartbeat(at(20), UnixTime(4_000)), 1_010);
+    assert_eq!(clock.on_heartbeat(at(20), (&key(1), UnixTime(4_000))), Told::Taken(1_010));
     assert_eq!((clock.at(at(21)), clock.tolerance()), (UnixTime(4_001), 30));
     clock.on_signature(at(21), UnixTime(9_000));
     assert_eq!(clock.at(at(21)), UnixTime(4_001), "a heartbeat is believed more");
+}
+
+#[test]
+fn of_several_controllers_the_median_counts_and_a_leap_of_most_has_to_last() {
+    let at = |seconds| Time::ZERO + Span::from_secs(seconds);
+    let mut clock = WallClock::new(at(0), UnixTime(1_000));
+    let says = |clock: &mut WallClock, now, controller, ahead: u64| {
+        clock.on_heartbeat(at(now), (&key(controller), UnixTime(1_000 + now + ahead)))
+    };
+    // Whoever is heard first: once the others were, theirs counts.
+    assert_eq!(says(&mut clock, 0, 1, 7_200), Told::Taken(7_200));
+    says(&mut clock, 1, 2, 0);
+    assert_eq!(says(&mut clock, 1, 3, 1), Told::Taken(7_199));
+    assert_eq!(clock.at(at(1)), UnixTime(1_002));
+    let mut now = 2;
+    // One of three, and one of two, for as long as it likes; two of three for less than five minutes.
+    for (ahead, turns) in [(&[7_200, 0, 0][..], 500), (&[0, 7_200], 500), (&[7_200, 7_200, 0], 140)] {
+        for _ in 0..turns {
+            now += 2;
+            for (controller, ahead) in (1..).zip(ahead) {
+                let apart = if *ahead > 0 { Told::Apart(*ahead) } else { Told::Agrees };
+                let told = says(&mut clock, now, controller, *ahead);
+                // What a silent one said last counts for 10 s.
+                assert!(
+                    told == apart || matches!((told, apart), (Told::Apart(7_199), Told::Apart(_))),
+                    "{told:?}"
+                );
+            }
+        }
+    }
+    assert!(clock.at(at(now)).0.abs_diff(1_000 + now) <= 1);
+    for _ in 0..20 {
+        now += 2;
+        for controller in 1..3 {
+            says(&mut clock, now, controller, 7_200);
+        }
+    }
+    assert_eq!(clock.at(at(now)), UnixTime(8_200 + now));
 }
 
 #[test]

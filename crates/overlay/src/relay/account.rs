@@ -23,8 +23,10 @@ const MAX_REVOKED: usize = 16_384;
 /// Next hops that one key may have asked for the first time at once, and how long until one more.
 const FIRST_QUESTIONS: u64 = 128;
 const FIRST_QUESTION_EVERY: Span = Span::from_millis(125);
-/// How long after its end a grant is remembered, in seconds; more than any tolerance of clocks.
+/// How long a grant is remembered after its end, in seconds of the controllers' time, more than any tolerance of clocks; and then how long by
+/// the monotonic clock, so that a clock that was ahead for a while has nothing forgotten.
 const REMEMBERED: u64 = 600;
+const KEPT: Span = Span::from_secs(3_600);
 
 #[derive(Default)]
 pub(super) struct Account {
@@ -87,6 +89,8 @@ struct Usage {
     bytes: u64,
     until: UnixTime,
     revoked: bool,
+    /// Since when it is over for longer than it is remembered.
+    over: Option<Time>,
 }
 
 /// All accounts, by number and by key.
@@ -201,7 +205,12 @@ impl Accounts {
             return Err(Refused::TooManyGrants);
         }
         self.settle(number, egress);
-        self.usage.entry(grant.id).or_insert(Usage { bytes: 0, until: grant.not_after, revoked: false });
+        self.usage.entry(grant.id).or_insert(Usage {
+            bytes: 0,
+            until: grant.not_after,
+            revoked: false,
+            over: None,
+        });
         let account = &mut self.slots[number as usize];
         account.held.push(grant);
         account.held.sort_by_key(|held| (held.not_after, held.id));
@@ -220,7 +229,7 @@ impl Accounts {
             match known {
                 Some(usage) => usage.revoked = true,
                 None if has_room => {
-                    self.usage.insert(*id, Usage { bytes: 0, until, revoked: true });
+                    self.usage.insert(*id, Usage { bytes: 0, until, revoked: true, over: None });
                 }
                 None => {}
             }
@@ -230,7 +239,8 @@ impl Accounts {
     }
 
     /// Lets go of grants whose time is over or that were revoked.
-    pub(super) fn expire(&mut self, (time, clock): (UnixTime, &WallClock), egress: &mut Egress) {
+    pub(super) fn expire(&mut self, (now, clock): (Time, &WallClock), egress: &mut Egress) {
+        let time = clock.at(now);
         for number in 0..self.slots.len() as u32 {
             if self.slots[number as usize].held.is_empty() {
                 continue;
@@ -246,7 +256,11 @@ impl Accounts {
         }
         // A clock that no controller confirmed may be ahead: what it calls over may come again.
         if clock.is_confirmed() {
-            self.usage.retain(|_, usage| time.0 <= usage.until.0.saturating_add(REMEMBERED));
+            self.usage.retain(|_, usage| {
+                let is_over = time.0 > usage.until.0.saturating_add(REMEMBERED);
+                usage.over = is_over.then(|| usage.over.unwrap_or(now));
+                usage.over.is_none_or(|since| now.since(since) < KEPT)
+            });
         }
     }
 
@@ -265,7 +279,7 @@ impl Accounts {
             self.count(number);
         }
         let known = |(grant, usage): (&GrantId, &Usage)| {
-            let Usage { bytes, until, revoked } = *usage;
+            let Usage { bytes, until, revoked, .. } = *usage;
             GrantUse { grant: *grant, bytes, until, revoked }
         };
         self.usage.iter().map(known).collect()
@@ -273,7 +287,7 @@ impl Accounts {
 
     pub(super) fn restore(&mut self, known: impl IntoIterator<Item = GrantUse>) {
         for GrantUse { grant, bytes, until, revoked } in known.into_iter().take(MAX_KNOWN + MAX_REVOKED) {
-            let usage = self.usage.entry(grant).or_insert(Usage { bytes: 0, until, revoked });
+            let usage = self.usage.entry(grant).or_insert(Usage { bytes: 0, until, revoked, over: None });
             usage.bytes = usage.bytes.saturating_add(bytes);
             usage.revoked |= revoked;
         }

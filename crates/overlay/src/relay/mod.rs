@@ -63,7 +63,7 @@ pub use policy::NextHopPolicy;
 pub use stats::{Dropped, KeyStats, RelayStats};
 pub use strangers::Dismissal;
 
-use crate::grant::{GrantId, UnixTime, WallClock};
+use crate::grant::{GrantId, Told, UnixTime, WallClock};
 use account::Accounts;
 use egress::Egress;
 use flow::{Consent, FlowTable};
@@ -124,8 +124,8 @@ pub struct GrantUse {
 /// What became of a heartbeat.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Heard {
-    /// By how many seconds the clock was off.
-    pub clock_off: u64,
+    /// What the controller's time was worth.
+    pub clock: Told,
     /// Which of the revoked grants are remembered; a controller must not take others for known.
     pub remembered: Vec<GrantId>,
 }
@@ -315,12 +315,12 @@ impl Relay {
         self.accounts.close_if_idle(account, &mut self.egress);
     }
 
-    /// What a controller said, in a session that proves that it is one.
-    pub fn handle_heartbeat(&mut self, now: Time, heartbeat: &Heartbeat) -> Heard {
-        let clock_off = self.clock.on_heartbeat(now, heartbeat.time);
-        let remembered = self.accounts.revoke(heartbeat.time, &heartbeat.revoked);
+    /// What a controller said, in a session that proves that it is this one.
+    pub fn handle_heartbeat(&mut self, now: Time, controller: &PublicKey, heartbeat: &Heartbeat) -> Heard {
+        let clock = self.clock.on_heartbeat(now, (controller, heartbeat.time));
+        let remembered = self.accounts.revoke(self.clock.at(now), &heartbeat.revoked);
         self.sweep(now);
-        Heard { clock_off, remembered }
+        Heard { clock, remembered }
     }
 
     /// Takes over another configuration while sessions and flows go on, but for those that it does not allow any more.
@@ -456,7 +456,7 @@ impl Relay {
 
     fn sweep(&mut self, now: Time) {
         self.sweep_at = now + SWEEP;
-        self.accounts.expire((self.clock.at(now), &self.clock), &mut self.egress);
+        self.accounts.expire((now, &self.clock), &mut self.egress);
         for slot in self.accounts.over_limit() {
             self.end_flow(slot, FlowState::GrantEnded);
         }

@@ -38,11 +38,11 @@ fn a_renewed_grant_adds_nothing_but_time_and_its_paths_outlive_its_first_end() {
         assert_eq!(world.ask(session, show(shown)), std::slice::from_ref(&granted));
     }
     let later = Heartbeat { time: UnixTime(first.not_after.0 + 31), revoked: vec![] };
-    world.relay.handle_heartbeat(world.now, &later);
+    world.relay.handle_heartbeat(world.now, &key(200), &later);
     assert_eq!(world.replies(session), []);
     assert!(world.packet(hop("203.0.113.5:1000"), pid).is_some());
     let end = Heartbeat { time: UnixTime(renewed.not_after.0 + 31), revoked: vec![] };
-    world.relay.handle_heartbeat(world.now, &end);
+    world.relay.handle_heartbeat(world.now, &key(200), &end);
     assert!(world.packet(hop("203.0.113.5:1000"), pid).is_none());
 }
 
@@ -87,7 +87,7 @@ fn an_ended_or_revoked_grant_takes_its_flows_with_it() {
         } else {
             Heartbeat { time: UnixTime(WALL + 3_600 + 31), revoked: vec![] }
         };
-        world.relay.handle_heartbeat(world.now, &heartbeat);
+        world.relay.handle_heartbeat(world.now, &key(200), &heartbeat);
         assert_eq!(world.replies(session), [Reply::Flow { flow, state: FlowState::GrantEnded }]);
         assert_eq!(world.packet(hop("203.0.113.5:1000"), pid), None);
         let why = if revoked { Refused::GrantRevoked } else { Refused::GrantExpired };
@@ -97,10 +97,51 @@ fn an_ended_or_revoked_grant_takes_its_flows_with_it() {
 }
 
 #[test]
+fn a_controllers_clock_that_leaps_ends_no_path_and_has_nothing_forgotten() {
+    let mut world = World::new();
+    let says = |world: &mut World, ahead: u64, revoked: Vec<GrantId>| {
+        let passed = world.now.since(Time::ZERO).as_nanos() / 1_000_000_000;
+        let heartbeat = Heartbeat { time: UnixTime(WALL + passed + ahead), revoked };
+        world.relay.handle_heartbeat(world.now, &key(200), &heartbeat).clock
+    };
+    let session = world.open(1, 5, "203.0.113.5:1000");
+    world.ask(session, Request::Show { grant: signer().sign(&grant(1, 5)).unwrap() });
+    says(&mut world, 0, vec![GrantId([2; 16])]);
+    let (_, pid, _) = world.ready(session, "198.51.99.7:1", Pid(1));
+    world.now += Span::from_secs(20);
+    for _ in 0..4 {
+        assert_eq!(says(&mut world, 7_200, vec![]), Told::Apart(7_200));
+        world.now += Span::from_secs(2);
+    }
+    assert_eq!(world.replies(session), []);
+    assert!(world.packet(hop("203.0.113.5:1000"), pid).is_some());
+    // It lasts, and is believed; what was used and taken back is known nevertheless when it is over.
+    let far = 100 * 86_400;
+    for _ in 0..200 {
+        says(&mut world, far, vec![]);
+        world.now += Span::from_secs(2);
+    }
+    assert!(world.packet(hop("203.0.113.5:1000"), pid).is_none());
+    let used = world.relay.usage();
+    assert!(used.len() == 2 && used[0].bytes > 0 && used[1].revoked, "{used:?}");
+    for _ in 0..1_000 {
+        world.now += Span::from_secs(2);
+        says(&mut world, 0, vec![]);
+    }
+    assert_eq!(world.relay.usage().len(), 2);
+    // By the right time both are forgotten once they are over.
+    world.now += Span::from_secs(4_000);
+    says(&mut world, 0, vec![]);
+    world.now += Span::from_secs(3_600);
+    says(&mut world, 0, vec![]);
+    assert_eq!(world.relay.usage().iter().filter(|known| !known.revoked).count(), 0);
+}
+
+#[test]
 fn a_revocation_outlives_a_restart_of_the_relay() {
     let mut world = World::new();
     let heartbeat = Heartbeat { time: UnixTime(WALL + 10), revoked: vec![GrantId([1; 16])] };
-    world.relay.handle_heartbeat(world.now, &heartbeat);
+    world.relay.handle_heartbeat(world.now, &key(200), &heartbeat);
     let mut restarted = World::new();
     restarted.relay.restore_usage(world.relay.usage());
     let session = restarted.open(1, 5, "203.0.113.5:1000");
@@ -122,13 +163,14 @@ fn a_relay_that_can_remember_no_more_grants_still_remembers_revocations_and_conf
     let mut remembered = 0;
     for part in 0..20 {
         let revoked: Vec<GrantId> = (0..1_000).map(|number| id(100_000 + part * 1_000 + number)).collect();
-        let heard = world.relay.handle_heartbeat(world.now, &Heartbeat { time: UnixTime(WALL), revoked });
+        let heard =
+            world.relay.handle_heartbeat(world.now, &key(200), &Heartbeat { time: UnixTime(WALL), revoked });
         remembered += heard.remembered.len();
     }
     assert_eq!(remembered, 16_384, "as many as there is room for beside the grants");
     // One that is known is always marked.
     let heartbeat = Heartbeat { time: UnixTime(WALL), revoked: vec![id(7), id(200_000)] };
-    assert_eq!(world.relay.handle_heartbeat(world.now, &heartbeat).remembered, [id(7)]);
+    assert_eq!(world.relay.handle_heartbeat(world.now, &key(200), &heartbeat).remembered, [id(7)]);
     let revoked = world.relay.usage().iter().filter(|known| known.revoked).count();
     assert_eq!(revoked, 16_384 + 1);
 }

@@ -84,7 +84,7 @@ fn run(seed: u64) {
             11 => {
                 let revoked = if rng.random_bool(0.1) { vec![GrantId([2; 16])] } else { Vec::new() };
                 let time = UnixTime(WALL + rng.random_range(0..4_000));
-                world.relay.handle_heartbeat(world.now, &Heartbeat { time, revoked });
+                world.relay.handle_heartbeat(world.now, &key(200), &Heartbeat { time, revoked });
             }
             _ => world.now += Span::from_millis(rng.random_range(0..20_000)),
         }
