@@ -134,8 +134,14 @@ impl Egress {
             self.keys.push(Key { shaper: Shaper::new(None), queue: None });
         }
         let shaper = &mut self.keys[key as usize].shaper;
-        if shaper.rate != rate {
-            *shaper = Shaper::new(rate);
+        if shaper.rate == rate {
+            return;
+        }
+        *shaper = Shaper::new(rate);
+        // Who stood aside by the rate before has its turn by this one.
+        if let Some(&aside) = self.aside.iter().find(|(_, other)| *other == key) {
+            self.aside.remove(&aside);
+            self.ring.push_back(key);
         }
     }
 

@@ -113,6 +113,25 @@ fn what_waits_is_never_more_than_20_ms_of_the_rate() {
     }
 }
 
+#[test]
+fn a_key_that_had_no_rate_goes_on_once_it_has_one() {
+    for rate in [Some(Rate::from_mbit(8.0)), None] {
+        let mut egress = Egress::new(None);
+        egress.set_rate(0, Some(Rate::ZERO));
+        (0..5).for_each(|mark| assert_eq!(egress.enqueue(0, 0, packet(mark)), Tally::default()));
+        assert_eq!((egress.take(at(0)), egress.poll_timeout()), (None, None));
+        egress.set_rate(0, rate);
+        for mark in 0..5 {
+            let now = egress.poll_timeout().unwrap().max(at(10_000));
+            assert_eq!(egress.take(now), Some(packet(mark)));
+        }
+        while egress.poll_timeout().is_some_and(|due| due <= at(20_000)) {
+            assert_eq!(egress.take(at(20_000)), None);
+        }
+        assert!(egress.pass(at(30_000), 0, PACKET as u64), "nothing waits");
+    }
+}
+
 proptest! {
     /// Whatever comes in leaves once or was dropped, and the queue says when to come back.
     #[test]
@@ -186,5 +205,37 @@ fn what_a_relay_sends_for_itself_holds_up_nobody_by_more_than_the_queue() {
             // Who sends most of the rate goes before.
             assert!(own == 0 || honest_every == 900, "{own} of the train are left");
         }
+    }
+}
+
+#[test]
+fn what_a_relay_sends_for_itself_waits_for_all_that_others_wait_with() {
+    let mut egress = Egress::new(Some(Rate::from_mbit(8.0)));
+    egress.set_rate(0, None);
+    egress.enqueue(0, 0, packet(1));
+    assert_eq!(egress.pass_own(at(0), 1_000), Err(at(2_000)));
+    assert_eq!((egress.take(at(0)), egress.take(at(0))), (Some(packet(1)), None));
+    assert_eq!(egress.pass_own(at(0), 1_000), Ok(()));
+}
+
+#[test]
+fn a_type_of_service_above_what_the_key_may_use_saves_no_packet() {
+    for (highest_tos, kept) in [(15, 9), (1, 1)] {
+        let mut world = World::with(|config| {
+            config.rate = Some(Rate::from_mbit(8.0));
+            config.listed = [(key(1), Limits { highest_tos, ..limits(8, 10_000.0) })].into();
+        });
+        let session = world.open(1, 1, "203.0.113.5:1000");
+        let (_, pid, _) = world.ready(session, "198.51.99.7:2000", Pid(42));
+        for tos in [1, 9] {
+            let mut bytes = vec![0; PACKET];
+            Header { kind: Kind::Data, key_phase: false, tos, hop_limit: 4, pid, fsn: 0 }.encode(&mut bytes);
+            // As many as may wait.
+            assert_eq!(world.run(hop("203.0.113.5:1000"), &mut bytes.repeat(20), PACKET), []);
+        }
+        for sent in world.sent() {
+            assert_eq!(Header::decode(&sent.datagram).unwrap().0.tos, kept, "up to {highest_tos}");
+        }
+        assert_eq!(world.relay.stats().dropped.congested, 20);
     }
 }
