@@ -156,6 +156,10 @@ async fn a_client_without_a_grant_and_one_with_a_stolen_or_forged_grant_get_noth
     named.controllers[0].at = other.hints[0].clone();
     relay.reload(&named);
     until("registered", || relay.status().controllers.iter().all(|known| known.registered)).await;
+    // Its operator is told in words, with what to do.
+    let standing = &relay.status().controllers[0].standing;
+    let signs = other.running[0].signing_key().to_string();
+    assert!(standing.contains(&format!("set `signs = \"{signs}\"`")), "{standing}");
     let forged = other.grants(&client, &dir.path().join("forged")).await.unwrap();
     let forged = RelayConnection::open(&client, &hint, &Entry::Member(forged)).await;
     assert_eq!(forged.err(), Some(RelayError::Refused(Refused::GrantSignature)));

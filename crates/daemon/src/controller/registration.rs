@@ -8,7 +8,7 @@ use std::time::Duration;
 use anabranch_net::{Endpoint, PublicKey};
 use anabranch_overlay::controller::message::{Again, Neighbours, Reply, Request};
 use anabranch_overlay::controller::{Load, Offer};
-use anabranch_overlay::grant::{GrantId, UnixTime};
+use anabranch_overlay::grant::{ControllerKey, GrantId, UnixTime};
 use anabranch_overlay::relay::Heartbeat;
 use anabranch_overlay::sense::Changes;
 use tokio::sync::watch;
@@ -37,6 +37,11 @@ pub trait Registrant: Send + Sync + 'static {
     fn measure(&self, controller: &PublicKey, neighbours: &Neighbours) {
         let _ = (controller, neighbours);
     }
+    /// Whether grants are taken that are signed with this key.
+    fn trusts(&self, signs: &ControllerKey) -> bool {
+        let _ = signs;
+        true
+    }
     /// Changes when there is something to be told at once. Unless it measures, never.
     fn urgent(&self) -> watch::Receiver<u64> {
         watch::channel(0).1
@@ -54,8 +59,18 @@ pub enum Standing {
     Calling,
     /// Registered, and heard a moment ago.
     Registered,
+    /// Registered, but the relay takes no grant that is signed as this controller's are.
+    Untrusted(ControllerKey),
     /// Not registered.
     Not(LinkError),
+}
+
+impl Standing {
+    /// Whether the controller knows the relay.
+    #[must_use]
+    pub fn is_registered(&self) -> bool {
+        matches!(self, Self::Registered | Self::Untrusted(_))
+    }
 }
 
 impl fmt::Display for Standing {
@@ -63,6 +78,10 @@ impl fmt::Display for Standing {
         match self {
             Self::Calling => f.write_str("calling"),
             Self::Registered => f.write_str("registered"),
+            Self::Untrusted(signs) => write!(
+                f,
+                "registered, but no grant of it is taken: it signs with another key than the relay's configuration says; if that is right, set `signs = \"{signs}\"` there"
+            ),
             Self::Not(why) => write!(f, "{why}"),
         }
     }
@@ -122,6 +141,7 @@ fn stand(sender: &watch::Sender<Standing>, controller: &PublicKey, standing: Sta
     });
     match standing {
         Standing::Not(why) if is_new => tracing::warn!(%controller, "not registered: {why}"),
+        standing @ Standing::Untrusted(_) if is_new => tracing::warn!(%controller, "{standing}"),
         Standing::Registered if is_new => tracing::info!(%controller, "registered"),
         _ => {}
     }
@@ -135,13 +155,16 @@ async fn stay(
     standing: &watch::Sender<Standing>,
 ) -> Result<std::convert::Infallible, LinkError> {
     let mut link = Link::open(endpoint, hint).await?;
-    let mut registered = None;
+    let (mut registered, mut signs) = (None, None);
     let (mut confirmed, mut known, mut urgent) = (Vec::new(), 0, relay.urgent());
     let mut neighbours = Neighbours::default();
     loop {
         let offer = relay.offer();
         if registered.as_ref() != Some(&offer) {
-            link.request(&Request::Register { instance, offer: offer.clone() }).await?;
+            let request = Request::Register { instance, offer: offer.clone() };
+            if let Reply::Registered { signs: told } = link.request(&request).await? {
+                signs = told.parse::<ControllerKey>().ok();
+            }
             registered = Some(offer);
         }
         urgent.mark_unchanged();
@@ -152,7 +175,8 @@ async fn stay(
         else {
             return Err(LinkError::Malformed);
         };
-        stand(standing, &hint.node, Standing::Registered);
+        let untrusted = signs.filter(|signs| !relay.trusts(signs));
+        stand(standing, &hint.node, untrusted.map_or(Standing::Registered, Standing::Untrusted));
         known = up_to;
         neighbours = other.unwrap_or(neighbours);
         relay.measure(&hint.node, &neighbours);

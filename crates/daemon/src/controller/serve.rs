@@ -116,7 +116,7 @@ impl Peer {
                 shared.directory().begin(shared.clock.now(), (self.key, instance), &offer.addresses)?;
                 self.instance = Some(instance);
                 register(store, (&policy, directory), wall(), (self.key, &offer)).await?;
-                Ok(Reply::Registered)
+                Ok(Reply::Registered { signs: shared.signer.public().to_string() })
             }
             Request::Heartbeat { load, confirmed, links } => {
                 policy.may_relay(&self.key)?;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anabranch_net::{Endpoint, PublicKey, Rate, Span};
 use anabranch_overlay::controller::message::Neighbours;
 use anabranch_overlay::controller::{Load, Offer, Place};
-use anabranch_overlay::grant::{GrantId, Told};
+use anabranch_overlay::grant::{ControllerKey, GrantId, Told};
 use anabranch_overlay::relay::{Heard, Heartbeat};
 use anabranch_overlay::sense::{Changes, LinkTold, SensorStats};
 use tokio::sync::watch;
@@ -170,6 +170,10 @@ impl Registrant for Member {
             *sample = Sample { at: Instant::now(), bytes: stats.forwarded.bytes, rate };
         }
         Load { pids: 2 * stats.flows as u64, rate: sample.rate, draining }
+    }
+
+    fn trusts(&self, signs: &ControllerKey) -> bool {
+        self.state.change(|relay| relay.config().controllers.contains(signs))
     }
 
     fn changes(&self, known: u64) -> Option<Changes> {

@@ -161,7 +161,7 @@ impl Status {
         self.sensing_bytes = sensor.bytes;
         let status = |(hint, standing): &(ControllerHint, Standing)| ControllerStatus {
             at: hint.to_string(),
-            registered: *standing == Standing::Registered,
+            registered: standing.is_registered(),
             standing: standing.to_string(),
         };
         self.controllers = standings.iter().map(status).collect();

@@ -106,7 +106,11 @@ pub enum Reply {
         version: u16,
     },
     /// To [`Request::Register`].
-    Registered,
+    Registered {
+        /// What the controller signs grants with; nothing from one that does not tell.
+        #[serde(default)]
+        signs: String,
+    },
     /// To [`Request::Heartbeat`].
     Heartbeat {
         /// What time it is, in seconds since 1970.

@@ -183,7 +183,7 @@ codes! {
         QuotaUsed = 11, "the bytes that it forwards for this key are used up: a new grant, or more `bytes` for the key in the relay's configuration, would let it go on";
         NoHost = 12, "the host is not there";
         GrantMalformed = 13, "the grant is malformed";
-        GrantSignature = 14, "no controller that the relay trusts has signed the grant";
+        GrantSignature = 14, "no controller that the relay trusts has signed the grant: have its operator look with `anabranch relay status` whether `signs` in its configuration is what the controller signs with";
         GrantOtherClient = 15, "the grant belongs to another key";
         GrantOtherRelay = 16, "the grant is for other relays";
         GrantNotYet = 17, "the grant is not valid yet: are the clocks right?";

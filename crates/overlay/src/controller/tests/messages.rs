@@ -48,7 +48,7 @@ fn every_reply() -> Vec<Reply> {
         Neighbours { measure: relays.clone(), measured_by: vec![key(4)], wanted: relays.clone() };
     vec![
         Reply::Hello { version: 1 },
-        Reply::Registered,
+        Reply::Registered { signs: "abs1".into() },
         Reply::Heartbeat { time: 5, revoked: vec![GrantId([1; 16])], known: 7, neighbours: Some(neighbours) },
         Reply::Figures {
             figures: vec![FiguresTold::new((key(1), key(2)), &estimate())],
