@@ -42,30 +42,33 @@ fn is_false(flag: &bool) -> bool {
 pub(super) struct Ledger {
     file: PathBuf,
     state: Arc<State>,
-    /// What stands in the file.
-    written: Mutex<Vec<GrantUse>>,
+    /// What stands in the file; `None` when there is none.
+    written: Mutex<Option<Vec<GrantUse>>>,
     /// Why it could not be written the last time.
     failure: Mutex<Option<String>>,
 }
 
 impl Ledger {
-    /// Takes over what an earlier run had counted. A file that cannot be read is left as it is until there is something to write.
+    /// Takes over what an earlier run had counted. A file that cannot be read is left as it is until there is something to write;
+    /// one that is not there is made, so that people are told at once when it cannot be.
     pub(super) fn open(file: &Path, state: &Arc<State>) -> Self {
         let known = match read(file) {
-            Ok(known) => known,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            Ok(known) => Some(known),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => {
                 tracing::warn!("{}: {error}; what was used of grants before is not known", file.display());
-                Vec::new()
+                Some(Vec::new())
             }
         };
-        state.change(|relay| relay.restore_usage(known.iter().copied()));
-        Self {
+        state.change(|relay| relay.restore_usage(known.iter().flatten().copied()));
+        let ledger = Self {
             file: file.to_owned(),
             state: state.clone(),
             written: Mutex::new(known),
             failure: Mutex::default(),
-        }
+        };
+        ledger.is_written();
+        ledger
     }
 
     /// Writes now and then, for as long as it is polled.
@@ -103,7 +106,7 @@ impl Ledger {
     pub(super) fn write(&self) -> io::Result<()> {
         let usage = self.state.change(anabranch_overlay::relay::Relay::usage);
         let mut written = self.written.lock().expect("no panic while held");
-        if *written == usage {
+        if written.as_ref() == Some(&usage) {
             return Ok(());
         }
         let line = |GrantUse { grant, bytes, until, revoked }: &GrantUse| Line {
@@ -114,7 +117,7 @@ impl Ledger {
         };
         let content = File { version: VERSION, grants: usage.iter().map(line).collect() };
         crate::file::replace(&self.file, &serde_json::to_vec(&content)?)?;
-        *written = usage;
+        *written = Some(usage);
         Ok(())
     }
 }
@@ -170,6 +173,7 @@ mod tests {
         let ledger = Ledger::open(&inner.join("usage.json"), &state);
         let (key, revoked) = (NodeKey::from_random([3; 32]).public(), vec![GrantId([7; 16])]);
         state.change_now(|relay, now| relay.handle_heartbeat(now, &key, &Heartbeat { time: NOW, revoked }));
+        assert!(ledger.failure.lock().unwrap().is_some(), "it was told at the start");
         assert!(!ledger.is_written() && !ledger.is_written());
         let why = ledger.failure.lock().unwrap().clone();
         assert!(why.is_some() && !ledger.is_news(&why) && ledger.is_news(&Some("another".into())));

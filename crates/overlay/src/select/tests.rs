@@ -278,6 +278,19 @@ fn link(topology: &mut Topology, (from, to): (&str, &str), millis: u64) -> LinkI
 }
 
 #[test]
+fn of_a_link_that_two_candidates_saw_differently_the_shorter_delay_is_shared() {
+    let mut topology = Topology::default();
+    let shared = link(&mut topology, ("a", "x"), 10);
+    let own = link(&mut topology, ("x", "b"), 30);
+    let early = Candidate::along(&topology, "early", &[shared]);
+    let mut late = Candidate::along(&topology, "late", &[shared, own]);
+    late.links[0].1 = Span::from_millis(30);
+    for (a, b) in [(&early, &late), (&late, &early)] {
+        assert_eq!(overlap(a, b), Span::from_millis(10));
+    }
+}
+
+#[test]
 fn a_candidate_that_shares_most_of_a_better_one_is_left_out_and_told_why() {
     let mut topology = Topology::default();
     let long = link(&mut topology, ("a", "x"), 30);
