@@ -6,12 +6,14 @@
 //! opened again. The next transaction does that, at most once in [`PAUSE`]: whoever asks in between is told what had failed. So the
 //! controller goes on by itself as soon as the disk lets it.
 
+use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use anabranch_overlay::controller::StoreError;
+use redb::backends::FileBackend;
 use redb::{Builder, Database, DatabaseError, StorageError};
 
 /// Least time from one opening of the file to the next.
@@ -75,14 +77,16 @@ impl StoreFile {
         path: &Path,
         prepare: impl FnOnce(&Database) -> Result<(), redb::Error>,
     ) -> Result<Self, OpenError> {
-        if let Ok(mut existing) = std::fs::File::open(path) {
+        if let Ok(mut existing) = File::open(path) {
             // The library would begin anew in an empty file, and something may have emptied it.
             let begins = existing.read(&mut [0]).map_err(|why| refused(path, why))?;
             if begins == 0 {
                 return Err(damaged(path, &"it is empty"));
             }
         }
-        let database = checked().create(path).map_err(|error| explained(path, error))?;
+        let file = opened(path).map_err(|why| refused(path, why))?;
+        let database = FileBackend::new(file).and_then(|file| checked().create_with_backend(file));
+        let database = database.map_err(|error| explained(path, error))?;
         prepare(&database).map_err(|error| match error {
             redb::Error::Io(why) => refused(path, why),
             error => damaged(path, &error),
@@ -154,6 +158,15 @@ impl StoreFile {
     }
 }
 
+/// The file, made for its owner alone when there is none.
+fn opened(path: &Path) -> io::Result<File> {
+    let mut options = File::options();
+    options.read(true).write(true).create(true).truncate(false);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.open(path)
+}
+
 fn checked() -> Builder {
     let mut builder = Builder::new();
     builder.set_check_integrity_on_open(true);
@@ -192,5 +205,20 @@ fn remedy(why: &io::Error) -> &'static str {
         "free space on that disk, and it goes on by itself"
     } else {
         "look after that disk; it goes on by itself once the file can be read and written"
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn the_file_is_for_its_owner_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store");
+        StoreFile::open(&path, |_| Ok(())).unwrap();
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
     }
 }
