@@ -178,13 +178,14 @@ mod tests {
             let error = SettingsError::from_toml(&error, text);
             (error.line, error.key)
         };
+        let right = Sample { a: Some(1), list: Some(vec![2]), b: None };
+        assert_eq!(toml::from_str("a = 1\nlist = [2]"), Ok(right));
         assert_eq!(told("a = 1\nlist = [1]\nb = { c = true }"), (Some(3), "c".to_owned()));
         assert_eq!(told("b = { c = 1, \"d.e\" = false }"), (Some(1), "d.e".to_owned()));
         assert_eq!(told("list = [\n  1, # one\n  \"two\",\n]"), (Some(3), "list".to_owned()));
     }
 
-    #[derive(Debug, serde::Deserialize)]
-    #[allow(dead_code, reason = "only whether it can be read matters")]
+    #[derive(Debug, PartialEq, serde::Deserialize)]
     struct Sample {
         a: Option<u8>,
         list: Option<Vec<u8>>,
