@@ -4,8 +4,8 @@
 //! the buffer that the system wrote. A slice keeps its whole buffer alive, so a peer that sends little
 //! into each buffer, or lets little of it be read, could hold sixty-four kilobytes for every byte.
 //! [`thrifty`] says which slices may stay: only long contiguous runs of one stream, which are kept and
-//! released together; all else is copied out. So memory held stays within a small factor of the bytes
-//! held, which flow control bounds.
+//! released together; all else is copied out. So memory held stays within twice the bytes held, which flow control
+//! bounds.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -24,7 +24,7 @@ const FEW_LENT: usize = 32;
 const CALM: Span = Span::from_secs(1);
 
 /// A run of stream bytes in one buffer stays there when it is at least this long.
-const SHORTEST_RUN: usize = BUFFER_LEN / 4;
+const SHORTEST_RUN: usize = BUFFER_LEN / 2;
 
 /// Buffers of [`BUFFER_LEN`] bytes, of all sockets of an endpoint. Making one costs as much as receiving into it:
 /// its memory is cleared, and often fresh from the system.
@@ -161,7 +161,7 @@ mod tests {
     fn a_long_run_keeps_its_buffer_and_nothing_is_copied() {
         let buffer = Bytes::from(vec![1; BUFFER_LEN]);
         let mut packets: Vec<_> =
-            (0..20).map(|at| packet(&buffer, at * 1000, 1000, 5000 + at as u64 * 1000)).collect();
+            (0..40).map(|at| packet(&buffer, at * 1000, 1000, 5000 + at as u64 * 1000)).collect();
         thrifty(packets.iter_mut());
         assert!(packets.iter().all(|packet| shares(packet, &buffer)));
     }
@@ -173,6 +173,18 @@ mod tests {
             (0..40).map(|at| packet(&buffer, at * 1400, 1400, at as u64 * 1_000_000)).collect();
         thrifty(packets.iter_mut());
         assert!(packets.iter().all(|packet| !shares(packet, &buffer)));
+    }
+
+    #[test]
+    fn a_run_that_fills_less_than_half_a_buffer_does_not_keep_it() {
+        let buffer = Bytes::from(vec![1; BUFFER_LEN]);
+        let run = |len: usize| {
+            let mut packets: Vec<_> =
+                (0..len).map(|at| packet(&buffer, at * 1024, 1024, at as u64 * 1024)).collect();
+            thrifty(packets.iter_mut());
+            packets.iter().all(|packet| shares(packet, &buffer))
+        };
+        assert_eq!([31, 32].map(run), [false, true]);
     }
 
     fn take(pool: &BufferPool) -> Bytes {

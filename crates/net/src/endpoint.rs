@@ -93,7 +93,7 @@ pub struct EndpointStats {
 /// # }
 /// ```
 pub struct Endpoint {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     incoming: Mutex<mpsc::Receiver<Session>>,
     follower: Option<JoinHandle<()>>,
     porter: JoinHandle<()>,

@@ -30,6 +30,7 @@ mod clock;
 mod connect;
 mod door;
 mod endpoint;
+mod fault;
 mod foreign;
 mod half_open;
 mod handshake;

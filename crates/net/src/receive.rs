@@ -18,6 +18,7 @@ use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
 
 use crate::buffers::thrifty;
+use crate::fault::contained;
 use crate::foreign::{Foreign, ForeignRun, Gathered, Outlet};
 use crate::handshake;
 use crate::session::inner::SessionInner;
@@ -33,12 +34,17 @@ pub(crate) async fn receive_loop(shared: Weak<Shared>, socket: Arc<BoundSocket>)
     let mut receiver = Receiver::default();
     while socket.udp.readable().await.is_ok() {
         let Some(shared) = shared.upgrade() else { return };
-        match receiver.receive(&shared, &socket) {
-            Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock || is_transient(&error) => {}
-            Err(error) => {
+        match contained(|| receiver.receive(&shared, &socket)) {
+            Some(Ok(())) => {}
+            Some(Err(error)) if error.kind() == io::ErrorKind::WouldBlock || is_transient(&error) => {}
+            Some(Err(error)) => {
                 tracing::warn!(%error, local = %socket.udp.local_addr(), "cannot receive");
                 tokio::time::sleep(ERROR_PAUSE).await;
+            }
+            // What else came with it is lost as on the way.
+            None => {
+                let sessions = std::mem::take(&mut receiver).sessions;
+                sessions.iter().for_each(|session| session.wake_driver());
             }
         }
         drop(shared);
@@ -187,7 +193,7 @@ impl Receiver {
             thrifty(group.iter_mut().filter_map(|decoded| decoded.packet.as_mut()));
         }
         let alone = self.sessions.len() == 1;
-        for (index, session) in self.sessions.drain(..).enumerate() {
+        for (index, session) in self.sessions.iter().enumerate() {
             let own = self.decoded.iter_mut().filter(|decoded| decoded.session == index);
             session.deliver(now, own.filter_map(|decoded| Some((decoded.arrival, decoded.packet.take()?))));
             // One session is answered from here; with several each does its own work, on any core.
@@ -197,6 +203,7 @@ impl Receiver {
                 session.wake_driver();
             }
         }
+        self.sessions.clear();
         self.decoded.clear();
         shared.buffers.put(now, buffers.into_iter());
     }

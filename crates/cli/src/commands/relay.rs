@@ -28,6 +28,8 @@ const CONFIG: &str = "/etc/anabranch/relay.toml";
 /// How long paths may live on after SIGTERM.
 const PATIENCE: Span = Span::from_secs(5);
 
+const TORN: &str = "a fault of this program, told above, left the relay's state half changed: it ends, and can be started again";
+
 const EXAMPLES: &str = "\
 Examples:
   anabranch relay                             as /etc/anabranch/relay.toml says
@@ -140,7 +142,7 @@ async fn serve(path: &Path, settings: RelaySettings, context: &Context) -> Resul
     }
     announce(&relay, &settings, context)?;
     notify(&[sd_notify::NotifyState::Ready]);
-    run_until_stopped(&relay, (path, &settings), &mut signals).await;
+    run_until_stopped(&relay, (path, &settings), &mut signals).await?;
     notify(&[sd_notify::NotifyState::Stopping]);
     relay.close().await;
     Ok(())
@@ -150,21 +152,22 @@ async fn run_until_stopped(
     relay: &RelayService,
     (path, settings): (&Path, &RelaySettings),
     signals: &mut Signals,
-) {
+) -> Result<(), Failure> {
     let mut draining = false;
     loop {
         tokio::select! {
             _ = signals.hang_up.recv() => reload(relay, path, settings),
-            _ = signals.interrupt.recv() => return,
+            _ = signals.interrupt.recv() => return Ok(()),
             _ = signals.terminate.recv() => {
                 if draining {
-                    return;
+                    return Ok(());
                 }
                 tracing::info!("draining: sessions move on to other paths");
                 relay.drain(PATIENCE);
                 draining = true;
             }
-            () = relay.drained(), if draining => return,
+            () = relay.torn() => return Err(Failure::local(TORN.to_owned())),
+            () = relay.drained(), if draining => return Ok(()),
         }
     }
 }

@@ -141,6 +141,13 @@ impl RelayService {
         }
     }
 
+    /// Waits until a fault of this program made the relay useless: end the process then, so that it is started again.
+    pub async fn torn(&self) {
+        while !self.state.is_torn() {
+            tokio::time::sleep(Duration::from_millis(250)).await;
+        }
+    }
+
     /// What it did and has.
     #[must_use]
     pub fn status(&self) -> Status {

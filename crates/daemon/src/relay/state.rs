@@ -77,6 +77,11 @@ impl State {
         self.core.lock().expect("no panic while held")
     }
 
+    /// True once a fault of this program left what it knows half changed; everything that asks for it panics from then on.
+    pub(super) fn is_torn(&self) -> bool {
+        self.core.is_poisoned()
+    }
+
     pub(super) fn authorize(&self, peer: &PublicKey, share: Option<ShareId>) -> Verdict {
         match self.core().relay.authorize(peer, share) {
             Admission::ByKey => Verdict::Accept { secret: None },

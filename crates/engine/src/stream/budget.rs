@@ -1,10 +1,12 @@
-//! One memory budget for all sessions of an endpoint.
+//! One budget for all sessions of an endpoint: of memory, and of the time that repairs may take.
 //!
 //! No session gets more at once than a fraction of what is left, so that a few that grow leave the others
 //! something, and the first thousands do not take all.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use anabranch_wire::{Span, Time};
 
 /// A session is granted at most this fraction of what is left when it begins ...
 const FIRST_SHARE: u64 = 4096;
@@ -22,13 +24,15 @@ pub(crate) const MIN_WINDOW: u64 = 16 << 10;
 pub struct MemoryBudget {
     left: Arc<AtomicU64>,
     whole: u64,
+    /// When the next repair would be due were they made one by one, in nanoseconds.
+    next_repair: Arc<AtomicU64>,
 }
 
 impl MemoryBudget {
     /// A budget of `bytes`.
     #[must_use]
     pub fn new(bytes: u64) -> Self {
-        Self { left: Arc::new(AtomicU64::new(bytes)), whole: bytes }
+        Self { left: Arc::new(AtomicU64::new(bytes)), whole: bytes, next_repair: Arc::default() }
     }
 
     /// True when another session from outside may be taken.
@@ -37,11 +41,24 @@ impl MemoryBudget {
         self.left() >= MIN_WINDOW
     }
 
+    /// Takes the turn for one repair, of which there is one each `pause` and `at_once` after as long a rest; false when all are taken.
+    pub(crate) fn take_repair(&self, now: Time, pause: Span, at_once: u64) -> bool {
+        let taken = self.next_repair.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next| {
+            next_turn(now, Time::from_nanos(next), pause, at_once).map(Time::as_nanos)
+        });
+        taken.is_ok()
+    }
+
     /// Bytes not reserved.
     #[must_use]
     pub fn left(&self) -> u64 {
         self.left.load(Ordering::Relaxed)
     }
+}
+
+/// When the next turn is due after one is taken now; `None` when it is too early for it.
+pub(crate) fn next_turn(now: Time, due: Time, pause: Span, at_once: u64) -> Option<Time> {
+    (due <= now + pause * at_once.saturating_sub(1)).then(|| due.max(now) + pause)
 }
 
 /// What one session has reserved; given back on drop.
@@ -94,6 +111,10 @@ impl Reservation {
     pub(crate) fn give_back(&mut self, bytes: u64) {
         self.held -= bytes;
         self.budget.left.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn budget(&self) -> &MemoryBudget {
+        &self.budget
     }
 
     /// Another one of the same budget, with nothing in it.

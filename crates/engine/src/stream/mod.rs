@@ -18,7 +18,7 @@ use std::ops::Range;
 use anabranch_wire::{Payload, Side, Span, StreamId, Time, prefetch};
 
 pub use budget::MemoryBudget;
-pub(crate) use budget::Reservation;
+pub(crate) use budget::{Reservation, next_turn};
 pub(crate) use leaving::Pick;
 pub use recv::Read;
 pub(crate) use recv::{Inserted, RecvHalf, Window};

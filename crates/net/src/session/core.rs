@@ -8,7 +8,7 @@ use anabranch_engine::{
     Session as Engine,
 };
 use anabranch_secure::{InitId, Refusal};
-use anabranch_wire::{Kind, Message, PathId, Pid, Side, Span, Time};
+use anabranch_wire::{Kind, Message, PathId, Pid, Side, Span, Time, close_code};
 use bytes::Bytes;
 use smallvec::SmallVec;
 use tokio::sync::broadcast;
@@ -19,8 +19,9 @@ use super::outbox::{Outgoing, plain_datagram};
 use super::routes::RouteBook;
 use super::wakers::{Wait, Wakers, Woken};
 use crate::half_open::Hold;
-use crate::handshake::describe_sockets;
+use crate::handshake::{describe_sockets, new_pids};
 use crate::relayed::is_chain;
+use crate::shared::Shared;
 
 /// Events kept for a listener that is slow to take them.
 const EVENTS_KEPT: usize = 256;
@@ -105,6 +106,15 @@ impl Core {
             help_at: Time::NEVER,
             retention_at: Time::ZERO,
         }
+    }
+
+    /// After a fault of this program in the engine: one that has ended takes its place. The peer is told by a reset, when it next sends.
+    pub(crate) fn fail(&mut self, shared: &Shared) {
+        let (now, pids) = (shared.clock.now(), new_pids(shared));
+        let mut engine = Engine::connect(Arc::default(), &[], pids, shared.budget.clone(), now);
+        while engine.poll_pid_change().is_some() {}
+        engine.abort(now, close_code::INTERNAL, "a fault of this program, see its log");
+        self.engine = engine;
     }
 
     /// The application has taken bytes from a stream.

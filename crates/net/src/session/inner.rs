@@ -24,8 +24,9 @@ use tokio::sync::Notify;
 
 use super::Session;
 use super::core::{Core, Outcome};
-use super::outbox::{Outbox, Scratch};
+use super::outbox::{Outbox, Scratch, lock_keys};
 use super::wakers::{Wait, Woken};
+use crate::fault::{lock, try_lock};
 use crate::shared::{BoundSocket, Shared, count};
 use crate::turns::give_way;
 
@@ -91,12 +92,19 @@ impl SessionInner {
 
     /// The engine and what belongs to it. Not to be held across anything slow.
     pub(crate) fn core(&self) -> MutexGuard<'_, Core> {
-        self.core.lock().expect("no panic while held")
+        lock(&self.core, |core| {
+            core.fail(&self.shared);
+            self.wake_driver();
+        })
+    }
+
+    fn outbox(&self) -> MutexGuard<'_, Outbox> {
+        lock(&self.outbox, Outbox::clear)
     }
 
     /// The session has keys from now on.
     pub(crate) fn set_keys(&self, keys: Protection) {
-        *self.protection.lock().expect("no panic while held") = Some(keys);
+        *lock_keys(&self.protection) = Some(keys);
     }
 
     /// Has the driver task pump soon.
@@ -106,7 +114,7 @@ impl SessionInner {
 
     /// Locks the keys to open a batch of packets; `None` before there are any.
     pub(crate) fn opening(&self, now: Time) -> Option<Opening<'_>> {
-        let keys = self.protection.lock().expect("no panic while held");
+        let keys = lock_keys(&self.protection);
         keys.is_some().then_some(Opening { session: self, keys, now, fatal: None })
     }
 
@@ -127,7 +135,7 @@ impl SessionInner {
     pub(crate) fn pump(self: &Arc<Self>) {
         self.wanted.store(true, Ordering::SeqCst);
         while self.wanted.load(Ordering::SeqCst) {
-            let Ok(mut outbox) = self.outbox.try_lock() else { return };
+            let Some(mut outbox) = try_lock(&self.outbox, Outbox::clear) else { return };
             self.wanted.store(false, Ordering::SeqCst);
             let mut scratch = SCRATCH.take();
             self.drain(&mut outbox, &mut scratch);
@@ -173,12 +181,12 @@ impl SessionInner {
 
     fn carry_out(self: &Arc<Self>, outcome: Outcome, outbox: &Outbox) {
         if let Some(retention) = outcome.retention
-            && let Some(keys) = self.protection.lock().expect("no panic while held").as_mut()
+            && let Some(keys) = lock_keys(&self.protection).as_mut()
         {
             keys.set_retention(retention);
         }
         for path in outcome.retired_paths {
-            if let Some(keys) = self.protection.lock().expect("no panic while held").as_mut() {
+            if let Some(keys) = lock_keys(&self.protection).as_mut() {
                 keys.close_path(path);
             }
         }
@@ -212,7 +220,7 @@ impl SessionInner {
 
     /// The socket is gone with its address.
     pub(crate) fn socket_gone(self: &Arc<Self>, socket: u32) {
-        self.outbox.lock().expect("no panic while held").forget_gone();
+        self.outbox().forget_gone();
         let now = self.shared.clock.now();
         let mut core = self.core();
         let is_there = |path: &&PathInfo| self.shared.relayed.real_socket(path.route.socket) == Some(socket);
@@ -275,7 +283,7 @@ impl SessionInner {
         loop {
             let deadline = self.arm();
             sleep.as_mut().reset(self.shared.clock.instant(Time::from_nanos(deadline)).into());
-            let blocked = self.outbox.lock().expect("no panic while held").blocked_on();
+            let blocked = self.outbox().blocked_on();
             if self.wanted.load(Ordering::SeqCst) {
                 // Somebody found the outbox taken just now and left the pumping to its holder.
                 self.pump();
@@ -322,7 +330,7 @@ impl SessionInner {
         if let Some(init) = init {
             self.shared.inits.lock().expect("no panic while held").remove(&init);
         }
-        let outbox = self.outbox.lock().expect("no panic while held");
+        let outbox = self.outbox();
         self.shared.resets.forget(self, outbox.peers());
         self.shared.remove_session(self.serial);
     }
@@ -387,3 +395,6 @@ async fn writable(sockets: &[Arc<BoundSocket>]) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

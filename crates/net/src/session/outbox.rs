@@ -15,6 +15,7 @@ use anabranch_wire::{Frame, Header, Kind, MarkedFrame, Packet, PathId, Pid, TAG_
 use bytes::{BufMut, Bytes};
 use smallvec::SmallVec;
 
+use crate::fault::lock;
 use crate::shared::{BoundSocket, Shared};
 use crate::socket::Batch;
 
@@ -112,6 +113,12 @@ struct Open {
 }
 
 impl Outbox {
+    /// Drops what waits, as the network might have.
+    pub(crate) fn clear(&mut self) {
+        self.blocked.clear();
+        self.sockets.clear();
+    }
+
     /// The sockets that something waits for.
     pub(crate) fn blocked_on(&self) -> SmallVec<[Arc<BoundSocket>; 2]> {
         self.blocked.iter().map(|blocked| blocked.socket.clone()).collect()
@@ -311,7 +318,7 @@ impl Keys<'_> {
         packet: &Packet<Bytes>,
     ) -> Result<(), SealError> {
         if self.held.is_none() {
-            let mut guard = self.protection.lock().expect("no panic while held");
+            let mut guard = lock_keys(self.protection);
             self.phase = guard.as_mut().is_some_and(|keys| keys.key_phase(self.now));
             self.held = Some(guard);
         }
@@ -335,6 +342,11 @@ impl Keys<'_> {
         debug_assert_eq!(buffer.len() - start, transmit.size, "the engine foretold another size");
         keys.seal(&Envelope::new(&header, packet.path, packet.fsn), &mut buffer[start + Header::LEN..])
     }
+}
+
+/// A session's keys; none after a fault while they were held, which nothing goes on without.
+pub(crate) fn lock_keys(protection: &Mutex<Option<Protection>>) -> MutexGuard<'_, Option<Protection>> {
+    lock(protection, |keys| *keys = None)
 }
 
 fn mark(ecn: bool) -> Ecn {

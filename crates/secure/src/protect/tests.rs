@@ -438,6 +438,13 @@ fn too_many_forgeries_end_the_session() {
 }
 
 #[test]
+fn by_default_the_limits_are_those_of_aes_gcm() {
+    let limits = Limits::default();
+    assert_eq!((limits.max_packets, limits.max_forgeries), (1 << 23, 1 << 52), "RFC 9001 §6.6");
+    assert!(limits.rekey_at_once_after_packets < limits.max_packets);
+}
+
+#[test]
 fn keys_of_successive_phases_and_of_both_directions_differ() {
     let mut sealed = std::collections::BTreeSet::new();
     for secret in [1, 2] {

@@ -1,0 +1,130 @@
+//! Faults of this program, made on purpose: what they end and what they leave alone.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use anabranch_engine::Config;
+use anabranch_secure::{NodeKey, ShareId};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::*;
+use crate::authorize::Verdict;
+use crate::endpoint::{Addresses, Endpoint, EndpointConfig, Target};
+use crate::foreign::{Foreign, ForeignRun, Outlet};
+
+async fn endpoint(seed: u8) -> Endpoint {
+    let addresses = Addresses::Exactly(vec![IpAddr::from([127, 0, 0, 1])]);
+    let config = EndpointConfig::new(NodeKey::from_random([seed; 32])).addresses(addresses);
+    let config = config.authorize(|_: &PublicKey, _: Option<ShareId>| Verdict::Accept { secret: None });
+    Endpoint::bind(config).await.unwrap()
+}
+
+async fn pair(server: &Endpoint, client: &Endpoint) -> (Session, Session) {
+    let target = Target::new(server.node(), server.local_addresses());
+    let (there, here) = tokio::join!(client.connect(&target, Config::default()), server.accept());
+    (there.unwrap(), here.unwrap())
+}
+
+/// A message each way over a stream of its own.
+async fn still_works((there, here): (&Session, &Session)) {
+    let exchange = async {
+        let mut out = there.open_stream().await.unwrap();
+        out.write_all(b"hello").await.unwrap();
+        out.finish().unwrap();
+        let mut back = here.accept_stream().await.unwrap();
+        let mut all = Vec::new();
+        back.read_to_end(&mut all).await.unwrap();
+        assert_eq!(all, b"hello");
+    };
+    assert!(tokio::time::timeout(Duration::from_secs(10), exchange).await.is_ok(), "nothing comes through");
+}
+
+async fn ends(session: &Session) -> CloseReason {
+    tokio::time::timeout(Duration::from_secs(10), session.closed()).await.expect("it ends")
+}
+
+/// A panic in the midst of `work`.
+fn fault(session: &Arc<SessionInner>, work: impl FnOnce(&SessionInner) + Send + 'static) {
+    let session = session.clone();
+    assert!(std::thread::spawn(move || work(&session)).join().is_err());
+}
+
+fn inner_of(endpoint: &Endpoint, session: &Session) -> Arc<SessionInner> {
+    let all = endpoint.shared.sessions();
+    all.into_iter().find(|inner| inner.peer == session.peer() && inner.close_reason().is_none()).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fault_in_one_session_ends_it_at_both_ends_and_no_other() {
+    let (server, clients) = (endpoint(1).await, [endpoint(2).await, endpoint(3).await]);
+    let (there, here) = pair(&server, &clients[0]).await;
+    let others = pair(&server, &clients[1]).await;
+    fault(&inner_of(&server, &here), |session| {
+        let _core = session.core();
+        panic!("on purpose, with the engine held");
+    });
+    assert!(matches!(ends(&here).await, CloseReason::Local { code: close_code::INTERNAL, .. }));
+    if let Ok(mut lost) = there.open_stream().await {
+        let _ = lost.write_all(b"anybody there?").await;
+    }
+    assert_eq!(ends(&there).await, CloseReason::Reset);
+    still_works((&others.0, &others.1)).await;
+    let (again, and_here) = pair(&server, &clients[0]).await;
+    still_works((&again, &and_here)).await;
+    assert_eq!(server.shared.sessions().len(), 2, "what has ended is forgotten");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fault_while_packets_are_sent_costs_those_packets() {
+    let (server, client) = (endpoint(1).await, endpoint(2).await);
+    let (there, here) = pair(&server, &client).await;
+    fault(&inner_of(&client, &there), |session| {
+        let _outbox = session.outbox();
+        panic!("on purpose, while sending");
+    });
+    still_works((&there, &here)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fault_with_the_keys_ends_the_session() {
+    let (server, client) = (endpoint(1).await, endpoint(2).await);
+    let (there, _here) = pair(&server, &client).await;
+    fault(&inner_of(&client, &there), |session| {
+        let _keys = lock_keys(&session.protection);
+        panic!("on purpose, while sealing");
+    });
+    let mut stream = there.open_stream().await.unwrap();
+    stream.write_all(b"sealed with nothing?").await.unwrap();
+    assert!(matches!(ends(&there).await, CloseReason::Local { code: close_code::KEYS_EXHAUSTED, .. }));
+}
+
+struct Faulty;
+
+impl Foreign for Faulty {
+    fn knows(&self, _: anabranch_wire::Pid) -> bool {
+        panic!("on purpose, while receiving");
+    }
+
+    fn handle(&self, _: Time, _: ForeignRun, _: &mut [u8], _: &Outlet<'_>) {}
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fault_while_receiving_does_not_stop_the_socket() {
+    let (server, client) = (endpoint(1).await, endpoint(2).await);
+    let (there, here) = pair(&server, &client).await;
+    server.set_foreign(Arc::new(Faulty));
+    let stranger = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let header = Header {
+        kind: anabranch_wire::Kind::Data,
+        key_phase: false,
+        tos: 0,
+        hop_limit: 1,
+        pid: anabranch_wire::Pid(77),
+        fsn: 0,
+    };
+    let mut datagram = [0; 64];
+    header.encode(&mut datagram[..Header::LEN]);
+    stranger.send_to(&datagram, server.local_addresses()[0]).unwrap();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    still_works((&there, &here)).await;
+}
