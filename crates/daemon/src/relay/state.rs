@@ -269,3 +269,29 @@ fn ecn_of(mark: u8) -> Ecn {
         .find(|ecn| *ecn as u8 == mark)
         .unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use anabranch_net::NodeKey;
+
+    use super::super::RelayService;
+    use super::super::config::RelaySettings;
+    use super::*;
+
+    #[tokio::test]
+    async fn a_relay_whose_state_a_fault_has_torn_says_so_and_can_still_be_ended() {
+        let settings = RelaySettings::parse("key = \"k\"\naddresses = [\"127.0.0.1\"]\n", "relay.toml")
+            .expect("settings");
+        let service = RelayService::start(NodeKey::from_random([7; 32]), &settings).await.expect("it starts");
+        let torn = tokio::time::timeout(Duration::from_millis(600), service.torn());
+        assert!(torn.await.is_err(), "nothing has happened to it");
+        let state = service.state.clone();
+        let fault = std::thread::spawn(move || {
+            let _core = state.core();
+            panic!("on purpose");
+        });
+        assert!(fault.join().is_err());
+        assert!(tokio::time::timeout(Duration::from_secs(10), service.torn()).await.is_ok());
+        drop(service);
+    }
+}
