@@ -10,7 +10,8 @@
 //!   behind is moved forward to it. So an old grant cannot be used for ever at a relay that lives in the past.
 //!
 //! One controller's clock that leaps must not end everybody's grants. For [`SETTLING`] after the first heartbeat the median is taken as it
-//! is; later one that is more than [`LEAP`] off is believed when it has been off, in the same direction, for [`LASTING`] on end.
+//! is; later one that is more than [`LEAP`] off is believed when it has been off, in the same direction, for [`LASTING`] on end. What counts
+//! already then has the ends of before: they move with the time ([`WallClock::on_heartbeat`] says by how much).
 
 use std::collections::BTreeMap;
 
@@ -39,6 +40,28 @@ pub enum Told {
     Taken(u64),
     /// It is so many seconds off, and is not gone by.
     Apart(u64),
+}
+
+/// A leap of the controllers' time that was believed: from one time of day to another, at the same moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leap {
+    /// What was gone by until then.
+    pub from: UnixTime,
+    /// What is gone by since.
+    pub to: UnixTime,
+}
+
+impl Leap {
+    /// What was to be at some time of before, by the time of now.
+    #[must_use]
+    pub fn moved(self, time: UnixTime) -> UnixTime {
+        let Self { from, to } = self;
+        UnixTime(if to >= from {
+            time.0.saturating_add(to.0 - from.0)
+        } else {
+            time.0.saturating_sub(from.0 - to.0)
+        })
+    }
 }
 
 /// The time of day, as far as is known.
@@ -78,25 +101,32 @@ impl WallClock {
         if self.is_confirmed() { 30 } else { 300 }
     }
 
-    /// A controller says what time it is.
-    pub fn on_heartbeat(&mut self, now: Time, (controller, says): (&PublicKey, UnixTime)) -> Told {
+    /// A controller says what time it is; gives what that was worth, and the leap if one was believed.
+    pub fn on_heartbeat(
+        &mut self,
+        now: Time,
+        (controller, says): (&PublicKey, UnixTime),
+    ) -> (Told, Option<Leap>) {
         self.said.insert(*controller, (now, says));
         self.said.retain(|_, (at, _)| now.since(*at) < HEARD);
         let before = self.at(now);
         let told = self.median(now);
+        let was_settled = self.confirmed.is_some_and(|first| now.since(first) >= SETTLING);
         if self.believes(now, (before, told)) {
             self.anchor = (now, told);
             self.leap = None;
         }
         let taken = before.0.abs_diff(self.at(now).0);
         let apart = says.0.abs_diff(self.at(now).0);
-        if apart > LEAP {
+        let leap = (was_settled && taken > LEAP).then(|| Leap { from: before, to: self.at(now) });
+        let told = if apart > LEAP {
             Told::Apart(apart)
         } else if taken > LEAP {
             Told::Taken(taken)
         } else {
             Told::Agrees
-        }
+        };
+        (told, leap)
     }
 
     /// A controller has signed something at `issued`, so that time has passed.

@@ -21,7 +21,7 @@ use anabranch_wire::{Header, Rate, Span};
 use aws_lc_rs::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
 use zeroize::Zeroize;
 
-pub use clock::{Told, UnixTime, WallClock};
+pub use clock::{Leap, Told, UnixTime, WallClock};
 pub use guest::GuestSecret;
 
 use crate::codec::{Cursor, MessageError};

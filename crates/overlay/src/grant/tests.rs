@@ -94,7 +94,7 @@ fn a_wrong_clock_is_put_right_by_heartbeats_and_never_behind_a_signature() {
     assert_eq!(clock.at(at(10)), UnixTime(110));
     clock.on_signature(at(10), UnixTime(5_000));
     assert_eq!(clock.at(at(20)), UnixTime(5_010));
-    assert_eq!(clock.on_heartbeat(at(20), (&key(1), UnixTime(4_000))), Told::Taken(1_010));
+    assert_eq!(clock.on_heartbeat(at(20), (&key(1), UnixTime(4_000))), (Told::Taken(1_010), None));
     assert_eq!((clock.at(at(21)), clock.tolerance()), (UnixTime(4_001), 30));
     clock.on_signature(at(21), UnixTime(9_000));
     assert_eq!(clock.at(at(21)), UnixTime(4_001), "a heartbeat is believed more");
@@ -105,7 +105,7 @@ fn of_several_controllers_the_median_counts_and_a_leap_of_most_has_to_last() {
     let at = |seconds| Time::ZERO + Span::from_secs(seconds);
     let mut clock = WallClock::new(at(0), UnixTime(1_000));
     let says = |clock: &mut WallClock, now, controller, ahead: u64| {
-        clock.on_heartbeat(at(now), (&key(controller), UnixTime(1_000 + now + ahead)))
+        clock.on_heartbeat(at(now), (&key(controller), UnixTime(1_000 + now + ahead))).0
     };
     // Whoever is heard first: once the others were, theirs counts.
     assert_eq!(says(&mut clock, 0, 1, 7_200), Told::Taken(7_200));

@@ -2,7 +2,7 @@
 //!
 //! A key's limits are the sum of those it is listed with and of the different grants it has shown; showing a grant
 //! twice adds nothing, and one that was renewed counts until its later end. Bytes are counted by grant id and remembered until the grant ends, whether the client is
-//! there or not; of several grants the one that ends first is used first.
+//! there or not. When the controllers' time leaps, the ends of those that count move with it ([`Accounts::move_ends`]); of several grants the one that ends first is used first.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use super::asking::MAX_PENDING;
 use super::egress::Egress;
 use super::message::Refused;
 use super::{GrantUse, KeyStats};
-use crate::grant::{Grant, GrantId, Limits, MAX_VALIDITY, UnixTime, WallClock};
+use crate::grant::{Grant, GrantId, Leap, Limits, MAX_VALIDITY, UnixTime, WallClock};
 
 /// Most grants that one key may use at the same time.
 const MAX_HELD: usize = 8;
@@ -236,6 +236,16 @@ impl Accounts {
             is_kept
         };
         revoked.iter().copied().filter(|id| remember(id)).collect()
+    }
+
+    /// The controllers' time has leapt: what counts now goes on counting for as long as it would have.
+    pub(super) fn move_ends(&mut self, leap: Leap) {
+        for held in self.slots.iter_mut().flat_map(|account| &mut account.held) {
+            held.not_after = leap.moved(held.not_after);
+            if let Some(usage) = self.usage.get_mut(&held.id) {
+                usage.until = held.not_after;
+            }
+        }
     }
 
     /// Lets go of grants whose time is over or that were revoked.

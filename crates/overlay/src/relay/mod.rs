@@ -317,7 +317,10 @@ impl Relay {
 
     /// What a controller said, in a session that proves that it is this one.
     pub fn handle_heartbeat(&mut self, now: Time, controller: &PublicKey, heartbeat: &Heartbeat) -> Heard {
-        let clock = self.clock.on_heartbeat(now, (controller, heartbeat.time));
+        let (clock, leap) = self.clock.on_heartbeat(now, (controller, heartbeat.time));
+        if let Some(leap) = leap {
+            self.accounts.move_ends(leap);
+        }
         let remembered = self.accounts.revoke(self.clock.at(now), &heartbeat.revoked);
         self.sweep(now);
         Heard { clock, remembered }

@@ -97,7 +97,7 @@ fn an_ended_or_revoked_grant_takes_its_flows_with_it() {
 }
 
 #[test]
-fn a_controllers_clock_that_leaps_ends_no_path_and_has_nothing_forgotten() {
+fn a_controllers_clock_that_leaps_ends_no_path_and_has_nothing_forgotten_however_long_it_lasts() {
     let mut world = World::new();
     let says = |world: &mut World, ahead: u64, revoked: Vec<GrantId>| {
         let passed = world.now.since(Time::ZERO).as_nanos() / 1_000_000_000;
@@ -107,27 +107,34 @@ fn a_controllers_clock_that_leaps_ends_no_path_and_has_nothing_forgotten() {
     let session = world.open(1, 5, "203.0.113.5:1000");
     world.ask(session, Request::Show { grant: signer().sign(&grant(1, 5)).unwrap() });
     says(&mut world, 0, vec![GrantId([2; 16])]);
-    let (_, pid, _) = world.ready(session, "198.51.99.7:1", Pid(1));
+    let (flow, pid, _) = world.ready(session, "198.51.99.7:1", Pid(1));
+    assert!(world.packet(hop("203.0.113.5:1000"), pid).is_some());
     world.now += Span::from_secs(20);
     for _ in 0..4 {
         assert_eq!(says(&mut world, 7_200, vec![]), Told::Apart(7_200));
         world.now += Span::from_secs(2);
     }
     assert_eq!(world.replies(session), []);
-    assert!(world.packet(hop("203.0.113.5:1000"), pid).is_some());
-    // It lasts, and is believed; what was used and taken back is known nevertheless when it is over.
+    // It lasts, and is believed: what was shown goes on, what is shown now is judged by the new time.
     let far = 100 * 86_400;
     for _ in 0..200 {
         says(&mut world, far, vec![]);
         world.now += Span::from_secs(2);
     }
-    assert!(world.packet(hop("203.0.113.5:1000"), pid).is_none());
+    assert_eq!(world.replies(session), []);
+    let late = world.ask(session, Request::Show { grant: signer().sign(&grant(3, 5)).unwrap() });
+    assert_eq!(late, [Reply::Refused { request: 0, why: Refused::GrantExpired }]);
     let used = world.relay.usage();
     assert!(used.len() == 2 && used[0].bytes > 0 && used[1].revoked, "{used:?}");
-    for _ in 0..1_000 {
-        world.now += Span::from_secs(2);
+    // It is over; nothing was forgotten, and the grant ends when it would have.
+    let end = Time::ZERO + Span::from_secs(3_600 + 30);
+    while world.now <= end {
         says(&mut world, 0, vec![]);
+        assert_eq!(world.replies(session), [], "{:?}", world.now);
+        world.now += Span::from_secs(2);
     }
+    says(&mut world, 0, vec![]);
+    assert_eq!(world.replies(session), [Reply::Flow { flow, state: FlowState::GrantEnded }]);
     assert_eq!(world.relay.usage().len(), 2);
     // By the right time both are forgotten once they are over.
     world.now += Span::from_secs(4_000);
@@ -135,6 +142,41 @@ fn a_controllers_clock_that_leaps_ends_no_path_and_has_nothing_forgotten() {
     world.now += Span::from_secs(3_600);
     says(&mut world, 0, vec![]);
     assert_eq!(world.relay.usage().iter().filter(|known| !known.revoked).count(), 0);
+}
+
+#[test]
+fn a_controllers_clock_that_was_ahead_and_is_set_right_prolongs_no_grant() {
+    let mut world = World::new();
+    let ahead = 86_400;
+    let says = |world: &mut World, ahead: u64| {
+        let passed = world.now.since(Time::ZERO).as_nanos() / 1_000_000_000;
+        let heartbeat = Heartbeat { time: UnixTime(WALL + passed + ahead), revoked: vec![] };
+        world.relay.handle_heartbeat(world.now, &key(200), &heartbeat);
+    };
+    says(&mut world, ahead);
+    world.now += Span::from_secs(20);
+    let session = world.open(1, 5, "203.0.113.5:1000");
+    let first = grant(1, 5);
+    let signed_ahead = Grant {
+        not_before: UnixTime(first.not_before.0 + ahead),
+        not_after: UnixTime(first.not_after.0 + ahead),
+        ..first.clone()
+    };
+    world.ask(session, Request::Show { grant: signer().sign(&signed_ahead).unwrap() });
+    let (flow, _, _) = world.ready(session, "198.51.99.7:1", Pid(1));
+    let until = |world: &mut World, seconds: u64| {
+        while world.now < Time::ZERO + Span::from_secs(seconds) {
+            world.now += Span::from_secs(2);
+            says(world, 0);
+        }
+        !world.replies(session).contains(&Reply::Flow { flow, state: FlowState::GrantEnded })
+    };
+    assert!(until(&mut world, 3_600), "for as long as it was good");
+    // Renewed, by the time that is right now, it lasts longer.
+    let renewed = Grant { not_after: UnixTime(first.not_after.0 + 60), ..first };
+    world.ask(session, Request::Show { grant: signer().sign(&renewed).unwrap() });
+    assert!(until(&mut world, 3_680));
+    assert!(!until(&mut world, 3_700), "and no longer");
 }
 
 #[test]
