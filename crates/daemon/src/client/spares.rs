@@ -147,9 +147,7 @@ impl Spares {
 
     /// Puts back the worst path of those that have been bad for long enough, if there is another for it.
     fn replace_bad(&mut self, now: Instant) {
-        let is_bad = |place: &Place| place.bad_since.is_some_and(|since| now >= since + PATIENCE);
-        let bad = (0..self.in_use.len()).filter(|at| is_bad(&self.in_use[*at]));
-        let Some(at) = bad.min_by_key(|at| self.in_use[*at].worth()) else { return };
+        let Some(at) = worst(&self.in_use, now) else { return };
         // Anything is better than a path that does not work; for one that does, it has to be expected of another.
         let wanted = if self.in_use[at].rate == Some(Rate::ZERO) { usize::MAX } else { 1 };
         if self.in_use.len() > self.at_once || self.recruit(wanted, now) {
@@ -226,6 +224,12 @@ impl Spares {
     }
 }
 
+/// Of the paths that have been bad for long enough the one that carries least.
+fn worst(in_use: &[Place], now: Instant) -> Option<usize> {
+    let is_bad = |place: &Place| place.bad_since.is_some_and(|since| now >= since + PATIENCE);
+    (0..in_use.len()).filter(|at| is_bad(&in_use[*at])).min_by_key(|at| in_use[*at].worth())
+}
+
 fn hangs(path: &PathInfo) -> bool {
     matches!(path.state, PathState::Suspect | PathState::Failed)
 }
@@ -240,4 +244,36 @@ fn far_slower(rates: &BTreeMap<PathId, Rate>) -> Vec<PathId> {
     };
     let reports: Vec<PathReport> = rates.iter().map(report).collect();
     suppress(&reports, &SuppressionLimits::default()).into_iter().map(|(path, _)| path).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_several_bad_paths_the_worst_is_replaced_first() {
+        let (begin, second) = (Instant::now(), Duration::from_secs(1));
+        let place = |bad_since: Option<Instant>, mbit: Option<f64>| Place {
+            route: RelayRoute(Vec::new()),
+            since: begin,
+            opened: true,
+            bad_since,
+            rate: mbit.map(Rate::from_mbit),
+            kept: RelayPaths::default(),
+        };
+        let now = begin + 10 * second;
+        let bad = Some(begin + 9 * second);
+        let slow = || place(bad, Some(0.5));
+        // Neither the first, nor the last, nor the one that has been bad for longest.
+        let longest = place(Some(begin), Some(0.3));
+        let in_use = [slow(), longest, place(bad, Some(0.1)), slow()];
+        assert_eq!(worst(&in_use, now), Some(2));
+        // One that carries nothing is worse, and so is a bad one of which nothing is known.
+        for rate in [Some(0.0), None] {
+            assert_eq!(worst(&[slow(), place(bad, rate), place(bad, Some(0.1))], now), Some(1), "{rate:?}");
+        }
+        // Bad for a moment only, and well: nobody is replaced, however little it carries.
+        let moment = place(Some(now - PATIENCE / 2), Some(0.0));
+        assert_eq!(worst(&[place(None, Some(0.0)), moment, place(None, None)], now), None);
+    }
 }
