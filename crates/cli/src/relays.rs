@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use anabranch_daemon::client::{GrantWanted, Grants, Hosting, RelayError, RelayRoute, USUAL_PATHS};
 use anabranch_daemon::controller::link::{ControllerHint, LinkError};
+use anabranch_daemon::place::NodeAt;
 use anabranch_net::{Endpoint, NodeKey, PublicKey, TicketSecret};
 use anabranch_secure::RelayHint;
 use clap::Args;
@@ -111,11 +112,12 @@ pub async fn host(
     (routes, grants): (&[RelayRoute], &Grants),
     secret: &TicketSecret,
 ) -> Result<Reachable, Failure> {
-    let named = hints(routes)?;
-    let granted: Vec<RelayHint> = grants
+    let named = singles(routes)?;
+    let granted: Vec<NodeAt> = grants
         .relays()
         .into_iter()
         .filter(|relay| named.iter().all(|other| other.node != relay.node))
+        .map(NodeAt::from)
         .collect();
     let mut reachable = Reachable { relays: Vec::new(), left_out: Vec::new(), _places: Vec::new() };
     let all = named.iter().chain(&granted).take(MOST_IN_TICKET);
@@ -124,7 +126,9 @@ pub async fn host(
     for (at, (relay, mut place)) in places.collect::<Vec<_>>().into_iter().enumerate() {
         match place.registered().await {
             Ok(()) => {
-                reachable.relays.push(relay.clone());
+                // Who has the ticket may have another name server, or none.
+                let hint = relay.resolve().await;
+                reachable.relays.push(hint.map_err(|why| not_through(endpoint, relay, &why.into()))?);
                 reachable._places.push(place);
             }
             Err(error) if at < named.len() => return Err(not_through(endpoint, relay, &error)),
@@ -140,16 +144,19 @@ pub async fn host(
     }
 }
 
-fn not_through(endpoint: &Endpoint, relay: &RelayHint, error: &RelayError) -> Failure {
-    let route = RelayRoute(vec![relay.clone()]);
-    Failure::new(Kind::Unreachable, format!("not reachable through {route}: {error}")).hint(format!(
+fn not_through(endpoint: &Endpoint, relay: &NodeAt, error: &RelayError) -> Failure {
+    let failure = Failure::new(Kind::Unreachable, format!("not reachable through {relay}: {error}"));
+    if let RelayError::Unresolved(_) = error {
+        return failure;
+    }
+    failure.hint(format!(
         "is `anabranch relay` running there, and does it list this node's key, {}, or name the controller?",
         endpoint.node()
     ))
 }
 
 /// The relays for a ticket: one for each route.
-fn hints(routes: &[RelayRoute]) -> Result<Vec<RelayHint>, Failure> {
+fn singles(routes: &[RelayRoute]) -> Result<Vec<NodeAt>, Failure> {
     if routes.len() > MOST_IN_TICKET {
         return Err(Failure::usage(format!("a ticket names {MOST_IN_TICKET} relays at most")));
     }

@@ -63,7 +63,7 @@ async fn leader(store: &Etcd, hints: &[ControllerHint]) -> usize {
     loop {
         let record = store.get(&["leader".into()]).await.unwrap().remove(0);
         if let Ok(leader) = serde_json::from_slice::<Leader>(&record.value) {
-            return hints.iter().position(|hint| hint.node.to_string() == leader.node).unwrap();
+            return hints.iter().position(|hint| hint.node().to_string() == leader.node).unwrap();
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }

@@ -17,6 +17,7 @@ pub mod control;
 pub mod controller;
 mod file;
 pub mod http;
+pub mod place;
 pub mod relay;
 pub mod sensing;
 mod settings;

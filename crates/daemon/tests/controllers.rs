@@ -33,7 +33,7 @@ async fn controller(seed: u8) -> (ControllerService, ControllerHint) {
     policy.clients.insert(common::key(CLIENT).public(), quota);
     let settings = ControllerSettings::local(common::ip(seed), policy);
     let service = ControllerService::start(common::key(seed), &settings).await.expect("a controller");
-    let hint = ControllerHint { node: service.node(), addresses: service.addresses() };
+    let hint = ControllerHint::new(service.node(), &service.addresses());
     (service, hint)
 }
 
@@ -50,7 +50,8 @@ fn ask(number: u8) -> Ask {
 
 /// Puts requests over a session of its own; the answers.
 async fn say(endpoint: &Endpoint, hint: &ControllerHint, requests: &[Request]) -> Vec<Reply> {
-    let target = Target::new(hint.node, hint.addresses.clone());
+    let at = hint.0.resolve().await.expect("addresses");
+    let target = Target::new(at.node, at.addresses);
     let session = endpoint.connect(&target, Config::default()).await.expect("let in");
     let mut stream = session.open_stream().await.unwrap();
     let mut bytes = Vec::new();
@@ -97,7 +98,7 @@ async fn a_client_gets_a_grant_for_a_relay_that_registered_and_the_same_when_it_
     let relay = common::node(RELAY).await;
     let registration = Registration::start(&relay, std::slice::from_ref(&hint), 1, &heard);
     common::until("a heartbeat", || heard.0.load(Ordering::Relaxed) > 0).await;
-    assert_eq!(registration.standings(), [(hint.node, Standing::Registered)]);
+    assert_eq!(registration.standings(), [(hint.node(), Standing::Registered)]);
     let granted = client.allocate(&ask(1)).await.unwrap();
     let grant = open(&granted.bytes, &[signer(&common::key(60)).public()]).unwrap();
     assert_eq!((grant.client, &grant.relays[..]), (common::key(CLIENT).public(), &[relay.node()][..]));

@@ -36,7 +36,7 @@ async fn controller() -> (ControllerService, ControllerHint) {
     policy.clients.insert(key(232).public(), Quota { grants: 2, relays: 1, limits, lifetime: 60 });
     let service = ControllerService::start(key(230), &ControllerSettings::local(ip(230), policy)).await;
     let service = service.expect("a controller");
-    let hint = ControllerHint { node: service.node(), addresses: service.addresses() };
+    let hint = ControllerHint::new(service.node(), &service.addresses());
     (service, hint)
 }
 

@@ -85,7 +85,7 @@ async fn a_node_that_cannot_be_reached_is_met_at_its_relay_by_holders_of_its_tic
     // Only the server is known to the relay.
     let (relay, hint) = relay(24, &[23]).await;
     let secret = TicketSecret::from_random([9; 16]);
-    let mut hosting = Hosting::at(&server, hint.clone(), &Grants::default(), secret.clone());
+    let mut hosting = Hosting::at(&server, hint.clone().into(), &Grants::default(), secret.clone());
     hosting.registered().await.unwrap();
     // Nobody answers there.
     let target = Target::new(server.node(), vec!["127.0.0.29:9".parse().unwrap()]);
@@ -196,6 +196,46 @@ async fn a_path_that_is_given_up_while_it_is_opened_leaves_its_place() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_path_that_never_opened_is_taken_back_by_its_relay_and_may_be_added_again() {
+    let (client, server) = (node(161).await, node(162).await);
+    // One relay does not list the client, at the other's address is nobody.
+    let (refusing, hint) = relay(163, &[]).await;
+    let silent = RelayHint { node: key(164).public(), addresses: vec![SocketAddr::new(ip(164), 9)] };
+    let (here, there) = join(&client, &server, 1).await;
+    let running = RunningPaths::new(&client, &here, &[], &Peer::default());
+    for (way, is_refused) in [(route(&[&hint]), true), (route(&[&silent]), false)] {
+        let unknown = running.take_back(&way).await.unwrap_err();
+        assert!(unknown.contains("no path through") && unknown.contains("named or added"), "{unknown}");
+        let (adding, other) = (running.clone(), way.clone());
+        let adding = tokio::spawn(async move { adding.add(&other).await });
+        if is_refused {
+            let why = adding.await.unwrap().unwrap_err();
+            assert!(why.contains("`path remove`"), "{why}");
+            running.take_back(&way).await.unwrap();
+        } else {
+            let taken_back = async {
+                while running.take_back(&way).await.is_err() {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            };
+            tokio::time::timeout(Duration::from_secs(10), taken_back).await.expect("it is known");
+            let why = adding.await.unwrap().unwrap_err();
+            assert!(why.contains("was taken back"), "{why}");
+        }
+        assert!(running.take_back(&way).await.is_err(), "once");
+    }
+    refusing.close().await;
+    let mut listing = settings(163, &[161]);
+    listing.port = hint.addresses[0].port();
+    let _relay = RelayService::start(key(163), &listing).await.unwrap();
+    running.add(&route(&[&hint])).await.unwrap();
+    // One that is open is closed by the same words.
+    running.take_back(&route(&[&hint])).await.unwrap();
+    until("it is closed", || through_relays(&here).is_empty()).await;
+    carry(&here, &there, 100_000).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_last_path_that_is_open_is_not_removed_by_hand() {
     let (client, server) = (node(26).await, node(27).await);
     let (_relay, hint) = relay(28, &[26]).await;
@@ -207,6 +247,8 @@ async fn the_last_path_that_is_open_is_not_removed_by_hand() {
     let closed = || here.paths().iter().all(|path| path.id != PathId::FIRST);
     until("the direct path is closed", closed).await;
     let refused = running.remove(through_relays(&here)[0].id.0).unwrap_err();
+    assert!(refused.contains("the only one that is open"), "{refused}");
+    let refused = running.take_back(&route(&[&hint])).await.unwrap_err();
     assert!(refused.contains("the only one that is open"), "{refused}");
     carry(&here, &there, 500_000).await;
 }

@@ -36,7 +36,7 @@ async fn controller() -> (ControllerService, ControllerHint) {
     policy.clients.insert(key(225).public(), Quota { grants: 1, relays: 4, limits, lifetime: 60 });
     let settings = ControllerSettings::local(ip(220), policy);
     let service = ControllerService::start(key(220), &settings).await.expect("a controller");
-    let hint = ControllerHint { node: service.node(), addresses: service.addresses() };
+    let hint = ControllerHint::new(service.node(), &service.addresses());
     (service, hint)
 }
 
@@ -111,7 +111,7 @@ impl Stage {
         policy.clients.extend(measurers.map(|seed| (key(*seed).public(), quota)));
         let settings = ControllerSettings::local(ip(230), policy);
         let controller = ControllerService::start(key(230), &settings).await.expect("a controller");
-        let hint = ControllerHint { node: controller.node(), addresses: controller.addresses() };
+        let hint = ControllerHint::new(controller.node(), &controller.addresses());
         let named = Controller { at: hint.clone(), signs: controller.signing_key() };
         let settings = RelaySettings { controllers: vec![named], ..common::settings(231, &[]) };
         let relay = RelayService::start(key(231), &settings).await.expect("a relay");

@@ -20,7 +20,7 @@ async fn a_path_that_fails_is_replaced_also_when_another_through_its_relay_is_we
     let relay = network.relays[0].addresses()[0];
     let other = Emulation::start(&[EmulatedPath::symmetric(relay, link)]).unwrap();
     let hint = RelayHint { node: network.relays[0].node(), addresses: other.addresses().to_vec() };
-    let _named = RelayPaths::keep(&network.client, &here, &[RelayRoute(vec![hint])], &network.peer());
+    let _named = RelayPaths::keep(&network.client, &here, &[RelayRoute(vec![hint.into()])], &network.peer());
     until("the path that was named", || through_relays(&here).len() == 1).await;
     let _chosen = RelayPaths::choose(&network.client, &here, &network.routes, (&network.peer(), 1));
     until("the path that was chosen", || through_relays(&here).len() == 2).await;

@@ -134,7 +134,7 @@ pub struct ClientArgs {
     /// Use this path only: interface or local address, then the server's; may be given again [default: all there are]
     #[arg(long = "path", value_name = "LOCAL=REMOTE", help_heading = "Network")]
     pub pins: Vec<PathPin>,
-    /// Another path, through a relay that lists this machine's key; `+` joins relays one behind the other
+    /// Another path, through a relay that lists this machine's key, by address or host name; `+` joins relays one behind the other
     #[arg(long = "relay", value_name = "KEY@ADDRESS", help_heading = "Network")]
     pub relays: Vec<RelayRoute>,
     /// Use so many of the relays named by `--relay` at a time, the first ones; one that is bad is replaced by another

@@ -199,7 +199,7 @@ fn announce(controller: &ControllerService, context: &Context) -> Result<(), Fai
     if !context.quiet {
         out::error("a controller; its address, and the key that relays know its grants by\n\n");
     }
-    let at = ControllerHint { node: controller.node(), addresses };
+    let at = ControllerHint::new(controller.node(), &addresses);
     out::print(&format!("{at}\n{}\n", controller.signing_key()))
 }
 

@@ -16,6 +16,7 @@ Examples:
   anabranch path list --control bench.sock
   anabranch path add ab1...@198.51.100.7:4600 --control bench.sock
   anabranch path remove 4 --control bench.sock
+  anabranch path remove ab1...@198.51.100.7:4600 --control bench.sock
   anabranch path set 2=backup --control bench.sock
   anabranch path set 'wwan*=metered:500MB' --control bench.sock
   anabranch path add ab1...@198.51.100.7:4600 --control send.sock --session 2";
@@ -58,10 +59,12 @@ pub enum PathCommand {
         of: RunningArgs,
     },
     /// Close a path through relays that this end named or added; what is on its way there is sent elsewhere
+    ///
+    /// One that is not open, or never was, has no number: it is taken back by its relays, as it was named or added.
     Remove {
-        /// Its number, as the list says
-        #[arg(value_name = "PATH")]
-        path: u32,
+        /// Its number, as the list says, or the relay with which it was added
+        #[arg(value_name = "PATH|KEY@ADDRESS", value_parser = which)]
+        path: String,
         /// Of which session.
         #[command(flatten)]
         of: RunningArgs,
@@ -80,6 +83,17 @@ pub struct RunningArgs {
     /// How the answer is shown.
     #[command(flatten)]
     pub answer: AnswerArgs,
+}
+
+/// A path's number, or its relays.
+fn which(text: &str) -> Result<String, String> {
+    if text.parse::<u32>().is_err() && !text.contains('@') {
+        return Err(format!("`{text}` is neither a path's number nor a relay, KEY@ADDRESS:PORT"));
+    }
+    if text.contains('@') {
+        text.parse::<RelayRoute>()?;
+    }
+    Ok(text.to_owned())
 }
 
 /// A rule, or a path's number and its use.
@@ -171,7 +185,12 @@ mod tests {
     fn a_session_has_to_be_named() {
         assert!(parse::<PathArgs>(&["list"]).is_err());
         let args: PathArgs = parse(&["remove", "4", "--control", "s", "--json"]).unwrap();
-        assert!(args.json() && matches!(args.action, PathCommand::Remove { path: 4, .. }));
+        assert!(args.json() && matches!(&args.action, PathCommand::Remove { path, .. } if path == "4"));
+        let relay = format!("{}@relay.example:4600", anabranch_net::NodeKey::from_random([1; 32]).public());
+        assert!(parse::<PathArgs>(&["remove", &relay, "--control", "s"]).is_ok());
+        for wrong in ["four", "ab1@relay.example:4600", "-4"] {
+            assert!(parse::<PathArgs>(&["remove", wrong, "--control", "s"]).is_err(), "{wrong}");
+        }
         assert!(parse::<PathArgs>(&["add", "x", "--control", "s"]).is_err(), "no relay");
     }
 

@@ -87,7 +87,7 @@ pub struct SendArgs {
     #[arg(long, value_name = "FILE", env = "ANABRANCH_KEY", hide_env_values = true, value_hint = clap::ValueHint::FilePath)]
     #[arg(help_heading = "Network")]
     pub key: Option<PathBuf>,
-    /// A relay through which receivers reach this machine; it has to list its key. May be given again
+    /// A relay through which receivers reach this machine, by address or host name; it has to list its key. May be given again
     #[arg(long = "relay", value_name = "KEY@ADDRESS", help_heading = "Network")]
     pub relays: Vec<RelayRoute>,
     /// Who grants the use of more.

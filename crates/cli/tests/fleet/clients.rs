@@ -100,7 +100,7 @@ impl Client {
     ) -> Self {
         let endpoint = node(seed).await;
         let alone =
-            |hint: &ControllerHint| (hint.node, Controllers::new(endpoint.clone(), vec![hint.clone()]));
+            |hint: &ControllerHint| (hint.node(), Controllers::new(endpoint.clone(), vec![hint.clone()]));
         let each = hints.iter().map(alone).collect();
         let all = Controllers::new(endpoint, hints);
         Self { seed, all, each, signing: signing.to_vec(), record: record.clone() }

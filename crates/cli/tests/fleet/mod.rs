@@ -171,7 +171,7 @@ pub fn forget(relays: &[Registered]) {
 pub async fn heard(relays: &[Registered], hints: &[ControllerHint]) {
     let all = |relay: &Silent| {
         let heard = relay.heard.lock().unwrap();
-        hints.iter().all(|hint| heard.contains(&hint.node))
+        hints.iter().all(|hint| heard.contains(&hint.node()))
     };
     while !relays.iter().all(|(_, relay)| all(relay)) {
         tokio::time::sleep(Duration::from_millis(50)).await;

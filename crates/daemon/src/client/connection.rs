@@ -400,9 +400,7 @@ impl Task {
             && let Some(grant) = self.showing.pop_front()
         {
             tracing::warn!(relay = %self.relay, "{why}");
-            if why == Refused::GrantRevoked {
-                self.grants.on_revoked(grant);
-            }
+            self.grants.on_refused(grant, why);
             self.on_greeted(Err(RelayError::Refused(why)));
         } else if self.greeted.is_some() {
             self.on_greeted(Err(RelayError::Refused(why)));

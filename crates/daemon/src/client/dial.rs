@@ -44,10 +44,10 @@ pub async fn connect(
     let Dialed { session, through } = race(endpoint, (target, config), (relays, secret)).await?;
     let first = through.as_ref().map(|(relay, ..)| relay);
     let others = relays.iter().filter(|relay| Some(*relay) != first);
-    let routes: Vec<RelayRoute> = others.map(|relay| RelayRoute(vec![relay.clone()])).collect();
+    let routes: Vec<RelayRoute> = others.map(|relay| RelayRoute(vec![relay.clone().into()])).collect();
     let running = RunningPaths::new(endpoint, &session, &routes, &peer);
     if let Some((relay, ..)) = &through {
-        let route = RelayRoute(vec![relay.clone()]);
+        let route = RelayRoute(vec![relay.clone().into()]);
         running.adopt(route.clone(), RelayPaths::noted(route, PathId::FIRST));
     }
     let kept = running.clone();

@@ -17,6 +17,7 @@ use anabranch_net::{Endpoint, PublicKey, Rate};
 use anabranch_overlay::controller::message::{Again, GrantedRelay};
 use anabranch_overlay::controller::{Ask, RequestId};
 use anabranch_overlay::grant::{Grant, GrantId, Limits, UnixTime, read_own};
+use anabranch_overlay::relay::Refused;
 use anabranch_secure::RelayHint;
 use anabranch_wire::Header;
 use tokio::sync::{Notify, watch};
@@ -33,6 +34,8 @@ use crate::wall;
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Pause after a renewal that failed.
 const AGAIN: Duration = Duration::from_secs(5);
+/// How often a grant that is over by a relay's clock alone is renewed, at most.
+const EXPIRED_AGAIN: Duration = Duration::from_secs(60);
 /// A grant is asked for to last as long as the controller allows.
 const LONGEST: u64 = u32::MAX as u64;
 
@@ -95,8 +98,8 @@ impl Drop for Inner {
 /// What those who use the grants tell.
 #[derive(Debug, Default)]
 struct Told {
-    /// A grant that was taken back.
-    revoked: Mutex<Option<GrantId>>,
+    /// A grant that a relay does not take, and why.
+    refused: Mutex<Option<(GrantId, Refused)>>,
     /// Relays that were tried, and whether they were reached.
     tried: Mutex<BTreeMap<PublicKey, bool>>,
     wake: Notify,
@@ -116,7 +119,7 @@ impl Grants {
     ) -> Result<Self, LinkError> {
         let mut keeper = Keeper {
             own: endpoint.node(),
-            nodes: controllers.iter().map(|hint| hint.node).collect(),
+            nodes: controllers.iter().map(ControllerHint::node).collect(),
             controllers: Controllers::new(endpoint.clone(), controllers.to_vec()),
             wanted,
             file,
@@ -176,19 +179,20 @@ impl Grants {
         Some((held.grant.id, held.granted.bytes.clone()))
     }
 
-    /// A relay was told that the grant does not count any more: another is asked for.
-    pub(super) fn on_revoked(&self, grant: GrantId) {
+    /// A relay does not take the grant. One that was taken back is replaced; one that is over by the relay's clock is renewed, since its
+    /// controllers' may have leapt.
+    pub(super) fn on_refused(&self, grant: GrantId, why: Refused) {
         if let Some(inner) = &self.0 {
-            *inner.told.revoked.lock().expect("no panic while held") = Some(grant);
+            *inner.told.refused.lock().expect("no panic while held") = Some((grant, why));
             inner.told.wake.notify_one();
         }
     }
 
     /// Relays were reached, or one of them was not: controllers are asked about those that they granted.
-    pub(super) fn on_tried(&self, relays: &[RelayHint], reached: bool) {
+    pub(super) fn on_tried(&self, relays: impl IntoIterator<Item = PublicKey>, reached: bool) {
         let Some(inner) = &self.0 else { return };
         let granted: Vec<PublicKey> = self.relays().iter().map(|relay| relay.node).collect();
-        let tried = relays.iter().map(|relay| relay.node).filter(|node| granted.contains(node));
+        let tried = relays.into_iter().filter(|node| granted.contains(node));
         inner.told.tried.lock().expect("no panic while held").extend(tried.map(|node| (node, reached)));
         inner.told.wake.notify_one();
     }
@@ -353,7 +357,7 @@ impl Keeper {
 
     /// Renews the grant in time, gets another when it was taken back, and looks for relays that are lost.
     async fn keep(self, told: Arc<Told>) {
-        let mut failed = None;
+        let (mut failed, mut next_expired) = (None, Instant::now());
         let mut lost = Lost::new(Instant::now());
         loop {
             let renewal = failed.unwrap_or_else(|| Instant::now() + self.until_renewal());
@@ -372,12 +376,15 @@ impl Keeper {
                     for (node, reached) in tried {
                         lost.on_tried(Instant::now(), node, reached);
                     }
-                    let gone = told.revoked.lock().expect("no panic while held").take();
-                    let is_it = |held: &Option<Held>| held.as_ref().map(|held| held.grant.id) == gone;
-                    if gone.is_none() || !is_it(&self.held.borrow()) {
-                        continue;
+                    let refused = told.refused.lock().expect("no panic while held").take();
+                    let held = self.held.borrow().as_ref().map(|held| held.grant.id);
+                    match refused.filter(|(grant, _)| held == Some(*grant)) {
+                        Some((_, Refused::GrantRevoked)) => self.forget(),
+                        Some((_, Refused::GrantExpired)) if Instant::now() >= next_expired => {
+                            next_expired = Instant::now() + EXPIRED_AGAIN;
+                        }
+                        _ => continue,
                     }
-                    self.forget();
                 }
             }
             let outcome = self.refresh().await;
@@ -402,5 +409,66 @@ impl Keeper {
         let held = self.held.borrow();
         let seconds = held.as_ref().map(|held| held.left(wall()).saturating_sub(held.life() / 2));
         seconds.map_or(AGAIN, |seconds| Duration::from_secs(seconds).max(Duration::from_secs(1)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use anabranch_net::{Addresses, EndpointConfig, NodeKey};
+    use anabranch_overlay::controller::{Policy, Quota};
+
+    use super::*;
+    use crate::controller::ControllerService;
+    use crate::controller::config::ControllerSettings;
+    use crate::relay::RelayService;
+    use crate::relay::config::{Controller, RelaySettings};
+
+    fn key(seed: u8) -> NodeKey {
+        NodeKey::from_random([seed; 32])
+    }
+
+    /// A controller, a relay and a client that it grants the relay's use for an hour.
+    async fn granted() -> (ControllerService, RelayService, Arc<Endpoint>, Grants) {
+        let here = |last| Ipv4Addr::new(127, 0, 1, last).into();
+        let mut policy = Policy::default();
+        policy.relays.insert(key(72).public());
+        let limits = Limits { pids: 16, rate: Rate::from_bits(u64::MAX), bytes: u64::MAX, highest_tos: 15 };
+        policy.clients.insert(key(73).public(), Quota { grants: 2, relays: 1, limits, lifetime: 3_600 });
+        let settings = ControllerSettings::local(here(71), policy);
+        let controller = ControllerService::start(key(71), &settings).await.unwrap();
+        let at = ControllerHint::new(controller.node(), &controller.addresses());
+        let controllers = vec![Controller { at: at.clone(), signs: controller.signing_key() }];
+        let settings = RelaySettings { controllers, ..RelaySettings::local(here(72), Vec::new()) };
+        let relay = RelayService::start(key(72), &settings).await.unwrap();
+        let config = EndpointConfig::new(key(73)).addresses(Addresses::Exactly(vec![here(73)]));
+        let endpoint = Arc::new(Endpoint::bind(config).await.unwrap());
+        let wanted = GrantWanted { relays: (1, 1), paths: 1 };
+        let begin = Instant::now();
+        loop {
+            match Grants::obtain(&endpoint, std::slice::from_ref(&at), wanted, None).await {
+                Ok(grants) => return (controller, relay, endpoint, grants),
+                Err(error) => assert!(begin.elapsed() < Duration::from_secs(20), "{error}"),
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_grant_that_is_over_by_a_relays_clock_is_renewed_and_not_time_and_again() {
+        let (_controller, _relay, _endpoint, grants) = granted().await;
+        let mut renewals = Vec::new();
+        for _ in 0..2 {
+            let (before, begin) = (grants.until().unwrap(), Instant::now());
+            tokio::time::sleep(Duration::from_millis(1_100)).await;
+            let id = grants.for_relay(&key(72).public()).unwrap().0;
+            while grants.until() == Some(before) && begin.elapsed() < Duration::from_secs(4) {
+                grants.on_refused(id, Refused::GrantExpired);
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            renewals.push(grants.until().unwrap() > before);
+        }
+        assert_eq!(renewals, [true, false]);
     }
 }

@@ -12,6 +12,7 @@ use tokio::time::sleep;
 
 use super::connection::RelayConnection;
 use super::{Entry, Grants, RelayError};
+use crate::place::{NodeAt, Unresolved};
 
 /// Pause after the first failure; it doubles with each.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
@@ -29,22 +30,25 @@ pub struct Hosting {
 impl Hosting {
     /// Registers at a relay what follows from a ticket's secret, and again whenever the relay has forgotten.
     #[must_use]
-    pub fn at(endpoint: &Arc<Endpoint>, relay: RelayHint, grants: &Grants, secret: TicketSecret) -> Self {
+    pub fn at(endpoint: &Arc<Endpoint>, relay: NodeAt, grants: &Grants, secret: TicketSecret) -> Self {
         let (sender, first) = watch::channel(None);
         let (endpoint, grants) = (endpoint.clone(), grants.clone());
         let task = tokio::spawn(async move {
             let (mut pause, mut was_lost) = (FIRST_PAUSE, false);
-            let (relays, entry) = ([relay], Entry::Member(grants.clone()));
+            let entry = Entry::Member(grants.clone());
             loop {
                 let known_as = was_lost;
+                let (relays, unresolved) = named(&relay).await;
                 let relay = grants.known(&relays, known_as).remove(0);
+                let unresolved = unresolved.filter(|_| relay.addresses.is_empty());
                 let registered = tokio::select! {
-                    registered = register(&endpoint, (&relay, &entry), &secret) => registered,
+                    registered = register(&endpoint, (&relay, &entry), &secret), if unresolved.is_none() => registered,
+                    Some(why) = std::future::ready(unresolved.clone()) => Err(why.into()),
                     () = grants.moved(&relays, (std::slice::from_ref(&relay), known_as)) => continue,
                 };
                 match registered {
                     Ok(connection) => {
-                        grants.on_tried(&relays, true);
+                        grants.on_tried([relay.node], true);
                         sender.send_replace(Some(Ok(())));
                         pause = FIRST_PAUSE;
                         connection.closed().await;
@@ -59,7 +63,7 @@ impl Hosting {
                     }
                 }
                 if was_lost {
-                    grants.on_tried(&relays, false);
+                    grants.on_tried([relay.node], false);
                 }
                 tokio::select! {
                     () = sleep(pause) => pause = (pause * 2).min(LONGEST_PAUSE),
@@ -83,6 +87,14 @@ impl Hosting {
 impl Drop for Hosting {
     fn drop(&mut self) {
         self.task.abort();
+    }
+}
+
+/// With its addresses now, or why there are none.
+async fn named(relay: &NodeAt) -> ([RelayHint; 1], Option<Unresolved>) {
+    match relay.resolve().await {
+        Ok(hint) => ([hint], None),
+        Err(why) => ([RelayHint { node: relay.node, addresses: Vec::new() }], Some(why)),
     }
 }
 

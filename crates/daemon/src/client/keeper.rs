@@ -93,7 +93,7 @@ impl RelayPaths {
                 }
                 for relay in relays {
                     kept.entry(relay.node).or_insert_with(|| {
-                        Self::keep(&endpoint, &session, &[RelayRoute(vec![relay])], &peer)
+                        Self::keep(&endpoint, &session, &[RelayRoute(vec![relay.into()])], &peer)
                     });
                 }
                 grants.changed(&mut seen).await;
@@ -147,6 +147,16 @@ impl Drop for RelayPaths {
     }
 }
 
+/// The relays of a route for one attempt.
+struct Way<'a> {
+    grants: &'a Grants,
+    /// With the addresses that were named, or that their names have now.
+    named: Vec<RelayHint>,
+    /// With those at which they are called.
+    relays: Vec<RelayHint>,
+    was_lost: bool,
+}
+
 struct Keeper {
     endpoint: Arc<Endpoint>,
     session: Session,
@@ -172,11 +182,15 @@ impl Keeper {
         let (mut seen, mut was_lost) = (grants.watch(), false);
         loop {
             let mut worked = false;
-            let relays = grants.known(&self.route.0, was_lost);
-            let error = self.attempt((&grants, &relays, was_lost), &mut worked).await;
+            let (named, unresolved) = self.route.resolve().await;
+            let relays = grants.known(&named, was_lost);
+            let error = match unresolved.filter(|_| relays.iter().any(|relay| relay.addresses.is_empty())) {
+                Some(unresolved) => unresolved.into(),
+                None => self.attempt(&Way { grants: &grants, named, relays, was_lost }, &mut worked).await,
+            };
             was_lost = error.is_lost();
             if was_lost {
-                grants.on_tried(&self.route.0, false);
+                grants.on_tried(self.route.nodes(), false);
             }
             // Waiting does not mend that: somebody should know, once. Controllers replace relays that they granted and that are gone.
             let is_granted = |node| grants.relays().iter().any(|relay| relay.node == node);
@@ -201,24 +215,21 @@ impl Keeper {
     }
 
     /// Opens the path and waits for its end; again over the same sessions as long as they live.
-    async fn attempt(
-        &self,
-        (grants, relays, was_lost): (&Grants, &[RelayHint], bool),
-        worked: &mut bool,
-    ) -> RelayError {
+    async fn attempt(&self, way: &Way<'_>, worked: &mut bool) -> RelayError {
+        let Way { grants, named, relays, was_lost } = way;
         let opened = tokio::select! {
             opened = RelayChain::open(&self.endpoint, relays, &self.peer.entry) => opened,
-            () = grants.moved(&self.route.0, (relays, was_lost)) => return RelayError::Gone,
+            () = grants.moved(named, (relays, *was_lost)) => return RelayError::Gone,
         };
         let chain = match opened {
             Ok(chain) => chain,
             Err(error) => return error,
         };
-        grants.on_tried(relays, true);
+        grants.on_tried(self.route.nodes(), true);
         let lost = async {
             tokio::select! {
                 () = chain.broken() => {}
-                () = self.moved_while_silent(grants, &chain) => {}
+                () = self.moved_while_silent(way, &chain) => {}
             }
         };
         tokio::pin!(lost);
@@ -252,15 +263,15 @@ impl Keeper {
 
     /// Has controllers asked where a relay is that falls silent, and waits until they tell that it is elsewhere. One that was restarted at
     /// another address does not say that it knows the session no more; one that answers again goes on with it.
-    async fn moved_while_silent(&self, grants: &Grants, chain: &RelayChain) {
-        let route = &self.route.0;
-        let known = grants.known(route, true);
+    async fn moved_while_silent(&self, way: &Way<'_>, chain: &RelayChain) {
+        let Way { grants, named, .. } = way;
+        let known = grants.known(named, true);
         loop {
             let at = chain.silent(None).await;
-            grants.on_tried(&route[at..=at], false);
+            grants.on_tried([named[at].node], false);
             tokio::select! {
-                () = grants.moved(route, (&known, true)) => return,
-                _ = chain.silent(Some(at)) => grants.on_tried(&route[at..=at], true),
+                () = grants.moved(named, (&known, true)) => return,
+                _ = chain.silent(Some(at)) => grants.on_tried([named[at].node], true),
             }
         }
     }

@@ -40,6 +40,8 @@ use anabranch_net::{ConnectError, PathError, PublicKey, TicketSecret};
 use anabranch_overlay::relay::{FlowState, Refused};
 use anabranch_secure::RelayHint;
 
+use crate::place::{NodeAt, Unresolved};
+
 pub use chain::RelayChain;
 pub use connection::{Flow, RelayConnection, Wanted};
 pub use dial::connect;
@@ -81,6 +83,9 @@ pub enum RelayError {
     /// No session with it.
     #[error("the relay cannot be reached: {0}")]
     Connect(#[from] ConnectError),
+    /// Its name has no address.
+    #[error("the relay cannot be reached: {0}")]
+    Unresolved(#[from] Unresolved),
     /// It said no.
     #[error("the relay refused: {0}")]
     Refused(Refused),
@@ -115,7 +120,7 @@ pub enum RelayError {
 impl RelayError {
     /// Whether the relay may be elsewhere now, or is no more.
     fn is_lost(&self) -> bool {
-        matches!(self, Self::Connect(_) | Self::Gone | Self::Silent(_))
+        matches!(self, Self::Connect(_) | Self::Unresolved(_) | Self::Gone | Self::Silent(_))
     }
 }
 
@@ -141,21 +146,46 @@ fn not_forwarded(to: SocketAddr, why: Refused) -> String {
 }
 
 /// Relays in the order in which packets pass them, as people write it: `KEY@ADDRESS:PORT`, joined by `+`.
+///
+/// A host's name may stand for an address: it is resolved whenever the relay is called.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RelayRoute(pub Vec<RelayHint>);
+pub struct RelayRoute(pub Vec<NodeAt>);
 
 impl RelayRoute {
     /// The relays' keys, in order.
     pub(crate) fn nodes(&self) -> impl Iterator<Item = PublicKey> {
-        self.0.iter().map(|hint| hint.node)
+        self.0.iter().map(|relay| relay.node)
+    }
+
+    /// The relays with their addresses now; without any where no name of a relay has one, which comes second.
+    pub(crate) async fn resolve(&self) -> (Vec<RelayHint>, Option<Unresolved>) {
+        let (mut relays, mut failed) = (Vec::new(), None);
+        for relay in &self.0 {
+            relays.push(relay.resolve().await.unwrap_or_else(|why| {
+                failed.get_or_insert(why);
+                RelayHint { node: relay.node, addresses: Vec::new() }
+            }));
+        }
+        (relays, failed)
+    }
+
+    /// The same with the addresses of the first relay's names beside them, to be compared with others.
+    pub(crate) async fn with_addresses(&self) -> Self {
+        let mut route = self.clone();
+        if let Some(first) = route.0.first_mut()
+            && let Ok(hint) = first.resolve().await
+        {
+            first.places.extend(NodeAt::from(hint).places);
+        }
+        route
     }
 
     /// Whether it leads through the same relays and begins at the same address of the first.
     #[must_use]
     pub fn is_way_of(&self, other: &Self) -> bool {
-        let entries = |route: &Self| route.0.first().map(|hint| hint.addresses.clone()).unwrap_or_default();
+        let entries = |route: &Self| route.0.first().map(|relay| relay.places.clone()).unwrap_or_default();
         let known = entries(self);
-        self.nodes().eq(other.nodes()) && entries(other).iter().any(|address| known.contains(address))
+        self.nodes().eq(other.nodes()) && entries(other).iter().any(|place| known.contains(place))
     }
 }
 
@@ -182,40 +212,18 @@ impl FromStr for RelayRoute {
     }
 }
 
-fn relay(text: &str) -> Result<RelayHint, String> {
-    let (node, addresses) = node_at(text).ok_or_else(|| {
+fn relay(text: &str) -> Result<NodeAt, String> {
+    text.parse().map_err(|()| {
         format!(
-            "`{text}` is no relay; write KEY@ADDRESS:PORT as `anabranch relay` prints it, several addresses joined by commas"
+            "`{text}` is no relay; write KEY@ADDRESS:PORT as `anabranch relay` prints it, or a host's name instead of the address, several joined by commas"
         )
-    })?;
-    Ok(RelayHint { node, addresses })
-}
-
-/// A node and its addresses, as people write them: `KEY@ADDRESS:PORT,ADDRESS:PORT`.
-pub(crate) fn node_at(text: &str) -> Option<(PublicKey, Vec<SocketAddr>)> {
-    let (key, addresses) = text.split_once('@')?;
-    let addresses: Result<_, _> = addresses.split(',').map(|word| word.trim().parse()).collect();
-    Some((key.trim().parse().ok()?, addresses.ok()?))
-}
-
-/// As [`node_at`] reads it.
-pub(crate) fn write_node_at(
-    f: &mut fmt::Formatter<'_>,
-    (node, addresses): (&PublicKey, &[SocketAddr]),
-) -> fmt::Result {
-    write!(f, "{node}@")?;
-    for (index, address) in addresses.iter().enumerate() {
-        let comma = if index == 0 { "" } else { "," };
-        write!(f, "{comma}{address}")?;
-    }
-    Ok(())
+    })
 }
 
 impl fmt::Display for RelayRoute {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, relay) in self.0.iter().enumerate() {
-            f.write_str(if index == 0 { "" } else { "+" })?;
-            write_node_at(f, (&relay.node, &relay.addresses))?;
+            write!(f, "{}{relay}", if index == 0 { "" } else { "+" })?;
         }
         Ok(())
     }
@@ -243,9 +251,9 @@ mod tests {
     #[test]
     fn relays_are_written_as_key_and_addresses_and_read_again() {
         let [key, other] = [5, 6].map(|byte| anabranch_net::NodeKey::from_random([byte; 32]).public());
-        let text = format!("{key}@203.0.113.7:4600,[2001:db8::1]:4600+{other}@198.51.100.2:9");
+        let text = format!("{key}@203.0.113.7:4600,[2001:db8::1]:4600+{other}@fra-1.example.net:9");
         let route: RelayRoute = text.parse().unwrap();
-        assert_eq!((route.0.len(), route.0[0].addresses.len()), (2, 2));
+        assert_eq!((route.0.len(), route.0[0].places.len()), (2, 2));
         assert_eq!(route.to_string(), text);
         for wrong in ["", "x@1.2.3.4:5", &format!("{key}"), &format!("{key}@1.2.3.4"), &[&*text; 3].join("+")]
         {

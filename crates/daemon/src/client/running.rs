@@ -166,12 +166,18 @@ impl RunningPaths {
     }
 
     /// Two paths of one way would share all that they have.
-    fn check_is_new(&self, route: &RelayRoute, kept: &[(RelayRoute, RelayPaths)]) -> Result<(), String> {
+    fn check_is_new(
+        &self,
+        (route, ways): (&RelayRoute, &[(RelayRoute, RelayRoute)]),
+        kept: &[(RelayRoute, RelayPaths)],
+    ) -> Result<(), String> {
         let session = &self.0.session;
         let paths = session.paths();
-        let (why, open) = if let Some((_, keeper)) = kept.iter().find(|(known, _)| known.is_way_of(route)) {
+        let way = way_of(route, ways);
+        let known = kept.iter().find(|(known, _)| way_of(known, ways).is_way_of(way));
+        let (why, open) = if let Some((_, keeper)) = known {
             ("named or added before", paths.iter().find(|path| keeper.keeps(path.id)))
-        } else if self.others().iter().any(|others| others.leads_through(route)) {
+        } else if self.others().iter().any(|others| others.leads_through(way)) {
             let is_named = |path: &PathInfo| kept.iter().any(|(_, keeper)| keeper.keeps(path.id));
             let leads = |path: &&PathInfo| session.relays(&path.route).into_iter().eq(route.nodes());
             let mut open = paths.iter().filter(leads);
@@ -187,18 +193,21 @@ impl RunningPaths {
     /// Keeps a path through these relays, too, and waits until it is open.
     ///
     /// # Errors
-    /// When there is one already, or it does not open soon; then it is tried on.
+    /// When there is one already, it is taken back meanwhile, or it does not open soon; then it is tried on.
     pub async fn add(&self, route: &RelayRoute) -> Result<(), String> {
-        self.begin(route)?;
+        self.begin(route).await?;
         let begin = Instant::now();
         while !self.is_open(route) {
+            if !self.kept().iter().any(|(known, _)| known == route) {
+                return Err(format!("the path through {route} was taken back before it was open"));
+            }
             if begin.elapsed() > PATIENCE {
                 let lets_in = match &self.0.peer.entry {
                     Entry::Member(_) => format!("does it list this node's key, {}", self.0.endpoint.node()),
                     Entry::Guest(_) => "was the ticket's maker given it with `--relay`".to_owned(),
                 };
                 return Err(format!(
-                    "no path through {route} yet; it is tried on. Is `anabranch relay` running there, and {lets_in}?"
+                    "no path through {route} yet; it is tried on until it is taken back with `path remove`. Is `anabranch relay` running there, and {lets_in}?"
                 ));
             }
             sleep(LOOK).await;
@@ -207,11 +216,23 @@ impl RunningPaths {
     }
 
     /// Looks whether it is new and begins to keep it, both before anybody else does: several may be asked for at once.
-    fn begin(&self, route: &RelayRoute) -> Result<(), String> {
+    async fn begin(&self, route: &RelayRoute) -> Result<(), String> {
+        let ways = self.ways(route).await;
         let mut kept = self.kept();
-        self.check_is_new(route, &kept)?;
+        self.check_is_new((route, &ways), &kept)?;
         kept.push((route.clone(), self.keep(route)));
         Ok(())
+    }
+
+    /// A route and those that are kept as they were named, each with the addresses that its names have now.
+    async fn ways(&self, route: &RelayRoute) -> Vec<(RelayRoute, RelayRoute)> {
+        let named: Vec<RelayRoute> = self.kept().iter().map(|(route, _)| route.clone()).collect();
+        let mut ways = Vec::new();
+        for named in named.into_iter().chain([route.clone()]) {
+            let way = named.with_addresses().await;
+            ways.push((named, way));
+        }
+        ways
     }
 
     /// Closes a path through relays, and keeps none there.
@@ -230,13 +251,46 @@ impl RunningPaths {
                  `anabranch path set {id}=never` leaves it unused"
             ));
         };
-        let stands = |other: &PathInfo| !matches!(other.state, PathState::Validating | PathState::Closing);
-        if !paths.iter().any(|other| other.id != path.id && stands(other)) {
-            return Err(format!("path {id} is the only one that is open"));
+        self.give_up((&mut kept, at), &paths)
+    }
+
+    /// As [`Self::remove`], of the path that was named or added so; also of one that is not open: not yet, not now, or never.
+    ///
+    /// # Errors
+    /// When none was, or it is the only path that is open.
+    pub async fn take_back(&self, route: &RelayRoute) -> Result<(), String> {
+        let ways = self.ways(route).await;
+        let way = way_of(route, &ways);
+        let mut kept = self.kept();
+        let named = kept.iter().position(|(known, _)| known == route);
+        let at = named.or_else(|| kept.iter().position(|(known, _)| way_of(known, &ways).is_way_of(way)));
+        let at = at.ok_or_else(|| format!("no path through {route} was named or added here"))?;
+        self.give_up((&mut kept, at), &self.0.session.paths())
+    }
+
+    /// Keeps one of them no longer, and closes its path.
+    fn give_up(
+        &self,
+        (kept, at): (&mut Vec<(RelayRoute, RelayPaths)>, usize),
+        paths: &[PathInfo],
+    ) -> Result<(), String> {
+        let path = paths.iter().find(|path| kept[at].1.keeps(path.id));
+        let stands = |path: &PathInfo| !matches!(path.state, PathState::Validating | PathState::Closing);
+        if let Some(path) = path.filter(|path| stands(path))
+            && !paths.iter().any(|other| other.id != path.id && stands(other))
+        {
+            return Err(format!("path {} is the only one that is open", path.id.0));
         }
         // First nobody keeps it any more, or it would be opened again.
         drop(kept.remove(at));
-        self.0.session.close_path(path.id);
+        if let Some(path) = path {
+            self.0.session.close_path(path.id);
+        }
         Ok(())
     }
+}
+
+/// A route with the addresses of its names, as far as it was among those that were looked at.
+fn way_of<'a>(route: &'a RelayRoute, ways: &'a [(RelayRoute, RelayRoute)]) -> &'a RelayRoute {
+    ways.iter().find(|(named, _)| named == route).map_or(route, |(_, way)| way)
 }

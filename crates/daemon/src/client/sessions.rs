@@ -1,6 +1,6 @@
 //! The sessions of a running command, which come and go: their paths, listed and changed by requests of the same machine.
 //!
-//! A request is a line: `list`, `add ROUTE`, `remove PATH` or `set RULE`, with `in SESSION` before it where several sessions
+//! A request is a line: `list`, `add ROUTE`, `remove PATH`, `remove ROUTE` or `set RULE`, with `in SESSION` before it where several sessions
 //! run. The answer to each is all paths of that session, or of all.
 
 use std::collections::BTreeMap;
@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 use super::running::{PathStatus, RunningPaths};
 
 /// What can be asked for.
-const WORDS: &str = "say `list`, `add ROUTE`, `remove PATH` or `set RULE`, after `in SESSION` if need be";
+const WORDS: &str =
+    "say `list`, `add ROUTE`, `remove PATH`, `remove ROUTE` or `set RULE`, after `in SESSION` if need be";
 
 /// A path, and whose it is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -99,10 +100,10 @@ impl RunningSessions {
             ["list"] if wanted.is_none() => {}
             ["list"] => drop(self.one(wanted)?),
             ["add", route] => self.one(wanted)?.add(&route.parse()?).await?,
-            ["remove", path] => {
-                let path = path.parse().map_err(|_| format!("`{path}` is no path's number"))?;
-                self.one(wanted)?.remove(path)?;
-            }
+            ["remove", which] => match which.parse() {
+                Ok(path) => self.one(wanted)?.remove(path)?,
+                Err(_) => self.one(wanted)?.take_back(&which.parse()?).await?,
+            },
             ["set", rule] => self.one(wanted)?.set(rule)?,
             _ => return Err(WORDS.to_owned()),
         }

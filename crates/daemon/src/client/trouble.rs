@@ -29,7 +29,9 @@ impl Trouble {
             RelayError::Connect(ConnectError::Refused(Refusal::NotAuthorised)) => Some(Self::NotLetIn),
             // It is full, or the host that a guest wants to reach is not there yet.
             RelayError::Connect(ConnectError::Refused(_) | ConnectError::Closed(_)) => None,
-            RelayError::Connect(_) | RelayError::Silent(_) => Some(Self::NotReached),
+            RelayError::Connect(_) | RelayError::Unresolved(_) | RelayError::Silent(_) => {
+                Some(Self::NotReached)
+            }
             RelayError::Unanswered(_) => Some(Self::Unanswered),
             RelayError::Path(PathError::TooMany(_)) => Some(Self::TooManyPaths),
             _ => None,

@@ -176,7 +176,7 @@ impl Controllers {
                 }
                 answer => {
                     known.good = at;
-                    return answer.map(|reply| (self.hints[at].node, reply));
+                    return answer.map(|reply| (self.hints[at].node(), reply));
                 }
             }
         }

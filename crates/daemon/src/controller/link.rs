@@ -10,34 +10,44 @@ use anabranch_overlay::controller::message::{Again, CONTROL_VERSION, GrantedRela
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::time::timeout;
 
-use crate::client::{node_at, write_node_at};
+use crate::place::{NodeAt, Unresolved};
 
 /// How long a controller may take to open a session, and to answer a request.
 const PATIENCE: Duration = Duration::from_millis(1_500);
 
 /// Where a controller is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ControllerHint {
+pub struct ControllerHint(pub NodeAt);
+
+impl ControllerHint {
+    /// A controller at these addresses.
+    #[must_use]
+    pub fn new(node: PublicKey, addresses: &[SocketAddr]) -> Self {
+        Self(NodeAt::new(node, addresses))
+    }
+
     /// Its node key.
-    pub node: PublicKey,
-    /// Its addresses.
-    pub addresses: Vec<SocketAddr>,
+    #[must_use]
+    pub fn node(&self) -> PublicKey {
+        self.0.node
+    }
 }
 
 impl FromStr for ControllerHint {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (node, addresses) = node_at(text).ok_or_else(|| {
-            format!("`{text}` is no controller; write KEY@ADDRESS:PORT as `anabranch controller` prints it, several addresses joined by commas")
-        })?;
-        Ok(Self { node, addresses })
+        text.parse().map(Self).map_err(|()| {
+            format!(
+                "`{text}` is no controller; write KEY@ADDRESS:PORT as `anabranch controller` prints it, or a host's name instead of the address, several joined by commas"
+            )
+        })
     }
 }
 
 impl fmt::Display for ControllerHint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_node_at(f, (&self.node, &self.addresses))
+        self.0.fmt(f)
     }
 }
 
@@ -47,6 +57,9 @@ pub enum LinkError {
     /// It cannot be reached.
     #[error("the controller cannot be reached: {0}")]
     Connect(#[from] ConnectError),
+    /// Its name has no address.
+    #[error("the controller cannot be reached: {0}")]
+    Unresolved(#[from] Unresolved),
     /// It said no.
     #[error("the controller refused: {why}")]
     Denied {
@@ -76,7 +89,7 @@ impl LinkError {
     pub(super) fn weight(&self) -> u8 {
         match self {
             Self::NoController => 0,
-            Self::Connect(_) | Self::Silent | Self::Malformed => 1,
+            Self::Connect(_) | Self::Unresolved(_) | Self::Silent | Self::Malformed => 1,
             Self::Denied { again: Again::Elsewhere, .. } => 2,
             Self::Denied { .. } => 3,
         }
@@ -104,7 +117,8 @@ pub(super) struct Link {
 
 impl Link {
     pub(super) async fn open(endpoint: &Endpoint, hint: &ControllerHint) -> Result<Self, LinkError> {
-        let target = Target::new(hint.node, hint.addresses.clone());
+        let at = hint.0.resolve().await?;
+        let target = Target::new(at.node, at.addresses);
         let config = Config { keep_alive: Some(Span::from_secs(5)), ..Config::default() };
         let opening = async {
             let session = endpoint.connect(&target, config).await?;

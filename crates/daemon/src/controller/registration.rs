@@ -105,13 +105,13 @@ impl Registration {
         let mut registration = Self::default();
         for hint in hints {
             let (sender, standing) = watch::channel(Standing::Calling);
-            registration.standings.push((hint.node, standing));
+            registration.standings.push((hint.node(), standing));
             let (endpoint, hint, relay) = (endpoint.clone(), hint.clone(), relay.clone());
             registration.tasks.push(tokio::spawn(async move {
                 loop {
                     let Err(why) = stay(&endpoint, &hint, (instance, &*relay), &sender).await;
                     let told = matches!(why, LinkError::Denied { again: Again::Never, .. });
-                    stand(&sender, &hint.node, Standing::Not(why));
+                    stand(&sender, &hint.node(), Standing::Not(why));
                     tokio::time::sleep(if told { AGAIN_AFTER_NO } else { AGAIN }).await;
                 }
             }));
@@ -176,12 +176,12 @@ async fn stay(
             return Err(LinkError::Malformed);
         };
         let untrusted = signs.filter(|signs| !relay.trusts(signs));
-        stand(standing, &hint.node, untrusted.map_or(Standing::Registered, Standing::Untrusted));
+        stand(standing, &hint.node(), untrusted.map_or(Standing::Registered, Standing::Untrusted));
         known = up_to;
         neighbours = other.unwrap_or(neighbours);
-        relay.measure(&hint.node, &neighbours);
+        relay.measure(&hint.node(), &neighbours);
         let heartbeat = Heartbeat { time: UnixTime(time), revoked };
-        confirmed = relay.heartbeat(&hint.node, &heartbeat);
+        confirmed = relay.heartbeat(&hint.node(), &heartbeat);
         tokio::select! {
             () = tokio::time::sleep(HEARTBEAT) => {}
             // When nobody can tell any more, the relay is going.

@@ -10,7 +10,7 @@
 //! key  = "ab1…"                          # `anabranch keys show` there
 //!
 //! [[controller]]                         # the two lines that `anabranch controller` prints
-//! at    = "ab1…@198.51.100.2:4700"
+//! at    = "ab1…@198.51.100.2:4700"        # or a name, "ab1…@controller.example.net:4700"
 //! signs = "abs1…"
 //! ```
 //! An unknown key is an error that names the line and the nearest key there is.

@@ -31,7 +31,7 @@ pub async fn controller(seed: u8, (relays, client): (&[u8], u8), lifetime: u64) 
     policy.clients.insert(key(client).public(), Quota { grants: 2, relays: 4, limits, lifetime });
     let settings = ControllerSettings::local(ip(seed), policy);
     let service = ControllerService::start(key(seed), &settings).await.expect("a controller");
-    let hints = vec![ControllerHint { node: service.node(), addresses: service.addresses() }];
+    let hints = vec![ControllerHint::new(service.node(), &service.addresses())];
     Controllers { running: vec![service], settings, hints }
 }
 

@@ -54,7 +54,7 @@ pub async fn relay(seed: u8, users: &[u8]) -> (RelayService, RelayHint) {
 }
 
 pub fn route(hints: &[&RelayHint]) -> RelayRoute {
-    RelayRoute(hints.iter().map(|hint| (*hint).clone()).collect())
+    RelayRoute(hints.iter().map(|hint| (*hint).clone().into()).collect())
 }
 
 /// A session whose only direct path is the one between the two nodes' addresses.

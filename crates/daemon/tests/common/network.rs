@@ -4,11 +4,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use anabranch_daemon::client::{Entry, Peer, RelayRoute};
+use anabranch_daemon::place::NodeAt;
 use anabranch_daemon::relay::RelayService;
 use anabranch_emulate::{EmulatedPath, Emulation};
 use anabranch_link::{LinkConfig, bdp_bytes};
 use anabranch_net::{Endpoint, Rate, Session, Span, Target};
-use anabranch_secure::RelayHint;
 
 use super::{address, config, key, node, settings};
 
@@ -35,9 +35,8 @@ pub async fn network(base: u8, count: u8, mbit: f64) -> Network {
     let ends = relays.iter().map(|relay| relay.addresses()[0]).chain([address(&server)]);
     let paths: Vec<_> = ends.map(|end| EmulatedPath::symmetric(end, link.clone())).collect();
     let emulation = Emulation::start(&paths).unwrap();
-    let hint = |(relay, entry): (&RelayService, &SocketAddr)| {
-        RelayRoute(vec![RelayHint { node: relay.node(), addresses: vec![*entry] }])
-    };
+    let hint =
+        |(relay, entry): (&RelayService, &SocketAddr)| RelayRoute(vec![NodeAt::new(relay.node(), &[*entry])]);
     let routes = relays.iter().zip(emulation.addresses()).map(hint).collect();
     Network { client, server, relays, routes, emulation }
 }

@@ -17,6 +17,7 @@ use anabranch_daemon::client::{Entry, GrantWanted, Grants, Peer, RelayPaths, Rel
 use anabranch_daemon::controller::ControllerService;
 use anabranch_daemon::controller::config::ControllerSettings;
 use anabranch_daemon::controller::link::ControllerHint;
+use anabranch_daemon::place::NodeAt;
 use anabranch_daemon::relay::RelayService;
 use anabranch_daemon::relay::config::{Controller, RelaySettings};
 use anabranch_emulate::{EmulatedPath, Emulation};
@@ -25,7 +26,6 @@ use anabranch_net::{
 };
 use anabranch_overlay::controller::{Policy, Quota};
 use anabranch_overlay::grant::Limits;
-use anabranch_secure::RelayHint;
 
 use super::stage::{
     CONTROLLER, GIVER, MIDDLE, Model, PATIENCE, Pair, RELAY, Scene, TAKER, giver_endpoint, host, late, model,
@@ -86,7 +86,7 @@ impl Overlay {
         let emulation = Emulation::start(&paths)
             .map_err(|error| Failure::local(format!("cannot set up the modelled paths: {error}")))?;
         let hint = |(relay, entry): (&RelayService, &SocketAddr)| {
-            RelayRoute(vec![RelayHint { node: relay.node(), addresses: vec![*entry] }])
+            RelayRoute(vec![NodeAt::new(relay.node(), &[*entry])])
         };
         let routes = relays.iter().zip(emulation.addresses()).map(hint).collect();
         let grants = granted(&taker, &controller, count).await?;
@@ -210,7 +210,7 @@ async fn granted(
 }
 
 fn hint(controller: &ControllerService) -> ControllerHint {
-    ControllerHint { node: controller.node(), addresses: controller.addresses() }
+    ControllerHint::new(controller.node(), &controller.addresses())
 }
 
 fn taker_host() -> IpAddr {

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anabranch_daemon::client::RelayRoute;
 use anabranch_daemon::controller::asking::Controllers;
+use anabranch_daemon::place::NodeAt;
 use anabranch_daemon::sensing::{self, Sensing};
 use anabranch_net::{Endpoint, EndpointConfig, PublicKey};
 use anabranch_overlay::controller::message::GrantedRelay;
@@ -152,7 +152,7 @@ impl Known {
 
     /// The relays that answered nothing, as they are reached.
     pub fn silent(&self) -> Vec<String> {
-        self.silent.iter().map(|relay| RelayRoute(vec![relay.clone()]).to_string()).collect()
+        self.silent.iter().map(|relay| NodeAt::from(relay.clone()).to_string()).collect()
     }
 
     /// How a relay's place is called: by its address, and where several relays are by the port of each too.

@@ -4,8 +4,8 @@ use std::fmt::Write;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use anabranch_daemon::client::RelayRoute;
 use anabranch_daemon::controller::asking::Controllers;
+use anabranch_daemon::place::NodeAt;
 use anabranch_net::{Endpoint, EndpointConfig};
 use clap::Args;
 use serde::Serialize;
@@ -72,7 +72,7 @@ pub async fn run(args: &ListArgs) -> Result<(), Failure> {
     for (relay, draining) in listed {
         let note = if draining { "  (draining: it takes no new paths)" } else { "" };
         // Writing to a string does not fail.
-        let _ = writeln!(text, "{}{note}", RelayRoute(vec![relay]));
+        let _ = writeln!(text, "{}{note}", NodeAt::from(relay));
     }
     out::print(&text)
 }

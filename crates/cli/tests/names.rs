@@ -1,0 +1,181 @@
+//! Hosts' names where relays and controllers are named, with a file of hosts of the tests' own.
+
+#![cfg(unix)]
+
+mod common;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::programs::{PROGRAM, new_key, program};
+use common::skip;
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// Kills what is still running when a test ends.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A directory with a file of hosts, which programs that are started here go by alone.
+struct Hosts(TempDir);
+
+impl Hosts {
+    fn new() -> Option<Self> {
+        let dir = TempDir::new().unwrap();
+        fs::write(dir.path().join("nsswitch.conf"), "hosts: files\n").unwrap();
+        let hosts = Self(dir);
+        hosts.are("");
+        let tried = hosts.command("true", &[]).output().ok()?;
+        tried.status.success().then_some(hosts)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    /// From now on.
+    fn are(&self, lines: &str) {
+        fs::write(self.0.path().join("hosts"), lines).unwrap();
+    }
+
+    fn command(&self, program: &str, args: &[&str]) -> Command {
+        let dir = self.0.path().display();
+        let script = format!(
+            "mount --bind '{dir}/nsswitch.conf' /etc/nsswitch.conf && mount --bind '{dir}/hosts' /etc/hosts && exec \"$@\""
+        );
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", &script, "sh", program]).args(args);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    fn start(&self, args: &[&str]) -> Running {
+        Running(self.command(PROGRAM, args).spawn().unwrap())
+    }
+}
+
+/// The next line that a program prints.
+fn line(child: &mut Child) -> String {
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    line.trim().to_owned()
+}
+
+fn started(args: &[&str]) -> Running {
+    Running(program(args).stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap())
+}
+
+/// A relay on one address, as it prints itself: its key and its port.
+fn relay(dir: &Path, (name, address): (&str, &str), user: &str) -> (Running, String, u16) {
+    let config = dir.join(format!("{name}.toml"));
+    let text = format!(
+        "key = \"{name}.key\"\nport = 0\naddresses = [\"{address}\"]\nnext_hops = [\"loopback\", \"private\"]\n\n[[user]]\nkey = \"{user}\"\n"
+    );
+    fs::write(&config, text).unwrap();
+    let mut relay = started(&["relay", "--config", config.to_str().unwrap()]);
+    let route = line(&mut relay.0);
+    let (key, at) = route.split_once('@').unwrap();
+    (relay, key.to_owned(), at.rsplit_once(':').unwrap().1.parse().unwrap())
+}
+
+fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let begin = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(30), "never: {what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn relays_are_found_by_name_over_either_kind_of_address_and_again_when_the_name_has_another() {
+    let Some(hosts) = Hosts::new() else {
+        return skip("relays_are_found_by_name", "a file of hosts of its own needs root");
+    };
+    let user = new_key(&hosts.path("user.key"));
+    let relays = [("four", "127.0.0.1"), ("six", "::1"), ("later", "127.0.0.1")];
+    let relays = relays.map(|relay| self::relay(hosts.0.path(), relay, &user));
+    let named = |at: usize| {
+        let (_, key, port) = &relays[at];
+        format!("{key}@{}.test:{port}", ["four", "six", "later"][at])
+    };
+    // Each relay listens at one of its name's two addresses; where the third is nobody says yet.
+    let known = "::1 four.test six.test\n127.0.0.1 four.test six.test\n";
+    hosts.are(known);
+    let mut server = started(&["bench", "server", "--port", "0", "--bind", "127.0.0.1", "--bind", "::1"]);
+    let ticket = line(&mut server.0).split_whitespace().last().unwrap().to_owned();
+    let (key, control) = (hosts.path("user.key"), hosts.path("bench.sock"));
+    let args = ["bench", "client", &ticket, "--time", "60s", "--key", &key, "--control", &control];
+    let routes = [0, 1].map(named);
+    let _bench = hosts.start(&[&args[..], &["--relay", &routes[0], "--relay", &routes[1]]].concat());
+    let ask = |words: &[&str]| {
+        let asked = hosts.command(PROGRAM, &[&["path"], words, &["--json", "--control", &control]].concat());
+        let asked = { asked }.output().unwrap();
+        (asked.status.success(), String::from_utf8_lossy(&asked.stdout).into_owned())
+    };
+    let through = |key: &str| {
+        let (worked, told) = ask(&["list"]);
+        let paths: Vec<Value> = if worked { serde_json::from_str(&told).unwrap() } else { Vec::new() };
+        let is_it = |path: &Value| path["relays"][0] == key && path["state"] == "active";
+        paths.iter().any(is_it).then_some(())
+    };
+    for (_, key, _) in &relays[..2] {
+        until("a path through a relay at one of its name's addresses", || through(key));
+    }
+    let (_, key, port) = &relays[2];
+    let (worked, told) = ask(&["add", &named(2)]);
+    assert!(!worked && told.contains("it is tried on"), "{told}");
+    // Another address first, where nobody is.
+    hosts.are(&format!("{known}127.0.0.9 later.test\n"));
+    std::thread::sleep(Duration::from_secs(1));
+    hosts.are(&format!("{known}127.0.0.1 later.test\n"));
+    until("a path through the one whose name has its address now", || through(key));
+    // By its address it is the same.
+    let (worked, told) = ask(&["add", &format!("{key}@127.0.0.1:{port}")]);
+    assert!(!worked && told.contains("kept already"), "{told}");
+    let (worked, told) = ask(&["remove", &named(2)]);
+    assert!(worked && through(key).is_none(), "{told}");
+}
+
+#[test]
+fn a_relay_registers_with_a_controller_by_its_name_once_that_has_an_address() {
+    let Some(hosts) = Hosts::new() else {
+        return skip("a_relay_registers_by_name", "a file of hosts of its own needs root");
+    };
+    let relay = new_key(&hosts.path("relay.key"));
+    let text = format!(
+        "key = \"c.key\"\nport = 0\naddresses = [\"127.0.0.1\"]\n\n[store]\nmemory = true\n\n[[relay]]\nkey = \"{relay}\"\n"
+    );
+    fs::write(hosts.path("c.toml"), text).unwrap();
+    let mut controller = started(&["controller", "--config", &hosts.path("c.toml")]);
+    let mut printed = BufReader::new(controller.0.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let [at, signs] = [(); 2].map(|()| printed.next().unwrap().trim().to_owned());
+    let (key, port) = (at.split_once('@').unwrap().0, at.rsplit_once(':').unwrap().1);
+    let text = format!(
+        "key = \"relay.key\"\nport = 0\naddresses = [\"127.0.0.1\"]\ncontrol = \"relay.sock\"\n\n[[controller]]\nat = \"{key}@controller.test:{port}\"\nsigns = \"{signs}\"\n"
+    );
+    fs::write(hosts.path("relay.toml"), text).unwrap();
+    let _relay = hosts.start(&["relay", "--config", &hosts.path("relay.toml")]);
+    let socket = hosts.path("relay.sock");
+    let told = || {
+        let asked = program(&["relay", "status", "--json", "--control", &socket]).output().unwrap();
+        let status: Value = serde_json::from_slice(&asked.stdout).ok()?;
+        Some(status["controllers"][0].clone())
+    };
+    let why = until("a reason", || told().filter(|told| told.to_string().contains("resolved")));
+    assert!(why.to_string().contains("controller.test"), "{why}");
+    hosts.are("127.0.0.1 controller.test\n");
+    until("registered", || told().filter(|told| told["registered"] == true));
+}

@@ -1,0 +1,216 @@
+//! Where a node is, as people write it: `KEY@PLACE,PLACE`, each place an address with its port, or a host's name with it.
+//!
+//! Names are kept as they were written and resolved whenever the node is called ([`NodeAt::resolve`]), so one whose address has changed is
+//! found again. Every address that the system gives for a name counts, IPv6 and IPv4 alike.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::str::FromStr;
+use std::time::Duration;
+
+use anabranch_net::PublicKey;
+use anabranch_secure::RelayHint;
+use tokio::net::lookup_host;
+use tokio::time::timeout;
+
+/// How long the system may take to resolve a name.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Longest name of a host, and longest part of one (RFC 1035 §2.3.4).
+const LONGEST_NAME: usize = 253;
+const LONGEST_LABEL: usize = 63;
+
+/// An address, or a host's name and a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// An address.
+    Address(SocketAddr),
+    /// A host's name, to be resolved.
+    Name(String, u16),
+}
+
+impl FromStr for Place {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        if let Ok(address) = text.parse() {
+            return Ok(Self::Address(address));
+        }
+        let (name, port) = text.rsplit_once(':').ok_or(())?;
+        let port = port.parse().ok().filter(|port| *port > 0).ok_or(())?;
+        if is_host_name(name) { Ok(Self::Name(name.to_ascii_lowercase(), port)) } else { Err(()) }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(address) => write!(f, "{address}"),
+            Self::Name(name, port) => write!(f, "{name}:{port}"),
+        }
+    }
+}
+
+/// Whether it can be a host's name (RFC 1123 §2.1): not what was meant for an IPv4 address, which ends in a number.
+fn is_host_name(text: &str) -> bool {
+    let name = text.strip_suffix('.').unwrap_or(text);
+    let is_label = |label: &str| {
+        let is_within = (1..=LONGEST_LABEL).contains(&label.len());
+        let is_usual = label.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'));
+        is_within && is_usual && !label.starts_with('-') && !label.ends_with('-')
+    };
+    let last = name.rsplit('.').next().unwrap_or_default();
+    name.len() <= LONGEST_NAME
+        && name.split('.').all(is_label)
+        && !last.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// A name that the system gives no address for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the name {name} cannot be resolved ({why}): is it right, and does this machine reach its name server?"
+)]
+pub struct Unresolved {
+    /// The name.
+    pub name: String,
+    /// What the system said.
+    pub why: String,
+}
+
+/// A node, and where it may be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeAt {
+    /// Its key.
+    pub node: PublicKey,
+    /// Where it may be.
+    pub places: Vec<Place>,
+}
+
+impl NodeAt {
+    /// A node at these addresses.
+    #[must_use]
+    pub fn new(node: PublicKey, addresses: &[SocketAddr]) -> Self {
+        Self { node, places: addresses.iter().copied().map(Place::Address).collect() }
+    }
+
+    /// Its addresses now, those of its names among them, in the order of its places.
+    ///
+    /// # Errors
+    /// [`Unresolved`] when there is none, since a name has none.
+    pub async fn resolve(&self) -> Result<RelayHint, Unresolved> {
+        let (mut addresses, mut failed) = (Vec::new(), None);
+        for place in &self.places {
+            match place {
+                Place::Address(address) => addresses.push(*address),
+                Place::Name(name, port) => match resolved(name, *port).await {
+                    Ok(found) => addresses.extend(found),
+                    Err(why) => failed = failed.or(Some(Unresolved { name: name.clone(), why })),
+                },
+            }
+        }
+        let mut seen = std::collections::BTreeSet::new();
+        addresses.retain(|address| seen.insert(*address));
+        match failed.filter(|_| addresses.is_empty()) {
+            Some(failed) => Err(failed),
+            None => Ok(RelayHint { node: self.node, addresses }),
+        }
+    }
+}
+
+/// What the system says of a name: at least one address.
+async fn resolved(name: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
+    let found: io::Result<Vec<SocketAddr>> = match timeout(PATIENCE, lookup_host((name, port))).await {
+        Ok(found) => found.map(Iterator::collect),
+        Err(_) => return Err(format!("no answer within {} s", PATIENCE.as_secs())),
+    };
+    match found {
+        Ok(found) if found.is_empty() => Err("it has no address".to_owned()),
+        Ok(found) => Ok(found),
+        Err(error) => {
+            let why = error.to_string();
+            Err(why.strip_prefix("failed to lookup address information: ").unwrap_or(&why).to_owned())
+        }
+    }
+}
+
+impl From<RelayHint> for NodeAt {
+    fn from(hint: RelayHint) -> Self {
+        Self::new(hint.node, &hint.addresses)
+    }
+}
+
+impl FromStr for NodeAt {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (key, places) = text.split_once('@').ok_or(())?;
+        let places: Result<_, ()> = places.split(',').map(|word| word.trim().parse()).collect();
+        Ok(Self { node: key.trim().parse().map_err(|_| ())?, places: places? })
+    }
+}
+
+impl fmt::Display for NodeAt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@", self.node)?;
+        for (index, place) in self.places.iter().enumerate() {
+            let comma = if index == 0 { "" } else { "," };
+            write!(f, "{comma}{place}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_an_address_or_a_name_with_a_port() {
+        for text in ["192.0.2.1:4600", "[2001:db8::1]:4600"] {
+            assert!(matches!(text.parse(), Ok(Place::Address(_))), "{text}");
+        }
+        for text in ["relay:4600", "fra-1.relays.example.net:4600", "a_b.example.:1", "4600.example:1"] {
+            let place: Place = text.parse().unwrap();
+            assert_eq!((matches!(place, Place::Name(..)), place.to_string()), (true, text.to_owned()));
+        }
+        assert_eq!("Relay.Example:1".parse(), Ok(Place::Name("relay.example".into(), 1)));
+        let long = format!("{}:1", ["a"; 128].join("."));
+        for text in [
+            "relay",
+            "relay:0",
+            "relay:70000",
+            "relay:",
+            ":4600",
+            "300.0.2.1:1",
+            "192.0.2:1",
+            "-a:1",
+            "a-:1",
+            "a..b:1",
+            "a b:1",
+            "a/b:1",
+            "[relay]:1",
+            "2001:db8::1:4600",
+            &long,
+            &format!("{}:1", "a".repeat(64)),
+        ] {
+            assert!(text.parse::<Place>().is_err(), "{text}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_name_gives_all_its_addresses_and_one_without_any_is_named() {
+        let node = anabranch_net::NodeKey::from_random([5; 32]).public();
+        let at: NodeAt = format!("{node}@localhost:4600,127.0.0.1:4600,192.0.2.1:9").parse().unwrap();
+        let hint = at.resolve().await.unwrap();
+        assert!(hint.addresses.contains(&"127.0.0.1:4600".parse().unwrap()), "{hint:?}");
+        assert_eq!(hint.addresses.last(), Some(&"192.0.2.1:9".parse().unwrap()));
+        assert_eq!(hint.addresses.iter().filter(|at| at.to_string() == "127.0.0.1:4600").count(), 1);
+        // Reserved (RFC 6761): nobody has it.
+        let nowhere: NodeAt = format!("{node}@relay.invalid:4600").parse().unwrap();
+        let why = nowhere.resolve().await.unwrap_err();
+        assert_eq!(why.name, "relay.invalid");
+        assert!(!why.why.is_empty() && why.to_string().contains("is it right"), "{why}");
+        let either: NodeAt = format!("{node}@relay.invalid:4600,192.0.2.1:9").parse().unwrap();
+        assert_eq!(either.resolve().await.unwrap().addresses.len(), 1);
+    }
+}
