@@ -171,6 +171,23 @@ async fn events_tell_when_something_has_changed() {
     until_it_says("event: status").await;
     let _relay = relay(&controller, &hint).await;
     until_it_says("\"alive\":true").await;
+    // Its last chunk is empty (RFC 9112 §7.1): whoever reads knows that no event was cut off.
+    controller.close().await;
+    until_it_says("\r\n0\r\n\r\n").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_method_that_a_route_does_not_have_is_refused_in_words() {
+    let (controller, _) = controller().await;
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), TOKEN).unwrap();
+    let at = open(&controller, Some(file.path())).await;
+    // The scheme's name in any case.
+    let shown = format!("Authorization: bearer {TOKEN}\r\n");
+    for what in ["POST /api/v1/status", "DELETE /metrics", "PUT /api/v1/events"] {
+        let (code, body) = ask(at, what, &shown).await;
+        assert!(code == 405 && body.contains("openapi.json"), "{what}: {code} {body}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

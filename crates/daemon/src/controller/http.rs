@@ -23,7 +23,7 @@ use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get};
 use axum::{Json, Router};
-use futures_util::stream::{self, Stream};
+use futures_util::stream::{self, Stream, StreamExt};
 
 use super::status::{GrantStatus, Status};
 use super::{Watch, openapi};
@@ -90,6 +90,7 @@ fn answer(done: Result<Vec<GrantStatus>, ControlError>) -> Response {
 }
 
 async fn events(State(watch): State<Watch>) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
+    let closing = watch.clone().closing();
     let events = stream::unfold((watch, None::<Status>), |(watch, told)| async move {
         loop {
             let status = watch.status();
@@ -101,7 +102,7 @@ async fn events(State(watch): State<Watch>) -> Sse<impl Stream<Item = Result<Eve
             tokio::time::sleep(LOOK).await;
         }
     });
-    Sse::new(events).keep_alive(KeepAlive::default())
+    Sse::new(events.take_until(closing)).keep_alive(KeepAlive::default())
 }
 
 /// As Prometheus reads it (text format 0.0.4).

@@ -35,6 +35,7 @@ use anabranch_overlay::controller::{
 };
 use anabranch_overlay::grant::{ControllerKey, GrantId, GrantSigner, UnixTime, WallClock};
 use anabranch_secure::{ResetKey, secret};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use zeroize::Zeroizing;
 
@@ -79,6 +80,8 @@ struct Shared {
     senses: Mutex<Senses>,
     signer: GrantSigner,
     clock: Clock,
+    /// True once it is to end.
+    closing: watch::Sender<bool>,
 }
 
 impl Shared {
@@ -139,7 +142,8 @@ impl ControllerService {
         let endpoint = Arc::new(Endpoint::bind(config).await?);
         let senses = Mutex::new(Senses::new(u64::from_ne_bytes(random()?)));
         let (directory, clock) = (Mutex::default(), endpoint.clock());
-        let shared = Arc::new(Shared { store, policy, directory, senses, signer, clock });
+        let closing = watch::Sender::new(false);
+        let shared = Arc::new(Shared { store, policy, directory, senses, signer, clock, closing });
         let tasks = vec![
             tokio::spawn(serve::accept(shared.clone(), endpoint.clone())),
             tokio::spawn(tend(shared.clone(), node)),
@@ -181,8 +185,9 @@ impl ControllerService {
         self.endpoint.fall_silent();
     }
 
-    /// Closes all sessions and stops; peers are told.
+    /// Closes all sessions and stops; peers are told, and streams of events end.
     pub async fn close(self) {
+        self.shared.closing.send_replace(true);
         self.endpoint.close().await;
     }
 }
@@ -201,6 +206,12 @@ pub struct Watch {
 }
 
 impl Watch {
+    /// Waits until the controller is to end.
+    pub(super) async fn closing(self) {
+        // When nobody can tell any more, it has ended.
+        let _ = self.shared.closing.subscribe().wait_for(|closing| *closing).await;
+    }
+
     /// What it knows of relays.
     #[must_use]
     pub fn status(&self) -> Status {

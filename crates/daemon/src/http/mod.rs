@@ -168,6 +168,12 @@ impl Door {
         let is_local = self.address().is_ok_and(|address| address.ip().is_loopback());
         let guard = Guard { token: self.token, is_local };
         let routes = routes
+            .method_not_allowed_fallback(|| async {
+                problem(
+                    StatusCode::METHOD_NOT_ALLOWED,
+                    "nothing is done here by this method; GET /api/v1/openapi.json tells what is",
+                )
+            })
             .fallback(|| async {
                 problem(
                     StatusCode::NOT_FOUND,
@@ -255,9 +261,11 @@ async fn check(State(guard): State<Guard>, request: Request, next: Next) -> Resp
 
 fn shows(headers: &HeaderMap, token: blake3::Hash) -> bool {
     let shown = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let shown = shown.and_then(|value| value.strip_prefix("Bearer "));
-    // Hashes compare in constant time.
-    shown.is_some_and(|shown| blake3::hash(shown.trim().as_bytes()) == token)
+    let shown = shown.and_then(|value| value.split_once(' '));
+    // A scheme's name is written in any case (RFC 9110 §11.1); hashes compare in constant time.
+    shown.is_some_and(|(scheme, shown)| {
+        scheme.eq_ignore_ascii_case("bearer") && blake3::hash(shown.trim().as_bytes()) == token
+    })
 }
 
 /// Whether the request was meant for this machine by address or as `localhost`; HTTP/1.0 need not say.
