@@ -15,6 +15,8 @@ pub struct Config {
     pub cc: cc::Config,
     /// Which paths count as one flow.
     pub coupling: Coupling,
+    /// By what paths that share a bottleneck are found.
+    pub detector: Detector,
     /// How outgoing data is spread over paths.
     pub scheduler: SchedulerKind,
     /// Data is bound to a path before the path may send, so many bytes on each at most (MPMTP-AR [R5]); `None` for
@@ -74,6 +76,26 @@ pub enum Coupling {
     Adaptive,
     /// All, or as [`Session::set_path_group`](crate::Session::set_path_group) says: the papers' setting.
     Fixed,
+}
+
+/// By what paths that share a bottleneck are found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Detector {
+    /// Losses at the same moments (mTCP §3.2 [M8]).
+    Losses,
+    /// One-way delays of the same kind (RFC 8382). The peer is asked for times of arrival; where it tells none, nothing is found.
+    Delays,
+    /// Round trips that rise and fall together.
+    Waves,
+    /// Waves, and losses where these say nothing; and a queue that is full on one path only tells early that two are separate.
+    #[default]
+    Both,
+}
+
+impl Detector {
+    /// All of them, with their names.
+    pub const ALL: [(Self, &'static str); 4] =
+        [(Self::Losses, "losses"), (Self::Delays, "delays"), (Self::Waves, "waves"), (Self::Both, "both")];
 }
 
 /// Which path acknowledgements return on (mTCP §3.3 [M7]).
@@ -151,6 +173,7 @@ impl Default for Config {
                 max_window: 256 << 20,
             },
             coupling: Coupling::Adaptive,
+            detector: Detector::Both,
             scheduler: SchedulerKind::EarliestArrival,
             early_binding: None,
             ack_policy: AckPolicy::SamePath,

@@ -26,7 +26,9 @@ mod stats;
 mod stream;
 
 pub use anabranch_cc as cc;
-pub use config::{AckPolicy, Config, Coupling, FailureConfig, MemoryConfig, MtuConfig, ReportConfig};
+pub use config::{
+    AckPolicy, Config, Coupling, Detector, FailureConfig, MemoryConfig, MtuConfig, ReportConfig,
+};
 pub use datagram::{DatagramMode, Protection};
 pub use event::{AbandonReason, CloseReason, Event, PathChange, PidChange, PidSource, ProtocolError};
 pub use manager::{
@@ -43,8 +45,8 @@ pub use schedule::{
 };
 pub use session::{DatagramError, PathError, ReservedPath, Session};
 pub use shared::{
-    DelaySample, DelayStatistics, DelayWaves, FastRetransmits, GroupReason, Groups, Lag, SharedCongestion,
-    Verdict,
+    DelaySample, DelayStatistics, DelayWaves, FastRetransmits, GroupReason, Groups, Lag, OneWayDelays,
+    SharedCongestion, Verdict,
 };
 pub use state::State;
 pub use stats::{PathInfo, PathStats, PathWindow, SessionStats};

@@ -4,9 +4,11 @@
 #[allow(dead_code)] // What this needs of it is little.
 mod attacker;
 
-use anabranch_engine::{Arrival, Ecn, PathState, Route, Transmit};
-use anabranch_wire::{Frame, Fsn, Message, NewPid, Packet, PathId, Pid, ResetToken, Span};
-use attacker::{Meter, Victim, ack, route, stream_frame};
+use anabranch_engine::{Arrival, Config, Detector, Ecn, MemoryBudget, PathState, Route, Transmit};
+use anabranch_wire::{
+    ArrivalTime, Frame, Fsn, Message, NewPid, Packet, Params, PathId, Pid, ResetToken, Span,
+};
+use attacker::{Meter, Victim, ack, params, route, stream_frame};
 use bytes::Bytes;
 
 const SECOND: PathId = PathId(2);
@@ -88,4 +90,37 @@ fn a_path_in_doubt_on_which_packets_arrive_has_every_other_acknowledgement() {
         }
     }
     assert!(over[0].abs_diff(over[1]) <= 1 && over[0] >= 4, "{over:?}");
+}
+
+/// The times of arrival in the acknowledgements that a session sends of two packets that came 3 ms apart, and when the second did.
+fn told_times(asked: bool) -> (Vec<Option<ArrivalTime>>, ArrivalTime) {
+    let _turn = Meter::new();
+    let mut victim = Victim::offered(Params { arrival_times: asked, ..params() });
+    victim.say([Frame::Ping]);
+    victim.now += Span::from_millis(3);
+    let arrived = ArrivalTime::of(victim.now);
+    let mut sent = victim.say([Frame::Ping]);
+    sent.extend(victim.wait(Span::from_millis(40)));
+    let frames = sent.iter().flat_map(|sent| &sent.message.packet().unwrap().frames);
+    let times = frames.filter_map(|frame| if let Frame::Ack(ack) = frame { Some(ack.arrived) } else { None });
+    (times.collect(), arrived)
+}
+
+#[test]
+fn times_of_arrival_are_told_to_who_asks_for_them_and_to_nobody_else() {
+    let (told, arrived) = told_times(true);
+    assert!(!told.is_empty() && told.iter().all(|time| *time == Some(arrived)), "{told:?} {arrived:?}");
+    let (told, _) = told_times(false);
+    assert!(!told.is_empty() && told.iter().all(Option::is_none), "{told:?}");
+}
+
+#[test]
+fn who_finds_shared_bottlenecks_by_one_way_delays_asks_for_times_of_arrival() {
+    let _turn = Meter::new();
+    for (detector, name) in Detector::ALL {
+        let config = Config { detector, ..Config::default() };
+        let victim = Victim::with(config, MemoryBudget::new(1 << 40));
+        assert_eq!(victim.session.local_params().arrival_times, detector == Detector::Delays, "{name}");
+    }
+    assert_eq!(Config::default().detector, Detector::Both);
 }

@@ -3,7 +3,9 @@
 //! The input is a list of records: what (1), how much (1), that many bytes. What is sent must encode to the size that
 //! was announced, and nothing may go on for ever.
 
-use anabranch_engine::{Arrival, Config, DatagramMode, Ecn, MemoryBudget, PidSource, Route, Session};
+use anabranch_engine::{
+    Arrival, Config, DatagramMode, Detector, Ecn, MemoryBudget, PidSource, Route, Session,
+};
 use anabranch_wire::{
     DatagramFrame, Fsn, Message, PACKET_OVERHEAD, Packet, Params, PathId, PathUse, Pid, ResetToken, Span,
     StreamId, Time, decode_frames, encode_frames,
@@ -37,6 +39,7 @@ fn params() -> Params {
         max_ack_delay_us: 25_000,
         max_block: 32,
         ordered_classes: 1 << 3,
+        arrival_times: true,
     }
 }
 
@@ -121,7 +124,9 @@ pub fn session(input: &[u8]) {
     let budget = MemoryBudget::new(1 << 24);
     let modes = [DatagramMode::Once, DatagramMode::Redundant, DatagramMode::Protected];
     let datagrams = std::array::from_fn(|class| modes[class % modes.len()]);
-    let mut config = Config { datagrams, ..Config::default() };
+    // What looks for shared bottlenecks follows from the input's length, so that each has its turn.
+    let (detector, _) = Detector::ALL[input.len() % Detector::ALL.len()];
+    let mut config = Config { datagrams, detector, ..Config::default() };
     config.protection.outlive_path = true;
     config.ordered_classes = 0b1100;
     let accepted = Session::accept(config, (params(), route(0)), pids, budget, now);

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use subtle::ConstantTimeEq;
 
-use crate::{Fsn, PathId, Payload, Pid, Ranges, Span, StreamId};
+use crate::{ArrivalTime, Fsn, PathId, Payload, Pid, Ranges, Span, StreamId};
 
 /// One thing said to the peer.
 #[derive(Clone, Debug, PartialEq)]
@@ -121,6 +121,8 @@ pub struct Ack {
     pub path: PathId,
     /// Time from the arrival of the highest packet number to the sending of this frame.
     pub delay: Span,
+    /// When the highest packet number arrived, for a peer that asks (`arrival_times`).
+    pub arrived: Option<ArrivalTime>,
     /// Packet numbers received, highest first.
     pub ranges: Ranges,
     /// ECN marks seen on the path so far, when its packets carry ECT.
@@ -355,6 +357,7 @@ mod tests {
             max_ack_delay_us: 1,
             max_block: 1,
             ordered_classes: 1,
+            arrival_times: true,
         };
         let messages: [Message<bytes::Bytes>; 2] = [Message::Reset(reset_token), Message::Init(params)];
         let shown = format!("{reset_token:?} {new:?} {messages:?} {:#?}", Frame::<bytes::Bytes>::NewPid(new));

@@ -4,6 +4,7 @@
 //! the simulator hands it over in memory, and the driver turns it into bytes just before sealing and
 //! back just after opening. Nothing in this crate knows a socket, a clock or a key.
 
+mod arrival;
 mod codec;
 mod codes;
 mod error;
@@ -18,6 +19,7 @@ mod source;
 mod units;
 mod varint;
 
+pub use arrival::ArrivalTime;
 pub use codec::{
     LARGEST_MARKS, LARGEST_PARITY_OVERHEAD, MAX_ACK_DELAY_US, MAX_ACK_RANGES, MAX_FRAMES, MAX_PATHS,
     MAX_PLACE, MAX_REASON_LEN, MIN_UDP_PAYLOAD, datagram_frame_overhead, datagram_frame_overhead_last,

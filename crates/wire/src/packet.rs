@@ -61,6 +61,8 @@ pub struct Params {
     pub max_block: u8,
     /// The classes whose datagrams it wants to have places, a bit each.
     pub ordered_classes: u16,
+    /// Acknowledgements should tell when packets arrived.
+    pub arrival_times: bool,
 }
 
 impl<P> Message<P> {

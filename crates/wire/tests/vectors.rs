@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use anabranch_wire::{
-    Ack, AckPath, AddressFrame, Close, DatagramFrame, DatagramNumber, EcnCounts, Frame, Fsn, Header, Kind,
-    MarkedFrame, NewPid, Params, ParityFrame, PathId, PathStatus, PathUse, Pid, Report, ResetToken, Span,
-    StreamFrame, StreamId, abandon_reason, close_code, decode_frames, decode_params, encode_frames,
-    encode_params, expand_fsn, packet_encoded_len, rewrite_for_hop,
+    Ack, AckPath, AddressFrame, ArrivalTime, Close, DatagramFrame, DatagramNumber, EcnCounts, Frame, Fsn,
+    Header, Kind, MarkedFrame, NewPid, Params, ParityFrame, PathId, PathStatus, PathUse, Pid, Report,
+    ResetToken, Span, StreamFrame, StreamId, abandon_reason, close_code, decode_frames, decode_params,
+    encode_frames, encode_params, expand_fsn, packet_encoded_len, rewrite_for_hop,
 };
 use bytes::Bytes;
 use serde_json::Value;
@@ -83,6 +83,7 @@ fn ack(of: &Value) -> Ack {
     Ack {
         path: path(of),
         delay: Span::from_micros(field(of, "delay_us")),
+        arrived: of.get("arrived_us").map(|_| ArrivalTime::from_micros(field(of, "arrived_us"))),
         ranges: ranges.iter().map(|range| number(&range[0])..number(&range[1]) + 1).collect(),
         ecn,
     }
@@ -254,6 +255,9 @@ fn parameters_are_as_published() {
             max_ack_delay_us: field(&vector, "max_ack_delay_us"),
             max_block: vector.get("max_block").map_or(0, |_| field(&vector, "max_block")),
             ordered_classes: vector.get("ordered_classes").map_or(0, |_| field(&vector, "ordered_classes")),
+            arrival_times: vector
+                .get("arrival_times")
+                .is_some_and(|_| field::<u64>(&vector, "arrival_times") == 1),
         };
         assert_eq!(decode_params(&bytes(&vector, "bytes")).as_ref(), Ok(&params), "{vector}");
         if vector.get("decode_only").is_none() {

@@ -16,7 +16,10 @@ pub fn packet<P: Payload>(packet: &Packet<P>) -> String {
                 let fin = if stream.fin { " FIN" } else { "" };
                 write!(text, ", STREAM {} {}..{end}{fin}", stream.stream.0, stream.offset)
             }
-            Frame::Ack(ack) => write!(text, ", ACK path {} {:?}", ack.path.0, ack.ranges),
+            Frame::Ack(ack) => {
+                let arrived = ack.arrived.map_or(String::new(), |at| format!(" at {} µs", at.as_micros()));
+                write!(text, ", ACK path {} {:?}{arrived}", ack.path.0, ack.ranges)
+            }
             Frame::Datagram(datagram) => {
                 write!(text, ", DATAGRAM class {} of {} bytes", datagram.class, datagram.data.len())
             }

@@ -4,7 +4,7 @@
 //! the data goes straight on to its stream. An acknowledgement is due after every n-th packet that asks
 //! for one, at once when a gap opens or closes, and at the latest after the agreed delay.
 
-use anabranch_wire::{Ack, EcnCounts, Fsn, PathId, RangeSet, Ranges, Span, Time};
+use anabranch_wire::{Ack, ArrivalTime, EcnCounts, Fsn, PathId, RangeSet, Ranges, Span, Time};
 
 use crate::config::Config;
 use crate::route::Ecn;
@@ -96,14 +96,15 @@ impl Receipt {
         self.news && self.unacknowledged > 0
     }
 
-    /// The acknowledgement for what has arrived so far; [`Self::on_acknowledged`] once it leaves.
-    pub(crate) fn acknowledge(&self, now: Time, path: PathId) -> Option<Ack> {
+    /// The acknowledgement for what has arrived so far, with the time of arrival if `timed`; [`Self::on_acknowledged`] once it leaves.
+    pub(crate) fn acknowledge(&self, now: Time, path: PathId, timed: bool) -> Option<Ack> {
         if self.received.is_empty() {
             return None;
         }
         let ranges: Ranges = self.received.iter().rev().collect();
         let marked = self.ecn != EcnCounts::default();
-        Some(Ack { path, delay: now.since(self.largest_at), ranges, ecn: marked.then_some(self.ecn) })
+        let (delay, arrived) = (now.since(self.largest_at), timed.then(|| ArrivalTime::of(self.largest_at)));
+        Some(Ack { path, delay, arrived, ranges, ecn: marked.then_some(self.ecn) })
     }
 
     /// The acknowledgement is in a packet that leaves.
@@ -161,7 +162,7 @@ mod tests {
         assert_eq!(receipt.due(), Time::NEVER);
         arrive(&mut receipt, &[3]);
         assert_eq!(receipt.due(), Time::ZERO);
-        let ack = receipt.acknowledge(Time::ZERO, PathId(0)).unwrap();
+        let ack = receipt.acknowledge(Time::ZERO, PathId(0), false).unwrap();
         assert_eq!(ack.ranges.as_slice(), &[3..4, 0..2]);
     }
 
@@ -179,7 +180,7 @@ mod tests {
         let mut receipt = Receipt::default();
         arrive(&mut receipt, &[0, 1]);
         arrive(&mut receipt, &(3..10_000).collect::<Vec<_>>());
-        let ack = receipt.acknowledge(Time::ZERO, PathId(0)).unwrap();
+        let ack = receipt.acknowledge(Time::ZERO, PathId(0), false).unwrap();
         assert_eq!(ack.ranges.as_slice(), &[3..10_000]);
         assert!(receipt.is_known(Fsn(1)) && !receipt.is_known(Fsn(2)));
     }

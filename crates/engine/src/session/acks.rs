@@ -28,7 +28,7 @@ impl<P: Payload> Session<P> {
             if self.paths[index].sample_rtt(now, via, sample, delay) {
                 self.cc.on_return_path_changed(ack.path);
             }
-            self.note_delay(now, index, sample.saturating_sub(delay));
+            self.note_delay(now, index, (sample, delay), ack.arrived);
         }
         let marks = self.paths[index].marks.on_ack(newly.len() as u64, ack.ecn, outcome.rtt.is_some());
         let arrived = newly.len() as u64;

@@ -71,6 +71,7 @@ impl<P: Payload> Session<P> {
     pub(super) fn add_acks(&mut self, now: Time, index: usize, draft: &mut Draft<P>) {
         let on_their_own = self.config.ack_policy == AckPolicy::SamePath && self.ack_path.0.is_none();
         let own = on_their_own.then_some(index);
+        let timed = self.peer.as_ref().is_some_and(|peer| peer.arrival_times);
         let mut next = 0;
         while let Some(other) = self.paths.next_to_acknowledge(next, own) {
             next = other + 1;
@@ -78,7 +79,7 @@ impl<P: Payload> Session<P> {
                 continue;
             }
             let id = self.paths[other].id;
-            if let Some(ack) = self.paths[other].receipt.acknowledge(now, id)
+            if let Some(ack) = self.paths[other].receipt.acknowledge(now, id, timed)
                 && draft.push(Frame::Ack(ack))
             {
                 self.paths.change_receipt(other, |path| {

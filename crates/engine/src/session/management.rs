@@ -214,7 +214,7 @@ impl<P: Payload> Session<P> {
         let judged =
             |path: &&Path| in_use(path) && path.rtt().has_sample() && !self.cc.in_slow_start(path.id);
         let judged: Vec<&Path> = self.paths.iter().filter(judged).collect();
-        let shares = |a: PathId, b: PathId| self.evidence(a.min(b), a.max(b)) == Verdict::Shared;
+        let shares = |a: PathId, b: PathId| self.shared_bottleneck(a.min(b), a.max(b)) == Verdict::Shared;
         let report = |path: &&Path| PathReport {
             path: path.id,
             throughput: Rate::from_bytes_in(self.cc.window(path.id), path.rtt().smoothed()),

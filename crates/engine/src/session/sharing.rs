@@ -1,18 +1,20 @@
 //! Adaptive coupling: windows are coupled within groups of paths that share a bottleneck and free between groups.
 //!
-//! Evidence is collected as acknowledgements come; every [`REVIEW`] it is judged: whether delays rise and fall together, and where
+//! Evidence is collected as acknowledgements come; every [`REVIEW`] it is judged, by the method that [`Config::detector`](crate::Config::detector)
+//! names; usually whether delays rise and fall together, and where
 //! they say nothing, whether losses come at the same moments [M8], or a queue was full on one path only. A path whose group changes is told as an event with the
 //! reason. Each end judges the paths by what it sends on them itself.
 
-use anabranch_wire::{PathId, Payload, Span, Time};
+use anabranch_wire::{ArrivalTime, PathId, Payload, Span, Time};
 use smallvec::SmallVec;
 
 use super::Session;
-use crate::config::Coupling;
+use crate::config::{Coupling, Detector};
 use crate::event::{Event, PathChange};
 use crate::path::{Losses, Path, PathState};
 use crate::shared::{
-    DelaySample, DelayWaves, FastRetransmits, FullQueues, Groups, SharedCongestion, Verdict,
+    DelaySample, DelayStatistics, DelayWaves, FastRetransmits, FullQueues, Groups, OneWayDelays,
+    SharedCongestion, Verdict,
 };
 
 /// How often the evidence is judged.
@@ -22,12 +24,113 @@ const REVIEW: Span = Span::from_millis(500);
 /// thousands of sessions most have sent next to nothing.
 const WORTH: (u64, u64) = (16 << 10, 16);
 
+/// What the methods that are used have seen.
+#[derive(Debug)]
+enum Evidence {
+    Losses(FastRetransmits),
+    Delays(OneWayDelays, DelayStatistics),
+    Waves(DelayWaves),
+    Both(FastRetransmits, DelayWaves, FullQueues),
+}
+
+impl Evidence {
+    fn new(detector: Detector) -> Self {
+        match detector {
+            Detector::Losses => Self::Losses(FastRetransmits::default()),
+            Detector::Delays => Self::Delays(OneWayDelays::default(), DelayStatistics::default()),
+            Detector::Waves => Self::Waves(DelayWaves::default()),
+            Detector::Both => {
+                Self::Both(FastRetransmits::default(), DelayWaves::default(), FullQueues::default())
+            }
+        }
+    }
+
+    /// A packet that left so long ago was acknowledged now.
+    fn on_delay(&mut self, now: Time, path: PathId, seen: &Seen) {
+        let sample = DelaySample { now, delay: seen.delay };
+        match self {
+            Self::Losses(losses) => losses.on_rtt(now, path, seen.smoothed),
+            Self::Waves(waves) => waves.on_delay(path, &sample),
+            Self::Both(losses, waves, queues) => {
+                losses.on_rtt(now, path, seen.smoothed);
+                queues.on_wait(now, path, seen.delay.saturating_sub(seen.shortest), seen.smoothed);
+                waves.on_delay(path, &sample);
+            }
+            Self::Delays(one_way, statistics) => {
+                let Some(arrived) = seen.arrived else { return };
+                let delay = one_way.delay(path, (seen.sent_at, seen.shortest / 2), arrived);
+                statistics.on_delay(path, &DelaySample { now: seen.sent_at + delay, delay });
+            }
+        }
+    }
+
+    /// So many packets were found lost.
+    fn on_lost(&mut self, path: PathId, packets: u64) {
+        if let Self::Delays(_, statistics) = self {
+            statistics.on_lost(path, packets);
+        }
+    }
+
+    /// A path entered fast retransmit; true when that is worth a review at once.
+    fn on_congestion(&mut self, now: Time, path: PathId, in_slow_start: bool) -> bool {
+        match self {
+            Self::Losses(losses) => losses.on_congestion(now, path),
+            Self::Both(losses, _, queues) => {
+                losses.on_congestion(now, path);
+                return queues.on_congestion(now, path, in_slow_start);
+            }
+            Self::Delays(..) | Self::Waves(_) => {}
+        }
+        false
+    }
+
+    fn verdict(&self, now: Time, a: PathId, b: PathId) -> Verdict {
+        match self {
+            Self::Losses(losses) => losses.verdict(now, a, b),
+            Self::Delays(_, statistics) => statistics.verdict(now, a, b),
+            Self::Waves(waves) => waves.verdict(now, a, b),
+            Self::Both(losses, waves, queues) => {
+                let first = |known: Verdict, next: &dyn Fn() -> Verdict| match known {
+                    Verdict::Undecided => next(),
+                    decided => decided,
+                };
+                let verdict = first(waves.verdict(now, a, b), &|| losses.verdict(now, a, b));
+                first(verdict, &|| queues.verdict(now, a, b))
+            }
+        }
+    }
+
+    fn forget(&mut self, path: PathId) {
+        match self {
+            Self::Losses(losses) => losses.forget(path),
+            Self::Waves(waves) => waves.forget(path),
+            Self::Delays(one_way, statistics) => {
+                one_way.forget(path);
+                statistics.forget(path);
+            }
+            Self::Both(losses, waves, queues) => {
+                losses.forget(path);
+                waves.forget(path);
+                queues.forget(path);
+            }
+        }
+    }
+}
+
+/// What an acknowledgement told of a packet's journey.
+struct Seen {
+    sent_at: Time,
+    arrived: Option<ArrivalTime>,
+    /// There and back, queues included.
+    delay: Span,
+    smoothed: Span,
+    shortest: Span,
+}
+
 /// What is known of shared bottlenecks.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Sharing {
-    losses: FastRetransmits,
-    waves: DelayWaves,
-    queues: FullQueues,
+    evidence: Evidence,
     groups: Groups,
     review_at: Time,
     /// When paths entered fast retransmit last: what left before and is lost belongs to it.
@@ -35,6 +138,15 @@ pub(super) struct Sharing {
 }
 
 impl Sharing {
+    fn new(detector: Detector) -> Self {
+        Self {
+            evidence: Evidence::new(detector),
+            groups: Groups::default(),
+            review_at: Time::ZERO,
+            episodes: SmallVec::new(),
+        }
+    }
+
     /// True when losses of packets that left until `sent_at` begin another fast retransmit of the path.
     fn begins_episode(&mut self, now: Time, path: PathId, sent_at: Time) -> bool {
         match self.episodes.iter_mut().find(|(known, _)| *known == path) {
@@ -46,9 +158,7 @@ impl Sharing {
     }
 
     pub(super) fn forget(&mut self, path: PathId) {
-        self.losses.forget(path);
-        self.waves.forget(path);
-        self.queues.forget(path);
+        self.evidence.forget(path);
         self.groups.forget(path);
         self.episodes.retain(|(known, _)| *known != path);
     }
@@ -56,12 +166,7 @@ impl Sharing {
     fn judge(&mut self, now: Time, paths: &[(PathId, u32)]) {
         for (index, (b, _)) in paths.iter().enumerate() {
             for (a, _) in &paths[..index] {
-                let first = |known: Verdict, next: &dyn Fn() -> Verdict| match known {
-                    Verdict::Undecided => next(),
-                    decided => decided,
-                };
-                let verdict = first(self.waves.verdict(now, *a, *b), &|| self.losses.verdict(now, *a, *b));
-                let verdict = first(verdict, &|| self.queues.verdict(now, *a, *b));
+                let verdict = self.evidence.verdict(now, *a, *b);
                 self.groups.note(now, (*a, *b), verdict);
             }
         }
@@ -74,7 +179,8 @@ impl<P: Payload> Session<P> {
         let asked = self.coupling == Coupling::Adaptive || self.leaves_out_sharers();
         let sends = self.stats.bytes_written >= WORTH.0 || self.stats.datagrams_sent >= WORTH.1;
         let watched = self.paths.len() > 1 && asked && sends;
-        watched.then(|| &mut **self.sharing.get_or_insert_default())
+        let detector = self.config.detector;
+        watched.then(|| &mut **self.sharing.get_or_insert_with(|| Box::new(Sharing::new(detector))))
     }
 
     /// From now on the caller says which paths' windows are coupled.
@@ -85,9 +191,12 @@ impl<P: Payload> Session<P> {
         }
     }
 
-    /// What is believed of two paths, `a` below `b`.
-    pub(super) fn evidence(&self, a: PathId, b: PathId) -> Verdict {
-        self.sharing.as_ref().map_or(Verdict::Undecided, |sharing| sharing.groups.believed(a, b))
+    /// What is believed of two paths: whether they share a bottleneck, by what [`Config::detector`](crate::Config::detector)
+    /// has seen. Undecided as well where nobody asks.
+    #[must_use]
+    pub fn shared_bottleneck(&self, a: PathId, b: PathId) -> Verdict {
+        let known = self.sharing.as_ref();
+        known.map_or(Verdict::Undecided, |sharing| sharing.groups.believed(a.min(b), a.max(b)))
     }
 
     pub(super) fn forget_sharing(&mut self, path: PathId) {
@@ -96,14 +205,19 @@ impl<P: Payload> Session<P> {
         }
     }
 
-    /// A packet of a path took so long, queues included.
-    pub(super) fn note_delay(&mut self, now: Time, index: usize, delay: Span) {
+    /// A packet of a path was acknowledged so long after it left, of which the peer kept the acknowledgement back for so long.
+    pub(super) fn note_delay(
+        &mut self,
+        now: Time,
+        index: usize,
+        (sample, kept): (Span, Span),
+        arrived: Option<ArrivalTime>,
+    ) {
         let path = &self.paths[index];
         let (path, smoothed, shortest) = (path.id, path.rtt().smoothed(), path.rtt().min());
+        let (sent_at, delay) = (now - sample, sample.saturating_sub(kept));
         if let Some(sharing) = self.sharing() {
-            sharing.losses.on_rtt(now, path, smoothed);
-            sharing.queues.on_wait(now, path, delay.saturating_sub(shortest), smoothed);
-            sharing.waves.on_delay(path, &DelaySample { now, delay });
+            sharing.evidence.on_delay(now, path, &Seen { sent_at, arrived, delay, smoothed, shortest });
         }
     }
 
@@ -112,11 +226,11 @@ impl<P: Payload> Session<P> {
         let path = self.paths[index].id;
         let in_slow_start = self.cc.in_slow_start(path);
         let Some(sharing) = self.sharing() else { return };
+        sharing.evidence.on_lost(path, losses.packets);
         if !sharing.begins_episode(now, path, losses.sent_at) {
             return;
         }
-        sharing.losses.on_congestion(now, path);
-        if sharing.queues.on_congestion(now, path, in_slow_start) {
+        if sharing.evidence.on_congestion(now, path, in_slow_start) {
             // Before windows are cut for what is lost elsewhere.
             self.review_groups(now);
         }

@@ -1,16 +1,25 @@
-//! Shared bottlenecks from the shape of delays (RFC 8382).
+//! Shared bottlenecks from the shape of one-way delays (RFC 8382).
 //!
-//! Delays are summed over intervals of [`INTERVAL`]. From the last [`INTERVALS`] of them each path gets four statistics
-//! that do not depend on its base delay (§3.2):
+//! Delays are summed over intervals T of [`INTERVAL`], which begin at the same moments for all paths. At the end of each a path gets four estimates that do not depend on its
+//! base delay (§3.2):
 //!
-//! - *skewness*: how much more often delays lie below their long mean than above it. A queue that is mostly
-//!   full makes it small or negative: that is what tells a bottleneck;
+//! - *skewness*: how much more often delays lie below their long mean than above it. A queue that is mostly full makes
+//!   it small or negative: that is what tells a bottleneck (§3.3.1 step 1), with some hysteresis, or a high loss;
 //! - *variability*: the mean distance of delays from the mean of the interval before;
 //! - *oscillation*: how often the interval's mean crosses the long mean by a margin;
-//! - *loss*, over [`LOSS_INTERVALS`].
+//! - *loss*.
 //!
-//! Two paths share when both are bottlenecked and the statistics agree within the limits of §3.3 that group paths. A path
-//! without a bottleneck, or without a full history, leaves it undecided.
+//! Skewness and variability are over the last M intervals, of which the oldest third counts less and less (§4.1);
+//! oscillation and loss over the last N. Variability and oscillation know only intervals in which the path was bottlenecked
+//! (§4.2): what a path does without a queue is noise.
+//!
+//! At every interval two bottlenecked paths whose estimates agree within the limits of §3.3.1 belong together.
+//! No decision is made until a path was watched for 2·M intervals (§3.3.2), and none is believed that is not stable: paths *share*
+//! that belonged together nine times in ten of the last M intervals in which both were bottlenecked, and are *separate* when it was one time in ten. Any
+//! other share leaves it undecided, as does a path without a bottleneck.
+//!
+//! Nothing here asks whether delays rise at the same moments, only whether they are of the same kind: two separate
+//! bottlenecks of like rate, buffer and load are one to this method.
 
 use std::collections::VecDeque;
 
@@ -20,23 +29,27 @@ use super::{DelaySample, SharedCongestion, Verdict};
 
 /// T: delays are summed over so long.
 const INTERVAL: Span = Span::from_millis(350);
-/// M: intervals behind skewness, variability and oscillation.
-const INTERVALS: usize = 30;
-/// N: intervals behind the loss rate.
-const LOSS_INTERVALS: usize = 50;
+/// N: intervals behind oscillation and loss.
+const LONG: usize = 50;
+/// M: intervals behind skewness and variability.
+const SHORT: usize = 30;
+/// F: so many of them count in full.
+const FLAT: usize = 20;
 /// c_s and c_h: a path is bottlenecked with a skewness below the first, or the second once it is.
 const SKEW_BOTTLENECK: (f64, f64) = (0.1, 0.3);
 /// p_l: so much loss means a bottleneck by itself, and is compared.
 const LOSS_HIGH: f64 = 0.05;
 /// p_v: a crossing has to go this share of the variability beyond the mean.
 const CROSSING: f64 = 0.7;
-/// p_f, p_s, p_mad, p_d: the largest differences within a group.
+/// p_f, p_s, p_mad, p_d: differences within a group are smaller.
 const LIKE_OSCILLATION: f64 = 0.1;
 const LIKE_SKEW: f64 = 0.15;
 const LIKE_VARIABILITY: f64 = 0.1;
 const LIKE_LOSS: f64 = 0.1;
+/// Paths share, or are separate, that belong together in so many of ten intervals.
+const STABLE: (u32, u32) = (9, 1);
 
-/// Sums over one interval.
+/// Sums over one interval, delays in seconds.
 #[derive(Clone, Copy, Debug, Default)]
 struct Interval {
     samples: f64,
@@ -46,17 +59,21 @@ struct Interval {
     /// Distances from the mean of the interval before.
     deviation: f64,
     lost: f64,
+    /// The path was bottlenecked at its end.
+    bottleneck: bool,
+    /// Its mean crossed the long mean then.
+    crossed: bool,
 }
 
 impl Interval {
     fn mean(&self) -> f64 {
-        self.delay_sum / self.samples.max(1.0)
+        self.delay_sum / self.samples
     }
 }
 
-/// The statistics of a path that is watched for long enough.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Statistics {
+/// The estimates of a path, at the end of an interval.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Estimates {
     skew: f64,
     variability: f64,
     oscillation: f64,
@@ -71,50 +88,72 @@ struct Watch {
     past: VecDeque<Interval>,
     current: Interval,
     ends_at: Time,
-    /// The mean over the last intervals, in seconds.
-    long: Option<f64>,
-    statistics: Option<Statistics>,
+    /// The mean over the last M intervals, in seconds.
+    long: f64,
+    /// The side of the long mean on which the last significant mean was: -1, 1, or 0 before there was one.
+    side: i8,
+    /// Intervals since the beginning.
+    watched: usize,
+    estimates: Estimates,
+}
+
+/// What became of two paths in the last M intervals, a bit each, the latest lowest.
+#[derive(Clone, Copy, Debug)]
+struct Pair {
+    paths: (PathId, PathId),
+    at: Time,
+    /// Both were bottlenecked.
+    compared: u32,
+    /// And belonged together.
+    together: u32,
 }
 
 /// RFC 8382's detector.
 #[derive(Clone, Debug, Default)]
 pub struct DelayStatistics {
     paths: Vec<Watch>,
+    pairs: Vec<Pair>,
+}
+
+/// The weight of the interval `age` before the last: in full up to F, then less and less (RFC 8382 §4.1).
+fn weight(age: usize) -> f64 {
+    if age < FLAT { 1.0 } else { (SHORT - age) as f64 / (SHORT - FLAT + 1) as f64 }
 }
 
 impl Watch {
     fn new(path: PathId) -> Self {
-        let ends_at = Time::ZERO;
         Self {
             path,
             past: VecDeque::new(),
             current: Interval::default(),
-            ends_at,
-            long: None,
-            statistics: None,
+            ends_at: Time::ZERO,
+            long: 0.0,
+            side: 0,
+            watched: 0,
+            estimates: Estimates::default(),
         }
     }
 
-    /// The mean over the last intervals, in seconds.
-    fn long_mean(&self) -> Option<f64> {
-        let recent = self.past.iter().rev().take(INTERVALS);
-        let (count, sum) = recent.fold((0.0, 0.0), |(count, sum), one| (count + 1.0, sum + one.mean()));
-        (count > 0.0).then(|| sum / count)
-    }
-
-    fn on_delay(&mut self, sample: &DelaySample) {
-        if sample.now >= self.ends_at {
+    /// Takes a sample; true when it began another interval.
+    fn on_delay(&mut self, sample: &DelaySample) -> bool {
+        let begins = sample.now >= self.ends_at;
+        if begins {
+            if sample.now.since(self.ends_at) > INTERVAL * SHORT as u64 {
+                *self = Self::new(self.path);
+            }
             self.end_interval();
-            self.ends_at = sample.now + INTERVAL;
+            let number = sample.now.as_nanos() / INTERVAL.as_nanos();
+            self.ends_at = Time::ZERO + INTERVAL * (number + 1);
         }
         let delay = sample.delay.as_secs_f64();
-        if let (Some(long), Some(last)) = (self.long, self.past.back()) {
-            self.current.skew += if delay < long { 1.0 } else { 0.0 };
-            self.current.skew -= if delay > long { 1.0 } else { 0.0 };
+        if let Some(last) = self.past.back() {
+            self.current.skew += if delay < self.long { 1.0 } else { 0.0 };
+            self.current.skew -= if delay > self.long { 1.0 } else { 0.0 };
             self.current.deviation += (delay - last.mean()).abs();
         }
         self.current.samples += 1.0;
         self.current.delay_sum += delay;
+        begins
     }
 
     fn end_interval(&mut self) {
@@ -122,54 +161,74 @@ impl Watch {
         if ended.samples == 0.0 {
             return;
         }
-        if self.past.len() == LOSS_INTERVALS {
+        if self.past.len() == LONG {
             self.past.pop_front();
         }
         self.past.push_back(ended);
-        self.long = self.long_mean();
-        self.statistics = self.measure();
+        self.watched += 1;
+        self.measure();
+        let recent = || self.past.iter().rev().take(SHORT);
+        self.long = recent().map(Interval::mean).sum::<f64>() / recent().count() as f64;
     }
 
-    fn measure(&self) -> Option<Statistics> {
-        // The first intervals had no mean to be compared with.
-        if self.past.len() <= INTERVALS {
-            return None;
+    /// Estimates anew; the long mean is still that without the last interval.
+    fn measure(&mut self) {
+        let skew = self.weighed(|one| one.skew) / self.weighed(|one| one.samples);
+        let sum = |of: fn(&Interval) -> f64| self.past.iter().map(of).sum::<f64>();
+        let loss = sum(|one| one.lost) / sum(|one| one.lost + one.samples);
+        let limit = if self.estimates.bottleneck { SKEW_BOTTLENECK.1 } else { SKEW_BOTTLENECK.0 };
+        let bottleneck = self.watched > 1 && (skew < limit || loss > LOSS_HIGH);
+        if let Some(last) = self.past.back_mut() {
+            last.bottleneck = bottleneck;
         }
-        let recent = || self.past.iter().rev().take(INTERVALS);
-        let sum = |of: fn(&Interval) -> f64| recent().map(of).sum::<f64>();
-        let samples = sum(|one| one.samples);
-        let skew = sum(|one| one.skew) / samples;
-        let variability = sum(|one| one.deviation) / samples;
-        let oscillation = self.crossings(variability)? / INTERVALS as f64;
-        let (lost, arrived) =
-            self.past.iter().fold((0.0, 0.0), |(lost, got), one| (lost + one.lost, got + one.samples));
-        let loss = lost / (lost + arrived).max(1.0);
-        let was = self.statistics.is_some_and(|known| known.bottleneck);
-        let limit = if was { SKEW_BOTTLENECK.1 } else { SKEW_BOTTLENECK.0 };
-        let bottleneck = skew < limit || loss > LOSS_HIGH;
-        Some(Statistics { skew, variability, oscillation, loss, bottleneck })
+        let valid = |one: &Interval, value: f64| if one.bottleneck { value } else { 0.0 };
+        let samples = self.weighed(|one| valid(one, one.samples));
+        let variability = self.weighed(|one| valid(one, one.deviation)) / samples.max(f64::MIN_POSITIVE);
+        let crossed = self.crosses(variability) && bottleneck;
+        if let Some(last) = self.past.back_mut() {
+            last.crossed = crossed;
+        }
+        let crossings = self.past.iter().filter(|one| one.crossed).count();
+        let oscillation = crossings as f64 / LONG as f64;
+        self.estimates = Estimates { skew, variability, oscillation, loss, bottleneck };
     }
 
-    /// How often the intervals' means crossed the long mean from well on one side to well on the other.
-    fn crossings(&self, variability: f64) -> Option<f64> {
-        let long = self.long_mean()?;
+    /// A sum over the last M intervals, weighted.
+    fn weighed(&self, of: impl Fn(&Interval) -> f64) -> f64 {
+        let recent = self.past.iter().rev().take(SHORT).enumerate();
+        recent.map(|(age, one)| weight(age) * of(one)).sum()
+    }
+
+    /// True when the last interval's mean is well on one side of the long mean, and the last that was on a side was on the other.
+    fn crosses(&mut self, variability: f64) -> bool {
+        let above = self.past.back().map_or(0.0, Interval::mean) - self.long;
         let margin = CROSSING * variability;
-        let (mut side, mut count) = (0_i8, 0.0);
-        for one in self.past.iter().rev().take(INTERVALS).rev() {
-            let now = match one.mean() - long {
-                above if above > margin => 1,
-                below if below < -margin => -1,
-                _ => side,
-            };
-            count += if side != 0 && now != side { 1.0 } else { 0.0 };
-            side = now;
-        }
-        Some(count)
+        let side = if above > margin {
+            1
+        } else if above < -margin {
+            -1
+        } else {
+            return false;
+        };
+        let before = std::mem::replace(&mut self.side, side);
+        before != 0 && before != side
     }
 }
 
+impl Estimates {
+    /// True when both belong into one group (RFC 8382 §3.3.1 steps 2 to 5).
+    fn is_like(&self, other: &Self) -> bool {
+        let lossy = self.loss > LOSS_HIGH || other.loss > LOSS_HIGH;
+        (self.oscillation - other.oscillation).abs() < LIKE_OSCILLATION
+            && alike(self.variability, other.variability, LIKE_VARIABILITY)
+            && (self.skew - other.skew).abs() < LIKE_SKEW
+            && (!lossy || alike(self.loss, other.loss, LIKE_LOSS))
+    }
+}
+
+/// True when two values differ by less than a share of the larger.
 fn alike(a: f64, b: f64, share: f64) -> bool {
-    (a - b).abs() <= share * a.max(b)
+    (a - b).abs() < share * a.max(b)
 }
 
 impl DelayStatistics {
@@ -181,8 +240,25 @@ impl DelayStatistics {
         &mut self.paths[index]
     }
 
-    fn statistics(&self, path: PathId) -> Option<&Statistics> {
-        self.paths.iter().find(|known| known.path == path)?.statistics.as_ref()
+    /// Compares a path with those of higher numbers at the end of one of its intervals.
+    fn compare(&mut self, now: Time, path: PathId) {
+        let Some(one) = self.paths.iter().find(|known| known.path == path && known.watched > SHORT) else {
+            return;
+        };
+        for other in self.paths.iter().filter(|known| known.path > path && known.watched > SHORT) {
+            let paths = (path, other.path);
+            let index = self.pairs.iter().position(|pair| pair.paths == paths).unwrap_or_else(|| {
+                self.pairs.push(Pair { paths, at: now, compared: 0, together: 0 });
+                self.pairs.len() - 1
+            });
+            let pair = &mut self.pairs[index];
+            let compared = one.estimates.bottleneck && other.estimates.bottleneck;
+            let together = compared && one.estimates.is_like(&other.estimates);
+            let all = (1 << SHORT) - 1;
+            pair.compared = (pair.compared << 1 | u32::from(compared)) & all;
+            pair.together = (pair.together << 1 | u32::from(together)) & all;
+            pair.at = now;
+        }
     }
 }
 
@@ -190,7 +266,9 @@ impl SharedCongestion for DelayStatistics {
     fn on_congestion(&mut self, _: Time, _: PathId) {}
 
     fn on_delay(&mut self, path: PathId, sample: &DelaySample) {
-        self.watch(path).on_delay(sample);
+        if self.watch(path).on_delay(sample) {
+            self.compare(sample.now, path);
+        }
     }
 
     fn on_lost(&mut self, path: PathId, packets: u64) {
@@ -201,19 +279,25 @@ impl SharedCongestion for DelayStatistics {
 
     fn forget(&mut self, path: PathId) {
         self.paths.retain(|known| known.path != path);
+        self.pairs.retain(|pair| pair.paths.0 != path && pair.paths.1 != path);
     }
 
-    fn verdict(&self, _: Time, a: PathId, b: PathId) -> Verdict {
-        let (Some(a), Some(b)) = (self.statistics(a), self.statistics(b)) else { return Verdict::Undecided };
-        if !(a.bottleneck && b.bottleneck) {
+    fn verdict(&self, now: Time, a: PathId, b: PathId) -> Verdict {
+        let paths = (a.min(b), a.max(b));
+        let ripe = |path| self.paths.iter().any(|known| known.path == path && known.watched >= 2 * SHORT);
+        let Some(pair) = self.pairs.iter().find(|pair| pair.paths == paths) else {
+            return Verdict::Undecided;
+        };
+        let compared = pair.compared.count_ones();
+        let is_old = now.since(pair.at) > INTERVAL * SHORT as u64;
+        if is_old || !ripe(a) || !ripe(b) || compared < SHORT as u32 / 2 {
             return Verdict::Undecided;
         }
-        let lossy = a.loss > LOSS_HIGH || b.loss > LOSS_HIGH;
-        let same = (a.oscillation - b.oscillation).abs() <= LIKE_OSCILLATION
-            && alike(a.variability, b.variability, LIKE_VARIABILITY)
-            && (a.skew - b.skew).abs() <= LIKE_SKEW
-            && (!lossy || alike(a.loss, b.loss, LIKE_LOSS));
-        if same { Verdict::Shared } else { Verdict::Separate }
+        match pair.together.count_ones() * 10 {
+            together if together >= compared * STABLE.0 => Verdict::Shared,
+            together if together <= compared * STABLE.1 => Verdict::Separate,
+            _ => Verdict::Undecided,
+        }
     }
 }
 
@@ -230,36 +314,80 @@ mod tests {
         if phase < 0.4 { top * phase / 0.4 } else { top }
     }
 
-    fn verdict_of(a: impl Fn(f64) -> f64, b: impl Fn(f64) -> f64) -> Verdict {
+    /// What is said of two paths at the end of each second, when their delays in milliseconds are these.
+    fn verdicts(seconds: u32, a: impl Fn(f64) -> f64, b: impl Fn(f64) -> f64) -> Vec<Verdict> {
         let mut detector = DelayStatistics::default();
-        for step in 0..4000_u32 {
-            let seconds = f64::from(step) * 0.005;
-            let now = Time::ZERO + Span::from_secs_f64(seconds);
-            for (path, ms) in [(A, a(seconds)), (B, b(seconds))] {
+        let mut told = Vec::new();
+        for step in 0..seconds * 200 {
+            let at = f64::from(step) * 0.005;
+            let now = Time::ZERO + Span::from_secs_f64(at);
+            for (path, ms) in [(A, a(at)), (B, b(at))] {
                 detector.on_delay(path, &DelaySample { now, delay: Span::from_secs_f64(ms / 1e3) });
             }
+            if step % 200 == 199 {
+                told.push(detector.verdict(now, A, B));
+            }
         }
-        detector.verdict(Time::ZERO, A, B)
+        told
+    }
+
+    fn last_verdict(a: impl Fn(f64) -> f64, b: impl Fn(f64) -> f64) -> Verdict {
+        verdicts(40, a, b)[39]
     }
 
     #[test]
-    fn one_queue_seen_over_two_base_delays_is_shared() {
+    fn one_queue_seen_over_two_base_delays_is_shared_once_it_was_watched_for_twice_m_intervals() {
         let queue = |seconds| saw(seconds, 3.0, 40.0);
-        assert_eq!(verdict_of(|s| 20.0 + queue(s), |s| 90.0 + queue(s - 0.03)), Verdict::Shared);
+        let told = verdicts(60, |s| 20.0 + queue(s), |s| 90.0 + queue(s - 0.03));
+        let first = told.iter().position(|verdict| *verdict == Verdict::Shared).expect("it shares");
+        assert!((20..=23).contains(&first), "{told:?}");
+        assert!(told[..first].iter().all(|verdict| *verdict == Verdict::Undecided), "{told:?}");
+        assert!(!told.contains(&Verdict::Separate), "{told:?}");
     }
 
     #[test]
     fn queues_of_different_height_or_rhythm_are_separate() {
         let queue = |seconds| saw(seconds, 3.0, 40.0);
-        assert_eq!(verdict_of(queue, |s| saw(s, 3.0, 80.0)), Verdict::Separate);
-        assert_eq!(verdict_of(queue, |s| saw(s, 0.9, 40.0)), Verdict::Separate);
+        assert_eq!(last_verdict(queue, |s| saw(s, 3.0, 80.0)), Verdict::Separate);
+        assert_eq!(last_verdict(queue, |s| saw(s, 0.9, 40.0)), Verdict::Separate);
+    }
+
+    #[test]
+    fn queues_of_one_kind_are_taken_for_one_whenever_they_rise() {
+        let queue = |seconds| saw(seconds, 1.1, 40.0);
+        assert_eq!(last_verdict(queue, |s| queue(s + 0.6)), Verdict::Shared);
     }
 
     #[test]
     fn an_empty_queue_leaves_it_undecided() {
         // Mostly empty, with short peaks: most delays lie below the mean.
         let idle = |seconds: f64| if (seconds / 2.0).fract() < 0.1 { 10.0 } else { 0.0 };
-        assert_eq!(verdict_of(idle, |s| saw(s, 3.0, 40.0)), Verdict::Undecided);
+        assert_eq!(last_verdict(idle, |s| saw(s, 3.0, 40.0)), Verdict::Undecided);
+    }
+
+    #[test]
+    fn after_a_pause_it_is_watched_anew() {
+        let mut detector = DelayStatistics::default();
+        let feed = |detector: &mut DelayStatistics, from: f64, seconds: f64| {
+            let mut at = from;
+            while at < from + seconds {
+                let now = Time::ZERO + Span::from_secs_f64(at);
+                let delay = Span::from_secs_f64(saw(at, 3.0, 40.0) / 1e3);
+                [A, B].iter().for_each(|path| detector.on_delay(*path, &DelaySample { now, delay }));
+                at += 0.005;
+            }
+            detector.verdict(Time::ZERO + Span::from_secs_f64(at), A, B)
+        };
+        assert_eq!(feed(&mut detector, 0.0, 30.0), Verdict::Shared);
+        assert_eq!(feed(&mut detector, 60.0, 5.0), Verdict::Undecided);
+        assert_eq!(feed(&mut detector, 65.0, 25.0), Verdict::Shared);
+        assert_eq!(detector.verdict(Time::ZERO + Span::from_secs(120), A, B), Verdict::Undecided);
+    }
+
+    #[test]
+    fn the_oldest_intervals_count_less_and_less() {
+        assert_eq!((weight(0), weight(FLAT - 1), weight(FLAT)), (1.0, 1.0, 10.0 / 11.0));
+        assert_eq!(weight(SHORT - 1), 1.0 / 11.0);
     }
 
     #[test]
@@ -267,10 +395,12 @@ mod tests {
         let mut detector = DelayStatistics::default();
         for second in 0..1000 {
             let now = Time::ZERO + Span::from_secs(second);
-            detector.on_delay(A, &DelaySample { now, delay: Span::from_millis(second % 7) });
+            [A, B].iter().for_each(|path| {
+                detector.on_delay(*path, &DelaySample { now, delay: Span::from_millis(second % 7) });
+            });
         }
-        assert_eq!(detector.paths[0].past.len(), LOSS_INTERVALS);
+        assert_eq!((detector.paths[0].past.len(), detector.pairs.len()), (LONG, 1));
         detector.forget(A);
-        assert!(detector.paths.is_empty());
+        assert_eq!((detector.paths.len(), detector.pairs.len()), (1, 0));
     }
 }

@@ -4,9 +4,9 @@
 //!
 //! - [`FastRetransmits`]: paths that lose at the same moments (mTCP §3.2 [M8]). Says *shared* or *separate*, with a
 //!   bounded chance of a false *shared*, after as many losses as that takes.
-//! - [`DelayStatistics`]: paths whose delays have the same shape (RFC 8382). Needs no losses, and sees only paths
-//!   that are congested.
-//! - [`DelayWaves`]: paths whose delays rise and fall at the same time.
+//! - [`DelayStatistics`]: paths whose one-way delays are of the same kind (RFC 8382). Needs no losses, and the peer's help:
+//!   [`OneWayDelays`] makes delays of the times of arrival that it tells.
+//! - [`DelayWaves`]: paths whose round trips rise and fall at the same time.
 //!
 //! Beside them [`FullQueues`] tells early, from single losses, which paths do not share.
 //!
@@ -16,6 +16,7 @@
 mod delays;
 mod groups;
 mod losses;
+mod one_way;
 mod queues;
 mod waves;
 
@@ -24,6 +25,7 @@ use anabranch_wire::{PathId, Span, Time};
 pub use delays::DelayStatistics;
 pub use groups::{GroupReason, Groups};
 pub use losses::{FastRetransmits, Lag};
+pub use one_way::OneWayDelays;
 pub use queues::FullQueues;
 pub use waves::DelayWaves;
 
@@ -42,7 +44,7 @@ pub enum Verdict {
 /// What one packet told of its path.
 #[derive(Clone, Copy, Debug)]
 pub struct DelaySample {
-    /// When the acknowledgement came.
+    /// When the acknowledgement came, or the packet arrived.
     pub now: Time,
     /// Its delay, queues included. Only changes matter: clocks need not agree, and a round trip will do.
     pub delay: Span,

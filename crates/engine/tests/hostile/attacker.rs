@@ -78,6 +78,7 @@ pub fn params() -> Params {
         idle_timeout_ms: 0,
         max_block: 32,
         ordered_classes: 0,
+        arrival_times: false,
         max_ack_delay_us: 16_384_000,
     }
 }
@@ -88,7 +89,8 @@ pub fn stream_frame(stream: u64, offset: u64, len: usize) -> Frame<Bytes> {
 }
 
 pub fn ack(path: u32, ranges: impl IntoIterator<Item = std::ops::Range<u64>>) -> Frame<Bytes> {
-    Frame::Ack(Ack { path: PathId(path), delay: Span::ZERO, ranges: ranges.into_iter().collect(), ecn: None })
+    let ranges = ranges.into_iter().collect();
+    Frame::Ack(Ack { path: PathId(path), delay: Span::ZERO, arrived: None, ranges, ecn: None })
 }
 
 /// A datagram of class `class` that has a number, and for which parity may follow.

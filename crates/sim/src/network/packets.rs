@@ -110,7 +110,8 @@ struct Told {
 impl Told {
     fn of(message: &Message<Length>) -> Option<Self> {
         let Message::Packet(Packet { path, fsn, frames }) = message else { return None };
-        let [Frame::Ack(Ack { path: about, delay, ranges, ecn: None })] = frames.as_slice() else {
+        let [Frame::Ack(Ack { path: about, delay, ranges, arrived: None, ecn: None })] = frames.as_slice()
+        else {
             return None;
         };
         let largest = ranges.first()?.end.checked_sub(1)?;
@@ -141,7 +142,7 @@ impl Told {
             end = start;
         }
         let delay = Span::from_nanos(u64::from(self.delay));
-        let frame = Frame::Ack(Ack { path: about, delay, ranges, ecn: None });
+        let frame = Frame::Ack(Ack { path: about, delay, arrived: None, ranges, ecn: None });
         Message::Packet(Packet { path, fsn: Fsn(u64::from(self.fsn)), frames: smallvec![frame] })
     }
 }
@@ -265,7 +266,7 @@ mod tests {
     fn an_acknowledgement_of_few_ranges_and_small_numbers_is_kept_as_these() {
         let told = |fsn, ranges: &[std::ops::Range<u64>], delay| {
             let (ranges, delay) = (ranges.iter().cloned().collect(), Span::from_millis(delay));
-            (fsn, vec![Frame::Ack(Ack { path: PathId(9), delay, ranges, ecn: None })])
+            (fsn, vec![Frame::Ack(Ack { path: PathId(9), delay, arrived: None, ranges, ecn: None })])
         };
         let most = u64::from(u32::MAX);
         let few = [

@@ -8,9 +8,9 @@ use super::reader::Reader;
 use super::{MAX_ACK_RANGES, MAX_FRAMES, MAX_PLACE, kind};
 use crate::varint::VARINT_MAX;
 use crate::{
-    Ack, AckPath, AddressFrame, Close, DatagramFrame, DatagramNumber, DecodeError, EcnCounts, Frame, Frames,
-    Fsn, Header, MAX_BLOCK, MarkedFrame, NewPid, ParityFrame, PathId, PathStatus, PathUse, Ranges, Report,
-    Span, StreamFrame, StreamId,
+    Ack, AckPath, AddressFrame, ArrivalTime, Close, DatagramFrame, DatagramNumber, DecodeError, EcnCounts,
+    Frame, Frames, Fsn, Header, MAX_BLOCK, MarkedFrame, NewPid, ParityFrame, PathId, PathStatus, PathUse,
+    Ranges, Report, Span, StreamFrame, StreamId,
 };
 
 /// Reads the contents of one packet. The data of its frames share the packet's memory, all of which
@@ -43,7 +43,9 @@ fn frame(reader: &mut Reader<Bytes>) -> Result<Frame<Bytes>, DecodeError> {
         kind::DATAGRAM..=kind::DATAGRAM_LAST => datagram(reader, first).map(Frame::Datagram),
         kind::MARKED..=kind::MARKED_LAST => marked(reader, first).map(Frame::Marked),
         kind::PARITY | kind::PARITY_LEN => parity(reader, first).map(Frame::Parity),
-        kind::ACK | kind::ACK_ECN => ack(reader, first == kind::ACK_ECN).map(Frame::Ack),
+        kind::ACK | kind::ACK_ECN | kind::ACK_TIMED | kind::ACK_TIMED_ECN => {
+            ack(reader, first).map(Frame::Ack)
+        }
         _ => control(reader, first),
     }
 }
@@ -128,10 +130,13 @@ fn data_len(reader: &mut Reader<Bytes>, has_len: bool) -> Result<u64, DecodeErro
 }
 
 #[inline]
-fn ack(reader: &mut Reader<Bytes>, has_ecn: bool) -> Result<Ack, DecodeError> {
+fn ack(reader: &mut Reader<Bytes>, first: u8) -> Result<Ack, DecodeError> {
+    let is_timed = matches!(first, kind::ACK_TIMED | kind::ACK_TIMED_ECN);
+    let has_ecn = matches!(first, kind::ACK_ECN | kind::ACK_TIMED_ECN);
     let path = reader.path()?;
     let highest = reader.varint("highest acknowledged")?;
     let delay = Span::from_micros(reader.varint("acknowledgement delay")?.min(Span::MAX.as_micros()));
+    let arrived = if is_timed { Some(arrival_time(reader)?) } else { None };
     let more = reader.varint_within("further ranges", 0, MAX_ACK_RANGES as u64 - 1)?;
     let mut ranges = Ranges::new();
     let mut end = highest + 1;
@@ -145,7 +150,11 @@ fn ack(reader: &mut Reader<Bytes>, has_ecn: bool) -> Result<Ack, DecodeError> {
         }
     }
     let ecn = if has_ecn { Some(ecn_counts(reader)?) } else { None };
-    Ok(Ack { path, delay, ranges, ecn })
+    Ok(Ack { path, delay, arrived, ranges, ecn })
+}
+
+fn arrival_time(reader: &mut Reader<Bytes>) -> Result<ArrivalTime, DecodeError> {
+    Ok(ArrivalTime::from_micros(reader.varint_within("time of arrival", 0, ArrivalTime::LAST)?))
 }
 
 fn ecn_counts(reader: &mut Reader<Bytes>) -> Result<EcnCounts, DecodeError> {

@@ -196,10 +196,18 @@ fn put_data(data: &Bytes, place: Place, out: &mut impl BufMut) {
 fn put_ack(ack: &Ack, out: &mut impl BufMut) {
     let Some((highest, others)) = ack.ranges.split_first() else { return };
     let others = &others[..others.len().min(MAX_ACK_RANGES - 1)];
-    out.put_u8(if ack.ecn.is_some() { kind::ACK_ECN } else { kind::ACK });
+    out.put_u8(match (ack.arrived.is_some(), ack.ecn.is_some()) {
+        (false, false) => kind::ACK,
+        (false, true) => kind::ACK_ECN,
+        (true, false) => kind::ACK_TIMED,
+        (true, true) => kind::ACK_TIMED_ECN,
+    });
     put_varint(out, ack.path.0.into());
     put_varint(out, highest.end - 1);
     put_varint(out, ack.delay.as_micros());
+    if let Some(arrived) = ack.arrived {
+        put_varint(out, arrived.as_micros());
+    }
     put_varint(out, others.len() as u64);
     put_varint(out, highest.end - highest.start - 1);
     let mut above = highest.start;

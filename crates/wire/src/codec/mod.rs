@@ -49,6 +49,8 @@ mod kind {
     pub const ACK_ECN: u8 = 0x03;
     pub const RESET_STREAM: u8 = 0x04;
     pub const STOP_SENDING: u8 = 0x05;
+    pub const ACK_TIMED: u8 = 0x06;
+    pub const ACK_TIMED_ECN: u8 = 0x07;
     /// 0x08 to 0x0f: with the three flags below.
     pub const STREAM: u8 = 0x08;
     pub const STREAM_LAST: u8 = STREAM | STREAM_OFFSET | STREAM_LEN | STREAM_FIN;

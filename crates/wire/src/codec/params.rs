@@ -24,10 +24,11 @@ mod id {
     pub const MAX_ACK_DELAY_US: u64 = 10;
     pub const MAX_BLOCK: u64 = 11;
     pub const ORDERED_CLASSES: u64 = 12;
+    pub const ARRIVAL_TIMES: u64 = 13;
 }
 
 /// The integers, and the least and most that each may be.
-const LIMITS: [(u64, &str, u64, u64); 10] = [
+const LIMITS: [(u64, &str, u64, u64); 11] = [
     (id::INITIAL_MAX_DATA, "initial_max_data", 0, VARINT_MAX),
     (id::INITIAL_MAX_STREAM_DATA, "initial_max_stream_data", 0, VARINT_MAX),
     (id::INITIAL_MAX_STREAMS, "initial_max_streams", 0, VARINT_MAX),
@@ -38,6 +39,7 @@ const LIMITS: [(u64, &str, u64, u64); 10] = [
     (id::MAX_ACK_DELAY_US, "max_ack_delay_us", 0, MAX_ACK_DELAY_US as u64),
     (id::MAX_BLOCK, "max_block", 0, MAX_BLOCK as u64),
     (id::ORDERED_CLASSES, "ordered_classes", 0, u16::MAX as u64),
+    (id::ARRIVAL_TIMES, "arrival_times", 0, 1),
 ];
 
 /// From this id on a parameter may be left out, which means 0.
@@ -65,6 +67,7 @@ pub fn encode_params(params: &Params, out: &mut impl BufMut) {
         params.max_ack_delay_us.into(),
         params.max_block.into(),
         params.ordered_classes.into(),
+        params.arrival_times.into(),
     ];
     for ((id, ..), value) in LIMITS.iter().zip(integers) {
         if *id >= FIRST_OPTIONAL && value == 0 {
@@ -132,5 +135,6 @@ pub fn decode_params(bytes: &[u8]) -> Result<Params, DecodeError> {
         max_ack_delay_us: integer(id::MAX_ACK_DELAY_US)? as u32,
         max_block: integer(id::MAX_BLOCK)? as u8,
         ordered_classes: integer(id::ORDERED_CLASSES)? as u16,
+        arrival_times: integer(id::ARRIVAL_TIMES)? == 1,
     })
 }

@@ -134,6 +134,9 @@ fn ack_len(ack: &Ack) -> usize {
         + varint_len(ack.delay.as_micros())
         + varint_len(others.len() as u64)
         + varint_len(highest.end - highest.start - 1);
+    if let Some(arrived) = ack.arrived {
+        len += varint_len(arrived.as_micros());
+    }
     let mut above = highest.start;
     for range in others {
         len += varint_len(above - range.end - 1) + varint_len(range.end - range.start - 1);

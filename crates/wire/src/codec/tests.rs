@@ -10,9 +10,9 @@ use proptest::prelude::*;
 use super::*;
 use crate::varint::VARINT_MAX;
 use crate::{
-    Ack, AckPath, AddressFrame, CODED_HEAD, Close, DatagramFrame, DatagramNumber, DecodeError, EcnCounts,
-    Frame, Fsn, Length, MAX_BLOCK, MarkedFrame, NewPid, Params, ParityFrame, PathId, PathStatus, PathUse,
-    Pid, Ranges, Report, ResetToken, Span, StreamFrame, StreamId,
+    Ack, AckPath, AddressFrame, ArrivalTime, CODED_HEAD, Close, DatagramFrame, DatagramNumber, DecodeError,
+    EcnCounts, Frame, Fsn, Length, MAX_BLOCK, MarkedFrame, NewPid, Params, ParityFrame, PathId, PathStatus,
+    PathUse, Pid, Ranges, Report, ResetToken, Span, StreamFrame, StreamId,
 };
 
 /// Every length of a variable-length integer is as likely as another.
@@ -67,9 +67,11 @@ fn ranges() -> impl Strategy<Value = Ranges> {
 fn ack() -> impl Strategy<Value = Ack> {
     let ecn = (number(), number(), number()).prop_map(|(ect0, ect1, ce)| EcnCounts { ect0, ect1, ce });
     let delay = (0..1u64 << 40).prop_map(Span::from_micros);
-    (path(), delay, ranges(), option::of(ecn)).prop_map(|(path, delay, ranges, ecn)| Ack {
+    let arrived = option::of((0..=ArrivalTime::LAST).prop_map(ArrivalTime::from_micros));
+    (path(), delay, arrived, ranges(), option::of(ecn)).prop_map(|(path, delay, arrived, ranges, ecn)| Ack {
         path,
         delay,
+        arrived,
         ranges,
         ecn,
     })
@@ -175,7 +177,7 @@ fn params() -> impl Strategy<Value = Params> {
     (
         (pid(), token(), number(), number(), number()),
         (1..=MAX_PATHS, MIN_UDP_PAYLOAD.., any::<u16>(), any::<u32>(), 0..=MAX_ACK_DELAY_US),
-        (0..=MAX_BLOCK, any::<u16>()),
+        (0..=MAX_BLOCK, any::<u16>(), any::<bool>()),
     )
         .prop_map(|(credit, limits, datagrams)| Params {
             pid: credit.0,
@@ -190,6 +192,7 @@ fn params() -> impl Strategy<Value = Params> {
             max_ack_delay_us: limits.4,
             max_block: datagrams.0,
             ordered_classes: datagrams.1,
+            arrival_times: datagrams.2,
         })
 }
 
@@ -295,8 +298,10 @@ proptest! {
         let _ = decode_params(&bytes);
         // Cut off, they are refused, unless it is just those that may be left out.
         if let Ok(cut) = decode_params(&encoded_params(&params)[..at]) {
-            let usual = Params { max_block: cut.max_block, ordered_classes: 0, ..params.clone() };
-            prop_assert!(cut.max_block == 0 || cut.max_block == params.max_block);
+            let Params { max_block, ordered_classes, .. } = cut;
+            let usual = Params { max_block, ordered_classes, arrival_times: false, ..params.clone() };
+            prop_assert!(max_block == 0 || max_block == params.max_block);
+            prop_assert!(ordered_classes == 0 || ordered_classes == params.ordered_classes);
             prop_assert_eq!(cut, usual);
         }
     }
@@ -305,7 +310,7 @@ proptest! {
 #[test]
 fn of_too_many_ranges_the_highest_are_encoded() {
     let ranges: Ranges = (0..100u64).rev().map(|n| n * 10..n * 10 + 3).collect();
-    let ack = Ack { path: PathId(2), delay: Span::ZERO, ranges: ranges.clone(), ecn: None };
+    let ack = Ack { path: PathId(2), delay: Span::ZERO, arrived: None, ranges: ranges.clone(), ecn: None };
     let frames = [Frame::Ack(ack)];
     let bytes = encoded(&frames);
     assert_eq!(bytes.len(), packet_encoded_len(&frames));
@@ -316,7 +321,7 @@ fn of_too_many_ranges_the_highest_are_encoded() {
 
 #[test]
 fn an_acknowledgement_of_nothing_takes_no_bytes() {
-    let nothing = Ack { path: PathId(0), delay: Span::ZERO, ranges: Ranges::new(), ecn: None };
+    let nothing = Ack { path: PathId(0), delay: Span::ZERO, arrived: None, ranges: Ranges::new(), ecn: None };
     let frames = [Frame::Ack(nothing), Frame::Ping];
     assert_eq!(packet_encoded_len(&frames), 1);
     assert_eq!(decode_frames(encoded(&frames)).unwrap().as_slice(), &[Frame::Ping]);

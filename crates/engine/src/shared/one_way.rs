@@ -1,0 +1,214 @@
+//! One-way delays from the times that acknowledgements tell, whatever the two clocks say.
+//!
+//! The sender knows by its own clock when a packet left, and by the receiver's when it arrived. The difference is the delay,
+//! plus the *offset* of the clocks, plus what one of them gains on the other, their *skew* (RFC 8382 §5.2). What detectors
+//! look at does not depend on a constant, so three steps are enough:
+//!
+//! 1. **Rounds.** Times of arrival begin anew every 2^30 µs. The difference is taken modulo that and put as near as can be to
+//!    the one before it on the path: it would have to change by nine minutes to be taken for another.
+//! 2. **Offset.** The first packet of a path is taken to have needed half of its shortest round trip; all others are relative
+//!    to it. This base stays, so that nothing but a delay moves what comes out.
+//! 3. **Skew.** The shortest delays of [`BUCKET`] each have least of queues in them, and skew is their slope over two minutes. It is the same on
+//!    all paths, as there are
+//!    two clocks only, so slopes between minima at least [`APART`] apart are pooled over the paths. Queues bend some of them, hence
+//!    no line is fitted: what is believed is as little as lies between the first and the ninth tenth of the slopes (compare
+//!    Zhang et al., INFOCOM 2002, which RFC 8382 §5.2 names). It is taken off bit by bit as time passes and never in one
+//!    step, as a step would look like a queue.
+
+use std::collections::VecDeque;
+
+use anabranch_wire::{ArrivalTime, PathId, Span, Time};
+
+/// The shortest delay of so long is kept.
+const BUCKET: Span = Span::from_secs(4);
+/// So many of them for each path.
+const BUCKETS: usize = 32;
+/// Slopes are those of minima so many buckets apart at least.
+const APART: usize = 16;
+/// No clock gains more on another: a thousandth is ten times what crystals do.
+const MOST_SKEW: f64 = 1e-3;
+/// A round, in nanoseconds.
+const ROUND: i64 = ArrivalTime::ROUND.as_nanos() as i64;
+
+/// One path's packets, in nanoseconds.
+#[derive(Clone, Debug)]
+struct Way {
+    path: PathId,
+    /// Arrival less departure of the packet before, rounds included.
+    last: i64,
+    /// What is taken off for the offset of the clocks.
+    base: i64,
+    /// What has been taken off for their skew until `last_at`.
+    skewed: f64,
+    last_at: Time,
+    /// The shortest of past buckets, the oldest first, with their times.
+    minima: VecDeque<(Time, i64)>,
+    /// That of the bucket under way, and when it ends.
+    current: (Time, i64),
+    ends_at: Time,
+}
+
+impl Way {
+    fn new(path: PathId, sent_at: Time, (took, likely): (i64, Span)) -> Self {
+        Self {
+            path,
+            last: took,
+            base: took.saturating_sub(likely.as_nanos() as i64),
+            skewed: 0.0,
+            last_at: sent_at,
+            minima: VecDeque::new(),
+            current: (sent_at, took),
+            ends_at: sent_at + BUCKET,
+        }
+    }
+
+    /// Notes a packet; true when a bucket is full.
+    fn note(&mut self, sent_at: Time, took: i64) -> bool {
+        let is_full = sent_at >= self.ends_at;
+        if is_full {
+            if self.minima.len() == BUCKETS {
+                self.minima.pop_front();
+            }
+            self.minima.push_back(self.current);
+            self.ends_at = sent_at + BUCKET;
+        }
+        if is_full || took < self.current.1 {
+            self.current = (sent_at, took);
+        }
+        is_full
+    }
+
+    /// The slopes between minima that are far enough apart, once it is watched for long enough.
+    fn slopes(&self) -> impl Iterator<Item = f64> {
+        let pairs = self.minima.iter().skip(APART).enumerate().filter(|_| self.minima.len() == BUCKETS);
+        pairs.flat_map(|(count, (later, high))| {
+            let earlier = self.minima.iter().take(count + 1);
+            earlier.map(move |(at, low)| (high - low) as f64 / later.since(*at).as_nanos().max(1) as f64)
+        })
+    }
+}
+
+/// The clocks' difference, and the delays of all paths.
+#[derive(Clone, Debug, Default)]
+pub struct OneWayDelays {
+    ways: Vec<Way>,
+    /// What the receiver's clock gains on the sender's: seconds a second.
+    skew: f64,
+}
+
+impl OneWayDelays {
+    /// How long a packet that left at `sent_at` took, from when it arrived by the receiver's clock. Only changes mean something;
+    /// `likely` is what the first packet of a path is taken to have needed.
+    pub fn delay(&mut self, path: PathId, (sent_at, likely): (Time, Span), arrived: ArrivalTime) -> Span {
+        let told = arrived.since(sent_at).as_nanos() as i64;
+        let Some(index) = self.ways.iter().position(|known| known.path == path) else {
+            self.ways.push(Way::new(path, sent_at, (told, likely)));
+            return likely;
+        };
+        let skew = self.skew;
+        let way = &mut self.ways[index];
+        let change = (told - way.last).rem_euclid(ROUND);
+        let took = way.last + if change >= ROUND / 2 { change - ROUND } else { change };
+        way.skewed += skew * sent_at.since(way.last_at).as_nanos() as f64;
+        (way.last, way.last_at) = (took, way.last_at.max(sent_at));
+        let delay = took - way.base - way.skewed as i64;
+        if way.note(sent_at, took) {
+            self.learn_skew();
+        }
+        Span::from_nanos(u64::try_from(delay).unwrap_or(0))
+    }
+
+    /// What the receiver's clock is believed to gain on the sender's, in seconds a second.
+    #[must_use]
+    pub fn skew(&self) -> f64 {
+        self.skew
+    }
+
+    /// Forgets a path.
+    pub fn forget(&mut self, path: PathId) {
+        self.ways.retain(|known| known.path != path);
+    }
+
+    fn learn_skew(&mut self) {
+        let mut slopes: Vec<f64> = self.ways.iter().flat_map(Way::slopes).collect();
+        if slopes.is_empty() {
+            return;
+        }
+        slopes.sort_by(f64::total_cmp);
+        let last = slopes.len() - 1;
+        let (low, high) = (slopes[last / 10], slopes[last - last / 10]);
+        self.skew = 0.0_f64.clamp(low, high).clamp(-MOST_SKEW, MOST_SKEW);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: PathId = PathId(0);
+
+    /// What comes out of 400 s in milliseconds, where the receiver's clock is ahead by `offset` and gains so many millionths.
+    fn measured(offset: Span, gain: f64, queue: impl Fn(f64) -> f64) -> (Vec<f64>, f64) {
+        let mut delays = OneWayDelays::default();
+        let all = (0..40_000_u64).map(|step| {
+            let sent_at = Time::ZERO + Span::from_millis(10 * step);
+            let seconds = sent_at.as_secs_f64();
+            let took = Span::from_secs_f64((20.0 + queue(seconds)) / 1e3);
+            let gained = Span::from_secs_f64((seconds + 1.0) * (1.0 + gain * 1e-6));
+            let arrived = ArrivalTime::of(Time::ZERO + gained + took + offset);
+            delays.delay(A, (sent_at, Span::from_millis(20)), arrived).as_millis_f64()
+        });
+        (all.collect(), delays.skew())
+    }
+
+    /// A queue that fills to 40 ms in `period` seconds and is emptied at once.
+    fn saw(seconds: f64, period: f64) -> f64 {
+        40.0 * (seconds / period).fract()
+    }
+
+    #[test]
+    fn whatever_the_receivers_clock_says_and_when_it_begins_anew_the_delays_are_the_same() {
+        let queue = |seconds| saw(seconds, 3.0);
+        let (plain, skew) = measured(Span::ZERO, 0.0, queue);
+        assert!((plain[299] - plain[0] - 40.0).abs() < 0.5, "{} {}", plain[0], plain[299]);
+        assert_eq!(skew, 0.0);
+        let (ahead, _) = measured(Span::from_secs(900), 0.0, queue);
+        for (a, b) in plain.iter().zip(&ahead) {
+            assert!((a - b).abs() < 0.002, "{a} {b}");
+        }
+    }
+
+    #[test]
+    fn a_clock_that_gains_is_found_out_and_corrected_without_a_step() {
+        for gain in [300.0, -300.0] {
+            let (delays, skew) = measured(Span::from_secs(5), gain, |seconds| saw(seconds, 3.0));
+            assert!((skew * 1e6 - gain).abs() < 20.0, "{skew}");
+            // Over half a minute at the end the clocks part by 9 ms.
+            let mean = |at: usize| delays[at * 100..(at + 3) * 100].iter().sum::<f64>() / 300.0;
+            assert!((mean(396) - mean(366)).abs() < 1.0, "{} {}", mean(366), mean(396));
+            let jump = delays.windows(2).filter(|pair| (pair[1] - pair[0]) > 1.0);
+            assert_eq!(jump.count(), 0);
+        }
+    }
+
+    #[test]
+    fn long_waves_of_a_queue_are_not_taken_for_skew() {
+        for period in [15.0, 40.0, 100.0] {
+            let (_, skew) = measured(Span::ZERO, 0.0, |seconds| 10.0 + saw(seconds, period));
+            assert!(skew.abs() < 50e-6, "{period} s: {skew}");
+        }
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded_and_no_time_that_is_told_does_harm() {
+        let mut delays = OneWayDelays::default();
+        for step in 0..10_000_u64 {
+            let sent_at = Time::ZERO + Span::from_secs(step);
+            let lie = ArrivalTime::from_micros(step.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            delays.delay(A, (sent_at, Span::from_millis(10)), lie);
+        }
+        assert!(delays.ways[0].minima.len() == BUCKETS && delays.skew().abs() <= MOST_SKEW);
+        delays.forget(A);
+        assert!(delays.ways.is_empty());
+    }
+}
