@@ -15,6 +15,7 @@
 //! delay where that changes nothing ([`Wires::lookahead`]).
 
 mod agenda;
+mod beliefs;
 mod capture;
 mod flow;
 mod moment;

@@ -10,6 +10,8 @@ macro_rules! builtin {
 
 builtin![
     "bench-fattree",
+    "detectors",
+    "detectors-reverse",
     "dumbbell",
     "mpmtp-fig6",
     "mpmtp-fig8",

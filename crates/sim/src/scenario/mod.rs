@@ -119,6 +119,8 @@ pub struct Extras<'a> {
 }
 
 #[cfg(test)]
+mod bottlenecks;
+#[cfg(test)]
 mod documented;
 #[cfg(test)]
 mod mistakes;

@@ -113,6 +113,10 @@ pub struct Transport {
     pub acks: Option<Acks>,
     /// Which paths count as one flow.
     pub coupling: Option<CouplingKind>,
+    /// By what paths that share a bottleneck are found.
+    pub detector: Option<DetectorKind>,
+    /// Packets can be marked instead of dropped, by an `aqm` (RFC 3168).
+    pub ecn: Option<bool>,
     /// Receiver reports, from which load weights follow; none when left out.
     pub reports: Option<Reports>,
     /// Paths that are left out though they work (mTCP [M10]); none when left out.
@@ -161,6 +165,20 @@ pub enum CouplingKind {
     Fixed,
 }
 
+/// By what paths that share a bottleneck are found.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum DetectorKind {
+    /// Losses at the same moments (mTCP).
+    Losses,
+    /// One-way delays of the same kind (RFC 8382).
+    Delays,
+    /// Round trips that rise and fall together.
+    Waves,
+    /// Waves, and losses where these say nothing.
+    Both,
+}
+
 /// The engine's two profiles.
 #[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
@@ -170,6 +188,16 @@ pub enum Profile {
     Tcp,
     /// As deployed.
     Default,
+}
+
+/// Active queue management.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum Aqm {
+    /// None: a packet is dropped where there is no room for it.
+    None,
+    /// CoDel with a target of 5 ms and an interval of 100 ms (RFC 8289).
+    Codel,
 }
 
 /// What a link has unless it says otherwise.
@@ -186,6 +214,8 @@ pub struct LinkDefaults {
     pub loss: Option<ShareText>,
     /// Drop at random in the last three places.
     pub random_drop: Option<bool>,
+    /// How the queue is kept short.
+    pub aqm: Option<Aqm>,
 }
 
 /// A cable: a link in either direction.
@@ -206,6 +236,8 @@ pub struct LinkSpec {
     pub loss: Option<ShareText>,
     /// Drop at random in the last three places.
     pub random_drop: Option<bool>,
+    /// How the queue is kept short, both ways.
+    pub aqm: Option<Aqm>,
     /// What differs on the way back.
     pub back: Option<LinkDefaults>,
 }

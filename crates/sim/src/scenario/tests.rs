@@ -73,7 +73,7 @@ fn each_kind_of_mistake_is_told_with_its_line_its_key_and_the_remedy() {
             "delay = \"5 ms\"",
             "dealy = \"5 ms\"",
             "small.toml:9: dealy: unknown key `dealy`\n  hint    did you mean `delay`? Possible: \
-             name, between, rate, delay, queue, loss, random_drop, back",
+             name, between, rate, delay, queue, loss, random_drop, aqm, back",
         ),
         (
             "delay = \"5 ms\"",

@@ -1,12 +1,12 @@
 //! Cables, as they are written and as generators make them: rates, delays, queues, loss.
 
-use anabranch_link::{Limit, LinkConfig, LossModel, QueueModel, RandomDrop, RateModel};
+use anabranch_link::{CodelConfig, Limit, LinkConfig, LossModel, QueueModel, RandomDrop, RateModel};
 use anabranch_wire::{Rate, Span};
 
 use super::{Builder, HEADERS};
 use crate::scenario::error::ScenarioError;
 use crate::scenario::generate::generate;
-use crate::scenario::model::{LinkDefaults, LinkSpec, Topology};
+use crate::scenario::model::{Aqm, LinkDefaults, LinkSpec, Topology};
 use crate::scenario::units::{PACKET, QueueText};
 
 /// Longest delay of a link.
@@ -61,6 +61,7 @@ impl Builder<'_> {
             queue: spec.queue.or(usual.queue),
             loss: spec.loss.or(usual.loss),
             random_drop: spec.random_drop.or(usual.random_drop),
+            aqm: spec.aqm.or(usual.aqm),
         };
         let none = LinkDefaults::default();
         let links = two_links(&spec.name, &there, spec.back.as_ref().unwrap_or(&none))?;
@@ -116,6 +117,7 @@ fn two_links(
         queue: back.queue.or(there.queue),
         loss: back.loss,
         random_drop: back.random_drop.or(there.random_drop),
+        aqm: back.aqm.or(there.aqm),
     };
     Ok([one_link(name, there)?, one_link(name, &back)?])
 }
@@ -148,6 +150,7 @@ fn one_link(name: &str, link: &LinkDefaults) -> Result<LinkConfig, ScenarioError
     let queue = QueueModel {
         limit: Limit::Bytes(bytes as u64),
         random_drop: random_drop.then_some(RandomDrop { places: 3 * PACKET, probability: 0.1 }),
+        codel: (link.aqm == Some(Aqm::Codel)).then(CodelConfig::default),
         ..QueueModel::default()
     };
     let loss = link.loss.map_or(LossModel::None, |loss| LossModel::Bernoulli(loss.0));

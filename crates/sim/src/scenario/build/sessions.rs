@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anabranch_engine::cc::RuleKind;
 use anabranch_engine::{
-    AckPolicy, Config, Coupling, PathRules, ReportConfig, SchedulerKind, SuppressionLimits,
+    AckPolicy, Config, Coupling, Detector, PathRules, ReportConfig, SchedulerKind, SuppressionLimits,
 };
 use anabranch_wire::{Span, Time};
 
@@ -13,7 +13,8 @@ use super::{Builder, Group, MAX_DURATION, MAX_FLOWS, MAX_PATHS, check_times};
 use crate::network::{ArrivalPlan, FlowPlan, PathPlan, Sizes};
 use crate::scenario::error::{ScenarioError, nearest};
 use crate::scenario::model::{
-    Acks, ArrivalSpec, CouplingKind, FlowSpec, LeaveOut, PathSpec, Profile, Reports, SizeShape, Transport,
+    Acks, ArrivalSpec, CouplingKind, DetectorKind, FlowSpec, LeaveOut, PathSpec, Profile, Reports, SizeShape,
+    Transport,
 };
 use crate::scenario::units::PACKET;
 
@@ -221,6 +222,15 @@ fn apply_transport(from: &Transport, config: &mut Config) -> Result<(), Scenario
         config.coupling = match coupling {
             CouplingKind::Adaptive => Coupling::Adaptive,
             CouplingKind::Fixed => Coupling::Fixed,
+        };
+    }
+    config.ecn = from.ecn.unwrap_or(config.ecn);
+    if let Some(detector) = from.detector {
+        config.detector = match detector {
+            DetectorKind::Losses => Detector::Losses,
+            DetectorKind::Delays => Detector::Delays,
+            DetectorKind::Waves => Detector::Waves,
+            DetectorKind::Both => Detector::Both,
         };
     }
     Ok(())

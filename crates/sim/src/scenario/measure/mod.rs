@@ -12,6 +12,7 @@ mod snapshot;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use anabranch_engine::{Coupling, Verdict};
 use anabranch_wire::{Span, Time};
 
 use super::Extras;
@@ -60,6 +61,19 @@ pub(super) struct FlowSamples {
     pub kept: Mean,
     /// All windows together in bytes, and reductions, when last looked at.
     windows: (u64, u64),
+    /// What it believes of two of its paths; `None` where it asks for no evidence.
+    pub together: Option<Together>,
+}
+
+/// What is believed of its paths.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Together {
+    /// The share of looks at which two were believed to share a bottleneck.
+    pub shared: Mean,
+    /// When that was first so.
+    pub since: Option<Time>,
+    /// The share of looks at which two were believed to have bottlenecks of their own.
+    pub separate: Mean,
 }
 
 /// Runs a network and measures it.
@@ -70,6 +84,9 @@ pub(crate) fn run(built: Built, extras: Extras<'_>) -> (Metrics, Course) {
         detectors.into_iter().map(|detector| Observer::new(detector, warm_up)).collect();
     let flow_paths: Vec<usize> = plan.flows.iter().map(|flow| flow.paths.len()).collect();
     let starts: Vec<Time> = plan.flows.iter().map(|flow| flow.start).collect();
+    let judges =
+        plan.flows.iter().map(|flow| flow.config.coupling == Coupling::Adaptive && flow.paths.len() > 1);
+    let judges: Vec<bool> = judges.collect();
     let datagrams = plan.flows.iter().map(|flow| match flow.supply {
         Supply::Datagrams { pause, size } => Some((pause, size)),
         _ => None,
@@ -83,6 +100,9 @@ pub(crate) fn run(built: Built, extras: Extras<'_>) -> (Metrics, Course) {
     watch.run(&mut network, warm_up);
     let before = Snapshot::take(&mut network, &counts);
     let mut samples: Vec<FlowSamples> = flow_paths.iter().map(|paths| FlowSamples::new(*paths)).collect();
+    for (samples, judges) in samples.iter_mut().zip(judges) {
+        samples.together = judges.then(Together::default);
+    }
     let mut queues = vec![Mean::default(); cables.len() * 2];
     let mut at = warm_up;
     while at < end {
@@ -94,7 +114,8 @@ pub(crate) fn run(built: Built, extras: Extras<'_>) -> (Metrics, Course) {
     let after = Snapshot::take(&mut network, &counts);
     let delays = (0..flow_paths.len()).map(|flow| network.datagram_delays(flow).to_vec()).collect();
     let span = end.since(warm_up);
-    let measured = Measured { before, after, samples, queues, starts, span, datagrams, delays };
+    let measured =
+        Measured { before, after, samples, queues, starts, begin: warm_up, span, datagrams, delays };
     let mut out = Metrics::new();
     let mut first = 0;
     let mut rates = Vec::new();
@@ -131,7 +152,9 @@ pub(crate) fn names(built: Built) -> BTreeSet<String> {
         known.extend(["s", "p50_s", "p99_s"].map(|what| completed("arrivals", name, what)));
     }
     known.extend(built.detectors.iter().flat_map(|detector| shared::names(&detector.name)));
-    known.extend(built.groups.iter().map(|group| format!("flow.{}.kept_share", group.name)));
+    for group in &built.groups {
+        known.extend(["kept_share", "shared_s"].map(|key| format!("flow.{}.{key}", group.name)));
+    }
     let nothing = Built { warm_up: Time::ZERO, end: Time::ZERO, ..built };
     known.extend(run(nothing, Extras::default()).0.into_keys());
     known
@@ -168,6 +191,18 @@ impl<'a> Watch<'a> {
                 let total = self.end.since(Time::ZERO).as_secs_f64();
                 progress(network.now().since(Time::ZERO).as_secs_f64() / total);
             }
+        }
+    }
+}
+
+impl Together {
+    fn look(&mut self, network: &Network, flow: usize) {
+        let verdicts = network.verdicts(flow);
+        let is = |verdict| verdicts.contains(&verdict);
+        self.shared.add(f64::from(u8::from(is(Verdict::Shared))));
+        self.separate.add(f64::from(u8::from(is(Verdict::Separate))));
+        if is(Verdict::Shared) {
+            self.since.get_or_insert(network.now());
         }
     }
 }
@@ -209,6 +244,9 @@ fn look(network: &mut Network, samples: &mut [FlowSamples], queues: &mut [Mean])
             }
         }
         samples.on_windows(windows, reductions);
+        if let Some(together) = &mut samples.together {
+            together.look(network, flow);
+        }
         let state = network.flow(flow);
         samples.buffer.add(state.server.bytes_reassembling as f64 / 1e3);
         samples.on_read(network.now(), state.bytes, state.finished_at.is_some());

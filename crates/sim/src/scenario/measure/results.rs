@@ -6,7 +6,7 @@ use std::ops::Range;
 use anabranch_wire::{PACKET_OVERHEAD, Span, Time};
 
 use super::snapshot::{Snapshot, Trouble};
-use super::{FlowSamples, Mean, Metrics};
+use super::{FlowSamples, Mean, Metrics, Together};
 use crate::network::{FlowState, Network};
 use crate::scenario::build::{CableName, Group};
 use crate::scenario::course::{Distribution, distribution};
@@ -23,6 +23,8 @@ pub(super) struct Measured {
     pub samples: Vec<FlowSamples>,
     pub queues: Vec<Mean>,
     pub starts: Vec<Time>,
+    /// When measuring began, and for how long.
+    pub begin: Time,
     pub span: Span,
     /// Of each flow with datagrams, from one to the next; and how long each one that came took.
     pub datagrams: Vec<Option<(Span, usize)>>,
@@ -73,6 +75,17 @@ impl Measured {
             let kept = buffers.iter().map(|flow| flow.kept);
             let (sum, count) = kept.fold((0.0, 0), |all, kept| (all.0 + kept.sum, all.1 + kept.count));
             put("kept_share", sum / count as f64);
+        }
+        let together: Vec<_> = buffers.iter().filter_map(|flow| flow.together).collect();
+        if !together.is_empty() {
+            let share = |of: fn(&Together) -> f64| mean(&together.iter().map(of).collect::<Vec<_>>());
+            put("shared_share", share(|told| told.shared.get()));
+            put("separate_share", share(|told| told.separate.get()));
+            let first = together.iter().filter_map(|told| Some(told.since?.since(self.begin).as_secs_f64()));
+            let first: Vec<f64> = first.collect();
+            if !first.is_empty() {
+                put("shared_s", mean(&first));
+            }
         }
         put("pause_s", buffers.iter().map(|flow| flow.pause.as_secs_f64()).fold(0.0, f64::max));
         put("buffer_max_kb", buffers.iter().map(|flow| flow.buffer.max).fold(0.0, f64::max));

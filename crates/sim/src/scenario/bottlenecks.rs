@@ -1,0 +1,112 @@
+//! Scenarios of bottlenecks: what sessions find out about them, and how their queues are kept short.
+
+use super::Scenario;
+
+/// A session over two links behind which its paths meet or do not, and a TCP wherever they queue.
+const MEETING: &str = r#"
+name = "meeting"
+duration = "45 s"
+warm_up = "0 s"
+sample = "100 ms"
+
+[transport]
+profile = "default"
+
+[links]
+rate = "10 Mbit/s"
+delay = "10 ms"
+queue = "60 kB"
+random_drop = true
+
+[[link]]
+name = "near"
+rate = "100 Mbit/s"
+
+[[link]]
+name = "far"
+rate = "100 Mbit/s"
+delay = "20 ms"
+
+[[link]]
+name = "one"
+
+[[link]]
+name = "other"
+rate = "4 Mbit/s"
+
+[[flow]]
+name = "M"
+paths = [["near", "one"], ["far", "one"]]
+
+[[flow]]
+name = "T"
+paths = ["one"]
+profile = "tcp"
+rule = "cubic"
+start_within = "1 s"
+
+[[flow]]
+name = "U"
+paths = ["other"]
+profile = "tcp"
+rule = "cubic"
+start_within = "1 s"
+"#;
+
+/// What a run of it measures with some of its text replaced.
+fn measured(replaced: &[(&str, &str)]) -> super::Metrics {
+    let text = replaced.iter().fold(MEETING.to_owned(), |text, (old, new)| {
+        assert!(text.contains(old), "{old}");
+        text.replacen(old, new, 1)
+    });
+    Scenario::parse(&text, "meeting.toml").unwrap().run(1).unwrap().metrics
+}
+
+#[test]
+fn one_way_delays_tell_one_bottleneck_from_two_that_are_unlike() {
+    let delays = ("profile = \"default\"", "profile = \"default\"\ndetector = \"delays\"");
+    let one = measured(&[delays]);
+    let found = one["flow.M.shared_s"];
+    assert!((20.0..30.0).contains(&found) && one["flow.M.separate_share"] == 0.0, "{one:#?}");
+    let two = measured(&[delays, ("[\"far\", \"one\"]", "[\"far\", \"other\"]")]);
+    assert!(!two.contains_key("flow.M.shared_s") && two["flow.M.separate_share"] > 0.2, "{two:#?}");
+}
+
+#[test]
+fn waves_need_half_the_time_and_who_asks_for_nothing_believes_nothing() {
+    let waves = measured(&[("profile = \"default\"", "profile = \"default\"\ndetector = \"waves\"")]);
+    assert!((8.0..15.0).contains(&waves["flow.M.shared_s"]), "{waves:#?}");
+    let fixed = measured(&[("profile = \"default\"", "profile = \"default\"\ncoupling = \"fixed\"")]);
+    assert!(fixed.keys().all(|name| !name.contains("shared")), "{fixed:#?}");
+}
+
+#[test]
+fn codel_keeps_a_queue_short_and_marks_packets_of_who_asks_for_ecn() {
+    let full = measured(&[]);
+    let codel = ("random_drop = true", "aqm = \"codel\"");
+    let short = measured(&[codel]);
+    let queue = |metrics: &super::Metrics| metrics["link.one.queue_pkt"];
+    assert!(queue(&short) < queue(&full) / 2.0, "{} {}", queue(&short), queue(&full));
+    // Slow start fills the queue quicker than CoDel reacts.
+    let later = ("warm_up = \"0 s\"", "warm_up = \"10 s\"");
+    let short = measured(&[codel, later]);
+    let marked = measured(&[codel, later, ("profile = \"default\"", "profile = \"default\"\necn = true")]);
+    let lost = |metrics: &super::Metrics| metrics["flow.M.lost_share"];
+    assert!(lost(&short) > 0.0 && lost(&marked) < lost(&short) / 4.0, "{} {}", lost(&short), lost(&marked));
+    assert!(marked["flow.M.reductions"] > 10.0, "{marked:#?}");
+    // On the way back it can be another.
+    let back = ("name = \"one\"", "name = \"one\"\naqm = \"codel\"\nback = { aqm = \"none\" }");
+    assert!(queue(&measured(&[back])) < queue(&full) / 2.0);
+}
+
+#[test]
+fn other_queues_and_methods_are_refused_with_those_that_there_are() {
+    for (old, new, told) in [
+        ("random_drop = true", "aqm = \"red\"", "codel"),
+        ("profile = \"default\"", "detector = \"luck\"", "delays"),
+        ("profile = \"default\"", "ecn = \"yes\"", "true"),
+    ] {
+        let error = Scenario::parse(&MEETING.replacen(old, new, 1), "meeting.toml").unwrap_err().to_string();
+        assert!(error.contains(told), "{error}");
+    }
+}
