@@ -1,15 +1,20 @@
-//! Every experiment of the congestion-control paper, run again with its seeds.
+//! Every experiment of the papers, run again with its seeds.
 //!
 //! Results are kept in `target/papers/`, a file an experiment, and are not run again while they are there. From them
 //! the tables of `docs/figures/README.md` and the drawings beside it are made.
 
+mod mpmtp;
+mod mtcp;
+mod nsdi11;
 mod plan;
+mod psmc;
+mod safire;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::{cargo, command};
-use plan::{EXPERIMENTS, Experiment};
+use plan::{Experiment, PAPERS, experiments};
 
 /// Where tables and drawings go.
 const FIGURES: &str = "docs/figures";
@@ -27,14 +32,14 @@ papers print, and why we differ, is in [papers.md](../papers.md). Means over the
 /// # Errors
 /// When there is no such experiment, one cannot be run, or its results cannot be written.
 pub fn run(names: &[String]) -> Result<(), String> {
-    if let Some(unknown) = names.iter().find(|name| EXPERIMENTS.iter().all(|one| one.name != **name)) {
-        let known: Vec<&str> = EXPERIMENTS.iter().map(|one| one.name).collect();
+    if let Some(unknown) = names.iter().find(|name| experiments().all(|one| one.name != **name)) {
+        let known: Vec<&str> = experiments().map(|one| one.name).collect();
         return Err(format!("there is no experiment `{unknown}`; there are {}", known.join(", ")));
     }
     cargo(&["build", "--quiet", "--release", "--package", "anabranch"])?;
     fs::create_dir_all(RESULTS).map_err(|error| format!("cannot create {RESULTS}: {error}"))?;
     let wanted = |one: &&Experiment| names.is_empty() || names.iter().any(|name| name == one.name);
-    for experiment in EXPERIMENTS.iter().filter(wanted) {
+    for experiment in experiments().filter(wanted) {
         let file = results(experiment);
         if !file.exists() {
             eprintln!("xtask: papers: {}", command_line(experiment));
@@ -43,8 +48,11 @@ pub fn run(names: &[String]) -> Result<(), String> {
         }
     }
     let mut page = HEAD.to_owned();
-    for experiment in EXPERIMENTS.iter().filter(|one| results(one).exists()) {
-        page.push_str(&section(experiment)?);
+    for (paper, experiments) in PAPERS {
+        page.push_str(&format!("\n# {paper}\n"));
+        for experiment in experiments.iter().filter(|one| results(one).exists()) {
+            page.push_str(&section(experiment)?);
+        }
     }
     write(&Path::new(FIGURES).join("README.md"), &page)
 }
@@ -66,7 +74,7 @@ fn words(experiment: &Experiment) -> Vec<String> {
 
 /// The same as one would type it.
 fn command_line(experiment: &Experiment) -> String {
-    let quoted = |word: String| if word.contains(' ') { format!("'{word}'") } else { word };
+    let quoted = |word: String| if word.contains([' ', '"', '*']) { format!("'{word}'") } else { word };
     let words: Vec<String> = words(experiment).into_iter().map(quoted).collect();
     format!("anabranch {}", words.join(" "))
 }
@@ -126,8 +134,8 @@ mod tests {
 
     #[test]
     fn every_experiment_has_a_name_of_its_own_a_scenario_that_is_there_and_something_to_tell() {
-        for (index, one) in EXPERIMENTS.iter().enumerate() {
-            assert!(EXPERIMENTS[..index].iter().all(|other| other.name != one.name), "{}", one.name);
+        for (index, one) in experiments().enumerate() {
+            assert!(experiments().take(index).all(|other| other.name != one.name), "{}", one.name);
             let scenario = format!("{}/../scenarios/{}.toml", env!("CARGO_MANIFEST_DIR"), one.scenario);
             assert!(Path::new(&scenario).exists() && !one.metrics.is_empty(), "{}", one.name);
         }
@@ -135,7 +143,7 @@ mod tests {
 
     #[test]
     fn a_command_can_be_copied_into_a_shell() {
-        let all: Vec<String> = EXPERIMENTS.iter().map(command_line).collect();
+        let all: Vec<String> = experiments().map(command_line).collect();
         assert!(all.contains(&"anabranch sim run nsdi11-fig14 --seeds 1..12".to_owned()), "{all:#?}");
         assert!(all.iter().any(|line| line.contains("--set 'warm_up=3 s'")), "{all:#?}");
     }

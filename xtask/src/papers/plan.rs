@@ -1,284 +1,32 @@
 //! What is run for each figure and table of the papers.
 
+use super::{mpmtp, mtcp, nsdi11, psmc, safire};
+
 /// One experiment: a sweep of a scenario, and what of its results is shown.
 #[derive(Clone, Copy, Debug)]
-pub struct Experiment {
+pub(super) struct Experiment {
     /// The name of its results and drawings.
-    pub name: &'static str,
+    pub(super) name: &'static str,
     /// What it shows, for its heading.
-    pub about: &'static str,
-    pub scenario: &'static str,
+    pub(super) about: &'static str,
+    pub(super) scenario: &'static str,
     /// What `sim sweep --set` is given.
-    pub set: &'static [&'static str],
-    pub seeds: &'static str,
+    pub(super) set: &'static [&'static str],
+    pub(super) seeds: &'static str,
     /// Patterns of the metrics that are told, the first of which is drawn too.
-    pub metrics: &'static [&'static str],
+    pub(super) metrics: &'static [&'static str],
 }
 
-const TP1: &[&str] = &["flow.tp1.per_host_wire_mbit_s", "jain"];
-const TP2: &[&str] = &["flow.tp2.per_host_wire_mbit_s", "jain"];
-const TP3: &[&str] = &["flow.tp3.per_host_wire_mbit_s", "jain"];
-const GOODPUT: &[&str] = &["flow.*.goodput_mbit_s"];
-const PACKETS: &[&str] = &["flow.*.pkt_s"];
-const BURSTS: &[&str] = &["flow.M.*.goodput_mbit_s"];
-const RULES: &str = "transport.rule=ewtcp,mptcp,coupled";
-
-/// All of the congestion-control paper (NSDI 2011), the short ones first.
-pub const EXPERIMENTS: &[Experiment] = &[
-    Experiment {
-        name: "fig14",
-        about: "Fig. 14: two links of very different round trips, packets a second",
-        scenario: "nsdi11-fig14",
-        set: &[],
-        seeds: "1..12",
-        metrics: &["flow.*.pkt_s", "link.*.loss"],
-    },
-    Experiment {
-        name: "fig14-each",
-        about: "Fig. 14 with an acknowledgement for each packet",
-        scenario: "nsdi11-fig14",
-        set: &["transport.ack_every=1", "duration=1100 s"],
-        seeds: "1..6",
-        metrics: &["flow.*.pkt_s", "link.*.loss"],
-    },
-    Experiment {
-        name: "torus",
-        about: "Fig. 7: the torus with C of 100 packets a second",
-        scenario: "nsdi11-fig8",
-        set: &[RULES],
-        seeds: "1..10",
-        metrics: &["jain", "link.A.loss", "link.C.loss"],
-    },
-    Experiment {
-        name: "fattree-tp1",
-        about: "FatTree, TP1, 8 paths, wire Mbit/s a host (`reno` is uncoupled)",
-        scenario: "nsdi11-fattree-tp1",
-        set: &["transport.rule=ewtcp,mptcp,reno"],
-        seeds: "1..3",
-        metrics: TP1,
-    },
-    Experiment {
-        name: "fattree-tp1-single",
-        about: "FatTree, TP1, a single path",
-        scenario: "nsdi11-fattree-tp1",
-        set: &["traffic.tp1.paths=1"],
-        seeds: "1..3",
-        metrics: TP1,
-    },
-    Experiment {
-        name: "fattree-tp1-later",
-        about: "FatTree, TP1, 8 paths, MPTCP, from 3 to 5 s",
-        scenario: "nsdi11-fattree-tp1",
-        set: &["warm_up=3 s", "duration=5 s"],
-        seeds: "1..3",
-        metrics: TP1,
-    },
-    Experiment {
-        name: "fig4",
-        about: "Fig. 4: random loss, packets a second",
-        scenario: "nsdi11-fig4",
-        set: &[],
-        seeds: "1..10",
-        metrics: PACKETS,
-    },
-    Experiment {
-        name: "fig5",
-        about: "Fig. 5: use of the top link in the first five seconds after its load has left",
-        scenario: "nsdi11-fig5",
-        set: &[RULES, "warm_up=100 s", "duration=105 s"],
-        seeds: "1..10",
-        metrics: &["link.top.utilisation"],
-    },
-    Experiment {
-        name: "fig5-later",
-        about: "Fig. 5: the next five seconds",
-        scenario: "nsdi11-fig5",
-        set: &[RULES, "warm_up=105 s", "duration=110 s"],
-        seeds: "1..10",
-        metrics: &["link.top.utilisation"],
-    },
-    Experiment {
-        name: "fig10a",
-        about: "Fig. 10a: ten multipath flows join 5 and 15 TCPs, Mbit/s a flow",
-        scenario: "nsdi11-fig10a",
-        set: &[],
-        seeds: "1..5",
-        metrics: GOODPUT,
-    },
-    Experiment {
-        name: "fig10b",
-        about: "Fig. 10b: files that come and go, Mbit/s",
-        scenario: "nsdi11-fig10b",
-        set: &[],
-        seeds: "1..5",
-        metrics: GOODPUT,
-    },
-    Experiment {
-        name: "fig15",
-        about: "Fig. 15: WiFi and 3G with a TCP on each, Mbit/s",
-        scenario: "nsdi11-fig15",
-        set: &[RULES],
-        seeds: "1..10",
-        metrics: GOODPUT,
-    },
-    Experiment {
-        name: "fig16",
-        about: "Fig. 16: as Fig. 14 over rates and round trips of C2 (twice the delay), packets a second",
-        scenario: "nsdi11-fig16",
-        set: &["link.C2.rate=400 pkt/s,800 pkt/s,1600 pkt/s", "link.C2.delay=6 ms,25 ms,100 ms,200 ms"],
-        seeds: "1..3",
-        metrics: PACKETS,
-    },
-    Experiment {
-        name: "fig17",
-        about: "Fig. 17: a walk, Mbit/s over all of it, timeouts, failures, and the longest pause",
-        scenario: "nsdi11-fig17",
-        set: &[],
-        seeds: "1..10",
-        metrics: &["flow.*.goodput_mbit_s", "flow.M.timeouts", "flow.M.failures", "flow.M.pause_s"],
-    },
-    Experiment {
-        name: "wifi3g",
-        about: "A single flow over WiFi and 3G, Mbit/s",
-        scenario: "nsdi11-wifi3g",
-        set: &[],
-        seeds: "1..3",
-        metrics: &["flow.*.goodput_mbit_s", "flow.M.pkt_s"],
-    },
-    Experiment {
-        name: "fig2",
-        about: "Fig. 2: three links of 12 Mbit/s, goodput in Mbit/s",
-        scenario: "nsdi11-fig2",
-        set: &[RULES],
-        seeds: "1..10",
-        metrics: GOODPUT,
-    },
-    Experiment {
-        name: "fig3",
-        about: "Fig. 3: four links of different rates, goodput in Mbit/s",
-        scenario: "nsdi11-fig3",
-        set: &[RULES],
-        seeds: "1..10",
-        metrics: GOODPUT,
-    },
-    Experiment {
-        name: "fig9",
-        about: "Fig. 9: bursts, round trips of 10 ms as printed, goodput in Mbit/s on the top and the bottom link",
-        scenario: "nsdi11-fig9",
-        set: &[RULES],
-        seeds: "1..5",
-        metrics: BURSTS,
-    },
-    Experiment {
-        name: "fig9-short",
-        about: "Fig. 9: bursts, round trips of 1.5 ms",
-        scenario: "nsdi11-fig9-short",
-        set: &[RULES],
-        seeds: "1..5",
-        metrics: BURSTS,
-    },
-    Experiment {
-        name: "fattree-tp3",
-        about: "FatTree, TP3, 8 paths",
-        scenario: "nsdi11-fattree-tp3",
-        set: &["transport.rule=ewtcp,mptcp"],
-        seeds: "1..10",
-        metrics: TP3,
-    },
-    Experiment {
-        name: "fattree-tp3-single",
-        about: "FatTree, TP3, a single path",
-        scenario: "nsdi11-fattree-tp3",
-        set: &["traffic.tp3.paths=1"],
-        seeds: "1..10",
-        metrics: TP3,
-    },
-    Experiment {
-        name: "fattree-tp3-apart",
-        about: "FatTree, TP3, 8 paths, no two flows to one host",
-        scenario: "nsdi11-fattree-tp3",
-        set: &["traffic.tp3.pattern=permutation", "transport.rule=ewtcp,mptcp"],
-        seeds: "1..5",
-        metrics: TP3,
-    },
-    Experiment {
-        name: "bcube-tp1",
-        about: "BCube, TP1, 3 paths, wire Mbit/s a host",
-        scenario: "nsdi11-bcube-tp1",
-        set: &["transport.rule=ewtcp,mptcp"],
-        seeds: "1..5",
-        metrics: TP1,
-    },
-    Experiment {
-        name: "bcube-tp1-single",
-        about: "BCube, TP1, a single path, any shortest or BCube's own",
-        scenario: "nsdi11-bcube-tp1",
-        set: &["traffic.tp1.paths=1", "traffic.tp1.routing=random,in-order"],
-        seeds: "1..5",
-        metrics: TP1,
-    },
-    Experiment {
-        name: "bcube-tp3",
-        about: "BCube, TP3, 3 paths",
-        scenario: "nsdi11-bcube-tp3",
-        set: &["transport.rule=ewtcp,mptcp"],
-        seeds: "1..10",
-        metrics: TP3,
-    },
-    Experiment {
-        name: "bcube-tp3-single",
-        about: "BCube, TP3, a single path",
-        scenario: "nsdi11-bcube-tp3",
-        set: &["traffic.tp3.paths=1", "traffic.tp3.routing=random,in-order"],
-        seeds: "1..10",
-        metrics: TP3,
-    },
-    Experiment {
-        name: "fig8",
-        about: "Fig. 8: the torus over the rate of C",
-        scenario: "nsdi11-fig8",
-        set: &["transport.rule=ewtcp,mptcp,coupled", "link.C.rate=250 pkt/s,500 pkt/s,750 pkt/s,1000 pkt/s"],
-        seeds: "1..3",
-        metrics: &["jain", "link.A.loss", "link.C.loss"],
-    },
-    Experiment {
-        name: "fig12",
-        about: "Fig. 12: FatTree, TP1, MPTCP by the number of paths",
-        scenario: "nsdi11-fattree-tp1",
-        set: &["traffic.tp1.paths=1,2,3,4,6,8"],
-        seeds: "1..3",
-        metrics: TP1,
-    },
-    Experiment {
-        name: "bcube-tp2",
-        about: "BCube, TP2, 3 paths",
-        scenario: "nsdi11-bcube-tp2",
-        set: &["transport.rule=ewtcp,mptcp"],
-        seeds: "1..3",
-        metrics: TP2,
-    },
-    Experiment {
-        name: "bcube-tp2-single",
-        about: "BCube, TP2, a single path",
-        scenario: "nsdi11-bcube-tp2",
-        set: &["traffic.tp2.paths=1"],
-        seeds: "1..3",
-        metrics: TP2,
-    },
-    Experiment {
-        name: "fattree-tp2",
-        about: "FatTree, TP2, 8 paths",
-        scenario: "nsdi11-fattree-tp2",
-        set: &["transport.rule=ewtcp,mptcp"],
-        seeds: "1..3",
-        metrics: TP2,
-    },
-    Experiment {
-        name: "fattree-tp2-single",
-        about: "FatTree, TP2, a single path",
-        scenario: "nsdi11-fattree-tp2",
-        set: &["traffic.tp2.paths=1"],
-        seeds: "1..3",
-        metrics: TP2,
-    },
+/// The papers, each with its experiments.
+pub(super) const PAPERS: [(&str, &[Experiment]); 5] = [
+    ("MPTCP congestion control (NSDI 2011)", nsdi11::EXPERIMENTS),
+    ("mTCP (USENIX ATC 2004)", mtcp::EXPERIMENTS),
+    ("MPMTP-AR", mpmtp::EXPERIMENTS),
+    ("PSMC", psmc::EXPERIMENTS),
+    ("SAFIRE", safire::EXPERIMENTS),
 ];
+
+/// All of all papers.
+pub(super) fn experiments() -> impl Iterator<Item = &'static Experiment> {
+    PAPERS.iter().flat_map(|(_, experiments)| experiments.iter())
+}

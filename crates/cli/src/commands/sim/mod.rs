@@ -1,6 +1,7 @@
 //! `anabranch sim`: experiments in virtual time, on the engine that is deployed.
 
 mod args;
+mod axis;
 mod cells;
 mod chart;
 mod columns;

@@ -2,7 +2,7 @@
 //!
 //! Of the first seed of each variant how things went over time, a chart a quantity; of all seeds how flows, links and
 //! files are distributed, a line a variant; and metrics as bars over seeds with their 95 % intervals, or, where
-//! the variants differ in one number alone, as lines over that number.
+//! the variants differ in numbers, as lines over those that differ most.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,6 +10,7 @@ use std::path::Path;
 use anabranch_sim::scenario::{Course, Quantity, Spread};
 
 use super::PlotArgs;
+use super::axis::{Axis, differing, values_beside};
 use super::chart::{self, Bars, Curve, Labels};
 use super::merge;
 use super::output::Run;
@@ -139,10 +140,10 @@ fn metric(runs: &[Run], pattern: &str, folder: &Path) -> Result<usize, Failure> 
         let file = format!("{scenario}-{}", file_part(pattern));
         let unit = pattern.rsplit('.').next().unwrap_or(pattern).to_owned();
         let title = format!("{scenario}: {pattern}, means and 95 % intervals");
-        let drawn = match number_key(&runs) {
-            Some(key) => {
-                let curves = names.iter().map(|name| over_number(name, key, &runs)).collect::<Vec<_>>();
-                chart::lines(&Labels { title, x: key.clone(), y: unit }, &curves)
+        let drawn = match Axis::of(&runs) {
+            Some(axis) => {
+                let curves = over_axis(&names, &axis, &runs);
+                chart::lines(&Labels { title, x: axis.label, y: unit }, &curves)
             }
             None => {
                 let (legend, groups) = as_bars(&names, &runs);
@@ -154,21 +155,6 @@ fn metric(runs: &[Run], pattern: &str, folder: &Path) -> Result<usize, Failure> 
     Ok(found)
 }
 
-/// The key that all variants differ in, when it is one alone, has several values and all are numbers.
-fn number_key<'a>(runs: &[&'a Run]) -> Option<&'a String> {
-    let mut keys = runs.first()?.set.keys();
-    let key = keys.next().filter(|_| keys.next().is_none())?;
-    let numbers: Vec<f64> =
-        runs.iter().map(|run| leading_number(run.set.get(key)?)).collect::<Option<_>>()?;
-    numbers.iter().any(|number| *number != numbers[0]).then_some(key)
-}
-
-/// The number that a value begins with; its unit, if it has one, is left out.
-fn leading_number(text: &str) -> Option<f64> {
-    let end = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
-    text[..end].parse().ok()
-}
-
 /// Mean and half width of the 95 % interval of a metric over some runs.
 pub(super) fn spread(name: &str, runs: &[&Run], of_it: impl Fn(&Run) -> bool) -> Option<(f64, f64)> {
     let values: Vec<f64> =
@@ -177,15 +163,27 @@ pub(super) fn spread(name: &str, runs: &[&Run], of_it: impl Fn(&Run) -> bool) ->
     (spread.runs > 0).then_some((spread.mean, spread.ci95))
 }
 
-fn over_number(name: &str, key: &str, runs: &[&Run]) -> Curve {
-    let mut values: Vec<&String> = runs.iter().filter_map(|run| run.set.get(key)).collect();
-    values.sort_by(|a, b| leading_number(a).unwrap_or(0.0).total_cmp(&leading_number(b).unwrap_or(0.0)));
-    values.dedup();
-    let point = |value: &&String| {
-        let (mean, error) = spread(name, runs, |run| run.set.get(key) == Some(*value))?;
-        Some((leading_number(value)?, mean, error))
-    };
-    Curve { name: name.to_owned(), points: values.iter().filter_map(point).collect() }
+/// A line for each metric and each variant of what is not on the axis.
+fn over_axis(names: &[&String], axis: &Axis, runs: &[&Run]) -> Vec<Curve> {
+    let differing = differing(runs);
+    let beside = |run: &Run| values_beside(run, &differing, Some(&axis.key));
+    let mut curves = Vec::new();
+    for variant in names_of(runs, beside) {
+        for metric in names {
+            let point = |(value, place): (&str, f64)| {
+                let is_it = |run: &Run| run.set[&axis.key] == value && beside(run) == variant;
+                let (mean, error) = spread(metric, runs, is_it)?;
+                Some((place, mean, error))
+            };
+            let name = match (names.len(), variant.as_str()) {
+                (_, "") => (*metric).clone(),
+                (1, variant) => variant.to_owned(),
+                (_, variant) => format!("{}, {variant}", short(metric)),
+            };
+            curves.push(Curve { name, points: axis.values().into_iter().filter_map(point).collect() });
+        }
+    }
+    curves
 }
 
 /// What runs are called, each name once, in order of the first runs.
@@ -200,15 +198,22 @@ pub(super) fn names_of(runs: &[&Run], name: impl Fn(&Run) -> String) -> Vec<Stri
     names
 }
 
-/// A group of bars a metric, a bar a variant.
+/// A group of bars a metric, a bar a variant; of one metric alone each variant stands by itself.
 fn as_bars(names: &[&String], runs: &[&Run]) -> (Vec<String>, Vec<Bars>) {
-    let legend = names_of(runs, Run::variant);
+    let differing = differing(runs);
+    let variants = names_of(runs, |run| values_beside(run, &differing, None));
+    let value = |name: &str, variant: &str| {
+        spread(name, runs, |run| values_beside(run, &differing, None) == *variant)
+    };
+    if let ([name], true) = (names, variants.len() > 1) {
+        let group = |variant: &String| Bars { name: variant.clone(), values: vec![value(name, variant)] };
+        return (vec![short(name)], variants.iter().map(group).collect());
+    }
     let group = |name: &&String| Bars {
         name: short(name),
-        values: legend.iter().map(|variant| spread(name, runs, |run| run.variant() == *variant)).collect(),
+        values: variants.iter().map(|variant| value(name, variant)).collect(),
     };
-    let groups = names.iter().map(group).collect();
-    (legend, groups)
+    (variants.clone(), names.iter().map(group).collect())
 }
 
 /// `flow.M.goodput_mbit_s` as `M`.
@@ -283,20 +288,36 @@ mod tests {
     }
 
     #[test]
-    fn values_that_begin_with_a_number_make_an_axis() {
-        let run = |value: &str| Run {
+    fn metrics_make_a_line_for_each_variant_beside_the_axis() {
+        let run = |delay: &str, rule: &str, jain: f64| Run {
             scenario: "x".into(),
             seed: 1,
             run: 0,
-            set: BTreeMap::from([("a.b".to_owned(), value.to_owned())]),
-            metrics: BTreeMap::from([("jain".to_owned(), 0.5)]),
+            set: BTreeMap::from([
+                ("a.delay".to_owned(), delay.to_owned()),
+                ("rule".to_owned(), rule.to_owned()),
+            ]),
+            metrics: BTreeMap::from([("jain".to_owned(), jain)]),
             expect: vec![],
         };
-        let (ten, five, name) = (run("10 ms"), run("5 ms"), run("lia"));
-        assert_eq!(number_key(&[&ten, &five]), Some(&"a.b".to_owned()));
-        assert_eq!((number_key(&[&ten, &name]), number_key(&[&ten, &ten])), (None, None));
-        let curve = over_number("jain", "a.b", &[&ten, &five]);
-        assert_eq!(curve.points, [(5.0, 0.5, 0.0), (10.0, 0.5, 0.0)]);
+        let runs = [
+            run("10 ms", "lia", 0.5),
+            run("5 ms", "lia", 0.7),
+            run("20 ms", "lia", 0.2),
+            run("5 ms", "reno", 0.1),
+        ];
+        let runs: Vec<&Run> = runs.iter().collect();
+        let name = "jain".to_owned();
+        let curves = over_axis(&[&name], &Axis::of(&runs).unwrap(), &runs);
+        assert_eq!([&curves[0].name, &curves[1].name], ["lia", "reno"]);
+        assert_eq!(curves[0].points, [(5.0, 0.7, 0.0), (10.0, 0.5, 0.0), (20.0, 0.2, 0.0)]);
+        assert_eq!(curves[1].points, [(5.0, 0.1, 0.0)]);
+        let (legend, groups) = as_bars(&[&name], &[runs[0], runs[3]]);
+        assert_eq!(legend, ["jain"]);
+        assert_eq!(
+            groups.iter().map(|group| group.name.as_str()).collect::<Vec<_>>(),
+            ["10 ms, lia", "5 ms, reno"]
+        );
     }
 
     #[test]

@@ -1,0 +1,180 @@
+//! What runs differ in, and along which axis they stand in a chart.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::output::Run;
+
+/// Units that values of a key may be mixed in, with what they are of the unit that the axis has then.
+const UNITS: [(&str, &str, f64); 13] = [
+    ("s", "s", 1.0),
+    ("ms", "s", 1e-3),
+    ("us", "s", 1e-6),
+    ("µs", "s", 1e-6),
+    ("ns", "s", 1e-9),
+    ("Gbit/s", "Mbit/s", 1e3),
+    ("Mbit/s", "Mbit/s", 1.0),
+    ("kbit/s", "Mbit/s", 1e-3),
+    ("bit/s", "Mbit/s", 1e-6),
+    ("GB", "MB", 1e3),
+    ("MB", "MB", 1.0),
+    ("kB", "MB", 1e-3),
+    ("B", "MB", 1e-6),
+];
+/// Values that make an axis beside other keys that differ.
+const FEWEST: usize = 3;
+
+/// The key along which runs stand, and where.
+#[derive(Debug, PartialEq)]
+pub(super) struct Axis {
+    pub(super) key: String,
+    /// The key with its unit.
+    pub(super) label: String,
+    /// Each value as it was set, and its place.
+    places: BTreeMap<String, f64>,
+}
+
+impl Axis {
+    /// The key with the most values of which all are numbers, or lists that differ in length. One of several keys that differ
+    /// has to have some; `None` when none has.
+    pub(super) fn of(runs: &[&Run]) -> Option<Self> {
+        let differing = differing(runs);
+        let fewest = if differing.len() == 1 { 2 } else { FEWEST };
+        let axes = differing.into_iter().filter_map(|key| Self::along(key, runs));
+        axes.filter(|axis| axis.places.len() >= fewest).max_by_key(|axis| axis.places.len())
+    }
+
+    fn along(key: &str, runs: &[&Run]) -> Option<Self> {
+        let values: BTreeSet<&String> = runs.iter().map(|run| run.set.get(key)).collect::<Option<_>>()?;
+        if values.iter().all(|value| value.starts_with('[')) {
+            let places: BTreeMap<_, _> =
+                values.iter().map(|value| ((*value).clone(), members(value))).collect();
+            let label = format!("{key}, number of them");
+            return is_one_to_one(&places).then(|| Self { key: key.to_owned(), label, places });
+        }
+        let parts: Vec<(f64, &str)> = values.iter().map(|value| split(value)).collect::<Option<_>>()?;
+        let same = parts.iter().all(|(_, unit)| *unit == parts[0].1);
+        let known = |unit: &str| UNITS.iter().find(|(name, _, _)| *name == unit);
+        let (unit, factors): (&str, Vec<f64>) = if same {
+            (parts[0].1, vec![1.0; parts.len()])
+        } else {
+            let known: Vec<_> = parts.iter().map(|(_, unit)| known(unit)).collect::<Option<_>>()?;
+            let unit = known[0].1;
+            if known.iter().any(|(_, other, _)| *other != unit) {
+                return None;
+            }
+            (unit, known.iter().map(|(_, _, factor)| *factor).collect())
+        };
+        let places = values.iter().zip(parts.iter().zip(factors));
+        let places =
+            places.map(|(value, ((number, _), factor))| ((*value).clone(), number * factor)).collect();
+        let label = if unit.is_empty() { key.to_owned() } else { format!("{key}, {unit}") };
+        is_one_to_one(&places).then(|| Self { key: key.to_owned(), label, places })
+    }
+
+    /// Its values as they were set, in order of their places.
+    pub(super) fn values(&self) -> Vec<(&str, f64)> {
+        let mut values: Vec<_> = self.places.iter().map(|(value, place)| (value.as_str(), *place)).collect();
+        values.sort_by(|a, b| a.1.total_cmp(&b.1));
+        values
+    }
+}
+
+/// The keys that not all runs have the same value of.
+pub(super) fn differing<'a>(runs: &[&'a Run]) -> Vec<&'a str> {
+    let keys: BTreeSet<&String> = runs.iter().flat_map(|run| run.set.keys()).collect();
+    let first = |key: &String| runs.first().and_then(|run| run.set.get(key));
+    keys.into_iter()
+        .filter(|key| runs.iter().any(|run| run.set.get(*key) != first(key)))
+        .map(String::as_str)
+        .collect()
+}
+
+/// What a run has of the keys that differ, but for one: `transport.rule=reno` as `reno`.
+pub(super) fn values_beside(run: &Run, differing: &[&str], without: Option<&str>) -> String {
+    let others = differing.iter().filter(|key| Some(**key) != without);
+    let values = others.filter_map(|key| run.set.get(*key));
+    let plain = |value: &String| value.replace(['[', ']', '"'], "").replace(',', " ");
+    values.map(plain).collect::<Vec<_>>().join(", ")
+}
+
+/// A number and its unit.
+fn split(text: &str) -> Option<(f64, &str)> {
+    let end = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
+    Some((text[..end].parse().ok()?, text[end..].trim()))
+}
+
+/// How many members a list in TOML has.
+fn members(list: &str) -> f64 {
+    let mut depth = 0;
+    let mut commas = 0;
+    for letter in list.chars() {
+        match letter {
+            '[' => depth += 1,
+            ']' => depth -= 1,
+            ',' if depth == 1 => commas += 1,
+            _ => {}
+        }
+    }
+    f64::from(commas + 1)
+}
+
+fn is_one_to_one(places: &BTreeMap<String, f64>) -> bool {
+    let mut all: Vec<f64> = places.values().copied().collect();
+    all.sort_by(f64::total_cmp);
+    all.windows(2).all(|two| two[0] < two[1]) && all.len() > 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn runs(key: &str, values: &[&str]) -> Vec<Run> {
+        let run = |value: &&str| Run {
+            scenario: "x".into(),
+            seed: 1,
+            run: 0,
+            set: BTreeMap::from([(key.to_owned(), (*value).to_owned()), ("same".into(), "1".into())]),
+            metrics: BTreeMap::new(),
+            expect: vec![],
+        };
+        values.iter().map(run).collect()
+    }
+
+    fn axis(values: &[&str]) -> Option<(String, Vec<f64>)> {
+        let runs = runs("a.b", values);
+        let axis = Axis::of(&runs.iter().collect::<Vec<_>>())?;
+        let places = axis.values().iter().map(|(_, place)| *place).collect();
+        Some((axis.label, places))
+    }
+
+    #[test]
+    fn numbers_and_lists_that_grow_make_an_axis_and_names_do_not() {
+        assert_eq!(axis(&["10 ms", "5 ms", "10 ms"]), Some(("a.b, ms".into(), vec![5.0, 10.0])));
+        assert_eq!(axis(&["2 Mbit/s", "16 kbit/s"]), Some(("a.b, Mbit/s".into(), vec![0.016, 2.0])));
+        let lists = [r#"["a","b"]"#, r#"["a"]"#, r#"[["a","b"],["c","d"],["e"]]"#];
+        assert_eq!(axis(&lists), Some(("a.b, number of them".into(), vec![1.0, 2.0, 3.0])));
+        for none in [&["lia", "10 ms"][..], &["10 ms", "10 ms"], &["5 ms", "5 %"], &[r#"["a"]"#, r#"["b"]"#]]
+        {
+            assert_eq!(axis(none), None, "{none:?}");
+        }
+    }
+
+    #[test]
+    fn of_several_keys_the_one_with_most_numbers_is_the_axis_and_the_others_name_lines() {
+        let mut all = runs("links.loss", &["1 %", "2 %", "5 %"]);
+        let again = all.iter().cloned().map(|mut run| {
+            run.set.insert("transport.rule".into(), "lia".into());
+            run
+        });
+        let again: Vec<Run> = again.collect();
+        all.iter_mut().for_each(|run| drop(run.set.insert("transport.rule".into(), "reno".into())));
+        all.extend(again);
+        let all: Vec<&Run> = all.iter().collect();
+        let axis = Axis::of(&all).expect("an axis");
+        assert_eq!(axis.key, "links.loss");
+        let differing = differing(&all);
+        assert_eq!(differing, ["links.loss", "transport.rule"]);
+        assert_eq!(values_beside(all[4], &differing, Some("links.loss")), "lia");
+        assert_eq!(values_beside(all[4], &differing, None), "2 %, lia");
+    }
+}
