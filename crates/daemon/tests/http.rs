@@ -8,7 +8,7 @@ use std::sync::Arc;
 use anabranch_daemon::client::{GrantWanted, Grants};
 use anabranch_daemon::controller::ControllerService;
 use anabranch_daemon::controller::config::ControllerSettings;
-use anabranch_daemon::controller::http::routes;
+use anabranch_daemon::controller::http::{MOST_LISTENERS, routes};
 use anabranch_daemon::controller::link::ControllerHint;
 use anabranch_daemon::http::{Door, HttpLimits, HttpSettings, TlsFiles, metrics};
 use anabranch_daemon::relay::RelayService;
@@ -174,6 +174,33 @@ async fn events_tell_when_something_has_changed() {
     // Its last chunk is empty (RFC 9112 §7.1): whoever reads knows that no event was cut off.
     controller.close().await;
     until_it_says("\r\n0\r\n\r\n").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn listeners_to_events_leave_connections_to_others() {
+    let (controller, _) = controller().await;
+    let at = open(&controller, None).await;
+    let listen = async || {
+        let mut connection = TcpStream::connect(at).await.unwrap();
+        let request = format!("GET /api/v1/events HTTP/1.1\r\nHost: {at}\r\n\r\n");
+        connection.write_all(request.as_bytes()).await.unwrap();
+        let mut begin = [0; 15];
+        connection.read_exact(&mut begin).await.unwrap();
+        (&begin == b"HTTP/1.1 200 OK").then_some(connection)
+    };
+    let mut listening = Vec::new();
+    for _ in 0..MOST_LISTENERS {
+        listening.push(listen().await.expect("there are places"));
+    }
+    let (status, told) = ask(at, "GET /api/v1/events", "").await;
+    assert!(status == 503 && told.contains("/api/v1/status"), "{status} {told}");
+    assert_eq!(ask(at, "GET /api/v1/status", "").await.0, 200);
+    drop(listening);
+    let patience = Instant::now() + Duration::from_secs(10);
+    while listen().await.is_none() {
+        assert!(Instant::now() < patience, "places are not given back");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

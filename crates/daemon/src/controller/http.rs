@@ -12,6 +12,7 @@
 
 use std::convert::Infallible;
 use std::fmt::Write as _;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_net::PublicKey;
@@ -24,23 +25,36 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get};
 use axum::{Json, Router};
 use futures_util::stream::{self, Stream, StreamExt};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::status::{GrantStatus, Status};
 use super::{Watch, openapi};
 use crate::http::{metrics, problem};
 
+const TAKEN: &str = "as many listen to events already as may; `/api/v1/status` tells the same to who asks";
+
 /// How often it is looked whether something has changed, for events.
 const LOOK: Duration = Duration::from_secs(1);
+
+/// Callers that listen to events at the same time. They stay, and are to leave connections to those who only ask.
+pub const MOST_LISTENERS: usize = 64;
 
 /// The routes.
 pub fn routes(watch: Watch) -> Router {
     let for_metrics = watch.clone();
+    let places = Arc::new(Semaphore::new(MOST_LISTENERS));
+    let listen = move |State(watch): State<Watch>| async move {
+        match places.try_acquire_owned() {
+            Ok(place) => events(watch, place).into_response(),
+            Err(_) => problem(StatusCode::SERVICE_UNAVAILABLE, TAKEN),
+        }
+    };
     Router::new()
         .route("/api/v1/status", get(|State(watch): State<Watch>| async move { Json(watch.status()) }))
         .route("/api/v1/relays/{key}", get(relay))
         .route("/api/v1/clients/{key}/grants", get(grants).delete(revoke_all))
         .route("/api/v1/clients/{key}/grants/{id}", delete(revoke_one))
-        .route("/api/v1/events", get(events))
+        .route("/api/v1/events", get(listen))
         .route("/api/v1/openapi.json", get(|| async { Json(openapi::document()) }))
         .with_state(watch)
         .merge(metrics(move || to_prometheus(&for_metrics.status())))
@@ -89,15 +103,15 @@ fn answer(done: Result<Vec<GrantStatus>, ControlError>) -> Response {
     }
 }
 
-async fn events(State(watch): State<Watch>) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
+fn events(watch: Watch, place: OwnedSemaphorePermit) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
     let closing = watch.clone().closing();
-    let events = stream::unfold((watch, None::<Status>), |(watch, told)| async move {
+    let events = stream::unfold((watch, place, None::<Status>), |(watch, place, told)| async move {
         loop {
             let status = watch.status();
             if told.as_ref() != Some(&status) {
                 // Plain values: nothing in them cannot be written.
                 let event = Event::default().event("status").json_data(&status).unwrap_or_default();
-                return Some((Ok(event), (watch, Some(status))));
+                return Some((Ok(event), (watch, place, Some(status))));
             }
             tokio::time::sleep(LOOK).await;
         }
