@@ -5,7 +5,7 @@
 mod attacker;
 
 use anabranch_engine::{Config, MemoryBudget, PathState, Route, SchedulerKind, Transmit};
-use anabranch_wire::{Frame, NewPid, PathId, Pid, ResetToken, Span};
+use anabranch_wire::{Frame, NewPid, PathId, Pid, ResetToken, Span, StreamId};
 use attacker::{Meter, Victim, ack, route};
 use bytes::Bytes;
 
@@ -21,11 +21,17 @@ const ROUNDS: u64 = 20;
 /// ... and bytes written for each: a few packets on either path.
 const PORTION: usize = 6_000;
 
-/// A session with a second path that takes 100 ms, and windows that hold all that is written here.
 fn with_a_slow_second_path() -> Victim {
+    with_second_path(true)
+}
+
+/// A session with a second path that takes 100 ms, and windows that hold all that is written here; paths that are no use are
+/// held back if it `suspects`.
+fn with_second_path(suspects: bool) -> Victim {
     let mut config =
         Config { scheduler: SchedulerKind::RoundRobin, skip_numbers: false, ..Config::default() };
     (config.cc.initial_window, config.cc.pacing) = (2_000, false);
+    config.failure.suspect = suspects;
     let mut victim = Victim::with(config, MemoryBudget::new(1 << 40));
     let new = NewPid { path: SLOW, pid: Pid(7), reset_token: ResetToken([1; 16]) };
     victim.say([Frame::NewPid(new)]);
@@ -57,6 +63,28 @@ fn answer_fast(victim: &mut Victim, mut sent: Vec<Transmit<Bytes>>) {
         victim.now += Span::from_micros(100);
         sent = victim.say([ack(PathId::FIRST.0, [0..last + 1])]);
     }
+}
+
+/// Has so many bytes carried over both paths, by 100 ms a round trip.
+fn carry(victim: &mut Victim, stream: StreamId, bytes: usize) {
+    victim.session.write(stream, &mut Bytes::from(vec![0; bytes])).unwrap();
+    let mut sent = victim.drain();
+    while let Some(last) = last_over(&sent, SLOW) {
+        victim.now += Span::from_millis(100);
+        let first = last_over(&sent, PathId::FIRST).unwrap();
+        sent = victim.say([ack(PathId::FIRST.0, [0..first + 1]), ack(SLOW.0, [0..last + 1])]);
+    }
+}
+
+/// Where in the stream these packets on a path begin.
+fn offsets_over(sent: &[Transmit<Bytes>], path: PathId) -> Vec<u64> {
+    let packets = sent.iter().filter_map(|sent| sent.message.packet()).filter(|packet| packet.path == path);
+    let frames = packets.flat_map(|packet| &packet.frames);
+    let data = frames.filter_map(|frame| match frame {
+        Frame::Stream(data) => Some(data.offset),
+        _ => None,
+    });
+    data.collect()
 }
 
 /// Bytes copied once both round-trip times are known, and after so many more were written of which the slow path
@@ -94,4 +122,46 @@ fn what_a_slow_path_owes_is_repeated_up_to_an_allowance_and_a_share_of_what_was_
             assert!(bound.contains(&copied), "{copied} of {sent} were copied, the bound is {most}");
         }
     }
+}
+
+#[test]
+fn the_end_of_what_was_sent_is_repeated_newest_first_as_all_of_it_counts() {
+    let _turn = Meter::new();
+    let mut victim = with_a_slow_second_path();
+    let stream = victim.session.open_stream().unwrap();
+    carry(&mut victim, stream, 60_000);
+    victim.session.write(stream, &mut Bytes::from(vec![0; 120_000])).unwrap();
+    let sent = victim.drain();
+    let carried = offsets_over(&sent, PathId::FIRST);
+    let mut owed = offsets_over(&sent, SLOW);
+    owed.retain(|offset| !carried.contains(offset));
+    victim.now += Span::from_millis(100);
+    let last = last_over(&sent, PathId::FIRST).unwrap();
+    let copies = offsets_over(&victim.say([ack(PathId::FIRST.0, [0..last + 1])]), PathId::FIRST);
+    assert!(copies.len() > 10, "{copies:?}");
+    let newest: Vec<u64> = owed.into_iter().rev().take(copies.len()).collect();
+    assert_eq!(copies, newest);
+}
+
+#[test]
+fn what_is_to_arrive_in_time_is_judged_again_when_the_path_gets_slower() {
+    let _turn = Meter::new();
+    let mut victim = with_second_path(false);
+    let stream = victim.session.open_stream().unwrap();
+    carry(&mut victim, stream, 1_200_000);
+    victim.session.write(stream, &mut Bytes::from(vec![0; 480_000])).unwrap();
+    let before = victim.session.stats().bytes_copied;
+    let sent = victim.drain();
+    let [first, slow] = [PathId::FIRST, SLOW].map(|path| last_over(&sent, path).unwrap());
+    let owed = offsets_over(&sent, SLOW).len() as u64;
+    victim.now += Span::from_millis(100);
+    victim.say([ack(PathId::FIRST.0, [0..first + 1])]);
+    let at_first = victim.session.stats().bytes_copied;
+    assert_eq!(at_first, before, "the second path is to be done at this moment, too");
+    for packet in 1..20 {
+        victim.now += Span::from_millis(30);
+        victim.say([ack(SLOW.0, [0..slow + 1 - owed + packet])]);
+    }
+    let copied = victim.session.stats().bytes_copied - before;
+    assert!(copied > 10_000, "{copied} bytes were copied while the rate fell to a tenth");
 }

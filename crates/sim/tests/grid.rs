@@ -20,6 +20,17 @@ fn redundancy_is_three_per_cent_of_all_bytes_at_most() {
     assert!(fairness.share() <= 0.03, "{:.4} {fairness:?}", fairness.share());
 }
 
+/// Files that a slow path believed to be faster than it is would finish late: 0.948 and 0.954 of the best path without what
+/// repeats their end.
+#[test]
+fn the_end_of_a_file_does_not_wait_for_a_path_that_is_slower_than_believed() {
+    for number in [694, 349] {
+        let run = Cell::draw(number).run(SchedulerKind::default(), 1);
+        let best = run.singles.iter().copied().fold(0.0, f64::max);
+        assert!(run.multi >= best, "{number}: {:.1} Mbit/s, {best:.1} over the best path", run.multi);
+    }
+}
+
 #[test]
 fn every_copy_counts_and_so_does_what_arrives_twice() {
     let copied = Spent { sent: 1_000, copied: 20, early: 10, twice: 12 };

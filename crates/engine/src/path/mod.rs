@@ -115,6 +115,8 @@ pub(crate) struct Path {
     pub mtu: MtuSearch,
     pub ways_back: WaysBack,
     pub delivery_rate: Rate,
+    /// The rate at which what is in flight arrives: the delivery rate, but in slow start the largest sample.
+    drain_rate: Rate,
     /// Packets lost in the latest episode that have not arrived after all.
     pub unproved_losses: u64,
     /// Runs to send here although they are in flight elsewhere.
@@ -181,6 +183,7 @@ impl Path {
             ways_back: WaysBack::new(id, config.initial_rtt),
             initial_rtt: config.initial_rtt,
             delivery_rate: Rate::ZERO,
+            drain_rate: Rate::ZERO,
             unproved_losses: 0,
             observed: None,
             marks: Marks::new(config.ecn),
@@ -208,6 +211,27 @@ impl Path {
     pub(crate) fn one_way(&self) -> Span {
         let rtt = self.rtt();
         rtt.smoothed().saturating_sub(rtt.min() / 2)
+    }
+
+    /// Takes in a sample of the delivery rate; `searching` in slow start, where each round trip delivers more than the one before.
+    pub(crate) fn note_delivery(&mut self, sample: Rate, app_limited: bool, searching: bool) {
+        self.delivery_rate = smooth(self.delivery_rate, sample, app_limited);
+        let followed = smooth(self.drain_rate, sample, app_limited);
+        self.drain_rate = if searching { followed.max(sample) } else { followed };
+    }
+
+    /// Forgets the delivery rate, or takes it for the one that was found otherwise.
+    pub(crate) fn set_delivery_rate(&mut self, found: Rate) {
+        (self.delivery_rate, self.drain_rate) = (found, found);
+    }
+
+    /// How long until the last of so many bytes in flight arrives, at the rate of delivery: the first of them arrived already, and
+    /// word of it is on its way back. Zero while no rate is known.
+    pub(crate) fn drained_in(&self, bytes: u64) -> Span {
+        if self.drain_rate == Rate::ZERO {
+            return Span::ZERO;
+        }
+        self.drain_rate.time_for(bytes).saturating_sub(self.rtt().min() / 2)
     }
 
     /// Notes a sample of the round trip that came back over `via`; true when those before came back over another.
@@ -325,5 +349,40 @@ impl Path {
     /// How the path is to be used: the more careful of both ends' wishes.
     pub(crate) fn effective_use(&self) -> PathUse {
         self.usage.max(self.peer_usage.0)
+    }
+}
+
+/// Follows the delivery rate slowly, and not at all when the application was what limited it.
+fn smooth(known: Rate, sample: Rate, app_limited: bool) -> Rate {
+    let (known_bits, sample_bits) = (known.as_bits(), sample.as_bits());
+    if known_bits == 0 {
+        return sample;
+    }
+    if app_limited && sample_bits < known_bits {
+        return known;
+    }
+    Rate::from_bits(known_bits / 8 * 7 + sample_bits / 8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn in_slow_start_what_is_in_flight_is_taken_to_arrive_at_the_largest_rate_seen() {
+        let route = Route { socket: 0, remote: "192.0.2.1:4433".parse().unwrap() };
+        let config = Config { initial_rtt: Span::from_millis(80), ..Config::default() };
+        let mut path = Path::new(PathId(0), route, &config, Time::ZERO);
+        assert_eq!(path.drained_in(100_000), Span::ZERO, "nothing is known");
+        for mbit in [1.0, 2.0, 4.0, 8.0] {
+            path.note_delivery(Rate::from_mbit(mbit), false, true);
+        }
+        assert_eq!(path.drained_in(100_000), Span::from_millis(100 - 40));
+        assert!(path.delivery_rate < Rate::from_mbit(3.0), "{:?}", path.delivery_rate);
+        for _ in 0..50 {
+            path.note_delivery(Rate::from_mbit(4.0), false, false);
+        }
+        let (least, most) = (Span::from_millis(200 - 42), Span::from_millis(200 - 40));
+        assert!((least..=most).contains(&path.drained_in(100_000)), "{:?}", path.drained_in(100_000));
     }
 }

@@ -118,6 +118,32 @@ pub(crate) struct Losses {
     pub sent_at: Time,
 }
 
+/// The newest packets that were gone through for copies: from the first number to the second.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tail {
+    from: u64,
+    to: u64,
+    /// Bytes of them that were in flight.
+    bytes: u64,
+}
+
+impl Tail {
+    fn pass(&mut self, slot: &Slot) {
+        self.from = slot.number;
+        self.bytes += if slot.state == State::Outstanding { u64::from(slot.size) } else { 0 };
+    }
+}
+
+/// A packet in flight that might be copied.
+#[derive(Debug)]
+pub(crate) struct Candidate {
+    pub number: u64,
+    pub sent_at: Time,
+    /// Bytes in flight that left no later, its own among them.
+    pub ahead: u64,
+    pub runs: SmallVec<[SentRun; 1]>,
+}
+
 #[derive(Debug)]
 pub(crate) struct Scoreboard {
     /// From the first packet that is outstanding on, ascending by number; numbers in between asked for nothing or
@@ -140,6 +166,8 @@ pub(crate) struct Scoreboard {
     cursor: u64,
     /// Packets below were looked at for copies.
     copied_to: u64,
+    /// Nothing in it is to be copied any more.
+    tail: Tail,
     pipe: u64,
     reorder_packets: u64,
     /// Time threshold in eighths of a round trip.
@@ -168,6 +196,7 @@ impl Scoreboard {
             largest_acked: None,
             cursor: 0,
             copied_to: 0,
+            tail: Tail::default(),
             pipe: 0,
             reorder_packets: 3,
             reorder_eighths: 9,

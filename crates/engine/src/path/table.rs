@@ -39,6 +39,8 @@ pub(crate) struct Paths {
     have_copies: Places,
     /// Something in flight was never looked at for copies.
     have_news: Places,
+    /// Something is in flight, and what is known of the path has changed since the newest of it was looked at for copies.
+    have_tails: Places,
     /// The window has room for a packet.
     have_room: Places,
     /// A [`PathView`](crate::schedule::PathView) made before may be wrong.
@@ -175,6 +177,21 @@ impl Paths {
         self.have_news.put(index, false);
     }
 
+    /// True when something is in flight on some path of which something changed since [`Self::on_tail_looked_at`], as of the last refresh.
+    pub(crate) fn have_tails(&self) -> bool {
+        !self.have_tails.is_empty()
+    }
+
+    /// The same of one path.
+    pub(crate) fn has_tail(&self, index: usize) -> bool {
+        self.have_tails.has(index)
+    }
+
+    /// Notes that the newest of what is in flight on a path was looked at for copies.
+    pub(crate) fn on_tail_looked_at(&mut self, index: usize) {
+        self.have_tails.put(index, false);
+    }
+
     /// How long a packet sent now takes to arrive, as of the last refresh.
     pub(crate) fn one_way(&self, index: usize) -> Span {
         self.one_ways[index]
@@ -278,7 +295,7 @@ impl Paths {
         self.timeouts.iter_mut().for_each(|timeout| timeout.set(None));
         let none = Places::default();
         (self.want_acks, self.want_probes) = (none, none);
-        (self.have_copies, self.have_news, self.have_room) = (none, none, none);
+        (self.have_copies, self.have_news, self.have_tails, self.have_room) = (none, none, none, none);
     }
 
     /// A path, to change what nothing depends on that is kept: pacing, counters, or what rates are measured by.
@@ -359,6 +376,7 @@ impl Paths {
         let size = path.size() as u64;
         let pipe = path.board.pipe();
         self.have_news.put(index, path.board.has_news());
+        self.have_tails.put(index, pipe > 0);
         self.one_ways[index] = path.one_way();
         let room = self.windows[index].saturating_sub(pipe);
         self.have_room.put(index, room >= size && path.allowance.left() >= size);

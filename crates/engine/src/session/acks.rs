@@ -1,7 +1,7 @@
 //! Acknowledgements in: what arrived, what was lost, what that means for windows and paths.
 
 use anabranch_cc::{AckSample, LossEvent};
-use anabranch_wire::{Ack, PathId, Payload, Rate, Span, Time};
+use anabranch_wire::{Ack, PathId, Payload, Span, Time};
 
 use super::Session;
 use crate::control::Control;
@@ -78,7 +78,7 @@ impl<P: Payload> Session<P> {
     fn feed_congestion_control(&mut self, now: Time, index: usize, outcome: &AckOutcome, marks: u64) {
         let path = &mut self.paths[index];
         if let Some(rate) = outcome.delivery_rate {
-            path.delivery_rate = smooth(path.delivery_rate, rate, outcome.app_limited);
+            path.note_delivery(rate, outcome.app_limited, self.cc.in_slow_start(path.id));
         }
         let window = self.cc.window(path.id);
         let slack = if self.cc.in_slow_start(path.id) { window / 2 } else { window / 4 };
@@ -220,17 +220,4 @@ impl<P: Payload> Session<P> {
         self.look_at_paths();
         self.streams.set_unsent_limit((self.paths.total_window() * 2).max(256 << 10));
     }
-}
-
-/// Follows the delivery rate: up at once within reason, down slowly, and not at all when the
-/// application was what limited it.
-fn smooth(known: Rate, sample: Rate, app_limited: bool) -> Rate {
-    let (known_bits, sample_bits) = (known.as_bits(), sample.as_bits());
-    if known_bits == 0 {
-        return sample;
-    }
-    if app_limited && sample_bits < known_bits {
-        return known;
-    }
-    Rate::from_bits(known_bits / 8 * 7 + sample_bits / 8)
 }

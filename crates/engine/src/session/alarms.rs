@@ -1,6 +1,6 @@
 //! The clock: probe timeouts, failures, keep-alive, idle (mTCP §3.5 [M12, M13]).
 
-use anabranch_wire::{PathId, Payload, Side, Span, Time};
+use anabranch_wire::{PathId, Payload, Rate, Side, Span, Time};
 
 use super::Session;
 use crate::config::AckPolicy;
@@ -216,7 +216,7 @@ impl<P: Payload> Session<P> {
         path.state = PathState::Failed;
         path.stats.failures += 1;
         path.clear_copies();
-        path.delivery_rate = anabranch_wire::Rate::ZERO;
+        path.set_delivery_rate(Rate::ZERO);
         let rtt = path.rtt().smoothed();
         path.trouble.on_silence(now, path.health.timeouts.max(2));
         path.health.on_failure(now, rtt);

@@ -119,7 +119,7 @@ impl<P: Payload> Session<P> {
     fn begin_anew(&mut self, now: Time, index: usize, sample: Option<Span>) {
         let path = &mut self.paths[index];
         let found_rate = path.trouble.found_rate();
-        path.delivery_rate = found_rate.unwrap_or(Rate::ZERO);
+        path.set_delivery_rate(found_rate.unwrap_or(Rate::ZERO));
         let before = if found_rate.is_some() { Some(0) } else { path.trouble.window_before(&path.ways_back) };
         self.cc.on_return(path.id, before, now);
         if let Some(sample) = sample {

@@ -3,7 +3,7 @@
 use anabranch_wire::{Span, Time};
 use smallvec::SmallVec;
 
-use super::{Contents, Losses, Scoreboard, SentPacket, Slot, State, runs_of};
+use super::{Candidate, Contents, Losses, Scoreboard, SentPacket, Slot, State, Tail, runs_of};
 use crate::stream::SentRun;
 
 impl Scoreboard {
@@ -87,6 +87,40 @@ impl Scoreboard {
             }
         }
         None
+    }
+
+    /// The newest packet in flight that carries data for which no other path answers, as far as `most` packets were
+    /// looked at.
+    pub(crate) fn newest_to_copy(&mut self, most: usize) -> Option<Candidate> {
+        if self.tail.to != self.next {
+            self.tail = Tail { from: self.next, to: self.next, bytes: 0 };
+        }
+        let end = self.index_of(self.tail.from);
+        for slot in self.slots.range(..end).rev().take(most) {
+            let is_out = slot.state == State::Outstanding;
+            if is_out && !slot.doubted {
+                let runs: SmallVec<[SentRun; 1]> = runs_of(&slot.contents).cloned().collect();
+                if !runs.is_empty() {
+                    let ahead = self.pipe.saturating_sub(self.tail.bytes);
+                    return Some(Candidate {
+                        number: slot.number,
+                        sent_at: slot.sample.sent_at,
+                        ahead,
+                        runs,
+                    });
+                }
+            }
+            self.tail.pass(slot);
+        }
+        None
+    }
+
+    /// Leaves out what [`Self::newest_to_copy`] showed last.
+    pub(crate) fn pass_newest(&mut self) {
+        let shown = self.index_of(self.tail.from).checked_sub(1);
+        if let Some(slot) = shown.and_then(|index| self.slots.get(index)) {
+            self.tail.pass(slot);
+        }
     }
 
     /// Notes that another path answers for what a packet carried.

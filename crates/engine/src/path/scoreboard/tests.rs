@@ -116,3 +116,44 @@ fn what_a_silent_peer_loses_is_not_remembered_without_end() {
     assert_eq!(ack(&mut board, &[8_000..10_000]).spurious, 2000);
     assert_eq!(board.kept_lost, 48);
 }
+
+/// A run of so many bytes from an offset on.
+fn run_at(offset: u64) -> Contents {
+    let stream = anabranch_wire::StreamId(0);
+    std::iter::once(Content::Run(SentRun { stream, range: offset..offset + 900, fin: false })).collect()
+}
+
+#[test]
+fn the_newest_packets_are_shown_for_copies_one_after_the_other_and_those_that_came_since_first() {
+    let mut board = Scoreboard::new(true);
+    for number in 0..4 {
+        board.on_sent(Time::ZERO, 1000, true, run_at(number * 900));
+    }
+    board.on_sent(Time::ZERO, 100, true, Contents::new());
+    let newest = |board: &mut Scoreboard| {
+        board.newest_to_copy(64).map(|found| (found.number, found.ahead, found.runs[0].range.start))
+    };
+    assert_eq!(newest(&mut board), Some((3, 4000, 2700)), "what carries nothing is no copy");
+    assert_eq!(newest(&mut board), Some((3, 4000, 2700)), "it is judged again");
+    board.on_copied(3);
+    assert_eq!(newest(&mut board), Some((2, 3000, 1800)));
+    board.pass_newest();
+    ack(&mut board, &[0..1]);
+    assert_eq!(newest(&mut board), Some((1, 1000, 900)), "what was acknowledged is not ahead any more");
+    board.on_sent(Time::ZERO, 1000, true, run_at(3600));
+    assert_eq!(newest(&mut board), Some((5, 4100, 3600)));
+    board.on_copied(5);
+    board.give_up(&mut Vec::new());
+    assert_eq!(newest(&mut board), None);
+}
+
+#[test]
+fn no_more_packets_are_looked_at_for_copies_than_asked_and_the_search_goes_on_from_there() {
+    let mut board = Scoreboard::new(true);
+    board.on_sent(Time::ZERO, 1000, true, run_at(0));
+    for _ in 0..10 {
+        board.on_sent(Time::ZERO, 100, true, Contents::new());
+    }
+    assert!(board.newest_to_copy(6).is_none());
+    assert_eq!(board.newest_to_copy(6).map(|found| found.ahead), Some(1000));
+}
