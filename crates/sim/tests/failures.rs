@@ -4,12 +4,16 @@
 
 use std::ops::Range;
 
+use anabranch_engine::{Config, Fault, IdleReason, Standing};
 use anabranch_sim::failure::Case;
+use anabranch_sim::{CLIENT, CableConfig, Pair, Sender, Sink};
+use anabranch_wire::{Length, Span, Time};
 
 const CASES: Range<u64> = 0..14;
 /// Once broken: a path that answered and did not carry; what was sent while all paths were in doubt; a window found while
-/// acknowledgements took a longer way back; and one found among losses before they were known for trouble.
-const BROKEN_ONCE: [u64; 4] = [305, 571, 1220, 2488];
+/// acknowledgements took a longer way back; one found among losses before they were known for trouble; and a queue that stood
+/// before a path of which a hundredth was left.
+const BROKEN_ONCE: [u64; 5] = [305, 571, 1220, 2488, 634];
 
 #[test]
 fn a_redundant_stream_pauses_for_the_difference_of_delays_at_most() {
@@ -35,4 +39,29 @@ fn a_break_of_any_path_in_any_way_at_any_moment_is_bridged() {
     let mut found = half(0)();
     found.extend(other.join().expect("the other half"));
     assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+#[test]
+fn a_path_with_seconds_of_buffer_is_left_out_within_a_second_and_says_why() {
+    let cables = [(40.0, 30, 1.0), (2.0, 40, 100.0)]
+        .map(|(mbit, rtt, bdp)| CableConfig::new(mbit, Span::from_millis(rtt), bdp));
+    let mut pair: Pair<Length> = Pair::new([Config::default(), Config::default()], &cables, 1);
+    let (mut sender, mut sink) = (Sender::new(u64::MAX), Sink::default());
+    pair.establish(&mut [&mut sender, &mut sink]);
+    let (mut full_at, mut left_out_at, mut longest) = (None, None, Span::ZERO);
+    while pair.now < Time::ZERO + Span::from_secs(20) {
+        pair.run(pair.now + Span::from_millis(10), &mut [&mut sender, &mut sink]);
+        let now = pair.now;
+        let slow = pair.session(CLIENT).paths().remove(1);
+        if slow.rtt > Span::from_millis(200) {
+            full_at.get_or_insert(now);
+        }
+        if slow.standing == Standing::Idle(IdleReason::Held(Fault::Bloated)) {
+            left_out_at.get_or_insert(now);
+        }
+        longest = longest.max(slow.rtt);
+    }
+    let (full_at, left_out_at) = (full_at.expect("the queue fills"), left_out_at.expect("it is left out"));
+    assert!(left_out_at.since(full_at) <= Span::from_secs(1), "{full_at:?} {left_out_at:?}");
+    assert!(longest < Span::from_millis(800), "{longest}");
 }

@@ -24,6 +24,6 @@ pub(crate) use meter::{PathMeter, cost};
 pub use pattern::{Pattern, Place};
 pub use plan::{LocalAddress, Prefix, plan_routes};
 pub use rules::{PathRule, PathRules, Priority, Terms};
-pub use standing::{IdleReason, Standing};
+pub use standing::{Fault, IdleReason, Standing};
 pub(crate) use suppress::Suppressor;
 pub use suppress::{PathReport, Suppression, SuppressionLimits, suppress};

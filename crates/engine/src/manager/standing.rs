@@ -22,8 +22,8 @@ pub enum IdleReason {
     Proving,
     /// Its acknowledgements are overdue.
     Overdue,
-    /// It answers, but too slowly, or loses too much.
-    Held,
+    /// It answers, and is no use.
+    Held(Fault),
     /// It was silent for too long.
     Failed,
     /// A user here or there wants it used so, and better paths work.
@@ -45,6 +45,19 @@ pub enum IdleReason {
     },
     /// It is being closed.
     Closing,
+}
+
+/// What is wrong with a path that answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// It delivers next to nothing of what it used to.
+    Stalls,
+    /// It loses a fifth of what it carries.
+    Loses,
+    /// After a silence it answers far later than it used to.
+    AnswersLate,
+    /// A queue stands before it, and other paths are so much quicker that all waits for what is in it.
+    Bloated,
 }
 
 impl Standing {
@@ -72,7 +85,10 @@ impl IdleReason {
         match self {
             Self::Proving => "proving",
             Self::Overdue => "overdue",
-            Self::Held => "held",
+            Self::Held(Fault::Stalls) => "stalls",
+            Self::Held(Fault::Loses) => "loses",
+            Self::Held(Fault::AnswersLate) => "answers-late",
+            Self::Held(Fault::Bloated) => "bloated",
             Self::Failed => "failed",
             Self::Kept(PathUse::Normal | PathUse::Backup) => "backup",
             Self::Kept(PathUse::Metered) => "metered",
@@ -101,7 +117,7 @@ impl fmt::Display for IdleReason {
         match self {
             Self::Proving => f.write_str("no answer yet"),
             Self::Overdue => f.write_str("acknowledgements overdue"),
-            Self::Held => f.write_str("held back: it stalls or loses too much"),
+            Self::Held(fault) => write!(f, "held back: {fault}"),
             Self::Failed => f.write_str("silent"),
             Self::Kept(PathUse::Normal | PathUse::Backup) => f.write_str("backup: a primary path works"),
             Self::Kept(PathUse::Metered) => f.write_str("metered: another path works"),
@@ -118,6 +134,18 @@ impl fmt::Display for IdleReason {
     }
 }
 
+/// For people.
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Stalls => "it stalls",
+            Self::Loses => "it loses too much",
+            Self::AnswersLate => "it answers late",
+            Self::Bloated => "a queue stands before it",
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -128,6 +156,7 @@ mod tests {
             (IdleReason::CapReached { cap: 500_000_000 }, "its 500.0 MB are used up"),
             (IdleReason::TooSlow { than: PathId(2) }, "far slower than path 2"),
             (IdleReason::Kept(PathUse::Backup), "backup: a primary path works"),
+            (IdleReason::Held(Fault::Bloated), "held back: a queue stands before it"),
         ];
         for (reason, text) in reasons {
             assert_eq!(Standing::Idle(reason).to_string(), text);

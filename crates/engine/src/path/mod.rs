@@ -10,6 +10,7 @@
 //! probes only;
 //! a *failed* one (mTCP §3.5 [M12]) has lost everything in flight and is probed now and then.
 
+mod bloat;
 mod bound;
 mod churn;
 mod health;
@@ -30,6 +31,7 @@ use std::net::SocketAddr;
 use anabranch_cc::RttEstimator;
 use anabranch_wire::{PathId, PathUse, Pid, Rate, ResetToken, Span, Time};
 
+pub(crate) use bloat::{Bloat, Others};
 pub(crate) use bound::Bound;
 pub(crate) use churn::Churn;
 pub(crate) use health::{Alarm, Health};
@@ -111,6 +113,7 @@ pub(crate) struct Path {
     pub pacer: Pacer,
     pub health: Health,
     pub trouble: Trouble,
+    pub bloat: Bloat,
     pub board: Scoreboard,
     pub mtu: MtuSearch,
     pub ways_back: WaysBack,
@@ -175,6 +178,7 @@ impl Path {
             mtu: MtuSearch::new(config.mtu.base, config.mtu.max),
             health: Health::default(),
             trouble: Trouble::default(),
+            bloat: Bloat::default(),
             challenge: None,
             answers: Vec::new(),
             allowance: Allowance::default(),

@@ -1,6 +1,6 @@
 //! Notices a path that still answers but is no use, and says when it is well again.
 //!
-//! Three things can be wrong with a path whose acknowledgements keep coming:
+//! Four things can be wrong with a path whose acknowledgements keep coming:
 //!
 //! - **It stalls.** Delivery has fallen below a quarter of what is usual while the oldest packet out is older than
 //!   twice the usual round trip: the rate was cut and what is in the queue will take for ever. That is seen when an answer comes, or when
@@ -10,6 +10,7 @@
 //!   least. No window rule makes anything of such a path.
 //! - **It is slow to answer.** It was silent, and the first answer took more than three usual round trips, while no data came in
 //!   over it that the answer could have waited behind.
+//! - **It is bloated.** A queue stands before it that other paths need not wait for (`bloat`).
 //!
 //! Such a path is *held*: it carries no data and is probed a few times a round trip with packets of no value. It is well
 //! when enough answers in a row came in the usual time over long enough a while, both of which grow with
@@ -20,6 +21,7 @@ use anabranch_wire::{PathId, Rate, Span, Time};
 
 use super::WaysBack;
 use super::trial::{Outcome, Trial};
+use crate::manager::Fault;
 
 /// Round trips of many losses that make a path one that loses; after twice as many it is judged anew.
 const ROUNDS: u32 = 4;
@@ -49,6 +51,7 @@ pub(super) const GRACE: Span = Span::from_millis(20);
 /// Why a path is held, and since when.
 #[derive(Clone, Copy, Debug)]
 struct Hold {
+    why: Fault,
     since: Time,
     /// From then on whatever it answers counts as usual.
     until: Time,
@@ -79,6 +82,15 @@ pub(crate) struct Answer {
     pub blocks: bool,
 }
 
+/// A queue stood before the path.
+#[derive(Clone, Copy, Debug)]
+struct Bloated {
+    /// The round-trip time without it.
+    least: Span,
+    /// The window in bytes that fills the path, and a queue as long.
+    window: u64,
+}
+
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Trouble {
     /// The usual round-trip time; zero before the first sample.
@@ -106,6 +118,8 @@ pub(crate) struct Trouble {
     /// The silence under way is an episode: longer than what one lost packet makes.
     silent: bool,
     hold: Option<Box<Hold>>,
+    /// The latest episode was a queue, and the path has not found its window again.
+    bloated: Option<Bloated>,
     found_rate: Option<f64>,
     /// Bytes of data that had come in over the path when the silence began.
     heard: u64,
@@ -116,6 +130,11 @@ pub(crate) struct Trouble {
 impl Trouble {
     pub(crate) fn is_held(&self) -> bool {
         self.hold.is_some()
+    }
+
+    /// What the path is held for.
+    pub(crate) fn fault(&self) -> Option<Fault> {
+        self.hold.as_ref().map(|hold| hold.why)
     }
 
     /// When a held path is to be probed next.
@@ -174,16 +193,32 @@ impl Trouble {
         }
     }
 
+    /// Holds a path before which a queue stands: well is what answers as without it, in the `least` round-trip time.
+    pub(crate) fn hold_bloated(&mut self, now: Time, (least, rate): (Span, Rate)) {
+        self.hold(now, Fault::Bloated);
+        self.usual = least;
+        self.bloated = Some(Bloated { least, window: rate.bytes_in(least) * 2 });
+    }
+
+    /// The window in bytes up to which a path that is taken back starts slowly, if there is a bound.
+    pub(crate) fn window_to_return_to(&self, ways: &WaysBack) -> Option<u64> {
+        let bloated = self.bloated.map(|bloated| bloated.window);
+        let before = self.window_before(ways);
+        bloated.map(|window| window.min(before.unwrap_or(window))).or(before)
+    }
+
     /// Holds the path from now on.
-    pub(crate) fn hold(&mut self, now: Time) {
+    pub(crate) fn hold(&mut self, now: Time, why: Fault) {
         if self.hold.is_some() {
             return;
         }
+        self.bloated = None;
         if !std::mem::take(&mut self.silent) {
             self.begin_episode(now);
         }
         let patience = doubled(PATIENCE, self.episodes);
         self.hold = Some(Box::new(Hold {
+            why,
             since: now,
             until: now + patience,
             good: 0,
@@ -200,8 +235,22 @@ impl Trouble {
     }
 
     /// The window in bytes that the path should find again, when it was in trouble lately and has now been without loss for
-    /// [`CLEAN`] round trips at less than half of it; once. Without a bound where it had not found its window yet.
-    pub(crate) fn take_recovery(&mut self, now: Time, window: u64, ways: &WaysBack) -> Option<u64> {
+    /// [`CLEAN`] round trips at less than half of it; once. Without a bound where it had not found its window yet. A path that was bloated has to show
+    /// that no queue is left, however long that takes: with the window that it was given there is one, unless it carries more
+    /// than it did, and nobody knows how much.
+    pub(crate) fn take_recovery(
+        &mut self,
+        now: Time,
+        (window, smoothed): (u64, Span),
+        ways: &WaysBack,
+    ) -> Option<u64> {
+        if let Some(bloated) = self.bloated {
+            let no_queue = smoothed * 4 <= bloated.least * 5;
+            return (self.clean >= CLEAN && no_queue).then(|| {
+                self.bloated = None;
+                u64::MAX
+            });
+        }
         let lately = self.episodes > 0 && now.since(self.last_episode) < MEMORY;
         let before = self.window_before(ways).unwrap_or(u64::MAX);
         if !lately || self.clean != CLEAN || window >= before / 2 {
@@ -217,8 +266,8 @@ impl Trouble {
         self.window.map(|window| (window * ways.part_left(self.window_via)) as u64)
     }
 
-    /// Takes in an acknowledgement on a path that carries data; true when the path is no use.
-    pub(crate) fn on_ack(&mut self, answer: &Answer) -> bool {
+    /// Takes in an acknowledgement on a path that carries data; answers what is wrong when the path is no use.
+    pub(crate) fn on_ack(&mut self, answer: &Answer) -> Option<Fault> {
         if self.usual.is_zero() {
             self.usual = answer.smoothed;
             self.period = (answer.now, 0);
@@ -237,7 +286,10 @@ impl Trouble {
             self.judge_anew();
         }
         self.period.1 += answer.acked_bytes;
-        loses || self.stalls(answer)
+        if loses {
+            return Some(Fault::Loses);
+        }
+        self.stalls(answer).then_some(Fault::Stalls)
     }
 
     /// Judges delivery at the end of each period of about a round trip.
@@ -310,7 +362,7 @@ impl Trouble {
                 return true;
             }
             if good.is_some() {
-                self.hold(now);
+                self.hold(now, Fault::AnswersLate);
             }
             return false;
         };
@@ -365,12 +417,12 @@ impl Trouble {
     /// the same rate.
     fn end_hold(&mut self, now: Time, sample: Option<Span>) {
         let found_rate = self.hold.as_ref().and_then(|hold| hold.found_rate);
-        let Self { episodes, window, window_via, window_known_for, .. } = *self;
+        let Self { episodes, window, window_via, window_known_for, bloated, .. } = *self;
         let shorter = sample.filter(|sample| *sample * QUEUES < self.usual);
         let part = shorter.map_or(1.0, |sample| sample.as_secs_f64() / self.usual.as_secs_f64());
         let window = window.map(|window| window * part);
         let last_episode = now;
-        let known = Self { window, window_via, window_known_for, ..Self::default() };
+        let known = Self { window, window_via, window_known_for, bloated, ..Self::default() };
         *self = Self { episodes, last_episode, found_rate, ..known };
     }
 

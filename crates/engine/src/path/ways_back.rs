@@ -34,6 +34,12 @@ impl WaysBack {
         &self.ways[self.ways.len() - 1].rtt
     }
 
+    /// The least round-trip time lately over any way, zero before the first sample.
+    pub(crate) fn least(&self) -> Span {
+        let known = self.ways.iter().filter(|way| way.rtt.has_sample());
+        known.map(|way| way.rtt.min()).min().unwrap_or(Span::ZERO)
+    }
+
     /// The path that acknowledgements come back on now.
     pub(crate) fn via(&self) -> PathId {
         self.ways[self.ways.len() - 1].via

@@ -6,6 +6,7 @@ use super::Session;
 use crate::config::AckPolicy;
 use crate::control::Control;
 use crate::event::{CloseReason, Event, PathChange};
+use crate::manager::Fault;
 use crate::path::{Alarm, Path, PathState};
 use crate::state::State;
 
@@ -155,7 +156,7 @@ impl<P: Payload> Session<P> {
             self.doubt_silence(index);
         }
         if self.stall_at(&self.paths[index]).is_some_and(|at| at <= now) {
-            self.paths[index].trouble.hold(now);
+            self.paths[index].trouble.hold(now, Fault::Stalls);
             self.suspect(index);
         }
         let path = &mut self.paths[index];

@@ -6,7 +6,7 @@ use anabranch_wire::{PathId, Payload, Rate, Span, Time};
 
 use super::Session;
 use crate::event::{Event, PathChange};
-use crate::path::{AckOutcome, Answer, Path, PathState};
+use crate::path::{AckOutcome, Answer, Bloat, Others, Path, PathState};
 
 impl<P: Payload> Session<P> {
     /// Looks whether a path that answers is of use; what it carries goes over the others if not.
@@ -29,14 +29,40 @@ impl<P: Payload> Session<P> {
             via: path.rtt_via(),
             blocks,
         };
-        if path.trouble.on_ack(&answer) && self.has_other_active(index) {
-            self.paths[index].trouble.hold(now);
+        let fault = path.trouble.on_ack(&answer);
+        if let Some(fault) = fault.filter(|_| self.has_other_active(index)) {
+            self.paths[index].trouble.hold(now, fault);
+            self.suspect(index);
+        } else if self.is_bloated(now, index, outcome.rtt) {
+            let path = &mut self.paths[index];
+            let known = (path.ways_back.least(), path.delivery_rate);
+            path.trouble.hold_bloated(now, known);
             self.suspect(index);
         } else if let Some(window) = window {
             let path = &mut self.paths[index];
-            let before = path.trouble.take_recovery(now, window, &path.ways_back);
+            let known = (window, path.rtt().smoothed());
+            let before = path.trouble.take_recovery(now, known, &path.ways_back);
             before.into_iter().for_each(|before| self.cc.on_recovery(id, before));
         }
+    }
+
+    /// True when a queue stands before a path, of which this is the latest round trip, that others need not wait for.
+    fn is_bloated(&mut self, now: Time, index: usize, sample: Option<Span>) -> bool {
+        let Some(sample) = sample else { return false };
+        let path = &self.paths[index];
+        let mut others = Others::default();
+        let least = path.ways_back.least();
+        if Bloat::may_stand(sample, least) {
+            for other in
+                self.paths.iter().filter(|other| other.id != path.id && other.state == PathState::Active)
+            {
+                others.longest = others.longest.max(other.rtt().smoothed());
+                others.fastest = others.fastest.max(other.delivery_rate);
+            }
+        }
+        let limit = others.limit(least, path.delivery_rate);
+        let path = self.paths.aside(index);
+        path.bloat.stands(now, sample, limit, path.stats.data_received)
     }
 
     pub(super) fn has_other_active(&self, index: usize) -> bool {
@@ -120,7 +146,8 @@ impl<P: Payload> Session<P> {
         let path = &mut self.paths[index];
         let found_rate = path.trouble.found_rate();
         path.set_delivery_rate(found_rate.unwrap_or(Rate::ZERO));
-        let before = if found_rate.is_some() { Some(0) } else { path.trouble.window_before(&path.ways_back) };
+        let before =
+            if found_rate.is_some() { Some(0) } else { path.trouble.window_to_return_to(&path.ways_back) };
         self.cc.on_return(path.id, before, now);
         if let Some(sample) = sample {
             let via = self.paths[index].rtt_via();

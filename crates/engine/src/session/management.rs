@@ -263,7 +263,7 @@ impl<P: Payload> Session<P> {
     }
 
     fn standing(&self, path: &Path) -> Standing {
-        let doubt = if path.trouble.is_held() { IdleReason::Held } else { IdleReason::Overdue };
+        let doubt = path.trouble.fault().map_or(IdleReason::Overdue, IdleReason::Held);
         let idle = match (path.state, path.effective_use()) {
             (PathState::Validating, _) => IdleReason::Proving,
             (PathState::Closing, _) => IdleReason::Closing,

@@ -31,7 +31,7 @@ fn answer(millis: u64, acked_bytes: u64, age: u64) -> Answer {
 fn usual() -> Trouble {
     let mut trouble = Trouble::default();
     for millis in (0..1000).step_by(2) {
-        assert!(!trouble.on_ack(&answer(millis, 1400, 50)));
+        assert_eq!(trouble.on_ack(&answer(millis, 1400, 50)), None);
     }
     trouble
 }
@@ -39,7 +39,9 @@ fn usual() -> Trouble {
 #[test]
 fn a_rate_cut_to_a_hundredth_is_noticed_within_four_round_trips() {
     let mut trouble = usual();
-    let found = (1000..2000).step_by(40).find(|millis| trouble.on_ack(&answer(*millis, 1400, millis - 950)));
+    let found = (1000..2000)
+        .step_by(40)
+        .find(|millis| trouble.on_ack(&answer(*millis, 1400, millis - 950)).is_some());
     assert!(found.is_some_and(|millis| millis <= 1200), "{found:?}");
 }
 
@@ -61,7 +63,7 @@ fn a_stall_is_told_beforehand_and_put_off_by_every_answer() {
 /// The window that is left after a hold that ends with answers as slow as this, of one of 50 kB at 50 ms.
 fn window_after(millis: u64) -> u64 {
     let mut trouble = usual();
-    trouble.hold(at(1_000));
+    trouble.hold(at(1_000), Fault::Stalls);
     let end = 1_000 + 60_000;
     assert!(trouble.is_well(at(end), Some(Span::from_millis(millis)), Span::ZERO));
     trouble.window_before(&ways()).unwrap()
@@ -82,16 +84,16 @@ fn in_the_first_slow_start_the_latest_delivery_is_the_usual_one() {
     let mut trouble = Trouble::default();
     for (round, bytes) in [7_000, 14_000, 28_000, 56_000, 112_000].into_iter().enumerate() {
         let answer = Answer { window: None, ..answer(round as u64 * 50, bytes, 40) };
-        assert!(!trouble.on_ack(&answer));
+        assert_eq!(trouble.on_ack(&answer), None);
     }
     let cut = Answer { window: None, ..answer(400, 10_000, 200) };
-    assert!(trouble.on_ack(&cut), "a tenth of it is a stall");
+    assert_eq!(trouble.on_ack(&cut), Some(Fault::Stalls), "a tenth of it is a stall");
 }
 
 #[test]
 fn a_queue_that_fills_is_no_stall() {
     let mut trouble = usual();
-    let stalled = (1000..2000).step_by(2).any(|millis| trouble.on_ack(&answer(millis, 1400, 400)));
+    let stalled = (1000..2000).step_by(2).any(|millis| trouble.on_ack(&answer(millis, 1400, 400)).is_some());
     assert!(!stalled);
 }
 
@@ -99,7 +101,7 @@ fn a_queue_that_fills_is_no_stall() {
 fn a_queue_that_fills_is_a_stall_when_the_other_paths_wait_for_it() {
     let mut trouble = usual();
     let blocking = |millis| Answer { blocks: true, ..answer(millis, 1400, millis - 950) };
-    let found = (1000..2000).step_by(2).find(|millis| trouble.on_ack(&blocking(*millis)));
+    let found = (1000..2000).step_by(2).find(|millis| trouble.on_ack(&blocking(*millis)).is_some());
     assert!(found.is_some_and(|millis| (1070..1150).contains(&millis)), "{found:?}");
 }
 
@@ -113,7 +115,7 @@ fn a_window_that_the_trouble_itself_found_is_forgotten() {
         for millis in (1000..1000 + 50 * periods).step_by(2) {
             trouble.on_ack(&answer(millis, 1400, 50));
         }
-        trouble.hold(at(1000 + 50 * periods));
+        trouble.hold(at(1000 + 50 * periods), Fault::Stalls);
         assert_eq!(trouble.window_before(&ways()).is_some(), known, "{periods}");
     }
 }
@@ -129,7 +131,7 @@ fn a_window_found_among_many_losses_is_none_however_long_ago() {
         trouble.on_lost(at(millis), 1, at(millis));
         trouble.on_ack(&answer(millis, 1400, 50));
     }
-    trouble.hold(at(2000));
+    trouble.hold(at(2000), Fault::Stalls);
     assert_eq!(trouble.window_before(&ways()), None);
 }
 
@@ -139,7 +141,7 @@ fn over_a_shorter_way_back_there_is_less_to_find_again() {
     ways.sample(at(0), PathId(2), RTT * 5, Span::ZERO);
     let mut trouble = Trouble::default();
     for millis in (0..1000).step_by(2) {
-        assert!(!trouble.on_ack(&Answer { via: PathId(2), ..answer(millis, 1400, 50) }));
+        assert_eq!(trouble.on_ack(&Answer { via: PathId(2), ..answer(millis, 1400, 50) }), None);
     }
     assert_eq!(trouble.window_before(&ways), Some(50_000));
     ways.sample(at(1000), PathId::FIRST, RTT, Span::ZERO);
@@ -155,7 +157,7 @@ fn loss_of_three_in_ten_is_noticed_and_one_in_twenty_is_not() {
             if (millis / 10).is_multiple_of(every) {
                 trouble.on_lost(at(millis), 1, at(millis));
             } else {
-                found |= trouble.on_ack(&answer(millis, 1400, 50));
+                found |= trouble.on_ack(&answer(millis, 1400, 50)) == Some(Fault::Loses);
             }
         }
         assert_eq!(found, expected, "one in {every}");
@@ -169,7 +171,7 @@ fn a_burst_of_losses_in_one_round_trip_is_no_trouble() {
         if millis < 1050 {
             trouble.on_lost(at(millis), 4, at(millis));
         }
-        assert!(!trouble.on_ack(&answer(millis, 1400, 50)), "{millis}");
+        assert_eq!(trouble.on_ack(&answer(millis, 1400, 50)), None, "{millis}");
     }
 }
 
@@ -187,7 +189,7 @@ fn answers(trouble: &mut Trouble, now: Time) -> bool {
 #[test]
 fn a_path_that_answers_but_carries_a_hundredth_is_held_until_that_is_how_it_is() {
     let mut trouble = usual();
-    trouble.hold(at(1000));
+    trouble.hold(at(1000), Fault::Stalls);
     let well = (1..2000).find(|k| {
         let now = at(1000 + 10 * k);
         if trouble.is_on_trial() && k % 20 == 0 {
@@ -217,14 +219,14 @@ fn a_first_silence_ends_with_the_first_answer_in_time_and_a_late_answer_is_not_e
 #[test]
 fn a_path_that_was_in_trouble_and_loses_nothing_more_finds_its_window_again() {
     let mut trouble = usual();
-    assert_eq!(trouble.take_recovery(at(1000), 10_000, &ways()), None);
-    trouble.hold(at(1000));
+    assert_eq!(trouble.take_recovery(at(1000), (10_000, RTT), &ways()), None);
+    trouble.hold(at(1000), Fault::Stalls);
     assert!((0..20).any(|k| answers(&mut trouble, at(1000 + 10 * k))));
     trouble.on_lost(at(1250), 1, at(1250));
     let mut found = Vec::new();
     for millis in (1300..2000).step_by(10) {
         trouble.on_ack(&answer(millis, 1400, 50));
-        found.extend(trouble.take_recovery(at(millis), 10_000, &ways()));
+        found.extend(trouble.take_recovery(at(millis), (10_000, RTT), &ways()));
     }
     assert_eq!(found.len(), 1);
     assert!(found[0] > 40_000, "{found:?}");
@@ -265,4 +267,32 @@ fn another_round_trip_time_counts_as_usual_after_a_while() {
     trouble.on_silence(at(1000), 2);
     let well = (0..200).find(|k| trouble.is_well(at(2000 + 100 * k), Some(RTT * 20), Span::ZERO));
     assert!(well.is_some_and(|k| (99..110).contains(&k)), "{well:?}");
+}
+
+#[test]
+fn a_bloated_path_comes_back_with_a_small_window_and_finds_the_old_one_when_no_queue_is_left() {
+    let mut trouble = usual();
+    // 50 kB was its window, 14 kB fill it.
+    trouble.hold_bloated(at(1000), (RTT, Rate::from_bytes_in(280_000, Span::from_secs(1))));
+    assert_eq!(trouble.fault(), Some(Fault::Bloated));
+    assert!(!trouble.is_well(at(1010), Some(RTT * 4), Span::ZERO), "it still drains");
+    assert!((2..40).any(|k| answers(&mut trouble, at(1000 + 10 * k))));
+    assert_eq!(trouble.window_to_return_to(&ways()), Some(28_000));
+    let mut found = Vec::new();
+    for millis in (1500..40_000).step_by(10) {
+        let smoothed = if millis < 30_000 { RTT * 3 / 2 } else { RTT };
+        trouble.on_ack(&Answer { smoothed, ..answer(millis, 1400, 50) });
+        let window = trouble.take_recovery(at(millis), (10_000, smoothed), &ways());
+        found.extend(window.map(|window| (millis, window > 28_000)));
+    }
+    assert_eq!(found, [(30_000, true)]);
+}
+
+#[test]
+fn another_fault_ends_what_a_queue_has_taught() {
+    let mut trouble = usual();
+    trouble.hold_bloated(at(1000), (RTT, Rate::from_bytes_in(280_000, Span::from_secs(1))));
+    assert!((0..40).any(|k| answers(&mut trouble, at(1000 + 10 * k))));
+    trouble.hold(at(2000), Fault::Stalls);
+    assert!(trouble.window_to_return_to(&ways()).is_none_or(|window| window > 28_000));
 }
