@@ -1,7 +1,7 @@
 //! From a seed: two configurations, cables, and what happens to them, as values.
 
 use anabranch_engine::cc::RuleKind;
-use anabranch_engine::{AckPolicy, Config, DatagramMode, ReportConfig, SchedulerKind};
+use anabranch_engine::{AckPolicy, Config, DatagramMode, Detector, ReportConfig, SchedulerKind};
 use anabranch_link::{Jitter, JitterShape, LossModel, Reorder};
 use anabranch_wire::{PathUse, Span, Time};
 
@@ -121,6 +121,9 @@ impl World {
         let cables: Vec<_> = (0..=dice.below(4)).map(|_| cable(&mut dice)).collect();
         let rebinds = dice.chance(0.4);
         let mut configs = [config(&mut dice, rebinds), config(&mut dice, false)];
+        if seed % 7 == 4 {
+            configs[(seed / 7 % 2) as usize].detector = Detector::Delays;
+        }
         if seed % 5 == 3 {
             configs[(seed / 5 % 2) as usize].early_binding = Some(1 + seed * 7919 % 60_000);
         }
