@@ -3,15 +3,17 @@
 //! A datagram's bytes go to the application without being copied: what a stream hands out are slices of
 //! the buffer that the system wrote. A slice keeps its whole buffer alive, so a peer that sends little
 //! into each buffer, or lets little of it be read, could hold sixty-four kilobytes for every byte.
-//! [`thrifty`] says which slices may stay: only long contiguous runs of one stream, which are kept and
-//! released together; all else is copied out. So memory held stays within twice the bytes held, which flow control
-//! bounds.
+//! [`thrifty`] and [`thriftier`] say which slices may stay: only long contiguous runs of one stream, which are kept and
+//! released together, and of which as much had not come before; all else is copied out. So memory held stays within three times
+//! the bytes held, which flow control bounds: twice for the runs, and once more for what comes in their place before they are let go.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Mutex;
 
 use anabranch_wire::{Frame, MarkedFrame, Packet, Span, StreamId, Time};
 use bytes::{Bytes, BytesMut};
+use smallvec::SmallVec;
 
 /// Room for the largest batch that the system puts together.
 pub(crate) const BUFFER_LEN: usize = 1 << 16;
@@ -99,50 +101,82 @@ impl Pool {
 
 /// Copies the payloads of `packets`, all from one buffer, that are not part of a long run.
 pub(crate) fn thrifty<'a>(packets: impl Iterator<Item = &'a mut Packet<Bytes>>) {
+    let copy = |data: &mut Bytes| *data = Bytes::copy_from_slice(data);
+    for_runs(
+        packets,
+        |run| {
+            if run.len() < SHORTEST_RUN {
+                run.copy()
+            }
+        },
+        copy,
+    );
+}
+
+/// The same for long runs of which little is `missing` where they go: what is here already is let go, and the rest would keep the buffer.
+pub(crate) fn thriftier<'a>(
+    packets: impl Iterator<Item = &'a mut Packet<Bytes>>,
+    missing: impl Fn(StreamId, Range<u64>) -> u64,
+) {
+    let judge = |run: &mut Run<'_>| {
+        if run.len() >= SHORTEST_RUN && missing(run.stream, run.start..run.end) < SHORTEST_RUN as u64 {
+            run.copy();
+        }
+    };
+    for_runs(packets, judge, |_| {});
+}
+
+/// Calls `each` for the runs of stream bytes in `packets`, and `datagram` for the bytes of datagrams.
+fn for_runs<'a>(
+    packets: impl Iterator<Item = &'a mut Packet<Bytes>>,
+    mut each: impl FnMut(&mut Run<'_>),
+    mut datagram: impl FnMut(&mut Bytes),
+) {
     let mut run = Run::default();
     for frame in packets.flat_map(|packet| packet.frames.iter_mut()) {
         match frame {
             Frame::Stream(stream) if !stream.data.is_empty() => {
                 if run.stream != stream.stream || run.end != stream.offset {
-                    run.finish();
-                    run.stream = stream.stream;
+                    each(&mut run);
+                    run.pieces.clear();
+                    (run.stream, run.start) = (stream.stream, stream.offset);
                 }
                 run.end = stream.offset + stream.data.len() as u64;
-                run.len += stream.data.len();
                 run.pieces.push(&mut stream.data);
             }
-            Frame::Datagram(datagram) | Frame::Marked(MarkedFrame { datagram, .. }) => {
-                datagram.data = Bytes::copy_from_slice(&datagram.data);
+            Frame::Datagram(frame) | Frame::Marked(MarkedFrame { datagram: frame, .. }) => {
+                datagram(&mut frame.data);
             }
             _ => {}
         }
     }
-    run.finish();
+    each(&mut run);
 }
 
+/// Bytes of one stream that follow each other.
 #[derive(Default)]
 struct Run<'a> {
     stream: StreamId,
+    start: u64,
     end: u64,
-    len: usize,
-    pieces: Vec<&'a mut Bytes>,
+    pieces: SmallVec<[&'a mut Bytes; 48]>,
 }
 
 impl Run<'_> {
-    fn finish(&mut self) {
-        if self.len < SHORTEST_RUN {
-            for piece in self.pieces.drain(..) {
-                *piece = Bytes::copy_from_slice(piece);
-            }
+    fn len(&self) -> usize {
+        if self.pieces.is_empty() { 0 } else { (self.end - self.start) as usize }
+    }
+
+    fn copy(&mut self) {
+        for piece in &mut self.pieces {
+            **piece = Bytes::copy_from_slice(piece);
         }
-        self.pieces.clear();
-        self.len = 0;
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use anabranch_wire::{Frames, Fsn, PathId, StreamFrame};
+    use anabranch_wire::{DatagramFrame, Frames, Fsn, PathId, StreamFrame};
 
     use super::*;
 
@@ -173,6 +207,39 @@ mod tests {
             (0..40).map(|at| packet(&buffer, at * 1400, 1400, at as u64 * 1_000_000)).collect();
         thrifty(packets.iter_mut());
         assert!(packets.iter().all(|packet| !shares(packet, &buffer)));
+    }
+
+    #[test]
+    fn datagrams_never_keep_the_buffer() {
+        let buffer = Bytes::from(vec![1; BUFFER_LEN]);
+        let frame = DatagramFrame { class: 0, flow: 0, data: buffer.slice(..1000) };
+        let marked = MarkedFrame { datagram: frame.clone(), number: None, place: None };
+        let frames = Frames::from_iter([Frame::Datagram(frame), Frame::Marked(marked)]);
+        let mut packet = Packet { path: PathId(0), fsn: Fsn(0), frames };
+        thrifty(std::iter::once(&mut packet));
+        for frame in &packet.frames {
+            let (Frame::Datagram(frame) | Frame::Marked(MarkedFrame { datagram: frame, .. })) = frame else {
+                unreachable!()
+            };
+            assert!(!buffer.as_ptr_range().contains(&frame.data.as_ptr()) && frame.data.len() == 1000);
+        }
+    }
+
+    #[test]
+    fn a_long_run_that_is_mostly_here_already_does_not_keep_its_buffer() {
+        let buffer = Bytes::from(vec![1; BUFFER_LEN]);
+        let kept = |new: u64| {
+            let mut packets: Vec<_> =
+                (0..40).map(|at| packet(&buffer, at * 1024, 1024, at as u64 * 1024)).collect();
+            thrifty(packets.iter_mut());
+            assert!(packets.iter().all(|packet| shares(packet, &buffer)), "it is long");
+            thriftier(packets.iter_mut(), |stream, range| {
+                assert_eq!((stream, range), (StreamId(0), 0..40 * 1024));
+                new
+            });
+            packets.iter().all(|packet| shares(packet, &buffer))
+        };
+        assert_eq!([257, SHORTEST_RUN as u64 - 1, SHORTEST_RUN as u64].map(kept), [false, false, true]);
     }
 
     #[test]

@@ -75,11 +75,14 @@ struct Sorted {
 }
 
 /// A packet ready for its session's engine.
-struct Decoded {
-    session: usize,
-    buffer: usize,
-    arrival: Arrival,
-    packet: Option<Packet<Bytes>>,
+pub(crate) struct Decoded {
+    /// Which of the batch's sessions it belongs to.
+    pub(crate) session: usize,
+    /// Which of the batch's buffers it lies in.
+    pub(crate) buffer: usize,
+    pub(crate) arrival: Arrival,
+    /// Until the engine has it.
+    pub(crate) packet: Option<Packet<Bytes>>,
 }
 
 impl Receiver {
@@ -194,8 +197,7 @@ impl Receiver {
         }
         let alone = self.sessions.len() == 1;
         for (index, session) in self.sessions.iter().enumerate() {
-            let own = self.decoded.iter_mut().filter(|decoded| decoded.session == index);
-            session.deliver(now, own.filter_map(|decoded| Some((decoded.arrival, decoded.packet.take()?))));
+            session.deliver(now, index, &mut self.decoded);
             // One session is answered from here; with several each does its own work, on any core.
             if alone {
                 session.pump();

@@ -3,8 +3,7 @@
 //! A coded datagram is handed up as it comes, and a copy of it is kept for [`HOLD`]. Parity that comes is kept until as many pieces
 //! are here as datagrams are missing; these are then brought back. What is kept is within bounds whatever a peer sends, and
 //! taken from the endpoint's memory budget, as is what tells many numbers apart. Bringing back costs a fifth of a millisecond,
-//! far more than receiving: it is done [`MENDS_A_SECOND`] times a second at most, after [`MENDS_AT_ONCE`], and by all sessions of an
-//! endpoint [`MENDS_TOGETHER`] times.
+//! far more than receiving: each takes a [turn](super::turns).
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -12,7 +11,8 @@ use anabranch_wire::{DatagramFrame, MarkedFrame, ParityFrame, Payload, Span, Tim
 
 use super::code::{Code, Shard};
 use super::seen::{Seen, WIDE_COST};
-use crate::stream::{MemoryBudget, Reservation, next_turn};
+use super::turns::Turns;
+use crate::stream::{MemoryBudget, Reservation};
 
 /// How long datagrams and parity are kept.
 const HOLD: Span = Span::from_secs(1);
@@ -20,14 +20,6 @@ const HOLD: Span = Span::from_secs(1);
 const MAX_KEPT: usize = 1024;
 /// Blocks of a class that have parity and lack datagrams; the oldest make room.
 const MAX_GATHERED: usize = 32;
-/// Blocks brought back a second.
-const MENDS_A_SECOND: u64 = 1000;
-/// Blocks brought back at once, after as long a rest.
-const MENDS_AT_ONCE: u64 = 100;
-/// Blocks that all sessions of an endpoint together bring back a second: four fifths of a processor.
-const MENDS_TOGETHER: u64 = 4000;
-/// Blocks that they bring back at once.
-const TOGETHER_AT_ONCE: u64 = 400;
 /// What keeping a datagram or a piece takes beside its bytes.
 const COST: u64 = 96;
 /// Bytes are taken from the budget in steps of this.
@@ -43,8 +35,7 @@ pub(crate) struct Mending<P> {
     /// Bytes kept and those of wide windows, and what they may be.
     bytes: u64,
     reservation: Reservation,
-    /// When the next block may be brought back were none brought back at once.
-    next_mend: Time,
+    turns: Turns,
     /// When the last came of which something is kept.
     last: Option<Time>,
 }
@@ -77,8 +68,8 @@ impl<P: Payload> Mending<P> {
             classes: BTreeMap::new(),
             code: Code::default(),
             bytes: 0,
+            turns: Turns::new(budget.clone()),
             reservation: Reservation::new(budget),
-            next_mend: Time::ZERO,
             last: None,
         }
     }
@@ -215,12 +206,9 @@ impl<P: Payload> Mending<P> {
             if here.iter().filter(|shard| shard.is_none()).count() > block.pieces.len() {
                 return;
             }
-            let pauses = [MENDS_A_SECOND, MENDS_TOGETHER].map(|count| Span::from_secs(1) / count);
-            let Some(next) = next_turn(now, self.next_mend, pauses[0], MENDS_AT_ONCE) else { return };
-            if !self.reservation.budget().take_repair(now, pauses[1], TOGETHER_AT_ONCE) {
+            if !self.turns.take(now) {
                 return;
             }
-            self.next_mend = next;
             let found = self.code.decode(&here, usize::from(block.parities), &block.pieces);
             for (offset, shard) in found {
                 let is_new = known.seen.insert(block.first + offset as u64);
@@ -402,23 +390,6 @@ mod tests {
             at_once += mending.on_parity(at(9_000), parity(first, 2, 1).remove(0)).len();
         }
         assert_eq!(at_once, 100, "after a rest of any length");
-    }
-
-    #[test]
-    fn ten_sessions_that_have_all_mended_get_no_more_than_the_endpoint_has_for_them() {
-        let budget = MemoryBudget::new(1 << 30);
-        let mut sessions: Vec<Mending<Bytes>> = (0..10).map(|_| Mending::new(budget.clone())).collect();
-        let mut mended = 0;
-        for block in 0..1_000_u64 {
-            for mending in &mut sessions {
-                mending.on_datagram(at(block), coded(block * 2));
-                mended += mending.on_parity(at(block), parity(block * 2, 2, 1).remove(0)).len();
-            }
-        }
-        assert!((4_380..=4_410).contains(&mended), "{mended} in a second, with those at once");
-        let mut other = Mending::new(MemoryBudget::new(1 << 30));
-        other.on_datagram(at(999), coded(0));
-        assert_eq!(other.on_parity(at(999), parity(0, 2, 1).remove(0)).len(), 1, "another endpoint's");
     }
 
     #[test]

@@ -28,6 +28,7 @@ mod mending;
 mod ordering;
 mod seen;
 mod sending;
+mod turns;
 
 use anabranch_wire::Span;
 

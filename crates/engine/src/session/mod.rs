@@ -45,6 +45,7 @@ mod transmit;
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 
 use anabranch_cc::Controller;
@@ -303,6 +304,13 @@ impl<P: Payload> Session<P> {
     /// Opens a stream; `None` while the peer admits no more, until [`Event::StreamsAvailable`].
     pub fn open_stream(&mut self) -> Option<StreamId> {
         self.streams.open()
+    }
+
+    /// How many bytes of a range of a stream have not arrived yet: what handling them would keep. A driver asks that keeps bytes where
+    /// they were received, and more than these with them.
+    #[must_use]
+    pub fn not_arrived(&self, stream: StreamId, range: Range<u64>) -> u64 {
+        self.streams.not_arrived(stream, range)
     }
 
     /// The next stream that the peer opened.

@@ -41,8 +41,10 @@ impl MemoryBudget {
         self.left() >= MIN_WINDOW
     }
 
-    /// Takes the turn for one repair, of which there is one each `pause` and `at_once` after as long a rest; false when all are taken.
-    pub(crate) fn take_repair(&self, now: Time, pause: Span, at_once: u64) -> bool {
+    /// Takes the turn for one repair, of which there is one each `pause` and `at_once` after as long a rest; false when all are taken. More
+    /// than half of those at once are for who `needs_few` alone.
+    pub(crate) fn take_repair(&self, now: Time, (pause, at_once): (Span, u64), needs_few: bool) -> bool {
+        let at_once = if needs_few { at_once } else { at_once / 2 };
         let taken = self.next_repair.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next| {
             next_turn(now, Time::from_nanos(next), pause, at_once).map(Time::as_nanos)
         });
@@ -111,10 +113,6 @@ impl Reservation {
     pub(crate) fn give_back(&mut self, bytes: u64) {
         self.held -= bytes;
         self.budget.left.fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    pub(crate) fn budget(&self) -> &MemoryBudget {
-        &self.budget
     }
 
     /// Another one of the same budget, with nothing in it.

@@ -6,6 +6,7 @@
 //! never overlap; two that touch stay two.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use anabranch_wire::Payload;
 use smallvec::SmallVec;
@@ -66,6 +67,19 @@ impl<P: Payload> Held<P> {
         self.bytes - before
     }
 
+    /// How many bytes of a range are not here.
+    pub(super) fn missing(&self, range: Range<u64>) -> u64 {
+        let before = self.runs.range(..=range.start).next_back();
+        let mut at = before.map_or(range.start, |(_, run)| run.end.max(range.start));
+        let mut missing = 0;
+        while at < range.end {
+            let Some((start, run)) = self.runs.range(at..range.end).next() else { break };
+            missing += start - at;
+            at = run.end;
+        }
+        missing + range.end.saturating_sub(at)
+    }
+
     /// Adds a piece where nothing is, to the run that ends there if it touches one.
     fn keep(&mut self, offset: u64, piece: P, touches: bool) {
         let len = piece.len() as u64;
@@ -116,6 +130,25 @@ mod tests {
         let (start, pieces) = held.take_until(10_000).unwrap();
         assert_eq!((start, pieces.iter().map(Payload::len).sum::<usize>()), (10_000, 500));
         assert_eq!(held.count().0, 500);
+    }
+
+    #[test]
+    fn what_is_missing_of_a_range_is_what_inserting_it_would_add() {
+        let mut held = Held::default();
+        for (at, len) in [(100, 50), (150, 10), (200, 100)] {
+            held.insert(at, Length(len));
+        }
+        for (range, missing) in [
+            (0..50, 50),
+            (0..120, 100),
+            (100..160, 0),
+            (120..130, 0),
+            (90..310, 60),
+            (250..400, 100),
+            (400..500, 100),
+        ] {
+            assert_eq!(held.missing(range.clone()), missing, "{range:?}");
+        }
     }
 
     #[test]

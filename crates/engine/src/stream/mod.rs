@@ -281,6 +281,12 @@ impl<P: Payload> Streams<P> {
         Ok(())
     }
 
+    /// How many bytes of a range are not here; of a stream that nobody has heard of, all.
+    pub(crate) fn not_arrived(&self, id: StreamId, range: Range<u64>) -> u64 {
+        let all = range.end.saturating_sub(range.start);
+        self.map.get(&id).map_or(all, |stream| stream.recv.not_arrived(range))
+    }
+
     pub(crate) fn read(
         &mut self,
         id: StreamId,

@@ -5,6 +5,7 @@
 //! a gap on one path holds no room from the others, which is what the two levels of [R5] are for.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use anabranch_wire::{Payload, Span, Time};
 
@@ -97,6 +98,15 @@ impl<P: Payload> RecvHalf<P> {
     /// Bytes that wait for earlier ones, and in how many pieces.
     pub(crate) fn waiting(&self) -> (u64, usize) {
         self.held.count()
+    }
+
+    /// How many bytes of a range would be kept: have not arrived, and are wanted.
+    pub(crate) fn not_arrived(&self, range: Range<u64>) -> u64 {
+        if self.state != State::Receiving || self.stopped {
+            return 0;
+        }
+        let start = range.start.max(self.received);
+        if start < range.end { self.held.missing(start..range.end) } else { 0 }
     }
 
     /// All below this offset has arrived.

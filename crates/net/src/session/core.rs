@@ -453,6 +453,16 @@ impl Core {
         self.handshake = Handshake::Done { init };
     }
 
+    /// Nobody looks after the session any more. If it has not ended by itself, those who wait for something are told that it has.
+    pub(crate) fn end_unheard(&mut self, woken: &mut Woken) {
+        if self.closed.is_none() {
+            let reason =
+                "its task has ended: a fault of this program, see its log, or the runtime is gone".to_owned();
+            self.closed = Some(CloseReason::Local { code: close_code::INTERNAL, reason });
+        }
+        self.wakers.wake_all(woken);
+    }
+
     /// What the endpoint's tables hold of this session.
     pub(crate) fn forget(&mut self) -> (BTreeSet<Pid>, Option<InitId>) {
         self.events = None;

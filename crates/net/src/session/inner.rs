@@ -16,17 +16,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Poll;
 
-use anabranch_engine::{AbandonReason, Arrival, CloseReason, PathInfo};
+use anabranch_engine::{AbandonReason, CloseReason, PathInfo};
 use anabranch_secure::{Envelope, OpenError, Protection, PublicKey, ShareId};
-use anabranch_wire::{Fsn, Header, Message, Packet, PathId, Time, close_code, expand_fsn};
-use bytes::Bytes;
+use anabranch_wire::{Fsn, Header, Message, PathId, Time, close_code, expand_fsn};
 use tokio::sync::Notify;
 
 use super::Session;
 use super::core::{Core, Outcome};
 use super::outbox::{Outbox, Scratch, lock_keys};
 use super::wakers::{Wait, Woken};
-use crate::fault::{lock, try_lock};
+use crate::buffers::thriftier;
+use crate::fault::{contained, lock, try_lock};
+use crate::receive::Decoded;
 use crate::shared::{BoundSocket, Shared, count};
 use crate::turns::give_way;
 
@@ -118,11 +119,18 @@ impl SessionInner {
         keys.is_some().then_some(Opening { session: self, keys, now, fatal: None })
     }
 
-    /// Hands a batch of opened packets to the engine. The caller pumps afterwards.
-    pub(crate) fn deliver(&self, now: Time, packets: impl Iterator<Item = (Arrival, Packet<Bytes>)>) {
+    /// Hands this session's packets of a batch to the engine, buffer by buffer. The caller pumps afterwards.
+    pub(crate) fn deliver(&self, now: Time, number: usize, batch: &mut [Decoded]) {
         let mut core = self.core();
-        for (arrival, packet) in packets {
-            core.engine.handle_message(now, &arrival, Message::Packet(packet));
+        let engine = &mut core.engine;
+        for buffer in batch.chunk_by_mut(|a, b| a.buffer == b.buffer) {
+            let own = buffer.iter_mut().filter(|decoded| decoded.session == number);
+            let packets = own.filter_map(|decoded| decoded.packet.as_mut());
+            thriftier(packets, |stream, range| engine.not_arrived(stream, range));
+            for decoded in buffer.iter_mut().filter(|decoded| decoded.session == number) {
+                let Some(packet) = decoded.packet.take() else { continue };
+                engine.handle_message(now, &decoded.arrival, Message::Packet(packet));
+            }
         }
     }
 
@@ -275,6 +283,13 @@ impl SessionInner {
         .await
     }
 
+    /// Pumps; a fault in it ends the session, of which the second round tells those who wait.
+    fn pump_contained(self: &Arc<Self>) {
+        if contained(|| self.pump()).is_none() {
+            self.pump();
+        }
+    }
+
     /// The task of one session: sleeps until the engine's next deadline or until woken, and pumps.
     pub(crate) async fn drive(self: Arc<Self>) {
         let sleep = tokio::time::sleep_until(tokio::time::Instant::now());
@@ -286,7 +301,7 @@ impl SessionInner {
             let blocked = self.outbox().blocked_on();
             if self.wanted.load(Ordering::SeqCst) {
                 // Somebody found the outbox taken just now and left the pumping to its holder.
-                self.pump();
+                self.pump_contained();
                 if self.core().engine.is_closed() {
                     break;
                 }
@@ -298,7 +313,7 @@ impl SessionInner {
                 () = writable(&blocked) => {}
             }
             self.armed.store(0, Ordering::SeqCst);
-            self.pump();
+            self.pump_contained();
             if self.core().engine.is_closed() {
                 break;
             }
@@ -320,9 +335,11 @@ impl SessionInner {
 
     /// Takes the session out of all tables.
     fn leave(self: &Arc<Self>) {
-        let mut core = self.core();
+        let (mut core, mut woken) = (self.core(), Woken::new());
+        core.end_unheard(&mut woken);
         let (pids, init) = core.forget();
         drop(core);
+        woken.into_iter().for_each(std::task::Waker::wake);
         for pid in &pids {
             self.shared.relayed.remove(*pid);
         }

@@ -3,12 +3,16 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use anabranch_engine::Config;
+use anabranch_engine::{Arrival, Config, Decision, Ecn, Item, PathView, Scheduler, SessionView};
 use anabranch_secure::{NodeKey, ShareId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use anabranch_wire::{Frame, Frames, Packet, StreamFrame};
+use bytes::Bytes;
+
 use super::*;
 use crate::authorize::Verdict;
+use crate::buffers::thrifty;
 use crate::endpoint::{Addresses, Endpoint, EndpointConfig, Target};
 use crate::foreign::{Foreign, ForeignRun, Outlet};
 
@@ -71,7 +75,15 @@ async fn a_fault_in_one_session_ends_it_at_both_ends_and_no_other() {
     still_works((&others.0, &others.1)).await;
     let (again, and_here) = pair(&server, &clients[0]).await;
     still_works((&again, &and_here)).await;
-    assert_eq!(server.shared.sessions().len(), 2, "what has ended is forgotten");
+    let two_left = async {
+        while server.shared.sessions().len() != 2 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    assert!(
+        tokio::time::timeout(Duration::from_secs(10), two_left).await.is_ok(),
+        "what has ended is forgotten"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -96,6 +108,82 @@ async fn a_fault_with_the_keys_ends_the_session() {
     let mut stream = there.open_stream().await.unwrap();
     stream.write_all(b"sealed with nothing?").await.unwrap();
     assert!(matches!(ends(&there).await, CloseReason::Local { code: close_code::KEYS_EXHAUSTED, .. }));
+}
+
+/// A scheduler of an application's own with a fault.
+struct Torn;
+
+impl Scheduler for Torn {
+    fn pick(&mut self, _: &SessionView, _: &[PathView], _: &Item) -> Decision {
+        panic!("on purpose, in the driver's task");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fault_in_a_sessions_own_task_tells_those_who_wait() {
+    let (server, client) = (endpoint(1).await, endpoint(2).await);
+    let (there, here) = pair(&server, &client).await;
+    let waiting = {
+        let there = there.clone();
+        tokio::spawn(async move { there.accept_stream().await.is_err() })
+    };
+    there.set_scheduler(Box::new(Torn));
+    let mut stream = there.open_stream().await.unwrap();
+    let _ = stream.write_all(b"who sends this?").await;
+    assert!(matches!(ends(&there).await, CloseReason::Local { code: close_code::INTERNAL, .. }));
+    assert!(tokio::time::timeout(Duration::from_secs(10), waiting).await.expect("it is woken").unwrap());
+    let gone = async {
+        while !client.shared.sessions().is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    assert!(tokio::time::timeout(Duration::from_secs(10), gone).await.is_ok(), "what has ended is forgotten");
+    drop((stream, here));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_whose_task_is_gone_tells_those_who_wait() {
+    let (server, client) = (endpoint(1).await, endpoint(2).await);
+    let (there, _here) = pair(&server, &client).await;
+    let inner = inner_of(&client, &there);
+    let waiting = tokio::spawn(async move { there.accept_stream().await.is_err() });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    drop(Leave(&inner));
+    assert!(tokio::time::timeout(Duration::from_secs(10), waiting).await.expect("it is woken").unwrap());
+    assert!(matches!(inner.close_reason(), Some(CloseReason::Local { code: close_code::INTERNAL, .. })));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn long_runs_that_bring_little_new_again_and_again_keep_few_buffers() {
+    let (server, client) = (endpoint(1).await, endpoint(2).await);
+    let (there, here) = pair(&server, &client).await;
+    let mut stream = there.open_stream().await.unwrap();
+    stream.write_all(b"x").await.unwrap();
+    let _stream = here.accept_stream().await.unwrap();
+    let inner = inner_of(&server, &here);
+    let route = inner.core().engine.paths()[0].route;
+    let arrival = Arrival { route, size: 1_200, ecn: Ecn::NotEct };
+    const MOVED: u64 = 257;
+    let send = |round: u64| {
+        let buffer = Bytes::from(vec![0; 1 << 16]);
+        let packet = |at: u64| {
+            let data = buffer.slice(at as usize * 1_000..(at as usize + 1) * 1_000);
+            let offset = 1_000 + round * MOVED + at * 1_000;
+            let frame = Frame::Stream(StreamFrame { stream: stream.id(), offset, fin: false, data });
+            let fsn = Fsn(10_000 + round * 33 + at);
+            let packet = Packet { path: PathId::FIRST, fsn, frames: Frames::from_iter([frame]) };
+            Decoded { session: 0, buffer: 0, arrival, packet: Some(packet) }
+        };
+        let mut batch: Vec<Decoded> = (0..33).map(packet).collect();
+        thrifty(batch.iter_mut().filter_map(|decoded| decoded.packet.as_mut()));
+        inner.deliver(server.clock().now(), 0, &mut batch);
+        drop(batch);
+        buffer
+    };
+    let buffers: Vec<Bytes> = (0..200).map(send).collect();
+    let (held, kept) = (33_000 + 199 * MOVED as usize, buffers.iter().filter(|buffer| !buffer.is_unique()));
+    let kept = kept.count() << 16;
+    assert!((1 << 16..=3 * held).contains(&kept), "{kept} bytes of buffers for {held}");
 }
 
 struct Faulty;
