@@ -106,7 +106,7 @@ pub(crate) fn thrifty<'a>(packets: impl Iterator<Item = &'a mut Packet<Bytes>>) 
         packets,
         |run| {
             if run.len() < SHORTEST_RUN {
-                run.copy()
+                run.copy();
             }
         },
         copy,
