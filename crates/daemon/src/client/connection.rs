@@ -352,6 +352,9 @@ impl Task {
     /// Those who asked may have gone; then nobody wants the answer.
     fn on_reply(&mut self, reply: &Reply) {
         match *reply {
+            Reply::Hello { version } if version != RELAY_VERSION => {
+                self.on_greeted(Err(RelayError::Refused(Refused::Version)));
+            }
             // With something to show, the answer to that is waited for.
             Reply::Hello { .. } if self.showing.is_empty() => self.on_greeted(Ok(())),
             Reply::Hello { .. } => {}

@@ -205,12 +205,10 @@ impl Accounts {
             return Err(Refused::TooManyGrants);
         }
         self.settle(number, egress);
-        self.usage.entry(grant.id).or_insert(Usage {
-            bytes: 0,
-            until: grant.not_after,
-            revoked: false,
-            over: None,
-        });
+        let new = Usage { bytes: 0, until: grant.not_after, revoked: false, over: None };
+        let usage = self.usage.entry(grant.id).or_insert(new);
+        // Renewed since it was shown in another session.
+        usage.until = usage.until.max(grant.not_after);
         let account = &mut self.slots[number as usize];
         account.held.push(grant);
         account.held.sort_by_key(|held| (held.not_after, held.id));
@@ -299,6 +297,7 @@ impl Accounts {
         for GrantUse { grant, bytes, until, revoked } in known.into_iter().take(MAX_KNOWN + MAX_REVOKED) {
             let usage = self.usage.entry(grant).or_insert(Usage { bytes: 0, until, revoked, over: None });
             usage.bytes = usage.bytes.saturating_add(bytes);
+            usage.until = usage.until.max(until);
             usage.revoked |= revoked;
         }
     }

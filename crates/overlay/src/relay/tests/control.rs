@@ -407,3 +407,44 @@ fn a_next_hop_is_reached_by_the_socket_of_its_network_until_that_is_gone() {
     let over = |flow| Reply::Flow { flow, state: FlowState::PathGone };
     assert_eq!(world.replies(session), [over(flows[1]), over(flows[2])]);
 }
+
+#[test]
+fn bytes_used_stay_used_of_a_grant_that_is_shown_renewed_in_another_session() {
+    let day = 86_400;
+    let first = grant(1, 5);
+    let few = Grant {
+        limits: Limits { bytes: 350, ..limits(8, 1_000.0) },
+        not_after: UnixTime(first.not_before.0 + day),
+        ..first
+    };
+    let renewed = Grant { not_after: UnixTime(few.not_after.0 + day / 2), ..few.clone() };
+    let show = |grant: &Grant| Request::Show { grant: signer().sign(grant).unwrap() };
+    let left = |replies: &[Reply]| match replies {
+        [Reply::Granted { limits, .. }] => limits.bytes,
+        other => panic!("{other:?}"),
+    };
+    let mut world = World::new();
+    let beat = |world: &mut World| {
+        let passed = world.now.since(Time::ZERO).as_nanos() / 1_000_000_000;
+        let heartbeat = Heartbeat { time: UnixTime(WALL + passed), revoked: vec![] };
+        world.relay.handle_heartbeat(world.now, &key(200), &heartbeat);
+    };
+    beat(&mut world);
+    let session = world.open(1, 5, "203.0.113.5:1000");
+    assert_eq!(left(&world.ask(session, show(&few))), 350);
+    let (_, pid, _) = world.ready(session, "198.51.99.7:1", Pid(1));
+    for _ in 0..3 {
+        assert!(world.packet(hop("203.0.113.5:1000"), pid).is_some());
+    }
+    world.relay.handle_session_closed(session);
+    let session = world.open(2, 5, "203.0.113.5:1000");
+    assert_eq!(left(&world.ask(session, show(&renewed))), 50);
+    // Past the first end by more than what is over is remembered.
+    while world.now < Time::ZERO + Span::from_secs(day + 6_000) {
+        world.now += Span::from_secs(20);
+        beat(&mut world);
+    }
+    world.relay.handle_session_closed(session);
+    let session = world.open(3, 5, "203.0.113.5:1000");
+    assert_eq!(left(&world.ask(session, show(&renewed))), 50);
+}
