@@ -6,7 +6,7 @@
 //! At most [`MOST`] wait. Then whoever has most of them waiting, counted by source, makes room, so that one who floods shuts out
 //! nobody else; a client that was dropped asks again by itself.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Instant;
 
@@ -15,6 +15,7 @@ use anabranch_secure::InitId;
 use anabranch_wire::source;
 use tokio::sync::Notify;
 
+use crate::crowd::Crowd;
 use crate::fault::contained;
 use crate::handshake;
 use crate::shared::Shared;
@@ -36,7 +37,7 @@ pub(crate) struct Knock {
 /// See the module's documentation.
 #[derive(Default)]
 pub(crate) struct Door {
-    waiting: Mutex<VecDeque<Knock>>,
+    waiting: Mutex<Crowd<Knock>>,
     wake: Notify,
 }
 
@@ -44,40 +45,30 @@ impl Door {
     /// Takes one in; gives back the one that there is no room for, itself perhaps.
     pub(crate) fn knock(&self, knock: Knock) -> Option<Knock> {
         let mut waiting = self.waiting();
+        let own = source(knock.arrival.route.remote.ip());
         let dropped = if waiting.len() < MOST {
-            waiting.push_back(knock);
             None
+        } else if let Some(theirs) = to_give_up(&waiting, own) {
+            waiting.remove(theirs)
         } else {
-            Some(make_room(&mut waiting, knock))
+            return Some(knock);
         };
+        waiting.push(own, knock);
         drop(waiting);
         self.wake.notify_one();
         dropped
     }
 
-    fn waiting(&self) -> MutexGuard<'_, VecDeque<Knock>> {
+    fn waiting(&self) -> MutexGuard<'_, Crowd<Knock>> {
         self.waiting.lock().expect("no panic while held")
     }
 }
 
-/// Puts one in the place of the last of whoever has most; gives the one that is dropped.
-fn make_room(waiting: &mut VecDeque<Knock>, knock: Knock) -> Knock {
-    let of = |knock: &Knock| source(knock.arrival.route.remote.ip());
-    let own = of(&knock);
-    let mut counts = BTreeMap::from([(own, 1_usize)]);
-    for other in waiting.iter() {
-        *counts.entry(of(other)).or_default() += 1;
-    }
-    let most = counts.iter().max_by_key(|(address, count)| (**count, **address == own));
-    let most = most.map_or(own, |(address, _)| *address);
-    let theirs = waiting.iter().rposition(|other| of(other) == most).filter(|_| most != own);
-    match theirs.and_then(|at| waiting.remove(at)) {
-        Some(dropped) => {
-            waiting.push_back(knock);
-            dropped
-        }
-        None => knock,
-    }
+/// The last of whoever has most; `None` when nobody has more than `own` would.
+fn to_give_up(waiting: &Crowd<Knock>, own: IpAddr) -> Option<u64> {
+    let (most, theirs) = waiting.most()?;
+    let [_, last] = waiting.ends(&theirs).filter(|_| most > waiting.count(&own) + 1)?;
+    Some(last)
 }
 
 /// Works off what waits, until the endpoint is gone.
@@ -89,7 +80,7 @@ pub(crate) async fn attend(shared: Weak<Shared>, door: Arc<Door>) {
             let Some(shared) = shared.upgrade() else { return };
             let mut left = AT_ONCE;
             while left > 0
-                && let Some(knock) = { door.waiting().pop_front() }
+                && let Some(knock) = { door.waiting().pop_first() }
             {
                 let id = knock.id;
                 if contained(|| handshake::open(&shared, knock)).is_none() {
@@ -110,11 +101,13 @@ pub(crate) async fn attend(shared: Weak<Shared>, door: Arc<Door>) {
 
 #[cfg(test)]
 mod tests {
-    use anabranch_engine::{Ecn, Route};
-    use anabranch_secure::{INIT_BODY_LEN, NodeKey};
+    use anabranch_engine::{Config, Ecn, Route};
+    use anabranch_secure::{INIT_BODY_LEN, NodeKey, PublicKey, ShareId};
+    use anabranch_wire::Span;
 
     use super::*;
-    use crate::endpoint::{Endpoint, EndpointConfig};
+    use crate::authorize::Verdict;
+    use crate::endpoint::{Addresses, Endpoint, EndpointConfig, Target};
 
     fn knock(address: &str, number: u8) -> Knock {
         let route =
@@ -126,8 +119,7 @@ mod tests {
     }
 
     fn waiting_of(door: &Door, address: &str) -> usize {
-        let of = |knock: &&Knock| knock.arrival.route.remote.ip().to_string() == address;
-        door.waiting().iter().filter(of).count()
+        door.waiting().count(&address.parse().expect("an address"))
     }
 
     #[test]
@@ -171,12 +163,58 @@ mod tests {
         for number in 0..batches * AT_ONCE {
             assert!(shared.door.knock(forged(number as u8)).is_none());
         }
-        while !shared.door.waiting().is_empty() {
+        while shared.door.waiting().len() > 0 {
             tokio::time::sleep(cost).await;
         }
         let [least, took] = [cost * AT_ONCE as u32 * (batches as u32 - 1) * (1 + REST), begin.elapsed()];
         assert!(took >= least * 9 / 10, "{took:?}, where {least:?} would be work and rest");
         assert_eq!(shared.counters.unauthentic.load(std::sync::atomic::Ordering::Relaxed), 84);
+    }
+
+    #[test]
+    fn a_knock_costs_about_as_much_when_very_many_others_wait() {
+        let cost = |others: u8| {
+            let door = Door::default();
+            for number in 0..=others {
+                door.knock(knock(&format!("192.0.{number}.1"), 0));
+            }
+            let batch = |of: u8| {
+                let knocks: Vec<_> =
+                    (0..200).map(|number| knock(&format!("198.51.{of}.1"), number)).collect();
+                let begin = Instant::now();
+                for knock in knocks {
+                    drop(door.knock(knock));
+                }
+                begin.elapsed()
+            };
+            (0..30).map(batch).min().expect("there are some")
+        };
+        // With 56 there is room for one batch: all others are of this door's usual work, when it is full of few.
+        let [few, very_many] = [cost(0), cost(255)];
+        assert!(very_many < few * 6, "{very_many:?} for 200, where {few:?} is usual");
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_fault_while_one_is_let_in_keeps_nobody_else_out_and_leaves_nothing_behind() {
+        let here = || Addresses::Exactly(vec![[127, 0, 0, 1].into()]);
+        let unlucky = NodeKey::from_random([2; 32]).public();
+        let authorize = move |peer: &PublicKey, _: Option<ShareId>| {
+            assert!(*peer != unlucky, "on purpose, while one is let in");
+            Verdict::Accept { secret: None }
+        };
+        let server =
+            EndpointConfig::new(NodeKey::from_random([1; 32])).addresses(here()).authorize(authorize);
+        let server = Endpoint::bind(server).await.expect("it binds");
+        let target = Target::new(server.node(), server.local_addresses());
+        let client = async |seed| {
+            let config = EndpointConfig::new(NodeKey::from_random([seed; 32])).addresses(here());
+            Endpoint::bind(config).await.expect("it binds")
+        };
+        let config = Config { connect_timeout: Span::from_millis(500), ..Config::default() };
+        assert!(client(2).await.connect(&target, config).await.is_err(), "nobody answers");
+        assert!(server.stats().inits > 0);
+        assert!(server.shared.inits.lock().expect("no panic while held").is_empty());
+        assert!(client(3).await.connect(&target, Config::default()).await.is_ok());
     }
 
     #[test]

@@ -25,6 +25,7 @@ use crate::interfaces::{InterfaceAddress, InterfaceWatch};
 use crate::pids::random;
 use crate::relayed::Chain;
 use crate::session::Session;
+use crate::session::inner::SessionInner;
 use crate::shared::{BoundSocket, Parts, Shared};
 use crate::socket::SocketStats;
 use crate::tap::Taps;
@@ -248,9 +249,7 @@ impl Endpoint {
         while incoming.try_recv().is_ok() {}
         drop(incoming);
         let sessions = self.shared.sessions();
-        for session in &sessions {
-            session.close();
-        }
+        self.shared.each_session(SessionInner::close);
         let all = async {
             for session in sessions {
                 session.closed().await;
@@ -258,9 +257,7 @@ impl Endpoint {
         };
         // What has not answered by then is told at once that it is over, and again if it goes on talking.
         if tokio::time::timeout(CLOSE_PATIENCE, all).await.is_err() {
-            for session in self.shared.sessions() {
-                session.abort(0, "the endpoint closes");
-            }
+            self.shared.each_session(|session| session.abort(0, "the endpoint closes"));
             let gone = async {
                 while !self.shared.sessions().is_empty() {
                     tokio::time::sleep(LINGER_PAUSE).await;

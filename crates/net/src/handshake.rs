@@ -261,3 +261,6 @@ pub(crate) fn encoded(params: &Params) -> Vec<u8> {
     encode_params(params, &mut bytes);
     bytes
 }
+
+#[cfg(test)]
+mod tests;

@@ -28,6 +28,7 @@ mod authorize;
 mod buffers;
 mod clock;
 mod connect;
+mod crowd;
 mod door;
 mod endpoint;
 mod fault;

@@ -15,6 +15,7 @@ use crate::buffers::BufferPool;
 use crate::clock::Clock;
 use crate::door::Door;
 use crate::endpoint::Limits;
+use crate::fault::contained;
 use crate::foreign::Foreign;
 use crate::half_open::HalfOpen;
 use crate::interfaces::InterfaceAddress;
@@ -245,6 +246,15 @@ impl Shared {
     pub(crate) fn sessions(&self) -> Vec<Arc<SessionInner>> {
         let sessions = self.sessions.lock().expect("no panic while held");
         sessions.values().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Does something with each session; a fault in one ends that one.
+    pub(crate) fn each_session(&self, work: impl Fn(&Arc<SessionInner>)) {
+        for session in self.sessions() {
+            if contained(|| work(&session)).is_none() {
+                session.wake_driver();
+            }
+        }
     }
 
     /// True when nobody accepts sessions any more.

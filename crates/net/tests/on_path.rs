@@ -15,7 +15,7 @@ use anabranch_net::{
     Addresses, CloseReason, Config, Endpoint, EndpointConfig, KeyLimits, Limits, NodeKey, PublicKey, Refusal,
     Session, ShareId, Span, Target, Verdict,
 };
-use anabranch_wire::{Header, Kind, Pid};
+use anabranch_wire::{Header, Kind, Pid, close_code};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 use wire_tap::{Luck, Sending, Way, sit_between, with_header};
@@ -169,6 +169,28 @@ async fn packets_with_bits_flipped_in_any_field_are_dropped() {
     let stats = server.stats();
     assert!(stats.unauthentic > 500 && stats.malformed > 20 && stats.unknown_pid > 20, "{stats:?}");
     assert_eq!(stats.accepted, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_with_more_forgeries_than_keys_are_good_for_ends() {
+    let keys = KeyLimits { max_forgeries: 20, ..KeyLimits::default() };
+    let (server, client) = (endpoint(1, keys).await, endpoint(2, KeyLimits::default()).await);
+    let tap = sit_between(server.local_addresses()[0], move |way, datagram| {
+        let is_sealed = Header::decode(datagram).is_ok_and(|(header, _)| header.kind == Kind::Data);
+        let mut forged = datagram.to_vec();
+        *forged.last_mut().unwrap() ^= 1;
+        match way {
+            Way::ToServer if is_sealed => vec![Sending::now(forged), Sending::now(datagram)],
+            _ => vec![Sending::now(datagram)],
+        }
+    });
+    let tap = tap.await;
+    let (opened, accepted) = connect(&client, &server, &[tap]).await;
+    let mut stream = opened.open_stream().await.unwrap();
+    let writing = tokio::spawn(async move { while stream.write_all(&[0; 10_000]).await.is_ok() {} });
+    let end = timeout(PATIENCE / 6, accepted.closed()).await.expect("it ends");
+    assert!(matches!(end, CloseReason::Local { code: close_code::KEYS_EXHAUSTED, .. }), "{end:?}");
+    timeout(PATIENCE, writing).await.unwrap().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

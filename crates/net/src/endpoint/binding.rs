@@ -180,14 +180,14 @@ pub(super) fn apply(shared: &Arc<Shared>, binder: &Binder, wanted: &[InterfaceAd
     if changed || !gone.is_empty() {
         shared.moved.send_replace(());
     }
-    for session in shared.sessions() {
+    shared.each_session(|session| {
         for id in &gone {
             session.socket_gone(*id);
         }
         if changed {
             session.addresses_changed();
         }
-    }
+    });
     complete
 }
 

@@ -1,9 +1,11 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::atomic::AtomicU32;
+use std::thread::ThreadId;
 
-use anabranch_engine::PathState;
+use anabranch_engine::{Decision, Item, PathState, PathView, Scheduler, SessionView};
 use anabranch_secure::{NodeKey, ShareId};
+use anabranch_wire::{DatagramFrame, Time};
 
 use super::binding::{Binder, apply};
 use super::*;
@@ -17,6 +19,38 @@ fn config(seed: u8, hosts: &[u8]) -> EndpointConfig {
     EndpointConfig::new(NodeKey::from_random([seed; 32]))
         .addresses(loopback(hosts))
         .authorize(|_: &PublicKey, _: Option<ShareId>| Verdict::Accept { secret: None })
+}
+
+/// What the endpoint binds by, when it is asked again.
+fn binder(hosts: &[u8]) -> Binder {
+    Binder { next_id: AtomicU32::new(100), addresses: loopback(hosts), taps: Taps::default() }
+}
+
+/// Panics in this thread; in others nothing is sent, so that it is known where it does.
+struct Faulty(ThreadId);
+
+impl Scheduler for Faulty {
+    fn pick(&mut self, _: &SessionView, _: &[PathView], _: &Item) -> Decision {
+        assert!(std::thread::current().id() != self.0, "on purpose, when something is sent");
+        Decision::Wait(Time::NEVER)
+    }
+}
+
+/// Two sessions with a server that has two addresses; the first of them panics as soon as the test itself has it send.
+async fn one_of_two_is_faulty(client: &Endpoint, server: &Endpoint) -> [Session; 2] {
+    let target = Target::new(server.node(), server.local_addresses());
+    let faulty = client.connect(&target, Config::default()).await.unwrap();
+    let other = client.connect(&target, Config::default()).await.unwrap();
+    leaves_from(&faulty, &[31, 32]).await;
+    leaves_from(&other, &[31, 32]).await;
+    let inner = client.shared.sessions().remove(0);
+    let mut core = inner.core();
+    core.engine.set_scheduler(Box::new(Faulty(std::thread::current().id())));
+    core.engine
+        .send_datagram(DatagramFrame { class: 0, flow: 0, data: bytes::Bytes::from_static(b"x") })
+        .unwrap();
+    drop(core);
+    [faulty, other]
 }
 
 /// Waits until the session's active paths leave from exactly these addresses.
@@ -45,8 +79,7 @@ async fn an_address_takes_its_path_with_it_when_it_goes_and_brings_one_when_it_r
 
     let places: Vec<InterfaceAddress> = client.shared.sockets().iter().map(|socket| socket.place()).collect();
     let port = client.local_addresses()[0].port();
-    let addresses = loopback(&[31, 32]);
-    let binder = Binder { next_id: AtomicU32::new(100), addresses, taps: Taps::default() };
+    let binder = binder(&[31, 32]);
     assert!(apply(&client.shared, &binder, &places[..1], port));
     assert_eq!(client.local_addresses().len(), 1);
     leaves_from(&session, &[31]).await;
@@ -57,6 +90,28 @@ async fn an_address_takes_its_path_with_it_when_it_goes_and_brings_one_when_it_r
     }
     leaves_from(&session, &[31, 32]).await;
     assert!(client.local_addresses().iter().all(|local| local.port() == port));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fault_in_one_session_keeps_no_other_from_following_the_addresses() {
+    let server = Endpoint::bind(config(1, &[21, 22])).await.unwrap();
+    let client = Endpoint::bind(config(2, &[31, 32])).await.unwrap();
+    let [faulty, other] = one_of_two_is_faulty(&client, &server).await;
+    let places: Vec<InterfaceAddress> = client.shared.sockets().iter().map(|socket| socket.place()).collect();
+    let port = client.local_addresses()[0].port();
+    assert!(apply(&client.shared, &binder(&[31, 32]), &places[..1], port));
+    leaves_from(&other, &[31]).await;
+    drop(faulty);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fault_in_one_session_keeps_the_endpoint_from_closing_no_other() {
+    let server = Endpoint::bind(config(1, &[21, 22])).await.unwrap();
+    let client = Endpoint::bind(config(2, &[31, 32])).await.unwrap();
+    let [faulty, other] = one_of_two_is_faulty(&client, &server).await;
+    client.close().await;
+    assert!(faulty.close_reason().is_some());
+    assert!(other.close_reason().is_some());
 }
 
 #[tokio::test]

@@ -374,6 +374,31 @@ pub(crate) fn plain_datagram(kind: Kind, pid: Pid, body: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::interfaces::InterfaceAddress;
+    use crate::socket::{BindTo, UdpSocket};
+
+    #[tokio::test]
+    async fn what_waits_for_a_socket_is_bounded() {
+        let address: SocketAddr = "127.0.0.1:0".parse().expect("an address");
+        let udp = UdpSocket::bind(&BindTo { address, interface: None }).expect("it binds");
+        let place = InterfaceAddress {
+            interface: "lo".into(),
+            index: 1,
+            address: address.ip(),
+            prefix: 8,
+            mtu: 65_536,
+            loopback: true,
+            routes: [].into(),
+        };
+        let socket = Arc::new(BoundSocket::new(0, udp, place));
+        let mut blocked = Blocked { socket, waiting: VecDeque::new(), bytes: 0 };
+        let head = Head { route: Route { socket: 0, remote: address }, segment: 1_200, ecn: Ecn::NotEct };
+        for _ in 0..1_000 {
+            blocked.push(head, &[0; 12_000]);
+        }
+        let held: usize = blocked.waiting.iter().map(|(_, contents)| contents.len()).sum();
+        assert!(held == blocked.bytes && held <= MAX_WAITING && held > MAX_WAITING - 12_000, "{held}");
+    }
 
     #[test]
     fn of_very_many_peers_the_latest_are_remembered() {

@@ -1,0 +1,84 @@
+use std::net::IpAddr;
+use std::sync::atomic::Ordering;
+
+use anabranch_engine::PidChange;
+use anabranch_secure::{Dial, Initiator, NodeKey, ShareId};
+use anabranch_wire::{Header, PathId};
+
+use super::*;
+use crate::endpoint::{Addresses, Endpoint, EndpointConfig, Target};
+use crate::pids::random;
+
+async fn endpoint(seed: u8) -> Endpoint {
+    let config = EndpointConfig::new(NodeKey::from_random([seed; 32]))
+        .addresses(Addresses::Exactly(vec![IpAddr::from([127, 0, 0, 1])]))
+        .authorize(|_: &anabranch_secure::PublicKey, _: Option<ShareId>| Verdict::Accept { secret: None });
+    Endpoint::bind(config).await.expect("it binds")
+}
+
+/// Something that came to the endpoint's first socket from nobody.
+fn arrival(endpoint: &Endpoint, size: usize) -> Arrival {
+    let socket = endpoint.sockets()[0].id;
+    let remote = "127.0.0.9:9".parse().expect("an address");
+    Arrival { route: Route { socket, remote }, size, ecn: Ecn::NotEct }
+}
+
+#[tokio::test]
+async fn a_reset_is_shorter_than_what_it_answers() {
+    let endpoint = endpoint(1).await;
+    let stranger = std::net::UdpSocket::bind("127.0.0.1:0").expect("it binds");
+    stranger.set_nonblocking(true).expect("it can");
+    let mut answers = Vec::new();
+    for size in Header::LEN..200 {
+        let mut arrival = arrival(&endpoint, size);
+        arrival.route.remote = stranger.local_addr().expect("it has one");
+        reset(&endpoint.shared, Time::ZERO, arrival, Pid(77));
+        let mut answer = [0; 1_500];
+        match stranger.recv(&mut answer) {
+            Ok(len) => {
+                assert!(len < size, "{len} bytes for {size}");
+                answers.push(len);
+            }
+            Err(_) => assert!(answers.is_empty(), "none for {size}"),
+        }
+    }
+    assert!(answers.len() > 100, "they were sent");
+}
+
+#[tokio::test]
+async fn packets_late_for_a_closed_path_are_answered_by_no_reset() {
+    let (server, client) = (endpoint(1).await, endpoint(2).await);
+    let target = Target::new(server.node(), server.local_addresses());
+    let session = client.connect(&target, anabranch_engine::Config::default()).await.expect("it connects");
+    let inner = client.shared.sessions().remove(0);
+    client.shared.pids.apply(&inner, PidChange::Retire { pid: Pid(77), path: PathId(9) });
+    for (pid, sent) in [(Pid(77), 0), (Pid(78), 1)] {
+        reset(&client.shared, Time::ZERO, arrival(&client, 1_200), pid);
+        assert_eq!(client.stats().resets_sent, sent, "{pid:?}");
+    }
+    drop(session);
+}
+
+#[tokio::test]
+async fn of_the_copies_of_one_init_few_are_remembered() {
+    let endpoint = endpoint(1).await;
+    let (shared, now) = (&endpoint.shared, endpoint.shared.clock.now());
+    let dial = Dial { remote: endpoint.node(), credential: None };
+    let initiator = Initiator::new(&NodeKey::from_random([2; 32]), &dial, Pid(5), &[], random());
+    let initiator = initiator.expect("the key is one");
+    let arrival = arrival(&endpoint, 1_200);
+    let Admission::Challenge { body, .. } =
+        shared.cookies.admit(now, arrival.route.remote, &initiator.init_body(None))
+    else {
+        panic!("an address has to be proven");
+    };
+    let init = initiator.init_body(Some(&initiator.open_cookie(&body).expect("it answers the INIT")));
+    // Nothing else runs in between on this runtime's one thread, so the first one is being computed all the time.
+    for _ in 0..1_000 {
+        handle_init(shared, now, arrival, &init);
+    }
+    assert_eq!(shared.counters.inits_dropped.load(Ordering::Relaxed), 0);
+    let inits = shared.inits.lock().expect("no panic while held");
+    let [InitState::Pending(copies)] = &inits.values().collect::<Vec<_>>()[..] else { panic!("one waits") };
+    assert_eq!(copies.len(), MOST_COPIES);
+}
