@@ -24,6 +24,8 @@ use crate::{keyfile, node};
 /// Where the configuration is when nobody says.
 const CONFIG: &str = "/etc/anabranch/controller.toml";
 
+const TORN: &str = "a fault of this program, told above, left the controller's state half changed: it ends, and can be started again";
+
 const EXAMPLES: &str = "\
 Examples:
   anabranch controller                            as /etc/anabranch/controller.toml says
@@ -166,6 +168,7 @@ async fn serve(path: &Path, settings: ControllerSettings, context: &Context) -> 
             _ = signals.hang_up.recv() => reload(&controller, path, &settings),
             _ = signals.interrupt.recv() => break,
             _ = signals.terminate.recv() => break,
+            () = controller.torn() => return Err(Failure::local(TORN)),
         }
     }
     notify(&[sd_notify::NotifyState::Stopping]);

@@ -96,6 +96,11 @@ impl Shared {
     fn senses(&self) -> std::sync::MutexGuard<'_, Senses> {
         self.senses.lock().expect("no panic while held")
     }
+
+    /// True once a fault of this program left something half changed; who asks for it panics from then on.
+    fn is_torn(&self) -> bool {
+        self.directory.is_poisoned() || self.senses.is_poisoned() || self.policy.is_poisoned()
+    }
 }
 
 /// A running controller. Dropping it ends its tasks.
@@ -172,6 +177,13 @@ impl ControllerService {
     /// Takes over another policy while sessions go on. Key, port, addresses and store stay as they are.
     pub fn reload(&self, settings: &ControllerSettings) {
         *self.shared.policy.write().expect("no panic while held") = settings.policy.clone();
+    }
+
+    /// Waits until a fault of this program made the controller useless: end the process then, so that it is started again.
+    pub async fn torn(&self) {
+        while !self.shared.is_torn() && !self.tasks.iter().any(JoinHandle::is_finished) {
+            tokio::time::sleep(Duration::from_millis(250)).await;
+        }
     }
 
     /// A handle for other tasks, which does not keep the service running.
@@ -357,4 +369,50 @@ fn derive(what: &str, key: &NodeKey) -> Zeroizing<[u8; 32]> {
     let text = key.to_file_text();
     // The lines before it are for people.
     secret::derive(what, &[text.lines().last().unwrap_or_default().as_bytes()])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn controller() -> ControllerService {
+        let settings = "key = \"k\"\nport = 0\naddresses = [\"127.0.0.1\"]\n[store]\nmemory = true\n";
+        let settings = ControllerSettings::parse(settings, "controller.toml").expect("settings");
+        ControllerService::start(NodeKey::from_random([7; 32]), &settings).await.expect("it starts")
+    }
+
+    async fn is_torn(service: &ControllerService, patience: Duration) -> bool {
+        tokio::time::timeout(patience, service.torn()).await.is_ok()
+    }
+
+    #[tokio::test]
+    async fn a_controller_that_a_fault_has_torn_says_so() {
+        let whole = controller().await;
+        assert!(!is_torn(&whole, Duration::from_millis(600)).await, "nothing has happened to it");
+        let faults: [fn(&Shared); 3] = [
+            |shared| {
+                let _held = shared.directory();
+                panic!("on purpose");
+            },
+            |shared| {
+                let _held = shared.senses();
+                panic!("on purpose");
+            },
+            |shared| {
+                let _held = shared.policy.write();
+                panic!("on purpose");
+            },
+        ];
+        for (number, fault) in faults.into_iter().enumerate() {
+            let service = controller().await;
+            let shared = service.shared.clone();
+            assert!(std::thread::spawn(move || fault(&shared)).join().is_err());
+            assert!(is_torn(&service, Duration::from_secs(10)).await, "{number}");
+        }
+        for task in 0..whole.tasks.len() {
+            let service = controller().await;
+            service.tasks[task].abort();
+            assert!(is_torn(&service, Duration::from_secs(10)).await, "task {task}");
+        }
+    }
 }

@@ -119,6 +119,12 @@ impl Registration {
         registration
     }
 
+    /// True once it ended with some controller, which only a fault of this program has it do.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.tasks.iter().any(JoinHandle::is_finished)
+    }
+
     /// How the relay stands with each controller.
     #[must_use]
     pub fn standings(&self) -> Vec<(PublicKey, Standing)> {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anabranch_net::{Endpoint, Event, PathId, PathState, Session, SessionError, Stream};
-use anabranch_overlay::relay::{Hop, MAX_MESSAGE, Reply, Request, SessionId};
+use anabranch_overlay::relay::{Dismissal, Hop, MAX_MESSAGE, Reply, Request, SessionId};
 use anabranch_wire::close_code;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
@@ -33,9 +33,11 @@ pub(super) async fn accept((state, sensing): (Arc<State>, Arc<Sensing>), endpoin
 }
 
 /// Serves one client to the end of its session; its requests come over one stream, the first, which may be there already.
-async fn serve(state: Arc<State>, session: Session, first: Option<Stream>) {
+pub(super) async fn serve(state: Arc<State>, session: Session, first: Option<Stream>) {
     let (replies, outbox) = mpsc::unbounded_channel();
-    let id = state.open(Client { session: session.clone(), replies });
+    let (dismissal, mut dismissed) = mpsc::unbounded_channel();
+    let id = state.open(&session, Client { replies, dismissal });
+    let _leave = Leave(&state, id);
     tracing::debug!(client = %session.peer(), "a session was opened");
     let follow = follow(&state, &session, id);
     let talk = async {
@@ -53,9 +55,28 @@ async fn serve(state: Arc<State>, session: Session, first: Option<Stream>) {
     tokio::select! {
         () = follow => {}
         () = talk => {}
+        Some(why) = dismissed.recv() => dismiss(&session, why),
     }
-    state.close(id);
     tracing::debug!(client = %session.peer(), "a session is over");
+}
+
+fn dismiss(session: &Session, why: Dismissal) {
+    let (code, why) = match why {
+        Dismissal::NoBusiness => (close_code::NOT_ALLOWED, "nothing was asked for that is allowed"),
+        Dismissal::GaveWay => (close_code::BUSY, "others need the place: come again later"),
+    };
+    session.abort(code, why);
+}
+
+/// Takes a client out of the core when its task ends, be it by a fault.
+struct Leave<'a>(&'a State, SessionId);
+
+impl Drop for Leave<'_> {
+    fn drop(&mut self) {
+        if !self.0.is_torn() {
+            self.0.close(self.1);
+        }
+    }
 }
 
 /// Tells the core which addresses of the client are proven.

@@ -71,6 +71,11 @@ impl Ledger {
         ledger
     }
 
+    /// True once a fault of this program left what it knows half changed.
+    pub(super) fn is_torn(&self) -> bool {
+        self.written.is_poisoned() || self.failure.is_poisoned()
+    }
+
     /// Writes now and then, for as long as it is polled.
     pub(super) async fn keep(self: Arc<Self>) {
         loop {

@@ -110,6 +110,16 @@ impl Membership {
         *lock(&self.with) = Default::default();
     }
 
+    /// True once a fault of this program left what it knows half changed, or ended a registration.
+    pub(super) fn is_torn(&self) -> bool {
+        let Member { sensing, offer, sample, apart, confirmed, .. } = &*self.member;
+        let poisoned =
+            [offer.is_poisoned(), sample.is_poisoned(), apart.is_poisoned(), confirmed.is_poisoned()];
+        poisoned.contains(&true)
+            || sensing.is_torn()
+            || self.with.lock().map_or(true, |with| with.1.has_ended())
+    }
+
     /// Its links to other relays, and what was sent to know them.
     pub(super) fn links(&self) -> (Vec<LinkTold>, SensorStats) {
         self.member.sensing.status()

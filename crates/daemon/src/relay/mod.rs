@@ -143,9 +143,17 @@ impl RelayService {
 
     /// Waits until a fault of this program made the relay useless: end the process then, so that it is started again.
     pub async fn torn(&self) {
-        while !self.state.is_torn() {
+        while !self.is_torn() {
             tokio::time::sleep(Duration::from_millis(250)).await;
         }
+    }
+
+    /// True once something is half changed, or one of the tasks ended that go on for as long as the relay does.
+    fn is_torn(&self) -> bool {
+        self.state.is_torn()
+            || self.membership.is_torn()
+            || self.ledger.as_ref().is_some_and(|ledger| ledger.is_torn())
+            || self.tasks.iter().any(JoinHandle::is_finished)
     }
 
     /// What it did and has.

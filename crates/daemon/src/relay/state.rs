@@ -1,7 +1,7 @@
 //! The core under its lock, and what becomes of what it says.
 //!
-//! Whoever changes something in the core also takes out what follows: replies go to the client's task, datagrams
-//! to the socket they name, sessions without business are closed. Only time is the pump's alone: it sleeps until the core
+//! Whoever changes something in the core also takes out what follows: replies go to the client's task, which also ends
+//! its session when that has no business, and datagrams to the socket they name. Only time is the pump's alone: it sleeps until the core
 //! wants to be called, and is woken when that moment has come closer.
 
 use std::collections::BTreeMap;
@@ -17,7 +17,6 @@ use anabranch_overlay::relay::{
 };
 use anabranch_overlay::sense::{LinkTold, SensorStats};
 use anabranch_secure::ShareId;
-use anabranch_wire::close_code;
 use tokio::sync::{Notify, mpsc};
 
 use super::clients;
@@ -46,10 +45,11 @@ struct Core {
     armed: Time,
 }
 
-/// How a client is reached.
+/// How a client's task is reached. Its session is that task's alone, so that a fault in it is no fault of the core.
 pub(super) struct Client {
-    pub session: Session,
     pub replies: mpsc::UnboundedSender<Reply>,
+    /// Why the session is to end; said once.
+    pub dismissal: mpsc::UnboundedSender<Dismissal>,
 }
 
 impl State {
@@ -124,13 +124,13 @@ impl State {
     }
 
     /// A client's session was opened, and its addresses are proven so far.
-    pub(super) fn open(&self, client: Client) -> SessionId {
+    pub(super) fn open(&self, session: &Session, client: Client) -> SessionId {
         let now = self.now();
+        let who = (session.peer(), session.share());
+        let proven = clients::proven(session);
         let mut core = self.core();
         let id = SessionId(core.next_session);
         core.next_session += 1;
-        let who = (client.session.peer(), client.session.share());
-        let proven = clients::proven(&client.session);
         core.clients.insert(id, client);
         drop(core);
         self.change(|relay| {
@@ -172,12 +172,8 @@ impl Core {
             }
         }
         while let Some((id, why)) = self.relay.poll_close() {
-            let (code, why) = match why {
-                Dismissal::NoBusiness => (close_code::NOT_ALLOWED, "nothing was asked for that is allowed"),
-                Dismissal::GaveWay => (close_code::BUSY, "others need the place: come again later"),
-            };
             if let Some(client) = self.clients.get(&id) {
-                client.session.abort(code, why);
+                let _ = client.dismissal.send(why);
             }
         }
     }
@@ -272,17 +268,72 @@ fn ecn_of(mark: u8) -> Ecn {
 
 #[cfg(test)]
 mod tests {
-    use anabranch_net::NodeKey;
+    use std::pin::pin;
+    use std::task::{Context, Wake, Waker};
+
+    use anabranch_net::{Addresses, Config, EndpointConfig, NodeKey, Target};
 
     use super::super::RelayService;
     use super::super::config::RelaySettings;
     use super::*;
 
+    async fn relay() -> RelayService {
+        let settings =
+            RelaySettings::parse("key = \"k\"\nport = 0\naddresses = [\"127.0.0.1\"]\n", "relay.toml")
+                .expect("settings");
+        RelayService::start(NodeKey::from_random([7; 32]), &settings).await.expect("it starts")
+    }
+
+    struct Faulty;
+
+    impl Wake for Faulty {
+        fn wake(self: Arc<Self>) {
+            panic!("on purpose, in the task that ends the session");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_fault_in_the_session_that_it_dismisses_is_none_of_the_relay() {
+        let service = relay().await;
+        let endpoint = async |seed| {
+            let config = EndpointConfig::new(NodeKey::from_random([seed; 32]))
+                .addresses(Addresses::Exactly(vec![[127, 0, 0, 1].into()]))
+                .authorize(|_: &PublicKey, _: Option<ShareId>| Verdict::Accept { secret: None });
+            Endpoint::bind(config).await.expect("it binds")
+        };
+        let (near, far) = (endpoint(1).await, endpoint(2).await);
+        let target = Target::new(near.node(), near.local_addresses());
+        let (_there, session) = tokio::join!(far.connect(&target, Config::default()), near.accept());
+        let session = session.expect("it is accepted");
+        let client = tokio::spawn(clients::serve(service.state.clone(), session.clone(), None));
+        while service.state.core().clients.is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let waker = Waker::from(Arc::new(Faulty));
+        assert!(pin!(session.closed()).poll(&mut Context::from_waker(&waker)).is_pending());
+        // Somebody without business is sent away after some seconds.
+        let late = service.endpoint.clock().now() + Span::from_secs(60);
+        service.state.core().turn(late, &mut Vec::new());
+        assert!(client.await.is_err_and(|error| error.is_panic()), "the fault happened");
+        assert!(service.state.core().clients.is_empty(), "the client is forgotten");
+        assert!(!service.is_torn());
+    }
+
+    #[tokio::test]
+    async fn a_relay_one_of_whose_tasks_has_ended_says_so() {
+        for task in 0.. {
+            let service = relay().await;
+            let Some(ended) = service.tasks.get(task) else { return };
+            assert!(!service.is_torn());
+            ended.abort();
+            let told = tokio::time::timeout(Duration::from_secs(10), service.torn());
+            assert!(told.await.is_ok(), "task {task}");
+        }
+    }
+
     #[tokio::test]
     async fn a_relay_whose_state_a_fault_has_torn_says_so_and_can_still_be_ended() {
-        let settings = RelaySettings::parse("key = \"k\"\naddresses = [\"127.0.0.1\"]\n", "relay.toml")
-            .expect("settings");
-        let service = RelayService::start(NodeKey::from_random([7; 32]), &settings).await.expect("it starts");
+        let service = relay().await;
         let torn = tokio::time::timeout(Duration::from_millis(600), service.torn());
         assert!(torn.await.is_err(), "nothing has happened to it");
         let state = service.state.clone();

@@ -102,6 +102,12 @@ impl Sensing {
         self.peers.lock().expect("no panic while held")
     }
 
+    /// True once a fault of this program left what it knows half changed.
+    #[must_use]
+    pub fn is_torn(&self) -> bool {
+        self.sensor.is_poisoned() || self.peers.is_poisoned()
+    }
+
     /// What a controller does not know yet.
     pub(crate) fn changes(&self, known: u64) -> Option<Changes> {
         self.sensor().poll_changes(self.endpoint.clock().now(), known)
