@@ -1,7 +1,7 @@
 //! What a user wants of paths is kept: backups, caps, and paths that are never to be used (design §5, path manager).
 
 use anabranch_engine::{
-    Config, Event, IdleReason, PathChange, PathRule, PathRules, Standing, SuppressionLimits,
+    Config, Event, IdleReason, PathChange, PathRule, PathRules, PathState, Standing, SuppressionLimits,
 };
 use anabranch_sim::{App, CLIENT, CableConfig, Pair, SERVER, Sender, Sink};
 use anabranch_wire::{Length, PathId, PathUse, Span, Time};
@@ -77,6 +77,27 @@ fn a_cap_is_never_exceeded_whichever_end_sets_it_and_whoever_sends() {
         let path = paths.iter().find(|path| path.route.socket == 1).unwrap();
         assert_eq!(path.standing, Standing::Idle(IdleReason::CapReached { cap }));
     }
+}
+
+#[test]
+fn a_path_that_falls_silent_with_its_last_bytes_is_idle_for_its_cap() {
+    let cap = 3_000_000;
+    let mut pair = pair([rules(&[("cable1", "primary", cap)]), PathRules::default()], &two_cables());
+    let (mut sender, mut sink) = (Sender::new(u64::MAX), Sink::default());
+    pair.establish(&mut [&mut sender, &mut sink]);
+    let reached = Standing::Idle(IdleReason::CapReached { cap });
+    let capped = |pair: &mut Pair<Length>| {
+        let paths = pair.session(CLIENT).paths();
+        paths.into_iter().find(|path| path.route.socket == 1).map(|path| (path.state, path.standing))
+    };
+    let at = |millis: u64| Time::ZERO + Span::from_millis(millis);
+    let used_up = (0..5_000).find(|now| {
+        pair.run(at(*now), &mut [&mut sender, &mut sink]);
+        capped(&mut pair).is_some_and(|path| path.1 == reached)
+    });
+    pair.set_down(1, true);
+    pair.run(at(used_up.expect("a cap used up") + 5_000), &mut [&mut sender, &mut sink]);
+    assert_eq!(capped(&mut pair), Some((PathState::Failed, reached)));
 }
 
 #[test]

@@ -166,7 +166,7 @@ async fn run_until_stopped(
                 relay.drain(PATIENCE);
                 draining = true;
             }
-            () = relay.torn() => return Err(Failure::local(TORN.to_owned())),
+            () = relay.torn() => return Err(Failure::local(TORN)),
             () = relay.drained(), if draining => return Ok(()),
         }
     }

@@ -5,6 +5,8 @@
 
 use anabranch_wire::{Span, Time};
 
+use crate::stream::next_turn;
+
 /// Ids at once ...
 pub(crate) const BURST: u64 = 64;
 /// ... and one more after each pause.
@@ -12,25 +14,20 @@ const PAUSE: Span = Span::from_millis(250);
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Churn {
-    credit: u64,
-    filled_at: Time,
+    /// When the next id would be due if none were taken at once.
+    due: Time,
 }
 
 impl Churn {
     pub(crate) fn new(now: Time) -> Self {
-        Self { credit: BURST, filled_at: now }
+        Self { due: now }
     }
 
     /// Takes credit for one id; false when there is none.
     pub(crate) fn spend(&mut self, now: Time) -> bool {
-        let earned = now.since(self.filled_at).as_nanos() / PAUSE.as_nanos();
-        if earned > 0 {
-            self.credit = (self.credit + earned).min(BURST);
-            self.filled_at = now;
-        }
-        let has = self.credit > 0;
-        self.credit -= u64::from(has);
-        has
+        let next = next_turn(now, self.due, PAUSE, BURST);
+        self.due = next.unwrap_or(self.due);
+        next.is_some()
     }
 }
 

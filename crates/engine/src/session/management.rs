@@ -267,12 +267,13 @@ impl<P: Payload> Session<P> {
         let idle = match (path.state, path.effective_use()) {
             (PathState::Validating, _) => IdleReason::Proving,
             (PathState::Closing, _) => IdleReason::Closing,
-            (PathState::Failed, _) => IdleReason::Failed,
-            (PathState::Suspect, _) => doubt,
             (PathState::Active, PathUse::Normal) if path.left_out.is_none() => return Standing::InUse,
-            (PathState::Active, usage) => match (&path.meter, path.left_out) {
-                (Some(meter), _) if meter.is_used_up() => IdleReason::CapReached { cap: meter.meter().cap() },
-                (_, Some(reason)) if usage == PathUse::Normal => reason,
+            (state, usage) => match (used_up_cap(path), path.left_out) {
+                // Ends that may spend nothing more do not answer each other: the silence that follows is of the cap.
+                (Some(cap), _) => IdleReason::CapReached { cap },
+                _ if state == PathState::Failed => IdleReason::Failed,
+                _ if state == PathState::Suspect => doubt,
+                (None, Some(reason)) if usage == PathUse::Normal => reason,
                 _ => IdleReason::Kept(usage),
             },
         };
@@ -285,6 +286,11 @@ impl<P: Payload> Session<P> {
             suppressor.forget(path);
         }
     }
+}
+
+/// The cap of a path that has used it up.
+fn used_up_cap(path: &Path) -> Option<u64> {
+    path.meter.as_ref().filter(|meter| meter.is_used_up()).map(|meter| meter.meter().cap())
 }
 
 impl Path {
