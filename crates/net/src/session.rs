@@ -334,6 +334,15 @@ impl Session {
         self.handle.inner.pump();
     }
 
+    /// As [`Self::close_path`], where another path works; false, and it stays, when none does.
+    #[must_use]
+    pub fn close_spare_path(&self, path: PathId) -> bool {
+        let now = self.handle.inner.shared.clock.now();
+        let closed = self.handle.inner.core().close_spare_path(now, path);
+        self.handle.inner.pump();
+        closed
+    }
+
     /// The keys of the relays that a path goes through, in order; none for a direct path.
     #[must_use]
     pub fn relays(&self, route: &Route) -> Vec<PublicKey> {

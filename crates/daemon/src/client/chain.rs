@@ -139,7 +139,7 @@ impl Prepared {
 }
 
 /// Waits until something has happened to a path; for ever when the session is over.
-async fn changed(events: &mut Events) {
+pub(super) async fn changed(events: &mut Events) {
     loop {
         match events.next().await {
             Some(Event::Path { .. }) => return,

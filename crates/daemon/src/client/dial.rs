@@ -12,8 +12,9 @@ use anabranch_secure::RelayHint;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::chain::{Prepared, RelayChain};
+use super::chain::RelayChain;
 use super::keeper::{Peer, RelayPaths};
+use super::open_path::Carrier;
 use super::running::RunningPaths;
 use super::{Entry, RelayError, RelayRoute};
 
@@ -23,7 +24,7 @@ const HEAD_START: Duration = Duration::from_millis(750);
 /// A session, and what it began on when it was not the direct way.
 struct Dialed {
     session: Session,
-    through: Option<(RelayHint, RelayChain, Prepared)>,
+    through: Option<(RelayHint, Carrier)>,
 }
 
 /// Opens a session with the maker of a ticket, whose secret is `secret`. The ticket's relays are kept as further paths
@@ -42,18 +43,18 @@ pub async fn connect(
         return Ok(RunningPaths::new(endpoint, &session, &[], &peer));
     }
     let Dialed { session, through } = race(endpoint, (target, config), (relays, secret)).await?;
-    let first = through.as_ref().map(|(relay, ..)| relay);
+    let first = through.as_ref().map(|(relay, _)| relay);
     let others = relays.iter().filter(|relay| Some(*relay) != first);
     let routes: Vec<RelayRoute> = others.map(|relay| RelayRoute(vec![relay.clone().into()])).collect();
     let running = RunningPaths::new(endpoint, &session, &routes, &peer);
-    if let Some((relay, ..)) = &through {
-        let route = RelayRoute(vec![relay.clone().into()]);
-        running.adopt(route.clone(), RelayPaths::noted(route, PathId::FIRST));
+    if let Some((relay, carrier)) = through {
+        let route = RelayRoute(vec![relay.into()]);
+        running.adopt(route.clone(), RelayPaths::go_on(endpoint, &session, (route, peer), carrier));
     }
     let kept = running.clone();
     tokio::spawn(async move {
         session.closed().await;
-        drop((through, kept));
+        drop(kept);
     });
     Ok(running)
 }
@@ -70,7 +71,11 @@ async fn race(
         result = &mut direct => match result {
             Ok(session) => return Ok(Dialed { session, through: None }),
             // A node that answers and refuses is not kinder through a relay.
-            Err(error @ (ConnectError::NoRoute { .. } | ConnectError::TimedOut(_))) => failed = Some(error),
+            Err(
+                error @ (ConnectError::NoRoute { .. }
+                | ConnectError::RuledOut { .. }
+                | ConnectError::TimedOut(_)),
+            ) => failed = Some(error),
             Err(error) => return Err(error),
         },
         () = sleep(HEAD_START) => {}
@@ -111,7 +116,8 @@ async fn through(
         let mut prepared = chain.prepare(None, Pid::HANDSHAKE, own).await?;
         let session = endpoint.connect_through(target, config, (own, prepared.chain.clone())).await?;
         prepared.lead_to(&session, PathId::FIRST).await?;
-        Ok(Dialed { session, through: Some((relay.clone(), chain, prepared)) })
+        let carrier = Carrier { chain: Arc::new(chain), prepared };
+        Ok(Dialed { session, through: Some((relay.clone(), carrier)) })
     };
     attempt.await.map_err(|error: RelayError| (relay.clone(), error))
 }

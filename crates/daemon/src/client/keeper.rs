@@ -6,18 +6,16 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
-use anabranch_net::{
-    Endpoint, Event, Events, PathChange, PathError, PathId, Pid, PublicKey, ReservedPath, Session,
-    SessionError,
-};
+use anabranch_net::{Endpoint, PathError, PathId, Pid, PublicKey, ReservedPath, Session, SessionError};
 use anabranch_secure::RelayHint;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 use super::chain::{Prepared, RelayChain};
+use super::open_path::{Carrier, End, OpenPath, Shown, lock};
 use super::spares;
 use super::trouble::Trouble;
 use super::{Entry, Grants, RelayError, RelayRoute};
@@ -50,7 +48,7 @@ pub struct RelayPaths {
 #[derive(Debug)]
 struct Kept {
     route: RelayRoute,
-    path: Arc<Mutex<Option<PathId>>>,
+    path: Shown,
 }
 
 impl RelayPaths {
@@ -64,11 +62,19 @@ impl RelayPaths {
         paths
     }
 
-    /// Notes a path of that way that somebody else keeps.
+    /// Goes on to keep the path that the session began on.
     #[must_use]
-    pub(super) fn noted(route: RelayRoute, path: PathId) -> Self {
-        let kept = Kept { route, path: Arc::new(Mutex::new(Some(path))) };
-        Self { tasks: Vec::new(), routes: vec![kept], granted: Grants::default() }
+    pub(super) fn go_on(
+        endpoint: &Arc<Endpoint>,
+        session: &Session,
+        (route, peer): (RelayRoute, Peer),
+        carrier: Carrier,
+    ) -> Self {
+        let mut paths = Self::default();
+        let keeper = paths.keeper(endpoint, session, (route, peer));
+        let first = OpenPath::new((session, session.events()), (PathId::FIRST, &keeper.path), carrier);
+        paths.tasks.push(tokio::spawn(keeper.run(Some(first.opened()))));
+        paths
     }
 
     /// Begins to keep a path through each relay that controllers have granted, also those that they grant later instead.
@@ -122,11 +128,20 @@ impl RelayPaths {
 
     /// Adds one more.
     pub fn add(&mut self, endpoint: &Arc<Endpoint>, session: &Session, route: RelayRoute, peer: Peer) {
-        let kept = Kept { route: route.clone(), path: Arc::default() };
+        let keeper = self.keeper(endpoint, session, (route, peer));
+        self.tasks.push(tokio::spawn(keeper.run(None)));
+    }
+
+    fn keeper(
+        &mut self,
+        endpoint: &Arc<Endpoint>,
+        session: &Session,
+        (route, peer): (RelayRoute, Peer),
+    ) -> Keeper {
+        let kept = Kept { route: route.clone(), path: Shown::default() };
         let path = kept.path.clone();
-        let keeper = Keeper { endpoint: endpoint.clone(), session: session.clone(), route, peer, path };
-        self.tasks.push(tokio::spawn(keeper.run()));
         self.routes.push(kept);
+        Keeper { endpoint: endpoint.clone(), session: session.clone(), route, peer, path }
     }
 
     /// Whether a path of that way is kept, or would be if it were needed. Where granted relays are reached is the controllers' affair.
@@ -163,19 +178,20 @@ struct Keeper {
     route: RelayRoute,
     peer: Peer,
     /// The path, for others to see.
-    path: Arc<Mutex<Option<PathId>>>,
+    path: Shown,
 }
 
 impl Keeper {
-    async fn run(self) {
+    async fn run(self, first: Option<OpenPath>) {
         let session = self.session.clone();
         tokio::select! {
             _ = session.closed() => {}
-            () = self.keep() => {}
+            () = self.keep(first) => {}
         }
     }
 
-    async fn keep(&self) {
+    /// Keeps a path; `first` is one that is open already.
+    async fn keep(&self, mut first: Option<OpenPath>) {
         let mut pause = FIRST_PAUSE;
         let mut told = Vec::new();
         let grants = self.peer.entry.grants();
@@ -186,7 +202,10 @@ impl Keeper {
             let relays = grants.known(&named, was_lost);
             let error = match unresolved.filter(|_| relays.iter().any(|relay| relay.addresses.is_empty())) {
                 Some(unresolved) => unresolved.into(),
-                None => self.attempt(&Way { grants: &grants, named, relays, was_lost }, &mut worked).await,
+                None => {
+                    let way = Way { grants: &grants, named, relays, was_lost };
+                    self.attempt(&way, first.take(), &mut worked).await
+                }
             };
             was_lost = error.is_lost();
             if was_lost {
@@ -215,17 +234,15 @@ impl Keeper {
     }
 
     /// Opens the path and waits for its end; again over the same sessions as long as they live.
-    async fn attempt(&self, way: &Way<'_>, worked: &mut bool) -> RelayError {
-        let Way { grants, named, relays, was_lost } = way;
-        let opened = tokio::select! {
-            opened = RelayChain::open(&self.endpoint, relays, &self.peer.entry) => opened,
-            () = grants.moved(named, (relays, *was_lost)) => return RelayError::Gone,
+    async fn attempt(&self, way: &Way<'_>, mut first: Option<OpenPath>, worked: &mut bool) -> RelayError {
+        let chain = match first.as_ref().and_then(OpenPath::chain) {
+            Some(chain) => chain.clone(),
+            None => match self.open_chain(way).await {
+                Ok(chain) => Arc::new(chain),
+                Err(error) => return error,
+            },
         };
-        let chain = match opened {
-            Ok(chain) => chain,
-            Err(error) => return error,
-        };
-        grants.on_tried(self.route.nodes(), true);
+        way.grants.on_tried(self.route.nodes(), true);
         let lost = async {
             tokio::select! {
                 () = chain.broken() => {}
@@ -234,30 +251,42 @@ impl Keeper {
         };
         tokio::pin!(lost);
         loop {
-            let path = tokio::select! {
-                path = self.open_path(&chain) => path,
-                () = &mut lost => return RelayError::Gone,
+            let opened = match first.take() {
+                Some(first) => Ok(first),
+                None => tokio::select! {
+                    opened = self.open_path(&chain) => opened,
+                    () = &mut lost => return RelayError::Gone,
+                },
             };
-            let (path, mut prepared, mut events) = match path {
-                Ok(path) => path,
+            let mut open = match opened {
+                Ok(open) => open,
                 Err(error) => return error,
             };
-            // Also when nobody wants the path any more: what was on its way there is sent elsewhere at once.
-            let _open = OpenPath::new(self, path);
             let error = tokio::select! {
-                opened = closed(&mut events, path) => {
-                    *worked |= opened;
-                    // The session has let go of the path: unreachable, or not wanted. The relay may be well.
-                    if !opened {
-                        return RelayError::Path(PathError::Unknown);
+                end = open.end() => match end {
+                    End::Closed { was_open } => {
+                        *worked |= was_open;
+                        // The session has let go of the path: unreachable, or not wanted. The relay may be well.
+                        if !was_open {
+                            return RelayError::Path(PathError::Unknown);
+                        }
+                        continue;
                     }
-                    continue;
-                }
-                error = prepared.over() => error,
+                    End::Dropped(error) => error,
+                },
                 () = &mut lost => RelayError::Gone,
             };
+            open.on_dropped();
             *worked = true;
             return error;
+        }
+    }
+
+    async fn open_chain(&self, way: &Way<'_>) -> Result<RelayChain, RelayError> {
+        let Way { grants, named, relays, was_lost } = way;
+        tokio::select! {
+            opened = RelayChain::open(&self.endpoint, relays, &self.peer.entry) => opened,
+            () = grants.moved(named, (relays, *was_lost)) => Err(RelayError::Gone),
         }
     }
 
@@ -277,7 +306,7 @@ impl Keeper {
     }
 
     /// A path through the chain, with the flows that carry it.
-    async fn open_path(&self, chain: &RelayChain) -> Result<(PathId, Prepared, Events), RelayError> {
+    async fn open_path(&self, chain: &Arc<RelayChain>) -> Result<OpenPath, RelayError> {
         let targets: Vec<Option<SocketAddr>> = if chain.is_guest() {
             vec![None]
         } else {
@@ -297,7 +326,8 @@ impl Keeper {
             let events = self.session.events();
             let opened = self.session.open_path_through(reserved, prepared.chain.clone());
             opened.map_err(|error| path_error(&error))?;
-            return Ok((reserved.id, prepared, events));
+            let carrier = Carrier { chain: chain.clone(), prepared };
+            return Ok(OpenPath::new((&self.session, events), (reserved.id, &self.path), carrier));
         }
         Err(last)
     }
@@ -336,46 +366,9 @@ impl Drop for Reservation<'_> {
     }
 }
 
-/// Closes its path when dropped.
-struct OpenPath<'a> {
-    keeper: &'a Keeper,
-    path: PathId,
-}
-
-impl<'a> OpenPath<'a> {
-    fn new(keeper: &'a Keeper, path: PathId) -> Self {
-        *lock(&keeper.path) = Some(path);
-        Self { keeper, path }
-    }
-}
-
-impl Drop for OpenPath<'_> {
-    fn drop(&mut self) {
-        *lock(&self.keeper.path) = None;
-        self.keeper.session.close_path(self.path);
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().expect("no panic while held")
-}
-
 fn path_error(error: &SessionError) -> RelayError {
     match error {
         SessionError::Path(error) => RelayError::Path(*error),
         _ => RelayError::Gone,
     }
-}
-
-/// Waits until the path is closed; true when it had been open.
-async fn closed(events: &mut Events, path: PathId) -> bool {
-    let mut opened = false;
-    while let Some(event) = events.next().await {
-        match event {
-            Event::Path { path: changed, change: PathChange::Opened(_) } if changed == path => opened = true,
-            Event::Path { path: changed, change: PathChange::Closed(_) } if changed == path => return opened,
-            _ => {}
-        }
-    }
-    std::future::pending().await
 }

@@ -5,6 +5,7 @@
 //! | `connection` | a session to one relay, and the flows there |
 //! | `chain` | relays one behind the other, made ready for one path |
 //! | `keeper` | keeps paths through relays open in a session while it lives |
+//! | `open_path` | an open path through relays, and when it is closed |
 //! | `trouble` | what is said aloud of a relay that is of no use |
 //! | `running` | the paths of a running session, listed and changed from outside |
 //! | `sessions` | the sessions of a running command, asked by requests |
@@ -26,6 +27,7 @@ mod grants;
 mod host;
 mod keeper;
 mod lost;
+mod open_path;
 mod rules;
 mod running;
 mod sessions;

@@ -363,6 +363,18 @@ impl Core {
         Ok(())
     }
 
+    /// Closes a path if another one works; false when it stays. One that never opened is not what a session lives on.
+    pub(crate) fn close_spare_path(&mut self, now: Time, path: PathId) -> bool {
+        let paths = self.engine.paths();
+        let is_open = |state| !matches!(state, PathState::Validating | PathState::Closing);
+        let is_last = paths.iter().any(|other| other.id == path && is_open(other.state))
+            && !paths.iter().any(|other| other.id != path && other.state == PathState::Active);
+        if !is_last {
+            self.engine.close_path(now, path, AbandonReason::Requested);
+        }
+        !is_last
+    }
+
     /// This machine's addresses changed.
     pub(crate) fn addresses_changed(&mut self) {
         if self.established && self.closed.is_none() {

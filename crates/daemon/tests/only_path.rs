@@ -1,0 +1,154 @@
+//! Sessions whose only path leads through a relay, which is restarted, killed or drained under them.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use anabranch_daemon::client::{Entry, Grants, Hosting, Peer, RelayPaths, RunningPaths, connect, parse_rule};
+use anabranch_daemon::relay::RelayService;
+use anabranch_net::{Config, Endpoint, PathId, PathRules, Session, Span, Target, TicketSecret};
+use anabranch_secure::RelayHint;
+use common::{address, carry, config, join, key, node, relay, route, settings, through_relays, until};
+
+/// How long a session may stand still when its relay is started again at once: what has gone is noticed within the 3 s after which
+/// relays are asked for a sign of life, then both ends come back, a moment later each.
+const STANDSTILL: Duration = Duration::from_secs(10);
+
+fn rules(words: &[&str]) -> PathRules {
+    PathRules::new(words.iter().map(|word| parse_rule(word).unwrap()).collect())
+}
+
+/// Starts a relay again, as soon as its port is free.
+async fn again(seed: u8, users: &[u8], hint: &RelayHint) -> RelayService {
+    let mut settings = settings(seed, users);
+    settings.port = hint.addresses[0].port();
+    loop {
+        match RelayService::start(key(seed), &settings).await {
+            Ok(relay) => return relay,
+            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+        }
+    }
+}
+
+/// Sends as long as both live; counts what arrives.
+async fn flow(from: &Session, to: &Session) -> Arc<AtomicUsize> {
+    let (arrived, from, to) = (Arc::<AtomicUsize>::default(), from.clone(), to.clone());
+    let count = arrived.clone();
+    tokio::spawn(async move {
+        let mut stream = from.open_stream().await.unwrap();
+        while stream.write_chunk(vec![1; 10_000].into()).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    });
+    tokio::spawn(async move {
+        let mut stream = to.accept_stream().await.unwrap();
+        while let Ok(Some(part)) = stream.read_chunk(1 << 20).await {
+            count.fetch_add(part.len(), Ordering::Relaxed);
+        }
+    });
+    arrived
+}
+
+/// How long it takes until much more has arrived.
+async fn standstill(arrived: &AtomicUsize) -> Duration {
+    let (begin, before) = (Instant::now(), arrived.load(Ordering::Relaxed));
+    until("it goes on", || arrived.load(Ordering::Relaxed) > before + 1_000_000).await;
+    begin.elapsed()
+}
+
+/// A session with the maker of a ticket at whose addresses nobody answers.
+async fn meet(
+    client: &Arc<Endpoint>,
+    server: &Endpoint,
+    (hint, secret): (&RelayHint, &TicketSecret),
+) -> (RunningPaths, Session) {
+    let target = Target::new(server.node(), vec!["127.0.0.29:9".parse().unwrap()]);
+    // They tell each other where they are, and would find each other on loopback.
+    let config = Config { rules: rules(&["relay:*=primary", "*=never"]), ..config() };
+    let relays = [hint.clone()];
+    let accept = async { Ok(server.accept().await.expect("it takes sessions")) };
+    // Who cannot connect is not waited for at the other end.
+    tokio::try_join!(connect(client, (&target, config), (&relays, secret)), accept).expect("a session")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_meeting_over_one_relay_goes_on_when_that_is_restarted_or_killed() {
+    let (client, server) = (node(190).await, node(191).await);
+    let (relay, hint) = relay(192, &[191]).await;
+    let secret = TicketSecret::from_random([9; 16]);
+    let mut hosting = Hosting::at(&server, hint.clone().into(), &Grants::default(), secret.clone());
+    hosting.registered().await.unwrap();
+    let (running, there) = meet(&client, &server, (&hint, &secret)).await;
+    let here = running.session().clone();
+    let arrived = flow(&there, &here).await;
+    standstill(&arrived).await;
+    let only = here.paths();
+    assert!(only.len() == 1 && !here.relays(&only[0].route).is_empty(), "{only:?}");
+
+    relay.close().await;
+    let relay = again(192, &[191], &hint).await;
+    let took = standstill(&arrived).await;
+    assert!(took < STANDSTILL, "{took:?} after it was restarted");
+    relay.kill();
+    let _relay = again(192, &[191], &hint).await;
+    let took = standstill(&arrived).await;
+    assert!(took < STANDSTILL, "{took:?} after it was killed");
+    until("what the relay forgot is closed", || here.paths().len() == 1).await;
+    // It is a path like those that were named.
+    let refused = running.remove(through_relays(&here)[0].id.0).unwrap_err();
+    assert!(refused.contains("the only one that is open"), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_whose_only_relay_is_drained_waits_for_another_path() {
+    let (client, server) = (node(193).await, node(194).await);
+    let (relay, hint) = relay(195, &[193]).await;
+    let (here, there) = join(&client, &server, 2).await;
+    let running = RunningPaths::new(&client, &here, &[route(&[&hint])], &Peer::default());
+    until("a path through the relay", || through_relays(&here).len() == 1).await;
+    running.set("0=never").unwrap();
+    until("the direct path is closed", || here.paths().iter().all(|path| path.id != PathId::FIRST)).await;
+    let drained = through_relays(&here)[0].id;
+
+    relay.drain(Span::from_millis(100));
+    relay.drained().await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!((here.close_reason(), there.close_reason()), (None, None));
+    let refused = running.remove(drained.0).unwrap_err();
+    assert!(refused.contains("the only one that is open"), "{refused}");
+    // It takes no paths until it is restarted; then the one that stayed is closed.
+    relay.close().await;
+    let relay = again(195, &[193], &hint).await;
+    carry(&here, &there, 500_000).await;
+    let is_gone = |path| here.paths().iter().all(|other| other.id != path);
+    until("the drained path is closed", || is_gone(drained)).await;
+
+    // The direct path does as well.
+    let drained = through_relays(&here)[0].id;
+    relay.drain(Span::from_millis(100));
+    relay.drained().await;
+    here.set_path_rules(rules(&["*=primary"])).unwrap();
+    carry(&there, &here, 500_000).await;
+    until("the drained path is closed", || is_gone(drained)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_path_that_is_kept_no_longer_carries_on_until_another_one_works() {
+    let (client, server) = (node(196).await, node(197).await);
+    let (_relay, hint) = relay(198, &[196]).await;
+    let (here, there) = join(&client, &server, 2).await;
+    let peer = Peer { addresses: vec![address(&server)], entry: Entry::default() };
+    let paths = RelayPaths::keep(&client, &here, &[route(&[&hint])], &peer);
+    until("a path through the relay", || through_relays(&here).len() == 1).await;
+    here.set_path_rules(rules(&["relay:*=primary", "*=never"])).unwrap();
+    until("the direct path is closed", || here.paths().iter().all(|path| path.id != PathId::FIRST)).await;
+    drop(paths);
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    carry(&here, &there, 500_000).await;
+    here.set_path_rules(rules(&["*=primary"])).unwrap();
+    until("only the direct path is left", || here.paths().len() == 1 && through_relays(&here).is_empty())
+        .await;
+    carry(&here, &there, 500_000).await;
+}
