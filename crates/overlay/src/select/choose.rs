@@ -5,7 +5,7 @@
 //! session wants one. Each candidate gets an explanation, whether it is used or not.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anabranch_wire::Span;
 use serde::Serialize;
@@ -105,20 +105,28 @@ pub fn overlap(a: &Candidate, b: &Candidate) -> Span {
     common(a, b).into_iter().fold(Span::ZERO, |sum, (_, latency)| sum + latency)
 }
 
-/// `1 − Overlap / min(latency)` (mTCP §3.3 [M9]). Candidates whose links are unknown count as disjoint.
+/// `1 − Overlap / min(latency)` (mTCP §3.3 [M9]): what of the candidate that shares more of itself is its own. Each is weighed by its
+/// own measure of the links' delays, which may differ by more than the delays themselves where these are short. Candidates
+/// whose links are unknown count as disjoint.
 #[must_use]
 pub fn disjoint(a: &Candidate, b: &Candidate) -> f64 {
-    let shared = common(a, b);
-    let shortest = a.latency().min(b.latency());
-    if shared.is_empty() {
-        return 1.0;
+    1.0 - shared_part(a, b).max(shared_part(b, a))
+}
+
+/// How much of a candidate's delay is that of links of the other one, 0 to 1.
+fn shared_part(candidate: &Candidate, other: &Candidate) -> f64 {
+    let of_other: BTreeSet<LinkId> = other.links.iter().map(|(link, _)| *link).collect();
+    let shared = candidate.links.iter().filter(|(link, _)| of_other.contains(link));
+    if candidate.links.is_empty() {
+        return 0.0;
     }
-    if shortest.is_zero() {
+    let latency = candidate.latency();
+    if latency.is_zero() {
         // No delay to weigh links by: count them.
-        return 1.0 - shared.len() as f64 / a.links.len().min(b.links.len()) as f64;
+        return shared.count() as f64 / candidate.links.len() as f64;
     }
-    let overlap = shared.into_iter().fold(Span::ZERO, |sum, (_, latency)| sum + latency);
-    (1.0 - overlap.as_secs_f64() / shortest.as_secs_f64()).max(0.0)
+    let overlap = shared.fold(Span::ZERO, |sum, (_, latency)| sum + *latency);
+    overlap.as_secs_f64() / latency.as_secs_f64()
 }
 
 /// Links of both, each with the smaller delay that either gives it.

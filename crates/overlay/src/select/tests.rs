@@ -291,6 +291,23 @@ fn of_a_link_that_two_candidates_saw_differently_the_shorter_delay_is_shared() {
 }
 
 #[test]
+fn candidates_with_all_links_in_common_are_not_disjoint_however_their_short_delays_were_measured() {
+    let mut topology = Topology::default();
+    let links = [("a", "x"), ("x", "y"), ("y", "b")].map(|ends| link(&mut topology, ends, 1));
+    let measured = |name, micros: [u64; 3]| {
+        let mut candidate = Candidate::along(&topology, name, &links);
+        for ((_, latency), micros) in candidate.links.iter_mut().zip(micros) {
+            *latency = Span::from_micros(micros);
+        }
+        candidate
+    };
+    let (one, other) = (measured("one", [20, 0, 400]), measured("other", [10, 380, 0]));
+    assert_eq!((disjoint(&one, &other), disjoint(&other, &one)), (0.0, 0.0));
+    let (none, some) = (measured("none", [0; 3]), measured("some", [5, 0, 9]));
+    assert_eq!((disjoint(&none, &some), disjoint(&some, &none)), (0.0, 0.0));
+}
+
+#[test]
 fn a_candidate_that_shares_most_of_a_better_one_is_left_out_and_told_why() {
     let mut topology = Topology::default();
     let long = link(&mut topology, ("a", "x"), 30);
