@@ -6,6 +6,7 @@ mod hostile;
 mod messages;
 mod queue;
 mod random;
+mod remembered;
 mod strangers;
 mod vectors;
 
