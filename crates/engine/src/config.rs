@@ -85,7 +85,7 @@ pub enum Detector {
     Losses,
     /// One-way delays of the same kind (RFC 8382). The peer is asked for times of arrival; where it tells none, nothing is found.
     Delays,
-    /// Round trips that rise and fall together.
+    /// Delays that rise and fall together: one-way where the peer tells times of arrival, for which it is asked, round trips where not.
     Waves,
     /// Waves, and losses where these say nothing; and a queue that is full on one path only tells early that two are separate.
     #[default]
@@ -96,6 +96,14 @@ impl Detector {
     /// All of them, with their names.
     pub const ALL: [(Self, &'static str); 4] =
         [(Self::Losses, "losses"), (Self::Delays, "delays"), (Self::Waves, "waves"), (Self::Both, "both")];
+}
+
+impl Config {
+    /// True when the peer is asked for times of arrival: where shared bottlenecks are looked for, and by delays.
+    pub(crate) fn asks_for_arrival_times(&self) -> bool {
+        let looks = self.coupling == Coupling::Adaptive || self.rules.leave_out_sharers();
+        looks && self.detector != Detector::Losses
+    }
 }
 
 /// Which path acknowledgements return on (mTCP §3.3 [M7]).

@@ -45,8 +45,8 @@ pub use schedule::{
 };
 pub use session::{DatagramError, PathError, ReservedPath, Session};
 pub use shared::{
-    DelaySample, DelayStatistics, DelayWaves, FastRetransmits, GroupReason, Groups, Lag, OneWayDelays,
-    SharedCongestion, Verdict,
+    DelaySample, DelayStatistics, DelayWaves, FastRetransmits, GroupReason, Groups, Lag, OneWay,
+    OneWayDelays, SharedCongestion, Verdict,
 };
 pub use state::State;
 pub use stats::{PathInfo, PathStats, PathWindow, SessionStats};

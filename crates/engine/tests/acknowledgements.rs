@@ -4,7 +4,7 @@
 #[allow(dead_code)] // What this needs of it is little.
 mod attacker;
 
-use anabranch_engine::{Arrival, Config, Detector, Ecn, MemoryBudget, PathState, Route, Transmit};
+use anabranch_engine::{Arrival, Config, Coupling, Detector, Ecn, MemoryBudget, PathState, Route, Transmit};
 use anabranch_wire::{
     ArrivalTime, Frame, Fsn, Message, NewPid, Packet, Params, PathId, Pid, ResetToken, Span,
 };
@@ -19,7 +19,10 @@ fn second_route() -> Route {
 
 /// A session with a second path that answers after 100 ms.
 fn with_a_slow_second_path() -> Victim {
-    let mut victim = Victim::new();
+    opening_a_second_path(Victim::new())
+}
+
+fn opening_a_second_path(mut victim: Victim) -> Victim {
     let new = NewPid { path: SECOND, pid: Pid(7), reset_token: ResetToken([1; 16]) };
     victim.say([Frame::NewPid(new)]);
     let sent = victim.say_as((SECOND.0, 0), second_route(), [Frame::Ping]);
@@ -92,10 +95,13 @@ fn a_path_in_doubt_on_which_packets_arrive_has_every_other_acknowledgement() {
     assert!(over[0].abs_diff(over[1]) <= 1 && over[0] >= 4, "{over:?}");
 }
 
-/// The times of arrival in the acknowledgements that a session sends of two packets that came 3 ms apart, and when the second did.
-fn told_times(asked: bool) -> (Vec<Option<ArrivalTime>>, ArrivalTime) {
+/// The times of arrival in the acknowledgements that a session of one path or two sends of two packets that came 3 ms apart, and when the second did.
+fn told_times(asked: bool, paths: usize) -> (Vec<Option<ArrivalTime>>, ArrivalTime) {
     let _turn = Meter::new();
     let mut victim = Victim::offered(Params { arrival_times: asked, ..params() });
+    if paths == 2 {
+        victim = opening_a_second_path(victim);
+    }
     victim.say([Frame::Ping]);
     victim.now += Span::from_millis(3);
     let arrived = ArrivalTime::of(victim.now);
@@ -107,20 +113,26 @@ fn told_times(asked: bool) -> (Vec<Option<ArrivalTime>>, ArrivalTime) {
 }
 
 #[test]
-fn times_of_arrival_are_told_to_who_asks_for_them_and_to_nobody_else() {
-    let (told, arrived) = told_times(true);
+fn times_of_arrival_are_told_to_who_asks_for_them_once_there_are_two_paths_and_to_nobody_else() {
+    let (told, arrived) = told_times(true, 2);
     assert!(!told.is_empty() && told.iter().all(|time| *time == Some(arrived)), "{told:?} {arrived:?}");
-    let (told, _) = told_times(false);
-    assert!(!told.is_empty() && told.iter().all(Option::is_none), "{told:?}");
+    for (asked, paths) in [(true, 1), (false, 1), (false, 2)] {
+        let (told, _) = told_times(asked, paths);
+        assert!(!told.is_empty() && told.iter().all(Option::is_none), "{asked} {paths}: {told:?}");
+    }
 }
 
 #[test]
-fn who_finds_shared_bottlenecks_by_one_way_delays_asks_for_times_of_arrival() {
+fn who_looks_for_shared_bottlenecks_in_delays_asks_for_times_of_arrival() {
     let _turn = Meter::new();
+    let asks = |config| {
+        let victim = Victim::with(config, MemoryBudget::new(1 << 40));
+        victim.session.local_params().arrival_times
+    };
     for (detector, name) in Detector::ALL {
         let config = Config { detector, ..Config::default() };
-        let victim = Victim::with(config, MemoryBudget::new(1 << 40));
-        assert_eq!(victim.session.local_params().arrival_times, detector == Detector::Delays, "{name}");
+        assert_eq!(asks(config.clone()), detector != Detector::Losses, "{name}");
+        assert!(!asks(Config { coupling: Coupling::Fixed, ..config }), "{name}: nothing is looked for");
     }
     assert_eq!(Config::default().detector, Detector::Both);
 }

@@ -14,10 +14,11 @@ use std::time::{Duration, Instant};
 
 use anabranch_engine::{
     Arrival, Config, Coupling, Decision, DelaySample, DelayWaves, EarliestArrival, Ecn, FastRetransmits,
-    Groups, Item, MemoryBudget, Meter, PathRule, PathRules, PathView, Pattern, PidSource, Priority, Read,
-    Route, Scheduler, Session, SessionView, SharedCongestion, SuppressionLimits, Terms, Transmit, Verdict,
+    Groups, Item, MemoryBudget, Meter, OneWayDelays, PathRule, PathRules, PathView, Pattern, PidSource,
+    Priority, Read, Route, Scheduler, Session, SessionView, SharedCongestion, SuppressionLimits, Terms,
+    Transmit, Verdict,
 };
-use anabranch_wire::{Length, Message, PathId, Pid, Rate, ResetToken, Span, Time};
+use anabranch_wire::{ArrivalTime, Length, Message, PathId, Pid, Rate, ResetToken, Span, Time};
 
 /// How often the engine is measured with a path manager and without, in turn.
 const TURNS: usize = 3;
@@ -165,12 +166,15 @@ fn decision(paths: u32) -> f64 {
 fn detectors(paths: u32) -> (f64, f64) {
     let (mut waves, mut losses, mut groups) =
         (DelayWaves::default(), FastRetransmits::default(), Groups::default());
+    let mut one_way = OneWayDelays::default();
     let at = |call: u64| Time::ZERO + Span::from_micros(call * 100);
     let acknowledgement = time(|call| {
         let path = PathId((call % u64::from(paths)) as u32);
         let delay = Span::from_micros(20_000 + call % 7_919);
         losses.on_rtt(at(call), path, delay);
-        waves.on_delay(path, &DelaySample { now: at(call), delay });
+        let arrived = ArrivalTime::of(at(call) + delay);
+        let delay = one_way.measure(path, (at(call), delay), arrived).delay;
+        waves.on_delay(path, &DelaySample { now: at(call) + delay, delay });
     });
     let now = at(200_000);
     let known: Vec<(PathId, u32)> = (0..paths).map(|id| (PathId(id), id)).collect();

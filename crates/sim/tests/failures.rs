@@ -43,7 +43,7 @@ fn a_break_of_any_path_in_any_way_at_any_moment_is_bridged() {
 
 #[test]
 fn a_path_with_seconds_of_buffer_is_left_out_within_a_second_and_says_why() {
-    let cables = [(40.0, 30, 1.0), (2.0, 40, 100.0)]
+    let cables = [(40.0, 30, 1.0), (2.0, 38, 100.0)]
         .map(|(mbit, rtt, bdp)| CableConfig::new(mbit, Span::from_millis(rtt), bdp));
     let mut pair: Pair<Length> = Pair::new([Config::default(), Config::default()], &cables, 1);
     let (mut sender, mut sink) = (Sender::new(u64::MAX), Sink::default());

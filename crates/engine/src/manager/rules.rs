@@ -121,6 +121,12 @@ impl PathRules {
         self.rules.is_empty() && self.suppression.is_none()
     }
 
+    /// True when paths that share a bottleneck are left out.
+    #[must_use]
+    pub fn leave_out_sharers(&self) -> bool {
+        self.suppression.is_some_and(|limits| limits.d < usize::MAX)
+    }
+
     /// The rules, in order.
     pub fn iter(&self) -> impl Iterator<Item = &PathRule> {
         self.rules.iter()

@@ -71,7 +71,8 @@ impl<P: Payload> Session<P> {
     pub(super) fn add_acks(&mut self, now: Time, index: usize, draft: &mut Draft<P>) {
         let on_their_own = self.config.ack_policy == AckPolicy::SamePath && self.ack_path.0.is_none();
         let own = on_their_own.then_some(index);
-        let timed = self.peer.as_ref().is_some_and(|peer| peer.arrival_times);
+        // Of a single path nothing is to be found out.
+        let timed = self.paths.len() > 1 && self.peer.as_ref().is_some_and(|peer| peer.arrival_times);
         let mut next = 0;
         while let Some(other) = self.paths.next_to_acknowledge(next, own) {
             next = other + 1;

@@ -10,7 +10,7 @@ use anabranch_wire::{MAX_BLOCK, Message, Params, PathId, Payload, Pid, ResetToke
 
 use super::Session;
 use super::race::{Race, Raced};
-use crate::config::{AckPolicy, Config, Detector};
+use crate::config::{AckPolicy, Config};
 use crate::event::{CloseReason, Event, PathChange, PidSource, ProtocolError};
 use crate::path::{Allowance, Path, PathState};
 use crate::route::{Arrival, Route, Transmit};
@@ -244,6 +244,6 @@ pub(super) fn local_params(config: &Config, (pid, reset_token): (Pid, ResetToken
         max_ack_delay_us: config.max_ack_delay.as_micros().min(u64::from(u32::MAX)) as u32,
         max_block: if config.max_datagram > 0 { MAX_BLOCK } else { 0 },
         ordered_classes: config.ordered_classes,
-        arrival_times: config.detector == Detector::Delays,
+        arrival_times: config.asks_for_arrival_times(),
     }
 }

@@ -189,8 +189,7 @@ impl<P: Payload> Session<P> {
 
     /// True when paths that share a bottleneck are left out, so that evidence is wanted whoever couples windows.
     pub(super) fn leaves_out_sharers(&self) -> bool {
-        let limits = self.manager.as_ref().and_then(|manager| manager.rules.suppression);
-        limits.is_some_and(|limits| limits.d < usize::MAX)
+        self.manager.as_ref().is_some_and(|manager| manager.rules.leave_out_sharers())
     }
 
     /// Leaves out the paths that work and gain nothing, when it is time to look.

@@ -1,7 +1,7 @@
 //! Adaptive coupling: windows are coupled within groups of paths that share a bottleneck and free between groups.
 //!
 //! Evidence is collected as acknowledgements come; every [`REVIEW`] it is judged, by the method that [`Config::detector`](crate::Config::detector)
-//! names; usually whether delays rise and fall together, and where
+//! names; usually whether delays rise and fall together, one-way delays where the peer tells when packets arrived, and where
 //! they say nothing, whether losses come at the same moments [M8], or a queue was full on one path only. A path whose group changes is told as an event with the
 //! reason. Each end judges the paths by what it sends on them itself.
 
@@ -13,7 +13,7 @@ use crate::config::{Coupling, Detector};
 use crate::event::{Event, PathChange};
 use crate::path::{Losses, Path, PathState};
 use crate::shared::{
-    DelaySample, DelayStatistics, DelayWaves, FastRetransmits, FullQueues, Groups, OneWayDelays,
+    DelaySample, DelayStatistics, DelayWaves, FastRetransmits, FullQueues, Groups, OneWay, OneWayDelays,
     SharedCongestion, Verdict,
 };
 
@@ -24,72 +24,97 @@ const REVIEW: Span = Span::from_millis(500);
 /// thousands of sessions most have sent next to nothing.
 const WORTH: (u64, u64) = (16 << 10, 16);
 
-/// What the methods that are used have seen.
+/// What the method that is used has seen.
 #[derive(Debug)]
-enum Evidence {
+enum Method {
     Losses(FastRetransmits),
-    Delays(OneWayDelays, DelayStatistics),
+    Delays(DelayStatistics),
     Waves(DelayWaves),
     Both(FastRetransmits, DelayWaves, FullQueues),
 }
 
+/// That, and what makes delays of times of arrival.
+#[derive(Debug)]
+struct Evidence {
+    method: Method,
+    one_way: OneWayDelays,
+}
+
 impl Evidence {
     fn new(detector: Detector) -> Self {
-        match detector {
-            Detector::Losses => Self::Losses(FastRetransmits::default()),
-            Detector::Delays => Self::Delays(OneWayDelays::default(), DelayStatistics::default()),
-            Detector::Waves => Self::Waves(DelayWaves::default()),
+        let method = match detector {
+            Detector::Losses => Method::Losses(FastRetransmits::default()),
+            Detector::Delays => Method::Delays(DelayStatistics::default()),
+            Detector::Waves => Method::Waves(DelayWaves::default()),
             Detector::Both => {
-                Self::Both(FastRetransmits::default(), DelayWaves::default(), FullQueues::default())
+                Method::Both(FastRetransmits::default(), DelayWaves::default(), FullQueues::default())
             }
+        };
+        Self { method, one_way: OneWayDelays::default() }
+    }
+
+    /// A packet was acknowledged now.
+    fn on_delay(&mut self, now: Time, path: PathId, seen: &Seen) {
+        if let Method::Losses(losses) | Method::Both(losses, ..) = &mut self.method {
+            losses.on_rtt(now, path, seen.smoothed);
+        }
+        if matches!(self.method, Method::Losses(_)) {
+            return;
+        }
+        let Some((sample, waited)) = self.journey(now, path, seen) else { return };
+        match &mut self.method {
+            Method::Losses(_) => {}
+            Method::Waves(waves) => waves.on_delay(path, &sample),
+            Method::Both(_, waves, queues) => {
+                queues.on_wait(now, path, waited, seen.smoothed);
+                waves.on_delay(path, &sample);
+            }
+            Method::Delays(statistics) if seen.arrived.is_some() => statistics.on_delay(path, &sample),
+            Method::Delays(_) => {}
         }
     }
 
-    /// A packet that left so long ago was acknowledged now.
-    fn on_delay(&mut self, now: Time, path: PathId, seen: &Seen) {
-        let sample = DelaySample { now, delay: seen.delay };
-        match self {
-            Self::Losses(losses) => losses.on_rtt(now, path, seen.smoothed),
-            Self::Waves(waves) => waves.on_delay(path, &sample),
-            Self::Both(losses, waves, queues) => {
-                losses.on_rtt(now, path, seen.smoothed);
-                queues.on_wait(now, path, seen.delay.saturating_sub(seen.shortest), seen.smoothed);
-                waves.on_delay(path, &sample);
-            }
-            Self::Delays(one_way, statistics) => {
-                let Some(arrived) = seen.arrived else { return };
-                let delay = one_way.delay(path, (seen.sent_at, seen.shortest / 2), arrived);
-                statistics.on_delay(path, &DelaySample { now: seen.sent_at + delay, delay });
-            }
+    /// What a packet's journey took, and how long it waited in queues: one way where the peer tells when it arrived, there and back where
+    /// it never did. The two are not comparable, so what was seen of round trips is forgotten when the first time is told.
+    fn journey(&mut self, now: Time, path: PathId, seen: &Seen) -> Option<(DelaySample, Span)> {
+        let is_told = self.one_way.knows(path);
+        let Some(arrived) = seen.arrived else {
+            let waited = seen.delay.saturating_sub(seen.shortest);
+            return (!is_told).then_some((DelaySample { now, delay: seen.delay }, waited));
+        };
+        if !is_told {
+            self.forget_delays(path);
         }
+        let OneWay { delay, waited } = self.one_way.measure(path, (seen.sent_at, seen.shortest / 2), arrived);
+        Some((DelaySample { now: seen.sent_at + delay, delay }, waited))
     }
 
     /// So many packets were found lost.
     fn on_lost(&mut self, path: PathId, packets: u64) {
-        if let Self::Delays(_, statistics) = self {
+        if let Method::Delays(statistics) = &mut self.method {
             statistics.on_lost(path, packets);
         }
     }
 
     /// A path entered fast retransmit; true when that is worth a review at once.
     fn on_congestion(&mut self, now: Time, path: PathId, in_slow_start: bool) -> bool {
-        match self {
-            Self::Losses(losses) => losses.on_congestion(now, path),
-            Self::Both(losses, _, queues) => {
+        match &mut self.method {
+            Method::Losses(losses) => losses.on_congestion(now, path),
+            Method::Both(losses, _, queues) => {
                 losses.on_congestion(now, path);
                 return queues.on_congestion(now, path, in_slow_start);
             }
-            Self::Delays(..) | Self::Waves(_) => {}
+            Method::Delays(_) | Method::Waves(_) => {}
         }
         false
     }
 
     fn verdict(&self, now: Time, a: PathId, b: PathId) -> Verdict {
-        match self {
-            Self::Losses(losses) => losses.verdict(now, a, b),
-            Self::Delays(_, statistics) => statistics.verdict(now, a, b),
-            Self::Waves(waves) => waves.verdict(now, a, b),
-            Self::Both(losses, waves, queues) => {
+        match &self.method {
+            Method::Losses(losses) => losses.verdict(now, a, b),
+            Method::Delays(statistics) => statistics.verdict(now, a, b),
+            Method::Waves(waves) => waves.verdict(now, a, b),
+            Method::Both(losses, waves, queues) => {
                 let first = |known: Verdict, next: &dyn Fn() -> Verdict| match known {
                     Verdict::Undecided => next(),
                     decided => decided,
@@ -101,15 +126,21 @@ impl Evidence {
     }
 
     fn forget(&mut self, path: PathId) {
-        match self {
-            Self::Losses(losses) => losses.forget(path),
-            Self::Waves(waves) => waves.forget(path),
-            Self::Delays(one_way, statistics) => {
-                one_way.forget(path);
-                statistics.forget(path);
-            }
-            Self::Both(losses, waves, queues) => {
-                losses.forget(path);
+        self.one_way.forget(path);
+        self.forget_delays(path);
+        match &mut self.method {
+            Method::Losses(losses) | Method::Both(losses, ..) => losses.forget(path),
+            Method::Waves(_) => {}
+            Method::Delays(statistics) => statistics.forget(path),
+        }
+    }
+
+    /// Forgets what was made of a path's round trips.
+    fn forget_delays(&mut self, path: PathId) {
+        match &mut self.method {
+            Method::Losses(_) | Method::Delays(_) => {}
+            Method::Waves(waves) => waves.forget(path),
+            Method::Both(_, waves, queues) => {
                 waves.forget(path);
                 queues.forget(path);
             }
@@ -263,5 +294,61 @@ impl<P: Payload> Session<P> {
                 self.events.push_back(Event::Path { path: *path, change });
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: PathId = PathId(0);
+    const B: PathId = PathId(2);
+
+    /// A queue in milliseconds that fills in so many seconds and is emptied at once.
+    fn saw(at: Time, period: f64) -> f64 {
+        50.0 * (at.as_secs_f64() / period).fract()
+    }
+
+    /// What a path shows whose acknowledgements wait for so long after its packets did, in milliseconds; `told` when packets arrived.
+    fn seen(now: Time, (there, back): (f64, f64), told: bool) -> Seen {
+        let delay = Span::from_secs_f64((20.0 + there + back) / 1e3);
+        let sent_at = now - delay;
+        let arrived = told.then(|| ArrivalTime::of(sent_at + Span::from_secs_f64((10.0 + there) / 1e3)));
+        Seen { sent_at, arrived, delay, smoothed: delay, shortest: Span::from_millis(20) }
+    }
+
+    /// What 20 s tell of two paths with queues there and back; times of arrival are told from `told_from` seconds on.
+    fn verdict(detector: Detector, queues: fn(Time) -> [(f64, f64); 2], told_from: f64) -> Verdict {
+        let mut evidence = Evidence::new(detector);
+        let mut now = Time::ZERO;
+        for step in 100..2_100 {
+            now = Time::ZERO + Span::from_millis(10 * step);
+            for (path, waits) in [A, B].into_iter().zip(queues(now)) {
+                evidence.on_delay(now, path, &seen(now, waits, now.as_secs_f64() >= told_from));
+            }
+        }
+        evidence.verdict(now, A, B)
+    }
+
+    #[test]
+    fn queues_on_the_way_back_decide_nothing_where_times_of_arrival_are_told() {
+        let apart: fn(Time) -> _ =
+            |at| [(saw(at, 3.0) / 5.0, saw(at, 5.0)), (saw(at, 4.1) / 5.0, saw(at, 5.0))];
+        let together: fn(Time) -> _ =
+            |at| [(saw(at, 3.0), 2.0 * saw(at, 5.0)), (saw(at, 3.0), 2.0 * saw(at, 4.1))];
+        for detector in [Detector::Waves, Detector::Both] {
+            assert_eq!(verdict(detector, apart, 0.0), Verdict::Separate);
+            assert_eq!(verdict(detector, together, 0.0), Verdict::Shared);
+            // Round trips have both ways in them.
+            assert_eq!(verdict(detector, apart, 1e9), Verdict::Shared);
+            assert_eq!(verdict(detector, together, 1e9), Verdict::Separate);
+        }
+    }
+
+    #[test]
+    fn round_trips_are_forgotten_when_the_first_time_of_arrival_is_told() {
+        let together: fn(Time) -> _ = |at| [(saw(at, 3.0), 0.0), (saw(at, 3.0), 0.0)];
+        assert_eq!(verdict(Detector::Waves, together, 14.0), Verdict::Undecided, "7 s are not enough");
+        assert_eq!(verdict(Detector::Waves, together, 10.0), Verdict::Shared);
     }
 }

@@ -4,9 +4,10 @@
 //!
 //! - [`FastRetransmits`]: paths that lose at the same moments (mTCP §3.2 [M8]). Says *shared* or *separate*, with a
 //!   bounded chance of a false *shared*, after as many losses as that takes.
-//! - [`DelayStatistics`]: paths whose one-way delays are of the same kind (RFC 8382). Needs no losses, and the peer's help:
-//!   [`OneWayDelays`] makes delays of the times of arrival that it tells.
-//! - [`DelayWaves`]: paths whose round trips rise and fall at the same time.
+//! - [`DelayStatistics`]: paths whose one-way delays are of the same kind (RFC 8382). Needs no losses, and the peer's help.
+//! - [`DelayWaves`]: paths whose delays rise and fall at the same time: one-way where the peer helps, round trips where it does not.
+//!
+//! The help are times of arrival in acknowledgements, of which [`OneWayDelays`] makes delays.
 //!
 //! Beside them [`FullQueues`] tells early, from single losses, which paths do not share.
 //!
@@ -25,7 +26,7 @@ use anabranch_wire::{PathId, Span, Time};
 pub use delays::DelayStatistics;
 pub use groups::{GroupReason, Groups};
 pub use losses::{FastRetransmits, Lag};
-pub use one_way::OneWayDelays;
+pub use one_way::{OneWay, OneWayDelays};
 pub use queues::FullQueues;
 pub use waves::DelayWaves;
 

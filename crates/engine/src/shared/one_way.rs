@@ -14,6 +14,8 @@
 //!    no line is fitted: what is believed is as little as lies between the first and the ninth tenth of the slopes (compare
 //!    Zhang et al., INFOCOM 2002, which RFC 8382 §5.2 names). It is taken off bit by bit as time passes and never in one
 //!    step, as a step would look like a queue.
+//!
+//! How long a packet *waited* in queues is what it took beyond the shortest of the last [`RECENT`] buckets and that under way.
 
 use std::collections::VecDeque;
 
@@ -25,10 +27,21 @@ const BUCKET: Span = Span::from_secs(4);
 const BUCKETS: usize = 32;
 /// Slopes are those of minima so many buckets apart at least.
 const APART: usize = 16;
+/// Waits are measured from the shortest of so many buckets and that under way: what clocks gain in them is less than a queue.
+const RECENT: usize = 2;
 /// No clock gains more on another: a thousandth is ten times what crystals do.
 const MOST_SKEW: f64 = 1e-3;
 /// A round, in nanoseconds.
 const ROUND: i64 = ArrivalTime::ROUND.as_nanos() as i64;
+
+/// What one packet's journey there took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OneWay {
+    /// From its departure to its arrival. Only changes mean something.
+    pub delay: Span,
+    /// How much longer than the shortest of late.
+    pub waited: Span,
+}
 
 /// One path's packets, in nanoseconds.
 #[derive(Clone, Debug)]
@@ -78,12 +91,21 @@ impl Way {
         is_full
     }
 
+    /// How much longer this was than the shortest of late.
+    fn waited(&self, took: i64) -> Span {
+        let recent = self.minima.iter().rev().take(RECENT).map(|(_, shortest)| *shortest);
+        let shortest = recent.fold(self.current.1, i64::min);
+        Span::from_nanos(u64::try_from(took.saturating_sub(shortest)).unwrap_or(0))
+    }
+
     /// The slopes between minima that are far enough apart, once it is watched for long enough.
     fn slopes(&self) -> impl Iterator<Item = f64> {
         let pairs = self.minima.iter().skip(APART).enumerate().filter(|_| self.minima.len() == BUCKETS);
         pairs.flat_map(|(count, (later, high))| {
             let earlier = self.minima.iter().take(count + 1);
-            earlier.map(move |(at, low)| (high - low) as f64 / later.since(*at).as_nanos().max(1) as f64)
+            earlier.map(move |(at, low)| {
+                high.saturating_sub(*low) as f64 / later.since(*at).as_nanos().max(1) as f64
+            })
         })
     }
 }
@@ -97,25 +119,35 @@ pub struct OneWayDelays {
 }
 
 impl OneWayDelays {
-    /// How long a packet that left at `sent_at` took, from when it arrived by the receiver's clock. Only changes mean something;
+    /// What the journey of a packet that left at `sent_at` took, from when it arrived by the receiver's clock.
     /// `likely` is what the first packet of a path is taken to have needed.
-    pub fn delay(&mut self, path: PathId, (sent_at, likely): (Time, Span), arrived: ArrivalTime) -> Span {
+    pub fn measure(&mut self, path: PathId, (sent_at, likely): (Time, Span), arrived: ArrivalTime) -> OneWay {
         let told = arrived.since(sent_at).as_nanos() as i64;
         let Some(index) = self.ways.iter().position(|known| known.path == path) else {
             self.ways.push(Way::new(path, sent_at, (told, likely)));
-            return likely;
+            return OneWay { delay: likely, waited: Span::ZERO };
         };
         let skew = self.skew;
         let way = &mut self.ways[index];
-        let change = (told - way.last).rem_euclid(ROUND);
-        let took = way.last + if change >= ROUND / 2 { change - ROUND } else { change };
+        let change = told.wrapping_sub(way.last).rem_euclid(ROUND);
+        let change = if change >= ROUND / 2 { change - ROUND } else { change };
+        let took = way.last.saturating_add(change);
         way.skewed += skew * sent_at.since(way.last_at).as_nanos() as f64;
         (way.last, way.last_at) = (took, way.last_at.max(sent_at));
-        let delay = took - way.base - way.skewed as i64;
-        if way.note(sent_at, took) {
+        let delay = took.saturating_sub(way.base).saturating_sub(way.skewed as i64);
+        let delay = Span::from_nanos(u64::try_from(delay).unwrap_or(0));
+        let is_full = way.note(sent_at, took);
+        let waited = way.waited(took);
+        if is_full {
             self.learn_skew();
         }
-        Span::from_nanos(u64::try_from(delay).unwrap_or(0))
+        OneWay { delay, waited }
+    }
+
+    /// True when packets of a path were measured.
+    #[must_use]
+    pub fn knows(&self, path: PathId) -> bool {
+        self.ways.iter().any(|known| known.path == path)
     }
 
     /// What the receiver's clock is believed to gain on the sender's, in seconds a second.
@@ -156,7 +188,7 @@ mod tests {
             let took = Span::from_secs_f64((20.0 + queue(seconds)) / 1e3);
             let gained = Span::from_secs_f64((seconds + 1.0) * (1.0 + gain * 1e-6));
             let arrived = ArrivalTime::of(Time::ZERO + gained + took + offset);
-            delays.delay(A, (sent_at, Span::from_millis(20)), arrived).as_millis_f64()
+            delays.measure(A, (sent_at, Span::from_millis(20)), arrived).delay.as_millis_f64()
         });
         (all.collect(), delays.skew())
     }
@@ -205,10 +237,25 @@ mod tests {
         for step in 0..10_000_u64 {
             let sent_at = Time::ZERO + Span::from_secs(step);
             let lie = ArrivalTime::from_micros(step.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-            delays.delay(A, (sent_at, Span::from_millis(10)), lie);
+            delays.measure(A, (sent_at, Span::from_millis(10)), lie);
         }
         assert!(delays.ways[0].minima.len() == BUCKETS && delays.skew().abs() <= MOST_SKEW);
+        assert!(delays.knows(A));
         delays.forget(A);
-        assert!(delays.ways.is_empty());
+        assert!(!delays.knows(A));
+    }
+
+    #[test]
+    fn a_wait_is_what_the_queue_adds_to_the_shortest_of_the_last_seconds() {
+        let mut delays = OneWayDelays::default();
+        let mut waited = |ms: u64, took: u64| {
+            let sent_at = Time::ZERO + Span::from_millis(ms);
+            let arrived = ArrivalTime::of(sent_at + Span::from_millis(took) + Span::from_secs(77));
+            delays.measure(A, (sent_at, Span::from_millis(20)), arrived).waited.as_millis_f64()
+        };
+        assert_eq!((waited(0, 50), waited(10, 65), waited(20, 48), waited(30, 50)), (0.0, 15.0, 0.0, 2.0));
+        // The way there becomes longer: after three buckets that is what it takes.
+        let longer: Vec<f64> = (1..4).map(|step| waited(4_500 * step, 80)).collect();
+        assert_eq!(longer, [32.0, 32.0, 0.0]);
     }
 }

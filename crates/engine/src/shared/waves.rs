@@ -5,6 +5,9 @@
 //! [`INTERVALS`] means is high. Waves of separate queues are alike only by chance. A queue's sawtooth lasts many intervals, so
 //! these are far from independent: hence the wide gap between [`SHARED`] and [`SEPARATE`], in which nothing is decided.
 //!
+//! What all delays have in common is no wave if it only grows: the peer's clock may gain on ours, which one-way delays have in
+//! them. So a straight line is taken off each path's means before they are compared.
+//!
 //! A path without a queue shows the noise of its access only, and says nothing: its delays vary by less than [`FLAT`] of
 //! their mean.
 
@@ -44,7 +47,7 @@ impl Wave {
     fn on_delay(&mut self, sample: &DelaySample) {
         let number = sample.now.as_nanos() / INTERVAL.as_nanos();
         let (known, sum, count) = self.current;
-        if number != known {
+        if number > known {
             if count > 0.0 {
                 if self.past.len() == INTERVALS {
                     self.past.pop_front();
@@ -67,25 +70,53 @@ impl DelayWaves {
         let (a, b) = (find(a)?, find(b)?);
         let oldest = (now.as_nanos() / INTERVAL.as_nanos()).saturating_sub(INTERVALS as u64);
         let mut others = b.past.iter().peekable();
-        let (mut count, mut sums, mut squares, mut product) = (0.0, (0.0, 0.0), (0.0, 0.0), 0.0);
+        let mut sums = Sums::default();
         for (number, x) in a.past.iter().filter(|(number, _)| *number >= oldest) {
             while others.next_if(|(other, _)| other < number).is_some() {}
             let Some((_, y)) = others.next_if(|(other, _)| other == number) else { continue };
-            count += 1.0;
-            sums = (sums.0 + x, sums.1 + y);
-            squares = (squares.0 + x * x, squares.1 + y * y);
-            product += x * y;
+            sums.add([(number - oldest) as f64, *x, *y]);
         }
-        if count < LEAST as f64 {
+        if sums.count < LEAST as f64 {
             return None;
         }
-        let variance = |square: f64, sum: f64| square / count - (sum / count) * (sum / count);
-        let (of_a, of_b) = (variance(squares.0, sums.0), variance(squares.1, sums.1));
-        let flat = |variance: f64, sum: f64| variance <= (FLAT * sum / count) * (FLAT * sum / count);
-        if flat(of_a, sums.0) || flat(of_b, sums.1) {
+        let residual = |i, j| {
+            sums.covariance(i, j) - sums.covariance(0, i) * sums.covariance(0, j) / sums.covariance(0, 0)
+        };
+        let (of_a, of_b) = (residual(1, 1), residual(2, 2));
+        let flat = |variance: f64, mean: f64| variance <= (FLAT * mean) * (FLAT * mean);
+        if flat(of_a, sums.mean(1)) || flat(of_b, sums.mean(2)) {
             return None;
         }
-        Some((product / count - sums.0 * sums.1 / (count * count)) / libm::sqrt(of_a * of_b))
+        Some(residual(1, 2) / libm::sqrt(of_a * of_b))
+    }
+}
+
+/// Sums over intervals of their number and of both paths' means, and of the products of these.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sums {
+    count: f64,
+    of: [f64; 3],
+    products: [[f64; 3]; 3],
+}
+
+impl Sums {
+    fn add(&mut self, values: [f64; 3]) {
+        self.count += 1.0;
+        for (i, x) in values.iter().enumerate() {
+            self.of[i] += x;
+            for (j, y) in values.iter().enumerate().skip(i) {
+                self.products[i][j] += x * y;
+            }
+        }
+    }
+
+    fn mean(&self, i: usize) -> f64 {
+        self.of[i] / self.count
+    }
+
+    /// The covariance of two of them, the first no later than the second.
+    fn covariance(&self, i: usize, j: usize) -> f64 {
+        self.products[i][j] / self.count - self.mean(i) * self.mean(j)
     }
 }
 
@@ -150,6 +181,21 @@ mod tests {
     #[test]
     fn queues_that_fill_at_their_own_pace_are_separate() {
         assert_eq!(verdict((3.0, 4.1), (0.02, 0.02)), Verdict::Separate);
+    }
+
+    #[test]
+    fn a_clock_that_gains_a_ten_thousandth_makes_no_wave() {
+        let mut waves = DelayWaves::default();
+        let mut noise = 1_u32;
+        for step in 0..2000_u64 {
+            let now = Time::ZERO + Span::from_millis(10 * step);
+            for path in [A, B] {
+                noise = noise.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                let delay = 0.015 + 1e-4 * now.as_secs_f64() + 5e-4 * f64::from(noise >> 16) / 65_536.0;
+                waves.on_delay(path, &DelaySample { now, delay: Span::from_secs_f64(delay) });
+            }
+            assert_ne!(waves.verdict(now, A, B), Verdict::Shared, "{now:?}");
+        }
     }
 
     #[test]
