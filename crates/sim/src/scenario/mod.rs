@@ -101,8 +101,7 @@ impl Scenario {
     /// As [`Self::run`].
     pub fn run_with(&self, seed: u64, extras: Extras<'_>) -> Result<(Report, Course), ScenarioError> {
         let (metrics, course) = measure::run(self.build(seed)?, extras);
-        let expect = report::judge(&self.file.expect, &metrics)
-            .map_err(|error| Self::in_expect(error, &self.text).of(&self.name))?;
+        let expect = report::judge(&self.file.expect, &metrics);
         Ok((Report { scenario: self.name.clone(), seed, metrics, expect }, course))
     }
 }

@@ -32,8 +32,8 @@ impl Report {
 pub struct Outcome {
     /// The metric.
     pub name: String,
-    /// Its value.
-    pub value: f64,
+    /// Its value; `None` when it was not measured, as nothing was completed.
+    pub value: Option<f64>,
     /// What it had to be, as text: `≥ 3`.
     pub bound: String,
     /// Whether it was.
@@ -79,40 +79,31 @@ fn hint(metric: &str, known: &BTreeSet<String>) -> String {
     }
 }
 
-/// Holds metrics against bounds, which were checked.
-pub(crate) fn judge(
-    bounds: &BTreeMap<String, Bound>,
-    metrics: &Metrics,
-) -> Result<Vec<Outcome>, ScenarioError> {
-    let find = |key: &str, name: &str| {
-        metrics.get(name).copied().ok_or_else(|| {
-            ScenarioError::new(
-                format!("expect.{key}"),
-                format!("\"{name}\" was not measured: nothing was completed"),
-            )
-            .hint("let it run longer, or expect something else")
-        })
-    };
+/// Holds metrics against bounds, which were checked. What was not measured, as nothing was completed, keeps no bound.
+pub(crate) fn judge(bounds: &BTreeMap<String, Bound>, metrics: &Metrics) -> Vec<Outcome> {
     let mut outcomes = Vec::new();
     for (name, bound) in bounds {
-        let value = find(name, name)?;
-        let mut add = |text: String, ok: bool| {
-            outcomes.push(Outcome { name: name.clone(), value, bound: text, ok });
+        let value = metrics.get(name).copied();
+        let mut add = |sign: &str, limit: String, than: Option<f64>, kept: fn(&f64, &f64) -> bool| {
+            let ok = value.zip(than).is_some_and(|(value, than)| kept(&value, &than));
+            outcomes.push(Outcome { name: name.clone(), value, bound: format!("{sign} {limit}"), ok });
         };
         if let Some(min) = bound.min {
-            add(format!("≥ {min}"), value >= min);
+            add("≥", min.to_string(), Some(min), f64::ge);
         }
         if let Some(max) = bound.max {
-            add(format!("≤ {max}"), value <= max);
+            add("≤", max.to_string(), Some(max), f64::le);
         }
-        if let Some(other) = &bound.above {
-            add(format!("≥ {other}"), value >= find(name, other)?);
-        }
-        if let Some(other) = &bound.below {
-            add(format!("≤ {other}"), value <= find(name, other)?);
+        for (sign, other, kept) in
+            [("≥", &bound.above, f64::ge as fn(&f64, &f64) -> bool), ("≤", &bound.below, f64::le)]
+        {
+            let Some(other) = other else { continue };
+            let than = metrics.get(other).copied();
+            let missing = if than.is_none() { ", which was not measured" } else { "" };
+            add(sign, format!("{other}{missing}"), than, kept);
         }
     }
-    Ok(outcomes)
+    outcomes
 }
 
 /// A metric over several runs.
@@ -185,11 +176,22 @@ mod tests {
     }
 
     #[test]
+    fn what_was_not_measured_keeps_no_bound() {
+        let metrics = Metrics::from([("jain".to_owned(), 0.9)]);
+        let text = "jain = { min = 0.8, above = \"late\", below = \"late\" }\nlate = { min = 0, max = 9 }";
+        let outcomes = judge(&toml::from_str(text).unwrap(), &metrics);
+        let told: Vec<_> = outcomes.iter().map(|outcome| (outcome.value, outcome.ok)).collect();
+        assert_eq!(
+            told,
+            [(Some(0.9), true), (Some(0.9), false), (Some(0.9), false), (None, false), (None, false)]
+        );
+    }
+
+    #[test]
     fn bounds_are_told_apart_and_an_unknown_metric_is_answered_with_the_nearest() {
         let metrics = Metrics::from([("jain".to_owned(), 0.9), ("total".to_owned(), 0.5)]);
         let bound = |text: &str| toml::from_str::<BTreeMap<String, Bound>>(text).unwrap();
-        let outcomes =
-            judge(&bound("jain = { min = 0.8, max = 0.85, above = \"total\" }"), &metrics).unwrap();
+        let outcomes = judge(&bound("jain = { min = 0.8, max = 0.85, above = \"total\" }"), &metrics);
         let told: Vec<_> = outcomes.iter().map(|outcome| (outcome.bound.as_str(), outcome.ok)).collect();
         assert_eq!(told, [("≥ 0.8", true), ("≤ 0.85", false), ("≥ total", true)]);
         let known: BTreeSet<String> = metrics.keys().cloned().collect();

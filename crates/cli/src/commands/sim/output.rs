@@ -36,7 +36,8 @@ pub(super) struct Run {
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(super) struct Expected {
     pub name: String,
-    pub value: f64,
+    /// `null` when it was not measured.
+    pub value: Option<f64>,
     pub bound: String,
     pub ok: bool,
 }
@@ -95,13 +96,8 @@ impl Writer {
     pub(super) fn add(&mut self, run: Run) -> Result<(), Failure> {
         self.bounds += run.expect.len();
         for bound in run.expect.iter().filter(|bound| !bound.ok) {
-            self.failed.push(format!(
-                "seed {}: {} is {}, not {}",
-                run.seed,
-                bound.name,
-                number(bound.value),
-                bound.bound
-            ));
+            let value = bound.value.map_or_else(|| "not measured".to_owned(), number);
+            self.failed.push(format!("seed {}: {} is {value}, not {}", run.seed, bound.name, bound.bound));
         }
         if self.format == Format::Json {
             return Stream::Stdout.json(&run);
@@ -218,6 +214,28 @@ mod tests {
         let text = table(&[run(1, 0.5), run(2, 0.7)]);
         assert!(text.starts_with("x a.b=1, 2 (2 runs)\n  jain "), "{text}");
         assert!(text.contains(" 0.6 ± 1.3\n"), "{text}");
+    }
+
+    #[test]
+    fn a_bound_on_what_was_not_measured_is_told_as_one_that_is_not_kept() {
+        let report = Report {
+            scenario: "tiny".to_owned(),
+            seed: 7,
+            metrics: Metrics::new(),
+            expect: vec![anabranch_sim::scenario::Outcome {
+                name: "flow.M.completion_s".to_owned(),
+                value: None,
+                bound: "≤ 3".to_owned(),
+                ok: false,
+            }],
+        };
+        let run = Run::new(report, 0, &[]);
+        let text = serde_json::to_string(&run).unwrap();
+        assert!(text.contains(r#""value":null"#), "{text}");
+        assert_eq!(serde_json::from_str::<Run>(&text).unwrap(), run);
+        let mut writer = Writer::new(Format::Csv);
+        writer.add(run).unwrap();
+        assert_eq!(writer.failed, ["seed 7: flow.M.completion_s is not measured, not ≤ 3"]);
     }
 
     #[test]
