@@ -304,3 +304,45 @@ async fn who_is_slow_to_ask_is_cut_off() {
         assert_eq!(heard.starts_with(b"HTTP/1.1 200"), said == whole, "{said:?}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_never_reads_the_answer_is_cut_off() {
+    let limits = HttpLimits { connections: 1, patience: Duration::from_millis(500) };
+    let settings = HttpSettings { address: "127.0.0.1:0".parse().unwrap(), token: None, tls: None };
+    let door = Door::open(&settings).await.expect("a free port").limits(limits);
+    let at = door.address().unwrap();
+    // More than the system keeps for a connection.
+    tokio::spawn(door.serve(metrics(|| "up 1\n".repeat(8 << 20))));
+    let mut silent = TcpStream::connect(at).await.unwrap();
+    silent.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
+    // One that reads slowly but goes on reading is served to the end, in the place of the other.
+    let mut slow = TcpStream::connect(at).await.unwrap();
+    slow.write_all(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n").await.unwrap();
+    let (begun, mut got, mut part) = (Instant::now(), 0, vec![0; 1 << 20]);
+    loop {
+        let read = timeout(Duration::from_secs(10), slow.read(&mut part)).await;
+        match read.expect("the place is given back").unwrap() {
+            0 => break,
+            more => got += more,
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(got > 5 * (8 << 20) && begun.elapsed() >= limits.patience, "{got} in {:?}", begun.elapsed());
+    drop(silent);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stranger_is_answered_once_and_keeps_no_connection() {
+    let (controller, _) = controller().await;
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), TOKEN).unwrap();
+    let at = open(&controller, Some(file.path())).await;
+    let mut stream = TcpStream::connect(at).await.unwrap();
+    let asked = format!("GET /api/v1/status HTTP/1.1\r\nHost: {at}\r\n\r\n");
+    stream.write_all(asked.as_bytes()).await.unwrap();
+    let mut heard = Vec::new();
+    // Sooner than after the time that another request would have to come in.
+    let end = timeout(anabranch_daemon::http::PATIENCE / 2, stream.read_to_end(&mut heard)).await;
+    end.expect("an end").unwrap();
+    assert!(heard.starts_with(b"HTTP/1.1 401"), "{}", String::from_utf8_lossy(&heard));
+}

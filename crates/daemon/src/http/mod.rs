@@ -8,7 +8,10 @@
 //! |---|---|
 //! | connections | [`MOST_CONNECTIONS`]; others wait |
 //! | a TLS handshake, a request's head | [`PATIENCE`] each to come, or the connection is closed |
+//! | an answer | goes on being taken: nothing for [`PATIENCE`], and the connection is closed |
+//! | a caller without the token | one answer, then the connection is closed |
 
+mod patient;
 mod tls;
 
 use std::io;
@@ -34,11 +37,12 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use zeroize::Zeroizing;
 
+use patient::Patient;
 pub use tls::TlsFiles;
 
 /// Most connections at the same time.
 pub const MOST_CONNECTIONS: usize = 256;
-/// How long a request's head may take to come.
+/// How long a request's head may take to come, and an answer may wait for a caller that takes none of it.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 /// A token is at least so long, in characters.
 const SHORTEST_TOKEN: usize = 16;
@@ -116,7 +120,7 @@ pub fn problem(status: StatusCode, why: impl Into<String>) -> Response {
 pub struct HttpLimits {
     /// Connections at the same time; others wait until one ends.
     pub connections: usize,
-    /// How long a TLS handshake, and each request's head, may take to come.
+    /// How long a TLS handshake, and each request's head, may take to come, and an answer may wait for its caller.
     pub patience: Duration,
 }
 
@@ -210,6 +214,7 @@ impl Door {
 async fn converse(stream: impl AsyncRead + AsyncWrite + Unpin + 'static, routes: Router, patience: Duration) {
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(patience);
+    let stream = Patient::new(stream, patience);
     // A caller that breaks off has its reasons.
     let _ = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes)).await;
 }
@@ -249,7 +254,8 @@ async fn check(State(guard): State<Guard>, request: Request, next: Next) -> Resp
     match guard.token {
         Some(token) if !shows(request.headers(), token) => {
             let refused = problem(StatusCode::UNAUTHORIZED, "show the token: `Authorization: Bearer TOKEN`");
-            ([(header::WWW_AUTHENTICATE, "Bearer")], refused).into_response()
+            // Strangers keep no connection.
+            ([(header::WWW_AUTHENTICATE, "Bearer"), (header::CONNECTION, "close")], refused).into_response()
         }
         None if changes => problem(
             StatusCode::FORBIDDEN,
