@@ -82,7 +82,11 @@ async fn transfer(base: u8, course: Course, left: Option<f64>) -> Duration {
         let node = network.relays[relay].node();
         through_relays(&here).iter().any(|path| here.relays(&path.route).contains(&node))
     };
-    let mut recruited = false;
+    let has_path = |relay: usize| {
+        let node = network.relays[relay].node();
+        here.paths().iter().any(|path| here.relays(&path.route).contains(&node))
+    };
+    let (mut recruited, mut replaced) = (false, false);
     // As long as bytes come it goes on: on a machine that has no time for it all is slow, and nothing is wrong.
     let mut before = usize::MAX;
     while !receiving.is_finished() {
@@ -97,6 +101,8 @@ async fn transfer(base: u8, course: Course, left: Option<f64>) -> Duration {
         let finish = async {
             while !receiving.is_finished() {
                 recruited |= in_use(4);
+                // On a machine that has no time for the receiver one more may be tried beside the others, and goes again.
+                replaced |= has_path(4) && !(0..4).all(has_path);
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
         };
@@ -107,7 +113,7 @@ async fn transfer(base: u8, course: Course, left: Option<f64>) -> Duration {
     let took = begin.elapsed();
     drop(sending);
     if left.is_none() {
-        assert!(!recruited, "{course:?}: one was replaced without need: {:?}", here.paths());
+        assert!(!replaced, "{course:?}: one was replaced without need: {:?}", here.paths());
     } else {
         assert!(recruited, "{course:?}, {left:?}: the one in reserve was not recruited: {:?}", here.paths());
         assert!(!is_full() || !in_use(1), "{course:?}, {left:?}: the one under attack is in use still");

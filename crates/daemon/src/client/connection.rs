@@ -414,3 +414,24 @@ impl Task {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anabranch_net::NodeKey;
+
+    #[tokio::test]
+    async fn a_relay_of_another_version_is_told_as_that_and_one_of_this_version_is_greeted() {
+        for (version, is_refused) in [(RELAY_VERSION, false), (RELAY_VERSION + 1, true)] {
+            let (greeted, greeting) = oneshot::channel();
+            let relay = NodeKey::from_random([1; 32]).public();
+            let mut task = Task::new(relay, Grants::default(), greeted);
+            task.on_reply(&Reply::Hello { version });
+            let told = answer("greeting", greeting).await;
+            let expected = if is_refused { Err(RelayError::Refused(Refused::Version)) } else { Ok(()) };
+            assert_eq!(told, expected);
+        }
+        let told = RelayError::Refused(Refused::Version).to_string();
+        assert!(told.contains("version"), "{told}");
+    }
+}

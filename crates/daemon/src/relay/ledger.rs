@@ -130,7 +130,9 @@ impl Ledger {
 fn read(file: &Path) -> io::Result<Vec<GrantUse>> {
     let File { version, grants } = serde_json::from_slice(&std::fs::read(file)?)?;
     if version != VERSION {
-        return Err(io::Error::other(format!("it has version {version}, and this program reads {VERSION}")));
+        return Err(io::Error::other(format!(
+            "it has version {version}, and this program reads {VERSION}: run the version that wrote it, or move it away, which makes grants count as unused"
+        )));
     }
     let usage = |line: &Line| {
         let grant = line.grant.parse().map_err(io::Error::other)?;
