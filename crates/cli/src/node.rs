@@ -1,20 +1,54 @@
 //! This machine as a node: what every command that talks to another one begins with.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use anabranch_net::{Endpoint, Route, Session};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::errors::Failure;
 
+/// How long a program that ends waits for what the system has not finished: a name server that is silent is asked for up to 10 s, and
+/// nobody waits for the answer any more.
+const LAST_PATIENCE: Duration = Duration::from_millis(500);
+
 /// The threads that sessions run on.
+#[derive(Debug)]
+pub struct Threads(Option<Runtime>);
+
+impl Threads {
+    /// Runs to its end.
+    ///
+    /// # Panics
+    /// What it panics with.
+    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        let Self(Some(runtime)) = self else { unreachable!("it is there until this is dropped") };
+        runtime.block_on(future)
+    }
+
+    /// Ends them without any wait.
+    pub fn shutdown_background(mut self) {
+        self.0.take().into_iter().for_each(Runtime::shutdown_background);
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_timeout(LAST_PATIENCE);
+        }
+    }
+}
+
+/// Starts the threads that sessions run on.
 ///
 /// # Errors
 /// When the system gives no threads.
-pub fn runtime() -> Result<Runtime, Failure> {
+pub fn runtime() -> Result<Threads, Failure> {
     Builder::new_multi_thread()
         .enable_all()
         .build()
+        .map(|runtime| Threads(Some(runtime)))
         .map_err(|error| Failure::local(format!("cannot start the network threads: {error}")))
 }
 
@@ -45,4 +79,23 @@ pub const ONLY_HERE: &str = "no network is up: only programs on this very machin
 pub fn local_name(session: &Session, route: &Route) -> Option<String> {
     let interface = session.interface(route).filter(|name| !name.is_empty());
     interface.or_else(|| Some(session.local_address(route)?.ip().to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn nobody_waits_for_what_the_system_does_not_finish() {
+        let threads = runtime().unwrap();
+        let (wait, end) = std::sync::mpsc::channel::<()>();
+        // As the system's resolver does while a name server is silent.
+        threads.block_on(async { drop(tokio::task::spawn_blocking(move || end.recv().is_err())) });
+        let begin = Instant::now();
+        drop(threads);
+        assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+        drop(wait);
+    }
 }

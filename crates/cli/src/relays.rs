@@ -125,10 +125,9 @@ pub async fn host(
     let mut last = None;
     for (at, (relay, mut place)) in places.collect::<Vec<_>>().into_iter().enumerate() {
         match place.registered().await {
-            Ok(()) => {
-                // Who has the ticket may have another name server, or none.
-                let hint = relay.resolve().await;
-                reachable.relays.push(hint.map_err(|why| not_through(endpoint, relay, &why.into()))?);
+            Ok(hint) => {
+                // By its addresses: who has the ticket may have another name server, or none.
+                reachable.relays.push(hint);
                 reachable._places.push(place);
             }
             Err(error) if at < named.len() => return Err(not_through(endpoint, relay, &error)),

@@ -50,9 +50,11 @@ impl Hosts {
 
     fn command(&self, program: &str, args: &[&str]) -> Command {
         let dir = self.0.path().display();
-        let script = format!(
-            "mount --bind '{dir}/nsswitch.conf' /etc/nsswitch.conf && mount --bind '{dir}/hosts' /etc/hosts && exec \"$@\""
-        );
+        let files = ["nsswitch.conf", "hosts", "resolv.conf"];
+        let files = files.into_iter().filter(|name| self.0.path().join(name).exists());
+        let mounts: Vec<String> =
+            files.map(|name| format!("mount --bind '{dir}/{name}' /etc/{name} && ")).collect();
+        let script = format!("{}exec \"$@\"", mounts.concat());
         let mut command = Command::new("unshare");
         command.args(["--mount", "sh", "-c", &script, "sh", program]).args(args);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -178,4 +180,59 @@ fn a_relay_registers_with_a_controller_by_its_name_once_that_has_an_address() {
     assert!(why.to_string().contains("controller.test"), "{why}");
     hosts.are("127.0.0.1 controller.test\n");
     until("registered", || told().filter(|told| told["registered"] == true));
+}
+
+#[test]
+fn a_silent_name_server_keeps_nobody_waiting() {
+    let Some(hosts) = Hosts::new() else {
+        return skip("a_silent_name_server", "a name server of its own needs root");
+    };
+    // It takes questions and answers none.
+    let Ok(_silent) = std::net::UdpSocket::bind("127.0.0.77:53") else {
+        return skip("a_silent_name_server", "a name server's port needs root");
+    };
+    fs::write(hosts.path("nsswitch.conf"), "hosts: dns\n").unwrap();
+    fs::write(hosts.path("resolv.conf"), "nameserver 127.0.0.77\n").unwrap();
+    let named = ["one", "two", "three"]
+        .map(|name| format!("{}@{name}.silent.test:4600", new_key(&hosts.path(&format!("{name}.key")))));
+    let mut server = started(&["bench", "server", "--port", "0", "--bind", "127.0.0.1"]);
+    let ticket = line(&mut server.0).split_whitespace().last().unwrap().to_owned();
+    let control = hosts.path("bench.sock");
+    let args = [
+        "bench",
+        "client",
+        &ticket,
+        "--time",
+        "60s",
+        "--control",
+        &control,
+        "--key",
+        &hosts.path("user.key"),
+    ];
+    new_key(&hosts.path("user.key"));
+    let mut bench = hosts.start(&[&args[..], &["--relay", &named[0], "--relay", &named[1]]].concat());
+    let ask = |words: &[&str]| {
+        let begin = Instant::now();
+        let asked = program(&[&["path"], words, &["--control", &control]].concat()).output().unwrap();
+        let told = String::from_utf8_lossy(&asked.stderr).into_owned();
+        (asked.status.success(), told, begin.elapsed())
+    };
+    until("it answers", || ask(&["list"]).0.then_some(()));
+    let (worked, told, _) = ask(&["add", &named[2]]);
+    assert!(!worked && told.contains("it is tried on"), "{told}");
+    let (worked, told, took) = ask(&["add", &named[1]]);
+    assert!(!worked && told.contains("kept already") && took < Duration::from_secs(2), "{took:?} {told}");
+    let (worked, told, took) = ask(&["remove", &named[2]]);
+    assert!(worked && took < Duration::from_secs(2), "{took:?} {told}");
+    let by_address = named[0].replace("one.silent.test", "127.0.0.9");
+    let (worked, told, took) = ask(&["remove", &by_address]);
+    assert!(
+        !worked && told.contains("was named or added") && took < Duration::from_secs(4),
+        "{took:?} {told}"
+    );
+
+    let begin = Instant::now();
+    Command::new("kill").args(["-TERM", &bench.0.id().to_string()]).status().unwrap();
+    bench.0.wait().unwrap();
+    assert!(begin.elapsed() < Duration::from_secs(4), "{:?}", begin.elapsed());
 }

@@ -24,7 +24,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 pub struct Hosting {
     task: JoinHandle<()>,
     /// The outcome of the first attempt.
-    first: watch::Receiver<Option<Result<(), RelayError>>>,
+    first: watch::Receiver<Option<Result<RelayHint, RelayError>>>,
 }
 
 impl Hosting {
@@ -49,7 +49,8 @@ impl Hosting {
                 match registered {
                     Ok(connection) => {
                         grants.on_tried([relay.node], true);
-                        sender.send_replace(Some(Ok(())));
+                        let [hint] = relays.clone();
+                        sender.send_replace(Some(Ok(hint)));
                         pause = FIRST_PAUSE;
                         connection.closed().await;
                         was_lost = true;
@@ -74,11 +75,11 @@ impl Hosting {
         Self { task, first }
     }
 
-    /// Waits for the outcome of the first attempt.
+    /// Waits for the outcome of the first attempt: the relay with the addresses that its names have.
     ///
     /// # Errors
     /// Why it failed; it is tried again all the same.
-    pub async fn registered(&mut self) -> Result<(), RelayError> {
+    pub async fn registered(&mut self) -> Result<RelayHint, RelayError> {
         let first = self.first.wait_for(Option::is_some).await;
         first.map_or(Err(RelayError::Gone), |first| first.clone().unwrap_or(Err(RelayError::Gone)))
     }

@@ -42,7 +42,7 @@ use anabranch_net::{ConnectError, PathError, PublicKey, TicketSecret};
 use anabranch_overlay::relay::{FlowState, Refused};
 use anabranch_secure::RelayHint;
 
-use crate::place::{NodeAt, Unresolved};
+use crate::place::{NodeAt, Unresolved, all_of};
 
 pub use chain::RelayChain;
 pub use connection::{Flow, RelayConnection, Wanted};
@@ -162,8 +162,9 @@ impl RelayRoute {
     /// The relays with their addresses now; without any where no name of a relay has one, which comes second.
     pub(crate) async fn resolve(&self) -> (Vec<RelayHint>, Option<Unresolved>) {
         let (mut relays, mut failed) = (Vec::new(), None);
-        for relay in &self.0 {
-            relays.push(relay.resolve().await.unwrap_or_else(|why| {
+        let resolved = all_of(self.0.iter().map(NodeAt::resolve)).await;
+        for (relay, resolved) in self.0.iter().zip(resolved) {
+            relays.push(resolved.unwrap_or_else(|why| {
                 failed.get_or_insert(why);
                 RelayHint { node: relay.node, addresses: Vec::new() }
             }));

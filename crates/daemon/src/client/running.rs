@@ -6,13 +6,16 @@ use std::time::{Duration, Instant};
 
 use anabranch_net::{Endpoint, PathInfo, PathRule, PathState, Session, Standing};
 use serde::{Deserialize, Serialize};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::keeper::{Peer, RelayPaths};
 use super::{Entry, RelayRoute};
+use crate::place::all_of;
 
 /// How long an added path may take before the answer is that it is not there yet.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// How long a name server may take to say whether two names are of one relay: with the rest less than callers wait.
+const NAMES: Duration = Duration::from_secs(1);
 /// How often it is looked for.
 const LOOK: Duration = Duration::from_millis(10);
 
@@ -195,8 +198,8 @@ impl RunningPaths {
     /// # Errors
     /// When there is one already, it is taken back meanwhile, or it does not open soon; then it is tried on.
     pub async fn add(&self, route: &RelayRoute) -> Result<(), String> {
-        self.begin(route).await?;
         let begin = Instant::now();
+        self.begin(route).await?;
         while !self.is_open(route) {
             if !self.kept().iter().any(|(known, _)| known == route) {
                 return Err(format!("the path through {route} was taken back before it was open"));
@@ -217,6 +220,8 @@ impl RunningPaths {
 
     /// Looks whether it is new and begins to keep it, both before anybody else does: several may be asked for at once.
     async fn begin(&self, route: &RelayRoute) -> Result<(), String> {
+        // What the words tell need not wait for a name server.
+        self.check_is_new((route, &[]), &self.kept())?;
         let ways = self.ways(route).await;
         let mut kept = self.kept();
         self.check_is_new((route, &ways), &kept)?;
@@ -224,15 +229,15 @@ impl RunningPaths {
         Ok(())
     }
 
-    /// A route and those that are kept as they were named, each with the addresses that its names have now.
+    /// A route and those that are kept as they were named, each with the addresses that its names have now; without those of
+    /// which a name server says nothing within [`NAMES`].
     async fn ways(&self, route: &RelayRoute) -> Vec<(RelayRoute, RelayRoute)> {
         let named: Vec<RelayRoute> = self.kept().iter().map(|(route, _)| route.clone()).collect();
-        let mut ways = Vec::new();
-        for named in named.into_iter().chain([route.clone()]) {
-            let way = named.with_addresses().await;
-            ways.push((named, way));
-        }
-        ways
+        let resolving = named.into_iter().chain([route.clone()]).map(async |named| {
+            let way = timeout(NAMES, named.with_addresses()).await.unwrap_or_else(|_| named.clone());
+            (named, way)
+        });
+        all_of(resolving).await
     }
 
     /// Closes a path through relays, and keeps none there.
@@ -259,11 +264,10 @@ impl RunningPaths {
     /// # Errors
     /// When none was, or it is the only path that is open.
     pub async fn take_back(&self, route: &RelayRoute) -> Result<(), String> {
-        let ways = self.ways(route).await;
-        let way = way_of(route, &ways);
+        let is_told = find((route, &[]), &self.kept()).is_some();
+        let ways = if is_told { Vec::new() } else { self.ways(route).await };
         let mut kept = self.kept();
-        let named = kept.iter().position(|(known, _)| known == route);
-        let at = named.or_else(|| kept.iter().position(|(known, _)| way_of(known, &ways).is_way_of(way)));
+        let at = find((route, &ways), &kept);
         let at = at.ok_or_else(|| format!("no path through {route} was named or added here"))?;
         self.give_up((&mut kept, at), &self.0.session.paths())
     }
@@ -288,6 +292,16 @@ impl RunningPaths {
         }
         Ok(())
     }
+}
+
+/// The place of a way among those that are kept: as it was named, or by what else it is called.
+fn find(
+    (route, ways): (&RelayRoute, &[(RelayRoute, RelayRoute)]),
+    kept: &[(RelayRoute, RelayPaths)],
+) -> Option<usize> {
+    let way = way_of(route, ways);
+    let named = kept.iter().position(|(known, _)| known == route);
+    named.or_else(|| kept.iter().position(|(known, _)| way_of(known, ways).is_way_of(way)))
 }
 
 /// A route with the addresses of its names, as far as it was among those that were looked at.

@@ -11,6 +11,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use anabranch_daemon::place;
 use anabranch_overlay::select::ChoiceLimits;
 use anabranch_secure::Ticket;
 use clap::Args;
@@ -40,14 +41,17 @@ Then here:
 /// Traces the direct way and the way past each relay, finds out which addresses are of one router, and chooses ways that
 /// are fast and fail independently. Each gets a reason. Needs no privileges; traces do not measure loss. What is between relays
 /// a controller tells: measured by them, at once if they have not yet, or estimated, and each is said.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub struct PathsArgs {
     /// The node: a ticket, or its address
     #[arg(value_name = "NODE")]
     pub node: Place,
-    /// A relay that could be used: its address or what it prints, several one behind the other joined by `+`
+    /// A relay that could be used: its address or what it prints, or a host's name in it; several one behind the other joined by `+`
     #[arg(long = "relay", value_name = "RELAY")]
+    pub named: Vec<Named>,
+    /// The same by their addresses, once these are known.
+    #[arg(skip)]
     pub relays: Vec<Chain>,
     /// The relays that a controller grants.
     #[command(flatten)]
@@ -98,16 +102,38 @@ impl FromStr for Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chain(pub Vec<IpAddr>);
 
-impl FromStr for Chain {
+/// Relays one behind the other, as they are typed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Named(pub Vec<place::Place>);
+
+impl FromStr for Named {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let relays = text.split('+').map(address).collect::<Option<Vec<_>>>();
+        let relay = |text: &str| match address(text) {
+            Some(ip) => Some(place::Place::Address((ip, 0).into())),
+            None => first_place(text)?.parse().ok(),
+        };
+        let relays = text.split('+').map(relay).collect::<Option<Vec<_>>>();
         relays.map(Self).ok_or_else(|| {
             format!(
-                "`{text}` is no relay; write its address, or KEY@ADDRESS:PORT as `anabranch relay` prints it"
+                "`{text}` is no relay; write its address, or KEY@ADDRESS:PORT as `anabranch relay` prints it, or a host's name instead of the address"
             )
         })
+    }
+}
+
+impl Named {
+    /// With the addresses that names have now, of the kind by which the node is reached if there is one.
+    async fn chain(&self, node: IpAddr) -> Result<Chain, Failure> {
+        let mut chain = Vec::new();
+        for relay in &self.0 {
+            let found = relay.addresses().await;
+            let found = found.map_err(|why| Failure::new(Kind::Unreachable, why.to_string()))?;
+            let best = found.iter().find(|at| at.is_ipv4() == node.is_ipv4()).or(found.first());
+            chain.extend(best.map(|at| at.ip()));
+        }
+        Ok(Chain(chain))
     }
 }
 
@@ -134,9 +160,14 @@ impl FromStr for Elsewhere {
 
 /// The address in `ADDRESS`, `ADDRESS:PORT` or `KEY@ADDRESS:PORT,ADDRESS:PORT`; the first of several.
 fn address(text: &str) -> Option<IpAddr> {
-    let place = text.rsplit('@').next()?.split(',').next()?.trim();
+    let place = first_place(text)?;
     let with_port = || place.parse::<std::net::SocketAddr>().ok().map(|address| address.ip());
     place.parse().ok().or_else(with_port)
+}
+
+/// The first of the places in `KEY@PLACE,PLACE`.
+fn first_place(text: &str) -> Option<&str> {
+    Some(text.rsplit('@').next()?.split(',').next()?.trim())
 }
 
 fn svg(text: &str) -> Result<PathBuf, String> {
@@ -160,10 +191,16 @@ fn share(text: &str) -> Result<f64, String> {
 /// When nothing can be traced from here, or a file cannot be read or written.
 pub fn run(args: &PathsArgs) -> Result<(), Failure> {
     let elsewhere = traces::load(&args.traces)?;
-    let (known, own) = node::runtime()?.block_on(async {
+    let (args, known, own) = node::runtime()?.block_on(async {
         let measure = async {
-            let asking = Asking::begin(args).await?;
-            tokio::try_join!(asking.known(args), traces::measure(args, asking.addresses()))
+            let mut args = args.clone();
+            for named in args.named.clone() {
+                args.relays.push(named.chain(args.node.0).await?);
+            }
+            let asking = Asking::begin(&args).await?;
+            let measured = tokio::try_join!(asking.known(&args), traces::measure(&args, asking.addresses()));
+            let (known, own) = measured?;
+            Ok((args, known, own))
         };
         tokio::select! {
             biased;
@@ -171,6 +208,7 @@ pub fn run(args: &PathsArgs) -> Result<(), Failure> {
             measured = measure => measured,
         }
     })?;
+    let args = &args;
     if let Some(file) = &args.save {
         traces::save(file, &own)?;
     }
@@ -198,14 +236,25 @@ mod tests {
         ])
         .unwrap();
         assert_eq!(args.node.0.to_string(), "203.0.113.9");
+        let chain = node::runtime().unwrap().block_on(args.named[0].chain(args.node.0)).unwrap();
         assert_eq!(
-            args.relays[0].0.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            chain.0.iter().map(ToString::to_string).collect::<Vec<_>>(),
             ["198.51.100.7", "198.51.100.8"]
         );
         assert_eq!(
             (args.traces[0].at.to_string(), args.traces[0].file.clone()),
             ("2001:db8::7".into(), "far.json".into())
         );
+    }
+
+    #[test]
+    fn relays_are_named_by_host_too_and_taken_by_the_kind_of_address_that_the_node_has() {
+        let args: PathsArgs = parse(&["127.0.0.5", "--relay", "ab1x@localhost:4600+127.0.0.9"]).unwrap();
+        let chain = node::runtime().unwrap().block_on(args.named[0].chain(args.node.0)).unwrap();
+        assert_eq!(chain.0, [[127, 0, 0, 1], [127, 0, 0, 9]].map(IpAddr::from));
+        let nowhere: PathsArgs = parse(&["127.0.0.5", "--relay", "relay.invalid:4600"]).unwrap();
+        let told = node::runtime().unwrap().block_on(nowhere.named[0].chain(nowhere.node.0)).unwrap_err();
+        assert!(told.message.contains("relay.invalid"), "{told:?}");
     }
 
     #[test]
