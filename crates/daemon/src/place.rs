@@ -4,15 +4,14 @@
 //! found again. Every address that the system gives for a name counts, IPv6 and IPv4 alike.
 
 use std::fmt;
-use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::str::FromStr;
-use std::task::Poll;
 use std::time::Duration;
 
 use anabranch_net::PublicKey;
 use anabranch_secure::RelayHint;
+use futures_util::future::join_all;
 use tokio::net::lookup_host;
 use tokio::time::timeout;
 
@@ -116,7 +115,7 @@ impl NodeAt {
     /// [`Unresolved`] when there is none, since a name has none.
     pub async fn resolve(&self) -> Result<RelayHint, Unresolved> {
         let (mut addresses, mut failed) = (Vec::new(), None);
-        for found in all_of(self.places.iter().map(Place::addresses)).await {
+        for found in join_all(self.places.iter().map(Place::addresses)).await {
             match found {
                 Ok(found) => addresses.extend(found),
                 Err(why) => failed = failed.or(Some(why)),
@@ -129,23 +128,6 @@ impl NodeAt {
             None => Ok(RelayHint { node: self.node, addresses }),
         }
     }
-}
-
-/// Waits for all of several at the same time; in their order.
-pub(crate) async fn all_of<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
-    let mut futures: Vec<_> = futures.map(|future| (Box::pin(future), None)).collect();
-    poll_fn(|cx| {
-        let mut is_pending = false;
-        for (future, output) in futures.iter_mut().filter(|(_, output)| output.is_none()) {
-            match future.as_mut().poll(cx) {
-                Poll::Ready(value) => *output = Some(value),
-                Poll::Pending => is_pending = true,
-            }
-        }
-        if is_pending { Poll::Pending } else { Poll::Ready(()) }
-    })
-    .await;
-    futures.into_iter().filter_map(|(_, output)| output).collect()
 }
 
 /// What the system says of a name: at least one address.
@@ -226,17 +208,6 @@ mod tests {
         ] {
             assert!(text.parse::<Place>().is_err(), "{text}");
         }
-    }
-
-    #[tokio::test]
-    async fn several_are_waited_for_together_and_come_in_their_order() {
-        let all = tokio::sync::Barrier::new(3);
-        let wait = async |number| {
-            all.wait().await;
-            number
-        };
-        let together = timeout(PATIENCE, all_of([3, 1, 2].into_iter().map(wait)));
-        assert_eq!(together.await.expect("none waits for the others' ends"), [3, 1, 2]);
     }
 
     #[tokio::test]

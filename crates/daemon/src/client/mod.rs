@@ -41,8 +41,9 @@ use std::str::FromStr;
 use anabranch_net::{ConnectError, PathError, PublicKey, TicketSecret};
 use anabranch_overlay::relay::{FlowState, Refused};
 use anabranch_secure::RelayHint;
+use futures_util::future::join_all;
 
-use crate::place::{NodeAt, Unresolved, all_of};
+use crate::place::{NodeAt, Unresolved};
 
 pub use chain::RelayChain;
 pub use connection::{Flow, RelayConnection, Wanted};
@@ -162,7 +163,7 @@ impl RelayRoute {
     /// The relays with their addresses now; without any where no name of a relay has one, which comes second.
     pub(crate) async fn resolve(&self) -> (Vec<RelayHint>, Option<Unresolved>) {
         let (mut relays, mut failed) = (Vec::new(), None);
-        let resolved = all_of(self.0.iter().map(NodeAt::resolve)).await;
+        let resolved = join_all(self.0.iter().map(NodeAt::resolve)).await;
         for (relay, resolved) in self.0.iter().zip(resolved) {
             relays.push(resolved.unwrap_or_else(|why| {
                 failed.get_or_insert(why);

@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use anabranch_net::{Endpoint, PathInfo, PathRule, PathState, Session, Standing};
+use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 use tokio::time::{sleep, timeout};
 
 use super::keeper::{Peer, RelayPaths};
 use super::{Entry, RelayRoute};
-use crate::place::all_of;
 
 /// How long an added path may take before the answer is that it is not there yet.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -237,7 +237,7 @@ impl RunningPaths {
             let way = timeout(NAMES, named.with_addresses()).await.unwrap_or_else(|_| named.clone());
             (named, way)
         });
-        all_of(resolving).await
+        join_all(resolving).await
     }
 
     /// Closes a path through relays, and keeps none there.

@@ -7,6 +7,8 @@ use plotters::prelude::*;
 
 /// Size of a drawing in pixels.
 const SIZE: (u32, u32) = (760, 420);
+/// Most points of a stretch whose points are marked: those of a sweep, not of a series over time.
+const MARKED: usize = 40;
 /// Most lines of a chart.
 pub(super) const MAX_LINES: usize = 12;
 
@@ -65,7 +67,7 @@ fn draw_lines(
         .margin(12)
         .x_label_area_size(38)
         .y_label_area_size(56)
-        .build_cartesian_2d(x, y)?;
+        .build_cartesian_2d(x.clone(), y.clone())?;
     chart
         .configure_mesh()
         .light_line_style(TRANSPARENT)
@@ -83,6 +85,10 @@ fn draw_lines(
             if part == 0 {
                 drawn.label(&curve.name).legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], style));
             }
+            if stretch.len() <= MARKED {
+                let mark = |point: &Point| Circle::new((point.0, point.1), 3, color.filled());
+                chart.draw_series(stretch.iter().filter(|point| point.2 <= 0.0).map(mark))?;
+            }
             let bars = stretch.iter().filter(|point| point.2 > 0.0);
             chart.draw_series(bars.map(|(x, y, error)| {
                 ErrorBar::new_vertical(*x, y - error, *y, y + error, color.filled(), 8)
@@ -94,11 +100,28 @@ fn draw_lines(
             .configure_series_labels()
             .background_style(WHITE.mix(0.85))
             .border_style(BLACK.mix(0.3))
-            .position(SeriesLabelPosition::UpperRight)
+            .position(emptiest_corner(curves, &x, &y))
             .draw()?;
     }
     area.present()?;
     Ok(())
+}
+
+/// The corner for the legend: where the fewest points are, the upper right where several have as few.
+fn emptiest_corner(curves: &[Curve], x: &Range<f64>, y: &Range<f64>) -> SeriesLabelPosition {
+    let is_high = |value: f64, range: &Range<f64>| value > f64::midpoint(range.start, range.end);
+    let points = || curves.iter().flat_map(|curve| &curve.points).filter(|point| point.1.is_finite());
+    let within = |right, upper| {
+        points().filter(|point| (is_high(point.0, x), is_high(point.1, y)) == (right, upper)).count()
+    };
+    let corners = [
+        (within(true, true), SeriesLabelPosition::UpperRight),
+        (within(false, true), SeriesLabelPosition::UpperLeft),
+        (within(true, false), SeriesLabelPosition::LowerRight),
+        (within(false, false), SeriesLabelPosition::LowerLeft),
+    ];
+    let emptiest = corners.into_iter().min_by_key(|corner| corner.0);
+    emptiest.map_or(SeriesLabelPosition::UpperRight, |corner| corner.1)
 }
 
 /// Bars in groups, with error bars; each name of the legend has a colour.
@@ -238,6 +261,19 @@ mod tests {
         let many: Vec<Curve> = (0..20).map(|number| curve(&format!("line {number}"))).collect();
         let text = lines(&labels(), &many).unwrap();
         assert!(text.contains("(the first 12 of 20)") && !text.contains("line 12"));
+        // One mark for each of the four points, with error bars or without.
+        assert_eq!(lines(&labels(), &[curve("first")]).unwrap().matches("<circle").count(), 4);
+    }
+
+    #[test]
+    fn the_legend_lies_where_the_lines_do_not() {
+        let rising =
+            Curve { name: "rising".into(), points: (0..9).map(|x| (x.into(), x.into(), 0.0)).collect() };
+        let corner = |curves: &[Curve]| emptiest_corner(curves, &(0.0..8.0), &(0.0..8.0));
+        assert!(matches!(corner(std::slice::from_ref(&rising)), SeriesLabelPosition::UpperLeft));
+        let level = Curve { name: "level".into(), points: vec![(1.0, 7.0, 0.0)] };
+        assert!(matches!(corner(&[rising, level]), SeriesLabelPosition::LowerRight));
+        assert!(matches!(corner(&[]), SeriesLabelPosition::UpperRight));
     }
 
     #[test]
