@@ -117,6 +117,8 @@ async fn what_is_wanted_of_paths_is_set_while_they_run() {
     let running = stage.running(&here);
     carry(&here, &there, 500_000).await;
     assert_eq!((stage.bytes_on(1), running.list().len()), (0, 1), "never is not a byte");
+    let only = running.list()[0].id;
+    assert!(running.set(&format!("{only}=never")).unwrap_err().contains("without a path"));
 
     running.set("from:127.0.0.197=primary").unwrap();
     until("a path where there may be one now", || running.list().len() == 2).await;
