@@ -13,7 +13,7 @@ use anabranch_secure::RelayHint;
 
 use super::delays::note_delays;
 use super::forwarders::drain;
-use super::{FLOWS_EACH, key, local, runtime};
+use super::{FLOWS_EACH, SHORTER, key, local, runtime};
 
 /// So many sockets, read by one thread that answers a relay's questions and counts packets.
 pub fn sinks(count: &Arc<AtomicU64>, sockets: usize) -> Vec<SocketAddr> {
@@ -35,15 +35,20 @@ pub fn sinks(count: &Arc<AtomicU64>, sockets: usize) -> Vec<SocketAddr> {
     (0..sockets).map(|_| telling.recv().expect("they start")).collect()
 }
 
+/// Questions of a relay are shorter than the packets, and many of them, or some behind packets, may come as one batch.
 async fn read(socket: &UdpSocket, count: &AtomicU64) {
     drain(socket, |datagrams, received, bytes| {
-        if let Some(answer) = answer_challenge(bytes, |_| true, None) {
+        let mut questions = 0;
+        for datagram in bytes.chunks(received.stride).rev().take_while(|datagram| datagram.len() < SHORTER) {
+            let Some(answer) = answer_challenge(datagram, |_| true, None) else { continue };
+            questions += 1;
             let batch =
                 Batch { remote: received.remote, contents: &answer, segment: answer.len(), ecn: Ecn::NotEct };
             // A lost answer is asked for again.
             let _ = socket.send(&batch);
-        } else {
-            count.fetch_add(datagrams, Ordering::Relaxed);
+        }
+        count.fetch_add(datagrams - questions, Ordering::Relaxed);
+        if questions == 0 {
             note_delays(bytes, received.stride);
         }
     })
