@@ -34,7 +34,7 @@ pub struct Controller {
     pub(crate) config: Config,
     pub(crate) paths: Vec<Path>,
     /// Their ids, in the same order.
-    ids: SmallVec<[PathId; 8]>,
+    pub(crate) ids: SmallVec<[PathId; 8]>,
     /// Counts what makes every kept increase stale: reductions and changes of membership.
     pub(crate) epoch: u64,
     members: Vec<Member>,

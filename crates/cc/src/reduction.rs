@@ -116,10 +116,21 @@ impl Controller {
             }
             let left = self.left_by_loss(other);
             let bytes = self.bounded(left, self.paths[other].mss);
+            let by = self.ids[seat];
             let window = &mut self.paths[other].window;
             window.bytes = bytes.min(window.bytes);
             window.leave_slow_start();
             window.reduced_at = Some(event.now);
+            window.reduced_by(by);
+        }
+    }
+
+    /// Takes in that a path never shared a bottleneck with `other`: its last reduction is taken back if that was for a loss on the other.
+    pub fn on_parted(&mut self, path: PathId, other: PathId) {
+        let Some(index) = self.index(path) else { return };
+        if self.paths[index].window.take_back_from(other) {
+            self.resize(index, self.paths[index].window.bytes);
+            self.epoch += 1;
         }
     }
 

@@ -1,6 +1,6 @@
 //! One congestion window: its size, where slow start ends, the episode it recovers from, and how to undo.
 
-use anabranch_wire::Time;
+use anabranch_wire::{PathId, Time};
 
 use crate::rules::Memory;
 use crate::slow_start::HyStart;
@@ -64,6 +64,8 @@ struct Undo {
     memory: Memory,
     reduced_at: Option<Time>,
     gifts: f64,
+    /// The path whose loss it was for, if that is another.
+    by: Option<PathId>,
     /// It was in slow start.
     slow_start: bool,
     /// The share of it that the loss left.
@@ -104,6 +106,7 @@ impl Window {
             memory: self.memory,
             reduced_at: self.reduced_at,
             gifts: 0.0,
+            by: None,
             slow_start: self.in_slow_start(),
             left: 1.0,
             lost: 0.0,
@@ -141,6 +144,18 @@ impl Window {
         if let Some(undo) = &mut self.undo {
             undo.gifts = bytes;
         }
+    }
+
+    /// Notes that the reduction was for a loss on another path.
+    pub(crate) fn reduced_by(&mut self, other: PathId) {
+        if let Some(undo) = &mut self.undo {
+            undo.by = Some(other);
+        }
+    }
+
+    /// Takes the last reduction back if it was for a loss on that path.
+    pub(crate) fn take_back_from(&mut self, other: PathId) -> bool {
+        self.undo.as_ref().is_some_and(|undo| undo.by == Some(other)) && self.undo().is_some()
     }
 
     /// Takes the last reduction back, keeping what was gained since (RFC 4015 §3.2); answers what it had given

@@ -162,6 +162,31 @@ fn undo_restores_the_windows_of_the_whole_group_under_every_rule() {
     }
 }
 
+#[test]
+fn what_losses_of_a_path_took_from_another_is_given_back_when_they_turn_out_not_to_share() {
+    let mut bench = Bench::new(Config::new(RuleKind::Cubic), &[A, B]);
+    for path in [A, B] {
+        bench.round(path);
+        bench.wait(RTT);
+        bench.lose(path, RTT);
+        bench.wait(RTT);
+        bench.round(path);
+    }
+    let before = [A, B].map(|path| bench.packets(path));
+    bench.wait(RTT);
+    assert!(bench.lose(A, RTT));
+    let cut = bench.packets(A);
+    assert!(bench.packets(B) < before[1]);
+    bench.controller.on_parted(A, B);
+    assert_eq!(bench.packets(A), cut, "its own losses it keeps");
+    bench.controller.on_parted(B, B);
+    assert!(bench.packets(B) < before[1], "those of a path that it does share with, too");
+    bench.controller.on_parted(B, A);
+    assert!((bench.packets(B) - before[1]).abs() < 0.01, "{before:?}");
+    bench.controller.on_parted(B, A);
+    assert!((bench.packets(B) - before[1]).abs() < 0.01, "once");
+}
+
 /// Cubic leaves 0.7 of what was held, whatever the window was.
 #[test]
 fn what_slow_start_overshot_by_is_taken_off_the_window_but_not_more_than_half() {

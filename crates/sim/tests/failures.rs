@@ -41,6 +41,17 @@ fn a_break_of_any_path_in_any_way_at_any_moment_is_bridged() {
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
+/// Paths that do not share were once taken for one group, as their queues had filled together for some seconds; what one then lost
+/// took the windows of all, and went on doing so once it carried nothing.
+#[test]
+fn heavy_losses_of_one_path_leave_the_others_of_its_group_alone() {
+    for (number, after) in [(864, 19.739_073_2), (227, 10.1)] {
+        let case = Case::draw_within(number, (after, after));
+        let breaches = case.run().breaches(&case);
+        assert!(breaches.is_empty(), "{}", breaches.join("\n"));
+    }
+}
+
 #[test]
 fn a_path_with_seconds_of_buffer_is_left_out_within_a_second_and_says_why() {
     let cables = [(40.0, 30, 1.0), (2.0, 38, 100.0)]

@@ -158,6 +158,7 @@ impl<P: Payload> Session<P> {
         if self.stall_at(&self.paths[index]).is_some_and(|at| at <= now) {
             self.paths[index].trouble.hold(now, Fault::Stalls);
             self.suspect(index);
+            self.review_groups(now);
         }
         let path = &mut self.paths[index];
         if path.state == PathState::Failed && path.health.next_probe.is_some_and(|at| at <= now) {

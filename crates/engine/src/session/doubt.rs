@@ -33,11 +33,13 @@ impl<P: Payload> Session<P> {
         if let Some(fault) = fault.filter(|_| self.has_other_active(index)) {
             self.paths[index].trouble.hold(now, fault);
             self.suspect(index);
+            self.review_groups(now);
         } else if self.is_bloated(now, index, outcome.rtt) {
             let path = &mut self.paths[index];
             let known = (path.ways_back.least(), path.delivery_rate);
             path.trouble.hold_bloated(now, known);
             self.suspect(index);
+            self.review_groups(now);
         } else if let Some(window) = window {
             let path = &mut self.paths[index];
             let known = (window, path.rtt().smoothed());

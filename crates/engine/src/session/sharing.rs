@@ -2,7 +2,8 @@
 //!
 //! Evidence is collected as acknowledgements come; every [`REVIEW`] it is judged, by the method that [`Config::detector`](crate::Config::detector)
 //! names; usually whether delays rise and fall together, one-way delays where the peer tells when packets arrived, and where
-//! they say nothing, whether losses come at the same moments [M8], or a queue was full on one path only. A path whose group changes is told as an event with the
+//! they say nothing, whether losses come at the same moments [M8], or a queue was full on one path only. One path's heavy losses that another
+//! has none of go before all that. A path whose group changes is told as an event with the
 //! reason. Each end judges the paths by what it sends on them itself.
 
 use anabranch_wire::{ArrivalTime, PathId, Payload, Span, Time};
@@ -13,8 +14,8 @@ use crate::config::{Coupling, Detector};
 use crate::event::{Event, PathChange};
 use crate::path::{Losses, Path, PathState};
 use crate::shared::{
-    DelaySample, DelayStatistics, DelayWaves, FastRetransmits, FullQueues, Groups, OneWay, OneWayDelays,
-    SharedCongestion, Verdict,
+    DelaySample, DelayStatistics, DelayWaves, FastRetransmits, FullQueues, Groups, LoneLosses, OneWay,
+    OneWayDelays, SharedCongestion, Toll, Verdict,
 };
 
 /// How often the evidence is judged.
@@ -30,7 +31,7 @@ enum Method {
     Losses(FastRetransmits),
     Delays(DelayStatistics),
     Waves(DelayWaves),
-    Both(FastRetransmits, DelayWaves, FullQueues),
+    Both(FastRetransmits, DelayWaves, FullQueues, LoneLosses),
 }
 
 /// That, and what makes delays of times of arrival.
@@ -46,9 +47,12 @@ impl Evidence {
             Detector::Losses => Method::Losses(FastRetransmits::default()),
             Detector::Delays => Method::Delays(DelayStatistics::default()),
             Detector::Waves => Method::Waves(DelayWaves::default()),
-            Detector::Both => {
-                Method::Both(FastRetransmits::default(), DelayWaves::default(), FullQueues::default())
-            }
+            Detector::Both => Method::Both(
+                FastRetransmits::default(),
+                DelayWaves::default(),
+                FullQueues::default(),
+                LoneLosses::default(),
+            ),
         };
         Self { method, one_way: OneWayDelays::default() }
     }
@@ -65,7 +69,7 @@ impl Evidence {
         match &mut self.method {
             Method::Losses(_) => {}
             Method::Waves(waves) => waves.on_delay(path, &sample),
-            Method::Both(_, waves, queues) => {
+            Method::Both(_, waves, queues, _) => {
                 queues.on_wait(now, path, waited, seen.smoothed);
                 waves.on_delay(path, &sample);
             }
@@ -100,7 +104,7 @@ impl Evidence {
     fn on_congestion(&mut self, now: Time, path: PathId, in_slow_start: bool) -> bool {
         match &mut self.method {
             Method::Losses(losses) => losses.on_congestion(now, path),
-            Method::Both(losses, _, queues) => {
+            Method::Both(losses, _, queues, _) => {
                 losses.on_congestion(now, path);
                 return queues.on_congestion(now, path, in_slow_start);
             }
@@ -109,12 +113,21 @@ impl Evidence {
         false
     }
 
+    /// A path entered fast retransmit beside others: those that it is now known to be separate from, beyond doubt.
+    fn on_toll(&mut self, now: Time, loser: (Toll, bool), others: &[Toll]) -> SmallVec<[PathId; 8]> {
+        match &mut self.method {
+            Method::Both(_, _, _, lone) => lone.on_congestion(now, loser, others.iter().copied()),
+            _ => SmallVec::new(),
+        }
+    }
+
     fn verdict(&self, now: Time, a: PathId, b: PathId) -> Verdict {
         match &self.method {
             Method::Losses(losses) => losses.verdict(now, a, b),
             Method::Delays(statistics) => statistics.verdict(now, a, b),
             Method::Waves(waves) => waves.verdict(now, a, b),
-            Method::Both(losses, waves, queues) => {
+            Method::Both(_, _, _, lone) if lone.are_apart(now, a, b) => Verdict::Separate,
+            Method::Both(losses, waves, queues, _) => {
                 let first = |known: Verdict, next: &dyn Fn() -> Verdict| match known {
                     Verdict::Undecided => next(),
                     decided => decided,
@@ -129,7 +142,11 @@ impl Evidence {
         self.one_way.forget(path);
         self.forget_delays(path);
         match &mut self.method {
-            Method::Losses(losses) | Method::Both(losses, ..) => losses.forget(path),
+            Method::Losses(losses) => losses.forget(path),
+            Method::Both(losses, _, _, lone) => {
+                losses.forget(path);
+                lone.forget(path);
+            }
             Method::Waves(_) => {}
             Method::Delays(statistics) => statistics.forget(path),
         }
@@ -140,7 +157,7 @@ impl Evidence {
         match &mut self.method {
             Method::Losses(_) | Method::Delays(_) => {}
             Method::Waves(waves) => waves.forget(path),
-            Method::Both(_, waves, queues) => {
+            Method::Both(_, waves, queues, _) => {
                 waves.forget(path);
                 queues.forget(path);
             }
@@ -261,10 +278,35 @@ impl<P: Payload> Session<P> {
         if !sharing.begins_episode(now, path, losses.sent_at) {
             return;
         }
-        if sharing.evidence.on_congestion(now, path, in_slow_start) {
+        let is_news = sharing.evidence.on_congestion(now, path, in_slow_start);
+        let parted = self.part_from_spared(now, index, in_slow_start);
+        if is_news || parted {
             // Before windows are cut for what is lost elsewhere.
             self.review_groups(now);
         }
+    }
+
+    /// Parts a path that entered fast retransmit from those of its group that lose nothing where it loses much; what its losses took from
+    /// their windows last is given back.
+    fn part_from_spared(&mut self, now: Time, index: usize, in_slow_start: bool) -> bool {
+        let toll = |path: &Path| Toll {
+            path: path.id,
+            sent: path.stats.packets_sent,
+            lost: path.stats.packets_lost,
+            rtt: path.rtt().smoothed(),
+        };
+        let loser = toll(&self.paths[index]);
+        let active = |path: &&Path| path.id != loser.path && path.state == PathState::Active;
+        let others: SmallVec<[Toll; 8]> = self.paths.iter().filter(active).map(toll).collect();
+        let Some(sharing) = self.sharing() else { return false };
+        let spared = sharing.evidence.on_toll(now, (loser, in_slow_start), &others);
+        for other in &spared {
+            sharing.groups.part(now, (loser.path.min(*other), loser.path.max(*other)));
+        }
+        for other in &spared {
+            self.cc.on_parted(*other, loser.path);
+        }
+        !spared.is_empty()
     }
 
     /// Judges the evidence when it is time.
@@ -277,7 +319,7 @@ impl<P: Payload> Session<P> {
     /// Puts paths into groups by what is known now.
     pub(super) fn review_groups(&mut self, now: Time) {
         let proven = |path: &&Path| !matches!(path.state, PathState::Validating | PathState::Closing);
-        let paths: SmallVec<[(PathId, u32); 8]> =
+        let mut paths: SmallVec<[(PathId, u32); 8]> =
             self.paths.iter().filter(proven).map(|path| (path.id, path.route.socket)).collect();
         let Some(sharing) = self.sharing() else { return };
         sharing.review_at = now + REVIEW;
@@ -285,6 +327,7 @@ impl<P: Payload> Session<P> {
         if self.coupling == Coupling::Fixed {
             return;
         }
+        paths.retain(|(path, _)| !self.stands_alone(*path));
         let Some(sharing) = self.sharing() else { return };
         let groups = sharing.groups.of(&paths);
         for ((path, _), (group, reason)) in paths.iter().zip(groups) {
@@ -294,6 +337,15 @@ impl<P: Payload> Session<P> {
                 self.events.push_back(Event::Path { path: *path, change });
             }
         }
+    }
+
+    /// Takes a path that is held out of its group: what is lost of its probes is no congestion that others cause. True for such a path.
+    fn stands_alone(&mut self, path: PathId) -> bool {
+        let is_held = self.path(path).is_some_and(|path| path.trouble.is_held());
+        if is_held && self.cc.group(path) != path.0 {
+            self.cc.set_group(path, path.0);
+        }
+        is_held
     }
 }
 

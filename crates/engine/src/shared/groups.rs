@@ -5,7 +5,7 @@
 //! its group. A group is named by its lowest path.
 //!
 //! A verdict is not believed at once when it changes another: it has to hold for [`PATIENCE`], so that groups
-//! do not flap. When the evidence stays away for [`MEMORY`], what it showed is forgotten.
+//! do not flap, unless it is beyond doubt. When the evidence stays away for [`MEMORY`], what it showed is forgotten.
 
 use anabranch_wire::{PathId, Span, Time};
 use smallvec::{SmallVec, smallvec};
@@ -71,6 +71,14 @@ impl Groups {
         let patience = if verdict == Verdict::Undecided { MEMORY } else { PATIENCE };
         if pair.believed == Verdict::Undecided || now.since(pair.heard.1) >= patience {
             pair.believed = verdict;
+        }
+    }
+
+    /// Believes of two paths, `a` below `b`, at once that they do not share.
+    pub fn part(&mut self, now: Time, (a, b): (PathId, PathId)) {
+        self.note(now, (a, b), Verdict::Separate);
+        if let Some(pair) = self.pairs.iter_mut().find(|pair| pair.paths == (a, b)) {
+            pair.believed = Verdict::Separate;
         }
     }
 
@@ -158,6 +166,10 @@ mod tests {
         groups.note(at(5), pair, Verdict::Separate);
         assert_eq!(groups.believed(pair.0, pair.1), Verdict::Shared);
         groups.note(at(7), pair, Verdict::Separate);
+        assert_eq!(groups.believed(pair.0, pair.1), Verdict::Separate);
+        groups.note(at(9), pair, Verdict::Shared);
+        groups.note(at(11), pair, Verdict::Shared);
+        groups.part(at(11), pair);
         assert_eq!(groups.believed(pair.0, pair.1), Verdict::Separate);
         groups.forget(PathId(4));
         assert!(groups.pairs.is_empty());

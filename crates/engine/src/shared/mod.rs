@@ -9,13 +9,14 @@
 //!
 //! The help are times of arrival in acknowledgements, of which [`OneWayDelays`] makes delays.
 //!
-//! Beside them [`FullQueues`] tells early, from single losses, which paths do not share.
+//! Beside them two tell early which paths do not share: [`FullQueues`] from single losses, [`LoneLosses`] from very many.
 //!
 //! All keep a bounded history and forget: a verdict holds for the evidence of the last while. [`Groups`]
 //! turns verdicts on pairs into groups of paths.
 
 mod delays;
 mod groups;
+mod lone_losses;
 mod losses;
 mod one_way;
 mod queues;
@@ -25,6 +26,7 @@ use anabranch_wire::{PathId, Span, Time};
 
 pub use delays::DelayStatistics;
 pub use groups::{GroupReason, Groups};
+pub use lone_losses::{LoneLosses, Toll};
 pub use losses::{FastRetransmits, Lag};
 pub use one_way::{OneWay, OneWayDelays};
 pub use queues::FullQueues;

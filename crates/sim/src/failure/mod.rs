@@ -17,6 +17,9 @@ use crate::spent::Spent;
 /// Keeps the draws of cases apart from those of other parties.
 const KIND: u64 = 0x6661_696c;
 
+/// When a path breaks unless it is asked otherwise, in seconds after the start.
+pub const MOMENTS: (f64, f64) = (0.3, 6.0);
+
 /// The share of a rate that is promised.
 const LEAST_SHARE: f64 = 0.8;
 
@@ -117,9 +120,15 @@ pub struct Outcome {
 
 impl Case {
     /// Draws the case with this number: rates of 5 to 60 Mbit/s, round-trip times of 5 to 200 ms, queues of 0.5
-    /// to 2 bandwidth–delay products, a break between 0.3 and 6 s after the start.
+    /// to 2 bandwidth–delay products, a break at some of the [`MOMENTS`].
     #[must_use]
     pub fn draw(number: u64) -> Self {
+        Self::draw_within(number, MOMENTS)
+    }
+
+    /// The same with a break between these moments, in seconds after the start.
+    #[must_use]
+    pub fn draw_within(number: u64, (from, to): (f64, f64)) -> Self {
         let mut chance = Chance::new(seed_of(number, KIND, 0));
         let mut path = |_| CasePath {
             mbit: chance.scaled(5.0, 60.0),
@@ -130,7 +139,7 @@ impl Case {
         let paths: Vec<CasePath> = (0..count).map(&mut path).collect();
         let broken = chance.below(count);
         let how = Break::ALL[(number % Break::ALL.len() as u64) as usize];
-        Self { number, paths, broken, how, after: Span::from_secs_f64(chance.between(0.3, 6.0)) }
+        Self { number, paths, broken, how, after: Span::from_secs_f64(chance.between(from, to)) }
     }
 }
 

@@ -1,5 +1,6 @@
 //! What `anabranch sim` is told on its command line.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -33,6 +34,9 @@ pub struct RunArgs {
     /// The `failures` with a redundant stream instead of as much as goes
     #[arg(long)]
     pub redundant: bool,
+    /// When paths of the `failures` break, in seconds after the start, as 6..20; 0.3..6 when left out
+    #[arg(long, value_name = "FROM..TO")]
+    pub after: Option<Moments>,
     /// Draw how it went into this directory, as SVG: over time, as distributions, as bars over seeds
     #[arg(long, value_name = "DIR", help_heading = OUTPUT)]
     pub plot: Option<PathBuf>,
@@ -53,8 +57,8 @@ impl RunArgs {
 
     /// Grids of many networks trace nothing, and only the failures know redundant streams.
     pub(super) fn without_trace(&self, name: &str) -> Result<(), Failure> {
-        if self.redundant && name != super::failures::NAME {
-            return Err(redundant_elsewhere());
+        if name != super::failures::NAME {
+            self.without_failures()?;
         }
         if self.trace.is_none() {
             return Ok(());
@@ -68,17 +72,45 @@ impl RunArgs {
         let (option, whose) = match (&self.cells, self.scheduler) {
             (Some(_), _) => ("--cells", "`sim run grid`, `fairness`, `failures` and `overlay`"),
             (_, Some(_)) => ("--scheduler", "`sim run grid`"),
-            _ if self.redundant => return Err(redundant_elsewhere()),
-            _ => return Ok(()),
+            _ => return self.without_failures(),
         };
         Err(Failure::local(format!("{option} belongs to {whose}"))
             .hint("a scenario's own settings are changed with `sim sweep SCENARIO --set KEY=VALUE`"))
     }
+
+    /// The options that only the failures know are an error elsewhere.
+    fn without_failures(&self) -> Result<(), Failure> {
+        let (option, hint) = if self.redundant {
+            ("--redundant", "a flow of a scenario is redundant with `redundant = true`")
+        } else if self.after.is_some() {
+            ("--after", "a link of a scenario breaks with an event at a time: see docs/simulator.md")
+        } else {
+            return Ok(());
+        };
+        Err(Failure::local(format!("{option} belongs to `sim run failures`")).hint(hint))
+    }
 }
 
-fn redundant_elsewhere() -> Failure {
-    Failure::local("--redundant belongs to `sim run failures`")
-        .hint("a flow of a scenario is redundant with `redundant = true`")
+/// From when to when something happens, in seconds after the start.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Moments(pub f64, pub f64);
+
+impl FromStr for Moments {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let seconds = |text: &str| text.parse().ok().filter(|seconds| (0.0..=3_600.0).contains(seconds));
+        let moments = text.split_once("..").and_then(|(from, to)| Some(Self(seconds(from)?, seconds(to)?)));
+        moments
+            .filter(|moments| moments.0 <= moments.1)
+            .ok_or_else(|| format!("`{text}` is not FROM..TO in seconds, an hour at most, as in 6..20"))
+    }
+}
+
+impl fmt::Display for Moments {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}..{}", self.0, self.1)
+    }
 }
 
 /// How results are written.
@@ -217,6 +249,16 @@ mod tests {
         }
         for text in ["1..4", "7", "1,4,5"] {
             assert_eq!(text.parse::<Seeds>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn moments_are_two_times_in_order() {
+        for text in ["6..20", "0.3..6", "0..0"] {
+            assert_eq!(text.parse::<Moments>().unwrap().to_string(), text);
+        }
+        for text in ["", "6", "20..6", "-1..2", "0..3601", "NaN..1", "0..inf"] {
+            assert!(text.parse::<Moments>().is_err(), "{text}");
         }
     }
 

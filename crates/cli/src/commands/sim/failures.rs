@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use anabranch_sim::failure::{Case, Outcome, metrics};
+use anabranch_sim::failure::{Case, MOMENTS, Outcome, metrics};
 use serde::Serialize;
 
 use super::jobs::{Crew, in_order};
@@ -46,11 +46,13 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Result<(), Failure> {
     let cases = args.cells.clone().map_or_else(|| CASES.collect(), |cells| cells.0);
     let mut runs: Vec<(Case, Outcome)> = Vec::with_capacity(cases.len());
     let run = if args.redundant { Case::run_redundant } else { Case::run };
-    let work = move |number: &u64, _: &dyn Fn(f64)| run(&Case::draw(*number));
+    let moments = args.after.map_or(MOMENTS, |moments| (moments.0, moments.1));
+    let draw = move |number| Case::draw_within(number, moments);
+    let work = move |number: &u64, _: &dyn Fn(f64)| run(&draw(*number));
     let crew = Crew { stop: stop_on_interrupt(), ..Crew::new(args.thread_count(), !context.quiet) };
     let all = cases.len();
     let done = in_order(cases, &crew, work, &mut |number, outcome| {
-        runs.push((Case::draw(*number), outcome));
+        runs.push((draw(*number), outcome));
         Ok(())
     })?;
     let outcome = if runs.is_empty() { Ok(()) } else { report(args, &runs) };
@@ -60,8 +62,10 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Result<(), Failure> {
 
 fn report(args: &RunArgs, runs: &[(Case, Outcome)]) -> Result<(), Failure> {
     let broken = runs.iter().filter(|(_, outcome)| !outcome.is_clean());
-    let option = if args.redundant { " --redundant" } else { "" };
-    let breaches: Vec<Breach> = broken.map(|(case, outcome)| Breach::of(case, outcome, option)).collect();
+    let redundant = if args.redundant { " --redundant" } else { "" };
+    let after = args.after.map_or(String::new(), |moments| format!(" --after {moments}"));
+    let options = format!("{redundant}{after}");
+    let breaches: Vec<Breach> = broken.map(|(case, outcome)| Breach::of(case, outcome, &options)).collect();
     let report = Report { scenario: NAME, metrics: metrics(runs), breaches };
     cells::write(args, &report, (table, || csv(runs)), (NAME, &distributions(runs)))?;
     if report.breaches.is_empty() {
@@ -82,8 +86,8 @@ fn distributions(runs: &[(Case, Outcome)]) -> Distributions {
 }
 
 impl Breach {
-    fn of(case: &Case, outcome: &Outcome, option: &str) -> Self {
-        let replay = format!("anabranch sim run {NAME}{option} --cells {}", case.number);
+    fn of(case: &Case, outcome: &Outcome, options: &str) -> Self {
+        let replay = format!("anabranch sim run {NAME}{options} --cells {}", case.number);
         Self { broken: outcome.breaches(case), case: case.to_string(), replay }
     }
 }
