@@ -63,6 +63,17 @@ impl Bench {
         self.controller.on_loss(path, &event)
     }
 
+    /// A loss on each of two paths ends their slow start, and a round trip more has passed.
+    fn leave_slow_start(&mut self) {
+        for path in [A, B] {
+            self.round(path);
+            self.wait(RTT);
+            self.lose(path, RTT);
+            self.wait(RTT);
+            self.round(path);
+        }
+    }
+
     fn packets(&self, path: PathId) -> f64 {
         self.controller.window(path) as f64 / MSS as f64
     }
@@ -131,13 +142,7 @@ fn marks_reduce_as_losses_do_and_belong_to_the_same_episode() {
 fn undo_restores_the_windows_of_the_whole_group_under_every_rule() {
     for rule in loss_based() {
         let mut bench = Bench::new(Config::new(rule), &[A, B]);
-        for path in [A, B] {
-            bench.round(path);
-            bench.wait(RTT);
-            bench.lose(path, RTT);
-            bench.wait(RTT);
-            bench.round(path);
-        }
+        bench.leave_slow_start();
         let read =
             |bench: &Bench, path| (bench.packets(path), bench.controller.ssthresh(path) as f64 / MSS as f64);
         let before = [A, B].map(|path| read(&bench, path));
@@ -165,13 +170,7 @@ fn undo_restores_the_windows_of_the_whole_group_under_every_rule() {
 #[test]
 fn what_losses_of_a_path_took_from_another_is_given_back_when_they_turn_out_not_to_share() {
     let mut bench = Bench::new(Config::new(RuleKind::Cubic), &[A, B]);
-    for path in [A, B] {
-        bench.round(path);
-        bench.wait(RTT);
-        bench.lose(path, RTT);
-        bench.wait(RTT);
-        bench.round(path);
-    }
+    bench.leave_slow_start();
     let before = [A, B].map(|path| bench.packets(path));
     bench.wait(RTT);
     assert!(bench.lose(A, RTT));

@@ -91,14 +91,19 @@ pub fn doubts(session: &Session) -> Arc<AtomicUsize> {
     count
 }
 
-/// Waits until something is so.
-pub async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+/// Waits until something is so, 20 s at most.
+pub async fn until(what: &str, is_so: impl FnMut() -> bool) {
+    until_within(Duration::from_secs(20), what, is_so).await;
+}
+
+/// Waits until something is so, and at most for `limit`.
+pub async fn until_within(limit: Duration, what: &str, mut is_so: impl FnMut() -> bool) {
     let waiting = async {
         while !is_so() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    timeout(Duration::from_secs(20), waiting).await.unwrap_or_else(|_| panic!("never: {what}"));
+    timeout(limit, waiting).await.unwrap_or_else(|_| panic!("never: {what}"));
 }
 
 /// Sends bytes from one end to the other and compares them.

@@ -286,7 +286,7 @@ impl<P: Payload> Session<P> {
         }
     }
 
-    /// Parts a path that entered fast retransmit from those of its group that lose nothing where it loses much; what its losses took from
+    /// Parts a path that entered fast retransmit from those that lose nothing where it loses much; what its losses took from
     /// their windows last is given back.
     fn part_from_spared(&mut self, now: Time, index: usize, in_slow_start: bool) -> bool {
         let toll = |path: &Path| Toll {
@@ -303,8 +303,9 @@ impl<P: Payload> Session<P> {
         for other in &spared {
             sharing.groups.part(now, (loser.path.min(*other), loser.path.max(*other)));
         }
-        for other in &spared {
-            self.cc.on_parted(*other, loser.path);
+        // Groups that the caller gave stay what they are, and so does what they took.
+        if self.coupling == Coupling::Adaptive {
+            spared.iter().for_each(|other| self.cc.on_parted(*other, loser.path));
         }
         !spared.is_empty()
     }
