@@ -5,7 +5,7 @@
 use std::ops::Range;
 
 use anabranch_engine::{Config, Fault, IdleReason, Standing};
-use anabranch_sim::failure::Case;
+use anabranch_sim::failure::{Case, MOMENTS};
 use anabranch_sim::{CLIENT, CableConfig, Pair, Sender, Sink};
 use anabranch_wire::{Length, Span, Time};
 
@@ -49,6 +49,19 @@ fn heavy_losses_of_one_path_leave_the_others_of_its_group_alone() {
         let case = Case::draw_within(number, (after, after));
         let breaches = case.run().breaches(&case);
         assert!(breaches.is_empty(), "{}", breaches.join("\n"));
+    }
+}
+
+/// In 329 the last path is validated after it has fallen silent, in 194 after it has become 20 times as long; the redundant ones break while
+/// a slow path still has to send what was written before it was there.
+#[test]
+fn breaks_while_paths_are_opened_are_bridged() {
+    let plain = [329, 194].map(|number| (Case::draw_within(number, (0.02, 0.3)), false));
+    let redundant = [(105, (0.05, 0.6)), (1875, MOMENTS)];
+    let redundant = redundant.map(|(number, moments)| (Case::draw_within(number, moments), true));
+    for (case, redundant) in plain.into_iter().chain(redundant) {
+        let outcome = if redundant { case.run_redundant() } else { case.run() };
+        assert!(outcome.is_clean(), "{}", outcome.breaches(&case).join("\n"));
     }
 }
 

@@ -107,8 +107,8 @@ pub struct Case {
 pub struct Outcome {
     /// The longest time without delivery in the three seconds after the break.
     pub gap: Span,
-    /// What was allowed: three times the longest smoothed round-trip time at the break, or 200 ms; of a redundant stream,
-    /// the difference of one-way delays.
+    /// What was allowed: three times the longest smoothed round-trip time in use at the break (of a path that is not in use
+    /// yet, what it is going to be), or 200 ms; of a redundant stream, the difference of one-way delays.
     pub allowed: Span,
     /// What was delivered from then on until it was mended, as a share of the other paths' rate.
     pub living_share: f64,

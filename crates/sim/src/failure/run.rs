@@ -1,6 +1,8 @@
 //! One case in virtual time.
 
-use anabranch_engine::Config;
+use std::cmp::Reverse;
+
+use anabranch_engine::{Config, PathInfo, PathState};
 use anabranch_link::LossModel;
 use anabranch_wire::{Length, Span, Time};
 
@@ -25,7 +27,9 @@ const FLAP: Span = Span::from_millis(500);
 const TICK: Span = Span::from_millis(5);
 /// ... at this share of the slowest path's rate ...
 const TICKED: f64 = 0.25;
-/// ... and is looked after so often.
+/// A path holds it whose window has had room for it for so many of its round trips ...
+const HELD_FOR: u64 = 2;
+/// ... and it is looked after so often.
 const STEP: Span = Span::from_millis(1);
 /// Bytes on the wire of a full packet: one may be ahead of what is sent.
 const PACKET: f64 = 1500.0;
@@ -98,17 +102,26 @@ impl<S: App<Length>> World<S> {
         }
     }
 
-    /// The longest smoothed round-trip time in use.
-    fn longest_rtt(&mut self) -> Span {
-        let rtts = self.pair.session(CLIENT).paths().into_iter().map(|path| path.rtt);
+    /// The longest smoothed round-trip time in use when a path breaks. A path that comes into use only after that counts
+    /// with the round-trip time that it then has.
+    fn longest_rtt(&mut self, case: &Case) -> Span {
+        let cables = 0..case.paths.len();
+        let rtts = cables.map(|cable| self.rtt(cable).unwrap_or_else(|| case.rtt_after_break(cable)));
         rtts.max().unwrap_or(Span::ZERO)
     }
 
-    /// The smoothed round-trip time over a cable.
-    fn rtt(&mut self, cable: usize) -> Span {
+    /// The smoothed round-trip time over a cable that is in use.
+    fn rtt(&mut self, cable: usize) -> Option<Span> {
         let paths = self.pair.session(CLIENT).paths().into_iter();
-        let rtts = paths.filter(|path| path.route.socket as usize == cable).map(|path| path.rtt);
-        rtts.max().unwrap_or(Span::ZERO)
+        let in_use = |path: &PathInfo| path.state != PathState::Validating;
+        let its = paths.filter(|path| path.route.socket as usize == cable && in_use(path));
+        its.map(|path| path.rtt).max()
+    }
+
+    /// The congestion window of a cable's path in bytes, 0 where there is none.
+    fn window(&mut self, cable: usize) -> u64 {
+        let paths = self.pair.session(CLIENT).paths().into_iter();
+        paths.filter(|path| path.route.socket as usize == cable).map(|path| path.window).max().unwrap_or(0)
     }
 
     /// Mbit/s of stream bytes, each counted once, that arrive over a cable from now on.
@@ -140,6 +153,17 @@ impl<S: App<Length>> World<S> {
 }
 
 impl Case {
+    /// The round-trip time of a full packet, and of one back, on a path without queues once one is broken.
+    fn rtt_after_break(&self, index: usize) -> Span {
+        let CasePath { mbit, rtt, .. } = self.paths[index];
+        let (mbit, rtt) = match self.how {
+            Break::Rate if index == self.broken => (mbit / 100.0, rtt),
+            Break::Delay if index == self.broken => (mbit, rtt * LONGER),
+            _ => (mbit, rtt),
+        };
+        rtt + Span::from_secs_f64(2.0 * PACKET * 8e-6 / mbit)
+    }
+
     /// When the ends can see that a path was mended at `mend_at`. Links keep the order of packets: behind those that left
     /// on a long way, all that follow arrive no sooner than they do, and round trips are as long as before until then.
     fn settled(&self, mend_at: Time) -> Time {
@@ -155,8 +179,8 @@ impl Case {
         let mut world = World::new(self, Sender::new(u64::MAX), LOOKED_AT);
         let break_at = Time::ZERO + self.after;
         world.run(break_at);
-        let allowed = allowed(world.longest_rtt());
-        let own = world.rtt(self.broken);
+        let allowed = allowed(world.longest_rtt(self));
+        let own = world.rtt(self.broken).unwrap_or(self.paths[self.broken].rtt);
         world.break_path(self);
         let mend_at = break_at + BROKEN;
         world.run_broken(self, mend_at);
@@ -182,8 +206,11 @@ impl Case {
         let chunk = slowest * TICKED * 1e6 / 8.0 * TICK.as_secs_f64();
         let mut world = World::new(self, Ticker::new(chunk as usize, TICK), STEP);
         let break_at = Time::ZERO + self.after;
-        world.run(break_at);
-        let allowed = self.allowed_redundant(&mut world, chunk);
+        let quickest = self.quickest_holding(&mut world, chunk, break_at);
+        let allowed = match quickest {
+            Some(path) => self.allowed_redundant(path, chunk),
+            None => allowed(world.longest_rtt(self)),
+        };
         let before = (world.sender.written, world.sink.received);
         world.break_path(self);
         let mend_at = break_at + BROKEN;
@@ -198,19 +225,35 @@ impl Case {
         Outcome { gap, allowed, living_share, restored_share, spent: world.pair.spent() }
     }
 
-    /// The gap that a redundant stream of this many bytes each [`TICK`] may have if the path breaks now.
-    fn allowed_redundant<S: App<Length>>(&self, world: &mut World<S>, chunk: f64) -> Span {
-        let windows = world.pair.session(CLIENT).paths().into_iter();
-        let windows: Vec<_> = windows.map(|path| (path.route.socket as usize, path.window)).collect();
-        let holds = |index: usize, path: &CasePath| {
-            let needed = (chunk * path.rtt.as_secs_f64() / TICK.as_secs_f64()) as u64;
-            windows.iter().any(|(socket, window)| *socket == index && *window >= needed)
+    /// Runs until the break. The quickest living path that holds a redundant stream of this many bytes each [`TICK`]: its window
+    /// has had room for it for [`HELD_FOR`], so that what had to wait before has left.
+    fn quickest_holding<S: App<Length>>(
+        &self,
+        world: &mut World<S>,
+        chunk: f64,
+        break_at: Time,
+    ) -> Option<&CasePath> {
+        let holds = |world: &mut World<S>, index: usize, path: &CasePath| {
+            let needed = chunk * path.rtt.as_secs_f64() / TICK.as_secs_f64();
+            world.window(index) as f64 >= needed
         };
-        let living = self.paths.iter().enumerate().filter(|(index, _)| *index != self.broken);
-        let holding = living.filter(|(index, path)| holds(*index, path)).map(|(_, path)| path);
-        let Some(quickest) = holding.min_by_key(|path| path.rtt) else { return allowed(world.longest_rtt()) };
-        let sending = Span::from_secs_f64((chunk + PACKET) * 8e-6 / quickest.mbit);
-        quickest.rtt.saturating_sub(self.paths[self.broken].rtt) / 2 + TICK + STEP + sending
+        let mut living: Vec<_> = self.paths.iter().enumerate().collect();
+        living.remove(self.broken);
+        living.sort_by_key(|(_, path)| Reverse(path.rtt));
+        living.retain(|(index, path)| {
+            let since = self.after.saturating_sub(path.rtt * HELD_FOR);
+            world.run(Time::ZERO + since);
+            world.pair.now == Time::ZERO + since && holds(world, *index, path)
+        });
+        world.run(break_at);
+        living.retain(|(index, path)| holds(world, *index, path));
+        living.last().map(|(_, path)| *path)
+    }
+
+    /// The gap that a redundant stream of this many bytes each [`TICK`] may have where this path holds it.
+    fn allowed_redundant(&self, holding: &CasePath, chunk: f64) -> Span {
+        let sending = Span::from_secs_f64((chunk + PACKET) * 8e-6 / holding.mbit);
+        holding.rtt.saturating_sub(self.paths[self.broken].rtt) / 2 + TICK + STEP + sending
     }
 }
 
