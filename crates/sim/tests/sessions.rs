@@ -403,6 +403,34 @@ fn a_dead_path_does_not_stop_the_keep_alives_of_a_living_one() {
     assert_eq!(states(&mut pair), [State::Established; 2]);
 }
 
+/// New path ids come from the peer, so those that are there have to last until it is heard again.
+#[test]
+fn while_the_peer_is_not_heard_tries_of_other_routes_leave_an_id_for_a_relay() {
+    let config = Config { idle_timeout: Span::from_secs(300), ..Config::default() };
+    let mut pair = pair(&config, 3);
+    pair.set_down(1, true);
+    pair.set_down(2, true);
+    pair.connect();
+    idle(&mut pair, at(1_000));
+    pair.set_down(0, true);
+    let (mut sender, mut sink) = (Sender::new(100_000), Sink::default());
+    for second in 2..120 {
+        pair.open_missing();
+        pair.run(at(second * 1_000), &mut [&mut sender, &mut sink]);
+    }
+    let reserved = pair.session(CLIENT).reserve_path().expect("an id is left");
+    pair.session(CLIENT).release_path(reserved.id);
+    pair.set_down(1, false);
+    pair.run(at(128_000), &mut [&mut sender, &mut sink]);
+    assert_eq!(sink.received, 100_000);
+    // The peer is heard again: the route that nobody answers on is given up.
+    pair.run(at(140_000), &mut [&mut sender, &mut sink]);
+    let routes = [1, 2].map(|cable| pair.route(CLIENT, cable));
+    let open = pair.session(CLIENT).paths().into_iter().filter(|path| path.state == PathState::Active);
+    assert_eq!(open.map(|path| path.route).collect::<Vec<_>>(), routes[..1]);
+    assert!(pair.session(CLIENT).paths().iter().all(|path| path.route != routes[1]));
+}
+
 #[test]
 fn a_path_that_was_cut_in_its_slow_start_has_its_share_soon_after_it_is_back() {
     let cables = [CableConfig::new(50.0, ms(40), 1.0), CableConfig::new(50.0, ms(40), 1.0)];

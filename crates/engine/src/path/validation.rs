@@ -21,17 +21,32 @@ pub(crate) struct Challenge {
     pub sent_at: Time,
     first_at: Time,
     interval: Span,
+    longest: Span,
     /// What the address may be sent; proven where this end chose it.
     allowance: Allowance,
 }
+
+/// The longest pause between two challenges ...
+const LONGEST_PAUSE: Span = Span::from_secs(1);
+/// ... and while nothing is heard of the peer at all.
+const LONGEST_UNHEARD: Span = Span::from_secs(4);
 
 /// UDP payload of a challenge to an address that only turned up, at most.
 const CHALLENGE_BYTES: u64 = 48;
 
 impl Challenge {
     pub(crate) fn new(token: u64, route: Route, now: Time, interval: Span) -> Self {
-        let allowance = Allowance::proven();
-        Self { token, route, attempts: 0, due: now, sent_at: now, first_at: now, interval, allowance }
+        Self {
+            token,
+            route,
+            attempts: 0,
+            due: now,
+            sent_at: now,
+            first_at: now,
+            interval,
+            longest: LONGEST_PAUSE,
+            allowance: Allowance::proven(),
+        }
     }
 
     /// A challenge to an address from which a packet of `bytes` came unasked.
@@ -57,7 +72,18 @@ impl Challenge {
         self.attempts += 1;
         self.sent_at = now;
         self.due = now + self.interval;
-        self.interval = (self.interval * 2).min(Span::from_secs(1));
+        self.interval = (self.interval * 2).min(self.longest);
+    }
+
+    /// True when the peer has said nothing since this was first asked, here or elsewhere.
+    pub(crate) fn is_unheard(&self, last_heard: Time) -> bool {
+        last_heard < self.first_at
+    }
+
+    /// Is waited for as long again, and asked more rarely.
+    pub(crate) fn wait_on(&mut self, now: Time) {
+        self.first_at = now;
+        self.longest = LONGEST_UNHEARD;
     }
 
     /// How long an answer has been waited for.

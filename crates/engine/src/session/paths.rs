@@ -394,10 +394,29 @@ impl<P: Payload> Session<P> {
             return;
         }
         if path.state == PathState::Validating {
-            self.abandon(now, index, AbandonReason::Unreachable, true);
+            if challenge.is_unheard(self.last_heard) && self.keeps_unheard(index) {
+                self.wait_on(now, index);
+            } else {
+                self.abandon(now, index, AbandonReason::Unreachable, true);
+            }
         } else if path.state != PathState::Failed {
             self.paths[index].challenge = None;
         }
+    }
+
+    /// New ids come from the peer: one that is given up while the peer is not heard is gone, and when the last is, no other route
+    /// can be tried. So a path that this end opened stays then, as long as there is room for more.
+    fn keeps_unheard(&self, index: usize) -> bool {
+        let room = self.open_count() + (self.reserved.len() as u32) < self.max_paths();
+        room && self.paths[index].id.opener() == self.side
+    }
+
+    /// Goes on challenging, and asks for a sign of life where one may be had: then the path is given up.
+    fn wait_on(&mut self, now: Time, index: usize) {
+        if let Some(challenge) = &mut self.paths[index].challenge {
+            challenge.wait_on(now);
+        }
+        self.keep_alive();
     }
 
     /// Says how a path should be used, to the peer too.
