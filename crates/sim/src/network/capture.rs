@@ -1,6 +1,7 @@
 //! Packets as the ends of a network see them, for traces.
 
-use anabranch_wire::{Length, Message, Time};
+use anabranch_engine::{PathInfo, Session};
+use anabranch_wire::{Length, Message, Span, Time};
 
 use super::packets::Destination;
 
@@ -21,6 +22,23 @@ pub struct Captured {
     pub size: u32,
     /// What it says.
     pub message: Message<Length>,
+    /// How the sender finds its path, when it was sent now and the path has a window already.
+    pub metrics: Option<PathMetrics>,
+}
+
+/// How a sender finds one of its paths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathMetrics {
+    /// Smoothed round-trip time, zero before the first sample.
+    pub rtt: Span,
+    /// Lowest round-trip time lately.
+    pub min_rtt: Span,
+    /// Variation of the round-trip time.
+    pub rtt_variance: Span,
+    /// Congestion window in bytes.
+    pub window: u64,
+    /// Bytes in flight, the packet's own included.
+    pub in_flight: u64,
 }
 
 impl Captured {
@@ -38,6 +56,31 @@ impl Captured {
             sent,
             size,
             message: message.clone(),
+            metrics: None,
+        }
+    }
+
+    /// With how the session that sent it finds its path.
+    pub(super) fn with_metrics(mut self, session: &Session<Length>) -> Self {
+        if let Message::Packet(packet) = &self.message {
+            self.metrics = session
+                .paths()
+                .iter()
+                .find(|info| info.id == packet.path && info.window > 0)
+                .map(PathMetrics::of);
+        }
+        self
+    }
+}
+
+impl PathMetrics {
+    fn of(info: &PathInfo) -> Self {
+        Self {
+            rtt: info.rtt,
+            min_rtt: info.min_rtt,
+            rtt_variance: info.rtt_variance,
+            window: info.window,
+            in_flight: info.in_flight,
         }
     }
 }

@@ -25,7 +25,7 @@ mod source;
 mod thin;
 mod wires;
 
-pub use capture::Captured;
+pub use capture::{Captured, PathMetrics};
 pub use plan::{
     ArrivalPlan, BurstPlan, Change, Duration, FlowPlan, LinkChange, PathPlan, Plan, Sizes, StripingPlan,
     Supply,
@@ -408,7 +408,8 @@ impl Network {
                 };
                 let size = transmit.size as u32;
                 if let Some(list) = &mut self.captured {
-                    list.push(Captured::new(self.now, (to, true), size, &transmit.message));
+                    let packet = Captured::new(self.now, (to, true), size, &transmit.message);
+                    list.push(packet.with_metrics(session));
                 }
                 let packet = Flying { size, to, message: Some(transmit.message) };
                 self.leaving.push(self.wires.pack((self.now, self.turn), routes[end], packet));

@@ -28,7 +28,7 @@ pub use report::{Outcome, Report, Spread, Summary};
 pub use schema::schema;
 pub use sweep::{Setting, Variant, variants};
 
-pub use crate::network::Captured;
+pub use crate::network::{Captured, PathMetrics};
 use model::File;
 
 /// A scenario that has been checked.

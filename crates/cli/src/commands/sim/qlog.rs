@@ -3,11 +3,11 @@
 use std::path::Path;
 use std::time::Duration;
 
-use anabranch_sim::scenario::{Captured, Group};
-use anabranch_wire::{Message, Time};
+use anabranch_sim::scenario::{Captured, Group, PathMetrics};
+use anabranch_wire::{Message, Span, Time};
 
 use super::trace::flow_names;
-use crate::capture::qlog::{End, QlogFiles, Role, Said, Seen};
+use crate::capture::qlog::{End, Metrics, QlogFiles, Role, Said, Seen};
 use crate::errors::Failure;
 
 /// Qlog files that are being written.
@@ -44,8 +44,9 @@ impl Qlog {
             Message::Reset(_) => Said::Reset,
             Message::Packet(sent) => Said::Packet(sent),
         };
-        let at = Duration::from_nanos(packet.at.since(Time::ZERO).as_nanos());
-        self.files.add(end, &name, &Seen { at, sent: packet.sent, size: packet.size as usize, said })
+        let at = duration(packet.at.since(Time::ZERO));
+        self.files.add(end, &name, &Seen { at, sent: packet.sent, size: packet.size as usize, said })?;
+        packet.metrics.map_or(Ok(()), |found| self.files.add_metrics(end, &name, at, metrics(found)))
     }
 
     /// Ends the files.
@@ -53,6 +54,20 @@ impl Qlog {
         self.error.map_or(Ok(()), Err)?;
         self.files.finish().map(|_| ())
     }
+}
+
+fn metrics(found: PathMetrics) -> Metrics {
+    Metrics {
+        smoothed_rtt: duration(found.rtt),
+        min_rtt: duration(found.min_rtt),
+        rtt_variance: duration(found.rtt_variance),
+        congestion_window: found.window,
+        bytes_in_flight: found.in_flight,
+    }
+}
+
+fn duration(span: Span) -> Duration {
+    Duration::from_nanos(span.as_nanos())
 }
 
 #[cfg(test)]
@@ -88,6 +103,20 @@ mod tests {
             let sent = records(name).into_iter().filter(|event| event["name"] == "transport:packet_sent");
             sent.filter_map(|event| event["data"]["header"]["packet_number"].as_u64()).collect()
         };
+        let metrics: Vec<Value> = records("x-m-path2-client.sqlog")
+            .into_iter()
+            .filter(|event| event["name"] == "recovery:metrics_updated")
+            .collect();
+        let told =
+            |name: &str| metrics.iter().filter_map(|event| event["data"][name].as_f64()).collect::<Vec<_>>();
+        let (windows, flights) = (told("congestion_window"), told("bytes_in_flight"));
+        assert!(windows.len() > 50 && windows.iter().all(|window| *window >= 2_400.0), "{windows:?}");
+        assert!(windows[windows.len() - 1] > windows[0] && flights.len() > 500, "{windows:?}");
+        let (lowest, smoothed) = (told("min_rtt"), told("smoothed_rtt"));
+        assert!(
+            !lowest.is_empty() && smoothed.iter().all(|rtt| *rtt >= lowest[lowest.len() - 1]),
+            "{smoothed:?}"
+        );
         assert!(first_numbers("x-m-path2-client.sqlog").is_sorted());
         let frames = records("x-m-path1-client.sqlog")
             .into_iter()
