@@ -56,6 +56,19 @@ fn a_loss_that_arrives_after_all_widens_the_reordering_window() {
     assert_eq!(board.reorder_packets(), 10);
 }
 
+/// A peer that holds back one number and acknowledges it late would have this end wait as long for every loss.
+#[test]
+fn reordering_is_waited_for_within_bounds_however_late_a_packet_is() {
+    let mut board = Scoreboard::new(false);
+    for _ in 0..3 * MAX_REORDER_PACKETS {
+        board.on_sent(Time::ZERO, 1000, true, Contents::new());
+    }
+    ack(&mut board, &[1..3 * MAX_REORDER_PACKETS]);
+    assert_eq!(board.detect_losses(Time::ZERO, RTT, &mut Vec::new()).packets, 1);
+    assert_eq!(ack(&mut board, &[0..1]).spurious, 1);
+    assert_eq!(board.reorder_packets(), MAX_REORDER_PACKETS);
+}
+
 #[test]
 fn what_arrives_after_it_was_given_up_is_told_with_what_it_carried() {
     let mut board = Scoreboard::new(true);
