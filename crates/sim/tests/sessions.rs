@@ -403,32 +403,67 @@ fn a_dead_path_does_not_stop_the_keep_alives_of_a_living_one() {
     assert_eq!(states(&mut pair), [State::Established; 2]);
 }
 
-/// New path ids come from the peer, so those that are there have to last until it is heard again.
+/// New path ids come from the peer, so those that are there have to last until it is heard again, also where routes want all
+/// places.
 #[test]
 fn while_the_peer_is_not_heard_tries_of_other_routes_leave_an_id_for_a_relay() {
+    for max_paths in [8, 3] {
+        let config = Config { idle_timeout: Span::from_secs(300), max_paths, ..Config::default() };
+        let mut pair = pair(&config, 3);
+        pair.set_down(1, true);
+        pair.set_down(2, true);
+        pair.connect();
+        idle(&mut pair, at(1_000));
+        pair.set_down(0, true);
+        let (mut sender, mut sink) = (Sender::new(100_000), Sink::default());
+        for second in 2..120 {
+            pair.open_missing();
+            pair.run(at(second * 1_000), &mut [&mut sender, &mut sink]);
+        }
+        let reserved = pair.session(CLIENT).reserve_path();
+        let reserved = reserved.unwrap_or_else(|error| panic!("of {max_paths} paths: {error}"));
+        pair.session(CLIENT).release_path(reserved.id);
+        pair.set_down(1, false);
+        pair.set_down(2, false);
+        pair.run(at(128_000), &mut [&mut sender, &mut sink]);
+        assert_eq!(sink.received, 100_000, "of {max_paths} paths");
+    }
+}
+
+/// A path that waits for a peer that was not heard is given up as any other once it is.
+#[test]
+fn a_route_that_nobody_answers_on_is_given_up_when_the_peer_is_heard_again() {
     let config = Config { idle_timeout: Span::from_secs(300), ..Config::default() };
-    let mut pair = pair(&config, 3);
+    let mut pair = pair(&config, 2);
     pair.set_down(1, true);
-    pair.set_down(2, true);
     pair.connect();
     idle(&mut pair, at(1_000));
     pair.set_down(0, true);
     let (mut sender, mut sink) = (Sender::new(100_000), Sink::default());
-    for second in 2..120 {
-        pair.open_missing();
-        pair.run(at(second * 1_000), &mut [&mut sender, &mut sink]);
-    }
-    let reserved = pair.session(CLIENT).reserve_path().expect("an id is left");
-    pair.session(CLIENT).release_path(reserved.id);
-    pair.set_down(1, false);
-    pair.run(at(128_000), &mut [&mut sender, &mut sink]);
-    assert_eq!(sink.received, 100_000);
-    // The peer is heard again: the route that nobody answers on is given up.
-    pair.run(at(140_000), &mut [&mut sender, &mut sink]);
-    let routes = [1, 2].map(|cable| pair.route(CLIENT, cable));
-    let open = pair.session(CLIENT).paths().into_iter().filter(|path| path.state == PathState::Active);
-    assert_eq!(open.map(|path| path.route).collect::<Vec<_>>(), routes[..1]);
-    assert!(pair.session(CLIENT).paths().iter().all(|path| path.route != routes[1]));
+    pair.open_missing();
+    pair.run(at(30_000), &mut [&mut sender, &mut sink]);
+    let route = pair.route(CLIENT, 1);
+    let tried = |pair: &mut Pair<Length>| {
+        let paths = pair.session(CLIENT).paths();
+        paths.iter().any(|path| path.route == route && path.state == PathState::Validating)
+    };
+    assert!(tried(&mut pair));
+    pair.set_down(0, false);
+    pair.run(at(45_000), &mut [&mut sender, &mut sink]);
+    assert_eq!((sink.received, tried(&mut pair)), (100_000, false));
+}
+
+/// In a session in which nobody speaks the peer is asked for a sign of life, so that the route is not waited for without end.
+#[test]
+fn a_route_that_nobody_answers_on_is_given_up_in_a_session_at_rest() {
+    let mut pair = pair(&Config { idle_timeout: Span::from_secs(300), ..Config::default() }, 2);
+    pair.set_down(1, true);
+    pair.connect();
+    idle(&mut pair, at(30_000));
+    pair.open_missing();
+    idle(&mut pair, at(50_000));
+    let route = pair.route(CLIENT, 1);
+    assert!(pair.session(CLIENT).paths().iter().all(|path| path.route != route));
 }
 
 #[test]

@@ -184,6 +184,24 @@ mod tests {
     }
 
     #[test]
+    fn who_waits_on_for_a_peer_that_is_not_heard_asks_once_in_four_seconds() {
+        let route = Route { socket: 0, remote: ([192, 0, 2, 1], 1).into() };
+        let [begin, later] = [Time::ZERO + Span::from_secs(1), Time::ZERO + Span::from_secs(6)];
+        let mut challenge = Challenge::new(7, route, begin, Span::from_millis(100));
+        let pause = |challenge: &mut Challenge| {
+            for _ in 0..10 {
+                challenge.on_sent(challenge.due);
+            }
+            challenge.due.since(challenge.sent_at)
+        };
+        assert_eq!(pause(&mut challenge), Span::from_secs(1));
+        assert!(challenge.is_unheard(Time::ZERO) && !challenge.is_unheard(begin));
+        challenge.wait_on(later);
+        assert_eq!((pause(&mut challenge), challenge.age(later)), (Span::from_secs(4), Span::ZERO));
+        assert!(challenge.is_unheard(begin) && !challenge.is_unheard(later));
+    }
+
+    #[test]
     fn an_address_that_only_turned_up_is_sent_at_most_three_bytes_for_each_of_its_own() {
         let route = Route { socket: 0, remote: ([192, 0, 2, 1], 1).into() };
         let heard = (Span::from_millis(10), 41);

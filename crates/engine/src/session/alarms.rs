@@ -136,8 +136,7 @@ impl<P: Payload> Session<P> {
         self.advance_shutdown();
     }
 
-    /// Asks for a sign of life over the best path.
-    pub(super) fn keep_alive(&mut self) {
+    fn keep_alive(&mut self) {
         if let Some(path) = self.best_path() {
             self.paths[path].health.probes_due = self.paths[path].health.probes_due.max(1);
         }

@@ -109,7 +109,8 @@ impl<P: Payload> Session<P> {
         self.paths.iter().filter(|path| path.state != PathState::Closing).count() as u32
     }
 
-    /// Opens a path over `route`. It carries data once the peer has answered on it.
+    /// Opens a path over `route`. It carries data once the peer has answered on it. While the peer is not heard, the last id is
+    /// left for [`Self::reserve_path`]: no new ones come then, and a relay may be the way that works.
     ///
     /// # Errors
     /// [`PathError`] when it cannot be opened now.
@@ -126,14 +127,20 @@ impl<P: Payload> Session<P> {
         if !self.allows(route) {
             return Err(PathError::RuledOut);
         }
-        let id = PathId(self.next_path);
-        if !self.local_pids.contains_key(&id) || !self.remote_pids.contains_key(&id) {
+        let [id, next] = [0, 2].map(|further| PathId(self.next_path + further));
+        let is_unheard = now.since(self.last_heard) >= VALIDATION_PATIENCE;
+        if !self.has_pids(id) || is_unheard && !self.has_pids(next) {
             return Err(PathError::NotReady);
         }
         self.next_path += 2;
         self.next_timeout.set(None);
         self.create_path(now, id, route);
         Ok(id)
+    }
+
+    /// Both ends have named their PIDs for a path id.
+    fn has_pids(&self, id: PathId) -> bool {
+        self.local_pids.contains_key(&id) && self.remote_pids.contains_key(&id)
     }
 
     pub(super) fn create_path(&mut self, now: Time, id: PathId, route: Route) {
@@ -389,34 +396,27 @@ impl<P: Payload> Session<P> {
     /// Gives up paths that nobody answered on.
     pub(super) fn check_validation(&mut self, now: Time, index: usize) {
         let path = &self.paths[index];
-        let Some(challenge) = &path.challenge else { return };
-        if challenge.age(now) < VALIDATION_PATIENCE {
+        let Some(challenge) = path.challenge.as_ref().filter(|asked| asked.age(now) >= VALIDATION_PATIENCE)
+        else {
             return;
-        }
-        if path.state == PathState::Validating {
-            if challenge.is_unheard(self.last_heard) && self.keeps_unheard(index) {
-                self.wait_on(now, index);
-            } else {
-                self.abandon(now, index, AbandonReason::Unreachable, true);
+        };
+        match path.state {
+            PathState::Validating if self.waits_for_peer(challenge) => {
+                if let Some(challenge) = &mut self.paths[index].challenge {
+                    challenge.wait_on(now);
+                }
             }
-        } else if path.state != PathState::Failed {
-            self.paths[index].challenge = None;
+            PathState::Validating => self.abandon(now, index, AbandonReason::Unreachable, true),
+            PathState::Failed => {}
+            _ => self.paths[index].challenge = None,
         }
     }
 
     /// New ids come from the peer: one that is given up while the peer is not heard is gone, and when the last is, no other route
-    /// can be tried. So a path that this end opened stays then, as long as there is room for more.
-    fn keeps_unheard(&self, index: usize) -> bool {
+    /// can be tried. So a path stays then, as long as there is room for more.
+    fn waits_for_peer(&self, challenge: &Challenge) -> bool {
         let room = self.open_count() + (self.reserved.len() as u32) < self.max_paths();
-        room && self.paths[index].id.opener() == self.side
-    }
-
-    /// Goes on challenging, and asks for a sign of life where one may be had: then the path is given up.
-    fn wait_on(&mut self, now: Time, index: usize) {
-        if let Some(challenge) = &mut self.paths[index].challenge {
-            challenge.wait_on(now);
-        }
-        self.keep_alive();
+        room && challenge.is_unheard(self.last_heard)
     }
 
     /// Says how a path should be used, to the peer too.

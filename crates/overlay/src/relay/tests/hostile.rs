@@ -1,5 +1,6 @@
 //! Strangers and dishonest clients: nothing forwarded, nothing amplified, nothing kept.
 
+use anabranch_secure::consent::{Question, challenge};
 use anabranch_wire::TAG_LEN;
 use proptest::prelude::*;
 
@@ -173,6 +174,16 @@ fn no_client_can_have_the_relay_ask_strangers_without_end() {
         pending += 1;
     }
     assert_eq!(pending, 64);
+}
+
+#[test]
+fn questions_without_end_leave_few_answers_waiting() {
+    let mut world = World::new();
+    let question = challenge(Pid::HANDSHAKE, Question { reference: 1, token: 2 }, Some(&key(100)));
+    for _ in 0..5_000 {
+        world.run(hop("198.51.99.9:1"), &mut question.clone(), 64);
+    }
+    assert_eq!(world.sent().len(), 1_024);
 }
 
 #[test]
