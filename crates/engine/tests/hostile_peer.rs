@@ -583,6 +583,29 @@ fn the_streams_of_ten_thousand_hostile_sessions_stay_within_the_budget_together(
     assert_eq!(budget.left(), BUDGET);
 }
 
+/// Every kind of frame that opens a stream has it count against the budget of all sessions.
+#[test]
+fn streams_take_of_the_budget_whatever_frame_opens_them() {
+    let _turn = Meter::new();
+    type Opening = fn(StreamId) -> Frame<Bytes>;
+    let openings: [Opening; 4] = [
+        |stream| stream_frame(stream.0, 0, 1),
+        |stream| Frame::ResetStream { stream, code: 0, final_size: 0 },
+        |stream| Frame::StopSending { stream, code: 0 },
+        |stream| Frame::MaxStreamData { stream, limit: 1 << 20, received: 0 },
+    ];
+    for (kind, opening) in openings.into_iter().enumerate() {
+        let budget = MemoryBudget::new(448 << 20);
+        let mut victim = Victim::with(Config::default(), budget.clone());
+        let mut open = |streams: std::ops::Range<u64>| {
+            streams.for_each(|stream| drop(victim.say([opening(StreamId(stream * 2))])));
+            budget.left()
+        };
+        let [few, many] = [open(0..8), open(8..40)];
+        assert!(few - many >= 32 << 10, "frames of kind {kind}: {} bytes", few - many);
+    }
+}
+
 #[test]
 fn the_first_packet_copied_from_elsewhere_does_not_take_the_path_along() {
     let _turn = Meter::new();

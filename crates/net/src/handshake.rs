@@ -177,6 +177,10 @@ pub(crate) fn describe_sockets(shared: &Shared, now: Time, engine: &mut Engine<b
 /// A client got a cookie for one of its candidates.
 pub(crate) fn handle_cookie(session: &Arc<SessionInner>, now: Time, route: Route, body: &[u8]) {
     let mut core = session.core();
+    // A cookie opens wherever it came from: copies from elsewhere are not kept.
+    if !core.engine.is_candidate(route) {
+        return;
+    }
     let Handshake::Client(dialing) = &mut core.handshake else { return };
     match dialing.initiator.open_cookie(body) {
         Ok(cookie) => {
@@ -234,7 +238,8 @@ pub(crate) fn handle_init_ack(session: &Arc<SessionInner>, now: Time, arrival: A
 pub(crate) fn reset(shared: &Shared, now: Time, arrival: Arrival, pid: Pid) {
     count(&shared.counters.unknown_pid);
     let reset = plain_datagram(Kind::Reset, pid, &shared.reset_key.token(pid).0);
-    if reset.len() < arrival.size && !shared.pids.is_retired(pid) && shared.resets.may_send(now) {
+    let to = arrival.route.remote.ip();
+    if reset.len() < arrival.size && !shared.pids.is_retired(pid) && shared.resets.may_send(now, to) {
         count(&shared.counters.resets_sent);
         answer(shared, arrival.route, &reset);
     }

@@ -1,25 +1,34 @@
 //! Stateless resets (RFC 9000 §10.3): said to those who still send to a session that is gone, and believed
 //! when they carry the right token.
 //!
-//! A reset is smaller than any packet that can cause one, comes at most [`MOST_A_SECOND`] times a second,
+//! A reset is smaller than any packet that can cause one, comes at most [`MOST_A_SECOND`] times a second, [`MOST_OF_ONE`] times to one source,
 //! and never answers anything but a data packet, so two endpoints cannot keep each other busy with them.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, Weak};
 
-use anabranch_wire::{Span, Time};
+use anabranch_wire::{SourceLimit, Time};
 
 use crate::session::inner::SessionInner;
 use crate::session::outbox::Peer;
 
 /// Resets sent in one second at most.
 const MOST_A_SECOND: u32 = 200;
+/// To one source: who floods does not keep others from learning that their sessions are gone.
+const MOST_OF_ONE: u8 = 20;
 
 /// Which session packets from a peer's address under a peer's PID are about, and how many resets were sent.
-#[derive(Default)]
 pub(crate) struct Resets {
     sessions: Mutex<HashMap<Peer, Weak<SessionInner>>>,
-    budget: Mutex<(Time, u32)>,
+    limit: Mutex<SourceLimit>,
+}
+
+impl Default for Resets {
+    fn default() -> Self {
+        let limit = SourceLimit::new(Time::ZERO, (MOST_A_SECOND, MOST_OF_ONE));
+        Self { sessions: Mutex::default(), limit: Mutex::new(limit) }
+    }
 }
 
 impl Resets {
@@ -51,27 +60,27 @@ impl Resets {
         self.sessions.lock().expect("no panic while held").get(&peer)?.upgrade()
     }
 
-    /// Whether one more may be sent now.
-    pub(crate) fn may_send(&self, now: Time) -> bool {
-        let mut budget = self.budget.lock().expect("no panic while held");
-        if now.since(budget.0) >= Span::from_secs(1) {
-            *budget = (now, 0);
-        }
-        budget.1 += 1;
-        budget.1 <= MOST_A_SECOND
+    /// Whether one more may be sent there now.
+    pub(crate) fn may_send(&self, now: Time, to: IpAddr) -> bool {
+        self.limit.lock().expect("no panic while held").admit(now, to)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use anabranch_wire::Span;
+
     use super::*;
 
     #[test]
-    fn resets_are_limited_in_each_second() {
+    fn resets_are_limited_in_each_second_and_one_source_leaves_others_theirs() {
         let resets = Resets::default();
         let at = |millis| Time::ZERO + Span::from_millis(millis);
-        let sent = (0..1000).filter(|millis| resets.may_send(at(*millis))).count();
-        assert_eq!(sent, MOST_A_SECOND as usize);
-        assert!(resets.may_send(at(1000)));
+        let source = |last: u32| IpAddr::from((0xc633_6400 + last).to_be_bytes());
+        assert_eq!((0..999).filter(|millis| resets.may_send(at(*millis), source(1))).count(), 20);
+        assert!(resets.may_send(at(999), source(2)));
+        let forged = (3..10_000).filter(|last| resets.may_send(at(999), source(*last))).count();
+        assert_eq!(forged, 200 - 20 - 1);
+        assert!(resets.may_send(at(1000), source(1)));
     }
 }

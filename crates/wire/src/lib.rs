@@ -39,6 +39,6 @@ pub use packet::{Frames, Message, Packet, Params};
 pub use payload::{Length, Payload};
 pub use prefetch::{prefetch, prefetch_item, prefetch_room};
 pub use ranges::{RangeSet, Ranges};
-pub use source::source;
+pub use source::{SourceLimit, source};
 pub use units::{Rate, Span, Time};
 pub use varint::{VARINT_MAX, varint_len};

@@ -80,6 +80,12 @@ impl<P: Payload> Session<P> {
         }
     }
 
+    /// Whether INIT goes out on this route.
+    #[must_use]
+    pub fn is_candidate(&self, route: Route) -> bool {
+        self.candidates.iter().any(|candidate| candidate.raced.route == route)
+    }
+
     /// The driver has got a cookie for this route: INIT goes out there again at once.
     pub fn handle_cookie(&mut self, now: Time, route: Route) {
         self.next_timeout.set(None);

@@ -3,7 +3,7 @@ use std::sync::atomic::Ordering;
 
 use anabranch_engine::PidChange;
 use anabranch_secure::{Dial, Initiator, NodeKey, ShareId};
-use anabranch_wire::{Header, PathId};
+use anabranch_wire::{Header, PathId, Span};
 
 use super::*;
 use crate::endpoint::{Addresses, Endpoint, EndpointConfig, Target};
@@ -29,10 +29,11 @@ async fn a_reset_is_shorter_than_what_it_answers() {
     let stranger = std::net::UdpSocket::bind("127.0.0.1:0").expect("it binds");
     stranger.set_nonblocking(true).expect("it can");
     let mut answers = Vec::new();
-    for size in Header::LEN..200 {
+    for (second, size) in (Header::LEN..200).enumerate() {
+        let now = Time::ZERO + Span::from_secs(second as u64);
         let mut arrival = arrival(&endpoint, size);
         arrival.route.remote = stranger.local_addr().expect("it has one");
-        reset(&endpoint.shared, Time::ZERO, arrival, Pid(77));
+        reset(&endpoint.shared, now, arrival, Pid(77));
         let mut answer = [0; 1_500];
         match stranger.recv(&mut answer) {
             Ok(len) => {
@@ -81,4 +82,37 @@ async fn of_the_copies_of_one_init_few_are_remembered() {
     let inits = shared.inits.lock().expect("no panic while held");
     let [InitState::Pending(copies)] = &inits.values().collect::<Vec<_>>()[..] else { panic!("one waits") };
     assert_eq!(copies.len(), MOST_COPIES);
+}
+
+/// A cookie does not name the address that it was made for, so whoever saw one can repeat it from anywhere.
+#[tokio::test]
+async fn of_a_cookie_repeated_from_everywhere_only_what_comes_from_where_init_went_is_kept() {
+    let (server, client) = (endpoint(1).await, std::sync::Arc::new(endpoint(2).await));
+    let silent = tokio::net::UdpSocket::bind("127.0.0.1:0").await.expect("it binds");
+    let target = Target::new(server.node(), vec![silent.local_addr().expect("it has one")]);
+    let caller = client.clone();
+    let calling =
+        tokio::spawn(async move { drop(caller.connect(&target, anabranch_engine::Config::default()).await) });
+    let mut init = [0; 2_000];
+    let (len, from) = silent.recv_from(&mut init).await.expect("it calls");
+    let (_, body) = Header::decode(&init[..len]).expect("a header");
+    let Admission::Challenge { pid, body } =
+        server.shared.cookies.admit(server.shared.clock.now(), from, body)
+    else {
+        panic!("it is asked for a cookie")
+    };
+    let (session, _) = client.shared.pids.find(pid).expect("it is there");
+    let socket = client.sockets()[0].id;
+    let kept_of = |remote| {
+        handle_cookie(&session, client.shared.clock.now(), Route { socket, remote }, &body);
+        match &session.core().handshake {
+            Handshake::Client(dialing) => dialing.cookies.len(),
+            _ => panic!("nobody has answered"),
+        }
+    };
+    for last in 0..100 {
+        assert_eq!(kept_of(([192, 0, 2, last], 9).into()), 0);
+    }
+    assert_eq!(kept_of(silent.local_addr().expect("it has one")), 1);
+    calling.abort();
 }

@@ -48,7 +48,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 
 use anabranch_secure::{PublicKey, ShareId, TicketSecret};
-use anabranch_wire::{PathId, Pid, Span, Time};
+use anabranch_wire::{PathId, Pid, SourceLimit, Span, Time};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha20Rng;
 
@@ -67,7 +67,6 @@ use crate::grant::{GrantId, Told, UnixTime, WallClock};
 use account::Accounts;
 use egress::Egress;
 use flow::{Consent, FlowTable};
-use resets::Resets;
 
 /// Names a flow of a relay: a pair of PIDs, one a direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -171,7 +170,7 @@ pub struct Relay {
     closing: VecDeque<(SessionId, Dismissal)>,
     sweep_at: Time,
     drain: Drain,
-    resets: Resets,
+    resets: SourceLimit,
     stats: RelayStats,
 }
 
@@ -211,7 +210,7 @@ impl Relay {
             closing: VecDeque::new(),
             sweep_at: now + SWEEP,
             drain: Drain::No,
-            resets: Resets::new(now),
+            resets: resets::limit(now),
             stats: RelayStats::default(),
             config,
         }

@@ -4,58 +4,29 @@
 //! since sources can be forged. A reset that is not looked for is lost: its receiver then learns by silence that its peer
 //! is gone.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::net::IpAddr;
-
-use anabranch_wire::{Span, Time, source};
+use anabranch_wire::{SourceLimit, Time};
 
 /// From all sources in a second: a walk over 50,000 flows takes 0.14 ms.
 const MOST: u32 = 100;
 /// From one in a second.
 const MOST_OF_ONE: u8 = 5;
-/// Sources are told apart by so many numbers; some share one.
-const NUMBERS: usize = 256;
 
-pub(super) struct Resets {
-    /// When counting began.
-    since: Time,
-    all: u32,
-    of_one: [u8; NUMBERS],
-}
-
-impl Resets {
-    pub(super) fn new(now: Time) -> Self {
-        Self { since: now, all: 0, of_one: [0; NUMBERS] }
-    }
-
-    /// Whether one from this source may be looked for.
-    pub(super) fn admit(&mut self, now: Time, from: IpAddr) -> bool {
-        if now.since(self.since) >= Span::from_secs(1) {
-            *self = Self::new(now);
-        }
-        let of_one = &mut self.of_one[number_of(from)];
-        let admitted = *of_one < MOST_OF_ONE && self.all < MOST;
-        if admitted {
-            *of_one += 1;
-            self.all += 1;
-        }
-        admitted
-    }
-}
-
-fn number_of(from: IpAddr) -> usize {
-    let mut hasher = DefaultHasher::new();
-    source(from).hash(&mut hasher);
-    hasher.finish() as usize % NUMBERS
+/// How many are looked for.
+pub(super) fn limit(now: Time) -> SourceLimit {
+    SourceLimit::new(now, (MOST, MOST_OF_ONE))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
+    use anabranch_wire::Span;
+
     use super::*;
 
     #[test]
     fn one_that_floods_leaves_others_theirs_and_all_together_are_bounded() {
-        let (mut resets, now) = (Resets::new(Time::ZERO), Time::ZERO + Span::from_millis(999));
+        let (mut resets, now) = (limit(Time::ZERO), Time::ZERO + Span::from_millis(999));
         let source = |last: u32| IpAddr::from((0xc633_6400 + last).to_be_bytes());
         let mut admitted = |from, count| (0..count).filter(|_| resets.admit(now, from)).count();
         assert_eq!(admitted(source(1), 10_000), 5);
