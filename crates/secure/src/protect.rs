@@ -93,6 +93,9 @@ pub enum SealError {
     /// A number of a path may be sealed once.
     #[error("packet number used before")]
     NumberReused,
+    /// Nothing is sealed on a path that was closed.
+    #[error("path closed")]
+    PathClosed,
     /// The key has sealed as much as it may and the peer does not confirm a new one.
     #[error("key exhausted")]
     Exhausted,
@@ -206,6 +209,9 @@ impl Protection {
     /// # Errors
     /// See [`SealError`]; `buffer` is as it was but for [`SealError::BufferSize`].
     pub fn seal(&mut self, envelope: &Envelope, buffer: &mut [u8]) -> Result<(), SealError> {
+        if !self.sealer.next.contains_key(&envelope.path) && self.opener.is_closed(envelope.path) {
+            return Err(SealError::PathClosed);
+        }
         self.sealer.seal(envelope, buffer, self.limits.max_packets)
     }
 
@@ -245,9 +251,21 @@ impl Protection {
         self.opener.paths.get(&path).map_or(Fsn(0), |path| path.window.next())
     }
 
-    /// Forgets a path. Its id is refused from now on.
+    /// Forgets a path. Its id is refused from now on, in both directions.
     pub fn close_path(&mut self, path: PathId) {
         self.opener.close_path(path);
+        self.sealer.next.remove(&path);
+    }
+
+    /// Gives back the memory of numbers that are missing, for a session in which nothing happens: they will not come any more.
+    pub fn rest(&mut self) {
+        self.opener.paths.values_mut().for_each(|path| path.window.rest());
+    }
+
+    /// Bytes that the replay windows of all paths hold.
+    #[must_use]
+    pub fn window_memory(&self) -> usize {
+        self.opener.paths.values().map(|path| path.window.memory()).sum()
     }
 
     fn update_is_due(&self, now: Time) -> bool {

@@ -2,8 +2,8 @@
 //! moves no bits).
 //!
 //! A path in order needs two words. When numbers are missing and the window would slide past them it is doubled
-//! instead, until it covers [`ReplayWindow::MAX_LEN`] numbers: 4 KiB for a path that reorders by thousands,
-//! 16 bytes for one that is idle.
+//! instead, until it covers [`ReplayWindow::MAX_LEN`] numbers: 4 KiB for a path that reorders by thousands or whose sender
+//! leaves numbers out, 16 bytes for one that is idle.
 
 use anabranch_wire::Fsn;
 
@@ -53,6 +53,18 @@ impl ReplayWindow {
         let word = self.index(fsn.0 / WORD);
         self.words[word] |= 1 << (fsn.0 % WORD);
         true
+    }
+
+    /// Remembers the newest numbers only, as on a path in order: what comes late for older gaps is refused.
+    pub fn rest(&mut self) {
+        if self.words.len() > FIRST_WORDS {
+            let newest = self.next.saturating_sub(1) / WORD;
+            let mut words = vec![0; FIRST_WORDS];
+            for word in (newest + 1).saturating_sub(FIRST_WORDS as u64)..=newest {
+                words[(word % FIRST_WORDS as u64) as usize] = self.words[self.index(word)];
+            }
+            self.words = words.into_boxed_slice();
+        }
     }
 
     /// Bytes it holds outside itself.

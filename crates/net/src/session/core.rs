@@ -56,6 +56,8 @@ pub(crate) struct Outcome {
     pub(crate) finished: bool,
     /// How long old keys are to be kept.
     pub(crate) retention: Option<Span>,
+    /// The session is at rest.
+    pub(crate) rests: bool,
     /// Paths that are forgotten: late packets of a path that was closed have come, or will not.
     pub(crate) retired_paths: SmallVec<[PathId; 2]>,
 }
@@ -155,6 +157,7 @@ impl Core {
         if self.engine.poll_timeout().is_some_and(|at| at <= now) {
             self.engine.handle_timeout(now);
             if self.engine.is_at_rest() {
+                outcome.rests = true;
                 self.rest();
             }
         }

@@ -193,6 +193,11 @@ impl SessionInner {
         {
             keys.set_retention(retention);
         }
+        if outcome.rests
+            && let Some(keys) = lock_keys(&self.protection).as_mut()
+        {
+            keys.rest();
+        }
         for path in outcome.retired_paths {
             if let Some(keys) = lock_keys(&self.protection).as_mut() {
                 keys.close_path(path);

@@ -187,6 +187,35 @@ fn closing_paths_for_ever_takes_bounded_memory_and_reopens_none() {
     pass(&mut a, &mut b, at(0), PathId(40_004), 0);
 }
 
+/// A peer that never follows into the next phase has this end seal under one key for as long as it likes.
+#[test]
+fn sealing_on_ever_more_paths_leaves_nothing_of_those_that_were_closed() {
+    let (mut a, _) = pair(Limits::default());
+    for id in 0..10_000 {
+        send(&mut a, at(0), PathId(id), 0);
+        a.close_path(PathId(id));
+    }
+    assert_eq!(a.sealer.next.len(), 0);
+    let header = Header { kind: Kind::Data, key_phase: false, tos: 3, hop_limit: 4, pid: Pid(1), fsn: 0 };
+    let again = Envelope::new(&header, PathId(7), Fsn(0));
+    assert_eq!(a.seal(&again, &mut [0; 40]), Err(SealError::PathClosed));
+}
+
+#[test]
+fn at_rest_a_path_that_lacked_numbers_holds_as_little_as_one_in_order() {
+    let (mut a, mut b) = pair(Limits::default());
+    let numbers: Vec<u64> = (0..2_000).filter(|number| *number != 500).collect();
+    let sent: Vec<_> = numbers.iter().map(|number| send(&mut a, at(0), FAST, *number)).collect();
+    sent.iter().for_each(|datagram| assert!(receive(&mut b, at(0), FAST, datagram).is_ok()));
+    assert_eq!(b.window_memory(), 256);
+    b.rest();
+    assert_eq!(b.window_memory(), 16);
+    sent.iter()
+        .for_each(|datagram| assert_eq!(receive(&mut b, at(0), FAST, datagram), Err(OpenError::Replayed)));
+    pass(&mut a, &mut b, at(0), FAST, 2_001);
+    pass(&mut a, &mut b, at(0), FAST, 2_000 + 100);
+}
+
 #[test]
 fn a_phase_is_not_begun_before_the_peer_was_heard() {
     let (mut a, mut b) = pair(limits());

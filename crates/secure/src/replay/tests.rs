@@ -84,6 +84,17 @@ fn words_that_left_a_small_window_count_as_seen_when_it_grows() {
     assert!((640..900).all(|number| window.check(Fsn(number))));
 }
 
+#[test]
+fn at_rest_only_the_newest_numbers_are_remembered_and_none_is_taken_twice() {
+    let mut window = marked((0..5_000).filter(|number| number % 10 != 3));
+    window.rest();
+    assert_eq!(window.memory(), 16);
+    // 4_999 stands in the word that begins at 4_992, the one before at 4_928.
+    assert!((4_928..5_000).all(|number| window.check(Fsn(number)) == (number % 10 == 3)));
+    assert!((0..4_928).all(|number| !window.check(Fsn(number))));
+    assert!(window.mark(Fsn(4_933)) && !window.mark(Fsn(4_933)) && window.mark(Fsn(5_000)));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 

@@ -86,6 +86,32 @@ async fn a_fault_in_one_session_ends_it_at_both_ends_and_no_other() {
     );
 }
 
+/// A sender leaves numbers out, so windows grow with what is carried.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_at_rest_holds_no_windows_for_numbers_that_never_came() {
+    let (server, client) = (endpoint(1).await, endpoint(2).await);
+    let (there, here) = pair(&server, &client).await;
+    let inner = inner_of(&server, &here);
+    let memory = || lock_keys(&inner.protection).as_ref().map_or(0, Protection::window_memory);
+    let mut out = there.open_stream().await.unwrap();
+    let reading = tokio::spawn(async move {
+        let mut stream = here.accept_stream().await.unwrap();
+        while let Ok(Some(_)) = stream.read_chunk(1 << 20).await {}
+        here
+    });
+    out.write_all(&vec![7; 4 << 20]).await.unwrap();
+    out.finish().unwrap();
+    let here = reading.await.unwrap();
+    assert!(memory() >= 128, "{}", memory());
+    let at_rest = async {
+        while memory() > 16 {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    assert!(tokio::time::timeout(Duration::from_secs(10), at_rest).await.is_ok(), "{} bytes", memory());
+    still_works((&there, &here)).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fault_while_packets_are_sent_costs_those_packets() {
     let (server, client) = (endpoint(1).await, endpoint(2).await);
