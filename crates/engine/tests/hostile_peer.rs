@@ -583,6 +583,39 @@ fn the_streams_of_ten_thousand_hostile_sessions_stay_within_the_budget_together(
     assert_eq!(budget.left(), BUDGET);
 }
 
+/// The same with paths: as many as may be, those being left among them, with as many gaps in their numbers as are told.
+#[test]
+fn the_paths_of_ten_thousand_hostile_sessions_stay_within_the_budget_together() {
+    const BUDGET: u64 = 448 << 20;
+    const EACH: i64 = 20 * KIB;
+    let budget = MemoryBudget::new(BUDGET);
+    let meter = Meter::new();
+    let (mut victims, mut taken) = (Vec::new(), 0);
+    while victims.len() < 10_000 && budget.has_room() {
+        let mut victim = Victim::with(Config::default(), budget.clone());
+        let before = budget.left();
+        for id in (2..34).step_by(2) {
+            let path = PathId(id);
+            let new = NewPid { path, pid: Pid(u64::from(id)), reset_token: ResetToken([1; 16]) };
+            victim.say([Frame::NewPid(new)]);
+            (1..34).for_each(|number| drop(victim.say_as((id, number * 2), route(), [Frame::Ping])));
+            if id < 18 {
+                victim.say([Frame::PathAbandon { path, reason: 0 }]);
+            }
+        }
+        victim.assert_alive();
+        taken += (before - budget.left()) as i64;
+        victims.push(victim);
+    }
+    let most = taken + victims.len() as i64 * EACH;
+    println!("{} sessions hold {} bytes, at most {most}", victims.len(), meter.held());
+    assert!(victims.len() == 10_000, "{}", victims.len());
+    assert!(meter.held() < most, "{}", meter.held());
+    assert_eq!(victims[0].session.paths().len(), 16, "while there is much left");
+    drop(victims);
+    assert_eq!(budget.left(), BUDGET);
+}
+
 /// Every kind of frame that opens a stream has it count against the budget of all sessions.
 #[test]
 fn streams_take_of_the_budget_whatever_frame_opens_them() {

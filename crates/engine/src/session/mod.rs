@@ -67,7 +67,7 @@ use crate::route::Route;
 use crate::schedule::{PathView, Scheduler};
 use crate::state::State;
 use crate::stats::{PathInfo, PathStats, PathWindow, SessionStats};
-use crate::stream::{Carried, MemoryBudget, Read, StreamError, Streams};
+use crate::stream::{Carried, MemoryBudget, Read, Reservation, StreamError, Streams};
 
 use closing::Ending;
 use handshake::Candidate;
@@ -114,6 +114,8 @@ pub struct Session<P> {
     next_path: u32,
     /// How often the peer may open paths.
     churn: Churn,
+    /// What is reserved for the paths that it has opened.
+    reserved_paths: Reservation,
     paths: Paths,
     cc: Controller,
     /// The controller's revision that what is kept of the paths is true of.
@@ -224,6 +226,7 @@ impl<P: Payload> Session<P> {
             next_pid_path: [2, 1],
             next_path: if side == Side::Client { 2 } else { 1 },
             churn: Churn::new(now),
+            reserved_paths: Reservation::new(budget.clone()),
             paths: Paths::default(),
             cc: Controller::new(config.cc),
             windows_as_of: None,

@@ -19,6 +19,10 @@ use crate::route::{Arrival, Route};
 const PIDS_AHEAD: usize = 4;
 /// Addresses of a peer that are remembered.
 const MAX_PEER_ADDRESSES: usize = 32;
+/// Paths that a session may have by its peer's wish whatever is left in the budget of all sessions ...
+const FREE_PATHS: usize = 4;
+/// ... and what each further one takes of it: what a path keeps here and its replay window.
+const PATH_COST: u64 = 8 << 10;
 /// Paths given up here of which a peer that acknowledges nothing is told again.
 const MAX_ABANDONED: usize = 256;
 /// How long a new path is challenged before it is given up.
@@ -182,7 +186,12 @@ impl<P: Payload> Session<P> {
         let allowed = self.is_awaited(id);
         // Those that are closing are kept for a few round trips, but not in any number.
         let full = self.open_count() >= self.max_paths() || self.paths.len() as u32 >= 2 * self.max_paths();
-        if !allowed || !self.state.carries_data() || full || !self.churn.spend(now) {
+        if !allowed
+            || !self.state.carries_data()
+            || full
+            || !self.has_room_for_path()
+            || !self.churn.spend(now)
+        {
             return None;
         }
         let refused = !self.allows(arrival.route);
@@ -193,6 +202,13 @@ impl<P: Payload> Session<P> {
             return None;
         }
         Some(index)
+    }
+
+    /// False when the budget has no room for one more path that the peer opens.
+    fn has_room_for_path(&mut self) -> bool {
+        let needed = (self.paths.len() + 1).saturating_sub(FREE_PATHS) as u64 * PATH_COST;
+        let more = needed.saturating_sub(self.reserved_paths.held());
+        more == 0 || self.reserved_paths.reserve_all(more)
     }
 
     /// A packet of a proven path came from another address: prove that one before using it.
@@ -355,6 +371,8 @@ impl<P: Payload> Session<P> {
     /// Forgets a path whose late packets need no answer any more.
     pub(super) fn forget_path(&mut self, index: usize) {
         let path = self.paths.remove(index);
+        let needed = self.paths.len().saturating_sub(FREE_PATHS) as u64 * PATH_COST;
+        self.reserved_paths.give_back(self.reserved_paths.held().saturating_sub(needed));
         if let Some((pid, _)) = self.local_pids.remove(&path.id) {
             self.pid_changes.push_back(PidChange::Retire { pid, path: path.id });
         }
