@@ -101,7 +101,7 @@ impl FromStr for RuleKind {
 }
 
 /// The settings of a [`Controller`](crate::Controller).
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Config {
     /// How windows grow and shrink.
     pub rule: RuleKind,

@@ -9,7 +9,7 @@ use crate::schedule::SchedulerKind;
 
 /// Settings of one session. [`Config::default`] is for the world, [`Config::tcp`] behaves as one
 /// background TCP does in the papers' experiments.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// Congestion control: the rule and its windows.
     pub cc: cc::Config,
@@ -119,7 +119,7 @@ pub enum AckPolicy {
 }
 
 /// When a path is doubted, and when it is given up (mTCP §3.5 [M12]).
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FailureConfig {
     /// Doubt a path when its acknowledgements are overdue by the probe timeout, and re-send its data
     /// elsewhere. Off in the papers' setting, where only the failure timer acts.
@@ -133,7 +133,7 @@ pub struct FailureConfig {
 }
 
 /// Sizes in bytes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MemoryConfig {
     /// Receive window at the start, for a stream and for the session.
     pub initial_window: u64,
@@ -146,7 +146,7 @@ pub struct MemoryConfig {
 }
 
 /// Path MTU discovery without ICMP (RFC 8899).
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MtuConfig {
     /// UDP payload that every path must carry.
     pub base: u16,
@@ -155,7 +155,7 @@ pub struct MtuConfig {
 }
 
 /// Adaptive feedback (MPMTP-AR §3.5 [R6]).
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ReportConfig {
     /// α: weight of the old reliability in the new.
     pub alpha: f64,

@@ -50,4 +50,4 @@ pub use shared::{
 };
 pub use state::State;
 pub use stats::{PathInfo, PathStats, PathWindow, SessionStats};
-pub use stream::{MemoryBudget, Read, StreamError};
+pub use stream::{MemoryBudget, Read, Reservation, StreamError};

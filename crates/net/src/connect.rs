@@ -183,7 +183,7 @@ fn dial(
         Some((own, _)) => Box::new(new_pids(shared).beginning_with(own)),
         None => new_pids(shared),
     };
-    let mut engine = Engine::connect(config, routes, pids, shared.budget.clone(), now);
+    let mut engine = Engine::connect(shared.share(config), routes, pids, shared.budget.clone(), now);
     if let Some((_, back)) = relayed {
         engine.set_first_reply_pid(back);
     }

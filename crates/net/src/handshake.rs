@@ -141,7 +141,7 @@ fn open_session(
         loser.give_way();
     }
     let engine = Engine::accept(
-        shared.config.clone(),
+        Arc::clone(&shared.config),
         (params.clone(), arrival.route),
         new_pids(shared),
         shared.budget.clone(),

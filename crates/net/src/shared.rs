@@ -86,7 +86,10 @@ pub(crate) enum InitState {
 pub(crate) struct Shared {
     pub(crate) clock: Clock,
     pub(crate) key: NodeKey,
-    pub(crate) config: Config,
+    /// All sessions that are let in have it.
+    pub(crate) config: Arc<Config>,
+    /// What the last session was called with.
+    called_with: Mutex<Weak<Config>>,
     pub(crate) limits: Limits,
     pub(crate) authorize: Arc<dyn Authorize>,
     pub(crate) cookies: CookieJar,
@@ -136,7 +139,8 @@ impl Shared {
             clock: Clock::start(),
             cookies: CookieJar::new(key.public(), crate::pids::random()),
             key,
-            config,
+            config: Arc::new(config),
+            called_with: Mutex::default(),
             budget: MemoryBudget::new(limits.memory),
             authorize,
             reset_key,
@@ -194,6 +198,17 @@ impl Shared {
     pub(crate) fn rule_places(&self) -> Vec<(u32, Place)> {
         let ids: Vec<u32> = self.sockets().iter().map(|socket| socket.id).collect();
         ids.into_iter().map(|id| (id, self.rule_place(id))).collect()
+    }
+
+    /// The settings of a session that is called: those of the last one where they are alike, as a node's many sessions' are.
+    pub(crate) fn share(&self, config: Config) -> Arc<Config> {
+        let mut last = self.called_with.lock().expect("no panic while held");
+        if let Some(known) = last.upgrade().filter(|known| **known == config) {
+            return known;
+        }
+        let config = Arc::new(config);
+        *last = Arc::downgrade(&config);
+        config
     }
 
     /// True when the rules of all sessions let a path over `route` be used.

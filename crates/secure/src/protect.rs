@@ -248,7 +248,7 @@ impl Protection {
     /// The number that the next packet of a path is expected to have: what [`anabranch_wire::expand_fsn`] wants.
     #[must_use]
     pub fn expected_fsn(&self, path: PathId) -> Fsn {
-        self.opener.paths.get(&path).map_or(Fsn(0), |path| path.window.next())
+        self.opener.next_number(path)
     }
 
     /// Forgets a path. Its id is refused from now on, in both directions.
@@ -259,13 +259,13 @@ impl Protection {
 
     /// Gives back the memory of numbers that are missing, for a session in which nothing happens: they will not come any more.
     pub fn rest(&mut self) {
-        self.opener.paths.values_mut().for_each(|path| path.window.rest());
+        self.opener.rest();
     }
 
     /// Bytes that the replay windows of all paths hold.
     #[must_use]
     pub fn window_memory(&self) -> usize {
-        self.opener.paths.values().map(|path| path.window.memory()).sum()
+        self.opener.window_memory()
     }
 
     fn update_is_due(&self, now: Time) -> bool {

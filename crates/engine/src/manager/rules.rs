@@ -94,7 +94,7 @@ pub struct PathRule {
 }
 
 /// What a user wants of all paths. Clones share their caps.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct PathRules {
     rules: Arc<[PathRule]>,
     /// Which paths are left out although they work; `None` for none (mTCP §3.4.1 [M10]).

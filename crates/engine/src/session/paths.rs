@@ -21,8 +21,8 @@ const PIDS_AHEAD: usize = 4;
 const MAX_PEER_ADDRESSES: usize = 32;
 /// Paths that a session may have by its peer's wish whatever is left in the budget of all sessions ...
 const FREE_PATHS: usize = 4;
-/// ... and what each further one takes of it: what a path keeps here and its replay window.
-const PATH_COST: u64 = 8 << 10;
+/// ... and what each further one takes of it.
+const PATH_COST: u64 = 4 << 10;
 /// Paths given up here of which a peer that acknowledges nothing is told again.
 const MAX_ABANDONED: usize = 256;
 /// How long a new path is challenged before it is given up.
@@ -206,9 +206,7 @@ impl<P: Payload> Session<P> {
 
     /// False when the budget has no room for one more path that the peer opens.
     fn has_room_for_path(&mut self) -> bool {
-        let needed = (self.paths.len() + 1).saturating_sub(FREE_PATHS) as u64 * PATH_COST;
-        let more = needed.saturating_sub(self.reserved_paths.held());
-        more == 0 || self.reserved_paths.reserve_all(more)
+        self.reserved_paths.hold(cost_of(self.paths.len() + 1))
     }
 
     /// A packet of a proven path came from another address: prove that one before using it.
@@ -371,8 +369,8 @@ impl<P: Payload> Session<P> {
     /// Forgets a path whose late packets need no answer any more.
     pub(super) fn forget_path(&mut self, index: usize) {
         let path = self.paths.remove(index);
-        let needed = self.paths.len().saturating_sub(FREE_PATHS) as u64 * PATH_COST;
-        self.reserved_paths.give_back(self.reserved_paths.held().saturating_sub(needed));
+        // Less is always to be had.
+        let _ = self.reserved_paths.hold(cost_of(self.paths.len()));
         if let Some((pid, _)) = self.local_pids.remove(&path.id) {
             self.pid_changes.push_back(PidChange::Retire { pid, path: path.id });
         }
@@ -521,4 +519,9 @@ impl<P: Payload> Session<P> {
         let mine = path.grade();
         mine > 0 && (mine == Path::BEST || self.paths.iter().all(|other| other.grade() <= mine))
     }
+}
+
+/// What so many paths take of the budget of all sessions.
+fn cost_of(paths: usize) -> u64 {
+    paths.saturating_sub(FREE_PATHS) as u64 * PATH_COST
 }

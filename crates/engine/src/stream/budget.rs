@@ -63,15 +63,17 @@ pub(crate) fn next_turn(now: Time, due: Time, pause: Span, at_once: u64) -> Opti
     (due <= now + pause * at_once.saturating_sub(1)).then(|| due.max(now) + pause)
 }
 
-/// What one session has reserved; given back on drop.
+/// What one session has reserved for one purpose; given back on drop.
 #[derive(Debug)]
-pub(crate) struct Reservation {
+pub struct Reservation {
     budget: MemoryBudget,
     held: u64,
 }
 
 impl Reservation {
-    pub(crate) fn new(budget: MemoryBudget) -> Self {
+    /// Nothing yet.
+    #[must_use]
+    pub fn new(budget: MemoryBudget) -> Self {
         Self { budget, held: 0 }
     }
 
@@ -109,6 +111,18 @@ impl Reservation {
         got == wanted
     }
 
+    /// Holds so many bytes from now on; false, and as before, where they are more and less than half of the budget would be left for windows.
+    pub fn hold(&mut self, bytes: u64) -> bool {
+        match bytes.checked_sub(self.held) {
+            Some(0) => true,
+            Some(more) => self.reserve_all(more),
+            None => {
+                self.give_back(self.held - bytes);
+                true
+            }
+        }
+    }
+
     /// Gives so many bytes back.
     pub(crate) fn give_back(&mut self, bytes: u64) {
         self.held -= bytes;
@@ -126,7 +140,8 @@ impl Reservation {
     }
 
     /// Bytes reserved.
-    pub(crate) fn held(&self) -> u64 {
+    #[must_use]
+    pub fn held(&self) -> u64 {
         self.held
     }
 }

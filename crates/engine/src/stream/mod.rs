@@ -17,8 +17,8 @@ use std::ops::Range;
 
 use anabranch_wire::{Payload, Side, Span, StreamId, Time, prefetch};
 
-pub use budget::MemoryBudget;
-pub(crate) use budget::{Reservation, next_turn};
+pub(crate) use budget::next_turn;
+pub use budget::{MemoryBudget, Reservation};
 pub(crate) use leaving::Pick;
 pub use recv::Read;
 pub(crate) use recv::{Inserted, RecvHalf, Window};

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Poll;
 
-use anabranch_engine::{AbandonReason, CloseReason, PathInfo};
+use anabranch_engine::{AbandonReason, CloseReason, PathInfo, Reservation};
 use anabranch_secure::{Envelope, OpenError, Protection, PublicKey, ShareId};
 use anabranch_wire::{Fsn, Header, Message, PathId, Time, close_code, expand_fsn};
 use tokio::sync::Notify;
@@ -50,6 +50,8 @@ pub(crate) struct SessionInner {
     pub(crate) share: Option<ShareId>,
     core: Mutex<Core>,
     protection: Mutex<Option<Protection>>,
+    /// What its replay windows take of the budget of all sessions.
+    windows: Mutex<Reservation>,
     outbox: Mutex<Outbox>,
     /// Something may have to be sent.
     wanted: AtomicBool,
@@ -80,6 +82,7 @@ impl SessionInner {
             share: identity.share,
             core: Mutex::new(core),
             protection: Mutex::new(keys),
+            windows: Mutex::new(Reservation::new(shared.budget.clone())),
             outbox: Mutex::default(),
             wanted: AtomicBool::new(false),
             wake: Notify::new(),
@@ -117,6 +120,15 @@ impl SessionInner {
     pub(crate) fn opening(&self, now: Time) -> Option<Opening<'_>> {
         let keys = lock_keys(&self.protection);
         keys.is_some().then_some(Opening { session: self, keys, now, fatal: None })
+    }
+
+    /// Has replay windows count against the budget of all sessions. Where that has no room for them, they forget the numbers that are missing.
+    fn reserve_windows(&self, keys: &mut Protection) {
+        let mut reserved = self.windows.lock().expect("no panic while held");
+        if !reserved.hold(keys.window_memory() as u64) {
+            keys.rest();
+            reserved.hold(keys.window_memory() as u64);
+        }
     }
 
     /// Hands this session's packets of a batch to the engine, buffer by buffer. The caller pumps afterwards.
@@ -197,6 +209,7 @@ impl SessionInner {
             && let Some(keys) = lock_keys(&self.protection).as_mut()
         {
             keys.rest();
+            self.reserve_windows(keys);
         }
         for path in outcome.retired_paths {
             if let Some(keys) = lock_keys(&self.protection).as_mut() {
@@ -384,7 +397,10 @@ impl Opening<'_> {
 
     /// Releases the keys. Ends the session when the peer broke their rules.
     pub(crate) fn finish(self) {
-        let Self { session, keys, now, fatal } = self;
+        let Self { session, mut keys, now, fatal } = self;
+        if let Some(keys) = keys.as_mut() {
+            session.reserve_windows(keys);
+        }
         drop(keys);
         if let Some(error) = fatal {
             let code = match error {

@@ -58,7 +58,7 @@ impl Outgoing {
 pub(crate) type Peer = (SocketAddr, Pid);
 
 /// Pairs of address and PID that are remembered of a session: some for each of more paths than it can have at a time.
-const MOST_PEERS: usize = 256;
+const MOST_PEERS: usize = 64;
 
 /// Pairs that were used for the first time, and older ones that are forgotten for them.
 #[derive(Debug, Default)]

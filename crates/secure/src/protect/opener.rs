@@ -1,7 +1,5 @@
 //! The receiving direction: which key opens a packet, which numbers were seen, which paths are closed.
 
-use std::collections::BTreeMap;
-
 use anabranch_wire::{Fsn, PathId, RangeSet, Side, Time};
 
 use super::{Envelope, OpenError, bit};
@@ -23,8 +21,8 @@ pub(super) enum KeyOf {
 
 /// What is known of a path's arrivals.
 #[derive(Default)]
-pub(super) struct Arrivals {
-    pub(super) window: ReplayWindow,
+struct Arrivals {
+    window: ReplayWindow,
     /// The lowest number that came under the present key.
     phase_start: Option<Fsn>,
 }
@@ -40,7 +38,8 @@ pub(super) struct Opener {
     /// When the first packet of the present phase was opened.
     pub(super) confirmed_at: Option<Time>,
     pub(super) forgeries: u64,
-    pub(super) paths: BTreeMap<PathId, Arrivals>,
+    /// A handful, so they are looked through: a map's node would take more room than all of them.
+    paths: Vec<(PathId, Arrivals)>,
     pub(super) closed: [RangeSet; 2],
 }
 
@@ -55,13 +54,33 @@ impl Opener {
             phase: 0,
             confirmed_at: None,
             forgeries: 0,
-            paths: BTreeMap::new(),
+            paths: Vec::new(),
             closed: [RangeSet::new(), RangeSet::new()],
         }
     }
 
+    /// What is known of a path that is not closed, once a packet came.
+    fn arrivals(&self, path: PathId) -> Option<&Arrivals> {
+        self.paths.iter().find(|(known, _)| *known == path).map(|(_, arrivals)| arrivals)
+    }
+
+    /// The number after the highest that came on a path.
+    pub(super) fn next_number(&self, path: PathId) -> Fsn {
+        self.arrivals(path).map_or(Fsn(0), |path| path.window.next())
+    }
+
+    /// Gives back the memory of numbers that are missing.
+    pub(super) fn rest(&mut self) {
+        self.paths.iter_mut().for_each(|(_, path)| path.window.rest());
+    }
+
+    /// Bytes that the replay windows of all paths hold.
+    pub(super) fn window_memory(&self) -> usize {
+        self.paths.iter().map(|(_, path)| path.window.memory()).sum()
+    }
+
     pub(super) fn check_number(&self, envelope: &Envelope) -> Result<(), OpenError> {
-        match self.paths.get(&envelope.path) {
+        match self.arrivals(envelope.path) {
             // One past the highest number seen is kept, so the very last number cannot be.
             _ if envelope.fsn.0 == u64::MAX => Err(OpenError::Replayed),
             Some(path) if !path.window.check(envelope.fsn) => Err(OpenError::Replayed),
@@ -81,7 +100,7 @@ impl Opener {
         if envelope.key_phase == bit(self.phase) {
             return Ok(KeyOf::Present);
         }
-        let phase_start = self.paths.get(&envelope.path).and_then(|path| path.phase_start);
+        let phase_start = self.arrivals(envelope.path).and_then(|path| path.phase_start);
         match (phase_start, &self.previous) {
             (Some(start), Some(_)) if envelope.fsn < start => Ok(KeyOf::Previous),
             (Some(start), None) if envelope.fsn < start => Err(OpenError::PhaseGone),
@@ -124,14 +143,20 @@ impl Opener {
         self.previous = Some((previous, retire_at));
         self.phase += 1;
         self.confirmed_at = Some(now);
-        for path in self.paths.values_mut() {
+        for (_, path) in &mut self.paths {
             path.phase_start = None;
         }
     }
 
     /// Notes an authentic packet.
     pub(super) fn note(&mut self, now: Time, used: KeyOf, envelope: &Envelope) {
-        let path = self.paths.entry(envelope.path).or_default();
+        let known = self.paths.iter().position(|(path, _)| *path == envelope.path);
+        let index = known.unwrap_or_else(|| {
+            self.paths.reserve_exact(1);
+            self.paths.push((envelope.path, Arrivals::default()));
+            self.paths.len() - 1
+        });
+        let path = &mut self.paths[index].1;
         path.window.mark(envelope.fsn);
         if used != KeyOf::Previous {
             let start = path.phase_start.map_or(envelope.fsn, |start| start.min(envelope.fsn));
@@ -145,7 +170,7 @@ impl Opener {
     }
 
     pub(super) fn close_path(&mut self, path: PathId) {
-        self.paths.remove(&path);
+        self.paths.retain(|(known, _)| *known != path);
         let closed = &mut self.closed[side_index(path)];
         let index = u64::from(path.0 / 2);
         closed.insert(index..index + 1);

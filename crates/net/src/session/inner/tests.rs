@@ -86,29 +86,56 @@ async fn a_fault_in_one_session_ends_it_at_both_ends_and_no_other() {
     );
 }
 
-/// A sender leaves numbers out, so windows grow with what is carried.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_session_at_rest_holds_no_windows_for_numbers_that_never_came() {
-    let (server, client) = (endpoint(1).await, endpoint(2).await);
-    let (there, here) = pair(&server, &client).await;
-    let inner = inner_of(&server, &here);
-    let memory = || lock_keys(&inner.protection).as_ref().map_or(0, Protection::window_memory);
+/// Has so much be carried that windows grow, as a sender leaves numbers out; the most that they held, and the server's end.
+async fn carry((there, here): (&Session, Session), inner: &SessionInner) -> (usize, Session) {
     let mut out = there.open_stream().await.unwrap();
     let reading = tokio::spawn(async move {
         let mut stream = here.accept_stream().await.unwrap();
         while let Ok(Some(_)) = stream.read_chunk(1 << 20).await {}
         here
     });
-    out.write_all(&vec![7; 4 << 20]).await.unwrap();
+    let mut most = 0;
+    for _ in 0..64 {
+        out.write_all(&vec![7; 64 << 10]).await.unwrap();
+        most = most.max(window_memory(inner));
+    }
     out.finish().unwrap();
     let here = reading.await.unwrap();
-    assert!(memory() >= 128, "{}", memory());
+    (most.max(window_memory(inner)), here)
+}
+
+fn window_memory(inner: &SessionInner) -> usize {
+    lock_keys(&inner.protection).as_ref().map_or(0, Protection::window_memory)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_at_rest_holds_no_windows_for_numbers_that_never_came() {
+    let (server, client) = (endpoint(1).await, endpoint(2).await);
+    let (there, here) = pair(&server, &client).await;
+    let inner = inner_of(&server, &here);
+    let reserved = || inner.windows.lock().unwrap().held();
+    let (most, here) = carry((&there, here), &inner).await;
+    assert!(most >= 128 && reserved() == window_memory(&inner) as u64, "{most} {}", reserved());
     let at_rest = async {
-        while memory() > 16 {
+        while reserved() > 16 {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    assert!(tokio::time::timeout(Duration::from_secs(10), at_rest).await.is_ok(), "{} bytes", memory());
+    assert!(tokio::time::timeout(Duration::from_secs(10), at_rest).await.is_ok(), "{} bytes", reserved());
+    assert_eq!(window_memory(&inner), 16);
+    still_works((&there, &here)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_the_budget_of_all_sessions_has_no_room_windows_do_not_grow() {
+    let (server, client) = (endpoint(1).await, endpoint(2).await);
+    let (there, here) = pair(&server, &client).await;
+    let inner = inner_of(&server, &here);
+    let budget = server.shared.budget.clone();
+    let mut others = Reservation::new(budget.clone());
+    assert!(others.hold(budget.left() - server.shared.limits.memory / 2));
+    let (most, here) = carry((&there, here), &inner).await;
+    assert!(most <= 16, "{most} bytes");
     still_works((&there, &here)).await;
 }
 
