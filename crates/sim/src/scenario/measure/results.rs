@@ -47,6 +47,12 @@ impl Measured {
         self.after.flows[flow].bytes - self.before.flows[flow].bytes
     }
 
+    /// Bytes that came for the first time, in order or not: what a simulator counts whose flows are packets and no streams.
+    fn arrived(&self, flow: usize) -> u64 {
+        let fresh = |paths: &[Trouble]| -> u64 { paths.iter().map(|path| path.fresh).sum() };
+        fresh(&self.after.paths[flow]).saturating_sub(fresh(&self.before.paths[flow]))
+    }
+
     /// Measures a group; returns the goodput of each of its flows in Mbit/s.
     pub(super) fn group(&self, out: &mut Metrics, group: &Group, first: usize) -> Vec<f64> {
         let rates: Vec<f64> =
@@ -102,6 +108,8 @@ impl Measured {
             self.flow_paths(&mut put, first);
         } else {
             spread(&mut put, &rates);
+            let arrived = (first..first + group.count).map(|flow| self.mbit_s(self.arrived(flow)));
+            put("jain_arrived", jain(&arrived.collect::<Vec<_>>()));
         }
         if group.senders > 0 {
             put("per_host_mbit_s", self.mbit_s(total) / group.senders as f64);
