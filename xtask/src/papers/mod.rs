@@ -7,6 +7,7 @@ mod mpmtp;
 mod mtcp;
 mod networks;
 mod nsdi11;
+mod ours;
 mod plan;
 mod psmc;
 mod safire;

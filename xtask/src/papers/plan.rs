@@ -1,6 +1,6 @@
-//! What is run for each figure and table of the papers.
+//! What is run for each figure and table of the papers, and for comparisons of ours.
 
-use super::{mpmtp, mtcp, nsdi11, psmc, safire};
+use super::{mpmtp, mtcp, nsdi11, ours, psmc, safire};
 
 /// One experiment: a sweep of a scenario, and what of its results is shown.
 #[derive(Clone, Copy, Debug)]
@@ -18,12 +18,13 @@ pub(super) struct Experiment {
 }
 
 /// The papers, each with its experiments.
-pub(super) const PAPERS: [(&str, &[Experiment]); 5] = [
+pub(super) const PAPERS: [(&str, &[Experiment]); 6] = [
     ("MPTCP congestion control (NSDI 2011)", nsdi11::EXPERIMENTS),
     ("mTCP (USENIX ATC 2004)", mtcp::EXPERIMENTS),
     ("MPMTP-AR", mpmtp::EXPERIMENTS),
     ("PSMC", psmc::EXPERIMENTS),
     ("SAFIRE", safire::EXPERIMENTS),
+    ("Ours", ours::EXPERIMENTS),
 ];
 
 /// All of all papers.

@@ -3,16 +3,50 @@
 //! This is the path level of the two-level receive buffer: packet numbers are put in order here, while
 //! the data goes straight on to its stream. An acknowledgement is due after every n-th packet that asks
 //! for one, at once when a gap opens or closes, and at the latest after the agreed delay.
+//!
+//! What is lost comes again under another number, so gaps stay. What lies below one is told until enough
+//! acknowledgements have told it ([`Told`]): repeated for ever it would be most of each of them.
 
 use anabranch_wire::{Ack, ArrivalTime, EcnCounts, Fsn, PathId, RangeSet, Ranges, Span, Time};
 
 use crate::config::Config;
 use crate::route::Ecn;
 
-/// Ranges kept and told; older ones were told many times before.
+/// Ranges kept; older ones were told many times before.
 const MAX_RANGES: usize = 32;
-/// Ranges this far below the highest number are not told any more: the sender has settled what they tell.
-const TOLD: u64 = 8192;
+/// Ranges this far below the highest number are not kept: the sender has settled what they tell.
+const KEPT: u64 = 8192;
+/// A range that has ended is told for this long and this often, as acknowledgements are lost one by one and many together.
+const TELL_FOR: Span = Span::from_secs(1);
+const TELL_OFTEN: u32 = 8;
+
+/// From where on ranges are told. Moves up to what was highest at a moment once that moment is long ago.
+#[derive(Debug, Default)]
+struct Told {
+    /// A range that ends here or below is told no more.
+    below: u64,
+    /// What `below` becomes, the highest number at `since`.
+    next: u64,
+    since: Time,
+    /// Acknowledgements that left since then.
+    count: u32,
+}
+
+impl Told {
+    fn on_acknowledged(&mut self, now: Time, largest: u64) {
+        self.count += 1;
+        if self.count >= TELL_OFTEN && now.since(self.since) >= TELL_FOR {
+            *self = Self { below: self.next, next: largest, since: now, count: 0 };
+        }
+    }
+
+    /// A packet that was overtaken is news, whatever was told of those around it.
+    fn on_packet(&mut self, now: Time, number: u64) {
+        if number < self.next {
+            *self = Self { below: self.below.min(number), next: number, since: now, count: 0 };
+        }
+    }
+}
 
 #[derive(Debug)]
 pub(crate) struct Receipt {
@@ -25,6 +59,7 @@ pub(crate) struct Receipt {
     unacknowledged: u32,
     /// Something arrived since the last acknowledgement.
     news: bool,
+    told: Told,
     pub packets: u64,
     pub bytes: u64,
     ecn: EcnCounts,
@@ -39,6 +74,7 @@ impl Default for Receipt {
             due: Time::NEVER,
             unacknowledged: 0,
             news: false,
+            told: Told::default(),
             packets: 0,
             bytes: 0,
             ecn: EcnCounts::default(),
@@ -64,7 +100,8 @@ impl Receipt {
             self.largest_at = now;
         }
         self.received.insert(fsn.0..fsn.0 + 1);
-        let old = |range: std::ops::Range<u64>| range.end + TOLD < fsn.0;
+        self.told.on_packet(now, fsn.0);
+        let old = |range: std::ops::Range<u64>| range.end + KEPT < fsn.0;
         if (self.received.range_count() > MAX_RANGES || self.received.first().is_some_and(old))
             && let Some(range) = self.received.forget_first()
         {
@@ -101,14 +138,16 @@ impl Receipt {
         if self.received.is_empty() {
             return None;
         }
-        let ranges: Ranges = self.received.iter().rev().collect();
+        let done = self.received.iter().take_while(|range| range.end <= self.told.below).count();
+        let ranges: Ranges = self.received.iter().rev().take(self.received.range_count() - done).collect();
         let marked = self.ecn != EcnCounts::default();
         let (delay, arrived) = (now.since(self.largest_at), timed.then(|| ArrivalTime::of(self.largest_at)));
         Some(Ack { path, delay, arrived, ranges, ecn: marked.then_some(self.ecn) })
     }
 
     /// The acknowledgement is in a packet that leaves.
-    pub(crate) fn on_acknowledged(&mut self) {
+    pub(crate) fn on_acknowledged(&mut self, now: Time) {
+        self.told.on_acknowledged(now, self.largest().unwrap_or(0));
         self.news = false;
         self.unacknowledged = 0;
         self.due = Time::NEVER;
@@ -158,7 +197,7 @@ mod tests {
     fn a_gap_is_told_at_once() {
         let mut receipt = Receipt::default();
         arrive(&mut receipt, &[0, 1]);
-        receipt.on_acknowledged();
+        receipt.on_acknowledged(Time::ZERO);
         assert_eq!(receipt.due(), Time::NEVER);
         arrive(&mut receipt, &[3]);
         assert_eq!(receipt.due(), Time::ZERO);
@@ -183,6 +222,40 @@ mod tests {
         let ack = receipt.acknowledge(Time::ZERO, PathId(0), false).unwrap();
         assert_eq!(ack.ranges.as_slice(), &[3..10_000]);
         assert!(receipt.is_known(Fsn(1)) && !receipt.is_known(Fsn(2)));
+    }
+
+    /// Acknowledges so often within so long, and returns what the next acknowledgement tells.
+    fn after(receipt: &mut Receipt, from: Time, (count, within): (u32, Span)) -> Vec<std::ops::Range<u64>> {
+        for number in 1..=count {
+            receipt.on_acknowledged(from + within * u64::from(number) / u64::from(count));
+        }
+        receipt.acknowledge(from + within, PathId(0), false).unwrap().ranges.as_slice().to_vec()
+    }
+
+    #[test]
+    fn what_lies_below_a_gap_is_told_for_a_second_and_in_eight_acknowledgements_and_then_no_more() {
+        let received = || {
+            let mut receipt = Receipt::default();
+            arrive(&mut receipt, &[0, 1, 3, 4, 6, 7]);
+            receipt
+        };
+        let all = vec![6..8, 3..5, 0..2];
+        let second = Span::from_secs(1);
+        assert_eq!(after(&mut received(), Time::ZERO, (7, second * 9)), all, "not often enough");
+        assert_eq!(after(&mut received(), Time::ZERO, (99, second / 2)), all, "not for long enough");
+        assert_eq!(after(&mut received(), Time::ZERO, (18, second * 3)), [6..8]);
+    }
+
+    #[test]
+    fn what_arrives_late_is_told_though_what_lies_around_it_is_not_told_any_more() {
+        let mut receipt = Receipt::default();
+        arrive(&mut receipt, &[0, 1, 5, 9]);
+        assert_eq!(after(&mut receipt, Time::ZERO, (18, Span::from_secs(3))), [9..10]);
+        arrive(&mut receipt, &[3]);
+        assert_eq!(
+            receipt.acknowledge(Time::ZERO, PathId(0), false).unwrap().ranges.as_slice(),
+            [9..10, 5..6, 3..4]
+        );
     }
 
     #[test]

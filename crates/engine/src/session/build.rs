@@ -84,7 +84,7 @@ impl<P: Payload> Session<P> {
                 && draft.push(Frame::Ack(ack))
             {
                 self.paths.change_receipt(other, |path| {
-                    path.receipt.on_acknowledged();
+                    path.receipt.on_acknowledged(now);
                     path.stats.acks_sent += 1;
                 });
             }
