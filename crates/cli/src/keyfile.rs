@@ -69,6 +69,7 @@ pub fn random<const N: usize>() -> Result<Zeroizing<[u8; N]>, Failure> {
 /// # Errors
 /// When there is a file already, or it cannot be written.
 pub fn create(path: &Path) -> Result<NodeKey, Failure> {
+    check_regular(path)?;
     let key = fresh()?;
     if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
         private_dir(dir).map_err(|error| Failure::file("create the directory", dir, &error))?;
@@ -90,8 +91,9 @@ pub fn create(path: &Path) -> Result<NodeKey, Failure> {
 /// Reads the key at `path`.
 ///
 /// # Errors
-/// When there is none, it is no key, or others may read or change it.
+/// When there is none, it is no key or no file, or others may read or change it.
 pub fn load(path: &Path) -> Result<NodeKey, Failure> {
+    check_regular(path)?;
     let file = File::open(path).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => Failure::local(format!("there is no key at {}", path.display()))
             .hint(format!("`{}` makes one", command_for_new(path))),
@@ -163,6 +165,16 @@ fn private_dir(dir: &Path) -> io::Result<()> {
     #[cfg(unix)]
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
     builder.create(dir)
+}
+
+/// Refuses a directory, whose mode is as it has to be, and a pipe, which might never be opened; what is not there is for others to tell.
+fn check_regular(path: &Path) -> Result<(), Failure> {
+    let Some(metadata) = fs::metadata(path).ok().filter(|metadata| !metadata.is_file()) else {
+        return Ok(());
+    };
+    let what = if metadata.is_dir() { "a directory" } else { "no regular file" };
+    Err(Failure::local(format!("{} is {what}, not a key file", path.display()))
+        .hint("name the file itself; `anabranch keys new --key FILE` makes one"))
 }
 
 /// Refuses a key that the group or the world has any permission on.
@@ -278,6 +290,20 @@ mod tests {
         fs::remove_file(&path).unwrap();
         write_private(&path, &vec![b'#'; 1 << 20]).unwrap();
         assert!(load(&path).unwrap_err().message.contains("is not a key file"));
+    }
+
+    #[test]
+    fn what_is_no_file_is_refused_as_that_and_nobody_is_told_to_change_its_mode() {
+        let dir = Dir::new("directory");
+        for failure in [load(&dir.0), create(&dir.0)].map(Result::unwrap_err) {
+            assert!(failure.message.ends_with("is a directory, not a key file"), "{failure}");
+            assert!(failure.hint.unwrap().contains("name the file itself"));
+        }
+        #[cfg(unix)]
+        {
+            let failure = load(Path::new("/dev/null")).unwrap_err();
+            assert!(failure.message.ends_with("is no regular file, not a key file"), "{failure}");
+        }
     }
 
     #[test]

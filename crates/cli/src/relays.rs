@@ -52,7 +52,8 @@ fn not_granted(error: &LinkError, own: &PublicKey) -> Failure {
     match error {
         LinkError::Denied { .. } => failure,
         _ => failure.hint(format!(
-            "is `anabranch controller` running there, and does it list this node's key, {own}, as a client?"
+            "is `anabranch controller` running there, and does it list this node's key, {own}, as a client? Is the key in `--controller` the one \
+             that it prints? A node that has another does not answer"
         )),
     }
 }
@@ -189,7 +190,9 @@ mod tests {
         let why = "the quota allows 2 grants, and 2 are in use: there is room in 60 s".to_owned();
         let refused = not_granted(&LinkError::Denied { why: why.clone(), again: Again::Never }, &own);
         assert!(refused.message.ends_with(&why) && refused.hint.is_none(), "{refused:?}");
-        let silent = not_granted(&LinkError::Silent, &own);
-        assert!(silent.hint.unwrap().contains(&own.to_string()));
+        let silent = not_granted(&LinkError::Silent, &own).hint.unwrap();
+        assert!(silent.contains(&own.to_string()), "{silent}");
+        // To a wrong key nobody answers either.
+        assert!(silent.contains("Is the key in `--controller` the one"), "{silent}");
     }
 }

@@ -103,6 +103,17 @@ pub struct BenchReport {
     pub intervals: Vec<Interval>,
     /// The whole test.
     pub end: Measured,
+    /// Relays that were to be used and never gave a path.
+    pub without_path: Vec<WithoutPath>,
+}
+
+/// A relay, or several one behind the other, through which there was no path.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct WithoutPath {
+    /// As it was named: `KEY@ADDRESS`, several joined by `+`.
+    pub relay: String,
+    /// Why, for people.
+    pub why: String,
 }
 
 /// What a test was asked to do.
@@ -255,7 +266,9 @@ mod tests {
         };
         let interval = Interval { t_s: 1.0, measured: end.clone() };
         let intervals = vec![interval];
-        let json = serde_json::to_value(BenchReport { start, intervals, end }).unwrap();
+        let without_path = vec![WithoutPath { relay: "ab1@192.0.2.1:4600".into(), why: "gone".into() }];
+        let json = serde_json::to_value(BenchReport { start, intervals, end, without_path }).unwrap();
+        assert_eq!(json["without_path"][0]["why"], "gone");
         assert_eq!(json["end"]["goodput_mbit_s"], 8.0);
         assert_eq!(json["intervals"][0]["t_s"], 1.0);
         assert_eq!(json["intervals"][0]["bytes"], 1_000_000);

@@ -6,6 +6,7 @@ mod common;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
+use std::net::UdpSocket;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -83,6 +84,8 @@ fn a_configured_relay_carries_a_bench_and_a_transfer_and_drains_when_told_to_end
     let bench = run(&["bench", "client", ticket, "--time", "2s", "--json", "--relay", &route, "--key", key]);
     let bench = { bench }.output().unwrap();
     assert!(bench.status.success(), "{}", String::from_utf8_lossy(&bench.stderr));
+    let report: Value = serde_json::from_slice(&bench.stdout).unwrap();
+    assert_eq!(report["without_path"], serde_json::json!([]), "{report}");
     let status = ask(&dir, "status");
     assert!(status["forwarded_packets"].as_u64().unwrap() > 10, "{status}");
 
@@ -174,6 +177,28 @@ fn a_relay_that_does_not_list_the_users_key_is_told_about_with_what_to_do() {
     assert!(bench.status.success(), "{said}");
     assert_eq!(said.matches("`[[user]]`").count(), 1, "{said}");
     assert!(said.contains(&format!("key = \"{public}\"")), "{said}");
+}
+
+#[test]
+fn a_relay_that_gave_no_path_is_told_with_what_a_bench_measured_however_short_it_was() {
+    let dir = TempDir::new().unwrap();
+    let own = dir.path().join("user.key");
+    let (key, other) = (own.to_str().unwrap(), dir.path().join("other.key"));
+    new_key(key);
+    let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let route = format!("{}@{}", new_key(other.to_str().unwrap()), silent.local_addr().unwrap());
+    let mut server =
+        Running(run(&["bench", "server", "--port", "0", "--bind", "127.0.0.1"]).spawn().unwrap());
+    let line = first_line(&mut server.0);
+    let ticket = line.split_whitespace().last().unwrap();
+    let bench = ["bench", "client", ticket, "--time", "1s", "--relay", &route, "--key", key];
+    let told = run(&bench).output().unwrap();
+    let said = String::from_utf8_lossy(&told.stdout);
+    assert!(told.status.success() && said.contains(&format!("no path through {route}: no answer")), "{said}");
+    let told = run(&[&bench[..], &["--json"]].concat()).output().unwrap();
+    let report: Value = serde_json::from_slice(&told.stdout).unwrap();
+    assert_eq!(report["without_path"][0]["relay"], route, "{report}");
+    assert!(report["without_path"][0]["why"].as_str().unwrap().contains("running there"), "{report}");
 }
 
 #[test]

@@ -17,7 +17,8 @@ pub(crate) fn parse<F: DeserializeOwned, S>(
     (text, origin): (&str, &str),
     check: impl FnOnce(F, &str) -> Result<S, SettingsError>,
 ) -> Result<S, SettingsError> {
-    let file = toml::from_str(text).map_err(|error| with_example(SettingsError::from_toml(&error, text)));
+    let file =
+        toml::from_str(text).map_err(|error| with_example(SettingsError::from_toml::<F>(&error, text)));
     file.and_then(|file| check(file, text)).map_err(|error: SettingsError| error.of(origin))
 }
 

@@ -11,9 +11,12 @@ use std::time::{Duration, Instant};
 
 use anabranch_daemon::client::{Entry, Peer, RelayPaths};
 use anabranch_net::{Config, Endpoint, PathId, PathUse, Pid, Rate, Session, Target};
+use anabranch_overlay::relay::{RELAY_VERSION, Reply, Request, Target as NextHop};
 use anabranch_wire::{Header, Kind};
+use common::controllers::nowhere;
 use common::network::{Network, network};
 use common::{address, carry, config, key, node, through_relays, until};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// Mbit/s of the honest session's link to the relay.
 const RATE: f64 = 20.0;
@@ -150,4 +153,107 @@ async fn an_honest_session_keeps_its_rate_under_garbage_handshakes_of_strangers_
     assert!(status.dropped.unknown_pid * 2 > status.dropped.malformed * 3, "{status:?}");
     assert_eq!(status.users.iter().filter(|user| user.key == key(231).public().to_string()).count(), 0);
     assert!(best >= 0.9, "{best}");
+}
+
+/// Opens a session and asks for paths to where the relay forwards nothing, as fast as it takes requests; gives how many it answered.
+async fn ask(who: &Endpoint, relay: &Target, valve: &Valve) -> u64 {
+    let Ok(session) = who.connect(relay, Config::default()).await else { return 0 };
+    let Ok(stream) = session.open_stream().await else { return 0 };
+    let (mut reader, mut writer) = tokio::io::split(stream);
+    let target = NextHop::Address { address: "224.0.0.1:9".parse().unwrap(), key: None };
+    let (mut greeting, mut requests) = (Vec::new(), Vec::new());
+    Request::Hello { version: RELAY_VERSION }.encode(&mut greeting);
+    for request in 1..=1_000 {
+        let wanted = Request::Allocate { request, via: PathId::FIRST, target, out: Pid(5), back: Pid(7) };
+        wanted.encode(&mut requests);
+    }
+    let ask = async {
+        if writer.write_all(&greeting).await.is_err() {
+            return;
+        }
+        loop {
+            if valve.is_open() && writer.write_all(&requests).await.is_err() {
+                return;
+            }
+            tokio::time::sleep(if valve.is_open() { Duration::ZERO } else { PAUSE }).await;
+        }
+    };
+    let (mut read, mut answers) = (Vec::new(), 0);
+    let listen = async {
+        while let Ok(1..) = reader.read_buf(&mut read).await {
+            let mut taken = 0;
+            while let Ok(Some((reply, len))) = Reply::decode(&read[taken..]) {
+                taken += len;
+                answers += u64::from(matches!(reply, Reply::Refused { .. }));
+            }
+            read.drain(..taken);
+        }
+    };
+    let over = async {
+        while !valve.is_over() {
+            tokio::time::sleep(PAUSE).await;
+        }
+    };
+    tokio::select! {
+        () = ask => {}
+        () = listen => {}
+        () = over => {}
+    }
+    answers
+}
+
+/// An honest session beside one that asks without end, of a user or of a stranger who is let in to show a grant.
+async fn under_requests(base: u8, is_user: bool) {
+    let network = network(base, 1, RATE).await;
+    let (relay, who) = (&network.relays[0], base + 3);
+    let users = [base, who];
+    let mut settings = common::settings(base + 2, &users[..1 + usize::from(is_user)]);
+    settings.controllers = vec![nowhere()];
+    relay.reload(&settings);
+    let (here, there) = network.join().await;
+    let _paths = RelayPaths::keep(&network.client, &here, &network.routes, &network.peer());
+    until("a path through the relay", || through_relays(&here).len() == 1).await;
+    here.set_path_use(PathId::FIRST, PathUse::Backup).unwrap();
+    rate(&here, &there).await;
+
+    let (valve, target) = (Arc::<Valve>::default(), Target::new(relay.node(), relay.addresses()));
+    let (asker, shut) = (node(who).await, valve.clone());
+    let begin = Instant::now();
+    let asking = tokio::spawn(async move {
+        let (mut sessions, mut answers) = (0, 0);
+        while !shut.is_over() {
+            answers += ask(&asker, &target, &shut).await;
+            sessions += 1;
+        }
+        (sessions, answers)
+    });
+    let mut best = 0.0_f64;
+    for _ in 0..3 {
+        valve.open.store(false, Ordering::Relaxed);
+        let calm = rate(&here, &there).await;
+        valve.open.store(true, Ordering::Relaxed);
+        let flooded = rate(&here, &there).await;
+        println!("calm {calm:.1} Mbit/s, beside requests {flooded:.1}: {:.2}", flooded / calm);
+        best = best.max(flooded / calm);
+    }
+    valve.over.store(true, Ordering::Relaxed);
+    let (sessions, answers) = asking.await.unwrap();
+    let took = begin.elapsed().as_secs();
+    println!("{answers} requests answered in {sessions} sessions, {took} s");
+    assert!(answers >= 64, "{answers}: it is answered");
+    assert!(
+        answers <= 64 * sessions + 8 * (took + 1),
+        "{answers} answers in {sessions} sessions and {took} s"
+    );
+    assert!(best >= 0.9, "{best}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_honest_session_keeps_its_rate_while_a_user_asks_without_end_for_what_it_does_not_get() {
+    under_requests(234, true).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_honest_session_keeps_its_rate_while_a_stranger_asks_without_end() {
+    under_requests(238, false).await;
 }

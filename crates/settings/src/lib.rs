@@ -6,6 +6,8 @@ mod size;
 
 use std::fmt;
 
+use serde::de::DeserializeOwned;
+
 pub use rate::rate;
 pub use size::size;
 
@@ -61,17 +63,21 @@ impl SettingsError {
         self
     }
 
-    /// From what the parser says of `text`.
+    /// From what the parser says of `text`, which was to be an `F`.
     #[must_use]
-    pub fn from_toml(error: &toml::de::Error, text: &str) -> Self {
+    pub fn from_toml<F: DeserializeOwned>(error: &toml::de::Error, text: &str) -> Self {
         let start = error.span().map(|span| span.start);
         let line = start.map(|start| 1 + text[..start.min(text.len())].matches('\n').count());
         let message = error.message();
-        let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
+        let quoted = quoted(message);
         let found = Self { line, message: message.to_owned(), ..Self::default() };
         if let Some((unknown, known)) = quoted.split_first().filter(|_| message.starts_with("unknown ")) {
             let what = if message.starts_with("unknown variant") { "value" } else { "key" };
             let hint = match nearest(unknown, known) {
+                _ if what == "key" && is_top_key::<F>(unknown) => format!(
+                    "`{unknown}` belongs above the first table of the file; possible here: {}",
+                    known.join(", ")
+                ),
                 Some(near) => format!("did you mean `{near}`? Possible: {}", known.join(", ")),
                 None => format!("possible: {}", known.join(", ")),
             };
@@ -116,6 +122,19 @@ impl fmt::Display for SettingsError {
 }
 
 impl std::error::Error for SettingsError {}
+
+/// The words in backquotes of what the parser says.
+fn quoted(message: &str) -> Vec<&str> {
+    message.split('`').skip(1).step_by(2).collect()
+}
+
+/// Whether a file that is an `F` may have this key at its top: who appends a line to a file gives it to the last table.
+fn is_top_key<F: DeserializeOwned>(key: &str) -> bool {
+    // No file has this one, so that the parser tells those that it may have.
+    let Err(error) = toml::from_str::<F>("\"?\" = 0") else { return false };
+    let message = error.message();
+    message.starts_with("unknown field") && quoted(message).iter().skip(1).any(|known| *known == key)
+}
 
 /// The key that a line of TOML sets.
 fn key_on(line: &str) -> Option<String> {
@@ -175,7 +194,7 @@ mod tests {
     fn the_key_of_a_mistake_is_the_one_that_its_value_belongs_to() {
         let told = |text: &str| {
             let error = toml::from_str::<Sample>(text).expect_err("a mistake");
-            let error = SettingsError::from_toml(&error, text);
+            let error = SettingsError::from_toml::<Sample>(&error, text);
             (error.line, error.key)
         };
         let right = Sample { a: Some(1), list: Some(vec![2]), b: None };
@@ -190,6 +209,35 @@ mod tests {
         a: Option<u8>,
         list: Option<Vec<u8>>,
         b: Option<std::collections::BTreeMap<String, u8>>,
+    }
+
+    #[test]
+    fn a_key_of_the_top_that_stands_below_a_table_is_told_where_it_belongs() {
+        #[derive(Debug, serde::Deserialize)]
+        #[serde(deny_unknown_fields)]
+        #[expect(dead_code, reason = "it is never right")]
+        struct File {
+            next_hops: Option<Vec<String>>,
+            controller: Vec<Entry>,
+        }
+        #[derive(Debug, serde::Deserialize)]
+        #[serde(deny_unknown_fields)]
+        #[expect(dead_code, reason = "it is never right")]
+        struct Entry {
+            at: String,
+            hop: Option<String>,
+        }
+        let hint = |key: &str| {
+            let text = format!("[[controller]]\nat = \"x\"\n{key} = [\"private\"]\n");
+            let error = toml::from_str::<File>(&text).expect_err("a mistake");
+            SettingsError::from_toml::<File>(&error, &text).hint
+        };
+        assert_eq!(
+            hint("next_hops"),
+            "`next_hops` belongs above the first table of the file; possible here: at, hop"
+        );
+        assert_eq!(hint("hopp"), "did you mean `hop`? Possible: at, hop");
+        assert_eq!(hint("else"), "possible: at, hop");
     }
 
     #[test]

@@ -15,8 +15,9 @@ use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 use super::chain::{Prepared, RelayChain};
-use super::open_path::{Carrier, End, OpenPath, Shown, lock};
+use super::open_path::{self, Carrier, End, OpenPath, Shown, lock};
 use super::spares;
+use super::tries::Tries;
 use super::trouble::Trouble;
 use super::{Entry, Grants, RelayError, RelayRoute};
 
@@ -42,6 +43,7 @@ pub struct RelayPaths {
     tasks: Vec<JoinHandle<()>>,
     routes: Vec<Kept>,
     granted: Grants,
+    tries: Tries,
 }
 
 /// A chain of relays, and the path through it that is open, or being opened.
@@ -55,7 +57,18 @@ impl RelayPaths {
     /// Begins to keep a path through each of `routes`.
     #[must_use]
     pub fn keep(endpoint: &Arc<Endpoint>, session: &Session, routes: &[RelayRoute], peer: &Peer) -> Self {
-        let mut paths = Self::default();
+        Self::keep_noted((endpoint, session), routes, peer, &Tries::default())
+    }
+
+    /// The same, where others note what comes of theirs.
+    pub(super) fn keep_noted(
+        (endpoint, session): (&Arc<Endpoint>, &Session),
+        routes: &[RelayRoute],
+        peer: &Peer,
+        tries: &Tries,
+    ) -> Self {
+        let tries = tries.clone();
+        let mut paths = Self { tasks: Vec::new(), routes: Vec::new(), granted: Grants::default(), tries };
         for route in routes {
             paths.add(endpoint, session, route.clone(), peer.clone());
         }
@@ -86,7 +99,8 @@ impl RelayPaths {
         addresses: &[SocketAddr],
     ) -> Self {
         let peer = Peer { addresses: addresses.to_vec(), entry: Entry::Member(grants.clone()) };
-        let granted = grants.clone();
+        let (granted, tries) = (grants.clone(), Tries::default());
+        let noted = tries.clone();
         let (endpoint, session, grants) = (endpoint.clone(), session.clone(), grants.clone());
         let task = tokio::spawn(async move {
             let mut kept: BTreeMap<PublicKey, Self> = BTreeMap::new();
@@ -99,13 +113,14 @@ impl RelayPaths {
                 }
                 for relay in relays {
                     kept.entry(relay.node).or_insert_with(|| {
-                        Self::keep(&endpoint, &session, &[RelayRoute(vec![relay.into()])], &peer)
+                        let route = RelayRoute(vec![relay.into()]);
+                        Self::keep_noted((&endpoint, &session), &[route], &peer, &noted)
                     });
                 }
                 grants.changed(&mut seen).await;
             }
         });
-        Self { tasks: vec![task], routes: Vec::new(), granted }
+        Self { tasks: vec![task], routes: Vec::new(), granted, tries }
     }
 
     /// Begins to keep paths through `at_once` of the candidates, the first of them at first, and replaces a bad one by another.
@@ -119,11 +134,12 @@ impl RelayPaths {
         if candidates.is_empty() || at_once == 0 {
             return Self::default();
         }
-        let who = (endpoint.clone(), session.clone());
-        let task = tokio::spawn(spares::keep(who, candidates.to_vec(), (peer.clone(), at_once)));
+        let (who, tries) = ((endpoint.clone(), session.clone()), Tries::default());
+        let task =
+            tokio::spawn(spares::keep(who, candidates.to_vec(), (peer.clone(), at_once), tries.clone()));
         let candidate = |route: &RelayRoute| Kept { route: route.clone(), path: Arc::default() };
         let routes = candidates.iter().map(candidate).collect();
-        Self { tasks: vec![task], routes, granted: Grants::default() }
+        Self { tasks: vec![task], routes, granted: Grants::default(), tries }
     }
 
     /// Adds one more.
@@ -138,9 +154,9 @@ impl RelayPaths {
         session: &Session,
         (route, peer): (RelayRoute, Peer),
     ) -> Keeper {
-        let kept = Kept { route: route.clone(), path: Shown::default() };
-        let path = kept.path.clone();
-        self.routes.push(kept);
+        let tried = self.tries.begin(&route);
+        let path = Shown::new(open_path::Way { tried, ..open_path::Way::default() });
+        self.routes.push(Kept { route: route.clone(), path: path.clone() });
         Keeper { endpoint: endpoint.clone(), session: session.clone(), route, peer, path }
     }
 
@@ -150,9 +166,14 @@ impl RelayPaths {
         self.routes.iter().any(|kept| kept.route.is_way_of(route)) || is_granted()
     }
 
+    /// The ways that were tried and never gave a path, as they are written, and why.
+    pub(super) fn without_path(&self) -> Vec<(String, String)> {
+        self.tries.without_path()
+    }
+
     /// Whether a path is one of those that were added here, or noted.
     pub(super) fn keeps(&self, path: PathId) -> bool {
-        self.routes.iter().any(|kept| *lock(&kept.path) == Some(path))
+        self.routes.iter().any(|kept| *lock(&kept.path.path) == Some(path))
     }
 }
 
@@ -207,6 +228,7 @@ impl Keeper {
                     self.attempt(&way, first.take(), &mut worked).await
                 }
             };
+            self.path.tried.failed(&error);
             was_lost = error.is_lost();
             if was_lost {
                 grants.on_tried(self.route.nodes(), false);
@@ -242,6 +264,7 @@ impl Keeper {
                 Err(error) => return error,
             },
         };
+        self.path.tried.reached();
         way.grants.on_tried(self.route.nodes(), true);
         let lost = async {
             tokio::select! {

@@ -6,6 +6,7 @@
 //! | `chain` | relays one behind the other, made ready for one path |
 //! | `keeper` | keeps paths through relays open in a session while it lives |
 //! | `open_path` | an open path through relays, and when it is closed |
+//! | `tries` | what came of the ways through relays that a session was to have |
 //! | `trouble` | what is said aloud of a relay that is of no use |
 //! | `running` | the paths of a running session, listed and changed from outside |
 //! | `sessions` | the sessions of a running command, asked by requests |
@@ -32,6 +33,7 @@ mod rules;
 mod running;
 mod sessions;
 mod spares;
+mod tries;
 mod trouble;
 
 use std::fmt;

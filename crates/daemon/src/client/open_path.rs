@@ -11,9 +11,17 @@ use tokio::runtime::Handle;
 
 use super::RelayError;
 use super::chain::{Prepared, RelayChain, changed};
+use super::tries::Try;
 
-/// The path that a keeper has open, for others to see.
-pub(super) type Shown = Arc<Mutex<Option<PathId>>>;
+/// What a keeper has of its way, for others to see.
+pub(super) type Shown = Arc<Way>;
+
+#[derive(Debug, Default)]
+pub(super) struct Way {
+    /// The path that is open, or being opened.
+    pub path: Mutex<Option<PathId>>,
+    pub tried: Try,
+}
 
 /// What carries a path.
 pub(super) struct Carrier {
@@ -50,7 +58,7 @@ impl OpenPath {
         (path, shown): (PathId, &Shown),
         carrier: Carrier,
     ) -> Self {
-        *lock(shown) = Some(path);
+        *lock(&shown.path) = Some(path);
         let (session, shown) = (session.clone(), shown.clone());
         Self { session, path, shown, events, is_open: false, carrier: Some(carrier) }
     }
@@ -58,6 +66,7 @@ impl OpenPath {
     /// The same of one that is open already.
     pub fn opened(mut self) -> Self {
         self.is_open = true;
+        self.shown.tried.opened();
         self
     }
 
@@ -68,12 +77,15 @@ impl OpenPath {
 
     /// Waits until it is closed, or dropped by its relays.
     pub async fn end(&mut self) -> End {
-        let Self { path, events, is_open, carrier, .. } = self;
+        let Self { path, shown, events, is_open, carrier, .. } = self;
         let closed = async {
             while let Some(event) = events.next().await {
                 match event {
                     Event::Path { path: changed, change } if changed == *path => match change {
-                        PathChange::Opened(_) => *is_open = true,
+                        PathChange::Opened(_) => {
+                            *is_open = true;
+                            shown.tried.opened();
+                        }
                         PathChange::Closed(_) => return *is_open,
                         _ => {}
                     },
@@ -112,7 +124,7 @@ impl Drop for OpenPath {
                 });
             }
             // Without a runtime nothing goes on.
-            _ => *lock(&self.shown) = None,
+            _ => *lock(&self.shown.path) = None,
         }
     }
 }

@@ -142,6 +142,13 @@ impl RunningPaths {
         session.paths().into_iter().map(status).collect()
     }
 
+    /// The ways through relays that were tried and never gave a path, as they are written, and why.
+    #[must_use]
+    pub fn without_path(&self) -> Vec<(String, String)> {
+        let (kept, others) = (self.kept(), self.others());
+        kept.iter().map(|(_, paths)| paths).chain(&*others).flat_map(RelayPaths::without_path).collect()
+    }
+
     /// Has paths used by another rule from now on, asked before all others: `PATTERN=USE[:CAP]`, where a path's number stands for
     /// its way.
     ///

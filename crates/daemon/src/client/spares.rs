@@ -24,6 +24,7 @@ use tokio::time::sleep;
 use super::RelayRoute;
 use super::carried::Carried;
 use super::keeper::{Peer, RelayPaths};
+use super::tries::Tries;
 
 /// How often paths are looked at.
 const LOOK: Duration = Duration::from_millis(100);
@@ -67,6 +68,7 @@ struct Spares {
     in_use: Vec<Place>,
     reserve: Vec<Spare>,
     weak_since: Option<Instant>,
+    tries: Tries,
 }
 
 /// Keeps paths through `at_once` of the candidates until the session ends or this is dropped.
@@ -74,6 +76,7 @@ pub(super) async fn keep(
     (endpoint, session): (Arc<Endpoint>, Session),
     candidates: Vec<RelayRoute>,
     (peer, at_once): (Peer, usize),
+    tries: Tries,
 ) {
     let mut spares = Spares {
         endpoint,
@@ -84,6 +87,7 @@ pub(super) async fn keep(
         in_use: Vec::new(),
         reserve: candidates.into_iter().map(|route| Spare { route, put_back: None }).collect(),
         weak_since: None,
+        tries,
     };
     let work = async {
         loop {
@@ -211,7 +215,8 @@ impl Spares {
     fn recruit(&mut self, wanted: usize, now: Instant) -> bool {
         let Some(at) = self.better(wanted, now) else { return false };
         let Spare { route, .. } = self.reserve.remove(at);
-        let kept = RelayPaths::keep(&self.endpoint, &self.session, std::slice::from_ref(&route), &self.peer);
+        let who = (&self.endpoint, &self.session);
+        let kept = RelayPaths::keep_noted(who, std::slice::from_ref(&route), &self.peer, &self.tries);
         tracing::info!(relay = %route, "recruited");
         self.in_use.push(Place { route, since: now, opened: false, bad_since: None, rate: None, kept });
         true

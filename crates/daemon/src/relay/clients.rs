@@ -2,13 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use anabranch_net::{Endpoint, Event, PathId, PathState, Session, SessionError, Stream};
-use anabranch_overlay::relay::{Dismissal, Hop, MAX_MESSAGE, Reply, Request, SessionId};
+use anabranch_overlay::relay::{Dismissal, Hop, Reply, Request, SessionId};
 use anabranch_wire::close_code;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
+use tokio::time::sleep_until;
 
+use super::pace::Pace;
 use super::source;
 use super::state::{Client, State};
 use crate::sensing::Sensing;
@@ -121,7 +124,11 @@ async fn talk(
     let (mut reader, mut writer) = tokio::io::split(stream);
     let mut read = Vec::new();
     let mut write = Vec::new();
+    let mut pace = Pace::new(Instant::now());
+    // When the next request may be taken, if one has to wait.
+    let mut waits = None;
     loop {
+        let again = waits.unwrap_or_else(Instant::now);
         tokio::select! {
             reply = outbox.recv() => {
                 let Some(reply) = reply else { return Ok(()) };
@@ -133,25 +140,35 @@ async fn talk(
                 if writer.write_all(&write).await.is_err() {
                     return Ok(());
                 }
+                continue;
             }
-            more = reader.read_buf(&mut read) => {
+            more = reader.read_buf(&mut read), if waits.is_none() => {
                 if !matches!(more, Ok(1..)) {
                     return Ok(());
                 }
-                take_requests(state, id, &mut read)?;
             }
+            () = sleep_until(again.into()), if waits.is_some() => {}
         }
+        waits = take_requests((state, id), &mut read, &mut pace)?;
     }
 }
 
-fn take_requests(state: &State, id: SessionId, read: &mut Vec<u8>) -> Result<(), String> {
-    let mut taken = 0;
+/// Takes complete requests off the front; gives when to go on if that is too fast.
+fn take_requests(
+    (state, id): (&State, SessionId),
+    read: &mut Vec<u8>,
+    pace: &mut Pace,
+) -> Result<Option<Instant>, String> {
+    let (mut taken, mut waits) = (0, None);
     while let Some((request, len)) = Request::decode(&read[taken..]).map_err(|error| error.to_string())? {
+        waits = pace.take(&request, Instant::now()).err();
+        if waits.is_some() {
+            break;
+        }
         taken += len;
         let source = source::of_request(&request);
         state.change_now(|relay, now| relay.handle_request(now, id, request, source));
     }
     read.drain(..taken);
-    debug_assert!(read.len() < MAX_MESSAGE, "an incomplete message is shorter than the longest");
-    Ok(())
+    Ok(waits)
 }

@@ -11,6 +11,7 @@
 //! | `config` | the configuration file |
 //! | `state` | the core under its lock, and who is told what comes out of it |
 //! | `clients` | a session of a client |
+//! | `pace` | how fast a session may ask |
 //! | `source` | from which address the operating system sends to a next hop |
 //! | `ledger` | what was used of grants, over a restart |
 //! | `membership` | what it tells its controllers, and what it takes from them |
@@ -20,6 +21,7 @@ mod clients;
 pub mod config;
 mod ledger;
 mod membership;
+mod pace;
 mod source;
 mod state;
 pub mod status;

@@ -35,6 +35,13 @@ pub async fn controller(seed: u8, (relays, client): (&[u8], u8), lifetime: u64) 
     Controllers { running: vec![service], settings, hints }
 }
 
+/// A controller that never comes up, whose grants would count.
+pub fn nowhere() -> Controller {
+    let signer = anabranch_overlay::grant::GrantSigner::from_random([9; 32]);
+    let at = ControllerHint::new(key(9).public(), &["127.0.0.1:9".parse().expect("an address")]);
+    Controller { at, signs: signer.public() }
+}
+
 impl Controllers {
     pub fn relay_settings(&self, seed: u8) -> RelaySettings {
         let named = |(hint, service): (&ControllerHint, &ControllerService)| Controller {

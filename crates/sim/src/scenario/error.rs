@@ -4,6 +4,8 @@
 
 pub(crate) use anabranch_settings::{line_of, nearest};
 
+use serde::de::DeserializeOwned;
+
 pub use anabranch_settings::SettingsError as ScenarioError;
 
 const BOOLEAN: &str = "`true` or `false`";
@@ -95,11 +97,11 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     ("", "detector", "tables, each headed by [[detector]]"),
 ];
 
-/// From what the parser says of a scenario's text.
-pub(crate) fn from_toml(error: &toml::de::Error, text: &str) -> ScenarioError {
+/// From what the parser says of a scenario's text, which was to be an `F`.
+pub(crate) fn from_toml<F: DeserializeOwned>(error: &toml::de::Error, text: &str) -> ScenarioError {
     let span = error.span().unwrap_or_default();
     let start = span.start.min(text.len());
-    let mut told = ScenarioError::from_toml(error, text);
+    let mut told = ScenarioError::from_toml::<F>(error, text);
     let table = table_at(text, start);
     if table == "expect" && told.message.starts_with("unknown key") {
         return told

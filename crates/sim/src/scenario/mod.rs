@@ -47,7 +47,7 @@ impl Scenario {
     /// The first mistake, with its line, key and remedy.
     pub fn parse(text: &str, origin: &str) -> Result<Self, ScenarioError> {
         let checked = || {
-            let file: File = toml::from_str(text).map_err(|error| error::from_toml(&error, text))?;
+            let file: File = toml::from_str(text).map_err(|error| error::from_toml::<File>(&error, text))?;
             let built = build::build(&file, text, file.seed)?;
             if !file.expect.is_empty() {
                 report::check(&file.expect, &measure::names(built))

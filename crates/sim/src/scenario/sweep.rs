@@ -72,7 +72,7 @@ fn variant(base: &Scenario, settings: &[Setting], mut number: usize) -> Result<V
     if set.is_empty() {
         return Ok(Variant { set, scenario: base.clone() });
     }
-    let mut table: Table = base.text.parse().map_err(|error| from_toml(&error, &base.text))?;
+    let mut table: Table = base.text.parse().map_err(|error| from_toml::<Table>(&error, &base.text))?;
     for (key, value) in &set {
         let steps: Vec<&str> = key.split('.').collect();
         if let ["link", name, _, ..] = steps[..] {

@@ -16,7 +16,7 @@ use super::{ClientArgs, text};
 use crate::capture::Capture;
 use crate::commands::Context;
 use crate::errors::{Failure, Kind};
-use crate::report::{BenchReport, BenchStart};
+use crate::report::{BenchReport, BenchStart, WithoutPath};
 use crate::ui::out::{self, Stream};
 use crate::values::{LocalEnd, PathPin};
 use crate::{interrupt, node, relays};
@@ -61,7 +61,8 @@ async fn measure(args: &ClientArgs, capture: &Capture, context: &Context) -> Res
     let at_once = usize::from(args.at_once.unwrap_or_default());
     let (all, some) = args.relays.split_at(if at_once == 0 { args.relays.len() } else { 0 });
     let some = RelayPaths::choose(&endpoint, &session, some, (&peer, at_once));
-    sessions.add(RunningPaths::new(&endpoint, &session, all, &peer).beside(granted).beside(some));
+    let paths = RunningPaths::new(&endpoint, &session, all, &peer).beside(granted).beside(some);
+    sessions.add(paths.clone());
     let (watch, recorder) = (PathWatch::start(&session), Recorder::new(!args.reverse));
     let mut view = View { args, verbose: context.verbose > 0, watch, recorder };
     let outcome = tokio::select! {
@@ -72,11 +73,18 @@ async fn measure(args: &ClientArgs, capture: &Capture, context: &Context) -> Res
         }
         outcome = test(&session, args, &mut view) => outcome,
     };
+    let without_path = without_path(&paths);
+    drop(paths);
     if tokio::time::timeout(GOODBYE, session.close()).await.is_err() {
         session.abort(0, "the test is over");
     }
     outcome?;
-    view.finish()
+    view.finish(without_path)
+}
+
+/// The relays that gave no path, and why.
+fn without_path(paths: &RunningPaths) -> Vec<WithoutPath> {
+    paths.without_path().into_iter().map(|(relay, why)| WithoutPath { relay, why }).collect()
 }
 
 async fn test(session: &Session, args: &ClientArgs, view: &mut View<'_>) -> Result<(), Failure> {
@@ -154,10 +162,10 @@ impl View<'_> {
         if self.verbose { out::print(&text::path_rows(&interval.measured.paths)) } else { Ok(()) }
     }
 
-    fn finish(self) -> Result<(), Failure> {
+    fn finish(self, without_path: Vec<WithoutPath>) -> Result<(), Failure> {
         let (intervals, end) = self.recorder.finish();
         if !self.args.json {
-            return out::print(&text::end_rows(&end));
+            return out::print(&(text::end_rows(&end) + &text::without_path_rows(&without_path)));
         }
         let start = BenchStart {
             version: env!("CARGO_PKG_VERSION"),
@@ -167,7 +175,7 @@ impl View<'_> {
             scheduler: (!self.args.reverse).then(|| self.args.tuning.scheduler.to_string()),
             cc: (!self.args.reverse).then(|| self.args.tuning.cc.to_string()),
         };
-        Stream::Stdout.json(&BenchReport { start, intervals, end })
+        Stream::Stdout.json(&BenchReport { start, intervals, end, without_path })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use anabranch_wire::Rate;
 
-use crate::report::{BenchPath, Interval, Measured};
+use crate::report::{BenchPath, Interval, Measured, WithoutPath};
 use crate::ui::paint::Paint;
 use crate::ui::progress::PathLine;
 use crate::ui::{human, render};
@@ -33,6 +33,13 @@ pub fn end_rows(end: &Measured) -> String {
     let total = row(end.seconds, end);
     let paths = path_rows(&end.paths);
     format!("  {}\n{total}\n{paths}  longest silence {:.0} ms\n", "─".repeat(43), end.longest_gap_ms)
+}
+
+/// Relays that took no part.
+#[must_use]
+pub fn without_path_rows(relays: &[WithoutPath]) -> String {
+    let row = |none: &WithoutPath| format!("  no path through {}: {}\n", none.relay, none.why);
+    relays.iter().map(row).collect()
 }
 
 fn row(until_s: f64, measured: &Measured) -> String {

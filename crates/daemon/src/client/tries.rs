@@ -1,0 +1,100 @@
+//! What came of the ways through relays that a session was to have, for who reports on it in the end.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use super::open_path::lock;
+use super::{RelayError, RelayRoute};
+
+/// Most ways that are remembered: controllers may replace relays without end.
+const MOST: usize = 64;
+
+/// Until something is heard.
+const NO_ANSWER: &str = "no answer so far; is `anabranch relay` running there, is its UDP port open, and is its key the right one?";
+
+/// By way, as it was named: why there has never been a path; `None` once there was one. Handles share it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tries(Arc<Mutex<BTreeMap<String, Option<String>>>>);
+
+/// The tries of one way.
+#[derive(Debug, Default)]
+pub(super) struct Try {
+    tries: Tries,
+    way: String,
+}
+
+impl Tries {
+    /// A way is tried from now on.
+    pub(super) fn begin(&self, route: &RelayRoute) -> Try {
+        let way = route.to_string();
+        let mut known = lock(&self.0);
+        if known.len() < MOST {
+            known.entry(way.clone()).or_insert_with(|| Some(NO_ANSWER.to_owned()));
+        }
+        drop(known);
+        Try { tries: self.clone(), way }
+    }
+
+    /// The ways that never gave a path, and why.
+    pub(super) fn without_path(&self) -> Vec<(String, String)> {
+        let known = lock(&self.0);
+        known.iter().filter_map(|(way, why)| Some((way.clone(), why.clone()?))).collect()
+    }
+}
+
+impl Try {
+    /// There is a path.
+    pub(super) fn opened(&self) {
+        self.note(None);
+    }
+
+    /// The relays have answered.
+    pub(super) fn reached(&self) {
+        self.note(Some("the relay answers, but no path was open so far".to_owned()));
+    }
+
+    /// There is none for now.
+    pub(super) fn failed(&self, error: &RelayError) {
+        self.note(Some(error.to_string()));
+    }
+
+    fn note(&self, why: Option<String>) {
+        // Once there was one, the session's paths tell the rest.
+        if let Some(known) = lock(&self.tries.0).get_mut(&self.way).filter(|known| known.is_some()) {
+            *known = why;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn route(port: u16) -> RelayRoute {
+        let node = anabranch_net::NodeKey::from_random([1; 32]).public();
+        format!("{node}@192.0.2.1:{port}").parse().unwrap()
+    }
+
+    #[test]
+    fn a_way_is_without_path_until_one_opens_and_the_last_reason_is_told() {
+        let tries = Tries::default();
+        let (one, other) = (tries.begin(&route(1)), tries.begin(&route(2)));
+        other.opened();
+        other.failed(&RelayError::Gone);
+        let told = |why: &str| vec![(route(1).to_string(), why.to_owned())];
+        assert_eq!(tries.without_path(), told(NO_ANSWER));
+        one.reached();
+        assert!(tries.without_path()[0].1.starts_with("the relay answers"));
+        one.failed(&RelayError::Gone);
+        assert_eq!(tries.begin(&route(1)).tries.without_path(), told("the relay is gone"));
+        one.opened();
+        assert!(tries.without_path().is_empty());
+    }
+
+    #[test]
+    fn ways_without_end_take_no_more_room_than_is_said() {
+        let tries = Tries::default();
+        (0..1_000).for_each(|port| tries.begin(&route(port)).failed(&RelayError::Gone));
+        assert_eq!(tries.without_path().len(), MOST);
+    }
+}
