@@ -81,7 +81,7 @@ impl<'a> Contest<'a> {
     /// Sends runs for a while; shows what that cost the forwarder.
     async fn turn(&mut self, length: Duration, (run, round): (usize, usize), count: &AtomicU64) {
         let data: Vec<Vec<u8>> = self.lanes.iter().map(|lane| packets(lane.pid, lane.size, run)).collect();
-        let (before, busy) = (count.load(Ordering::Relaxed), self.forwarder.cpu.load(Ordering::Relaxed));
+        let (before, began) = (count.load(Ordering::Relaxed), self.forwarder.done());
         let (begin, mut turn) = (Instant::now(), 0);
         while begin.elapsed() < length {
             let at = (turn * 617) % self.lanes.len();
@@ -92,17 +92,19 @@ impl<'a> Contest<'a> {
             }
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
-        let busy = self.forwarder.cpu.load(Ordering::Relaxed) - busy;
-        let arrived = count.load(Ordering::Relaxed) - before;
-        let each = busy as f64 / arrived.max(1) as f64;
+        let done = self.forwarder.done();
+        let (busy, sent) = (done[0] - began[0], done[1] - began[1]);
+        let lost = sent.saturating_sub(count.load(Ordering::Relaxed) - before) as f64 / sent.max(1) as f64;
+        let each = busy as f64 / sent.max(1) as f64;
         if let Some(column) = [8, 1].iter().position(|other| *other == run) {
             self.good[column] = self.good[column].max(1e9 / each);
         }
         println!(
-            "runs of {run:>2}, round {round}: {:<30} {arrived:>9} packets, {each:>7.0} ns of processor each: {:>6.3} million a second, {:>5.1} Gbit/s",
+            "runs of {run:>2}, round {round}: {:<30} {sent:>9} packets, {each:>7.0} ns of processor each: {:>6.3} million a second, {:>5.1} Gbit/s; the sink lost {:.0} %",
             self.name,
             1e3 / each,
-            PACKET as f64 * 8.0 / each
+            PACKET as f64 * 8.0 / each,
+            1e2 * lost
         );
     }
 }

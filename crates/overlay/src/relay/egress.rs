@@ -85,7 +85,8 @@ struct Key {
     queue: Option<Box<Queue>>,
 }
 
-/// Packets of one key. `slots` is in the order of arrival; a packet that was dropped leaves an empty one.
+/// Packets of one key. `slots` is in the order of arrival; a packet that was dropped leaves an empty one until nothing that waits
+/// stands behind it.
 struct Queue {
     slots: VecDeque<Option<Outgoing>>,
     /// Number of the first slot; numbers go up for ever.
@@ -269,6 +270,12 @@ impl Egress {
         self.aside.retain(|(_, other)| *other != key);
     }
 
+    /// Places in the queues, empty ones included.
+    #[cfg(test)]
+    pub(super) fn places(&self) -> usize {
+        self.keys.iter().filter_map(|key| key.queue.as_ref()).map(|queue| queue.slots.len()).sum()
+    }
+
     /// Bytes that wait.
     pub(super) fn waiting(&self) -> u64 {
         self.bytes
@@ -300,6 +307,11 @@ impl Queue {
         let number = self.classes.iter_mut().find_map(VecDeque::pop_back);
         let slot = number.and_then(|number| self.slots.get_mut((number - self.first) as usize));
         let len = slot.and_then(Option::take).map_or(0, |packet| packet.datagram.len() as u64);
+        // Or a key that sends on and on while its first packet waits would fill the memory with them.
+        while let Some(None) = self.slots.back() {
+            self.slots.pop_back();
+            self.class_of.pop_back();
+        }
         self.bytes -= len;
         len
     }

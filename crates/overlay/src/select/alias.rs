@@ -180,3 +180,46 @@ impl Groups {
         aliases
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ip(last: u8) -> IpAddr {
+        IpAddr::V4(Ipv4Addr::new(192, 0, 2, last))
+    }
+
+    fn trace(from: u8, hops: &[u8]) -> Traceroute {
+        let to = ip(*hops.last().unwrap());
+        let hops = hops.iter().map(|last| Some((ip(*last), Span::from_millis(1)))).collect();
+        Traceroute { from: ip(from), to, hops }
+    }
+
+    #[test]
+    fn addresses_that_another_trace_passes_both_are_no_two_ends_of_a_link() {
+        let aliases = resolve_aliases(&[trace(1, &[40, 8, 50]), trace(2, &[8, 9, 60])]);
+        assert_ne!(aliases.router_of(ip(40)), aliases.router_of(ip(9)));
+        assert_eq!(aliases.conflicts, [Conflict { a: ip(9), b: ip(40) }]);
+    }
+
+    #[test]
+    fn where_an_outer_address_of_four_answers_they_are_two_links() {
+        let traces = [trace(1, &[40, 9, 50]), trace(2, &[10, 60]), trace(3, &[11, 70])];
+        assert_eq!(resolve_aliases(&traces[..2]).router_of(ip(40)), ip(10));
+        assert_eq!(resolve_aliases(&traces).router_of(ip(40)), ip(40));
+    }
+
+    #[test]
+    fn of_two_routers_that_an_address_could_belong_to_more_traces_decide() {
+        let traces = [
+            trace(1, &[40, 8, 50]),
+            trace(1, &[44, 8, 54]),
+            trace(2, &[44, 8, 58]),
+            trace(3, &[9, 62]),
+            trace(4, &[40, 44, 66]),
+        ];
+        let aliases = resolve_aliases(&traces);
+        assert_eq!([9, 44, 40].map(|last| aliases.router_of(ip(last))), [9, 9, 40].map(ip));
+        assert_eq!(aliases.conflicts, [Conflict { a: ip(9), b: ip(40) }]);
+    }
+}

@@ -1,6 +1,7 @@
 #![allow(clippy::needless_pass_by_value, reason = "tests hand values over")]
 
 mod decisions;
+mod meanwhile;
 mod messages;
 mod model;
 

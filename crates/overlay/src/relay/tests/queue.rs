@@ -113,6 +113,20 @@ fn what_waits_is_never_more_than_20_ms_of_the_rate() {
     }
 }
 
+/// Its first packet waits for a very long time, or for ever.
+#[test]
+fn a_key_with_next_to_no_rate_that_sends_on_takes_no_more_memory() {
+    for rate in [Rate::ZERO, Rate::from_bits(1)] {
+        let mut egress = Egress::new(None);
+        egress.set_rate(0, Some(rate));
+        for step in 0..10_000u64 {
+            egress.enqueue(0, (step % 16) as u8, packet(0));
+            assert_eq!(egress.take(at(step)).is_some(), step == 0 && rate != Rate::ZERO);
+            assert!(egress.places() <= 16 * 6, "{} places for {} bytes", egress.places(), egress.waiting());
+        }
+    }
+}
+
 #[test]
 fn a_key_that_had_no_rate_goes_on_once_it_has_one() {
     for rate in [Some(Rate::from_mbit(8.0)), None] {
