@@ -10,18 +10,19 @@
 //! to chance needs lies side by side in three cache lines, all else behind them or behind a pointer. Where nothing but its turn decides about a packet, its whole
 //! journey is worked out when it comes; see `planned`.
 
+mod change;
+mod departure;
 mod planned;
 
 use std::collections::VecDeque;
 
 use anabranch_wire::{Span, Time, prefetch, prefetch_item, prefetch_room};
 
-use crate::codel::{Codel, Head};
-use crate::loss::Loss;
+use crate::codel::Codel;
 use crate::luck::{Drawn, Luck};
 use crate::outages::Outages;
 use crate::transmitter::Transmitter;
-use crate::{DropReason, Ecn, Limit, LinkConfig, LinkStats, LossModel, QueueModel, RateModel};
+use crate::{DropReason, Ecn, Limit, LinkConfig, LinkStats, QueueModel};
 
 /// Bytes of a link in front that a packet needs.
 const AT_HAND: usize = 192;
@@ -279,52 +280,6 @@ impl<T: Clone> Link<T> {
         Some(Arrival { at, item, size, ce: ecn == Ecn::Marked, corrupt })
     }
 
-    /// Changes the rate, also for what is waiting and what is left of the packet on its way out.
-    pub fn set_rate(&mut self, now: Time, rate: RateModel) {
-        self.change(now, |link| {
-            if link.sends {
-                link.departs = link.transmitter.change_mid_packet(now, rate);
-            } else {
-                link.transmitter.change(rate);
-            }
-        });
-    }
-
-    /// Changes the delay of all that has not left yet.
-    pub fn set_delay(&mut self, now: Time, delay: Span) {
-        self.change(now, |link| link.delay = delay);
-    }
-
-    /// Changes random loss, from the next packet to leave on.
-    pub fn set_loss(&mut self, now: Time, loss: LossModel) {
-        self.change(now, |link| {
-            link.rare.luck.loss = Loss::new(loss);
-            // Once there is luck it stays: that of the packet on its way out was drawn already.
-            link.has_luck |= link.rare.luck.is_needed();
-        });
-    }
-
-    /// Changes the largest size that is carried, of packets offered from now on.
-    pub fn set_mtu(&mut self, mtu: Option<u32>) {
-        self.mtu = mtu.unwrap_or(u32::MAX);
-    }
-
-    /// Cuts the link, or mends it; scheduled outages stay. What is on the wire still arrives.
-    pub fn set_down(&mut self, now: Time, down: bool) {
-        self.change(now, |link| {
-            link.rare.outages.ordered = down;
-            link.has_outages = !link.rare.outages.is_over();
-        });
-    }
-
-    /// Changes something on which the journey of those depends that have not left.
-    fn change(&mut self, now: Time, change: impl FnOnce(&mut Self)) {
-        self.catch_up(now);
-        self.abandon_plan(now);
-        change(self);
-        self.is_plain = self.can_be_planned();
-    }
-
     /// Packets waiting at `now`, the one on its way out included, and their bytes with overhead.
     pub fn backlog(&mut self, now: Time) -> (usize, u64) {
         self.catch_up(now);
@@ -399,162 +354,5 @@ impl<T: Clone> Link<T> {
         }
         self.stats.marked += 1;
         Ecn::Marked
-    }
-
-    /// Lets happen all that was to happen up to `now`.
-    #[inline]
-    fn catch_up(&mut self, now: Time) {
-        if self.is_planned {
-            self.settle(now);
-        } else if self.departs <= now {
-            self.let_depart(now);
-        }
-    }
-
-    fn let_depart(&mut self, now: Time) {
-        while self.departs <= now {
-            let departed = self.departs;
-            if self.has_luck || self.has_outages {
-                self.depart_by_luck();
-            } else {
-                self.depart();
-            }
-            self.last_departure = departed;
-            self.begin_next(departed);
-        }
-    }
-
-    /// Begins to send the first packet that CoDel lets pass.
-    fn begin_next(&mut self, start: Time) {
-        while let Some(head) = self.held.get(self.flying) {
-            let waited = start.since(head.time);
-            let bytes = self.on_wire(head.size);
-            if self.is_managed && self.codel_condemns(start, waited) {
-                self.drop_head();
-                continue;
-            }
-            self.stats.waits += 1;
-            self.stats.wait_total += waited;
-            self.departs = self.transmitter.start(start, bytes);
-            self.sends = true;
-            if self.has_luck {
-                self.rare.drawn = self.rare.luck.draw();
-            }
-            return;
-        }
-        (self.departs, self.sends) = (Time::NEVER, false);
-        if self.is_managed
-            && let Some(codel) = &mut self.rare.codel
-        {
-            codel.on_empty();
-        }
-    }
-
-    /// True when CoDel wants the head dropped; marks it instead where it can.
-    fn codel_condemns(&mut self, start: Time, waited: Span) -> bool {
-        let Rare { codel, largest, .. } = &mut *self.rare;
-        let (Some(codel), Some(head)) = (codel, self.held.get_mut(self.flying)) else { return false };
-        let bytes = u64::from(head.size) + u64::from(self.overhead);
-        let view = Head { waited, behind: self.queued_bytes - bytes, largest: *largest };
-        if !codel.condemns(start, view) {
-            return false;
-        }
-        if head.ecn == Ecn::NotCapable {
-            return true;
-        }
-        if head.ecn == Ecn::Capable {
-            head.ecn = Ecn::Marked;
-            self.stats.marked += 1;
-        }
-        false
-    }
-
-    fn drop_head(&mut self) {
-        if let Some(head) = self.held.remove(self.flying) {
-            self.queued_bytes -= self.on_wire(head.size);
-            self.lose(head.item, DropReason::Codel);
-        }
-    }
-
-    fn lose(&mut self, item: T, why: DropReason) {
-        self.stats.dropped.count(why);
-        if let Some(lost) = &mut self.rare.lost {
-            lost.push(item);
-            self.has_lost = true;
-        }
-    }
-
-    /// The last bit of the first packet leaves.
-    fn depart(&mut self) {
-        let at = self.next_landing();
-        self.last_arrival = self.last_arrival.max(at);
-        let Some(packet) = self.held.get_mut(self.flying) else { return };
-        packet.time = at;
-        let size = packet.size;
-        self.queued_bytes -= self.on_wire(size);
-        self.fly(at, size);
-    }
-
-    /// The same where more may happen to it.
-    fn depart_by_luck(&mut self) {
-        let luck = if self.has_luck { self.rare.drawn } else { Drawn::default() };
-        let is_cut = self.is_down(self.departs);
-        if is_cut || luck.lost {
-            // It keeps its place in the order, so that the ones behind it cannot come before it would have.
-            self.last_arrival = self.last_arrival.max(self.next_landing());
-            let Some(packet) = self.held.remove(self.flying) else { return };
-            self.queued_bytes -= self.on_wire(packet.size);
-            return self.lose(packet.item, if is_cut { DropReason::Outage } else { DropReason::Loss });
-        }
-        let Some(packet) = self.held.get_mut(self.flying) else { return };
-        packet.corrupt = luck.corrupt;
-        let twin = luck.duplicate.then(|| packet.clone());
-        self.depart();
-        if let Some(twin) = twin {
-            self.stats.duplicated += 1;
-            let (at, size) = (self.next_landing(), twin.size);
-            self.held.insert(self.flying, Held { time: at, ..twin });
-            self.fly(at, size);
-        }
-    }
-
-    /// When the packet that is on its way out arrives, if it does.
-    fn next_landing(&self) -> Time {
-        let at = self.departs + self.delay;
-        if !self.has_luck {
-            return if self.overtakes { at } else { at.max(self.last_arrival) };
-        }
-        let Drawn { offset, held_back, .. } = self.rare.drawn;
-        let delay = Span::from_nanos(self.delay.as_nanos().saturating_add_signed(offset));
-        let at = self.departs + delay + held_back;
-        if self.overtakes { at } else { at.max(self.last_arrival) }
-    }
-
-    /// Puts the first that waits among those on the wire. Packets that arrive together stay in order of departure.
-    fn fly(&mut self, at: Time, size: u32) {
-        if self.overtakes && self.flying > 0 {
-            let place = self.place_on_wire(at);
-            if place < self.flying
-                && let Some(packet) = self.held.remove(self.flying)
-            {
-                self.held.insert(place, packet);
-            }
-        }
-        self.flying += 1;
-        self.flying_bytes += u64::from(size);
-    }
-
-    /// Where a packet that arrives then belongs among those on the wire.
-    fn place_on_wire(&self, at: Time) -> usize {
-        let (mut least, mut most) = (0, self.flying);
-        while least < most {
-            let middle = usize::midpoint(least, most);
-            if self.held[middle].time <= at {
-                least = middle + 1;
-            } else {
-                most = middle;
-            }
-        }
-        least
     }
 }

@@ -239,15 +239,24 @@ impl Paths {
 
     /// The next timeout of all paths, where `timeout_of` finds it for one, acknowledgements that are due left out.
     pub(crate) fn next_timeout(&self, timeout_of: impl Fn(&Path) -> Time) -> Time {
-        let mut next = Time::NEVER;
+        let mut next = self.next_ack_at();
         for (index, known) in self.timeouts.iter().enumerate() {
             let timeout = known.get().unwrap_or_else(|| timeout_of(&self.list[index]));
             known.set(Some(timeout));
-            let ack_at =
-                if self.stale.has(index) { self.list[index].receipt.due() } else { self.ack_at[index] };
-            next = next.min(timeout).min(ack_at);
+            next = next.min(timeout);
         }
         next
+    }
+
+    /// When the next acknowledgement has to leave.
+    fn next_ack_at(&self) -> Time {
+        if self.stale.is_empty() {
+            return self.wants.ack_at;
+        }
+        let due_of = |(index, path): (usize, &Path)| {
+            if self.stale.has(index) { path.receipt.due() } else { self.ack_at[index] }
+        };
+        self.list.iter().enumerate().map(due_of).min().unwrap_or(Time::NEVER)
     }
 
     /// What a path's timeout depends on outside the path has changed.

@@ -23,7 +23,9 @@
 //! | `reports` | receiver reports |
 //! | `sharing` | evidence of shared bottlenecks, and the groups that follow from it |
 
+mod abandon;
 mod acks;
+mod addresses;
 mod alarms;
 mod build;
 mod closing;
@@ -33,6 +35,7 @@ mod doubt;
 mod early;
 mod handshake;
 mod management;
+mod path_ids;
 mod paths;
 mod race;
 mod receive;
@@ -69,10 +72,10 @@ use crate::state::State;
 use crate::stats::{PathInfo, PathStats, PathWindow, SessionStats};
 use crate::stream::{Carried, MemoryBudget, Read, Reservation, StreamError, Streams};
 
+use addresses::Addresses;
 use closing::Ending;
 use handshake::Candidate;
 use management::Manager;
-use paths::Addresses;
 use race::Race;
 use reports::Reporter;
 use sharing::Sharing;

@@ -1,32 +1,22 @@
-//! Opening, proving, moving and abandoning paths; PIDs and addresses.
+//! Opening, proving, moving and setting paths.
 //!
 //! A path id is opened by one end: it sends a challenge, padded to the size that every path must carry, to
 //! the PID that the peer gave for that id. The peer creates the path when the packet arrives, answers,
-//! and challenges in turn. PIDs for a few ids of each parity are given ahead of need.
+//! and challenges in turn.
 
-use std::collections::BTreeSet;
-use std::net::SocketAddr;
-
-use anabranch_wire::{NewPid, PathId, PathUse, Payload, Pid, ResetToken, Side, Span, Time};
+use anabranch_wire::{PathId, PathUse, Payload, Side, Span, Time};
 
 use super::Session;
+use super::abandon::VALIDATION_PATIENCE;
 use crate::control::Control;
-use crate::event::{AbandonReason, CloseReason, Event, PathChange, PidChange, ProtocolError};
+use crate::event::{AbandonReason, Event, PathChange};
 use crate::path::{Challenge, Path, PathState};
 use crate::route::{Arrival, Route};
 
-/// PIDs given ahead, for ids of each parity.
-const PIDS_AHEAD: usize = 4;
-/// Addresses of a peer that are remembered.
-const MAX_PEER_ADDRESSES: usize = 32;
 /// Paths that a session may have by its peer's wish whatever is left in the budget of all sessions ...
 const FREE_PATHS: usize = 4;
 /// ... and what each further one takes of it.
 const PATH_COST: u64 = 4 << 10;
-/// Paths given up here of which a peer that acknowledges nothing is told again.
-const MAX_ABANDONED: usize = 256;
-/// How long a new path is challenged before it is given up.
-const VALIDATION_PATIENCE: Span = Span::from_secs(5);
 
 /// Why a path cannot be opened or changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -54,57 +44,7 @@ pub enum PathError {
     NoneLeft,
 }
 
-/// Addresses on both sides, beyond those in use.
-#[derive(Debug, Default)]
-pub(super) struct Addresses {
-    /// Ours, told to the peer.
-    pub ours: Vec<(u64, SocketAddr)>,
-    pub peers: BTreeSet<u64>,
-}
-
 impl<P: Payload> Session<P> {
-    pub(super) fn register_pid(&mut self, path: PathId, pid: Pid, token: ResetToken) {
-        self.local_pids.insert(path, (pid, token));
-        self.pid_changes.push_back(PidChange::Register { pid, path });
-    }
-
-    /// Gives the peer PIDs for the next few paths of each parity.
-    pub(super) fn issue_pids(&mut self) {
-        for parity in 0..2 {
-            for _ in self.ready_count(parity)..PIDS_AHEAD {
-                self.issue_pid(parity);
-            }
-        }
-    }
-
-    /// Ids of a parity that have a PID and no use yet.
-    fn ready_count(&self, parity: u32) -> usize {
-        let used = |path: &PathId| self.path_index(*path).is_some() || self.reserved.contains(path);
-        self.local_pids.keys().filter(|path| path.0 % 2 == parity && !used(path)).count()
-    }
-
-    fn issue_pid(&mut self, parity: u32) {
-        let path = PathId(self.next_pid_path[parity as usize]);
-        self.next_pid_path[parity as usize] += 2;
-        let (pid, token) = self.pids.next_pid();
-        self.register_pid(path, pid, token);
-        self.push_control(Control::NewPid(path));
-    }
-
-    /// A peer that names PIDs for further ids of its own wants to open many paths: it gets PIDs for as many, within
-    /// what may be open at the same time.
-    fn follow_peer(&mut self, named: PathId) {
-        if named.opener() == self.side {
-            return;
-        }
-        let parity = named.0 % 2;
-        while self.next_pid_path[parity as usize] <= named.0
-            && self.ready_count(parity) < self.max_paths() as usize
-        {
-            self.issue_pid(parity);
-        }
-    }
-
     pub(super) fn max_paths(&self) -> u32 {
         self.peer.as_ref().map_or(1, |peer| peer.max_paths.min(self.config.max_paths))
     }
@@ -298,143 +238,6 @@ impl<P: Payload> Session<P> {
         }
     }
 
-    /// The peer names a PID, in a packet of the path `on`. What the opener of a path says on the path itself comes
-    /// after everything it said before.
-    pub(super) fn handle_new_pid(&mut self, on: PathId, new: NewPid) -> Result<(), ProtocolError> {
-        let is_latest = on == new.path && new.path.opener() != self.side;
-        if let Some(index) = self.path_index(new.path) {
-            let path = &mut self.paths[index];
-            if path.remote_pid.is_none() || is_latest {
-                (path.remote_pid, path.remote_reset) = (Some(new.pid), Some(new.reset_token));
-            }
-            return Ok(());
-        }
-        // Ids this end has not named a PID for, so many ahead, are not the peer's to name.
-        let far = new.path.0 > self.next_pid_path[new.path.0 as usize % 2].max(self.next_path) + 64;
-        if far || self.remote_pids.len() > 64 {
-            return Err(ProtocolError::PathLimit);
-        }
-        let opened = new.path.opener() == self.side && new.path.0 < self.next_path;
-        let issued = new.path.0 < self.next_pid_path[new.path.0 as usize % 2];
-        let over = issued && !self.local_pids.contains_key(&new.path);
-        if !opened && !over {
-            self.remote_pids.insert(new.path, (new.pid, new.reset_token));
-            self.follow_peer(new.path);
-        }
-        Ok(())
-    }
-
-    /// Stops using a path; what is in flight on it goes elsewhere.
-    pub fn close_path(&mut self, now: Time, path: PathId, reason: AbandonReason) {
-        self.next_timeout.set(None);
-        if let Some(index) = self.path_index(path) {
-            self.abandon(now, index, reason, true);
-        }
-    }
-
-    pub(super) fn abandon(&mut self, now: Time, index: usize, reason: AbandonReason, tell: bool) {
-        let path = &mut self.paths[index];
-        if path.state == PathState::Closing {
-            return;
-        }
-        let was_only = !matches!(path.state, PathState::Validating);
-        path.state = PathState::Closing;
-        path.forget_at = now + path.rtt().rto(self.config.failure.rto) * 3;
-        path.challenge = None;
-        path.answers.clear();
-        path.clear_copies();
-        let id = path.id;
-        self.give_up_flight(now, index);
-        self.cc.remove_path(id);
-        self.forget_sharing(id);
-        if tell {
-            self.abandoned.insert(id, reason.code());
-            if self.abandoned.len() > MAX_ABANDONED {
-                self.abandoned.pop_first();
-            }
-            self.push_control(Control::PathAbandon(id));
-        }
-        self.events.push_back(Event::Path { path: id, change: PathChange::Closed(reason) });
-        self.review_standings();
-        if self.primary.0 == Some(id) {
-            self.elect_primary();
-        }
-        let left = self.paths.iter().any(|path| path.state != PathState::Closing);
-        // An address that is gone may come back, or another in its place: the idle timeout decides.
-        if was_only && !left && reason != AbandonReason::AddressGone {
-            self.end(now, CloseReason::Local { code: 0, reason: "the last path was closed".to_owned() });
-        }
-    }
-
-    /// Forgets a path whose late packets need no answer any more.
-    pub(super) fn forget_path(&mut self, index: usize) {
-        let path = self.paths.remove(index);
-        // Less is always to be had.
-        let _ = self.reserved_paths.hold(cost_of(self.paths.len()));
-        if let Some((pid, _)) = self.local_pids.remove(&path.id) {
-            self.pid_changes.push_back(PidChange::Retire { pid, path: path.id });
-        }
-        self.reply_pids.remove(&path.id);
-        self.control.remove(Control::PathStatus(path.id));
-        self.control.remove(Control::MaxPathData(path.id));
-        self.control.remove(Control::ObservedAddress(path.id));
-        self.forget_management(path.id);
-        self.issue_pids();
-    }
-
-    /// The peer gives up a path. When nothing of it ever came here, its PID goes back, or the peer would
-    /// run out of path ids that are ready.
-    pub(super) fn handle_path_abandon(
-        &mut self,
-        now: Time,
-        id: PathId,
-        code: u64,
-    ) -> Result<(), ProtocolError> {
-        if let Some(index) = self.path_index(id) {
-            self.abandon(now, index, AbandonReason::from_code(code), false);
-            return Ok(());
-        }
-        if id.opener() == self.side {
-            return Ok(());
-        }
-        if let Some((pid, _)) = self.local_pids.remove(&id) {
-            if !self.churn.spend(now) {
-                return Err(ProtocolError::PathLimit);
-            }
-            self.remote_pids.remove(&id);
-            self.early_wishes.remove(&id);
-            self.pid_changes.push_back(PidChange::Retire { pid, path: id });
-            self.issue_pids();
-        }
-        Ok(())
-    }
-
-    /// Gives up paths that nobody answered on.
-    pub(super) fn check_validation(&mut self, now: Time, index: usize) {
-        let path = &self.paths[index];
-        let Some(challenge) = path.challenge.as_ref().filter(|asked| asked.age(now) >= VALIDATION_PATIENCE)
-        else {
-            return;
-        };
-        match path.state {
-            PathState::Validating if self.waits_for_peer(challenge) => {
-                if let Some(challenge) = &mut self.paths[index].challenge {
-                    challenge.wait_on(now);
-                }
-            }
-            PathState::Validating => self.abandon(now, index, AbandonReason::Unreachable, true),
-            PathState::Failed => {}
-            _ => self.paths[index].challenge = None,
-        }
-    }
-
-    /// New ids come from the peer: one that is given up while the peer is not heard is gone, and when the last is, no other route
-    /// can be tried. So a path stays then, as long as there is room for more.
-    fn waits_for_peer(&self, challenge: &Challenge) -> bool {
-        let room = self.open_count() + (self.reserved.len() as u32) < self.max_paths();
-        room && challenge.is_unheard(self.last_heard)
-    }
-
     /// Says how a path should be used, to the peer too.
     ///
     /// # Errors
@@ -471,49 +274,6 @@ impl<P: Payload> Session<P> {
         Ok(())
     }
 
-    /// Tells the peer an address at which this end can be reached.
-    pub fn advertise_address(&mut self, id: u64, address: SocketAddr) {
-        self.addresses.ours.retain(|(known, _)| *known != id);
-        self.addresses.ours.push((id, address));
-        self.push_control(Control::AddAddress(id));
-    }
-
-    /// Tells the peer that an address is gone.
-    pub fn withdraw_address(&mut self, id: u64) {
-        let before = self.addresses.ours.len();
-        self.addresses.ours.retain(|(known, _)| *known != id);
-        if self.addresses.ours.len() < before {
-            self.control.remove(Control::AddAddress(id));
-            self.push_control(Control::RemoveAddress(id));
-        }
-    }
-
-    pub(super) fn handle_add_address(&mut self, id: u64, address: SocketAddr) {
-        let known = self.addresses.peers.contains(&id);
-        if !known
-            && self.addresses.peers.len() < MAX_PEER_ADDRESSES
-            && self.announce(Event::PeerAddress { id, address })
-        {
-            self.addresses.peers.insert(id);
-        }
-    }
-
-    pub(super) fn handle_remove_address(&mut self, id: u64) {
-        if self.addresses.peers.remove(&id) {
-            self.events.push_back(Event::PeerAddressGone { id });
-        }
-    }
-
-    /// The peer says where it sees us on a path.
-    pub(super) fn handle_observed_address(&mut self, path: PathId, address: SocketAddr) {
-        let Some(index) = self.path_index(path) else { return };
-        if self.paths[index].observed != Some(address)
-            && self.announce(Event::ObservedAddress { path, address })
-        {
-            self.paths[index].observed = Some(address);
-        }
-    }
-
     /// Paths that may carry data now, best use first: normal ones, else backups, else suspects.
     pub(super) fn usable(&self, path: &Path) -> bool {
         let mine = path.grade();
@@ -522,6 +282,6 @@ impl<P: Payload> Session<P> {
 }
 
 /// What so many paths take of the budget of all sessions.
-fn cost_of(paths: usize) -> u64 {
+pub(super) fn cost_of(paths: usize) -> u64 {
     paths.saturating_sub(FREE_PATHS) as u64 * PATH_COST
 }

@@ -42,6 +42,7 @@ impl<P: Payload> Session<P> {
             if urgent.is_some() {
                 return urgent;
             }
+            self.look_at_paths();
         }
         let data = self.transmit_data(now);
         if data.is_some() {
@@ -125,7 +126,6 @@ impl<P: Payload> Session<P> {
     }
 
     fn transmit_data(&mut self, now: Time) -> Option<Transmit<P>> {
-        self.look_at_paths();
         let early = self.config.early_binding;
         let streams = early.is_none() && self.streams.has_work();
         if streams && let Some(sent) = self.go_on(now) {

@@ -224,11 +224,15 @@ impl Wires {
                 link.prefetch_first();
             }
             let link = &mut self.links[index];
-            while let Some(arrival) = link.pop(now) {
-                prefetch_item(&self.hops, arrival.item.position());
-                arrived.push(arrival);
+            let mut next = Some(now);
+            while next.is_some_and(|at| at <= now) {
+                if let Some(arrival) = link.pop(now) {
+                    prefetch_item(&self.hops, arrival.item.position());
+                    arrived.push(arrival);
+                }
+                next = link.next_arrival();
             }
-            if let Some(at) = link.next_arrival() {
+            if let Some(at) = next {
                 self.agenda.call(index, at);
             }
         }
