@@ -211,6 +211,8 @@ async fn a_path_that_never_opened_is_taken_back_by_its_relay_and_may_be_added_ag
         if is_refused {
             let why = adding.await.unwrap().unwrap_err();
             assert!(why.contains("`path remove`"), "{why}");
+            // What to do about it, with the key to list.
+            assert!(why.contains("`[[user]]`") && why.contains(&client.node().to_string()), "{why}");
             running.take_back(&way).await.unwrap();
         } else {
             let taken_back = async {

@@ -171,6 +171,11 @@ impl RelayPaths {
         self.tries.without_path()
     }
 
+    /// Why one of these ways gave no path so far.
+    pub(super) fn why_without_path(&self, route: &RelayRoute) -> Option<String> {
+        self.tries.why_without_path(route)
+    }
+
     /// Whether a path is one of those that were added here, or noted.
     pub(super) fn keeps(&self, path: PathId) -> bool {
         self.routes.iter().any(|kept| *lock(&kept.path.path) == Some(path))
@@ -228,7 +233,9 @@ impl Keeper {
                     self.attempt(&way, first.take(), &mut worked).await
                 }
             };
-            self.path.tried.failed(&error);
+            let trouble = Trouble::of(&error);
+            let advice = trouble.map_or_else(String::new, |trouble| trouble.advice(&self.endpoint.node()));
+            self.path.tried.failed(format!("{error}{advice}"));
             was_lost = error.is_lost();
             if was_lost {
                 grants.on_tried(self.route.nodes(), false);
@@ -236,10 +243,9 @@ impl Keeper {
             // Waiting does not mend that: somebody should know, once. Controllers replace relays that they granted and that are gone.
             let is_granted = |node| grants.relays().iter().any(|relay| relay.node == node);
             let is_replaced = was_lost && self.route.nodes().any(is_granted);
-            match Trouble::of(&error).filter(|trouble| !told.contains(trouble) && !is_replaced) {
+            match trouble.filter(|trouble| !told.contains(trouble) && !is_replaced) {
                 Some(trouble) => {
                     told.push(trouble);
-                    let advice = trouble.advice(&self.endpoint.node());
                     tracing::warn!(relay = %self.route, "no path through the relay: {error}{advice}");
                 }
                 None => tracing::info!(relay = %self.route, %error, "no path through the relay now"),

@@ -9,8 +9,8 @@ use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 use tokio::time::{sleep, timeout};
 
-use super::keeper::{Peer, RelayPaths};
-use super::{Entry, RelayRoute};
+use super::RelayRoute;
+use super::RelayRoute;
 
 /// How long an added path may take before the answer is that it is not there yet.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -208,16 +208,18 @@ impl RunningPaths {
         let begin = Instant::now();
         self.begin(route).await?;
         while !self.is_open(route) {
-            if !self.kept().iter().any(|(known, _)| known == route) {
+            let known = self
+                .kept()
+                .iter()
+                .find(|(known, _)| known == route)
+                .map(|(_, keeper)| keeper.why_without_path(route));
+            let Some(why) = known else {
                 return Err(format!("the path through {route} was taken back before it was open"));
-            }
+            };
             if begin.elapsed() > PATIENCE {
-                let lets_in = match &self.0.peer.entry {
-                    Entry::Member(_) => format!("does it list this node's key, {}", self.0.endpoint.node()),
-                    Entry::Guest(_) => "was the ticket's maker given it with `--relay`".to_owned(),
-                };
+                let why = why.unwrap_or_else(|| "one was open and is gone".to_owned());
                 return Err(format!(
-                    "no path through {route} yet; it is tried on until it is taken back with `path remove`. Is `anabranch relay` running there, and {lets_in}?"
+                    "no path through {route} yet: {why} (it is tried on until it is taken back with `path remove`)"
                 ));
             }
             sleep(LOOK).await;

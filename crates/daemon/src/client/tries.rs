@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
+use super::RelayRoute;
 use super::open_path::lock;
-use super::{RelayError, RelayRoute};
 
 /// Most ways that are remembered: controllers may replace relays without end.
 const MOST: usize = 64;
@@ -40,6 +40,11 @@ impl Tries {
         let known = lock(&self.0);
         known.iter().filter_map(|(way, why)| Some((way.clone(), why.clone()?))).collect()
     }
+
+    /// Why one of them gave none so far.
+    pub(super) fn why_without_path(&self, route: &RelayRoute) -> Option<String> {
+        lock(&self.0).get(&route.to_string())?.clone()
+    }
 }
 
 impl Try {
@@ -53,9 +58,9 @@ impl Try {
         self.note(Some("the relay answers, but no path was open so far".to_owned()));
     }
 
-    /// There is none for now.
-    pub(super) fn failed(&self, error: &RelayError) {
-        self.note(Some(error.to_string()));
+    /// There is none for now, and why.
+    pub(super) fn failed(&self, why: String) {
+        self.note(Some(why));
     }
 
     fn note(&self, why: Option<String>) {
@@ -80,12 +85,12 @@ mod tests {
         let tries = Tries::default();
         let (one, other) = (tries.begin(&route(1)), tries.begin(&route(2)));
         other.opened();
-        other.failed(&RelayError::Gone);
+        other.failed("the relay is gone".to_owned());
         let told = |why: &str| vec![(route(1).to_string(), why.to_owned())];
         assert_eq!(tries.without_path(), told(NO_ANSWER));
         one.reached();
         assert!(tries.without_path()[0].1.starts_with("the relay answers"));
-        one.failed(&RelayError::Gone);
+        one.failed("the relay is gone".to_owned());
         assert_eq!(tries.begin(&route(1)).tries.without_path(), told("the relay is gone"));
         one.opened();
         assert!(tries.without_path().is_empty());
@@ -94,7 +99,7 @@ mod tests {
     #[test]
     fn ways_without_end_take_no_more_room_than_is_said() {
         let tries = Tries::default();
-        (0..1_000).for_each(|port| tries.begin(&route(port)).failed(&RelayError::Gone));
+        (0..1_000).for_each(|port| tries.begin(&route(port)).failed("the relay is gone".to_owned()));
         assert_eq!(tries.without_path().len(), MOST);
     }
 }
