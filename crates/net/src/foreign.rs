@@ -1,17 +1,21 @@
 //! Datagrams that are not for this endpoint's sessions, for a relay that forwards them.
 
 use std::cell::RefCell;
+use std::ops::Range;
 
 use anabranch_engine::{Ecn, Route};
 use anabranch_wire::{Pid, Time};
+use bytes::BytesMut;
 use smallvec::SmallVec;
 
 use crate::shared::Shared;
 use crate::socket::Batch;
 
 /// Datagrams that came together from one sender.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct ForeignRun {
+    /// The buffer in which they lie, and where in it.
+    pub place: (usize, Range<usize>),
     /// The socket they came in by and who sent them.
     pub from: Route,
     /// Bytes of each but the last, which may be shorter.
@@ -25,8 +29,12 @@ pub trait Foreign: Send + Sync + 'static {
     /// Whether a data packet with this PID is its affair; what is nobody's is answered with a reset.
     fn knows(&self, pid: Pid) -> bool;
 
-    /// Takes datagrams, which it may change where they lie and send on through `outlet`.
-    fn handle(&self, now: Time, run: ForeignRun, datagrams: &mut [u8], outlet: &Outlet<'_>);
+    /// Datagrams with these PIDs have come, and what is known of them will be asked for one by one. What of it lies far away in memory is
+    /// best looked at now, all together: each alone would have to be waited for.
+    fn look_ahead(&self, pids: &[Pid]);
+
+    /// Takes what one receive brought, which it may change where it lies in `buffers` and send on through `outlet`.
+    fn handle(&self, now: Time, runs: &[ForeignRun], buffers: &mut [BytesMut], outlet: &Outlet<'_>);
 }
 
 /// Sends datagrams of others from the endpoint's sockets. What is short is gathered: datagrams of one destination and size leave as one

@@ -59,6 +59,7 @@ struct Receiver {
     sessions: Vec<Arc<SessionInner>>,
     packets: Vec<Sorted>,
     decoded: Vec<Decoded>,
+    foreign: Vec<ForeignRun>,
     gathered: Gathered,
 }
 
@@ -97,24 +98,39 @@ impl Receiver {
         drop(slices);
         let now = shared.clock.now();
         let outlet = Outlet::new(shared, std::mem::take(&mut self.gathered));
+        self.look_ahead(shared, &filled[..count]);
         for (index, received) in filled[..count].iter().enumerate() {
-            self.sort((shared, &outlet), (socket.id, now), (index, received));
+            self.sort(shared, (socket.id, now), (index, received));
         }
+        self.hand_over(now, shared, &outlet);
         self.gathered = outlet.finish();
         self.open(now);
         self.deliver(shared, now, count);
         Ok(())
     }
 
+    /// Has who takes what is for no session here know what has come.
+    fn look_ahead(&self, shared: &Shared, filled: &[Received]) {
+        let Some(taker) = shared.foreign.get().filter(|_| filled.len() > 1) else { return };
+        let first = |(buffer, received): (&BytesMut, &Received)| {
+            Header::decode(&buffer[..received.len.min(received.stride)]).ok().map(|(header, _)| header.pid)
+        };
+        let pids: SmallVec<[Pid; BUFFERS]> = self.buffers.iter().zip(filled).filter_map(first).collect();
+        taker.look_ahead(&pids);
+    }
+
     /// First pass.
     fn sort(
         &mut self,
-        (shared, outlet): (&Arc<Shared>, &Outlet<'_>),
+        shared: &Arc<Shared>,
         (socket, now): (u32, Time),
         (buffer, received): (usize, &Received),
     ) {
         let mut last = None;
-        let mut foreign = ForeignRanges::new(shared.foreign.get());
+        let from = Route { socket, remote: received.remote };
+        let run = ForeignRun { place: (buffer, 0..0), from, stride: received.stride, ecn: received.ecn };
+        let mut foreign =
+            ForeignRuns { taker: shared.foreign.get(), runs: &mut self.foreign, last: None, run };
         let mut start = 0;
         while start < received.len {
             let end = (start + received.stride).min(received.len);
@@ -135,7 +151,7 @@ impl Receiver {
             }
             let found = match last {
                 Some((pid, found)) if pid == header.pid => found,
-                _ => self.find(shared, (header.pid, route)),
+                _ => find(shared, &mut self.sessions, (header.pid, route)),
             };
             last = Some((header.pid, found));
             let Some((session, path, route)) = found else {
@@ -150,20 +166,20 @@ impl Receiver {
             let body = range.start + Header::LEN..range.end;
             self.packets.push(Sorted { session, buffer, body, header, path, arrival, opened: None });
         }
-        let from = Route { socket, remote: received.remote };
-        let run = ForeignRun { from, stride: received.stride, ecn: received.ecn };
-        foreign.hand_over(now, run, &mut self.buffers[buffer], (shared, outlet));
     }
 
-    /// The session and path of a PID, and the route by which a packet for it counts as come.
-    fn find(&mut self, shared: &Shared, (pid, route): (Pid, Route)) -> Option<(usize, PathId, Route)> {
-        let (session, path) = shared.pids.find(pid)?;
-        let known = self.sessions.iter().position(|known| Arc::ptr_eq(known, &session));
-        let index = known.unwrap_or_else(|| {
-            self.sessions.push(session);
-            self.sessions.len() - 1
-        });
-        Some((index, path, shared.relayed.arrival(pid, route)))
+    /// Gives away what is for no session here.
+    fn hand_over(&mut self, now: Time, shared: &Shared, outlet: &Outlet<'_>) {
+        match shared.foreign.get() {
+            _ if self.foreign.is_empty() => {}
+            Some(taker) => taker.handle(now, &self.foreign, &mut self.buffers, outlet),
+            None => {
+                let datagrams =
+                    self.foreign.iter().map(|run| run.place.1.len().div_ceil(run.stride) as u64).sum();
+                shared.counters.malformed.fetch_add(datagrams, std::sync::atomic::Ordering::Relaxed);
+            }
+        }
+        self.foreign.clear();
     }
 
     /// Second pass.
@@ -211,19 +227,32 @@ impl Receiver {
     }
 }
 
-/// Datagrams of one buffer that are for no session here, joined where they follow each other.
-struct ForeignRanges<'a> {
-    taker: Option<&'a Arc<dyn Foreign>>,
-    ranges: SmallVec<[Range<usize>; 4]>,
-    /// What the taker said of the last PID it was asked about.
-    last: Option<(Pid, bool)>,
+/// The session and path of a PID, and the route by which a packet for it counts as come.
+fn find(
+    shared: &Shared,
+    sessions: &mut Vec<Arc<SessionInner>>,
+    (pid, route): (Pid, Route),
+) -> Option<(usize, PathId, Route)> {
+    let (session, path) = shared.pids.find(pid)?;
+    let known = sessions.iter().position(|known| Arc::ptr_eq(known, &session));
+    let index = known.unwrap_or_else(|| {
+        sessions.push(session);
+        sessions.len() - 1
+    });
+    Some((index, path, shared.relayed.arrival(pid, route)))
 }
 
-impl<'a> ForeignRanges<'a> {
-    fn new(taker: Option<&'a Arc<dyn Foreign>>) -> Self {
-        Self { taker, ranges: SmallVec::new(), last: None }
-    }
+/// Datagrams of one buffer that are for no session here, joined where they follow each other.
+struct ForeignRuns<'a> {
+    taker: Option<&'a Arc<dyn Foreign>>,
+    runs: &'a mut Vec<ForeignRun>,
+    /// What the taker said of the last PID it was asked about.
+    last: Option<(Pid, bool)>,
+    /// As all runs of this buffer, but for the place.
+    run: ForeignRun,
+}
 
+impl ForeignRuns<'_> {
     fn knows(&mut self, pid: Pid) -> bool {
         match (self.last, self.taker) {
             (Some((known, knows)), _) if known == pid => knows,
@@ -237,26 +266,10 @@ impl<'a> ForeignRanges<'a> {
     }
 
     fn extend(&mut self, range: Range<usize>) {
-        match self.ranges.last_mut().filter(|last| last.end == range.start) {
-            Some(last) => last.end = range.end,
-            None => self.ranges.push(range),
-        }
-    }
-
-    fn hand_over(
-        self,
-        now: Time,
-        run: ForeignRun,
-        buffer: &mut [u8],
-        (shared, outlet): (&Shared, &Outlet<'_>),
-    ) {
-        let Some(taker) = self.taker else {
-            let datagrams = self.ranges.iter().map(|range| range.len().div_ceil(run.stride) as u64).sum();
-            shared.counters.malformed.fetch_add(datagrams, std::sync::atomic::Ordering::Relaxed);
-            return;
-        };
-        for range in self.ranges {
-            taker.handle(now, run, &mut buffer[range], outlet);
+        let buffer = self.run.place.0;
+        match self.runs.last_mut().filter(|last| last.place == (buffer, last.place.1.start..range.start)) {
+            Some(last) => last.place.1.end = range.end,
+            None => self.runs.push(ForeignRun { place: (buffer, range), ..self.run.clone() }),
         }
     }
 }

@@ -138,7 +138,7 @@ impl UdpSocket {
         socket.set_nonblocking(true)?;
         let std: std::net::UdpSocket = socket.into();
         let state = UdpSocketState::new((&std).into())?;
-        without_timestamps(&std)?;
+        told_less(&std, to.address)?;
         let io = tokio::net::UdpSocket::from_std(std)?;
         let local = io.local_addr()?;
         Ok(Self {
@@ -294,7 +294,7 @@ impl UdpSocket {
     /// What was refused was refused without a mark, too.
     fn begin_anew(&self) {
         let anew = UdpSocketState::new((&self.io).into()).and_then(|state| {
-            without_timestamps(&self.io)?;
+            told_less(&self.io, self.local)?;
             *self.state.write().expect("no panic while held") = state;
             Ok(())
         });
@@ -397,16 +397,23 @@ fn bind_to_interface(_socket: &Socket, _name: &str) -> bool {
     false
 }
 
-/// quinn-udp asks for receive times but gives the control messages too little room for them beside GRO's
-/// segment size, so the ECN mark is lost from every batch received. We need the mark, not the time.
+/// Has the system leave out of what it tells of each datagram what quinn-udp asks for and nobody here reads: receive times, for which it
+/// gives the control messages too little room beside GRO's segment size, so that the ECN mark is lost from every batch received; and the
+/// address it was sent to, which is the socket's own.
 #[cfg(target_os = "linux")]
-fn without_timestamps(socket: &impl std::os::fd::AsFd) -> io::Result<()> {
-    nix::sys::socket::setsockopt(socket, nix::sys::socket::sockopt::ReceiveTimestampns, &false)
-        .map_err(io::Error::from)
+fn told_less(socket: &impl std::os::fd::AsFd, local: SocketAddr) -> io::Result<()> {
+    use nix::sys::socket::{setsockopt, sockopt};
+
+    setsockopt(socket, sockopt::ReceiveTimestampns, &false)?;
+    match local {
+        SocketAddr::V4(_) => setsockopt(socket, sockopt::Ipv4PacketInfo, &false)?,
+        SocketAddr::V6(_) => setsockopt(socket, sockopt::Ipv6RecvPacketInfo, &false)?,
+    }
+    Ok(())
 }
 
 #[cfg(not(target_os = "linux"))]
-fn without_timestamps<S>(_socket: &S) -> io::Result<()> {
+fn told_less<S>(_socket: &S, _local: SocketAddr) -> io::Result<()> {
     Ok(())
 }
 

@@ -17,6 +17,7 @@ use anabranch_overlay::relay::{
 };
 use anabranch_overlay::sense::{LinkTold, SensorStats};
 use anabranch_secure::ShareId;
+use bytes::BytesMut;
 use tokio::sync::{Notify, mpsc};
 
 use super::clients;
@@ -202,12 +203,19 @@ impl Foreign for State {
         self.core().relay.knows(pid)
     }
 
-    fn handle(&self, now: Time, run: ForeignRun, datagrams: &mut [u8], outlet: &Outlet<'_>) {
-        let from = Hop { socket: run.from.socket, address: run.from.remote };
-        let (mut due, mut forwards) = (Vec::new(), Vec::new());
+    fn look_ahead(&self, pids: &[Pid]) {
+        self.core().relay.look_ahead(pids);
+    }
+
+    fn handle(&self, now: Time, runs: &[ForeignRun], buffers: &mut [BytesMut], outlet: &Outlet<'_>) {
+        let (mut due, mut forwards, mut sends) = (Vec::new(), Vec::new(), Vec::with_capacity(runs.len()));
         let mut core = self.core();
-        let run = Run { from, stride: run.stride, ecn: run.ecn as u8 };
-        core.relay.handle_run(now, run, datagrams, &mut forwards);
+        for ForeignRun { place: (buffer, range), from, stride, ecn } in runs {
+            let from = Hop { socket: from.socket, address: from.remote };
+            let run = Run { from, stride: *stride, ecn: *ecn as u8 };
+            core.relay.handle_run(now, run, &mut buffers[*buffer][range.clone()], &mut forwards);
+            sends.extend(forwards.drain(..).map(|forward| (*buffer, range.start, forward)));
+        }
         core.take_due(now, &mut due);
         core.deliver_replies();
         let earlier = core.relay.poll_timeout().is_some_and(|at| at < core.armed);
@@ -215,8 +223,8 @@ impl Foreign for State {
         if earlier {
             self.wake.notify_one();
         }
-        for Forward { range, stride, to, ecn } in forwards {
-            outlet.send(route(to), (&datagrams[range], stride), ecn_of(ecn));
+        for (buffer, start, Forward { range, stride, to, ecn }) in sends {
+            outlet.send(route(to), (&buffers[buffer][start..][range], stride), ecn_of(ecn));
         }
         send_all(&due, outlet);
     }

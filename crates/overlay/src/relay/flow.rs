@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
+use std::hint::black_box;
 
 use anabranch_secure::PublicKey;
 use anabranch_wire::{PathId, Pid, Time};
@@ -119,6 +120,20 @@ impl FlowTable {
         let direction = if row & 1 == 0 { Direction::Forward } else { Direction::Back };
         let flow = self.slots.get_mut((row >> 1) as usize)?.as_mut()?;
         Some((row >> 1, direction, flow))
+    }
+
+    /// Has the rows of all these PIDs, and of their flows what a packet needs, come into the processor's cache.
+    pub(super) fn touch(&self, pids: &[Pid]) {
+        for pids in pids.chunks(16) {
+            let mut slots = [u32::MAX; 16];
+            for (slot, pid) in slots.iter_mut().zip(pids) {
+                *slot = self.rows.get(pid).map_or(u32::MAX, |row| row >> 1);
+            }
+            for flow in slots.iter().filter_map(|slot| self.slots.get(*slot as usize)?.as_ref()) {
+                let sockets = (flow.ends[0].socket, flow.ends[1].socket);
+                black_box((flow.agreed_until, flow.account, sockets, flow.out, flow.tally[1]));
+            }
+        }
     }
 
     /// The flow that puts `pid` on what it sends to `at`, and the direction of what comes from there. Looks through all.

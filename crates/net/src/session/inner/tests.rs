@@ -8,7 +8,7 @@ use anabranch_secure::{NodeKey, ShareId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use anabranch_wire::{Frame, Frames, Packet, StreamFrame};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 
 use super::*;
 use crate::authorize::Verdict;
@@ -246,7 +246,8 @@ impl Foreign for Faulty {
         panic!("on purpose, while receiving");
     }
 
-    fn handle(&self, _: Time, _: ForeignRun, _: &mut [u8], _: &Outlet<'_>) {}
+    fn look_ahead(&self, _: &[anabranch_wire::Pid]) {}
+    fn handle(&self, _: Time, _: &[ForeignRun], _: &mut [BytesMut], _: &Outlet<'_>) {}
 }
 
 #[tokio::test(flavor = "multi_thread")]
