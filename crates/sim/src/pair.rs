@@ -338,6 +338,12 @@ impl<P: Payload> LinkHandle<'_, P> {
         self.link.set_mtu(mtu);
     }
 
+    /// Packets waiting in it, the one on its way out included, and their bytes on the wire.
+    #[must_use]
+    pub fn backlog(&mut self) -> (usize, u64) {
+        self.link.backlog(self.now)
+    }
+
     /// Its counters.
     #[must_use]
     pub fn stats(&self) -> &anabranch_link::LinkStats {

@@ -4,16 +4,20 @@
 
 use std::ops::Range;
 
-use anabranch_engine::{Config, Fault, IdleReason, Standing};
+use anabranch_engine::{Config, Fault, IdleReason, PathState, Standing};
 use anabranch_sim::failure::{Case, MOMENTS};
 use anabranch_sim::{CLIENT, CableConfig, Pair, Sender, Sink};
-use anabranch_wire::{Length, Span, Time};
+use anabranch_wire::{Length, Rate, Span, Time};
 
 const CASES: Range<u64> = 0..14;
 /// Once broken: a path that answered and did not carry; what was sent while all paths were in doubt; a window found while
 /// acknowledgements took a longer way back; one found among losses before they were known for trouble; and a queue that stood
 /// before a path of which a hundredth was left.
 const BROKEN_ONCE: [u64; 5] = [305, 571, 1220, 2488, 634];
+/// Bytes of a full packet.
+const PACKET: u64 = 1500;
+/// A round trip beyond which a queue may not stand for long beside paths of some 60 ms.
+const LIMIT: Span = Span::from_millis(200);
 
 #[test]
 fn a_redundant_stream_pauses_for_the_difference_of_delays_at_most() {
@@ -65,27 +69,61 @@ fn breaks_while_paths_are_opened_are_bridged() {
     }
 }
 
+/// Two paths, of which the thin one has seconds of buffer.
+struct Thin {
+    mbit: f64,
+    rtt: Span,
+    pair: Pair<Length>,
+}
+
+impl Thin {
+    fn new(mbit: f64, rtt: Span) -> Self {
+        let cables = [(40.0, Span::from_millis(30), 1.0), (mbit, rtt, 100.0)]
+            .map(|(mbit, rtt, bdp)| CableConfig::new(mbit, rtt, bdp));
+        Self { mbit, rtt, pair: Pair::new([Config::default(), Config::default()], &cables, 1) }
+    }
+
+    /// The round trip of what is in the queue behind the thin path, but for the packet on its way out.
+    fn round_trip(&mut self) -> Span {
+        let waiting = self.pair.link(1, 0).backlog().1.saturating_sub(PACKET);
+        self.rtt + Rate::from_mbit(self.mbit).time_for(waiting)
+    }
+
+    /// For how long queues beyond the limit stood before the path until it was left out or they had drained by half, and
+    /// how often it was left out for them.
+    fn stood(&mut self) -> (Vec<Span>, usize) {
+        let (mut sender, mut sink) = (Sender::new(u64::MAX), Sink::default());
+        self.pair.establish(&mut [&mut sender, &mut sink]);
+        let (mut since, mut stood, mut left_out) = (None, Vec::new(), 0);
+        while self.pair.now < Time::ZERO + Span::from_secs(20) {
+            self.pair.run(self.pair.now + Span::from_millis(10), &mut [&mut sender, &mut sink]);
+            let (now, round_trip) = (self.pair.now, self.round_trip());
+            let mut paths = self.pair.session(CLIENT).paths().into_iter();
+            let path = paths.find(|path| path.route.socket == 1).expect("the thin path is known");
+            let in_use = path.state == PathState::Active;
+            if in_use && round_trip > LIMIT {
+                since.get_or_insert(now);
+            } else if !in_use || round_trip <= LIMIT / 2 {
+                let bloated = path.standing == Standing::Idle(IdleReason::Held(Fault::Bloated));
+                left_out += usize::from(since.is_some() && bloated);
+                stood.extend(since.take().map(|since| now.since(since)));
+            }
+        }
+        stood.extend(since.map(|since| self.pair.now.since(since)));
+        (stood, left_out)
+    }
+}
+
+/// Three of these once took 1.1 to 1.2 s: a round trip just within the limit, or a moment in which the other path carried less,
+/// began the wait anew.
 #[test]
 fn a_path_with_seconds_of_buffer_is_left_out_within_a_second_and_says_why() {
-    let cables = [(40.0, 30, 1.0), (2.0, 38, 100.0)]
-        .map(|(mbit, rtt, bdp)| CableConfig::new(mbit, Span::from_millis(rtt), bdp));
-    let mut pair: Pair<Length> = Pair::new([Config::default(), Config::default()], &cables, 1);
-    let (mut sender, mut sink) = (Sender::new(u64::MAX), Sink::default());
-    pair.establish(&mut [&mut sender, &mut sink]);
-    let (mut full_at, mut left_out_at, mut longest) = (None, None, Span::ZERO);
-    while pair.now < Time::ZERO + Span::from_secs(20) {
-        pair.run(pair.now + Span::from_millis(10), &mut [&mut sender, &mut sink]);
-        let now = pair.now;
-        let slow = pair.session(CLIENT).paths().remove(1);
-        if slow.rtt > Span::from_millis(200) {
-            full_at.get_or_insert(now);
+    for mbit in [1.9, 1.95, 2.0, 2.05, 2.1] {
+        for millis in [36, 38, 40, 42, 44] {
+            let (stood, left_out) = Thin::new(mbit, Span::from_millis(millis)).stood();
+            let longest = stood.iter().max().copied().unwrap_or(Span::ZERO);
+            assert!(longest <= Span::from_secs(1), "{mbit} Mbit/s, {millis} ms: {stood:?}");
+            assert!(left_out >= 2, "{mbit} Mbit/s, {millis} ms: {left_out} times, {stood:?}");
         }
-        if slow.standing == Standing::Idle(IdleReason::Held(Fault::Bloated)) {
-            left_out_at.get_or_insert(now);
-        }
-        longest = longest.max(slow.rtt);
     }
-    let (full_at, left_out_at) = (full_at.expect("the queue fills"), left_out_at.expect("it is left out"));
-    assert!(left_out_at.since(full_at) <= Span::from_secs(1), "{full_at:?} {left_out_at:?}");
-    assert!(longest < Span::from_millis(800), "{longest}");
 }

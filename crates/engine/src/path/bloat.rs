@@ -1,8 +1,8 @@
 //! Notices a queue that stands before a path and holds up what goes over the others.
 //!
 //! Loss-based windows fill whatever buffer there is. With data that arrives in order, what is given to a path behind seconds of
-//! buffer keeps back all that other paths carry meanwhile (bufferbloat). A queue *stands* when for [`STANDS`] no round trip was within the
-//! limit: bursts drain before that, as CoDel has it (RFC 8289 §3.1). The limit is the largest of
+//! buffer keeps back all that other paths carry meanwhile (bufferbloat). A queue *stands* when a round trip is beyond the limit and none has been within
+//! three quarters of it for [`STANDS`]: bursts drain before that, as CoDel has it (RFC 8289 §3.1). The limit is the largest of
 //!
 //! - [`LEAST`], which people do not notice;
 //! - [`OTHERS`] times the longest round trip of the other paths in use: as long as a pause may take when a path breaks;
@@ -16,6 +16,8 @@ use anabranch_wire::{Rate, Span, Time};
 
 /// A queue stands when it has done so for this long.
 const STANDS: Span = Span::from_millis(500);
+/// It has drained once a round trip was within so many quarters of the limit: at the limit it goes up and down by a packet.
+const DRAINED_QUARTERS: u64 = 3;
 /// Shorter round trips are no matter.
 const LEAST: Span = Span::from_millis(200);
 /// Nor are those up to so many times the longest of the other paths.
@@ -49,12 +51,20 @@ impl Others {
     }
 }
 
+/// A queue that may come to stand.
+#[derive(Clone, Copy, Debug)]
+struct Queue {
+    since: Time,
+    /// The least limit since then: what the others carry goes up and down, and a queue is none the shorter for it.
+    limit: Span,
+    /// Bytes of data that had come in by then.
+    heard: u64,
+}
+
 /// Since when a queue stands before a path.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Bloat {
-    since: Option<Time>,
-    /// Bytes of data that had come in by then.
-    heard: u64,
+    queue: Option<Queue>,
 }
 
 impl Bloat {
@@ -63,7 +73,7 @@ impl Bloat {
         sample > LEAST && sample > least * SHALLOW
     }
 
-    /// Takes in a round trip; true when a queue stands.
+    /// Takes in a round trip; true when a queue stands, and is beyond the limit of this moment as well.
     pub(crate) fn stands(
         &mut self,
         now: Time,
@@ -71,18 +81,18 @@ impl Bloat {
         limit: Option<Span>,
         data_received: u64,
     ) -> bool {
-        let is_short = limit.is_none_or(|limit| sample <= limit);
-        if is_short || (self.since.is_some() && data_received >= self.heard + INCOMING) {
-            self.since = None;
+        let limit = limit.unwrap_or(Span::MAX);
+        let is_over = sample > limit;
+        let known = self.queue.or(is_over.then_some(Queue { since: now, limit, heard: data_received }));
+        let Some(mut queue) = known else { return false };
+        queue.limit = queue.limit.min(limit);
+        let has_drained = sample <= queue.limit / 4 * DRAINED_QUARTERS;
+        if has_drained || data_received >= queue.heard + INCOMING {
+            self.queue = None;
             return false;
         }
-        if self.since.is_none() {
-            self.heard = data_received;
-        }
-        let stands = now.since(*self.since.get_or_insert(now)) >= STANDS;
-        if stands {
-            self.since = None;
-        }
+        let stands = is_over && now.since(queue.since) >= STANDS;
+        self.queue = Some(queue).filter(|_| !stands);
         stands
     }
 }
@@ -122,6 +132,30 @@ mod tests {
     #[test]
     fn a_queue_that_drains_now_and_then_does_not_stand() {
         assert_eq!(stands_after(20.0, |millis| if millis % 400 == 0 { 50 } else { 900 }, 0), None);
+        assert_eq!(stands_after(20.0, |millis| if millis % 400 == 0 { 220 } else { 900 }, 0), None);
+    }
+
+    #[test]
+    fn a_queue_at_the_limit_stands_though_a_round_trip_is_just_within_it() {
+        assert_eq!(stands_after(3.0, |millis| if millis % 400 == 0 { 195 } else { 205 }, 0), Some(520));
+        assert_eq!(
+            stands_after(3.0, |millis| if millis == 20 { 205 } else { 195 }, 0),
+            None,
+            "not beyond it"
+        );
+    }
+
+    /// A window that is full stops the others for a moment: for so long a path that carries little seems to carry as much as they do.
+    #[test]
+    fn a_queue_stands_though_what_the_others_carry_goes_down_for_a_moment() {
+        let (mut bloat, least) = (Bloat::default(), Span::from_millis(50));
+        let stands = (0..1_000).step_by(20).find(|millis| {
+            let mbit = if (280..320).contains(millis) || *millis == 500 { 1.0 } else { 40.0 };
+            let others = Others { fastest: Rate::from_mbit(mbit), ..OTHER };
+            let limit = others.limit(least, Rate::from_mbit(2.0));
+            bloat.stands(Time::ZERO + Span::from_millis(*millis), Span::from_millis(280), limit, 0)
+        });
+        assert_eq!(stands, Some(520), "not at 500: it carries most then");
     }
 
     #[test]
