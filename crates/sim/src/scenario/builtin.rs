@@ -42,6 +42,7 @@ builtin![
     "nsdi11-fig3",
     "nsdi11-fig4",
     "nsdi11-fig5",
+    "nsdi11-fig5-trap",
     "nsdi11-fig8",
     "nsdi11-fig9",
     "nsdi11-fig9-short",
