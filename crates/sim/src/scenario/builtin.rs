@@ -59,6 +59,7 @@ builtin![
     "safire-fig5",
     "safire-fig6",
     "schedulers",
+    "sockets",
     "two-links",
 ];
 

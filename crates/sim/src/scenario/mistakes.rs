@@ -165,3 +165,43 @@ fn links_that_a_generator_makes_can_be_set_and_names_that_nothing_has_are_told()
     );
     assert!(told("cbr.x.rate=1 Mbit/s").starts_with("--set: cbr.x.rate: there is no cbr \"x\""));
 }
+
+#[test]
+fn what_all_links_or_flows_have_is_mended_where_it_stands() {
+    let links = "[[link]]\nname = \"a\"\nrate = \"1 Mbit/s\"\ndelay = \"1 ms\"\n";
+    let flow = "[[flow]]\nname = \"f\"\npaths = [\"a\"]\n";
+    let dumbbell = "[topology]\nkind = \"dumbbell\"\nhosts = 1\naccess_rate = \"0 bit/s\"\n";
+    let tree = "[topology]\nkind = \"fat-tree\"\nk = 4\nhost_queue = \"0 packets\"\n";
+    let pair = "[[traffic]]\nname = \"t\"\npattern = \"permutation\"\n";
+    let arrivals = "[[arrivals]]\nname = \"f\"\npaths = [\"a\"]\nrate = [\"1 /s\"]\nsize = \"0 B\"\n";
+    let cases = [
+        (format!("[links]\nqueue = \"0 packets\"\n{links}{flow}"), "s.toml:3: links.queue: no packet fits"),
+        (format!("[links]\nqueue = \"0 BDP\"\n{links}{flow}"), "s.toml:3: links.queue: no packet fits"),
+        (format!("[transport]\nack_every = 0\n{links}{flow}"), "s.toml:3: transport.ack_every: out of range"),
+        (
+            format!("{links}{flow}[transport]\nrule = \"mtcp\"\n"),
+            "s.toml:10: transport.rule: there is no window",
+        ),
+        (
+            format!("{links}back = {{ delay = \"2000 s\" }}\n{flow}"),
+            "s.toml:6: link.a.back.delay: out of range",
+        ),
+        (
+            format!("{links}{flow}datagrams = {{ rate = \"1 kbit/s\", size = \"0 B\" }}\n"),
+            "s.toml:9: flow.f.datagrams.size: out of range",
+        ),
+        (format!("{links}{arrivals}"), "s.toml:10: arrivals.f.size: an empty file"),
+        (
+            format!("[links]\nrate = \"1 Mbit/s\"\n{dumbbell}{pair}"),
+            "s.toml:7: topology.access_rate: out of range",
+        ),
+        (
+            format!("[links]\nqueue = \"9 packets\"\nrate = \"1 Mbit/s\"\n{tree}{pair}"),
+            "s.toml:8: topology.host_queue: no packet fits",
+        ),
+    ];
+    for (text, wanted) in cases {
+        let told = told(&format!("duration = \"1 s\"\n{text}"));
+        assert!(told.starts_with(wanted), "{told}");
+    }
+}

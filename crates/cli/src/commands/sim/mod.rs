@@ -48,7 +48,7 @@ Examples:
   anabranch sim merge part1 --metric 'flow.*.pkt_s'        a Markdown table with a row a variant
   anabranch sim run nsdi11-fig17 --plot drawings           rates, windows, queues over time, as SVG
   anabranch sim plot part1 part2 --metric jain             bars with error bars over seeds
-  anabranch sim compare two-links                          the simulator against real sockets
+  anabranch sim compare sockets                            the simulator against real sockets
   anabranch sim run mine.toml --trace mine.pcapng          for Wireshark
   anabranch sim run mine.toml --trace mine.sqlog           for qvis
   anabranch sim schema > scenario.schema.json              for editors that check TOML";

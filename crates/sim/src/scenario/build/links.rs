@@ -39,6 +39,8 @@ impl Builder<'_> {
         let back = LinkDefaults::default();
         match topology {
             Topology::Dumbbell { access_rate, access_delay, .. } if of_host => {
+                positive("topology.access_rate", access_rate.0)?;
+                check_delay("topology.access_delay", access_delay.map_or(Span::ZERO, |delay| delay.0))?;
                 there.rate = Some(*access_rate);
                 there.delay = access_delay.or(there.delay);
             }
@@ -46,7 +48,13 @@ impl Builder<'_> {
                 let (queue, usual) = (host_queue.or(there.queue), there.queue);
                 let back = LinkDefaults { queue: usual, ..LinkDefaults::default() };
                 there.queue = queue;
-                return two_links(name, &there, &back);
+                let of_hosts = host_queue.map(|_| format!("link.{name}.queue"));
+                return two_links(name, &there, &back).map_err(|mut error| {
+                    if of_hosts.as_ref() == Some(&error.key) {
+                        error.key = "topology.host_queue".to_owned();
+                    }
+                    error
+                });
             }
             _ => {}
         }
@@ -119,7 +127,8 @@ fn two_links(
         random_drop: back.random_drop.or(there.random_drop),
         aqm: back.aqm.or(there.aqm),
     };
-    Ok([one_link(name, there)?, one_link(name, &back)?])
+    // What both have is at fault there already.
+    Ok([one_link(name, there)?, one_link(&format!("{name}.back"), &back)?])
 }
 
 fn one_link(name: &str, link: &LinkDefaults) -> Result<LinkConfig, ScenarioError> {
@@ -134,6 +143,7 @@ fn one_link(name: &str, link: &LinkDefaults) -> Result<LinkConfig, ScenarioError
     let bytes = match (link.queue, rate) {
         (None, _) => 1000.0 * PACKET as f64,
         (Some(QueueText::Bytes(bytes)), _) => bytes,
+        (Some(QueueText::Bdp(share)), _) if share <= 0.0 => 0.0,
         (Some(QueueText::Bdp(share)), Some(rate)) => {
             (rate.as_bytes_f64() * (delay * 2).as_secs_f64() * share).max(PACKET as f64)
         }

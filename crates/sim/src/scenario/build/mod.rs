@@ -132,11 +132,29 @@ pub(crate) fn build(file: &File, text: &str, seed: u64) -> Result<Built, Scenari
 }
 
 impl Builder<'_> {
-    /// Adds the line of an error's key in the `index`-th table of this name.
-    fn locate(&self, error: ScenarioError, table: &str, index: usize) -> ScenarioError {
-        let key = error.key.rsplit('.').next().unwrap_or_default();
-        let line = line_of(self.text, table, index, key);
-        error.at(line)
+    /// Adds the line of an error's key in the `index`-th table of this name, or in the table of what all of them have.
+    fn locate(&self, mut error: ScenarioError, table: &str, index: usize) -> ScenarioError {
+        let words: Vec<String> = error.key.split('.').map(str::to_owned).collect();
+        // The first is the table, the second its name where it has one; of nested keys the outermost has the line.
+        let keys = &words[words.len().saturating_sub(1).min(2)..];
+        let find = |table: &str, index: usize| {
+            let head = line_of(self.text, table, index, "");
+            let line =
+                |key: &String| line_of(self.text, table, index, key).filter(|line| Some(*line) != head);
+            keys.iter().find_map(line)
+        };
+        let shared = match table {
+            "link" | "topology" => Some("links"),
+            "flow" | "traffic" | "arrivals" => Some("transport"),
+            _ => None,
+        };
+        let own = if words[0] == "transport" { None } else { find(table, index) };
+        if let Some((shared, line)) = shared.filter(|_| own.is_none()).and_then(|of| Some((of, find(of, 0)?)))
+        {
+            error.key = format!("{shared}.{}", words[words.len() - 1]);
+            return error.at(Some(line));
+        }
+        error.at(own.or_else(|| line_of(self.text, table, index, "")))
     }
 
     /// Names make the keys of results and of sweeps: each has to be there once and be one word of a key.

@@ -77,7 +77,10 @@ impl Builder<'_> {
                 .hint("the shape of a Pareto distribution has to be above 1"));
         }
         check_times(&key, (spec.start, spec.stop), self.built.end)?;
-        let mean = spec.size.0.max(1) as f64;
+        if spec.size.0 == 0 {
+            return Err(ScenarioError::new(key("size"), "an empty file").hint("at least \"1 B\""));
+        }
+        let mean = spec.size.0 as f64;
         let sizes = match spec.sizes {
             SizeShape::Fixed => Sizes::Fixed(spec.size.0),
             SizeShape::Exponential => Sizes::Exponential(mean),

@@ -90,8 +90,10 @@ impl Builder<'_> {
         let key = |key: &str| format!("traffic.{}.{key}", spec.name);
         let flows = spec.flows.unwrap_or(1);
         if flows == 0 || flows.saturating_mul(hosts.len()) as u64 > MAX_FLOWS {
-            return Err(ScenarioError::new(key("flows"), format!("{flows} flows a host"))
-                .hint(format!("a scenario has from 1 to {MAX_FLOWS} flows")));
+            return Err(ScenarioError::new(key("flows"), format!("{flows} flows a host")).hint(format!(
+                "a scenario has at most {MAX_FLOWS} flows, and this one {} hosts",
+                hosts.len()
+            )));
         }
         let share = spec.share.map_or(1.0, |share| share.0);
         let count = ((share * hosts.len() as f64 + 0.5) as usize).max(1);
