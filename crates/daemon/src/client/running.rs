@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::{sleep, timeout};
 
 use super::RelayRoute;
-use super::RelayRoute;
+use super::keeper::{Peer, RelayPaths};
 
 /// How long an added path may take before the answer is that it is not there yet.
 const PATIENCE: Duration = Duration::from_secs(3);
