@@ -104,6 +104,11 @@ pub(crate) fn limits(
     if highest_tos.is_some_and(|tos| tos > Header::MAX_TOS) {
         return Err(SettingsError::new("highest_tos", "a type of service is 0 to 15"));
     }
+    let nothing = [("paths", paths == Some(0)), ("bytes", bytes == Some(0))];
+    if let Some((name, _)) = nothing.into_iter().find(|(_, is_zero)| *is_zero) {
+        let error = SettingsError::new(name, "nothing would be forwarded");
+        return Err(error.hint("leave the key out for the usual, or the whole entry to let nobody use it"));
+    }
     Ok(Limits {
         pids: paths.unwrap_or(USER_PATHS).saturating_mul(2),
         rate: rate.map_or(Rate::from_bits(u64::MAX), |rate| rate.0),

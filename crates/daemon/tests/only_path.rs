@@ -10,7 +10,9 @@ use anabranch_daemon::client::{Entry, Grants, Hosting, Peer, RelayPaths, Running
 use anabranch_daemon::relay::RelayService;
 use anabranch_net::{Config, Endpoint, PathId, PathRules, Session, Span, Target, TicketSecret};
 use anabranch_secure::RelayHint;
-use common::{address, carry, config, join, key, node, relay, route, settings, through_relays, until};
+use common::{
+    address, carry, config, join, key, node, relay, route, settings, through_relays, until, until_within,
+};
 
 /// How long a session may stand still when its relay is started again at once: what has gone is noticed within the 3 s after which
 /// relays are asked for a sign of life, then both ends come back, a moment later each.
@@ -62,15 +64,14 @@ async fn standstill(arrived: &AtomicUsize) -> Duration {
 async fn meet(
     client: &Arc<Endpoint>,
     server: &Endpoint,
-    (hint, secret): (&RelayHint, &TicketSecret),
+    (relays, secret): (&[RelayHint], &TicketSecret),
 ) -> (RunningPaths, Session) {
     let target = Target::new(server.node(), vec!["127.0.0.29:9".parse().unwrap()]);
     // They tell each other where they are, and would find each other on loopback.
     let config = Config { rules: rules(&["relay:*=primary", "*=never"]), ..config() };
-    let relays = [hint.clone()];
     let accept = async { Ok(server.accept().await.expect("it takes sessions")) };
     // Who cannot connect is not waited for at the other end.
-    tokio::try_join!(connect(client, (&target, config), (&relays, secret)), accept).expect("a session")
+    tokio::try_join!(connect(client, (&target, config), (relays, secret)), accept).expect("a session")
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -80,7 +81,7 @@ async fn a_meeting_over_one_relay_goes_on_when_that_is_restarted_or_killed() {
     let secret = TicketSecret::from_random([9; 16]);
     let mut hosting = Hosting::at(&server, hint.clone().into(), &Grants::default(), secret.clone());
     hosting.registered().await.unwrap();
-    let (running, there) = meet(&client, &server, (&hint, &secret)).await;
+    let (running, there) = meet(&client, &server, (std::slice::from_ref(&hint), &secret)).await;
     let here = running.session().clone();
     let arrived = flow(&there, &here).await;
     standstill(&arrived).await;
@@ -99,6 +100,33 @@ async fn a_meeting_over_one_relay_goes_on_when_that_is_restarted_or_killed() {
     // It is a path like those that were named.
     let refused = running.remove(through_relays(&here)[0].id.0).unwrap_err();
     assert!(refused.contains("the only one that is open"), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_the_sessions_through_several_relays_only_the_first_stays() {
+    let (client, server) = (node(181).await, node(182).await);
+    let (first, second) = (relay(183, &[182]).await, relay(184, &[182]).await);
+    let relays = [first.1.clone(), second.1.clone()];
+    let secret = TicketSecret::from_random([9; 16]);
+    let mut hosting = Vec::new();
+    for hint in &relays {
+        let mut at = Hosting::at(&server, hint.clone().into(), &Grants::default(), secret.clone());
+        at.registered().await.unwrap();
+        hosting.push(at);
+    }
+    let before = server.stats().sessions;
+    let (mut running, mut accepted) = (Vec::new(), Vec::new());
+    for number in 1..=5 {
+        running.push(meet(&client, &server, (&relays, &secret)).await);
+        // One that comes later has come, and by its silence it would be over only after 10 s.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let is_over = || server.stats().sessions == before + number;
+        until_within(Duration::from_secs(5), "the others are over", is_over).await;
+        // Which of them came first is another thing at this end.
+        while let Ok(Some(other)) = tokio::time::timeout(Duration::ZERO, server.accept()).await {
+            accepted.push(other);
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anabranch_net::{Config, ConnectError, Endpoint, PathId, Pid, Session, Target, TicketSecret};
 use anabranch_secure::RelayHint;
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::chain::RelayChain;
 use super::keeper::{Peer, RelayPaths};
@@ -20,6 +20,11 @@ use super::{Entry, RelayError, RelayRoute};
 
 /// What the direct way is given before relays are asked.
 const HEAD_START: Duration = Duration::from_millis(750);
+/// A relay that has not answered by then is told of, and tried for as long as ever.
+const SOON: Duration = Duration::from_secs(3);
+
+/// How long the sessions that came later may take to be told that they are not needed.
+const PARTING: Duration = Duration::from_secs(3);
 
 /// A session, and what it began on when it was not the direct way.
 struct Dialed {
@@ -86,20 +91,49 @@ async fn race(
         let (target, config) = (target.clone(), config.clone());
         attempts.spawn(async move { through(&endpoint, (&target, config), (&relay, &secret)).await });
     }
-    loop {
+    let first = loop {
         tokio::select! {
             result = &mut direct, if failed.is_none() => match result {
-                Ok(session) => return Ok(Dialed { session, through: None }),
+                Ok(session) => break Dialed { session, through: None },
                 Err(error) => failed = Some(error),
             },
             Some(result) = attempts.join_next(), if !attempts.is_empty() => match result {
-                Ok(Ok(dialed)) => return Ok(dialed),
+                Ok(Ok(dialed)) => break dialed,
                 Ok(Err((relay, error))) => tracing::warn!(relay = %relay.node, %error, "no session through the relay"),
                 Err(error) => tracing::warn!(%error, "an attempt through a relay ended"),
             },
         }
         if let Some(error) = failed.clone().filter(|_| attempts.is_empty()) {
             return Err(error);
+        }
+    };
+    tokio::spawn(part(attempts));
+    Ok(first)
+}
+
+/// Ends the sessions that stand beside the first one, or come to stand in a moment, while relays still forward for them: the other end would
+/// take each for a receiver of its own until it has been silent for long enough.
+async fn part(mut attempts: JoinSet<Result<Dialed, (RelayHint, RelayError)>>) {
+    let all = async {
+        while let Some(done) = attempts.join_next().await {
+            if let Ok(Ok(Dialed { session, through })) = done {
+                session.close().await;
+                drop(through);
+            }
+        }
+    };
+    // Who has not heard it by then finds out by the silence.
+    let _ = timeout(PARTING, all).await;
+}
+
+/// Waits for an outcome; calls `late` once it has taken longer than `soon`.
+async fn patiently<T>(outcome: impl Future<Output = T>, soon: Duration, late: impl FnOnce()) -> T {
+    tokio::pin!(outcome);
+    match timeout(soon, &mut outcome).await {
+        Ok(outcome) => outcome,
+        Err(_) => {
+            late();
+            outcome.await
         }
     }
 }
@@ -110,8 +144,10 @@ async fn through(
     (relay, secret): (&RelayHint, &TicketSecret),
 ) -> Result<Dialed, (RelayHint, RelayError)> {
     let attempt = async {
-        let chain =
-            RelayChain::open(endpoint, std::slice::from_ref(relay), &Entry::Guest(secret.clone())).await?;
+        let entry = Entry::Guest(secret.clone());
+        let opening = RelayChain::open(endpoint, std::slice::from_ref(relay), &entry);
+        let late = || tracing::warn!(relay = %relay.node, "the relay has not answered for {} s; is it running there? Still trying", SOON.as_secs());
+        let chain = patiently(opening, SOON, late).await?;
         let own = endpoint.new_pid();
         let mut prepared = chain.prepare(None, Pid::HANDSHAKE, own).await?;
         let session = endpoint.connect_through(target, config, (own, prepared.chain.clone())).await?;
@@ -120,4 +156,22 @@ async fn through(
         Ok(Dialed { session, through: Some((relay.clone(), carrier)) })
     };
     attempt.await.map_err(|error: RelayError| (relay.clone(), error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_takes_long_is_told_of_once_and_waited_for() {
+        for (takes, told) in [(0, false), (60, true)] {
+            let outcome = async {
+                sleep(Duration::from_millis(takes)).await;
+                7
+            };
+            let mut is_told = false;
+            assert_eq!(patiently(outcome, Duration::from_millis(20), || is_told = true).await, 7);
+            assert_eq!(is_told, told);
+        }
+    }
 }

@@ -277,6 +277,8 @@ mod tests {
             ("file = ", "fil = ", "c.toml:5: fil", "did you mean `file`?"),
             ("paths = 4", "path = 4", "c.toml:13: path", "did you mean `paths`?"),
             ("20 Mbit/s", "20", "c.toml:14", "100 Mbit/s"),
+            ("paths = 4", "bytes = 0", "c.toml:13: bytes: nothing would be forwarded", "leave the key out"),
+            ("paths = 4", "paths = 0", "c.toml:13: paths: nothing would be forwarded", "leave the key out"),
             ("paths = 4", "relays = 17", "c.toml:13: relays", "1 to 16"),
             ("paths = 4", "lifetime_s = 0", "c.toml:13: lifetime_s", "1 to"),
             ("file = \"c.store\"", "", "c.toml:4: store", "etcd ="),

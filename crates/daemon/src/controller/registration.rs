@@ -82,6 +82,11 @@ impl fmt::Display for Standing {
                 f,
                 "registered, but no grant of it is taken: it signs with another key than the relay's configuration says; if that is right, set `signs = \"{signs}\"` there"
             ),
+            Self::Not(LinkError::Silent) => write!(
+                f,
+                "{}: is `anabranch controller` running there, is its UDP port open, and is the key in `at` the one that it prints? One with another key does not answer",
+                LinkError::Silent
+            ),
             Self::Not(why) => write!(f, "{why}"),
         }
     }
@@ -145,9 +150,9 @@ fn stand(sender: &watch::Sender<Standing>, controller: &PublicKey, standing: Sta
         known.clone_from(&standing);
         is_new
     });
-    match standing {
-        Standing::Not(why) if is_new => tracing::warn!(%controller, "not registered: {why}"),
-        standing @ Standing::Untrusted(_) if is_new => tracing::warn!(%controller, "{standing}"),
+    match &standing {
+        Standing::Not(_) if is_new => tracing::warn!(%controller, "not registered: {standing}"),
+        Standing::Untrusted(_) if is_new => tracing::warn!(%controller, "{standing}"),
         Standing::Registered if is_new => tracing::info!(%controller, "registered"),
         _ => {}
     }
@@ -193,5 +198,17 @@ async fn stay(
             // When nobody can tell any more, the relay is going.
             Ok(()) = urgent.changed() => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_controller_that_does_not_answer_it_is_told_what_to_look_at() {
+        let told = Standing::Not(LinkError::Silent).to_string();
+        assert!(told.starts_with("the controller does not answer: "), "{told}");
+        assert!(told.contains("is the key in `at` the one that it prints?"), "{told}");
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anabranch_secure::PublicKey;
+use anabranch_wire::Rate;
 
 use super::{Ask, Denied, Room};
 use crate::grant::{Limits, MAX_GRANT_RELAYS, MAX_VALIDITY};
@@ -52,7 +53,9 @@ impl Policy {
 impl Quota {
     /// What is granted at most when this is asked for: all is cut to what is allowed.
     pub(super) fn cut(&self, ask: &Ask) -> Result<Ask, Denied> {
-        if ask.least == 0 || ask.relays < ask.least || ask.limits.pids == 0 || ask.lifetime == 0 {
+        let Limits { pids, rate, bytes, .. } = ask.limits;
+        let is_nothing = pids == 0 || rate == Rate::ZERO || bytes == 0 || ask.lifetime == 0;
+        if ask.least == 0 || ask.relays < ask.least || is_nothing {
             return Err(Denied::Malformed("a grant of nothing was asked for"));
         }
         let most = self.relays.min(MAX_GRANT_RELAYS as u8);

@@ -4,12 +4,14 @@
 //! Nothing depends on it but the size of the store: whoever reads a record disregards what is over.
 //!
 //! The leader is whose key stands in the record `leader` with a term that has not ended. It renews the term; anybody
-//! may take over when the term is over by their own clock. So two may take themselves for the leader for a while when
-//! clocks differ; each sweep compares the revision of `leader`, and the older leader's fails.
+//! may take over when the term is over by their own clock, or ends later than any clock within [`MAX_SKEW`] of theirs would have it: who
+//! wrote it had a clock far ahead, and would keep the others from sweeping until then, were it gone. So two may take themselves for the
+//! leader for a while when clocks differ; each sweep compares the revision of `leader`, and the older leader's fails.
 
 use anabranch_secure::PublicKey;
 use serde::{Deserialize, Serialize};
 
+use super::MAX_SKEW;
 use super::record::{ClientRecord, RelayRecord};
 use super::store::{Commit, Entry, PAGE, Revision, Store, StoreError, Transaction};
 use crate::grant::UnixTime;
@@ -51,7 +53,9 @@ pub async fn lead<S: Store>(
     };
     let own = node.to_string();
     let (revision, leader) = read().await?;
-    if let Some(leader) = leader.filter(|leader| leader.node != own && leader.until >= now.0) {
+    let latest = now.0.saturating_add(term + MAX_SKEW);
+    let leads = |leader: &Leader| leader.node != own && (now.0..=latest).contains(&leader.until);
+    if let Some(leader) = leader.filter(leads) {
         return Ok(Err(leader));
     }
     let mine = Leader { node: own.clone(), until: now.0 + term };

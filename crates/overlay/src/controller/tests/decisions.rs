@@ -350,3 +350,24 @@ fn one_leader_at_a_time_sweeps_what_is_over() {
     let again = run(lead(&world.store, world.wall, (&key(201), 10))).unwrap().unwrap();
     assert_ne!(again, second);
 }
+
+#[test]
+fn a_leader_that_had_its_clock_far_ahead_and_died_keeps_nobody_from_sweeping() {
+    let world = World::new(1);
+    let until = |ahead: u64| {
+        run(lead(&world.store, UnixTime(world.wall.0 + ahead), (&key(200), 10))).unwrap().unwrap();
+        run(lead(&world.store, world.wall, (&key(201), 10))).unwrap()
+    };
+    assert!(until(MAX_SKEW).is_err(), "as far ahead as clocks may be");
+    assert!(until(MAX_SKEW + 1).is_ok());
+}
+
+#[test]
+fn a_grant_of_nothing_is_refused() {
+    let mut world = World::new(1);
+    let none = Limits { rate: Rate::ZERO, ..limits(1, 1) };
+    for limits in [none, limits(0, 1), Limits { bytes: 0, ..limits(1, 1) }] {
+        let refused = world.allocate(1, ask(START, 1, 1, limits));
+        assert!(matches!(refused, Err(ControlError::Denied(Denied::Malformed(_)))), "{refused:?}");
+    }
+}
