@@ -45,7 +45,7 @@ pub use schedule::{
 };
 pub use session::{DatagramError, PathError, ReservedPath, Session};
 pub use shared::{
-    DelaySample, DelayStatistics, DelayWaves, FastRetransmits, GroupReason, Groups, Lag, OneWay,
+    DelaySample, DelayStatistics, DelayWaves, FastRetransmits, FullQueues, GroupReason, Groups, Lag, OneWay,
     OneWayDelays, SharedCongestion, Verdict,
 };
 pub use state::State;

@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 
 use anabranch_engine::{
     Arrival, Config, Coupling, Decision, DelaySample, DelayWaves, EarliestArrival, Ecn, FastRetransmits,
-    Groups, Item, MemoryBudget, Meter, OneWayDelays, PathRule, PathRules, PathView, Pattern, PidSource,
-    Priority, Read, Route, Scheduler, Session, SessionView, SharedCongestion, SuppressionLimits, Terms,
-    Transmit, Verdict,
+    FullQueues, Groups, Item, MemoryBudget, Meter, OneWay, OneWayDelays, PathRule, PathRules, PathView,
+    Pattern, PidSource, Priority, Read, Route, Scheduler, Session, SessionView, SharedCongestion,
+    SuppressionLimits, Terms, Transmit, Verdict,
 };
 use anabranch_wire::{ArrivalTime, Length, Message, PathId, Pid, Rate, ResetToken, Span, Time};
 
@@ -166,14 +166,15 @@ fn decision(paths: u32) -> f64 {
 fn detectors(paths: u32) -> (f64, f64) {
     let (mut waves, mut losses, mut groups) =
         (DelayWaves::default(), FastRetransmits::default(), Groups::default());
-    let mut one_way = OneWayDelays::default();
+    let (mut one_way, mut queues) = (OneWayDelays::default(), FullQueues::default());
     let at = |call: u64| Time::ZERO + Span::from_micros(call * 100);
     let acknowledgement = time(|call| {
         let path = PathId((call % u64::from(paths)) as u32);
         let delay = Span::from_micros(20_000 + call % 7_919);
         losses.on_rtt(at(call), path, delay);
         let arrived = ArrivalTime::of(at(call) + delay);
-        let delay = one_way.measure(path, (at(call), delay), arrived).delay;
+        let OneWay { delay, waited, .. } = one_way.measure(path, (at(call), delay), arrived);
+        queues.on_wait(at(call), path, waited, delay * 2);
         waves.on_delay(path, &DelaySample { now: at(call) + delay, delay });
     });
     let now = at(200_000);

@@ -114,7 +114,7 @@ impl Thin {
     }
 }
 
-/// Three of these once took 1.1 to 1.2 s: a round trip just within the limit, or a moment in which the other path carried less,
+/// Held for whatever reason. Three of these once took 1.1 to 1.2 s: a round trip just within the limit, or a moment in which the other path carried less,
 /// began the wait anew.
 #[test]
 fn a_path_with_seconds_of_buffer_is_left_out_within_a_second_and_says_why() {

@@ -81,15 +81,16 @@ impl Evidence {
     /// What a packet's journey took, and how long it waited in queues: one way where the peer tells when it arrived, there and back where
     /// it never did. The two are not comparable, so what was seen of round trips is forgotten when the first time is told.
     fn journey(&mut self, now: Time, path: PathId, seen: &Seen) -> Option<(DelaySample, Span)> {
-        let is_told = self.one_way.knows(path);
         let Some(arrived) = seen.arrived else {
             let waited = seen.delay.saturating_sub(seen.shortest);
+            let is_told = self.one_way.knows(path);
             return (!is_told).then_some((DelaySample { now, delay: seen.delay }, waited));
         };
-        if !is_told {
+        let departure = (seen.sent_at, seen.shortest / 2);
+        let OneWay { delay, waited, is_first } = self.one_way.measure(path, departure, arrived);
+        if is_first {
             self.forget_delays(path);
         }
-        let OneWay { delay, waited } = self.one_way.measure(path, (seen.sent_at, seen.shortest / 2), arrived);
         Some((DelaySample { now: seen.sent_at + delay, delay }, waited))
     }
 

@@ -41,6 +41,8 @@ pub struct OneWay {
     pub delay: Span,
     /// How much longer than the shortest of late.
     pub waited: Span,
+    /// True for the first packet of a path.
+    pub is_first: bool,
 }
 
 /// One path's packets, in nanoseconds.
@@ -56,6 +58,8 @@ struct Way {
     last_at: Time,
     /// The shortest of past buckets, the oldest first, with their times.
     minima: VecDeque<(Time, i64)>,
+    /// The least of the last [`RECENT`] of them.
+    recent: i64,
     /// That of the bucket under way, and when it ends.
     current: (Time, i64),
     ends_at: Time,
@@ -70,6 +74,7 @@ impl Way {
             skewed: 0.0,
             last_at: sent_at,
             minima: VecDeque::new(),
+            recent: i64::MAX,
             current: (sent_at, took),
             ends_at: sent_at + BUCKET,
         }
@@ -83,6 +88,8 @@ impl Way {
                 self.minima.pop_front();
             }
             self.minima.push_back(self.current);
+            let recent = self.minima.iter().rev().take(RECENT).map(|(_, shortest)| *shortest);
+            self.recent = recent.fold(i64::MAX, i64::min);
             self.ends_at = sent_at + BUCKET;
         }
         if is_full || took < self.current.1 {
@@ -93,8 +100,7 @@ impl Way {
 
     /// How much longer this was than the shortest of late.
     fn waited(&self, took: i64) -> Span {
-        let recent = self.minima.iter().rev().take(RECENT).map(|(_, shortest)| *shortest);
-        let shortest = recent.fold(self.current.1, i64::min);
+        let shortest = self.recent.min(self.current.1);
         Span::from_nanos(u64::try_from(took.saturating_sub(shortest)).unwrap_or(0))
     }
 
@@ -108,6 +114,15 @@ impl Way {
             })
         })
     }
+}
+
+/// The change that is nearest to none and tells the same time of arrival; most are so already.
+fn change_in_rounds(change: i64) -> i64 {
+    if (-ROUND / 2..ROUND / 2).contains(&change) {
+        return change;
+    }
+    let change = change.rem_euclid(ROUND);
+    if change >= ROUND / 2 { change - ROUND } else { change }
 }
 
 /// The clocks' difference, and the delays of all paths.
@@ -125,13 +140,11 @@ impl OneWayDelays {
         let told = arrived.since(sent_at).as_nanos() as i64;
         let Some(index) = self.ways.iter().position(|known| known.path == path) else {
             self.ways.push(Way::new(path, sent_at, (told, likely)));
-            return OneWay { delay: likely, waited: Span::ZERO };
+            return OneWay { delay: likely, waited: Span::ZERO, is_first: true };
         };
         let skew = self.skew;
         let way = &mut self.ways[index];
-        let change = told.wrapping_sub(way.last).rem_euclid(ROUND);
-        let change = if change >= ROUND / 2 { change - ROUND } else { change };
-        let took = way.last.saturating_add(change);
+        let took = way.last.saturating_add(change_in_rounds(told.wrapping_sub(way.last)));
         way.skewed += skew * sent_at.since(way.last_at).as_nanos() as f64;
         (way.last, way.last_at) = (took, way.last_at.max(sent_at));
         let delay = took.saturating_sub(way.base).saturating_sub(way.skewed as i64);
@@ -141,7 +154,7 @@ impl OneWayDelays {
         if is_full {
             self.learn_skew();
         }
-        OneWay { delay, waited }
+        OneWay { delay, waited, is_first: false }
     }
 
     /// True when packets of a path were measured.
