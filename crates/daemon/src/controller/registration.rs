@@ -116,7 +116,7 @@ impl Registration {
                 loop {
                     let Err(why) = stay(&endpoint, &hint, (instance, &*relay), &sender).await;
                     let told = matches!(why, LinkError::Denied { again: Again::Never, .. });
-                    stand(&sender, &hint.node(), Standing::Not(why));
+                    stand(&sender, &hint.node(), &Standing::Not(why));
                     tokio::time::sleep(if told { AGAIN_AFTER_NO } else { AGAIN }).await;
                 }
             }));
@@ -144,13 +144,13 @@ impl Drop for Registration {
 }
 
 /// Notes how things stand, and tells people when that is new.
-fn stand(sender: &watch::Sender<Standing>, controller: &PublicKey, standing: Standing) {
+fn stand(sender: &watch::Sender<Standing>, controller: &PublicKey, standing: &Standing) {
     let is_new = sender.send_if_modified(|known| {
-        let is_new = *known != standing;
-        known.clone_from(&standing);
+        let is_new = known != standing;
+        known.clone_from(standing);
         is_new
     });
-    match &standing {
+    match standing {
         Standing::Not(_) if is_new => tracing::warn!(%controller, "not registered: {standing}"),
         Standing::Untrusted(_) if is_new => tracing::warn!(%controller, "{standing}"),
         Standing::Registered if is_new => tracing::info!(%controller, "registered"),
@@ -187,7 +187,7 @@ async fn stay(
             return Err(LinkError::Malformed);
         };
         let untrusted = signs.filter(|signs| !relay.trusts(signs));
-        stand(standing, &hint.node(), untrusted.map_or(Standing::Registered, Standing::Untrusted));
+        stand(standing, &hint.node(), &untrusted.map_or(Standing::Registered, Standing::Untrusted));
         known = up_to;
         neighbours = other.unwrap_or(neighbours);
         relay.measure(&hint.node(), &neighbours);
