@@ -364,7 +364,7 @@ fn a_leader_that_had_its_clock_far_ahead_and_died_keeps_nobody_from_sweeping() {
 
 #[test]
 fn a_grant_of_nothing_is_refused() {
-    let mut world = World::new(1);
+    let world = World::new(1);
     let none = Limits { rate: Rate::ZERO, ..limits(1, 1) };
     for limits in [none, limits(0, 1), Limits { bytes: 0, ..limits(1, 1) }] {
         let refused = world.allocate(1, ask(START, 1, 1, limits));
