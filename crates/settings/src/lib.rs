@@ -175,7 +175,12 @@ pub fn line_of(text: &str, table: &str, index: usize, key: &str) -> Option<usize
     } else {
         Some(lines.by_ref().filter(|(_, line)| heads.iter().any(|head| line.starts_with(head))).nth(index)?.0)
     };
-    let mut body = lines.take_while(|(_, line)| !line.starts_with('['));
+    // A list may go on for lines of which one begins with a bracket, too.
+    let is_head = |line: &str| {
+        let name = line.trim_start_matches('[').trim_start();
+        line.starts_with('[') && name.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
+    };
+    let mut body = lines.take_while(|(_, line)| !is_head(line));
     body.find(|(_, line)| key_on(line).as_deref() == Some(key)).map(|(at, _)| at).or(head)
 }
 
@@ -249,5 +254,8 @@ mod tests {
         assert_eq!(line_of(text, "topology", 0, "k"), Some(9));
         assert_eq!(line_of(text, "", 0, "name"), Some(1));
         assert_eq!(line_of(text, "flow", 0, "rate"), None);
+        let lists = "[[flow]]\npaths = [\n  [\"a\"],\n]\nrule = \"lia\"\n[end]\nlast = 1\n";
+        assert_eq!(line_of(lists, "flow", 0, "rule"), Some(5), "behind lines that begin with a bracket");
+        assert_eq!(line_of(lists, "flow", 0, "last"), Some(1));
     }
 }

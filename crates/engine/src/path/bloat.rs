@@ -2,7 +2,7 @@
 //!
 //! Loss-based windows fill whatever buffer there is. With data that arrives in order, what is given to a path behind seconds of
 //! buffer keeps back all that other paths carry meanwhile (bufferbloat). A queue *stands* when a round trip is beyond the limit and none has been within
-//! three quarters of it for [`STANDS`]: bursts drain before that, as CoDel has it (RFC 8289 §3.1). The limit is the largest of
+//! three quarters of it for [`STANDS`], nor all within it for [`LULL`]: bursts drain before that, as CoDel has it (RFC 8289 §3.1). The limit is the largest of
 //!
 //! - [`LEAST`], which people do not notice;
 //! - [`OTHERS`] times the longest round trip of the other paths in use: as long as a pause may take when a path breaks;
@@ -18,6 +18,8 @@ use anabranch_wire::{Rate, Span, Time};
 const STANDS: Span = Span::from_millis(500);
 /// It has drained once a round trip was within so many quarters of the limit: at the limit it goes up and down by a packet.
 const DRAINED_QUARTERS: u64 = 3;
+/// Nor is it a queue that stands where none was beyond the limit for that long: two that are, and many between that are not, are two bursts.
+const LULL: Span = Span::from_millis(250);
 /// Shorter round trips are no matter.
 const LEAST: Span = Span::from_millis(200);
 /// Nor are those up to so many times the longest of the other paths.
@@ -55,6 +57,8 @@ impl Others {
 #[derive(Clone, Copy, Debug)]
 struct Queue {
     since: Time,
+    /// When a round trip was beyond the limit of its moment last.
+    over_at: Time,
     /// The least limit since then: what the others carry goes up and down, and a queue is none the shorter for it.
     limit: Span,
     /// Bytes of data that had come in by then.
@@ -83,10 +87,14 @@ impl Bloat {
     ) -> bool {
         let limit = limit.unwrap_or(Span::MAX);
         let is_over = sample > limit;
-        let known = self.queue.or(is_over.then_some(Queue { since: now, limit, heard: data_received }));
+        let begun = Queue { since: now, over_at: now, limit, heard: data_received };
+        let known = self.queue.or(is_over.then_some(begun));
         let Some(mut queue) = known else { return false };
         queue.limit = queue.limit.min(limit);
-        let has_drained = sample <= queue.limit / 4 * DRAINED_QUARTERS;
+        if is_over {
+            queue.over_at = now;
+        }
+        let has_drained = sample <= queue.limit / 4 * DRAINED_QUARTERS || now.since(queue.over_at) > LULL;
         if has_drained || data_received >= queue.heard + INCOMING {
             self.queue = None;
             return false;
@@ -156,6 +164,21 @@ mod tests {
             bloat.stands(Time::ZERO + Span::from_millis(*millis), Span::from_millis(280), limit, 0)
         });
         assert_eq!(stands, Some(520), "not at 500: it carries most then");
+    }
+
+    /// What two paths carry that are alike goes up and down, and so does which of them carries most.
+    #[test]
+    fn a_round_trip_now_and_then_that_is_beyond_the_limit_of_its_moment_is_no_queue() {
+        for (mbit, others, dip, millis) in [(30.0, 20.0, 18.0, 400), (4.2, 40.0, 3.9, 280)] {
+            let (mut bloat, least) = (Bloat::default(), Span::from_millis(50));
+            let stands = (0..20_000).step_by(20).find(|now| {
+                let others = Others { fastest: Rate::from_mbit(others), ..OTHER };
+                let rate = Rate::from_mbit(if now % 3_000 == 0 { dip } else { mbit });
+                let now = Time::ZERO + Span::from_millis(*now);
+                bloat.stands(now, Span::from_millis(millis), others.limit(least, rate), 0)
+            });
+            assert_eq!(stands, None, "{mbit} Mbit/s");
+        }
     }
 
     #[test]

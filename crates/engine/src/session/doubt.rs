@@ -146,6 +146,7 @@ impl<P: Payload> Session<P> {
     /// is no slow start, and the scheduler is told the rate.
     fn begin_anew(&mut self, now: Time, index: usize, sample: Option<Span>) {
         let path = &mut self.paths[index];
+        path.bloat = Bloat::default();
         let found_rate = path.trouble.found_rate();
         path.set_delivery_rate(found_rate.unwrap_or(Rate::ZERO));
         let before =

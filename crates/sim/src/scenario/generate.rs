@@ -63,6 +63,7 @@ impl Builder<'_> {
     fn cable(&mut self, name: String, (a, b): (usize, usize), of_host: bool) -> Result<(), ScenarioError> {
         let links = (self.make)(&name, of_host)?;
         self.graph.add_cable(name, Some([a, b]), links);
+        self.graph.cables.last_mut().into_iter().for_each(|cable| cable.of_host = of_host);
         Ok(())
     }
 

@@ -13,6 +13,8 @@ use crate::network::PathPlan;
 pub(crate) struct Cable {
     pub name: String,
     pub nodes: Option<[usize; 2]>,
+    /// A generator made it, for a host.
+    pub of_host: bool,
     pub links: [LinkConfig; 2],
 }
 
@@ -64,7 +66,7 @@ impl Graph {
             self.neighbours[b].push((index as u32, a));
         }
         self.by_name.insert(name.clone(), index);
-        self.cables.push(Cable { name, nodes, links });
+        self.cables.push(Cable { name, nodes, of_host: false, links });
     }
 
     /// The cable with this name.

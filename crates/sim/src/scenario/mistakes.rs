@@ -200,7 +200,18 @@ fn what_all_links_or_flows_have_is_mended_where_it_stands() {
             "s.toml:8: topology.host_queue: no packet fits",
         ),
     ];
-    for (text, wanted) in cases {
+    // What looks the same elsewhere and is right is left alone.
+    let right = "[transport]\nrule = \"mptcp\"\n";
+    let wrong = "[[flow]]\nname = \"f\"\npaths = [\n  [\"a\"],\n]\nrule = \"mtcp\"\n";
+    let back = "[link.back]\ndelay = \"2000 s\"\n";
+    let others = [
+        (format!("{right}{links}{wrong}"), "s.toml:13: flow.f.rule: there is no window rule"),
+        (
+            format!("[links]\ndelay = \"1 ms\"\n{links}{back}{flow}"),
+            "s.toml:4: link.a.back.delay: out of range",
+        ),
+    ];
+    for (text, wanted) in cases.into_iter().chain(others) {
         let told = told(&format!("duration = \"1 s\"\n{text}"));
         assert!(told.starts_with(wanted), "{told}");
     }

@@ -393,6 +393,27 @@ fn a_sweep_is_every_combination_and_names_what_it_cannot_set() {
     assert!(wrong.to_string().starts_with("small --set duration=1: duration: 1 has no unit"), "{wrong}");
 }
 
+/// Naming a link that a generator made, to see what it counts, leaves it what it was.
+#[test]
+fn a_link_of_a_host_that_is_named_is_still_one() {
+    let tree = "[topology]\nkind = \"fat-tree\"\nk = 4\nhost_queue = \"1000 packets\"\n";
+    let dumbbell = "[topology]\nkind = \"dumbbell\"\nhosts = 1\naccess_rate = \"1 Gbit/s\"\n";
+    for (topology, host) in [(tree, "host.0"), (dumbbell, "left.0")] {
+        let base = format!(
+            "name = \"n\"\nduration = \"1 s\"\n{topology}[links]\nrate = \"100 Mbit/s\"\ndelay = \"1 ms\"\n\
+             [[traffic]]\nname = \"t\"\npattern = \"permutation\"\n"
+        );
+        let links = |text: &str| {
+            let scenario = Scenario::parse(text, "s.toml").unwrap_or_else(|error| panic!("{error}"));
+            let built = scenario.build(1).unwrap_or_else(|error| panic!("{error}"));
+            format!("{:?}", built.plan.links)
+        };
+        let named = |more: &str| links(&format!("{base}[[link]]\nname = \"{host}\"\n{more}"));
+        assert_eq!(named(""), links(&base), "{host}");
+        assert_ne!(named("queue = \"7 packets\"\n"), links(&base), "{host}");
+    }
+}
+
 /// Goodput in Mbit/s of the multipath flow and of the TCPs on its links, for every rule: a table to read.
 #[test]
 fn a_table_of_rules_on_two_links_with_a_tcp_each() {

@@ -35,34 +35,40 @@ impl Builder<'_> {
         name: &str,
         of_host: bool,
     ) -> Result<[LinkConfig; 2], ScenarioError> {
-        let mut there = self.file.links.clone();
-        let back = LinkDefaults::default();
-        match topology {
-            Topology::Dumbbell { access_rate, access_delay, .. } if of_host => {
-                positive("topology.access_rate", access_rate.0)?;
-                check_delay("topology.access_delay", access_delay.map_or(Span::ZERO, |delay| delay.0))?;
+        if let (Topology::Dumbbell { access_rate, access_delay, .. }, true) = (topology, of_host) {
+            positive("topology.access_rate", access_rate.0)?;
+            check_delay("topology.access_delay", access_delay.map_or(Span::ZERO, |delay| delay.0))?;
+        }
+        let [there, back] = self.usual(of_host);
+        two_links(name, &there, &back).map_err(|mut error| {
+            let is_of_hosts = of_host && there.queue != self.file.links.queue;
+            if is_of_hosts && error.key == format!("link.{name}.queue") {
+                error.key = "topology.host_queue".to_owned();
+            }
+            error
+        })
+    }
+
+    /// What a link has of which nothing else is said, each way; a generator may have made it, for a host.
+    fn usual(&self, of_host: bool) -> [LinkDefaults; 2] {
+        let (mut there, mut back) = (self.file.links.clone(), LinkDefaults::default());
+        match self.file.topology.as_ref().filter(|_| of_host) {
+            Some(Topology::Dumbbell { access_rate, access_delay, .. }) => {
                 there.rate = Some(*access_rate);
                 there.delay = access_delay.or(there.delay);
             }
-            Topology::FatTree { host_queue, .. } | Topology::Bcube { host_queue, .. } if of_host => {
-                let (queue, usual) = (host_queue.or(there.queue), there.queue);
-                let back = LinkDefaults { queue: usual, ..LinkDefaults::default() };
-                there.queue = queue;
-                let of_hosts = host_queue.map(|_| format!("link.{name}.queue"));
-                return two_links(name, &there, &back).map_err(|mut error| {
-                    if of_hosts.as_ref() == Some(&error.key) {
-                        error.key = "topology.host_queue".to_owned();
-                    }
-                    error
-                });
+            Some(Topology::FatTree { host_queue, .. } | Topology::Bcube { host_queue, .. }) => {
+                back.queue = there.queue;
+                there.queue = host_queue.or(there.queue);
             }
             _ => {}
         }
-        two_links(name, &there, &back)
+        [there, back]
     }
 
     fn link(&mut self, spec: &LinkSpec) -> Result<(), ScenarioError> {
-        let usual = &self.file.links;
+        let known = self.graph.find_cable(&spec.name).filter(|_| spec.between.is_none());
+        let [usual, usual_back] = self.usual(known.is_some_and(|known| self.graph.cables[known].of_host));
         let there = LinkDefaults {
             rate: spec.rate.or(usual.rate),
             delay: spec.delay.or(usual.delay),
@@ -71,8 +77,7 @@ impl Builder<'_> {
             random_drop: spec.random_drop.or(usual.random_drop),
             aqm: spec.aqm.or(usual.aqm),
         };
-        let none = LinkDefaults::default();
-        let links = two_links(&spec.name, &there, spec.back.as_ref().unwrap_or(&none))?;
+        let links = two_links(&spec.name, &there, spec.back.as_ref().unwrap_or(&usual_back))?;
         match (self.graph.find_cable(&spec.name), &spec.between) {
             (Some(index), None) if index < self.generated => self.graph.cables[index].links = links,
             (Some(_), _) => {

@@ -132,29 +132,35 @@ pub(crate) fn build(file: &File, text: &str, seed: u64) -> Result<Built, Scenari
 }
 
 impl Builder<'_> {
-    /// Adds the line of an error's key in the `index`-th table of this name, or in the table of what all of them have.
+    /// Adds the line of an error's key: in the `index`-th table of this name, or in the table of what all of them have where the value
+    /// is from there.
     fn locate(&self, mut error: ScenarioError, table: &str, index: usize) -> ScenarioError {
-        let words: Vec<String> = error.key.split('.').map(str::to_owned).collect();
-        // The first is the table, the second its name where it has one; of nested keys the outermost has the line.
-        let keys = &words[words.len().saturating_sub(1).min(2)..];
-        let find = |table: &str, index: usize| {
-            let head = line_of(self.text, table, index, "");
-            let line =
-                |key: &String| line_of(self.text, table, index, key).filter(|line| Some(*line) != head);
-            keys.iter().find_map(line)
-        };
+        let words: Vec<&str> = error.key.split('.').collect();
+        let [before @ .., last] = &words[..] else { return error };
+        let outer = before.last().filter(|outer| self.says(table, index, &[outer, last]));
         let shared = match table {
-            "link" | "topology" => Some("links"),
-            "flow" | "traffic" | "arrivals" => Some("transport"),
-            _ => None,
+            "link" | "topology" => "links",
+            "flow" | "traffic" | "arrivals" => "transport",
+            _ => "",
         };
-        let own = if words[0] == "transport" { None } else { find(table, index) };
-        if let Some((shared, line)) = shared.filter(|_| own.is_none()).and_then(|of| Some((of, find(of, 0)?)))
-        {
-            error.key = format!("{shared}.{}", words[words.len() - 1]);
-            return error.at(Some(line));
+        let is_own = outer.is_some() || self.says(table, index, &[last]);
+        if words[0] != "transport" && (is_own || !self.says(shared, 0, &[last])) {
+            let line = line_of(self.text, table, index, outer.unwrap_or(last));
+            return error.at(line);
         }
-        error.at(own.or_else(|| line_of(self.text, table, index, "")))
+        let line = line_of(self.text, shared, 0, last);
+        error.key = format!("{shared}.{last}");
+        error.at(line)
+    }
+
+    /// Whether the file has a value in the `index`-th table of this name, under these keys one in the other.
+    fn says(&self, table: &str, index: usize, keys: &[&str]) -> bool {
+        let Ok(file) = self.text.parse::<toml::Table>() else { return false };
+        let known = match file.get(table) {
+            Some(toml::Value::Array(tables)) => tables.get(index),
+            known => known,
+        };
+        keys.iter().try_fold(known, |value, key| Some(value?.get(*key))).flatten().is_some()
     }
 
     /// Names make the keys of results and of sweeps: each has to be there once and be one word of a key.
