@@ -235,6 +235,23 @@ fn a_disk_that_is_too_small_is_told_before_and_one_that_fills_up_when_it_does() 
 }
 
 #[test]
+fn who_comes_second_to_a_stream_gets_nothing_and_costs_the_first_nothing() {
+    let scratch = Scratch::new();
+    let file = scratch.file("from/large", 16 << 20, 1);
+    let input = std::fs::File::open(&file).unwrap();
+    let sender = Sender::start_as(program(&["send", "-", "-q", "--rate", "40Mbit/s"]).stdin(input));
+    let (first, second) = (scratch.text("first"), scratch.text("second"));
+    let running = Running::start(&mut program(&["receive", &sender.ticket, &first, "-q"]));
+    wait_for_part(Path::new(&first), 1);
+    let late = receive(&[&sender.ticket, &second, "-q"]);
+    assert_failed(&late, 4, &["once"]);
+    let (code, told) = running.end();
+    assert_eq!(code, Some(0), "{told}");
+    assert_eq!(std::fs::metadata(format!("{first}/stdin")).unwrap().len(), 16 << 20);
+    assert_eq!(sender.running.end().0, Some(0));
+}
+
+#[test]
 fn a_reader_that_leaves_before_all_has_come_is_a_failure() {
     let scratch = Scratch::new();
     let file = scratch.file("from/large", 16 << 20, 1);

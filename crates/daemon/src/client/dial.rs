@@ -5,6 +5,7 @@
 //! there are any, since both ends tell each other their addresses and try them.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anabranch_net::{Config, ConnectError, Endpoint, PathId, Pid, Session, Target, TicketSecret};
@@ -85,11 +86,12 @@ async fn race(
         },
         () = sleep(HEAD_START) => {}
     }
-    let mut attempts = JoinSet::new();
+    let (mut attempts, is_over) = (JoinSet::new(), Arc::new(AtomicBool::new(false)));
     for relay in relays {
         let (endpoint, relay, secret) = (endpoint.clone(), relay.clone(), secret.clone());
-        let (target, config) = (target.clone(), config.clone());
-        attempts.spawn(async move { through(&endpoint, (&target, config), (&relay, &secret)).await });
+        let (target, config, is_over) = (target.clone(), config.clone(), is_over.clone());
+        attempts
+            .spawn(async move { through(&endpoint, (&target, config), (&relay, &secret), &is_over).await });
     }
     let first = loop {
         tokio::select! {
@@ -107,6 +109,7 @@ async fn race(
             return Err(error);
         }
     };
+    is_over.store(true, Ordering::Relaxed);
     tokio::spawn(part(attempts));
     Ok(first)
 }
@@ -117,8 +120,10 @@ async fn part(mut attempts: JoinSet<Result<Dialed, (RelayHint, RelayError)>>) {
     let all = async {
         while let Some(done) = attempts.join_next().await {
             if let Ok(Ok(Dialed { session, through })) = done {
-                session.close().await;
-                drop(through);
+                tokio::spawn(async move {
+                    let _ = timeout(PARTING, session.close()).await;
+                    drop(through);
+                });
             }
         }
     };
@@ -142,14 +147,23 @@ async fn through(
     endpoint: &Endpoint,
     (target, config): (&Target, Config),
     (relay, secret): (&RelayHint, &TicketSecret),
+    is_over: &AtomicBool,
 ) -> Result<Dialed, (RelayHint, RelayError)> {
     let attempt = async {
         let entry = Entry::Guest(secret.clone());
         let opening = RelayChain::open(endpoint, std::slice::from_ref(relay), &entry);
-        let late = || tracing::warn!(relay = %relay.node, "the relay has not answered for {} s; is it running there? Still trying", SOON.as_secs());
+        let late = || {
+            if !is_over.load(Ordering::Relaxed) {
+                tracing::warn!(relay = %relay.node, "the relay has not answered for {} s; is it running there? Still trying", SOON.as_secs());
+            }
+        };
         let chain = patiently(opening, SOON, late).await?;
         let own = endpoint.new_pid();
         let mut prepared = chain.prepare(None, Pid::HANDSHAKE, own).await?;
+        // Another has stood meanwhile: the other end need not hear of this one.
+        if is_over.load(Ordering::Relaxed) {
+            return Err(RelayError::Gone);
+        }
         let session = endpoint.connect_through(target, config, (own, prepared.chain.clone())).await?;
         prepared.lead_to(&session, PathId::FIRST).await?;
         let carrier = Carrier { chain: Arc::new(chain), prepared };

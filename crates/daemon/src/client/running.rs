@@ -9,8 +9,8 @@ use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 use tokio::time::{sleep, timeout};
 
-use super::RelayRoute;
 use super::keeper::{Peer, RelayPaths};
+use super::{Entry, RelayRoute};
 
 /// How long an added path may take before the answer is that it is not there yet.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -218,8 +218,12 @@ impl RunningPaths {
             };
             if begin.elapsed() > PATIENCE {
                 let why = why.unwrap_or_else(|| "one was open and is gone".to_owned());
+                let given = match self.0.peer.entry {
+                    Entry::Member(_) => "",
+                    Entry::Guest(_) => "; was the ticket's maker given it with `--relay`?",
+                };
                 return Err(format!(
-                    "no path through {route} yet: {why} (it is tried on until it is taken back with `path remove`)"
+                    "no path through {route} yet: {why}{given} (it is tried on until it is taken back with `path remove`)"
                 ));
             }
             sleep(LOOK).await;

@@ -41,6 +41,8 @@ struct Receiver {
 struct Served {
     number: u64,
     took: Duration,
+    /// It was told what there is; a stream is its own from then on.
+    has_list: bool,
     outcome: Result<Summary, Failure>,
 }
 
@@ -135,13 +137,14 @@ impl<'a> Server<'a> {
             let start = Instant::now();
             let outcome = anabranch_transfer::send(&carrier, &share, &counters).await;
             let took = start.elapsed();
+            let has_list = counters.snapshot().files_total > 0;
             let outcome = match outcome {
                 Ok(summary) => Ok(summary),
                 Err(error) => Err(carrier.explain(error).await),
             };
             // The outcome does not wait for the farewell.
             tokio::spawn(async move { carrier.close().await });
-            Served { number, took, outcome }
+            Served { number, took, has_list, outcome }
         });
         Ok(())
     }
@@ -162,7 +165,7 @@ impl<'a> Server<'a> {
                 }
                 Ok(self.offer.once || self.offer.share.is_spent())
             }
-            Err(failure) if self.offer.share.is_spent() => {
+            Err(failure) if served.has_list && self.offer.share.is_spent() => {
                 Err(failure.hint("standard input can be received only once: start again, with all of it"))
             }
             Err(failure) => {
