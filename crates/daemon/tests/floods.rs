@@ -117,6 +117,21 @@ async fn greed(network: Arc<Network>, valve: Arc<Valve>) {
     }
 }
 
+/// The best of three shares of its rate that a session keeps while the valve is open; it is closed for good then.
+async fn best_share(valve: &Valve, (here, there): (&Session, &Session)) -> f64 {
+    let mut best = 0.0_f64;
+    for _ in 0..3 {
+        valve.open.store(false, Ordering::Relaxed);
+        let calm = rate(here, there).await;
+        valve.open.store(true, Ordering::Relaxed);
+        let flooded = rate(here, there).await;
+        println!("calm {calm:.1} Mbit/s, flooded {flooded:.1}: {:.2}", flooded / calm);
+        best = best.max(flooded / calm);
+    }
+    valve.over.store(true, Ordering::Relaxed);
+    best
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_honest_session_keeps_its_rate_under_garbage_handshakes_of_strangers_and_a_user_beyond_its_rate() {
     let network = Arc::new(network(220, 1, RATE).await);
@@ -134,16 +149,7 @@ async fn an_honest_session_keeps_its_rate_under_garbage_handshakes_of_strangers_
     let thread = garbage(relay.addresses[0], valve.clone());
     let strangers = tokio::spawn(handshakes(node(231).await, relay, valve.clone()));
     let greed = tokio::spawn(greed(network.clone(), valve.clone()));
-    let mut best = 0.0_f64;
-    for _ in 0..3 {
-        valve.open.store(false, Ordering::Relaxed);
-        let calm = rate(&here, &there).await;
-        valve.open.store(true, Ordering::Relaxed);
-        let flooded = rate(&here, &there).await;
-        println!("calm {calm:.1} Mbit/s, flooded {flooded:.1}: {:.2}", flooded / calm);
-        best = best.max(flooded / calm);
-    }
-    valve.over.store(true, Ordering::Relaxed);
+    let best = best_share(&valve, (&here, &there)).await;
     greed.await.unwrap();
     let (sent, refused) = (thread.join().unwrap(), strangers.await.unwrap());
     let status = network.relays[0].status();
@@ -227,16 +233,7 @@ async fn under_requests(base: u8, is_user: bool) {
         }
         (sessions, answers)
     });
-    let mut best = 0.0_f64;
-    for _ in 0..3 {
-        valve.open.store(false, Ordering::Relaxed);
-        let calm = rate(&here, &there).await;
-        valve.open.store(true, Ordering::Relaxed);
-        let flooded = rate(&here, &there).await;
-        println!("calm {calm:.1} Mbit/s, beside requests {flooded:.1}: {:.2}", flooded / calm);
-        best = best.max(flooded / calm);
-    }
-    valve.over.store(true, Ordering::Relaxed);
+    let best = best_share(&valve, (&here, &there)).await;
     let (sessions, answers) = asking.await.unwrap();
     let took = begin.elapsed().as_secs();
     println!("{answers} requests answered in {sessions} sessions, {took} s");

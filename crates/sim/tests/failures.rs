@@ -90,17 +90,18 @@ impl Thin {
     }
 
     /// For how long queues beyond the limit stood before the path until it was left out or they had drained by half, and
-    /// how often it was left out for them.
-    fn stood(&mut self) -> (Vec<Span>, usize) {
+    /// how often it was left out for them, and the longest round trip that was measured meanwhile.
+    fn stood(&mut self) -> (Vec<Span>, usize, Span) {
         let (mut sender, mut sink) = (Sender::new(u64::MAX), Sink::default());
         self.pair.establish(&mut [&mut sender, &mut sink]);
-        let (mut since, mut stood, mut left_out) = (None, Vec::new(), 0);
+        let (mut since, mut stood, mut left_out, mut deepest) = (None, Vec::new(), 0, Span::ZERO);
         while self.pair.now < Time::ZERO + Span::from_secs(20) {
             self.pair.run(self.pair.now + Span::from_millis(10), &mut [&mut sender, &mut sink]);
             let (now, round_trip) = (self.pair.now, self.round_trip());
             let mut paths = self.pair.session(CLIENT).paths().into_iter();
             let path = paths.find(|path| path.route.socket == 1).expect("the thin path is known");
             let in_use = path.state == PathState::Active;
+            deepest = deepest.max(path.rtt);
             if in_use && round_trip > LIMIT {
                 since.get_or_insert(now);
             } else if !in_use || round_trip <= LIMIT / 2 {
@@ -110,7 +111,7 @@ impl Thin {
             }
         }
         stood.extend(since.map(|since| self.pair.now.since(since)));
-        (stood, left_out)
+        (stood, left_out, deepest)
     }
 }
 
@@ -120,9 +121,10 @@ impl Thin {
 fn a_path_with_seconds_of_buffer_is_left_out_within_a_second_and_says_why() {
     for mbit in [1.9, 1.95, 2.0, 2.05, 2.1] {
         for millis in [36, 38, 40, 42, 44] {
-            let (stood, left_out) = Thin::new(mbit, Span::from_millis(millis)).stood();
+            let (stood, left_out, deepest) = Thin::new(mbit, Span::from_millis(millis)).stood();
             let longest = stood.iter().max().copied().unwrap_or(Span::ZERO);
             assert!(longest <= Span::from_secs(1), "{mbit} Mbit/s, {millis} ms: {stood:?}");
+            assert!(deepest < Span::from_millis(900), "{mbit} Mbit/s, {millis} ms: {deepest:?}");
             assert!(left_out >= 2, "{mbit} Mbit/s, {millis} ms: {left_out} times, {stood:?}");
         }
     }
