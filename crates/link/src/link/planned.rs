@@ -58,19 +58,26 @@ impl<T: Clone> Link<T> {
     /// Takes out the first packet that has arrived by `now`.
     #[inline]
     pub(super) fn pop_planned(&mut self, now: Time) -> Option<Arrival<T>> {
+        let Held { time: at, item, size, ecn, corrupt } = self.land(now)?;
+        self.tidy();
+        Some(Arrival { at, item, size, ce: ecn == Ecn::Marked, corrupt })
+    }
+
+    /// The first packet comes out, if it has arrived by `now`.
+    #[inline]
+    fn land(&mut self, now: Time) -> Option<Held<T>> {
         if self.held.front()?.time > now {
             return None;
         }
-        let Held { time: at, item, size, ecn, corrupt } = self.held.pop_front()?;
-        self.tidy();
+        let packet = self.held.pop_front()?;
         if self.flying > 0 {
             self.flying -= 1;
-            self.flying_bytes -= u64::from(size);
+            self.flying_bytes -= u64::from(packet.size);
         } else {
-            self.queued_bytes -= self.on_wire(size);
+            self.queued_bytes -= self.on_wire(packet.size);
         }
-        self.stats.delivered.add(size);
-        Some(Arrival { at, item, size, ce: ecn == Ecn::Marked, corrupt })
+        self.stats.delivered.add(packet.size);
+        Some(packet)
     }
 
     /// Looks who has left by `now`.
@@ -104,5 +111,28 @@ impl<T: Clone> Link<T> {
             departs = packet.time - self.delay;
             packet.time = now;
         }
+    }
+}
+
+/// A plain link whose packets are held elsewhere.
+impl Link<()> {
+    /// Offers a packet of `size` bytes at `now`; returns when it arrives. Nothing has to be taken out: what has arrived is
+    /// [forgotten](Self::forget) when there is need of room. Only for a link that [is plain](Self::is_plain) and not changed.
+    ///
+    /// # Errors
+    /// Why it was not taken.
+    #[inline]
+    pub fn pass(&mut self, now: Time, size: u32) -> Result<Time, DropReason> {
+        if self.held.len() == self.held.capacity() {
+            self.forget(now);
+        }
+        self.plan(now, size, (), Ecn::NotCapable)?;
+        Ok(self.last_departure + self.delay)
+    }
+
+    /// Takes out all that has arrived by `now`, for counters that are true then.
+    pub fn forget(&mut self, now: Time) {
+        while self.land(now).is_some() {}
+        self.tidy();
     }
 }
