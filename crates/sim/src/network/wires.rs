@@ -83,7 +83,7 @@ pub(crate) struct Wires {
 
 #[derive(Debug)]
 enum Links {
-    Express(Express),
+    Express(Box<Express>),
     Stepwise(Stepwise),
 }
 
@@ -94,7 +94,10 @@ impl Wires {
             link.seed = seed_of(seed, SEED_KIND, index as u64);
         }
         let express = (!changes && !routes.is_mixed()).then(|| Express::new(&links)).flatten();
-        let links = express.map_or_else(|| Links::Stepwise(Stepwise::new(links)), Links::Express);
+        let links = express.map_or_else(
+            || Links::Stepwise(Stepwise::new(links)),
+            |express| Links::Express(Box::new(express)),
+        );
         Self { freight: Freight { packets: Packets::default(), routes, packet_hops: 0 }, links }
     }
 
