@@ -45,7 +45,7 @@ impl Express {
     fn send(&mut self, (now, flight, link): (Time, Flight, u32), freight: &mut Freight) {
         match self.links[link as usize].pass(now, flight.size) {
             Ok(at) => self.flights.add(at, link, Flight { next: flight.next + 1, ..flight }),
-            Err(_) => drop(freight.packets.remove(flight.place)),
+            Err(_) => freight.packets.discard(flight.place),
         }
     }
 
@@ -64,8 +64,6 @@ impl Express {
                 None => freight.packets.prefetch(flight.place),
             }
         }
-        let next = |(_, _, link): &(Time, Flight, u32)| self.links.get(*link as usize);
-        arrived.iter().filter_map(next).for_each(Link::prefetch_room);
         for (at, flight, link) in arrived.drain(..) {
             if link == LAST_HOP {
                 landed.push(Landed { at, place: flight.place, ce: false });

@@ -35,7 +35,7 @@ pub(crate) struct Flight {
 }
 
 /// A flight, when it ends, and over which link.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Entry {
     at: Time,
     link: u32,
@@ -98,8 +98,11 @@ impl Flights {
             0 => self.add_narrow(entry),
             ahead if ahead < SLOTS as u64 => {
                 let index = number as usize % SLOTS;
-                self.occupied.set(index);
-                self.piles.push(&mut self.wide[index], entry);
+                let pile = &mut self.wide[index];
+                if pile.is_empty() {
+                    self.occupied.set(index);
+                }
+                self.piles.push(pile, entry);
             }
             _ => self.piles.push(self.far.entry(number).or_insert(Pile::EMPTY), entry),
         }

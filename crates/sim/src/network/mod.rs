@@ -46,7 +46,7 @@ use anabranch_wire::{Span, Time};
 use crate::chance::seed_of;
 use agenda::Agenda;
 use flow::{CLIENT, Flow, Routes, SERVER, Served};
-use packets::{Destination, Flying};
+use packets::Destination;
 use routes::Table;
 use source::{Arrivals, Burst, MAX_OPEN};
 use wires::{Fetched, Landed, Leaving, Wires};
@@ -392,7 +392,10 @@ impl Network {
                 return self.on_finished(index);
             }
             let Some(session) = &mut flow.sessions[end] else { return };
-            while let Some(transmit) = session.poll_transmit(self.now) {
+            let mut sends = false;
+            // Looked at where it lies: it is large.
+            while let Some(transmit) = &session.poll_transmit(self.now) {
+                sends = true;
                 let path = match &mut flow.thin {
                     Some(thin) => thin.next_route(end),
                     None => transmit.route.socket as usize,
@@ -410,11 +413,11 @@ impl Network {
                     let packet = Captured::new(self.now, (to, true), size, &transmit.message);
                     list.push(packet.with_metrics(session));
                 }
-                let packet = Flying { size, to, message: Some(transmit.message) };
-                self.leaving.push(self.wires.pack((self.now, self.turn), routes[end], packet));
+                let when = (self.now, self.turn);
+                self.leaving.push(self.wires.pack(when, (routes[end], to), size, Some(&transmit.message)));
             }
             // Sending makes room, which the application may fill.
-            served = flow.serve(self.now, end);
+            served = if sends { flow.serve(self.now, end) } else { Served::Nothing };
             if served == Served::Nothing {
                 break;
             }
@@ -447,8 +450,8 @@ impl Network {
         let (sends, next) = burst.call(self.now);
         if sends {
             let to = Destination { flow: index as u32, end: NO_END, ..Destination::default() };
-            let packet = Flying { size: burst.plan.packet, to, message: None };
-            self.leaving.push(self.wires.pack((self.now, self.turn), burst.route, packet));
+            let when = (self.now, self.turn);
+            self.leaving.push(self.wires.pack(when, (burst.route, to), burst.plan.packet, None));
         }
         self.agenda.call(self.first_burst + index, next);
     }

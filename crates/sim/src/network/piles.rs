@@ -9,23 +9,29 @@ const NONE: u32 = u32::MAX;
 pub(crate) struct Pile {
     first: u32,
     last: u32,
+    /// Items in the last piece.
+    filled: u32,
 }
 
 impl Pile {
     /// One of nothing.
-    pub(crate) const EMPTY: Self = Self { first: NONE, last: NONE };
+    pub(crate) const EMPTY: Self = Self { first: NONE, last: NONE, filled: PIECE as u32 };
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.first == NONE
+    }
 }
 
 /// What the lists consist of.
 #[derive(Debug)]
 pub(crate) struct Piles<T> {
-    pieces: Vec<Vec<T>>,
+    pieces: Vec<[T; PIECE]>,
     /// The piece that comes after each.
     next: Vec<u32>,
     free: Vec<u32>,
 }
 
-impl<T> Piles<T> {
+impl<T: Copy + Default> Piles<T> {
     pub(crate) fn new() -> Self {
         Self { pieces: Vec::new(), next: Vec::new(), free: Vec::new() }
     }
@@ -33,18 +39,17 @@ impl<T> Piles<T> {
     /// Adds an item to a list, as its last.
     #[inline]
     pub(crate) fn push(&mut self, pile: &mut Pile, item: T) {
-        if let Some(piece) = self.pieces.get_mut(pile.last as usize)
-            && piece.len() < PIECE
-        {
-            return piece.push(item);
+        if pile.filled as usize == PIECE {
+            self.add_piece(pile);
         }
-        self.push_piece(pile, item);
+        self.pieces[pile.last as usize][pile.filled as usize] = item;
+        pile.filled += 1;
     }
 
     #[cold]
-    fn push_piece(&mut self, pile: &mut Pile, item: T) {
+    fn add_piece(&mut self, pile: &mut Pile) {
         let piece = self.free.pop().unwrap_or_else(|| {
-            self.pieces.push(Vec::with_capacity(PIECE));
+            self.pieces.push([T::default(); PIECE]);
             self.next.push(NONE);
             self.pieces.len() as u32 - 1
         });
@@ -52,17 +57,18 @@ impl<T> Piles<T> {
             Some(next) => *next = piece,
             None => pile.first = piece,
         }
-        pile.last = piece;
-        self.pieces[piece as usize].push(item);
+        (pile.last, pile.filled) = (piece, 0);
     }
 
     /// Hands out the items of a list from the first to the last.
-    pub(crate) fn empty(&mut self, pile: Pile, take: impl FnMut(T)) {
-        let (mut piece, mut take) = (pile.first, take);
+    pub(crate) fn empty(&mut self, pile: Pile, mut take: impl FnMut(T)) {
+        let mut piece = pile.first;
         while piece != NONE {
-            self.pieces[piece as usize].drain(..).for_each(&mut take);
+            let next = std::mem::replace(&mut self.next[piece as usize], NONE);
+            let filled = if next == NONE { pile.filled as usize } else { PIECE };
+            self.pieces[piece as usize][..filled].iter().for_each(|item| take(*item));
             self.free.push(piece);
-            piece = std::mem::replace(&mut self.next[piece as usize], NONE);
+            piece = next;
         }
     }
 }

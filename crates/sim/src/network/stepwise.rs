@@ -68,7 +68,7 @@ impl Stepwise {
         let link = &mut self.links[index];
         let is_steady = link.is_steady();
         if link.enqueue(now, size, hop, ecn).is_err() {
-            freight.packets.remove(hop.place);
+            freight.packets.discard(hop.place);
         }
         if !is_steady {
             self.attend(index, freight);
@@ -85,7 +85,7 @@ impl Stepwise {
 
     fn free_lost(&mut self, index: usize, freight: &mut Freight) {
         while let Some(lost) = self.links[index].take_lost() {
-            freight.packets.remove(lost.place);
+            freight.packets.discard(lost.place);
         }
     }
 
@@ -117,7 +117,7 @@ impl Stepwise {
     fn move_on(&mut self, at: Time, arrival: &Arrival<Hop>, freight: &mut Freight, landed: &mut Vec<Landed>) {
         let Arrival { item: hop, size, ce, corrupt, .. } = *arrival;
         if corrupt {
-            freight.packets.remove(hop.place);
+            freight.packets.discard(hop.place);
         } else if freight.routes.link(hop.position()) == LAST_HOP {
             landed.push(Landed { at, place: hop.place, ce });
         } else {

@@ -9,7 +9,7 @@ use anabranch_wire::{Length, Message, PathId, Time};
 
 use super::express::Express;
 use super::flights::Flight;
-use super::packets::{Destination, Flying, Kept, Packets};
+use super::packets::{Destination, Kept, Packets};
 use super::plan::LinkChange;
 use super::routes::Table;
 use super::stepwise::Stepwise;
@@ -18,18 +18,17 @@ use crate::chance::seed_of;
 /// The kind of party whose seeds are those of links.
 const SEED_KIND: u64 = 1;
 
-/// A packet at the end of its route.
-#[derive(Debug)]
-pub(crate) struct Delivered {
+/// What is written on a packet at the end of its route.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Envelope {
     pub to: Destination,
     /// UDP payload in bytes.
     pub size: u32,
     /// It carries a congestion mark.
     pub ce: bool,
-    pub message: Option<Message<Length>>,
 }
 
-/// The same before somebody takes it.
+/// A packet at the end of its route.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Landed {
     pub at: Time,
@@ -46,6 +45,10 @@ pub(crate) struct Fetched {
 }
 
 impl Fetched {
+    pub(crate) fn envelope(&self) -> Envelope {
+        Envelope { to: self.kept.to, size: self.kept.size, ce: self.ce }
+    }
+
     pub(crate) fn to(&self) -> Destination {
         self.kept.to
     }
@@ -131,12 +134,17 @@ impl Wires {
         self.freight.packet_hops
     }
 
-    /// Takes over a packet that leaves at `at`, in the given turn among those that do, over the route that begins at
-    /// `start`.
-    pub(crate) fn pack(&mut self, (at, turn): (Time, u32), start: u32, packet: Flying) -> Leaving {
-        let (size, ecn) = (packet.size, packet.to.ecn);
-        let place = self.freight.packets.insert(packet);
-        Leaving { at, turn, ecn, flight: Flight { place, next: start, size } }
+    /// Takes over a packet of `size` bytes that leaves at `at`, in the given turn among those that do, over the route that
+    /// begins at `start`.
+    pub(crate) fn pack(
+        &mut self,
+        (at, turn): (Time, u32),
+        (start, to): (u32, Destination),
+        size: u32,
+        message: Option<&Message<Length>>,
+    ) -> Leaving {
+        let place = self.freight.packets.insert(to, size, message);
+        Leaving { at, turn, ecn: to.ecn, flight: Flight { place, next: start, size } }
     }
 
     /// Offers packets to the first links of their routes, in order of time and turn.
@@ -162,9 +170,9 @@ impl Wires {
     }
 
     /// Opens a packet that was fetched.
-    pub(crate) fn open(&mut self, fetched: &Fetched) -> Delivered {
-        let Flying { size, to, message } = self.freight.packets.open(fetched.kept);
-        Delivered { to, size, ce: fetched.ce, message }
+    #[inline]
+    pub(crate) fn open(&mut self, fetched: &Fetched) -> Option<Message<Length>> {
+        self.freight.packets.open(&fetched.kept)
     }
 
     /// Changes a link; only where that was expected.
