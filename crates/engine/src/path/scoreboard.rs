@@ -338,8 +338,12 @@ impl Scoreboard {
 
     /// Drops what nobody will ask about again. Lost packets stay a while, to notice that they arrived.
     fn forget_front(&mut self) {
-        while self.slots.front().is_some_and(|slot| slot.state != State::Outstanding) {
-            self.past.extend(self.slots.pop_front().filter(|slot| slot.state == State::Lost));
+        while let Some(state) = self.slots.front().map(|slot| slot.state) {
+            match state {
+                State::Outstanding => break,
+                State::Acked => drop(self.slots.pop_front()),
+                State::Lost => self.past.extend(self.slots.pop_front()),
+            }
         }
         let settled = self.largest_acked.unwrap_or(0).saturating_sub(KEEP_LOST);
         while self.past.front().is_some_and(|slot| slot.number < settled) || self.kept_lost as u64 > KEEP_LOST

@@ -87,11 +87,9 @@ impl Places {
 
     /// Puts a place in or takes it out; where a bit is shared, it is not taken out.
     fn put(&mut self, index: usize, wanted: bool) {
-        if wanted {
-            self.0 |= Self::of(index).0;
-        } else if index < 63 {
-            self.0 &= !Self::of(index).0;
-        }
+        let bit = Self::of(index).0;
+        let kept = if index < 63 { self.0 & !bit } else { self.0 };
+        self.0 = kept | if wanted { bit } else { 0 };
     }
 
     /// The first place from `index` on, below `end`.
@@ -120,6 +118,11 @@ impl Paths {
     /// The place of a path.
     pub(crate) fn place_of(&self, id: PathId) -> Option<usize> {
         self.ids.iter().position(|known| *known == id)
+    }
+
+    /// True when this is the place of that path.
+    pub(crate) fn is_at(&self, index: usize, id: PathId) -> bool {
+        self.ids.get(index) == Some(&id)
     }
 
     /// Has fetched what is kept here and lies elsewhere.
@@ -332,17 +335,13 @@ impl Paths {
     }
 
     fn set_ack_at(&mut self, index: usize, at: Time) {
-        if self.ack_at[index] != at {
-            self.ack_at[index] = at;
-            self.wants.ack_at = earliest(&self.ack_at);
-        }
+        let before = std::mem::replace(&mut self.ack_at[index], at);
+        keep_earliest(&mut self.wants.ack_at, (before, at), &self.ack_at);
     }
 
     fn set_check_at(&mut self, index: usize, at: Time) {
-        if self.check_at[index] != at {
-            self.check_at[index] = at;
-            self.wants.check_at = earliest(&self.check_at);
-        }
+        let before = std::mem::replace(&mut self.check_at[index], at);
+        keep_earliest(&mut self.wants.check_at, (before, at), &self.check_at);
     }
 
     /// The next path from `index` on that was not told yet that there is nothing to send, with its window; it counts
@@ -407,6 +406,16 @@ impl Paths {
         self.set_ack_at(index, due);
         self.set_check_at(index, proof_at.min(probe_at));
     }
+}
+
+/// Keeps the earliest of some times, of which one was another before: only where that was the earliest are all gone through.
+fn keep_earliest(earliest_of: &mut Time, (before, at): (Time, Time), times: &[Time]) {
+    if at <= *earliest_of {
+        *earliest_of = at;
+    } else if before <= *earliest_of && before != at {
+        *earliest_of = earliest(times);
+    }
+    debug_assert_eq!(*earliest_of, earliest(times));
 }
 
 fn earliest(times: &[Time]) -> Time {
