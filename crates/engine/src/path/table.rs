@@ -6,7 +6,7 @@
 //! stale, whatever the change; [`Paths::refresh`] looks at such paths anew.
 
 use std::cell::Cell;
-use std::ops::{BitOr, BitOrAssign, Deref, Index, IndexMut};
+use std::ops::{BitAnd, BitOr, BitOrAssign, Deref, Index, IndexMut};
 
 use anabranch_wire::{PathId, Span, Time, prefetch_item};
 use smallvec::SmallVec;
@@ -36,6 +36,8 @@ pub(crate) struct Paths {
     /// These would tell something new by an acknowledgement to somebody who asked.
     want_acks: Places,
     want_probes: Places,
+    /// These are not active, or cannot be reached.
+    inactive: Places,
     have_copies: Places,
     /// Something in flight was never looked at for copies.
     have_news: Places,
@@ -87,9 +89,11 @@ impl Places {
 
     /// Puts a place in or takes it out; where a bit is shared, it is not taken out.
     fn put(&mut self, index: usize, wanted: bool) {
-        let bit = Self::of(index).0;
-        let kept = if index < 63 { self.0 & !bit } else { self.0 };
-        self.0 = kept | if wanted { bit } else { 0 };
+        if wanted {
+            self.0 |= Self::of(index).0;
+        } else if index < 63 {
+            self.0 &= !Self::of(index).0;
+        }
     }
 
     /// The first place from `index` on, below `end`.
@@ -97,6 +101,14 @@ impl Places {
         let beyond = self.0 & (u64::MAX << index.min(63));
         let first = (beyond.trailing_zeros() as usize).max(index);
         (beyond != 0 && first < end).then_some(first)
+    }
+}
+
+impl BitAnd for Places {
+    type Output = Self;
+
+    fn bitand(self, other: Self) -> Self {
+        Self(self.0 & other.0)
     }
 }
 
@@ -214,20 +226,15 @@ impl Paths {
     /// The first path from `index` on for which an acknowledgement would tell something new to somebody who asked.
     /// With `own`, paths that carry their own acknowledgements are passed over, but for that one.
     pub(crate) fn next_to_acknowledge(&self, mut index: usize, own: Option<usize>) -> Option<usize> {
-        let maybe = self.want_acks | self.stale;
+        let concerned = own.map_or(Places::ALL, |own| self.inactive | self.stale | Places::of(own));
+        let maybe = (self.want_acks | self.stale) & concerned;
         loop {
             index = maybe.next(index, self.list.len())?;
-            let concerns = own.is_none_or(|own| own == index || !self.is_surely_active(index));
-            if concerns && self.list[index].receipt.wants_ack() {
+            if self.list[index].receipt.wants_ack() {
                 return Some(index);
             }
             index += 1;
         }
-    }
-
-    /// True when a path is active and can be reached; may be false of one that is.
-    fn is_surely_active(&self, index: usize) -> bool {
-        !self.stale.has(index) && self.grades[index] >= 2
     }
 
     /// The first path of which an acknowledgement is due, as of the last refresh.
@@ -306,7 +313,7 @@ impl Paths {
         self.stale = Places::ALL;
         self.timeouts.iter_mut().for_each(|timeout| timeout.set(None));
         let none = Places::default();
-        (self.want_acks, self.want_probes) = (none, none);
+        (self.want_acks, self.want_probes, self.inactive) = (none, none, none);
         (self.have_copies, self.have_news, self.have_tails, self.have_room) = (none, none, none, none);
     }
 
@@ -400,6 +407,7 @@ impl Paths {
             // Whether a path is in doubt depends on what others are good for.
             self.timeouts.iter().for_each(|timeout| timeout.set(None));
         }
+        self.inactive.put(index, grade < 2);
         self.old_views.put(index, true);
         self.untold.put(index, true);
         let due = self.list[index].receipt.due();

@@ -76,6 +76,7 @@ impl<P: Payload> Streams<P> {
         }
         let (bytes, pieces) = stream.recv.waiting();
         let read_now = stream.recv.read_offset();
+        let over = stream.is_over();
         if inserted.readable && !stream.recv.announced {
             stream.recv.announced = true;
             events.push_back(Event::StreamReadable(id));
@@ -90,7 +91,9 @@ impl<P: Payload> Streams<P> {
                 out.push(Control::MaxData);
             }
         }
-        self.forget_if_over(id, out);
+        if over {
+            self.forget_if_over(id, out);
+        }
         Ok(inserted)
     }
 

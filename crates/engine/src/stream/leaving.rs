@@ -201,22 +201,32 @@ impl<P: Payload> Streams<P> {
         run: &SentRun,
         (events, out): (&mut VecDeque<Event>, &mut ControlQueue),
     ) {
-        self.acked(run.stream, run.range.clone(), run.fin, events);
-        self.forget_if_over(run.stream, out);
+        if self.acked(run.stream, run.range.clone(), run.fin, events) {
+            self.forget_if_over(run.stream, out);
+        }
     }
 
-    pub(super) fn acked(&mut self, id: StreamId, range: Range<u64>, fin: bool, events: &mut VecDeque<Event>) {
-        let Some(stream) = self.map.get_mut(&id) else { return };
+    /// Notes that the peer has a range of a stream; true when that was the last that was missing of it.
+    pub(super) fn acked(
+        &mut self,
+        id: StreamId,
+        range: Range<u64>,
+        fin: bool,
+        events: &mut VecDeque<Event>,
+    ) -> bool {
+        let Some(stream) = self.map.get_mut(&id) else { return false };
         if stream.send.is_finished() {
-            return;
+            return false;
         }
         let before = stream.send.buffered();
         stream.send.on_acked(range, fin);
         self.buffered -= before - stream.send.buffered();
-        if stream.send.is_finished() {
+        let finished = stream.send.is_finished();
+        if finished {
             events.push_back(Event::StreamFinished(id));
         }
         self.wake_writers(events);
+        finished
     }
 
     pub(crate) fn on_reset_acked(&mut self, id: StreamId, out: &mut ControlQueue) {
