@@ -87,6 +87,12 @@ impl Slot {
         let contents = std::mem::take(&mut self.contents);
         SentPacket { sent_at: self.sample.sent_at, size: self.size, contents, doubted: self.doubted }
     }
+
+    /// The same of one that is forgotten.
+    fn end(self) -> SentPacket {
+        let Self { size, sample, contents, doubted, .. } = self;
+        SentPacket { sent_at: sample.sent_at, size, contents, doubted }
+    }
 }
 
 /// What an acknowledgement told.

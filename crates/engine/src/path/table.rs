@@ -266,7 +266,7 @@ impl Paths {
         let due_of = |(index, path): (usize, &Path)| {
             if self.stale.has(index) { path.receipt.due() } else { self.ack_at[index] }
         };
-        self.list.iter().enumerate().map(due_of).min().unwrap_or(Time::NEVER)
+        self.list.iter().enumerate().map(due_of).fold(Time::NEVER, Time::min)
     }
 
     /// What a path's timeout depends on outside the path has changed.
@@ -427,7 +427,7 @@ fn keep_earliest(earliest_of: &mut Time, (before, at): (Time, Time), times: &[Ti
 }
 
 fn earliest(times: &[Time]) -> Time {
-    times.iter().copied().min().unwrap_or(Time::NEVER)
+    times.iter().copied().fold(Time::NEVER, Time::min)
 }
 
 impl Deref for Paths {

@@ -71,23 +71,26 @@ impl<P: Payload> Session<P> {
     pub(super) fn add_acks(&mut self, now: Time, index: usize, draft: &mut Draft<P>) {
         let on_their_own = self.config.ack_policy == AckPolicy::SamePath && self.ack_path.0.is_none();
         let own = on_their_own.then_some(index);
+        let mut next = self.paths.next_to_acknowledge(0, own);
+        while let Some(other) = next {
+            if self.ack_carrier(now, other) == index {
+                self.add_ack(now, other, draft);
+            }
+            next = self.paths.next_to_acknowledge(other + 1, own);
+        }
+    }
+
+    fn add_ack(&mut self, now: Time, of: usize, draft: &mut Draft<P>) {
         // Of a single path nothing is to be found out.
         let timed = self.paths.len() > 1 && self.peer.as_ref().is_some_and(|peer| peer.arrival_times);
-        let mut next = 0;
-        while let Some(other) = self.paths.next_to_acknowledge(next, own) {
-            next = other + 1;
-            if self.ack_carrier(now, other) != index {
-                continue;
-            }
-            let id = self.paths[other].id;
-            if let Some(ack) = self.paths[other].receipt.acknowledge(now, id, timed)
-                && draft.push(Frame::Ack(ack))
-            {
-                self.paths.change_receipt(other, |path| {
-                    path.receipt.on_acknowledged(now);
-                    path.stats.acks_sent += 1;
-                });
-            }
+        let path = &self.paths[of];
+        if let Some(ack) = path.receipt.acknowledge(now, path.id, timed)
+            && draft.push(Frame::Ack(ack))
+        {
+            self.paths.change_receipt(of, |path| {
+                path.receipt.on_acknowledged(now);
+                path.stats.acks_sent += 1;
+            });
         }
     }
 

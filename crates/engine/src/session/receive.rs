@@ -11,13 +11,13 @@ use crate::state::State;
 
 impl<P: Payload> Session<P> {
     /// Takes in a message that arrived. A packet has been authenticated before.
-    pub fn handle_message(&mut self, now: Time, arrival: &Arrival, message: Message<P>) {
+    pub fn handle_message(&mut self, now: Time, arrival: &Arrival, mut message: Message<P>) {
         self.next_timeout.set(None);
-        match message {
+        match &mut message {
             Message::Init(_) => self.handle_init(now, arrival.route),
-            Message::InitAck(params) => self.handle_init_ack(now, arrival, params),
+            Message::InitAck(params) => self.handle_init_ack(now, arrival, params.clone()),
             Message::Packet(packet) => self.handle_packet(now, arrival, packet),
-            Message::Reset(token) => self.handle_stateless_reset(now, token),
+            Message::Reset(token) => self.handle_stateless_reset(now, *token),
         }
     }
 
@@ -44,7 +44,8 @@ impl<P: Payload> Session<P> {
         }
     }
 
-    fn handle_packet(&mut self, now: Time, arrival: &Arrival, mut packet: Packet<P>) {
+    /// Takes in a packet, and out of it what is kept: what comes with every packet is not worth moving about.
+    fn handle_packet(&mut self, now: Time, arrival: &Arrival, packet: &mut Packet<P>) {
         match self.state {
             State::Closed => return self.handle_while_closed(now, arrival, (packet.path, packet.fsn)),
             State::InitSent => return self.stats.packets_ignored += 1,
@@ -55,12 +56,12 @@ impl<P: Payload> Session<P> {
             self.stats.packets_ignored += 1;
             return;
         };
-        if self.paths[index].receipt.is_known(packet.fsn) || !self.can_take(&packet) {
+        if self.paths[index].receipt.is_known(packet.fsn) || !self.can_take(packet) {
             self.stats.packets_ignored += 1;
             return;
         }
         self.last_heard = now;
-        self.note_arrival(now, index, arrival, &packet);
+        self.note_arrival(now, index, arrival, packet);
         for frame in &mut packet.frames {
             // A frame may have closed the session or moved or removed the path.
             if !self.paths.is_at(index, packet.path) {
@@ -111,7 +112,6 @@ impl<P: Payload> Session<P> {
         self.reporter.on_received(arrival.size as u64);
     }
 
-    /// Takes in a frame, and out of it what is kept: those that come with every packet are not worth moving about.
     fn handle_frame(
         &mut self,
         now: Time,

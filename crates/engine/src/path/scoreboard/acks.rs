@@ -5,7 +5,7 @@ use std::ops::Range;
 use anabranch_wire::{Ranges, Rate, Time};
 use smallvec::SmallVec;
 
-use super::{AckOutcome, MAX_REORDER_PACKETS, Sample, Scoreboard, SentPacket, State};
+use super::{AckOutcome, MAX_REORDER_PACKETS, Sample, Scoreboard, SentPacket, Slot, State};
 use crate::event::ProtocolError;
 
 impl Scoreboard {
@@ -68,7 +68,7 @@ impl Scoreboard {
             self.on_spurious(number, outcome);
             self.delivered += u64::from(size);
             take_newest(newest, &sample);
-            newly.extend(self.past.remove(index).map(|mut slot| slot.take()));
+            newly.extend(self.past.remove(index).map(Slot::end));
         }
     }
 
@@ -80,6 +80,17 @@ impl Scoreboard {
         newest: &mut Option<Sample>,
         newly: &mut Vec<SentPacket>,
     ) {
+        // What left first most often comes first: nothing is to be remembered of that.
+        while let Some(slot) = self.slots.front().filter(|slot| gap.contains(&slot.number))
+            && slot.state == State::Outstanding
+            && let Some(slot) = self.slots.pop_front()
+        {
+            self.pipe -= u64::from(slot.size);
+            outcome.acked_bytes += u64::from(slot.size);
+            self.delivered += u64::from(slot.size);
+            take_newest(newest, &slot.sample);
+            newly.push(slot.end());
+        }
         let mut late: SmallVec<[u64; 4]> = SmallVec::new();
         let first = self.index_of(gap.start);
         for slot in self.slots.range_mut(first..) {
