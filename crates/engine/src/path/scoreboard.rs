@@ -159,6 +159,8 @@ pub(crate) struct Scoreboard {
     past: VecDeque<Slot>,
     /// Number of the next packet.
     next: u64,
+    /// No packet from this one on carries data.
+    data_end: u64,
     /// Packets in `slots` and `past` that are lost.
     kept_lost: usize,
     /// The number left out last.
@@ -194,6 +196,7 @@ impl Scoreboard {
             slots: VecDeque::new(),
             past: VecDeque::new(),
             next: 0,
+            data_end: 0,
             kept_lost: 0,
             skipped: None,
             skip_at: if skips { FIRST_SKIP } else { u64::MAX },
@@ -275,6 +278,11 @@ impl Scoreboard {
         self.pipe
     }
 
+    /// True when data may be in flight; surely not when this is false.
+    pub(crate) fn has_data(&self) -> bool {
+        self.pipe > 0 && self.slots.front().is_some_and(|oldest| oldest.number < self.data_end)
+    }
+
     /// When loss detection has to look again, if nothing comes before.
     pub(crate) fn loss_at(&self) -> Option<Time> {
         self.loss_at
@@ -324,6 +332,9 @@ impl Scoreboard {
             first_sent_at: self.first_sent_at,
             app_limited: self.app_limited_until > self.delivered,
         };
+        if runs_of(&contents).next().is_some() {
+            self.data_end = self.next;
+        }
         let state = State::Outstanding;
         if self.slots.capacity() == 0 {
             self.slots.reserve_exact(IDLE_RING);
