@@ -86,7 +86,29 @@ impl RangeSet {
         } else if self.last.end < range.start {
             self.before.push_back(std::mem::replace(&mut self.last, range));
         } else {
+            return self.insert_below(range);
+        }
+        added
+    }
+
+    /// The same of a range that is not empty and begins below the end of the highest. Most lie in a gap, and at one of its ends.
+    fn insert_below(&mut self, range: Range<u64>) -> u64 {
+        let index = self.before.partition_point(|held| held.end < range.start);
+        let start = self.before.get(index).filter(|held| held.end == range.start).map(|held| held.start);
+        let above = index + usize::from(start.is_some());
+        let above = self.before.get_mut(above).unwrap_or(&mut self.last);
+        if range.end > above.start {
             return self.in_one_ring(|ring| insert(ring, range));
+        }
+        let added = range.end - range.start;
+        match (start, range.end == above.start) {
+            (None, false) => self.before.insert(index, range),
+            (None, true) => above.start = range.start,
+            (Some(_), false) => self.before[index].end = range.end,
+            (Some(start), true) => {
+                above.start = start;
+                self.before.remove(index);
+            }
         }
         added
     }
@@ -150,6 +172,16 @@ impl RangeSet {
             }
             None
         })
+    }
+
+    /// The first part of `range` that is not in the set.
+    #[must_use]
+    pub fn first_gap_in(&self, range: Range<u64>) -> Option<Range<u64>> {
+        if range.start < self.last.start {
+            return self.gaps_in(range).next();
+        }
+        let start = range.start.max(self.last.end);
+        (start < range.end).then_some(start..range.end)
     }
 
     /// Changes the set where the highest range is like all others.
@@ -284,6 +316,7 @@ mod tests {
             assert!((0..70).all(|number| set.contains(number) == plain.contains(&number)));
             let missing = range.clone().filter(|number| !plain.contains(number));
             assert!(set.gaps_in(range.clone()).flatten().eq(missing));
+            assert_eq!(set.first_gap_in(range.clone()), set.gaps_in(range).next());
         }
     }
 

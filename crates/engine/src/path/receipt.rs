@@ -94,15 +94,17 @@ impl Receipt {
     }
 
     pub(crate) fn on_packet(&mut self, now: Time, fsn: Fsn, (eliciting, ecn): (bool, Ecn), config: &Config) {
-        let largest = self.largest();
-        let in_order = largest.map_or(fsn.0 == 0, |largest| fsn.0 == largest + 1);
-        if largest.is_none_or(|largest| fsn.0 > largest) {
+        let next = self.received.last().map_or(0, |last| last.end);
+        let in_order = fsn.0 == next;
+        if fsn.0 >= next {
             self.largest_at = now;
         }
         self.received.insert(fsn.0..fsn.0 + 1);
         self.told.on_packet(now, fsn.0);
+        let ranges = self.received.range_count();
         let old = |range: std::ops::Range<u64>| range.end + KEPT < fsn.0;
-        if (self.received.range_count() > MAX_RANGES || self.received.first().is_some_and(old))
+        if ranges > 1
+            && (ranges > MAX_RANGES || self.received.first().is_some_and(old))
             && let Some(range) = self.received.forget_first()
         {
             self.floor = range.end;
@@ -138,8 +140,8 @@ impl Receipt {
         if self.received.is_empty() {
             return None;
         }
-        let done = self.received.iter().take_while(|range| range.end <= self.told.below).count();
-        let ranges: Ranges = self.received.iter().rev().take(self.received.range_count() - done).collect();
+        let mut ranges = Ranges::with_capacity(self.received.range_count());
+        ranges.extend(self.received.iter().rev().take_while(|range| range.end > self.told.below));
         let marked = self.ecn != EcnCounts::default();
         let (delay, arrived) = (now.since(self.largest_at), timed.then(|| ArrivalTime::of(self.largest_at)));
         Some(Ack { path, delay, arrived, ranges, ecn: marked.then_some(self.ecn) })

@@ -87,6 +87,12 @@ impl Slot {
         let contents = std::mem::take(&mut self.contents);
         SentPacket { sent_at: self.sample.sent_at, size: self.size, contents, doubted: self.doubted }
     }
+
+    /// The same of one that is forgotten.
+    fn end(self) -> SentPacket {
+        let Self { size, sample, contents, doubted, .. } = self;
+        SentPacket { sent_at: sample.sent_at, size, contents, doubted }
+    }
 }
 
 /// What an acknowledgement told.
@@ -153,6 +159,8 @@ pub(crate) struct Scoreboard {
     past: VecDeque<Slot>,
     /// Number of the next packet.
     next: u64,
+    /// No packet from this one on carries data.
+    data_end: u64,
     /// Packets in `slots` and `past` that are lost.
     kept_lost: usize,
     /// The number left out last.
@@ -188,6 +196,7 @@ impl Scoreboard {
             slots: VecDeque::new(),
             past: VecDeque::new(),
             next: 0,
+            data_end: 0,
             kept_lost: 0,
             skipped: None,
             skip_at: if skips { FIRST_SKIP } else { u64::MAX },
@@ -269,6 +278,11 @@ impl Scoreboard {
         self.pipe
     }
 
+    /// True when data may be in flight; surely not when this is false.
+    pub(crate) fn has_data(&self) -> bool {
+        self.pipe > 0 && self.slots.front().is_some_and(|oldest| oldest.number < self.data_end)
+    }
+
     /// When loss detection has to look again, if nothing comes before.
     pub(crate) fn loss_at(&self) -> Option<Time> {
         self.loss_at
@@ -318,6 +332,9 @@ impl Scoreboard {
             first_sent_at: self.first_sent_at,
             app_limited: self.app_limited_until > self.delivered,
         };
+        if runs_of(&contents).next().is_some() {
+            self.data_end = self.next;
+        }
         let state = State::Outstanding;
         if self.slots.capacity() == 0 {
             self.slots.reserve_exact(IDLE_RING);
@@ -338,8 +355,12 @@ impl Scoreboard {
 
     /// Drops what nobody will ask about again. Lost packets stay a while, to notice that they arrived.
     fn forget_front(&mut self) {
-        while self.slots.front().is_some_and(|slot| slot.state != State::Outstanding) {
-            self.past.extend(self.slots.pop_front().filter(|slot| slot.state == State::Lost));
+        while let Some(state) = self.slots.front().map(|slot| slot.state) {
+            match state {
+                State::Outstanding => break,
+                State::Acked => drop(self.slots.pop_front()),
+                State::Lost => self.past.extend(self.slots.pop_front()),
+            }
         }
         let settled = self.largest_acked.unwrap_or(0).saturating_sub(KEEP_LOST);
         while self.past.front().is_some_and(|slot| slot.number < settled) || self.kept_lost as u64 > KEEP_LOST

@@ -6,7 +6,7 @@
 //! stale, whatever the change; [`Paths::refresh`] looks at such paths anew.
 
 use std::cell::Cell;
-use std::ops::{BitOr, BitOrAssign, Deref, Index, IndexMut};
+use std::ops::{BitAnd, BitOr, BitOrAssign, Deref, Index, IndexMut};
 
 use anabranch_wire::{PathId, Span, Time, prefetch_item};
 use smallvec::SmallVec;
@@ -31,20 +31,26 @@ pub(crate) struct Paths {
     one_ways: Vec<Span>,
     /// How good the paths are for data, see [`Path::grade`].
     grades: SmallVec<[u8; 8]>,
+    /// All are as good as each other, and good enough.
+    all_usable: bool,
     /// Whatever is said of these may be wrong.
     stale: Places,
     /// These would tell something new by an acknowledgement to somebody who asked.
     want_acks: Places,
     want_probes: Places,
+    /// These are not active, or cannot be reached.
+    inactive: Places,
     have_copies: Places,
     /// Something in flight was never looked at for copies.
     have_news: Places,
-    /// Something is in flight, and what is known of the path has changed since the newest of it was looked at for copies.
+    /// Data is in flight, and what is known of the path has changed since the newest of it was looked at for copies.
     have_tails: Places,
     /// The window has room for a packet.
     have_room: Places,
     /// A [`PathView`](crate::schedule::PathView) made before may be wrong.
     old_views: Places,
+    /// It may be wrong in what is in flight, and what follows from that.
+    moved_views: Places,
     /// These do not know yet that the application has nothing more to send.
     untold: Places,
     /// The earliest of `check_at` and of `ack_at`.
@@ -102,6 +108,14 @@ impl Places {
     }
 }
 
+impl BitAnd for Places {
+    type Output = Self;
+
+    fn bitand(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+}
+
 impl BitOr for Places {
     type Output = Self;
 
@@ -120,6 +134,11 @@ impl Paths {
     /// The place of a path.
     pub(crate) fn place_of(&self, id: PathId) -> Option<usize> {
         self.ids.iter().position(|known| *known == id)
+    }
+
+    /// True when this is the place of that path.
+    pub(crate) fn is_at(&self, index: usize, id: PathId) -> bool {
+        self.ids.get(index) == Some(&id)
     }
 
     /// Has fetched what is kept here and lies elsewhere.
@@ -211,20 +230,15 @@ impl Paths {
     /// The first path from `index` on for which an acknowledgement would tell something new to somebody who asked.
     /// With `own`, paths that carry their own acknowledgements are passed over, but for that one.
     pub(crate) fn next_to_acknowledge(&self, mut index: usize, own: Option<usize>) -> Option<usize> {
-        let maybe = self.want_acks | self.stale;
+        let concerned = own.map_or(Places::ALL, |own| self.inactive | self.stale | Places::of(own));
+        let maybe = (self.want_acks | self.stale) & concerned;
         loop {
             index = maybe.next(index, self.list.len())?;
-            let concerns = own.is_none_or(|own| own == index || !self.is_surely_active(index));
-            if concerns && self.list[index].receipt.wants_ack() {
+            if self.list[index].receipt.wants_ack() {
                 return Some(index);
             }
             index += 1;
         }
-    }
-
-    /// True when a path is active and can be reached; may be false of one that is.
-    fn is_surely_active(&self, index: usize) -> bool {
-        !self.stale.has(index) && self.grades[index] >= 2
     }
 
     /// The first path of which an acknowledgement is due, as of the last refresh.
@@ -234,7 +248,8 @@ impl Paths {
 
     /// True when all paths are as good for data as each other, as of the last refresh.
     pub(crate) fn are_all_usable(&self) -> bool {
-        self.grades.iter().all(|grade| *grade > 0 && *grade == self.grades[0])
+        debug_assert_eq!(self.all_usable, are_alike(&self.grades));
+        self.all_usable
     }
 
     /// The next timeout of all paths, where `timeout_of` finds it for one, acknowledgements that are due left out.
@@ -256,7 +271,7 @@ impl Paths {
         let due_of = |(index, path): (usize, &Path)| {
             if self.stale.has(index) { path.receipt.due() } else { self.ack_at[index] }
         };
-        self.list.iter().enumerate().map(due_of).min().unwrap_or(Time::NEVER)
+        self.list.iter().enumerate().map(due_of).fold(Time::NEVER, Time::min)
     }
 
     /// What a path's timeout depends on outside the path has changed.
@@ -273,6 +288,7 @@ impl Paths {
         self.ack_at.insert(index, Time::NEVER);
         self.timeouts.insert(index, Cell::new(None));
         self.grades.insert(index, 0);
+        self.all_usable = false;
         self.one_ways.insert(index, Span::ZERO);
         // Paths are large and few, and most sessions are idle: no room is kept for more.
         self.list.reserve_exact(1);
@@ -287,6 +303,7 @@ impl Paths {
         self.ack_at.remove(index);
         self.timeouts.remove(index);
         self.grades.remove(index);
+        self.all_usable = are_alike(&self.grades);
         self.one_ways.remove(index);
         self.forget_all();
         self.wants = Wants { check_at: earliest(&self.check_at), ack_at: earliest(&self.ack_at) };
@@ -303,7 +320,7 @@ impl Paths {
         self.stale = Places::ALL;
         self.timeouts.iter_mut().for_each(|timeout| timeout.set(None));
         let none = Places::default();
-        (self.want_acks, self.want_probes) = (none, none);
+        (self.want_acks, self.want_probes, self.inactive) = (none, none, none);
         (self.have_copies, self.have_news, self.have_tails, self.have_room) = (none, none, none, none);
     }
 
@@ -312,13 +329,21 @@ impl Paths {
         &mut self.list[index]
     }
 
-    /// A path, to note a packet that asks for no acknowledgement.
-    pub(crate) fn sending_aside(&mut self, index: usize) -> &mut Path {
-        self.old_views.put(index, true);
+    /// Notes that a packet left on a path, whose window did not change; `eliciting` when it asks for an acknowledgement.
+    pub(crate) fn on_sent(&mut self, index: usize, eliciting: bool) {
+        self.moved_views.put(index, true);
         if !self.list[index].allowance.is_unlimited() {
-            return &mut self[index];
+            self.forget(index);
+        } else if eliciting {
+            self.timeouts[index].set(None);
+            self.look_at_flight(index);
         }
-        &mut self.list[index]
+    }
+
+    /// Makes everything stale that is kept of a path.
+    fn forget(&mut self, index: usize) {
+        self.stale |= Places::of(index);
+        self.timeouts[index].set(None);
     }
 
     /// Changes what arrived on a path: of what is kept only acknowledgements depend on it.
@@ -332,17 +357,13 @@ impl Paths {
     }
 
     fn set_ack_at(&mut self, index: usize, at: Time) {
-        if self.ack_at[index] != at {
-            self.ack_at[index] = at;
-            self.wants.ack_at = earliest(&self.ack_at);
-        }
+        let before = std::mem::replace(&mut self.ack_at[index], at);
+        keep_earliest(&mut self.wants.ack_at, (before, at), &self.ack_at);
     }
 
     fn set_check_at(&mut self, index: usize, at: Time) {
-        if self.check_at[index] != at {
-            self.check_at[index] = at;
-            self.wants.check_at = earliest(&self.check_at);
-        }
+        let before = std::mem::replace(&mut self.check_at[index], at);
+        keep_earliest(&mut self.wants.check_at, (before, at), &self.check_at);
     }
 
     /// The next path from `index` on that was not told yet that there is nothing to send, with its window; it counts
@@ -353,11 +374,14 @@ impl Paths {
         Some((index, self.windows[index]))
     }
 
-    /// The next path from `index` on of which a view made before may be wrong; it counts as right now.
-    pub(crate) fn next_old_view(&mut self, index: usize) -> Option<usize> {
-        let index = self.old_views.next(index, self.list.len())?;
+    /// The next path from `index` on of which a view made before may be wrong, and whether in more than what is in flight; it
+    /// counts as right now.
+    pub(crate) fn next_old_view(&mut self, index: usize) -> Option<(usize, bool)> {
+        let index = (self.old_views | self.moved_views).next(index, self.list.len())?;
+        let whole = self.old_views.has(index);
         self.old_views.put(index, false);
-        Some(index)
+        self.moved_views.put(index, false);
+        Some((index, whole))
     }
 
     /// Notes that no view of any path is kept.
@@ -368,6 +392,10 @@ impl Paths {
     /// Looks at the paths of which something may have changed; `window` gives a path's congestion window.
     pub(crate) fn refresh(&mut self, window: impl Fn(PathId) -> u64) {
         if self.stale.is_empty() {
+            debug_assert!((0..self.list.len().min(63)).all(|index| {
+                self.windows[index] == window(self.ids[index])
+                    && self.has_room(index) == self.has_room_now(index)
+            }));
             return;
         }
         let mut index = 0;
@@ -382,13 +410,7 @@ impl Paths {
     fn look(&mut self, index: usize) {
         let path = &self.list[index];
         let reachable = path.is_reachable();
-        let size = path.size() as u64;
-        let pipe = path.board.pipe();
-        self.have_news.put(index, path.board.has_news());
-        self.have_tails.put(index, pipe > 0);
         self.one_ways[index] = path.one_way();
-        let room = self.windows[index].saturating_sub(pipe);
-        self.have_room.put(index, room >= size && path.allowance.left() >= size);
         self.want_acks.put(index, path.receipt.wants_ack());
         self.want_probes.put(index, reachable && path.health.probes_due > 0);
         self.have_copies.put(index, path.has_copies());
@@ -398,19 +420,51 @@ impl Paths {
         let grade = path.grade();
         if self.grades[index] != grade {
             self.grades[index] = grade;
+            self.all_usable = are_alike(&self.grades);
             // Whether a path is in doubt depends on what others are good for.
             self.timeouts.iter().for_each(|timeout| timeout.set(None));
         }
+        self.inactive.put(index, grade < 2);
         self.old_views.put(index, true);
-        self.untold.put(index, true);
         let due = self.list[index].receipt.due();
         self.set_ack_at(index, due);
         self.set_check_at(index, proof_at.min(probe_at));
+        self.look_at_flight(index);
+    }
+
+    /// What depends on how much is in flight.
+    fn look_at_flight(&mut self, index: usize) {
+        let path = &self.list[index];
+        self.have_news.put(index, path.board.has_news());
+        self.have_tails.put(index, path.board.has_data());
+        self.have_room.put(index, self.has_room_now(index));
+        self.untold.put(index, true);
+    }
+
+    fn has_room_now(&self, index: usize) -> bool {
+        let path = &self.list[index];
+        let size = path.size() as u64;
+        let room = self.windows[index].saturating_sub(path.board.pipe());
+        room >= size && path.allowance.left() >= size
     }
 }
 
+fn are_alike(grades: &[u8]) -> bool {
+    grades.iter().all(|grade| *grade > 0 && *grade == grades[0])
+}
+
+/// Keeps the earliest of some times, of which one was another before: only where that was the earliest are all gone through.
+fn keep_earliest(earliest_of: &mut Time, (before, at): (Time, Time), times: &[Time]) {
+    if at <= *earliest_of {
+        *earliest_of = at;
+    } else if before <= *earliest_of && before != at {
+        *earliest_of = earliest(times);
+    }
+    debug_assert_eq!(*earliest_of, earliest(times));
+}
+
 fn earliest(times: &[Time]) -> Time {
-    times.iter().copied().min().unwrap_or(Time::NEVER)
+    times.iter().copied().fold(Time::NEVER, Time::min)
 }
 
 impl Deref for Paths {
@@ -431,8 +485,7 @@ impl Index<usize> for Paths {
 
 impl IndexMut<usize> for Paths {
     fn index_mut(&mut self, index: usize) -> &mut Path {
-        self.stale |= Places::of(index);
-        self.timeouts[index].set(None);
+        self.forget(index);
         &mut self.list[index]
     }
 }

@@ -47,21 +47,24 @@ impl WaysBack {
 
     /// Notes a sample of the round trip that came back over `via`; true when those before came back over another.
     pub(crate) fn sample(&mut self, now: Time, via: PathId, sample: Span, ack_delay: Span) -> bool {
-        let last = self.ways.len() - 1;
-        let changed = self.ways[last].via != via;
-        match self.ways.iter().position(|way| way.via == via) {
-            Some(index) if index == last => {}
-            Some(index) => self.ways[index..].rotate_left(1),
-            None => {
-                if self.ways.len() >= MOST {
-                    self.ways.remove(0);
-                }
-                self.ways.push(WayBack::new(via, self.initial_rtt));
-            }
+        let changed = self.via() != via;
+        if changed {
+            self.change(via);
         }
         let last = self.ways.len() - 1;
         self.ways[last].rtt.update(now, sample, ack_delay);
         changed
+    }
+
+    /// Acknowledgements come back over another way from now on.
+    fn change(&mut self, via: PathId) {
+        if let Some(index) = self.ways.iter().position(|way| way.via == via) {
+            return self.ways[index..].rotate_left(1);
+        }
+        if self.ways.len() >= MOST {
+            self.ways.remove(0);
+        }
+        self.ways.push(WayBack::new(via, self.initial_rtt));
     }
 
     /// What part of the round trip over `via` is left over the way in use; 1 where that is longer or one is not known.

@@ -14,8 +14,15 @@ pub struct LeastFilled;
 
 impl Scheduler for LeastFilled {
     fn pick(&mut self, _: &SessionView, paths: &[PathView], _: &Item) -> Decision {
-        let least = open(paths).min_by(|a, b| a.fill().total_cmp(&b.fill()).then(a.id.cmp(&b.id)));
-        least.map_or(Decision::Wait(Time::NEVER), |path| Decision::Send { path: path.id, run: path.mtu })
+        let mut least: Option<(f64, &PathView)> = None;
+        for path in open(paths) {
+            let fill = path.fill();
+            // They are sorted by id: of paths that are alike it is the first.
+            if least.is_none_or(|(known, _)| fill < known) {
+                least = Some((fill, path));
+            }
+        }
+        least.map_or(Decision::Wait(Time::NEVER), |(_, path)| Decision::Send { path: path.id, run: path.mtu })
     }
 }
 

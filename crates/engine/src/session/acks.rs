@@ -13,15 +13,10 @@ impl<P: Payload> Session<P> {
     pub(super) fn handle_ack(&mut self, now: Time, via: usize, ack: &Ack) -> Result<(), ProtocolError> {
         let Some(index) = self.path_index(ack.path) else { return Ok(()) };
         let via = self.paths[via].id;
-        let mut newly = std::mem::take(&mut self.scratch.packets);
-        let outcome = self.paths[index].board.on_ack(now, &ack.ranges, &mut newly);
-        let outcome = match outcome {
-            Ok(outcome) if !newly.is_empty() => outcome,
-            other => {
-                self.scratch.packets = newly;
-                return other.map(|_| ());
-            }
-        };
+        let outcome = self.paths[index].board.on_ack(now, &ack.ranges, &mut self.scratch.packets)?;
+        if self.scratch.packets.is_empty() {
+            return Ok(());
+        }
         if let Some(sample) = outcome.rtt {
             let most = self.peer.as_ref().map_or(0, |peer| peer.max_ack_delay_us);
             let delay = ack.delay.min(Span::from_micros(u64::from(most)));
@@ -30,8 +25,9 @@ impl<P: Payload> Session<P> {
             }
             self.note_delay(now, index, (sample, delay), ack.arrived);
         }
-        let marks = self.paths[index].marks.on_ack(newly.len() as u64, ack.ecn, outcome.rtt.is_some());
+        let mut newly = std::mem::take(&mut self.scratch.packets);
         let arrived = newly.len() as u64;
+        let marks = self.paths[index].marks.on_ack(arrived, ack.ecn, outcome.rtt.is_some());
         for packet in newly.drain(..) {
             self.on_delivered(now, index, &packet);
         }
@@ -40,8 +36,8 @@ impl<P: Payload> Session<P> {
         self.revive(now, index, outcome.rtt.map(|sample| (sample, via)));
         self.detect_losses(now, index);
         self.watch(now, index, &outcome, arrived);
-        let more_out = self.paths[index].board.pipe() > 0;
-        self.paths[index].health.on_ack(now, more_out);
+        let path = &mut self.paths[index];
+        path.health.on_ack(now, path.board.pipe() > 0);
         if ack.path == PathId::FIRST {
             self.stay();
         }
@@ -77,11 +73,12 @@ impl<P: Payload> Session<P> {
 
     fn feed_congestion_control(&mut self, now: Time, index: usize, outcome: &AckOutcome, marks: u64) {
         let path = &mut self.paths[index];
+        let searching = self.cc.in_slow_start(path.id);
         if let Some(rate) = outcome.delivery_rate {
-            path.note_delivery(rate, outcome.app_limited, self.cc.in_slow_start(path.id));
+            path.note_delivery(rate, outcome.app_limited, searching);
         }
         let window = self.cc.window(path.id);
-        let slack = if self.cc.in_slow_start(path.id) { window / 2 } else { window / 4 };
+        let slack = if searching { window / 2 } else { window / 4 };
         let rtt = path.rtt();
         let sample = AckSample {
             now,
@@ -119,15 +116,14 @@ impl<P: Payload> Session<P> {
 
     /// Looks for losses on a path and queues what was lost for any path [M6].
     pub(super) fn detect_losses(&mut self, now: Time, index: usize) {
-        let mut lost = std::mem::take(&mut self.scratch.packets);
         let path = &mut self.paths[index];
         let rtt = path.rtt();
         let patience = rtt.smoothed().max(rtt.latest());
-        let mut losses = path.board.detect_losses(now, patience, &mut lost);
-        if lost.is_empty() {
-            self.scratch.packets = lost;
+        let mut losses = path.board.detect_losses(now, patience, &mut self.scratch.packets);
+        if self.scratch.packets.is_empty() {
             return;
         }
+        let mut lost = std::mem::take(&mut self.scratch.packets);
         self.requeue(now, index, (&mut lost, &mut losses));
         self.scratch.packets = lost;
         if losses.packets == 0 {

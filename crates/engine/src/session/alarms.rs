@@ -49,17 +49,19 @@ impl<P: Payload> Session<P> {
             .challenge
             .as_ref()
             .filter(|challenge| path.is_reachable() && path.allowance.left() > 0 && challenge.is_allowed());
-        let times = [
-            path.board.loss_at(),
-            self.alarm(path).map(|(at, _)| at),
-            path.health.next_probe.filter(|_| path.state == PathState::Failed),
-            path.trouble.probe_at().filter(|_| path.state == PathState::Suspect),
-            challenge.map(|challenge| challenge.due),
-            self.leave_at(path),
-            self.doubt_at(path),
-            self.stall_at(path),
-        ];
-        times.into_iter().flatten().min().unwrap_or(Time::NEVER)
+        let next_probe = match path.state {
+            PathState::Failed => path.health.next_probe,
+            PathState::Suspect => path.trouble.probe_at(),
+            _ => None,
+        };
+        let or_never = |at: Option<Time>| at.unwrap_or(Time::NEVER);
+        or_never(path.board.loss_at())
+            .min(or_never(self.alarm(path).map(|(at, _)| at)))
+            .min(or_never(next_probe))
+            .min(or_never(challenge.map(|challenge| challenge.due)))
+            .min(or_never(self.leave_at(path)))
+            .min(or_never(self.doubt_at(path)))
+            .min(or_never(self.stall_at(path)))
     }
 
     fn alarm(&self, path: &Path) -> Option<(Time, Alarm)> {
@@ -72,8 +74,10 @@ impl<P: Payload> Session<P> {
 
     /// When a new path that has not acknowledged any data is in doubt.
     fn doubt_at(&self, path: &Path) -> Option<Time> {
-        let doubtful = self.config.failure.suspect && path.state == PathState::Active;
-        let due = path.first_answer_due(self.config.max_ack_delay).filter(|_| doubtful)?;
+        if !self.config.failure.suspect || path.state != PathState::Active {
+            return None;
+        }
+        let due = path.first_answer_due(self.config.max_ack_delay)?;
         self.has_stand_in(path.id).then_some(due)
     }
 

@@ -2,7 +2,7 @@
 
 use anabranch_wire::{
     AckPath, AddressFrame, Frame, Frames, MAX_FRAMES, Message, NewPid, Packet, PathStatus, PathUse, Payload,
-    StreamFrame, Time, packet_encoded_len,
+    StreamFrame, Time, packet_encoded_len, stream_frame_overhead,
 };
 
 use super::{OVERHEAD, Session};
@@ -12,43 +12,65 @@ use crate::path::{Content, Contents, PathState};
 use crate::route::{Route, Transmit};
 use crate::stream::{Pick, SentRun};
 
-/// A packet in the making.
+/// A packet in the making. It is large: it is built where it lies, and moved once.
 pub(super) struct Draft<P> {
+    /// Where it goes: the path's route, but for proofs of others and last words.
+    pub(super) route: Route,
     frames: Frames<P>,
     contents: Contents,
-    /// Bytes left for frames.
-    room: usize,
+    /// Bytes for frames, and how many those take that are in it, each as if another followed.
+    whole: usize,
+    filled: usize,
 }
 
 impl<P: Payload> Draft<P> {
-    fn new(room: usize) -> Self {
-        Self { frames: Frames::new(), contents: Contents::new(), room }
+    pub(super) fn new(whole: usize, route: Route) -> Self {
+        Self { route, frames: Frames::new(), contents: Contents::new(), whole, filled: 0 }
     }
 
     /// Adds a frame if there is room for it with its length.
     pub(super) fn push(&mut self, frame: Frame<P>) -> bool {
         let length = frame.encoded_len();
-        if length > self.room || self.frames.len() + 1 >= MAX_FRAMES {
+        if length > self.room() || self.is_full() {
             return false;
         }
-        self.room -= length;
+        self.filled += length;
         self.frames.push(frame);
         true
     }
 
     /// Adds a stream frame cut to fit as the last one, which needs no length.
     pub(super) fn add_stream(&mut self, frame: StreamFrame<P>) -> SentRun {
-        let end = frame.offset + frame.data.len() as u64;
-        let run = SentRun { stream: frame.stream, range: frame.offset..end, fin: frame.fin };
-        let frame = Frame::Stream(frame);
-        self.room = self.room.saturating_sub(frame.encoded_len());
-        self.frames.push(frame);
+        let length = frame.data.len();
+        let run = SentRun {
+            stream: frame.stream,
+            range: frame.offset..frame.offset + length as u64,
+            fin: frame.fin,
+        };
+        self.filled += stream_frame_overhead(frame.stream, frame.offset, length) + length;
+        self.frames.push(Frame::Stream(frame));
         self.contents.push(Content::Run(run.clone()));
         run
     }
 
+    /// Bytes left for frames.
     pub(super) fn room(&self) -> usize {
-        self.room
+        self.whole.saturating_sub(self.filled)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.frames.is_empty()
+    }
+
+    fn is_full(&self) -> bool {
+        self.frames.len() + 1 >= MAX_FRAMES
+    }
+
+    /// Bytes of the sealed packet, in which the last frame goes without its length.
+    pub(super) fn size(&self) -> usize {
+        let size = OVERHEAD + self.filled - self.frames.last().map_or(0, Frame::length_len);
+        debug_assert_eq!(size, OVERHEAD + packet_encoded_len(&self.frames));
+        size
     }
 
     fn data_bytes(&self) -> u64 {
@@ -64,30 +86,33 @@ impl<P: Payload> Session<P> {
     pub(super) fn draft(&self, index: usize) -> Draft<P> {
         let path = &self.paths[index];
         let room = (path.size() as u64).min(path.allowance.left()) as usize;
-        Draft::new(room.saturating_sub(OVERHEAD))
+        Draft::new(room.saturating_sub(OVERHEAD), path.route)
     }
 
     /// Adds the acknowledgements that travel on this path.
     pub(super) fn add_acks(&mut self, now: Time, index: usize, draft: &mut Draft<P>) {
         let on_their_own = self.config.ack_policy == AckPolicy::SamePath && self.ack_path.0.is_none();
         let own = on_their_own.then_some(index);
+        let mut next = self.paths.next_to_acknowledge(0, own);
+        while let Some(other) = next {
+            if self.ack_carrier(now, other) == index {
+                self.add_ack(now, other, draft);
+            }
+            next = self.paths.next_to_acknowledge(other + 1, own);
+        }
+    }
+
+    fn add_ack(&mut self, now: Time, of: usize, draft: &mut Draft<P>) {
         // Of a single path nothing is to be found out.
         let timed = self.paths.len() > 1 && self.peer.as_ref().is_some_and(|peer| peer.arrival_times);
-        let mut next = 0;
-        while let Some(other) = self.paths.next_to_acknowledge(next, own) {
-            next = other + 1;
-            if self.ack_carrier(now, other) != index {
-                continue;
-            }
-            let id = self.paths[other].id;
-            if let Some(ack) = self.paths[other].receipt.acknowledge(now, id, timed)
-                && draft.push(Frame::Ack(ack))
-            {
-                self.paths.change_receipt(other, |path| {
-                    path.receipt.on_acknowledged(now);
-                    path.stats.acks_sent += 1;
-                });
-            }
+        let path = &self.paths[of];
+        if let Some(ack) = path.receipt.acknowledge(now, path.id, timed)
+            && draft.push(Frame::Ack(ack))
+        {
+            self.paths.change_receipt(of, |path| {
+                path.receipt.on_acknowledged(now);
+                path.stats.acks_sent += 1;
+            });
         }
     }
 
@@ -102,28 +127,27 @@ impl<P: Payload> Session<P> {
 
     pub(super) fn build_challenge(&mut self, now: Time, index: usize) -> Option<Transmit<P>> {
         let mut draft = self.draft(index);
-        let whole = draft.room;
         if let Some(reply) = self.reply_pid_frame(self.paths[index].id) {
             draft.push(Frame::NewPid(reply));
         }
         let path = &mut self.paths[index];
         let challenge = path.challenge.as_mut()?;
         challenge.on_sent(now);
-        let (token, route) = (challenge.token, challenge.route);
-        draft.push(Frame::PathChallenge { token });
-        if route == path.route {
+        draft.route = challenge.route;
+        draft.push(Frame::PathChallenge { token: challenge.token });
+        if draft.route == path.route {
             // A path has to carry packets of the base size, or it is none.
-            let filled = OVERHEAD + whole - draft.room;
-            draft.room = draft.room.min(usize::from(self.config.mtu.base).saturating_sub(filled));
-            let fill = draft.room.saturating_sub(3) as u16;
+            draft.whole = draft.whole.min(usize::from(self.config.mtu.base) - OVERHEAD);
+            let fill = draft.room().saturating_sub(3) as u16;
             draft.push(Frame::Padding(fill));
         }
-        self.finish_over(now, index, draft, route)
+        self.finish_draft(now, index, draft)
     }
 
     pub(super) fn build_answer(&mut self, now: Time, index: usize) -> Option<Transmit<P>> {
         let mut draft = self.draft(index);
         let (token, route) = self.paths[index].answers.pop()?;
+        draft.route = route;
         draft.push(Frame::PathResponse { token });
         let path = &mut self.paths[index];
         if let Some(challenge) =
@@ -132,7 +156,7 @@ impl<P: Payload> Session<P> {
             challenge.on_sent(now);
             draft.push(Frame::PathChallenge { token: challenge.token });
         }
-        self.finish_over(now, index, draft, route)
+        self.finish_draft(now, index, draft)
     }
 
     /// A packet that makes the peer answer: data that is missing where there is some, else a PING.
@@ -142,13 +166,13 @@ impl<P: Payload> Session<P> {
         // A path that is held back answers soonest when little is asked of it.
         let held = self.paths[index].trouble.is_held();
         let runs = || self.paths[index].board.oldest_runs();
-        let copy = if held { None } else { runs().find_map(|run| self.streams.copy_of(run, draft.room)) };
+        let copy = if held { None } else { runs().find_map(|run| self.streams.copy_of(run, draft.room())) };
         match copy {
             Some(frame) => drop(draft.add_stream(frame)),
             None => drop(draft.push(Frame::Ping)),
         }
         if self.paths[index].trouble.is_on_trial() {
-            let fill = draft.room.saturating_sub(3) as u16;
+            let fill = draft.room().saturating_sub(3) as u16;
             draft.push(Frame::Padding(fill));
             let path = &mut self.paths[index];
             path.trouble.on_probe_sent(path.size() as u64);
@@ -157,9 +181,9 @@ impl<P: Payload> Session<P> {
     }
 
     pub(super) fn build_mtu_probe(&mut self, now: Time, index: usize, size: u16) -> Option<Transmit<P>> {
-        let mut draft = Draft::new(usize::from(size) - OVERHEAD);
+        let mut draft = Draft::new(usize::from(size) - OVERHEAD, self.paths[index].route);
         draft.push(Frame::Ping);
-        let fill = draft.room.saturating_sub(3) as u16;
+        let fill = draft.room().saturating_sub(3) as u16;
         draft.push(Frame::Padding(fill));
         draft.contents.push(Content::MtuProbe(size));
         self.paths[index].mtu.on_probe_sent();
@@ -182,7 +206,7 @@ impl<P: Payload> Session<P> {
             self.control.remove(control);
             draft.contents.push(Content::Control(control));
         }
-        while draft.room > 48 && self.has_reports() {
+        while draft.room() > 48 && self.has_reports() {
             if let Some(report) = self.next_report() {
                 draft.push(report);
             }
@@ -240,11 +264,17 @@ impl<P: Payload> Session<P> {
         live.map(|path| path.rtt().smoothed()).max().unwrap_or(self.config.initial_rtt)
     }
 
+    /// A packet of stream data, with the acknowledgements that travel on this path.
     pub(super) fn build_data(&mut self, now: Time, index: usize, pick: Pick) -> Option<Transmit<P>> {
         let mut draft = self.draft(index);
-        self.add_acks(now, index, &mut draft);
-        while draft.room > 0 && draft.frames.len() + 1 < MAX_FRAMES {
-            let next = self.streams.next_frame(draft.room, pick, &mut self.events);
+        self.fill_draft(now, index, pick, &mut draft);
+        self.finish_draft(now, index, draft)
+    }
+
+    pub(super) fn fill_draft(&mut self, now: Time, index: usize, pick: Pick, draft: &mut Draft<P>) {
+        self.add_acks(now, index, draft);
+        while draft.room() > 0 && !draft.is_full() {
+            let next = self.streams.next_frame(draft.room(), pick, &mut self.events);
             let Some((frame, resend)) = next else { break };
             if resend {
                 self.stats.bytes_resent += frame.data.len() as u64;
@@ -253,15 +283,14 @@ impl<P: Payload> Session<P> {
             self.copy_elsewhere(index, &run, resend);
         }
         // Without data, acknowledgements that are in it leave all the same: they count as told.
-        self.paths[index].stats.data_sent += draft.data_bytes();
-        self.finish_draft(now, index, draft)
+        self.paths.aside(index).stats.data_sent += draft.data_bytes();
     }
 
     /// A packet with all of these runs once more; `None` when they do not fit or the peer has some already.
     pub(super) fn build_relief(&mut self, now: Time, index: usize, runs: &[SentRun]) -> Option<Transmit<P>> {
         let mut draft = self.draft(index);
         for run in runs {
-            let frame = self.streams.copy_of(run, draft.room)?;
+            let frame = self.streams.copy_of(run, draft.room())?;
             if frame.offset + (frame.data.len() as u64) < run.range.end {
                 return None;
             }
@@ -270,43 +299,30 @@ impl<P: Payload> Session<P> {
         let copied = draft.data_bytes();
         self.add_acks(now, index, &mut draft);
         self.stats.bytes_copied += copied;
-        self.paths[index].stats.data_sent += copied;
+        self.paths.aside(index).stats.data_sent += copied;
         self.finish_draft(now, index, draft)
     }
 
-    pub(super) fn finish_draft(&mut self, now: Time, index: usize, draft: Draft<P>) -> Option<Transmit<P>> {
-        let route = self.paths[index].route;
-        self.finish_over(now, index, draft, route)
-    }
-
-    fn finish_over(&mut self, now: Time, index: usize, draft: Draft<P>, route: Route) -> Option<Transmit<P>> {
-        self.finish_packet(now, (index, route), draft.frames, draft.contents)
-    }
-
     /// Numbers a packet and notes it with everything that counts what leaves.
-    pub(super) fn finish_packet(
-        &mut self,
-        now: Time,
-        (index, route): (usize, Route),
-        frames: Frames<P>,
-        contents: Contents,
-    ) -> Option<Transmit<P>> {
+    pub(super) fn finish_draft(&mut self, now: Time, index: usize, draft: Draft<P>) -> Option<Transmit<P>> {
         let pid = self.paths[index].remote_pid?;
-        if frames.is_empty() {
+        if draft.frames.is_empty() {
             return None;
         }
-        let size = OVERHEAD + packet_encoded_len(&frames);
-        let eliciting = frames.iter().any(Frame::is_ack_eliciting);
-        let path = if eliciting { &mut self.paths[index] } else { self.paths.sending_aside(index) };
+        let size = draft.size();
+        let eliciting = draft.frames.iter().any(Frame::is_ack_eliciting);
+        // What restarts may find its window smaller.
+        let restarts = eliciting && self.paths[index].board.pipe() == 0;
+        let path = if restarts { &mut self.paths[index] } else { self.paths.aside(index) };
         if path.board.skip_is_due() {
             path.board.skip(self.pids.next_pid().0.0);
         }
         // A probe of the path MTU that vanishes says nothing about the path, and nobody may notice for long:
         // it counts neither as in flight nor as owed an acknowledgement.
-        let is_probe = matches!(contents.as_slice(), [Content::MtuProbe(_)]);
+        let is_probe = matches!(draft.contents.as_slice(), [Content::MtuProbe(_)]);
         let fsn = path.board.next_fsn();
         if eliciting {
-            if path.board.pipe() == 0 && path.board.last_sent_at() > Time::ZERO {
+            if restarts && path.board.last_sent_at() > Time::ZERO {
                 self.cc.on_idle_restart(path.id, now);
             }
             if !is_probe {
@@ -317,11 +333,11 @@ impl<P: Payload> Session<P> {
             let is_data = |frame: &Frame<P>| {
                 matches!(frame, Frame::Stream(_) | Frame::Datagram(_) | Frame::Marked(_) | Frame::Parity(_))
             };
-            if frames.iter().any(is_data) {
+            if draft.frames.iter().any(is_data) {
                 path.pacer.on_sent(size as u64);
             }
         }
-        path.board.on_sent(now, if is_probe { 0 } else { size as u16 }, eliciting, contents);
+        path.board.on_sent(now, if is_probe { 0 } else { size as u16 }, eliciting, draft.contents);
         // What probes a failed path takes nothing from a window that it shares with others.
         if eliciting && !is_probe && path.state != PathState::Failed {
             self.cc.on_sent(path.id, now, size as u64, path.board.pipe());
@@ -333,12 +349,13 @@ impl<P: Payload> Session<P> {
         if matches!(path.state, PathState::Active | PathState::Suspect) {
             self.last_sent = now;
         }
-        let message = Message::Packet(Packet { path: path.id, fsn, frames });
-        let (id, ecn) = (path.id, path.marks.is_enabled());
-        if path.meter.is_some() {
+        let (id, ecn, metered) = (path.id, path.marks.is_enabled(), path.meter.is_some());
+        self.paths.on_sent(index, eliciting);
+        if metered {
             self.note_spent(index);
         }
-        Some(Transmit { route, pid, path: id, message, size, ecn })
+        let message = Message::Packet(Packet { path: id, fsn, frames: draft.frames });
+        Some(Transmit { route: draft.route, pid, path: id, message, size, ecn })
     }
 }
 

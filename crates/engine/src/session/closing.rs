@@ -5,6 +5,7 @@
 
 use anabranch_wire::{Close, Frame, Fsn, PathId, Payload, Span, Time};
 
+use super::build::Draft;
 use super::{OVERHEAD, Session};
 use crate::control::Control;
 use crate::event::{CloseReason, Event};
@@ -158,8 +159,9 @@ impl<P: Payload> Session<P> {
         let message = ending.message.clone()?;
         let (path, route) = ending.say_on.pop()?;
         let index = self.path_index(path)?;
-        let frames = [Frame::Close(message)].into_iter().collect();
-        self.finish_packet(now, (index, route), frames, Default::default())
+        let mut draft = Draft::new(usize::MAX, route);
+        draft.push(Frame::Close(message));
+        self.finish_draft(now, index, draft)
     }
 
     pub(super) fn closed_timeout(&self) -> Option<Time> {

@@ -7,6 +7,7 @@
 use anabranch_wire::{PathId, Payload, StreamId, Time};
 
 use super::Session;
+use super::transmit::Next;
 use crate::path::PathState;
 use crate::route::Transmit;
 use crate::schedule::PathView;
@@ -24,14 +25,10 @@ impl<P: Payload> Session<P> {
     }
 
     /// Sends for a redundant stream, whatever the scheduler would say; [`Self::build_data`] has the others copy it.
-    pub(super) fn place_redundant(
-        &mut self,
-        now: Time,
-        (views, pick): (&[PathView], Pick),
-    ) -> Option<Transmit<P>> {
+    pub(super) fn place_redundant(&self, views: &[PathView], pick: Pick) -> Next<P> {
         let open = views.iter().filter(|view| view.budget > 0);
-        let fastest = open.min_by_key(|view| (view.rtt, view.id))?.id;
-        self.build_data(now, self.path_index(fastest)?, pick)
+        open.min_by_key(|view| (view.rtt, view.id))
+            .map_or(Next::Nothing, |fastest| self.place_on(fastest.id, pick))
     }
 
     /// Has every other path that may carry data send this, too, if its stream is redundant. What is sent `again` waits on

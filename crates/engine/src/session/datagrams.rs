@@ -146,7 +146,7 @@ impl<P: Payload> Session<P> {
             };
             let marked = if let Frame::Marked(marked) = &frame { Some(marked.clone()) } else { None };
             if draft.push(frame) {
-                self.paths[index].stats.data_sent += length;
+                self.paths.aside(index).stats.data_sent += length;
                 self.stats.datagrams_sent += 1;
                 if let Some(marked) = marked {
                     let others = views.iter().map(|view| view.id).filter(|id| *id != path);
@@ -191,7 +191,7 @@ impl<P: Payload> Session<P> {
             }
             self.add_acks(now, index, &mut draft);
             let sent = self.finish_draft(now, index, draft)?;
-            self.paths[index].stats.data_sent += length as u64;
+            self.paths.aside(index).stats.data_sent += length as u64;
             self.stats.spares_sent += 1;
             self.stats.spare_bytes += sent.size as u64;
             return Some(sent);

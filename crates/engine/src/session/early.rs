@@ -7,6 +7,7 @@
 use anabranch_wire::{PathId, Payload, Time};
 use smallvec::SmallVec;
 
+use super::transmit::Next;
 use super::{OVERHEAD, Session};
 use crate::path::Path;
 use crate::route::Transmit;
@@ -14,8 +15,18 @@ use crate::schedule::{Decision, Item, PathView};
 use crate::stream::{Pick, SentRun};
 
 impl<P: Payload> Session<P> {
+    /// What is bound to no path goes first.
+    pub(super) fn transmit_early(&mut self, now: Time, most: u64) -> Option<Transmit<P>> {
+        if (self.paths.have_copies() || self.has_datagrams())
+            && let Next::Made(sent) = self.place(now, false)
+        {
+            return Some(sent);
+        }
+        self.transmit_bound(now, most)
+    }
+
     /// Binds what there is, then sends from the buffers.
-    pub(super) fn transmit_bound(&mut self, now: Time, most: u64) -> Option<Transmit<P>> {
+    fn transmit_bound(&mut self, now: Time, most: u64) -> Option<Transmit<P>> {
         for index in 0..self.paths.len() {
             if self.paths[index].bound.bytes() > 0 && !self.paths.is_usable(index) {
                 self.give_back(index);

@@ -1,7 +1,7 @@
 //! Packets in: numbers, proof of addresses, frames.
 
 use anabranch_wire::{
-    Frame, Message, Packet, PathId, PathStatus, Payload, ResetToken, Time, VARINT_MAX, prefetch,
+    Frame, Message, Packet, PathId, PathStatus, Payload, ResetToken, StreamFrame, Time, VARINT_MAX, prefetch,
 };
 
 use super::Session;
@@ -11,13 +11,13 @@ use crate::state::State;
 
 impl<P: Payload> Session<P> {
     /// Takes in a message that arrived. A packet has been authenticated before.
-    pub fn handle_message(&mut self, now: Time, arrival: &Arrival, message: Message<P>) {
+    pub fn handle_message(&mut self, now: Time, arrival: &Arrival, mut message: Message<P>) {
         self.next_timeout.set(None);
-        match message {
+        match &mut message {
             Message::Init(_) => self.handle_init(now, arrival.route),
-            Message::InitAck(params) => self.handle_init_ack(now, arrival, params),
+            Message::InitAck(params) => self.handle_init_ack(now, arrival, params.clone()),
             Message::Packet(packet) => self.handle_packet(now, arrival, packet),
-            Message::Reset(token) => self.handle_stateless_reset(now, token),
+            Message::Reset(token) => self.handle_stateless_reset(now, *token),
         }
     }
 
@@ -44,28 +44,33 @@ impl<P: Payload> Session<P> {
         }
     }
 
-    fn handle_packet(&mut self, now: Time, arrival: &Arrival, packet: Packet<P>) {
+    /// Takes in a packet, and out of it what is kept: what comes with every packet is not worth moving about.
+    fn handle_packet(&mut self, now: Time, arrival: &Arrival, packet: &mut Packet<P>) {
         match self.state {
             State::Closed => return self.handle_while_closed(now, arrival, (packet.path, packet.fsn)),
             State::InitSent => return self.stats.packets_ignored += 1,
             State::InitRecv => self.handle_first_packet(now, arrival),
             _ => {}
         }
-        let Some(index) = self.path_of_packet(now, packet.path, arrival) else {
+        let Some(mut index) = self.path_of_packet(now, packet.path, arrival) else {
             self.stats.packets_ignored += 1;
             return;
         };
-        if self.paths[index].receipt.is_known(packet.fsn) || !self.can_take(&packet) {
+        if self.paths[index].receipt.is_known(packet.fsn) || !self.can_take(packet) {
             self.stats.packets_ignored += 1;
             return;
         }
         self.last_heard = now;
-        self.note_arrival(now, index, arrival, &packet);
-        for frame in packet.frames {
-            // A frame may have closed the session or removed the path.
-            let Some(index) = self.path_index(packet.path).filter(|_| self.state != State::Closed) else {
+        self.note_arrival(now, index, arrival, packet);
+        for frame in &mut packet.frames {
+            // A frame may have closed the session or moved or removed the path.
+            if !self.paths.is_at(index, packet.path) {
+                let Some(place) = self.path_index(packet.path) else { return };
+                index = place;
+            }
+            if self.state == State::Closed {
                 return;
-            };
+            }
             if let Err(error) = self.handle_frame(now, index, arrival, frame) {
                 return self.fail(now, error);
             }
@@ -112,21 +117,36 @@ impl<P: Payload> Session<P> {
         now: Time,
         index: usize,
         arrival: &Arrival,
+        frame: &mut Frame<P>,
+    ) -> Result<(), ProtocolError> {
+        match frame {
+            Frame::Ack(ack) => self.handle_ack(now, index, ack),
+            Frame::Stream(frame) => self.handle_stream(index, frame),
+            other => self.handle_rare_frame(now, index, arrival, std::mem::replace(other, Frame::Ping)),
+        }
+    }
+
+    fn handle_stream(&mut self, index: usize, frame: &mut StreamFrame<P>) -> Result<(), ProtocolError> {
+        let length = frame.data.len() as u64;
+        let inserted = self.streams.on_frame(frame, (&mut self.events, &mut self.control))?;
+        let path = self.paths.aside(index);
+        path.stats.data_received += inserted.new;
+        path.stats.data_duplicate += length - inserted.new;
+        if inserted.ignorant {
+            self.repeat_on = Some(path.id);
+        }
+        Ok(())
+    }
+
+    fn handle_rare_frame(
+        &mut self,
+        now: Time,
+        index: usize,
+        arrival: &Arrival,
         frame: Frame<P>,
     ) -> Result<(), ProtocolError> {
         match frame {
-            Frame::Ping | Frame::Padding(_) => {}
-            Frame::Ack(ack) => self.handle_ack(now, index, &ack)?,
-            Frame::Stream(frame) => {
-                let length = frame.data.len() as u64;
-                let inserted = self.streams.on_frame(frame, (&mut self.events, &mut self.control))?;
-                let stats = &mut self.paths.aside(index).stats;
-                stats.data_received += inserted.new;
-                stats.data_duplicate += length - inserted.new;
-                if inserted.ignorant {
-                    self.repeat_on = Some(self.paths[index].id);
-                }
-            }
+            Frame::Ping | Frame::Padding(_) | Frame::Ack(_) | Frame::Stream(_) => {}
             Frame::ResetStream { stream, code, final_size } => {
                 let out = (&mut self.events, &mut self.control);
                 self.streams.on_reset(stream, code, final_size, out)?;

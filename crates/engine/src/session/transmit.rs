@@ -17,6 +17,29 @@ use crate::stream::Pick;
 /// come for long.
 const LATE: Span = Span::from_millis(1);
 
+/// What leaves next, if nothing is urgent.
+pub(super) enum Next<P> {
+    /// A packet of stream data, which is yet to be built: it is large, and is to be moved as little as can be.
+    Data(Place),
+    /// Another packet.
+    Made(Transmit<P>),
+    Nothing,
+}
+
+/// Where stream data goes.
+pub(super) struct Place {
+    index: usize,
+    pick: Pick,
+    /// What the scheduler chose, if it is to be asked again only after that.
+    run: Option<Run>,
+}
+
+impl<P> From<Option<Transmit<P>>> for Next<P> {
+    fn from(transmit: Option<Transmit<P>>) -> Self {
+        transmit.map_or(Self::Nothing, Self::Made)
+    }
+}
+
 impl<P: Payload> Session<P> {
     /// The next message to send now. Runs of equal size over one route come in a row.
     pub fn poll_transmit(&mut self, now: Time) -> Option<Transmit<P>> {
@@ -44,11 +67,11 @@ impl<P: Payload> Session<P> {
             }
             self.look_at_paths();
         }
-        let data = self.transmit_data(now);
-        if data.is_some() {
-            return data;
+        match self.next_data(now) {
+            Next::Data(place) => self.transmit_data(now, place),
+            Next::Made(transmit) => Some(transmit),
+            Next::Nothing => self.transmit_ack(now, now),
         }
-        self.transmit_ack(now, now)
     }
 
     /// True when something may go before data: most often there is nothing of that kind.
@@ -125,41 +148,24 @@ impl<P: Payload> Session<P> {
         self.build_control(now, index)
     }
 
-    fn transmit_data(&mut self, now: Time) -> Option<Transmit<P>> {
-        let early = self.config.early_binding;
-        let streams = early.is_none() && self.streams.has_work();
-        if streams && let Some(sent) = self.go_on(now) {
-            return Some(sent);
+    /// Data, where there is some that may leave.
+    fn next_data(&mut self, now: Time) -> Next<P> {
+        if let Some(most) = self.config.early_binding {
+            return self.transmit_early(now, most).into();
         }
-        let (copies, room) = (self.paths.have_copies(), self.paths.have_room());
-        if !streams && !copies && !self.has_datagrams() {
-            if let Some(most) = early {
-                return self.transmit_bound(now, most);
-            }
-            self.note_app_limited();
-            return self.transmit_relief(now);
+        let streams = self.streams.has_work();
+        if streams && let Some(place) = self.go_on(now) {
+            return Next::Data(place);
         }
-        if !room && !self.cc.is_paced() && early.is_none() {
-            return None;
+        if streams || self.paths.have_copies() || self.has_datagrams() {
+            return self.place(now, streams);
         }
-        let mut views = std::mem::take(&mut self.scratch.views);
-        self.view_paths(now, &mut views);
-        let mut sent = if copies { self.transmit_copy(now, &views) } else { None };
-        if sent.is_none() {
-            sent = self.place_data(now, &views, streams);
-        }
-        if sent.is_none() && copies {
-            self.await_copies(now, &views);
-        }
-        self.scratch.views = views;
-        match early {
-            Some(most) if sent.is_none() => self.transmit_bound(now, most),
-            _ => sent,
-        }
+        self.note_app_limited();
+        self.transmit_relief(now).into()
     }
 
-    /// The next packet of the run that the scheduler chose, while its path has room: most packets end here.
-    fn go_on(&mut self, now: Time) -> Option<Transmit<P>> {
+    /// The next packet of the run that the scheduler chose, while its path has room.
+    fn go_on(&mut self, now: Time) -> Option<Place> {
         let run = self.run.filter(|run| run.left > 0 && run.resend == self.streams.next_is_resend())?;
         if self.streams.next_is_redundant() {
             return None;
@@ -169,66 +175,107 @@ impl<P: Payload> Session<P> {
         let open = matches!(path.state, PathState::Active | PathState::Suspect)
             && path.pacer.budget(now) >= path.size() as u64
             && self.paths.has_room(index);
-        if open { self.send_run(now, run) } else { None }
+        open.then_some(Place { index, pick: Pick::MissingFirst, run: Some(run) })
     }
 
-    fn place_data(&mut self, now: Time, views: &[PathView], streams: bool) -> Option<Transmit<P>> {
+    /// Copies first, which are late already, then datagrams, then what `streams` have.
+    pub(super) fn place(&mut self, now: Time, streams: bool) -> Next<P> {
+        if !self.paths.have_room() && !self.cc.is_paced() && self.config.early_binding.is_none() {
+            return Next::Nothing;
+        }
+        let mut views = std::mem::take(&mut self.scratch.views);
+        self.view_paths(now, &mut views);
+        let next = match self.paths.have_copies() {
+            true => self.place_copies(now, &views, streams),
+            false => self.place_data(now, &views, streams),
+        };
+        self.scratch.views = views;
+        next
+    }
+
+    fn place_copies(&mut self, now: Time, views: &[PathView], streams: bool) -> Next<P> {
+        if let Some(sent) = self.transmit_copy(now, views) {
+            return Next::Made(sent);
+        }
+        let next = self.place_data(now, views, streams);
+        if matches!(next, Next::Nothing) {
+            self.await_copies(now, views);
+        }
+        next
+    }
+
+    fn place_data(&mut self, now: Time, views: &[PathView], streams: bool) -> Next<P> {
         if views.iter().all(|view| view.budget == 0) {
             let ready = views.iter().map(|view| view.ready_at).filter(|at| *at > now).min();
             self.wake_at = ready.unwrap_or(Time::NEVER);
-            return None;
+            return Next::Nothing;
         }
-        if let Some(sent) = self.place_datagrams(now, views) {
-            return Some(sent);
+        if self.has_datagrams()
+            && let Some(sent) = self.place_datagrams(now, views)
+        {
+            return Next::Made(sent);
         }
         if !streams || !self.outgoing.is_empty() {
-            return None;
+            return Next::Nothing;
         }
         self.streams.rotate();
         if self.streams.next_is_redundant() {
-            return self.place_redundant(now, (views, Pick::MissingFirst));
+            return self.place_redundant(views, Pick::MissingFirst);
         }
         let resend = self.streams.next_is_resend();
         let bytes = if resend { self.streams.missing() } else { self.streams.unsent() };
         let item = Item { bytes, resend, class: 0, flow: self.streams.next_number() };
         match self.scheduler.pick(&self.view_session(now), views, &item) {
-            Decision::Send { path, run } => self.send_run(now, Run { path, left: run, resend }),
-            Decision::Duplicate(paths) => self.send_everywhere(now, &paths),
+            Decision::Send { path, run } => {
+                let run = Run { path, left: run, resend };
+                let place = |index| Place { index, pick: Pick::MissingFirst, run: Some(run) };
+                self.path_index(path).map_or(Next::Nothing, |index| Next::Data(place(index)))
+            }
+            Decision::Duplicate(paths) => self.send_everywhere(now, &paths).into(),
             Decision::Wait(until) => {
                 self.wake_at = until;
-                if resend { self.place_new(now, views) } else { None }
+                if resend { self.place_new(now, views) } else { Next::Nothing }
             }
         }
     }
 
     /// New data, while what is missing waits for a path that is not open now: the others are not to stand idle for it.
-    fn place_new(&mut self, now: Time, views: &[PathView]) -> Option<Transmit<P>> {
+    fn place_new(&mut self, now: Time, views: &[PathView]) -> Next<P> {
         if !self.streams.bring_new() {
-            return None;
+            return Next::Nothing;
         }
         if self.streams.next_is_redundant() {
-            return self.place_redundant(now, (views, Pick::New));
+            return self.place_redundant(views, Pick::New);
         }
         let item =
             Item { bytes: self.streams.unsent(), resend: false, class: 0, flow: self.streams.next_number() };
         match self.scheduler.pick(&self.view_session(now), views, &item) {
-            Decision::Send { path, .. } => {
-                let index = self.path_index(path)?;
-                self.build_data(now, index, Pick::New)
-            }
-            Decision::Duplicate(_) => None,
+            Decision::Send { path, .. } => self.place_on(path, Pick::New),
+            Decision::Duplicate(_) => Next::Nothing,
             Decision::Wait(until) => {
                 self.wake_at = self.wake_at.min(until);
-                None
+                Next::Nothing
             }
         }
     }
 
-    fn send_run(&mut self, now: Time, run: Run) -> Option<Transmit<P>> {
-        let index = self.path_index(run.path)?;
-        let transmit = self.build_data(now, index, Pick::MissingFirst)?;
-        self.run = Some(Run { left: run.left.saturating_sub(transmit.size as u64), ..run });
-        Some(transmit)
+    /// Data outside of runs.
+    pub(super) fn place_on(&self, path: PathId, pick: Pick) -> Next<P> {
+        let place = |index| Next::Data(Place { index, pick, run: None });
+        self.path_index(path).map_or(Next::Nothing, place)
+    }
+
+    fn transmit_data(&mut self, now: Time, place: Place) -> Option<Transmit<P>> {
+        let Place { index, pick, run } = place;
+        let mut draft = self.draft(index);
+        self.fill_draft(now, index, pick, &mut draft);
+        if draft.is_empty() {
+            return self.transmit_ack(now, now);
+        }
+        if let Some(run) = run {
+            self.run = Some(Run { left: run.left.saturating_sub(draft.size() as u64), ..run });
+        }
+        self.finish_draft(now, index, draft)
     }
 
     pub(super) fn note_app_limited(&mut self) {
@@ -249,34 +296,56 @@ impl<P: Payload> Session<P> {
     /// Shows the scheduler the paths that may carry data. While all may, and nothing paces them, only what has
     /// changed is looked at again.
     pub(super) fn view_paths(&mut self, now: Time, views: &mut Vec<PathView>) {
-        if self.cc.is_paced() || !self.paths.are_all_usable() {
-            views.clear();
-            views.reserve_exact(self.paths.len());
-            for index in 0..self.paths.len() {
-                if self.usable(&self.paths[index]) {
-                    let window = self.paths.window(index);
-                    let searching = self.cc.in_slow_start(self.paths[index].id);
-                    views.push(view(now, self.paths.aside(index), (window, searching)));
-                }
-            }
-            return self.paths.forget_views();
-        }
-        if views.len() != self.paths.len() {
+        let anew = self.cc.is_paced() || !self.paths.are_all_usable();
+        if anew || views.len() != self.paths.len() {
             views.clear();
             views.reserve_exact(self.paths.len());
             self.paths.forget_views();
         }
+        if anew {
+            for index in 0..self.paths.len() {
+                if self.usable(&self.paths[index]) {
+                    views.push(self.view(now, index));
+                }
+            }
+            return;
+        }
         let mut next = 0;
-        while let Some(index) = self.paths.next_old_view(next) {
+        while let Some((index, whole)) = self.paths.next_old_view(next) {
             next = index + 1;
-            let window = self.paths.window(index);
-            let searching = self.cc.in_slow_start(self.paths[index].id);
-            let view = view(now, self.paths.aside(index), (window, searching));
             match views.get_mut(index) {
-                Some(known) => *known = view,
-                None => views.push(view),
+                Some(known) if whole => *known = self.view(now, index),
+                Some(known) => update(now, self.paths.aside(index), known),
+                None => views.push(self.view(now, index)),
             }
         }
+    }
+
+    /// How a scheduler sees a path. In slow start its rate is not found yet.
+    fn view(&mut self, now: Time, index: usize) -> PathView {
+        let window = self.paths.window(index);
+        let path = self.paths.aside(index);
+        let (rtt, rate) = (path.rtt(), path.delivery_rate);
+        let possible = match rate == Rate::ZERO || self.cc.in_slow_start(path.id) {
+            true => Rate::from_bytes_in(window, rtt.smoothed()),
+            false => Rate::ZERO,
+        };
+        let mut view = PathView {
+            id: path.id,
+            budget: 0,
+            ready_at: Time::ZERO,
+            window,
+            in_flight: 0,
+            rtt: rtt.smoothed(),
+            min_rtt: rtt.min(),
+            rtt_variance: rtt.variance(),
+            rate: rate.max(possible),
+            mtu: path.size() as u64,
+            bytes_sent: 0,
+            weight: path.weight,
+        };
+        update(now, path, &mut view);
+        view
     }
 
     /// An acknowledgement that was due at `due` or before and found no data to travel with.
@@ -333,31 +402,14 @@ impl<P: Payload> Session<P> {
     }
 }
 
-/// How a scheduler sees a path with this window; in slow start (`searching`) the rate is not found yet.
-fn view(now: Time, path: &mut Path, (window, searching): (u64, bool)) -> PathView {
-    let size = path.size() as u64;
+/// Brings a view up to date with what was sent.
+fn update(now: Time, path: &mut Path, view: &mut PathView) {
+    let (size, pipe) = (view.mtu, path.board.pipe());
     let paced = path.pacer.budget(now);
-    let (pipe, rtt) = (path.board.pipe(), path.rtt());
-    let room = window.saturating_sub(pipe);
+    let room = view.window.saturating_sub(pipe);
     let open = room >= size && paced >= size && path.allowance.left() >= size;
-    let srtt = rtt.smoothed();
-    let possible = if searching || path.delivery_rate == Rate::ZERO {
-        Rate::from_bytes_in(window, srtt)
-    } else {
-        Rate::ZERO
-    };
-    PathView {
-        id: path.id,
-        budget: if open { room.min(paced) } else { 0 },
-        ready_at: if room >= size && paced < size { path.pacer.ready_at(size) } else { Time::ZERO },
-        window,
-        in_flight: pipe,
-        rtt: srtt,
-        min_rtt: rtt.min(),
-        rtt_variance: rtt.variance(),
-        rate: path.delivery_rate.max(possible),
-        mtu: size,
-        bytes_sent: path.stats.bytes_sent,
-        weight: path.weight,
-    }
+    view.budget = if open { room.min(paced) } else { 0 };
+    view.ready_at = if room >= size && paced < size { path.pacer.ready_at(size) } else { Time::ZERO };
+    view.in_flight = pipe;
+    view.bytes_sent = path.stats.bytes_sent;
 }

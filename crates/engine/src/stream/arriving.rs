@@ -54,9 +54,10 @@ impl<P: Payload> Streams<P> {
         Ok(self.map.get_mut(&id))
     }
 
+    /// Takes in a frame, and the bytes out of it.
     pub(crate) fn on_frame(
         &mut self,
-        frame: StreamFrame<P>,
+        frame: &mut StreamFrame<P>,
         (events, out): (&mut VecDeque<Event>, &mut ControlQueue),
     ) -> Result<Inserted, ProtocolError> {
         let id = frame.stream;
@@ -65,7 +66,7 @@ impl<P: Payload> Streams<P> {
         let (bytes_before, pieces_before) = stream.recv.waiting();
         let read_before = stream.recv.read_offset();
         let end = frame.offset.saturating_add(frame.data.len() as u64);
-        let mut inserted = stream.recv.insert(frame.offset, frame.data, frame.fin)?;
+        let mut inserted = stream.recv.insert(frame.offset, std::mem::take(&mut frame.data), frame.fin)?;
         if inserted.new == 0 && stream.recv.is_ignorant_repeat(end) {
             inserted.ignorant = true;
             out.push(Control::MaxStreamData(id));
@@ -75,6 +76,7 @@ impl<P: Payload> Streams<P> {
         }
         let (bytes, pieces) = stream.recv.waiting();
         let read_now = stream.recv.read_offset();
+        let over = stream.is_over();
         if inserted.readable && !stream.recv.announced {
             stream.recv.announced = true;
             events.push_back(Event::StreamReadable(id));
@@ -89,7 +91,9 @@ impl<P: Payload> Streams<P> {
                 out.push(Control::MaxData);
             }
         }
-        self.forget_if_over(id, out);
+        if over {
+            self.forget_if_over(id, out);
+        }
         Ok(inserted)
     }
 

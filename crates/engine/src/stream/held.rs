@@ -18,22 +18,31 @@ use super::recv::sweep;
 pub(super) struct Held<P> {
     /// By the offset of the first byte.
     runs: BTreeMap<u64, Run<P>>,
+    /// Where the first run begins, [`NOWHERE`] without any.
+    first: u64,
     bytes: u64,
     pieces: usize,
 }
+
+/// Where the run after the last one begins.
+const NOWHERE: u64 = u64::MAX;
+/// Room for pieces that a run gets once it has a second one.
+const SOME: usize = 8;
 
 /// Bytes that follow each other.
 #[derive(Debug)]
 struct Run<P> {
     /// One past the last byte.
     end: u64,
+    /// Where the next run begins: one search of the tree finds both neighbours of a piece.
+    next: u64,
     /// In order. One lies in place: a peer that sends one byte in two makes every run as short as that.
     pieces: SmallVec<[P; 1]>,
 }
 
 impl<P> Default for Held<P> {
     fn default() -> Self {
-        Self { runs: BTreeMap::new(), bytes: 0, pieces: 0 }
+        Self { runs: BTreeMap::new(), first: NOWHERE, bytes: 0, pieces: 0 }
     }
 }
 
@@ -49,19 +58,26 @@ impl<P: Payload> Held<P> {
         while !data.is_empty() {
             let len = data.len() as u64;
             // A run that ends where the piece begins takes it, as far as the next run leaves room.
-            let (known, touches) = match self.runs.range(..=offset).next_back() {
-                Some((_, run)) => (run.end.saturating_sub(offset).min(len), run.end == offset),
-                None => (0, false),
-            };
+            let run = self.runs.range_mut(..=offset).next_back().map(|(_, run)| run);
+            let known = run.as_ref().map_or(0, |run| run.end.saturating_sub(offset).min(len));
             if known > 0 {
                 drop(data.split_to(known as usize));
                 offset += known;
                 continue;
             }
-            let next = self.runs.range(offset..).next().map_or(u64::MAX, |(start, _)| *start);
+            let next = run.as_ref().map_or(self.first, |run| run.next);
             let room = (next - offset).min(len);
             let piece = if room == len { std::mem::take(&mut data) } else { data.split_to(room as usize) };
-            self.keep(offset, piece, touches);
+            self.bytes += room;
+            match run {
+                Some(run) if run.end == offset => self.pieces += run.push(piece),
+                before => {
+                    *before.map_or(&mut self.first, |before| &mut before.next) = offset;
+                    self.pieces += 1;
+                    let pieces = SmallVec::from_iter([piece]);
+                    self.runs.insert(offset, Run { end: offset + room, next, pieces });
+                }
+            }
             offset += room;
         }
         self.bytes - before
@@ -80,27 +96,14 @@ impl<P: Payload> Held<P> {
         missing + range.end.saturating_sub(at)
     }
 
-    /// Adds a piece where nothing is, to the run that ends there if it touches one.
-    fn keep(&mut self, offset: u64, piece: P, touches: bool) {
-        let len = piece.len() as u64;
-        self.bytes += len;
-        let run = self.runs.range_mut(..offset).next_back().filter(|_| touches);
-        let Some((_, run)) = run else {
-            self.pieces += 1;
-            self.runs.insert(offset, Run { end: offset + len, pieces: SmallVec::from_iter([piece]) });
-            return;
-        };
-        run.end += len;
-        if let Some(piece) = sweep(run.pieces.last_mut(), piece) {
-            self.pieces += 1;
-            run.pieces.push(piece);
-        }
-    }
-
     /// Takes the first run out if it begins at or before `offset`: where it begins, and its pieces.
     pub(super) fn take_until(&mut self, offset: u64) -> Option<(u64, SmallVec<[P; 1]>)> {
-        let first = self.runs.first_entry().filter(|entry| *entry.key() <= offset)?;
-        let (start, run) = first.remove_entry();
+        if self.first > offset {
+            return None;
+        }
+        let (start, run) = self.runs.pop_first()?;
+        debug_assert_eq!((start, run.next), (self.first, *self.runs.keys().next().unwrap_or(&NOWHERE)));
+        self.first = run.next;
         self.bytes -= run.end - start;
         self.pieces -= run.pieces.len();
         Some((start, run.pieces))
@@ -108,6 +111,19 @@ impl<P: Payload> Held<P> {
 
     pub(super) fn clear(&mut self) {
         *self = Self::default();
+    }
+}
+
+impl<P: Payload> Run<P> {
+    /// Adds the bytes that come next; by how many pieces it grows.
+    fn push(&mut self, piece: P) -> usize {
+        self.end += piece.len() as u64;
+        let Some(piece) = sweep(self.pieces.last_mut(), piece) else { return 0 };
+        if self.pieces.len() == 1 {
+            self.pieces.reserve_exact(SOME - 1);
+        }
+        self.pieces.push(piece);
+        1
     }
 }
 

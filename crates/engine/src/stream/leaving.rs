@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use anabranch_wire::{Payload, StreamFrame, StreamId};
 
-use super::{SentRun, Streams};
+use super::{SentRun, Stream, Streams};
 use crate::control::ControlQueue;
 use crate::event::Event;
 
@@ -32,8 +32,7 @@ impl<P: Payload> Streams<P> {
     /// on its way or waits there.
     pub(crate) fn peer_window(&self) -> u64 {
         let session = self.credit() + self.buffered - self.unsent;
-        let next = self.ready.front().and_then(|id| self.map.get(id));
-        next.map_or(session, |stream| session.min(stream.send.window()))
+        self.next().map_or(session, |stream| session.min(stream.send.window()))
     }
 
     pub(super) fn enqueue(&mut self, id: StreamId) {
@@ -73,6 +72,17 @@ impl<P: Payload> Streams<P> {
 
     /// True when some stream has bytes to send; then [`Self::next_is_resend`] tells of what kind.
     pub(crate) fn has_work(&mut self) -> bool {
+        let credit = self.credit();
+        self.next().is_some_and(|stream| stream.send.has_work(credit)) || self.find_work()
+    }
+
+    /// The next stream to send.
+    fn next(&self) -> Option<&Stream<P>> {
+        self.ready.front().and_then(|id| self.map.get(id))
+    }
+
+    /// Brings a stream that has bytes to send to the front; false when there is none.
+    fn find_work(&mut self) -> bool {
         loop {
             while let Some(id) = self.ready.front().copied() {
                 let credit = self.credit();
@@ -85,14 +95,14 @@ impl<P: Payload> Streams<P> {
                     self.enqueue(id);
                 }
             }
-            if !self.wake_blocked() {
+            if self.credit_blocked.is_empty() || !self.wake_blocked() {
                 return false;
             }
         }
     }
 
     pub(crate) fn next_is_resend(&self) -> bool {
-        self.ready.front().and_then(|id| self.map.get(id)).is_some_and(|stream| stream.send.has_lost())
+        self.next().is_some_and(|stream| stream.send.has_lost())
     }
 
     /// The number of the next stream to send, cut to 32 bits.
@@ -102,7 +112,7 @@ impl<P: Payload> Streams<P> {
 
     /// Bytes of the next stream that have to be sent again.
     pub(crate) fn missing(&self) -> u64 {
-        self.ready.front().and_then(|id| self.map.get(id)).map_or(0, |stream| stream.send.lost())
+        self.next().map_or(0, |stream| stream.send.lost())
     }
 
     /// Bytes never sent so far, of all streams.
@@ -201,22 +211,32 @@ impl<P: Payload> Streams<P> {
         run: &SentRun,
         (events, out): (&mut VecDeque<Event>, &mut ControlQueue),
     ) {
-        self.acked(run.stream, run.range.clone(), run.fin, events);
-        self.forget_if_over(run.stream, out);
+        if self.acked(run.stream, run.range.clone(), run.fin, events) {
+            self.forget_if_over(run.stream, out);
+        }
     }
 
-    pub(super) fn acked(&mut self, id: StreamId, range: Range<u64>, fin: bool, events: &mut VecDeque<Event>) {
-        let Some(stream) = self.map.get_mut(&id) else { return };
+    /// Notes that the peer has a range of a stream; true when that was the last that was missing of it.
+    pub(super) fn acked(
+        &mut self,
+        id: StreamId,
+        range: Range<u64>,
+        fin: bool,
+        events: &mut VecDeque<Event>,
+    ) -> bool {
+        let Some(stream) = self.map.get_mut(&id) else { return false };
         if stream.send.is_finished() {
-            return;
+            return false;
         }
         let before = stream.send.buffered();
         stream.send.on_acked(range, fin);
         self.buffered -= before - stream.send.buffered();
-        if stream.send.is_finished() {
+        let finished = stream.send.is_finished();
+        if finished {
             events.push_back(Event::StreamFinished(id));
         }
         self.wake_writers(events);
+        finished
     }
 
     pub(crate) fn on_reset_acked(&mut self, id: StreamId, out: &mut ControlQueue) {

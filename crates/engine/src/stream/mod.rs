@@ -63,6 +63,13 @@ struct Stream<P> {
     stop_code: Option<u64>,
 }
 
+impl<P: Payload> Stream<P> {
+    /// True when nothing more comes or goes on it.
+    fn is_over(&self) -> bool {
+        self.send.is_finished() && self.recv.is_finished()
+    }
+}
+
 /// What of a stream's data a packet carried.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SentRun {
@@ -312,9 +319,7 @@ impl<P: Payload> Streams<P> {
     }
 
     fn forget_if_over(&mut self, id: StreamId, out: &mut ControlQueue) {
-        let over =
-            self.map.get(&id).is_some_and(|stream| stream.send.is_finished() && stream.recv.is_finished());
-        if !over {
+        if !self.map.get(&id).is_some_and(Stream::is_over) {
             return;
         }
         let removed = self.map.remove(&id);

@@ -236,7 +236,9 @@ impl<P: Payload> SendHalf<P> {
             *fin_acked = true;
         }
         let range = range.start.max(self.base)..range.end.min(self.next);
-        self.lost.remove(range.clone());
+        if !self.lost.is_empty() {
+            self.lost.remove(range.clone());
+        }
         let added = if range.is_empty() { 0 } else { self.acked.insert(range) };
         if let Some(first) = self.acked.first().filter(|first| first.start <= self.base) {
             self.base = first.end;

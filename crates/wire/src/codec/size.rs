@@ -107,20 +107,21 @@ impl<P: Payload> Frame<P> {
     #[inline]
     #[must_use]
     pub fn encoded_len_last(&self) -> usize {
-        match self {
-            Self::Stream(StreamFrame { stream, offset, data, .. }) => {
-                stream_frame_overhead_last(*stream, *offset) + data.len()
-            }
-            Self::Datagram(DatagramFrame { flow, data, .. }) => {
-                datagram_frame_overhead_last(*flow) + data.len()
-            }
-            Self::Marked(marked) => {
-                let DatagramFrame { flow, data, .. } = &marked.datagram;
-                datagram_frame_overhead_last(*flow) + marks_len(marked) + data.len()
-            }
-            Self::Parity(parity) => parity_len(parity) + parity.data.len(),
-            other => other.encoded_len(),
-        }
+        self.encoded_len() - self.length_len()
+    }
+
+    /// Bytes that tell where the frame ends: as the last in its packet it does without.
+    #[inline]
+    #[must_use]
+    pub fn length_len(&self) -> usize {
+        let data = match self {
+            Self::Stream(frame) => &frame.data,
+            Self::Datagram(datagram) => &datagram.data,
+            Self::Marked(marked) => &marked.datagram.data,
+            Self::Parity(parity) => &parity.data,
+            _ => return 0,
+        };
+        varint_len(data.len() as u64)
     }
 }
 

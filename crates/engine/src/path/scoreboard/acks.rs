@@ -5,7 +5,7 @@ use std::ops::Range;
 use anabranch_wire::{Ranges, Rate, Time};
 use smallvec::SmallVec;
 
-use super::{AckOutcome, MAX_REORDER_PACKETS, Sample, Scoreboard, SentPacket, State};
+use super::{AckOutcome, MAX_REORDER_PACKETS, Sample, Scoreboard, SentPacket, Slot, State};
 use crate::event::ProtocolError;
 
 impl Scoreboard {
@@ -23,16 +23,19 @@ impl Scoreboard {
             return Err(ProtocolError::AckOfUnsent);
         }
         let mut newest: Option<Sample> = None;
-        for range in self.news_of(ranges) {
-            let gaps: SmallVec<[_; 4]> = self.acked.gaps_in(range.clone()).collect();
-            self.acked.insert(range);
-            for gap in gaps {
+        let base = self.base();
+        // Most tell what those before told already.
+        for range in ranges.iter().rev() {
+            let (mut from, end) = (range.start.max(base), range.end);
+            let mut news = false;
+            while let Some(gap) = self.acked.first_gap_in(from..end) {
+                from = gap.end;
+                news = true;
                 self.take_late(&gap, &mut outcome, &mut newest, newly);
-                let mut index = self.index_of(gap.start);
-                while self.slots.get(index).is_some_and(|slot| slot.number < gap.end) {
-                    self.take_acked(index, &mut outcome, &mut newest, newly);
-                    index += 1;
-                }
+                self.take_acked(&gap, &mut outcome, &mut newest, newly);
+            }
+            if news {
+                self.acked.insert(range.start.max(base)..end);
             }
         }
         if self.largest_acked.is_none_or(|known| largest > known) {
@@ -46,19 +49,6 @@ impl Scoreboard {
         }
         self.forget_front();
         Ok(outcome)
-    }
-
-    /// The ranges of an acknowledgement that tell something new, lowest first. Most tell what those before told
-    /// already: what is told and what is known are gone through side by side.
-    fn news_of(&self, ranges: &Ranges) -> SmallVec<[Range<u64>; 4]> {
-        let base = self.base();
-        let mut known = self.acked.iter().peekable();
-        let mut is_new = |range: &Range<u64>| {
-            while known.next_if(|held| held.end < range.end).is_some() {}
-            known.peek().is_none_or(|held| held.start > range.start)
-        };
-        let told = ranges.iter().rev().map(|range| range.start.max(base)..range.end);
-        told.filter(|range| !range.is_empty() && is_new(range)).collect()
     }
 
     /// Takes packets in that counted as lost and were past.
@@ -76,30 +66,50 @@ impl Scoreboard {
         while let Some(slot) = self.past.get(index).filter(|slot| slot.number < gap.end) {
             let (number, size, sample) = (slot.number, slot.size, slot.sample);
             self.on_spurious(number, outcome);
-            self.on_arrived(size, sample, newest);
-            newly.extend(self.past.remove(index).map(|mut slot| slot.take()));
+            self.delivered += u64::from(size);
+            take_newest(newest, &sample);
+            newly.extend(self.past.remove(index).map(Slot::end));
         }
     }
 
+    /// Takes packets in of which nothing was told before.
     fn take_acked(
         &mut self,
-        index: usize,
+        gap: &Range<u64>,
         outcome: &mut AckOutcome,
         newest: &mut Option<Sample>,
         newly: &mut Vec<SentPacket>,
     ) {
-        let slot = &mut self.slots[index];
-        let (number, size, sample) = (slot.number, slot.size, slot.sample);
-        match std::mem::replace(&mut slot.state, State::Acked) {
-            State::Acked => return,
-            State::Lost => self.on_spurious(number, outcome),
-            State::Outstanding => {
-                self.pipe -= u64::from(size);
-                outcome.acked_bytes += u64::from(size);
-            }
+        // What left first most often comes first: nothing is to be remembered of that.
+        while let Some(slot) = self.slots.front().filter(|slot| gap.contains(&slot.number))
+            && slot.state == State::Outstanding
+            && let Some(slot) = self.slots.pop_front()
+        {
+            self.pipe -= u64::from(slot.size);
+            outcome.acked_bytes += u64::from(slot.size);
+            self.delivered += u64::from(slot.size);
+            take_newest(newest, &slot.sample);
+            newly.push(slot.end());
         }
-        self.on_arrived(size, sample, newest);
-        newly.push(self.slots[index].take());
+        let mut late: SmallVec<[u64; 4]> = SmallVec::new();
+        let first = self.index_of(gap.start);
+        for slot in self.slots.range_mut(first..) {
+            if slot.number >= gap.end {
+                break;
+            }
+            match std::mem::replace(&mut slot.state, State::Acked) {
+                State::Acked => continue,
+                State::Lost => late.push(slot.number),
+                State::Outstanding => {
+                    self.pipe -= u64::from(slot.size);
+                    outcome.acked_bytes += u64::from(slot.size);
+                }
+            }
+            self.delivered += u64::from(slot.size);
+            take_newest(newest, &slot.sample);
+            newly.push(slot.take());
+        }
+        late.into_iter().for_each(|number| self.on_spurious(number, outcome));
     }
 
     /// A packet that counted as lost has arrived: it takes longer for others to be lost from now on.
@@ -109,13 +119,6 @@ impl Scoreboard {
         let gap = self.largest_acked.unwrap_or(0).saturating_sub(number) + 1;
         self.reorder_packets = self.reorder_packets.max(gap).min(MAX_REORDER_PACKETS);
         self.reorder_eighths = (self.reorder_eighths + 1).min(16);
-    }
-
-    fn on_arrived(&mut self, size: u16, sample: Sample, newest: &mut Option<Sample>) {
-        self.delivered += u64::from(size);
-        if newest.as_ref().is_none_or(|best| sample.sent_at >= best.sent_at) {
-            *newest = Some(sample);
-        }
     }
 
     /// Delivery rate as BBR samples it (draft-cheng-iccrg-delivery-rate-estimation): what was delivered
@@ -134,5 +137,12 @@ impl Scoreboard {
         if !interval.is_zero() && self.delivered > packet.delivered {
             outcome.delivery_rate = Some(Rate::from_bytes_in(self.delivered - packet.delivered, interval));
         }
+    }
+}
+
+/// Keeps the sample of the packet that was sent last.
+fn take_newest(newest: &mut Option<Sample>, sample: &Sample) {
+    if newest.as_ref().is_none_or(|best| sample.sent_at >= best.sent_at) {
+        *newest = Some(*sample);
     }
 }

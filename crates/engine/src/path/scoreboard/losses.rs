@@ -12,7 +12,9 @@ impl Scoreboard {
         let mut losses = Losses { in_flight: self.pipe, ..Losses::default() };
         self.loss_at = None;
         let Some(largest) = self.largest_acked else { return losses };
-        if self.cursor >= largest {
+        // Most often all that left before what was acknowledged has come as well.
+        if self.cursor >= largest || self.slots.front().is_none_or(|first| first.number >= largest) {
+            self.cursor = self.cursor.max(largest);
             return losses;
         }
         let patience = (rtt * self.reorder_eighths / 8).max(Span::from_millis(1));
