@@ -43,7 +43,6 @@ pub struct Link<T> {
     delay: Span,
     /// Of what has left; under a plan, of all that is held.
     last_departure: Time,
-    stats: LinkStats,
     /// The arrival of everything held is known.
     is_planned: bool,
     /// Nothing but its turn decides about a packet: all that comes can be planned.
@@ -63,11 +62,14 @@ pub struct Link<T> {
     /// The largest size that is carried.
     mtu: u32,
     overhead: u32,
-    flying_bytes: u64,
-    transmitter: Transmitter,
     limit: Limit,
+    /// A size and how long it takes, if [`Transmitter::is_regular`]: most packets have that of the one before.
+    known: (u64, Span),
+    flying_bytes: u64,
     /// When the first that waits has left; [`Time::NEVER`] while none is on its way out, and under a plan.
     departs: Time,
+    stats: LinkStats,
+    transmitter: Transmitter,
     last_arrival: Time,
     rare: Box<Rare<T>>,
 }
@@ -137,6 +139,7 @@ impl<T: Clone> Link<T> {
             last_arrival: Time::ZERO,
             limit,
             transmitter: Transmitter::new(std::mem::take(&mut config.rate)),
+            known: (0, Span::ZERO),
             mtu: config.mtu.unwrap_or(u32::MAX),
             overhead: config.overhead,
             is_planned: false,
@@ -310,6 +313,14 @@ impl<T: Clone> Link<T> {
         } else if held < room / 8 && room > LEAST_RING {
             self.held.shrink_to((room / 4).max(LEAST_RING));
         }
+    }
+
+    /// How long so many bytes take, if the transmitter is regular.
+    fn time_for(&mut self, bytes: u64) -> Span {
+        if self.known.0 != bytes {
+            self.known = (bytes, self.transmitter.time_for(bytes));
+        }
+        self.known.1
     }
 
     fn is_down(&mut self, now: Time) -> bool {

@@ -40,7 +40,7 @@ impl<T: Clone> Link<T> {
         let start = now.max(self.last_departure);
         self.stats.waits += 1;
         self.stats.wait_total += start.since(now);
-        self.last_departure = start + self.transmitter.time_for(bytes);
+        self.last_departure = start + self.time_for(bytes);
         self.queued_bytes += bytes;
         let time = self.last_departure + self.delay;
         self.held.push_back(Held { time, item, size, ecn, corrupt: false });
@@ -101,7 +101,7 @@ impl<T: Clone> Link<T> {
         let Some(head) = self.held.get(self.flying) else { return };
         let mut departs = head.time - self.delay;
         let bytes = self.on_wire(head.size);
-        let start = departs - self.transmitter.time_for(bytes);
+        let start = departs - self.time_for(bytes);
         self.departs = self.transmitter.start(start, bytes);
         (self.last_departure, self.sends) = (start, true);
         for packet in self.held.iter_mut().skip(self.flying + 1) {
