@@ -58,36 +58,30 @@ impl<T: Clone> Link<T> {
     /// Takes out the first packet that has arrived by `now`.
     #[inline]
     pub(super) fn pop_planned(&mut self, now: Time) -> Option<Arrival<T>> {
-        let Held { time: at, item, size, ecn, corrupt } = self.land(now)?;
-        self.tidy();
-        Some(Arrival { at, item, size, ce: ecn == Ecn::Marked, corrupt })
-    }
-
-    /// The first packet comes out, if it has arrived by `now`.
-    #[inline]
-    fn land(&mut self, now: Time) -> Option<Held<T>> {
         if self.held.front()?.time > now {
             return None;
         }
-        let packet = self.held.pop_front()?;
+        let Held { time: at, item, size, ecn, corrupt } = self.held.pop_front()?;
+        self.tidy();
         if self.flying > 0 {
             self.flying -= 1;
-            self.flying_bytes -= u64::from(packet.size);
+            self.flying_bytes -= u64::from(size);
         } else {
-            self.queued_bytes -= self.on_wire(packet.size);
+            self.queued_bytes -= self.on_wire(size);
         }
-        self.stats.delivered.add(packet.size);
-        Some(packet)
+        self.stats.delivered.add(size);
+        Some(Arrival { at, item, size, ce: ecn == Ecn::Marked, corrupt })
     }
 
     /// Looks who has left by `now`.
     pub(super) fn settle(&mut self, now: Time) {
-        while let Some(packet) = self.held.get(self.flying).filter(|packet| packet.time - self.delay <= now) {
-            let size = packet.size;
-            self.queued_bytes -= self.on_wire(size);
-            self.flying_bytes += u64::from(size);
-            self.flying += 1;
-        }
+        let (delay, waiting) = (self.delay, self.held.range(self.flying..));
+        let left = waiting.take_while(|packet| packet.time - delay <= now);
+        let (count, bytes) =
+            left.fold((0, 0), |(count, sum), packet| (count + 1, sum + u64::from(packet.size)));
+        self.flying += count;
+        self.flying_bytes += bytes;
+        self.queued_bytes -= bytes + count as u64 * u64::from(self.overhead);
     }
 
     /// From here on packets leave one by one. Everything that has left by `now` is known to have.
@@ -132,7 +126,13 @@ impl Link<()> {
 
     /// Takes out all that has arrived by `now`, for counters that are true then.
     pub fn forget(&mut self, now: Time) {
-        while self.land(now).is_some() {}
+        self.settle(now);
+        let count = self.held.partition_point(|packet| packet.time <= now);
+        let bytes = self.held.drain(..count).map(|packet| u64::from(packet.size)).sum::<u64>();
+        self.flying -= count;
+        self.flying_bytes -= bytes;
+        self.stats.delivered.packets += count as u64;
+        self.stats.delivered.bytes += bytes;
         self.tidy();
     }
 }

@@ -77,7 +77,6 @@ impl Express {
     /// A link, with what has happened up to `now`.
     pub(super) fn at(&mut self, now: Time, link: usize) -> &mut Link<()> {
         let link = &mut self.links[link];
-        link.backlog(now);
         link.forget(now);
         link
     }
