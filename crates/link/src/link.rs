@@ -15,6 +15,7 @@ mod departure;
 mod planned;
 
 use std::collections::VecDeque;
+use std::num::NonZeroU64;
 
 use anabranch_wire::{Span, Time, prefetch, prefetch_item, prefetch_room};
 
@@ -63,12 +64,14 @@ pub struct Link<T> {
     mtu: u32,
     overhead: u32,
     limit: Limit,
-    /// A size and how long it takes, if [`Transmitter::is_regular`]: most packets have that of the one before.
+    /// How long a byte takes, where that is a whole number of nanoseconds, as with most rates that are round ...
+    per_byte: Option<NonZeroU64>,
+    /// ... and else a size and how long it takes: many packets have that of the one before.
     known: (u64, Span),
     flying_bytes: u64,
+    stats: LinkStats,
     /// When the first that waits has left; [`Time::NEVER`] while none is on its way out, and under a plan.
     departs: Time,
-    stats: LinkStats,
     transmitter: Transmitter,
     last_arrival: Time,
     rare: Box<Rare<T>>,
@@ -139,6 +142,7 @@ impl<T: Clone> Link<T> {
             last_arrival: Time::ZERO,
             limit,
             transmitter: Transmitter::new(std::mem::take(&mut config.rate)),
+            per_byte: None,
             known: (0, Span::ZERO),
             mtu: config.mtu.unwrap_or(u32::MAX),
             overhead: config.overhead,
@@ -155,6 +159,7 @@ impl<T: Clone> Link<T> {
             rare: Box::new(rare),
         };
         link.is_plain = link.can_be_planned();
+        link.per_byte = link.transmitter.per_byte();
         link
     }
 
@@ -316,7 +321,11 @@ impl<T: Clone> Link<T> {
     }
 
     /// How long so many bytes take, if the transmitter is regular.
+    #[inline]
     fn time_for(&mut self, bytes: u64) -> Span {
+        if let Some(nanos) = self.per_byte {
+            return Span::from_nanos(bytes.saturating_mul(nanos.get()));
+        }
         if self.known.0 != bytes {
             self.known = (bytes, self.transmitter.time_for(bytes));
         }

@@ -3,6 +3,7 @@
 //! Under a fixed rate the rate may change while a packet is half out. What is left of it is then
 //! kept as bits times nanoseconds, so that no change is rounded more than a nanosecond.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use anabranch_wire::{Rate, Span, Time};
@@ -67,6 +68,14 @@ impl Transmitter {
             Pace::Fixed(rate) => rate != Rate::ZERO,
             Pace::Trace(_) => false,
         }
+    }
+
+    /// How long a byte takes, if the rate is fixed and that is a whole number of nanoseconds.
+    pub(crate) fn per_byte(&self) -> Option<NonZeroU64> {
+        let Pace::Fixed(rate) = self.pace else { return None };
+        (rate != Rate::ZERO && (8 * NANOS).is_multiple_of(rate.as_bits()))
+            .then(|| NonZeroU64::new(8 * NANOS / rate.as_bits()))
+            .flatten()
     }
 
     /// How long so many bytes take, if [`Self::is_regular`].

@@ -12,12 +12,13 @@ impl<T: Clone> Link<T> {
     /// Changes the rate, also for what is waiting and what is left of the packet on its way out.
     pub fn set_rate(&mut self, now: Time, rate: RateModel) {
         self.change(now, |link| {
-            link.known = (0, Span::ZERO);
             if link.sends {
                 link.departs = link.transmitter.change_mid_packet(now, rate);
             } else {
                 link.transmitter.change(rate);
             }
+            link.known = (0, Span::ZERO);
+            link.per_byte = link.transmitter.per_byte();
         });
     }
 

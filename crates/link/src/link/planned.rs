@@ -118,10 +118,20 @@ impl Link<()> {
     #[inline]
     pub fn pass(&mut self, now: Time, size: u32) -> Result<Time, DropReason> {
         if self.held.len() == self.held.capacity() {
-            self.forget(now);
+            self.make_room(now);
         }
         self.plan(now, size, (), Ecn::NotCapable)?;
         Ok(self.last_departure + self.delay)
+    }
+
+    /// Makes so much room that this is not asked for again soon.
+    #[cold]
+    fn make_room(&mut self, now: Time) {
+        self.forget(now);
+        let room = self.held.capacity();
+        if self.held.len() > room / 4 * 3 {
+            self.held.reserve_exact(room * 2 - self.held.len());
+        }
     }
 
     /// Takes out all that has arrived by `now`, for counters that are true then.

@@ -1,7 +1,7 @@
 //! Plain links, slot by slot: when a packet arrives is known as soon as it is sent, so a link holds no packet, only when those
 //! before have left, and is called for nothing but the next packet.
 
-use anabranch_link::{Link, LinkConfig};
+use anabranch_link::{Link, LinkConfig, LinkStats};
 use anabranch_wire::Time;
 
 use super::flights::{Flight, Flights};
@@ -74,10 +74,15 @@ impl Express {
         self.arrived = arrived;
     }
 
-    /// A link, with what has happened up to `now`.
-    pub(super) fn at(&mut self, now: Time, link: usize) -> &mut Link<()> {
+    /// What a link has done by `now`.
+    pub(super) fn stats(&mut self, now: Time, link: usize) -> LinkStats {
         let link = &mut self.links[link];
         link.forget(now);
-        link
+        *link.stats()
+    }
+
+    /// Packets waiting at a link at `now`, the one on its way out included.
+    pub(super) fn backlog(&mut self, now: Time, link: usize) -> usize {
+        self.links[link].backlog(now).0
     }
 }

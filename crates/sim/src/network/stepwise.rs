@@ -3,7 +3,7 @@
 //! A link calls once for whatever it holds: when its first packet arrives. That packet is offered to
 //! the next link of its route, or handed out when there is none.
 
-use anabranch_link::{Arrival, Ecn, Link, LinkConfig, RateModel};
+use anabranch_link::{Arrival, Ecn, Link, LinkConfig, LinkStats, RateModel};
 use anabranch_wire::Time;
 
 use super::agenda::Agenda;
@@ -137,10 +137,15 @@ impl Stepwise {
         self.attend(index, freight);
     }
 
-    /// A link, with what has happened up to `now`: that is counted only when the link is asked.
-    pub(super) fn at(&mut self, now: Time, link: usize) -> &mut Link<Hop> {
+    /// What a link has done by `now`: that is counted only when the link is asked.
+    pub(super) fn stats(&mut self, now: Time, link: usize) -> LinkStats {
         let link = &mut self.links[link];
         link.backlog(now);
-        link
+        *link.stats()
+    }
+
+    /// Packets waiting at a link at `now`, the one on its way out included.
+    pub(super) fn backlog(&mut self, now: Time, link: usize) -> usize {
+        self.links[link].backlog(now).0
     }
 }

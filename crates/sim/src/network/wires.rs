@@ -186,16 +186,16 @@ impl Wires {
     /// What a link has done by `now`.
     pub(crate) fn stats(&mut self, now: Time, link: usize) -> LinkStats {
         match &mut self.links {
-            Links::Express(links) => *links.at(now, link).stats(),
-            Links::Stepwise(links) => *links.at(now, link).stats(),
+            Links::Express(links) => links.stats(now, link),
+            Links::Stepwise(links) => links.stats(now, link),
         }
     }
 
     /// Packets waiting at a link at `now`, the one on its way out included.
     pub(crate) fn backlog(&mut self, now: Time, link: usize) -> usize {
         match &mut self.links {
-            Links::Express(links) => links.at(now, link).backlog(now).0,
-            Links::Stepwise(links) => links.at(now, link).backlog(now).0,
+            Links::Express(links) => links.backlog(now, link),
+            Links::Stepwise(links) => links.backlog(now, link),
         }
     }
 
