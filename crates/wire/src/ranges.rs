@@ -74,6 +74,7 @@ impl RangeSet {
     }
 
     /// Adds `range`; returns how many of its numbers were new.
+    #[inline]
     pub fn insert(&mut self, range: Range<u64>) -> u64 {
         if range.is_empty() {
             return 0;

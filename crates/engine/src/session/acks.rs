@@ -7,6 +7,7 @@ use super::Session;
 use crate::control::Control;
 use crate::event::ProtocolError;
 use crate::path::{AckOutcome, Content, Losses, Path, SentPacket};
+use crate::stream::SentRun;
 
 impl<P: Payload> Session<P> {
     /// Takes in an acknowledgement that arrived on the path at `via`.
@@ -55,12 +56,19 @@ impl<P: Payload> Session<P> {
     ) -> Result<(AckOutcome, bool), ProtocolError> {
         let Path { board, mtu, trouble, .. } = &mut self.paths[index];
         let mut resized = false;
+        // Packets that left in a row most often arrive in a row: what they carried is one run then.
+        let mut arrived: Option<SentRun> = None;
         let outcome = board.on_ack(now, ranges, |packet| {
             mtu.on_delivered(packet.sent_at, packet.size);
             trouble.on_arrived(now, packet.sent_at);
             for content in packet.contents {
                 match content {
-                    Content::Run(run) => self.streams.on_acked(run, (&mut self.events, &mut self.control)),
+                    Content::Run(run) if arrived.as_mut().is_some_and(|before| before.extend(run)) => {}
+                    Content::Run(run) => {
+                        if let Some(before) = arrived.replace(run.clone()) {
+                            self.streams.on_acked(&before, (&mut self.events, &mut self.control));
+                        }
+                    }
                     Content::Control(Control::ResetStream(stream)) => {
                         self.streams.on_reset_acked(*stream, &mut self.control);
                     }
@@ -72,6 +80,9 @@ impl<P: Payload> Session<P> {
                 }
             }
         })?;
+        if let Some(last) = arrived {
+            self.streams.on_acked(&last, (&mut self.events, &mut self.control));
+        }
         Ok((outcome, resized))
     }
 

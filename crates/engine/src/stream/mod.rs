@@ -78,6 +78,17 @@ pub(crate) struct SentRun {
     pub fin: bool,
 }
 
+impl SentRun {
+    /// Takes in the run that follows; false for one that does not.
+    pub(crate) fn extend(&mut self, next: &Self) -> bool {
+        let follows = self.stream == next.stream && self.range.end == next.range.start && !self.fin;
+        if follows {
+            (self.range.end, self.fin) = (next.range.end, next.fin);
+        }
+        follows
+    }
+}
+
 pub(crate) struct Streams<P> {
     side: Side,
     map: BTreeMap<StreamId, Stream<P>>,

@@ -80,11 +80,9 @@ impl Scoreboard {
         tell: &mut impl FnMut(&Arrived<'_>),
     ) {
         let mut late: SmallVec<[u64; 4]> = SmallVec::new();
-        let first = self.index_of(gap.start);
-        for slot in self.slots.range_mut(first..) {
-            if slot.number >= gap.end {
-                break;
-            }
+        let mut next = self.index_of(gap.start);
+        while let Some(slot) = self.slots.get_mut(next).filter(|slot| slot.number < gap.end) {
+            next += 1;
             match std::mem::replace(&mut slot.state, State::Acked) {
                 State::Acked => continue,
                 State::Lost => late.push(slot.number),
