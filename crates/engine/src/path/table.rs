@@ -366,6 +366,11 @@ impl Paths {
         keep_earliest(&mut self.wants.check_at, (before, at), &self.check_at);
     }
 
+    /// True when some path was not told yet that there is nothing to send.
+    pub(crate) fn have_untold(&self) -> bool {
+        !self.untold.is_empty()
+    }
+
     /// The next path from `index` on that was not told yet that there is nothing to send, with its window; it counts
     /// as told now.
     pub(crate) fn next_untold(&mut self, index: usize) -> Option<(usize, u64)> {
