@@ -186,9 +186,9 @@ impl Paths {
         !self.have_news.is_empty()
     }
 
-    /// The same of one path.
-    pub(crate) fn has_news(&self, index: usize) -> bool {
-        self.have_news.has(index)
+    /// The first path from `index` on of which that is true.
+    pub(crate) fn next_with_news(&self, index: usize) -> Option<usize> {
+        self.have_news.next(index, self.list.len())
     }
 
     /// Notes that everything in flight on a path was looked at for copies.

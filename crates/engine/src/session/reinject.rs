@@ -101,10 +101,15 @@ impl<P: Payload> Session<P> {
     /// The peer's window is full: the oldest packet of the slowest path.
     fn relieve_gap(&mut self, now: Time) -> Option<Transmit<P>> {
         let fast = self.least_to_send_on(now, |session, index| session.paths.one_way(index))?;
-        let paths = &self.paths;
-        let is_slow = |index: &usize| paths.has_news(*index) && paths.one_way(*index) > paths.one_way(fast);
-        let mut slow: SmallVec<[usize; 8]> = (0..paths.len()).filter(is_slow).collect();
-        slow.sort_by_key(|index| std::cmp::Reverse(paths.one_way(*index)));
+        let mut slow: SmallVec<[usize; 8]> = SmallVec::new();
+        let mut next = 0;
+        while let Some(index) = self.paths.next_with_news(next) {
+            next = index + 1;
+            if self.paths.one_way(index) > self.paths.one_way(fast) {
+                slow.push(index);
+            }
+        }
+        slow.sort_by_key(|index| std::cmp::Reverse(self.paths.one_way(*index)));
         slow.into_iter().find_map(|slow| self.copy_oldest(now, slow, fast))
     }
 
