@@ -99,7 +99,19 @@ impl<P: Payload> Session<P> {
     pub(super) fn add_acks(&mut self, now: Time, index: usize, draft: &mut Draft<P>) {
         let on_their_own = self.config.ack_policy == AckPolicy::SamePath && self.ack_path.0.is_none();
         let own = on_their_own.then_some(index);
-        let mut next = self.paths.next_to_acknowledge(0, own);
+        if let Some(first) = self.paths.next_to_acknowledge(0, own) {
+            self.add_acks_from(now, (index, own), first, draft);
+        }
+    }
+
+    fn add_acks_from(
+        &mut self,
+        now: Time,
+        (index, own): (usize, Option<usize>),
+        first: usize,
+        draft: &mut Draft<P>,
+    ) {
+        let mut next = Some(first);
         while let Some(other) = next {
             if self.ack_carrier(now, other) == index {
                 self.add_ack(now, other, draft);

@@ -369,9 +369,10 @@ impl<P: Payload> Session<P> {
 
     /// An acknowledgement that was due at `due` or before and found no data to travel with.
     fn transmit_ack(&mut self, now: Time, due: Time) -> Option<Transmit<P>> {
-        if self.paths.wants().ack_at > due {
-            return None;
-        }
+        if self.paths.wants().ack_at > due { None } else { self.transmit_due_ack(now, due) }
+    }
+
+    fn transmit_due_ack(&mut self, now: Time, due: Time) -> Option<Transmit<P>> {
         let index = self.paths.owing_ack(due)?;
         let carrier = self.ack_carrier(now, index);
         let built = self.build_ack(now, carrier);
