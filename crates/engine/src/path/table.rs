@@ -200,9 +200,9 @@ impl Paths {
         !self.have_news.is_empty()
     }
 
-    /// The same of one path.
-    pub(crate) fn has_news(&self, index: usize) -> bool {
-        self.have_news.has(index)
+    /// The first path from `index` on of which that is true.
+    pub(crate) fn next_with_news(&self, index: usize) -> Option<usize> {
+        self.have_news.next(index, self.list.len())
     }
 
     /// Notes that everything in flight on a path was looked at for copies.
@@ -389,6 +389,11 @@ impl Paths {
         let before = std::mem::replace(&mut self.check_at[index], at);
         let all = || earliest(self.check_at.iter().copied());
         self.wants.check_at = still_earliest(self.wants.check_at, (before, at), all);
+    }
+
+    /// True when some path was not told yet that there is nothing to send.
+    pub(crate) fn have_untold(&self) -> bool {
+        !self.untold.is_empty()
     }
 
     /// The next path from `index` on that was not told yet that there is nothing to send, with its window; it counts

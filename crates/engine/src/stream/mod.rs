@@ -19,7 +19,7 @@ use anabranch_wire::{Payload, Side, Span, StreamId, Time, prefetch};
 
 pub(crate) use budget::next_turn;
 pub use budget::{MemoryBudget, Reservation};
-pub(crate) use leaving::Pick;
+pub(crate) use leaving::{Pick, Turn};
 pub use recv::Read;
 pub(crate) use recv::{Inserted, RecvHalf, Window};
 pub(crate) use redundant::Carried;
