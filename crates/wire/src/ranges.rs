@@ -5,8 +5,9 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
-/// Ranges of packet numbers in an acknowledgement, highest first, end exclusive, never touching.
-pub type Ranges = SmallVec<[Range<u64>; 3]>;
+/// Ranges of packet numbers in an acknowledgement, highest first, end exclusive, never touching. Most have one or two; room for
+/// more would make every message larger, and they are moved often.
+pub type Ranges = SmallVec<[Range<u64>; 2]>;
 
 /// A set of `u64` held as disjoint, sorted, non-touching ranges.
 ///
@@ -74,6 +75,7 @@ impl RangeSet {
     }
 
     /// Adds `range`; returns how many of its numbers were new.
+    #[inline]
     pub fn insert(&mut self, range: Range<u64>) -> u64 {
         if range.is_empty() {
             return 0;

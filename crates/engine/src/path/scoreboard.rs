@@ -43,7 +43,15 @@ enum State {
     Lost,
 }
 
-/// What became of a transmission that is over: acknowledged or lost.
+/// A transmission that arrived.
+#[derive(Debug)]
+pub(crate) struct Arrived<'a> {
+    pub sent_at: Time,
+    pub size: u16,
+    pub contents: &'a Contents,
+}
+
+/// A transmission that counts as lost.
 #[derive(Debug)]
 pub(crate) struct SentPacket {
     pub sent_at: Time,
@@ -82,22 +90,17 @@ impl Slot {
         SentPacket { sent_at: self.sample.sent_at, size: self.size, contents, doubted: self.doubted }
     }
 
-    /// What has to be told of a transmission that is over.
-    fn take(&mut self) -> SentPacket {
-        let contents = std::mem::take(&mut self.contents);
-        SentPacket { sent_at: self.sample.sent_at, size: self.size, contents, doubted: self.doubted }
-    }
-
-    /// The same of one that is forgotten.
-    fn end(self) -> SentPacket {
-        let Self { size, sample, contents, doubted, .. } = self;
-        SentPacket { sent_at: sample.sent_at, size, contents, doubted }
+    /// What has to be told of a transmission that arrived.
+    fn arrived(&self) -> Arrived<'_> {
+        Arrived { sent_at: self.sample.sent_at, size: self.size, contents: &self.contents }
     }
 }
 
 /// What an acknowledgement told.
 #[derive(Debug, Default)]
 pub(crate) struct AckOutcome {
+    /// Packets acknowledged for the first time.
+    pub packets: u64,
     /// Bytes acknowledged for the first time that were in flight.
     pub acked_bytes: u64,
     /// Bytes in flight before.

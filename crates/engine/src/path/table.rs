@@ -25,8 +25,12 @@ pub(crate) struct Paths {
     check_at: Vec<Time>,
     /// When an acknowledgement has to leave.
     ack_at: Vec<Time>,
-    /// Next timeouts beside acknowledgements, as far as somebody asked.
-    timeouts: Vec<Cell<Option<Time>>>,
+    /// Next timeouts beside acknowledgements.
+    timeouts: Vec<Cell<Time>>,
+    /// Of these nobody asked for the timeout since it may have changed.
+    unasked: Cell<Places>,
+    /// The earliest of `timeouts`.
+    timeout: Earliest,
     /// See [`Path::one_way`].
     one_ways: Vec<Span>,
     /// How good the paths are for data, see [`Path::grade`].
@@ -69,6 +73,16 @@ pub(crate) struct Wants {
 impl Default for Wants {
     fn default() -> Self {
         Self { check_at: Time::NEVER, ack_at: Time::NEVER }
+    }
+}
+
+/// The earliest of no times at first.
+#[derive(Debug)]
+struct Earliest(Cell<Time>);
+
+impl Default for Earliest {
+    fn default() -> Self {
+        Self(Cell::new(Time::NEVER))
     }
 }
 
@@ -186,9 +200,9 @@ impl Paths {
         !self.have_news.is_empty()
     }
 
-    /// The same of one path.
-    pub(crate) fn has_news(&self, index: usize) -> bool {
-        self.have_news.has(index)
+    /// The first path from `index` on of which that is true.
+    pub(crate) fn next_with_news(&self, index: usize) -> Option<usize> {
+        self.have_news.next(index, self.list.len())
     }
 
     /// Notes that everything in flight on a path was looked at for copies.
@@ -254,13 +268,19 @@ impl Paths {
 
     /// The next timeout of all paths, where `timeout_of` finds it for one, acknowledgements that are due left out.
     pub(crate) fn next_timeout(&self, timeout_of: impl Fn(&Path) -> Time) -> Time {
-        let mut next = self.next_ack_at();
-        for (index, known) in self.timeouts.iter().enumerate() {
-            let timeout = known.get().unwrap_or_else(|| timeout_of(&self.list[index]));
-            known.set(Some(timeout));
-            next = next.min(timeout);
+        let unasked = self.unasked.take();
+        let mut index = 0;
+        while let Some(place) = unasked.next(index, self.list.len()) {
+            let timeout = timeout_of(&self.list[place]);
+            let change = (self.timeouts[place].replace(timeout), timeout);
+            self.timeout.0.set(still_earliest(self.timeout.0.get(), change, || self.earliest_timeout()));
+            index = place + 1;
         }
-        next
+        self.timeout.0.get().min(self.next_ack_at())
+    }
+
+    fn earliest_timeout(&self) -> Time {
+        earliest(self.timeouts.iter().map(Cell::get))
     }
 
     /// When the next acknowledgement has to leave.
@@ -271,12 +291,12 @@ impl Paths {
         let due_of = |(index, path): (usize, &Path)| {
             if self.stale.has(index) { path.receipt.due() } else { self.ack_at[index] }
         };
-        self.list.iter().enumerate().map(due_of).fold(Time::NEVER, Time::min)
+        earliest(self.list.iter().enumerate().map(due_of))
     }
 
     /// What a path's timeout depends on outside the path has changed.
-    pub(crate) fn forget_timeout(&self, index: usize) {
-        self.timeouts[index].set(None);
+    pub(crate) fn forget_timeout(&mut self, index: usize) {
+        *self.unasked.get_mut() |= Places::of(index);
     }
 
     /// Adds a path where its id belongs.
@@ -286,7 +306,7 @@ impl Paths {
         self.windows.insert(index, 0);
         self.check_at.insert(index, Time::NEVER);
         self.ack_at.insert(index, Time::NEVER);
-        self.timeouts.insert(index, Cell::new(None));
+        self.timeouts.insert(index, Cell::new(Time::NEVER));
         self.grades.insert(index, 0);
         self.all_usable = false;
         self.one_ways.insert(index, Span::ZERO);
@@ -306,7 +326,10 @@ impl Paths {
         self.all_usable = are_alike(&self.grades);
         self.one_ways.remove(index);
         self.forget_all();
-        self.wants = Wants { check_at: earliest(&self.check_at), ack_at: earliest(&self.ack_at) };
+        let check_at = earliest(self.check_at.iter().copied());
+        let ack_at = earliest(self.ack_at.iter().copied());
+        self.wants = Wants { check_at, ack_at };
+        self.timeout.0.set(self.earliest_timeout());
         self.list.remove(index)
     }
 
@@ -318,7 +341,7 @@ impl Paths {
     /// Makes everything stale that is kept of any path.
     pub(crate) fn forget_all(&mut self) {
         self.stale = Places::ALL;
-        self.timeouts.iter_mut().for_each(|timeout| timeout.set(None));
+        *self.unasked.get_mut() = Places::ALL;
         let none = Places::default();
         (self.want_acks, self.want_probes, self.inactive) = (none, none, none);
         (self.have_copies, self.have_news, self.have_tails, self.have_room) = (none, none, none, none);
@@ -335,7 +358,7 @@ impl Paths {
         if !self.list[index].allowance.is_unlimited() {
             self.forget(index);
         } else if eliciting {
-            self.timeouts[index].set(None);
+            self.forget_timeout(index);
             self.look_at_flight(index);
         }
     }
@@ -343,7 +366,7 @@ impl Paths {
     /// Makes everything stale that is kept of a path.
     fn forget(&mut self, index: usize) {
         self.stale |= Places::of(index);
-        self.timeouts[index].set(None);
+        self.forget_timeout(index);
     }
 
     /// Changes what arrived on a path: of what is kept only acknowledgements depend on it.
@@ -358,12 +381,19 @@ impl Paths {
 
     fn set_ack_at(&mut self, index: usize, at: Time) {
         let before = std::mem::replace(&mut self.ack_at[index], at);
-        keep_earliest(&mut self.wants.ack_at, (before, at), &self.ack_at);
+        let all = || earliest(self.ack_at.iter().copied());
+        self.wants.ack_at = still_earliest(self.wants.ack_at, (before, at), all);
     }
 
     fn set_check_at(&mut self, index: usize, at: Time) {
         let before = std::mem::replace(&mut self.check_at[index], at);
-        keep_earliest(&mut self.wants.check_at, (before, at), &self.check_at);
+        let all = || earliest(self.check_at.iter().copied());
+        self.wants.check_at = still_earliest(self.wants.check_at, (before, at), all);
+    }
+
+    /// True when some path was not told yet that there is nothing to send.
+    pub(crate) fn have_untold(&self) -> bool {
+        !self.untold.is_empty()
     }
 
     /// The next path from `index` on that was not told yet that there is nothing to send, with its window; it counts
@@ -389,15 +419,21 @@ impl Paths {
         self.old_views = Places::ALL;
     }
 
+    /// True when nothing has changed since the last refresh.
+    pub(crate) fn are_fresh(&self, window: impl Fn(PathId) -> u64) -> bool {
+        let fresh = self.stale.is_empty();
+        debug_assert!(
+            !fresh
+                || (0..self.list.len().min(63)).all(|index| {
+                    self.windows[index] == window(self.ids[index])
+                        && self.has_room(index) == self.has_room_now(index)
+                })
+        );
+        fresh
+    }
+
     /// Looks at the paths of which something may have changed; `window` gives a path's congestion window.
     pub(crate) fn refresh(&mut self, window: impl Fn(PathId) -> u64) {
-        if self.stale.is_empty() {
-            debug_assert!((0..self.list.len().min(63)).all(|index| {
-                self.windows[index] == window(self.ids[index])
-                    && self.has_room(index) == self.has_room_now(index)
-            }));
-            return;
-        }
         let mut index = 0;
         while let Some(place) = self.stale.next(index, self.list.len()) {
             self.windows[place] = window(self.ids[place]);
@@ -422,7 +458,7 @@ impl Paths {
             self.grades[index] = grade;
             self.all_usable = are_alike(&self.grades);
             // Whether a path is in doubt depends on what others are good for.
-            self.timeouts.iter().for_each(|timeout| timeout.set(None));
+            *self.unasked.get_mut() = Places::ALL;
         }
         self.inactive.put(index, grade < 2);
         self.old_views.put(index, true);
@@ -453,18 +489,24 @@ fn are_alike(grades: &[u8]) -> bool {
     grades.iter().all(|grade| *grade > 0 && *grade == grades[0])
 }
 
-/// Keeps the earliest of some times, of which one was another before: only where that was the earliest are all gone through.
-fn keep_earliest(earliest_of: &mut Time, (before, at): (Time, Time), times: &[Time]) {
-    if at <= *earliest_of {
-        *earliest_of = at;
-    } else if before <= *earliest_of && before != at {
-        *earliest_of = earliest(times);
-    }
-    debug_assert_eq!(*earliest_of, earliest(times));
+/// The earliest of some times, as `before` became `at`: only where that was the earliest are all gone through.
+fn still_earliest(earliest: Time, (before, at): (Time, Time), all: impl Fn() -> Time) -> Time {
+    let earliest = match before <= earliest && at > before {
+        true => all(),
+        false => earliest.min(at),
+    };
+    debug_assert_eq!(earliest, all());
+    earliest
 }
 
-fn earliest(times: &[Time]) -> Time {
-    times.iter().copied().fold(Time::NEVER, Time::min)
+fn earliest(times: impl Iterator<Item = Time>) -> Time {
+    let mut earliest = Time::NEVER;
+    for time in times {
+        if time < earliest {
+            earliest = time;
+        }
+    }
+    earliest
 }
 
 impl Deref for Paths {

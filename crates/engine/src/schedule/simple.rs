@@ -14,16 +14,16 @@ pub struct LeastFilled;
 
 impl Scheduler for LeastFilled {
     fn pick(&mut self, _: &SessionView, paths: &[PathView], _: &Item) -> Decision {
-        let mut least: Option<(f64, &PathView)> = None;
-        for path in open(paths) {
-            let fill = path.fill();
-            // They are sorted by id: of paths that are alike it is the first.
-            if least.is_none_or(|(known, _)| fill < known) {
-                least = Some((fill, path));
-            }
-        }
-        least.map_or(Decision::Wait(Time::NEVER), |(_, path)| Decision::Send { path: path.id, run: path.mtu })
+        // They are sorted by id: of paths that are alike it is the first.
+        let least = open(paths).reduce(|least, path| if is_less_filled(path, least) { path } else { least });
+        least.map_or(Decision::Wait(Time::NEVER), |path| Decision::Send { path: path.id, run: path.mtu })
     }
+}
+
+/// Compares [`PathView::fill`] without dividing: this is done for every path and every packet.
+fn is_less_filled(path: &PathView, other: &PathView) -> bool {
+    let share = |of: &PathView, than: &PathView| u128::from(of.in_flight) * u128::from(than.window.max(1));
+    share(path, other) < share(other, path)
 }
 
 /// Picks the path with the lowest smoothed round-trip time that has room.

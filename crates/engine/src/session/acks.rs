@@ -1,20 +1,21 @@
 //! Acknowledgements in: what arrived, what was lost, what that means for windows and paths.
 
 use anabranch_cc::{AckSample, LossEvent};
-use anabranch_wire::{Ack, PathId, Payload, Span, Time};
+use anabranch_wire::{Ack, PathId, Payload, Ranges, Span, Time};
 
 use super::Session;
 use crate::control::Control;
 use crate::event::ProtocolError;
-use crate::path::{AckOutcome, Content, Losses, SentPacket};
+use crate::path::{AckOutcome, Content, Losses, Path, SentPacket};
+use crate::stream::SentRun;
 
 impl<P: Payload> Session<P> {
     /// Takes in an acknowledgement that arrived on the path at `via`.
     pub(super) fn handle_ack(&mut self, now: Time, via: usize, ack: &Ack) -> Result<(), ProtocolError> {
         let Some(index) = self.path_index(ack.path) else { return Ok(()) };
         let via = self.paths[via].id;
-        let outcome = self.paths[index].board.on_ack(now, &ack.ranges, &mut self.scratch.packets)?;
-        if self.scratch.packets.is_empty() {
+        let (outcome, resized) = self.take_arrived(now, index, &ack.ranges)?;
+        if outcome.packets == 0 {
             return Ok(());
         }
         if let Some(sample) = outcome.rtt {
@@ -25,17 +26,14 @@ impl<P: Payload> Session<P> {
             }
             self.note_delay(now, index, (sample, delay), ack.arrived);
         }
-        let mut newly = std::mem::take(&mut self.scratch.packets);
-        let arrived = newly.len() as u64;
-        let marks = self.paths[index].marks.on_ack(arrived, ack.ecn, outcome.rtt.is_some());
-        for packet in newly.drain(..) {
-            self.on_delivered(now, index, &packet);
+        let marks = self.paths[index].marks.on_ack(outcome.packets, ack.ecn, outcome.rtt.is_some());
+        if resized {
+            self.on_size_changed(now, index);
         }
-        self.scratch.packets = newly;
         self.feed_congestion_control(now, index, &outcome, marks);
         self.revive(now, index, outcome.rtt.map(|sample| (sample, via)));
         self.detect_losses(now, index);
-        self.watch(now, index, &outcome, arrived);
+        self.watch(now, index, &outcome);
         let path = &mut self.paths[index];
         path.health.on_ack(now, path.board.pipe() > 0);
         if ack.path == PathId::FIRST {
@@ -48,27 +46,44 @@ impl<P: Payload> Session<P> {
         Ok(())
     }
 
-    fn on_delivered(&mut self, now: Time, index: usize, packet: &SentPacket) {
-        let path = &mut self.paths[index];
-        path.mtu.on_delivered(packet.sent_at, packet.size);
-        path.trouble.on_arrived(now, packet.sent_at);
-        for content in &packet.contents {
-            match content {
-                Content::Run(run) => self.streams.on_acked(run, (&mut self.events, &mut self.control)),
-                Content::Control(Control::ResetStream(stream)) => {
-                    self.streams.on_reset_acked(*stream, &mut self.control);
-                }
-                Content::Control(Control::PathAbandon(path)) => {
-                    self.abandoned.remove(path);
-                }
-                Content::Control(_) => {}
-                Content::MtuProbe(size) => {
-                    if self.paths[index].mtu.on_probe_acked(*size) {
-                        self.on_size_changed(now, index);
+    /// Finds what an acknowledgement is the first for, and tells those whom what it carried concerns; true when packets become
+    /// larger.
+    fn take_arrived(
+        &mut self,
+        now: Time,
+        index: usize,
+        ranges: &Ranges,
+    ) -> Result<(AckOutcome, bool), ProtocolError> {
+        let Path { board, mtu, trouble, .. } = &mut self.paths[index];
+        let mut resized = false;
+        // Packets that left in a row most often arrive in a row: what they carried is one run then.
+        let mut arrived: Option<SentRun> = None;
+        let outcome = board.on_ack(now, ranges, |packet| {
+            mtu.on_delivered(packet.sent_at, packet.size);
+            trouble.on_arrived(now, packet.sent_at);
+            for content in packet.contents {
+                match content {
+                    Content::Run(run) if arrived.as_mut().is_some_and(|before| before.extend(run)) => {}
+                    Content::Run(run) => {
+                        if let Some(before) = arrived.replace(run.clone()) {
+                            self.streams.on_acked(&before, (&mut self.events, &mut self.control));
+                        }
                     }
+                    Content::Control(Control::ResetStream(stream)) => {
+                        self.streams.on_reset_acked(*stream, &mut self.control);
+                    }
+                    Content::Control(Control::PathAbandon(path)) => {
+                        self.abandoned.remove(path);
+                    }
+                    Content::Control(_) => {}
+                    Content::MtuProbe(size) => resized |= mtu.on_probe_acked(*size),
                 }
             }
+        })?;
+        if let Some(last) = arrived {
+            self.streams.on_acked(&last, (&mut self.events, &mut self.control));
         }
+        Ok((outcome, resized))
     }
 
     fn feed_congestion_control(&mut self, now: Time, index: usize, outcome: &AckOutcome, marks: u64) {

@@ -2,7 +2,7 @@
 
 use anabranch_wire::{
     AckPath, AddressFrame, Frame, Frames, MAX_FRAMES, Message, NewPid, Packet, PathStatus, PathUse, Payload,
-    StreamFrame, Time, packet_encoded_len, stream_frame_overhead,
+    StreamFrame, Time, packet_encoded_len, stream_frame_overhead_last, varint_len,
 };
 
 use super::{OVERHEAD, Session};
@@ -21,11 +21,20 @@ pub(super) struct Draft<P> {
     /// Bytes for frames, and how many those take that are in it, each as if another followed.
     whole: usize,
     filled: usize,
+    /// Bytes by which the last frame gets shorter if none follows.
+    spare: usize,
+    /// Bytes of streams.
+    data: u64,
+    /// It asks for an acknowledgement.
+    eliciting: bool,
+    /// It carries bytes of applications.
+    paced: bool,
 }
 
 impl<P: Payload> Draft<P> {
     pub(super) fn new(whole: usize, route: Route) -> Self {
-        Self { route, frames: Frames::new(), contents: Contents::new(), whole, filled: 0 }
+        let (frames, contents) = (Frames::new(), Contents::new());
+        Self { route, frames, contents, whole, filled: 0, spare: 0, data: 0, eliciting: false, paced: false }
     }
 
     /// Adds a frame if there is room for it with its length.
@@ -35,6 +44,10 @@ impl<P: Payload> Draft<P> {
             return false;
         }
         self.filled += length;
+        self.spare = frame.length_len();
+        self.eliciting |= frame.is_ack_eliciting();
+        self.paced |=
+            matches!(frame, Frame::Stream(_) | Frame::Datagram(_) | Frame::Marked(_) | Frame::Parity(_));
         self.frames.push(frame);
         true
     }
@@ -42,12 +55,13 @@ impl<P: Payload> Draft<P> {
     /// Adds a stream frame cut to fit as the last one, which needs no length.
     pub(super) fn add_stream(&mut self, frame: StreamFrame<P>) -> SentRun {
         let length = frame.data.len();
-        let run = SentRun {
-            stream: frame.stream,
-            range: frame.offset..frame.offset + length as u64,
-            fin: frame.fin,
-        };
-        self.filled += stream_frame_overhead(frame.stream, frame.offset, length) + length;
+        let end = frame.offset + length as u64;
+        let run = SentRun { stream: frame.stream, range: frame.offset..end, fin: frame.fin };
+        let last = stream_frame_overhead_last(frame.stream, frame.offset) + length;
+        self.spare = varint_len(length as u64);
+        self.filled += last + self.spare;
+        self.data += length as u64;
+        (self.eliciting, self.paced) = (true, true);
         self.frames.push(Frame::Stream(frame));
         self.contents.push(Content::Run(run.clone()));
         run
@@ -68,17 +82,9 @@ impl<P: Payload> Draft<P> {
 
     /// Bytes of the sealed packet, in which the last frame goes without its length.
     pub(super) fn size(&self) -> usize {
-        let size = OVERHEAD + self.filled - self.frames.last().map_or(0, Frame::length_len);
+        let size = OVERHEAD + self.filled - self.spare;
         debug_assert_eq!(size, OVERHEAD + packet_encoded_len(&self.frames));
         size
-    }
-
-    fn data_bytes(&self) -> u64 {
-        let length = |content: &Content| match content {
-            Content::Run(run) => run.range.end - run.range.start,
-            _ => 0,
-        };
-        self.contents.iter().map(length).sum()
     }
 }
 
@@ -93,7 +99,19 @@ impl<P: Payload> Session<P> {
     pub(super) fn add_acks(&mut self, now: Time, index: usize, draft: &mut Draft<P>) {
         let on_their_own = self.config.ack_policy == AckPolicy::SamePath && self.ack_path.0.is_none();
         let own = on_their_own.then_some(index);
-        let mut next = self.paths.next_to_acknowledge(0, own);
+        if let Some(first) = self.paths.next_to_acknowledge(0, own) {
+            self.add_acks_from(now, (index, own), first, draft);
+        }
+    }
+
+    fn add_acks_from(
+        &mut self,
+        now: Time,
+        (index, own): (usize, Option<usize>),
+        first: usize,
+        draft: &mut Draft<P>,
+    ) {
+        let mut next = Some(first);
         while let Some(other) = next {
             if self.ack_carrier(now, other) == index {
                 self.add_ack(now, other, draft);
@@ -283,7 +301,7 @@ impl<P: Payload> Session<P> {
             self.copy_elsewhere(index, &run, resend);
         }
         // Without data, acknowledgements that are in it leave all the same: they count as told.
-        self.paths.aside(index).stats.data_sent += draft.data_bytes();
+        self.paths.aside(index).stats.data_sent += draft.data;
     }
 
     /// A packet with all of these runs once more; `None` when they do not fit or the peer has some already.
@@ -296,7 +314,7 @@ impl<P: Payload> Session<P> {
             }
             draft.add_stream(frame);
         }
-        let copied = draft.data_bytes();
+        let copied = draft.data;
         self.add_acks(now, index, &mut draft);
         self.stats.bytes_copied += copied;
         self.paths.aside(index).stats.data_sent += copied;
@@ -310,7 +328,7 @@ impl<P: Payload> Session<P> {
             return None;
         }
         let size = draft.size();
-        let eliciting = draft.frames.iter().any(Frame::is_ack_eliciting);
+        let eliciting = draft.eliciting;
         // What restarts may find its window smaller.
         let restarts = eliciting && self.paths[index].board.pipe() == 0;
         let path = if restarts { &mut self.paths[index] } else { self.paths.aside(index) };
@@ -330,10 +348,7 @@ impl<P: Payload> Session<P> {
             }
             // Control frames and probes, which pacing never holds back, use up no credit either: under a low rate
             // they would leave none to data for ever.
-            let is_data = |frame: &Frame<P>| {
-                matches!(frame, Frame::Stream(_) | Frame::Datagram(_) | Frame::Marked(_) | Frame::Parity(_))
-            };
-            if draft.frames.iter().any(is_data) {
+            if draft.paced {
                 path.pacer.on_sent(size as u64);
             }
         }

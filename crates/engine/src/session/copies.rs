@@ -25,10 +25,10 @@ impl<P: Payload> Session<P> {
     }
 
     /// Sends for a redundant stream, whatever the scheduler would say; [`Self::build_data`] has the others copy it.
-    pub(super) fn place_redundant(&self, views: &[PathView], pick: Pick) -> Next<P> {
+    pub(super) fn place_redundant(&self, views: &[PathView], pick: Pick) -> Next {
         let open = views.iter().filter(|view| view.budget > 0);
-        open.min_by_key(|view| (view.rtt, view.id))
-            .map_or(Next::Nothing, |fastest| self.place_on(fastest.id, pick))
+        let fastest = open.min_by_key(|view| (view.rtt, view.id));
+        fastest.map_or(Next::Nothing, |fastest| self.place_on(fastest.id, pick, None))
     }
 
     /// Has every other path that may carry data send this, too, if its stream is redundant. What is sent `again` waits on

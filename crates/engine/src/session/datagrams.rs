@@ -111,7 +111,7 @@ impl<P: Payload> Session<P> {
         }
         let (class, flow, bytes) = (front.class, front.flow, front.data.len() as u64);
         let item = Item { bytes, resend: false, class, flow };
-        let session = SessionView { window: u64::MAX, ..self.view_session(now) };
+        let session = SessionView { now, more_expected: self.streams.more_expected(), window: u64::MAX };
         match self.scheduler.pick(&session, views, &item) {
             Decision::Send { path, .. } => self.build_datagram(now, path, (views, false)),
             Decision::Duplicate(paths) => self.build_datagram(now, *paths.first()?, (views, true)),

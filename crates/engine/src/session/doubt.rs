@@ -10,7 +10,7 @@ use crate::path::{AckOutcome, Answer, Bloat, Others, Path, PathState};
 
 impl<P: Payload> Session<P> {
     /// Looks whether a path that answers is of use; what it carries goes over the others if not.
-    pub(super) fn watch(&mut self, now: Time, index: usize, outcome: &AckOutcome, packets: u64) {
+    pub(super) fn watch(&mut self, now: Time, index: usize, outcome: &AckOutcome) {
         if !self.config.failure.suspect || self.paths[index].state != PathState::Active {
             return;
         }
@@ -22,7 +22,7 @@ impl<P: Payload> Session<P> {
             now,
             smoothed: path.rtt().smoothed(),
             acked_bytes: outcome.acked_bytes,
-            packets,
+            packets: outcome.packets,
             round_start: outcome.round_start,
             window,
             oldest: path.board.oldest_sent_at(),

@@ -7,20 +7,21 @@
 use anabranch_wire::{PathId, Payload, Time};
 use smallvec::SmallVec;
 
-use super::transmit::Next;
 use super::{OVERHEAD, Session};
 use crate::path::Path;
 use crate::route::Transmit;
-use crate::schedule::{Decision, Item, PathView};
+use crate::schedule::{Decision, PathView};
 use crate::stream::{Pick, SentRun};
 
 impl<P: Payload> Session<P> {
     /// What is bound to no path goes first.
     pub(super) fn transmit_early(&mut self, now: Time, most: u64) -> Option<Transmit<P>> {
-        if (self.paths.have_copies() || self.has_datagrams())
-            && let Next::Made(sent) = self.place(now, false)
-        {
-            return Some(sent);
+        if self.paths.have_copies() || self.has_datagrams() {
+            let ahead = self.transmit_ahead(now);
+            if ahead.is_some() {
+                return ahead;
+            }
+            self.place(now, false);
         }
         self.transmit_bound(now, most)
     }
@@ -72,13 +73,11 @@ impl<P: Payload> Session<P> {
             return false;
         }
         self.streams.rotate();
-        let resend = self.streams.next_is_resend();
-        let bytes = if resend { self.streams.missing() } else { self.streams.unsent() };
-        let item = Item { bytes, resend, class: 0, flow: self.streams.next_number() };
+        let turn = self.streams.turn();
         let open = views.iter().filter(|view| view.budget > 0);
         let decision = match self.streams.next_is_redundant() {
             true => open.min_by_key(|view| (view.rtt, view.id)).map(|view| (view.id, 1, SmallVec::new())),
-            false => match self.scheduler.pick(&self.view_session(now), views, &item) {
+            false => match self.scheduler.pick(&self.view_session(now, &turn), views, &turn.item()) {
                 Decision::Send { path, run } => Some((path, run, SmallVec::new())),
                 Decision::Duplicate(paths) => paths.first().map(|path| (*path, 1, paths[1..].into())),
                 Decision::Wait(until) => {

@@ -441,7 +441,15 @@ impl<P: Payload> Session<P> {
     /// Brings up to date what is kept of the paths.
     fn look_at_paths(&mut self) {
         let revision = self.cc.revision();
-        if revision.is_none() || revision != self.windows_as_of {
+        let known = revision.is_some() && revision == self.windows_as_of;
+        if !known || !self.paths.are_fresh(|path| self.cc.window(path)) {
+            self.look_again(known, revision);
+        }
+    }
+
+    /// Looks at those paths that may have changed, or at all where not even the windows are known to be as they were.
+    fn look_again(&mut self, known: bool, revision: Option<u64>) {
+        if !known {
             self.windows_as_of = revision;
             self.paths.forget_all();
         }

@@ -30,12 +30,17 @@ const ALLOWANCE: u64 = 48 << 10;
 const LOOKED_AT: usize = 64;
 
 impl<P: Payload> Session<P> {
+    /// True when there may be something to copy, and a path that can spare the room.
+    pub(super) fn may_relieve(&self) -> bool {
+        let some = if self.streams.unsent() > 0 { self.paths.have_news() } else { self.paths.have_tails() };
+        some && self.paths.len() > 1
+            && self.paths.have_room()
+            && self.stats.bytes_copied < ALLOWANCE + self.streams.sent() / SHARE
+    }
+
     /// The next copy, when some path can spare the room.
     pub(super) fn transmit_relief(&mut self, now: Time) -> Option<Transmit<P>> {
-        if self.paths.len() < 2
-            || !self.paths.have_room()
-            || self.stats.bytes_copied >= ALLOWANCE + self.streams.sent() / SHARE
-        {
+        if !self.may_relieve() {
             return None;
         }
         if self.streams.unsent() > 0 { self.relieve_gap(now) } else { self.relieve_tail(now) }
@@ -43,9 +48,6 @@ impl<P: Payload> Session<P> {
 
     /// Everything has left: the newest packet of the path that is done last, on the one that is done first.
     fn relieve_tail(&mut self, now: Time) -> Option<Transmit<P>> {
-        if !self.paths.have_tails() {
-            return None;
-        }
         let fast = self.least_to_send_on(now, |session, index| session.takes(index))?;
         let mut slow: SmallVec<[(Span, usize); 8]> = SmallVec::new();
         for index in (0..self.paths.len()).filter(|index| *index != fast && self.paths.has_tail(*index)) {
@@ -98,14 +100,16 @@ impl<P: Payload> Session<P> {
 
     /// The peer's window is full: the oldest packet of the slowest path.
     fn relieve_gap(&mut self, now: Time) -> Option<Transmit<P>> {
-        if !self.paths.have_news() {
-            return None;
-        }
         let fast = self.least_to_send_on(now, |session, index| session.paths.one_way(index))?;
-        let paths = &self.paths;
-        let is_slow = |index: &usize| paths.has_news(*index) && paths.one_way(*index) > paths.one_way(fast);
-        let mut slow: SmallVec<[usize; 8]> = (0..paths.len()).filter(is_slow).collect();
-        slow.sort_by_key(|index| std::cmp::Reverse(paths.one_way(*index)));
+        let mut slow: SmallVec<[usize; 8]> = SmallVec::new();
+        let mut next = 0;
+        while let Some(index) = self.paths.next_with_news(next) {
+            next = index + 1;
+            if self.paths.one_way(index) > self.paths.one_way(fast) {
+                slow.push(index);
+            }
+        }
+        slow.sort_by_key(|index| std::cmp::Reverse(self.paths.one_way(*index)));
         slow.into_iter().find_map(|slow| self.copy_oldest(now, slow, fast))
     }
 

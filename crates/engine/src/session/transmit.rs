@@ -4,40 +4,35 @@
 //! that are late; data, where the scheduler says; acknowledgements that are due and found nothing to travel with.
 
 use anabranch_wire::{PathId, Payload, Rate, Span, Time};
+use smallvec::SmallVec;
 
 use super::{Run, Session};
 use crate::config::AckPolicy;
 use crate::path::{Challenge, Path, PathState};
 use crate::route::Transmit;
-use crate::schedule::{Decision, Item, PathView, SessionView};
+use crate::schedule::{Decision, PathView, SessionView};
 use crate::state::State;
-use crate::stream::Pick;
+use crate::stream::{Pick, Turn};
 
 /// An acknowledgement waits no longer than this for data on its way: with enough to send on other paths, none might
 /// come for long.
 const LATE: Span = Span::from_millis(1);
 
-/// What leaves next, if nothing is urgent.
-pub(super) enum Next<P> {
-    /// A packet of stream data, which is yet to be built: it is large, and is to be moved as little as can be.
-    Data(Place),
-    /// Another packet.
-    Made(Transmit<P>),
+/// Which data of streams leaves next, and where.
+///
+/// It says so, and the packet is built after that: packets are large, and moved as little as can be.
+pub(super) enum Next {
+    At(Place),
+    /// On the first of these paths, and copies of it on the others.
+    Everywhere(SmallVec<[PathId; 4]>),
     Nothing,
 }
 
-/// Where stream data goes.
 pub(super) struct Place {
     index: usize,
     pick: Pick,
     /// What the scheduler chose, if it is to be asked again only after that.
     run: Option<Run>,
-}
-
-impl<P> From<Option<Transmit<P>>> for Next<P> {
-    fn from(transmit: Option<Transmit<P>>) -> Self {
-        transmit.map_or(Self::Nothing, Self::Made)
-    }
 }
 
 impl<P: Payload> Session<P> {
@@ -67,11 +62,10 @@ impl<P: Payload> Session<P> {
             }
             self.look_at_paths();
         }
-        match self.next_data(now) {
-            Next::Data(place) => self.transmit_data(now, place),
-            Next::Made(transmit) => Some(transmit),
-            Next::Nothing => self.transmit_ack(now, now),
+        if self.may_have_data() {
+            return self.transmit_data(now);
         }
+        self.transmit_ack(now, now)
     }
 
     /// True when something may go before data: most often there is nothing of that kind.
@@ -82,6 +76,7 @@ impl<P: Payload> Session<P> {
         by_time || asked || !self.control.is_empty() || self.has_reports()
     }
 
+    #[inline(never)]
     fn transmit_urgent(&mut self, now: Time) -> Option<Transmit<P>> {
         self.transmit_late_answer(now)
             .or_else(|| self.transmit_proof(now))
@@ -148,20 +143,46 @@ impl<P: Payload> Session<P> {
         self.build_control(now, index)
     }
 
-    /// Data, where there is some that may leave.
-    fn next_data(&mut self, now: Time) -> Next<P> {
+    /// False when there is surely no data to send, nor anybody to be told so: most often where data comes in.
+    fn may_have_data(&self) -> bool {
+        self.streams.may_have_work()
+            || self.paths.have_copies()
+            || self.paths.have_untold()
+            || self.has_datagrams()
+            || self.may_relieve()
+            || self.config.early_binding.is_some()
+    }
+
+    /// Data, or else acknowledgements that are due.
+    #[inline(never)]
+    fn transmit_data(&mut self, now: Time) -> Option<Transmit<P>> {
         if let Some(most) = self.config.early_binding {
-            return self.transmit_early(now, most).into();
+            let sent = self.transmit_early(now, most);
+            return if sent.is_some() { sent } else { self.transmit_ack(now, now) };
         }
         let streams = self.streams.has_work();
         if streams && let Some(place) = self.go_on(now) {
-            return Next::Data(place);
+            return self.transmit_at(now, place);
         }
-        if streams || self.paths.have_copies() || self.has_datagrams() {
-            return self.place(now, streams);
+        if !streams && !self.paths.have_copies() && !self.has_datagrams() {
+            self.note_app_limited();
+            let relief = self.transmit_relief(now);
+            return if relief.is_some() { relief } else { self.transmit_ack(now, now) };
         }
-        self.note_app_limited();
-        self.transmit_relief(now).into()
+        if self.paths.have_copies() || self.has_datagrams() {
+            let ahead = self.transmit_ahead(now);
+            if ahead.is_some() {
+                return ahead;
+            }
+        }
+        match self.place(now, streams) {
+            Next::At(place) => self.transmit_at(now, place),
+            Next::Everywhere(paths) => {
+                let sent = self.send_everywhere(now, &paths);
+                if sent.is_some() { sent } else { self.transmit_ack(now, now) }
+            }
+            Next::Nothing => self.transmit_ack(now, now),
+        }
     }
 
     /// The next packet of the run that the scheduler chose, while its path has room.
@@ -178,42 +199,46 @@ impl<P: Payload> Session<P> {
         open.then_some(Place { index, pick: Pick::MissingFirst, run: Some(run) })
     }
 
-    /// Copies first, which are late already, then datagrams, then what `streams` have.
-    pub(super) fn place(&mut self, now: Time, streams: bool) -> Next<P> {
-        if !self.paths.have_room() && !self.cc.is_paced() && self.config.early_binding.is_none() {
+    /// Copies first, which are late already, then datagrams.
+    pub(super) fn transmit_ahead(&mut self, now: Time) -> Option<Transmit<P>> {
+        if self.are_full() {
+            return None;
+        }
+        let mut views = std::mem::take(&mut self.scratch.views);
+        self.view_paths(now, &mut views);
+        let mut sent = if self.paths.have_copies() { self.transmit_copy(now, &views) } else { None };
+        if sent.is_none() && self.has_datagrams() && views.iter().any(|view| view.budget > 0) {
+            sent = self.place_datagrams(now, &views);
+        }
+        self.scratch.views = views;
+        sent
+    }
+
+    /// Where streams may send, with something to send or without.
+    pub(super) fn place(&mut self, now: Time, streams: bool) -> Next {
+        if self.are_full() {
             return Next::Nothing;
         }
         let mut views = std::mem::take(&mut self.scratch.views);
         self.view_paths(now, &mut views);
-        let next = match self.paths.have_copies() {
-            true => self.place_copies(now, &views, streams),
-            false => self.place_data(now, &views, streams),
-        };
+        let next = self.place_data(now, &views, streams);
+        if self.paths.have_copies() && matches!(next, Next::Nothing) {
+            self.await_copies(now, &views);
+        }
         self.scratch.views = views;
         next
     }
 
-    fn place_copies(&mut self, now: Time, views: &[PathView], streams: bool) -> Next<P> {
-        if let Some(sent) = self.transmit_copy(now, views) {
-            return Next::Made(sent);
-        }
-        let next = self.place_data(now, views, streams);
-        if matches!(next, Next::Nothing) {
-            self.await_copies(now, views);
-        }
-        next
+    /// True when no window has room: then the scheduler need not be asked.
+    fn are_full(&self) -> bool {
+        !self.paths.have_room() && !self.cc.is_paced() && self.config.early_binding.is_none()
     }
 
-    fn place_data(&mut self, now: Time, views: &[PathView], streams: bool) -> Next<P> {
+    fn place_data(&mut self, now: Time, views: &[PathView], streams: bool) -> Next {
         if views.iter().all(|view| view.budget == 0) {
             let ready = views.iter().map(|view| view.ready_at).filter(|at| *at > now).min();
             self.wake_at = ready.unwrap_or(Time::NEVER);
             return Next::Nothing;
-        }
-        if self.has_datagrams()
-            && let Some(sent) = self.place_datagrams(now, views)
-        {
-            return Next::Made(sent);
         }
         if !streams || !self.outgoing.is_empty() {
             return Next::Nothing;
@@ -222,35 +247,30 @@ impl<P: Payload> Session<P> {
         if self.streams.next_is_redundant() {
             return self.place_redundant(views, Pick::MissingFirst);
         }
-        let resend = self.streams.next_is_resend();
-        let bytes = if resend { self.streams.missing() } else { self.streams.unsent() };
-        let item = Item { bytes, resend, class: 0, flow: self.streams.next_number() };
-        match self.scheduler.pick(&self.view_session(now), views, &item) {
+        let turn = self.streams.turn();
+        match self.scheduler.pick(&self.view_session(now, &turn), views, &turn.item()) {
             Decision::Send { path, run } => {
-                let run = Run { path, left: run, resend };
-                let place = |index| Place { index, pick: Pick::MissingFirst, run: Some(run) };
-                self.path_index(path).map_or(Next::Nothing, |index| Next::Data(place(index)))
+                self.place_on(path, Pick::MissingFirst, Some(Run { path, left: run, resend: turn.resend }))
             }
-            Decision::Duplicate(paths) => self.send_everywhere(now, &paths).into(),
+            Decision::Duplicate(paths) => Next::Everywhere(paths),
             Decision::Wait(until) => {
                 self.wake_at = until;
-                if resend { self.place_new(now, views) } else { Next::Nothing }
+                if turn.resend { self.place_new(now, views) } else { Next::Nothing }
             }
         }
     }
 
     /// New data, while what is missing waits for a path that is not open now: the others are not to stand idle for it.
-    fn place_new(&mut self, now: Time, views: &[PathView]) -> Next<P> {
+    fn place_new(&mut self, now: Time, views: &[PathView]) -> Next {
         if !self.streams.bring_new() {
             return Next::Nothing;
         }
         if self.streams.next_is_redundant() {
             return self.place_redundant(views, Pick::New);
         }
-        let item =
-            Item { bytes: self.streams.unsent(), resend: false, class: 0, flow: self.streams.next_number() };
-        match self.scheduler.pick(&self.view_session(now), views, &item) {
-            Decision::Send { path, .. } => self.place_on(path, Pick::New),
+        let turn = Turn { bytes: self.streams.unsent(), resend: false, ..self.streams.turn() };
+        match self.scheduler.pick(&self.view_session(now, &turn), views, &turn.item()) {
+            Decision::Send { path, .. } => self.place_on(path, Pick::New, None),
             Decision::Duplicate(_) => Next::Nothing,
             Decision::Wait(until) => {
                 self.wake_at = self.wake_at.min(until);
@@ -259,13 +279,12 @@ impl<P: Payload> Session<P> {
         }
     }
 
-    /// Data outside of runs.
-    pub(super) fn place_on(&self, path: PathId, pick: Pick) -> Next<P> {
-        let place = |index| Next::Data(Place { index, pick, run: None });
+    pub(super) fn place_on(&self, path: PathId, pick: Pick, run: Option<Run>) -> Next {
+        let place = |index| Next::At(Place { index, pick, run });
         self.path_index(path).map_or(Next::Nothing, place)
     }
 
-    fn transmit_data(&mut self, now: Time, place: Place) -> Option<Transmit<P>> {
+    fn transmit_at(&mut self, now: Time, place: Place) -> Option<Transmit<P>> {
         let Place { index, pick, run } = place;
         let mut draft = self.draft(index);
         self.fill_draft(now, index, pick, &mut draft);
@@ -289,8 +308,8 @@ impl<P: Payload> Session<P> {
         }
     }
 
-    pub(super) fn view_session(&self, now: Time) -> SessionView {
-        SessionView { now, more_expected: self.streams.more_expected(), window: self.streams.peer_window() }
+    pub(super) fn view_session(&self, now: Time, turn: &Turn) -> SessionView {
+        SessionView { now, more_expected: self.streams.more_expected(), window: turn.window }
     }
 
     /// Shows the scheduler the paths that may carry data. While all may, and nothing paces them, only what has
@@ -350,9 +369,10 @@ impl<P: Payload> Session<P> {
 
     /// An acknowledgement that was due at `due` or before and found no data to travel with.
     fn transmit_ack(&mut self, now: Time, due: Time) -> Option<Transmit<P>> {
-        if self.paths.wants().ack_at > due {
-            return None;
-        }
+        if self.paths.wants().ack_at > due { None } else { self.transmit_due_ack(now, due) }
+    }
+
+    fn transmit_due_ack(&mut self, now: Time, due: Time) -> Option<Transmit<P>> {
         let index = self.paths.owing_ack(due)?;
         let carrier = self.ack_carrier(now, index);
         let built = self.build_ack(now, carrier);

@@ -40,10 +40,18 @@ impl<P: Payload> Streams<P> {
             if index >= self.opened_here {
                 return Err(ProtocolError::StreamState);
             }
-        } else if index >= self.may_open_there {
+        } else if index >= self.opened_there {
+            self.open_there_until(index, events)?;
+        }
+        Ok(self.map.get_mut(&id))
+    }
+
+    /// Opens the streams of the peer up to this one.
+    fn open_there_until(&mut self, index: u64, events: &mut VecDeque<Event>) -> Result<(), ProtocolError> {
+        if index >= self.may_open_there {
             return Err(ProtocolError::StreamLimit);
         }
-        while id.opener() != self.side && self.opened_there <= index {
+        while self.opened_there <= index {
             let new = self.id(self.side.peer(), self.opened_there);
             self.opened_there += 1;
             self.open_there += 1;
@@ -51,7 +59,7 @@ impl<P: Payload> Streams<P> {
             self.incoming.push_back(new);
             events.push_back(Event::StreamOpened(new));
         }
-        Ok(self.map.get_mut(&id))
+        Ok(())
     }
 
     /// Takes in a frame, and the bytes out of it.

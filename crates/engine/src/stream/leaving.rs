@@ -8,6 +8,7 @@ use anabranch_wire::{Payload, StreamFrame, StreamId};
 use super::{SentRun, Stream, Streams};
 use crate::control::ControlQueue;
 use crate::event::Event;
+use crate::schedule::Item;
 
 /// Streams looked through in one go for one with new bytes.
 const LOOKED_THROUGH: usize = 64;
@@ -23,16 +24,40 @@ pub(crate) enum Pick {
     New,
 }
 
+/// The turn of a stream to send.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Turn {
+    /// What it has that is missing, or else what all streams have that never left.
+    pub bytes: u64,
+    pub resend: bool,
+    /// The stream's number, cut to 32 bits.
+    pub number: u32,
+    /// The receive window that the peer keeps for it: what is admitted now, and what is on its way or waits there.
+    pub window: u64,
+}
+
+impl Turn {
+    /// How a scheduler sees it.
+    pub(crate) fn item(&self) -> Item {
+        Item { bytes: self.bytes, resend: self.resend, class: 0, flow: self.number }
+    }
+}
+
 impl<P: Payload> Streams<P> {
     pub(super) fn credit(&self) -> u64 {
         self.peer_limit.saturating_sub(self.sent)
     }
 
-    /// The receive window that the peer keeps for the next stream to send: what is admitted now, and what is
-    /// on its way or waits there.
-    pub(crate) fn peer_window(&self) -> u64 {
+    /// The next stream's turn to send.
+    pub(crate) fn turn(&self) -> Turn {
         let session = self.credit() + self.buffered - self.unsent;
-        self.next().map_or(session, |stream| session.min(stream.send.window()))
+        let number = self.ready.front().map_or(0, |id| id.0 as u32);
+        let Some(send) = self.next().map(|stream| &stream.send) else {
+            return Turn { bytes: self.unsent, resend: false, number, window: session };
+        };
+        let resend = send.has_lost();
+        let bytes = if resend { send.lost() } else { self.unsent };
+        Turn { bytes, resend, number, window: session.min(send.window()) }
     }
 
     pub(super) fn enqueue(&mut self, id: StreamId) {
@@ -70,10 +95,19 @@ impl<P: Payload> Streams<P> {
         }
     }
 
+    /// False when surely no stream has bytes to send.
+    pub(crate) fn may_have_work(&self) -> bool {
+        !self.ready.is_empty() || !self.credit_blocked.is_empty()
+    }
+
     /// True when some stream has bytes to send; then [`Self::next_is_resend`] tells of what kind.
     pub(crate) fn has_work(&mut self) -> bool {
+        self.first_has_work() || self.find_work()
+    }
+
+    fn first_has_work(&self) -> bool {
         let credit = self.credit();
-        self.next().is_some_and(|stream| stream.send.has_work(credit)) || self.find_work()
+        self.next().is_some_and(|stream| stream.send.has_work(credit))
     }
 
     /// The next stream to send.
@@ -85,8 +119,7 @@ impl<P: Payload> Streams<P> {
     fn find_work(&mut self) -> bool {
         loop {
             while let Some(id) = self.ready.front().copied() {
-                let credit = self.credit();
-                if self.map.get(&id).is_some_and(|stream| stream.send.has_work(credit)) {
+                if self.first_has_work() {
                     return true;
                 }
                 self.ready.pop_front();
@@ -103,16 +136,6 @@ impl<P: Payload> Streams<P> {
 
     pub(crate) fn next_is_resend(&self) -> bool {
         self.next().is_some_and(|stream| stream.send.has_lost())
-    }
-
-    /// The number of the next stream to send, cut to 32 bits.
-    pub(crate) fn next_number(&self) -> u32 {
-        self.ready.front().map_or(0, |id| id.0 as u32)
-    }
-
-    /// Bytes of the next stream that have to be sent again.
-    pub(crate) fn missing(&self) -> u64 {
-        self.next().map_or(0, |stream| stream.send.lost())
     }
 
     /// Bytes never sent so far, of all streams.
@@ -151,16 +174,27 @@ impl<P: Payload> Streams<P> {
         found.is_some()
     }
 
-    /// Cuts the next run into a frame of at most `room` bytes, its header included.
+    /// Cuts the next run into a frame of at most `room` bytes, its header included; says whether it is sent again.
     pub(crate) fn next_frame(
         &mut self,
         room: usize,
         pick: Pick,
         events: &mut VecDeque<Event>,
     ) -> Option<(StreamFrame<P>, bool)> {
-        if !self.has_work() {
-            return None;
+        let first = self.cut_first(room, pick, events);
+        if first.is_some() || self.first_has_work() || !self.find_work() {
+            return first;
         }
+        self.cut_first(room, pick, events)
+    }
+
+    /// The same of the first stream in line.
+    fn cut_first(
+        &mut self,
+        room: usize,
+        pick: Pick,
+        events: &mut VecDeque<Event>,
+    ) -> Option<(StreamFrame<P>, bool)> {
         let id = *self.ready.front()?;
         let credit = self.credit();
         let stream = self.map.get_mut(&id)?;

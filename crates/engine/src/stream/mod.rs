@@ -19,7 +19,7 @@ use anabranch_wire::{Payload, Side, Span, StreamId, Time, prefetch};
 
 pub(crate) use budget::next_turn;
 pub use budget::{MemoryBudget, Reservation};
-pub(crate) use leaving::Pick;
+pub(crate) use leaving::{Pick, Turn};
 pub use recv::Read;
 pub(crate) use recv::{Inserted, RecvHalf, Window};
 pub(crate) use redundant::Carried;
@@ -76,6 +76,17 @@ pub(crate) struct SentRun {
     pub stream: StreamId,
     pub range: Range<u64>,
     pub fin: bool,
+}
+
+impl SentRun {
+    /// Takes in the run that follows; false for one that does not.
+    pub(crate) fn extend(&mut self, next: &Self) -> bool {
+        let follows = self.stream == next.stream && self.range.end == next.range.start && !self.fin;
+        if follows {
+            (self.range.end, self.fin) = (next.range.end, next.fin);
+        }
+        follows
+    }
 }
 
 pub(crate) struct Streams<P> {

@@ -5,16 +5,16 @@ use std::ops::Range;
 use anabranch_wire::{Ranges, Rate, Time};
 use smallvec::SmallVec;
 
-use super::{AckOutcome, MAX_REORDER_PACKETS, Sample, Scoreboard, SentPacket, Slot, State};
+use super::{AckOutcome, Arrived, MAX_REORDER_PACKETS, Sample, Scoreboard, State};
 use crate::event::ProtocolError;
 
 impl Scoreboard {
-    /// Takes in the ranges of an acknowledgement; `newly` receives the packets it is the first for.
+    /// Takes in the ranges of an acknowledgement; `tell` hears of the packets it is the first for.
     pub(crate) fn on_ack(
         &mut self,
         now: Time,
         ranges: &Ranges,
-        newly: &mut Vec<SentPacket>,
+        mut tell: impl FnMut(&Arrived<'_>),
     ) -> Result<AckOutcome, ProtocolError> {
         let mut outcome = AckOutcome { in_flight: self.pipe, ..AckOutcome::default() };
         let Some(largest) = ranges.first().map(|range| range.end - 1) else { return Ok(outcome) };
@@ -26,16 +26,15 @@ impl Scoreboard {
         let base = self.base();
         // Most tell what those before told already.
         for range in ranges.iter().rev() {
-            let (mut from, end) = (range.start.max(base), range.end);
-            let mut news = false;
-            while let Some(gap) = self.acked.first_gap_in(from..end) {
+            let range = range.start.max(base)..range.end;
+            let mut from = range.start;
+            while let Some(gap) = self.acked.first_gap_in(from..range.end) {
                 from = gap.end;
-                news = true;
-                self.take_late(&gap, &mut outcome, &mut newest, newly);
-                self.take_acked(&gap, &mut outcome, &mut newest, newly);
+                self.take_late(&gap, (&mut outcome, &mut newest), &mut tell);
+                self.take_acked(&gap, (&mut outcome, &mut newest), &mut tell);
             }
-            if news {
-                self.acked.insert(range.start.max(base)..end);
+            if from > range.start {
+                self.acked.insert(range);
             }
         }
         if self.largest_acked.is_none_or(|known| largest > known) {
@@ -55,20 +54,21 @@ impl Scoreboard {
     fn take_late(
         &mut self,
         gap: &Range<u64>,
-        outcome: &mut AckOutcome,
-        newest: &mut Option<Sample>,
-        newly: &mut Vec<SentPacket>,
+        (outcome, newest): (&mut AckOutcome, &mut Option<Sample>),
+        tell: &mut impl FnMut(&Arrived<'_>),
     ) {
         if self.past.back().is_none_or(|last| last.number < gap.start) {
             return;
         }
         let index = self.past.partition_point(|slot| slot.number < gap.start);
-        while let Some(slot) = self.past.get(index).filter(|slot| slot.number < gap.end) {
-            let (number, size, sample) = (slot.number, slot.size, slot.sample);
-            self.on_spurious(number, outcome);
-            self.delivered += u64::from(size);
-            take_newest(newest, &sample);
-            newly.extend(self.past.remove(index).map(Slot::end));
+        while self.past.get(index).is_some_and(|slot| slot.number < gap.end)
+            && let Some(slot) = self.past.remove(index)
+        {
+            self.on_spurious(slot.number, outcome);
+            self.delivered += u64::from(slot.size);
+            outcome.packets += 1;
+            take_newest(newest, &slot.sample);
+            tell(&slot.arrived());
         }
     }
 
@@ -76,27 +76,13 @@ impl Scoreboard {
     fn take_acked(
         &mut self,
         gap: &Range<u64>,
-        outcome: &mut AckOutcome,
-        newest: &mut Option<Sample>,
-        newly: &mut Vec<SentPacket>,
+        (outcome, newest): (&mut AckOutcome, &mut Option<Sample>),
+        tell: &mut impl FnMut(&Arrived<'_>),
     ) {
-        // What left first most often comes first: nothing is to be remembered of that.
-        while let Some(slot) = self.slots.front().filter(|slot| gap.contains(&slot.number))
-            && slot.state == State::Outstanding
-            && let Some(slot) = self.slots.pop_front()
-        {
-            self.pipe -= u64::from(slot.size);
-            outcome.acked_bytes += u64::from(slot.size);
-            self.delivered += u64::from(slot.size);
-            take_newest(newest, &slot.sample);
-            newly.push(slot.end());
-        }
         let mut late: SmallVec<[u64; 4]> = SmallVec::new();
-        let first = self.index_of(gap.start);
-        for slot in self.slots.range_mut(first..) {
-            if slot.number >= gap.end {
-                break;
-            }
+        let mut next = self.index_of(gap.start);
+        while let Some(slot) = self.slots.get_mut(next).filter(|slot| slot.number < gap.end) {
+            next += 1;
             match std::mem::replace(&mut slot.state, State::Acked) {
                 State::Acked => continue,
                 State::Lost => late.push(slot.number),
@@ -106,8 +92,9 @@ impl Scoreboard {
                 }
             }
             self.delivered += u64::from(slot.size);
+            outcome.packets += 1;
             take_newest(newest, &slot.sample);
-            newly.push(slot.take());
+            tell(&slot.arrived());
         }
         late.into_iter().for_each(|number| self.on_spurious(number, outcome));
     }
