@@ -4,6 +4,7 @@
 //! writes to one stream what its [`Supply`] has. The server reads at once. A file's flow ends when all of it
 //! was acknowledged.
 
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::sync::Arc;
 
 use anabranch_engine::{
@@ -24,6 +25,12 @@ const BUDGET: u64 = 1 << 40;
 /// Which end of a flow, as the place of its session.
 pub(crate) const CLIENT: usize = 0;
 pub(crate) const SERVER: usize = 1;
+
+/// Where the other end of each is, as its session has it.
+const REMOTE: [SocketAddr; 2] = [
+    SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 2), 443)),
+    SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), 1000)),
+];
 
 /// What an application found to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,10 +166,8 @@ impl Flow {
         (self.supply, self.start, self.finished_at) = (supply, start, None);
     }
 
-    fn route(&self, end: usize, path: usize) -> Route {
-        let address =
-            [(std::net::Ipv4Addr::new(10, 0, 0, 2), 443), (std::net::Ipv4Addr::new(10, 0, 0, 1), 1000)];
-        Route { socket: path as u32, remote: address[end].into() }
+    fn route(end: usize, path: usize) -> Route {
+        Route { socket: path as u32, remote: REMOTE[end] }
     }
 
     fn next_pids(&mut self) -> Box<CountedPids> {
@@ -175,7 +180,7 @@ impl Flow {
         let pids = self.next_pids();
         let session = Session::connect(
             Arc::clone(&self.config),
-            &[self.route(CLIENT, 0)],
+            &[Self::route(CLIENT, 0)],
             pids,
             MemoryBudget::new(BUDGET),
             now,
@@ -271,7 +276,7 @@ impl Flow {
     #[inline]
     fn hand_up(&mut self, now: Time, Envelope { to, size, ce }: Envelope, message: Message<Length>) {
         let end = usize::from(to.end);
-        let route = self.route(end, usize::from(to.path));
+        let route = Self::route(end, usize::from(to.path));
         let ecn = match (ce, to.ecn) {
             (true, _) => Ecn::Ce,
             (false, true) => Ecn::Ect0,
@@ -428,7 +433,7 @@ impl Flow {
         while left != 0 {
             let path = left.trailing_zeros() as usize + 1;
             left &= left - 1;
-            let route = self.route(CLIENT, path);
+            let route = Self::route(CLIENT, path);
             let Some(session) = &mut self.sessions[CLIENT] else { return };
             match session.open_path(now, route) {
                 Ok(_) | Err(PathError::Exists) => self.unopened &= !(1 << (path - 1)),
