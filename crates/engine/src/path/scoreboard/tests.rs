@@ -12,9 +12,7 @@ fn sent(count: u64) -> Scoreboard {
 }
 
 fn ack(board: &mut Scoreboard, ranges: &[std::ops::Range<u64>]) -> AckOutcome {
-    board
-        .on_ack(Time::ZERO + Span::from_millis(100), &ranges.iter().cloned().collect(), |_| {})
-        .unwrap()
+    board.on_ack(Time::ZERO + Span::from_millis(100), &ranges.iter().cloned().collect(), |_| {}).unwrap()
 }
 
 #[test]
