@@ -15,6 +15,7 @@ mod departure;
 mod planned;
 
 use std::collections::VecDeque;
+use std::num::NonZeroU64;
 
 use anabranch_wire::{Span, Time, prefetch, prefetch_item, prefetch_room};
 
@@ -43,7 +44,6 @@ pub struct Link<T> {
     delay: Span,
     /// Of what has left; under a plan, of all that is held.
     last_departure: Time,
-    stats: LinkStats,
     /// The arrival of everything held is known.
     is_planned: bool,
     /// Nothing but its turn decides about a packet: all that comes can be planned.
@@ -63,11 +63,16 @@ pub struct Link<T> {
     /// The largest size that is carried.
     mtu: u32,
     overhead: u32,
-    flying_bytes: u64,
-    transmitter: Transmitter,
     limit: Limit,
+    /// How long a byte takes, where that is a whole number of nanoseconds, as with most rates that are round ...
+    per_byte: Option<NonZeroU64>,
+    /// ... and else a size and how long it takes: many packets have that of the one before.
+    known: (u64, Span),
+    flying_bytes: u64,
+    stats: LinkStats,
     /// When the first that waits has left; [`Time::NEVER`] while none is on its way out, and under a plan.
     departs: Time,
+    transmitter: Transmitter,
     last_arrival: Time,
     rare: Box<Rare<T>>,
 }
@@ -137,6 +142,8 @@ impl<T: Clone> Link<T> {
             last_arrival: Time::ZERO,
             limit,
             transmitter: Transmitter::new(std::mem::take(&mut config.rate)),
+            per_byte: None,
+            known: (0, Span::ZERO),
             mtu: config.mtu.unwrap_or(u32::MAX),
             overhead: config.overhead,
             is_planned: false,
@@ -152,6 +159,7 @@ impl<T: Clone> Link<T> {
             rare: Box::new(rare),
         };
         link.is_plain = link.can_be_planned();
+        link.per_byte = link.transmitter.per_byte();
         link
     }
 
@@ -310,6 +318,18 @@ impl<T: Clone> Link<T> {
         } else if held < room / 8 && room > LEAST_RING {
             self.held.shrink_to((room / 4).max(LEAST_RING));
         }
+    }
+
+    /// How long so many bytes take, if the transmitter is regular.
+    #[inline]
+    fn time_for(&mut self, bytes: u64) -> Span {
+        if let Some(nanos) = self.per_byte {
+            return Span::from_nanos(bytes.saturating_mul(nanos.get()));
+        }
+        if self.known.0 != bytes {
+            self.known = (bytes, self.transmitter.time_for(bytes));
+        }
+        self.known.1
     }
 
     fn is_down(&mut self, now: Time) -> bool {

@@ -3,6 +3,7 @@
 //! Under a fixed rate the rate may change while a packet is half out. What is left of it is then
 //! kept as bits times nanoseconds, so that no change is rounded more than a nanosecond.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use anabranch_wire::{Rate, Span, Time};
@@ -12,10 +13,7 @@ use crate::{RateModel, Trace};
 
 /// The rate model and the packet that is on its way out.
 #[derive(Clone, Debug)]
-#[repr(C)]
 pub(crate) struct Transmitter {
-    /// A size and how long it takes: most packets have that of the one before.
-    known: (u64, Span),
     pace: Pace,
     /// Bytes of the packet on its way out.
     bytes: u64,
@@ -45,7 +43,7 @@ const NANOS: u64 = 1_000_000_000;
 
 impl Transmitter {
     pub(crate) fn new(rate: RateModel) -> Self {
-        Self { pace: rate.into(), bytes: 0, since: Time::ZERO, left: 0, known: (0, Span::ZERO) }
+        Self { pace: rate.into(), bytes: 0, since: Time::ZERO, left: 0 }
     }
 
     /// Begins a packet at `start` and tells when its last bit leaves; [`Time::NEVER`] at rate zero.
@@ -72,13 +70,17 @@ impl Transmitter {
         }
     }
 
+    /// How long a byte takes, if the rate is fixed and that is a whole number of nanoseconds.
+    pub(crate) fn per_byte(&self) -> Option<NonZeroU64> {
+        let Pace::Fixed(rate) = self.pace else { return None };
+        (rate != Rate::ZERO && (8 * NANOS).is_multiple_of(rate.as_bits()))
+            .then(|| NonZeroU64::new(8 * NANOS / rate.as_bits()))
+            .flatten()
+    }
+
     /// How long so many bytes take, if [`Self::is_regular`].
-    pub(crate) fn time_for(&mut self, bytes: u64) -> Span {
-        if self.known.0 != bytes {
-            let span = if let Pace::Fixed(rate) = self.pace { rate.time_for(bytes) } else { Span::ZERO };
-            self.known = (bytes, span);
-        }
-        self.known.1
+    pub(crate) fn time_for(&self, bytes: u64) -> Span {
+        if let Pace::Fixed(rate) = self.pace { rate.time_for(bytes) } else { Span::ZERO }
     }
 
     /// Changes the rate while a packet is on its way out; returns its new departure. A fixed rate
@@ -98,7 +100,6 @@ impl Transmitter {
 
     /// Changes the rate between packets.
     pub(crate) fn change(&mut self, rate: RateModel) {
-        self.known = (0, Span::ZERO);
         self.pace = rate.into();
     }
 }

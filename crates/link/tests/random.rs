@@ -207,3 +207,39 @@ fn a_journey_that_is_known_on_entry_is_the_one_that_comes_of_going_step_by_step(
         assert_eq!(plans.stats(), steps.stats(), "seed {seed}");
     }
 }
+
+/// The same packets pass over a link that holds them and over one that only tells when they arrive.
+#[test]
+fn a_link_whose_packets_are_held_elsewhere_does_what_one_does_that_holds_them() {
+    for seed in 0..1_000 {
+        let mut dice = Dice(ChaCha8Rng::seed_from_u64(seed));
+        let queue = QueueModel { codel: None, mark_above: None, ..dice.queue() };
+        let (rate, delay) =
+            (RateModel::Fixed(Rate::from_mbit(1.0 + dice.below(100) as f64)), dice.span(50_000));
+        let config =
+            LinkConfig { rate, delay, queue, overhead: dice.below(100) as u32, ..LinkConfig::default() };
+        let (mut passes, mut holds) = (Link::new(config.clone()), Link::new(config));
+        assert!(passes.is_plain());
+        let (mut now, mut expected, mut told) = (Time::ZERO, Vec::new(), Vec::new());
+        for item in 0..300 {
+            let size = [300, 1500][dice.below(2) as usize];
+            let taken = passes.pass(now, size);
+            told.extend(taken.map(|at| (at, item)));
+            assert_eq!(taken.map(|_| ()), holds.enqueue(now, size, item, Ecn::NotCapable), "seed {seed}");
+            if dice.below(4) == 0 {
+                now += dice.span(3_000);
+            }
+            if dice.below(20) == 0 {
+                passes.forget(now);
+                expected.extend(std::iter::from_fn(|| holds.pop(now)).map(|packet| (packet.at, packet.item)));
+                assert_eq!(passes.backlog(now), holds.backlog(now), "seed {seed}");
+                assert_eq!(passes.stats(), holds.stats(), "seed {seed}");
+            }
+        }
+        now += Span::from_secs(10_000);
+        passes.forget(now);
+        expected.extend(std::iter::from_fn(|| holds.pop(now)).map(|packet| (packet.at, packet.item)));
+        assert_eq!((passes.backlog(now), &told), (holds.backlog(now), &expected), "seed {seed}");
+        assert_eq!(passes.stats(), holds.stats(), "seed {seed}");
+    }
+}

@@ -17,6 +17,8 @@ impl<T: Clone> Link<T> {
             } else {
                 link.transmitter.change(rate);
             }
+            link.known = (0, Span::ZERO);
+            link.per_byte = link.transmitter.per_byte();
         });
     }
 

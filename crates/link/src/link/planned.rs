@@ -40,7 +40,7 @@ impl<T: Clone> Link<T> {
         let start = now.max(self.last_departure);
         self.stats.waits += 1;
         self.stats.wait_total += start.since(now);
-        self.last_departure = start + self.transmitter.time_for(bytes);
+        self.last_departure = start + self.time_for(bytes);
         self.queued_bytes += bytes;
         let time = self.last_departure + self.delay;
         self.held.push_back(Held { time, item, size, ecn, corrupt: false });
@@ -75,12 +75,13 @@ impl<T: Clone> Link<T> {
 
     /// Looks who has left by `now`.
     pub(super) fn settle(&mut self, now: Time) {
-        while let Some(packet) = self.held.get(self.flying).filter(|packet| packet.time - self.delay <= now) {
-            let size = packet.size;
-            self.queued_bytes -= self.on_wire(size);
-            self.flying_bytes += u64::from(size);
-            self.flying += 1;
-        }
+        let (delay, waiting) = (self.delay, self.held.range(self.flying..));
+        let left = waiting.take_while(|packet| packet.time - delay <= now);
+        let (count, bytes) =
+            left.fold((0, 0), |(count, sum), packet| (count + 1, sum + u64::from(packet.size)));
+        self.flying += count;
+        self.flying_bytes += bytes;
+        self.queued_bytes -= bytes + count as u64 * u64::from(self.overhead);
     }
 
     /// From here on packets leave one by one. Everything that has left by `now` is known to have.
@@ -94,7 +95,7 @@ impl<T: Clone> Link<T> {
         let Some(head) = self.held.get(self.flying) else { return };
         let mut departs = head.time - self.delay;
         let bytes = self.on_wire(head.size);
-        let start = departs - self.transmitter.time_for(bytes);
+        let start = departs - self.time_for(bytes);
         self.departs = self.transmitter.start(start, bytes);
         (self.last_departure, self.sends) = (start, true);
         for packet in self.held.iter_mut().skip(self.flying + 1) {
@@ -104,5 +105,44 @@ impl<T: Clone> Link<T> {
             departs = packet.time - self.delay;
             packet.time = now;
         }
+    }
+}
+
+/// A plain link whose packets are held elsewhere.
+impl Link<()> {
+    /// Offers a packet of `size` bytes at `now`; returns when it arrives. Nothing has to be taken out: what has arrived is
+    /// [forgotten](Self::forget) when there is need of room. Only for a link that [is plain](Self::is_plain) and not changed.
+    ///
+    /// # Errors
+    /// Why it was not taken.
+    #[inline]
+    pub fn pass(&mut self, now: Time, size: u32) -> Result<Time, DropReason> {
+        if self.held.len() == self.held.capacity() {
+            self.make_room(now);
+        }
+        self.plan(now, size, (), Ecn::NotCapable)?;
+        Ok(self.last_departure + self.delay)
+    }
+
+    /// Makes so much room that this is not asked for again soon.
+    #[cold]
+    fn make_room(&mut self, now: Time) {
+        self.forget(now);
+        let room = self.held.capacity();
+        if self.held.len() > room / 4 * 3 {
+            self.held.reserve_exact(room * 2 - self.held.len());
+        }
+    }
+
+    /// Takes out all that has arrived by `now`, for counters that are true then.
+    pub fn forget(&mut self, now: Time) {
+        self.settle(now);
+        let count = self.held.partition_point(|packet| packet.time <= now);
+        let bytes = self.held.drain(..count).map(|packet| u64::from(packet.size)).sum::<u64>();
+        self.flying -= count;
+        self.flying_bytes -= bytes;
+        self.stats.delivered.packets += count as u64;
+        self.stats.delivered.bytes += bytes;
+        self.tidy();
     }
 }

@@ -12,11 +12,10 @@
 
 use anabranch_wire::Time;
 
+use super::slots::{Occupied, SLOT_BITS, SLOTS};
+
 /// Bits of nanoseconds in a slot of the lowest wheel: 4 µs.
 const WIDTH_BITS: u32 = 12;
-/// Bits of a slot's number.
-const SLOT_BITS: u32 = 12;
-const SLOTS: usize = 1 << SLOT_BITS;
 /// As many as 64 bits need.
 const WHEELS: usize = 5;
 /// The end of a list of parties.
@@ -51,40 +50,22 @@ const IDLE: Party = Party { due: Time::NEVER, next: NOBODY, previous: NOBODY };
 struct Wheel {
     /// The first party of each slot.
     slots: Vec<u32>,
-    /// Which slots have somebody, a bit each, and which of these words are not zero.
-    occupied: [u64; SLOTS / 64],
-    occupied_words: u64,
+    occupied: Occupied,
 }
 
 impl Wheel {
     fn new() -> Self {
-        Self { slots: vec![NOBODY; SLOTS], occupied: [0; SLOTS / 64], occupied_words: 0 }
+        Self { slots: vec![NOBODY; SLOTS], occupied: Occupied::new() }
     }
 
     fn fill(&mut self, slot: usize, first: u32) {
         self.slots[slot] = first;
-        self.occupied[slot / 64] |= 1 << (slot % 64);
-        self.occupied_words |= 1 << (slot / 64);
+        self.occupied.set(slot);
     }
 
     fn clear(&mut self, slot: usize) {
         self.slots[slot] = NOBODY;
-        self.occupied[slot / 64] &= !(1 << (slot % 64));
-        self.occupied_words &= !(u64::from(self.occupied[slot / 64] == 0) << (slot / 64));
-    }
-
-    /// The first slot beyond `slot` that has somebody.
-    fn after(&self, slot: usize) -> Option<usize> {
-        let beyond = |index: usize| u64::MAX.checked_shl(index as u32 + 1).unwrap_or(0);
-        let word = slot / 64;
-        let bits = self.occupied[word] & beyond(slot % 64);
-        if bits != 0 {
-            return Some(word * 64 + bits.trailing_zeros() as usize);
-        }
-        let words = self.occupied_words & beyond(word);
-        let word = words.trailing_zeros() as usize;
-        let bits = self.occupied.get(word).filter(|_| words != 0)?;
-        Some(word * 64 + bits.trailing_zeros() as usize)
+        self.occupied.clear(slot);
     }
 }
 
@@ -136,12 +117,6 @@ impl Agenda {
         self.open.pop();
         self.parties[party].due = Time::NEVER;
         Some((at, party))
-    }
-
-    /// The party that comes up after `count` others, as far as is known.
-    pub(crate) fn upcoming(&self, count: usize) -> Option<usize> {
-        let place = self.open.len().checked_sub(count + 1)?;
-        self.open.get(place).map(|key| (key & 0xffff_ffff) as usize)
     }
 
     /// When the first party is to be called; [`Time::NEVER`] when none is.
@@ -207,7 +182,7 @@ impl Agenda {
     /// Goes on to the next slot that has somebody, on the lowest wheel that has one; false when none has.
     fn turn(&mut self) -> bool {
         let ahead = |(index, wheel): (usize, &Wheel)| {
-            let slot = wheel.after((self.position >> shift(index)) as usize % SLOTS)?;
+            let slot = wheel.occupied.after((self.position >> shift(index)) as usize % SLOTS)?;
             Some((index, slot))
         };
         let Some((wheel, slot)) = self.wheels.iter().enumerate().find_map(ahead) else { return false };

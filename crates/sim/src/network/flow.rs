@@ -12,9 +12,10 @@ use anabranch_engine::{
 };
 use anabranch_wire::{DatagramFrame, Frame, Length, Message, Span, StreamId, Time};
 
+use super::packets::Destination;
 use super::plan::{StripingPlan, Supply};
 use super::thin::ThinLayer;
-use super::wires::Delivered;
+use super::wires::Envelope;
 use crate::pair::CountedPids;
 
 /// Bytes that the windows of one session may promise: more than any asks for.
@@ -240,7 +241,7 @@ impl Flow {
         if self.thin.as_ref().is_some_and(|thin| thin.deadline(end) <= now) {
             let mut ready = Vec::new();
             self.thin.as_mut().into_iter().for_each(|thin| thin.handle_timeout(now, &mut ready));
-            ready.into_iter().for_each(|packet| self.hand_up(now, packet));
+            self.hand_up_all(now, ready);
         }
         let Some(session) = &mut self.sessions[end] else { return true };
         if session.poll_timeout().is_some_and(|at| at <= now) {
@@ -250,25 +251,33 @@ impl Flow {
     }
 
     /// Takes in a packet.
-    pub(crate) fn handle_packet(&mut self, now: Time, packet: Delivered) {
-        let Some(thin) = &mut self.thin else { return self.hand_up(now, packet) };
+    #[inline]
+    pub(crate) fn handle_packet(&mut self, now: Time, envelope: Envelope, message: Message<Length>) {
+        let Some(thin) = &mut self.thin else { return self.hand_up(now, envelope, message) };
         let mut ready = Vec::new();
-        thin.take_in(now, packet, &mut ready);
-        ready.into_iter().for_each(|packet| self.hand_up(now, packet));
+        thin.take_in(now, (envelope, message), &mut ready);
+        self.hand_up_all(now, ready);
+    }
+
+    fn hand_up_all(&mut self, now: Time, packets: Vec<(Envelope, Message<Length>)>) {
+        for (Envelope { to, size, ce }, message) in packets {
+            // All routes are one path to the session.
+            let to = Destination { path: 0, ..to };
+            self.hand_up(now, Envelope { to, size, ce }, message);
+        }
     }
 
     /// Hands a packet to its session.
-    fn hand_up(&mut self, now: Time, packet: Delivered) {
-        let (end, path) = (usize::from(packet.to.end), usize::from(packet.to.path));
-        let path = if self.thin.is_some() { 0 } else { path };
-        let Some(message) = packet.message else { return };
-        let route = self.route(end, path);
-        let ecn = match (packet.ce, packet.to.ecn) {
+    #[inline]
+    fn hand_up(&mut self, now: Time, Envelope { to, size, ce }: Envelope, message: Message<Length>) {
+        let end = usize::from(to.end);
+        let route = self.route(end, usize::from(to.path));
+        let ecn = match (ce, to.ecn) {
             (true, _) => Ecn::Ce,
             (false, true) => Ecn::Ect0,
             (false, false) => Ecn::NotEct,
         };
-        let arrival = Arrival { route, size: packet.size as usize, ecn };
+        let arrival = Arrival { route, size: size as usize, ecn };
         if end == SERVER {
             self.note_order(&message);
         }

@@ -1,27 +1,33 @@
 //! A packet network in virtual time: many sessions over many links.
 //!
 //! ```text
-//! agenda of links:  a link's first arrival -> next link of the route, or a session
-//! agenda of others: a session's timer      -> session: what it sends goes to its first link
-//!                   a source               -> packets or new sessions
-//!                   the script             -> links change
+//! links:            a packet's arrival -> next link of the route, or a session
+//! agenda of others: a session's timer  -> session: what it sends goes to its first link
+//!                   a source           -> packets or new sessions
+//!                   the script         -> links change
 //! ```
-//! Each of these parties has one pending moment, whatever it holds. Packets are typed values that
+//! Each of those on the agenda has one pending moment, whatever it holds. Packets are typed values that
 //! stay where they are; numbers of places travel. Routes are lists of links made beforehand. After the
 //! first round trips nothing is allocated any more but what the engine allocates.
 //!
 //! A run is a pure function of its [`Plan`]: parties that are due together are called in the order
-//! of their numbers, links first, and each draws from a generator of its own. Links run ahead of the others by the shortest
-//! delay where that changes nothing ([`Wires::lookahead`]).
+//! of their numbers, links first, and each draws from a generator of its own. Links run ahead of the others
+//! where that changes nothing ([`Wires`]).
 
 mod agenda;
 mod beliefs;
 mod capture;
+mod express;
+mod flights;
 mod flow;
 mod moment;
 mod packets;
+mod piles;
 mod plan;
+mod routes;
+mod slots;
 mod source;
+mod stepwise;
 mod thin;
 mod wires;
 
@@ -40,7 +46,8 @@ use anabranch_wire::{Span, Time};
 use crate::chance::seed_of;
 use agenda::Agenda;
 use flow::{CLIENT, Flow, Routes, SERVER, Served};
-use packets::{Destination, Flying};
+use packets::Destination;
+use routes::Table;
 use source::{Arrivals, Burst, MAX_OPEN};
 use wires::{Fetched, Landed, Leaving, Wires};
 
@@ -126,11 +133,11 @@ impl Network {
     /// A network at time zero.
     #[must_use]
     pub fn new(plan: Plan) -> Self {
-        let mut wires = Wires::new(plan.links, plan.seed);
+        let mut table = Table::new(plan.links.len());
         let mut agenda = Agenda::new(1);
         let first_burst = SCRIPT_PARTY + 1;
         let burst = |(index, burst): (usize, BurstPlan)| {
-            let route = wires.add_route(&burst.links);
+            let route = table.add(&burst.links);
             let party = agenda.add_party();
             agenda.call(party, burst.start);
             Burst::new(burst, route, seed_of(plan.seed, BURSTS, index as u64))
@@ -138,7 +145,7 @@ impl Network {
         let bursts: Vec<_> = plan.bursts.into_iter().enumerate().map(burst).collect();
         let first_arrival = first_burst + bursts.len();
         let arrival = |(index, arrivals): (usize, ArrivalPlan)| {
-            let routes = add_paths(&mut wires, &arrivals.paths);
+            let routes = add_paths(&mut table, &arrivals.paths);
             let party = agenda.add_party();
             agenda.call(party, arrivals.start);
             (Arrivals::new(arrivals, seed_of(plan.seed, ARRIVALS, index as u64)), routes)
@@ -149,11 +156,11 @@ impl Network {
         script.sort_by_key(|change| change.at);
         if let Some(first) = script.first() {
             agenda.call(SCRIPT_PARTY, first.at);
-            wires.expect_changes();
         }
+        let routes: Vec<_> = plan.flows.iter().map(|flow| add_paths(&mut table, &flow.paths)).collect();
         let mut network = Self {
             now: Time::ZERO,
-            wires,
+            wires: Wires::new(plan.links, plan.seed, table, !script.is_empty()),
             agenda,
             landed: Vec::new(),
             fetched: Vec::new(),
@@ -175,8 +182,7 @@ impl Network {
             events: 0,
             captured: None,
         };
-        for flow in plan.flows {
-            let routes = add_paths(&mut network.wires, &flow.paths);
+        for (flow, routes) in plan.flows.into_iter().zip(routes) {
             let start = flow.start;
             let made = Flow::new(routes, flow.config, flow.supply, (start, flow.stop));
             network.add_flow(made.striped(flow.striping).redundant(flow.redundant));
@@ -193,7 +199,7 @@ impl Network {
     /// Packets that crossed a link so far.
     #[must_use]
     pub fn packet_hops(&self) -> u64 {
-        self.wires.packet_hops
+        self.wires.packet_hops()
     }
 
     /// Events so far.
@@ -208,10 +214,7 @@ impl Network {
     /// When the plan has no such link.
     #[must_use]
     pub fn link(&mut self, link: usize) -> LinkStats {
-        let now = self.now;
-        // What happened up to now is counted only when the link is asked.
-        self.wires.links[link].backlog(now);
-        *self.wires.links[link].stats()
+        self.wires.stats(self.now, link)
     }
 
     /// Packets waiting at a link now, the one on its way out included.
@@ -220,7 +223,7 @@ impl Network {
     /// When the plan has no such link.
     #[must_use]
     pub fn backlog(&mut self, link: usize) -> usize {
-        self.wires.links[link].backlog(self.now).0
+        self.wires.backlog(self.now, link)
     }
 
     /// What a flow of the plan has done.
@@ -315,22 +318,18 @@ impl Network {
 
     /// Lets everything happen up to and with `until`.
     pub fn run(&mut self, until: Time) {
-        let lookahead = self.wires.lookahead();
         loop {
-            let (links_at, others_at) = (self.wires.agenda.next_at(), self.agenda.next_at());
+            let (links_at, others_at) = (self.wires.next_at(), self.agenda.next_at());
             let at = links_at.min(others_at);
             if at > until || at == Time::NEVER {
                 break;
             }
-            if lookahead > Span::ZERO {
-                // What is sent from now on arrives when the lookahead is over at the soonest.
-                let last = (at + lookahead - Span::from_nanos(1)).min(until);
-                let hops = self.wires.packet_hops;
-                self.wires.step_all(last, &mut self.landed);
-                self.events += self.wires.packet_hops - hops;
+            if let Some(last) = self.wires.ahead_of(at) {
+                let last = last.min(until);
+                self.step_links(last);
                 self.call_others(last);
             } else if links_at <= others_at {
-                self.call_link(at);
+                self.step_links(at);
                 // Nobody is to be called before.
                 self.call_others(Time::ZERO);
             } else {
@@ -341,11 +340,11 @@ impl Network {
         self.now = self.now.max(until);
     }
 
-    /// Calls the first link that is to be called by `until`.
-    fn call_link(&mut self, until: Time) {
-        let Some((at, link)) = self.wires.agenda.next(until) else { return };
-        self.events += 1;
-        self.wires.step(at, link, &mut self.landed);
+    /// Moves on packets that have crossed a link by `until`.
+    fn step_links(&mut self, until: Time) {
+        let hops = self.wires.packet_hops();
+        self.wires.step(until, &mut self.landed);
+        self.events += self.wires.packet_hops() - hops;
     }
 
     /// Hands out what has landed and calls all but links, in order of time, up to and with `until`.
@@ -393,7 +392,10 @@ impl Network {
                 return self.on_finished(index);
             }
             let Some(session) = &mut flow.sessions[end] else { return };
-            while let Some(transmit) = session.poll_transmit(self.now) {
+            let mut sends = false;
+            // Looked at where it lies: it is large.
+            while let Some(transmit) = &session.poll_transmit(self.now) {
+                sends = true;
                 let path = match &mut flow.thin {
                     Some(thin) => thin.next_route(end),
                     None => transmit.route.socket as usize,
@@ -411,11 +413,11 @@ impl Network {
                     let packet = Captured::new(self.now, (to, true), size, &transmit.message);
                     list.push(packet.with_metrics(session));
                 }
-                let packet = Flying { size, to, message: Some(transmit.message) };
-                self.leaving.push(self.wires.pack((self.now, self.turn), routes[end], packet));
+                let when = (self.now, self.turn);
+                self.leaving.push(self.wires.pack(when, (routes[end], to), size, Some(&transmit.message)));
             }
             // Sending makes room, which the application may fill.
-            served = flow.serve(self.now, end);
+            served = if sends { flow.serve(self.now, end) } else { Served::Nothing };
             if served == Served::Nothing {
                 break;
             }
@@ -448,8 +450,8 @@ impl Network {
         let (sends, next) = burst.call(self.now);
         if sends {
             let to = Destination { flow: index as u32, end: NO_END, ..Destination::default() };
-            let packet = Flying { size: burst.plan.packet, to, message: None };
-            self.leaving.push(self.wires.pack((self.now, self.turn), burst.route, packet));
+            let when = (self.now, self.turn);
+            self.leaving.push(self.wires.pack(when, (burst.route, to), burst.plan.packet, None));
         }
         self.agenda.call(self.first_burst + index, next);
     }
@@ -488,8 +490,8 @@ impl Network {
     }
 }
 
-fn add_paths(wires: &mut Wires, paths: &[PathPlan]) -> Routes {
-    paths.iter().map(|path| [wires.add_route(&path.forward), wires.add_route(&path.back)]).collect()
+fn add_paths(table: &mut Table, paths: &[PathPlan]) -> Routes {
+    paths.iter().map(|path| [table.add(&path.forward), table.add(&path.back)]).collect()
 }
 
 #[cfg(test)]

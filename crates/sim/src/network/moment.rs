@@ -12,21 +12,18 @@ use anabranch_wire::prefetch;
 impl Network {
     /// Has fetched what the packets need of their sessions, which is most often far away.
     pub(super) fn prefetch(&self, packets: &[Fetched]) {
-        let sessions = || {
-            packets.iter().filter_map(|packet| {
-                let to = packet.to();
-                let session = self.flows.get(to.flow as usize)?.sessions.get(usize::from(to.end))?;
-                Some((session, packet.path()))
-            })
+        let session = |packet: &Fetched| {
+            let to = packet.to();
+            self.flows.get(to.flow as usize)?.sessions.get(usize::from(to.end))
         };
-        sessions().for_each(|(session, _)| prefetch(session, usize::MAX));
-        for (session, path) in sessions() {
-            if let (Some(session), Some(path)) = (session, path) {
+        packets.iter().filter_map(session).for_each(|session| prefetch(session, usize::MAX));
+        for packet in packets {
+            if let (Some(Some(session)), Some(path)) = (session(packet), packet.path()) {
                 session.prefetch(path);
             }
         }
-        for (session, path) in sessions() {
-            if let (Some(session), Some(path)) = (session, path) {
+        for packet in packets {
+            if let (Some(Some(session)), Some(path)) = (session(packet), packet.path()) {
                 session.prefetch_flight(path);
             }
         }
@@ -91,20 +88,20 @@ impl Network {
     /// Gives a packet to its session; false when there is none any more.
     fn receive(&mut self, packet: &Fetched) -> bool {
         self.now = packet.at;
-        let packet = self.wires.open(packet);
-        let to = packet.to;
+        let to = packet.to();
         if to.end == NO_END {
             self.bursts[to.flow as usize].received += 1;
             return false;
         }
+        let Some(message) = self.wires.open(packet) else { return false };
         let flow = &mut self.flows[to.flow as usize];
         if flow.generation != to.generation {
             return false;
         }
-        if let (Some(list), Some(message)) = (&mut self.captured, &packet.message) {
-            list.push(Captured::new(self.now, (to, false), packet.size, message));
+        if let Some(list) = &mut self.captured {
+            list.push(Captured::new(self.now, (to, false), packet.envelope().size, &message));
         }
-        flow.handle_packet(self.now, packet);
+        flow.handle_packet(self.now, packet.envelope(), message);
         true
     }
 }

@@ -27,21 +27,12 @@ pub(crate) struct Destination {
     pub ecn: bool,
 }
 
-/// A packet on its way.
-#[derive(Debug)]
-pub(crate) struct Flying {
-    /// UDP payload in bytes.
-    pub size: u32,
-    pub to: Destination,
-    /// `None` for a packet of no session.
-    pub message: Option<Message<Length>>,
-}
-
 /// A packet as it is kept: in one cache line, since it is most often fetched from afar.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 pub(crate) struct Kept {
-    size: u32,
+    /// UDP payload in bytes.
+    pub size: u32,
     pub to: Destination,
     body: Body,
 }
@@ -157,25 +148,32 @@ pub(crate) struct Packets {
 }
 
 impl Packets {
-    pub(crate) fn insert(&mut self, packet: Flying) -> u32 {
-        let Flying { size, to, message } = packet;
-        let body = match &message {
+    /// Takes over a packet of `size` bytes of UDP payload; one of no session has no message.
+    pub(crate) fn insert(&mut self, to: Destination, size: u32, message: Option<&Message<Length>>) -> u32 {
+        let body = match message {
             None => Body::Empty,
-            Some(known) => match Run::of(known) {
-                Some(run) => Body::Run(run),
-                None => match Told::of(known) {
-                    Some(told) => Body::Told(told),
-                    None => Body::Other(put(&mut self.messages, &mut self.free_messages, message)),
-                },
-            },
+            Some(message) => self.body(message),
         };
         put(&mut self.kept, &mut self.free, Kept { size, to, body })
     }
 
-    /// Frees a packet's place; what it carried is the caller's.
-    pub(crate) fn remove(&mut self, place: u32) -> Flying {
-        let kept = self.fetch(place);
-        self.open(kept)
+    /// What is kept of a message. Nearly all become a few numbers, so it is looked at where it lies.
+    fn body(&mut self, message: &Message<Length>) -> Body {
+        if let Some(run) = Run::of(message) {
+            Body::Run(run)
+        } else if let Some(told) = Told::of(message) {
+            Body::Told(told)
+        } else {
+            Body::Other(put(&mut self.messages, &mut self.free_messages, Some(message.clone())))
+        }
+    }
+
+    /// Frees a packet's place and all that it carried.
+    pub(crate) fn discard(&mut self, place: u32) {
+        if let Body::Other(message) = self.fetch(place).body {
+            self.free_messages.push(message);
+            self.messages[message as usize] = None;
+        }
     }
 
     /// Frees a packet's place, for [`Self::open`] to follow. To fetch many before the first is opened costs
@@ -190,10 +188,9 @@ impl Packets {
         prefetch_item(&self.kept, place as usize);
     }
 
-    /// What a packet carried that was fetched.
-    pub(crate) fn open(&mut self, kept: Kept) -> Flying {
-        let Kept { size, to, body } = kept;
-        let message = match body {
+    /// What a packet carried that was fetched; nothing when it is of no session.
+    pub(crate) fn open(&mut self, kept: &Kept) -> Option<Message<Length>> {
+        match kept.body {
             Body::Empty => None,
             Body::Run(run) => Some(run.into_message()),
             Body::Told(told) => Some(told.into_message()),
@@ -201,8 +198,7 @@ impl Packets {
                 self.free_messages.push(message);
                 self.messages[message as usize].take()
             }
-        };
-        Flying { size, to, message }
+        }
     }
 
     /// Packets on their way now.
@@ -227,9 +223,8 @@ fn put<T>(places: &mut Vec<T>, free: &mut Vec<u32>, thing: T) -> u32 {
 mod tests {
     use super::*;
 
-    fn flying(fsn: u64, frames: &[Frame<Length>]) -> Flying {
-        let packet = Packet { path: PathId(3), fsn: Fsn(fsn), frames: frames.into() };
-        Flying { size: 1472, to: Destination::default(), message: Some(Message::Packet(packet)) }
+    fn message(fsn: u64, frames: &[Frame<Length>]) -> Message<Length> {
+        Message::Packet(Packet { path: PathId(3), fsn: Fsn(fsn), frames: frames.into() })
     }
 
     #[test]
@@ -241,14 +236,19 @@ mod tests {
     fn keep(cases: &[(u64, Vec<Frame<Length>>)]) -> usize {
         let mut packets = Packets::default();
         let mut kept_whole = 0;
+        let to = Destination { flow: 7, ..Destination::default() };
         for (fsn, frames) in cases {
-            let sent = flying(*fsn, frames);
-            let place = packets.insert(flying(*fsn, frames));
+            let sent = message(*fsn, frames);
+            let place = packets.insert(to, 1472, Some(&sent));
             kept_whole += packets.messages.iter().flatten().count();
-            let other = packets.insert(Flying { message: None, ..flying(*fsn, frames) });
-            assert_eq!(packets.remove(other).message, None);
-            let arrived = packets.remove(place);
-            assert_eq!((arrived.size, arrived.to, arrived.message), (sent.size, sent.to, sent.message));
+            let other = packets.insert(to, 40, None);
+            let kept = packets.fetch(other);
+            assert_eq!((kept.size, packets.open(&kept)), (40, None));
+            let lost = packets.insert(to, 1472, Some(&sent));
+            packets.discard(lost);
+            let kept = packets.fetch(place);
+            assert_eq!((kept.size, kept.to, packets.open(&kept)), (1472, to, Some(sent)));
+            assert_eq!(packets.messages.iter().flatten().count(), 0);
         }
         assert_eq!((packets.count(), packets.kept.len()), (0, 2));
         kept_whole

@@ -6,11 +6,14 @@
 //! there is one path and none is left out.
 
 use anabranch_engine::DoubleBuffer;
-use anabranch_wire::Time;
+use anabranch_wire::{Length, Message, Time};
 
 use super::flow::SERVER;
 use super::plan::StripingPlan;
-use super::wires::Delivered;
+use super::wires::Envelope;
+
+/// A packet and what is written on it.
+type Parcel = (Envelope, Message<Length>);
 
 /// What is between a session and its routes.
 #[derive(Debug)]
@@ -18,7 +21,7 @@ pub(crate) struct ThinLayer {
     plan: StripingPlan,
     /// What each route has saved up; the one with the most sends.
     credits: Vec<i64>,
-    buffer: Option<DoubleBuffer<Delivered>>,
+    buffer: Option<DoubleBuffer<Parcel>>,
 }
 
 impl ThinLayer {
@@ -49,10 +52,10 @@ impl ThinLayer {
     }
 
     /// Takes in a packet for an end; what can be handed to its session goes into `ready`.
-    pub(crate) fn take_in(&mut self, now: Time, packet: Delivered, ready: &mut Vec<Delivered>) {
-        let number = packet.message.as_ref().and_then(|message| message.packet()).map(|packet| packet.fsn.0);
+    pub(crate) fn take_in(&mut self, now: Time, packet: Parcel, ready: &mut Vec<Parcel>) {
+        let number = packet.1.packet().map(|packet| packet.fsn.0);
         match (&mut self.buffer, number) {
-            (Some(buffer), Some(number)) if usize::from(packet.to.end) == SERVER => {
+            (Some(buffer), Some(number)) if usize::from(packet.0.to.end) == SERVER => {
                 buffer.insert(now, (number, packet), ready);
             }
             _ => ready.push(packet),
@@ -60,7 +63,7 @@ impl ThinLayer {
     }
 
     /// Hands up what has waited for too long.
-    pub(crate) fn handle_timeout(&mut self, now: Time, ready: &mut Vec<Delivered>) {
+    pub(crate) fn handle_timeout(&mut self, now: Time, ready: &mut Vec<Parcel>) {
         if let Some(buffer) = &mut self.buffer {
             buffer.handle_timeout(now, ready);
         }

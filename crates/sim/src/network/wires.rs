@@ -1,45 +1,39 @@
 //! The links of a network and what is on them: takes packets from hop to hop.
 //!
-//! A link calls once for whatever it holds: when its first packet arrives. That packet is offered to
-//! the next link of its route, or handed out when there is none.
-//!
 //! What is sent arrives a link's delay later at the soonest. Where packets enter over links that others do not pass
-//! through, what links do meanwhile does not depend on what is sent: so they may go ahead of the sessions by
-//! [`Wires::lookahead`], many packets at a time, which keeps the code and the memory of either at hand.
+//! through, what links do meanwhile does not depend on what is sent. So where links are plain, too, they go ahead of the sessions
+//! by that delay, slot by slot ([`Express`]); else they are asked one by one ([`Stepwise`]).
 
-use anabranch_link::{Arrival, Ecn, Link, LinkConfig, RateModel};
-use anabranch_wire::{Length, Message, PathId, Span, Time, prefetch_item};
+use anabranch_link::{LinkConfig, LinkStats};
+use anabranch_wire::{Length, Message, PathId, Time};
 
-use super::agenda::Agenda;
-use super::packets::{Destination, Flying, Kept, LAST_HOP, Packets};
+use super::express::Express;
+use super::flights::Flight;
+use super::packets::{Destination, Kept, Packets};
 use super::plan::LinkChange;
+use super::routes::Table;
+use super::stepwise::Stepwise;
 use crate::chance::seed_of;
 
 /// The kind of party whose seeds are those of links.
 const SEED_KIND: u64 = 1;
 
-/// How many calls ahead a link is fetched, so that it is at hand when its turn comes ...
-const FAR_AHEAD: usize = 12;
-/// ... and then what is first on it.
-const AHEAD: usize = 5;
-
-/// A packet at the end of its route.
-#[derive(Debug)]
-pub(crate) struct Delivered {
+/// What is written on a packet at the end of its route.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Envelope {
     pub to: Destination,
     /// UDP payload in bytes.
     pub size: u32,
     /// It carries a congestion mark.
     pub ce: bool,
-    pub message: Option<Message<Length>>,
 }
 
-/// The same before somebody takes it.
+/// A packet at the end of its route.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Landed {
     pub at: Time,
-    place: u32,
-    ce: bool,
+    pub place: u32,
+    pub ce: bool,
 }
 
 /// And when it was fetched.
@@ -51,6 +45,10 @@ pub(crate) struct Fetched {
 }
 
 impl Fetched {
+    pub(crate) fn envelope(&self) -> Envelope {
+        Envelope { to: self.kept.to, size: self.kept.size, ce: self.ce }
+    }
+
     pub(crate) fn to(&self) -> Destination {
         self.kept.to
     }
@@ -66,110 +64,87 @@ impl Fetched {
 pub(crate) struct Leaving {
     at: Time,
     turn: u32,
-    /// UDP payload in bytes.
-    size: u32,
-    hop: Hop,
+    /// Capable of ECN.
+    ecn: bool,
+    flight: Flight,
 }
 
-/// A packet as links see it: nothing of the packet itself is touched between its first and its last link.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Hop {
-    /// Where the packet is.
-    place: u32,
-    /// Where the rest of its route begins in the list of hops; [`CAPABLE`] when it is capable of ECN. Queues
-    /// are the largest part of a network in memory, so eight bytes a packet it is.
-    next: u32,
+/// Packets, where they go, and how many have crossed a link.
+#[derive(Debug)]
+pub(crate) struct Freight {
+    pub packets: Packets,
+    pub routes: Table,
+    pub packet_hops: u64,
 }
 
-/// The mark of a packet that is capable of ECN.
-const CAPABLE: u32 = 1 << 31;
-
-impl Hop {
-    fn position(self) -> usize {
-        (self.next & !CAPABLE) as usize
-    }
-
-    fn ecn(self, marked: bool) -> Ecn {
-        match (marked, self.next & CAPABLE != 0) {
-            (true, _) => Ecn::Marked,
-            (false, true) => Ecn::Capable,
-            (false, false) => Ecn::NotCapable,
-        }
-    }
-}
-
-/// Links, packets and the calendar. Party `n` of the calendar is link `n`.
+/// Links and what is on them.
 #[derive(Debug)]
 pub(crate) struct Wires {
-    pub links: Vec<Link<Hop>>,
-    pub agenda: Agenda,
-    pub packets: Packets,
-    /// All routes, one after the other, each ended by [`LAST_HOP`].
-    hops: Vec<u32>,
-    /// What arrived at the ends of links and is not moved on yet.
-    arrived: Vec<Arrival<Hop>>,
-    /// Packets that crossed a link so far.
-    pub packet_hops: u64,
-    /// Of each link, whether routes begin with it, and whether they come to it from another.
-    uses: Vec<(bool, bool)>,
-    /// The shortest delay, if links may go ahead.
-    least_delay: Option<Span>,
+    freight: Freight,
+    links: Links,
+}
+
+#[derive(Debug)]
+enum Links {
+    Express(Box<Express>),
+    Stepwise(Stepwise),
 }
 
 impl Wires {
-    pub(crate) fn new(links: Vec<LinkConfig>, seed: u64) -> Self {
-        let link = |(index, config): (usize, LinkConfig)| {
-            Link::new(LinkConfig { seed: seed_of(seed, SEED_KIND, index as u64), ..config }).keeping_lost()
-        };
-        let least_delay = links.iter().map(|link| link.delay).min();
-        let links: Vec<_> = links.into_iter().enumerate().map(link).collect();
-        let agenda = Agenda::new(links.len());
-        let uses = vec![(false, false); links.len()];
-        let least_delay = least_delay.filter(|_| links.iter().all(Link::is_plain));
-        let packets = Packets::default();
-        Self {
-            links,
-            agenda,
-            packets,
-            hops: Vec::new(),
-            arrived: Vec::new(),
-            packet_hops: 0,
-            uses,
-            least_delay,
+    /// Links over which these routes go, and which change while they run or not.
+    pub(crate) fn new(mut links: Vec<LinkConfig>, seed: u64, routes: Table, changes: bool) -> Self {
+        for (index, link) in links.iter_mut().enumerate() {
+            link.seed = seed_of(seed, SEED_KIND, index as u64);
+        }
+        let express = (!changes && !routes.is_mixed()).then(|| Express::new(&links)).flatten();
+        let links = express.map_or_else(
+            || Links::Stepwise(Stepwise::new(links)),
+            |express| Links::Express(Box::new(express)),
+        );
+        Self { freight: Freight { packets: Packets::default(), routes, packet_hops: 0 }, links }
+    }
+
+    /// Up to when links may go ahead of what is sent from `at` on; `None` when they may not.
+    pub(crate) fn ahead_of(&self, at: Time) -> Option<Time> {
+        match &self.links {
+            Links::Express(links) => Some(links.ahead_of(at)),
+            Links::Stepwise(_) => None,
         }
     }
 
-    /// How far links may go ahead of what is sent. Nowhere, unless each is and remains plain and either begins
-    /// routes or goes on with them.
-    pub(crate) fn lookahead(&self) -> Span {
-        let is_mixed = self.uses.iter().any(|(begins, goes_on)| *begins && *goes_on);
-        self.least_delay.filter(|_| !is_mixed).unwrap_or(Span::ZERO)
-    }
-
-    /// Links will change while they run.
-    pub(crate) fn expect_changes(&mut self) {
-        self.least_delay = None;
-    }
-
-    /// Notes a route; returns where it begins.
-    pub(crate) fn add_route(&mut self, links: &[u32]) -> u32 {
-        let start = self.hops.len() as u32;
-        self.hops.extend_from_slice(links);
-        self.hops.push(LAST_HOP);
-        for (index, link) in links.iter().enumerate() {
-            let (begins, goes_on) = &mut self.uses[*link as usize];
-            *begins |= index == 0;
-            *goes_on |= index > 0;
+    /// Nothing arrives anywhere before that.
+    pub(crate) fn next_at(&mut self) -> Time {
+        match &mut self.links {
+            Links::Express(links) => links.next_at(),
+            Links::Stepwise(links) => links.next_at(),
         }
-        start
     }
 
-    /// Takes over a packet that leaves at `at`, in the given turn among those that do, over the route that begins at
-    /// `start`.
-    pub(crate) fn pack(&mut self, (at, turn): (Time, u32), start: u32, packet: Flying) -> Leaving {
-        let size = packet.size;
-        let next = if packet.to.ecn { start | CAPABLE } else { start };
-        Leaving { at, turn, size, hop: Hop { place: self.packets.insert(packet), next } }
+    /// Moves on what arrives at the ends of links by `until`, into `landed` what that was the last hop of: all of it where links go
+    /// ahead, else what is first.
+    pub(crate) fn step(&mut self, until: Time, landed: &mut Vec<Landed>) {
+        match &mut self.links {
+            Links::Express(links) => links.step(until, &mut self.freight, landed),
+            Links::Stepwise(links) => links.step(until, &mut self.freight, landed),
+        }
+    }
+
+    /// Packets that crossed a link so far.
+    pub(crate) fn packet_hops(&self) -> u64 {
+        self.freight.packet_hops
+    }
+
+    /// Takes over a packet of `size` bytes that leaves at `at`, in the given turn among those that do, over the route that
+    /// begins at `start`.
+    pub(crate) fn pack(
+        &mut self,
+        (at, turn): (Time, u32),
+        (start, to): (u32, Destination),
+        size: u32,
+        message: Option<&Message<Length>>,
+    ) -> Leaving {
+        let place = self.freight.packets.insert(to, size, message);
+        Leaving { at, turn, ecn: to.ecn, flight: Flight { place, next: start, size } }
     }
 
     /// Offers packets to the first links of their routes, in order of time and turn.
@@ -177,139 +152,56 @@ impl Wires {
         if !leaving.is_sorted_by_key(|packet| (packet.at, packet.turn)) {
             leaving.sort_by_key(|packet| (packet.at, packet.turn));
         }
-        for Leaving { at, size, hop, .. } in leaving.drain(..) {
-            self.offer(at, hop, size, hop.ecn(false));
-        }
-    }
-
-    fn offer(&mut self, now: Time, hop: Hop, size: u32, ecn: Ecn) {
-        let index = self.hops[hop.position()] as usize;
-        let hop = Hop { next: hop.next + 1, ..hop };
-        let link = &mut self.links[index];
-        let is_steady = link.is_steady();
-        if link.enqueue(now, size, hop, ecn).is_err() {
-            self.packets.remove(hop.place);
-        }
-        if !is_steady {
-            self.attend(index);
-        }
-    }
-
-    /// Frees what a link lost and asks for its next call.
-    fn attend(&mut self, index: usize) {
-        self.free_lost(index);
-        if let Some(at) = self.links[index].next_arrival() {
-            self.agenda.call(index, at);
-        }
-    }
-
-    fn free_lost(&mut self, index: usize) {
-        while let Some(lost) = self.links[index].take_lost() {
-            self.packets.remove(lost.place);
-        }
-    }
-
-    /// Moves on what arrives at the ends of links by `until`, which is nothing that enters a link meanwhile.
-    ///
-    /// All that happens until then is known beforehand. So all packets are taken out first, and then each is offered to its next
-    /// link, in the same order: memory that is far away, and most of it is, is then fetched side by side and not
-    /// piece by piece.
-    pub(crate) fn step_all(&mut self, until: Time, landed: &mut Vec<Landed>) {
-        let mut arrived = std::mem::take(&mut self.arrived);
-        while let Some((now, index)) = self.agenda.next(until) {
-            if let Some(link) = self.agenda.upcoming(FAR_AHEAD).and_then(|party| self.links.get(party)) {
-                link.prefetch();
+        let packets = leaving.drain(..);
+        match &mut self.links {
+            Links::Express(links) => {
+                packets.for_each(|packet| links.offer(packet.at, packet.flight, &mut self.freight));
             }
-            if let Some(link) = self.agenda.upcoming(AHEAD).and_then(|party| self.links.get(party)) {
-                link.prefetch_first();
-            }
-            let link = &mut self.links[index];
-            let mut next = Some(now);
-            while next.is_some_and(|at| at <= now) {
-                if let Some(arrival) = link.pop(now) {
-                    prefetch_item(&self.hops, arrival.item.position());
-                    arrived.push(arrival);
-                }
-                next = link.next_arrival();
-            }
-            if let Some(at) = next {
-                self.agenda.call(index, at);
-            }
-        }
-        self.packet_hops += arrived.len() as u64;
-        for arrival in &arrived {
-            match self.links.get(self.hops[arrival.item.position()] as usize) {
-                Some(link) => link.prefetch(),
-                None => self.packets.prefetch(arrival.item.place),
-            }
-        }
-        for arrival in &arrived {
-            if let Some(link) = self.links.get(self.hops[arrival.item.position()] as usize) {
-                link.prefetch_room();
-            }
-        }
-        for arrival in &arrived {
-            self.move_on(arrival, landed);
-        }
-        arrived.clear();
-        self.arrived = arrived;
-    }
-
-    /// Offers a packet that has crossed a link to the next one, or hands it out.
-    fn move_on(&mut self, arrival: &Arrival<Hop>, landed: &mut Vec<Landed>) {
-        let Arrival { at, item: hop, size, ce, corrupt } = *arrival;
-        if corrupt {
-            self.packets.remove(hop.place);
-        } else if self.hops[hop.position()] == LAST_HOP {
-            landed.push(Landed { at, place: hop.place, ce });
-        } else {
-            self.offer(at, hop, size, hop.ecn(ce));
-        }
-    }
-
-    /// Moves on what has arrived at the end of a link by `now`, into `landed` what that was the last hop of.
-    pub(crate) fn step(&mut self, now: Time, index: usize, landed: &mut Vec<Landed>) {
-        loop {
-            let link = &mut self.links[index];
-            let arrival = link.pop(now);
-            let next = link.next_arrival();
-            if link.has_lost() {
-                self.free_lost(index);
-            }
-            let is_over = next.is_none_or(|at| at > now);
-            if let (true, Some(at)) = (is_over, next) {
-                self.agenda.call(index, at);
-            }
-            if let Some(arrival) = arrival {
-                self.packet_hops += 1;
-                self.move_on(&Arrival { at: now, ..arrival }, landed);
-            }
-            if is_over {
-                return;
+            Links::Stepwise(links) => {
+                packets
+                    .for_each(|packet| links.send(packet.at, packet.flight, packet.ecn, &mut self.freight));
             }
         }
     }
 
-    /// Fetches a packet that has landed.
+    /// Has a packet fetched that has landed.
     pub(crate) fn fetch(&mut self, Landed { at, place, ce }: Landed) -> Fetched {
-        Fetched { at, ce, kept: self.packets.fetch(place) }
+        Fetched { at, ce, kept: self.freight.packets.fetch(place) }
     }
 
     /// Opens a packet that was fetched.
-    pub(crate) fn open(&mut self, fetched: &Fetched) -> Delivered {
-        let Flying { size, to, message } = self.packets.open(fetched.kept);
-        Delivered { to, size, ce: fetched.ce, message }
+    #[inline]
+    pub(crate) fn open(&mut self, fetched: &Fetched) -> Option<Message<Length>> {
+        self.freight.packets.open(&fetched.kept)
     }
 
-    /// Changes a link.
+    /// Changes a link; only where that was expected.
     pub(crate) fn change(&mut self, now: Time, index: usize, change: &LinkChange) {
-        let link = &mut self.links[index];
-        match change {
-            LinkChange::Down(down) => link.set_down(now, *down),
-            LinkChange::Rate(rate) => link.set_rate(now, RateModel::clone(rate)),
-            LinkChange::Delay(delay) => link.set_delay(now, *delay),
-            LinkChange::Loss(loss) => link.set_loss(now, *loss),
+        match &mut self.links {
+            Links::Express(_) => debug_assert!(false, "links that go ahead do not change"),
+            Links::Stepwise(links) => links.change(now, index, change, &mut self.freight),
         }
-        self.attend(index);
+    }
+
+    /// What a link has done by `now`.
+    pub(crate) fn stats(&mut self, now: Time, link: usize) -> LinkStats {
+        match &mut self.links {
+            Links::Express(links) => links.stats(now, link),
+            Links::Stepwise(links) => links.stats(now, link),
+        }
+    }
+
+    /// Packets waiting at a link at `now`, the one on its way out included.
+    pub(crate) fn backlog(&mut self, now: Time, link: usize) -> usize {
+        match &mut self.links {
+            Links::Express(links) => links.backlog(now, link),
+            Links::Stepwise(links) => links.backlog(now, link),
+        }
+    }
+
+    /// Packets on their way now.
+    #[cfg(test)]
+    pub(crate) fn count(&self) -> usize {
+        self.freight.packets.count()
     }
 }

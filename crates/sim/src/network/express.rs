@@ -1,0 +1,88 @@
+//! Plain links, slot by slot: when a packet arrives is known as soon as it is sent, so a link holds no packet, only when those
+//! before have left, and is called for nothing but the next packet.
+
+use anabranch_link::{Link, LinkConfig, LinkStats};
+use anabranch_wire::Time;
+
+use super::flights::{Flight, Flights};
+use super::packets::LAST_HOP;
+use super::wires::{Freight, Landed};
+
+/// Links, and when what is on them arrives.
+#[derive(Debug)]
+pub(super) struct Express {
+    links: Vec<Link<()>>,
+    flights: Flights,
+    /// What arrived at the ends of links and is not moved on yet, and over which link it goes on.
+    arrived: Vec<(Time, Flight, u32)>,
+}
+
+impl Express {
+    /// Nothing unless all links are plain and none is too short.
+    pub(super) fn new(configs: &[LinkConfig]) -> Option<Self> {
+        let least_delay = configs.iter().map(|link| link.delay).min()?;
+        let flights = Flights::new(least_delay, configs.len())?;
+        let links: Vec<_> = configs.iter().cloned().map(Link::new).collect();
+        links.iter().all(Link::is_plain).then_some(Self { links, flights, arrived: Vec::new() })
+    }
+
+    /// What is sent from `at` on arrives later than that.
+    pub(super) fn ahead_of(&self, at: Time) -> Time {
+        self.flights.end_of_slot(at)
+    }
+
+    pub(super) fn next_at(&self) -> Time {
+        self.flights.next_at()
+    }
+
+    /// Offers a packet to the next link of its route.
+    pub(super) fn offer(&mut self, now: Time, flight: Flight, freight: &mut Freight) {
+        let link = freight.routes.link(flight.next as usize);
+        self.send((now, flight, link), freight);
+    }
+
+    #[inline]
+    fn send(&mut self, (now, flight, link): (Time, Flight, u32), freight: &mut Freight) {
+        match self.links[link as usize].pass(now, flight.size) {
+            Ok(at) => self.flights.add(at, link, Flight { next: flight.next + 1, ..flight }),
+            Err(_) => freight.packets.discard(flight.place),
+        }
+    }
+
+    /// Moves on what arrives at the ends of links by `until`, which is nothing that enters a link meanwhile.
+    ///
+    /// All that happens until then is known beforehand. So memory that is far away, and most of it is, is asked for side by
+    /// side and not piece by piece.
+    pub(super) fn step(&mut self, until: Time, freight: &mut Freight, landed: &mut Vec<Landed>) {
+        let mut arrived = std::mem::take(&mut self.arrived);
+        let taken = self.flights.take(until);
+        arrived.extend(taken.map(|(at, flight)| (at, flight, freight.routes.link(flight.next as usize))));
+        freight.packet_hops += arrived.len() as u64;
+        for (_, flight, link) in &arrived {
+            match self.links.get(*link as usize) {
+                Some(link) => link.prefetch(),
+                None => freight.packets.prefetch(flight.place),
+            }
+        }
+        for (at, flight, link) in arrived.drain(..) {
+            if link == LAST_HOP {
+                landed.push(Landed { at, place: flight.place, ce: false });
+            } else {
+                self.send((at, flight, link), freight);
+            }
+        }
+        self.arrived = arrived;
+    }
+
+    /// What a link has done by `now`.
+    pub(super) fn stats(&mut self, now: Time, link: usize) -> LinkStats {
+        let link = &mut self.links[link];
+        link.forget(now);
+        *link.stats()
+    }
+
+    /// Packets waiting at a link at `now`, the one on its way out included.
+    pub(super) fn backlog(&mut self, now: Time, link: usize) -> usize {
+        self.links[link].backlog(now).0
+    }
+}

@@ -1,0 +1,277 @@
+//! When packets arrive at the ends of their links, where that is known as soon as they are sent.
+//!
+//! ```text
+//! far -> a ring of wide slots -> the narrow slots of the wide one we are in -> in order of time and link
+//! ```
+//! A narrow slot is as wide as links may go ahead at most. What arrives in a wide slot lies there in the order in which it was
+//! sent; when it is due that goes into its narrow slots, and only when one of these is due is it put in order. So
+//! what is written and read lies together in a near cache, however much is on its way.
+
+use std::collections::BTreeMap;
+
+use anabranch_wire::{Span, Time};
+
+use super::piles::{Pile, Piles};
+use super::slots::{Occupied, SLOTS};
+
+/// Bits of nanoseconds in a narrow slot at most.
+const MOST_BITS: u32 = 16;
+/// Bits of nanoseconds in a narrow slot that are still worth one.
+const LEAST_BITS: u32 = 10;
+/// Bits of the number of narrow slots in a wide one.
+const WIDE_BITS: u32 = 6;
+/// Bits of a link's number, and of a place in a slot.
+const LINK_BITS: u32 = 24;
+
+/// A packet on a link, as links see it: nothing of the packet itself is touched between its first and its last link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Flight {
+    /// Where the packet is.
+    pub place: u32,
+    /// Where the rest of its route begins in the table.
+    pub next: u32,
+    /// UDP payload in bytes.
+    pub size: u32,
+}
+
+/// A flight, when it ends, and over which link.
+#[derive(Clone, Copy, Debug, Default)]
+struct Entry {
+    at: Time,
+    link: u32,
+    flight: Flight,
+}
+
+/// All flights.
+#[derive(Debug)]
+pub(crate) struct Flights {
+    /// Bits of nanoseconds in a narrow slot.
+    bits: u32,
+    /// The narrow slots of the wide one we are in, and which of them have somebody, a bit each.
+    narrow: [Vec<Entry>; 1 << WIDE_BITS],
+    filled: u64,
+    wide: Vec<Pile>,
+    occupied: Occupied,
+    /// Wide slots beyond the ring, by number.
+    far: BTreeMap<u64, Pile>,
+    piles: Piles<Entry>,
+    /// The number of the narrow slot that is open.
+    position: u64,
+    open: Vec<Entry>,
+    /// Those of the open slot in their order, by moment, link and place; the first `taken` are gone.
+    order: Vec<u64>,
+    taken: usize,
+}
+
+impl Flights {
+    /// None yet, of which each takes `least` at least; nothing when that is too little, or there are too many links.
+    pub(crate) fn new(least: Span, links: usize) -> Option<Self> {
+        let bits = least.as_nanos().checked_ilog2()?.min(MOST_BITS);
+        if bits < LEAST_BITS || links >> LINK_BITS != 0 {
+            return None;
+        }
+        Some(Self {
+            bits,
+            narrow: std::array::from_fn(|_| Vec::new()),
+            filled: 0,
+            wide: vec![Pile::EMPTY; SLOTS],
+            occupied: Occupied::new(),
+            far: BTreeMap::new(),
+            piles: Piles::new(),
+            position: 0,
+            open: Vec::new(),
+            order: Vec::new(),
+            taken: 0,
+        })
+    }
+
+    /// Notes a flight that ends at `at`, which is after the slot of the moment at which it began.
+    #[inline]
+    pub(crate) fn add(&mut self, at: Time, link: u32, flight: Flight) {
+        debug_assert!(
+            at > self.end_of_slot(self.moment(0)),
+            "nothing arrives in the slot in which it is sent"
+        );
+        let entry = Entry { at, link, flight };
+        let number = at.as_nanos() >> self.bits >> WIDE_BITS;
+        match number - (self.position >> WIDE_BITS) {
+            0 => self.add_narrow(entry),
+            ahead if ahead < SLOTS as u64 => {
+                let index = number as usize % SLOTS;
+                let pile = &mut self.wide[index];
+                if pile.is_empty() {
+                    self.occupied.set(index);
+                }
+                self.piles.push(pile, entry);
+            }
+            _ => self.piles.push(self.far.entry(number).or_insert(Pile::EMPTY), entry),
+        }
+    }
+
+    #[inline]
+    fn add_narrow(&mut self, entry: Entry) {
+        let index = (entry.at.as_nanos() >> self.bits) as usize % self.narrow.len();
+        self.filled |= 1 << index;
+        self.narrow[index].push(entry);
+    }
+
+    /// No flight ends before that; [`Time::NEVER`] when there is none.
+    pub(crate) fn next_at(&self) -> Time {
+        if let Some(first) = self.order.get(self.taken) {
+            return self.moment(*first);
+        }
+        if self.filled != 0 {
+            let number = self.position >> WIDE_BITS << WIDE_BITS | u64::from(self.filled.trailing_zeros());
+            return Time::from_nanos(number << self.bits);
+        }
+        let here = self.position >> WIDE_BITS;
+        let near = self.occupied.next(here as usize % SLOTS).map(|ahead| here + ahead as u64);
+        let next = near.or_else(|| self.far.keys().next().copied());
+        next.map_or(Time::NEVER, |number| Time::from_nanos(number << WIDE_BITS << self.bits))
+    }
+
+    /// The last moment of the slot in which `at` lies.
+    pub(crate) fn end_of_slot(&self, at: Time) -> Time {
+        Time::from_nanos(at.as_nanos() | ((1 << self.bits) - 1))
+    }
+
+    /// Takes out what ends by `until`, in order of time and link. All that ends before the slot of `until` is taken already.
+    pub(crate) fn take(&mut self, until: Time) -> impl Iterator<Item = (Time, Flight)> {
+        let number = until.as_nanos() >> self.bits;
+        if number != self.position {
+            self.turn_to(number);
+        }
+        let first = self.taken;
+        self.taken = if until == self.end_of_slot(until) {
+            self.order.len()
+        } else {
+            self.order.partition_point(|key| self.moment(*key) <= until)
+        };
+        self.order[first..self.taken].iter().map(|key| {
+            let Entry { at, flight, .. } = self.open[(key & ((1 << LINK_BITS) - 1)) as usize];
+            (at, flight)
+        })
+    }
+
+    /// When a flight of the open slot ends.
+    fn moment(&self, key: u64) -> Time {
+        Time::from_nanos(self.position << self.bits | key >> (2 * LINK_BITS))
+    }
+
+    /// Opens a narrow slot.
+    fn turn_to(&mut self, number: u64) {
+        debug_assert_eq!(self.taken, self.order.len(), "nothing is passed over");
+        self.open.clear();
+        self.order.clear();
+        self.taken = 0;
+        let is_narrow = number >> WIDE_BITS == self.position >> WIDE_BITS;
+        self.position = number;
+        if !is_narrow {
+            self.open_wide(number >> WIDE_BITS);
+        }
+        let index = number as usize % self.narrow.len();
+        if self.filled & 1 << index == 0 {
+            return;
+        }
+        self.filled &= !(1 << index);
+        std::mem::swap(&mut self.open, &mut self.narrow[index]);
+        let within = (1 << self.bits) - 1;
+        let keys = self.open.iter().enumerate().map(|(place, entry)| {
+            let order = (entry.at.as_nanos() & within) << LINK_BITS | u64::from(entry.link);
+            order << LINK_BITS | place as u64
+        });
+        self.order.extend(keys);
+        self.order.sort_unstable();
+    }
+
+    /// Puts what ends in a wide slot into its narrow ones.
+    fn open_wide(&mut self, number: u64) {
+        debug_assert_eq!(self.filled, 0, "nothing is passed over");
+        while let Some(entry) = self.far.first_entry().filter(|far| *far.key() < number + SLOTS as u64) {
+            let index = *entry.key() as usize % SLOTS;
+            self.wide[index] = entry.remove();
+            self.occupied.set(index);
+        }
+        let index = number as usize % SLOTS;
+        if self.occupied.has(index) {
+            self.occupied.clear(index);
+            let pile = std::mem::replace(&mut self.wide[index], Pile::EMPTY);
+            let Self { piles, narrow, filled, bits, .. } = self;
+            piles.empty(pile, |entry| {
+                let index = (entry.at.as_nanos() >> *bits) as usize % narrow.len();
+                *filled |= 1 << index;
+                narrow[index].push(entry);
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(nanos: u64) -> Time {
+        Time::from_nanos(nanos)
+    }
+
+    fn flight(place: u32) -> Flight {
+        Flight { place, next: 0, size: 1 }
+    }
+
+    #[test]
+    fn flights_end_in_order_of_time_and_link_and_then_as_they_began() {
+        let mut flights = Flights::new(Span::from_nanos(1_500), 100).unwrap();
+        let moments = [(5_000, 3), (1_025, 2), (1_025, 1), (1_030, 1), (1_024, 9), (1_025, 2)];
+        for (place, (moment, link)) in moments.iter().enumerate() {
+            flights.add(at(*moment), *link, flight(place as u32));
+        }
+        assert_eq!(flights.next_at(), at(1_024));
+        let mut taken: Vec<_> = flights.take(at(1_029)).collect();
+        let places: Vec<_> = taken.iter().map(|(at, flight)| (at.as_nanos(), flight.place)).collect();
+        assert_eq!(places, [(1_024, 4), (1_025, 2), (1_025, 1), (1_025, 5)]);
+        assert_eq!(flights.next_at(), at(1_030));
+        taken.extend(flights.take(flights.end_of_slot(at(1_030))));
+        assert_eq!((taken.len(), flights.next_at()), (5, at(5_000 & !1023)));
+        taken.extend(flights.take(at(5_000)));
+        assert_eq!((taken.len(), flights.next_at()), (6, Time::NEVER));
+    }
+
+    #[test]
+    fn a_long_run_comes_in_order_however_far_ahead_flights_end() {
+        let mut flights = Flights::new(Span::from_nanos(1_500), 100).unwrap();
+        let mut state = 1_u64;
+        let mut draw = |most: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % most
+        };
+        let (mut begun, mut ended, mut last) = (0_u32, Vec::new(), Time::ZERO);
+        while begun < 20_000 {
+            for _ in 0..draw(4) {
+                let longest = if draw(10) == 0 { 50_000_000 } else { 30_000 };
+                let end = last.as_nanos() + 1_024 + draw(longest);
+                flights.add(at(end), draw(100) as u32, flight(begun));
+                begun += 1;
+            }
+            let next = flights.next_at();
+            let until = if next == Time::NEVER { last + Span::from_nanos(draw(3_000)) } else { next };
+            let before = ended.len();
+            last = at(until.as_nanos() + draw(300)).min(flights.end_of_slot(until));
+            ended.extend(flights.take(last));
+            assert!(ended[before..].iter().all(|(at, _)| *at <= last));
+        }
+        while flights.next_at() != Time::NEVER {
+            ended.extend(flights.take(flights.end_of_slot(flights.next_at())));
+        }
+        assert!(ended.is_sorted_by_key(|(at, _)| *at));
+        let mut places: Vec<_> = ended.iter().map(|(_, flight)| flight.place).collect();
+        places.sort_unstable();
+        assert_eq!(places, (0..begun).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn what_takes_no_time_is_not_for_it() {
+        assert!(Flights::new(Span::ZERO, 1).is_none());
+        assert!(Flights::new(Span::from_nanos(1023), 1).is_none());
+        assert!(Flights::new(Span::from_secs(1), 1).is_some_and(|flights| flights.bits == MOST_BITS));
+    }
+}

@@ -1,0 +1,98 @@
+//! Many lists that grow and are emptied again, in pieces of one size: what one has given up the next one takes.
+
+/// Items in a piece.
+const PIECE: usize = 32;
+const NONE: u32 = u32::MAX;
+
+/// A list.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pile {
+    first: u32,
+    last: u32,
+    /// Items in the last piece.
+    filled: u32,
+}
+
+impl Pile {
+    /// One of nothing.
+    pub(crate) const EMPTY: Self = Self { first: NONE, last: NONE, filled: PIECE as u32 };
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.first == NONE
+    }
+}
+
+/// What the lists consist of.
+#[derive(Debug)]
+pub(crate) struct Piles<T> {
+    pieces: Vec<[T; PIECE]>,
+    /// The piece that comes after each.
+    next: Vec<u32>,
+    free: Vec<u32>,
+}
+
+impl<T: Copy + Default> Piles<T> {
+    pub(crate) fn new() -> Self {
+        Self { pieces: Vec::new(), next: Vec::new(), free: Vec::new() }
+    }
+
+    /// Adds an item to a list, as its last.
+    #[inline]
+    pub(crate) fn push(&mut self, pile: &mut Pile, item: T) {
+        if pile.filled as usize == PIECE {
+            self.add_piece(pile);
+        }
+        self.pieces[pile.last as usize][pile.filled as usize] = item;
+        pile.filled += 1;
+    }
+
+    #[cold]
+    fn add_piece(&mut self, pile: &mut Pile) {
+        let piece = self.free.pop().unwrap_or_else(|| {
+            self.pieces.push([T::default(); PIECE]);
+            self.next.push(NONE);
+            self.pieces.len() as u32 - 1
+        });
+        match self.next.get_mut(pile.last as usize) {
+            Some(next) => *next = piece,
+            None => pile.first = piece,
+        }
+        (pile.last, pile.filled) = (piece, 0);
+    }
+
+    /// Hands out the items of a list from the first to the last.
+    pub(crate) fn empty(&mut self, pile: Pile, mut take: impl FnMut(T)) {
+        let mut piece = pile.first;
+        while piece != NONE {
+            let next = std::mem::replace(&mut self.next[piece as usize], NONE);
+            let filled = if next == NONE { pile.filled as usize } else { PIECE };
+            self.pieces[piece as usize][..filled].iter().for_each(|item| take(*item));
+            self.free.push(piece);
+            piece = next;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_keep_their_order_and_give_up_their_room() {
+        let mut piles = Piles::new();
+        let mut lists = [Pile::EMPTY; 3];
+        for round in 0..4_usize {
+            for item in 0..300 {
+                piles.push(&mut lists[(item * 7 + round) % 3], item);
+            }
+            let mut all = 0;
+            for list in &mut lists {
+                let mut items = Vec::new();
+                piles.empty(std::mem::replace(list, Pile::EMPTY), |item| items.push(item));
+                assert!(items.is_sorted() && items.len() == 100, "{items:?}");
+                all += items.len();
+            }
+            assert_eq!((all, piles.pieces.len(), piles.free.len()), (300, 12, 12));
+        }
+    }
+}
