@@ -5,13 +5,14 @@
 //! answers are kept here, side by side by question. Whoever gets hold of a path to change it makes what is kept of it
 //! stale, whatever the change; [`Paths::refresh`] looks at such paths anew.
 
-use std::cell::Cell;
-use std::ops::{BitAnd, BitOr, BitOrAssign, Deref, Index, IndexMut};
+use std::ops::{Deref, Index, IndexMut};
 
 use anabranch_wire::{PathId, Span, Time, prefetch_item};
 use smallvec::SmallVec;
 
 use super::Path;
+use super::places::Places;
+use super::timeouts::{Timeouts, earliest, still_earliest};
 
 /// The paths of a session, sorted by id.
 #[derive(Debug, Default)]
@@ -26,11 +27,7 @@ pub(crate) struct Paths {
     /// When an acknowledgement has to leave.
     ack_at: Vec<Time>,
     /// Next timeouts beside acknowledgements.
-    timeouts: Vec<Cell<Time>>,
-    /// Of these nobody asked for the timeout since it may have changed.
-    unasked: Cell<Places>,
-    /// The earliest of `timeouts`.
-    timeout: Earliest,
+    timeouts: Timeouts,
     /// See [`Path::one_way`].
     one_ways: Vec<Span>,
     /// How good the paths are for data, see [`Path::grade`].
@@ -76,74 +73,6 @@ impl Default for Wants {
     }
 }
 
-/// The earliest of no times at first.
-#[derive(Debug)]
-struct Earliest(Cell<Time>);
-
-impl Default for Earliest {
-    fn default() -> Self {
-        Self(Cell::new(Time::NEVER))
-    }
-}
-
-/// A set of places in the list. From the 64th on all share a bit: the set may then name more than was put in.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Places(u64);
-
-impl Places {
-    const ALL: Self = Self(u64::MAX);
-
-    fn of(index: usize) -> Self {
-        Self(1 << index.min(63))
-    }
-
-    fn is_empty(self) -> bool {
-        self.0 == 0
-    }
-
-    fn has(self, index: usize) -> bool {
-        self.0 & Self::of(index).0 != 0
-    }
-
-    /// Puts a place in or takes it out; where a bit is shared, it is not taken out.
-    fn put(&mut self, index: usize, wanted: bool) {
-        if wanted {
-            self.0 |= Self::of(index).0;
-        } else if index < 63 {
-            self.0 &= !Self::of(index).0;
-        }
-    }
-
-    /// The first place from `index` on, below `end`.
-    fn next(self, index: usize, end: usize) -> Option<usize> {
-        let beyond = self.0 & (u64::MAX << index.min(63));
-        let first = (beyond.trailing_zeros() as usize).max(index);
-        (beyond != 0 && first < end).then_some(first)
-    }
-}
-
-impl BitAnd for Places {
-    type Output = Self;
-
-    fn bitand(self, other: Self) -> Self {
-        Self(self.0 & other.0)
-    }
-}
-
-impl BitOr for Places {
-    type Output = Self;
-
-    fn bitor(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-}
-
-impl BitOrAssign for Places {
-    fn bitor_assign(&mut self, other: Self) {
-        self.0 |= other.0;
-    }
-}
-
 impl Paths {
     /// The place of a path.
     pub(crate) fn place_of(&self, id: PathId) -> Option<usize> {
@@ -160,8 +89,7 @@ impl Paths {
         prefetch_item(&self.windows, 0);
         prefetch_item(&self.check_at, 0);
         prefetch_item(&self.ack_at, 0);
-        prefetch_item(&self.timeouts, 0);
-        prefetch_item(&self.timeouts, self.timeouts.len() / 2);
+        self.timeouts.prefetch();
         prefetch_item(&self.one_ways, 0);
     }
 
@@ -268,19 +196,7 @@ impl Paths {
 
     /// The next timeout of all paths, where `timeout_of` finds it for one, acknowledgements that are due left out.
     pub(crate) fn next_timeout(&self, timeout_of: impl Fn(&Path) -> Time) -> Time {
-        let unasked = self.unasked.take();
-        let mut index = 0;
-        while let Some(place) = unasked.next(index, self.list.len()) {
-            let timeout = timeout_of(&self.list[place]);
-            let change = (self.timeouts[place].replace(timeout), timeout);
-            self.timeout.0.set(still_earliest(self.timeout.0.get(), change, || self.earliest_timeout()));
-            index = place + 1;
-        }
-        self.timeout.0.get().min(self.next_ack_at())
-    }
-
-    fn earliest_timeout(&self) -> Time {
-        earliest(self.timeouts.iter().map(Cell::get))
+        self.timeouts.earliest(|place| timeout_of(&self.list[place])).min(self.next_ack_at())
     }
 
     /// When the next acknowledgement has to leave.
@@ -296,7 +212,7 @@ impl Paths {
 
     /// What a path's timeout depends on outside the path has changed.
     pub(crate) fn forget_timeout(&mut self, index: usize) {
-        *self.unasked.get_mut() |= Places::of(index);
+        self.timeouts.forget(index);
     }
 
     /// Adds a path where its id belongs.
@@ -306,7 +222,7 @@ impl Paths {
         self.windows.insert(index, 0);
         self.check_at.insert(index, Time::NEVER);
         self.ack_at.insert(index, Time::NEVER);
-        self.timeouts.insert(index, Cell::new(Time::NEVER));
+        self.timeouts.insert(index);
         self.grades.insert(index, 0);
         self.all_usable = false;
         self.one_ways.insert(index, Span::ZERO);
@@ -329,7 +245,6 @@ impl Paths {
         let check_at = earliest(self.check_at.iter().copied());
         let ack_at = earliest(self.ack_at.iter().copied());
         self.wants = Wants { check_at, ack_at };
-        self.timeout.0.set(self.earliest_timeout());
         self.list.remove(index)
     }
 
@@ -341,7 +256,7 @@ impl Paths {
     /// Makes everything stale that is kept of any path.
     pub(crate) fn forget_all(&mut self) {
         self.stale = Places::ALL;
-        *self.unasked.get_mut() = Places::ALL;
+        self.timeouts.forget_all();
         let none = Places::default();
         (self.want_acks, self.want_probes, self.inactive) = (none, none, none);
         (self.have_copies, self.have_news, self.have_tails, self.have_room) = (none, none, none, none);
@@ -458,7 +373,7 @@ impl Paths {
             self.grades[index] = grade;
             self.all_usable = are_alike(&self.grades);
             // Whether a path is in doubt depends on what others are good for.
-            *self.unasked.get_mut() = Places::ALL;
+            self.timeouts.forget_all();
         }
         self.inactive.put(index, grade < 2);
         self.old_views.put(index, true);
@@ -487,26 +402,6 @@ impl Paths {
 
 fn are_alike(grades: &[u8]) -> bool {
     grades.iter().all(|grade| *grade > 0 && *grade == grades[0])
-}
-
-/// The earliest of some times, as `before` became `at`: only where that was the earliest are all gone through.
-fn still_earliest(earliest: Time, (before, at): (Time, Time), all: impl Fn() -> Time) -> Time {
-    let earliest = match before <= earliest && at > before {
-        true => all(),
-        false => earliest.min(at),
-    };
-    debug_assert_eq!(earliest, all());
-    earliest
-}
-
-fn earliest(times: impl Iterator<Item = Time>) -> Time {
-    let mut earliest = Time::NEVER;
-    for time in times {
-        if time < earliest {
-            earliest = time;
-        }
-    }
-    earliest
 }
 
 impl Deref for Paths {
@@ -577,23 +472,5 @@ mod tests {
         paths[1].state = PathState::Active;
         paths.refresh(|_| 10_000);
         assert_eq!(next(&paths), Time::ZERO);
-    }
-
-    #[test]
-    fn places_beyond_the_last_bit_are_never_missed() {
-        let mut places = Places::default();
-        for index in [3, 70] {
-            places.put(index, true);
-        }
-        let found: Vec<_> = (0..4).chain(62..72).filter(|index| places.has(*index)).collect();
-        assert_eq!(found, [3, 63, 64, 65, 66, 67, 68, 69, 70, 71]);
-        assert_eq!(
-            (places.next(0, 72), places.next(4, 72), places.next(68, 72)),
-            (Some(3), Some(63), Some(68))
-        );
-        assert_eq!((places.next(72, 72), places.next(4, 60)), (None, None));
-        places.put(3, false);
-        places.put(70, false);
-        assert_eq!((places.has(3), places.has(65)), (false, true));
     }
 }

@@ -104,6 +104,8 @@ impl<P: Payload> Session<P> {
         }
     }
 
+    /// The same from the first on that there is something to tell of: kept apart, for most packets with data have none.
+    #[inline(never)]
     fn add_acks_from(
         &mut self,
         now: Time,

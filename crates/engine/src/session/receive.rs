@@ -1,7 +1,8 @@
 //! Packets in: numbers, proof of addresses, frames.
 
 use anabranch_wire::{
-    Frame, Message, Packet, PathId, PathStatus, Payload, ResetToken, StreamFrame, Time, VARINT_MAX, prefetch,
+    Frame, Fsn, Message, Packet, PathId, PathStatus, Payload, ResetToken, StreamFrame, Time, VARINT_MAX,
+    prefetch,
 };
 
 use super::Session;
@@ -56,12 +57,13 @@ impl<P: Payload> Session<P> {
             self.stats.packets_ignored += 1;
             return;
         };
-        if self.paths[index].receipt.is_known(packet.fsn) || !self.can_take(packet) {
+        let known = self.paths[index].receipt.is_known(packet.fsn);
+        let Some(eliciting) = (!known).then(|| self.look_at_frames(&packet.frames)).flatten() else {
             self.stats.packets_ignored += 1;
             return;
-        }
+        };
         self.last_heard = now;
-        self.note_arrival(now, index, arrival, packet);
+        self.note_arrival(now, index, arrival, (packet.fsn, eliciting));
         for frame in &mut packet.frames {
             // A frame may have closed the session or moved or removed the path.
             if !self.paths.is_at(index, packet.path) {
@@ -78,25 +80,32 @@ impl<P: Payload> Session<P> {
         self.advance_shutdown();
     }
 
-    /// False for data that would make reassembly hold too many pieces, and for streams that there is no room for: the packet counts
-    /// as lost then.
-    fn can_take(&mut self, packet: &Packet<P>) -> bool {
+    /// Whether frames ask for an acknowledgement; `None` for data that would make reassembly hold too many pieces, and for streams
+    /// that there is no room for: the packet counts as lost then.
+    fn look_at_frames(&mut self, frames: &[Frame<P>]) -> Option<bool> {
         let streams = &mut self.streams;
-        packet.frames.iter().all(|frame| match frame {
-            Frame::Stream(frame) => streams.admits(frame) && streams.has_room_for(frame.stream),
-            Frame::ResetStream { stream, .. }
-            | Frame::StopSending { stream, .. }
-            | Frame::MaxStreamData { stream, .. } => streams.has_room_for(*stream),
-            _ => true,
-        })
+        let mut eliciting = false;
+        for frame in frames {
+            let is_taken = match frame {
+                Frame::Stream(frame) => streams.admits(frame) && streams.has_room_for(frame.stream),
+                Frame::ResetStream { stream, .. }
+                | Frame::StopSending { stream, .. }
+                | Frame::MaxStreamData { stream, .. } => streams.has_room_for(*stream),
+                _ => true,
+            };
+            if !is_taken {
+                return None;
+            }
+            eliciting |= frame.is_ack_eliciting();
+        }
+        Some(eliciting)
     }
 
-    fn note_arrival(&mut self, now: Time, index: usize, arrival: &Arrival, packet: &Packet<P>) {
-        let eliciting = packet.frames.iter().any(Frame::is_ack_eliciting);
+    fn note_arrival(&mut self, now: Time, index: usize, arrival: &Arrival, (fsn, eliciting): (Fsn, bool)) {
         let config = &self.config;
         let (newest, moved) = self.paths.change_receipt(index, |path| {
-            let newest = path.receipt.largest().is_none_or(|largest| packet.fsn.0 > largest);
-            path.receipt.on_packet(now, packet.fsn, (eliciting, arrival.ecn), config);
+            let newest = path.receipt.largest().is_none_or(|largest| fsn.0 > largest);
+            path.receipt.on_packet(now, fsn, (eliciting, arrival.ecn), config);
             path.receipt.packets += 1;
             path.receipt.bytes += arrival.size as u64;
             (newest, path.route != arrival.route)
