@@ -13,7 +13,7 @@ pub(crate) struct Bound {
 
 /// An end without bytes takes room, too.
 fn size(run: &SentRun) -> u64 {
-    (run.range.end - run.range.start).max(1)
+    u64::from(run.length).max(1)
 }
 
 impl Bound {

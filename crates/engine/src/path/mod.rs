@@ -276,13 +276,13 @@ impl Path {
 
     /// True when all of a run waits here to be copied; copies wait in the order of their bytes.
     pub(crate) fn will_copy(&self, run: &SentRun) -> bool {
-        let mut next = run.range.start;
+        let mut next = run.offset;
         for copy in self.copies.iter().filter(|copy| copy.stream == run.stream) {
-            if copy.range.contains(&next) {
-                next = copy.range.end;
+            if copy.range().contains(&next) {
+                next = copy.end();
             }
         }
-        next >= run.range.end && !run.range.is_empty()
+        next >= run.end() && run.length > 0
     }
 
     /// Puts back what is left of the copy taken last.

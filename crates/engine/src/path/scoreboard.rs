@@ -68,6 +68,7 @@ struct Slot {
     state: State,
     doubted: bool,
     size: u16,
+    app_limited: bool,
     sample: Sample,
     contents: Contents,
 }
@@ -79,7 +80,6 @@ struct Sample {
     delivered: u64,
     delivered_at: Time,
     first_sent_at: Time,
-    app_limited: bool,
 }
 
 impl Slot {
@@ -328,12 +328,12 @@ impl Scoreboard {
         }
         self.pipe += u64::from(size);
         self.last_sent_at = now;
+        let app_limited = self.app_limited_until > self.delivered;
         let sample = Sample {
             sent_at: now,
             delivered: self.delivered,
             delivered_at: self.delivered_at,
             first_sent_at: self.first_sent_at,
-            app_limited: self.app_limited_until > self.delivered,
         };
         if runs_of(&contents).next().is_some() {
             self.data_end = self.next;
@@ -342,7 +342,7 @@ impl Scoreboard {
         if self.slots.capacity() == 0 {
             self.slots.reserve_exact(IDLE_RING);
         }
-        self.slots.push_back(Slot { number, state, doubted: false, size, sample, contents });
+        self.slots.push_back(Slot { number, state, doubted: false, size, app_limited, sample, contents });
     }
 
     /// The application had nothing more to send: rates measured from here on are not the path's.

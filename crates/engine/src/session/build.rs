@@ -56,7 +56,7 @@ impl<P: Payload> Draft<P> {
     pub(super) fn add_stream(&mut self, frame: StreamFrame<P>) -> SentRun {
         let length = frame.data.len();
         let end = frame.offset + length as u64;
-        let run = SentRun { stream: frame.stream, range: frame.offset..end, fin: frame.fin };
+        let run = SentRun::new(frame.stream, frame.offset..end, frame.fin);
         let last = stream_frame_overhead_last(frame.stream, frame.offset) + length;
         self.spare = varint_len(length as u64);
         self.filled += last + self.spare;
@@ -311,7 +311,7 @@ impl<P: Payload> Session<P> {
         let mut draft = self.draft(index);
         for run in runs {
             let frame = self.streams.copy_of(run, draft.room())?;
-            if frame.offset + (frame.data.len() as u64) < run.range.end {
+            if frame.offset + (frame.data.len() as u64) < run.end() {
                 return None;
             }
             draft.add_stream(frame);

@@ -96,8 +96,8 @@ impl<P: Payload> Session<P> {
             let mut draft = self.draft(index);
             let Some(frame) = self.streams.copy_of(&run, draft.room()) else { continue };
             let sent = frame.offset + frame.data.len() as u64;
-            if sent < run.range.end {
-                self.paths[index].return_copy(SentRun { range: sent..run.range.end, ..run });
+            if sent < run.end() {
+                self.paths[index].return_copy(run.from(sent));
             }
             let length = frame.data.len() as u64;
             self.stats.bytes_resent += length;

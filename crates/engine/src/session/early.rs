@@ -100,7 +100,7 @@ impl<P: Payload> Session<P> {
         {
             let length = frame.data.len() as u64;
             let range = frame.offset..frame.offset + length;
-            let run = SentRun { stream: frame.stream, range, fin: frame.fin };
+            let run = SentRun::new(frame.stream, range, frame.fin);
             if resend {
                 self.stats.bytes_resent += length - self.given_back.take(&run);
             }
@@ -124,8 +124,8 @@ impl<P: Payload> Session<P> {
                 continue;
             };
             let sent = frame.offset + frame.data.len() as u64;
-            if sent < run.range.end {
-                self.paths[index].bound.put_back(SentRun { range: sent..run.range.end, ..run });
+            if sent < run.end() {
+                self.paths[index].bound.put_back(run.from(sent));
             }
             self.paths[index].stats.data_sent += frame.data.len() as u64;
             draft.add_stream(frame);

@@ -217,10 +217,10 @@ impl<P: Payload> Streams<P> {
     /// The bytes of a run again, while the peer is not known to have any of them.
     pub(crate) fn copy_of(&self, run: &SentRun, room: usize) -> Option<StreamFrame<P>> {
         let stream = self.map.get(&run.stream)?;
-        let overhead = anabranch_wire::stream_frame_overhead_last(run.stream, run.range.start);
-        let data = stream.send.copy_of(run.range.clone(), room.checked_sub(overhead)? as u64)?;
-        let whole = data.len() as u64 == run.range.end - run.range.start;
-        Some(StreamFrame { stream: run.stream, offset: run.range.start, fin: run.fin && whole, data })
+        let overhead = anabranch_wire::stream_frame_overhead_last(run.stream, run.offset);
+        let data = stream.send.copy_of(run.range(), room.checked_sub(overhead)? as u64)?;
+        let whole = data.len() as u64 == u64::from(run.length);
+        Some(StreamFrame { stream: run.stream, offset: run.offset, fin: run.fin && whole, data })
     }
 
     pub(super) fn wake_writers(&mut self, events: &mut VecDeque<Event>) {
@@ -245,7 +245,7 @@ impl<P: Payload> Streams<P> {
         run: &SentRun,
         (events, out): (&mut VecDeque<Event>, &mut ControlQueue),
     ) {
-        if self.acked(run.stream, run.range.clone(), run.fin, events) {
+        if self.acked(run.stream, run.range(), run.fin, events) {
             self.forget_if_over(run.stream, out);
         }
     }
@@ -282,7 +282,7 @@ impl<P: Payload> Streams<P> {
 
     pub(crate) fn on_lost(&mut self, run: &SentRun) {
         if let Some(stream) = self.map.get_mut(&run.stream) {
-            stream.send.on_lost(run.range.clone(), run.fin);
+            stream.send.on_lost(run.range(), run.fin);
             self.enqueue(run.stream);
         }
     }
@@ -346,7 +346,7 @@ mod tests {
             streams.write(id, &mut Length(10)).unwrap();
             let (frame, _) = streams.next_frame(1_000, Pick::MissingFirst, &mut events).unwrap();
             assert_eq!(frame.stream, id);
-            streams.on_lost(&SentRun { stream: id, range: 0..10, fin: false });
+            streams.on_lost(&SentRun::new(id, 0..10, false));
             streams.ready.rotate_right(1);
             assert!(!streams.has_work() || streams.next_is_resend());
             // Out of the way of the next one's first bytes.

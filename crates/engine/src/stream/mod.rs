@@ -70,22 +70,42 @@ impl<P: Payload> Stream<P> {
     }
 }
 
-/// What of a stream's data a packet carried.
+/// What of a stream's data a packet carried. Everything in flight is remembered by one, so it is small.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SentRun {
     pub stream: StreamId,
-    pub range: Range<u64>,
+    pub offset: u64,
+    /// Bytes.
+    pub length: u32,
     pub fin: bool,
 }
 
 impl SentRun {
-    /// Takes in the run that follows; false for one that does not.
+    /// A run of no more bytes than a packet has.
+    pub(crate) fn new(stream: StreamId, range: Range<u64>, fin: bool) -> Self {
+        debug_assert!(range.end - range.start <= u64::from(u32::MAX), "{range:?} is more than a packet");
+        Self { stream, offset: range.start, length: (range.end - range.start) as u32, fin }
+    }
+
+    pub(crate) fn end(&self) -> u64 {
+        self.offset + u64::from(self.length)
+    }
+
+    pub(crate) fn range(&self) -> Range<u64> {
+        self.offset..self.end()
+    }
+
+    /// The same without what comes before `offset`, which lies in it.
+    pub(crate) fn from(&self, offset: u64) -> Self {
+        Self::new(self.stream, offset..self.end(), self.fin)
+    }
+
+    /// Takes in the run that follows; false for one that does not, or that is too much.
     pub(crate) fn extend(&mut self, next: &Self) -> bool {
-        let follows = self.stream == next.stream && self.range.end == next.range.start && !self.fin;
-        if follows {
-            (self.range.end, self.fin) = (next.range.end, next.fin);
-        }
-        follows
+        let follows = self.stream == next.stream && self.end() == next.offset && !self.fin;
+        let Some(length) = self.length.checked_add(next.length).filter(|_| follows) else { return false };
+        (self.length, self.fin) = (length, next.fin);
+        true
     }
 }
 

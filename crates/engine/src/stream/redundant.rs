@@ -17,7 +17,7 @@ impl Carried {
     /// Notes that a path carries this.
     pub(crate) fn add(&mut self, run: &SentRun) {
         let (ranges, end) = self.0.entry(run.stream).or_default();
-        ranges.insert(run.range.clone());
+        ranges.insert(run.range());
         *end |= run.fin;
     }
 
@@ -25,7 +25,7 @@ impl Carried {
     pub(crate) fn take(&mut self, run: &SentRun) -> u64 {
         let Some((ranges, _)) = self.0.get_mut(&run.stream) else { return 0 };
         let before = ranges.total();
-        ranges.remove(run.range.clone());
+        ranges.remove(run.range());
         before - ranges.total()
     }
 
@@ -62,19 +62,18 @@ impl<P: Payload> Streams<P> {
     /// Notes that a copy left: what it carries is missing no more.
     pub(crate) fn on_copied(&mut self, run: &SentRun) {
         if let Some(stream) = self.map.get_mut(&run.stream) {
-            stream.send.on_copied(run.range.clone(), run.fin);
+            stream.send.on_copied(run.range(), run.fin);
         }
     }
 
     /// Notes that a run was lost; what others carry is not missing.
     pub(crate) fn on_lost_beyond(&mut self, run: &SentRun, others: &Carried) {
         let Some((ranges, end)) = others.0.get(&run.stream) else { return self.on_lost(run) };
-        for range in ranges.gaps_in(run.range.clone()) {
-            self.on_lost(&SentRun { stream: run.stream, range, fin: false });
+        for range in ranges.gaps_in(run.range()) {
+            self.on_lost(&SentRun::new(run.stream, range, false));
         }
         if run.fin && !end {
-            let range = run.range.end..run.range.end;
-            self.on_lost(&SentRun { stream: run.stream, range, fin: true });
+            self.on_lost(&SentRun::new(run.stream, run.end()..run.end(), true));
         }
     }
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use anabranch_wire::{Ranges, Rate, Time};
 use smallvec::SmallVec;
 
-use super::{AckOutcome, Arrived, MAX_REORDER_PACKETS, Sample, Scoreboard, State};
+use super::{AckOutcome, Arrived, MAX_REORDER_PACKETS, Sample, Scoreboard, Slot, State};
 use crate::event::ProtocolError;
 
 impl Scoreboard {
@@ -67,7 +67,7 @@ impl Scoreboard {
             self.on_spurious(slot.number, outcome);
             self.delivered += u64::from(slot.size);
             outcome.packets += 1;
-            take_newest(newest, &slot.sample);
+            take_newest(newest, &slot, outcome);
             tell(&slot.arrived());
         }
     }
@@ -93,7 +93,7 @@ impl Scoreboard {
             }
             self.delivered += u64::from(slot.size);
             outcome.packets += 1;
-            take_newest(newest, &slot.sample);
+            take_newest(newest, slot, outcome);
             tell(&slot.arrived());
         }
         late.into_iter().for_each(|number| self.on_spurious(number, outcome));
@@ -115,7 +115,6 @@ impl Scoreboard {
         let acking = now.since(packet.delivered_at);
         self.first_sent_at = packet.sent_at;
         self.delivered_at = now;
-        outcome.app_limited = packet.app_limited;
         outcome.round_start = packet.delivered >= self.round_end;
         if outcome.round_start {
             self.round_end = self.delivered;
@@ -128,8 +127,9 @@ impl Scoreboard {
 }
 
 /// Keeps the sample of the packet that was sent last.
-fn take_newest(newest: &mut Option<Sample>, sample: &Sample) {
-    if newest.as_ref().is_none_or(|best| sample.sent_at >= best.sent_at) {
-        *newest = Some(*sample);
+fn take_newest(newest: &mut Option<Sample>, slot: &Slot, outcome: &mut AckOutcome) {
+    if newest.as_ref().is_none_or(|best| slot.sample.sent_at >= best.sent_at) {
+        *newest = Some(slot.sample);
+        outcome.app_limited = slot.app_limited;
     }
 }

@@ -132,7 +132,7 @@ fn what_a_silent_peer_loses_is_not_remembered_without_end() {
 /// A run of so many bytes from an offset on.
 fn run_at(offset: u64) -> Contents {
     let stream = anabranch_wire::StreamId(0);
-    std::iter::once(Content::Run(SentRun { stream, range: offset..offset + 900, fin: false })).collect()
+    std::iter::once(Content::Run(SentRun::new(stream, offset..offset + 900, false))).collect()
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn the_newest_packets_are_shown_for_copies_one_after_the_other_and_those_that_ca
     }
     board.on_sent(Time::ZERO, 100, true, Contents::new());
     let newest = |board: &mut Scoreboard| {
-        board.newest_to_copy(64).map(|found| (found.number, found.ahead, found.runs[0].range.start))
+        board.newest_to_copy(64).map(|found| (found.number, found.ahead, found.runs[0].offset))
     };
     assert_eq!(newest(&mut board), Some((3, 4000, 2700)), "what carries nothing is no copy");
     assert_eq!(newest(&mut board), Some((3, 4000, 2700)), "it is judged again");
@@ -168,4 +168,9 @@ fn no_more_packets_are_looked_at_for_copies_than_asked_and_the_search_goes_on_fr
     }
     assert!(board.newest_to_copy(6).is_none());
     assert_eq!(board.newest_to_copy(6).map(|found| found.ahead), Some(1000));
+}
+
+#[test]
+fn what_is_remembered_of_a_packet_is_eighty_bytes() {
+    assert_eq!(size_of::<Slot>(), 80);
 }
