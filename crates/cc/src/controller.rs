@@ -343,6 +343,11 @@ impl Controller {
     }
 
     pub(crate) fn index(&self, path: PathId) -> Option<usize> {
+        // Each end opens paths with every second id, and most often only one does: then it lies there.
+        let guess = path.0 as usize / 2;
+        if self.ids.get(guess) == Some(&path) {
+            return Some(guess);
+        }
         self.ids.iter().position(|known| *known == path)
     }
 

@@ -179,11 +179,14 @@ impl RangeSet {
     /// The first part of `range` that is not in the set.
     #[must_use]
     pub fn first_gap_in(&self, range: Range<u64>) -> Option<Range<u64>> {
-        if range.start < self.last.start {
-            return self.gaps_in(range).next();
+        if range.start >= self.last.start {
+            let start = range.start.max(self.last.end);
+            return (start < range.end).then_some(start..range.end);
         }
-        let start = range.start.max(self.last.end);
-        (start < range.end).then_some(start..range.end)
+        // Most often all of it is in one range.
+        let index = self.before.partition_point(|held| held.end < range.end);
+        let holds = |held: &Range<u64>| held.start <= range.start;
+        if self.before.get(index).is_some_and(holds) { None } else { self.gaps_in(range).next() }
     }
 
     /// Changes the set where the highest range is like all others.

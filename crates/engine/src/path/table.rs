@@ -76,6 +76,11 @@ impl Default for Wants {
 impl Paths {
     /// The place of a path.
     pub(crate) fn place_of(&self, id: PathId) -> Option<usize> {
+        // Each end opens paths with every second id, and most often only one does: then it lies there.
+        let guess = id.0 as usize / 2;
+        if self.is_at(guess, id) {
+            return Some(guess);
+        }
         self.ids.iter().position(|known| *known == id)
     }
 

@@ -25,7 +25,7 @@ impl Scoreboard {
         let mut newest: Option<Sample> = None;
         let base = self.base();
         // Most tell what those before told already.
-        for range in ranges.iter().rev() {
+        for range in ranges.iter().rev().filter(|range| range.end > base) {
             let range = range.start.max(base)..range.end;
             let mut from = range.start;
             while let Some(gap) = self.acked.first_gap_in(from..range.end) {
