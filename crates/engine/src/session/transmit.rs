@@ -28,6 +28,7 @@ pub(super) enum Next {
     Nothing,
 }
 
+#[derive(Clone, Copy)]
 pub(super) struct Place {
     index: usize,
     pick: Pick,
