@@ -422,7 +422,9 @@ impl Network {
                 break;
             }
         }
-        self.agenda.call(self.first_end + index * 2 + end, flow.next_call(end));
+        // A probe timeout that has become shorter may be over already: then it is now, for time does not go back.
+        let next = flow.next_call(end).max(self.now);
+        self.agenda.call(self.first_end + index * 2 + end, next);
     }
 
     fn add_flow(&mut self, flow: Flow) -> usize {
