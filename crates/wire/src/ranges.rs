@@ -189,6 +189,18 @@ impl RangeSet {
         if self.before.get(index).is_some_and(holds) { None } else { self.gaps_in(range).next() }
     }
 
+    /// Of ranges from the highest down, those that the set does not hold in full. Both lists are gone through side by side.
+    pub fn not_held<'a>(
+        &'a self,
+        ranges: impl Iterator<Item = Range<u64>> + 'a,
+    ) -> impl Iterator<Item = Range<u64>> + 'a {
+        let mut held = self.iter().rev().peekable();
+        ranges.filter(move |range| {
+            while held.next_if(|held| held.start >= range.end).is_some() {}
+            !held.peek().is_some_and(|held| held.start <= range.start && range.end <= held.end)
+        })
+    }
+
     /// Changes the set where the highest range is like all others.
     fn in_one_ring(&mut self, change: impl FnOnce(&mut VecDeque<Range<u64>>) -> u64) -> u64 {
         self.before.extend(self.last());
@@ -276,6 +288,26 @@ mod tests {
         assert_eq!(set.remove(5..25), 10);
         assert_eq!(set.remove(1..2), 1);
         assert_eq!(set.iter().collect::<Vec<_>>(), vec![0..1, 2..5, 25..30]);
+    }
+
+    #[test]
+    fn what_is_not_held_in_full_is_told_of_any_two_lists() {
+        // Each bit of a pattern is a number.
+        let ranges = |bits: u32| -> Vec<Range<u64>> {
+            let numbers = (0..10).filter(|number| bits >> number & 1 == 1);
+            numbers
+                .fold(RangeSet::new(), |mut set, number| (set.insert(number..number + 1), set).1)
+                .iter()
+                .collect()
+        };
+        for (held, told) in
+            (0..1 << 10).flat_map(|held| (0..1 << 10).step_by(7).map(move |told| (held, told)))
+        {
+            let (held, told) = (set(&ranges(held)), ranges(told));
+            let found: Vec<_> = held.not_held(told.iter().rev().cloned()).collect();
+            let expected = told.iter().rev().filter(|range| held.first_gap_in((*range).clone()).is_some());
+            assert_eq!(found, expected.cloned().collect::<Vec<_>>(), "{held:?} and {told:?}");
+        }
     }
 
     #[test]

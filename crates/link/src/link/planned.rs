@@ -137,8 +137,10 @@ impl Link<()> {
     /// Takes out all that has arrived by `now`, for counters that are true then.
     pub fn forget(&mut self, now: Time) {
         self.settle(now);
-        let count = self.held.partition_point(|packet| packet.time <= now);
-        let bytes = self.held.drain(..count).map(|packet| u64::from(packet.size)).sum::<u64>();
+        let arrived = self.held.iter().take_while(|packet| packet.time <= now);
+        let (count, bytes) =
+            arrived.fold((0, 0), |(count, sum), packet| (count + 1, sum + u64::from(packet.size)));
+        self.held.drain(..count);
         self.flying -= count;
         self.flying_bytes -= bytes;
         self.stats.delivered.packets += count as u64;

@@ -25,8 +25,10 @@ impl Scoreboard {
         let mut newest: Option<Sample> = None;
         let base = self.base();
         // Most tell what those before told already.
-        for range in ranges.iter().rev().filter(|range| range.end > base) {
-            let range = range.start.max(base)..range.end;
+        let told = ranges.iter().take_while(|range| range.end > base);
+        let told = told.map(|range| range.start.max(base)..range.end);
+        let news: Ranges = self.acked.not_held(told).collect();
+        for range in news.into_iter().rev() {
             let mut from = range.start;
             while let Some(gap) = self.acked.first_gap_in(from..range.end) {
                 from = gap.end;
