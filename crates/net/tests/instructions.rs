@@ -7,7 +7,7 @@ mod bulk;
 use bulk::bulk;
 
 /// Most instructions a packet that the sender sends, both ends together, in the profile of the tests: 15 % over what was measured.
-const MOST: u64 = 21_400;
+const MOST: u64 = 20_500;
 
 /// Bytes moved when it is counted: half of them until windows no longer grow, half for the count.
 const BYTES: usize = 24 << 20;
