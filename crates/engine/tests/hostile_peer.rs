@@ -62,6 +62,20 @@ fn one_byte_in_two_is_refused_when_it_costs_what_the_window_promised() {
 }
 
 #[test]
+fn a_byte_and_a_piece_after_it_cost_what_the_window_promised() {
+    let meter = Meter::new();
+    let mut victim = Victim::new();
+    let window = Config::default().memory.initial_window;
+    // Both are kept, as the larger one is no crumb; then a byte is missing.
+    for pair in 0..window / 259 {
+        let at = pair * 259 + 1;
+        victim.say([stream_frame(0, at, 1), stream_frame(0, at + 1, 257)]);
+    }
+    victim.assert_alive();
+    assert!(meter.held() < 2 * window as i64, "{} of {window}", meter.held());
+}
+
+#[test]
 fn bytes_in_order_one_by_one_cost_little_more_than_the_bytes() {
     let meter = Meter::new();
     let mut victim = Victim::new();

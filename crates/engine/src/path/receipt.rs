@@ -140,9 +140,9 @@ impl Receipt {
         if self.received.is_empty() {
             return None;
         }
-        let mut ranges = Ranges::with_capacity(self.received.range_count());
-        let told = self.received.iter().rev().take_while(|range| range.end > self.told.below);
-        told.for_each(|range| ranges.push(range));
+        let told = || self.received.iter().rev().take_while(|range| range.end > self.told.below);
+        let mut ranges = Ranges::with_capacity(told().count());
+        told().for_each(|range| ranges.push(range));
         let marked = self.ecn != EcnCounts::default();
         let (delay, arrived) = (now.since(self.largest_at), timed.then(|| ArrivalTime::of(self.largest_at)));
         Some(Ack { path, delay, arrived, ranges, ecn: marked.then_some(self.ecn) })

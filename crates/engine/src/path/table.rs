@@ -3,7 +3,9 @@
 //! Before a packet leaves, many short questions are put to every path: does it owe a proof, a probe, an
 //! acknowledgement, has it room? With eight paths of a kilobyte each that is most of the cost of a packet. So the
 //! answers are kept here, side by side by question. Whoever gets hold of a path to change it makes what is kept of it
-//! stale, whatever the change; [`Paths::refresh`] looks at such paths anew.
+//! stale, whatever the change; [`Paths::refresh`] looks at such paths anew. A packet that leaves changes what it is known to
+//! change ([`Paths::on_sent`]) and leaves the window as it is kept: so who has congestion control change the window of
+//! a path that it names makes that stale, too.
 
 use std::ops::{Deref, Index, IndexMut};
 
@@ -143,7 +145,7 @@ impl Paths {
         self.have_news.put(index, false);
     }
 
-    /// True when something is in flight on some path of which something changed since [`Self::on_tail_looked_at`], as of the last refresh.
+    /// True when data is in flight on some path of which something changed since [`Self::on_tail_looked_at`], as of the last refresh.
     pub(crate) fn have_tails(&self) -> bool {
         !self.have_tails.is_empty()
     }
@@ -263,7 +265,7 @@ impl Paths {
         self.stale = Places::ALL;
         self.timeouts.forget_all();
         let none = Places::default();
-        (self.want_acks, self.want_probes, self.inactive) = (none, none, none);
+        (self.want_acks, self.want_probes, self.inactive, self.untold) = (none, none, none, none);
         (self.have_copies, self.have_news, self.have_tails, self.have_room) = (none, none, none, none);
     }
 
@@ -284,7 +286,8 @@ impl Paths {
     }
 
     /// Makes everything stale that is kept of a path.
-    fn forget(&mut self, index: usize) {
+    /// Has a path looked at anew, as when its window was changed.
+    pub(crate) fn forget(&mut self, index: usize) {
         self.stale |= Places::of(index);
         self.forget_timeout(index);
     }

@@ -157,7 +157,7 @@ impl<P: Payload> Session<P> {
         draft.push(Frame::PathChallenge { token: challenge.token });
         if draft.route == path.route {
             // A path has to carry packets of the base size, or it is none.
-            draft.whole = draft.whole.min(usize::from(self.config.mtu.base) - OVERHEAD);
+            draft.whole = draft.whole.min(usize::from(self.config.mtu.base).saturating_sub(OVERHEAD));
             let fill = draft.room().saturating_sub(3) as u16;
             draft.push(Frame::Padding(fill));
         }

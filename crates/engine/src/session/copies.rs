@@ -24,7 +24,7 @@ impl<P: Payload> Session<P> {
         self.streams.set_redundant(stream, redundant)
     }
 
-    /// Sends for a redundant stream, whatever the scheduler would say; [`Self::build_data`] has the others copy it.
+    /// The place for a redundant stream, whatever the scheduler would say; [`Self::fill_draft`] has the others copy it.
     pub(super) fn place_redundant(&self, views: &[PathView], pick: Pick) -> Next {
         let open = views.iter().filter(|view| view.budget > 0);
         let fastest = open.min_by_key(|view| (view.rtt, view.id));

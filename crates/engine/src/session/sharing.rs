@@ -306,7 +306,12 @@ impl<P: Payload> Session<P> {
         }
         // Groups that the caller gave stay what they are, and so does what they took.
         if self.coupling == Coupling::Adaptive {
-            spared.iter().for_each(|other| self.cc.on_parted(*other, loser.path));
+            for other in &spared {
+                self.cc.on_parted(*other, loser.path);
+                if let Some(place) = self.path_index(*other) {
+                    self.paths.forget(place);
+                }
+            }
         }
         !spared.is_empty()
     }

@@ -119,8 +119,8 @@ impl<P: Payload> Run<P> {
     fn push(&mut self, piece: P) -> usize {
         self.end += piece.len() as u64;
         let Some(piece) = sweep(self.pieces.last_mut(), piece) else { return 0 };
-        if self.pieces.len() == 1 {
-            self.pieces.reserve_exact(SOME - 1);
+        if self.pieces.len() == 2 {
+            self.pieces.reserve_exact(SOME - 2);
         }
         self.pieces.push(piece);
         1
