@@ -7,7 +7,7 @@
 use anabranch_wire::{PathId, Payload, StreamId, Time};
 
 use super::Session;
-use super::transmit::Next;
+use super::place::Next;
 use crate::path::PathState;
 use crate::route::Transmit;
 use crate::schedule::PathView;

@@ -8,7 +8,8 @@
 //! | `receive` | packets in: numbers, frames |
 //! | `acks` | acknowledgements in: losses, windows, round-trip times |
 //! | `reinject` | copies for the tail and for a window that is held up |
-//! | `transmit` | what to send next, and where |
+//! | `transmit` | what to send next |
+//! | `place` | on which path data goes |
 //! | `build` | one packet: which frames fit |
 //! | `paths` | opening, proving, moving, abandoning paths; PIDs; addresses |
 //! | `race` | other routes for path 0, which the handshake tried |
@@ -37,6 +38,7 @@ mod handshake;
 mod management;
 mod path_ids;
 mod paths;
+mod place;
 mod race;
 mod receive;
 mod reinject;
