@@ -53,6 +53,8 @@ pub(crate) struct Receipt {
     received: RangeSet,
     /// All below was received or given up.
     floor: u64,
+    /// The lowest range is not too old before this number comes: it is far away in memory.
+    look_at: u64,
     largest_at: Time,
     /// [`Time::NEVER`] when nothing is.
     due: Time,
@@ -70,6 +72,7 @@ impl Default for Receipt {
         Self {
             received: RangeSet::default(),
             floor: 0,
+            look_at: 0,
             largest_at: Time::ZERO,
             due: Time::NEVER,
             unacknowledged: 0,
@@ -100,14 +103,13 @@ impl Receipt {
             self.largest_at = now;
         }
         self.received.insert(fsn.0..fsn.0 + 1);
+        if !in_order {
+            self.look_at = self.look_at.min(fsn.0 + 1 + KEPT);
+        }
         self.told.on_packet(now, fsn.0);
         let ranges = self.received.range_count();
-        let old = |range: std::ops::Range<u64>| range.end + KEPT < fsn.0;
-        if ranges > 1
-            && (ranges > MAX_RANGES || self.received.first().is_some_and(old))
-            && let Some(range) = self.received.forget_first()
-        {
-            self.floor = range.end;
+        if ranges > MAX_RANGES || (ranges > 1 && fsn.0 > self.look_at) {
+            self.forget_oldest(fsn, ranges);
         }
         self.news = true;
         match ecn {
@@ -123,6 +125,17 @@ impl Receipt {
         let at_once = !in_order || self.unacknowledged >= config.ack_every || ecn == Ecn::Ce;
         let due = if at_once { now } else { now + config.max_ack_delay };
         self.due = self.due.min(due);
+    }
+
+    /// Forgets the lowest range when it is too old, or there are too many.
+    fn forget_oldest(&mut self, fsn: Fsn, ranges: usize) {
+        let Some(first) = self.received.first() else { return };
+        if ranges > MAX_RANGES || first.end + KEPT < fsn.0 {
+            self.received.forget_first();
+            self.floor = first.end;
+        } else {
+            self.look_at = first.end + KEPT;
+        }
     }
 
     /// When an acknowledgement has to leave; [`Time::NEVER`] for none.
@@ -225,6 +238,16 @@ mod tests {
         let ack = receipt.acknowledge(Time::ZERO, PathId(0), false).unwrap();
         assert_eq!(ack.ranges.as_slice(), &[3..10_000]);
         assert!(receipt.is_known(Fsn(1)) && !receipt.is_known(Fsn(2)));
+    }
+
+    #[test]
+    fn a_straggler_makes_the_oldest_gap_older() {
+        let mut receipt = Receipt::default();
+        arrive(&mut receipt, &[10, 11, 13, 5]);
+        arrive(&mut receipt, &(14..=6 + KEPT).collect::<Vec<_>>());
+        assert_eq!(receipt.received.range_count(), 3);
+        arrive(&mut receipt, &[7 + KEPT]);
+        assert_eq!(receipt.received.first(), Some(10..12));
     }
 
     /// Acknowledges so often within so long, and returns what the next acknowledgement tells.
