@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use anabranch_wire::{Rate, Span, Time};
 
-use crate::{CodelConfig, LossModel, Trace};
+use crate::random::Random;
+use crate::{CodelConfig, DropReason, LossModel, Trace};
 
 /// One direction of a link. The default is a perfect one: no delay, no limit of rate, no loss.
 ///
@@ -111,6 +112,30 @@ pub enum Limit {
     Packets(u32),
     /// In bytes, overhead included.
     Bytes(u64),
+}
+
+impl Limit {
+    /// Whether a packet finds room that makes the queue so many packets and bytes long.
+    pub(crate) fn admit(
+        self,
+        (packets, bytes): (u64, u64),
+        random_drop: Option<RandomDrop>,
+        random: &mut Random,
+    ) -> Result<(), DropReason> {
+        let (filled, limit) = match self {
+            Self::Packets(limit) => (packets, u64::from(limit)),
+            Self::Bytes(limit) => (bytes, limit),
+        };
+        if filled > limit {
+            return Err(DropReason::QueueFull);
+        }
+        let Some(last) = random_drop else { return Ok(()) };
+        let in_last_places = filled > limit.saturating_sub(last.places);
+        if in_last_places && random.chance(last.probability) {
+            return Err(DropReason::RandomDrop);
+        }
+        Ok(())
+    }
 }
 
 impl Default for Limit {

@@ -10,7 +10,7 @@
 //! A link knows no clock: time is an argument, and so the same link works in a simulator's virtual time
 //! and between real sockets. It works out lazily what happened between two calls, in the order in which it
 //! happened, so how often it is asked changes nothing; whoever drives it keeps
-//! one wake-up a link, at [`Link::next_arrival`], whatever is queued.
+//! one wake-up a link, at [`Link::next_arrival`], whatever is queued. A [`PlainLink`] needs none.
 
 mod codel;
 mod config;
@@ -18,6 +18,7 @@ mod link;
 mod loss;
 mod luck;
 mod outages;
+mod plain;
 mod random;
 mod stats;
 mod trace;
@@ -27,6 +28,7 @@ pub use codel::CodelConfig;
 pub use config::{Ecn, Jitter, JitterShape, Limit, LinkConfig, QueueModel, RandomDrop, RateModel, Reorder};
 pub use link::{Arrival, Link};
 pub use loss::LossModel;
+pub use plain::PlainLink;
 pub use stats::{DropCounts, DropReason, LinkStats, Tally};
 pub use trace::{MAX_TRACE_LINES, OPPORTUNITY_BYTES, Trace, TraceError};
 

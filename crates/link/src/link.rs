@@ -17,16 +17,15 @@ mod planned;
 use std::collections::VecDeque;
 use std::num::NonZeroU64;
 
-use anabranch_wire::{Span, Time, prefetch, prefetch_item, prefetch_room};
+use anabranch_wire::{Span, Time};
 
 use crate::codel::Codel;
 use crate::luck::{Drawn, Luck};
 use crate::outages::Outages;
+use crate::random::Random;
 use crate::transmitter::Transmitter;
 use crate::{DropReason, Ecn, Limit, LinkConfig, LinkStats, QueueModel};
 
-/// Bytes of a link in front that a packet needs.
-const AT_HAND: usize = 192;
 /// Packets that there is always room for.
 const LEAST_RING: usize = 16;
 
@@ -63,7 +62,6 @@ pub struct Link<T> {
     /// The largest size that is carried.
     mtu: u32,
     overhead: u32,
-    limit: Limit,
     /// How long a byte takes, where that is a whole number of nanoseconds, as with most rates that are round ...
     per_byte: Option<NonZeroU64>,
     /// ... and else a size and how long it takes: many packets have that of the one before.
@@ -122,7 +120,7 @@ impl<T: Clone> Link<T> {
     /// A link with nothing on it.
     #[must_use]
     pub fn new(mut config: LinkConfig) -> Self {
-        let QueueModel { limit, random_drop, codel, mark_above } = config.queue;
+        let QueueModel { random_drop, codel, mark_above, .. } = config.queue;
         let rare = Rare {
             queue: config.queue,
             codel: codel.map(Codel::new),
@@ -140,7 +138,6 @@ impl<T: Clone> Link<T> {
             departs: Time::NEVER,
             last_departure: Time::ZERO,
             last_arrival: Time::ZERO,
-            limit,
             transmitter: Transmitter::new(std::mem::take(&mut config.rate)),
             per_byte: None,
             known: (0, Span::ZERO),
@@ -201,7 +198,7 @@ impl<T: Clone> Link<T> {
             return self.plan(now, size, item, ecn);
         }
         self.catch_up(now);
-        self.stats.offered.add(size);
+        self.stats.offered.count(size);
         if let Err(why) = self.admit(now, size) {
             self.stats.dropped.count(why);
             return Err(why);
@@ -236,24 +233,6 @@ impl<T: Clone> Link<T> {
         Some(flying.map_or(next, |at| at.min(next))).filter(|at| *at != Time::NEVER)
     }
 
-    /// Has the link's own memory fetched, for a call that comes soon.
-    #[inline]
-    pub fn prefetch(&self) {
-        prefetch(self, AT_HAND);
-    }
-
-    /// Has the place of the next packet to come out fetched; the link's own memory is at hand.
-    #[inline]
-    pub fn prefetch_first(&self) {
-        prefetch_item(self.held.as_slices().0, 0);
-    }
-
-    /// Has the place fetched that the next packet enqueued will take; the link's own memory is at hand.
-    #[inline]
-    pub fn prefetch_room(&self) {
-        prefetch_room(&self.held);
-    }
-
     /// True when another packet enqueued would change nothing about [`next_arrival`](Self::next_arrival): one
     /// is held already, and nothing but its turn decides about a packet's journey.
     #[must_use]
@@ -267,6 +246,11 @@ impl<T: Clone> Link<T> {
     #[must_use]
     pub fn is_plain(&self) -> bool {
         self.is_plain
+    }
+
+    /// What an empty link is made of, for one that holds no packets.
+    pub(crate) fn into_parts(self) -> (Transmitter, Random, u32, u32) {
+        (self.transmitter, self.rare.luck.random, self.mtu, self.overhead)
     }
 
     /// Takes out the first packet that has arrived by `now`.
@@ -283,7 +267,7 @@ impl<T: Clone> Link<T> {
         self.tidy();
         self.flying -= 1;
         self.flying_bytes -= u64::from(size);
-        self.stats.delivered.add(size);
+        self.stats.delivered.count(size);
         self.stats.corrupted += u64::from(corrupt);
         Some(Arrival { at, item, size, ce: ecn == Ecn::Marked, corrupt })
     }
@@ -343,22 +327,9 @@ impl<T: Clone> Link<T> {
         if size > self.mtu {
             return Err(DropReason::TooLarge);
         }
-        let (filled, limit) = match self.limit {
-            Limit::Packets(limit) => ((self.held.len() - self.flying) as u64 + 1, u64::from(limit)),
-            Limit::Bytes(limit) => (self.queued_bytes + self.on_wire(size), limit),
-        };
-        if filled > limit {
-            return Err(DropReason::QueueFull);
-        }
-        if !self.is_managed {
-            return Ok(());
-        }
-        let Some(last) = self.rare.queue.random_drop else { return Ok(()) };
-        let in_last_places = filled > limit.saturating_sub(last.places);
-        if in_last_places && self.rare.luck.random.chance(last.probability) {
-            return Err(DropReason::RandomDrop);
-        }
-        Ok(())
+        let filled = ((self.held.len() - self.flying) as u64 + 1, self.queued_bytes + self.on_wire(size));
+        let QueueModel { limit, random_drop, .. } = self.rare.queue;
+        limit.admit(filled, random_drop, &mut self.rare.luck.random)
     }
 
     /// Notes a packet of so many bytes on the wire that the queue takes, and marks it where there is too much.

@@ -1,5 +1,7 @@
 //! What a link has done so far.
 
+use std::ops::{Add, Sub};
+
 use anabranch_wire::Span;
 
 /// Counts since the link was made. Bytes are as given at enqueue, without the overhead.
@@ -48,9 +50,24 @@ pub struct Tally {
 }
 
 impl Tally {
-    pub(crate) fn add(&mut self, bytes: u32) {
+    /// Counts a packet of so many bytes.
+    pub fn count(&mut self, bytes: u32) {
         self.packets += 1;
         self.bytes += u64::from(bytes);
+    }
+}
+
+impl Add for Tally {
+    type Output = Self;
+    fn add(self, other: Self) -> Self {
+        Self { packets: self.packets + other.packets, bytes: self.bytes + other.bytes }
+    }
+}
+
+impl Sub for Tally {
+    type Output = Self;
+    fn sub(self, other: Self) -> Self {
+        Self { packets: self.packets - other.packets, bytes: self.bytes - other.bytes }
     }
 }
 

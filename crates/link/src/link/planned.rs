@@ -25,7 +25,7 @@ impl<T: Clone> Link<T> {
     #[inline]
     pub(super) fn plan(&mut self, now: Time, size: u32, item: T, ecn: Ecn) -> Result<(), DropReason> {
         self.is_planned = true;
-        self.stats.offered.add(size);
+        self.stats.offered.count(size);
         let bytes = self.on_wire(size);
         if !self.has_ample_room(size, bytes) {
             self.settle(now);
@@ -69,7 +69,7 @@ impl<T: Clone> Link<T> {
         } else {
             self.queued_bytes -= self.on_wire(size);
         }
-        self.stats.delivered.add(size);
+        self.stats.delivered.count(size);
         Some(Arrival { at, item, size, ce: ecn == Ecn::Marked, corrupt })
     }
 
@@ -105,46 +105,5 @@ impl<T: Clone> Link<T> {
             departs = packet.time - self.delay;
             packet.time = now;
         }
-    }
-}
-
-/// A plain link whose packets are held elsewhere.
-impl Link<()> {
-    /// Offers a packet of `size` bytes at `now`; returns when it arrives. Nothing has to be taken out: what has arrived is
-    /// [forgotten](Self::forget) when there is need of room. Only for a link that [is plain](Self::is_plain) and not changed.
-    ///
-    /// # Errors
-    /// Why it was not taken.
-    #[inline]
-    pub fn pass(&mut self, now: Time, size: u32) -> Result<Time, DropReason> {
-        if self.held.len() == self.held.capacity() {
-            self.make_room(now);
-        }
-        self.plan(now, size, (), Ecn::NotCapable)?;
-        Ok(self.last_departure + self.delay)
-    }
-
-    /// Makes so much room that this is not asked for again soon.
-    #[cold]
-    fn make_room(&mut self, now: Time) {
-        self.forget(now);
-        let room = self.held.capacity();
-        if self.held.len() > room / 4 * 3 {
-            self.held.reserve_exact(room * 2 - self.held.len());
-        }
-    }
-
-    /// Takes out all that has arrived by `now`, for counters that are true then.
-    pub fn forget(&mut self, now: Time) {
-        self.settle(now);
-        let arrived = self.held.iter().take_while(|packet| packet.time <= now);
-        let (count, bytes) =
-            arrived.fold((0, 0), |(count, sum), packet| (count + 1, sum + u64::from(packet.size)));
-        self.held.drain(..count);
-        self.flying -= count;
-        self.flying_bytes -= bytes;
-        self.stats.delivered.packets += count as u64;
-        self.stats.delivered.bytes += bytes;
-        self.tidy();
     }
 }

@@ -1,7 +1,7 @@
 //! Plain links, slot by slot: when a packet arrives is known as soon as it is sent, so a link holds no packet, only when those
 //! before have left, and is called for nothing but the next packet.
 
-use anabranch_link::{Link, LinkConfig, LinkStats};
+use anabranch_link::{LinkConfig, LinkStats, PlainLink, Tally};
 use anabranch_wire::Time;
 
 use super::flights::{Flight, Flights};
@@ -11,8 +11,10 @@ use super::wires::{Freight, Landed};
 /// Links, and when what is on them arrives.
 #[derive(Debug)]
 pub(super) struct Express {
-    links: Vec<Link<()>>,
+    links: Vec<PlainLink>,
     flights: Flights,
+    /// What is on its way over each link; nothing until somebody wants to know.
+    underway: Vec<Tally>,
     /// What arrived at the ends of links and is not moved on yet, and over which link it goes on.
     arrived: Vec<(Time, Flight, u32)>,
 }
@@ -22,8 +24,8 @@ impl Express {
     pub(super) fn new(configs: &[LinkConfig]) -> Option<Self> {
         let least_delay = configs.iter().map(|link| link.delay).min()?;
         let flights = Flights::new(least_delay, configs.len())?;
-        let links: Vec<_> = configs.iter().cloned().map(Link::new).collect();
-        links.iter().all(Link::is_plain).then_some(Self { links, flights, arrived: Vec::new() })
+        let links = configs.iter().cloned().map(PlainLink::new).collect::<Option<_>>()?;
+        Some(Self { links, flights, underway: Vec::new(), arrived: Vec::new() })
     }
 
     /// What is sent from `at` on arrives later than that.
@@ -37,6 +39,7 @@ impl Express {
 
     /// Offers a packet to the next link of its route.
     pub(super) fn offer(&mut self, now: Time, flight: Flight, freight: &mut Freight) {
+        self.underway.clear();
         let link = freight.routes.link(flight.next as usize);
         self.send((now, flight, link), freight);
     }
@@ -54,6 +57,7 @@ impl Express {
     /// All that happens until then is known beforehand. So memory that is far away, and most of it is, is asked for side by
     /// side and not piece by piece.
     pub(super) fn step(&mut self, until: Time, freight: &mut Freight, landed: &mut Vec<Landed>) {
+        self.underway.clear();
         let mut arrived = std::mem::take(&mut self.arrived);
         let taken = self.flights.take(until);
         arrived.extend(taken.map(|(at, flight)| (at, flight, freight.routes.link(flight.next as usize))));
@@ -74,11 +78,14 @@ impl Express {
         self.arrived = arrived;
     }
 
-    /// What a link has done by `now`.
-    pub(super) fn stats(&mut self, now: Time, link: usize) -> LinkStats {
-        let link = &mut self.links[link];
-        link.forget(now);
-        *link.stats()
+    /// What a link has done so far.
+    pub(super) fn stats(&mut self, link: usize) -> LinkStats {
+        let Self { links, flights, underway, .. } = self;
+        if underway.is_empty() {
+            underway.resize(links.len(), Tally::default());
+            flights.for_each(|link, flight| underway[link as usize].count(flight.size));
+        }
+        links[link].stats(underway[link])
     }
 
     /// Packets waiting at a link at `now`, the one on its way out included.

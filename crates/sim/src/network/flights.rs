@@ -148,9 +148,18 @@ impl Flights {
             self.order.partition_point(|key| self.moment(*key) <= until)
         };
         self.order[first..self.taken].iter().map(|key| {
-            let Entry { at, flight, .. } = self.open[(key & ((1 << LINK_BITS) - 1)) as usize];
+            let Entry { at, flight, .. } = self.open[place_of(*key)];
             (at, flight)
         })
+    }
+
+    /// Shows all flights, and over which link each is, in no order.
+    pub(crate) fn for_each(&self, mut look: impl FnMut(u32, &Flight)) {
+        let rest = self.order[self.taken..].iter().map(|key| &self.open[place_of(*key)]);
+        let mut look = |entry: &Entry| look(entry.link, &entry.flight);
+        rest.chain(self.narrow.iter().flatten()).for_each(&mut look);
+        let piles = self.wide.iter().chain(self.far.values());
+        piles.for_each(|pile| self.piles.iter(pile).for_each(&mut look));
     }
 
     /// When a flight of the open slot ends.
@@ -204,6 +213,11 @@ impl Flights {
             });
         }
     }
+}
+
+/// Where a flight lies in the open slot, by its key in `order`.
+fn place_of(key: u64) -> usize {
+    (key & ((1 << LINK_BITS) - 1)) as usize
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use anabranch_engine::{
     Arrival, Config, Ecn, Event, MemoryBudget, PathChange, PathError, PathInfo, Read, Route, Session,
     SessionStats,
 };
-use anabranch_wire::{DatagramFrame, Frame, Length, Message, Span, StreamId, Time};
+use anabranch_wire::{DatagramFrame, Frame, Length, Message, Span, StreamId, Time, prefetch};
 
 use super::packets::Destination;
 use super::plan::{StripingPlan, Supply};
@@ -72,13 +72,15 @@ impl Ended {
 }
 
 /// A place for a flow, which several may have one after the other.
+///
+/// What is its own lies in front of its sessions, which are large.
+#[repr(C)]
 pub(crate) struct Flow {
     pub routes: Routes,
     config: Arc<Config>,
     supply: Supply,
     /// Counts the sessions that had this place.
     pub generation: u32,
-    pub sessions: [Option<Session<Length>>; 2],
     /// What the first sessions of this place had counted when they ended.
     ended: [Option<Box<Ended>>; 2],
     pub start: Time,
@@ -106,6 +108,7 @@ pub(crate) struct Flow {
     first_datagram: Time,
     /// The datagrams that came, in the order in which they did: their number, and how long they took.
     pub delays: Vec<(u32, Span)>,
+    pub sessions: [Option<Session<Length>>; 2],
 }
 
 impl Flow {
@@ -144,6 +147,12 @@ impl Flow {
     pub(crate) fn striped(mut self, plan: Option<StripingPlan>) -> Self {
         self.thin = plan.map(|plan| Box::new(ThinLayer::new(plan)));
         self
+    }
+
+    /// Has fetched what it is, and an end's session, for a packet that comes soon.
+    pub(crate) fn prefetch(&self, end: usize) {
+        prefetch(self, std::mem::offset_of!(Self, sessions));
+        prefetch(&self.sessions[end], usize::MAX);
     }
 
     /// True when it is never over before it is stopped.

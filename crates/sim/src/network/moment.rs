@@ -7,25 +7,26 @@
 use super::flow::{CLIENT, SERVER};
 use super::wires::Fetched;
 use super::{Captured, NO_END, Network};
-use anabranch_wire::prefetch;
+use anabranch_wire::prefetch_item;
 
 impl Network {
     /// Has fetched what the packets need of their sessions, which is most often far away.
     pub(super) fn prefetch(&self, packets: &[Fetched]) {
-        let session = |packet: &Fetched| {
-            let to = packet.to();
-            self.flows.get(to.flow as usize)?.sessions.get(usize::from(to.end))
-        };
-        packets.iter().filter_map(session).for_each(|session| prefetch(session, usize::MAX));
-        for packet in packets {
-            if let (Some(Some(session)), Some(path)) = (session(packet), packet.path()) {
-                session.prefetch(path);
-            }
+        let packets = packets.iter().filter(|packet| packet.to().end != NO_END);
+        let flow = |packet: &Fetched| &self.flows[packet.to().flow as usize];
+        for packet in packets.clone() {
+            flow(packet).prefetch(usize::from(packet.to().end));
         }
-        for packet in packets {
-            if let (Some(Some(session)), Some(path)) = (session(packet), packet.path()) {
-                session.prefetch_flight(path);
-            }
+        let of_paths = packets.filter_map(|packet| {
+            let (flow, to) = (flow(packet), packet.to());
+            Some((flow, to.path, flow.sessions[usize::from(to.end)].as_ref()?, packet.path()?))
+        });
+        for (flow, to, session, path) in of_paths.clone() {
+            prefetch_item(&flow.routes, usize::from(to));
+            session.prefetch(path);
+        }
+        for (.., session, path) in of_paths {
+            session.prefetch_flight(path);
         }
     }
 

@@ -60,6 +60,17 @@ impl<T: Copy + Default> Piles<T> {
         (pile.last, pile.filled) = (piece, 0);
     }
 
+    /// The items of a list from the first to the last.
+    pub(crate) fn iter(&self, pile: &Pile) -> impl Iterator<Item = &T> {
+        let filled = pile.filled as usize;
+        let pieces = std::iter::successors(self.piece(pile.first), |(_, next)| self.piece(*next));
+        pieces.flat_map(move |(items, next)| &items[..if next == NONE { filled } else { PIECE }])
+    }
+
+    fn piece(&self, index: u32) -> Option<(&[T; PIECE], u32)> {
+        Some((self.pieces.get(index as usize)?, self.next[index as usize]))
+    }
+
     /// Hands out the items of a list from the first to the last.
     pub(crate) fn empty(&mut self, pile: Pile, mut take: impl FnMut(T)) {
         let mut piece = pile.first;

@@ -186,7 +186,7 @@ impl Wires {
     /// What a link has done by `now`.
     pub(crate) fn stats(&mut self, now: Time, link: usize) -> LinkStats {
         match &mut self.links {
-            Links::Express(links) => links.stats(now, link),
+            Links::Express(links) => links.stats(link),
             Links::Stepwise(links) => links.stats(now, link),
         }
     }
