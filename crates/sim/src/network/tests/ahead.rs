@@ -125,3 +125,25 @@ fn links_that_go_ahead_do_what_those_do_that_are_asked_one_by_one() {
         assert_eq!(look(&mut whole, &plan), look(&mut asked, &plan), "seed {seed}, in one go");
     }
 }
+
+#[test]
+fn links_go_ahead_only_where_nothing_but_turns_decides() {
+    let goes_ahead = |change: fn(&mut Plan)| {
+        let mut plan = Plan { seed: 1, links: vec![link(10.0, 1, 20); 4], ..Plan::default() };
+        let route = |first, second| vec![first, second];
+        let paths = vec![PathPlan { forward: route(0, 1), back: route(2, 3) }];
+        plan.flows.push(FlowPlan { paths, ..flow(&[0], RuleKind::Reno, Supply::Bulk) });
+        change(&mut plan);
+        Network::new(plan).wires.ahead_of(Time::ZERO).is_some()
+    };
+    assert!(goes_ahead(|_| ()));
+    assert!(!goes_ahead(|plan| plan.flows[0].paths[0].back = vec![1, 2]));
+    assert!(!goes_ahead(|plan| plan.links[3].loss = LossModel::Bernoulli(0.1)));
+    assert!(!goes_ahead(|plan| plan.links[3].queue.mark_above = Some(Limit::Packets(3))));
+    assert!(!goes_ahead(|plan| plan.links[1].delay = Span::from_nanos(1_023)));
+    assert!(!goes_ahead(|plan| plan.links[1].outages = vec![(secs(1.0), secs(2.0))]));
+    let change = |plan: &mut Plan| {
+        plan.script.push(Change { at: secs(100.0), link: 0, what: LinkChange::Down(true) });
+    };
+    assert!(!goes_ahead(change));
+}
