@@ -171,9 +171,9 @@ fn a_journey_that_is_known_on_entry_is_the_one_that_comes_of_going_step_by_step(
     for seed in 0..3_000 {
         let mut dice = Dice(ChaCha8Rng::seed_from_u64(seed));
         let queue = QueueModel { codel: None, mark_above: None, ..dice.queue() };
-        let (rate, delay) = (dice.rate(), dice.span(50_000));
-        let config =
-            LinkConfig { rate, delay, queue, overhead: dice.below(100) as u32, ..LinkConfig::default() };
+        let (rate, delay, overhead) = (dice.rate(), dice.span(50_000), dice.below(100) as u32);
+        let mtu = dice.one_in(4).then_some(1_000);
+        let config = LinkConfig { rate, delay, queue, overhead, mtu, ..LinkConfig::default() };
         let day = Time::ZERO + Span::from_secs(86_400);
         let steps = LinkConfig { outages: vec![(day, day + Span::from_secs(1))], ..config.clone() };
         let (mut plans, mut steps) = (Link::new(config), Link::new(steps));

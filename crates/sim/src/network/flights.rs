@@ -258,12 +258,17 @@ mod tests {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) % most
         };
-        let (mut begun, mut ended, mut last) = (0_u32, Vec::new(), Time::ZERO);
+        let (mut begun, mut ended, mut last, mut links) = (0_u32, Vec::new(), Time::ZERO, Vec::new());
         while begun < 20_000 {
             for _ in 0..draw(4) {
-                let longest = if draw(10) == 0 { 50_000_000 } else { 30_000 };
-                let end = last.as_nanos() + 1_024 + draw(longest);
-                flights.add(at(end), draw(100) as u32, flight(begun));
+                // Now and then beyond the ring of wide slots, which is 268 ms here, and just at its end.
+                let longest = [30_000, 30_000, 50_000_000, 700_000_000][draw(4) as usize];
+                let wide = 1 << (flights.bits + WIDE_BITS);
+                let turned = last.as_nanos() / wide * wide + SLOTS as u64 * wide;
+                let end = [last.as_nanos() + 1_024 + draw(longest), turned + draw(wide)];
+                let (end, link) = (end[usize::from(draw(30) == 0)], draw(100) as u32);
+                flights.add(at(end), link, flight(begun));
+                links.push(link);
                 begun += 1;
             }
             let next = flights.next_at();
@@ -276,7 +281,8 @@ mod tests {
         while flights.next_at() != Time::NEVER {
             ended.extend(flights.take(flights.end_of_slot(flights.next_at())));
         }
-        assert!(ended.is_sorted_by_key(|(at, _)| *at));
+        assert!(ended.is_sorted_by_key(|(at, flight)| (*at, links[flight.place as usize], flight.place)));
+        assert!(flights.far.is_empty() && flights.piles.all_free());
         let mut places: Vec<_> = ended.iter().map(|(_, flight)| flight.place).collect();
         places.sort_unstable();
         assert_eq!(places, (0..begun).collect::<Vec<_>>());

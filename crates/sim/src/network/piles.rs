@@ -85,6 +85,14 @@ impl<T: Copy + Default> Piles<T> {
 }
 
 #[cfg(test)]
+impl<T> Piles<T> {
+    /// True when no list has anything.
+    pub(crate) fn all_free(&self) -> bool {
+        self.free.len() == self.pieces.len()
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -5,6 +5,8 @@ use anabranch_wire::Rate;
 
 use super::*;
 
+mod ahead;
+
 fn link(mbit: f64, millis: u64, packets: u64) -> LinkConfig {
     let link = LinkConfig::fixed(Rate::from_mbit(mbit), Span::from_millis(millis), packets * 1500);
     LinkConfig { overhead: 28, ..link }
