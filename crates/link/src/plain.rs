@@ -216,7 +216,23 @@ impl PlainLink {
 
 #[cfg(test)]
 mod tests {
+    use anabranch_wire::Rate;
+
     use super::*;
+
+    #[test]
+    fn the_ring_is_as_long_as_the_queue_was_and_no_longer() {
+        let config = LinkConfig::fixed(Rate::from_mbit(8.0), Span::from_secs(1), 1_000_000);
+        let mut link = PlainLink::new(config).unwrap();
+        // Two at a time, of which one has left when the next ones come: the wire is never idle.
+        for at in 0..10_000 {
+            for _ in 0..2 {
+                link.pass(Time::from_nanos(at * 199_000), 100).unwrap();
+            }
+        }
+        assert!(link.max_queue_packets < 200, "{}", link.max_queue_packets);
+        assert_eq!(link.waiting.capacity(), link.max_queue_packets.next_power_of_two().max(LEAST_RING));
+    }
 
     #[test]
     fn what_a_packet_needs_lies_in_front() {

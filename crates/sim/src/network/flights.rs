@@ -190,6 +190,7 @@ impl Flights {
             order << LINK_BITS | place as u64
         });
         self.order.extend(keys);
+        debug_assert!(self.order.len() >> LINK_BITS == 0, "a place has its bits");
         self.order.sort_unstable();
     }
 
