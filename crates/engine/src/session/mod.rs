@@ -92,19 +92,58 @@ const CLASSES: usize = 16;
 const MAX_EVENTS: usize = 1024;
 
 /// One flow over every path between two machines. See the crate's documentation.
+///
+/// Who has thousands of sessions finds each of them far away in memory: what nearly every packet asks for lies in front.
+#[repr(C)]
 pub struct Session<P> {
+    state: State,
+    side: Side,
+    /// Who says which paths' windows are coupled, as things are.
+    coupling: Coupling,
+    /// The scheduler has sent data on several paths at once.
+    duplicates: bool,
     /// Those who have many sessions give all of them the same settings, and find them at hand.
     config: Arc<Config>,
-    side: Side,
-    state: State,
-    local: Params,
-    peer: Option<Params>,
-    pids: Box<dyn PidSource + Send>,
+    paths: Paths,
+    cc: Controller,
+    /// The controller's revision that what is kept of the paths is true of.
+    windows_as_of: Option<u64>,
+    streams: Streams<P>,
+    scheduler: Box<dyn Scheduler>,
+    run: Option<Run>,
+    scratch: Scratch,
+    control: ControlQueue,
     pid_changes: VecDeque<PidChange>,
+    events: VecDeque<Event>,
+    outgoing: VecDeque<DatagramFrame<P>>,
+    /// Routes over which INIT-ACK is owed.
+    greetings: Vec<Route>,
+    /// The path that the peer wants acknowledgements on, with the number of the wish.
+    ack_path: (Option<PathId>, u64),
+    /// Kept once a class is redundant or protected.
+    sending: Option<Box<Sending<P>>>,
+    /// Kept once the peer sent datagrams with numbers.
+    mending: Option<Box<Mending<P>>>,
+    /// Kept once datagrams came that are wanted in order.
+    ordering: Option<Box<Ordering<P>>>,
+    /// What a user wants of paths, if anything.
+    manager: Option<Box<Manager>>,
+    /// When pacing or the scheduler wants to be asked again.
+    wake_at: Time,
+    /// What [`Session::poll_timeout`] found, until something changes.
+    next_timeout: Cell<Option<Option<Time>>>,
+    last_heard: Time,
+    last_sent: Time,
+    reporter: Reporter,
+    stats: SessionStats,
+    peer: Option<Params>,
     /// PIDs given to the peer, for paths open and to come.
     local_pids: BTreeMap<PathId, (Pid, ResetToken)>,
     /// PIDs that the peer gave, for paths to come.
     remote_pids: BTreeMap<PathId, (Pid, ResetToken)>,
+    // Up to here what nearly every packet asks for.
+    local: Params,
+    pids: Box<dyn PidSource + Send>,
     /// Path ids set aside for paths through relays.
     reserved: BTreeSet<PathId>,
     /// Of paths through relays: the PID at the last relay, for what the peer sends.
@@ -121,61 +160,26 @@ pub struct Session<P> {
     churn: Churn,
     /// What is reserved for the paths that it has opened.
     reserved_paths: Reservation,
-    paths: Paths,
-    cc: Controller,
-    /// The controller's revision that what is kept of the paths is true of.
-    windows_as_of: Option<u64>,
-    scheduler: Box<dyn Scheduler>,
-    streams: Streams<P>,
-    outgoing: VecDeque<DatagramFrame<P>>,
     incoming: Inbox<P>,
     /// What is done so that the datagrams of each class arrive.
     modes: [DatagramMode; CLASSES],
-    /// Kept once a class is redundant or protected.
-    sending: Option<Box<Sending<P>>>,
-    /// Kept once the peer sent datagrams with numbers.
-    mending: Option<Box<Mending<P>>>,
-    /// Kept once datagrams came that are wanted in order.
-    ordering: Option<Box<Ordering<P>>>,
     budget: MemoryBudget,
-    control: ControlQueue,
     addresses: Addresses,
-    events: VecDeque<Event>,
-    /// The path that the peer wants acknowledgements on, with the number of the wish.
-    ack_path: (Option<PathId>, u64),
     /// The path that we want acknowledgements on.
     primary: (Option<PathId>, u64),
     /// The path on which data came again that the peer does not know to be here.
     repeat_on: Option<PathId>,
-    run: Option<Run>,
-    /// The scheduler has sent data on several paths at once.
-    duplicates: bool,
     /// Runs that were bound to a path and never left, while they are in line again.
     given_back: Carried,
     candidates: Vec<Candidate>,
     /// Other routes for path 0 while it is the only one.
     race: Race,
-    /// Routes over which INIT-ACK is owed.
-    greetings: Vec<Route>,
     started_at: Time,
-    last_heard: Time,
-    last_sent: Time,
     /// Packets that had come and gone when it came to rest last.
     rested_at: Option<u64>,
-    /// When pacing or the scheduler wants to be asked again.
-    wake_at: Time,
-    /// What [`Session::poll_timeout`] found, until something changes.
-    next_timeout: Cell<Option<Option<Time>>>,
-    reporter: Reporter,
-    /// What a user wants of paths, if anything.
-    manager: Option<Box<Manager>>,
-    /// Who says which paths' windows are coupled, as things are.
-    coupling: Coupling,
     /// Kept once there were several paths.
     sharing: Option<Box<Sharing>>,
     ending: Option<Ending>,
-    stats: SessionStats,
-    scratch: Scratch,
 }
 
 /// A scheduler's choice that still has bytes to go.
@@ -203,6 +207,9 @@ struct Scratch {
 }
 
 impl<P: Payload> Session<P> {
+    /// Bytes in front that nearly every packet asks for.
+    pub const AT_HAND: usize = std::mem::offset_of!(Self, local);
+
     fn new(
         config: Arc<Config>,
         side: Side,

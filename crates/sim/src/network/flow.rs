@@ -152,7 +152,7 @@ impl Flow {
     /// Has fetched what it is, and an end's session, for a packet that comes soon.
     pub(crate) fn prefetch(&self, end: usize) {
         prefetch(self, std::mem::offset_of!(Self, sessions));
-        prefetch(&self.sessions[end], usize::MAX);
+        prefetch(&self.sessions[end], Session::<Length>::AT_HAND);
     }
 
     /// True when it is never over before it is stopped.
