@@ -4,14 +4,13 @@
 //! writes to one stream what its [`Supply`] has. The server reads at once. A file's flow ends when all of it
 //! was acknowledged.
 
+mod application;
+
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::sync::Arc;
 
-use anabranch_engine::{
-    Arrival, Config, Ecn, Event, MemoryBudget, PathChange, PathError, PathInfo, Read, Route, Session,
-    SessionStats,
-};
-use anabranch_wire::{DatagramFrame, Frame, Length, Message, Span, StreamId, Time, prefetch};
+use anabranch_engine::{Arrival, Config, Ecn, MemoryBudget, PathInfo, Route, Session, SessionStats};
+use anabranch_wire::{Frame, Length, Message, Span, StreamId, Time, prefetch};
 
 use super::packets::Destination;
 use super::plan::{StripingPlan, Supply};
@@ -313,140 +312,6 @@ impl Flow {
                 self.counts.data_packets += 1;
                 self.counts.late_packets += u64::from(frame.offset < self.highest);
                 self.highest = self.highest.max(frame.offset + frame.data.0 as u64);
-            }
-        }
-    }
-
-    /// Lets the application at an end do what there is to do.
-    pub(crate) fn serve(&mut self, now: Time, end: usize) -> Served {
-        let Some(session) = &mut self.sessions[end] else { return Served::Nothing };
-        while session.poll_pid_change().is_some() {}
-        let mut served = Served::Nothing;
-        while let Some(event) = self.sessions[end].as_mut().and_then(Session::poll_event) {
-            served = Served::Something;
-            match event {
-                Event::StreamReadable(stream) => self.read(end, stream),
-                Event::StreamWritable(_) => self.write(),
-                Event::DatagramReceived => self.take_datagrams(now, end),
-                Event::Established if end == CLIENT => self.on_established(now),
-                Event::StreamFinished(_) if end == CLIENT => {
-                    self.finished_at = Some(now);
-                    self.end();
-                    return Served::Over;
-                }
-                Event::Path { change: PathChange::Closed(_), .. } if end == CLIENT => {
-                    self.unopened = self.further_paths();
-                }
-                _ => {}
-            }
-        }
-        if end == CLIENT && self.unopened != 0 {
-            self.open_paths(now);
-        }
-        served
-    }
-
-    fn on_established(&mut self, now: Time) {
-        if let Supply::Datagrams { .. } = self.supply {
-            (self.first_datagram, self.next_chunk) = (now, now);
-            return self.add_chunk(now);
-        }
-        let session = self.sessions[CLIENT].as_mut();
-        self.stream = session.and_then(|session| {
-            let stream = session.open_stream()?;
-            // It was opened a moment ago.
-            let _ = session.set_redundant(stream, self.redundant);
-            Some(stream)
-        });
-        if matches!(self.supply, Supply::Steady { .. } | Supply::Script(_)) {
-            self.next_chunk = now;
-            self.add_chunk(now);
-        } else {
-            self.write();
-        }
-    }
-
-    /// A steady application has another chunk, or another datagram.
-    fn add_chunk(&mut self, now: Time) {
-        match &self.supply {
-            &Supply::Steady { rate, chunk } => {
-                self.left += chunk;
-                self.next_chunk = now + rate.time_for(chunk).max(Span::from_nanos(1));
-                self.write();
-            }
-            Supply::Script(entries) => {
-                let due = entries[self.played..].iter().take_while(|(after, _)| self.start + *after <= now);
-                let (count, bytes) = due.fold((0, 0), |(count, sum), (_, bytes)| (count + 1, sum + bytes));
-                self.played += count;
-                self.left += bytes;
-                let next = entries.get(self.played);
-                self.next_chunk = next.map_or(Time::NEVER, |(after, _)| self.start + *after);
-                self.write();
-            }
-            &Supply::Datagrams { pause, size } => {
-                self.counts.datagrams += 1;
-                self.next_chunk = self.sent_at(self.counts.datagrams, pause);
-                // Which one it is says its flow, for it has no bytes that could.
-                let flow = self.counts.datagrams as u32;
-                let datagram = DatagramFrame { class: 0, flow, data: Length(size) };
-                // One that is too large for the paths is lost like one that finds no room.
-                let _ = self.sessions[CLIENT].as_mut().map(|session| session.send_datagram(datagram));
-            }
-            Supply::Bulk | Supply::File(_) => {}
-        }
-    }
-
-    /// When the datagram after so many others is sent.
-    fn sent_at(&self, others: u64, pause: Span) -> Time {
-        self.first_datagram + pause.max(Span::from_nanos(1)) * others
-    }
-
-    /// Notes the datagrams that came.
-    fn take_datagrams(&mut self, now: Time, end: usize) {
-        let Supply::Datagrams { pause, .. } = self.supply else { return };
-        while let Some((_, datagram)) = self.sessions[end].as_mut().and_then(Session::recv_datagram) {
-            let number = datagram.flow.wrapping_sub(1);
-            let took = now.since(self.sent_at(number.into(), pause));
-            self.delays.push((number, took));
-        }
-    }
-
-    fn write(&mut self) {
-        let (Some(session), Some(stream)) = (&mut self.sessions[CLIENT], self.stream) else { return };
-        while self.left > 0 {
-            let mut data = Length(usize::try_from(self.left).unwrap_or(usize::MAX));
-            match session.write(stream, &mut data) {
-                Ok(0) | Err(_) => return,
-                Ok(taken) if self.left != u64::MAX => self.left -= taken as u64,
-                Ok(_) => {}
-            }
-        }
-        let over = match &self.supply {
-            Supply::File(_) => true,
-            Supply::Script(entries) => self.played == entries.len(),
-            _ => false,
-        };
-        if over {
-            // The stream was open a moment ago, so it can be finished.
-            let _ = session.finish(stream);
-        }
-    }
-
-    fn read(&mut self, end: usize, stream: StreamId) {
-        let Some(session) = &mut self.sessions[end] else { return };
-        while let Ok(Read::Data(_)) = session.read(stream, usize::MAX) {}
-    }
-
-    fn open_paths(&mut self, now: Time) {
-        let mut left = self.unopened;
-        while left != 0 {
-            let path = left.trailing_zeros() as usize + 1;
-            left &= left - 1;
-            let route = Self::route(CLIENT, path);
-            let Some(session) = &mut self.sessions[CLIENT] else { return };
-            match session.open_path(now, route) {
-                Ok(_) | Err(PathError::Exists) => self.unopened &= !(1 << (path - 1)),
-                Err(_) => return,
             }
         }
     }

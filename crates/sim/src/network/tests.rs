@@ -1,7 +1,7 @@
 use anabranch_engine::Config;
 use anabranch_engine::cc::RuleKind;
 use anabranch_link::{LinkConfig, LossModel};
-use anabranch_wire::Rate;
+use anabranch_wire::{Rate, Span};
 
 use super::*;
 
