@@ -7,6 +7,8 @@
 //! change ([`Paths::on_sent`]) and leaves the window as it is kept: so who has congestion control change the window of
 //! a path that it names makes that stale, too.
 
+mod look;
+
 use std::ops::{Deref, Index, IndexMut};
 
 use anabranch_wire::{PathId, Span, Time, prefetch_item};
@@ -340,71 +342,6 @@ impl Paths {
     /// Notes that no view of any path is kept.
     pub(crate) fn forget_views(&mut self) {
         self.old_views = Places::ALL;
-    }
-
-    /// True when nothing has changed since the last refresh.
-    pub(crate) fn are_fresh(&self, window: impl Fn(PathId) -> u64) -> bool {
-        let fresh = self.stale.is_empty();
-        debug_assert!(
-            !fresh
-                || (0..self.list.len().min(63)).all(|index| {
-                    self.windows[index] == window(self.ids[index])
-                        && self.has_room(index) == self.has_room_now(index)
-                })
-        );
-        fresh
-    }
-
-    /// Looks at the paths of which something may have changed; `window` gives a path's congestion window.
-    pub(crate) fn refresh(&mut self, window: impl Fn(PathId) -> u64) {
-        let mut index = 0;
-        while let Some(place) = self.stale.next(index, self.list.len()) {
-            self.windows[place] = window(self.ids[place]);
-            self.look(place);
-            index = place + 1;
-        }
-        self.stale = Places::default();
-    }
-
-    fn look(&mut self, index: usize) {
-        let path = &self.list[index];
-        let reachable = path.is_reachable();
-        self.one_ways[index] = path.one_way();
-        self.want_acks.put(index, path.receipt.wants_ack());
-        self.want_probes.put(index, reachable && path.health.probes_due > 0);
-        self.have_copies.put(index, path.has_copies());
-        let proof_at = if reachable { path.proof_at() } else { Time::NEVER };
-        let searches = reachable && path.searches_mtu();
-        let probe_at = if searches { path.mtu.probe_at() } else { Time::NEVER };
-        let grade = path.grade();
-        if self.grades[index] != grade {
-            self.grades[index] = grade;
-            self.all_usable = are_alike(&self.grades);
-            // Whether a path is in doubt depends on what others are good for.
-            self.timeouts.forget_all();
-        }
-        self.inactive.put(index, grade < 2);
-        self.old_views.put(index, true);
-        let due = self.list[index].receipt.due();
-        self.set_ack_at(index, due);
-        self.set_check_at(index, proof_at.min(probe_at));
-        self.look_at_flight(index);
-    }
-
-    /// What depends on how much is in flight.
-    fn look_at_flight(&mut self, index: usize) {
-        let path = &self.list[index];
-        self.have_news.put(index, path.board.has_news());
-        self.have_tails.put(index, path.board.has_data());
-        self.have_room.put(index, self.has_room_now(index));
-        self.untold.put(index, true);
-    }
-
-    fn has_room_now(&self, index: usize) -> bool {
-        let path = &self.list[index];
-        let size = path.size() as u64;
-        let room = self.windows[index].saturating_sub(path.board.pipe());
-        room >= size && path.allowance.left() >= size
     }
 }
 

@@ -5,7 +5,7 @@
 
 use anabranch_wire::{Close, Frame, Fsn, PathId, Payload, Span, Time};
 
-use super::build::Draft;
+use super::draft::Draft;
 use super::{OVERHEAD, Session};
 use crate::control::Control;
 use crate::event::{CloseReason, Event};

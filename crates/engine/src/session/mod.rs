@@ -10,7 +10,8 @@
 //! | `reinject` | copies for the tail and for a window that is held up |
 //! | `transmit` | what to send next |
 //! | `place` | on which path data goes |
-//! | `build` | one packet: which frames fit |
+//! | `build` | one packet: which frames go in |
+//! | `draft` | a packet in the making: what fits, and what of it is remembered |
 //! | `paths` | opening, proving, moving, abandoning paths; PIDs; addresses |
 //! | `race` | other routes for path 0, which the handshake tried |
 //! | `relayed` | paths through relays |
@@ -33,6 +34,7 @@ mod closing;
 mod copies;
 mod datagrams;
 mod doubt;
+mod draft;
 mod early;
 mod handshake;
 mod management;
