@@ -11,7 +11,7 @@ use std::ops::Range;
 use anabranch_wire::Payload;
 use smallvec::SmallVec;
 
-use super::recv::sweep;
+use super::recv::is_crumb;
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -36,7 +36,10 @@ struct Run<P> {
     end: u64,
     /// Where the next run begins: one search of the tree finds both neighbours of a piece.
     next: u64,
-    /// In order. One lies in place: a peer that sends one byte in two makes every run as short as that.
+    /// How many pieces there are, crumbs not counted, and how long the last one is.
+    count: u32,
+    last: u32,
+    /// In order; bare lengths are added up. One lies in place: a peer that sends one byte in two makes every run as short as that.
     pieces: SmallVec<[P; 1]>,
 }
 
@@ -74,8 +77,8 @@ impl<P: Payload> Held<P> {
                 before => {
                     *before.map_or(&mut self.first, |before| &mut before.next) = offset;
                     self.pieces += 1;
-                    let pieces = SmallVec::from_iter([piece]);
-                    self.runs.insert(offset, Run { end: offset + room, next, pieces });
+                    let (last, pieces) = (room as u32, SmallVec::from_iter([piece]));
+                    self.runs.insert(offset, Run { end: offset + room, next, count: 1, last, pieces });
                 }
             }
             offset += room;
@@ -105,7 +108,7 @@ impl<P: Payload> Held<P> {
         debug_assert_eq!((start, run.next), (self.first, *self.runs.keys().next().unwrap_or(&NOWHERE)));
         self.first = run.next;
         self.bytes -= run.end - start;
-        self.pieces -= run.pieces.len();
+        self.pieces -= run.count as usize;
         Some((start, run.pieces))
     }
 
@@ -117,13 +120,21 @@ impl<P: Payload> Held<P> {
 impl<P: Payload> Run<P> {
     /// Adds the bytes that come next; by how many pieces it grows.
     fn push(&mut self, piece: P) -> usize {
-        self.end += piece.len() as u64;
-        let Some(piece) = sweep(self.pieces.last_mut(), piece) else { return 0 };
-        if self.pieces.len() == 2 {
-            self.pieces.reserve_exact(SOME - 2);
+        let len = piece.len();
+        let is_crumb = is_crumb(self.last as usize, len);
+        match self.pieces.last_mut() {
+            Some(last) if is_crumb || !P::HAS_BYTES => last.append(&piece),
+            _ => {
+                if self.pieces.len() == 2 {
+                    self.pieces.reserve_exact(SOME - 2);
+                }
+                self.pieces.push(piece);
+            }
         }
-        self.pieces.push(piece);
-        1
+        self.end += len as u64;
+        self.last = if is_crumb { self.last + len as u32 } else { len as u32 };
+        self.count += u32::from(!is_crumb);
+        usize::from(!is_crumb)
     }
 }
 
@@ -146,6 +157,28 @@ mod tests {
         let (start, pieces) = held.take_until(10_000).unwrap();
         assert_eq!((start, pieces.iter().map(Payload::len).sum::<usize>()), (10_000, 500));
         assert_eq!(held.count().0, 500);
+    }
+
+    #[test]
+    fn bare_lengths_count_as_many_pieces_as_bytes_do() {
+        let (mut lengths, mut bytes) = (Held::default(), Held::default());
+        let data = bytes::Bytes::from_static(&[0; 1_000]);
+        let pieces = [
+            (0, 1_000),
+            (1_000, 100),
+            (1_100, 300),
+            (1_400, 256),
+            (5_000, 1_000),
+            (6_000, 257),
+            (4_000, 1_000),
+        ];
+        for (at, len) in pieces {
+            lengths.insert(at, Length(len));
+            bytes.insert(at, data.slice(..len));
+            assert_eq!(lengths.count(), bytes.count());
+        }
+        let (lengths, bytes) = (lengths.take_until(0).unwrap().1, bytes.take_until(0).unwrap().1);
+        assert_eq!((lengths.as_slice(), bytes.len()), (&[Length(1_656)][..], 2));
     }
 
     #[test]

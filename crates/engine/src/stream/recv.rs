@@ -203,8 +203,9 @@ impl<P: Payload> RecvHalf<P> {
 
     /// Puts the next bytes where the application reads.
     fn queue(&mut self, data: P) {
-        if let Some(data) = sweep(self.ready.back_mut(), data) {
-            self.ready.push_back(data);
+        match self.ready.back_mut() {
+            Some(last) if !P::HAS_BYTES || is_crumb(last.len(), data.len()) => last.append(&data),
+            _ => self.ready.push_back(data),
         }
     }
 
@@ -274,15 +275,10 @@ impl<P: Payload> RecvHalf<P> {
     }
 }
 
-/// Copies a crumb behind the piece before it, or a peer could make each byte cost a piece; gives back what is none.
-pub(super) fn sweep<P: Payload>(last: Option<&mut P>, data: P) -> Option<P> {
-    match last {
-        Some(last) if data.len() <= CRUMB && last.len() <= SWEPT => {
-            last.append(&data);
-            None
-        }
-        _ => Some(data),
-    }
+/// True for a piece so small that it is copied behind the one before it, of `before` bytes: or a peer could make each byte
+/// cost a piece.
+pub(super) fn is_crumb(before: usize, len: usize) -> bool {
+    len <= CRUMB && before <= SWEPT
 }
 
 /// A receive window that grows with what the application takes in a round trip.
