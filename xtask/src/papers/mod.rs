@@ -1,7 +1,8 @@
 //! Every experiment of the papers, run again with its seeds.
 //!
 //! Results are kept in `target/papers/`, a file an experiment, and are not run again while they are there. From them
-//! the tables of `docs/figures/README.md` and the drawings beside it are made.
+//! the tables of `docs/figures/README.md` and the drawings beside it are made; the sections of experiments without results
+//! stay as they are.
 
 mod mpmtp;
 mod mtcp;
@@ -30,7 +31,8 @@ Made by `cargo xtask papers`, which runs each with its seeds and writes this pag
 papers print, and why we differ, is in [papers.md](../papers.md). Means over the seeds with 95 % intervals (Student's t).
 ";
 
-/// Runs the experiments named, or all, that have no results yet; then writes tables and drawings of all that have.
+/// Runs the experiments named, or all, that have no results yet; then writes tables and drawings of all that have, and keeps
+/// the others' that are there.
 ///
 /// # Errors
 /// When there is no such experiment, one cannot be run, or its results cannot be written.
@@ -51,18 +53,30 @@ pub fn run(names: &[String]) -> Result<(), String> {
         let plot = ["--plot".to_owned(), drawings(networks.name).to_string_lossy().into_owned()];
         make(networks.name, "txt", &[&words_of(networks)[..], &plot].concat())?;
     }
+    let file = Path::new(FIGURES).join("README.md");
+    let before = fs::read_to_string(&file).unwrap_or_default();
     let mut page = HEAD.to_owned();
     for (paper, experiments) in PAPERS {
         page.push_str(&format!("\n# {paper}\n"));
-        for experiment in experiments.iter().filter(|one| results(one.name, "json").exists()) {
-            page.push_str(&section(experiment)?);
+        for experiment in experiments {
+            let made = results(experiment.name, "json").exists();
+            page.push_str(&if made { section(experiment)? } else { kept(&before, experiment.name) });
         }
     }
     page.push_str("\n# Random networks\n");
-    for networks in NETWORKS.iter().filter(|one| results(one.name, "txt").exists()) {
-        page.push_str(&section_of(networks)?);
+    for networks in &NETWORKS {
+        let made = results(networks.name, "txt").exists();
+        page.push_str(&if made { section_of(networks)? } else { kept(&before, networks.name) });
     }
-    write(&Path::new(FIGURES).join("README.md"), &page)
+    write(&file, &page)
+}
+
+/// The section of the page that ends with this experiment's drawing, as it stands there; nothing if there is none.
+fn kept(page: &str, name: &str) -> String {
+    let drawing = format!("]({name}.svg)\n");
+    let Some(end) = page.find(&drawing).map(|at| at + drawing.len()) else { return String::new() };
+    let start = page[..end].rfind("\n## ").unwrap_or(end);
+    page[start..end].to_owned()
 }
 
 /// Runs what has no results yet.
@@ -179,6 +193,15 @@ mod tests {
             let scenario = format!("{}/../scenarios/{}.toml", env!("CARGO_MANIFEST_DIR"), one.scenario);
             assert!(Path::new(&scenario).exists() && !one.metrics.is_empty(), "{}", one.name);
         }
+    }
+
+    #[test]
+    fn a_section_without_results_stays_as_it_is() {
+        let one = "\n## One\n\n```sh\nrun one\n```\n\n| 1 |\n\n![One](one.svg)\n";
+        let two = "\n## Two\n\n| 2 |\n\n![Two](two.svg)\n";
+        let page = format!("{HEAD}\n# A paper\n{one}{two}\n# Another\n");
+        assert_eq!([kept(&page, "one"), kept(&page, "two")], [one, two]);
+        assert_eq!(kept(&page, "three"), "");
     }
 
     #[test]

@@ -40,8 +40,8 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
         name: "fattree-tp1",
         about: "FatTree, TP1, 8 paths, wire Mbit/s a host (`reno` is uncoupled)",
         scenario: "nsdi11-fattree-tp1",
-        set: &["transport.rule=ewtcp,mptcp,reno"],
-        seeds: "1..3",
+        set: &["transport.rule=ewtcp,ewtcp-printed,mptcp,reno"],
+        seeds: "1..10",
         metrics: TP1,
     },
     Experiment {
@@ -49,7 +49,7 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
         about: "FatTree, TP1, a single path",
         scenario: "nsdi11-fattree-tp1",
         set: &["traffic.tp1.paths=1"],
-        seeds: "1..3",
+        seeds: "1..10",
         metrics: TP1,
     },
     Experiment {
@@ -57,8 +57,16 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
         about: "FatTree, TP1, 8 paths, MPTCP, from 3 to 5 s",
         scenario: "nsdi11-fattree-tp1",
         set: &["warm_up=3 s", "duration=5 s"],
-        seeds: "1..3",
+        seeds: "1..10",
         metrics: TP1,
+    },
+    Experiment {
+        name: "fattree-tp1-htsim",
+        about: "FatTree, TP1, 8 paths, MPTCP with acknowledgements and queues as htsim has them",
+        scenario: "nsdi11-fattree-tp1",
+        set: &["transport.ack_every=1", "links.random_drop=true"],
+        seeds: "1..10",
+        metrics: &["flow.tp1.per_host_wire_mbit_s", "jain", "flow.tp1.jain_arrived"],
     },
     Experiment {
         name: "fig4",
@@ -113,7 +121,7 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
         about: "Fig. 16: as Fig. 14 over rates and round trips of C2 (twice the delay), packets a second",
         scenario: "nsdi11-fig16",
         set: &["link.C2.rate=400 pkt/s,800 pkt/s,1600 pkt/s", "link.C2.delay=6 ms,25 ms,100 ms,200 ms"],
-        seeds: "1..3",
+        seeds: "1..5",
         metrics: PACKETS,
     },
     Experiment {
@@ -193,7 +201,7 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
         about: "BCube, TP1, 3 paths, wire Mbit/s a host",
         scenario: "nsdi11-bcube-tp1",
         set: &["transport.rule=ewtcp,mptcp"],
-        seeds: "1..5",
+        seeds: "1..10",
         metrics: TP1,
     },
     Experiment {
@@ -201,7 +209,7 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
         about: "BCube, TP1, a single path, any shortest or BCube's own",
         scenario: "nsdi11-bcube-tp1",
         set: &["traffic.tp1.paths=1", "traffic.tp1.routing=random,in-order"],
-        seeds: "1..5",
+        seeds: "1..10",
         metrics: TP1,
     },
     Experiment {
@@ -241,7 +249,7 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
         about: "BCube, TP2, 3 paths",
         scenario: "nsdi11-bcube-tp2",
         set: &["transport.rule=ewtcp,mptcp"],
-        seeds: "1..3",
+        seeds: "1..5",
         metrics: TP2,
     },
     Experiment {
@@ -249,7 +257,7 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
         about: "BCube, TP2, a single path",
         scenario: "nsdi11-bcube-tp2",
         set: &["traffic.tp2.paths=1"],
-        seeds: "1..3",
+        seeds: "1..5",
         metrics: TP2,
     },
     Experiment {
@@ -257,7 +265,7 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
         about: "FatTree, TP2, 8 paths",
         scenario: "nsdi11-fattree-tp2",
         set: &["transport.rule=ewtcp,mptcp"],
-        seeds: "1..3",
+        seeds: "1..5",
         metrics: TP2,
     },
     Experiment {
@@ -265,7 +273,7 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
         about: "FatTree, TP2, a single path",
         scenario: "nsdi11-fattree-tp2",
         set: &["traffic.tp2.paths=1"],
-        seeds: "1..3",
+        seeds: "1..5",
         metrics: TP2,
     },
 ];
