@@ -258,7 +258,12 @@ impl<P: Payload> RecvHalf<P> {
     /// The application wants no more: everything here and to come is dropped, its credit given back.
     pub(crate) fn stop(&mut self) {
         self.stopped = true;
-        self.discard();
+        match self.state {
+            State::Receiving => self.discard(),
+            // Its credit was given back when the reset came.
+            State::Reset { .. } => self.state = State::Finished,
+            State::Finished => {}
+        }
     }
 
     fn discard(&mut self) {
@@ -413,6 +418,20 @@ mod tests {
         assert_eq!(half.on_reset(7, 50), Ok(47));
         assert_eq!(half.read(10), Read::Reset(7));
         assert_eq!(half.read(10), Read::Finished);
+    }
+
+    #[test]
+    fn stopping_after_a_reset_takes_no_credit_back() {
+        for told in [false, true] {
+            let mut half = RecvHalf::new(1000);
+            half.insert(0, bytes(0..3), false).unwrap();
+            half.on_reset(7, 50).unwrap();
+            if told {
+                assert_eq!(half.read(10), Read::Reset(7));
+            }
+            half.stop();
+            assert_eq!((half.read_offset(), half.read(10)), (50, Read::Finished));
+        }
     }
 
     #[test]
