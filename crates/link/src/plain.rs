@@ -13,7 +13,7 @@ use anabranch_wire::{Span, Time, prefetch};
 use crate::link::Link;
 use crate::random::Random;
 use crate::transmitter::Transmitter;
-use crate::{DropReason, Limit, LinkConfig, LinkStats, RandomDrop, Tally};
+use crate::{DropCounts, DropReason, Limit, LinkConfig, LinkStats, RandomDrop, Tally};
 
 /// Bytes of a link in front that a packet needs.
 const AT_HAND: usize = 128;
@@ -60,7 +60,7 @@ struct Rare {
     transmitter: Transmitter,
     random: Random,
     refused: Tally,
-    stats: LinkStats,
+    dropped: DropCounts,
 }
 
 impl PlainLink {
@@ -92,7 +92,7 @@ impl PlainLink {
                     transmitter,
                     random,
                     refused: Tally::default(),
-                    stats: LinkStats::default(),
+                    dropped: DropCounts::default(),
                 }),
             }
         })
@@ -150,7 +150,7 @@ impl PlainLink {
         };
         if let Err(why) = admitted {
             self.rare.refused.count(size);
-            self.rare.stats.dropped.count(why);
+            self.rare.dropped.count(why);
             return Err(why);
         }
         self.max_queue_packets = self.max_queue_packets.max(packets);
@@ -194,7 +194,8 @@ impl PlainLink {
             max_queue_bytes: self.max_queue_bytes,
             wait_total: self.wait_total,
             waits: taken.packets,
-            ..self.rare.stats
+            dropped: self.rare.dropped,
+            ..LinkStats::default()
         }
     }
 
