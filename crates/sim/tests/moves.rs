@@ -75,3 +75,42 @@ fn ends_do_not_chase_each_other_between_two_routes() {
         assert!(all <= 6 && late == 0, "{rtts:?} {extra} {open_others}: {all} moves, {late} of them late");
     }
 }
+
+/// Bytes that arrive in ten seconds, half a minute after two routes that had failed work again, one of them `cut` so, while that
+/// of path 0 stays dead. Round trips are of so many milliseconds on the second route, and on the others by these factors.
+fn found_again(rtt: u64, other: f64, cut: [bool; 2]) -> u64 {
+    let cable = |factor: f64| CableConfig::new(20.0, Span::from_millis(rtt).mul_f64(factor), 1.0);
+    let configs = [Config::default(), Config::default()];
+    let mut pair: Pair<Length> = Pair::new(configs, &[cable(0.8), cable(1.0), cable(other)], 1);
+    let (mut sender, mut sink) = (Sender::new(u64::MAX), Sink::default());
+    let mut run_for = |pair: &mut Pair<Length>, millis: u64| {
+        pair.run(pair.now + Span::from_millis(millis), &mut [&mut sender, &mut sink]);
+        sink.received
+    };
+    pair.connect();
+    run_for(&mut pair, 2 * rtt + 100);
+    pair.set_down(0, true);
+    for (direction, cut) in cut.into_iter().enumerate() {
+        pair.link(1, direction).set_down(cut);
+        pair.link(2, direction).set_down(direction == 0 || !cut);
+    }
+    run_for(&mut pair, 5_000);
+    pair.set_down(1, false);
+    pair.set_down(2, false);
+    let before = run_for(&mut pair, 25_000 + 10 * rtt);
+    run_for(&mut pair, 10_000) - before
+}
+
+/// Round trips longer than the pause between probes: questions of both ends, answers and data come from different routes,
+/// and none of them may undo what another has begun.
+#[test]
+fn a_client_that_tries_one_route_after_the_other_is_found() {
+    let ways =
+        [(65, 1.9), (100, 1.0), (425, 1.0), (600, 1.0), (875, 0.95), (1000, 0.8), (1010, 0.8), (1500, 1.2)];
+    for (rtt, other) in ways {
+        for cut in [[true, false], [false, true], [true, true]] {
+            let received = found_again(rtt, other, cut);
+            assert!(received > 100_000, "{rtt} ms, {other}, {cut:?}: {received} bytes in 10 s");
+        }
+    }
+}

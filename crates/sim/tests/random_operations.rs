@@ -85,6 +85,7 @@ regressions! {
     what_probes_a_failed_path_takes_nothing_from_a_window_that_all_share: 328_744,
     stopping_a_stream_that_the_peer_gave_up_takes_no_credit_back: 308_803,
     who_never_heard_a_peer_that_ended_gives_up_connecting: 363_692,
+    an_answer_to_one_question_does_not_take_the_place_of_another: 373_507,
 }
 
 /// Runs one seed and tells about it; without `ANABRANCH_SEED` the first.

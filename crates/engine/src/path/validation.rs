@@ -86,6 +86,11 @@ impl Challenge {
         self.longest = LONGEST_UNHEARD;
     }
 
+    /// True while the answer may be on its way.
+    pub(crate) fn is_waiting(&self, now: Time) -> bool {
+        self.attempts > 0 && now < self.due
+    }
+
     /// How long an answer has been waited for.
     pub(crate) fn age(&self, now: Time) -> Span {
         now.since(self.first_at)

@@ -254,7 +254,8 @@ impl<P: Payload> Session<P> {
             return None;
         }
         let size = draft.size();
-        let eliciting = draft.eliciting;
+        // That a question or an answer arrived by another way says nothing of the path: nobody waits for it to be acknowledged.
+        let eliciting = draft.eliciting && draft.route == self.paths[index].route;
         // What restarts may find its window smaller.
         let restarts = eliciting && self.paths[index].board.pipe() == 0;
         let path = if restarts { &mut self.paths[index] } else { self.paths.aside(index) };

@@ -150,7 +150,7 @@ impl<P: Payload> Session<P> {
     }
 
     /// A packet of a proven path came from another address: prove that one before using it.
-    pub(super) fn notice_route(&mut self, now: Time, index: usize, arrival: &Arrival) {
+    pub(super) fn notice_route(&mut self, now: Time, index: usize, arrival: &Arrival, probes: bool) {
         let path = &self.paths[index];
         if path.route == arrival.route || path.state == PathState::Closing || !self.allows(arrival.route) {
             return;
@@ -168,6 +168,9 @@ impl<P: Payload> Session<P> {
         let asked = path.challenge.as_mut().filter(|challenge| challenge.route == arrival.route);
         if let Some(challenge) = asked {
             return challenge.on_received(arrival.size as u64);
+        }
+        if probes && path.challenge.as_ref().is_some_and(|challenge| challenge.is_waiting(now)) {
+            return;
         }
         let interval = path.rtt().pto(self.config.max_ack_delay);
         let token = self.next_token();
@@ -189,11 +192,17 @@ impl<P: Payload> Session<P> {
         let path = &mut self.paths[index];
         let id = path.id;
         path.allowance.prove();
-        if path.route != challenge.route {
+        let moves = path.route != challenge.route;
+        if moves {
             self.move_path(now, index, challenge.route);
+            self.race.settle();
         }
         if let Some(sample) = challenge.rtt(now) {
             self.paths[index].sample_rtt(now, id, sample, Span::ZERO);
+        }
+        if moves && self.paths[index].state == PathState::Failed {
+            self.paths[index].health.on_ack(now, false);
+            self.restore(now, index, challenge.rtt(now));
         }
         if self.paths[index].state == PathState::Validating {
             self.paths[index].state = PathState::Active;

@@ -115,6 +115,11 @@ impl Race {
         self.asked.push(challenge);
     }
 
+    /// Path 0 goes over another route now: what was asked over others before moves it no more.
+    pub(super) fn settle(&mut self) {
+        self.asked.clear();
+    }
+
     /// A proven route, which then can be moved to no more.
     pub(super) fn take(&mut self, route: Route) -> Option<Raced> {
         let index = self.proven.iter().position(|(proven, _)| proven.route == route);
@@ -144,7 +149,7 @@ impl<P: Payload> Session<P> {
     /// Path 0 is not silent, or no longer alone: an answer over another route of the race moves it no more.
     pub(super) fn stay(&mut self) {
         let Some(index) = self.path_index(PathId::FIRST) else { return };
-        self.race.asked.clear();
+        self.race.settle();
         let path = &mut self.paths[index];
         let strays = |challenge: &Challenge| {
             challenge.route != path.route && self.race.is_chosen_here(challenge.route)
@@ -300,9 +305,13 @@ mod tests {
         assert!(asked.iter().any(|(_, route)| *route != over), "{asked:?}");
         assert_ne!(asked.last().map(|(token, _)| *token), Some(first));
         while client.poll_event().is_some() {}
-        let frames = [Frame::PathResponse { token: first }].into_iter().collect();
-        let packet = Packet { path: PathId::FIRST, fsn: Fsn(0), frames };
-        client.handle_message(later, &arrival(over.socket), Message::Packet(packet));
-        assert_eq!(client.paths()[0].route, over);
+        // It moves path 0, and no further answer does.
+        let other = asked.iter().copied().find(|(_, route)| *route != over);
+        for (fsn, (token, route)) in (0..).map(Fsn).zip([(first, over)].into_iter().chain(other)) {
+            let frames = [Frame::PathResponse { token }].into_iter().collect();
+            let packet = Packet { path: PathId::FIRST, fsn, frames };
+            client.handle_message(later, &arrival(route.socket), Message::Packet(packet));
+            assert_eq!(client.paths()[0].route, over);
+        }
     }
 }

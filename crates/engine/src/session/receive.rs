@@ -1,8 +1,7 @@
 //! Packets in: numbers, proof of addresses, frames.
 
 use anabranch_wire::{
-    Frame, Fsn, Message, Packet, PathId, PathStatus, Payload, ResetToken, StreamFrame, Time, VARINT_MAX,
-    prefetch,
+    Frame, Message, Packet, PathId, PathStatus, Payload, ResetToken, StreamFrame, Time, VARINT_MAX, prefetch,
 };
 
 use super::Session;
@@ -63,7 +62,7 @@ impl<P: Payload> Session<P> {
             return;
         };
         self.last_heard = now;
-        self.note_arrival(now, index, arrival, (packet.fsn, eliciting));
+        self.note_arrival(now, index, arrival, (packet, eliciting));
         for frame in &mut packet.frames {
             // A frame may have closed the session or moved or removed the path.
             if !self.paths.is_at(index, packet.path) {
@@ -101,7 +100,14 @@ impl<P: Payload> Session<P> {
         Some(eliciting)
     }
 
-    fn note_arrival(&mut self, now: Time, index: usize, arrival: &Arrival, (fsn, eliciting): (Fsn, bool)) {
+    fn note_arrival(
+        &mut self,
+        now: Time,
+        index: usize,
+        arrival: &Arrival,
+        (packet, eliciting): (&Packet<P>, bool),
+    ) {
+        let fsn = packet.fsn;
         let config = &self.config;
         let (newest, moved) = self.paths.change_receipt(index, |path| {
             let newest = path.receipt.largest().is_none_or(|largest| fsn.0 > largest);
@@ -112,8 +118,8 @@ impl<P: Payload> Session<P> {
         });
         if !moved && !self.paths[index].allowance.is_proven() {
             self.paths[index].allowance.on_received(arrival.size as u64);
-        } else if moved && newest {
-            self.notice_route(now, index, arrival);
+        } else if moved && newest && !is_answer(packet) {
+            self.notice_route(now, index, arrival, is_challenge(packet));
         }
         if self.paths[index].meter.is_some() {
             self.note_received(index);
@@ -223,4 +229,14 @@ impl<P: Payload> Session<P> {
             *known = Some(known.map_or(limit, |known| known.max(limit)));
         }
     }
+}
+
+/// True for a packet that says nothing of where the peer is: an answer comes from where the challenge went.
+fn is_answer<P>(packet: &Packet<P>) -> bool {
+    packet.frames.iter().any(|frame| matches!(frame, Frame::PathResponse { .. }))
+}
+
+/// True for a packet that asks whether an address can be used.
+fn is_challenge<P>(packet: &Packet<P>) -> bool {
+    packet.frames.iter().any(|frame| matches!(frame, Frame::PathChallenge { .. }))
 }
