@@ -13,7 +13,7 @@ use crate::stream::{Pick, Turn};
 /// It says so, and the packet is built after that: packets are large, and moved as little as can be.
 pub(super) enum Next {
     At(Place),
-    /// On the first of these paths, and copies of it on the others.
+    /// On the first of these paths, which is there, and copies of it on the others.
     Everywhere(SmallVec<[PathId; 4]>),
     Nothing,
 }
@@ -65,7 +65,10 @@ impl<P: Payload> Session<P> {
             Decision::Send { path, run } => {
                 self.place_on(path, Pick::MissingFirst, Some(Run { path, left: run, resend: turn.resend }))
             }
-            Decision::Duplicate(paths) => Next::Everywhere(paths),
+            Decision::Duplicate(mut paths) => {
+                paths.retain(|path| self.path_index(*path).is_some());
+                if paths.is_empty() { Next::Nothing } else { Next::Everywhere(paths) }
+            }
             Decision::Wait(until) => {
                 self.wake_at = until;
                 if turn.resend { self.place_new(now, views) } else { Next::Nothing }
