@@ -19,6 +19,7 @@ mod acks;
 mod losses;
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use anabranch_wire::{Fsn, RangeSet, Rate, Span, Time, prefetch, prefetch_room};
 use smallvec::SmallVec;
@@ -190,6 +191,8 @@ pub(crate) struct Scoreboard {
     app_limited_until: u64,
     round_end: u64,
     last_sent_at: Time,
+    /// From the first to the last number of those that went another way than the path's.
+    strays: Range<u64>,
 }
 
 impl Scoreboard {
@@ -219,6 +222,7 @@ impl Scoreboard {
             app_limited_until: 0,
             round_end: 0,
             last_sent_at: Time::ZERO,
+            strays: 0..0,
         }
     }
 
@@ -343,6 +347,16 @@ impl Scoreboard {
             self.slots.reserve_exact(IDLE_RING);
         }
         self.slots.push_back(Slot { number, state, doubted: false, size, app_limited, sample, contents });
+    }
+
+    /// A packet leaves another way than the path's: what becomes of it says nothing of the path.
+    pub(crate) fn on_stray(&mut self) {
+        let told = self.largest_acked.is_some_and(|largest| largest + 1 >= self.strays.end);
+        if told || self.strays.is_empty() {
+            self.strays.start = self.next;
+        }
+        self.next += 1;
+        self.strays.end = self.next;
     }
 
     /// The application had nothing more to send: rates measured from here on are not the path's.

@@ -6,7 +6,7 @@ use anabranch_wire::{Ack, PathId, Payload, Ranges, Span, Time};
 use super::Session;
 use crate::control::Control;
 use crate::event::ProtocolError;
-use crate::path::{AckOutcome, Content, Losses, Path, SentPacket};
+use crate::path::{AckOutcome, Content, Losses, Path, PathState, SentPacket};
 use crate::stream::SentRun;
 
 impl<P: Payload> Session<P> {
@@ -35,7 +35,10 @@ impl<P: Payload> Session<P> {
         self.detect_losses(now, index);
         self.watch(now, index, &outcome);
         let path = &mut self.paths[index];
-        path.health.on_ack(now, path.board.pipe() > 0);
+        // What has failed, and does not work again by this, is probed on.
+        if path.state != PathState::Failed {
+            path.health.on_ack(now, path.board.pipe() > 0);
+        }
         if ack.path == PathId::FIRST {
             self.stay();
         }

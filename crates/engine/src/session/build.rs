@@ -255,7 +255,8 @@ impl<P: Payload> Session<P> {
         }
         let size = draft.size();
         // That a question or an answer arrived by another way says nothing of the path: nobody waits for it to be acknowledged.
-        let eliciting = draft.eliciting && draft.route == self.paths[index].route;
+        let strays = draft.route != self.paths[index].route;
+        let eliciting = draft.eliciting && !strays;
         // What restarts may find its window smaller.
         let restarts = eliciting && self.paths[index].board.pipe() == 0;
         let path = if restarts { &mut self.paths[index] } else { self.paths.aside(index) };
@@ -279,7 +280,11 @@ impl<P: Payload> Session<P> {
                 path.pacer.on_sent(size as u64);
             }
         }
-        path.board.on_sent(now, if is_probe { 0 } else { size as u16 }, eliciting, draft.contents);
+        if strays {
+            path.board.on_stray();
+        } else {
+            path.board.on_sent(now, if is_probe { 0 } else { size as u16 }, eliciting, draft.contents);
+        }
         // What probes a failed path takes nothing from a window that it shares with others.
         if eliciting && !is_probe && path.state != PathState::Failed {
             self.cc.on_sent(path.id, now, size as u64, path.board.pipe());
@@ -303,7 +308,7 @@ impl<P: Payload> Session<P> {
 
 #[cfg(test)]
 mod tests {
-    use anabranch_wire::{Frames, Fsn, Length, PathId, Pid, ResetToken, Span};
+    use anabranch_wire::{Ack, Frames, Fsn, Length, PathId, Pid, ResetToken, Span};
 
     use super::super::handshake::local_params;
     use super::*;
@@ -319,23 +324,58 @@ mod tests {
         }
     }
 
-    #[test]
-    fn an_acknowledgement_taken_along_by_data_leaves_when_there_is_no_data_after_all() {
-        let now = Time::ZERO + Span::from_secs(1);
-        let route = Route { socket: 0, remote: "192.0.2.1:443".parse().unwrap() };
+    fn route(host: u8) -> Route {
+        Route { socket: 0, remote: ([192, 0, 2, host], 443).into() }
+    }
+
+    /// A server that was called over the first route, and has sent what it sends at once.
+    fn server(now: Time) -> Session<Length> {
         let params = local_params(&Config::default(), (Pid(9), ResetToken([2; 16])), 1 << 20);
         let budget = MemoryBudget::new(1 << 30);
         let mut session =
-            Session::<Length>::accept(Config::default(), (params, route), Box::new(Pids(0)), budget, now)
-                .unwrap();
+            Session::accept(Config::default(), (params, route(1)), Box::new(Pids(0)), budget, now).unwrap();
         while session.poll_transmit(now).is_some() {}
+        session
+    }
+
+    /// A packet of path 0 arrives.
+    fn arrive(session: &mut Session<Length>, now: Time, from: Route, (fsn, frame): (u64, Frame<Length>)) {
+        let packet = Packet { path: PathId::FIRST, fsn: Fsn(fsn), frames: Frames::from_iter([frame]) };
+        let arrival = Arrival { route: from, size: 60, ecn: Ecn::NotEct };
+        session.handle_message(now, &arrival, Message::Packet(packet));
+    }
+
+    #[test]
+    fn an_acknowledgement_taken_along_by_data_leaves_when_there_is_no_data_after_all() {
+        let now = Time::ZERO + Span::from_secs(1);
+        let mut session = server(now);
         for fsn in 0..2 {
-            let packet =
-                Packet { path: PathId::FIRST, fsn: Fsn(fsn), frames: Frames::from_iter([Frame::Ping]) };
-            let arrival = Arrival { route, size: 60, ecn: Ecn::NotEct };
-            session.handle_message(now, &arrival, Message::Packet(packet));
+            arrive(&mut session, now, route(1), (fsn, Frame::Ping));
         }
         let sent = session.build_data(now, 0, Pick::MissingFirst).unwrap();
         assert!(matches!(sent.message.packet().unwrap().frames[..], [Frame::Ack(_)]));
+    }
+
+    #[test]
+    fn a_question_that_went_another_way_and_is_not_answered_is_no_silence_of_the_path() {
+        let mut now = Time::ZERO + Span::from_secs(1);
+        let mut session = server(now);
+        arrive(&mut session, now, route(1), (0, Frame::Ping));
+        while session.poll_transmit(now).is_some() {}
+        let ranges = std::iter::once(0..session.paths[0].board.next_fsn().0).collect();
+        let ack = Ack { path: PathId::FIRST, delay: Span::ZERO, arrived: None, ranges, ecn: None };
+        arrive(&mut session, now, route(1), (1, Frame::Ack(ack)));
+        arrive(&mut session, now, route(2), (2, Frame::Ping));
+        let mut asked = 0;
+        while let Some(next) = session.poll_timeout().filter(|at| *at < Time::ZERO + Span::from_secs(20)) {
+            now = now.max(next);
+            session.handle_timeout(now);
+            while let Some(sent) = session.poll_transmit(now) {
+                asked += u32::from(sent.route == route(2));
+            }
+        }
+        let path = &session.paths()[0];
+        assert_eq!((path.state, path.route, path.stats.probe_timeouts), (PathState::Active, route(1), 0));
+        assert_eq!(asked, 3, "questions: as many as 180 bytes allow");
     }
 }

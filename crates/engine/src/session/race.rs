@@ -311,7 +311,7 @@ mod tests {
             let frames = [Frame::PathResponse { token }].into_iter().collect();
             let packet = Packet { path: PathId::FIRST, fsn, frames };
             client.handle_message(later, &arrival(route.socket), Message::Packet(packet));
-            assert_eq!(client.paths()[0].route, over);
+            assert_eq!((client.paths()[0].route, client.paths()[0].state), (over, PathState::Active));
         }
     }
 }

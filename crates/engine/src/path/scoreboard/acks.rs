@@ -8,6 +8,9 @@ use smallvec::SmallVec;
 use super::{AckOutcome, Arrived, MAX_REORDER_PACKETS, Sample, Scoreboard, Slot, State};
 use crate::event::ProtocolError;
 
+/// Of the packets that an acknowledgement is the first for, the one sent last: its number, and how things stood then.
+type Newest = (u64, Sample);
+
 impl Scoreboard {
     /// Takes in the ranges of an acknowledgement; `tell` hears of the packets it is the first for.
     pub(crate) fn on_ack(
@@ -22,7 +25,7 @@ impl Scoreboard {
         if largest >= self.next || self.skipped.is_some_and(skipped) {
             return Err(ProtocolError::AckOfUnsent);
         }
-        let mut newest: Option<Sample> = None;
+        let mut newest: Option<Newest> = None;
         let base = self.base();
         // Most tell what those before told already.
         let told = ranges.iter().take_while(|range| range.end > base);
@@ -41,11 +44,13 @@ impl Scoreboard {
         }
         if self.largest_acked.is_none_or(|known| largest > known) {
             self.largest_acked = Some(largest);
-            if let Some(packet) = &newest {
+            // The delay that the peer tells is that of the largest.
+            let strayed = |number| number < largest && self.strays.contains(&largest);
+            if let Some((_, packet)) = newest.as_ref().filter(|(number, _)| !strayed(*number)) {
                 outcome.rtt = Some(now.since(packet.sent_at));
             }
         }
-        if let Some(packet) = newest {
+        if let Some((_, packet)) = newest {
             self.measure(now, &packet, &mut outcome);
         }
         self.forget_front();
@@ -56,7 +61,7 @@ impl Scoreboard {
     fn take_late(
         &mut self,
         gap: &Range<u64>,
-        (outcome, newest): (&mut AckOutcome, &mut Option<Sample>),
+        (outcome, newest): (&mut AckOutcome, &mut Option<Newest>),
         tell: &mut impl FnMut(&Arrived<'_>),
     ) {
         if self.past.back().is_none_or(|last| last.number < gap.start) {
@@ -78,7 +83,7 @@ impl Scoreboard {
     fn take_acked(
         &mut self,
         gap: &Range<u64>,
-        (outcome, newest): (&mut AckOutcome, &mut Option<Sample>),
+        (outcome, newest): (&mut AckOutcome, &mut Option<Newest>),
         tell: &mut impl FnMut(&Arrived<'_>),
     ) {
         let mut late: SmallVec<[u64; 4]> = SmallVec::new();
@@ -129,9 +134,9 @@ impl Scoreboard {
 }
 
 /// Keeps the sample of the packet that was sent last.
-fn take_newest(newest: &mut Option<Sample>, slot: &Slot, outcome: &mut AckOutcome) {
-    if newest.as_ref().is_none_or(|best| slot.sample.sent_at >= best.sent_at) {
-        *newest = Some(slot.sample);
+fn take_newest(newest: &mut Option<Newest>, slot: &Slot, outcome: &mut AckOutcome) {
+    if newest.as_ref().is_none_or(|(_, best)| slot.sample.sent_at >= best.sent_at) {
+        *newest = Some((slot.number, slot.sample));
         outcome.app_limited = slot.app_limited;
     }
 }

@@ -174,3 +174,15 @@ fn no_more_packets_are_looked_at_for_copies_than_asked_and_the_search_goes_on_fr
 fn what_is_remembered_of_a_packet_is_eighty_bytes() {
     assert_eq!(size_of::<Slot>(), 80);
 }
+
+#[test]
+fn what_went_another_way_gives_no_round_trip() {
+    let mut board = sent(1);
+    board.on_stray();
+    board.on_sent(Time::ZERO + Span::from_millis(40), 1000, true, Contents::new());
+    board.on_stray();
+    let first = ack(&mut board, &[0..2]);
+    assert_eq!((first.packets, first.rtt, board.pipe()), (1, None, 1000));
+    let second = ack(&mut board, &[0..3]);
+    assert_eq!((second.packets, second.rtt, board.pipe()), (1, Some(Span::from_millis(60)), 0));
+}
