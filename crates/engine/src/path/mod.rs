@@ -94,8 +94,14 @@ const FIRST_ANSWER_GRACE: Span = Span::from_millis(10);
 /// A path. A packet should touch as little of it as can be, so the fields lie in the order of use: what every packet
 /// needs, what arrives, what leaves, acknowledgements, and all that is rare.
 #[derive(Debug)]
-#[repr(C)]
+#[repr(C, align(64))]
 pub(crate) struct Path {
+    pub stats: PathStats,
+    pub remote_pid: Option<Pid>,
+    pub route: Route,
+    /// The cap that it draws on.
+    pub meter: Option<Box<PathMeter>>,
+    pub allowance: Allowance,
     pub id: PathId,
     pub state: PathState,
     /// What this end asks of the peer and keeps to itself.
@@ -106,33 +112,33 @@ pub(crate) struct Path {
     pub standing: Standing,
     /// Why this end leaves it out although it works.
     pub left_out: Option<IdleReason>,
-    pub allowance: Allowance,
-    pub route: Route,
     pub receipt: Receipt,
-    pub stats: PathStats,
-    pub remote_pid: Option<Pid>,
     pub marks: Marks,
-    pub pacer: Pacer,
-    pub health: Health,
-    pub trouble: Trouble,
-    pub bloat: Bloat,
-    pub board: Scoreboard,
     pub mtu: MtuSearch,
+    // Up to here it is what a packet with data asks for where it arrives, from here on what its acknowledgement asks for.
+    pub board: Scoreboard,
+    pub health: Health,
     pub ways_back: WaysBack,
     pub delivery_rate: Rate,
     /// The rate at which what is in flight arrives: the delivery rate, but in slow start the largest sample.
     drain_rate: Rate,
-    /// Packets lost in the latest episode that have not arrived after all.
-    pub unproved_losses: u64,
     /// Runs to send here although they are in flight elsewhere.
     copies: VecDeque<SentRun>,
-    /// Runs that leave here and nowhere else, as soon as they may.
-    pub bound: Bound,
     /// What the peer wants, and the number of that wish.
     pub peer_usage: (PathUse, u64),
     /// Answers owed: token, and the route that the challenge came over.
     pub answers: Vec<(u64, Route)>,
     pub challenge: Option<Box<Challenge>>,
+    pub pacer: Pacer,
+    pub reliability: f64,
+    pub weight: f64,
+    pub trouble: Trouble,
+    // And this is asked for rarely, as is most of what comes before.
+    pub bloat: Bloat,
+    /// Packets lost in the latest episode that have not arrived after all.
+    pub unproved_losses: u64,
+    /// Runs that leave here and nowhere else, as soon as they may.
+    pub bound: Bound,
     /// Sequence of our own wish.
     pub usage_sequence: u64,
     pub remote_reset: Option<ResetToken>,
@@ -141,12 +147,8 @@ pub(crate) struct Path {
     pub observed: Option<SocketAddr>,
     /// When a closing path is forgotten.
     pub forget_at: Time,
-    /// The cap that it draws on.
-    pub meter: Option<Box<PathMeter>>,
     /// Bytes that the peer may send on it in all, as it was told.
     pub peer_limit: u64,
-    pub reliability: f64,
-    pub weight: f64,
     pub report: ReportMemory,
 }
 
@@ -159,6 +161,11 @@ pub(crate) struct ReportMemory {
 }
 
 impl Path {
+    /// Bytes in front that a packet with data asks for where it arrives, up to the first of what leaves.
+    pub(crate) const FOR_DATA: usize = std::mem::offset_of!(Self, board) + 64;
+    /// The same of a packet that acknowledges.
+    pub(crate) const FOR_ACKS: usize = std::mem::offset_of!(Self, trouble) + 8;
+
     pub(crate) fn new(id: PathId, route: Route, config: &Config, now: Time) -> Self {
         Self {
             id,

@@ -27,6 +27,7 @@ const BLACK_HOLE_ROUNDS: u32 = 3;
 const SEARCH_AGAIN: Span = Span::from_secs(600);
 
 #[derive(Clone, Copy, Debug)]
+#[repr(C)]
 pub(crate) struct MtuSearch {
     base: u16,
     max: u16,

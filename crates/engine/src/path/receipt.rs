@@ -48,22 +48,24 @@ impl Told {
     }
 }
 
+/// What every packet asks for is in front.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Receipt {
     received: RangeSet,
     /// All below was received or given up.
     floor: u64,
-    /// The lowest range is not too old before this number comes: it is far away in memory.
-    look_at: u64,
     largest_at: Time,
-    /// [`Time::NEVER`] when nothing is.
-    due: Time,
+    pub packets: u64,
+    pub bytes: u64,
     unacknowledged: u32,
     /// Something arrived since the last acknowledgement.
     news: bool,
+    /// The lowest range is not too old before this number comes: it is far away in memory.
+    look_at: u64,
+    /// [`Time::NEVER`] when nothing is.
+    due: Time,
     told: Told,
-    pub packets: u64,
-    pub bytes: u64,
     ecn: EcnCounts,
 }
 

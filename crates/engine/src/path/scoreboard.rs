@@ -154,43 +154,45 @@ pub(crate) struct Candidate {
     pub runs: SmallVec<[SentRun; 1]>,
 }
 
+/// What leaves asks for what is in front, an acknowledgement for what comes then.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Scoreboard {
     /// From the first packet that is outstanding on, ascending by number; numbers in between asked for nothing or
     /// were left out.
     slots: VecDeque<Slot>,
-    /// Packets before those that were lost and may arrive after all, ascending.
-    past: VecDeque<Slot>,
     /// Number of the next packet.
     next: u64,
-    /// No packet from this one on carries data.
-    data_end: u64,
-    /// Packets in `slots` and `past` that are lost.
-    kept_lost: usize,
-    /// The number left out last.
-    skipped: Option<u64>,
     /// The number to leave out next.
     skip_at: u64,
-    skip_distance: u64,
+    pipe: u64,
+    /// No packet from this one on carries data.
+    data_end: u64,
+    delivered: u64,
+    delivered_at: Time,
+    first_sent_at: Time,
+    last_sent_at: Time,
+    app_limited_until: u64,
     acked: RangeSet,
     largest_acked: Option<u64>,
     /// No packet below is outstanding.
     cursor: u64,
-    /// Packets below were looked at for copies.
-    copied_to: u64,
-    /// Nothing in it is to be copied any more.
-    tail: Tail,
-    pipe: u64,
+    round_end: u64,
     reorder_packets: u64,
     /// Time threshold in eighths of a round trip.
     reorder_eighths: u64,
     loss_at: Option<Time>,
-    delivered: u64,
-    delivered_at: Time,
-    first_sent_at: Time,
-    app_limited_until: u64,
-    round_end: u64,
-    last_sent_at: Time,
+    /// Packets in `slots` and `past` that are lost.
+    kept_lost: usize,
+    /// Packets before those that were lost and may arrive after all, ascending.
+    past: VecDeque<Slot>,
+    /// The number left out last.
+    skipped: Option<u64>,
+    skip_distance: u64,
+    /// Packets below were looked at for copies.
+    copied_to: u64,
+    /// Nothing in it is to be copied any more.
+    tail: Tail,
     /// From the first to the last number of those that went another way than the path's.
     strays: Range<u64>,
 }

@@ -92,7 +92,9 @@ struct Bloated {
 }
 
 #[derive(Clone, Debug, Default)]
+#[repr(C)]
 pub(crate) struct Trouble {
+    hold: Option<Box<Hold>>,
     /// The usual round-trip time; zero before the first sample.
     usual: Span,
     /// The usual delivery, in bytes a second.
@@ -117,7 +119,6 @@ pub(crate) struct Trouble {
     window_known_for: u32,
     /// The silence under way is an episode: longer than what one lost packet makes.
     silent: bool,
-    hold: Option<Box<Hold>>,
     /// The latest episode was a queue, and the path has not found its window again.
     bloated: Option<Bloated>,
     found_rate: Option<f64>,

@@ -105,6 +105,7 @@ impl Challenge {
 /// How much may be sent on a path: before its address is proven in proportion to what came from there, and ever within the
 /// limits that this end and the peer set.
 #[derive(Clone, Copy, Debug)]
+#[repr(C)]
 pub(crate) struct Allowance {
     proven: bool,
     left: u64,

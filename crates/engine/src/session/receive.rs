@@ -6,6 +6,7 @@ use anabranch_wire::{
 
 use super::Session;
 use crate::event::{CloseReason, ProtocolError};
+use crate::path::Path;
 use crate::route::Arrival;
 use crate::state::State;
 
@@ -21,19 +22,23 @@ impl<P: Payload> Session<P> {
         }
     }
 
-    /// Has fetched what is kept of a path, for a packet that comes soon. The session itself is at hand.
-    pub fn prefetch(&self, path: PathId) {
+    /// Has fetched what is kept of a path, for a packet that comes soon and may acknowledge some of it. The session itself is
+    /// at hand.
+    pub fn prefetch(&self, path: PathId, acknowledges: bool) {
         if let Some(path) = self.path(path) {
-            prefetch(path, usize::MAX);
+            prefetch(path, if acknowledges { Path::FOR_ACKS } else { Path::FOR_DATA });
         }
         self.paths.prefetch();
-        self.cc.prefetch(path);
+        if acknowledges {
+            self.cc.prefetch(path);
+        }
     }
 
-    /// Has fetched what is in flight on a path, and a stream, for a packet that comes soon. The path is at hand.
-    pub fn prefetch_flight(&self, path: PathId) {
+    /// Has fetched a stream for a packet that comes soon, and what is in flight on a path if it may acknowledge that. The path
+    /// is at hand.
+    pub fn prefetch_flight(&self, path: PathId, acknowledges: bool) {
         self.streams.prefetch();
-        if let Some(path) = self.path(path) {
+        if let Some(path) = self.path(path).filter(|_| acknowledges) {
             path.board.prefetch();
         }
     }

@@ -21,12 +21,12 @@ impl Network {
             let (flow, to) = (flow(packet), packet.to());
             Some((flow, to.path, flow.sessions[usize::from(to.end)].as_ref()?, packet.path()?))
         });
-        for (flow, to, session, path) in of_paths.clone() {
+        for (flow, to, session, (path, acknowledges)) in of_paths.clone() {
             prefetch_item(&flow.routes, usize::from(to));
-            session.prefetch(path);
+            session.prefetch(path, acknowledges);
         }
-        for (.., session, path) in of_paths {
-            session.prefetch_flight(path);
+        for (.., session, (path, acknowledges)) in of_paths {
+            session.prefetch_flight(path, acknowledges);
         }
     }
 

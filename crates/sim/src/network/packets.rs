@@ -48,11 +48,11 @@ enum Body {
 }
 
 impl Kept {
-    /// The path whose packets it tells about, or the one that it travels.
-    pub(crate) fn path(&self) -> Option<PathId> {
+    /// The path whose packets it acknowledges, or with `false` the one that it travels.
+    pub(crate) fn path(&self) -> Option<(PathId, bool)> {
         match &self.body {
-            Body::Run(run) => Some(run.path),
-            Body::Told(told) => Some(PathId(u32::from(told.paths[1]))),
+            Body::Run(run) => Some((run.path, false)),
+            Body::Told(told) => Some((PathId(u32::from(told.paths[1])), true)),
             Body::Empty | Body::Other(_) => None,
         }
     }

@@ -53,8 +53,8 @@ impl Fetched {
         self.kept.to
     }
 
-    /// The path that it is about.
-    pub(crate) fn path(&self) -> Option<PathId> {
+    /// The path that it is about, and whether it acknowledges.
+    pub(crate) fn path(&self) -> Option<(PathId, bool)> {
         self.kept.path()
     }
 }
