@@ -20,6 +20,9 @@ const AT_HAND: usize = 128;
 /// Sizes that there is room for from the beginning: then the rings of many links lie together.
 const LEAST_RING: usize = 128;
 
+/// The largest size there is: that of an IP packet.
+const LARGEST: u32 = u16::MAX as u32;
+
 /// A link in one direction on which nothing but its turn decides about a packet.
 ///
 /// Times given to it are not to go back.
@@ -31,7 +34,7 @@ pub struct PlainLink {
     /// When the first in `waiting` leaves.
     first_departure: Time,
     /// The sizes of what waits, or waited when somebody last looked, without overhead.
-    waiting: VecDeque<u32>,
+    waiting: VecDeque<u16>,
     /// Their sum, with overhead.
     queued_bytes: u64,
     delay: Span,
@@ -82,7 +85,7 @@ impl PlainLink {
                 per_byte: transmitter.per_byte(),
                 ample_packets: 0,
                 max_queue_bytes: 0,
-                mtu,
+                mtu: mtu.min(LARGEST),
                 overhead,
                 known: (0, Span::ZERO),
                 max_queue_packets: 0,
@@ -125,7 +128,7 @@ impl PlainLink {
         if self.waiting.is_empty() {
             self.first_departure = self.last_departure;
         }
-        self.waiting.push_back(size);
+        self.waiting.push_back(size as u16);
         self.queued_bytes += bytes;
         Ok(self.last_departure + self.delay)
     }
@@ -169,9 +172,9 @@ impl PlainLink {
         while self.first_departure <= now
             && let Some(size) = self.waiting.pop_front()
         {
-            self.queued_bytes -= self.on_wire(size);
+            self.queued_bytes -= self.on_wire(u32::from(size));
             if let Some(next) = self.waiting.front() {
-                let takes = self.time_for(self.on_wire(*next));
+                let takes = self.time_for(self.on_wire(u32::from(*next)));
                 self.first_departure += takes;
             }
         }

@@ -2,11 +2,18 @@
 
 use super::packets::LAST_HOP;
 
+/// Links one after the other. The table is read at every hop of every packet, and few networks have 65,535 links.
+#[derive(Debug)]
+enum Hops {
+    Short(Vec<u16>),
+    Long(Vec<u32>),
+}
+
 /// All routes.
 #[derive(Debug)]
 pub(crate) struct Table {
     /// The links of each route, ended by [`LAST_HOP`].
-    hops: Vec<u32>,
+    hops: Hops,
     /// Of each link, whether routes begin with it, and whether they come to it from another.
     uses: Vec<(bool, bool)>,
 }
@@ -14,14 +21,17 @@ pub(crate) struct Table {
 impl Table {
     /// No routes over so many links.
     pub(crate) fn new(links: usize) -> Self {
-        Self { hops: Vec::new(), uses: vec![(false, false); links] }
+        let hops = if links < usize::from(u16::MAX) { Hops::Short(Vec::new()) } else { Hops::Long(Vec::new()) };
+        Self { hops, uses: vec![(false, false); links] }
     }
 
     /// Notes a route; returns where it begins.
     pub(crate) fn add(&mut self, links: &[u32]) -> u32 {
-        let start = self.hops.len() as u32;
-        self.hops.extend_from_slice(links);
-        self.hops.push(LAST_HOP);
+        let all = links.iter().copied().chain([LAST_HOP]);
+        let start = match &mut self.hops {
+            Hops::Short(hops) => append(hops, all.map(|link| link as u16)),
+            Hops::Long(hops) => append(hops, all),
+        };
         for (index, link) in links.iter().enumerate() {
             let (begins, goes_on) = &mut self.uses[*link as usize];
             *begins |= index == 0;
@@ -38,6 +48,17 @@ impl Table {
     /// The link at a place of the table; [`LAST_HOP`] when the route is over.
     #[inline]
     pub(crate) fn link(&self, place: usize) -> u32 {
-        self.hops[place]
+        match &self.hops {
+            Hops::Short(hops) if hops[place] == u16::MAX => LAST_HOP,
+            Hops::Short(hops) => u32::from(hops[place]),
+            Hops::Long(hops) => hops[place],
+        }
     }
+}
+
+/// Appends to a list; returns where that begins.
+fn append<T>(list: &mut Vec<T>, items: impl Iterator<Item = T>) -> u32 {
+    let start = list.len() as u32;
+    list.extend(items);
+    start
 }
