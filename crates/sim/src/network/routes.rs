@@ -21,7 +21,8 @@ pub(crate) struct Table {
 impl Table {
     /// No routes over so many links.
     pub(crate) fn new(links: usize) -> Self {
-        let hops = if links < usize::from(u16::MAX) { Hops::Short(Vec::new()) } else { Hops::Long(Vec::new()) };
+        let hops =
+            if links < usize::from(u16::MAX) { Hops::Short(Vec::new()) } else { Hops::Long(Vec::new()) };
         Self { hops, uses: vec![(false, false); links] }
     }
 
@@ -61,4 +62,21 @@ fn append<T>(list: &mut Vec<T>, items: impl Iterator<Item = T>) -> u32 {
     let start = list.len() as u32;
     list.extend(items);
     start
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_of_few_links_and_of_many_say_the_same() {
+        for links in [4, 65_534, 65_535, 100_000] {
+            let mut table = Table::new(links);
+            let last = links as u32 - 1;
+            let starts = [table.add(&[last, 0]), table.add(&[]), table.add(&[1, last, 2])];
+            assert_eq!(starts, [0, 3, 4]);
+            let told: Vec<u32> = (0..8).map(|place| table.link(place)).collect();
+            assert_eq!(told, [last, 0, LAST_HOP, LAST_HOP, 1, last, 2, LAST_HOP], "{links} links");
+        }
+    }
 }
