@@ -102,7 +102,13 @@ pub(crate) fn from_toml<F: DeserializeOwned>(error: &toml::de::Error, text: &str
     let span = error.span().unwrap_or_default();
     let start = span.start.min(text.len());
     let mut told = ScenarioError::from_toml::<F>(error, text);
-    let table = table_at(text, start);
+    let head = head_at(text, start);
+    let table = head.table;
+    let alone = EXPECTED.iter().find(|(_, key, expected)| *key == table && expected.starts_with("one table"));
+    if let Some((.., expected)) = alone.filter(|_| head.text.starts_with("[[")) {
+        let message = format!("found {}: expected {expected}", head.text);
+        return ScenarioError::new(table, message).at(Some(head.line));
+    }
     if table == "expect" && told.message.starts_with("unknown key") {
         return told
             .hint("the name of a metric has dots, so it is quoted: \"flow.M.goodput_mbit_s\" = { min = 5 }");
@@ -116,7 +122,9 @@ pub(crate) fn from_toml<F: DeserializeOwned>(error: &toml::de::Error, text: &str
         None => told.message.strip_prefix("wanted ").map(|expected| ("another type", expected)),
     };
     let Some((what, expected)) = wrong_type else { return told };
-    if told.key.is_empty() {
+    // Of a head such as `[link.wifi]` the parser means what stands before the dot.
+    let in_head = told.line == Some(head.line);
+    if told.key.is_empty() || in_head {
         told.key = table.to_owned();
     }
     let known = EXPECTED.iter().filter(|(of, key, _)| *key == told.key && (of.is_empty() || *of == table));
@@ -129,7 +137,13 @@ pub(crate) fn from_toml<F: DeserializeOwned>(error: &toml::de::Error, text: &str
     let written = text.get(start..span.end).unwrap_or_default().trim();
     let first = written.lines().next().unwrap_or_default();
     let whole = first.len() == written.len() || (first.starts_with('[') && first.ends_with(']'));
-    let found = if whole && (1..=40).contains(&first.len()) { first.to_owned() } else { kind_of(what) };
+    let found = if in_head {
+        head.text.to_owned()
+    } else if whole && (1..=40).contains(&first.len()) {
+        first.to_owned()
+    } else {
+        kind_of(what)
+    };
     told.message = format!("found {found}: expected {expected}");
     told
 }
@@ -144,15 +158,25 @@ fn kind_of(what: &str) -> String {
     }
 }
 
-/// The table that a place in the text belongs to: what the last head before it names.
-fn table_at(text: &str, start: usize) -> &str {
+/// The head of a table.
+#[derive(Clone, Copy, Default)]
+struct Head<'a> {
+    line: usize,
+    text: &'a str,
+    /// Its name, up to the first dot.
+    table: &'a str,
+}
+
+/// The head of the table that a place in the text belongs to: the last before it.
+fn head_at(text: &str, start: usize) -> Head<'_> {
     let line_end = text[start..].find('\n').map_or(text.len(), |end| start + end);
-    let heads = text[..line_end].lines().rev().map(str::trim).filter(|line| line.starts_with('['));
-    let names =
-        heads.map(|line| line.trim_matches(['[', ']']).split([']', '.', '#']).next().unwrap_or_default());
+    let lines: Vec<&str> = text[..line_end].lines().map(str::trim).collect();
+    let heads = lines.iter().enumerate().rev().filter(|(_, line)| line.starts_with('['));
+    let heads = heads.map(|(at, line)| {
+        let name = line.trim_matches(['[', ']']).split([']', '.', '#']).next().unwrap_or_default();
+        Head { line: at + 1, text: line, table: name.trim() }
+    });
     // A line of a list that goes over several may begin like a head.
-    names
-        .map(str::trim)
-        .find(|name| name.chars().all(|c| c.is_alphanumeric() || c == '_'))
-        .unwrap_or_default()
+    let is_name = |head: &Head<'_>| head.table.chars().all(|c| c.is_alphanumeric() || c == '_');
+    heads.into_iter().find(is_name).unwrap_or_default()
 }

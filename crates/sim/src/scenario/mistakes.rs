@@ -113,6 +113,18 @@ fn mistakes_that_people_make_are_told_with_what_was_found_and_an_example() {
         ),
         ("[link]\nname = \"a\"", "s.toml:1: link: found [link]: expected tables, each headed by [[link]]"),
         (
+            "seed = 1\n[link.wifi]",
+            "s.toml:2: link: found [link.wifi]: expected tables, each headed by [[link]]",
+        ),
+        (
+            "[[topology]]\nkind = \"torus\"",
+            "s.toml:1: topology: found [[topology]]: expected one table, headed by [topology]",
+        ),
+        (
+            "[[transport]]\nprofile = \"tcp\"",
+            "s.toml:1: transport: found [[transport]]: expected one table, headed by [transport]",
+        ),
+        (
             "[[links]]\nrate = \"1 Mbit/s\"",
             "s.toml:1: links: found [[links]]: expected one table, headed by [links]",
         ),
