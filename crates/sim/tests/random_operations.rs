@@ -86,6 +86,7 @@ regressions! {
     stopping_a_stream_that_the_peer_gave_up_takes_no_credit_back: 308_803,
     who_never_heard_a_peer_that_ended_gives_up_connecting: 363_692,
     an_answer_to_one_question_does_not_take_the_place_of_another: 373_507,
+    who_never_gets_through_gives_up_while_others_would_go_on: 528_163,
 }
 
 /// Runs one seed and tells about it; without `ANABRANCH_SEED` the first.

@@ -99,6 +99,9 @@ impl Run {
         }
         self.advance(self.world.mended_at)?;
         self.mend();
+        if self.nothing_arrived() {
+            return Ok(());
+        }
         match self.world.finale {
             Finale::Close(who) => {
                 self.finish_streams()?;

@@ -125,6 +125,12 @@ impl Run {
         !self.talkers[end].established && peer.is_none_or(anabranch_engine::Session::is_closed)
     }
 
+    /// Of what the client sent nothing came through, and it has given up: the server knows of no session.
+    pub(super) fn nothing_arrived(&self) -> bool {
+        let gave_up = matches!(self.talkers[CLIENT].closed, Some(CloseReason::ConnectTimeout));
+        gave_up && self.pair.ends[SERVER].session.is_none()
+    }
+
     fn await_closed(&mut self, most: Span) -> Result<(), String> {
         let deadline = self.pair.now + most;
         loop {
