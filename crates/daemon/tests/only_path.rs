@@ -130,6 +130,24 @@ async fn of_the_sessions_through_several_relays_only_the_first_stays() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_relay_forwards_until_the_session_has_nothing_to_say_any_more() {
+    let (client, server) = (node(186).await, node(187).await);
+    let (relay, hint) = relay(188, &[187]).await;
+    let secret = TicketSecret::from_random([9; 16]);
+    let mut hosting = Hosting::at(&server, hint.clone().into(), &Grants::default(), secret.clone());
+    hosting.registered().await.unwrap();
+    let (running, there) = meet(&client, &server, (std::slice::from_ref(&hint), &secret)).await;
+    let here = running.session();
+    carry(here, &there, 10_000).await;
+    assert_eq!(relay.status().flows, 1);
+    here.close().await;
+    until("the flow is given back", || relay.status().flows == 0).await;
+    // The last words may be lost, and are said again when they are asked for.
+    let forgotten = tokio::time::timeout(Duration::ZERO, here.forgotten());
+    assert!(forgotten.await.is_ok(), "it was given back while the session lingered");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_session_whose_only_relay_is_drained_waits_for_another_path() {
     let (client, server) = (node(193).await, node(194).await);
     let (relay, hint) = relay(195, &[193]).await;

@@ -373,6 +373,20 @@ impl Session {
         self.handle.inner.closed().await
     }
 
+    /// Waits until nothing of the session is left at this end. One that has ended lingers for a moment, to say so again to a peer that has
+    /// not heard it: until then, what carries its packets is to stay.
+    pub async fn forgotten(&self) {
+        poll_fn(|cx| {
+            let mut core = self.handle.inner.core();
+            if core.is_forgotten {
+                return Poll::Ready(());
+            }
+            core.wakers.wait(Wait::State, cx.waker());
+            Poll::Pending
+        })
+        .await;
+    }
+
     /// Closes once everything written has been delivered and the peer has sent what it had left; waits for it.
     pub async fn close(&self) -> CloseReason {
         self.handle.inner.close();

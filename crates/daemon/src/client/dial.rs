@@ -15,7 +15,7 @@ use tokio::time::{sleep, timeout};
 
 use super::chain::RelayChain;
 use super::keeper::{Peer, RelayPaths};
-use super::open_path::Carrier;
+use super::open_path::{Carrier, outlive};
 use super::running::RunningPaths;
 use super::{Entry, RelayError, RelayRoute};
 
@@ -122,7 +122,7 @@ async fn part(mut attempts: JoinSet<Result<Dialed, (RelayHint, RelayError)>>) {
             if let Ok(Ok(Dialed { session, through })) = done {
                 tokio::spawn(async move {
                     let _ = timeout(PARTING, session.close()).await;
-                    drop(through);
+                    outlive(&session, through.map(|(_, carrier)| carrier)).await;
                 });
             }
         }

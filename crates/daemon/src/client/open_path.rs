@@ -115,18 +115,27 @@ impl OpenPath {
 impl Drop for OpenPath {
     fn drop(&mut self) {
         let is_closed = self.session.close_spare_path(self.path);
+        let is_over = self.session.close_reason().is_some();
         match Handle::try_current() {
-            Ok(runtime) if !is_closed => {
+            Ok(runtime) if is_over || !is_closed => {
                 let (session, path, carrier) = (self.session.clone(), self.path, self.carrier.take());
                 runtime.spawn(async move {
                     close_later(&session, path).await;
-                    drop(carrier);
+                    outlive(&session, carrier).await;
                 });
             }
             // Without a runtime nothing goes on.
             _ => *lock(&self.shown.path) = None,
         }
     }
+}
+
+/// Gives back what carries a path: at once, or, of a session that has ended, when it has nothing to say any more.
+pub(super) async fn outlive(session: &Session, carrier: Option<Carrier>) {
+    if session.close_reason().is_some() {
+        session.forgotten().await;
+    }
+    drop(carrier);
 }
 
 /// Closes a path as soon as another one works.

@@ -72,6 +72,8 @@ pub(crate) struct Core {
     pub(crate) trouble: Trouble,
     pub(crate) established: bool,
     pub(crate) closed: Option<CloseReason>,
+    /// Its task has ended: it says nothing more.
+    pub(crate) is_forgotten: bool,
     events: Option<broadcast::Sender<Event>>,
     pids: BTreeSet<Pid>,
     /// Until the client of a server has confirmed the session.
@@ -98,6 +100,7 @@ impl Core {
             trouble: Trouble::default(),
             established: false,
             closed: None,
+            is_forgotten: false,
             events: None,
             pids: BTreeSet::new(),
             half_open: None,
@@ -475,6 +478,7 @@ impl Core {
                 "its task has ended: a fault of this program, see its log, or the runtime is gone".to_owned();
             self.closed = Some(CloseReason::Local { code: close_code::INTERNAL, reason });
         }
+        self.is_forgotten = true;
         self.wakers.wake_all(woken);
     }
 
