@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anabranch_daemon::client::{Entry, Grants, Hosting, Peer, RelayPaths, RunningPaths, connect, parse_rule};
 use anabranch_daemon::relay::RelayService;
-use anabranch_net::{Config, Endpoint, PathId, PathRules, Session, Span, Target, TicketSecret};
+use anabranch_net::{CloseReason, Config, Endpoint, PathId, PathRules, Session, Span, Target, TicketSecret};
 use anabranch_secure::RelayHint;
 use common::{
     address, carry, config, join, key, node, relay, route, settings, through_relays, until, until_within,
@@ -145,6 +145,21 @@ async fn a_relay_forwards_until_the_session_has_nothing_to_say_any_more() {
     // The last words may be lost, and are said again when they are asked for.
     let forgotten = tokio::time::timeout(Duration::ZERO, here.forgotten());
     assert!(forgotten.await.is_ok(), "it was given back while the session lingered");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_endpoint_that_closes_parts_from_its_relays_last() {
+    for client_closes in [true, false] {
+        let (client, server) = (node(185).await, node(189).await);
+        let (_relay, hint) = relay(199, &[189]).await;
+        let secret = TicketSecret::from_random([9; 16]);
+        let mut hosting = Hosting::at(&server, hint.clone().into(), &Grants::default(), secret.clone());
+        hosting.registered().await.unwrap();
+        let (running, there) = meet(&client, &server, (std::slice::from_ref(&hint), &secret)).await;
+        let (closes, hears) = if client_closes { (&*client, &there) } else { (&*server, running.session()) };
+        let (_, reason) = tokio::join!(closes.close(), hears.closed());
+        assert_eq!(reason, CloseReason::Finished, "the client closes: {client_closes}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

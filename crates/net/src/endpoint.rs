@@ -26,7 +26,7 @@ use crate::pids::random;
 use crate::relayed::Chain;
 use crate::session::Session;
 use crate::session::inner::SessionInner;
-use crate::shared::{BoundSocket, Parts, Shared};
+use crate::shared::{BoundSocket, Parts, Shared, each_of};
 use crate::socket::SocketStats;
 use crate::tap::Taps;
 
@@ -248,11 +248,15 @@ impl Endpoint {
         let mut incoming = self.incoming.lock().await;
         while incoming.try_recv().is_ok() {}
         drop(incoming);
-        let sessions = self.shared.sessions();
-        self.shared.each_session(SessionInner::close);
         let all = async {
-            for session in sessions {
-                session.closed().await;
+            // Those last whose peers may be the relays of others.
+            for may_be_relayed in [true, false] {
+                let mut sessions = self.shared.sessions();
+                sessions.retain(|session| session.may_be_relayed() == may_be_relayed);
+                each_of(&sessions, SessionInner::close);
+                for session in sessions {
+                    session.closed().await;
+                }
             }
         };
         // What has not answered by then is told at once that it is over, and again if it goes on talking.

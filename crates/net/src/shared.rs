@@ -265,11 +265,7 @@ impl Shared {
 
     /// Does something with each session; a fault in one ends that one.
     pub(crate) fn each_session(&self, work: impl Fn(&Arc<SessionInner>)) {
-        for session in self.sessions() {
-            if contained(|| work(&session)).is_none() {
-                session.wake_driver();
-            }
-        }
+        each_of(&self.sessions(), work);
     }
 
     /// True when nobody accepts sessions any more.
@@ -323,4 +319,13 @@ pub(crate) struct Counters {
 /// Adds one.
 pub(crate) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Does something with each of these sessions; a fault in one ends that one.
+pub(crate) fn each_of(sessions: &[Arc<SessionInner>], work: impl Fn(&Arc<SessionInner>)) {
+    for session in sessions {
+        if contained(|| work(session)).is_none() {
+            session.wake_driver();
+        }
+    }
 }

@@ -18,7 +18,7 @@ use std::task::Poll;
 
 use anabranch_engine::{AbandonReason, CloseReason, PathInfo, Reservation};
 use anabranch_secure::{Envelope, OpenError, Protection, PublicKey, ShareId};
-use anabranch_wire::{Fsn, Header, Message, PathId, Time, close_code, expand_fsn};
+use anabranch_wire::{Fsn, Header, Message, PathId, Side, Time, close_code, expand_fsn};
 use tokio::sync::Notify;
 
 use super::Session;
@@ -28,6 +28,7 @@ use super::wakers::{Wait, Woken};
 use crate::buffers::thriftier;
 use crate::fault::{contained, lock, try_lock};
 use crate::receive::Decoded;
+use crate::relayed::is_chain;
 use crate::shared::{BoundSocket, Shared, count};
 use crate::turns::give_way;
 
@@ -255,6 +256,12 @@ impl SessionInner {
         }
         drop(core);
         self.addresses_changed();
+    }
+
+    /// Whether relays may forward for it: it has a path through some, or was accepted by a node that may be a host at them.
+    pub(crate) fn may_be_relayed(&self) -> bool {
+        let engine = &self.core().engine;
+        engine.side() == Side::Server || engine.paths().iter().any(|path| is_chain(path.route.socket))
     }
 
     /// Closes when all that was written has been delivered.

@@ -158,8 +158,10 @@ async fn a_fault_with_the_keys_ends_the_session() {
         let _keys = lock_keys(&session.protection);
         panic!("on purpose, while sealing");
     });
-    let mut stream = there.open_stream().await.unwrap();
-    stream.write_all(b"sealed with nothing?").await.unwrap();
+    // It may have had something to send by itself meanwhile.
+    if let Ok(mut stream) = there.open_stream().await {
+        let _ = stream.write_all(b"sealed with nothing?").await;
+    }
     assert!(matches!(ends(&there).await, CloseReason::Local { code: close_code::KEYS_EXHAUSTED, .. }));
 }
 
