@@ -53,18 +53,22 @@ impl<T: Quantity> Visitor<'_> for Text<T> {
         if number < 0.0 {
             return Err(E::custom(format!("\"{text}\" is negative: expected {}", T::EXAMPLE)));
         }
+        // Also of a share: "1" could be one percent or all.
+        if unit.is_empty() {
+            return Err(E::custom(format!("\"{text}\" has no unit: expected {}", T::EXAMPLE)));
+        }
         let known = T::UNITS.iter().any(|(name, _)| *name == unit);
         match Self::read(number, unit) {
             Some(value) => Ok(value),
             None if known => Err(E::custom(format!("\"{text}\" is too large: expected {}", T::EXAMPLE))),
-            None if unit.is_empty() => {
-                Err(E::custom(format!("\"{text}\" has no unit: expected {}", T::EXAMPLE)))
-            }
             None => Err(E::custom(format!("unknown unit \"{unit}\": expected {}", T::EXAMPLE))),
         }
     }
 
     fn visit_i64<E: de::Error>(self, number: i64) -> Result<T, E> {
+        if number == 1 && is_bare::<T>() {
+            return Err(E::custom("1 may be one percent or all: write \"1 %\" or \"100 %\""));
+        }
         self.visit_f64(number as f64)
     }
 
@@ -79,20 +83,29 @@ impl<T: Quantity> Visitor<'_> for Text<T> {
         if !number.is_finite() {
             return Err(E::custom(format!("{number} is no quantity: expected {}", T::EXAMPLE)));
         }
-        let bare = T::UNITS.iter().any(|(name, _)| name.is_empty());
-        let problem = if bare { "is too large" } else { "has no unit" };
+        let problem = if is_bare::<T>() { "is too large" } else { "has no unit" };
         Self::read(number, "")
             .ok_or_else(|| E::custom(format!("{number} {problem}: expected {}", T::EXAMPLE)))
     }
 }
 
+/// Whether a bare number has only one meaning.
+fn is_bare<T: Quantity>() -> bool {
+    T::UNITS.iter().any(|(name, _)| name.is_empty())
+}
+
+/// A number rounded to a whole one, where that can be held.
+fn whole(number: f64) -> Option<u64> {
+    (number < u64::MAX as f64).then_some((number + 0.5) as u64)
+}
+
 /// What JSON Schema says of a quantity: text of digits and one of its units, or a bare number where that has
 /// only one meaning.
 fn schema_of<T: Quantity>() -> Schema {
-    let units: Vec<&str> = T::UNITS.iter().map(|(name, _)| *name).collect();
+    let units: Vec<&str> = T::UNITS.iter().map(|(name, _)| *name).filter(|name| !name.is_empty()).collect();
     let pattern = format!("^ *[+]?[0-9_]*[.]?[0-9_]+ *({}) *$", units.join("|"));
     let text = json_schema!({ "type": "string", "pattern": pattern });
-    if units.contains(&"") {
+    if is_bare::<T>() {
         let number = json_schema!({ "type": "number", "minimum": 0, "maximum": 1 });
         return json_schema!({ "description": T::EXAMPLE, "anyOf": [text, number] });
     }
@@ -132,7 +145,7 @@ impl Quantity for SpanText {
         &[("ns", 1.0), ("us", 1e3), ("µs", 1e3), ("ms", 1e6), ("s", 1e9), ("min", 6e10), ("h", 3.6e12)];
 
     fn of(nanoseconds: f64, _: &str) -> Option<Self> {
-        Some(Self(Span::from_nanos((nanoseconds + 0.5) as u64)))
+        whole(nanoseconds).map(|nanoseconds| Self(Span::from_nanos(nanoseconds)))
     }
 }
 
@@ -147,7 +160,7 @@ impl Quantity for RateText {
         &[("bit/s", 1.0), ("kbit/s", 1e3), ("Mbit/s", 1e6), ("Gbit/s", 1e9), ("pkt/s", PACKET as f64 * 8.0)];
 
     fn of(bits: f64, _: &str) -> Option<Self> {
-        Some(Self(Rate::from_bits((bits + 0.5) as u64)))
+        whole(bits).map(|bits| Self(Rate::from_bits(bits)))
     }
 }
 
@@ -202,7 +215,7 @@ impl Quantity for SizeText {
     ];
 
     fn of(bytes: f64, _: &str) -> Option<Self> {
-        Some(Self((bytes + 0.5) as u64))
+        whole(bytes).map(Self)
     }
 }
 
@@ -276,8 +289,23 @@ mod tests {
         for (text, message) in cases {
             assert_eq!(read::<SpanText>(text), Err(message));
         }
+        let example = "a size such as \"200 kB\" (B, kB, MB, GB, KiB, MiB, GiB, packets)";
+        for text in ["\"99999999999999 GB\"", "\"20000000000 GB\""] {
+            let told = format!("{text} is too large: expected {example}");
+            assert_eq!(read::<SizeText>(text), Err(told), "what cannot be held is not clipped");
+        }
+        assert!(read::<SpanText>("\"99999999999 h\"").unwrap_err().contains("is too large"));
+        assert!(read::<RateText>("\"99999999999 Gbit/s\"").unwrap_err().contains("is too large"));
         let share = "expected a share such as \"1 %\" or 0.01, at most 1";
         assert_eq!(read::<ShareText>("\"120 %\"").unwrap_err(), format!("\"120 %\" is too large: {share}"));
+        for text in ["\"1\"", "\"0.5\""] {
+            assert_eq!(read::<ShareText>(text).unwrap_err(), format!("{text} has no unit: {share}"));
+        }
+        assert_eq!(
+            read::<ShareText>("1").unwrap_err(),
+            "1 may be one percent or all: write \"1 %\" or \"100 %\""
+        );
+        assert_eq!(read::<ShareText>("0").unwrap().0, 0.0);
         assert_eq!(read::<ShareText>("nan").unwrap_err(), format!("NaN is no quantity: {share}"));
     }
 }
