@@ -1,15 +1,19 @@
 //! What is wrong with a file of settings (a scenario, a configuration): the line, the key, and what to do about it; and sizes
 //! and rates as people write them.
 
+mod place;
 mod rate;
 mod size;
+mod syntax;
 
 use std::fmt;
 
 use serde::de::DeserializeOwned;
 
+pub use place::line_of;
 pub use rate::rate;
 pub use size::size;
+pub use syntax::syntax_error;
 
 /// Splits `1.5 GB` into 1.5 and `GB`; `None` unless it starts with a finite number that is not negative.
 #[must_use]
@@ -66,8 +70,15 @@ impl SettingsError {
     /// From what the parser says of `text`, which was to be an `F`.
     #[must_use]
     pub fn from_toml<F: DeserializeOwned>(error: &toml::de::Error, text: &str) -> Self {
+        if let Some(error) = syntax_error(text) {
+            return error;
+        }
         let start = error.span().map(|span| span.start);
-        let line = start.map(|start| 1 + text[..start.min(text.len())].matches('\n').count());
+        let line = start.map(|start| line_at(text, start));
+        let key = || {
+            let before = start.and_then(|start| key_before(text.get(..start)?));
+            before.or_else(|| key_on(text.lines().nth(line? - 1)?))
+        };
         let message = error.message();
         let quoted = quoted(message);
         let found = Self { line, message: message.to_owned(), ..Self::default() };
@@ -81,8 +92,9 @@ impl SettingsError {
                 Some(near) => format!("did you mean `{near}`? Possible: {}", known.join(", ")),
                 None => format!("possible: {}", known.join(", ")),
             };
+            let key = if what == "value" { key() } else { None };
             return Self {
-                key: (*unknown).to_owned(),
+                key: key.unwrap_or_else(|| (*unknown).to_owned()),
                 message: format!("unknown {what} `{unknown}`"),
                 hint,
                 ..found
@@ -97,23 +109,18 @@ impl SettingsError {
                 ..found
             };
         }
-        let key = start
-            .and_then(|start| key_before(text.get(..start)?))
-            .or_else(|| key_on(text.lines().nth(line? - 1)?));
-        Self { key: key.unwrap_or_default(), ..found }
+        Self { key: key().unwrap_or_default(), ..found }
     }
 }
 
 impl fmt::Display for SettingsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.origin)?;
-        if let Some(line) = self.line {
-            write!(f, ":{line}")?;
-        }
-        if !self.key.is_empty() {
-            write!(f, ": {}", self.key)?;
-        }
-        write!(f, ": {}", self.message)?;
+        let place = match self.line {
+            Some(line) => format!("{}:{line}", self.origin),
+            None => self.origin.clone(),
+        };
+        let parts = [place.as_str(), &self.key, &self.message];
+        f.write_str(&parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(": "))?;
         if !self.hint.is_empty() {
             write!(f, "\n  hint    {}", self.hint)?;
         }
@@ -164,24 +171,10 @@ pub fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
     known.iter().filter(close).min_by_key(|other| distance(other)).copied()
 }
 
-/// The line of `key` in the `index`-th table called `table`, or of the table's head when it has no such
-/// key; `table` may be empty for the top of the file.
-#[must_use]
-pub fn line_of(text: &str, table: &str, index: usize, key: &str) -> Option<usize> {
-    let heads = [format!("[[{table}]]"), format!("[{table}]")];
-    let mut lines = text.lines().enumerate().map(|(at, line)| (at + 1, line.trim()));
-    let head = if table.is_empty() {
-        None
-    } else {
-        Some(lines.by_ref().filter(|(_, line)| heads.iter().any(|head| line.starts_with(head))).nth(index)?.0)
-    };
-    // A list may go on for lines of which one begins with a bracket, too.
-    let is_head = |line: &str| {
-        let name = line.trim_start_matches('[').trim_start();
-        line.starts_with('[') && name.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
-    };
-    let mut body = lines.take_while(|(_, line)| !is_head(line));
-    body.find(|(_, line)| key_on(line).as_deref() == Some(key)).map(|(at, _)| at).or(head)
+/// The line of a place in a text, from one.
+fn line_at(text: &str, place: usize) -> usize {
+    let before = &text.as_bytes()[..place.min(text.len())];
+    1 + before.iter().filter(|byte| **byte == b'\n').count()
 }
 
 #[cfg(test)]
@@ -246,16 +239,34 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_found_by_table_and_key() {
-        let text =
-            "name = \"x\"\n[[link]]\nrate = 1\n\n[[link]] # second\ndelay = 2\nrate = 3\n[topology]\nk = 4\n";
-        assert_eq!(line_of(text, "link", 1, "rate"), Some(7));
-        assert_eq!(line_of(text, "link", 0, "delay"), Some(2));
-        assert_eq!(line_of(text, "topology", 0, "k"), Some(9));
-        assert_eq!(line_of(text, "", 0, "name"), Some(1));
-        assert_eq!(line_of(text, "flow", 0, "rate"), None);
-        let lists = "[[flow]]\npaths = [\n  [\"a\"],\n]\nrule = \"lia\"\n[end]\nlast = 1\n";
-        assert_eq!(line_of(lists, "flow", 0, "rule"), Some(5), "behind lines that begin with a bracket");
-        assert_eq!(line_of(lists, "flow", 0, "last"), Some(1));
+    fn an_unknown_value_is_told_with_its_key() {
+        #[derive(Debug, serde::Deserialize)]
+        #[serde(rename_all = "kebab-case")]
+        enum Way {
+            There,
+            Back,
+        }
+        #[derive(Debug, serde::Deserialize)]
+        #[expect(dead_code, reason = "it is never right")]
+        struct Ways {
+            way: Option<Way>,
+            ways: Option<Vec<Way>>,
+        }
+        let told = |text: &str| {
+            let error = toml::from_str::<Ways>(text).expect_err("a mistake");
+            SettingsError::from_toml::<Ways>(&error, text).to_string()
+        };
+        let hint = "unknown value `bakc`\n  hint    did you mean `back`? Possible: there, back";
+        assert_eq!(told("# ways\nway = \"bakc\""), format!(":2: way: {hint}"));
+        assert_eq!(told("ways = [\n\"there\",\n\"bakc\"]"), format!(":3: ways: {hint}"));
+        let right = toml::from_str::<Ways>("ways = [\"there\", \"back\"]")
+            .map(|ways| ways.ways.map(|ways| ways.len()));
+        assert_eq!(right, Ok(Some(2)));
+    }
+
+    #[test]
+    fn an_error_of_nothing_in_particular_has_no_empty_parts() {
+        assert_eq!(SettingsError::new("", "too many").of("--set").to_string(), "--set: too many");
+        assert_eq!(SettingsError::new("rate", "too much").to_string(), "rate: too much");
     }
 }

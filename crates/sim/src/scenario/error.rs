@@ -2,6 +2,7 @@
 //!
 //! Quantities say themselves how they are written ([`units`](super::units)); for all other keys the table below does.
 
+use anabranch_settings::syntax_error;
 pub(crate) use anabranch_settings::{line_of, nearest};
 
 use serde::de::DeserializeOwned;
@@ -99,6 +100,9 @@ const EXPECTED: &[(&str, &str, &str)] = &[
 
 /// From what the parser says of a scenario's text, which was to be an `F`.
 pub(crate) fn from_toml<F: DeserializeOwned>(error: &toml::de::Error, text: &str) -> ScenarioError {
+    if let Some(error) = syntax_error(text) {
+        return error;
+    }
     let span = error.span().unwrap_or_default();
     let start = span.start.min(text.len());
     let mut told = ScenarioError::from_toml::<F>(error, text);

@@ -126,11 +126,13 @@ impl Graph {
     /// Up to `most` different ways with the fewest cables, chosen at random.
     pub(crate) fn shortest(
         &self,
-        key: &str,
+        key: &dyn Fn(&str) -> String,
         (from, to): (&str, &str),
         (most, chance): (usize, &mut Chance),
     ) -> Result<Vec<PathPlan>, ScenarioError> {
-        let (start, end) = (self.existing_node(key, from)?, self.existing_node(key, to)?);
+        let start = self.existing_node(&key("from"), from)?;
+        let end = self.existing_node(&key("to"), to)?;
+        let key = key("to");
         if start == end {
             return Err(ScenarioError::new(key, format!("\"{from}\" is both ends of the path"))
                 .hint("name two different nodes"));
@@ -246,6 +248,10 @@ pub(crate) fn unknown<'a>(
     let known: Vec<&str> = known.map(String::as_str).collect();
     let hint = match nearest(name, &known) {
         Some(near) => format!("did you mean \"{near}\"?"),
+        None if known.is_empty() && what == "node" => {
+            "the scenario has no nodes: give its links ends, as `between = [\"a\", \"b\"]`, or name links with `paths`"
+                .to_owned()
+        }
         None if known.is_empty() => format!("the scenario has no {what}s"),
         None => format!(
             "there are {}{}",

@@ -105,11 +105,23 @@ fn mistakes_that_people_make_are_told_with_what_was_found_and_an_example() {
         ),
         (
             "[topology]\nkind = \"dumbell\"",
-            "s.toml:2: dumbell: unknown value `dumbell`\n  hint    did you mean `dumbbell`? Possible: torus, dumbbell, parking-lot, fat-tree, bcube",
+            "s.toml:2: kind: unknown value `dumbell`\n  hint    did you mean `dumbbell`? Possible: torus, dumbbell, parking-lot, fat-tree, bcube",
         ),
         (
             "[[link]]\nbetween = [\"a\"]",
             "s.toml:2: between: found [\"a\"]: expected the two nodes at its ends such as `between = [\"a\", \"b\"]`",
+        ),
+        (
+            "[[flow]\nname = \"M\"",
+            "s.toml:1: flow: the head of a table is not closed\n  hint    write [[flow]]",
+        ),
+        (
+            "[[link]]\nname = \"a\"\ndelay = 5 ms",
+            "s.toml:3: delay: found 5 ms, which is no value\n  hint    text and quantities stand in quotes: delay = \"5 ms\"",
+        ),
+        (
+            "[[link]]\nname = \"a",
+            "s.toml:2: name: text without an end\n  hint    end it with the quote that it began with: name = \"a\"",
         ),
         ("[link]\nname = \"a\"", "s.toml:1: link: found [link]: expected tables, each headed by [[link]]"),
         (
@@ -220,11 +232,105 @@ fn what_all_links_or_flows_have_is_mended_where_it_stands() {
         (format!("{right}{links}{wrong}"), "s.toml:13: flow.f.rule: there is no window rule"),
         (
             format!("[links]\ndelay = \"1 ms\"\n{links}{back}{flow}"),
-            "s.toml:4: link.a.back.delay: out of range",
+            "s.toml:9: link.a.back.delay: out of range",
         ),
     ];
     for (text, wanted) in cases.into_iter().chain(others) {
         let told = told(&format!("duration = \"1 s\"\n{text}"));
         assert!(told.starts_with(wanted), "{told}");
     }
+}
+
+const LINK: &str = "duration = \"3 s\"\n[[link]]\nname = \"x\"\nrate = \"1 Mbit/s\"\n";
+
+#[test]
+fn tables_within_braces_have_their_lines_too() {
+    let flows = "flow = [\n  { name = \"a\", paths = [\"x\"] },\n  { name = \"b\", paths = [\"zz\"] },\n]\n";
+    let text = LINK.replacen("[[link]]", &format!("{flows}[[link]]"), 1);
+    assert!(told(&text).starts_with("s.toml:4: flow.b.paths: there is no link \"zz\""), "{}", told(&text));
+}
+
+#[test]
+fn a_rate_out_of_range_is_told_with_what_to_do_about_that_one() {
+    let flow = "[[flow]]\nname = \"f\"\npaths = [\"x\"]\n";
+    let cases = [
+        ("[[cbr]]\nname = \"c\"\npath = \"x\"\nrate = \"0 bit/s\"\n", "s.toml:8: cbr.c.rate"),
+        ("[[flow]]\nname = \"f\"\npaths = [\"x\"]\nrate = \"0 bit/s\"\n", "s.toml:8: flow.f.rate"),
+    ];
+    let hint = "out of range\n  hint    more than nothing, at most 10000 Gbit/s";
+    for (text, place) in cases {
+        assert_eq!(told(&format!("{LINK}{text}")), format!("{place}: {hint}"));
+    }
+    let fast = LINK.replacen("1 Mbit/s", "20000 Gbit/s", 1);
+    assert_eq!(told(&format!("{fast}{flow}")), format!("s.toml:4: link.x.rate: {hint}"));
+    let long = format!("{LINK}queue = \"99999999999 packets\"\n{flow}");
+    let wanted = "s.toml:5: link.x.queue: more than any memory holds\n  hint    at most \"1000 GB\"";
+    assert_eq!(told(&long), wanted);
+}
+
+#[test]
+fn a_link_that_no_generator_makes_and_nothing_crosses_is_told() {
+    let torus = |name: &str, path: &str| {
+        format!(
+            "duration = \"1 s\"\n[topology]\nkind = \"torus\"\nlinks = 3\n[links]\nrate = \"1 Mbit/s\"\n\
+             [[link]]\nname = \"{name}\"\n[[flow]]\nname = \"f\"\npaths = [[\"A\", \"{path}\"]]\n"
+        )
+    };
+    let tree = "duration = \"1 s\"\n[topology]\nkind = \"fat-tree\"\nk = 4\n[links]\nrate = \"1 Mbit/s\"\n\
+                [[link]]\nname = \"core.01\"\n[[traffic]]\nname = \"t\"\npattern = \"permutation\"\n";
+    let told_of = told(tree);
+    let wanted = "s.toml:8: link.name: the topology makes no link \"core.01\", and no path crosses it\n  hint    did you mean \"core.0";
+    assert!(told_of.starts_with(wanted), "{told_of}");
+    assert!(told(&torus("Z", "B")).starts_with("s.toml:8: link.name: the topology makes no link \"Z\""));
+    for (name, path) in [("Z", "Z"), ("C", "B")] {
+        assert!(Scenario::parse(&torus(name, path), "s.toml").is_ok(), "{name}");
+    }
+}
+
+#[test]
+fn links_of_a_generated_network_without_a_rate_are_told_where_all_of_them_are_described() {
+    let text = |links: &str| {
+        format!(
+            "duration = \"1 s\"\n[topology]\nkind = \"fat-tree\"\nk = 4\n{links}[[traffic]]\nname = \"t\"\n\
+             pattern = \"permutation\"\n"
+        )
+    };
+    let wanted = "links.rate: neither a rate nor a delay\n  hint    say in [links] what all of them have, as `rate = \"100 Mbit/s\"`";
+    assert_eq!(told(&text("")), format!("s.toml:2: {wanted}"));
+    assert_eq!(told(&text("[links]\nqueue = \"9 packets\"\n")), format!("s.toml:5: {wanted}"));
+}
+
+#[test]
+fn a_metric_whose_unit_was_left_out_is_answered_with_the_whole_name() {
+    let text = format!(
+        "{LINK}[[flow]]\nname = \"M\"\npaths = [\"x\"]\n[expect]\n\"flow.M.goodput\" = {{ min = 1 }}\n"
+    );
+    let wanted = "s.toml:9: expect.flow.M.goodput: nothing measured is called \"flow.M.goodput\"\n  hint    did you mean \"flow.M.goodput_mbit_s\"?";
+    assert_eq!(told(&text), wanted);
+}
+
+#[test]
+fn who_may_start_after_the_end_is_told() {
+    let flow = "[[flow]]\nname = \"f\"\npaths = [\"x\"]\n";
+    let hint = "beyond the end: it may never start\n  hint    start and start_within together are at most `duration`";
+    let late = format!("{LINK}{flow}start_within = \"4 s\"\n");
+    assert_eq!(told(&late), format!("s.toml:8: flow.f.start_within: {hint}"));
+    let together = format!("{LINK}{flow}start = \"2 s\"\nstart_within = \"2 s\"\n");
+    assert_eq!(told(&together), format!("s.toml:9: flow.f.start_within: {hint}"));
+    assert!(Scenario::parse(&together.replace("= \"2 s\"", "= \"1.5 s\""), "s").is_ok());
+}
+
+#[test]
+fn a_sweep_that_says_something_twice_is_refused() {
+    let base = Scenario::parse(&format!("{LINK}[[flow]]\nname = \"f\"\npaths = [\"x\"]\n"), "s").unwrap();
+    let twice = "flow.f.rule=lia,reno,lia".parse::<super::Setting>();
+    assert_eq!(twice, Err("`lia` is there twice: give each value once".to_owned()));
+    let settings = ["flow.f.rule=lia", "flow.f.rule=reno"].map(|text| text.parse().unwrap());
+    let wanted =
+        "--set: flow.f.rule: set twice\n  hint    give all its values at once: --set 'flow.f.rule=…,…'";
+    assert_eq!(variants(&base, &settings).unwrap_err().to_string(), wanted);
+    let seeds: Vec<String> = (0..400).map(|seed| seed.to_string()).collect();
+    let many = ["seed", "link.x.delay"].map(|key| format!("{key}={}", seeds.join(",")).parse().unwrap());
+    let told = variants(&base, &many).unwrap_err().to_string();
+    assert!(told.starts_with("--set: too many combinations\n  hint    at most 100000: "), "{told}");
 }

@@ -70,7 +70,12 @@ pub(crate) fn check(bounds: &BTreeMap<String, Bound>, known: &BTreeSet<String>) 
 
 fn hint(metric: &str, known: &BTreeSet<String>) -> String {
     let names: Vec<&str> = known.iter().map(String::as_str).collect();
-    match nearest(metric, &names) {
+    // The unit left out is likelier than another word.
+    let longer = |name: &&&str| {
+        name.strip_prefix(metric).is_some_and(|rest| !metric.is_empty() && rest.starts_with(['_', '.']))
+    };
+    let begun = names.iter().filter(longer).min_by_key(|name| name.len()).copied();
+    match begun.or_else(|| nearest(metric, &names)) {
         _ if matches!(metric, "run.cpu_s" | "run.peak_rss_mb") => {
             "what a run costs the machine is no result of it and cannot be expected".to_owned()
         }

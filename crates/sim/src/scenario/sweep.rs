@@ -33,6 +33,12 @@ impl std::str::FromStr for Setting {
         if key.trim().is_empty() || values.iter().any(String::is_empty) {
             return Err("write it as key=value,value,…".to_owned());
         }
+        // The same runs once more would count as others.
+        for (index, value) in values.iter().enumerate() {
+            if values[..index].contains(value) {
+                return Err(format!("`{value}` is there twice: give each value once"));
+            }
+        }
         Ok(Self { key: key.trim().to_owned(), values })
     }
 }
@@ -58,8 +64,15 @@ const MAX_VARIANTS: usize = 100_000;
 pub fn variants(base: &Scenario, settings: &[Setting]) -> Result<Vec<Variant>, ScenarioError> {
     let count = settings.iter().try_fold(1_usize, |count, setting| count.checked_mul(setting.values.len()));
     let count = count.filter(|count| *count <= MAX_VARIANTS).ok_or_else(|| {
-        ScenarioError::new("--set", "too many combinations").hint(format!("at most {MAX_VARIANTS}"))
+        let hint = format!("at most {MAX_VARIANTS}: give fewer values, or sweep one part after the other");
+        ScenarioError::new("", "too many combinations").hint(hint).of("--set")
     })?;
+    for (index, setting) in settings.iter().enumerate() {
+        if settings[..index].iter().any(|earlier| earlier.key == setting.key) {
+            let hint = format!("give all its values at once: --set '{}=…,…'", setting.key);
+            return Err(ScenarioError::new(&setting.key, "set twice").hint(hint).of("--set"));
+        }
+    }
     (0..count).map(|number| variant(base, settings, number)).collect()
 }
 

@@ -95,7 +95,7 @@ fn each_kind_of_mistake_is_told_with_its_line_its_key_and_the_remedy() {
         (
             "queue = \"20 packets\"",
             "queue = \"0 packets\"",
-            "small.toml:10: link.wifi.queue: no packet fits, or too many\n  \
+            "small.toml:10: link.wifi.queue: no packet fits\n  \
              hint    at least \"1 packet\": the one being sent counts too",
         ),
         (
@@ -117,7 +117,8 @@ fn each_kind_of_mistake_is_told_with_its_line_its_key_and_the_remedy() {
         (
             "paths = [\"wifi\"]",
             "from = \"a\"\nto = \"b\"",
-            "small.toml:26: flow.T.to: there is no node \"a\"\n  hint    the scenario has no nodes",
+            "small.toml:25: flow.T.from: there is no node \"a\"\n  hint    the scenario has no nodes: give its links ends, \
+             as `between = [\"a\", \"b\"]`, or name links with `paths`",
         ),
         (
             "rule = \"reno\"",
@@ -308,6 +309,12 @@ name = \"f\"
         unreachable.starts_with("n:20: flow.f.to: node \"d\" cannot be reached from \"a\""),
         "{unreachable}"
     );
+    for (flow, line) in
+        [("from = \"q\"\nto = \"b\"", "n:19: flow.f.from"), ("from = \"a\"\nto = \"q\"", "n:20: flow.f.to")]
+    {
+        let unknown = told(flow);
+        assert!(unknown.starts_with(&format!("{line}: there is no node \"q\"")), "{unknown}");
+    }
     let returns = told("paths = [[\"x\", \"y\", \"z\"]]");
     assert!(
         returns.starts_with("n:19: flow.f.paths: the path has a loop: it comes back to a node"),

@@ -5,7 +5,7 @@ use anabranch_link::{LossModel, RateModel};
 use anabranch_wire::{Span, Time};
 
 use super::check_times;
-use super::links::{check_delay, positive};
+use super::links::{check_delay, link_rate, positive};
 use super::{Builder, Detector, HEADERS, MAX_DURATION};
 use crate::network::{BurstPlan, Change, Duration, LinkChange};
 use crate::scenario::error::ScenarioError;
@@ -36,7 +36,7 @@ impl Builder<'_> {
             Some(on) => duration(on.0),
             None => Duration::Fixed(MAX_DURATION),
         };
-        check_times(&key, (spec.start, spec.stop), self.built.end)?;
+        check_times(&key, (spec.start, None, spec.stop), self.built.end)?;
         self.built.bursts.push(spec.name.clone());
         self.built.plan.bursts.push(BurstPlan {
             links: path.forward,
@@ -59,7 +59,7 @@ impl Builder<'_> {
         let mut changes = Vec::new();
         changes.extend(spec.down.map(LinkChange::Down));
         if let Some(rate) = spec.rate {
-            changes.push(LinkChange::Rate(RateModel::Fixed(positive("event.rate", rate.0)?)));
+            changes.push(LinkChange::Rate(RateModel::Fixed(link_rate("event.rate", rate.0)?)));
         }
         if let Some(delay) = spec.delay {
             changes.push(LinkChange::Delay(check_delay("event.delay", delay.0)?));

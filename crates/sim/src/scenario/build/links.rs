@@ -4,7 +4,7 @@ use anabranch_link::{CodelConfig, Limit, LinkConfig, LossModel, QueueModel, Rand
 use anabranch_wire::{Rate, Span};
 
 use super::{Builder, HEADERS};
-use crate::scenario::error::ScenarioError;
+use crate::scenario::error::{ScenarioError, line_of, nearest};
 use crate::scenario::generate::generate;
 use crate::scenario::model::{Aqm, LinkDefaults, LinkSpec, Topology};
 use crate::scenario::units::{PACKET, QueueText};
@@ -36,7 +36,7 @@ impl Builder<'_> {
         of_host: bool,
     ) -> Result<[LinkConfig; 2], ScenarioError> {
         if let (Topology::Dumbbell { access_rate, access_delay, .. }, true) = (topology, of_host) {
-            positive("topology.access_rate", access_rate.0)?;
+            link_rate("topology.access_rate", access_rate.0)?;
             check_delay("topology.access_delay", access_delay.map_or(Span::ZERO, |delay| delay.0))?;
         }
         let [there, back] = self.usual(of_host);
@@ -44,6 +44,11 @@ impl Builder<'_> {
             let is_of_hosts = of_host && there.queue != self.file.links.queue;
             if is_of_hosts && error.key == format!("link.{name}.queue") {
                 error.key = "topology.host_queue".to_owned();
+            }
+            if error.key == format!("link.{name}") {
+                let hint = "say in [links] what all of them have, as `rate = \"100 Mbit/s\"`";
+                error = ScenarioError::new("links.rate", error.message).hint(hint);
+                error = error.at(line_of(self.text, "links", 0, ""));
             }
             error
         })
@@ -94,6 +99,16 @@ impl Builder<'_> {
                 )
                 .hint("name two different nodes"));
             }
+            (None, None) if self.file.topology.is_some() && !self.is_crossed(&spec.name) => {
+                let names: Vec<&str> =
+                    self.graph.cables[..self.generated].iter().map(|cable| cable.name.as_str()).collect();
+                let message = format!("the topology makes no link \"{}\", and no path crosses it", spec.name);
+                let hint = match nearest(&spec.name, &names) {
+                    Some(near) => format!("did you mean \"{near}\"?"),
+                    None => "name a generated link, or give it nodes: `between = [\"…\", \"…\"]`".to_owned(),
+                };
+                return Err(ScenarioError::new("link.name", message).hint(hint));
+            }
             (None, between) => {
                 let nodes = between.as_ref().map(|[a, b]| [self.graph.node(a), self.graph.node(b)]);
                 self.graph.add_cable(spec.name.clone(), nodes, links);
@@ -101,15 +116,32 @@ impl Builder<'_> {
         }
         Ok(())
     }
+
+    /// Whether a path that is written down goes over a link of this name.
+    fn is_crossed(&self, name: &str) -> bool {
+        let flows = self.file.flow.iter().flat_map(|flow| flow.paths.iter().flatten());
+        let arrivals = self.file.arrivals.iter().flat_map(|arrivals| arrivals.paths.iter().flatten());
+        let mut paths = flows.chain(arrivals).chain(self.file.cbr.iter().map(|cbr| &cbr.path));
+        paths.any(|path| path.links().iter().any(|link| link == name))
+    }
 }
 
+/// Checks a rate at which something is sent.
 pub(super) fn positive(key: &str, rate: Rate) -> Result<Rate, ScenarioError> {
     if rate == Rate::ZERO || rate.as_bits() > MAX_RATE {
-        return Err(ScenarioError::new(key, "out of range").hint(
-            "more than nothing, at most 10000 Gbit/s; cut a link with an [[event]] and `down = true`",
-        ));
+        return Err(ScenarioError::new(key, "out of range").hint("more than nothing, at most 10000 Gbit/s"));
     }
     Ok(rate)
+}
+
+/// Checks the rate of a link.
+pub(super) fn link_rate(key: &str, rate: Rate) -> Result<Rate, ScenarioError> {
+    positive(key, rate).map_err(|mut error| {
+        if rate == Rate::ZERO {
+            error.hint.push_str("; cut a link with an [[event]] and `down = true`");
+        }
+        error
+    })
 }
 
 pub(super) fn check_delay(key: &str, delay: Span) -> Result<Span, ScenarioError> {
@@ -139,7 +171,7 @@ fn two_links(
 fn one_link(name: &str, link: &LinkDefaults) -> Result<LinkConfig, ScenarioError> {
     let key = |key: &str| format!("link.{name}.{key}");
     let delay = check_delay(&key("delay"), link.delay.map_or(Span::ZERO, |delay| delay.0))?;
-    let rate = link.rate.map(|rate| positive(&key("rate"), rate.0)).transpose()?;
+    let rate = link.rate.map(|rate| link_rate(&key("rate"), rate.0)).transpose()?;
     if rate.is_none() && delay == Span::ZERO {
         // Packets would go round and round at one moment.
         return Err(ScenarioError::new(format!("link.{name}"), "neither a rate nor a delay")
@@ -157,9 +189,14 @@ fn one_link(name: &str, link: &LinkDefaults) -> Result<LinkConfig, ScenarioError
                 .hint("give the link a rate, or its queue in packets"));
         }
     };
-    if bytes < PACKET as f64 || bytes > MAX_QUEUE {
-        return Err(ScenarioError::new(key("queue"), "no packet fits, or too many")
+    if bytes < PACKET as f64 {
+        return Err(ScenarioError::new(key("queue"), "no packet fits")
             .hint("at least \"1 packet\": the one being sent counts too"));
+    }
+    if bytes > MAX_QUEUE {
+        return Err(
+            ScenarioError::new(key("queue"), "more than any memory holds").hint("at most \"1000 GB\"")
+        );
     }
     let random_drop = link.random_drop.unwrap_or(false);
     let queue = QueueModel {

@@ -2,6 +2,7 @@
 
 mod below;
 mod events;
+mod limits;
 mod links;
 mod sessions;
 mod supply;
@@ -94,17 +95,20 @@ struct Builder<'a> {
     generated: usize,
     built: Built,
     chance: Chance,
+    /// How many sessions are expected to arrive.
+    arriving: f64,
 }
 
 /// Builds a file for a seed; `text` is for the lines in errors.
 pub(crate) fn build(file: &File, text: &str, seed: u64) -> Result<Built, ScenarioError> {
     let chance = Chance::new(seed_of(seed, STRUCTURE, 0));
     let (graph, built) = (Graph::default(), Built::default());
-    let mut builder = Builder { file, text, graph, generated: 0, built, chance };
+    let mut builder = Builder { file, text, graph, generated: 0, built, chance, arriving: 0.0 };
     builder.built.plan.seed = seed;
     builder.times()?;
     builder.names()?;
     builder.links()?;
+    builder.counts()?;
     for (index, flow) in file.flow.iter().enumerate() {
         builder.flow(flow).map_err(|error| builder.locate(error, "flow", index))?;
     }
@@ -128,6 +132,7 @@ pub(crate) fn build(file: &File, text: &str, seed: u64) -> Result<Built, Scenari
             ScenarioError::new("", "nothing sends anything").hint("add a [[flow]], [[arrivals]] or [[cbr]]")
         );
     }
+    builder.limits()?;
     Ok(builder.finish())
 }
 
@@ -145,7 +150,8 @@ impl Builder<'_> {
         };
         let is_own = outer.is_some() || self.says(table, index, &[last]);
         if words[0] != "transport" && (is_own || !self.says(shared, 0, &[last])) {
-            let line = line_of(self.text, table, index, outer.unwrap_or(last));
+            let table = outer.map_or(table.to_owned(), |outer| format!("{table}.{outer}"));
+            let line = line_of(self.text, &table, index, last);
             return error.at(line);
         }
         let line = line_of(self.text, shared, 0, last);
@@ -246,13 +252,17 @@ impl Builder<'_> {
 /// Checks when something starts and stops.
 fn check_times(
     key: &dyn Fn(&str) -> String,
-    (start, stop): (Option<SpanText>, Option<SpanText>),
+    (start, within, stop): (Option<SpanText>, Option<SpanText>, Option<SpanText>),
     end: Time,
 ) -> Result<(), ScenarioError> {
     let start = start.map_or(Time::ZERO, |start| Time::ZERO + start.0);
     if start >= end {
         return Err(ScenarioError::new(key("start"), "after the end: it never starts")
             .hint("let it start before `duration` is over"));
+    }
+    if within.is_some_and(|within| start + within.0 > end) {
+        return Err(ScenarioError::new(key("start_within"), "beyond the end: it may never start")
+            .hint("start and start_within together are at most `duration`"));
     }
     if stop.is_some_and(|stop| Time::ZERO + stop.0 <= start) {
         return Err(ScenarioError::new(key("stop"), "it stops before it starts")

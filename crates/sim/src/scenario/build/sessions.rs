@@ -9,7 +9,7 @@ use anabranch_engine::{
 use anabranch_wire::{Span, Time};
 
 use super::supply::supply;
-use super::{Builder, Group, MAX_DURATION, MAX_FLOWS, MAX_PATHS, check_times};
+use super::{Builder, Group, MAX_DURATION, MAX_PATHS, check_times};
 use crate::network::{ArrivalPlan, FlowPlan, PathPlan, Sizes};
 use crate::scenario::error::{ScenarioError, nearest};
 use crate::scenario::model::{
@@ -18,15 +18,14 @@ use crate::scenario::model::{
 };
 use crate::scenario::units::PACKET;
 
+/// Most changes of rate in a run.
+const MAX_PHASES: u64 = 1_000_000;
+
 impl Builder<'_> {
     pub(super) fn flow(&mut self, spec: &FlowSpec) -> Result<(), ScenarioError> {
         let name = format!("flow.{}", spec.name);
         let key = |key: &str| format!("{name}.{key}");
         let count = spec.count.unwrap_or(1);
-        if count == 0 || self.built.plan.flows.len() as u64 + count > MAX_FLOWS {
-            return Err(ScenarioError::new(key("count"), format!("{count} flows"))
-                .hint(format!("a scenario has from 1 to {MAX_FLOWS} flows")));
-        }
         let given = (spec.paths.as_deref(), spec.from.as_ref(), spec.to.as_ref());
         let paths = self.paths(&name, given)?;
         let (sessions, striping) = self.below(spec, (&paths, count as usize))?;
@@ -35,7 +34,7 @@ impl Builder<'_> {
             self.config(&name, (spec.profile, spec.rule.as_ref(), spec.scheduler.as_ref()), visible)?;
         // A packet's number on the path is its number below.
         config.skip_numbers &= striping.is_none();
-        check_times(&key, (spec.start, spec.stop), self.built.end)?;
+        check_times(&key, (spec.start, spec.start_within, spec.stop), self.built.end)?;
         let supply = supply(&key, spec, (visible, self.built.end), &mut config)?;
         let config = Arc::new(config);
         let stop = spec.stop.map_or(Time::NEVER, |stop| Time::ZERO + stop.0);
@@ -71,12 +70,20 @@ impl Builder<'_> {
             return Err(ScenarioError::new(key("phase"), "how long does each rate last?")
                 .hint("several rates need `phase = \"10 s\"`, which is more than nothing"));
         }
+        let run = self.built.end.since(Time::ZERO).as_nanos();
+        if run / phase.as_nanos() > MAX_PHASES {
+            let least = run.div_ceil(MAX_PHASES);
+            return Err(ScenarioError::new(key("phase"), "too short")
+                .hint(format!("at most a million phases fit in a run: \"{least} ns\" or more")));
+        }
         let shape = spec.shape.unwrap_or(1.5);
         if !(shape > 1.0 && shape <= 100.0) {
             return Err(ScenarioError::new(key("shape"), format!("{shape} gives no mean"))
                 .hint("the shape of a Pareto distribution has to be above 1"));
         }
-        check_times(&key, (spec.start, spec.stop), self.built.end)?;
+        check_times(&key, (spec.start, None, spec.stop), self.built.end)?;
+        self.expect_arrivals(spec, phase)
+            .map_err(|(message, hint)| ScenarioError::new(key("rate"), message).hint(hint))?;
         if spec.size.0 == 0 {
             return Err(ScenarioError::new(key("size"), "an empty file").hint("at least \"1 B\""));
         }
@@ -116,9 +123,7 @@ impl Builder<'_> {
             (Some(paths), None, None) => {
                 paths.iter().map(|path| self.graph.path_over(&key("paths"), path.links())).collect()
             }
-            (None, Some(from), Some(to)) => {
-                self.graph.shortest(&key("to"), (from, to), (1, &mut self.chance))
-            }
+            (None, Some(from), Some(to)) => self.graph.shortest(&key, (from, to), (1, &mut self.chance)),
             _ => Err(ScenarioError::new(key("paths"), "where does it go?")
                 .hint("give either `paths`, as lists of links, or `from` and `to`, as nodes")),
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anabranch_wire::{Span, Time};
 
-use super::{Builder, Group, MAX_FLOWS, MAX_PATHS};
+use super::{Builder, Group, MAX_FLOWS, MAX_PATHS, check_times};
 use crate::network::{FlowPlan, PathPlan, Supply};
 use crate::scenario::error::ScenarioError;
 use crate::scenario::generate::bcube_paths;
@@ -30,6 +30,7 @@ impl Builder<'_> {
             return Err(ScenarioError::new(key("routing"), "only a BCube has paths in an order")
                 .hint("take `routing` out, or use a [topology] of kind \"bcube\""));
         }
+        check_times(&key, (None, spec.start_within, None), self.built.end)?;
         let pairs = self.pairs(spec, &hosts)?;
         if (self.built.plan.flows.len() + pairs.len()) as u64 > MAX_FLOWS {
             return Err(ScenarioError::new(key("flows"), format!("{} flows", pairs.len()))

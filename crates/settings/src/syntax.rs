@@ -1,0 +1,122 @@
+//! What is wrong with a text that is no TOML, in words of what to write instead.
+
+use toml::de::DeTable;
+
+use super::{SettingsError, key_on, line_at};
+
+/// What to do about a mistake that has no remedy of its own.
+const FORM: &str =
+    "a line is `key = value`, the head of a table such as [name] or [[name]], or a comment after #";
+
+/// The first mistake in the form of a text; `None` where it is TOML, whatever it says.
+#[must_use]
+pub fn syntax_error(text: &str) -> Option<SettingsError> {
+    let error = DeTable::parse(text).err()?;
+    let start = error.span().unwrap_or_default().start;
+    let number = line_at(text, start);
+    let line = text.lines().nth(number - 1).unwrap_or_default().trim();
+    let of_line = if line.starts_with('[') { head(line) } else { key_on(line).unwrap_or_default() };
+    let told =
+        |message: &str, hint: String| SettingsError::new(&of_line, message).hint(hint).at(Some(number));
+    Some(match error.message() {
+        message if message.starts_with("duplicate key") => twice(text, number, &of_line),
+        message if message.starts_with("unclosed") && line.starts_with('[') => {
+            let whole =
+                if line.starts_with("[[") { format!("[[{of_line}]]") } else { format!("[{of_line}]") };
+            told("the head of a table is not closed", format!("write {whole}"))
+        }
+        message if message.starts_with("unclosed") => told(message, "close what was opened last".to_owned()),
+        message => match value_of(line) {
+            Some("") => told("no value", format!("write one: `{of_line} = …`")),
+            Some(value) if value.starts_with(['"', '\'']) && message.contains("string") => {
+                let hint = format!("end it with the quote that it began with: {of_line} = {}", quoted(value));
+                told("text without an end", hint)
+            }
+            Some(value) if !value.starts_with(['"', '\'', '[', '{']) => {
+                let hint = format!("text and quantities stand in quotes: {of_line} = {}", quoted(value));
+                told(&format!("found {value}, which is no value"), hint)
+            }
+            _ => told(message, FORM.to_owned()),
+        },
+    })
+}
+
+/// The name in the head of a table.
+fn head(line: &str) -> String {
+    line.trim_start_matches('[').split([']', '#']).next().unwrap_or_default().trim().to_owned()
+}
+
+/// What a line gives its key, without the comment behind.
+fn value_of(line: &str) -> Option<&str> {
+    let (_, value) = line.split_once('=')?;
+    key_on(line)?;
+    Some(value.split(" #").next().unwrap_or_default().trim())
+}
+
+fn quoted(value: &str) -> String {
+    format!("\"{}\"", value.trim_matches(['"', '\'']).trim())
+}
+
+/// The error of a key, or of a table, that is there already in an earlier line.
+fn twice(text: &str, number: usize, key: &str) -> SettingsError {
+    let lines: Vec<&str> = text.lines().take(number).map(str::trim).collect();
+    let (last, earlier) = lines.split_last().unwrap_or((&"", &[]));
+    let is_head = |line: &str| line.starts_with('[') && line.contains(']') && !line.contains(',');
+    let mut back = earlier.iter().enumerate().rev();
+    let first = if is_head(last) {
+        back.find(|(_, line)| is_head(line) && head(line) == key)
+    } else {
+        back.take_while(|(_, line)| !is_head(line)).find(|(_, line)| key_on(line).as_deref() == Some(key))
+    };
+    let place = first.map_or(String::new(), |(at, _)| format!(", first on line {}", at + 1));
+    SettingsError::new(key, format!("there twice{place}")).hint("take one of them out").at(Some(number))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(text: &str) -> String {
+        syntax_error(text).map_or("TOML".to_owned(), |error| error.to_string())
+    }
+
+    #[test]
+    fn what_is_no_toml_is_told_with_what_to_write_instead() {
+        let cases = [
+            (
+                "a = 1\n[[flow]\nb = 2",
+                ":2: flow: the head of a table is not closed\n  hint    write [[flow]]",
+            ),
+            ("a = 1\n[links\nb = 2", ":2: links: the head of a table is not closed\n  hint    write [links]"),
+            (
+                "a = 1\nname = \"M\nb = 2",
+                ":2: name: text without an end\n  hint    end it with the quote that it began with: name = \"M\"",
+            ),
+            (
+                "delay = 5 ms # short\n",
+                ":1: delay: found 5 ms, which is no value\n  hint    text and quantities stand in quotes: delay = \"5 ms\"",
+            ),
+            (
+                "rule = lia",
+                ":1: rule: found lia, which is no value\n  hint    text and quantities stand in quotes: rule = \"lia\"",
+            ),
+            (
+                "rate = 10Mbit/s",
+                ":1: rate: found 10Mbit/s, which is no value\n  hint    text and quantities stand in quotes: rate = \"10Mbit/s\"",
+            ),
+            ("a = 1\nb =\nc = 3", ":2: b: no value\n  hint    write one: `b = …`"),
+            (
+                "[[a]]\nx = 1\n[[a]]\nx = 1\ny = 2\nx = 3",
+                ":6: x: there twice, first on line 4\n  hint    take one of them out",
+            ),
+            ("[a]\nx = 1\n[b]\n[a]", ":4: a: there twice, first on line 1\n  hint    take one of them out"),
+            ("x = { y = 1, y = 2 }", ":1: x: there twice\n  hint    take one of them out"),
+        ];
+        for (text, wanted) in cases {
+            assert_eq!(told(text), wanted, "{text}");
+        }
+        let unknown = told("a = 1\nwhat is this");
+        assert!(unknown.starts_with(":2: ") && unknown.ends_with(FORM), "{unknown}");
+        assert_eq!(told("a = [\n\"x\",\n]\n"), "TOML");
+    }
+}

@@ -1,0 +1,194 @@
+//! Bounds on how much goes on: flows in all, sessions that arrive, and senders that nothing would slow down.
+
+use anabranch_link::{LossModel, RateModel};
+use anabranch_wire::{Span, Time};
+
+use super::{Builder, MAX_FLOWS};
+use crate::network::{FlowPlan, LinkChange, Supply};
+use crate::scenario::error::{ScenarioError, line_of};
+use crate::scenario::model::ArrivalSpec;
+
+/// Most sessions that arrive in a run, as expected of the rates of all sources.
+const MAX_ARRIVALS: f64 = 1e7;
+
+impl Builder<'_> {
+    /// Checks how many flows are declared; of too many the most numerous are told.
+    pub(super) fn counts(&self) -> Result<(), ScenarioError> {
+        let counts = self.file.flow.iter().map(|flow| flow.count.unwrap_or(1));
+        let sum = counts.clone().fold(0, u64::saturating_add);
+        // Of several as numerous, the one that goes beyond is the last.
+        let most = counts.clone().enumerate().max_by_key(|(_, count)| *count);
+        let none = counts.enumerate().find(|(_, count)| *count == 0);
+        let Some((index, count)) = none.or(most.filter(|_| sum > MAX_FLOWS)) else { return Ok(()) };
+        let in_all = if (1..=MAX_FLOWS).contains(&count) { format!(", {sum} in all") } else { String::new() };
+        let key = format!("flow.{}.count", self.file.flow[index].name);
+        let error = ScenarioError::new(key, format!("{count} flows{in_all}"))
+            .hint(format!("a scenario has from 1 to {MAX_FLOWS} flows"));
+        Err(self.locate(error, "flow", index))
+    }
+
+    /// Counts the sessions that are expected of a source beside those of others; what is wrong with it, and what to do.
+    pub(super) fn expect_arrivals(
+        &mut self,
+        spec: &ArrivalSpec,
+        phase: Span,
+    ) -> Result<(), (String, String)> {
+        let start = spec.start.map_or(Time::ZERO, |start| Time::ZERO + start.0);
+        let stop = spec.stop.map_or(Time::NEVER, |stop| Time::ZERO + stop.0).min(self.built.end);
+        let time = stop.since(start).as_secs_f64();
+        let phase = phase.as_secs_f64();
+        let round = phase * spec.rate.len() as f64;
+        let rounds = (time / round).floor();
+        // How long the source is in each phase: in whole rounds, and in the one that the end cuts off.
+        let lasts =
+            |index: usize| rounds * phase + (time - rounds * round - index as f64 * phase).clamp(0.0, phase);
+        let expected: f64 = spec.rate.iter().enumerate().map(|(index, rate)| rate.0 * lasts(index)).sum();
+        self.arriving += expected;
+        if self.arriving <= MAX_ARRIVALS {
+            return Ok(());
+        }
+        let left = (MAX_ARRIVALS - (self.arriving - expected)).max(0.0);
+        let most = (left / time).floor();
+        Err((
+            format!("about {expected:.0} sessions"),
+            format!("at most {MAX_ARRIVALS:.0} in all: \"{most:.0} /s\" on average over {time} s"),
+        ))
+    }
+
+    /// Checks that each flow without an end is slowed down by something: else its window, and the work with it, grows and grows.
+    pub(super) fn limits(&self) -> Result<(), ScenarioError> {
+        let buffered = self.file.transport.receive_buffer.is_some();
+        let endless = |flow: &&FlowPlan| matches!(flow.supply, Supply::Bulk) && !buffered;
+        let link = |index: u32| &self.graph.cables[index as usize / 2].links[index as usize % 2];
+        let free = |index: u32| {
+            let loses = match link(index).loss {
+                LossModel::None => false,
+                LossModel::Bernoulli(share) => share > 0.0,
+                _ => true,
+            };
+            let unlimited = matches!(link(index).rate, RateModel::Unlimited) && !loses;
+            unlimited
+                && !self.built.plan.script.iter().any(|change| {
+                    change.link == index && matches!(change.what, LinkChange::Rate(_) | LinkChange::Loss(_))
+                })
+        };
+        let mut groups =
+            self.built.groups.iter().flat_map(|group| std::iter::repeat_n(&group.name, group.count));
+        let runs_away = |flow: &FlowPlan| {
+            let path = flow.paths.iter().find(|path| path.forward.iter().all(|index| free(*index)))?;
+            path.forward.first().copied()
+        };
+        for flow in &self.built.plan.flows {
+            let name = groups.next();
+            let Some(index) = Some(flow).filter(endless).and_then(runs_away) else { continue };
+            let cable = &self.graph.cables[index as usize / 2].name;
+            let message =
+                format!("nothing slows flow \"{}\" down: the link has no rate", name.map_or("", |name| name));
+            let error = ScenarioError::new(format!("link.{cable}.rate"), message).hint(
+                "write one, as `rate = \"1 Gbit/s\"`; or give the flow a `size` or a `rate`, or [transport] a `receive_buffer`",
+            );
+            return Err(match self.file.link.iter().position(|link| link.name == *cable) {
+                Some(at) => self.locate(error, "link", at),
+                None => {
+                    let line =
+                        line_of(self.text, "links", 0, "").or_else(|| line_of(self.text, "topology", 0, ""));
+                    ScenarioError { key: "links.rate".to_owned(), ..error }.at(line)
+                }
+            });
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::scenario::Scenario;
+
+    const LINK: &str = "duration = \"1000 s\"\n[[link]]\nname = \"x\"\nrate = \"100 Mbit/s\"\n";
+
+    fn told(text: &str) -> String {
+        Scenario::parse(text, "s.toml").err().map_or("right".to_owned(), |error| error.to_string())
+    }
+
+    #[test]
+    fn sessions_that_arrive_are_bounded_by_how_many_are_expected() {
+        let source = |name: &str, keys: &str| {
+            format!("[[arrivals]]\nname = \"{name}\"\npaths = [\"x\"]\nsize = \"1 B\"\n{keys}\n")
+        };
+        let of = |keys: &str| told(&format!("{LINK}{}", source("a", keys)));
+        let many = "s.toml:9: arrivals.a.rate: about 1000000000 sessions\n  hint    at most 10000000 in all: \"10000 /s\" on average over 1000 s";
+        assert_eq!(of("rate = [\"1000000 /s\"]"), many);
+        assert_eq!(of("rate = [\"10000 /s\"]"), "right");
+        assert_eq!(of("rate = [\"1000000 /s\"]\nstop = \"9 s\""), "right", "only so long as it lasts");
+        let phases = "rate = [\"1000000 /s\", \"1 /s\"]";
+        assert_eq!(of(&format!("{phases}\nphase = \"995 s\"\nstart = \"990 s\"")), "right");
+        let cut = of(&format!("{phases}\nphase = \"400 s\""));
+        assert!(cut.contains("about 600000400 sessions"), "the last round is cut off: {cut}");
+        let half = "rate = [\"6000 /s\"]";
+        let both = told(&format!("{LINK}{}{}", source("a", half), source("b", half)));
+        let rest = "s.toml:14: arrivals.b.rate: about 6000000 sessions\n  hint    at most 10000000 in all: \"4000 /s\" on average over 1000 s";
+        assert_eq!(both, rest);
+    }
+
+    #[test]
+    fn rates_that_change_all_the_time_are_too_many() {
+        let of = |phase: &str| {
+            told(&format!(
+                "{LINK}[[arrivals]]\nname = \"a\"\npaths = [\"x\"]\nsize = \"1 B\"\nrate = [\"1 /s\", \"2 /s\"]\n\
+                 phase = \"{phase}\"\n"
+            ))
+        };
+        let wanted = "s.toml:10: arrivals.a.phase: too short\n  hint    at most a million phases fit in a run: \"1000000 ns\" or more";
+        assert_eq!(of("1 ns"), wanted);
+        assert_eq!(of("1000000 ns"), "right");
+        assert!(of("0 s").contains("how long does each rate last?"));
+    }
+
+    #[test]
+    fn of_too_many_flows_the_most_numerous_are_told() {
+        let many = "[[flow]]\nname = \"a\"\npaths = [\"x\"]\ncount = 100000\n";
+        let one = "[[flow]]\nname = \"b\"\npaths = [\"x\"]\n";
+        let wanted =
+            "flow.a.count: 100000 flows, 100001 in all\n  hint    a scenario has from 1 to 100000 flows";
+        assert_eq!(told(&format!("{LINK}{many}{one}")), format!("s.toml:8: {wanted}"));
+        assert_eq!(told(&format!("{LINK}{one}{many}")), format!("s.toml:11: {wanted}"));
+        let none = many.replace("100000", "0");
+        assert!(told(&format!("{LINK}{one}{none}")).starts_with("s.toml:11: flow.a.count: 0 flows\n"));
+    }
+
+    #[test]
+    fn what_nothing_slows_down_is_told_with_the_link_that_lets_it() {
+        let text = |more: &str| {
+            format!(
+                "duration = \"1 s\"\n{more}[[link]]\nname = \"x\"\ndelay = \"1 ms\"\n[[link]]\nname = \"y\"\nrate = \"1 Mbit/s\"\n\
+                 [[flow]]\nname = \"f\"\n"
+            )
+        };
+        let of = |more: &str, flow: &str| told(&format!("{}{flow}\n", text(more)));
+        let hint = "\n  hint    write one, as `rate = \"1 Gbit/s\"`; or give the flow a `size` or a `rate`, or [transport] a `receive_buffer`";
+        let wanted =
+            format!("s.toml:2: link.x.rate: nothing slows flow \"f\" down: the link has no rate{hint}");
+        assert_eq!(of("", "paths = [\"y\", \"x\"]"), wanted);
+        for flow in [
+            "paths = [[\"x\", \"y\"]]",
+            "paths = [\"x\"]\nsize = \"1 MB\"",
+            "paths = [\"x\"]\nrate = \"1 Mbit/s\"",
+        ] {
+            assert_eq!(of("", flow), "right", "{flow}");
+        }
+        for limit in [
+            "[transport]\nreceive_buffer = \"1 MB\"\n",
+            "[links]\nloss = \"1 %\"\n",
+            "[[event]]\nat = \"0 s\"\nlink = \"x\"\nrate = \"1 Mbit/s\"\n",
+        ] {
+            assert_eq!(of(limit, "paths = [\"x\"]"), "right", "{limit}");
+        }
+        let tree = "duration = \"1 s\"\n[topology]\nkind = \"fat-tree\"\nk = 4\n[links]\ndelay = \"1 ms\"\n\
+                    [[traffic]]\nname = \"t\"\npattern = \"permutation\"\n";
+        assert!(
+            told(tree).starts_with("s.toml:5: links.rate: nothing slows flow \"t\" down: "),
+            "{}",
+            told(tree)
+        );
+    }
+}
