@@ -7,6 +7,9 @@ use super::{SettingsError, key_on, line_at};
 /// What to do about a mistake that has no remedy of its own.
 const FORM: &str =
     "a line is `key = value`, the head of a table such as [name] or [[name]], or a comment after #";
+/// What to do about text that holds what has to be written in another way.
+const ESCAPES: &str =
+    r"in quotes a backslash is written as \\, and a control character as \u and four digits";
 
 /// The first mistake in the form of a text; `None` where it is TOML, whatever it says.
 #[must_use]
@@ -25,12 +28,21 @@ pub fn syntax_error(text: &str) -> Option<SettingsError> {
                 if line.starts_with("[[") { format!("[[{of_line}]]") } else { format!("[{of_line}]") };
             told("the head of a table is not closed", format!("write {whole}"))
         }
+        message if message.contains("recursion") => {
+            told(message, "put fewer lists and tables within each other".to_owned())
+        }
         message if message.starts_with("unclosed") => told(message, "close what was opened last".to_owned()),
         message => match value_of(line) {
             Some("") => told("no value", format!("write one: `{of_line} = …`")),
             Some(value) if value.starts_with(['"', '\'']) && message.contains("string") => {
+                if !message.contains("expected `\"") && !message.contains("expected `'") {
+                    return Some(told(message, ESCAPES.to_owned()));
+                }
                 let hint = format!("end it with the quote that it began with: {of_line} = {}", quoted(value));
                 told("text without an end", hint)
+            }
+            Some(value) if value.starts_with(['"', '\'']) && message.contains("escaped") => {
+                told(message, ESCAPES.to_owned())
             }
             Some(value) if !value.starts_with(['"', '\'', '[', '{']) => {
                 let hint = format!("text and quantities stand in quotes: {of_line} = {}", quoted(value));
@@ -115,6 +127,12 @@ mod tests {
         for (text, wanted) in cases {
             assert_eq!(told(text), wanted, "{text}");
         }
+        for text in ["name = \"a\u{0}b\"", r#"name = "C:\dir""#] {
+            let told = told(text);
+            assert!(told.starts_with(":1: name: ") && told.ends_with(ESCAPES), "{told}");
+        }
+        let deep = told(&format!("x = {}", "[".repeat(500)));
+        assert!(deep.ends_with("put fewer lists and tables within each other"), "{deep}");
         let unknown = told("a = 1\nwhat is this");
         assert!(unknown.starts_with(":2: ") && unknown.ends_with(FORM), "{unknown}");
         assert_eq!(told("a = [\n\"x\",\n]\n"), "TOML");

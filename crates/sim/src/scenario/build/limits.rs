@@ -1,10 +1,12 @@
 //! Bounds on how much goes on: flows in all, sessions that arrive, and senders that nothing would slow down.
 
-use anabranch_link::{LossModel, RateModel};
+use std::collections::BTreeSet;
+
+use anabranch_link::{LinkConfig, LossModel, RateModel};
 use anabranch_wire::{Span, Time};
 
 use super::{Builder, MAX_FLOWS};
-use crate::network::{FlowPlan, LinkChange, Supply};
+use crate::network::{LinkChange, PathPlan, Supply};
 use crate::scenario::error::{ScenarioError, line_of};
 use crate::scenario::model::ArrivalSpec;
 
@@ -57,46 +59,51 @@ impl Builder<'_> {
 
     /// Checks that each flow without an end is slowed down by something: else its window, and the work with it, grows and grows.
     pub(super) fn limits(&self) -> Result<(), ScenarioError> {
-        let buffered = self.file.transport.receive_buffer.is_some();
-        let endless = |flow: &&FlowPlan| matches!(flow.supply, Supply::Bulk) && !buffered;
-        let link = |index: u32| &self.graph.cables[index as usize / 2].links[index as usize % 2];
-        let free = |index: u32| {
-            let loses = match link(index).loss {
+        if self.file.transport.receive_buffer.is_some() {
+            return Ok(());
+        }
+        let free = self.free_links();
+        let crosses_free = |path: &&PathPlan| path.forward.iter().all(|index| free[*index as usize]);
+        let groups = self.built.groups.iter();
+        let names = groups.flat_map(|group| std::iter::repeat_n(&group.name, group.count));
+        for (flow, name) in self.built.plan.flows.iter().zip(names) {
+            let Some(path) = flow.paths.iter().find(crosses_free) else { continue };
+            if let (Supply::Bulk, Some(first)) = (&flow.supply, path.forward.first()) {
+                return Err(self.unlimited(name, &self.graph.cables[*first as usize / 2].name));
+            }
+        }
+        Ok(())
+    }
+
+    /// Of each link whether packets cross it at any rate, without loss, for the whole run.
+    fn free_links(&self) -> Vec<bool> {
+        let limits = |what: &LinkChange| matches!(what, LinkChange::Rate(_) | LinkChange::Loss(_));
+        let script = self.built.plan.script.iter();
+        let changed: BTreeSet<u32> =
+            script.filter(|change| limits(&change.what)).map(|change| change.link).collect();
+        let is_free = |(index, link): (u32, &LinkConfig)| {
+            let loses = match link.loss {
                 LossModel::None => false,
                 LossModel::Bernoulli(share) => share > 0.0,
                 _ => true,
             };
-            let unlimited = matches!(link(index).rate, RateModel::Unlimited) && !loses;
-            unlimited
-                && !self.built.plan.script.iter().any(|change| {
-                    change.link == index && matches!(change.what, LinkChange::Rate(_) | LinkChange::Loss(_))
-                })
+            matches!(link.rate, RateModel::Unlimited) && !loses && !changed.contains(&index)
         };
-        let mut groups =
-            self.built.groups.iter().flat_map(|group| std::iter::repeat_n(&group.name, group.count));
-        let runs_away = |flow: &FlowPlan| {
-            let path = flow.paths.iter().find(|path| path.forward.iter().all(|index| free(*index)))?;
-            path.forward.first().copied()
-        };
-        for flow in &self.built.plan.flows {
-            let name = groups.next();
-            let Some(index) = Some(flow).filter(endless).and_then(runs_away) else { continue };
-            let cable = &self.graph.cables[index as usize / 2].name;
-            let message =
-                format!("nothing slows flow \"{}\" down: the link has no rate", name.map_or("", |name| name));
-            let error = ScenarioError::new(format!("link.{cable}.rate"), message).hint(
-                "write one, as `rate = \"1 Gbit/s\"`; or give the flow a `size` or a `rate`, or [transport] a `receive_buffer`",
-            );
-            return Err(match self.file.link.iter().position(|link| link.name == *cable) {
-                Some(at) => self.locate(error, "link", at),
-                None => {
-                    let line =
-                        line_of(self.text, "links", 0, "").or_else(|| line_of(self.text, "topology", 0, ""));
-                    ScenarioError { key: "links.rate".to_owned(), ..error }.at(line)
-                }
-            });
+        let links = self.graph.cables.iter().flat_map(|cable| &cable.links);
+        (0..).zip(links).map(is_free).collect()
+    }
+
+    /// The error for a flow that nothing slows down, at a link that it crosses.
+    fn unlimited(&self, flow: &str, link: &str) -> ScenarioError {
+        let message = format!("nothing slows flow \"{flow}\" down: the link has no rate");
+        let error = ScenarioError::new(format!("link.{link}.rate"), message).hint(
+            "write one, as `rate = \"1 Gbit/s\"`; or give the flow a `size` or a `rate`, or [transport] a `receive_buffer`",
+        );
+        if let Some(index) = self.file.link.iter().position(|declared| declared.name == link) {
+            return self.locate(error, "link", index);
         }
-        Ok(())
+        let line = |table: &str| line_of(self.text, table, 0, "");
+        ScenarioError { key: "links.rate".to_owned(), ..error }.at(line("links").or_else(|| line("topology")))
     }
 }
 
