@@ -121,7 +121,7 @@ impl Failure {
                 failure.hint(format!("look at its owner and mode: `ls -ld {}`", path.display()))
             }
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-                failure.hint("free some space and run the same command again: it resumes where it stopped")
+                failure.hint("free some space and run the same command again")
             }
             io::ErrorKind::ReadOnlyFilesystem => failure.hint("choose a directory on a writable file system"),
             _ => failure,
@@ -240,7 +240,11 @@ mod tests {
         let full = io::Error::from(io::ErrorKind::StorageFull);
         let failure = Failure::file("write", Path::new("/data/film.mkv"), &full);
         assert!(failure.message.starts_with("cannot write /data/film.mkv: "), "{failure}");
-        assert!(failure.hint.unwrap().contains("resumes"));
+        assert_eq!(failure.hint.unwrap(), "free some space and run the same command again");
+        let source = io::Error::from(io::ErrorKind::StorageFull);
+        let io =
+            anabranch_transfer::TransferError::Io { action: "write", path: "/data/film.mkv".into(), source };
+        assert!(Failure::from(io).hint.unwrap().contains("resumes"), "what is transferred is there in part");
 
         let denied = io::Error::from_raw_os_error(13);
         let failure = Failure::file("read", Path::new("secret"), &denied);

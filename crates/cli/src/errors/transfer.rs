@@ -1,5 +1,7 @@
 //! What a failed transfer means to its user: the library's words, the exit code, the advice set apart.
 
+use std::io;
+
 use anabranch_transfer::TransferError;
 
 use super::{Failure, Kind, describe};
@@ -21,7 +23,13 @@ impl From<TransferError> for Failure {
             return if rest > 0 { failure.detail(format!("and {rest} more")) } else { failure };
         }
         match &error {
-            TransferError::Io { action, path, source } => return Self::file(action, path, source),
+            TransferError::Io { action, path, source } => {
+                let mut failure = Self::file(action, path, source);
+                if matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) {
+                    failure.hint.iter_mut().for_each(|hint| hint.push_str(": it resumes where it stopped"));
+                }
+                return failure;
+            }
             // What to do depends on where the data came from and went; whoever knows adds it.
             TransferError::Lost { path, source } => {
                 return Self::local(format!("cannot write {}: {}", path.display(), describe(source)));

@@ -198,6 +198,7 @@ impl FromStr for Seeds {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let wanted = || format!("`{text}` names no seeds; write 7, 1..20 or 1,4,9");
+        let many = || format!("`{text}` is too many; at most {MAX_RUNS}");
         let number = |text: &str| text.trim().parse::<u64>().map_err(|_| wanted());
         let mut seeds = Vec::new();
         for part in text.split(',') {
@@ -205,10 +206,19 @@ impl FromStr for Seeds {
                 Some((first, last)) => (number(first)?, number(last.trim_start_matches('='))?),
                 None => (number(part)?, number(part)?),
             };
-            if last < first || last - first >= MAX_RUNS as u64 {
+            if last < first {
                 return Err(wanted());
             }
+            if last - first >= (MAX_RUNS - seeds.len()) as u64 {
+                return Err(many());
+            }
             seeds.extend(first..=last);
+        }
+        // The same run once more would count as another.
+        let mut sorted = seeds.clone();
+        sorted.sort_unstable();
+        if let Some(twice) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(format!("`{text}` names {} twice; name each once", twice[0]));
         }
         Ok(Self(seeds))
     }
@@ -247,6 +257,10 @@ mod tests {
         for text in ["", "a", "5..1", "1..99999999999"] {
             assert!(text.parse::<Seeds>().is_err(), "{text}");
         }
+        let told = |text: &str| text.parse::<Seeds>().unwrap_err();
+        assert_eq!(told("1,2..4,3"), "`1,2..4,3` names 3 twice; name each once");
+        assert_eq!(told("1..1000000000000"), "`1..1000000000000` is too many; at most 1000000");
+        assert_eq!(told("1..1000000,7000000"), "`1..1000000,7000000` is too many; at most 1000000");
         for text in ["1..4", "7", "1,4,5"] {
             assert_eq!(text.parse::<Seeds>().unwrap().to_string(), text);
         }

@@ -4,7 +4,7 @@
 //! end with the program.
 
 use std::collections::BTreeMap;
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
@@ -17,7 +17,7 @@ use super::qlog::Qlog;
 use super::trace::Trace;
 use super::{mistake, usage};
 use crate::capture::qlog::EXTENSION;
-use crate::errors::Failure;
+use crate::errors::{Failure, describe};
 use crate::ui::human;
 
 /// How often the display is renewed and a wish to stop is looked at.
@@ -103,10 +103,11 @@ where
     let desk = Arc::new(Desk { jobs, next: AtomicUsize::new(0), progress });
     let (results, finished) = mpsc::channel();
     let work = Arc::new(work);
-    for thread in 0..threads {
+    start(threads, &mut |thread| {
         let (results, desk, work) = (results.clone(), Arc::clone(&desk), Arc::clone(&work));
-        std::thread::spawn(move || desk.work(thread, &*work, &results));
-    }
+        let work = move || desk.work(thread, &*work, &results);
+        std::thread::Builder::new().spawn(work).map(drop)
+    })?;
     drop(results);
     let teller = Teller::new(all, crew.tell);
     let (mut waiting, mut due, mut come) = (BTreeMap::new(), 0, 0);
@@ -136,6 +137,15 @@ where
     let left = waiting.len();
     waiting.into_iter().try_for_each(|(index, result)| add(&desk.jobs[index], result))?;
     Ok(due + left)
+}
+
+/// Starts threads, as many as the system gives: those that are there do the work of all.
+fn start(threads: usize, spawn: &mut dyn FnMut(usize) -> io::Result<()>) -> Result<(), Failure> {
+    match (0..threads).try_for_each(|thread| spawn(thread).map_err(|error| (thread, error))) {
+        Err((0, error)) => Err(Failure::local(format!("cannot start a thread: {}", describe(&error)))
+            .hint("`ulimit -a` shows how much memory and how many processes it may have")),
+        _ => Ok(()),
+    }
 }
 
 impl<J> Desk<J> {
@@ -252,5 +262,28 @@ impl Teller {
         if self.active {
             crate::ui::out::error("\r\x1b[K");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_threads_that_the_system_gives_are_enough() {
+        let give = |most: usize| {
+            let mut started = 0;
+            let outcome = start(9, &mut |thread| {
+                if thread < most {
+                    started += 1;
+                    return Ok(());
+                }
+                Err(io::Error::from(io::ErrorKind::WouldBlock))
+            });
+            (started, outcome.map_err(|failure| failure.message))
+        };
+        assert_eq!((give(9), give(2)), ((9, Ok(())), (2, Ok(()))));
+        let (started, outcome) = give(0);
+        assert!(started == 0 && outcome.unwrap_err().starts_with("cannot start a thread: "));
     }
 }

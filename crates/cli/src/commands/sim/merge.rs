@@ -1,16 +1,17 @@
 //! `anabranch sim merge`: the parts of a sweep, put together.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use super::output::{Run, Writer};
-use super::{MergeArgs, columns};
-use crate::errors::Failure;
+use super::output::{Run, Writer, number};
+use super::{MergeArgs, columns, text_of};
+use crate::commands::Context;
+use crate::errors::{Failure, printable};
 use crate::ui::out;
 
 /// Reads all parts and writes the whole, as one sweep would have.
-pub(super) fn run(args: &MergeArgs) -> Result<(), Failure> {
-    let runs = read(&args.files)?;
+pub(super) fn run(args: &MergeArgs, context: &Context) -> Result<(), Failure> {
+    let runs = read(&args.files, context)?;
     if !args.metrics.is_empty() {
         return out::print(&columns::table(&runs, &args.metrics)?);
     }
@@ -19,23 +20,96 @@ pub(super) fn run(args: &MergeArgs) -> Result<(), Failure> {
     writer.finish()
 }
 
-/// The runs of all parts, each once, in the order that one sweep has them in.
-pub(super) fn read(files: &[PathBuf]) -> Result<Vec<Run>, Failure> {
-    let mut runs: Vec<Run> = Vec::new();
+/// The runs of all parts, each once, in the order that one sweep has them in. What seems to be missing is told.
+pub(super) fn read(files: &[PathBuf], context: &Context) -> Result<Vec<Run>, Failure> {
+    let (runs, warnings) = put_together(files)?;
+    for warning in warnings.iter().filter(|_| !context.quiet) {
+        out::error(&format!("{} {}\n", context.paint.yellow("warning:"), printable(warning)));
+    }
+    Ok(runs)
+}
+
+/// A run, and the file and line that it is from.
+struct Found {
+    run: Run,
+    place: String,
+}
+
+/// The runs of all parts, and what seems to be missing.
+fn put_together(files: &[PathBuf]) -> Result<(Vec<Run>, Vec<String>), Failure> {
+    let (mut all, mut warnings) = (Vec::new(), Vec::new());
     for file in files {
-        let text = std::fs::read_to_string(file).map_err(|error| Failure::file("read", file, &error))?;
+        let bytes = std::fs::read(file).map_err(|error| Failure::file("read", file, &error))?;
+        let text = text_of(file, bytes)?;
+        if text.trim().is_empty() {
+            warnings.push(format!("{} is empty: did what was to write it fail?", file.display()));
+            continue;
+        }
         for (index, line) in text.lines().enumerate() {
+            let place = format!("{}:{}", file.display(), index + 1);
             let run = serde_json::from_str(line).map_err(|error| {
-                Failure::local(format!("{}:{}: {error}", file.display(), index + 1))
+                Failure::local(format!("{place}: {error}"))
                     .hint("it takes what `anabranch sim run … --json` or `sim sweep … --json` wrote")
             })?;
-            runs.push(run);
+            all.push(Found { run, place });
         }
     }
-    runs.sort_by(|a, b| (&a.scenario, a.run, &a.set, a.seed).cmp(&(&b.scenario, b.run, &b.set, b.seed)));
-    let mut known = BTreeSet::new();
-    runs.retain(|run| known.insert((run.scenario.clone(), run.set.clone(), run.seed)));
-    Ok(runs)
+    let order = |found: &Found| {
+        let Run { scenario, run, set, seed, .. } = &found.run;
+        (scenario.clone(), *run, set.clone(), *seed)
+    };
+    all.sort_by_cached_key(order);
+    warnings.extend(gaps(&all));
+    let (mut first, mut once) = (BTreeMap::new(), Vec::new());
+    for (index, found) in all.iter().enumerate() {
+        let Run { scenario, set, seed, .. } = &found.run;
+        match first.insert((scenario, set, seed), index) {
+            None => once.push(index),
+            Some(known) => same(&all[known], found)?,
+        }
+    }
+    let once: BTreeSet<usize> = once.into_iter().collect();
+    let runs = all.into_iter().enumerate().filter(|(index, _)| once.contains(index));
+    Ok((runs.map(|(_, found)| found.run).collect(), warnings))
+}
+
+/// Checks that a run that is there twice has the same results, apart from what it cost.
+fn same(a: &Found, b: &Found) -> Result<(), Failure> {
+    let results = |found: &Found| {
+        let metrics = found.run.metrics.iter().filter(|(name, _)| !name.starts_with("run."));
+        let bounds = found.run.expect.iter().filter_map(|bound| Some((&bound.name, bound.value.as_ref()?)));
+        metrics.chain(bounds).map(|(name, value)| (name.clone(), *value)).collect::<BTreeMap<_, _>>()
+    };
+    let (of_a, of_b) = (results(a), results(b));
+    let Some(name) = of_a.keys().chain(of_b.keys()).find(|name| of_a.get(*name) != of_b.get(*name)) else {
+        return Ok(());
+    };
+    let value = |results: &BTreeMap<_, f64>| {
+        results.get(name).map_or_else(|| "not there".to_owned(), |value| number(*value))
+    };
+    let (seed, label, place) = (b.run.seed, b.run.label(), &b.place);
+    let message = format!("{place}: seed {seed} of {label} has other results than at {}", a.place);
+    Err(Failure::local(message)
+        .detail(format!("{name} is {} there and {} here", value(&of_a), value(&of_b)))
+        .hint("merge what one version of the scenario and of anabranch gave"))
+}
+
+/// What runs in order of scenarios and numbers say of runs that are not there.
+fn gaps(all: &[Found]) -> Vec<String> {
+    let mut numbers: BTreeMap<&str, BTreeSet<usize>> = BTreeMap::new();
+    for found in all {
+        numbers.entry(&found.run.scenario).or_default().insert(found.run.run);
+    }
+    let gap = |(scenario, numbers): (&str, BTreeSet<usize>)| {
+        let last = *numbers.last()?;
+        let missing = last - (numbers.len() - 1);
+        let first = numbers.iter().enumerate().find(|(index, number)| index != *number)?.0;
+        let runs = if missing == 1 { "run is" } else { "runs are" };
+        Some(format!(
+            "{missing} {runs} missing of {scenario}, the first with \"run\":{first}; is a part left out, or was it stopped?"
+        ))
+    };
+    numbers.into_iter().filter_map(gap).collect()
 }
 
 #[cfg(test)]
@@ -72,7 +146,47 @@ mod tests {
         };
         // One part is there twice.
         let parts: Vec<PathBuf> = [3, 1, 0, 2, 1].map(part).to_vec();
-        let merged: String = read(&parts).unwrap().iter().map(json_line).collect();
-        assert_eq!(merged, lines.concat());
+        let (runs, warnings) = put_together(&parts).unwrap();
+        let merged: String = runs.iter().map(json_line).collect();
+        assert_eq!((merged, warnings), (lines.concat(), vec![]));
+        let (runs, warnings) = put_together(&parts[..2]).unwrap();
+        let missing =
+            "15 runs are missing of x, the first with \"run\":0; is a part left out, or was it stopped?";
+        assert_eq!((runs.len(), warnings), (15, vec![missing.to_owned()]));
+    }
+
+    #[test]
+    fn runs_that_are_there_twice_have_to_agree_but_for_what_they_cost() {
+        let run = |goodput: f64, cost: f64| Run {
+            scenario: "x".into(),
+            seed: 7,
+            run: 0,
+            set: BTreeMap::new(),
+            metrics: BTreeMap::from([("jain".to_owned(), goodput), ("run.cpu_s".to_owned(), cost)]),
+            expect: vec![],
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let part = |name: &str, runs: &[Run]| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, runs.iter().map(json_line).collect::<String>()).unwrap();
+            path
+        };
+        let (a, b) = (part("a", &[run(0.5, 1.0)]), part("b", &[run(0.5, 2.0), run(0.75, 1.0)]));
+        let failure = put_together(&[a.clone(), b.clone()]).unwrap_err();
+        let places = [
+            format!("{}:2: ", b.display()),
+            format!("seed 7 of x has other results than at {}:1", b.display()),
+        ];
+        assert_eq!(failure.message, places.concat());
+        assert_eq!(failure.details, ["jain is 0.5000 there and 0.7500 here"]);
+        let c = part("c", &[run(0.5, 3.0)]);
+        assert_eq!(put_together(&[a.clone(), c]).unwrap().0.len(), 1);
+        let empty = part("empty", &[]);
+        let told = format!("{} is empty: did what was to write it fail?", empty.display());
+        assert_eq!(put_together(&[a, empty]).unwrap().1, [told]);
+        let broken = folder.path().join("broken");
+        std::fs::write(&broken, b"{}\n\xff").unwrap();
+        let told = put_together(std::slice::from_ref(&broken)).unwrap_err().message;
+        assert_eq!(told, format!("cannot read {}:2: the byte 0xff is not UTF-8", broken.display()));
     }
 }

@@ -116,8 +116,8 @@ pub fn run(args: &SimArgs, context: &Context) -> Result<(), Failure> {
         SimCommand::Run(args) if args.scenario == overlay::NAME => overlay::run(args, context),
         SimCommand::Run(args) => run_once(args, &[], None, context),
         SimCommand::Sweep(args) => run_once(&args.run, &args.set, args.shard, context),
-        SimCommand::Merge(args) => merge::run(args),
-        SimCommand::Plot(args) => plots::run(args),
+        SimCommand::Merge(args) => merge::run(args, context),
+        SimCommand::Plot(args) => plots::run(args, context),
         SimCommand::Compare(args) => compare::run(args),
         SimCommand::List => list(),
         SimCommand::Schema => out::print(&format!("{:#}\n", scenario::schema())),
@@ -169,6 +169,7 @@ fn run_once(
             Failure::local(format!("a trace of {} runs", jobs.len())).hint("give one seed and no sweep")
         );
     }
+    args.plot.as_deref().map_or(Ok(()), plots::prepare)?;
     let crew = Crew { stop: stop_on_interrupt(), ..Crew::new(args.thread_count(), !context.quiet) };
     let wanted = Wanted { course: args.plot.is_some(), trace: args.trace.clone() };
     let mut writer = output::Writer::new(args.format.format());
@@ -201,15 +202,16 @@ fn unless_stopped(done: usize, all: usize) -> Result<(), Failure> {
 fn stop_on_interrupt() -> Arc<AtomicBool> {
     let stop = Arc::new(AtomicBool::new(false));
     let told = Arc::clone(&stop);
-    std::thread::spawn(move || {
-        // Without a runtime Ctrl-C does what it does by default: it ends the program.
+    let listen = move || {
+        // Without a runtime, or without a thread, Ctrl-C does what it does by default: it ends the program.
         let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
         runtime.block_on(async {
             interrupt::requested().await;
             told.store(true, Ordering::Relaxed);
             std::future::pending::<()>().await;
         });
-    });
+    };
+    let _ = std::thread::Builder::new().spawn(listen);
     stop
 }
 
@@ -218,13 +220,16 @@ fn load(name: &str) -> Result<Scenario, Failure> {
     let known = BUILTIN.iter().find(|(known, _)| *known == name);
     let text = match known {
         Some((_, text)) => (*text).to_owned(),
-        None => read(Path::new(name)).map_err(|error| {
-            let failure = Failure::file("read", Path::new(name), &error);
-            if Path::new(name).extension().is_some() {
-                return failure;
-            }
-            failure.hint("`anabranch sim list` names the scenarios that come along")
-        })?,
+        None => {
+            let bytes = read(Path::new(name)).map_err(|error| {
+                let failure = Failure::file("read", Path::new(name), &error);
+                if Path::new(name).extension().is_some() {
+                    return failure;
+                }
+                failure.hint("`anabranch sim list` names the scenarios that come along")
+            })?;
+            text_of(Path::new(name), bytes)?
+        }
     };
     Scenario::parse(&text, name).map_err(|error| mistake(&error))
 }
@@ -232,13 +237,24 @@ fn load(name: &str) -> Result<Scenario, Failure> {
 /// Largest scenario file in bytes: what is larger is no scenario.
 const MAX_FILE: u64 = 16 << 20;
 
-fn read(path: &Path) -> std::io::Result<String> {
-    let mut text = String::new();
-    let read = std::fs::File::open(path)?.take(MAX_FILE + 1).read_to_string(&mut text)?;
+fn read(path: &Path) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let read = std::fs::File::open(path)?.take(MAX_FILE + 1).read_to_end(&mut bytes)?;
     if read as u64 > MAX_FILE {
         return Err(std::io::Error::other("it is larger than 16 MiB, which no scenario is"));
     }
-    Ok(text)
+    Ok(bytes)
+}
+
+/// What a file holds as text; where it is none, the failure names the line.
+fn text_of(path: &Path, bytes: Vec<u8>) -> Result<String, Failure> {
+    String::from_utf8(bytes).map_err(|error| {
+        let good = error.utf8_error().valid_up_to();
+        let line = 1 + error.as_bytes()[..good].iter().filter(|byte| **byte == b'\n').count();
+        let byte = error.as_bytes()[good];
+        Failure::local(format!("cannot read {}:{line}: the byte {byte:#04x} is not UTF-8", path.display()))
+            .hint("save it as UTF-8")
+    })
 }
 
 /// A mistake in a scenario, for the user.
@@ -313,6 +329,10 @@ mod tests {
         for name in [file("binary.toml"), file("huge.toml"), file("missing.toml"), file("")] {
             assert!(told(&name).starts_with(&format!("cannot read {name}")), "{}", told(&name));
         }
+        std::fs::write(file("latin.toml"), b"# links\n[[link]]\nname = \"caf\xe9\"\n").unwrap();
+        let latin = load(&file("latin.toml")).unwrap_err();
+        let place = format!("cannot read {}:3: the byte 0xe9 is not UTF-8", file("latin.toml"));
+        assert_eq!((latin.message, latin.hint.as_deref()), (place, Some("save it as UTF-8")));
         assert!(told(&file("empty.toml")).contains("`duration` is missing"));
         assert!(load("nsdi11-fig99").unwrap_err().hint.unwrap().contains("sim list"));
     }

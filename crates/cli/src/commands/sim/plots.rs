@@ -15,6 +15,7 @@ use super::chart::{self, Bars, Curve, Labels};
 use super::merge;
 use super::output::Run;
 use crate::capture::qlog::file_part;
+use crate::commands::Context;
 use crate::errors::Failure;
 
 /// What is drawn of metrics unless something else is asked for.
@@ -73,6 +74,13 @@ impl Album {
     }
 }
 
+/// Makes the directory that drawings go into, and sees that it takes files: before the runs, which may take long.
+pub(super) fn prepare(folder: &Path) -> Result<(), Failure> {
+    std::fs::create_dir_all(folder).map_err(|error| Failure::file("create", folder, &error))?;
+    let probe = tempfile::tempfile_in(folder).map(drop);
+    probe.map_err(|error| Failure::file("write into", folder, &error))
+}
+
 /// Draws distributions, a chart a quantity and a line a variant.
 pub(super) fn draw_distributions(
     scenario: &str,
@@ -89,8 +97,8 @@ pub(super) fn draw_distributions(
 }
 
 /// Draws metrics of results that were written as JSON.
-pub(super) fn run(args: &PlotArgs) -> Result<(), Failure> {
-    let runs = merge::read(&args.files)?;
+pub(super) fn run(args: &PlotArgs, context: &Context) -> Result<(), Failure> {
+    let runs = merge::read(&args.files, context)?;
     for pattern in &args.metrics {
         if metric(&runs, pattern, &args.into)? == 0 {
             let failure = Failure::local(format!("no run has a metric \"{pattern}\""));
@@ -254,6 +262,19 @@ mod tests {
             }
         }
         album
+    }
+
+    #[test]
+    fn a_directory_that_takes_no_drawings_is_told_before_anything_runs() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        assert!(prepare(&file.join("drawings")).unwrap_err().message.starts_with("cannot create "));
+        assert!(
+            prepare(Path::new("/proc/self")).unwrap_err().message.starts_with("cannot write into /proc/self")
+        );
+        assert_eq!(prepare(&folder.path().join("new/drawings")), Ok(()));
+        assert!(folder.path().join("new/drawings").read_dir().unwrap().next().is_none());
     }
 
     #[test]
