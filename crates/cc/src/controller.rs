@@ -75,7 +75,7 @@ impl Controller {
     /// Has a path fetched that is soon told about.
     pub fn prefetch(&self, path: PathId) {
         if let Some(path) = self.index(path).and_then(|index| self.paths.get(index)) {
-            prefetch(path, usize::MAX);
+            prefetch(path, 0..usize::MAX);
         }
     }
 

@@ -36,7 +36,8 @@ pub struct Config {
     pub mtu: MtuConfig,
     /// Most paths at the same time, 1 to 64.
     pub max_paths: u32,
-    /// Most streams the peer may have open at the same time.
+    /// Most streams the peer may have open at the same time. The end of one moves sixteen bytes for each that was opened later, so
+    /// tens of thousands are too many.
     pub max_streams: u64,
     /// Largest datagram accepted from the peer, in bytes; 0 for none.
     pub max_datagram: u16,

@@ -19,6 +19,7 @@ mod path;
 mod reorder;
 mod route;
 mod schedule;
+mod seldom;
 mod session;
 mod shared;
 mod state;

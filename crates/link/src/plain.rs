@@ -104,7 +104,7 @@ impl PlainLink {
     /// Has the link's own memory fetched, for a call that comes soon.
     #[inline]
     pub fn prefetch(&self) {
-        prefetch(self, AT_HAND);
+        prefetch(self, 0..AT_HAND);
     }
 
     /// Offers a packet of `size` bytes at `now`; returns when it arrives.

@@ -42,6 +42,7 @@ pub(crate) use mtu::MtuSearch;
 pub(crate) use pacer::Pacer;
 pub(crate) use receipt::Receipt;
 pub(crate) use scoreboard::{AckOutcome, Content, Contents, Losses, Scoreboard, SentPacket};
+use table::Kept;
 pub(crate) use table::Paths;
 pub(crate) use trouble::{Answer, Trouble};
 pub(crate) use validation::{Allowance, Challenge};
@@ -117,6 +118,7 @@ pub(crate) struct Path {
     pub mtu: MtuSearch,
     // Up to here it is what a packet with data asks for where it arrives, from here on what its acknowledgement asks for.
     pub board: Scoreboard,
+    kept: Kept,
     pub health: Health,
     pub ways_back: WaysBack,
     pub delivery_rate: Rate,
@@ -185,6 +187,7 @@ impl Path {
             receipt: Receipt::default(),
             pacer: Pacer::new(now, u64::from(config.mtu.base)),
             mtu: MtuSearch::new(config.mtu.base, config.mtu.max),
+            kept: Kept::default(),
             health: Health::default(),
             trouble: Trouble::default(),
             bloat: Bloat::default(),

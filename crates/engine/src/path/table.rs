@@ -2,7 +2,8 @@
 //!
 //! Before a packet leaves, many short questions are put to every path: does it owe a proof, a probe, an
 //! acknowledgement, has it room? With eight paths of a kilobyte each that is most of the cost of a packet. So the
-//! answers are kept here, side by side by question. Whoever gets hold of a path to change it makes what is kept of it
+//! answers are kept: what is asked of all paths here, side by side by question, and what is asked of one whose turn it is in
+//! the path ([`Kept`]). Whoever gets hold of a path to change it makes what is kept of it
 //! stale, whatever the change; [`Paths::refresh`] looks at such paths anew. A packet that leaves changes what it is known to
 //! change ([`Paths::on_sent`]) and leaves the window as it is kept: so who has congestion control change the window of
 //! a path that it names makes that stale, too.
@@ -11,7 +12,7 @@ mod look;
 
 use std::ops::{Deref, Index, IndexMut};
 
-use anabranch_wire::{PathId, Span, Time, prefetch_item};
+use anabranch_wire::{PathId, Span, Time};
 use smallvec::SmallVec;
 
 use super::Path;
@@ -24,18 +25,14 @@ pub(crate) struct Paths {
     list: Vec<Path>,
     // One for each path, in the same order.
     ids: SmallVec<[PathId; 8]>,
-    /// Congestion windows in bytes.
-    windows: Vec<u64>,
-    /// When a proof or a probe of the path MTU may be due.
-    check_at: Vec<Time>,
     /// When an acknowledgement has to leave.
-    ack_at: Vec<Time>,
+    ack_at: SmallVec<[Time; 8]>,
     /// Next timeouts beside acknowledgements.
     timeouts: Timeouts,
-    /// See [`Path::one_way`].
-    one_ways: Vec<Span>,
     /// How good the paths are for data, see [`Path::grade`].
     grades: SmallVec<[u8; 8]>,
+    /// All windows together, in bytes.
+    total_window: u64,
     /// All are as good as each other, and good enough.
     all_usable: bool,
     /// Whatever is said of these may be wrong.
@@ -58,8 +55,25 @@ pub(crate) struct Paths {
     moved_views: Places,
     /// These do not know yet that the application has nothing more to send.
     untold: Places,
-    /// The earliest of `check_at` and of `ack_at`.
+    /// The earliest that any path wants.
     wants: Wants,
+}
+
+/// What is kept of a path that is asked for when its turn has come, and so lies in it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Kept {
+    /// The congestion window in bytes.
+    window: u64,
+    /// When a proof or a probe of the path MTU may be due.
+    check_at: Time,
+    /// See [`Path::one_way`].
+    one_way: Span,
+}
+
+impl Default for Kept {
+    fn default() -> Self {
+        Self { window: 0, check_at: Time::NEVER, one_way: Span::ZERO }
+    }
 }
 
 /// What some path wants, and from when on.
@@ -93,15 +107,6 @@ impl Paths {
         self.ids.get(index) == Some(&id)
     }
 
-    /// Has fetched what is kept here and lies elsewhere.
-    pub(crate) fn prefetch(&self) {
-        prefetch_item(&self.windows, 0);
-        prefetch_item(&self.check_at, 0);
-        prefetch_item(&self.ack_at, 0);
-        self.timeouts.prefetch();
-        prefetch_item(&self.one_ways, 0);
-    }
-
     /// What the paths want, as of the last refresh.
     pub(crate) fn wants(&self) -> Wants {
         self.wants
@@ -109,12 +114,13 @@ impl Paths {
 
     /// A path's congestion window in bytes, as of the last refresh.
     pub(crate) fn window(&self, index: usize) -> u64 {
-        self.windows[index]
+        self.list[index].kept.window
     }
 
     /// All congestion windows together, in bytes, as of the last refresh.
     pub(crate) fn total_window(&self) -> u64 {
-        self.windows.iter().sum()
+        debug_assert_eq!(self.total_window, self.list.iter().map(|path| path.kept.window).sum::<u64>());
+        self.total_window
     }
 
     /// True when a path's window has room for a packet, as of the last refresh.
@@ -164,7 +170,7 @@ impl Paths {
 
     /// How long a packet sent now takes to arrive, as of the last refresh.
     pub(crate) fn one_way(&self, index: usize) -> Span {
-        self.one_ways[index]
+        self.list[index].kept.one_way
     }
 
     /// True when a path may carry data, as of the last refresh: no better one is left.
@@ -225,16 +231,14 @@ impl Paths {
     }
 
     /// Adds a path where its id belongs.
-    pub(crate) fn insert(&mut self, path: Path) {
+    pub(crate) fn insert(&mut self, mut path: Path) {
+        path.kept = Kept::default();
         let index = self.ids.partition_point(|known| *known < path.id);
         self.ids.insert(index, path.id);
-        self.windows.insert(index, 0);
-        self.check_at.insert(index, Time::NEVER);
         self.ack_at.insert(index, Time::NEVER);
         self.timeouts.insert(index);
         self.grades.insert(index, 0);
         self.all_usable = false;
-        self.one_ways.insert(index, Span::ZERO);
         // Paths are large and few, and most sessions are idle: no room is kept for more.
         self.list.reserve_exact(1);
         self.list.insert(index, path);
@@ -242,19 +246,18 @@ impl Paths {
     }
 
     pub(crate) fn remove(&mut self, index: usize) -> Path {
+        let path = self.list.remove(index);
+        self.total_window -= path.kept.window;
         self.ids.remove(index);
-        self.windows.remove(index);
-        self.check_at.remove(index);
         self.ack_at.remove(index);
         self.timeouts.remove(index);
         self.grades.remove(index);
         self.all_usable = are_alike(&self.grades);
-        self.one_ways.remove(index);
         self.forget_all();
-        let check_at = earliest(self.check_at.iter().copied());
+        let check_at = earliest(self.list.iter().map(|path| path.kept.check_at));
         let ack_at = earliest(self.ack_at.iter().copied());
         self.wants = Wants { check_at, ack_at };
-        self.list.remove(index)
+        path
     }
 
     pub(crate) fn iter_mut(&mut self) -> std::slice::IterMut<'_, Path> {
@@ -287,8 +290,7 @@ impl Paths {
         }
     }
 
-    /// Makes everything stale that is kept of a path.
-    /// Has a path looked at anew, as when its window was changed.
+    /// Makes everything stale that is kept of a path, as when its window was changed.
     pub(crate) fn forget(&mut self, index: usize) {
         self.stale |= Places::of(index);
         self.forget_timeout(index);
@@ -311,8 +313,8 @@ impl Paths {
     }
 
     fn set_check_at(&mut self, index: usize, at: Time) {
-        let before = std::mem::replace(&mut self.check_at[index], at);
-        let all = || earliest(self.check_at.iter().copied());
+        let before = std::mem::replace(&mut self.list[index].kept.check_at, at);
+        let all = || earliest(self.list.iter().map(|path| path.kept.check_at));
         self.wants.check_at = still_earliest(self.wants.check_at, (before, at), all);
     }
 
@@ -326,7 +328,7 @@ impl Paths {
     pub(crate) fn next_untold(&mut self, index: usize) -> Option<(usize, u64)> {
         let index = self.untold.next(index, self.list.len())?;
         self.untold.put(index, false);
-        Some((index, self.windows[index]))
+        Some((index, self.list[index].kept.window))
     }
 
     /// The next path from `index` on of which a view made before may be wrong, and whether in more than what is in flight; it

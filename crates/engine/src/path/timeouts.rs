@@ -5,14 +5,15 @@
 
 use std::cell::Cell;
 
-use anabranch_wire::{Time, prefetch_item};
+use anabranch_wire::Time;
+use smallvec::SmallVec;
 
 use super::places::Places;
 
 /// The timeouts of all paths, in the order of the paths.
 #[derive(Debug)]
 pub(super) struct Timeouts {
-    list: Vec<Cell<Time>>,
+    list: SmallVec<[Cell<Time>; 8]>,
     /// Nobody asked for these since they may have changed.
     unasked: Cell<Places>,
     /// Of `list`.
@@ -21,16 +22,11 @@ pub(super) struct Timeouts {
 
 impl Default for Timeouts {
     fn default() -> Self {
-        Self { list: Vec::new(), unasked: Cell::default(), earliest: Cell::new(Time::NEVER) }
+        Self { list: SmallVec::new(), unasked: Cell::default(), earliest: Cell::new(Time::NEVER) }
     }
 }
 
 impl Timeouts {
-    /// Has fetched what is kept here and lies elsewhere.
-    pub(super) fn prefetch(&self) {
-        prefetch_item(&self.list, 0);
-    }
-
     /// The earliest of all, where `timeout_of` finds it for a path of which it is not known.
     pub(super) fn earliest(&self, timeout_of: impl Fn(usize) -> Time) -> Time {
         let unasked = self.unasked.take();

@@ -62,7 +62,7 @@ impl<P: Payload> Session<P> {
         // Less is always to be had.
         let _ = self.reserved_paths.hold(cost_of(self.paths.len()));
         if let Some((pid, _)) = self.local_pids.remove(&path.id) {
-            self.pid_changes.push_back(PidChange::Retire { pid, path: path.id });
+            self.pid_changes.push(PidChange::Retire { pid, path: path.id });
         }
         self.reply_pids.remove(&path.id);
         self.control.remove(Control::PathStatus(path.id));
@@ -93,7 +93,7 @@ impl<P: Payload> Session<P> {
             }
             self.remote_pids.remove(&id);
             self.early_wishes.remove(&id);
-            self.pid_changes.push_back(PidChange::Retire { pid, path: id });
+            self.pid_changes.push(PidChange::Retire { pid, path: id });
             self.issue_pids();
         }
         Ok(())

@@ -74,7 +74,7 @@ impl<P: Payload> Session<P> {
         if !matches!(self.state, State::ShutdownPending | State::ShutdownRecv) {
             return;
         }
-        if !self.streams.is_drained() || !self.outgoing.is_empty() {
+        if !self.streams.is_drained() || self.datagrams_wait() {
             return;
         }
         let say = if self.state == State::ShutdownPending { Control::Shutdown } else { Control::ShutdownAck };

@@ -3,6 +3,8 @@
 //! They wait here until a path may carry them, like streams, and go first. What [`crate::datagram`] keeps begins to exist
 //! with the first datagram that needs it: sessions with streams alone have none of it.
 
+use std::collections::VecDeque;
+
 use super::{CLASSES, OVERHEAD, Session};
 use crate::datagram::{Carrier, DatagramMode, Inflow, Mending, Ordering, Sending, Spares};
 use crate::event::{Event, ProtocolError};
@@ -28,6 +30,23 @@ pub enum DatagramError {
     NotConnected,
 }
 
+/// What a session with datagrams keeps of them.
+pub(super) struct Datagrams<P> {
+    outgoing: VecDeque<DatagramFrame<P>>,
+    /// Kept once a class is redundant or protected.
+    sending: Option<Box<Sending<P>>>,
+    /// Kept once the peer sent datagrams with numbers.
+    mending: Option<Box<Mending<P>>>,
+    /// Kept once datagrams came that are wanted in order.
+    pub ordering: Option<Box<Ordering<P>>>,
+}
+
+impl<P> Default for Datagrams<P> {
+    fn default() -> Self {
+        Self { outgoing: VecDeque::new(), sending: None, mending: None, ordering: None }
+    }
+}
+
 impl<P: Payload> Session<P> {
     /// Queues a datagram; when the queue is full, the oldest of the lowest class makes room.
     ///
@@ -50,16 +69,17 @@ impl<P: Payload> Session<P> {
         if datagram.data.len() > most {
             return Err(DatagramError::TooLarge { most });
         }
-        if self.outgoing.len() >= self.config.memory.datagrams {
+        let outgoing = &mut self.datagrams.get_or_insert_default().outgoing;
+        if outgoing.len() >= self.config.memory.datagrams {
             self.stats.datagrams_dropped += 1;
-            let lowest = self.outgoing.iter().map(|queued| queued.class).min().unwrap_or(0);
+            let lowest = outgoing.iter().map(|queued| queued.class).min().unwrap_or(0);
             if lowest > datagram.class {
                 return Ok(());
             }
-            let oldest = self.outgoing.iter().position(|queued| queued.class == lowest);
-            oldest.map(|index| self.outgoing.remove(index));
+            let oldest = outgoing.iter().position(|queued| queued.class == lowest);
+            oldest.map(|index| outgoing.remove(index));
         }
-        self.outgoing.push_back(datagram);
+        outgoing.push_back(datagram);
         Ok(())
     }
 
@@ -82,7 +102,21 @@ impl<P: Payload> Session<P> {
 
     /// True while datagrams, copies of them or parity wait for a path.
     pub(super) fn has_datagrams(&self) -> bool {
-        !self.outgoing.is_empty() || self.sending.as_ref().is_some_and(|sending| sending.has_spares())
+        let Some(datagrams) = &self.datagrams else { return false };
+        !datagrams.outgoing.is_empty()
+            || datagrams.sending.as_ref().is_some_and(|sending| sending.has_spares())
+    }
+
+    /// True while datagrams wait that have not left yet.
+    pub(super) fn datagrams_wait(&self) -> bool {
+        self.datagrams.as_ref().is_some_and(|datagrams| !datagrams.outgoing.is_empty())
+    }
+
+    /// Gives back what memory is not in use.
+    pub(super) fn rest_datagrams(&mut self) {
+        if let Some(datagrams) = &mut self.datagrams {
+            datagrams.outgoing.shrink_to_fit();
+        }
     }
 
     /// Parity first, which is of use only soon; then what leaves for the first time, then copies.
@@ -103,7 +137,7 @@ impl<P: Payload> Session<P> {
     }
 
     fn place_datagram(&mut self, now: Time, views: &[PathView]) -> Option<Transmit<P>> {
-        let front = self.outgoing.front()?;
+        let front = self.datagrams.as_ref()?.outgoing.front()?;
         if self.mode_of(front.class) == DatagramMode::Redundant {
             let open = views.iter().filter(|view| view.budget > 0);
             let fastest = open.min_by_key(|view| (view.rtt, view.id))?.id;
@@ -132,7 +166,7 @@ impl<P: Payload> Session<P> {
         let index = self.path_index(path)?;
         // Acknowledgements take what room it leaves: datagrams may be as large as the packet.
         let mut draft = self.draft(index);
-        while let Some(datagram) = self.outgoing.pop_front() {
+        while let Some(datagram) = self.datagrams.as_mut()?.outgoing.pop_front() {
             let length = datagram.data.len() as u64;
             let mode = match self.mode_of(datagram.class) {
                 DatagramMode::Once if everywhere && self.takes_numbers() => DatagramMode::Redundant,
@@ -173,12 +207,15 @@ impl<P: Payload> Session<P> {
     fn sending_mut(&mut self) -> &mut Sending<P> {
         let wanted = self.peer.as_ref().map_or((0, 0), |peer| (peer.max_block, peer.ordered_classes));
         let protection = self.config.protection;
-        self.sending.get_or_insert_with(|| Box::new(Sending::new(protection, wanted)))
+        let datagrams = self.datagrams.get_or_insert_default();
+        datagrams.sending.get_or_insert_with(|| Box::new(Sending::new(protection, wanted)))
     }
 
     /// A copy of a datagram, or a piece of parity.
     fn place_spare(&mut self, now: Time, (views, which): (&[PathView], Spares)) -> Option<Transmit<P>> {
-        while let Some((path, frame)) = self.sending.as_mut()?.next_spare(now, views, which) {
+        while let Some((path, frame)) =
+            self.datagrams.as_mut()?.sending.as_mut()?.next_spare(now, views, which)
+        {
             let Some(index) = self.path_index(path) else { continue };
             let length = match &frame {
                 Frame::Parity(parity) => parity.data.len(),
@@ -248,7 +285,8 @@ impl<P: Payload> Session<P> {
 
     fn mending_mut(&mut self) -> &mut Mending<P> {
         let budget = &self.budget;
-        self.mending.get_or_insert_with(|| Box::new(Mending::new(budget.clone())))
+        let datagrams = self.datagrams.get_or_insert_default();
+        datagrams.mending.get_or_insert_with(|| Box::new(Mending::new(budget.clone())))
     }
 
     /// Hands a datagram up, in its turn if its class is wanted in order.
@@ -256,7 +294,9 @@ impl<P: Payload> Session<P> {
         let is_ordered = self.local.ordered_classes >> datagram.class.min(15) & 1 == 1;
         let Some(place) = place.filter(|_| is_ordered) else { return self.hand_up(now, datagram) };
         let (patience, budget) = (self.config.order_patience, &self.budget);
-        let ordering = self.ordering.get_or_insert_with(|| Box::new(Ordering::new(patience, budget.clone())));
+        let datagrams = self.datagrams.get_or_insert_default();
+        let ordering =
+            datagrams.ordering.get_or_insert_with(|| Box::new(Ordering::new(patience, budget.clone())));
         if ordering.wants_look(now) {
             let usual = self.config.initial_rtt;
             let inflow = |path: &Path| {
@@ -282,20 +322,22 @@ impl<P: Payload> Session<P> {
     }
 
     pub(super) fn datagrams_timeout(&self) -> Time {
-        let sending = self.sending.as_ref().map_or(Time::NEVER, |sending| sending.next_timeout());
-        let mending = self.mending.as_ref().map_or(Time::NEVER, |mending| mending.next_timeout());
-        let ordering = self.ordering.as_ref().map_or(Time::NEVER, |ordering| ordering.next_timeout());
+        let Some(datagrams) = &self.datagrams else { return Time::NEVER };
+        let sending = datagrams.sending.as_ref().map_or(Time::NEVER, |sending| sending.next_timeout());
+        let mending = datagrams.mending.as_ref().map_or(Time::NEVER, |mending| mending.next_timeout());
+        let ordering = datagrams.ordering.as_ref().map_or(Time::NEVER, |ordering| ordering.next_timeout());
         sending.min(mending).min(ordering)
     }
 
     pub(super) fn handle_datagrams_timeout(&mut self, now: Time) {
-        if let Some(sending) = &mut self.sending {
+        let Some(datagrams) = &mut self.datagrams else { return };
+        if let Some(sending) = &mut datagrams.sending {
             sending.handle_timeout(now, self.paths.iter().map(carrier));
         }
-        if let Some(mending) = &mut self.mending {
+        if let Some(mending) = &mut datagrams.mending {
             mending.handle_timeout(now);
         }
-        if let Some(ordering) = &mut self.ordering {
+        if let Some(ordering) = &mut datagrams.ordering {
             let mut ready = Vec::new();
             ordering.handle_timeout(now, &mut ready);
             ready.into_iter().for_each(|datagram| self.hand_up(now, datagram));

@@ -124,7 +124,8 @@ impl<P: Payload> Session<P> {
         if self.side != Side::Server || self.is_heard() || !self.allows(route) {
             return;
         }
-        if !self.greetings.contains(&route) && self.greetings.len() < MAX_GREETINGS {
+        let owed = self.greetings.iter();
+        if owed.len() < MAX_GREETINGS && owed.copied().all(|known| known != route) {
             self.greetings.push(route);
         }
         self.race.on_init(now, route);
@@ -204,7 +205,7 @@ impl<P: Payload> Session<P> {
             (raced.route, Pid::HANDSHAKE, Message::Init(self.local.clone()))
         } else {
             let peer = self.peer.as_ref()?.pid;
-            let route = self.greetings.pop()?;
+            let route = self.greetings.pop_newest()?;
             self.race.on_answer(now, route);
             (route, peer, Message::InitAck(self.local.clone()))
         };

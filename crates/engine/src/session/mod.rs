@@ -56,9 +56,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use anabranch_cc::Controller;
-use anabranch_wire::{
-    DatagramFrame, Params, PathId, PathUse, Payload, Pid, ResetToken, Side, Span, StreamId, Time,
-};
+use anabranch_wire::{Params, PathId, PathUse, Payload, Pid, ResetToken, Side, Span, StreamId, Time};
 
 pub use datagrams::DatagramError;
 pub use paths::PathError;
@@ -66,18 +64,20 @@ pub use relayed::ReservedPath;
 
 use crate::config::{Config, Coupling};
 use crate::control::{Control, ControlQueue};
-use crate::datagram::{DatagramMode, Mending, Ordering, Sending};
+use crate::datagram::DatagramMode;
 use crate::event::{CloseReason, Event, PidChange, PidSource, ProtocolError};
 use crate::inbox::Inbox;
 use crate::path::{Churn, Path, Paths, SentPacket};
 use crate::route::Route;
 use crate::schedule::{PathView, Scheduler};
+use crate::seldom::Seldom;
 use crate::state::State;
 use crate::stats::{PathInfo, PathStats, PathWindow, SessionStats};
 use crate::stream::{Carried, MemoryBudget, Read, Reservation, StreamError, Streams};
 
 use addresses::Addresses;
 use closing::Ending;
+use datagrams::Datagrams;
 use handshake::Candidate;
 use management::Manager;
 use race::Race;
@@ -95,8 +95,9 @@ const MAX_EVENTS: usize = 1024;
 
 /// One flow over every path between two machines. See the crate's documentation.
 ///
-/// Who has thousands of sessions finds each of them far away in memory: what nearly every packet asks for lies in front.
-#[repr(C)]
+/// Who has thousands of sessions finds each of them far away in memory. So the fields lie by what asks for them: every packet, what
+/// is sent and acknowledged, what arrives, and last what few packets ask for.
+#[repr(C, align(64))]
 pub struct Session<P> {
     state: State,
     side: Side,
@@ -106,44 +107,43 @@ pub struct Session<P> {
     duplicates: bool,
     /// Those who have many sessions give all of them the same settings, and find them at hand.
     config: Arc<Config>,
-    paths: Paths,
-    cc: Controller,
-    /// The controller's revision that what is kept of the paths is true of.
-    windows_as_of: Option<u64>,
-    streams: Streams<P>,
-    scheduler: Box<dyn Scheduler>,
-    run: Option<Run>,
-    scratch: Scratch,
-    control: ControlQueue,
-    pid_changes: VecDeque<PidChange>,
-    events: VecDeque<Event>,
-    outgoing: VecDeque<DatagramFrame<P>>,
-    /// Routes over which INIT-ACK is owed.
-    greetings: Vec<Route>,
-    /// The path that the peer wants acknowledgements on, with the number of the wish.
-    ack_path: (Option<PathId>, u64),
-    /// Kept once a class is redundant or protected.
-    sending: Option<Box<Sending<P>>>,
-    /// Kept once the peer sent datagrams with numbers.
-    mending: Option<Box<Mending<P>>>,
-    /// Kept once datagrams came that are wanted in order.
-    ordering: Option<Box<Ordering<P>>>,
-    /// What a user wants of paths, if anything.
-    manager: Option<Box<Manager>>,
     /// When pacing or the scheduler wants to be asked again.
     wake_at: Time,
     /// What [`Session::poll_timeout`] found, until something changes.
     next_timeout: Cell<Option<Option<Time>>>,
     last_heard: Time,
     last_sent: Time,
-    reporter: Reporter,
-    stats: SessionStats,
+    /// Packets that had come and gone when it came to rest last.
+    rested_at: Option<u64>,
+    /// The controller's revision that what is kept of the paths is true of.
+    windows_as_of: Option<u64>,
+    /// The path that the peer wants acknowledgements on, with the number of the wish.
+    ack_path: (Option<PathId>, u64),
+    /// What a user wants of paths, if anything.
+    manager: Option<Box<Manager>>,
+    /// Kept once a datagram was queued, or one with a number came.
+    datagrams: Option<Box<Datagrams<P>>>,
+    /// Kept where reports are wanted.
+    reporter: Option<Box<Reporter>>,
+    pid_changes: Seldom<PidChange>,
+    /// Routes over which INIT-ACK is owed.
+    greetings: Seldom<Route>,
+    control: ControlQueue,
+    events: VecDeque<Event>,
     peer: Option<Params>,
+    paths: Paths,
+    // Up to here what every packet asks for, from here on what is sent and acknowledged.
+    run: Option<Run>,
+    scheduler: Box<dyn Scheduler>,
+    scratch: Scratch,
+    cc: Controller,
+    streams: Streams<P>,
+    // And for this few packets ask.
+    stats: SessionStats,
     /// PIDs given to the peer, for paths open and to come.
     local_pids: BTreeMap<PathId, (Pid, ResetToken)>,
     /// PIDs that the peer gave, for paths to come.
     remote_pids: BTreeMap<PathId, (Pid, ResetToken)>,
-    // Up to here what nearly every packet asks for.
     local: Params,
     pids: Box<dyn PidSource + Send>,
     /// Path ids set aside for paths through relays.
@@ -177,8 +177,6 @@ pub struct Session<P> {
     /// Other routes for path 0 while it is the only one.
     race: Race,
     started_at: Time,
-    /// Packets that had come and gone when it came to rest last.
-    rested_at: Option<u64>,
     /// Kept once there were several paths.
     sharing: Option<Box<Sharing>>,
     ending: Option<Ending>,
@@ -209,9 +207,6 @@ struct Scratch {
 }
 
 impl<P: Payload> Session<P> {
-    /// Bytes in front that nearly every packet asks for.
-    pub const AT_HAND: usize = std::mem::offset_of!(Self, local);
-
     fn new(
         config: Arc<Config>,
         side: Side,
@@ -230,7 +225,7 @@ impl<P: Payload> Session<P> {
             local,
             peer: None,
             pids,
-            pid_changes: VecDeque::new(),
+            pid_changes: Seldom::default(),
             local_pids: BTreeMap::new(),
             remote_pids: BTreeMap::new(),
             reserved: BTreeSet::new(),
@@ -246,12 +241,9 @@ impl<P: Payload> Session<P> {
             windows_as_of: None,
             scheduler: config.scheduler.build(),
             streams,
-            outgoing: VecDeque::new(),
             incoming,
             modes: config.datagrams,
-            sending: None,
-            mending: None,
-            ordering: None,
+            datagrams: None,
             budget,
             control: ControlQueue::default(),
             addresses: Addresses::default(),
@@ -264,7 +256,7 @@ impl<P: Payload> Session<P> {
             given_back: Carried::default(),
             candidates: Vec::new(),
             race: Race::default(),
-            greetings: Vec::new(),
+            greetings: Seldom::default(),
             started_at: now,
             last_heard: now,
             last_sent: now,
@@ -315,7 +307,7 @@ impl<P: Payload> Session<P> {
 
     /// The next change of the PIDs that belong to this session; to be carried out before anything is sent.
     pub fn poll_pid_change(&mut self) -> Option<PidChange> {
-        self.pid_changes.pop_front()
+        self.pid_changes.pop_oldest()
     }
 
     /// Opens a stream; `None` while the peer admits no more, until [`Event::StreamsAvailable`].
@@ -429,7 +421,8 @@ impl<P: Payload> Session<P> {
     /// Counters of the session.
     #[must_use]
     pub fn stats(&self) -> SessionStats {
-        let order = self.ordering.as_ref().map(|ordering| ordering.counts).unwrap_or_default();
+        let ordering = self.datagrams.as_ref().and_then(|datagrams| datagrams.ordering.as_ref());
+        let order = ordering.map(|ordering| ordering.counts).unwrap_or_default();
         SessionStats {
             datagrams_reordered: order.waited,
             gaps_overflowed: order.overflowed,

@@ -12,7 +12,7 @@ const PIDS_AHEAD: usize = 4;
 impl<P: Payload> Session<P> {
     pub(super) fn register_pid(&mut self, path: PathId, pid: Pid, token: ResetToken) {
         self.local_pids.insert(path, (pid, token));
-        self.pid_changes.push_back(PidChange::Register { pid, path });
+        self.pid_changes.push(PidChange::Register { pid, path });
     }
 
     /// Gives the peer PIDs for the next few paths of each parity.

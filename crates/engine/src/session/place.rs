@@ -53,7 +53,7 @@ impl<P: Payload> Session<P> {
             self.wake_at = ready.unwrap_or(Time::NEVER);
             return Next::Nothing;
         }
-        if !streams || !self.outgoing.is_empty() {
+        if !streams || self.datagrams_wait() {
             return Next::Nothing;
         }
         self.streams.rotate();

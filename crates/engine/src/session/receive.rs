@@ -1,7 +1,11 @@
 //! Packets in: numbers, proof of addresses, frames.
 
+use std::mem::offset_of;
+use std::ops::Range;
+
 use anabranch_wire::{
-    Frame, Message, Packet, PathId, PathStatus, Payload, ResetToken, StreamFrame, Time, VARINT_MAX, prefetch,
+    Frame, Message, Packet, PathId, PathStatus, Payload, ResetToken, StreamFrame, StreamId, Time, VARINT_MAX,
+    prefetch,
 };
 
 use super::Session;
@@ -9,6 +13,7 @@ use crate::event::{CloseReason, ProtocolError};
 use crate::path::Path;
 use crate::route::Arrival;
 use crate::state::State;
+use crate::stream::Streams;
 
 impl<P: Payload> Session<P> {
     /// Takes in a message that arrived. A packet has been authenticated before.
@@ -22,25 +27,40 @@ impl<P: Payload> Session<P> {
         }
     }
 
-    /// Has fetched what is kept of a path, for a packet that comes soon and may acknowledge some of it. The session itself is
-    /// at hand.
+    /// The bytes of a session, in up to two ranges, that a packet asks for: one that may acknowledge something, or one that does not.
+    #[must_use]
+    pub fn at_hand(acknowledges: bool) -> [Range<usize>; 2] {
+        let (run, streams) = (offset_of!(Self, run), offset_of!(Self, streams));
+        let (sending, arriving) = (Streams::<P>::FOR_ACKS, Streams::<P>::FOR_DATA);
+        if acknowledges {
+            [0..streams + sending.end, 0..0]
+        } else {
+            [0..run, streams + arriving.start..streams + arriving.end]
+        }
+    }
+
+    /// Has fetched what is kept of a path, and a stream, for a packet that comes soon and may acknowledge some of it. The session
+    /// itself is at hand.
     pub fn prefetch(&self, path: PathId, acknowledges: bool) {
         if let Some(path) = self.path(path) {
-            prefetch(path, if acknowledges { Path::FOR_ACKS } else { Path::FOR_DATA });
+            prefetch(path, 0..if acknowledges { Path::FOR_ACKS } else { Path::FOR_DATA });
         }
-        self.paths.prefetch();
+        self.streams.prefetch();
         if acknowledges {
             self.cc.prefetch(path);
         }
     }
 
-    /// Has fetched a stream for a packet that comes soon, and what is in flight on a path if it may acknowledge that. The path
-    /// is at hand.
+    /// Has fetched what is in flight on a path for a packet that comes soon, if it may acknowledge that. The path is at hand.
     pub fn prefetch_flight(&self, path: PathId, acknowledges: bool) {
-        self.streams.prefetch();
         if let Some(path) = self.path(path).filter(|_| acknowledges) {
             path.board.prefetch();
         }
+    }
+
+    /// Has fetched what a piece of a stream that comes soon is kept beside. The first stream is at hand.
+    pub fn prefetch_place(&self, stream: StreamId, offset: u64) {
+        self.streams.prefetch_place(stream, offset);
     }
 
     fn handle_stateless_reset(&mut self, now: Time, token: ResetToken) {
@@ -129,7 +149,9 @@ impl<P: Payload> Session<P> {
         if self.paths[index].meter.is_some() {
             self.note_received(index);
         }
-        self.reporter.on_received(arrival.size as u64);
+        if let Some(reporter) = &mut self.reporter {
+            reporter.on_received(arrival.size as u64);
+        }
     }
 
     fn handle_frame(
@@ -244,4 +266,26 @@ fn is_answer<P>(packet: &Packet<P>) -> bool {
 /// True for a packet that asks whether an address can be used.
 fn is_challenge<P>(packet: &Packet<P>) -> bool {
     packet.frames.iter().any(|frame| matches!(frame, Frame::PathChallenge { .. }))
+}
+
+#[cfg(test)]
+mod tests {
+    use anabranch_wire::Length;
+
+    use super::*;
+
+    #[test]
+    fn what_a_packet_asks_for_lies_side_by_side() {
+        type Any = Session<Length>;
+        let common = [offset_of!(Any, config), offset_of!(Any, events), offset_of!(Any, paths)];
+        let sending = [offset_of!(Any, run), offset_of!(Any, cc), offset_of!(Any, streams)];
+        let rare = offset_of!(Any, stats);
+        assert!([&common[..], &sending, &[rare]].concat().is_sorted());
+        let ([acks, _], [first, second]) = (Any::at_hand(true), Any::at_hand(false));
+        assert!(acks.end > offset_of!(Any, streams) && first.end == sending[0], "{acks:?}, {first:?}");
+        assert!(
+            second.start < acks.end && acks.end < second.end && second.end < rare,
+            "{acks:?}, {second:?}"
+        );
+    }
 }

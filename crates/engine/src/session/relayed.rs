@@ -89,7 +89,7 @@ impl<P: Payload> Session<P> {
         self.next_timeout.set(None);
         self.remote_pids.remove(&id);
         if let Some((pid, _)) = self.local_pids.remove(&id) {
-            self.pid_changes.push_back(crate::event::PidChange::Retire { pid, path: id });
+            self.pid_changes.push(crate::event::PidChange::Retire { pid, path: id });
         }
         self.abandoned.insert(id, AbandonReason::Unreachable.code());
         self.push_control(Control::PathAbandon(id));

@@ -26,7 +26,7 @@ const REPORTS_AN_UPDATE: u32 = 3;
 /// Decides when to report.
 #[derive(Debug)]
 pub(super) struct Reporter {
-    config: Option<ReportConfig>,
+    config: ReportConfig,
     fraction: f64,
     received: u64,
     last_share: f64,
@@ -37,15 +37,17 @@ pub(super) struct Reporter {
 }
 
 impl Reporter {
-    pub(super) fn new(config: &Config) -> Self {
-        Self {
-            config: config.reports,
+    /// One for a session that is to report.
+    pub(super) fn new(config: &Config) -> Option<Box<Self>> {
+        let reporter = |config| Self {
+            config,
             fraction: FIRST_FRACTION,
             received: 0,
             last_share: 1.0,
             told: BTreeMap::new(),
             pending: Vec::new(),
-        }
+        };
+        config.reports.map(|config| Box::new(reporter(config)))
     }
 
     pub(super) fn on_received(&mut self, bytes: u64) {
@@ -53,14 +55,13 @@ impl Reporter {
     }
 
     fn is_due(&self, paths: usize) -> bool {
-        self.config.is_some() && self.received as f64 * self.fraction >= REPORT_BYTES * paths as f64
+        self.received as f64 * self.fraction >= REPORT_BYTES * paths as f64
     }
 
     /// `bff ← max(1 %, (1−b)·bff)` while steady, `min((1+b)·bff, 5 %)` after a change.
     fn adapt(&mut self, share: f64) {
-        let Some(config) = self.config else { return };
         let changed = (share - self.last_share).abs() > STEADY;
-        let factor = if changed { 1.0 + config.b } else { 1.0 - config.b };
+        let factor = if changed { 1.0 + self.config.b } else { 1.0 - self.config.b };
         self.fraction = (self.fraction * factor).clamp(FRACTIONS.0, FRACTIONS.1);
         self.last_share = share;
         self.received = 0;
@@ -76,33 +77,31 @@ fn share_since((received, sent): (u64, u64), now: (u64, u64)) -> f64 {
 impl<P: Payload> Session<P> {
     /// Puts reports in line when the fraction allows for them.
     pub(super) fn prepare_reports(&mut self) {
-        if self.config.reports.is_none() {
-            return;
-        }
+        let Some(reporter) = &mut self.reporter else { return };
         let heard =
             |path: &&crate::path::Path| path.state != PathState::Closing && path.receipt.largest().is_some();
         let count = self.paths.iter().filter(heard).count();
-        if count == 0 || !self.reporter.is_due(count) {
+        if count == 0 || !reporter.is_due(count) {
             return;
         }
-        let told = std::mem::take(&mut self.reporter.told);
+        let told = std::mem::take(&mut reporter.told);
         let mut shares = 0.0;
         for path in self.paths.iter().filter(heard) {
             let now = path.receipt.counts();
             shares += share_since(told.get(&path.id).copied().unwrap_or_default(), now);
-            self.reporter.told.insert(path.id, now);
+            reporter.told.insert(path.id, now);
         }
-        self.reporter.adapt(shares / count as f64);
-        self.reporter.pending = self.paths.iter().filter(heard).map(|path| path.id).collect();
+        reporter.adapt(shares / count as f64);
+        reporter.pending = self.paths.iter().filter(heard).map(|path| path.id).collect();
     }
 
     pub(super) fn has_reports(&self) -> bool {
-        !self.reporter.pending.is_empty()
+        self.reporter.as_ref().is_some_and(|reporter| !reporter.pending.is_empty())
     }
 
     /// The next report in line.
     pub(super) fn next_report(&mut self) -> Option<Frame<P>> {
-        let id = self.reporter.pending.pop()?;
+        let id = self.reporter.as_mut()?.pending.pop()?;
         let path = self.path(id)?;
         Some(Frame::Report(Report {
             path: path.id,

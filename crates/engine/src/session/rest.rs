@@ -35,10 +35,8 @@ impl<P: Payload> Session<P> {
             self.control = ControlQueue::default();
         }
         self.events.shrink_to_fit();
-        self.pid_changes.shrink_to_fit();
-        self.outgoing.shrink_to_fit();
+        self.rest_datagrams();
         self.candidates.shrink_to_fit();
-        self.greetings.shrink_to_fit();
         self.scratch = Scratch::default();
     }
 

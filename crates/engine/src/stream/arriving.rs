@@ -12,7 +12,7 @@ impl<P: Payload> Streams<P> {
     /// False when the frame would add a waiting piece to what is full of them already.
     pub(crate) fn admits(&self, frame: &StreamFrame<P>) -> bool {
         self.pieces < MAX_PIECES.min((self.window.size() / PIECE_COST) as usize)
-            || self.map.get(&frame.stream).is_some_and(|stream| frame.offset <= stream.recv.received())
+            || self.table.get(frame.stream).is_some_and(|stream| frame.offset <= stream.recv.received())
     }
 
     /// False when the budget has no room for the streams that a frame about this one opens: a frame opens all lower ones too.
@@ -43,7 +43,7 @@ impl<P: Payload> Streams<P> {
         } else if index >= self.opened_there {
             self.open_there_until(index, events)?;
         }
-        Ok(self.map.get_mut(&id))
+        Ok(self.table.get_mut(id))
     }
 
     /// Opens the streams of the peer up to this one.

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use anabranch_wire::Payload;
+use anabranch_wire::{Payload, prefetch};
 use smallvec::SmallVec;
 
 use super::recv::is_crumb;
@@ -84,6 +84,13 @@ impl<P: Payload> Held<P> {
             offset += room;
         }
         self.bytes - before
+    }
+
+    /// Has the run fetched that a piece at `offset` comes behind. The way there is fetched by going it.
+    pub(super) fn prefetch(&self, offset: u64) {
+        if let Some((_, run)) = self.runs.range(..=offset).next_back() {
+            prefetch(run, 0..usize::MAX);
+        }
     }
 
     /// How many bytes of a range are not here.

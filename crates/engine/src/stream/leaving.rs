@@ -62,7 +62,7 @@ impl<P: Payload> Streams<P> {
 
     pub(super) fn enqueue(&mut self, id: StreamId) {
         let credit = self.credit();
-        let Some(stream) = self.map.get_mut(&id) else { return };
+        let Some(stream) = self.table.get_mut(id) else { return };
         if !stream.queued && stream.send.has_work(credit) {
             stream.queued = true;
             self.ready.push_back(id);
@@ -79,17 +79,17 @@ impl<P: Payload> Streams<P> {
         let mut woken = 0;
         while woken < most {
             let Some(id) = self.credit_blocked.pop_front() else { break };
-            if let Some(stream) = self.map.get_mut(&id) {
+            if let Some(stream) = self.table.get_mut(id) {
                 stream.credit_blocked = false;
                 self.enqueue(id);
-                woken += u64::from(self.map.get(&id).is_some_and(|stream| stream.queued));
+                woken += u64::from(self.table.get(id).is_some_and(|stream| stream.queued));
             }
         }
         woken > 0
     }
 
     pub(super) fn requeue_all(&mut self) {
-        let ids: Vec<_> = self.map.keys().copied().collect();
+        let ids: Vec<_> = self.table.ids().collect();
         for id in ids {
             self.enqueue(id);
         }
@@ -112,7 +112,7 @@ impl<P: Payload> Streams<P> {
 
     /// The next stream to send.
     fn next(&self) -> Option<&Stream<P>> {
-        self.ready.front().and_then(|id| self.map.get(id))
+        self.ready.front().and_then(|id| self.table.get(*id))
     }
 
     /// Brings a stream that has bytes to send to the front; false when there is none.
@@ -123,7 +123,7 @@ impl<P: Payload> Streams<P> {
                     return true;
                 }
                 self.ready.pop_front();
-                if let Some(stream) = self.map.get_mut(&id) {
+                if let Some(stream) = self.table.get_mut(id) {
                     stream.queued = false;
                     self.enqueue(id);
                 }
@@ -168,7 +168,8 @@ impl<P: Payload> Streams<P> {
             return false;
         }
         self.wake_blocked();
-        let has_new = |id: &StreamId| self.map.get(id).is_some_and(|stream| stream.send.sendable(credit) > 0);
+        let has_new =
+            |id: &StreamId| self.table.get(*id).is_some_and(|stream| stream.send.sendable(credit) > 0);
         let found = self.ready.iter().take(LOOKED_THROUGH).position(has_new);
         self.ready.rotate_left(found.unwrap_or(LOOKED_THROUGH.min(self.ready.len())));
         found.is_some()
@@ -197,7 +198,7 @@ impl<P: Payload> Streams<P> {
     ) -> Option<(StreamFrame<P>, bool)> {
         let id = *self.ready.front()?;
         let credit = self.credit();
-        let stream = self.map.get_mut(&id)?;
+        let stream = self.table.get_mut(id)?;
         let room = |offset| {
             let overhead = anabranch_wire::stream_frame_overhead_last(id, offset);
             room.checked_sub(overhead).map(|room| room as u64)
@@ -216,7 +217,7 @@ impl<P: Payload> Streams<P> {
 
     /// The bytes of a run again, while the peer is not known to have any of them.
     pub(crate) fn copy_of(&self, run: &SentRun, room: usize) -> Option<StreamFrame<P>> {
-        let stream = self.map.get(&run.stream)?;
+        let stream = self.table.get(run.stream)?;
         let overhead = anabranch_wire::stream_frame_overhead_last(run.stream, run.offset);
         let data = stream.send.copy_of(run.range(), room.checked_sub(overhead)? as u64)?;
         let whole = data.len() as u64 == u64::from(run.length);
@@ -226,7 +227,7 @@ impl<P: Payload> Streams<P> {
     pub(super) fn wake_writers(&mut self, events: &mut VecDeque<Event>) {
         while self.unsent < self.limits.unsent / 2 + 1 && self.buffered < self.limits.send_buffer {
             let Some(id) = self.room_blocked.pop_front() else { return };
-            if let Some(stream) = self.map.get_mut(&id) {
+            if let Some(stream) = self.table.get_mut(id) {
                 stream.send.wants_room = false;
                 if stream.send.is_open() {
                     events.push_back(Event::StreamWritable(id));
@@ -258,7 +259,7 @@ impl<P: Payload> Streams<P> {
         fin: bool,
         events: &mut VecDeque<Event>,
     ) -> bool {
-        let Some(stream) = self.map.get_mut(&id) else { return false };
+        let Some(stream) = self.table.get_mut(id) else { return false };
         if stream.send.is_finished() {
             return false;
         }
@@ -274,14 +275,14 @@ impl<P: Payload> Streams<P> {
     }
 
     pub(crate) fn on_reset_acked(&mut self, id: StreamId, out: &mut ControlQueue) {
-        if let Some(stream) = self.map.get_mut(&id) {
+        if let Some(stream) = self.table.get_mut(id) {
             stream.send.on_reset_acked();
         }
         self.forget_if_over(id, out);
     }
 
     pub(crate) fn on_lost(&mut self, run: &SentRun) {
-        if let Some(stream) = self.map.get_mut(&run.stream) {
+        if let Some(stream) = self.table.get_mut(run.stream) {
             stream.send.on_lost(run.range(), run.fin);
             self.enqueue(run.stream);
         }
@@ -352,7 +353,7 @@ mod tests {
             // Out of the way of the next one's first bytes.
             streams.ready.retain(|waiting| *waiting != id);
         }
-        streams.ready.extend(streams.map.keys().copied());
+        streams.ready.extend(streams.table.ids());
         let last = streams.open().unwrap();
         streams.write(last, &mut Length(10)).unwrap();
         let goes = (1..100).find(|_| streams.bring_new());

@@ -11,11 +11,12 @@ mod leaving;
 mod recv;
 mod redundant;
 mod send;
+mod table;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::ops::Range;
 
-use anabranch_wire::{Payload, Side, Span, StreamId, Time, prefetch};
+use anabranch_wire::{Payload, Side, Span, StreamId, Time};
 
 pub(crate) use budget::next_turn;
 pub use budget::{MemoryBudget, Reservation};
@@ -24,6 +25,7 @@ pub use recv::Read;
 pub(crate) use recv::{Inserted, RecvHalf, Window};
 pub(crate) use redundant::Carried;
 pub(crate) use send::SendHalf;
+use table::Table;
 
 use crate::control::{Control, ControlQueue};
 use crate::event::Event;
@@ -109,38 +111,43 @@ impl SentRun {
     }
 }
 
+/// The fields lie by who asks for them: who sends, both, who receives, and last what few packets ask for.
+#[repr(C)]
 pub(crate) struct Streams<P> {
+    limits: Limits,
+    sent: u64,
+    peer_limit: u64,
+    buffered: u64,
+    /// How many streams are redundant.
+    redundant: usize,
+    /// Streams whose application was refused and waits.
+    room_blocked: VecDeque<StreamId>,
+    // From here on who receives asks, too.
+    /// Streams with something to send, in turn.
+    ready: VecDeque<StreamId>,
+    /// Streams whose new data waits for session credit.
+    credit_blocked: VecDeque<StreamId>,
+    table: Table<P>,
+    unsent: u64,
+    // Up to here who sends asks.
+    received: u64,
+    read: u64,
+    window: Window,
+    pieces: usize,
+    waiting_bytes: u64,
+    opened_there: u64,
     side: Side,
-    map: BTreeMap<StreamId, Stream<P>>,
-    opened_here: u64,
-    may_open_here: u64,
     /// The application was refused a stream and waits.
     wants_stream: bool,
-    opened_there: u64,
+    // Up to here who receives asks.
+    opened_here: u64,
+    may_open_here: u64,
     may_open_there: u64,
     /// Streams of the peer that are not over, and what is reserved for them.
     open_there: u64,
     reserved_there: Reservation,
     incoming: VecDeque<StreamId>,
-    /// Streams with something to send, in turn.
-    ready: VecDeque<StreamId>,
-    /// Streams whose new data waits for session credit.
-    credit_blocked: VecDeque<StreamId>,
-    /// Streams whose application was refused and waits.
-    room_blocked: VecDeque<StreamId>,
-    limits: Limits,
-    sent: u64,
-    peer_limit: u64,
-    received: u64,
-    read: u64,
-    window: Window,
     reservation: Reservation,
-    buffered: u64,
-    unsent: u64,
-    pieces: usize,
-    waiting_bytes: u64,
-    /// How many streams are redundant.
-    redundant: usize,
 }
 
 /// Sizes in bytes, see [`crate::config::MemoryConfig`].
@@ -156,11 +163,17 @@ pub(crate) struct Limits {
 }
 
 impl<P: Payload> Streams<P> {
+    /// The bytes in it that a packet asks for that may acknowledge something.
+    pub(crate) const FOR_ACKS: Range<usize> = 0..std::mem::offset_of!(Self, received);
+    /// And those that one asks for that does not.
+    pub(crate) const FOR_DATA: Range<usize> =
+        std::mem::offset_of!(Self, ready)..std::mem::offset_of!(Self, opened_here);
+
     pub(crate) fn new(side: Side, limits: Limits, max_streams: u64, mut reservation: Reservation) -> Self {
         let granted = reservation.reserve_first(limits.initial_window);
         Self {
             side,
-            map: BTreeMap::new(),
+            table: Table::new(),
             opened_here: 0,
             may_open_here: 0,
             wants_stream: false,
@@ -189,16 +202,19 @@ impl<P: Payload> Streams<P> {
 
     /// Has the first stream fetched, which is often the only one.
     pub(crate) fn prefetch(&self) {
-        if let Some(stream) = self.map.values().next() {
-            prefetch(stream, usize::MAX);
+        self.table.prefetch();
+    }
+
+    /// Has fetched what a piece of a stream at `offset` is kept beside. The first stream is at hand.
+    pub(crate) fn prefetch_place(&self, id: StreamId, offset: u64) {
+        if let Some(stream) = self.table.get(id) {
+            stream.recv.prefetch(offset);
         }
     }
 
-    /// Gives back what memory is not in use: a node of the map takes as much as eleven streams.
+    /// Gives back what memory is not in use.
     pub(crate) fn rest(&mut self) {
-        if self.map.is_empty() {
-            self.map = BTreeMap::new();
-        }
+        self.table.shrink_to_fit();
         self.incoming.shrink_to_fit();
         self.ready.shrink_to_fit();
         self.credit_blocked.shrink_to_fit();
@@ -214,7 +230,7 @@ impl<P: Payload> Streams<P> {
         self.peer_limit = max_data;
         self.limits.peer_stream = max_stream_data;
         self.may_open_here = max_streams;
-        for stream in self.map.values_mut() {
+        for stream in self.table.iter_mut() {
             stream.send.raise_limit(max_stream_data);
         }
         self.requeue_all();
@@ -229,7 +245,7 @@ impl<P: Payload> Streams<P> {
         let send = SendHalf::new(self.limits.peer_stream);
         let stream =
             Stream { send, recv, queued: false, credit_blocked: false, redundant: false, stop_code: None };
-        self.map.insert(id, stream);
+        self.table.insert(id, stream);
     }
 
     pub(crate) fn open(&mut self) -> Option<StreamId> {
@@ -254,7 +270,7 @@ impl<P: Payload> Streams<P> {
             self.limits.unsent.saturating_sub(self.unsent),
             self.limits.send_buffer.saturating_sub(self.buffered),
         );
-        let stream = self.map.get_mut(&id).ok_or(StreamError::Unknown)?;
+        let stream = self.table.get_mut(id).ok_or(StreamError::Unknown)?;
         if !stream.send.is_open() {
             return Err(StreamError::Ended);
         }
@@ -272,7 +288,7 @@ impl<P: Payload> Streams<P> {
     }
 
     pub(crate) fn finish(&mut self, id: StreamId) -> Result<(), StreamError> {
-        let stream = self.map.get_mut(&id).ok_or(StreamError::Unknown)?;
+        let stream = self.table.get_mut(id).ok_or(StreamError::Unknown)?;
         if !stream.send.is_open() {
             return Err(StreamError::Ended);
         }
@@ -287,7 +303,7 @@ impl<P: Payload> Streams<P> {
         code: u64,
         (events, out): (&mut VecDeque<Event>, &mut ControlQueue),
     ) -> Result<(), StreamError> {
-        let stream = self.map.get_mut(&id).ok_or(StreamError::Unknown)?;
+        let stream = self.table.get_mut(id).ok_or(StreamError::Unknown)?;
         let (buffered, unsent) = (stream.send.buffered(), stream.send.unsent());
         if stream.send.reset(code) {
             self.buffered -= buffered;
@@ -304,7 +320,7 @@ impl<P: Payload> Streams<P> {
         code: u64,
         out: &mut ControlQueue,
     ) -> Result<(), StreamError> {
-        let stream = self.map.get_mut(&id).ok_or(StreamError::Unknown)?;
+        let stream = self.table.get_mut(id).ok_or(StreamError::Unknown)?;
         let before = stream.recv.read_offset();
         stream.recv.stop();
         stream.stop_code = Some(code);
@@ -322,7 +338,7 @@ impl<P: Payload> Streams<P> {
     /// How many bytes of a range are not here; of a stream that nobody has heard of, all.
     pub(crate) fn not_arrived(&self, id: StreamId, range: Range<u64>) -> u64 {
         let all = range.end.saturating_sub(range.start);
-        self.map.get(&id).map_or(all, |stream| stream.recv.not_arrived(range))
+        self.table.get(id).map_or(all, |stream| stream.recv.not_arrived(range))
     }
 
     pub(crate) fn read(
@@ -331,7 +347,7 @@ impl<P: Payload> Streams<P> {
         most: usize,
         out: &mut ControlQueue,
     ) -> Result<Read<P>, StreamError> {
-        let stream = self.map.get_mut(&id).ok_or(StreamError::Unknown)?;
+        let stream = self.table.get_mut(id).ok_or(StreamError::Unknown)?;
         let result = stream.recv.read(most);
         match &result {
             Read::Data(data) => {
@@ -350,10 +366,10 @@ impl<P: Payload> Streams<P> {
     }
 
     fn forget_if_over(&mut self, id: StreamId, out: &mut ControlQueue) {
-        if !self.map.get(&id).is_some_and(Stream::is_over) {
+        if !self.table.get(id).is_some_and(Stream::is_over) {
             return;
         }
-        let removed = self.map.remove(&id);
+        let removed = self.table.remove(id);
         self.redundant -= usize::from(removed.is_some_and(|stream| stream.redundant));
         if id.opener() != self.side {
             self.may_open_there += 1;
@@ -378,7 +394,7 @@ impl<P: Payload> Streams<P> {
     /// A stream's limit to tell, and how far it has arrived; `None` when nothing more can come on it.
     pub(crate) fn renew_stream(&mut self, id: StreamId, now: Time, rtt: Span) -> Option<(u64, u64)> {
         let most = self.window.size().max(self.limits.initial_window);
-        let stream = self.map.get_mut(&id).filter(|stream| stream.recv.is_receiving())?;
+        let stream = self.table.get_mut(id).filter(|stream| stream.recv.is_receiving())?;
         let read = stream.recv.read_offset();
         let wanted = stream.recv.window.wanted(now, read, rtt).min(most);
         stream.recv.window.grow(wanted);
@@ -390,18 +406,18 @@ impl<P: Payload> Streams<P> {
     }
 
     pub(crate) fn reset_frame(&self, id: StreamId) -> Option<(u64, u64)> {
-        let send = &self.map.get(&id)?.send;
+        let send = &self.table.get(id)?.send;
         send.reset_code().map(|code| (code, send.sent_end()))
     }
 
     pub(crate) fn stop_code(&self, id: StreamId) -> Option<u64> {
-        self.map.get(&id).filter(|stream| stream.recv.wants_credit())?.stop_code
+        self.table.get(id).filter(|stream| stream.recv.wants_credit())?.stop_code
     }
 
     /// True when everything written has been acknowledged.
     pub(crate) fn is_drained(&self) -> bool {
-        self.map
-            .values()
+        self.table
+            .iter()
             .all(|stream| stream.send.buffered() == 0 && (stream.send.is_open() || stream.send.is_finished()))
     }
 

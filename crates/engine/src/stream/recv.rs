@@ -140,6 +140,13 @@ impl<P: Payload> RecvHalf<P> {
         self.state == State::Receiving && self.final_size.is_none()
     }
 
+    /// Has fetched what a piece at `offset` is kept beside.
+    pub(crate) fn prefetch(&self, offset: u64) {
+        if offset > self.received {
+            self.held.prefetch(offset);
+        }
+    }
+
     pub(crate) fn insert(&mut self, offset: u64, data: P, fin: bool) -> Result<Inserted, ProtocolError> {
         let end = offset.checked_add(data.len() as u64).ok_or(ProtocolError::FinalSize)?;
         self.check_end(end, fin)?;

@@ -36,7 +36,7 @@ impl Carried {
 
 impl<P: Payload> Streams<P> {
     pub(crate) fn set_redundant(&mut self, id: StreamId, wanted: bool) -> Result<(), StreamError> {
-        let stream = self.map.get_mut(&id).ok_or(StreamError::Unknown)?;
+        let stream = self.table.get_mut(id).ok_or(StreamError::Unknown)?;
         if stream.send.is_over() {
             return Err(StreamError::Ended);
         }
@@ -51,7 +51,7 @@ impl<P: Payload> Streams<P> {
     }
 
     pub(crate) fn is_redundant(&self, id: StreamId) -> bool {
-        self.has_redundant() && self.map.get(&id).is_some_and(|stream| stream.redundant)
+        self.has_redundant() && self.table.get(id).is_some_and(|stream| stream.redundant)
     }
 
     /// True when the next stream to send is redundant.
@@ -61,7 +61,7 @@ impl<P: Payload> Streams<P> {
 
     /// Notes that a copy left: what it carries is missing no more.
     pub(crate) fn on_copied(&mut self, run: &SentRun) {
-        if let Some(stream) = self.map.get_mut(&run.stream) {
+        if let Some(stream) = self.table.get_mut(run.stream) {
             stream.send.on_copied(run.range(), run.fin);
         }
     }

@@ -22,6 +22,8 @@ const LEAST_BITS: u32 = 10;
 const WIDE_BITS: u32 = 6;
 /// Bits of a link's number, and of a place in a slot.
 const LINK_BITS: u32 = 24;
+/// Bits of a size: plain links carry nothing that is larger than an IP packet can be.
+const SIZE_BITS: u32 = 16;
 
 /// A packet on a link, as links see it: nothing of the packet itself is touched between its first and its last link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,12 +36,42 @@ pub(crate) struct Flight {
     pub size: u32,
 }
 
-/// A flight, when it ends, and over which link.
+/// A flight, when it ends, and over which link. There is one for each packet that waits or is on its way, written and read once
+/// a hop and far away by then, so it is small.
 #[derive(Clone, Copy, Debug, Default)]
 struct Entry {
-    at: Time,
-    link: u32,
-    flight: Flight,
+    /// From the highest bit on: nanoseconds from the beginning of the wide slot to its end, the link, and the size.
+    key: u64,
+    place: u32,
+    next: u32,
+}
+
+impl Entry {
+    #[inline]
+    fn new(within: u64, link: u32, flight: Flight) -> Self {
+        debug_assert!(flight.size >> SIZE_BITS == 0 && link >> LINK_BITS == 0, "{flight:?} on {link}");
+        let Flight { place, next, size } = flight;
+        let key = (within << LINK_BITS | u64::from(link)) << SIZE_BITS | u64::from(size);
+        Self { key, place, next }
+    }
+
+    fn link(&self) -> u32 {
+        (self.key >> SIZE_BITS) as u32 & ((1 << LINK_BITS) - 1)
+    }
+
+    fn flight(&self) -> Flight {
+        Flight { place: self.place, next: self.next, size: self.key as u32 & ((1 << SIZE_BITS) - 1) }
+    }
+
+    /// The number of its narrow slot, of so many bits, in the wide one.
+    fn narrow_slot(&self, bits: u32) -> usize {
+        (self.key >> (SIZE_BITS + LINK_BITS + bits)) as usize
+    }
+
+    /// When it ends within a narrow slot of so many bits, and over which link: to put it in order by.
+    fn order(&self, bits: u32) -> u64 {
+        self.key >> SIZE_BITS & ((1 << (LINK_BITS + bits)) - 1)
+    }
 }
 
 /// All flights.
@@ -92,8 +124,9 @@ impl Flights {
             at > self.end_of_slot(self.moment(0)),
             "nothing arrives in the slot in which it is sent"
         );
-        let entry = Entry { at, link, flight };
-        let number = at.as_nanos() >> self.bits >> WIDE_BITS;
+        let wide_bits = self.bits + WIDE_BITS;
+        let number = at.as_nanos() >> wide_bits;
+        let entry = Entry::new(at.as_nanos() & ((1 << wide_bits) - 1), link, flight);
         match number - (self.position >> WIDE_BITS) {
             0 => self.add_narrow(entry),
             ahead if ahead < SLOTS as u64 => {
@@ -110,7 +143,7 @@ impl Flights {
 
     #[inline]
     fn add_narrow(&mut self, entry: Entry) {
-        let index = (entry.at.as_nanos() >> self.bits) as usize % self.narrow.len();
+        let index = entry.narrow_slot(self.bits);
         self.filled |= 1 << index;
         self.narrow[index].push(entry);
     }
@@ -147,16 +180,15 @@ impl Flights {
         } else {
             self.order.partition_point(|key| self.moment(*key) <= until)
         };
-        self.order[first..self.taken].iter().map(|key| {
-            let Entry { at, flight, .. } = self.open[place_of(*key)];
-            (at, flight)
-        })
+        self.order[first..self.taken]
+            .iter()
+            .map(|key| (self.moment(*key), self.open[place_of(*key)].flight()))
     }
 
     /// Shows all flights, and over which link each is, in no order.
-    pub(crate) fn for_each(&self, mut look: impl FnMut(u32, &Flight)) {
+    pub(crate) fn for_each(&self, mut look: impl FnMut(u32, Flight)) {
         let rest = self.order[self.taken..].iter().map(|key| &self.open[place_of(*key)]);
-        let mut look = |entry: &Entry| look(entry.link, &entry.flight);
+        let mut look = |entry: &Entry| look(entry.link(), entry.flight());
         rest.chain(self.narrow.iter().flatten()).for_each(&mut look);
         let piles = self.wide.iter().chain(self.far.values());
         piles.for_each(|pile| self.piles.iter(pile).for_each(&mut look));
@@ -184,12 +216,8 @@ impl Flights {
         }
         self.filled &= !(1 << index);
         std::mem::swap(&mut self.open, &mut self.narrow[index]);
-        let within = (1 << self.bits) - 1;
-        let keys = self.open.iter().enumerate().map(|(place, entry)| {
-            let order = (entry.at.as_nanos() & within) << LINK_BITS | u64::from(entry.link);
-            order << LINK_BITS | place as u64
-        });
-        self.order.extend(keys);
+        let key = |(place, entry): (usize, &Entry)| entry.order(self.bits) << LINK_BITS | place as u64;
+        self.order.extend(self.open.iter().enumerate().map(key));
         debug_assert!(self.order.len() >> LINK_BITS == 0, "a place has its bits");
         self.order.sort_unstable();
     }
@@ -208,7 +236,7 @@ impl Flights {
             let pile = std::mem::replace(&mut self.wide[index], Pile::EMPTY);
             let Self { piles, narrow, filled, bits, .. } = self;
             piles.empty(pile, |entry| {
-                let index = (entry.at.as_nanos() >> *bits) as usize % narrow.len();
+                let index = entry.narrow_slot(*bits);
                 *filled |= 1 << index;
                 narrow[index].push(entry);
             });
@@ -287,6 +315,16 @@ mod tests {
         let mut places: Vec<_> = ended.iter().map(|(_, flight)| flight.place).collect();
         places.sort_unstable();
         assert_eq!(places, (0..begun).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn an_entry_holds_the_most_there_can_be_in_sixteen_bytes() {
+        let (bits, link) = (MOST_BITS, (1 << LINK_BITS) - 1);
+        let flight = Flight { place: u32::MAX, next: u32::MAX - 1, size: u32::from(u16::MAX) };
+        let entry = Entry::new((1 << (bits + WIDE_BITS)) - 1, link, flight);
+        assert_eq!((size_of::<Entry>(), entry.flight(), entry.link()), (16, flight, link));
+        assert_eq!(entry.narrow_slot(bits), (1 << WIDE_BITS) - 1);
+        assert_eq!(entry.order(bits), (1 << (bits + LINK_BITS)) - 1);
     }
 
     #[test]

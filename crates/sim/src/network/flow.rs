@@ -72,35 +72,39 @@ impl Ended {
 
 /// A place for a flow, which several may have one after the other.
 ///
-/// What is its own lies in front of its sessions, which are large.
+/// What is its own lies in front of its sessions, which are large: first what every packet asks for, then what packets to the
+/// client ask for, and what those to the server.
 #[repr(C)]
 pub(crate) struct Flow {
     pub routes: Routes,
-    config: Arc<Config>,
     supply: Supply,
     /// Counts the sessions that had this place.
     pub generation: u32,
+    redundant: bool,
+    /// What stripes the packets of its only path.
+    pub thin: Option<Box<ThinLayer>>,
+    pub stop: Time,
+    // The client's application:
+    /// When a steady or scripted application has more.
+    next_chunk: Time,
+    /// The paths to open yet, a bit each.
+    unopened: u64,
+    stream: Option<StreamId>,
+    /// Bytes that the application has not written yet.
+    left: u64,
+    /// How many of its entries a script has given.
+    played: usize,
+    config: Arc<Config>,
+    /// Where the PIDs of the next sessions begin.
+    pids: u64,
+    // What arrives at the server:
+    /// End of the data that arrived, gaps or not.
+    highest: u64,
+    pub counts: FlowCounts,
+    // And this is asked for rarely.
     /// What the first sessions of this place had counted when they ended.
     ended: [Option<Box<Ended>>; 2],
     pub start: Time,
-    pub stop: Time,
-    stream: Option<StreamId>,
-    redundant: bool,
-    /// Bytes that the application has not written yet.
-    left: u64,
-    /// When a steady or scripted application has more.
-    next_chunk: Time,
-    /// How many of its entries a script has given.
-    played: usize,
-    /// The paths to open yet, a bit each.
-    unopened: u64,
-    /// End of the data that arrived, gaps or not.
-    highest: u64,
-    /// Where the PIDs of the next sessions begin.
-    pids: u64,
-    pub counts: FlowCounts,
-    /// What stripes the packets of its only path.
-    pub thin: Option<Box<ThinLayer>>,
     /// When a file had arrived and was acknowledged in full.
     pub finished_at: Option<Time>,
     /// When the first datagram was sent.
@@ -148,10 +152,18 @@ impl Flow {
         self
     }
 
-    /// Has fetched what it is, and an end's session, for a packet that comes soon.
-    pub(crate) fn prefetch(&self, end: usize) {
-        prefetch(self, std::mem::offset_of!(Self, sessions));
-        prefetch(&self.sessions[end], Session::<Length>::AT_HAND);
+    /// Has fetched what it is, and an end's session, for a packet that comes soon and may acknowledge something.
+    pub(crate) fn prefetch(&self, end: usize, acknowledges: bool) {
+        let (client, server) = (std::mem::offset_of!(Self, next_chunk), std::mem::offset_of!(Self, highest));
+        prefetch(self, 0..client);
+        prefetch(
+            self,
+            if end == CLIENT { client..server } else { server..std::mem::offset_of!(Self, ended) },
+        );
+        let session = &self.sessions[end];
+        let [first, second] = Session::<Length>::at_hand(acknowledges);
+        prefetch(session, first);
+        prefetch(session, second);
     }
 
     /// True when it is never over before it is stopped.

@@ -15,18 +15,22 @@ impl Network {
         let packets = packets.iter().filter(|packet| packet.to().end != NO_END);
         let flow = |packet: &Fetched| &self.flows[packet.to().flow as usize];
         for packet in packets.clone() {
-            flow(packet).prefetch(usize::from(packet.to().end));
+            let acknowledges = packet.path().is_none_or(|(_, acknowledges)| acknowledges);
+            flow(packet).prefetch(usize::from(packet.to().end), acknowledges);
         }
         let of_paths = packets.filter_map(|packet| {
             let (flow, to) = (flow(packet), packet.to());
-            Some((flow, to.path, flow.sessions[usize::from(to.end)].as_ref()?, packet.path()?))
+            Some((packet, flow, flow.sessions[usize::from(to.end)].as_ref()?, packet.path()?))
         });
-        for (flow, to, session, (path, acknowledges)) in of_paths.clone() {
-            prefetch_item(&flow.routes, usize::from(to));
+        for (packet, flow, session, (path, acknowledges)) in of_paths.clone() {
+            prefetch_item(&flow.routes, usize::from(packet.to().path));
             session.prefetch(path, acknowledges);
         }
-        for (.., session, (path, acknowledges)) in of_paths {
+        for (packet, _, session, (path, acknowledges)) in of_paths {
             session.prefetch_flight(path, acknowledges);
+            if let Some((stream, offset)) = packet.run_start() {
+                session.prefetch_place(stream, offset);
+            }
         }
     }
 

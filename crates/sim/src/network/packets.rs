@@ -56,6 +56,11 @@ impl Kept {
             Body::Empty | Body::Other(_) => None,
         }
     }
+
+    /// The stream that it has bytes of, and where they begin.
+    pub(crate) fn run_start(&self) -> Option<(StreamId, u64)> {
+        if let Body::Run(run) = &self.body { Some((run.stream, run.offset)) } else { None }
+    }
 }
 
 /// A packet with one run of a stream.

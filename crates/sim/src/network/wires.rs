@@ -5,7 +5,7 @@
 //! by that delay, slot by slot ([`Express`]); else they are asked one by one ([`Stepwise`]).
 
 use anabranch_link::{LinkConfig, LinkStats};
-use anabranch_wire::{Length, Message, PathId, Time};
+use anabranch_wire::{Length, Message, PathId, StreamId, Time};
 
 use super::express::Express;
 use super::flights::Flight;
@@ -51,6 +51,11 @@ impl Fetched {
 
     pub(crate) fn to(&self) -> Destination {
         self.kept.to
+    }
+
+    /// The stream that it has bytes of, and where they begin.
+    pub(crate) fn run_start(&self) -> Option<(StreamId, u64)> {
+        self.kept.run_start()
     }
 
     /// The path that it is about, and whether it acknowledges.

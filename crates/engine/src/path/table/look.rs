@@ -1,4 +1,4 @@
-//! What is kept of paths beside them, found again where it may have changed.
+//! What is kept of paths, found again where it may have changed.
 
 use anabranch_wire::{PathId, Time};
 
@@ -12,7 +12,7 @@ impl Paths {
         debug_assert!(
             !fresh
                 || (0..self.list.len().min(63)).all(|index| {
-                    self.windows[index] == window(self.ids[index])
+                    self.list[index].kept.window == window(self.ids[index])
                         && self.has_room(index) == self.has_room_now(index)
                 })
         );
@@ -23,17 +23,22 @@ impl Paths {
     pub(crate) fn refresh(&mut self, window: impl Fn(PathId) -> u64) {
         let mut index = 0;
         while let Some(place) = self.stale.next(index, self.list.len()) {
-            self.windows[place] = window(self.ids[place]);
+            self.set_window(place, window(self.ids[place]));
             self.look(place);
             index = place + 1;
         }
         self.stale = Places::default();
     }
 
+    fn set_window(&mut self, index: usize, window: u64) {
+        let before = std::mem::replace(&mut self.list[index].kept.window, window);
+        self.total_window = self.total_window - before + window;
+    }
+
     fn look(&mut self, index: usize) {
-        let path = &self.list[index];
+        let path = &mut self.list[index];
+        path.kept.one_way = path.one_way();
         let reachable = path.is_reachable();
-        self.one_ways[index] = path.one_way();
         self.want_acks.put(index, path.receipt.wants_ack());
         self.want_probes.put(index, reachable && path.health.probes_due > 0);
         self.have_copies.put(index, path.has_copies());
@@ -67,7 +72,7 @@ impl Paths {
     fn has_room_now(&self, index: usize) -> bool {
         let path = &self.list[index];
         let size = path.size() as u64;
-        let room = self.windows[index].saturating_sub(path.board.pipe());
+        let room = path.kept.window.saturating_sub(path.board.pipe());
         room >= size && path.allowance.left() >= size
     }
 }
