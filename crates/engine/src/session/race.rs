@@ -314,4 +314,19 @@ mod tests {
             assert_eq!((client.paths()[0].route, client.paths()[0].state), (over, PathState::Active));
         }
     }
+
+    #[test]
+    fn of_routes_that_init_came_over_the_newest_is_answered_first_and_each_once() {
+        let (now, budget) = (Time::ZERO + Span::from_secs(1), MemoryBudget::new(1 << 30));
+        let params = local_params(&Config::default(), (Pid(9), ResetToken([2; 16])), 1 << 20);
+        let first = (params.clone(), route(0));
+        let mut server =
+            Session::<Length>::accept(Config::default(), first, Box::new(Pids(0)), budget, now).unwrap();
+        for socket in [1, 0, 1] {
+            let arrival = Arrival { route: route(socket), size: 200, ecn: Ecn::NotEct };
+            server.handle_message(now, &arrival, Message::Init(params.clone()));
+        }
+        let answers = std::iter::from_fn(|| server.poll_transmit(now)).map(|sent| sent.route);
+        assert_eq!(answers.collect::<Vec<_>>(), [route(1), route(0)]);
+    }
 }
