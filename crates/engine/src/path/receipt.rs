@@ -61,6 +61,8 @@ pub(crate) struct Receipt {
     unacknowledged: u32,
     /// Something arrived since the last acknowledgement.
     news: bool,
+    /// No range but the highest ends above this: they are far away in memory.
+    rest_end: u64,
     /// The lowest range is not too old before this number comes: it is far away in memory.
     look_at: u64,
     /// [`Time::NEVER`] when nothing is.
@@ -74,6 +76,7 @@ impl Default for Receipt {
         Self {
             received: RangeSet::default(),
             floor: 0,
+            rest_end: 0,
             look_at: 0,
             largest_at: Time::ZERO,
             due: Time::NEVER,
@@ -104,10 +107,11 @@ impl Receipt {
         if fsn.0 >= next {
             self.largest_at = now;
         }
-        self.received.insert(fsn.0..fsn.0 + 1);
         if !in_order {
+            self.rest_end = if fsn.0 > next { next } else { self.rest_end.max(fsn.0 + 1) };
             self.look_at = self.look_at.min(fsn.0 + 1 + KEPT);
         }
+        self.received.insert(fsn.0..fsn.0 + 1);
         self.told.on_packet(now, fsn.0);
         let ranges = self.received.range_count();
         if ranges > MAX_RANGES || (ranges > 1 && fsn.0 > self.look_at) {
@@ -155,12 +159,21 @@ impl Receipt {
         if self.received.is_empty() {
             return None;
         }
+        let marked = self.ecn != EcnCounts::default();
+        let (delay, arrived) = (now.since(self.largest_at), timed.then(|| ArrivalTime::of(self.largest_at)));
+        let ranges = self.news_of_ranges();
+        Some(Ack { path, delay, arrived, ranges, ecn: marked.then_some(self.ecn) })
+    }
+
+    /// What an acknowledgement tells, highest first: the highest range always is told.
+    fn news_of_ranges(&self) -> Ranges {
+        if self.rest_end <= self.told.below {
+            return self.received.last().into_iter().collect();
+        }
         let told = || self.received.iter().rev().take_while(|range| range.end > self.told.below);
         let mut ranges = Ranges::with_capacity(told().count());
         told().for_each(|range| ranges.push(range));
-        let marked = self.ecn != EcnCounts::default();
-        let (delay, arrived) = (now.since(self.largest_at), timed.then(|| ArrivalTime::of(self.largest_at)));
-        Some(Ack { path, delay, arrived, ranges, ecn: marked.then_some(self.ecn) })
+        ranges
     }
 
     /// The acknowledgement is in a packet that leaves.

@@ -16,10 +16,13 @@
 //! blindly acknowledges it. Which one nobody can guess: the distance comes from the source of PIDs.
 
 mod acks;
+mod contents;
 mod losses;
 
 use std::collections::VecDeque;
 use std::ops::Range;
+
+pub(crate) use contents::Contents;
 
 use anabranch_wire::{Fsn, RangeSet, Rate, Span, Time, prefetch, prefetch_room};
 use smallvec::SmallVec;
@@ -27,7 +30,7 @@ use smallvec::SmallVec;
 use crate::control::Control;
 use crate::stream::SentRun;
 
-/// What a packet carried that somebody has to hear of when it is acknowledged or lost.
+/// One thing that a packet carried.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
     Run(SentRun),
@@ -35,13 +38,19 @@ pub(crate) enum Content {
     MtuProbe(u16),
 }
 
-pub(crate) type Contents = SmallVec<[Content; 1]>;
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Outstanding,
+    /// Outstanding still, and another path answers for what it carried.
+    Doubted,
     Acked,
     Lost,
+}
+
+impl State {
+    fn is_outstanding(self) -> bool {
+        matches!(self, Self::Outstanding | Self::Doubted)
+    }
 }
 
 /// A transmission that arrived.
@@ -62,17 +71,20 @@ pub(crate) struct SentPacket {
     pub doubted: bool,
 }
 
-/// One transmission as it is remembered.
+/// One transmission as it is remembered: one line of memory, for thousands of them lie far away.
 #[derive(Debug)]
+#[repr(align(64))]
 struct Slot {
-    number: u64,
-    state: State,
-    doubted: bool,
+    /// The number's last 32 bits: far fewer numbers lie between it and the next.
+    low: u32,
     size: u16,
+    state: State,
     app_limited: bool,
     sample: Sample,
     contents: Contents,
 }
+
+const _: () = assert!(size_of::<Slot>() == 64);
 
 /// How things stood when a packet was sent, to measure by.
 #[derive(Clone, Copy, Debug)]
@@ -84,11 +96,18 @@ struct Sample {
 }
 
 impl Slot {
-    /// What has to be told of a transmission that counts as lost. It may still arrive: then what it carried
+    /// Its number, if the next one to be sent is `next`.
+    fn number(&self, next: u64) -> u64 {
+        next - u64::from((next as u32).wrapping_sub(self.low))
+    }
+
+    /// Counts it as lost; returns what has to be told of it. It may still arrive: then what it carried
     /// is acknowledged, however late.
-    fn copy(&self) -> SentPacket {
+    fn lose(&mut self) -> SentPacket {
+        let doubted = self.state == State::Doubted;
+        self.state = State::Lost;
         let contents = self.contents.clone();
-        SentPacket { sent_at: self.sample.sent_at, size: self.size, contents, doubted: self.doubted }
+        SentPacket { sent_at: self.sample.sent_at, size: self.size, contents, doubted }
     }
 
     /// What has to be told of a transmission that arrived.
@@ -138,9 +157,9 @@ struct Tail {
 }
 
 impl Tail {
-    fn pass(&mut self, slot: &Slot) {
-        self.from = slot.number;
-        self.bytes += if slot.state == State::Outstanding { u64::from(slot.size) } else { 0 };
+    fn pass(&mut self, slot: &Slot, next: u64) {
+        self.from = slot.number(next);
+        self.bytes += if slot.state.is_outstanding() { u64::from(slot.size) } else { 0 };
     }
 }
 
@@ -186,6 +205,8 @@ pub(crate) struct Scoreboard {
     kept_lost: usize,
     /// Packets before those that were lost and may arrive after all, ascending.
     past: VecDeque<Slot>,
+    /// From the lowest number among them to the highest: they are far away in memory.
+    past_span: Range<u64>,
     /// The number left out last.
     skipped: Option<u64>,
     skip_distance: u64,
@@ -203,6 +224,7 @@ impl Scoreboard {
         Self {
             slots: VecDeque::new(),
             past: VecDeque::new(),
+            past_span: 0..0,
             next: 0,
             data_end: 0,
             kept_lost: 0,
@@ -248,13 +270,16 @@ impl Scoreboard {
 
     /// The lowest number that an acknowledgement may still tell something about.
     fn base(&self) -> u64 {
-        self.past.front().or(self.slots.front()).map_or(self.next, |slot| slot.number)
+        if !self.past_span.is_empty() {
+            return self.past_span.start;
+        }
+        self.slots.front().map_or(self.next, |slot| slot.number(self.next))
     }
 
     /// Index of the first slot that is not below `number`.
     fn index_of(&self, number: u64) -> usize {
         // Most often the numbers have no holes, and the guess is right.
-        let first = self.slots.front().map_or(self.next, |slot| slot.number);
+        let first = self.slots.front().map_or(self.next, |slot| slot.number(self.next));
         if number <= first {
             return 0;
         }
@@ -262,15 +287,16 @@ impl Scoreboard {
         let Some(last) = self.slots.len().checked_sub(1) else { return 0 };
         let from = guess.min(last);
         // Every step down takes at least one off the number.
-        let beyond = self.slots[from].number.saturating_sub(number);
+        let beyond = self.slots[from].number(self.next).saturating_sub(number);
         if beyond == 0 && from == guess {
             return guess;
         }
         if beyond > FEW {
-            return self.slots.partition_point(|slot| slot.number < number);
+            return self.slots.partition_point(|slot| slot.number(self.next) < number);
         }
         let least = from.saturating_sub(beyond as usize);
-        let below = self.slots.range(least..=from).take_while(|slot| slot.number < number).count();
+        let is_below = |slot: &&Slot| slot.number(self.next) < number;
+        let below = self.slots.range(least..=from).take_while(is_below).count();
         least + below
     }
 
@@ -289,7 +315,7 @@ impl Scoreboard {
 
     /// True when data may be in flight; surely not when this is false.
     pub(crate) fn has_data(&self) -> bool {
-        self.pipe > 0 && self.slots.front().is_some_and(|oldest| oldest.number < self.data_end)
+        self.pipe > 0 && self.slots.front().is_some_and(|oldest| oldest.number(self.next) < self.data_end)
     }
 
     /// When loss detection has to look again, if nothing comes before.
@@ -316,9 +342,8 @@ impl Scoreboard {
     /// was acknowledged are for loss detection to judge, and probes of the path MTU may vanish.
     pub(crate) fn oldest_sent_at(&self) -> Option<Time> {
         let silent = self.largest_acked.map_or(0, |largest| largest + 1).max(self.cursor);
-        let is_probe = |slot: &Slot| matches!(slot.contents.as_slice(), [Content::MtuProbe(_)]);
         let mut beyond = self.slots.range(self.index_of(silent)..);
-        let oldest = beyond.find(|slot| slot.state == State::Outstanding && !is_probe(slot));
+        let oldest = beyond.find(|slot| slot.state.is_outstanding() && !slot.contents.is_mtu_probe());
         oldest.map(|slot| slot.sample.sent_at)
     }
 
@@ -341,14 +366,14 @@ impl Scoreboard {
             delivered_at: self.delivered_at,
             first_sent_at: self.first_sent_at,
         };
-        if runs_of(&contents).next().is_some() {
+        if contents.runs().next().is_some() {
             self.data_end = self.next;
         }
-        let state = State::Outstanding;
         if self.slots.capacity() == 0 {
             self.slots.reserve_exact(IDLE_RING);
         }
-        self.slots.push_back(Slot { number, state, doubted: false, size, app_limited, sample, contents });
+        let (low, state) = (number as u32, State::Outstanding);
+        self.slots.push_back(Slot { low, size, state, app_limited, sample, contents });
     }
 
     /// A packet leaves another way than the path's: what becomes of it says nothing of the path.
@@ -372,22 +397,30 @@ impl Scoreboard {
         self.past.shrink_to_fit();
     }
 
+    /// Notes which numbers `past` holds.
+    fn note_past(&mut self) {
+        let number = |slot: Option<&Slot>| slot.map(|slot| slot.number(self.next));
+        let (first, last) = (number(self.past.front()), number(self.past.back()));
+        self.past_span = first.unwrap_or(0)..last.map_or(0, |last| last + 1);
+    }
+
     /// Drops what nobody will ask about again. Lost packets stay a while, to notice that they arrived.
     fn forget_front(&mut self) {
         while let Some(state) = self.slots.front().map(|slot| slot.state) {
             match state {
-                State::Outstanding => break,
+                State::Outstanding | State::Doubted => break,
                 State::Acked => drop(self.slots.pop_front()),
-                State::Lost => self.past.extend(self.slots.pop_front()),
+                State::Lost => {
+                    self.past.extend(self.slots.pop_front());
+                    self.note_past();
+                }
             }
         }
         let settled = self.largest_acked.unwrap_or(0).saturating_sub(KEEP_LOST);
-        while self.past.front().is_some_and(|slot| slot.number < settled) || self.kept_lost as u64 > KEEP_LOST
-        {
-            if self.past.pop_front().is_none() {
-                break;
-            }
+        while !self.past.is_empty() && (self.past_span.start < settled || self.kept_lost as u64 > KEEP_LOST) {
+            self.past.pop_front();
             self.kept_lost -= 1;
+            self.note_past();
         }
         self.acked.remove_below(self.base());
         trim(&mut self.slots);
@@ -400,13 +433,6 @@ fn trim(ring: &mut VecDeque<Slot>) {
     if ring.capacity() > LEAST_RING && ring.len() < ring.capacity() / 8 {
         ring.shrink_to((ring.len() * 2).max(LEAST_RING));
     }
-}
-
-fn runs_of(contents: &Contents) -> impl Iterator<Item = &SentRun> {
-    contents.iter().filter_map(|content| match content {
-        Content::Run(run) => Some(run),
-        _ => None,
-    })
 }
 
 /// Holes among numbers that are counted one by one.

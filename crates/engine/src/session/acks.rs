@@ -166,13 +166,13 @@ impl<P: Payload> Session<P> {
         for packet in lost.drain(..) {
             let is_probe = packet.contents.iter().any(|content| matches!(content, Content::MtuProbe(_)));
             shrinks |= !is_probe && self.paths[index].mtu.on_lost(now, packet.sent_at, packet.size);
-            for content in packet.contents {
+            for content in &packet.contents {
                 match content {
-                    Content::Run(run) if !packet.doubted => self.streams.on_lost_beyond(&run, &beside),
+                    Content::Run(run) if !packet.doubted => self.streams.on_lost_beyond(run, &beside),
                     Content::Run(_) => {}
-                    Content::Control(control) => self.push_control(control),
+                    Content::Control(control) => self.push_control(*control),
                     Content::MtuProbe(size) => {
-                        self.paths[index].mtu.on_probe_lost(now, size);
+                        self.paths[index].mtu.on_probe_lost(now, *size);
                         losses.packets -= 1;
                         losses.bytes -= u64::from(packet.size);
                     }

@@ -265,7 +265,7 @@ impl<P: Payload> Session<P> {
         }
         // A probe of the path MTU that vanishes says nothing about the path, and nobody may notice for long:
         // it counts neither as in flight nor as owed an acknowledgement.
-        let is_probe = matches!(draft.contents.as_slice(), [Content::MtuProbe(_)]);
+        let is_probe = draft.contents.is_mtu_probe();
         let fsn = path.board.next_fsn();
         if eliciting {
             if restarts && path.board.last_sent_at() > Time::ZERO {

@@ -31,7 +31,7 @@ pub(super) struct Draft<P> {
 
 impl<P: Payload> Draft<P> {
     pub(super) fn new(whole: usize, route: Route) -> Self {
-        let (frames, contents) = (Frames::new(), Contents::new());
+        let (frames, contents) = (Frames::new(), Contents::default());
         Self { route, frames, contents, whole, filled: 0, spare: 0, data: 0, eliciting: false, paced: false }
     }
 

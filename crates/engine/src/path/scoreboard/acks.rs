@@ -64,17 +64,19 @@ impl Scoreboard {
         (outcome, newest): (&mut AckOutcome, &mut Option<Newest>),
         tell: &mut impl FnMut(&Arrived<'_>),
     ) {
-        if self.past.back().is_none_or(|last| last.number < gap.start) {
+        if self.past_span.end <= gap.start {
             return;
         }
-        let index = self.past.partition_point(|slot| slot.number < gap.start);
-        while self.past.get(index).is_some_and(|slot| slot.number < gap.end)
+        let index = self.past.partition_point(|slot| slot.number(self.next) < gap.start);
+        while self.past.get(index).is_some_and(|slot| slot.number(self.next) < gap.end)
             && let Some(slot) = self.past.remove(index)
         {
-            self.on_spurious(slot.number, outcome);
+            let number = slot.number(self.next);
+            self.note_past();
+            self.on_spurious(number, outcome);
             self.delivered += u64::from(slot.size);
             outcome.packets += 1;
-            take_newest(newest, &slot, outcome);
+            take_newest(newest, (number, &slot), outcome);
             tell(&slot.arrived());
         }
     }
@@ -87,20 +89,24 @@ impl Scoreboard {
         tell: &mut impl FnMut(&Arrived<'_>),
     ) {
         let mut late: SmallVec<[u64; 4]> = SmallVec::new();
-        let mut next = self.index_of(gap.start);
-        while let Some(slot) = self.slots.get_mut(next).filter(|slot| slot.number < gap.end) {
-            next += 1;
+        let mut index = self.index_of(gap.start);
+        while let Some(slot) = self.slots.get_mut(index) {
+            let number = slot.number(self.next);
+            if number >= gap.end {
+                break;
+            }
+            index += 1;
             match std::mem::replace(&mut slot.state, State::Acked) {
                 State::Acked => continue,
-                State::Lost => late.push(slot.number),
-                State::Outstanding => {
+                State::Lost => late.push(number),
+                State::Outstanding | State::Doubted => {
                     self.pipe -= u64::from(slot.size);
                     outcome.acked_bytes += u64::from(slot.size);
                 }
             }
             self.delivered += u64::from(slot.size);
             outcome.packets += 1;
-            take_newest(newest, slot, outcome);
+            take_newest(newest, (number, slot), outcome);
             tell(&slot.arrived());
         }
         late.into_iter().for_each(|number| self.on_spurious(number, outcome));
@@ -134,9 +140,9 @@ impl Scoreboard {
 }
 
 /// Keeps the sample of the packet that was sent last.
-fn take_newest(newest: &mut Option<Newest>, slot: &Slot, outcome: &mut AckOutcome) {
+fn take_newest(newest: &mut Option<Newest>, (number, slot): (u64, &Slot), outcome: &mut AckOutcome) {
     if newest.as_ref().is_none_or(|(_, best)| slot.sample.sent_at >= best.sent_at) {
-        *newest = Some((slot.number, slot.sample));
+        *newest = Some((number, slot.sample));
         outcome.app_limited = slot.app_limited;
     }
 }

@@ -3,7 +3,7 @@
 use anabranch_wire::{Span, Time};
 use smallvec::SmallVec;
 
-use super::{Candidate, Contents, Losses, Scoreboard, SentPacket, Slot, State, Tail, runs_of};
+use super::{Candidate, Contents, Losses, Scoreboard, SentPacket, State, Tail};
 use crate::stream::SentRun;
 
 impl Scoreboard {
@@ -13,28 +13,32 @@ impl Scoreboard {
         self.loss_at = None;
         let Some(largest) = self.largest_acked else { return losses };
         // Most often all that left before what was acknowledged has come as well.
-        if self.cursor >= largest || self.slots.front().is_none_or(|first| first.number >= largest) {
+        if self.cursor >= largest || self.slots.front().is_none_or(|first| first.number(self.next) >= largest)
+        {
             self.cursor = self.cursor.max(largest);
             return losses;
         }
         let patience = (rtt * self.reorder_eighths / 8).max(Span::from_millis(1));
         let mut index = self.index_of(self.cursor);
         self.cursor = largest;
-        while let Some(slot) = self.slots.get_mut(index).filter(|slot| slot.number < largest) {
-            if slot.state == State::Outstanding {
+        while let Some(slot) = self.slots.get_mut(index) {
+            let number = slot.number(self.next);
+            if number >= largest {
+                break;
+            }
+            if slot.state.is_outstanding() {
                 let overdue_at = slot.sample.sent_at + patience;
-                if largest < slot.number + self.reorder_packets && overdue_at > now {
+                if largest < number + self.reorder_packets && overdue_at > now {
                     self.loss_at = Some(overdue_at);
-                    self.cursor = slot.number;
+                    self.cursor = number;
                     break;
                 }
-                slot.state = State::Lost;
                 self.kept_lost += 1;
                 self.pipe -= u64::from(slot.size);
                 losses.packets += 1;
                 losses.bytes += u64::from(slot.size);
                 losses.sent_at = losses.sent_at.max(slot.sample.sent_at);
-                lost.push(slot.copy());
+                lost.push(slot.lose());
             }
             index += 1;
         }
@@ -44,13 +48,12 @@ impl Scoreboard {
     /// Declares everything lost, as a timeout does: `pipe` becomes 0 [M3].
     pub(crate) fn give_up(&mut self, lost: &mut Vec<SentPacket>) -> Losses {
         let mut losses = Losses { in_flight: self.pipe, ..Losses::default() };
-        for slot in self.slots.iter_mut().filter(|slot| slot.state == State::Outstanding) {
-            slot.state = State::Lost;
+        for slot in self.slots.iter_mut().filter(|slot| slot.state.is_outstanding()) {
             self.kept_lost += 1;
             losses.packets += 1;
             losses.bytes += u64::from(slot.size);
             losses.sent_at = losses.sent_at.max(slot.sample.sent_at);
-            lost.push(slot.copy());
+            lost.push(slot.lose());
         }
         self.pipe = 0;
         self.loss_at = None;
@@ -62,8 +65,8 @@ impl Scoreboard {
     /// Marks what is outstanding as doubted and shows what it carried, so that other paths can carry it too.
     pub(crate) fn doubt(&mut self, mut carried: impl FnMut(&Contents)) {
         for slot in &mut self.slots {
-            if slot.state == State::Outstanding && !slot.doubted {
-                slot.doubted = true;
+            if slot.state == State::Outstanding {
+                slot.state = State::Doubted;
                 carried(&slot.contents);
             }
         }
@@ -79,13 +82,14 @@ impl Scoreboard {
     pub(crate) fn next_to_copy(&mut self, since: Time) -> Option<(u64, SmallVec<[SentRun; 1]>)> {
         let from = self.index_of(self.copied_to.max(self.cursor));
         for slot in self.slots.range(from..) {
-            self.copied_to = slot.number + 1;
-            if slot.state != State::Outstanding || slot.doubted || slot.sample.sent_at <= since {
+            let number = slot.number(self.next);
+            self.copied_to = number + 1;
+            if slot.state != State::Outstanding || slot.sample.sent_at <= since {
                 continue;
             }
-            let runs: SmallVec<[SentRun; 1]> = runs_of(&slot.contents).cloned().collect();
+            let runs: SmallVec<[SentRun; 1]> = slot.contents.runs().cloned().collect();
             if !runs.is_empty() {
-                return Some((slot.number, runs));
+                return Some((number, runs));
             }
         }
         None
@@ -99,20 +103,19 @@ impl Scoreboard {
         }
         let end = self.index_of(self.tail.from);
         for slot in self.slots.range(..end).rev().take(most) {
-            let is_out = slot.state == State::Outstanding;
-            if is_out && !slot.doubted {
-                let runs: SmallVec<[SentRun; 1]> = runs_of(&slot.contents).cloned().collect();
+            if slot.state == State::Outstanding {
+                let runs: SmallVec<[SentRun; 1]> = slot.contents.runs().cloned().collect();
                 if !runs.is_empty() {
                     let ahead = self.pipe.saturating_sub(self.tail.bytes);
                     return Some(Candidate {
-                        number: slot.number,
+                        number: slot.number(self.next),
                         sent_at: slot.sample.sent_at,
                         ahead,
                         runs,
                     });
                 }
             }
-            self.tail.pass(slot);
+            self.tail.pass(slot, self.next);
         }
         None
     }
@@ -121,32 +124,34 @@ impl Scoreboard {
     pub(crate) fn pass_newest(&mut self) {
         let shown = self.index_of(self.tail.from).checked_sub(1);
         if let Some(slot) = shown.and_then(|index| self.slots.get(index)) {
-            self.tail.pass(slot);
+            self.tail.pass(slot, self.next);
         }
     }
 
     /// Notes that another path answers for what a packet carried.
     pub(crate) fn on_copied(&mut self, number: u64) {
         let index = self.index_of(number);
-        if let Some(slot) = self.slots.get_mut(index).filter(|slot| slot.number == number) {
-            slot.doubted = true;
+        let next = self.next;
+        let copied = self.slots.get_mut(index).filter(|slot| slot.number(next) == number);
+        if let Some(slot) = copied.filter(|slot| slot.state == State::Outstanding) {
+            slot.state = State::Doubted;
         }
     }
 
     /// What the oldest outstanding packets carried, for a probe.
     pub(crate) fn oldest_runs(&self) -> impl Iterator<Item = &SentRun> {
-        let outstanding = self.slots.iter().filter(|slot| slot.state == State::Outstanding);
-        outstanding.flat_map(|slot| runs_of(&slot.contents))
+        let outstanding = self.slots.iter().filter(|slot| slot.state.is_outstanding());
+        outstanding.flat_map(|slot| slot.contents.runs())
     }
 
     /// What outstanding packets carry for which no other path answers.
     pub(crate) fn runs_on_their_way(&self) -> impl Iterator<Item = &SentRun> {
-        let carries = |slot: &&Slot| slot.state == State::Outstanding && !slot.doubted;
-        self.slots.iter().filter(carries).flat_map(|slot| runs_of(&slot.contents))
+        let carrying = self.slots.iter().filter(|slot| slot.state == State::Outstanding);
+        carrying.flat_map(|slot| slot.contents.runs())
     }
 
     /// The runs of the packet sent last.
     pub(crate) fn latest_runs(&self) -> Vec<SentRun> {
-        self.slots.back().into_iter().flat_map(|slot| runs_of(&slot.contents)).cloned().collect()
+        self.slots.back().into_iter().flat_map(|slot| slot.contents.runs()).cloned().collect()
     }
 }

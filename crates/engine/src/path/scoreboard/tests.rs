@@ -6,7 +6,7 @@ const RTT: Span = Span::from_millis(10);
 fn sent(count: u64) -> Scoreboard {
     let mut board = Scoreboard::new(true);
     for number in 0..count {
-        board.on_sent(Time::ZERO + Span::from_millis(number), 1000, true, Contents::new());
+        board.on_sent(Time::ZERO + Span::from_millis(number), 1000, true, Contents::Nothing);
     }
     board
 }
@@ -59,7 +59,7 @@ fn a_loss_that_arrives_after_all_widens_the_reordering_window() {
 fn reordering_is_waited_for_within_bounds_however_late_a_packet_is() {
     let mut board = Scoreboard::new(false);
     for _ in 0..3 * MAX_REORDER_PACKETS {
-        board.on_sent(Time::ZERO, 1000, true, Contents::new());
+        board.on_sent(Time::ZERO, 1000, true, Contents::Nothing);
     }
     ack(&mut board, &[1..3 * MAX_REORDER_PACKETS]);
     assert_eq!(board.detect_losses(Time::ZERO, RTT, &mut Vec::new()).packets, 1);
@@ -70,7 +70,7 @@ fn reordering_is_waited_for_within_bounds_however_late_a_packet_is() {
 #[test]
 fn what_arrives_after_it_was_given_up_is_told_with_what_it_carried() {
     let mut board = Scoreboard::new(true);
-    let contents: Contents = std::iter::once(Content::MtuProbe(1400)).collect();
+    let contents: Contents = Contents::One(Content::MtuProbe(1400));
     board.on_sent(Time::ZERO, 1000, true, contents.clone());
     board.give_up(&mut Vec::new());
     let mut told = Vec::new();
@@ -90,7 +90,7 @@ fn acknowledging_the_unsent_is_an_error() {
 fn packets_that_ask_for_nothing_leave_nothing_behind() {
     let mut board = sent(1);
     for _ in 0..100 {
-        board.on_sent(Time::ZERO, 40, false, Contents::new());
+        board.on_sent(Time::ZERO, 40, false, Contents::Nothing);
     }
     assert_eq!((board.next_fsn(), board.slots.len(), board.pipe()), (Fsn(101), 1, 1000));
     assert_eq!(ack(&mut board, &[0..101]).acked_bytes, 1000);
@@ -101,7 +101,7 @@ fn packets_that_ask_for_nothing_leave_nothing_behind() {
 fn acknowledging_a_number_that_was_left_out_is_an_error() {
     let mut board = sent(3);
     board.skip(7);
-    board.on_sent(Time::ZERO, 1000, true, Contents::new());
+    board.on_sent(Time::ZERO, 1000, true, Contents::Nothing);
     assert_eq!(board.next_fsn(), Fsn(5));
     assert_eq!(ack(&mut board, &[4..5, 0..3]).acked_bytes, 4000);
     let blind = std::iter::once(0..5).collect();
@@ -120,7 +120,7 @@ fn what_a_silent_peer_loses_is_not_remembered_without_end() {
     let mut board = Scoreboard::new(true);
     for _ in 0..10 {
         for _ in 0..1000 {
-            board.on_sent(Time::ZERO, 1000, true, Contents::new());
+            board.on_sent(Time::ZERO, 1000, true, Contents::Nothing);
         }
         board.give_up(&mut Vec::new());
     }
@@ -132,7 +132,7 @@ fn what_a_silent_peer_loses_is_not_remembered_without_end() {
 /// A run of so many bytes from an offset on.
 fn run_at(offset: u64) -> Contents {
     let stream = anabranch_wire::StreamId(0);
-    std::iter::once(Content::Run(SentRun::new(stream, offset..offset + 900, false))).collect()
+    Contents::One(Content::Run(SentRun::new(stream, offset..offset + 900, false)))
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn the_newest_packets_are_shown_for_copies_one_after_the_other_and_those_that_ca
     for number in 0..4 {
         board.on_sent(Time::ZERO, 1000, true, run_at(number * 900));
     }
-    board.on_sent(Time::ZERO, 100, true, Contents::new());
+    board.on_sent(Time::ZERO, 100, true, Contents::Nothing);
     let newest = |board: &mut Scoreboard| {
         board.newest_to_copy(64).map(|found| (found.number, found.ahead, found.runs[0].offset))
     };
@@ -164,22 +164,37 @@ fn no_more_packets_are_looked_at_for_copies_than_asked_and_the_search_goes_on_fr
     let mut board = Scoreboard::new(true);
     board.on_sent(Time::ZERO, 1000, true, run_at(0));
     for _ in 0..10 {
-        board.on_sent(Time::ZERO, 100, true, Contents::new());
+        board.on_sent(Time::ZERO, 100, true, Contents::Nothing);
     }
     assert!(board.newest_to_copy(6).is_none());
     assert_eq!(board.newest_to_copy(6).map(|found| found.ahead), Some(1000));
 }
 
 #[test]
-fn what_is_remembered_of_a_packet_is_eighty_bytes() {
-    assert_eq!(size_of::<Slot>(), 80);
+fn numbers_beyond_what_a_slot_holds_of_them_are_told_apart() {
+    let mut board = Scoreboard::new(false);
+    let first = u64::from(u32::MAX) - 1;
+    board.next = first;
+    for offset in 0..5 {
+        board.on_sent(Time::ZERO, 1000, true, run_at(offset * 900));
+    }
+    assert_eq!(ack(&mut board, &[first + 4..first + 5]).packets, 1);
+    let mut lost = Vec::new();
+    assert_eq!(board.detect_losses(Time::ZERO, RTT, &mut lost).packets, 2);
+    assert_eq!(lost[1].contents, run_at(900));
+    assert_eq!(board.newest_to_copy(64).map(|found| found.number), Some(first + 3));
+    // The two that were lost come late, after the two others.
+    assert_eq!(ack(&mut board, &[first + 2..first + 5]).packets, 2);
+    assert_eq!((board.slots.len(), board.past_span.clone()), (0, first..first + 2));
+    assert_eq!(ack(&mut board, &[first..first + 5]).spurious, 2);
+    assert_eq!((board.kept_lost, board.pipe(), board.past_span.is_empty()), (0, 0, true));
 }
 
 #[test]
 fn what_went_another_way_gives_no_round_trip() {
     let mut board = sent(1);
     board.on_stray();
-    board.on_sent(Time::ZERO + Span::from_millis(40), 1000, true, Contents::new());
+    board.on_sent(Time::ZERO + Span::from_millis(40), 1000, true, Contents::Nothing);
     board.on_stray();
     let first = ack(&mut board, &[0..2]);
     assert_eq!((first.packets, first.rtt, board.pipe()), (1, None, 1000));
