@@ -5,6 +5,8 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
+use crate::prefetch::{prefetch, prefetch_room};
+
 /// Ranges of packet numbers in an acknowledgement, highest first, end exclusive, never touching. Most have one or two; room for
 /// more would make every message larger, and they are moved often.
 pub type Ranges = SmallVec<[Range<u64>; 2]>;
@@ -72,6 +74,14 @@ impl RangeSet {
         }
         let index = self.before.partition_point(|range| range.end <= number);
         self.before.get(index).is_some_and(|range| range.start <= number)
+    }
+
+    /// Has fetched where a number is looked for first, and the highest ranges.
+    pub fn prefetch(&self) {
+        if let Some(middle) = self.before.get(self.before.len() / 2) {
+            prefetch(middle, 0..usize::MAX);
+            prefetch_room(&self.before);
+        }
     }
 
     /// Adds `range`; returns how many of its numbers were new.

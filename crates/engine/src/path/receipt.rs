@@ -16,8 +16,11 @@ use crate::route::Ecn;
 const MAX_RANGES: usize = 32;
 /// Ranges this far below the highest number are not kept: the sender has settled what they tell.
 const KEPT: u64 = 8192;
-/// A range that has ended is told for this long and this often, as acknowledgements are lost one by one and many together.
-const TELL_FOR: Span = Span::from_secs(1);
+/// A range that has ended is told for so many round trips, within limits, and this often, as acknowledgements are lost one by one
+/// and many together.
+const TELL_ROUNDS: u64 = 3;
+const TELL_AT_LEAST: Span = Span::from_millis(50);
+const TELL_AT_MOST: Span = Span::from_secs(1);
 const TELL_OFTEN: u32 = 8;
 
 /// From where on ranges are told. Moves up to what was highest at a moment once that moment is long ago.
@@ -33,9 +36,10 @@ struct Told {
 }
 
 impl Told {
-    fn on_acknowledged(&mut self, now: Time, largest: u64) {
+    fn on_acknowledged(&mut self, now: Time, largest: u64, rtt: impl FnOnce() -> Span) {
         self.count += 1;
-        if self.count >= TELL_OFTEN && now.since(self.since) >= TELL_FOR {
+        let tell_for = || (rtt() * TELL_ROUNDS).clamp(TELL_AT_LEAST, TELL_AT_MOST);
+        if self.count >= TELL_OFTEN && now.since(self.since) >= tell_for() {
             *self = Self { below: self.next, next: largest, since: now, count: 0 };
         }
     }
@@ -91,6 +95,11 @@ impl Default for Receipt {
 }
 
 impl Receipt {
+    /// Has fetched what lies far away.
+    pub(crate) fn prefetch(&self) {
+        self.received.prefetch();
+    }
+
     /// True when this number was here before, or is too old to tell.
     pub(crate) fn is_known(&self, fsn: Fsn) -> bool {
         fsn.0 < self.floor || self.received.contains(fsn.0)
@@ -176,9 +185,9 @@ impl Receipt {
         ranges
     }
 
-    /// The acknowledgement is in a packet that leaves.
-    pub(crate) fn on_acknowledged(&mut self, now: Time) {
-        self.told.on_acknowledged(now, self.largest().unwrap_or(0));
+    /// The acknowledgement is in a packet that leaves over a path with such a round trip, which is asked for rarely.
+    pub(crate) fn on_acknowledged(&mut self, now: Time, rtt: impl FnOnce() -> Span) {
+        self.told.on_acknowledged(now, self.largest().unwrap_or(0), rtt);
         self.news = false;
         self.unacknowledged = 0;
         self.due = Time::NEVER;
@@ -228,7 +237,7 @@ mod tests {
     fn a_gap_is_told_at_once() {
         let mut receipt = Receipt::default();
         arrive(&mut receipt, &[0, 1]);
-        receipt.on_acknowledged(Time::ZERO);
+        receipt.on_acknowledged(Time::ZERO, || Span::ZERO);
         assert_eq!(receipt.due(), Time::NEVER);
         arrive(&mut receipt, &[3]);
         assert_eq!(receipt.due(), Time::ZERO);
@@ -265,33 +274,36 @@ mod tests {
         assert_eq!(receipt.received.first(), Some(10..12));
     }
 
-    /// Acknowledges so often within so long, and returns what the next acknowledgement tells.
-    fn after(receipt: &mut Receipt, from: Time, (count, within): (u32, Span)) -> Vec<std::ops::Range<u64>> {
+    /// Acknowledges so often within so long with such a round trip, and returns what the next acknowledgement tells.
+    fn after(receipt: &mut Receipt, (count, within): (u32, Span), rtt: Span) -> Vec<std::ops::Range<u64>> {
         for number in 1..=count {
-            receipt.on_acknowledged(from + within * u64::from(number) / u64::from(count));
+            let now = Time::ZERO + within * u64::from(number) / u64::from(count);
+            receipt.on_acknowledged(now, || rtt);
         }
-        receipt.acknowledge(from + within, PathId(0), false).unwrap().ranges.as_slice().to_vec()
+        receipt.acknowledge(Time::ZERO + within, PathId(0), false).unwrap().ranges.as_slice().to_vec()
     }
 
     #[test]
-    fn what_lies_below_a_gap_is_told_for_a_second_and_in_eight_acknowledgements_and_then_no_more() {
+    fn what_lies_below_a_gap_is_told_for_three_round_trips_and_in_eight_acknowledgements_and_then_no_more() {
         let received = || {
             let mut receipt = Receipt::default();
             arrive(&mut receipt, &[0, 1, 3, 4, 6, 7]);
             receipt
         };
         let all = vec![6..8, 3..5, 0..2];
-        let second = Span::from_secs(1);
-        assert_eq!(after(&mut received(), Time::ZERO, (7, second * 9)), all, "not often enough");
-        assert_eq!(after(&mut received(), Time::ZERO, (99, second / 2)), all, "not for long enough");
-        assert_eq!(after(&mut received(), Time::ZERO, (18, second * 3)), [6..8]);
+        for (rtt, tell_for) in [(1, 50), (100, 300), (2_000, 1_000)] {
+            let (rtt, tell_for) = (Span::from_millis(rtt), Span::from_millis(tell_for));
+            assert_eq!(after(&mut received(), (7, tell_for * 9), rtt), all, "not often enough");
+            assert_eq!(after(&mut received(), (99, tell_for * 9 / 10), rtt), all, "not for long enough");
+            assert_eq!(after(&mut received(), (18, tell_for * 3), rtt), [6..8]);
+        }
     }
 
     #[test]
     fn what_arrives_late_is_told_though_what_lies_around_it_is_not_told_any_more() {
         let mut receipt = Receipt::default();
         arrive(&mut receipt, &[0, 1, 5, 9]);
-        assert_eq!(after(&mut receipt, Time::ZERO, (18, Span::from_secs(3))), [9..10]);
+        assert_eq!(after(&mut receipt, (18, Span::from_secs(3)), Span::ZERO), [9..10]);
         arrive(&mut receipt, &[3]);
         assert_eq!(
             receipt.acknowledge(Time::ZERO, PathId(0), false).unwrap().ranges.as_slice(),

@@ -302,9 +302,7 @@ impl Scoreboard {
 
     /// Has fetched what an acknowledgement tells of first, and the place of the next packet.
     pub(crate) fn prefetch(&self) {
-        if let Some(first) = self.slots.front() {
-            prefetch(first, 0..usize::MAX);
-        }
+        self.slots.iter().take(2).for_each(|slot| prefetch(slot, 0..usize::MAX));
         prefetch_room(&self.slots);
     }
 

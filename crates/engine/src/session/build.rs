@@ -54,7 +54,8 @@ impl<P: Payload> Session<P> {
             && draft.push(Frame::Ack(ack))
         {
             self.paths.change_receipt(of, |path| {
-                path.receipt.on_acknowledged(now);
+                let rtt = || path.ways_back.rtt().smoothed();
+                path.receipt.on_acknowledged(now, rtt);
                 path.stats.acks_sent += 1;
             });
         }

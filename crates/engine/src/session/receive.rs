@@ -51,10 +51,15 @@ impl<P: Payload> Session<P> {
         }
     }
 
-    /// Has fetched what is in flight on a path for a packet that comes soon, if it may acknowledge that. The path is at hand.
+    /// Has fetched which packets are in flight on a path and what has arrived of the stream, for a packet that comes soon and may
+    /// acknowledge some, or else which packets have arrived. The path and the first stream are at hand.
     pub fn prefetch_flight(&self, path: PathId, acknowledges: bool) {
-        if let Some(path) = self.path(path).filter(|_| acknowledges) {
+        let Some(path) = self.path(path) else { return };
+        if acknowledges {
             path.board.prefetch();
+            self.streams.prefetch_acked();
+        } else {
+            path.receipt.prefetch();
         }
     }
 

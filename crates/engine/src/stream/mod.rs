@@ -205,6 +205,13 @@ impl<P: Payload> Streams<P> {
         self.table.prefetch();
     }
 
+    /// Has fetched what was acknowledged of the first stream, which is at hand.
+    pub(crate) fn prefetch_acked(&self) {
+        if let Some(stream) = self.table.first() {
+            stream.send.prefetch_acked();
+        }
+    }
+
     /// Has fetched what a piece of a stream at `offset` is kept beside. The first stream is at hand.
     pub(crate) fn prefetch_place(&self, id: StreamId, offset: u64) {
         if let Some(stream) = self.table.get(id) {

@@ -105,6 +105,11 @@ impl<P: Payload> SendHalf<P> {
         matches!(self.state, State::Reset { .. } | State::Finished)
     }
 
+    /// Has fetched what was acknowledged.
+    pub(super) fn prefetch_acked(&self) {
+        self.acked.prefetch();
+    }
+
     pub(crate) fn on_reset_acked(&mut self) {
         if matches!(self.state, State::Reset { .. }) {
             self.state = State::Finished;

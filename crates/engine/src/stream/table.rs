@@ -20,9 +20,13 @@ impl<P> Table<P> {
 
     /// Has the first stream fetched.
     pub(super) fn prefetch(&self) {
-        if let Some((_, stream)) = self.list.first() {
-            prefetch(&**stream, 0..usize::MAX);
+        if let Some(stream) = self.first() {
+            prefetch(stream, 0..usize::MAX);
         }
+    }
+
+    pub(super) fn first(&self) -> Option<&Stream<P>> {
+        self.list.first().map(|(_, stream)| &**stream)
     }
 
     /// Where a stream is, or where it belongs.
