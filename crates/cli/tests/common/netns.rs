@@ -55,6 +55,8 @@ impl Machines {
     /// # Errors
     /// Why it cannot be done here, for [`super::skip`].
     pub fn new(rates: &[u32]) -> Result<Self, String> {
+        // What tests want only later is missed here already.
+        run("nft", "--version")?;
         let machines = Self { near: Namespace::new()?, far: Namespace::new()?, links: rates.len() };
         for (link, rate) in rates.iter().enumerate() {
             machines.join(link)?;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use anabranch_link::{LinkConfig, LossModel, RateModel};
-use anabranch_wire::{Span, Time};
+use anabranch_wire::{Rate, Span, Time};
 
 use super::{Builder, MAX_FLOWS};
 use crate::network::{LinkChange, PathPlan, Supply};
@@ -12,6 +12,8 @@ use crate::scenario::model::ArrivalSpec;
 
 /// Most sessions that arrive in a run, as expected of the rates of all sources.
 const MAX_ARRIVALS: f64 = 1e7;
+/// Most packets in a run of all that send at a rate of their own, as expected.
+const MAX_PACKETS: f64 = 1e10;
 
 impl Builder<'_> {
     /// Checks how many flows are declared; of too many the most numerous are told.
@@ -55,6 +57,26 @@ impl Builder<'_> {
             format!("about {expected:.0} sessions"),
             format!("at most {MAX_ARRIVALS:.0} in all: \"{most:.0} /s\" on average over {time} s"),
         ))
+    }
+
+    /// Counts the packets of `size` bytes that are expected of a source at its rate, beside those of others.
+    pub(super) fn expect_packets(
+        &mut self,
+        key: String,
+        (rate, size): (Rate, u64),
+        time: f64,
+    ) -> Result<(), ScenarioError> {
+        let expected = rate.as_bytes_f64() / size as f64 * time;
+        self.offered += expected;
+        if self.offered <= MAX_PACKETS {
+            return Ok(());
+        }
+        let left = (MAX_PACKETS - (self.offered - expected)).max(0.0);
+        let most = Rate::from_bits((left * size as f64 * 8.0 / time) as u64);
+        Err(ScenarioError::new(key, format!("about {expected:.0} packets")).hint(format!(
+            "at most {MAX_PACKETS:.0} in all: \"{} bit/s\" over {time} s, or larger ones",
+            most.as_bits()
+        )))
     }
 
     /// Checks that each flow without an end is slowed down by something: else its window, and the work with it, grows and grows.
@@ -135,6 +157,26 @@ mod tests {
         let both = told(&format!("{LINK}{}{}", source("a", half), source("b", half)));
         let rest = "s.toml:14: arrivals.b.rate: about 6000000 sessions\n  hint    at most 10000000 in all: \"4000 /s\" on average over 1000 s";
         assert_eq!(both, rest);
+    }
+
+    #[test]
+    fn packets_that_nothing_slows_down_are_bounded_by_how_many_are_expected() {
+        let of = |keys: &str| told(&format!("{LINK}[[cbr]]\nname = \"c\"\npath = [\"x\"]\n{keys}\n"));
+        let many = "s.toml:8: cbr.c.rate: about 12500000000 packets\n  hint    at most 10000000000 in all: \"8000000000 bit/s\" over 1000 s, or larger ones";
+        assert_eq!(of("rate = \"10 Gbit/s\"\npacket = \"100 B\""), many);
+        assert_eq!(of("rate = \"8 Gbit/s\"\npacket = \"100 B\""), "right");
+        assert_eq!(of("rate = \"10 Gbit/s\"\npacket = \"100 B\"\nstop = \"500 s\""), "right");
+        assert_eq!(of("rate = \"10 Gbit/s\"\npacket = \"100 B\"\non = \"1 s\"\noff = \"1 s\""), "right");
+        let flow = "[[flow]]\nname = \"f\"\npaths = [\"x\"]\ncount = 10\n";
+        let datagrams = |size: u64| {
+            told(&format!("{LINK}{flow}datagrams = {{ rate = \"100 Mbit/s\", size = \"{size} B\" }}\n"))
+        };
+        assert!(
+            datagrams(1).starts_with("s.toml:9: flow.f.datagrams.rate: about 125000000000 packets"),
+            "{}",
+            datagrams(1)
+        );
+        assert_eq!(datagrams(100), "right");
     }
 
     #[test]

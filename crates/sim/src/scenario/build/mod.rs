@@ -97,13 +97,15 @@ struct Builder<'a> {
     chance: Chance,
     /// How many sessions are expected to arrive.
     arriving: f64,
+    /// How many packets are expected of sources that nothing slows down.
+    offered: f64,
 }
 
 /// Builds a file for a seed; `text` is for the lines in errors.
 pub(crate) fn build(file: &File, text: &str, seed: u64) -> Result<Built, ScenarioError> {
     let chance = Chance::new(seed_of(seed, STRUCTURE, 0));
     let (graph, built) = (Graph::default(), Built::default());
-    let mut builder = Builder { file, text, graph, generated: 0, built, chance, arriving: 0.0 };
+    let mut builder = Builder { file, text, graph, generated: 0, built, chance, arriving: 0.0, offered: 0.0 };
     builder.built.plan.seed = seed;
     builder.times()?;
     builder.names()?;

@@ -38,6 +38,11 @@ impl Builder<'_> {
         let supply = supply(&key, spec, (visible, self.built.end), &mut config)?;
         let config = Arc::new(config);
         let stop = spec.stop.map_or(Time::NEVER, |stop| Time::ZERO + stop.0);
+        if let Some(datagrams) = spec.datagrams {
+            let start = spec.start.map_or(Time::ZERO, |start| Time::ZERO + start.0);
+            let time = stop.min(self.built.end).since(start).as_secs_f64() * count as f64;
+            self.expect_packets(key("datagrams.rate"), (datagrams.rate.0, datagrams.size.0), time)?;
+        }
         let within = spec.start_within.map_or(Span::ZERO, |within| within.0);
         for paths in sessions {
             let start = spec.start.map_or(Span::ZERO, |start| start.0) + within.mul_f64(self.chance.unit());
