@@ -38,8 +38,11 @@ struct Told {
 impl Told {
     fn on_acknowledged(&mut self, now: Time, largest: u64, rtt: impl FnOnce() -> Span) {
         self.count += 1;
-        let tell_for = || (rtt() * TELL_ROUNDS).clamp(TELL_AT_LEAST, TELL_AT_MOST);
-        if self.count >= TELL_OFTEN && now.since(self.since) >= tell_for() {
+        let told_for = now.since(self.since);
+        if self.count >= TELL_OFTEN
+            && told_for >= TELL_AT_LEAST
+            && told_for >= TELL_AT_MOST.min(rtt() * TELL_ROUNDS)
+        {
             *self = Self { below: self.next, next: largest, since: now, count: 0 };
         }
     }

@@ -428,7 +428,7 @@ impl Scoreboard {
 
 /// Gives room back that a burst took: a ring is gone through from end to end again and again, however few it holds.
 fn trim(ring: &mut VecDeque<Slot>) {
-    if ring.capacity() > LEAST_RING && ring.len() < ring.capacity() / 8 {
+    if ring.capacity() > LEAST_RING && ring.len() < ring.capacity() / 4 {
         ring.shrink_to((ring.len() * 2).max(LEAST_RING));
     }
 }
