@@ -188,7 +188,7 @@ impl Receipt {
         ranges
     }
 
-    /// The acknowledgement is in a packet that leaves over a path with such a round trip, which is asked for rarely.
+    /// The acknowledgement is in a packet that leaves. The path's round trip is asked for rarely.
     pub(crate) fn on_acknowledged(&mut self, now: Time, rtt: impl FnOnce() -> Span) {
         self.told.on_acknowledged(now, self.largest().unwrap_or(0), rtt);
         self.news = false;

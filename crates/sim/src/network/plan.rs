@@ -130,9 +130,9 @@ pub enum Sizes {
 pub struct BurstPlan {
     /// The links they cross, in order.
     pub links: Vec<u32>,
-    /// How fast they are sent in a burst.
-    pub rate: Rate,
-    /// Bytes of each packet on the wire, headers included.
+    /// From one packet of a burst to the next.
+    pub every: Span,
+    /// Bytes of each packet, without what a link adds.
     pub packet: u32,
     /// How long a burst lasts.
     pub on: Duration,

@@ -37,7 +37,7 @@ impl Burst {
             }
         }
         self.sent += 1;
-        let next = now + self.plan.rate.time_for(u64::from(self.plan.packet));
+        let next = now + self.plan.every;
         let next = if next < self.until { next } else { self.until + self.pause() };
         (true, next)
     }

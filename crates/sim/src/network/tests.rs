@@ -113,7 +113,7 @@ fn bursts_send_at_their_rate_for_their_share_of_the_time() {
     let mut plan = plan(&[link(100.0, 1, 100)]);
     plan.bursts.push(BurstPlan {
         links: vec![0],
-        rate: Rate::from_mbit(50.0),
+        every: Rate::from_mbit(50.0).time_for(1500),
         packet: 1472,
         on: Duration::Exponential(Span::from_millis(10)),
         off: Duration::Uniform(Span::from_millis(30)),

@@ -12,6 +12,9 @@ use super::output::Format;
 use crate::args::OUTPUT;
 use crate::errors::Failure;
 
+/// Runs at the same time for each processor: more only take memory.
+const MOST_A_PROCESSOR: usize = 4;
+
 /// What one run or many need.
 #[derive(Args, Debug)]
 pub struct RunArgs {
@@ -21,7 +24,7 @@ pub struct RunArgs {
     /// Seeds, as 7, 1..20 or 1,4,9; the scenario's own when left out, and for a grid ten, then more where ten do not decide
     #[arg(long, value_name = "SEEDS")]
     pub seeds: Option<Seeds>,
-    /// Runs at the same time, at most as many as there are processors; that many when left out
+    /// Runs at the same time, at most four a processor; one a processor when left out
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub threads: Option<u16>,
     /// Which networks of `grid` and `fairness` or cases of `failures` to run, how many relays in `overlay`, as seeds are
@@ -52,7 +55,7 @@ pub struct RunArgs {
 impl RunArgs {
     pub(super) fn thread_count(&self) -> usize {
         let all = std::thread::available_parallelism().map_or(1, usize::from);
-        self.threads.map_or(all, |threads| all.min(threads.into()))
+        self.threads.map_or(all, |threads| (all * MOST_A_PROCESSOR).min(threads.into()))
     }
 
     /// Grids of many networks trace nothing, and only the failures know redundant streams.

@@ -1,5 +1,7 @@
 //! What one packet carried.
 
+use smallvec::SmallVec;
+
 use super::Content;
 use crate::stream::SentRun;
 
@@ -9,18 +11,17 @@ pub(crate) enum Contents {
     #[default]
     Nothing,
     One(Content),
-    Many(Box<[Content]>),
+    Many(Box<SmallVec<[Content; 4]>>),
 }
 
 impl Contents {
     pub(crate) fn push(&mut self, content: Content) {
         *self = match std::mem::take(self) {
             Self::Nothing => Self::One(content),
-            Self::One(first) => Self::Many(Box::new([first, content])),
-            Self::Many(contents) => {
-                let mut contents = contents.into_vec();
+            Self::One(first) => Self::Many(Box::new([first, content].into_iter().collect())),
+            Self::Many(mut contents) => {
                 contents.push(content);
-                Self::Many(contents.into())
+                Self::Many(contents)
             }
         };
     }

@@ -80,8 +80,8 @@ impl Dice {
         }
         if self.below(2) == 0 {
             let (on, off) = (Duration::Fixed(Span::from_millis(1)), Duration::Uniform(Span::from_millis(2)));
-            let (links, rate, stop) = (self.route(), Rate::from_mbit(20.0), Time::NEVER);
-            plan.bursts.push(BurstPlan { links, rate, packet: 700, on, off, start: Time::ZERO, stop });
+            let (links, every, stop) = (self.route(), Rate::from_mbit(20.0).time_for(700), Time::NEVER);
+            plan.bursts.push(BurstPlan { links, every, packet: 700, on, off, start: Time::ZERO, stop });
         }
         plan
     }

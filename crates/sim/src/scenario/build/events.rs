@@ -39,14 +39,14 @@ impl Builder<'_> {
         check_times(&key, (spec.start, None, spec.stop), self.built.end)?;
         let start = spec.start.map_or(Time::ZERO, |start| Time::ZERO + start.0);
         let stop = spec.stop.map_or(Time::NEVER, |stop| Time::ZERO + stop.0);
-        let off = spec.off.map_or(0.0, |off| off.0.as_secs_f64());
-        let share = spec.on.map_or(1.0, |on| on.0.as_secs_f64() / (on.0.as_secs_f64() + off));
-        let time = stop.min(self.built.end).since(start).as_secs_f64() * share;
-        self.expect_packets(key("rate"), (rate, packet), time)?;
+        let every = rate.time_for(packet);
+        // A burst has one packet at least.
+        let least = spec.on.map_or(every, |on| every.min(on.0 + spec.off.map_or(Span::ZERO, |off| off.0)));
+        self.bound_packets(key("rate"), least, stop.min(self.built.end).since(start).as_secs_f64())?;
         self.built.bursts.push(spec.name.clone());
         self.built.plan.bursts.push(BurstPlan {
             links: path.forward,
-            rate,
+            every,
             packet: packet as u32 - HEADERS,
             on,
             off: spec.off.map_or(Duration::Fixed(Span::ZERO), |off| duration(off.0)),

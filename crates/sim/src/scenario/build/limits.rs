@@ -3,16 +3,18 @@
 use std::collections::BTreeSet;
 
 use anabranch_link::{LinkConfig, LossModel, RateModel};
-use anabranch_wire::{Rate, Span, Time};
+use anabranch_wire::{Span, Time};
 
 use super::{Builder, MAX_FLOWS};
-use crate::network::{LinkChange, PathPlan, Supply};
+use crate::network::{FlowPlan, LinkChange, PathPlan, Supply};
 use crate::scenario::error::{ScenarioError, line_of};
 use crate::scenario::model::ArrivalSpec;
 
 /// Most sessions that arrive in a run, as expected of the rates of all sources.
 const MAX_ARRIVALS: f64 = 1e7;
-/// Most packets in a run of all that send at a rate of their own, as expected.
+/// Bytes that a full packet carries.
+const PAYLOAD: u64 = 1400;
+/// Most packets in a run of all that send at a rate of their own and nothing slows down.
 const MAX_PACKETS: f64 = 1e10;
 
 impl Builder<'_> {
@@ -59,42 +61,58 @@ impl Builder<'_> {
         ))
     }
 
-    /// Counts the packets of `size` bytes that are expected of a source at its rate, beside those of others.
-    pub(super) fn expect_packets(
-        &mut self,
-        key: String,
-        (rate, size): (Rate, u64),
-        time: f64,
-    ) -> Result<(), ScenarioError> {
-        let expected = rate.as_bytes_f64() / size as f64 * time;
-        self.offered += expected;
+    /// Counts the packets that a source sends at most, one `every` so often, beside those of others.
+    pub(super) fn bound_packets(&mut self, key: String, every: Span, time: f64) -> Result<(), ScenarioError> {
+        let most = time / every.as_secs_f64();
+        self.offered += most;
         if self.offered <= MAX_PACKETS {
             return Ok(());
         }
-        let left = (MAX_PACKETS - (self.offered - expected)).max(0.0);
-        let most = Rate::from_bits((left * size as f64 * 8.0 / time) as u64);
-        Err(ScenarioError::new(key, format!("about {expected:.0} packets")).hint(format!(
-            "at most {MAX_PACKETS:.0} in all: \"{} bit/s\" over {time} s, or larger ones",
-            most.as_bits()
-        )))
+        Err(ScenarioError::new(key, format!("up to {most:.0} packets"))
+            .hint(format!("{MAX_PACKETS:.0} in all are enough: a lower rate, larger packets, or less time")))
     }
 
     /// Checks that each flow without an end is slowed down by something: else its window, and the work with it, grows and grows.
-    pub(super) fn limits(&self) -> Result<(), ScenarioError> {
+    pub(super) fn limits(&mut self) -> Result<(), ScenarioError> {
+        let free = self.free_links();
+        let crosses_free = |path: &PathPlan| path.forward.iter().all(|index| free[*index as usize]);
+        self.bound_rates(&crosses_free)?;
         if self.file.transport.receive_buffer.is_some() {
             return Ok(());
         }
-        let free = self.free_links();
-        let crosses_free = |path: &&PathPlan| path.forward.iter().all(|index| free[*index as usize]);
-        let groups = self.built.groups.iter();
-        let names = groups.flat_map(|group| std::iter::repeat_n(&group.name, group.count));
-        for (flow, name) in self.built.plan.flows.iter().zip(names) {
-            let Some(path) = flow.paths.iter().find(crosses_free) else { continue };
+        for (flow, name) in self.named_flows() {
+            let Some(path) = flow.paths.iter().find(|path| crosses_free(path)) else { continue };
             if let (Supply::Bulk, Some(first)) = (&flow.supply, path.forward.first()) {
                 return Err(self.unlimited(name, &self.graph.cables[*first as usize / 2].name));
             }
         }
         Ok(())
+    }
+
+    /// Bounds the packets of flows with a rate of their own that no link slows down.
+    fn bound_rates(&mut self, crosses_free: &impl Fn(&PathPlan) -> bool) -> Result<(), ScenarioError> {
+        let of_flow = |(flow, name): (&FlowPlan, &String)| match &flow.supply {
+            Supply::Steady { rate, .. } if flow.paths.iter().any(crosses_free) => {
+                let time = flow.stop.min(self.built.end).since(flow.start);
+                Some((name.clone(), rate.time_for(PAYLOAD), time))
+            }
+            _ => None,
+        };
+        let flows: Vec<_> = self.named_flows().filter_map(of_flow).collect();
+        for (name, every, time) in flows {
+            self.bound_packets(format!("flow.{name}.rate"), every, time.as_secs_f64()).map_err(|error| {
+                let index = self.file.flow.iter().position(|declared| declared.name == name);
+                self.locate(error, "flow", index.unwrap_or(0))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// All flows that are there from the beginning, with the names of those that declare them.
+    fn named_flows(&self) -> impl Iterator<Item = (&FlowPlan, &String)> {
+        let groups = self.built.groups.iter();
+        let names = groups.flat_map(|group| std::iter::repeat_n(&group.name, group.count));
+        self.built.plan.flows.iter().zip(names)
     }
 
     /// Of each link whether packets cross it at any rate, without loss, for the whole run.
@@ -160,23 +178,26 @@ mod tests {
     }
 
     #[test]
-    fn packets_that_nothing_slows_down_are_bounded_by_how_many_are_expected() {
+    fn packets_that_nothing_slows_down_are_bounded() {
         let of = |keys: &str| told(&format!("{LINK}[[cbr]]\nname = \"c\"\npath = [\"x\"]\n{keys}\n"));
-        let many = "s.toml:8: cbr.c.rate: about 12500000000 packets\n  hint    at most 10000000000 in all: \"8000000000 bit/s\" over 1000 s, or larger ones";
+        let many = "s.toml:8: cbr.c.rate: up to 12500000000 packets\n  hint    10000000000 in all are enough: a lower rate, larger packets, or less time";
         assert_eq!(of("rate = \"10 Gbit/s\"\npacket = \"100 B\""), many);
         assert_eq!(of("rate = \"8 Gbit/s\"\npacket = \"100 B\""), "right");
         assert_eq!(of("rate = \"10 Gbit/s\"\npacket = \"100 B\"\nstop = \"500 s\""), "right");
-        assert_eq!(of("rate = \"10 Gbit/s\"\npacket = \"100 B\"\non = \"1 s\"\noff = \"1 s\""), "right");
+        let short = of("rate = \"1 kbit/s\"\non = \"1 us\"\nstart = \"1 s\"\nbursts = \"fixed\"");
+        assert_eq!(short, "right", "a packet each time");
+        let day = "duration = \"24 h\"\n[[link]]\nname = \"x\"\ndelay = \"1 ms\"\n[[cbr]]\nname = \"c\"\npath = [\"x\"]\nrate = \"1 kbit/s\"\non = \"1 us\"\n";
+        assert!(told(day).contains("up to 86400000000 packets"), "{}", told(day));
         let flow = "[[flow]]\nname = \"f\"\npaths = [\"x\"]\ncount = 10\n";
         let datagrams = |size: u64| {
             told(&format!("{LINK}{flow}datagrams = {{ rate = \"100 Mbit/s\", size = \"{size} B\" }}\n"))
         };
-        assert!(
-            datagrams(1).starts_with("s.toml:9: flow.f.datagrams.rate: about 125000000000 packets"),
-            "{}",
-            datagrams(1)
-        );
+        assert!(datagrams(1).starts_with("s.toml:9: flow.f.datagrams.rate: up to 125000000000 packets"));
         assert_eq!(datagrams(100), "right");
+        let steady = "duration = \"1000 s\"\n[[link]]\nname = \"x\"\ndelay = \"1 ms\"\n[[flow]]\nname = \"f\"\npaths = [\"x\"]\nrate = ";
+        let of = |rate: &str| told(&format!("{steady}\"{rate} Gbit/s\"\n"));
+        assert!(of("1000").starts_with("s.toml:8: flow.f.rate: up to 83333333333 packets"), "{}", of("1000"));
+        assert_eq!(of("100"), "right");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use anabranch_wire::{Span, Time};
 
 use super::supply::supply;
 use super::{Builder, Group, MAX_DURATION, MAX_PATHS, check_times};
-use crate::network::{ArrivalPlan, FlowPlan, PathPlan, Sizes};
+use crate::network::{ArrivalPlan, FlowPlan, PathPlan, Sizes, Supply};
 use crate::scenario::error::{ScenarioError, nearest};
 use crate::scenario::model::{
     Acks, ArrivalSpec, CouplingKind, DetectorKind, FlowSpec, LeaveOut, PathSpec, Profile, Reports, SizeShape,
@@ -38,10 +38,10 @@ impl Builder<'_> {
         let supply = supply(&key, spec, (visible, self.built.end), &mut config)?;
         let config = Arc::new(config);
         let stop = spec.stop.map_or(Time::NEVER, |stop| Time::ZERO + stop.0);
-        if let Some(datagrams) = spec.datagrams {
+        if let Supply::Datagrams { pause, .. } = supply {
             let start = spec.start.map_or(Time::ZERO, |start| Time::ZERO + start.0);
             let time = stop.min(self.built.end).since(start).as_secs_f64() * count as f64;
-            self.expect_packets(key("datagrams.rate"), (datagrams.rate.0, datagrams.size.0), time)?;
+            self.bound_packets(key("datagrams.rate"), pause, time)?;
         }
         let within = spec.start_within.map_or(Span::ZERO, |within| within.0);
         for paths in sessions {
