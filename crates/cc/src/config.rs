@@ -107,6 +107,8 @@ pub struct Config {
     pub rule: RuleKind,
     /// Where slow start begins, in packets (RFC 6928: 10).
     pub initial_window: u64,
+    /// Where a path's first slow start ends, in packets; at the first loss or delay without (RFC 5681 §3.1). `bbr` has none.
+    pub initial_ssthresh: Option<u64>,
     /// Where a window stops shrinking, in packets; at least 1 is used. It goes before `max_window`.
     pub min_window: u64,
     /// Leave slow start when the round-trip time grows (RFC 9406).
@@ -121,14 +123,23 @@ impl Config {
     /// The default profile's settings: from 10 packets down to 2, HyStart++, pacing, at most 1 GiB.
     #[must_use]
     pub const fn new(rule: RuleKind) -> Self {
-        Self { rule, initial_window: 10, min_window: 2, hystart: true, pacing: true, max_window: 1 << 30 }
+        let initial_ssthresh = None;
+        Self {
+            rule,
+            initial_window: 10,
+            initial_ssthresh,
+            min_window: 2,
+            hystart: true,
+            pacing: true,
+            max_window: 1 << 30,
+        }
     }
 
     /// As the papers' TCP: from 10 packets down to 1, no HyStart++, no pacing [M2]. (The engine's `tcp` profile begins
     /// with 2.)
     #[must_use]
     pub const fn tcp(rule: RuleKind) -> Self {
-        Self { rule, initial_window: 10, min_window: 1, hystart: false, pacing: false, max_window: 1 << 30 }
+        Self { min_window: 1, hystart: false, pacing: false, ..Self::new(rule) }
     }
 }
 

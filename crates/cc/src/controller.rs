@@ -87,7 +87,8 @@ impl Controller {
         let memory = Memory::new(self.config.rule);
         let hystart = self.config.hystart && self.config.rule != RuleKind::Combined;
         let bytes = self.bounded(self.config.initial_window as f64 * mss, mss);
-        let window = Window::new(bytes, hystart, memory);
+        let mut window = Window::new(bytes, hystart, memory);
+        window.ssthresh = self.config.initial_ssthresh.map_or(f64::INFINITY, |packets| packets as f64 * mss);
         let rto = RtoBounds::default().min;
         let modelled = self.config.rule == RuleKind::Bbr;
         let model = modelled.then(|| Box::new(Bbr::new(bytes, mss, now, u64::from(path.0))));

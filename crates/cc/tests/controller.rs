@@ -95,6 +95,16 @@ fn slow_start_doubles_the_window_of_each_path_by_itself() {
 }
 
 #[test]
+fn the_first_slow_start_ends_where_it_is_told_to() {
+    let config = Config { initial_ssthresh: Some(20), ..Config::tcp(RuleKind::Reno) };
+    let mut bench = Bench::new(config, &[A]);
+    bench.round(A);
+    assert_eq!((bench.packets(A), bench.controller.in_slow_start(A)), (20.0, false));
+    bench.round(A);
+    assert!((20.5..=21.0).contains(&bench.packets(A)), "{}", bench.packets(A));
+}
+
+#[test]
 fn after_a_loss_a_reno_window_is_half_and_grows_by_almost_a_packet_a_round_trip() {
     let mut bench = Bench::new(Config::new(RuleKind::Reno), &[A]);
     bench.round(A);

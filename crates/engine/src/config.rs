@@ -176,6 +176,7 @@ impl Default for Config {
             cc: cc::Config {
                 rule: cc::RuleKind::Cubic,
                 initial_window: 10,
+                initial_ssthresh: None,
                 min_window: 2,
                 hystart: true,
                 pacing: true,

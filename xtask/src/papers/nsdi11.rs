@@ -69,6 +69,14 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
         metrics: &["flow.tp1.per_host_wire_mbit_s", "jain", "flow.tp1.jain_arrived"],
     },
     Experiment {
+        name: "fattree-tp1-gentle",
+        about: "FatTree, TP1, 8 paths, slow starts that end at 20 packets, from 1 to 3 s",
+        scenario: "nsdi11-fattree-tp1",
+        set: &["transport.initial_ssthresh=20", "transport.rule=ewtcp,mptcp,reno"],
+        seeds: "1..10",
+        metrics: TP1,
+    },
+    Experiment {
         name: "fig4",
         about: "Fig. 4: random loss, packets a second",
         scenario: "nsdi11-fig4",

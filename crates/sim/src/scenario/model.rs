@@ -107,6 +107,8 @@ pub struct Transport {
     pub rto_min: Option<SpanText>,
     /// Where slow start begins, in packets.
     pub initial_window: Option<u64>,
+    /// Where a path's first slow start ends, in packets; at the first loss when left out.
+    pub initial_ssthresh: Option<u64>,
     /// A receive buffer of this size from the start; without, it grows as needed.
     pub receive_buffer: Option<SizeText>,
     /// Which path acknowledgements return on.

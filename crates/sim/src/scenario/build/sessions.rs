@@ -200,6 +200,18 @@ fn apply_transport(from: &Transport, config: &mut Config) -> Result<(), Scenario
         }
         config.cc.initial_window = window;
     }
+    if let Some(packets) = from.initial_ssthresh {
+        let key = "transport.initial_ssthresh";
+        if !(1..=1_000_000).contains(&packets) {
+            return Err(ScenarioError::new(key, "out of range").hint("1 to 1000000 packets"));
+        }
+        if config.cc.rule == RuleKind::Bbr {
+            return Err(
+                ScenarioError::new(key, "`bbr` has no slow start").hint("take it out, or another rule")
+            );
+        }
+        config.cc.initial_ssthresh = Some(packets);
+    }
     if let Some(buffer) = from.receive_buffer {
         if buffer.0 < PACKET {
             return Err(ScenarioError::new("transport.receive_buffer", "smaller than a packet")
