@@ -3,9 +3,10 @@
 //! With several paths the bytes of each come in long runs, and the runs come mixed. So what is kept in order by
 //! offset are runs, not pieces: the next piece of a run goes behind the last one, which a tree of a few dozen runs
 //! finds quickly, and when the gap before a run closes its pieces leave together. No byte is kept twice, and runs
-//! never overlap; two that touch stay two.
+//! never overlap; two that touch become one, unless the later one is of so many pieces that moving them would cost much.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::ops::Range;
 
 use anabranch_wire::{Payload, prefetch};
@@ -26,7 +27,7 @@ pub(super) struct Held<P> {
 
 /// Where the run after the last one begins.
 const NOWHERE: u64 = u64::MAX;
-/// Room for pieces that a run gets once it has a second one.
+/// Room for pieces that a run gets once it has a second one, and how many are moved behind those of another run at most.
 const SOME: usize = 8;
 
 /// Bytes that follow each other.
@@ -81,9 +82,24 @@ impl<P: Payload> Held<P> {
                     self.runs.insert(offset, Run { end: offset + room, next, count: 1, last, pieces });
                 }
             }
+            if offset + room == next {
+                self.join(next);
+            }
             offset += room;
         }
         self.bytes - before
+    }
+
+    /// Makes one of the run that begins at `start` and the one that ends there.
+    fn join(&mut self, start: u64) {
+        let Entry::Occupied(later) = self.runs.entry(start) else { return };
+        if later.get().pieces.len() > SOME {
+            return;
+        }
+        let later = later.remove();
+        if let Some((_, run)) = self.runs.range_mut(..start).next_back() {
+            run.append(later);
+        }
     }
 
     /// Has the run fetched that a piece at `offset` comes behind. The way there is fetched by going it.
@@ -143,6 +159,16 @@ impl<P: Payload> Run<P> {
         self.count += u32::from(!is_crumb);
         usize::from(!is_crumb)
     }
+
+    /// Adds the run that comes next.
+    fn append(&mut self, later: Self) {
+        match (self.pieces.last_mut(), later.pieces.first()) {
+            (Some(last), Some(first)) if !P::HAS_BYTES => last.append(first),
+            _ => self.pieces.extend(later.pieces),
+        }
+        (self.end, self.next, self.last) = (later.end, later.next, later.last);
+        self.count += later.count;
+    }
 }
 
 #[cfg(test)]
@@ -164,6 +190,27 @@ mod tests {
         let (start, pieces) = held.take_until(10_000).unwrap();
         assert_eq!((start, pieces.iter().map(Payload::len).sum::<usize>()), (10_000, 500));
         assert_eq!(held.count().0, 500);
+    }
+
+    #[test]
+    fn runs_that_touch_become_one_unless_much_would_be_moved() {
+        let (mut lengths, mut bytes) = (Held::default(), Held::default());
+        let data = bytes::Bytes::from_static(&[0; 1_000]);
+        // Behind the last gap are as many pieces as are moved, behind the first one more.
+        let late = (12..=20).chain(22..30);
+        for at in late.chain([10, 21, 11]).map(|place| place * 1_000) {
+            lengths.insert(at, Length(1_000));
+            bytes.insert(at, data.clone());
+            assert_eq!(lengths.count(), bytes.count());
+        }
+        assert_eq!((lengths.runs.len(), bytes.runs.len()), (1, 2));
+        for until in [10_000, 12_000] {
+            let taken = bytes.take_until(until).unwrap();
+            assert_eq!(taken.0, until);
+            assert_eq!(taken.1.len(), if until == 10_000 { 2 } else { 18 });
+        }
+        assert_eq!(lengths.take_until(10_000).unwrap().1.as_slice(), [Length(20_000)]);
+        assert_eq!((lengths.count(), bytes.count()), ((0, 0), (0, 0)));
     }
 
     #[test]
