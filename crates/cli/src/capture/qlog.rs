@@ -7,8 +7,8 @@
 //! acknowledgement for another path than the one it travels on is an `unknown` frame with that path's number, as is all that
 //! QUIC does not have.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
 use std::path::{Path, PathBuf};
@@ -30,8 +30,10 @@ pub const EXTENSION: &str = "sqlog";
 /// Where packets are seen: an end of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct End {
-    /// The number of the flow or session.
+    /// The number of the flow, or the place of sessions that follow each other.
     pub flow: usize,
+    /// Which of these.
+    pub session: u32,
     /// The number of the path, from 0.
     pub path: usize,
     /// Which of the two ends.
@@ -104,10 +106,13 @@ pub struct QlogFiles {
     /// What saw the packets.
     observer: &'static str,
     files: BTreeMap<End, EndFile>,
+    /// Names that are taken, in lower case: some file systems take a letter of either case for the same.
+    taken: BTreeSet<String>,
 }
 
 /// The file of an end.
 struct EndFile {
+    path: PathBuf,
     file: BufWriter<File>,
     /// The figures that it was told last.
     told: Option<Metrics>,
@@ -117,7 +122,7 @@ impl QlogFiles {
     /// Files beside `path`, whose name theirs begin with.
     #[must_use]
     pub fn new(path: &Path, observer: &'static str) -> Self {
-        Self { path: path.to_owned(), observer, files: BTreeMap::new() }
+        Self { path: path.to_owned(), observer, files: BTreeMap::new(), taken: BTreeSet::new() }
     }
 
     /// Writes a packet to the file of an end, which belongs to the flow of that name.
@@ -125,9 +130,7 @@ impl QlogFiles {
     /// # Errors
     /// When a file cannot be written, or there would be too many.
     pub fn add<P: Payload>(&mut self, end: End, flow: &str, packet: &Seen<'_, P>) -> Result<(), Failure> {
-        let path = self.path_of(end, flow);
-        let file = self.file(end, &path)?;
-        record(&mut file.file, &event(packet)).map_err(|error| Failure::file("write", &path, &error))
+        self.file(end, flow)?.record(&event(packet))
     }
 
     /// Writes what of an end's figures has changed since they were written last, for the flow of that name.
@@ -141,36 +144,30 @@ impl QlogFiles {
         at: Duration,
         metrics: Metrics,
     ) -> Result<(), Failure> {
-        let path = self.path_of(end, flow);
-        let file = self.file(end, &path)?;
+        let file = self.file(end, flow)?;
         let told = file.told.replace(metrics);
-        let Some(update) = metrics_updated(at, told, metrics) else { return Ok(()) };
-        record(&mut file.file, &update).map_err(|error| Failure::file("write", &path, &error))
+        metrics_updated(at, told, metrics).map_or(Ok(()), |update| file.record(&update))
     }
 
     /// The file of an end, which is begun when there is none.
-    fn file(&mut self, end: End, path: &Path) -> Result<&mut EndFile, Failure> {
-        let is_full = self.files.len() >= MAX_FILES;
-        match self.files.entry(end) {
+    fn file(&mut self, end: End, flow: &str) -> Result<&mut EndFile, Failure> {
+        let Self { path, observer, files, taken } = self;
+        let is_full = files.len() >= MAX_FILES;
+        match files.entry(end) {
             Entry::Occupied(known) => Ok(known.into_mut()),
             Entry::Vacant(_) if is_full => {
                 Err(Failure::local(format!("a trace of more than {MAX_FILES} ends of paths as qlog"))
                     .hint("look at it as pcapng, which is one file for all"))
             }
             Entry::Vacant(place) => {
-                let file = File::create(path).map_err(|error| Failure::file("create", path, &error))?;
-                let mut file = BufWriter::new(file);
-                record(&mut file, &opening(path, self.observer, end))
-                    .map_err(|error| Failure::file("write", path, &error))?;
-                Ok(place.insert(EndFile { file, told: None }))
+                let path = free_path(path, taken, end, flow);
+                let file = File::create(&path).map_err(|error| Failure::file("create", &path, &error))?;
+                let opening = opening(&path, observer, end);
+                let mut file = EndFile { path, file: BufWriter::new(file), told: None };
+                file.record(&opening)?;
+                Ok(place.insert(file))
             }
         }
-    }
-
-    fn path_of(&self, end: End, flow: &str) -> PathBuf {
-        let stem = self.path.file_stem().unwrap_or_default().to_string_lossy();
-        let (flow, path, role) = (file_part(flow), end.path + 1, end.role.name());
-        self.path.with_file_name(format!("{stem}-{flow}-path{path}-{role}.{EXTENSION}"))
     }
 
     /// Ends the files; gives how many there are.
@@ -185,6 +182,25 @@ impl QlogFiles {
     }
 }
 
+/// A path for the file of an end, beside `beside`, whose name no other has.
+fn free_path(beside: &Path, taken: &mut BTreeSet<String>, end: End, flow: &str) -> PathBuf {
+    let stem = beside.file_stem().unwrap_or_default().to_string_lossy();
+    let (flow, path, role) = (file_part(flow), end.path + 1, end.role.name());
+    let name = format!("{stem}-{flow}-path{path}-{role}");
+    // Names of flows may differ in case or in signs only.
+    let others = (2..).map(|number| format!("{name}-{number}"));
+    let mut names = std::iter::once(name.clone()).chain(others);
+    let free = names.find(|name| taken.insert(name.to_lowercase())).unwrap_or(name);
+    beside.with_file_name(format!("{free}.{EXTENSION}"))
+}
+
+impl EndFile {
+    /// Writes a record of a JSON text sequence.
+    fn record(&mut self, value: &Value) -> Result<(), Failure> {
+        writeln!(self.file, "\u{1e}{value}").map_err(|error| Failure::file("write", &self.path, &error))
+    }
+}
+
 /// A name as a part of a file's: its letters and digits, in lower case, with dashes for all else.
 #[must_use]
 pub fn file_part(text: &str) -> String {
@@ -192,9 +208,4 @@ pub fn file_part(text: &str) -> String {
         text.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' }).collect();
     let parts: Vec<&str> = dashed.split('-').filter(|part| !part.is_empty()).collect();
     parts.join("-")
-}
-
-/// A record of a JSON text sequence.
-fn record(file: &mut impl std::io::Write, value: &Value) -> std::io::Result<()> {
-    writeln!(file, "\u{1e}{value}")
 }

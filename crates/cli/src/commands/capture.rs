@@ -110,7 +110,7 @@ fn write_qlog(capture: &Path, sessions: &mut [CapturedSession], to: &Path) -> Re
         calls.note(&found);
         let Inside::Opened { session, sent, packet } = &found.inside else { return Ok(()) };
         let role = *roles[*session].get_or_insert_with(|| calls.role(&found, *sent));
-        let end = End { flow: *session, path: packet.path.0 as usize, role };
+        let end = End { flow: *session, session: 0, path: packet.path.0 as usize, role };
         // A capture may say anything of its times.
         let at = Duration::try_from_secs_f64(found.at).unwrap_or_default();
         packets += 1;

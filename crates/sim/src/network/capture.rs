@@ -12,6 +12,8 @@ pub struct Captured {
     pub at: Time,
     /// Whose: the place of the flow in the plan; flows of arrivals follow the plan's own.
     pub flow: usize,
+    /// Which of the sessions that had this place one after the other, from 0.
+    pub session: u32,
     /// Over which of the flow's paths, by its place in the plan.
     pub path: usize,
     /// Whether the packet is on its way to the server.
@@ -51,6 +53,7 @@ impl Captured {
         Self {
             at,
             flow: to.flow as usize,
+            session: to.generation,
             path: usize::from(to.path),
             to_server: to.end == 1,
             sent,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anabranch_sim::scenario::{Captured, Group, PathMetrics};
 use anabranch_wire::{Message, Span, Time};
 
-use super::trace::flow_names;
+use super::trace::{flow_name, flow_names};
 use crate::capture::qlog::{End, Metrics, QlogFiles, Role, Said, Seen};
 use crate::errors::Failure;
 
@@ -37,8 +37,8 @@ impl Qlog {
     fn write(&mut self, packet: &Captured) -> Result<(), Failure> {
         let at_server = packet.to_server != packet.sent;
         let role = if at_server { Role::Server } else { Role::Client };
-        let end = End { flow: packet.flow, path: packet.path, role };
-        let name = self.names.get(packet.flow).map_or_else(|| format!("flow {}", packet.flow), Clone::clone);
+        let end = End { flow: packet.flow, session: packet.session, path: packet.path, role };
+        let name = flow_name(&self.names, packet);
         let said = match &packet.message {
             Message::Init(_) | Message::InitAck(_) => Said::Handshake,
             Message::Reset(_) => Said::Reset,
@@ -130,5 +130,38 @@ mod tests {
             told += usize::from(key.is_some());
         }
         assert!(told > 0);
+    }
+
+    #[test]
+    fn no_two_ends_share_a_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let text = include_str!("test.toml").to_owned()
+            + "\n[[flow]]\nname = \"m\"\npaths = [\"a\"]\n[[arrivals]]\nname = \"web\"\npaths = [\"b\"]\nrate = [\"10 /s\"]\nsize = \"5 kB\"\n";
+        let scenario = Scenario::parse(&text, "test").unwrap();
+        let mut qlog = Qlog::new(&folder.path().join("x.sqlog"), &scenario.build(1).unwrap().groups);
+        let mut note = |packet: &Captured| qlog.add(packet);
+        scenario.run_with(1, Extras { trace: Some(&mut note), ..Extras::default() }).unwrap();
+        qlog.finish().unwrap();
+        let mut names: Vec<_> =
+            std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+        names.sort();
+        let name_of = |path: &std::path::Path| path.file_name().unwrap().to_string_lossy().into_owned();
+        for path in &names {
+            let text = std::fs::read_to_string(path).unwrap();
+            let records: Vec<Value> =
+                text.split('\u{1e}').skip(1).map(|record| serde_json::from_str(record).unwrap()).collect();
+            let sent = records.iter().filter(|event| event["name"] == "transport:packet_sent");
+            let numbers: Vec<u64> =
+                sent.filter_map(|event| event["data"]["header"]["packet_number"].as_u64()).collect();
+            assert!(numbers.is_sorted(), "{}", name_of(path));
+        }
+        let names: Vec<String> = names.iter().map(|path| name_of(path)).collect();
+        for wanted in [
+            "x-m-path1-client.sqlog",
+            "x-m-path1-client-2.sqlog",
+            "x-arrival-place-1-session-2-path1-client.sqlog",
+        ] {
+            assert!(names.iter().any(|name| name == wanted), "{wanted}: {names:?}");
+        }
     }
 }

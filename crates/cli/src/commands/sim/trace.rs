@@ -31,8 +31,8 @@ pub(super) struct Trace {
     file: PacketFile,
     /// Names of the plan's flows.
     names: Vec<String>,
-    /// Interfaces by flow, path and whether it is the server's end.
-    interfaces: BTreeMap<(usize, usize, bool), u32>,
+    /// Interfaces by flow, session, path and whether it is the server's end.
+    interfaces: BTreeMap<(usize, u32, usize, bool), u32>,
 }
 
 impl Trace {
@@ -57,13 +57,12 @@ impl Trace {
 
     fn interface(&mut self, packet: &Captured) -> u32 {
         let at_server = packet.to_server != packet.sent;
-        let key = (packet.flow, packet.path, at_server);
+        let key = (packet.flow, packet.session, packet.path, at_server);
         if let Some(known) = self.interfaces.get(&key) {
             return *known;
         }
         let end = if at_server { "server" } else { "client" };
-        let flow = self.names.get(packet.flow).cloned();
-        let flow = flow.unwrap_or_else(|| format!("arrival place {}", packet.flow - self.names.len()));
+        let flow = flow_name(&self.names, packet);
         let number = self.file.interface(format!("{flow} path {} {end}", packet.path + 1), KEPT as u32);
         self.interfaces.insert(key, number);
         number
@@ -84,6 +83,13 @@ pub(super) fn flow_names(groups: &[Group]) -> Vec<String> {
         }
     };
     groups.iter().flat_map(of_group).collect()
+}
+
+/// The name of a packet's flow; sessions of arrivals are numbered by their places, which they have one after the other.
+pub(super) fn flow_name(names: &[String], packet: &Captured) -> String {
+    let Captured { flow, session, .. } = packet;
+    let named = names.get(*flow).cloned();
+    named.unwrap_or_else(|| format!("arrival place {} session {}", flow - names.len() + 1, session + 1))
 }
 
 /// The headers that a packet would have on a wire.
