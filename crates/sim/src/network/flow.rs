@@ -54,6 +54,24 @@ pub(crate) struct FlowCounts {
     pub late_packets: u64,
     /// Datagrams that the application has sent.
     pub datagrams: u64,
+    /// When the server's application last took something; zero before.
+    took_at: Time,
+    /// The longest time for which there was nothing.
+    pause: Span,
+}
+
+impl FlowCounts {
+    /// The server's application takes something.
+    fn took(&mut self, now: Time) {
+        self.pause = self.pause_until(now);
+        self.took_at = now;
+    }
+
+    /// The longest time for which there was nothing, if there is nothing until `now`.
+    fn pause_until(&self, now: Time) -> Span {
+        let waits = if self.took_at == Time::ZERO { Span::ZERO } else { now.since(self.took_at) };
+        self.pause.max(waits)
+    }
 }
 
 /// What an end had counted when it vanished.
@@ -248,6 +266,20 @@ impl Flow {
     /// Stream bytes that the server has read.
     pub(crate) fn bytes_read(&self) -> u64 {
         self.counts.bytes + self.live_bytes()
+    }
+
+    /// Counts pauses from `now` on.
+    pub(crate) fn begin_pauses(&mut self, now: Time) {
+        let counts = &mut self.counts;
+        counts.pause = Span::ZERO;
+        if counts.took_at != Time::ZERO {
+            counts.took_at = now;
+        }
+    }
+
+    /// The longest time for which the server's application had nothing to take, once something had come.
+    pub(crate) fn pause(&self, now: Time) -> Span {
+        if self.sessions[SERVER].is_some() { self.counts.pause_until(now) } else { self.counts.pause }
     }
 
     /// The clock called for an end. False when the flow is over.

@@ -24,6 +24,9 @@ pub struct FlowState {
     pub finished_at: Option<Time>,
     /// Datagrams that the client's application has sent.
     pub datagrams: u64,
+    /// The longest time for which the server's application had nothing to take, once something had come, since
+    /// [`Network::begin_pauses`].
+    pub pause: Span,
 }
 
 /// What a source of sessions has done.
@@ -91,7 +94,13 @@ impl Network {
             server: flow.stats(SERVER),
             finished_at: flow.finished_at,
             datagrams: flow.counts.datagrams,
+            pause: flow.pause(self.now),
         }
+    }
+
+    /// Counts the pauses of all flows from now on.
+    pub fn begin_pauses(&mut self) {
+        self.flows.iter_mut().for_each(|flow| flow.begin_pauses(self.now));
     }
 
     /// The datagrams that reached a flow's server, in the order in which they did: their number, and how long they took

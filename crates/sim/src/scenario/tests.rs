@@ -59,6 +59,27 @@ fn the_same_seed_gives_the_same_report_and_another_seed_another() {
 }
 
 #[test]
+fn how_long_a_pause_was_does_not_depend_on_when_it_was_looked_at() {
+    let pauses = ["10 ms", "2 s"].map(|sample| {
+        let text = SMALL.replace("warm_up = \"2 s\"", &format!("warm_up = \"2 s\"\nsample = \"{sample}\""))
+            + "[[event]]\nat = \"6 s\"\nlink = \"wifi\"\ndown = true\n[[event]]\nat = \"7 s\"\nlink = \"wifi\"\ndown = false\n";
+        let metrics = Scenario::parse(&text, "small.toml").unwrap().run(1).unwrap().metrics;
+        ["flow.M.pause_s", "flow.T.pause_s"].map(|key| metrics[key])
+    });
+    assert_eq!(pauses[0], pauses[1]);
+    let [both, alone] = pauses[0];
+    assert!(both > 0.01 && both < 0.5 && alone > 1.0 && alone < 3.0, "{both} {alone}");
+}
+
+#[test]
+fn flows_that_were_over_before_are_not_unfair_to_anybody() {
+    let over = "[[flow]]\nname = \"F\"\npaths = [\"lte\"]\nsize = \"10 kB\"\n[[flow]]\nname = \"S\"\npaths = [\"lte\"]\nstop = \"1 s\"\n";
+    let jain = |text: &str| Scenario::parse(text, "small.toml").unwrap().run(1).unwrap().metrics["jain"];
+    let (with, without) = (jain(&(SMALL.to_owned() + over)), jain(SMALL));
+    assert!(with > without - 0.05 && without > 0.6, "{with} {without}");
+}
+
+#[test]
 fn bounds_that_are_not_kept_are_told() {
     let text = SMALL.replace("min = 5,", "min = 500,");
     let report = Scenario::parse(&text, "small.toml").unwrap().run(1).unwrap();

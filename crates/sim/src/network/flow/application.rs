@@ -14,7 +14,7 @@ impl Flow {
         while let Some(event) = self.sessions[end].as_mut().and_then(Session::poll_event) {
             served = Served::Something;
             match event {
-                Event::StreamReadable(stream) => self.read(end, stream),
+                Event::StreamReadable(stream) => self.read(now, end, stream),
                 Event::StreamWritable(_) => self.write(),
                 Event::DatagramReceived => self.take_datagrams(now, end),
                 Event::Established if end == CLIENT => self.on_established(now),
@@ -97,6 +97,7 @@ impl Flow {
             let number = datagram.flow.wrapping_sub(1);
             let took = now.since(self.sent_at(number.into(), pause));
             self.delays.push((number, took));
+            self.counts.took(now);
         }
     }
 
@@ -121,9 +122,11 @@ impl Flow {
         }
     }
 
-    fn read(&mut self, end: usize, stream: StreamId) {
+    fn read(&mut self, now: Time, end: usize, stream: StreamId) {
         let Some(session) = &mut self.sessions[end] else { return };
-        while let Ok(Read::Data(_)) = session.read(stream, usize::MAX) {}
+        while let Ok(Read::Data(_)) = session.read(stream, usize::MAX) {
+            self.counts.took(now);
+        }
     }
 
     fn open_paths(&mut self, now: Time) {

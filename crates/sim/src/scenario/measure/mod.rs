@@ -13,7 +13,7 @@ mod snapshot;
 use std::collections::{BTreeMap, BTreeSet};
 
 use anabranch_engine::{Coupling, Verdict};
-use anabranch_wire::{Span, Time};
+use anabranch_wire::Time;
 
 use super::Extras;
 use super::build::Built;
@@ -53,10 +53,6 @@ pub(super) struct FlowSamples {
     pub paths: Vec<(Mean, Mean)>,
     /// Kilobytes that wait in the receive buffer for earlier ones.
     pub buffer: Mean,
-    /// Bytes read so far, and when that last grew.
-    read: (u64, Time),
-    /// The longest time in which an unfinished flow's application read nothing.
-    pub pause: Span,
     /// The share of all windows together that a reduction left.
     pub kept: Mean,
     /// All windows together in bytes, and reductions, when last looked at.
@@ -84,6 +80,7 @@ pub(crate) fn run(built: Built, extras: Extras<'_>) -> (Metrics, Course) {
         detectors.into_iter().map(|detector| Observer::new(detector, warm_up)).collect();
     let flow_paths: Vec<usize> = plan.flows.iter().map(|flow| flow.paths.len()).collect();
     let starts: Vec<Time> = plan.flows.iter().map(|flow| flow.start).collect();
+    let stops = plan.flows.iter().map(|flow| flow.stop).collect();
     let judges =
         plan.flows.iter().map(|flow| flow.config.coupling == Coupling::Adaptive && flow.paths.len() > 1);
     let judges: Vec<bool> = judges.collect();
@@ -98,6 +95,7 @@ pub(crate) fn run(built: Built, extras: Extras<'_>) -> (Metrics, Course) {
         network.capture();
     }
     watch.run(&mut network, warm_up);
+    network.begin_pauses();
     let before = Snapshot::take(&mut network, &counts);
     let mut samples: Vec<FlowSamples> = flow_paths.iter().map(|paths| FlowSamples::new(*paths)).collect();
     for (samples, judges) in samples.iter_mut().zip(judges) {
@@ -115,7 +113,7 @@ pub(crate) fn run(built: Built, extras: Extras<'_>) -> (Metrics, Course) {
     let delays = (0..flow_paths.len()).map(|flow| network.datagram_delays(flow).to_vec()).collect();
     let span = end.since(warm_up);
     let measured =
-        Measured { before, after, samples, queues, starts, begin: warm_up, span, datagrams, delays };
+        Measured { before, after, samples, queues, starts, stops, begin: warm_up, span, datagrams, delays };
     let mut out = Metrics::new();
     let mut first = 0;
     let mut rates = Vec::new();
@@ -123,7 +121,7 @@ pub(crate) fn run(built: Built, extras: Extras<'_>) -> (Metrics, Course) {
         rates.extend(measured.group(&mut out, group, first));
         first += group.count;
     }
-    if !rates.is_empty() {
+    if !groups.is_empty() {
         out.insert("jain".to_owned(), jain(&rates));
         out.insert("total.goodput_mbit_s".to_owned(), rates.iter().sum());
     }
@@ -219,17 +217,6 @@ impl FlowSamples {
             self.kept.add(windows as f64 / known as f64);
         }
     }
-
-    /// The application had read so much.
-    fn on_read(&mut self, now: Time, bytes: u64, finished: bool) {
-        let (known, since) = self.read;
-        if known > 0 && !finished {
-            self.pause = self.pause.max(now.since(since));
-        }
-        if bytes > known {
-            self.read = (bytes, now);
-        }
-    }
 }
 
 fn look(network: &mut Network, samples: &mut [FlowSamples], queues: &mut [Mean]) {
@@ -249,7 +236,6 @@ fn look(network: &mut Network, samples: &mut [FlowSamples], queues: &mut [Mean])
         }
         let state = network.flow(flow);
         samples.buffer.add(state.server.bytes_reassembling as f64 / 1e3);
-        samples.on_read(network.now(), state.bytes, state.finished_at.is_some());
     }
     for (link, queue) in queues.iter_mut().enumerate() {
         queue.add(network.backlog(link) as f64);

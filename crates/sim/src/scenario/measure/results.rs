@@ -23,6 +23,7 @@ pub(super) struct Measured {
     pub samples: Vec<FlowSamples>,
     pub queues: Vec<Mean>,
     pub starts: Vec<Time>,
+    pub stops: Vec<Time>,
     /// When measuring began, and for how long.
     pub begin: Time,
     pub span: Span,
@@ -53,10 +54,15 @@ impl Measured {
         fresh(&self.after.paths[flow]).saturating_sub(fresh(&self.before.paths[flow]))
     }
 
-    /// Measures a group; returns the goodput of each of its flows in Mbit/s.
+    /// False when a flow was over before measuring began.
+    fn takes_part(&self, flow: usize) -> bool {
+        self.before.flows[flow].finished_at.is_none() && self.stops[flow] > self.begin
+    }
+
+    /// Measures a group; returns the goodput in Mbit/s of each of its flows that was not over before.
     pub(super) fn group(&self, out: &mut Metrics, group: &Group, first: usize) -> Vec<f64> {
-        let rates: Vec<f64> =
-            (first..first + group.count).map(|flow| self.mbit_s(self.bytes(flow))).collect();
+        let flows = (first..first + group.count).filter(|flow| self.takes_part(*flow));
+        let rates: Vec<f64> = flows.clone().map(|flow| self.mbit_s(self.bytes(flow))).collect();
         let mut put = |key: &str, value: f64| {
             out.insert(format!("flow.{}.{key}", group.name), value);
         };
@@ -93,7 +99,8 @@ impl Measured {
                 put("shared_s", mean(&first));
             }
         }
-        put("pause_s", buffers.iter().map(|flow| flow.pause.as_secs_f64()).fold(0.0, f64::max));
+        let pauses = self.after.flows[first..first + group.count].iter().map(|flow| flow.pause);
+        put("pause_s", pauses.max().unwrap_or_default().as_secs_f64());
         put("buffer_max_kb", buffers.iter().map(|flow| flow.buffer.max).fold(0.0, f64::max));
         let done = |flow: usize| self.after.flows[flow].finished_at.map(|at| at.since(self.starts[flow]));
         let times: Vec<f64> =
@@ -108,7 +115,7 @@ impl Measured {
             self.flow_paths(&mut put, first);
         } else {
             spread(&mut put, &rates);
-            let arrived = (first..first + group.count).map(|flow| self.mbit_s(self.arrived(flow)));
+            let arrived = flows.map(|flow| self.mbit_s(self.arrived(flow)));
             put("jain_arrived", jain(&arrived.collect::<Vec<_>>()));
         }
         if group.senders > 0 {
@@ -327,8 +334,8 @@ fn ratio(part: u64, whole: u64) -> f64 {
 
 /// The value below which a share of a sorted list lies (nearest rank).
 fn quantile(sorted: &[f64], share: f64) -> f64 {
-    let last = sorted.len() - 1;
-    sorted[((last as f64 * share + 0.5) as usize).min(last)]
+    let last = sorted.len().saturating_sub(1);
+    sorted.get(((last as f64 * share + 0.5) as usize).min(last)).copied().unwrap_or_default()
 }
 
 #[cfg(test)]
