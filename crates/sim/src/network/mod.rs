@@ -97,6 +97,9 @@ pub struct Network {
     captured: Option<Vec<Captured>>,
 }
 
+/// Most packets that wait or are on their way at once.
+pub const MOST_PACKETS: usize = if cfg!(test) { 100_000 } else { 10_000_000 };
+
 impl Network {
     /// A network at time zero.
     #[must_use]
@@ -176,6 +179,9 @@ impl Network {
             if at > until || at == Time::NEVER {
                 break;
             }
+            if self.is_overfull() {
+                return;
+            }
             if let Some(last) = self.wires.ahead_of(at) {
                 let last = last.min(until);
                 self.step_links(last);
@@ -190,6 +196,12 @@ impl Network {
             }
         }
         self.now = self.now.max(until);
+    }
+
+    /// True when more packets wait or are on their way than there is to be memory for: then it does not go on.
+    #[must_use]
+    pub fn is_overfull(&self) -> bool {
+        self.wires.count() > MOST_PACKETS
     }
 
     /// Moves on packets that have crossed a link by `until`.

@@ -207,7 +207,7 @@ impl Packets {
     }
 
     /// Packets on their way now.
-    #[cfg(test)]
+    #[inline]
     pub(crate) fn count(&self) -> usize {
         self.kept.len() - self.free.len()
     }

@@ -205,7 +205,7 @@ impl Wires {
     }
 
     /// Packets on their way now.
-    #[cfg(test)]
+    #[inline]
     pub(crate) fn count(&self) -> usize {
         self.freight.packets.count()
     }

@@ -219,7 +219,7 @@ impl Graph {
         let switches = self.neighbours[host].iter().flat_map(|(_, switch)| &self.neighbours[*switch]);
         let mut found: Vec<usize> = switches
             .map(|(_, node)| *node)
-            .filter(|node| *node != host && self.hosts.contains(node))
+            .filter(|node| *node != host && self.hosts.binary_search(node).is_ok())
             .collect();
         found.sort_unstable();
         found.dedup();

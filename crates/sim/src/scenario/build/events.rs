@@ -5,7 +5,7 @@ use anabranch_link::{LossModel, RateModel};
 use anabranch_wire::{Span, Time};
 
 use super::check_times;
-use super::links::{check_delay, link_rate, positive};
+use super::links::{check_delay, link_rate, positive, spaced};
 use super::{Builder, Detector, HEADERS, MAX_DURATION};
 use crate::network::{BurstPlan, Change, Duration, LinkChange};
 use crate::scenario::error::ScenarioError;
@@ -39,10 +39,15 @@ impl Builder<'_> {
         check_times(&key, (spec.start, None, spec.stop), self.built.end)?;
         let start = spec.start.map_or(Time::ZERO, |start| Time::ZERO + start.0);
         let stop = spec.stop.map_or(Time::NEVER, |stop| Time::ZERO + stop.0);
-        let every = rate.time_for(packet);
+        if spec.on.is_none() && spec.off.is_some() {
+            return Err(ScenarioError::new(key("off"), "without `on` it sends all the time")
+                .hint("say how long a burst lasts, as `on = \"10 ms\"`, or take it out"));
+        }
+        let every = spaced(&key("rate"), rate, packet)?;
         // A burst has one packet at least.
         let least = spec.on.map_or(every, |on| every.min(on.0 + spec.off.map_or(Span::ZERO, |off| off.0)));
-        self.bound_packets(key("rate"), least, stop.min(self.built.end).since(start).as_secs_f64())?;
+        let time = stop.min(self.built.end).since(start).as_secs_f64();
+        self.bound_packets(key("rate"), time / least.as_secs_f64())?;
         self.built.bursts.push(spec.name.clone());
         self.built.plan.bursts.push(BurstPlan {
             links: path.forward,

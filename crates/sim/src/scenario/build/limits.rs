@@ -1,7 +1,5 @@
 //! Bounds on how much goes on: flows in all, sessions that arrive, and senders that nothing would slow down.
 
-use std::collections::BTreeSet;
-
 use anabranch_link::{LinkConfig, LossModel, RateModel};
 use anabranch_wire::{Span, Time};
 
@@ -14,8 +12,12 @@ use crate::scenario::model::ArrivalSpec;
 const MAX_ARRIVALS: f64 = 1e7;
 /// Bytes that a full packet carries.
 const PAYLOAD: u64 = 1400;
+/// A smaller loss holds no window up: at this one that of a TCP is 1,400 packets.
+const LEAST_LOSS: f64 = 1e-6;
 /// Most packets in a run of all that send at a rate of their own and nothing slows down.
 const MAX_PACKETS: f64 = 1e10;
+/// Most links of the paths of all flows together.
+const MAX_CROSSED: usize = 50_000_000;
 
 impl Builder<'_> {
     /// Checks how many flows are declared; of too many the most numerous are told.
@@ -61,15 +63,29 @@ impl Builder<'_> {
         ))
     }
 
-    /// Counts the packets that a source sends at most, one `every` so often, beside those of others.
-    pub(super) fn bound_packets(&mut self, key: String, every: Span, time: f64) -> Result<(), ScenarioError> {
-        let most = time / every.as_secs_f64();
+    /// Counts the packets that a source sends at most beside those of others.
+    pub(super) fn bound_packets(&mut self, key: String, most: f64) -> Result<(), ScenarioError> {
         self.offered += most;
         if self.offered <= MAX_PACKETS {
             return Ok(());
         }
         Err(ScenarioError::new(key, format!("up to {most:.0} packets"))
             .hint(format!("{MAX_PACKETS:.0} in all are enough: a lower rate, larger packets, or less time")))
+    }
+
+    /// Counts the links that the paths of so many flows cross, beside those of others.
+    pub(super) fn bound_routes(
+        &mut self,
+        key: String,
+        (paths, count): (&[PathPlan], usize),
+    ) -> Result<(), ScenarioError> {
+        let hops: usize = paths.iter().map(|path| path.forward.len() + path.back.len()).sum();
+        self.crossed = self.crossed.saturating_add(hops.saturating_mul(count));
+        if self.crossed <= MAX_CROSSED {
+            return Ok(());
+        }
+        Err(ScenarioError::new(key, format!("{count} flows of {hops} links there and back"))
+            .hint(format!("{MAX_CROSSED} links of all flows are enough: fewer flows, or shorter paths")))
     }
 
     /// Checks that each flow without an end is slowed down by something: else its window, and the work with it, grows and grows.
@@ -89,18 +105,21 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Bounds the packets of flows with a rate of their own that no link slows down.
+    /// Bounds the packets of flows with a rate of their own or a size that no link slows down.
     fn bound_rates(&mut self, crosses_free: &impl Fn(&PathPlan) -> bool) -> Result<(), ScenarioError> {
         let of_flow = |(flow, name): (&FlowPlan, &String)| match &flow.supply {
             Supply::Steady { rate, .. } if flow.paths.iter().any(crosses_free) => {
                 let time = flow.stop.min(self.built.end).since(flow.start);
-                Some((name.clone(), rate.time_for(PAYLOAD), time))
+                Some((name.clone(), "rate", time.as_secs_f64() / rate.time_for(PAYLOAD).as_secs_f64()))
+            }
+            Supply::File(bytes) if flow.paths.iter().any(crosses_free) => {
+                Some((name.clone(), "size", *bytes as f64 / PAYLOAD as f64))
             }
             _ => None,
         };
         let flows: Vec<_> = self.named_flows().filter_map(of_flow).collect();
-        for (name, every, time) in flows {
-            self.bound_packets(format!("flow.{name}.rate"), every, time.as_secs_f64()).map_err(|error| {
+        for (name, key, packets) in flows {
+            self.bound_packets(format!("flow.{name}.{key}"), packets).map_err(|error| {
                 let index = self.file.flow.iter().position(|declared| declared.name == name);
                 self.locate(error, "flow", index.unwrap_or(0))
             })?;
@@ -115,19 +134,24 @@ impl Builder<'_> {
         self.built.plan.flows.iter().zip(names)
     }
 
-    /// Of each link whether packets cross it at any rate, without loss, for the whole run.
+    /// Of each link whether packets cross it at any rate, and hardly one is lost, at some time of the run.
     fn free_links(&self) -> Vec<bool> {
-        let limits = |what: &LinkChange| matches!(what, LinkChange::Rate(_) | LinkChange::Loss(_));
-        let script = self.built.plan.script.iter();
-        let changed: BTreeSet<u32> =
-            script.filter(|change| limits(&change.what)).map(|change| change.link).collect();
+        let mut changes: Vec<_> = self.built.plan.script.iter().collect();
+        changes.sort_by_key(|change| change.at);
         let is_free = |(index, link): (u32, &LinkConfig)| {
-            let loses = match link.loss {
-                LossModel::None => false,
-                LossModel::Bernoulli(share) => share > 0.0,
-                _ => true,
-            };
-            matches!(link.rate, RateModel::Unlimited) && !loses && !changed.contains(&index)
+            let (mut rated, mut lossy) = (!matches!(link.rate, RateModel::Unlimited), loses(&link.loss));
+            // What happens at one moment counts together.
+            let (mut since, mut was_free) = (Time::ZERO, false);
+            for change in changes.iter().filter(|change| change.link == index) {
+                was_free |= change.at > since && !rated && !lossy;
+                since = change.at;
+                match &change.what {
+                    LinkChange::Rate(rate) => rated = !matches!(rate, RateModel::Unlimited),
+                    LinkChange::Loss(loss) => lossy = loses(loss),
+                    _ => {}
+                }
+            }
+            was_free || (!rated && !lossy)
         };
         let links = self.graph.cables.iter().flat_map(|cable| &cable.links);
         (0..).zip(links).map(is_free).collect()
@@ -144,6 +168,15 @@ impl Builder<'_> {
         }
         let line = |table: &str| line_of(self.text, table, 0, "");
         ScenarioError { key: "links.rate".to_owned(), ..error }.at(line("links").or_else(|| line("topology")))
+    }
+}
+
+/// Whether a link loses enough for a window to end somewhere.
+fn loses(loss: &LossModel) -> bool {
+    match loss {
+        LossModel::None => false,
+        LossModel::Bernoulli(share) => *share >= LEAST_LOSS,
+        _ => true,
     }
 }
 
@@ -198,6 +231,77 @@ mod tests {
         let of = |rate: &str| told(&format!("{steady}\"{rate} Gbit/s\"\n"));
         assert!(of("1000").starts_with("s.toml:8: flow.f.rate: up to 83333333333 packets"), "{}", of("1000"));
         assert_eq!(of("100"), "right");
+    }
+
+    #[test]
+    fn more_packets_at_once_than_fit_in_memory_end_the_run() {
+        let of = |keys: &str, source: &str| {
+            let text = format!(
+                "duration = \"1000 s\"\n[[link]]\nname = \"x\"\nrate = \"1 Gbit/s\"\n[[link]]\nname = \"y\"\n{keys}\n{source}\n"
+            );
+            let scenario = Scenario::parse(&text, "s.toml").unwrap();
+            scenario.run(1).map_or_else(|error| error.to_string(), |_| "right".to_owned())
+        };
+        let cbr = "[[cbr]]\nname = \"c\"\npath = [\"x\", \"y\"]\nrate = \"500 Mbit/s\"";
+        let flows = "[[flow]]\nname = \"f\"\npaths = [\"y\"]\ncount = 1000\nsize = \"1 GB\"\n[transport]\ninitial_window = 1000";
+        let far = "delay = \"1000 s\"";
+        for (keys, source) in [(far, cbr), ("rate = \"1 kbit/s\"\nqueue = \"1000 GB\"", cbr), (far, flows)] {
+            let told = of(keys, source);
+            assert!(told.starts_with("s:5: link.y: more than 100000 packets wait or are"), "{told}");
+        }
+        assert_eq!(of("delay = \"1 s\"", &format!("{cbr}\nstop = \"3 s\"")), "right");
+    }
+
+    #[test]
+    fn a_link_counts_as_free_when_it_is_so_at_some_time() {
+        let of = |link: &str, events: &str| {
+            told(&format!(
+                "duration = \"60 s\"\n[[link]]\nname = \"a\"\ndelay = \"1 us\"\n{link}\n[[flow]]\nname = \"f\"\npaths = [\"a\"]\n{events}"
+            ))
+        };
+        let event = |at: &str, what: &str| format!("[[event]]\nat = \"{at}\"\nlink = \"a\"\n{what}\n");
+        let is_free = |told: String| told.contains("nothing slows flow \"f\" down");
+        assert!(is_free(of("", &event("59 s", "rate = \"1 Mbit/s\""))));
+        assert!(is_free(of("", &event("0 s", "loss = \"0 %\""))));
+        assert!(is_free(of("loss = \"0.000000001 %\"", "")));
+        assert!(is_free(of("loss = \"1 %\"", &event("5 s", "loss = \"0 %\""))));
+        assert_eq!(of("", &event("0 s", "rate = \"1 Mbit/s\"")), "right");
+        assert_eq!(of("loss = \"1 %\"", &event("5 s", "loss = \"0 %\"\nrate = \"1 Mbit/s\"")), "right");
+        let file = told(
+            "duration = \"60 s\"\n[[link]]\nname = \"a\"\ndelay = \"1 us\"\n[[flow]]\nname = \"f\"\npaths = [\"a\"]\nsize = \"100000 GB\"\n",
+        );
+        assert!(file.starts_with("s.toml:8: flow.f.size: up to 71428571429 packets"), "{file}");
+    }
+
+    #[test]
+    fn what_would_not_be_kept_is_refused() {
+        let flow = "[[flow]]\nname = \"f\"\npaths = [\"x\"]\n";
+        let cbr = "[[cbr]]\nname = \"c\"\npath = [\"x\"]\n";
+        let cases = [
+            (
+                format!("{cbr}rate = \"1000 Gbit/s\"\npacket = \"40 B\"\nstop = \"1 ms\""),
+                "s.toml:8: cbr.c.rate: 40 B every ",
+            ),
+            (format!("{cbr}rate = \"1 Mbit/s\"\noff = \"1 s\""), "s.toml:9: cbr.c.off: without `on`"),
+            (
+                format!("{flow}stop = \"1 s\"\nscript = [[\"2 s\", \"1 B\"]]"),
+                "s.toml:9: flow.f.script: entry 1 is after the end",
+            ),
+            (format!("{flow}size = \"1000001 GB\""), "s.toml:8: flow.f.size: more bytes"),
+            (format!("[transport]\nrto_min = \"0 s\"\n{flow}"), "s.toml:6: transport.rto_min: out of range"),
+            (
+                format!("{cbr}rate = \"1 Mbit/s\"\n[transport]\nack_every = 0"),
+                "s.toml:10: transport.ack_every: out of range",
+            ),
+            (
+                format!("{flow}rule = \"bbr\"\n[transport]\ninitial_ssthresh = 9"),
+                "s.toml:10: transport.initial_ssthresh: flow.f has the rule \"bbr\"",
+            ),
+        ];
+        for (keys, wanted) in cases {
+            let told = told(&format!("{LINK}{keys}\n"));
+            assert!(told.starts_with(wanted), "{told}\n{wanted}");
+        }
     }
 
     #[test]

@@ -134,6 +134,17 @@ pub(super) fn positive(key: &str, rate: Rate) -> Result<Rate, ScenarioError> {
     Ok(rate)
 }
 
+/// The time from one packet of `bytes` to the next at a rate, in whole nanoseconds, which has to be that rate within a hundredth.
+pub(super) fn spaced(key: &str, rate: Rate, bytes: u64) -> Result<Span, ScenarioError> {
+    let every = rate.time_for(bytes);
+    let kept = bytes as f64 * 8e9 / every.as_nanos().max(1) as f64;
+    if kept < rate.as_bits() as f64 * 0.99 {
+        return Err(ScenarioError::new(key, format!("{bytes} B every {every} are {:.1} Gbit/s", kept / 1e9))
+            .hint("times are whole nanoseconds: larger packets, or a lower rate"));
+    }
+    Ok(every)
+}
+
 /// Checks the rate of a link.
 pub(super) fn link_rate(key: &str, rate: Rate) -> Result<Rate, ScenarioError> {
     positive(key, rate).map_err(|mut error| {

@@ -99,18 +99,23 @@ struct Builder<'a> {
     arriving: f64,
     /// How many packets are expected of sources that nothing slows down.
     offered: f64,
+    /// How many links the paths of all flows cross.
+    crossed: usize,
 }
 
 /// Builds a file for a seed; `text` is for the lines in errors.
 pub(crate) fn build(file: &File, text: &str, seed: u64) -> Result<Built, ScenarioError> {
     let chance = Chance::new(seed_of(seed, STRUCTURE, 0));
     let (graph, built) = (Graph::default(), Built::default());
-    let mut builder = Builder { file, text, graph, generated: 0, built, chance, arriving: 0.0, offered: 0.0 };
+    let (arriving, offered, crossed) = (0.0, 0.0, 0);
+    let mut builder = Builder { file, text, graph, generated: 0, built, chance, arriving, offered, crossed };
     builder.built.plan.seed = seed;
     builder.times()?;
     builder.names()?;
     builder.links()?;
     builder.counts()?;
+    // What is wrong with what all have is told even where nobody has it.
+    builder.config("transport", (None, None, None), 1).map_err(|error| builder.locate(error, "flow", 0))?;
     for (index, flow) in file.flow.iter().enumerate() {
         builder.flow(flow).map_err(|error| builder.locate(error, "flow", index))?;
     }
@@ -222,6 +227,11 @@ impl Builder<'_> {
         }
         let measured = duration.saturating_sub(warm_up);
         let sample = self.file.sample.map_or((measured / 200).max(Span::from_micros(1)), |sample| sample.0);
+        if sample > measured {
+            return Err(ScenarioError::new("sample", "nothing is ever looked at")
+                .hint("at most what is measured: duration without warm_up")
+                .at(at("sample")));
+        }
         if sample.is_zero() || measured.as_nanos() / sample.as_nanos() > 1_000_000 {
             return Err(ScenarioError::new("sample", "too short")
                 .hint("at most a million samples fit in a run")

@@ -18,6 +18,8 @@ use crate::scenario::model::{
 };
 use crate::scenario::units::PACKET;
 
+/// Longest that a session is told to wait with something.
+const MAX_TIMER: Span = Span::from_secs(1000);
 /// Most changes of rate in a run.
 const MAX_PHASES: u64 = 1_000_000;
 
@@ -28,6 +30,7 @@ impl Builder<'_> {
         let count = spec.count.unwrap_or(1);
         let given = (spec.paths.as_deref(), spec.from.as_ref(), spec.to.as_ref());
         let paths = self.paths(&name, given)?;
+        self.bound_routes(key("paths"), (&paths, count as usize))?;
         let (sessions, striping) = self.below(spec, (&paths, count as usize))?;
         let visible = if striping.is_some() || spec.flow_routing == Some(true) { 1 } else { paths.len() };
         let mut config =
@@ -41,7 +44,7 @@ impl Builder<'_> {
         if let Supply::Datagrams { pause, .. } = supply {
             let start = spec.start.map_or(Time::ZERO, |start| Time::ZERO + start.0);
             let time = stop.min(self.built.end).since(start).as_secs_f64() * count as f64;
-            self.bound_packets(key("datagrams.rate"), pause, time)?;
+            self.bound_packets(key("datagrams.rate"), time / pause.as_secs_f64())?;
         }
         let within = spec.start_within.map_or(Span::ZERO, |within| within.0);
         for paths in sessions {
@@ -83,8 +86,8 @@ impl Builder<'_> {
         }
         let shape = spec.shape.unwrap_or(1.5);
         if !(shape > 1.0 && shape <= 100.0) {
-            return Err(ScenarioError::new(key("shape"), format!("{shape} gives no mean"))
-                .hint("the shape of a Pareto distribution has to be above 1"));
+            return Err(ScenarioError::new(key("shape"), "out of range")
+                .hint("above 1, else a Pareto distribution has no mean, and at most 100"));
         }
         check_times(&key, (spec.start, None, spec.stop), self.built.end)?;
         self.expect_arrivals(spec, phase)
@@ -159,7 +162,7 @@ impl Builder<'_> {
                 .parse()
                 .map_err(|_| no_such(&key("scheduler"), ("scheduler", scheduler), &known))?;
         }
-        apply_transport(usual, &mut config)?;
+        apply_transport(name, usual, &mut config)?;
         config.max_paths = paths as u32;
         config.idle_timeout = MAX_DURATION;
         config.connect_timeout = MAX_DURATION;
@@ -177,7 +180,7 @@ fn no_such(key: &str, (what, name): (&str, &str), known: &[&str]) -> ScenarioErr
     ScenarioError::new(key, format!("there is no {what} \"{name}\"")).hint(hint)
 }
 
-fn apply_transport(from: &Transport, config: &mut Config) -> Result<(), ScenarioError> {
+fn apply_transport(name: &str, from: &Transport, config: &mut Config) -> Result<(), ScenarioError> {
     if let Some(every) = from.ack_every {
         if !(1..=64).contains(&every) {
             return Err(ScenarioError::new("transport.ack_every", "out of range").hint("1 to 64"));
@@ -185,6 +188,12 @@ fn apply_transport(from: &Transport, config: &mut Config) -> Result<(), Scenario
         config.ack_every = every;
     }
     config.early_binding = from.early_binding.map(|most| most.0).filter(|most| *most > 0);
+    for (key, value) in [("max_ack_delay", from.max_ack_delay), ("rto_min", from.rto_min)] {
+        if value.is_some_and(|value| value.0.is_zero() || value.0 > MAX_TIMER) {
+            return Err(ScenarioError::new(format!("transport.{key}"), "out of range")
+                .hint("more than nothing, at most 1000 s"));
+        }
+    }
     if let Some(delay) = from.max_ack_delay {
         config.max_ack_delay = delay.0;
     }
@@ -206,9 +215,11 @@ fn apply_transport(from: &Transport, config: &mut Config) -> Result<(), Scenario
             return Err(ScenarioError::new(key, "out of range").hint("1 to 1000000 packets"));
         }
         if config.cc.rule == RuleKind::Bbr {
-            return Err(
-                ScenarioError::new(key, "`bbr` has no slow start").hint("take it out, or another rule")
-            );
+            return Err(ScenarioError::new(
+                key,
+                format!("{name} has the rule \"bbr\", which has no slow start"),
+            )
+            .hint("take it out, or give that another rule"));
         }
         config.cc.initial_ssthresh = Some(packets);
     }

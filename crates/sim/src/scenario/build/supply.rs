@@ -3,7 +3,7 @@
 use anabranch_engine::{Config, DatagramMode, Protection};
 use anabranch_wire::{MAX_BLOCK, Span, Time};
 
-use super::links::positive;
+use super::links::{positive, spaced};
 use crate::network::Supply;
 use crate::scenario::error::ScenarioError;
 use crate::scenario::model::{DatagramModeSpec, DatagramSpec, FlowSpec, ScriptEntry};
@@ -54,6 +54,11 @@ fn stream_supply(key: &impl Fn(&str) -> String, spec: &FlowSpec, end: Time) -> R
         if size.0 == 0 {
             return Err(ScenarioError::new(key("size"), "an empty file").hint("at least \"1 B\""));
         }
+        if size.0 > MAX_BYTES {
+            return Err(
+                ScenarioError::new(key("size"), "more bytes than can be sent").hint("at most \"1000000 GB\"")
+            );
+        }
         return Ok(Supply::File(size.0));
     }
     if let Some(rate) = spec.rate {
@@ -62,7 +67,8 @@ fn stream_supply(key: &impl Fn(&str) -> String, spec: &FlowSpec, end: Time) -> R
     }
     let Some(script) = &spec.script else { return Ok(Supply::Bulk) };
     let start = spec.start.map_or(Span::ZERO, |start| start.0);
-    check_script(script, end.since(Time::ZERO + start))
+    let stop = spec.stop.map_or(end, |stop| end.min(Time::ZERO + stop.0));
+    check_script(script, stop.since(Time::ZERO + start))
         .map_err(|(message, hint)| ScenarioError::new(key("script"), message).hint(hint))?;
     Ok(Supply::Script(script.iter().map(|ScriptEntry(after, bytes)| (after.0, bytes.0)).collect()))
 }
@@ -82,7 +88,7 @@ fn check_script(script: &[ScriptEntry], time: Span) -> Result<(), (String, Strin
             ));
         }
         if after.0 >= time {
-            let hint = "times count from the flow's start; let it happen before `duration` is over";
+            let hint = "times count from the flow's start; let it happen before `stop`, and before `duration` is over";
             return Err((format!("entry {number} is after the end: it never happens"), hint.to_owned()));
         }
         if bytes.0 == 0 {
@@ -124,7 +130,7 @@ fn datagram_supply(
     let patience = patience.map_or(usual.patience, |patience| patience.0);
     let outlive_path = outlive_path.unwrap_or(usual.outlive_path);
     config.protection = Protection { block, patience, most, outlive_path };
-    Ok(Supply::Datagrams { pause: rate.time_for(size.0), size: size.0 as usize })
+    Ok(Supply::Datagrams { pause: spaced(&key("datagrams.rate"), rate, size.0)?, size: size.0 as usize })
 }
 
 #[cfg(test)]
@@ -150,7 +156,7 @@ mod tests {
             ),
             (
                 "script = [[\"8 s\", \"1 B\"]]",
-                "entry 1 is after the end: it never happens\n  hint    times count from the flow's start; let it happen before `duration` is over",
+                "entry 1 is after the end: it never happens\n  hint    times count from the flow's start; let it happen before `stop`, and before `duration` is over",
             ),
             ("script = [[\"0 s\", \"0 B\"]]", "entry 1 has no bytes\n  hint    at least \"1 B\""),
             (

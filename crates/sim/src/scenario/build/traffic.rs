@@ -44,6 +44,7 @@ impl Builder<'_> {
         let mut configs = BTreeMap::new();
         for (from, to) in &pairs {
             let found = self.host_paths(spec, (*from, *to), paths);
+            self.bound_routes(key("paths"), (&found, 1))?;
             let config = match configs.entry(found.len()) {
                 Entry::Occupied(known) => Arc::clone(known.get()),
                 Entry::Vacant(place) => {
@@ -92,12 +93,19 @@ impl Builder<'_> {
         let flows = spec.flows.unwrap_or(1);
         if flows == 0 || flows.saturating_mul(hosts.len()) as u64 > MAX_FLOWS {
             return Err(ScenarioError::new(key("flows"), format!("{flows} flows a host")).hint(format!(
-                "a scenario has at most {MAX_FLOWS} flows, and this one {} hosts",
+                "at least 1; a scenario has at most {MAX_FLOWS} flows, and this one {} hosts",
                 hosts.len()
             )));
         }
         let share = spec.share.map_or(1.0, |share| share.0);
-        let count = ((share * hosts.len() as f64 + 0.5) as usize).max(1);
+        let count = (share * hosts.len() as f64 + 0.5) as usize;
+        if count == 0 {
+            return Err(ScenarioError::new(key("share"), "nobody sends").hint(format!(
+                "at least \"{:.3} %\" of {} hosts",
+                100.0 / hosts.len() as f64,
+                hosts.len()
+            )));
+        }
         if spec.pattern == Pattern::Permutation {
             if flows > 1 {
                 return Err(ScenarioError::new(key("flows"), "a permutation has one flow a host")

@@ -73,7 +73,10 @@ pub(super) struct Together {
 }
 
 /// Runs a network and measures it.
-pub(crate) fn run(built: Built, extras: Extras<'_>) -> (Metrics, Course) {
+///
+/// # Errors
+/// When there are too many packets at once.
+pub(crate) fn run(built: Built, extras: Extras<'_>) -> Result<(Metrics, Course), Overfull> {
     let mut watch = Watch::new(&built, extras);
     let Built { plan, groups, cables, arrivals, bursts, detectors, warm_up, end, sample } = built;
     let mut observers: Vec<Observer> =
@@ -94,7 +97,7 @@ pub(crate) fn run(built: Built, extras: Extras<'_>) -> (Metrics, Course) {
     if watch.extras.trace.is_some() {
         network.capture();
     }
-    watch.run(&mut network, warm_up);
+    watch.run(&mut network, warm_up)?;
     network.begin_pauses();
     let before = Snapshot::take(&mut network, &counts);
     let mut samples: Vec<FlowSamples> = flow_paths.iter().map(|paths| FlowSamples::new(*paths)).collect();
@@ -105,7 +108,7 @@ pub(crate) fn run(built: Built, extras: Extras<'_>) -> (Metrics, Course) {
     let mut at = warm_up;
     while at < end {
         at = (at + sample).min(end);
-        watch.run(&mut network, at);
+        watch.run(&mut network, at)?;
         look(&mut network, &mut samples, &mut queues);
         observers.iter_mut().for_each(|observer| observer.look(&mut network));
     }
@@ -138,7 +141,25 @@ pub(crate) fn run(built: Built, extras: Extras<'_>) -> (Metrics, Course) {
         let files: Vec<_> = arrivals.iter().enumerate().map(times).collect();
         recorder.finish(measured.distributions(&groups, &cables, &files))
     });
-    (out, course)
+    Ok((out, course))
+}
+
+/// There were too many packets at once: when, and on which link the most.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Overfull {
+    pub at: Time,
+    pub link: usize,
+}
+
+impl Overfull {
+    fn of(network: &mut Network, links: usize) -> Self {
+        let mut on_it = |link: &usize| {
+            let stats = network.link(*link);
+            stats.offered.packets - stats.delivered.packets - stats.dropped.total()
+        };
+        let link = (0..links).max_by_key(&mut on_it).unwrap_or_default();
+        Self { at: network.now(), link }
+    }
 }
 
 /// The names of all metrics that a run of this network can have.
@@ -154,7 +175,7 @@ pub(crate) fn names(built: Built) -> BTreeSet<String> {
         known.extend(["kept_share", "shared_s"].map(|key| format!("flow.{}.{key}", group.name)));
     }
     let nothing = Built { warm_up: Time::ZERO, end: Time::ZERO, ..built };
-    known.extend(run(nothing, Extras::default()).0.into_keys());
+    known.extend(run(nothing, Extras::default()).map(|(metrics, _)| metrics).unwrap_or_default().into_keys());
     known
 }
 
@@ -164,21 +185,25 @@ struct Watch<'a> {
     recorder: Option<Recorder>,
     step: anabranch_wire::Span,
     end: Time,
+    links: usize,
 }
 
 impl<'a> Watch<'a> {
     fn new(built: &Built, extras: Extras<'a>) -> Self {
         let recorder = extras.course.then(|| Recorder::new(built));
         let step = (built.end.since(Time::ZERO) / MAX_POINTS as u64).max(built.sample);
-        Self { extras, recorder, step, end: built.end }
+        Self { extras, recorder, step, end: built.end, links: built.cables.len() * 2 }
     }
 
     /// Runs the network up to a moment, in steps.
-    fn run(&mut self, network: &mut Network, until: Time) {
+    fn run(&mut self, network: &mut Network, until: Time) -> Result<(), Overfull> {
         while network.now() < until {
             let next = Time::ZERO
                 + self.step * (network.now().since(Time::ZERO).as_nanos() / self.step.as_nanos() + 1);
             network.run(next.min(until));
+            if network.is_overfull() {
+                return Err(Overfull::of(network, self.links));
+            }
             if let (Some(recorder), true) = (&mut self.recorder, next <= until) {
                 recorder.look(network);
             }
@@ -190,6 +215,7 @@ impl<'a> Watch<'a> {
                 progress(network.now().since(Time::ZERO).as_secs_f64() / total);
             }
         }
+        Ok(())
     }
 }
 
