@@ -115,6 +115,9 @@ pub(crate) fn from_toml<F: DeserializeOwned>(error: &toml::de::Error, text: &str
         return ScenarioError::new(table, message).at(Some(head.line));
     }
     if table == "expect" && told.message.starts_with("unknown key") {
+        if let Some(near) = nearest(&told.key.clone(), &["min", "max", "above", "below"]) {
+            return told.hint(format!("did you mean `{near}`?"));
+        }
         return told
             .hint("the name of a metric has dots, so it is quoted: \"flow.M.goodput_mbit_s\" = { min = 5 }");
     }

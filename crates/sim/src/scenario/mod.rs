@@ -16,6 +16,7 @@ mod measure;
 mod model;
 mod report;
 mod schema;
+mod shape;
 mod sweep;
 mod units;
 
@@ -51,6 +52,7 @@ impl Scenario {
     pub fn parse(text: &str, origin: &str) -> Result<Self, ScenarioError> {
         let checked = || {
             let file: File = toml::from_str(text).map_err(|error| error::from_toml::<File>(&error, text))?;
+            shape::check(text)?;
             let built = build::build(&file, text, file.seed)?;
             if !file.expect.is_empty() {
                 report::check(&file.expect, &measure::names(built))
