@@ -105,26 +105,21 @@ impl Scenario {
     /// # Errors
     /// As [`Self::run`].
     pub fn run_with(&self, seed: u64, extras: Extras<'_>) -> Result<(Report, Course), ScenarioError> {
-        let built = self.build(seed)?;
-        let names: Vec<String> = built.cables.iter().map(|cable| cable.name.clone()).collect();
         let (metrics, course) =
-            measure::run(built, extras).map_err(|overfull| self.overfull(overfull, &names))?;
+            measure::run(self.build(seed)?, extras).map_err(|overfull| self.overfull(overfull))?;
         let expect = report::judge(&self.file.expect, &metrics);
         Ok((Report { scenario: self.name.clone(), seed, metrics, expect }, course))
     }
-}
 
-impl Scenario {
     /// The error for a run that had too many packets at once.
-    fn overfull(&self, Overfull { at, link }: Overfull, names: &[String]) -> ScenarioError {
-        let name = names.get(link / 2).map_or("", String::as_str);
+    fn overfull(&self, Overfull { at, link }: Overfull) -> ScenarioError {
         let seconds = at.since(Time::ZERO).as_secs_f64();
         let message = format!(
             "more than {MOST_PACKETS} packets wait or are on their way after {seconds:.3} s, most of them here"
         );
-        let error = ScenarioError::new(format!("link.{name}"), message)
+        let error = ScenarioError::new(format!("link.{link}"), message)
             .hint("let it hold fewer: a shorter queue, less delay, or less that is sent at once");
-        let own = self.file.link.iter().position(|declared| declared.name == name);
+        let own = self.file.link.iter().position(|declared| declared.name == link);
         let line = |table: &str, index: usize| error::line_of(&self.text, table, index, "");
         let line = own.map_or_else(|| line("topology", 0), |index| line("link", index));
         error.at(line).of(&self.name)

@@ -1,5 +1,7 @@
 //! Bounds on how much goes on: flows in all, sessions that arrive, and senders that nothing would slow down.
 
+use std::collections::BTreeMap;
+
 use anabranch_link::{LinkConfig, LossModel, RateModel};
 use anabranch_wire::{Span, Time};
 
@@ -136,13 +138,16 @@ impl Builder<'_> {
 
     /// Of each link whether packets cross it at any rate, and hardly one is lost, at some time of the run.
     fn free_links(&self) -> Vec<bool> {
-        let mut changes: Vec<_> = self.built.plan.script.iter().collect();
-        changes.sort_by_key(|change| change.at);
+        let mut changes = BTreeMap::<u32, Vec<_>>::new();
+        for change in &self.built.plan.script {
+            changes.entry(change.link).or_default().push(change);
+        }
+        changes.values_mut().for_each(|changes| changes.sort_by_key(|change| change.at));
         let is_free = |(index, link): (u32, &LinkConfig)| {
             let (mut rated, mut lossy) = (!matches!(link.rate, RateModel::Unlimited), loses(&link.loss));
             // What happens at one moment counts together.
             let (mut since, mut was_free) = (Time::ZERO, false);
-            for change in changes.iter().filter(|change| change.link == index) {
+            for change in changes.get(&index).into_iter().flatten() {
                 was_free |= change.at > since && !rated && !lossy;
                 since = change.at;
                 match &change.what {

@@ -16,7 +16,7 @@ use anabranch_engine::{Coupling, Verdict};
 use anabranch_wire::Time;
 
 use super::Extras;
-use super::build::Built;
+use super::build::{Built, CableName};
 use super::course::{Course, MAX_POINTS, Recorder};
 use crate::network::{Network, Supply};
 use results::{Measured, jain};
@@ -97,7 +97,7 @@ pub(crate) fn run(built: Built, extras: Extras<'_>) -> Result<(Metrics, Course),
     if watch.extras.trace.is_some() {
         network.capture();
     }
-    watch.run(&mut network, warm_up)?;
+    watch.run(&mut network, &cables, warm_up)?;
     network.begin_pauses();
     let before = Snapshot::take(&mut network, &counts);
     let mut samples: Vec<FlowSamples> = flow_paths.iter().map(|paths| FlowSamples::new(*paths)).collect();
@@ -108,7 +108,7 @@ pub(crate) fn run(built: Built, extras: Extras<'_>) -> Result<(Metrics, Course),
     let mut at = warm_up;
     while at < end {
         at = (at + sample).min(end);
-        watch.run(&mut network, at)?;
+        watch.run(&mut network, &cables, at)?;
         look(&mut network, &mut samples, &mut queues);
         observers.iter_mut().for_each(|observer| observer.look(&mut network));
     }
@@ -144,20 +144,22 @@ pub(crate) fn run(built: Built, extras: Extras<'_>) -> Result<(Metrics, Course),
     Ok((out, course))
 }
 
-/// There were too many packets at once: when, and on which link the most.
-#[derive(Clone, Copy, Debug)]
+/// There were too many packets at once.
+#[derive(Clone, Debug)]
 pub(crate) struct Overfull {
     pub at: Time,
-    pub link: usize,
+    /// On which link the most of them were.
+    pub link: String,
 }
 
 impl Overfull {
-    fn of(network: &mut Network, links: usize) -> Self {
+    fn of(network: &mut Network, cables: &[CableName]) -> Self {
         let mut on_it = |link: &usize| {
             let stats = network.link(*link);
-            stats.offered.packets - stats.delivered.packets - stats.dropped.total()
+            stats.offered.packets.saturating_sub(stats.delivered.packets + stats.dropped.total())
         };
-        let link = (0..links).max_by_key(&mut on_it).unwrap_or_default();
+        let most = (0..cables.len() * 2).max_by_key(&mut on_it).unwrap_or_default();
+        let link = cables.get(most / 2).map(|cable| cable.name.clone()).unwrap_or_default();
         Self { at: network.now(), link }
     }
 }
@@ -185,24 +187,23 @@ struct Watch<'a> {
     recorder: Option<Recorder>,
     step: anabranch_wire::Span,
     end: Time,
-    links: usize,
 }
 
 impl<'a> Watch<'a> {
     fn new(built: &Built, extras: Extras<'a>) -> Self {
         let recorder = extras.course.then(|| Recorder::new(built));
         let step = (built.end.since(Time::ZERO) / MAX_POINTS as u64).max(built.sample);
-        Self { extras, recorder, step, end: built.end, links: built.cables.len() * 2 }
+        Self { extras, recorder, step, end: built.end }
     }
 
     /// Runs the network up to a moment, in steps.
-    fn run(&mut self, network: &mut Network, until: Time) -> Result<(), Overfull> {
+    fn run(&mut self, network: &mut Network, cables: &[CableName], until: Time) -> Result<(), Overfull> {
         while network.now() < until {
             let next = Time::ZERO
                 + self.step * (network.now().since(Time::ZERO).as_nanos() / self.step.as_nanos() + 1);
             network.run(next.min(until));
             if network.is_overfull() {
-                return Err(Overfull::of(network, self.links));
+                return Err(Overfull::of(network, cables));
             }
             if let (Some(recorder), true) = (&mut self.recorder, next <= until) {
                 recorder.look(network);
