@@ -120,12 +120,22 @@ impl fmt::Display for SettingsError {
             None => self.origin.clone(),
         };
         let parts = [place.as_str(), &self.key, &self.message];
-        f.write_str(&parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(": "))?;
+        let parts = parts.into_iter().filter(|part| !part.is_empty()).map(printable);
+        f.write_str(&parts.collect::<Vec<_>>().join(": "))?;
         if !self.hint.is_empty() {
-            write!(f, "\n  hint    {}", self.hint)?;
+            write!(f, "\n  hint    {}", printable(&self.hint))?;
         }
         Ok(())
     }
+}
+
+/// Text of a file for a terminal: what would move its cursor or change its colours is written as TOML has it.
+fn printable(text: &str) -> String {
+    let each = text.chars().map(|c| match c {
+        c if c.is_control() => format!("\\u{:04X}", u32::from(c)),
+        c => c.to_string(),
+    });
+    each.collect()
 }
 
 impl std::error::Error for SettingsError {}
@@ -268,5 +278,7 @@ mod tests {
     fn an_error_of_nothing_in_particular_has_no_empty_parts() {
         assert_eq!(SettingsError::new("", "too many").of("--set").to_string(), "--set: too many");
         assert_eq!(SettingsError::new("rate", "too much").to_string(), "rate: too much");
+        let coloured = SettingsError::new("name", "no \u{1b}[31m\n").hint("a\tb").to_string();
+        assert_eq!(coloured, "name: no \\u001B[31m\\u000A\n  hint    a\\u0009b");
     }
 }

@@ -10,17 +10,24 @@ const FORM: &str =
 /// What to do about text that holds what has to be written in another way.
 const ESCAPES: &str =
     r"in quotes a backslash is written as \\, and a control character as \u and four digits";
+/// Quotes of printed text, which word processors put in place of those of TOML.
+const PRINTED_QUOTES: [char; 7] = ['“', '”', '„', '‘', '’', '«', '»'];
 
 /// The first mistake in the form of a text; `None` where it is TOML, whatever it says.
 #[must_use]
 pub fn syntax_error(text: &str) -> Option<SettingsError> {
     let error = DeTable::parse(text).err()?;
     let start = error.span().unwrap_or_default().start;
-    let number = line_at(text, start);
+    // Text over several lines that nothing ends is known only at the end of the file: what is wrong is where it began.
+    let open = open_text(error.message(), text);
+    let number = line_at(text, open.map_or(start, |(place, _)| place));
     let line = text.lines().nth(number - 1).unwrap_or_default().trim();
     let of_line = if line.starts_with('[') { head(line) } else { key_on(line).unwrap_or_default() };
     let told =
         |message: &str, hint: String| SettingsError::new(&of_line, message).hint(hint).at(Some(number));
+    if let Some((_, quotes)) = open {
+        return Some(told("text without an end", format!("end it with {quotes} where it is to end")));
+    }
     Some(match error.message() {
         message if message.starts_with("duplicate key") => twice(text, number, &of_line),
         message if message.starts_with("unclosed") && line.starts_with('[') => {
@@ -44,13 +51,43 @@ pub fn syntax_error(text: &str) -> Option<SettingsError> {
             Some(value) if value.starts_with(['"', '\'']) && message.contains("escaped") => {
                 told(message, ESCAPES.to_owned())
             }
+            Some(value) if value.starts_with(PRINTED_QUOTES) => {
+                let hint = format!("TOML has straight quotes: {of_line} = {}", quoted(value));
+                told(&format!("found {value}, in quotes of printed text"), hint)
+            }
             Some(value) if !value.starts_with(['"', '\'', '[', '{']) => {
                 let hint = format!("text and quantities stand in quotes: {of_line} = {}", quoted(value));
                 told(&format!("found {value}, which is no value"), hint)
             }
-            _ => told(message, FORM.to_owned()),
+            _ => match without_equals(line) {
+                Some((key, value)) => SettingsError::new(key, "no = between key and value")
+                    .hint(format!("write {key} = {value}"))
+                    .at(Some(number)),
+                None => told(message, FORM.to_owned()),
+            },
         },
     })
+}
+
+/// Where text over several lines begins that nothing ends, and its quotes.
+fn open_text(message: &str, text: &str) -> Option<(usize, &'static str)> {
+    let quotes = match message.strip_prefix("invalid multi-line ")? {
+        rest if rest.starts_with("basic string, expected") => "\"\"\"",
+        rest if rest.starts_with("literal string, expected") => "'''",
+        _ => return None,
+    };
+    text.rfind(quotes).map(|place| (place, quotes))
+}
+
+/// Key and value of a line that has a colon, or nothing, in place of the equals sign.
+fn without_equals(line: &str) -> Option<(&str, &str)> {
+    let key_ends = line.find(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '-')))?;
+    let (key, rest) = line.split_at(key_ends);
+    let rest = rest.trim_start();
+    let value = rest.strip_prefix([':', '=']).unwrap_or(rest).trim_start();
+    let is_value = |c: char| matches!(c, '"' | '\'' | '[' | '{') || c.is_ascii_digit();
+    let begins = value.starts_with(is_value) || value.starts_with("true") || value.starts_with("false");
+    (!key.is_empty() && begins && !line.contains('=')).then_some((key, value))
 }
 
 /// The name in the head of a table.
@@ -66,7 +103,8 @@ fn value_of(line: &str) -> Option<&str> {
 }
 
 fn quoted(value: &str) -> String {
-    format!("\"{}\"", value.trim_matches(['"', '\'']).trim())
+    let is_quote = |c: char| matches!(c, '"' | '\'') || PRINTED_QUOTES.contains(&c);
+    format!("\"{}\"", value.trim_matches(is_quote).trim())
 }
 
 /// The error of a key, or of a table, that is there already in an earlier line.
@@ -122,6 +160,20 @@ mod tests {
                 ":6: x: there twice, first on line 4\n  hint    take one of them out",
             ),
             ("[a]\nx = 1\n[b]\n[a]", ":4: a: there twice, first on line 1\n  hint    take one of them out"),
+            (
+                "size = “1 MB”",
+                ":1: size: found “1 MB”, in quotes of printed text\n  hint    TOML has straight quotes: size = \"1 MB\"",
+            ),
+            (
+                "a = 1\nabout = \"\"\"\nmore\n\n[x]\n",
+                ":2: about: text without an end\n  hint    end it with \"\"\" where it is to end",
+            ),
+            ("a = '''\nb = 1", ":1: a: text without an end\n  hint    end it with ''' where it is to end"),
+            (
+                "a = 1\nsize: \"1 MB\"",
+                ":2: size: no = between key and value\n  hint    write size = \"1 MB\"",
+            ),
+            ("size \"1 MB\"", ":1: size: no = between key and value\n  hint    write size = \"1 MB\""),
             ("x = { y = 1, y = 2 }", ":1: x: there twice\n  hint    take one of them out"),
         ];
         for (text, wanted) in cases {

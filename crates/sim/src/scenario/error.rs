@@ -5,6 +5,8 @@
 use anabranch_settings::syntax_error;
 pub(crate) use anabranch_settings::{line_of, nearest};
 
+use super::shape::SEVERAL;
+
 use serde::de::DeserializeOwned;
 
 pub use anabranch_settings::SettingsError as ScenarioError;
@@ -101,7 +103,10 @@ const EXPECTED: &[(&str, &str, &str)] = &[
 
 /// From what the parser says of a scenario's text, which was to be an `F`.
 pub(crate) fn from_toml<F: DeserializeOwned>(error: &toml::de::Error, text: &str) -> ScenarioError {
-    if let Some(error) = syntax_error(text) {
+    if let Some(mut error) = syntax_error(text) {
+        if SEVERAL.contains(&error.key.as_str()) && error.hint == format!("write [{}]", error.key) {
+            error.hint = format!("write [[{}]]", error.key);
+        }
         return error;
     }
     let span = error.span().unwrap_or_default();
@@ -120,6 +125,14 @@ pub(crate) fn from_toml<F: DeserializeOwned>(error: &toml::de::Error, text: &str
         }
         return told
             .hint("the name of a metric has dots, so it is quoted: \"flow.M.goodput_mbit_s\" = { min = 5 }");
+    }
+    if table == "links"
+        && told.message.starts_with("unknown key")
+        && ["name", "between", "back"].contains(&told.key.as_str())
+    {
+        return told.hint(
+            "[links] says what all links have that do not say otherwise; each link is headed by [[link]]",
+        );
     }
     // What depends on the kind of a topology is known once all of it has been read.
     if table == "topology" && told.line == line_of(text, table, 0, "") {

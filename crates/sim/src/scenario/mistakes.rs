@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::{Scenario, schema, variants};
 
-fn told(text: &str) -> String {
+pub(super) fn told(text: &str) -> String {
     Scenario::parse(text, "s.toml").expect_err(text).to_string()
 }
 
@@ -114,6 +114,14 @@ fn mistakes_that_people_make_are_told_with_what_was_found_and_an_example() {
         (
             "[[flow]\nname = \"M\"",
             "s.toml:1: flow: the head of a table is not closed\n  hint    write [[flow]]",
+        ),
+        (
+            "[flow\nname = \"M\"",
+            "s.toml:1: flow: the head of a table is not closed\n  hint    write [[flow]]",
+        ),
+        (
+            "[links]\nname = \"a\"",
+            "s.toml:2: name: unknown key `name`\n  hint    [links] says what all links have that do not say otherwise; each link is headed by [[link]]",
         ),
         (
             "[[link]]\nname = \"a\"\ndelay = 5 ms",

@@ -51,8 +51,8 @@ impl Scenario {
     /// The first mistake, with its line, key and remedy.
     pub fn parse(text: &str, origin: &str) -> Result<Self, ScenarioError> {
         let checked = || {
-            let file: File = toml::from_str(text).map_err(|error| error::from_toml::<File>(&error, text))?;
             shape::check(text)?;
+            let file: File = toml::from_str(text).map_err(|error| error::from_toml::<File>(&error, text))?;
             let built = build::build(&file, text, file.seed)?;
             if !file.expect.is_empty() {
                 report::check(&file.expect, &measure::names(built))
@@ -143,5 +143,7 @@ mod bottlenecks;
 mod documented;
 #[cfg(test)]
 mod mistakes;
+#[cfg(test)]
+mod passed_over;
 #[cfg(test)]
 mod tests;

@@ -59,6 +59,9 @@ pub(crate) fn check(bounds: &BTreeMap<String, Bound>, known: &BTreeSet<String>) 
         if bound.min.zip(bound.max).is_some_and(|(min, max)| min > max) {
             return Err(fault("min is above max: nothing can be both".to_owned()).hint("swap them"));
         }
+        if [&bound.above, &bound.below].contains(&&Some(name.clone())) {
+            return Err(fault("it is compared with itself".to_owned()).hint("name another metric"));
+        }
         if bound.min.is_none() && bound.max.is_none() && bound.above.is_none() && bound.below.is_none() {
             return Err(fault("no bound is given".to_owned()).hint(
                 "say `{ min = … }`, `{ max = … }`, `{ above = \"other metric\" }` or `{ below = \"…\" }`",

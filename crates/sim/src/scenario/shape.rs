@@ -9,10 +9,12 @@ use super::error::{ScenarioError, line_of};
 
 /// Keys whose values are tables.
 const TABLES: [&str; 5] = ["back", "datagrams", "leave_out", "reports", "striping"];
+/// Tables of which a file has one.
+const ONE: [&str; 4] = ["expect", "links", "topology", "transport"];
 /// Tables of which a file has several.
-const SEVERAL: [&str; 7] = ["arrivals", "cbr", "detector", "event", "flow", "link", "traffic"];
+pub(super) const SEVERAL: [&str; 7] = ["arrivals", "cbr", "detector", "event", "flow", "link", "traffic"];
 
-/// Checks a file that has been read already.
+/// Checks a file before it is read: what is no TOML is told then.
 pub(super) fn check(text: &str) -> Result<(), ScenarioError> {
     let Ok(file) = text.parse::<Table>() else { return Ok(()) };
     for (name, value) in &file {
@@ -27,7 +29,8 @@ pub(super) fn check(text: &str) -> Result<(), ScenarioError> {
                 list.map_or(Ok(()), |(metric, _)| Err(no_table(text, ("expect", 0), metric)))?;
             }
             Value::Table(_) => check_table(text, (name, 0), value)?,
-            Value::Array(_) if ["expect", "links", "topology", "transport"].contains(&name.as_str()) => {
+            // Heads in double brackets are told as such when the file is read.
+            Value::Array(items) if ONE.contains(&name.as_str()) && !items.iter().all(Value::is_table) => {
                 return Err(no_table(text, ("", 0), name));
             }
             _ => {}
@@ -48,13 +51,13 @@ fn check_table(text: &str, at: (&str, usize), table: &Value) -> Result<(), Scena
             "script" => items,
             _ => continue,
         };
-        let odd = pairs.iter().position(|pair| pair.as_array().is_some_and(|pair| pair.len() != 2));
+        let odd = pairs.iter().position(|pair| pair.as_array().is_some_and(|pair| pair.len() > 2));
         if let Some(place) = odd {
             let (message, hint) = if key == "between" {
                 (format!("{} nodes", items.len()), "a link has two ends, such as `between = [\"a\", \"b\"]`")
             } else {
                 (
-                    format!("entry {} is no pair", place + 1),
+                    format!("entry {} has more than two parts", place + 1),
                     "a time and a size each, such as `[\"2 s\", \"10 kB\"]`",
                 )
             };
@@ -84,8 +87,9 @@ mod tests {
             (format!("{link}between = [\"a\", \"b\", \"c\"]\n{flow}"), "s:5: link.between: 3 nodes"),
             (
                 format!("{link}{flow}script = [[\"0 s\", \"1 B\"], [\"0 s\", \"1 B\", \"x\"]]"),
-                "s:8: flow.script: entry 2 is no pair",
+                "s:8: flow.script: entry 2 has more than two parts",
             ),
+            (format!("{link}back = [\"a\"]\n{flow}"), "s:5: link.back: found a list: expected a table"),
             (
                 format!("{link}{flow}[transport]\nreports = [0.5, 0.1]"),
                 "s:9: transport.reports: found a list",
@@ -94,7 +98,10 @@ mod tests {
                 format!("{link}{flow}[transport]\nleave_out = [10.0, 1]"),
                 "s:9: transport.leave_out: found a list",
             ),
-            (format!("{link}{flow}[expect]\njain = [0.5]"), "s:9: jain: found [0.5]: expected a bound"),
+            (
+                format!("{link}{flow}[expect]\njain = [0.5]"),
+                "s:9: expect.jain: found a list: expected a table",
+            ),
             (
                 format!(
                     "event = [[\"1 s\", \"x\", \"there\", true, \"1 Mbit/s\", \"1 ms\", \"1 %\"]]\n{link}{flow}"

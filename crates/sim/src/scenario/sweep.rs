@@ -121,7 +121,7 @@ fn declare(base: &Scenario, table: &mut Table, name: &str) {
 }
 
 fn apply(table: &mut Table, steps: &[&str], value: &Value) -> Result<(), String> {
-    let (step, rest) = steps.split_first().ok_or("an empty key")?;
+    let (step, rest) = steps.split_first().ok_or("which of its keys?")?;
     let Some(next) = rest.first() else {
         table.insert((*step).to_owned(), value.clone());
         return Ok(());

@@ -187,7 +187,7 @@ fn mistakes_that_only_show_when_it_is_put_together_are_told_before_anything_runs
         (
             "name = \"T\"",
             "name = \"a.b\"",
-            "small.toml:24: flow.name: \"a.b\" cannot be a name\n  hint    names are parts of the keys of results: not empty, without \".\" and \"*\"",
+            "small.toml:24: flow.name: \"a.b\" cannot be a name\n  hint    names are parts of the keys of results: not empty, without \".\", \"*\" and control characters",
         ),
         (
             "[expect]",

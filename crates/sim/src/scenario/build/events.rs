@@ -24,7 +24,7 @@ impl Builder<'_> {
         if !(40..=9000).contains(&packet) {
             return Err(ScenarioError::new(key("packet"), "out of range").hint("from 40 B to 9000 B"));
         }
-        let duration = |mean: Span| match spec.bursts {
+        let duration = |mean: Span| match spec.bursts.unwrap_or_default() {
             BurstShape::Fixed => Duration::Fixed(mean),
             BurstShape::Exponential => Duration::Exponential(mean),
             BurstShape::Uniform => Duration::Uniform(mean),
@@ -39,8 +39,9 @@ impl Builder<'_> {
         check_times(&key, (spec.start, None, spec.stop), self.built.end)?;
         let start = spec.start.map_or(Time::ZERO, |start| Time::ZERO + start.0);
         let stop = spec.stop.map_or(Time::NEVER, |stop| Time::ZERO + stop.0);
-        if spec.on.is_none() && spec.off.is_some() {
-            return Err(ScenarioError::new(key("off"), "without `on` it sends all the time")
+        let of_bursts = [("off", spec.off.is_some()), ("bursts", spec.bursts.is_some())];
+        if let Some((name, _)) = of_bursts.iter().find(|(_, given)| *given && spec.on.is_none()) {
+            return Err(ScenarioError::new(key(name), "without `on` it sends all the time")
                 .hint("say how long a burst lasts, as `on = \"10 ms\"`, or take it out"));
         }
         let every = spaced(&key("rate"), rate, packet)?;

@@ -135,9 +135,10 @@ pub(crate) fn build(file: &File, text: &str, seed: u64) -> Result<Built, Scenari
         builder.detector(detector).map_err(|error| builder.locate(error, "detector", index))?;
     }
     if builder.built.groups.is_empty() && file.arrivals.is_empty() && file.cbr.is_empty() {
-        return Err(
-            ScenarioError::new("", "nothing sends anything").hint("add a [[flow]], [[arrivals]] or [[cbr]]")
-        );
+        let end = text.lines().count().max(1);
+        return Err(ScenarioError::new("", "nothing sends anything")
+            .hint("add a [[flow]], [[traffic]], [[arrivals]] or [[cbr]]")
+            .at(Some(end)));
     }
     builder.limits()?;
     Ok(builder.finish())
@@ -189,6 +190,11 @@ impl Builder<'_> {
         let detectors = file.detector.iter().enumerate();
         tables.extend(detectors.map(|(index, detector)| ("detector", index, detector.name.as_str())));
         tables.extend(file.cbr.iter().enumerate().map(|(index, cbr)| ("cbr", index, cbr.name.as_str())));
+        if file.name.contains(char::is_control) {
+            return Err(ScenarioError::new("name", "a name with control characters")
+                .hint("it is one line of text")
+                .at(line_of(self.text, "", 0, "name")));
+        }
         let mut seen = BTreeSet::new();
         for (table, index, name) in tables {
             let fault = |message: String, hint: &str| {
@@ -196,10 +202,11 @@ impl Builder<'_> {
                 Err(self.locate(error, table, index))
             };
             let generated = table == "link" && self.file.topology.is_some();
-            if name.trim().is_empty() || (name.contains('.') && !generated) || name.contains('*') {
+            let odd = |c: char| c == '*' || c.is_control() || (c == '.' && !generated);
+            if name.trim().is_empty() || name.contains(odd) {
                 return fault(
                     format!("\"{name}\" cannot be a name"),
-                    "names are parts of the keys of results: not empty, without \".\" and \"*\"",
+                    "names are parts of the keys of results: not empty, without \".\", \"*\" and control characters",
                 );
             }
             // Flows that are declared and flows of a pattern are measured alike.

@@ -84,6 +84,10 @@ impl Builder<'_> {
             return Err(ScenarioError::new(key("phase"), "too short")
                 .hint(format!("at most a million phases fit in a run: \"{least} ns\" or more")));
         }
+        if spec.shape.is_some() && spec.sizes != SizeShape::Pareto {
+            return Err(ScenarioError::new(key("shape"), "only a Pareto distribution has one")
+                .hint("write `sizes = \"pareto\"`, or take it out"));
+        }
         let shape = spec.shape.unwrap_or(1.5);
         if !(shape > 1.0 && shape <= 100.0) {
             return Err(ScenarioError::new(key("shape"), "out of range")

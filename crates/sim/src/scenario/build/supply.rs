@@ -10,6 +10,8 @@ use crate::scenario::model::{DatagramModeSpec, DatagramSpec, FlowSpec, ScriptEnt
 
 /// Bytes of the largest datagrams: with their parity they fit every path.
 const MAX_DATAGRAM: u64 = 1100;
+/// Longest that a block of datagrams stays open.
+const MAX_PATIENCE: Span = Span::from_secs(1000);
 /// Most entries of a script, and most bytes of all together.
 const MAX_ENTRIES: usize = 10_000;
 const MAX_BYTES: u64 = 1_000_000_000_000_000;
@@ -120,6 +122,7 @@ fn datagram_supply(
         DatagramModeSpec::Redundant => DatagramMode::Redundant,
         DatagramModeSpec::Protected => DatagramMode::Protected,
     };
+    check_protection(key, &spec)?;
     let usual = config.protection;
     let block = block.unwrap_or(usual.block);
     let most = most.map_or(usual.most, |most| most.0);
@@ -131,6 +134,28 @@ fn datagram_supply(
     let outlive_path = outlive_path.unwrap_or(usual.outlive_path);
     config.protection = Protection { block, patience, most, outlive_path };
     Ok(Supply::Datagrams { pause: spaced(&key("datagrams.rate"), rate, size.0)?, size: size.0 as usize })
+}
+
+/// Checks that what is said of parity is said of protected datagrams, and that it does not wait for ever.
+fn check_protection(key: &impl Fn(&str) -> String, spec: &DatagramSpec) -> Result<(), ScenarioError> {
+    let of_parity = [
+        ("block", spec.block.is_some()),
+        ("patience", spec.patience.is_some()),
+        ("most", spec.most.is_some()),
+        ("outlive_path", spec.outlive_path.is_some()),
+    ];
+    let given = of_parity.iter().find(|(_, given)| *given);
+    if let Some((name, _)) = given.filter(|_| spec.mode != DatagramModeSpec::Protected) {
+        return Err(ScenarioError::new(
+            key(&format!("datagrams.{name}")),
+            "only protected datagrams have parity",
+        )
+        .hint("write `mode = \"protected\"`, or take it out"));
+    }
+    if spec.patience.is_some_and(|patience| patience.0 > MAX_PATIENCE) {
+        return Err(ScenarioError::new(key("datagrams.patience"), "out of range").hint("at most 1000 s"));
+    }
+    Ok(())
 }
 
 #[cfg(test)]

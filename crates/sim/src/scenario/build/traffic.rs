@@ -128,6 +128,10 @@ impl Builder<'_> {
                 Pattern::Neighbours => self.graph.host_neighbours(sender),
                 _ => hosts.iter().copied().filter(|host| *host != sender).collect(),
             };
+            if others.len() < flows {
+                return Err(ScenarioError::new(key("flows"), format!("{flows} flows a host"))
+                    .hint(format!("a host has only {} others to send to", others.len())));
+            }
             self.chance.shuffle(&mut others);
             pairs.extend(others.into_iter().take(flows).map(|other| (sender, other)));
         }

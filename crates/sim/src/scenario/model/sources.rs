@@ -147,7 +147,7 @@ pub struct ArrivalSpec {
     /// How sizes are distributed.
     #[serde(default)]
     pub sizes: SizeShape,
-    /// The exponent of a Pareto tail.
+    /// The exponent of the tail of a Pareto distribution; 1.5 when left out.
     pub shape: Option<f64>,
     /// When the first may come.
     pub start: Option<SpanText>,
@@ -190,9 +190,8 @@ pub struct CbrSpec {
     pub on: Option<SpanText>,
     /// Mean length of the pause after it.
     pub off: Option<SpanText>,
-    /// How both are distributed.
-    #[serde(default)]
-    pub bursts: BurstShape,
+    /// How both are distributed; exponentially when left out.
+    pub bursts: Option<BurstShape>,
     /// When it begins.
     pub start: Option<SpanText>,
     /// When it ends.

@@ -1,0 +1,45 @@
+//! Tests of what a scenario says that would change nothing: it is told, not passed over.
+
+use super::mistakes::told;
+use super::{Scenario, variants};
+
+const LINK: &str = "duration = \"3 s\"\n[[link]]\nname = \"x\"\nrate = \"1 Mbit/s\"\n";
+
+#[test]
+fn what_would_be_passed_over_is_told() {
+    let flow = "[[flow]]\nname = \"f\"\npaths = [\"x\"]\n";
+    let arrivals = "[[arrivals]]\nname = \"a\"\npaths = [\"x\"]\nrate = [\"1 /s\"]\nsize = \"1 kB\"\n";
+    let cbr = "[[cbr]]\nname = \"c\"\npath = \"x\"\nrate = \"1 kbit/s\"\n";
+    let datagrams =
+        |keys: &str| format!("{flow}datagrams = {{ rate = \"8 kbit/s\", size = \"99 B\", {keys} }}\n");
+    let tree =
+        "[topology]\nkind = \"fat-tree\"\nk = 4\n[links]\nrate = \"1 Mbit/s\"\n[[traffic]]\nname = \"t\"\n";
+    let cases = [
+        (format!("{arrivals}sizes = \"fixed\"\nshape = 1.5"), "11: arrivals.a.shape: only a Pareto"),
+        (format!("{cbr}bursts = \"fixed\""), "9: cbr.c.bursts: without `on` it sends all the time"),
+        (datagrams("block = 4"), "8: flow.f.datagrams.block: only protected datagrams have parity"),
+        (datagrams("mode = \"protected\", patience = \"9 h\""), "8: flow.f.datagrams.patience: out of range"),
+        (
+            format!("{tree}pattern = \"random\"\nflows = 16"),
+            "10: traffic.t.flows: 16 flows a host\n  hint    a host has only 15 others",
+        ),
+        (
+            format!("{tree}pattern = \"neighbours\"\nflows = 2"),
+            "10: traffic.t.flows: 2 flows a host\n  hint    a host has only 1 others",
+        ),
+        (
+            format!("{flow}[expect]\njain = {{ above = \"jain\" }}"),
+            "9: expect.jain: it is compared with itself",
+        ),
+        ("".to_owned(), "4: nothing sends anything"),
+        (flow.replace("\"f\"", "\"f\\u001b[1m\""), "6: flow.name: \"f\\u001B[1m\" cannot be a name"),
+    ];
+    for (text, wanted) in cases {
+        let head = if text.starts_with("[topology]") { "duration = \"3 s\"\n" } else { LINK };
+        let told = told(&format!("{head}{text}"));
+        assert!(told.starts_with(&format!("s.toml:{wanted}")), "{told}");
+    }
+    let base = Scenario::parse(&format!("{LINK}{flow}"), "s").expect("right");
+    let told = variants(&base, &["flow.f=1".parse().expect("a setting")]).expect_err("no key").to_string();
+    assert!(told.starts_with("--set: flow.f: which of its keys?"), "{told}");
+}
