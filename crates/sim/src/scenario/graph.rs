@@ -1,6 +1,8 @@
 //! Nodes and cables by name, and the ways between them.
 
-use std::collections::{BTreeMap, VecDeque};
+mod shortest;
+
+use std::collections::BTreeMap;
 
 use anabranch_link::LinkConfig;
 
@@ -26,6 +28,8 @@ pub(crate) struct Graph {
     by_name: BTreeMap<String, usize>,
     /// For each node its cables and what is at their other ends.
     neighbours: Vec<Vec<(u32, usize)>>,
+    /// Those that lead on, in the same order: to nodes with more than one cable.
+    onward: Vec<Vec<(u32, usize)>>,
     /// The nodes that talk, where a generator made them.
     pub hosts: Vec<usize>,
 }
@@ -42,6 +46,7 @@ impl Graph {
         let node = self.neighbours.len();
         self.nodes.insert(name.to_owned(), node);
         self.neighbours.push(Vec::new());
+        self.onward.push(Vec::new());
         node
     }
 
@@ -64,6 +69,8 @@ impl Graph {
         if let Some([a, b]) = nodes {
             self.neighbours[a].push((index as u32, b));
             self.neighbours[b].push((index as u32, a));
+            self.lead_on(a);
+            self.lead_on(b);
         }
         self.by_name.insert(name.clone(), index);
         self.cables.push(Cable { name, nodes, of_host: false, links });
@@ -145,62 +152,6 @@ impl Graph {
             );
         }
         Ok(paths)
-    }
-
-    pub(crate) fn shortest_between(
-        &self,
-        start: usize,
-        end: usize,
-        most: usize,
-        chance: &mut Chance,
-    ) -> Vec<PathPlan> {
-        let distance = self.distances(end);
-        if distance[start] == usize::MAX {
-            return Vec::new();
-        }
-        let mut found: Vec<Way> = Vec::new();
-        // Walks at random until enough different ones are found; there may be fewer than asked for.
-        for _ in 0..most * 24 {
-            let way = self.walk(start, &distance, chance);
-            if !found.contains(&way) {
-                found.push(way);
-            }
-            if found.len() == most {
-                break;
-            }
-        }
-        found.iter().map(plan).collect()
-    }
-
-    /// Cables to a node from everywhere.
-    fn distances(&self, end: usize) -> Vec<usize> {
-        let mut distance = vec![usize::MAX; self.neighbours.len()];
-        distance[end] = 0;
-        let mut queue = VecDeque::from([end]);
-        while let Some(node) = queue.pop_front() {
-            for (_, next) in &self.neighbours[node] {
-                if distance[*next] == usize::MAX {
-                    distance[*next] = distance[node] + 1;
-                    queue.push_back(*next);
-                }
-            }
-        }
-        distance
-    }
-
-    fn walk(&self, start: usize, distance: &[usize], chance: &mut Chance) -> Way {
-        let (mut node, mut way) = (start, Way::new());
-        while distance[node] > 0 {
-            let nearer = || self.neighbours[node].iter().filter(|(_, next)| distance[*next] < distance[node]);
-            let Some((cable, next)) = nearer().nth(chance.below(nearer().count())) else { break };
-            way.push((*cable, self.is_backwards(*cable, node)));
-            node = *next;
-        }
-        way
-    }
-
-    fn is_backwards(&self, cable: u32, from: usize) -> bool {
-        self.cables[cable as usize].nodes.is_some_and(|[a, _]| a != from)
     }
 
     /// The path over these nodes, each a neighbour of the one before.

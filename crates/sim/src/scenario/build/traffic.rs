@@ -12,6 +12,9 @@ use crate::scenario::error::ScenarioError;
 use crate::scenario::generate::bcube_paths;
 use crate::scenario::model::{Pattern, Routing, Topology, TrafficSpec};
 
+/// Most hosts of which each chooses among all others.
+const MAX_MIXED: usize = 20_000;
+
 impl Builder<'_> {
     pub(super) fn traffic(&mut self, spec: &TrafficSpec) -> Result<(), ScenarioError> {
         let name = format!("traffic.{}", spec.name);
@@ -91,6 +94,11 @@ impl Builder<'_> {
     fn pairs(&mut self, spec: &TrafficSpec, hosts: &[usize]) -> Result<Vec<(usize, usize)>, ScenarioError> {
         let key = |key: &str| format!("traffic.{}.{key}", spec.name);
         let flows = spec.flows.unwrap_or(1);
+        if spec.pattern != Pattern::Permutation && hosts.len() > MAX_MIXED {
+            return Err(ScenarioError::new(key("pattern"), format!("{} hosts", hosts.len())).hint(format!(
+                "each looks at all others: at most {MAX_MIXED} hosts, or the pattern \"permutation\""
+            )));
+        }
         if flows == 0 || flows.saturating_mul(hosts.len()) as u64 > MAX_FLOWS {
             return Err(ScenarioError::new(key("flows"), format!("{flows} flows a host")).hint(format!(
                 "at least 1; a scenario has at most {MAX_FLOWS} flows, and this one {} hosts",
