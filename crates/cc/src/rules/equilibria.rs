@@ -1,9 +1,7 @@
 //! The rules against their closed forms: each is run as a fluid, every path at a fixed loss rate and
 //! round-trip time, until its windows stand still.
 
-use super::olia::Olia;
 use super::*;
-use proptest::prelude::*;
 
 /// A path's loss rate and round-trip time in seconds.
 type PathOf = (f64, f64);
@@ -195,17 +193,6 @@ fn olia_gets_what_tcp_gets_on_the_best_path_and_leaves_the_others() {
 }
 
 #[test]
-fn olia_evens_out_windows_of_paths_of_like_quality() {
-    let members = [(20.0, 100.0), (5.0, 100.0), (8.0, 10.0)];
-    let members = members.map(|(window, interval)| Member { window, rtt: 0.1, interval });
-    let linked = |own: usize| members[own].window / 33.0 / 33.0;
-    let extra = |own| (Olia.increase(&Group { members: &members, own }) - linked(own)) * members[own].window;
-    close(extra(0), -1.0 / 3.0, 1e-9);
-    close(extra(1), 1.0 / 3.0, 1e-9);
-    assert!(extra(2).abs() < 1e-9);
-}
-
-#[test]
 fn balia_adds_up_to_one_tcp_on_like_paths_and_prefers_the_better_of_unlike_ones() {
     let alike = [(0.002, 0.05); 3];
     close(settle(RuleKind::Balia, &alike).iter().sum(), tcp(0.002), 0.005);
@@ -213,35 +200,4 @@ fn balia_adds_up_to_one_tcp_on_like_paths_and_prefers_the_better_of_unlike_ones(
     let windows = settle(RuleKind::Balia, &unlike);
     close(throughput(&windows, &unlike), best_tcp(&unlike), 0.1);
     assert!(windows[1] < 0.2 * windows[0], "{windows:?}");
-}
-
-/// The rule as it is stated, by a search over all sets of paths.
-fn mptcp_by_search(members: &[Member], own: usize) -> f64 {
-    let sets = (1_usize..1 << members.len()).filter(|set| set & (1 << own) != 0);
-    let ratio = |set: usize| {
-        let chosen = || members.iter().enumerate().filter(move |(index, _)| set & (1 << index) != 0);
-        let best = chosen().map(|(_, path)| path.window / (path.rtt * path.rtt)).fold(0.0, f64::max);
-        let sum: f64 = chosen().map(|(_, path)| path.window / path.rtt).sum();
-        best / (sum * sum)
-    };
-    sets.map(ratio).fold(f64::INFINITY, f64::min)
-}
-
-proptest! {
-    /// The paper's appendix [P1]; coarse values make ties common.
-    #[test]
-    fn the_linear_scan_finds_the_minimum_over_all_sets_of_paths(
-        paths in prop::collection::vec((1_u32..40, 1_u32..8), 1..8),
-        fine in any::<bool>(),
-    ) {
-        let spread = |value: u32, index: usize| f64::from(value) * if fine { 1.0 + 0.01 * index as f64 } else { 1.0 };
-        let members: Vec<Member> = paths.iter().enumerate().map(|(index, &(window, rtt))| {
-            Member { window: spread(window, index), rtt: 0.01 * f64::from(rtt), interval: 0.0 }
-        }).collect();
-        for own in 0..members.len() {
-            let scanned = mptcp::Mptcp.increase(&Group { members: &members, own });
-            let searched = mptcp_by_search(&members, own);
-            prop_assert!((scanned / searched - 1.0).abs() < 1e-12, "{scanned} {searched}");
-        }
-    }
 }

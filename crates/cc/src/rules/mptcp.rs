@@ -33,3 +33,40 @@ impl Rule for Mptcp {
 fn strength(path: &Member) -> f64 {
     path.window / (path.rtt * path.rtt)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The rule as it is stated, by a search over all sets of paths.
+    fn by_search(members: &[Member], own: usize) -> f64 {
+        let sets = (1_usize..1 << members.len()).filter(|set| set & (1 << own) != 0);
+        let ratio = |set: usize| {
+            let chosen = || members.iter().enumerate().filter(move |(index, _)| set & (1 << index) != 0);
+            let best = chosen().map(|(_, path)| path.window / (path.rtt * path.rtt)).fold(0.0, f64::max);
+            let sum: f64 = chosen().map(|(_, path)| path.window / path.rtt).sum();
+            best / (sum * sum)
+        };
+        sets.map(ratio).fold(f64::INFINITY, f64::min)
+    }
+
+    proptest! {
+        /// The paper's appendix [P1]; coarse values make ties common.
+        #[test]
+        fn the_linear_scan_finds_the_minimum_over_all_sets_of_paths(
+            paths in prop::collection::vec((1_u32..40, 1_u32..8), 1..8),
+            fine in any::<bool>(),
+        ) {
+            let spread = |value: u32, index: usize| f64::from(value) * if fine { 1.0 + 0.01 * index as f64 } else { 1.0 };
+            let members: Vec<Member> = paths.iter().enumerate().map(|(index, &(window, rtt))| {
+                Member { window: spread(window, index), rtt: 0.01 * f64::from(rtt), interval: 0.0 }
+            }).collect();
+            for own in 0..members.len() {
+                let scanned = Mptcp.increase(&Group { members: &members, own });
+                let searched = by_search(&members, own);
+                prop_assert!((scanned / searched - 1.0).abs() < 1e-12, "{scanned} {searched}");
+            }
+        }
+    }
+}

@@ -59,3 +59,20 @@ impl Intervals {
         self.since.max(self.before) as f64
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn olia_evens_out_windows_of_paths_of_like_quality() {
+        let members = [(20.0, 100.0), (5.0, 100.0), (8.0, 10.0)];
+        let members = members.map(|(window, interval)| Member { window, rtt: 0.1, interval });
+        let linked = |own: usize| members[own].window / 33.0 / 33.0;
+        let extra =
+            |own| (Olia.increase(&Group { members: &members, own }) - linked(own)) * members[own].window;
+        assert!((extra(0) + 1.0 / 3.0).abs() < 1e-9);
+        assert!((extra(1) - 1.0 / 3.0).abs() < 1e-9);
+        assert!(extra(2).abs() < 1e-9);
+    }
+}
