@@ -4,6 +4,11 @@
 //! Peng, Walid, Hwang, Low, *Multipath TCP: Analysis, Design, and Implementation* (2016);
 //! draft-walid-mptcp-congestion-control. A compromise between LIA's responsiveness and OLIA's fairness; with
 //! one path (α = 1) it is TCP.
+//!
+//! In equilibrium the fastest path is the one where TCP would have the highest rate, T, and all paths together have that. A
+//! path on which TCP would have T_r has 1/α_r of the fastest path's rate, `α_r = (√(9 + 60·(T/T_r)²) − 5) / 2`, which
+//! is 1.65 at least. Not even like paths share evenly: near α = 1 the decrease grows faster with α than the increase does,
+//! and the path that is ahead gets further ahead.
 
 use super::{Group, Rule};
 

@@ -5,7 +5,11 @@
 //! (1 − w_r')·W. With one path that is TCP's half, with n alike W keeps 1 − 1/(2n): 50, 75, 83 and 87.5 %
 //! (Fig 6 [R12]). The lossy path keeps (w_r/2)(1 − w_r/2) of W, and each other path is multiplied by
 //! (1 − w_r/2)² / (1 − w_r). The paper has TCP's increase for W: +1/W for each packet acknowledged, here to the
-//! path it was acknowledged on, so weights persist. A path's weight is its share of the group's windows.
+//! path it was acknowledged on. A path's weight is its share of the group's windows.
+//!
+//! So growth keeps the weights of paths of one RTT and otherwise moves weight to where more is delivered for it: to the
+//! quicker paths, or to those of more bandwidth when queues are full. In equilibrium
+//! `(p_r · w_r · (1 − w_r/2) / (1 − w_r) − 2/W²) / RTT_r` is the same for all paths; without the 2/W² where the RTT is.
 
 use super::{Group, Rule};
 

@@ -6,6 +6,8 @@
 //! losses of p and what was since the last. The *best* paths have the most ℓ_p/RTT_p², an estimate of what TCP
 //! would get there. When some of n paths are best but not of the largest window (*collected*), each of
 //! these has α = 1/(n · collected) and each path of the largest window α = −1/(n · largest); else α = 0.
+//!
+//! In equilibrium only best paths are used, with windows of one size, and together get what TCP would on one of them.
 
 use super::{Group, Member, Rule};
 

@@ -5,6 +5,10 @@
 //! they are, so every window is multiplied by the same 1 − s_r. For n paths alike that is the paper's (n−1)/n.
 //! Where r has more than half of W the factor is 1/2: the formula is there to lose less than TCP's half, and
 //! one path, which has all of W, loses just that.
+//!
+//! What changes the ratios is growth: +1/W for each packet acknowledged goes to the path it was acknowledged on. Where
+//! queues are full they become those of the bandwidths, as the paper asks of a striping ratio. Where losses alone limit
+//! the paths, a window delivers w/RTT, and in equilibrium the path of the shortest RTT has all of W, as TCP there.
 
 use super::{Group, Rule};
 
