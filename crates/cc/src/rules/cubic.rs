@@ -150,4 +150,34 @@ mod tests {
         let acked = (1.0, 1.0);
         assert_eq!(busy.grow(at(1), 720.0, 0.1, acked), idle.grow(at(8), 720.0, 0.1, acked));
     }
+
+    /// RFC 9438 §4.3: six packets at 0.53 a round trip take 11.3 rounds.
+    #[test]
+    fn on_a_short_path_it_grows_as_reno_once_it_is_back_where_it_was_lost() {
+        let mut cubic = Cubic::default();
+        let left = cubic.on_loss(20.0);
+        let window = run(&mut cubic, left, 0.03, 0.001);
+        assert!((window - 20.0 - (30.0 - 6.0 / RENO_ALPHA)).abs() < 0.2, "{window}");
+    }
+
+    /// RFC 9438 §4.2.
+    #[test]
+    fn a_round_trip_adds_at_most_half_a_window_however_far_the_curve_has_gone() {
+        let after = |acked: f64| {
+            let mut cubic = Cubic::default();
+            cubic.on_loss(1000.0);
+            cubic.grow(Time::ZERO, 700.0, 0.1, (1.0, 1.0));
+            cubic.grow(Time::ZERO + Span::from_secs(60), 700.0, 0.1, (acked, 1.0))
+        };
+        assert!((after(70.0) - 735.0).abs() < 1e-9, "{}", after(70.0));
+        assert_eq!((after(700.0), after(1400.0)), (1050.0, 1050.0));
+    }
+
+    #[test]
+    fn a_window_above_the_curve_stands_still() {
+        let mut cubic = Cubic::default();
+        cubic.on_loss(1000.0);
+        assert!(cubic.grow(Time::ZERO, 700.0, 0.1, (1.0, 1.0)) > 700.0);
+        assert_eq!(cubic.grow(Time::ZERO, 900.0, 0.1, (90.0, 1.0)), 900.0);
+    }
 }

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn olia_evens_out_windows_of_paths_of_like_quality() {
+    fn windows_of_paths_of_like_quality_are_evened_out() {
         let members = [(20.0, 100.0), (5.0, 100.0), (8.0, 10.0)];
         let members = members.map(|(window, interval)| Member { window, rtt: 0.1, interval });
         let linked = |own: usize| members[own].window / 33.0 / 33.0;
@@ -76,5 +76,45 @@ mod tests {
         assert!((extra(0) + 1.0 / 3.0).abs() < 1e-9);
         assert!((extra(1) - 1.0 / 3.0).abs() < 1e-9);
         assert!(extra(2).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_path_is_as_good_as_the_longer_of_its_last_two_intervals_between_losses() {
+        let mut intervals = Intervals::default();
+        intervals.on_acked(700);
+        intervals.on_acked(300);
+        assert_eq!(intervals.longest(), 1_000.0, "since the beginning");
+        intervals.on_loss();
+        intervals.on_acked(400);
+        assert_eq!(intervals.longest(), 1_000.0, "the one before goes on to count while it is longer");
+        intervals.on_acked(800);
+        assert_eq!(intervals.longest(), 1_200.0);
+        intervals.on_loss();
+        intervals.on_loss();
+        assert_eq!(intervals.longest(), 0.0, "two losses ago counts no more");
+    }
+
+    /// Alone the best of three is the one of most ℓ/RTT²: neither the one of most ℓ/RTT nor that of the shortest RTT.
+    #[test]
+    fn the_best_path_is_the_one_of_the_longest_interval_by_the_square_of_the_round_trip_time() {
+        let members = [(40.0, 0.2, 900.0), (20.0, 0.1, 400.0), (20.0, 0.05, 50.0)];
+        let members = members.map(|(window, rtt, interval)| Member { window, rtt, interval });
+        let alphas = [0, 1, 2].map(|own| alpha(&Group { members: &members, own }));
+        assert_eq!(alphas, [-1.0 / 3.0, 1.0 / 3.0, 0.0]);
+    }
+
+    #[test]
+    fn several_paths_share_what_evens_them_out() {
+        let members = [(20.0, 10.0), (20.0, 10.0), (5.0, 100.0), (8.0, 100.0), (6.0, 10.0)];
+        let members = members.map(|(window, interval)| Member { window, rtt: 0.1, interval });
+        let alphas = [0, 1, 2, 3, 4].map(|own| alpha(&Group { members: &members, own }));
+        assert_eq!(alphas, [-0.1, -0.1, 0.1, 0.1, 0.0]);
+    }
+
+    #[test]
+    fn nothing_is_evened_out_when_all_best_paths_have_the_largest_window() {
+        let members = [(20.0, 100.0), (20.0, 100.0), (5.0, 10.0)];
+        let members = members.map(|(window, interval)| Member { window, rtt: 0.1, interval });
+        assert_eq!([0, 1, 2].map(|own| alpha(&Group { members: &members, own })), [0.0; 3]);
     }
 }
