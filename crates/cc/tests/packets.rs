@@ -130,6 +130,14 @@ fn three_paths_under_combined_have_one_window_between_them() {
     close(run(RuleKind::Reno, &mut lanes, 1_500).iter().sum(), 3.0 * tcp(0.001), 0.05);
 }
 
+/// The second path is the quicker one, but loses 200 times as much: TCP would be less than half as fast there. More packets are
+/// acknowledged on it only until the first path's window has grown.
+#[test]
+fn olia_knows_the_best_path_by_what_is_acknowledged_between_losses() {
+    let windows = run(RuleKind::Olia, &mut [Lane::new(0, 0.0005, 100), Lane::new(1, 0.1, 20)], 1_500);
+    assert!(windows[0] > 0.7 * tcp(0.0005) && windows[1] < 1.5, "{windows:?}");
+}
+
 /// RFC 9438 §5.1's response function, where the curve counts and not the Reno region: a long path, little loss.
 #[test]
 fn cubics_mean_window_is_that_of_its_response_function() {

@@ -179,3 +179,30 @@ pub(crate) fn rule(kind: RuleKind) -> &'static dyn Rule {
 
 #[cfg(test)]
 mod equilibria;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anabranch_wire::Span;
+
+    /// The window ten seconds after a loss, where the curve is told something after two.
+    fn cubic_after(tell: impl Fn(&mut Memory, Time)) -> f64 {
+        let at = |seconds: u64| Time::ZERO + Span::from_secs(seconds);
+        let mut memory = Memory::new(RuleKind::Cubic);
+        assert_eq!(memory.on_loss(1000.0), Some(700.0));
+        let grow = |memory: &mut Memory, seconds| {
+            memory.grow(at(seconds), 700.0, 0.1, (700.0, 1.0)).expect("cubic has a window of its own")
+        };
+        grow(&mut memory, 0);
+        tell(&mut memory, at(2));
+        grow(&mut memory, 10)
+    }
+
+    #[test]
+    fn what_interrupts_a_curve_is_told_to_it() {
+        let uninterrupted = cubic_after(|_, _| {});
+        let paused = cubic_after(Memory::pause);
+        let restarted = cubic_after(|memory, _| memory.restart());
+        assert!(restarted < paused && paused < uninterrupted, "{restarted} {paused} {uninterrupted}");
+    }
+}

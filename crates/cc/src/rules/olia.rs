@@ -97,7 +97,7 @@ mod tests {
     /// Alone the best of three is the one of most ℓ/RTT²: neither the one of most ℓ/RTT nor that of the shortest RTT.
     #[test]
     fn the_best_path_is_the_one_of_the_longest_interval_by_the_square_of_the_round_trip_time() {
-        let members = [(40.0, 0.2, 900.0), (20.0, 0.1, 400.0), (20.0, 0.05, 50.0)];
+        let members = [(40.0, 0.2, 900.0), (39.9, 0.1, 400.0), (20.0, 0.05, 50.0)];
         let members = members.map(|(window, rtt, interval)| Member { window, rtt, interval });
         let alphas = [0, 1, 2].map(|own| alpha(&Group { members: &members, own }));
         assert_eq!(alphas, [-1.0 / 3.0, 1.0 / 3.0, 0.0]);
