@@ -148,10 +148,10 @@ mod tests {
         assert!((window - 703.704).abs() < 0.01, "{window}");
     }
 
-    /// Begun with half of C: 0.2·(5.1 − ∛1500)³ + 1000. A curve that has just begun is below Reno: 700 + 0.7·9/17.
+    /// Begun with half of C: 0.2·(5.1 − ∛1500)³ + 1000. A curve that has just begun is below Reno's 700 + share·9/17.
     #[test]
     fn a_share_that_changes_by_a_fifth_keeps_its_curve_and_by_more_begins_a_new_one() {
-        for (share, want) in [(0.41, 948.860), (0.59, 948.860), (0.7, 700.371)] {
+        for (share, want) in [(0.39, 700.206), (0.41, 948.860), (0.59, 948.860), (0.61, 700.323)] {
             let mut cubic = Cubic::default();
             cubic.on_loss(1000.0);
             cubic.grow(Time::ZERO, 700.0, 0.1, (1.0, 0.5));
@@ -164,6 +164,8 @@ mod tests {
     fn a_loss_below_the_plateau_lowers_the_plateau_further() {
         let mut cubic = Cubic::default();
         cubic.on_loss(1000.0);
+        cubic.on_loss(1000.0);
+        assert_eq!(cubic.w_max, 1000.0);
         cubic.on_loss(800.0);
         assert_eq!(cubic.w_max, 680.0);
     }

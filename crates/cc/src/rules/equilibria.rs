@@ -119,6 +119,17 @@ fn semi_coupled_windows_are_those_of_the_closed_form() {
     }
 }
 
+/// The windows that the rule's file states.
+#[test]
+fn lia_windows_are_those_of_the_closed_form() {
+    let paths = [(0.002, 0.1), (0.01, 0.02), (0.005, 0.05)];
+    let windows = settle(RuleKind::Lia, &paths);
+    let sum: f64 = paths.iter().map(|&(loss, rtt)| 1.0 / (loss * rtt)).sum();
+    for (window, (loss, _)) in windows.iter().zip(paths) {
+        close(*window, best_tcp(&paths) / loss / sum, 0.01);
+    }
+}
+
 /// RFC 6356 §3: without the cap the long path would have 90 packets, twice as many, since the short one sets the pace.
 #[test]
 fn lia_takes_on_no_path_more_than_tcp_would() {
