@@ -389,6 +389,11 @@ impl Scoreboard {
         self.app_limited_until = (self.delivered + self.pipe).max(1);
     }
 
+    /// How many transmissions are remembered from the oldest that nothing is known of on.
+    pub(crate) fn remembered(&self) -> usize {
+        self.slots.len()
+    }
+
     /// Gives back the room for packets that there are none of.
     pub(super) fn rest(&mut self) {
         self.slots.shrink_to_fit();

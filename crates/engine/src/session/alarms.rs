@@ -10,6 +10,9 @@ use crate::manager::Fault;
 use crate::path::{Alarm, Path, PathState};
 use crate::state::State;
 
+/// Unanswered probes of a failed path that are remembered at most: it may stay cut for weeks.
+const MOST_PROBES: usize = 1024;
+
 impl<P: Payload> Session<P> {
     /// When [`Self::handle_timeout`] has to be called, if nothing happens before.
     #[must_use]
@@ -168,6 +171,9 @@ impl<P: Payload> Session<P> {
         if path.state == PathState::Failed && path.health.next_probe.is_some_and(|at| at <= now) {
             path.health.on_probe_sent(now, self.config.failure.probe_interval);
             path.health.probes_due = 1;
+            if path.board.remembered() >= MOST_PROBES {
+                self.give_up_flight(now, index);
+            }
             self.try_alternative(now, index);
         }
         let path = &mut self.paths[index];

@@ -31,6 +31,8 @@ fn what_would_be_passed_over_is_told() {
             format!("{flow}[expect]\njain = {{ above = \"jain\" }}"),
             "9: expect.jain: it is compared with itself",
         ),
+        (format!("{flow}[links]\nrate = \"0 bit/s\""), "9: links.rate: out of range"),
+        (format!("{flow}[links]\ndelay = \"2 h\""), "9: links.delay: out of range"),
         ("".to_owned(), "4: nothing sends anything"),
         (flow.replace("\"f\"", "\"f\\u001b[1m\""), "6: flow.name: \"f\\u001B[1m\" cannot be a name"),
     ];

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use anabranch_engine::cc::RuleKind;
 use anabranch_link::{LinkConfig, LossModel, RateModel};
 use anabranch_wire::{Span, Time};
 
@@ -13,7 +14,7 @@ use crate::scenario::model::ArrivalSpec;
 /// Most sessions that arrive in a run, as expected of the rates of all sources.
 const MAX_ARRIVALS: f64 = 1e7;
 /// Bytes that a full packet carries.
-const PAYLOAD: u64 = 1400;
+pub(super) const PAYLOAD: u64 = 1400;
 /// A smaller loss holds no window up: at this one that of a TCP is 1,400 packets.
 const LEAST_LOSS: f64 = 1e-6;
 /// Most packets in a run of all that send at a rate of their own and nothing slows down.
@@ -92,14 +93,16 @@ impl Builder<'_> {
 
     /// Checks that each flow without an end is slowed down by something: else its window, and the work with it, grows and grows.
     pub(super) fn limits(&mut self) -> Result<(), ScenarioError> {
-        let free = self.free_links();
-        let crosses_free = |path: &PathPlan| path.forward.iter().all(|index| free[*index as usize]);
-        self.bound_rates(&crosses_free)?;
+        // BBR sees a bandwidth that grows and grows, whatever is lost.
+        let [free, unrated] = [self.free_links(true), self.free_links(false)];
+        let over = |free: &[bool], path: &PathPlan| path.forward.iter().all(|index| free[*index as usize]);
+        self.bound_rates(&|path: &PathPlan| over(&free, path))?;
         if self.file.transport.receive_buffer.is_some() {
             return Ok(());
         }
         for (flow, name) in self.named_flows() {
-            let Some(path) = flow.paths.iter().find(|path| crosses_free(path)) else { continue };
+            let free = if flow.config.cc.rule == RuleKind::Bbr { &unrated } else { &free };
+            let Some(path) = flow.paths.iter().find(|path| over(free, path)) else { continue };
             if let (Supply::Bulk, Some(first)) = (&flow.supply, path.forward.first()) {
                 return Err(self.unlimited(name, &self.graph.cables[*first as usize / 2].name));
             }
@@ -130,14 +133,15 @@ impl Builder<'_> {
     }
 
     /// All flows that are there from the beginning, with the names of those that declare them.
-    fn named_flows(&self) -> impl Iterator<Item = (&FlowPlan, &String)> {
+    pub(super) fn named_flows(&self) -> impl Iterator<Item = (&FlowPlan, &String)> {
         let groups = self.built.groups.iter();
         let names = groups.flat_map(|group| std::iter::repeat_n(&group.name, group.count));
         self.built.plan.flows.iter().zip(names)
     }
 
-    /// Of each link whether packets cross it at any rate, and hardly one is lost, at some time of the run.
-    fn free_links(&self) -> Vec<bool> {
+    /// Of each link whether packets cross it at any rate, and hardly one is lost if that counts, at some time of the run.
+    fn free_links(&self, loss_counts: bool) -> Vec<bool> {
+        let loses = |loss: &LossModel| loss_counts && loses(loss);
         let mut changes = BTreeMap::<u32, Vec<_>>::new();
         for change in &self.built.plan.script {
             changes.entry(change.link).or_default().push(change);
@@ -272,6 +276,9 @@ mod tests {
         assert!(is_free(of("loss = \"1 %\"", &event("5 s", "loss = \"0 %\""))));
         assert_eq!(of("", &event("0 s", "rate = \"1 Mbit/s\"")), "right");
         assert_eq!(of("loss = \"1 %\"", &event("5 s", "loss = \"0 %\"\nrate = \"1 Mbit/s\"")), "right");
+        let bbr = |loss: &str| of(loss, "rule = \"bbr\"\n");
+        assert!(is_free(bbr("loss = \"1 %\"")));
+        assert_eq!(bbr("rate = \"1 Gbit/s\""), "right");
         let file = told(
             "duration = \"60 s\"\n[[link]]\nname = \"a\"\ndelay = \"1 us\"\n[[flow]]\nname = \"f\"\npaths = [\"a\"]\nsize = \"100000 GB\"\n",
         );

@@ -23,9 +23,18 @@ impl Builder<'_> {
             self.graph = generate(topology, &make).map_err(|error| self.locate(error, "topology", 0))?;
             self.generated = self.graph.cables.len();
         }
+        self.check_usual().map_err(|error| self.locate(error, "links", 0))?;
         for (index, link) in self.file.link.iter().enumerate() {
             self.link(link).map_err(|error| self.locate(error, "link", index))?;
         }
+        Ok(())
+    }
+
+    /// Checks what links have that do not say otherwise, even where all of them do.
+    fn check_usual(&self) -> Result<(), ScenarioError> {
+        let usual = &self.file.links;
+        usual.rate.map_or(Ok(Rate::ZERO), |rate| link_rate("links.rate", rate.0))?;
+        usual.delay.map_or(Ok(Span::ZERO), |delay| check_delay("links.delay", delay.0))?;
         Ok(())
     }
 

@@ -7,6 +7,7 @@ mod links;
 mod sessions;
 mod supply;
 mod traffic;
+mod work;
 
 use std::collections::BTreeSet;
 
@@ -141,6 +142,7 @@ pub(crate) fn build(file: &File, text: &str, seed: u64) -> Result<Built, Scenari
             .at(Some(end)));
     }
     builder.limits()?;
+    builder.bound_work()?;
     Ok(builder.finish())
 }
 
