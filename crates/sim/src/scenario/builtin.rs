@@ -39,6 +39,7 @@ builtin![
     "nsdi11-fig16",
     "nsdi11-fig17",
     "nsdi11-fig2",
+    "nsdi11-fig2-alike",
     "nsdi11-fig3",
     "nsdi11-fig4",
     "nsdi11-fig5",
