@@ -67,6 +67,8 @@ pub struct Link<T> {
     /// ... and else a size and how long it takes: many packets have that of the one before.
     known: (u64, Span),
     flying_bytes: u64,
+    /// How long nothing was on its way out before what is or was last.
+    idle: Span,
     stats: LinkStats,
     /// When the first that waits has left; [`Time::NEVER`] while none is on its way out, and under a plan.
     departs: Time,
@@ -138,6 +140,7 @@ impl<T: Clone> Link<T> {
             departs: Time::NEVER,
             last_departure: Time::ZERO,
             last_arrival: Time::ZERO,
+            idle: Span::ZERO,
             transmitter: Transmitter::new(std::mem::take(&mut config.rate)),
             per_byte: None,
             known: (0, Span::ZERO),
@@ -210,7 +213,11 @@ impl<T: Clone> Link<T> {
         self.stats.max_queue_packets = self.stats.max_queue_packets.max(self.held.len() - self.flying);
         self.stats.max_queue_bytes = self.stats.max_queue_bytes.max(self.queued_bytes);
         if !self.sends {
-            self.begin_next(now.max(self.last_departure));
+            let start = now.max(self.last_departure);
+            self.begin_next(start);
+            if self.sends {
+                self.idle += start.since(self.last_departure);
+            }
         }
         Ok(())
     }
@@ -276,6 +283,13 @@ impl<T: Clone> Link<T> {
     pub fn backlog(&mut self, now: Time) -> (usize, u64) {
         self.catch_up(now);
         (self.held.len() - self.flying, self.queued_bytes)
+    }
+
+    /// For how long something was on its way out, by `now`: over a stretch of time the share of it in which the link is used.
+    pub fn busy(&mut self, now: Time) -> Span {
+        self.catch_up(now);
+        let until = if self.sends { now } else { self.last_departure.min(now) };
+        until.since(Time::ZERO + self.idle)
     }
 
     /// Bytes held, waiting or on the wire, when the link was last asked.
@@ -345,5 +359,16 @@ impl<T: Clone> Link<T> {
         }
         self.stats.marked += 1;
         Ecn::Marked
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_packet_needs_lies_in_three_cache_lines() {
+        let counted = std::mem::offset_of!(Link<u64>, stats) + std::mem::offset_of!(LinkStats, dropped);
+        assert!(counted <= 3 * 64, "{counted}");
     }
 }

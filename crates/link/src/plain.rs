@@ -186,6 +186,14 @@ impl PlainLink {
         (self.waiting.len(), self.queued_bytes)
     }
 
+    /// For how long something was on its way out, by `now`: as [`Link::busy`], but for nanoseconds of packets whose time is no
+    /// whole number of them.
+    #[must_use]
+    pub fn busy(&self, now: Time) -> Span {
+        let bytes = self.taken.bytes + self.taken.packets * u64::from(self.overhead);
+        self.rare.transmitter.time_for(bytes).saturating_sub(self.last_departure.since(now))
+    }
+
     /// What the link has done, if of what it took so much has not arrived yet.
     #[must_use]
     pub fn stats(&self, underway: Tally) -> LinkStats {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anabranch_link::{
     Arrival, CodelConfig, DropReason, Ecn, Jitter, JitterShape, Limit, Link, LinkConfig, LossModel,
-    QueueModel, RandomDrop, RateModel, Reorder, Trace, bdp_bytes,
+    PlainLink, QueueModel, RandomDrop, RateModel, Reorder, Trace, bdp_bytes,
 };
 use anabranch_wire::{Rate, Span, Time};
 
@@ -55,6 +55,32 @@ fn stream(link: &mut Link<u32>, gap: Span, count: u32, ecn: Ecn) -> Vec<Arrival<
     }
     out.extend(drain(link));
     out
+}
+
+#[test]
+fn a_link_is_used_while_something_is_on_its_way_out_whatever_becomes_of_it() {
+    let lossy = LinkConfig { loss: LossModel::Bernoulli(1.0), ..one_a_millisecond() };
+    for config in [one_a_millisecond(), lossy] {
+        let mut link = Link::new(config);
+        assert_eq!(offer(&mut link, ms(5), 3), 3);
+        for (at, busy) in [(5_000, 0), (6_500, 1_500), (8_000, 3_000), (20_000, 3_000)] {
+            assert_eq!(link.busy(us(at)), Span::from_micros(busy), "{at}");
+        }
+        assert_eq!(offer(&mut link, ms(20), 1), 1);
+        assert_eq!(link.busy(us(20_500)), Span::from_micros(3_500));
+        // Half of it is left, which takes twice as long from here on.
+        link.set_rate(us(20_500), mbit(4.0));
+        for (at, busy) in [(21_000, 4_000), (21_500, 4_500), (90_000, 4_500)] {
+            assert_eq!(link.busy(us(at)), Span::from_micros(busy), "{at}");
+        }
+    }
+    let mut plain = PlainLink::new(one_a_millisecond()).unwrap();
+    let mut pass = |at, until| {
+        plain.pass(ms(at), 1000).unwrap();
+        plain.busy(us(until))
+    };
+    assert_eq!((pass(5, 5_500), pass(5, 6_500)), (Span::from_micros(500), Span::from_micros(1_500)));
+    assert_eq!((pass(5, 19_000), pass(20, 20_500)), (Span::from_millis(3), Span::from_micros(3_500)));
 }
 
 #[test]

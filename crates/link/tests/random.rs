@@ -101,9 +101,18 @@ struct Run {
     offered: u64,
     last_at: Time,
     last_item: Option<u64>,
+    /// For how long the link was used, and up to when.
+    busy: (Span, Time),
 }
 
 impl Run {
+    /// A link is used for no longer than time passes.
+    fn look(&mut self) {
+        let (busy, now) = (self.link.busy(self.now), self.now);
+        let (before, then) = std::mem::replace(&mut self.busy, (busy, now));
+        assert!(busy >= before && busy.saturating_sub(before) <= now.since(then), "{before:?} to {busy:?}");
+    }
+
     fn take(&mut self) {
         let announced = self.link.next_arrival();
         while let Some(packet) = self.link.pop(self.now) {
@@ -117,6 +126,9 @@ impl Run {
     }
 
     fn step(&mut self, dice: &mut Dice) {
+        if dice.one_in(4) {
+            self.look();
+        }
         match dice.below(40) {
             0 => self.link.set_rate(self.now, dice.rate()),
             1 => self.link.set_delay(self.now, dice.span(50_000)),
@@ -156,8 +168,9 @@ fn whatever_is_done_to_a_link_its_packets_are_accounted_for() {
             let config = dice.config();
             let overtakes = config.jitter.overtakes || config.reorder.probability > 0.0;
             let link = Link::new(config);
-            let mut run =
-                Run { link, now: Time::ZERO, overtakes, offered: 0, last_at: Time::ZERO, last_item: None };
+            let now = Time::ZERO;
+            let busy = (Span::ZERO, now);
+            let mut run = Run { link, now, overtakes, offered: 0, last_at: now, last_item: None, busy };
             (0..300).for_each(|_| run.step(&mut dice));
             run.finish();
         });
@@ -201,6 +214,9 @@ fn a_journey_that_is_known_on_entry_is_the_one_that_comes_of_going_step_by_step(
                 }
             }
             assert_eq!(plans.next_arrival(), steps.next_arrival(), "seed {seed}");
+            if item % 16 == 0 {
+                assert_eq!(plans.busy(now), steps.busy(now), "seed {seed}");
+            }
         }
         now += Span::from_secs(10_000);
         assert_eq!(plans.backlog(now), steps.backlog(now), "seed {seed}");
@@ -241,6 +257,12 @@ fn a_link_that_holds_no_packets_does_what_one_does_that_holds_them() {
                 let mut underway = Tally::default();
                 told.iter().filter(|(at, ..)| *at > now).for_each(|(_, _, size)| underway.count(*size));
                 assert_eq!(passes.stats(underway), *holds.stats(), "seed {seed}");
+                let nanos = Span::from_nanos(told.len() as u64);
+                let (least, most) = (passes.busy(now), holds.busy(now));
+                assert!(
+                    least <= most && most.saturating_sub(least) <= nanos,
+                    "seed {seed}: {least:?} and {most:?}"
+                );
             }
         }
         assert!(told.iter().map(|(at, item, _)| (*at, *item)).eq(expected), "seed {seed}");

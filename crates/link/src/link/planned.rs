@@ -40,6 +40,7 @@ impl<T: Clone> Link<T> {
         let start = now.max(self.last_departure);
         self.stats.waits += 1;
         self.stats.wait_total += start.since(now);
+        self.idle += start.since(self.last_departure);
         self.last_departure = start + self.time_for(bytes);
         self.queued_bytes += bytes;
         let time = self.last_departure + self.delay;

@@ -2,7 +2,7 @@
 //! before have left, and is called for nothing but the next packet.
 
 use anabranch_link::{LinkConfig, LinkStats, PlainLink, Tally};
-use anabranch_wire::Time;
+use anabranch_wire::{Span, Time};
 
 use super::flights::{Flight, Flights};
 use super::packets::LAST_HOP;
@@ -86,6 +86,11 @@ impl Express {
             flights.for_each(|link, flight| underway[link as usize].count(flight.size));
         }
         links[link].stats(underway[link])
+    }
+
+    /// For how long a link had something on its way out by `now`.
+    pub(super) fn busy(&self, now: Time, link: usize) -> Span {
+        self.links[link].busy(now)
     }
 
     /// Packets waiting at a link at `now`, the one on its way out included.

@@ -70,6 +70,15 @@ impl Network {
         self.wires.stats(self.now, link)
     }
 
+    /// For how long a link had something on its way out so far.
+    ///
+    /// # Panics
+    /// When the plan has no such link.
+    #[must_use]
+    pub fn link_busy(&mut self, link: usize) -> Span {
+        self.wires.busy(self.now, link)
+    }
+
     /// Packets waiting at a link now, the one on its way out included.
     ///
     /// # Panics

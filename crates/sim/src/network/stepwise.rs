@@ -4,7 +4,7 @@
 //! the next link of its route, or handed out when there is none.
 
 use anabranch_link::{Arrival, Ecn, Link, LinkConfig, LinkStats, RateModel};
-use anabranch_wire::Time;
+use anabranch_wire::{Span, Time};
 
 use super::agenda::Agenda;
 use super::flights::Flight;
@@ -142,6 +142,11 @@ impl Stepwise {
         let link = &mut self.links[link];
         link.backlog(now);
         *link.stats()
+    }
+
+    /// For how long a link had something on its way out by `now`.
+    pub(super) fn busy(&mut self, now: Time, link: usize) -> Span {
+        self.links[link].busy(now)
     }
 
     /// Packets waiting at a link at `now`, the one on its way out included.

@@ -5,7 +5,7 @@
 //! by that delay, slot by slot ([`Express`]); else they are asked one by one ([`Stepwise`]).
 
 use anabranch_link::{LinkConfig, LinkStats};
-use anabranch_wire::{Length, Message, PathId, StreamId, Time};
+use anabranch_wire::{Length, Message, PathId, Span, StreamId, Time};
 
 use super::express::Express;
 use super::flights::Flight;
@@ -193,6 +193,14 @@ impl Wires {
         match &mut self.links {
             Links::Express(links) => links.stats(link),
             Links::Stepwise(links) => links.stats(now, link),
+        }
+    }
+
+    /// For how long a link had something on its way out by `now`.
+    pub(crate) fn busy(&mut self, now: Time, link: usize) -> Span {
+        match &mut self.links {
+            Links::Express(links) => links.busy(now, link),
+            Links::Stepwise(links) => links.busy(now, link),
         }
     }
 

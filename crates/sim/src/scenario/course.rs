@@ -84,7 +84,7 @@ enum Probe {
     Rtt { flow: usize, path: usize },
     Files(usize),
     Queue(usize),
-    Link { link: usize, rate: u64 },
+    Link(usize),
 }
 
 /// Notes how a run goes.
@@ -120,8 +120,7 @@ impl Recorder {
             let link = index * 2;
             found.push((Quantity::Queue, cable.name.clone(), Probe::Queue(link)));
             if cable.rates[0] > 0 {
-                let probe = Probe::Link { link, rate: cable.rates[0] };
-                found.push((Quantity::Utilisation, cable.name.clone(), probe));
+                found.push((Quantity::Utilisation, cable.name.clone(), Probe::Link(link)));
             }
         }
         found.sort_by_key(|(quantity, ..)| *quantity);
@@ -168,10 +167,7 @@ impl Recorder {
                 }
                 Probe::Files(source) => per_second(network.arrivals(*source).bytes) * 8e-6,
                 Probe::Queue(link) => network.backlog(*link) as f64,
-                Probe::Link { link, rate } => {
-                    let delivered = network.link(*link).delivered;
-                    per_second(delivered.bytes + delivered.packets * 28) * 8.0 / *rate as f64
-                }
+                Probe::Link(link) => per_second(network.link_busy(*link).as_nanos()) * 1e-9,
             };
             line.values.push(value);
         }

@@ -42,7 +42,12 @@ impl Mean {
     }
 
     pub fn get(&self) -> f64 {
-        self.sum / self.count.max(1) as f64
+        self.known().unwrap_or_default()
+    }
+
+    /// `None` when there was nothing to look at.
+    pub fn known(&self) -> Option<f64> {
+        (self.count > 0).then(|| self.sum / self.count as f64)
     }
 }
 
@@ -173,8 +178,16 @@ pub(crate) fn names(built: Built) -> BTreeSet<String> {
         known.extend(["s", "p50_s", "p99_s"].map(|what| completed("arrivals", name, what)));
     }
     known.extend(built.detectors.iter().flat_map(|detector| shared::names(&detector.name)));
+    let mut first = 0;
     for group in &built.groups {
-        known.extend(["kept_share", "shared_s"].map(|key| format!("flow.{}.{key}", group.name)));
+        let name = &group.name;
+        known.extend(["kept_share", "shared_s"].map(|key| format!("flow.{name}.{key}")));
+        if group.count == 1 {
+            let paths = 1..=built.plan.flows[first].paths.len();
+            let of_path = |path| ["window_pkt", "rtt_ms"].map(|key| format!("flow.{name}.path{path}.{key}"));
+            known.extend(paths.flat_map(of_path));
+        }
+        first += group.count;
     }
     let nothing = Built { warm_up: Time::ZERO, end: Time::ZERO, ..built };
     known.extend(run(nothing, Extras::default()).map(|(metrics, _)| metrics).unwrap_or_default().into_keys());
@@ -254,7 +267,10 @@ fn look(network: &mut Network, samples: &mut [FlowSamples], queues: &mut [Mean])
             reductions += path.reductions;
             if let Some((window, rtt)) = samples.paths.get_mut(path.route.socket as usize) {
                 window.add(path.window as f64 / f64::from(path.mtu));
-                rtt.add(path.rtt.as_millis_f64());
+                // What has not been measured yet is no round trip of nothing.
+                if !path.rtt.is_zero() {
+                    rtt.add(path.rtt.as_millis_f64());
+                }
             }
         }
         samples.on_windows(windows, reductions);
@@ -272,6 +288,63 @@ fn look(network: &mut Network, samples: &mut [FlowSamples], queues: &mut [Mean])
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scenario::Scenario;
+
+    /// A file that is through before anything is measured, and a flow that goes on.
+    const LINK: &str = r#"
+duration = "12 s"
+warm_up = "4 s"
+
+[[link]]
+name = "a"
+rate = "10 Mbit/s"
+delay = "10 ms"
+queue = "30 packets"
+
+[[flow]]
+name = "file"
+paths = ["a"]
+size = "20 kB"
+
+[[flow]]
+name = "M"
+paths = ["a"]
+"#;
+
+    fn measured(text: &str) -> Metrics {
+        Scenario::parse(text, "link.toml").unwrap().run(1).unwrap().metrics
+    }
+
+    #[test]
+    fn of_a_flow_that_is_over_there_is_no_window_and_no_round_trip() {
+        let metrics = measured(LINK);
+        assert!(metrics["flow.file.completion_s"] < 4.0);
+        for key in ["window_pkt", "rtt_ms"] {
+            assert!(metrics[&format!("flow.M.path1.{key}")] > 10.0, "{metrics:#?}");
+            assert_eq!(metrics.get(&format!("flow.file.path1.{key}")), None);
+        }
+        // A bound on it is no mistake: with another seed it may be there.
+        let bound = format!("{LINK}\n[expect]\n\"flow.file.path1.rtt_ms\" = {{ max = 100 }}\n");
+        let report = Scenario::parse(&bound, "link.toml").unwrap().run(1).unwrap();
+        assert_eq!((report.ok(), report.expect[0].value), (false, None));
+    }
+
+    #[test]
+    fn a_link_is_never_used_by_more_than_all_also_where_its_rate_changes() {
+        let event = |what: &str| format!("{LINK}\n[[event]]\nat = \"6 s\"\nlink = \"a\"\n{what}\n");
+        for text in [
+            LINK.to_owned(),
+            event("rate = \"20 Mbit/s\""),
+            event("rate = \"5 Mbit/s\""),
+            event("loss = \"0.1 %\""),
+            LINK.replace("4 s", "4.0007 s").replace("10 Mbit/s", "7.3 Mbit/s"),
+        ] {
+            let used = measured(&text)["link.a.utilisation"];
+            assert!((0.9..=1.0).contains(&used), "{used}: {text}");
+        }
+        let half = measured(&event("down = true"))["link.a.utilisation"];
+        assert!((0.2..0.3).contains(&half), "{half}");
+    }
 
     #[test]
     fn what_a_reduction_left_is_told_by_looks_between_which_it_was_the_only_one() {

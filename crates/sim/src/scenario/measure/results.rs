@@ -190,8 +190,13 @@ impl Measured {
             put(&format!("path{number}.reductions"), grown(|path| path.reductions) as f64);
             put(&format!("path{number}.timeouts"), grown(|path| path.timeouts) as f64);
             put(&format!("path{number}.pkt_s"), self.pkt_s(bytes));
-            put(&format!("path{number}.window_pkt"), window.get());
-            put(&format!("path{number}.rtt_ms"), rtt.get());
+            // Of a flow that was over before, there are none.
+            if let Some(window) = window.known() {
+                put(&format!("path{number}.window_pkt"), window);
+            }
+            if let Some(rtt) = rtt.known() {
+                put(&format!("path{number}.rtt_ms"), rtt);
+            }
         }
     }
 
@@ -199,7 +204,7 @@ impl Measured {
         let mut classes: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
         for (index, cable) in cables.iter().enumerate() {
             for way in 0..2 {
-                let (loss, used) = self.link(index * 2 + way, cable.rates[way]);
+                let (loss, used) = self.link(index * 2 + way);
                 if cable.generated {
                     let class = cable.name.split('.').next().unwrap_or_default();
                     classes.entry(class).or_default().push((loss, used));
@@ -245,7 +250,7 @@ impl Measured {
         let mut classes: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
         for (index, cable) in cables.iter().enumerate().filter(|(_, cable)| cable.generated) {
             let class = cable.name.split('.').next().unwrap_or_default();
-            let losses = (0..2).map(|way| 100.0 * self.link(index * 2 + way, 0).0);
+            let losses = (0..2).map(|way| 100.0 * self.link(index * 2 + way).0);
             classes.entry(class).or_default().extend(losses);
         }
         let losses = classes.into_iter().map(|(class, losses)| (format!("loss on links {class}, %"), losses));
@@ -255,17 +260,16 @@ impl Measured {
         found
     }
 
-    /// Share of packets lost, of those offered, and share of the rate used.
-    fn link(&self, link: usize, rate: u64) -> (f64, f64) {
+    /// Share of packets lost, of those offered, and share of the time in which something was on its way out: that of the
+    /// rate which is used, also where the rate changes.
+    fn link(&self, link: usize) -> (f64, f64) {
         let (before, after) = (&self.before.links[link], &self.after.links[link]);
         let loss = ratio(
             after.dropped.total() - before.dropped.total(),
             after.offered.packets - before.offered.packets,
         );
-        let packets = after.delivered.packets - before.delivered.packets;
-        let bytes = after.delivered.bytes - before.delivered.bytes + packets * 28;
-        let used = if rate == 0 { 0.0 } else { bytes as f64 * 8.0 / rate as f64 / self.span.as_secs_f64() };
-        (loss, used)
+        let busy = self.after.busy[link].saturating_sub(self.before.busy[link]);
+        (loss, busy.as_secs_f64() / self.span.as_secs_f64())
     }
 
     /// Seconds that the files completed while measuring took.

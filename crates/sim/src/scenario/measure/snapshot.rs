@@ -2,6 +2,7 @@
 
 use anabranch_engine::{PathInfo, PathStats};
 use anabranch_link::LinkStats;
+use anabranch_wire::Span;
 
 use crate::network::{FlowState, Network};
 
@@ -14,6 +15,8 @@ pub(super) struct Snapshot {
     /// For each flow what happened on each of its paths.
     pub paths: Vec<Vec<Trouble>>,
     pub links: Vec<LinkStats>,
+    /// For how long each link had something on its way out.
+    pub busy: Vec<Span>,
     pub bursts: Vec<(u64, u64)>,
     pub arrivals: Vec<(u64, usize, u64)>,
     pub packet_hops: u64,
@@ -78,6 +81,7 @@ impl Snapshot {
                 .collect(),
             bursts: (0..*bursts).map(|source| network.burst(source)).collect(),
             links: (0..cables * 2).map(|link| network.link(link)).collect(),
+            busy: (0..cables * 2).map(|link| network.link_busy(link)).collect(),
             packet_hops: network.packet_hops(),
             events: network.events(),
         }
