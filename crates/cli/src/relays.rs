@@ -11,7 +11,7 @@ use anabranch_secure::RelayHint;
 use clap::Args;
 
 use crate::errors::{Failure, Kind};
-use crate::keyfile;
+use crate::{keyfile, values};
 
 /// Most relays in a ticket.
 const MOST_IN_TICKET: usize = 8;
@@ -25,7 +25,7 @@ pub struct ControllerOptions {
     pub controllers: Vec<ControllerHint>,
     /// How many relays to ask controllers for, at most
     #[arg(long, value_name = "COUNT", default_value_t = 3, help_heading = "Network")]
-    #[arg(value_parser = clap::value_parser!(u8).range(1..=MOST_IN_TICKET as i64))]
+    #[arg(value_parser = values::whole(1..=MOST_IN_TICKET as u8))]
     pub most_relays: u8,
 }
 

@@ -6,6 +6,7 @@ use std::error::Error;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU64;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use anabranch_settings::number_and_unit;
@@ -57,6 +58,20 @@ fn wanted_span(text: &str) -> String {
 pub fn rate(text: &str) -> Result<NonZeroU64, String> {
     let bits = anabranch_settings::rate(text)?;
     NonZeroU64::new(bits).ok_or_else(|| "must be more than nothing".into())
+}
+
+/// A reader of whole numbers within a range.
+pub fn whole<T>(
+    range: RangeInclusive<T>,
+) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static
+where
+    T: FromStr + PartialOrd + fmt::Display + Clone + Send + Sync + 'static,
+{
+    move |text| {
+        let number = text.parse().ok().filter(|number| range.contains(number));
+        let (least, most) = (range.start(), range.end());
+        number.ok_or_else(|| format!("`{text}` is not a whole number from {least} to {most}"))
+    }
 }
 
 /// Reads one of `names`, as the type that knows them; `--help` lists them.
@@ -196,6 +211,15 @@ mod tests {
             assert!(span(text).is_err(), "{text}");
         }
         assert!(span("soon").unwrap_err().contains("24h"));
+    }
+
+    #[test]
+    fn a_whole_number_is_within_its_range_or_told_what_that_is() {
+        let read = whole(1..=300_u16);
+        assert_eq!((read("1"), read("300")), (Ok(1), Ok(300)));
+        for text in ["", "a", "1.5", "0", "301", "-1", "99999999999"] {
+            assert_eq!(read(text), Err(format!("`{text}` is not a whole number from 1 to 300")));
+        }
     }
 
     #[test]

@@ -69,6 +69,7 @@ pub struct ServerArgs {
     pub bind: Vec<IpAddr>,
     /// UDP port to listen on; 0 for any free one
     #[arg(long, value_name = "PORT", default_value_t = 4433, help_heading = "Network")]
+    #[arg(value_parser = values::whole(0..=u16::MAX))]
     pub port: u16,
     /// Serve one test, then stop
     #[arg(long)]
@@ -129,7 +130,7 @@ pub struct ClientArgs {
     #[arg(short = 'R', long, conflicts_with_all = ["scheduler", "cc"])]
     pub reverse: bool,
     /// Streams side by side
-    #[arg(short = 'P', long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_STREAMS)))]
+    #[arg(short = 'P', long, value_name = "COUNT", default_value_t = 1, value_parser = values::whole(1..=MOST_STREAMS))]
     pub streams: u32,
     /// Use this path only: interface or local address, then the server's; may be given again [default: all there are]
     #[arg(long = "path", value_name = "LOCAL=REMOTE", help_heading = "Network")]
@@ -139,7 +140,7 @@ pub struct ClientArgs {
     pub relays: Vec<RelayRoute>,
     /// Use so many of the relays named by `--relay` at a time, the first ones; one that is bad is replaced by another
     #[arg(long, value_name = "COUNT", help_heading = "Network", requires = "relays")]
-    #[arg(value_parser = clap::value_parser!(u8).range(1..))]
+    #[arg(value_parser = values::whole(1..=u8::MAX))]
     pub at_once: Option<u8>,
     /// Who may change paths meanwhile.
     #[command(flatten)]

@@ -127,6 +127,27 @@ mod tests {
         }
     }
 
+    /// What Rust's own readers say of a number, without saying what would be right.
+    const BARE: [&str; 5] = ["invalid digit", "invalid float", "empty string", "number too large", "not in"];
+
+    #[test]
+    fn a_value_that_is_none_is_told_with_what_would_be() {
+        for command in defined() {
+            each(&command, &|command| {
+                let options = command.get_arguments().filter(|arg| arg.get_action().takes_values());
+                for (long, value) in options
+                    .filter_map(|arg| arg.get_long())
+                    .flat_map(|long| ["", "a", "1.5", "-1"].map(move |value| (long, value)))
+                {
+                    let words = [command.get_name().to_owned(), format!("--{long}={value}")];
+                    let Err(error) = command.clone().try_get_matches_from(words) else { continue };
+                    let told = error.to_string();
+                    assert!(!BARE.iter().any(|bare| told.contains(bare)), "{told}");
+                }
+            });
+        }
+    }
+
     #[test]
     fn every_option_has_help_and_a_value_name_of_its_own() {
         for command in defined() {

@@ -7,8 +7,8 @@ use clap::{Args, Subcommand};
 
 use super::service::{self, AnswerArgs, Asked};
 use crate::errors::Failure;
-use crate::node;
 use crate::ui::human;
+use crate::{node, values};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -78,7 +78,7 @@ pub struct RunningArgs {
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub control: PathBuf,
     /// One of its sessions, as the list numbers them [default: the only one; to list, all]
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", value_parser = values::whole(0..=u32::MAX))]
     pub session: Option<u32>,
     /// How the answer is shown.
     #[command(flatten)]

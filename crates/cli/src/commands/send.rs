@@ -76,6 +76,7 @@ pub struct SendArgs {
     pub rate: Option<NonZeroU64>,
     /// UDP port to listen on; 0 for any free one
     #[arg(long, value_name = "PORT", default_value_t = 0, help_heading = "Network")]
+    #[arg(value_parser = values::whole(0..=u16::MAX))]
     pub port: u16,
     /// Where others reach this machine from outside, named first in the ticket; may be given again
     ///

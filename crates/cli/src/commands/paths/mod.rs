@@ -20,7 +20,7 @@ use crate::args::OUTPUT;
 use crate::errors::{Failure, Kind};
 use crate::relays::ControllerOptions;
 use crate::ui::out::{self, Stream};
-use crate::{interrupt, node};
+use crate::{interrupt, node, values};
 
 use known::Asking;
 
@@ -75,7 +75,7 @@ pub struct PathsArgs {
     #[arg(long, value_name = "SHARE", default_value_t = 0.5, value_parser = share)]
     pub beta: f64,
     /// Most ways to use
-    #[arg(long, value_name = "COUNT", default_value_t = 5)]
+    #[arg(long, value_name = "COUNT", default_value_t = 5, value_parser = values::whole(1..=1000_usize))]
     pub most: usize,
     /// JSON instead of text
     #[arg(long, help_heading = OUTPUT)]

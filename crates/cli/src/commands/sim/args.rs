@@ -11,6 +11,7 @@ use clap::Args;
 use super::output::Format;
 use crate::args::OUTPUT;
 use crate::errors::Failure;
+use crate::values::whole;
 
 /// Runs at the same time for each processor: more only take memory.
 const MOST_A_PROCESSOR: usize = 4;
@@ -25,7 +26,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "SEEDS")]
     pub seeds: Option<Seeds>,
     /// Runs at the same time, at most four a processor; one a processor when left out
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "N", value_parser = whole(1..=u16::MAX))]
     pub threads: Option<u16>,
     /// Which networks of `grid` and `fairness` or cases of `failures` to run, how many relays in `overlay`, as seeds are
     /// written; all when left out
@@ -40,11 +41,12 @@ pub struct RunArgs {
     /// When paths of the `failures` break, in seconds after the start, as 6..20; 0.3..6 when left out
     #[arg(long, value_name = "FROM..TO")]
     pub after: Option<Moments>,
-    /// Draw how it went into this directory, as SVG: over time, as distributions, as bars over seeds
+    /// Draw how it went into this directory, as SVG, in place of drawings of the same names: over time with the first
+    /// seed, as distributions, as bars over seeds
     #[arg(long, value_name = "DIR", help_heading = OUTPUT)]
     pub plot: Option<PathBuf>,
-    /// Write every packet that sessions send and receive to this file, as pcapng, or as qlog where its name ends in
-    /// .sqlog: then to a file for each end of each path; for a single run
+    /// Write every packet that sessions send and receive to this file, in place of one that is there, as pcapng, or as
+    /// qlog where its name ends in .sqlog: then to a file for each end of each path; for a single run
     #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
     pub trace: Option<PathBuf>,
     /// How results are written
@@ -66,7 +68,7 @@ impl RunArgs {
         if self.trace.is_none() {
             return Ok(());
         }
-        Err(Failure::local(format!("`sim run {name}` has no --trace"))
+        Err(Failure::usage(format!("`sim run {name}` has no --trace"))
             .hint("a scenario of your own has one: `anabranch sim run FILE --trace FILE`"))
     }
 
@@ -77,7 +79,7 @@ impl RunArgs {
             (_, Some(_)) => ("--scheduler", "`sim run grid`"),
             _ => return self.without_failures(),
         };
-        Err(Failure::local(format!("{option} belongs to {whose}"))
+        Err(Failure::usage(format!("{option} belongs to {whose}"))
             .hint("a scenario's own settings are changed with `sim sweep SCENARIO --set KEY=VALUE`"))
     }
 
@@ -90,7 +92,7 @@ impl RunArgs {
         } else {
             return Ok(());
         };
-        Err(Failure::local(format!("{option} belongs to `sim run failures`")).hint(hint))
+        Err(Failure::usage(format!("{option} belongs to `sim run failures`")).hint(hint))
     }
 }
 
@@ -174,7 +176,7 @@ pub struct PlotArgs {
     /// Metrics to draw, a chart each; `*` stands for any part of a name
     #[arg(long = "metric", value_name = "NAME", default_value = "flow.*.goodput_mbit_s")]
     pub metrics: Vec<String>,
-    /// Where the drawings go
+    /// Where the drawings go, in place of those of the same names
     #[arg(long = "into", value_name = "DIR", default_value = ".", help_heading = OUTPUT)]
     pub into: PathBuf,
 }
@@ -200,7 +202,7 @@ impl FromStr for Seeds {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wanted = || format!("`{text}` names no seeds; write 7, 1..20 or 1,4,9");
+        let wanted = || format!("`{text}` is not a number, a range or a list; write 7, 1..20 or 1,4,9");
         let many = || format!("`{text}` is too many; at most {MAX_RUNS}");
         let number = |text: &str| text.trim().parse::<u64>().map_err(|_| wanted());
         let mut seeds = Vec::new();
@@ -236,6 +238,12 @@ pub struct Shard {
     pub count: usize,
 }
 
+impl fmt::Display for Shard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.index, self.count)
+    }
+}
+
 impl FromStr for Shard {
     type Err = String;
 
@@ -243,6 +251,9 @@ impl FromStr for Shard {
         let parts = text.split_once('/').and_then(|(i, n)| Some((i.parse().ok()?, n.parse().ok()?)));
         match parts {
             Some((index, count)) if (1..=count).contains(&index) => Ok(Self { index, count }),
+            Some((_, count)) if count > 0 => {
+                Err(format!("`{text}` is none of the shares, which are 1/{count} to {count}/{count}"))
+            }
             _ => Err(format!("`{text}` is no share; write 3/16 for the third of sixteen")),
         }
     }
@@ -282,8 +293,13 @@ mod tests {
     #[test]
     fn shares_are_counted_from_one() {
         assert_eq!("3/16".parse(), Ok(Shard { index: 3, count: 16 }));
-        for text in ["0/4", "5/4", "3", "a/b"] {
-            assert!(text.parse::<Shard>().is_err(), "{text}");
+        assert_eq!(Shard { index: 3, count: 16 }.to_string(), "3/16");
+        let told = |text: &str| text.parse::<Shard>().unwrap_err();
+        for text in ["0/4", "5/4"] {
+            assert_eq!(told(text), format!("`{text}` is none of the shares, which are 1/4 to 4/4"));
+        }
+        for text in ["3", "a/b", "0/0", "1/0", "-1/4", "1/4/4"] {
+            assert_eq!(told(text), format!("`{text}` is no share; write 3/16 for the third of sixteen"));
         }
     }
 }

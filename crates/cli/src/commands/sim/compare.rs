@@ -24,6 +24,7 @@ use super::{load, mistake};
 use crate::args::OUTPUT;
 use crate::errors::{Failure, Kind};
 use crate::ui::out::{self, Stream};
+use crate::values::whole;
 use crate::{interrupt, keyfile, node};
 
 /// What is to be compared.
@@ -36,10 +37,10 @@ pub struct CompareArgs {
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<Setting>,
     /// The simulator's seed; the scenario's own when left out
-    #[arg(long, value_name = "SEED")]
+    #[arg(long, value_name = "SEED", value_parser = whole(0..=u64::MAX))]
     pub seed: Option<u64>,
     /// How many per cent goodputs may differ
-    #[arg(long, value_name = "PERCENT", default_value_t = 5.0)]
+    #[arg(long, value_name = "PERCENT", default_value_t = 5.0, value_parser = per_cent)]
     pub within: f64,
     /// One JSON object instead of a table
     #[arg(long, help_heading = OUTPUT)]
@@ -54,6 +55,13 @@ const MAX_FLOWS: usize = 16;
 const BLOCK: usize = 1 << 18;
 /// How long sessions may take to be set up.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Two worlds are never quite the same: within nothing they never are.
+fn per_cent(text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix('%').unwrap_or(text).trim().parse();
+    let number = number.ok().filter(|number: &f64| number.is_finite() && *number > 0.0);
+    number.ok_or_else(|| format!("`{text}` is not a number of per cent above 0; write 5 or 2.5"))
+}
 
 /// What came of it.
 #[derive(Debug, Serialize)]
@@ -83,7 +91,7 @@ pub(super) fn run(args: &CompareArgs) -> Result<(), Failure> {
     let base = load(&args.scenario)?;
     let mut variants = variants(&base, &args.set).map_err(|error| mistake(&error))?;
     if variants.len() > 1 {
-        return Err(Failure::local("a comparison of several variants").hint("give each key one value"));
+        return Err(Failure::usage("a comparison of several variants").hint("give each key one value"));
     }
     let scenario = variants.remove(0).scenario;
     let seed = args.seed.unwrap_or_else(|| scenario.seed());
@@ -123,7 +131,9 @@ pub(super) fn run(args: &CompareArgs) -> Result<(), Failure> {
 
 impl Row {
     fn new(flow: &str, simulated: f64, measured: f64, within: f64) -> Self {
-        let difference_percent = 100.0 * (measured / simulated - 1.0);
+        // Nothing at all in both is the same.
+        let ratio = if measured == simulated { 1.0 } else { measured / simulated };
+        let difference_percent = 100.0 * (ratio - 1.0);
         Self {
             flow: flow.to_owned(),
             simulator_mbit_s: simulated,
@@ -163,6 +173,9 @@ fn check(built: &Built) -> Result<(), Failure> {
             "arrivals, cbr and events cannot be run over sockets",
             "take them out of the scenario",
         );
+    }
+    if plan.flows.is_empty() {
+        return refuse("nothing sends, so there is nothing to compare", "give it a [[flow]]");
     }
     if plan.flows.len() > MAX_FLOWS || built.cables.len() > MAX_FLOWS {
         return refuse("too many flows or links for sockets", "at most 16 of each");
@@ -369,5 +382,19 @@ mod tests {
     fn rows_that_differ_too_much_are_not_ok() {
         let row = |measured| Row::new("M", 10.0, measured, 5.0);
         assert!(row(10.4).ok && row(9.6).ok && !row(9.4).ok && !row(f64::NAN).ok);
+        assert!(Row::new("M", 0.0, 0.0, 5.0).ok && !Row::new("M", 0.0, 1.0, 5.0).ok);
+    }
+
+    #[test]
+    fn how_much_goodputs_may_differ_is_a_number_above_nothing() {
+        for (text, wanted) in [("5", 5.0), ("0.1", 0.1), ("12.5 %", 12.5), ("400", 400.0)] {
+            assert_eq!(per_cent(text), Ok(wanted));
+        }
+        for text in ["nan", "NaN", "inf", "-inf", "-5", "0", "-0", "", "x", "1e999"] {
+            assert_eq!(
+                per_cent(text),
+                Err(format!("`{text}` is not a number of per cent above 0; write 5 or 2.5"))
+            );
+        }
     }
 }
