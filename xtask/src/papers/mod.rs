@@ -50,7 +50,11 @@ pub fn run(names: &[String]) -> Result<(), String> {
         make(experiment.name, "json", &[&words(experiment)[..], &json].concat())?;
     }
     for networks in NETWORKS.iter().filter(|one| wanted(one.name)) {
-        let plot = ["--plot".to_owned(), drawings(networks.name).to_string_lossy().into_owned()];
+        let drawings = drawings(networks.name);
+        if !results(networks.name, "txt").exists() {
+            let _ = fs::remove_dir_all(&drawings);
+        }
+        let plot = ["--plot".to_owned(), drawings.to_string_lossy().into_owned()];
         make(networks.name, "txt", &[&words_of(networks)[..], &plot].concat())?;
     }
     let file = Path::new(FIGURES).join("README.md");

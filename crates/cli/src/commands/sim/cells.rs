@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
+use super::folder::Folder;
 use super::jobs::{Crew, in_order};
 use super::output::number;
-use super::plots::{Distributions, draw_distributions, prepare};
+use super::plots::{Distributions, draw_distributions};
 use super::{RunArgs, stop_on_interrupt};
 use crate::commands::Context;
 use crate::errors::Failure;
@@ -40,7 +41,7 @@ pub(super) fn judge<R: Send + 'static, V>(
     work: impl Fn(u64, u64) -> R + Send + Sync + 'static,
     (mut verdict, decides): (impl FnMut(u64, &[R]) -> V, impl Fn(&V) -> bool),
 ) -> Result<Judged<V>, Failure> {
-    args.plot.as_deref().map_or(Ok(()), prepare)?;
+    args.plot.as_deref().map(Folder::prepare).transpose()?;
     let mut cells = args.cells.clone().map_or_else(|| usual.cells.collect(), |cells| cells.0);
     let mut seeds = args.seeds.clone().map_or_else(|| usual.seeds.collect(), |seeds| seeds.0);
     let mut wanted = seeds.len();
@@ -89,7 +90,7 @@ pub(super) fn write<T: Serialize>(
     } else {
         out::print(&table(report))?;
     }
-    let draw = |folder: &Path| draw_distributions(drawn.0, drawn.1, folder);
+    let draw = |folder: &Path| draw_distributions(drawn.0, drawn.1, &mut Folder::prepare(folder)?);
     args.plot.as_deref().map_or(Ok(()), draw)
 }
 

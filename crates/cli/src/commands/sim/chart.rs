@@ -5,8 +5,8 @@ use std::ops::Range;
 use plotters::coord::ranged1d::IntoSegmentedCoord;
 use plotters::prelude::*;
 
-/// Size of a drawing in pixels.
-const SIZE: (u32, u32) = (760, 420);
+use super::sheet::Sheet;
+
 /// Most points of a stretch whose points are marked: those of a sweep, not of a series over time.
 const MARKED: usize = 40;
 /// Most lines of a chart.
@@ -29,6 +29,8 @@ pub(super) struct Curve {
     pub name: String,
     /// Where a value is NaN the line has a gap.
     pub points: Vec<Point>,
+    /// The points are where the line turns, and nothing was measured there: they are not marked.
+    pub are_corners: bool,
 }
 
 /// A group of bars: one for each name of the legend, in its order, `None` where there is none.
@@ -38,6 +40,7 @@ pub(super) struct Bars {
 }
 
 type Drawn = Result<String, String>;
+pub(super) type Outcome = Result<(), Box<dyn std::error::Error>>;
 
 /// Lines, with error bars where points have them. At most [`MAX_LINES`] are drawn; the title says so.
 pub(super) fn lines(labels: &Labels, curves: &[Curve]) -> Drawn {
@@ -59,15 +62,14 @@ fn draw_lines(
     labels: &Labels,
     curves: &[Curve],
     (x, y): (Range<f64>, Range<f64>),
-) -> Result<(), Box<dyn std::error::Error>> {
-    let area = SVGBackend::with_string(text, SIZE).into_drawing_area();
-    area.fill(&WHITE)?;
-    let mut chart = ChartBuilder::on(&area)
-        .caption(&labels.title, ("sans-serif", 17))
+) -> Outcome {
+    let names: Vec<&str> = curves.iter().map(|curve| curve.name.as_str()).collect();
+    let sheet = Sheet::new(text, labels, &names)?;
+    let mut chart = ChartBuilder::on(&sheet.chart)
         .margin(12)
         .x_label_area_size(38)
         .y_label_area_size(56)
-        .build_cartesian_2d(x.clone(), y.clone())?;
+        .build_cartesian_2d(x, y)?;
     chart
         .configure_mesh()
         .light_line_style(TRANSPARENT)
@@ -79,13 +81,9 @@ fn draw_lines(
     for (index, curve) in curves.iter().enumerate() {
         let color = Palette99::pick(index).to_rgba();
         let style = color.stroke_width(2);
-        for (part, stretch) in stretches(&curve.points).into_iter().enumerate() {
-            let series = LineSeries::new(stretch.iter().map(|point| (point.0, point.1)), style);
-            let drawn = chart.draw_series(series)?;
-            if part == 0 {
-                drawn.label(&curve.name).legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], style));
-            }
-            if stretch.len() <= MARKED {
+        for stretch in stretches(&curve.points) {
+            chart.draw_series(LineSeries::new(stretch.iter().map(|point| (point.0, point.1)), style))?;
+            if stretch.len() <= MARKED && !curve.are_corners {
                 let mark = |point: &Point| Circle::new((point.0, point.1), 3, color.filled());
                 chart.draw_series(stretch.iter().filter(|point| point.2 <= 0.0).map(mark))?;
             }
@@ -95,33 +93,10 @@ fn draw_lines(
             }))?;
         }
     }
-    if curves.len() > 1 {
-        chart
-            .configure_series_labels()
-            .background_style(WHITE.mix(0.85))
-            .border_style(BLACK.mix(0.3))
-            .position(emptiest_corner(curves, &x, &y))
-            .draw()?;
-    }
-    area.present()?;
+    sheet
+        .name_all(&names, &|(x, y), color| PathElement::new([(x, y), (x + 14, y)], color.stroke_width(2)))?;
+    sheet.all.present()?;
     Ok(())
-}
-
-/// The corner for the legend: where the fewest points are, the upper right where several have as few.
-fn emptiest_corner(curves: &[Curve], x: &Range<f64>, y: &Range<f64>) -> SeriesLabelPosition {
-    let is_high = |value: f64, range: &Range<f64>| value > f64::midpoint(range.start, range.end);
-    let points = || curves.iter().flat_map(|curve| &curve.points).filter(|point| point.1.is_finite());
-    let within = |right, upper| {
-        points().filter(|point| (is_high(point.0, x), is_high(point.1, y)) == (right, upper)).count()
-    };
-    let corners = [
-        (within(true, true), SeriesLabelPosition::UpperRight),
-        (within(false, true), SeriesLabelPosition::UpperLeft),
-        (within(true, false), SeriesLabelPosition::LowerRight),
-        (within(false, false), SeriesLabelPosition::LowerLeft),
-    ];
-    let emptiest = corners.into_iter().min_by_key(|corner| corner.0);
-    emptiest.map_or(SeriesLabelPosition::UpperRight, |corner| corner.1)
 }
 
 /// Bars in groups, with error bars; each name of the legend has a colour.
@@ -134,20 +109,14 @@ pub(super) fn bars(labels: &Labels, legend: &[String], groups: &[Bars]) -> Drawn
     Ok(text)
 }
 
-fn draw_bars(
-    text: &mut String,
-    labels: &Labels,
-    legend: &[String],
-    groups: &[Bars],
-) -> Result<(), Box<dyn std::error::Error>> {
+fn draw_bars(text: &mut String, labels: &Labels, legend: &[String], groups: &[Bars]) -> Outcome {
     let tops =
         groups.iter().flat_map(|group| group.values.iter().flatten()).map(|(mean, error)| mean + error);
     let y = span(tops, true);
-    let area = SVGBackend::with_string(text, SIZE).into_drawing_area();
-    area.fill(&WHITE)?;
+    let names: Vec<&str> = legend.iter().map(String::as_str).collect();
+    let sheet = Sheet::new(text, labels, &names)?;
     let count = groups.len() as i32;
-    let mut chart = ChartBuilder::on(&area)
-        .caption(&labels.title, ("sans-serif", 17))
+    let mut chart = ChartBuilder::on(&sheet.chart)
         .margin(12)
         .x_label_area_size(38)
         .y_label_area_size(56)
@@ -170,7 +139,7 @@ fn draw_bars(
         .y_label_formatter(&number)
         .draw()?;
     let width = 0.8 / legend.len().max(1) as f64;
-    for (index, name) in legend.iter().enumerate() {
+    for index in 0..legend.len() {
         let color = Palette99::pick(index).to_rgba();
         let of_it: Vec<(f64, f64, f64)> = groups
             .iter()
@@ -183,25 +152,17 @@ fn draw_bars(
         let rectangles = of_it.iter().map(|(left, mean, _)| {
             Rectangle::new([(*left, 0.0), (left + width * 0.92, *mean)], color.mix(0.75).filled())
         });
-        chart
-            .draw_secondary_series(rectangles)?
-            .label(name)
-            .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 12, y + 5)], color.mix(0.75).filled()));
+        chart.draw_secondary_series(rectangles)?;
         let errors = of_it.iter().filter(|bar| bar.2 > 0.0).map(|(left, mean, error)| {
             let middle = left + width * 0.46;
             ErrorBar::new_vertical(middle, mean - error, *mean, mean + error, BLACK.filled(), 8)
         });
         chart.draw_secondary_series(errors)?;
     }
-    if legend.len() > 1 {
-        chart
-            .configure_series_labels()
-            .background_style(WHITE.mix(0.85))
-            .border_style(BLACK.mix(0.3))
-            .position(SeriesLabelPosition::UpperRight)
-            .draw()?;
-    }
-    area.present()?;
+    sheet.name_all(&names, &|(x, y), color| {
+        Rectangle::new([(x, y - 5), (x + 14, y + 5)], color.mix(0.75).filled())
+    })?;
+    sheet.all.present()?;
     Ok(())
 }
 
@@ -242,6 +203,7 @@ fn number(value: &f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::sheet::SIZE;
     use super::*;
 
     fn labels() -> Labels {
@@ -252,7 +214,7 @@ mod tests {
     fn lines_with_gaps_and_error_bars_become_svg_with_a_legend() {
         let mut points = vec![(0.0, 1.0, 0.0), (0.5, 2.0, 0.1), (1.0, f64::NAN, 0.0)];
         points.extend([(2.0, 3.0, 0.5), (3.0, 2.0, 0.0)]);
-        let curve = |name: &str| Curve { name: name.into(), points: points.clone() };
+        let curve = |name: &str| Curve { name: name.into(), points: points.clone(), ..Curve::default() };
         let text = lines(&labels(), &[curve("first"), curve("second")]).unwrap();
         for part in ["<svg", "</svg>", "a title", "first", "second", "Mbit/s"] {
             assert!(text.contains(part), "{part}");
@@ -262,18 +224,37 @@ mod tests {
         let text = lines(&labels(), &many).unwrap();
         assert!(text.contains("(the first 12 of 20)") && !text.contains("line 12"));
         // One mark for each of the four points, with error bars or without.
-        assert_eq!(lines(&labels(), &[curve("first")]).unwrap().matches("<circle").count(), 4);
+        let marks = |curve| lines(&labels(), &[curve]).unwrap().matches("<circle").count();
+        assert_eq!(marks(curve("first")), 4);
+        let exact =
+            |are_corners| Curve { points: vec![(0.0, 1.0, 0.0), (1.0, 1.0, 0.0)], are_corners, ..curve("x") };
+        assert_eq!((marks(exact(false)), marks(exact(true))), (2, 0));
     }
 
     #[test]
-    fn the_legend_lies_where_the_lines_do_not() {
-        let rising =
-            Curve { name: "rising".into(), points: (0..9).map(|x| (x.into(), x.into(), 0.0)).collect() };
-        let corner = |curves: &[Curve]| emptiest_corner(curves, &(0.0..8.0), &(0.0..8.0));
-        assert!(matches!(corner(std::slice::from_ref(&rising)), SeriesLabelPosition::UpperLeft));
-        let level = Curve { name: "level".into(), points: vec![(1.0, 7.0, 0.0)] };
-        assert!(matches!(corner(&[rising, level]), SeriesLabelPosition::LowerRight));
-        assert!(matches!(corner(&[]), SeriesLabelPosition::UpperRight));
+    fn the_legend_lies_beside_what_is_drawn() {
+        let curve = |name: &str| Curve {
+            name: name.into(),
+            points: (0..9).map(|x| (x.into(), x.into(), 0.0)).collect(),
+            ..Curve::default()
+        };
+        let width = |text: &str| -> u32 {
+            text.split_once("width=\"").unwrap().1.split_once('"').unwrap().0.parse().unwrap()
+        };
+        let place_of = |text: &str, name: &str| -> u32 {
+            let head = &text[..text.find(&format!(">\n{name}\n")).unwrap()];
+            head.rsplit_once(" x=\"").unwrap().1.split_once('"').unwrap().0.parse().unwrap()
+        };
+        let alone = lines(&labels(), &[curve("alone")]).unwrap();
+        assert!(width(&alone) == SIZE.0 && !alone.contains("alone"), "one line needs no name");
+        let text = lines(&labels(), &[curve("first"), curve("flow.M.path2.goodput_mbit_s")]).unwrap();
+        assert!(place_of(&text, "first") > SIZE.0);
+        let place = place_of(&text, "flow.M.path2.goodput_mbit_s");
+        assert!(place > SIZE.0 && width(&text) > place + 27 * 6, "{place} of {}", width(&text));
+        let legend: Vec<String> = (0..30).map(|number| format!("bar {number}")).collect();
+        let groups = [Bars { name: "M".into(), values: vec![Some((1.0, 0.0)); 30] }];
+        let text = bars(&labels(), &legend, &groups).unwrap();
+        assert!(place_of(&text, "bar 0") > SIZE.0 && place_of(&text, "and 11 more") > SIZE.0);
     }
 
     #[test]
@@ -292,7 +273,8 @@ mod tests {
     #[test]
     fn nothing_at_all_can_be_drawn() {
         assert!(lines(&labels(), &[]).is_ok() && bars(&labels(), &[], &[]).is_ok());
-        assert!(lines(&labels(), &[Curve { name: "x".into(), points: vec![(1.0, 0.0, 0.0)] }]).is_ok());
+        let point = Curve { name: "x".into(), points: vec![(1.0, 0.0, 0.0)], ..Curve::default() };
+        assert!(lines(&labels(), &[point]).is_ok());
     }
 
     #[test]

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use anabranch_sim::failure::{Case, MOMENTS, Outcome, metrics};
 use serde::Serialize;
 
+use super::folder::Folder;
 use super::jobs::{Crew, in_order};
-use super::plots::{Distributions, prepare};
+use super::plots::Distributions;
 use super::{RunArgs, cells, stop_on_interrupt, unless_stopped};
 use crate::commands::Context;
 use crate::errors::Failure;
@@ -43,7 +44,7 @@ pub(super) fn run(args: &RunArgs, context: &Context) -> Result<(), Failure> {
         return Err(Failure::local("the failures take no --seeds and no --scheduler")
             .hint("a case has its number for a seed: `--cells 0..69` runs the first seventy"));
     }
-    args.plot.as_deref().map_or(Ok(()), prepare)?;
+    args.plot.as_deref().map(Folder::prepare).transpose()?;
     let cases = args.cells.clone().map_or_else(|| CASES.collect(), |cells| cells.0);
     let mut runs: Vec<(Case, Outcome)> = Vec::with_capacity(cases.len());
     let run = if args.redundant { Case::run_redundant } else { Case::run };

@@ -94,10 +94,10 @@ fn distributions(verdicts: &[Verdict]) -> Distributions {
     let of = |value: fn(&Verdict) -> f64| verdicts.iter().map(value).collect();
     let named = |name: &str, values| (name.to_owned(), values);
     let lines = vec![
-        named("over the best single path", of(|verdict| verdict.vs_best.mean)),
-        named("over the sum of all", of(|verdict| verdict.vs_sum)),
+        named("of the best single path", of(|verdict| verdict.vs_best.mean)),
+        named("of the sum of all", of(|verdict| verdict.vs_sum)),
     ];
-    Distributions::from([("goodput of all paths".to_owned(), lines)])
+    Distributions::from([("goodput of all paths, as a multiple".to_owned(), lines)])
 }
 
 fn table(report: &Report) -> String {

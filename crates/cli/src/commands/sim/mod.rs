@@ -8,6 +8,7 @@ mod columns;
 mod compare;
 mod failures;
 mod fairness;
+mod folder;
 mod grid;
 mod jobs;
 mod merge;
@@ -15,6 +16,7 @@ mod output;
 mod overlay;
 mod plots;
 mod qlog;
+mod sheet;
 mod trace;
 mod usage;
 
@@ -33,6 +35,7 @@ use crate::ui::out;
 
 use args::MAX_RUNS;
 pub use args::{FormatArgs, MergeArgs, PlotArgs, RunArgs, Seeds, Shard, SweepArgs};
+use folder::Folder;
 use jobs::{Crew, Job, Wanted, run_jobs};
 
 const EXAMPLES: &str = "\
@@ -169,11 +172,11 @@ fn run_once(
             Failure::local(format!("a trace of {} runs", jobs.len())).hint("give one seed and no sweep")
         );
     }
-    args.plot.as_deref().map_or(Ok(()), plots::prepare)?;
+    let mut folder = args.plot.as_deref().map(Folder::prepare).transpose()?;
     let crew = Crew { stop: stop_on_interrupt(), ..Crew::new(args.thread_count(), !context.quiet) };
     let wanted = Wanted { course: args.plot.is_some(), trace: args.trace.clone() };
     let mut writer = output::Writer::new(args.format.format());
-    let mut album = args.plot.as_ref().map(|_| plots::Album::default());
+    let mut album = folder.as_ref().map(|_| plots::Album::default());
     let all = jobs.len();
     let done = run_jobs(jobs, &crew, wanted, &mut |done| {
         if let Some(album) = &mut album {
@@ -182,7 +185,7 @@ fn run_once(
         writer.add(done.run)
     })?;
     let outcome = writer.finish();
-    if let (Some(album), Some(folder)) = (album, &args.plot) {
+    if let (Some(album), Some(folder)) = (album, &mut folder) {
         album.write(folder)?;
     }
     unless_stopped(done, all)?;

@@ -1,20 +1,19 @@
 //! Which charts are drawn of runs.
 //!
-//! Of the first seed of each variant how things went over time, a chart a quantity; of all seeds how flows, links and
+//! Of the first seed of each variant, which their titles name, how things went over time, a chart a quantity; of all seeds how flows, links and
 //! files are distributed, a line a variant; and metrics as bars over seeds with their 95 % intervals, or, where
 //! the variants differ in numbers, as lines over those that differ most.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use anabranch_sim::scenario::{Course, Quantity, Spread};
 
 use super::PlotArgs;
 use super::axis::{Axis, differing, values_beside};
 use super::chart::{self, Bars, Curve, Labels};
+use super::folder::Folder;
 use super::merge;
 use super::output::Run;
-use crate::capture::qlog::file_part;
 use crate::commands::Context;
 use crate::errors::Failure;
 
@@ -30,8 +29,8 @@ pub(super) type Distributions = BTreeMap<String, Vec<(String, Vec<f64>)>>;
 #[derive(Default)]
 pub(super) struct Album {
     runs: Vec<Run>,
-    /// The course of the first run of each variant.
-    courses: Vec<(String, Course)>,
+    /// The seed and the course of the first run of each variant.
+    courses: Vec<(String, u64, Course)>,
     /// For each distribution, for each variant, the values of all its runs.
     distributions: Distributions,
 }
@@ -46,24 +45,25 @@ impl Album {
                 None => variants.push((variant.clone(), distribution.values)),
             }
         }
-        if !self.courses.iter().any(|(known, _)| *known == variant) {
-            self.courses.push((variant, course));
+        if !self.courses.iter().any(|(known, ..)| *known == variant) {
+            self.courses.push((variant, run.seed, course));
         }
         self.runs.push(run.clone());
     }
 
     /// Draws everything into a directory.
-    pub(super) fn write(&self, folder: &Path) -> Result<(), Failure> {
+    pub(super) fn write(&self, folder: &mut Folder<'_>) -> Result<(), Failure> {
         let Some(scenario) = self.runs.first().map(|run| run.scenario.clone()) else { return Ok(()) };
         let several = self.courses.len() > 1;
-        for (number, (variant, course)) in self.courses.iter().enumerate() {
+        for (number, (variant, seed, course)) in self.courses.iter().enumerate() {
             let suffix = if several { format!("-{}", number + 1) } else { String::new() };
+            let whose = format!("{scenario} {variant}").trim_end().to_owned();
+            let which = self.which(variant, *seed);
             for (quantity, curves) in over_time(course) {
                 let (title, unit) = quantity.told();
-                let title = format!("{scenario} {variant}: {title}").replace(" :", ":");
+                let title = format!("{whose}: {title}, {which}");
                 let labels = Labels { title, x: "time, s".into(), y: unit.into() };
-                let name = format!("{scenario}-{}{suffix}", file_part(&format!("{quantity:?}")));
-                save(folder, &name, chart::lines(&labels, &curves))?;
+                folder.save(&scenario, &format!("{quantity:?}{suffix}"), chart::lines(&labels, &curves))?;
             }
         }
         draw_distributions(&scenario, &self.distributions, folder)?;
@@ -72,26 +72,30 @@ impl Album {
         }
         Ok(())
     }
-}
 
-/// Makes the directory that drawings go into, and sees that it takes files: before the runs, which may take long.
-pub(super) fn prepare(folder: &Path) -> Result<(), Failure> {
-    std::fs::create_dir_all(folder).map_err(|error| Failure::file("create", folder, &error))?;
-    let probe = tempfile::tempfile_in(folder).map(drop);
-    probe.map_err(|error| Failure::file("write into", folder, &error))
+    /// Which of a variant's runs is drawn over time.
+    fn which(&self, variant: &str, seed: u64) -> String {
+        match self.runs.iter().filter(|run| run.variant() == variant).count() {
+            0 | 1 => format!("seed {seed}"),
+            seeds => format!("seed {seed} (the first of {seeds})"),
+        }
+    }
 }
 
 /// Draws distributions, a chart a quantity and a line a variant.
 pub(super) fn draw_distributions(
     scenario: &str,
     distributions: &Distributions,
-    folder: &Path,
+    folder: &mut Folder<'_>,
 ) -> Result<(), Failure> {
     for (of, variants) in distributions {
-        let curves: Vec<Curve> = variants.iter().map(|(name, values)| cumulative(name, values)).collect();
+        let all = || variants.iter().flat_map(|(_, values)| values.iter().copied());
+        let ends = (all().fold(f64::INFINITY, f64::min), all().fold(f64::NEG_INFINITY, f64::max));
+        let some = variants.iter().filter(|(_, values)| !values.is_empty());
+        let curves: Vec<Curve> = some.map(|(name, values)| cumulative(name, values, ends)).collect();
         let labels =
-            Labels { title: format!("{scenario}: {of}"), x: of.clone(), y: "share at most this".into() };
-        save(folder, &format!("{scenario}-cdf-{}", file_part(of)), chart::lines(&labels, &curves))?;
+            Labels { title: format!("{scenario}: {of}"), x: of.clone(), y: "share with at most this".into() };
+        folder.save(scenario, &format!("cdf {of}"), chart::lines(&labels, &curves))?;
     }
     Ok(())
 }
@@ -99,8 +103,12 @@ pub(super) fn draw_distributions(
 /// Draws metrics of results that were written as JSON.
 pub(super) fn run(args: &PlotArgs, context: &Context) -> Result<(), Failure> {
     let runs = merge::read(&args.files, context)?;
-    for pattern in &args.metrics {
-        if metric(&runs, pattern, &args.into)? == 0 {
+    let mut folder = Folder::prepare(&args.into)?;
+    for (index, pattern) in args.metrics.iter().enumerate() {
+        if args.metrics[..index].contains(pattern) {
+            continue;
+        }
+        if metric(&runs, pattern, &mut folder)? == 0 {
             let failure = Failure::local(format!("no run has a metric \"{pattern}\""));
             return Err(failure.hint("`anabranch sim merge FILE…` prints the names of all"));
         }
@@ -113,24 +121,35 @@ fn over_time(course: &Course) -> BTreeMap<Quantity, Vec<Curve>> {
     let mut charts: BTreeMap<Quantity, Vec<Curve>> = BTreeMap::new();
     for line in &course.lines {
         let points = course.times.iter().zip(&line.values).map(|(at, value)| (*at, *value, 0.0)).collect();
-        charts.entry(line.quantity).or_default().push(Curve { name: line.of.clone(), points });
+        charts.entry(line.quantity).or_default().push(Curve {
+            name: line.of.clone(),
+            points,
+            ..Curve::default()
+        });
     }
     charts
 }
 
-/// The share of values that are at most each of them.
-fn cumulative(name: &str, values: &[f64]) -> Curve {
+/// The share of values that are at most each of them, from one end of the chart to the other: it rises where a value is, and
+/// nowhere between.
+fn cumulative(name: &str, values: &[f64], (first, end): (f64, f64)) -> Curve {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let (count, every) = (sorted.len() as f64, sorted.len().div_ceil(MAX_STEPS).max(1));
-    let point = |(index, value): (usize, &f64)| (*value, (index + 1) as f64 / count, 0.0);
     let last = sorted.len().saturating_sub(1);
     let kept = |(index, _): &(usize, &f64)| index % every == 0 || *index == last;
-    Curve { name: name.to_owned(), points: sorted.iter().enumerate().filter(kept).map(point).collect() }
+    let (mut points, mut below) = (vec![(first, 0.0, 0.0)], 0.0);
+    for (index, value) in sorted.iter().enumerate().filter(kept) {
+        let share = (index + 1) as f64 / count;
+        points.extend([(*value, below, 0.0), (*value, share, 0.0)]);
+        below = share;
+    }
+    points.push((end, below, 0.0));
+    Curve { name: name.to_owned(), points, are_corners: true }
 }
 
 /// Draws the metrics that a pattern names, one chart a scenario; answers how many metrics there are.
-fn metric(runs: &[Run], pattern: &str, folder: &Path) -> Result<usize, Failure> {
+fn metric(runs: &[Run], pattern: &str, folder: &mut Folder<'_>) -> Result<usize, Failure> {
     let mut scenarios: BTreeMap<&str, Vec<&Run>> = BTreeMap::new();
     for run in runs {
         scenarios.entry(&run.scenario).or_default().push(run);
@@ -145,7 +164,6 @@ fn metric(runs: &[Run], pattern: &str, folder: &Path) -> Result<usize, Failure> 
         if names.is_empty() {
             continue;
         }
-        let file = format!("{scenario}-{}", file_part(pattern));
         let unit = pattern.rsplit('.').next().unwrap_or(pattern).to_owned();
         let title = format!("{scenario}: {pattern}, means and 95 % intervals");
         let drawn = match Axis::of(&runs) {
@@ -158,7 +176,7 @@ fn metric(runs: &[Run], pattern: &str, folder: &Path) -> Result<usize, Failure> 
                 chart::bars(&Labels { title, x: String::new(), y: unit }, &legend, &groups)
             }
         };
-        save(folder, &file, drawn)?;
+        folder.save(scenario, pattern, drawn)?;
     }
     Ok(found)
 }
@@ -188,7 +206,8 @@ fn over_axis(names: &[&String], axis: &Axis, runs: &[&Run]) -> Vec<Curve> {
                 (1, variant) => variant.to_owned(),
                 (_, variant) => format!("{}, {variant}", short(metric)),
             };
-            curves.push(Curve { name, points: axis.values().into_iter().filter_map(point).collect() });
+            let points = axis.values().into_iter().filter_map(point).collect();
+            curves.push(Curve { name, points, ..Curve::default() });
         }
     }
     curves
@@ -237,13 +256,6 @@ pub(super) fn matches(pattern: &str, name: &str) -> bool {
         && pattern.iter().zip(name).all(|(part, of_name)| *part == "*" || *part == of_name)
 }
 
-fn save(folder: &Path, name: &str, drawn: Result<String, String>) -> Result<(), Failure> {
-    let path = folder.join(format!("{name}.svg"));
-    let text = drawn.map_err(|error| Failure::local(format!("cannot draw {}: {error}", path.display())))?;
-    std::fs::create_dir_all(folder).map_err(|error| Failure::file("create", folder, &error))?;
-    std::fs::write(&path, text).map_err(|error| Failure::file("write", &path, &error))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -265,22 +277,9 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_takes_no_drawings_is_told_before_anything_runs() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("file");
-        std::fs::write(&file, "").unwrap();
-        assert!(prepare(&file.join("drawings")).unwrap_err().message.starts_with("cannot create "));
-        assert!(
-            prepare(Path::new("/proc/self")).unwrap_err().message.starts_with("cannot write into /proc/self")
-        );
-        assert_eq!(prepare(&folder.path().join("new/drawings")), Ok(()));
-        assert!(folder.path().join("new/drawings").read_dir().unwrap().next().is_none());
-    }
-
-    #[test]
     fn an_album_has_charts_over_time_distributions_and_metrics_over_what_was_set() {
         let folder = tempfile::tempdir().unwrap();
-        album().write(folder.path()).unwrap();
+        album().write(&mut Folder::prepare(folder.path()).unwrap()).unwrap();
         let files = std::fs::read_dir(folder.path()).unwrap();
         let mut names: Vec<String> =
             files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
@@ -299,6 +298,9 @@ mod tests {
         for name in names {
             let text = std::fs::read_to_string(folder.path().join(&name)).unwrap();
             assert!(text.starts_with("<svg") && text.len() < 60_000, "{name}: {}", text.len());
+            // What is of one seed alone says so.
+            let is_of_one = !(name.contains("cdf") || name.contains("flow"));
+            assert_eq!(text.contains(", seed 1 (the first of 2)"), is_of_one, "{name}");
         }
     }
 
@@ -342,8 +344,16 @@ mod tests {
     }
 
     #[test]
-    fn a_distribution_rises_to_one() {
-        let points = cumulative("x", &[3.0, 1.0, 2.0, 4.0]).points;
-        assert_eq!(points, [(1.0, 0.25, 0.0), (2.0, 0.5, 0.0), (3.0, 0.75, 0.0), (4.0, 1.0, 0.0)]);
+    fn a_distribution_rises_to_one_in_steps() {
+        let points = |values: &[f64]| -> Vec<(f64, f64)> {
+            cumulative("x", values, (0.0, 1e4)).points.iter().map(|point| (point.0, point.1)).collect()
+        };
+        let steps = [(0.0, 0.0), (1.0, 0.0), (1.0, 0.5), (3.0, 0.5), (3.0, 1.0), (1e4, 1.0)];
+        assert_eq!(points(&[3.0, 1.0]), steps);
+        let many: Vec<f64> = (0..10_000).map(f64::from).collect();
+        let points = points(&many);
+        assert!(points.len() <= 2 * (MAX_STEPS + 2) && points.last() == Some(&(1e4, 1.0)));
+        let is_step = |two: &[(f64, f64)]| two[0].0 == two[1].0 || two[0].1 == two[1].1;
+        assert!(points.windows(2).all(is_step), "nothing rises between two values");
     }
 }

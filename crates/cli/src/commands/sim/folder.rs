@@ -1,0 +1,89 @@
+//! The directory that drawings go into: each has a name of its own there, and takes the place of one that an earlier
+//! command left under it.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use crate::capture::qlog::file_part;
+use crate::errors::Failure;
+
+/// Where the drawings of one command go.
+pub(super) struct Folder<'a> {
+    path: &'a Path,
+    /// The names of those that are drawn.
+    taken: BTreeSet<String>,
+}
+
+impl<'a> Folder<'a> {
+    /// Makes the directory, and sees that it takes files: before the runs, which may take long.
+    pub(super) fn prepare(path: &'a Path) -> Result<Self, Failure> {
+        let not_made = |error: std::io::Error| {
+            let failure = Failure::file("create", path, &error);
+            if path.is_file() {
+                failure.hint("name a directory for the drawings, not a file")
+            } else {
+                failure
+            }
+        };
+        std::fs::create_dir_all(path).map_err(not_made)?;
+        let probe = tempfile::tempfile_in(path).map(drop);
+        probe.map_err(|error| Failure::file("write into", path, &error))?;
+        Ok(Self { path, taken: BTreeSet::new() })
+    }
+
+    /// Keeps a drawing of what happened in a scenario.
+    pub(super) fn save(
+        &mut self,
+        scenario: &str,
+        what: &str,
+        drawn: Result<String, String>,
+    ) -> Result<(), Failure> {
+        let path = self.path.join(format!("{}.svg", self.free_name(scenario, what)));
+        let text =
+            drawn.map_err(|error| Failure::local(format!("cannot draw {}: {error}", path.display())))?;
+        std::fs::write(&path, text).map_err(|error| Failure::file("write", &path, &error))
+    }
+
+    /// A name that no other drawing has; those of scenarios and flows may differ in case or signs only.
+    fn free_name(&mut self, scenario: &str, what: &str) -> String {
+        let name = file_part(&format!("{scenario} {what}"));
+        let others = (2..).map(|number| format!("{name}-{number}"));
+        let mut names = std::iter::once(name.clone()).chain(others);
+        names.find(|name| self.taken.insert(name.clone())).unwrap_or(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_that_takes_no_drawings_is_told_before_anything_runs() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        let told = |path: &Path| Folder::prepare(path).err().unwrap();
+        assert!(told(&file.join("drawings")).message.starts_with("cannot create "));
+        assert!(told(&file).hint.unwrap().contains("not a file"));
+        assert!(told(Path::new("/proc/self")).message.starts_with("cannot write into /proc/self"));
+        assert!(Folder::prepare(&folder.path().join("new/drawings")).is_ok());
+        assert!(folder.path().join("new/drawings").read_dir().unwrap().next().is_none());
+    }
+
+    #[test]
+    fn no_drawing_of_a_command_takes_the_place_of_another_or_leaves_the_directory() {
+        let outer = tempfile::tempdir().unwrap();
+        let path = outer.path().join("drawings");
+        for _ in 0..2 {
+            let mut folder = Folder::prepare(&path).unwrap();
+            for (scenario, what) in [("x", "flow.M"), ("x", "flow.m"), ("X", "flow m"), ("../../up", "jain")]
+            {
+                folder.save(scenario, what, Ok(String::new())).unwrap();
+            }
+        }
+        let mut names: Vec<_> = path.read_dir().unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        assert_eq!(names, ["up-jain.svg", "x-flow-m-2.svg", "x-flow-m-3.svg", "x-flow-m.svg"]);
+        assert_eq!(outer.path().read_dir().unwrap().count(), 1);
+    }
+}
