@@ -1,6 +1,6 @@
 //! `anabranch sim run overlay`: what sensing costs and how soon it knows, in overlays of any size.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anabranch_sim::overlay::{OverlayConfig, OverlayRun};
 use serde::Serialize;
@@ -100,25 +100,56 @@ fn report(args: &RunArgs, runs: &[Run]) -> Result<(), Failure> {
     }
 }
 
+/// The figures that any of the runs has.
+fn names(runs: &[Run]) -> BTreeSet<&String> {
+    runs.iter().flat_map(|run| run.metrics.keys()).collect()
+}
+
 /// A line for each figure, a column for each run.
 fn table(runs: &[Run]) -> String {
-    let head = runs.iter().map(|run| format!(" {:>12}", run.relays)).collect::<String>();
-    let mut text = format!("{:<28}{head}\n", "relays");
-    let names: Vec<&String> = runs.first().map_or_else(Vec::new, |run| run.metrics.keys().collect());
-    for name in names {
-        let value = |run: &Run| format!(" {:>12}", number(run.metrics.get(name).copied().unwrap_or(0.0)));
-        text.push_str(&format!("{name:<28}{}\n", runs.iter().map(value).collect::<String>()));
+    let row = |name: &str, value: &dyn Fn(&Run) -> String| {
+        let values: String = runs.iter().map(|run| format!(" {:>12}", value(run))).collect();
+        format!("{name:<28}{values}\n")
+    };
+    let mut text = row("relays", &|run| run.relays.to_string()) + &row("seed", &|run| run.seed.to_string());
+    for name in names(runs) {
+        text.push_str(&row(name, &|run| {
+            run.metrics.get(name).map_or("-".to_owned(), |value| number(*value))
+        }));
     }
     text
 }
 
 fn csv(runs: &[Run]) -> String {
-    let names: Vec<&str> =
-        runs.first().map_or_else(Vec::new, |run| run.metrics.keys().map(String::as_str).collect());
-    let mut text = format!("relays,seed,{}\n", names.join(","));
+    let names = names(runs);
+    let mut text = "relays,seed".to_owned();
+    names.iter().for_each(|name| text.push_str(&format!(",{name}")));
     for run in runs {
-        let values: Vec<String> = run.metrics.values().map(f64::to_string).collect();
-        text.push_str(&format!("{},{},{}\n", run.relays, run.seed, values.join(",")));
+        text.push_str(&format!("\n{},{}", run.relays, run.seed));
+        for name in &names {
+            text.push_str(&run.metrics.get(*name).map_or(",".to_owned(), |value| format!(",{value}")));
+        }
     }
-    text
+    text + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_figure_that_a_run_has_not_leaves_its_place_empty() {
+        let run = |relays, metrics: &[(&str, f64)]| Run {
+            scenario: NAME,
+            relays,
+            seed: 3,
+            metrics: metrics.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect(),
+        };
+        let runs = [run(50, &[("b", 2.0)]), run(500, &[("a", 1.5), ("b", 4.0)])];
+        assert_eq!(csv(&runs), "relays,seed,a,b\n50,3,,2\n500,3,1.5,4\n");
+        let told = table(&runs);
+        let rows: Vec<Vec<&str>> = told.lines().map(|line| line.split_whitespace().collect()).collect();
+        let wanted = [["relays", "50", "500"], ["seed", "3", "3"], ["a", "-", "1.500"], ["b", "2", "4"]];
+        assert_eq!(rows, wanted);
+    }
 }
