@@ -101,3 +101,33 @@ fn the_manual_is_one_page_of_a_command_or_all_pages_in_a_directory() {
     assert!(written.status.success() && written.stdout.is_empty(), "{written:?}");
     assert!(dir.join("anabranch.1").exists() && dir.join("anabranch-send.1").exists());
 }
+
+#[test]
+fn experiments_tell_what_was_not_as_expected_the_same_way_wherever_it_is_looked_at() {
+    let home = Home::new("sim");
+    let file = |name: &str| home.0.join(name).to_string_lossy().into_owned();
+    let scenario = "duration = \"1 s\"\n[[link]]\nname = \"a\"\nrate = \"4 Mbit/s\"\ndelay = \"5 ms\"\n\
+         [[flow]]\nname = \"M\"\npaths = [\"a\"]\n[expect]\n\"flow.M.goodput_mbit_s\" = { min = 2 }\n";
+    std::fs::write(file("tiny.toml"), scenario).unwrap();
+    let sweep = |shard: &str| {
+        let set = ["--set", "link.a.rate=1 Mbit/s,4 Mbit/s", "--json", "--shard", shard];
+        let swept = home.run(&[&["sim", "sweep", &file("tiny.toml")], &set[..]].concat());
+        let part = file(&shard.replace('/', "-"));
+        std::fs::write(&part, &swept.stdout).unwrap();
+        (swept, part)
+    };
+    let told = "  tiny link.a.rate=1 Mbit/s, seed 1: flow.M.goodput_mbit_s is ";
+    let (slow, first) = sweep("1/3");
+    assert!(slow.status.code() == Some(1) && text(&slow.stderr).contains(told), "{slow:?}");
+    let (_, second) = sweep("2/3");
+    let (none, third) = sweep("3/3");
+    assert!(none.status.success() && none.stdout.is_empty(), "{none:?}");
+    assert!(text(&none.stderr).starts_with("warning: shard 3/3 of 2 runs is empty"), "{none:?}");
+    let parts = [first.as_str(), &second, &third];
+    for metric in [&[][..], &["--metric", "jain"], &["--csv"]] {
+        let merged = home.run(&[&["sim", "merge"], &parts[..], metric].concat());
+        assert!(merged.status.code() == Some(1) && text(&merged.stderr).contains(told), "{merged:?}");
+    }
+    let wrong = home.run(&["sim", "sweep", "two-links", "--set", "flow.M.rules=lia"]);
+    assert_eq!(wrong.status.code(), Some(2), "{wrong:?}");
+}

@@ -16,7 +16,7 @@ pub(super) fn table(runs: &[Run], patterns: &[String]) -> Result<String, Failure
     for pattern in patterns {
         let fitting: Vec<&String> = known.iter().copied().filter(|name| matches(pattern, name)).collect();
         if fitting.is_empty() {
-            let failure = Failure::local(format!("no run has a metric \"{pattern}\""));
+            let failure = Failure::usage(format!("no run has a metric \"{pattern}\""));
             return Err(failure.hint("without --metric all are printed, with their names"));
         }
         names.extend(fitting.into_iter().filter(|name| !names.contains(name)).collect::<Vec<_>>());

@@ -20,7 +20,7 @@ use clap::Args;
 use serde::Serialize;
 use tokio::task::JoinSet;
 
-use super::{load, mistake};
+use super::{load, mistake, wrong_setting};
 use crate::args::OUTPUT;
 use crate::errors::{Failure, Kind};
 use crate::ui::out::{self, Stream};
@@ -89,7 +89,7 @@ struct Row {
 /// When the scenario cannot be run over sockets, sockets cannot be had, or goodputs differ by more than allowed.
 pub(super) fn run(args: &CompareArgs) -> Result<(), Failure> {
     let base = load(&args.scenario)?;
-    let mut variants = variants(&base, &args.set).map_err(|error| mistake(&error))?;
+    let mut variants = variants(&base, &args.set).map_err(|error| wrong_setting(&error))?;
     if variants.len() > 1 {
         return Err(Failure::usage("a comparison of several variants").hint("give each key one value"));
     }

@@ -41,7 +41,7 @@ struct Breach {
 pub(super) fn run(args: &RunArgs, context: &Context) -> Result<(), Failure> {
     args.without_trace(NAME)?;
     if args.seeds.is_some() || args.scheduler.is_some() {
-        return Err(Failure::local("the failures take no --seeds and no --scheduler")
+        return Err(Failure::usage("the failures take no --seeds and no --scheduler")
             .hint("a case has its number for a seed: `--cells 0..69` runs the first seventy"));
     }
     args.plot.as_deref().map(Folder::prepare).transpose()?;

@@ -43,7 +43,7 @@ struct Failing {
 pub(super) fn run(args: &RunArgs, context: &Context) -> Result<(), Failure> {
     args.without_trace(NAME)?;
     if args.scheduler.is_some() {
-        return Err(Failure::local("the fairness grid takes no --scheduler")
+        return Err(Failure::usage("the fairness grid takes no --scheduler")
             .hint("sessions with more to send than goes fill all windows, whatever the scheduler"));
     }
     let work = |cell, seed| FairCell::draw(cell).run(seed);

@@ -1,10 +1,15 @@
 //! `anabranch sim merge`: the parts of a sweep, put together.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::path::{Path, PathBuf};
 
-use super::output::{Run, Writer, number};
-use super::{MergeArgs, columns, text_of};
+use serde::Deserialize;
+
+use super::args::MAX_RUNS;
+use super::output::{Bounds, Run, Writer, number};
+use super::{DRAWN, MergeArgs, columns, text_in};
 use crate::commands::Context;
 use crate::errors::{Failure, printable};
 use crate::ui::out;
@@ -13,7 +18,8 @@ use crate::ui::out;
 pub(super) fn run(args: &MergeArgs, context: &Context) -> Result<(), Failure> {
     let runs = read(&args.files, context)?;
     if !args.metrics.is_empty() {
-        return out::print(&columns::table(&runs, &args.metrics)?);
+        out::print(&columns::table(&runs, &args.metrics)?)?;
+        return Bounds::of(&runs).outcome();
     }
     let mut writer = Writer::new(args.format.format());
     runs.into_iter().try_for_each(|run| writer.add(run))?;
@@ -39,19 +45,11 @@ struct Found {
 fn put_together(files: &[PathBuf]) -> Result<(Vec<Run>, Vec<String>), Failure> {
     let (mut all, mut warnings) = (Vec::new(), Vec::new());
     for file in files {
-        let bytes = std::fs::read(file).map_err(|error| Failure::file("read", file, &error))?;
-        let text = text_of(file, bytes)?;
-        if text.trim().is_empty() {
-            warnings.push(format!("{} is empty: did what was to write it fail?", file.display()));
-            continue;
-        }
-        for (index, line) in text.lines().enumerate() {
-            let place = format!("{}:{}", file.display(), index + 1);
-            let run = serde_json::from_str(line).map_err(|error| {
-                Failure::local(format!("{place}: {error}"))
-                    .hint("it takes what `anabranch sim run … --json` or `sim sweep … --json` wrote")
-            })?;
-            all.push(Found { run, place });
+        let before = all.len();
+        read_part(file, &mut all)?;
+        if all.len() == before {
+            let why = "did what was to write it fail, or had it no runs to do?";
+            warnings.push(format!("{} is empty: {why}", file.display()));
         }
     }
     let order = |found: &Found| {
@@ -71,6 +69,63 @@ fn put_together(files: &[PathBuf]) -> Result<(Vec<Run>, Vec<String>), Failure> {
     let once: BTreeSet<usize> = once.into_iter().collect();
     let runs = all.into_iter().enumerate().filter(|(index, _)| once.contains(index));
     Ok((runs.map(|(_, found)| found.run).collect(), warnings))
+}
+
+/// Longest line that is read, in bytes: results of a run have some kilobytes, with ten thousand names of flows some
+/// fifteen megabytes.
+const MAX_LINE: u64 = 64 << 20;
+/// What a line of results may begin with.
+const FIRST: &[u8] = b"{ \t\r\n";
+
+/// What results of drawn networks have in common with those of scenarios.
+#[derive(Deserialize)]
+struct Drawn {
+    scenario: String,
+}
+
+/// Adds the runs of a file, a line each. What is no such file is given up where that shows, whether it has an end or not.
+fn read_part(file: &Path, all: &mut Vec<Found>) -> Result<(), Failure> {
+    let unreadable = |error: &std::io::Error| Failure::file("read", file, error);
+    let is_other = |failure: Failure| {
+        failure.hint("it takes what `anabranch sim run … --json` or `sim sweep … --json` wrote")
+    };
+    let mut reader = BufReader::new(File::open(file).map_err(|error| unreadable(&error))?);
+    let mut bytes = Vec::new();
+    for number in 1.. {
+        let place = format!("{}:{number}", file.display());
+        let Some(first) = reader.fill_buf().map_err(|error| unreadable(&error))?.first() else { break };
+        if number > MAX_RUNS {
+            return Err(is_other(Failure::local(format!("{place}: more than {MAX_RUNS} lines"))));
+        }
+        if !FIRST.contains(first) {
+            return Err(is_other(Failure::local(format!("{place}: not an object in JSON"))));
+        }
+        bytes.clear();
+        let read = reader.by_ref().take(MAX_LINE + 1).read_until(b'\n', &mut bytes);
+        let read = read.map_err(|error| unreadable(&error))?;
+        if read as u64 > MAX_LINE {
+            let message = format!("{place}: a line of more than {} MiB, which no result is", MAX_LINE >> 20);
+            return Err(is_other(Failure::local(message)));
+        }
+        let line = text_in(&bytes, (file, number))?.trim();
+        if line.is_empty() {
+            continue;
+        }
+        let run = serde_json::from_str(line).map_err(|error| {
+            let failure = is_other(Failure::local(format!("{place}: {error}")));
+            let drawn = serde_json::from_str(line)
+                .ok()
+                .and_then(|Drawn { scenario }| DRAWN.iter().find(|(name, _)| *name == scenario));
+            match drawn {
+                Some((name, _)) => {
+                    failure.hint(format!("of `{name}` one command gives the whole: nothing is to be merged"))
+                }
+                None => failure,
+            }
+        })?;
+        all.push(Found { run, place });
+    }
+    Ok(())
 }
 
 /// Checks that a run that is there twice has the same results, apart from what it cost.
@@ -115,8 +170,12 @@ fn gaps(all: &[Found]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::io::Write as _;
 
+    use super::super::output::Expected;
     use super::*;
+    use crate::args::Global;
+    use crate::commands::test::parse;
     use crate::ui::out::json_line;
 
     #[test]
@@ -182,11 +241,64 @@ mod tests {
         let c = part("c", &[run(0.5, 3.0)]);
         assert_eq!(put_together(&[a.clone(), c]).unwrap().0.len(), 1);
         let empty = part("empty", &[]);
-        let told = format!("{} is empty: did what was to write it fail?", empty.display());
+        let told = "is empty: did what was to write it fail, or had it no runs to do?";
+        let told = format!("{} {told}", empty.display());
         assert_eq!(put_together(&[a, empty]).unwrap().1, [told]);
         let broken = folder.path().join("broken");
         std::fs::write(&broken, b"{}\n\xff").unwrap();
         let told = put_together(std::slice::from_ref(&broken)).unwrap_err().message;
-        assert_eq!(told, format!("cannot read {}:2: the byte 0xff is not UTF-8", broken.display()));
+        assert_eq!(told, format!("{}:1: missing field `scenario` at line 1 column 2", broken.display()));
+        std::fs::write(&broken, [json_line(&run(0.5, 1.0)).as_bytes(), b"\n{\xff"].concat()).unwrap();
+        let told = put_together(std::slice::from_ref(&broken)).unwrap_err().message;
+        assert_eq!(told, format!("cannot read {}:3: the byte 0xff is not UTF-8", broken.display()));
+    }
+
+    #[test]
+    fn what_has_no_end_is_given_up_with_its_name_and_a_remedy() {
+        let folder = tempfile::tempdir().unwrap();
+        let told = |path: &Path| {
+            let failure = put_together(&[path.to_owned()]).unwrap_err();
+            assert!(failure.hint.as_deref().is_some_and(|hint| hint.contains("sim sweep … --json")));
+            failure.message
+        };
+        let zeros = folder.path().join("zeros");
+        File::create(&zeros).unwrap().set_len(1 << 32).unwrap();
+        assert_eq!(told(&zeros), format!("{}:1: not an object in JSON", zeros.display()));
+        let mut begun = File::options().write(true).open(&zeros).unwrap();
+        begun.write_all(b"{").unwrap();
+        let wanted = format!("{}:1: a line of more than 64 MiB, which no result is", zeros.display());
+        assert_eq!(told(&zeros), wanted);
+        std::fs::write(folder.path().join("grid"), r#"{"scenario":"grid","metrics":{},"worst":[]}"#).unwrap();
+        let failure = put_together(&[folder.path().join("grid")]).unwrap_err();
+        assert!(failure.hint.is_some_and(|hint| hint.starts_with("of `grid` one command gives the whole")));
+        let blank = folder.path().join("blank");
+        std::fs::write(&blank, "\n".repeat(MAX_RUNS)).unwrap();
+        assert_eq!(put_together(std::slice::from_ref(&blank)).unwrap().1.len(), 1);
+        std::fs::write(&blank, "\n".repeat(MAX_RUNS + 1)).unwrap();
+        assert_eq!(told(&blank), format!("{}:1000001: more than 1000000 lines", blank.display()));
+    }
+
+    #[test]
+    fn a_table_of_metrics_fails_where_the_whole_does() {
+        let bound = Expected { name: "jain".into(), value: Some(0.5), bound: "≥ 0.9".into(), ok: false };
+        let run = Run {
+            scenario: "x".into(),
+            seed: 7,
+            run: 0,
+            set: BTreeMap::new(),
+            metrics: BTreeMap::from([("jain".to_owned(), 0.5)]),
+            expect: vec![bound],
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("part");
+        std::fs::write(&file, json_line(&run)).unwrap();
+        let outcome = |metrics: &[&str]| {
+            let words = [&["part"], metrics].concat();
+            let args: MergeArgs = parse(&words).unwrap();
+            super::run(&MergeArgs { files: vec![file.clone()], ..args }, &Context::new(&Global::default()))
+        };
+        let whole = outcome(&[]).unwrap_err();
+        assert_eq!(whole.message, "1 of 1 expectations were not met");
+        assert_eq!(outcome(&["--metric", "jain"]).unwrap_err(), whole);
     }
 }

@@ -11,6 +11,7 @@ mod fairness;
 mod folder;
 mod grid;
 mod jobs;
+mod load;
 mod merge;
 mod output;
 mod overlay;
@@ -20,12 +21,10 @@ mod sheet;
 mod trace;
 mod usage;
 
-use std::io::Read as _;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anabranch_sim::scenario::{self, BUILTIN, Scenario, ScenarioError, Setting, variants};
+use anabranch_sim::scenario::{self, BUILTIN, Scenario, Setting, variants};
 use clap::{Args, Subcommand};
 
 use super::Context;
@@ -37,6 +36,7 @@ use args::MAX_RUNS;
 pub use args::{FormatArgs, MergeArgs, PlotArgs, RunArgs, Seeds, Shard, SweepArgs};
 use folder::Folder;
 use jobs::{Crew, Job, Wanted, run_jobs};
+use load::{load, mistake, text_in, wrong_setting};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -56,12 +56,25 @@ Examples:
   anabranch sim run mine.toml --trace mine.sqlog           for qvis
   anabranch sim schema > scenario.schema.json              for editors that check TOML";
 
+/// What exit codes say of experiments.
+const EXIT_CODES: &str = "\
+Exit codes:
+  0    done, and everything was as expected
+  1    not as expected: a bound of [expect] was not kept, a promise of grid, fairness,
+       failures or overlay was broken, or the two worlds of compare are further apart
+       than --within; or not done: a mistake in a scenario, results that merge or plot
+       cannot read, a file that cannot be written; standard error says which
+  2    wrong command line: an option, a value, a --set that makes no scenario,
+       a --metric that no run has
+  3    compare: the connection over sockets was lost
+  130  interrupted; what was complete has been written";
+
 /// Run experiments in virtual time
 ///
 /// A scenario is a text file: links, flows, what happens, what is expected. It runs the engine that is deployed,
 /// over modelled links, without a clock: the same seed gives the same result on every machine.
 #[derive(Args, Debug)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, after_long_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
 pub struct SimArgs {
     /// What to do
     #[command(subcommand)]
@@ -72,14 +85,19 @@ pub struct SimArgs {
 #[derive(Debug, Subcommand)]
 pub enum SimCommand {
     /// Run a scenario, once or with several seeds
+    #[command(after_long_help = EXIT_CODES)]
     Run(RunArgs),
     /// Run every combination of some settings, or a share of them
+    #[command(after_long_help = EXIT_CODES)]
     Sweep(SweepArgs),
     /// Put the parts of a sweep together
+    #[command(after_long_help = EXIT_CODES)]
     Merge(MergeArgs),
     /// Draw results that were written as JSON
+    #[command(after_long_help = EXIT_CODES)]
     Plot(PlotArgs),
     /// Run a scenario in virtual time and over real sockets, and compare
+    #[command(after_long_help = EXIT_CODES)]
     Compare(compare::CompareArgs),
     /// List the scenarios that come along
     List,
@@ -117,8 +135,8 @@ pub fn run(args: &SimArgs, context: &Context) -> Result<(), Failure> {
         SimCommand::Run(args) if args.scenario == failures::NAME => failures::run(args, context),
         SimCommand::Run(args) if args.scenario == fairness::NAME => fairness::run(args, context),
         SimCommand::Run(args) if args.scenario == overlay::NAME => overlay::run(args, context),
-        SimCommand::Run(args) => run_once(args, &[], None, context),
-        SimCommand::Sweep(args) => run_once(&args.run, &args.set, args.shard, context),
+        SimCommand::Run(args) => run_all(args, &[], None, context),
+        SimCommand::Sweep(args) => run_all(&args.run, &args.set, args.shard, context),
         SimCommand::Merge(args) => merge::run(args, context),
         SimCommand::Plot(args) => plots::run(args, context),
         SimCommand::Compare(args) => compare::run(args),
@@ -127,14 +145,17 @@ pub fn run(args: &SimArgs, context: &Context) -> Result<(), Failure> {
     }
 }
 
+/// What comes along without a file to copy from.
+const DRAWN: [(&str, &str); 4] = [
+    (grid::NAME, grid::ABOUT),
+    (failures::NAME, failures::ABOUT),
+    (fairness::NAME, fairness::ABOUT),
+    (overlay::NAME, overlay::ABOUT),
+];
+
 fn list() -> Result<(), Failure> {
     let mut text = String::new();
-    for (name, about) in [
-        (grid::NAME, grid::ABOUT),
-        (failures::NAME, failures::ABOUT),
-        (fairness::NAME, fairness::ABOUT),
-        (overlay::NAME, overlay::ABOUT),
-    ] {
+    for (name, about) in DRAWN {
         text.push_str(&format!("{name:<24} {about}\n"));
     }
     for (name, toml) in BUILTIN {
@@ -144,7 +165,7 @@ fn list() -> Result<(), Failure> {
     out::print(&text)
 }
 
-fn run_once(
+fn run_all(
     args: &RunArgs,
     settings: &[Setting],
     shard: Option<Shard>,
@@ -153,9 +174,9 @@ fn run_once(
     args.without_grid()?;
     let base = load(&args.scenario)?;
     let seeds = args.seeds.clone().unwrap_or_else(|| Seeds(vec![base.seed()]));
-    let variants = variants(&base, settings).map_err(|error| mistake(&error))?;
+    let variants = variants(&base, settings).map_err(|error| wrong_setting(&error))?;
     if variants.len().saturating_mul(seeds.0.len()) > MAX_RUNS {
-        return Err(Failure::local(format!("more than {MAX_RUNS} runs")).hint("take fewer seeds or values"));
+        return Err(Failure::usage(format!("more than {MAX_RUNS} runs")).hint("take fewer seeds or values"));
     }
     let mut jobs = Vec::new();
     for variant in variants {
@@ -165,11 +186,15 @@ fn run_once(
         }
     }
     if let Some(shard) = shard {
+        let all = jobs.len();
         jobs = jobs.into_iter().skip(shard.index - 1).step_by(shard.count).collect();
+        if jobs.is_empty() && !context.quiet {
+            out::error(&format!("{} {}\n", context.paint.yellow("warning:"), no_runs(shard, all)));
+        }
     }
     if args.trace.is_some() && jobs.len() != 1 {
         return Err(
-            Failure::local(format!("a trace of {} runs", jobs.len())).hint("give one seed and no sweep")
+            Failure::usage(format!("a trace of {} runs", jobs.len())).hint("give one seed and no sweep")
         );
     }
     let mut folder = args.plot.as_deref().map(Folder::prepare).transpose()?;
@@ -190,6 +215,12 @@ fn run_once(
     }
     unless_stopped(done, all)?;
     outcome
+}
+
+/// What a share of fewer runs than there are shares says, which is no mistake: a cluster's array is as it is.
+fn no_runs(shard: Shard, all: usize) -> String {
+    let runs = if all == 1 { "1 run".to_owned() } else { format!("{all} runs") };
+    format!("shard {shard} of {runs} is empty: there is nothing to do, and to `sim merge` it adds nothing")
 }
 
 /// The failure of a command that the user stopped before all was done.
@@ -218,65 +249,23 @@ fn stop_on_interrupt() -> Arc<AtomicBool> {
     stop
 }
 
-/// A scenario by its file or its name.
-fn load(name: &str) -> Result<Scenario, Failure> {
-    let known = BUILTIN.iter().find(|(known, _)| *known == name);
-    let text = match known {
-        Some((_, text)) => (*text).to_owned(),
-        None => {
-            let bytes = read(Path::new(name)).map_err(|error| {
-                let failure = Failure::file("read", Path::new(name), &error);
-                if Path::new(name).extension().is_some() {
-                    return failure;
-                }
-                failure.hint("`anabranch sim list` names the scenarios that come along")
-            })?;
-            text_of(Path::new(name), bytes)?
-        }
-    };
-    Scenario::parse(&text, name).map_err(|error| mistake(&error))
-}
-
-/// Largest scenario file in bytes: what is larger is no scenario.
-const MAX_FILE: u64 = 16 << 20;
-
-fn read(path: &Path) -> std::io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    let read = std::fs::File::open(path)?.take(MAX_FILE + 1).read_to_end(&mut bytes)?;
-    if read as u64 > MAX_FILE {
-        return Err(std::io::Error::other("it is larger than 16 MiB, which no scenario is"));
-    }
-    Ok(bytes)
-}
-
-/// What a file holds as text; where it is none, the failure names the line.
-fn text_of(path: &Path, bytes: Vec<u8>) -> Result<String, Failure> {
-    String::from_utf8(bytes).map_err(|error| {
-        let good = error.utf8_error().valid_up_to();
-        let line = 1 + error.as_bytes()[..good].iter().filter(|byte| **byte == b'\n').count();
-        let byte = error.as_bytes()[good];
-        Failure::local(format!("cannot read {}:{line}: the byte {byte:#04x} is not UTF-8", path.display()))
-            .hint("save it as UTF-8")
-    })
-}
-
-/// A mistake in a scenario, for the user.
-fn mistake(error: &ScenarioError) -> Failure {
-    let (hint, bare) = (error.hint.clone(), ScenarioError { hint: String::new(), ..error.clone() });
-    let failure = Failure::local(bare.to_string());
-    if hint.is_empty() { failure } else { failure.hint(hint) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::args::Global;
+    use crate::commands::test::parse;
 
     #[test]
-    fn a_mistake_names_the_line_and_says_what_to_do() {
-        let error = Scenario::parse("duration = \"1 s\"\ndurations = 2\n", "x.toml").unwrap_err();
-        let failure = mistake(&error);
-        assert!(failure.message.starts_with("x.toml:2: durations: unknown key"), "{failure}");
-        assert!(failure.hint.unwrap().contains("`duration`"));
+    fn exit_codes_are_told_where_runs_are_and_are_those_of_failures() {
+        use clap::Args as _;
+        let mut command = SimArgs::augment_args(clap::Command::new("sim"));
+        assert!(command.render_long_help().to_string().contains(EXIT_CODES.lines().last().unwrap()));
+        for name in ["run", "sweep", "merge", "plot", "compare"] {
+            let help = command.find_subcommand_mut(name).unwrap().render_long_help().to_string();
+            for kind in [Kind::Local, Kind::Usage, Kind::Unreachable, Kind::Interrupted] {
+                assert!(help.contains(&format!("\n  {:<5}", kind.exit_code())), "{name}: {kind:?}");
+            }
+        }
     }
 
     #[test]
@@ -322,21 +311,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_scenario_at_all_is_told_with_its_name() {
+    fn a_share_without_runs_is_told_and_is_no_failure() {
         let folder = tempfile::tempdir().unwrap();
-        let file = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
-        std::fs::write(file("binary.toml"), [0_u8, 159, 146, 150]).unwrap();
-        std::fs::write(file("empty.toml"), "").unwrap();
-        std::fs::write(file("huge.toml"), vec![b'#'; MAX_FILE as usize + 1]).unwrap();
-        let told = |name: &str| load(name).unwrap_err().to_string();
-        for name in [file("binary.toml"), file("huge.toml"), file("missing.toml"), file("")] {
-            assert!(told(&name).starts_with(&format!("cannot read {name}")), "{}", told(&name));
-        }
-        std::fs::write(file("latin.toml"), b"# links\n[[link]]\nname = \"caf\xe9\"\n").unwrap();
-        let latin = load(&file("latin.toml")).unwrap_err();
-        let place = format!("cannot read {}:3: the byte 0xe9 is not UTF-8", file("latin.toml"));
-        assert_eq!((latin.message, latin.hint.as_deref()), (place, Some("save it as UTF-8")));
-        assert!(told(&file("empty.toml")).contains("`duration` is missing"));
-        assert!(load("nsdi11-fig99").unwrap_err().hint.unwrap().contains("sim list"));
+        let file = folder.path().join("tiny.toml");
+        std::fs::write(&file, include_str!("test.toml")).unwrap();
+        let sweep = |shard: &str| {
+            let set = ["--set", "transport.rule=mptcp,reno", "--json", "--shard", shard];
+            let args: SweepArgs = parse(&[&[file.to_str().unwrap()], &set[..]].concat()).unwrap();
+            run_all(&args.run, &args.set, args.shard, &Context::new(&Global::default()))
+        };
+        assert_eq!(sweep("3/3"), Ok(()));
+        let told = no_runs(Shard { index: 3, count: 3 }, 2);
+        assert!(told.starts_with("shard 3/3 of 2 runs is empty: "), "{told}");
     }
 }

@@ -79,26 +79,60 @@ impl Run {
     }
 }
 
+/// Which bounds were not kept.
+#[derive(Default)]
+pub(super) struct Bounds {
+    failed: Vec<String>,
+    all: usize,
+}
+
+/// Bounds that are told one by one.
+const TOLD: usize = 20;
+
+impl Bounds {
+    /// Of these runs.
+    pub(super) fn of(runs: &[Run]) -> Self {
+        let mut bounds = Self::default();
+        runs.iter().for_each(|run| bounds.add(run));
+        bounds
+    }
+
+    fn add(&mut self, run: &Run) {
+        self.all += run.expect.len();
+        for bound in run.expect.iter().filter(|bound| !bound.ok) {
+            let value = bound.value.map_or_else(|| "not measured".to_owned(), number);
+            let (label, seed) = (run.label(), run.seed);
+            self.failed.push(format!("{label}, seed {seed}: {} is {value}, not {}", bound.name, bound.bound));
+        }
+    }
+
+    /// A failure that names those that were not kept, if there are any.
+    pub(super) fn outcome(self) -> Result<(), Failure> {
+        let count = self.failed.len();
+        if count == 0 {
+            return Ok(());
+        }
+        let failure = Failure::local(format!("{count} of {} expectations were not met", self.all));
+        let failure = self.failed.into_iter().take(TOLD).fold(failure, Failure::detail);
+        Err(if count > TOLD { failure.detail(format!("and {} more", count - TOLD)) } else { failure })
+    }
+}
+
 /// Takes runs and writes them.
 pub(super) struct Writer {
     format: Format,
     runs: Vec<Run>,
-    failed: Vec<String>,
-    bounds: usize,
+    bounds: Bounds,
 }
 
 impl Writer {
     pub(super) fn new(format: Format) -> Self {
-        Self { format, runs: Vec::new(), failed: Vec::new(), bounds: 0 }
+        Self { format, runs: Vec::new(), bounds: Bounds::default() }
     }
 
     /// JSON is written at once, so that what is complete stays when the command is stopped.
     pub(super) fn add(&mut self, run: Run) -> Result<(), Failure> {
-        self.bounds += run.expect.len();
-        for bound in run.expect.iter().filter(|bound| !bound.ok) {
-            let value = bound.value.map_or_else(|| "not measured".to_owned(), number);
-            self.failed.push(format!("seed {}: {} is {value}, not {}", run.seed, bound.name, bound.bound));
-        }
+        self.bounds.add(&run);
         if self.format == Format::Json {
             return Stream::Stdout.json(&run);
         }
@@ -113,11 +147,7 @@ impl Writer {
             Format::Csv => out::print(&csv(&self.runs))?,
             Format::Json => {}
         }
-        if self.failed.is_empty() {
-            return Ok(());
-        }
-        let message = format!("{} of {} expectations were not met", self.failed.len(), self.bounds);
-        Err(self.failed.into_iter().take(20).fold(Failure::local(message), Failure::detail))
+        self.bounds.outcome()
     }
 }
 
@@ -235,7 +265,26 @@ mod tests {
         assert_eq!(serde_json::from_str::<Run>(&text).unwrap(), run);
         let mut writer = Writer::new(Format::Csv);
         writer.add(run).unwrap();
-        assert_eq!(writer.failed, ["seed 7: flow.M.completion_s is not measured, not ≤ 3"]);
+        assert_eq!(writer.bounds.failed, ["tiny, seed 7: flow.M.completion_s is not measured, not ≤ 3"]);
+    }
+
+    #[test]
+    fn a_bound_that_is_not_kept_is_told_with_its_variant_and_of_very_many_how_many_more() {
+        let broken = |seed, value| {
+            let bound =
+                Expected { name: "jain".into(), value: Some(value), bound: "≥ 0.9".into(), ok: false };
+            Run { expect: vec![bound], ..run(seed, value) }
+        };
+        let kept =
+            Run { expect: vec![Expected { ok: true, ..broken(3, 1.0).expect.remove(0) }], ..run(3, 1.0) };
+        let failure = Bounds::of(&[broken(2, 0.5), kept.clone()]).outcome().unwrap_err();
+        assert_eq!(failure.message, "1 of 2 expectations were not met");
+        assert_eq!(failure.details, ["x a.b=1, 2, seed 2: jain is 0.5000, not ≥ 0.9"]);
+        assert_eq!(Bounds::of(&[kept]).outcome(), Ok(()));
+        let many: Vec<Run> = (0..25).map(|seed| broken(seed, 0.5)).collect();
+        let details = Bounds::of(&many).outcome().unwrap_err().details;
+        assert_eq!((details.len(), details[20].as_str()), (21, "and 5 more"));
+        assert_eq!(Bounds::of(&many[..20]).outcome().unwrap_err().details.len(), 20);
     }
 
     #[test]

@@ -39,16 +39,16 @@ struct Run {
 pub(super) fn run(args: &RunArgs, context: &Context) -> Result<(), Failure> {
     args.without_trace(NAME)?;
     if args.plot.is_some() {
-        return Err(Failure::local("`sim run overlay` draws nothing")
+        return Err(Failure::usage("`sim run overlay` draws nothing")
             .hint("`--csv` writes its figures for a program that does"));
     }
     if args.scheduler.is_some() {
-        return Err(Failure::local("the overlay takes no --scheduler")
+        return Err(Failure::usage("the overlay takes no --scheduler")
             .hint("`--cells 50,500` says how many relays there are"));
     }
     let sizes = args.cells.clone().map_or_else(|| SIZES.to_vec(), |cells| cells.0);
     if let Some(size) = sizes.iter().find(|size| !(2..=LARGEST).contains(*size)) {
-        return Err(Failure::local(format!("an overlay of {size} relays"))
+        return Err(Failure::usage(format!("an overlay of {size} relays"))
             .hint(format!("`--cells` says how many relays there are: 2 to {LARGEST}")));
     }
     let seeds = args.seeds.clone().unwrap_or_else(|| Seeds(vec![1]));

@@ -109,7 +109,7 @@ pub(super) fn run(args: &PlotArgs, context: &Context) -> Result<(), Failure> {
             continue;
         }
         if metric(&runs, pattern, &mut folder)? == 0 {
-            let failure = Failure::local(format!("no run has a metric \"{pattern}\""));
+            let failure = Failure::usage(format!("no run has a metric \"{pattern}\""));
             return Err(failure.hint("`anabranch sim merge FILE…` prints the names of all"));
         }
     }

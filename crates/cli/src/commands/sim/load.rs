@@ -1,0 +1,137 @@
+//! Finds the scenario that a command names, and says what is wrong with it.
+
+use std::io::Read as _;
+use std::path::Path;
+
+use anabranch_settings::nearest;
+use anabranch_sim::scenario::{BUILTIN, Scenario, ScenarioError};
+
+use crate::errors::{Failure, Kind};
+
+/// A scenario by its file or its name.
+pub(super) fn load(name: &str) -> Result<Scenario, Failure> {
+    let known = BUILTIN.iter().find(|(known, _)| *known == name);
+    let text = match known {
+        Some((_, text)) => (*text).to_owned(),
+        None => {
+            let bytes = read(Path::new(name)).map_err(|error| unreadable(name, &error))?;
+            text_in(&bytes, (Path::new(name), 1))?.to_owned()
+        }
+    };
+    Scenario::parse(&text, name).map_err(|error| mistake(&error))
+}
+
+/// The failure for a scenario that is neither there nor comes along.
+fn unreadable(name: &str, error: &std::io::Error) -> Failure {
+    let failure = Failure::file("read", Path::new(name), error);
+    if error.kind() != std::io::ErrorKind::NotFound {
+        return failure;
+    }
+    if super::DRAWN.iter().any(|(drawn, _)| *drawn == name) {
+        let failure = Failure::usage(format!("`{name}` is no scenario that has settings"));
+        return failure.hint(format!("`anabranch sim run {name}` runs it; `--help` says what it takes"));
+    }
+    let known: Vec<&str> = super::DRAWN.iter().chain(BUILTIN).map(|(known, _)| *known).collect();
+    // Who has copied one may have left it elsewhere.
+    let file = Path::new(name).file_name().and_then(|file| file.to_str()).unwrap_or(name);
+    let like = nearest(file.trim_end_matches(".toml"), &known).map(|near| format!("did you mean `{near}`? "));
+    failure
+        .hint(format!("{}`anabranch sim list` names the scenarios that come along", like.unwrap_or_default()))
+}
+
+/// Largest scenario file in bytes: what is larger is no scenario.
+const MAX_FILE: u64 = 16 << 20;
+
+fn read(path: &Path) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let read = std::fs::File::open(path)?.take(MAX_FILE + 1).read_to_end(&mut bytes)?;
+    if read as u64 > MAX_FILE {
+        return Err(std::io::Error::other("it is larger than 16 MiB, which no scenario is"));
+    }
+    Ok(bytes)
+}
+
+/// What a part of a file holds as text, which begins at a line of it; where it is none, the failure names the line.
+pub(super) fn text_in<'a>(bytes: &'a [u8], (path, first): (&Path, usize)) -> Result<&'a str, Failure> {
+    std::str::from_utf8(bytes).map_err(|error| {
+        let good = error.valid_up_to();
+        let line = first + bytes[..good].iter().filter(|byte| **byte == b'\n').count();
+        let byte = bytes[good];
+        Failure::local(format!("cannot read {}:{line}: the byte {byte:#04x} is not UTF-8", path.display()))
+            .hint("save it as UTF-8")
+    })
+}
+
+/// A mistake in a scenario, for the user.
+pub(super) fn mistake(error: &ScenarioError) -> Failure {
+    let (hint, bare) = (error.hint.clone(), ScenarioError { hint: String::new(), ..error.clone() });
+    let failure = Failure::local(bare.to_string());
+    if hint.is_empty() { failure } else { failure.hint(hint) }
+}
+
+/// A mistake that the command line made of a scenario which has none.
+pub(super) fn wrong_setting(error: &ScenarioError) -> Failure {
+    Failure { kind: Kind::Usage, ..mistake(error) }
+}
+
+#[cfg(test)]
+mod tests {
+    use anabranch_sim::scenario::variants;
+
+    use super::super::RunArgs;
+    use super::*;
+    use crate::commands::test::parse;
+
+    #[test]
+    fn a_mistake_names_the_line_and_says_what_to_do() {
+        let error = Scenario::parse("duration = \"1 s\"\ndurations = 2\n", "x.toml").unwrap_err();
+        let failure = mistake(&error);
+        assert!(failure.message.starts_with("x.toml:2: durations: unknown key"), "{failure}");
+        assert!(failure.hint.unwrap().contains("`duration`"));
+    }
+
+    #[test]
+    fn what_is_no_scenario_at_all_is_told_with_its_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
+        std::fs::write(file("binary.toml"), [0_u8, 159, 146, 150]).unwrap();
+        std::fs::write(file("empty.toml"), "").unwrap();
+        std::fs::write(file("huge.toml"), vec![b'#'; MAX_FILE as usize + 1]).unwrap();
+        let told = |name: &str| load(name).unwrap_err().to_string();
+        for name in [file("binary.toml"), file("huge.toml"), file("missing.toml"), file("")] {
+            assert!(told(&name).starts_with(&format!("cannot read {name}")), "{}", told(&name));
+        }
+        std::fs::write(file("latin.toml"), b"# links\n[[link]]\nname = \"caf\xe9\"\n").unwrap();
+        let latin = load(&file("latin.toml")).unwrap_err();
+        let place = format!("cannot read {}:3: the byte 0xe9 is not UTF-8", file("latin.toml"));
+        assert_eq!((latin.message, latin.hint.as_deref()), (place, Some("save it as UTF-8")));
+        assert!(told(&file("empty.toml")).contains("`duration` is missing"));
+        assert!(load("nsdi11-fig99").unwrap_err().hint.unwrap().contains("sim list"));
+    }
+
+    #[test]
+    fn a_name_that_is_nearly_right_is_told_what_was_meant() {
+        let hint = |name: &str| load(name).unwrap_err().hint.unwrap_or_default();
+        for (name, meant) in [
+            ("two-link", "two-links"),
+            ("elsewhere/two-linsk.toml", "two-links"),
+            ("nsdi11-fig41", "nsdi11-fig14"),
+            ("falures", "failures"),
+        ] {
+            assert!(hint(name).starts_with(&format!("did you mean `{meant}`? ")), "{}", hint(name));
+        }
+        assert_eq!(hint("my-own.toml"), "`anabranch sim list` names the scenarios that come along");
+        assert!(hint("grid").contains("`anabranch sim run grid` runs it"));
+    }
+
+    #[test]
+    fn what_the_command_line_alone_does_wrong_has_its_exit_code() {
+        let base = Scenario::parse(include_str!("test.toml"), "test").unwrap();
+        for set in ["flow.N.rule=lia", "duration=soon", "durations=1 s"] {
+            let error = variants(&base, &[set.parse().unwrap()]).unwrap_err();
+            assert_eq!(wrong_setting(&error).kind.exit_code(), 2, "{error}");
+        }
+        let args: RunArgs = parse(&["two-links", "--redundant"]).unwrap();
+        assert_eq!(args.without_grid().unwrap_err().kind, Kind::Usage);
+    }
+}
