@@ -129,13 +129,17 @@ impl fmt::Display for SettingsError {
     }
 }
 
+/// Most letters of a part of an error that are shown.
+const LONGEST: usize = 1000;
+
 /// Text of a file for a terminal: what would move its cursor or change its colours is written as TOML has it.
 fn printable(text: &str) -> String {
-    let each = text.chars().map(|c| match c {
+    let each = text.chars().take(LONGEST).map(|c| match c {
         c if c.is_control() => format!("\\u{:04X}", u32::from(c)),
         c => c.to_string(),
     });
-    each.collect()
+    let rest = if text.chars().nth(LONGEST).is_some() { "…" } else { "" };
+    each.chain([rest.to_owned()]).collect()
 }
 
 impl std::error::Error for SettingsError {}

@@ -29,7 +29,11 @@ pub fn syntax_error(text: &str) -> Option<SettingsError> {
         return Some(told("text without an end", format!("end it with {quotes} where it is to end")));
     }
     Some(match error.message() {
-        message if message.starts_with("duplicate key") => twice(text, number, &of_line),
+        message if message.starts_with("duplicate key") => {
+            let span = error.span().unwrap_or_default();
+            let key = text.get(span).map(|key| key.trim_matches(['"', '\''])).filter(|key| is_key(key));
+            twice(text, number, if line.starts_with('[') { &of_line } else { key.unwrap_or(&of_line) })
+        }
         message if message.starts_with("unclosed") && line.starts_with('[') => {
             let whole =
                 if line.starts_with("[[") { format!("[[{of_line}]]") } else { format!("[{of_line}]") };
@@ -56,17 +60,47 @@ pub fn syntax_error(text: &str) -> Option<SettingsError> {
                 told(&format!("found {value}, in quotes of printed text"), hint)
             }
             Some(value) if !value.starts_with(['"', '\'', '[', '{']) => {
-                let hint = format!("text and quantities stand in quotes: {of_line} = {}", quoted(value));
-                told(&format!("found {value}, which is no value"), hint)
+                told(&format!("found {value}, which is no value"), instead_of(&of_line, value))
             }
+            Some(value) if value.starts_with(['"', '\'']) => told(message, ESCAPES.to_owned()),
             _ => match without_equals(line) {
                 Some((key, value)) => SettingsError::new(key, "no = between key and value")
-                    .hint(format!("write {key} = {value}"))
+                    .hint(format!("write {key} = {}", in_toml(value)))
                     .at(Some(number)),
                 None => told(message, FORM.to_owned()),
             },
         },
     })
+}
+
+/// What to write instead of a value that is none.
+fn instead_of(key: &str, value: &str) -> String {
+    let digits = value.trim_start_matches('0');
+    match value.to_ascii_lowercase().as_str() {
+        "true" | "yes" | "on" => format!("write {key} = true"),
+        "false" | "no" | "off" => format!("write {key} = false"),
+        _ if value.starts_with('=') => {
+            format!("one = is enough: {key} = {}", in_toml(value.trim_matches(['=', ' '])))
+        }
+        _ if value.starts_with('(') => {
+            format!("lists stand in brackets: {key} = [{}]", value.trim_matches(['(', ')']))
+        }
+        _ if value.starts_with('0') && digits.chars().all(|c| c.is_ascii_digit()) && !digits.is_empty() => {
+            format!("numbers begin without zeros: {key} = {digits}")
+        }
+        _ => format!("text and quantities stand in quotes: {key} = {}", quoted(value)),
+    }
+}
+
+/// A value as it is, or in quotes where it is none without.
+fn in_toml(value: &str) -> String {
+    let is_value = DeTable::parse(&format!("x = {value}")).is_ok();
+    if is_value { value.to_owned() } else { quoted(value) }
+}
+
+/// Whether this is one key, and no more of a line.
+fn is_key(text: &str) -> bool {
+    !text.is_empty() && !text.contains(['\n', '=', '{', '['])
 }
 
 /// Where text over several lines begins that nothing ends, and its quotes.
@@ -173,8 +207,16 @@ mod tests {
                 "a = 1\nsize: \"1 MB\"",
                 ":2: size: no = between key and value\n  hint    write size = \"1 MB\"",
             ),
+            ("duration: 2 s", ":1: duration: no = between key and value\n  hint    write duration = \"2 s\""),
+            ("a = True", ":1: a: found True, which is no value\n  hint    write a = true"),
+            ("a = 010", ":1: a: found 010, which is no value\n  hint    numbers begin without zeros: a = 10"),
+            (
+                "a = (\"b\", \"c\")",
+                ":1: a: found (\"b\", \"c\"), which is no value\n  hint    lists stand in brackets: a = [\"b\", \"c\"]",
+            ),
+            ("a == \"b\"", ":1: a: found = \"b\", which is no value\n  hint    one = is enough: a = \"b\""),
             ("size \"1 MB\"", ":1: size: no = between key and value\n  hint    write size = \"1 MB\""),
-            ("x = { y = 1, y = 2 }", ":1: x: there twice\n  hint    take one of them out"),
+            ("x = { y = 1, y = 2 }", ":1: y: there twice\n  hint    take one of them out"),
         ];
         for (text, wanted) in cases {
             assert_eq!(told(text), wanted, "{text}");

@@ -45,6 +45,14 @@ pub struct FlowPlan {
     pub redundant: bool,
 }
 
+impl FlowPlan {
+    /// How many paths its sessions know of.
+    #[must_use]
+    pub fn sees_paths(&self) -> usize {
+        if self.striping.is_some() { 1 } else { self.paths.len() }
+    }
+}
+
 /// How packets are striped over routes below a session.
 #[derive(Clone, Debug)]
 pub struct StripingPlan {

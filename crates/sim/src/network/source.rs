@@ -14,6 +14,8 @@ pub(crate) struct Burst {
     chance: Chance,
     /// End of the burst that runs.
     until: Time,
+    /// How long a burst is to last until the next packet is due: what was left of its spacing when the last burst ended.
+    left: Span,
     pub sent: u64,
     pub received: u64,
 }
@@ -21,7 +23,7 @@ pub(crate) struct Burst {
 impl Burst {
     pub(crate) fn new(plan: BurstPlan, route: u32, seed: u64) -> Self {
         let until = plan.start;
-        Self { plan, route, chance: Chance::new(seed), until, sent: 0, received: 0 }
+        Self { plan, route, chance: Chance::new(seed), until, left: Span::ZERO, sent: 0, received: 0 }
     }
 
     /// Whether a packet leaves now, and when to call next.
@@ -32,14 +34,19 @@ impl Burst {
         if now >= self.until {
             // The burst that ended was followed by its pause before this call.
             self.until = now + self.chance.duration(self.plan.on);
-            if now >= self.until {
-                return (false, now + self.pause());
+            let first = now + self.left;
+            if first > now || first >= self.until {
+                return (false, self.due(first));
             }
         }
         self.sent += 1;
-        let next = now + self.plan.every;
-        let next = if next < self.until { next } else { self.until + self.pause() };
-        (true, next)
+        (true, self.due(now + self.plan.every))
+    }
+
+    /// When to call for a packet that is due then: in this burst, or in one after it, where no time of pauses counts.
+    fn due(&mut self, next: Time) -> Time {
+        self.left = next.since(self.until);
+        if next < self.until { next } else { self.until + self.pause() }
     }
 
     /// A pause, never so short that time would stand still.
@@ -106,5 +113,37 @@ impl Arrivals {
         let next = now + wait.max(Span::from_nanos(1));
         self.due = next < self.phase_end;
         (size, next.min(self.phase_end))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::network::plan::Duration;
+
+    /// Packets that leave in so many seconds, of one every 12 ms in bursts as long as the pauses between them.
+    fn sent(length: Duration, seconds: u64) -> u64 {
+        let end = Time::ZERO + Span::from_secs(seconds);
+        let every = Span::from_millis(12);
+        let (links, start, stop) = (Vec::new(), Time::ZERO, end);
+        let plan = BurstPlan { links, every, packet: 1472, on: length, off: length, start, stop };
+        let (mut burst, mut now) = (Burst::new(plan, 0, 1), Time::ZERO);
+        while now < end {
+            now = burst.call(now).1;
+        }
+        burst.sent
+    }
+
+    #[test]
+    fn bursts_keep_their_rate_however_short_they_are() {
+        for millis in [1, 5, 20, 100, 1000] {
+            let length = Span::from_millis(millis);
+            let fixed = sent(Duration::Fixed(length), 1200);
+            assert!((49_900..=50_100).contains(&fixed), "{fixed} packets in bursts of {length}");
+            for length in [Duration::Exponential(length), Duration::Uniform(length)] {
+                let sent = sent(length, 1200);
+                assert!((45_000..=55_000).contains(&sent), "{sent} packets in bursts of {length:?}");
+            }
+        }
     }
 }

@@ -104,6 +104,9 @@ const EXPECTED: &[(&str, &str, &str)] = &[
 /// From what the parser says of a scenario's text, which was to be an `F`.
 pub(crate) fn from_toml<F: DeserializeOwned>(error: &toml::de::Error, text: &str) -> ScenarioError {
     if let Some(mut error) = syntax_error(text) {
+        if SEVERAL.contains(&error.key.as_str()) && error.message.starts_with("there twice") {
+            error.hint = format!("several of them are headed by [[{}]] each", error.key);
+        }
         if SEVERAL.contains(&error.key.as_str()) && error.hint == format!("write [{}]", error.key) {
             error.hint = format!("write [[{}]]", error.key);
         }

@@ -131,6 +131,10 @@ fn mistakes_that_people_make_are_told_with_what_was_found_and_an_example() {
             "[[link]]\nname = \"a",
             "s.toml:2: name: text without an end\n  hint    end it with the quote that it began with: name = \"a\"",
         ),
+        (
+            "[link]\nname = \"a\"\n[link]\nname = \"b\"",
+            "s.toml:3: link: there twice, first on line 1\n  hint    several of them are headed by [[link]] each",
+        ),
         ("[link]\nname = \"a\"", "s.toml:1: link: found [link]: expected tables, each headed by [[link]]"),
         (
             "seed = 1\n[link.wifi]",
@@ -189,7 +193,14 @@ fn links_that_a_generator_makes_can_be_set_and_names_that_nothing_has_are_told()
     let sweep = set("link.core.rate=1 Mbit/s,2 Mbit/s").unwrap();
     let rates = sweep.iter().map(|variant| variant.scenario.build(1).unwrap().cables[0].rates[0]);
     assert_eq!(rates.collect::<Vec<_>>(), [1_000_000, 2_000_000]);
+    let of_host = set("link.left.0.delay=9 ms").unwrap()[0].scenario.build(1).unwrap();
+    let delay = |name: &str| {
+        let place = of_host.cables.iter().position(|cable| cable.name == name).expect("a cable");
+        of_host.plan.links[place * 2].delay
+    };
+    assert_eq!((delay("left.0").as_millis_f64(), delay("right.0").as_millis_f64()), (9.0, 0.0));
     let told = |setting: &str| set(setting).unwrap_err().to_string();
+    assert!(told("link.*.rate=1 Mbit/s").contains("the file has no [[link]]; links.rate and its like"));
     assert!(told("link.cor.rate=1 Mbit/s").starts_with("--set: link.cor.rate: there is no link \"cor\""));
     assert!(
         told("flow.g.rule=lia")

@@ -42,6 +42,8 @@ pub struct Scenario {
     pub name: String,
     file: File,
     text: String,
+    /// Where it was read, for errors.
+    origin: String,
 }
 
 impl Scenario {
@@ -63,7 +65,7 @@ impl Scenario {
         let file = checked().map_err(|error: ScenarioError| error.of(origin))?;
         let stem = origin.rsplit('/').next().unwrap_or(origin).trim_end_matches(".toml");
         let name = if file.name.is_empty() { stem.to_owned() } else { file.name.clone() };
-        Ok(Self { name, file, text: text.to_owned() })
+        Ok(Self { name, file, text: text.to_owned(), origin: origin.to_owned() })
     }
 
     /// Adds the line of a bound.
@@ -89,7 +91,7 @@ impl Scenario {
     /// # Errors
     /// When the seed leads to a network that cannot be.
     pub fn build(&self, seed: u64) -> Result<Built, ScenarioError> {
-        build::build(&self.file, &self.text, seed).map_err(|error| error.of(&self.name))
+        build::build(&self.file, &self.text, seed).map_err(|error| error.of(&self.origin))
     }
 
     /// Runs it.
@@ -122,7 +124,7 @@ impl Scenario {
         let own = self.file.link.iter().position(|declared| declared.name == link);
         let line = |table: &str, index: usize| error::line_of(&self.text, table, index, "");
         let line = own.map_or_else(|| line("topology", 0), |index| line("link", index));
-        error.at(line).of(&self.name)
+        error.at(line).of(&self.origin)
     }
 }
 

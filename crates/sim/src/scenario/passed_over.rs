@@ -31,6 +31,30 @@ fn what_would_be_passed_over_is_told() {
             format!("{flow}[expect]\njain = {{ above = \"jain\" }}"),
             "9: expect.jain: it is compared with itself",
         ),
+        (format!("{cbr}on = \"1 ms\""), "9: cbr.c.on: without `off` it never pauses"),
+        (
+            format!("{cbr}packet = \"1501 B\"").replace("[[cbr]]", "queue = \"1 packet\"\n[[cbr]]"),
+            "10: cbr.c.packet: no packet of 1501 B fits",
+        ),
+        (
+            format!("[[link]]\nname = \"y\"\ndelay = \"1 ms\"\nqueue = \"9 packets\"\n{flow}"),
+            "8: link.y.queue: nothing waits",
+        ),
+        (datagrams("mode = \"redundant\""), "8: flow.f.datagrams.mode: the session sees one path only"),
+        (
+            format!("{flow}[[detector]]\nname = \"d\"\nflow = \"f\""),
+            "10: detector.d.flow: \"f\" sees one path",
+        ),
+        (
+            format!("{flow}[expect]\n\"flow.f.completion_s\" = {{ max = 1 }}"),
+            "9: expect.flow.f.completion_s: nothing measured is called",
+        ),
+        (
+            format!(
+                "{flow}[[event]]\nat = \"1 s\"\nlink = \"x\"\ndown = true\n[[event]]\nat = \"1 s\"\nlink = \"x\"\ndown = false"
+            ),
+            "13: event.at: another event changes",
+        ),
         (format!("{flow}[links]\nrate = \"0 bit/s\""), "9: links.rate: out of range"),
         (format!("{flow}[links]\ndelay = \"2 h\""), "9: links.delay: out of range"),
         ("".to_owned(), "4: nothing sends anything"),
@@ -44,4 +68,23 @@ fn what_would_be_passed_over_is_told() {
     let base = Scenario::parse(&format!("{LINK}{flow}"), "s").expect("right");
     let told = variants(&base, &["flow.f=1".parse().expect("a setting")]).expect_err("no key").to_string();
     assert!(told.starts_with("--set: flow.f: which of its keys?"), "{told}");
+    let told = variants(&base, &["seed=1,2".parse().expect("a setting")]).expect_err("no key").to_string();
+    assert_eq!(told, "--set: seed: not to be set\n  hint    seeds are given with --seeds, as --seeds 1..3");
+}
+
+#[test]
+fn what_was_not_measured_of_datagrams_keeps_no_bound() {
+    let flow =
+        "[[flow]]\nname = \"f\"\npaths = [\"x\"]\ndatagrams = { rate = \"80 kbit/s\", size = \"99 B\" }\n";
+    let expect = "[expect]\n\"flow.f.delay_max_ms\" = { max = 100 }\n";
+    let run = |seconds: u64| {
+        let text = format!("{LINK}{flow}{expect}").replace("\"3 s\"", &format!("\"{seconds} s\""));
+        Scenario::parse(&text, "s").expect("right").run(1).expect("a network")
+    };
+    // All of them were sent in the last second.
+    let short = run(1);
+    let known: Vec<_> =
+        short.metrics.keys().filter(|name| name.contains("delay_") || name.contains("delivered")).collect();
+    assert!(known.is_empty() && !short.expect[0].ok, "{known:?}");
+    assert!(run(3).expect[0].ok, "{:?}", run(3).expect);
 }

@@ -67,6 +67,16 @@ pub fn variants(base: &Scenario, settings: &[Setting]) -> Result<Vec<Variant>, S
         let hint = format!("at most {MAX_VARIANTS}: give fewer values, or sweep one part after the other");
         ScenarioError::new("", "too many combinations").hint(hint).of("--set")
     })?;
+    if let Some(setting) =
+        settings.iter().find(|setting| ["seed", "name", "about"].contains(&setting.key.as_str()))
+    {
+        let hint = if setting.key == "seed" {
+            "seeds are given with --seeds, as --seeds 1..3"
+        } else {
+            "it changes nothing: take it out"
+        };
+        return Err(ScenarioError::new(&setting.key, "not to be set").hint(hint).of("--set"));
+    }
     for (index, setting) in settings.iter().enumerate() {
         if settings[..index].iter().any(|earlier| earlier.key == setting.key) {
             let hint = format!("give all its values at once: --set '{}=…,…'", setting.key);
@@ -87,10 +97,7 @@ fn variant(base: &Scenario, settings: &[Setting], mut number: usize) -> Result<V
     }
     let mut table: Table = base.text.parse().map_err(|error| from_toml::<Table>(&error, &base.text))?;
     for (key, value) in &set {
-        let steps: Vec<&str> = key.split('.').collect();
-        if let ["link", name, _, ..] = steps[..] {
-            declare(base, &mut table, name);
-        }
+        let steps = steps_of(base, &mut table, key);
         apply(&mut table, &steps, &read(value)).map_err(|message| {
             ScenarioError::new(key.clone(), message)
                 .hint("keys are written as transport.rule, link.NAME.rate or flow.NAME.rule; * stands for all names")
@@ -108,14 +115,27 @@ fn read(text: &str) -> Value {
     parsed.unwrap_or_else(|| Value::String(text.to_owned()))
 }
 
+/// The parts of a key. Names of links that a generator made have dots, and are written down so that they can be set.
+fn steps_of<'a>(base: &Scenario, table: &mut Table, key: &'a str) -> Vec<&'a str> {
+    let steps: Vec<&str> = key.split('.').collect();
+    let Some(rest) = key.strip_prefix("link.").filter(|_| steps.len() > 2 && base.file.topology.is_some())
+    else {
+        return steps;
+    };
+    let Ok(built) = base.build(base.seed()) else { return steps };
+    let is_link = |name: &str| built.cables.iter().any(|cable| cable.name == name);
+    let mut ends = rest.match_indices('.').map(|(place, _)| place);
+    let Some(end) = ends.by_ref().filter(|end| is_link(&rest[..*end])).last() else { return steps };
+    declare(table, &rest[..end]);
+    ["link", &rest[..end]].into_iter().chain(rest[end + 1..].split('.')).collect()
+}
+
 /// Writes down a link that a generator made, so that it can be set like those of the file.
-fn declare(base: &Scenario, table: &mut Table, name: &str) {
-    let generated =
-        || base.build(base.seed()).is_ok_and(|built| built.cables.iter().any(|cable| cable.name == name));
+fn declare(table: &mut Table, name: &str) {
     let links = table.entry("link").or_insert_with(|| Value::Array(Vec::new()));
     let Value::Array(links) = links else { return };
     let declared = links.iter().any(|link| link.get("name").and_then(Value::as_str) == Some(name));
-    if !declared && generated() {
+    if !declared {
         links.push(Value::Table(Table::from_iter([("name".to_owned(), Value::String(name.to_owned()))])));
     }
 }
@@ -148,6 +168,9 @@ fn apply(table: &mut Table, steps: &[&str], value: &Value) -> Result<(), String>
 fn nothing_called(step: &str, name: &str, list: &[Value]) -> String {
     let names: Vec<&str> = list.iter().filter_map(|entry| entry.get("name")?.as_str()).collect();
     match nearest(name, &names) {
+        _ if (step, name) == ("link", "*") => {
+            "the file has no [[link]]; links.rate and its like are of all".to_owned()
+        }
         Some(near) => format!("there is no {step} \"{name}\"; did you mean \"{near}\"?"),
         None => format!("there is no {step} \"{name}\""),
     }

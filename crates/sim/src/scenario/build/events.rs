@@ -1,7 +1,7 @@
 //! What no session does: plain packets at a constant rate, changes to links, and detectors that look on.
 
 use anabranch_engine::{FastRetransmits, Lag};
-use anabranch_link::{LossModel, RateModel};
+use anabranch_link::{Limit, LossModel, RateModel};
 use anabranch_wire::{Span, Time};
 
 use super::check_times;
@@ -44,11 +44,28 @@ impl Builder<'_> {
             return Err(ScenarioError::new(key(name), "without `on` it sends all the time")
                 .hint("say how long a burst lasts, as `on = \"10 ms\"`, or take it out"));
         }
+        if spec.on.is_some() && spec.off.is_none() {
+            return Err(ScenarioError::new(key("on"), "without `off` it never pauses")
+                .hint("say how long a pause lasts, as `off = \"100 ms\"`, or take it out"));
+        }
+        let limit = |link: &u32| self.graph.cables[*link as usize / 2].links[*link as usize % 2].queue.limit;
+        let fits = |link: &&u32| !matches!(limit(link), Limit::Bytes(most) if most < packet);
+        if let Some(link) = path.forward.iter().find(|link| !fits(link)) {
+            let name = &self.graph.cables[*link as usize / 2].name;
+            return Err(ScenarioError::new(
+                key("packet"),
+                format!("no packet of {packet} B fits the queue of link \"{name}\""),
+            )
+            .hint("smaller packets, or a longer queue there"));
+        }
         let every = spaced(&key("rate"), rate, packet)?;
-        // A burst has one packet at least.
-        let least = spec.on.map_or(every, |on| every.min(on.0 + spec.off.map_or(Span::ZERO, |off| off.0)));
         let time = stop.min(self.built.end).since(start).as_secs_f64();
-        self.bound_packets(key("rate"), time / least.as_secs_f64())?;
+        // Bursts take work even where they are too short for a packet.
+        let rounds = spec.on.map(|on| on.0 + spec.off.map_or(Span::ZERO, |off| off.0));
+        match rounds.filter(|round| *round < every) {
+            Some(round) => self.bound_packets(key("on"), time / round.as_secs_f64(), "bursts")?,
+            None => self.bound_packets(key("rate"), time / every.as_secs_f64(), "packets")?,
+        }
         self.built.bursts.push(spec.name.clone());
         self.built.plan.bursts.push(BurstPlan {
             links: path.forward,
@@ -88,6 +105,17 @@ impl Builder<'_> {
         };
         for what in changes {
             for way in ways {
+                let is_like = |known: &Change| {
+                    let alike = std::mem::discriminant(&known.what) == std::mem::discriminant(&what);
+                    alike && (known.at, known.link) == (Time::ZERO + spec.at.0, cable * 2 + way)
+                };
+                if self.built.plan.script.iter().any(is_like) {
+                    return Err(ScenarioError::new(
+                        "event.at",
+                        "another event changes the same at the same time",
+                    )
+                    .hint("take one of them out, or let them follow each other"));
+                }
                 let change = Change { at: Time::ZERO + spec.at.0, link: cable * 2 + way, what: what.clone() };
                 self.built.plan.script.push(change);
             }
@@ -103,8 +131,14 @@ impl Builder<'_> {
             (group.name == spec.flow).then_some((group.count, first - group.count))
         });
         let flow = match known {
-            // One with a single path has nothing to compare, and nothing is told of it: a sweep over its paths may come by there.
-            Some((1, flow)) => flow,
+            Some((1, flow)) if self.built.plan.flows[flow].sees_paths() > 1 => flow,
+            Some((1, _)) => {
+                return Err(ScenarioError::new(
+                    key("flow"),
+                    format!("\"{}\" sees one path, which is shared with none", spec.flow),
+                )
+                .hint("name a flow with two paths, without `striping` and `flow_routing`"));
+            }
             Some(_) => {
                 return Err(ScenarioError::new(key("flow"), format!("\"{}\" is several flows", spec.flow))
                     .hint("name one without `count`"));

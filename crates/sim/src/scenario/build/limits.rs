@@ -67,13 +67,15 @@ impl Builder<'_> {
     }
 
     /// Counts the packets that a source sends at most beside those of others.
-    pub(super) fn bound_packets(&mut self, key: String, most: f64) -> Result<(), ScenarioError> {
+    pub(super) fn bound_packets(&mut self, key: String, most: f64, what: &str) -> Result<(), ScenarioError> {
         self.offered += most;
         if self.offered <= MAX_PACKETS {
             return Ok(());
         }
-        Err(ScenarioError::new(key, format!("up to {most:.0} packets"))
-            .hint(format!("{MAX_PACKETS:.0} in all are enough: a lower rate, larger packets, or less time")))
+        let fewer =
+            if what == "bursts" { "longer bursts and pauses" } else { "a lower rate, larger packets" };
+        Err(ScenarioError::new(key, format!("up to {most:.0} {what}"))
+            .hint(format!("{MAX_PACKETS:.0} in all are enough: {fewer}, or less time")))
     }
 
     /// Counts the links that the paths of so many flows cross, beside those of others.
@@ -124,7 +126,7 @@ impl Builder<'_> {
         };
         let flows: Vec<_> = self.named_flows().filter_map(of_flow).collect();
         for (name, key, packets) in flows {
-            self.bound_packets(format!("flow.{name}.{key}"), packets).map_err(|error| {
+            self.bound_packets(format!("flow.{name}.{key}"), packets, "packets").map_err(|error| {
                 let index = self.file.flow.iter().position(|declared| declared.name == name);
                 self.locate(error, "flow", index.unwrap_or(0))
             })?;
@@ -226,10 +228,12 @@ mod tests {
         assert_eq!(of("rate = \"10 Gbit/s\"\npacket = \"100 B\""), many);
         assert_eq!(of("rate = \"8 Gbit/s\"\npacket = \"100 B\""), "right");
         assert_eq!(of("rate = \"10 Gbit/s\"\npacket = \"100 B\"\nstop = \"500 s\""), "right");
-        let short = of("rate = \"1 kbit/s\"\non = \"1 us\"\nstart = \"1 s\"\nbursts = \"fixed\"");
-        assert_eq!(short, "right", "a packet each time");
-        let day = "duration = \"24 h\"\n[[link]]\nname = \"x\"\ndelay = \"1 ms\"\n[[cbr]]\nname = \"c\"\npath = [\"x\"]\nrate = \"1 kbit/s\"\non = \"1 us\"\n";
-        assert!(told(day).contains("up to 86400000000 packets"), "{}", told(day));
+        let short =
+            of("rate = \"1 kbit/s\"\non = \"1 us\"\noff = \"1 us\"\nstart = \"1 s\"\nbursts = \"fixed\"");
+        assert_eq!(short, "right");
+        let day = "duration = \"24 h\"\n[[link]]\nname = \"x\"\ndelay = \"1 ms\"\n[[cbr]]\nname = \"c\"\npath = [\"x\"]\nrate = \"1 kbit/s\"\non = \"1 us\"\noff = \"0 s\"\n";
+        let wanted = "s.toml:9: cbr.c.on: up to 86400000000 bursts\n  hint    10000000000 in all are enough: longer bursts and pauses, or less time";
+        assert_eq!(told(day), wanted);
         let flow = "[[flow]]\nname = \"f\"\npaths = [\"x\"]\ncount = 10\n";
         let datagrams = |size: u64| {
             told(&format!("{LINK}{flow}datagrams = {{ rate = \"100 Mbit/s\", size = \"{size} B\" }}\n"))
@@ -256,7 +260,7 @@ mod tests {
         let far = "delay = \"1000 s\"";
         for (keys, source) in [(far, cbr), ("rate = \"1 kbit/s\"\nqueue = \"1000 GB\"", cbr), (far, flows)] {
             let told = of(keys, source);
-            assert!(told.starts_with("s:5: link.y: more than 100000 packets wait or are"), "{told}");
+            assert!(told.starts_with("s.toml:5: link.y: more than 100000 packets wait or are"), "{told}");
         }
         assert_eq!(of("delay = \"1 s\"", &format!("{cbr}\nstop = \"3 s\"")), "right");
     }

@@ -92,8 +92,16 @@ impl Builder<'_> {
             aqm: spec.aqm.or(usual.aqm),
         };
         let links = two_links(&spec.name, &there, spec.back.as_ref().unwrap_or(&usual_back))?;
+        self.check_queue(spec, &links)?;
         match (self.graph.find_cable(&spec.name), &spec.between) {
             (Some(index), None) if index < self.generated => self.graph.cables[index].links = links,
+            (Some(index), Some(_)) if index < self.generated => {
+                return Err(ScenarioError::new(
+                    format!("link.{}.between", spec.name),
+                    "a link of the topology has its nodes",
+                )
+                .hint("take `between` out, or give the link a name of its own"));
+            }
             (Some(_), _) => {
                 return Err(ScenarioError::new(
                     "link.name",
@@ -124,6 +132,24 @@ impl Builder<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Checks that a link that is said to queue can: without a rate nothing waits.
+    fn check_queue(&self, spec: &LinkSpec, links: &[LinkConfig; 2]) -> Result<(), ScenarioError> {
+        let said = [
+            ("queue", spec.queue.is_some()),
+            ("aqm", spec.aqm.is_some_and(|aqm| aqm != Aqm::None)),
+            ("random_drop", spec.random_drop == Some(true)),
+        ];
+        let Some((key, _)) = said.into_iter().find(|(_, said)| *said) else { return Ok(()) };
+        let is_rated = links.iter().any(|link| !matches!(link.rate, RateModel::Unlimited));
+        let becomes_rated =
+            || self.file.event.iter().any(|event| event.link == spec.name && event.rate.is_some());
+        if is_rated || becomes_rated() {
+            return Ok(());
+        }
+        Err(ScenarioError::new(format!("link.{}.{key}", spec.name), "nothing waits at a link without a rate")
+            .hint("give it one, as `rate = \"100 Mbit/s\"`, or take it out"))
     }
 
     /// Whether a path that is written down goes over a link of this name.

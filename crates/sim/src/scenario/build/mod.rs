@@ -143,6 +143,7 @@ pub(crate) fn build(file: &File, text: &str, seed: u64) -> Result<Built, Scenari
     }
     builder.limits()?;
     builder.bound_work()?;
+    builder.bound_looks()?;
     Ok(builder.finish())
 }
 
@@ -214,7 +215,10 @@ impl Builder<'_> {
             // Flows that are declared and flows of a pattern are measured alike.
             let family = if table == "traffic" { "flow" } else { table };
             if !seen.insert((family, name)) {
-                return fault(format!("there are two {family}s \"{name}\""), "give each a name of its own");
+                return fault(
+                    format!("there are two {}s \"{name}\"", family.trim_end_matches('s')),
+                    "give each a name of its own",
+                );
             }
         }
         Ok(())
@@ -235,6 +239,12 @@ impl Builder<'_> {
                 .at(at("warm_up")));
         }
         let measured = duration.saturating_sub(warm_up);
+        if self.file.sample.is_none() && measured < Span::from_micros(1) {
+            let key = if self.file.warm_up.is_some() { "warm_up" } else { "duration" };
+            return Err(ScenarioError::new(key, "hardly any time is left to measure")
+                .hint("at least a microsecond: duration without warm_up")
+                .at(at(key)));
+        }
         let sample = self.file.sample.map_or((measured / 200).max(Span::from_micros(1)), |sample| sample.0);
         if sample > measured {
             return Err(ScenarioError::new("sample", "nothing is ever looked at")

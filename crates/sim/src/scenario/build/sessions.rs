@@ -44,7 +44,7 @@ impl Builder<'_> {
         if let Supply::Datagrams { pause, .. } = supply {
             let start = spec.start.map_or(Time::ZERO, |start| Time::ZERO + start.0);
             let time = stop.min(self.built.end).since(start).as_secs_f64() * count as f64;
-            self.bound_packets(key("datagrams.rate"), time / pause.as_secs_f64())?;
+            self.bound_packets(key("datagrams.rate"), time / pause.as_secs_f64(), "packets")?;
         }
         let within = spec.start_within.map_or(Span::ZERO, |within| within.0);
         for paths in sessions {

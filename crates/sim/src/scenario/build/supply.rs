@@ -26,6 +26,18 @@ pub(super) fn supply(
     let streams =
         [spec.size.map(|_| "size"), spec.rate.map(|_| "rate"), spec.script.as_ref().map(|_| "script")];
     let given: Vec<&str> = streams.into_iter().flatten().collect();
+    let copies = spec.datagrams.is_some_and(|datagrams| datagrams.mode == DatagramModeSpec::Redundant);
+    if copies && visible == 1 {
+        return Err(ScenarioError::new(key("datagrams.mode"), "the session sees one path only")
+            .hint("name two paths, without `striping` and `flow_routing`, or take it out"));
+    }
+    if spec.redundant == Some(true) && spec.scheduler.is_some() {
+        return Err(ScenarioError::new(
+            key("scheduler"),
+            "a stream that is sent on every path is not scheduled",
+        )
+        .hint("take `scheduler` or `redundant` out"));
+    }
     if spec.redundant == Some(true) {
         if spec.datagrams.is_some() {
             return Err(ScenarioError::new(key("redundant"), "the flow has no stream")

@@ -136,6 +136,10 @@ impl Builder<'_> {
                 Pattern::Neighbours => self.graph.host_neighbours(sender),
                 _ => hosts.iter().copied().filter(|host| *host != sender).collect(),
             };
+            if others.is_empty() {
+                return Err(ScenarioError::new(key("pattern"), "a host has no neighbours")
+                    .hint("use a larger [topology], or the pattern \"permutation\""));
+            }
             if others.len() < flows {
                 return Err(ScenarioError::new(key("flows"), format!("{flows} flows a host"))
                     .hint(format!("a host has only {} others to send to", others.len())));

@@ -11,6 +11,8 @@ use crate::scenario::units::PACKET;
 
 /// Most crossings of a run: hours of work.
 const MAX_CROSSINGS: f64 = 1e11;
+/// Most looks at things: half a minute.
+const MAX_LOOKS: f64 = 1e9;
 
 impl Builder<'_> {
     /// Bounds the crossings of all links, by their rates and by what is sent over them.
@@ -59,6 +61,24 @@ impl Builder<'_> {
         Err(ScenarioError::new("duration", message)
             .hint(format!("at most {MAX_CROSSINGS:.0e} times: less time, lower rates, or fewer flows"))
             .at(line_of(self.text, "", 0, "duration")))
+    }
+
+    /// Bounds how often flows, links and detectors are looked at.
+    pub(super) fn bound_looks(&self) -> Result<(), ScenarioError> {
+        let looks =
+            (self.built.end.since(self.built.warm_up).as_nanos() / self.built.sample.as_nanos()) as f64;
+        let built = &self.built;
+        // A detector takes as long as four others.
+        let seen = built.plan.flows.len() + self.graph.cables.len() * 2 + built.detectors.len() * 4;
+        if looks * seen as f64 <= MAX_LOOKS {
+            return Ok(());
+        }
+        let least = built.sample.mul_f64(looks * seen as f64 / MAX_LOOKS);
+        let line = |key: &str| line_of(self.text, "", 0, key);
+        let message = format!("{looks:.0} looks at {} flows, links and detectors", seen);
+        Err(ScenarioError::new("sample", message)
+            .hint(format!("look less often: `sample = \"{:.0} ms\"` or more", least.as_millis_f64().ceil()))
+            .at(line("sample").or_else(|| line("duration"))))
     }
 
     /// Full packets that each link can carry in the run, at the fastest rate that it ever has.
@@ -136,6 +156,20 @@ mod tests {
         assert_eq!(told("1 h", fast, "stop = \"1 s\""), "right", "it stops soon");
         let event = "[[event]]\nat = \"1 s\"\nlink = \"x\"\nrate = \"10000 Gbit/s\"";
         assert_eq!(told("1 h", "rate = \"1 Mbit/s\"", event), wanted);
+    }
+
+    #[test]
+    fn looks_are_bounded_by_what_is_looked_at() {
+        let rest = "count = 100000\nrate = \"1 bit/s\"";
+        let text = |sample: &str| {
+            format!(
+                "duration = \"2 s\"\nsample = \"{sample}\"\n[[link]]\nname = \"x\"\nrate = \"10 Mbit/s\"\n\
+                 [[flow]]\nname = \"f\"\npaths = [\"x\"]\n{rest}\n"
+            )
+        };
+        let wanted = "s:2: sample: 1000000 looks at 100002 flows, links and detectors\n  hint    look less often: `sample = \"1 ms\"` or more";
+        assert_eq!(Scenario::parse(&text("2 us"), "s").expect_err("often").to_string(), wanted);
+        assert!(Scenario::parse(&text("1 ms"), "s").is_ok());
     }
 
     #[test]

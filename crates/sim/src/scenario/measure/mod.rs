@@ -19,7 +19,7 @@ use super::Extras;
 use super::build::{Built, CableName};
 use super::course::{Course, MAX_POINTS, Recorder};
 use crate::network::{Network, Supply};
-use results::{Measured, jain};
+use results::{DELAYS, DELIVERED, Measured, jain};
 use shared::Observer;
 use snapshot::Snapshot;
 
@@ -173,7 +173,6 @@ impl Overfull {
 pub(crate) fn names(built: Built) -> BTreeSet<String> {
     let completed = |kind: &str, name: &str, what: &str| format!("{kind}.{name}.completion_{what}");
     let mut known = BTreeSet::new();
-    known.extend(built.groups.iter().map(|group| completed("flow", &group.name, "s")));
     for name in &built.arrivals {
         known.extend(["s", "p50_s", "p99_s"].map(|what| completed("arrivals", name, what)));
     }
@@ -182,6 +181,14 @@ pub(crate) fn names(built: Built) -> BTreeSet<String> {
     for group in &built.groups {
         let name = &group.name;
         known.extend(["kept_share", "shared_s"].map(|key| format!("flow.{name}.{key}")));
+        match built.plan.flows.get(first).map(|flow| &flow.supply) {
+            Some(Supply::File(_) | Supply::Script(_)) => _ = known.insert(completed("flow", name, "s")),
+            Some(Supply::Datagrams { .. }) => {
+                let keys = DELAYS.iter().map(|(key, _)| key).chain([&DELIVERED]);
+                known.extend(keys.map(|key| format!("flow.{name}.{key}")));
+            }
+            _ => {}
+        }
         if group.count == 1 {
             let paths = 1..=built.plan.flows[first].paths.len();
             let of_path = |path| ["window_pkt", "rtt_ms"].map(|key| format!("flow.{name}.path{path}.{key}"));

@@ -35,6 +35,11 @@ pub(super) struct Measured {
 /// Datagrams sent so long before the end have had time to come.
 const SETTLED: Span = Span::from_secs(1);
 
+/// Metrics of datagrams, which there are none of where none were sent early enough.
+pub(super) const DELIVERED: &str = "delivered_share";
+pub(super) const DELAYS: [(&str, f64); 3] =
+    [("delay_p50_ms", 0.5), ("delay_p99_ms", 0.99), ("delay_max_ms", 1.0)];
+
 impl Measured {
     fn mbit_s(&self, bytes: u64) -> f64 {
         bytes as f64 * 8e-6 / self.span.as_secs_f64()
@@ -157,9 +162,11 @@ impl Measured {
             delays.extend(counted.map(|(_, took)| took.as_millis_f64()));
         }
         delays.sort_by(f64::total_cmp);
-        put("delivered_share", ratio(delays.len() as u64, sent));
-        for (name, share) in [("delay_p50_ms", 0.5), ("delay_p99_ms", 0.99), ("delay_max_ms", 1.0)] {
-            put(name, if delays.is_empty() { 0.0 } else { quantile(&delays, share) });
+        if sent > 0 {
+            put(DELIVERED, ratio(delays.len() as u64, sent));
+        }
+        for (name, share) in DELAYS.iter().filter(|_| !delays.is_empty()) {
+            put(name, quantile(&delays, *share));
         }
         let sum = |snapshot: &Snapshot, count: fn(&FlowState) -> u64| -> u64 {
             snapshot.flows[flows.clone()].iter().map(count).sum()
