@@ -42,8 +42,10 @@ fn what_would_be_passed_over_is_told() {
         ),
         (datagrams("mode = \"redundant\""), "8: flow.f.datagrams.mode: the session sees one path only"),
         (
-            format!("{flow}[[detector]]\nname = \"d\"\nflow = \"f\""),
-            "10: detector.d.flow: \"f\" sees one path",
+            format!(
+                "{flow}striping = {{ scheme = \"round-robin\" }}\n[[detector]]\nname = \"d\"\nflow = \"f\""
+            ),
+            "11: detector.d.flow: \"f\" sees one path",
         ),
         (
             format!("{flow}[expect]\n\"flow.f.completion_s\" = {{ max = 1 }}"),

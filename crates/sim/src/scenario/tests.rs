@@ -505,8 +505,11 @@ fn a_detector_watches_a_single_flow_within_its_bounds() {
     assert!(!report.metrics.contains_key("detector.D.shared_s"));
     // A flow with one path has nothing to compare.
     let text = SMALL.replace("[expect]", &with("flow = \"T\""));
-    let error = Scenario::parse(&text, "small.toml").unwrap_err().to_string();
-    assert!(error.contains("detector.D.flow: \"T\" sees one path"), "{error}");
+    let report = Scenario::parse(&text, "small.toml").unwrap().run(1).unwrap();
+    assert!(report.metrics.keys().all(|name| !name.starts_with("detector")), "{report:#?}");
+    let expected = text.clone() + "\n\"detector.D.ratio\" = { min = 0.1 }\n";
+    let error = Scenario::parse(&expected, "small.toml").unwrap_err().to_string();
+    assert!(error.contains("nothing measured is called \"detector.D.ratio\""), "{error}");
     let several = text.replace("start_within = \"1 s\"", "start_within = \"1 s\"\ncount = 2");
     let error = Scenario::parse(&several, "small.toml").unwrap_err().to_string();
     assert!(error.contains("is several flows"), "{error}");

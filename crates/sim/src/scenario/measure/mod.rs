@@ -176,7 +176,9 @@ pub(crate) fn names(built: Built) -> BTreeSet<String> {
     for name in &built.arrivals {
         known.extend(["s", "p50_s", "p99_s"].map(|what| completed("arrivals", name, what)));
     }
-    known.extend(built.detectors.iter().flat_map(|detector| shared::names(&detector.name)));
+    let sees_two = |flow: usize| built.plan.flows[flow].sees_paths() > 1;
+    let detectors = built.detectors.iter().filter(|detector| sees_two(detector.flow));
+    known.extend(detectors.flat_map(|detector| shared::names(&detector.name)));
     let mut first = 0;
     for group in &built.groups {
         let name = &group.name;
