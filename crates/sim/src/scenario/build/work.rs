@@ -75,7 +75,7 @@ impl Builder<'_> {
         }
         let least = built.sample.mul_f64(looks * seen as f64 / MAX_LOOKS);
         let line = |key: &str| line_of(self.text, "", 0, key);
-        let message = format!("{looks:.0} looks at {} flows, links and detectors", seen);
+        let message = format!("{looks:.0} looks at {seen} flows, links and detectors");
         Err(ScenarioError::new("sample", message)
             .hint(format!("look less often: `sample = \"{:.0} ms\"` or more", least.as_millis_f64().ceil()))
             .at(line("sample").or_else(|| line("duration"))))
