@@ -129,13 +129,18 @@ impl fmt::Display for SettingsError {
     }
 }
 
+/// Whether a letter has no width, or turns the direction of others: names that differ by it look alike.
+fn is_unseen(c: char) -> bool {
+    matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{2064}' | '\u{feff}')
+}
+
 /// Most letters of a part of an error that are shown.
 const LONGEST: usize = 1000;
 
 /// Text of a file for a terminal: what would move its cursor or change its colours is written as TOML has it.
 fn printable(text: &str) -> String {
     let each = text.chars().take(LONGEST).map(|c| match c {
-        c if c.is_control() => format!("\\u{:04X}", u32::from(c)),
+        c if c.is_control() || is_unseen(c) => format!("\\u{:04X}", u32::from(c)),
         c => c.to_string(),
     });
     let rest = if text.chars().nth(LONGEST).is_some() { "…" } else { "" };
@@ -282,7 +287,7 @@ mod tests {
     fn an_error_of_nothing_in_particular_has_no_empty_parts() {
         assert_eq!(SettingsError::new("", "too many").of("--set").to_string(), "--set: too many");
         assert_eq!(SettingsError::new("rate", "too much").to_string(), "rate: too much");
-        let coloured = SettingsError::new("name", "no \u{1b}[31m\n").hint("a\tb").to_string();
-        assert_eq!(coloured, "name: no \\u001B[31m\\u000A\n  hint    a\\u0009b");
+        let coloured = SettingsError::new("name", "no \u{1b}[31m\n").hint("a\t\u{200b}b").to_string();
+        assert_eq!(coloured, "name: no \\u001B[31m\\u000A\n  hint    a\\u0009\\u200Bb");
     }
 }

@@ -62,7 +62,12 @@ pub fn syntax_error(text: &str) -> Option<SettingsError> {
             Some(value) if !value.starts_with(['"', '\'', '[', '{']) => {
                 told(&format!("found {value}, which is no value"), instead_of(&of_line, value))
             }
-            Some(value) if value.starts_with(['"', '\'']) => told(message, ESCAPES.to_owned()),
+            Some(value) if value.starts_with(['"', '\'']) => match behind(value) {
+                Some((text, rest)) => {
+                    told(&format!("found {rest} behind the value"), without(&of_line, text, rest))
+                }
+                None => told(message, ESCAPES.to_owned()),
+            },
             _ => match without_equals(line) {
                 Some((key, value)) => SettingsError::new(key, "no = between key and value")
                     .hint(format!("write {key} = {}", in_toml(value)))
@@ -89,6 +94,34 @@ fn instead_of(key: &str, value: &str) -> String {
             format!("numbers begin without zeros: {key} = {digits}")
         }
         _ => format!("text and quantities stand in quotes: {key} = {}", quoted(value)),
+    }
+}
+
+/// Text in quotes and what follows it; `None` where nothing does.
+fn behind(value: &str) -> Option<(&str, &str)> {
+    let quote = value.chars().next()?;
+    let mut escaped = false;
+    let is_end = |c: char| {
+        let ends = c == quote && !escaped;
+        escaped = c == '\\' && !escaped && quote == '"';
+        ends
+    };
+    let end = value[1..].find(is_end)? + 2;
+    let rest = value[end..].trim();
+    (!rest.is_empty()).then_some((&value[..end], rest))
+}
+
+/// What to do about what follows a value.
+fn without(key: &str, text: &str, rest: &str) -> String {
+    let is_comment = ["//", "--", ";"].iter().any(|sign| rest.starts_with(sign) && rest.len() > sign.len());
+    match rest {
+        _ if is_comment => "a comment begins with #".to_owned(),
+        _ if rest.contains('=') => "each key has a line of its own".to_owned(),
+        _ if rest.chars().all(|c| c.is_alphanumeric() || matches!(c, '/' | '%' | ' ')) => {
+            let number = text.trim_matches(['"', '\'']);
+            format!("a unit stands within the quotes: {key} = \"{number} {rest}\"")
+        }
+        _ => format!("take it out: {key} = {text}"),
     }
 }
 
@@ -144,6 +177,11 @@ fn quoted(value: &str) -> String {
 /// The error of a key, or of a table, that is there already in an earlier line.
 fn twice(text: &str, number: usize, key: &str) -> SettingsError {
     let lines: Vec<&str> = text.lines().take(number).map(str::trim).collect();
+    if lines.last().is_some_and(|line| line.contains('{')) {
+        return SettingsError::new(key, "there twice within the braces")
+            .hint("take one of them out")
+            .at(Some(number));
+    }
     let (last, earlier) = lines.split_last().unwrap_or((&"", &[]));
     let is_head = |line: &str| line.starts_with('[') && line.contains(']') && !line.contains(',');
     let mut back = earlier.iter().enumerate().rev();
@@ -208,6 +246,23 @@ mod tests {
                 ":2: size: no = between key and value\n  hint    write size = \"1 MB\"",
             ),
             ("duration: 2 s", ":1: duration: no = between key and value\n  hint    write duration = \"2 s\""),
+            (
+                "x = 1\ny = 2\nz = { x = 1, x = 2 }",
+                ":3: x: there twice within the braces\n  hint    take one of them out",
+            ),
+            (
+                "delay = \"5\" ms",
+                ":1: delay: found ms behind the value\n  hint    a unit stands within the quotes: delay = \"5 ms\"",
+            ),
+            (
+                "a = \"b\" // first",
+                ":1: a: found // first behind the value\n  hint    a comment begins with #",
+            ),
+            ("a = \"b\",", ":1: a: found , behind the value\n  hint    take it out: a = \"b\""),
+            (
+                "a = \"b\" c = \"d\"",
+                ":1: a: found c = \"d\" behind the value\n  hint    each key has a line of its own",
+            ),
             ("a = True", ":1: a: found True, which is no value\n  hint    write a = true"),
             ("a = 010", ":1: a: found 010, which is no value\n  hint    numbers begin without zeros: a = 10"),
             (
@@ -216,7 +271,7 @@ mod tests {
             ),
             ("a == \"b\"", ":1: a: found = \"b\", which is no value\n  hint    one = is enough: a = \"b\""),
             ("size \"1 MB\"", ":1: size: no = between key and value\n  hint    write size = \"1 MB\""),
-            ("x = { y = 1, y = 2 }", ":1: y: there twice\n  hint    take one of them out"),
+            ("x = { y = 1, y = 2 }", ":1: y: there twice within the braces\n  hint    take one of them out"),
         ];
         for (text, wanted) in cases {
             assert_eq!(told(text), wanted, "{text}");

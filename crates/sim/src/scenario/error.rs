@@ -126,6 +126,10 @@ pub(crate) fn from_toml<F: DeserializeOwned>(error: &toml::de::Error, text: &str
         if let Some(near) = nearest(&told.key.clone(), &["min", "max", "above", "below"]) {
             return told.hint(format!("did you mean `{near}`?"));
         }
+        let line = told.line.and_then(|line| text.lines().nth(line - 1)).unwrap_or_default();
+        if line.trim_start().starts_with(['"', '\'']) {
+            return told.hint("possible: min, max, above, below");
+        }
         return told
             .hint("the name of a metric has dots, so it is quoted: \"flow.M.goodput_mbit_s\" = { min = 5 }");
     }
@@ -136,6 +140,10 @@ pub(crate) fn from_toml<F: DeserializeOwned>(error: &toml::de::Error, text: &str
         return told.hint(
             "[links] says what all links have that do not say otherwise; each link is headed by [[link]]",
         );
+    }
+    // Many tables have a name: one too many is not meant for the file.
+    if let Some((_, possible)) = told.hint.split_once("possible here: ").filter(|_| told.key == "name") {
+        told.hint = format!("possible: {possible}");
     }
     // What depends on the kind of a topology is known once all of it has been read.
     if table == "topology" && told.line == line_of(text, table, 0, "") {

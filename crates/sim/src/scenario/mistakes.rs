@@ -132,6 +132,14 @@ fn mistakes_that_people_make_are_told_with_what_was_found_and_an_example() {
             "s.toml:2: name: text without an end\n  hint    end it with the quote that it began with: name = \"a\"",
         ),
         (
+            "[expect]\n\"flow.M.pkt_s\" = { equals = 1 }",
+            "s.toml:2: equals: unknown key `equals`\n  hint    possible: min, max, above, below",
+        ),
+        (
+            "[[flow]]\nname = \"f\"\ndatagrams = { name = \"x\" }",
+            "s.toml:3: name: unknown key `name`\n  hint    possible: rate, size, mode, block, patience, most, outlive_path",
+        ),
+        (
             "[link]\nname = \"a\"\n[link]\nname = \"b\"",
             "s.toml:3: link: there twice, first on line 1\n  hint    several of them are headed by [[link]] each",
         ),

@@ -49,7 +49,7 @@ fn what_would_be_passed_over_is_told() {
         ),
         (
             format!("{flow}[expect]\n\"flow.f.completion_s\" = {{ max = 1 }}"),
-            "9: expect.flow.f.completion_s: nothing measured is called",
+            "9: expect.flow.f.completion_s: nothing measured is called \"flow.f.completion_s\"\n  hint    only a flow that ends, with a `size` or a `script`, has it",
         ),
         (
             format!(
@@ -59,6 +59,10 @@ fn what_would_be_passed_over_is_told() {
         ),
         (format!("{flow}[links]\nrate = \"0 bit/s\""), "9: links.rate: out of range"),
         (format!("{flow}[links]\ndelay = \"2 h\""), "9: links.delay: out of range"),
+        (
+            format!("{flow}script = [[\"1 s\", \"1 B\"]]\nstart_within = \"2.5 s\""),
+            "8: flow.f.script: entry 1 is after the end",
+        ),
         ("".to_owned(), "4: nothing sends anything"),
         (flow.replace("\"f\"", "\"f\\u001b[1m\""), "6: flow.name: \"f\\u001B[1m\" cannot be a name"),
     ];
@@ -70,6 +74,9 @@ fn what_would_be_passed_over_is_told() {
     let base = Scenario::parse(&format!("{LINK}{flow}"), "s").expect("right");
     let told = variants(&base, &["flow.f=1".parse().expect("a setting")]).expect_err("no key").to_string();
     assert!(told.starts_with("--set: flow.f: which of its keys?"), "{told}");
+    let both = ["flow.f.rule=lia", "flow.*.rule=olia"].map(|text| text.parse().expect("a setting"));
+    let told = variants(&base, &both).expect_err("twice").to_string();
+    assert!(told.starts_with("--set: flow.*.rule: sets what `flow.f.rule` sets"), "{told}");
     let told = variants(&base, &["seed=1,2".parse().expect("a setting")]).expect_err("no key").to_string();
     assert_eq!(told, "--set: seed: not to be set\n  hint    seeds are given with --seeds, as --seeds 1..3");
 }

@@ -71,6 +71,16 @@ pub(crate) fn check(bounds: &BTreeMap<String, Bound>, known: &BTreeSet<String>) 
     Ok(())
 }
 
+/// Metrics that not every flow has, by how they begin.
+const ONLY: [(&str, &str); 6] = [
+    ("completion_", "a flow that ends, with a `size` or a `script`,"),
+    ("delay_", "a flow of `datagrams`"),
+    ("delivered_", "a flow of `datagrams`"),
+    ("shared_", "a flow of several paths whose coupling is adaptive"),
+    ("separate_", "a flow of several paths whose coupling is adaptive"),
+    ("jain", "several flows, by `count`,"),
+];
+
 fn hint(metric: &str, known: &BTreeSet<String>) -> String {
     let names: Vec<&str> = known.iter().map(String::as_str).collect();
     // The unit left out is likelier than another word.
@@ -78,6 +88,10 @@ fn hint(metric: &str, known: &BTreeSet<String>) -> String {
         name.strip_prefix(metric).is_some_and(|rest| !metric.is_empty() && rest.starts_with(['_', '.']))
     };
     let begun = names.iter().filter(longer).min_by_key(|name| name.len()).copied();
+    let only = ONLY.iter().find(|(of, _)| metric.rsplit('.').next().is_some_and(|last| last.starts_with(of)));
+    if let (None, Some((_, whose))) = (begun, only) {
+        return format!("only {whose} has it");
+    }
     match begun.or_else(|| nearest(metric, &names)) {
         _ if matches!(metric, "run.cpu_s" | "run.peak_rss_mb") => {
             "what a run costs the machine is no result of it and cannot be expected".to_owned()

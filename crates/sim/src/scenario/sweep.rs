@@ -54,6 +54,8 @@ pub struct Variant {
 
 /// Tables of which there may be several.
 const TABLES: [&str; 7] = ["link", "flow", "traffic", "arrivals", "cbr", "event", "detector"];
+/// What makes no variant of a run.
+const NOT_SET: [&str; 4] = ["seed", "name", "about", "expect"];
 /// Most variants of a sweep.
 const MAX_VARIANTS: usize = 100_000;
 
@@ -68,16 +70,22 @@ pub fn variants(base: &Scenario, settings: &[Setting]) -> Result<Vec<Variant>, S
         ScenarioError::new("", "too many combinations").hint(hint).of("--set")
     })?;
     if let Some(setting) =
-        settings.iter().find(|setting| ["seed", "name", "about"].contains(&setting.key.as_str()))
+        settings.iter().find(|setting| NOT_SET.contains(&setting.key.split('.').next().unwrap_or_default()))
     {
         let hint = if setting.key == "seed" {
             "seeds are given with --seeds, as --seeds 1..3"
         } else {
-            "it changes nothing: take it out"
+            "it changes nothing of a run: take it out"
         };
         return Err(ScenarioError::new(&setting.key, "not to be set").hint(hint).of("--set"));
     }
     for (index, setting) in settings.iter().enumerate() {
+        let overlaps = |earlier: &&Setting| earlier.key != setting.key && overlap(&earlier.key, &setting.key);
+        if let Some(earlier) = settings[..index].iter().find(overlaps) {
+            let message = format!("sets what `{}` sets", earlier.key);
+            let hint = "take one of them out: results would not tell which of them counts";
+            return Err(ScenarioError::new(&setting.key, message).hint(hint).of("--set"));
+        }
         if settings[..index].iter().any(|earlier| earlier.key == setting.key) {
             let hint = format!("give all its values at once: --set '{}=…,…'", setting.key);
             return Err(ScenarioError::new(&setting.key, "set twice").hint(hint).of("--set"));
@@ -108,6 +116,11 @@ fn variant(base: &Scenario, settings: &[Setting], mut number: usize) -> Result<V
     let scenario = Scenario::parse(&table.to_string(), &format!("{} {}", base.name, told.join(" ")))
         .map_err(|error| ScenarioError { line: None, ..error })?;
     Ok(Variant { set, scenario: Scenario { name: base.name.clone(), ..scenario } })
+}
+
+/// Whether two keys set the same somewhere: alike as far as the shorter goes, `*` being like any name.
+fn overlap(a: &str, b: &str) -> bool {
+    a.split('.').zip(b.split('.')).all(|(a, b)| a == b || a == "*" || b == "*")
 }
 
 fn read(text: &str) -> Value {

@@ -202,7 +202,7 @@ fn mistakes_that_only_show_when_it_is_put_together_are_told_before_anything_runs
         (
             "[expect]",
             &event("at = \"3 s\"\nlink = \"wifi\""),
-            "small.toml:30: event.at: nothing happens\n  hint    say `down`, `rate`, `delay` or `loss`",
+            "small.toml:29: event: nothing happens\n  hint    say `down`, `rate`, `delay` or `loss`",
         ),
         (
             "start_within = \"1 s\"",

@@ -95,8 +95,9 @@ impl Builder<'_> {
         }
         changes.extend(spec.loss.map(|loss| LinkChange::Loss(LossModel::Bernoulli(loss.0))));
         if changes.is_empty() {
-            return Err(ScenarioError::new("event.at", "nothing happens")
-                .hint("say `down`, `rate`, `delay` or `loss`"));
+            return Err(
+                ScenarioError::new("event", "nothing happens").hint("say `down`, `rate`, `delay` or `loss`")
+            );
         }
         let ways: &[u32] = match spec.way {
             None => &[0, 1],
@@ -105,11 +106,13 @@ impl Builder<'_> {
         };
         for what in changes {
             for way in ways {
-                let is_like = |known: &Change| {
-                    let alike = std::mem::discriminant(&known.what) == std::mem::discriminant(&what);
-                    alike && (known.at, known.link) == (Time::ZERO + spec.at.0, cable * 2 + way)
+                let kind = match what {
+                    LinkChange::Down(_) => 0,
+                    LinkChange::Rate(_) => 1,
+                    LinkChange::Delay(_) => 2,
+                    LinkChange::Loss(_) => 3,
                 };
-                if self.built.plan.script.iter().any(is_like) {
+                if !self.changed.insert((spec.at.0, cable * 2 + way, kind)) {
                     return Err(ScenarioError::new(
                         "event.at",
                         "another event changes the same at the same time",

@@ -102,6 +102,8 @@ struct Builder<'a> {
     offered: f64,
     /// How many links the paths of all flows cross.
     crossed: usize,
+    /// What events change: when, which link, and what of it.
+    changed: BTreeSet<(Span, u32, u8)>,
 }
 
 /// Builds a file for a seed; `text` is for the lines in errors.
@@ -109,7 +111,18 @@ pub(crate) fn build(file: &File, text: &str, seed: u64) -> Result<Built, Scenari
     let chance = Chance::new(seed_of(seed, STRUCTURE, 0));
     let (graph, built) = (Graph::default(), Built::default());
     let (arriving, offered, crossed) = (0.0, 0.0, 0);
-    let mut builder = Builder { file, text, graph, generated: 0, built, chance, arriving, offered, crossed };
+    let mut builder = Builder {
+        file,
+        text,
+        graph,
+        generated: 0,
+        built,
+        chance,
+        arriving,
+        offered,
+        crossed,
+        changed: BTreeSet::new(),
+    };
     builder.built.plan.seed = seed;
     builder.times()?;
     builder.names()?;

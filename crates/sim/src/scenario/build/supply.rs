@@ -80,7 +80,8 @@ fn stream_supply(key: &impl Fn(&str) -> String, spec: &FlowSpec, end: Time) -> R
         return Ok(Supply::Steady { rate, chunk: (rate.bytes_in(Span::from_millis(10))).max(1000) });
     }
     let Some(script) = &spec.script else { return Ok(Supply::Bulk) };
-    let start = spec.start.map_or(Span::ZERO, |start| start.0);
+    let within = spec.start_within.map_or(Span::ZERO, |within| within.0);
+    let start = spec.start.map_or(Span::ZERO, |start| start.0) + within;
     let stop = spec.stop.map_or(end, |stop| end.min(Time::ZERO + stop.0));
     check_script(script, stop.since(Time::ZERO + start))
         .map_err(|(message, hint)| ScenarioError::new(key("script"), message).hint(hint))?;
