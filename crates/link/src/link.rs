@@ -28,6 +28,10 @@ use crate::{DropReason, Ecn, Limit, LinkConfig, LinkStats, QueueModel};
 
 /// Packets that there is always room for.
 const LEAST_RING: usize = 16;
+/// Room for no more than these is given back only when few packets were held ...
+const SMALL_RING: usize = 128;
+/// ... while so many came out in a row: a queue that a sender fills and empties in turn keeps its room.
+const PATIENCE: u32 = 1024;
 
 /// A link in one direction, carrying packets of type `T`.
 ///
@@ -70,6 +74,8 @@ pub struct Link<T> {
     /// How long nothing was on its way out before what is or was last.
     idle: Span,
     stats: LinkStats,
+    /// Packets that came out in a row while few were held.
+    few: u32,
     /// When the first that waits has left; [`Time::NEVER`] while none is on its way out, and under a plan.
     departs: Time,
     transmitter: Transmitter,
@@ -155,6 +161,7 @@ impl<T: Clone> Link<T> {
             has_outages: !rare.outages.is_over(),
             has_lost: false,
             stats: LinkStats::default(),
+            few: 0,
             flying_bytes: 0,
             rare: Box::new(rare),
         };
@@ -313,8 +320,15 @@ impl<T: Clone> Link<T> {
         let (held, room) = (self.held.len(), self.held.capacity());
         if held == 0 {
             self.held.clear();
-        } else if held < room / 8 && room > LEAST_RING {
+        }
+        if held >= room / 8 || room <= LEAST_RING {
+            self.few = 0;
+            return;
+        }
+        self.few += 1;
+        if room > SMALL_RING || self.few > PATIENCE {
             self.held.shrink_to((room / 4).max(LEAST_RING));
+            self.few = 0;
         }
     }
 
