@@ -1,5 +1,5 @@
-//! In steady state the engine allocates for frames of credit and for nothing else: less than once in ten packets, counted
-//! at the allocator, so that a regression fails.
+//! In steady state the engine allocates nothing where what was sent is given back for its lists: less than once in a thousand
+//! packets, counted at the allocator, so that a regression fails.
 
 mod line;
 
@@ -12,7 +12,7 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 #[test]
-fn packets_in_steady_state_allocate_only_for_credit() {
+fn packets_in_steady_state_allocate_nothing() {
     let mut line = Line::new();
     (0..20_000).for_each(|_| line.step());
     let (before, region) = (line.data_packets, Region::new(ALLOCATOR));
@@ -22,5 +22,5 @@ fn packets_in_steady_state_allocate_only_for_credit() {
     let calls = change.allocations + change.reallocations;
     println!("{calls} allocations for {packets} packets with data and their acknowledgements");
     assert!(packets > 60_000, "{packets}");
-    assert!(calls as f64 <= packets as f64 * 0.1, "{calls} allocations for {packets} packets");
+    assert!(calls as f64 <= packets as f64 * 0.001, "{calls} allocations for {packets} packets");
 }

@@ -7,6 +7,8 @@
 //! What is lost comes again under another number, so gaps stay. What lies below one is told until enough
 //! acknowledgements have told it ([`Told`]): repeated for ever it would be most of each of them.
 
+use std::ops::Range;
+
 use anabranch_wire::{Ack, ArrivalTime, EcnCounts, Fsn, PathId, RangeSet, Ranges, Span, Time};
 
 use crate::config::Config;
@@ -167,23 +169,34 @@ impl Receipt {
     }
 
     /// The acknowledgement for what has arrived so far, with the time of arrival if `timed`; [`Self::on_acknowledged`] once it leaves.
-    pub(crate) fn acknowledge(&self, now: Time, path: PathId, timed: bool) -> Option<Ack> {
+    /// `room` gives an empty list for ranges that do not lie in place.
+    pub(crate) fn acknowledge(
+        &self,
+        now: Time,
+        (path, timed): (PathId, bool),
+        room: impl FnOnce() -> Vec<Range<u64>>,
+    ) -> Option<Ack> {
         if self.received.is_empty() {
             return None;
         }
         let marked = self.ecn != EcnCounts::default();
         let (delay, arrived) = (now.since(self.largest_at), timed.then(|| ArrivalTime::of(self.largest_at)));
-        let ranges = self.news_of_ranges();
+        let ranges = self.news_of_ranges(room);
         Some(Ack { path, delay, arrived, ranges, ecn: marked.then_some(self.ecn) })
     }
 
     /// What an acknowledgement tells, highest first: the highest range always is told.
-    fn news_of_ranges(&self) -> Ranges {
+    fn news_of_ranges(&self, room: impl FnOnce() -> Vec<Range<u64>>) -> Ranges {
         if self.rest_end <= self.told.below {
             return self.received.last().into_iter().collect();
         }
         let told = || self.received.iter().rev().take_while(|range| range.end > self.told.below);
-        let mut ranges = Ranges::with_capacity(told().count());
+        let (mut ranges, count) = (Ranges::new(), told().count());
+        if count > ranges.inline_size() {
+            let mut list = room();
+            list.reserve(count);
+            ranges = Ranges::from_vec(list);
+        }
         told().for_each(|range| ranges.push(range));
         ranges
     }
@@ -244,7 +257,7 @@ mod tests {
         assert_eq!(receipt.due(), Time::NEVER);
         arrive(&mut receipt, &[3]);
         assert_eq!(receipt.due(), Time::ZERO);
-        let ack = receipt.acknowledge(Time::ZERO, PathId(0), false).unwrap();
+        let ack = receipt.acknowledge(Time::ZERO, (PathId(0), false), Vec::new).unwrap();
         assert_eq!(ack.ranges.as_slice(), &[3..4, 0..2]);
     }
 
@@ -262,7 +275,7 @@ mod tests {
         let mut receipt = Receipt::default();
         arrive(&mut receipt, &[0, 1]);
         arrive(&mut receipt, &(3..10_000).collect::<Vec<_>>());
-        let ack = receipt.acknowledge(Time::ZERO, PathId(0), false).unwrap();
+        let ack = receipt.acknowledge(Time::ZERO, (PathId(0), false), Vec::new).unwrap();
         assert_eq!(ack.ranges.as_slice(), &[3..10_000]);
         assert!(receipt.is_known(Fsn(1)) && !receipt.is_known(Fsn(2)));
     }
@@ -283,7 +296,12 @@ mod tests {
             let now = Time::ZERO + within * u64::from(number) / u64::from(count);
             receipt.on_acknowledged(now, || rtt);
         }
-        receipt.acknowledge(Time::ZERO + within, PathId(0), false).unwrap().ranges.as_slice().to_vec()
+        receipt
+            .acknowledge(Time::ZERO + within, (PathId(0), false), Vec::new)
+            .unwrap()
+            .ranges
+            .as_slice()
+            .to_vec()
     }
 
     #[test]
@@ -309,7 +327,7 @@ mod tests {
         assert_eq!(after(&mut receipt, (18, Span::from_secs(3)), Span::ZERO), [9..10]);
         arrive(&mut receipt, &[3]);
         assert_eq!(
-            receipt.acknowledge(Time::ZERO, PathId(0), false).unwrap().ranges.as_slice(),
+            receipt.acknowledge(Time::ZERO, (PathId(0), false), Vec::new).unwrap().ranges.as_slice(),
             [9..10, 5..6, 3..4]
         );
     }

@@ -23,6 +23,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 pub(crate) use contents::Contents;
+use contents::Spare;
 
 use anabranch_wire::{Fsn, RangeSet, Rate, Span, Time, prefetch, prefetch_room};
 use smallvec::SmallVec;
@@ -207,8 +208,9 @@ pub(crate) struct Scoreboard {
     past: VecDeque<Slot>,
     /// From the lowest number among them to the highest: they are far away in memory.
     past_span: Range<u64>,
-    /// The number left out last.
-    skipped: Option<u64>,
+    spare: Spare,
+    /// The number left out last, [`u64::MAX`] before the first.
+    skipped: u64,
     skip_distance: u64,
     /// Packets below were looked at for copies.
     copied_to: u64,
@@ -225,10 +227,11 @@ impl Scoreboard {
             slots: VecDeque::new(),
             past: VecDeque::new(),
             past_span: 0..0,
+            spare: Spare::default(),
             next: 0,
             data_end: 0,
             kept_lost: 0,
-            skipped: None,
+            skipped: u64::MAX,
             skip_at: if skips { FIRST_SKIP } else { u64::MAX },
             skip_distance: FIRST_SKIP,
             acked: RangeSet::new(),
@@ -262,7 +265,7 @@ impl Scoreboard {
 
     /// Leaves a number out; `luck` decides how far the next one is, which the peer must not be able to guess.
     pub(crate) fn skip(&mut self, luck: u64) {
-        self.skipped = Some(self.next);
+        self.skipped = self.next;
         self.next += 1;
         self.skip_distance = (self.skip_distance * 2).min(LAST_SKIP);
         self.skip_at = self.next + self.skip_distance / 2 + luck % self.skip_distance;
@@ -345,6 +348,11 @@ impl Scoreboard {
         oldest.map(|slot| slot.sample.sent_at)
     }
 
+    /// Adds to what a packet in the making carries.
+    pub(crate) fn add(&mut self, contents: &mut Contents, content: Content) {
+        self.spare.add(contents, content);
+    }
+
     /// Notes a packet that was sent; `eliciting` when it asks for an acknowledgement.
     pub(crate) fn on_sent(&mut self, now: Time, size: u16, eliciting: bool, contents: Contents) {
         let number = self.next;
@@ -398,6 +406,7 @@ impl Scoreboard {
     pub(super) fn rest(&mut self) {
         self.slots.shrink_to_fit();
         self.past.shrink_to_fit();
+        self.spare = Spare::default();
     }
 
     /// Notes which numbers `past` holds.
@@ -412,7 +421,11 @@ impl Scoreboard {
         while let Some(state) = self.slots.front().map(|slot| slot.state) {
             match state {
                 State::Outstanding | State::Doubted => break,
-                State::Acked => drop(self.slots.pop_front()),
+                State::Acked => {
+                    if let Some(slot) = self.slots.pop_front() {
+                        self.spare.keep(slot.contents);
+                    }
+                }
                 State::Lost => {
                     self.past.extend(self.slots.pop_front());
                     self.note_past();
@@ -421,7 +434,9 @@ impl Scoreboard {
         }
         let settled = self.largest_acked.unwrap_or(0).saturating_sub(KEEP_LOST);
         while !self.past.is_empty() && (self.past_span.start < settled || self.kept_lost as u64 > KEEP_LOST) {
-            self.past.pop_front();
+            if let Some(slot) = self.past.pop_front() {
+                self.spare.keep(slot.contents);
+            }
             self.kept_lost -= 1;
             self.note_past();
         }

@@ -8,7 +8,7 @@ use super::draft::Draft;
 use super::{OVERHEAD, Session};
 use crate::config::AckPolicy;
 use crate::control::Control;
-use crate::path::{Content, PathState};
+use crate::path::{Content, Contents, PathState};
 use crate::route::Transmit;
 use crate::stream::{Pick, SentRun};
 
@@ -50,7 +50,8 @@ impl<P: Payload> Session<P> {
         // Of a single path nothing is to be found out.
         let timed = self.paths.len() > 1 && self.peer.as_ref().is_some_and(|peer| peer.arrival_times);
         let path = &self.paths[of];
-        if let Some(ack) = path.receipt.acknowledge(now, path.id, timed)
+        self.room.for_another(&mut draft.frames);
+        if let Some(ack) = path.receipt.acknowledge(now, (path.id, timed), || self.room.for_ranges())
             && draft.push(Frame::Ack(ack))
         {
             self.paths.change_receipt(of, |path| {
@@ -113,7 +114,7 @@ impl<P: Payload> Session<P> {
         let runs = || self.paths[index].board.oldest_runs();
         let copy = if held { None } else { runs().find_map(|run| self.streams.copy_of(run, draft.room())) };
         match copy {
-            Some(frame) => drop(draft.add_stream(frame)),
+            Some(frame) => drop(draft.add_stream(frame, &mut self.paths.aside(index).board)),
             None => drop(draft.push(Frame::Ping)),
         }
         if self.paths[index].trouble.is_on_trial() {
@@ -130,7 +131,7 @@ impl<P: Payload> Session<P> {
         draft.push(Frame::Ping);
         let fill = draft.room().saturating_sub(3) as u16;
         draft.push(Frame::Padding(fill));
-        draft.contents.push(Content::MtuProbe(size));
+        draft.contents = Contents::One(Content::MtuProbe(size));
         self.paths[index].mtu.on_probe_sent();
         self.finish_draft(now, index, draft)
     }
@@ -145,11 +146,12 @@ impl<P: Payload> Session<P> {
                 self.control.remove(control);
                 continue;
             };
+            self.room.for_another(&mut draft.frames);
             if !draft.push(frame) {
                 break;
             }
             self.control.remove(control);
-            draft.contents.push(Content::Control(control));
+            self.paths.aside(index).board.add(&mut draft.contents, Content::Control(control));
         }
         while draft.room() > 48 && self.has_reports() {
             if let Some(report) = self.next_report() {
@@ -224,7 +226,8 @@ impl<P: Payload> Session<P> {
             if resend {
                 self.stats.bytes_resent += frame.data.len() as u64;
             }
-            let run = draft.add_stream(frame);
+            self.room.for_another(&mut draft.frames);
+            let run = draft.add_stream(frame, &mut self.paths.aside(index).board);
             self.copy_elsewhere(index, &run, resend);
         }
         // Without data, acknowledgements that are in it leave all the same: they count as told.
@@ -239,7 +242,7 @@ impl<P: Payload> Session<P> {
             if frame.offset + (frame.data.len() as u64) < run.end() {
                 return None;
             }
-            draft.add_stream(frame);
+            draft.add_stream(frame, &mut self.paths.aside(index).board);
         }
         let copied = draft.data;
         self.add_acks(now, index, &mut draft);

@@ -101,7 +101,7 @@ impl<P: Payload> Session<P> {
             }
             let length = frame.data.len() as u64;
             self.stats.bytes_resent += length;
-            let sent = draft.add_stream(frame);
+            let sent = draft.add_stream(frame, &mut self.paths.aside(index).board);
             self.streams.on_copied(&sent);
             self.add_acks(now, index, &mut draft);
             self.paths[index].stats.data_sent += length;

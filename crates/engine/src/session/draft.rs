@@ -6,7 +6,7 @@ use anabranch_wire::{
 };
 
 use super::OVERHEAD;
-use crate::path::{Content, Contents};
+use crate::path::{Content, Contents, Scoreboard};
 use crate::route::Route;
 use crate::stream::SentRun;
 
@@ -51,7 +51,7 @@ impl<P: Payload> Draft<P> {
     }
 
     /// Adds a stream frame cut to fit as the last one, which needs no length.
-    pub(super) fn add_stream(&mut self, frame: StreamFrame<P>) -> SentRun {
+    pub(super) fn add_stream(&mut self, frame: StreamFrame<P>, board: &mut Scoreboard) -> SentRun {
         let length = frame.data.len();
         let end = frame.offset + length as u64;
         let run = SentRun::new(frame.stream, frame.offset..end, frame.fin);
@@ -61,7 +61,7 @@ impl<P: Payload> Draft<P> {
         self.data += length as u64;
         (self.eliciting, self.paced) = (true, true);
         self.frames.push(Frame::Stream(frame));
-        self.contents.push(Content::Run(run.clone()));
+        board.add(&mut self.contents, Content::Run(run.clone()));
         run
     }
 

@@ -128,7 +128,7 @@ impl<P: Payload> Session<P> {
                 self.paths[index].bound.put_back(run.from(sent));
             }
             self.paths[index].stats.data_sent += frame.data.len() as u64;
-            draft.add_stream(frame);
+            draft.add_stream(frame, &mut self.paths.aside(index).board);
             return self.finish_draft(now, index, draft);
         }
         None

@@ -11,6 +11,7 @@
 //! | `transmit` | what to send next |
 //! | `place` | on which path data goes |
 //! | `build` | one packet: which frames go in |
+//! | `room` | lists that few packets need, kept from one to the next |
 //! | `draft` | a packet in the making: what fits, and what of it is remembered |
 //! | `paths` | opening, proving, moving, abandoning paths; PIDs; addresses |
 //! | `race` | other routes for path 0, which the handshake tried |
@@ -47,6 +48,7 @@ mod reinject;
 mod relayed;
 mod reports;
 mod rest;
+mod room;
 mod sharing;
 mod transmit;
 
@@ -82,6 +84,7 @@ use handshake::Candidate;
 use management::Manager;
 use race::Race;
 use reports::Reporter;
+use room::Room;
 use sharing::Sharing;
 
 /// Header and tag of a sealed packet, in bytes.
@@ -180,6 +183,7 @@ pub struct Session<P> {
     /// Kept once there were several paths.
     sharing: Option<Box<Sharing>>,
     ending: Option<Ending>,
+    room: Room<P>,
 }
 
 /// A scheduler's choice that still has bytes to go.
@@ -270,6 +274,7 @@ impl<P: Payload> Session<P> {
             ending: None,
             stats: SessionStats::default(),
             scratch: Scratch::default(),
+            room: Room::default(),
             config,
         };
         session.register_pid(PathId::FIRST, pid, reset_token);

@@ -18,8 +18,13 @@ use crate::stream::Streams;
 impl<P: Payload> Session<P> {
     /// Takes in a message that arrived. A packet has been authenticated before.
     pub fn handle_message(&mut self, now: Time, arrival: &Arrival, mut message: Message<P>) {
+        self.take_in(now, arrival, &mut message);
+    }
+
+    /// The same, out of a message whose lists are left to the caller: what it says is gone then.
+    pub fn take_in(&mut self, now: Time, arrival: &Arrival, message: &mut Message<P>) {
         self.next_timeout.set(None);
-        match &mut message {
+        match message {
             Message::Init(_) => self.handle_init(now, arrival.route),
             Message::InitAck(params) => self.handle_init_ack(now, arrival, params.clone()),
             Message::Packet(packet) => self.handle_packet(now, arrival, packet),

@@ -4,6 +4,7 @@
 
 use anabranch_wire::{Payload, Span, Time};
 
+use super::room::Room;
 use super::{Scratch, Session};
 use crate::control::ControlQueue;
 use crate::path::Path;
@@ -38,6 +39,7 @@ impl<P: Payload> Session<P> {
         self.rest_datagrams();
         self.candidates.shrink_to_fit();
         self.scratch = Scratch::default();
+        self.room = Room::default();
     }
 
     /// Packets of all paths that there are, both ways: fewer once one is forgotten.

@@ -48,10 +48,11 @@ impl Line {
         self.now += Span::from_millis(1);
         for end in 0..2 {
             std::mem::swap(&mut self.landed, &mut self.flying[end]);
-            for transmit in self.landed.drain(..) {
+            for mut transmit in self.landed.drain(..) {
                 let arrival = Arrival { route: route(), size: transmit.size, ecn: Ecn::NotEct };
                 self.data_packets += u64::from(end == 1);
-                self.ends[end].handle_message(self.now, &arrival, transmit.message);
+                self.ends[end].take_in(self.now, &arrival, &mut transmit.message);
+                self.ends[1 - end].reclaim(&mut transmit.message);
             }
             let session = &mut self.ends[end];
             if session.poll_timeout().is_some_and(|at| at <= self.now) {

@@ -21,8 +21,7 @@ impl Scoreboard {
     ) -> Result<AckOutcome, ProtocolError> {
         let mut outcome = AckOutcome { in_flight: self.pipe, ..AckOutcome::default() };
         let Some(largest) = ranges.first().map(|range| range.end - 1) else { return Ok(outcome) };
-        let skipped = |number| ranges.iter().any(|range| range.contains(&number));
-        if largest >= self.next || self.skipped.is_some_and(skipped) {
+        if largest >= self.next || ranges.iter().any(|range| range.contains(&self.skipped)) {
             return Err(ProtocolError::AckOfUnsent);
         }
         let mut newest: Option<Newest> = None;

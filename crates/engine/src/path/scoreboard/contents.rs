@@ -11,26 +11,64 @@ pub(crate) enum Contents {
     #[default]
     Nothing,
     One(Content),
-    Many(Box<SmallVec<[Content; 4]>>),
+    Many(Box<Many>),
 }
 
-impl Contents {
-    pub(crate) fn push(&mut self, content: Content) {
-        *self = match std::mem::take(self) {
-            Self::Nothing => Self::One(content),
-            Self::One(first) => Self::Many(Box::new([first, content].into_iter().collect())),
-            Self::Many(mut contents) => {
-                contents.push(content);
-                Self::Many(contents)
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Many {
+    list: SmallVec<[Content; 4]>,
+    /// Another one that is not needed, while this is not.
+    next: Option<Box<Many>>,
+}
+
+/// Places for contents of many, kept from one packet to the next: no more than there were at once.
+#[derive(Debug, Default)]
+pub(super) struct Spare(Option<Box<Many>>);
+
+impl Spare {
+    /// Adds to what a packet carries.
+    pub(super) fn add(&mut self, contents: &mut Contents, content: Content) {
+        *contents = match std::mem::take(contents) {
+            Contents::Nothing => Contents::One(content),
+            Contents::One(first) => {
+                let mut many = self.0.take().unwrap_or_default();
+                self.0 = many.next.take();
+                many.list.clear();
+                many.list.extend([first, content]);
+                Contents::Many(many)
+            }
+            Contents::Many(mut many) => {
+                many.list.push(content);
+                Contents::Many(many)
             }
         };
     }
 
+    /// Keeps the place of contents that nobody asks for any more.
+    #[inline]
+    pub(super) fn keep(&mut self, contents: Contents) {
+        if let Contents::Many(mut many) = contents {
+            many.next = self.0.take();
+            self.0 = Some(many);
+        }
+    }
+}
+
+impl Drop for Spare {
+    fn drop(&mut self) {
+        // One by one: however many there are, none is dropped within another.
+        while let Some(mut many) = self.0.take() {
+            self.0 = many.next.take();
+        }
+    }
+}
+
+impl Contents {
     pub(crate) fn as_slice(&self) -> &[Content] {
         match self {
             Self::Nothing => &[],
             Self::One(content) => std::slice::from_ref(content),
-            Self::Many(contents) => contents,
+            Self::Many(many) => &many.list,
         }
     }
 
