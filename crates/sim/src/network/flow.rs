@@ -12,7 +12,7 @@ use std::sync::Arc;
 use anabranch_engine::{Arrival, Config, Ecn, MemoryBudget, PathInfo, Route, Session, SessionStats};
 use anabranch_wire::{Frame, Length, Message, Span, StreamId, Time, prefetch};
 
-use super::packets::Destination;
+use super::packets::{Destination, NO_MESSAGE};
 use super::plan::{StripingPlan, Supply};
 use super::thin::ThinLayer;
 use super::wires::Envelope;
@@ -309,24 +309,24 @@ impl Flow {
 
     /// Takes in a packet.
     #[inline]
-    pub(crate) fn handle_packet(&mut self, now: Time, envelope: Envelope, message: Message<Length>) {
+    pub(crate) fn handle_packet(&mut self, now: Time, envelope: Envelope, message: &mut Message<Length>) {
         let Some(thin) = &mut self.thin else { return self.hand_up(now, envelope, message) };
         let mut ready = Vec::new();
-        thin.take_in(now, (envelope, message), &mut ready);
+        thin.take_in(now, (envelope, std::mem::replace(message, NO_MESSAGE)), &mut ready);
         self.hand_up_all(now, ready);
     }
 
     fn hand_up_all(&mut self, now: Time, packets: Vec<(Envelope, Message<Length>)>) {
-        for (Envelope { to, size, ce }, message) in packets {
+        for (Envelope { to, size, ce }, mut message) in packets {
             // All routes are one path to the session.
             let to = Destination { path: 0, ..to };
-            self.hand_up(now, Envelope { to, size, ce }, message);
+            self.hand_up(now, Envelope { to, size, ce }, &mut message);
         }
     }
 
     /// Hands a packet to its session.
     #[inline]
-    fn hand_up(&mut self, now: Time, Envelope { to, size, ce }: Envelope, message: Message<Length>) {
+    fn hand_up(&mut self, now: Time, Envelope { to, size, ce }: Envelope, message: &mut Message<Length>) {
         let end = usize::from(to.end);
         let route = Self::route(end, usize::from(to.path));
         let ecn = match (ce, to.ecn) {
@@ -336,16 +336,16 @@ impl Flow {
         };
         let arrival = Arrival { route, size: size as usize, ecn };
         if end == SERVER {
-            self.note_order(&message);
+            self.note_order(message);
         }
         if let Some(session) = &mut self.sessions[end] {
-            session.handle_message(now, &arrival, message);
+            session.take_in(now, &arrival, message);
         } else if let Message::Init(params) = message {
             let pids = self.next_pids();
             let budget = MemoryBudget::new(BUDGET);
             // The client's own parameters are in range.
             self.sessions[SERVER] =
-                Session::accept(Arc::clone(&self.config), (params, route), pids, budget, now).ok();
+                Session::accept(Arc::clone(&self.config), (params.clone(), route), pids, budget, now).ok();
         }
     }
 

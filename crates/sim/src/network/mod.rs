@@ -258,7 +258,7 @@ impl Network {
             let Some(session) = &mut flow.sessions[end] else { return };
             let mut sends = false;
             // Looked at where it lies: it is large.
-            while let Some(transmit) = &session.poll_transmit(self.now) {
+            while let Some(transmit) = &mut session.poll_transmit(self.now) {
                 sends = true;
                 let path = match &mut flow.thin {
                     Some(thin) => thin.next_route(end),
@@ -278,7 +278,9 @@ impl Network {
                     list.push(packet.with_metrics(session));
                 }
                 let when = (self.now, self.turn);
-                self.leaving.push(self.wires.pack(when, (routes[end], to), size, Some(&transmit.message)));
+                let message = &mut transmit.message;
+                self.leaving.push(self.wires.pack(when, (routes[end], to), size, Some(message)));
+                session.reclaim(message);
             }
             // Sending makes room, which the application may fill.
             served = if sends { flow.serve(self.now, end) } else { Served::Nothing };

@@ -98,7 +98,7 @@ impl Network {
             self.bursts[to.flow as usize].received += 1;
             return false;
         }
-        let Some(message) = self.wires.open(packet) else { return false };
+        let Some(mut message) = self.wires.open(packet) else { return false };
         let flow = &mut self.flows[to.flow as usize];
         if flow.generation != to.generation {
             return false;
@@ -106,7 +106,8 @@ impl Network {
         if let Some(list) = &mut self.captured {
             list.push(Captured::new(self.now, (to, false), packet.envelope().size, &message));
         }
-        flow.handle_packet(self.now, packet.envelope(), message);
+        flow.handle_packet(self.now, packet.envelope(), &mut message);
+        self.wires.close(packet, &mut message);
         true
     }
 }

@@ -1,16 +1,25 @@
 //! Packets on their way, each in a place of its own; only the place's number travels from link to link.
 //!
 //! Most packets carry one run of a stream or one acknowledgement, and most of a network's memory is packets in queues: such a
-//! packet is kept as the few numbers that it says, in one cache line. Whatever else sessions say to each other is kept
-//! as it is.
+//! packet is kept as the few numbers that it says, in one cache line or few. Whatever else sessions say to each other is kept
+//! as it is, in a place whose last message leaves its lists to those who send: so nobody allocates.
+
+mod told;
+
+use std::ops::Range;
 
 use anabranch_wire::{
-    Ack, Frame, Fsn, Length, Message, Packet, PathId, Ranges, Span, StreamFrame, StreamId, prefetch_item,
+    Frame, Fsn, Length, Message, Packet, PathId, ResetToken, StreamFrame, StreamId, prefetch_item,
 };
 use smallvec::smallvec;
 
+use told::{Lines, Told};
+
 /// The end of a list of hops.
 pub(crate) const LAST_HOP: u32 = u32::MAX;
+
+/// A message that says nothing and has no lists.
+pub(crate) const NO_MESSAGE: Message<Length> = Message::Reset(ResetToken([0; 16]));
 
 /// Who gets a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,8 +52,10 @@ enum Body {
     Empty,
     Run(Run),
     Told(Told),
-    /// The place of a message.
-    Other(u32),
+    /// One that goes on in further lines.
+    Long(Told),
+    /// The place of a message, and whether it has several frames.
+    Other(u32, bool),
 }
 
 impl Kept {
@@ -52,8 +63,8 @@ impl Kept {
     pub(crate) fn path(&self) -> Option<(PathId, bool)> {
         match &self.body {
             Body::Run(run) => Some((run.path, false)),
-            Body::Told(told) => Some((PathId(u32::from(told.paths[1])), true)),
-            Body::Empty | Body::Other(_) => None,
+            Body::Told(told) | Body::Long(told) => Some((told.about(), true)),
+            Body::Empty | Body::Other(..) => None,
         }
     }
 
@@ -90,71 +101,29 @@ impl Run {
     }
 }
 
-/// A packet with one acknowledgement of up to four ranges, in numbers that are small enough.
-#[derive(Clone, Copy, Debug)]
-struct Told {
-    fsn: u32,
-    largest: u32,
-    /// Nanoseconds.
-    delay: u32,
-    /// From the largest number down: how many are told, how many are not, and so on; 0 from where nothing more is told.
-    lengths: [u32; 7],
-    /// The path that carries it, and the one that it is about.
-    paths: [u16; 2],
-}
-
-impl Told {
-    fn of(message: &Message<Length>) -> Option<Self> {
-        let Message::Packet(Packet { path, fsn, frames }) = message else { return None };
-        let [Frame::Ack(Ack { path: about, delay, ranges, arrived: None, ecn: None })] = frames.as_slice()
-        else {
-            return None;
-        };
-        let largest = ranges.first()?.end.checked_sub(1)?;
-        let (mut lengths, mut place, mut end) = ([0; 7], 0, largest + 1);
-        for range in ranges {
-            if place > 0 {
-                *lengths.get_mut(place)? = u32::try_from(end - range.end).ok()?;
-                place += 1;
-            }
-            *lengths.get_mut(place)? = u32::try_from(range.end - range.start).ok()?;
-            (place, end) = (place + 1, range.start);
-        }
-        let paths = [u16::try_from(path.0).ok()?, u16::try_from(about.0).ok()?];
-        let delay = u32::try_from(delay.as_nanos()).ok()?;
-        let (fsn, largest) = (u32::try_from(fsn.0).ok()?, u32::try_from(largest).ok()?);
-        Some(Self { fsn, largest, delay, lengths, paths })
-    }
-
-    fn into_message(self) -> Message<Length> {
-        let [path, about] = self.paths.map(|path| PathId(u32::from(path)));
-        let mut end = u64::from(self.largest) + 1;
-        let mut ranges = Ranges::new();
-        for (place, length) in self.lengths.into_iter().take_while(|length| *length > 0).enumerate() {
-            let start = end - u64::from(length);
-            if place % 2 == 0 {
-                ranges.push(start..end);
-            }
-            end = start;
-        }
-        let delay = Span::from_nanos(u64::from(self.delay));
-        let frame = Frame::Ack(Ack { path: about, delay, arrived: None, ranges, ecn: None });
-        Message::Packet(Packet { path, fsn: Fsn(u64::from(self.fsn)), frames: smallvec![frame] })
-    }
-}
-
 /// All packets on their way.
 #[derive(Debug, Default)]
 pub(crate) struct Packets {
     kept: Vec<Kept>,
     free: Vec<u32>,
-    messages: Vec<Option<Message<Length>>>,
-    free_messages: Vec<u32>,
+    lines: Lines,
+    /// A free place has a message that was there, with its lists.
+    messages: Vec<Message<Length>>,
+    /// Those that had one frame and those that had several: each of a kind leaves what another needs.
+    free_messages: [Vec<u32>; 2],
+    /// Room for ranges.
+    room: Vec<Range<u64>>,
 }
 
 impl Packets {
-    /// Takes over a packet of `size` bytes of UDP payload; one of no session has no message.
-    pub(crate) fn insert(&mut self, to: Destination, size: u32, message: Option<&Message<Length>>) -> u32 {
+    /// Takes over a packet of `size` bytes of UDP payload; one of no session has no message. What is left in the message is there
+    /// for its lists only.
+    pub(crate) fn insert(
+        &mut self,
+        to: Destination,
+        size: u32,
+        message: Option<&mut Message<Length>>,
+    ) -> u32 {
         let body = match message {
             None => Body::Empty,
             Some(message) => self.body(message),
@@ -163,21 +132,30 @@ impl Packets {
     }
 
     /// What is kept of a message. Nearly all become a few numbers, so it is looked at where it lies.
-    fn body(&mut self, message: &Message<Length>) -> Body {
+    fn body(&mut self, message: &mut Message<Length>) -> Body {
         if let Some(run) = Run::of(message) {
             Body::Run(run)
         } else if let Some(told) = Told::of(message) {
             Body::Told(told)
+        } else if let Some(told) = Told::of_many(message, &mut self.lines) {
+            Body::Long(told)
         } else {
-            Body::Other(put(&mut self.messages, &mut self.free_messages, Some(message.clone())))
+            let several = message.packet().is_some_and(|packet| packet.frames.len() > 1);
+            let place = self.free_messages[usize::from(several)].pop().unwrap_or_else(|| {
+                self.messages.push(NO_MESSAGE);
+                self.messages.len() as u32 - 1
+            });
+            std::mem::swap(&mut self.messages[place as usize], message);
+            Body::Other(place, several)
         }
     }
 
     /// Frees a packet's place and all that it carried.
     pub(crate) fn discard(&mut self, place: u32) {
-        if let Body::Other(message) = self.fetch(place).body {
-            self.free_messages.push(message);
-            self.messages[message as usize] = None;
+        match self.fetch(place).body {
+            Body::Empty | Body::Run(_) | Body::Told(_) => {}
+            Body::Long(told) => told.discard(&mut self.lines),
+            Body::Other(message, several) => self.free_messages[usize::from(several)].push(message),
         }
     }
 
@@ -185,7 +163,11 @@ impl Packets {
     /// little more than to fetch one: they are most often far away, and come side by side.
     pub(crate) fn fetch(&mut self, place: u32) -> Kept {
         self.free.push(place);
-        self.kept[place as usize]
+        let kept = self.kept[place as usize];
+        if let Body::Long(told) = &kept.body {
+            told.prefetch(&self.lines);
+        }
+        kept
     }
 
     /// Has a packet fetched that is soon asked for.
@@ -198,11 +180,38 @@ impl Packets {
         match kept.body {
             Body::Empty => None,
             Body::Run(run) => Some(run.into_message()),
-            Body::Told(told) => Some(told.into_message()),
-            Body::Other(message) => {
-                self.free_messages.push(message);
-                self.messages[message as usize].take()
+            Body::Told(told) => Some(told.into_message(&mut self.room)),
+            Body::Long(told) => Some(told.into_long_message(&mut self.lines, &mut self.room)),
+            Body::Other(message, several) => {
+                self.free_messages[usize::from(several)].push(message);
+                Some(std::mem::replace(&mut self.messages[message as usize], NO_MESSAGE))
             }
+        }
+    }
+
+    /// Takes the lists back of what was opened, before another packet is put in.
+    #[inline]
+    pub(crate) fn close(&mut self, kept: &Kept, message: &mut Message<Length>) {
+        let has_lists = match &kept.body {
+            Body::Empty | Body::Run(_) => false,
+            Body::Told(told) => told.has_list(),
+            Body::Long(_) | Body::Other(..) => true,
+        };
+        if has_lists {
+            self.keep_lists(kept, message);
+        }
+    }
+
+    #[inline(never)]
+    fn keep_lists(&mut self, kept: &Kept, message: &mut Message<Length>) {
+        if let Body::Other(place, _) = kept.body {
+            std::mem::swap(&mut self.messages[place as usize], message);
+        } else if let Message::Packet(packet) = message
+            && let Some(Frame::Ack(ack)) = packet.frames.first_mut()
+            && ack.ranges.spilled()
+        {
+            self.room = std::mem::take(&mut ack.ranges).into_vec();
+            self.room.clear();
         }
     }
 
@@ -226,6 +235,8 @@ fn put<T>(places: &mut Vec<T>, free: &mut Vec<u32>, thing: T) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use anabranch_wire::{Ack, Span};
+
     use super::*;
 
     fn message(fsn: u64, frames: &[Frame<Length>]) -> Message<Length> {
@@ -241,21 +252,24 @@ mod tests {
     fn keep(cases: &[(u64, Vec<Frame<Length>>)]) -> usize {
         let mut packets = Packets::default();
         let mut kept_whole = 0;
+        let free = |packets: &Packets| packets.free_messages.iter().map(Vec::len).sum::<usize>();
         let to = Destination { flow: 7, ..Destination::default() };
         for (fsn, frames) in cases {
             let sent = message(*fsn, frames);
-            let place = packets.insert(to, 1472, Some(&sent));
-            kept_whole += packets.messages.iter().flatten().count();
+            let place = packets.insert(to, 1472, Some(&mut sent.clone()));
+            kept_whole += packets.messages.len() - free(&packets);
             let other = packets.insert(to, 40, None);
             let kept = packets.fetch(other);
             assert_eq!((kept.size, packets.open(&kept)), (40, None));
-            let lost = packets.insert(to, 1472, Some(&sent));
+            let lost = packets.insert(to, 1472, Some(&mut sent.clone()));
             packets.discard(lost);
             let kept = packets.fetch(place);
-            assert_eq!((kept.size, kept.to, packets.open(&kept)), (1472, to, Some(sent)));
-            assert_eq!(packets.messages.iter().flatten().count(), 0);
+            let mut opened = packets.open(&kept).unwrap();
+            assert_eq!((kept.size, kept.to, &opened), (1472, to, &sent));
+            packets.close(&kept, &mut opened);
+            assert_eq!(packets.messages.len(), free(&packets));
         }
-        assert_eq!((packets.count(), packets.kept.len()), (0, 2));
+        assert_eq!((packets.count(), packets.kept.len(), packets.lines.count()), (0, 2, 0));
         kept_whole
     }
 
@@ -268,22 +282,28 @@ mod tests {
     }
 
     #[test]
-    fn an_acknowledgement_of_few_ranges_and_small_numbers_is_kept_as_these() {
+    fn an_acknowledgement_of_small_numbers_is_kept_as_these_however_many_ranges_it_has() {
         let told = |fsn, ranges: &[std::ops::Range<u64>], delay| {
             let (ranges, delay) = (ranges.iter().cloned().collect(), Span::from_millis(delay));
             (fsn, vec![Frame::Ack(Ack { path: PathId(9), delay, arrived: None, ranges, ecn: None })])
         };
         let most = u64::from(u32::MAX);
-        let few = [
+        let many = |count: u64| (0..count).rev().map(|at| at * 9..at * 9 + 4).collect::<Vec<_>>();
+        let small = [
             told(0, &[0..1], 0),
             told(most, &[most..most + 1, 70..90, 0..50], 4_000),
             told(7, &[90..91, 70..80, 60..65, 0..50], 25),
+            told(7, &[90..91, 70..80, 60..65, 30..50, 0..20], 25),
+            told(7, &many(11), 25),
+            told(7, &many(12), 25),
+            told(7, &many(32), 25),
+            told(7, &many(100), 25),
         ];
-        assert_eq!(keep(&few), 0);
+        assert_eq!(keep(&small), 0);
         let others = [
             told(most + 1, &[0..1], 0),
             told(7, &[most + 1..most + 2], 0),
-            told(7, &[90..91, 70..80, 60..65, 30..50, 0..20], 25),
+            told(7, &[most + 9..most + 10, 0..1], 25),
             told(7, &[3..4], 5_000),
             told(7, &[], 1),
         ];

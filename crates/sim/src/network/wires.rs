@@ -140,13 +140,13 @@ impl Wires {
     }
 
     /// Takes over a packet of `size` bytes that leaves at `at`, in the given turn among those that do, over the route that
-    /// begins at `start`.
+    /// begins at `start`. What is left in the message is there for its lists only.
     pub(crate) fn pack(
         &mut self,
         (at, turn): (Time, u32),
         (start, to): (u32, Destination),
         size: u32,
-        message: Option<&Message<Length>>,
+        message: Option<&mut Message<Length>>,
     ) -> Leaving {
         let place = self.freight.packets.insert(to, size, message);
         Leaving { at, turn, ecn: to.ecn, flight: Flight { place, next: start, size } }
@@ -178,6 +178,12 @@ impl Wires {
     #[inline]
     pub(crate) fn open(&mut self, fetched: &Fetched) -> Option<Message<Length>> {
         self.freight.packets.open(&fetched.kept)
+    }
+
+    /// Takes the lists back of what was opened, before another packet leaves.
+    #[inline]
+    pub(crate) fn close(&mut self, fetched: &Fetched, message: &mut Message<Length>) {
+        self.freight.packets.close(&fetched.kept, message);
     }
 
     /// Changes a link; only where that was expected.
