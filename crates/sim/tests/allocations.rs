@@ -1,5 +1,6 @@
-//! In steady state the simulator allocates next to nothing: calendar and packets live in memory that is there already, links make
-//! room for a burst and give it back afterwards. Sessions allocate for frames of credit, and for what is missing where packets are lost.
+//! In steady state the simulator allocates next to nothing: calendar and packets live in memory that is there already, links keep
+//! the room that a queue takes again and again, and sessions that of lists. What is left: nodes of the tree that holds what came
+//! ahead of what is missing, and lists that become longer than ever.
 
 use std::alloc::System;
 
@@ -57,6 +58,60 @@ to = "r1"
 rate = "10 Mbit/s"
 "#;
 
+/// A session of one path that fills it, over queues of a switch: they overflow now and then.
+const BULK: &str = r#"
+duration = "30 s"
+[[link]]
+name = "only"
+rate = "50 Mbit/s"
+delay = "5 ms"
+queue = "100 packets"
+[[flow]]
+name = "bulk"
+paths = ["only"]
+"#;
+
+/// Two paths that are alike.
+const ALIKE: &str = r#"
+duration = "40 s"
+[transport]
+rule = "mptcp"
+[links]
+rate = "20 Mbit/s"
+delay = "10 ms"
+queue = "50 packets"
+[[link]]
+name = "a"
+[[link]]
+name = "b"
+[[flow]]
+name = "both"
+paths = ["a", "b"]
+"#;
+
+/// Two paths that are not, and lose packets: data come out of order, and much of it twice.
+const MIXED: &str = r#"
+duration = "60 s"
+[transport]
+rule = "mptcp"
+[[link]]
+name = "wifi"
+rate = "20 Mbit/s"
+delay = "5 ms"
+queue = "50 packets"
+loss = "1 %"
+[[link]]
+name = "lte"
+rate = "10 Mbit/s"
+delay = "30 ms"
+queue = "1 BDP"
+loss = "0.2 %"
+[[flow]]
+name = "both"
+paths = ["wifi", "lte"]
+"#;
+
+/// Sixteen sessions of four paths each that meet in a network's middle.
 const SEVERAL: &str = r#"
 duration = "20 s"
 [transport]
@@ -106,11 +161,18 @@ fn the_simulator_allocates_next_to_nothing_in_steady_state() {
     let plain = steady(PLAIN, (5, 200));
     println!("plain packets: {plain:?}");
     assert!(plain.hops > 200_000 && plain.calls as u64 * 1000 <= plain.hops, "{plain:?}");
-    let quiet = steady(QUIET, (5, 20));
-    println!("sessions without loss: {quiet:?}");
-    assert!(quiet.data_packets > 30_000 && quiet.calls as u64 * 4 <= quiet.data_packets, "{quiet:?}");
-    // Gaps in what came, and their acknowledgements, are lists that the engine makes room for.
-    let several = steady(SEVERAL, (5, 10));
-    println!("sessions of several paths that lose packets: {several:?}");
-    assert!(several.data_packets > 30_000 && several.calls as u64 <= several.data_packets, "{several:?}");
+    // Of so many packets with data, one may allocate.
+    let cases = [
+        ("without loss", QUIET, (5, 20), 500),
+        ("one path", BULK, (10, 30), 1000),
+        ("two paths alike", ALIKE, (10, 40), 500),
+        ("two paths not alike, with loss", MIXED, (20, 60), 300),
+        ("a network of many", SEVERAL, (5, 10), 400),
+    ];
+    for (name, text, between, packets_each) in cases {
+        let steady = steady(text, between);
+        println!("{name}: {steady:?}, {:.5} a packet", steady.calls as f64 / steady.data_packets as f64);
+        assert!(steady.data_packets > 30_000, "{name}: {steady:?}");
+        assert!(steady.calls as u64 * packets_each <= steady.data_packets, "{name}: {steady:?}");
+    }
 }
