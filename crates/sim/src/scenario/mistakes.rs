@@ -208,6 +208,9 @@ fn links_that_a_generator_makes_can_be_set_and_names_that_nothing_has_are_told()
     };
     assert_eq!((delay("left.0").as_millis_f64(), delay("right.0").as_millis_f64()), (9.0, 0.0));
     let told = |setting: &str| set(setting).unwrap_err().to_string();
+    let both = ["link.*.delay=1 ms", "link.left.0.delay=9 ms"].map(|text| text.parse().unwrap());
+    let told_of_both = variants(&base, &both).unwrap_err().to_string();
+    assert!(told_of_both.contains("link.left.0.delay: sets what `link.*.delay` sets"), "{told_of_both}");
     assert!(told("link.*.rate=1 Mbit/s").contains("the file has no [[link]]; links.rate and its like"));
     assert!(told("link.cor.rate=1 Mbit/s").starts_with("--set: link.cor.rate: there is no link \"cor\""));
     assert!(

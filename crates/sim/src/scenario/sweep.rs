@@ -6,6 +6,7 @@
 use toml::{Table, Value};
 
 use super::Scenario;
+use super::build::Built;
 use super::error::{ScenarioError, from_toml, nearest};
 
 /// A key and the values it is to take, in turn.
@@ -79,22 +80,34 @@ pub fn variants(base: &Scenario, settings: &[Setting]) -> Result<Vec<Variant>, S
         };
         return Err(ScenarioError::new(&setting.key, "not to be set").hint(hint).of("--set"));
     }
+    let built = base.file.topology.as_ref().and_then(|_| base.build(base.seed()).ok());
+    let places: Vec<Place<'_>> =
+        settings.iter().map(|setting| Place::of(built.as_ref(), &setting.key)).collect();
     for (index, setting) in settings.iter().enumerate() {
-        let overlaps = |earlier: &&Setting| earlier.key != setting.key && overlap(&earlier.key, &setting.key);
-        if let Some(earlier) = settings[..index].iter().find(overlaps) {
-            let message = format!("sets what `{}` sets", earlier.key);
-            let hint = "take one of them out: results would not tell which of them counts";
-            return Err(ScenarioError::new(&setting.key, message).hint(hint).of("--set"));
+        let refused = |message: String, hint: String| {
+            Err(ScenarioError::new(&setting.key, message).hint(hint).of("--set"))
+        };
+        let Some(earlier) = (0..index).find(|earlier| places[*earlier].overlaps(&places[index])) else {
+            continue;
+        };
+        let earlier = &settings[earlier].key;
+        if *earlier == setting.key {
+            return refused(
+                "set twice".to_owned(),
+                format!("give all its values at once: --set '{earlier}=…,…'"),
+            );
         }
-        if settings[..index].iter().any(|earlier| earlier.key == setting.key) {
-            let hint = format!("give all its values at once: --set '{}=…,…'", setting.key);
-            return Err(ScenarioError::new(&setting.key, "set twice").hint(hint).of("--set"));
-        }
+        let hint = "take one of them out: results would not tell which of them counts";
+        return refused(format!("sets what `{earlier}` sets"), hint.to_owned());
     }
-    (0..count).map(|number| variant(base, settings, number)).collect()
+    (0..count).map(|number| variant(base, (settings, &places), number)).collect()
 }
 
-fn variant(base: &Scenario, settings: &[Setting], mut number: usize) -> Result<Variant, ScenarioError> {
+fn variant(
+    base: &Scenario,
+    (settings, places): (&[Setting], &[Place<'_>]),
+    mut number: usize,
+) -> Result<Variant, ScenarioError> {
     let mut set = Vec::new();
     for setting in settings.iter().rev() {
         set.insert(0, (setting.key.clone(), setting.values[number % setting.values.len()].clone()));
@@ -104,9 +117,11 @@ fn variant(base: &Scenario, settings: &[Setting], mut number: usize) -> Result<V
         return Ok(Variant { set, scenario: base.clone() });
     }
     let mut table: Table = base.text.parse().map_err(|error| from_toml::<Table>(&error, &base.text))?;
-    for (key, value) in &set {
-        let steps = steps_of(base, &mut table, key);
-        apply(&mut table, &steps, &read(value)).map_err(|message| {
+    for ((key, value), place) in set.iter().zip(places) {
+        if let Some(link) = place.generated {
+            declare(&mut table, link);
+        }
+        apply(&mut table, &place.steps, &read(value)).map_err(|message| {
             ScenarioError::new(key.clone(), message)
                 .hint("keys are written as transport.rule, link.NAME.rate or flow.NAME.rule; * stands for all names")
                 .of("--set")
@@ -118,29 +133,41 @@ fn variant(base: &Scenario, settings: &[Setting], mut number: usize) -> Result<V
     Ok(Variant { set, scenario: Scenario { name: base.name.clone(), ..scenario } })
 }
 
-/// Whether two keys set the same somewhere: alike as far as the shorter goes, `*` being like any name.
-fn overlap(a: &str, b: &str) -> bool {
-    a.split('.').zip(b.split('.')).all(|(a, b)| a == b || a == "*" || b == "*")
-}
-
 fn read(text: &str) -> Value {
     let parsed = format!("x = {text}").parse::<Table>().ok().and_then(|mut table| table.remove("x"));
     parsed.unwrap_or_else(|| Value::String(text.to_owned()))
 }
 
-/// The parts of a key. Names of links that a generator made have dots, and are written down so that they can be set.
-fn steps_of<'a>(base: &Scenario, table: &mut Table, key: &'a str) -> Vec<&'a str> {
-    let steps: Vec<&str> = key.split('.').collect();
-    let Some(rest) = key.strip_prefix("link.").filter(|_| steps.len() > 2 && base.file.topology.is_some())
-    else {
-        return steps;
-    };
-    let Ok(built) = base.build(base.seed()) else { return steps };
-    let is_link = |name: &str| built.cables.iter().any(|cable| cable.name == name);
-    let mut ends = rest.match_indices('.').map(|(place, _)| place);
-    let Some(end) = ends.by_ref().filter(|end| is_link(&rest[..*end])).last() else { return steps };
-    declare(table, &rest[..end]);
-    ["link", &rest[..end]].into_iter().chain(rest[end + 1..].split('.')).collect()
+/// What a key leads to.
+struct Place<'a> {
+    /// Tables and keys, one in the other.
+    steps: Vec<&'a str>,
+    /// The link that it is of, where the network is generated.
+    generated: Option<&'a str>,
+}
+
+impl<'a> Place<'a> {
+    /// Reads a key; names of links that a generator made may have dots.
+    fn of(generated: Option<&Built>, key: &'a str) -> Self {
+        let is_link =
+            |name: &str| generated.is_some_and(|built| built.cables.iter().any(|cable| cable.name == name));
+        let name_and_rest = |rest: &'a str| {
+            let mut splits = rest.rmatch_indices('.').map(|(place, _)| rest.split_at(place));
+            splits.find(|(name, _)| is_link(name))
+        };
+        match key.strip_prefix("link.").and_then(name_and_rest) {
+            Some((name, rest)) => {
+                let steps = ["link", name].into_iter().chain(rest[1..].split('.')).collect();
+                Self { steps, generated: Some(name) }
+            }
+            None => Self { steps: key.split('.').collect(), generated: None },
+        }
+    }
+
+    /// Whether two keys set the same somewhere: alike as far as the shorter goes, `*` being like any name.
+    fn overlaps(&self, other: &Self) -> bool {
+        self.steps.iter().zip(&other.steps).all(|(a, b)| a == b || *a == "*" || *b == "*")
+    }
 }
 
 /// Writes down a link that a generator made, so that it can be set like those of the file.
