@@ -10,8 +10,8 @@ const FORM: &str =
 /// What to do about text that holds what has to be written in another way.
 const ESCAPES: &str =
     r"in quotes a backslash is written as \\, and a control character as \u and four digits";
-/// Quotes of printed text, which word processors put in place of those of TOML.
-const PRINTED_QUOTES: [char; 7] = ['“', '”', '„', '‘', '’', '«', '»'];
+/// Quotes of printed text and of other languages, in place of those of TOML.
+const PRINTED_QUOTES: [char; 9] = ['“', '”', '„', '‘', '’', '«', '»', '`', '´'];
 
 /// The first mistake in the form of a text; `None` where it is TOML, whatever it says.
 #[must_use]
@@ -57,7 +57,7 @@ pub fn syntax_error(text: &str) -> Option<SettingsError> {
             }
             Some(value) if value.starts_with(PRINTED_QUOTES) => {
                 let hint = format!("TOML has straight quotes: {of_line} = {}", quoted(value));
-                told(&format!("found {value}, in quotes of printed text"), hint)
+                told(&format!("found {value}, in quotes that are none of TOML's"), hint)
             }
             Some(value) if !value.starts_with(['"', '\'', '[', '{']) => {
                 told(&format!("found {value}, which is no value"), instead_of(&of_line, value))
@@ -68,6 +68,10 @@ pub fn syntax_error(text: &str) -> Option<SettingsError> {
                 }
                 None => told(message, ESCAPES.to_owned()),
             },
+            Some(value) if value.starts_with('[') && list_of(value).is_some() => {
+                let list = list_of(value).unwrap_or_default();
+                told("a list that is none", format!("quotes around text, commas between: {of_line} = {list}"))
+            }
             _ => match without_equals(line) {
                 Some((key, value)) => SettingsError::new(key, "no = between key and value")
                     .hint(format!("write {key} = {}", in_toml(value)))
@@ -84,8 +88,17 @@ fn instead_of(key: &str, value: &str) -> String {
     match value.to_ascii_lowercase().as_str() {
         "true" | "yes" | "on" => format!("write {key} = true"),
         "false" | "no" | "off" => format!("write {key} = false"),
-        _ if value.starts_with('=') => {
-            format!("one = is enough: {key} = {}", in_toml(value.trim_matches(['=', ' '])))
+        _ if value.starts_with(['=', '>']) => {
+            format!(
+                "between key and value stands one =: {key} = {}",
+                in_toml(value.trim_start_matches(['=', '>', ' ']))
+            )
+        }
+        _ if value.starts_with('.') && in_toml(&format!("0{value}")) == format!("0{value}") => {
+            format!("a digit stands before the point: {key} = 0{value}")
+        }
+        _ if value.ends_with('.') && in_toml(&format!("{value}0")) == format!("{value}0") => {
+            format!("a digit stands behind the point: {key} = {value}0")
         }
         _ if value.starts_with('(') => {
             format!("lists stand in brackets: {key} = [{}]", value.trim_matches(['(', ')']))
@@ -169,9 +182,33 @@ fn value_of(line: &str) -> Option<&str> {
     Some(value.split(" #").next().unwrap_or_default().trim())
 }
 
+/// A value as text: one pair of quotes, whatever quotes are in it, with a number apart from what follows it.
 fn quoted(value: &str) -> String {
     let is_quote = |c: char| matches!(c, '"' | '\'') || PRINTED_QUOTES.contains(&c);
-    format!("\"{}\"", value.trim_matches(is_quote).trim())
+    let inner = value.trim_matches(is_quote).trim();
+    if !inner.contains(is_quote) {
+        return format!("\"{inner}\"");
+    }
+    let parts: Vec<&str> = inner.split(is_quote).map(str::trim).filter(|part| !part.is_empty()).collect();
+    format!("\"{}\"", parts.join(" "))
+}
+
+/// A list on one line, without lists in it, with quotes and commas where they are missing; `None` where that makes no list.
+fn list_of(value: &str) -> Option<String> {
+    let inner = value.strip_prefix('[')?.strip_suffix(']')?;
+    let mut items = Vec::new();
+    let mut rest = inner.trim_start_matches(|c: char| c.is_whitespace() || matches!(c, ',' | ';'));
+    while let Some(first) = rest.chars().next() {
+        let end = if matches!(first, '"' | '\'') {
+            rest[1..].find(first)? + 2
+        } else {
+            rest.find([',', ';']).unwrap_or(rest.len())
+        };
+        items.push(in_toml(rest[..end].trim()));
+        rest = rest[end..].trim_start_matches(|c: char| c.is_whitespace() || matches!(c, ',' | ';'));
+    }
+    let list = format!("[{}]", items.join(", "));
+    (list != value && in_toml(&list) == list).then_some(list)
 }
 
 /// The error of a key, or of a table, that is there already in an earlier line.
@@ -234,7 +271,7 @@ mod tests {
             ("[a]\nx = 1\n[b]\n[a]", ":4: a: there twice, first on line 1\n  hint    take one of them out"),
             (
                 "size = “1 MB”",
-                ":1: size: found “1 MB”, in quotes of printed text\n  hint    TOML has straight quotes: size = \"1 MB\"",
+                ":1: size: found “1 MB”, in quotes that are none of TOML's\n  hint    TOML has straight quotes: size = \"1 MB\"",
             ),
             (
                 "a = 1\nabout = \"\"\"\nmore\n\n[x]\n",
@@ -269,7 +306,42 @@ mod tests {
                 "a = (\"b\", \"c\")",
                 ":1: a: found (\"b\", \"c\"), which is no value\n  hint    lists stand in brackets: a = [\"b\", \"c\"]",
             ),
-            ("a == \"b\"", ":1: a: found = \"b\", which is no value\n  hint    one = is enough: a = \"b\""),
+            (
+                "a == \"b\"",
+                ":1: a: found = \"b\", which is no value\n  hint    between key and value stands one =: a = \"b\"",
+            ),
+            (
+                "a => \"b\"",
+                ":1: a: found > \"b\", which is no value\n  hint    between key and value stands one =: a = \"b\"",
+            ),
+            (
+                "a = 5\"ms\"",
+                ":1: a: found 5\"ms\", which is no value\n  hint    text and quantities stand in quotes: a = \"5 ms\"",
+            ),
+            (
+                "a = .5",
+                ":1: a: found .5, which is no value\n  hint    a digit stands before the point: a = 0.5",
+            ),
+            (
+                "a = 5.",
+                ":1: a: found 5., which is no value\n  hint    a digit stands behind the point: a = 5.0",
+            ),
+            (
+                "a = `b`",
+                ":1: a: found `b`, in quotes that are none of TOML's\n  hint    TOML has straight quotes: a = \"b\"",
+            ),
+            (
+                "a = [\"b\" \"c\"]",
+                ":1: a: a list that is none\n  hint    quotes around text, commas between: a = [\"b\", \"c\"]",
+            ),
+            (
+                "a = [\"b\"; 'c']",
+                ":1: a: a list that is none\n  hint    quotes around text, commas between: a = [\"b\", 'c']",
+            ),
+            (
+                "a = [5 ms, 7]",
+                ":1: a: a list that is none\n  hint    quotes around text, commas between: a = [\"5 ms\", 7]",
+            ),
             ("size \"1 MB\"", ":1: size: no = between key and value\n  hint    write size = \"1 MB\""),
             ("x = { y = 1, y = 2 }", ":1: y: there twice within the braces\n  hint    take one of them out"),
         ];

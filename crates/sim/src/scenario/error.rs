@@ -5,6 +5,7 @@
 use anabranch_settings::syntax_error;
 pub(crate) use anabranch_settings::{line_of, nearest};
 
+use super::schema::tables_with;
 use super::shape::SEVERAL;
 
 use serde::de::DeserializeOwned;
@@ -140,6 +141,14 @@ pub(crate) fn from_toml<F: DeserializeOwned>(error: &toml::de::Error, text: &str
         return told.hint(
             "[links] says what all links have that do not say otherwise; each link is headed by [[link]]",
         );
+    }
+    if told.message.starts_with("unknown key") && !told.hint.contains(" belongs above ") {
+        let mut tables = tables_with(&told.key);
+        tables.retain(|head| head.trim_matches(['[', ']']) != table);
+        if let (false, Some((_, possible))) = (tables.is_empty(), told.hint.split_once("ossible: ")) {
+            let tables = tables.join(", ");
+            told.hint = format!("`{}` is a key of {tables}; possible here: {possible}", told.key);
+        }
     }
     // Many tables have a name: one too many is not meant for the file.
     if let Some((_, possible)) = told.hint.split_once("possible here: ").filter(|_| told.key == "name") {

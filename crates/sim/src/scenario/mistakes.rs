@@ -161,6 +161,14 @@ fn mistakes_that_people_make_are_told_with_what_was_found_and_an_example() {
             "s.toml:1: links: found [[links]]: expected one table, headed by [links]",
         ),
         (
+            "rule = \"lia\"",
+            "s.toml:1: rule: unknown key `rule`\n  hint    `rule` is a key of [transport], [[arrivals]], [[flow]], [[traffic]]; possible here: name, about, seed, duration, warm_up, sample, transport, links, topology, link, flow, traffic, arrivals, cbr, event, detector, expect",
+        ),
+        (
+            "[[cbr]]\nsize = \"1 kB\"",
+            "s.toml:2: size: unknown key `size`\n  hint    `size` is a key of [[arrivals]], [[flow]]; possible here: name, path, rate, packet, on, off, bursts, start, stop",
+        ),
+        (
             "[[crb]]\nname = \"x\"",
             "s.toml:1: crb: unknown key `crb`\n  hint    did you mean `cbr`? Possible: name, about, seed, duration, warm_up, sample, transport, links, topology, link, flow, traffic, arrivals, cbr, event, detector, expect",
         ),
@@ -216,6 +224,10 @@ fn links_that_a_generator_makes_can_be_set_and_names_that_nothing_has_are_told()
     assert!(
         told("flow.g.rule=lia")
             .starts_with("--set: flow.g.rule: there is no flow \"g\"; did you mean \"f\"?")
+    );
+    assert!(told("flow.f.rule.x=1").starts_with("--set: flow.f.rule.x: rule has no parts"));
+    assert!(
+        told("link.left.0.back.rate.x=1").starts_with("--set: link.left.0.back.rate.x: rate has no parts")
     );
     assert!(told("cbr.x.rate=1 Mbit/s").starts_with("--set: cbr.x.rate: there is no cbr \"x\""));
 }

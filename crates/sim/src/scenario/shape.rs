@@ -8,9 +8,9 @@ use toml::{Table, Value};
 use super::error::{ScenarioError, line_of};
 
 /// Keys whose values are tables.
-const TABLES: [&str; 5] = ["back", "datagrams", "leave_out", "reports", "striping"];
+pub(super) const WITHIN: [&str; 5] = ["back", "datagrams", "leave_out", "reports", "striping"];
 /// Tables of which a file has one.
-const ONE: [&str; 4] = ["expect", "links", "topology", "transport"];
+pub(super) const ONE: [&str; 4] = ["expect", "links", "topology", "transport"];
 /// Tables of which a file has several.
 pub(super) const SEVERAL: [&str; 7] = ["arrivals", "cbr", "detector", "event", "flow", "link", "traffic"];
 
@@ -43,7 +43,7 @@ fn check_table(text: &str, at: (&str, usize), table: &Value) -> Result<(), Scena
     let Value::Table(table) = table else { return Err(no_table(text, ("", 0), at.0)) };
     for (key, value) in table {
         let Value::Array(items) = value else { continue };
-        if TABLES.contains(&key.as_str()) {
+        if WITHIN.contains(&key.as_str()) {
             return Err(no_table(text, at, key));
         }
         let pairs: &[Value] = match key.as_str() {

@@ -8,6 +8,7 @@ use toml::{Table, Value};
 use super::Scenario;
 use super::build::Built;
 use super::error::{ScenarioError, from_toml, nearest};
+use super::shape::{ONE, SEVERAL, WITHIN};
 
 /// A key and the values it is to take, in turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,8 +54,6 @@ pub struct Variant {
     pub scenario: Scenario,
 }
 
-/// Tables of which there may be several.
-const TABLES: [&str; 7] = ["link", "flow", "traffic", "arrivals", "cbr", "event", "detector"];
 /// What makes no variant of a run.
 const NOT_SET: [&str; 4] = ["seed", "name", "about", "expect"];
 /// Most variants of a sweep.
@@ -186,7 +185,11 @@ fn apply(table: &mut Table, steps: &[&str], value: &Value) -> Result<(), String>
         table.insert((*step).to_owned(), value.clone());
         return Ok(());
     };
-    let absent = || if TABLES.contains(step) { Value::Array(Vec::new()) } else { Value::Table(Table::new()) };
+    let is_several = SEVERAL.contains(step);
+    if !is_several && !ONE.contains(step) && !WITHIN.contains(step) {
+        return Err(format!("{step} has no parts"));
+    }
+    let absent = || if is_several { Value::Array(Vec::new()) } else { Value::Table(Table::new()) };
     match table.entry(*step).or_insert_with(absent) {
         Value::Table(inner) => apply(inner, rest, value),
         Value::Array(list) => {

@@ -89,6 +89,13 @@ pub struct CableName {
     pub rates: [u64; 2],
 }
 
+impl CableName {
+    /// The class of a generated link: its name up to the first dot.
+    pub(in crate::scenario) fn class(&self) -> &str {
+        self.name.split('.').next().unwrap_or_default()
+    }
+}
+
 struct Builder<'a> {
     file: &'a File,
     text: &'a str,

@@ -6,8 +6,10 @@
 //! `goodput` is what the receiving application read. `pkt_s` is the same in full packets, as
 //! simulators without headers count: a packet's payload stands for its 1,500 bytes on the wire.
 
+mod links;
 mod results;
 mod shared;
+mod sheet;
 mod snapshot;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,11 +18,12 @@ use anabranch_engine::{Coupling, Verdict};
 use anabranch_wire::Time;
 
 use super::Extras;
-use super::build::{Built, CableName};
+use super::build::{Built, CableName, Detector};
 use super::course::{Course, MAX_POINTS, Recorder};
 use crate::network::{Network, Supply};
-use results::{DELAYS, DELIVERED, Measured, jain};
+use results::Measured;
 use shared::Observer;
+use sheet::{Sheet, jain};
 use snapshot::Snapshot;
 
 /// Names and values, in order of the names.
@@ -39,10 +42,6 @@ impl Mean {
         self.sum += value;
         self.count += 1;
         self.max = self.max.max(value);
-    }
-
-    pub fn get(&self) -> f64 {
-        self.known().unwrap_or_default()
     }
 
     /// `None` when there was nothing to look at.
@@ -82,10 +81,15 @@ pub(super) struct Together {
 /// # Errors
 /// When there are too many packets at once.
 pub(crate) fn run(built: Built, extras: Extras<'_>) -> Result<(Metrics, Course), Overfull> {
+    fill(built, extras).map(|(sheet, course)| (sheet.measured, course))
+}
+
+fn fill(built: Built, extras: Extras<'_>) -> Result<(Sheet, Course), Overfull> {
     let mut watch = Watch::new(&built, extras);
     let Built { plan, groups, cables, arrivals, bursts, detectors, warm_up, end, sample } = built;
-    let mut observers: Vec<Observer> =
-        detectors.into_iter().map(|detector| Observer::new(detector, warm_up)).collect();
+    let sees_two = |detector: &Detector| plan.flows[detector.flow].sees_paths() > 1;
+    let detectors = detectors.into_iter().filter(sees_two);
+    let mut observers: Vec<Observer> = detectors.map(|detector| Observer::new(detector, warm_up)).collect();
     let flow_paths: Vec<usize> = plan.flows.iter().map(|flow| flow.paths.len()).collect();
     let starts: Vec<Time> = plan.flows.iter().map(|flow| flow.start).collect();
     let stops = plan.flows.iter().map(|flow| flow.stop).collect();
@@ -97,6 +101,8 @@ pub(crate) fn run(built: Built, extras: Extras<'_>) -> Result<(Metrics, Course),
         _ => None,
     });
     let datagrams = datagrams.collect();
+    let ends = |supply: &Supply| matches!(supply, Supply::File(_) | Supply::Script(_));
+    let ends = plan.flows.iter().map(|flow| ends(&flow.supply)).collect();
     let counts = (flow_paths.clone(), cables.len(), arrivals.len(), bursts.len());
     let mut network = Network::new(plan);
     if watch.extras.trace.is_some() {
@@ -120,9 +126,10 @@ pub(crate) fn run(built: Built, extras: Extras<'_>) -> Result<(Metrics, Course),
     let after = Snapshot::take(&mut network, &counts);
     let delays = (0..flow_paths.len()).map(|flow| network.datagram_delays(flow).to_vec()).collect();
     let span = end.since(warm_up);
+    let begin = warm_up;
     let measured =
-        Measured { before, after, samples, queues, starts, stops, begin: warm_up, span, datagrams, delays };
-    let mut out = Metrics::new();
+        Measured { before, after, samples, queues, starts, stops, ends, begin, span, datagrams, delays };
+    let mut out = Sheet::default();
     let mut first = 0;
     let mut rates = Vec::new();
     for group in &groups {
@@ -130,16 +137,16 @@ pub(crate) fn run(built: Built, extras: Extras<'_>) -> Result<(Metrics, Course),
         first += group.count;
     }
     if !groups.is_empty() {
-        out.insert("jain".to_owned(), jain(&rates));
-        out.insert("total.goodput_mbit_s".to_owned(), rates.iter().sum());
+        out.put("jain".to_owned(), jain(&rates));
+        out.put("total.goodput_mbit_s".to_owned(), rates.iter().sum::<f64>());
     }
     observers.iter().for_each(|observer| observer.tell(&mut out, end));
     measured.links(&mut out, &cables);
     measured.sources(&mut out, &network, &arrivals, &bursts);
-    out.insert("run.packet_hops".to_owned(), measured.after.packet_hops as f64);
-    out.insert("run.events".to_owned(), measured.after.events as f64);
+    out.put("run.packet_hops".to_owned(), measured.after.packet_hops as f64);
+    out.put("run.events".to_owned(), measured.after.events as f64);
     let delivered: u64 = measured.after.flows.iter().map(|flow| flow.data_packets).sum();
-    out.insert("run.data_packets".to_owned(), delivered as f64);
+    out.put("run.data_packets".to_owned(), delivered as f64);
     let course = watch.recorder.map_or_else(Course::default, |recorder| {
         let times =
             |(source, name): (usize, &String)| (name.clone(), measured.completion_times(&network, source));
@@ -171,36 +178,8 @@ impl Overfull {
 
 /// The names of all metrics that a run of this network can have.
 pub(crate) fn names(built: Built) -> BTreeSet<String> {
-    let completed = |kind: &str, name: &str, what: &str| format!("{kind}.{name}.completion_{what}");
-    let mut known = BTreeSet::new();
-    for name in &built.arrivals {
-        known.extend(["s", "p50_s", "p99_s"].map(|what| completed("arrivals", name, what)));
-    }
-    let sees_two = |flow: usize| built.plan.flows[flow].sees_paths() > 1;
-    let detectors = built.detectors.iter().filter(|detector| sees_two(detector.flow));
-    known.extend(detectors.flat_map(|detector| shared::names(&detector.name)));
-    let mut first = 0;
-    for group in &built.groups {
-        let name = &group.name;
-        known.extend(["kept_share", "shared_s"].map(|key| format!("flow.{name}.{key}")));
-        match built.plan.flows.get(first).map(|flow| &flow.supply) {
-            Some(Supply::File(_) | Supply::Script(_)) => _ = known.insert(completed("flow", name, "s")),
-            Some(Supply::Datagrams { .. }) => {
-                let keys = DELAYS.iter().map(|(key, _)| key).chain([&DELIVERED]);
-                known.extend(keys.map(|key| format!("flow.{name}.{key}")));
-            }
-            _ => {}
-        }
-        if group.count == 1 {
-            let paths = 1..=built.plan.flows[first].paths.len();
-            let of_path = |path| ["window_pkt", "rtt_ms"].map(|key| format!("flow.{name}.path{path}.{key}"));
-            known.extend(paths.flat_map(of_path));
-        }
-        first += group.count;
-    }
     let nothing = Built { warm_up: Time::ZERO, end: Time::ZERO, ..built };
-    known.extend(run(nothing, Extras::default()).map(|(metrics, _)| metrics).unwrap_or_default().into_keys());
-    known
+    fill(nothing, Extras::default()).map(|(sheet, _)| sheet.into_names()).unwrap_or_default()
 }
 
 /// Looks on while a network runs. How often it looks changes nothing of the run.
@@ -339,6 +318,31 @@ paths = ["a"]
     }
 
     #[test]
+    fn shares_of_nothing_are_left_out_and_keep_no_bound() {
+        let text = format!(
+            "{LINK}\n[[cbr]]\nname = \"none\"\npath = \"a\"\nrate = \"1 kbit/s\"\nstart = \"1 s\"\nstop = \"2 s\"\n"
+        );
+        let names = [
+            "flow.file.lost_share",
+            "flow.file.late_share",
+            "flow.file.overhead_share",
+            "flow.file.pause_s",
+            "flow.file.buffer_kb",
+            "flow.file.reassembly_ms",
+            "flow.file.path1.lost_share",
+            "cbr.none.loss",
+        ];
+        let bounds = names.map(|name| format!("\"{name}\" = {{ min = 0, max = 1 }}\n")).concat();
+        let report = Scenario::parse(&format!("{text}\n[expect]\n{bounds}"), "s").unwrap().run(1).unwrap();
+        assert!(report.expect.iter().all(|bound| !bound.ok && bound.value.is_none()), "{report:#?}");
+        let kept = report.metrics.keys().filter(|name| names.contains(&name.as_str()));
+        assert_eq!(kept.count(), 0, "{:#?}", report.metrics);
+        // Of the flow that goes on, all of them were measured.
+        assert!(report.metrics["flow.M.pause_s"] < 1.0);
+        assert!(report.metrics["link.a.loss"] > 0.0);
+    }
+
+    #[test]
     fn a_link_is_never_used_by_more_than_all_also_where_its_rate_changes() {
         let event = |what: &str| format!("{LINK}\n[[event]]\nat = \"6 s\"\nlink = \"a\"\n{what}\n");
         for text in [
@@ -361,6 +365,6 @@ paths = ["a"]
         for (windows, reductions) in [(0, 0), (100, 0), (75, 1), (80, 1), (20, 3), (10, 4)] {
             samples.on_windows(windows, reductions);
         }
-        assert_eq!((samples.kept.get(), samples.kept.count), (0.625, 2));
+        assert_eq!((samples.kept.known(), samples.kept.count), (Some(0.625), 2));
     }
 }

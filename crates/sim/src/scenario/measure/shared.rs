@@ -3,7 +3,7 @@
 use anabranch_engine::{SharedCongestion, Verdict};
 use anabranch_wire::{PathId, Time};
 
-use super::Metrics;
+use super::Sheet;
 use crate::network::Network;
 use crate::scenario::build::Detector;
 
@@ -52,23 +52,13 @@ impl Observer {
     }
 
     /// `ratio` and `events` at the end; `shared_s` and `separate_s` from the beginning of what is measured, where it said so.
-    pub(super) fn tell(&self, out: &mut Metrics, now: Time) {
-        let mut put = |key: &str, value: f64| {
-            out.insert(format!("detector.{}.{key}", self.detector.name), value);
-        };
-        if let Some(found) = self.detector.rule.correlation(now, PathId(PAIR[0]), PathId(PAIR[1])) {
-            put("ratio", found.ratio);
-            put("events", found.events as f64);
-        }
+    pub(super) fn tell(&self, sheet: &mut Sheet, now: Time) {
+        let mut place = sheet.of("detector", &self.detector.name);
+        let found = self.detector.rule.correlation(now, PathId(PAIR[0]), PathId(PAIR[1]));
+        place.put("ratio", found.map(|found| found.ratio));
+        place.put("events", found.map(|found| found.events as f64));
         for (key, said) in ["shared_s", "separate_s"].into_iter().zip(self.said) {
-            if let Some(at) = said {
-                put(key, at.since(self.begin).as_secs_f64());
-            }
+            place.put(key, said.map(|at| at.since(self.begin).as_secs_f64()));
         }
     }
-}
-
-/// What a detector of this name may tell.
-pub(super) fn names(name: &str) -> [String; 4] {
-    ["ratio", "events", "shared_s", "separate_s"].map(|key| format!("detector.{name}.{key}"))
 }

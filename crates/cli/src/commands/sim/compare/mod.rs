@@ -5,27 +5,20 @@
 //! simulator leaves out: the operating system, the seal, the driver. A scenario fits when its flows are bulk, each
 //! path is one link, and nothing else sends.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+mod sockets;
 
-use anabranch_emulate::{EmulatedPath, Emulation};
-use anabranch_net::{Addresses, Endpoint, EndpointConfig, PublicKey, Session, ShareId, Target, Verdict};
 use anabranch_sim::network::{FlowPlan, Supply};
 use anabranch_sim::scenario::{Built, Setting, variants};
 use anabranch_wire::{Span, Time};
-use bytes::Bytes;
 use clap::Args;
 use serde::Serialize;
-use tokio::task::JoinSet;
 
 use super::{load, mistake, wrong_setting};
 use crate::args::OUTPUT;
 use crate::errors::{Failure, Kind};
 use crate::ui::out::{self, Stream};
 use crate::values::whole;
-use crate::{interrupt, keyfile, node};
+use crate::{interrupt, node};
 
 /// What is to be compared.
 #[derive(Args, Debug)]
@@ -51,10 +44,6 @@ pub struct CompareArgs {
 const MAX_DURATION: Span = Span::from_secs(300);
 /// Most flows and links.
 const MAX_FLOWS: usize = 16;
-/// Bytes handed to a stream at a time.
-const BLOCK: usize = 1 << 18;
-/// How long sessions may take to be set up.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Two worlds are never quite the same: within nothing they never are.
 fn per_cent(text: &str) -> Result<f64, String> {
@@ -102,7 +91,7 @@ pub(super) fn run(args: &CompareArgs) -> Result<(), Failure> {
     let measured = runtime.block_on(async {
         tokio::select! {
             () = interrupt::requested() => Err(Failure::new(Kind::Interrupted, "the comparison is incomplete")),
-            measured = over_sockets(&built) => measured,
+            measured = sockets::over_sockets(&built) => measured,
         }
     });
     runtime.shutdown_background();
@@ -194,163 +183,13 @@ fn check(built: &Built) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Runs the scenario in real time; answers the goodput of each flow in Mbit/s.
-async fn over_sockets(built: &Built) -> Result<Vec<f64>, Failure> {
-    let plan = &built.plan;
-    let places = built.cables.len();
-    let mut keys = Vec::new();
-    for _ in &plan.flows {
-        keys.push(keyfile::fresh()?);
-    }
-    let friends: Vec<PublicKey> = keys.iter().map(|key| key.public()).collect();
-    let known = friends.clone();
-    let let_in = move |peer: &PublicKey, _: Option<ShareId>| {
-        if known.contains(peer) { Verdict::Accept { secret: None } } else { Verdict::Ignore }
-    };
-    let settings = plan.flows.first().map(|flow| anabranch_net::Config::clone(&flow.config));
-    let reader = EndpointConfig::new(keyfile::fresh()?)
-        .addresses(Addresses::Exactly(hosts(READER, places)))
-        .session(anabranch_net::Config { max_paths: MAX_FLOWS as u32, ..settings.unwrap_or_default() });
-    let reader = Endpoint::bind(reader.authorize(let_in)).await.map_err(|error| Failure::bind(&error))?;
-    let port = reader.local_addresses().first().map_or(0, SocketAddr::port);
-    let path = |place: usize| EmulatedPath {
-        listen: SocketAddr::new(host(place, MIDDLE), 0),
-        server: SocketAddr::new(host(place, READER), port),
-        forward: anabranch_link::LinkConfig { seed: plan.seed, ..plan.links[place * 2].clone() },
-        reverse: anabranch_link::LinkConfig { seed: !plan.seed, ..plan.links[place * 2 + 1].clone() },
-    };
-    let paths: Vec<_> = (0..places).map(path).collect();
-    let emulation = Emulation::start(&paths)
-        .map_err(|error| Failure::local(format!("cannot set up the emulated links: {error}")))?;
-
-    let counts: Arc<[AtomicU64]> = friends.iter().map(|_| AtomicU64::new(0)).collect();
-    let mut tasks = JoinSet::new();
-    let node = reader.node();
-    tasks.spawn(receive_all(reader, friends, Arc::clone(&counts)));
-    let began = tokio::time::Instant::now();
-    for (flow, key) in plan.flows.iter().zip(keys) {
-        let way = Way { emulation: &emulation, reader: node, places };
-        tasks.spawn(way.sender(flow, key)?);
-    }
-    let until = |moment: Time| began + Duration::from_nanos(moment.since(Time::ZERO).as_nanos());
-    let mut broken = None;
-    let before = tokio::select! {
-        () = tokio::time::sleep_until(until(built.warm_up)) => read(&counts),
-        Some(ended) = tasks.join_next() => { broken = Some(ended); Vec::new() }
-    };
-    if broken.is_none() {
-        tokio::select! {
-            () = tokio::time::sleep_until(until(built.end)) => {}
-            Some(ended) = tasks.join_next() => broken = Some(ended),
-        }
-    }
-    if let Some(ended) = broken {
-        let why = match ended {
-            Ok(Err(failure)) => return Err(failure),
-            Ok(Ok(())) => "a session ended".to_owned(),
-            Err(error) => error.to_string(),
-        };
-        return Err(Failure::new(Kind::Unreachable, format!("the comparison broke off: {why}")));
-    }
-    let seconds =
-        (began.elapsed() - Duration::from_nanos(built.warm_up.since(Time::ZERO).as_nanos())).as_secs_f64();
-    let after = read(&counts);
-    Ok(before.iter().zip(after).map(|(before, after)| (after - before) as f64 * 8e-6 / seconds).collect())
-}
-
-fn read(counts: &[AtomicU64]) -> Vec<u64> {
-    counts.iter().map(|count| count.load(Ordering::Relaxed)).collect()
-}
-
-/// Takes in every flow's session and counts what its streams bring.
-async fn receive_all(
-    reader: Endpoint,
-    friends: Vec<PublicKey>,
-    counts: Arc<[AtomicU64]>,
-) -> Result<(), Failure> {
-    let mut sessions = JoinSet::new();
-    while let Some(session) = reader.accept().await {
-        let Some(flow) = friends.iter().position(|friend| *friend == session.peer()) else { continue };
-        let counts = Arc::clone(&counts);
-        sessions.spawn(async move {
-            while let Ok(mut stream) = session.accept_stream().await {
-                while let Ok(Some(piece)) = stream.read_chunk(BLOCK).await {
-                    counts[flow].fetch_add(piece.len() as u64, Ordering::Relaxed);
-                }
-            }
-        });
-    }
-    Ok(())
-}
-
-/// How a flow's sender gets to the reader.
-struct Way<'a> {
-    emulation: &'a Emulation,
-    reader: PublicKey,
-    places: usize,
-}
-
-impl Way<'_> {
-    /// What sends a flow: it connects over the flow's first path at its start and writes for ever.
-    fn sender(
-        &self,
-        flow: &FlowPlan,
-        key: anabranch_net::NodeKey,
-    ) -> Result<impl Future<Output = Result<(), Failure>> + Send + 'static, Failure> {
-        let entries: Vec<(usize, SocketAddr)> = flow
-            .paths
-            .iter()
-            .map(|path| path.forward[0] as usize / 2)
-            .map(|place| (place, self.emulation.addresses()[place]))
-            .collect();
-        let mut target = Target::new(self.reader, entries.iter().map(|(_, entry)| *entry).collect());
-        target.pins = entries.iter().map(|(place, entry)| (host(*place, SENDER), *entry)).collect();
-        let local = Addresses::Exactly(hosts(SENDER, self.places));
-        let config = anabranch_net::Config {
-            connect_timeout: Span::from_secs(5),
-            ..anabranch_net::Config::clone(&flow.config)
-        };
-        let wait = Duration::from_nanos(flow.start.since(Time::ZERO).as_nanos());
-        Ok(async move {
-            tokio::time::sleep(wait).await;
-            let endpoint = EndpointConfig::new(key).addresses(local);
-            let endpoint = Endpoint::bind(endpoint).await.map_err(|error| Failure::bind(&error))?;
-            let session: Session = endpoint.connect(&target, config).await?;
-            let late = |_| Failure::new(Kind::Unreachable, "no stream could be opened");
-            let opened = tokio::time::timeout(PATIENCE, session.open_stream()).await.map_err(late)?;
-            let over = |error: &dyn std::fmt::Display| Failure::new(Kind::Unreachable, error.to_string());
-            let mut stream = opened.map_err(|error| over(&error))?;
-            let block = Bytes::from(vec![0xab; BLOCK]);
-            loop {
-                stream.write_chunk(block.clone()).await.map_err(|error| over(&error))?;
-            }
-        })
-    }
-}
-
-const SENDER: u8 = 1;
-const MIDDLE: u8 = 2;
-const READER: u8 = 3;
-
-/// An address for each role at each link, where the system has all of 127.0.0.0/8; one for all elsewhere.
-fn host(place: usize, role: u8) -> IpAddr {
-    let net = u8::try_from(place + 1).unwrap_or(u8::MAX);
-    if cfg!(target_os = "linux") { [127, 78, net, role].into() } else { Ipv4Addr::LOCALHOST.into() }
-}
-
-fn hosts(role: u8, places: usize) -> Vec<IpAddr> {
-    let mut hosts: Vec<_> = (0..places).map(|place| host(place, role)).collect();
-    hosts.dedup();
-    hosts
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use anabranch_sim::scenario::Scenario;
 
     fn built(change: impl Fn(&str) -> String) -> Built {
-        let text = change(include_str!("test.toml"));
+        let text = change(include_str!("../test.toml"));
         Scenario::parse(&text, "test").unwrap().build(1).unwrap()
     }
 
@@ -364,18 +203,6 @@ mod tests {
         assert!(told(&|text| format!("{text}count = 17\n")).contains("too many"));
         let event = "[[event]]\nat = \"1 s\"\nlink = \"a\"\ndown = true\n";
         assert!(told(&|text| format!("{text}{event}")).contains("events"));
-    }
-
-    #[test]
-    fn both_worlds_carry_about_the_same() {
-        let built = built(|text| {
-            text.replace("loss = \"1 %\"", "").replace("duration", "warm_up = \"500 ms\"\nduration")
-        });
-        let runtime = node::runtime().unwrap();
-        let measured = runtime.block_on(over_sockets(&built)).unwrap();
-        runtime.shutdown_background();
-        // 15 Mbit/s of wire; a busy machine may cost some of it.
-        assert!(measured.len() == 1 && (7.0..14.5).contains(&measured[0]), "{measured:?}");
     }
 
     #[test]

@@ -1,0 +1,190 @@
+//! A scenario over real sockets: sealed datagrams on loopback, in real time, over emulated links.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use anabranch_emulate::{EmulatedPath, Emulation};
+use anabranch_net::{Addresses, Endpoint, EndpointConfig, PublicKey, Session, ShareId, Target, Verdict};
+use anabranch_sim::network::FlowPlan;
+use anabranch_sim::scenario::Built;
+use anabranch_wire::{Span, Time};
+use bytes::Bytes;
+use tokio::task::JoinSet;
+
+use super::MAX_FLOWS;
+use crate::errors::{Failure, Kind};
+use crate::keyfile;
+
+/// Bytes handed to a stream at a time.
+const BLOCK: usize = 1 << 18;
+/// How long sessions may take to be set up.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Runs the scenario in real time; answers the goodput of each flow in Mbit/s.
+pub(super) async fn over_sockets(built: &Built) -> Result<Vec<f64>, Failure> {
+    let plan = &built.plan;
+    let places = built.cables.len();
+    let mut keys = Vec::new();
+    for _ in &plan.flows {
+        keys.push(keyfile::fresh()?);
+    }
+    let friends: Vec<PublicKey> = keys.iter().map(|key| key.public()).collect();
+    let known = friends.clone();
+    let let_in = move |peer: &PublicKey, _: Option<ShareId>| {
+        if known.contains(peer) { Verdict::Accept { secret: None } } else { Verdict::Ignore }
+    };
+    let settings = plan.flows.first().map(|flow| anabranch_net::Config::clone(&flow.config));
+    let reader = EndpointConfig::new(keyfile::fresh()?)
+        .addresses(Addresses::Exactly(hosts(READER, places)))
+        .session(anabranch_net::Config { max_paths: MAX_FLOWS as u32, ..settings.unwrap_or_default() });
+    let reader = Endpoint::bind(reader.authorize(let_in)).await.map_err(|error| Failure::bind(&error))?;
+    let port = reader.local_addresses().first().map_or(0, SocketAddr::port);
+    let path = |place: usize| EmulatedPath {
+        listen: SocketAddr::new(host(place, MIDDLE), 0),
+        server: SocketAddr::new(host(place, READER), port),
+        forward: anabranch_link::LinkConfig { seed: plan.seed, ..plan.links[place * 2].clone() },
+        reverse: anabranch_link::LinkConfig { seed: !plan.seed, ..plan.links[place * 2 + 1].clone() },
+    };
+    let paths: Vec<_> = (0..places).map(path).collect();
+    let emulation = Emulation::start(&paths)
+        .map_err(|error| Failure::local(format!("cannot set up the emulated links: {error}")))?;
+
+    let counts: Arc<[AtomicU64]> = friends.iter().map(|_| AtomicU64::new(0)).collect();
+    let mut tasks = JoinSet::new();
+    let node = reader.node();
+    tasks.spawn(receive_all(reader, friends, Arc::clone(&counts)));
+    let began = tokio::time::Instant::now();
+    for (flow, key) in plan.flows.iter().zip(keys) {
+        let way = Way { emulation: &emulation, reader: node, places };
+        tasks.spawn(way.sender(flow, key)?);
+    }
+    let until = |moment: Time| began + Duration::from_nanos(moment.since(Time::ZERO).as_nanos());
+    let mut looks = Vec::new();
+    for moment in [built.warm_up, built.end] {
+        tokio::select! {
+            () = tokio::time::sleep_until(until(moment)) => looks.push((began.elapsed(), read(&counts))),
+            Some(ended) = tasks.join_next() => return Err(broken_off(ended)),
+        }
+    }
+    let [(begun, before), (ended, after)] = looks.as_slice() else { return Ok(Vec::new()) };
+    // On a busy machine a look is late: what counts is the time between the two.
+    let seconds = ended.saturating_sub(*begun).as_secs_f64();
+    Ok(before.iter().zip(after).map(|(before, after)| (after - before) as f64 * 8e-6 / seconds).collect())
+}
+
+/// What it is when a sender or the reader ends, which go on for ever.
+fn broken_off(ended: Result<Result<(), Failure>, tokio::task::JoinError>) -> Failure {
+    let why = match ended {
+        Ok(Err(failure)) => return failure,
+        Ok(Ok(())) => "a session ended".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    Failure::new(Kind::Unreachable, format!("the comparison broke off: {why}"))
+}
+
+fn read(counts: &[AtomicU64]) -> Vec<u64> {
+    counts.iter().map(|count| count.load(Ordering::Relaxed)).collect()
+}
+
+/// Takes in every flow's session and counts what its streams bring.
+async fn receive_all(
+    reader: Endpoint,
+    friends: Vec<PublicKey>,
+    counts: Arc<[AtomicU64]>,
+) -> Result<(), Failure> {
+    let mut sessions = JoinSet::new();
+    while let Some(session) = reader.accept().await {
+        let Some(flow) = friends.iter().position(|friend| *friend == session.peer()) else { continue };
+        let counts = Arc::clone(&counts);
+        sessions.spawn(async move {
+            while let Ok(mut stream) = session.accept_stream().await {
+                while let Ok(Some(piece)) = stream.read_chunk(BLOCK).await {
+                    counts[flow].fetch_add(piece.len() as u64, Ordering::Relaxed);
+                }
+            }
+        });
+    }
+    Ok(())
+}
+
+/// How a flow's sender gets to the reader.
+struct Way<'a> {
+    emulation: &'a Emulation,
+    reader: PublicKey,
+    places: usize,
+}
+
+impl Way<'_> {
+    /// What sends a flow: it connects over the flow's first path at its start and writes for ever.
+    fn sender(
+        &self,
+        flow: &FlowPlan,
+        key: anabranch_net::NodeKey,
+    ) -> Result<impl Future<Output = Result<(), Failure>> + Send + 'static, Failure> {
+        let entries: Vec<(usize, SocketAddr)> = flow
+            .paths
+            .iter()
+            .map(|path| path.forward[0] as usize / 2)
+            .map(|place| (place, self.emulation.addresses()[place]))
+            .collect();
+        let mut target = Target::new(self.reader, entries.iter().map(|(_, entry)| *entry).collect());
+        target.pins = entries.iter().map(|(place, entry)| (host(*place, SENDER), *entry)).collect();
+        let local = Addresses::Exactly(hosts(SENDER, self.places));
+        let config = anabranch_net::Config {
+            connect_timeout: Span::from_secs(5),
+            ..anabranch_net::Config::clone(&flow.config)
+        };
+        let wait = Duration::from_nanos(flow.start.since(Time::ZERO).as_nanos());
+        Ok(async move {
+            tokio::time::sleep(wait).await;
+            let endpoint = EndpointConfig::new(key).addresses(local);
+            let endpoint = Endpoint::bind(endpoint).await.map_err(|error| Failure::bind(&error))?;
+            let session: Session = endpoint.connect(&target, config).await?;
+            let late = |_| Failure::new(Kind::Unreachable, "no stream could be opened");
+            let opened = tokio::time::timeout(PATIENCE, session.open_stream()).await.map_err(late)?;
+            let over = |error: &dyn std::fmt::Display| Failure::new(Kind::Unreachable, error.to_string());
+            let mut stream = opened.map_err(|error| over(&error))?;
+            let block = Bytes::from(vec![0xab; BLOCK]);
+            loop {
+                stream.write_chunk(block.clone()).await.map_err(|error| over(&error))?;
+            }
+        })
+    }
+}
+
+const SENDER: u8 = 1;
+const MIDDLE: u8 = 2;
+const READER: u8 = 3;
+
+/// An address for each role at each link, where the system has all of 127.0.0.0/8; one for all elsewhere.
+fn host(place: usize, role: u8) -> IpAddr {
+    let net = u8::try_from(place + 1).unwrap_or(u8::MAX);
+    if cfg!(target_os = "linux") { [127, 78, net, role].into() } else { Ipv4Addr::LOCALHOST.into() }
+}
+
+fn hosts(role: u8, places: usize) -> Vec<IpAddr> {
+    let mut hosts: Vec<_> = (0..places).map(|place| host(place, role)).collect();
+    hosts.dedup();
+    hosts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node;
+    use anabranch_sim::scenario::Scenario;
+
+    #[test]
+    fn both_worlds_carry_about_the_same() {
+        let text = include_str!("../test.toml").replace("loss = \"1 %\"", "");
+        let text = text.replace("duration", "warm_up = \"500 ms\"\nduration");
+        let built = Scenario::parse(&text, "test").unwrap().build(1).unwrap();
+        let runtime = node::runtime().unwrap();
+        let measured = runtime.block_on(over_sockets(&built)).unwrap();
+        runtime.shutdown_background();
+        // 15 Mbit/s of wire; a busy machine may cost some of it, or have what waited come within what is measured.
+        assert!(measured.len() == 1 && (7.0..18.0).contains(&measured[0]), "{measured:?}");
+    }
+}
