@@ -42,6 +42,10 @@ fn what_would_be_passed_over_is_told() {
         ),
         (datagrams("mode = \"redundant\""), "8: flow.f.datagrams.mode: the session sees one path only"),
         (
+            datagrams("mode = \"protected\", outlive_path = true"),
+            "8: flow.f.datagrams.outlive_path: the session sees one path only",
+        ),
+        (
             format!(
                 "{flow}striping = {{ scheme = \"round-robin\" }}\n[[detector]]\nname = \"d\"\nflow = \"f\""
             ),

@@ -16,6 +16,9 @@ const MAX_PATIENCE: Span = Span::from_secs(1000);
 const MAX_ENTRIES: usize = 10_000;
 const MAX_BYTES: u64 = 1_000_000_000_000_000;
 
+/// What to do about what needs several paths.
+const TWO_PATHS: &str = "name two paths, without `striping` and `flow_routing`, or take it out";
+
 /// What a flow carries whose session sees so many paths, up to the end; what is done for datagrams goes into its settings.
 pub(super) fn supply(
     key: &impl Fn(&str) -> String,
@@ -28,8 +31,14 @@ pub(super) fn supply(
     let given: Vec<&str> = streams.into_iter().flatten().collect();
     let copies = spec.datagrams.is_some_and(|datagrams| datagrams.mode == DatagramModeSpec::Redundant);
     if copies && visible == 1 {
-        return Err(ScenarioError::new(key("datagrams.mode"), "the session sees one path only")
-            .hint("name two paths, without `striping` and `flow_routing`, or take it out"));
+        return Err(
+            ScenarioError::new(key("datagrams.mode"), "the session sees one path only").hint(TWO_PATHS)
+        );
+    }
+    let outlives = spec.datagrams.is_some_and(|datagrams| datagrams.outlive_path == Some(true));
+    if outlives && visible == 1 {
+        let none = "the session sees one path only, and no parity outlives that";
+        return Err(ScenarioError::new(key("datagrams.outlive_path"), none).hint(TWO_PATHS));
     }
     if spec.redundant == Some(true) && spec.scheduler.is_some() {
         return Err(ScenarioError::new(
@@ -44,8 +53,9 @@ pub(super) fn supply(
                 .hint("datagrams are sent on every path with `mode = \"redundant\"`"));
         }
         if visible == 1 {
-            return Err(ScenarioError::new(key("redundant"), "the session sees one path only")
-                .hint("name two paths, without `striping` and `flow_routing`, or take it out"));
+            return Err(
+                ScenarioError::new(key("redundant"), "the session sees one path only").hint(TWO_PATHS)
+            );
         }
     }
     match (given[..].last(), spec.datagrams) {
