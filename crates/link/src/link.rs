@@ -292,6 +292,11 @@ impl<T: Clone> Link<T> {
         (self.held.len() - self.flying, self.queued_bytes)
     }
 
+    /// Counts from `now` on how many packets wait at most.
+    pub fn restart_peaks(&mut self, now: Time) {
+        (self.stats.max_queue_packets, self.stats.max_queue_bytes) = self.backlog(now);
+    }
+
     /// For how long something was on its way out, by `now`: over a stretch of time the share of it in which the link is used.
     pub fn busy(&mut self, now: Time) -> Span {
         self.catch_up(now);

@@ -186,6 +186,12 @@ impl PlainLink {
         (self.waiting.len(), self.queued_bytes)
     }
 
+    /// Counts from `now` on how many packets wait at most.
+    pub fn restart_peaks(&mut self, now: Time) {
+        (self.max_queue_packets, self.max_queue_bytes) = self.backlog(now);
+        self.ample_packets = self.ample_packets.min(self.max_queue_packets);
+    }
+
     /// For how long something was on its way out, by `now`: as [`Link::busy`], but for nanoseconds of packets whose time is no
     /// whole number of them.
     #[must_use]

@@ -423,6 +423,12 @@ impl<P: Payload> Session<P> {
         }
     }
 
+    /// Stream bytes that wait for earlier ones: as [`SessionStats::bytes_reassembling`].
+    #[must_use]
+    pub fn bytes_reassembling(&self) -> u64 {
+        self.streams.waiting_bytes()
+    }
+
     /// Counters of the session.
     #[must_use]
     pub fn stats(&self) -> SessionStats {

@@ -46,7 +46,7 @@ pub(crate) type Routes = Arc<[[u32; 2]]>;
 /// What a flow has done so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FlowCounts {
-    /// Stream bytes read by earlier sessions of this place.
+    /// Stream bytes read by earlier sessions of this place, and all of datagrams.
     pub bytes: u64,
     /// Packets with data that reached the server.
     pub data_packets: u64,
@@ -58,6 +58,8 @@ pub(crate) struct FlowCounts {
     took_at: Time,
     /// The longest time for which there was nothing.
     pause: Span,
+    /// Most bytes that waited for earlier ones at the server.
+    pub reassembling_max: u64,
 }
 
 impl FlowCounts {
@@ -263,23 +265,26 @@ impl Flow {
         self.sessions[end].as_ref().map(Session::stats).or_else(ended).unwrap_or_default()
     }
 
-    /// Stream bytes that the server has read.
+    /// Bytes that the server has read.
     pub(crate) fn bytes_read(&self) -> u64 {
         self.counts.bytes + self.live_bytes()
     }
 
-    /// Counts pauses from `now` on.
-    pub(crate) fn begin_pauses(&mut self, now: Time) {
+    /// Looks for the longest pause, and for what waits most, from `now` on.
+    pub(crate) fn begin_measures(&mut self, now: Time) {
         let counts = &mut self.counts;
         counts.pause = Span::ZERO;
+        counts.reassembling_max = self.sessions[SERVER].as_ref().map_or(0, Session::bytes_reassembling);
         if counts.took_at != Time::ZERO {
             counts.took_at = now;
         }
     }
 
-    /// The longest time for which the server's application had nothing to take, once something had come.
-    pub(crate) fn pause(&self, now: Time) -> Span {
-        if self.sessions[SERVER].is_some() { self.counts.pause_until(now) } else { self.counts.pause }
+    /// The longest time for which the server's application had nothing to take, once something had come; `None` where nothing came.
+    pub(crate) fn pause(&self, now: Time) -> Option<Span> {
+        let counts = &self.counts;
+        let longest = if self.sessions[SERVER].is_some() { counts.pause_until(now) } else { counts.pause };
+        (counts.took_at != Time::ZERO).then_some(longest)
     }
 
     /// The clock called for an end. False when the flow is over.
@@ -340,6 +345,10 @@ impl Flow {
         }
         if let Some(session) = &mut self.sessions[end] {
             session.take_in(now, &arrival, message);
+            if end == SERVER {
+                let most = &mut self.counts.reassembling_max;
+                *most = session.bytes_reassembling().max(*most);
+            }
         } else if let Message::Init(params) = message {
             let pids = self.next_pids();
             let budget = MemoryBudget::new(BUDGET);

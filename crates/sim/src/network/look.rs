@@ -6,11 +6,12 @@ use anabranch_wire::{Span, Time};
 
 use super::Network;
 use super::flow::{CLIENT, SERVER};
+use super::source::Burst;
 
 /// What a flow has done, to be read between two runs.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FlowState {
-    /// Stream bytes that the server has read.
+    /// Bytes that the server has read, of streams and of datagrams.
     pub bytes: u64,
     /// Packets with data that reached the server.
     pub data_packets: u64,
@@ -25,8 +26,10 @@ pub struct FlowState {
     /// Datagrams that the client's application has sent.
     pub datagrams: u64,
     /// The longest time for which the server's application had nothing to take, once something had come, since
-    /// [`Network::begin_pauses`].
-    pub pause: Span,
+    /// [`Network::begin_measures`]; `None` where nothing came.
+    pub pause: Option<Span>,
+    /// Most bytes that waited for earlier ones at the server since then.
+    pub reassembling_max: u64,
 }
 
 /// What a source of sessions has done.
@@ -40,6 +43,17 @@ pub struct ArrivalState<'a> {
     pub completed: &'a [(Time, Span, u64)],
     /// Bytes of the files completed.
     pub bytes: u64,
+}
+
+/// What became of the packets of a source of plain packets; those on their way are in `sent` only.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BurstState {
+    /// Packets sent.
+    pub sent: u64,
+    /// Those that arrived.
+    pub received: u64,
+    /// Those that a link lost.
+    pub lost: u64,
 }
 
 impl Network {
@@ -59,6 +73,12 @@ impl Network {
     #[must_use]
     pub fn events(&self) -> u64 {
         self.events
+    }
+
+    /// Packets with data that reached any server so far, of flows and of sessions that arrived.
+    #[must_use]
+    pub fn data_packets(&self) -> u64 {
+        self.flows.iter().map(|flow| flow.counts.data_packets).sum()
     }
 
     /// Counters of a link.
@@ -104,12 +124,23 @@ impl Network {
             finished_at: flow.finished_at,
             datagrams: flow.counts.datagrams,
             pause: flow.pause(self.now),
+            reassembling_max: flow.counts.reassembling_max,
         }
     }
 
-    /// Counts the pauses of all flows from now on.
-    pub fn begin_pauses(&mut self) {
-        self.flows.iter_mut().for_each(|flow| flow.begin_pauses(self.now));
+    /// Stream bytes that wait for earlier ones at a flow's server.
+    ///
+    /// # Panics
+    /// When the plan has no such flow.
+    #[must_use]
+    pub fn reassembling(&self, flow: usize) -> u64 {
+        self.flows[flow].sessions[SERVER].as_ref().map_or(0, Session::bytes_reassembling)
+    }
+
+    /// Looks for what is longest and largest from now on: pauses, what waits in receive buffers and at links.
+    pub fn begin_measures(&mut self) {
+        self.flows.iter_mut().for_each(|flow| flow.begin_measures(self.now));
+        self.wires.restart_peaks(self.now);
     }
 
     /// The datagrams that reached a flow's server, in the order in which they did: their number, and how long they took
@@ -165,12 +196,13 @@ impl Network {
         }
     }
 
-    /// Packets sent and received of a source of plain packets.
+    /// What became of the packets of a source of plain packets.
     ///
     /// # Panics
     /// When the plan has no such source.
     #[must_use]
-    pub fn burst(&self, source: usize) -> (u64, u64) {
-        (self.bursts[source].sent, self.bursts[source].received)
+    pub fn burst(&self, source: usize) -> BurstState {
+        let Burst { sent, received, .. } = &self.bursts[source];
+        BurstState { sent: *sent, received: *received, lost: self.wires.lost_of(source) }
     }
 }

@@ -33,7 +33,7 @@ mod thin;
 mod wires;
 
 pub use capture::{Captured, PathMetrics};
-pub use look::{ArrivalState, FlowState};
+pub use look::{ArrivalState, BurstState, FlowState};
 pub use plan::{
     ArrivalPlan, BurstPlan, Change, Duration, FlowPlan, LinkChange, PathPlan, Plan, Sizes, StripingPlan,
     Supply,

@@ -113,6 +113,8 @@ pub(crate) struct Packets {
     free_messages: [Vec<u32>; 2],
     /// Room for ranges.
     room: Vec<Range<u64>>,
+    /// Of each source of plain packets, how many were lost.
+    lost: Vec<u64>,
 }
 
 impl Packets {
@@ -152,11 +154,25 @@ impl Packets {
 
     /// Frees a packet's place and all that it carried.
     pub(crate) fn discard(&mut self, place: u32) {
-        match self.fetch(place).body {
-            Body::Empty | Body::Run(_) | Body::Told(_) => {}
+        let kept = self.fetch(place);
+        match kept.body {
+            Body::Empty => self.note_lost(kept.to.flow as usize),
+            Body::Run(_) | Body::Told(_) => {}
             Body::Long(told) => told.discard(&mut self.lines),
             Body::Other(message, several) => self.free_messages[usize::from(several)].push(message),
         }
+    }
+
+    fn note_lost(&mut self, source: usize) {
+        if source >= self.lost.len() {
+            self.lost.resize(source + 1, 0);
+        }
+        self.lost[source] += 1;
+    }
+
+    /// Packets of a source of plain packets that were lost so far.
+    pub(crate) fn lost_of(&self, source: usize) -> u64 {
+        self.lost.get(source).copied().unwrap_or_default()
     }
 
     /// Frees a packet's place, for [`Self::open`] to follow. To fetch many before the first is opened costs

@@ -144,6 +144,11 @@ impl Stepwise {
         *link.stats()
     }
 
+    /// Counts from `now` on how many packets wait at most.
+    pub(super) fn restart_peaks(&mut self, now: Time) {
+        self.links.iter_mut().for_each(|link| link.restart_peaks(now));
+    }
+
     /// For how long a link had something on its way out by `now`.
     pub(super) fn busy(&mut self, now: Time, link: usize) -> Span {
         self.links[link].busy(now)

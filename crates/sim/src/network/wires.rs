@@ -202,6 +202,19 @@ impl Wires {
         }
     }
 
+    /// Counts from `now` on how many packets wait at most at each link.
+    pub(crate) fn restart_peaks(&mut self, now: Time) {
+        match &mut self.links {
+            Links::Express(links) => links.restart_peaks(now),
+            Links::Stepwise(links) => links.restart_peaks(now),
+        }
+    }
+
+    /// Packets of a source of plain packets that were lost so far.
+    pub(crate) fn lost_of(&self, source: usize) -> u64 {
+        self.freight.packets.lost_of(source)
+    }
+
     /// For how long a link had something on its way out by `now`.
     pub(crate) fn busy(&mut self, now: Time, link: usize) -> Span {
         match &mut self.links {

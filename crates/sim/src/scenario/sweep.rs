@@ -25,11 +25,12 @@ impl std::str::FromStr for Setting {
     /// Reads `key=a,b,c`.
     fn from_str(text: &str) -> Result<Self, String> {
         let (key, values) = text.split_once('=').ok_or("write it as key=value,value,…")?;
-        let mut depth = 0;
-        // A comma within a list is part of a value.
+        let (mut depth, mut quoted) = (0, false);
+        // A comma within a list, a table or text is part of a value.
         let between = |letter: char| {
-            depth += i32::from(letter == '[') - i32::from(letter == ']');
-            letter == ',' && depth == 0
+            quoted ^= letter == '"';
+            depth += i32::from(matches!(letter, '[' | '{')) - i32::from(matches!(letter, ']' | '}'));
+            letter == ',' && depth == 0 && !quoted
         };
         let values: Vec<String> = values.split(between).map(|value| value.trim().to_owned()).collect();
         if key.trim().is_empty() || values.iter().any(String::is_empty) {
@@ -37,7 +38,7 @@ impl std::str::FromStr for Setting {
         }
         // The same runs once more would count as others.
         for (index, value) in values.iter().enumerate() {
-            if values[..index].contains(value) {
+            if values[..index].iter().any(|earlier| read(earlier) == read(value)) {
                 return Err(format!("`{value}` is there twice: give each value once"));
             }
         }
@@ -99,7 +100,37 @@ pub fn variants(base: &Scenario, settings: &[Setting]) -> Result<Vec<Variant>, S
         let hint = "take one of them out: results would not tell which of them counts";
         return refused(format!("sets what `{earlier}` sets"), hint.to_owned());
     }
-    (0..count).map(|number| variant(base, (settings, &places), number)).collect()
+    let variants: Vec<Variant> =
+        (0..count).map(|number| variant(base, (settings, &places), number)).collect::<Result<_, _>>()?;
+    check_effects(settings, &variants)?;
+    Ok(variants)
+}
+
+/// Largest networks, in paths and links, that are compared to see whether a key changes anything.
+const COMPARED: usize = 10_000;
+
+/// Checks that the values of each key lead to networks that differ somewhere.
+fn check_effects(settings: &[Setting], variants: &[Variant]) -> Result<(), ScenarioError> {
+    let mut step = 1;
+    for setting in settings.iter().rev() {
+        let values = setting.values.len();
+        // The first value of all other keys, with each of this one.
+        let mut seen = variants.iter().step_by(step).take(values).map(|variant| {
+            let built = variant.scenario.build(variant.scenario.seed()).ok()?;
+            let paths: usize = built.plan.flows.iter().map(|flow| flow.paths.len()).sum();
+            (paths + built.cables.len() <= COMPARED).then(|| format!("{built:?}"))
+        });
+        let first = seen.next().flatten();
+        if values > 1 && first.is_some() && seen.all(|other| other == first) {
+            let hint =
+                "what it is of says otherwise itself, or nothing asks for it: take it out, or set that";
+            return Err(ScenarioError::new(&setting.key, "no value of it changes anything")
+                .hint(hint)
+                .of("--set"));
+        }
+        step *= values;
+    }
+    Ok(())
 }
 
 fn variant(

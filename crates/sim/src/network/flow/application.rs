@@ -92,11 +92,12 @@ impl Flow {
 
     /// Notes the datagrams that came.
     fn take_datagrams(&mut self, now: Time, end: usize) {
-        let Supply::Datagrams { pause, .. } = self.supply else { return };
+        let Supply::Datagrams { pause, size } = self.supply else { return };
         while let Some((_, datagram)) = self.sessions[end].as_mut().and_then(Session::recv_datagram) {
             let number = datagram.flow.wrapping_sub(1);
             let took = now.since(self.sent_at(number.into(), pause));
             self.delays.push((number, took));
+            self.counts.bytes += size as u64;
             self.counts.took(now);
         }
     }

@@ -9,7 +9,7 @@ use super::links::{check_delay, link_rate, positive, spaced};
 use super::{Builder, Detector, HEADERS, MAX_DURATION};
 use crate::network::{BurstPlan, Change, Duration, LinkChange};
 use crate::scenario::error::ScenarioError;
-use crate::scenario::model::{BurstShape, CbrSpec, DetectorSpec, EventSpec, LagSpec, Way};
+use crate::scenario::model::{BurstShape, CbrSpec, DetectorSpec, EventSpec, FlowSpec, LagSpec, Way};
 use crate::scenario::units::PACKET;
 
 /// Events that a detector which forgets nothing keeps of a path at most.
@@ -99,12 +99,13 @@ impl Builder<'_> {
                 ScenarioError::new("event", "nothing happens").hint("say `down`, `rate`, `delay` or `loss`")
             );
         }
-        let ways: &[u32] = match spec.way {
-            None => &[0, 1],
-            Some(Way::There) => &[0],
-            Some(Way::Back) => &[1],
-        };
         for what in changes {
+            let ways: &[u32] = match (spec.way, &what) {
+                // As in a [[link]], where loss is that of the way there.
+                (None, LinkChange::Loss(_)) | (Some(Way::There), _) => &[0],
+                (None, _) => &[0, 1],
+                (Some(Way::Back), _) => &[1],
+            };
             for way in ways {
                 let kind = match what {
                     LinkChange::Down(_) => 0,
@@ -126,6 +127,12 @@ impl Builder<'_> {
         Ok(())
     }
 
+    /// Whether a flow's session sees the paths that the file gives it.
+    fn sees_paths(&self, name: &str) -> bool {
+        let below = |flow: &FlowSpec| flow.striping.is_some() || flow.flow_routing == Some(true);
+        !self.file.flow.iter().any(|flow| flow.name == name && below(flow))
+    }
+
     pub(super) fn detector(&mut self, spec: &DetectorSpec) -> Result<(), ScenarioError> {
         let key = |key: &str| format!("detector.{}.{key}", spec.name);
         let mut first = 0;
@@ -135,17 +142,15 @@ impl Builder<'_> {
         });
         let flow = match known {
             // One with a single path has nothing to compare, and nothing is told of it: a sweep over its paths may come by there.
-            Some((1, flow)) if self.built.plan.flows[flow].striping.is_none() => flow,
+            Some((1, flow)) if self.sees_paths(&spec.flow) => flow,
             Some((1, _)) => {
-                return Err(ScenarioError::new(
-                    key("flow"),
-                    format!("\"{}\" sees one path, over which packets are striped", spec.flow),
-                )
-                .hint("name a flow without `striping`"));
+                let message = format!("\"{}\" sees one path: what is below it chooses", spec.flow);
+                return Err(ScenarioError::new(key("flow"), message)
+                    .hint("name a flow without `striping` and `flow_routing`"));
             }
             Some(_) => {
                 return Err(ScenarioError::new(key("flow"), format!("\"{}\" is several flows", spec.flow))
-                    .hint("name one without `count`"));
+                    .hint("name a [[flow]] without `count`"));
             }
             None => {
                 return Err(ScenarioError::new(key("flow"), format!("there is no flow \"{}\"", spec.flow))

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use anabranch_engine::Coupling;
 use anabranch_engine::cc::RuleKind;
 use anabranch_link::{LinkConfig, LossModel, RateModel};
 use anabranch_wire::{Span, Time};
@@ -112,6 +113,22 @@ impl Builder<'_> {
         Ok(())
     }
 
+    /// Checks that what is said of detecting shared bottlenecks is asked for by somebody.
+    pub(super) fn detection(&self) -> Result<(), ScenarioError> {
+        if self.file.transport.detector.is_none() {
+            return Ok(());
+        }
+        let plan = &self.built.plan;
+        let flows = plan.flows.iter().map(|flow| &flow.config);
+        let mut configs = flows.chain(plan.arrivals.iter().map(|arrivals| &arrivals.config));
+        if configs.any(|config| config.coupling == Coupling::Adaptive) {
+            return Ok(());
+        }
+        Err(ScenarioError::new("transport.detector", "no flow asks which of its paths share a bottleneck")
+            .hint("write `coupling = \"adaptive\"` or `profile = \"default\"`, or take it out")
+            .at(line_of(self.text, "transport", 0, "detector")))
+    }
+
     /// Bounds the packets of flows with a rate of their own or a size that no link slows down.
     fn bound_rates(&mut self, crosses_free: &impl Fn(&PathPlan) -> bool) -> Result<(), ScenarioError> {
         let of_flow = |(flow, name): (&FlowPlan, &String)| match &flow.supply {
@@ -212,7 +229,7 @@ mod tests {
         assert_eq!(of("rate = [\"10000 /s\"]"), "right");
         assert_eq!(of("rate = [\"1000000 /s\"]\nstop = \"9 s\""), "right", "only so long as it lasts");
         let phases = "rate = [\"1000000 /s\", \"1 /s\"]";
-        assert_eq!(of(&format!("{phases}\nphase = \"995 s\"\nstart = \"990 s\"")), "right");
+        assert_eq!(of(&format!("{phases}\nphase = \"9 s\"\nstart = \"990 s\"")), "right");
         let cut = of(&format!("{phases}\nphase = \"400 s\""));
         assert!(cut.contains("about 600000400 sessions"), "the last round is cut off: {cut}");
         let half = "rate = [\"6000 /s\"]";

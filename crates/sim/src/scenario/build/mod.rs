@@ -161,6 +161,7 @@ pub(crate) fn build(file: &File, text: &str, seed: u64) -> Result<Built, Scenari
             .hint("add a [[flow]], [[traffic]], [[arrivals]] or [[cbr]]")
             .at(Some(end)));
     }
+    builder.detection()?;
     builder.limits()?;
     builder.bound_work()?;
     builder.bound_looks()?;
@@ -181,8 +182,14 @@ impl Builder<'_> {
         };
         let is_own = outer.is_some() || self.says(table, index, &[last]);
         if words[0] != "transport" && (is_own || !self.says(shared, 0, &[last])) {
-            let table = outer.map_or(table.to_owned(), |outer| format!("{table}.{outer}"));
-            let line = line_of(self.text, &table, index, last);
+            // A key that is missing in a table within this one belongs on the line of that.
+            let within =
+                before.last().filter(|_| !is_own).filter(|within| self.says(table, index, &[within]));
+            let line = match (outer, within) {
+                (Some(outer), _) => line_of(self.text, &format!("{table}.{outer}"), index, last),
+                (None, Some(within)) => line_of(self.text, table, index, within),
+                (None, None) => line_of(self.text, table, index, last),
+            };
             return error.at(line);
         }
         let line = line_of(self.text, shared, 0, last);

@@ -8,7 +8,7 @@ use anabranch_engine::{
 };
 use anabranch_wire::{Span, Time};
 
-use super::supply::supply;
+use super::supply::{MAX_BYTES, TOO_MANY_BYTES, supply};
 use super::{Builder, Group, MAX_DURATION, MAX_PATHS, check_times};
 use crate::network::{ArrivalPlan, FlowPlan, PathPlan, Sizes, Supply};
 use crate::scenario::error::{ScenarioError, nearest};
@@ -79,6 +79,10 @@ impl Builder<'_> {
                 .hint("several rates need `phase = \"10 s\"`, which is more than nothing"));
         }
         let run = self.built.end.since(Time::ZERO).as_nanos();
+        if spec.rate.len() == 1 && spec.phase.is_some() {
+            return Err(ScenarioError::new(key("phase"), "the only rate lasts all the time")
+                .hint("take it out, or give several rates"));
+        }
         if run / phase.as_nanos() > MAX_PHASES {
             let least = run.div_ceil(MAX_PHASES);
             return Err(ScenarioError::new(key("phase"), "too short")
@@ -94,6 +98,18 @@ impl Builder<'_> {
                 .hint("above 1, else a Pareto distribution has no mean, and at most 100"));
         }
         check_times(&key, (spec.start, None, spec.stop), self.built.end)?;
+        let start = spec.start.map_or(Time::ZERO, |start| Time::ZERO + start.0);
+        let stop = spec.stop.map_or(Time::NEVER, |stop| Time::ZERO + stop.0).min(self.built.end);
+        let phases = (stop.since(start).as_secs_f64() / phase.as_secs_f64()).ceil();
+        if spec.rate.len() as f64 > phases {
+            let message = format!("only the first {phases} of {} ever come", spec.rate.len());
+            return Err(
+                ScenarioError::new(key("rate"), message).hint("shorter phases, more time, or fewer rates")
+            );
+        }
+        if spec.size.0 > MAX_BYTES {
+            return Err(ScenarioError::new(key("size"), TOO_MANY_BYTES.0).hint(TOO_MANY_BYTES.1));
+        }
         self.expect_arrivals(spec, phase)
             .map_err(|(message, hint)| ScenarioError::new(key("rate"), message).hint(hint))?;
         if spec.size.0 == 0 {
@@ -111,7 +127,7 @@ impl Builder<'_> {
             sizes,
             paths,
             config: config.into(),
-            start: spec.start.map_or(Time::ZERO, |start| Time::ZERO + start.0),
+            start,
             stop: spec.stop.map_or(Time::NEVER, |stop| Time::ZERO + stop.0),
         });
         Ok(())
@@ -252,6 +268,11 @@ fn apply_transport(name: &str, from: &Transport, config: &mut Config) -> Result<
     }
     if let Some(LeaveOut { slower_than, sharing_beyond }) = from.leave_out {
         let (omega, d) = (slower_than.unwrap_or(f64::INFINITY), sharing_beyond.unwrap_or(usize::MAX));
+        let says_nothing = slower_than.is_none_or(f64::is_infinite) && sharing_beyond.is_none();
+        if says_nothing {
+            return Err(ScenarioError::new("transport.leave_out", "leaves nothing out")
+                .hint("say `slower_than` or `sharing_beyond`, or take it out"));
+        }
         if omega.is_nan() || omega <= 1.0 || d == 0 {
             return Err(ScenarioError::new("transport.leave_out", "out of range")
                 .hint("slower_than is more than 1, sharing_beyond at least 1"));

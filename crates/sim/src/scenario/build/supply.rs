@@ -14,7 +14,9 @@ const MAX_DATAGRAM: u64 = 1100;
 const MAX_PATIENCE: Span = Span::from_secs(1000);
 /// Most entries of a script, and most bytes of all together.
 const MAX_ENTRIES: usize = 10_000;
-const MAX_BYTES: u64 = 1_000_000_000_000_000;
+pub(super) const MAX_BYTES: u64 = 1_000_000_000_000_000;
+/// What is said of more, and what to do about it.
+pub(super) const TOO_MANY_BYTES: (&str, &str) = ("more bytes than can be sent", "at most \"1000000 GB\"");
 
 /// What to do about what needs several paths.
 const TWO_PATHS: &str = "name two paths, without `striping` and `flow_routing`, or take it out";
@@ -39,6 +41,9 @@ pub(super) fn supply(
     if outlives && visible == 1 {
         let none = "the session sees one path only, and no parity outlives that";
         return Err(ScenarioError::new(key("datagrams.outlive_path"), none).hint(TWO_PATHS));
+    }
+    if let (Some(_), Some(why)) = (&spec.scheduler, unscheduled(spec)) {
+        return Err(ScenarioError::new(key("scheduler"), format!("{why} not scheduled")).hint("take it out"));
     }
     if spec.redundant == Some(true) && spec.scheduler.is_some() {
         return Err(ScenarioError::new(
@@ -73,15 +78,27 @@ pub(super) fn supply(
     }
 }
 
+/// Why no scheduler is asked where a packet of this flow goes.
+fn unscheduled(spec: &FlowSpec) -> Option<&'static str> {
+    let is_copied = |datagrams: DatagramSpec| datagrams.mode == DatagramModeSpec::Redundant;
+    if spec.striping.is_some() {
+        Some("packets that are striped are")
+    } else if spec.flow_routing == Some(true) {
+        Some("the packets of a flow that is routed as a whole are")
+    } else if spec.datagrams.is_some_and(is_copied) {
+        Some("datagrams that are sent on every path are")
+    } else {
+        None
+    }
+}
+
 fn stream_supply(key: &impl Fn(&str) -> String, spec: &FlowSpec, end: Time) -> Result<Supply, ScenarioError> {
     if let Some(size) = spec.size {
         if size.0 == 0 {
             return Err(ScenarioError::new(key("size"), "an empty file").hint("at least \"1 B\""));
         }
         if size.0 > MAX_BYTES {
-            return Err(
-                ScenarioError::new(key("size"), "more bytes than can be sent").hint("at most \"1000000 GB\"")
-            );
+            return Err(ScenarioError::new(key("size"), TOO_MANY_BYTES.0).hint(TOO_MANY_BYTES.1));
         }
         return Ok(Supply::File(size.0));
     }

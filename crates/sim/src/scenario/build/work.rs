@@ -1,11 +1,11 @@
 //! A bound on how long a run takes: how often packets cross links in it, at most.
 
-use anabranch_link::{LinkConfig, LossModel, RateModel};
+use anabranch_link::{LossModel, RateModel};
 use anabranch_wire::{Span, Time};
 
 use super::Builder;
 use super::limits::PAYLOAD;
-use crate::network::{FlowPlan, LinkChange, PathPlan, Sizes, Supply};
+use crate::network::{Change, FlowPlan, LinkChange, PathPlan, Sizes, Supply};
 use crate::scenario::error::{ScenarioError, line_of};
 use crate::scenario::units::PACKET;
 
@@ -17,7 +17,7 @@ const MAX_LOOKS: f64 = 1e9;
 impl Builder<'_> {
     /// Bounds the crossings of all links, by their rates and by what is sent over them.
     pub(super) fn bound_work(&self) -> Result<(), ScenarioError> {
-        let room = self.room();
+        let (room, best) = (self.room(), self.at_best());
         let mut sent = vec![0.0; room.len()];
         let mut send = |links: &[u32], packets: f64| {
             links.iter().for_each(|link| sent[*link as usize] += packets);
@@ -26,7 +26,7 @@ impl Builder<'_> {
         for flow in &self.built.plan.flows {
             let share = flow.stop.min(self.built.end).since(flow.start).as_secs_f64() / duration;
             for path in &flow.paths {
-                let packets = self.offered(flow, path).min(narrowest(&room, path) * share);
+                let packets = self.offered(flow, path, &best).min(narrowest(&room, path) * share);
                 send(&path.forward, packets);
                 send(&path.back, packets);
             }
@@ -84,10 +84,7 @@ impl Builder<'_> {
     /// Full packets that each link can carry in the run, at the fastest rate that it ever has.
     fn room(&self) -> Vec<f64> {
         let seconds = self.built.end.since(Time::ZERO).as_secs_f64();
-        let in_all = |rate: &RateModel| match rate {
-            RateModel::Fixed(rate) => rate.as_bytes_f64() * seconds / PACKET as f64,
-            _ => f64::INFINITY,
-        };
+        let in_all = |rate: &RateModel| rate_of(rate) * seconds;
         let links = self.graph.cables.iter().flat_map(|cable| &cable.links);
         let mut room: Vec<f64> = links.map(|link| in_all(&link.rate)).collect();
         for change in &self.built.plan.script {
@@ -101,38 +98,110 @@ impl Builder<'_> {
     }
 
     /// Packets that a flow has to send over a path, whatever the path takes.
-    fn offered(&self, flow: &FlowPlan, path: &PathPlan) -> f64 {
+    fn offered(&self, flow: &FlowPlan, path: &PathPlan, best: &[AtBest]) -> f64 {
         let time = flow.stop.min(self.built.end).since(flow.start);
         let bytes = match &flow.supply {
             Supply::File(bytes) => *bytes as f64,
             Supply::Steady { rate, .. } => rate.as_bytes_f64() * time.as_secs_f64(),
             Supply::Script(entries) => entries.iter().map(|(_, bytes)| *bytes as f64).sum(),
             Supply::Datagrams { pause, .. } => return time.as_secs_f64() / pause.as_secs_f64(),
-            Supply::Bulk => return self.windows(time, flow, path),
+            Supply::Bulk => return Self::windows(time, (flow, path), best),
         };
         bytes / PAYLOAD as f64 + 1.0
     }
 
     /// Packets of all windows that follow each other on a path, where a receive buffer or losses bound these.
-    fn windows(&self, time: Span, flow: &FlowPlan, path: &PathPlan) -> f64 {
-        let link = |index: &u32| &self.graph.cables[*index as usize / 2].links[*index as usize % 2];
-        let links = path.forward.iter().chain(&path.back).map(link);
-        let round_trip = links.fold(Span::ZERO, |sum, link| sum + link.delay).as_secs_f64();
+    fn windows(time: Span, (flow, path): (&FlowPlan, &PathPlan), best: &[AtBest]) -> f64 {
+        let link = |link: &u32| best[*link as usize];
+        let delays = path.forward.iter().chain(&path.back).map(|index| link(index).least().0);
+        let round_trip = delays.fold(Span::ZERO, |sum, delay| sum + delay).as_secs_f64();
         let buffer = flow.config.memory.max_window as f64 / PAYLOAD as f64;
-        let loss = path.forward.iter().map(link).map(loss_of).fold(0.0, f64::max);
+        let loss = path.forward.iter().map(|index| link(index).least().1).fold(0.0, f64::max);
         // No rule keeps a larger window at this loss: CUBIC's goes with p^-3/4 (RFC 9438 section 5).
         let window = buffer.min(4.0 / loss.powf(0.75));
-        window * time.as_secs_f64() / round_trip
+        // And what goes over those links when they have a rate.
+        let rated = path.forward.iter().map(link).filter(|link| link.free.is_some());
+        let rated = rated.map(|link| link.rate).fold(0.0, f64::max);
+        (window / round_trip + rated) * time.as_secs_f64()
     }
+
+    /// What each link is at best, when nothing but losses and delays slow it down.
+    fn at_best(&self) -> Vec<AtBest> {
+        let links = || self.graph.cables.iter().flat_map(|cable| &cable.links);
+        let mut now: Vec<_> =
+            links().map(|link| (rate_of(&link.rate), link.delay, loss_of(&link.loss))).collect();
+        let mut changes: Vec<&Change> = self.built.plan.script.iter().collect();
+        changes.sort_by_key(|change| change.at);
+        let at_once = changes.iter().take_while(|change| change.at == Time::ZERO).count();
+        let (first, later) = changes.split_at(at_once);
+        first.iter().for_each(|change| apply(&mut now[change.link as usize], &change.what));
+        let mut best: Vec<AtBest> = now.iter().map(|state| AtBest::of(*state).or(*state)).collect();
+        for moment in later.chunk_by(|a, b| a.at == b.at) {
+            moment.iter().for_each(|change| apply(&mut now[change.link as usize], &change.what));
+            for change in moment {
+                let link = change.link as usize;
+                best[link] = best[link].or(now[link]);
+            }
+        }
+        best
+    }
+}
+
+/// Full packets that a link can carry a second, its delay and its loss.
+type State = (f64, Span, f64);
+
+fn apply((rate, delay, loss): &mut State, change: &LinkChange) {
+    match change {
+        LinkChange::Rate(other) => *rate = rate_of(other),
+        LinkChange::Delay(other) => *delay = *other,
+        LinkChange::Loss(other) => *loss = loss_of(other),
+        LinkChange::Down(_) => {}
+    }
+}
+
+/// A link at its best.
+#[derive(Clone, Copy, Debug)]
+struct AtBest {
+    /// Its highest rate, where it has one.
+    rate: f64,
+    /// The shortest delay and the least loss while it has no rate.
+    free: Option<(Span, f64)>,
+    /// And at all times.
+    always: (Span, f64),
+}
+
+impl AtBest {
+    fn of((_, delay, loss): State) -> Self {
+        Self { rate: 0.0, free: None, always: (delay, loss) }
+    }
+
+    fn or(self, (rate, delay, loss): State) -> Self {
+        let least = |known: (Span, f64)| (known.0.min(delay), known.1.min(loss));
+        let always = least(self.always);
+        if rate.is_finite() {
+            return Self { rate: self.rate.max(rate), always, ..self };
+        }
+        Self { free: Some(self.free.map_or((delay, loss), least)), always, ..self }
+    }
+
+    /// Delay and loss where nothing but they slow anybody down.
+    fn least(self) -> (Span, f64) {
+        self.free.unwrap_or(self.always)
+    }
+}
+
+/// Full packets a second.
+fn rate_of(rate: &RateModel) -> f64 {
+    if let RateModel::Fixed(rate) = rate { rate.as_bytes_f64() / PACKET as f64 } else { f64::INFINITY }
+}
+
+fn loss_of(loss: &LossModel) -> f64 {
+    if let LossModel::Bernoulli(loss) = loss { *loss } else { 0.0 }
 }
 
 /// What the narrowest link of a path can carry.
 fn narrowest(room: &[f64], path: &PathPlan) -> f64 {
     path.forward.iter().map(|link| room[*link as usize]).fold(f64::INFINITY, f64::min)
-}
-
-fn loss_of(link: &LinkConfig) -> f64 {
-    if let LossModel::Bernoulli(loss) = link.loss { loss } else { 0.0 }
 }
 
 #[cfg(test)]
@@ -179,5 +248,13 @@ mod tests {
         assert_eq!(told("1 h", "delay = \"100 ms\"", buffer), "right");
         assert!(told("24 h", "delay = \"1 us\"\nloss = \"0.01 %\"", "").contains("days of work"));
         assert_eq!(told("24 h", "delay = \"1 ms\"\nloss = \"1 %\"", ""), "right");
+        let event = |what: &str| format!("{buffer}\n[[event]]\nat = \"1 s\"\nlink = \"x\"\n{what}\n");
+        assert!(told("1 h", "delay = \"100 ms\"", &event("delay = \"0 s\"")).contains("days of work"));
+        let event = event("loss = \"0.0001 %\"").replace(buffer, "");
+        assert!(told("24 h", "delay = \"1 ms\"\nloss = \"1 %\"", &event).contains("days of work"));
+        let fast = "rate = \"10000 Gbit/s\"\ndelay = \"1 ms\"\nloss = \"1 %\"";
+        assert_eq!(told("24 h", fast, ""), "right");
+        let event = event.replace("loss = \"0.0001 %\"", "rate = \"10000 Gbit/s\"");
+        assert!(told("24 h", "delay = \"1 ms\"\nloss = \"1 %\"", &event).contains("days of work"));
     }
 }

@@ -77,7 +77,7 @@ impl Measured {
 
     /// Seconds that the files completed while measuring took.
     pub(super) fn completion_times(&self, network: &Network, source: usize) -> Vec<f64> {
-        let done = &network.arrivals(source).completed[self.before.arrivals[source].1..];
+        let done = &network.arrivals(source).completed[self.before.arrivals[source].completed..];
         done.iter().map(|file| file.1.as_secs_f64()).collect()
     }
 
@@ -89,13 +89,12 @@ impl Measured {
         bursts: &[String],
     ) {
         for (index, name) in arrivals.iter().enumerate() {
-            let state = network.arrivals(index);
-            let ((arrived, done, bytes), after) = (self.before.arrivals[index], self.after.arrivals[index]);
+            let (before, after) = (&self.before.arrivals[index], &self.after.arrivals[index]);
             let mut place = sheet.of("arrivals", name);
-            place.put("arrived", (after.0 - arrived) as f64);
-            place.put("completed", (after.1 - done) as f64);
-            place.put("refused", state.refused as f64);
-            place.put("goodput_mbit_s", self.mbit_s(after.2 - bytes));
+            place.put("arrived", (after.arrived - before.arrived) as f64);
+            place.put("completed", (after.completed - before.completed) as f64);
+            place.put("refused", (after.refused - before.refused) as f64);
+            place.put("goodput_mbit_s", self.mbit_s(after.bytes - before.bytes));
             let mut times = self.completion_times(network, index);
             times.sort_by(f64::total_cmp);
             place.put("completion_s", mean(&times));
@@ -104,10 +103,13 @@ impl Measured {
         }
         for (index, name) in bursts.iter().enumerate() {
             let (before, after) = (self.before.bursts[index], self.after.bursts[index]);
-            let (sent, received) = (after.0 - before.0, after.1 - before.1);
+            let sent = after.sent - before.sent;
+            // Of those whose way ended within the time: what was on its way before and after is about as much.
+            let lost = after.lost - before.lost;
+            let ended = lost + (after.received - before.received);
             let mut place = sheet.of("cbr", name);
             place.put("sent_pkt_s", sent as f64 / self.span.as_secs_f64());
-            place.put("loss", ratio(sent.saturating_sub(received), sent));
+            place.put("loss", ratio(lost, ended));
         }
     }
 }

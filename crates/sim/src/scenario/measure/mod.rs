@@ -15,7 +15,7 @@ mod snapshot;
 use std::collections::{BTreeMap, BTreeSet};
 
 use anabranch_engine::{Coupling, Verdict};
-use anabranch_wire::Time;
+use anabranch_wire::{Span, Time};
 
 use super::Extras;
 use super::build::{Built, CableName, Detector};
@@ -34,14 +34,12 @@ pub type Metrics = BTreeMap<String, f64>;
 pub(super) struct Mean {
     sum: f64,
     count: u64,
-    pub max: f64,
 }
 
 impl Mean {
     fn add(&mut self, value: f64) {
         self.sum += value;
         self.count += 1;
-        self.max = self.max.max(value);
     }
 
     /// `None` when there was nothing to look at.
@@ -76,6 +74,9 @@ pub(super) struct Together {
     pub separate: Mean,
 }
 
+/// Multiples of it, without their whole numbers, are spread evenly and never come again.
+const GOLDEN: f64 = 0.618_033_988_749_894_9;
+
 /// Runs a network and measures it.
 ///
 /// # Errors
@@ -109,19 +110,23 @@ fn fill(built: Built, extras: Extras<'_>) -> Result<(Sheet, Course), Overfull> {
         network.capture();
     }
     watch.run(&mut network, &cables, warm_up)?;
-    network.begin_pauses();
+    network.begin_measures();
     let before = Snapshot::take(&mut network, &counts);
     let mut samples: Vec<FlowSamples> = flow_paths.iter().map(|paths| FlowSamples::new(*paths)).collect();
     for (samples, judges) in samples.iter_mut().zip(judges) {
         samples.together = judges.then(Together::default);
     }
     let mut queues = vec![Mean::default(); cables.len() * 2];
-    let mut at = warm_up;
+    let (mut at, mut looks) = (warm_up, 0_u32);
     while at < end {
-        at = (at + sample).min(end);
-        watch.run(&mut network, &cables, at)?;
-        look(&mut network, &mut samples, &mut queues);
+        let next = (at + sample).min(end);
+        // What goes in step with a source of plain packets would be seen at one of its moments only, so these looks are out of step.
+        watch.run(&mut network, &cables, at + next.since(at).mul_f64((f64::from(looks) * GOLDEN).fract()))?;
+        look_at_queues(&mut network, &mut samples, &mut queues);
+        watch.run(&mut network, &cables, next)?;
+        look_at_paths(&network, &mut samples, sample);
         observers.iter_mut().for_each(|observer| observer.look(&mut network));
+        (at, looks) = (next, looks.wrapping_add(1));
     }
     let after = Snapshot::take(&mut network, &counts);
     let delays = (0..flow_paths.len()).map(|flow| network.datagram_delays(flow).to_vec()).collect();
@@ -145,8 +150,7 @@ fn fill(built: Built, extras: Extras<'_>) -> Result<(Sheet, Course), Overfull> {
     measured.sources(&mut out, &network, &arrivals, &bursts);
     out.put("run.packet_hops".to_owned(), measured.after.packet_hops as f64);
     out.put("run.events".to_owned(), measured.after.events as f64);
-    let delivered: u64 = measured.after.flows.iter().map(|flow| flow.data_packets).sum();
-    out.put("run.data_packets".to_owned(), delivered as f64);
+    out.put("run.data_packets".to_owned(), network.data_packets() as f64);
     let course = watch.recorder.map_or_else(Course::default, |recorder| {
         let times =
             |(source, name): (usize, &String)| (name.clone(), measured.completion_times(&network, source));
@@ -186,7 +190,7 @@ pub(crate) fn names(built: Built) -> BTreeSet<String> {
 struct Watch<'a> {
     extras: Extras<'a>,
     recorder: Option<Recorder>,
-    step: anabranch_wire::Span,
+    step: Span,
     end: Time,
 }
 
@@ -238,21 +242,24 @@ impl FlowSamples {
         Self { paths: vec![Default::default(); paths], ..Self::default() }
     }
 
-    /// All windows together are so large after so many reductions; a single one since the last look tells what it left.
-    fn on_windows(&mut self, windows: u64, reductions: u64) {
+    /// All windows together are so large after so many reductions; a single one since the last look tells what it left, where that
+    /// was so short ago that nothing has grown since.
+    fn on_windows(&mut self, windows: u64, reductions: u64, is_close: bool) {
         let (known, before) = std::mem::replace(&mut self.windows, (windows, reductions));
-        if known > 0 && reductions == before + 1 {
+        if is_close && known > 0 && reductions == before + 1 {
             self.kept.add(windows as f64 / known as f64);
         }
     }
 }
 
-fn look(network: &mut Network, samples: &mut [FlowSamples], queues: &mut [Mean]) {
+/// Looks at windows and round trips, so long after the last time.
+fn look_at_paths(network: &Network, samples: &mut [FlowSamples], step: Span) {
     for (flow, samples) in samples.iter_mut().enumerate() {
-        let (mut windows, mut reductions) = (0, 0);
+        let (mut windows, mut reductions, mut shortest) = (0, 0, Span::MAX);
         for path in network.path_windows(flow) {
             windows += path.window;
             reductions += path.reductions;
+            shortest = shortest.min(path.rtt);
             if let Some((window, rtt)) = samples.paths.get_mut(path.route.socket as usize) {
                 window.add(path.window as f64 / f64::from(path.mtu));
                 // What has not been measured yet is no round trip of nothing.
@@ -261,12 +268,17 @@ fn look(network: &mut Network, samples: &mut [FlowSamples], queues: &mut [Mean])
                 }
             }
         }
-        samples.on_windows(windows, reductions);
+        samples.on_windows(windows, reductions, step <= shortest);
         if let Some(together) = &mut samples.together {
             together.look(network, flow);
         }
-        let state = network.flow(flow);
-        samples.buffer.add(state.server.bytes_reassembling as f64 / 1e3);
+    }
+}
+
+/// Looks at what waits at links and in receive buffers.
+fn look_at_queues(network: &mut Network, samples: &mut [FlowSamples], queues: &mut [Mean]) {
+    for (flow, samples) in samples.iter_mut().enumerate() {
+        samples.buffer.add(network.reassembling(flow) as f64 / 1e3);
     }
     for (link, queue) in queues.iter_mut().enumerate() {
         queue.add(network.backlog(link) as f64);
@@ -274,97 +286,4 @@ fn look(network: &mut Network, samples: &mut [FlowSamples], queues: &mut [Mean])
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::scenario::Scenario;
-
-    /// A file that is through before anything is measured, and a flow that goes on.
-    const LINK: &str = r#"
-duration = "12 s"
-warm_up = "4 s"
-
-[[link]]
-name = "a"
-rate = "10 Mbit/s"
-delay = "10 ms"
-queue = "30 packets"
-
-[[flow]]
-name = "file"
-paths = ["a"]
-size = "20 kB"
-
-[[flow]]
-name = "M"
-paths = ["a"]
-"#;
-
-    fn measured(text: &str) -> Metrics {
-        Scenario::parse(text, "link.toml").unwrap().run(1).unwrap().metrics
-    }
-
-    #[test]
-    fn of_a_flow_that_is_over_there_is_no_window_and_no_round_trip() {
-        let metrics = measured(LINK);
-        assert!(metrics["flow.file.completion_s"] < 4.0);
-        for key in ["window_pkt", "rtt_ms"] {
-            assert!(metrics[&format!("flow.M.path1.{key}")] > 10.0, "{metrics:#?}");
-            assert_eq!(metrics.get(&format!("flow.file.path1.{key}")), None);
-        }
-        // A bound on it is no mistake: with another seed it may be there.
-        let bound = format!("{LINK}\n[expect]\n\"flow.file.path1.rtt_ms\" = {{ max = 100 }}\n");
-        let report = Scenario::parse(&bound, "link.toml").unwrap().run(1).unwrap();
-        assert_eq!((report.ok(), report.expect[0].value), (false, None));
-    }
-
-    #[test]
-    fn shares_of_nothing_are_left_out_and_keep_no_bound() {
-        let text = format!(
-            "{LINK}\n[[cbr]]\nname = \"none\"\npath = \"a\"\nrate = \"1 kbit/s\"\nstart = \"1 s\"\nstop = \"2 s\"\n"
-        );
-        let names = [
-            "flow.file.lost_share",
-            "flow.file.late_share",
-            "flow.file.overhead_share",
-            "flow.file.pause_s",
-            "flow.file.buffer_kb",
-            "flow.file.reassembly_ms",
-            "flow.file.path1.lost_share",
-            "cbr.none.loss",
-        ];
-        let bounds = names.map(|name| format!("\"{name}\" = {{ min = 0, max = 1 }}\n")).concat();
-        let report = Scenario::parse(&format!("{text}\n[expect]\n{bounds}"), "s").unwrap().run(1).unwrap();
-        assert!(report.expect.iter().all(|bound| !bound.ok && bound.value.is_none()), "{report:#?}");
-        let kept = report.metrics.keys().filter(|name| names.contains(&name.as_str()));
-        assert_eq!(kept.count(), 0, "{:#?}", report.metrics);
-        // Of the flow that goes on, all of them were measured.
-        assert!(report.metrics["flow.M.pause_s"] < 1.0);
-        assert!(report.metrics["link.a.loss"] > 0.0);
-    }
-
-    #[test]
-    fn a_link_is_never_used_by_more_than_all_also_where_its_rate_changes() {
-        let event = |what: &str| format!("{LINK}\n[[event]]\nat = \"6 s\"\nlink = \"a\"\n{what}\n");
-        for text in [
-            LINK.to_owned(),
-            event("rate = \"20 Mbit/s\""),
-            event("rate = \"5 Mbit/s\""),
-            event("loss = \"0.1 %\""),
-            LINK.replace("4 s", "4.0007 s").replace("10 Mbit/s", "7.3 Mbit/s"),
-        ] {
-            let used = measured(&text)["link.a.utilisation"];
-            assert!((0.9..=1.0).contains(&used), "{used}: {text}");
-        }
-        let half = measured(&event("down = true"))["link.a.utilisation"];
-        assert!((0.2..0.3).contains(&half), "{half}");
-    }
-
-    #[test]
-    fn what_a_reduction_left_is_told_by_looks_between_which_it_was_the_only_one() {
-        let mut samples = FlowSamples::new(1);
-        for (windows, reductions) in [(0, 0), (100, 0), (75, 1), (80, 1), (20, 3), (10, 4)] {
-            samples.on_windows(windows, reductions);
-        }
-        assert_eq!((samples.kept.known(), samples.kept.count), (Some(0.625), 2));
-    }
-}
+mod tests;

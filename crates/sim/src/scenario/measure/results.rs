@@ -73,8 +73,8 @@ impl Measured {
         self.trouble(&mut place, all.clone());
         self.buffers(&mut place, &flows, each);
         self.beliefs(&mut place, all.clone());
-        let pauses = flows.iter().map(|flow| self.after.flows[*flow].pause.as_secs_f64());
-        place.put("pause_s", largest(pauses));
+        let pauses = flows.iter().filter_map(|flow| self.after.flows[*flow].pause);
+        place.put("pause_s", largest(pauses.map(Span::as_secs_f64)));
         if self.ends[first] {
             let done = |flow: usize| self.after.flows[flow].finished_at.map(|at| at.since(self.starts[flow]));
             let times: Vec<f64> = all.clone().filter_map(done).map(|took| took.as_secs_f64()).collect();
@@ -99,10 +99,11 @@ impl Measured {
 
     /// What waited in the receive buffers of the flows that were not over before.
     fn buffers(&self, place: &mut Place<'_>, flows: &[usize], goodput: f64) {
-        let buffers = flows.iter().map(|flow| self.samples[*flow].buffer);
-        let buffered = mean(&buffers.clone().filter_map(|buffer| buffer.known()).collect::<Vec<_>>());
+        let buffers = flows.iter().filter_map(|flow| self.samples[*flow].buffer.known());
+        let buffered = mean(&buffers.collect::<Vec<_>>());
         place.put("buffer_kb", buffered);
-        place.put("buffer_max_kb", largest(buffers.map(|buffer| buffer.max)));
+        let most = flows.iter().map(|flow| self.after.flows[*flow].reassembling_max as f64 / 1e3);
+        place.put("buffer_max_kb", largest(most));
         // Little's law: what waits over what passes is how long each waits.
         place.put("reassembly_ms", buffered.filter(|_| goodput > 0.0).map(|kb| kb * 8.0 / goodput));
     }

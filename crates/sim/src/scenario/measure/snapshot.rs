@@ -4,7 +4,7 @@ use anabranch_engine::{PathInfo, PathStats};
 use anabranch_link::LinkStats;
 use anabranch_wire::Span;
 
-use crate::network::{FlowState, Network};
+use crate::network::{BurstState, FlowState, Network};
 
 /// How much there is to count: paths of each flow, cables, sources of sessions, sources of plain packets.
 pub(super) type Counts = (Vec<usize>, usize, usize, usize);
@@ -17,8 +17,8 @@ pub(super) struct Snapshot {
     pub links: Vec<LinkStats>,
     /// For how long each link had something on its way out.
     pub busy: Vec<Span>,
-    pub bursts: Vec<(u64, u64)>,
-    pub arrivals: Vec<(u64, usize, u64)>,
+    pub bursts: Vec<BurstState>,
+    pub arrivals: Vec<Arrived>,
     pub packet_hops: u64,
     pub events: u64,
 }
@@ -62,6 +62,23 @@ impl Trouble {
     }
 }
 
+/// What came of a source of sessions, counted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Arrived {
+    pub arrived: u64,
+    pub refused: u64,
+    pub completed: usize,
+    pub bytes: u64,
+}
+
+impl Arrived {
+    fn of(network: &Network, source: usize) -> Self {
+        let state = network.arrivals(source);
+        let (arrived, refused, bytes) = (state.arrived, state.refused, state.bytes);
+        Self { arrived, refused, completed: state.completed.len(), bytes }
+    }
+}
+
 impl Snapshot {
     pub(super) fn take(network: &mut Network, counts: &Counts) -> Self {
         let (flows, cables, arrivals, bursts) = counts;
@@ -73,12 +90,7 @@ impl Snapshot {
         Self {
             paths,
             flows: (0..flows.len()).map(|flow| network.flow(flow)).collect(),
-            arrivals: (0..*arrivals)
-                .map(|source| {
-                    let state = network.arrivals(source);
-                    (state.arrived, state.completed.len(), state.bytes)
-                })
-                .collect(),
+            arrivals: (0..*arrivals).map(|source| Arrived::of(network, source)).collect(),
             bursts: (0..*bursts).map(|source| network.burst(source)).collect(),
             links: (0..cables * 2).map(|link| network.link(link)).collect(),
             busy: (0..cables * 2).map(|link| network.link_busy(link)).collect(),
