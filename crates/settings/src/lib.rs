@@ -185,7 +185,8 @@ fn key_before(text: &str) -> Option<String> {
 /// The known word that is most like `word`, if one is: letters put in, taken out, changed or swapped with their neighbours.
 #[must_use]
 pub fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
-    let distance = |other: &str| strsim::damerau_levenshtein(word, other);
+    let word = word.to_lowercase();
+    let distance = |other: &str| strsim::damerau_levenshtein(&word, &other.to_lowercase());
     let close = |other: &&&str| distance(other) <= word.chars().count().max(3) / 2;
     known.iter().filter(close).min_by_key(|other| distance(other)).copied()
 }

@@ -21,6 +21,9 @@ pub fn syntax_error(text: &str) -> Option<SettingsError> {
     // Text over several lines that nothing ends is known only at the end of the file: what is wrong is where it began.
     let open = open_text(error.message(), text);
     let number = line_at(text, open.map_or(start, |(place, _)| place));
+    if let Some(error) = broken_text(text, number) {
+        return Some(error);
+    }
     let line = text.lines().nth(number - 1).unwrap_or_default().trim();
     let of_line = if line.starts_with('[') { head(line) } else { key_on(line).unwrap_or_default() };
     let told =
@@ -43,6 +46,14 @@ pub fn syntax_error(text: &str) -> Option<SettingsError> {
             told(message, "put fewer lists and tables within each other".to_owned())
         }
         message if message.starts_with("unclosed") => told(message, "close what was opened last".to_owned()),
+        _ if odd_key(line).is_some() => {
+            let (hint, what) = odd_key(line).unwrap_or_default();
+            told(what, hint)
+        }
+        _ if line.contains('{') && odd_number(line).is_some() => {
+            let (value, mended) = odd_number(line).unwrap_or_default();
+            told(&format!("found {value}, which is no value"), format!("write {mended}"))
+        }
         message => match value_of(line) {
             Some("") => told("no value", format!("write one: `{of_line} = …`")),
             Some(value) if value.starts_with(['"', '\'']) && message.contains("string") => {
@@ -79,6 +90,53 @@ pub fn syntax_error(text: &str) -> Option<SettingsError> {
                 None => told(message, FORM.to_owned()),
             },
         },
+    })
+}
+
+/// Text that goes on in the next line, in quotes that end with theirs: only what is left of it there is found to be wrong.
+fn broken_text(text: &str, number: usize) -> Option<SettingsError> {
+    let before = number.checked_sub(2)?;
+    let line = text.lines().nth(before)?.trim();
+    let value = value_of(line).filter(|value| value.starts_with('"') && !value.starts_with("\"\"\""))?;
+    let is_open = value.matches('"').count() - value.matches("\\\"").count() == 1;
+    let hint =
+        "it ends with its line: end it with the quote that it began with, or begin and end it with \"\"\"";
+    let error = || SettingsError::new(key_on(line).unwrap_or_default(), "text without an end").hint(hint);
+    is_open.then(|| error().at(Some(before + 1)))
+}
+
+/// What to do about a key that cannot stand without quotes; `None` where it can.
+fn odd_key(line: &str) -> Option<(String, &'static str)> {
+    let (key, value) = line.split_once('=')?;
+    let key = key.trim();
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+    if key.is_empty() || key.contains(['"', '\'', '{', '[', '#']) || key.chars().all(is_plain) {
+        return None;
+    }
+    if let Some(key) = key.strip_suffix(':').map(str::trim).filter(|key| key.chars().all(is_plain)) {
+        let hint = format!("between key and value stands one =: {key} = {}", in_toml(value.trim()));
+        return Some((hint, "a colon before the ="));
+    }
+    let joined: String = key.split_whitespace().collect::<Vec<_>>().join("_");
+    let hint = if joined.chars().all(is_plain) {
+        format!("words are joined by an underscore: {joined} = {}", in_toml(value.trim()))
+    } else {
+        "keys are letters from a to z, digits, - and _; others stand in quotes".to_owned()
+    };
+    Some((hint, "cannot be a key"))
+}
+
+/// The number of a table in braces that is written as no TOML has it, and how it is written.
+fn odd_number(line: &str) -> Option<(&str, String)> {
+    let parts = line.split(['{', '}', ',', '[', ']']).skip(1);
+    let values = parts.filter_map(|part| Some(part.split_once('=')?.1.trim()));
+    values.filter(|value| !value.is_empty()).find_map(|value| {
+        let mended = match value {
+            _ if value.starts_with('.') => format!("0{value}"),
+            _ if value.ends_with('.') => format!("{value}0"),
+            _ => return None,
+        };
+        (in_toml(&mended) == mended).then_some((value, mended))
     })
 }
 
@@ -232,130 +290,4 @@ fn twice(text: &str, number: usize, key: &str) -> SettingsError {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn told(text: &str) -> String {
-        syntax_error(text).map_or("TOML".to_owned(), |error| error.to_string())
-    }
-
-    #[test]
-    fn what_is_no_toml_is_told_with_what_to_write_instead() {
-        let cases = [
-            (
-                "a = 1\n[[flow]\nb = 2",
-                ":2: flow: the head of a table is not closed\n  hint    write [[flow]]",
-            ),
-            ("a = 1\n[links\nb = 2", ":2: links: the head of a table is not closed\n  hint    write [links]"),
-            (
-                "a = 1\nname = \"M\nb = 2",
-                ":2: name: text without an end\n  hint    end it with the quote that it began with: name = \"M\"",
-            ),
-            (
-                "delay = 5 ms # short\n",
-                ":1: delay: found 5 ms, which is no value\n  hint    text and quantities stand in quotes: delay = \"5 ms\"",
-            ),
-            (
-                "rule = lia",
-                ":1: rule: found lia, which is no value\n  hint    text and quantities stand in quotes: rule = \"lia\"",
-            ),
-            (
-                "rate = 10Mbit/s",
-                ":1: rate: found 10Mbit/s, which is no value\n  hint    text and quantities stand in quotes: rate = \"10Mbit/s\"",
-            ),
-            ("a = 1\nb =\nc = 3", ":2: b: no value\n  hint    write one: `b = …`"),
-            (
-                "[[a]]\nx = 1\n[[a]]\nx = 1\ny = 2\nx = 3",
-                ":6: x: there twice, first on line 4\n  hint    take one of them out",
-            ),
-            ("[a]\nx = 1\n[b]\n[a]", ":4: a: there twice, first on line 1\n  hint    take one of them out"),
-            (
-                "size = “1 MB”",
-                ":1: size: found “1 MB”, in quotes that are none of TOML's\n  hint    TOML has straight quotes: size = \"1 MB\"",
-            ),
-            (
-                "a = 1\nabout = \"\"\"\nmore\n\n[x]\n",
-                ":2: about: text without an end\n  hint    end it with \"\"\" where it is to end",
-            ),
-            ("a = '''\nb = 1", ":1: a: text without an end\n  hint    end it with ''' where it is to end"),
-            (
-                "a = 1\nsize: \"1 MB\"",
-                ":2: size: no = between key and value\n  hint    write size = \"1 MB\"",
-            ),
-            ("duration: 2 s", ":1: duration: no = between key and value\n  hint    write duration = \"2 s\""),
-            (
-                "x = 1\ny = 2\nz = { x = 1, x = 2 }",
-                ":3: x: there twice within the braces\n  hint    take one of them out",
-            ),
-            (
-                "delay = \"5\" ms",
-                ":1: delay: found ms behind the value\n  hint    a unit stands within the quotes: delay = \"5 ms\"",
-            ),
-            (
-                "a = \"b\" // first",
-                ":1: a: found // first behind the value\n  hint    a comment begins with #",
-            ),
-            ("a = \"b\",", ":1: a: found , behind the value\n  hint    take it out: a = \"b\""),
-            (
-                "a = \"b\" c = \"d\"",
-                ":1: a: found c = \"d\" behind the value\n  hint    each key has a line of its own",
-            ),
-            ("a = True", ":1: a: found True, which is no value\n  hint    write a = true"),
-            ("a = 010", ":1: a: found 010, which is no value\n  hint    numbers begin without zeros: a = 10"),
-            (
-                "a = (\"b\", \"c\")",
-                ":1: a: found (\"b\", \"c\"), which is no value\n  hint    lists stand in brackets: a = [\"b\", \"c\"]",
-            ),
-            (
-                "a == \"b\"",
-                ":1: a: found = \"b\", which is no value\n  hint    between key and value stands one =: a = \"b\"",
-            ),
-            (
-                "a => \"b\"",
-                ":1: a: found > \"b\", which is no value\n  hint    between key and value stands one =: a = \"b\"",
-            ),
-            (
-                "a = 5\"ms\"",
-                ":1: a: found 5\"ms\", which is no value\n  hint    text and quantities stand in quotes: a = \"5 ms\"",
-            ),
-            (
-                "a = .5",
-                ":1: a: found .5, which is no value\n  hint    a digit stands before the point: a = 0.5",
-            ),
-            (
-                "a = 5.",
-                ":1: a: found 5., which is no value\n  hint    a digit stands behind the point: a = 5.0",
-            ),
-            (
-                "a = `b`",
-                ":1: a: found `b`, in quotes that are none of TOML's\n  hint    TOML has straight quotes: a = \"b\"",
-            ),
-            (
-                "a = [\"b\" \"c\"]",
-                ":1: a: a list that is none\n  hint    quotes around text, commas between: a = [\"b\", \"c\"]",
-            ),
-            (
-                "a = [\"b\"; 'c']",
-                ":1: a: a list that is none\n  hint    quotes around text, commas between: a = [\"b\", 'c']",
-            ),
-            (
-                "a = [5 ms, 7]",
-                ":1: a: a list that is none\n  hint    quotes around text, commas between: a = [\"5 ms\", 7]",
-            ),
-            ("size \"1 MB\"", ":1: size: no = between key and value\n  hint    write size = \"1 MB\""),
-            ("x = { y = 1, y = 2 }", ":1: y: there twice within the braces\n  hint    take one of them out"),
-        ];
-        for (text, wanted) in cases {
-            assert_eq!(told(text), wanted, "{text}");
-        }
-        for text in ["name = \"a\u{0}b\"", r#"name = "C:\dir""#] {
-            let told = told(text);
-            assert!(told.starts_with(":1: name: ") && told.ends_with(ESCAPES), "{told}");
-        }
-        let deep = told(&format!("x = {}", "[".repeat(500)));
-        assert!(deep.ends_with("put fewer lists and tables within each other"), "{deep}");
-        let unknown = told("a = 1\nwhat is this");
-        assert!(unknown.starts_with(":2: ") && unknown.ends_with(FORM), "{unknown}");
-        assert_eq!(told("a = [\n\"x\",\n]\n"), "TOML");
-    }
-}
+mod tests;

@@ -6,7 +6,7 @@ use anabranch_settings::syntax_error;
 pub(crate) use anabranch_settings::{line_of, nearest};
 
 use super::schema::tables_with;
-use super::shape::SEVERAL;
+use super::shape::{ONE, SEVERAL};
 
 use serde::de::DeserializeOwned;
 
@@ -121,7 +121,8 @@ pub(crate) fn from_toml<F: DeserializeOwned>(error: &toml::de::Error, text: &str
     let alone = EXPECTED.iter().find(|(_, key, expected)| *key == table && expected.starts_with("one table"));
     if let Some((.., expected)) = alone.filter(|_| head.text.starts_with("[[")) {
         let message = format!("found {}: expected {expected}", head.text);
-        return ScenarioError::new(table, message).at(Some(head.line));
+        let error = ScenarioError::new(table, message).at(Some(head.line));
+        return if table == "links" { error.hint("a single link is headed by [[link]]") } else { error };
     }
     if table == "expect" && told.message.starts_with("unknown key") {
         if let Some(near) = nearest(&told.key.clone(), &["min", "max", "above", "below"]) {
@@ -142,7 +143,14 @@ pub(crate) fn from_toml<F: DeserializeOwned>(error: &toml::de::Error, text: &str
             "[links] says what all links have that do not say otherwise; each link is headed by [[link]]",
         );
     }
-    if told.message.starts_with("unknown key") && !told.hint.contains(" belongs above ") {
+    let is_table = ONE.contains(&told.key.as_str()) || SEVERAL.contains(&told.key.as_str());
+    if let Some((_, possible)) = told.hint.split_once("possible here: ").filter(|_| is_table) {
+        told.hint = format!("possible: {possible}");
+    }
+    // One letter too many is likelier than a key of a table in place of the table.
+    let is_misspelt = head.line == told.line.unwrap_or_default()
+        && nearest(&told.key, &SEVERAL).is_some_and(|near| near.len().abs_diff(told.key.len()) < 2);
+    if told.message.starts_with("unknown key") && !told.hint.contains(" belongs above ") && !is_misspelt {
         let mut tables = tables_with(&told.key);
         tables.retain(|head| head.trim_matches(['[', ']']) != table);
         if let (false, Some((_, possible))) = (tables.is_empty(), told.hint.split_once("ossible: ")) {
@@ -184,6 +192,11 @@ pub(crate) fn from_toml<F: DeserializeOwned>(error: &toml::de::Error, text: &str
         first.to_owned()
     } else {
         kind_of(what)
+    };
+    let found = match what.strip_prefix("value: integer `") {
+        Some(number) if number.starts_with('-') => format!("{found}, which is below nothing"),
+        Some(_) => format!("{found}, which is too large"),
+        None => found,
     };
     told.message = format!("found {found}: expected {expected}");
     told

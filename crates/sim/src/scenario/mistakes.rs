@@ -93,7 +93,7 @@ fn mistakes_that_people_make_are_told_with_what_was_found_and_an_example() {
         ),
         (
             "[topology]\nkind = \"fat-tree\"\nk = -8",
-            "s.toml:3: k: found -8: expected a whole number such as `k = 4`",
+            "s.toml:3: k: found -8, which is below nothing: expected a whole number such as `k = 4`",
         ),
         (
             "[topology]\nkind = \"fat-tree\"\nk = 4\nhosts = 5",
@@ -158,7 +158,7 @@ fn mistakes_that_people_make_are_told_with_what_was_found_and_an_example() {
         ),
         (
             "[[links]]\nrate = \"1 Mbit/s\"",
-            "s.toml:1: links: found [[links]]: expected one table, headed by [links]",
+            "s.toml:1: links: found [[links]]: expected one table, headed by [links]\n  hint    a single link is headed by [[link]]",
         ),
         (
             "rule = \"lia\"",
@@ -167,6 +167,26 @@ fn mistakes_that_people_make_are_told_with_what_was_found_and_an_example() {
         (
             "[[cbr]]\nsize = \"1 kB\"",
             "s.toml:2: size: unknown key `size`\n  hint    `size` is a key of [[arrivals]], [[flow]]; possible here: name, path, rate, packet, on, off, bursts, start, stop",
+        ),
+        (
+            "[[flows]]\nname = \"x\"",
+            "s.toml:1: flows: unknown key `flows`\n  hint    did you mean `flow`? Possible: name, about, seed, duration, warm_up, sample, transport, links, topology, link, flow, traffic, arrivals, cbr, event, detector, expect",
+        ),
+        (
+            "[[FLOW]]\nname = \"x\"",
+            "s.toml:1: FLOW: unknown key `FLOW`\n  hint    did you mean `flow`? Possible: name, about, seed, duration, warm_up, sample, transport, links, topology, link, flow, traffic, arrivals, cbr, event, detector, expect",
+        ),
+        (
+            "[[event]]\nflow = \"f\"",
+            "s.toml:2: flow: unknown key `flow`\n  hint    `flow` is a key of [[detector]]; possible here: at, link, way, down, rate, delay, loss",
+        ),
+        (
+            "[[flow]]\nname = \"f\"\ncount = -1",
+            "s.toml:3: count: found -1, which is below nothing: expected a whole number of flows such as `count = 10`",
+        ),
+        (
+            "[transport]\nack_every = 99999999999999",
+            "s.toml:2: ack_every: found 99999999999999, which is too large: expected a whole number of packets such as `ack_every = 2`",
         ),
         (
             "[[crb]]\nname = \"x\"",

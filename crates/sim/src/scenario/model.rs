@@ -20,10 +20,10 @@ use super::units::{QueueText, RateText, ShareText, SizeText, SpanText};
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct File {
-    /// One line for `sim list`.
+    /// Its name in results; the file's own when left out.
     #[serde(default)]
     pub name: String,
-    /// What it shows, for people.
+    /// What it shows: its line in `sim list`.
     #[serde(default)]
     pub about: String,
     /// The seed when none is given on the command line.
@@ -33,7 +33,7 @@ pub struct File {
     pub duration: SpanText,
     /// What is measured begins here.
     pub warm_up: Option<SpanText>,
-    /// How often windows, round-trip times and queues are looked at.
+    /// How often windows, round-trip times and queues are looked at: a 200th of the time measured when left out.
     pub sample: Option<SpanText>,
     /// Settings of all flows that do not say otherwise.
     #[serde(default)]
@@ -299,7 +299,7 @@ impl<'de> Visitor<'de> for PathVisitor {
 pub struct EventSpec {
     /// When.
     pub at: SpanText,
-    /// To which link, both ways unless `way` says otherwise.
+    /// To which link; all but loss is changed both ways unless `way` says otherwise.
     pub link: String,
     /// One way only.
     pub way: Option<Way>,
@@ -309,7 +309,7 @@ pub struct EventSpec {
     pub rate: Option<RateText>,
     /// Another delay.
     pub delay: Option<SpanText>,
-    /// Another loss.
+    /// Another loss, on the way there unless `way` says otherwise.
     pub loss: Option<ShareText>,
 }
 

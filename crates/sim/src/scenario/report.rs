@@ -81,7 +81,30 @@ const ONLY: [(&str, &str); 6] = [
     ("jain", "several flows, by `count`,"),
 ];
 
+/// What to say of a metric of something that is not there.
+fn nobody(metric: &str, known: &BTreeSet<String>) -> Option<String> {
+    if metric == "jain" {
+        return Some("it is of flows: there is no [[flow]] and no [[traffic]]".to_owned());
+    }
+    let (kind, rest) = metric.split_once('.')?;
+    let (name, _) = rest.split_once('.')?;
+    let is_kind = ["flow", "arrivals", "cbr", "detector"].contains(&kind);
+    let of_kind = || known.iter().filter_map(|known| known.strip_prefix(kind)?.strip_prefix('.'));
+    if !is_kind || of_kind().any(|known| known.strip_prefix(name).is_some_and(|rest| rest.starts_with('.'))) {
+        return None;
+    }
+    let names: BTreeSet<&str> = of_kind().filter_map(|known| Some(known.split_once('.')?.0)).collect();
+    let names: Vec<&str> = names.into_iter().collect();
+    Some(match nearest(name, &names) {
+        Some(near) => format!("there is no {kind} \"{name}\"; did you mean \"{near}\"?"),
+        None => format!("there is no {kind} \"{name}\" that is measured"),
+    })
+}
+
 fn hint(metric: &str, known: &BTreeSet<String>) -> String {
+    if let Some(hint) = nobody(metric, known) {
+        return hint;
+    }
     let names: Vec<&str> = known.iter().map(String::as_str).collect();
     // The unit left out is likelier than another word.
     let longer = |name: &&&str| {

@@ -197,6 +197,15 @@ fn run_all(
             Failure::usage(format!("a trace of {} runs", jobs.len())).hint("give one seed and no sweep")
         );
     }
+    let is_same = |trace: &std::path::PathBuf| {
+        trace.canonicalize().is_ok_and(|trace| {
+            std::path::Path::new(&args.scenario).canonicalize().is_ok_and(|it| it == trace)
+        })
+    };
+    if args.trace.as_ref().is_some_and(is_same) {
+        return Err(Failure::usage("the trace would be written in place of the scenario")
+            .hint("give it a name of its own, such as --trace run.pcapng"));
+    }
     let mut folder = args.plot.as_deref().map(Folder::prepare).transpose()?;
     let crew = Crew { stop: stop_on_interrupt(), ..Crew::new(args.thread_count(), !context.quiet) };
     let wanted = Wanted { course: args.plot.is_some(), trace: args.trace.clone() };

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::results::Measured;
-use super::sheet::{Sheet, largest, mean, quantile, ratio};
+use super::sheet::{Sheet, mean, quantile, ratio};
 use crate::network::Network;
 use crate::scenario::build::{CableName, Group};
 use crate::scenario::course::{Distribution, distribution};
@@ -29,10 +29,14 @@ impl Measured {
             }
         }
         for (class, links) in classes {
-            let losses: Vec<f64> = links.iter().filter_map(|link| link.0).collect();
+            let mut losses: Vec<f64> = links.iter().filter_map(|link| link.0).collect();
+            losses.sort_by(f64::total_cmp);
             let mut place = sheet.of("links", class);
             place.put("loss_mean", mean(&losses));
-            place.put("loss_max", largest(losses));
+            for (name, share) in [("loss_p50", 0.5), ("loss_p90", 0.9), ("loss_p99", 0.99), ("loss_max", 1.0)]
+            {
+                place.put(name, quantile(&losses, share));
+            }
             place.put("utilisation_mean", mean(&links.iter().map(|link| link.1).collect::<Vec<_>>()));
         }
     }
