@@ -30,3 +30,20 @@ fn a_tcp_over_three_bottlenecks_gets_less_than_those_over_one_and_all_are_full()
         assert!(of("long") < 0.4 * of(flow) && of("long") + of(flow) > 8.5, "{flow}: {metrics:#?}");
     }
 }
+
+/// BBR's balance is no function of losses: it sends at the bottleneck's rate with a window of twice the bandwidth-delay product
+/// (draft-ietf-ccwg-bbr, ProbeBW), and a loss below 2 % changes neither.
+#[test]
+fn bbr_has_the_bottlenecks_rate_with_two_bandwidth_delay_products_whatever_is_lost() {
+    for (rate, delay, loss) in [(10.0, 40.0, "0 %"), (10.0, 40.0, "1 %"), (40.0, 15.0, "0.5 %")] {
+        let text = format!(
+            "duration = \"40 s\"\nwarm_up = \"20 s\"\n[[link]]\nname = \"x\"\nrate = \"{rate} Mbit/s\"\ndelay = \"{delay} ms\"\n\
+             loss = \"{loss}\"\nqueue = \"4 BDP\"\n[[flow]]\nname = \"f\"\npaths = [\"x\"]\nrule = \"bbr\"\n"
+        );
+        let metrics = Scenario::parse(&text, "bbr").expect("a scenario").run(1).expect("it runs").metrics;
+        let product = rate * 1e6 / 8.0 * 2.0 * delay * 1e-3 / 1500.0;
+        let window = metrics["flow.f.path1.window_pkt"] / product;
+        let used = metrics["link.x.utilisation"];
+        assert!(used > 0.93 && (1.6..2.6).contains(&window), "{loss}: {window} products, {used} used");
+    }
+}
