@@ -162,7 +162,7 @@ mod tests {
     /// curve is flat, so windows a little smaller stay as they are, and fast convergence (§4.7), which that leaves out, takes them there.
     #[test]
     fn the_average_window_at_a_loss_rate_is_that_of_the_closed_form_less_up_to_a_tenth() {
-        let share = C * (3.0 + BETA) / (4.0 * (1.0 - BETA));
+        let share: f64 = C * (3.0 + BETA) / (4.0 * (1.0 - BETA));
         for (rtt, loss) in [(0.1, 1e-4), (0.2, 1e-5), (0.04, 1e-6)] {
             let closed = share.powf(0.25) * (rtt / loss).powf(0.75);
             let part = average(rtt, loss) / closed;
