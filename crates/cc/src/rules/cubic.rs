@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn the_average_window_at_a_loss_rate_is_that_of_the_closed_form_less_up_to_a_tenth() {
         let share: f64 = C * (3.0 + BETA) / (4.0 * (1.0 - BETA));
-        for (rtt, loss) in [(0.1, 1e-4), (0.2, 1e-5), (0.04, 1e-6)] {
+        for (rtt, loss) in [(0.1_f64, 1e-4_f64), (0.2, 1e-5), (0.04, 1e-6)] {
             let closed = share.powf(0.25) * (rtt / loss).powf(0.75);
             let part = average(rtt, loss) / closed;
             assert!((0.9..1.0).contains(&part), "{part}");
