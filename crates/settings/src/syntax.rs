@@ -54,6 +54,10 @@ pub fn syntax_error(text: &str) -> Option<SettingsError> {
             let (value, mended) = odd_number(line).unwrap_or_default();
             told(&format!("found {value}, which is no value"), format!("write {mended}"))
         }
+        _ if line.contains('{') && odd_comma(line).is_some() => {
+            let (value, mended) = odd_comma(line).unwrap_or_default();
+            told(&format!("found {value}, which is no value"), format!("write {mended}"))
+        }
         message => match value_of(line) {
             Some("") => told("no value", format!("write one: `{of_line} = …`")),
             Some(value) if value.starts_with(['"', '\'']) && message.contains("string") => {
@@ -137,6 +141,17 @@ fn odd_number(line: &str) -> Option<(&str, String)> {
             _ => return None,
         };
         (in_toml(&mended) == mended).then_some((value, mended))
+    })
+}
+
+/// The number of a table in braces that has a comma where TOML has a point, and how it is written.
+fn odd_comma(line: &str) -> Option<(String, String)> {
+    let is_number = |text: &&str| !text.is_empty() && text.chars().all(|c| c.is_ascii_digit());
+    let parts: Vec<&str> = line.split(',').collect();
+    parts.windows(2).find_map(|pair| {
+        let whole = pair[0].rsplit(['=', ' ']).next().filter(is_number)?;
+        let rest = pair[1].split(['}', ' ']).next().filter(is_number)?;
+        Some((format!("{whole},{rest}"), format!("{whole}.{rest}")))
     })
 }
 

@@ -93,6 +93,7 @@ fn what_is_no_toml_is_told_with_what_to_write_instead() {
             ":1: näme: cannot be a key\n  hint    keys are letters from a to z, digits, - and _; others stand in quotes",
         ),
         ("\"jain\" = { min = .5 }", ":1: jain: found .5, which is no value\n  hint    write 0.5"),
+        ("x = { min=1,5 }", ":1: x: found 1,5, which is no value\n  hint    write 1.5"),
         ("x = { y = 1, z = 5. }", ":1: x: found 5., which is no value\n  hint    write 5.0"),
         ("a = .5", ":1: a: found .5, which is no value\n  hint    a digit stands before the point: a = 0.5"),
         ("a = 5.", ":1: a: found 5., which is no value\n  hint    a digit stands behind the point: a = 5.0"),

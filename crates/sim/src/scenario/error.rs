@@ -170,6 +170,9 @@ pub(crate) fn from_toml<F: DeserializeOwned>(error: &toml::de::Error, text: &str
         Some(rest) => rest.split_once(", expected "),
         None => told.message.strip_prefix("wanted ").map(|expected| ("another type", expected)),
     };
+    if told.message.contains("overflow") {
+        return told.hint("write a smaller number");
+    }
     let Some((what, expected)) = wrong_type else { return told };
     // Of a head such as `[link.wifi]` the parser means what stands before the dot.
     let in_head = told.line == Some(head.line);

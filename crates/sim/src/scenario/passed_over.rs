@@ -67,6 +67,28 @@ fn what_would_be_passed_over_is_told() {
             format!("{flow}script = [[\"1 s\", \"1 B\"]]\nstart_within = \"2.5 s\""),
             "8: flow.f.script: entry 1 is after the end",
         ),
+        (
+            format!("[[link]]\nname = \"y\"\nrate = \"1 Mbit/s\"\nbetween = [\"\", \"b\"]\n{flow}"),
+            "8: link.y.between: a node without a name",
+        ),
+        (
+            format!("{flow}[transport]\ndetector = \"delays\""),
+            "9: transport.detector: no flow asks which of its paths share",
+        ),
+        (
+            format!("{flow}scheduler = \"min-rtt\"\nstriping = {{ scheme = \"round-robin\" }}"),
+            "8: flow.f.scheduler: packets that are striped are not scheduled",
+        ),
+        (
+            format!("{flow}striping = {{ scheme = \"weighted\", buffer = \"fixed\" }}"),
+            "8: flow.f.striping.packets: how many may wait?",
+        ),
+        (
+            arrivals.replace("[\"1 /s\"]", "[\"1 /s\", \"9 /s\"]\nphase = \"3 s\""),
+            "8: arrivals.a.rate: only the first 1 of 2 ever come",
+        ),
+        (format!("{arrivals}phase = \"1 s\""), "10: arrivals.a.phase: the only rate lasts all the time"),
+        (format!("{flow}[transport]\nleave_out = {{}}"), "9: transport.leave_out: leaves nothing out"),
         ("".to_owned(), "4: nothing sends anything"),
         (flow.replace("\"f\"", "\"f\\u001b[1m\""), "6: flow.name: \"f\\u001B[1m\" cannot be a name"),
     ];
@@ -81,6 +103,17 @@ fn what_would_be_passed_over_is_told() {
     let both = ["flow.f.rule=lia", "flow.*.rule=olia"].map(|text| text.parse().expect("a setting"));
     let told = variants(&base, &both).expect_err("twice").to_string();
     assert!(told.starts_with("--set: flow.*.rule: sets what `flow.f.rule` sets"), "{told}");
+    for idle in ["links.rate=1 Mbit/s,2 Mbit/s", "link.x.rate=1 Mbit/s,1000 kbit/s"] {
+        let told = variants(&base, &[idle.parse().expect("a setting")]).expect_err("no change").to_string();
+        assert!(told.contains(": no value of it changes anything"), "{told}");
+    }
+    let together = ["links.rate=1 Mbit/s,2 Mbit/s", "flow.f.rule=lia,olia"];
+    let told = variants(&base, &together.map(|text| text.parse().expect("a setting")));
+    let told = told.expect_err("no change").to_string();
+    assert!(told.starts_with("--set: links.rate: no value of it changes anything"), "{told}");
+    assert!("flow.f.rule=lia,\"lia\"".parse::<super::Setting>().is_err());
+    let table = "flow.f.datagrams={ rate = \"1 Mbit/s\", size = \"100 B\" }".parse().expect("one value");
+    assert_eq!(variants(&base, &[table]).expect("a variant").len(), 1);
     let told = variants(&base, &["seed=1,2".parse().expect("a setting")]).expect_err("no key").to_string();
     assert_eq!(told, "--set: seed: not to be set\n  hint    seeds are given with --seeds, as --seeds 1..3");
 }

@@ -225,6 +225,15 @@ impl Builder<'_> {
                 .hint("it is one line of text")
                 .at(line_of(self.text, "", 0, "name")));
         }
+        for (index, link) in file.link.iter().enumerate() {
+            let unnamed = |nodes: &[String; 2]| nodes.iter().any(|node| node.trim().is_empty());
+            if link.between.as_ref().is_some_and(unnamed) {
+                let error =
+                    ScenarioError::new(format!("link.{}.between", link.name), "a node without a name");
+                let hint = "name the nodes at both ends, such as `between = [\"a\", \"b\"]`";
+                return Err(self.locate(error.hint(hint), "link", index));
+            }
+        }
         let mut seen = BTreeSet::new();
         for (table, index, name) in tables {
             let fault = |message: String, hint: &str| {

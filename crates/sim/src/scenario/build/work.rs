@@ -55,11 +55,14 @@ impl Builder<'_> {
         }
         let busiest = crossings().enumerate().max_by(|(_, a), (_, b)| a.total_cmp(b));
         let name = busiest.map_or("", |(index, _)| self.graph.cables[index / 2].name.as_str());
-        let message = format!(
-            "packets would cross links up to {sum:.1e} times, link \"{name}\" most often: days of work"
-        );
+        let how_often =
+            if sum.is_finite() { format!("up to {sum:.1e} times") } else { "without end".to_owned() };
+        let message =
+            format!("packets would cross links {how_often}, link \"{name}\" most often: days of work");
         Err(ScenarioError::new("duration", message)
-            .hint(format!("at most {MAX_CROSSINGS:.0e} times: less time, lower rates, or fewer flows"))
+            .hint(format!(
+                "at most {MAX_CROSSINGS:.0e} times: less time, lower rates, longer delays, or fewer flows"
+            ))
             .at(line_of(self.text, "", 0, "duration")))
     }
 
@@ -217,7 +220,7 @@ mod tests {
     #[test]
     fn what_would_run_for_days_is_refused() {
         let fast = "rate = \"10000 Gbit/s\"";
-        let wanted = "s:1: duration: packets would cross links up to 6.0e12 times, link \"x\" most often: days of work\n  hint    at most 1e11 times: less time, lower rates, or fewer flows";
+        let wanted = "s:1: duration: packets would cross links up to 6.0e12 times, link \"x\" most often: days of work\n  hint    at most 1e11 times: less time, lower rates, longer delays, or fewer flows";
         assert_eq!(told("1 h", fast, ""), wanted);
         assert_eq!(told("1 s", fast, ""), "right");
         assert_eq!(told("24 h", "rate = \"1 Gbit/s\"", ""), "right");
