@@ -31,6 +31,10 @@ pub fn syntax_error(text: &str) -> Option<SettingsError> {
     if let Some((_, quotes)) = open {
         return Some(told("text without an end", format!("end it with {quotes} where it is to end")));
     }
+    let is_known = ["duplicate key", "unclosed"].iter().any(|known| error.message().starts_with(known));
+    if let Some((what, hint)) = odd_line(&of_line, line).filter(|_| !is_known) {
+        return Some(told(&what, hint));
+    }
     Some(match error.message() {
         message if message.starts_with("duplicate key") => {
             let span = error.span().unwrap_or_default();
@@ -46,18 +50,6 @@ pub fn syntax_error(text: &str) -> Option<SettingsError> {
             told(message, "put fewer lists and tables within each other".to_owned())
         }
         message if message.starts_with("unclosed") => told(message, "close what was opened last".to_owned()),
-        _ if odd_key(line).is_some() => {
-            let (hint, what) = odd_key(line).unwrap_or_default();
-            told(what, hint)
-        }
-        _ if line.contains('{') && odd_number(line).is_some() => {
-            let (value, mended) = odd_number(line).unwrap_or_default();
-            told(&format!("found {value}, which is no value"), format!("write {mended}"))
-        }
-        _ if line.contains('{') && odd_comma(line).is_some() => {
-            let (value, mended) = odd_comma(line).unwrap_or_default();
-            told(&format!("found {value}, which is no value"), format!("write {mended}"))
-        }
         message => match value_of(line) {
             Some("") => told("no value", format!("write one: `{of_line} = …`")),
             Some(value) if value.starts_with(['"', '\'']) && message.contains("string") => {
@@ -83,10 +75,6 @@ pub fn syntax_error(text: &str) -> Option<SettingsError> {
                 }
                 None => told(message, ESCAPES.to_owned()),
             },
-            Some(value) if value.starts_with('[') && list_of(value).is_some() => {
-                let list = list_of(value).unwrap_or_default();
-                told("a list that is none", format!("quotes around text, commas between: {of_line} = {list}"))
-            }
             _ => match without_equals(line) {
                 Some((key, value)) => SettingsError::new(key, "no = between key and value")
                     .hint(format!("write {key} = {}", in_toml(value)))
@@ -109,8 +97,24 @@ fn broken_text(text: &str, number: usize) -> Option<SettingsError> {
     is_open.then(|| error().at(Some(before + 1)))
 }
 
+/// What is wrong with a line by its look alone, and what to do about it.
+fn odd_line(key: &str, line: &str) -> Option<(String, String)> {
+    let odd_value = || {
+        let list = list_of(value_of(line).filter(|value| value.starts_with('['))?)?;
+        Some((
+            "a list that is none".to_owned(),
+            format!("quotes around text, commas between: {key} = {list}"),
+        ))
+    };
+    let odd_part = || {
+        let (value, mended) = odd_number(line).or_else(|| odd_comma(line))?;
+        Some((format!("found {value}, which is no value"), format!("write {mended}")))
+    };
+    odd_key(line).or_else(|| if line.contains('{') { odd_part() } else { odd_value() })
+}
+
 /// What to do about a key that cannot stand without quotes; `None` where it can.
-fn odd_key(line: &str) -> Option<(String, &'static str)> {
+fn odd_key(line: &str) -> Option<(String, String)> {
     let (key, value) = line.split_once('=')?;
     let key = key.trim();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
@@ -119,7 +123,7 @@ fn odd_key(line: &str) -> Option<(String, &'static str)> {
     }
     if let Some(key) = key.strip_suffix(':').map(str::trim).filter(|key| key.chars().all(is_plain)) {
         let hint = format!("between key and value stands one =: {key} = {}", in_toml(value.trim()));
-        return Some((hint, "a colon before the ="));
+        return Some(("a colon before the =".to_owned(), hint));
     }
     let joined: String = key.split_whitespace().collect::<Vec<_>>().join("_");
     let hint = if joined.chars().all(is_plain) {
@@ -127,11 +131,11 @@ fn odd_key(line: &str) -> Option<(String, &'static str)> {
     } else {
         "keys are letters from a to z, digits, - and _; others stand in quotes".to_owned()
     };
-    Some((hint, "cannot be a key"))
+    Some(("cannot be a key".to_owned(), hint))
 }
 
 /// The number of a table in braces that is written as no TOML has it, and how it is written.
-fn odd_number(line: &str) -> Option<(&str, String)> {
+fn odd_number(line: &str) -> Option<(String, String)> {
     let parts = line.split(['{', '}', ',', '[', ']']).skip(1);
     let values = parts.filter_map(|part| Some(part.split_once('=')?.1.trim()));
     values.filter(|value| !value.is_empty()).find_map(|value| {
@@ -140,7 +144,7 @@ fn odd_number(line: &str) -> Option<(&str, String)> {
             _ if value.ends_with('.') => format!("{value}0"),
             _ => return None,
         };
-        (in_toml(&mended) == mended).then_some((value, mended))
+        (in_toml(&mended) == mended).then(|| (value.to_owned(), mended))
     })
 }
 
