@@ -7,6 +7,7 @@ use std::str::FromStr;
 use anabranch_engine::SchedulerKind;
 use anabranch_sim::scenario::Setting;
 use clap::Args;
+use clap::builder::UnknownArgumentValueParser;
 
 use super::output::Format;
 use crate::args::OUTPUT;
@@ -138,6 +139,21 @@ impl FormatArgs {
         }
     }
 }
+
+/// A run by itself.
+#[derive(Args, Debug)]
+pub struct SingleArgs {
+    /// As of a sweep.
+    #[command(flatten)]
+    pub run: RunArgs,
+    /// Belongs to sweeps; nobody reads it.
+    #[arg(long = "set", hide = true, value_parser = UnknownArgumentValueParser::suggest(SETS_SWEEP))]
+    set: Option<String>,
+}
+
+/// What is told who would change a scenario for one run.
+const SETS_SWEEP: &str =
+    "a scenario runs with other values as `anabranch sim sweep SCENARIO --set KEY=VALUE`";
 
 /// What a sweep needs.
 #[derive(Args, Debug)]

@@ -33,7 +33,7 @@ use crate::interrupt;
 use crate::ui::out;
 
 use args::MAX_RUNS;
-pub use args::{FormatArgs, MergeArgs, PlotArgs, RunArgs, Seeds, Shard, SweepArgs};
+pub use args::{FormatArgs, MergeArgs, PlotArgs, RunArgs, Seeds, Shard, SingleArgs, SweepArgs};
 use folder::Folder;
 use jobs::{Crew, Job, Wanted, run_jobs};
 use load::{load, mistake, text_in, wrong_setting};
@@ -86,7 +86,7 @@ pub struct SimArgs {
 pub enum SimCommand {
     /// Run a scenario, once or with several seeds
     #[command(after_long_help = EXIT_CODES)]
-    Run(RunArgs),
+    Run(SingleArgs),
     /// Run every combination of some settings, or a share of them
     #[command(after_long_help = EXIT_CODES)]
     Sweep(SweepArgs),
@@ -116,8 +116,9 @@ impl SimArgs {
     #[must_use]
     pub fn json(&self) -> bool {
         match &self.command {
-            SimCommand::Run(args) => args.format.json,
-            SimCommand::Sweep(args) => args.run.format.json,
+            SimCommand::Run(SingleArgs { run, .. }) | SimCommand::Sweep(SweepArgs { run, .. }) => {
+                run.format.json
+            }
             SimCommand::Merge(args) => args.format.json,
             SimCommand::Compare(args) => args.json,
             SimCommand::Plot(_) | SimCommand::List | SimCommand::Schema => false,
@@ -131,17 +132,23 @@ impl SimArgs {
 /// When a scenario has a mistake, a bound was not kept, or output cannot be written.
 pub fn run(args: &SimArgs, context: &Context) -> Result<(), Failure> {
     match &args.command {
-        SimCommand::Run(args) if args.scenario == grid::NAME => grid::run(args, context),
-        SimCommand::Run(args) if args.scenario == failures::NAME => failures::run(args, context),
-        SimCommand::Run(args) if args.scenario == fairness::NAME => fairness::run(args, context),
-        SimCommand::Run(args) if args.scenario == overlay::NAME => overlay::run(args, context),
-        SimCommand::Run(args) => run_all(args, &[], None, context),
+        SimCommand::Run(args) => run_named(&args.run, context),
         SimCommand::Sweep(args) => run_all(&args.run, &args.set, args.shard, context),
         SimCommand::Merge(args) => merge::run(args, context),
         SimCommand::Plot(args) => plots::run(args, context),
         SimCommand::Compare(args) => compare::run(args),
         SimCommand::List => list(),
         SimCommand::Schema => out::print(&format!("{:#}\n", scenario::schema())),
+    }
+}
+
+fn run_named(args: &RunArgs, context: &Context) -> Result<(), Failure> {
+    match args.scenario.as_str() {
+        grid::NAME => grid::run(args, context),
+        failures::NAME => failures::run(args, context),
+        fairness::NAME => fairness::run(args, context),
+        overlay::NAME => overlay::run(args, context),
+        _ => run_all(args, &[], None, context),
     }
 }
 
