@@ -187,7 +187,7 @@ fn key_before(text: &str) -> Option<String> {
 pub fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
     let word = word.to_lowercase();
     let distance = |other: &str| strsim::damerau_levenshtein(&word, &other.to_lowercase());
-    let close = |other: &&&str| distance(other) <= word.chars().count().max(3) / 2;
+    let close = |other: &&&str| distance(other) <= word.chars().count() / 2;
     known.iter().filter(close).min_by_key(|other| distance(other)).copied()
 }
 
@@ -206,6 +206,8 @@ mod tests {
         assert_eq!(nearest("dealy", &["rate", "delay", "queue"]), Some("delay"));
         assert_eq!(nearest("colour", &["rate", "delay", "queue"]), None);
         assert_eq!(nearest("crb", &["link", "cbr"]), Some("cbr"), "two letters swapped are one mistake");
+        assert_eq!(nearest("E", &["a", "e"]), Some("e"));
+        assert_eq!(nearest("E", &["a", "b"]), None, "every letter is one change from every other");
     }
 
     #[test]

@@ -224,6 +224,13 @@ struct Head<'a> {
     table: &'a str,
 }
 
+/// Names to choose from: the first of them, where there are many.
+pub(crate) fn some_of(names: &[&str]) -> String {
+    const SOME: usize = 12;
+    let more = if names.len() > SOME { ", …" } else { "" };
+    format!("{}{more}", names[..names.len().min(SOME)].join(", "))
+}
+
 /// The head of the table that a place in the text belongs to: the last before it.
 fn head_at(text: &str, start: usize) -> Head<'_> {
     let line_end = text[start..].find('\n').map_or(text.len(), |end| start + end);

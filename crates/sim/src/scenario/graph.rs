@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use anabranch_link::LinkConfig;
 
-use super::error::{ScenarioError, nearest};
+use super::error::{ScenarioError, nearest, some_of};
 use crate::chance::Chance;
 use crate::network::PathPlan;
 
@@ -204,11 +204,7 @@ pub(crate) fn unknown<'a>(
                 .to_owned()
         }
         None if known.is_empty() => format!("the scenario has no {what}s"),
-        None => format!(
-            "there are {}{}",
-            known[..known.len().min(12)].join(", "),
-            if known.len() > 12 { ", …" } else { "" }
-        ),
+        None => format!("there are {}", some_of(&known)),
     };
     ScenarioError::new(key, format!("there is no {what} \"{name}\"")).hint(hint)
 }

@@ -241,10 +241,8 @@ fn links_that_a_generator_makes_can_be_set_and_names_that_nothing_has_are_told()
     assert!(told_of_both.contains("link.left.0.delay: sets what `link.*.delay` sets"), "{told_of_both}");
     assert!(told("link.*.rate=1 Mbit/s").contains("the file has no [[link]]; links.rate and its like"));
     assert!(told("link.cor.rate=1 Mbit/s").starts_with("--set: link.cor.rate: there is no link \"cor\""));
-    assert!(
-        told("flow.g.rule=lia")
-            .starts_with("--set: flow.g.rule: there is no flow \"g\"; did you mean \"f\"?")
-    );
+    assert!(told("flow.g.rule=lia").contains("flow.g.rule: there is no flow \"g\"; there are f"));
+    assert!(told("flow.F.rule=lia").contains("flow.F.rule: there is no flow \"F\"; did you mean \"f\"?"));
     assert!(told("flow.f.rule.x=1").starts_with("--set: flow.f.rule.x: rule has no parts"));
     assert!(
         told("link.left.0.back.rate.x=1").starts_with("--set: link.left.0.back.rate.x: rate has no parts")

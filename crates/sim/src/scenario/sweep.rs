@@ -7,7 +7,7 @@ use toml::{Table, Value};
 
 use super::Scenario;
 use super::build::Built;
-use super::error::{ScenarioError, from_toml, nearest};
+use super::error::{ScenarioError, from_toml, nearest, some_of};
 use super::shape::{ONE, SEVERAL, WITHIN};
 
 /// A key and the values it is to take, in turn.
@@ -246,6 +246,7 @@ fn nothing_called(step: &str, name: &str, list: &[Value]) -> String {
             "the file has no [[link]]; links.rate and its like are of all".to_owned()
         }
         Some(near) => format!("there is no {step} \"{name}\"; did you mean \"{near}\"?"),
-        None => format!("there is no {step} \"{name}\""),
+        None if names.is_empty() => format!("there is no {step} \"{name}\""),
+        None => format!("there is no {step} \"{name}\"; there are {}", some_of(&names)),
     }
 }
