@@ -180,6 +180,7 @@ impl Controller {
             let left = self.left_by_loss(seat);
             let Path { mss, ref mut window, .. } = self.paths[seat];
             window.ssthresh = left.min(window.bytes).max(2.0 * mss);
+            window.memory.on_timeout();
         }
         let least = self.bounded(0.0, self.paths[seat].mss);
         let window = &mut self.paths[seat].window;

@@ -4,7 +4,7 @@
 //! watches each round's least round-trip time. When a round's lies an eighth (4 to 16 ms) above the round
 //! before, a queue is building up: conservative slow start (CSS) begins, growing a quarter as fast. When the
 //! round-trip time falls back below what it was at that moment, the alarm was false and slow start goes on;
-//! after five rounds of CSS the window becomes the `ssthresh`.
+//! after five rounds of CSS, the one it began in among them (§4.2), the window becomes the `ssthresh`.
 //!
 //! RFC 9406 asks for 8 samples before it judges a round. With an ack for many packets a round may never have
 //! so many, so a round that ends with 3 to 7 is judged when it ends.
@@ -64,14 +64,15 @@ impl HyStart {
 
     /// Ends a round; true when it was the last one of conservative slow start.
     fn end_round(&mut self) -> bool {
+        let slowed = self.css.is_some();
         if (SAMPLES_AT_END..SAMPLES).contains(&self.samples) {
             self.judge();
         }
         self.last_round = self.this_round.take().or(self.last_round);
         self.samples = 0;
         let Some(css) = &mut self.css else { return false };
-        css.rounds += 1;
-        css.rounds > CSS_ROUNDS
+        css.rounds += u32::from(slowed);
+        css.rounds >= CSS_ROUNDS
     }
 
     fn judge(&mut self) {
@@ -117,7 +118,7 @@ mod tests {
         round(&mut hystart, 50, 10);
         assert_eq!(round(&mut hystart, 56, 10), Verdict::Grow(1.0), "below an eighth");
         assert_eq!(round(&mut hystart, 63, 10), Verdict::Grow(CSS_GROWTH));
-        for extra in 0..5 {
+        for extra in 0..4 {
             assert_eq!(round(&mut hystart, 64 + extra, 10), Verdict::Grow(CSS_GROWTH));
         }
         assert_eq!(round(&mut hystart, 70, 10), Verdict::Leave);
@@ -136,7 +137,10 @@ mod tests {
         let mut hystart = HyStart::new();
         round(&mut hystart, 50, 4);
         round(&mut hystart, 80, 4);
-        assert_eq!(round(&mut hystart, 80, 1), Verdict::Grow(CSS_GROWTH));
+        for _ in 0..5 {
+            assert_eq!(round(&mut hystart, 80, 1), Verdict::Grow(CSS_GROWTH), "it began between two rounds");
+        }
+        assert_eq!(round(&mut hystart, 80, 1), Verdict::Leave);
         let mut sparse = HyStart::new();
         for millis in [50, 80, 110, 140] {
             assert_eq!(round(&mut sparse, millis, 2), Verdict::Grow(1.0));

@@ -250,6 +250,46 @@ fn a_timeout_takes_the_window_to_one_packet_and_slow_start_to_half_of_what_it_wa
     assert!(!bench.controller.in_slow_start(A));
 }
 
+/// RFC 5681 §3.1.
+#[test]
+fn slow_start_after_a_timeout_goes_to_two_packets_at_least() {
+    let mut bench = Bench::new(Config { initial_window: 3, ..Config::tcp(RuleKind::Reno) }, &[A]);
+    bench.controller.on_timeout(A, bench.now, 0);
+    assert_eq!((bench.packets(A), bench.controller.ssthresh(A)), (1.0, 2 * MSS));
+}
+
+/// RFC 9438 §4.8: 700 + 0.4·t³, or a little above it where Reno's window is, and not back at 1000 after 9 s.
+#[test]
+fn under_cubic_the_curve_after_a_timeout_begins_where_it_is_flat() {
+    let config = Config { initial_window: 1000, hystart: false, ..Config::new(RuleKind::Cubic) };
+    let mut bench = Bench::new(config, &[A]);
+    bench.controller.on_timeout(A, bench.now, 0);
+    while bench.controller.in_slow_start(A) {
+        bench.round(A);
+    }
+    let begun = bench.packets(A);
+    (0..40).for_each(|_| bench.round(A));
+    assert!((begun - 700.0).abs() < 5.0 && bench.packets(A) - begun < 25.0, "{begun} {}", bench.packets(A));
+}
+
+/// What was not needed before the first curve begins delays it by nothing.
+#[test]
+fn under_cubic_little_to_send_after_a_loss_does_not_keep_the_window_from_growing() {
+    let after = |seconds: u32| {
+        let config = Config { initial_window: 1000, hystart: false, ..Config::new(RuleKind::Cubic) };
+        let mut bench = Bench::new(config, &[A]);
+        bench.lose(A, RTT);
+        for _ in 0..seconds * 20 {
+            bench.wait(RTT);
+            let sample = AckSample { window_limited: false, app_limited: true, ..bench.sample(A, MSS) };
+            bench.controller.on_ack(A, &sample, &bench.rtt);
+        }
+        (0..200).for_each(|_| bench.round(A));
+        bench.packets(A)
+    };
+    assert!((after(60) - after(0)).abs() < 5.0, "{} {}", after(60), after(0));
+}
+
 #[test]
 fn a_spurious_timeout_is_undone_to_before_the_first_of_them() {
     let mut bench = Bench::new(Config::tcp(RuleKind::Mptcp), &[A, B]);
@@ -290,6 +330,17 @@ fn an_idle_path_halves_its_window_for_each_timeout_down_to_the_initial_one() {
     bench.controller.on_idle_restart(A, bench.now + Span::from_secs(3_600));
     assert_eq!(bench.packets(A), 10.0);
     assert_eq!(bench.controller.ssthresh(A), u64::MAX);
+    // In congestion avoidance slow start takes it back to three quarters (RFC 2861 §3.1).
+    let mut steady = Bench::new(Config::tcp(RuleKind::Reno), &[A]);
+    (0..3).for_each(|_| steady.round(A));
+    steady.lose(A, RTT);
+    steady.wait(RTT * 2);
+    (0..40).for_each(|_| steady.round(A));
+    let before = steady.controller.window(A);
+    steady.controller.on_sent(A, steady.now, MSS, MSS);
+    steady.controller.on_idle_restart(A, steady.now + Span::from_secs(3_600));
+    assert!(before > 70 * MSS && steady.packets(A) == 10.0, "{before}");
+    assert!(steady.controller.ssthresh(A).abs_diff(before * 3 / 4) < 2, "{}", steady.controller.ssthresh(A));
 }
 
 #[test]
@@ -362,7 +413,10 @@ fn what_couples_paths_is_computed_anew_when_the_window_grew_by_a_packet_or_a_rou
         assert!(step(&mut bench) >= 20);
     }
     (0..10).for_each(|_| bench.ack(A, MSS));
-    assert!(step(&mut bench) < 18);
+    let before = step(&mut bench);
+    assert!(before < 18);
+    // What a loss took from the other one is seen at once.
+    assert!(bench.lose(B, Span::ZERO) && step(&mut bench) > before * 5 / 4);
 }
 
 #[test]

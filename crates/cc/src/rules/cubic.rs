@@ -4,7 +4,8 @@
 //! window w. An ack moves the window towards W(t + RTT), by at most half a window a round trip. A loss leaves
 //! β = 0.7 of it; when it comes before the last W_max was reached, W_max is set lower than the window was
 //! (*fast convergence*). Where Reno with the same average would be larger, its window counts (§4.3). Time in
-//! which the window was not what limited the sender is taken out of t.
+//! which the window was not what limited the sender is taken out of t. After a timeout the curve begins where it is
+//! flat, with the window that slow start ended at as W_max (§4.8).
 //!
 //! **Groups.** The paths of one group are one flow together: each of n like ones has 1/n of C and of Reno's increase, and a loss
 //! on one is a loss of all. So the sum of their windows moves as the window of one flow does, whether their losses
@@ -23,7 +24,7 @@ const RENO_ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
 /// The curve of one window. Windows are in packets.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cubic {
-    /// Where the curve flattens out; zero before the first loss.
+    /// Where the curve flattens out; zero before the first loss and after a timeout.
     w_max: f64,
     /// The window before the last loss; zero before the first.
     before_loss: f64,
@@ -48,8 +49,10 @@ impl Cubic {
         let pause = self.paused.take().map_or(Span::ZERO, |since| now.since(since));
         let c = C * share;
         let known = self.epoch.filter(|epoch| (epoch.c - c).abs() <= SAME_SHARE * epoch.c);
-        let mut epoch = known.unwrap_or_else(|| Epoch::begin(now, window, self.w_max, c));
-        epoch.start += pause;
+        let mut epoch = match known {
+            Some(known) => Epoch { start: known.start + pause, ..known },
+            None => Epoch::begin(now, window, self.w_max, c),
+        };
         let alpha = if epoch.reno < self.before_loss { RENO_ALPHA } else { 1.0 };
         epoch.reno += alpha * share * acked / window;
         self.epoch = Some(epoch);
@@ -67,6 +70,11 @@ impl Cubic {
         self.before_loss = window;
         self.restart();
         window * BETA
+    }
+
+    /// Notes that the loss was told of by a timeout: the curve that follows slow start begins where it is flat (§4.8).
+    pub(crate) fn on_timeout(&mut self) {
+        self.w_max = 0.0;
     }
 
     /// Notes that from `now` on the window does not limit the sender.
@@ -221,6 +229,35 @@ mod tests {
         idle.pause(at(3));
         let acked = (1.0, 1.0);
         assert_eq!(busy.grow(at(1), 720.0, 0.1, acked), idle.grow(at(8), 720.0, 0.1, acked));
+    }
+
+    /// A curve that has not begun yet loses no time.
+    #[test]
+    fn time_without_need_for_the_window_before_the_curve_begins_delays_nothing() {
+        let grown = |pause: Option<u64>| {
+            let mut cubic = Cubic::default();
+            cubic.on_loss(1000.0);
+            if let Some(since) = pause {
+                cubic.pause(Time::ZERO + Span::from_secs(since));
+            }
+            cubic.grow(Time::ZERO + Span::from_secs(60), 700.0, 0.1, (1.0, 1.0));
+            after(&mut cubic, 65, (700.0, 1.0))
+        };
+        assert_eq!(grown(Some(1)), grown(None));
+        assert!(grown(None) > 900.0, "{}", grown(None));
+    }
+
+    /// RFC 9438 §4.8: K is 0 and W_max the window that the curve begins with. 0.4·2.1³ + 700; a loss then lowers no plateau.
+    #[test]
+    fn after_a_timeout_the_curve_begins_where_it_is_flat() {
+        let mut cubic = Cubic::default();
+        cubic.on_loss(1000.0);
+        cubic.on_timeout();
+        cubic.grow(Time::ZERO, 700.0, 0.1, (1.0, 1.0));
+        let window = after(&mut cubic, 2, (700.0, 1.0));
+        assert!((window - 703.704).abs() < 0.01, "{window}");
+        cubic.on_loss(800.0);
+        assert_eq!(cubic.w_max, 800.0);
     }
 
     /// RFC 9438 §4.3: the window before the last loss counts, not the lower plateau that fast convergence makes of it. From 12.6

@@ -120,6 +120,13 @@ impl Memory {
         }
     }
 
+    /// Notes that the loss was told of by a timeout.
+    pub(crate) fn on_timeout(&mut self) {
+        if let Self::Cubic(cubic) = self {
+            cubic.on_timeout();
+        }
+    }
+
     /// The window in packets after `acked` packets where the path has this share of its group's growth, if that is the
     /// memory's to say; `rtt` in seconds.
     pub(crate) fn grow(

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::fs::File;
-use std::io::{BufWriter, Write as _};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -15,10 +15,14 @@ use pcap_file::{DataLink, Endianness, PcapError};
 
 use crate::errors::Failure;
 
+/// Bytes that are kept until they are written: whole blocks, so that what is in the file can be read at any time.
+const KEPT: usize = 64 << 10;
+
 /// A pcapng file that is being written. After the first error it takes no more; [`PacketFile::finish`] tells of it.
 pub struct PacketFile {
     path: PathBuf,
-    writer: PcapNgWriter<BufWriter<File>>,
+    file: File,
+    writer: PcapNgWriter<Vec<u8>>,
     interfaces: u32,
     error: Option<PcapError>,
 }
@@ -47,9 +51,9 @@ impl PacketFile {
     /// When it cannot be created.
     pub fn create(path: &Path) -> Result<Self, Failure> {
         let file = File::create(path).map_err(|error| Failure::file("create", path, &error))?;
-        let writer = PcapNgWriter::with_endianness(BufWriter::new(file), Endianness::Little)
+        let writer = PcapNgWriter::with_endianness(Vec::with_capacity(KEPT), Endianness::Little)
             .map_err(|error| fault(path, error))?;
-        Ok(Self { path: path.to_owned(), writer, interfaces: 0, error: None })
+        Ok(Self { path: path.to_owned(), file, writer, interfaces: 0, error: None })
     }
 
     /// Adds an interface, of whose packets `kept` bytes are kept at most (0 for all); gives its number.
@@ -87,13 +91,17 @@ impl PacketFile {
         if self.error.is_none() {
             self.error = self.writer.write_pcapng_block(block).err();
         }
+        if self.writer.get_ref().len() >= KEPT {
+            self.flush();
+        }
     }
 
     /// Gives what was written so far to the system.
     pub fn flush(&mut self) {
         if self.error.is_none() {
-            self.error = self.writer.get_mut().flush().err().map(PcapError::IoError);
+            self.error = self.file.write_all(self.writer.get_ref()).err().map(PcapError::IoError);
         }
+        self.writer.get_mut().clear();
     }
 
     /// Ends the file.

@@ -195,9 +195,10 @@ fn free_path(beside: &Path, taken: &mut BTreeSet<String>, end: End, flow: &str) 
 }
 
 impl EndFile {
-    /// Writes a record of a JSON text sequence.
+    /// Writes a record of a JSON text sequence, at once: so the file has whole records at any time.
     fn record(&mut self, value: &Value) -> Result<(), Failure> {
-        writeln!(self.file, "\u{1e}{value}").map_err(|error| Failure::file("write", &self.path, &error))
+        let record = format!("\u{1e}{value}\n");
+        self.file.write_all(record.as_bytes()).map_err(|error| Failure::file("write", &self.path, &error))
     }
 }
 

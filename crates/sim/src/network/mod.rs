@@ -99,6 +99,8 @@ pub struct Network {
 
 /// Most packets that wait or are on their way at once.
 pub const MOST_PACKETS: usize = if cfg!(test) { 100_000 } else { 10_000_000 };
+/// Most packets that are captured before somebody takes them.
+pub const MOST_CAPTURED: usize = 10_000;
 
 impl Network {
     /// A network at time zero.
@@ -161,7 +163,8 @@ impl Network {
         network
     }
 
-    /// Keeps from now on what sessions send and receive, for [`Self::take_captured`].
+    /// Keeps from now on what sessions send and receive, for [`Self::take_captured`]. It does not go on while it has
+    /// [`MOST_CAPTURED`] of them.
     pub fn capture(&mut self) {
         self.captured = Some(Vec::new());
     }
@@ -179,7 +182,7 @@ impl Network {
             if at > until || at == Time::NEVER {
                 break;
             }
-            if self.is_overfull() {
+            if self.is_overfull() || self.is_laden() {
                 return;
             }
             if let Some(last) = self.wires.ahead_of(at) {
@@ -202,6 +205,11 @@ impl Network {
     #[must_use]
     pub fn is_overfull(&self) -> bool {
         self.wires.count() > MOST_PACKETS
+    }
+
+    /// True when so much was captured that somebody has to take it.
+    fn is_laden(&self) -> bool {
+        self.captured.as_ref().is_some_and(|captured| captured.len() >= MOST_CAPTURED)
     }
 
     /// Moves on packets that have crossed a link by `until`.

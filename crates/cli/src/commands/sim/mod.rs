@@ -229,7 +229,10 @@ fn run_all(
     if let (Some(album), Some(folder)) = (album, &mut folder) {
         album.write(folder)?;
     }
-    unless_stopped(done, all)?;
+    unless_stopped(done, all).map_err(|failure| match args.trace {
+        Some(_) => failure.hint("the trace has what was sent and received until shortly before"),
+        None => failure,
+    })?;
     outcome
 }
 

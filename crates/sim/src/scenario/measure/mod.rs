@@ -206,15 +206,12 @@ impl<'a> Watch<'a> {
         while network.now() < until {
             let next = Time::ZERO
                 + self.step * (network.now().since(Time::ZERO).as_nanos() / self.step.as_nanos() + 1);
-            network.run(next.min(until));
+            self.advance(network, next.min(until));
             if network.is_overfull() {
                 return Err(Overfull::of(network, cables));
             }
             if let (Some(recorder), true) = (&mut self.recorder, next <= until) {
                 recorder.look(network);
-            }
-            if let Some(trace) = &mut self.extras.trace {
-                network.take_captured().iter().for_each(&mut **trace);
             }
             if let Some(progress) = &mut self.extras.progress {
                 let total = self.end.since(Time::ZERO).as_secs_f64();
@@ -222,6 +219,19 @@ impl<'a> Watch<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Runs the network up to a moment, and hands on what it captures as it comes.
+    fn advance(&mut self, network: &mut Network, until: Time) {
+        loop {
+            network.run(until);
+            let Some(trace) = &mut self.extras.trace else { return };
+            let captured = network.take_captured();
+            captured.iter().for_each(&mut **trace);
+            if captured.is_empty() || network.is_overfull() {
+                return;
+            }
+        }
     }
 }
 
