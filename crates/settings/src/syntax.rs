@@ -118,7 +118,14 @@ fn odd_key(line: &str) -> Option<(String, String)> {
     let (key, value) = line.split_once('=')?;
     let key = key.trim();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
-    if key.is_empty() || key.contains(['"', '\'', '{', '[', '#']) || key.chars().all(is_plain) {
+    let quotes = key.matches(['"', '\'']).count();
+    let is_quoted = quotes > 0 && quotes.is_multiple_of(2);
+    if key.is_empty()
+        || is_quoted
+        || key.starts_with('[')
+        || key.contains(['{', '#'])
+        || key.chars().all(is_plain)
+    {
         return None;
     }
     if let Some(key) = key.strip_suffix(':').map(str::trim).filter(|key| key.chars().all(is_plain)) {
@@ -177,6 +184,9 @@ fn instead_of(key: &str, value: &str) -> String {
         _ if value.ends_with('.') && in_toml(&format!("{value}0")) == format!("{value}0") => {
             format!("a digit stands behind the point: {key} = {value}0")
         }
+        _ if in_thousands(value) => {
+            format!("numbers are written without commas: {key} = {}", value.replace(',', ""))
+        }
         _ if value.starts_with('(') => {
             format!("lists stand in brackets: {key} = [{}]", value.trim_matches(['(', ')']))
         }
@@ -219,6 +229,15 @@ fn without(key: &str, text: &str, rest: &str) -> String {
 fn in_toml(value: &str) -> String {
     let is_value = DeTable::parse(&format!("x = {value}")).is_ok();
     if is_value { value.to_owned() } else { quoted(value) }
+}
+
+/// Whether this is a whole number with commas between its thousands.
+fn in_thousands(value: &str) -> bool {
+    let mut parts = value.split(',');
+    let is_number = |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_digit());
+    let leads = parts.next().is_some_and(|part| is_number(part) && part.len() <= 3);
+    let mut thousands = parts.peekable();
+    leads && thousands.peek().is_some() && thousands.all(|part| is_number(part) && part.len() == 3)
 }
 
 /// Whether this is one key, and no more of a line.
@@ -291,11 +310,6 @@ fn list_of(value: &str) -> Option<String> {
 /// The error of a key, or of a table, that is there already in an earlier line.
 fn twice(text: &str, number: usize, key: &str) -> SettingsError {
     let lines: Vec<&str> = text.lines().take(number).map(str::trim).collect();
-    if lines.last().is_some_and(|line| line.contains('{')) {
-        return SettingsError::new(key, "there twice within the braces")
-            .hint("take one of them out")
-            .at(Some(number));
-    }
     let (last, earlier) = lines.split_last().unwrap_or((&"", &[]));
     let is_head = |line: &str| line.starts_with('[') && line.contains(']') && !line.contains(',');
     let mut back = earlier.iter().enumerate().rev();
@@ -304,8 +318,23 @@ fn twice(text: &str, number: usize, key: &str) -> SettingsError {
     } else {
         back.take_while(|(_, line)| !is_head(line)).find(|(_, line)| key_on(line).as_deref() == Some(key))
     };
-    let place = first.map_or(String::new(), |(at, _)| format!(", first on line {}", at + 1));
-    SettingsError::new(key, format!("there twice{place}")).hint("take one of them out").at(Some(number))
+    let is_inline = last.contains('{');
+    let first = first.filter(|_| !is_inline || key_on(last).as_deref() == Some(key));
+    let place = match first {
+        Some((at, _)) => format!(", first on line {}", at + 1),
+        None if is_inline => " within the braces".to_owned(),
+        None => String::new(),
+    };
+    let table = earlier.iter().rfind(|line| is_head(line)).filter(|line| line.starts_with("[["));
+    let or = match table {
+        _ if first.is_none() || is_head(last) => String::new(),
+        _ if is_inline => ", or put what both say within the braces of one".to_owned(),
+        Some(table) => format!(", or begin another table above: [[{}]]", head(table)),
+        None => String::new(),
+    };
+    SettingsError::new(key, format!("there twice{place}"))
+        .hint(format!("take one of them out{or}"))
+        .at(Some(number))
 }
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ fn what_is_no_toml_is_told_with_what_to_write_instead() {
         ("a = 1\nb =\nc = 3", ":2: b: no value\n  hint    write one: `b = …`"),
         (
             "[[a]]\nx = 1\n[[a]]\nx = 1\ny = 2\nx = 3",
-            ":6: x: there twice, first on line 4\n  hint    take one of them out",
+            ":6: x: there twice, first on line 4\n  hint    take one of them out, or begin another table above: [[a]]",
         ),
         ("[a]\nx = 1\n[b]\n[a]", ":4: a: there twice, first on line 1\n  hint    take one of them out"),
         (
@@ -114,6 +114,22 @@ fn what_is_no_toml_is_told_with_what_to_write_instead() {
             ":1: a: a list that is none\n  hint    quotes around text, commas between: a = [\"5 ms\", 7]",
         ),
         ("size \"1 MB\"", ":1: size: no = between key and value\n  hint    write size = \"1 MB\""),
+        (
+            "[[a]]\nx = 1\nx = 2",
+            ":3: x: there twice, first on line 2\n  hint    take one of them out, or begin another table above: [[a]]",
+        ),
+        (
+            "[a]\n\"x.y\" = { b = 1 }\n\"x.y\" = { c = 2 }",
+            ":3: x.y: there twice, first on line 2\n  hint    take one of them out, or put what both say within the braces of one",
+        ),
+        (
+            "x = 1,000",
+            ":1: x: found 1,000, which is no value\n  hint    numbers are written without commas: x = 1000",
+        ),
+        (
+            "n'x = 1",
+            ":1: n'x: cannot be a key\n  hint    keys are letters from a to z, digits, - and _; others stand in quotes",
+        ),
         ("x = { y = 1, y = 2 }", ":1: y: there twice within the braces\n  hint    take one of them out"),
     ];
     for (text, wanted) in cases {

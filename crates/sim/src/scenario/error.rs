@@ -129,7 +129,8 @@ pub(crate) fn from_toml<F: DeserializeOwned>(error: &toml::de::Error, text: &str
             return told.hint(format!("did you mean `{near}`?"));
         }
         let line = told.line.and_then(|line| text.lines().nth(line - 1)).unwrap_or_default();
-        if line.trim_start().starts_with(['"', '\'']) {
+        let metric = line.split('=').next().unwrap_or_default().trim();
+        if metric.starts_with(['"', '\'']) || !metric.contains('.') {
             return told.hint("possible: min, max, above, below");
         }
         return told

@@ -111,7 +111,8 @@ fn hint(metric: &str, known: &BTreeSet<String>) -> String {
         name.strip_prefix(metric).is_some_and(|rest| !metric.is_empty() && rest.starts_with(['_', '.']))
     };
     let begun = names.iter().filter(longer).min_by_key(|name| name.len()).copied();
-    let only = ONLY.iter().find(|(of, _)| metric.rsplit('.').next().is_some_and(|last| last.starts_with(of)));
+    let of = metric.rsplit_once('.').map(|(_, last)| last);
+    let only = ONLY.iter().find(|(only, _)| of.is_some_and(|of| of.starts_with(only)));
     if let (None, Some((_, whose))) = (begun, only) {
         return format!("only {whose} has it");
     }

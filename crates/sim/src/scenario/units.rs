@@ -35,6 +35,12 @@ impl<T: Quantity> Text<T> {
     }
 }
 
+/// Whether what follows the digits is more of the number: a decimal comma, a fraction, an exponent.
+fn goes_on(unit: &str) -> bool {
+    let mut rest = unit.strip_prefix([',', '/', 'e', 'E']).into_iter().flat_map(str::chars);
+    rest.next().is_some_and(|next| next.is_ascii_digit() || matches!(next, '-' | '+'))
+}
+
 impl<T: Quantity> Visitor<'_> for Text<T> {
     type Value = T;
 
@@ -47,7 +53,7 @@ impl<T: Quantity> Visitor<'_> for Text<T> {
         let digits = text.find(|c: char| !(c.is_ascii_digit() || matches!(c, '.' | '-' | '+' | '_')));
         let (number, unit) = text.split_at(digits.unwrap_or(text.len()));
         let (number, unit) = (number.replace('_', "").parse::<f64>(), unit.trim());
-        let Ok(number) = number.map(|number| number + 0.0) else {
+        let Some(number) = number.ok().filter(|_| !goes_on(unit)).map(|number| number + 0.0) else {
             return Err(E::custom(format!("\"{text}\" is no quantity: expected {}", T::EXAMPLE)));
         };
         if number < 0.0 {
@@ -284,6 +290,9 @@ mod tests {
             ("\"-1 ms\"", format!("\"-1 ms\" is negative: expected {example}")),
             ("-1.0", format!("-1 is negative: expected {example}")),
             ("\"10 sec\"", format!("unknown unit \"sec\": expected {example}")),
+            ("\"1,5 ms\"", format!("\"1,5 ms\" is no quantity: expected {example}")),
+            ("\"1/2 s\"", format!("\"1/2 s\" is no quantity: expected {example}")),
+            ("\"1e-3 s\"", format!("\"1e-3 s\" is no quantity: expected {example}")),
             ("\"soon\"", format!("\"soon\" is no quantity: expected {example}")),
         ];
         for (text, message) in cases {
