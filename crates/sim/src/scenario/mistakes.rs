@@ -394,3 +394,26 @@ fn a_sweep_that_says_something_twice_is_refused() {
     let told = variants(&base, &many).unwrap_err().to_string();
     assert!(told.starts_with("--set: too many combinations\n  hint    at most 100000: "), "{told}");
 }
+
+#[test]
+fn more_packets_than_there_is_memory_for_are_told_where_they_are() {
+    let told = |links: usize, rate: &str| {
+        let mut text = "duration = \"60 s\"\n[links]\nrate = \"1 kbit/s\"\nqueue = \"1 GB\"\n".to_owned();
+        for link in 0..links {
+            text += &format!(
+                "[[link]]\nname = \"l{link}\"\n[[cbr]]\nname = \"c{link}\"\npath = [\"l{link}\"]\nrate = \"{rate}\"\n"
+            );
+        }
+        Scenario::parse(&text, "s").unwrap().run(1).unwrap_err().to_string()
+    };
+    let one = told(1, "100000 pkt/s");
+    assert!(
+        one.starts_with("s:5: link.l0: more than 100000 packets wait") && one.contains("most of them here"),
+        "{one}"
+    );
+    let many = told(20, "5000 pkt/s");
+    assert!(
+        many.starts_with("s:2: links: more than 100000 packets wait") && many.contains("on one link"),
+        "{many}"
+    );
+}

@@ -114,15 +114,20 @@ impl Scenario {
     }
 
     /// The error for a run that had too many packets at once.
-    fn overfull(&self, Overfull { at, link }: Overfull) -> ScenarioError {
+    fn overfull(&self, Overfull { at, link, there }: Overfull) -> ScenarioError {
         let seconds = at.since(Time::ZERO).as_secs_f64();
-        let message = format!(
-            "more than {MOST_PACKETS} packets wait or are on their way after {seconds:.3} s, most of them here"
-        );
-        let error = ScenarioError::new(format!("link.{link}"), message)
+        let message =
+            format!("more than {MOST_PACKETS} packets wait or are on their way after {seconds:.3} s");
+        let line = |table: &str, index: usize| error::line_of(&self.text, table, index, "");
+        if there * 2 < MOST_PACKETS as u64 {
+            return ScenarioError::new("links", format!("{message}, at most {there} of them on one link"))
+                .hint("let the network hold fewer: fewer flows or hosts, shorter queues, less delay, or a smaller `transport.receive_buffer`")
+                .at(line("links", 0).or(line("topology", 0)).or(line("link", 0)))
+                .of(&self.origin);
+        }
+        let error = ScenarioError::new(format!("link.{link}"), format!("{message}, most of them here"))
             .hint("let it hold fewer: a shorter queue, less delay, or less that is sent at once");
         let own = self.file.link.iter().position(|declared| declared.name == link);
-        let line = |table: &str, index: usize| error::line_of(&self.text, table, index, "");
         let line = own.map_or_else(|| line("topology", 0), |index| line("link", index));
         error.at(line).of(&self.origin)
     }

@@ -97,6 +97,7 @@ fn nobody(metric: &str, known: &BTreeSet<String>) -> Option<String> {
     let names: Vec<&str> = names.into_iter().collect();
     Some(match nearest(name, &names) {
         Some(near) => format!("there is no {kind} \"{name}\"; did you mean \"{near}\"?"),
+        None if kind == "detector" => "a detector measures a flow of several paths".to_owned(),
         None => format!("there is no {kind} \"{name}\" that is measured"),
     })
 }

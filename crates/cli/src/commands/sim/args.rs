@@ -24,7 +24,7 @@ pub struct RunArgs {
     #[arg(value_name = "SCENARIO")]
     pub scenario: String,
     /// Seeds, as 7, 1..20 or 1,4,9; the scenario's own when left out, and for a grid ten, then more where ten do not decide
-    #[arg(long, value_name = "SEEDS")]
+    #[arg(long, value_name = "SEEDS", allow_negative_numbers = true)]
     pub seeds: Option<Seeds>,
     /// Runs at the same time, at most four a processor; one a processor when left out
     #[arg(long, value_name = "N", value_parser = whole(1..=u16::MAX))]
@@ -149,8 +149,14 @@ pub struct SingleArgs {
     /// Belongs to sweeps; nobody reads it.
     #[arg(long = "set", hide = true, value_parser = UnknownArgumentValueParser::suggest(SETS_SWEEP))]
     set: Option<String>,
+    /// Likewise.
+    #[arg(long = "shard", hide = true, value_parser = UnknownArgumentValueParser::suggest(SHARD_SWEEP))]
+    shard: Option<String>,
 }
 
+/// What is told who would do a share of the runs.
+const SHARD_SWEEP: &str =
+    "shares of many runs are done by `anabranch sim sweep SCENARIO --set KEY=A,B --shard I/N`";
 /// What is told who would change a scenario for one run.
 const SETS_SWEEP: &str =
     "a scenario runs with other values as `anabranch sim sweep SCENARIO --set KEY=VALUE`";
@@ -175,7 +181,7 @@ pub struct MergeArgs {
     /// Files that `run --json` or `sweep --json` wrote
     #[arg(value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
-    /// Only these metrics, as a Markdown table with a row a variant; `*` stands for any part of a name
+    /// Only these metrics, as a Markdown table with a row a variant; `*` stands for any part between dots
     #[arg(long = "metric", value_name = "NAME", conflicts_with_all = ["json", "csv"])]
     pub metrics: Vec<String>,
     /// How the whole is written
@@ -189,7 +195,7 @@ pub struct PlotArgs {
     /// Files that `run --json` or `sweep --json` wrote
     #[arg(value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
-    /// Metrics to draw, a chart each; `*` stands for any part of a name
+    /// Metrics to draw, a chart each; `*` stands for any part between dots
     #[arg(long = "metric", value_name = "NAME", default_value = "flow.*.goodput_mbit_s")]
     pub metrics: Vec<String>,
     /// Where the drawings go, in place of those of the same names

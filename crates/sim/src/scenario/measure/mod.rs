@@ -166,17 +166,20 @@ pub(crate) struct Overfull {
     pub at: Time,
     /// On which link the most of them were.
     pub link: String,
+    /// How many.
+    pub there: u64,
 }
 
 impl Overfull {
     fn of(network: &mut Network, cables: &[CableName]) -> Self {
-        let mut on_it = |link: &usize| {
-            let stats = network.link(*link);
+        let mut on_it = |link: usize| {
+            let stats = network.link(link);
             stats.offered.packets.saturating_sub(stats.delivered.packets + stats.dropped.total())
         };
-        let most = (0..cables.len() * 2).max_by_key(&mut on_it).unwrap_or_default();
+        let all = (0..cables.len() * 2).map(|link| (on_it(link), link));
+        let (there, most) = all.max().unwrap_or_default();
         let link = cables.get(most / 2).map(|cable| cable.name.clone()).unwrap_or_default();
-        Self { at: network.now(), link }
+        Self { at: network.now(), link, there }
     }
 }
 

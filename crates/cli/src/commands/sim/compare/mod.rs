@@ -157,11 +157,14 @@ fn check(built: &Built) -> Result<(), Failure> {
         let hint = "shorten it: --set duration=20s --set warm_up=5s";
         return refuse("over sockets it would take more than five minutes", hint);
     }
-    if !plan.arrivals.is_empty() || !plan.bursts.is_empty() || !plan.script.is_empty() {
-        return refuse(
-            "arrivals, cbr and events cannot be run over sockets",
-            "take them out of the scenario",
-        );
+    let kinds = [
+        ("[[arrivals]]", plan.arrivals.is_empty()),
+        ("[[cbr]]", plan.bursts.is_empty()),
+        ("[[event]]", plan.script.is_empty()),
+    ];
+    if let Some((kind, _)) = kinds.iter().find(|(_, is_empty)| !is_empty) {
+        let message = format!("{kind} cannot be run over sockets: only flows are");
+        return refuse(&message, "take them out of the scenario");
     }
     if plan.flows.is_empty() {
         return refuse("nothing sends, so there is nothing to compare", "give it a [[flow]]");
@@ -202,7 +205,7 @@ mod tests {
         assert!(told(&|text| text.replace("[\"a\", \"b\"]", "[[\"a\", \"b\"]]")).contains("one link"));
         assert!(told(&|text| format!("{text}count = 17\n")).contains("too many"));
         let event = "[[event]]\nat = \"1 s\"\nlink = \"a\"\ndown = true\n";
-        assert!(told(&|text| format!("{text}{event}")).contains("events"));
+        assert!(told(&|text| format!("{text}{event}")).contains("[[event]]"));
     }
 
     #[test]
