@@ -253,7 +253,7 @@ impl Bbr {
         self.losses.inflight_latest = self.losses.inflight_latest.max(ack.delivered);
         if self.round.begins {
             self.cycle.rounds_since_probe = self.cycle.rounds_since_probe.saturating_add(1);
-            self.aggregation.begin_round(self.round.count);
+            self.aggregation.begin_round(self.round.count, self.full.reached);
         }
         if rate >= self.max_bw.get() || !ack.sample.app_limited {
             self.max_bw.update(rate);

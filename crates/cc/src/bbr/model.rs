@@ -69,7 +69,8 @@ impl MaxBandwidth {
     }
 }
 
-/// How much more than the bandwidth explains was acknowledged at once: the most of the last ten rounds.
+/// How much more than the bandwidth explains was acknowledged at once: the most of this round until the pipe was full
+/// once, and of the last ten rounds from then on (draft §4.5.9).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Aggregation {
     start: Time,
@@ -86,9 +87,13 @@ impl Aggregation {
         (self.start, self.delivered) = (now, 0.0);
     }
 
-    /// A new round begins: the slot of the one ten rounds ago is free.
-    pub(super) fn begin_round(&mut self, round: u64) {
-        self.rounds[round as usize % EXTRA_ROUNDS] = 0.0;
+    /// A new round begins and takes the slot of the one ten rounds ago, or all of them before the pipe was full.
+    pub(super) fn begin_round(&mut self, round: u64, full_reached: bool) {
+        if full_reached {
+            self.rounds[round as usize % EXTRA_ROUNDS] = 0.0;
+        } else {
+            self.rounds = [0.0; EXTRA_ROUNDS];
+        }
     }
 
     pub(super) fn update(&mut self, now: Time, round: u64, bandwidth: f64, acked: f64, cwnd: f64) {

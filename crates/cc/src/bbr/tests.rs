@@ -1,4 +1,4 @@
-//! Single steps of BBR.
+//! Single steps of BBR, by sections of draft-ietf-ccwg-bbr-02.
 
 use super::*;
 use crate::sample::LossEvent;
@@ -21,6 +21,21 @@ fn steady(state: State) -> Bbr {
 fn loss(bytes: u64) -> LossEvent {
     let now = Time::ZERO + Span::from_millis(100);
     LossEvent { now, lost_bytes: bytes, in_flight: 1_250_000, sent_at: Time::ZERO }
+}
+
+/// An ack of one packet that was sent 100 ms ago, at 10 Mbyte/s: acks 100 ms apart begin a round each.
+fn ack(millis: u64, in_flight: u64) -> AckSample {
+    AckSample {
+        now: Time::ZERO + Span::from_millis(millis),
+        acked_bytes: 1_000,
+        rtt: Span::from_millis(100),
+        in_flight,
+        delivery_rate: Some(Rate::from_mbit(80.0)),
+        round_start: false,
+        app_limited: false,
+        window_limited: true,
+        ce_marks: 0,
+    }
 }
 
 #[test]
@@ -50,17 +65,7 @@ fn a_lossy_round_in_cruise_lowers_the_short_term_bounds_and_undo_lifts_them() {
 #[test]
 fn five_seconds_without_a_low_sample_call_for_half_a_bdp_for_200_ms() {
     let mut bbr = steady(State::Cruise);
-    let ack = |millis: u64, in_flight: u64| AckSample {
-        now: Time::ZERO + Span::from_millis(millis),
-        acked_bytes: 1_000,
-        rtt: Span::from_millis(120),
-        in_flight,
-        delivery_rate: Some(Rate::from_mbit(80.0)),
-        round_start: false,
-        app_limited: false,
-        window_limited: true,
-        ce_marks: 0,
-    };
+    let ack = |millis, in_flight| AckSample { rtt: Span::from_millis(120), ..ack(millis, in_flight) };
     bbr.on_ack(&ack(5_001, 1_000_000));
     assert_eq!(bbr.state, State::ProbeRtt);
     assert_eq!(bbr.cwnd(), 500_000.0);
@@ -70,4 +75,120 @@ fn five_seconds_without_a_low_sample_call_for_half_a_bdp_for_200_ms() {
     bbr.on_ack(&ack(5_310, 400_000));
     assert_eq!(bbr.state, State::Cruise);
     assert!(bbr.cwnd() > 1e6);
+}
+
+/// §4.6.2 "Pacing Rate": gain × bandwidth × 0.99, with the gains of §4.6.1 and, in Drain, of §4.3.2.
+#[test]
+fn every_state_is_paced_one_percent_below_its_gain() {
+    let mut bbr = Bbr::new(10.0 * MSS, MSS, Time::ZERO, 1);
+    let mut gains = Vec::new();
+    for round in 1..45 {
+        let queued = matches!(bbr.state, State::Startup | State::Up);
+        bbr.on_ack(&ack(100 * round, if queued { 2_000_000 } else { 1_000_000 }));
+        gains.push((bbr.state, (bbr.pacing_rate / 9_900.0).round() / 1_000.0));
+    }
+    gains.dedup();
+    let expected = [
+        (State::Startup, 2.77),
+        (State::Drain, 0.35),
+        (State::Cruise, 1.0),
+        (State::Refill, 1.0),
+        (State::Up, 1.25),
+        (State::Down, 0.9),
+    ];
+    assert_eq!(gains[..6], expected);
+}
+
+/// §4.6.4.2 "Computing BBR.max_inflight": 2 BDPs; 2.25 and two packets in Up.
+#[test]
+fn up_may_have_more_in_flight_than_the_other_states() {
+    let mut bbr = steady(State::Refill);
+    bbr.set_cwnd(1e9);
+    assert_eq!(bbr.cwnd(), 2e6);
+    bbr.start_up(Time::ZERO, 1e7);
+    bbr.set_cwnd(1e9);
+    assert_eq!(bbr.cwnd(), 2.25e6 + 2.0 * MSS);
+}
+
+/// §4.6.4.7 "Bounding cwnd Based on Recent Congestion": the bound less the more of 15 % and a packet.
+#[test]
+fn cruise_leaves_headroom_below_the_long_term_bound_and_down_does_not() {
+    for (state, bound, window) in
+        [(State::Down, 1e6, 1e6), (State::Cruise, 1e6, 850_000.0), (State::Cruise, 6.0 * MSS, 5.0 * MSS)]
+    {
+        let mut bbr = steady(state);
+        bbr.inflight_hi = bound;
+        bbr.bound_cwnd();
+        assert_eq!(bbr.cwnd(), window, "{state:?} at {bound}");
+    }
+}
+
+/// §4.3.3.5 "Time Scale for Bandwidth Probing": after min(BDP in packets, 63) rounds, if those take less than 2 s.
+#[test]
+fn the_next_probe_comes_when_reno_would_have_found_the_bandwidth_but_after_63_rounds_at_most() {
+    for (rtt, rounds) in [(4, 40), (10, 63)] {
+        let mut bbr = steady(State::Cruise);
+        let cruises = |round: &u64| {
+            bbr.on_ack(&AckSample { rtt: Span::from_millis(rtt), ..ack(rtt * round, 1_000) });
+            bbr.state == State::Cruise
+        };
+        assert_eq!((1..).take_while(cruises).count() + 1, rounds, "BDP of {} packets", 10 * rtt);
+    }
+}
+
+/// §4.3.3.4 "ProbeBW_UP": in each successive round the long-term bound grows by 1, 2, 4, 8 packets.
+#[test]
+fn up_raises_the_long_term_bound_twice_as_fast_each_round() {
+    let mut bbr = steady(State::Refill);
+    (bbr.cwnd, bbr.inflight_hi) = (1.5e6, 1.5e6);
+    bbr.start_up(Time::ZERO, 1e7);
+    let raised = |round: u64| {
+        let (before, window) = (bbr.inflight_hi, bbr.cwnd() as u64);
+        // more brings more, or Up would end
+        let delivery_rate = Some(Rate::from_mbit(100.0 * round as f64));
+        bbr.on_ack(&AckSample { acked_bytes: window, delivery_rate, ..ack(100 * round, window) });
+        (bbr.inflight_hi - before) / MSS
+    };
+    assert_eq!([1, 2, 3, 4].map(raised), [1.0, 2.0, 4.0, 8.0]);
+}
+
+/// §4.3.1.3 "Exiting Startup Based on Packet Loss": six losses in a round, of more than 2 % of 1.25 Mbyte together.
+#[test]
+fn a_round_of_many_losses_ends_startup_and_bounds_the_volume_by_the_bdp() {
+    for (losses, bytes, state, bound) in [
+        (5, 20_000, State::Startup, f64::INFINITY),
+        (6, 4_000, State::Startup, f64::INFINITY),
+        (6, 5_000, State::Drain, 1e6),
+    ] {
+        let mut bbr = steady(State::Startup);
+        bbr.full.reached = false;
+        (0..losses).for_each(|_| assert!(!bbr.on_loss(&loss(bytes))));
+        bbr.on_ack(&ack(200, 2_000_000));
+        assert_eq!((bbr.state, bbr.inflight_hi), (state, bound), "{losses} of {bytes} bytes");
+    }
+}
+
+/// §4.5.7.2 "BBR.min_rtt Min Filter", §4.3.4 "ProbeRTT": after 10 s, the least since it was last looked for.
+#[test]
+fn the_least_round_trip_time_is_forgotten_after_ten_seconds() {
+    let mut least = MinRtt::new(Time::ZERO);
+    for (second, rtt, expected) in [(0, 100, 100), (6, 120, 100), (10, 130, 100), (11, 130, 120)] {
+        least.update(Time::ZERO + Span::from_secs(second), Span::from_millis(rtt));
+        assert_eq!(least.get(), Some(Span::from_millis(expected)), "after {second} s");
+    }
+}
+
+/// §4.5.9 "BBR.extra_acked": the windowed maximum over one round in Startup, over ten after it.
+#[test]
+fn acks_ahead_of_the_bandwidth_are_remembered_for_a_round_in_startup_and_for_ten_after_it() {
+    for (state, rounds) in [(State::Startup, 1), (State::Cruise, 10)] {
+        let mut bbr = steady(state);
+        bbr.full.reached = state != State::Startup;
+        bbr.on_ack(&AckSample { acked_bytes: 300_000, ..ack(100, 300_000) });
+        let remembers = |round: &u64| {
+            bbr.on_ack(&ack(100 * round, 1_000));
+            bbr.aggregation.most() == 300_000.0
+        };
+        assert_eq!((2..).take_while(remembers).count() + 1, rounds, "{state:?}");
+    }
 }
