@@ -103,7 +103,9 @@ fn what_would_be_passed_over_is_told() {
     let both = ["flow.f.rule=lia", "flow.*.rule=olia"].map(|text| text.parse().expect("a setting"));
     let told = variants(&base, &both).expect_err("twice").to_string();
     assert!(told.starts_with("--set: flow.*.rule: sets what `flow.f.rule` sets"), "{told}");
-    for idle in ["links.rate=1 Mbit/s,2 Mbit/s", "link.x.rate=1 Mbit/s,1000 kbit/s"] {
+    let idle_keys =
+        ["links.rate=1 Mbit/s,2 Mbit/s", "link.x.rate=1 Mbit/s,1000 kbit/s", "flow.f.scheduler=block,ecf"];
+    for idle in idle_keys {
         let told = variants(&base, &[idle.parse().expect("a setting")]).expect_err("no change").to_string();
         assert!(told.contains(": no value of it changes anything"), "{told}");
     }
@@ -133,4 +135,14 @@ fn what_was_not_measured_of_datagrams_keeps_no_bound() {
         short.metrics.keys().filter(|name| name.contains("delay_") || name.contains("delivered")).collect();
     assert!(known.is_empty() && !short.expect[0].ok, "{known:?}");
     assert!(run(3).expect[0].ok, "{:?}", run(3).expect);
+}
+
+#[test]
+fn a_key_may_change_something_with_later_values_of_another_only() {
+    let text = "duration = \"1 s\"\n[links]\nrate = \"1 Mbit/s\"\n[[link]]\nname = \"a\"\n[[link]]\nname = \"b\"\n\
+                [[flow]]\nname = \"f\"\npaths = [\"a\"]\n";
+    let base = Scenario::parse(text, "s").expect("right");
+    let settings = [r#"flow.f.paths=["a"],["a","b"]"#, "transport.scheduler=block,ecf"];
+    let settings = settings.map(|text| text.parse().expect("a setting"));
+    assert_eq!(variants(&base, &settings).expect("it does with two paths").len(), 4);
 }

@@ -178,9 +178,13 @@ impl Builder<'_> {
         }
         if let Some(scheduler) = scheduler.or(usual.scheduler.as_ref()) {
             let known = SchedulerKind::ALL.map(|(_, name)| name);
-            config.scheduler = scheduler
+            let named = scheduler
                 .parse()
                 .map_err(|_| no_such(&key("scheduler"), ("scheduler", scheduler), &known))?;
+            // Nobody asks one where there is one path, so a sweep over it changes nothing.
+            if paths > 1 {
+                config.scheduler = named;
+            }
         }
         apply_transport(name, usual, &mut config)?;
         config.max_paths = paths as u32;
