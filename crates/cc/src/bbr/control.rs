@@ -1,6 +1,8 @@
 //! What BBR's model allows: volumes in flight, the pacing rate and the window (draft §4.6).
 
-use super::{Bbr, State};
+use anabranch_wire::Span;
+
+use super::{Bbr, STARTUP_PACING, State};
 
 const PACING_MARGIN: f64 = 0.99;
 const HEADROOM: f64 = 0.15;
@@ -37,6 +39,11 @@ impl Bbr {
 
     pub(super) fn min_pipe(&self) -> f64 {
         MIN_PIPE_PACKETS * self.mss
+    }
+
+    /// Startup's gain times the initial window a round trip: Startup does not fall below it (draft §4.6.2).
+    pub(super) fn initial_pacing(&self, rtt: Span) -> f64 {
+        STARTUP_PACING * self.initial / rtt.as_secs_f64().max(1e-6)
     }
 
     pub(super) fn set_pacing_rate(&mut self, gain: f64) {

@@ -208,10 +208,9 @@ impl Bbr {
         self.mss = mss;
     }
 
-    /// The pacing rate; before there is a bandwidth, Startup's gain times a window a round trip.
+    /// The pacing rate; before the first ack, what an ack after `srtt` would begin with.
     pub(crate) fn pacing_rate(&self, srtt: Span) -> Rate {
-        let nominal = STARTUP_PACING * self.cwnd / srtt.as_secs_f64().max(1e-6);
-        let rate = if self.pacing_rate > 0.0 { self.pacing_rate } else { nominal };
+        let rate = if self.pacing_rate > 0.0 { self.pacing_rate } else { self.initial_pacing(srtt) };
         Rate::from_bits((rate * 8.0).max(1.0) as u64)
     }
 
@@ -243,6 +242,9 @@ impl Bbr {
         self.loss_round.on_ack(sample.now, sent_at);
         self.update_model(&ack);
         self.update_state(&ack);
+        if self.pacing_rate == 0.0 {
+            self.pacing_rate = self.initial_pacing(sample.rtt);
+        }
         self.set_pacing_rate(self.pacing_gain);
         self.set_cwnd(acked);
     }

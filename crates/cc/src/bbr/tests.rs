@@ -99,6 +99,16 @@ fn every_state_is_paced_one_percent_below_its_gain() {
     assert_eq!(gains[..6], expected);
 }
 
+/// §4.6.2 "Pacing Rate": 2.77 × InitialCwnd / SRTT, until the pipe was full or the bandwidth asks for more.
+#[test]
+fn a_short_exchange_does_not_slow_startup_below_the_initial_window_a_round_trip() {
+    let mut bbr = Bbr::new(10.0 * MSS, MSS, Time::ZERO, 1);
+    let before = bbr.pacing_rate(Span::from_millis(100));
+    let delivery_rate = Some(Rate::from_bits(8_000));
+    bbr.on_ack(&AckSample { acked_bytes: 100, delivery_rate, app_limited: true, ..ack(100, 100) });
+    assert_eq!((before, bbr.pacing_rate), (Rate::from_bits(2_216_000), 277_000.0));
+}
+
 /// §4.6.4.2 "Computing BBR.max_inflight": 2 BDPs; 2.25 and two packets in Up.
 #[test]
 fn up_may_have_more_in_flight_than_the_other_states() {
