@@ -150,7 +150,7 @@ impl Bbr {
         self.enter(State::Down, DOWN_PACING, CWND_GAIN);
     }
 
-    fn start_refill(&mut self, now: Time) {
+    pub(super) fn start_refill(&mut self, now: Time) {
         (self.bw_lo, self.inflight_lo) = (f64::INFINITY, f64::INFINITY);
         (self.cycle.up_rounds, self.cycle.up_acked) = (0, 0.0);
         self.cycle.phase = AckPhase::Refilling;

@@ -70,7 +70,7 @@ impl Bbr {
                 self.full.reached = false;
                 self.enter(State::Startup, STARTUP_PACING, CWND_GAIN);
             }
-            State::Up => self.start_up(self.heard.0, 0.0),
+            State::Up => self.start_refill(self.heard.0),
             _ => {}
         }
     }

@@ -48,7 +48,24 @@ fn two_percent_lost_of_a_probe_bound_the_volume_where_they_were_lost_and_undo_un
     assert!((1.2e6..1.25e6).contains(&bbr.inflight_hi), "{}", bbr.inflight_hi);
     assert_eq!(bbr.cwnd(), bbr.inflight_hi);
     bbr.on_spurious_loss();
-    assert_eq!((bbr.state, bbr.inflight_hi), (State::Up, f64::INFINITY));
+    assert_eq!((bbr.state, bbr.inflight_hi), (State::Refill, f64::INFINITY));
+}
+
+/// §5.5.11.2 of -06 "Handling a Spurious Loss Recovery": a refill phase restarts the bandwidth probe.
+#[test]
+fn a_probe_that_was_ended_by_false_losses_is_made_again_and_heeds_true_ones() {
+    let mut bbr = steady(State::Up);
+    bbr.cycle.samples = true;
+    assert!(bbr.on_loss(&loss(26_000)));
+    bbr.on_spurious_loss();
+    bbr.on_ack(&ack(200, 1_000_000));
+    assert_eq!(bbr.state, State::Up);
+    let sent_at = Time::ZERO + Span::from_millis(200);
+    bbr.on_sent(sent_at, 1_250_000, Span::from_millis(100));
+    let now = sent_at + Span::from_millis(100);
+    assert!(bbr.on_loss(&LossEvent { now, sent_at, ..loss(250_000) }));
+    assert_eq!(bbr.state, State::Down);
+    assert!(bbr.inflight_hi < 1.1e6, "{}", bbr.inflight_hi);
 }
 
 #[test]
