@@ -2,7 +2,7 @@
 
 use anabranch_wire::Time;
 
-use super::{Ack, Bbr, CWND_GAIN, LOSS_THRESHOLD, STARTUP_PACING, State, Undo};
+use super::{Ack, Bbr, CWND_GAIN, LOSS_THRESHOLD, Losses, STARTUP_PACING, State, Undo};
 use crate::sample::LossEvent;
 
 const STARTUP_LOSS_EVENTS: u32 = 6;
@@ -13,8 +13,8 @@ impl Bbr {
     pub(crate) fn on_loss(&mut self, event: &LossEvent) -> bool {
         if self.losses.episode.is_none_or(|episode| event.sent_at > episode) {
             self.losses.episode = Some(event.now);
-            let Self { state, bw_lo, inflight_lo, inflight_hi, .. } = *self;
-            self.undo = Some(Undo { state, bw_lo, inflight_lo, inflight_hi });
+            let Self { bw_lo, inflight_lo, inflight_hi, .. } = *self;
+            self.undo = Some(Undo { ended: None, bw_lo, inflight_lo, inflight_hi });
         }
         let size = event.lost_bytes as f64;
         self.log.lost += size;
@@ -46,31 +46,36 @@ impl Bbr {
             self.inflight_hi = volume.max(self.target_inflight() * BETA);
         }
         if self.state == State::Up {
+            self.note_ended(State::Up);
             self.start_down(now);
         }
     }
 
-    /// Takes back what the last episode of losses changed.
+    fn note_ended(&mut self, state: State) {
+        if let Some(undo) = &mut self.undo {
+            undo.ended = Some(state);
+        }
+    }
+
+    /// Takes back what the last episode of losses changed (-06 §5.5.11.2).
     pub(crate) fn on_spurious_loss(&mut self) {
         if self.timed_out_at.take().is_some() {
             self.cwnd = self.cwnd.max(self.prior_cwnd);
         }
         let Some(undo) = self.undo.take() else { return };
-        self.losses.in_round = false;
-        self.losses.episode = None;
+        self.losses = Losses { in_round: false, events: 0, episode: None, ..self.losses };
         self.full.reset(0.0);
         self.bw_lo = self.bw_lo.max(undo.bw_lo);
         self.inflight_lo = self.inflight_lo.max(undo.inflight_lo);
         self.inflight_hi = self.inflight_hi.max(undo.inflight_hi);
-        if self.state == State::ProbeRtt || self.state == undo.state {
-            return;
-        }
-        match undo.state {
-            State::Startup => {
+        match undo.ended {
+            Some(State::Startup) => {
                 self.full.reached = false;
-                self.enter(State::Startup, STARTUP_PACING, CWND_GAIN);
+                if self.state != State::ProbeRtt {
+                    self.enter(State::Startup, STARTUP_PACING, CWND_GAIN);
+                }
             }
-            State::Up => self.start_refill(self.heard.0),
+            Some(_) if !matches!(self.state, State::Up | State::ProbeRtt) => self.start_refill(self.heard.0),
             _ => {}
         }
     }
@@ -107,6 +112,7 @@ impl Bbr {
         let lossy = self.loss_round.begins && self.losses.events >= STARTUP_LOSS_EVENTS && ack.too_lossy();
         if !self.full.reached && lossy {
             self.full.reached = true;
+            self.note_ended(State::Startup);
             self.inflight_hi = self.inflight(self.max_bw.get(), 1.0).max(self.losses.inflight_latest);
         }
     }

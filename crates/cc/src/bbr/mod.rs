@@ -139,7 +139,8 @@ impl FullPipe {
 /// What an episode of losses changed.
 #[derive(Clone, Copy, Debug)]
 struct Undo {
-    state: State,
+    /// The search that it ended: Startup or Up.
+    ended: Option<State>,
     bw_lo: f64,
     inflight_lo: f64,
     inflight_hi: f64,

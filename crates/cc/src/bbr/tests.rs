@@ -68,6 +68,36 @@ fn a_probe_that_was_ended_by_false_losses_is_made_again_and_heeds_true_ones() {
     assert!(bbr.inflight_hi < 1.1e6, "{}", bbr.inflight_hi);
 }
 
+/// §5.5.11.2 of -06: back to Startup or to a probe only if losses ended it.
+#[test]
+fn a_plateau_ends_startup_and_a_probe_for_good_whatever_losses_were_false() {
+    for (search, next) in [(State::Startup, State::Drain), (State::Up, State::Down)] {
+        let mut bbr = steady(search);
+        bbr.full.reached = search != State::Startup;
+        bbr.on_loss(&loss(1_000));
+        (2..6).for_each(|round| bbr.on_ack(&ack(100 * round, 2_000_000)));
+        assert_eq!(bbr.state, next);
+        bbr.on_spurious_loss();
+        assert_eq!((bbr.state, bbr.full.reached), (next, true));
+    }
+}
+
+#[test]
+fn startup_goes_on_after_false_losses_whether_they_ended_it_or_were_about_to() {
+    for (ended, state) in [(true, State::Drain), (false, State::Startup)] {
+        let mut bbr = steady(State::Startup);
+        bbr.full.reached = false;
+        (0..6).for_each(|_| assert!(!bbr.on_loss(&loss(5_000))));
+        if ended {
+            bbr.on_ack(&ack(200, 2_000_000));
+        }
+        assert_eq!(bbr.state, state);
+        bbr.on_spurious_loss();
+        bbr.on_ack(&ack(201, 2_000_000));
+        assert_eq!((bbr.state, bbr.inflight_hi), (State::Startup, f64::INFINITY));
+    }
+}
+
 #[test]
 fn a_lossy_round_in_cruise_lowers_the_short_term_bounds_and_undo_lifts_them() {
     let mut bbr = steady(State::Cruise);
