@@ -82,13 +82,13 @@ impl Bbr {
             self.cycle.samples = false;
             self.cycle.phase = AckPhase::Init;
             let in_cycle = matches!(self.state, State::Down | State::Cruise | State::Refill | State::Up);
-            if in_cycle && !ack.sample.app_limited {
+            if in_cycle && !ack.app_limited {
                 self.max_bw.advance();
             }
         }
         if ack.too_lossy() {
             if self.cycle.samples {
-                self.on_inflight_too_high(ack.sample.now, ack.sent.in_flight, ack.sample.app_limited);
+                self.on_inflight_too_high(ack.sample.now, ack.sent.in_flight, ack.app_limited);
             }
         } else if self.inflight_hi.is_finite() {
             self.inflight_hi = self.inflight_hi.max(ack.sent.in_flight);
@@ -171,6 +171,7 @@ impl Bbr {
         if self.state != State::ProbeRtt && expired && !self.idle_restart {
             self.save_cwnd();
             self.enter(State::ProbeRtt, 1.0, PROBE_RTT_CWND);
+            self.held_back.begin(now);
             self.cycle.probe_rtt_done = None;
             self.cycle.phase = AckPhase::Stopping;
             self.round.restart(now);
@@ -200,6 +201,7 @@ impl Bbr {
             return;
         }
         self.min_rtt.probed(now);
+        self.held_back.end(now);
         self.cwnd = self.cwnd.max(self.prior_cwnd);
         (self.bw_lo, self.inflight_lo) = (f64::INFINITY, f64::INFINITY);
         if self.full.reached {

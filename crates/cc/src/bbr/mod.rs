@@ -27,7 +27,7 @@ mod model;
 use anabranch_wire::{Rate, Span, Time};
 
 use crate::sample::AckSample;
-use model::{Aggregation, MaxBandwidth, MinRtt, SendLog, Sent};
+use model::{Aggregation, HeldBack, MaxBandwidth, MinRtt, SendLog, Sent};
 
 const STARTUP_PACING: f64 = 2.77;
 const DRAIN_PACING: f64 = 0.35;
@@ -76,6 +76,7 @@ pub(crate) struct Bbr {
     inflight_lo: f64,
     aggregation: Aggregation,
     min_rtt: MinRtt,
+    held_back: HeldBack,
     round: Rounds,
     loss_round: Rounds,
     losses: Losses,
@@ -84,7 +85,7 @@ pub(crate) struct Bbr {
     timed_out_at: Option<Time>,
     idle_restart: bool,
     undo: Option<Undo>,
-    /// The last ack's time and whether the application was what limited it.
+    /// The last ack's time and whether the application, or a probe for the round-trip time, was what limited it.
     heard: (Time, bool),
 }
 
@@ -155,6 +156,7 @@ struct Ack<'a> {
     sent: Sent,
     delivered: f64,
     lost: f64,
+    app_limited: bool,
     cwnd_limited: bool,
 }
 
@@ -184,6 +186,7 @@ impl Bbr {
             inflight_lo: f64::INFINITY,
             aggregation: Aggregation::new(now),
             min_rtt: MinRtt::new(now),
+            held_back: HeldBack::default(),
             round: Rounds::default(),
             loss_round: Rounds::default(),
             losses: Losses::default(),
@@ -223,7 +226,8 @@ impl Bbr {
         let sent_at = sample.now - sample.rtt;
         let acked = sample.acked_bytes as f64;
         self.log.delivered += acked;
-        self.heard = (sample.now, sample.app_limited);
+        let app_limited = self.held_back.on_ack(sample.now, sent_at) || sample.app_limited;
+        self.heard = (sample.now, app_limited);
         let sent = self.log.at(sent_at);
         let ack = Ack {
             sample,
@@ -233,6 +237,7 @@ impl Bbr {
             sent,
             delivered: self.log.delivered - sent.delivered,
             lost: self.log.lost - sent.lost,
+            app_limited,
             cwnd_limited: sample.window_limited && sample.in_flight as f64 + 3.0 * self.mss >= self.cwnd,
         };
         if self.timed_out_at.is_some_and(|timeout| sent_at >= timeout) {
@@ -258,7 +263,7 @@ impl Bbr {
             self.cycle.rounds_since_probe = self.cycle.rounds_since_probe.saturating_add(1);
             self.aggregation.begin_round(self.round.count, self.full.reached);
         }
-        if rate >= self.max_bw.get() || !ack.sample.app_limited {
+        if rate >= self.max_bw.get() || !ack.app_limited {
             self.max_bw.update(rate);
         }
         if self.loss_round.begins {
@@ -290,7 +295,7 @@ impl Bbr {
 
     fn check_full_pipe(&mut self, ack: &Ack<'_>) {
         let Some(rate) = ack.rate else { return };
-        if self.full.now || ack.sample.app_limited || self.state == State::ProbeRtt {
+        if self.full.now || ack.app_limited || self.state == State::ProbeRtt {
             return;
         }
         if rate >= self.full.bw * FULL_GROWTH {

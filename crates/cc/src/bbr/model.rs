@@ -149,3 +149,30 @@ impl MinRtt {
         self.recent_at = now;
     }
 }
+
+/// Packets whose rate tells of the small window of a probe for the round-trip time, as if the application had limited
+/// it: those sent from its begin until one sent after its end is acknowledged (draft §4.3.4.4).
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct HeldBack {
+    from: Option<Time>,
+    probed: Option<Time>,
+    until: Option<Time>,
+}
+
+impl HeldBack {
+    pub(super) fn begin(&mut self, now: Time) {
+        *self = Self { from: Some(now), ..Self::default() };
+    }
+
+    pub(super) fn end(&mut self, now: Time) {
+        self.probed = Some(now);
+    }
+
+    /// Takes in an ack of a packet sent at `sent_at`; true when that was held back.
+    pub(super) fn on_ack(&mut self, now: Time, sent_at: Time) -> bool {
+        if self.until.is_none() && self.probed.is_some_and(|probed| sent_at >= probed) {
+            self.until = Some(now);
+        }
+        self.from.is_some_and(|from| sent_at >= from) && self.until.is_none_or(|until| sent_at < until)
+    }
+}

@@ -124,6 +124,25 @@ fn five_seconds_without_a_low_sample_call_for_half_a_bdp_for_200_ms() {
     assert!(bbr.cwnd() > 1e6);
 }
 
+/// §4.3.4.4 "ProbeRTT Logic": low rate samples during ProbeRTT are ignored, and a cycle ends with Up only.
+#[test]
+fn a_probe_for_the_round_trip_time_takes_nothing_from_the_bandwidth() {
+    let mut bbr = steady(State::Cruise);
+    bbr.max_bw.advance();
+    let slow = |millis, in_flight| AckSample {
+        rtt: Span::from_millis(120),
+        delivery_rate: Some(Rate::from_mbit(40.0)),
+        ..ack(millis, in_flight)
+    };
+    bbr.on_ack(&slow(5_001, 1_000_000));
+    for millis in [5_100, 5_250, 5_310, 5_420, 5_431, 5_560] {
+        bbr.on_ack(&slow(millis, 400_000));
+        assert_eq!(bbr.max_bw.get(), 1e7, "after {millis} ms");
+    }
+    assert_eq!(bbr.state, State::Cruise);
+    assert!(!bbr.heard.1, "two rounds after the probe the rate is the path's again");
+}
+
 /// §4.6.2 "Pacing Rate": gain × bandwidth × 0.99, with the gains of §4.6.1 and, in Drain, of §4.3.2.
 #[test]
 fn every_state_is_paced_one_percent_below_its_gain() {
