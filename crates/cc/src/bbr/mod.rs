@@ -295,12 +295,13 @@ impl Bbr {
 
     fn check_full_pipe(&mut self, ack: &Ack<'_>) {
         let Some(rate) = ack.rate else { return };
-        if self.full.now || ack.app_limited || self.state == State::ProbeRtt {
+        let probing_rtt = self.state == State::ProbeRtt;
+        if self.full.now || !self.round.begins || ack.app_limited || probing_rtt {
             return;
         }
         if rate >= self.full.bw * FULL_GROWTH {
             self.full.reset(rate);
-        } else if self.round.begins {
+        } else {
             self.full.rounds += 1;
             self.full.now = self.full.rounds >= FULL_ROUNDS;
             self.full.reached |= self.full.now;

@@ -143,6 +143,19 @@ fn a_probe_for_the_round_trip_time_takes_nothing_from_the_bandwidth() {
     assert!(!bbr.heard.1, "two rounds after the probe the rate is the path's again");
 }
 
+/// §4.3.1.2 "Exiting Acceleration Based on Bandwidth Plateau": the rate is compared once a round.
+#[test]
+fn a_high_rate_within_a_round_does_not_prolong_startup() {
+    let mut bbr = steady(State::Startup);
+    bbr.full.reached = false;
+    for round in 1..5 {
+        bbr.on_ack(&ack(100 * round, 2_000_000));
+        let delivery_rate = Some(Rate::from_mbit(110.0 * round as f64));
+        bbr.on_ack(&AckSample { delivery_rate, ..ack(100 * round + 50, 2_000_000) });
+    }
+    assert!(bbr.full.reached && !bbr.in_startup());
+}
+
 /// §4.6.2 "Pacing Rate": gain × bandwidth × 0.99, with the gains of §4.6.1 and, in Drain, of §4.3.2.
 #[test]
 fn every_state_is_paced_one_percent_below_its_gain() {
