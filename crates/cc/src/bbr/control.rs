@@ -25,7 +25,7 @@ impl Bbr {
     }
 
     pub(super) fn target_inflight(&self) -> f64 {
-        self.inflight(self.bw, 1.0).min(self.cwnd)
+        self.bdp(self.bw, 1.0).min(self.cwnd)
     }
 
     pub(super) fn inflight_with_headroom(&self) -> f64 {
