@@ -1,4 +1,4 @@
-//! How BBR answers losses, timeouts and alarms that were false (draft §4.2.4, §4.5.10, §4.6.4.4).
+//! How BBR answers losses and timeouts (draft §4.2.4, §4.5.10, §4.6.4.4), and alarms that were false (-06 §5.5.11).
 
 use anabranch_wire::Time;
 

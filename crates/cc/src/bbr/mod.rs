@@ -1,5 +1,6 @@
 //! BBR, version 3: a path is modelled by its bandwidth and its least round-trip time, and sent to accordingly
-//! (draft-ietf-ccwg-bbr). Each path is a flow of its own; groups mean nothing to it.
+//! (draft-ietf-ccwg-bbr-02, whose sections are named throughout). Each path is a flow of its own; groups mean nothing
+//! to it.
 //!
 //! The *model*: the most delivery rate of the last two probing cycles (`max_bw`), the least round-trip time of 10 s,
 //! their product the BDP, and bounds drawn from losses: long-term, the volume in flight at which more than 2 %
@@ -15,9 +16,19 @@
 //! the bandwidth, raising `inflight_hi` faster each round; Down makes room; Cruise keeps the rate; Refill fills the pipe
 //! without a queue for one round. The next probe comes after 2 to 3 s or as many rounds as Reno would need.
 //!
-//! What differs from the draft: rounds and the state at a packet's sending are told by times, since packets are not seen
-//! here (see [`model::SendLog`]); fast recovery is left to the bounds, without packet conservation, as in Linux's
-//! version; congestion-experienced marks count as losses.
+//! What differs from the draft:
+//!
+//! - Rounds, and the state at a packet's sending, are told by times, since packets are not seen here (see
+//!   [`model::SendLog`]). Losses are judged as limited by the application if the last ack was.
+//! - For the same reason the model itself takes what was sent in ProbeRTT as limited by the application
+//!   ([`model::HeldBack`]), and counts reports of losses where the draft counts gaps, six of which may end Startup.
+//! - Fast recovery is left to the bounds, without packet conservation, as in Linux's version. Only a timeout saves the
+//!   window, and lowers it to one packet until something sent since is acknowledged.
+//! - Losses that were none are undone as -06 has it (§5.5.11), -02 does not say how; the window grows back by itself.
+//! - The samples of a probe end a round after it, as in -06.
+//! - A round-trip time *as* low as the lowest, not only a lower one, shows that the queue is empty and puts ProbeRTT off.
+//! - The bound that losses leave to Startup has room for bursts, and the pipe is never found full in ProbeRTT.
+//! - Congestion-experienced marks count as losses.
 
 mod control;
 mod cycle;
