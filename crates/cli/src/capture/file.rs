@@ -96,6 +96,12 @@ impl PacketFile {
         }
     }
 
+    /// Whether something could not be written.
+    #[must_use]
+    pub fn is_broken(&self) -> bool {
+        self.error.is_some()
+    }
+
     /// Gives what was written so far to the system.
     pub fn flush(&mut self) {
         if self.error.is_none() {

@@ -48,7 +48,7 @@ use agenda::Agenda;
 use flow::{Flow, Routes, Served};
 use packets::Destination;
 use routes::Table;
-use source::{Arrivals, Burst, MAX_OPEN};
+use source::{Arrivals, Burst, MAX_OPEN, MAX_PLACES};
 use wires::{Fetched, Landed, Leaving, Wires};
 
 /// Kinds of parties for [`seed_of`]; links are kind 1.
@@ -338,7 +338,7 @@ impl Network {
         self.agenda.call(self.first_arrival + index, next);
         let Some(size) = size else { return };
         arrivals.arrived += 1;
-        if arrivals.open >= MAX_OPEN {
+        if arrivals.open >= MAX_OPEN || (arrivals.free.is_empty() && self.owners.len() >= MAX_PLACES) {
             arrivals.refused += 1;
             return;
         }

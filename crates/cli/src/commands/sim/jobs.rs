@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use anabranch_sim::scenario::{Captured, Course, Extras, Group, Variant};
@@ -52,12 +52,54 @@ impl Crew {
 }
 
 /// What is wanted of runs beside their metrics.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub(super) struct Wanted {
     /// Note how each run goes.
     pub course: bool,
     /// Write packets there.
-    pub trace: Option<PathBuf>,
+    pub trace: Option<Traced>,
+}
+
+/// Where the packets of a single run go: whoever ends the run, for whatever reason, ends what was written, too.
+#[derive(Clone)]
+pub(super) struct Traced {
+    path: PathBuf,
+    tracer: Arc<Mutex<Option<Tracer>>>,
+    /// Set when nothing more can be written.
+    stop: Arc<AtomicBool>,
+}
+
+impl Traced {
+    /// Packets go to that file; when it cannot be written, the run is to stop.
+    pub(super) fn to(path: &Path, stop: &Arc<AtomicBool>) -> Self {
+        Self { path: path.to_owned(), tracer: Arc::default(), stop: Arc::clone(stop) }
+    }
+
+    fn begin(&self, groups: &[Group]) -> Result<(), Failure> {
+        *self.lock() = Some(Tracer::create(&self.path, groups)?);
+        Ok(())
+    }
+
+    /// Writes a packet, unless all has ended.
+    fn add(&self, packet: &Captured) {
+        if let Some(tracer) = &mut *self.lock()
+            && !tracer.add(packet)
+        {
+            self.stop.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Ends what is written.
+    ///
+    /// # Errors
+    /// When something could not be written.
+    pub(super) fn finish(&self) -> Result<(), Failure> {
+        self.lock().take().map_or(Ok(()), Tracer::finish)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Tracer>> {
+        self.tracer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// A run that is complete.
@@ -170,15 +212,12 @@ impl<J> Desk<J> {
 
 fn run(job: &Job, wanted: &Wanted, tell: &dyn Fn(f64)) -> Result<Done, Failure> {
     let scenario = &job.variant.scenario;
-    let mut trace = match &wanted.trace {
-        None => None,
-        Some(path) => {
-            let built = scenario.build(job.seed).map_err(|error| mistake(&error))?;
-            Some(Tracer::create(path, &built.groups)?)
-        }
-    };
+    let trace = wanted.trace.as_ref();
+    if let Some(trace) = trace {
+        trace.begin(&scenario.build(job.seed).map_err(|error| mistake(&error))?.groups)?;
+    }
     let mut note = |packet: &_| {
-        if let Some(trace) = &mut trace {
+        if let Some(trace) = trace {
             trace.add(packet);
         }
     };
@@ -186,7 +225,7 @@ fn run(job: &Job, wanted: &Wanted, tell: &dyn Fn(f64)) -> Result<Done, Failure> 
     let before = usage::thread_cpu();
     let extras = Extras {
         course: wanted.course,
-        trace: wanted.trace.is_some().then_some(&mut note),
+        trace: trace.is_some().then_some(&mut note),
         progress: Some(&mut progress),
     };
     let (mut report, course) = scenario.run_with(job.seed, extras).map_err(|error| mistake(&error))?;
@@ -196,7 +235,6 @@ fn run(job: &Job, wanted: &Wanted, tell: &dyn Fn(f64)) -> Result<Done, Failure> 
     if let Some(bytes) = usage::peak_memory() {
         report.metrics.insert("run.peak_rss_mb".to_owned(), bytes as f64 / 1e6);
     }
-    trace.map_or(Ok(()), Tracer::finish)?;
     Ok(Done { run: Run::new(report, job.run, &job.variant.set), course })
 }
 
@@ -214,7 +252,8 @@ impl Tracer {
         Trace::create(path, groups).map(Self::Pcapng)
     }
 
-    fn add(&mut self, packet: &Captured) {
+    /// Writes a packet; false when that and what follows cannot be written.
+    fn add(&mut self, packet: &Captured) -> bool {
         match self {
             Self::Pcapng(trace) => trace.add(packet),
             Self::Qlog(qlog) => qlog.add(packet),

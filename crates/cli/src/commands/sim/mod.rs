@@ -35,7 +35,7 @@ use crate::ui::out;
 use args::MAX_RUNS;
 pub use args::{FormatArgs, MergeArgs, PlotArgs, RunArgs, Seeds, Shard, SingleArgs, SweepArgs};
 use folder::Folder;
-use jobs::{Crew, Job, Wanted, run_jobs};
+use jobs::{Crew, Job, Traced, Wanted, run_jobs};
 use load::{load, mistake, text_in, wrong_setting};
 
 const EXAMPLES: &str = "\
@@ -215,7 +215,8 @@ fn run_all(
     }
     let mut folder = args.plot.as_deref().map(Folder::prepare).transpose()?;
     let crew = Crew { stop: stop_on_interrupt(), ..Crew::new(args.thread_count(), !context.quiet) };
-    let wanted = Wanted { course: args.plot.is_some(), trace: args.trace.clone() };
+    let trace = args.trace.as_deref().map(|path| Traced::to(path, &crew.stop));
+    let wanted = Wanted { course: args.plot.is_some(), trace: trace.clone() };
     let mut writer = output::Writer::new(args.format.format());
     let mut album = folder.as_ref().map(|_| plots::Album::default());
     let all = jobs.len();
@@ -224,13 +225,17 @@ fn run_all(
             album.add(&done.run, done.course);
         }
         writer.add(done.run)
-    })?;
+    });
+    // Also of a run that failed or was stopped.
+    let traced = trace.map_or(Ok(()), |trace| trace.finish());
+    let done = done?;
+    traced?;
     let outcome = writer.finish();
     if let (Some(album), Some(folder)) = (album, &mut folder) {
         album.write(folder)?;
     }
     unless_stopped(done, all).map_err(|failure| match args.trace {
-        Some(_) => failure.hint("the trace has what was sent and received until shortly before"),
+        Some(_) => failure.hint("the trace has what was sent and received until then"),
         None => failure,
     })?;
     outcome
@@ -285,6 +290,44 @@ mod tests {
                 assert!(help.contains(&format!("\n  {:<5}", kind.exit_code())), "{name}: {kind:?}");
             }
         }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_trace_that_cannot_be_written_ends_the_run_with_the_reason() {
+        let args: RunArgs = parse(&["two-links", "--trace", "/dev/full"]).unwrap();
+        let failure = run_all(&args, &[], None, &Context::new(&Global::default())).unwrap_err();
+        assert!(failure.message.starts_with("cannot write /dev/full: "), "{}", failure.message);
+    }
+
+    #[test]
+    fn a_trace_of_a_run_that_is_stopped_has_whole_records() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.pcapng");
+        let stop = Arc::new(AtomicBool::new(false));
+        let trace = Traced::to(&path, &stop);
+        let base = Scenario::parse("duration = \"20 h\"\n[[link]]\nname = \"l\"\nrate = \"1 Mbit/s\"\n[[flow]]\nname = \"f\"\npaths = [\"l\"]\n", "s").unwrap();
+        let variant = Arc::new(variants(&base, &[]).unwrap().remove(0));
+        let jobs = vec![Job { variant, seed: 1, run: 0 }];
+        let crew = Crew { stop: Arc::clone(&stop), ..Crew::new(1, false) };
+        let wanted = Wanted { course: false, trace: Some(trace.clone()) };
+        let (file, ends) = (path.clone(), Arc::clone(&stop));
+        std::thread::spawn(move || {
+            while !file.metadata().is_ok_and(|meta| meta.len() > 100_000) {
+                std::thread::yield_now();
+            }
+            ends.store(true, Ordering::Relaxed);
+        });
+        assert_eq!(run_jobs(jobs, &crew, wanted, &mut |_| Ok(())), Ok(0));
+        trace.finish().unwrap();
+        let written = std::fs::read(&path).unwrap();
+        let mut reader = pcap_file::pcapng::PcapNgReader::new(&written[..]).unwrap();
+        let mut blocks = 0;
+        while let Some(block) = reader.next_block() {
+            block.unwrap();
+            blocks += 1;
+        }
+        assert!(blocks > 500, "{blocks}");
     }
 
     #[test]

@@ -25,13 +25,14 @@ impl Qlog {
         Self { files: QlogFiles::new(path, "anabranch sim"), names: flow_names(groups), error: None }
     }
 
-    /// Writes a packet; what goes wrong is told in the end.
-    pub(super) fn add(&mut self, packet: &Captured) {
+    /// Writes a packet; false when it takes no more. What goes wrong is told in the end.
+    pub(super) fn add(&mut self, packet: &Captured) -> bool {
         if self.error.is_none()
             && let Err(error) = self.write(packet)
         {
             self.error = Some(error);
         }
+        self.error.is_none()
     }
 
     fn write(&mut self, packet: &Captured) -> Result<(), Failure> {
@@ -82,7 +83,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let scenario = Scenario::parse(include_str!("test.toml"), "test").unwrap();
         let mut qlog = Qlog::new(&folder.path().join("x.sqlog"), &scenario.build(1).unwrap().groups);
-        let mut note = |packet: &Captured| qlog.add(packet);
+        let mut note = |packet: &Captured| assert!(qlog.add(packet));
         scenario.run_with(1, Extras { trace: Some(&mut note), ..Extras::default() }).unwrap();
         qlog.finish().unwrap();
         let records = |name: &str| -> Vec<Value> {
@@ -139,7 +140,7 @@ mod tests {
             + "\n[[flow]]\nname = \"m\"\npaths = [\"a\"]\n[[arrivals]]\nname = \"web\"\npaths = [\"b\"]\nrate = [\"10 /s\"]\nsize = \"5 kB\"\n";
         let scenario = Scenario::parse(&text, "test").unwrap();
         let mut qlog = Qlog::new(&folder.path().join("x.sqlog"), &scenario.build(1).unwrap().groups);
-        let mut note = |packet: &Captured| qlog.add(packet);
+        let mut note = |packet: &Captured| assert!(qlog.add(packet));
         scenario.run_with(1, Extras { trace: Some(&mut note), ..Extras::default() }).unwrap();
         qlog.finish().unwrap();
         let mut names: Vec<_> =

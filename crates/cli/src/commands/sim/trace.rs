@@ -41,8 +41,8 @@ impl Trace {
         Ok(Self { file, names: flow_names(groups), interfaces: BTreeMap::new() })
     }
 
-    /// Writes a packet; what goes wrong is told in the end.
-    pub(super) fn add(&mut self, packet: &Captured) {
+    /// Writes a packet; false when it takes no more. What goes wrong is told in the end.
+    pub(super) fn add(&mut self, packet: &Captured) -> bool {
         let interface = self.interface(packet);
         let data = kept(packet);
         self.file.packet(Packet {
@@ -53,6 +53,7 @@ impl Trace {
             whole: packet.size as usize + HEADERS,
             comment: Some(told(&packet.message)),
         });
+        !self.file.is_broken()
     }
 
     fn interface(&mut self, packet: &Captured) -> u32 {
@@ -140,7 +141,7 @@ mod tests {
         let path = folder.path().join("x.pcapng");
         let scenario = Scenario::parse(include_str!("test.toml"), "test").unwrap();
         let mut trace = Trace::create(&path, &scenario.build(1).unwrap().groups).unwrap();
-        let mut note = |packet: &Captured| trace.add(packet);
+        let mut note = |packet: &Captured| assert!(trace.add(packet));
         scenario.run_with(1, Extras { trace: Some(&mut note), ..Extras::default() }).unwrap();
         trace.finish().unwrap();
 
