@@ -41,6 +41,12 @@ pub fn syntax_error(text: &str) -> Option<SettingsError> {
             let key = text.get(span).map(|key| key.trim_matches(['"', '\''])).filter(|key| is_key(key));
             twice(text, number, if line.starts_with('[') { &of_line } else { key.unwrap_or(&of_line) })
         }
+        message if message.starts_with("unclosed") && line.starts_with('[') && line.contains('=') => {
+            let key = of_line.split('=').next().unwrap_or_default().trim();
+            SettingsError::new(key, "a bracket before a key")
+                .hint(format!("take it out: {}", line.trim_start_matches('[').trim()))
+                .at(Some(number))
+        }
         message if message.starts_with("unclosed") && line.starts_with('[') => {
             let whole =
                 if line.starts_with("[[") { format!("[[{of_line}]]") } else { format!("[{of_line}]") };
@@ -162,7 +168,9 @@ fn odd_comma(line: &str) -> Option<(String, String)> {
     parts.windows(2).find_map(|pair| {
         let whole = pair[0].rsplit(['=', ' ']).next().filter(is_number)?;
         let rest = pair[1].split(['}', ' ']).next().filter(is_number)?;
-        Some((format!("{whole},{rest}"), format!("{whole}.{rest}")))
+        let (found, point) = (format!("{whole},{rest}"), format!("{whole}.{rest}"));
+        let mended = if in_thousands(&found) { format!("{whole}{rest}") } else { point };
+        Some((found, mended))
     })
 }
 
@@ -186,6 +194,9 @@ fn instead_of(key: &str, value: &str) -> String {
         }
         _ if in_thousands(value) => {
             format!("numbers are written without commas: {key} = {}", value.replace(',', ""))
+        }
+        _ if odd_comma(value).is_some_and(|(found, _)| found == value) => {
+            format!("a point stands before decimals: {key} = {}", value.replace(',', "."))
         }
         _ if value.starts_with('(') => {
             format!("lists stand in brackets: {key} = [{}]", value.trim_matches(['(', ')']))

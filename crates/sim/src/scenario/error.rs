@@ -105,7 +105,9 @@ const EXPECTED: &[(&str, &str, &str)] = &[
 /// From what the parser says of a scenario's text, which was to be an `F`.
 pub(crate) fn from_toml<F: DeserializeOwned>(error: &toml::de::Error, text: &str) -> ScenarioError {
     if let Some(mut error) = syntax_error(text) {
-        if SEVERAL.contains(&error.key.as_str()) && error.message.starts_with("there twice") {
+        let line = error.line.and_then(|line| text.lines().nth(line - 1)).unwrap_or_default();
+        let is_head = line.trim_start().starts_with('[');
+        if is_head && SEVERAL.contains(&error.key.as_str()) && error.message.starts_with("there twice") {
             error.hint = format!("several of them are headed by [[{}]] each", error.key);
         }
         if SEVERAL.contains(&error.key.as_str()) && error.hint == format!("write [{}]", error.key) {
