@@ -1,8 +1,11 @@
 //! What is wrong with a text that is no TOML, in words of what to write instead.
 
+mod open;
+
 use toml::de::DeTable;
 
 use super::{SettingsError, key_on, line_at};
+use open::{broken_text, open_text, open_value};
 
 /// What to do about a mistake that has no remedy of its own.
 const FORM: &str =
@@ -21,7 +24,9 @@ pub fn syntax_error(text: &str) -> Option<SettingsError> {
     // Text over several lines that nothing ends is known only at the end of the file: what is wrong is where it began.
     let open = open_text(error.message(), text);
     let number = line_at(text, open.map_or(start, |(place, _)| place));
-    if let Some(error) = broken_text(text, number) {
+    let is_twice = error.message().starts_with("duplicate key");
+    let is_before = || broken_text(text, number).or_else(|| open_value(text, number).filter(|_| !is_twice));
+    if let Some(error) = is_before() {
         return Some(error);
     }
     let line = text.lines().nth(number - 1).unwrap_or_default().trim();
@@ -89,18 +94,6 @@ pub fn syntax_error(text: &str) -> Option<SettingsError> {
             },
         },
     })
-}
-
-/// Text that goes on in the next line, in quotes that end with theirs: only what is left of it there is found to be wrong.
-fn broken_text(text: &str, number: usize) -> Option<SettingsError> {
-    let before = number.checked_sub(2)?;
-    let line = text.lines().nth(before)?.trim();
-    let value = value_of(line).filter(|value| value.starts_with('"') && !value.starts_with("\"\"\""))?;
-    let is_open = value.matches('"').count() - value.matches("\\\"").count() == 1;
-    let hint =
-        "it ends with its line: end it with the quote that it began with, or begin and end it with \"\"\"";
-    let error = || SettingsError::new(key_on(line).unwrap_or_default(), "text without an end").hint(hint);
-    is_open.then(|| error().at(Some(before + 1)))
 }
 
 /// What is wrong with a line by its look alone, and what to do about it.
@@ -254,16 +247,6 @@ fn in_thousands(value: &str) -> bool {
 /// Whether this is one key, and no more of a line.
 fn is_key(text: &str) -> bool {
     !text.is_empty() && !text.contains(['\n', '=', '{', '['])
-}
-
-/// Where text over several lines begins that nothing ends, and its quotes.
-fn open_text(message: &str, text: &str) -> Option<(usize, &'static str)> {
-    let quotes = match message.strip_prefix("invalid multi-line ")? {
-        rest if rest.starts_with("basic string, expected") => "\"\"\"",
-        rest if rest.starts_with("literal string, expected") => "'''",
-        _ => return None,
-    };
-    text.rfind(quotes).map(|place| (place, quotes))
 }
 
 /// Key and value of a line that has a colon, or nothing, in place of the equals sign.
