@@ -218,6 +218,28 @@ fn packets_taken_in_side_by_side_change_nothing() {
     assert_eq!((side_by_side.0, side_by_side.1, side_by_side.2), (in_turn.0, in_turn.1, in_turn.2));
 }
 
+#[test]
+fn sessions_of_all_arrivals_together_are_bounded() {
+    let mut plan = plan(&[link(0.1, 1, 100)]);
+    for _ in 0..3 {
+        plan.arrivals.push(ArrivalPlan {
+            phases: vec![(1_000.0, Span::from_secs(10))],
+            sizes: Sizes::Fixed(1_000_000),
+            paths: vec![path(0)],
+            config: Config::tcp().into(),
+            start: Time::ZERO,
+            stop: secs(1.0),
+        });
+    }
+    let mut network = Network::new(plan);
+    network.run(secs(1.0));
+    let states = [0, 1, 2].map(|source| network.arrivals(source));
+    let (arrived, refused): (u64, u64) =
+        (states.iter().map(|state| state.arrived).sum(), states.iter().map(|state| state.refused).sum());
+    assert!(arrived > 2_500, "{arrived}");
+    assert_eq!((network.flows.len(), arrived - refused), (1_000, 1_000));
+}
+
 /// Runs a network up to a moment; what it captures is taken whenever it waits for that.
 fn run_on(network: &mut Network, until: f64) -> Vec<Captured> {
     let mut packets = Vec::new();

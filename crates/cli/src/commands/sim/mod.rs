@@ -306,7 +306,9 @@ mod tests {
         let path = folder.path().join("x.pcapng");
         let stop = Arc::new(AtomicBool::new(false));
         let trace = Traced::to(&path, &stop);
-        let base = Scenario::parse("duration = \"20 h\"\n[[link]]\nname = \"l\"\nrate = \"1 Mbit/s\"\n[[flow]]\nname = \"f\"\npaths = [\"l\"]\n", "s").unwrap();
+        let link = "[[link]]\nname = \"l\"\nrate = \"1 Mbit/s\"\n";
+        let flow = "[[flow]]\nname = \"f\"\npaths = [\"l\"]\n";
+        let base = Scenario::parse(&format!("duration = \"20 h\"\n{link}{flow}"), "s").unwrap();
         let variant = Arc::new(variants(&base, &[]).unwrap().remove(0));
         let jobs = vec![Job { variant, seed: 1, run: 0 }];
         let crew = Crew { stop: Arc::clone(&stop), ..Crew::new(1, false) };
@@ -314,7 +316,7 @@ mod tests {
         let (file, ends) = (path.clone(), Arc::clone(&stop));
         std::thread::spawn(move || {
             while !file.metadata().is_ok_and(|meta| meta.len() > 100_000) {
-                std::thread::yield_now();
+                std::thread::sleep(std::time::Duration::from_millis(1));
             }
             ends.store(true, Ordering::Relaxed);
         });
