@@ -153,4 +153,6 @@ mod mistakes;
 #[cfg(test)]
 mod passed_over;
 #[cfg(test)]
+mod refused;
+#[cfg(test)]
 mod tests;
