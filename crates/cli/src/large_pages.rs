@@ -23,7 +23,7 @@ pub(crate) fn restart_with() {
     let _ = std::process::Command::new(program)
         .arg0(name)
         .args(arguments)
-        .env(SETTING, "glibc.malloc.hugetlb=1")
+        .env(SETTING, "glibc.malloc.hugetlb=1:glibc.malloc.arena_max=1")
         .exec();
 }
 
