@@ -2,7 +2,8 @@
 //!
 //! A network of hundreds of hosts takes tens of megabytes, all of it visited again and again. In pages of 4 KiB a tenth of a
 //! run goes into finding where they are. Linux gives larger pages to programs that ask, and glibc asks for what it allocates if
-//! told so by its environment when the program starts. So the program starts once more, as itself.
+//! told so by its environment when the program starts, but not for arenas that threads have of their own, so there is to be one
+//! for all. The program starts once more for it, as itself.
 
 /// Starts the program once more with large pages, where the system gives them on request and nobody decided otherwise.
 /// Goes on as things are where it does not.

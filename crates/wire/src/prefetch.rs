@@ -6,33 +6,29 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use prefetch_index::prefetch_index;
-
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
 /// Has some bytes of a value fetched; the end of what is asked for may lie behind it.
 #[inline]
 pub fn prefetch<T>(value: &T, bytes: Range<usize>) {
-    // Places are counted from a slice that there is, by wrapping around.
-    let nothing: &[u8] = &[];
-    let start = std::ptr::from_ref(value).addr().wrapping_sub(nothing.as_ptr().addr());
+    let start = std::ptr::from_ref(value).addr();
     let end = bytes.end.min(size_of::<T>());
     let aligned = align_of::<T>() >= LINE;
     let first = if aligned { bytes.start & !(LINE - 1) } else { bytes.start };
     for line in 0..end.saturating_sub(first).div_ceil(LINE) {
-        prefetch_index(nothing, start.wrapping_add(first + line * LINE));
+        fetch(start.wrapping_add(first + line * LINE));
     }
     // What begins within a line may end in one more.
     if !aligned && first < end {
-        prefetch_index(nothing, start.wrapping_add(end - 1));
+        fetch(start.wrapping_add(end - 1));
     }
 }
 
 /// Has the beginning of an item fetched, or of where it would be.
 #[inline]
 pub fn prefetch_item<T>(items: &[T], index: usize) {
-    prefetch_index(items, index);
+    fetch(items.as_ptr().wrapping_add(index).addr());
 }
 
 /// Has the place fetched that the next item put into a ring will take.
@@ -40,5 +36,25 @@ pub fn prefetch_item<T>(items: &[T], index: usize) {
 pub fn prefetch_room<T>(ring: &VecDeque<T>) {
     let (first, second) = ring.as_slices();
     let last = if second.is_empty() { first } else { second };
-    prefetch_index(last, last.len());
+    prefetch_item(last, last.len());
+}
+
+/// Has the line of memory fetched that an address lies in, into the second cache: the first one is too small for all that is asked
+/// for side by side, and has less room for requests.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+#[allow(unsafe_code)]
+fn fetch(address: usize) {
+    use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+    // SAFETY: it is a hint, which reads and writes nothing, and with an address that nothing is at does nothing.
+    unsafe { _mm_prefetch::<_MM_HINT_T1>(std::ptr::without_provenance(address)) }
+}
+
+/// Has the line of memory fetched that an address lies in.
+#[cfg(not(target_arch = "x86_64"))]
+#[inline]
+fn fetch(address: usize) {
+    // An address is told as an index, by wrapping around.
+    let nothing: &[u8] = &[];
+    prefetch_index::prefetch_index(nothing, address.wrapping_sub(nothing.as_ptr().addr()));
 }

@@ -375,8 +375,12 @@ impl Scoreboard {
         if contents.runs().next().is_some() {
             self.data_end = self.next;
         }
-        if self.slots.capacity() == 0 {
-            self.slots.reserve_exact(IDLE_RING);
+        if self.slots.len() == self.slots.capacity() {
+            self.slots.reserve_exact(if self.slots.is_empty() {
+                IDLE_RING
+            } else {
+                spare_room(self.slots.len())
+            });
         }
         let (low, state) = (number as u32, State::Outstanding);
         self.slots.push_back(Slot { low, size, state, app_limited, sample, contents });
@@ -446,10 +450,16 @@ impl Scoreboard {
     }
 }
 
-/// Gives room back that a burst took: a ring is gone through from end to end again and again, however few it holds.
+/// Room that a ring gets beyond what it holds: little, for a ring is gone through from end to end again and again, however few it
+/// holds.
+fn spare_room(len: usize) -> usize {
+    (len / 4).max(LEAST_ROOM)
+}
+
+/// Gives room back that a burst took.
 fn trim(ring: &mut VecDeque<Slot>) {
-    if ring.capacity() > LEAST_RING && ring.len() < ring.capacity() / 4 {
-        ring.shrink_to((ring.len() * 2).max(LEAST_RING));
+    if ring.capacity() > LEAST_RING && ring.len() < ring.capacity() / 2 {
+        ring.shrink_to((ring.len() + spare_room(ring.len())).max(LEAST_RING));
     }
 }
 
@@ -462,7 +472,9 @@ const MAX_REORDER_PACKETS: u64 = 4096;
 /// A lost packet is remembered until this many later numbers were acknowledged, or this many were lost.
 const KEEP_LOST: u64 = 2048;
 /// Packets that there is always room for.
-const LEAST_RING: usize = 32;
+const LEAST_RING: usize = 16;
+/// Packets that a ring grows by at least.
+const LEAST_ROOM: usize = 6;
 /// The first number that is left out; the distance doubles each time.
 const FIRST_SKIP: u64 = 500;
 /// Mean distance of the numbers left out at last, in packets.
