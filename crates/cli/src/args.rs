@@ -71,10 +71,10 @@ pub enum Command {
 }
 
 impl Command {
-    /// Whether it runs networks in virtual time, which takes memory.
+    /// How many networks it may run at the same time in virtual time, which takes memory.
     #[must_use]
-    pub fn simulates(&self) -> bool {
-        matches!(self, Self::Sim(args) if args.simulates())
+    pub fn simulations(&self) -> usize {
+        if let Self::Sim(args) = self { args.at_once() } else { 0 }
     }
 
     /// Where this command writes its events and, should it fail, its error as one; `None` without `--json`.

@@ -34,8 +34,9 @@ use ui::out;
 #[must_use]
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    if cli.command.simulates() {
-        large_pages::restart_with();
+    match cli.command.simulations() {
+        0 => {}
+        at_once => large_pages::restart_with(at_once),
     }
     let context = Context::new(&cli.global);
     ui::log::start(&context);

@@ -106,10 +106,18 @@ pub enum SimCommand {
 }
 
 impl SimArgs {
-    /// Whether networks are run.
+    /// How many networks may be run at the same time; a sweep is not looked into.
     #[must_use]
-    pub fn simulates(&self) -> bool {
-        matches!(self.command, SimCommand::Run(_) | SimCommand::Sweep(_))
+    pub fn at_once(&self) -> usize {
+        match &self.command {
+            SimCommand::Run(SingleArgs { run, .. }) if !is_drawn(&run.scenario) => {
+                run.thread_count().min(run.seeds.as_ref().map_or(1, |seeds| seeds.0.len()))
+            }
+            SimCommand::Run(SingleArgs { run, .. }) | SimCommand::Sweep(SweepArgs { run, .. }) => {
+                run.thread_count()
+            }
+            _ => 0,
+        }
     }
 
     /// Whether results go out as JSON.
@@ -159,6 +167,10 @@ const DRAWN: [(&str, &str); 4] = [
     (fairness::NAME, fairness::ABOUT),
     (overlay::NAME, overlay::ABOUT),
 ];
+
+fn is_drawn(name: &str) -> bool {
+    DRAWN.iter().any(|(drawn, _)| *drawn == name)
+}
 
 fn list() -> Result<(), Failure> {
     let mut text = String::new();
