@@ -68,7 +68,12 @@ impl<P: Payload> Session<P> {
         }
     }
 
-    /// Has fetched what a piece of a stream that comes soon is kept beside. The first stream is at hand.
+    /// Has fetched where the place of a piece of a stream that comes soon is looked for. The first stream is at hand.
+    pub fn prefetch_held(&self, stream: StreamId) {
+        self.streams.prefetch_held(stream);
+    }
+
+    /// Has fetched what a piece of a stream that comes soon is kept beside, once [`Self::prefetch_held`] is done.
     pub fn prefetch_place(&self, stream: StreamId, offset: u64) {
         self.streams.prefetch_place(stream, offset);
     }

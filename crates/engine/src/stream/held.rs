@@ -1,31 +1,30 @@
 //! Bytes of a stream that wait for earlier ones.
 //!
 //! With several paths the bytes of each come in long runs, and the runs come mixed. So what is kept in order by
-//! offset are runs, not pieces: the next piece of a run goes behind the last one, which a tree of a few dozen runs
-//! finds quickly, and when the gap before a run closes its pieces leave together. No byte is kept twice, and runs
+//! offset are runs, not pieces: the next piece of a run goes behind the last one, which is found quickly among a few
+//! dozen runs, and when the gap before a run closes its pieces leave together. No byte is kept twice, and runs
 //! never overlap; two that touch become one, unless the later one is of so many pieces that moving them would cost much.
 
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::ops::Range;
 
-use anabranch_wire::{Payload, prefetch};
+use anabranch_wire::Payload;
 use smallvec::SmallVec;
 
 use super::recv::is_crumb;
+use super::runs::{Place, Runs};
 
 /// See the module's documentation.
 #[derive(Debug)]
 pub(super) struct Held<P> {
     /// By the offset of the first byte.
-    runs: BTreeMap<u64, Run<P>>,
+    runs: Runs<Run<P>>,
     /// Where the first run begins, [`NOWHERE`] without any.
     first: u64,
     bytes: u64,
     pieces: usize,
 }
 
-/// Where the run after the last one begins.
+/// Where a run begins that there is not.
 const NOWHERE: u64 = u64::MAX;
 /// Room for pieces that a run gets once it has a second one, and how many are moved behind those of another run at most.
 const SOME: usize = 8;
@@ -35,8 +34,6 @@ const SOME: usize = 8;
 struct Run<P> {
     /// One past the last byte.
     end: u64,
-    /// Where the next run begins: one search of the tree finds both neighbours of a piece.
-    next: u64,
     /// How many pieces there are, crumbs not counted, and how long the last one is.
     count: u32,
     last: u32,
@@ -46,7 +43,7 @@ struct Run<P> {
 
 impl<P> Default for Held<P> {
     fn default() -> Self {
-        Self { runs: BTreeMap::new(), first: NOWHERE, bytes: 0, pieces: 0 }
+        Self { runs: Runs::default(), first: NOWHERE, bytes: 0, pieces: 0 }
     }
 }
 
@@ -58,66 +55,78 @@ impl<P: Payload> Held<P> {
 
     /// Keeps those parts of `data` that are not here yet; how many bytes that are.
     pub(super) fn insert(&mut self, mut offset: u64, mut data: P) -> u64 {
-        let before = self.bytes;
+        let bytes = self.bytes;
         while !data.is_empty() {
             let len = data.len() as u64;
             // A run that ends where the piece begins takes it, as far as the next run leaves room.
-            let run = self.runs.range_mut(..=offset).next_back().map(|(_, run)| run);
-            let known = run.as_ref().map_or(0, |run| run.end.saturating_sub(offset).min(len));
+            let before = self.runs.at_or_before(offset);
+            let end = before.map(|place| self.runs.get(place).end);
+            let known = end.map_or(0, |end| end.saturating_sub(offset).min(len));
             if known > 0 {
                 drop(data.split_to(known as usize));
                 offset += known;
                 continue;
             }
-            let next = run.as_ref().map_or(self.first, |run| run.next);
+            let next = self.runs.after(before).and_then(|next| self.runs.start(next)).unwrap_or(NOWHERE);
             let room = (next - offset).min(len);
             let piece = if room == len { std::mem::take(&mut data) } else { data.split_to(room as usize) };
-            self.bytes += room;
-            match run {
-                Some(run) if run.end == offset => self.pieces += run.push(piece),
-                before => {
-                    *before.map_or(&mut self.first, |before| &mut before.next) = offset;
-                    self.pieces += 1;
-                    let (last, pieces) = (room as u32, SmallVec::from_iter([piece]));
-                    self.runs.insert(offset, Run { end: offset + room, next, count: 1, last, pieces });
+            let place = match before {
+                Some(place) if end == Some(offset) => {
+                    self.pieces += self.runs.get_mut(place).push(piece);
+                    place
                 }
-            }
+                _ => {
+                    self.pieces += 1;
+                    self.first = self.first.min(offset);
+                    self.runs.insert_after(before, offset, Run::new(offset, piece))
+                }
+            };
+            self.bytes += room;
             if offset + room == next {
-                self.join(next);
+                self.join(place);
             }
             offset += room;
         }
-        self.bytes - before
+        self.bytes - bytes
     }
 
-    /// Makes one of the run that begins at `start` and the one that ends there.
-    fn join(&mut self, start: u64) {
-        let Entry::Occupied(later) = self.runs.entry(start) else { return };
-        if later.get().pieces.len() > SOME {
-            return;
-        }
-        let later = later.remove();
-        if let Some((_, run)) = self.runs.range_mut(..start).next_back() {
-            run.append(later);
+    /// Makes one of a run and the next one, which begins where it ends.
+    fn join(&mut self, place: Place) {
+        if let Some(next) = self.runs.after(Some(place))
+            && self.runs.get(next).pieces.len() <= SOME
+        {
+            let (_, later) = self.runs.remove(next);
+            self.runs.get_mut(place).append(later);
         }
     }
 
-    /// Has the run fetched that a piece at `offset` comes behind. The way there is fetched by going it.
-    pub(super) fn prefetch(&self, offset: u64) {
-        if let Some((_, run)) = self.runs.range(..=offset).next_back() {
-            prefetch(run, 0..usize::MAX);
+    /// Has fetched where a piece is looked for.
+    pub(super) fn prefetch(&self) {
+        self.runs.prefetch();
+    }
+
+    /// Has the run fetched that a piece at `offset` comes behind, when where it is looked for is at hand.
+    pub(super) fn prefetch_run(&self, offset: u64) {
+        if let Some(place) = self.runs.at_or_before(offset) {
+            self.runs.prefetch_thing(place);
         }
     }
 
     /// How many bytes of a range are not here.
     pub(super) fn missing(&self, range: Range<u64>) -> u64 {
-        let before = self.runs.range(..=range.start).next_back();
-        let mut at = before.map_or(range.start, |(_, run)| run.end.max(range.start));
+        let mut place = self.runs.at_or_before(range.start);
+        let mut at = place.map_or(range.start, |place| self.runs.get(place).end.max(range.start));
         let mut missing = 0;
         while at < range.end {
-            let Some((start, run)) = self.runs.range(at..range.end).next() else { break };
+            place = self.runs.after(place);
+            let Some((place, start)) = place.and_then(|place| Some((place, self.runs.start(place)?))) else {
+                break;
+            };
+            if start >= range.end {
+                break;
+            }
             missing += start - at;
-            at = run.end;
+            at = self.runs.get(place).end;
         }
         missing + range.end.saturating_sub(at)
     }
@@ -127,9 +136,10 @@ impl<P: Payload> Held<P> {
         if self.first > offset {
             return None;
         }
-        let (start, run) = self.runs.pop_first()?;
-        debug_assert_eq!((start, run.next), (self.first, *self.runs.keys().next().unwrap_or(&NOWHERE)));
-        self.first = run.next;
+        let (start, run) = self.runs.remove(self.runs.after(None)?);
+        debug_assert_eq!(start, self.first);
+        let next = self.runs.after(None).and_then(|next| self.runs.start(next));
+        self.first = next.unwrap_or(NOWHERE);
         self.bytes -= run.end - start;
         self.pieces -= run.count as usize;
         Some((start, run.pieces))
@@ -141,6 +151,13 @@ impl<P: Payload> Held<P> {
 }
 
 impl<P: Payload> Run<P> {
+    /// A run of one piece.
+    fn new(offset: u64, piece: P) -> Self {
+        let len = piece.len();
+        let (end, last) = (offset + len as u64, len as u32);
+        Self { end, count: 1, last, pieces: SmallVec::from_iter([piece]) }
+    }
+
     /// Adds the bytes that come next; by how many pieces it grows.
     fn push(&mut self, piece: P) -> usize {
         let len = piece.len();
@@ -166,7 +183,7 @@ impl<P: Payload> Run<P> {
             (Some(last), Some(first)) if !P::HAS_BYTES => last.append(first),
             _ => self.pieces.extend(later.pieces),
         }
-        (self.end, self.next, self.last) = (later.end, later.next, later.last);
+        (self.end, self.last) = (later.end, later.last);
         self.count += later.count;
     }
 }

@@ -10,6 +10,7 @@ mod held;
 mod leaving;
 mod recv;
 mod redundant;
+mod runs;
 mod send;
 mod table;
 
@@ -212,10 +213,17 @@ impl<P: Payload> Streams<P> {
         }
     }
 
-    /// Has fetched what a piece of a stream at `offset` is kept beside. The first stream is at hand.
+    /// Has fetched where the place of a piece of a stream is looked for. The first stream is at hand.
+    pub(crate) fn prefetch_held(&self, id: StreamId) {
+        if let Some(stream) = self.table.get(id) {
+            stream.recv.prefetch();
+        }
+    }
+
+    /// Has fetched what a piece of a stream at `offset` is kept beside, once [`Self::prefetch_held`] is done.
     pub(crate) fn prefetch_place(&self, id: StreamId, offset: u64) {
         if let Some(stream) = self.table.get(id) {
-            stream.recv.prefetch(offset);
+            stream.recv.prefetch_place(offset);
         }
     }
 

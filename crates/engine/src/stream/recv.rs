@@ -140,10 +140,15 @@ impl<P: Payload> RecvHalf<P> {
         self.state == State::Receiving && self.final_size.is_none()
     }
 
-    /// Has fetched what a piece at `offset` is kept beside.
-    pub(crate) fn prefetch(&self, offset: u64) {
+    /// Has fetched where the place of a piece is looked for.
+    pub(crate) fn prefetch(&self) {
+        self.held.prefetch();
+    }
+
+    /// Has fetched what a piece at `offset` is kept beside, once [`Self::prefetch`] is done.
+    pub(crate) fn prefetch_place(&self, offset: u64) {
         if offset > self.received {
-            self.held.prefetch(offset);
+            self.held.prefetch_run(offset);
         }
     }
 

@@ -26,8 +26,13 @@ impl Network {
             prefetch_item(&flow.routes, usize::from(packet.to().path));
             session.prefetch(path, acknowledges);
         }
-        for (packet, _, session, (path, acknowledges)) in of_paths {
+        for (packet, _, session, (path, acknowledges)) in of_paths.clone() {
             session.prefetch_flight(path, acknowledges);
+            if let Some((stream, _)) = packet.run_start() {
+                session.prefetch_held(stream);
+            }
+        }
+        for (packet, _, session, _) in of_paths {
             if let Some((stream, offset)) = packet.run_start() {
                 session.prefetch_place(stream, offset);
             }
