@@ -1,32 +1,36 @@
 //! Things in order of where they begin.
 //!
 //! ```text
-//! chunks: | starts, things | starts, things | ..     each of at most 32
+//! chunks: | starts, things | starts, things | ..     each of at most 64
 //! ```
-//! Most often there are a few dozen, so one chunk, whose starts lie together: who looks for a place reads four lines of memory at
-//! most and then the thing, and can have both fetched beforehand. A tree of the standard library has its keys in nodes of eleven
+//! Most often there are a few dozen, so one chunk, whose starts lie together: who looks for a place reads a few lines of memory
+//! and then the thing, and can have both fetched beforehand. A tree of the standard library has its keys in nodes of eleven
 //! things each, in which one look leads to the next; at 1,024 hosts a tenth of a simulation went into that. However many things a peer
 //! makes there be, one more moves no more than a chunk and, when that is full, the pointers to the others.
+
+use std::mem::offset_of;
 
 use anabranch_wire::{prefetch, prefetch_item};
 use smallvec::SmallVec;
 
 /// Things in a chunk at most.
-const MOST: usize = 32;
+const MOST: usize = 64;
 
 /// A map from a start to a thing.
 #[derive(Debug)]
 pub(super) struct Runs<T> {
     /// None is empty but one that is alone.
     chunks: SmallVec<[Box<Chunk<T>>; 1]>,
+    len: usize,
 }
 
 #[derive(Debug)]
+#[repr(C)]
 struct Chunk<T> {
+    /// What begins at each of the starts.
+    things: Vec<T>,
     /// Ascending.
     starts: SmallVec<[u64; MOST]>,
-    /// What begins at each of them.
-    things: Vec<T>,
 }
 
 /// Where a thing is, until one is put in or taken out.
@@ -38,7 +42,7 @@ pub(super) struct Place {
 
 impl<T> Default for Runs<T> {
     fn default() -> Self {
-        Self { chunks: SmallVec::new() }
+        Self { chunks: SmallVec::new(), len: 0 }
     }
 }
 
@@ -46,7 +50,8 @@ impl<T> Runs<T> {
     /// Has fetched what [`Self::at_or_before`] looks at, where that is most often.
     pub(super) fn prefetch(&self) {
         if let [chunk] = &self.chunks[..] {
-            prefetch(&**chunk, 0..usize::MAX);
+            let starts = offset_of!(Chunk<T>, starts) + size_of::<usize>() * 2;
+            prefetch(&**chunk, 0..starts + self.len * size_of::<u64>());
         }
     }
 
@@ -92,30 +97,32 @@ impl<T> Runs<T> {
     pub(super) fn insert_after(&mut self, place: Option<Place>, start: u64, thing: T) -> Place {
         let Place { mut chunk, mut index } = self.next(place);
         if self.chunks.is_empty() {
-            self.chunks.push(Box::new(Chunk { starts: SmallVec::new(), things: Vec::new() }));
+            self.chunks.push(Box::new(Chunk { things: Vec::new(), starts: SmallVec::new() }));
         }
         let full = &mut *self.chunks[chunk];
         if full.starts.len() == MOST {
             // Things come behind the last one more often than between others.
             let half = if index == MOST { MOST - 1 } else { MOST / 2 };
             let starts = full.starts.drain(half..).collect();
-            let back = Chunk { starts, things: full.things.split_off(half) };
+            let back = Chunk { things: full.things.split_off(half), starts };
             self.chunks.insert(chunk + 1, Box::new(back));
             if index > half {
                 (chunk, index) = (chunk + 1, index - half);
             }
         }
-        let Chunk { starts, things } = &mut *self.chunks[chunk];
+        let Chunk { things, starts } = &mut *self.chunks[chunk];
         debug_assert!(starts[..index].last().is_none_or(|before| *before < start));
         debug_assert!(starts.get(index).is_none_or(|after| start < *after));
         starts.insert(index, start);
         things.insert(index, thing);
+        self.len += 1;
         Place { chunk, index }
     }
 
     /// Takes a thing out: where it begins, and the thing.
     pub(super) fn remove(&mut self, place: Place) -> (u64, T) {
         let chunk = &mut self.chunks[place.chunk];
+        self.len -= 1;
         let taken = (chunk.starts.remove(place.index), chunk.things.remove(place.index));
         if chunk.starts.is_empty() && self.chunks.len() > 1 {
             self.chunks.remove(place.chunk);
@@ -125,7 +132,9 @@ impl<T> Runs<T> {
 
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        self.chunks.iter().map(|chunk| chunk.starts.len()).sum()
+        let len = self.chunks.iter().map(|chunk| chunk.starts.len()).sum();
+        assert_eq!(self.len, len);
+        len
     }
 }
 
