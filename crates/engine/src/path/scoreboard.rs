@@ -18,12 +18,13 @@
 mod acks;
 mod contents;
 mod losses;
+mod ring;
 
-use std::collections::VecDeque;
 use std::ops::Range;
 
 pub(crate) use contents::Contents;
 use contents::Spare;
+use ring::Ring;
 
 use anabranch_wire::{Fsn, RangeSet, Rate, Span, Time, prefetch, prefetch_room};
 use smallvec::SmallVec;
@@ -180,7 +181,7 @@ pub(crate) struct Candidate {
 pub(crate) struct Scoreboard {
     /// From the first packet that is outstanding on, ascending by number; numbers in between asked for nothing or
     /// were left out.
-    slots: VecDeque<Slot>,
+    slots: Ring<Slot>,
     /// Number of the next packet.
     next: u64,
     /// The number to leave out next.
@@ -205,7 +206,7 @@ pub(crate) struct Scoreboard {
     /// Packets in `slots` and `past` that are lost.
     kept_lost: usize,
     /// Packets before those that were lost and may arrive after all, ascending.
-    past: VecDeque<Slot>,
+    past: Ring<Slot>,
     /// From the lowest number among them to the highest: they are far away in memory.
     past_span: Range<u64>,
     spare: Spare,
@@ -224,8 +225,8 @@ impl Scoreboard {
     /// Leaves numbers out now and then if `skips`.
     pub(crate) fn new(skips: bool) -> Self {
         Self {
-            slots: VecDeque::new(),
-            past: VecDeque::new(),
+            slots: Ring::default(),
+            past: Ring::default(),
             past_span: 0..0,
             spare: Spare::default(),
             next: 0,
@@ -375,15 +376,8 @@ impl Scoreboard {
         if contents.runs().next().is_some() {
             self.data_end = self.next;
         }
-        if self.slots.len() == self.slots.capacity() {
-            self.slots.reserve_exact(if self.slots.is_empty() {
-                IDLE_RING
-            } else {
-                spare_room(self.slots.len())
-            });
-        }
         let (low, state) = (number as u32, State::Outstanding);
-        self.slots.push_back(Slot { low, size, state, app_limited, sample, contents });
+        self.slots.push(Slot { low, size, state, app_limited, sample, contents });
     }
 
     /// A packet leaves another way than the path's: what becomes of it says nothing of the path.
@@ -408,8 +402,8 @@ impl Scoreboard {
 
     /// Gives back the room for packets that there are none of.
     pub(super) fn rest(&mut self) {
-        self.slots.shrink_to_fit();
-        self.past.shrink_to_fit();
+        self.slots.rest();
+        self.past.rest();
         self.spare = Spare::default();
     }
 
@@ -431,7 +425,9 @@ impl Scoreboard {
                     }
                 }
                 State::Lost => {
-                    self.past.extend(self.slots.pop_front());
+                    if let Some(slot) = self.slots.pop_front() {
+                        self.past.push(slot);
+                    }
                     self.note_past();
                 }
             }
@@ -445,36 +441,17 @@ impl Scoreboard {
             self.note_past();
         }
         self.acked.remove_below(self.base());
-        trim(&mut self.slots);
-        trim(&mut self.past);
-    }
-}
-
-/// Room that a ring gets beyond what it holds: little, for a ring is gone through from end to end again and again, however few it
-/// holds.
-fn spare_room(len: usize) -> usize {
-    (len / 4).max(LEAST_ROOM)
-}
-
-/// Gives room back that a burst took.
-fn trim(ring: &mut VecDeque<Slot>) {
-    if ring.capacity() > LEAST_RING && ring.len() < ring.capacity() / 2 {
-        ring.shrink_to((ring.len() + spare_room(ring.len())).max(LEAST_RING));
+        self.slots.settle();
+        self.past.settle();
     }
 }
 
 /// Holes among numbers that are counted one by one.
 const FEW: u64 = 16;
-/// Room for packets in flight that a path begins with: what opening it takes.
-const IDLE_RING: usize = 2;
 /// Widest reordering within a path that is waited for, in packets.
 const MAX_REORDER_PACKETS: u64 = 4096;
 /// A lost packet is remembered until this many later numbers were acknowledged, or this many were lost.
 const KEEP_LOST: u64 = 2048;
-/// Packets that there is always room for.
-const LEAST_RING: usize = 16;
-/// Packets that a ring grows by at least.
-const LEAST_ROOM: usize = 6;
 /// The first number that is left out; the distance doubles each time.
 const FIRST_SKIP: u64 = 500;
 /// Mean distance of the numbers left out at last, in packets.

@@ -5,8 +5,8 @@
 //! ```
 //! Most often there are a few dozen, so one chunk, whose starts lie together: who looks for a place reads a few lines of memory
 //! and then the thing, and can have both fetched beforehand. A tree of the standard library has its keys in nodes of eleven
-//! things each, in which one look leads to the next; at 1,024 hosts a tenth of a simulation went into that. However many things a peer
-//! makes there be, one more moves no more than a chunk and, when that is full, the pointers to the others.
+//! things each, in which one look leads to the next: with it simulations took 2 to 4 % longer. However many things a peer makes
+//! there be, one more moves no more than a chunk and, when that is full, the pointers to the others.
 
 use std::mem::offset_of;
 
@@ -62,8 +62,8 @@ impl<T> Runs<T> {
 
     /// The last thing that begins at `start` or before.
     pub(super) fn at_or_before(&self, start: u64) -> Option<Place> {
-        let begins = |chunk: &Box<Chunk<T>>| chunk.starts.first().is_some_and(|first| *first <= start);
-        let chunk = self.chunks.partition_point(begins).checked_sub(1)?;
+        let begins = |first: Option<&u64>| first.is_some_and(|first| *first <= start);
+        let chunk = self.chunks.partition_point(|chunk| begins(chunk.starts.first())).checked_sub(1)?;
         let index = self.chunks[chunk].starts.partition_point(|known| *known <= start).checked_sub(1)?;
         Some(Place { chunk, index })
     }
