@@ -18,13 +18,12 @@
 mod acks;
 mod contents;
 mod losses;
-mod ring;
 
+use std::collections::VecDeque;
 use std::ops::Range;
 
 pub(crate) use contents::Contents;
 use contents::Spare;
-use ring::Ring;
 
 use anabranch_wire::{Fsn, RangeSet, Rate, Span, Time, prefetch, prefetch_room};
 use smallvec::SmallVec;
@@ -181,7 +180,7 @@ pub(crate) struct Candidate {
 pub(crate) struct Scoreboard {
     /// From the first packet that is outstanding on, ascending by number; numbers in between asked for nothing or
     /// were left out.
-    slots: Ring<Slot>,
+    slots: VecDeque<Slot>,
     /// Number of the next packet.
     next: u64,
     /// The number to leave out next.
@@ -206,7 +205,7 @@ pub(crate) struct Scoreboard {
     /// Packets in `slots` and `past` that are lost.
     kept_lost: usize,
     /// Packets before those that were lost and may arrive after all, ascending.
-    past: Ring<Slot>,
+    past: VecDeque<Slot>,
     /// From the lowest number among them to the highest: they are far away in memory.
     past_span: Range<u64>,
     spare: Spare,
@@ -225,8 +224,8 @@ impl Scoreboard {
     /// Leaves numbers out now and then if `skips`.
     pub(crate) fn new(skips: bool) -> Self {
         Self {
-            slots: Ring::default(),
-            past: Ring::default(),
+            slots: VecDeque::new(),
+            past: VecDeque::new(),
             past_span: 0..0,
             spare: Spare::default(),
             next: 0,
@@ -376,8 +375,11 @@ impl Scoreboard {
         if contents.runs().next().is_some() {
             self.data_end = self.next;
         }
+        if self.slots.len() == self.slots.capacity() {
+            self.slots.reserve_exact((self.slots.len() / 4).max(LEAST_GROWTH));
+        }
         let (low, state) = (number as u32, State::Outstanding);
-        self.slots.push(Slot { low, size, state, app_limited, sample, contents });
+        self.slots.push_back(Slot { low, size, state, app_limited, sample, contents });
     }
 
     /// A packet leaves another way than the path's: what becomes of it says nothing of the path.
@@ -402,8 +404,8 @@ impl Scoreboard {
 
     /// Gives back the room for packets that there are none of.
     pub(super) fn rest(&mut self) {
-        self.slots.rest();
-        self.past.rest();
+        self.slots.shrink_to_fit();
+        self.past.shrink_to_fit();
         self.spare = Spare::default();
     }
 
@@ -425,9 +427,7 @@ impl Scoreboard {
                     }
                 }
                 State::Lost => {
-                    if let Some(slot) = self.slots.pop_front() {
-                        self.past.push(slot);
-                    }
+                    self.past.extend(self.slots.pop_front());
                     self.note_past();
                 }
             }
@@ -441,17 +441,28 @@ impl Scoreboard {
             self.note_past();
         }
         self.acked.remove_below(self.base());
-        self.slots.settle();
-        self.past.settle();
+        trim(&mut self.slots);
+        trim(&mut self.past);
+    }
+}
+
+/// Gives room back that a burst took: a ring is gone through from end to end again and again, however few it holds.
+fn trim(ring: &mut VecDeque<Slot>) {
+    if ring.capacity() > LEAST_RING && ring.len() < ring.capacity() / 4 {
+        ring.shrink_to((ring.len() * 2).max(LEAST_RING));
     }
 }
 
 /// Holes among numbers that are counted one by one.
 const FEW: u64 = 16;
+/// Packets in flight that a path gets more room for at least, and begins with: what opening it takes is one or two.
+const LEAST_GROWTH: usize = 4;
 /// Widest reordering within a path that is waited for, in packets.
 const MAX_REORDER_PACKETS: u64 = 4096;
 /// A lost packet is remembered until this many later numbers were acknowledged, or this many were lost.
 const KEEP_LOST: u64 = 2048;
+/// Packets that there is always room for.
+const LEAST_RING: usize = 32;
 /// The first number that is left out; the distance doubles each time.
 const FIRST_SKIP: u64 = 500;
 /// Mean distance of the numbers left out at last, in packets.

@@ -64,7 +64,7 @@ impl Scoreboard {
 
     /// Marks what is outstanding as doubted and shows what it carried, so that other paths can carry it too.
     pub(crate) fn doubt(&mut self, mut carried: impl FnMut(&Contents)) {
-        for slot in self.slots.iter_mut() {
+        for slot in &mut self.slots {
             if slot.state == State::Outstanding {
                 slot.state = State::Doubted;
                 carried(&slot.contents);
