@@ -167,6 +167,14 @@ fn odd_comma(line: &str) -> Option<(String, String)> {
     })
 }
 
+/// A fraction of whole numbers, as TOML writes it.
+fn fraction(value: &str) -> Option<String> {
+    let (above, below) = value.split_once('/')?;
+    let whole = |text: &str| text.trim().parse::<u32>().ok().map(f64::from);
+    let share = whole(above)? / whole(below)?;
+    share.is_finite().then(|| format!("{share:?}"))
+}
+
 /// What to write instead of a value that is none.
 fn instead_of(key: &str, value: &str) -> String {
     let digits = value.trim_start_matches('0');
@@ -185,11 +193,25 @@ fn instead_of(key: &str, value: &str) -> String {
         _ if value.ends_with('.') && in_toml(&format!("{value}0")) == format!("{value}0") => {
             format!("a digit stands behind the point: {key} = {value}0")
         }
+        "null" | "none" | "nil" | "~" => format!("take {key} out, or give it a value"),
+        "nan" | "infinity" => format!("write a number: {key} = 1.0"),
+        _ if let Some(decimals) = fraction(value) => {
+            format!("fractions are written as decimals: {key} = {decimals}")
+        }
         _ if in_thousands(value) => {
             format!("numbers are written without commas: {key} = {}", value.replace(',', ""))
         }
         _ if odd_comma(value).is_some_and(|(found, _)| found == value) => {
             format!("a point stands before decimals: {key} = {}", value.replace(',', "."))
+        }
+        _ if let Some((found, mended)) =
+            odd_comma(value).filter(|(found, _)| value.starts_with(&**found)) =>
+        {
+            let value = value.replacen(&found, &mended, 1);
+            format!(
+                "text and quantities stand in quotes, with a point before decimals: {key} = {}",
+                quoted(&value)
+            )
         }
         _ if value.starts_with('(') => {
             format!("lists stand in brackets: {key} = [{}]", value.trim_matches(['(', ')']))
@@ -283,22 +305,45 @@ fn quoted(value: &str) -> String {
     format!("\"{}\"", parts.join(" "))
 }
 
-/// A list on one line, without lists in it, with quotes and commas where they are missing; `None` where that makes no list.
+/// A list on one line, without lists in it, with quotes and commas where they are missing and no others; `None` where that makes no
+/// list.
 fn list_of(value: &str) -> Option<String> {
     let inner = value.strip_prefix('[')?.strip_suffix(']')?;
-    let mut items = Vec::new();
-    let mut rest = inner.trim_start_matches(|c: char| c.is_whitespace() || matches!(c, ',' | ';'));
-    while let Some(first) = rest.chars().next() {
-        let end = if matches!(first, '"' | '\'') {
-            rest[1..].find(first)? + 2
-        } else {
-            rest.find([',', ';']).unwrap_or(rest.len())
-        };
-        items.push(in_toml(rest[..end].trim()));
-        rest = rest[end..].trim_start_matches(|c: char| c.is_whitespace() || matches!(c, ',' | ';'));
+    if inner.contains(['[', ']']) {
+        return None;
     }
+    // Of items that begin and end as they are to, each is one; where quotes are astray, what is between commas is.
+    let items = items_of(inner).unwrap_or_else(|| {
+        let between = inner.split([',', ';']).map(|item| item.trim().trim_matches(['"', '\'']).trim());
+        between.filter(|item| !item.is_empty()).map(in_toml).collect()
+    });
     let list = format!("[{}]", items.join(", "));
-    (list != value && in_toml(&list) == list).then_some(list)
+    (!items.is_empty() && list != value && in_toml(&list) == list).then_some(list)
+}
+
+/// The items of a list, where each begins and ends with a quote or has none.
+fn items_of(inner: &str) -> Option<Vec<String>> {
+    let is_between = |c: char| c.is_whitespace() || matches!(c, ',' | ';');
+    let mut items = Vec::new();
+    let mut rest = inner.trim_start_matches(is_between);
+    while let Some(first) = rest.chars().next() {
+        let is_quoted = matches!(first, '"' | '\'');
+        let end =
+            if is_quoted { rest[1..].find(first)? + 2 } else { rest.find([',', ';']).unwrap_or(rest.len()) };
+        let item = rest[..end].trim();
+        let is_astray = if is_quoted {
+            item.trim_matches(first).trim().trim_matches([',', ';']).is_empty()
+                || rest[end..].starts_with(['"', '\''])
+        } else {
+            item.contains(['"', '\''])
+        };
+        if is_astray {
+            return None;
+        }
+        items.push(in_toml(item));
+        rest = rest[end..].trim_start_matches(is_between);
+    }
+    Some(items)
 }
 
 /// The error of a key, or of a table, that is there already in an earlier line.

@@ -27,6 +27,14 @@ fn what_is_no_toml_is_told_with_what_to_write_instead() {
             "rate = 10Mbit/s",
             ":1: rate: found 10Mbit/s, which is no value\n  hint    text and quantities stand in quotes: rate = \"10Mbit/s\"",
         ),
+        (
+            "loss = 1/2",
+            ":1: loss: found 1/2, which is no value\n  hint    fractions are written as decimals: loss = 0.5",
+        ),
+        (
+            "loss = 1,5 %",
+            ":1: loss: found 1,5 %, which is no value\n  hint    text and quantities stand in quotes, with a point before decimals: loss = \"1.5 %\"",
+        ),
         ("a = 1\nb =\nc = 3", ":2: b: no value\n  hint    write one: `b = …`"),
         (
             "[[a]]\nx = 1\n[[a]]\nx = 1\ny = 2\nx = 3",
@@ -144,4 +152,19 @@ fn what_is_no_toml_is_told_with_what_to_write_instead() {
     let unknown = told("a = 1\nwhat is this");
     assert!(unknown.starts_with(":2: ") && unknown.ends_with(FORM), "{unknown}");
     assert_eq!(told("a = [\n\"x\",\n]\n"), "TOML");
+}
+
+#[test]
+fn quotes_astray_in_a_list_are_put_where_they_belong() {
+    for (value, mended) in [
+        ("[\"a\"\", \"b\"]", "[\"a\", \"b\"]"),
+        ("[\"\"a\", \"b\"]", "[\"a\", \"b\"]"),
+        ("[\"a, \"b\"]", "[\"a\", \"b\"]"),
+        ("[\"5 /s, \"20 /s\"]", "[\"5 /s\", \"20 /s\"]"),
+        ("[\"a\"\"]", "[\"a\"]"),
+        ("[a, \"b, c\"]", "[\"a\", \"b, c\"]"),
+    ] {
+        assert_eq!(list_of(value).as_deref(), Some(mended), "{value}");
+    }
+    assert_eq!((list_of("[[\"a\", b]]"), list_of("[\"a\"]]"), list_of("[\"\"]")), (None, None, None));
 }

@@ -14,6 +14,9 @@ pub use anabranch_settings::SettingsError as ScenarioError;
 
 const BOOLEAN: &str = "`true` or `false`";
 
+/// What the scenario itself has.
+const ABOVE: [&str; 6] = ["name", "about", "seed", "duration", "warm_up", "sample"];
+
 /// What is expected of a key, by its table (any, where none is named). Only keys whose values are no quantities.
 const EXPECTED: &[(&str, &str, &str)] = &[
     ("", "name", "text such as `name = \"wifi\"`"),
@@ -108,7 +111,8 @@ pub(crate) fn from_toml<F: DeserializeOwned>(error: &toml::de::Error, text: &str
         let line = error.line.and_then(|line| text.lines().nth(line - 1)).unwrap_or_default();
         let is_head = line.trim_start().starts_with('[');
         if is_head && SEVERAL.contains(&error.key.as_str()) && error.message.starts_with("there twice") {
-            error.hint = format!("several of them are headed by [[{}]] each", error.key);
+            error.hint =
+                format!("several of them are headed by [[{0}]] each: take out any other {0}", error.key);
         }
         if SEVERAL.contains(&error.key.as_str()) && error.hint == format!("write [{}]", error.key) {
             error.hint = format!("write [[{}]]", error.key);
@@ -182,7 +186,9 @@ pub(crate) fn from_toml<F: DeserializeOwned>(error: &toml::de::Error, text: &str
     if told.key.is_empty() || in_head {
         told.key = table.to_owned();
     }
-    let known = EXPECTED.iter().filter(|(of, key, _)| *key == told.key && (of.is_empty() || *of == table));
+    let is_above = table == "expect" && ABOVE.contains(&told.key.as_str());
+    let of_table = |of: &str| of == table || of.is_empty() && !is_above;
+    let known = EXPECTED.iter().filter(|(of, key, _)| *key == told.key && of_table(of));
     let expected = match known.max_by_key(|(of, ..)| of.len()) {
         Some((.., expected)) => expected,
         None if table == "expect" => "a bound such as `{ min = 0.9 }`",
@@ -205,6 +211,9 @@ pub(crate) fn from_toml<F: DeserializeOwned>(error: &toml::de::Error, text: &str
         None => found,
     };
     told.message = format!("found {found}: expected {expected}");
+    if is_above {
+        told.hint = format!("the scenario's own `{}` stands above the first table", told.key);
+    }
     told
 }
 

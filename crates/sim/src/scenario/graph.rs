@@ -110,9 +110,7 @@ impl Graph {
                 Some(_) => {
                     let message =
                         format!("link \"{name}\" does not begin where \"{}\" ends", names[position - 1]);
-                    return Err(
-                        ScenarioError::new(key, message).hint("list the links in order from the sender on")
-                    );
+                    return Err(ScenarioError::new(key, message).hint(self.between(*cable, &cables)));
                 }
                 // The first link is crossed so that the next one can follow.
                 None => next.is_some_and(|next| next.contains(&a) && !next.contains(&b)),
@@ -128,6 +126,21 @@ impl Graph {
             way.push((*cable as u32, backwards));
         }
         Ok(plan(&way))
+    }
+
+    /// What to do about a link that does not follow the one before it.
+    fn between(&self, cable: usize, cables: &[usize]) -> String {
+        let ends = |cable: usize| self.cables[cable].nodes.unwrap_or([usize::MAX; 2]);
+        let joins =
+            |other: &&usize| **other != cable && ends(**other).iter().any(|end| ends(cable).contains(end));
+        if cables.iter().any(|other| joins(&other)) {
+            return "list the links in order from the sender on".to_owned();
+        }
+        let name = |node: usize| {
+            self.nodes.iter().find(|(_, known)| **known == node).map_or("", |(name, _)| name.as_str())
+        };
+        let [a, b] = ends(cable).map(name);
+        format!("it joins \"{a}\" and \"{b}\", which no other link of the path does: name the links between")
     }
 
     /// Up to `most` different ways with the fewest cables, chosen at random.

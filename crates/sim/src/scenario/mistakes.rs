@@ -124,6 +124,14 @@ fn mistakes_that_people_make_are_told_with_what_was_found_and_an_example() {
             "s.toml:2: name: unknown key `name`\n  hint    [links] says what all links have that do not say otherwise; each link is headed by [[link]]",
         ),
         (
+            "[expect]\njain = { min = 0.5 }\nseed = 5",
+            "s.toml:3: seed: found 5: expected a bound such as `{ min = 0.9 }`\n  hint    the scenario's own `seed` stands above the first table",
+        ),
+        (
+            "flow = []\n[[flow]]\nname = \"f\"",
+            "s.toml:2: flow: there twice\n  hint    several of them are headed by [[flow]] each: take out any other flow",
+        ),
+        (
             "[[link]]\nname = \"a\"\ndelay = 5 ms",
             "s.toml:3: delay: found 5 ms, which is no value\n  hint    text and quantities stand in quotes: delay = \"5 ms\"",
         ),
@@ -141,7 +149,7 @@ fn mistakes_that_people_make_are_told_with_what_was_found_and_an_example() {
         ),
         (
             "[link]\nname = \"a\"\n[link]\nname = \"b\"",
-            "s.toml:3: link: there twice, first on line 1\n  hint    several of them are headed by [[link]] each",
+            "s.toml:3: link: there twice, first on line 1\n  hint    several of them are headed by [[link]] each: take out any other link",
         ),
         ("[link]\nname = \"a\"", "s.toml:1: link: found [link]: expected tables, each headed by [[link]]"),
         (

@@ -28,6 +28,18 @@ fn what_would_be_passed_over_is_told() {
             "10: traffic.t.flows: 2 flows a host\n  hint    a host has only 1 others",
         ),
         (
+            format!("{flow}striping = {{ scheme = \"weighted\", buffer = \"fixed\", packets = 0 }}"),
+            "8: flow.f.striping.packets: how many may wait?",
+        ),
+        (
+            format!("{flow}[expect]\n\"flow.f.rtt_ms\" = {{ max = 1 }}"),
+            "9: expect.flow.f.rtt_ms: nothing measured is called \"flow.f.rtt_ms\"\n  hint    did you mean \"flow.f.path1.rtt_ms\"?",
+        ),
+        (
+            format!("{flow}[expect]\n\"flow.other.pkt_s\" = {{ max = 1 }}"),
+            "9: expect.flow.other.pkt_s: nothing measured is called \"flow.other.pkt_s\"\n  hint    there is no flow \"other\" that is measured; there is \"f\"",
+        ),
+        (
             format!("{flow}[expect]\njain = {{ above = \"jain\" }}"),
             "9: expect.jain: it is compared with itself",
         ),

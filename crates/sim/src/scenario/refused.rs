@@ -253,3 +253,21 @@ fn absurd_sizes_are_answered_at_once() {
                 pattern = \"random\"\nflows = 9000\n";
     assert!(Scenario::parse(text, "n").unwrap_err().message.contains("9000 flows a host"));
 }
+
+#[test]
+fn links_that_nothing_joins_are_told_apart_from_those_in_another_order() {
+    let hint = |between: [&str; 3], path: &str| {
+        let link = |(name, between): (&str, &str)| {
+            format!("[[link]]\nname = \"{name}\"\nrate = \"1 Mbit/s\"\nbetween = [{between}]\n")
+        };
+        let links: String = ["a", "b", "c"].into_iter().zip(between).map(link).collect();
+        let text = format!("duration = \"1 s\"\n{links}[[flow]]\nname = \"f\"\npaths = [[{path}]]\n");
+        Scenario::parse(&text, "n").unwrap_err().hint
+    };
+    let chain = ["\"x\", \"y\"", "\"y\", \"z\"", "\"z\", \"w\""];
+    assert!(hint(chain, "\"a\", \"c\", \"b\"").starts_with("list the links in order"));
+    assert_eq!(
+        hint(chain, "\"a\", \"c\""),
+        "it joins \"z\" and \"w\", which no other link of the path does: name the links between"
+    );
+}

@@ -81,6 +81,9 @@ const ONLY: [(&str, &str); 6] = [
     ("jain", "several flows, by `count`,"),
 ];
 
+/// Names that are listed where none is near.
+const SOME: usize = 5;
+
 /// What to say of a metric of something that is not there.
 fn nobody(metric: &str, known: &BTreeSet<String>) -> Option<String> {
     if metric == "jain" {
@@ -97,7 +100,12 @@ fn nobody(metric: &str, known: &BTreeSet<String>) -> Option<String> {
     let names: Vec<&str> = names.into_iter().collect();
     Some(match nearest(name, &names) {
         Some(near) => format!("there is no {kind} \"{name}\"; did you mean \"{near}\"?"),
-        None if kind == "detector" => "a detector measures a flow of several paths".to_owned(),
+        None if kind == "detector" => {
+            format!("there is no detector \"{name}\" of a flow of several paths, which is what one measures")
+        }
+        None if (1..=SOME).contains(&names.len()) => {
+            format!("there is no {kind} \"{name}\" that is measured; there is \"{}\"", names.join("\", \""))
+        }
         None => format!("there is no {kind} \"{name}\" that is measured"),
     })
 }
@@ -111,7 +119,15 @@ fn hint(metric: &str, known: &BTreeSet<String>) -> String {
     let longer = |name: &&&str| {
         name.strip_prefix(metric).is_some_and(|rest| !metric.is_empty() && rest.starts_with(['_', '.']))
     };
-    let begun = names.iter().filter(longer).min_by_key(|name| name.len()).copied();
+    // What each path has may be asked of the whole.
+    let (whole, part) = metric.rsplit_once('.').unwrap_or(("", metric));
+    let of_part = |name: &&&str| {
+        name.strip_prefix(whole)
+            .and_then(|rest| rest.strip_suffix(part))
+            .is_some_and(|between| between.len() > 2 && between.starts_with('.') && between.ends_with('.'))
+    };
+    let begun = names.iter().filter(longer).min_by_key(|name| name.len());
+    let begun = begun.or_else(|| names.iter().find(of_part)).copied();
     let of = metric.rsplit_once('.').map(|(_, last)| last);
     let only = ONLY.iter().find(|(only, _)| of.is_some_and(|of| of.starts_with(only)));
     if let (None, Some((_, whose))) = (begun, only) {

@@ -90,12 +90,12 @@ impl Builder<'_> {
         let buffer = match (striping.buffer, striping.packets) {
             (ReorderBuffer::None, None) => None,
             (ReorderBuffer::Adaptive, None) => Some(BufferSize::Adaptive { packet: PACKET as u32 }),
-            (ReorderBuffer::Fixed, Some(packets)) if packets <= MOST_WAITING => {
+            (ReorderBuffer::Fixed, Some(packets)) if (1..=MOST_WAITING).contains(&packets) => {
                 Some(BufferSize::Fixed(packets as usize))
             }
             (ReorderBuffer::Fixed, _) => {
                 return Err(ScenarioError::new(key("striping.packets"), "how many may wait?")
-                    .hint(format!("a fixed buffer needs `packets`, at most {MOST_WAITING}")));
+                    .hint(format!("a fixed buffer needs `packets`, from 1 to {MOST_WAITING}")));
             }
             (_, Some(_)) => {
                 return Err(ScenarioError::new(key("striping.packets"), "the buffer has no fixed size")

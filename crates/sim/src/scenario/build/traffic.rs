@@ -99,14 +99,19 @@ impl Builder<'_> {
                 "each looks at all others: at most {MAX_MIXED} hosts, or the pattern \"permutation\""
             )));
         }
-        if flows == 0 || flows.saturating_mul(hosts.len()) as u64 > MAX_FLOWS {
-            return Err(ScenarioError::new(key("flows"), format!("{flows} flows a host")).hint(format!(
-                "at least 1; a scenario has at most {MAX_FLOWS} flows, and this one {} hosts",
-                hosts.len()
-            )));
-        }
         let share = spec.share.map_or(1.0, |share| share.0);
         let count = (share * hosts.len() as f64 + 0.5) as usize;
+        if flows == 0 {
+            return Err(ScenarioError::new(key("flows"), "no flows a host").hint("at least 1"));
+        }
+        if flows.saturating_mul(count) as u64 > MAX_FLOWS {
+            let (what, less) =
+                if flows > 1 { ("flows", "fewer `flows`") } else { ("pattern", "fewer hosts") };
+            let message = format!("{flows} flows a host from {count} hosts");
+            return Err(ScenarioError::new(key(what), message).hint(format!(
+                "a scenario has at most {MAX_FLOWS} flows: {less}, or a smaller `share` of hosts that send"
+            )));
+        }
         if count == 0 {
             return Err(ScenarioError::new(key("share"), "nobody sends").hint(format!(
                 "at least \"{:.3} %\" of {} hosts",
