@@ -446,10 +446,11 @@ impl Scoreboard {
     }
 }
 
-/// Gives room back that a burst took: a ring is gone through from end to end again and again, however few it holds.
+/// Gives room back that a burst took: a ring is gone through from end to end again and again, however few it holds. A window that
+/// loses half, and had a quarter of it to spare, keeps its room, for it grows again.
 fn trim(ring: &mut VecDeque<Slot>) {
-    if ring.capacity() > LEAST_RING && ring.len() < ring.capacity() / 4 {
-        ring.shrink_to((ring.len() * 2).max(LEAST_RING));
+    if ring.capacity() > LEAST_RING && ring.len() * 5 / 2 < ring.capacity() {
+        ring.shrink_to((ring.len() * 3 / 2).max(LEAST_RING));
     }
 }
 
@@ -462,7 +463,7 @@ const MAX_REORDER_PACKETS: u64 = 4096;
 /// A lost packet is remembered until this many later numbers were acknowledged, or this many were lost.
 const KEEP_LOST: u64 = 2048;
 /// Packets that there is always room for.
-const LEAST_RING: usize = 32;
+const LEAST_RING: usize = 16;
 /// The first number that is left out; the distance doubles each time.
 const FIRST_SKIP: u64 = 500;
 /// Mean distance of the numbers left out at last, in packets.
