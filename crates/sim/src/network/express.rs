@@ -59,10 +59,14 @@ impl Express {
     pub(super) fn step(&mut self, until: Time, freight: &mut Freight, landed: &mut Vec<Landed>) {
         self.underway.clear();
         let mut arrived = std::mem::take(&mut self.arrived);
-        let taken = self.flights.take(until);
-        arrived.extend(taken.map(|(at, flight)| (at, flight, freight.routes.link(flight.next as usize))));
+        let prefetched = |(at, flight): (Time, Flight)| {
+            freight.routes.prefetch(flight.next as usize);
+            (at, flight, LAST_HOP)
+        };
+        arrived.extend(self.flights.take(until).map(prefetched));
         freight.packet_hops += arrived.len() as u64;
-        for (_, flight, link) in &arrived {
+        for (_, flight, link) in &mut arrived {
+            *link = freight.routes.link(flight.next as usize);
             match self.links.get(*link as usize) {
                 Some(link) => link.prefetch(),
                 None => freight.packets.prefetch(flight.place),

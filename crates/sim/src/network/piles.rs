@@ -1,5 +1,7 @@
 //! Many lists that grow and are emptied again, in pieces of one size: what one has given up the next one takes.
 
+use anabranch_wire::prefetch;
+
 /// Items in a piece.
 const PIECE: usize = 32;
 const NONE: u32 = u32::MAX;
@@ -71,11 +73,15 @@ impl<T: Copy + Default> Piles<T> {
         Some((self.pieces.get(index as usize)?, self.next[index as usize]))
     }
 
-    /// Hands out the items of a list from the first to the last.
+    /// Hands out the items of a list from the first to the last. They were put there long ago, so each piece is fetched while the one
+    /// before is handed out.
     pub(crate) fn empty(&mut self, pile: Pile, mut take: impl FnMut(T)) {
         let mut piece = pile.first;
         while piece != NONE {
             let next = std::mem::replace(&mut self.next[piece as usize], NONE);
+            if let Some(next) = self.pieces.get(next as usize) {
+                prefetch(next, 0..usize::MAX);
+            }
             let filled = if next == NONE { pile.filled as usize } else { PIECE };
             self.pieces[piece as usize][..filled].iter().for_each(|item| take(*item));
             self.free.push(piece);

@@ -1,5 +1,7 @@
 //! The routes of a network: lists of links, one after the other in one table.
 
+use anabranch_wire::prefetch_item;
+
 use super::packets::LAST_HOP;
 
 /// Links one after the other. The table is read at every hop of every packet, and few networks have 65,535 links.
@@ -44,6 +46,15 @@ impl Table {
     /// True when a link both begins routes and goes on with others.
     pub(crate) fn is_mixed(&self) -> bool {
         self.uses.iter().any(|(begins, goes_on)| *begins && *goes_on)
+    }
+
+    /// Has a place of the table fetched.
+    #[inline]
+    pub(crate) fn prefetch(&self, place: usize) {
+        match &self.hops {
+            Hops::Short(hops) => prefetch_item(hops, place),
+            Hops::Long(hops) => prefetch_item(hops, place),
+        }
     }
 
     /// The link at a place of the table; [`LAST_HOP`] when the route is over.
