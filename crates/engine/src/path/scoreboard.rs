@@ -375,8 +375,8 @@ impl Scoreboard {
         if contents.runs().next().is_some() {
             self.data_end = self.next;
         }
-        if self.slots.len() == self.slots.capacity() {
-            self.slots.reserve_exact((self.slots.len() / 4).max(LEAST_GROWTH));
+        if self.slots.capacity() == 0 {
+            self.slots.reserve_exact(IDLE_RING);
         }
         let (low, state) = (number as u32, State::Outstanding);
         self.slots.push_back(Slot { low, size, state, app_limited, sample, contents });
@@ -446,24 +446,23 @@ impl Scoreboard {
     }
 }
 
-/// Gives room back that a burst took: a ring is gone through from end to end again and again, however few it holds. A window that
-/// loses half, and had a quarter of it to spare, keeps its room, for it grows again.
+/// Gives room back that a burst took: a ring is gone through from end to end again and again, however few it holds.
 fn trim(ring: &mut VecDeque<Slot>) {
-    if ring.capacity() > LEAST_RING && ring.len() * 5 / 2 < ring.capacity() {
-        ring.shrink_to((ring.len() * 3 / 2).max(LEAST_RING));
+    if ring.capacity() > LEAST_RING && ring.len() < ring.capacity() / 4 {
+        ring.shrink_to((ring.len() * 2).max(LEAST_RING));
     }
 }
 
 /// Holes among numbers that are counted one by one.
 const FEW: u64 = 16;
-/// Packets in flight that a path gets more room for at least, and begins with: what opening it takes is one or two.
-const LEAST_GROWTH: usize = 4;
+/// Room for packets in flight that a path begins with: what opening it takes.
+const IDLE_RING: usize = 2;
 /// Widest reordering within a path that is waited for, in packets.
 const MAX_REORDER_PACKETS: u64 = 4096;
 /// A lost packet is remembered until this many later numbers were acknowledged, or this many were lost.
 const KEEP_LOST: u64 = 2048;
 /// Packets that there is always room for.
-const LEAST_RING: usize = 16;
+const LEAST_RING: usize = 32;
 /// The first number that is left out; the distance doubles each time.
 const FIRST_SKIP: u64 = 500;
 /// Mean distance of the numbers left out at last, in packets.
