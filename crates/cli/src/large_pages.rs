@@ -7,8 +7,8 @@
 //! It does not ask for what threads have to themselves. A network that is run alone, the largest most often, gets the program's
 //! own memory therefore, though it has a thread of its own; threads that work side by side would wait for each other there.
 
-/// Starts the program once more with large pages for so many simulations at the same time, where the system gives them on request and nobody decided otherwise.
-/// Goes on as things are where it does not.
+/// Starts the program once more with large pages for so many simulations at the same time, where the system gives them on
+/// request and nobody decided otherwise. Goes on as things are where it does not.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 pub(crate) fn restart_with(at_once: usize) {
     use std::os::unix::process::CommandExt as _;

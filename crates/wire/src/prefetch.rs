@@ -39,8 +39,8 @@ pub fn prefetch_room<T>(ring: &VecDeque<T>) {
     prefetch_item(last, last.len());
 }
 
-/// Has the line of memory fetched that an address lies in, into the second cache: the first one is too small for all that is asked
-/// for side by side, and has less room for requests.
+/// Has the line of memory fetched that an address lies in, into the second cache. That was faster than into the first, which
+/// may be too small for all that is asked for side by side.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 #[allow(unsafe_code)]

@@ -18,7 +18,7 @@ use super::runs::{Place, Runs};
 pub(super) struct Held<P> {
     /// By the offset of the first byte.
     runs: Runs<Run<P>>,
-    /// Where the first run begins, [`NOWHERE`] without any.
+    /// Where the first run begins, [`NOWHERE`] without any: all that a piece in order asks for.
     first: u64,
     bytes: u64,
     pieces: usize,
@@ -67,7 +67,7 @@ impl<P: Payload> Held<P> {
                 offset += known;
                 continue;
             }
-            let next = self.runs.after(before).and_then(|next| self.runs.start(next)).unwrap_or(NOWHERE);
+            let next = self.runs.after(before).map_or(NOWHERE, |(_, start)| start);
             let room = (next - offset).min(len);
             let piece = if room == len { std::mem::take(&mut data) } else { data.split_to(room as usize) };
             let place = match before {
@@ -92,7 +92,7 @@ impl<P: Payload> Held<P> {
 
     /// Makes one of a run and the next one, which begins where it ends.
     fn join(&mut self, place: Place) {
-        if let Some(next) = self.runs.after(Some(place))
+        if let Some((next, _)) = self.runs.after(Some(place))
             && self.runs.get(next).pieces.len() <= SOME
         {
             let (_, later) = self.runs.remove(next);
@@ -117,16 +117,11 @@ impl<P: Payload> Held<P> {
         let mut place = self.runs.at_or_before(range.start);
         let mut at = place.map_or(range.start, |place| self.runs.get(place).end.max(range.start));
         let mut missing = 0;
-        while at < range.end {
-            place = self.runs.after(place);
-            let Some((place, start)) = place.and_then(|place| Some((place, self.runs.start(place)?))) else {
-                break;
-            };
-            if start >= range.end {
-                break;
-            }
+        while let Some((next, start)) = self.runs.after(place)
+            && start < range.end
+        {
             missing += start - at;
-            at = self.runs.get(place).end;
+            (at, place) = (self.runs.get(next).end, Some(next));
         }
         missing + range.end.saturating_sub(at)
     }
@@ -136,10 +131,9 @@ impl<P: Payload> Held<P> {
         if self.first > offset {
             return None;
         }
-        let (start, run) = self.runs.remove(self.runs.after(None)?);
+        let (start, run) = self.runs.remove(self.runs.after(None)?.0);
         debug_assert_eq!(start, self.first);
-        let next = self.runs.after(None).and_then(|next| self.runs.start(next));
-        self.first = next.unwrap_or(NOWHERE);
+        self.first = self.runs.after(None).map_or(NOWHERE, |(_, start)| start);
         self.bytes -= run.end - start;
         self.pieces -= run.count as usize;
         Some((start, run.pieces))

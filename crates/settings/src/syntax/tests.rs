@@ -32,6 +32,11 @@ fn what_is_no_toml_is_told_with_what_to_write_instead() {
             ":1: loss: found 1/2, which is no value\n  hint    fractions are written as decimals: loss = 0.5",
         ),
         (
+            "loss = null",
+            ":1: loss: found null, which is no value\n  hint    take loss out, or give it a value",
+        ),
+        ("loss = NaN", ":1: loss: found NaN, which is no value\n  hint    write a number: loss = 1.0"),
+        (
             "loss = 1,5 %",
             ":1: loss: found 1,5 %, which is no value\n  hint    text and quantities stand in quotes, with a point before decimals: loss = \"1.5 %\"",
         ),

@@ -59,6 +59,7 @@ impl Express {
     pub(super) fn step(&mut self, until: Time, freight: &mut Freight, landed: &mut Vec<Landed>) {
         self.underway.clear();
         let mut arrived = std::mem::take(&mut self.arrived);
+        // Over which link each goes on is read once the routes are at hand.
         let prefetched = |(at, flight): (Time, Flight)| {
             freight.routes.prefetch(flight.next as usize);
             (at, flight, LAST_HOP)

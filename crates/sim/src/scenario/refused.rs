@@ -252,6 +252,16 @@ fn absurd_sizes_are_answered_at_once() {
     let text = "duration = \"1 s\"\n[links]\nrate = \"1 Mbit/s\"\n[topology]\nkind = \"bcube\"\nn = 10\nk = 3\n[[traffic]]\nname = \"t\"\n\
                 pattern = \"random\"\nflows = 9000\n";
     assert!(Scenario::parse(text, "n").unwrap_err().message.contains("9000 flows a host"));
+    let crowd = |share: &str| {
+        format!(
+            "duration = \"1 ms\"\n[links]\nrate = \"1 Mbit/s\"\n[topology]\nkind = \"dumbbell\"\nhosts = 60000\naccess_rate = \"1 Mbit/s\"\naccess_delay = \"1 ms\"\n[[traffic]]\nname = \"t\"\n\
+             pattern = \"permutation\"\nshare = \"{share}\"\n"
+        )
+    };
+    let error = Scenario::parse(&crowd("100 %"), "n").unwrap_err().to_string();
+    assert!(error.starts_with("n:11: traffic.t.pattern: 1 flows a host from 120000 hosts\n"), "{error}");
+    // Only those count that send.
+    assert_eq!(Scenario::parse(&crowd("1 %"), "n").err(), None);
 }
 
 #[test]

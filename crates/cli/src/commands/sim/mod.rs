@@ -292,6 +292,20 @@ mod tests {
     use crate::commands::test::parse;
 
     #[test]
+    fn a_run_is_alone_unless_it_has_several_seeds_or_networks() {
+        for (words, at_once) in [
+            (&["run", "s.toml", "--threads", "2"][..], 1),
+            (&["run", "s.toml", "--threads", "2", "--seeds", "1..9"], 2),
+            (&["run", "s.toml", "--threads", "1", "--seeds", "1..9"], 1),
+            (&["run", "grid", "--threads", "2"], 2),
+            (&["sweep", "s.toml", "--threads", "2", "--set", "seed=1"], 2),
+            (&["list"], 0),
+        ] {
+            assert_eq!(parse::<SimArgs>(words).map(|args| args.at_once()).ok(), Some(at_once), "{words:?}");
+        }
+    }
+
+    #[test]
     fn exit_codes_are_told_where_runs_are_and_are_those_of_failures() {
         use clap::Args as _;
         let mut command = SimArgs::augment_args(clap::Command::new("sim"));
