@@ -10,6 +10,8 @@ use open::{broken_text, open_text, open_value};
 /// What to do about a mistake that has no remedy of its own.
 const FORM: &str =
     "a line is `key = value`, the head of a table such as [name] or [[name]], or a comment after #";
+/// What to do about a list that has no remedy of its own.
+const LISTS: &str = "in a list each text begins and ends with a quote, and a comma stands before the next";
 /// What to do about text that holds what has to be written in another way.
 const ESCAPES: &str =
     r"in quotes a backslash is written as \\, and a control character as \u and four digits";
@@ -52,6 +54,12 @@ pub fn syntax_error(text: &str) -> Option<SettingsError> {
                 .hint(format!("take it out: {}", line.trim_start_matches('[').trim()))
                 .at(Some(number))
         }
+        message
+            if message.starts_with("unclosed") && line.starts_with('[') && !of_line.chars().all(is_plain) =>
+        {
+            let hint = "it is of letters from a to z, digits, - and _; dots stand between names";
+            told("cannot be the name of a table", hint.to_owned())
+        }
         message if message.starts_with("unclosed") && line.starts_with('[') => {
             let whole =
                 if line.starts_with("[[") { format!("[[{of_line}]]") } else { format!("[{of_line}]") };
@@ -90,6 +98,9 @@ pub fn syntax_error(text: &str) -> Option<SettingsError> {
                 Some((key, value)) => SettingsError::new(key, "no = between key and value")
                     .hint(format!("write {key} = {}", in_toml(value)))
                     .at(Some(number)),
+                None if value_of(line).is_some_and(|value| value.starts_with('[')) => {
+                    told(message, LISTS.to_owned())
+                }
                 None => told(message, FORM.to_owned()),
             },
         },
@@ -112,11 +123,15 @@ fn odd_line(key: &str, line: &str) -> Option<(String, String)> {
     odd_key(line).or_else(|| if line.contains('{') { odd_part() } else { odd_value() })
 }
 
+/// Whether a key may have this without quotes, or between its names.
+fn is_plain(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.')
+}
+
 /// What to do about a key that cannot stand without quotes; `None` where it can.
 fn odd_key(line: &str) -> Option<(String, String)> {
     let (key, value) = line.split_once('=')?;
     let key = key.trim();
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
     let quotes = key.matches(['"', '\'']).count();
     let is_quoted = quotes > 0 && quotes.is_multiple_of(2);
     if key.is_empty()

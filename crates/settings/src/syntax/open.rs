@@ -1,6 +1,6 @@
 //! What is opened and never closed: text, lists, tables in braces. It is found to be wrong only where something else begins.
 
-use super::value_of;
+use super::{LISTS, value_of};
 use crate::{SettingsError, key_on};
 
 /// Text that goes on in the next line, in quotes that end with theirs: only what is left of it there is found to be wrong.
@@ -30,12 +30,34 @@ pub(super) fn open_value(text: &str, number: usize) -> Option<SettingsError> {
     let open = rest.chain(open_brackets(value));
     let depth: i32 = open.map(|bracket| if matches!(bracket, '[' | '{') { 1 } else { -1 }).sum();
     let first = value.chars().next().filter(|first| depth > 0 && matches!(first, '[' | '{'))?;
+    let told = |what: &str, hint: String| {
+        let error = SettingsError::new(key_on(earlier[at])?, what).hint(hint);
+        Some(error.at(Some(at + 1)))
+    };
+    if has_open_text(value) {
+        return told("text without an end", LISTS.to_owned());
+    }
     let (what, end) = if first == '{' { ("a brace", '}') } else { ("a bracket", ']') };
-    Some(
-        SettingsError::new(key_on(earlier[at])?, format!("{what} that nothing closes"))
-            .hint(format!("write a {end} where what the {first} began is to end, or take the {first} out"))
-            .at(Some(at + 1)),
+    told(
+        &format!("{what} that nothing closes"),
+        format!("write a {end} where what the {first} began is to end, or take the {first} out"),
     )
+}
+
+/// Whether a quote is opened that the line does not close.
+fn has_open_text(line: &str) -> bool {
+    let mut quote = None;
+    let mut escaped = false;
+    for c in line.chars() {
+        match quote {
+            Some(open) if c == open && !escaped => quote = None,
+            None if matches!(c, '"' | '\'') => quote = Some(c),
+            None if c == '#' => break,
+            _ => {}
+        }
+        escaped = c == '\\' && !escaped;
+    }
+    quote.is_some()
 }
 
 /// The brackets and braces of a line that are not within quotes or a comment.

@@ -126,6 +126,15 @@ fn what_is_no_toml_is_told_with_what_to_write_instead() {
             "a = [5 ms, 7]",
             ":1: a: a list that is none\n  hint    quotes around text, commas between: a = [\"5 ms\", 7]",
         ),
+        (
+            "a = [[\"b, \"c\"]]",
+            &format!(":1: a: missing comma between array elements, expected `,`\n  hint    {LISTS}"),
+        ),
+        ("a = [[\"b\", \"c]]\nd = 1", &format!(":1: a: text without an end\n  hint    {LISTS}")),
+        (
+            "[a b]",
+            ":1: a b: cannot be the name of a table\n  hint    it is of letters from a to z, digits, - and _; dots stand between names",
+        ),
         ("size \"1 MB\"", ":1: size: no = between key and value\n  hint    write size = \"1 MB\""),
         (
             "[[a]]\nx = 1\nx = 2",

@@ -255,6 +255,8 @@ fn links_that_a_generator_makes_can_be_set_and_names_that_nothing_has_are_told()
     assert!(
         told("link.left.0.back.rate.x=1").starts_with("--set: link.left.0.back.rate.x: rate has no parts")
     );
+    assert!(told("flows.f.rule=lia").contains("flows has no parts; did you mean `flow`?"));
+    assert!(told("flow.f.name=g").starts_with("--set: flow.f.name: not to be set"));
     assert!(told("cbr.x.rate=1 Mbit/s").starts_with("--set: cbr.x.rate: there is no cbr \"x\""));
 }
 

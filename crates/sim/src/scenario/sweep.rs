@@ -70,9 +70,9 @@ pub fn variants(base: &Scenario, settings: &[Setting]) -> Result<Vec<Variant>, S
         let hint = format!("at most {MAX_VARIANTS}: give fewer values, or sweep one part after the other");
         ScenarioError::new("", "too many combinations").hint(hint).of("--set")
     })?;
-    if let Some(setting) =
-        settings.iter().find(|setting| NOT_SET.contains(&setting.key.split('.').next().unwrap_or_default()))
-    {
+    let is_not_set =
+        |key: &str| NOT_SET.contains(&key.split('.').next().unwrap_or_default()) || key.ends_with(".name");
+    if let Some(setting) = settings.iter().find(|setting| is_not_set(&setting.key)) {
         let hint = if setting.key == "seed" {
             "seeds are given with --seeds, as --seeds 1..3"
         } else {
@@ -228,7 +228,9 @@ fn apply(table: &mut Table, steps: &[&str], value: &Value) -> Result<(), String>
     };
     let is_several = SEVERAL.contains(step);
     if !is_several && !ONE.contains(step) && !WITHIN.contains(step) {
-        return Err(format!("{step} has no parts"));
+        let known: Vec<&str> = [&SEVERAL[..], &ONE, &WITHIN].concat();
+        let near = nearest(step, &known).map_or(String::new(), |near| format!("; did you mean `{near}`?"));
+        return Err(format!("{step} has no parts{near}"));
     }
     let absent = || if is_several { Value::Array(Vec::new()) } else { Value::Table(Table::new()) };
     match table.entry(*step).or_insert_with(absent) {
