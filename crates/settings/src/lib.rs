@@ -182,13 +182,19 @@ fn key_before(text: &str) -> Option<String> {
     (within && !key.is_empty()).then(|| key.to_owned())
 }
 
-/// The known word that is most like `word`, if one is: letters put in, taken out, changed or swapped with their neighbours.
+/// The known word that is most like `word`, if one is: letters put in, taken out, changed or swapped with their neighbours. Of
+/// several that are so by as many letters, one that is as long, and then the next one: `n3` for `n4`.
 #[must_use]
 pub fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
     let word = word.to_lowercase();
     let distance = |other: &str| strsim::damerau_levenshtein(&word, &other.to_lowercase());
     let close = |other: &&&str| distance(other) <= word.chars().count() / 2;
-    known.iter().filter(close).min_by_key(|other| distance(other)).copied()
+    let odd = |other: &str| {
+        let mut pairs = word.chars().zip(other.chars().flat_map(char::to_lowercase));
+        pairs.find_map(|(a, b)| (a != b).then_some(u32::from(a).abs_diff(u32::from(b))))
+    };
+    let place = |other: &&&str| (distance(other), word.len().abs_diff(other.len()), odd(other));
+    known.iter().filter(close).min_by_key(place).copied()
 }
 
 /// The line of a place in a text, from one.
@@ -207,6 +213,8 @@ mod tests {
         assert_eq!(nearest("colour", &["rate", "delay", "queue"]), None);
         assert_eq!(nearest("crb", &["link", "cbr"]), Some("cbr"), "two letters swapped are one mistake");
         assert_eq!(nearest("E", &["a", "e"]), Some("e"));
+        assert_eq!(nearest("sizez", &["size", "sizes"]), Some("sizes"));
+        assert_eq!(nearest("n4", &["n0", "n3", "n1"]), Some("n3"));
         assert_eq!(nearest("E", &["a", "b"]), None, "every letter is one change from every other");
     }
 

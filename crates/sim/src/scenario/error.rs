@@ -5,6 +5,7 @@
 use anabranch_settings::syntax_error;
 pub(crate) use anabranch_settings::{line_of, nearest};
 
+use super::model::keys_of;
 use super::schema::tables_with;
 use super::shape::{ONE, SEVERAL};
 
@@ -150,6 +151,19 @@ pub(crate) fn from_toml<F: DeserializeOwned>(error: &toml::de::Error, text: &str
             "[links] says what all links have that do not say otherwise; each link is headed by [[link]]",
         );
     }
+    let own = topology_keys(text).filter(|_| table == "topology");
+    if let Some(own) = own.filter(|_| told.message.starts_with("unknown key")) {
+        let possible = [&["kind"], own].concat();
+        told.hint = format!("possible: {}", possible.join(", "));
+        if let Some(near) = nearest(&told.key, &possible) {
+            return told.hint(format!("did you mean `{near}`? Possible: {}", possible.join(", ")));
+        }
+    }
+    let heads_one = head.text.starts_with(&format!("[{table}.")) && told.line == Some(head.line);
+    if heads_one && SEVERAL.contains(&table) && told.message.starts_with("unknown key") {
+        let message = format!("found {}: expected tables, each headed by [[{table}]]", head.text);
+        return ScenarioError::new(table, message).at(Some(head.line));
+    }
     let is_table = ONE.contains(&told.key.as_str()) || SEVERAL.contains(&told.key.as_str());
     if let Some((_, possible)) = told.hint.split_once("possible here: ").filter(|_| is_table) {
         told.hint = format!("possible: {possible}");
@@ -225,6 +239,12 @@ fn kind_of(what: &str) -> String {
         "sequence" => "a list".to_owned(),
         _ => kind.replace('`', ""),
     }
+}
+
+/// The keys that the topology of a file has, by its kind.
+fn topology_keys(text: &str) -> Option<&'static [&'static str]> {
+    let file: toml::Table = text.parse().ok()?;
+    keys_of(file.get("topology")?.get("kind")?.as_str()?)
 }
 
 /// The head of a table.

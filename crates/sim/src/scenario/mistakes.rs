@@ -97,7 +97,19 @@ fn mistakes_that_people_make_are_told_with_what_was_found_and_an_example() {
         ),
         (
             "[topology]\nkind = \"fat-tree\"\nk = 4\nhosts = 5",
-            "s.toml:4: hosts: unknown key `hosts`\n  hint    possible: k, host_queue",
+            "s.toml:4: hosts: unknown key `hosts`\n  hint    possible: kind, k, host_queue",
+        ),
+        (
+            "[topology]\nkind = \"torus\"\nlink = 5",
+            "s.toml:3: link: unknown key `link`\n  hint    did you mean `links`? Possible: kind, links",
+        ),
+        (
+            "[topology]\nkind = \"parking-lot\"\nhops = 3\nhost_queu = 5",
+            "s.toml:4: host_queu: unknown key `host_queu`\n  hint    possible: kind, hops",
+        ),
+        (
+            "[[flow]]\nname = \"M\"\n[flow.M]\nrule = \"reno\"",
+            "s.toml:3: flow: found [flow.M]: expected tables, each headed by [[flow]]",
         ),
         (
             "[topology]\nkind = \"dumbbell\"\nhosts = 5",
@@ -270,6 +282,10 @@ fn what_all_links_or_flows_have_is_mended_where_it_stands() {
     let arrivals = "[[arrivals]]\nname = \"f\"\npaths = [\"a\"]\nrate = [\"1 /s\"]\nsize = \"0 B\"\n";
     let cases = [
         (format!("[links]\nqueue = \"0 packets\"\n{links}{flow}"), "s.toml:3: links.queue: no packet fits"),
+        (
+            format!("[links]\nqueue = \"0 packets\"\n{links}queue = \"9 packets\"\n{flow}"),
+            "s.toml:3: links.queue: no packet fits",
+        ),
         (format!("[links]\nqueue = \"0 BDP\"\n{links}{flow}"), "s.toml:3: links.queue: no packet fits"),
         (format!("[transport]\nack_every = 0\n{links}{flow}"), "s.toml:3: transport.ack_every: out of range"),
         (
@@ -327,7 +343,7 @@ fn a_rate_out_of_range_is_told_with_what_to_do_about_that_one() {
         ("[[cbr]]\nname = \"c\"\npath = \"x\"\nrate = \"0 bit/s\"\n", "s.toml:8: cbr.c.rate"),
         ("[[flow]]\nname = \"f\"\npaths = [\"x\"]\nrate = \"0 bit/s\"\n", "s.toml:8: flow.f.rate"),
     ];
-    let hint = "out of range\n  hint    more than nothing, at most 10000 Gbit/s";
+    let hint = "out of range\n  hint    from 1 bit/s to 10000 Gbit/s";
     for (text, place) in cases {
         assert_eq!(told(&format!("{LINK}{text}")), format!("{place}: {hint}"));
     }

@@ -36,7 +36,7 @@ fn each_kind_of_mistake_is_told_with_its_line_its_key_and_the_remedy() {
         (
             "rate = \"10 Mbit/s\"",
             "rate = \"0 Mbit/s\"",
-            "small.toml:8: link.wifi.rate: out of range\n  hint    more than nothing, at most 10000 Gbit/s; \
+            "small.toml:8: link.wifi.rate: out of range\n  hint    from 1 bit/s to 10000 Gbit/s; \
              cut a link with an [[event]] and `down = true`",
         ),
         (

@@ -80,7 +80,7 @@ pub fn variants(base: &Scenario, settings: &[Setting]) -> Result<Vec<Variant>, S
         };
         return Err(ScenarioError::new(&setting.key, "not to be set").hint(hint).of("--set"));
     }
-    let built = base.file.topology.as_ref().and_then(|_| base.build(base.seed()).ok());
+    let built = base.file.topology.as_ref().and_then(|_| base.sketch().ok());
     let places: Vec<Place<'_>> =
         settings.iter().map(|setting| Place::of(built.as_ref(), &setting.key)).collect();
     for (index, setting) in settings.iter().enumerate() {
@@ -100,8 +100,16 @@ pub fn variants(base: &Scenario, settings: &[Setting]) -> Result<Vec<Variant>, S
         let hint = "take one of them out: results would not tell which of them counts";
         return refused(format!("sets what `{earlier}` sets"), hint.to_owned());
     }
+    let settings_at = (settings, &places[..]);
+    if !base.file.traffic.is_empty() {
+        // Large networks take long to build: what no variant may say is told before that.
+        for number in 0..count {
+            let written = written(base, settings_at, number)?;
+            Scenario::read(&written.text).map_err(|error| written.blame(error))?;
+        }
+    }
     let variants: Vec<Variant> =
-        (0..count).map(|number| variant(base, (settings, &places), number)).collect::<Result<_, _>>()?;
+        (0..count).map(|number| variant(base, settings_at, number)).collect::<Result<_, _>>()?;
     check_effects(settings, &variants)?;
     Ok(variants)
 }
@@ -143,18 +151,42 @@ fn all_alike<'a>(mut variants: impl Iterator<Item = &'a Variant>) -> bool {
     first.is_some() && variants.all(|other| shape(other) == first)
 }
 
+/// The file of a variant.
+struct Written {
+    set: Vec<(String, String)>,
+    text: String,
+    origin: String,
+}
+
+impl Written {
+    /// A mistake in it, which has no lines of its own.
+    fn blame(&self, error: ScenarioError) -> ScenarioError {
+        ScenarioError { line: None, ..error }.of(&self.origin)
+    }
+}
+
 fn variant(
+    base: &Scenario,
+    settings: (&[Setting], &[Place<'_>]),
+    number: usize,
+) -> Result<Variant, ScenarioError> {
+    if settings.0.is_empty() {
+        return Ok(Variant { set: Vec::new(), scenario: base.clone() });
+    }
+    let written = written(base, settings, number)?;
+    let scenario = Scenario::parse(&written.text, &written.origin).map_err(|error| written.blame(error))?;
+    Ok(Variant { set: written.set, scenario: Scenario { name: base.name.clone(), ..scenario } })
+}
+
+fn written(
     base: &Scenario,
     (settings, places): (&[Setting], &[Place<'_>]),
     mut number: usize,
-) -> Result<Variant, ScenarioError> {
+) -> Result<Written, ScenarioError> {
     let mut set = Vec::new();
     for setting in settings.iter().rev() {
         set.insert(0, (setting.key.clone(), setting.values[number % setting.values.len()].clone()));
         number /= setting.values.len();
-    }
-    if set.is_empty() {
-        return Ok(Variant { set, scenario: base.clone() });
     }
     let mut table: Table = base.text.parse().map_err(|error| from_toml::<Table>(&error, &base.text))?;
     for ((key, value), place) in set.iter().zip(places) {
@@ -168,9 +200,7 @@ fn variant(
         })?;
     }
     let told: Vec<String> = set.iter().map(|(key, value)| format!("--set {key}={value}")).collect();
-    let scenario = Scenario::parse(&table.to_string(), &format!("{} {}", base.name, told.join(" ")))
-        .map_err(|error| ScenarioError { line: None, ..error })?;
-    Ok(Variant { set, scenario: Scenario { name: base.name.clone(), ..scenario } })
+    Ok(Written { set, text: table.to_string(), origin: format!("{} {}", base.name, told.join(" ")) })
 }
 
 fn read(text: &str) -> Value {

@@ -292,3 +292,17 @@ fn a_comma_within_a_list_is_part_of_a_value() {
     let setting: Setting = "flow.M.paths=[\"a\"],[\"a\",\"b\"]".parse().unwrap();
     assert_eq!(setting.values, ["[\"a\"]", "[\"a\",\"b\"]"]);
 }
+
+#[test]
+fn a_sketch_of_a_large_network_measures_what_all_of_it_does_and_finds_what_is_wrong_elsewhere() {
+    let (_, text) = BUILTIN.iter().find(|(name, _)| *name == "nsdi11-fattree-tp1").expect("it comes along");
+    let whole = Scenario::parse(text, "tree").unwrap();
+    let (sketch, built) = (whole.sketch().unwrap(), whole.build(1).unwrap());
+    assert_eq!((sketch.plan.flows.len(), built.plan.flows.len()), (64, 128));
+    assert_eq!(measure::names(sketch), measure::names(built));
+    let loops =
+        format!("{text}\n[[cbr]]\nname = \"c\"\npath = [\"host.0\", \"host.0\"]\nrate = \"1 Mbit/s\"\n");
+    let file = Scenario::read(&loops).unwrap();
+    let error = build::sketch(&file, &loops).unwrap_err();
+    assert!(error.to_string().contains("cbr.c.path: the path has a loop"), "{error}");
+}

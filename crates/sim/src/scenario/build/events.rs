@@ -9,6 +9,7 @@ use super::links::{check_delay, link_rate, positive, spaced};
 use super::{Builder, Detector, HEADERS, MAX_DURATION};
 use crate::network::{BurstPlan, Change, Duration, LinkChange};
 use crate::scenario::error::ScenarioError;
+use crate::scenario::graph::unknown;
 use crate::scenario::model::{BurstShape, CbrSpec, DetectorSpec, EventSpec, FlowSpec, LagSpec, Way};
 use crate::scenario::units::PACKET;
 
@@ -153,8 +154,8 @@ impl Builder<'_> {
                     .hint("name a [[flow]] without `count`"));
             }
             None => {
-                return Err(ScenarioError::new(key("flow"), format!("there is no flow \"{}\"", spec.flow))
-                    .hint("name a [[flow]] of this file"));
+                let flows = self.file.flow.iter().map(|flow| &flow.name);
+                return Err(unknown(&key("flow"), "flow", &spec.flow, flows));
             }
         };
         let mut rule = FastRetransmits::default();

@@ -35,7 +35,13 @@ impl Builder<'_> {
         let usual = &self.file.links;
         usual.rate.map_or(Ok(Rate::ZERO), |rate| link_rate("links.rate", rate.0))?;
         usual.delay.map_or(Ok(Span::ZERO), |delay| check_delay("links.delay", delay.0))?;
-        Ok(())
+        match usual.queue {
+            Some(QueueText::Bytes(bytes)) => check_length("links.queue", bytes),
+            // How long it is depends on the link.
+            Some(QueueText::Bdp(share)) if share > 0.0 => Ok(()),
+            Some(QueueText::Bdp(_)) => check_length("links.queue", 0.0),
+            None => Ok(()),
+        }
     }
 
     fn generated_cable(
@@ -164,7 +170,7 @@ impl Builder<'_> {
 /// Checks a rate at which something is sent.
 pub(super) fn positive(key: &str, rate: Rate) -> Result<Rate, ScenarioError> {
     if rate == Rate::ZERO || rate.as_bits() > MAX_RATE {
-        return Err(ScenarioError::new(key, "out of range").hint("more than nothing, at most 10000 Gbit/s"));
+        return Err(ScenarioError::new(key, "out of range").hint("from 1 bit/s to 10000 Gbit/s"));
     }
     Ok(rate)
 }
@@ -195,6 +201,18 @@ pub(super) fn check_delay(key: &str, delay: Span) -> Result<Span, ScenarioError>
         return Err(ScenarioError::new(key, "out of range").hint("at most 1000 s"));
     }
     Ok(delay)
+}
+
+/// Checks how many bytes a queue holds.
+fn check_length(key: &str, bytes: f64) -> Result<(), ScenarioError> {
+    let error = |message: &str, hint: &str| Err(ScenarioError::new(key, message).hint(hint));
+    if bytes < PACKET as f64 {
+        return error("no packet fits", "at least \"1 packet\": the one being sent counts too");
+    }
+    if bytes > MAX_QUEUE {
+        return error("more than any memory holds", "at most \"1000 GB\"");
+    }
+    Ok(())
 }
 
 fn two_links(
@@ -235,15 +253,7 @@ fn one_link(name: &str, link: &LinkDefaults) -> Result<LinkConfig, ScenarioError
                 .hint("give the link a rate, or its queue in packets"));
         }
     };
-    if bytes < PACKET as f64 {
-        return Err(ScenarioError::new(key("queue"), "no packet fits")
-            .hint("at least \"1 packet\": the one being sent counts too"));
-    }
-    if bytes > MAX_QUEUE {
-        return Err(
-            ScenarioError::new(key("queue"), "more than any memory holds").hint("at most \"1000 GB\"")
-        );
-    }
+    check_length(&key("queue"), bytes)?;
     let random_drop = link.random_drop.unwrap_or(false);
     let queue = QueueModel {
         limit: Limit::Bytes(bytes as u64),

@@ -111,10 +111,33 @@ struct Builder<'a> {
     crossed: usize,
     /// What events change: when, which link, and what of it.
     changed: BTreeSet<(Span, u32, u8)>,
+    /// Most flows of each pattern.
+    most_pairs: usize,
+}
+
+/// Flows of each pattern that a sketch has.
+const SKETCHED: usize = 64;
+
+/// Builds a file with a few flows of each pattern only: paths through large networks take long to find, and most mistakes are
+/// elsewhere. Its groups, cables and sources have the names of the whole.
+pub(crate) fn sketch(file: &File, text: &str) -> Result<Built, ScenarioError> {
+    let mut builder = builder(file, text, (file.seed, SKETCHED));
+    builder.tables()?;
+    Ok(builder.finish())
 }
 
 /// Builds a file for a seed; `text` is for the lines in errors.
 pub(crate) fn build(file: &File, text: &str, seed: u64) -> Result<Built, ScenarioError> {
+    let mut builder = builder(file, text, (seed, usize::MAX));
+    builder.tables()?;
+    builder.detection()?;
+    builder.limits()?;
+    builder.bound_work()?;
+    builder.bound_looks()?;
+    Ok(builder.finish())
+}
+
+fn builder<'a>(file: &'a File, text: &'a str, (seed, most_pairs): (u64, usize)) -> Builder<'a> {
     let chance = Chance::new(seed_of(seed, STRUCTURE, 0));
     let (graph, built) = (Graph::default(), Built::default());
     let (arriving, offered, crossed) = (0.0, 0.0, 0);
@@ -129,46 +152,49 @@ pub(crate) fn build(file: &File, text: &str, seed: u64) -> Result<Built, Scenari
         offered,
         crossed,
         changed: BTreeSet::new(),
+        most_pairs,
     };
     builder.built.plan.seed = seed;
-    builder.times()?;
-    builder.names()?;
-    builder.links()?;
-    builder.counts()?;
-    // What is wrong with what all have is told even where nobody has it.
-    builder.config("transport", (None, None, None), 1).map_err(|error| builder.locate(error, "flow", 0))?;
-    for (index, flow) in file.flow.iter().enumerate() {
-        builder.flow(flow).map_err(|error| builder.locate(error, "flow", index))?;
-    }
-    for (index, traffic) in file.traffic.iter().enumerate() {
-        builder.traffic(traffic).map_err(|error| builder.locate(error, "traffic", index))?;
-    }
-    for (index, arrivals) in file.arrivals.iter().enumerate() {
-        builder.arrivals(arrivals).map_err(|error| builder.locate(error, "arrivals", index))?;
-    }
-    for (index, cbr) in file.cbr.iter().enumerate() {
-        builder.cbr(cbr).map_err(|error| builder.locate(error, "cbr", index))?;
-    }
-    for (index, event) in file.event.iter().enumerate() {
-        builder.event(event).map_err(|error| builder.locate(error, "event", index))?;
-    }
-    for (index, detector) in file.detector.iter().enumerate() {
-        builder.detector(detector).map_err(|error| builder.locate(error, "detector", index))?;
-    }
-    if builder.built.groups.is_empty() && file.arrivals.is_empty() && file.cbr.is_empty() {
-        let end = text.lines().count().max(1);
-        return Err(ScenarioError::new("", "nothing sends anything")
-            .hint("add a [[flow]], [[traffic]], [[arrivals]] or [[cbr]]")
-            .at(Some(end)));
-    }
-    builder.detection()?;
-    builder.limits()?;
-    builder.bound_work()?;
-    builder.bound_looks()?;
-    Ok(builder.finish())
+    builder
 }
 
 impl Builder<'_> {
+    /// Builds what each table says.
+    fn tables(&mut self) -> Result<(), ScenarioError> {
+        self.times()?;
+        self.names()?;
+        self.links()?;
+        self.counts()?;
+        let file = self.file;
+        // What is wrong with what all have is told even where nobody has it.
+        self.config("transport", (None, None, None), 1).map_err(|error| self.locate(error, "flow", 0))?;
+        for (index, flow) in file.flow.iter().enumerate() {
+            self.flow(flow).map_err(|error| self.locate(error, "flow", index))?;
+        }
+        for (index, traffic) in file.traffic.iter().enumerate() {
+            self.traffic(traffic).map_err(|error| self.locate(error, "traffic", index))?;
+        }
+        for (index, arrivals) in file.arrivals.iter().enumerate() {
+            self.arrivals(arrivals).map_err(|error| self.locate(error, "arrivals", index))?;
+        }
+        for (index, cbr) in file.cbr.iter().enumerate() {
+            self.cbr(cbr).map_err(|error| self.locate(error, "cbr", index))?;
+        }
+        for (index, event) in file.event.iter().enumerate() {
+            self.event(event).map_err(|error| self.locate(error, "event", index))?;
+        }
+        for (index, detector) in file.detector.iter().enumerate() {
+            self.detector(detector).map_err(|error| self.locate(error, "detector", index))?;
+        }
+        if self.built.groups.is_empty() && file.arrivals.is_empty() && file.cbr.is_empty() {
+            let end = self.text.lines().count().max(1);
+            return Err(ScenarioError::new("", "nothing sends anything")
+                .hint("add a [[flow]], [[traffic]], [[arrivals]] or [[cbr]]")
+                .at(Some(end)));
+        }
+        Ok(())
+    }
+
     /// Adds the line of an error's key: in the `index`-th table of this name, or in the table of what all of them have where the value
     /// is from there.
     fn locate(&self, mut error: ScenarioError, table: &str, index: usize) -> ScenarioError {

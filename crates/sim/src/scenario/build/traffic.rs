@@ -34,11 +34,12 @@ impl Builder<'_> {
                 .hint("take `routing` out, or use a [topology] of kind \"bcube\""));
         }
         check_times(&key, (None, spec.start_within, None), self.built.end)?;
-        let pairs = self.pairs(spec, &hosts)?;
+        let mut pairs = self.pairs(spec, &hosts)?;
         if (self.built.plan.flows.len() + pairs.len()) as u64 > MAX_FLOWS {
             return Err(ScenarioError::new(key("flows"), format!("{} flows", pairs.len()))
                 .hint(format!("a scenario has at most {MAX_FLOWS} flows")));
         }
+        pairs.truncate(self.most_pairs);
         let mut senders: Vec<usize> = pairs.iter().map(|(from, _)| *from).collect();
         senders.dedup();
         let within = spec.start_within.map_or(Span::ZERO, |within| within.0);

@@ -2,7 +2,8 @@
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde::de::{self, Deserializer};
+use serde::de::value::StrDeserializer;
+use serde::de::{self, Deserializer, IntoDeserializer};
 
 use super::super::units::{QueueText, RateText, ShareText, SpanText};
 use super::{Profile, rules, schedulers};
@@ -73,6 +74,25 @@ enum TopologyKind {
     Bcube,
 }
 
+impl TopologyKind {
+    /// The keys that a topology of this kind has.
+    fn keys(self) -> &'static [&'static str] {
+        match self {
+            Self::Torus => &["links"],
+            Self::Dumbbell => &["hosts", "access_rate", "access_delay"],
+            Self::ParkingLot => &["hops"],
+            Self::FatTree => &["k", "host_queue"],
+            Self::Bcube => &["n", "k", "host_queue"],
+        }
+    }
+}
+
+/// The keys that a topology has whose kind is called so; `None` where none is.
+pub(crate) fn keys_of(kind: &str) -> Option<&'static [&'static str]> {
+    let name: StrDeserializer<'_, de::value::Error> = kind.into_deserializer();
+    TopologyKind::deserialize(name).ok().map(TopologyKind::keys)
+}
+
 impl TopologyKeys {
     /// The keys that are there and belong to other kinds than this one.
     fn check<E: de::Error>(&self, own: &'static [&'static str]) -> Result<(), E> {
@@ -96,14 +116,7 @@ impl TopologyKeys {
 impl<'de> Deserialize<'de> for Topology {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let keys = TopologyKeys::deserialize(from)?;
-        let own: &[&str] = match keys.kind {
-            TopologyKind::Torus => &["links"],
-            TopologyKind::Dumbbell => &["hosts", "access_rate", "access_delay"],
-            TopologyKind::ParkingLot => &["hops"],
-            TopologyKind::FatTree => &["k", "host_queue"],
-            TopologyKind::Bcube => &["n", "k", "host_queue"],
-        };
-        keys.check(own)?;
+        keys.check(keys.kind.keys())?;
         let TopologyKeys { access_delay, host_queue, .. } = keys;
         let size = |key, size: Option<usize>| size.ok_or_else(|| de::Error::missing_field(key));
         Ok(match keys.kind {
