@@ -132,8 +132,10 @@ fn read_part(file: &Path, all: &mut Vec<Found>) -> Result<(), Failure> {
 fn same(a: &Found, b: &Found) -> Result<(), Failure> {
     let results = |found: &Found| {
         let metrics = found.run.metrics.iter().filter(|(name, _)| !name.starts_with("run."));
-        let bounds = found.run.expect.iter().filter_map(|bound| Some((&bound.name, bound.value.as_ref()?)));
-        metrics.chain(bounds).map(|(name, value)| (name.clone(), *value)).collect::<BTreeMap<_, _>>()
+        let metrics = metrics.map(|(name, value)| (name.clone(), *value));
+        let bounds = found.run.expect.iter();
+        let bounds = bounds.filter_map(|bound| Some((format!("expect.{}", bound.name), bound.value?)));
+        metrics.chain(bounds).collect::<BTreeMap<_, _>>()
     };
     let (of_a, of_b) = (results(a), results(b));
     let Some(name) = of_a.keys().chain(of_b.keys()).find(|name| of_a.get(*name) != of_b.get(*name)) else {
@@ -240,6 +242,16 @@ mod tests {
         assert_eq!(failure.details, ["jain is 0.5000 there and 0.7500 here"]);
         let c = part("c", &[run(0.5, 3.0)]);
         assert_eq!(put_together(&[a.clone(), c]).unwrap().0.len(), 1);
+        // A bound on what differs says the same of both.
+        let kept = Expected {
+            name: "jain".to_owned(),
+            value: Some(0.5),
+            bound: "≥ 0".to_owned(),
+            ok: true,
+        };
+        let bound = |goodput| Run { expect: vec![kept.clone()], ..run(goodput, 1.0) };
+        let failure = put_together(&[part("d", &[bound(0.5)]), part("e", &[bound(0.75)])]).unwrap_err();
+        assert_eq!(failure.details, ["jain is 0.5000 there and 0.7500 here"]);
         let empty = part("empty", &[]);
         let told = "is empty: did what was to write it fail, or had it no runs to do?";
         let told = format!("{} {told}", empty.display());

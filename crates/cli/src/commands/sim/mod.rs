@@ -144,7 +144,7 @@ pub fn run(args: &SimArgs, context: &Context) -> Result<(), Failure> {
         SimCommand::Sweep(args) => run_all(&args.run, &args.set, args.shard, context),
         SimCommand::Merge(args) => merge::run(args, context),
         SimCommand::Plot(args) => plots::run(args, context),
-        SimCommand::Compare(args) => compare::run(args),
+        SimCommand::Compare(args) => compare::run(args, context),
         SimCommand::List => list(),
         SimCommand::Schema => out::print(&format!("{:#}\n", scenario::schema())),
     }

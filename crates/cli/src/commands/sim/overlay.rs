@@ -72,7 +72,7 @@ fn run_one((relays, seed): (u64, u64)) -> Run {
     let mut metrics = overlay.metrics;
     if let (Some(before), Some(after)) = (before, usage::thread_cpu()) {
         let micros = after.saturating_sub(before).as_secs_f64() * 1e6 / pairs as f64;
-        metrics.insert("choice_us".into(), micros);
+        metrics.insert("run.choice_us".into(), micros);
     }
     Run { scenario: NAME, relays, seed, metrics }
 }

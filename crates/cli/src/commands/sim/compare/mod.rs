@@ -2,23 +2,26 @@
 //!
 //! Both worlds have the same engine, settings and link model; over sockets the packets are sealed datagrams on
 //! loopback, time is real, and each link of the scenario is an emulated path. So what differs is what the
-//! simulator leaves out: the operating system, the seal, the driver. A scenario fits when its flows are bulk, each
-//! path is one link, and nothing else sends.
+//! simulator leaves out: the operating system, the seal, the driver. In virtual time there are several runs, and what
+//! sockets had is held against their mean: one run of each would differ by the luck of both. A scenario fits when its
+//! flows are bulk, each path is one link, and nothing else sends.
 
 mod sockets;
 
 use anabranch_sim::network::{FlowPlan, Supply};
-use anabranch_sim::scenario::{Built, Setting, variants};
+use anabranch_sim::scenario::{Built, Metrics, Report, Scenario, ScenarioError, Setting, Summary, variants};
 use anabranch_wire::{Span, Time};
 use clap::Args;
 use serde::Serialize;
 
-use super::{load, mistake, wrong_setting};
+use super::args::Seeds;
+use super::jobs::{Crew, in_order};
+use super::{load, mistake, stop_on_interrupt, unless_stopped, wrong_setting};
 use crate::args::OUTPUT;
-use crate::errors::{Failure, Kind};
+use crate::commands::Context;
+use crate::errors::Failure;
+use crate::node;
 use crate::ui::out::{self, Stream};
-use crate::values::whole;
-use crate::{interrupt, node};
 
 /// What is to be compared.
 #[derive(Args, Debug)]
@@ -29,10 +32,10 @@ pub struct CompareArgs {
     /// A key and the value it takes, as duration=20s; may be given several times
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<Setting>,
-    /// The simulator's seed; the scenario's own when left out
-    #[arg(long, value_name = "SEED", value_parser = whole(0..=u64::MAX))]
-    pub seed: Option<u64>,
-    /// How many per cent goodputs may differ
+    /// The simulator's seeds, of which the first is that over sockets, too; eight from the scenario's own on when left out
+    #[arg(long, value_name = "SEEDS")]
+    pub seeds: Option<Seeds>,
+    /// How many per cent goodputs may differ from the simulator's mean
     #[arg(long, value_name = "PERCENT", default_value_t = 5.0, value_parser = per_cent)]
     pub within: f64,
     /// One JSON object instead of a table
@@ -42,6 +45,8 @@ pub struct CompareArgs {
 
 /// Longest that a comparison may take: it runs in real time.
 const MAX_DURATION: Span = Span::from_secs(300);
+/// Runs of the simulator when nothing else is said.
+const RUNS: u64 = 8;
 /// Most flows and links.
 const MAX_FLOWS: usize = 16;
 
@@ -56,7 +61,7 @@ fn per_cent(text: &str) -> Result<f64, String> {
 #[derive(Debug, Serialize)]
 struct Comparison {
     scenario: String,
-    seed: u64,
+    seeds: Vec<u64>,
     within_percent: f64,
     flows: Vec<Row>,
     ok: bool,
@@ -66,7 +71,10 @@ struct Comparison {
 #[derive(Debug, Serialize)]
 struct Row {
     flow: String,
+    /// The mean of its runs.
     simulator_mbit_s: f64,
+    /// Half the width of the mean's 95 % interval.
+    simulator_ci95: f64,
     sockets_mbit_s: f64,
     difference_percent: f64,
     ok: bool,
@@ -76,56 +84,89 @@ struct Row {
 ///
 /// # Errors
 /// When the scenario cannot be run over sockets, sockets cannot be had, or goodputs differ by more than allowed.
-pub(super) fn run(args: &CompareArgs) -> Result<(), Failure> {
+pub(super) fn run(args: &CompareArgs, context: &Context) -> Result<(), Failure> {
     let base = load(&args.scenario)?;
     let mut variants = variants(&base, &args.set).map_err(|error| wrong_setting(&error))?;
     if variants.len() > 1 {
         return Err(Failure::usage("a comparison of several variants").hint("give each key one value"));
     }
     let scenario = variants.remove(0).scenario;
-    let seed = args.seed.unwrap_or_else(|| scenario.seed());
-    let built = scenario.build(seed).map_err(|error| mistake(&error))?;
+    let own = scenario.seed();
+    let seeds = args.seeds.clone().map_or_else(|| (own..own.saturating_add(RUNS)).collect(), |seeds| seeds.0);
+    let built = scenario.build(seeds.first().copied().unwrap_or(own)).map_err(|error| mistake(&error))?;
     check(&built)?;
-    let metrics = scenario.run(seed).map_err(|error| mistake(&error))?.metrics;
-    let runtime = node::runtime()?;
-    let measured = runtime.block_on(async {
-        tokio::select! {
-            () = interrupt::requested() => Err(Failure::new(Kind::Interrupted, "the comparison is incomplete")),
-            measured = sockets::over_sockets(&built) => measured,
-        }
-    });
-    runtime.shutdown_background();
-    let measured = measured?;
+    let crew = Crew { stop: stop_on_interrupt(), ..Crew::new(1, !context.quiet) };
+    let runs = in_virtual_time(&scenario, &seeds, &crew)?;
+    let measured = in_real_time(&built, &crew)?;
+    let runs = Summary::of(&runs.iter().collect::<Vec<_>>()).metrics;
+    let row = |name: &str, metric: &str, measured: f64| {
+        let simulated = &runs[metric];
+        Row::new(name, (simulated.mean, simulated.ci95), measured, args.within)
+    };
     let mut flows = Vec::new();
     let mut first = 0;
     for group in &built.groups {
         let sum: f64 = measured[first..first + group.count].iter().sum();
-        let simulated = metrics[&format!("flow.{}.goodput_mbit_s", group.name)];
-        flows.push(Row::new(&group.name, simulated, sum / group.count as f64, args.within));
+        let metric = format!("flow.{}.goodput_mbit_s", group.name);
+        flows.push(row(&group.name, &metric, sum / group.count as f64));
         first += group.count;
     }
     if measured.len() > 1 {
-        let total = metrics["total.goodput_mbit_s"];
-        flows.push(Row::new("all together", total, measured.iter().sum(), args.within));
+        flows.push(row("all together", "total.goodput_mbit_s", measured.iter().sum()));
     }
     let ok = flows.iter().all(|row| row.ok);
-    show(&Comparison { scenario: scenario.name, seed, within_percent: args.within, flows, ok }, args.json)?;
+    show(&Comparison { scenario: scenario.name, seeds, within_percent: args.within, flows, ok }, args.json)?;
     if ok {
         return Ok(());
     }
     Err(Failure::local(format!("goodputs differ by more than {} %", args.within)).hint(
-        "flows that live on few losses vary from run to run: let it run longer; or the machine is too busy",
+        "flows that live on few losses vary from run to run, as the ± of the simulator's shows: let it run longer; or the machine is too busy",
     ))
 }
 
+/// What the simulator's runs measure.
+fn in_virtual_time(scenario: &Scenario, seeds: &[u64], crew: &Crew) -> Result<Vec<Metrics>, Failure> {
+    let scenario = scenario.clone();
+    let mut runs: Vec<Metrics> = Vec::new();
+    let done = in_order(
+        seeds.to_vec(),
+        crew,
+        move |seed, _: &dyn Fn(f64)| scenario.run(*seed),
+        &mut |_, report: Result<Report, ScenarioError>| {
+            runs.push(report.map_err(|error| mistake(&error))?.metrics);
+            Ok(())
+        },
+    )?;
+    unless_stopped(done, seeds.len())?;
+    Ok(runs)
+}
+
+/// The goodput of each flow over sockets, in Mbit/s.
+fn in_real_time(built: &Built, crew: &Crew) -> Result<Vec<f64>, Failure> {
+    let mut measured = Vec::new();
+    let work = |built: &Built, tell: &dyn Fn(f64)| -> Result<Vec<f64>, Failure> {
+        let runtime = node::runtime()?;
+        let measured = runtime.block_on(sockets::over_sockets(built, tell));
+        runtime.shutdown_background();
+        measured
+    };
+    let done = in_order(vec![built.clone()], crew, work, &mut |_, goodputs| {
+        measured = goodputs?;
+        Ok(())
+    })?;
+    unless_stopped(done, 1)?;
+    Ok(measured)
+}
+
 impl Row {
-    fn new(flow: &str, simulated: f64, measured: f64, within: f64) -> Self {
+    fn new(flow: &str, (simulated, ci95): (f64, f64), measured: f64, within: f64) -> Self {
         // Nothing at all in both is the same.
         let ratio = if measured == simulated { 1.0 } else { measured / simulated };
         let difference_percent = 100.0 * (ratio - 1.0);
         Self {
             flow: flow.to_owned(),
             simulator_mbit_s: simulated,
+            simulator_ci95: ci95,
             sockets_mbit_s: measured,
             difference_percent,
             ok: difference_percent.abs() <= within,
@@ -137,12 +178,14 @@ fn show(comparison: &Comparison, json: bool) -> Result<(), Failure> {
     if json {
         return Stream::Stdout.json(comparison);
     }
-    let mut text = format!("{} (seed {}): goodput in Mbit/s\n", comparison.scenario, comparison.seed);
-    text.push_str(&format!("  {:<24}{:>12}{:>12}{:>12}\n", "flow", "simulator", "sockets", "difference"));
+    let seeds = Seeds(comparison.seeds.clone());
+    let mut text = format!("{} (seeds {seeds}): goodput in Mbit/s\n", comparison.scenario);
+    text.push_str(&format!("  {:<24}{:>18}{:>12}{:>12}\n", "flow", "simulator", "sockets", "difference"));
     for row in &comparison.flows {
-        let Row { flow, simulator_mbit_s, sockets_mbit_s, difference_percent, .. } = row;
+        let Row { flow, simulator_mbit_s, simulator_ci95, sockets_mbit_s, difference_percent, .. } = row;
+        let simulated = format!("{simulator_mbit_s:.3} ± {simulator_ci95:.3}");
         text.push_str(&format!(
-            "  {flow:<24}{simulator_mbit_s:>12.3}{sockets_mbit_s:>12.3}{difference_percent:>+10.1} %\n"
+            "  {flow:<24}{simulated:>18}{sockets_mbit_s:>12.3}{difference_percent:>+10.1} %\n"
         ));
     }
     out::print(&text)
@@ -210,9 +253,9 @@ mod tests {
 
     #[test]
     fn rows_that_differ_too_much_are_not_ok() {
-        let row = |measured| Row::new("M", 10.0, measured, 5.0);
+        let row = |measured| Row::new("M", (10.0, 0.1), measured, 5.0);
         assert!(row(10.4).ok && row(9.6).ok && !row(9.4).ok && !row(f64::NAN).ok);
-        assert!(Row::new("M", 0.0, 0.0, 5.0).ok && !Row::new("M", 0.0, 1.0, 5.0).ok);
+        assert!(Row::new("M", (0.0, 0.0), 0.0, 5.0).ok && !Row::new("M", (0.0, 0.0), 1.0, 5.0).ok);
     }
 
     #[test]

@@ -22,8 +22,12 @@ const BLOCK: usize = 1 << 18;
 /// How long sessions may take to be set up.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Runs the scenario in real time; answers the goodput of each flow in Mbit/s.
-pub(super) async fn over_sockets(built: &Built) -> Result<Vec<f64>, Failure> {
+/// How often it is told how far it is.
+const TICK: Duration = Duration::from_millis(500);
+
+/// Runs the scenario in real time; answers the goodput of each flow in Mbit/s. It is told now and then which share of the time is
+/// over.
+pub(super) async fn over_sockets(built: &Built, tell: &dyn Fn(f64)) -> Result<Vec<f64>, Failure> {
     let plan = &built.plan;
     let places = built.cables.len();
     let mut keys = Vec::new();
@@ -62,9 +66,15 @@ pub(super) async fn over_sockets(built: &Built) -> Result<Vec<f64>, Failure> {
     }
     let until = |moment: Time| began + Duration::from_nanos(moment.since(Time::ZERO).as_nanos());
     let mut looks = Vec::new();
-    for moment in [built.warm_up, built.end] {
+    let mut ticks = tokio::time::interval(TICK);
+    let mut due = [built.warm_up, built.end].into_iter().peekable();
+    while let Some(moment) = due.peek() {
         tokio::select! {
-            () = tokio::time::sleep_until(until(moment)) => looks.push((began.elapsed(), read(&counts))),
+            () = tokio::time::sleep_until(until(*moment)) => {
+                looks.push((began.elapsed(), read(&counts)));
+                due.next();
+            }
+            _ = ticks.tick() => tell(began.elapsed().as_secs_f64() / built.end.since(Time::ZERO).as_secs_f64()),
             Some(ended) = tasks.join_next() => return Err(broken_off(ended)),
         }
     }
@@ -182,7 +192,7 @@ mod tests {
         let text = text.replace("duration", "warm_up = \"500 ms\"\nduration");
         let built = Scenario::parse(&text, "test").unwrap().build(1).unwrap();
         let runtime = node::runtime().unwrap();
-        let measured = runtime.block_on(over_sockets(&built)).unwrap();
+        let measured = runtime.block_on(over_sockets(&built, &|_| {})).unwrap();
         runtime.shutdown_background();
         // 15 Mbit/s of wire; a busy machine may cost some of it, or have what waited come within what is measured.
         assert!(measured.len() == 1 && (7.0..18.0).contains(&measured[0]), "{measured:?}");
