@@ -101,6 +101,14 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
         metrics: &["link.top.utilisation"],
     },
     Experiment {
+        name: "fig5-stays",
+        about: "Fig. 5: a TCP stays on each link; the multipath flow on the top one, 20 to 50 s after its load has left, Mbit/s",
+        scenario: "nsdi11-fig5-stays",
+        set: &["transport.rule=ewtcp,mptcp,semi-coupled,coupled", "warm_up=120 s", "duration=150 s"],
+        seeds: "1..20",
+        metrics: &["flow.M.path1.goodput_mbit_s", "flow.M.path2.goodput_mbit_s"],
+    },
+    Experiment {
         name: "fig10a",
         about: "Fig. 10a: ten multipath flows join 5 and 15 TCPs, Mbit/s a flow",
         scenario: "nsdi11-fig10a",

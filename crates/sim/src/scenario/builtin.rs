@@ -43,6 +43,7 @@ builtin![
     "nsdi11-fig3",
     "nsdi11-fig4",
     "nsdi11-fig5",
+    "nsdi11-fig5-stays",
     "nsdi11-fig5-trap",
     "nsdi11-fig8",
     "nsdi11-fig9",

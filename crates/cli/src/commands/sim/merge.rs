@@ -243,12 +243,8 @@ mod tests {
         let c = part("c", &[run(0.5, 3.0)]);
         assert_eq!(put_together(&[a.clone(), c]).unwrap().0.len(), 1);
         // A bound on what differs says the same of both.
-        let kept = Expected {
-            name: "jain".to_owned(),
-            value: Some(0.5),
-            bound: "≥ 0".to_owned(),
-            ok: true,
-        };
+        let kept =
+            Expected { name: "jain".to_owned(), value: Some(0.5), bound: "≥ 0".to_owned(), ok: true };
         let bound = |goodput| Run { expect: vec![kept.clone()], ..run(goodput, 1.0) };
         let failure = put_together(&[part("d", &[bound(0.5)]), part("e", &[bound(0.75)])]).unwrap_err();
         assert_eq!(failure.details, ["jain is 0.5000 there and 0.7500 here"]);
