@@ -183,7 +183,7 @@ fn key_before(text: &str) -> Option<String> {
 }
 
 /// The known word that is most like `word`, if one is: letters put in, taken out, changed or swapped with their neighbours. Of
-/// several that are so by as many letters, one that is as long, and then the next one: `n3` for `n4`.
+/// several that are so by as many letters, one that is as long, and then the one whose letter is nearest in the alphabet: `n3` for `n4`.
 #[must_use]
 pub fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
     let word = word.to_lowercase();
@@ -193,7 +193,8 @@ pub fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
         let mut pairs = word.chars().zip(other.chars().flat_map(char::to_lowercase));
         pairs.find_map(|(a, b)| (a != b).then_some(u32::from(a).abs_diff(u32::from(b))))
     };
-    let place = |other: &&&str| (distance(other), word.len().abs_diff(other.len()), odd(other));
+    let place =
+        |other: &&&str| (distance(other), word.chars().count().abs_diff(other.chars().count()), odd(other));
     known.iter().filter(close).min_by_key(place).copied()
 }
 

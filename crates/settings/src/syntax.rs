@@ -54,9 +54,7 @@ pub fn syntax_error(text: &str) -> Option<SettingsError> {
                 .hint(format!("take it out: {}", line.trim_start_matches('[').trim()))
                 .at(Some(number))
         }
-        message
-            if message.starts_with("unclosed") && line.starts_with('[') && !of_line.chars().all(is_plain) =>
-        {
+        message if message.starts_with("unclosed") && line.starts_with('[') && cannot_be_name(&of_line) => {
             let hint = "it is of letters from a to z, digits, - and _; dots stand between names";
             told("cannot be the name of a table", hint.to_owned())
         }
@@ -101,6 +99,9 @@ pub fn syntax_error(text: &str) -> Option<SettingsError> {
                 None if value_of(line).is_some_and(|value| value.starts_with('[')) => {
                     told(message, LISTS.to_owned())
                 }
+                None if line.starts_with(['"', '\'']) && message.contains("string") => {
+                    told("text without an end", LISTS.to_owned())
+                }
                 None => told(message, FORM.to_owned()),
             },
         },
@@ -121,6 +122,12 @@ fn odd_line(key: &str, line: &str) -> Option<(String, String)> {
         Some((format!("found {value}, which is no value"), format!("write {mended}")))
     };
     odd_key(line).or_else(|| if line.contains('{') { odd_part() } else { odd_value() })
+}
+
+/// Whether the name in a head is none: quotes make a name of anything, and dots may have blanks beside them.
+fn cannot_be_name(name: &str) -> bool {
+    let is_odd = |name: &str| !name.trim().chars().all(is_plain);
+    !name.contains(['"', '\'', '=']) && name.split('.').any(is_odd)
 }
 
 /// Whether a key may have this without quotes, or between its names.

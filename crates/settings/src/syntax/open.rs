@@ -25,56 +25,45 @@ pub(super) fn open_value(text: &str, number: usize) -> Option<SettingsError> {
         return None;
     }
     let at = earlier.iter().rposition(|line| value_of(line).is_some())?;
-    let value = value_of(earlier[at])?;
-    let rest = earlier[at + 1..].iter().flat_map(|line| open_brackets(line));
-    let open = rest.chain(open_brackets(value));
+    let (_, value) = earlier[at].split_once('=')?;
+    let parts: Vec<(Vec<char>, bool)> =
+        [value].iter().chain(&earlier[at + 1..]).map(|line| brackets(line)).collect();
+    let open = parts.iter().flat_map(|(brackets, _)| brackets);
     let depth: i32 = open.map(|bracket| if matches!(bracket, '[' | '{') { 1 } else { -1 }).sum();
-    let first = value.chars().next().filter(|first| depth > 0 && matches!(first, '[' | '{'))?;
-    let told = |what: &str, hint: String| {
+    let first = value.trim().chars().next().filter(|first| depth > 0 && matches!(first, '[' | '{'))?;
+    let told = |what: &str, hint: String, below: usize| {
         let error = SettingsError::new(key_on(earlier[at])?, what).hint(hint);
-        Some(error.at(Some(at + 1)))
+        Some(error.at(Some(at + 1 + below)))
     };
-    if has_open_text(value) {
-        return told("text without an end", LISTS.to_owned());
+    if let Some(below) = parts.iter().position(|(_, is_text_open)| *is_text_open) {
+        return told("text without an end", LISTS.to_owned(), below);
     }
     let (what, end) = if first == '{' { ("a brace", '}') } else { ("a bracket", ']') };
     told(
         &format!("{what} that nothing closes"),
         format!("write a {end} where what the {first} began is to end, or take the {first} out"),
+        0,
     )
 }
 
-/// Whether a quote is opened that the line does not close.
-fn has_open_text(line: &str) -> bool {
-    let mut quote = None;
-    let mut escaped = false;
-    for c in line.chars() {
-        match quote {
-            Some(open) if c == open && !escaped => quote = None,
-            None if matches!(c, '"' | '\'') => quote = Some(c),
-            None if c == '#' => break,
-            _ => {}
-        }
-        escaped = c == '\\' && !escaped;
-    }
-    quote.is_some()
-}
-
-/// The brackets and braces of a line that are not within quotes or a comment.
-fn open_brackets(line: &str) -> Vec<char> {
-    let mut quote = None;
+/// The brackets and braces of a line that are not within quotes or a comment, and whether a quote is left open.
+fn brackets(line: &str) -> (Vec<char>, bool) {
+    let (mut quote, mut is_escaped) = (None, false);
     let mut found = Vec::new();
     for c in line.chars() {
         match quote {
-            Some(open) if c == open => quote = None,
+            Some(open) if c == open && !is_escaped => quote = None,
             Some(_) => {}
             None if matches!(c, '"' | '\'') => quote = Some(c),
             None if c == '#' => break,
             None if matches!(c, '[' | ']' | '{' | '}') => found.push(c),
             None => {}
         }
+        is_escaped = c == '\\' && quote == Some('"') && !is_escaped;
     }
-    found
+    // Text over several lines is looked at elsewhere.
+    let goes_on = ["\"\"\"", "'''"].iter().any(|quotes| line.contains(quotes));
+    (found, quote.is_some() && !goes_on)
 }
 
 /// Where text over several lines begins that nothing ends, and its quotes.

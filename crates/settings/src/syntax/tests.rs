@@ -132,6 +132,16 @@ fn what_is_no_toml_is_told_with_what_to_write_instead() {
         ),
         ("a = [[\"b\", \"c]]\nd = 1", &format!(":1: a: text without an end\n  hint    {LISTS}")),
         (
+            "a = [\"b #1\", \"c\"\nd = 1",
+            ":1: a: a bracket that nothing closes\n  hint    write a ] where what the [ began is to end, or take the [ out",
+        ),
+        (
+            "a = ['b\\'\nd = 1",
+            ":1: a: a bracket that nothing closes\n  hint    write a ] where what the [ began is to end, or take the [ out",
+        ),
+        ("a = [\n\"b\",\n\"c,\n]\nd = 1", &format!(":3: text without an end\n  hint    {LISTS}")),
+        ("[\"a b\"", ":1: \"a b\": the head of a table is not closed\n  hint    write [\"a b\"]"),
+        (
             "[a b]",
             ":1: a b: cannot be the name of a table\n  hint    it is of letters from a to z, digits, - and _; dots stand between names",
         ),

@@ -7,7 +7,7 @@ pub(crate) use anabranch_settings::{line_of, nearest};
 
 use super::model::keys_of;
 use super::schema::tables_with;
-use super::shape::{ONE, SEVERAL};
+use super::shape::{ONE, SEVERAL, WITHIN};
 
 use serde::de::DeserializeOwned;
 
@@ -159,7 +159,10 @@ pub(crate) fn from_toml<F: DeserializeOwned>(error: &toml::de::Error, text: &str
             return told.hint(format!("did you mean `{near}`? Possible: {}", possible.join(", ")));
         }
     }
-    let heads_one = head.text.starts_with(&format!("[{table}.")) && told.line == Some(head.line);
+    let inner = head.text.strip_prefix('[').and_then(|rest| rest.trim_start().strip_prefix(table));
+    let heads_one = inner.is_some_and(|rest| rest.trim_start().starts_with('.'))
+        && told.line == Some(head.line)
+        && nearest(&told.key, &WITHIN).is_none();
     if heads_one && SEVERAL.contains(&table) && told.message.starts_with("unknown key") {
         let message = format!("found {}: expected tables, each headed by [[{table}]]", head.text);
         return ScenarioError::new(table, message).at(Some(head.line));

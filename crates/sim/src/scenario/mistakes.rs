@@ -108,6 +108,10 @@ fn mistakes_that_people_make_are_told_with_what_was_found_and_an_example() {
             "s.toml:4: host_queu: unknown key `host_queu`\n  hint    possible: kind, hops",
         ),
         (
+            "[[flow]]\nname = \"M\"\n[flow.stripping]\nscheme = \"weighted\"",
+            "s.toml:3: stripping: unknown key `stripping`\n  hint    did you mean `striping`? Possible: name, count, paths, from, to, size, rate, script, redundant, datagrams, start, start_within, stop, profile, rule, scheduler, striping, flow_routing",
+        ),
+        (
             "[[flow]]\nname = \"M\"\n[flow.M]\nrule = \"reno\"",
             "s.toml:3: flow: found [flow.M]: expected tables, each headed by [[flow]]",
         ),
@@ -267,7 +271,10 @@ fn links_that_a_generator_makes_can_be_set_and_names_that_nothing_has_are_told()
     assert!(
         told("link.left.0.back.rate.x=1").starts_with("--set: link.left.0.back.rate.x: rate has no parts")
     );
-    assert!(told("flows.f.rule=lia").contains("flows has no parts; did you mean `flow`?"));
+    assert_eq!(
+        told("flows.f.rule=lia"),
+        "--set: flows.f.rule: there is no such table\n  hint    did you mean `flow`?"
+    );
     assert!(told("flow.f.name=g").starts_with("--set: flow.f.name: not to be set"));
     assert!(told("cbr.x.rate=1 Mbit/s").starts_with("--set: cbr.x.rate: there is no cbr \"x\""));
 }

@@ -6,7 +6,7 @@
 use toml::{Table, Value};
 
 use super::Scenario;
-use super::build::Built;
+use super::build::{self, Built};
 use super::error::{ScenarioError, from_toml, nearest, some_of};
 use super::shape::{ONE, SEVERAL, WITHIN};
 
@@ -70,16 +70,7 @@ pub fn variants(base: &Scenario, settings: &[Setting]) -> Result<Vec<Variant>, S
         let hint = format!("at most {MAX_VARIANTS}: give fewer values, or sweep one part after the other");
         ScenarioError::new("", "too many combinations").hint(hint).of("--set")
     })?;
-    let is_not_set =
-        |key: &str| NOT_SET.contains(&key.split('.').next().unwrap_or_default()) || key.ends_with(".name");
-    if let Some(setting) = settings.iter().find(|setting| is_not_set(&setting.key)) {
-        let hint = if setting.key == "seed" {
-            "seeds are given with --seeds, as --seeds 1..3"
-        } else {
-            "it changes nothing of a run: take it out"
-        };
-        return Err(ScenarioError::new(&setting.key, "not to be set").hint(hint).of("--set"));
-    }
+    settings.iter().try_for_each(|setting| may_be_set(&setting.key))?;
     let built = base.file.topology.as_ref().and_then(|_| base.sketch().ok());
     let places: Vec<Place<'_>> =
         settings.iter().map(|setting| Place::of(built.as_ref(), &setting.key)).collect();
@@ -101,17 +92,39 @@ pub fn variants(base: &Scenario, settings: &[Setting]) -> Result<Vec<Variant>, S
         return refused(format!("sets what `{earlier}` sets"), hint.to_owned());
     }
     let settings_at = (settings, &places[..]);
-    if !base.file.traffic.is_empty() {
-        // Large networks take long to build: what no variant may say is told before that.
+    if !settings.is_empty() && !base.file.traffic.is_empty() {
+        // Large networks take long to build: what no variant may say is told before any of them is.
         for number in 0..count {
             let written = written(base, settings_at, number)?;
-            Scenario::read(&written.text).map_err(|error| written.blame(error))?;
+            let file = Scenario::read(&written.text);
+            let sketch = file.and_then(|file| build::sketch(&file, &written.text));
+            sketch.map_err(|error| written.blame(error))?;
         }
     }
     let variants: Vec<Variant> =
         (0..count).map(|number| variant(base, settings_at, number)).collect::<Result<_, _>>()?;
     check_effects(settings, &variants)?;
     Ok(variants)
+}
+
+/// Checks that a key is one of what a run depends on.
+fn may_be_set(key: &str) -> Result<(), ScenarioError> {
+    let (table, within) = key.split_once('.').map_or((key, None), |(table, within)| (table, Some(within)));
+    let error = |message: &str, hint: &str| Err(ScenarioError::new(key, message).hint(hint).of("--set"));
+    if key == "seed" {
+        return error("not to be set", "seeds are given with --seeds, as --seeds 1..3");
+    }
+    if NOT_SET.contains(&table) {
+        return error("not to be set", "it changes nothing of a run: take it out");
+    }
+    if within.is_some_and(|within| within.ends_with(".name")) {
+        return error("not to be set", "results are told by names: set what they are of");
+    }
+    let tables = [&SEVERAL[..], &ONE].concat();
+    match nearest(table, &tables).filter(|_| within.is_some() && !tables.contains(&table)) {
+        Some(near) => error("there is no such table", &format!("did you mean `{near}`?")),
+        None => Ok(()),
+    }
 }
 
 /// Largest networks, in paths and links, that are compared to see whether a key changes anything.
@@ -258,9 +271,7 @@ fn apply(table: &mut Table, steps: &[&str], value: &Value) -> Result<(), String>
     };
     let is_several = SEVERAL.contains(step);
     if !is_several && !ONE.contains(step) && !WITHIN.contains(step) {
-        let known: Vec<&str> = [&SEVERAL[..], &ONE, &WITHIN].concat();
-        let near = nearest(step, &known).map_or(String::new(), |near| format!("; did you mean `{near}`?"));
-        return Err(format!("{step} has no parts{near}"));
+        return Err(format!("{step} has no parts"));
     }
     let absent = || if is_several { Value::Array(Vec::new()) } else { Value::Table(Table::new()) };
     match table.entry(*step).or_insert_with(absent) {

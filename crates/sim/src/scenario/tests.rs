@@ -241,7 +241,7 @@ start_within = "1 s"
 fn a_detector_watches_a_single_flow_within_its_bounds() {
     let with = |keys: &str| format!("[[detector]]\nname = \"D\"\n{keys}\n\n[expect]");
     for (keys, told) in [
-        ("flow = \"N\"", "detector.D.flow: there is no flow \"N\""),
+        ("flow = \"N\"", "detector.D.flow: there is no single flow \"N\""),
         ("flow = \"M\"\ninterval = \"0 s\"", "detector.D.interval: out of range"),
         ("flow = \"M\"\nthreshold = 2", "detector.D.threshold: out of range"),
         ("flow = \"M\"\nzeta = 0", "detector.D.zeta: out of range"),

@@ -212,7 +212,7 @@ pub(super) const MAX_RUNS: usize = 1_000_000;
 
 impl std::fmt::Display for Seeds {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let in_a_row = self.0.windows(2).all(|pair| pair[0] + 1 == pair[1]);
+        let in_a_row = self.0.windows(2).all(|pair| pair[0].checked_add(1) == Some(pair[1]));
         match (self.0.first(), self.0.last()) {
             (Some(first), Some(last)) if in_a_row && first < last => write!(f, "{first}..{last}"),
             _ => f.write_str(&self.0.iter().map(u64::to_string).collect::<Vec<_>>().join(",")),

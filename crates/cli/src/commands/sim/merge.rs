@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::args::MAX_RUNS;
-use super::output::{Bounds, Run, Writer, number};
+use super::output::{Bounds, COSTS, Run, Writer, number};
 use super::{DRAWN, MergeArgs, columns, text_in};
 use crate::commands::Context;
 use crate::errors::{Failure, printable};
@@ -131,10 +131,11 @@ fn read_part(file: &Path, all: &mut Vec<Found>) -> Result<(), Failure> {
 /// Checks that a run that is there twice has the same results, apart from what it cost.
 fn same(a: &Found, b: &Found) -> Result<(), Failure> {
     let results = |found: &Found| {
-        let metrics = found.run.metrics.iter().filter(|(name, _)| !name.starts_with("run."));
+        let metrics = found.run.metrics.iter().filter(|(name, _)| !COSTS.contains(&name.as_str()));
         let metrics = metrics.map(|(name, value)| (name.clone(), *value));
         let bounds = found.run.expect.iter();
-        let bounds = bounds.filter_map(|bound| Some((format!("expect.{}", bound.name), bound.value?)));
+        let bounds =
+            bounds.filter_map(|bound| Some((format!("expect.{} {}", bound.name, bound.bound), bound.value?)));
         metrics.chain(bounds).collect::<BTreeMap<_, _>>()
     };
     let (of_a, of_b) = (results(a), results(b));

@@ -154,8 +154,9 @@ impl Builder<'_> {
                     .hint("name a [[flow]] without `count`"));
             }
             None => {
-                let flows = self.file.flow.iter().map(|flow| &flow.name);
-                return Err(unknown(&key("flow"), "flow", &spec.flow, flows));
+                let single = self.built.groups.iter().filter(|group| group.count == 1);
+                let single = single.map(|group| &group.name).filter(|name| self.sees_paths(name));
+                return Err(unknown(&key("flow"), "single flow", &spec.flow, single));
             }
         };
         let mut rule = FastRetransmits::default();

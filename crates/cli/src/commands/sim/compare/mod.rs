@@ -8,18 +8,22 @@
 
 mod sockets;
 
+use std::sync::atomic::Ordering;
+
 use anabranch_sim::network::{FlowPlan, Supply};
-use anabranch_sim::scenario::{Built, Metrics, Report, Scenario, ScenarioError, Setting, Summary, variants};
+use anabranch_sim::scenario::{
+    Built, Extras, Metrics, Report, Scenario, ScenarioError, Setting, Summary, variants,
+};
 use anabranch_wire::{Span, Time};
 use clap::Args;
 use serde::Serialize;
 
 use super::args::Seeds;
 use super::jobs::{Crew, in_order};
-use super::{load, mistake, stop_on_interrupt, unless_stopped, wrong_setting};
+use super::{load, mistake, stop_on_interrupt, wrong_setting};
 use crate::args::OUTPUT;
 use crate::commands::Context;
-use crate::errors::Failure;
+use crate::errors::{Failure, Kind};
 use crate::node;
 use crate::ui::out::{self, Stream};
 
@@ -73,8 +77,8 @@ struct Row {
     flow: String,
     /// The mean of its runs.
     simulator_mbit_s: f64,
-    /// Half the width of the mean's 95 % interval.
-    simulator_ci95: f64,
+    /// Half the width of the mean's 95 % interval; one run has none.
+    simulator_ci95: Option<f64>,
     sockets_mbit_s: f64,
     difference_percent: f64,
     ok: bool,
@@ -92,16 +96,19 @@ pub(super) fn run(args: &CompareArgs, context: &Context) -> Result<(), Failure> 
     }
     let scenario = variants.remove(0).scenario;
     let own = scenario.seed();
-    let seeds = args.seeds.clone().map_or_else(|| (own..own.saturating_add(RUNS)).collect(), |seeds| seeds.0);
+    let in_a_row = || (0..RUNS).map(|next| own.wrapping_add(next)).collect();
+    let seeds = args.seeds.clone().map_or_else(in_a_row, |seeds| seeds.0);
     let built = scenario.build(seeds.first().copied().unwrap_or(own)).map_err(|error| mistake(&error))?;
     check(&built)?;
-    let crew = Crew { stop: stop_on_interrupt(), ..Crew::new(1, !context.quiet) };
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut crew = Crew { stop: stop_on_interrupt(), ..Crew::new(processors, !context.quiet) };
     let runs = in_virtual_time(&scenario, &seeds, &crew)?;
+    crew.threads = 1;
     let measured = in_real_time(&built, &crew)?;
     let runs = Summary::of(&runs.iter().collect::<Vec<_>>()).metrics;
     let row = |name: &str, metric: &str, measured: f64| {
         let simulated = &runs[metric];
-        Row::new(name, (simulated.mean, simulated.ci95), measured, args.within)
+        Row::new(name, (simulated.mean, (seeds.len() > 1).then_some(simulated.ci95)), measured, args.within)
     };
     let mut flows = Vec::new();
     let mut first = 0;
@@ -131,13 +138,17 @@ fn in_virtual_time(scenario: &Scenario, seeds: &[u64], crew: &Crew) -> Result<Ve
     let done = in_order(
         seeds.to_vec(),
         crew,
-        move |seed, _: &dyn Fn(f64)| scenario.run(*seed),
+        move |seed, tell: &dyn Fn(f64)| {
+            let mut progress = tell;
+            let extras = Extras { progress: Some(&mut progress), ..Extras::default() };
+            scenario.run_with(*seed, extras).map(|(report, _)| report)
+        },
         &mut |_, report: Result<Report, ScenarioError>| {
             runs.push(report.map_err(|error| mistake(&error))?.metrics);
             Ok(())
         },
     )?;
-    unless_stopped(done, seeds.len())?;
+    complete(done, seeds.len(), crew)?;
     Ok(runs)
 }
 
@@ -154,12 +165,18 @@ fn in_real_time(built: &Built, crew: &Crew) -> Result<Vec<f64>, Failure> {
         measured = goodputs?;
         Ok(())
     })?;
-    unless_stopped(done, 1)?;
+    complete(done, 1, crew)?;
     Ok(measured)
 }
 
+/// Checks that all was done.
+fn complete(done: usize, all: usize, crew: &Crew) -> Result<(), Failure> {
+    let kind = if crew.stop.load(Ordering::Relaxed) { Kind::Interrupted } else { Kind::Local };
+    if done == all { Ok(()) } else { Err(Failure::new(kind, "the comparison is incomplete")) }
+}
+
 impl Row {
-    fn new(flow: &str, (simulated, ci95): (f64, f64), measured: f64, within: f64) -> Self {
+    fn new(flow: &str, (simulated, ci95): (f64, Option<f64>), measured: f64, within: f64) -> Self {
         // Nothing at all in both is the same.
         let ratio = if measured == simulated { 1.0 } else { measured / simulated };
         let difference_percent = 100.0 * (ratio - 1.0);
@@ -183,7 +200,8 @@ fn show(comparison: &Comparison, json: bool) -> Result<(), Failure> {
     text.push_str(&format!("  {:<24}{:>18}{:>12}{:>12}\n", "flow", "simulator", "sockets", "difference"));
     for row in &comparison.flows {
         let Row { flow, simulator_mbit_s, simulator_ci95, sockets_mbit_s, difference_percent, .. } = row;
-        let simulated = format!("{simulator_mbit_s:.3} ± {simulator_ci95:.3}");
+        let ci95 = simulator_ci95.map_or_else(String::new, |ci95| format!(" ± {ci95:.3}"));
+        let simulated = format!("{simulator_mbit_s:.3}{ci95}");
         text.push_str(&format!(
             "  {flow:<24}{simulated:>18}{sockets_mbit_s:>12.3}{difference_percent:>+10.1} %\n"
         ));
@@ -253,9 +271,9 @@ mod tests {
 
     #[test]
     fn rows_that_differ_too_much_are_not_ok() {
-        let row = |measured| Row::new("M", (10.0, 0.1), measured, 5.0);
+        let row = |measured| Row::new("M", (10.0, Some(0.1)), measured, 5.0);
         assert!(row(10.4).ok && row(9.6).ok && !row(9.4).ok && !row(f64::NAN).ok);
-        assert!(Row::new("M", (0.0, 0.0), 0.0, 5.0).ok && !Row::new("M", (0.0, 0.0), 1.0, 5.0).ok);
+        assert!(Row::new("M", (0.0, None), 0.0, 5.0).ok && !Row::new("M", (0.0, None), 1.0, 5.0).ok);
     }
 
     #[test]

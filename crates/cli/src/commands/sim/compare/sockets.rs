@@ -21,12 +21,11 @@ use crate::keyfile;
 const BLOCK: usize = 1 << 18;
 /// How long sessions may take to be set up.
 const PATIENCE: Duration = Duration::from_secs(5);
-
 /// How often it is told how far it is.
 const TICK: Duration = Duration::from_millis(500);
 
-/// Runs the scenario in real time; answers the goodput of each flow in Mbit/s. It is told now and then which share of the time is
-/// over.
+/// Runs the scenario in real time; answers the goodput of each flow in Mbit/s. `tell` is told now and then which share of the time
+/// is over.
 pub(super) async fn over_sockets(built: &Built, tell: &dyn Fn(f64)) -> Result<Vec<f64>, Failure> {
     let plan = &built.plan;
     let places = built.cables.len();
