@@ -68,6 +68,10 @@ fn what_would_be_passed_over_is_told() {
             "9: expect.flow.f.completion_s: nothing measured is called \"flow.f.completion_s\"\n  hint    only a flow that ends, with a `size` or a `script`, has it",
         ),
         (
+            format!("{arrivals}[expect]\n\"arrivals.a.completion_p95_s\" = {{ max = 1 }}"),
+            "11: expect.arrivals.a.completion_p95_s: nothing measured is called \"arrivals.a.completion_p95_s\"\n  hint    did you mean \"arrivals.a.completion_p99_s\"?",
+        ),
+        (
             format!(
                 "{flow}[[event]]\nat = \"1 s\"\nlink = \"x\"\ndown = true\n[[event]]\nat = \"1 s\"\nlink = \"x\"\ndown = false"
             ),

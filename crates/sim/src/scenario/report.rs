@@ -78,7 +78,7 @@ const ONLY: [(&str, &str); 6] = [
     ("delivered_", "a flow of `datagrams`"),
     ("shared_", "a flow of several paths whose coupling is adaptive"),
     ("separate_", "a flow of several paths whose coupling is adaptive"),
-    ("jain", "several flows, by `count`,"),
+    ("jain", "several flows, by `count` or of a [[traffic]],"),
 ];
 
 /// Names that are listed where none is near.
@@ -129,7 +129,9 @@ fn hint(metric: &str, known: &BTreeSet<String>) -> String {
     let begun = names.iter().filter(longer).min_by_key(|name| name.len());
     let begun = begun.or_else(|| names.iter().find(of_part)).copied();
     let of = metric.rsplit_once('.').map(|(_, last)| last);
-    let only = ONLY.iter().find(|(only, _)| of.is_some_and(|of| of.starts_with(only)));
+    // Who has others of the kind is one of those that have it: only the word is wrong.
+    let has_like = |only: &str| names.iter().any(|name| name.starts_with(&format!("{whole}.{only}")));
+    let only = ONLY.iter().find(|(only, _)| of.is_some_and(|of| of.starts_with(only)) && !has_like(only));
     if let (None, Some((_, whose))) = (begun, only) {
         return format!("only {whose} has it");
     }

@@ -147,8 +147,16 @@ pub struct SpanText(pub Span);
 impl Quantity for SpanText {
     const NAME: &'static str = "Time";
     const EXAMPLE: &'static str = "a time such as \"10 ms\" (ns, us, ms, s, min, h)";
-    const UNITS: &'static [(&'static str, f64)] =
-        &[("ns", 1.0), ("us", 1e3), ("µs", 1e3), ("ms", 1e6), ("s", 1e9), ("min", 6e10), ("h", 3.6e12)];
+    const UNITS: &'static [(&'static str, f64)] = &[
+        ("ns", 1.0),
+        ("us", 1e3),
+        ("µs", 1e3),
+        ("μs", 1e3),
+        ("ms", 1e6),
+        ("s", 1e9),
+        ("min", 6e10),
+        ("h", 3.6e12),
+    ];
 
     fn of(nanoseconds: f64, _: &str) -> Option<Self> {
         whole(nanoseconds).map(|nanoseconds| Self(Span::from_nanos(nanoseconds)))
