@@ -2,12 +2,13 @@
 //!
 //! Quantities say themselves how they are written ([`units`](super::units)); for all other keys the table below does.
 
+mod unknown;
+
 use anabranch_settings::syntax_error;
 pub(crate) use anabranch_settings::{line_of, nearest};
+use unknown::unknown_key;
 
-use super::model::keys_of;
-use super::schema::tables_with;
-use super::shape::{ONE, SEVERAL, WITHIN};
+use super::shape::SEVERAL;
 
 use serde::de::DeserializeOwned;
 
@@ -108,111 +109,70 @@ const EXPECTED: &[(&str, &str, &str)] = &[
 
 /// From what the parser says of a scenario's text, which was to be an `F`.
 pub(crate) fn from_toml<F: DeserializeOwned>(error: &toml::de::Error, text: &str) -> ScenarioError {
-    if let Some(mut error) = syntax_error(text) {
-        let line = error.line.and_then(|line| text.lines().nth(line - 1)).unwrap_or_default();
-        let is_head = line.trim_start().starts_with('[');
-        if is_head && SEVERAL.contains(&error.key.as_str()) && error.message.starts_with("there twice") {
-            error.hint =
-                format!("several of them are headed by [[{0}]] each: take out any other {0}", error.key);
-        }
-        if SEVERAL.contains(&error.key.as_str()) && error.hint == format!("write [{}]", error.key) {
-            error.hint = format!("write [[{}]]", error.key);
-        }
-        return error;
+    if let Some(error) = syntax_error(text) {
+        return with_heads(error, text);
     }
     let span = error.span().unwrap_or_default();
     let start = span.start.min(text.len());
-    let mut told = ScenarioError::from_toml::<F>(error, text);
     let head = head_at(text, start);
-    let table = head.table;
-    let alone = EXPECTED.iter().find(|(_, key, expected)| *key == table && expected.starts_with("one table"));
+    let mut told = ScenarioError::from_toml::<F>(error, text);
+    let alone =
+        EXPECTED.iter().find(|(_, key, expected)| *key == head.table && expected.starts_with("one table"));
     if let Some((.., expected)) = alone.filter(|_| head.text.starts_with("[[")) {
         let message = format!("found {}: expected {expected}", head.text);
-        let error = ScenarioError::new(table, message).at(Some(head.line));
-        return if table == "links" { error.hint("a single link is headed by [[link]]") } else { error };
+        let error = ScenarioError::new(head.table, message).at(Some(head.line));
+        let is_of_links = head.table == "links";
+        return if is_of_links { error.hint("a single link is headed by [[link]]") } else { error };
     }
-    if table == "expect" && told.message.starts_with("unknown key") {
-        if let Some(near) = nearest(&told.key.clone(), &["min", "max", "above", "below"]) {
-            return told.hint(format!("did you mean `{near}`?"));
-        }
-        let line = told.line.and_then(|line| text.lines().nth(line - 1)).unwrap_or_default();
-        let metric = line.split('=').next().unwrap_or_default().trim();
-        if metric.starts_with(['"', '\'']) || !metric.contains('.') {
-            return told.hint("possible: min, max, above, below");
-        }
-        return told
-            .hint("the name of a metric has dots, so it is quoted: \"flow.M.goodput_mbit_s\" = { min = 5 }");
-    }
-    if table == "links"
-        && told.message.starts_with("unknown key")
-        && ["name", "between", "back"].contains(&told.key.as_str())
-    {
-        return told.hint(
-            "[links] says what all links have that do not say otherwise; each link is headed by [[link]]",
-        );
-    }
-    let own = topology_keys(text).filter(|_| table == "topology");
-    if let Some(own) = own.filter(|_| told.message.starts_with("unknown key")) {
-        let possible = [&["kind"], own].concat();
-        told.hint = format!("possible: {}", possible.join(", "));
-        if let Some(near) = nearest(&told.key, &possible) {
-            return told.hint(format!("did you mean `{near}`? Possible: {}", possible.join(", ")));
-        }
-    }
-    let inner = head.text.strip_prefix('[').and_then(|rest| rest.trim_start().strip_prefix(table));
-    let heads_one = inner.is_some_and(|rest| rest.trim_start().starts_with('.'))
-        && told.line == Some(head.line)
-        && nearest(&told.key, &WITHIN).is_none();
-    if heads_one && SEVERAL.contains(&table) && told.message.starts_with("unknown key") {
-        let message = format!("found {}: expected tables, each headed by [[{table}]]", head.text);
-        return ScenarioError::new(table, message).at(Some(head.line));
-    }
-    let is_table = ONE.contains(&told.key.as_str()) || SEVERAL.contains(&told.key.as_str());
-    if let Some((_, possible)) = told.hint.split_once("possible here: ").filter(|_| is_table) {
-        told.hint = format!("possible: {possible}");
-    }
-    // One letter too many is likelier than a key of a table in place of the table.
-    let is_misspelt = head.line == told.line.unwrap_or_default()
-        && nearest(&told.key, &SEVERAL).is_some_and(|near| near.len().abs_diff(told.key.len()) < 2);
-    if told.message.starts_with("unknown key") && !told.hint.contains(" belongs above ") && !is_misspelt {
-        let mut tables = tables_with(&told.key);
-        tables.retain(|head| head.trim_matches(['[', ']']) != table);
-        if let (false, Some((_, possible))) = (tables.is_empty(), told.hint.split_once("ossible: ")) {
-            let tables = tables.join(", ");
-            told.hint = format!("`{}` is a key of {tables}; possible here: {possible}", told.key);
-        }
-    }
-    // Many tables have a name: one too many is not meant for the file.
-    if let Some((_, possible)) = told.hint.split_once("possible here: ").filter(|_| told.key == "name") {
-        told.hint = format!("possible: {possible}");
+    if told.message.starts_with("unknown key") {
+        told = unknown_key(told, head, text);
     }
     // What depends on the kind of a topology is known once all of it has been read.
-    if table == "topology" && told.line == line_of(text, table, 0, "") {
-        told.line = line_of(text, table, 0, &told.key).or(told.line);
+    if head.table == "topology" && told.line == line_of(text, head.table, 0, "") {
+        told.line = line_of(text, head.table, 0, &told.key).or(told.line);
     }
-    let wrong_type = match told.message.strip_prefix("invalid ") {
-        Some(rest) => rest.split_once(", expected "),
-        None => told.message.strip_prefix("wanted ").map(|expected| ("another type", expected)),
-    };
+    wrong_type(told, head, text.get(start..span.end).unwrap_or_default().trim())
+}
+
+/// A mistake in the form of a text, where tables are headed as a scenario's are.
+fn with_heads(mut error: ScenarioError, text: &str) -> ScenarioError {
+    let line = error.line.and_then(|line| text.lines().nth(line - 1)).unwrap_or_default();
+    let is_head = line.trim_start().starts_with('[');
+    let is_one_of_several = SEVERAL.contains(&error.key.as_str());
+    if is_head && is_one_of_several && error.message.starts_with("there twice") {
+        error.hint = format!("several of them are headed by [[{0}]] each: take out any other {0}", error.key);
+    }
+    if is_one_of_several && error.hint == format!("write [{}]", error.key) {
+        error.hint = format!("write [[{}]]", error.key);
+    }
+    error
+}
+
+/// What to write in place of a value of another type than the key's, if that is the mistake; `written` is the value as it stands.
+fn wrong_type(mut told: ScenarioError, head: Head<'_>, written: &str) -> ScenarioError {
     if told.message.contains("overflow") {
         return told.hint("write a smaller number");
     }
+    let message = told.message.clone();
+    let wrong_type = match message.strip_prefix("invalid ") {
+        Some(rest) => rest.split_once(", expected "),
+        None => message.strip_prefix("wanted ").map(|expected| ("another type", expected)),
+    };
     let Some((what, expected)) = wrong_type else { return told };
     // Of a head such as `[link.wifi]` the parser means what stands before the dot.
     let in_head = told.line == Some(head.line);
     if told.key.is_empty() || in_head {
-        told.key = table.to_owned();
+        told.key = head.table.to_owned();
     }
-    let is_above = table == "expect" && ABOVE.contains(&told.key.as_str());
-    let of_table = |of: &str| of == table || of.is_empty() && !is_above;
+    let is_above = head.table == "expect" && ABOVE.contains(&told.key.as_str());
+    let of_table = |of: &str| of == head.table || of.is_empty() && !is_above;
     let known = EXPECTED.iter().filter(|(of, key, _)| *key == told.key && of_table(of));
     let expected = match known.max_by_key(|(of, ..)| of.len()) {
         Some((.., expected)) => expected,
-        None if table == "expect" => "a bound such as `{ min = 0.9 }`",
+        None if head.table == "expect" => "a bound such as `{ min = 0.9 }`",
         None => expected,
     };
-    // The value as it is written; of a whole table its head.
-    let written = text.get(start..span.end).unwrap_or_default().trim();
+    // Of a whole table its head.
     let first = written.lines().next().unwrap_or_default();
     let whole = first.len() == written.len() || (first.starts_with('[') && first.ends_with(']'));
     let found = if in_head {
@@ -242,12 +202,6 @@ fn kind_of(what: &str) -> String {
         "sequence" => "a list".to_owned(),
         _ => kind.replace('`', ""),
     }
-}
-
-/// The keys that the topology of a file has, by its kind.
-fn topology_keys(text: &str) -> Option<&'static [&'static str]> {
-    let file: toml::Table = text.parse().ok()?;
-    keys_of(file.get("topology")?.get("kind")?.as_str()?)
 }
 
 /// The head of a table.
