@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::args::MAX_RUNS;
-use super::output::{Bounds, COSTS, Run, Writer, number};
+use super::output::{Bounds, COSTS, Run, Writer};
 use super::{DRAWN, MergeArgs, columns, text_in};
 use crate::commands::Context;
 use crate::errors::{Failure, printable};
@@ -134,8 +134,10 @@ fn same(a: &Found, b: &Found) -> Result<(), Failure> {
         let metrics = found.run.metrics.iter().filter(|(name, _)| !COSTS.contains(&name.as_str()));
         let metrics = metrics.map(|(name, value)| (name.clone(), *value));
         let bounds = found.run.expect.iter();
-        let bounds =
-            bounds.filter_map(|bound| Some((format!("expect.{} {}", bound.name, bound.bound), bound.value?)));
+        let bounds = bounds.filter_map(|bound| {
+            let kept = if bound.ok { "kept" } else { "not kept" };
+            Some((format!("expect.{} {}, {kept},", bound.name, bound.bound), bound.value?))
+        });
         metrics.chain(bounds).collect::<BTreeMap<_, _>>()
     };
     let (of_a, of_b) = (results(a), results(b));
@@ -143,7 +145,8 @@ fn same(a: &Found, b: &Found) -> Result<(), Failure> {
         return Ok(());
     };
     let value = |results: &BTreeMap<_, f64>| {
-        results.get(name).map_or_else(|| "not there".to_owned(), |value| number(*value))
+        // With all of their digits: they may differ in the last.
+        results.get(name).map_or_else(|| "not there".to_owned(), f64::to_string)
     };
     let (seed, label, place) = (b.run.seed, b.run.label(), &b.place);
     let message = format!("{place}: seed {seed} of {label} has other results than at {}", a.place);
@@ -240,7 +243,7 @@ mod tests {
             format!("seed 7 of x has other results than at {}:1", b.display()),
         ];
         assert_eq!(failure.message, places.concat());
-        assert_eq!(failure.details, ["jain is 0.5000 there and 0.7500 here"]);
+        assert_eq!(failure.details, ["jain is 0.5 there and 0.75 here"]);
         let c = part("c", &[run(0.5, 3.0)]);
         assert_eq!(put_together(&[a.clone(), c]).unwrap().0.len(), 1);
         // A bound on what differs says the same of both.
@@ -248,7 +251,7 @@ mod tests {
             Expected { name: "jain".to_owned(), value: Some(0.5), bound: "≥ 0".to_owned(), ok: true };
         let bound = |goodput| Run { expect: vec![kept.clone()], ..run(goodput, 1.0) };
         let failure = put_together(&[part("d", &[bound(0.5)]), part("e", &[bound(0.75)])]).unwrap_err();
-        assert_eq!(failure.details, ["jain is 0.5000 there and 0.7500 here"]);
+        assert_eq!(failure.details, ["jain is 0.5 there and 0.75 here"]);
         let empty = part("empty", &[]);
         let told = "is empty: did what was to write it fail, or had it no runs to do?";
         let told = format!("{} {told}", empty.display());

@@ -40,7 +40,7 @@ pub struct CompareArgs {
     #[arg(long, value_name = "SEEDS")]
     pub seeds: Option<Seeds>,
     /// How many per cent goodputs may differ from the simulator's mean
-    #[arg(long, value_name = "PERCENT", default_value_t = 5.0, value_parser = per_cent)]
+    #[arg(long, value_name = "PERCENT", default_value_t = 5.0, value_parser = per_cent, allow_negative_numbers = true)]
     pub within: f64,
     /// One JSON object instead of a table
     #[arg(long, help_heading = OUTPUT)]
@@ -214,10 +214,6 @@ fn check(built: &Built) -> Result<(), Failure> {
     let plan = &built.plan;
     let whole = built.end.since(Time::ZERO);
     let refuse = |message: &str, hint: &str| Err(Failure::local(message.to_owned()).hint(hint));
-    if whole > MAX_DURATION {
-        let hint = "shorten it: --set duration=20s --set warm_up=5s";
-        return refuse("over sockets it would take more than five minutes", hint);
-    }
     let kinds = [
         ("[[arrivals]]", plan.arrivals.is_empty()),
         ("[[cbr]]", plan.bursts.is_empty()),
@@ -226,6 +222,10 @@ fn check(built: &Built) -> Result<(), Failure> {
     if let Some((kind, _)) = kinds.iter().find(|(_, is_empty)| !is_empty) {
         let message = format!("{kind} cannot be run over sockets: only flows are");
         return refuse(&message, "take them out of the scenario");
+    }
+    if whole > MAX_DURATION {
+        let hint = "shorten it: --set duration=20s --set warm_up=5s";
+        return refuse("over sockets it would take more than five minutes", hint);
     }
     if plan.flows.is_empty() {
         return refuse("nothing sends, so there is nothing to compare", "give it a [[flow]]");
