@@ -24,10 +24,8 @@ impl Builder<'_> {
             self.generated = self.graph.cables.len();
         }
         self.check_usual().map_err(|error| self.locate(error, "links", 0))?;
-        for (index, link) in self.file.link.iter().enumerate() {
-            self.link(link).map_err(|error| self.locate(error, "link", index))?;
-        }
-        Ok(())
+        let file = self.file;
+        self.each("link", &file.link, Self::link)
     }
 
     /// Checks what links have that do not say otherwise, even where all of them do.

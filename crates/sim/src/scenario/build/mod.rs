@@ -168,29 +168,30 @@ impl Builder<'_> {
         let file = self.file;
         // What is wrong with what all have is told even where nobody has it.
         self.config("transport", (None, None, None), 1).map_err(|error| self.locate(error, "flow", 0))?;
-        for (index, flow) in file.flow.iter().enumerate() {
-            self.flow(flow).map_err(|error| self.locate(error, "flow", index))?;
-        }
-        for (index, traffic) in file.traffic.iter().enumerate() {
-            self.traffic(traffic).map_err(|error| self.locate(error, "traffic", index))?;
-        }
-        for (index, arrivals) in file.arrivals.iter().enumerate() {
-            self.arrivals(arrivals).map_err(|error| self.locate(error, "arrivals", index))?;
-        }
-        for (index, cbr) in file.cbr.iter().enumerate() {
-            self.cbr(cbr).map_err(|error| self.locate(error, "cbr", index))?;
-        }
-        for (index, event) in file.event.iter().enumerate() {
-            self.event(event).map_err(|error| self.locate(error, "event", index))?;
-        }
-        for (index, detector) in file.detector.iter().enumerate() {
-            self.detector(detector).map_err(|error| self.locate(error, "detector", index))?;
-        }
+        self.each("flow", &file.flow, Self::flow)?;
+        self.each("traffic", &file.traffic, Self::traffic)?;
+        self.each("arrivals", &file.arrivals, Self::arrivals)?;
+        self.each("cbr", &file.cbr, Self::cbr)?;
+        self.each("event", &file.event, Self::event)?;
+        self.each("detector", &file.detector, Self::detector)?;
         if self.built.groups.is_empty() && file.arrivals.is_empty() && file.cbr.is_empty() {
             let end = self.text.lines().count().max(1);
             return Err(ScenarioError::new("", "nothing sends anything")
                 .hint("add a [[flow]], [[traffic]], [[arrivals]] or [[cbr]]")
                 .at(Some(end)));
+        }
+        Ok(())
+    }
+
+    /// Builds what each of the tables of a name says.
+    fn each<T>(
+        &mut self,
+        table: &str,
+        specs: &[T],
+        build: impl Fn(&mut Self, &T) -> Result<(), ScenarioError>,
+    ) -> Result<(), ScenarioError> {
+        for (index, spec) in specs.iter().enumerate() {
+            build(self, spec).map_err(|error| self.locate(error, table, index))?;
         }
         Ok(())
     }
