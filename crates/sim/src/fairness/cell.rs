@@ -122,7 +122,8 @@ impl FairCell {
 
 fn flow(paths: Vec<PathPlan>, config: Config, (start, stop): (Time, Time)) -> FlowPlan {
     let supply = Supply::Bulk;
-    FlowPlan { paths, config: config.into(), supply, start, stop, striping: None, redundant: false }
+    let openings = Vec::new();
+    FlowPlan { paths, openings, config: config.into(), supply, start, stop, striping: None, redundant: false }
 }
 
 fn wide(delay: Span) -> LinkConfig {

@@ -107,6 +107,8 @@ pub(crate) struct Flow {
     // The client's application:
     /// When a steady or scripted application has more.
     next_chunk: Time,
+    /// When another path may be opened that could not before.
+    next_opening: Time,
     /// The paths to open yet, a bit each.
     unopened: u64,
     stream: Option<StreamId>,
@@ -125,6 +127,8 @@ pub(crate) struct Flow {
     /// What the first sessions of this place had counted when they ended.
     ended: [Option<Box<Ended>>; 2],
     pub start: Time,
+    /// How long after that each path beside the first may be opened.
+    openings: Vec<Span>,
     /// When a file had arrived and was acknowledged in full.
     pub finished_at: Option<Time>,
     /// When the first datagram was sent.
@@ -154,6 +158,8 @@ impl Flow {
             redundant: false,
             left: 0,
             next_chunk: Time::NEVER,
+            next_opening: Time::NEVER,
+            openings: Vec::new(),
             played: 0,
             unopened: 0,
             highest: 0,
@@ -189,6 +195,11 @@ impl Flow {
     /// True when it is never over before it is stopped.
     pub(crate) fn is_endless(&self) -> bool {
         !matches!(self.supply, Supply::File(_) | Supply::Script(_))
+    }
+
+    /// Opens paths beside the first so long after its start at the earliest.
+    pub(crate) fn opening(self, openings: Vec<Span>) -> Self {
+        Self { openings, ..self }
     }
 
     /// Has the stream sent on every path.
@@ -246,7 +257,7 @@ impl Flow {
             self.ended = sessions.map(|session| session.as_ref().map(Ended::of));
         }
         self.generation += 1;
-        self.next_chunk = Time::NEVER;
+        (self.next_chunk, self.next_opening) = (Time::NEVER, Time::NEVER);
     }
 
     fn live_bytes(&self) -> u64 {
@@ -373,6 +384,10 @@ impl Flow {
     pub(crate) fn next_call(&self, end: usize) -> Time {
         let session = self.sessions[end].as_ref().and_then(Session::poll_timeout).unwrap_or(Time::NEVER);
         let session = self.thin.as_ref().map_or(session, |thin| session.min(thin.deadline(end)));
-        if end == CLIENT { session.min(self.next_chunk).min(self.stop) } else { session }
+        if end == CLIENT {
+            session.min(self.next_chunk).min(self.next_opening).min(self.stop)
+        } else {
+            session
+        }
     }
 }

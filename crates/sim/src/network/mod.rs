@@ -41,6 +41,7 @@ pub use plan::{
 
 use std::sync::Arc;
 
+use anabranch_link::LinkConfig;
 use anabranch_wire::Time;
 
 use crate::chance::seed_of;
@@ -105,7 +106,8 @@ pub const MOST_CAPTURED: usize = 10_000;
 impl Network {
     /// A network at time zero.
     #[must_use]
-    pub fn new(plan: Plan) -> Self {
+    pub fn new(mut plan: Plan) -> Self {
+        lead_back(&mut plan);
         let mut table = Table::new(plan.links.len());
         let mut agenda = Agenda::new(1);
         let first_burst = SCRIPT_PARTY + 1;
@@ -158,7 +160,7 @@ impl Network {
         for (flow, routes) in plan.flows.into_iter().zip(routes) {
             let start = flow.start;
             let made = Flow::new(routes, flow.config, flow.supply, (start, flow.stop));
-            network.add_flow(made.striped(flow.striping).redundant(flow.redundant));
+            network.add_flow(made.opening(flow.openings).striped(flow.striping).redundant(flow.redundant));
         }
         network
     }
@@ -363,6 +365,18 @@ impl Network {
         if let Some(change) = self.script.get(self.played) {
             self.agenda.call(SCRIPT_PARTY, change.at);
         }
+    }
+}
+
+/// Paths without a way back get one that takes no time: a link of its own, after all others.
+fn lead_back(plan: &mut Plan) {
+    let at_once = plan.links.len() as u32;
+    let flows = plan.flows.iter_mut().map(|flow| &mut flow.paths);
+    let paths = flows.chain(plan.arrivals.iter_mut().map(|arrivals| &mut arrivals.paths)).flatten();
+    let mut without: Vec<_> = paths.filter(|path| path.back.is_empty()).collect();
+    if !without.is_empty() {
+        without.iter_mut().for_each(|path| path.back.push(at_once));
+        plan.links.push(LinkConfig::default());
     }
 }
 

@@ -31,6 +31,8 @@ pub struct Plan {
 pub struct FlowPlan {
     /// Its paths; it connects over the first and opens the others then.
     pub paths: Vec<PathPlan>,
+    /// How long after its start each of these others is opened at the earliest; without, as soon as can be.
+    pub openings: Vec<Span>,
     /// Settings of both ends.
     pub config: Arc<Config>,
     /// What it carries.
@@ -71,7 +73,7 @@ pub struct StripingPlan {
 pub struct PathPlan {
     /// From the client to the server.
     pub forward: Vec<u32>,
-    /// From the server to the client.
+    /// From the server to the client. Where it is empty, packets arrive at once.
     pub back: Vec<u32>,
 }
 

@@ -27,7 +27,8 @@ fn flow(cables: &[u32], rule: RuleKind, supply: Supply) -> FlowPlan {
     config.cc.rule = rule;
     let paths = cables.iter().map(|cable| path(*cable)).collect();
     let (start, stop) = (Time::ZERO, Time::NEVER);
-    FlowPlan { paths, config: config.into(), supply, start, stop, striping: None, redundant: false }
+    let openings = Vec::new();
+    FlowPlan { paths, openings, config: config.into(), supply, start, stop, striping: None, redundant: false }
 }
 
 fn secs(secs: f64) -> Time {
@@ -106,6 +107,33 @@ fn a_script_is_written_at_its_times_and_ends() {
     let (bytes, finished_at) = read(5.0);
     assert_eq!(bytes, 160_000);
     assert!(finished_at.is_some_and(|at| at > secs(3.04) && at < secs(3.5)), "{finished_at:?}");
+}
+
+#[test]
+fn a_path_opens_at_its_time_and_not_before_though_nothing_is_sent() {
+    let mut plan = plan(&[link(10.0, 10, 40), link(5.0, 20, 40)]);
+    let script = Supply::Script([(Span::ZERO, 10_000), (Span::from_secs(9), 10_000)].into());
+    let openings = vec![Span::from_secs(2)];
+    plan.flows.push(FlowPlan { openings, start: secs(1.0), ..flow(&[0, 1], RuleKind::Reno, script) });
+    let mut network = Network::new(plan);
+    network.run(secs(2.9));
+    assert_eq!(network.paths(0, false).len(), 1);
+    network.run(secs(3.1));
+    assert_eq!(network.paths(0, false).len(), 2);
+}
+
+#[test]
+fn acknowledgements_over_no_link_arrive_at_once_and_all_of_them() {
+    let mut plan = plan(&[link(10.0, 10, 20)]);
+    plan.links[1].loss = LossModel::Bernoulli(1.0);
+    let mut wanted = flow(&[0], RuleKind::Reno, Supply::Bulk);
+    wanted.paths[0].back.clear();
+    plan.flows.push(wanted);
+    let mut network = Network::new(plan);
+    network.run(secs(10.0));
+    assert!(mbit(&network, 0, 10.0) > 8.5, "{}", mbit(&network, 0, 10.0));
+    let rtt = network.paths(0, false)[0].min_rtt;
+    assert!(rtt >= Span::from_millis(10) && rtt < Span::from_millis(12), "{rtt:?}");
 }
 
 #[test]

@@ -30,7 +30,11 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     ("", "ack_every", "a whole number of packets such as `ack_every = 2`"),
     ("", "initial_window", "a whole number of packets such as `initial_window = 10`"),
     ("", "initial_ssthresh", "a whole number of packets such as `initial_ssthresh = 30`"),
-    ("", "acks", "one of \"same-path\", \"primary\" and \"fastest\", such as `acks = \"primary\"`"),
+    (
+        "",
+        "acks",
+        "one of \"same-path\", \"primary\", \"fastest\" and \"outside\", such as `acks = \"primary\"`",
+    ),
     ("", "coupling", "one of `coupling = \"adaptive\"` and `coupling = \"fixed\"`"),
     (
         "transport",

@@ -109,7 +109,7 @@ fn mistakes_that_people_make_are_told_with_what_was_found_and_an_example() {
         ),
         (
             "[[flow]]\nname = \"M\"\n[flow.stripping]\nscheme = \"weighted\"",
-            "s.toml:3: stripping: unknown key `stripping`\n  hint    did you mean `striping`? Possible: name, count, paths, from, to, size, rate, script, redundant, datagrams, start, start_within, stop, profile, rule, scheduler, striping, flow_routing",
+            "s.toml:3: stripping: unknown key `stripping`\n  hint    did you mean `striping`? Possible: name, count, paths, from, to, size, rate, script, redundant, datagrams, start, start_within, paths_within, stop, profile, rule, scheduler, striping, flow_routing",
         ),
         (
             "[[flow]]\nname = \"M\"\n[flow.M]\nrule = \"reno\"",
@@ -411,6 +411,18 @@ fn who_may_start_after_the_end_is_told() {
     let together = format!("{LINK}{flow}start = \"2 s\"\nstart_within = \"2 s\"\n");
     assert_eq!(told(&together), format!("s.toml:9: flow.f.start_within: {hint}"));
     assert!(Scenario::parse(&together.replace("= \"2 s\"", "= \"1.5 s\""), "s").is_ok());
+    let two = format!(
+        "{LINK}[[link]]\nname = \"y\"\nrate = \"1 Mbit/s\"\ndelay = \"1 ms\"\n{flow}paths_within = \"2 s\"\n"
+    );
+    let two = two.replace("[\"x\"]", "[\"x\", \"y\"]");
+    assert!(Scenario::parse(&two, "s").is_ok());
+    let beyond = "s.toml:12: flow.f.paths_within: beyond the end: a path may never open\n  hint    start, start_within and paths_within together are at most `duration`, or `stop`";
+    assert_eq!(told(&format!("{two}start = \"1.5 s\"\n")), beyond);
+    assert_eq!(told(&format!("{two}stop = \"1.5 s\"\n")), beyond);
+    assert_eq!(
+        told(&format!("{LINK}{flow}paths_within = \"2 s\"\n")),
+        "s.toml:8: flow.f.paths_within: there is one path, which is there from the start\n  hint    take it out, or give the flow more paths"
+    );
 }
 
 #[test]

@@ -155,6 +155,8 @@ pub enum Acks {
     Primary,
     /// All on the one with the lowest round-trip time.
     Fastest,
+    /// On none: they arrive at once, and neither wait behind data nor are lost, as in the data centres of htsim.
+    Outside,
 }
 
 /// Which paths count as one flow.

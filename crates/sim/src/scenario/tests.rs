@@ -279,6 +279,19 @@ fn the_transport_of_the_papers_can_be_named() {
 }
 
 #[test]
+fn acknowledgements_can_cross_no_link() {
+    let text = SMALL.replace("warm_up = \"2 s\"", "warm_up = \"2 s\"\n\n[transport]\nacks = \"outside\"");
+    let report = Scenario::parse(&text, "small.toml").unwrap().run(1).unwrap();
+    let metric = |name: &str| report.metrics[name];
+    assert_eq!(
+        metric("link.wifi.back.utilisation") + metric("link.lte.back.utilisation"),
+        0.0,
+        "{report:#?}"
+    );
+    assert!(metric("link.lte.utilisation") > 0.5, "{report:#?}");
+}
+
+#[test]
 fn the_time_in_which_nothing_is_read_is_measured() {
     let cut = "[[event]]\nat = \"5 s\"\nlink = \"wifi\"\ndown = true\n\n[expect]";
     let text = SMALL.replace("[expect]", cut).replace("min = 5, above", "min = 1, below");

@@ -132,9 +132,15 @@ impl Flow {
 
     fn open_paths(&mut self, now: Time) {
         let mut left = self.unopened;
+        self.next_opening = Time::NEVER;
         while left != 0 {
             let path = left.trailing_zeros() as usize + 1;
             left &= left - 1;
+            let earliest = self.openings.get(path - 1).map_or(self.start, |after| self.start + *after);
+            if now < earliest {
+                self.next_opening = self.next_opening.min(earliest);
+                continue;
+            }
             let route = Self::route(CLIENT, path);
             let Some(session) = &mut self.sessions[CLIENT] else { return };
             match session.open_path(now, route) {

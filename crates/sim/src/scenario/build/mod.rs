@@ -364,3 +364,22 @@ fn check_times(
     }
     Ok(())
 }
+
+/// Checks when the paths of a flow open that has so many, and so much time when it starts.
+fn check_openings(
+    key: &dyn Fn(&str) -> String,
+    within: Option<SpanText>,
+    (paths, time): (usize, Span),
+) -> Result<(), ScenarioError> {
+    let Some(within) = within else { return Ok(()) };
+    let key = key("paths_within");
+    if paths < 2 {
+        return Err(ScenarioError::new(key, "there is one path, which is there from the start")
+            .hint("take it out, or give the flow more paths"));
+    }
+    if within.0 > time {
+        return Err(ScenarioError::new(key, "beyond the end: a path may never open")
+            .hint("start, start_within and paths_within together are at most `duration`, or `stop`"));
+    }
+    Ok(())
+}

@@ -9,14 +9,14 @@ use anabranch_engine::{
 use anabranch_wire::{Span, Time};
 
 use super::supply::{MAX_BYTES, TOO_MANY_BYTES, supply};
-use super::{Builder, Group, MAX_DURATION, MAX_PATHS, check_times};
+use super::{Builder, Group, MAX_DURATION, MAX_PATHS, check_openings, check_times};
 use crate::network::{ArrivalPlan, FlowPlan, PathPlan, Sizes, Supply};
 use crate::scenario::error::{ScenarioError, nearest};
 use crate::scenario::model::{
     Acks, ArrivalSpec, CouplingKind, DetectorKind, FlowSpec, LeaveOut, PathSpec, Profile, Reports, SizeShape,
     Transport,
 };
-use crate::scenario::units::PACKET;
+use crate::scenario::units::{PACKET, SpanText};
 
 /// Longest that a session is told to wait with something.
 const MAX_TIMER: Span = Span::from_secs(1000);
@@ -38,25 +38,27 @@ impl Builder<'_> {
         // A packet's number on the path is its number below.
         config.skip_numbers &= striping.is_none();
         check_times(&key, (spec.start, spec.start_within, spec.stop), self.built.end)?;
+        let first = Time::ZERO + spec.start.map_or(Span::ZERO, |start| start.0);
+        let within = spec.start_within.map_or(Span::ZERO, |within| within.0);
+        let stop = spec.stop.map_or(Time::NEVER, |stop| Time::ZERO + stop.0);
+        let time = stop.min(self.built.end).since(first + within);
+        check_openings(&key, spec.paths_within, (visible, time))?;
         let supply = supply(&key, spec, (visible, self.built.end), &mut config)?;
         let config = Arc::new(config);
-        let stop = spec.stop.map_or(Time::NEVER, |stop| Time::ZERO + stop.0);
         if let Supply::Datagrams { pause, .. } = supply {
-            let start = spec.start.map_or(Time::ZERO, |start| Time::ZERO + start.0);
-            let time = stop.min(self.built.end).since(start).as_secs_f64() * count as f64;
+            let time = stop.min(self.built.end).since(first).as_secs_f64() * count as f64;
             self.bound_packets(key("datagrams.rate"), time / pause.as_secs_f64(), "packets")?;
         }
-        let within = spec.start_within.map_or(Span::ZERO, |within| within.0);
         for paths in sessions {
-            let start = spec.start.map_or(Span::ZERO, |start| start.0) + within.mul_f64(self.chance.unit());
-            let start = Time::ZERO + start;
+            let start = first + within.mul_f64(self.chance.unit());
             if start >= stop {
                 return Err(ScenarioError::new(key("stop"), "it may stop before it starts")
                     .hint("stop has to be later than start and start_within together"));
             }
+            let openings = self.openings(spec.paths_within, visible);
             let (config, striping, supply) = (Arc::clone(&config), striping.clone(), supply.clone());
             let redundant = spec.redundant == Some(true);
-            let flow = FlowPlan { paths, config, supply, start, stop, striping, redundant };
+            let flow = FlowPlan { paths, openings, config, supply, start, stop, striping, redundant };
             self.built.plan.flows.push(flow);
         }
         self.built.groups.push(Group { name: spec.name.clone(), count: count as usize, senders: 0 });
@@ -133,6 +135,12 @@ impl Builder<'_> {
         Ok(())
     }
 
+    /// When the paths of a flow open, beside the first; at once where nothing is said of it.
+    pub(super) fn openings(&mut self, within: Option<SpanText>, paths: usize) -> Vec<Span> {
+        let Some(SpanText(within)) = within else { return Vec::new() };
+        (1..paths).map(|_| within.mul_f64(self.chance.unit())).collect()
+    }
+
     /// The paths of a flow or of arrivals.
     fn paths(
         &mut self,
@@ -140,7 +148,7 @@ impl Builder<'_> {
         (paths, from, to): (Option<&[PathSpec]>, Option<&String>, Option<&String>),
     ) -> Result<Vec<PathPlan>, ScenarioError> {
         let key = |key: &str| format!("{name}.{key}");
-        match (paths, from, to) {
+        let found = match (paths, from, to) {
             (Some([]), ..) => {
                 Err(ScenarioError::new(key("paths"), "no paths").hint("name at least one link"))
             }
@@ -154,7 +162,16 @@ impl Builder<'_> {
             (None, Some(from), Some(to)) => self.graph.shortest(&key, (from, to), (1, &mut self.chance)),
             _ => Err(ScenarioError::new(key("paths"), "where does it go?")
                 .hint("give either `paths`, as lists of links, or `from` and `to`, as nodes")),
+        };
+        found.map(|paths| self.returned(paths))
+    }
+
+    /// The same paths, with no links back where acknowledgements cross none.
+    pub(super) fn returned(&self, mut paths: Vec<PathPlan>) -> Vec<PathPlan> {
+        if self.file.transport.acks == Some(Acks::Outside) {
+            paths.iter_mut().for_each(|path| path.back.clear());
         }
+        paths
     }
 
     pub(super) fn config(
@@ -257,7 +274,7 @@ fn apply_transport(name: &str, from: &Transport, config: &mut Config) -> Result<
     }
     if let Some(acks) = from.acks {
         config.ack_policy = match acks {
-            Acks::SamePath => AckPolicy::SamePath,
+            Acks::SamePath | Acks::Outside => AckPolicy::SamePath,
             Acks::Primary => AckPolicy::Primary,
             Acks::Fastest => AckPolicy::Fastest,
         };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anabranch_wire::{Span, Time};
 
-use super::{Builder, Group, MAX_FLOWS, MAX_PATHS, check_times};
+use super::{Builder, Group, MAX_FLOWS, MAX_PATHS, check_openings, check_times};
 use crate::network::{FlowPlan, PathPlan, Supply};
 use crate::scenario::error::ScenarioError;
 use crate::scenario::generate::bcube_paths;
@@ -34,6 +34,8 @@ impl Builder<'_> {
                 .hint("take `routing` out, or use a [topology] of kind \"bcube\""));
         }
         check_times(&key, (None, spec.start_within, None), self.built.end)?;
+        let within = spec.start_within.map_or(Span::ZERO, |within| within.0);
+        check_openings(&key, spec.paths_within, (paths, self.built.end.since(Time::ZERO + within)))?;
         let mut pairs = self.pairs(spec, &hosts)?;
         if (self.built.plan.flows.len() + pairs.len()) as u64 > MAX_FLOWS {
             return Err(ScenarioError::new(key("flows"), format!("{} flows", pairs.len()))
@@ -42,12 +44,12 @@ impl Builder<'_> {
         pairs.truncate(self.most_pairs);
         let mut senders: Vec<usize> = pairs.iter().map(|(from, _)| *from).collect();
         senders.dedup();
-        let within = spec.start_within.map_or(Span::ZERO, |within| within.0);
         let settings = (spec.profile, spec.rule.as_ref(), spec.scheduler.as_ref());
         // Settings by number of paths, to be shared.
         let mut configs = BTreeMap::new();
         for (from, to) in &pairs {
             let found = self.host_paths(spec, (*from, *to), paths);
+            let found = self.returned(found);
             self.bound_routes(key("paths"), (&found, 1))?;
             let config = match configs.entry(found.len()) {
                 Entry::Occupied(known) => Arc::clone(known.get()),
@@ -56,8 +58,10 @@ impl Builder<'_> {
                 }
             };
             let start = Time::ZERO + within.mul_f64(self.chance.unit());
+            let openings = self.openings(spec.paths_within, found.len());
             let flow = FlowPlan {
                 paths: found,
+                openings,
                 config,
                 supply: Supply::Bulk,
                 start,

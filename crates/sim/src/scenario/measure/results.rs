@@ -81,7 +81,7 @@ impl Measured {
             place.put("completion_s", mean(&times));
         }
         if let Some(datagrams) = self.datagrams[first] {
-            self.datagrams(&mut place, all, datagrams);
+            self.datagrams(&mut place, all.clone(), datagrams);
         }
         if group.count == 1 {
             self.flow_paths(&mut place, first);
@@ -92,7 +92,8 @@ impl Measured {
         }
         if group.senders > 0 {
             place.put("per_host_mbit_s", self.mbit_s(total) / group.senders as f64);
-            place.put("per_host_wire_mbit_s", self.pkt_s(total) * 1500.0 * 8e-6 / group.senders as f64);
+            let arrived: u64 = all.map(|flow| self.arrived(flow)).sum();
+            place.put("per_host_wire_mbit_s", self.pkt_s(arrived) * 1500.0 * 8e-6 / group.senders as f64);
         }
         rates
     }

@@ -34,6 +34,8 @@ pub struct FlowSpec {
     pub start: Option<SpanText>,
     /// It connects at random so long after its start.
     pub start_within: Option<SpanText>,
+    /// Each path beside the first opens at random so long after it connects, or as soon as it can be opened.
+    pub paths_within: Option<SpanText>,
     /// When it vanishes.
     pub stop: Option<SpanText>,
     /// See [`Transport`].

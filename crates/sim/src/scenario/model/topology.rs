@@ -151,6 +151,8 @@ pub struct TrafficSpec {
     pub routing: Routing,
     /// Each connects at random within this time.
     pub start_within: Option<SpanText>,
+    /// And opens each path beside the first at random so long after that, or as soon as it can.
+    pub paths_within: Option<SpanText>,
     /// See [`Transport`].
     pub profile: Option<Profile>,
     /// See [`Transport`].

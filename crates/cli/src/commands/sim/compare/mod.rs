@@ -233,6 +233,13 @@ fn check(built: &Built) -> Result<(), Failure> {
     if plan.flows.len() > MAX_FLOWS || built.cables.len() > MAX_FLOWS {
         return refuse("too many flows or links for sockets", "at most 16 of each");
     }
+    if plan.flows.iter().flat_map(|flow| &flow.paths).any(|path| path.back.is_empty()) {
+        let message = "acknowledgements that cross no link cannot be had over sockets";
+        return refuse(message, "take `acks = \"outside\"` out of the scenario");
+    }
+    if plan.flows.iter().any(|flow| !flow.openings.is_empty()) {
+        return refuse("over sockets paths open at once", "take `paths_within` out of the scenario");
+    }
     let simple = |flow: &FlowPlan| {
         flow.supply == Supply::Bulk
             && flow.stop == Time::NEVER
