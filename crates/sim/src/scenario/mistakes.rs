@@ -416,9 +416,10 @@ fn who_may_start_after_the_end_is_told() {
     );
     let two = two.replace("[\"x\"]", "[\"x\", \"y\"]");
     assert!(Scenario::parse(&two, "s").is_ok());
-    let beyond = "s.toml:12: flow.f.paths_within: beyond the end: a path may never open\n  hint    start, start_within and paths_within together are at most `duration`, or `stop`";
+    let beyond = "s.toml:12: flow.f.paths_within: beyond the end: a path may never open\n  hint    all paths may open by `duration`, and by `stop`: a shorter `paths_within`, or an earlier start";
     assert_eq!(told(&format!("{two}start = \"1.5 s\"\n")), beyond);
     assert_eq!(told(&format!("{two}stop = \"1.5 s\"\n")), beyond);
+    assert!(told(&format!("{two}flow_routing = true\n")).contains("its sessions see one path each"));
     assert_eq!(
         told(&format!("{LINK}{flow}paths_within = \"2 s\"\n")),
         "s.toml:8: flow.f.paths_within: there is one path, which is there from the start\n  hint    take it out, or give the flow more paths"

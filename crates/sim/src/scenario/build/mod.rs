@@ -378,8 +378,9 @@ fn check_openings(
             .hint("take it out, or give the flow more paths"));
     }
     if within.0 > time {
-        return Err(ScenarioError::new(key, "beyond the end: a path may never open")
-            .hint("start, start_within and paths_within together are at most `duration`, or `stop`"));
+        return Err(ScenarioError::new(key, "beyond the end: a path may never open").hint(
+            "all paths may open by `duration`, and by `stop`: a shorter `paths_within`, or an earlier start",
+        ));
     }
     Ok(())
 }

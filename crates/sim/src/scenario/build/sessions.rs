@@ -42,6 +42,10 @@ impl Builder<'_> {
         let within = spec.start_within.map_or(Span::ZERO, |within| within.0);
         let stop = spec.stop.map_or(Time::NEVER, |stop| Time::ZERO + stop.0);
         let time = stop.min(self.built.end).since(first + within);
+        if spec.paths_within.is_some() && visible < paths.len() {
+            return Err(ScenarioError::new(key("paths_within"), "its sessions see one path each")
+                .hint("take it out, or `striping` and `flow_routing`"));
+        }
         check_openings(&key, spec.paths_within, (visible, time))?;
         let supply = supply(&key, spec, (visible, self.built.end), &mut config)?;
         let config = Arc::new(config);
