@@ -424,6 +424,15 @@ fn who_may_start_after_the_end_is_told() {
         told(&format!("{LINK}{flow}paths_within = \"2 s\"\n")),
         "s.toml:8: flow.f.paths_within: there is one path, which is there from the start\n  hint    take it out, or give the flow more paths"
     );
+    let tree = "duration = \"1 s\"\n[topology]\nkind = \"fat-tree\"\nk = 4\n[links]\nrate = \"1 Mbit/s\"\n[[traffic]]\nname = \"t\"\n\
+                pattern = \"permutation\"\npaths_within = \"9 ms\"\n";
+    assert_eq!(
+        told(tree),
+        "s.toml:10: traffic.t.paths_within: there is one path, which is there from the start\n  hint    take it out, or give the flow more paths"
+    );
+    let paths = "traffic.t.paths=1,2".parse().unwrap();
+    let swept = Scenario::parse(&format!("{tree}paths = 2\n"), "s").unwrap();
+    assert_eq!(variants(&swept, &[paths]).map(|variants| variants.len()), Ok(2));
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod links;
 mod sessions;
 mod supply;
 mod traffic;
+mod ways_back;
 mod work;
 
 use std::collections::BTreeSet;
@@ -131,6 +132,7 @@ pub(crate) fn build(file: &File, text: &str, seed: u64) -> Result<Built, Scenari
     let mut builder = builder(file, text, (seed, usize::MAX));
     builder.tables()?;
     builder.detection()?;
+    builder.ways_back()?;
     builder.limits()?;
     builder.bound_work()?;
     builder.bound_looks()?;
@@ -365,22 +367,22 @@ fn check_times(
     Ok(())
 }
 
-/// Checks when the paths of a flow open that has so many, and so much time when it starts.
+/// Nothing but the first path, of which nobody says when it opens.
+fn opens_at_once(key: &dyn Fn(&str) -> String) -> ScenarioError {
+    ScenarioError::new(key("paths_within"), "there is one path, which is there from the start")
+        .hint("take it out, or give the flow more paths")
+}
+
+/// Checks when the paths of a flow open that has so much time when it starts.
 fn check_openings(
     key: &dyn Fn(&str) -> String,
     within: Option<SpanText>,
-    (paths, time): (usize, Span),
+    time: Span,
 ) -> Result<(), ScenarioError> {
-    let Some(within) = within else { return Ok(()) };
-    let key = key("paths_within");
-    if paths < 2 {
-        return Err(ScenarioError::new(key, "there is one path, which is there from the start")
-            .hint("take it out, or give the flow more paths"));
+    if within.is_none_or(|within| within.0 <= time) {
+        return Ok(());
     }
-    if within.0 > time {
-        return Err(ScenarioError::new(key, "beyond the end: a path may never open").hint(
-            "all paths may open by `duration`, and by `stop`: a shorter `paths_within`, or an earlier start",
-        ));
-    }
-    Ok(())
+    Err(ScenarioError::new(key("paths_within"), "beyond the end: a path may never open").hint(
+        "all paths may open by `duration`, and by `stop`: a shorter `paths_within`, or an earlier start",
+    ))
 }

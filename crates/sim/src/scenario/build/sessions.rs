@@ -9,7 +9,7 @@ use anabranch_engine::{
 use anabranch_wire::{Span, Time};
 
 use super::supply::{MAX_BYTES, TOO_MANY_BYTES, supply};
-use super::{Builder, Group, MAX_DURATION, MAX_PATHS, check_openings, check_times};
+use super::{Builder, Group, MAX_DURATION, MAX_PATHS, check_openings, check_times, opens_at_once};
 use crate::network::{ArrivalPlan, FlowPlan, PathPlan, Sizes, Supply};
 use crate::scenario::error::{ScenarioError, nearest};
 use crate::scenario::model::{
@@ -46,7 +46,10 @@ impl Builder<'_> {
             return Err(ScenarioError::new(key("paths_within"), "its sessions see one path each")
                 .hint("take it out, or `striping` and `flow_routing`"));
         }
-        check_openings(&key, spec.paths_within, (visible, time))?;
+        if spec.paths_within.is_some() && visible < 2 {
+            return Err(opens_at_once(&key));
+        }
+        check_openings(&key, spec.paths_within, time)?;
         let supply = supply(&key, spec, (visible, self.built.end), &mut config)?;
         let config = Arc::new(config);
         if let Supply::Datagrams { pause, .. } = supply {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anabranch_wire::{Span, Time};
 
-use super::{Builder, Group, MAX_FLOWS, MAX_PATHS, check_openings, check_times};
+use super::{Builder, Group, MAX_FLOWS, MAX_PATHS, check_openings, check_times, opens_at_once};
 use crate::network::{FlowPlan, PathPlan, Supply};
 use crate::scenario::error::ScenarioError;
 use crate::scenario::generate::bcube_paths;
@@ -35,7 +35,11 @@ impl Builder<'_> {
         }
         check_times(&key, (None, spec.start_within, None), self.built.end)?;
         let within = spec.start_within.map_or(Span::ZERO, |within| within.0);
-        check_openings(&key, spec.paths_within, (paths, self.built.end.since(Time::ZERO + within)))?;
+        // A sweep over `paths` may come by one of them.
+        if spec.paths_within.is_some() && spec.paths.is_none() {
+            return Err(opens_at_once(&key));
+        }
+        check_openings(&key, spec.paths_within, self.built.end.since(Time::ZERO + within))?;
         let mut pairs = self.pairs(spec, &hosts)?;
         if (self.built.plan.flows.len() + pairs.len()) as u64 > MAX_FLOWS {
             return Err(ScenarioError::new(key("flows"), format!("{} flows", pairs.len()))
