@@ -20,6 +20,7 @@ mod luck;
 mod outages;
 mod plain;
 mod random;
+mod sizes;
 mod stats;
 mod trace;
 mod transmitter;

@@ -2,23 +2,21 @@
 //!
 //! For a driver that keeps packets elsewhere, by when they arrive. All that is left to know of a packet is whether it still
 //! waits when another comes. While packets wait the wire is never idle, so their sizes say when each leaves: a ring of
-//! sizes, four bytes a packet, begun anew whenever the wire is idle. Who has left is looked at only when it may matter, as
-//! in [`Link`]; what does a packet's work lies in two cache lines.
+//! sizes, two bytes a packet, begun anew whenever the wire is idle. Who has left is looked at only when it may matter, as
+//! in [`Link`]; what does a packet's work lies in two cache lines and one of that ring.
 
-use std::collections::VecDeque;
 use std::num::NonZeroU64;
 
 use anabranch_wire::{Span, Time, prefetch};
 
 use crate::link::Link;
 use crate::random::Random;
+use crate::sizes::Sizes;
 use crate::transmitter::Transmitter;
 use crate::{DropCounts, DropReason, Limit, LinkConfig, LinkStats, RandomDrop, Tally};
 
 /// Bytes of a link in front that a packet needs.
 const AT_HAND: usize = 128;
-/// Sizes that there is room for from the beginning: then the rings of many links lie together.
-const LEAST_RING: usize = 128;
 
 /// The largest size there is: that of an IP packet.
 const LARGEST: u32 = u16::MAX as u32;
@@ -33,8 +31,6 @@ pub struct PlainLink {
     last_departure: Time,
     /// When the first in `waiting` leaves.
     first_departure: Time,
-    /// The sizes of what waits, or waited when somebody last looked, without overhead.
-    waiting: VecDeque<u16>,
     /// Their sum, with overhead.
     queued_bytes: u64,
     delay: Span,
@@ -48,7 +44,9 @@ pub struct PlainLink {
     /// The largest size that is carried.
     mtu: u32,
     overhead: u32,
-    // Up to here two cache lines.
+    /// The sizes of what waits, or waited when somebody last looked, without overhead.
+    waiting: Sizes,
+    // Up to here, but for the sizes themselves, two cache lines.
     /// A size and how long it takes, where `per_byte` does not say it.
     known: (u64, Span),
     max_queue_packets: usize,
@@ -77,7 +75,6 @@ impl PlainLink {
             Self {
                 last_departure: Time::ZERO,
                 first_departure: Time::ZERO,
-                waiting: VecDeque::with_capacity(LEAST_RING),
                 queued_bytes: 0,
                 delay,
                 taken: Tally::default(),
@@ -87,6 +84,7 @@ impl PlainLink {
                 max_queue_bytes: 0,
                 mtu: mtu.min(LARGEST),
                 overhead,
+                waiting: Sizes::new(),
                 known: (0, Span::ZERO),
                 max_queue_packets: 0,
                 limit: queue.limit,
@@ -105,6 +103,12 @@ impl PlainLink {
     #[inline]
     pub fn prefetch(&self) {
         prefetch(self, 0..AT_HAND);
+    }
+
+    /// Has fetched where the next size goes, once what [`Self::prefetch`] asks for is at hand.
+    #[inline]
+    pub fn prefetch_room(&self) {
+        self.waiting.prefetch_room();
     }
 
     /// Offers a packet of `size` bytes at `now`; returns when it arrives.
@@ -161,9 +165,7 @@ impl PlainLink {
         if self.random_drop.is_none() {
             self.ample_packets = self.max_queue_packets;
         }
-        if packets > self.waiting.capacity() {
-            self.waiting.reserve_exact(packets.next_power_of_two() - self.waiting.len());
-        }
+        self.waiting.make_room(packets);
         Ok(())
     }
 
@@ -174,7 +176,7 @@ impl PlainLink {
         {
             self.queued_bytes -= self.on_wire(u32::from(size));
             if let Some(next) = self.waiting.front() {
-                let takes = self.time_for(self.on_wire(u32::from(*next)));
+                let takes = self.time_for(self.on_wire(u32::from(next)));
                 self.first_departure += takes;
             }
         }
@@ -249,11 +251,11 @@ mod tests {
             }
         }
         assert!(link.max_queue_packets < 200, "{}", link.max_queue_packets);
-        assert_eq!(link.waiting.capacity(), link.max_queue_packets.next_power_of_two().max(LEAST_RING));
+        assert_eq!(link.waiting.capacity(), link.max_queue_packets.next_power_of_two().max(128));
     }
 
     #[test]
     fn what_a_packet_needs_lies_in_front() {
-        assert!(std::mem::offset_of!(PlainLink, known) <= AT_HAND);
+        assert!(std::mem::offset_of!(PlainLink, waiting) + Sizes::HEAD <= AT_HAND);
     }
 }

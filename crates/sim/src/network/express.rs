@@ -8,6 +8,9 @@ use super::flights::{Flight, Flights};
 use super::packets::LAST_HOP;
 use super::wires::{Freight, Landed};
 
+/// How many packets ahead it is asked for where a link notes a size.
+const SOON: usize = 12;
+
 /// Links, and when what is on them arrives.
 #[derive(Debug)]
 pub(super) struct Express {
@@ -73,13 +76,19 @@ impl Express {
                 None => freight.packets.prefetch(flight.place),
             }
         }
-        for (at, flight, link) in arrived.drain(..) {
+        for index in 0..arrived.len() {
+            let (at, flight, link) = arrived[index];
+            let soon = arrived.get(index + SOON).and_then(|(.., link)| self.links.get(*link as usize));
+            if let Some(soon) = soon {
+                soon.prefetch_room();
+            }
             if link == LAST_HOP {
                 landed.push(Landed { at, place: flight.place, ce: false });
             } else {
                 self.send((at, flight, link), freight);
             }
         }
+        arrived.clear();
         self.arrived = arrived;
     }
 
