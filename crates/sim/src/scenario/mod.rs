@@ -52,10 +52,16 @@ impl Scenario {
     /// # Errors
     /// The first mistake, with its line, key and remedy.
     pub fn parse(text: &str, origin: &str) -> Result<Self, ScenarioError> {
+        let (scenario, idle) = Self::parse_any(text, origin)?;
+        idle.into_iter().next().map_or(Ok(scenario), |idle| Err(idle.of(origin)))
+    }
+
+    /// Reads and checks a scenario, and tells what it says that changes nothing.
+    fn parse_any(text: &str, origin: &str) -> Result<(Self, Vec<ScenarioError>), ScenarioError> {
         let checked = || {
             let file = Self::read(text)?;
             let sketch = (!file.traffic.is_empty()).then(|| build::sketch(&file, text)).transpose()?;
-            let built = build::build(&file, text, file.seed)?;
+            let (built, idle) = build::check(&file, text)?;
             // What the sketch of a pattern measures, all of it does; for the rest all of it is asked.
             let sketch = sketch.filter(|_| file.traffic.len() == 1);
             let holds = |built: Built| report::check(&file.expect, &measure::names(built)).is_ok();
@@ -63,12 +69,12 @@ impl Scenario {
                 report::check(&file.expect, &measure::names(built))
                     .map_err(|error| Self::in_expect(error, text))?;
             }
-            Ok(file)
+            Ok((file, idle))
         };
-        let file = checked().map_err(|error: ScenarioError| error.of(origin))?;
+        let (file, idle) = checked().map_err(|error: ScenarioError| error.of(origin))?;
         let stem = origin.rsplit('/').next().unwrap_or(origin).trim_end_matches(".toml");
         let name = if file.name.is_empty() { stem.to_owned() } else { file.name.clone() };
-        Ok(Self { name, file, text: text.to_owned(), origin: origin.to_owned() })
+        Ok((Self { name, file, text: text.to_owned(), origin: origin.to_owned() }, idle))
     }
 
     /// Reads what a file says, each value by itself.

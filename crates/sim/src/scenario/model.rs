@@ -205,7 +205,7 @@ pub enum Aqm {
 }
 
 /// What a link has unless it says otherwise.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct LinkDefaults {
     /// Rate on the wire.

@@ -52,6 +52,15 @@ fn what_would_be_passed_over_is_told() {
             format!("[[link]]\nname = \"y\"\ndelay = \"1 ms\"\nqueue = \"9 packets\"\n{flow}"),
             "8: link.y.queue: nothing waits",
         ),
+        (
+            format!("[[link]]\nname = \"y\"\ndelay = \"1 ms\"\nback = {{ queue = \"9 packets\" }}\n{flow}"),
+            "8: link.y.back.queue: nothing waits",
+        ),
+        (format!("back = {{}}\n{flow}"), "5: link.x.back: nothing is said of the way back"),
+        (
+            datagrams("mode = \"protected\", most = \"1 %\""),
+            "8: flow.f.datagrams.most: less than a piece for the 16 datagrams of a block, which may always have one\n  hint    at least \"6.2500 %\"",
+        ),
         (datagrams("mode = \"redundant\""), "8: flow.f.datagrams.mode: the session sees one path only"),
         (
             datagrams("mode = \"protected\", outlive_path = true"),
@@ -113,6 +122,10 @@ fn what_would_be_passed_over_is_told() {
         let told = told(&format!("{head}{text}"));
         assert!(told.starts_with(&format!("s.toml:{wanted}")), "{told}");
     }
+    let usual =
+        "duration = \"3 s\"\n[links]\ndelay = \"1 ms\"\nqueue = \"9 packets\"\n[[link]]\nname = \"x\"\n";
+    let told_of_usual = told(&format!("{usual}{flow}"));
+    assert!(told_of_usual.starts_with("s.toml:4: links.queue: nothing waits"), "{told_of_usual}");
     let base = Scenario::parse(&format!("{LINK}{flow}"), "s").expect("right");
     let told = variants(&base, &["flow.f=1".parse().expect("a setting")]).expect_err("no key").to_string();
     assert!(told.starts_with("--set: flow.f: which of its keys?"), "{told}");

@@ -281,27 +281,3 @@ fn links_that_nothing_joins_are_told_apart_from_those_in_another_order() {
         "it joins \"z\" and \"w\", which no other link of the path does: name the links between"
     );
 }
-
-#[test]
-fn ways_back_that_nothing_takes_are_told() {
-    let network = |transport: &str, more: &str| {
-        format!(
-            "duration = \"1 s\"\n{transport}[[link]]\nname = \"x\"\nrate = \"1 Mbit/s\"\nback = {{ rate = \"2 Mbit/s\" }}\n\
-             [[flow]]\nname = \"f\"\npaths = [\"x\"]\n{more}"
-        )
-    };
-    let outside = "transport.acks = \"outside\"\n";
-    let told = |text: &str| Scenario::parse(text, "n").map_err(|error| error.to_string()).err();
-    let error = told(&network(outside, "")).unwrap();
-    assert!(error.starts_with("n:6: link.x.back: nothing comes back over \"x\"\n"), "{error}");
-    let event = "[[event]]\nat = \"500 ms\"\nlink = \"x\"\ndelay = \"1 ms\"\nway = \"back\"\n";
-    let error = told(&network(outside, event).replace("back = {", "#")).unwrap();
-    assert!(error.starts_with("n:14: event.way: nothing comes back over \"x\"\n"), "{error}");
-    assert_eq!(told(&network("", event)), None);
-    // What goes both ways there takes each.
-    let both = network(outside, event).replace("[[flow]]", "between = [\"a\", \"b\"]\n[[flow]]");
-    let other = "[[link]]\nname = \"y\"\nrate = \"1 Mbit/s\"\nbetween = [\"b\", \"c\"]\n[[flow]]\nname = \"g\"\npaths = [[\"y\", \"x\"]]\n";
-    assert_eq!(told(&format!("{both}{other}")), None);
-    let found = both.replace("paths = [\"x\"]", "from = \"a\"\nto = \"b\"");
-    assert_eq!(told(&found), None);
-}

@@ -101,8 +101,15 @@ pub fn variants(base: &Scenario, settings: &[Setting]) -> Result<Vec<Variant>, S
             sketch.map_err(|error| written.blame(error))?;
         }
     }
-    let variants: Vec<Variant> =
+    let told: Vec<(Variant, Vec<ScenarioError>)> =
         (0..count).map(|number| variant(base, settings_at, number)).collect::<Result<_, _>>()?;
+    let (variants, mut idle): (Vec<Variant>, Vec<Vec<ScenarioError>>) = told.into_iter().unzip();
+    // What changes something in one variant the others may say, too.
+    let mut last = idle.pop().unwrap_or_default();
+    last.retain(|error| idle.iter().all(|others| others.iter().any(|other| other.key == error.key)));
+    if let Some(error) = last.into_iter().next() {
+        return Err(error);
+    }
     check_effects(settings, &variants)?;
     Ok(variants)
 }
@@ -182,13 +189,15 @@ fn variant(
     base: &Scenario,
     settings: (&[Setting], &[Place<'_>]),
     number: usize,
-) -> Result<Variant, ScenarioError> {
+) -> Result<(Variant, Vec<ScenarioError>), ScenarioError> {
     if settings.0.is_empty() {
-        return Ok(Variant { set: Vec::new(), scenario: base.clone() });
+        return Ok((Variant { set: Vec::new(), scenario: base.clone() }, Vec::new()));
     }
     let written = written(base, settings, number)?;
-    let scenario = Scenario::parse(&written.text, &written.origin).map_err(|error| written.blame(error))?;
-    Ok(Variant { set: written.set, scenario: Scenario { name: base.name.clone(), ..scenario } })
+    let parsed = Scenario::parse_any(&written.text, &written.origin);
+    let (scenario, idle) = parsed.map_err(|error| written.blame(error))?;
+    let idle = idle.into_iter().map(|error| written.blame(error)).collect();
+    Ok((Variant { set: written.set, scenario: Scenario { name: base.name.clone(), ..scenario } }, idle))
 }
 
 fn written(
@@ -295,6 +304,7 @@ fn apply(table: &mut Table, steps: &[&str], value: &Value) -> Result<(), String>
 fn nothing_called(step: &str, name: &str, list: &[Value]) -> String {
     let names: Vec<&str> = list.iter().filter_map(|entry| entry.get("name")?.as_str()).collect();
     match nearest(name, &names) {
+        _ if step == "event" => "events have no names: event.*.at and its like are of all of them".to_owned(),
         _ if (step, name) == ("link", "*") => {
             "the file has no [[link]]; links.rate and its like are of all".to_owned()
         }

@@ -188,7 +188,14 @@ fn a_link_of_a_host_that_is_named_is_still_one() {
         };
         let named = |more: &str| links(&format!("{base}[[link]]\nname = \"{host}\"\n{more}"));
         assert_eq!(named(""), links(&base), "{host}");
-        assert_ne!(named("queue = \"7 packets\"\n"), links(&base), "{host}");
+        assert_eq!(named("back = { delay = \"1 ms\" }\n"), links(&base), "{host}");
+        let short = named("queue = \"7 packets\"\n");
+        assert_ne!(short, links(&base), "{host}");
+        assert_eq!(
+            named("queue = \"7 packets\"\nback = { queue = \"7 packets\" }\n"),
+            short,
+            "{host}: both ways"
+        );
     }
 }
 

@@ -67,6 +67,7 @@ impl Builder<'_> {
             Some(round) => self.bound_packets(key("on"), time / round.as_secs_f64(), "bursts")?,
             None => self.bound_packets(key("rate"), time / every.as_secs_f64(), "packets")?,
         }
+        self.taken.extend(&path.forward);
         self.built.bursts.push(spec.name.clone());
         self.built.plan.bursts.push(BurstPlan {
             links: path.forward,

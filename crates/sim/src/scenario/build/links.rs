@@ -6,13 +6,15 @@ use anabranch_wire::{Rate, Span};
 use super::{Builder, HEADERS};
 use crate::scenario::error::{ScenarioError, line_of, nearest};
 use crate::scenario::generate::generate;
-use crate::scenario::model::{Aqm, LinkDefaults, LinkSpec, Topology};
+use crate::scenario::model::{Aqm, EventSpec, LinkDefaults, LinkSpec, Topology, Way};
 use crate::scenario::units::{PACKET, QueueText};
 
 /// Longest delay of a link.
 const MAX_DELAY: Span = Span::from_secs(1000);
 /// Fastest link, in bits a second.
 const MAX_RATE: u64 = 10_000_000_000_000;
+/// A queue of which nothing is said.
+const QUEUE: QueueText = QueueText::Bytes(1000.0 * PACKET as f64);
 /// Longest queue, in bytes.
 const MAX_QUEUE: f64 = 1e12;
 
@@ -25,7 +27,8 @@ impl Builder<'_> {
         }
         self.check_usual().map_err(|error| self.locate(error, "links", 0))?;
         let file = self.file;
-        self.each("link", &file.link, Self::link)
+        self.each("link", &file.link, Self::link)?;
+        self.check_usual_queue().map_err(|error| self.locate(error, "links", 0))
     }
 
     /// Checks what links have that do not say otherwise, even where all of them do.
@@ -76,7 +79,7 @@ impl Builder<'_> {
                 there.delay = access_delay.or(there.delay);
             }
             Some(Topology::FatTree { host_queue, .. } | Topology::Bcube { host_queue, .. }) => {
-                back.queue = there.queue;
+                back.queue = Some(there.queue.unwrap_or(QUEUE));
                 there.queue = host_queue.or(there.queue);
             }
             _ => {}
@@ -95,7 +98,11 @@ impl Builder<'_> {
             random_drop: spec.random_drop.or(usual.random_drop),
             aqm: spec.aqm.or(usual.aqm),
         };
-        let links = two_links(&spec.name, &there, spec.back.as_ref().unwrap_or(&usual_back))?;
+        let mut back = spec.back.clone().unwrap_or_default();
+        // What is said of the link's queue is said of both ways.
+        back.queue = back.queue.or(spec.queue).or(usual_back.queue);
+        let links = two_links(&spec.name, &there, &back)?;
+        self.check_back(spec)?;
         self.check_queue(spec, &links)?;
         match (self.graph.find_cable(&spec.name), &spec.between) {
             (Some(index), None) if index < self.generated => self.graph.cables[index].links = links,
@@ -138,22 +145,44 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Checks that a link that is said to queue can: without a rate nothing waits.
-    fn check_queue(&self, spec: &LinkSpec, links: &[LinkConfig; 2]) -> Result<(), ScenarioError> {
-        let said = [
-            ("queue", spec.queue.is_some()),
-            ("aqm", spec.aqm.is_some_and(|aqm| aqm != Aqm::None)),
-            ("random_drop", spec.random_drop == Some(true)),
-        ];
-        let Some((key, _)) = said.into_iter().find(|(_, said)| *said) else { return Ok(()) };
-        let is_rated = links.iter().any(|link| !matches!(link.rate, RateModel::Unlimited));
-        let becomes_rated =
-            || self.file.event.iter().any(|event| event.link == spec.name && event.rate.is_some());
-        if is_rated || becomes_rated() {
+    /// Checks that what is said of the way back says something.
+    fn check_back(&self, spec: &LinkSpec) -> Result<(), ScenarioError> {
+        if spec.back != Some(LinkDefaults::default()) {
             return Ok(());
         }
-        Err(ScenarioError::new(format!("link.{}.{key}", spec.name), "nothing waits at a link without a rate")
-            .hint("give it one, as `rate = \"100 Mbit/s\"`, or take it out"))
+        Err(ScenarioError::new(format!("link.{}.back", spec.name), "nothing is said of the way back")
+            .hint("say what it has of its own, as `back = { loss = \"1 %\" }`, or take it out"))
+    }
+
+    /// Checks that a link that is said to queue can.
+    fn check_queue(&self, spec: &LinkSpec, links: &[LinkConfig; 2]) -> Result<(), ScenarioError> {
+        let gets_rate = |ways: &[Way]| {
+            let of_ways = |event: &&EventSpec| event.way.is_none_or(|way| ways.contains(&way));
+            let mut events = self.file.event.iter().filter(|event| event.link == spec.name).filter(of_ways);
+            events.any(|event| event.rate.is_some())
+        };
+        let own = LinkDefaults {
+            queue: spec.queue,
+            aqm: spec.aqm,
+            random_drop: spec.random_drop,
+            ..LinkDefaults::default()
+        };
+        let name = format!("link.{}", spec.name);
+        if !links.iter().any(is_rated) && !gets_rate(&[Way::There, Way::Back]) {
+            nothing_waits(&name, &own)?;
+        }
+        let back = spec.back.as_ref().filter(|_| !is_rated(&links[1]) && !gets_rate(&[Way::Back]));
+        back.map_or(Ok(()), |back| nothing_waits(&format!("{name}.back"), back))
+    }
+
+    /// Checks that there is a link with a rate where all are said to queue.
+    fn check_usual_queue(&self) -> Result<(), ScenarioError> {
+        let cables = &self.graph.cables;
+        let is_one_rated = cables.iter().flat_map(|cable| &cable.links).any(is_rated);
+        if is_one_rated || cables.is_empty() || self.file.event.iter().any(|event| event.rate.is_some()) {
+            return Ok(());
+        }
+        nothing_waits("links", &self.file.links)
     }
 
     /// Whether a path that is written down goes over a link of this name.
@@ -163,6 +192,22 @@ impl Builder<'_> {
         let mut paths = flows.chain(arrivals).chain(self.file.cbr.iter().map(|cbr| &cbr.path));
         paths.any(|path| path.links().iter().any(|link| link == name))
     }
+}
+
+fn is_rated(link: &LinkConfig) -> bool {
+    !matches!(link.rate, RateModel::Unlimited)
+}
+
+/// Refuses what is said of a queue: without a rate nothing waits.
+fn nothing_waits(name: &str, said: &LinkDefaults) -> Result<(), ScenarioError> {
+    let said = [
+        ("queue", said.queue.is_some()),
+        ("aqm", said.aqm.is_some_and(|aqm| aqm != Aqm::None)),
+        ("random_drop", said.random_drop == Some(true)),
+    ];
+    let Some((key, _)) = said.into_iter().find(|(_, said)| *said) else { return Ok(()) };
+    Err(ScenarioError::new(format!("{name}.{key}"), "nothing waits at a link without a rate")
+        .hint("give it one, as `rate = \"100 Mbit/s\"`, or take it out"))
 }
 
 /// Checks a rate at which something is sent.
@@ -239,14 +284,13 @@ fn one_link(name: &str, link: &LinkDefaults) -> Result<LinkConfig, ScenarioError
         return Err(ScenarioError::new(format!("link.{name}"), "neither a rate nor a delay")
             .hint("without a rate it is unlimited, without a delay it has none: give it one of them"));
     }
-    let bytes = match (link.queue, rate) {
-        (None, _) => 1000.0 * PACKET as f64,
-        (Some(QueueText::Bytes(bytes)), _) => bytes,
-        (Some(QueueText::Bdp(share)), _) if share <= 0.0 => 0.0,
-        (Some(QueueText::Bdp(share)), Some(rate)) => {
+    let bytes = match (link.queue.unwrap_or(QUEUE), rate) {
+        (QueueText::Bytes(bytes), _) => bytes,
+        (QueueText::Bdp(share), _) if share <= 0.0 => 0.0,
+        (QueueText::Bdp(share), Some(rate)) => {
             (rate.as_bytes_f64() * (delay * 2).as_secs_f64() * share).max(PACKET as f64)
         }
-        (Some(QueueText::Bdp(_)), None) => {
+        (QueueText::Bdp(_), None) => {
             return Err(ScenarioError::new(key("queue"), "a BDP of an unlimited rate")
                 .hint("give the link a rate, or its queue in packets"));
         }

@@ -2,12 +2,12 @@
 
 mod below;
 mod events;
+mod idle;
 mod limits;
 mod links;
 mod sessions;
 mod supply;
 mod traffic;
-mod ways_back;
 mod work;
 
 use std::collections::BTreeSet;
@@ -112,6 +112,10 @@ struct Builder<'a> {
     crossed: usize,
     /// What events change: when, which link, and what of it.
     changed: BTreeSet<(Span, u32, u8)>,
+    /// The links that sessions may take, and plain packets.
+    taken: BTreeSet<u32>,
+    /// What is said that changes nothing.
+    idle: Vec<ScenarioError>,
     /// Most flows of each pattern.
     most_pairs: usize,
 }
@@ -129,14 +133,25 @@ pub(crate) fn sketch(file: &File, text: &str) -> Result<Built, ScenarioError> {
 
 /// Builds a file for a seed; `text` is for the lines in errors.
 pub(crate) fn build(file: &File, text: &str, seed: u64) -> Result<Built, ScenarioError> {
+    Ok(whole(file, text, seed)?.finish())
+}
+
+/// Builds a file for its own seed, and tells what it says that changes nothing, whatever the seed.
+pub(crate) fn check(file: &File, text: &str) -> Result<(Built, Vec<ScenarioError>), ScenarioError> {
+    let mut builder = whole(file, text, file.seed)?;
+    builder.idle_ways();
+    let idle = std::mem::take(&mut builder.idle);
+    Ok((builder.finish(), idle))
+}
+
+fn whole<'a>(file: &'a File, text: &'a str, seed: u64) -> Result<Builder<'a>, ScenarioError> {
     let mut builder = builder(file, text, (seed, usize::MAX));
     builder.tables()?;
     builder.detection()?;
-    builder.ways_back()?;
     builder.limits()?;
     builder.bound_work()?;
     builder.bound_looks()?;
-    Ok(builder.finish())
+    Ok(builder)
 }
 
 fn builder<'a>(file: &'a File, text: &'a str, (seed, most_pairs): (u64, usize)) -> Builder<'a> {
@@ -154,6 +169,8 @@ fn builder<'a>(file: &'a File, text: &'a str, (seed, most_pairs): (u64, usize)) 
         offered,
         crossed,
         changed: BTreeSet::new(),
+        taken: BTreeSet::new(),
+        idle: Vec::new(),
         most_pairs,
     };
     builder.built.plan.seed = seed;
@@ -193,7 +210,11 @@ impl Builder<'_> {
         build: impl Fn(&mut Self, &T) -> Result<(), ScenarioError>,
     ) -> Result<(), ScenarioError> {
         for (index, spec) in specs.iter().enumerate() {
+            let known = self.idle.len();
             build(self, spec).map_err(|error| self.locate(error, table, index))?;
+            for idle in self.idle.split_off(known) {
+                self.idle.push(self.locate(idle, table, index));
+            }
         }
         Ok(())
     }

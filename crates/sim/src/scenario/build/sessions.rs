@@ -30,6 +30,7 @@ impl Builder<'_> {
         let count = spec.count.unwrap_or(1);
         let given = (spec.paths.as_deref(), spec.from.as_ref(), spec.to.as_ref());
         let paths = self.paths(&name, given)?;
+        self.offer(&paths, (given.1, given.2), spec.striping.is_some());
         self.bound_routes(key("paths"), (&paths, count as usize))?;
         let (sessions, striping) = self.below(spec, (&paths, count as usize))?;
         let visible = if striping.is_some() || spec.flow_routing == Some(true) { 1 } else { paths.len() };
@@ -47,7 +48,13 @@ impl Builder<'_> {
                 .hint("take it out, or `striping` and `flow_routing`"));
         }
         if spec.paths_within.is_some() && visible < 2 {
-            return Err(opens_at_once(&key));
+            self.idle.push(opens_at_once(&key));
+        }
+        if spec.flow_routing == Some(true) && paths.len() < 2 {
+            self.idle.push(
+                ScenarioError::new(key("flow_routing"), "there is one path, which all take")
+                    .hint("take it out, or give the flow more paths"),
+            );
         }
         check_openings(&key, spec.paths_within, time)?;
         let supply = supply(&key, spec, (visible, self.built.end), &mut config)?;
@@ -77,6 +84,7 @@ impl Builder<'_> {
         let key = |key: &str| format!("{name}.{key}");
         let given = (spec.paths.as_deref(), spec.from.as_ref(), spec.to.as_ref());
         let paths = self.paths(&name, given)?;
+        self.offer(&paths, (given.1, given.2), false);
         let config = self.config(&name, (spec.profile, spec.rule.as_ref(), None), paths.len())?;
         let phase = spec.phase.map_or(MAX_DURATION, |phase| phase.0);
         if spec.rate.is_empty() || spec.rate.iter().any(|rate| !(rate.0 > 0.0 && rate.0 <= 1e6)) {

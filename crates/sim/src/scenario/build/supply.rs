@@ -170,6 +170,14 @@ fn datagram_supply(
         return Err(ScenarioError::new(key("datagrams"), "out of range")
             .hint(format!("`block` is 1 to {MAX_BLOCK}, `most` more than 0 %")));
     }
+    if most * f64::from(block) < 1.0 {
+        let message =
+            format!("less than a piece for the {block} datagrams of a block, which may always have one");
+        return Err(ScenarioError::new(key("datagrams.most"), message).hint(format!(
+            "at least \"{:.4} %\", or a larger `block`, of at most {MAX_BLOCK}",
+            100.0 / f64::from(block)
+        )));
+    }
     let patience = patience.map_or(usual.patience, |patience| patience.0);
     let outlive_path = outlive_path.unwrap_or(usual.outlive_path);
     config.protection = Protection { block, patience, most, outlive_path };

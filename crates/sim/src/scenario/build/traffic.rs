@@ -35,9 +35,8 @@ impl Builder<'_> {
         }
         check_times(&key, (None, spec.start_within, None), self.built.end)?;
         let within = spec.start_within.map_or(Span::ZERO, |within| within.0);
-        // A sweep over `paths` may come by one of them.
-        if spec.paths_within.is_some() && spec.paths.is_none() {
-            return Err(opens_at_once(&key));
+        if spec.paths_within.is_some() && paths < 2 {
+            self.idle.push(opens_at_once(&key));
         }
         check_openings(&key, spec.paths_within, self.built.end.since(Time::ZERO + within))?;
         let mut pairs = self.pairs(spec, &hosts)?;

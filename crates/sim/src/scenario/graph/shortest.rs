@@ -1,6 +1,6 @@
 //! The ways with the fewest cables between two nodes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Graph, Way, plan};
 use crate::chance::Chance;
@@ -31,6 +31,24 @@ impl Graph {
             }
         }
         found.iter().map(plan).collect()
+    }
+
+    /// The links that ways with the fewest cables between two nodes cross.
+    pub(crate) fn links_between(&self, start: usize, end: usize) -> BTreeSet<u32> {
+        let distances = self.distances(start, end).unwrap_or_default();
+        let (mut links, mut seen, mut left) = (BTreeSet::new(), BTreeSet::from([start]), vec![start]);
+        while let Some(node) = left.pop() {
+            for (cable, next) in self.around(node, (start, end)) {
+                if distances.get(&next).map(|left| left + 1) != distances.get(&node).copied() {
+                    continue;
+                }
+                links.insert(cable * 2 + u32::from(self.is_backwards(cable, node)));
+                if seen.insert(next) {
+                    left.push(next);
+                }
+            }
+        }
+        links
     }
 
     /// Notes with its neighbours that a node with a new cable leads on.

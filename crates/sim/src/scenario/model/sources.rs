@@ -73,7 +73,7 @@ pub struct DatagramSpec {
     pub block: Option<u8>,
     /// And how long a block stays open at most.
     pub patience: Option<SpanText>,
-    /// And the most parity, as a share of the datagrams.
+    /// And the most parity, as a share of a block's datagrams; a block may always have one piece, be it of one datagram.
     pub most: Option<ShareText>,
     /// And whether there is parity for what the busiest path carries, lost or not.
     pub outlive_path: Option<bool>,

@@ -1,0 +1,188 @@
+//! What changes nothing here: links' ways that nothing takes. A sweep may say it for the sake of another of its variants.
+
+use super::Builder;
+use crate::network::PathPlan;
+use crate::scenario::error::ScenarioError;
+use crate::scenario::model::{Acks, Way};
+
+impl Builder<'_> {
+    /// Notes the ways that sessions may take: over these paths, and over those as short between two nodes, which another seed may
+    /// find. What is striped below a session comes back over the first of its paths alone.
+    pub(super) fn offer(
+        &mut self,
+        paths: &[PathPlan],
+        (from, to): (Option<&String>, Option<&String>),
+        is_striped: bool,
+    ) {
+        let returning = if is_striped { &paths[..1] } else { paths };
+        let back = returning.iter().flat_map(|path| &path.back);
+        self.taken.extend(paths.iter().flat_map(|path| &path.forward).chain(back));
+        let node = |name: Option<&String>| self.graph.find_node(name?);
+        let (Some(from), Some(to)) = (node(from), node(to)) else { return };
+        for link in self.graph.links_between(from, to) {
+            self.taken.insert(link);
+            if self.file.transport.acks != Some(Acks::Outside) {
+                self.taken.insert(link ^ 1);
+            }
+        }
+    }
+
+    /// Notes what is said of a way of a link that nothing takes, where something takes the other. Sessions of a pattern may take
+    /// any.
+    pub(super) fn idle_ways(&mut self) {
+        let file = self.file;
+        if !file.traffic.is_empty() {
+            return;
+        }
+        for (index, link) in file.link.iter().enumerate() {
+            let idle = match self.idle_way(&link.name) {
+                Some(Way::Back) => link.back.is_some().then_some("back"),
+                Some(Way::There) => link.loss.is_some().then_some("loss"),
+                None => None,
+            };
+            if let Some(key) = idle {
+                let error = self.untaken(format!("link.{}.{key}", link.name), &link.name);
+                self.idle.push(self.locate(error, "link", index));
+            }
+        }
+        for (index, event) in file.event.iter().enumerate() {
+            let idle = match (self.idle_way(&event.link), event.way) {
+                (Some(idle), Some(way)) => (idle == way).then_some("event.way"),
+                // Of what is said of no way, loss is of the way there.
+                (Some(Way::There), None) => event.loss.is_some().then_some("event.loss"),
+                _ => None,
+            };
+            if let Some(key) = idle {
+                let error = self.untaken(key.to_owned(), &event.link);
+                self.idle.push(self.locate(error, "event", index));
+            }
+        }
+    }
+
+    /// The way of a link that nothing takes, if something takes the other.
+    fn idle_way(&self, name: &str) -> Option<Way> {
+        let there = self.graph.find_cable(name)? as u32 * 2;
+        match [there, there + 1].map(|link| self.taken.contains(&link)) {
+            [true, false] => Some(Way::Back),
+            [false, true] => Some(Way::There),
+            _ => None,
+        }
+    }
+
+    /// The error for what is said of the way of this link that nothing takes.
+    fn untaken(&self, key: String, name: &str) -> ScenarioError {
+        let is_outside = self.file.transport.acks == Some(Acks::Outside);
+        let (message, hint) = match self.idle_way(name) {
+            Some(Way::There) => (
+                format!("nothing goes there over \"{name}\""),
+                "what crosses it comes back: take it out, or say it of the way back, as `back = { … }` or `way = \"back\"`",
+            ),
+            _ if is_outside => (
+                format!("nothing comes back over \"{name}\""),
+                "with `acks = \"outside\"` acknowledgements cross no link: take it out, or say `acks = \"same-path\"`",
+            ),
+            _ => (
+                format!("nothing comes back over \"{name}\""),
+                "neither plain packets nor striped ones are acknowledged over it: take it out, or say it of the way there",
+            ),
+        };
+        ScenarioError::new(key, message).hint(hint)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::scenario::{Scenario, variants};
+
+    const OUTSIDE: &str = "transport.acks = \"outside\"\n";
+    /// A link between `a` and `b`.
+    const X: &str = "[[link]]\nname = \"x\"\nrate = \"1 Mbit/s\"\nbetween = [\"a\", \"b\"]\n";
+    /// A link between `b` and `c`.
+    const Y: &str = "[[link]]\nname = \"y\"\nrate = \"1 Mbit/s\"\nbetween = [\"b\", \"c\"]\n";
+    const BACK: &str = "back = { rate = \"2 Mbit/s\" }\n";
+    const EVENT: &str = "[[event]]\nat = \"500 ms\"\nlink = \"x\"\n";
+
+    fn flow(name: &str, paths: &str) -> String {
+        format!("[[flow]]\nname = \"{name}\"\npaths = {paths}\n")
+    }
+
+    fn told(parts: &[&str]) -> Option<String> {
+        let text = format!("duration = \"1 s\"\n{}", parts.concat());
+        Scenario::parse(&text, "n").map_err(|error| error.to_string()).err()
+    }
+
+    #[track_caller]
+    fn is_told(parts: &[&str], start: &str) {
+        let told = told(parts);
+        assert!(told.as_ref().is_some_and(|told| told.starts_with(start)), "{told:?}");
+    }
+
+    #[test]
+    fn ways_back_that_nothing_takes_are_told() {
+        let (f, found) = (flow("f", "[\"x\"]"), "[[flow]]\nname = \"f\"\nfrom = \"a\"\nto = \"b\"\n");
+        let event = format!("{EVENT}delay = \"1 ms\"\nway = \"back\"\n");
+        for flow in [&f, found] {
+            is_told(&[OUTSIDE, X, BACK, flow], "n:7: link.x.back: nothing comes back over \"x\"\n");
+            assert_eq!(told(&[X, BACK, flow, &event]), None);
+        }
+        is_told(&[OUTSIDE, X, &f, &event], "n:14: event.way: nothing comes back over \"x\"\n");
+        // What goes both ways there takes each, and a link that nothing crosses may be said to have anything.
+        assert_eq!(told(&[OUTSIDE, X, BACK, Y, &f, &flow("g", "[[\"y\", \"x\"]]"), &event]), None);
+        assert_eq!(told(&[OUTSIDE, X, Y, BACK, &f]), None);
+        // Plain packets do not come back, nor what is striped over another path than the first.
+        is_told(
+            &[X, BACK, "[[cbr]]\nname = \"c\"\npath = \"x\"\nrate = \"1 kbit/s\"\n"],
+            "n:6: link.x.back: nothing",
+        );
+        let striped = format!("{}striping = {{ scheme = \"round-robin\" }}\n", flow("f", "[\"y\", \"x\"]"));
+        is_told(&[X, BACK, Y, &striped], "n:6: link.x.back: nothing comes back over \"x\"\n");
+        // Which of several ways as short is taken is for the seed to say.
+        let other = "[[link]]\nname = \"z\"\nrate = \"1 Mbit/s\"\nbetween = [\"b\", \"a\"]\n";
+        assert_eq!(told(&[OUTSIDE, X, other, BACK, found]), None);
+        is_told(&[OUTSIDE, X, BACK, other, found], "n:7: link.x.back: nothing comes back over \"x\"\n");
+    }
+
+    #[test]
+    fn ways_there_that_nothing_takes_are_told() {
+        let reversed = flow("f", "[[\"y\", \"x\"]]");
+        let lossy = "loss = \"1 %\"\n";
+        is_told(&[OUTSIDE, X, lossy, Y, &reversed], "n:7: link.x.loss: nothing goes there over \"x\"\n");
+        is_told(
+            &[OUTSIDE, X, Y, &reversed, EVENT, lossy],
+            "n:17: event.loss: nothing goes there over \"x\"\n",
+        );
+        let down = "way = \"there\"\ndown = true\n";
+        is_told(&[OUTSIDE, X, Y, &reversed, EVENT, down], "n:17: event.way: nothing goes there over \"x\"\n");
+        assert_eq!(told(&[X, lossy, Y, &reversed, EVENT, down]), None);
+        assert_eq!(told(&[OUTSIDE, X, Y, &reversed, EVENT, "down = true\n"]), None);
+        assert_eq!(told(&[OUTSIDE, X, BACK, Y, &reversed]), None);
+    }
+
+    #[test]
+    fn a_path_that_flows_might_be_routed_over_counts_as_taken() {
+        let other = "[[link]]\nname = \"z\"\nrate = \"9 Mbit/s\"\nbetween = [\"a\", \"c\"]\n";
+        let routed = format!("{}flow_routing = true\n", flow("f", "[[\"z\"], [\"x\", \"y\"]]"));
+        let reversed = Y.replace("[\"b\", \"c\"]", "[\"c\", \"b\"]");
+        assert_eq!(told(&[OUTSIDE, X, &reversed, BACK, other, &routed]), None);
+        let alone = format!("{}flow_routing = true\n", flow("f", "[\"x\"]"));
+        is_told(&[X, &alone], "n:9: flow.f.flow_routing: there is one path");
+    }
+
+    #[test]
+    fn a_sweep_may_say_what_changes_something_in_one_of_its_variants() {
+        let sweep = |parts: &[&str], settings: &[&str]| {
+            let text = format!("duration = \"1 s\"\n{}", parts.concat());
+            let base = Scenario::parse(&text, "n").expect("right");
+            let settings: Vec<_> = settings.iter().map(|text| text.parse().expect("a setting")).collect();
+            variants(&base, &settings).map(|found| found.len()).map_err(|error| error.to_string())
+        };
+        let (f, within) = (flow("f", "[\"x\"]"), "paths_within = \"9 ms\"\n");
+        assert_eq!(sweep(&[X, BACK, &f], &["transport.acks=same-path,outside"]), Ok(2));
+        let both = sweep(&[X, BACK, &f], &["transport.acks=outside", "flow.f.rule=lia,olia"]).unwrap_err();
+        assert!(both.contains("link.x.back: nothing comes back over \"x\""), "{both}");
+        assert!(both.contains("--set flow.f.rule="), "{both}");
+        let two = flow("f", "[\"x\", \"y\"]");
+        assert_eq!(sweep(&[X, Y, &two, within], &["flow.f.paths=[\"x\"],[\"x\",\"y\"]"]), Ok(2));
+        assert!(sweep(&[X, Y, &two, within], &["flow.f.paths=[\"x\"]"]).is_err());
+    }
+}
