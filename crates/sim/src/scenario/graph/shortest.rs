@@ -204,11 +204,14 @@ mod tests {
                 let near = |next: &usize| known.get(next).is_some_and(|there| *there < known[&node]);
                 graph.neighbours[node].iter().map(|(_, next)| *next).filter(near).collect::<Vec<_>>()
             };
-            let mut layer = vec![start];
+            let (mut layer, mut links) = (vec![start], BTreeSet::new());
             while let Some(node) = layer.pop() {
                 prop_assert_eq!(nearer(&found, node), nearer(&wanted, node));
                 layer.extend(nearer(&found, node));
+                let leads_on = graph.neighbours[node].iter().filter(|(_, next)| wanted.get(next) < wanted.get(&node));
+                links.extend(leads_on.map(|(cable, _)| cable * 2 + u32::from(graph.is_backwards(*cable, node))));
             }
+            prop_assert_eq!(graph.links_between(start, end), links);
         }
     }
 }
