@@ -44,6 +44,8 @@ pub struct Scenario {
     text: String,
     /// Where it was read, for errors.
     origin: String,
+    /// What it says that changes nothing.
+    idle: Vec<ScenarioError>,
 }
 
 impl Scenario {
@@ -52,12 +54,15 @@ impl Scenario {
     /// # Errors
     /// The first mistake, with its line, key and remedy.
     pub fn parse(text: &str, origin: &str) -> Result<Self, ScenarioError> {
-        let (scenario, idle) = Self::parse_any(text, origin)?;
-        idle.into_iter().next().map_or(Ok(scenario), |idle| Err(idle.of(origin)))
+        let mut scenario = Self::parse_base(text, origin)?;
+        if scenario.idle.is_empty() { Ok(scenario) } else { Err(scenario.idle.swap_remove(0)) }
     }
 
-    /// Reads and checks a scenario, and tells what it says that changes nothing.
-    fn parse_any(text: &str, origin: &str) -> Result<(Self, Vec<ScenarioError>), ScenarioError> {
+    /// Reads and checks a scenario of which variants are to be made: what it says may change something in one of these only.
+    ///
+    /// # Errors
+    /// As [`Self::parse`], but for what changes nothing, of which [`variants`] tells.
+    pub fn parse_base(text: &str, origin: &str) -> Result<Self, ScenarioError> {
         let checked = || {
             let file = Self::read(text)?;
             let sketch = (!file.traffic.is_empty()).then(|| build::sketch(&file, text)).transpose()?;
@@ -74,7 +79,8 @@ impl Scenario {
         let (file, idle) = checked().map_err(|error: ScenarioError| error.of(origin))?;
         let stem = origin.rsplit('/').next().unwrap_or(origin).trim_end_matches(".toml");
         let name = if file.name.is_empty() { stem.to_owned() } else { file.name.clone() };
-        Ok((Self { name, file, text: text.to_owned(), origin: origin.to_owned() }, idle))
+        let idle = idle.into_iter().map(|error| error.of(origin)).collect();
+        Ok(Self { name, file, text: text.to_owned(), origin: origin.to_owned(), idle })
     }
 
     /// Reads what a file says, each value by itself.

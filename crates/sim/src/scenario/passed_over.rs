@@ -58,8 +58,8 @@ fn what_would_be_passed_over_is_told() {
         ),
         (format!("back = {{}}\n{flow}"), "5: link.x.back: nothing is said of the way back"),
         (
-            datagrams("mode = \"protected\", most = \"1 %\""),
-            "8: flow.f.datagrams.most: less than a piece for the 16 datagrams of a block, which may always have one\n  hint    at least \"6.2500 %\"",
+            datagrams("mode = \"protected\", block = 3, most = \"1 %\""),
+            "8: flow.f.datagrams.most: less than the one piece that a block of 3 may always have\n  hint    take it out, or at least \"33.3334 %\"",
         ),
         (datagrams("mode = \"redundant\""), "8: flow.f.datagrams.mode: the session sees one path only"),
         (
@@ -126,6 +126,18 @@ fn what_would_be_passed_over_is_told() {
         "duration = \"3 s\"\n[links]\ndelay = \"1 ms\"\nqueue = \"9 packets\"\n[[link]]\nname = \"x\"\n";
     let told_of_usual = told(&format!("{usual}{flow}"));
     assert!(told_of_usual.starts_with("s.toml:4: links.queue: nothing waits"), "{told_of_usual}");
+    let tree = tree
+        .replace("rate = \"1 Mbit/s\"", "delay = \"1 ms\"")
+        .replace("k = 4", "k = 4\nhost_queue = \"9 packets\"");
+    let told_of_hosts = told(&format!("duration = \"3 s\"\n{tree}pattern = \"permutation\"\n"));
+    assert!(told_of_hosts.starts_with("s.toml:5: topology.host_queue: nothing waits"), "{told_of_hosts}");
+    // A BDP of all links is that of those with a rate.
+    let unlimited = "[links]\nqueue = \"1 BDP\"\n[[link]]\nname = \"y\"\ndelay = \"1 ms\"\n";
+    assert!(Scenario::parse(&format!("{LINK}delay = \"1 ms\"\n{unlimited}{flow}"), "s").is_ok());
+    for keys in ["block = 1", "block = 3, most = \"33.3334 %\""] {
+        let two = datagrams(&format!("mode = \"protected\", {keys}"));
+        assert!(Scenario::parse(&format!("{LINK}{two}"), "s").is_ok(), "{keys}");
+    }
     let base = Scenario::parse(&format!("{LINK}{flow}"), "s").expect("right");
     let told = variants(&base, &["flow.f=1".parse().expect("a setting")]).expect_err("no key").to_string();
     assert!(told.starts_with("--set: flow.f: which of its keys?"), "{told}");

@@ -101,15 +101,9 @@ pub fn variants(base: &Scenario, settings: &[Setting]) -> Result<Vec<Variant>, S
             sketch.map_err(|error| written.blame(error))?;
         }
     }
-    let told: Vec<(Variant, Vec<ScenarioError>)> =
+    let variants: Vec<Variant> =
         (0..count).map(|number| variant(base, settings_at, number)).collect::<Result<_, _>>()?;
-    let (variants, mut idle): (Vec<Variant>, Vec<Vec<ScenarioError>>) = told.into_iter().unzip();
-    // What changes something in one variant the others may say, too.
-    let mut last = idle.pop().unwrap_or_default();
-    last.retain(|error| idle.iter().all(|others| others.iter().any(|other| other.key == error.key)));
-    if let Some(error) = last.into_iter().next() {
-        return Err(error);
-    }
+    check_uses(&variants)?;
     check_effects(settings, &variants)?;
     Ok(variants)
 }
@@ -132,6 +126,17 @@ fn may_be_set(key: &str) -> Result<(), ScenarioError> {
         Some(near) => error("there is no such table", &format!("did you mean `{near}`?")),
         None => Ok(()),
     }
+}
+
+/// Checks that what changes nothing in a variant does in another.
+fn check_uses(variants: &[Variant]) -> Result<(), ScenarioError> {
+    let Some((last, others)) = variants.split_last() else { return Ok(()) };
+    let is_idle = |variant: &Variant, error: &ScenarioError| {
+        variant.scenario.idle.iter().any(|other| (&other.key, &other.message) == (&error.key, &error.message))
+    };
+    let mut idle = last.scenario.idle.iter();
+    let of_all = idle.find(|error| others.iter().all(|other| is_idle(other, error)));
+    of_all.map_or(Ok(()), |error| Err(error.clone()))
 }
 
 /// Largest networks, in paths and links, that are compared to see whether a key changes anything.
@@ -189,15 +194,15 @@ fn variant(
     base: &Scenario,
     settings: (&[Setting], &[Place<'_>]),
     number: usize,
-) -> Result<(Variant, Vec<ScenarioError>), ScenarioError> {
+) -> Result<Variant, ScenarioError> {
     if settings.0.is_empty() {
-        return Ok((Variant { set: Vec::new(), scenario: base.clone() }, Vec::new()));
+        return Ok(Variant { set: Vec::new(), scenario: base.clone() });
     }
     let written = written(base, settings, number)?;
-    let parsed = Scenario::parse_any(&written.text, &written.origin);
-    let (scenario, idle) = parsed.map_err(|error| written.blame(error))?;
-    let idle = idle.into_iter().map(|error| written.blame(error)).collect();
-    Ok((Variant { set: written.set, scenario: Scenario { name: base.name.clone(), ..scenario } }, idle))
+    let parsed = Scenario::parse_base(&written.text, &written.origin);
+    let mut scenario = parsed.map_err(|error| written.blame(error))?;
+    scenario.idle = scenario.idle.into_iter().map(|error| written.blame(error)).collect();
+    Ok(Variant { set: written.set, scenario: Scenario { name: base.name.clone(), ..scenario } })
 }
 
 fn written(
@@ -304,6 +309,7 @@ fn apply(table: &mut Table, steps: &[&str], value: &Value) -> Result<(), String>
 fn nothing_called(step: &str, name: &str, list: &[Value]) -> String {
     let names: Vec<&str> = list.iter().filter_map(|entry| entry.get("name")?.as_str()).collect();
     match nearest(name, &names) {
+        _ if step == "event" && list.is_empty() => "the file has no [[event]]".to_owned(),
         _ if step == "event" => "events have no names: event.*.at and its like are of all of them".to_owned(),
         _ if (step, name) == ("link", "*") => {
             "the file has no [[link]]; links.rate and its like are of all".to_owned()

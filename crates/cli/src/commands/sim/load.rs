@@ -4,12 +4,12 @@ use std::io::Read as _;
 use std::path::Path;
 
 use anabranch_settings::nearest;
-use anabranch_sim::scenario::{BUILTIN, Scenario, ScenarioError};
+use anabranch_sim::scenario::{BUILTIN, Scenario, ScenarioError, Setting};
 
 use crate::errors::{Failure, Kind};
 
-/// A scenario by its file or its name.
-pub(super) fn load(name: &str) -> Result<Scenario, Failure> {
+/// A scenario by its file or its name, of which these settings make variants.
+pub(super) fn load(name: &str, settings: &[Setting]) -> Result<Scenario, Failure> {
     let known = BUILTIN.iter().find(|(known, _)| *known == name);
     let text = match known {
         Some((_, text)) => (*text).to_owned(),
@@ -18,7 +18,8 @@ pub(super) fn load(name: &str) -> Result<Scenario, Failure> {
             text_in(&bytes, (Path::new(name), 1))?.to_owned()
         }
     };
-    Scenario::parse(&text, name).map_err(|error| mistake(&error))
+    let parse = if settings.is_empty() { Scenario::parse } else { Scenario::parse_base };
+    parse(&text, name).map_err(|error| mistake(&error))
 }
 
 /// The failure for a scenario that is neither there nor comes along.
@@ -97,21 +98,21 @@ mod tests {
         std::fs::write(file("binary.toml"), [0_u8, 159, 146, 150]).unwrap();
         std::fs::write(file("empty.toml"), "").unwrap();
         std::fs::write(file("huge.toml"), vec![b'#'; MAX_FILE as usize + 1]).unwrap();
-        let told = |name: &str| load(name).unwrap_err().to_string();
+        let told = |name: &str| load(name, &[]).unwrap_err().to_string();
         for name in [file("binary.toml"), file("huge.toml"), file("missing.toml"), file("")] {
             assert!(told(&name).starts_with(&format!("cannot read {name}")), "{}", told(&name));
         }
         std::fs::write(file("latin.toml"), b"# links\n[[link]]\nname = \"caf\xe9\"\n").unwrap();
-        let latin = load(&file("latin.toml")).unwrap_err();
+        let latin = load(&file("latin.toml"), &[]).unwrap_err();
         let place = format!("cannot read {}:3: the byte 0xe9 is not UTF-8", file("latin.toml"));
         assert_eq!((latin.message, latin.hint.as_deref()), (place, Some("save it as UTF-8")));
         assert!(told(&file("empty.toml")).contains("`duration` is missing"));
-        assert!(load("nsdi11-fig99").unwrap_err().hint.unwrap().contains("sim list"));
+        assert!(load("nsdi11-fig99", &[]).unwrap_err().hint.unwrap().contains("sim list"));
     }
 
     #[test]
     fn a_name_that_is_nearly_right_is_told_what_was_meant() {
-        let hint = |name: &str| load(name).unwrap_err().hint.unwrap_or_default();
+        let hint = |name: &str| load(name, &[]).unwrap_err().hint.unwrap_or_default();
         for (name, meant) in [
             ("two-link", "two-links"),
             ("elsewhere/two-linsk.toml", "two-links"),

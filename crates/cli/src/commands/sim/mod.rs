@@ -191,7 +191,7 @@ fn run_all(
     context: &Context,
 ) -> Result<(), Failure> {
     args.without_grid()?;
-    let base = load(&args.scenario)?;
+    let base = load(&args.scenario, settings)?;
     let seeds = args.seeds.clone().unwrap_or_else(|| Seeds(vec![base.seed()]));
     let variants = variants(&base, settings).map_err(|error| wrong_setting(&error))?;
     if variants.len().saturating_mul(seeds.0.len()) > MAX_RUNS {

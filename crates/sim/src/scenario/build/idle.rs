@@ -14,17 +14,17 @@ impl Builder<'_> {
         (from, to): (Option<&String>, Option<&String>),
         is_striped: bool,
     ) {
-        let returning = if is_striped { &paths[..1] } else { paths };
-        let back = returning.iter().flat_map(|path| &path.back);
-        self.taken.extend(paths.iter().flat_map(|path| &path.forward).chain(back));
+        let returning = if is_striped { 1 } else { paths.len() };
+        for (index, path) in paths.iter().enumerate() {
+            self.taken.extend(&path.forward);
+            let back = path.forward.iter().filter(|_| index < returning).map(|link| link ^ 1);
+            self.returning.extend(back);
+        }
         let node = |name: Option<&String>| self.graph.find_node(name?);
         let (Some(from), Some(to)) = (node(from), node(to)) else { return };
-        for link in self.graph.links_between(from, to) {
-            self.taken.insert(link);
-            if self.file.transport.acks != Some(Acks::Outside) {
-                self.taken.insert(link ^ 1);
-            }
-        }
+        let between = self.graph.links_between(from, to);
+        self.returning.extend(between.iter().map(|link| link ^ 1));
+        self.taken.extend(between);
     }
 
     /// Notes what is said of a way of a link that nothing takes, where something takes the other. Sessions of a pattern may take
@@ -33,6 +33,11 @@ impl Builder<'_> {
         let file = self.file;
         if !file.traffic.is_empty() {
             return;
+        }
+        if file.links.loss.is_some() && self.nothing_goes_there() {
+            let hint = "what crosses links comes back over them: take it out, or say it of their ways back, as `back = { … }`";
+            let error = ScenarioError::new("links.loss", "nothing goes there over any link").hint(hint);
+            self.idle.push(self.locate(error, "links", 0));
         }
         for (index, link) in file.link.iter().enumerate() {
             let idle = match self.idle_way(&link.name) {
@@ -62,22 +67,34 @@ impl Builder<'_> {
     /// The way of a link that nothing takes, if something takes the other.
     fn idle_way(&self, name: &str) -> Option<Way> {
         let there = self.graph.find_cable(name)? as u32 * 2;
-        match [there, there + 1].map(|link| self.taken.contains(&link)) {
+        match [there, there + 1].map(|link| self.is_taken(link)) {
             [true, false] => Some(Way::Back),
             [false, true] => Some(Way::There),
             _ => None,
         }
     }
 
+    /// Whether links are crossed backwards alone.
+    fn nothing_goes_there(&self) -> bool {
+        let links = self.graph.cables.len() as u32 * 2;
+        let mut there = (0..links).step_by(2);
+        !self.taken.is_empty() && !there.any(|link| self.is_taken(link))
+    }
+
+    fn is_taken(&self, link: u32) -> bool {
+        let is_outside = self.file.transport.acks == Some(Acks::Outside);
+        self.taken.contains(&link) || (!is_outside && self.returning.contains(&link))
+    }
+
     /// The error for what is said of the way of this link that nothing takes.
     fn untaken(&self, key: String, name: &str) -> ScenarioError {
-        let is_outside = self.file.transport.acks == Some(Acks::Outside);
+        let back = self.graph.find_cable(name).map(|cable| cable as u32 * 2 + 1);
         let (message, hint) = match self.idle_way(name) {
             Some(Way::There) => (
                 format!("nothing goes there over \"{name}\""),
                 "what crosses it comes back: take it out, or say it of the way back, as `back = { … }` or `way = \"back\"`",
             ),
-            _ if is_outside => (
+            _ if back.is_some_and(|back| self.returning.contains(&back)) => (
                 format!("nothing comes back over \"{name}\""),
                 "with `acks = \"outside\"` acknowledgements cross no link: take it out, or say `acks = \"same-path\"`",
             ),
@@ -156,6 +173,9 @@ mod tests {
         assert_eq!(told(&[X, lossy, Y, &reversed, EVENT, down]), None);
         assert_eq!(told(&[OUTSIDE, X, Y, &reversed, EVENT, "down = true\n"]), None);
         assert_eq!(told(&[OUTSIDE, X, BACK, Y, &reversed]), None);
+        let usual = "[links]\nloss = \"1 %\"\n";
+        is_told(&[OUTSIDE, X, Y, &reversed, usual], "n:15: links.loss: nothing goes there over any link\n");
+        assert_eq!(told(&[X, Y, &reversed, usual]), None);
     }
 
     #[test]
@@ -172,7 +192,7 @@ mod tests {
     fn a_sweep_may_say_what_changes_something_in_one_of_its_variants() {
         let sweep = |parts: &[&str], settings: &[&str]| {
             let text = format!("duration = \"1 s\"\n{}", parts.concat());
-            let base = Scenario::parse(&text, "n").expect("right");
+            let base = Scenario::parse_base(&text, "n").expect("right");
             let settings: Vec<_> = settings.iter().map(|text| text.parse().expect("a setting")).collect();
             variants(&base, &settings).map(|found| found.len()).map_err(|error| error.to_string())
         };
@@ -184,5 +204,15 @@ mod tests {
         let two = flow("f", "[\"x\", \"y\"]");
         assert_eq!(sweep(&[X, Y, &two, within], &["flow.f.paths=[\"x\"],[\"x\",\"y\"]"]), Ok(2));
         assert!(sweep(&[X, Y, &two, within], &["flow.f.paths=[\"x\"]"]).is_err());
+        // Also where the file itself has no use for it; and of two events each may be for one variant.
+        assert_eq!(sweep(&[OUTSIDE, X, BACK, &f], &["transport.acks=outside,same-path"]), Ok(2));
+        assert!(sweep(&[OUTSIDE, X, BACK, &f], &[]).is_err());
+        let of_y = EVENT.replace("\"x\"", "\"y\"");
+        let events =
+            [EVENT, &of_y].map(|event| format!("{event}delay = \"1 ms\"\nway = \"back\"\n")).concat();
+        let (there, other) = ("[[\"x\",\"y\"]]", "[[\"y\",\"x\"]]");
+        let reversed = Y.replace("[\"b\", \"c\"]", "[\"c\", \"b\"]");
+        let swept = ["transport.acks=outside", &format!("flow.f.paths={there},{other}")];
+        assert_eq!(sweep(&[X, &reversed, &flow("f", there), &events], &swept), Ok(2));
     }
 }

@@ -14,7 +14,8 @@ const MAX_DELAY: Span = Span::from_secs(1000);
 /// Fastest link, in bits a second.
 const MAX_RATE: u64 = 10_000_000_000_000;
 /// A queue of which nothing is said.
-const QUEUE: QueueText = QueueText::Bytes(1000.0 * PACKET as f64);
+const QUEUE: QueueText = QueueText::Bytes(QUEUE_BYTES);
+const QUEUE_BYTES: f64 = 1000.0 * PACKET as f64;
 /// Longest queue, in bytes.
 const MAX_QUEUE: f64 = 1e12;
 
@@ -28,7 +29,7 @@ impl Builder<'_> {
         self.check_usual().map_err(|error| self.locate(error, "links", 0))?;
         let file = self.file;
         self.each("link", &file.link, Self::link)?;
-        self.check_usual_queue().map_err(|error| self.locate(error, "links", 0))
+        self.check_usual_queue()
     }
 
     /// Checks what links have that do not say otherwise, even where all of them do.
@@ -168,11 +169,16 @@ impl Builder<'_> {
             ..LinkDefaults::default()
         };
         let name = format!("link.{}", spec.name);
-        if !links.iter().any(is_rated) && !gets_rate(&[Way::There, Way::Back]) {
-            nothing_waits(&name, &own)?;
+        if !links.iter().any(is_rated) {
+            bdp_of_no_rate(&name, own.queue)?;
+            if !gets_rate(&[Way::There, Way::Back]) {
+                nothing_waits(&name, &own)?;
+            }
         }
-        let back = spec.back.as_ref().filter(|_| !is_rated(&links[1]) && !gets_rate(&[Way::Back]));
-        back.map_or(Ok(()), |back| nothing_waits(&format!("{name}.back"), back))
+        let Some(back) = spec.back.as_ref().filter(|_| !is_rated(&links[1])) else { return Ok(()) };
+        let name = format!("{name}.back");
+        bdp_of_no_rate(&name, back.queue)?;
+        if gets_rate(&[Way::Back]) { Ok(()) } else { nothing_waits(&name, back) }
     }
 
     /// Checks that there is a link with a rate where all are said to queue.
@@ -182,7 +188,16 @@ impl Builder<'_> {
         if is_one_rated || cables.is_empty() || self.file.event.iter().any(|event| event.rate.is_some()) {
             return Ok(());
         }
-        nothing_waits("links", &self.file.links)
+        nothing_waits("links", &self.file.links).map_err(|error| self.locate(error, "links", 0))?;
+        let of_hosts = match self.file.topology {
+            Some(Topology::FatTree { host_queue, .. } | Topology::Bcube { host_queue, .. }) => host_queue,
+            _ => None,
+        };
+        let of_hosts = LinkDefaults { queue: of_hosts, ..LinkDefaults::default() };
+        nothing_waits("topology", &of_hosts).map_err(|error| {
+            let error = ScenarioError { key: "topology.host_queue".to_owned(), ..error };
+            self.locate(error, "topology", 0)
+        })
     }
 
     /// Whether a path that is written down goes over a link of this name.
@@ -196,6 +211,15 @@ impl Builder<'_> {
 
 fn is_rated(link: &LinkConfig) -> bool {
     !matches!(link.rate, RateModel::Unlimited)
+}
+
+/// Refuses a queue as long as the rate of a link says that has none.
+fn bdp_of_no_rate(name: &str, queue: Option<QueueText>) -> Result<(), ScenarioError> {
+    if !matches!(queue, Some(QueueText::Bdp(_))) {
+        return Ok(());
+    }
+    Err(ScenarioError::new(format!("{name}.queue"), "a BDP of an unlimited rate")
+        .hint("give the link a rate, or its queue in packets"))
 }
 
 /// Refuses what is said of a queue: without a rate nothing waits.
@@ -290,10 +314,8 @@ fn one_link(name: &str, link: &LinkDefaults) -> Result<LinkConfig, ScenarioError
         (QueueText::Bdp(share), Some(rate)) => {
             (rate.as_bytes_f64() * (delay * 2).as_secs_f64() * share).max(PACKET as f64)
         }
-        (QueueText::Bdp(_), None) => {
-            return Err(ScenarioError::new(key("queue"), "a BDP of an unlimited rate")
-                .hint("give the link a rate, or its queue in packets"));
-        }
+        // Nothing waits there.
+        (QueueText::Bdp(_), None) => QUEUE_BYTES,
     };
     check_length(&key("queue"), bytes)?;
     let random_drop = link.random_drop.unwrap_or(false);

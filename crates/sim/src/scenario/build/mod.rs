@@ -112,8 +112,10 @@ struct Builder<'a> {
     crossed: usize,
     /// What events change: when, which link, and what of it.
     changed: BTreeSet<(Span, u32, u8)>,
-    /// The links that sessions may take, and plain packets.
+    /// The links that sessions' data may take, and plain packets.
     taken: BTreeSet<u32>,
+    /// Those that acknowledgements take unless they cross none.
+    returning: BTreeSet<u32>,
     /// What is said that changes nothing.
     idle: Vec<ScenarioError>,
     /// Most flows of each pattern.
@@ -170,6 +172,7 @@ fn builder<'a>(file: &'a File, text: &'a str, (seed, most_pairs): (u64, usize)) 
         crossed,
         changed: BTreeSet::new(),
         taken: BTreeSet::new(),
+        returning: BTreeSet::new(),
         idle: Vec::new(),
         most_pairs,
     };

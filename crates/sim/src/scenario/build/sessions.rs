@@ -8,7 +8,7 @@ use anabranch_engine::{
 };
 use anabranch_wire::{Span, Time};
 
-use super::supply::{MAX_BYTES, TOO_MANY_BYTES, supply};
+use super::supply::{MAX_BYTES, TOO_MANY_BYTES, idle_share, supply};
 use super::{Builder, Group, MAX_DURATION, MAX_PATHS, check_openings, check_times, opens_at_once};
 use crate::network::{ArrivalPlan, FlowPlan, PathPlan, Sizes, Supply};
 use crate::scenario::error::{ScenarioError, nearest};
@@ -58,6 +58,7 @@ impl Builder<'_> {
         }
         check_openings(&key, spec.paths_within, time)?;
         let supply = supply(&key, spec, (visible, self.built.end), &mut config)?;
+        self.idle.extend(idle_share(&key, spec, config.protection.block));
         let config = Arc::new(config);
         if let Supply::Datagrams { pause, .. } = supply {
             let time = stop.min(self.built.end).since(first).as_secs_f64() * count as f64;

@@ -170,18 +170,20 @@ fn datagram_supply(
         return Err(ScenarioError::new(key("datagrams"), "out of range")
             .hint(format!("`block` is 1 to {MAX_BLOCK}, `most` more than 0 %")));
     }
-    if most * f64::from(block) < 1.0 {
-        let message =
-            format!("less than a piece for the {block} datagrams of a block, which may always have one");
-        return Err(ScenarioError::new(key("datagrams.most"), message).hint(format!(
-            "at least \"{:.4} %\", or a larger `block`, of at most {MAX_BLOCK}",
-            100.0 / f64::from(block)
-        )));
-    }
     let patience = patience.map_or(usual.patience, |patience| patience.0);
     let outlive_path = outlive_path.unwrap_or(usual.outlive_path);
     config.protection = Protection { block, patience, most, outlive_path };
     Ok(Supply::Datagrams { pause: spaced(&key("datagrams.rate"), rate, size.0)?, size: size.0 as usize })
+}
+
+/// Tells a share of parity that is less than the piece that a block may always have.
+pub(super) fn idle_share(key: &impl Fn(&str) -> String, spec: &FlowSpec, block: u8) -> Option<ScenarioError> {
+    let most = spec.datagrams?.most?.0;
+    let message = format!("less than the one piece that a block of {block} may always have");
+    // Rounded up, so that it is no less again.
+    let least = (1e6 / f64::from(block)).ceil() / 1e4;
+    let hint = format!("take it out, or at least \"{least} %\", or a larger `block`, of at most {MAX_BLOCK}");
+    (most * f64::from(block) < 1.0).then(|| ScenarioError::new(key("datagrams.most"), message).hint(hint))
 }
 
 /// Checks that what is said of parity is said of protected datagrams, and that it does not wait for ever.

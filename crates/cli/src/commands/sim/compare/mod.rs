@@ -89,7 +89,7 @@ struct Row {
 /// # Errors
 /// When the scenario cannot be run over sockets, sockets cannot be had, or goodputs differ by more than allowed.
 pub(super) fn run(args: &CompareArgs, context: &Context) -> Result<(), Failure> {
-    let base = load(&args.scenario)?;
+    let base = load(&args.scenario, &args.set)?;
     let mut variants = variants(&base, &args.set).map_err(|error| wrong_setting(&error))?;
     if variants.len() > 1 {
         return Err(Failure::usage("a comparison of several variants").hint("give each key one value"));
