@@ -278,7 +278,8 @@ impl Core {
             Event::PeerAddressGone { id } => self.book.remove_peer_address(*id),
             Event::ObservedAddress { .. } | Event::PeerClosing => {}
             Event::Closed(reason) => {
-                self.closed = Some(reason.clone());
+                // What has been told once stays: a session whose task is gone may still be closed by its application.
+                self.closed.get_or_insert_with(|| reason.clone());
                 self.replan_at = Time::NEVER;
                 outcome.finished = true;
                 self.half_open = None;
