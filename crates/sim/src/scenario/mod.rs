@@ -20,6 +20,7 @@ mod shape;
 mod sweep;
 mod units;
 
+use build::Idle;
 pub use build::{Built, CableName, Group, MAX_FLOWS, MAX_PATHS};
 pub use builtin::BUILTIN;
 pub use course::{Course, Distribution, Line, MAX_POINTS, Quantity};
@@ -45,7 +46,7 @@ pub struct Scenario {
     /// Where it was read, for errors.
     origin: String,
     /// What it says that changes nothing.
-    idle: Vec<ScenarioError>,
+    idle: Vec<Idle>,
 }
 
 impl Scenario {
@@ -54,8 +55,14 @@ impl Scenario {
     /// # Errors
     /// The first mistake, with its line, key and remedy.
     pub fn parse(text: &str, origin: &str) -> Result<Self, ScenarioError> {
-        let mut scenario = Self::parse_base(text, origin)?;
-        if scenario.idle.is_empty() { Ok(scenario) } else { Err(scenario.idle.swap_remove(0)) }
+        let scenario = Self::parse_base(text, origin)?;
+        let told = scenario.idle.first().map(|idle| scenario.told(idle));
+        told.map_or(Ok(scenario), Err)
+    }
+
+    /// The error for what it says that changes nothing.
+    fn told(&self, idle: &Idle) -> ScenarioError {
+        idle.told(&self.text).of(&self.origin)
     }
 
     /// Reads and checks a scenario of which variants are to be made: what it says may change something in one of these only.
@@ -79,7 +86,6 @@ impl Scenario {
         let (file, idle) = checked().map_err(|error: ScenarioError| error.of(origin))?;
         let stem = origin.rsplit('/').next().unwrap_or(origin).trim_end_matches(".toml");
         let name = if file.name.is_empty() { stem.to_owned() } else { file.name.clone() };
-        let idle = idle.into_iter().map(|error| error.of(origin)).collect();
         Ok(Self { name, file, text: text.to_owned(), origin: origin.to_owned(), idle })
     }
 

@@ -131,6 +131,22 @@ fn what_would_be_passed_over_is_told() {
         .replace("k = 4", "k = 4\nhost_queue = \"9 packets\"");
     let told_of_hosts = told(&format!("duration = \"3 s\"\n{tree}pattern = \"permutation\"\n"));
     assert!(told_of_hosts.starts_with("s.toml:5: topology.host_queue: nothing waits"), "{told_of_hosts}");
+    let one_rated = format!(
+        "duration = \"3 s\"\n{tree}pattern = \"permutation\"\n[[link]]\nname = \"core.0.0\"\nrate = \"1 Mbit/s\"\n"
+    );
+    assert!(
+        told(&one_rated).starts_with("s.toml:5: topology.host_queue: nothing waits"),
+        "{}",
+        told(&one_rated)
+    );
+    let later = format!(
+        "duration = \"3 s\"\n[links]\nqueue = \"1 BDP\"\ndelay = \"1 ms\"\n[[link]]\nname = \"x\"\n{flow}[[event]]\nat = \"1 s\"\nlink = \"x\"\nrate = \"1 Mbit/s\"\n"
+    );
+    assert!(
+        told(&later).starts_with("s.toml:3: links.queue: a BDP of an unlimited rate"),
+        "{}",
+        told(&later)
+    );
     // A BDP of all links is that of those with a rate.
     let unlimited = "[links]\nqueue = \"1 BDP\"\n[[link]]\nname = \"y\"\ndelay = \"1 ms\"\n";
     assert!(Scenario::parse(&format!("{LINK}delay = \"1 ms\"\n{unlimited}{flow}"), "s").is_ok());

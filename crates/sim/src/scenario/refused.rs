@@ -158,7 +158,7 @@ fn mistakes_that_only_show_when_it_is_put_together_are_told_before_anything_runs
         (
             "rate = \"5 Mbit/s\"\n",
             "",
-            "small.toml:15: link.lte.queue: a BDP of an unlimited rate\n  hint    give the link a rate, or its queue in packets",
+            "small.toml:12: link.lte.rate: nothing slows flow \"M\" down: the link has no rate\n  hint    write one, as `rate = \"1 Gbit/s\"`; or give the flow a `size` or a `rate`, or [transport] a `receive_buffer`",
         ),
         (
             "min = 5,",

@@ -3,10 +3,12 @@
 //! A key is written as in results: `transport.rule`, `link.C.rate`, `flow.M.rule`; a table's name may be
 //! `*` for all of them. Values are TOML, or text where that is no TOML.
 
+use std::collections::BTreeSet;
+
 use toml::{Table, Value};
 
 use super::Scenario;
-use super::build::{self, Built};
+use super::build::{self, Built, Idle};
 use super::error::{ScenarioError, from_toml, nearest, some_of};
 use super::shape::{ONE, SEVERAL, WITHIN};
 
@@ -103,7 +105,7 @@ pub fn variants(base: &Scenario, settings: &[Setting]) -> Result<Vec<Variant>, S
     }
     let variants: Vec<Variant> =
         (0..count).map(|number| variant(base, settings_at, number)).collect::<Result<_, _>>()?;
-    check_uses(&variants)?;
+    check_uses(base, &places, &variants)?;
     check_effects(settings, &variants)?;
     Ok(variants)
 }
@@ -128,15 +130,20 @@ fn may_be_set(key: &str) -> Result<(), ScenarioError> {
     }
 }
 
-/// Checks that what changes nothing in a variant does in another.
-fn check_uses(variants: &[Variant]) -> Result<(), ScenarioError> {
-    let Some((last, others)) = variants.split_last() else { return Ok(()) };
-    let is_idle = |variant: &Variant, error: &ScenarioError| {
-        variant.scenario.idle.iter().any(|other| (&other.key, &other.message) == (&error.key, &error.message))
-    };
-    let mut idle = last.scenario.idle.iter();
-    let of_all = idle.find(|error| others.iter().all(|other| is_idle(other, error)));
-    of_all.map_or(Ok(()), |error| Err(error.clone()))
+/// Checks that what changes nothing in a variant does in another. A key that is set for all names is not for each of them.
+fn check_uses(base: &Scenario, places: &[Place<'_>], variants: &[Variant]) -> Result<(), ScenarioError> {
+    let Some((first, others)) = variants.split_first() else { return Ok(()) };
+    let others: Vec<BTreeSet<_>> =
+        others.iter().map(|other| other.scenario.idle.iter().map(Idle::place).collect()).collect();
+    let of_all = first.scenario.idle.iter().find(|idle| {
+        let (table, index, key) = idle.place();
+        let is_set = places.iter().any(|place| place.sets_for_all(table, key));
+        !is_set && others.iter().all(|idle| idle.contains(&(table, index, key)))
+    });
+    let Some(idle) = of_all else { return Ok(()) };
+    // What the file says has a line there.
+    let own = base.idle.iter().find(|own| own.place() == idle.place());
+    Err(own.map_or_else(|| ScenarioError { line: None, ..first.scenario.told(idle) }, |own| base.told(own)))
 }
 
 /// Largest networks, in paths and links, that are compared to see whether a key changes anything.
@@ -200,8 +207,7 @@ fn variant(
     }
     let written = written(base, settings, number)?;
     let parsed = Scenario::parse_base(&written.text, &written.origin);
-    let mut scenario = parsed.map_err(|error| written.blame(error))?;
-    scenario.idle = scenario.idle.into_iter().map(|error| written.blame(error)).collect();
+    let scenario = parsed.map_err(|error| written.blame(error))?;
     Ok(Variant { set: written.set, scenario: Scenario { name: base.name.clone(), ..scenario } })
 }
 
@@ -259,6 +265,11 @@ impl<'a> Place<'a> {
             }
             None => Self { steps: key.split('.').collect(), generated: None },
         }
+    }
+
+    /// Whether it sets this key for all tables of this name.
+    fn sets_for_all(&self, table: &str, key: &str) -> bool {
+        matches!(&self.steps[..], [first, "*", within @ ..] if *first == table && within.contains(&key))
     }
 
     /// Whether two keys set the same somewhere: alike as far as the shorter goes, `*` being like any name.

@@ -70,8 +70,11 @@ pub(super) fn mistake(error: &ScenarioError) -> Failure {
     if hint.is_empty() { failure } else { failure.hint(hint) }
 }
 
-/// A mistake that the command line made of a scenario which has none.
+/// A mistake that the command line made of a scenario which has none, or that of a file's line of which no variant has a use.
 pub(super) fn wrong_setting(error: &ScenarioError) -> Failure {
+    if error.line.is_some() {
+        return mistake(error);
+    }
     Failure { kind: Kind::Usage, ..mistake(error) }
 }
 

@@ -1,11 +1,41 @@
 //! What changes nothing here: links' ways that nothing takes. A sweep may say it for the sake of another of its variants.
 
-use super::Builder;
+use super::{Builder, locate};
 use crate::network::PathPlan;
 use crate::scenario::error::ScenarioError;
 use crate::scenario::model::{Acks, Way};
 
+/// What changes nothing, and the table that says it.
+#[derive(Clone, Debug)]
+pub(crate) struct Idle {
+    error: ScenarioError,
+    pub(super) table: &'static str,
+    pub(super) index: usize,
+}
+
+impl Idle {
+    /// The error, with its line in what was read.
+    pub(crate) fn told(&self, text: &str) -> ScenarioError {
+        locate(text, self.error.clone(), (self.table, self.index))
+    }
+
+    /// Table, which of its name, and key: alike in all variants of a file.
+    pub(crate) fn place(&self) -> (&'static str, usize, &str) {
+        let key = &self.error.key;
+        (self.table, self.index, key.rsplit('.').next().unwrap_or(key))
+    }
+}
+
 impl Builder<'_> {
+    /// Notes that what the table that is being built says changes nothing.
+    pub(super) fn note(&mut self, error: ScenarioError) {
+        self.note_of("", 0, error);
+    }
+
+    fn note_of(&mut self, table: &'static str, index: usize, error: ScenarioError) {
+        self.idle.push(Idle { error, table, index });
+    }
+
     /// Notes the ways that sessions may take: over these paths, and over those as short between two nodes, which another seed may
     /// find. What is striped below a session comes back over the first of its paths alone.
     pub(super) fn offer(
@@ -35,9 +65,9 @@ impl Builder<'_> {
             return;
         }
         if file.links.loss.is_some() && self.nothing_goes_there() {
-            let hint = "what crosses links comes back over them: take it out, or say it of their ways back, as `back = { … }`";
+            let hint = "what crosses links comes back over them: take it out, or say it in each [[link]], as `back = { loss = … }`";
             let error = ScenarioError::new("links.loss", "nothing goes there over any link").hint(hint);
-            self.idle.push(self.locate(error, "links", 0));
+            self.note_of("links", 0, error);
         }
         for (index, link) in file.link.iter().enumerate() {
             let idle = match self.idle_way(&link.name) {
@@ -47,7 +77,7 @@ impl Builder<'_> {
             };
             if let Some(key) = idle {
                 let error = self.untaken(format!("link.{}.{key}", link.name), &link.name);
-                self.idle.push(self.locate(error, "link", index));
+                self.note_of("link", index, error);
             }
         }
         for (index, event) in file.event.iter().enumerate() {
@@ -59,7 +89,7 @@ impl Builder<'_> {
             };
             if let Some(key) = idle {
                 let error = self.untaken(key.to_owned(), &event.link);
-                self.idle.push(self.locate(error, "event", index));
+                self.note_of("event", index, error);
             }
         }
     }
@@ -199,8 +229,13 @@ mod tests {
         let (f, within) = (flow("f", "[\"x\"]"), "paths_within = \"9 ms\"\n");
         assert_eq!(sweep(&[X, BACK, &f], &["transport.acks=same-path,outside"]), Ok(2));
         let both = sweep(&[X, BACK, &f], &["transport.acks=outside", "flow.f.rule=lia,olia"]).unwrap_err();
-        assert!(both.contains("link.x.back: nothing comes back over \"x\""), "{both}");
-        assert!(both.contains("--set flow.f.rule="), "{both}");
+        assert!(
+            both.starts_with("n --set transport.acks=outside --set flow.f.rule=lia: link.x.back: nothing"),
+            "{both}"
+        );
+        // What the file says has its line there, whatever else is set.
+        let own = sweep(&[OUTSIDE, X, BACK, &f], &["warm_up=1 ms,2 ms"]).unwrap_err();
+        assert!(own.starts_with("n:7: link.x.back: nothing comes back over \"x\"\n"), "{own}");
         let two = flow("f", "[\"x\", \"y\"]");
         assert_eq!(sweep(&[X, Y, &two, within], &["flow.f.paths=[\"x\"],[\"x\",\"y\"]"]), Ok(2));
         assert!(sweep(&[X, Y, &two, within], &["flow.f.paths=[\"x\"]"]).is_err());
@@ -214,5 +249,21 @@ mod tests {
         let reversed = Y.replace("[\"b\", \"c\"]", "[\"c\", \"b\"]");
         let swept = ["transport.acks=outside", &format!("flow.f.paths={there},{other}")];
         assert_eq!(sweep(&[X, &reversed, &flow("f", there), &events], &swept), Ok(2));
+        let either = sweep(&[OUTSIDE, X, Y, &two, &events[..events.len() / 2]], &["event.*.link=x,y"]);
+        assert!(either.unwrap_err().contains("event.way: nothing comes back over \"x\""));
+        // A key that is set for all names is not for each of them.
+        let cbr = "[[cbr]]\nname = \"c\"\npath = \"y\"\nrate = \"1 kbit/s\"\n";
+        assert_eq!(sweep(&[X, Y, &f, cbr], &["link.*.back.loss=1 %,2 %"]), Ok(2));
+        let unlimited = "[[link]]\nname = \"z\"\ndelay = \"1 ms\"\n";
+        assert_eq!(sweep(&[X, unlimited, &f], &["link.*.queue=9 packets,1 BDP"]), Ok(2));
+        assert!(sweep(&[X, unlimited, &f], &["link.z.queue=9 packets,1 BDP"]).is_err());
+        is_told(
+            &[X, unlimited, "queue = \"1 BDP\"\n", &f],
+            "n:9: link.z.queue: a BDP of an unlimited rate\n",
+        );
+        let share = format!(
+            "{f}datagrams = {{ rate = \"8 kbit/s\", size = \"99 B\", mode = \"protected\", most = \"1 %\" }}\n"
+        );
+        assert!(sweep(&[X, &share], &["flow.f.datagrams.block=2,3"]).is_err());
     }
 }

@@ -29,7 +29,8 @@ impl Builder<'_> {
         self.check_usual().map_err(|error| self.locate(error, "links", 0))?;
         let file = self.file;
         self.each("link", &file.link, Self::link)?;
-        self.check_usual_queue()
+        self.check_usual_queue()?;
+        self.check_host_queue()
     }
 
     /// Checks what links have that do not say otherwise, even where all of them do.
@@ -155,30 +156,38 @@ impl Builder<'_> {
             .hint("say what it has of its own, as `back = { loss = \"1 %\" }`, or take it out"))
     }
 
-    /// Checks that a link that is said to queue can.
-    fn check_queue(&self, spec: &LinkSpec, links: &[LinkConfig; 2]) -> Result<(), ScenarioError> {
+    /// Checks that a link that is said to queue can, now or when an event gives it a rate.
+    fn check_queue(&mut self, spec: &LinkSpec, links: &[LinkConfig; 2]) -> Result<(), ScenarioError> {
+        let file = self.file;
         let gets_rate = |ways: &[Way]| {
             let of_ways = |event: &&EventSpec| event.way.is_none_or(|way| ways.contains(&way));
-            let mut events = self.file.event.iter().filter(|event| event.link == spec.name).filter(of_ways);
+            let mut events = file.event.iter().filter(|event| event.link == spec.name).filter(of_ways);
             events.any(|event| event.rate.is_some())
         };
-        let own = LinkDefaults {
-            queue: spec.queue,
-            aqm: spec.aqm,
-            random_drop: spec.random_drop,
-            ..LinkDefaults::default()
-        };
         let name = format!("link.{}", spec.name);
-        if !links.iter().any(is_rated) {
-            bdp_of_no_rate(&name, own.queue)?;
-            if !gets_rate(&[Way::There, Way::Back]) {
-                nothing_waits(&name, &own)?;
-            }
+        if links.iter().any(is_rated) {
+            return Ok(());
         }
-        let Some(back) = spec.back.as_ref().filter(|_| !is_rated(&links[1])) else { return Ok(()) };
+        if gets_rate(&[Way::There, Way::Back]) {
+            bdp_of_no_rate(&name, spec.queue.or(file.links.queue))?;
+        } else {
+            let own = LinkDefaults {
+                queue: spec.queue,
+                aqm: spec.aqm,
+                random_drop: spec.random_drop,
+                ..LinkDefaults::default()
+            };
+            let idle = bdp_of_no_rate(&name, own.queue).and_then(|()| nothing_waits(&name, &own));
+            idle.err().into_iter().for_each(|idle| self.note(idle));
+        }
+        let Some(back) = spec.back.as_ref() else { return Ok(()) };
         let name = format!("{name}.back");
-        bdp_of_no_rate(&name, back.queue)?;
-        if gets_rate(&[Way::Back]) { Ok(()) } else { nothing_waits(&name, back) }
+        if gets_rate(&[Way::Back]) {
+            return bdp_of_no_rate(&name, back.queue);
+        }
+        let idle = bdp_of_no_rate(&name, back.queue).and_then(|()| nothing_waits(&name, back));
+        idle.err().into_iter().for_each(|idle| self.note(idle));
+        Ok(())
     }
 
     /// Checks that there is a link with a rate where all are said to queue.
@@ -189,6 +198,17 @@ impl Builder<'_> {
             return Ok(());
         }
         nothing_waits("links", &self.file.links).map_err(|error| self.locate(error, "links", 0))?;
+        Ok(())
+    }
+
+    /// Checks that a host's link has a rate where these are said to queue.
+    fn check_host_queue(&self) -> Result<(), ScenarioError> {
+        let mut of_hosts = self.graph.cables.iter().filter(|cable| cable.of_host);
+        if of_hosts.any(|cable| is_rated(&cable.links[0]))
+            || self.file.event.iter().any(|event| event.rate.is_some())
+        {
+            return Ok(());
+        }
         let of_hosts = match self.file.topology {
             Some(Topology::FatTree { host_queue, .. } | Topology::Bcube { host_queue, .. }) => host_queue,
             _ => None,

@@ -10,6 +10,8 @@ mod supply;
 mod traffic;
 mod work;
 
+pub(crate) use idle::Idle;
+
 use std::collections::BTreeSet;
 
 use anabranch_engine::FastRetransmits;
@@ -117,7 +119,7 @@ struct Builder<'a> {
     /// Those that acknowledgements take unless they cross none.
     returning: BTreeSet<u32>,
     /// What is said that changes nothing.
-    idle: Vec<ScenarioError>,
+    idle: Vec<Idle>,
     /// Most flows of each pattern.
     most_pairs: usize,
 }
@@ -139,7 +141,7 @@ pub(crate) fn build(file: &File, text: &str, seed: u64) -> Result<Built, Scenari
 }
 
 /// Builds a file for its own seed, and tells what it says that changes nothing, whatever the seed.
-pub(crate) fn check(file: &File, text: &str) -> Result<(Built, Vec<ScenarioError>), ScenarioError> {
+pub(crate) fn check(file: &File, text: &str) -> Result<(Built, Vec<Idle>), ScenarioError> {
     let mut builder = whole(file, text, file.seed)?;
     builder.idle_ways();
     let idle = std::mem::take(&mut builder.idle);
@@ -208,56 +210,20 @@ impl Builder<'_> {
     /// Builds what each of the tables of a name says.
     fn each<T>(
         &mut self,
-        table: &str,
+        table: &'static str,
         specs: &[T],
         build: impl Fn(&mut Self, &T) -> Result<(), ScenarioError>,
     ) -> Result<(), ScenarioError> {
         for (index, spec) in specs.iter().enumerate() {
             let known = self.idle.len();
             build(self, spec).map_err(|error| self.locate(error, table, index))?;
-            for idle in self.idle.split_off(known) {
-                self.idle.push(self.locate(idle, table, index));
-            }
+            self.idle[known..].iter_mut().for_each(|idle| (idle.table, idle.index) = (table, index));
         }
         Ok(())
     }
 
-    /// Adds the line of an error's key: in the `index`-th table of this name, or in the table of what all of them have where the value
-    /// is from there.
-    fn locate(&self, mut error: ScenarioError, table: &str, index: usize) -> ScenarioError {
-        let words: Vec<&str> = error.key.split('.').collect();
-        let [before @ .., last] = &words[..] else { return error };
-        let outer = before.last().filter(|outer| self.says(table, index, &[outer, last]));
-        let shared = match table {
-            "link" | "topology" => "links",
-            "flow" | "traffic" | "arrivals" => "transport",
-            _ => "",
-        };
-        let is_own = outer.is_some() || self.says(table, index, &[last]);
-        if words[0] != "transport" && (is_own || !self.says(shared, 0, &[last])) {
-            // A key that is missing in a table within this one belongs on the line of that.
-            let within =
-                before.last().filter(|_| !is_own).filter(|within| self.says(table, index, &[within]));
-            let line = match (outer, within) {
-                (Some(outer), _) => line_of(self.text, &format!("{table}.{outer}"), index, last),
-                (None, Some(within)) => line_of(self.text, table, index, within),
-                (None, None) => line_of(self.text, table, index, last),
-            };
-            return error.at(line);
-        }
-        let line = line_of(self.text, shared, 0, last);
-        error.key = format!("{shared}.{last}");
-        error.at(line)
-    }
-
-    /// Whether the file has a value in the `index`-th table of this name, under these keys one in the other.
-    fn says(&self, table: &str, index: usize, keys: &[&str]) -> bool {
-        let Ok(file) = self.text.parse::<toml::Table>() else { return false };
-        let known = match file.get(table) {
-            Some(toml::Value::Array(tables)) => tables.get(index),
-            known => known,
-        };
-        keys.iter().try_fold(known, |value, key| Some(value?.get(*key))).flatten().is_some()
+    fn locate(&self, error: ScenarioError, table: &str, index: usize) -> ScenarioError {
+        locate(self.text, error, (table, index))
     }
 
     /// Names make the keys of results and of sweeps: each has to be there once and be one word of a key.
@@ -389,6 +355,43 @@ fn check_times(
             .hint("stop has to be later than start"));
     }
     Ok(())
+}
+
+/// Adds the line of an error's key: in the `index`-th table of this name, or in the table of what all of them have where the value
+/// is from there.
+fn locate(text: &str, mut error: ScenarioError, (table, index): (&str, usize)) -> ScenarioError {
+    let words: Vec<&str> = error.key.split('.').collect();
+    let [before @ .., last] = &words[..] else { return error };
+    let outer = before.last().filter(|outer| says(text, (table, index), &[outer, last]));
+    let shared = match table {
+        "link" | "topology" => "links",
+        "flow" | "traffic" | "arrivals" => "transport",
+        _ => "",
+    };
+    let is_own = outer.is_some() || says(text, (table, index), &[last]);
+    if words[0] != "transport" && (is_own || !says(text, (shared, 0), &[last])) {
+        // A key that is missing in a table within this one belongs on the line of that.
+        let within = before.last().filter(|_| !is_own).filter(|within| says(text, (table, index), &[within]));
+        let line = match (outer, within) {
+            (Some(outer), _) => line_of(text, &format!("{table}.{outer}"), index, last),
+            (None, Some(within)) => line_of(text, table, index, within),
+            (None, None) => line_of(text, table, index, last),
+        };
+        return error.at(line);
+    }
+    let line = line_of(text, shared, 0, last);
+    error.key = format!("{shared}.{last}");
+    error.at(line)
+}
+
+/// Whether the file has a value in the `index`-th table of this name, under these keys one in the other.
+fn says(text: &str, (table, index): (&str, usize), keys: &[&str]) -> bool {
+    let Ok(file) = text.parse::<toml::Table>() else { return false };
+    let known = match file.get(table) {
+        Some(toml::Value::Array(tables)) => tables.get(index),
+        known => known,
+    };
+    keys.iter().try_fold(known, |value, key| Some(value?.get(*key))).flatten().is_some()
 }
 
 /// Nothing but the first path, of which nobody says when it opens.

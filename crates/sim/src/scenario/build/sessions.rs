@@ -48,17 +48,19 @@ impl Builder<'_> {
                 .hint("take it out, or `striping` and `flow_routing`"));
         }
         if spec.paths_within.is_some() && visible < 2 {
-            self.idle.push(opens_at_once(&key));
+            self.note(opens_at_once(&key));
         }
         if spec.flow_routing == Some(true) && paths.len() < 2 {
-            self.idle.push(
+            self.note(
                 ScenarioError::new(key("flow_routing"), "there is one path, which all take")
                     .hint("take it out, or give the flow more paths"),
             );
         }
         check_openings(&key, spec.paths_within, time)?;
         let supply = supply(&key, spec, (visible, self.built.end), &mut config)?;
-        self.idle.extend(idle_share(&key, spec, config.protection.block));
+        if let Some(idle) = idle_share(&key, spec, config.protection.block) {
+            self.note(idle);
+        }
         let config = Arc::new(config);
         if let Supply::Datagrams { pause, .. } = supply {
             let time = stop.min(self.built.end).since(first).as_secs_f64() * count as f64;

@@ -36,7 +36,7 @@ impl Builder<'_> {
         check_times(&key, (None, spec.start_within, None), self.built.end)?;
         let within = spec.start_within.map_or(Span::ZERO, |within| within.0);
         if spec.paths_within.is_some() && paths < 2 {
-            self.idle.push(opens_at_once(&key));
+            self.note(opens_at_once(&key));
         }
         check_openings(&key, spec.paths_within, self.built.end.since(Time::ZERO + within))?;
         let mut pairs = self.pairs(spec, &hosts)?;
