@@ -124,15 +124,16 @@ fn what_would_be_passed_over_is_told() {
     }
     let usual =
         "duration = \"3 s\"\n[links]\ndelay = \"1 ms\"\nqueue = \"9 packets\"\n[[link]]\nname = \"x\"\n";
-    let told_of_usual = told(&format!("{usual}{flow}"));
+    let told_of_usual = told(&format!("{usual}{flow}size = \"1 kB\"\n"));
     assert!(told_of_usual.starts_with("s.toml:4: links.queue: nothing waits"), "{told_of_usual}");
     let tree = tree
         .replace("rate = \"1 Mbit/s\"", "delay = \"1 ms\"")
         .replace("k = 4", "k = 4\nhost_queue = \"9 packets\"");
-    let told_of_hosts = told(&format!("duration = \"3 s\"\n{tree}pattern = \"permutation\"\n"));
+    let slowed = "[transport]\nreceive_buffer = \"64 kB\"\n";
+    let told_of_hosts = told(&format!("duration = \"3 s\"\n{tree}pattern = \"permutation\"\n{slowed}"));
     assert!(told_of_hosts.starts_with("s.toml:5: topology.host_queue: nothing waits"), "{told_of_hosts}");
     let one_rated = format!(
-        "duration = \"3 s\"\n{tree}pattern = \"permutation\"\n[[link]]\nname = \"core.0.0\"\nrate = \"1 Mbit/s\"\n"
+        "duration = \"3 s\"\n{tree}pattern = \"permutation\"\n{slowed}[[link]]\nname = \"core.0.0\"\nrate = \"1 Mbit/s\"\n"
     );
     assert!(
         told(&one_rated).starts_with("s.toml:5: topology.host_queue: nothing waits"),

@@ -39,10 +39,9 @@ impl std::str::FromStr for Setting {
             return Err("write it as key=value,value,…".to_owned());
         }
         // The same runs once more would count as others.
-        for (index, value) in values.iter().enumerate() {
-            if values[..index].iter().any(|earlier| read(earlier) == read(value)) {
-                return Err(format!("`{value}` is there twice: give each value once"));
-            }
+        let mut known = BTreeSet::new();
+        if let Some(value) = values.iter().find(|value| !known.insert(read(value).to_string())) {
+            return Err(format!("`{value}` is there twice: give each value once"));
         }
         Ok(Self { key: key.trim().to_owned(), values })
     }
@@ -130,20 +129,27 @@ fn may_be_set(key: &str) -> Result<(), ScenarioError> {
     }
 }
 
-/// Checks that what changes nothing in a variant does in another. A key that is set for all names is not for each of them.
+/// Checks that what changes nothing in a variant does in another; what is set for all names has to for one of them.
 fn check_uses(base: &Scenario, places: &[Place<'_>], variants: &[Variant]) -> Result<(), ScenarioError> {
+    let idle_in = |variant: &Variant| variant.scenario.idle.iter().map(Idle::place).collect();
     let Some((first, others)) = variants.split_first() else { return Ok(()) };
-    let others: Vec<BTreeSet<_>> =
-        others.iter().map(|other| other.scenario.idle.iter().map(Idle::place).collect()).collect();
-    let of_all = first.scenario.idle.iter().find(|idle| {
-        let (table, index, key) = idle.place();
-        let is_set = places.iter().any(|place| place.sets_for_all(table, key));
-        !is_set && others.iter().all(|idle| idle.contains(&(table, index, key)))
-    });
-    let Some(idle) = of_all else { return Ok(()) };
+    let in_all: BTreeSet<_> = others.iter().fold(idle_in(first), |idle, other| &idle & &idle_in(other));
+    if in_all.is_empty() {
+        return Ok(());
+    }
     // What the file says has a line there.
-    let own = base.idle.iter().find(|own| own.place() == idle.place());
-    Err(own.map_or_else(|| ScenarioError { line: None, ..first.scenario.told(idle) }, |own| base.told(own)))
+    if let Some(own) = base.idle.iter().find(|own| in_all.contains(&own.place())) {
+        return Err(base.told(own));
+    }
+    let file: Table = first.scenario.text.parse().unwrap_or_default();
+    let mut of_names: Vec<_> = places.iter().flat_map(|place| place.of_names(&file)).collect();
+    of_names.retain(|names| !names.is_subset(&in_all));
+    let is_told = |idle: &&Idle| {
+        let place = idle.place();
+        in_all.contains(&place) && !of_names.iter().any(|names| names.contains(&place))
+    };
+    let told = first.scenario.idle.iter().find(is_told);
+    told.map_or(Ok(()), |idle| Err(ScenarioError { line: None, ..first.scenario.told(idle) }))
 }
 
 /// Largest networks, in paths and links, that are compared to see whether a key changes anything.
@@ -267,9 +273,19 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// Whether it sets this key for all tables of this name.
-    fn sets_for_all(&self, table: &str, key: &str) -> bool {
-        matches!(&self.steps[..], [first, "*", within @ ..] if *first == table && within.contains(&key))
+    /// If it is of all names: where this key, and each that it is within, is of each of them.
+    fn of_names(&self, file: &Table) -> Vec<BTreeSet<(usize, String)>> {
+        let [table, "*", within @ ..] = &self.steps[..] else { return Vec::new() };
+        let list = file.get(*table).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+        let of_each = |key: &[&str]| {
+            let place = |(index, entry): (usize, &Value)| {
+                let name = entry.get("name").and_then(Value::as_str);
+                let steps: Vec<&str> = [*table].into_iter().chain(name).chain(key.iter().copied()).collect();
+                (index, steps.join("."))
+            };
+            list.iter().enumerate().map(place).collect()
+        };
+        (1..=within.len()).map(|end| of_each(&within[..end])).collect()
     }
 
     /// Whether two keys set the same somewhere: alike as far as the shorter goes, `*` being like any name.

@@ -4,7 +4,6 @@ use anabranch_engine::{FastRetransmits, Lag};
 use anabranch_link::{Limit, LossModel, RateModel};
 use anabranch_wire::{Span, Time};
 
-use super::check_times;
 use super::links::{check_delay, link_rate, positive, spaced};
 use super::{Builder, Detector, HEADERS, MAX_DURATION};
 use crate::network::{BurstPlan, Change, Duration, LinkChange};
@@ -37,7 +36,7 @@ impl Builder<'_> {
             Some(on) => duration(on.0),
             None => Duration::Fixed(MAX_DURATION),
         };
-        check_times(&key, (spec.start, None, spec.stop), self.built.end)?;
+        self.check_times(&key, (spec.start, None, spec.stop))?;
         let start = spec.start.map_or(Time::ZERO, |start| Time::ZERO + start.0);
         let stop = spec.stop.map_or(Time::NEVER, |stop| Time::ZERO + stop.0);
         let of_bursts = [("off", spec.off.is_some()), ("bursts", spec.bursts.is_some())];

@@ -19,10 +19,9 @@ impl Idle {
         locate(text, self.error.clone(), (self.table, self.index))
     }
 
-    /// Table, which of its name, and key: alike in all variants of a file.
-    pub(crate) fn place(&self) -> (&'static str, usize, &str) {
-        let key = &self.error.key;
-        (self.table, self.index, key.rsplit('.').next().unwrap_or(key))
+    /// Which of the tables of its name, and the key in full: alike in all variants of a file.
+    pub(crate) fn place(&self) -> (usize, String) {
+        (self.index, self.error.key.clone())
     }
 }
 
@@ -32,7 +31,7 @@ impl Builder<'_> {
         self.note_of("", 0, error);
     }
 
-    fn note_of(&mut self, table: &'static str, index: usize, error: ScenarioError) {
+    pub(super) fn note_of(&mut self, table: &'static str, index: usize, error: ScenarioError) {
         self.idle.push(Idle { error, table, index });
     }
 
@@ -146,6 +145,8 @@ mod tests {
     const X: &str = "[[link]]\nname = \"x\"\nrate = \"1 Mbit/s\"\nbetween = [\"a\", \"b\"]\n";
     /// A link between `b` and `c`.
     const Y: &str = "[[link]]\nname = \"y\"\nrate = \"1 Mbit/s\"\nbetween = [\"b\", \"c\"]\n";
+    /// A link without a rate, which nothing crosses.
+    const Z: &str = "[[link]]\nname = \"z\"\ndelay = \"1 ms\"\n";
     const BACK: &str = "back = { rate = \"2 Mbit/s\" }\n";
     const EVENT: &str = "[[event]]\nat = \"500 ms\"\nlink = \"x\"\n";
 
@@ -156,6 +157,14 @@ mod tests {
     fn told(parts: &[&str]) -> Option<String> {
         let text = format!("duration = \"1 s\"\n{}", parts.concat());
         Scenario::parse(&text, "n").map_err(|error| error.to_string()).err()
+    }
+
+    /// How many variants there are, or what is said of them.
+    fn sweep(parts: &[&str], settings: &[&str]) -> Result<usize, String> {
+        let text = format!("duration = \"1 s\"\n{}", parts.concat());
+        let base = Scenario::parse_base(&text, "n").expect("right");
+        let settings: Vec<_> = settings.iter().map(|text| text.parse().expect("a setting")).collect();
+        variants(&base, &settings).map(|found| found.len()).map_err(|error| error.to_string())
     }
 
     #[track_caller]
@@ -220,12 +229,6 @@ mod tests {
 
     #[test]
     fn a_sweep_may_say_what_changes_something_in_one_of_its_variants() {
-        let sweep = |parts: &[&str], settings: &[&str]| {
-            let text = format!("duration = \"1 s\"\n{}", parts.concat());
-            let base = Scenario::parse_base(&text, "n").expect("right");
-            let settings: Vec<_> = settings.iter().map(|text| text.parse().expect("a setting")).collect();
-            variants(&base, &settings).map(|found| found.len()).map_err(|error| error.to_string())
-        };
         let (f, within) = (flow("f", "[\"x\"]"), "paths_within = \"9 ms\"\n");
         assert_eq!(sweep(&[X, BACK, &f], &["transport.acks=same-path,outside"]), Ok(2));
         let both = sweep(&[X, BACK, &f], &["transport.acks=outside", "flow.f.rule=lia,olia"]).unwrap_err();
@@ -251,19 +254,65 @@ mod tests {
         assert_eq!(sweep(&[X, &reversed, &flow("f", there), &events], &swept), Ok(2));
         let either = sweep(&[OUTSIDE, X, Y, &two, &events[..events.len() / 2]], &["event.*.link=x,y"]);
         assert!(either.unwrap_err().contains("event.way: nothing comes back over \"x\""));
-        // A key that is set for all names is not for each of them.
-        let cbr = "[[cbr]]\nname = \"c\"\npath = \"y\"\nrate = \"1 kbit/s\"\n";
-        assert_eq!(sweep(&[X, Y, &f, cbr], &["link.*.back.loss=1 %,2 %"]), Ok(2));
-        let unlimited = "[[link]]\nname = \"z\"\ndelay = \"1 ms\"\n";
-        assert_eq!(sweep(&[X, unlimited, &f], &["link.*.queue=9 packets,1 BDP"]), Ok(2));
-        assert!(sweep(&[X, unlimited, &f], &["link.z.queue=9 packets,1 BDP"]).is_err());
-        is_told(
-            &[X, unlimited, "queue = \"1 BDP\"\n", &f],
-            "n:9: link.z.queue: a BDP of an unlimited rate\n",
-        );
         let share = format!(
             "{f}datagrams = {{ rate = \"8 kbit/s\", size = \"99 B\", mode = \"protected\", most = \"1 %\" }}\n"
         );
         assert!(sweep(&[X, &share], &["flow.f.datagrams.block=2,3"]).is_err());
+    }
+
+    #[test]
+    fn what_is_set_for_all_names_changes_something_of_one() {
+        let f = flow("f", "[\"x\"]");
+        let sized = flow("f", "[\"z\"]") + "size = \"1 kB\"\n";
+        let cbr = "[[cbr]]\nname = \"c\"\npath = \"y\"\nrate = \"1 kbit/s\"\n";
+        assert_eq!(sweep(&[X, Y, &f, cbr], &["link.*.back.loss=1 %,2 %"]), Ok(2));
+        for (parts, set) in [
+            ([OUTSIDE, X, &f], "link.*.back.loss=1 %,2 %"),
+            (["", X, &f], "flow.*.paths_within=1 ms,2 ms"),
+            (["", X, &f], "flow.*.flow_routing=true"),
+            (["", Z, &sized], "link.*.queue=9 packets,2 packets"),
+            (["", Z, &sized], "link.*.back.aqm=codel"),
+        ] {
+            let told = sweep(&parts, &[set]).unwrap_err();
+            assert!(told.starts_with(&format!("n --set {}", set.split(',').next().unwrap())), "{told}");
+        }
+        // It does not stand for what the file says elsewhere.
+        let (back, lossy) = (flow("f", "[[\"y\", \"x\"]]"), "loss = \"1 %\"\n");
+        let own = sweep(&[OUTSIDE, X, lossy, Y, &back], &["link.*.back.loss=1 %,2 %"]).unwrap_err();
+        assert!(own.starts_with("n:7: link.x.loss: nothing goes there"), "{own}");
+        let own = sweep(&[X, Z, "aqm = \"codel\"\n", &f], &["link.*.queue=9 packets,2 packets"]).unwrap_err();
+        assert!(own.starts_with("n:9: link.z.aqm: nothing waits"), "{own}");
+    }
+
+    #[test]
+    fn queues_of_links_without_a_rate_are_told() {
+        let f = flow("f", "[\"x\"]");
+        assert_eq!(sweep(&[X, Z, &f], &["link.*.queue=9 packets,1 BDP"]), Ok(2));
+        assert!(sweep(&[X, Z, &f], &["link.z.queue=9 packets,1 BDP"]).is_err());
+        is_told(&[X, Z, "queue = \"1 BDP\"\n", &f], "n:9: link.z.queue: a BDP of an unlimited rate\n");
+        // That of a way of which the other says otherwise.
+        let (queue, back) =
+            ("queue = \"9 packets\"\n", "back = { rate = \"1 Mbit/s\", queue = \"1 BDP\" }\n");
+        is_told(&[X, Z, queue, back, &f], "n:9: link.z.queue: nothing waits");
+        assert_eq!(told(&[X, Z, queue, &back.replace(", queue = \"1 BDP\"", ""), &f]), None);
+        // How long a BDP is has to be known from the start.
+        let rated = EVENT.replace('x', "z") + "rate = \"1 Mbit/s\"\n";
+        let there = format!("{rated}way = \"there\"\n");
+        is_told(&[X, Z, "queue = \"1 BDP\"\n", back, &f, &there], "n:9: link.z.queue: a BDP of an unlimited");
+        let usual = "[links]\nqueue = \"1 BDP\"\ndelay = \"1 ms\"\n";
+        let lot = "[topology]\nkind = \"parking-lot\"\nhops = 1\n";
+        let found = "[[flow]]\nname = \"f\"\nfrom = \"n0\"\nto = \"n1\"\nsize = \"1 kB\"\n";
+        let rated = rated.replace("\"z\"", "\"hop0\"");
+        is_told(&[usual, lot, found, &rated], "n:3: links.queue: a BDP of an unlimited rate\n");
+        is_told(&[usual, lot, found], "n:3: links.queue: a BDP of an unlimited rate\n");
+        assert_eq!(sweep(&[usual, lot, found], &["links.rate=1 Mbit/s,2 Mbit/s"]), Ok(2));
+    }
+
+    #[test]
+    fn what_stops_after_the_end_is_told_unless_another_variant_lasts_longer() {
+        let (f, stop) = (flow("f", "[\"x\"]"), "stop = \"2 s\"\n");
+        is_told(&[X, &f, stop], "n:9: flow.f.stop: after the end: it never stops\n");
+        assert_eq!(told(&[X, &f, "stop = \"1 s\"\n"]), None);
+        assert_eq!(sweep(&[X, &f, stop], &["duration=1 s,3 s"]), Ok(2));
     }
 }

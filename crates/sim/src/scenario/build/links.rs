@@ -6,7 +6,7 @@ use anabranch_wire::{Rate, Span};
 use super::{Builder, HEADERS};
 use crate::scenario::error::{ScenarioError, line_of, nearest};
 use crate::scenario::generate::generate;
-use crate::scenario::model::{Aqm, EventSpec, LinkDefaults, LinkSpec, Topology, Way};
+use crate::scenario::model::{Aqm, LinkDefaults, LinkSpec, Topology, Way};
 use crate::scenario::units::{PACKET, QueueText};
 
 /// Longest delay of a link.
@@ -29,8 +29,17 @@ impl Builder<'_> {
         self.check_usual().map_err(|error| self.locate(error, "links", 0))?;
         let file = self.file;
         self.each("link", &file.link, Self::link)?;
-        self.check_usual_queue()?;
-        self.check_host_queue()
+        self.note_usual_queue();
+        self.note_host_queue();
+        Ok(())
+    }
+
+    /// Which ways of a link get a rate by an event: there, back.
+    fn rated_later(&self, name: &str) -> [bool; 2] {
+        let rated = self.file.event.iter().filter(|event| event.rate.is_some() && event.link == name);
+        rated.fold([false; 2], |[there, back], event| {
+            [there || event.way != Some(Way::Back), back || event.way != Some(Way::There)]
+        })
     }
 
     /// Checks what links have that do not say otherwise, even where all of them do.
@@ -58,7 +67,7 @@ impl Builder<'_> {
             check_delay("topology.access_delay", access_delay.map_or(Span::ZERO, |delay| delay.0))?;
         }
         let [there, back] = self.usual(of_host);
-        two_links(name, &there, &back).map_err(|mut error| {
+        two_links(name, [&there, &back], self.rated_later(name)).map_err(|mut error| {
             let is_of_hosts = of_host && there.queue != self.file.links.queue;
             if is_of_hosts && error.key == format!("link.{name}.queue") {
                 error.key = "topology.host_queue".to_owned();
@@ -103,9 +112,10 @@ impl Builder<'_> {
         let mut back = spec.back.clone().unwrap_or_default();
         // What is said of the link's queue is said of both ways.
         back.queue = back.queue.or(spec.queue).or(usual_back.queue);
-        let links = two_links(&spec.name, &there, &back)?;
+        let later = self.rated_later(&spec.name);
+        let links = two_links(&spec.name, [&there, &back], later)?;
         self.check_back(spec)?;
-        self.check_queue(spec, &links)?;
+        self.note_queue(spec, [0, 1].map(|way| later[way] || is_rated(&links[way])));
         match (self.graph.find_cable(&spec.name), &spec.between) {
             (Some(index), None) if index < self.generated => self.graph.cables[index].links = links,
             (Some(index), Some(_)) if index < self.generated => {
@@ -156,68 +166,50 @@ impl Builder<'_> {
             .hint("say what it has of its own, as `back = { loss = \"1 %\" }`, or take it out"))
     }
 
-    /// Checks that a link that is said to queue can, now or when an event gives it a rate.
-    fn check_queue(&mut self, spec: &LinkSpec, links: &[LinkConfig; 2]) -> Result<(), ScenarioError> {
-        let file = self.file;
-        let gets_rate = |ways: &[Way]| {
-            let of_ways = |event: &&EventSpec| event.way.is_none_or(|way| ways.contains(&way));
-            let mut events = file.event.iter().filter(|event| event.link == spec.name).filter(of_ways);
-            events.any(|event| event.rate.is_some())
+    /// Notes what is said of a link's queues where nothing ever waits: which of its ways have a rate, or get one.
+    fn note_queue(&mut self, spec: &LinkSpec, [there, back]: [bool; 2]) {
+        let of_back = spec.back.clone().unwrap_or_default();
+        let own = LinkDefaults {
+            queue: spec.queue.filter(|_| !back || of_back.queue.is_some()),
+            aqm: spec.aqm.filter(|_| !back || of_back.aqm.is_some()),
+            random_drop: spec.random_drop.filter(|_| !back || of_back.random_drop.is_some()),
+            ..LinkDefaults::default()
         };
         let name = format!("link.{}", spec.name);
-        if links.iter().any(is_rated) {
-            return Ok(());
-        }
-        if gets_rate(&[Way::There, Way::Back]) {
-            bdp_of_no_rate(&name, spec.queue.or(file.links.queue))?;
-        } else {
-            let own = LinkDefaults {
-                queue: spec.queue,
-                aqm: spec.aqm,
-                random_drop: spec.random_drop,
-                ..LinkDefaults::default()
-            };
-            let idle = bdp_of_no_rate(&name, own.queue).and_then(|()| nothing_waits(&name, &own));
-            idle.err().into_iter().for_each(|idle| self.note(idle));
-        }
-        let Some(back) = spec.back.as_ref() else { return Ok(()) };
-        let name = format!("{name}.back");
-        if gets_rate(&[Way::Back]) {
-            return bdp_of_no_rate(&name, back.queue);
-        }
-        let idle = bdp_of_no_rate(&name, back.queue).and_then(|()| nothing_waits(&name, back));
-        idle.err().into_iter().for_each(|idle| self.note(idle));
-        Ok(())
+        let idle = [
+            (!there).then(|| nothing_waits(&name, &own)),
+            (!back).then(|| nothing_waits(&format!("{name}.back"), &of_back)),
+        ];
+        idle.into_iter().flatten().flatten().for_each(|idle| self.note(idle));
     }
 
-    /// Checks that there is a link with a rate where all are said to queue.
-    fn check_usual_queue(&self) -> Result<(), ScenarioError> {
+    /// Notes what is said of all links' queues where no link has a rate.
+    fn note_usual_queue(&mut self) {
         let cables = &self.graph.cables;
         let is_one_rated = cables.iter().flat_map(|cable| &cable.links).any(is_rated);
         if is_one_rated || cables.is_empty() || self.file.event.iter().any(|event| event.rate.is_some()) {
-            return Ok(());
+            return;
         }
-        nothing_waits("links", &self.file.links).map_err(|error| self.locate(error, "links", 0))?;
-        Ok(())
+        for idle in nothing_waits("links", &self.file.links) {
+            self.note_of("links", 0, idle);
+        }
     }
 
-    /// Checks that a host's link has a rate where these are said to queue.
-    fn check_host_queue(&self) -> Result<(), ScenarioError> {
+    /// Notes what is said of the queues of hosts where no host's link has a rate.
+    fn note_host_queue(&mut self) {
         let mut of_hosts = self.graph.cables.iter().filter(|cable| cable.of_host);
         if of_hosts.any(|cable| is_rated(&cable.links[0]))
             || self.file.event.iter().any(|event| event.rate.is_some())
         {
-            return Ok(());
+            return;
         }
-        let of_hosts = match self.file.topology {
+        let queue = match self.file.topology {
             Some(Topology::FatTree { host_queue, .. } | Topology::Bcube { host_queue, .. }) => host_queue,
             _ => None,
         };
-        let of_hosts = LinkDefaults { queue: of_hosts, ..LinkDefaults::default() };
-        nothing_waits("topology", &of_hosts).map_err(|error| {
-            let error = ScenarioError { key: "topology.host_queue".to_owned(), ..error };
-            self.locate(error, "topology", 0)
-        })
+        for idle in nothing_waits("topology", &LinkDefaults { queue, ..LinkDefaults::default() }) {
+            self.note_of("topology", 0, ScenarioError { key: "topology.host_queue".to_owned(), ..idle });
+        }
     }
 
     /// Whether a path that is written down goes over a link of this name.
@@ -233,25 +225,25 @@ fn is_rated(link: &LinkConfig) -> bool {
     !matches!(link.rate, RateModel::Unlimited)
 }
 
-/// Refuses a queue as long as the rate of a link says that has none.
-fn bdp_of_no_rate(name: &str, queue: Option<QueueText>) -> Result<(), ScenarioError> {
-    if !matches!(queue, Some(QueueText::Bdp(_))) {
-        return Ok(());
-    }
-    Err(ScenarioError::new(format!("{name}.queue"), "a BDP of an unlimited rate")
-        .hint("give the link a rate, or its queue in packets"))
+/// A queue as long as the rate of a link says that has none.
+fn bdp_of_no_rate(key: String) -> ScenarioError {
+    ScenarioError::new(key, "a BDP of an unlimited rate")
+        .hint("give the link a rate, or its queue in packets")
 }
 
-/// Refuses what is said of a queue: without a rate nothing waits.
-fn nothing_waits(name: &str, said: &LinkDefaults) -> Result<(), ScenarioError> {
-    let said = [
+/// What is said of a queue: without a rate nothing waits.
+fn nothing_waits(name: &str, said: &LinkDefaults) -> Vec<ScenarioError> {
+    let waits = [
         ("queue", said.queue.is_some()),
         ("aqm", said.aqm.is_some_and(|aqm| aqm != Aqm::None)),
         ("random_drop", said.random_drop == Some(true)),
     ];
-    let Some((key, _)) = said.into_iter().find(|(_, said)| *said) else { return Ok(()) };
-    Err(ScenarioError::new(format!("{name}.{key}"), "nothing waits at a link without a rate")
-        .hint("give it one, as `rate = \"100 Mbit/s\"`, or take it out"))
+    let told = |key: &str| match said.queue {
+        Some(QueueText::Bdp(_)) if key == "queue" => bdp_of_no_rate(format!("{name}.queue")),
+        _ => ScenarioError::new(format!("{name}.{key}"), "nothing waits at a link without a rate")
+            .hint("give it one, as `rate = \"100 Mbit/s\"`, or take it out"),
+    };
+    waits.into_iter().filter(|(_, said)| *said).map(|(key, _)| told(key)).collect()
 }
 
 /// Checks a rate at which something is sent.
@@ -302,10 +294,11 @@ fn check_length(key: &str, bytes: f64) -> Result<(), ScenarioError> {
     Ok(())
 }
 
+/// The two ways of a link; `later` are those that get a rate by an event.
 fn two_links(
     name: &str,
-    there: &LinkDefaults,
-    back: &LinkDefaults,
+    [there, back]: [&LinkDefaults; 2],
+    later: [bool; 2],
 ) -> Result<[LinkConfig; 2], ScenarioError> {
     let back = LinkDefaults {
         rate: back.rate.or(there.rate),
@@ -316,10 +309,10 @@ fn two_links(
         aqm: back.aqm.or(there.aqm),
     };
     // What both have is at fault there already.
-    Ok([one_link(name, there)?, one_link(&format!("{name}.back"), &back)?])
+    Ok([one_link(name, there, later[0])?, one_link(&format!("{name}.back"), &back, later[1])?])
 }
 
-fn one_link(name: &str, link: &LinkDefaults) -> Result<LinkConfig, ScenarioError> {
+fn one_link(name: &str, link: &LinkDefaults, is_rated_later: bool) -> Result<LinkConfig, ScenarioError> {
     let key = |key: &str| format!("link.{name}.{key}");
     let delay = check_delay(&key("delay"), link.delay.map_or(Span::ZERO, |delay| delay.0))?;
     let rate = link.rate.map(|rate| link_rate(&key("rate"), rate.0)).transpose()?;
@@ -334,6 +327,7 @@ fn one_link(name: &str, link: &LinkDefaults) -> Result<LinkConfig, ScenarioError
         (QueueText::Bdp(share), Some(rate)) => {
             (rate.as_bytes_f64() * (delay * 2).as_secs_f64() * share).max(PACKET as f64)
         }
+        (QueueText::Bdp(_), None) if is_rated_later => return Err(bdp_of_no_rate(key("queue"))),
         // Nothing waits there.
         (QueueText::Bdp(_), None) => QUEUE_BYTES,
     };

@@ -222,6 +222,35 @@ impl Builder<'_> {
         Ok(())
     }
 
+    /// Checks when something starts and stops.
+    fn check_times(
+        &mut self,
+        key: &dyn Fn(&str) -> String,
+        (start, within, stop): (Option<SpanText>, Option<SpanText>, Option<SpanText>),
+    ) -> Result<(), ScenarioError> {
+        let end = self.built.end;
+        let start = start.map_or(Time::ZERO, |start| Time::ZERO + start.0);
+        if start >= end {
+            return Err(ScenarioError::new(key("start"), "after the end: it never starts")
+                .hint("let it start before `duration` is over"));
+        }
+        if within.is_some_and(|within| start + within.0 > end) {
+            return Err(ScenarioError::new(key("start_within"), "beyond the end: it may never start")
+                .hint("start and start_within together are at most `duration`"));
+        }
+        if stop.is_some_and(|stop| Time::ZERO + stop.0 <= start) {
+            return Err(ScenarioError::new(key("stop"), "it stops before it starts")
+                .hint("stop has to be later than start"));
+        }
+        if stop.is_some_and(|stop| Time::ZERO + stop.0 > end) {
+            self.note(
+                ScenarioError::new(key("stop"), "after the end: it never stops")
+                    .hint("take it out, or let it stop before `duration` is over"),
+            );
+        }
+        Ok(())
+    }
+
     fn locate(&self, error: ScenarioError, table: &str, index: usize) -> ScenarioError {
         locate(self.text, error, (table, index))
     }
@@ -333,28 +362,6 @@ impl Builder<'_> {
         }
         built
     }
-}
-
-/// Checks when something starts and stops.
-fn check_times(
-    key: &dyn Fn(&str) -> String,
-    (start, within, stop): (Option<SpanText>, Option<SpanText>, Option<SpanText>),
-    end: Time,
-) -> Result<(), ScenarioError> {
-    let start = start.map_or(Time::ZERO, |start| Time::ZERO + start.0);
-    if start >= end {
-        return Err(ScenarioError::new(key("start"), "after the end: it never starts")
-            .hint("let it start before `duration` is over"));
-    }
-    if within.is_some_and(|within| start + within.0 > end) {
-        return Err(ScenarioError::new(key("start_within"), "beyond the end: it may never start")
-            .hint("start and start_within together are at most `duration`"));
-    }
-    if stop.is_some_and(|stop| Time::ZERO + stop.0 <= start) {
-        return Err(ScenarioError::new(key("stop"), "it stops before it starts")
-            .hint("stop has to be later than start"));
-    }
-    Ok(())
 }
 
 /// Adds the line of an error's key: in the `index`-th table of this name, or in the table of what all of them have where the value

@@ -9,7 +9,7 @@ use anabranch_engine::{
 use anabranch_wire::{Span, Time};
 
 use super::supply::{MAX_BYTES, TOO_MANY_BYTES, idle_share, supply};
-use super::{Builder, Group, MAX_DURATION, MAX_PATHS, check_openings, check_times, opens_at_once};
+use super::{Builder, Group, MAX_DURATION, MAX_PATHS, check_openings, opens_at_once};
 use crate::network::{ArrivalPlan, FlowPlan, PathPlan, Sizes, Supply};
 use crate::scenario::error::{ScenarioError, nearest};
 use crate::scenario::model::{
@@ -38,7 +38,7 @@ impl Builder<'_> {
             self.config(&name, (spec.profile, spec.rule.as_ref(), spec.scheduler.as_ref()), visible)?;
         // A packet's number on the path is its number below.
         config.skip_numbers &= striping.is_none();
-        check_times(&key, (spec.start, spec.start_within, spec.stop), self.built.end)?;
+        self.check_times(&key, (spec.start, spec.start_within, spec.stop))?;
         let first = Time::ZERO + spec.start.map_or(Span::ZERO, |start| start.0);
         let within = spec.start_within.map_or(Span::ZERO, |within| within.0);
         let stop = spec.stop.map_or(Time::NEVER, |stop| Time::ZERO + stop.0);
@@ -117,7 +117,7 @@ impl Builder<'_> {
             return Err(ScenarioError::new(key("shape"), "out of range")
                 .hint("above 1, else a Pareto distribution has no mean, and at most 100"));
         }
-        check_times(&key, (spec.start, None, spec.stop), self.built.end)?;
+        self.check_times(&key, (spec.start, None, spec.stop))?;
         let start = spec.start.map_or(Time::ZERO, |start| Time::ZERO + start.0);
         let stop = spec.stop.map_or(Time::NEVER, |stop| Time::ZERO + stop.0).min(self.built.end);
         let phases = (stop.since(start).as_secs_f64() / phase.as_secs_f64()).ceil();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anabranch_wire::{Span, Time};
 
-use super::{Builder, Group, MAX_FLOWS, MAX_PATHS, check_openings, check_times, opens_at_once};
+use super::{Builder, Group, MAX_FLOWS, MAX_PATHS, check_openings, opens_at_once};
 use crate::network::{FlowPlan, PathPlan, Supply};
 use crate::scenario::error::ScenarioError;
 use crate::scenario::generate::bcube_paths;
@@ -33,7 +33,7 @@ impl Builder<'_> {
             return Err(ScenarioError::new(key("routing"), "only a BCube has paths in an order")
                 .hint("take `routing` out, or use a [topology] of kind \"bcube\""));
         }
-        check_times(&key, (None, spec.start_within, None), self.built.end)?;
+        self.check_times(&key, (None, spec.start_within, None))?;
         let within = spec.start_within.map_or(Span::ZERO, |within| within.0);
         if spec.paths_within.is_some() && paths < 2 {
             self.note(opens_at_once(&key));
