@@ -6,8 +6,9 @@ mod bulk;
 
 use bulk::bulk;
 
-/// Most instructions a packet that the sender sends, both ends together, in the profile of the tests: 15 % over what was measured.
-const MOST: u64 = 20_500;
+/// Most instructions a packet that the sender sends, both ends together, in the profile of the tests: 13 % over the most that was
+/// measured, on a machine at half its usual speed, where fewer packets come together.
+const MOST: u64 = 23_500;
 
 /// Bytes moved when it is counted: half of them until windows no longer grow, half for the count.
 const BYTES: usize = 24 << 20;
