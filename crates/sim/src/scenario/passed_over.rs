@@ -141,7 +141,7 @@ fn what_would_be_passed_over_is_told() {
         told(&one_rated)
     );
     let later = format!(
-        "duration = \"3 s\"\n[links]\nqueue = \"1 BDP\"\ndelay = \"1 ms\"\n[[link]]\nname = \"x\"\n{flow}[[event]]\nat = \"1 s\"\nlink = \"x\"\nrate = \"1 Mbit/s\"\n"
+        "duration = \"3 s\"\n[links]\nqueue = \"1 BDP\"\ndelay = \"1 ms\"\n[[link]]\nname = \"x\"\n{flow}size = \"1 kB\"\n[[event]]\nat = \"1 s\"\nlink = \"x\"\nrate = \"1 Mbit/s\"\n"
     );
     assert!(
         told(&later).starts_with("s.toml:3: links.queue: a BDP of an unlimited rate"),

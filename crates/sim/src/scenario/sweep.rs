@@ -131,15 +131,22 @@ fn may_be_set(key: &str) -> Result<(), ScenarioError> {
 
 /// Checks that what changes nothing in a variant does in another; what is set for all names has to for one of them.
 fn check_uses(base: &Scenario, places: &[Place<'_>], variants: &[Variant]) -> Result<(), ScenarioError> {
+    // What the file says has a line there.
+    let tell = |variant: &Variant, idle: &Idle| {
+        let own = base.idle.iter().find(|own| own.place() == idle.place());
+        let told = || ScenarioError { line: None, ..variant.scenario.told(idle) };
+        Err(own.map_or_else(told, |own| base.told(own)))
+    };
+    for variant in variants {
+        if let Some(wrong) = variant.scenario.idle.iter().find(|idle| idle.is_wrong) {
+            return tell(variant, wrong);
+        }
+    }
     let idle_in = |variant: &Variant| variant.scenario.idle.iter().map(Idle::place).collect();
     let Some((first, others)) = variants.split_first() else { return Ok(()) };
     let in_all: BTreeSet<_> = others.iter().fold(idle_in(first), |idle, other| &idle & &idle_in(other));
     if in_all.is_empty() {
         return Ok(());
-    }
-    // What the file says has a line there.
-    if let Some(own) = base.idle.iter().find(|own| in_all.contains(&own.place())) {
-        return Err(base.told(own));
     }
     let file: Table = first.scenario.text.parse().unwrap_or_default();
     let mut of_names: Vec<_> = places.iter().flat_map(|place| place.of_names(&file)).collect();
@@ -148,8 +155,7 @@ fn check_uses(base: &Scenario, places: &[Place<'_>], variants: &[Variant]) -> Re
         let place = idle.place();
         in_all.contains(&place) && !of_names.iter().any(|names| names.contains(&place))
     };
-    let told = first.scenario.idle.iter().find(is_told);
-    told.map_or(Ok(()), |idle| Err(ScenarioError { line: None, ..first.scenario.told(idle) }))
+    first.scenario.idle.iter().find(is_told).map_or(Ok(()), |idle| tell(first, idle))
 }
 
 /// Largest networks, in paths and links, that are compared to see whether a key changes anything.

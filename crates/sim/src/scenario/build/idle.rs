@@ -11,6 +11,8 @@ pub(crate) struct Idle {
     error: ScenarioError,
     pub(super) table: &'static str,
     pub(super) index: usize,
+    /// Whether a variant that says it is wrong, whatever others say.
+    pub(crate) is_wrong: bool,
 }
 
 impl Idle {
@@ -32,7 +34,12 @@ impl Builder<'_> {
     }
 
     pub(super) fn note_of(&mut self, table: &'static str, index: usize, error: ScenarioError) {
-        self.idle.push(Idle { error, table, index });
+        self.idle.push(Idle { error, table, index, is_wrong: false });
+    }
+
+    /// Notes what is wrong as it is, but may be mended by what is set.
+    pub(super) fn note_wrong(&mut self, table: &'static str, index: usize, error: ScenarioError) {
+        self.idle.push(Idle { error, table, index, is_wrong: true });
     }
 
     /// Notes the ways that sessions may take: over these paths, and over those as short between two nodes, which another seed may
@@ -276,6 +283,7 @@ mod tests {
             let told = sweep(&parts, &[set]).unwrap_err();
             assert!(told.starts_with(&format!("n --set {}", set.split(',').next().unwrap())), "{told}");
         }
+        assert_eq!(sweep(&[X, Z, "queue = \"1 BDP\"\n", &f], &["link.*.queue=9 packets,2 packets"]), Ok(2));
         // It does not stand for what the file says elsewhere.
         let (back, lossy) = (flow("f", "[[\"y\", \"x\"]]"), "loss = \"1 %\"\n");
         let own = sweep(&[OUTSIDE, X, lossy, Y, &back], &["link.*.back.loss=1 %,2 %"]).unwrap_err();
@@ -304,6 +312,16 @@ mod tests {
         let found = "[[flow]]\nname = \"f\"\nfrom = \"n0\"\nto = \"n1\"\nsize = \"1 kB\"\n";
         let rated = rated.replace("\"z\"", "\"hop0\"");
         is_told(&[usual, lot, found, &rated], "n:3: links.queue: a BDP of an unlimited rate\n");
+        for (of_link, is_known) in
+            [("rate = \"9 Mbit/s\"\n", true), ("queue = \"9 packets\"\n", true), ("loss = \"1 %\"\n", false)]
+        {
+            let parts = [usual, lot, found, "[[link]]\nname = \"hop0\"\n", of_link, &rated];
+            assert_eq!(told(&parts).is_none(), is_known, "{of_link}");
+        }
+        assert_eq!(sweep(&[usual, lot, found, &rated], &["links.rate=1 Mbit/s,2 Mbit/s"]), Ok(2));
+        assert_eq!(sweep(&[usual, lot, found, &rated], &["links.queue=9 packets,2 packets"]), Ok(2));
+        let one = sweep(&[usual, lot, found, &rated], &["links.queue=9 packets,1 BDP"]).unwrap_err();
+        assert!(one.starts_with("n:3: links.queue: a BDP of an unlimited rate"), "{one}");
         is_told(&[usual, lot, found], "n:3: links.queue: a BDP of an unlimited rate\n");
         assert_eq!(sweep(&[usual, lot, found], &["links.rate=1 Mbit/s,2 Mbit/s"]), Ok(2));
     }

@@ -1,5 +1,7 @@
 //! Cables, as they are written and as generators make them: rates, delays, queues, loss.
 
+use std::collections::BTreeMap;
+
 use anabranch_link::{CodelConfig, Limit, LinkConfig, LossModel, QueueModel, RandomDrop, RateModel};
 use anabranch_wire::{Rate, Span};
 
@@ -21,6 +23,7 @@ const MAX_QUEUE: f64 = 1e12;
 
 impl Builder<'_> {
     pub(super) fn links(&mut self) -> Result<(), ScenarioError> {
+        self.note_later();
         if let Some(topology) = &self.file.topology {
             let make = |name: &str, of_host: bool| self.generated_cable(topology, name, of_host);
             self.graph = generate(topology, &make).map_err(|error| self.locate(error, "topology", 0))?;
@@ -31,15 +34,54 @@ impl Builder<'_> {
         self.each("link", &file.link, Self::link)?;
         self.note_usual_queue();
         self.note_host_queue();
+        self.note_unknown();
         Ok(())
     }
 
-    /// Which ways of a link get a rate by an event: there, back.
-    fn rated_later(&self, name: &str) -> [bool; 2] {
-        let rated = self.file.event.iter().filter(|event| event.rate.is_some() && event.link == name);
-        rated.fold([false; 2], |[there, back], event| {
-            [there || event.way != Some(Way::Back), back || event.way != Some(Way::There)]
-        })
+    /// Notes which ways of links get a rate by an event: there, back.
+    fn note_later(&mut self) {
+        for event in self.file.event.iter().filter(|event| event.rate.is_some()) {
+            let later = self.later.entry(&event.link).or_default();
+            later[0] |= event.way != Some(Way::Back);
+            later[1] |= event.way != Some(Way::There);
+        }
+    }
+
+    /// Notes queues that are said in BDPs of a rate that an event gives first.
+    fn note_unknown(&mut self) {
+        let file = self.file;
+        let specs: BTreeMap<&str, usize> =
+            file.link.iter().enumerate().map(|(index, spec)| (&spec.name[..], index)).collect();
+        for (name, later) in self.later.clone() {
+            let Some(cable) = self.graph.find_cable(name).map(|cable| &self.graph.cables[cable]) else {
+                continue;
+            };
+            let unknown = [0, 1].map(|way| later[way] && !is_rated(&cable.links[way]));
+            let [usual, usual_back] = self.usual(cable.of_host);
+            let spec = specs.get(name).map(|index| (*index, &file.link[*index]));
+            let own = |queue: Option<QueueText>, key: &str| {
+                spec.and_then(|(index, _)| Some((queue?, "link", index, format!("link.{name}.{key}"))))
+            };
+            let of_both = own(spec.and_then(|(_, spec)| spec.queue), "queue");
+            let of_back = own(spec.and_then(|(_, spec)| spec.back.as_ref()?.queue), "back.queue");
+            let of_all = |queue: Option<QueueText>| match queue? {
+                queue if Some(queue) == file.links.queue => {
+                    Some((queue, "links", 0, "links.queue".to_owned()))
+                }
+                queue => Some((queue, "topology", 0, "topology.host_queue".to_owned())),
+            };
+            let there = of_both.clone().or_else(|| of_all(usual.queue));
+            let back = of_back.or(of_both).or_else(|| of_all(usual_back.queue.or(usual.queue)));
+            for said in [there, back]
+                .into_iter()
+                .zip(unknown)
+                .filter_map(|(said, is_unknown)| said.filter(|_| is_unknown))
+            {
+                if let (QueueText::Bdp(_), table, index, key) = said {
+                    self.note_wrong(table, index, bdp_of_no_rate(key));
+                }
+            }
+        }
     }
 
     /// Checks what links have that do not say otherwise, even where all of them do.
@@ -67,7 +109,7 @@ impl Builder<'_> {
             check_delay("topology.access_delay", access_delay.map_or(Span::ZERO, |delay| delay.0))?;
         }
         let [there, back] = self.usual(of_host);
-        two_links(name, [&there, &back], self.rated_later(name)).map_err(|mut error| {
+        two_links(name, &there, &back).map_err(|mut error| {
             let is_of_hosts = of_host && there.queue != self.file.links.queue;
             if is_of_hosts && error.key == format!("link.{name}.queue") {
                 error.key = "topology.host_queue".to_owned();
@@ -112,8 +154,8 @@ impl Builder<'_> {
         let mut back = spec.back.clone().unwrap_or_default();
         // What is said of the link's queue is said of both ways.
         back.queue = back.queue.or(spec.queue).or(usual_back.queue);
-        let later = self.rated_later(&spec.name);
-        let links = two_links(&spec.name, [&there, &back], later)?;
+        let later = self.later.get(&spec.name[..]).copied().unwrap_or_default();
+        let links = two_links(&spec.name, &there, &back)?;
         self.check_back(spec)?;
         self.note_queue(spec, [0, 1].map(|way| later[way] || is_rated(&links[way])));
         match (self.graph.find_cable(&spec.name), &spec.between) {
@@ -294,11 +336,10 @@ fn check_length(key: &str, bytes: f64) -> Result<(), ScenarioError> {
     Ok(())
 }
 
-/// The two ways of a link; `later` are those that get a rate by an event.
 fn two_links(
     name: &str,
-    [there, back]: [&LinkDefaults; 2],
-    later: [bool; 2],
+    there: &LinkDefaults,
+    back: &LinkDefaults,
 ) -> Result<[LinkConfig; 2], ScenarioError> {
     let back = LinkDefaults {
         rate: back.rate.or(there.rate),
@@ -309,10 +350,10 @@ fn two_links(
         aqm: back.aqm.or(there.aqm),
     };
     // What both have is at fault there already.
-    Ok([one_link(name, there, later[0])?, one_link(&format!("{name}.back"), &back, later[1])?])
+    Ok([one_link(name, there)?, one_link(&format!("{name}.back"), &back)?])
 }
 
-fn one_link(name: &str, link: &LinkDefaults, is_rated_later: bool) -> Result<LinkConfig, ScenarioError> {
+fn one_link(name: &str, link: &LinkDefaults) -> Result<LinkConfig, ScenarioError> {
     let key = |key: &str| format!("link.{name}.{key}");
     let delay = check_delay(&key("delay"), link.delay.map_or(Span::ZERO, |delay| delay.0))?;
     let rate = link.rate.map(|rate| link_rate(&key("rate"), rate.0)).transpose()?;
@@ -327,7 +368,6 @@ fn one_link(name: &str, link: &LinkDefaults, is_rated_later: bool) -> Result<Lin
         (QueueText::Bdp(share), Some(rate)) => {
             (rate.as_bytes_f64() * (delay * 2).as_secs_f64() * share).max(PACKET as f64)
         }
-        (QueueText::Bdp(_), None) if is_rated_later => return Err(bdp_of_no_rate(key("queue"))),
         // Nothing waits there.
         (QueueText::Bdp(_), None) => QUEUE_BYTES,
     };

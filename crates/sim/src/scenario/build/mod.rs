@@ -12,7 +12,7 @@ mod work;
 
 pub(crate) use idle::Idle;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anabranch_engine::FastRetransmits;
 use anabranch_link::{LinkConfig, RateModel};
@@ -120,6 +120,8 @@ struct Builder<'a> {
     returning: BTreeSet<u32>,
     /// What is said that changes nothing.
     idle: Vec<Idle>,
+    /// Which ways of links get a rate by an event: there, back.
+    later: BTreeMap<&'a str, [bool; 2]>,
     /// Most flows of each pattern.
     most_pairs: usize,
 }
@@ -176,6 +178,7 @@ fn builder<'a>(file: &'a File, text: &'a str, (seed, most_pairs): (u64, usize)) 
         taken: BTreeSet::new(),
         returning: BTreeSet::new(),
         idle: Vec::new(),
+        later: BTreeMap::new(),
         most_pairs,
     };
     builder.built.plan.seed = seed;
