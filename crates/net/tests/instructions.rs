@@ -7,7 +7,7 @@ mod bulk;
 use bulk::bulk;
 
 /// Most instructions a packet that the sender sends, both ends together, in the profile of the tests: 13 % over the most that was
-/// measured, on a machine at half its usual speed, where fewer packets come together.
+/// measured, on a machine at half its usual speed.
 const MOST: u64 = 23_500;
 
 /// Bytes moved when it is counted: half of them until windows no longer grow, half for the count.

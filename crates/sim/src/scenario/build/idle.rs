@@ -1,4 +1,4 @@
-//! What changes nothing here: links' ways that nothing takes. A sweep may say it for the sake of another of its variants.
+//! What changes nothing, as links' ways that nothing takes. A sweep may say it for the sake of another of its variants.
 
 use super::{Builder, locate};
 use crate::network::PathPlan;

@@ -21,6 +21,9 @@ const QUEUE_BYTES: f64 = 1000.0 * PACKET as f64;
 /// Longest queue, in bytes.
 const MAX_QUEUE: f64 = 1e12;
 
+/// A queue, and the table, which of its name, and the key that say it.
+type Said = (QueueText, &'static str, usize, String);
+
 impl Builder<'_> {
     pub(super) fn links(&mut self) -> Result<(), ScenarioError> {
         self.note_later();
@@ -52,36 +55,40 @@ impl Builder<'_> {
         let file = self.file;
         let specs: BTreeMap<&str, usize> =
             file.link.iter().enumerate().map(|(index, spec)| (&spec.name[..], index)).collect();
-        for (name, later) in self.later.clone() {
+        for (name, later) in std::mem::take(&mut self.later) {
             let Some(cable) = self.graph.find_cable(name).map(|cable| &self.graph.cables[cable]) else {
                 continue;
             };
             let unknown = [0, 1].map(|way| later[way] && !is_rated(&cable.links[way]));
-            let [usual, usual_back] = self.usual(cable.of_host);
-            let spec = specs.get(name).map(|index| (*index, &file.link[*index]));
-            let own = |queue: Option<QueueText>, key: &str| {
-                spec.and_then(|(index, _)| Some((queue?, "link", index, format!("link.{name}.{key}"))))
-            };
-            let of_both = own(spec.and_then(|(_, spec)| spec.queue), "queue");
-            let of_back = own(spec.and_then(|(_, spec)| spec.back.as_ref()?.queue), "back.queue");
-            let of_all = |queue: Option<QueueText>| match queue? {
-                queue if Some(queue) == file.links.queue => {
-                    Some((queue, "links", 0, "links.queue".to_owned()))
-                }
-                queue => Some((queue, "topology", 0, "topology.host_queue".to_owned())),
-            };
-            let there = of_both.clone().or_else(|| of_all(usual.queue));
-            let back = of_back.or(of_both).or_else(|| of_all(usual_back.queue.or(usual.queue)));
-            for said in [there, back]
-                .into_iter()
-                .zip(unknown)
-                .filter_map(|(said, is_unknown)| said.filter(|_| is_unknown))
-            {
-                if let (QueueText::Bdp(_), table, index, key) = said {
+            let said = self.said_of_queues(name, specs.get(name).copied(), cable.of_host);
+            for (said, _) in said.into_iter().zip(unknown).filter(|(_, is_unknown)| *is_unknown) {
+                if let Some((QueueText::Bdp(_), table, index, key)) = said {
                     self.note_wrong(table, index, bdp_of_no_rate(key));
                 }
             }
         }
+    }
+
+    /// What is said of a link's queue each way, and where: table, which of its name, key.
+    fn said_of_queues(&self, name: &str, spec: Option<usize>, of_host: bool) -> [Option<Said>; 2] {
+        let file = self.file;
+        let own = |queue: &dyn Fn(&LinkSpec) -> Option<QueueText>, key: &str| {
+            let index = spec?;
+            Some((queue(&file.link[index])?, "link", index, format!("link.{name}.{key}")))
+        };
+        let of_all = |queue: Option<QueueText>| {
+            let (table, key) = if queue == file.links.queue {
+                ("links", "links.queue")
+            } else {
+                ("topology", "topology.host_queue")
+            };
+            Some((queue?, table, 0, key.to_owned()))
+        };
+        let [usual, usual_back] = self.usual(of_host);
+        let of_both = own(&|spec| spec.queue, "queue");
+        let of_back = own(&|spec| spec.back.as_ref()?.queue, "back.queue");
+        let back = of_back.or_else(|| of_both.clone()).or_else(|| of_all(usual_back.queue.or(usual.queue)));
+        [of_both.or_else(|| of_all(usual.queue)), back]
     }
 
     /// Checks what links have that do not say otherwise, even where all of them do.
