@@ -6,9 +6,9 @@ mod bulk;
 
 use bulk::bulk;
 
-/// Most instructions a packet that the sender sends, both ends together, in the profile of the tests: 13 % over the most that was
-/// measured, on a machine at half its usual speed.
-const MOST: u64 = 23_500;
+/// Most instructions a packet that the sender sends, both ends together, in the profile of the tests: 21 % over what is measured on an idle
+/// machine, 10 % over the most on a busy one, where fewer packets come together.
+const MOST: u64 = 21_500;
 
 /// Bytes moved when it is counted: half of them until windows no longer grow, half for the count.
 const BYTES: usize = 24 << 20;
