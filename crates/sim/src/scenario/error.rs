@@ -143,13 +143,27 @@ fn with_heads(mut error: ScenarioError, text: &str) -> ScenarioError {
     let line = error.line.and_then(|line| text.lines().nth(line - 1)).unwrap_or_default();
     let is_head = line.trim_start().starts_with('[');
     let is_one_of_several = SEVERAL.contains(&error.key.as_str());
-    if is_head && is_one_of_several && error.message.starts_with("there twice") {
+    let is_twice = is_one_of_several && error.message.starts_with("there twice");
+    if let Some(error) = Some(&error.key).filter(|_| is_twice).and_then(|key| of_none(key, text)) {
+        return error;
+    }
+    if is_head && is_twice {
         error.hint = format!("several of them are headed by [[{0}]] each: take out any other {0}", error.key);
     }
     if is_one_of_several && error.hint == format!("write [{}]", error.key) {
         error.hint = format!("write [[{}]]", error.key);
     }
     error
+}
+
+/// The error for a table within one of several, such as `[link.back]`, that stands before any of these.
+fn of_none(key: &str, text: &str) -> Option<ScenarioError> {
+    let (one, within) = (format!("[[{key}]]"), format!("[{key}."));
+    let heads = text.lines().map(str::trim).enumerate();
+    let mut heads = heads.filter(|(_, line)| line.starts_with(&one) || line.starts_with(&within));
+    let (number, head) = heads.next().filter(|(_, line)| line.starts_with(&within))?;
+    let hint = format!("it is part of the {one} above it: is that headed so?");
+    Some(ScenarioError::new(key, format!("{head} stands before any {one}")).hint(hint).at(Some(number + 1)))
 }
 
 /// What to write in place of a value of another type than the key's, if that is the mistake; `written` is the value as it stands.
@@ -189,6 +203,10 @@ fn wrong_type(mut told: ScenarioError, head: Head<'_>, written: &str) -> Scenari
     let found = match what.strip_prefix("value: integer `") {
         Some(number) if number.starts_with('-') => format!("{found}, which is below nothing"),
         Some(_) => format!("{found}, which is too large"),
+        // More than any integer of the parser's.
+        None if written.len() > 18 && written.bytes().all(|byte| byte.is_ascii_digit() || byte == b'_') => {
+            format!("{found}, which is too large")
+        }
         None => found,
     };
     told.message = format!("found {found}: expected {expected}");

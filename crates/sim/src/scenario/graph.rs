@@ -143,6 +143,21 @@ impl Graph {
         format!("it joins \"{a}\" and \"{b}\", which no other link of the path does: name the links between")
     }
 
+    /// The two nodes of these names.
+    pub(crate) fn ends(
+        &self,
+        key: &dyn Fn(&str) -> String,
+        (from, to): (&str, &str),
+    ) -> Result<(usize, usize), ScenarioError> {
+        let start = self.existing_node(&key("from"), from)?;
+        let end = self.existing_node(&key("to"), to)?;
+        if start == end {
+            return Err(ScenarioError::new(key("to"), format!("\"{from}\" is both ends of the path"))
+                .hint("name two different nodes"));
+        }
+        Ok((start, end))
+    }
+
     /// Up to `most` different ways with the fewest cables, chosen at random.
     pub(crate) fn shortest(
         &self,
@@ -150,13 +165,8 @@ impl Graph {
         (from, to): (&str, &str),
         (most, chance): (usize, &mut Chance),
     ) -> Result<Vec<PathPlan>, ScenarioError> {
-        let start = self.existing_node(&key("from"), from)?;
-        let end = self.existing_node(&key("to"), to)?;
+        let (start, end) = self.ends(key, (from, to))?;
         let key = key("to");
-        if start == end {
-            return Err(ScenarioError::new(key, format!("\"{from}\" is both ends of the path"))
-                .hint("name two different nodes"));
-        }
         let paths = self.shortest_between(start, end, most, chance);
         if paths.is_empty() {
             let message = format!("node \"{to}\" cannot be reached from \"{from}\"");

@@ -213,6 +213,14 @@ fn mistakes_that_people_make_are_told_with_what_was_found_and_an_example() {
             "s.toml:2: ack_every: found 99999999999999, which is too large: expected a whole number of packets such as `ack_every = 2`",
         ),
         (
+            "[transport]\nack_every = 99999999999999999999999",
+            "s.toml:2: ack_every: found 99999999999999999999999, which is too large: expected a whole number of packets such as `ack_every = 2`",
+        ),
+        (
+            "[[linkx]]\nname = \"a\"\n[link.back]\ndelay = \"7 ms\"\n[[link]]\nname = \"b\"",
+            "s.toml:3: link: [link.back] stands before any [[link]]\n  hint    it is part of the [[link]] above it: is that headed so?",
+        ),
+        (
             "[[crb]]\nname = \"x\"",
             "s.toml:1: crb: unknown key `crb`\n  hint    did you mean `cbr`? Possible: name, about, seed, duration, warm_up, sample, transport, links, topology, link, flow, traffic, arrivals, cbr, event, detector, expect",
         ),
@@ -288,12 +296,18 @@ fn what_all_links_or_flows_have_is_mended_where_it_stands() {
     let pair = "[[traffic]]\nname = \"t\"\npattern = \"permutation\"\n";
     let arrivals = "[[arrivals]]\nname = \"f\"\npaths = [\"a\"]\nrate = [\"1 /s\"]\nsize = \"0 B\"\n";
     let cases = [
-        (format!("[links]\nqueue = \"0 packets\"\n{links}{flow}"), "s.toml:3: links.queue: no packet fits"),
+        (
+            format!("[links]\nqueue = \"0 packets\"\n{links}{flow}"),
+            "s.toml:3: links.queue: no packet of 1500 B fits",
+        ),
         (
             format!("[links]\nqueue = \"0 packets\"\n{links}queue = \"9 packets\"\n{flow}"),
-            "s.toml:3: links.queue: no packet fits",
+            "s.toml:3: links.queue: no packet of 1500 B fits",
         ),
-        (format!("[links]\nqueue = \"0 BDP\"\n{links}{flow}"), "s.toml:3: links.queue: no packet fits"),
+        (
+            format!("[links]\nqueue = \"0 BDP\"\n{links}{flow}"),
+            "s.toml:3: links.queue: no packet of 1500 B fits",
+        ),
         (format!("[transport]\nack_every = 0\n{links}{flow}"), "s.toml:3: transport.ack_every: out of range"),
         (
             format!("{links}{flow}[transport]\nrule = \"mtcp\"\n"),
@@ -314,7 +328,7 @@ fn what_all_links_or_flows_have_is_mended_where_it_stands() {
         ),
         (
             format!("[links]\nqueue = \"9 packets\"\nrate = \"1 Mbit/s\"\n{tree}{pair}"),
-            "s.toml:8: topology.host_queue: no packet fits",
+            "s.toml:8: topology.host_queue: no packet of 1500 B fits",
         ),
     ];
     // What looks the same elsewhere and is right is left alone.

@@ -29,7 +29,7 @@ fn what_would_be_passed_over_is_told() {
         ),
         (
             format!("{flow}striping = {{ scheme = \"weighted\", buffer = \"fixed\", packets = 0 }}"),
-            "8: flow.f.striping.packets: how many may wait?",
+            "8: flow.f.striping.packets: out of range",
         ),
         (
             format!("{flow}[expect]\n\"flow.f.rtt_ms\" = {{ max = 1 }}"),
@@ -111,6 +111,25 @@ fn what_would_be_passed_over_is_told() {
         (
             arrivals.replace("[\"1 /s\"]", "[\"1 /s\", \"9 /s\"]\nphase = \"3 s\""),
             "8: arrivals.a.rate: only the first 1 of 2 ever come",
+        ),
+        (format!("{cbr}on = \"1 ms\"\noff = \"0 s\""), "10: cbr.c.off: no pause: it sends all the time"),
+        (
+            format!("{flow}[transport.reports]\nalpha = 0.5\nb = -3.0"),
+            "10: transport.reports.b: out of range",
+        ),
+        (
+            format!("{flow}[transport]\nleave_out = {{ slower_than = 0.5 }}"),
+            "9: transport.leave_out.slower_than: out of range",
+        ),
+        (
+            format!("{flow}[transport.leave_out]\nsharing_beyond = 0"),
+            "9: transport.leave_out.sharing_beyond: out of range",
+        ),
+        (
+            format!(
+                "{flow}[flow.datagrams]\nrate = \"1 Mbit/s\"\nsize = \"1 kB\"\nmode = \"protected\"\nblock = 99"
+            ),
+            "12: flow.f.datagrams.block: out of range",
         ),
         (format!("{arrivals}phase = \"1 s\""), "10: arrivals.a.phase: the only rate lasts all the time"),
         (format!("{flow}[transport]\nleave_out = {{}}"), "9: transport.leave_out: leaves nothing out"),

@@ -42,7 +42,7 @@ fn each_kind_of_mistake_is_told_with_its_line_its_key_and_the_remedy() {
         (
             "queue = \"20 packets\"",
             "queue = \"0 packets\"",
-            "small.toml:10: link.wifi.queue: no packet fits\n  \
+            "small.toml:10: link.wifi.queue: no packet of 1500 B fits\n  \
              hint    at least \"1 packet\": the one being sent counts too",
         ),
         (
@@ -252,14 +252,20 @@ fn absurd_sizes_are_answered_at_once() {
     let text = "duration = \"1 s\"\n[links]\nrate = \"1 Mbit/s\"\n[topology]\nkind = \"bcube\"\nn = 10\nk = 3\n[[traffic]]\nname = \"t\"\n\
                 pattern = \"random\"\nflows = 9000\n";
     assert!(Scenario::parse(text, "n").unwrap_err().message.contains("9000 flows a host"));
+    // As large as it may be, not as deep.
+    let cube = text.replace("n = 10\nk = 3", "n = 2\nk = 9").replace("flows = 9000", "flows = 1");
+    assert_eq!(Scenario::parse(&cube, "n").err(), None);
     let crowd = |share: &str| {
         format!(
-            "duration = \"1 ms\"\n[links]\nrate = \"1 Mbit/s\"\n[topology]\nkind = \"dumbbell\"\nhosts = 60000\naccess_rate = \"1 Mbit/s\"\naccess_delay = \"1 ms\"\n[[traffic]]\nname = \"t\"\n\
+            "duration = \"2 ms\"\n[links]\nrate = \"1 Mbit/s\"\n[topology]\nkind = \"dumbbell\"\nhosts = 60000\naccess_rate = \"1 Mbit/s\"\naccess_delay = \"1 ms\"\n[[traffic]]\nname = \"t\"\n\
              pattern = \"permutation\"\nshare = \"{share}\"\n"
         )
     };
     let error = Scenario::parse(&crowd("100 %"), "n").unwrap_err().to_string();
     assert!(error.starts_with("n:11: traffic.t.pattern: 1 flows a host from 120000 hosts\n"), "{error}");
+    let others = "[[flow]]\nname = \"f\"\nfrom = \"s0\"\nto = \"r0\"\ncount = 99000\n";
+    let error = Scenario::parse(&(crowd("1 %") + others), "n").unwrap_err().to_string();
+    assert!(error.starts_with("n:11: traffic.t.pattern: 1200 flows, 100200 with those before\n"), "{error}");
     // Only those count that send.
     assert_eq!(Scenario::parse(&crowd("1 %"), "n").err(), None);
 }

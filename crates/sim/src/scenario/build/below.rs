@@ -93,8 +93,9 @@ impl Builder<'_> {
             (ReorderBuffer::Fixed, Some(packets)) if (1..=MOST_WAITING).contains(&packets) => {
                 Some(BufferSize::Fixed(packets as usize))
             }
-            (ReorderBuffer::Fixed, _) => {
-                return Err(ScenarioError::new(key("striping.packets"), "how many may wait?")
+            (ReorderBuffer::Fixed, packets) => {
+                let message = if packets.is_some() { "out of range" } else { "how many may wait?" };
+                return Err(ScenarioError::new(key("striping.packets"), message)
                     .hint(format!("a fixed buffer needs `packets`, from 1 to {MOST_WAITING}")));
             }
             (_, Some(_)) => {

@@ -48,6 +48,12 @@ impl Builder<'_> {
             return Err(ScenarioError::new(key("on"), "without `off` it never pauses")
                 .hint("say how long a pause lasts, as `off = \"100 ms\"`, or take it out"));
         }
+        if spec.off.is_some_and(|off| off.0.is_zero()) {
+            self.note(
+                ScenarioError::new(key("off"), "no pause: it sends all the time")
+                    .hint("say how long a pause lasts, as `off = \"100 ms\"`, or take it and `on` out"),
+            );
+        }
         let limit = |link: &u32| self.graph.cables[*link as usize / 2].links[*link as usize % 2].queue.limit;
         let fits = |link: &&u32| !matches!(limit(link), Limit::Bytes(most) if most < packet);
         if let Some(link) = path.forward.iter().find(|link| !fits(link)) {

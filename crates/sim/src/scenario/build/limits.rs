@@ -160,29 +160,35 @@ impl Builder<'_> {
 
     /// Of each link whether packets cross it at any rate, and hardly one is lost if that counts, at some time of the run.
     fn free_links(&self, loss_counts: bool) -> Vec<bool> {
-        let loses = |loss: &LossModel| loss_counts && loses(loss);
+        self.ever(|state| !(state.rated || loss_counts && loses(state.loss)))
+    }
+
+    /// Of each link whether this holds of it at some time of the run.
+    pub(super) fn ever(&self, holds: impl Fn(&LinkState<'_>) -> bool) -> Vec<bool> {
         let mut changes = BTreeMap::<u32, Vec<_>>::new();
         for change in &self.built.plan.script {
             changes.entry(change.link).or_default().push(change);
         }
         changes.values_mut().for_each(|changes| changes.sort_by_key(|change| change.at));
-        let is_free = |(index, link): (u32, &LinkConfig)| {
-            let (mut rated, mut lossy) = (!matches!(link.rate, RateModel::Unlimited), loses(&link.loss));
+        let held = |(index, link): (u32, &LinkConfig)| {
+            let rated = !matches!(link.rate, RateModel::Unlimited);
+            let mut state = LinkState { rated, loss: &link.loss, delay: link.delay, down: false };
             // What happens at one moment counts together.
-            let (mut since, mut was_free) = (Time::ZERO, false);
+            let (mut since, mut has_held) = (Time::ZERO, false);
             for change in changes.get(&index).into_iter().flatten() {
-                was_free |= change.at > since && !rated && !lossy;
+                has_held |= change.at > since && holds(&state);
                 since = change.at;
                 match &change.what {
-                    LinkChange::Rate(rate) => rated = !matches!(rate, RateModel::Unlimited),
-                    LinkChange::Loss(loss) => lossy = loses(loss),
-                    _ => {}
+                    LinkChange::Rate(rate) => state.rated = !matches!(rate, RateModel::Unlimited),
+                    LinkChange::Loss(loss) => state.loss = loss,
+                    LinkChange::Delay(delay) => state.delay = *delay,
+                    LinkChange::Down(down) => state.down = *down,
                 }
             }
-            was_free || (!rated && !lossy)
+            has_held || holds(&state)
         };
         let links = self.graph.cables.iter().flat_map(|cable| &cable.links);
-        (0..).zip(links).map(is_free).collect()
+        (0..).zip(links).map(held).collect()
     }
 
     /// The error for a flow that nothing slows down, at a link that it crosses.
@@ -197,6 +203,14 @@ impl Builder<'_> {
         let line = |table: &str| line_of(self.text, table, 0, "");
         ScenarioError { key: "links.rate".to_owned(), ..error }.at(line("links").or_else(|| line("topology")))
     }
+}
+
+/// What a link is like for a time.
+pub(super) struct LinkState<'a> {
+    rated: bool,
+    pub(super) loss: &'a LossModel,
+    pub(super) delay: Span,
+    pub(super) down: bool,
 }
 
 /// Whether a link loses enough for a window to end somewhere.
@@ -274,7 +288,7 @@ mod tests {
         };
         let cbr = "[[cbr]]\nname = \"c\"\npath = [\"x\", \"y\"]\nrate = \"500 Mbit/s\"";
         let flows = "[[flow]]\nname = \"f\"\npaths = [\"y\"]\ncount = 1000\nsize = \"1 GB\"\n[transport]\ninitial_window = 1000";
-        let far = "delay = \"1000 s\"";
+        let far = "delay = \"999 s\"";
         for (keys, source) in [(far, cbr), ("rate = \"1 kbit/s\"\nqueue = \"1000 GB\"", cbr), (far, flows)] {
             let told = of(keys, source);
             assert!(told.starts_with("s.toml:5: link.y: more than 100000 packets wait or are"), "{told}");

@@ -335,7 +335,8 @@ pub(super) fn check_delay(key: &str, delay: Span) -> Result<Span, ScenarioError>
 fn check_length(key: &str, bytes: f64) -> Result<(), ScenarioError> {
     let error = |message: &str, hint: &str| Err(ScenarioError::new(key, message).hint(hint));
     if bytes < PACKET as f64 {
-        return error("no packet fits", "at least \"1 packet\": the one being sent counts too");
+        let message = format!("no packet of {PACKET} B fits");
+        return error(&message, "at least \"1 packet\": the one being sent counts too");
     }
     if bytes > MAX_QUEUE {
         return error("more than any memory holds", "at most \"1000 GB\"");

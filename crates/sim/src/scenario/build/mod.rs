@@ -1,6 +1,7 @@
 //! From a file to a [`Plan`]: names become numbers, defaults are filled in, bounds are kept.
 
 mod below;
+mod cut;
 mod events;
 mod idle;
 mod limits;
@@ -146,6 +147,7 @@ pub(crate) fn build(file: &File, text: &str, seed: u64) -> Result<Built, Scenari
 pub(crate) fn check(file: &File, text: &str) -> Result<(Built, Vec<Idle>), ScenarioError> {
     let mut builder = whole(file, text, file.seed)?;
     builder.idle_ways();
+    builder.note_cut();
     let idle = std::mem::take(&mut builder.idle);
     Ok((builder.finish(), idle))
 }
@@ -195,6 +197,7 @@ impl Builder<'_> {
         let file = self.file;
         // What is wrong with what all have is told even where nobody has it.
         self.config("transport", (None, None, None), 1).map_err(|error| self.locate(error, "flow", 0))?;
+        self.ends()?;
         self.each("flow", &file.flow, Self::flow)?;
         self.each("traffic", &file.traffic, Self::traffic)?;
         self.each("arrivals", &file.arrivals, Self::arrivals)?;
@@ -206,6 +209,16 @@ impl Builder<'_> {
             return Err(ScenarioError::new("", "nothing sends anything")
                 .hint("add a [[flow]], [[traffic]], [[arrivals]] or [[cbr]]")
                 .at(Some(end)));
+        }
+        Ok(())
+    }
+
+    /// Checks the nodes that flows go between, before paths are looked for: in a large network that takes long.
+    fn ends(&self) -> Result<(), ScenarioError> {
+        for (index, flow) in self.file.flow.iter().enumerate() {
+            let (Some(from), Some(to)) = (&flow.from, &flow.to) else { continue };
+            let key = |key: &str| format!("flow.{}.{key}", flow.name);
+            self.graph.ends(&key, (from, to)).map_err(|error| self.locate(error, "flow", index))?;
         }
         Ok(())
     }
@@ -372,6 +385,10 @@ impl Builder<'_> {
 fn locate(text: &str, mut error: ScenarioError, (table, index): (&str, usize)) -> ScenarioError {
     let words: Vec<&str> = error.key.split('.').collect();
     let [before @ .., last] = &words[..] else { return error };
+    if let ["transport", outer] = before {
+        let line = line_of(text, &format!("transport.{outer}"), 0, last);
+        return error.at(line);
+    }
     let outer = before.last().filter(|outer| says(text, (table, index), &[outer, last]));
     let shared = match table {
         "link" | "topology" => "links",

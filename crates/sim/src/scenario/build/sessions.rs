@@ -298,10 +298,10 @@ fn apply_transport(name: &str, from: &Transport, config: &mut Config) -> Result<
         };
     }
     if let Some(Reports { alpha, b }) = from.reports {
-        if !((0.0..1.0).contains(&alpha) && (0.0..1.0).contains(&b)) {
-            return Err(
-                ScenarioError::new("transport.reports", "out of range").hint("alpha and b from 0 to below 1")
-            );
+        let weights = [("alpha", alpha), ("b", b)];
+        if let Some((name, _)) = weights.iter().find(|(_, weight)| !(0.0..1.0).contains(weight)) {
+            return Err(ScenarioError::new(format!("transport.reports.{name}"), "out of range")
+                .hint("from 0 to below 1"));
         }
         config.reports = Some(ReportConfig { alpha, b });
     }
@@ -312,9 +312,12 @@ fn apply_transport(name: &str, from: &Transport, config: &mut Config) -> Result<
             return Err(ScenarioError::new("transport.leave_out", "leaves nothing out")
                 .hint("say `slower_than` or `sharing_beyond`, or take it out"));
         }
-        if omega.is_nan() || omega <= 1.0 || d == 0 {
-            return Err(ScenarioError::new("transport.leave_out", "out of range")
-                .hint("slower_than is more than 1, sharing_beyond at least 1"));
+        let wrong = |key: &str| ScenarioError::new(format!("transport.leave_out.{key}"), "out of range");
+        if omega.is_nan() || omega <= 1.0 {
+            return Err(wrong("slower_than").hint("more than 1"));
+        }
+        if d == 0 {
+            return Err(wrong("sharing_beyond").hint("at least 1"));
         }
         config.rules = PathRules::default().suppressing(Some(SuppressionLimits { omega, d }));
     }

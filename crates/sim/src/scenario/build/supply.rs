@@ -166,9 +166,13 @@ fn datagram_supply(
     let usual = config.protection;
     let block = block.unwrap_or(usual.block);
     let most = most.map_or(usual.most, |most| most.0);
-    if !(1..=MAX_BLOCK).contains(&block) || most <= 0.0 {
-        return Err(ScenarioError::new(key("datagrams"), "out of range")
-            .hint(format!("`block` is 1 to {MAX_BLOCK}, `most` more than 0 %")));
+    if !(1..=MAX_BLOCK).contains(&block) {
+        return Err(
+            ScenarioError::new(key("datagrams.block"), "out of range").hint(format!("1 to {MAX_BLOCK}"))
+        );
+    }
+    if most <= 0.0 {
+        return Err(ScenarioError::new(key("datagrams.most"), "out of range").hint("more than 0 %"));
     }
     let patience = patience.map_or(usual.patience, |patience| patience.0);
     let outlive_path = outlive_path.unwrap_or(usual.outlive_path);

@@ -40,9 +40,13 @@ impl Builder<'_> {
         }
         check_openings(&key, spec.paths_within, self.built.end.since(Time::ZERO + within))?;
         let mut pairs = self.pairs(spec, &hosts)?;
-        if (self.built.plan.flows.len() + pairs.len()) as u64 > MAX_FLOWS {
-            return Err(ScenarioError::new(key("flows"), format!("{} flows", pairs.len()))
-                .hint(format!("a scenario has at most {MAX_FLOWS} flows")));
+        let before = self.built.plan.flows.len();
+        if (before + pairs.len()) as u64 > MAX_FLOWS {
+            let said = if spec.flows.is_some() { "flows" } else { "pattern" };
+            let message = format!("{} flows, {} with those before", pairs.len(), before + pairs.len());
+            return Err(ScenarioError::new(key(said), message).hint(format!(
+                "a scenario has at most {MAX_FLOWS} flows: fewer others, or a smaller `share` of hosts that send"
+            )));
         }
         pairs.truncate(self.most_pairs);
         let mut senders: Vec<usize> = pairs.iter().map(|(from, _)| *from).collect();
