@@ -8,7 +8,7 @@ use anabranch_settings::syntax_error;
 pub(crate) use anabranch_settings::{line_of, nearest};
 use unknown::unknown_key;
 
-use super::shape::SEVERAL;
+use super::shape::{SEVERAL, WITHIN};
 
 use serde::de::DeserializeOwned;
 
@@ -158,12 +158,17 @@ fn with_heads(mut error: ScenarioError, text: &str) -> ScenarioError {
 
 /// The error for a table within one of several, such as `[link.back]`, that stands before any of these.
 fn of_none(key: &str, text: &str) -> Option<ScenarioError> {
-    let (one, within) = (format!("[[{key}]]"), format!("[{key}."));
-    let heads = text.lines().map(str::trim).enumerate();
-    let mut heads = heads.filter(|(_, line)| line.starts_with(&one) || line.starts_with(&within));
-    let (number, head) = heads.next().filter(|(_, line)| line.starts_with(&within))?;
-    let hint = format!("it is part of the {one} above it: is that headed so?");
-    Some(ScenarioError::new(key, format!("{head} stands before any {one}")).hint(hint).at(Some(number + 1)))
+    let heads = text.lines().enumerate().filter(|(_, line)| line.trim_start().starts_with('['));
+    let mut heads = heads.filter_map(|(number, line)| {
+        let name: Vec<&str> =
+            line.trim().trim_start_matches('[').split(']').next()?.split('.').map(str::trim).collect();
+        (name[0] == key).then_some((number, name))
+    });
+    let (number, name) =
+        heads.next().filter(|(_, name)| name.get(1).is_some_and(|inner| WITHIN.contains(inner)))?;
+    let message = format!("[{}] stands before any [[{key}]]", name.join("."));
+    let hint = format!("it is part of the [[{key}]] above it: is that headed so?");
+    Some(ScenarioError::new(key, message).hint(hint).at(Some(number + 1)))
 }
 
 /// What to write in place of a value of another type than the key's, if that is the mistake; `written` is the value as it stands.
@@ -204,7 +209,9 @@ fn wrong_type(mut told: ScenarioError, head: Head<'_>, written: &str) -> Scenari
         Some(number) if number.starts_with('-') => format!("{found}, which is below nothing"),
         Some(_) => format!("{found}, which is too large"),
         // More than any integer of the parser's.
-        None if written.len() > 18 && written.bytes().all(|byte| byte.is_ascii_digit() || byte == b'_') => {
+        None if written.len() > 18
+            && written.trim_start_matches('+').bytes().all(|byte| byte.is_ascii_digit() || byte == b'_') =>
+        {
             format!("{found}, which is too large")
         }
         None => found,

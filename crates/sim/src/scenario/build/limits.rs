@@ -172,7 +172,7 @@ impl Builder<'_> {
         changes.values_mut().for_each(|changes| changes.sort_by_key(|change| change.at));
         let held = |(index, link): (u32, &LinkConfig)| {
             let rated = !matches!(link.rate, RateModel::Unlimited);
-            let mut state = LinkState { rated, loss: &link.loss, delay: link.delay, down: false };
+            let mut state = LinkState { rated, loss: &link.loss, down: false };
             // What happens at one moment counts together.
             let (mut since, mut has_held) = (Time::ZERO, false);
             for change in changes.get(&index).into_iter().flatten() {
@@ -181,8 +181,8 @@ impl Builder<'_> {
                 match &change.what {
                     LinkChange::Rate(rate) => state.rated = !matches!(rate, RateModel::Unlimited),
                     LinkChange::Loss(loss) => state.loss = loss,
-                    LinkChange::Delay(delay) => state.delay = *delay,
                     LinkChange::Down(down) => state.down = *down,
+                    LinkChange::Delay(_) => {}
                 }
             }
             has_held || holds(&state)
@@ -209,7 +209,6 @@ impl Builder<'_> {
 pub(super) struct LinkState<'a> {
     rated: bool,
     pub(super) loss: &'a LossModel,
-    pub(super) delay: Span,
     pub(super) down: bool,
 }
 
@@ -288,7 +287,7 @@ mod tests {
         };
         let cbr = "[[cbr]]\nname = \"c\"\npath = [\"x\", \"y\"]\nrate = \"500 Mbit/s\"";
         let flows = "[[flow]]\nname = \"f\"\npaths = [\"y\"]\ncount = 1000\nsize = \"1 GB\"\n[transport]\ninitial_window = 1000";
-        let far = "delay = \"999 s\"";
+        let far = "delay = \"499 s\"";
         for (keys, source) in [(far, cbr), ("rate = \"1 kbit/s\"\nqueue = \"1000 GB\"", cbr), (far, flows)] {
             let told = of(keys, source);
             assert!(told.starts_with("s.toml:5: link.y: more than 100000 packets wait or are"), "{told}");
