@@ -21,7 +21,7 @@ pub(super) fn run(args: &MergeArgs, context: &Context) -> Result<(), Failure> {
         out::print(&columns::table(&runs, &args.metrics)?)?;
         return Bounds::of(&runs).outcome();
     }
-    let mut writer = Writer::new(args.format.format());
+    let mut writer = Writer::new(args.format.format(), "");
     runs.into_iter().try_for_each(|run| writer.add(run))?;
     writer.finish()
 }

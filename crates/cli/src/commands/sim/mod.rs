@@ -229,7 +229,7 @@ fn run_all(
     let crew = Crew { stop: stop_on_interrupt(), ..Crew::new(args.thread_count(), !context.quiet) };
     let trace = args.trace.as_deref().map(|path| Traced::to(path, &crew.stop));
     let wanted = Wanted { course: args.plot.is_some(), trace: trace.clone() };
-    let mut writer = output::Writer::new(args.format.format());
+    let mut writer = output::Writer::new(args.format.format(), base.about());
     let mut album = folder.as_ref().map(|_| plots::Album::default());
     let all = jobs.len();
     let done = run_jobs(jobs, &crew, wanted, &mut |done| {

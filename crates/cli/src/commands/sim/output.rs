@@ -124,13 +124,15 @@ impl Bounds {
 /// Takes runs and writes them.
 pub(super) struct Writer {
     format: Format,
+    /// What the scenario shows, above a table.
+    about: String,
     runs: Vec<Run>,
     bounds: Bounds,
 }
 
 impl Writer {
-    pub(super) fn new(format: Format) -> Self {
-        Self { format, runs: Vec::new(), bounds: Bounds::default() }
+    pub(super) fn new(format: Format, about: &str) -> Self {
+        Self { format, about: about.to_owned(), runs: Vec::new(), bounds: Bounds::default() }
     }
 
     /// JSON is written at once, so that what is complete stays when the command is stopped.
@@ -146,7 +148,7 @@ impl Writer {
     /// Writes what waited for the last run.
     pub(super) fn finish(self) -> Result<(), Failure> {
         match self.format {
-            Format::Table => out::print(&table(&self.runs))?,
+            Format::Table => out::print(&table(&self.about, &self.runs))?,
             Format::Csv => out::print(&csv(&self.runs))?,
             Format::Json => {}
         }
@@ -155,8 +157,9 @@ impl Writer {
 }
 
 /// A column a variant: the mean over its seeds, with the 95 % interval where there are several.
-fn table(runs: &[Run]) -> String {
-    let mut text = String::new();
+fn table(about: &str, runs: &[Run]) -> String {
+    let mut text =
+        about.trim().lines().map(|line| line.replace(char::is_control, " ") + "\n").collect::<String>();
     let mut variants: Vec<String> = Vec::new();
     for run in runs {
         if !variants.contains(&run.variant()) {
@@ -175,6 +178,24 @@ fn table(runs: &[Run]) -> String {
             let interval = interval.map(|interval| format!(" ± {interval}")).unwrap_or_default();
             let _ = writeln!(text, "  {name:<44} {mean:>12}{interval}");
         }
+        text += &bounds(&of_it);
+    }
+    text
+}
+
+/// What was expected of the runs of a variant, a line each bound, and in how many it was so.
+fn bounds(runs: &[&Run]) -> String {
+    let mut text = String::new();
+    for (index, Expected { name, bound, .. }) in
+        runs.first().map_or(&[][..], |run| &run.expect).iter().enumerate()
+    {
+        let kept = runs.iter().filter(|run| run.expect.get(index).is_some_and(|bound| bound.ok)).count();
+        let told = match (kept, runs.len()) {
+            (1, 1) => "as expected".to_owned(),
+            (0, 1) => "not as expected".to_owned(),
+            (kept, all) => format!("as expected in {kept} of {all}"),
+        };
+        let _ = writeln!(text, "  {name:<44} {bound}: {told}");
     }
     text
 }
@@ -244,9 +265,28 @@ mod tests {
 
     #[test]
     fn a_table_shows_the_mean_and_the_interval() {
-        let text = table(&[run(1, 0.5), run(2, 0.7)]);
-        assert!(text.starts_with("x a.b=1, 2 (2 runs)\n  jain "), "{text}");
+        let text = table("What it shows.", &[run(1, 0.5), run(2, 0.7)]);
+        assert!(text.starts_with("What it shows.\nx a.b=1, 2 (2 runs)\n  jain "), "{text}");
         assert!(text.contains(" 0.6 ± 1.3\n"), "{text}");
+    }
+
+    #[test]
+    fn a_table_ends_with_what_was_expected() {
+        let judged = |seed, ok| {
+            let bound = Expected { name: "jain".into(), value: Some(0.5), bound: "≥ 0.5".into(), ok };
+            Run { expect: vec![bound], ..run(seed, 0.5) }
+        };
+        for (runs, end) in [
+            (vec![judged(1, true)], "≥ 0.5: as expected\n"),
+            (vec![judged(1, false)], "≥ 0.5: not as expected\n"),
+            (vec![judged(1, true), judged(2, false)], "≥ 0.5: as expected in 1 of 2\n"),
+        ] {
+            let text = table("", &runs);
+            assert!(
+                text.lines().last().is_some_and(|line| line.starts_with("  jain ")) && text.ends_with(end),
+                "{text}"
+            );
+        }
     }
 
     #[test]
@@ -266,7 +306,7 @@ mod tests {
         let text = serde_json::to_string(&run).unwrap();
         assert!(text.contains(r#""value":null"#), "{text}");
         assert_eq!(serde_json::from_str::<Run>(&text).unwrap(), run);
-        let mut writer = Writer::new(Format::Csv);
+        let mut writer = Writer::new(Format::Csv, "");
         writer.add(run).unwrap();
         assert_eq!(writer.bounds.failed, ["tiny, seed 7: flow.M.completion_s is not measured, not ≤ 3"]);
     }
