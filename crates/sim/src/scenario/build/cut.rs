@@ -103,8 +103,10 @@ impl Links<'_> {
             return Some((message, "mend it before the end, or let less than 100 % be lost there"));
         }
         let takes = links.iter().fold(Span::ZERO, |sum, link| sum + self.delays[*link as usize]);
-        let message = format!("the delays on its way are {takes} together, the run {}", self.run);
-        (takes >= self.run).then_some((message, "less delay, or a longer `duration`"))
+        (takes >= self.run).then(|| {
+            let message = format!("the delays on its way are {takes} together, the run {}", self.run);
+            (message, "less delay, or a longer `duration`")
+        })
     }
 
     /// Why nothing arrives of a session: it opens over its first path, there and back. What is striped goes there over all, and comes
