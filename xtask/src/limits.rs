@@ -1,4 +1,4 @@
-//! Holds `docs/security.md` against the code: each row of its tables of limits names a test that is there.
+//! Holds `docs/explanation/security.md` against the code: each row of its tables of limits names a test that is there.
 
 use std::fs;
 use std::path::Path;
@@ -40,7 +40,7 @@ fn quoted(line: &str) -> impl Iterator<Item = &str> {
 #[test]
 fn every_limit_on_the_page_about_security_names_a_test_that_is_there() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let page = fs::read_to_string(root.join("docs/security.md")).unwrap();
+    let page = fs::read_to_string(root.join("docs/explanation/security.md")).unwrap();
     let holds = |file: &str, test: &str| {
         let text = fs::read_to_string(root.join("crates").join(file)).unwrap_or_default();
         text.contains(&format!("fn {test}("))

@@ -58,7 +58,7 @@ Usage: cargo xtask STEP
 
   papers [NAME…]
            the papers' experiments that have no results in target/papers yet, or these; then all tables and drawings
-           in docs/figures; no part of ci
+           in docs/notebook/figures; no part of ci
   miri     unit tests of the data structures of crates without I/O under Miri, some ten minutes; no part of ci
   same     a seed gives the same bytes in debug and release, on one thread and two; no part of ci
   fuzz [--seconds N] [--target NAME] [--seed N]

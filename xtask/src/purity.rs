@@ -8,7 +8,7 @@ use std::path::Path;
 
 use crate::cargo_output;
 
-/// The crates without I/O, as in `docs/architecture.md`.
+/// The crates without I/O, as in `docs/explanation/architecture.md`.
 const PURE: [&str; 8] = [
     "anabranch-wire",
     "anabranch-cc",

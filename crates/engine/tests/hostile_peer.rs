@@ -1,4 +1,4 @@
-//! A peer that has authenticated itself and means harm (`docs/security.md`). What it can make a session hold is
+//! A peer that has authenticated itself and means harm (`docs/explanation/security.md`). What it can make a session hold is
 //! measured at the allocator; the session closes with the right error or copes.
 
 #[path = "hostile/attacker.rs"]

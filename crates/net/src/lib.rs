@@ -1,7 +1,7 @@
 //! The network driver and the async API of Anabranch: [`Endpoint`], [`Session`], [`Stream`].
 //!
 //! The engine (`anabranch-engine`) decides everything and touches nothing; this crate has the sockets, the
-//! clock and the tasks. What it adds to the engine is told in `docs/adr/0004-driver.md`; in short:
+//! clock and the tasks. What it adds to the engine is told in `docs/explanation/adr/0004-driver.md`; in short:
 //!
 //! - one UDP socket for each local address, bound to its interface, shared by all sessions; a task each
 //!   receives in batches, opens packets in place and hands them to their session's engine;

@@ -1,4 +1,4 @@
-//! What somebody on the way can do to a session: nothing that an unlucky network could not (`docs/security.md`).
+//! What somebody on the way can do to a session: nothing that an unlucky network could not (`docs/explanation/security.md`).
 //!
 //! Each test sends a pattern through a tap that misbehaves, and wants it unchanged at the other end, both sessions
 //! closed in good order, and the attack to have happened.

@@ -54,7 +54,7 @@ impl<'a> Cursor<'a> {
         self.array(what).map(u64::from_be_bytes)
     }
 
-    /// Family (1), address (4 or 16), port (2), as in `docs/protocol.md`.
+    /// Family (1), address (4 or 16), port (2), as in `docs/reference/protocol.md`.
     pub fn address(&mut self) -> Result<SocketAddr, MessageError> {
         let ip = match self.u8("address")? {
             4 => IpAddr::V4(Ipv4Addr::from(self.array::<4>("address")?)),

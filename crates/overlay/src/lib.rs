@@ -8,7 +8,7 @@
 //! | [`controller`] | which relays there are, who may use how much of them, and grants that say so |
 //! | [`relay`] | what a relay does with requests and with packets |
 //!
-//! The services that join them to sockets, storage and sessions are in `daemon`; `docs/overlay.md` tells how
+//! The services that join them to sockets, storage and sessions are in `daemon`; `docs/explanation/overlay.md` tells how
 //! the parts work together.
 
 mod codec;

@@ -1,4 +1,4 @@
-//! `docs/vectors/secure.json` and this implementation agree: the tests make every vector again from its inputs.
+//! `docs/reference/vectors/secure.json` and this implementation agree: the tests make every vector again from its inputs.
 
 use std::net::SocketAddr;
 
@@ -14,7 +14,7 @@ use crate::{
     ShareId, Ticket, TicketSecret, noise, read_init,
 };
 
-const PUBLISHED: &str = include_str!("../../../docs/vectors/secure.json");
+const PUBLISHED: &str = include_str!("../../../docs/reference/vectors/secure.json");
 const FROM: &str = "192.0.2.1:4000";
 
 fn hex(bytes: impl AsRef<[u8]>) -> String {
@@ -102,7 +102,7 @@ fn handshakes_go_as_published() {
     assert_published("handshake", &json!([handshake(None), handshake(Some(&ticket))]));
 }
 
-/// The key and mask of a phase by the formulas of docs/protocol.md, for a check that does not use the chain.
+/// The key and mask of a phase by the formulas of docs/reference/protocol.md, for a check that does not use the chain.
 fn phase_by_formula(secret: [u8; 32], phase: u32) -> ([u8; 16], [u8; 12]) {
     let secret =
         (0..phase).fold(secret, |secret, _| blake3::derive_key("anabranch 2026 next key phase", &secret));

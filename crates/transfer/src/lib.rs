@@ -10,7 +10,7 @@
 //! value, and the chaining values of a file join to its ordinary BLAKE3 hash, so blocks are verified as
 //! they come and nothing is hashed in advance. What an interrupted transfer left on disk is hashed and
 //! offered to the sender, which sends only what differs: there is no journal to trust or to lose.
-//! `docs/transfer.md` describes every message.
+//! `docs/reference/transfer.md` describes every message.
 //!
 //! ```no_run
 //! # use anabranch_transfer::{Connection, Progress, ReceiveOptions, Share, Target, TransferError, receive, send};

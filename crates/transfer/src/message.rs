@@ -1,4 +1,4 @@
-//! The messages of a transfer and their bytes (`docs/transfer.md`).
+//! The messages of a transfer and their bytes (`docs/reference/transfer.md`).
 //!
 //! Control messages go both ways on the control stream; requests go to the sender and replies to the
 //! receiver on the data stream. Decoders take hostile bytes: they never panic and allocate no more than
@@ -369,7 +369,7 @@ mod tests {
 
     /// The bytes of the vector `name` in the protocol's page.
     fn vector(name: &str) -> Vec<u8> {
-        let page = include_str!("../../../docs/transfer.md");
+        let page = include_str!("../../../docs/reference/transfer.md");
         let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         let digits: String = line.unwrap_or_else(|| panic!("no vector {name}")).split_whitespace().collect();
         let byte = |at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap();

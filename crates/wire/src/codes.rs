@@ -1,4 +1,4 @@
-//! The numbers that say why a session ends or a path is given up. `docs/protocol.md` lists them too.
+//! The numbers that say why a session ends or a path is given up. `docs/reference/protocol.md` lists them too.
 
 /// Codes of [`Close`](crate::Close). Those from 0x100 to 0x1ff are the protocol's; beside them only 0 has
 /// a meaning of its own, all others are the application's.

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-/// Bytes that are not what `docs/protocol.md` allows. `at` counts bytes from the start of what was
+/// Bytes that are not what `docs/reference/protocol.md` allows. `at` counts bytes from the start of what was
 /// given to the decoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]

@@ -1,4 +1,4 @@
-//! The frames inside a sealed packet. `docs/protocol.md` draws each one.
+//! The frames inside a sealed packet. `docs/reference/protocol.md` draws each one.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -75,7 +75,7 @@ pub enum Frame<P> {
     PathAbandon {
         /// The path.
         path: PathId,
-        /// One of the codes in `docs/protocol.md`.
+        /// One of the codes in `docs/reference/protocol.md`.
         reason: u64,
     },
     /// How the sender would like a path to be used.
@@ -310,7 +310,7 @@ pub struct Report {
 /// Why a session ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Close {
-    /// 0 for a normal end; the codes are in `docs/protocol.md`.
+    /// 0 for a normal end; the codes are in `docs/reference/protocol.md`.
     pub code: u64,
     /// For people; at most 255 bytes of UTF-8.
     pub reason: String,

@@ -1,4 +1,4 @@
-//! `docs/vectors/wire.json` and this implementation agree, and `docs/protocol.md` names every code.
+//! `docs/reference/vectors/wire.json` and this implementation agree, and `docs/reference/protocol.md` names every code.
 
 use std::collections::BTreeSet;
 
@@ -11,8 +11,8 @@ use anabranch_wire::{
 use bytes::Bytes;
 use serde_json::Value;
 
-const VECTORS: &str = include_str!("../../../docs/vectors/wire.json");
-const PROTOCOL: &str = include_str!("../../../docs/protocol.md");
+const VECTORS: &str = include_str!("../../../docs/reference/vectors/wire.json");
+const PROTOCOL: &str = include_str!("../../../docs/reference/protocol.md");
 
 fn list(path: &str) -> Vec<Value> {
     let all: Value = serde_json::from_str(VECTORS).expect("wire.json is JSON");
@@ -302,7 +302,7 @@ fn the_protocol_page_lists_every_code_with_its_number() {
         ("BUSY", close_code::BUSY),
     ] {
         let row = format!("| {code:#05x} | `{name}` |");
-        assert!(PROTOCOL.contains(&row), "docs/protocol.md has no row {row}");
+        assert!(PROTOCOL.contains(&row), "docs/reference/protocol.md has no row {row}");
     }
     for (name, reason) in [
         ("REQUESTED", abandon_reason::REQUESTED),
@@ -312,6 +312,6 @@ fn the_protocol_page_lists_every_code_with_its_number() {
         ("SUPPRESSED", abandon_reason::SUPPRESSED),
     ] {
         let row = format!("| {reason} | `{name}` |");
-        assert!(PROTOCOL.contains(&row), "docs/protocol.md has no row {row}");
+        assert!(PROTOCOL.contains(&row), "docs/reference/protocol.md has no row {row}");
     }
 }

@@ -1,7 +1,7 @@
 //! Every experiment of the papers, run again with its seeds.
 //!
 //! Results are kept in `target/papers/`, a file an experiment, and are not run again while they are there. From them
-//! the tables of `docs/figures/README.md` and the drawings beside it are made; the sections of experiments without results
+//! the tables of `docs/notebook/figures/README.md` and the drawings beside it are made; the sections of experiments without results
 //! stay as they are.
 
 mod mpmtp;
@@ -21,7 +21,7 @@ use networks::{NETWORKS, Networks};
 use plan::{Experiment, PAPERS, experiments};
 
 /// Where tables and drawings go.
-const FIGURES: &str = "docs/figures";
+const FIGURES: &str = "docs/notebook/figures";
 const RESULTS: &str = "target/papers";
 
 const HEAD: &str = "\

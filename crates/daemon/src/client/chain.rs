@@ -1,7 +1,7 @@
 //! Relays one behind the other, and what it takes to make them ready for one path.
 //!
 //! Flows are allocated from the last relay to the first, each with the PID of the one behind it; then the PIDs for the
-//! way back are set from the first to the last. The picture is in `docs/protocol.md`.
+//! way back are set from the first to the last. The picture is in `docs/reference/protocol.md`.
 
 use std::future::{pending, poll_fn};
 use std::net::SocketAddr;

@@ -243,7 +243,7 @@ mod tests {
     #[test]
     fn parity_is_as_published() {
         let all: serde_json::Value =
-            serde_json::from_str(include_str!("../../../../docs/vectors/wire.json")).unwrap();
+            serde_json::from_str(include_str!("../../../../docs/reference/vectors/wire.json")).unwrap();
         let vectors = all["parity"].as_array().unwrap();
         assert_eq!(vectors.len(), 3);
         let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();

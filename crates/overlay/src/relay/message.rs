@@ -1,6 +1,6 @@
 //! What a client and a relay say to each other, on one stream of the session between them.
 //!
-//! A message is a kind (1 byte), the length of its body (2 bytes) and the body; numbers are big-endian. `docs/protocol.md`
+//! A message is a kind (1 byte), the length of its body (2 bytes) and the body; numbers are big-endian. `docs/reference/protocol.md`
 //! has the table. A reader never holds more than [`MAX_MESSAGE`] bytes, whatever a peer says.
 
 use std::net::SocketAddr;

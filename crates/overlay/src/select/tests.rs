@@ -188,7 +188,7 @@ impl Cheaper<'_> {
     }
 }
 
-/// Ways may be used more than once, so a set of k there is wherever there is a way. The figures are those of `docs/overlay.md`.
+/// Ways may be used more than once, so a set of k there is wherever there is a way. The figures are those of `docs/explanation/overlay.md`.
 #[test]
 fn no_set_of_ways_is_less_joint_than_the_one_that_is_found_on_1000_graphs() {
     let (mut different, mut fewer, mut without) = (0, 0, 0);
@@ -231,7 +231,7 @@ fn no_set_of_ways_is_less_joint_than_the_one_that_is_found_on_1000_graphs() {
 /// Graphs on which as many ways as asked for came out, fewer, and none.
 const FOUND: [u32; 3] = [693, 222, 85];
 
-/// What the greedy choice gets of the best set under its own rule. The figures are those of `docs/overlay.md`.
+/// What the greedy choice gets of the best set under its own rule. The figures are those of `docs/explanation/overlay.md`.
 #[test]
 fn the_greedy_choice_stays_within_the_stated_distance_of_the_best_set_on_1000_graphs() {
     let limits = ChoiceLimits { beta: 0.5, k: 3 };

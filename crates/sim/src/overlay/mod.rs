@@ -44,7 +44,7 @@ impl OverlayConfig {
 /// An overlay at the end of its run.
 #[derive(Clone, Debug)]
 pub struct OverlayRun {
-    /// What was found; see `docs/overlay.md` for each.
+    /// What was found; see `docs/explanation/overlay.md` for each.
     pub metrics: Metrics,
     map: LinkMap,
     now: Time,

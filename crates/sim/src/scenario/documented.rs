@@ -1,4 +1,4 @@
-//! Holds `docs/simulator.md` to the code: whatever a scenario can say is named there.
+//! Holds `docs/reference/scenarios.md` to the code: whatever a scenario can say is named there.
 
 use anabranch_engine::SchedulerKind;
 use anabranch_engine::cc::RuleKind;
@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::mistakes::keys;
 use super::{Scenario, schema};
 
-const PAGE: &str = include_str!("../../../../docs/simulator.md");
+const PAGE: &str = include_str!("../../../../docs/reference/scenarios.md");
 
 /// What the page has in backticks, in one piece or as a part of an example.
 fn is_named(word: &str) -> bool {

@@ -18,7 +18,7 @@ use crate::{
 /// should copy it.
 ///
 /// # Errors
-/// A [`DecodeError`] for the first field that breaks the rules of `docs/protocol.md`; nothing of such a
+/// A [`DecodeError`] for the first field that breaks the rules of `docs/reference/protocol.md`; nothing of such a
 /// packet is to be used, and the session ends with [`close_code::FRAME_ENCODING`](crate::close_code).
 pub fn decode_frames(packet: Bytes) -> Result<Frames<Bytes>, DecodeError> {
     let mut reader = Reader::new(packet);

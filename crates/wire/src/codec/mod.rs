@@ -1,4 +1,4 @@
-//! Frames and parameters to bytes and back; `docs/protocol.md` draws every one of them.
+//! Frames and parameters to bytes and back; `docs/reference/protocol.md` draws every one of them.
 //!
 //! The engine fills a packet by length ([`packet_encoded_len`], [`stream_frame_overhead_last`]) without
 //! encoding anything; the driver calls [`encode_frames`] just before sealing and [`decode_frames`] just

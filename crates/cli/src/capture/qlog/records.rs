@@ -122,7 +122,7 @@ fn told<P: Payload>(frame: &Frame<P>, path: PathId) -> Value {
     }
 }
 
-/// The number by which a frame that QUIC does not have begins (`docs/protocol.md`).
+/// The number by which a frame that QUIC does not have begins (`docs/reference/protocol.md`).
 fn number<P: Payload>(frame: &Frame<P>) -> u64 {
     match frame {
         Frame::Marked(_) => 0x34,

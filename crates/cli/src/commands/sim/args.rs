@@ -89,7 +89,10 @@ impl RunArgs {
         let (option, hint) = if self.redundant {
             ("--redundant", "a flow of a scenario is redundant with `redundant = true`")
         } else if self.after.is_some() {
-            ("--after", "a link of a scenario breaks with an event at a time: see docs/simulator.md")
+            (
+                "--after",
+                "a link of a scenario breaks with an event at a time: see docs/reference/scenarios.md",
+            )
         } else {
             return Ok(());
         };

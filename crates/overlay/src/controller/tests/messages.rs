@@ -100,10 +100,10 @@ fn names(value: &serde_json::Value, found: &mut Vec<String>) {
     }
 }
 
-/// Every field of every message is in the tables of `docs/protocol.md`, in the row of its kind.
+/// Every field of every message is in the tables of `docs/reference/protocol.md`, in the row of its kind.
 #[test]
 fn the_protocols_page_names_every_field() {
-    let page = include_str!("../../../../../docs/protocol.md");
+    let page = include_str!("../../../../../docs/reference/protocol.md");
     let (_, section) = page.split_once("### Controllers\n").expect("the section");
     let section = section.split("\n### ").next().unwrap_or_default();
     let (requests, rest) = section.split_once("\n| answer |").expect("a table of answers");

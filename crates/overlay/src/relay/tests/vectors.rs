@@ -1,4 +1,4 @@
-//! `docs/vectors/relay.json` is what this code writes. `ANABRANCH_WRITE_VECTORS=1` writes it anew.
+//! `docs/reference/vectors/relay.json` is what this code writes. `ANABRANCH_WRITE_VECTORS=1` writes it anew.
 
 use serde_json::{Value, json};
 
@@ -88,11 +88,11 @@ fn vectors() -> Value {
 
 #[test]
 fn the_vectors_in_the_documentation_are_what_is_written() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/vectors/relay.json");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/vectors/relay.json");
     if std::env::var_os("ANABRANCH_WRITE_VECTORS").is_some() {
         std::fs::write(path, serde_json::to_string_pretty(&vectors()).unwrap() + "\n").unwrap();
     }
     let documented: Value =
-        serde_json::from_str(include_str!("../../../../../docs/vectors/relay.json")).unwrap();
+        serde_json::from_str(include_str!("../../../../../docs/reference/vectors/relay.json")).unwrap();
     assert_eq!(documented, vectors());
 }
