@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anabranch_daemon::client::RunningSessions;
+use anabranch_node::RunningSessions;
 use clap::{Args, ValueHint};
 
 use crate::commands::service::Socket;

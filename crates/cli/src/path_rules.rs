@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use anabranch_daemon::client::{parse_rule, parse_rules};
 use anabranch_net::{PathRule, PathRules};
+use anabranch_node::{parse_rule, parse_rules};
 use clap::Args;
 
 use crate::errors::Failure;

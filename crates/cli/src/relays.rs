@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anabranch_daemon::client::{GrantWanted, Grants, Hosting, RelayError, RelayRoute, USUAL_PATHS};
-use anabranch_daemon::controller::link::{ControllerHint, LinkError};
-use anabranch_daemon::place::NodeAt;
 use anabranch_net::{Endpoint, NodeKey, PublicKey, TicketSecret};
+use anabranch_node::NodeAt;
+use anabranch_node::{ControllerHint, LinkError};
+use anabranch_node::{GrantWanted, Grants, Hosting, RelayError, RelayRoute, USUAL_PATHS};
 use anabranch_secure::RelayHint;
 use clap::Args;
 

@@ -9,8 +9,8 @@ mod fleet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anabranch_daemon::controller::link::ControllerHint;
 use anabranch_daemon::store::{Etcd, EtcdSettings};
+use anabranch_node::ControllerHint;
 use anabranch_overlay::controller::{ClientRecord, Leader, RelayRecord, Store};
 use anabranch_overlay::grant::{ControllerKey, UnixTime};
 use common::clock::WallClock;

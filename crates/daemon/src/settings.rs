@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use anabranch_net::PublicKey;
 use anabranch_overlay::grant::Limits;
-use anabranch_settings::{SettingsError, line_of};
+use anabranch_settings::SettingsError;
+pub(crate) use anabranch_settings::located;
 use anabranch_wire::{Header, Rate};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, de};
@@ -53,12 +54,6 @@ fn with_example(error: SettingsError) -> SettingsError {
         Some((_, example)) => error.hint(format!("write {example}")),
         None => error,
     }
-}
-
-/// With the line of the error's key in the `index`-th table called `table`.
-pub(crate) fn located(error: SettingsError, text: &str, (table, index): (&str, usize)) -> SettingsError {
-    let line = line_of(text, table, index, &error.key);
-    error.at(line)
 }
 
 /// A node's public key.

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use anabranch_daemon::client::RelayPaths;
 use anabranch_emulate::Direction;
 use anabranch_link::RateModel;
 use anabranch_net::Rate;
+use anabranch_node::RelayPaths;
 use common::network::network;
 use common::{through_relays, until};
 

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use anabranch_daemon::client::{Entry, Flow, RelayConnection, Wanted};
 use anabranch_daemon::relay::RelayService;
 use anabranch_net::{Ecn, Endpoint, Pid, Rate};
+use anabranch_node::{Entry, Flow, RelayConnection, Wanted};
 use anabranch_overlay::relay::{Target, answer_challenge};
 use anabranch_secure::RelayHint;
 use anabranch_wire::{Header, Kind};

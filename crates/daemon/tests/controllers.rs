@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anabranch_daemon::controller::asking::Controllers;
 use anabranch_daemon::controller::config::ControllerSettings;
-use anabranch_daemon::controller::link::{ControllerHint, LinkError};
 use anabranch_daemon::controller::registration::{Registrant, Registration, Standing};
 use anabranch_daemon::controller::{ControllerService, signer};
 use anabranch_net::{Config, Endpoint, PublicKey, Rate, Target};
+use anabranch_node::Controllers;
+use anabranch_node::{ControllerHint, LinkError};
 use anabranch_overlay::controller::message::{Again, Reply, Request};
 use anabranch_overlay::controller::{Ask, Load, Offer, Place, Policy, Quota, RequestId};
 use anabranch_overlay::grant::{GrantId, Limits, UnixTime, open};

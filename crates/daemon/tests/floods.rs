@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anabranch_daemon::client::{Entry, Peer, RelayPaths};
 use anabranch_net::{Config, Endpoint, PathId, PathUse, Pid, Rate, Session, Target};
+use anabranch_node::{Entry, Peer, RelayPaths};
 use anabranch_overlay::relay::{RELAY_VERSION, Reply, Request, Target as NextHop};
 use anabranch_wire::{Header, Kind};
 use common::controllers::nowhere;

@@ -5,11 +5,10 @@ mod common;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use anabranch_daemon::client::{Entry, Peer, RelayConnection, RunningPaths, Wanted};
-use anabranch_daemon::controller::asking;
 use anabranch_daemon::relay::RelayService;
 use anabranch_daemon::relay::config::RelaySettings;
 use anabranch_net::Pid;
+use anabranch_node::{Entry, Peer, RelayConnection, RunningPaths, Wanted};
 use anabranch_overlay::relay::Target;
 use anabranch_secure::RelayHint;
 use tokio::time::timeout;
@@ -31,7 +30,7 @@ async fn who_has_just_asked_how_far_a_relay_is_gets_paths_there_at_once() {
     let (client, server) = (node(72).await, node(73).await);
     let dir = tempfile::tempdir().unwrap();
     let grants = controllers.grants(&client, &dir.path().join("grants")).await.unwrap();
-    let asking = asking::Controllers::new(client.clone(), controllers.hints.clone());
+    let asking = anabranch_node::Controllers::new(client.clone(), controllers.hints.clone());
     asking.figures(vec![relay.node()], None).await.expect("figures");
     // The relay is told who measures it with a heartbeat, of which there is one every two seconds.
     tokio::time::sleep(Duration::from_secs(3)).await;

@@ -5,16 +5,16 @@ mod common;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use anabranch_daemon::client::{GrantWanted, Grants};
 use anabranch_daemon::controller::ControllerService;
 use anabranch_daemon::controller::config::ControllerSettings;
 use anabranch_daemon::controller::http::{MOST_LISTENERS, routes};
-use anabranch_daemon::controller::link::ControllerHint;
-use anabranch_daemon::http::{Door, HttpLimits, HttpSettings, TlsFiles, metrics};
 use anabranch_daemon::relay::RelayService;
 use anabranch_daemon::relay::config::{Controller, RelaySettings};
+use anabranch_node::ControllerHint;
+use anabranch_node::{GrantWanted, Grants};
 use anabranch_overlay::controller::{Policy, Quota};
 use anabranch_overlay::grant::Limits;
+use anabranch_service::http::{Door, HttpLimits, HttpSettings, TlsFiles, metrics};
 use anabranch_wire::Rate;
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -342,7 +342,7 @@ async fn a_stranger_is_answered_once_and_keeps_no_connection() {
     stream.write_all(asked.as_bytes()).await.unwrap();
     let mut heard = Vec::new();
     // Sooner than after the time that another request would have to come in.
-    let end = timeout(anabranch_daemon::http::PATIENCE / 2, stream.read_to_end(&mut heard)).await;
+    let end = timeout(anabranch_service::http::PATIENCE / 2, stream.read_to_end(&mut heard)).await;
     end.expect("an end").unwrap();
     assert!(heard.starts_with(b"HTTP/1.1 401"), "{}", String::from_utf8_lossy(&heard));
 }

@@ -4,10 +4,10 @@ mod common;
 
 use std::time::Duration;
 
-use anabranch_daemon::client::{GrantWanted, Grants};
 use anabranch_daemon::relay::RelayService;
 use anabranch_daemon::relay::config::{Controller, RelaySettings};
 use anabranch_net::{PathId, PathUse};
+use anabranch_node::{GrantWanted, Grants};
 
 use common::controllers::{Controllers, WANTED, controller, session};
 use common::{address, carry, key, node, through_relays, until};
@@ -119,9 +119,8 @@ async fn what_was_used_of_a_grant_stays_used_when_the_relay_is_restarted_and_a_f
         until("registered", || relay.status().controllers[0].registered).await;
         let addresses = relay.addresses();
         let hint = anabranch_secure::RelayHint { node: relay.node(), addresses };
-        let entry = anabranch_daemon::client::Entry::Member(grants.clone());
-        let _connection =
-            anabranch_daemon::client::RelayConnection::open(&client, &hint, &entry).await.unwrap();
+        let entry = anabranch_node::Entry::Member(grants.clone());
+        let _connection = anabranch_node::RelayConnection::open(&client, &hint, &entry).await.unwrap();
         assert_eq!(left(&relay).unwrap() <= before, knows);
         relay.close().await;
     }
@@ -129,8 +128,8 @@ async fn what_was_used_of_a_grant_stays_used_when_the_relay_is_restarted_and_a_f
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_without_a_grant_and_one_with_a_stolen_or_forged_grant_get_nothing() {
-    use anabranch_daemon::client::{Entry, RelayConnection, RelayError, Wanted};
     use anabranch_net::Pid;
+    use anabranch_node::{Entry, RelayConnection, RelayError, Wanted};
     use anabranch_overlay::relay::{Refused, Target};
     use anabranch_secure::RelayHint;
 
@@ -169,8 +168,8 @@ async fn a_client_without_a_grant_and_one_with_a_stolen_or_forged_grant_get_noth
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_grant_that_is_shown_again_in_another_session_adds_nothing() {
-    use anabranch_daemon::client::{Entry, RelayConnection, RelayError, Wanted};
     use anabranch_net::Pid;
+    use anabranch_node::{Entry, RelayConnection, RelayError, Wanted};
     use anabranch_overlay::relay::{Refused, Target};
     use anabranch_secure::RelayHint;
 
@@ -210,7 +209,7 @@ async fn who_asks_for_the_relays_is_told_which_of_them_is_going_down() {
     // Its paths keep the relay there for a while.
     let (here, _there, _paths) = session(&client, &server, &grants).await;
     until("a path through each relay", || through_relays(&here).len() == 2).await;
-    let asked = anabranch_daemon::controller::asking::Controllers::new(client, controllers.hints.clone());
+    let asked = anabranch_node::Controllers::new(client, controllers.hints.clone());
     for relay in &relays {
         assert_eq!(asked.is_draining(relay.node()).await, Ok(false));
     }

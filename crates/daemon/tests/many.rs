@@ -8,7 +8,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use anabranch_daemon::client::RelayPaths;
+use anabranch_node::RelayPaths;
 use common::network::network;
 use common::{through_relays, until};
 

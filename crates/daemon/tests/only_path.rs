@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use anabranch_daemon::client::{Entry, Grants, Hosting, Peer, RelayPaths, RunningPaths, connect, parse_rule};
 use anabranch_daemon::relay::RelayService;
 use anabranch_net::{CloseReason, Config, Endpoint, PathId, PathRules, Session, Span, Target, TicketSecret};
+use anabranch_node::{Entry, Grants, Hosting, Peer, RelayPaths, RunningPaths, connect, parse_rule};
 use anabranch_secure::RelayHint;
 use common::{
     address, carry, config, join, key, node, relay, route, settings, through_relays, until, until_within,

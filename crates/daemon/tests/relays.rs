@@ -8,11 +8,11 @@ use std::sync::Barrier;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use anabranch_daemon::client::{
-    Entry, Grants, Hosting, Peer, RelayChain, RelayError, RelayPaths, RelayRoute, RunningPaths, connect,
-};
 use anabranch_daemon::relay::RelayService;
 use anabranch_net::{PathId, PathUse, Pid, Session, Target, TicketSecret};
+use anabranch_node::{
+    Entry, Grants, Hosting, Peer, RelayChain, RelayError, RelayPaths, RelayRoute, RunningPaths, connect,
+};
 use anabranch_secure::RelayHint;
 use common::{address, carry, config, ip, join, key, node, relay, route, settings, through_relays, until};
 use tokio::runtime::Handle;

@@ -6,9 +6,9 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use anabranch_daemon::client::{Entry, Peer, RelayConnection, RelayPaths, Wanted};
 use anabranch_daemon::relay::RelayService;
 use anabranch_net::{Chain, Config, Ecn, Endpoint, PathId, PathUse, Pid, PublicKey, Session, Stream, Target};
+use anabranch_node::{Entry, Peer, RelayConnection, RelayPaths, Wanted};
 use anabranch_overlay::relay::{FlowId, FlowState, RELAY_VERSION, Refused, Reply, Request, Target as Next};
 use anabranch_secure::RelayHint;
 use anabranch_wire::{Header, Kind};

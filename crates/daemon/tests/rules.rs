@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use anabranch_daemon::client::{Peer, RunningPaths, parse_rule};
 use anabranch_emulate::{EmulatedPath, Emulation};
 use anabranch_link::{LinkConfig, bdp_bytes};
 use anabranch_net::{Addresses, Endpoint, EndpointConfig, PathRules, Rate, Session, Span, Target};
+use anabranch_node::{Peer, RunningPaths, parse_rule};
 use common::{address, carry, config, doubts, ip, key, node, until};
 
 /// A client with two addresses, each with a way of 40 Mbit/s to the server.

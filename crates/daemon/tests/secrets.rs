@@ -1,7 +1,7 @@
 //! What holds a secret does not show it, whoever prints it.
 
-use anabranch_daemon::client::Entry;
 use anabranch_net::{EndpointConfig, NodeKey, ResetKey, ShareId, Target, TicketSecret, Verdict};
+use anabranch_node::Entry;
 use anabranch_overlay::grant::GrantSigner;
 use anabranch_overlay::relay::{Admission, Request};
 

@@ -7,15 +7,15 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anabranch_daemon::controller::ControllerService;
-use anabranch_daemon::controller::asking::Controllers;
 use anabranch_daemon::controller::config::ControllerSettings;
-use anabranch_daemon::controller::link::ControllerHint;
 use anabranch_daemon::relay::RelayService;
 use anabranch_daemon::relay::config::{Controller, RelaySettings};
 use anabranch_daemon::sensing::{self, Sensing};
 use anabranch_emulate::{EmulatedPath, Emulation};
 use anabranch_link::LinkConfig;
 use anabranch_net::Endpoint;
+use anabranch_node::ControllerHint;
+use anabranch_node::Controllers;
 use anabranch_overlay::controller::message::GrantedRelay;
 use anabranch_overlay::controller::{Policy, Quota};
 use anabranch_overlay::grant::{Limits, UnixTime};

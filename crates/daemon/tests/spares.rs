@@ -2,10 +2,10 @@
 
 mod common;
 
-use anabranch_daemon::client::{RelayPaths, RelayRoute};
 use anabranch_emulate::{EmulatedPath, Emulation};
 use anabranch_link::{LinkConfig, bdp_bytes};
 use anabranch_net::{PathInfo, Rate, Span};
+use anabranch_node::{RelayPaths, RelayRoute};
 use anabranch_secure::RelayHint;
 use common::network::network;
 use common::{through_relays, until};

@@ -6,9 +6,9 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use anabranch_daemon::client::{Entry, Peer, RelayConnection, RelayError, RelayPaths, Wanted};
 use anabranch_daemon::relay::RelayService;
 use anabranch_net::{ConnectError, Ecn, PathId, PathUse, Pid, Refusal, Route};
+use anabranch_node::{Entry, Peer, RelayConnection, RelayError, RelayPaths, Wanted};
 use anabranch_overlay::relay::{CHALLENGE_LEN, FlowState, Refused, Target};
 use anabranch_secure::RelayHint;
 use anabranch_wire::{Header, Kind};

@@ -113,6 +113,13 @@ impl SettingsError {
     }
 }
 
+/// Adds to an error the line of its key in the `index`-th table called `table` of `text`.
+#[must_use]
+pub fn located(error: SettingsError, text: &str, (table, index): (&str, usize)) -> SettingsError {
+    let line = line_of(text, table, index, &error.key);
+    error.at(line)
+}
+
 impl fmt::Display for SettingsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let place = match self.line {

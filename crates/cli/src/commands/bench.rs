@@ -14,9 +14,9 @@ mod watch;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use anabranch_daemon::client::RelayRoute;
 use anabranch_engine::cc::RuleKind;
 use anabranch_engine::{Config, SchedulerKind};
+use anabranch_node::RelayRoute;
 use anabranch_secure::Ticket;
 use anabranch_wire::Span;
 use clap::{Args, Subcommand};

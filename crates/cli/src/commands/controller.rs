@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 
 use anabranch_daemon::controller::config::{ControllerSettings, StoreSettings};
 use anabranch_daemon::controller::http::routes;
-use anabranch_daemon::controller::link::ControllerHint;
 use anabranch_daemon::controller::status::{GrantStatus, Status};
 use anabranch_daemon::controller::{ControllerService, StartError};
-use anabranch_daemon::http::Door;
 use anabranch_net::PublicKey;
+use anabranch_node::ControllerHint;
 use anabranch_overlay::grant::GrantId;
+use anabranch_service::http::Door;
 use anabranch_wire::Rate;
 use clap::{Args, Subcommand};
 
@@ -198,7 +198,7 @@ fn reload(controller: &ControllerService, path: &Path, old: &ControllerSettings)
 
 /// How it is reached, and below it the key that relays pin, on standard output.
 fn announce(controller: &ControllerService, context: &Context) -> Result<(), Failure> {
-    let addresses = anabranch_daemon::reachable(controller.addresses());
+    let addresses = anabranch_node::reachable(controller.addresses());
     if !context.quiet {
         out::error("a controller; its address, and the key that relays know its grants by\n\n");
     }

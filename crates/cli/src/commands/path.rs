@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anabranch_daemon::client::{RelayRoute, SessionPath, parse_rule, parse_terms};
+use anabranch_node::{RelayRoute, SessionPath, parse_rule, parse_terms};
 use clap::{Args, Subcommand};
 
 use super::service::{self, AnswerArgs, Asked};

@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anabranch_daemon::client::RunningSessions;
 use anabranch_net::{Endpoint, EndpointConfig, Ticket};
+use anabranch_node::RunningSessions;
 use anabranch_secure::TicketError;
 use anabranch_transfer::{Conflict, Summary, Target};
 use anabranch_wire::Span;

@@ -7,12 +7,12 @@ mod list;
 
 use std::path::{Path, PathBuf};
 
-use anabranch_daemon::client::RelayRoute;
-use anabranch_daemon::http::{self, Door, HttpSettings};
-use anabranch_daemon::place::NodeAt;
 use anabranch_daemon::relay::RelayService;
 use anabranch_daemon::relay::config::RelaySettings;
 use anabranch_daemon::relay::status::{LinkStatus, Status};
+use anabranch_node::NodeAt;
+use anabranch_node::RelayRoute;
+use anabranch_service::http::{self, Door, HttpSettings};
 use anabranch_wire::Span;
 use clap::{Args, Subcommand};
 
@@ -193,7 +193,7 @@ fn reload(relay: &RelayService, path: &Path, old: &RelaySettings) {
 
 /// Says who may use it and how; the line for `--relay` by itself on standard output.
 fn announce(relay: &RelayService, settings: &RelaySettings, context: &Context) -> Result<(), Failure> {
-    let addresses = anabranch_daemon::reachable(relay.addresses());
+    let addresses = anabranch_node::reachable(relay.addresses());
     let route = RelayRoute(vec![NodeAt::new(relay.node(), &addresses)]);
     if !context.quiet {
         out::error(&whom(settings.users.len() as u64, settings.controllers.len() as u64));

@@ -11,8 +11,8 @@ use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anabranch_daemon::client::{Entry, RelayRoute, RunningSessions};
 use anabranch_net::{Endpoint, EndpointConfig, Ticket};
+use anabranch_node::{Entry, RelayRoute, RunningSessions};
 use anabranch_transfer::{Contents, Share};
 use anabranch_wire::Span;
 use clap::Args;

@@ -4,7 +4,7 @@
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-use anabranch_daemon::control;
+use anabranch_service::control;
 use anabranch_settings::SettingsError;
 use clap::Args;
 use serde::Serialize;

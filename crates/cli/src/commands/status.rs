@@ -4,10 +4,10 @@
 
 use std::path::{Path, PathBuf};
 
-use anabranch_daemon::client::SessionPath;
-use anabranch_daemon::control;
 use anabranch_daemon::controller::status::Status as ControllerStatus;
 use anabranch_daemon::relay::status::Status as RelayStatus;
+use anabranch_node::SessionPath;
+use anabranch_service::control;
 use clap::Args;
 use serde::Serialize;
 use serde_json::Value;

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use anabranch_daemon::controller::asking::Controllers;
-use anabranch_daemon::controller::link::{ControllerHint, Granted, LinkError};
 use anabranch_net::{PublicKey, Rate};
+use anabranch_node::Controllers;
+use anabranch_node::{ControllerHint, Granted, LinkError};
 use anabranch_overlay::controller::message::Again;
 use anabranch_overlay::controller::{Ask, RequestId};
 use anabranch_overlay::grant::{ControllerKey, Grant, Limits, UnixTime, open};

@@ -11,9 +11,9 @@ use std::process::{Child, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anabranch_daemon::controller::link::ControllerHint;
 use anabranch_daemon::controller::registration::{Registrant, Registration};
 use anabranch_net::{Addresses, Endpoint, EndpointConfig, NodeKey, PublicKey, ShareId, Verdict};
+use anabranch_node::ControllerHint;
 use anabranch_overlay::controller::message::Neighbours;
 use anabranch_overlay::controller::{Load, Offer, Place};
 use anabranch_overlay::grant::{ControllerKey, GrantId, UnixTime};

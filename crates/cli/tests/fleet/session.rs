@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anabranch_daemon::client::{GrantWanted, Grants, RelayPaths};
 use anabranch_daemon::relay::RelayService;
 use anabranch_daemon::relay::config::{Controller as Named, RelaySettings};
 use anabranch_net::{Config, Endpoint, PathId, PathState, PathUse, Session, Target};
+use anabranch_node::{GrantWanted, Grants, RelayPaths};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinHandle;
 

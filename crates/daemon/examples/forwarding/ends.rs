@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use anabranch_daemon::client::{Entry, Flow, RelayConnection, Wanted};
 use anabranch_net::socket::{Batch, BindTo, UdpSocket};
 use anabranch_net::{Addresses, Ecn, Endpoint, EndpointConfig, Pid};
+use anabranch_node::{Entry, Flow, RelayConnection, Wanted};
 use anabranch_overlay::relay::{Target, answer_challenge};
 use anabranch_secure::RelayHint;
 

@@ -32,9 +32,9 @@ use anabranch_overlay::grant::{MAX_GRANT_RELAYS, MAX_VALIDITY};
 use anabranch_settings::SettingsError;
 use serde::Deserialize;
 
-use crate::http::{HttpEntry, HttpSettings};
 use crate::settings::{self, Names, RateText, located, node_key};
 use crate::store::{Etcd, EtcdSettings};
+use anabranch_service::http::{HttpEntry, HttpSettings};
 
 /// Where a controller listens unless told otherwise.
 pub const DEFAULT_PORT: u16 = 4700;

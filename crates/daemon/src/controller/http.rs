@@ -29,7 +29,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::status::{GrantStatus, Status};
 use super::{Watch, openapi};
-use crate::http::{metrics, problem};
+use anabranch_service::http::{metrics, problem};
 
 const TAKEN: &str = "as many listen to events already as may; `/api/v1/status` tells the same to who asks";
 

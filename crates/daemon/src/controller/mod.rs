@@ -7,14 +7,10 @@
 //! | `http`, `openapi` | its HTTP API, and what describes it |
 //! | `sensing` | who measures whom, and what is known of links |
 //! | `status` | what it knows, for people and programs |
-//! | `link` | the other side: a node's session with a controller |
-//! | `asking` | the other side: a client's requests to whichever controller answers |
 //! | `registration` | the other side: a relay's registration |
 
-pub mod asking;
 pub mod config;
 pub mod http;
-pub mod link;
 mod openapi;
 pub mod registration;
 mod sensing;
@@ -40,7 +36,7 @@ use tokio::task::JoinHandle;
 use zeroize::Zeroizing;
 
 use crate::store::{AnyStore, Etcd, OpenError, Redb};
-use crate::{random, wall};
+use anabranch_node::{random, wall};
 use config::{ControllerSettings, StoreSettings};
 use sensing::Senses;
 use status::{GrantStatus, Status};
@@ -271,9 +267,9 @@ impl Watch {
 
 /// `status`, `grants CLIENT`, or `revoke CLIENT [GRANT]`.
 #[cfg(unix)]
-impl crate::control::Answer for Watch {
+impl anabranch_service::control::Answer for Watch {
     async fn answer(&self, line: &str) -> String {
-        use crate::control::{refusal, reply};
+        use anabranch_service::control::{refusal, reply};
 
         let mut words = line.split_whitespace();
         let (verb, client, grant) = (words.next(), words.next(), words.next());

@@ -4,7 +4,7 @@ use schemars::generate::SchemaSettings;
 use serde_json::{Value, json};
 
 use super::status::{GrantStatus, RelayStatus, Status};
-use crate::http::Problem;
+use anabranch_service::http::Problem;
 
 /// The document.
 pub(super) fn document() -> Value {

@@ -14,7 +14,7 @@ use anabranch_overlay::sense::Changes;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::link::{ControllerHint, Link, LinkError};
+use anabranch_node::{ControllerHint, Link, LinkError};
 
 /// How often a relay says that it is alive.
 const HEARTBEAT: Duration = Duration::from_secs(2);

@@ -16,7 +16,7 @@ use data_encoding::BASE64;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::Shared;
-use crate::wall;
+use anabranch_node::wall;
 
 /// Serves for as long as the endpoint lets peers in.
 pub(super) async fn accept(shared: Arc<Shared>, endpoint: Arc<Endpoint>) {

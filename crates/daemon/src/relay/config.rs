@@ -26,9 +26,9 @@ use anabranch_wire::Rate;
 use ipnet::IpNet;
 use serde::Deserialize;
 
-use crate::client::USUAL_PATHS;
-use crate::controller::link::ControllerHint;
 use crate::settings::{self, Names, RateText};
+use anabranch_node::ControllerHint;
+use anabranch_node::USUAL_PATHS;
 
 /// Where a relay listens unless told otherwise.
 pub const DEFAULT_PORT: u16 = 4600;

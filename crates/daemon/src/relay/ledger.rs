@@ -121,7 +121,7 @@ impl Ledger {
             revoked: *revoked,
         };
         let content = File { version: VERSION, grants: usage.iter().map(line).collect() };
-        crate::file::replace(&self.file, &serde_json::to_vec(&content)?)?;
+        anabranch_node::file::replace(&self.file, &serde_json::to_vec(&content)?)?;
         *written = Some(usage);
         Ok(())
     }

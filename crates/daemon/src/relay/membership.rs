@@ -16,9 +16,9 @@ use tokio::sync::watch;
 use super::config::RelaySettings;
 use super::ledger::Ledger;
 use super::state::State;
-use crate::controller::link::ControllerHint;
 use crate::controller::registration::{Registrant, Registration, Standing};
 use crate::sensing::Sensing;
+use anabranch_node::ControllerHint;
 
 /// Over how long the rate is taken, at least.
 const SAMPLE: Duration = Duration::from_secs(1);
@@ -162,7 +162,7 @@ impl Registrant for Member {
     fn offer(&self) -> Offer {
         let Offered { place, announce, pids, rate } = &*lock(&self.offer);
         let mut addresses = if announce.is_empty() {
-            crate::reachable(self.endpoint.local_addresses())
+            anabranch_node::reachable(self.endpoint.local_addresses())
         } else {
             announce.clone()
         };

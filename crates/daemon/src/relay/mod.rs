@@ -43,7 +43,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::sensing::{self, Sensing};
-use crate::{random, wall};
+use anabranch_node::{random, wall};
 use config::RelaySettings;
 use ledger::Ledger;
 use membership::Membership;
@@ -215,15 +215,15 @@ impl Watch {
 
 /// `status`, or `drain SECONDS`; a status is the answer to both.
 #[cfg(unix)]
-impl crate::control::Answer for Watch {
+impl anabranch_service::control::Answer for Watch {
     async fn answer(&self, line: &str) -> String {
         let mut words = line.split_whitespace();
         match (words.next(), words.next().map(str::parse::<u64>)) {
             (Some("status"), None) => {}
             (Some("drain"), Some(Ok(seconds))) => self.drain(Span::from_secs(seconds)),
-            _ => return crate::control::refusal("say `status` or `drain SECONDS`"),
+            _ => return anabranch_service::control::refusal("say `status` or `drain SECONDS`"),
         }
-        crate::control::reply(&self.status())
+        anabranch_service::control::reply(&self.status())
     }
 }
 

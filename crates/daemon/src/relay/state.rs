@@ -22,8 +22,8 @@ use tokio::sync::{Notify, mpsc};
 
 use super::clients;
 use super::status::Status;
-use crate::controller::link::ControllerHint;
 use crate::controller::registration::Standing;
+use anabranch_node::ControllerHint;
 
 /// The pump does not run more often than this.
 const SHORTEST: Span = Span::from_micros(200);

@@ -8,8 +8,8 @@ use anabranch_overlay::relay::{Dropped, KeyStats, RelayStats};
 use anabranch_overlay::sense::{LinkTold, SensorStats};
 use serde::{Deserialize, Serialize};
 
-use crate::controller::link::ControllerHint;
 use crate::controller::registration::Standing;
+use anabranch_node::ControllerHint;
 
 /// A relay at one moment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -3,13 +3,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use anabranch_daemon::client::{GrantWanted, Grants, RelayPaths};
 use anabranch_daemon::controller::ControllerService;
 use anabranch_daemon::controller::config::ControllerSettings;
-use anabranch_daemon::controller::link::{ControllerHint, LinkError};
 use anabranch_daemon::relay::RelayService;
 use anabranch_daemon::relay::config::{Controller, RelaySettings};
 use anabranch_net::{Endpoint, Rate, Session};
+use anabranch_node::{ControllerHint, LinkError};
+use anabranch_node::{GrantWanted, Grants, RelayPaths};
 use anabranch_overlay::controller::{Policy, Quota};
 use anabranch_overlay::grant::Limits;
 

@@ -10,13 +10,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use anabranch_daemon::client::RelayRoute;
 use anabranch_daemon::relay::RelayService;
 use anabranch_daemon::relay::config::{RelaySettings, User};
 use anabranch_net::{
     Addresses, Endpoint, EndpointConfig, Event, NodeKey, PathChange, PathInfo, PathState, PublicKey, Session,
     ShareId, Target, Verdict,
 };
+use anabranch_node::RelayRoute;
 use anabranch_secure::RelayHint;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;

@@ -3,12 +3,12 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use anabranch_daemon::client::{Entry, Peer, RelayRoute};
-use anabranch_daemon::place::NodeAt;
 use anabranch_daemon::relay::RelayService;
 use anabranch_emulate::{EmulatedPath, Emulation};
 use anabranch_link::{LinkConfig, bdp_bytes};
 use anabranch_net::{Endpoint, Rate, Session, Span, Target};
+use anabranch_node::NodeAt;
+use anabranch_node::{Entry, Peer, RelayRoute};
 
 use super::{address, config, key, node, settings};
 

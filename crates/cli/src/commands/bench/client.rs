@@ -5,8 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anabranch_daemon::client::{Entry, Peer, RelayPaths, RunningPaths, RunningSessions};
 use anabranch_net::{Addresses, Endpoint, EndpointConfig, Session, Target};
+use anabranch_node::{Entry, Peer, RelayPaths, RunningPaths, RunningSessions};
 
 use super::protocol::{Control, Message, Order, PATIENCE, Sample, VERSION};
 use super::recorder::Recorder;

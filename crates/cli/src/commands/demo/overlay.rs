@@ -13,17 +13,17 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use anabranch_daemon::client::{Entry, GrantWanted, Grants, Peer, RelayPaths, RelayRoute};
 use anabranch_daemon::controller::ControllerService;
 use anabranch_daemon::controller::config::ControllerSettings;
-use anabranch_daemon::controller::link::ControllerHint;
-use anabranch_daemon::place::NodeAt;
 use anabranch_daemon::relay::RelayService;
 use anabranch_daemon::relay::config::{Controller, RelaySettings};
 use anabranch_emulate::{EmulatedPath, Emulation};
 use anabranch_net::{
     Addresses, Config, Endpoint, EndpointConfig, NodeKey, PathId, PathInfo, PathUse, PublicKey, Rate, Target,
 };
+use anabranch_node::ControllerHint;
+use anabranch_node::NodeAt;
+use anabranch_node::{Entry, GrantWanted, Grants, Peer, RelayPaths, RelayRoute};
 use anabranch_overlay::controller::{Policy, Quota};
 use anabranch_overlay::grant::Limits;
 

@@ -6,13 +6,13 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use anabranch_daemon::client::RelayPaths;
 use anabranch_emulate::{EmulatedPath, Emulation};
 use anabranch_link::{LinkConfig, bdp_bytes};
 use anabranch_net::{
     Addresses, Config, Endpoint, EndpointConfig, NodeKey, PathInfo, PathState, PublicKey, Session, ShareId,
     Target, Verdict,
 };
+use anabranch_node::RelayPaths;
 use anabranch_wire::{PACKET_OVERHEAD, Rate, Span};
 
 use crate::errors::{Failure, Kind};

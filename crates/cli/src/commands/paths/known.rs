@@ -5,10 +5,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anabranch_daemon::controller::asking::Controllers;
-use anabranch_daemon::place::NodeAt;
 use anabranch_daemon::sensing::{self, Sensing};
 use anabranch_net::{Endpoint, EndpointConfig, PublicKey};
+use anabranch_node::Controllers;
+use anabranch_node::NodeAt;
 use anabranch_overlay::controller::message::GrantedRelay;
 use anabranch_overlay::sense::{Figures, SensorConfig, WayLimits, best_ways};
 use anabranch_secure::RelayHint;

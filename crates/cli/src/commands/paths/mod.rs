@@ -11,7 +11,6 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use anabranch_daemon::place;
 use anabranch_overlay::select::ChoiceLimits;
 use anabranch_secure::Ticket;
 use clap::Args;
@@ -104,14 +103,14 @@ pub struct Chain(pub Vec<IpAddr>);
 
 /// Relays one behind the other, as they are typed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Named(pub Vec<place::Place>);
+pub struct Named(pub Vec<anabranch_node::Place>);
 
 impl FromStr for Named {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         let relay = |text: &str| match address(text) {
-            Some(ip) => Some(place::Place::Address((ip, 0).into())),
+            Some(ip) => Some(anabranch_node::Place::Address((ip, 0).into())),
             None => first_place(text)?.parse().ok(),
         };
         let relays = text.split('+').map(relay).collect::<Option<Vec<_>>>();

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::Path;
 
-use anabranch_daemon::trace::trace;
+use anabranch_node::trace;
 use anabranch_overlay::select::Traceroute;
 use anabranch_wire::Span;
 use serde::{Deserialize, Serialize};

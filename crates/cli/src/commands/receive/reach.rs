@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use anabranch_daemon::client::{RunningSessions, connect};
 use anabranch_net::{ConnectError, Endpoint, Session, Ticket, Tried};
+use anabranch_node::{RunningSessions, connect};
 use anabranch_wire::Span;
 
 use crate::carrier;

@@ -4,9 +4,9 @@ use std::fmt::Write;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use anabranch_daemon::controller::asking::Controllers;
-use anabranch_daemon::place::NodeAt;
 use anabranch_net::{Endpoint, EndpointConfig};
+use anabranch_node::Controllers;
+use anabranch_node::NodeAt;
 use clap::Args;
 use serde::Serialize;
 

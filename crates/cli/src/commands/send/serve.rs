@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anabranch_daemon::client::{Entry, Peer, RunningPaths, RunningSessions};
 use anabranch_net::{Endpoint, Session};
+use anabranch_node::{Entry, Peer, RunningPaths, RunningSessions};
 use anabranch_transfer::{Share, Summary};
 use tokio::task::JoinSet;
 

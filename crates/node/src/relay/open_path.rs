@@ -14,23 +14,23 @@ use super::chain::{Prepared, RelayChain, changed};
 use super::tries::Try;
 
 /// What a keeper has of its way, for others to see.
-pub(super) type Shown = Arc<Way>;
+pub(crate) type Shown = Arc<Way>;
 
 #[derive(Debug, Default)]
-pub(super) struct Way {
+pub(crate) struct Way {
     /// The path that is open, or being opened.
     pub path: Mutex<Option<PathId>>,
     pub tried: Try,
 }
 
 /// What carries a path.
-pub(super) struct Carrier {
+pub(crate) struct Carrier {
     pub chain: Arc<RelayChain>,
     pub prepared: Prepared,
 }
 
 /// How a path ended.
-pub(super) enum End {
+pub(crate) enum End {
     /// The session has closed it.
     Closed {
         /// Whether it had been open.
@@ -41,7 +41,7 @@ pub(super) enum End {
 }
 
 /// A path that is open or being opened, closed when this is dropped: at once, or as soon as another one works.
-pub(super) struct OpenPath {
+pub(crate) struct OpenPath {
     session: Session,
     path: PathId,
     shown: Shown,
@@ -131,7 +131,7 @@ impl Drop for OpenPath {
 }
 
 /// Gives back what carries a path: at once, or, of a session that has ended, when it has nothing to say any more.
-pub(super) async fn outlive(session: &Session, carrier: Option<Carrier>) {
+pub(crate) async fn outlive(session: &Session, carrier: Option<Carrier>) {
     if session.close_reason().is_some() {
         session.forgotten().await;
     }
@@ -152,6 +152,6 @@ async fn close_later(session: &Session, path: PathId) {
     }
 }
 
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect("no panic while held")
 }

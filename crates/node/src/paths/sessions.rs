@@ -112,11 +112,11 @@ impl RunningSessions {
 }
 
 #[cfg(unix)]
-impl crate::control::Answer for RunningSessions {
+impl anabranch_service::control::Answer for RunningSessions {
     async fn answer(&self, line: &str) -> String {
         match self.handle(line).await {
-            Ok(wanted) => crate::control::reply(&self.list(wanted)),
-            Err(why) => crate::control::refusal(&why),
+            Ok(wanted) => anabranch_service::control::reply(&self.list(wanted)),
+            Err(why) => anabranch_service::control::refusal(&why),
         }
     }
 }

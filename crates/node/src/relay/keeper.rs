@@ -19,7 +19,8 @@ use super::open_path::{self, Carrier, End, OpenPath, Shown, lock};
 use super::spares;
 use super::tries::Tries;
 use super::trouble::Trouble;
-use super::{Entry, Grants, RelayError, RelayRoute};
+use super::{Entry, RelayError, RelayRoute};
+use crate::grants::Grants;
 
 /// Pause after the first failure; it doubles with each.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
@@ -61,7 +62,7 @@ impl RelayPaths {
     }
 
     /// The same, where others note what comes of theirs.
-    pub(super) fn keep_noted(
+    pub(crate) fn keep_noted(
         (endpoint, session): (&Arc<Endpoint>, &Session),
         routes: &[RelayRoute],
         peer: &Peer,
@@ -77,7 +78,7 @@ impl RelayPaths {
 
     /// Goes on to keep the path that the session began on.
     #[must_use]
-    pub(super) fn go_on(
+    pub(crate) fn go_on(
         endpoint: &Arc<Endpoint>,
         session: &Session,
         (route, peer): (RelayRoute, Peer),
@@ -161,23 +162,23 @@ impl RelayPaths {
     }
 
     /// Whether a path of that way is kept, or would be if it were needed. Where granted relays are reached is the controllers' affair.
-    pub(super) fn leads_through(&self, route: &RelayRoute) -> bool {
+    pub(crate) fn leads_through(&self, route: &RelayRoute) -> bool {
         let is_granted = || self.granted.relays().iter().any(|relay| route.nodes().eq([relay.node]));
         self.routes.iter().any(|kept| kept.route.is_way_of(route)) || is_granted()
     }
 
     /// The ways that were tried and never gave a path, as they are written, and why.
-    pub(super) fn without_path(&self) -> Vec<(String, String)> {
+    pub(crate) fn without_path(&self) -> Vec<(String, String)> {
         self.tries.without_path()
     }
 
     /// Why one of these ways gave no path so far.
-    pub(super) fn why_without_path(&self, route: &RelayRoute) -> Option<String> {
+    pub(crate) fn why_without_path(&self, route: &RelayRoute) -> Option<String> {
         self.tries.why_without_path(route)
     }
 
     /// Whether a path is one of those that were added here, or noted.
-    pub(super) fn keeps(&self, path: PathId) -> bool {
+    pub(crate) fn keeps(&self, path: PathId) -> bool {
         self.routes.iter().any(|kept| *lock(&kept.path.path) == Some(path))
     }
 }

@@ -20,7 +20,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
 use super::chain::Prepared;
-use super::{Entry, Grants, RelayError};
+use super::{Entry, RelayError};
+use crate::grants::Grants;
 
 /// Requests that may wait for the task.
 const BACKLOG: usize = 64;
@@ -113,7 +114,7 @@ impl RelayConnection {
     }
 
     /// As [`Self::open`], through relays that are ready for it.
-    pub(super) async fn open_through(
+    pub(crate) async fn open_through(
         endpoint: &Endpoint,
         (relay, grants): (&RelayHint, Grants),
         (own, mut before): (Pid, Prepared),
@@ -149,12 +150,12 @@ impl RelayConnection {
     }
 
     /// What happens to the session.
-    pub(super) fn events(&self) -> Events {
+    pub(crate) fn events(&self) -> Events {
         self.session.events()
     }
 
     /// Whether nothing has been heard for a while, so that no path of the session counts as working.
-    pub(super) fn is_silent(&self) -> bool {
+    pub(crate) fn is_silent(&self) -> bool {
         self.session.paths().iter().all(|path| !matches!(path.state, PathState::Active | PathState::Suspect))
     }
 

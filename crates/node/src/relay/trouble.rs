@@ -7,7 +7,7 @@ use super::RelayError;
 
 /// What keeps a relay from being of use until somebody does something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Trouble {
+pub(crate) enum Trouble {
     /// It refuses what was asked of it.
     Refused(Refused),
     /// It lets this node's key not in.
@@ -22,7 +22,7 @@ pub(super) enum Trouble {
 
 impl Trouble {
     /// `None` for what passes by itself.
-    pub(super) fn of(error: &RelayError) -> Option<Self> {
+    pub(crate) fn of(error: &RelayError) -> Option<Self> {
         match error {
             RelayError::Refused(Refused::Draining) => None,
             RelayError::Refused(why) | RelayError::NextHop { why, .. } => Some(Self::Refused(*why)),
@@ -39,7 +39,7 @@ impl Trouble {
     }
 
     /// What to do about it, beside what the error says itself; `own` is this node's key.
-    pub(super) fn advice(self, own: &PublicKey) -> String {
+    pub(crate) fn advice(self, own: &PublicKey) -> String {
         match self {
             Self::NotLetIn => format!(
                 "; have the relay's operator add this node's key to its configuration, `[[user]]` with `key = \"{own}\"`, or use a controller that it names"

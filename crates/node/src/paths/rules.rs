@@ -15,10 +15,8 @@
 //! ```
 
 use anabranch_net::{Meter, PathRule, PathRules, Pattern, Priority, SuppressionLimits, Terms};
-use anabranch_settings::{SettingsError, nearest, size};
+use anabranch_settings::{SettingsError, located, nearest, size};
 use serde::Deserialize;
-
-use crate::settings::{located, parse};
 
 /// A rule in one word: `PATTERN=USE`, or `PATTERN=USE:CAP`.
 ///
@@ -92,17 +90,20 @@ struct LeaveOut {
 /// # Errors
 /// The first mistake, with its line and its key.
 pub fn parse_rules(text: &str, origin: &str) -> Result<PathRules, SettingsError> {
-    parse((text, origin), |file: File, text| {
-        let rules = file
-            .path
-            .iter()
-            .enumerate()
-            .map(|(index, rule)| read_rule(rule).map_err(|error| located(error, text, ("path", index))));
-        let rules = PathRules::new(rules.collect::<Result<_, _>>()?);
-        let limits = file.leave_out.map(|limits| read_limits(&limits)).transpose();
-        let limits = limits.map_err(|error| located(error, text, ("leave_out", 0)))?;
-        Ok(rules.suppressing(limits))
-    })
+    let file = toml::from_str(text).map_err(|error| SettingsError::from_toml::<File>(&error, text));
+    file.and_then(|file| read_file(&file, text)).map_err(|error| error.of(origin))
+}
+
+fn read_file(file: &File, text: &str) -> Result<PathRules, SettingsError> {
+    let rules = file
+        .path
+        .iter()
+        .enumerate()
+        .map(|(index, rule)| read_rule(rule).map_err(|error| located(error, text, ("path", index))));
+    let rules = PathRules::new(rules.collect::<Result<_, _>>()?);
+    let limits = file.leave_out.as_ref().map(read_limits).transpose();
+    let limits = limits.map_err(|error| located(error, text, ("leave_out", 0)))?;
+    Ok(rules.suppressing(limits))
 }
 
 fn read_rule(rule: &Rule) -> Result<PathRule, SettingsError> {

@@ -10,7 +10,7 @@ use anabranch_overlay::controller::message::{Again, CONTROL_VERSION, GrantedRela
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::time::timeout;
 
-use crate::place::{NodeAt, Unresolved};
+use crate::address::{NodeAt, Unresolved};
 
 /// How long a controller may take to open a session, and to answer a request.
 const PATIENCE: Duration = Duration::from_millis(1_500);
@@ -81,12 +81,13 @@ pub enum LinkError {
 
 impl LinkError {
     /// Whether another controller may do better.
-    pub(crate) fn is_worth_another(&self) -> bool {
+    #[must_use]
+    pub fn is_worth_another(&self) -> bool {
         !matches!(self, Self::Denied { again: Again::Never, .. })
     }
 
     /// Of what several controllers said, the user is told what says most: a decision before the want of one.
-    pub(super) fn weight(&self) -> u8 {
+    pub(crate) fn weight(&self) -> u8 {
         match self {
             Self::NoController => 0,
             Self::Connect(_) | Self::Unresolved(_) | Self::Silent | Self::Malformed => 1,
@@ -108,7 +109,7 @@ pub struct Granted {
 }
 
 /// A session with a controller.
-pub(super) struct Link {
+pub struct Link {
     session: Session,
     reader: ReadHalf<Stream>,
     writer: WriteHalf<Stream>,
@@ -116,7 +117,11 @@ pub(super) struct Link {
 }
 
 impl Link {
-    pub(super) async fn open(endpoint: &Endpoint, hint: &ControllerHint) -> Result<Self, LinkError> {
+    /// Opens a session to a controller.
+    ///
+    /// # Errors
+    /// When it cannot be reached, does not answer, or speaks another version.
+    pub async fn open(endpoint: &Endpoint, hint: &ControllerHint) -> Result<Self, LinkError> {
         let at = hint.0.resolve().await?;
         let target = Target::new(at.node, at.addresses);
         let config = Config { keep_alive: Some(Span::from_secs(5)), ..Config::default() };
@@ -133,8 +138,11 @@ impl Link {
         timeout(PATIENCE, opening).await.unwrap_or(Err(LinkError::Silent))
     }
 
-    /// Puts a request and waits for its answer.
-    pub(super) async fn request(&mut self, request: &Request) -> Result<Reply, LinkError> {
+    /// Sends a request and waits for its answer.
+    ///
+    /// # Errors
+    /// When it refuses, does not answer in time, or answers something else.
+    pub async fn request(&mut self, request: &Request) -> Result<Reply, LinkError> {
         timeout(PATIENCE, self.exchange(request)).await.unwrap_or(Err(LinkError::Silent))
     }
 

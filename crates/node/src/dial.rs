@@ -13,11 +13,10 @@ use anabranch_secure::RelayHint;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::chain::RelayChain;
-use super::keeper::{Peer, RelayPaths};
-use super::open_path::{Carrier, outlive};
-use super::running::RunningPaths;
-use super::{Entry, RelayError, RelayRoute};
+use crate::paths::RunningPaths;
+use crate::relay::chain::RelayChain;
+use crate::relay::open_path::{Carrier, outlive};
+use crate::relay::{Entry, Peer, RelayError, RelayPaths, RelayRoute};
 
 /// What the direct way is given before relays are asked.
 const HEAD_START: Duration = Duration::from_millis(750);

@@ -61,7 +61,7 @@ pub struct HttpSettings {
 /// As a configuration file says it.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct HttpEntry {
+pub struct HttpEntry {
     address: SocketAddr,
     token: Option<PathBuf>,
     certificate: Option<PathBuf>,
@@ -71,7 +71,7 @@ pub(crate) struct HttpEntry {
 impl HttpEntry {
     /// # Errors
     /// When the address is open to other machines without a token or without TLS, or TLS lacks a file.
-    pub(crate) fn check(self) -> Result<HttpSettings, SettingsError> {
+    pub fn check(self) -> Result<HttpSettings, SettingsError> {
         let Self { address, token, certificate, private_key } = self;
         let tls = match (certificate, private_key) {
             (Some(certificate), Some(private_key)) => Some(TlsFiles { certificate, private_key }),

@@ -109,7 +109,7 @@ impl RelayChain {
     }
 
     /// Waits until a relay is silent, or, of one that is, until it is no more; gives its place in the chain.
-    pub(super) async fn silent(&self, known: Option<usize>) -> usize {
+    pub(crate) async fn silent(&self, known: Option<usize>) -> usize {
         let mut events: Vec<Events> = self.links.iter().map(RelayConnection::events).collect();
         loop {
             // Those behind a silent one are not heard either.
@@ -126,20 +126,20 @@ impl RelayChain {
 
 impl Prepared {
     /// After a handshake through the chain: leads on to the PID that the node gave for the session's path.
-    pub(super) async fn lead_to(&mut self, session: &Session, path: PathId) -> Result<(), RelayError> {
+    pub(crate) async fn lead_to(&mut self, session: &Session, path: PathId) -> Result<(), RelayError> {
         let out = session.remote_pid(path).ok_or(RelayError::Gone)?;
         let last = self.flows.last_mut().ok_or(RelayError::Gone)?;
         last.redirect(out, Pid::HANDSHAKE, true).await
     }
 
     /// Waits until one of the flows is over, and says why.
-    pub(super) async fn over(&mut self) -> RelayError {
+    pub(crate) async fn over(&mut self) -> RelayError {
         first_of(self.flows.iter_mut().map(Flow::over)).await
     }
 }
 
 /// Waits until something has happened to a path; for ever when the session is over.
-pub(super) async fn changed(events: &mut Events) {
+pub(crate) async fn changed(events: &mut Events) {
     loop {
         match events.next().await {
             Some(Event::Path { .. }) => return,

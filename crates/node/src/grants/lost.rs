@@ -19,7 +19,7 @@ const TIMES: u32 = 2;
 
 /// See the module's documentation.
 #[derive(Debug)]
-pub(super) struct Lost {
+pub(crate) struct Lost {
     /// Those that were not reached since, with the last time that it was tried.
     relays: BTreeMap<PublicKey, Instant>,
     /// How often it was asked about them, and when it may be again.
@@ -31,13 +31,13 @@ pub(super) struct Lost {
 }
 
 impl Lost {
-    pub(super) fn new(now: Instant) -> Self {
+    pub(crate) fn new(now: Instant) -> Self {
         let next_few = now + FIRST_FEW;
         Self { relays: BTreeMap::new(), times: 0, next: now, next_few, pause_few: FIRST_FEW }
     }
 
     /// A granted relay was reached, or not.
-    pub(super) fn on_tried(&mut self, now: Instant, relay: PublicKey, reached: bool) {
+    pub(crate) fn on_tried(&mut self, now: Instant, relay: PublicKey, reached: bool) {
         self.relays.retain(|_, at| now < *at + FORGOTTEN);
         if reached {
             self.relays.remove(&relay);
@@ -47,14 +47,14 @@ impl Lost {
     }
 
     /// When controllers should be asked.
-    pub(super) fn due(&self, are_few: bool) -> Option<Instant> {
+    pub(crate) fn due(&self, are_few: bool) -> Option<Instant> {
         let lost = (!self.relays.is_empty()).then_some(self.next);
         let few = are_few.then_some(self.next_few);
         lost.into_iter().chain(few).min()
     }
 
     /// Controllers are asked; whether relays that are gone should be replaced yet.
-    pub(super) fn on_asked(&mut self, now: Instant, are_few: bool) -> bool {
+    pub(crate) fn on_asked(&mut self, now: Instant, are_few: bool) -> bool {
         self.relays.retain(|_, at| now < *at + FORGOTTEN);
         if are_few && now >= self.next_few {
             self.pause_few = (self.pause_few * 2).min(LONGEST);

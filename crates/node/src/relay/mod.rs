@@ -1,4 +1,4 @@
-//! A node's side of the overlay: sessions to relays, and paths through them.
+//! Sessions to relays, and paths through them.
 //!
 //! | file | what |
 //! |---|---|
@@ -8,30 +8,16 @@
 //! | `open_path` | an open path through relays, and when it is closed |
 //! | `tries` | what came of the ways through relays that a session was to have |
 //! | `trouble` | what is said aloud of a relay that is of no use |
-//! | `running` | the paths of a running session, listed and changed from outside |
-//! | `sessions` | the sessions of a running command, asked by requests |
-//! | `rules` | what is wanted of paths, as people write it |
 //! | `carried` | what each path of a session can carry |
 //! | `spares` | uses some of many candidates, and replaces those that are bad |
-//! | `dial` | a session with a node that may be reached directly or through relays only |
-//! | `grants` | what controllers have granted this node, kept good |
-//! | `lost` | when controllers are asked about granted relays that are not reached |
-//! | `cache` | grants in a file |
 //! | `host` | lets the holders of a ticket reach this node through a relay |
 
-mod cache;
 mod carried;
-mod chain;
+pub(crate) mod chain;
 mod connection;
-mod dial;
-mod grants;
 mod host;
 mod keeper;
-mod lost;
-mod open_path;
-mod rules;
-mod running;
-mod sessions;
+pub(crate) mod open_path;
 mod spares;
 mod tries;
 mod trouble;
@@ -45,17 +31,13 @@ use anabranch_overlay::relay::{FlowState, Refused};
 use anabranch_secure::RelayHint;
 use futures_util::future::join_all;
 
-use crate::place::{NodeAt, Unresolved};
+use crate::address::{NodeAt, Unresolved};
+use crate::grants::Grants;
 
 pub use chain::RelayChain;
 pub use connection::{Flow, RelayConnection, Wanted};
-pub use dial::connect;
-pub use grants::{GrantWanted, Grants, USUAL_PATHS};
 pub use host::Hosting;
 pub use keeper::{Peer, RelayPaths};
-pub use rules::{parse_rule, parse_rules, parse_terms};
-pub use running::{CapStatus, PathStatus, RunningPaths};
-pub use sessions::{RunningSessions, SessionPath};
 
 /// As what a node comes to relays.
 #[derive(Clone, Debug)]

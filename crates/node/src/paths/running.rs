@@ -9,8 +9,8 @@ use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 use tokio::time::{sleep, timeout};
 
-use super::keeper::{Peer, RelayPaths};
-use super::{Entry, RelayRoute};
+use crate::relay::{Entry, RelayRoute};
+use crate::relay::{Peer, RelayPaths};
 
 /// How long an added path may take before the answer is that it is not there yet.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -94,7 +94,7 @@ impl RunningPaths {
     }
 
     /// Notes paths through `route` that are kept already.
-    pub(super) fn adopt(&self, route: RelayRoute, paths: RelayPaths) {
+    pub(crate) fn adopt(&self, route: RelayRoute, paths: RelayPaths) {
         self.kept().push((route, paths));
     }
 
@@ -161,9 +161,12 @@ impl RunningPaths {
             Some((id, terms)) => {
                 let path = session.paths().into_iter().find(|path| path.id.0 == id);
                 let path = path.ok_or_else(|| format!("there is no path {id}"))?;
-                PathRule { pattern: session.pattern_of(&path.route), terms: super::parse_terms(terms)? }
+                PathRule {
+                    pattern: session.pattern_of(&path.route),
+                    terms: super::rules::parse_terms(terms)?,
+                }
             }
-            None => super::parse_rule(rule)?,
+            None => super::rules::parse_rule(rule)?,
         };
         session.set_path_rules(session.path_rules().with(&rule)).map_err(|error| error.to_string())
     }

@@ -72,7 +72,7 @@ struct Spares {
 }
 
 /// Keeps paths through `at_once` of the candidates until the session ends or this is dropped.
-pub(super) async fn keep(
+pub(crate) async fn keep(
     (endpoint, session): (Arc<Endpoint>, Session),
     candidates: Vec<RelayRoute>,
     (peer, at_once): (Peer, usize),

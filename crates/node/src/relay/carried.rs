@@ -35,7 +35,7 @@ fn is_judged(path: &PathInfo) -> bool {
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
-pub(super) struct Carried {
+pub(crate) struct Carried {
     looked: Option<Instant>,
     flows: BTreeMap<PathId, Flow>,
     /// What arrived in all, in bits a second, each of these higher than all that came later.

@@ -11,8 +11,9 @@ use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 use super::connection::RelayConnection;
-use super::{Entry, Grants, RelayError};
-use crate::place::{NodeAt, Unresolved};
+use super::{Entry, RelayError};
+use crate::address::{NodeAt, Unresolved};
+use crate::grants::Grants;
 
 /// Pause after the first failure; it doubles with each.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);

@@ -14,18 +14,18 @@ const NO_ANSWER: &str = "no answer so far; is `anabranch relay` running there, i
 
 /// By way, as it was named: why there has never been a path; `None` once there was one. Handles share it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Tries(Arc<Mutex<BTreeMap<String, Option<String>>>>);
+pub(crate) struct Tries(Arc<Mutex<BTreeMap<String, Option<String>>>>);
 
 /// The tries of one way.
 #[derive(Debug, Default)]
-pub(super) struct Try {
+pub(crate) struct Try {
     tries: Tries,
     way: String,
 }
 
 impl Tries {
     /// A way is tried from now on.
-    pub(super) fn begin(&self, route: &RelayRoute) -> Try {
+    pub(crate) fn begin(&self, route: &RelayRoute) -> Try {
         let way = route.to_string();
         let mut known = lock(&self.0);
         if known.len() < MOST {
@@ -36,30 +36,30 @@ impl Tries {
     }
 
     /// The ways that never gave a path, and why.
-    pub(super) fn without_path(&self) -> Vec<(String, String)> {
+    pub(crate) fn without_path(&self) -> Vec<(String, String)> {
         let known = lock(&self.0);
         known.iter().filter_map(|(way, why)| Some((way.clone(), why.clone()?))).collect()
     }
 
     /// Why one of them gave none so far.
-    pub(super) fn why_without_path(&self, route: &RelayRoute) -> Option<String> {
+    pub(crate) fn why_without_path(&self, route: &RelayRoute) -> Option<String> {
         lock(&self.0).get(&route.to_string())?.clone()
     }
 }
 
 impl Try {
     /// There is a path.
-    pub(super) fn opened(&self) {
+    pub(crate) fn opened(&self) {
         self.note(None);
     }
 
     /// The relays have answered.
-    pub(super) fn reached(&self) {
+    pub(crate) fn reached(&self) {
         self.note(Some("the relay answers, but no path was open so far".to_owned()));
     }
 
     /// There is none for now, and why.
-    pub(super) fn failed(&self, why: String) {
+    pub(crate) fn failed(&self, why: String) {
         self.note(Some(why));
     }
 

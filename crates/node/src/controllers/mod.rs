@@ -17,7 +17,9 @@ use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::link::{ControllerHint, Granted, Link, LinkError};
+mod link;
+
+pub use link::{ControllerHint, Granted, Link, LinkError};
 
 /// A controller that takes longer is not waited for alone.
 const SLOW: Duration = Duration::from_millis(400);

@@ -24,11 +24,13 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::cache;
-use super::lost::Lost;
-use crate::controller::asking::Controllers;
-use crate::controller::link::{ControllerHint, Granted, LinkError};
+mod cache;
+mod lost;
+
+use crate::controllers::Controllers;
+use crate::controllers::{ControllerHint, Granted, LinkError};
 use crate::wall;
+use lost::Lost;
 
 /// How long a program waits at its start for more relays than those of the grant that is kept.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -53,7 +55,7 @@ pub struct GrantWanted {
 
 /// A grant, and where it is good.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Held {
+pub(crate) struct Held {
     /// What it says.
     pub grant: Grant,
     /// As it was signed, by whom, and how its relays are reached.
@@ -64,7 +66,7 @@ pub(super) struct Held {
 
 impl Held {
     /// Takes a grant from a controller, or from the file.
-    pub(super) fn read(granted: Granted, asked: u8) -> Result<Self, LinkError> {
+    pub(crate) fn read(granted: Granted, asked: u8) -> Result<Self, LinkError> {
         let grant = read_own(&granted.bytes).map_err(|_| LinkError::Malformed)?;
         Ok(Self { grant, granted, asked })
     }
@@ -149,7 +151,7 @@ impl Grants {
     }
 
     /// Waits for another grant, or another end of it; for ever when there will be none.
-    pub(super) async fn changed(&self, seen: &mut Option<watch::Receiver<Option<Held>>>) {
+    pub(crate) async fn changed(&self, seen: &mut Option<watch::Receiver<Option<Held>>>) {
         let changed = match seen {
             Some(seen) => seen.changed().await.is_ok(),
             None => false,
@@ -160,7 +162,7 @@ impl Grants {
     }
 
     /// To be given to [`Self::changed`]: what changes from now on is new.
-    pub(super) fn watch(&self) -> Option<watch::Receiver<Option<Held>>> {
+    pub(crate) fn watch(&self) -> Option<watch::Receiver<Option<Held>>> {
         self.0.as_ref().map(|inner| {
             let mut seen = inner.held.clone();
             seen.mark_unchanged();
@@ -169,7 +171,8 @@ impl Grants {
     }
 
     /// What to show to a relay.
-    pub(super) fn for_relay(&self, relay: &PublicKey) -> Option<(GrantId, Vec<u8>)> {
+    #[must_use]
+    pub fn for_relay(&self, relay: &PublicKey) -> Option<(GrantId, Vec<u8>)> {
         let inner = self.0.as_ref()?;
         let held = inner.held.borrow();
         let held = held.as_ref().filter(|held| {
@@ -181,7 +184,7 @@ impl Grants {
 
     /// A relay does not take the grant. One that was taken back is replaced; one that is over by the relay's clock is renewed, since its
     /// controllers' may have leapt.
-    pub(super) fn on_refused(&self, grant: GrantId, why: Refused) {
+    pub fn on_refused(&self, grant: GrantId, why: Refused) {
         if let Some(inner) = &self.0 {
             *inner.told.refused.lock().expect("no panic while held") = Some((grant, why));
             inner.told.wake.notify_one();
@@ -189,7 +192,7 @@ impl Grants {
     }
 
     /// Relays were reached, or one of them was not: controllers are asked about those that they granted.
-    pub(super) fn on_tried(&self, relays: impl IntoIterator<Item = PublicKey>, reached: bool) {
+    pub(crate) fn on_tried(&self, relays: impl IntoIterator<Item = PublicKey>, reached: bool) {
         let Some(inner) = &self.0 else { return };
         let granted: Vec<PublicKey> = self.relays().iter().map(|relay| relay.node).collect();
         let tried = relays.into_iter().filter(|node| granted.contains(node));
@@ -199,7 +202,7 @@ impl Grants {
 
     /// Relays with the addresses at which they are to be reached: those that are named, for they say by which way; once these were
     /// of no use, or where none are, those that controllers told last, and then the named ones.
-    pub(super) fn known(&self, relays: &[RelayHint], was_lost: bool) -> Vec<RelayHint> {
+    pub(crate) fn known(&self, relays: &[RelayHint], was_lost: bool) -> Vec<RelayHint> {
         let granted = self.relays();
         let known = |relay: &RelayHint| {
             let told = granted.iter().find(|other| other.node == relay.node);
@@ -213,7 +216,7 @@ impl Grants {
     }
 
     /// Waits until something else than `known` is known of these relays.
-    pub(super) async fn moved(&self, relays: &[RelayHint], (known, was_lost): (&[RelayHint], bool)) {
+    pub(crate) async fn moved(&self, relays: &[RelayHint], (known, was_lost): (&[RelayHint], bool)) {
         let mut seen = self.watch();
         while self.known(relays, was_lost) == known {
             self.changed(&mut seen).await;
@@ -409,66 +412,5 @@ impl Keeper {
         let held = self.held.borrow();
         let seconds = held.as_ref().map(|held| held.left(wall()).saturating_sub(held.life() / 2));
         seconds.map_or(AGAIN, |seconds| Duration::from_secs(seconds).max(Duration::from_secs(1)))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::net::Ipv4Addr;
-
-    use anabranch_net::{Addresses, EndpointConfig, NodeKey};
-    use anabranch_overlay::controller::{Policy, Quota};
-
-    use super::*;
-    use crate::controller::ControllerService;
-    use crate::controller::config::ControllerSettings;
-    use crate::relay::RelayService;
-    use crate::relay::config::{Controller, RelaySettings};
-
-    fn key(seed: u8) -> NodeKey {
-        NodeKey::from_random([seed; 32])
-    }
-
-    /// A controller, a relay and a client that it grants the relay's use for an hour.
-    async fn granted() -> (ControllerService, RelayService, Arc<Endpoint>, Grants) {
-        let here = |last| Ipv4Addr::new(127, 0, 1, last).into();
-        let mut policy = Policy::default();
-        policy.relays.insert(key(72).public());
-        let limits = Limits { pids: 16, rate: Rate::from_bits(u64::MAX), bytes: u64::MAX, highest_tos: 15 };
-        policy.clients.insert(key(73).public(), Quota { grants: 2, relays: 1, limits, lifetime: 3_600 });
-        let settings = ControllerSettings::local(here(71), policy);
-        let controller = ControllerService::start(key(71), &settings).await.unwrap();
-        let at = ControllerHint::new(controller.node(), &controller.addresses());
-        let controllers = vec![Controller { at: at.clone(), signs: controller.signing_key() }];
-        let settings = RelaySettings { controllers, ..RelaySettings::local(here(72), Vec::new()) };
-        let relay = RelayService::start(key(72), &settings).await.unwrap();
-        let config = EndpointConfig::new(key(73)).addresses(Addresses::Exactly(vec![here(73)]));
-        let endpoint = Arc::new(Endpoint::bind(config).await.unwrap());
-        let wanted = GrantWanted { relays: (1, 1), paths: 1 };
-        let begin = Instant::now();
-        loop {
-            match Grants::obtain(&endpoint, std::slice::from_ref(&at), wanted, None).await {
-                Ok(grants) => return (controller, relay, endpoint, grants),
-                Err(error) => assert!(begin.elapsed() < Duration::from_secs(20), "{error}"),
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    }
-
-    #[tokio::test(flavor = "multi_thread")]
-    async fn a_grant_that_is_over_by_a_relays_clock_is_renewed_and_not_time_and_again() {
-        let (_controller, _relay, _endpoint, grants) = granted().await;
-        let mut renewals = Vec::new();
-        for _ in 0..2 {
-            let (before, begin) = (grants.until().unwrap(), Instant::now());
-            tokio::time::sleep(Duration::from_millis(1_100)).await;
-            let id = grants.for_relay(&key(72).public()).unwrap().0;
-            while grants.until() == Some(before) && begin.elapsed() < Duration::from_secs(4) {
-                grants.on_refused(id, Refused::GrantExpired);
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
-            renewals.push(grants.until().unwrap() > before);
-        }
-        assert_eq!(renewals, [true, false]);
     }
 }

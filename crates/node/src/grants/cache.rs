@@ -11,8 +11,8 @@ use anabranch_overlay::grant::{GrantId, UnixTime};
 use data_encoding::BASE64;
 use serde::{Deserialize, Serialize};
 
-use super::grants::Held;
-use crate::controller::link::Granted;
+use super::Held;
+use crate::controllers::Granted;
 
 /// Version of the file; others are not read.
 const VERSION: u32 = 1;
@@ -34,7 +34,7 @@ struct Kept {
 }
 
 /// What is kept. A file that cannot be read counts as empty: what was in it can be asked for again.
-pub(super) fn load(file: &Path) -> Vec<Held> {
+pub(crate) fn load(file: &Path) -> Vec<Held> {
     match read(file) {
         Ok(held) => held,
         Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
@@ -46,7 +46,7 @@ pub(super) fn load(file: &Path) -> Vec<Held> {
 }
 
 /// Keeps a grant instead of an earlier one of the same name.
-pub(super) fn store(file: &Path, held: &Held, now: UnixTime) -> io::Result<()> {
+pub(crate) fn store(file: &Path, held: &Held, now: UnixTime) -> io::Result<()> {
     let mut all = load(file);
     all.retain(|other| other.grant.id != held.grant.id);
     all.push(held.clone());
@@ -54,7 +54,7 @@ pub(super) fn store(file: &Path, held: &Held, now: UnixTime) -> io::Result<()> {
 }
 
 /// Keeps a grant no more.
-pub(super) fn remove(file: &Path, grant: GrantId, now: UnixTime) -> io::Result<()> {
+pub(crate) fn remove(file: &Path, grant: GrantId, now: UnixTime) -> io::Result<()> {
     let mut all = load(file);
     all.retain(|other| other.grant.id != grant);
     write(file, all, now)

@@ -6,7 +6,7 @@ use std::path::Path;
 
 /// Replaces a file. It is written under another name first and flushed, so that whoever reads it, also after a crash, has
 /// the one before or this one.
-pub(crate) fn replace(file: &Path, content: &[u8]) -> io::Result<()> {
+pub fn replace(file: &Path, content: &[u8]) -> io::Result<()> {
     let mut name = file.file_name().ok_or(io::ErrorKind::InvalidFilename)?.to_owned();
     name.push(format!(".{}", std::process::id()));
     let fresh = file.with_file_name(name);

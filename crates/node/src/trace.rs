@@ -92,12 +92,12 @@ mod linux {
     const EXCEEDED6: u8 = 3;
 
     /// A socket towards a host.
-    pub(super) struct Prober {
+    pub(crate) struct Prober {
         socket: UdpSocket,
     }
 
     impl Prober {
-        pub(super) fn open(from: Option<IpAddr>, to: IpAddr) -> io::Result<Self> {
+        pub(crate) fn open(from: Option<IpAddr>, to: IpAddr) -> io::Result<Self> {
             let any: IpAddr =
                 if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
             let socket = UdpSocket::bind((from.unwrap_or(any), 0))?;
@@ -110,12 +110,12 @@ mod linux {
             Ok(Self { socket })
         }
 
-        pub(super) fn local(&self) -> io::Result<IpAddr> {
+        pub(crate) fn local(&self) -> io::Result<IpAddr> {
             Ok(self.socket.local_addr()?.ip())
         }
 
         /// Sends one probe and waits for what comes of it; `None` for silence.
-        pub(super) fn ask(&mut self, hop: u8, attempt: u8, until: Instant) -> io::Result<Option<Answer>> {
+        pub(crate) fn ask(&mut self, hop: u8, attempt: u8, until: Instant) -> io::Result<Option<Answer>> {
             if self.socket.local_addr()?.is_ipv4() {
                 setsockopt(&self.socket, sockopt::Ipv4Ttl, &i32::from(hop))?;
             } else {
