@@ -9,10 +9,11 @@ use std::path::Path;
 use crate::cargo_output;
 
 /// The crates without I/O, as in `docs/explanation/architecture.md`.
-const PURE: [&str; 8] = [
+const PURE: [&str; 9] = [
     "anabranch-wire",
     "anabranch-cc",
     "anabranch-engine",
+    "anabranch-agent",
     "anabranch-secure",
     "anabranch-link",
     "anabranch-settings",

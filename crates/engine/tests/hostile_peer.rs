@@ -417,7 +417,32 @@ fn of_addresses_that_are_not_the_peers_32_are_told_and_few_are_challenged_at_a_t
     // Each for five seconds at least, of which six have passed.
     let at_once = Config::default().max_paths as usize - 1;
     assert!((at_once..=2 * at_once).contains(&challenged.len()), "{challenged:?}");
-    assert!(challenged.iter().all(|bytes| *bytes <= 10 * 1_200), "{challenged:?}");
+    assert!(challenged.iter().all(|bytes| *bytes <= 10 * 48), "{challenged:?}");
+}
+
+#[test]
+fn addresses_without_proof_are_sent_no_more_bytes_than_the_peer_sent() {
+    let _turn = Meter::new();
+    let mut victim = Victim::new();
+    let mut reflected = 0;
+    for id in (1..64).step_by(2) {
+        let new = NewPid { path: PathId(id), pid: Pid(u64::from(id)), reset_token: ResetToken([1; 16]) };
+        victim.say([Frame::NewPid(new)]);
+    }
+    // The peer sends next to nothing, and the application tries one third party after the other.
+    for third in 0..200_u16 {
+        let remote = std::net::SocketAddr::from(([203, 0, 113, 9], 1_000 + third));
+        let _ = victim.session.open_path(victim.now, Route { socket: 0, remote });
+        let sent = victim.wait(Span::from_millis(200));
+        let small = sent.iter().filter(|sent| sent.route != route());
+        small.clone().for_each(|sent| assert!(sent.size <= 48, "{sent:?}"));
+        reflected += small.map(|sent| sent.size as u64).sum::<u64>();
+        for path in victim.session.paths().iter().filter(|path| path.id != PathId::FIRST) {
+            victim.session.close_path(victim.now, path.id, anabranch_engine::AbandonReason::Requested);
+        }
+    }
+    assert!(reflected > 0, "nothing was tried, so the test shows nothing");
+    assert!(reflected <= victim.bytes, "{reflected} bytes for {}", victim.bytes);
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use anabranch_agent::may_try;
 use anabranch_engine::{CloseReason, Config, Route, Session as Engine};
 use anabranch_secure::{Dial, HandshakeError, Initiator, Refusal};
 use anabranch_wire::Pid;
@@ -124,7 +125,7 @@ pub(crate) async fn connect(
     let own = through.as_ref().map(|(own, chain)| (*own, chain.back));
     let routes = match through {
         Some((own, chain)) => vec![shared.relayed.add(own, chain).route()],
-        None => book.wanted(&shared.locals()),
+        None => book.wanted(&shared.locals(), |_| false),
     };
     let allowed = |route: &&Route| config.rules.terms(&shared.rule_place(route.socket), route.remote).allow();
     let found = routes.len();
@@ -160,7 +161,8 @@ fn make_book(shared: &Shared, target: &Target) -> Result<RouteBook, ConnectError
         book.pins.get_or_insert_default().push(route);
     }
     let own: Vec<IpAddr> = shared.sockets().iter().map(|socket| socket.udp.local_addr().ip()).collect();
-    for address in &target.addresses {
+    let locals = shared.reaches();
+    for address in target.addresses.iter().filter(|address| may_try(**address, target.named, locals)) {
         book.given.push(*address);
         // The node may run on this very machine: its packets take loopback then.
         if own.contains(&address.ip()) && !address.ip().is_loopback() {

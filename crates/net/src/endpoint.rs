@@ -112,12 +112,30 @@ impl Endpoint {
     /// # Errors
     /// When the port is taken on an address, or there is no address to use; the message says what to do.
     pub async fn bind(config: EndpointConfig) -> io::Result<Self> {
-        let EndpointConfig { key, port, addresses, session, authorize, limits, reset_key, tap } = config;
+        let EndpointConfig {
+            key,
+            port,
+            addresses,
+            session,
+            authorize,
+            address_policy,
+            limits,
+            reset_key,
+            tap,
+        } = config;
         let watch = InterfaceWatch::start().await?;
         let (sender, incoming) = mpsc::channel(limits.backlog.max(1));
         let reset_key = reset_key.unwrap_or_else(|| ResetKey::from_random(random()));
-        let parts =
-            Parts { key, config: session, limits, authorize, reset_key, incoming: sender, taps: Taps(tap) };
+        let parts = Parts {
+            key,
+            config: session,
+            limits,
+            authorize,
+            address_policy,
+            reset_key,
+            incoming: sender,
+            taps: Taps(tap),
+        };
         let shared = Arc::new(Shared::new(parts));
         let follower = binding::bind(&shared, watch, (addresses, port))?;
         let porter = tokio::spawn(door::attend(Arc::downgrade(&shared), shared.door.clone()));

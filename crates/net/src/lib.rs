@@ -24,6 +24,7 @@
 //! # }
 //! ```
 
+mod address_policy;
 mod authorize;
 mod buffers;
 mod clock;
@@ -47,6 +48,7 @@ mod stream;
 mod tap;
 mod turns;
 
+pub use address_policy::AddressPolicy;
 pub use authorize::{Authorize, DenyAll, Verdict};
 pub use clock::Clock;
 pub use connect::{ConnectError, Tried};
@@ -57,6 +59,7 @@ pub use session::{Datagram, Events, Session, SessionError};
 pub use stream::Stream;
 pub use tap::{Seen, Tap};
 
+pub use anabranch_agent::{Named, Permission, Reaches, may_try};
 pub use anabranch_engine::{
     AbandonReason, AckPolicy, CloseReason, Config, DatagramMode, Decision, Ecn, Event, IdleReason, Item,
     Meter, PathChange, PathError, PathInfo, PathReport, PathRule, PathRules, PathState, PathStats, PathView,

@@ -447,3 +447,6 @@ impl Events {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

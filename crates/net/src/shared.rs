@@ -5,11 +5,13 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, RwLock, Weak};
 
+use anabranch_agent::{Named, Permission, ProbeBudget, Reaches, may_try};
 use anabranch_engine::{Arrival, Config, LocalAddress, MemoryBudget, Place, Route};
-use anabranch_secure::{CookieJar, InitId, NodeKey, ResetKey};
+use anabranch_secure::{CookieJar, InitId, NodeKey, PublicKey, ResetKey};
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 
+use crate::address_policy::AddressPolicy;
 use crate::authorize::Authorize;
 use crate::buffers::BufferPool;
 use crate::clock::Clock;
@@ -92,6 +94,9 @@ pub(crate) struct Shared {
     called_with: Mutex<Weak<Config>>,
     pub(crate) limits: Limits,
     pub(crate) authorize: Arc<dyn Authorize>,
+    address_policy: Option<Arc<dyn AddressPolicy>>,
+    /// Attempts at addresses that peers announced.
+    pub(crate) probes: Mutex<ProbeBudget>,
     pub(crate) cookies: CookieJar,
     pub(crate) reset_key: ResetKey,
     pub(crate) budget: MemoryBudget,
@@ -127,6 +132,7 @@ pub(crate) struct Parts {
     pub(crate) config: Config,
     pub(crate) limits: Limits,
     pub(crate) authorize: Arc<dyn Authorize>,
+    pub(crate) address_policy: Option<Arc<dyn AddressPolicy>>,
     pub(crate) reset_key: ResetKey,
     pub(crate) incoming: mpsc::Sender<Session>,
     pub(crate) taps: Taps,
@@ -134,7 +140,7 @@ pub(crate) struct Parts {
 
 impl Shared {
     pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { key, config, limits, authorize, reset_key, incoming, taps } = parts;
+        let Parts { key, config, limits, authorize, address_policy, reset_key, incoming, taps } = parts;
         Self {
             clock: Clock::start(),
             cookies: CookieJar::new(key.public(), crate::pids::random()),
@@ -143,6 +149,8 @@ impl Shared {
             called_with: Mutex::default(),
             budget: MemoryBudget::new(limits.memory),
             authorize,
+            address_policy,
+            probes: Mutex::new(ProbeBudget::of_endpoint()),
             reset_key,
             pids: Arc::default(),
             resets: Resets::default(),
@@ -181,6 +189,21 @@ impl Shared {
     pub(crate) fn locals(&self) -> Vec<LocalAddress> {
         let sockets = self.sockets.read().expect("no panic while held");
         sockets.iter().map(|socket| socket.as_local()).collect()
+    }
+
+    /// How far the addresses reach that sockets are bound to.
+    pub(crate) fn reaches(&self) -> Reaches {
+        self.sockets().iter().map(|socket| socket.udp.local_addr()).collect()
+    }
+
+    /// True when an address may be tried that `peer`, which is reached at addresses of these reaches, announced.
+    pub(crate) fn may_try(&self, address: SocketAddr, (peer, reached): (&PublicKey, Reaches)) -> bool {
+        let judged = self.address_policy.as_ref().map_or(Permission::ByRule, |all| all.judge(peer, address));
+        match judged {
+            Permission::Denied => false,
+            Permission::Granted => may_try(address, Named::ByUser, self.reaches()),
+            Permission::ByRule => may_try(address, Named::ByPeer(reached), self.reaches()),
+        }
     }
 
     /// What rules for paths can be about: of a chain of relays, where it begins and which relays it has.

@@ -80,12 +80,13 @@ impl RelayService {
         let seed: [u8; 32] = random()?;
         let core = Relay::new(settings.core(node), seed, (Time::ZERO, wall()));
         let state = Arc::new(State::new(core));
-        let admit = state.clone();
+        let (admit, judge) = (state.clone(), state.clone());
         let mut config = EndpointConfig::new(key)
             .port(settings.port)
             .addresses(addresses(settings))
             .session(session_config())
-            .authorize(move |peer: &PublicKey, share: Option<ShareId>| admit.authorize(peer, share));
+            .authorize(move |peer: &PublicKey, share: Option<ShareId>| admit.authorize(peer, share))
+            .address_policy(move |peer: &PublicKey, address| judge.judge_address(peer, address));
         config.reset_key = Some(reset_key(&config.key));
         let endpoint = Arc::new(Endpoint::bind(config).await?);
         state.set_clock(endpoint.clock());

@@ -5,12 +5,14 @@
 //! wants to be called, and is woken when that moment has come closer.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 use anabranch_engine::{Ecn, Route};
 use anabranch_net::{
-    Clock, Endpoint, Foreign, ForeignRun, Outlet, Pid, PublicKey, Refusal, Session, Span, Time, Verdict,
+    Clock, Endpoint, Foreign, ForeignRun, Outlet, Permission, Pid, PublicKey, Refusal, Session, Span, Time,
+    Verdict,
 };
 use anabranch_overlay::relay::{
     Admission, Dismissal, Forward, Hop, Outgoing, Relay, RelayConfig, RelayStats, Reply, Run, SessionId,
@@ -91,6 +93,11 @@ impl State {
             Admission::Refused if share.is_some() => Verdict::Refuse(Refusal::TicketNotValid),
             Admission::Refused => Verdict::Refuse(Refusal::NotAuthorised),
         }
+    }
+
+    /// Whether the relay's own session with a client may try an address that the client announced.
+    pub(super) fn judge_address(&self, peer: &PublicKey, address: SocketAddr) -> Permission {
+        if self.core().relay.may_probe(peer, address) { Permission::Granted } else { Permission::Denied }
     }
 
     pub(super) fn reconfigure(&self, config: RelayConfig) {

@@ -45,7 +45,7 @@ pub(crate) use scoreboard::{AckOutcome, Content, Contents, Losses, Scoreboard, S
 use table::Kept;
 pub(crate) use table::Paths;
 pub(crate) use trouble::{Answer, Trouble};
-pub(crate) use validation::{Allowance, Challenge};
+pub(crate) use validation::{Allowance, CHALLENGE_BYTES, Challenge};
 pub(crate) use ways_back::WaysBack;
 
 use crate::config::Config;

@@ -1,7 +1,10 @@
-//! Proves that somebody is there: challenges, their answers, and the limit before one came.
+//! Proves that the peer is at an address: challenges, their answers, and the limit before one came.
 //!
 //! A new path, and a new address under an old one, is challenged with a random token (RFC 9000 §8.2).
-//! Until the answer is back, at most three bytes are sent for each received.
+//! Until the answer is back, at most three bytes are sent there for each received from there.
+//!
+//! The first challenge to an address without proof has at most [`CHALLENGE_BYTES`], for the address may be a third party's
+//! that the peer made up. Its answer is followed by a challenge of the size that every path must carry.
 
 use anabranch_wire::{PACKET_COST, Span, Time};
 
@@ -22,8 +25,10 @@ pub(crate) struct Challenge {
     first_at: Time,
     interval: Span,
     longest: Span,
-    /// What the address may be sent; proven where this end chose it.
+    /// What the address may be sent.
     allowance: Allowance,
+    /// It is padded to the size that every path must carry.
+    padded: bool,
 }
 
 /// The longest pause between two challenges ...
@@ -31,10 +36,11 @@ const LONGEST_PAUSE: Span = Span::from_secs(1);
 /// ... and while nothing is heard of the peer at all.
 const LONGEST_UNHEARD: Span = Span::from_secs(4);
 
-/// UDP payload of a challenge to an address that only turned up, at most.
-const CHALLENGE_BYTES: u64 = 48;
+/// Most UDP payload of a challenge to an address without proof.
+pub(crate) const CHALLENGE_BYTES: u64 = 48;
 
 impl Challenge {
+    /// A small challenge.
     pub(crate) fn new(token: u64, route: Route, now: Time, interval: Span) -> Self {
         Self {
             token,
@@ -46,7 +52,28 @@ impl Challenge {
             interval,
             longest: LONGEST_PAUSE,
             allowance: Allowance::proven(),
+            padded: false,
         }
+    }
+
+    /// The same, padded to the size that every path must carry.
+    pub(crate) fn padded(self) -> Self {
+        Self { padded: true, ..self }
+    }
+
+    pub(crate) fn is_padded(&self) -> bool {
+        self.padded
+    }
+
+    /// Small challenges are answered: now one of full size, with another token.
+    pub(crate) fn grow(&self, token: u64, now: Time) -> Self {
+        let interval = self.rtt(now).map_or(self.interval, |rtt| rtt * 3);
+        Self::new(token, self.route, now, interval).padded()
+    }
+
+    /// Waits as if it had been sent.
+    pub(crate) fn postpone(&mut self, now: Time) {
+        self.due = now + self.interval;
     }
 
     /// A challenge to an address from which a packet of `bytes` came unasked.
@@ -158,6 +185,11 @@ impl Allowance {
 
     pub(crate) fn prove(&mut self) {
         self.proven = true;
+    }
+
+    /// Allows for one more challenge to an address that this end chose.
+    pub(crate) fn allow_challenge(&mut self) {
+        self.left = self.left.max(CHALLENGE_BYTES);
     }
 
     /// This end wants no more than so much sent in all.

@@ -58,7 +58,9 @@ impl<P: Payload> Session<P> {
 
     /// Forgets a path whose late packets need no answer any more.
     pub(super) fn forget_path(&mut self, index: usize) {
+        self.remember_address(index);
         let path = self.paths.remove(index);
+        self.addresses.on_received(path.receipt.bytes);
         // Less is always to be had.
         let _ = self.reserved_paths.hold(cost_of(self.paths.len()));
         if let Some((pid, _)) = self.local_pids.remove(&path.id) {

@@ -8,14 +8,17 @@ use super::draft::Draft;
 use super::{OVERHEAD, Session};
 use crate::config::AckPolicy;
 use crate::control::Control;
-use crate::path::{Content, Contents, PathState};
+use crate::path::{CHALLENGE_BYTES, Challenge, Content, Contents, PathState};
 use crate::route::Transmit;
 use crate::stream::{Pick, SentRun};
 
 impl<P: Payload> Session<P> {
     pub(super) fn draft(&self, index: usize) -> Draft<P> {
         let path = &self.paths[index];
-        let room = (path.size() as u64).min(path.allowance.left()) as usize;
+        let mut room = (path.size() as u64).min(path.allowance.left()) as usize;
+        if !path.allowance.is_proven() {
+            room = room.min(usize::try_from(self.unproven_credit()).unwrap_or(usize::MAX));
+        }
         Draft::new(room.saturating_sub(OVERHEAD), path.route)
     }
 
@@ -81,23 +84,35 @@ impl<P: Payload> Session<P> {
         challenge.on_sent(now);
         draft.route = challenge.route;
         draft.push(Frame::PathChallenge { token: challenge.token });
-        if draft.route == path.route {
+        if challenge.is_padded() && draft.route == path.route {
             // A path has to carry packets of the base size, or it is none.
             draft.whole = draft.whole.min(usize::from(self.config.mtu.base).saturating_sub(OVERHEAD));
             let fill = draft.room().saturating_sub(3) as u16;
             draft.push(Frame::Padding(fill));
         }
-        self.finish_draft(now, index, draft)
+        let challenge = self.finish_draft(now, index, draft);
+        let path = &mut self.paths[index];
+        if path.id.opener() == self.side {
+            path.allowance.allow_challenge();
+        }
+        challenge
     }
 
     pub(super) fn build_answer(&mut self, now: Time, index: usize) -> Option<Transmit<P>> {
         let mut draft = self.draft(index);
         let (token, route) = self.paths[index].answers.pop()?;
+        if !self.is_proven(route.remote) && self.unproven_credit() < CHALLENGE_BYTES {
+            return None;
+        }
         draft.route = route;
         draft.push(Frame::PathResponse { token });
-        let path = &mut self.paths[index];
-        if let Some(challenge) =
-            path.challenge.as_mut().filter(|challenge| challenge.due <= now && challenge.route == route)
+        let due = |challenge: &Challenge| challenge.due <= now && challenge.route == route;
+        let asks = self.paths[index].challenge.as_deref().is_some_and(due);
+        let room = draft.room() + OVERHEAD >= CHALLENGE_BYTES as usize;
+        if asks
+            && room
+            && self.spend_challenge(now, index)
+            && let Some(challenge) = &mut self.paths[index].challenge
         {
             challenge.on_sent(now);
             draft.push(Frame::PathChallenge { token: challenge.token });
@@ -260,6 +275,9 @@ impl<P: Payload> Session<P> {
         let size = draft.size();
         // That a question or an answer arrived by another way says nothing of the path: nobody waits for it to be acknowledged.
         let strays = draft.route != self.paths[index].route;
+        if strays || !self.paths[index].allowance.is_proven() {
+            self.note_unproven(draft.route, size as u64);
+        }
         let eliciting = draft.eliciting && !strays;
         // What restarts may find its window smaller.
         let restarts = eliciting && self.paths[index].board.pipe() == 0;

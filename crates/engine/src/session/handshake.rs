@@ -141,6 +141,7 @@ impl<P: Payload> Session<P> {
         if self.side != Side::Client {
             return;
         }
+        self.addresses.on_received(arrival.size as u64);
         if self.peer.is_some() {
             return self.handle_late_init_ack(now, arrival.route);
         }

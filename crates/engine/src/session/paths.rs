@@ -1,8 +1,8 @@
 //! Opening, proving, moving and setting paths.
 //!
-//! A path id is opened by one end: it sends a challenge, padded to the size that every path must carry, to
-//! the PID that the peer gave for that id. The peer creates the path when the packet arrives, answers,
-//! and challenges in turn.
+//! A path id is opened by one end: it sends a challenge to the PID that the peer gave for that id, a small one first where
+//! the address has no proof, then one padded to the size that every path must carry. The peer creates the path when the
+//! packet arrives, answers, and challenges in turn.
 
 use anabranch_wire::{PathId, PathUse, Payload, Side, Span, Time};
 
@@ -96,16 +96,19 @@ impl<P: Payload> Session<P> {
             path.remote_pid = Some(pid);
             path.remote_reset = Some(reset_token);
         }
-        if id.opener() == self.side {
-            // The opener spends its own bytes first.
-            path.allowance.prove();
+        let is_proven = self.reply_pids.contains_key(&id) || self.is_proven(route.remote);
+        match (id.opener() == self.side, is_proven) {
+            (true, true) => path.allowance.prove(),
+            (true, false) => path.allowance.allow_challenge(),
+            (false, _) => {}
         }
         if let Some(wish) = self.early_wishes.remove(&id) {
             path.peer_usage = wish.usage;
             wish.limit.into_iter().for_each(|limit| path.allowance.limit_there(limit));
         }
         let interval = self.config.initial_rtt.max(Span::from_millis(50)) * 2;
-        path.challenge = Some(Box::new(Challenge::new(self.next_token(), route, now, interval)));
+        let challenge = Challenge::new(self.next_token(), route, now, interval);
+        path.challenge = Some(Box::new(if is_proven { challenge.padded() } else { challenge }));
         self.paths.insert(path);
         self.issue_pids();
         if let Some(index) = self.path_index(id) {
@@ -193,6 +196,12 @@ impl<P: Payload> Session<P> {
         let id = path.id;
         path.allowance.prove();
         let moves = path.route != challenge.route;
+        if path.state == PathState::Validating && id.opener() == self.side && !challenge.is_padded() && !moves
+        {
+            let grown = challenge.grow(self.next_token(), now);
+            self.paths[index].challenge = Some(Box::new(grown));
+            return;
+        }
         if moves {
             self.move_path(now, index, challenge.route);
             self.race.settle();

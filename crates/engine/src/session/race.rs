@@ -14,6 +14,8 @@
 //! Between the routes of the race the client decides and the server follows: if both followed each other's newest
 //! packets, they could change places for ever.
 
+use std::net::SocketAddr;
+
 use anabranch_wire::{PathId, Payload, Side, Span, Time};
 
 use super::Session;
@@ -67,6 +69,11 @@ impl Race {
     /// True when this end decides whether path 0 moves to `route`.
     pub(super) fn is_chosen_here(&self, route: Route) -> bool {
         self.chosen_here.contains(&route)
+    }
+
+    /// True when a message of the handshake came from `address`.
+    pub(super) fn is_heard_at(&self, address: SocketAddr) -> bool {
+        self.proven.iter().any(|(raced, _)| raced.route.remote == address)
     }
 
     /// INIT came over `route`.
@@ -225,6 +232,7 @@ impl<P: Payload> Session<P> {
 
     /// A path goes on over another route, which is proven.
     pub(super) fn move_path(&mut self, now: Time, index: usize, route: Route) {
+        self.remember_address(index);
         let path = &mut self.paths[index];
         let id = path.id;
         let same_host = path.route.remote.ip() == route.remote.ip();

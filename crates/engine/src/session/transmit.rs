@@ -77,12 +77,18 @@ impl<P: Payload> Session<P> {
             let challenge = path.challenge.as_deref().is_some_and(due);
             path.is_reachable() && (!path.answers.is_empty() || (challenge && path.allowance.left() > 0))
         };
-        let index = self.paths.iter().position(wants)?;
-        if self.paths[index].answers.is_empty() {
-            self.build_challenge(now, index)
-        } else {
-            self.build_answer(now, index)
+        while let Some(index) = self.paths.iter().position(wants) {
+            if !self.paths[index].answers.is_empty() {
+                return self.build_answer(now, index);
+            }
+            if self.spend_challenge(now, index) {
+                return self.build_challenge(now, index);
+            }
+            if let Some(challenge) = &mut self.paths[index].challenge {
+                challenge.postpone(now);
+            }
         }
+        None
     }
 
     /// Probes of doubtful paths, of the path MTU, and keep-alives.

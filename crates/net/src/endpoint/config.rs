@@ -4,9 +4,11 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use anabranch_agent::{Named, Reaches};
 use anabranch_engine::{Config, PathRules};
 use anabranch_secure::{Limits as KeyLimits, NodeKey, PublicKey, ResetKey, ShareId, TicketSecret};
 
+use crate::address_policy::AddressPolicy;
 use crate::authorize::{Authorize, DenyAll};
 use crate::tap::Tap;
 
@@ -61,6 +63,8 @@ pub struct EndpointConfig {
     pub session: Config,
     /// Who may open one; nobody by default.
     pub authorize: Arc<dyn Authorize>,
+    /// Judges the addresses that peers announce; the rule alone by default.
+    pub address_policy: Option<Arc<dyn AddressPolicy>>,
     /// What is held at most.
     pub limits: Limits,
     /// Of random bytes kept across restarts: with it a restarted node tells its old peers that their
@@ -80,6 +84,7 @@ impl EndpointConfig {
             addresses: Addresses::All,
             session: Config::default(),
             authorize: Arc::new(DenyAll),
+            address_policy: None,
             limits: Limits::default(),
             reset_key: None,
             tap: None,
@@ -104,6 +109,13 @@ impl EndpointConfig {
     #[must_use]
     pub fn authorize(mut self, authorize: impl Authorize) -> Self {
         self.authorize = Arc::new(authorize);
+        self
+    }
+
+    /// Has `policy` judge the addresses that peers announce.
+    #[must_use]
+    pub fn address_policy(mut self, policy: impl AddressPolicy) -> Self {
+        self.address_policy = Some(Arc::new(policy));
         self
     }
 
@@ -144,6 +156,8 @@ pub struct Target {
     pub node: PublicKey,
     /// Where it may be; more are learned from it.
     pub addresses: Vec<SocketAddr>,
+    /// Who named these addresses, which decides whether private ones are tried.
+    pub named: Named,
     /// Share and secret of a ticket, if one is used.
     pub credential: Option<(ShareId, TicketSecret)>,
     /// Use exactly these pairs of local address and remote address as paths.
@@ -153,9 +167,10 @@ pub struct Target {
 }
 
 impl Target {
-    /// A node by its key, without a ticket.
+    /// A node by its key, without a secret; the addresses are from a ticket or a configuration.
     #[must_use]
     pub fn new(node: PublicKey, addresses: Vec<SocketAddr>) -> Self {
-        Self { node, addresses, credential: None, pins: Vec::new(), relayed: 0 }
+        let named = Named::InList(Reaches::from_iter(addresses.iter().copied()));
+        Self { node, addresses, named, credential: None, pins: Vec::new(), relayed: 0 }
     }
 }

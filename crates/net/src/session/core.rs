@@ -258,6 +258,9 @@ impl Core {
                 self.wakers.wake(Wait::State, woken);
                 outcome.accepted = self.engine.side() == Side::Server;
                 self.half_open = None;
+                if let Some(first) = self.engine.paths().first() {
+                    self.note_reached(&first.route);
+                }
                 self.advertise(session);
                 let rtt = self.engine.paths().first().map_or(Span::ZERO, |path| path.rtt);
                 self.replan_at = now + (rtt * 3).clamp(ADDRESS_PATIENCE.0, ADDRESS_PATIENCE.1);
@@ -292,6 +295,7 @@ impl Core {
         match change {
             PathChange::Opened(route) | PathChange::Moved(route) => {
                 self.book.note_open(route);
+                self.note_reached(route);
                 self.limit_mtu(session, path, *route);
                 self.replan_at = self.replan_at.min(now);
             }
@@ -306,6 +310,13 @@ impl Core {
             PathChange::Standing(standing) => tracing::info!(%path, "{standing}"),
             PathChange::Suspect | PathChange::Failed | PathChange::Recovered | PathChange::Grouped { .. } => {
             }
+        }
+    }
+
+    /// The peer answers at the address of a route; of one through relays, a relay does.
+    fn note_reached(&mut self, route: &Route) {
+        if !is_chain(route.socket) {
+            self.book.reached.insert(route.remote);
         }
     }
 
@@ -401,6 +412,8 @@ impl Core {
         }
         describe_sockets(&session.shared, now, &mut self.engine);
         let locals = session.shared.locals();
+        let of = (&session.peer, self.book.reached);
+        let may_try = |address| session.shared.may_try(address, of);
         if self.engine.side() == Side::Server {
             if now < self.help_at {
                 self.replan_at = self.help_at;
@@ -409,30 +422,41 @@ impl Core {
             let paths = self.engine.paths();
             let open = paths.iter().filter(|path| path.state != PathState::Closing);
             let in_use: Vec<Route> = open.map(|path| path.route).collect();
-            let mut unreached = self.book.unreached(&locals, &in_use);
+            let mut unreached = self.book.unreached(&locals, &in_use, may_try);
             unreached.retain(|route| self.engine.allows(*route));
-            self.open_missing(now, &unreached);
+            self.open_missing(session, now, &unreached);
             return;
         }
-        let mut wanted = self.book.wanted(&locals);
+        let mut wanted = self.book.wanted(&locals, may_try);
         wanted.retain(|route| self.engine.allows(*route));
-        self.open_missing(now, &wanted);
+        self.open_missing(session, now, &wanted);
         self.close_unplanned(now, &wanted);
     }
 
     /// Opens a path over each route that has none and may be tried.
-    fn open_missing(&mut self, now: Time, wanted: &[Route]) {
+    fn open_missing(&mut self, session: &SessionInner, now: Time, wanted: &[Route]) {
         let paths = self.engine.paths();
         let has =
             |route: &Route| paths.iter().any(|path| path.route == *route && path.state != PathState::Closing);
         for route in wanted.iter().filter(|route| !has(route)) {
-            let due = self.book.retry_at(route);
+            let is_probe = !self.book.is_given(route.remote) && !self.engine.is_proven(route.remote);
+            let mut probes = session.shared.probes.lock().expect("no panic while held");
+            let mut due = self.book.retry_at(route);
+            if is_probe {
+                due = due.max(self.book.probes.next_at(now)).max(probes.next_at(now));
+            }
             if due > now {
                 self.replan_at = self.replan_at.min(due);
                 continue;
             }
             match self.engine.open_path(now, *route) {
-                Ok(path) => self.book.note_path(path, *route),
+                Ok(path) => {
+                    self.book.note_path(path, *route);
+                    if is_probe {
+                        self.book.probes.spend(now);
+                        probes.spend(now);
+                    }
+                }
                 Err(PathError::NotReady) => {
                     self.replan_at = self.replan_at.min(now + NOT_READY_PAUSE);
                     break;

@@ -1,7 +1,7 @@
 //! Which paths a session should have, and when to try again those that did not open.
 //!
 //! The client opens paths. It wants what [`plan_routes`] says for this machine's addresses and the peer's
-//! (those it was given and those the peer told it), or exactly the pairs that the user pinned.
+//! (those it was given, and those the peer announced that may be tried), or exactly the pairs that the user pinned.
 //!
 //! The server leaves that to the client for a while. Then it opens paths from those of its addresses that
 //! the client has not reached: behind a NAT or a firewall it can only be reached where it spoke first.
@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
+use anabranch_agent::{ProbeBudget, Reaches};
 use anabranch_engine::{LocalAddress, Route, plan_routes};
 use anabranch_wire::{PathId, Span, Time};
 
@@ -21,17 +22,36 @@ const FIRST_PAUSE: Span = Span::from_secs(1);
 /// Longest pause.
 const LONGEST_PAUSE: Span = Span::from_secs(60);
 
-/// What a session knows about the ways to its peer.
-#[derive(Debug, Default)]
+/// What a session knows about the routes to its peer.
+#[derive(Debug)]
 pub(crate) struct RouteBook {
     /// Pairs that the user asked for, instead of a plan.
     pub(crate) pins: Option<Vec<Route>>,
     /// Addresses that the user gave.
     pub(crate) given: Vec<SocketAddr>,
+    /// Addresses that the peer announced.
     told: Vec<(u64, SocketAddr)>,
+    /// How far the addresses reach at which the peer has answered.
+    pub(crate) reached: Reaches,
+    /// Attempts at addresses that the peer announced.
+    pub(crate) probes: ProbeBudget,
     failures: BTreeMap<Route, (u32, Time)>,
     /// Where the paths lead that were opened here.
     paths: Vec<(PathId, Route)>,
+}
+
+impl Default for RouteBook {
+    fn default() -> Self {
+        Self {
+            pins: None,
+            given: Vec::new(),
+            told: Vec::new(),
+            reached: Reaches::default(),
+            probes: ProbeBudget::of_session(),
+            failures: BTreeMap::new(),
+            paths: Vec::new(),
+        }
+    }
 }
 
 impl RouteBook {
@@ -48,17 +68,23 @@ impl RouteBook {
         self.told.retain(|(known, _)| *known != id);
     }
 
-    fn addresses_told(&self) -> impl Iterator<Item = SocketAddr> {
-        self.told.iter().map(|(_, address)| *address)
+    /// The addresses that the peer announced and that pass `may_try`.
+    fn announced(&self, may_try: impl Fn(SocketAddr) -> bool) -> impl Iterator<Item = SocketAddr> {
+        self.told.iter().map(|(_, address)| *address).filter(move |address| may_try(*address))
     }
 
-    /// All routes that would be good to have.
-    pub(crate) fn wanted(&self, locals: &[LocalAddress]) -> Vec<Route> {
+    /// True when this end chose to call the address.
+    pub(crate) fn is_given(&self, address: SocketAddr) -> bool {
+        self.given.contains(&address) || self.pins.iter().flatten().any(|route| route.remote == address)
+    }
+
+    /// All routes that would be good to have; of the addresses that the peer announced, those that pass `may_try` count.
+    pub(crate) fn wanted(&self, locals: &[LocalAddress], may_try: impl Fn(SocketAddr) -> bool) -> Vec<Route> {
         if let Some(pins) = &self.pins {
             return pins.clone();
         }
         let own = |address: &SocketAddr| locals.iter().any(|local| local.address == address.ip());
-        let remotes: Vec<SocketAddr> = self.given.iter().copied().chain(self.addresses_told()).collect();
+        let remotes: Vec<SocketAddr> = self.given.iter().copied().chain(self.announced(may_try)).collect();
         // Own addresses are the peer's too when both are on one machine, which loopback serves better.
         let remotes: Vec<SocketAddr> =
             remotes.into_iter().filter(|remote| remote.ip().is_loopback() || !own(remote)).collect();
@@ -67,11 +93,16 @@ impl RouteBook {
 
     /// The routes that a server should open: from local addresses without a path, to where the client was
     /// seen and says it is.
-    pub(crate) fn unreached(&self, locals: &[LocalAddress], in_use: &[Route]) -> Vec<Route> {
+    pub(crate) fn unreached(
+        &self,
+        locals: &[LocalAddress],
+        in_use: &[Route],
+        may_try: impl Fn(SocketAddr) -> bool,
+    ) -> Vec<Route> {
         let idle = |local: &&LocalAddress| !in_use.iter().any(|route| route.socket == local.socket);
         let idle: Vec<LocalAddress> = locals.iter().filter(idle).cloned().collect();
         let own = |remote: &SocketAddr| locals.iter().any(|local| local.address == remote.ip());
-        let seen = in_use.iter().map(|route| route.remote).chain(self.addresses_told());
+        let seen = in_use.iter().map(|route| route.remote).chain(self.announced(may_try));
         let remotes: Vec<SocketAddr> = seen.filter(|remote| !own(remote)).collect();
         plan_routes(&idle, &remotes)
     }
@@ -137,7 +168,7 @@ mod tests {
     fn pins_take_the_place_of_the_plan() {
         let book =
             RouteBook { pins: Some(vec![route(7)]), given: vec![route(8).remote], ..RouteBook::default() };
-        assert_eq!(book.wanted(&[]), [route(7)]);
+        assert_eq!(book.wanted(&[], |_| true), [route(7)]);
     }
 
     #[test]
@@ -152,8 +183,9 @@ mod tests {
         };
         let seen = Route { socket: 1, remote: SocketAddr::from(([203, 0, 113, 9], 4000)) };
         let book = RouteBook::default();
-        assert_eq!(book.unreached(&[local(1), local(2)], &[seen]), [Route { socket: 2, ..seen }]);
-        assert_eq!(book.unreached(&[local(1)], &[seen]), []);
+        let unreached = |locals: &[LocalAddress]| book.unreached(locals, &[seen], |_| true);
+        assert_eq!(unreached(&[local(1), local(2)]), [Route { socket: 2, ..seen }]);
+        assert_eq!(unreached(&[local(1)]), []);
     }
 
     #[test]

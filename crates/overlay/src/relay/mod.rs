@@ -231,6 +231,13 @@ impl Relay {
         if self.has_room_for(key) { allowed } else { Admission::Busy }
     }
 
+    /// True when the relay's own session with `key` may try an address that this key announced: one who may not use the relay
+    /// has nothing tried, and others what the relay would forward to.
+    #[must_use]
+    pub fn may_probe(&self, key: &PublicKey, address: SocketAddr) -> bool {
+        self.accounts.lets_in(key) && self.config.next_hops.allows(address)
+    }
+
     /// A session was opened and confirmed by its first packet. Its paths follow at once.
     pub fn handle_session_opened(
         &mut self,

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anabranch_net::{Addresses, Endpoint, EndpointConfig, Session, Target};
+use anabranch_net::{Addresses, Endpoint, EndpointConfig, Named, Reaches, Session, Target};
 use anabranch_node::{Entry, Peer, RelayPaths, RunningPaths, RunningSessions};
 
 use super::protocol::{Control, Message, Order, PATIENCE, Sample, VERSION};
@@ -203,13 +203,18 @@ fn target(args: &ClientArgs, granted: usize, endpoint: &Endpoint) -> Result<Targ
     let ticket = &args.ticket;
     let port = ticket.addresses.first().map_or(USUAL_PORT, SocketAddr::port);
     let more = args.addresses.iter().map(|end| SocketAddr::new(end.ip, end.port.unwrap_or(port)));
-    let addresses = ticket.addresses.iter().copied().chain(more).collect();
+    let addresses: Vec<SocketAddr> = ticket.addresses.iter().copied().chain(more).collect();
+    let named = match args.addresses.is_empty() {
+        true => Named::InList(Reaches::from_iter(addresses.iter().copied())),
+        false => Named::ByUser,
+    };
     let credential = Some((ticket.share, ticket.secret.clone()));
     let pins = args.pins.iter().map(|pin| pair(pin, endpoint, port)).collect::<Result<_, _>>()?;
     let addable = if args.running.control.is_some() { MOST_ADDED } else { 0 };
     Ok(Target {
         node: ticket.node,
         addresses,
+        named,
         credential,
         pins,
         relayed: (args.relays.len() + granted + addable) as u32,

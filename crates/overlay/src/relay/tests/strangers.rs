@@ -41,6 +41,23 @@ fn one_source_that_fills_all_places_with_many_keys_loses_its_own() {
 }
 
 #[test]
+fn a_key_that_may_not_use_the_relay_has_no_address_tried() {
+    let mut world = World::with(|config| config.next_hops.allow = vec!["10.1.0.0/16".parse().unwrap()]);
+    let may_probe =
+        |world: &World, number, address: &str| world.relay.may_probe(&key(number), address.parse().unwrap());
+    let stranger = world.open(1, 5, "203.0.113.5:1000");
+    assert!(!may_probe(&world, 5, "8.8.8.8:9"));
+    let grant = signer().sign(&grant(1, 5)).unwrap();
+    assert!(matches!(world.ask(stranger, Request::Show { grant })[..], [Reply::Granted { .. }]));
+    for number in [1, 5] {
+        assert!(may_probe(&world, number, "8.8.8.8:9") && may_probe(&world, number, "10.1.2.3:9"));
+        for forbidden in ["10.2.0.1:9", "169.254.169.254:80", "127.0.0.1:9", "224.0.0.1:9", "198.18.0.1:9"] {
+            assert!(!may_probe(&world, number, forbidden), "{forbidden}");
+        }
+    }
+}
+
+#[test]
 fn of_many_sources_the_oldest_gives_way() {
     let mut world = World::with(|config| config.most_strangers = 16);
     let source = |number: u64| format!("198.51.{}.{}:1", number / 256, number % 256);

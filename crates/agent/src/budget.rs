@@ -1,0 +1,70 @@
+//! How often addresses that have not answered yet may be tried.
+//!
+//! The engine bounds the bytes: no more than the peer has sent. This bounds the attempts, of one session and of all
+//! sessions of an endpoint, so that a peer that announces one address after the other has few of them tried.
+
+use anabranch_wire::{Span, Time};
+
+/// Attempts that may be made at once, and one more after each pause.
+#[derive(Clone, Copy, Debug)]
+pub struct ProbeBudget {
+    at_once: u64,
+    pause: Span,
+    /// When all attempts so far would have been made, one after each pause.
+    spent_until: Time,
+}
+
+impl ProbeBudget {
+    /// For one session: 32 attempts, then one in two seconds.
+    #[must_use]
+    pub fn of_session() -> Self {
+        Self { at_once: 32, pause: Span::from_secs(2), spent_until: Time::ZERO }
+    }
+
+    /// For all sessions of an endpoint: 512 attempts, then sixteen a second.
+    #[must_use]
+    pub fn of_endpoint() -> Self {
+        Self { at_once: 512, pause: Span::from_micros(62_500), spent_until: Time::ZERO }
+    }
+
+    /// True when one more attempt may be made now.
+    #[must_use]
+    pub fn has_room(&self, now: Time) -> bool {
+        self.spent_until.since(now) + self.pause <= self.pause * self.at_once
+    }
+
+    /// When one more attempt may be made.
+    #[must_use]
+    pub fn next_at(&self, now: Time) -> Time {
+        let excess = (self.spent_until.since(now) + self.pause).as_nanos();
+        now + Span::from_nanos(excess.saturating_sub((self.pause * self.at_once).as_nanos()))
+    }
+
+    /// Counts an attempt.
+    pub fn spend(&mut self, now: Time) {
+        self.spent_until = self.spent_until.max(now) + self.pause;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attempts_beyond_the_first_come_one_by_one() {
+        let mut budget = ProbeBudget::of_session();
+        let now = Time::ZERO + Span::from_secs(100);
+        let mut made = 0;
+        while budget.has_room(now) {
+            budget.spend(now);
+            made += 1;
+        }
+        assert_eq!((made, budget.next_at(now)), (32, now + Span::from_secs(2)));
+        let later = now + Span::from_secs(6);
+        for _ in 0..3 {
+            assert!(budget.has_room(later));
+            budget.spend(later);
+        }
+        assert!(!budget.has_room(later));
+    }
+}
