@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use anabranch_agent::may_try;
+use anabranch_agent::{Direct, may_try};
 use anabranch_engine::{CloseReason, Config, Route, Session as Engine};
 use anabranch_secure::{Dial, HandshakeError, Initiator, Refusal};
 use anabranch_wire::Pid;
@@ -17,7 +17,6 @@ use crate::session::Session;
 use crate::session::core::Core;
 use crate::session::greeting::{Dialing, Handshake};
 use crate::session::inner::{Identity, SessionInner};
-use crate::session::routes::RouteBook;
 use crate::shared::Shared;
 
 /// Pairs of addresses, for people.
@@ -114,8 +113,8 @@ pub(crate) async fn connect(
     mut config: Config,
     through: Option<(Pid, Chain)>,
 ) -> Result<Session, ConnectError> {
-    let book = make_book(shared, target)?;
-    if let Some(pins) = &book.pins {
+    let agent = agent_for(shared, target)?;
+    if let Some(pins) = agent.pins() {
         // Nobody is to open paths beside those that were asked for.
         config.max_paths = (pins.len() as u32 + target.relayed).clamp(1, config.max_paths);
     }
@@ -125,7 +124,7 @@ pub(crate) async fn connect(
     let own = through.as_ref().map(|(own, chain)| (*own, chain.back));
     let routes = match through {
         Some((own, chain)) => vec![shared.relayed.add(own, chain).route()],
-        None => book.wanted(&shared.locals(), |_| false),
+        None => agent.first_routes(&shared.locals()),
     };
     let allowed = |route: &&Route| config.rules.terms(&shared.rule_place(route.socket), route.remote).allow();
     let found = routes.len();
@@ -137,7 +136,7 @@ pub(crate) async fn connect(
         let locals = shared.sockets().iter().map(|socket| socket.udp.local_addr().ip()).collect();
         return Err(ConnectError::NoRoute { remotes: target.addresses.clone(), locals });
     }
-    let inner = dial(shared, target, (config, book), (&routes, own))?;
+    let inner = dial(shared, target, (config, agent), (&routes, own))?;
     let tried =
         routes.iter().filter_map(|route| Some((shared.socket(route.socket)?.udp.local_addr(), route.remote)));
     let tried = Tried(tried.collect());
@@ -150,34 +149,34 @@ pub(crate) async fn connect(
     Err(explain(&inner, tried))
 }
 
-/// The ways there, as far as they are known before the node has said more.
-fn make_book(shared: &Shared, target: &Target) -> Result<RouteBook, ConnectError> {
-    let mut book = RouteBook::default();
+/// The path agent of a session with the target, with the addresses that may be tried.
+fn agent_for(shared: &Shared, target: &Target) -> Result<Direct, ConnectError> {
+    let mut pins = Vec::new();
     for (local, remote) in &target.pins {
         let Some(route) = pinned_route(shared, *local, *remote) else {
             let locals = shared.sockets().iter().map(|socket| socket.udp.local_addr().ip()).collect();
             return Err(ConnectError::NoSuchLocal { local: *local, locals });
         };
-        book.pins.get_or_insert_default().push(route);
+        pins.push(route);
     }
     let own: Vec<IpAddr> = shared.sockets().iter().map(|socket| socket.udp.local_addr().ip()).collect();
-    let locals = shared.reaches();
+    let (locals, mut given) = (shared.reaches(), Vec::new());
     for address in target.addresses.iter().filter(|address| may_try(**address, target.named, locals)) {
-        book.given.push(*address);
+        given.push(*address);
         // The node may run on this very machine: its packets take loopback then.
         if own.contains(&address.ip()) && !address.ip().is_loopback() {
             let loopback: IpAddr =
                 if address.is_ipv4() { [127, 0, 0, 1].into() } else { std::net::Ipv6Addr::LOCALHOST.into() };
-            book.given.push(SocketAddr::new(loopback, address.port()));
+            given.push(SocketAddr::new(loopback, address.port()));
         }
     }
-    Ok(book)
+    Ok(if pins.is_empty() { Direct::client(given) } else { Direct::pinned(pins, given) })
 }
 
 fn dial(
     shared: &Arc<Shared>,
     target: &Target,
-    (config, book): (Config, RouteBook),
+    (config, agent): (Config, Direct),
     (routes, relayed): (&[Route], Option<(Pid, Pid)>),
 ) -> Result<Arc<SessionInner>, ConnectError> {
     let now = shared.clock.now();
@@ -199,7 +198,7 @@ fn dial(
     let initiator = initiator.map_err(ConnectError::Key)?;
     let handshake = Handshake::Client(Box::new(Dialing { initiator, cookies: Vec::new() }));
     let identity = Identity { peer: target.node, share: target.credential.as_ref().map(|(share, _)| *share) };
-    Ok(SessionInner::new(shared.clone(), identity, Core::new(engine, handshake, book), None))
+    Ok(SessionInner::new(shared.clone(), identity, Core::new(engine, handshake, agent), None))
 }
 
 fn explain(inner: &SessionInner, tried: Tried) -> ConnectError {

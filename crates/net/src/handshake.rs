@@ -7,6 +7,7 @@
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
+use anabranch_agent::Direct;
 use anabranch_engine::{Arrival, Ecn, Route, Session as Engine};
 use anabranch_secure::{
     Admission, CookieError, HandshakeError, InitId, PendingInit, Protection, Refusal, read_init,
@@ -20,7 +21,6 @@ use crate::session::core::Core;
 use crate::session::greeting::Handshake;
 use crate::session::inner::{Identity, SessionInner};
 use crate::session::outbox::plain_datagram;
-use crate::session::routes::RouteBook;
 use crate::shared::{InitState, Shared, count};
 use crate::socket::Batch;
 
@@ -158,7 +158,7 @@ fn open_session(
     shared.taps.tell_keys(&accepted.keys);
     let keys = Protection::new(&accepted.keys, shared.limits.keys, now);
     let handshake = Handshake::Answered { body: accepted.body, params, init: id };
-    let core = Core::new(engine, handshake, RouteBook::default());
+    let core = Core::new(engine, handshake, Direct::server());
     let session = SessionInner::new(shared.clone(), identity, core, Some(keys));
     hold.belongs_to(&session);
     session.core().half_open = Some(hold);

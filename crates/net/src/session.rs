@@ -4,7 +4,6 @@ pub(crate) mod core;
 pub(crate) mod greeting;
 pub(crate) mod inner;
 pub(crate) mod outbox;
-pub(crate) mod routes;
 pub(crate) mod wakers;
 
 use std::fmt;

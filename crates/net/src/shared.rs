@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, RwLock, Weak};
 
-use anabranch_agent::{Named, Permission, ProbeBudget, Reaches, may_try};
-use anabranch_engine::{Arrival, Config, LocalAddress, MemoryBudget, Place, Route};
+use anabranch_agent::{LocalAddress, Named, Permission, ProbeBudget, Reaches, may_try};
+use anabranch_engine::{Arrival, Config, MemoryBudget, Place, Route};
 use anabranch_secure::{CookieJar, InitId, NodeKey, PublicKey, ResetKey};
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
@@ -197,7 +197,7 @@ impl Shared {
     }
 
     /// True when an address may be tried that `peer`, which is reached at addresses of these reaches, announced.
-    pub(crate) fn may_try(&self, address: SocketAddr, (peer, reached): (&PublicKey, Reaches)) -> bool {
+    pub(crate) fn may_try(&self, address: SocketAddr, peer: &PublicKey, reached: Reaches) -> bool {
         let judged = self.address_policy.as_ref().map_or(Permission::ByRule, |all| all.judge(peer, address));
         match judged {
             Permission::Denied => false,

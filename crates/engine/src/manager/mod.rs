@@ -1,10 +1,9 @@
 //! The path manager: which paths there should be, how each may be used, and why one carries nothing (design §5).
 //!
-//! Four questions, all answered by values and without a clock or a socket:
+//! Three questions, all answered by values and without a clock or a socket:
 //!
 //! | question | answer |
 //! |---|---|
-//! | which pairs of addresses to try | [`plan_routes`] |
 //! | what the user wants of a path | [`PathRules`]: the first rule that fits says primary, backup, metered or never, and how many bytes |
 //! | which paths to leave out for now | [`suppress`], and [`Suppressor`] for how long (mTCP §3.4.1 [M10]) |
 //! | why a path is idle | [`Standing`], told as an event whenever it changes |
@@ -14,7 +13,7 @@
 
 mod meter;
 mod pattern;
-mod plan;
+mod prefix;
 mod rules;
 mod standing;
 mod suppress;
@@ -22,7 +21,7 @@ mod suppress;
 pub use meter::Meter;
 pub(crate) use meter::{PathMeter, cost};
 pub use pattern::{Pattern, Place};
-pub use plan::{LocalAddress, Prefix, plan_routes};
+pub use prefix::Prefix;
 pub use rules::{PathRule, PathRules, Priority, Terms};
 pub use standing::{Fault, IdleReason, Standing};
 pub(crate) use suppress::Suppressor;

@@ -1,10 +1,14 @@
-//! A session's engine and what the driver keeps beside it, all under one lock.
+//! A session's engine, its path agent and the driver's own state, all under one lock.
+//!
+//! The driver drains what the engine wants sent, hands the engine's events to the path agent and to whoever waits, and
+//! carries out what the agent decides.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use anabranch_agent::{Action, Direct, View};
 use anabranch_engine::{
-    AbandonReason, CloseReason, Event, PathChange, PathError, PathRules, PathState, PidChange, Route,
+    AbandonReason, CloseReason, Event, PathChange, PathError, PathInfo, PathRules, PathState, PidChange, Route,
     Session as Engine,
 };
 use anabranch_secure::{InitId, Refusal};
@@ -16,7 +20,6 @@ use tokio::sync::broadcast;
 use super::greeting::Handshake;
 use super::inner::SessionInner;
 use super::outbox::{Outgoing, plain_datagram};
-use super::routes::RouteBook;
 use super::wakers::{Wait, Wakers, Woken};
 use crate::half_open::Hold;
 use crate::handshake::{describe_sockets, new_pids};
@@ -25,14 +28,8 @@ use crate::shared::Shared;
 
 /// Events kept for a listener that is slow to take them.
 const EVENTS_KEPT: usize = 256;
-/// How long a server leaves the opening of paths to its client.
-const HELP_PATIENCE: Span = Span::from_secs(3);
-/// How long to wait for the peer to make the next path ready.
-const NOT_READY_PAUSE: Span = Span::from_millis(25);
 /// Bytes read by the application after which the driver looks whether the peer is to have more credit.
 const READ_TOLD: usize = 64 << 10;
-/// Bounds of the wait for the peer's addresses, without which a plan would be made to be thrown away.
-const ADDRESS_PATIENCE: (Span, Span) = (Span::from_millis(20), Span::from_millis(250));
 /// How often the key retention time follows the paths' round-trip times.
 const RETENTION_PAUSE: Span = Span::from_secs(1);
 
@@ -67,7 +64,8 @@ pub(crate) struct Core {
     pub(crate) engine: Engine<Bytes>,
     pub(crate) handshake: Handshake,
     pub(crate) wakers: Wakers,
-    pub(crate) book: RouteBook,
+    /// Decides about direct paths.
+    pub(crate) agent: Direct,
     /// What went wrong while dialing, kept for the error message.
     pub(crate) trouble: Trouble,
     pub(crate) established: bool,
@@ -83,20 +81,16 @@ pub(crate) struct Core {
     read_untold: usize,
     /// A reader has nothing left to read.
     dry: bool,
-    /// When to look for routes that should be paths and are none.
-    replan_at: Time,
-    /// When a server begins to open paths that the client could not open.
-    help_at: Time,
     retention_at: Time,
 }
 
 impl Core {
-    pub(crate) fn new(engine: Engine<Bytes>, handshake: Handshake, book: RouteBook) -> Self {
+    pub(crate) fn new(engine: Engine<Bytes>, handshake: Handshake, agent: Direct) -> Self {
         Self {
             engine,
             handshake,
             wakers: Wakers::default(),
-            book,
+            agent,
             trouble: Trouble::default(),
             established: false,
             closed: None,
@@ -107,8 +101,6 @@ impl Core {
             advertised: BTreeSet::new(),
             read_untold: 0,
             dry: false,
-            replan_at: Time::NEVER,
-            help_at: Time::NEVER,
             retention_at: Time::ZERO,
         }
     }
@@ -165,8 +157,8 @@ impl Core {
             }
         }
         self.take_events(session, now, (&mut outcome, woken));
-        if self.replan_at <= now {
-            self.replan(session, now);
+        if self.agent.is_due(now) {
+            self.follow_agent(session, now);
         }
         while queue.len() < room {
             let Some(transmit) = self.engine.poll_transmit(now) else { break };
@@ -191,7 +183,7 @@ impl Core {
     pub(crate) fn deadline(&self, now: Time) -> Time {
         const SHORTEST: Span = Span::from_micros(50);
         let engine = self.engine.poll_timeout().unwrap_or(Time::NEVER);
-        coarse(now, engine.min(self.replan_at).max(now + SHORTEST))
+        coarse(now, engine.min(self.agent.next_at()).max(now + SHORTEST))
     }
 
     fn init_for(&self, session: &SessionInner, route: Route) -> Option<Vec<u8>> {
@@ -258,13 +250,11 @@ impl Core {
                 self.wakers.wake(Wait::State, woken);
                 outcome.accepted = self.engine.side() == Side::Server;
                 self.half_open = None;
-                if let Some(first) = self.engine.paths().first() {
-                    self.note_reached(&first.route);
-                }
                 self.advertise(session);
-                let rtt = self.engine.paths().first().map_or(Span::ZERO, |path| path.rtt);
-                self.replan_at = now + (rtt * 3).clamp(ADDRESS_PATIENCE.0, ADDRESS_PATIENCE.1);
-                self.help_at = now + HELP_PATIENCE;
+                let first = self.engine.paths().into_iter().next();
+                let rtt = first.as_ref().map_or(Span::ZERO, |path| path.rtt);
+                let direct = first.map(|path| path.route).filter(|route| !is_chain(route.socket));
+                self.agent.on_established(now, direct, rtt);
             }
             Event::StreamOpened(_) => self.wakers.wake(Wait::Accept, woken),
             Event::StreamReadable(stream) => self.wakers.wake_reader(*stream, woken),
@@ -275,15 +265,14 @@ impl Core {
             Event::DatagramReceived => self.wakers.wake(Wait::Datagram, woken),
             Event::Path { path, change } => self.on_path(session, now, *path, change),
             Event::PeerAddress { id, address } => {
-                self.book.add_peer_address(*id, *address);
-                self.replan_at = now;
+                self.agent.on_peer_address(now, *id, *address);
             }
-            Event::PeerAddressGone { id } => self.book.remove_peer_address(*id),
+            Event::PeerAddressGone { id } => self.agent.on_peer_address_gone(*id),
             Event::ObservedAddress { .. } | Event::PeerClosing => {}
             Event::Closed(reason) => {
                 // What has been told once stays: a session whose task is gone may still be closed by its application.
                 self.closed.get_or_insert_with(|| reason.clone());
-                self.replan_at = Time::NEVER;
+                self.agent.on_closed();
                 outcome.finished = true;
                 self.half_open = None;
                 self.wakers.wake_all(woken);
@@ -292,32 +281,20 @@ impl Core {
     }
 
     fn on_path(&mut self, session: &Arc<SessionInner>, now: Time, path: PathId, change: &PathChange) {
+        let mut is_direct = true;
         match change {
             PathChange::Opened(route) | PathChange::Moved(route) => {
-                self.book.note_open(route);
-                self.note_reached(route);
+                is_direct = !is_chain(route.socket);
                 self.limit_mtu(session, path, *route);
-                self.replan_at = self.replan_at.min(now);
-            }
-            PathChange::Closed(reason) => {
-                if let Some(route) = self.book.take_path(path)
-                    && *reason != AbandonReason::Requested
-                {
-                    self.book.note_failure(now, route);
-                }
-                self.replan_at = self.replan_at.min(now);
             }
             PathChange::Standing(standing) => tracing::info!(%path, "{standing}"),
-            PathChange::Suspect | PathChange::Failed | PathChange::Recovered | PathChange::Grouped { .. } => {
-            }
+            PathChange::Closed(_)
+            | PathChange::Suspect
+            | PathChange::Failed
+            | PathChange::Recovered
+            | PathChange::Grouped { .. } => {}
         }
-    }
-
-    /// The peer answers at the address of a route; of one through relays, a relay does.
-    fn note_reached(&mut self, route: &Route) {
-        if !is_chain(route.socket) {
-            self.book.reached.insert(route.remote);
-        }
+        self.agent.on_path(now, path, change, is_direct);
     }
 
     /// How long old keys are to be kept, now and then: three probe timeouts of the slowest path
@@ -377,7 +354,7 @@ impl Core {
         let chains = chains.into_iter().map(|socket| (socket, session.shared.rule_place(socket)));
         let places: Vec<_> = session.shared.rule_places().into_iter().chain(chains).collect();
         self.engine.set_path_rules(now, rules, places)?;
-        self.replan_at = now;
+        self.agent.on_change(now);
         Ok(())
     }
 
@@ -395,97 +372,40 @@ impl Core {
 
     /// This machine's addresses changed.
     pub(crate) fn addresses_changed(&mut self) {
+        self.agent.on_change(Time::ZERO);
+    }
+
+    /// Tells peer and engine what has changed on this machine, and carries out what the agent decides.
+    fn follow_agent(&mut self, session: &Arc<SessionInner>, now: Time) {
+        let shared = &session.shared;
         if self.established && self.closed.is_none() {
-            self.replan_at = Time::ZERO;
-        }
-    }
-
-    /// Opens the paths that should be there and are not, and closes those that the plan no longer has use for.
-    fn replan(&mut self, session: &Arc<SessionInner>, now: Time) {
-        self.replan_at = Time::NEVER;
-        if !self.established || self.closed.is_some() {
-            return;
-        }
-        self.advertise(session);
-        for path in self.engine.paths().iter().filter(|path| path.state != PathState::Closing) {
-            self.limit_mtu(session, path.id, path.route);
-        }
-        describe_sockets(&session.shared, now, &mut self.engine);
-        let locals = session.shared.locals();
-        let of = (&session.peer, self.book.reached);
-        let may_try = |address| session.shared.may_try(address, of);
-        if self.engine.side() == Side::Server {
-            if now < self.help_at {
-                self.replan_at = self.help_at;
-                return;
+            self.advertise(session);
+            for path in self.engine.paths().iter().filter(|path| path.state != PathState::Closing) {
+                self.limit_mtu(session, path.id, path.route);
             }
-            let paths = self.engine.paths();
-            let open = paths.iter().filter(|path| path.state != PathState::Closing);
-            let in_use: Vec<Route> = open.map(|path| path.route).collect();
-            let mut unreached = self.book.unreached(&locals, &in_use, may_try);
-            unreached.retain(|route| self.engine.allows(*route));
-            self.open_missing(session, now, &unreached);
-            return;
+            describe_sockets(shared, now, &mut self.engine);
         }
-        let mut wanted = self.book.wanted(&locals, may_try);
-        wanted.retain(|route| self.engine.allows(*route));
-        self.open_missing(session, now, &wanted);
-        self.close_unplanned(now, &wanted);
-    }
-
-    /// Opens a path over each route that has none and may be tried.
-    fn open_missing(&mut self, session: &SessionInner, now: Time, wanted: &[Route]) {
-        let paths = self.engine.paths();
-        let has =
-            |route: &Route| paths.iter().any(|path| path.route == *route && path.state != PathState::Closing);
-        for route in wanted.iter().filter(|route| !has(route)) {
-            let is_probe = !self.book.is_given(route.remote) && !self.engine.is_proven(route.remote);
-            let mut probes = session.shared.probes.lock().expect("no panic while held");
-            let mut due = self.book.retry_at(route);
-            if is_probe {
-                due = due.max(self.book.probes.next_at(now)).max(probes.next_at(now));
-            }
-            if due > now {
-                self.replan_at = self.replan_at.min(due);
-                continue;
-            }
-            match self.engine.open_path(now, *route) {
-                Ok(path) => {
-                    self.book.note_path(path, *route);
-                    if is_probe {
-                        self.book.probes.spend(now);
-                        probes.spend(now);
-                    }
+        let locals = shared.locals();
+        let mut probes = shared.probes.lock().expect("no panic while held");
+        loop {
+            let paths: Vec<PathInfo> =
+                self.engine.paths().into_iter().filter(|path| !is_chain(path.route.socket)).collect();
+            let (engine, reached) = (&self.engine, self.agent.reached());
+            let view = View {
+                locals: &locals,
+                paths: &paths,
+                may_try: &|address| shared.may_try(address, &session.peer, reached),
+                allows: &|route| engine.allows(route),
+                is_proven: &|address| engine.is_proven(address),
+            };
+            match self.agent.poll(now, &view, &mut probes) {
+                Some(Action::Open(route)) => {
+                    let result = self.engine.open_path(now, route);
+                    self.agent.on_open(now, route, result, &mut probes);
                 }
-                Err(PathError::NotReady) => {
-                    self.replan_at = self.replan_at.min(now + NOT_READY_PAUSE);
-                    break;
-                }
-                // When a path closes this is called again.
-                Err(_) => break,
+                Some(Action::Close(path, reason)) => self.engine.close_path(now, path, reason),
+                None => break,
             }
-        }
-    }
-
-    /// Closes paths that were opened here and that nobody wants any more, once all that are wanted work.
-    fn close_unplanned(&mut self, now: Time, wanted: &[Route]) {
-        let paths = self.engine.paths();
-        let open =
-            |path: &&anabranch_engine::PathInfo| matches!(path.state, PathState::Active | PathState::Suspect);
-        let side = self.engine.side();
-        let unplanned = |path: &&anabranch_engine::PathInfo| {
-            path.state != PathState::Closing
-                && path.id.opener() == side
-                && !is_chain(path.route.socket)
-                && !wanted.contains(&path.route)
-        };
-        if wanted.is_empty()
-            || !wanted.iter().all(|route| paths.iter().filter(open).any(|p| p.route == *route))
-        {
-            return;
-        }
-        for path in paths.iter().filter(unplanned) {
-            self.engine.close_path(now, path.id, AbandonReason::Requested);
         }
     }
 

@@ -5,6 +5,7 @@
 //! was acknowledged.
 
 mod application;
+mod guided;
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::sync::Arc;
@@ -13,10 +14,11 @@ use anabranch_engine::{Arrival, Config, Ecn, MemoryBudget, PathInfo, Route, Sess
 use anabranch_wire::{Frame, Length, Message, Span, StreamId, Time, prefetch};
 
 use super::packets::{Destination, NO_MESSAGE};
-use super::plan::{StripingPlan, Supply};
+use super::plan::{AgentPlan, Decided, StripingPlan, Supply};
 use super::thin::ThinLayer;
 use super::wires::Envelope;
 use crate::pair::CountedPids;
+use guided::Guided;
 
 /// Bytes that the windows of one session may promise: more than any asks for.
 const BUDGET: u64 = 1 << 40;
@@ -135,6 +137,8 @@ pub(crate) struct Flow {
     first_datagram: Time,
     /// The datagrams that came, in the order in which they did: their number, and how long they took.
     pub delays: Vec<(u32, Span)>,
+    /// Opens and closes the paths, if the path agent does.
+    guided: Option<Box<Guided>>,
     pub sessions: [Option<Session<Length>>; 2],
 }
 
@@ -169,7 +173,19 @@ impl Flow {
             finished_at: None,
             first_datagram: Time::NEVER,
             delays: Vec::new(),
+            guided: None,
         }
+    }
+
+    /// Has the path agent open and close the paths.
+    pub(crate) fn guided(self, plan: Option<Arc<AgentPlan>>) -> Self {
+        let guided = plan.map(|plan| Box::new(Guided::new(plan, self.routes.len())));
+        Self { guided, ..self }
+    }
+
+    /// What the path agent decided at the client.
+    pub(crate) fn decisions(&self) -> &[Decided] {
+        self.guided.as_ref().map_or(&[], |guided| &guided.decisions)
     }
 
     /// Stripes the packets of the session's only path over the routes.
@@ -209,7 +225,7 @@ impl Flow {
 
     /// The paths beside the first, a bit each.
     fn further_paths(&self) -> u64 {
-        if self.thin.is_some() { 0 } else { (1_u64 << (self.routes.len() - 1)) - 1 }
+        if self.thin.is_some() || self.guided.is_some() { 0 } else { (1_u64 << (self.routes.len() - 1)) - 1 }
     }
 
     /// Gives the place to another flow, which begins at once.
@@ -229,9 +245,11 @@ impl Flow {
     /// Connects.
     fn begin(&mut self, now: Time) {
         let pids = self.next_pids();
+        let first = Self::route(CLIENT, 0);
+        let routes = self.guided.as_mut().map_or_else(|| vec![first], |guided| guided.begin(now));
         let session = Session::connect(
             Arc::clone(&self.config),
-            &[Self::route(CLIENT, 0)],
+            &routes,
             pids,
             MemoryBudget::new(BUDGET),
             now,
@@ -384,6 +402,11 @@ impl Flow {
     pub(crate) fn next_call(&self, end: usize) -> Time {
         let session = self.sessions[end].as_ref().and_then(Session::poll_timeout).unwrap_or(Time::NEVER);
         let session = self.thin.as_ref().map_or(session, |thin| session.min(thin.deadline(end)));
+        let guided = |guided: &Guided| guided.next_at(end).min(session);
+        let session = match &self.guided {
+            Some(agents) if self.sessions[end].is_some() => guided(agents),
+            _ => session,
+        };
         if end == CLIENT {
             session.min(self.next_chunk).min(self.next_opening).min(self.stop)
         } else {

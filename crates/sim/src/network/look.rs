@@ -4,7 +4,7 @@ use anabranch_engine::{PathInfo, PathWindow, Session, SessionStats};
 use anabranch_link::LinkStats;
 use anabranch_wire::{Span, Time};
 
-use super::Network;
+use super::{Decided, Network};
 use super::flow::{CLIENT, SERVER};
 use super::source::Burst;
 
@@ -61,6 +61,12 @@ impl Network {
     #[must_use]
     pub fn now(&self) -> Time {
         self.now
+    }
+
+    /// What the path agent of a flow decided, oldest first; nothing of a flow without one.
+    #[must_use]
+    pub fn decisions(&self, flow: usize) -> &[Decided] {
+        self.flows[flow].decisions()
     }
 
     /// Packets that crossed a link so far.

@@ -35,8 +35,8 @@ mod wires;
 pub use capture::{Captured, PathMetrics};
 pub use look::{ArrivalState, BurstState, FlowState};
 pub use plan::{
-    ArrivalPlan, BurstPlan, Change, Duration, FlowPlan, LinkChange, PathPlan, Plan, Sizes, StripingPlan,
-    Supply,
+    AgentPlan, ArrivalPlan, BurstPlan, Change, Decided, Decision, Duration, FlowPlan, InterfaceChange,
+    LinkChange, PathPlan, Plan, Sizes, StripingPlan, Supply,
 };
 
 use std::sync::Arc;
@@ -160,7 +160,8 @@ impl Network {
         for (flow, routes) in plan.flows.into_iter().zip(routes) {
             let start = flow.start;
             let made = Flow::new(routes, flow.config, flow.supply, (start, flow.stop));
-            network.add_flow(made.opening(flow.openings).striped(flow.striping).redundant(flow.redundant));
+            let made = made.opening(flow.openings).striped(flow.striping).redundant(flow.redundant);
+            network.add_flow(made.guided(flow.agent));
         }
         network
     }

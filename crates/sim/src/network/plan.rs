@@ -2,8 +2,10 @@
 //!
 //! Scenario files and generators end up as a [`Plan`]; tests may write one by hand.
 
+use std::fmt;
 use std::sync::Arc;
 
+use anabranch_agent::GivenUp;
 use anabranch_engine::{BufferSize, Config, Lane};
 use anabranch_link::{LinkConfig, LossModel, RateModel};
 use anabranch_wire::{Rate, Span, Time};
@@ -45,6 +47,77 @@ pub struct FlowPlan {
     pub striping: Option<StripingPlan>,
     /// Its stream is sent on every path.
     pub redundant: bool,
+    /// The path agent opens and closes its paths, the first included.
+    pub agent: Option<Arc<AgentPlan>>,
+}
+
+/// What the path agent of a flow has to work with.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AgentPlan {
+    /// How many of the flow's paths are direct, each from an interface of its own; the others lead through relays.
+    pub direct: usize,
+    /// How many of the relays are to carry a path at the same time.
+    pub relays_at_once: usize,
+    /// What happens to the client's interfaces, in order of time.
+    pub interfaces: Vec<InterfaceChange>,
+}
+
+/// An interface of the client goes, or comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InterfaceChange {
+    /// How long after the flow's start.
+    pub after: Span,
+    /// The path that begins there.
+    pub path: u32,
+    /// Whether it is there from then on.
+    pub is_up: bool,
+}
+
+/// A decision of the client's path agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decided {
+    /// How long after the flow's start.
+    pub after: Span,
+    /// What.
+    pub what: Decision,
+}
+
+/// What a path agent decides; paths and candidates are named by their place among the flow's direct and relayed paths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// Open a direct path.
+    Open {
+        /// Which.
+        path: u32,
+    },
+    /// Close a direct path.
+    Close {
+        /// Which.
+        path: u32,
+    },
+    /// Open a path through a relay.
+    OpenThrough {
+        /// Which.
+        candidate: usize,
+    },
+    /// Close the path through a relay.
+    CloseThrough {
+        /// Which.
+        candidate: usize,
+        /// Why.
+        why: GivenUp,
+    },
+}
+
+impl fmt::Display for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Open { path } => write!(f, "open direct path {path}"),
+            Self::Close { path } => write!(f, "close direct path {path}"),
+            Self::OpenThrough { candidate } => write!(f, "open a path through relay {candidate}"),
+            Self::CloseThrough { candidate, why } => write!(f, "close the path through relay {candidate}: {why}"),
+        }
+    }
 }
 
 impl FlowPlan {

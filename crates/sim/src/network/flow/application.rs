@@ -13,6 +13,9 @@ impl Flow {
         let mut served = Served::Nothing;
         while let Some(event) = self.sessions[end].as_mut().and_then(Session::poll_event) {
             served = Served::Something;
+            if let (Some(guided), Some(session)) = (&mut self.guided, &self.sessions[end]) {
+                guided.on_event(now, end, &event, session);
+            }
             match event {
                 Event::StreamReadable(stream) => self.read(now, end, stream),
                 Event::StreamWritable(_) => self.write(),
@@ -31,6 +34,9 @@ impl Flow {
         }
         if end == CLIENT && self.unopened != 0 {
             self.open_paths(now);
+        }
+        if let (Some(guided), Some(session)) = (&mut self.guided, &mut self.sessions[end]) {
+            guided.act(now, end, session);
         }
         served
     }

@@ -1,29 +1,20 @@
-//! Chooses which pairs of local address and peer address to try as paths (design §5, path manager).
+//! Chooses which pairs of local address and peer address to try as paths.
 //!
-//! Not every cross pair: with n interfaces here and m addresses there, n × m paths would mostly meet on the
-//! same links. Instead
+//! With n interfaces here and m addresses there, most of the n × m paths would share links. So not every pair is tried:
 //!
-//! 1. every pair gets a rank by what the routes say: the two share a subnet, or a route leads from the
-//!    interface to the address, or only a default route could (and then hardly to a private address);
-//! 2. pairs are taken best rank first while both the interface and the peer's address are still unused;
-//! 3. an interface still unused takes the best and least used address that it can reach;
-//! 4. a peer's address still unused takes the best and least used interface that reaches it.
+//! 1. Every pair gets a rank by what the routes say: the two share a subnet, or a route leads from the interface to the
+//!    address, or only a default route could (which hardly leads to a private address).
+//! 2. Pairs are taken, best rank first, while both the interface and the peer's address are unused.
+//! 3. An interface still unused takes the best and least used address that it can reach.
+//! 4. An address of the peer still unused takes the best and least used interface that reaches it.
 //!
-//! So three cables between two machines become three paths, a phone on two networks reaches a server with
-//! one address twice, and nothing is paired that no route leads to. Pure: the driver gives what it found.
+//! So three cables between two machines become three paths, and a phone on two networks reaches a server with one address
+//! twice. No pair is chosen without a route.
 
 use std::net::{IpAddr, SocketAddr};
 
-use crate::route::Route;
-
-/// A range of addresses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Prefix {
-    /// Any address in it.
-    pub address: IpAddr,
-    /// How many leading bits count; 0 for everything of the address's family.
-    pub bits: u8,
-}
+use anabranch_engine::{Prefix, Route};
+use anabranch_wire::Reach;
 
 /// A local address that a socket is bound to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,24 +50,6 @@ struct Candidate {
     remote: usize,
 }
 
-impl Prefix {
-    /// True when `address` lies in it.
-    #[must_use]
-    pub fn contains(&self, address: IpAddr) -> bool {
-        match (self.address, address) {
-            (IpAddr::V4(own), IpAddr::V4(other)) => {
-                let mask = u32::MAX.checked_shl(32 - u32::from(self.bits.min(32))).unwrap_or(0);
-                (u32::from(own) ^ u32::from(other)) & mask == 0
-            }
-            (IpAddr::V6(own), IpAddr::V6(other)) => {
-                let mask = u128::MAX.checked_shl(128 - u32::from(self.bits.min(128))).unwrap_or(0);
-                (u128::from(own) ^ u128::from(other)) & mask == 0
-            }
-            _ => false,
-        }
-    }
-}
-
 impl LocalAddress {
     /// How well `remote` can be reached from here; `None` when it cannot.
     fn rank(&self, remote: IpAddr) -> Option<Rank> {
@@ -91,18 +64,7 @@ impl LocalAddress {
             return Some(Rank::OnLink);
         }
         let best = self.routes.iter().filter(|route| route.contains(remote)).map(|route| route.bits).max()?;
-        Some(if best > 0 || !is_private(remote) { Rank::Routed } else { Rank::Doubtful })
-    }
-}
-
-/// True for addresses that mean something only inside one site (RFC 1918, 4193, 6598) or on one link.
-fn is_private(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(v4) => {
-            let [a, b, ..] = v4.octets();
-            v4.is_private() || v4.is_link_local() || (a == 100 && b & 0xc0 == 64)
-        }
-        IpAddr::V6(v6) => v6.is_unique_local() || v6.is_unicast_link_local(),
+        Some(if best > 0 || Reach::of(remote) == Reach::Public { Rank::Routed } else { Rank::Doubtful })
     }
 }
 
@@ -306,17 +268,5 @@ mod tests {
         let locals = [local(0, "10.0.1.1", 24, true)];
         expect(&pairs(&locals, &["10.0.1.1:1"]), &[]);
         expect(&pairs(&locals, &["10.0.1.2:1", "10.0.1.2:1"]), &[(0, "10.0.1.2:1")]);
-    }
-
-    #[test]
-    fn prefixes_of_every_length_contain_what_they_should() {
-        let everything = Prefix { address: "0.0.0.0".parse().unwrap(), bits: 0 };
-        let single = Prefix { address: "10.0.0.1".parse().unwrap(), bits: 32 };
-        let wide = Prefix { address: "::".parse().unwrap(), bits: 0 };
-        assert!(everything.contains("255.1.2.3".parse().unwrap()));
-        assert!(
-            single.contains("10.0.0.1".parse().unwrap()) && !single.contains("10.0.0.0".parse().unwrap())
-        );
-        assert!(wide.contains("ff::1".parse().unwrap()) && !wide.contains("1.1.1.1".parse().unwrap()));
     }
 }

@@ -1,0 +1,481 @@
+//! Which direct paths a session should have, and when to try those again that did not open.
+//!
+//! The client opens paths. It wants what [`plan_routes`] says for this machine's addresses and the peer's: those it was given,
+//! and those the peer announced that may be tried. If the user pinned pairs of addresses, it wants exactly these.
+//!
+//! The server leaves that to the client for [`HELP_PATIENCE`]. Then it opens paths from those of its addresses that the
+//! client has not reached: behind a NAT or a firewall it can only be reached where it spoke first.
+//!
+//! ```text
+//! established, addresses, path events ─▶ Direct ─▶ Open(route), Close(path, reason); next_at() says when to ask again
+//! ```
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+
+use anabranch_engine::{AbandonReason, PathChange, PathError, PathInfo, PathState, Route};
+use anabranch_wire::{PathId, Side, Span, Time};
+
+use crate::budget::ProbeBudget;
+use crate::permission::Reaches;
+use crate::plan::{LocalAddress, plan_routes};
+
+/// Addresses of the peer that are considered.
+const MAX_PEER_ADDRESSES: usize = 32;
+/// Routes whose failures are remembered.
+const MAX_FAILURES: usize = 256;
+/// Pause after the first failure; it doubles with each.
+const FIRST_PAUSE: Span = Span::from_secs(1);
+/// Longest pause.
+const LONGEST_PAUSE: Span = Span::from_secs(60);
+/// How long a server leaves the opening of paths to its client.
+const HELP_PATIENCE: Span = Span::from_secs(3);
+/// How long to wait for the peer to make the next path id ready.
+const NOT_READY_PAUSE: Span = Span::from_millis(25);
+/// Bounds of the wait for the peer's addresses, without which a first plan would soon be replaced.
+const ADDRESS_PATIENCE: [Span; 2] = [Span::from_millis(20), Span::from_millis(250)];
+
+/// What the driver has to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Open a path over the route, and report with [`Direct::on_open`].
+    Open(Route),
+    /// Close the path.
+    Close(PathId, AbandonReason),
+}
+
+/// What the agent sees of machine and session when it decides.
+pub struct View<'a> {
+    /// This machine's addresses.
+    pub locals: &'a [LocalAddress],
+    /// The session's paths, without those through relays.
+    pub paths: &'a [PathInfo],
+    /// Says whether an address that the peer announced may be tried.
+    pub may_try: &'a dyn Fn(SocketAddr) -> bool,
+    /// Says whether the user's rules let a path begin and end there.
+    pub allows: &'a dyn Fn(Route) -> bool,
+    /// Says whether the peer has answered at an address.
+    pub is_proven: &'a dyn Fn(SocketAddr) -> bool,
+}
+
+/// Decides about the direct paths of one session.
+#[derive(Debug)]
+pub struct Direct {
+    side: Side,
+    /// Pairs that the user asked for, instead of a plan.
+    pins: Option<Vec<Route>>,
+    /// Addresses of the peer that this end chose to call.
+    given: Vec<SocketAddr>,
+    /// Addresses that the peer announced.
+    announced: Vec<(u64, SocketAddr)>,
+    /// How far the addresses reach at which the peer has answered.
+    reached: Reaches,
+    /// Attempts at addresses that the peer announced.
+    probes: ProbeBudget,
+    failures: BTreeMap<Route, Failures>,
+    /// Where the paths lead that were opened here.
+    opened: Vec<(PathId, Route)>,
+    actions: VecDeque<Action>,
+    /// The route to open next leads to an announced address without proof.
+    probing: Option<Route>,
+    is_established: bool,
+    is_over: bool,
+    /// When to look for routes that should be paths and are none.
+    plan_at: Time,
+    /// When a server begins to open paths that the client could not open.
+    help_at: Time,
+}
+
+/// What happened to attempts at one route.
+#[derive(Clone, Copy, Debug)]
+struct Failures {
+    count: u32,
+    retry_at: Time,
+}
+
+impl Direct {
+    /// For the end that accepts a session.
+    #[must_use]
+    pub fn server() -> Self {
+        Self::new(Side::Server)
+    }
+
+    /// For the end that opens a session with a peer at these addresses.
+    #[must_use]
+    pub fn client(given: Vec<SocketAddr>) -> Self {
+        Self { given, ..Self::new(Side::Client) }
+    }
+
+    /// For the end that opens a session over exactly these routes.
+    #[must_use]
+    pub fn pinned(pins: Vec<Route>, given: Vec<SocketAddr>) -> Self {
+        Self { pins: Some(pins), ..Self::client(given) }
+    }
+
+    fn new(side: Side) -> Self {
+        Self {
+            side,
+            pins: None,
+            given: Vec::new(),
+            announced: Vec::new(),
+            reached: Reaches::default(),
+            probes: ProbeBudget::of_session(),
+            failures: BTreeMap::new(),
+            opened: Vec::new(),
+            actions: VecDeque::new(),
+            probing: None,
+            is_established: false,
+            is_over: false,
+            plan_at: Time::NEVER,
+            help_at: Time::NEVER,
+        }
+    }
+
+    /// The routes that the user pinned, if any.
+    #[must_use]
+    pub fn pins(&self) -> Option<&[Route]> {
+        self.pins.as_deref()
+    }
+
+    /// How far the addresses reach at which the peer has answered.
+    #[must_use]
+    pub fn reached(&self) -> Reaches {
+        self.reached
+    }
+
+    /// The routes that race at the start of a session, before the peer has announced anything.
+    #[must_use]
+    pub fn first_routes(&self, locals: &[LocalAddress]) -> Vec<Route> {
+        self.wanted(locals, |_| false)
+    }
+
+    /// The session stands; its first path leads over `first`, unless that goes through relays, and has this round-trip time.
+    pub fn on_established(&mut self, now: Time, first: Option<Route>, rtt: Span) {
+        self.is_established = true;
+        self.reached.extend(first.map(|route| route.remote));
+        let [shortest, longest] = ADDRESS_PATIENCE;
+        self.plan_at = now + (rtt * 3).clamp(shortest, longest);
+        self.help_at = now + HELP_PATIENCE;
+    }
+
+    /// The session is over: nothing is decided any more.
+    pub fn on_closed(&mut self) {
+        self.is_over = true;
+        self.actions.clear();
+        self.plan_at = Time::NEVER;
+    }
+
+    /// The peer announces an address.
+    pub fn on_peer_address(&mut self, now: Time, id: u64, address: SocketAddr) {
+        self.on_peer_address_gone(id);
+        if self.announced.len() < MAX_PEER_ADDRESSES {
+            self.announced.push((id, address));
+        }
+        self.plan_at = now;
+    }
+
+    /// The peer takes an address back.
+    pub fn on_peer_address_gone(&mut self, id: u64) {
+        self.announced.retain(|(known, _)| *known != id);
+    }
+
+    /// Something happened to a path; `is_direct` is false for one through relays.
+    pub fn on_path(&mut self, now: Time, path: PathId, change: &PathChange, is_direct: bool) {
+        match change {
+            PathChange::Opened(route) | PathChange::Moved(route) => {
+                self.failures.remove(route);
+                if is_direct {
+                    self.reached.insert(route.remote);
+                }
+            }
+            PathChange::Closed(reason) => {
+                if let Some(route) = self.take_opened(path)
+                    && *reason != AbandonReason::Requested
+                {
+                    self.note_failure(now, route);
+                }
+            }
+            _ => return,
+        }
+        self.plan_at = self.plan_at.min(now);
+    }
+
+    /// Addresses, rules or anything else that plans depend on has changed.
+    pub fn on_change(&mut self, now: Time) {
+        if self.is_established && !self.is_over {
+            self.plan_at = now;
+        }
+    }
+
+    /// When [`Self::poll`] wants to be called at the latest.
+    #[must_use]
+    pub fn next_at(&self) -> Time {
+        if self.actions.is_empty() { self.plan_at } else { Time::ZERO }
+    }
+
+    /// True when [`Self::poll`] has something to do, so that a driver need not gather a [`View`] otherwise.
+    #[must_use]
+    pub fn is_due(&self, now: Time) -> bool {
+        self.next_at() <= now
+    }
+
+    /// The next thing to do; `probes` is what all sessions of the endpoint may spend on announced addresses.
+    pub fn poll(&mut self, now: Time, view: &View<'_>, probes: &mut ProbeBudget) -> Option<Action> {
+        if self.actions.is_empty() && self.plan_at <= now {
+            self.plan(now, view);
+        }
+        while let Some(action) = self.actions.pop_front() {
+            match action {
+                Action::Open(route) if !self.may_open(now, route, view, probes) => {}
+                action => return Some(action),
+            }
+        }
+        None
+    }
+
+    /// What came of [`Action::Open`]; `probes` as for [`Self::poll`].
+    pub fn on_open(
+        &mut self,
+        now: Time,
+        route: Route,
+        result: Result<PathId, PathError>,
+        probes: &mut ProbeBudget,
+    ) {
+        let was_probe = self.probing.take() == Some(route);
+        match result {
+            Ok(path) => {
+                self.take_opened(path);
+                self.opened.push((path, route));
+                if was_probe {
+                    self.probes.spend(now);
+                    probes.spend(now);
+                }
+            }
+            Err(error) => {
+                // No other can be opened now. When a path closes, a new plan is made anyway.
+                self.actions.retain(|action| !matches!(action, Action::Open(_)));
+                if error == PathError::NotReady {
+                    self.plan_at = self.plan_at.min(now + NOT_READY_PAUSE);
+                }
+            }
+        }
+    }
+
+    fn plan(&mut self, now: Time, view: &View<'_>) {
+        self.plan_at = Time::NEVER;
+        if !self.is_established || self.is_over {
+            return;
+        }
+        if self.side == Side::Server && now < self.help_at {
+            self.plan_at = self.help_at;
+            return;
+        }
+        let open = view.paths.iter().filter(|path| path.state != PathState::Closing);
+        let in_use: Vec<Route> = open.map(|path| path.route).collect();
+        let mut wanted = match self.side {
+            Side::Client => self.wanted(view.locals, view.may_try),
+            Side::Server => self.unreached(view.locals, &in_use, view.may_try),
+        };
+        wanted.retain(|route| (view.allows)(*route));
+        let missing = wanted.iter().filter(|route| !in_use.contains(route));
+        self.actions.extend(missing.map(|route| Action::Open(*route)));
+        if self.side == Side::Client {
+            self.actions.extend(self.unplanned(view, &wanted).map(|path| Action::Close(path, AbandonReason::Requested)));
+        }
+    }
+
+    /// All routes that a client would like to have.
+    fn wanted(&self, locals: &[LocalAddress], may_try: impl Fn(SocketAddr) -> bool) -> Vec<Route> {
+        if let Some(pins) = &self.pins {
+            return pins.clone();
+        }
+        // Our own addresses are the peer's too when both ends are on one machine. Loopback serves that better.
+        let is_own = |address: &SocketAddr| locals.iter().any(|local| local.address == address.ip());
+        let remotes = self.given.iter().copied().chain(self.announced(may_try));
+        let remotes: Vec<SocketAddr> =
+            remotes.filter(|remote| remote.ip().is_loopback() || !is_own(remote)).collect();
+        plan_routes(locals, &remotes)
+    }
+
+    /// The routes that a server should open: from local addresses without a path, to where the client was seen and to what it announced.
+    fn unreached(
+        &self,
+        locals: &[LocalAddress],
+        in_use: &[Route],
+        may_try: impl Fn(SocketAddr) -> bool,
+    ) -> Vec<Route> {
+        let idle = |local: &&LocalAddress| !in_use.iter().any(|route| route.socket == local.socket);
+        let idle: Vec<LocalAddress> = locals.iter().filter(idle).cloned().collect();
+        let is_own = |remote: &SocketAddr| locals.iter().any(|local| local.address == remote.ip());
+        let seen = in_use.iter().map(|route| route.remote).chain(self.announced(may_try));
+        let remotes: Vec<SocketAddr> = seen.filter(|remote| !is_own(remote)).collect();
+        plan_routes(&idle, &remotes)
+    }
+
+    fn announced(&self, may_try: impl Fn(SocketAddr) -> bool) -> impl Iterator<Item = SocketAddr> {
+        self.announced.iter().map(|(_, address)| *address).filter(move |address| may_try(*address))
+    }
+
+    /// Paths that were opened here and are in no plan any more, once all planned ones work.
+    fn unplanned(&self, view: &View<'_>, wanted: &[Route]) -> impl Iterator<Item = PathId> {
+        let works = |path: &&PathInfo| matches!(path.state, PathState::Active | PathState::Suspect);
+        let has = |route: &Route| view.paths.iter().filter(works).any(|path| path.route == *route);
+        let is_unplanned = |path: &&PathInfo| {
+            path.state != PathState::Closing && path.id.opener() == self.side && !wanted.contains(&path.route)
+        };
+        let all_work = !wanted.is_empty() && wanted.iter().all(has);
+        let found: Vec<PathId> = match all_work {
+            true => view.paths.iter().filter(is_unplanned).map(|path| path.id).collect(),
+            false => Vec::new(),
+        };
+        found.into_iter()
+    }
+
+    /// Whether a planned route may be tried now; if not, when to plan again is noted.
+    fn may_open(&mut self, now: Time, route: Route, view: &View<'_>, probes: &mut ProbeBudget) -> bool {
+        let is_given = self.given.contains(&route.remote) || self.pins.iter().flatten().any(|pin| *pin == route);
+        let is_probe = !is_given && !(view.is_proven)(route.remote);
+        let mut due = self.retry_at(&route);
+        if is_probe {
+            due = due.max(self.probes.next_at(now)).max(probes.next_at(now));
+        }
+        if due > now {
+            self.plan_at = self.plan_at.min(due);
+            return false;
+        }
+        self.probing = is_probe.then_some(route);
+        true
+    }
+
+    /// The route of a path that is gone, if it was opened here.
+    fn take_opened(&mut self, path: PathId) -> Option<Route> {
+        let index = self.opened.iter().position(|(known, _)| *known == path)?;
+        Some(self.opened.swap_remove(index).1)
+    }
+
+    /// The route did not open, or closed again: leave it alone for a while.
+    fn note_failure(&mut self, now: Time, route: Route) {
+        if self.failures.len() >= MAX_FAILURES && !self.failures.contains_key(&route) {
+            self.failures.pop_first();
+        }
+        let failures = self.failures.entry(route).or_insert(Failures { count: 0, retry_at: now });
+        let pause = FIRST_PAUSE * (1 << failures.count.min(6));
+        failures.count += 1;
+        failures.retry_at = now + pause.min(LONGEST_PAUSE);
+    }
+
+    /// When the route may be tried.
+    fn retry_at(&self, route: &Route) -> Time {
+        self.failures.get(route).map_or(Time::ZERO, |failures| failures.retry_at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anabranch_engine::Prefix;
+
+    fn route(port: u16) -> Route {
+        Route { socket: 0, remote: SocketAddr::from(([10, 0, 0, 2], port)) }
+    }
+
+    fn local(socket: u8) -> LocalAddress {
+        LocalAddress {
+            socket: socket.into(),
+            address: [192, 168, socket, 2].into(),
+            prefix: 24,
+            interface: socket.into(),
+            routes: vec![Prefix { address: [0, 0, 0, 0].into(), bits: 0 }],
+        }
+    }
+
+    /// What an agent asks for at `now`, each opened; the session has no paths and no address has proof.
+    fn opened(agent: &mut Direct, now: Time, locals: &[LocalAddress]) -> Vec<Route> {
+        let view = View {
+            locals,
+            paths: &[],
+            may_try: &|_| true,
+            allows: &|_| true,
+            is_proven: &|_| false,
+        };
+        let mut probes = ProbeBudget::of_endpoint();
+        let mut routes = Vec::new();
+        while let Some(Action::Open(route)) = agent.poll(now, &view, &mut probes) {
+            agent.on_open(now, route, Ok(PathId(routes.len() as u32 * 2)), &mut probes);
+            routes.push(route);
+        }
+        routes
+    }
+
+    #[test]
+    fn a_route_that_fails_is_tried_again_ever_more_rarely() {
+        let mut agent = Direct::client(Vec::new());
+        let mut pauses = Vec::new();
+        for _ in 0..9 {
+            agent.note_failure(Time::ZERO, route(1));
+            pauses.push(agent.retry_at(&route(1)).as_secs_f64());
+        }
+        assert_eq!(pauses, [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0]);
+        agent.on_path(Time::ZERO, PathId(2), &PathChange::Opened(route(1)), true);
+        assert_eq!(agent.retry_at(&route(1)), Time::ZERO);
+    }
+
+    #[test]
+    fn pins_take_the_place_of_the_plan() {
+        let agent = Direct::pinned(vec![route(7)], vec![route(8).remote]);
+        assert_eq!(agent.first_routes(&[]), [route(7)]);
+    }
+
+    #[test]
+    fn a_server_opens_paths_only_from_addresses_that_the_client_has_not_reached() {
+        let seen = Route { socket: 1, remote: SocketAddr::from(([203, 0, 113, 9], 4000)) };
+        let agent = Direct::server();
+        let unreached = |locals: &[LocalAddress]| agent.unreached(locals, &[seen], |_| true);
+        assert_eq!(unreached(&[local(1), local(2)]), [Route { socket: 2, ..seen }]);
+        assert_eq!(unreached(&[local(1)]), []);
+    }
+
+    #[test]
+    fn a_client_plans_once_the_addresses_of_its_peer_can_be_there_and_a_server_when_its_client_had_time() {
+        let begin = Time::ZERO + Span::from_secs(1);
+        let address = SocketAddr::from(([8, 8, 8, 8], 4433));
+        let first = Some(Route { socket: 1, remote: address });
+        let mut client = Direct::client(vec![address]);
+        assert_eq!(client.next_at(), Time::NEVER);
+        client.on_established(begin, first, Span::from_millis(40));
+        assert_eq!(client.next_at(), begin + Span::from_millis(120));
+        assert_eq!(opened(&mut client, begin, &[local(1), local(2)]), []);
+        let planned = opened(&mut client, begin + Span::from_millis(120), &[local(1), local(2)]);
+        assert_eq!(planned.iter().map(|route| route.socket).collect::<Vec<_>>(), [1, 2]);
+
+        let mut server = Direct::server();
+        server.on_established(begin, first, Span::from_millis(40));
+        server.on_peer_address(begin, 1, address);
+        assert_eq!(opened(&mut server, begin, &[local(1)]), []);
+        assert_eq!(server.next_at(), begin + HELP_PATIENCE);
+        assert_eq!(opened(&mut server, begin + HELP_PATIENCE, &[local(1)]), [Route { socket: 1, remote: address }]);
+    }
+
+    #[test]
+    fn a_peer_that_announces_one_address_after_the_other_has_few_tried() {
+        let mut agent = Direct::client(Vec::new());
+        agent.on_established(Time::ZERO, None, Span::ZERO);
+        let mut tried = 0;
+        for number in 0..1_000_u16 {
+            agent.on_peer_address_gone(u64::from(number) - u64::from(number.min(1)));
+            agent.on_peer_address(Time::ZERO, number.into(), SocketAddr::from(([8, 8, 8, 8], number + 1)));
+            tried += opened(&mut agent, Time::ZERO, &[local(1)]).len();
+        }
+        assert_eq!(tried, 32);
+    }
+
+    #[test]
+    fn memory_stays_bounded_however_many_addresses_and_failures_there_are() {
+        let mut agent = Direct::client(Vec::new());
+        for port in 0..1000 {
+            agent.on_peer_address(Time::ZERO, u64::from(port), route(port).remote);
+            agent.note_failure(Time::ZERO, route(port));
+        }
+        assert!(agent.announced.len() <= MAX_PEER_ADDRESSES && agent.failures.len() <= MAX_FAILURES);
+    }
+}

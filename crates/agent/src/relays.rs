@@ -1,0 +1,362 @@
+//! Chooses which relays of many candidates carry paths.
+//!
+//! Keeps a number of relayed paths in use and the other candidates in reserve. A bad path is replaced, and a better one
+//! recruited, while data flow (mTCP §3.4 [M10, M11]). Ten times a second the agent looks at what the paths can carry
+//! ([`Capacity`]):
+//!
+//! - A path is *bad* when it has failed, hangs, does not open, or carries less than 1/ω of the best one, for [`PATIENCE`]
+//!   without a break. A candidate takes its place at once, if it is expected to carry more.
+//! - A path is *weak* when a candidate in reserve is expected to carry [`BETTER`] times as much, for [`DOUBT`] without a
+//!   break. Then that candidate is tried in addition. After [`GRACE`] the path that carries least is given up, which may
+//!   be the new one.
+//!
+//! What a path could carry when it was given up is remembered for [`MEMORY`]. A candidate without such a memory is expected
+//! to carry the median of the paths in use. So each candidate is tried once when a path falls behind, and none while all
+//! are much the same.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use anabranch_engine::{PathInfo, PathReport, PathState, SuppressionLimits, suppress};
+use anabranch_wire::{PathId, Rate, Span, Time};
+
+use crate::capacity::Capacity;
+
+/// How long direct paths race alone for a session before relays join.
+pub const HEAD_START: Span = Span::from_millis(750);
+/// How often paths are looked at.
+const LOOK: Span = Span::from_millis(100);
+/// How long a path has to be bad before it is replaced.
+const PATIENCE: Span = Span::from_millis(500);
+/// How long a path has to be weak before another is tried: longer than a window takes to recover from a loss.
+const DOUBT: Span = Span::from_secs(2);
+/// How many times as much a candidate is expected to carry to be tried.
+const BETTER: f64 = 2.0;
+/// How long a new path may take to open, and then to find its rate.
+const GRACE: Span = Span::from_secs(3);
+/// How long a candidate that was given up is left alone.
+const REST: Span = Span::from_secs(20);
+/// How long it is remembered what a path could carry.
+const MEMORY: Span = Span::from_secs(300);
+
+/// A relay, or a chain of relays, that could carry a path: its place in the list of candidates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Candidate(pub usize);
+
+/// What the driver has to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RelayAction {
+    /// Open a path through the candidate, and again whenever it is lost.
+    OpenThrough(Candidate),
+    /// Close the path through the candidate, and open no other.
+    Close(Candidate, GivenUp),
+}
+
+/// Why a candidate is given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GivenUp {
+    /// It carries far too little, or nothing.
+    Bad,
+    /// It was the weakest after another was tried.
+    Weakest,
+}
+
+impl std::fmt::Display for GivenUp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Bad => "it carries far too little, or nothing",
+            Self::Weakest => "others carry more",
+        })
+    }
+}
+
+/// A candidate in use.
+#[derive(Debug)]
+struct InUse {
+    candidate: Candidate,
+    since: Time,
+    opened: bool,
+    bad_since: Option<Time>,
+    /// What its path can carry, if that is known.
+    rate: Option<Rate>,
+}
+
+/// A candidate in reserve.
+#[derive(Debug)]
+struct Reserve {
+    candidate: Candidate,
+    /// When it was given up, and what it could carry then, if that was known.
+    given_up: Option<(Time, Option<Rate>)>,
+}
+
+/// Chooses among the relay candidates of one session.
+#[derive(Debug)]
+pub struct RelayChoice {
+    at_once: usize,
+    capacity: Capacity,
+    in_use: Vec<InUse>,
+    reserve: Vec<Reserve>,
+    weak_since: Option<Time>,
+    next_look: Time,
+    actions: Vec<RelayAction>,
+}
+
+impl InUse {
+    fn is_young(&self, now: Time) -> bool {
+        now < self.since + GRACE
+    }
+
+    /// What would be lost without it: nothing while it is bad. A path of which nothing is known, since rules keep it back, stays.
+    fn worth(&self) -> Rate {
+        let works = self.opened && self.bad_since.is_none();
+        self.rate.unwrap_or(if works { Rate::from_bits(u64::MAX) } else { Rate::ZERO })
+    }
+
+    fn note(&mut self, now: Time, seen: Seen<'_>) {
+        let Seen { path, rate, is_far_slower } = seen;
+        self.opened |= path.is_some_and(|path| path.state == PathState::Active);
+        let is_bad = match path {
+            Some(path) => hangs(path) || is_far_slower && !self.is_young(now),
+            None => self.opened || !self.is_young(now),
+        };
+        self.bad_since = if is_bad { self.bad_since.or(Some(now)) } else { None };
+        let works = self.opened && path.is_some_and(|path| !hangs(path));
+        self.rate = if works { rate } else { Some(Rate::ZERO) };
+    }
+}
+
+/// What one look shows of a candidate's path.
+struct Seen<'a> {
+    path: Option<&'a PathInfo>,
+    rate: Option<Rate>,
+    is_far_slower: bool,
+}
+
+impl Reserve {
+    fn may_be_tried(&self, now: Time) -> bool {
+        self.given_up.is_none_or(|(at, _)| now >= at + REST)
+    }
+
+    fn rate(&self, now: Time) -> Option<Rate> {
+        self.given_up.filter(|(at, _)| now < *at + MEMORY).and_then(|(_, rate)| rate)
+    }
+}
+
+impl RelayChoice {
+    /// Keeps `at_once` of `candidates` in use, the first of them at first.
+    #[must_use]
+    pub fn new(candidates: usize, at_once: usize) -> Self {
+        let reserve = |number| Reserve { candidate: Candidate(number), given_up: None };
+        Self {
+            at_once,
+            capacity: Capacity::default(),
+            in_use: Vec::new(),
+            reserve: (0..candidates).map(reserve).collect(),
+            weak_since: None,
+            next_look: Time::ZERO,
+            actions: Vec::new(),
+        }
+    }
+
+    /// When [`Self::look`] wants to be called next.
+    #[must_use]
+    pub fn next_look(&self) -> Time {
+        self.next_look
+    }
+
+    /// Looks at the session's paths; `path_of` gives the path that a candidate carries or is opening. Returns what to do now.
+    pub fn look(
+        &mut self,
+        now: Time,
+        paths: &[PathInfo],
+        path_of: impl Fn(Candidate) -> Option<PathId>,
+    ) -> Vec<RelayAction> {
+        self.next_look = now + LOOK;
+        let is_carrying = self.look_at_paths(now, paths, path_of);
+        while self.in_use.len() < self.at_once && self.recruit(usize::MAX, now) {}
+        self.replace_bad(now);
+        if self.in_use.len() > self.at_once {
+            self.settle(now);
+        } else if is_carrying {
+            self.try_better(now);
+        } else {
+            self.weak_since = None;
+        }
+        std::mem::take(&mut self.actions)
+    }
+
+    /// Gives up the worst path of those that have been bad for long enough, if another can take its place.
+    fn replace_bad(&mut self, now: Time) {
+        let Some(at) = worst(&self.in_use, now) else { return };
+        // Anything is better than a path that does not work. To replace one that does, a candidate must promise more.
+        let wanted = if self.in_use[at].rate == Some(Rate::ZERO) { usize::MAX } else { 1 };
+        if self.in_use.len() > self.at_once || self.recruit(wanted, now) {
+            self.give_up(at, GivenUp::Bad, now);
+        }
+    }
+
+    /// Ends a trial: the path that carries least goes.
+    fn settle(&mut self, now: Time) {
+        if !self.in_use.iter().any(|path| path.is_young(now)) {
+            let weakest = (0..self.in_use.len()).min_by_key(|at| self.in_use[*at].worth());
+            weakest.into_iter().for_each(|at| self.give_up(at, GivenUp::Weakest, now));
+        }
+    }
+
+    /// Returns whether enough data flow to tell paths apart.
+    fn look_at_paths(
+        &mut self,
+        now: Time,
+        paths: &[PathInfo],
+        path_of: impl Fn(Candidate) -> Option<PathId>,
+    ) -> bool {
+        let rates = self.capacity.look(paths, now);
+        let slow = far_slower(&rates);
+        for used in &mut self.in_use {
+            let id = path_of(used.candidate);
+            let path = paths.iter().find(|path| Some(path.id) == id);
+            // While nothing is known, the last known rate counts.
+            let last = used.rate.filter(|rate| rates.is_empty() && *rate > Rate::ZERO);
+            let rate = path.and_then(|path| rates.get(&path.id)).copied().or(last);
+            let is_far_slower = path.is_some_and(|path| slow.contains(&path.id));
+            used.note(now, Seen { path, rate, is_far_slower });
+        }
+        !rates.is_empty()
+    }
+
+    /// Tries one more candidate beside a path that has been weak for long enough.
+    fn try_better(&mut self, now: Time) {
+        match self.weak_since {
+            _ if self.rates(now).is_empty() || self.better(1, now).is_none() => self.weak_since = None,
+            None => self.weak_since = Some(now),
+            Some(since) if now >= since + DOUBT => {
+                self.weak_since = None;
+                self.recruit(1, now);
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// What the paths in use can carry, as far as that is known and they have had the time to find it.
+    fn rates(&self, now: Time) -> Vec<Rate> {
+        self.in_use.iter().filter(|path| !path.is_young(now)).filter_map(|path| path.rate).collect()
+    }
+
+    /// The candidate to take from the reserve: one much better than the weakest in use, or any while fewer than `wanted` are in use.
+    fn better(&self, wanted: usize, now: Time) -> Option<usize> {
+        let (ready, rates): (Vec<usize>, Vec<Option<Rate>>) = (self.reserve.iter().enumerate())
+            .filter(|(_, reserve)| reserve.may_be_tried(now))
+            .map(|(at, reserve)| (at, reserve.rate(now)))
+            .unzip();
+        recruit(&self.rates(now), &rates, (wanted, BETTER)).map(|at| ready[at])
+    }
+
+    /// Takes a candidate into use, as [`Self::better`] says; false when there is none to take.
+    fn recruit(&mut self, wanted: usize, now: Time) -> bool {
+        let Some(at) = self.better(wanted, now) else { return false };
+        let candidate = self.reserve.remove(at).candidate;
+        self.actions.push(RelayAction::OpenThrough(candidate));
+        self.in_use.push(InUse { candidate, since: now, opened: false, bad_since: None, rate: None });
+        true
+    }
+
+    fn give_up(&mut self, at: usize, why: GivenUp, now: Time) {
+        let used = self.in_use.remove(at);
+        self.actions.push(RelayAction::Close(used.candidate, why));
+        self.reserve.push(Reserve { candidate: used.candidate, given_up: Some((now, used.rate)) });
+    }
+}
+
+/// The candidate worth trying (mTCP §3.4.2 [M11]), by its place in `unused`: the one that can carry most, if that is at least
+/// `factor` times what the weakest path in use can, or if fewer than `wanted` are in use. Of equals it is the first.
+///
+/// `None` stands for a rate not yet measured. It counts as the median of those in use (of an even number, the better of the
+/// middle two), so that the unknown is tried when a path falls behind the others, and not while all are much the same.
+fn recruit(in_use: &[Rate], unused: &[Option<Rate>], (wanted, factor): (usize, f64)) -> Option<usize> {
+    let mut sorted = in_use.to_vec();
+    sorted.sort_unstable();
+    let weakest = sorted.first().copied().unwrap_or(Rate::ZERO);
+    let usual = sorted.get(sorted.len() / 2).copied().unwrap_or(Rate::ZERO);
+    let expected = unused.iter().map(|rate| rate.unwrap_or(usual)).enumerate();
+    let (at, best) = expected.max_by_key(|(at, rate)| (*rate, Reverse(*at)))?;
+    let much_better = best.as_bits() as f64 >= weakest.as_bits() as f64 * factor;
+    (in_use.len() < wanted || much_better).then_some(at)
+}
+
+/// Of the paths that have been bad for long enough the one that carries least.
+fn worst(in_use: &[InUse], now: Time) -> Option<usize> {
+    let is_bad = |path: &InUse| path.bad_since.is_some_and(|since| now >= since + PATIENCE);
+    (0..in_use.len()).filter(|at| is_bad(&in_use[*at])).min_by_key(|at| in_use[*at].worth())
+}
+
+fn hangs(path: &PathInfo) -> bool {
+    matches!(path.state, PathState::Suspect | PathState::Failed)
+}
+
+/// Paths that can carry far less than the best.
+fn far_slower(rates: &BTreeMap<PathId, Rate>) -> Vec<PathId> {
+    let report = |(path, rate): (&PathId, &Rate)| PathReport {
+        path: *path,
+        throughput: *rate,
+        failed: false,
+        shares_with: Vec::new(),
+    };
+    let reports: Vec<PathReport> = rates.iter().map(report).collect();
+    suppress(&reports, &SuppressionLimits::default()).into_iter().map(|(path, _)| path).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_several_bad_paths_the_worst_is_replaced_first() {
+        let begin = Time::ZERO + Span::from_secs(1);
+        let path = |bad_since: Option<Time>, mbit: Option<f64>| InUse {
+            candidate: Candidate(0),
+            since: begin,
+            opened: true,
+            bad_since,
+            rate: mbit.map(Rate::from_mbit),
+        };
+        let now = begin + Span::from_secs(10);
+        let bad = Some(begin + Span::from_secs(9));
+        let slow = || path(bad, Some(0.5));
+        // Neither the first, nor the last, nor the one that has been bad for longest.
+        let longest = path(Some(begin), Some(0.3));
+        let in_use = [slow(), longest, path(bad, Some(0.1)), slow()];
+        assert_eq!(worst(&in_use, now), Some(2));
+        // One that carries nothing is worse, and so is a bad one of which nothing is known.
+        for rate in [Some(0.0), None] {
+            assert_eq!(worst(&[slow(), path(bad, rate), path(bad, Some(0.1))], now), Some(1), "{rate:?}");
+        }
+        // One that was bad only briefly, and good ones, stay, however little they carry.
+        let brief = path(Some(now - PATIENCE / 2), Some(0.0));
+        assert_eq!(worst(&[path(None, Some(0.0)), brief, path(None, None)], now), None);
+    }
+
+    #[test]
+    fn an_unused_path_is_recruited_when_it_is_much_better_or_too_few_are_in_use() {
+        let [slow, fast] = [2.0, 10.0].map(Rate::from_mbit);
+        assert_eq!(recruit(&[slow], &[Some(fast)], (1, 2.0)), Some(0));
+        assert_eq!(recruit(&[fast], &[Some(slow)], (1, 2.0)), None);
+        assert_eq!(recruit(&[fast], &[Some(slow)], (2, 2.0)), Some(0));
+        assert_eq!(recruit(&[fast], &[], (2, 2.0)), None);
+        assert_eq!(recruit(&[slow], &[Some(slow), Some(fast), Some(fast)], (1, 2.0)), Some(1));
+    }
+
+    #[test]
+    fn an_unknown_path_is_tried_when_one_falls_behind_and_not_when_all_are_alike() {
+        let rates = |mbit: &[f64]| mbit.iter().copied().map(Rate::from_mbit).collect::<Vec<_>>();
+        assert_eq!(recruit(&rates(&[10.0, 8.0, 11.0]), &[None], (1, 2.0)), None);
+        assert_eq!(recruit(&rates(&[10.0, 2.0, 11.0]), &[None], (1, 2.0)), Some(0));
+        assert_eq!(recruit(&rates(&[10.0, 2.0]), &[None], (1, 2.0)), Some(0));
+        assert_eq!(recruit(&rates(&[10.0]), &[None], (1, 2.0)), None);
+        // What is known to be better goes before what is not known, and that before what is known to be worse.
+        let best = [None, Some(Rate::from_mbit(20.0))];
+        assert_eq!(recruit(&rates(&[10.0, 2.0, 11.0]), &best, (1, 2.0)), Some(1));
+        let worse = [Some(Rate::from_mbit(5.0)), None];
+        assert_eq!(recruit(&rates(&[10.0, 2.0, 11.0]), &worse, (1, 2.0)), Some(1));
+        assert_eq!(recruit(&[], &[None, None], (1, 2.0)), Some(0));
+    }
+}
