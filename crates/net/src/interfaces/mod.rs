@@ -15,10 +15,10 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 #[cfg(target_os = "linux")]
-#[path = "interfaces/netlink.rs"]
+#[path = "netlink.rs"]
 mod system;
 #[cfg(not(target_os = "linux"))]
-#[path = "interfaces/portable.rs"]
+#[path = "portable.rs"]
 mod system;
 
 /// How often the list is taken where nobody tells of changes.
