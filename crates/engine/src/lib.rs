@@ -33,7 +33,7 @@ pub use config::{
 pub use datagram::{DatagramMode, Protection};
 pub use event::{AbandonReason, CloseReason, Event, PathChange, PidChange, PidSource, ProtocolError};
 pub use manager::{
-    Fault, IdleReason, Meter, PathReport, PathRule, PathRules, Pattern, Place, Prefix,
+    Fault, IdleReason, Meter, PathReport, PathRule, PathRules, Pattern, PathOrigin, Prefix,
     Priority, Standing, Suppression, SuppressionLimits, Terms, suppress,
 };
 pub use path::PathState;

@@ -12,7 +12,7 @@ type Rank = (usize, Reverse<u64>);
 
 /// See the module's documentation. Sources are addresses as [`anabranch_wire::source`] makes them.
 #[derive(Debug)]
-pub(crate) struct Crowd<T> {
+pub(crate) struct BySource<T> {
     /// By age.
     members: BTreeMap<u64, (IpAddr, T)>,
     sources: BTreeMap<IpAddr, BTreeSet<u64>>,
@@ -20,13 +20,13 @@ pub(crate) struct Crowd<T> {
     next: u64,
 }
 
-impl<T> Default for Crowd<T> {
+impl<T> Default for BySource<T> {
     fn default() -> Self {
         Self { members: BTreeMap::new(), sources: BTreeMap::new(), ranks: BTreeSet::new(), next: 0 }
     }
 }
 
-impl<T> Crowd<T> {
+impl<T> BySource<T> {
     pub(crate) fn len(&self) -> usize {
         self.members.len()
     }
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn whoever_has_most_is_told_whatever_comes_and_goes() {
-        let mut crowd = Crowd::default();
+        let mut crowd = BySource::default();
         let mut state = 7_u64;
         let mut draw = |below: u64| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

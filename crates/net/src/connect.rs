@@ -17,7 +17,7 @@ use crate::session::Session;
 use crate::session::core::Core;
 use crate::session::greeting::{Dialing, Handshake};
 use crate::session::inner::{Identity, SessionInner};
-use crate::shared::Shared;
+use crate::endpoint::inner::EndpointInner;
 
 /// Pairs of addresses, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,37 +108,37 @@ fn join<T: ToString>(items: &[T]) -> String {
 
 /// Opens a session.
 pub(crate) async fn connect(
-    shared: &Arc<Shared>,
+    endpoint: &Arc<EndpointInner>,
     target: &Target,
     mut config: Config,
     through: Option<(Pid, Chain)>,
 ) -> Result<Session, ConnectError> {
-    let agent = agent_for(shared, target)?;
+    let agent = agent_for(endpoint, target)?;
     if let Some(pins) = agent.pins() {
         // Nobody is to open paths beside those that were asked for.
         config.max_paths = (pins.len() as u32 + target.relayed).clamp(1, config.max_paths);
     }
     if config.rules.is_empty() {
-        config.rules = shared.config.rules.clone();
+        config.rules = endpoint.config.rules.clone();
     }
     let own = through.as_ref().map(|(own, chain)| (*own, chain.back));
     let routes = match through {
-        Some((own, chain)) => vec![shared.relayed.add(own, chain).route()],
-        None => agent.first_routes(&shared.locals()),
+        Some((own, chain)) => vec![endpoint.relayed.add(own, chain).route()],
+        None => agent.first_routes(&endpoint.locals()),
     };
-    let allowed = |route: &&Route| config.rules.terms(&shared.rule_place(route.socket), route.remote).allow();
+    let allowed = |route: &&Route| config.rules.terms(&endpoint.rule_place(route.socket), route.remote).allow();
     let found = routes.len();
     let routes: Vec<Route> = routes.iter().filter(allowed).copied().collect();
     if routes.is_empty() && found > 0 {
         return Err(ConnectError::RuledOut { ways: found });
     }
     if routes.is_empty() {
-        let locals = shared.sockets().iter().map(|socket| socket.udp.local_addr().ip()).collect();
+        let locals = endpoint.sockets().iter().map(|socket| socket.udp.local_addr().ip()).collect();
         return Err(ConnectError::NoRoute { remotes: target.addresses.clone(), locals });
     }
-    let inner = dial(shared, target, (config, agent), (&routes, own))?;
+    let inner = dial(endpoint, target, (config, agent), (&routes, own))?;
     let tried =
-        routes.iter().filter_map(|route| Some((shared.socket(route.socket)?.udp.local_addr(), route.remote)));
+        routes.iter().filter_map(|route| Some((endpoint.socket(route.socket)?.udp.local_addr(), route.remote)));
     let tried = Tried(tried.collect());
     tokio::spawn(inner.clone().drive());
     inner.pump();
@@ -150,17 +150,17 @@ pub(crate) async fn connect(
 }
 
 /// The path agent of a session with the target, with the addresses that may be tried.
-fn agent_for(shared: &Shared, target: &Target) -> Result<Direct, ConnectError> {
+fn agent_for(endpoint: &EndpointInner, target: &Target) -> Result<Direct, ConnectError> {
     let mut pins = Vec::new();
     for (local, remote) in &target.pins {
-        let Some(route) = pinned_route(shared, *local, *remote) else {
-            let locals = shared.sockets().iter().map(|socket| socket.udp.local_addr().ip()).collect();
+        let Some(route) = pinned_route(endpoint, *local, *remote) else {
+            let locals = endpoint.sockets().iter().map(|socket| socket.udp.local_addr().ip()).collect();
             return Err(ConnectError::NoSuchLocal { local: *local, locals });
         };
         pins.push(route);
     }
-    let own: Vec<IpAddr> = shared.sockets().iter().map(|socket| socket.udp.local_addr().ip()).collect();
-    let (locals, mut given) = (shared.reaches(), Vec::new());
+    let own: Vec<IpAddr> = endpoint.sockets().iter().map(|socket| socket.udp.local_addr().ip()).collect();
+    let (locals, mut given) = (endpoint.reaches(), Vec::new());
     for address in target.addresses.iter().filter(|address| may_try(**address, target.named, locals)) {
         given.push(*address);
         // The node may run on this very machine: its packets take loopback then.
@@ -174,31 +174,31 @@ fn agent_for(shared: &Shared, target: &Target) -> Result<Direct, ConnectError> {
 }
 
 fn dial(
-    shared: &Arc<Shared>,
+    endpoint: &Arc<EndpointInner>,
     target: &Target,
     (config, agent): (Config, Direct),
     (routes, relayed): (&[Route], Option<(Pid, Pid)>),
 ) -> Result<Arc<SessionInner>, ConnectError> {
-    let now = shared.clock.now();
+    let now = endpoint.clock.now();
     let pids = match relayed {
-        Some((own, _)) => Box::new(new_pids(shared).beginning_with(own)),
-        None => new_pids(shared),
+        Some((own, _)) => Box::new(new_pids(endpoint).beginning_with(own)),
+        None => new_pids(endpoint),
     };
-    let mut engine = Engine::connect(shared.share(config), routes, pids, shared.budget.clone(), now);
+    let mut engine = Engine::connect(endpoint.share(config), routes, pids, endpoint.budget.clone(), now);
     if let Some((_, back)) = relayed {
         engine.set_first_reply_pid(back);
     }
-    describe_sockets(shared, now, &mut engine);
+    describe_sockets(endpoint, now, &mut engine);
     for route in routes.iter().filter(|route| is_chain(route.socket)) {
-        engine.describe_socket(now, route.socket, shared.rule_place(route.socket));
+        engine.describe_socket(now, route.socket, endpoint.rule_place(route.socket));
     }
     let params = engine.local_params();
     let dial = Dial { remote: target.node, credential: target.credential.clone() };
-    let initiator = Initiator::new(&shared.key, &dial, params.pid, &encoded(params), random());
+    let initiator = Initiator::new(&endpoint.key, &dial, params.pid, &encoded(params), random());
     let initiator = initiator.map_err(ConnectError::Key)?;
     let handshake = Handshake::Client(Box::new(Dialing { initiator, cookies: Vec::new() }));
     let identity = Identity { peer: target.node, share: target.credential.as_ref().map(|(share, _)| *share) };
-    Ok(SessionInner::new(shared.clone(), identity, Core::new(engine, handshake, agent), None))
+    Ok(SessionInner::new(endpoint.clone(), identity, Core::new(engine, handshake, agent), None))
 }
 
 fn explain(inner: &SessionInner, tried: Tried) -> ConnectError {

@@ -15,10 +15,10 @@ use anabranch_secure::InitId;
 use anabranch_wire::source;
 use tokio::sync::Notify;
 
-use crate::crowd::Crowd;
+use crate::by_source::BySource;
 use crate::fault::contained;
 use crate::handshake;
-use crate::shared::Shared;
+use crate::endpoint::inner::EndpointInner;
 
 /// Handshakes that wait at most.
 const MOST: usize = 256;
@@ -37,7 +37,7 @@ pub(crate) struct Knock {
 /// See the module's documentation.
 #[derive(Default)]
 pub(crate) struct Door {
-    waiting: Mutex<Crowd<Knock>>,
+    waiting: Mutex<BySource<Knock>>,
     wake: Notify,
 }
 
@@ -59,38 +59,38 @@ impl Door {
         dropped
     }
 
-    fn waiting(&self) -> MutexGuard<'_, Crowd<Knock>> {
+    fn waiting(&self) -> MutexGuard<'_, BySource<Knock>> {
         self.waiting.lock().expect("no panic while held")
     }
 }
 
 /// The last of whoever has most; `None` when nobody has more than `own` would.
-fn to_give_up(waiting: &Crowd<Knock>, own: IpAddr) -> Option<u64> {
+fn to_give_up(waiting: &BySource<Knock>, own: IpAddr) -> Option<u64> {
     let (most, theirs) = waiting.most()?;
     let [_, last] = waiting.ends(&theirs).filter(|_| most > waiting.count(&own) + 1)?;
     Some(last)
 }
 
 /// Works off what waits, until the endpoint is gone.
-pub(crate) async fn attend(shared: Weak<Shared>, door: Arc<Door>) {
+pub(crate) async fn attend(endpoint: Weak<EndpointInner>, door: Arc<Door>) {
     loop {
         door.wake.notified().await;
         loop {
             let begin = Instant::now();
-            let Some(shared) = shared.upgrade() else { return };
+            let Some(endpoint) = endpoint.upgrade() else { return };
             let mut left = AT_ONCE;
             while left > 0
                 && let Some(knock) = { door.waiting().pop_first() }
             {
                 let id = knock.id;
-                if contained(|| handshake::open(&shared, knock)).is_none() {
-                    shared.inits.lock().expect("no panic while held").remove(&id);
+                if contained(|| handshake::open(&endpoint, knock)).is_none() {
+                    endpoint.inits.lock().expect("no panic while held").remove(&id);
                 }
                 left -= 1;
                 // Receivers on this thread have their turn.
                 tokio::task::yield_now().await;
             }
-            drop(shared);
+            drop(endpoint);
             if left > 0 {
                 break;
             }
@@ -148,7 +148,7 @@ mod tests {
     async fn while_many_wait_it_rests_three_times_as_long_as_it_works() {
         let endpoint =
             Endpoint::bind(EndpointConfig::new(NodeKey::from_random([1; 32]))).await.expect("it binds");
-        let shared = &endpoint.shared;
+        let endpoint = &endpoint.inner;
         let forged = |number: u8| {
             let mut knock = knock("192.0.2.1", number);
             knock.body[1..100].fill(number + 3);
@@ -157,23 +157,23 @@ mod tests {
         // The quickest of several is no more than what each of the others takes, however busy the machine is.
         let cost = |number| {
             let begin = Instant::now();
-            handshake::open(shared, forged(number));
+            handshake::open(endpoint, forged(number));
             begin.elapsed()
         };
         let cost = (0..20).map(cost).min().expect("there are some");
         let begin = tokio::time::Instant::now();
         let batches = 8;
         for number in 0..batches * AT_ONCE {
-            assert!(shared.door.knock(forged(number as u8)).is_none());
+            assert!(endpoint.door.knock(forged(number as u8)).is_none());
         }
-        while shared.door.waiting().len() > 0 {
+        while endpoint.door.waiting().len() > 0 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         // A clock that counts milliseconds rounds them up.
         let rest = (cost * AT_ONCE as u32 * REST * 9 / 10).max(Duration::from_millis(1));
         let [least, rested] = [rest * (batches as u32 - 1), begin.elapsed()];
         assert!(rested >= least, "{rested:?}, where {least:?} would be right");
-        assert_eq!(shared.counters.unauthentic.load(std::sync::atomic::Ordering::Relaxed), 84);
+        assert_eq!(endpoint.counters.unauthentic.load(std::sync::atomic::Ordering::Relaxed), 84);
     }
 
     #[test]
@@ -218,7 +218,7 @@ mod tests {
         let config = Config { connect_timeout: Span::from_millis(500), ..Config::default() };
         assert!(client(2).await.connect(&target, config).await.is_err(), "nobody answers");
         assert!(server.stats().inits > 0);
-        assert!(server.shared.inits.lock().expect("no panic while held").is_empty());
+        assert!(server.inner.inits.lock().expect("no panic while held").is_empty());
         assert!(client(3).await.connect(&target, Config::default()).await.is_ok());
     }
 

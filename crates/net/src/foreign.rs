@@ -8,7 +8,7 @@ use anabranch_wire::{Pid, Time};
 use bytes::BytesMut;
 use smallvec::SmallVec;
 
-use crate::shared::Shared;
+use crate::endpoint::inner::EndpointInner;
 use crate::socket::Batch;
 
 /// Datagrams that came together from one sender.
@@ -41,7 +41,7 @@ pub trait Foreign: Send + Sync + 'static {
 /// batch also when others came between them, and several batches by one system call, at the latest when the outlet is dropped. The order
 /// of one destination's datagrams stays, within one outlet.
 pub struct Outlet<'a> {
-    shared: &'a Shared,
+    endpoint: &'a EndpointInner,
     gathered: RefCell<Gathered>,
 }
 
@@ -69,8 +69,8 @@ impl std::fmt::Debug for Outlet<'_> {
 }
 
 impl<'a> Outlet<'a> {
-    pub(crate) fn new(shared: &'a Shared, gathered: Gathered) -> Self {
-        Self { shared, gathered: RefCell::new(gathered) }
+    pub(crate) fn new(endpoint: &'a EndpointInner, gathered: Gathered) -> Self {
+        Self { endpoint, gathered: RefCell::new(gathered) }
     }
 
     /// Sends datagrams of `segment` bytes each but the last. What a socket has no room for is lost, as in any full queue.
@@ -99,12 +99,12 @@ impl<'a> Outlet<'a> {
 
     /// Bytes of datagrams of this size that leave by one system call.
     fn most_at_once(&self, to: Route, segment: usize) -> usize {
-        let segments = self.shared.socket(to.socket).map_or(1, |socket| socket.udp.max_segments(to.remote));
+        let segments = self.endpoint.socket(to.socket).map_or(1, |socket| socket.udp.max_segments(to.remote));
         segments.min(MOST_AT_ONCE / segment.max(1)).max(1) * segment
     }
 
     fn send_now(&self, to: Route, (contents, segment): (&[u8], usize), ecn: Ecn) {
-        let Some(socket) = self.shared.socket(to.socket) else { return };
+        let Some(socket) = self.endpoint.socket(to.socket) else { return };
         for contents in contents.chunks(self.most_at_once(to, segment).max(1)) {
             socket.udp.send_each(&[Batch { remote: to.remote, contents, segment, ecn }]);
         }
@@ -113,7 +113,7 @@ impl<'a> Outlet<'a> {
     fn send_gathered(&self, gathered: &mut Gathered) {
         let bundles = &mut gathered.bundles[..gathered.used];
         for of_one_socket in bundles.chunk_by(|a, b| a.to.socket == b.to.socket) {
-            let Some(socket) = self.shared.socket(of_one_socket[0].to.socket) else { continue };
+            let Some(socket) = self.endpoint.socket(of_one_socket[0].to.socket) else { continue };
             let batches = of_one_socket.iter().flat_map(|bundle| {
                 let most = self.most_at_once(bundle.to, bundle.segment);
                 bundle.batches(most)

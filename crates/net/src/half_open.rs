@@ -9,13 +9,13 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use anabranch_wire::source;
 
-use crate::crowd::Crowd;
+use crate::by_source::BySource;
 use crate::session::inner::SessionInner;
 
 /// See the module's documentation.
 pub(crate) struct HalfOpen {
     most: usize,
-    taken: Mutex<Crowd<Weak<SessionInner>>>,
+    taken: Mutex<BySource<Weak<SessionInner>>>,
 }
 
 /// A place, given back when it is dropped.
@@ -43,7 +43,7 @@ impl HalfOpen {
         Some((Hold { table: self.clone(), number }, loser))
     }
 
-    fn taken(&self) -> MutexGuard<'_, Crowd<Weak<SessionInner>>> {
+    fn taken(&self) -> MutexGuard<'_, BySource<Weak<SessionInner>>> {
         self.taken.lock().expect("no panic while held")
     }
 }

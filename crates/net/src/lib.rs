@@ -27,9 +27,9 @@
 mod address_policy;
 mod authorize;
 mod buffers;
+mod by_source;
 mod clock;
 mod connect;
-mod crowd;
 mod door;
 mod endpoint;
 mod fault;
@@ -42,7 +42,6 @@ mod receive;
 mod relayed;
 mod resets;
 mod session;
-mod shared;
 pub mod socket;
 mod stream;
 mod tap;
@@ -63,7 +62,7 @@ pub use anabranch_agent::{Named, Permission, Reaches, may_try};
 pub use anabranch_engine::{
     AbandonReason, AckPolicy, CloseReason, Config, DatagramMode, Decision, Ecn, Event, IdleReason, Item,
     Meter, PathChange, PathError, PathInfo, PathReport, PathRule, PathRules, PathState, PathStats, PathView,
-    Pattern, Place, Prefix, Priority, Protection, ReportConfig, ReservedPath, Route, Scheduler,
+    Pattern, PathOrigin, Prefix, Priority, Protection, ReportConfig, ReservedPath, Route, Scheduler,
     SchedulerKind, SessionStats, SessionView, Standing, SuppressionLimits, Terms, cc, suppress,
 };
 pub use anabranch_secure::{

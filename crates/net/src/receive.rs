@@ -22,7 +22,7 @@ use crate::fault::contained;
 use crate::foreign::{Foreign, ForeignRun, Gathered, Outlet};
 use crate::handshake;
 use crate::session::inner::SessionInner;
-use crate::shared::{BoundSocket, Shared, count};
+use crate::endpoint::inner::{BoundSocket, EndpointInner, count};
 use crate::socket::{ERROR_PAUSE, Received, is_transient};
 use crate::turns::give_way;
 
@@ -30,11 +30,11 @@ use crate::turns::give_way;
 const BUFFERS: usize = 16;
 /// Receives from one socket until it or the endpoint is gone. Other tasks get their turn after each batch:
 /// while one socket is emptied, those of other paths fill.
-pub(crate) async fn receive_loop(shared: Weak<Shared>, socket: Arc<BoundSocket>) {
+pub(crate) async fn receive_loop(endpoint: Weak<EndpointInner>, socket: Arc<BoundSocket>) {
     let mut receiver = Receiver::default();
     while socket.udp.readable().await.is_ok() {
-        let Some(shared) = shared.upgrade() else { return };
-        match contained(|| receiver.receive(&shared, &socket)) {
+        let Some(endpoint) = endpoint.upgrade() else { return };
+        match contained(|| receiver.receive(&endpoint, &socket)) {
             Some(Ok(())) => {}
             Some(Err(error)) if error.kind() == io::ErrorKind::WouldBlock || is_transient(&error) => {}
             Some(Err(error)) => {
@@ -47,7 +47,7 @@ pub(crate) async fn receive_loop(shared: Weak<Shared>, socket: Arc<BoundSocket>)
                 sessions.iter().for_each(|session| session.wake_driver());
             }
         }
-        drop(shared);
+        drop(endpoint);
         give_way().await;
     }
 }
@@ -88,30 +88,30 @@ pub(crate) struct Decoded {
 
 impl Receiver {
     /// Receives one batch and brings it to its sessions.
-    fn receive(&mut self, shared: &Arc<Shared>, socket: &BoundSocket) -> io::Result<()> {
-        shared.buffers.take(&mut self.buffers, BUFFERS);
+    fn receive(&mut self, endpoint: &Arc<EndpointInner>, socket: &BoundSocket) -> io::Result<()> {
+        endpoint.buffers.take(&mut self.buffers, BUFFERS);
         let nothing = Received { remote: socket.udp.local_addr(), len: 0, stride: 1, ecn: Ecn::NotEct };
         let mut filled = [nothing; BUFFERS];
         let slices = self.buffers.iter_mut().map(|buffer| IoSliceMut::new(buffer));
         let mut slices: SmallVec<[IoSliceMut<'_>; BUFFERS]> = slices.collect();
         let count = socket.udp.receive(&mut slices, &mut filled)?;
         drop(slices);
-        let now = shared.clock.now();
-        let outlet = Outlet::new(shared, std::mem::take(&mut self.gathered));
-        self.look_ahead(shared, &filled[..count]);
+        let now = endpoint.clock.now();
+        let outlet = Outlet::new(endpoint, std::mem::take(&mut self.gathered));
+        self.look_ahead(endpoint, &filled[..count]);
         for (index, received) in filled[..count].iter().enumerate() {
-            self.sort(shared, (socket.id, now), (index, received));
+            self.sort(endpoint, (socket.id, now), (index, received));
         }
-        self.hand_over(now, shared, &outlet);
+        self.hand_over(now, endpoint, &outlet);
         self.gathered = outlet.finish();
         self.open(now);
-        self.deliver(shared, now, count);
+        self.deliver(endpoint, now, count);
         Ok(())
     }
 
     /// Has who takes what is for no session here know what has come.
-    fn look_ahead(&self, shared: &Shared, filled: &[Received]) {
-        let Some(taker) = shared.foreign.get().filter(|_| filled.len() > 1) else { return };
+    fn look_ahead(&self, endpoint: &EndpointInner, filled: &[Received]) {
+        let Some(taker) = endpoint.foreign.get().filter(|_| filled.len() > 1) else { return };
         let first = |(buffer, received): (&BytesMut, &Received)| {
             Header::decode(&buffer[..received.len.min(received.stride)]).ok().map(|(header, _)| header.pid)
         };
@@ -122,7 +122,7 @@ impl Receiver {
     /// First pass.
     fn sort(
         &mut self,
-        shared: &Arc<Shared>,
+        endpoint: &Arc<EndpointInner>,
         (socket, now): (u32, Time),
         (buffer, received): (usize, &Received),
     ) {
@@ -130,7 +130,7 @@ impl Receiver {
         let from = Route { socket, remote: received.remote };
         let run = ForeignRun { place: (buffer, 0..0), from, stride: received.stride, ecn: received.ecn };
         let mut foreign =
-            ForeignRuns { taker: shared.foreign.get(), runs: &mut self.foreign, last: None, run };
+            ForeignRuns { taker: endpoint.foreign.get(), runs: &mut self.foreign, last: None, run };
         let mut start = 0;
         while start < received.len {
             let end = (start + received.stride).min(received.len);
@@ -138,27 +138,27 @@ impl Receiver {
             start = end;
             let datagram = &self.buffers[buffer][range.clone()];
             let Ok((header, body)) = Header::decode(datagram) else {
-                count(&shared.counters.malformed);
+                count(&endpoint.counters.malformed);
                 continue;
             };
             let route = Route { socket, remote: received.remote };
             let mut arrival = Arrival { route, size: range.len(), ecn: received.ecn };
             if header.kind != Kind::Data {
-                if !handle_other(shared, now, arrival, (&header, body)) {
+                if !handle_other(endpoint, now, arrival, (&header, body)) {
                     foreign.extend(range);
                 }
                 continue;
             }
             let found = match last {
                 Some((pid, found)) if pid == header.pid => found,
-                _ => find(shared, &mut self.sessions, (header.pid, route)),
+                _ => find(endpoint, &mut self.sessions, (header.pid, route)),
             };
             last = Some((header.pid, found));
             let Some((session, path, route)) = found else {
                 if foreign.knows(header.pid) {
                     foreign.extend(range);
                 } else {
-                    handshake::reset(shared, now, arrival, header.pid);
+                    handshake::reset(endpoint, now, arrival, header.pid);
                 }
                 continue;
             };
@@ -169,14 +169,14 @@ impl Receiver {
     }
 
     /// Gives away what is for no session here.
-    fn hand_over(&mut self, now: Time, shared: &Shared, outlet: &Outlet<'_>) {
-        match shared.foreign.get() {
+    fn hand_over(&mut self, now: Time, endpoint: &EndpointInner, outlet: &Outlet<'_>) {
+        match endpoint.foreign.get() {
             _ if self.foreign.is_empty() => {}
             Some(taker) => taker.handle(now, &self.foreign, &mut self.buffers, outlet),
             None => {
                 let datagrams =
                     self.foreign.iter().map(|run| run.place.1.len().div_ceil(run.stride) as u64).sum();
-                shared.counters.malformed.fetch_add(datagrams, std::sync::atomic::Ordering::Relaxed);
+                endpoint.counters.malformed.fetch_add(datagrams, std::sync::atomic::Ordering::Relaxed);
             }
         }
         self.foreign.clear();
@@ -195,7 +195,7 @@ impl Receiver {
     }
 
     /// Third pass.
-    fn deliver(&mut self, shared: &Shared, now: Time, used: usize) {
+    fn deliver(&mut self, endpoint: &EndpointInner, now: Time, used: usize) {
         let buffers: SmallVec<[Bytes; BUFFERS]> = self.buffers.drain(..used).map(BytesMut::freeze).collect();
         for sorted in self.packets.drain(..) {
             let Some((fsn, len)) = sorted.opened else { continue };
@@ -223,23 +223,23 @@ impl Receiver {
         }
         self.sessions.clear();
         self.decoded.clear();
-        shared.buffers.put(now, buffers.into_iter());
+        endpoint.buffers.put(now, buffers.into_iter());
     }
 }
 
 /// The session and path of a PID, and the route by which a packet for it counts as come.
 fn find(
-    shared: &Shared,
+    endpoint: &EndpointInner,
     sessions: &mut Vec<Arc<SessionInner>>,
     (pid, route): (Pid, Route),
 ) -> Option<(usize, PathId, Route)> {
-    let (session, path) = shared.pids.find(pid)?;
+    let (session, path) = endpoint.pids.find(pid)?;
     let known = sessions.iter().position(|known| Arc::ptr_eq(known, &session));
     let index = known.unwrap_or_else(|| {
         sessions.push(session);
         sessions.len() - 1
     });
-    Some((index, path, shared.relayed.arrival(pid, route)))
+    Some((index, path, endpoint.relayed.arrival(pid, route)))
 }
 
 /// Datagrams of one buffer that are for no session here, joined where they follow each other.
@@ -276,26 +276,26 @@ impl ForeignRuns<'_> {
 
 /// A datagram that is no packet of a session; false when it is not for this endpoint at all.
 fn handle_other(
-    shared: &Arc<Shared>,
+    endpoint: &Arc<EndpointInner>,
     now: Time,
     mut arrival: Arrival,
     (header, body): (&Header, &[u8]),
 ) -> bool {
-    let session = || shared.pids.find(header.pid).map(|(session, _)| session);
+    let session = || endpoint.pids.find(header.pid).map(|(session, _)| session);
     match header.kind {
-        Kind::Init if header.pid == Pid::HANDSHAKE => handshake::handle_init(shared, now, arrival, body),
+        Kind::Init if header.pid == Pid::HANDSHAKE => handshake::handle_init(endpoint, now, arrival, body),
         Kind::Cookie => {
             let Some(session) = session() else { return false };
-            arrival.route = shared.relayed.arrival(header.pid, arrival.route);
+            arrival.route = endpoint.relayed.arrival(header.pid, arrival.route);
             handshake::handle_cookie(&session, now, arrival.route, body);
         }
         Kind::InitAck => {
             let Some(session) = session() else { return false };
-            arrival.route = shared.relayed.arrival(header.pid, arrival.route);
+            arrival.route = endpoint.relayed.arrival(header.pid, arrival.route);
             handshake::handle_init_ack(&session, now, arrival, body);
         }
         Kind::Reset => {
-            let about = shared.resets.find((arrival.route.remote, header.pid));
+            let about = endpoint.resets.find((arrival.route.remote, header.pid));
             let Some(session) = about else { return false };
             if let Ok(token) = <[u8; 16]>::try_from(body) {
                 session.core().engine.handle_message(now, &arrival, Message::Reset(ResetToken(token)));
@@ -304,11 +304,11 @@ fn handle_other(
         }
         Kind::RelayChallenge => {
             // A relay asks on behalf of somebody whether packets with this PID are wanted.
-            let key = shared.key.public();
-            let takes_sessions = (!shared.is_closing()).then_some(&key);
-            let issued = |pid| shared.pids.find(pid).is_some();
+            let key = endpoint.key.public();
+            let takes_sessions = (!endpoint.is_closing()).then_some(&key);
+            let issued = |pid| endpoint.pids.find(pid).is_some();
             let Some(answer) = consent::answer((header, body), issued, takes_sessions) else { return false };
-            handshake::answer(shared, arrival.route, &answer);
+            handshake::answer(endpoint, arrival.route, &answer);
         }
         _ => return false,
     }

@@ -8,7 +8,7 @@ use super::Prefix;
 
 /// What a driver knows of one of its socket numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct PathOrigin {
     /// The interface that packets leave by.
     pub interface: String,
     /// The address that they leave from.
@@ -54,7 +54,7 @@ pub enum Pattern {
 impl Pattern {
     /// True when a path from `place` to `remote` is meant.
     #[must_use]
-    pub fn fits(&self, place: &Place, remote: SocketAddr) -> bool {
+    pub fn fits(&self, place: &PathOrigin, remote: SocketAddr) -> bool {
         let from = |prefix: &Prefix| place.local.is_some_and(|local| prefix.contains(local));
         match self {
             Self::Any => true,
@@ -155,15 +155,15 @@ impl FromStr for Prefix {
 mod tests {
     use super::*;
 
-    fn place(interface: &str, local: &str, relays: &[&str]) -> Place {
-        Place {
+    fn place(interface: &str, local: &str, relays: &[&str]) -> PathOrigin {
+        PathOrigin {
             interface: interface.into(),
             local: Some(local.parse().unwrap()),
             relays: relays.iter().map(ToString::to_string).collect(),
         }
     }
 
-    fn fits(pattern: &str, place: &Place) -> bool {
+    fn fits(pattern: &str, place: &PathOrigin) -> bool {
         pattern.parse::<Pattern>().unwrap().fits(place, "203.0.113.9:4433".parse().unwrap())
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use anabranch_wire::PathUse;
 
-use super::{Meter, Pattern, Place, SuppressionLimits};
+use super::{Meter, Pattern, PathOrigin, SuppressionLimits};
 
 /// When a path may carry data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -142,7 +142,7 @@ impl PathRules {
 
     /// What is wanted of a path from `place` to `remote`: primary without a cap where no rule fits.
     #[must_use]
-    pub fn terms(&self, place: &Place, remote: SocketAddr) -> Terms {
+    pub fn terms(&self, place: &PathOrigin, remote: SocketAddr) -> Terms {
         let first = self.rules.iter().find(|rule| rule.pattern.fits(place, remote));
         first.map(|rule| rule.terms.clone()).unwrap_or_default()
     }
@@ -164,7 +164,7 @@ mod tests {
             rule("*", Priority::Primary),
         ]);
         let of = |interface: &str| {
-            let place = Place { interface: interface.into(), ..Place::default() };
+            let place = PathOrigin { interface: interface.into(), ..PathOrigin::default() };
             rules.terms(&place, "192.0.2.1:1".parse().unwrap()).priority
         };
         assert_eq!(

@@ -12,7 +12,7 @@ use super::{PathError, Session};
 use crate::control::Control;
 use crate::event::{AbandonReason, Event, PathChange};
 use crate::manager::{
-    IdleReason, PathMeter, PathReport, PathRules, Place, Priority, Standing, Suppressor, Terms, cost,
+    IdleReason, PathMeter, PathReport, PathRules, PathOrigin, Priority, Standing, Suppressor, Terms, cost,
 };
 use crate::path::{Path, PathState};
 use crate::route::Route;
@@ -22,7 +22,7 @@ use crate::shared::Verdict;
 #[derive(Debug, Default)]
 pub(super) struct Manager {
     rules: PathRules,
-    places: BTreeMap<u32, Place>,
+    places: BTreeMap<u32, PathOrigin>,
     suppressor: Option<Suppressor>,
 }
 
@@ -37,7 +37,7 @@ impl Manager {
     fn terms(&self, route: Route) -> Terms {
         match self.places.get(&route.socket) {
             Some(place) => self.rules.terms(place, route.remote),
-            None => self.rules.terms(&Place::default(), route.remote),
+            None => self.rules.terms(&PathOrigin::default(), route.remote),
         }
     }
 }
@@ -45,7 +45,7 @@ impl Manager {
 impl<P: Payload> Session<P> {
     /// Says where packets leave by a socket number, so that rules can be about it. Needed before paths begin there; those that
     /// there are get what the rules say.
-    pub fn describe_socket(&mut self, now: Time, socket: u32, place: Place) {
+    pub fn describe_socket(&mut self, now: Time, socket: u32, place: PathOrigin) {
         let Some(manager) = &mut self.manager else { return };
         if manager.places.get(&socket) == Some(&place) {
             return;
@@ -87,7 +87,7 @@ impl<P: Payload> Session<P> {
         &mut self,
         now: Time,
         rules: PathRules,
-        places: impl IntoIterator<Item = (u32, Place)>,
+        places: impl IntoIterator<Item = (u32, PathOrigin)>,
     ) -> Result<(), PathError> {
         let known = self.manager.as_ref().map(|manager| manager.places.clone()).unwrap_or_default();
         let suppressor = rules.suppression.map(Suppressor::new);

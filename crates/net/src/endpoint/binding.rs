@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use super::Addresses;
 use crate::interfaces::{InterfaceAddress, InterfaceWatch};
 use crate::receive::receive_loop;
-use crate::shared::{BoundSocket, Shared};
+use crate::endpoint::inner::{BoundSocket, EndpointInner};
 use crate::socket::{BindTo, UdpSocket, explain_bind_error};
 use crate::tap::Taps;
 
@@ -26,16 +26,16 @@ const FAR: Duration = Duration::from_secs(3600);
 
 /// Binds sockets to the addresses, all to one port, and starts the task that follows them as they change.
 pub(super) fn bind(
-    shared: &Arc<Shared>,
+    endpoint: &Arc<EndpointInner>,
     watch: InterfaceWatch,
     (addresses, port): (Addresses, u16),
 ) -> io::Result<Option<JoinHandle<()>>> {
-    let binder = Binder { next_id: AtomicU32::new(0), addresses, taps: shared.taps.clone() };
+    let binder = Binder { next_id: AtomicU32::new(0), addresses, taps: endpoint.taps.clone() };
     let places = binder.choose(&watch.current())?;
-    let port = binder.bind_all(shared, &places, port)?;
+    let port = binder.bind_all(endpoint, &places, port)?;
     Ok(match &binder.addresses {
         Addresses::Exactly(_) => None,
-        _ => Some(tokio::spawn(follow(Arc::downgrade(shared), watch, binder, port))),
+        _ => Some(tokio::spawn(follow(Arc::downgrade(endpoint), watch, binder, port))),
     })
 }
 
@@ -72,7 +72,7 @@ impl Binder {
     }
 
     /// Binds one socket an address, all to one port; gives the port.
-    fn bind_all(&self, shared: &Arc<Shared>, places: &[InterfaceAddress], port: u16) -> io::Result<u16> {
+    fn bind_all(&self, endpoint: &Arc<EndpointInner>, places: &[InterfaceAddress], port: u16) -> io::Result<u16> {
         let attempts = if port == 0 { PORT_ATTEMPTS } else { 1 };
         let mut result = Ok(Vec::new());
         for _ in 0..attempts {
@@ -84,7 +84,7 @@ impl Binder {
         let sockets = result?;
         let port = sockets.first().map_or(port, |socket| socket.udp.local_addr().port());
         for socket in sockets {
-            start(shared, socket);
+            start(endpoint, socket);
         }
         Ok(port)
     }
@@ -125,13 +125,13 @@ fn place_of(address: IpAddr, found: &[InterfaceAddress]) -> io::Result<Interface
     }
 }
 
-fn start(shared: &Arc<Shared>, socket: Arc<BoundSocket>) {
-    let receiver = tokio::spawn(receive_loop(Arc::downgrade(shared), socket.clone()));
-    shared.add_socket(socket, receiver.abort_handle());
+fn start(endpoint: &Arc<EndpointInner>, socket: Arc<BoundSocket>) {
+    let receiver = tokio::spawn(receive_loop(Arc::downgrade(endpoint), socket.clone()));
+    endpoint.add_socket(socket, receiver.abort_handle());
 }
 
 /// Binds and unbinds sockets as addresses come and go.
-async fn follow(shared: Weak<Shared>, watch: InterfaceWatch, binder: Binder, port: u16) {
+async fn follow(endpoint: Weak<EndpointInner>, watch: InterfaceWatch, binder: Binder, port: u16) {
     let mut news = watch.subscribe();
     let mut complete = true;
     loop {
@@ -141,15 +141,15 @@ async fn follow(shared: Weak<Shared>, watch: InterfaceWatch, binder: Binder, por
             return;
         }
         let found = news.borrow_and_update().clone();
-        let Some(shared) = shared.upgrade() else { return };
+        let Some(endpoint) = endpoint.upgrade() else { return };
         let wanted = binder.choose(&found).unwrap_or_default();
-        complete = apply(&shared, &binder, &wanted, port);
+        complete = apply(&endpoint, &binder, &wanted, port);
     }
 }
 
 /// Makes the sockets fit the addresses; false when one could not be bound.
-pub(super) fn apply(shared: &Arc<Shared>, binder: &Binder, wanted: &[InterfaceAddress], port: u16) -> bool {
-    let sockets: Vec<_> = shared.sockets().into_iter().map(|socket| (socket.place(), socket)).collect();
+pub(super) fn apply(endpoint: &Arc<EndpointInner>, binder: &Binder, wanted: &[InterfaceAddress], port: u16) -> bool {
+    let sockets: Vec<_> = endpoint.sockets().into_iter().map(|socket| (socket.place(), socket)).collect();
     let same = |a: &InterfaceAddress, b: &InterfaceAddress| a.address == b.address && a.index == b.index;
     let gone: BTreeSet<u32> = sockets
         .iter()
@@ -157,7 +157,7 @@ pub(super) fn apply(shared: &Arc<Shared>, binder: &Binder, wanted: &[InterfaceAd
         .map(|(_, socket)| socket.id)
         .collect();
     for id in &gone {
-        shared.remove_socket(*id);
+        endpoint.remove_socket(*id);
     }
     let (mut changed, mut complete) = (false, true);
     for place in wanted {
@@ -168,7 +168,7 @@ pub(super) fn apply(shared: &Arc<Shared>, binder: &Binder, wanted: &[InterfaceAd
         match binder.bind(place, port) {
             Ok(socket) => {
                 tracing::info!(local = %socket.udp.local_addr(), interface = %place.interface, "new address");
-                start(shared, socket);
+                start(endpoint, socket);
                 changed = true;
             }
             Err(error) => {
@@ -178,9 +178,9 @@ pub(super) fn apply(shared: &Arc<Shared>, binder: &Binder, wanted: &[InterfaceAd
         }
     }
     if changed || !gone.is_empty() {
-        shared.moved.send_replace(());
+        endpoint.moved.send_replace(());
     }
-    shared.each_session(|session| {
+    endpoint.each_session(|session| {
         for id in &gone {
             session.socket_gone(*id);
         }
@@ -192,8 +192,8 @@ pub(super) fn apply(shared: &Arc<Shared>, binder: &Binder, wanted: &[InterfaceAd
 }
 
 /// The route of a pinned pair.
-pub(crate) fn pinned_route(shared: &Shared, local: IpAddr, remote: SocketAddr) -> Option<Route> {
-    let sockets = shared.sockets();
+pub(crate) fn pinned_route(endpoint: &EndpointInner, local: IpAddr, remote: SocketAddr) -> Option<Route> {
+    let sockets = endpoint.sockets();
     let socket = sockets.iter().find(|socket| socket.udp.local_addr().ip() == local)?;
     Some(Route { socket: socket.id, remote })
 }

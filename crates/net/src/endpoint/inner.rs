@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, RwLock, Weak};
 
 use anabranch_agent::{LocalAddress, Named, Permission, ProbeBudget, Reaches, may_try};
-use anabranch_engine::{Arrival, Config, MemoryBudget, Place, Route};
+use anabranch_engine::{Arrival, Config, MemoryBudget, PathOrigin, Route};
 use anabranch_secure::{CookieJar, InitId, NodeKey, PublicKey, ResetKey};
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
@@ -85,7 +85,7 @@ pub(crate) enum InitState {
 }
 
 /// Everything of an endpoint but its handle.
-pub(crate) struct Shared {
+pub(crate) struct EndpointInner {
     pub(crate) clock: Clock,
     pub(crate) key: NodeKey,
     /// All sessions that are let in have it.
@@ -138,7 +138,7 @@ pub(crate) struct Parts {
     pub(crate) taps: Taps,
 }
 
-impl Shared {
+impl EndpointInner {
     pub(crate) fn new(parts: Parts) -> Self {
         let Parts { key, config, limits, authorize, address_policy, reset_key, incoming, taps } = parts;
         Self {
@@ -207,10 +207,10 @@ impl Shared {
     }
 
     /// What rules for paths can be about: of a chain of relays, where it begins and which relays it has.
-    pub(crate) fn rule_place(&self, socket: u32) -> Place {
+    pub(crate) fn rule_place(&self, socket: u32) -> PathOrigin {
         let relays = self.relayed.find(socket).map(|via| via.chain.relays.clone()).unwrap_or_default();
         let place = self.socket(socket).map(|socket| socket.place());
-        Place {
+        PathOrigin {
             interface: place.as_ref().map_or_else(String::new, |place| place.interface.to_string()),
             local: place.map(|place| place.address),
             relays: relays.iter().map(ToString::to_string).collect(),
@@ -218,7 +218,7 @@ impl Shared {
     }
 
     /// The same of every socket.
-    pub(crate) fn rule_places(&self) -> Vec<(u32, Place)> {
+    pub(crate) fn rule_places(&self) -> Vec<(u32, PathOrigin)> {
         let ids: Vec<u32> = self.sockets().iter().map(|socket| socket.id).collect();
         ids.into_iter().map(|id| (id, self.rule_place(id))).collect()
     }
@@ -316,7 +316,7 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
+impl Drop for EndpointInner {
     fn drop(&mut self) {
         for receiver in self.receivers.get_mut().expect("no panic while held").values() {
             receiver.abort();

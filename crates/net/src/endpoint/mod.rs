@@ -2,6 +2,7 @@
 
 mod binding;
 mod config;
+pub(crate) mod inner;
 
 use std::fmt;
 use std::io;
@@ -26,7 +27,7 @@ use crate::pids::random;
 use crate::relayed::Chain;
 use crate::session::Session;
 use crate::session::inner::SessionInner;
-use crate::shared::{BoundSocket, Parts, Shared, each_of};
+use crate::endpoint::inner::{BoundSocket, Parts, EndpointInner, each_of};
 use crate::socket::SocketStats;
 use crate::tap::Taps;
 
@@ -94,7 +95,7 @@ pub struct EndpointStats {
 /// # }
 /// ```
 pub struct Endpoint {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) inner: Arc<EndpointInner>,
     incoming: Mutex<mpsc::Receiver<Session>>,
     follower: Option<JoinHandle<()>>,
     porter: JoinHandle<()>,
@@ -136,22 +137,22 @@ impl Endpoint {
             incoming: sender,
             taps: Taps(tap),
         };
-        let shared = Arc::new(Shared::new(parts));
-        let follower = binding::bind(&shared, watch, (addresses, port))?;
-        let porter = tokio::spawn(door::attend(Arc::downgrade(&shared), shared.door.clone()));
-        Ok(Self { shared, incoming: Mutex::new(incoming), follower, porter })
+        let inner = Arc::new(EndpointInner::new(parts));
+        let follower = binding::bind(&inner, watch, (addresses, port))?;
+        let porter = tokio::spawn(door::attend(Arc::downgrade(&inner), inner.door.clone()));
+        Ok(Self { inner, incoming: Mutex::new(incoming), follower, porter })
     }
 
     /// This node's identity.
     #[must_use]
     pub fn node(&self) -> PublicKey {
-        self.shared.key.public()
+        self.inner.key.public()
     }
 
     /// The addresses that sockets are bound to now.
     #[must_use]
     pub fn local_addresses(&self) -> Vec<SocketAddr> {
-        self.shared.sockets().iter().map(|socket| socket.udp.local_addr()).collect()
+        self.inner.sockets().iter().map(|socket| socket.udp.local_addr()).collect()
     }
 
     /// The interfaces in use, with what each socket has done and whether it is bound to its interface.
@@ -162,16 +163,16 @@ impl Endpoint {
             local: socket.udp.local_addr(),
             place: socket.place(),
             bound_to_interface: socket.udp.is_bound_to_interface(),
-            ruled_out: self.shared.is_ruled_out(socket.id),
+            ruled_out: self.inner.is_ruled_out(socket.id),
             stats: socket.udp.stats(),
         };
-        self.shared.sockets().iter().map(describe).collect()
+        self.inner.sockets().iter().map(describe).collect()
     }
 
     /// Tells when [`Self::sockets`] are others, or their interfaces reach something else.
     #[must_use]
     pub fn sockets_changed(&self) -> watch::Receiver<()> {
-        self.shared.moved.subscribe()
+        self.inner.moved.subscribe()
     }
 
     /// Opens a session. INIT races over every route that seems possible, and the first to be answered
@@ -180,7 +181,7 @@ impl Endpoint {
     /// # Errors
     /// [`ConnectError`] says what was tried and what to do.
     pub async fn connect(&self, target: &Target, config: Config) -> Result<Session, ConnectError> {
-        connect::connect(&self.shared, target, config, None).await
+        connect::connect(&self.inner, target, config, None).await
     }
 
     /// Opens a session through relays that are ready for first handshake messages to the node; the first of them has
@@ -195,43 +196,43 @@ impl Endpoint {
         config: Config,
         (own, chain): (Pid, Chain),
     ) -> Result<Session, ConnectError> {
-        connect::connect(&self.shared, target, config, Some((own, chain))).await
+        connect::connect(&self.inner, target, config, Some((own, chain))).await
     }
 
     /// A PID that no session of this endpoint has.
     #[must_use]
     pub fn new_pid(&self) -> Pid {
-        new_pids(&self.shared).next_pid().0
+        new_pids(&self.inner).next_pid().0
     }
 
     /// Has somebody take the datagrams that are for no session here, as a relay does. The first to be named stays.
     pub fn set_foreign(&self, foreign: Arc<dyn Foreign>) {
         // A second one is not taken: the trait says so.
-        let _ = self.shared.foreign.set(foreign);
+        let _ = self.inner.foreign.set(foreign);
     }
 
     /// Sends datagrams of others from this endpoint's sockets.
     #[must_use]
     pub fn outlet(&self) -> Outlet<'_> {
-        Outlet::new(&self.shared, Gathered::default())
+        Outlet::new(&self.inner, Gathered::default())
     }
 
     /// Stops sending and receiving at once, without a word to anybody: what a machine does whose power fails.
     pub fn fall_silent(&self) {
-        for socket in self.shared.sockets() {
-            self.shared.remove_socket(socket.id);
+        for socket in self.inner.sockets() {
+            self.inner.remove_socket(socket.id);
         }
     }
 
     /// The clock by which the endpoint counts time.
     #[must_use]
     pub fn clock(&self) -> Clock {
-        self.shared.clock
+        self.inner.clock
     }
 
     /// The next session that a peer opened and was authorised for; `None` after [`Endpoint::close`].
     pub async fn accept(&self) -> Option<Session> {
-        let mut closing = self.shared.closing.subscribe();
+        let mut closing = self.inner.closing.subscribe();
         let next = async { self.incoming.lock().await.recv().await };
         tokio::select! {
             biased;
@@ -243,7 +244,7 @@ impl Endpoint {
     /// What has been seen that concerns no single session.
     #[must_use]
     pub fn stats(&self) -> EndpointStats {
-        let counters = &self.shared.counters;
+        let counters = &self.inner.counters;
         let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         EndpointStats {
             malformed: load(&counters.malformed),
@@ -256,20 +257,20 @@ impl Endpoint {
             refused: load(&counters.refused),
             busy: load(&counters.busy),
             accepted: load(&counters.accepted),
-            sessions: self.shared.sessions().len() as u64,
+            sessions: self.inner.sessions().len() as u64,
         }
     }
 
     /// Lets nobody in any more and closes all sessions; waits a few seconds for their peers.
     pub async fn close(&self) {
-        self.shared.closing.send_replace(true);
+        self.inner.closing.send_replace(true);
         let mut incoming = self.incoming.lock().await;
         while incoming.try_recv().is_ok() {}
         drop(incoming);
         let all = async {
             // Those last whose peers may be the relays of others.
             for may_be_relayed in [true, false] {
-                let mut sessions = self.shared.sessions();
+                let mut sessions = self.inner.sessions();
                 sessions.retain(|session| session.may_be_relayed() == may_be_relayed);
                 each_of(&sessions, SessionInner::close);
                 for session in sessions {
@@ -279,9 +280,9 @@ impl Endpoint {
         };
         // What has not answered by then is told at once that it is over, and again if it goes on talking.
         if tokio::time::timeout(CLOSE_PATIENCE, all).await.is_err() {
-            self.shared.each_session(|session| session.abort(0, "the endpoint closes"));
+            self.inner.each_session(|session| session.abort(0, "the endpoint closes"));
             let gone = async {
-                while !self.shared.sessions().is_empty() {
+                while !self.inner.sessions().is_empty() {
                     tokio::time::sleep(LINGER_PAUSE).await;
                 }
             };

@@ -21,28 +21,28 @@ use crate::session::core::Core;
 use crate::session::greeting::Handshake;
 use crate::session::inner::{Identity, SessionInner};
 use crate::session::outbox::plain_datagram;
-use crate::shared::{InitState, Shared, count};
+use crate::endpoint::inner::{InitState, EndpointInner, count};
 use crate::socket::Batch;
 
 /// Copies of an INIT remembered while its session is being made.
 const MOST_COPIES: usize = 8;
 
 /// A server takes an INIT in.
-pub(crate) fn handle_init(shared: &Arc<Shared>, now: Time, arrival: Arrival, body: &[u8]) {
-    count(&shared.counters.inits);
-    if shared.is_closing() || !shared.allows(arrival.route) {
-        return count(&shared.counters.inits_dropped);
+pub(crate) fn handle_init(endpoint: &Arc<EndpointInner>, now: Time, arrival: Arrival, body: &[u8]) {
+    count(&endpoint.counters.inits);
+    if endpoint.is_closing() || !endpoint.allows(arrival.route) {
+        return count(&endpoint.counters.inits_dropped);
     }
-    match shared.cookies.admit(now, arrival.route.remote, body) {
+    match endpoint.cookies.admit(now, arrival.route.remote, body) {
         Admission::Proceed => {}
         Admission::Challenge { pid, body } => {
-            count(&shared.counters.cookies_sent);
-            return answer(shared, arrival.route, &plain_datagram(Kind::Cookie, pid, &body));
+            count(&endpoint.counters.cookies_sent);
+            return answer(endpoint, arrival.route, &plain_datagram(Kind::Cookie, pid, &body));
         }
-        Admission::Drop(_) => return count(&shared.counters.inits_dropped),
+        Admission::Drop(_) => return count(&endpoint.counters.inits_dropped),
     }
-    let Some(id) = InitId::of(body) else { return count(&shared.counters.inits_dropped) };
-    let known = match shared.inits.lock().expect("no panic while held").entry(id) {
+    let Some(id) = InitId::of(body) else { return count(&endpoint.counters.inits_dropped) };
+    let known = match endpoint.inits.lock().expect("no panic while held").entry(id) {
         Entry::Vacant(entry) => {
             entry.insert(InitState::Pending(Vec::new()));
             None
@@ -57,18 +57,18 @@ pub(crate) fn handle_init(shared: &Arc<Shared>, now: Time, arrival: Arrival, bod
         return greet_again(&session, now, &[arrival]);
     }
     // The receiver has packets of sessions to see to.
-    if let Some(dropped) = shared.door.knock(Knock { id, arrival, body: body.into() }) {
-        shared.inits.lock().expect("no panic while held").remove(&dropped.id);
-        count(&shared.counters.inits_dropped);
+    if let Some(dropped) = endpoint.door.knock(Knock { id, arrival, body: body.into() }) {
+        endpoint.inits.lock().expect("no panic while held").remove(&dropped.id);
+        count(&endpoint.counters.inits_dropped);
     }
 }
 
 /// Answers an INIT of a proven address.
-pub(crate) fn open(shared: &Arc<Shared>, knock: Knock) {
+pub(crate) fn open(endpoint: &Arc<EndpointInner>, knock: Knock) {
     let Knock { id, arrival, body } = knock;
-    let now = shared.clock.now();
-    let session = open_session(shared, now, arrival, (id, &body));
-    let mut inits = shared.inits.lock().expect("no panic while held");
+    let now = endpoint.clock.now();
+    let session = open_session(endpoint, now, arrival, (id, &body));
+    let mut inits = endpoint.inits.lock().expect("no panic while held");
     let state = match &session {
         Some(session) => inits.insert(id, InitState::Answered(session.clone())),
         None => inits.remove(&id),
@@ -96,79 +96,79 @@ fn greet_again(session: &Arc<SessionInner>, now: Time, arrivals: &[Arrival]) {
 }
 
 fn open_session(
-    shared: &Arc<Shared>,
+    endpoint: &Arc<EndpointInner>,
     now: Time,
     arrival: Arrival,
     (id, body): (InitId, &[u8]),
 ) -> Option<Arc<SessionInner>> {
-    let Ok(pending) = read_init(&shared.key, body, random()) else {
-        count(&shared.counters.unauthentic);
+    let Ok(pending) = read_init(&endpoint.key, body, random()) else {
+        count(&endpoint.counters.unauthentic);
         return None;
     };
     let Ok(params) = decode_params(&pending.params) else {
-        count(&shared.counters.malformed);
+        count(&endpoint.counters.malformed);
         return None;
     };
     let refuse = |pending: PendingInit, why: Refusal| {
         if let Ok(body) = pending.refuse(why) {
-            answer(shared, arrival.route, &plain_datagram(Kind::InitAck, params.pid, &body));
+            answer(endpoint, arrival.route, &plain_datagram(Kind::InitAck, params.pid, &body));
         }
     };
-    if shared.is_full() {
-        count(&shared.counters.busy);
+    if endpoint.is_full() {
+        count(&endpoint.counters.busy);
         refuse(pending, Refusal::Busy);
         return None;
     }
-    let secret = match shared.authorize.authorize(&pending.remote, pending.share) {
+    let secret = match endpoint.authorize.authorize(&pending.remote, pending.share) {
         Verdict::Accept { secret } => secret,
         Verdict::Refuse(why) => {
-            count(&shared.counters.refused);
+            count(&endpoint.counters.refused);
             refuse(pending, why);
             return None;
         }
         Verdict::Ignore => {
-            count(&shared.counters.refused);
+            count(&endpoint.counters.refused);
             return None;
         }
     };
     // Only whoever is let in may cost somebody else a place.
-    let Some((hold, loser)) = shared.half_open.take(arrival.route.remote.ip()) else {
-        count(&shared.counters.busy);
+    let Some((hold, loser)) = endpoint.half_open.take(arrival.route.remote.ip()) else {
+        count(&endpoint.counters.busy);
         return None;
     };
     if let Some(loser) = loser {
-        count(&shared.counters.busy);
+        count(&endpoint.counters.busy);
         loser.give_way();
     }
     let engine = Engine::accept(
-        Arc::clone(&shared.config),
+        Arc::clone(&endpoint.config),
         (params.clone(), arrival.route),
-        new_pids(shared),
-        shared.budget.clone(),
+        new_pids(endpoint),
+        endpoint.budget.clone(),
         now,
     );
     let Ok(mut engine) = engine else {
-        count(&shared.counters.malformed);
+        count(&endpoint.counters.malformed);
         return None;
     };
-    describe_sockets(shared, now, &mut engine);
+    describe_sockets(endpoint, now, &mut engine);
     let identity = Identity { peer: pending.remote, share: pending.share };
     let accepted = pending.accept(secret.as_ref(), &encoded(engine.local_params()));
     let accepted = accepted.inspect_err(|error| tracing::warn!(%error, "cannot answer a handshake")).ok()?;
-    shared.taps.tell_keys(&accepted.keys);
-    let keys = Protection::new(&accepted.keys, shared.limits.keys, now);
+    endpoint.taps.tell_keys(&accepted.keys);
+    let keys = Protection::new(&accepted.keys, endpoint.limits.keys, now);
     let handshake = Handshake::Answered { body: accepted.body, params, init: id };
     let core = Core::new(engine, handshake, Direct::server());
-    let session = SessionInner::new(shared.clone(), identity, core, Some(keys));
+    let session = SessionInner::new(endpoint.clone(), identity, core, Some(keys));
     hold.belongs_to(&session);
     session.core().half_open = Some(hold);
     Some(session)
 }
 
 /// Tells a session with rules for its paths where packets leave.
-pub(crate) fn describe_sockets(shared: &Shared, now: Time, engine: &mut Engine<bytes::Bytes>) {
+pub(crate) fn describe_sockets(endpoint: &EndpointInner, now: Time, engine: &mut Engine<bytes::Bytes>) {
     if engine.has_path_rules() {
-        for (socket, place) in shared.rule_places() {
+        for (socket, place) in endpoint.rule_places() {
             engine.describe_socket(now, socket, place);
         }
     }
@@ -192,7 +192,7 @@ pub(crate) fn handle_cookie(session: &Arc<SessionInner>, now: Time, route: Route
             core.trouble.version = Some(version);
             core.engine.abort(now, close_code::PROTOCOL_VIOLATION, "the remote node speaks another version");
         }
-        Err(CookieError::NotAuthentic) => return count(&session.shared.counters.unauthentic),
+        Err(CookieError::NotAuthentic) => return count(&session.endpoint.counters.unauthentic),
     }
     drop(core);
     session.pump();
@@ -216,8 +216,8 @@ pub(crate) fn handle_init_ack(session: &Arc<SessionInner>, now: Time, arrival: A
     match result.map(|(keys, params)| (keys, decode_params(&params))) {
         Ok((keys, Ok(params))) => {
             core.handshake = Handshake::Greeted { body: body.into(), params: params.clone() };
-            session.shared.taps.tell_keys(&keys);
-            session.set_keys(Protection::new(&keys, session.shared.limits.keys, now));
+            session.endpoint.taps.tell_keys(&keys);
+            session.set_keys(Protection::new(&keys, session.endpoint.limits.keys, now));
             core.engine.handle_message(now, &arrival, Message::InitAck(params));
         }
         Ok((_, Err(error))) => core.engine.abort(now, close_code::PARAMS, &error.to_string()),
@@ -227,7 +227,7 @@ pub(crate) fn handle_init_ack(session: &Arc<SessionInner>, now: Time, arrival: A
         }
         Err(_) => {
             core.trouble.unauthentic = true;
-            return count(&session.shared.counters.unauthentic);
+            return count(&session.endpoint.counters.unauthentic);
         }
     }
     drop(core);
@@ -235,19 +235,19 @@ pub(crate) fn handle_init_ack(session: &Arc<SessionInner>, now: Time, arrival: A
 }
 
 /// Answers the packet of a session that is not here (any more), without keeping anything.
-pub(crate) fn reset(shared: &Shared, now: Time, arrival: Arrival, pid: Pid) {
-    count(&shared.counters.unknown_pid);
-    let reset = plain_datagram(Kind::Reset, pid, &shared.reset_key.token(pid).0);
+pub(crate) fn reset(endpoint: &EndpointInner, now: Time, arrival: Arrival, pid: Pid) {
+    count(&endpoint.counters.unknown_pid);
+    let reset = plain_datagram(Kind::Reset, pid, &endpoint.reset_key.token(pid).0);
     let to = arrival.route.remote.ip();
-    if reset.len() < arrival.size && !shared.pids.is_retired(pid) && shared.resets.may_send(now, to) {
-        count(&shared.counters.resets_sent);
-        answer(shared, arrival.route, &reset);
+    if reset.len() < arrival.size && !endpoint.pids.is_retired(pid) && endpoint.resets.may_send(now, to) {
+        count(&endpoint.counters.resets_sent);
+        answer(endpoint, arrival.route, &reset);
     }
 }
 
 /// Sends a datagram back by the socket that the question came in by.
-pub(crate) fn answer(shared: &Shared, route: Route, datagram: &[u8]) {
-    if let Some(socket) = shared.socket(route.socket) {
+pub(crate) fn answer(endpoint: &EndpointInner, route: Route, datagram: &[u8]) {
+    if let Some(socket) = endpoint.socket(route.socket) {
         let batch =
             Batch { remote: route.remote, contents: datagram, segment: datagram.len(), ecn: Ecn::NotEct };
         // A socket with a full buffer drops it, as the network might: the peer asks again.
@@ -256,8 +256,8 @@ pub(crate) fn answer(shared: &Shared, route: Route, datagram: &[u8]) {
 }
 
 /// Where a session of this endpoint takes its PIDs from.
-pub(crate) fn new_pids(shared: &Shared) -> Box<RandomPids> {
-    Box::new(RandomPids::new(shared.pids.clone(), shared.reset_key.clone()))
+pub(crate) fn new_pids(endpoint: &EndpointInner) -> Box<RandomPids> {
+    Box::new(RandomPids::new(endpoint.pids.clone(), endpoint.reset_key.clone()))
 }
 
 /// Parameters as the handshake carries them.

@@ -33,7 +33,7 @@ async fn a_reset_is_shorter_than_what_it_answers() {
         let now = Time::ZERO + Span::from_secs(second as u64);
         let mut arrival = arrival(&endpoint, size);
         arrival.route.remote = stranger.local_addr().expect("it has one");
-        reset(&endpoint.shared, now, arrival, Pid(77));
+        reset(&endpoint.inner, now, arrival, Pid(77));
         let mut answer = [0; 1_500];
         match stranger.recv(&mut answer) {
             Ok(len) => {
@@ -51,10 +51,10 @@ async fn packets_late_for_a_closed_path_are_answered_by_no_reset() {
     let (server, client) = (endpoint(1).await, endpoint(2).await);
     let target = Target::new(server.node(), server.local_addresses());
     let session = client.connect(&target, anabranch_engine::Config::default()).await.expect("it connects");
-    let inner = client.shared.sessions().remove(0);
-    client.shared.pids.apply(&inner, PidChange::Retire { pid: Pid(77), path: PathId(9) });
+    let inner = client.inner.sessions().remove(0);
+    client.inner.pids.apply(&inner, PidChange::Retire { pid: Pid(77), path: PathId(9) });
     for (pid, sent) in [(Pid(77), 0), (Pid(78), 1)] {
-        reset(&client.shared, Time::ZERO, arrival(&client, 1_200), pid);
+        reset(&client.inner, Time::ZERO, arrival(&client, 1_200), pid);
         assert_eq!(client.stats().resets_sent, sent, "{pid:?}");
     }
     drop(session);
@@ -63,23 +63,23 @@ async fn packets_late_for_a_closed_path_are_answered_by_no_reset() {
 #[tokio::test]
 async fn of_the_copies_of_one_init_few_are_remembered() {
     let endpoint = endpoint(1).await;
-    let (shared, now) = (&endpoint.shared, endpoint.shared.clock.now());
+    let (endpoint, now) = (&endpoint.inner, endpoint.inner.clock.now());
     let dial = Dial { remote: endpoint.node(), credential: None };
     let initiator = Initiator::new(&NodeKey::from_random([2; 32]), &dial, Pid(5), &[], random());
     let initiator = initiator.expect("the key is one");
     let arrival = arrival(&endpoint, 1_200);
     let Admission::Challenge { body, .. } =
-        shared.cookies.admit(now, arrival.route.remote, &initiator.init_body(None))
+        endpoint.cookies.admit(now, arrival.route.remote, &initiator.init_body(None))
     else {
         panic!("an address has to be proven");
     };
     let init = initiator.init_body(Some(&initiator.open_cookie(&body).expect("it answers the INIT")));
     // Nothing else runs in between on this runtime's one thread, so the first one is being computed all the time.
     for _ in 0..1_000 {
-        handle_init(shared, now, arrival, &init);
+        handle_init(endpoint, now, arrival, &init);
     }
-    assert_eq!(shared.counters.inits_dropped.load(Ordering::Relaxed), 0);
-    let inits = shared.inits.lock().expect("no panic while held");
+    assert_eq!(endpoint.counters.inits_dropped.load(Ordering::Relaxed), 0);
+    let inits = endpoint.inits.lock().expect("no panic while held");
     let [InitState::Pending(copies)] = &inits.values().collect::<Vec<_>>()[..] else { panic!("one waits") };
     assert_eq!(copies.len(), MOST_COPIES);
 }
@@ -97,14 +97,14 @@ async fn of_a_cookie_repeated_from_everywhere_only_what_comes_from_where_init_we
     let (len, from) = silent.recv_from(&mut init).await.expect("it calls");
     let (_, body) = Header::decode(&init[..len]).expect("a header");
     let Admission::Challenge { pid, body } =
-        server.shared.cookies.admit(server.shared.clock.now(), from, body)
+        server.inner.cookies.admit(server.inner.clock.now(), from, body)
     else {
         panic!("it is asked for a cookie")
     };
-    let (session, _) = client.shared.pids.find(pid).expect("it is there");
+    let (session, _) = client.inner.pids.find(pid).expect("it is there");
     let socket = client.sockets()[0].id;
     let kept_of = |remote| {
-        handle_cookie(&session, client.shared.clock.now(), Route { socket, remote }, &body);
+        handle_cookie(&session, client.inner.clock.now(), Route { socket, remote }, &body);
         match &session.core().handshake {
             Handshake::Client(dialing) => dialing.cookies.len(),
             _ => panic!("nobody has answered"),

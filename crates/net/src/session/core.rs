@@ -24,7 +24,7 @@ use super::wakers::{Wait, Wakers, Woken};
 use crate::half_open::Hold;
 use crate::handshake::{describe_sockets, new_pids};
 use crate::relayed::is_chain;
-use crate::shared::Shared;
+use crate::endpoint::inner::EndpointInner;
 
 /// Events kept for a listener that is slow to take them.
 const EVENTS_KEPT: usize = 256;
@@ -106,9 +106,9 @@ impl Core {
     }
 
     /// After a fault of this program in the engine: one that has ended takes its place. The peer is told by a reset, when it next sends.
-    pub(crate) fn fail(&mut self, shared: &Shared) {
-        let (now, pids) = (shared.clock.now(), new_pids(shared));
-        let mut engine = Engine::connect(Arc::default(), &[], pids, shared.budget.clone(), now);
+    pub(crate) fn fail(&mut self, endpoint: &EndpointInner) {
+        let (now, pids) = (endpoint.clock.now(), new_pids(endpoint));
+        let mut engine = Engine::connect(Arc::default(), &[], pids, endpoint.budget.clone(), now);
         while engine.poll_pid_change().is_some() {}
         engine.abort(now, close_code::INTERNAL, "a fault of this program, see its log");
         self.engine = engine;
@@ -189,7 +189,7 @@ impl Core {
     fn init_for(&self, session: &SessionInner, route: Route) -> Option<Vec<u8>> {
         let Handshake::Client(dialing) = &self.handshake else { return None };
         let cookie = dialing.cookies.iter().find(|(known, _)| *known == route).map(|(_, cookie)| cookie);
-        let forward = session.shared.relayed.find(route.socket).map(|via| via.chain.forward);
+        let forward = session.endpoint.relayed.find(route.socket).map(|via| via.chain.forward);
         let pid = forward.unwrap_or(Pid::HANDSHAKE);
         Some(plain_datagram(Kind::Init, pid, &dialing.initiator.init_body(cookie)))
     }
@@ -213,10 +213,10 @@ impl Core {
                 PidChange::Retire { pid, path } => {
                     self.pids.remove(&pid);
                     outcome.retired_paths.push(path);
-                    session.shared.relayed.remove(pid);
+                    session.endpoint.relayed.remove(pid);
                 }
             }
-            session.shared.pids.apply(session, change);
+            session.endpoint.pids.apply(session, change);
         }
         while let Some(event) = self.engine.poll_event() {
             self.on_event(session, now, &event, (outcome, woken));
@@ -312,7 +312,7 @@ impl Core {
     /// The local interface says how long packets may be; the rest of the way is found out by probes.
     fn limit_mtu(&mut self, session: &Arc<SessionInner>, path: PathId, route: Route) {
         let headers = if route.remote.is_ipv4() { 28 } else { 48 };
-        let mtu = session.shared.socket(route.socket).map_or(0, |socket| socket.place().mtu);
+        let mtu = session.endpoint.socket(route.socket).map_or(0, |socket| socket.place().mtu);
         if let Ok(most) = u16::try_from(mtu.saturating_sub(headers))
             && most >= anabranch_wire::MIN_UDP_PAYLOAD
         {
@@ -324,7 +324,7 @@ impl Core {
     /// Tells the peer the addresses beside the one that the session began on.
     fn advertise(&mut self, session: &Arc<SessionInner>) {
         let Some(first) = self.engine.paths().first().map(|path| path.route.socket) else { return };
-        let addresses = session.shared.addresses_beside(first);
+        let addresses = session.endpoint.addresses_beside(first);
         let gone: Vec<u64> = self
             .advertised
             .iter()
@@ -351,8 +351,8 @@ impl Core {
     ) -> Result<(), PathError> {
         let chains = self.engine.paths().into_iter().map(|path| path.route.socket);
         let chains: Vec<u32> = chains.filter(|socket| is_chain(*socket)).collect();
-        let chains = chains.into_iter().map(|socket| (socket, session.shared.rule_place(socket)));
-        let places: Vec<_> = session.shared.rule_places().into_iter().chain(chains).collect();
+        let chains = chains.into_iter().map(|socket| (socket, session.endpoint.rule_place(socket)));
+        let places: Vec<_> = session.endpoint.rule_places().into_iter().chain(chains).collect();
         self.engine.set_path_rules(now, rules, places)?;
         self.agent.on_change(now);
         Ok(())
@@ -377,16 +377,16 @@ impl Core {
 
     /// Tells peer and engine what has changed on this machine, and carries out what the agent decides.
     fn follow_agent(&mut self, session: &Arc<SessionInner>, now: Time) {
-        let shared = &session.shared;
+        let endpoint = &session.endpoint;
         if self.established && self.closed.is_none() {
             self.advertise(session);
             for path in self.engine.paths().iter().filter(|path| path.state != PathState::Closing) {
                 self.limit_mtu(session, path.id, path.route);
             }
-            describe_sockets(shared, now, &mut self.engine);
+            describe_sockets(endpoint, now, &mut self.engine);
         }
-        let locals = shared.locals();
-        let mut probes = shared.probes.lock().expect("no panic while held");
+        let locals = endpoint.locals();
+        let mut probes = endpoint.probes.lock().expect("no panic while held");
         loop {
             let paths: Vec<PathInfo> =
                 self.engine.paths().into_iter().filter(|path| !is_chain(path.route.socket)).collect();
@@ -394,7 +394,7 @@ impl Core {
             let view = View {
                 locals: &locals,
                 paths: &paths,
-                may_try: &|address| shared.may_try(address, &session.peer, reached),
+                may_try: &|address| endpoint.may_try(address, &session.peer, reached),
                 allows: &|route| engine.allows(route),
                 is_proven: &|address| engine.is_proven(address),
             };

@@ -213,13 +213,13 @@ impl Session {
     /// The local address that a path's packets leave from, while there is a socket for it.
     #[must_use]
     pub fn local_address(&self, route: &Route) -> Option<std::net::SocketAddr> {
-        self.handle.inner.shared.socket(route.socket).map(|socket| socket.udp.local_addr())
+        self.handle.inner.endpoint.socket(route.socket).map(|socket| socket.udp.local_addr())
     }
 
     /// The name of the interface that a path's packets leave by, while there is a socket for it.
     #[must_use]
     pub fn interface(&self, route: &Route) -> Option<String> {
-        let socket = self.handle.inner.shared.socket(route.socket)?;
+        let socket = self.handle.inner.endpoint.socket(route.socket)?;
         Some(socket.place().interface.to_string())
     }
 
@@ -246,7 +246,7 @@ impl Session {
     /// [`SessionError::Path`] when no path would be left; then nothing changes.
     pub fn set_path_rules(&self, rules: PathRules) -> Result<(), SessionError> {
         let inner = &self.handle.inner;
-        let now = inner.shared.clock.now();
+        let now = inner.endpoint.clock.now();
         let set = inner.core().set_path_rules(inner, now, rules);
         inner.pump();
         Ok(set?)
@@ -255,7 +255,7 @@ impl Session {
     /// What a rule says to be about exactly the way of this path.
     #[must_use]
     pub fn pattern_of(&self, route: &Route) -> Pattern {
-        let place = self.handle.inner.shared.rule_place(route.socket);
+        let place = self.handle.inner.endpoint.rule_place(route.socket);
         Pattern::Way { local: place.local, remote: route.remote, relays: place.relays }
     }
 
@@ -301,12 +301,12 @@ impl Session {
     /// # Errors
     /// [`SessionError::Path`] when it cannot be had any more; the reservation is over then.
     pub fn open_path_through(&self, reserved: ReservedPath, chain: Chain) -> Result<(), SessionError> {
-        let shared = &self.handle.inner.shared;
+        let endpoint = &self.handle.inner.endpoint;
         let back = chain.back;
-        let route = shared.relayed.add(reserved.own, chain).route();
-        let now = shared.clock.now();
+        let route = endpoint.relayed.add(reserved.own, chain).route();
+        let now = endpoint.clock.now();
         let mut core = self.handle.inner.core();
-        core.engine.describe_socket(now, route.socket, shared.rule_place(route.socket));
+        core.engine.describe_socket(now, route.socket, endpoint.rule_place(route.socket));
         let opened = core.engine.open_reserved(now, reserved.id, (route, back));
         drop(core);
         self.handle.inner.pump();
@@ -328,7 +328,7 @@ impl Session {
     /// Stops using a path; what is in flight on it goes over the others. A direct path that is still wanted is opened
     /// again later.
     pub fn close_path(&self, path: PathId) {
-        let now = self.handle.inner.shared.clock.now();
+        let now = self.handle.inner.endpoint.clock.now();
         self.handle.inner.core().engine.close_path(now, path, AbandonReason::Requested);
         self.handle.inner.pump();
     }
@@ -336,7 +336,7 @@ impl Session {
     /// As [`Self::close_path`], where another path works; false, and it stays, when none does.
     #[must_use]
     pub fn close_spare_path(&self, path: PathId) -> bool {
-        let now = self.handle.inner.shared.clock.now();
+        let now = self.handle.inner.endpoint.clock.now();
         let closed = self.handle.inner.core().close_spare_path(now, path);
         self.handle.inner.pump();
         closed
@@ -345,7 +345,7 @@ impl Session {
     /// The keys of the relays that a path goes through, in order; none for a direct path.
     #[must_use]
     pub fn relays(&self, route: &Route) -> Vec<PublicKey> {
-        let via = self.handle.inner.shared.relayed.find(route.socket);
+        let via = self.handle.inner.endpoint.relayed.find(route.socket);
         via.map(|via| via.chain.relays.clone()).unwrap_or_default()
     }
 

@@ -16,7 +16,7 @@ use bytes::{BufMut, Bytes};
 use smallvec::SmallVec;
 
 use crate::fault::lock;
-use crate::shared::{BoundSocket, Shared};
+use crate::endpoint::inner::{BoundSocket, EndpointInner};
 use crate::socket::Batch;
 
 /// Most bytes in one batch: what fits into one UDP datagram before it is cut.
@@ -146,7 +146,7 @@ impl Outbox {
     /// When the keys may not seal any more: the session must end.
     pub(crate) fn send(
         &mut self,
-        shared: &Shared,
+        endpoint: &EndpointInner,
         protection: &Mutex<Option<Protection>>,
         (now, scratch): (Time, &mut Scratch),
     ) -> Result<NewPeers, SealError> {
@@ -158,14 +158,14 @@ impl Outbox {
         order.sort_by_key(|at| queue[*at].path());
         buffer.clear();
         let mut keys = Keys { protection, held: None, phase: false, now };
-        let result = self.send_in_order(shared, order.iter().map(|at| &queue[*at]), (&mut keys, buffer));
+        let result = self.send_in_order(endpoint, order.iter().map(|at| &queue[*at]), (&mut keys, buffer));
         queue.clear();
         result
     }
 
     fn send_in_order<'a>(
         &mut self,
-        shared: &Shared,
+        endpoint: &EndpointInner,
         queue: impl Iterator<Item = &'a Outgoing>,
         (keys, buffer): (&mut Keys<'_>, &mut Vec<u8>),
     ) -> Result<NewPeers, SealError> {
@@ -175,27 +175,27 @@ impl Outbox {
             let transmit = match outgoing {
                 Outgoing::Packet(transmit) => transmit,
                 Outgoing::Ready { route, bytes } => {
-                    self.dispatch(shared, open.take(), (keys, buffer));
+                    self.dispatch(endpoint, open.take(), (keys, buffer));
                     buffer.extend_from_slice(bytes);
                     let head = Head { route: *route, segment: bytes.len(), ecn: Ecn::NotEct };
-                    self.dispatch(shared, Some(Open { head, room: 0, forward: None }), (keys, buffer));
+                    self.dispatch(endpoint, Some(Open { head, room: 0, forward: None }), (keys, buffer));
                     continue;
                 }
             };
             let Some(packet) = transmit.message.packet() else { continue };
             if open.as_ref().is_some_and(|open| !open.takes(transmit, buffer.len())) {
-                self.dispatch(shared, open.take(), (keys, buffer));
+                self.dispatch(endpoint, open.take(), (keys, buffer));
             }
             let open = match &mut open {
                 Some(open) => open,
-                none => none.insert(self.begin(shared, transmit)),
+                none => none.insert(self.begin(endpoint, transmit)),
             };
             let pid = open.forward.unwrap_or(transmit.pid);
             self.note_peer((transmit.route.remote, pid), &mut new);
             keys.append(buffer, (transmit, pid), packet)?;
             open.room = if transmit.size < open.head.segment { 0 } else { open.room - 1 };
         }
-        self.dispatch(shared, open, (keys, buffer));
+        self.dispatch(endpoint, open, (keys, buffer));
         Ok(new)
     }
 
@@ -213,25 +213,25 @@ impl Outbox {
         self.blocked.retain(|blocked| !blocked.waiting.is_empty());
     }
 
-    fn begin(&mut self, shared: &Shared, transmit: &Transmit<Bytes>) -> Open {
+    fn begin(&mut self, endpoint: &EndpointInner, transmit: &Transmit<Bytes>) -> Open {
         let head = Head { route: transmit.route, segment: transmit.size, ecn: mark(transmit.ecn) };
-        let socket = self.socket(shared, transmit.route.socket);
+        let socket = self.socket(endpoint, transmit.route.socket);
         let room = socket.map_or(1, |socket| socket.udp.max_segments(transmit.route.remote));
-        let forward = shared.relayed.find(transmit.route.socket).map(|via| via.chain.forward);
+        let forward = endpoint.relayed.find(transmit.route.socket).map(|via| via.chain.forward);
         Open { head, room, forward }
     }
 
     /// Sends what is in the buffer, or lets it wait.
     fn dispatch(
         &mut self,
-        shared: &Shared,
+        endpoint: &EndpointInner,
         open: Option<Open>,
         (keys, buffer): (&mut Keys<'_>, &mut Vec<u8>),
     ) {
         keys.release();
         let Some(Open { head, .. }) = open else { return };
         // A socket that is gone with its interface takes its packets with it: they count as lost.
-        if let Some(socket) = self.socket(shared, head.route.socket) {
+        if let Some(socket) = self.socket(endpoint, head.route.socket) {
             let waits = self.blocked.iter().position(|blocked| blocked.socket.id == socket.id);
             match waits {
                 Some(index) => self.blocked[index].push(head, buffer),
@@ -246,12 +246,12 @@ impl Outbox {
         buffer.clear();
     }
 
-    fn socket(&mut self, shared: &Shared, id: u32) -> Option<Arc<BoundSocket>> {
-        let id = shared.relayed.real_socket(id)?;
+    fn socket(&mut self, endpoint: &EndpointInner, id: u32) -> Option<Arc<BoundSocket>> {
+        let id = endpoint.relayed.real_socket(id)?;
         if let Some(socket) = self.sockets.iter().find(|socket| socket.id == id && !socket.is_gone()) {
             return Some(socket.clone());
         }
-        let socket = shared.socket(id)?;
+        let socket = endpoint.socket(id)?;
         self.sockets.push(socket.clone());
         Some(socket)
     }

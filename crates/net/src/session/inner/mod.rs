@@ -29,7 +29,7 @@ use crate::buffers::thriftier;
 use crate::fault::{contained, lock, try_lock};
 use crate::receive::Decoded;
 use crate::relayed::is_chain;
-use crate::shared::{BoundSocket, Shared, count};
+use crate::endpoint::inner::{BoundSocket, EndpointInner, count};
 use crate::turns::give_way;
 
 /// Packets taken from the engine under one lock.
@@ -44,7 +44,7 @@ thread_local! {
 
 /// One session, shared by its handles, its driver task and the receivers.
 pub(crate) struct SessionInner {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) endpoint: Arc<EndpointInner>,
     /// Unique within the endpoint.
     pub(crate) serial: u64,
     pub(crate) peer: PublicKey,
@@ -72,33 +72,33 @@ pub(crate) struct Identity {
 
 impl SessionInner {
     pub(crate) fn new(
-        shared: Arc<Shared>,
+        endpoint: Arc<EndpointInner>,
         identity: Identity,
         core: Core,
         keys: Option<Protection>,
     ) -> Arc<Self> {
         let inner = Arc::new(Self {
-            serial: shared.next_serial(),
+            serial: endpoint.next_serial(),
             peer: identity.peer,
             share: identity.share,
             core: Mutex::new(core),
             protection: Mutex::new(keys),
-            windows: Mutex::new(Reservation::new(shared.budget.clone())),
+            windows: Mutex::new(Reservation::new(endpoint.budget.clone())),
             outbox: Mutex::default(),
             wanted: AtomicBool::new(false),
             wake: Notify::new(),
             deadline: AtomicU64::new(0),
             armed: AtomicU64::new(u64::MAX),
-            shared,
+            endpoint,
         });
-        inner.shared.add_session(&inner);
+        inner.endpoint.add_session(&inner);
         inner
     }
 
     /// The engine and what belongs to it. Not to be held across anything slow.
     pub(crate) fn core(&self) -> MutexGuard<'_, Core> {
         lock(&self.core, |core| {
-            core.fail(&self.shared);
+            core.fail(&self.endpoint);
             self.wake_driver();
         })
     }
@@ -167,7 +167,7 @@ impl SessionInner {
     fn drain(self: &Arc<Self>, outbox: &mut Outbox, scratch: &mut Scratch) {
         outbox.retry();
         for _ in 0..ROUNDS {
-            let now = self.shared.clock.now();
+            let now = self.endpoint.clock.now();
             let mut woken = Woken::new();
             let mut core = self.core();
             let outcome = core.poll(self, now, &mut scratch.queue, (BATCH, &mut woken));
@@ -180,7 +180,7 @@ impl SessionInner {
                 return;
             }
             let waited_for = outbox.blocked_count();
-            let sent = outbox.send(&self.shared, &self.protection, (now, scratch));
+            let sent = outbox.send(&self.endpoint, &self.protection, (now, scratch));
             if outbox.blocked_count() > waited_for {
                 // The driver task sleeps on the sockets that it knew of.
                 self.wake_driver();
@@ -188,8 +188,8 @@ impl SessionInner {
             match sent {
                 Ok(peers) if peers.used.is_empty() => {}
                 Ok(peers) => {
-                    self.shared.resets.forget(self, &peers.in_place_of);
-                    self.shared.resets.watch(self, &peers.used);
+                    self.endpoint.resets.forget(self, &peers.in_place_of);
+                    self.endpoint.resets.watch(self, &peers.used);
                 }
                 Err(error) => {
                     tracing::warn!(%error, "session cannot seal any more");
@@ -218,14 +218,14 @@ impl SessionInner {
             }
         }
         if outcome.accepted {
-            count(&self.shared.counters.accepted);
-            if let Err(refused) = self.shared.incoming.try_send(Session::new(self.clone())) {
+            count(&self.endpoint.counters.accepted);
+            if let Err(refused) = self.endpoint.incoming.try_send(Session::new(self.clone())) {
                 let session = refused.into_inner();
                 session.abort(close_code::BUSY, "the application takes no more sessions now");
             }
         }
         if outcome.finished {
-            self.shared.resets.forget(self, outbox.peers());
+            self.endpoint.resets.forget(self, outbox.peers());
             // One that was never established has nothing left to wait for, and no deadline.
             self.wake_driver();
         }
@@ -248,9 +248,9 @@ impl SessionInner {
     /// The socket is gone with its address.
     pub(crate) fn socket_gone(self: &Arc<Self>, socket: u32) {
         self.outbox().forget_gone();
-        let now = self.shared.clock.now();
+        let now = self.endpoint.clock.now();
         let mut core = self.core();
-        let is_there = |path: &&PathInfo| self.shared.relayed.real_socket(path.route.socket) == Some(socket);
+        let is_there = |path: &&PathInfo| self.endpoint.relayed.real_socket(path.route.socket) == Some(socket);
         for path in core.engine.paths().iter().filter(is_there) {
             core.engine.close_path(now, path.id, AbandonReason::AddressGone);
         }
@@ -266,13 +266,13 @@ impl SessionInner {
 
     /// Closes when all that was written has been delivered.
     pub(crate) fn close(self: &Arc<Self>) {
-        self.core().engine.close(self.shared.clock.now());
+        self.core().engine.close(self.endpoint.clock.now());
         self.pump();
     }
 
     /// Ends at once.
     pub(crate) fn abort(self: &Arc<Self>, code: u64, reason: &str) {
-        self.core().engine.abort(self.shared.clock.now(), code, reason);
+        self.core().engine.abort(self.endpoint.clock.now(), code, reason);
         self.pump();
     }
 
@@ -281,7 +281,7 @@ impl SessionInner {
         let mut core = self.core();
         if core.half_open.take().is_some() {
             core.engine.abort(
-                self.shared.clock.now(),
+                self.endpoint.clock.now(),
                 close_code::BUSY,
                 "too many sessions wait to be confirmed",
             );
@@ -322,7 +322,7 @@ impl SessionInner {
         let _leave = Leave(&self);
         loop {
             let deadline = self.arm();
-            sleep.as_mut().reset(self.shared.clock.instant(Time::from_nanos(deadline)).into());
+            sleep.as_mut().reset(self.endpoint.clock.instant(Time::from_nanos(deadline)).into());
             let blocked = self.outbox().blocked_on();
             if self.wanted.load(Ordering::SeqCst) {
                 // Somebody found the outbox taken just now and left the pumping to its holder.
@@ -366,15 +366,15 @@ impl SessionInner {
         drop(core);
         woken.into_iter().for_each(std::task::Waker::wake);
         for pid in &pids {
-            self.shared.relayed.remove(*pid);
+            self.endpoint.relayed.remove(*pid);
         }
-        self.shared.pids.remove_all(pids);
+        self.endpoint.pids.remove_all(pids);
         if let Some(init) = init {
-            self.shared.inits.lock().expect("no panic while held").remove(&init);
+            self.endpoint.inits.lock().expect("no panic while held").remove(&init);
         }
         let outbox = self.outbox();
-        self.shared.resets.forget(self, outbox.peers());
-        self.shared.remove_session(self.serial);
+        self.endpoint.resets.forget(self, outbox.peers());
+        self.endpoint.remove_session(self.serial);
     }
 }
 
@@ -395,7 +395,7 @@ impl Opening<'_> {
         match keys.open(self.now, &Envelope::new(header, path, fsn), body) {
             Ok(text) => Some((fsn, text.len())),
             Err(error) => {
-                count(&self.session.shared.counters.unauthentic);
+                count(&self.session.endpoint.counters.unauthentic);
                 self.fatal = Some(error).filter(|error| error.is_fatal()).or(self.fatal);
                 None
             }

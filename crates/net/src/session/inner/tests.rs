@@ -54,7 +54,7 @@ fn fault(session: &Arc<SessionInner>, work: impl FnOnce(&SessionInner) + Send + 
 }
 
 fn inner_of(endpoint: &Endpoint, session: &Session) -> Arc<SessionInner> {
-    let all = endpoint.shared.sessions();
+    let all = endpoint.inner.sessions();
     all.into_iter().find(|inner| inner.peer == session.peer() && inner.close_reason().is_none()).unwrap()
 }
 
@@ -76,7 +76,7 @@ async fn a_fault_in_one_session_ends_it_at_both_ends_and_no_other() {
     let (again, and_here) = pair(&server, &clients[0]).await;
     still_works((&again, &and_here)).await;
     let two_left = async {
-        while server.shared.sessions().len() != 2 {
+        while server.inner.sessions().len() != 2 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
@@ -131,9 +131,9 @@ async fn where_the_budget_of_all_sessions_has_no_room_windows_do_not_grow() {
     let (server, client) = (endpoint(1).await, endpoint(2).await);
     let (there, here) = pair(&server, &client).await;
     let inner = inner_of(&server, &here);
-    let budget = server.shared.budget.clone();
+    let budget = server.inner.budget.clone();
     let mut others = Reservation::new(budget.clone());
-    assert!(others.hold(budget.left() - server.shared.limits.memory / 2));
+    assert!(others.hold(budget.left() - server.inner.limits.memory / 2));
     let (most, here) = carry((&there, here), &inner).await;
     assert!(most <= 16, "{most} bytes");
     still_works((&there, &here)).await;
@@ -188,7 +188,7 @@ async fn a_fault_in_a_sessions_own_task_tells_those_who_wait() {
     assert!(matches!(ends(&there).await, CloseReason::Local { code: close_code::INTERNAL, .. }));
     assert!(tokio::time::timeout(Duration::from_secs(10), waiting).await.expect("it is woken").unwrap());
     let gone = async {
-        while !client.shared.sessions().is_empty() {
+        while !client.inner.sessions().is_empty() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
