@@ -1,4 +1,4 @@
-//! What the application says of the addresses that a peer announces.
+//! Lets the application judge the addresses that peers announce.
 
 use std::net::SocketAddr;
 

@@ -1,24 +1,24 @@
-//! Who may open a session with this endpoint: nobody, until the application says otherwise.
+//! Decides who may open a session with this endpoint. By default, no one may.
 
 use anabranch_secure::{PublicKey, Refusal, ShareId, TicketSecret};
 
-/// What becomes of a session that somebody asks for.
+/// The answer to a peer that wants to open a session.
 #[derive(Clone, Debug)]
 pub enum Verdict {
-    /// Let in. A peer that shows a ticket must know its secret, which is given here; one that shows none
-    /// is let in by its key.
+    /// Accepted. A peer that shows a ticket must know its secret, which is given here. A peer without a ticket is
+    /// accepted by its key.
     Accept {
-        /// The secret of the share that the peer named; `None` when it named none.
+        /// The secret of the share that the peer named; `None` if it named no share.
         secret: Option<TicketSecret>,
     },
-    /// Kept out, and told why.
+    /// Refused, with the reason sent to the peer.
     Refuse(Refusal),
-    /// Kept out without a word.
+    /// Refused without an answer.
     Ignore,
 }
 
-/// Decides who may open a session, and what they may use it for is then the application's business
-/// ([`Session::peer`](crate::Session::peer), [`Session::share`](crate::Session::share)).
+/// Decides who may open a session. What a peer may do in it is up to the application, which asks
+/// [`Session::peer`](crate::Session::peer) and [`Session::share`](crate::Session::share).
 ///
 /// Closures implement it:
 /// ```
@@ -35,8 +35,8 @@ pub enum Verdict {
 /// }
 /// ```
 pub trait Authorize: Send + Sync + 'static {
-    /// Judges a peer, whose key is proven, and the share whose ticket it claims to hold. Called once for
-    /// each session asked for; it must not block.
+    /// Judges a peer, whose key is proven, and the share whose ticket it claims to hold. Called once for each handshake;
+    /// must not block.
     fn authorize(&self, peer: &PublicKey, share: Option<ShareId>) -> Verdict;
 }
 
@@ -46,7 +46,7 @@ impl<F: Fn(&PublicKey, Option<ShareId>) -> Verdict + Send + Sync + 'static> Auth
     }
 }
 
-/// Lets nobody in: the default.
+/// Refuses everyone; the default.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DenyAll;
 

@@ -1,11 +1,11 @@
-//! Memory for received datagrams, used again as soon as nobody holds a piece of it.
+//! Memory for received datagrams, reused once no slice of it is left.
 //!
-//! A datagram's bytes go to the application without being copied: what a stream hands out are slices of
-//! the buffer that the system wrote. A slice keeps its whole buffer alive, so a peer that sends little
-//! into each buffer, or lets little of it be read, could hold sixty-four kilobytes for every byte.
-//! [`thrifty`] and [`thriftier`] say which slices may stay: only long contiguous runs of one stream, which are kept and
-//! released together, and of which as much had not come before; all else is copied out. So memory held stays within three times
-//! the bytes held, which flow control bounds: twice for the runs, and once more for what comes in their place before they are let go.
+//! Bytes go to the application without a copy: a stream hands out slices of the buffer that the system filled. A slice keeps
+//! its whole buffer alive. A peer that sends little into each buffer could therefore occupy 64 KiB for every byte.
+//!
+//! [`thrifty`] and [`thriftier`] decide which slices stay: only long contiguous runs of one stream, of which at least half is
+//! new. Everything else is copied out. Memory then stays within three times the bytes held, which flow control bounds: twice
+//! for the runs, and once for bytes that replace a run before it is released.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -15,21 +15,21 @@ use anabranch_wire::{Frame, MarkedFrame, Packet, Span, StreamId, Time};
 use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
 
-/// Room for the largest batch that the system puts together.
+/// Room for the largest batch that the system delivers at once.
 pub(crate) const BUFFER_LEN: usize = 1 << 16;
 
-/// Buffers remembered to be used again: with several paths, so much waits for what is still on its way on another.
+/// Most buffers kept for reuse. With several paths, that many wait for data still under way on another path.
 const MOST_LENT: usize = 512;
-/// Buffers that stay remembered when there is little to receive.
+/// Buffers kept while little is received.
 const FEW_LENT: usize = 32;
-/// How long there has to be little to receive until the others are let go.
+/// How long little has to be received before the others are freed.
 const CALM: Span = Span::from_secs(1);
 
 /// A run of stream bytes in one buffer stays there when it is at least this long.
 const SHORTEST_RUN: usize = BUFFER_LEN / 2;
 
-/// Buffers of [`BUFFER_LEN`] bytes, of all sockets of an endpoint. Making one costs as much as receiving into it:
-/// its memory is cleared, and often fresh from the system.
+/// Buffers of [`BUFFER_LEN`] bytes, for all sockets of an endpoint. Creating one costs as much as receiving into it:
+/// its memory is cleared, and often new from the system.
 #[derive(Debug, Default)]
 pub(crate) struct BufferPool(Mutex<Pool>);
 
@@ -37,12 +37,12 @@ pub(crate) struct BufferPool(Mutex<Pool>);
 struct Pool {
     free: Vec<BytesMut>,
     lent: VecDeque<Bytes>,
-    /// Since when no receive has filled more than one buffer.
+    /// Since when each receive has filled at most one buffer.
     calm_since: Option<Time>,
 }
 
 impl BufferPool {
-    /// Fills up `buffers` to `count`, each full of whatever was in it before.
+    /// Fills `buffers` up to `count`. Their contents are whatever they held before.
     pub(crate) fn take(&self, buffers: &mut Vec<BytesMut>, count: usize) {
         let mut pool = self.0.lock().expect("no panic while held");
         while buffers.len() < count {
@@ -50,11 +50,11 @@ impl BufferPool {
         }
     }
 
-    /// Takes back the buffers that one receive has filled; others may hold slices of them.
+    /// Takes back the buffers that one receive has filled. Slices of them may be in use.
     pub(crate) fn put(&self, now: Time, buffers: impl ExactSizeIterator<Item = Bytes>) {
         let mut pool = self.0.lock().expect("no panic while held");
         let is_calm = buffers.len() <= 1;
-        // Those that came back last are used first: the fewer are in use, the more of them are in the cache.
+        // The last returned is used first, so that few are in use and stay in the cache.
         pool.take_back(2 * buffers.len());
         buffers.for_each(|buffer| pool.put(buffer));
         if !is_calm {
@@ -75,7 +75,7 @@ impl Pool {
         self.free.pop().unwrap_or_else(|| BytesMut::zeroed(BUFFER_LEN))
     }
 
-    /// Looks through some of those lent longest for ones of which nobody holds slices any more.
+    /// Checks some of the buffers lent out longest for ones without a slice in use.
     fn take_back(&mut self, most: usize) {
         for _ in 0..most.min(self.lent.len()) {
             let Some(oldest) = self.lent.pop_front() else { break };
@@ -113,7 +113,8 @@ pub(crate) fn thrifty<'a>(packets: impl Iterator<Item = &'a mut Packet<Bytes>>) 
     );
 }
 
-/// The same for long runs of which little is `missing` where they go: what is here already is let go, and the rest would keep the buffer.
+/// The same for long runs of which few bytes are `missing`: the bytes already here are dropped, and the few others would
+/// keep the buffer.
 pub(crate) fn thriftier<'a>(
     packets: impl Iterator<Item = &'a mut Packet<Bytes>>,
     missing: impl Fn(StreamId, Range<u64>) -> u64,

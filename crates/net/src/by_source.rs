@@ -1,19 +1,19 @@
-//! Those who wait for something that there is little of, counted by source, so that whoever floods can be made to give way.
+//! Items that wait for a scarce resource, counted by source, so that the source with the most can give way.
 //!
-//! Everybody has a number by age. Whoever has most is found by a look at an ordered set, however many there are.
+//! Items are numbered in order of arrival. An ordered set yields the source with the most at once, however many there are.
 
 use std::cmp::Reverse;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-/// How many a source has, and its oldest; of two alike the one with the older one comes last.
+/// How many items a source has, and its oldest. Of two sources with as many, the one with the older item comes last.
 type Rank = (usize, Reverse<u64>);
 
-/// See the module's documentation. Sources are addresses as [`anabranch_wire::source`] makes them.
+/// The items. Sources are addresses as [`anabranch_wire::source`] reduces them.
 #[derive(Debug)]
 pub(crate) struct BySource<T> {
-    /// By age.
+    /// In order of arrival.
     members: BTreeMap<u64, (IpAddr, T)>,
     sources: BTreeMap<IpAddr, BTreeSet<u64>>,
     ranks: BTreeSet<Rank>,
@@ -31,18 +31,18 @@ impl<T> BySource<T> {
         self.members.len()
     }
 
-    /// How many are of this source.
+    /// How many items are of this source.
     pub(crate) fn count(&self, source: &IpAddr) -> usize {
         self.sources.get(source).map_or(0, BTreeSet::len)
     }
 
-    /// How many are of whoever has most, and that source: of several the one with the oldest.
+    /// The source with the most items, and how many; of several, the one with the oldest item.
     pub(crate) fn most(&self) -> Option<(usize, IpAddr)> {
         let (count, Reverse(oldest)) = self.ranks.last()?;
         self.members.get(oldest).map(|(source, _)| (*count, *source))
     }
 
-    /// The oldest and the newest of a source.
+    /// The numbers of a source's oldest and newest item.
     pub(crate) fn ends(&self, source: &IpAddr) -> Option<[u64; 2]> {
         let numbers = self.sources.get(source)?;
         Some([*numbers.first()?, *numbers.last()?])
@@ -52,7 +52,7 @@ impl<T> BySource<T> {
         self.members.get_mut(&number).map(|(_, member)| member)
     }
 
-    /// One more; gives its number.
+    /// Adds an item; returns its number.
     pub(crate) fn push(&mut self, source: IpAddr, member: T) -> u64 {
         let number = self.next;
         self.next += 1;
@@ -86,13 +86,13 @@ impl<T> BySource<T> {
         self.ranks.extend(new);
     }
 
-    /// Takes the oldest.
+    /// Removes the oldest item.
     pub(crate) fn pop_first(&mut self) -> Option<T> {
         let (number, _) = self.members.first_key_value()?;
         self.remove(*number)
     }
 
-    /// All of them, by age.
+    /// All items in order of arrival.
     #[cfg(test)]
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &IpAddr, &T)> {
         self.members.iter().map(|(number, (source, member))| (*number, source, member))

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anabranch_wire::Time;
 
-/// Counts [`Time`] from the moment it was made. Copies agree.
+/// Counts [`Time`] from its creation. Copies agree.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     start: Instant,
@@ -23,7 +23,7 @@ impl Clock {
         Time::from_nanos(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// The moment when the clock will show `time`; far in the future for [`Time::NEVER`].
+    /// The instant at which the clock will show `time`; far in the future for [`Time::NEVER`].
     #[must_use]
     pub fn instant(&self, time: Time) -> Instant {
         const FAR: Duration = Duration::from_secs(86_400 * 365);

@@ -1,4 +1,4 @@
-//! Opening a session, and saying why it did not work.
+//! Opens a session, and explains failures.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -19,7 +19,7 @@ use crate::session::greeting::{Dialing, Handshake};
 use crate::session::inner::{Identity, SessionInner};
 use crate::endpoint::inner::EndpointInner;
 
-/// Pairs of addresses, for people.
+/// Pairs of local and remote address, to be printed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tried(pub Vec<(SocketAddr, SocketAddr)>);
 
@@ -36,7 +36,7 @@ impl fmt::Display for Tried {
 /// Why a session could not be opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectError {
-    /// No local address reaches any of the node's.
+    /// No local address reaches an address of the node.
     #[error(
         "no route to {}: none of this machine's addresses ({}) leads there; is the network up, and is the address right?",
         join(.remotes), join(.locals)
@@ -47,21 +47,21 @@ pub enum ConnectError {
         /// This machine's.
         locals: Vec<IpAddr>,
     },
-    /// Rules for paths leave no way.
-    #[error("the rules for paths leave none of the {ways} ways to the node")]
+    /// Rules for paths exclude every route.
+    #[error("the rules for paths exclude all {ways} routes to the node")]
     RuledOut {
-        /// How many there are.
+        /// How many routes there are.
         ways: usize,
     },
-    /// A pinned path begins at an address that is not in use here.
+    /// A pinned path begins at an address that this endpoint does not use.
     #[error("cannot pin a path to {local}: this endpoint uses {}", join(.locals))]
     NoSuchLocal {
-        /// The address that was named.
+        /// The pinned address.
         local: IpAddr,
-        /// Those in use.
+        /// The addresses in use.
         locals: Vec<IpAddr>,
     },
-    /// Nothing answered.
+    /// There was no answer.
     #[error(
         "no answer from the node: tried {0}; is it running there, is the UDP port open, and is its key the right one?"
     )]
@@ -71,7 +71,7 @@ pub enum ConnectError {
         "the node answered, but not to this ticket: its secret is wrong or was changed; ask for a new ticket"
     )]
     WrongTicket,
-    /// The node said no.
+    /// The node refused.
     #[error("the node refused: {0}")]
     Refused(Refusal),
     /// The node speaks another version of the protocol.
@@ -79,10 +79,10 @@ pub enum ConnectError {
         "the node speaks version {0} of the protocol and this program another: update the older of the two"
     )]
     Version(u8),
-    /// The node's key is not a key.
+    /// The node's key is unusable.
     #[error("the node's key is not usable: {0}")]
     Key(HandshakeError),
-    /// It ended while it began.
+    /// The session ended during the handshake.
     #[error("the session ended while it was being opened: {0}")]
     Closed(CloseReason),
 }
@@ -115,7 +115,7 @@ pub(crate) async fn connect(
 ) -> Result<Session, ConnectError> {
     let agent = agent_for(endpoint, target)?;
     if let Some(pins) = agent.pins() {
-        // Nobody is to open paths beside those that were asked for.
+        // Neither end may open more paths than the user asked for.
         config.max_paths = (pins.len() as u32 + target.relayed).clamp(1, config.max_paths);
     }
     if config.rules.is_empty() {
@@ -163,7 +163,7 @@ fn agent_for(endpoint: &EndpointInner, target: &Target) -> Result<Direct, Connec
     let (locals, mut given) = (endpoint.reaches(), Vec::new());
     for address in target.addresses.iter().filter(|address| may_try(**address, target.named, locals)) {
         given.push(*address);
-        // The node may run on this very machine: its packets take loopback then.
+        // If the node runs on this machine, packets to it take loopback.
         if own.contains(&address.ip()) && !address.ip().is_loopback() {
             let loopback: IpAddr =
                 if address.is_ipv4() { [127, 0, 0, 1].into() } else { std::net::Ipv6Addr::LOCALHOST.into() };

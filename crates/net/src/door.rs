@@ -1,10 +1,11 @@
-//! Handshakes that wait to be computed, so that no receiver stands still for them.
+//! A queue of handshakes to compute, so that receivers are not held up.
 //!
-//! An INIT whose sender has proven its address costs several Diffie-Hellman exchanges, some hundreds of microseconds in which the packets of
-//! sessions would wait in the socket's buffer. Receivers leave it here; one task works them off, a few at a time, and while
-//! more are waiting it rests three times as long as they took: strangers get a quarter of one processor at most.
-//! At most [`MOST`] wait. Then whoever has most of them waiting, counted by source, makes room, so that one who floods shuts out
-//! nobody else; a client that was dropped asks again by itself.
+//! An INIT whose sender has proven its address costs several Diffie-Hellman exchanges: some hundred microseconds in which
+//! the packets of sessions would wait in the socket's buffer. Receivers queue it here. One task computes a few at a time. While
+//! more are waiting, it pauses three times as long as they took, so strangers get at most a quarter of one processor.
+//!
+//! At most [`MOST`] wait. Beyond that the source with the most waiting loses one, so a flood does not shut out others. A
+//! client that was dropped asks again by itself.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -20,21 +21,21 @@ use crate::fault::contained;
 use crate::handshake;
 use crate::endpoint::inner::EndpointInner;
 
-/// Handshakes that wait at most.
+/// Most handshakes that wait.
 const MOST: usize = 256;
-/// Handshakes computed before the task rests.
+/// Handshakes computed before the task pauses.
 const AT_ONCE: usize = 8;
-/// How much longer than it works it rests.
+/// How many times as long as it works the task pauses.
 const REST: u32 = 3;
 
-/// An INIT of a proven address.
+/// An INIT from a proven address.
 pub(crate) struct Knock {
     pub(crate) id: InitId,
     pub(crate) arrival: Arrival,
     pub(crate) body: Box<[u8]>,
 }
 
-/// See the module's documentation.
+/// The queue.
 #[derive(Default)]
 pub(crate) struct Door {
     waiting: Mutex<BySource<Knock>>,
@@ -42,7 +43,7 @@ pub(crate) struct Door {
 }
 
 impl Door {
-    /// Takes one in; gives back the one that there is no room for, itself perhaps.
+    /// Queues a handshake. Returns the one that there is no room for, which may be the same.
     pub(crate) fn knock(&self, knock: Knock) -> Option<Knock> {
         let mut waiting = self.waiting();
         let own = source(knock.arrival.route.remote.ip());
@@ -64,14 +65,14 @@ impl Door {
     }
 }
 
-/// The last of whoever has most; `None` when nobody has more than `own` would.
+/// The newest of the source with the most; `None` if no source has more than `own` would.
 fn to_give_up(waiting: &BySource<Knock>, own: IpAddr) -> Option<u64> {
     let (most, theirs) = waiting.most()?;
     let [_, last] = waiting.ends(&theirs).filter(|_| most > waiting.count(&own) + 1)?;
     Some(last)
 }
 
-/// Works off what waits, until the endpoint is gone.
+/// Computes waiting handshakes until the endpoint is gone.
 pub(crate) async fn attend(endpoint: Weak<EndpointInner>, door: Arc<Door>) {
     loop {
         door.wake.notified().await;
@@ -87,7 +88,7 @@ pub(crate) async fn attend(endpoint: Weak<EndpointInner>, door: Arc<Door>) {
                     endpoint.inits.lock().expect("no panic while held").remove(&id);
                 }
                 left -= 1;
-                // Receivers on this thread have their turn.
+                // Let receivers on this thread run.
                 tokio::task::yield_now().await;
             }
             drop(endpoint);
@@ -143,7 +144,7 @@ mod tests {
         assert_eq!(waiting_of(&door, "192.0.2.1"), 128, "two who flood share");
     }
 
-    /// In time that stands still while anybody works, so that only rests are counted.
+    /// On a clock that stands still during work, so that only pauses are counted.
     #[tokio::test(start_paused = true)]
     async fn while_many_wait_it_rests_three_times_as_long_as_it_works() {
         let endpoint =
@@ -154,7 +155,7 @@ mod tests {
             knock.body[1..100].fill(number + 3);
             knock
         };
-        // The quickest of several is no more than what each of the others takes, however busy the machine is.
+        // Compare the fastest of several runs, since the machine may be busy.
         let cost = |number| {
             let begin = Instant::now();
             handshake::open(endpoint, forged(number));
@@ -194,7 +195,7 @@ mod tests {
             };
             (0..30).map(batch).min().expect("there are some")
         };
-        // With 56 there is room for one batch: all others are of this door's usual work, when it is full of few.
+        // With 56, one batch has room; the rest fill the queue as usual.
         let [few, very_many] = [cost(0), cost(255)];
         assert!(very_many < few * 6, "{very_many:?} for 200, where {few:?} is usual");
     }

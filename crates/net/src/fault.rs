@@ -1,12 +1,12 @@
-//! What a fault of this program may take with it: a panic ends the session it happened in, and nothing else.
+//! Limits the damage of a panic: it ends the session it happened in, and nothing else.
 //!
-//! Who receives or lets in for all sessions goes on after it ([`contained`]). What was locked is put into a state that is right
-//! before anybody uses it again ([`lock`], [`try_lock`]): a session's engine is replaced by one that has ended.
+//! Tasks that serve all sessions go on after a panic ([`contained`]). A lock that was held is repaired before it is used again
+//! ([`lock`], [`try_lock`]): a session's engine is replaced by one that has ended.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
-/// Does `work`; `None` when it panicked. What it changed outside of locks has to be made anew then.
+/// Runs `work`; `None` if it panicked. State that it changed outside of locks must be discarded then.
 pub(crate) fn contained<T>(work: impl FnOnce() -> T) -> Option<T> {
     let done = catch_unwind(AssertUnwindSafe(work)).ok();
     if done.is_none() {
@@ -15,12 +15,12 @@ pub(crate) fn contained<T>(work: impl FnOnce() -> T) -> Option<T> {
     done
 }
 
-/// Locks. After a panic while it was held, `mend` puts things right first, once.
+/// Locks. If a panic happened under the lock, `mend` repairs the contents first, once.
 pub(crate) fn lock<T>(mutex: &Mutex<T>, mend: impl FnOnce(&mut T)) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| mended(mutex, poisoned, mend))
 }
 
-/// The same unless somebody else holds it now.
+/// The same; `None` if the lock is held.
 pub(crate) fn try_lock<T>(mutex: &Mutex<T>, mend: impl FnOnce(&mut T)) -> Option<MutexGuard<'_, T>> {
     match mutex.try_lock() {
         Ok(guard) => Some(guard),

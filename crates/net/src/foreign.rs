@@ -1,4 +1,4 @@
-//! Datagrams that are not for this endpoint's sessions, for a relay that forwards them.
+//! Hands datagrams that belong to no session here to a relay, which forwards them.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -11,49 +11,51 @@ use smallvec::SmallVec;
 use crate::endpoint::inner::EndpointInner;
 use crate::socket::Batch;
 
-/// Datagrams that came together from one sender.
+/// Datagrams that arrived together from one sender.
 #[derive(Clone, Debug)]
 pub struct ForeignRun {
-    /// The buffer in which they lie, and where in it.
+    /// The buffer they are in, and where in it.
     pub place: (usize, Range<usize>),
-    /// The socket they came in by and who sent them.
+    /// The socket they arrived at, and the sender's address.
     pub from: Route,
-    /// Bytes of each but the last, which may be shorter.
+    /// Bytes of each datagram but the last, which may be shorter.
     pub stride: usize,
-    /// The mark they came with.
+    /// Their ECN mark.
     pub ecn: Ecn,
 }
 
-/// Takes what is not for the endpoint's own sessions. Called on the tasks that receive; it must not block for long.
+/// Takes datagrams that are not for the endpoint's own sessions. Called on the receiving tasks; must not block for long.
 pub trait Foreign: Send + Sync + 'static {
-    /// Whether a data packet with this PID is its affair; what is nobody's is answered with a reset.
+    /// True if it takes data packets with this PID; other unknown PIDs are answered with a reset.
     fn knows(&self, pid: Pid) -> bool;
 
-    /// Datagrams with these PIDs have come, and what is known of them will be asked for one by one. What of it lies far away in memory is
-    /// best looked at now, all together: each alone would have to be waited for.
+    /// Announces the PIDs of datagrams that will be handed over one by one, so that their table entries can be prefetched
+    /// together.
     fn look_ahead(&self, pids: &[Pid]);
 
-    /// Takes what one receive brought, which it may change where it lies in `buffers` and send on through `outlet`.
+    /// Takes the datagrams of one receive. It may change them in place in `buffers` and send them on through `outlet`.
     fn handle(&self, now: Time, runs: &[ForeignRun], buffers: &mut [BytesMut], outlet: &Outlet<'_>);
 }
 
-/// Sends datagrams of others from the endpoint's sockets. What is short is gathered: datagrams of one destination and size leave as one
-/// batch also when others came between them, and several batches by one system call, at the latest when the outlet is dropped. The order
-/// of one destination's datagrams stays, within one outlet.
+/// Sends forwarded datagrams from the endpoint's sockets.
+///
+/// Short datagrams are gathered: those of one destination and size leave as one batch, even if others came between them, and
+/// several batches leave by one system call, at the latest when the outlet is dropped. Datagrams to one destination keep
+/// their order within one outlet.
 pub struct Outlet<'a> {
     endpoint: &'a EndpointInner,
     gathered: RefCell<Gathered>,
 }
 
-/// Datagrams that have not left yet. Kept from batch to batch for its memory.
+/// Datagrams not yet sent. Kept between batches to reuse its memory.
 #[derive(Debug, Default)]
 pub(crate) struct Gathered {
     bundles: Vec<Bundle>,
-    /// The first so many are in use.
+    /// How many entries are in use, from the front.
     used: usize,
 }
 
-/// Datagrams of one destination; there may be several of one, the earlier first.
+/// Datagrams to one destination. A destination may have several entries, oldest first.
 #[derive(Debug)]
 struct Bundle {
     to: Route,
@@ -73,12 +75,12 @@ impl<'a> Outlet<'a> {
         Self { endpoint, gathered: RefCell::new(gathered) }
     }
 
-    /// Sends datagrams of `segment` bytes each but the last. What a socket has no room for is lost, as in any full queue.
+    /// Sends datagrams of `segment` bytes, the last perhaps shorter. Datagrams for which a socket has no room are dropped.
     pub fn send(&self, to: Route, (contents, segment): (&[u8], usize), ecn: Ecn) {
         let gathered = &mut *self.gathered.borrow_mut();
         let segment = segment.min(contents.len()).max(1);
         if contents.len() >= LONG {
-            // What came before it leaves before it.
+            // Earlier datagrams leave first.
             if gathered.latest(to).is_some() {
                 self.send_gathered(gathered);
             }
@@ -97,7 +99,7 @@ impl<'a> Outlet<'a> {
         gathered.open(to, (contents, segment), ecn);
     }
 
-    /// Bytes of datagrams of this size that leave by one system call.
+    /// How many bytes of datagrams of this size leave by one system call.
     fn most_at_once(&self, to: Route, segment: usize) -> usize {
         let segments = self.endpoint.socket(to.socket).map_or(1, |socket| socket.udp.max_segments(to.remote));
         segments.min(MOST_AT_ONCE / segment.max(1)).max(1) * segment
@@ -126,7 +128,7 @@ impl<'a> Outlet<'a> {
         gathered.used = 0;
     }
 
-    /// Sends what is gathered, and gives the memory back.
+    /// Sends the gathered datagrams, and returns the memory.
     pub(crate) fn finish(&self) -> Gathered {
         let mut gathered = std::mem::take(&mut *self.gathered.borrow_mut());
         self.send_gathered(&mut gathered);
@@ -141,7 +143,7 @@ impl Drop for Outlet<'_> {
 }
 
 impl Gathered {
-    /// What was gathered last for a destination.
+    /// The newest entry of a destination.
     fn latest(&mut self, to: Route) -> Option<&mut Bundle> {
         self.bundles[..self.used].iter_mut().rfind(|bundle| bundle.to == to)
     }
@@ -158,7 +160,7 @@ impl Gathered {
 }
 
 impl Bundle {
-    /// Whether these may go behind what is there: of the same size, or one that is shorter, behind which there is none.
+    /// True if datagrams may be appended: they have the same size, or it is a single shorter one, which ends the batch.
     fn takes(&self, (contents, segment): (&[u8], usize), ecn: Ecn) -> bool {
         let is_last = contents.len() <= self.segment;
         self.ecn == ecn
@@ -172,9 +174,9 @@ impl Bundle {
     }
 }
 
-/// Batches that are gathered at the same time.
+/// Most batches gathered at the same time.
 const MOST_BUNDLES: usize = 16;
-/// Runs from here on leave at once: copying them would cost more than a system call.
+/// Runs of this length leave at once, since copying them would cost more than a system call.
 const LONG: usize = 16_384;
-/// Bytes that the system takes in one send.
+/// Most bytes that the system takes in one send.
 const MOST_AT_ONCE: usize = 65_000;

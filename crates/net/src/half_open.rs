@@ -1,8 +1,8 @@
-//! Places of sessions that were answered and that their clients have not confirmed yet.
+//! Limits the sessions that were answered and whose clients have not confirmed yet.
 //!
-//! They are few ([`Limits::half_open`](crate::Limits::half_open)). When all are taken, the next one gets the oldest place of whoever has most,
-//! counted by source: who never confirms shuts out nobody, and who confirms within a round trip has done so by then, as handshakes
-//! are computed no faster than the [door](crate::door) lets them.
+//! There are few places ([`Limits::half_open`](crate::Limits::half_open)). When all are taken, the next session gets the oldest
+//! place of the source with the most. So clients that never confirm shut out no one. A client that confirms within a round
+//! trip keeps its place, since the [door](crate::door) limits how fast handshakes are computed.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -12,25 +12,26 @@ use anabranch_wire::source;
 use crate::by_source::BySource;
 use crate::session::inner::SessionInner;
 
-/// See the module's documentation.
+/// The places.
 pub(crate) struct HalfOpen {
     most: usize,
     taken: Mutex<BySource<Weak<SessionInner>>>,
 }
 
-/// A place, given back when it is dropped.
+/// A place, released when this is dropped.
 pub(crate) struct Hold {
     table: Arc<HalfOpen>,
     number: u64,
 }
 
 impl HalfOpen {
-    /// A table of so many places.
+    /// A table of `most` places.
     pub(crate) fn new(most: usize) -> Self {
         Self { most, taken: Mutex::default() }
     }
 
-    /// A place for a session with `remote`, and the session that has lost its own for it. `None` when there are none at all.
+    /// Takes a place for a session with `remote`. Also returns the session that lost its place for it, if any. `None` if the table
+    /// has no places at all.
     pub(crate) fn take(self: &Arc<Self>, remote: IpAddr) -> Option<(Hold, Option<Arc<SessionInner>>)> {
         let mut taken = self.taken();
         let mut loser = None;
@@ -49,7 +50,7 @@ impl HalfOpen {
 }
 
 impl Hold {
-    /// Tells whose it is.
+    /// Names the session that has the place.
     pub(crate) fn belongs_to(&self, session: &Arc<SessionInner>) {
         if let Some(holder) = self.table.taken().get_mut(self.number) {
             *holder = Arc::downgrade(session);
@@ -115,7 +116,7 @@ mod tests {
         assert_eq!(table.taken().len(), 0);
         let (first, _) = table.take([192, 0, 2, 2].into()).unwrap();
         drop(table.take([192, 0, 2, 3].into()).unwrap());
-        // One that was lost already is nobody else's.
+        // A lost place is not released twice.
         let (_second, _) = table.take([192, 0, 2, 4].into()).unwrap();
         drop(first);
         assert_eq!(table.taken().len(), 1);

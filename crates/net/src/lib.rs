@@ -1,13 +1,12 @@
 //! The network driver and the async API of Anabranch: [`Endpoint`], [`Session`], [`Stream`].
 //!
-//! The engine (`anabranch-engine`) decides everything and touches nothing; this crate has the sockets, the
-//! clock and the tasks. What it adds to the engine is told in `docs/explanation/adr/0004-driver.md`; in short:
+//! The engine and the path agent decide; this crate has the sockets, the clock and the tasks (`docs/explanation/adr/0004-driver.md`):
 //!
-//! - one UDP socket for each local address, bound to its interface, shared by all sessions; a task each
-//!   receives in batches, opens packets in place and hands them to their session's engine;
-//! - one task a session sleeps until the engine's next deadline; whoever changes something pumps what the
-//!   engine wants sent to the sockets, sealed in batches;
-//! - addresses of this machine are followed as they come and go, and paths with them.
+//! - Each local address has one UDP socket, bound to its interface and shared by all sessions. A task for each receives in
+//!   batches, opens packets in place and hands them to their session's engine.
+//! - A task for each session sleeps until the engine's next deadline. Whichever task changes a session sends what its engine
+//!   then wants sent, sealed in batches.
+//! - Sockets and paths follow the machine's addresses as they come and go.
 //!
 //! ```no_run
 //! use anabranch_net::{Config, Endpoint, EndpointConfig, NodeKey, Target};

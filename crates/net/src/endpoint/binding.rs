@@ -1,4 +1,4 @@
-//! Binds one socket to each local address, and follows the addresses as they come and go.
+//! Binds one socket to each local address, and follows changes of the addresses.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -17,14 +17,14 @@ use crate::endpoint::inner::{BoundSocket, EndpointInner};
 use crate::socket::{BindTo, UdpSocket, explain_bind_error};
 use crate::tap::Taps;
 
-/// Ports tried when any free one will do but it has to be the same on every address.
+/// How many ports to try for one that is free on every address.
 const PORT_ATTEMPTS: usize = 16;
-/// When to try again to bind to an address that has come.
+/// Pause before another attempt to bind to a new address.
 const BIND_PAUSE: Duration = Duration::from_millis(500);
-/// In the absence of news.
+/// The same while nothing changes.
 const FAR: Duration = Duration::from_secs(3600);
 
-/// Binds sockets to the addresses, all to one port, and starts the task that follows them as they change.
+/// Binds sockets to the addresses, all at one port, and starts the task that follows changes.
 pub(super) fn bind(
     endpoint: &Arc<EndpointInner>,
     watch: InterfaceWatch,
@@ -71,7 +71,7 @@ impl Binder {
         Ok(chosen)
     }
 
-    /// Binds one socket an address, all to one port; gives the port.
+    /// Binds a socket to each address, all at one port; returns the port.
     fn bind_all(&self, endpoint: &Arc<EndpointInner>, places: &[InterfaceAddress], port: u16) -> io::Result<u16> {
         let attempts = if port == 0 { PORT_ATTEMPTS } else { 1 };
         let mut result = Ok(Vec::new());
@@ -101,7 +101,7 @@ impl Binder {
 
     fn bind(&self, place: &InterfaceAddress, port: u16) -> io::Result<Arc<BoundSocket>> {
         let address = SocketAddr::new(place.address, port);
-        // Packets between two addresses of one machine go over loopback whatever the interface.
+        // Packets between two addresses of one machine take loopback, whatever their interfaces.
         let interface = (!place.loopback && !place.interface.is_empty()).then(|| place.interface.to_string());
         let udp = UdpSocket::bind(&BindTo { address, interface });
         let udp = udp.map_err(|error| explain_bind_error(&error, address))?.tapped(self.taps.clone());
@@ -110,7 +110,7 @@ impl Binder {
     }
 }
 
-/// An address that was named, as it was found; loopback addresses need not be configured.
+/// The entry of a configured address; loopback addresses need not be listed by the system.
 fn place_of(address: IpAddr, found: &[InterfaceAddress]) -> io::Result<InterfaceAddress> {
     if let Some(place) = found.iter().find(|place| place.address == address) {
         return Ok(place.clone());
@@ -130,12 +130,12 @@ fn start(endpoint: &Arc<EndpointInner>, socket: Arc<BoundSocket>) {
     endpoint.add_socket(socket, receiver.abort_handle());
 }
 
-/// Binds and unbinds sockets as addresses come and go.
+/// Binds and closes sockets as addresses come and go.
 async fn follow(endpoint: Weak<EndpointInner>, watch: InterfaceWatch, binder: Binder, port: u16) {
     let mut news = watch.subscribe();
     let mut complete = true;
     loop {
-        // A port may not be free yet when its address comes back quickly.
+        // A port may still be taken when its address comes back quickly.
         let pause = if complete { FAR } else { BIND_PAUSE };
         if let Ok(Err(_)) = tokio::time::timeout(pause, news.changed()).await {
             return;
@@ -147,7 +147,7 @@ async fn follow(endpoint: Weak<EndpointInner>, watch: InterfaceWatch, binder: Bi
     }
 }
 
-/// Makes the sockets fit the addresses; false when one could not be bound.
+/// Binds and closes sockets to match the addresses; false if one could not be bound.
 pub(super) fn apply(endpoint: &Arc<EndpointInner>, binder: &Binder, wanted: &[InterfaceAddress], port: u16) -> bool {
     let sockets: Vec<_> = endpoint.sockets().into_iter().map(|socket| (socket.place(), socket)).collect();
     let same = |a: &InterfaceAddress, b: &InterfaceAddress| a.address == b.address && a.index == b.index;

@@ -1,4 +1,4 @@
-//! How an endpoint is set up, and whom it is to call.
+//! The configuration of an endpoint, and the target of a session.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -15,27 +15,27 @@ use crate::tap::Tap;
 /// Which local addresses an endpoint uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Addresses {
-    /// All that lead out of this machine, loopback too, as they come and go.
+    /// All addresses that lead out of this machine, and loopback, as they come and go.
     #[default]
     All,
     /// The addresses of these interfaces, as they come and go.
     Interfaces(Vec<String>),
-    /// Exactly these.
+    /// Exactly these addresses.
     Exactly(Vec<IpAddr>),
 }
 
-/// What an endpoint holds at most.
+/// Limits of an endpoint.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Sessions at the same time.
+    /// Most sessions at the same time.
     pub sessions: usize,
-    /// Sessions at the same time whose peer has not proven that it has our answer.
+    /// Most sessions at the same time whose client has not confirmed the handshake.
     pub half_open: usize,
-    /// Sessions that wait for [`Endpoint::accept`].
+    /// Most sessions that wait for [`Endpoint::accept`].
     pub backlog: usize,
-    /// Bytes that all receive windows together may promise.
+    /// Most bytes that all receive windows together may promise.
     pub memory: u64,
-    /// When the keys of a session change.
+    /// After how much use the keys of a session change.
     pub keys: KeyLimits,
 }
 
@@ -51,31 +51,31 @@ impl Default for Limits {
     }
 }
 
-/// How an endpoint is set up. Start with [`EndpointConfig::new`] and change what you need.
+/// The configuration of an endpoint. Start with [`EndpointConfig::new`] and change what you need.
 pub struct EndpointConfig {
     /// This node's identity.
     pub key: NodeKey,
     /// The UDP port, the same on every address; 0 for any free one.
     pub port: u16,
-    /// Where to listen and send from.
+    /// The addresses to listen on and send from.
     pub addresses: Addresses,
-    /// Settings of the sessions that are accepted.
+    /// Settings of accepted sessions.
     pub session: Config,
-    /// Who may open one; nobody by default.
+    /// Decides who may open a session; by default no one may.
     pub authorize: Arc<dyn Authorize>,
     /// Judges the addresses that peers announce; the rule alone by default.
     pub address_policy: Option<Arc<dyn AddressPolicy>>,
-    /// What is held at most.
+    /// Limits.
     pub limits: Limits,
-    /// Of random bytes kept across restarts: with it a restarted node tells its old peers that their
-    /// sessions are gone; without it they find out by timeout.
+    /// Made of random bytes kept across restarts. With it, a restarted node informs its old peers that their sessions are
+    /// gone. Without it they find out by timeout.
     pub reset_key: Option<ResetKey>,
-    /// Who sees what is sent and received; nobody by default.
+    /// Sees everything sent and received, if set.
     pub tap: Option<Arc<dyn Tap>>,
 }
 
 impl EndpointConfig {
-    /// Any free port on all addresses, and nobody is let in.
+    /// Any free port on all addresses; no one may open a session.
     #[must_use]
     pub fn new(key: NodeKey) -> Self {
         Self {
@@ -105,7 +105,7 @@ impl EndpointConfig {
         self
     }
 
-    /// Lets in whom `authorize` says.
+    /// Has `authorize` decide who may open a session.
     #[must_use]
     pub fn authorize(mut self, authorize: impl Authorize) -> Self {
         self.authorize = Arc::new(authorize);
@@ -119,22 +119,22 @@ impl EndpointConfig {
         self
     }
 
-    /// Settings of the sessions that are accepted.
+    /// Sets the settings of accepted sessions.
     #[must_use]
     pub fn session(mut self, session: Config) -> Self {
         self.session = session;
         self
     }
 
-    /// Shows all that is sent and received to `tap`.
+    /// Shows everything sent and received to `tap`.
     #[must_use]
     pub fn tap(mut self, tap: Arc<dyn Tap>) -> Self {
         self.tap = Some(tap);
         self
     }
 
-    /// What is wanted of paths, in all sessions that have no rules of their own; to be said after their settings. Caps hold
-    /// for all of them together.
+    /// Sets the path rules of all sessions without rules of their own. Call it after [`Self::session`]. Caps count all these
+    /// sessions together.
     #[must_use]
     pub fn path_rules(mut self, rules: PathRules) -> Self {
         self.session.rules = rules;
@@ -149,20 +149,20 @@ impl fmt::Debug for EndpointConfig {
     }
 }
 
-/// Whom to connect to.
+/// A node to connect to.
 #[derive(Clone, Debug)]
 pub struct Target {
-    /// The node's identity: nobody else can answer.
+    /// The node's identity; no other node can answer.
     pub node: PublicKey,
-    /// Where it may be; more are learned from it.
+    /// Known addresses; the node announces others later.
     pub addresses: Vec<SocketAddr>,
-    /// Who named these addresses, which decides whether private ones are tried.
+    /// Where these addresses come from, which decides whether private ones are tried.
     pub named: Named,
-    /// Share and secret of a ticket, if one is used.
+    /// Share and secret of a ticket, if any.
     pub credential: Option<(ShareId, TicketSecret)>,
     /// Use exactly these pairs of local address and remote address as paths.
     pub pins: Vec<(IpAddr, SocketAddr)>,
-    /// How many paths through relays are to be opened beside the pinned ones.
+    /// How many paths through relays may be opened in addition to the pinned ones.
     pub relayed: u32,
 }
 

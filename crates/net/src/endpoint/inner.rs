@@ -1,4 +1,4 @@
-//! What all sessions of an endpoint share: sockets, PIDs, keys, budgets, counters.
+//! The part of an endpoint that its sessions share: sockets, PIDs, keys, budgets, counters.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -34,7 +34,7 @@ use crate::tap::Taps;
 pub(crate) struct BoundSocket {
     pub(crate) id: u32,
     pub(crate) udp: UdpSocket,
-    /// What its interface is and reaches, which changes while the address stays.
+    /// Its interface and where that leads, which can change while the address stays.
     place: RwLock<InterfaceAddress>,
     gone: AtomicBool,
 }
@@ -49,17 +49,17 @@ impl BoundSocket {
         self.gone.load(Ordering::Relaxed)
     }
 
-    /// True when it reaches this machine only.
+    /// True if it reaches only this machine.
     pub(crate) fn is_loopback(&self) -> bool {
         self.place.read().expect("no panic while held").loopback
     }
 
-    /// What its interface is and reaches now.
+    /// Its interface and where that leads now.
     pub(crate) fn place(&self) -> InterfaceAddress {
         self.place.read().expect("no panic while held").clone()
     }
 
-    /// Takes note of what its interface is and reaches now; true when that is news.
+    /// Stores its interface and where that leads now; true if that has changed.
     pub(crate) fn update(&self, now: &InterfaceAddress) -> bool {
         let mut place = self.place.write().expect("no panic while held");
         let changed = *place != *now;
@@ -69,28 +69,28 @@ impl BoundSocket {
 
     fn as_local(&self) -> LocalAddress {
         let place = self.place();
-        // Each loopback address stands for a link of its own: that is how links are modelled on one machine.
+        // Each loopback address counts as a link of its own, which is how one machine models several links.
         let interface = if place.loopback { u32::MAX - self.id } else { place.index };
         let InterfaceAddress { address, prefix, routes, .. } = place;
         LocalAddress { socket: self.id, address, prefix, interface, routes: routes.to_vec() }
     }
 }
 
-/// An INIT that was seen.
+/// A known INIT.
 pub(crate) enum InitState {
-    /// Being answered; copies that arrive meanwhile are kept, a few.
+    /// It is being answered; a few copies that arrive meanwhile are kept.
     Pending(Vec<Arrival>),
     /// It opened this session.
     Answered(Arc<SessionInner>),
 }
 
-/// Everything of an endpoint but its handle.
+/// An endpoint without its handle.
 pub(crate) struct EndpointInner {
     pub(crate) clock: Clock,
     pub(crate) key: NodeKey,
-    /// All sessions that are let in have it.
+    /// The settings of all accepted sessions.
     pub(crate) config: Arc<Config>,
-    /// What the last session was called with.
+    /// The settings of the last session opened from here.
     called_with: Mutex<Weak<Config>>,
     pub(crate) limits: Limits,
     pub(crate) authorize: Arc<dyn Authorize>,
@@ -103,25 +103,25 @@ pub(crate) struct EndpointInner {
     pub(crate) pids: Arc<PidTable>,
     pub(crate) resets: Resets,
     pub(crate) taps: Taps,
-    /// Memory that datagrams are received into.
+    /// Memory for received datagrams.
     pub(crate) buffers: BufferPool,
     /// Chains of relays that sessions use.
     pub(crate) relayed: Relayed,
-    /// Takes what is for no session here.
+    /// Takes datagrams that belong to no session here.
     pub(crate) foreign: OnceLock<Arc<dyn Foreign>>,
     pub(crate) inits: Mutex<HashMap<InitId, InitState>>,
     /// Handshakes that wait to be computed.
     pub(crate) door: Arc<Door>,
     pub(crate) incoming: mpsc::Sender<Session>,
     pub(crate) counters: Counters,
-    /// True once nobody is let in any more.
+    /// True once no session is accepted any more.
     pub(crate) closing: watch::Sender<bool>,
     sessions: Mutex<BTreeMap<u64, Weak<SessionInner>>>,
     next_serial: AtomicU64,
-    /// Sessions that are not established yet.
+    /// Accepted sessions that are not confirmed yet.
     pub(crate) half_open: Arc<HalfOpen>,
     sockets: RwLock<Vec<Arc<BoundSocket>>>,
-    /// Marked when the sockets, or what their interfaces reach, have changed.
+    /// Marked when the sockets, or where their interfaces lead, have changed.
     pub(crate) moved: watch::Sender<()>,
     receivers: Mutex<BTreeMap<u32, AbortHandle>>,
 }
@@ -173,7 +173,7 @@ impl EndpointInner {
         }
     }
 
-    /// The socket with this number, or the one that a chain of relays with this number begins at, unless it is gone.
+    /// The socket with this number, or the one at which the chain of relays with this number begins; `None` once it is gone.
     pub(crate) fn socket(&self, id: u32) -> Option<Arc<BoundSocket>> {
         let id = self.relayed.real_socket(id)?;
         let sockets = self.sockets.read().expect("no panic while held");
@@ -185,18 +185,18 @@ impl EndpointInner {
         self.sockets.read().expect("no panic while held").clone()
     }
 
-    /// All local addresses now, as the path manager wants them.
+    /// All local addresses now, as the path agent wants them.
     pub(crate) fn locals(&self) -> Vec<LocalAddress> {
         let sockets = self.sockets.read().expect("no panic while held");
         sockets.iter().map(|socket| socket.as_local()).collect()
     }
 
-    /// How far the addresses reach that sockets are bound to.
+    /// How far the addresses of the sockets reach.
     pub(crate) fn reaches(&self) -> Reaches {
         self.sockets().iter().map(|socket| socket.udp.local_addr()).collect()
     }
 
-    /// True when an address may be tried that `peer`, which is reached at addresses of these reaches, announced.
+    /// True if an address announced by `peer` may be tried, which is reached at addresses of these reaches.
     pub(crate) fn may_try(&self, address: SocketAddr, peer: &PublicKey, reached: Reaches) -> bool {
         let judged = self.address_policy.as_ref().map_or(Permission::ByRule, |all| all.judge(peer, address));
         match judged {
@@ -206,7 +206,7 @@ impl EndpointInner {
         }
     }
 
-    /// What rules for paths can be about: of a chain of relays, where it begins and which relays it has.
+    /// Where paths over a socket begin, as path rules see it; for a chain of relays also the relays.
     pub(crate) fn rule_place(&self, socket: u32) -> PathOrigin {
         let relays = self.relayed.find(socket).map(|via| via.chain.relays.clone()).unwrap_or_default();
         let place = self.socket(socket).map(|socket| socket.place());
@@ -217,13 +217,13 @@ impl EndpointInner {
         }
     }
 
-    /// The same of every socket.
+    /// The same for every socket.
     pub(crate) fn rule_places(&self) -> Vec<(u32, PathOrigin)> {
         let ids: Vec<u32> = self.sockets().iter().map(|socket| socket.id).collect();
         ids.into_iter().map(|id| (id, self.rule_place(id))).collect()
     }
 
-    /// The settings of a session that is called: those of the last one where they are alike, as a node's many sessions' are.
+    /// Shares equal settings between sessions opened from here, since many sessions of a node have the same.
     pub(crate) fn share(&self, config: Config) -> Arc<Config> {
         let mut last = self.called_with.lock().expect("no panic while held");
         if let Some(known) = last.upgrade().filter(|known| **known == config) {
@@ -234,13 +234,13 @@ impl EndpointInner {
         config
     }
 
-    /// True when the rules of all sessions let a path over `route` be used.
+    /// True if the endpoint's rules allow a path over `route`.
     pub(crate) fn allows(&self, route: Route) -> bool {
         let rules = &self.config.rules;
         rules.is_empty() || rules.terms(&self.rule_place(route.socket), route.remote).allow()
     }
 
-    /// True when no path at all may begin at a socket.
+    /// True if no path may begin at a socket.
     pub(crate) fn is_ruled_out(&self, socket: u32) -> bool {
         if self.config.rules.is_empty() {
             return false;
@@ -280,29 +280,29 @@ impl EndpointInner {
         self.sessions.lock().expect("no panic while held").remove(&serial);
     }
 
-    /// All sessions, those being closed included.
+    /// All sessions, including those being closed.
     pub(crate) fn sessions(&self) -> Vec<Arc<SessionInner>> {
         let sessions = self.sessions.lock().expect("no panic while held");
         sessions.values().filter_map(Weak::upgrade).collect()
     }
 
-    /// Does something with each session; a fault in one ends that one.
+    /// Runs `work` on each session; a panic ends only the session it happens in.
     pub(crate) fn each_session(&self, work: impl Fn(&Arc<SessionInner>)) {
         each_of(&self.sessions(), work);
     }
 
-    /// True when nobody accepts sessions any more.
+    /// True once no session is accepted any more.
     pub(crate) fn is_closing(&self) -> bool {
         *self.closing.borrow() || self.incoming.is_closed()
     }
 
-    /// True when no more sessions may be accepted.
+    /// True if there is no room for another session.
     pub(crate) fn is_full(&self) -> bool {
         !self.budget.has_room()
             || self.sessions.lock().expect("no panic while held").len() >= self.limits.sessions
     }
 
-    /// Addresses that a peer on the other end of a path from `local` may use as well.
+    /// Addresses to announce to a peer that is reached from socket `local`.
     pub(crate) fn addresses_beside(&self, local: u32) -> Vec<(u64, SocketAddr)> {
         let ids = self.sockets().into_iter().map(|socket| socket.id);
         let ruled_out: Vec<u32> = ids.filter(|id| self.is_ruled_out(*id)).collect();
@@ -324,7 +324,7 @@ impl Drop for EndpointInner {
     }
 }
 
-/// Counts what concerns no single session.
+/// Counters that belong to no single session.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) malformed: AtomicU64,
@@ -344,7 +344,7 @@ pub(crate) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Does something with each of these sessions; a fault in one ends that one.
+/// Runs `work` on each of these sessions; a panic ends only the session it happens in.
 pub(crate) fn each_of(sessions: &[Arc<SessionInner>], work: impl Fn(&Arc<SessionInner>)) {
     for session in sessions {
         if contained(|| work(session)).is_none() {

@@ -1,4 +1,4 @@
-//! An endpoint: the sockets of this machine, the sessions over them, and the door for new ones.
+//! The endpoint of a node: its sockets, the sessions over them, and the acceptance of new ones.
 
 mod binding;
 mod config;
@@ -36,25 +36,25 @@ pub use config::{Addresses, EndpointConfig, Limits, Target};
 
 /// How long [`Endpoint::close`] waits for peers to acknowledge.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(3);
-/// How long it then stays to answer those that were told of the end and may not have heard, and how often it
-/// looks whether it may go.
+/// How long it then stays to repeat the end to peers that may not have heard it, and how often it checks whether it
+/// may go.
 const LINGER_PATIENCE: Duration = Duration::from_secs(1);
 const LINGER_PAUSE: Duration = Duration::from_millis(20);
 
-/// What an endpoint has seen that concerns no single session.
+/// Counters of an endpoint that belong to no single session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EndpointStats {
-    /// Datagrams that are none of this protocol, or damaged.
+    /// Datagrams of another protocol, or damaged.
     pub malformed: u64,
-    /// Packets and handshake messages that were not authentic, or came twice.
+    /// Packets and handshake messages that were not authentic, or repeated.
     pub unauthentic: u64,
-    /// Packets for sessions that are not here.
+    /// Packets for unknown sessions.
     pub unknown_pid: u64,
     /// Stateless resets sent.
     pub resets_sent: u64,
     /// First handshake messages received.
     pub inits: u64,
-    /// Those of them that got no answer.
+    /// First handshake messages without an answer.
     pub inits_dropped: u64,
     /// Cookies sent.
     pub cookies_sent: u64,
@@ -64,11 +64,11 @@ pub struct EndpointStats {
     pub busy: u64,
     /// Sessions accepted.
     pub accepted: u64,
-    /// Sessions there are now, those being closed included.
+    /// Current sessions, including those being closed.
     pub sessions: u64,
 }
 
-/// The network endpoint of a node: it opens sessions and accepts them, over one socket for each local address.
+/// The network endpoint of a node. It opens and accepts sessions over one socket for each local address.
 ///
 /// ```no_run
 /// use anabranch_net::{Config, Endpoint, EndpointConfig, NodeKey, PublicKey, ShareId, Target, Verdict};
@@ -111,7 +111,7 @@ impl Endpoint {
     /// Binds the sockets. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// When the port is taken on an address, or there is no address to use; the message says what to do.
+    /// If the port is taken on an address, or there is no address to use. The message says what to do.
     pub async fn bind(config: EndpointConfig) -> io::Result<Self> {
         let EndpointConfig {
             key,
@@ -155,7 +155,7 @@ impl Endpoint {
         self.inner.sockets().iter().map(|socket| socket.udp.local_addr()).collect()
     }
 
-    /// The interfaces in use, with what each socket has done and whether it is bound to its interface.
+    /// The sockets, with their interfaces and counters.
     #[must_use]
     pub fn sockets(&self) -> Vec<SocketInfo> {
         let describe = |socket: &Arc<BoundSocket>| SocketInfo {
@@ -169,14 +169,14 @@ impl Endpoint {
         self.inner.sockets().iter().map(describe).collect()
     }
 
-    /// Tells when [`Self::sockets`] are others, or their interfaces reach something else.
+    /// Marked when [`Self::sockets`] have changed, or where their interfaces lead.
     #[must_use]
     pub fn sockets_changed(&self) -> watch::Receiver<()> {
         self.inner.moved.subscribe()
     }
 
-    /// Opens a session. INIT races over every route that seems possible, and the first to be answered
-    /// becomes the first path; the others follow by themselves.
+    /// Opens a session. INIT is sent over every promising route, and the first to be answered becomes the first path. The
+    /// others follow by themselves.
     ///
     /// # Errors
     /// [`ConnectError`] says what was tried and what to do.
@@ -184,12 +184,11 @@ impl Endpoint {
         connect::connect(&self.inner, target, config, None).await
     }
 
-    /// Opens a session through relays that are ready for first handshake messages to the node; the first of them has
-    /// been told to use the PID `own`, of [`Endpoint::new_pid`], for what comes back. Direct paths follow by
-    /// themselves where there are any.
+    /// Opens a session through relays that are ready to forward handshake messages to the node. The first relay uses the PID
+    /// `own`, from [`Endpoint::new_pid`], for packets that come back. Direct paths follow by themselves, if any work.
     ///
     /// # Errors
-    /// As of [`Endpoint::connect`].
+    /// As for [`Endpoint::connect`].
     pub async fn connect_through(
         &self,
         target: &Target,
@@ -199,38 +198,38 @@ impl Endpoint {
         connect::connect(&self.inner, target, config, Some((own, chain))).await
     }
 
-    /// A PID that no session of this endpoint has.
+    /// A PID without a session at this endpoint.
     #[must_use]
     pub fn new_pid(&self) -> Pid {
         new_pids(&self.inner).next_pid().0
     }
 
-    /// Has somebody take the datagrams that are for no session here, as a relay does. The first to be named stays.
+    /// Hands datagrams that belong to no session here to `foreign`, such as a relay. Only the first call has an effect.
     pub fn set_foreign(&self, foreign: Arc<dyn Foreign>) {
-        // A second one is not taken: the trait says so.
+        // A second call has no effect, as documented.
         let _ = self.inner.foreign.set(foreign);
     }
 
-    /// Sends datagrams of others from this endpoint's sockets.
+    /// Sends forwarded datagrams from this endpoint's sockets.
     #[must_use]
     pub fn outlet(&self) -> Outlet<'_> {
         Outlet::new(&self.inner, Gathered::default())
     }
 
-    /// Stops sending and receiving at once, without a word to anybody: what a machine does whose power fails.
+    /// Stops sending and receiving at once and silently, as if the power had failed.
     pub fn fall_silent(&self) {
         for socket in self.inner.sockets() {
             self.inner.remove_socket(socket.id);
         }
     }
 
-    /// The clock by which the endpoint counts time.
+    /// The endpoint's clock.
     #[must_use]
     pub fn clock(&self) -> Clock {
         self.inner.clock
     }
 
-    /// The next session that a peer opened and was authorised for; `None` after [`Endpoint::close`].
+    /// The next session that an authorised peer opened; `None` after [`Endpoint::close`].
     pub async fn accept(&self) -> Option<Session> {
         let mut closing = self.inner.closing.subscribe();
         let next = async { self.incoming.lock().await.recv().await };
@@ -241,7 +240,7 @@ impl Endpoint {
         }
     }
 
-    /// What has been seen that concerns no single session.
+    /// Counters that belong to no single session.
     #[must_use]
     pub fn stats(&self) -> EndpointStats {
         let counters = &self.inner.counters;
@@ -261,14 +260,14 @@ impl Endpoint {
         }
     }
 
-    /// Lets nobody in any more and closes all sessions; waits a few seconds for their peers.
+    /// Accepts no more sessions and closes all; waits a few seconds for their peers.
     pub async fn close(&self) {
         self.inner.closing.send_replace(true);
         let mut incoming = self.incoming.lock().await;
         while incoming.try_recv().is_ok() {}
         drop(incoming);
         let all = async {
-            // Those last whose peers may be the relays of others.
+            // Sessions without relays last, since their peers may be relays of the others.
             for may_be_relayed in [true, false] {
                 let mut sessions = self.inner.sessions();
                 sessions.retain(|session| session.may_be_relayed() == may_be_relayed);
@@ -278,7 +277,7 @@ impl Endpoint {
                 }
             }
         };
-        // What has not answered by then is told at once that it is over, and again if it goes on talking.
+        // Abort sessions whose peers have not answered. Peers that go on sending get the abort again.
         if tokio::time::timeout(CLOSE_PATIENCE, all).await.is_err() {
             self.inner.each_session(|session| session.abort(0, "the endpoint closes"));
             let gone = async {
@@ -286,7 +285,7 @@ impl Endpoint {
                     tokio::time::sleep(LINGER_PAUSE).await;
                 }
             };
-            // A session lingers for three retransmission timeouts, which a path of seconds would make long.
+            // A session lingers for three retransmission timeouts, which can be long on a slow path.
             drop(tokio::time::timeout(LINGER_PATIENCE, gone).await);
         }
     }
@@ -294,7 +293,7 @@ impl Endpoint {
 
 impl Drop for Endpoint {
     fn drop(&mut self) {
-        // Sessions live on as long as somebody holds them, on the sockets there are.
+        // Sessions live on while a handle is held, on the existing sockets.
         self.porter.abort();
         if let Some(follower) = self.follower.take() {
             follower.abort();
@@ -307,15 +306,15 @@ impl Drop for Endpoint {
 pub struct SocketInfo {
     /// Its number, as in [`Route::socket`].
     pub id: u32,
-    /// What it is bound to.
+    /// The address it is bound to.
     pub local: SocketAddr,
-    /// The interface.
+    /// Its interface.
     pub place: InterfaceAddress,
-    /// False when the routes decide where packets leave, because the system did not allow it to be bound.
+    /// False if routes decide where packets leave, because the system did not allow binding to the interface.
     pub bound_to_interface: bool,
-    /// True when the rules of this endpoint let no path begin there.
+    /// True if the endpoint's rules allow no path to begin there.
     pub ruled_out: bool,
-    /// What it has done.
+    /// Its counters.
     pub stats: SocketStats,
 }
 
