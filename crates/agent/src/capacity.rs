@@ -152,7 +152,11 @@ mod tests {
         let receiver = watch(&[before, (fallen, 6)]);
         let mbit: Vec<f64> = receiver.into_values().map(|rate| rate.as_bits() as f64 / 1e6).collect();
         assert!((mbit[0] - 8.0).abs() < 0.2 && (mbit[1] - 2.0).abs() < 0.1, "{mbit:?}");
-        assert_eq!(watch(&[before, (fallen, 60)]), BTreeMap::new(), "the lower rate has become the usual one");
+        assert_eq!(
+            watch(&[before, (fallen, 60)]),
+            BTreeMap::new(),
+            "the lower rate has become the usual one"
+        );
     }
 
     #[test]

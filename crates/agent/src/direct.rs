@@ -280,7 +280,9 @@ impl Direct {
         let missing = wanted.iter().filter(|route| !in_use.contains(route));
         self.actions.extend(missing.map(|route| Action::Open(*route)));
         if self.side == Side::Client {
-            self.actions.extend(self.unplanned(view, &wanted).map(|path| Action::Close(path, AbandonReason::Requested)));
+            self.actions.extend(
+                self.unplanned(view, &wanted).map(|path| Action::Close(path, AbandonReason::Requested)),
+            );
         }
     }
 
@@ -333,7 +335,8 @@ impl Direct {
 
     /// Whether a planned route may be tried now; if not, when to plan again is noted.
     fn may_open(&mut self, now: Time, route: Route, view: &View<'_>, probes: &mut ProbeBudget) -> bool {
-        let is_given = self.given.contains(&route.remote) || self.pins.iter().flatten().any(|pin| *pin == route);
+        let is_given =
+            self.given.contains(&route.remote) || self.pins.iter().flatten().any(|pin| *pin == route);
         let is_probe = !is_given && !(view.is_proven)(route.remote);
         let mut due = self.retry_at(&route);
         if is_probe {
@@ -391,13 +394,7 @@ mod tests {
 
     /// What an agent asks for at `now`, each opened; the session has no paths and no address has proof.
     fn opened(agent: &mut Direct, now: Time, locals: &[LocalAddress]) -> Vec<Route> {
-        let view = View {
-            locals,
-            paths: &[],
-            may_try: &|_| true,
-            allows: &|_| true,
-            is_proven: &|_| false,
-        };
+        let view = View { locals, paths: &[], may_try: &|_| true, allows: &|_| true, is_proven: &|_| false };
         let mut probes = ProbeBudget::of_endpoint();
         let mut routes = Vec::new();
         while let Some(Action::Open(route)) = agent.poll(now, &view, &mut probes) {
@@ -453,7 +450,10 @@ mod tests {
         server.on_peer_address(begin, 1, address);
         assert_eq!(opened(&mut server, begin, &[local(1)]), []);
         assert_eq!(server.next_at(), begin + HELP_PATIENCE);
-        assert_eq!(opened(&mut server, begin + HELP_PATIENCE, &[local(1)]), [Route { socket: 1, remote: address }]);
+        assert_eq!(
+            opened(&mut server, begin + HELP_PATIENCE, &[local(1)]),
+            [Route { socket: 1, remote: address }]
+        );
     }
 
     #[test]

@@ -9,6 +9,7 @@ use anabranch_engine::{CloseReason, Config, Route, Session as Engine};
 use anabranch_secure::{Dial, HandshakeError, Initiator, Refusal};
 use anabranch_wire::Pid;
 
+use crate::endpoint::inner::EndpointInner;
 use crate::endpoint::{Target, pinned_route};
 use crate::handshake::{describe_sockets, encoded, new_pids};
 use crate::pids::random;
@@ -17,7 +18,6 @@ use crate::session::Session;
 use crate::session::core::Core;
 use crate::session::greeting::{Dialing, Handshake};
 use crate::session::inner::{Identity, SessionInner};
-use crate::endpoint::inner::EndpointInner;
 
 /// Pairs of local and remote address, to be printed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -126,7 +126,8 @@ pub(crate) async fn connect(
         Some((own, chain)) => vec![endpoint.relayed.add(own, chain).route()],
         None => agent.first_routes(&endpoint.locals()),
     };
-    let allowed = |route: &&Route| config.rules.terms(&endpoint.rule_place(route.socket), route.remote).allow();
+    let allowed =
+        |route: &&Route| config.rules.terms(&endpoint.rule_place(route.socket), route.remote).allow();
     let found = routes.len();
     let routes: Vec<Route> = routes.iter().filter(allowed).copied().collect();
     if routes.is_empty() && found > 0 {
@@ -137,8 +138,9 @@ pub(crate) async fn connect(
         return Err(ConnectError::NoRoute { remotes: target.addresses.clone(), locals });
     }
     let inner = dial(endpoint, target, (config, agent), (&routes, own))?;
-    let tried =
-        routes.iter().filter_map(|route| Some((endpoint.socket(route.socket)?.udp.local_addr(), route.remote)));
+    let tried = routes
+        .iter()
+        .filter_map(|route| Some((endpoint.socket(route.socket)?.udp.local_addr(), route.remote)));
     let tried = Tried(tried.collect());
     tokio::spawn(inner.clone().drive());
     inner.pump();

@@ -17,9 +17,9 @@ use anabranch_wire::source;
 use tokio::sync::Notify;
 
 use crate::by_source::BySource;
+use crate::endpoint::inner::EndpointInner;
 use crate::fault::contained;
 use crate::handshake;
-use crate::endpoint::inner::EndpointInner;
 
 /// Most handshakes that wait.
 const MOST: usize = 256;

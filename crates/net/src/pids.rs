@@ -1,4 +1,4 @@
-//! PIDs: chosen at random, found again when a packet carries one.
+//! Chooses PIDs at random, and finds the session and path of a PID.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -10,7 +10,7 @@ use anabranch_wire::{PathId, Pid, ResetToken};
 
 use crate::session::inner::SessionInner;
 
-/// PIDs are random and ours: their bits need no mixing, and a stranger cannot choose which are in the table.
+/// PIDs are random and chosen here: their bits need no mixing, and strangers cannot influence the table.
 #[derive(Default)]
 pub(crate) struct PidHasher(u64);
 
@@ -30,17 +30,17 @@ impl Hasher for PidHasher {
 
 type Entries = HashMap<Pid, (Arc<SessionInner>, PathId), BuildHasherDefault<PidHasher>>;
 
-/// PIDs of paths that were closed in sessions that go on: as many are remembered.
+/// How many PIDs are remembered of paths that were closed while their session goes on.
 const MOST_RETIRED: usize = 8192;
 
-/// Which session and path a PID belongs to.
+/// The session and path of each PID.
 #[derive(Default)]
 pub(crate) struct PidTable {
     entries: RwLock<Entries>,
     retired: Mutex<Retired>,
 }
 
-/// A packet that comes late for a closed path must not be answered by a reset: its session lives.
+/// A late packet for a closed path must not be answered by a reset, since its session lives.
 #[derive(Default)]
 struct Retired {
     set: HashSet<Pid, BuildHasherDefault<PidHasher>>,
@@ -67,7 +67,7 @@ impl PidTable {
         }
     }
 
-    /// True for the PID of a path that is closed while its session may go on.
+    /// True for the PID of a closed path whose session may live.
     pub(crate) fn is_retired(&self, pid: Pid) -> bool {
         self.retired.lock().expect("no panic while held").set.contains(&pid)
     }
@@ -97,11 +97,11 @@ impl Retired {
     }
 }
 
-/// Gives random PIDs that no session of the endpoint uses.
+/// Draws random PIDs that no session of the endpoint uses.
 pub(crate) struct RandomPids {
     table: Arc<PidTable>,
     reset_key: ResetKey,
-    /// One that was taken before the session was there.
+    /// A PID that was drawn before the session existed.
     first: Option<Pid>,
 }
 
@@ -110,7 +110,7 @@ impl RandomPids {
         Self { table, reset_key, first: None }
     }
 
-    /// Gives `first` before all others: a PID that came from here earlier.
+    /// Returns `first`, a PID drawn here earlier, before all others.
     pub(crate) fn beginning_with(mut self, first: Pid) -> Self {
         self.first = Some(first);
         self
@@ -134,7 +134,7 @@ impl PidSource for RandomPids {
 /// Fresh random bytes from the operating system.
 ///
 /// # Panics
-/// When the system has none: then no key is safe either.
+/// If the system has none, since no key would be safe then.
 pub(crate) fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).expect("the operating system has random bytes");

@@ -1,11 +1,11 @@
-//! From a socket to the sessions: receives in batches, tells sessions apart by PID, opens in place.
+//! Receives datagrams in batches, assigns them to sessions by PID, opens them in place.
 //!
-//! A batch goes through three passes, so that every lock is taken once a batch and session:
+//! A batch takes three passes, so that each session's locks are taken once in a batch:
 //!
-//! 1. headers: handshake messages are handled at once, packets are assigned to their sessions;
-//! 2. each session opens its packets where they lie, under its keys' lock;
-//! 3. the buffers become shared memory, frames are decoded as slices of it, and each session's engine
-//!    takes its packets in one go and sends what follows from them.
+//! 1. Headers: handshake messages are handled at once, packets are assigned to their sessions.
+//! 2. Each session opens its packets in place, with its keys locked.
+//! 3. The buffers become shared memory and frames are decoded as slices of it. Each session's engine takes its packets at
+//!    once, and its answers are sent.
 
 use std::io::{self, IoSliceMut};
 use std::ops::Range;
@@ -18,18 +18,18 @@ use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
 
 use crate::buffers::thrifty;
+use crate::endpoint::inner::{BoundSocket, EndpointInner, count};
 use crate::fault::contained;
 use crate::foreign::{Foreign, ForeignRun, Gathered, Outlet};
 use crate::handshake;
 use crate::session::inner::SessionInner;
-use crate::endpoint::inner::{BoundSocket, EndpointInner, count};
 use crate::socket::{ERROR_PAUSE, Received, is_transient};
 use crate::turns::give_way;
 
 /// Buffers filled by one system call.
 const BUFFERS: usize = 16;
-/// Receives from one socket until it or the endpoint is gone. Other tasks get their turn after each batch:
-/// while one socket is emptied, those of other paths fill.
+/// Receives from one socket until it or the endpoint is gone. Other tasks run after each batch, since the sockets of other
+/// paths fill while one is emptied.
 pub(crate) async fn receive_loop(endpoint: Weak<EndpointInner>, socket: Arc<BoundSocket>) {
     let mut receiver = Receiver::default();
     while socket.udp.readable().await.is_ok() {
@@ -41,7 +41,7 @@ pub(crate) async fn receive_loop(endpoint: Weak<EndpointInner>, socket: Arc<Boun
                 tracing::warn!(%error, local = %socket.udp.local_addr(), "cannot receive");
                 tokio::time::sleep(ERROR_PAUSE).await;
             }
-            // What else came with it is lost as on the way.
+            // The rest of the batch is lost, as if in the network.
             None => {
                 let sessions = std::mem::take(&mut receiver).sessions;
                 sessions.iter().for_each(|session| session.wake_driver());
@@ -52,7 +52,7 @@ pub(crate) async fn receive_loop(endpoint: Weak<EndpointInner>, socket: Arc<Boun
     }
 }
 
-/// What is kept from batch to batch.
+/// Buffers and lists, kept between batches to reuse their memory.
 #[derive(Default)]
 struct Receiver {
     buffers: Vec<BytesMut>,
@@ -63,11 +63,11 @@ struct Receiver {
     gathered: Gathered,
 }
 
-/// A packet with the session it belongs to.
+/// A packet assigned to its session.
 struct Sorted {
     session: usize,
     buffer: usize,
-    /// Where the part behind the header lies.
+    /// The range of the bytes behind the header.
     body: Range<usize>,
     header: Header,
     path: PathId,
@@ -77,17 +77,17 @@ struct Sorted {
 
 /// A packet ready for its session's engine.
 pub(crate) struct Decoded {
-    /// Which of the batch's sessions it belongs to.
+    /// Its session, as an index among those of the batch.
     pub(crate) session: usize,
-    /// Which of the batch's buffers it lies in.
+    /// Its buffer, as an index among those of the batch.
     pub(crate) buffer: usize,
     pub(crate) arrival: Arrival,
-    /// Until the engine has it.
+    /// Taken out when the engine gets it.
     pub(crate) packet: Option<Packet<Bytes>>,
 }
 
 impl Receiver {
-    /// Receives one batch and brings it to its sessions.
+    /// Receives one batch and hands it to its sessions.
     fn receive(&mut self, endpoint: &Arc<EndpointInner>, socket: &BoundSocket) -> io::Result<()> {
         endpoint.buffers.take(&mut self.buffers, BUFFERS);
         let nothing = Received { remote: socket.udp.local_addr(), len: 0, stride: 1, ecn: Ecn::NotEct };
@@ -109,7 +109,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Has who takes what is for no session here know what has come.
+    /// Tells the relay which PIDs this batch contains, if one is set.
     fn look_ahead(&self, endpoint: &EndpointInner, filled: &[Received]) {
         let Some(taker) = endpoint.foreign.get().filter(|_| filled.len() > 1) else { return };
         let first = |(buffer, received): (&BytesMut, &Received)| {
@@ -119,7 +119,7 @@ impl Receiver {
         taker.look_ahead(&pids);
     }
 
-    /// First pass.
+    /// First pass: headers.
     fn sort(
         &mut self,
         endpoint: &Arc<EndpointInner>,
@@ -168,7 +168,7 @@ impl Receiver {
         }
     }
 
-    /// Gives away what is for no session here.
+    /// Hands packets for unknown sessions to the relay, if one is set.
     fn hand_over(&mut self, now: Time, endpoint: &EndpointInner, outlet: &Outlet<'_>) {
         match endpoint.foreign.get() {
             _ if self.foreign.is_empty() => {}
@@ -182,7 +182,7 @@ impl Receiver {
         self.foreign.clear();
     }
 
-    /// Second pass.
+    /// Second pass: opens packets.
     fn open(&mut self, now: Time) {
         for (index, session) in self.sessions.iter().enumerate() {
             let Some(mut opening) = session.opening(now) else { continue };
@@ -194,7 +194,7 @@ impl Receiver {
         }
     }
 
-    /// Third pass.
+    /// Third pass: decodes frames and hands packets to the engines.
     fn deliver(&mut self, endpoint: &EndpointInner, now: Time, used: usize) {
         let buffers: SmallVec<[Bytes; BUFFERS]> = self.buffers.drain(..used).map(BytesMut::freeze).collect();
         for sorted in self.packets.drain(..) {
@@ -214,7 +214,7 @@ impl Receiver {
         let alone = self.sessions.len() == 1;
         for (index, session) in self.sessions.iter().enumerate() {
             session.deliver(now, index, &mut self.decoded);
-            // One session is answered from here; with several each does its own work, on any core.
+            // A single session is served here. Several are served by their own tasks, on all cores.
             if alone {
                 session.pump();
             } else {
@@ -227,7 +227,7 @@ impl Receiver {
     }
 }
 
-/// The session and path of a PID, and the route by which a packet for it counts as come.
+/// The session and path of a PID, and the route over which the engine sees a packet for it arrive.
 fn find(
     endpoint: &EndpointInner,
     sessions: &mut Vec<Arc<SessionInner>>,
@@ -242,13 +242,13 @@ fn find(
     Some((index, path, endpoint.relayed.arrival(pid, route)))
 }
 
-/// Datagrams of one buffer that are for no session here, joined where they follow each other.
+/// Datagrams of one buffer for unknown sessions, joined where they are adjacent.
 struct ForeignRuns<'a> {
     taker: Option<&'a Arc<dyn Foreign>>,
     runs: &'a mut Vec<ForeignRun>,
-    /// What the taker said of the last PID it was asked about.
+    /// The relay's answer about the last PID.
     last: Option<(Pid, bool)>,
-    /// As all runs of this buffer, but for the place.
+    /// The properties shared by all runs of this buffer.
     run: ForeignRun,
 }
 
@@ -274,7 +274,7 @@ impl ForeignRuns<'_> {
     }
 }
 
-/// A datagram that is no packet of a session; false when it is not for this endpoint at all.
+/// Handles a datagram that is no data packet; false if it is not for this endpoint.
 fn handle_other(
     endpoint: &Arc<EndpointInner>,
     now: Time,
@@ -303,7 +303,7 @@ fn handle_other(
             }
         }
         Kind::RelayChallenge => {
-            // A relay asks on behalf of somebody whether packets with this PID are wanted.
+            // A relay asks on behalf of a client whether packets with this PID are wanted.
             let key = endpoint.key.public();
             let takes_sessions = (!endpoint.is_closing()).then_some(&key);
             let issued = |pid| endpoint.pids.find(pid).is_some();

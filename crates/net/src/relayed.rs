@@ -1,9 +1,8 @@
-//! Paths through relays, as this end sees them.
+//! Presents paths through relays to the engine as paths over sockets of their own.
 //!
-//! To the engine a chain of relays is a local socket of its own: its number stands for the real socket, the first
-//! relay's address and the PID that this relay gave ([`Chain`]). What is sent over it carries that PID and goes to that
-//! relay; what comes from there for the path's own PID counts as come over it. So paths through relays compete with
-//! direct ones by the same rules, and nothing above knows the difference.
+//! The number of a chain of relays stands for the real socket, the first relay's address and the PID that this relay allocated
+//! ([`Chain`]). Packets sent over the chain carry that PID and go to that relay. Packets from there for the path's own PID
+//! count as received over the chain. So relayed and direct paths compete by the same rules.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::BuildHasherDefault;
@@ -16,19 +15,19 @@ use anabranch_wire::Pid;
 
 use crate::pids::PidHasher;
 
-/// Numbers from here on name chains, not sockets.
+/// Numbers from here on stand for chains, not sockets.
 const FIRST_NUMBER: u32 = 1 << 31;
 
 /// Relays that are ready to carry one path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chain {
-    /// The socket that packets leave by, as in [`Route::socket`], and the first relay's address.
+    /// The socket that packets leave by, and the first relay's address.
     pub entry: Route,
-    /// The PID that the first relay gave: it is put on packets that go there.
+    /// The PID that the first relay allocated, for packets to it.
     pub forward: Pid,
-    /// The PID that the last relay gave: the peer puts it on packets that go there.
+    /// The PID that the last relay allocated, for the peer's packets to it.
     pub back: Pid,
-    /// The relays' keys in order, for people.
+    /// The relays' keys in order, to be shown.
     pub relays: Vec<PublicKey>,
 }
 
@@ -40,7 +39,7 @@ pub(crate) struct Via {
 }
 
 impl Via {
-    /// The route that the engine knows it by.
+    /// The route under which the engine knows it.
     pub(crate) fn route(&self) -> Route {
         Route { socket: self.number, remote: self.chain.entry.remote }
     }
@@ -49,7 +48,7 @@ impl Via {
 /// All chains in use by an endpoint's sessions.
 #[derive(Default)]
 pub(crate) struct Relayed {
-    /// False while there are none, which is looked at for every packet.
+    /// False while there are no chains; read for every packet.
     any: AtomicBool,
     next: AtomicU32,
     tables: RwLock<Tables>,
@@ -62,7 +61,7 @@ struct Tables {
 }
 
 impl Relayed {
-    /// Puts a chain to use for the path that receives under the PID `own`, until that is retired.
+    /// Registers a chain for the path that receives under the PID `own`, until that PID is retired.
     pub(crate) fn add(&self, own: Pid, chain: Chain) -> Arc<Via> {
         let number = FIRST_NUMBER | self.next.fetch_add(1, Ordering::Relaxed);
         let via = Arc::new(Via { number, chain });
@@ -75,7 +74,7 @@ impl Relayed {
         via
     }
 
-    /// The path that received under this PID is forgotten.
+    /// Removes the chain of the path that received under this PID.
     pub(crate) fn remove(&self, own: Pid) {
         if !self.any.load(Ordering::Acquire) {
             return;
@@ -87,7 +86,7 @@ impl Relayed {
         self.any.store(!tables.by_own.is_empty(), Ordering::Release);
     }
 
-    /// The chain that a route stands for, if it is one.
+    /// The chain with this number, if any.
     pub(crate) fn find(&self, socket: u32) -> Option<Arc<Via>> {
         if socket < FIRST_NUMBER {
             return None;
@@ -95,12 +94,12 @@ impl Relayed {
         self.tables.read().expect("no panic while held").by_number.get(&socket).cloned()
     }
 
-    /// The number of the real socket behind a number.
+    /// The real socket behind a number.
     pub(crate) fn real_socket(&self, socket: u32) -> Option<u32> {
         if socket < FIRST_NUMBER { Some(socket) } else { self.find(socket).map(|via| via.chain.entry.socket) }
     }
 
-    /// The route by which a packet for one of our PIDs counts as come.
+    /// The route over which the engine sees a packet for one of our PIDs arrive.
     pub(crate) fn arrival(&self, own: Pid, route: Route) -> Route {
         if !self.any.load(Ordering::Acquire) {
             return route;
@@ -113,7 +112,7 @@ impl Relayed {
     }
 }
 
-/// True for the number of a chain.
+/// True if a socket number stands for a chain.
 pub(crate) fn is_chain(socket: u32) -> bool {
     socket >= FIRST_NUMBER
 }

@@ -1,8 +1,7 @@
-//! Stateless resets (RFC 9000 §10.3): said to those who still send to a session that is gone, and believed
-//! when they carry the right token.
+//! Stateless resets (RFC 9000 §10.3): sent to peers of a session that is gone, and accepted if they carry the right token.
 //!
-//! A reset is smaller than any packet that can cause one, comes at most [`MOST_A_SECOND`] times a second, [`MOST_OF_ONE`] times to one source,
-//! and never answers anything but a data packet, so two endpoints cannot keep each other busy with them.
+//! A reset is shorter than the packet it answers and answers only data packets, so two endpoints cannot keep each other busy. At
+//! most [`MOST_A_SECOND`] are sent in a second, [`MOST_OF_ONE`] of them to one source.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -13,12 +12,12 @@ use anabranch_wire::{SourceLimit, Time};
 use crate::session::inner::SessionInner;
 use crate::session::outbox::Peer;
 
-/// Resets sent in one second at most.
+/// Most resets sent in one second.
 const MOST_A_SECOND: u32 = 200;
-/// To one source: who floods does not keep others from learning that their sessions are gone.
+/// Most of them to one source, so that a flood does not use up the resets of others.
 const MOST_OF_ONE: u8 = 20;
 
-/// Which session packets from a peer's address under a peer's PID are about, and how many resets were sent.
+/// The session for each pair of a peer's address and PID, and how many resets were sent.
 pub(crate) struct Resets {
     sessions: Mutex<HashMap<Peer, Weak<SessionInner>>>,
     limit: Mutex<SourceLimit>,
@@ -32,8 +31,8 @@ impl Default for Resets {
 }
 
 impl Resets {
-    /// Packets go to `peers`: a reset from there is about `session`. The first session to name a pair
-    /// keeps it, so that another peer cannot take it over.
+    /// Packets of `session` go to `peers`, so a reset from there concerns it. The first session to name a pair keeps it, so that
+    /// another peer cannot take it over.
     pub(crate) fn watch(&self, session: &Arc<SessionInner>, peers: &[Peer]) {
         let mut sessions = self.sessions.lock().expect("no panic while held");
         for peer in peers {
@@ -44,7 +43,7 @@ impl Resets {
         }
     }
 
-    /// Forgets what [`Resets::watch`] was told of a session.
+    /// Forgets pairs that [`Resets::watch`] registered for a session.
     pub(crate) fn forget(&self, session: &Arc<SessionInner>, peers: &[Peer]) {
         let mut sessions = self.sessions.lock().expect("no panic while held");
         let own = Arc::downgrade(session);
@@ -55,12 +54,12 @@ impl Resets {
         }
     }
 
-    /// The session that a reset is about.
+    /// The session that a reset concerns.
     pub(crate) fn find(&self, peer: Peer) -> Option<Arc<SessionInner>> {
         self.sessions.lock().expect("no panic while held").get(&peer)?.upgrade()
     }
 
-    /// Whether one more may be sent there now.
+    /// True if one more may be sent there now.
     pub(crate) fn may_send(&self, now: Time, to: IpAddr) -> bool {
         self.limit.lock().expect("no panic while held").admit(now, to)
     }

@@ -1,4 +1,4 @@
-//! A stream of a session: `AsyncRead + AsyncWrite`, or whole pieces without a copy.
+//! A stream of a session, as `AsyncRead + AsyncWrite` or in pieces without a copy.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -15,20 +15,19 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use crate::session::Handle;
 use crate::session::core::Core;
 
-/// Bytes copied in one go from the application's buffer.
+/// Most bytes copied at once from the application's buffer.
 const LARGEST_COPY: usize = 64 << 10;
 
 /// A reliable, ordered stream of bytes in both directions.
 ///
-/// It is read and written like a TCP connection; `shutdown` ends the writing half and leaves the reading half
-/// open. Dropped, it ends the writing half after what was written, and tells the peer that no more is read.
-/// [`tokio::io::split`] gives a half to each of two tasks.
+/// It is read and written like a TCP connection. `shutdown` ends the writing half and leaves the reading half open. Dropping it
+/// ends the writing half after the data written, and stops the reading half. [`tokio::io::split`] gives each of two tasks a half.
 ///
 /// ```no_run
 /// use anabranch_net::Stream;
 /// use bytes::Bytes;
 ///
-/// /// Sends back what comes, without copying it.
+/// /// Sends back all data, without copying it.
 /// async fn echo(mut stream: Stream) -> std::io::Result<()> {
 ///     while let Some(piece) = stream.read_chunk(64 * 1024).await? {
 ///         stream.write_chunk(piece).await?;
@@ -63,7 +62,7 @@ impl Stream {
     /// The next bytes, at most `most`, without a copy; `None` at the stream's end.
     ///
     /// # Errors
-    /// `ConnectionReset` when the peer gave the stream up, `ConnectionAborted` when the session is over.
+    /// `ConnectionReset` if the peer reset the stream, `ConnectionAborted` if the session is over.
     pub async fn read_chunk(&mut self, most: usize) -> io::Result<Option<Bytes>> {
         if self.read_ended {
             return Ok(None);
@@ -86,7 +85,7 @@ impl Stream {
     /// Writes all of `data` without copying it.
     ///
     /// # Errors
-    /// `BrokenPipe` when the peer wants no more, `ConnectionAborted` when the session is over.
+    /// `BrokenPipe` if the peer stopped reading, `ConnectionAborted` if the session is over.
     pub async fn write_chunk(&mut self, mut data: Bytes) -> io::Result<()> {
         while !data.is_empty() {
             poll_fn(|cx| self.poll_put(cx, &mut data)).await?;
@@ -94,10 +93,10 @@ impl Stream {
         Ok(())
     }
 
-    /// Ends the writing half after what was written. The peer reads the end; it may go on writing.
+    /// Ends the writing half after the data written. The peer reads the end, and may go on writing.
     ///
     /// # Errors
-    /// `BrokenPipe` when it was reset or stopped before, `ConnectionAborted` when the session is over.
+    /// `BrokenPipe` if it was reset or stopped before, `ConnectionAborted` if the session is over.
     pub fn finish(&mut self) -> io::Result<()> {
         if self.write_ended {
             return Ok(());
@@ -111,18 +110,19 @@ impl Stream {
         result
     }
 
-    /// Has what is written from now on leave on every path at once, or on one again: the lowest latency, and no pause when a
-    /// path dies, at the price of all paths' bytes. It is for what each path can carry all of. The peer chooses for its half.
+    /// Sends data written from now on over every path at once, or over one path again. This gives the lowest latency, without
+    /// a pause when a path dies, and costs bytes on every path. Each path must be able to carry all of it. The peer chooses for
+    /// its own half.
     ///
     /// # Errors
-    /// `BrokenPipe` when all of it was delivered or given up, `ConnectionAborted` when the session is over.
+    /// `BrokenPipe` if everything was delivered or reset, `ConnectionAborted` if the session is over.
     pub fn set_redundant(&mut self, redundant: bool) -> io::Result<()> {
         let mut core = self.handle.inner.core();
         let result = core.engine.set_redundant(self.id, redundant);
         result.map_err(|error| explain(&core, error, io::ErrorKind::BrokenPipe))
     }
 
-    /// Gives up the writing half: what is not delivered is lost, and the peer is told `code`.
+    /// Resets the writing half: undelivered data is lost, and `code` is sent to the peer.
     pub fn reset(&mut self, code: u64) {
         self.write_ended = true;
         // A stream that is over needs no reset.
@@ -130,7 +130,7 @@ impl Stream {
         self.handle.inner.wake_driver();
     }
 
-    /// Wants no more of the reading half; the peer is told `code`.
+    /// Stops the reading half; `code` is sent to the peer.
     pub fn stop(&mut self, code: u64) {
         self.read_ended = true;
         // A stream that is over needs no stop.
@@ -157,7 +157,7 @@ impl Drop for Stream {
     fn drop(&mut self) {
         let mut core = self.handle.inner.core();
         core.wakers.forget(self.id);
-        // What is over already needs neither.
+        // A half that is over needs neither.
         if !self.write_ended {
             let _ = core.engine.finish(self.id);
         }
@@ -188,7 +188,7 @@ impl AsyncRead for Stream {
                     self.read_ended = true;
                     break Poll::Ready(Ok(()));
                 }
-                // What was read before it comes first; the next call meets the error again.
+                // Return the data read so far; the next call meets the error again.
                 _ if taken > 0 => break Poll::Ready(Ok(())),
                 Poll::Ready(Err(error)) => break Poll::Ready(Err(error)),
                 Poll::Pending => break Poll::Pending,
@@ -215,7 +215,7 @@ impl AsyncWrite for Stream {
     }
 
     fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // What is written is on its way already.
+        // Written data is sent without a flush.
         Poll::Ready(Ok(()))
     }
 
@@ -248,7 +248,7 @@ fn read(core: &mut Core, id: StreamId, most: usize, cx: &Context<'_>) -> Poll<io
     }
 }
 
-/// A session that is over explains more than a stream that is.
+/// The reason of a session that is over explains more than the state of its stream.
 fn explain(core: &Core, error: StreamError, kind: io::ErrorKind) -> io::Error {
     match &core.closed {
         Some(reason) => {

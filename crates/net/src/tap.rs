@@ -1,7 +1,6 @@
-//! Lets the user of an endpoint see what its sockets send and receive, sealed, as a capture for a fault that is looked for.
+//! Shows an endpoint's sealed datagrams to the application, as for a packet capture.
 //!
-//! Without a tap this costs a look at an empty option a batch. Datagrams are shown as the system takes and gives them: a
-//! received one whether or not it is for anybody, a sent one when the system took it.
+//! Without a tap this costs one check for each batch. All received datagrams are shown, and sent ones that the system took.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -12,37 +11,37 @@ use anabranch_engine::Ecn;
 /// Datagrams of equal size (the last may be shorter) between two addresses.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen<'a> {
-    /// They leave; else they came.
+    /// True for sent datagrams, false for received ones.
     pub sent: bool,
-    /// This end.
+    /// This end's address.
     pub local: SocketAddr,
-    /// The other.
+    /// The other end's address.
     pub remote: SocketAddr,
-    /// The mark they carry.
+    /// Their ECN mark.
     pub ecn: Ecn,
-    /// All of them, one after the other.
+    /// All datagrams, one after the other.
     pub contents: &'a [u8],
     /// Size of each but the last in bytes.
     pub stride: usize,
 }
 
-/// Sees what an endpoint sends and receives. It is called between packets: it should be quick.
+/// Sees what an endpoint sends and receives. Called between packets, so it should be quick.
 pub trait Tap: Send + Sync {
     /// Datagrams were sent or received.
     fn datagrams(&self, seen: &Seen<'_>);
 
-    /// True when [`Tap::session_keys`] is to be called: whoever has what it is told reads all of every session.
+    /// True to have [`Tap::session_keys`] called. With these keys, all data of every session can be read.
     fn wants_keys(&self) -> bool {
         false
     }
 
-    /// A session has keys now: a line for [`CapturedSession::from_line`](anabranch_secure::CapturedSession::from_line).
+    /// Receives the keys of a new session, as a line for [`CapturedSession::from_line`](anabranch_secure::CapturedSession::from_line).
     fn session_keys(&self, line: &str) {
         let _ = line;
     }
 }
 
-/// A tap, or none.
+/// An optional tap.
 #[derive(Clone, Default)]
 pub(crate) struct Taps(pub(crate) Option<Arc<dyn Tap>>);
 
@@ -53,14 +52,14 @@ impl fmt::Debug for Taps {
 }
 
 impl Taps {
-    /// Shows datagrams, where there is somebody to see them.
+    /// Shows datagrams to the tap, if any.
     pub(crate) fn show<'a>(&self, seen: impl FnOnce() -> Seen<'a>) {
         if let Some(tap) = &self.0 {
             tap.datagrams(&seen());
         }
     }
 
-    /// Tells the keys of a session, where they are wanted.
+    /// Passes the keys of a session to the tap, if it wants them.
     pub(crate) fn tell_keys(&self, keys: &anabranch_secure::SessionKeys) {
         if let Some(tap) = self.0.as_ref().filter(|tap| tap.wants_keys()) {
             tap.session_keys(&keys.to_line());

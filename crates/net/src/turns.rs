@@ -1,13 +1,12 @@
-//! Taking turns: a task with more to do lets others go first.
+//! Lets other tasks run before a task with more work goes on.
 //!
-//! `tokio::task::yield_now` is not for this: it sets a task aside until its worker has nothing else to do, or has run some
-//! sixty other tasks, and no other worker can take it over. Where each of those sends and receives for a millisecond, a
-//! socket overflows meanwhile.
+//! `tokio::task::yield_now` does not fit: it sets a task aside until its worker is idle or has run some sixty other tasks, and no
+//! other worker can take it over. If each of those runs for a millisecond, a socket overflows meanwhile.
 
 use std::future::poll_fn;
 use std::task::Poll;
 
-/// Goes to the end of the worker's queue, from where any worker with nothing to do may take the task.
+/// Moves the task to the end of the worker's queue, from where any idle worker may take it.
 pub(crate) async fn give_way() {
     let mut gave_way = false;
     poll_fn(|cx| {

@@ -46,7 +46,10 @@ fn change(plan: &mut Plan, at: f64, cable: u32, what: &LinkChange) {
 /// When a decision was made after `since`, in seconds.
 fn decided(network: &Network, what: impl Fn(&Decision) -> bool, since: f64) -> Option<f64> {
     let decided = network.decisions(0).iter();
-    decided.map(|one| (one.after.as_secs_f64(), one.what)).find(|(at, one)| *at >= since && what(one)).map(|(at, _)| at)
+    decided
+        .map(|one| (one.after.as_secs_f64(), one.what))
+        .find(|(at, one)| *at >= since && what(one))
+        .map(|(at, _)| at)
 }
 
 fn bytes_between(network: &mut Network, from: f64, to: f64) -> u64 {
@@ -118,7 +121,11 @@ fn an_interface_that_goes_and_comes_back_has_its_path_closed_and_opened_again() 
     let mut network = Network::new(plan);
     let [both, alone, again] =
         [(5.0, 10.0), (13.0, 18.0), (25.0, 30.0)].map(|(from, to)| bytes_between(&mut network, from, to));
-    assert!(both > alone * 8 / 5 && again > alone * 8 / 5, "{both}, {alone}, {again}: {:?}", network.decisions(0));
+    assert!(
+        both > alone * 8 / 5 && again > alone * 8 / 5,
+        "{both}, {alone}, {again}: {:?}",
+        network.decisions(0)
+    );
     let opened = decided(&network, |one| *one == Decision::Open { path: 0 }, 15.0);
     assert!(opened.is_some_and(|at| at < 20.1), "{:?}", network.decisions(0));
 }

@@ -11,9 +11,9 @@ use anabranch_engine::Route;
 use tokio::task::JoinHandle;
 
 use super::Addresses;
+use crate::endpoint::inner::{BoundSocket, EndpointInner};
 use crate::interfaces::{InterfaceAddress, InterfaceWatch};
 use crate::receive::receive_loop;
-use crate::endpoint::inner::{BoundSocket, EndpointInner};
 use crate::socket::{BindTo, UdpSocket, explain_bind_error};
 use crate::tap::Taps;
 
@@ -72,7 +72,12 @@ impl Binder {
     }
 
     /// Binds a socket to each address, all at one port; returns the port.
-    fn bind_all(&self, endpoint: &Arc<EndpointInner>, places: &[InterfaceAddress], port: u16) -> io::Result<u16> {
+    fn bind_all(
+        &self,
+        endpoint: &Arc<EndpointInner>,
+        places: &[InterfaceAddress],
+        port: u16,
+    ) -> io::Result<u16> {
         let attempts = if port == 0 { PORT_ATTEMPTS } else { 1 };
         let mut result = Ok(Vec::new());
         for _ in 0..attempts {
@@ -148,7 +153,12 @@ async fn follow(endpoint: Weak<EndpointInner>, watch: InterfaceWatch, binder: Bi
 }
 
 /// Binds and closes sockets to match the addresses; false if one could not be bound.
-pub(super) fn apply(endpoint: &Arc<EndpointInner>, binder: &Binder, wanted: &[InterfaceAddress], port: u16) -> bool {
+pub(super) fn apply(
+    endpoint: &Arc<EndpointInner>,
+    binder: &Binder,
+    wanted: &[InterfaceAddress],
+    port: u16,
+) -> bool {
     let sockets: Vec<_> = endpoint.sockets().into_iter().map(|socket| (socket.place(), socket)).collect();
     let same = |a: &InterfaceAddress, b: &InterfaceAddress| a.address == b.address && a.index == b.index;
     let gone: BTreeSet<u32> = sockets

@@ -20,6 +20,7 @@ use tokio::task::JoinHandle;
 use crate::clock::Clock;
 use crate::connect::{self, ConnectError};
 use crate::door;
+use crate::endpoint::inner::{BoundSocket, EndpointInner, Parts, each_of};
 use crate::foreign::{Foreign, Gathered, Outlet};
 use crate::handshake::new_pids;
 use crate::interfaces::{InterfaceAddress, InterfaceWatch};
@@ -27,7 +28,6 @@ use crate::pids::random;
 use crate::relayed::Chain;
 use crate::session::Session;
 use crate::session::inner::SessionInner;
-use crate::endpoint::inner::{BoundSocket, Parts, EndpointInner, each_of};
 use crate::socket::SocketStats;
 use crate::tap::Taps;
 

@@ -1,8 +1,7 @@
 //! The handshake's datagrams: INIT at a server; COOKIE and INIT ACK at a client.
 //!
-//! A server keeps nothing and computes no Diffie-Hellman for an address that has not returned a cookie.
-//! Copies of one INIT that come over several paths belong to one session: they are told by
-//! [`InitId`], kept while the session lives and bounded by the number of sessions.
+//! For an address that has not returned a cookie, a server stores nothing and computes no Diffie-Hellman. Copies of one INIT
+//! that come over several routes belong to one session. They are recognised by [`InitId`], which is kept while the session lives.
 
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
@@ -16,18 +15,18 @@ use anabranch_wire::{Kind, Message, Params, Pid, Time, close_code, decode_params
 
 use crate::authorize::Verdict;
 use crate::door::Knock;
+use crate::endpoint::inner::{EndpointInner, InitState, count};
 use crate::pids::{RandomPids, random};
 use crate::session::core::Core;
 use crate::session::greeting::Handshake;
 use crate::session::inner::{Identity, SessionInner};
 use crate::session::outbox::plain_datagram;
-use crate::endpoint::inner::{InitState, EndpointInner, count};
 use crate::socket::Batch;
 
-/// Copies of an INIT remembered while its session is being made.
+/// Copies of an INIT kept while its session is being set up.
 const MOST_COPIES: usize = 8;
 
-/// A server takes an INIT in.
+/// Handles an INIT at a server.
 pub(crate) fn handle_init(endpoint: &Arc<EndpointInner>, now: Time, arrival: Arrival, body: &[u8]) {
     count(&endpoint.counters.inits);
     if endpoint.is_closing() || !endpoint.allows(arrival.route) {
@@ -56,14 +55,14 @@ pub(crate) fn handle_init(endpoint: &Arc<EndpointInner>, now: Time, arrival: Arr
     if let Some(session) = known {
         return greet_again(&session, now, &[arrival]);
     }
-    // The receiver has packets of sessions to see to.
+    // Computed by another task: the receiver has packets of sessions to handle.
     if let Some(dropped) = endpoint.door.knock(Knock { id, arrival, body: body.into() }) {
         endpoint.inits.lock().expect("no panic while held").remove(&dropped.id);
         count(&endpoint.counters.inits_dropped);
     }
 }
 
-/// Answers an INIT of a proven address.
+/// Answers an INIT from a proven address.
 pub(crate) fn open(endpoint: &Arc<EndpointInner>, knock: Knock) {
     let Knock { id, arrival, body } = knock;
     let now = endpoint.clock.now();
@@ -83,7 +82,7 @@ pub(crate) fn open(endpoint: &Arc<EndpointInner>, knock: Knock) {
     }
 }
 
-/// The same INIT over other routes, or again.
+/// Handles copies of an answered INIT.
 fn greet_again(session: &Arc<SessionInner>, now: Time, arrivals: &[Arrival]) {
     let mut core = session.core();
     let Handshake::Answered { params, .. } = &core.handshake else { return };
@@ -131,7 +130,7 @@ fn open_session(
             return None;
         }
     };
-    // Only whoever is let in may cost somebody else a place.
+    // Only an accepted peer may cost another session its place.
     let Some((hold, loser)) = endpoint.half_open.take(arrival.route.remote.ip()) else {
         count(&endpoint.counters.busy);
         return None;
@@ -165,7 +164,7 @@ fn open_session(
     Some(session)
 }
 
-/// Tells a session with rules for its paths where packets leave.
+/// Describes the sockets to a session that has path rules.
 pub(crate) fn describe_sockets(endpoint: &EndpointInner, now: Time, engine: &mut Engine<bytes::Bytes>) {
     if engine.has_path_rules() {
         for (socket, place) in endpoint.rule_places() {
@@ -174,10 +173,10 @@ pub(crate) fn describe_sockets(endpoint: &EndpointInner, now: Time, engine: &mut
     }
 }
 
-/// A client got a cookie for one of its candidates.
+/// Handles a cookie at a client.
 pub(crate) fn handle_cookie(session: &Arc<SessionInner>, now: Time, route: Route, body: &[u8]) {
     let mut core = session.core();
-    // A cookie opens wherever it came from: copies from elsewhere are not kept.
+    // A cookie can be opened whatever address it came from, so copies from elsewhere are ignored.
     if !core.engine.is_candidate(route) {
         return;
     }
@@ -198,12 +197,12 @@ pub(crate) fn handle_cookie(session: &Arc<SessionInner>, now: Time, route: Route
     session.pump();
 }
 
-/// A client got an answer.
+/// Handles an INIT-ACK at a client.
 pub(crate) fn handle_init_ack(session: &Arc<SessionInner>, now: Time, arrival: Arrival, body: &[u8]) {
     let mut core = session.core();
     let dialing = match &mut core.handshake {
         Handshake::Client(dialing) => dialing,
-        // The same answer over another route, which is known to work then.
+        // The same answer over another route shows that this route works.
         Handshake::Greeted { body: known, params } if **known == *body => {
             let again = Message::InitAck(params.clone());
             core.engine.handle_message(now, &arrival, again);
@@ -234,7 +233,7 @@ pub(crate) fn handle_init_ack(session: &Arc<SessionInner>, now: Time, arrival: A
     session.pump();
 }
 
-/// Answers the packet of a session that is not here (any more), without keeping anything.
+/// Answers a packet for an unknown session by a reset, without storing anything.
 pub(crate) fn reset(endpoint: &EndpointInner, now: Time, arrival: Arrival, pid: Pid) {
     count(&endpoint.counters.unknown_pid);
     let reset = plain_datagram(Kind::Reset, pid, &endpoint.reset_key.token(pid).0);
@@ -245,22 +244,22 @@ pub(crate) fn reset(endpoint: &EndpointInner, now: Time, arrival: Arrival, pid: 
     }
 }
 
-/// Sends a datagram back by the socket that the question came in by.
+/// Sends a datagram from the socket at which the question arrived.
 pub(crate) fn answer(endpoint: &EndpointInner, route: Route, datagram: &[u8]) {
     if let Some(socket) = endpoint.socket(route.socket) {
         let batch =
             Batch { remote: route.remote, contents: datagram, segment: datagram.len(), ecn: Ecn::NotEct };
-        // A socket with a full buffer drops it, as the network might: the peer asks again.
+        // If the socket's buffer is full, the datagram is lost, and the peer asks again.
         let _ = socket.udp.send(&batch);
     }
 }
 
-/// Where a session of this endpoint takes its PIDs from.
+/// The source of PIDs for a session of this endpoint.
 pub(crate) fn new_pids(endpoint: &EndpointInner) -> Box<RandomPids> {
     Box::new(RandomPids::new(endpoint.pids.clone(), endpoint.reset_key.clone()))
 }
 
-/// Parameters as the handshake carries them.
+/// Parameters encoded for the handshake.
 pub(crate) fn encoded(params: &Params) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(128);
     encode_params(params, &mut bytes);

@@ -96,8 +96,7 @@ async fn of_a_cookie_repeated_from_everywhere_only_what_comes_from_where_init_we
     let mut init = [0; 2_000];
     let (len, from) = silent.recv_from(&mut init).await.expect("it calls");
     let (_, body) = Header::decode(&init[..len]).expect("a header");
-    let Admission::Challenge { pid, body } =
-        server.inner.cookies.admit(server.inner.clock.now(), from, body)
+    let Admission::Challenge { pid, body } = server.inner.cookies.admit(server.inner.clock.now(), from, body)
     else {
         panic!("it is asked for a cookie")
     };

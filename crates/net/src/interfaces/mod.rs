@@ -1,9 +1,8 @@
-//! Which addresses this machine can send from, and news when they change.
+//! Lists the addresses that this machine can send from, and reports changes.
 //!
-//! On Linux the kernel is asked over netlink and says when something changed; elsewhere the list is taken
-//! again every [`POLL_INTERVAL`]. Left out are interfaces that are down, Anabranch's own tunnels, bridges
-//! of containers and virtual machines and whatever is plugged into a bridge, and link-local addresses. A
-//! veth that is in no bridge is a link like any other.
+//! On Linux the kernel reports changes over netlink; elsewhere the list is read again every [`POLL_INTERVAL`]. The list leaves
+//! out interfaces that are down, Anabranch's own tunnels, bridges of containers and virtual machines, members of a bridge,
+//! and link-local addresses. A veth outside a bridge counts as an ordinary link.
 
 use std::io;
 use std::net::IpAddr;
@@ -21,23 +20,23 @@ mod system;
 #[path = "portable.rs"]
 mod system;
 
-/// How often the list is taken where nobody tells of changes.
+/// How often the list is read where the system does not report changes.
 pub const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Changes come in bursts (an interface, its address, its routes): wait this long for the rest.
+/// Changes come in bursts (an interface, its address, its routes). The list is read this long after the first.
 #[cfg(target_os = "linux")]
 const SETTLE: Duration = Duration::from_millis(50);
 
-/// Names of interfaces that begin so are tunnels of ours: a path through one would lead back into itself.
+/// Interfaces with this prefix are our own tunnels. A path through one would lead back into itself.
 const OWN_TUNNEL: &str = "anabranch";
 
-/// Bridges and endpoints that container and virtual machine managers make, by the start of their names.
+/// Prefixes of the interfaces that container and virtual machine managers create.
 const CONTAINER_NAMES: [&str; 12] = [
     "docker", "br-", "virbr", "lxcbr", "lxdbr", "incusbr", "cni", "podman", "cali", "flannel", "cilium",
     "ve-",
 ];
 
-/// An address of this machine, with what its interface is and reaches.
+/// An address of this machine, with its interface and where that leads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InterfaceAddress {
     /// The interface's name.
@@ -48,7 +47,7 @@ pub struct InterfaceAddress {
     pub address: IpAddr,
     /// Length in bits of its subnet's prefix.
     pub prefix: u8,
-    /// Largest IP packet in bytes; 0 when unknown.
+    /// Largest IP packet in bytes; 0 if unknown.
     pub mtu: u32,
     /// True for the loopback interface.
     pub loopback: bool,
@@ -57,41 +56,40 @@ pub struct InterfaceAddress {
 }
 
 impl InterfaceAddress {
-    /// True when a default route of the address's family leads over the interface.
+    /// True if a default route of the address's family leads over the interface.
     #[must_use]
     pub fn has_default_route(&self) -> bool {
         self.routes.iter().any(|route| route.bits == 0 && route.address.is_ipv4() == self.address.is_ipv4())
     }
 }
 
-/// What kind of thing an interface is, as far as it matters here.
+/// The properties of an interface that decide whether it is used.
 #[derive(Clone, Debug, Default)]
 struct Link {
     name: String,
     mtu: u32,
     running: bool,
     loopback: bool,
-    /// It is a bridge.
+    /// True for a bridge.
     bridge: bool,
-    /// It is one end of a veth pair or a tap: what containers and virtual machines are plugged in by.
+    /// True for an end of a veth pair and for a tap, by which containers and virtual machines are connected.
     virtual_port: bool,
-    /// The number of the bridge it is plugged into.
+    /// The number of the bridge that it is a member of.
     bridge_above: Option<u32>,
 }
 
-/// True when addresses of this interface lead out of the machine (or are loopback).
+/// True if addresses of this interface lead out of the machine, or are loopback.
 fn is_usable(link: &Link, ports: &[&Link]) -> bool {
     if !link.running || link.name.starts_with(OWN_TUNNEL) || link.bridge_above.is_some() {
         return false;
     }
     let named_for_containers = CONTAINER_NAMES.iter().any(|start| link.name.starts_with(start));
-    // A bridge with a real card in it is how many hosts reach their network; one with only virtual ports,
-    // or none at all, leads to guests on this machine.
+    // Many hosts reach their network through a bridge with a real card. One with only virtual ports leads to guests.
     let leads_out = link.bridge && ports.iter().any(|port| !port.virtual_port);
     if link.bridge { leads_out } else { !named_for_containers }
 }
 
-/// True for addresses that say nothing beyond their link.
+/// True for addresses without meaning beyond their link.
 fn is_link_local(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => v4.is_link_local() || v4.is_unspecified(),
@@ -102,7 +100,7 @@ fn is_link_local(address: IpAddr) -> bool {
 /// The addresses of this machine now.
 ///
 /// # Errors
-/// When the operating system does not tell.
+/// If the operating system cannot be asked.
 pub async fn local_addresses() -> io::Result<Vec<InterfaceAddress>> {
     let mut list = system::list().await?;
     list.sort_by_key(|entry| (entry.index, entry.address));
@@ -120,7 +118,7 @@ impl InterfaceWatch {
     /// Starts watching.
     ///
     /// # Errors
-    /// When the operating system does not tell even the first list.
+    /// If the operating system cannot be asked for the first list.
     pub async fn start() -> io::Result<Self> {
         let changes = system::Changes::subscribe()?;
         let first: Arc<[InterfaceAddress]> = local_addresses().await?.into();
@@ -134,7 +132,7 @@ impl InterfaceWatch {
         self.current.borrow().clone()
     }
 
-    /// A receiver that learns of every new list.
+    /// A receiver for new lists.
     #[must_use]
     pub fn subscribe(&self) -> watch::Receiver<Arc<[InterfaceAddress]>> {
         self.current.clone()

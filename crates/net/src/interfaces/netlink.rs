@@ -19,13 +19,13 @@ use tokio::task::JoinHandle;
 
 use super::{InterfaceAddress, Link, SETTLE, is_link_local, is_usable};
 
-/// Routes kept for one interface: a router with a full table must not cost us its size in memory.
+/// Most routes kept for one interface, so that a router's full table does not fill our memory.
 const MAX_ROUTES: usize = 64;
 
-/// The kernel's own table of local addresses, which says nothing about where routes lead.
+/// The kernel's table of local addresses, whose entries lead nowhere.
 const TABLE_LOCAL: u8 = 255;
 
-/// News that something about interfaces, addresses or routes changed.
+/// Reports changes of interfaces, addresses and routes.
 pub(super) struct Changes {
     messages: Box<dyn Stream<Item = NetlinkMessage<RouteNetlinkMessage>> + Send + Unpin>,
     connection: JoinHandle<()>,
@@ -44,10 +44,10 @@ impl Changes {
         Ok(Self { messages, connection: tokio::spawn(connection) })
     }
 
-    /// Waits for a change, and for those that follow at once.
+    /// Waits for a change, and for those that follow immediately.
     pub(super) async fn next(&mut self) {
         if self.messages.next().await.is_none() {
-            // The connection is gone; do without news from here on.
+            // The connection is gone: no further changes are reported.
             return tokio::time::sleep(super::POLL_INTERVAL).await;
         }
         while let Ok(Some(_)) = tokio::time::timeout(SETTLE, self.messages.next()).await {}
@@ -114,7 +114,7 @@ fn combine(
 fn read_link(message: &LinkMessage) -> Link {
     let flags = message.header.flags;
     let mut link = Link {
-        // "Running" follows the carrier by up to a second; the carrier itself is told at once.
+        // "Running" follows the carrier by up to a second; the carrier itself is reported at once.
         running: flags.contains(LinkFlags::Up) && flags.intersects(LinkFlags::Running | LinkFlags::LowerUp),
         loopback: flags.contains(LinkFlags::Loopback),
         ..Link::default()
@@ -142,7 +142,7 @@ fn read_link(message: &LinkMessage) -> Link {
     link
 }
 
-/// The address itself, unless it is not ready for use or on its way out.
+/// The address, unless it is not ready yet or about to go.
 fn read_address(message: &AddressMessage) -> Option<IpAddr> {
     let unfit =
         AddressHeaderFlags::Tentative | AddressHeaderFlags::Dadfailed | AddressHeaderFlags::Deprecated;

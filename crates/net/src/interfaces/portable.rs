@@ -8,7 +8,7 @@ use anabranch_engine::Prefix;
 
 use super::{InterfaceAddress, Link, POLL_INTERVAL, is_link_local, is_usable};
 
-/// Nobody tells of changes here: look again now and then.
+/// Reports a possible change at regular intervals, since the system does not report changes.
 pub(super) struct Changes;
 
 impl Changes {
@@ -21,8 +21,8 @@ impl Changes {
     }
 }
 
-/// All usable addresses. Routes are unknown here, so each interface is taken to have a default route: a
-/// path that leads nowhere fails to open and costs no more than that.
+/// All usable addresses. Routes are unknown here, so each interface is assumed to have a default route. A path that leads
+/// nowhere fails to open, without other harm.
 pub(super) async fn list() -> io::Result<Vec<InterfaceAddress>> {
     let mut list = Vec::new();
     for found in if_addrs::get_if_addrs()? {

@@ -1,15 +1,15 @@
 //! A session's engine, its path agent and the driver's own state, all under one lock.
 //!
-//! The driver drains what the engine wants sent, hands the engine's events to the path agent and to whoever waits, and
-//! carries out what the agent decides.
+//! The driver drains what the engine wants sent, passes its events to the path agent and to waiting tasks, and carries out
+//! what the agent decides.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use anabranch_agent::{Action, Direct, View};
 use anabranch_engine::{
-    AbandonReason, CloseReason, Event, PathChange, PathError, PathInfo, PathRules, PathState, PidChange, Route,
-    Session as Engine,
+    AbandonReason, CloseReason, Event, PathChange, PathError, PathInfo, PathRules, PathState, PidChange,
+    Route, Session as Engine,
 };
 use anabranch_secure::{InitId, Refusal};
 use anabranch_wire::{Kind, Message, PathId, Pid, Side, Span, Time, close_code};
@@ -21,65 +21,65 @@ use super::greeting::Handshake;
 use super::inner::SessionInner;
 use super::outbox::{Outgoing, plain_datagram};
 use super::wakers::{Wait, Wakers, Woken};
+use crate::endpoint::inner::EndpointInner;
 use crate::half_open::Hold;
 use crate::handshake::{describe_sockets, new_pids};
 use crate::relayed::is_chain;
-use crate::endpoint::inner::EndpointInner;
 
-/// Events kept for a listener that is slow to take them.
+/// Most events kept for a slow listener.
 const EVENTS_KEPT: usize = 256;
-/// Bytes read by the application after which the driver looks whether the peer is to have more credit.
+/// After so many bytes read by the application, the driver checks whether the peer should get more credit.
 const READ_TOLD: usize = 64 << 10;
-/// How often the key retention time follows the paths' round-trip times.
+/// How often the key retention time is adapted to the paths' round-trip times.
 const RETENTION_PAUSE: Span = Span::from_secs(1);
 
-/// Why a client may be waiting in vain.
+/// What went wrong during a client's handshake.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Trouble {
-    /// INIT ACKs that were not authentic: the ticket's secret is wrong.
+    /// An INIT-ACK was not authentic: the ticket's secret is wrong.
     pub(crate) unauthentic: bool,
-    /// The node said no.
+    /// The node refused.
     pub(crate) refused: Option<Refusal>,
     /// The node speaks another version.
     pub(crate) version: Option<u8>,
 }
 
-/// What the pump has to do after the lock is released.
+/// Work for the pump after it has released the lock.
 #[derive(Default)]
 pub(crate) struct Outcome {
-    /// Set on the server's side when the session was established just now.
+    /// The server's session was established just now.
     pub(crate) accepted: bool,
     /// The session is over.
     pub(crate) finished: bool,
-    /// How long old keys are to be kept.
+    /// How long to keep old keys, if that has changed.
     pub(crate) retention: Option<Span>,
-    /// The session is at rest.
+    /// The session has come to rest.
     pub(crate) rests: bool,
-    /// Paths that are forgotten: late packets of a path that was closed have come, or will not.
+    /// Closed paths for which no late packets are expected any more.
     pub(crate) retired_paths: SmallVec<[PathId; 2]>,
 }
 
-/// See the module's documentation.
+/// The part of a session under its lock.
 pub(crate) struct Core {
     pub(crate) engine: Engine<Bytes>,
     pub(crate) handshake: Handshake,
     pub(crate) wakers: Wakers,
     /// Decides about direct paths.
     pub(crate) agent: Direct,
-    /// What went wrong while dialing, kept for the error message.
+    /// What went wrong during the handshake, for the error message.
     pub(crate) trouble: Trouble,
     pub(crate) established: bool,
     pub(crate) closed: Option<CloseReason>,
-    /// Its task has ended: it says nothing more.
+    /// Its task has ended, and it sends nothing more.
     pub(crate) is_forgotten: bool,
     events: Option<broadcast::Sender<Event>>,
     pids: BTreeSet<Pid>,
-    /// Until the client of a server has confirmed the session.
+    /// The place among unconfirmed sessions, until the client confirms.
     pub(crate) half_open: Option<Hold>,
     advertised: BTreeSet<u64>,
-    /// Bytes read since the driver was last told to see what credit the peer may have for them.
+    /// Bytes read since the driver was last woken to grant credit.
     read_untold: usize,
-    /// A reader has nothing left to read.
+    /// A reader has read everything there was.
     dry: bool,
     retention_at: Time,
 }
@@ -105,7 +105,7 @@ impl Core {
         }
     }
 
-    /// After a fault of this program in the engine: one that has ended takes its place. The peer is told by a reset, when it next sends.
+    /// Replaces the engine after a panic by one that has ended. The peer gets a reset when it next sends.
     pub(crate) fn fail(&mut self, endpoint: &EndpointInner) {
         let (now, pids) = (endpoint.clock.now(), new_pids(endpoint));
         let mut engine = Engine::connect(Arc::default(), &[], pids, endpoint.budget.clone(), now);
@@ -114,18 +114,18 @@ impl Core {
         self.engine = engine;
     }
 
-    /// The application has taken bytes from a stream.
+    /// The application has read bytes from a stream.
     pub(crate) fn note_read(&mut self, bytes: usize) {
         self.read_untold += bytes;
     }
 
-    /// The application has taken all there was in a stream.
+    /// The application has read everything there was in a stream.
     pub(crate) fn note_dry(&mut self) {
         self.dry = true;
     }
 
-    /// Whether the driver is to be woken for the credit that reading has made. Not for every few bytes: a
-    /// reader that stops early has the peer wait for itself alone, and one that has read all there is counts.
+    /// True if the driver should be woken to grant credit for bytes read: after many bytes, or once a reader has read
+    /// everything there was.
     pub(crate) fn credit_to_tell(&mut self) -> bool {
         let dry = std::mem::take(&mut self.dry);
         let tell = self.read_untold >= READ_TOLD || (dry && self.read_untold > 0);
@@ -135,12 +135,12 @@ impl Core {
         tell
     }
 
-    /// A listener to what happens from now on.
+    /// A receiver of events from now on.
     pub(crate) fn subscribe(&mut self) -> broadcast::Receiver<Event> {
         self.events.get_or_insert_with(|| broadcast::channel(EVENTS_KEPT).0).subscribe()
     }
 
-    /// Does what is due, and takes up to `room` messages out of the engine.
+    /// Does what is due, and takes messages out of the engine until `queue` holds `room` of them.
     pub(crate) fn poll(
         &mut self,
         session: &Arc<SessionInner>,
@@ -174,7 +174,7 @@ impl Core {
             };
             queue.extend(bytes.map(|bytes| Outgoing::Ready { route, bytes }));
         }
-        // Sending may have moved the session on: closed it, or opened PIDs for the peer to use.
+        // Sending may have changed the session: closed it, or registered PIDs for the peer.
         self.take_events(session, now, (&mut outcome, woken));
         outcome
     }
@@ -231,7 +231,7 @@ impl Core {
                     | Event::Closed(_)
             );
             if let Some(listeners) = self.events.as_ref().filter(|_| telling) {
-                // Nobody listening is fine.
+                // There may be no listener left.
                 let _ = listeners.send(event);
             }
         }
@@ -270,7 +270,7 @@ impl Core {
             Event::PeerAddressGone { id } => self.agent.on_peer_address_gone(*id),
             Event::ObservedAddress { .. } | Event::PeerClosing => {}
             Event::Closed(reason) => {
-                // What has been told once stays: a session whose task is gone may still be closed by its application.
+                // The first reason stays. The application may close a session whose task is gone.
                 self.closed.get_or_insert_with(|| reason.clone());
                 self.agent.on_closed();
                 outcome.finished = true;
@@ -297,8 +297,7 @@ impl Core {
         self.agent.on_path(now, path, change, is_direct);
     }
 
-    /// How long old keys are to be kept, now and then: three probe timeouts of the slowest path
-    /// (RFC 9001 §6.5).
+    /// How long to keep old keys, at intervals: three probe timeouts of the slowest path (RFC 9001 §6.5).
     fn retention(&mut self, now: Time) -> Option<Span> {
         if !self.established || now < self.retention_at {
             return None;
@@ -309,7 +308,7 @@ impl Core {
         Some((slowest * 3).max(RETENTION_PAUSE))
     }
 
-    /// The local interface says how long packets may be; the rest of the way is found out by probes.
+    /// Limits packets to what the local interface takes. Probes find out the rest.
     fn limit_mtu(&mut self, session: &Arc<SessionInner>, path: PathId, route: Route) {
         let headers = if route.remote.is_ipv4() { 28 } else { 48 };
         let mtu = session.endpoint.socket(route.socket).map_or(0, |socket| socket.place().mtu);
@@ -321,7 +320,7 @@ impl Core {
         }
     }
 
-    /// Tells the peer the addresses beside the one that the session began on.
+    /// Announces this machine's addresses to the peer, and withdraws those that are gone.
     fn advertise(&mut self, session: &Arc<SessionInner>) {
         let Some(first) = self.engine.paths().first().map(|path| path.route.socket) else { return };
         let addresses = session.endpoint.addresses_beside(first);
@@ -342,7 +341,7 @@ impl Core {
         }
     }
 
-    /// Replaces the rules for paths, and opens those that they allow now.
+    /// Replaces the path rules, and opens paths that they allow now.
     pub(crate) fn set_path_rules(
         &mut self,
         session: &Arc<SessionInner>,
@@ -358,7 +357,7 @@ impl Core {
         Ok(())
     }
 
-    /// Closes a path if another one works; false when it stays. One that never opened is not what a session lives on.
+    /// Closes a path if another one works, or if it never opened; false if it stays.
     pub(crate) fn close_spare_path(&mut self, now: Time, path: PathId) -> bool {
         let paths = self.engine.paths();
         let is_open = |state| !matches!(state, PathState::Validating | PathState::Closing);
@@ -375,7 +374,7 @@ impl Core {
         self.agent.on_change(Time::ZERO);
     }
 
-    /// Tells peer and engine what has changed on this machine, and carries out what the agent decides.
+    /// Reports changes of this machine to peer and engine, and carries out what the agent decides.
     fn follow_agent(&mut self, session: &Arc<SessionInner>, now: Time) {
         let endpoint = &session.endpoint;
         if self.established && self.closed.is_none() {
@@ -409,14 +408,13 @@ impl Core {
         }
     }
 
-    /// Gives back what is not needed while nothing happens. What is left of the handshake is not: whoever is established
-    /// and then quiet for a while has had all answers.
+    /// Frees memory that an idle session does not need, such as the state for late handshake messages.
     fn rest(&mut self) {
         let init = self.handshake.finish();
         self.handshake = Handshake::Done { init };
     }
 
-    /// Nobody looks after the session any more. If it has not ended by itself, those who wait for something are told that it has.
+    /// The session's task has ended. If the session has not, it ends now, and all who wait are woken.
     pub(crate) fn end_unheard(&mut self, woken: &mut Woken) {
         if self.closed.is_none() {
             let reason =
@@ -427,15 +425,15 @@ impl Core {
         self.wakers.wake_all(woken);
     }
 
-    /// What the endpoint's tables hold of this session.
+    /// The entries of this session in the endpoint's tables.
     pub(crate) fn forget(&mut self) -> (BTreeSet<Pid>, Option<InitId>) {
         self.events = None;
         (std::mem::take(&mut self.pids), self.handshake.finish())
     }
 }
 
-/// A deadline that is far away moves to a multiple that others' deadlines fall on too, so that thousands of idle
-/// sessions wake the process a few times a second and not each by itself: later by a 64th of the wait at most.
+/// Delays a distant deadline, by at most a 64th of the wait, to a multiple that other sessions' deadlines fall on too. So
+/// thousands of idle sessions wake the process only a few times a second.
 fn coarse(now: Time, deadline: Time) -> Time {
     const FAR: Span = Span::from_millis(500);
     const COARSEST: u64 = 256_000_000;

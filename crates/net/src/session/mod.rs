@@ -25,16 +25,16 @@ use crate::stream::Stream;
 use inner::SessionInner;
 use wakers::Wait;
 
-/// Why something cannot be done with a session.
+/// Why an operation on a session fails.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SessionError {
-    /// It is over.
+    /// The session is over.
     #[error("the session is over: {0}")]
     Closed(CloseReason),
-    /// The message does not fit or cannot be sent.
+    /// The message is too large, or cannot be sent.
     #[error(transparent)]
     Datagram(#[from] DatagramError),
-    /// The path is not there or cannot be had.
+    /// The path does not exist, or cannot be opened.
     #[error(transparent)]
     Path(#[from] PathError),
 }
@@ -49,10 +49,10 @@ impl From<SessionError> for std::io::Error {
     }
 }
 
-/// A session with another node: streams and datagrams over every path there is between the two.
+/// A session with another node: streams and datagrams over every path between the two.
 ///
-/// Clones are handles to the same session. When the last one and the last stream are dropped, the session
-/// closes after delivering what was written.
+/// Clones are handles to the same session. When the last handle and the last stream are dropped, the session closes
+/// after everything written has been delivered.
 ///
 /// ```no_run
 /// use anabranch_net::Session;
@@ -72,7 +72,7 @@ pub struct Session {
     handle: Arc<Handle>,
 }
 
-/// Closes the session when the application has let go of it.
+/// Closes the session when the application has dropped all its handles.
 pub(crate) struct Handle {
     pub(crate) inner: Arc<SessionInner>,
 }
@@ -100,13 +100,13 @@ impl Session {
         self.handle.inner.peer
     }
 
-    /// The share whose ticket opened the session, if one did.
+    /// The share whose ticket opened the session, if any.
     #[must_use]
     pub fn share(&self) -> Option<ShareId> {
         self.handle.inner.share
     }
 
-    /// Which end this is: the one that connected or the one that accepted.
+    /// Whether this end connected (client) or accepted (server).
     #[must_use]
     pub fn side(&self) -> Side {
         self.handle.inner.core().engine.side()
@@ -150,7 +150,7 @@ impl Session {
     /// Queues an unreliable message. When too many wait, the oldest of the lowest class makes room.
     ///
     /// # Errors
-    /// When it is larger than the paths or the peer take, or the session is over.
+    /// If the message is larger than the paths or the peer take, or the session is over.
     pub fn send_datagram(&self, datagram: Datagram) -> Result<(), SessionError> {
         let Datagram { class, flow, data } = datagram;
         let mut core = self.handle.inner.core();
@@ -171,7 +171,7 @@ impl Session {
         self.recv_datagram_at().await.map(|(_, datagram)| datagram)
     }
 
-    /// The next unreliable message from the peer, and when it came by the endpoint's clock: that is before the application had time for it.
+    /// The next unreliable message from the peer, and when it arrived by the endpoint's clock.
     ///
     /// # Errors
     /// [`SessionError::Closed`].
@@ -190,8 +190,8 @@ impl Session {
         .await
     }
 
-    /// What is done from now on so that the datagrams of a class, 0 to 15, arrive. [`Config::datagrams`](crate::Config::datagrams) says what is done at first,
-    /// [`Config::protection`](crate::Config::protection) how they are protected.
+    /// Sets how datagrams of a class, 0 to 15, are protected against loss from now on. [`Config::datagrams`](crate::Config::datagrams)
+    /// gives the initial modes, [`Config::protection`](crate::Config::protection) the parameters.
     ///
     /// ```no_run
     /// # fn set(session: &anabranch_net::Session) {
@@ -204,46 +204,45 @@ impl Session {
         self.handle.inner.core().engine.set_datagram_mode(class, mode);
     }
 
-    /// Every path as it stands, with the local address it leaves from.
+    /// All paths with their current state.
     #[must_use]
     pub fn paths(&self) -> Vec<PathInfo> {
         self.handle.inner.core().engine.paths()
     }
 
-    /// The local address that a path's packets leave from, while there is a socket for it.
+    /// The local address of a path, while its socket exists.
     #[must_use]
     pub fn local_address(&self, route: &Route) -> Option<std::net::SocketAddr> {
         self.handle.inner.endpoint.socket(route.socket).map(|socket| socket.udp.local_addr())
     }
 
-    /// The name of the interface that a path's packets leave by, while there is a socket for it.
+    /// The name of a path's interface, while its socket exists.
     #[must_use]
     pub fn interface(&self, route: &Route) -> Option<String> {
         let socket = self.handle.inner.endpoint.socket(route.socket)?;
         Some(socket.place().interface.to_string())
     }
 
-    /// Says how a path should be used, to the peer too.
+    /// Sets how a path is used, at both ends.
     ///
     /// # Errors
-    /// When there is no such path.
+    /// If there is no such path.
     pub fn set_path_use(&self, path: PathId, usage: PathUse) -> Result<(), SessionError> {
         self.handle.inner.core().engine.set_path_use(path, usage)?;
         self.handle.inner.wake_driver();
         Ok(())
     }
 
-    /// What is wanted of this session's paths.
+    /// This session's path rules.
     #[must_use]
     pub fn path_rules(&self) -> PathRules {
         self.handle.inner.core().engine.path_rules()
     }
 
-    /// Says what is wanted of this session's paths from now on: those that are ruled out are closed, those that are allowed
-    /// now are opened.
+    /// Replaces this session's path rules. Paths that they exclude are closed, and newly allowed ones opened.
     ///
     /// # Errors
-    /// [`SessionError::Path`] when no path would be left; then nothing changes.
+    /// [`SessionError::Path`] if no path would be left; then nothing changes.
     pub fn set_path_rules(&self, rules: PathRules) -> Result<(), SessionError> {
         let inner = &self.handle.inner;
         let now = inner.endpoint.clock.now();
@@ -252,19 +251,19 @@ impl Session {
         Ok(set?)
     }
 
-    /// What a rule says to be about exactly the way of this path.
+    /// The pattern of a rule that fits exactly this path's route.
     #[must_use]
     pub fn pattern_of(&self, route: &Route) -> Pattern {
         let place = self.handle.inner.endpoint.rule_place(route.socket);
         Pattern::Way { local: place.local, remote: route.remote, relays: place.relays }
     }
 
-    /// Has a scheduler of the caller's choose the path of what this end sends.
+    /// Has `scheduler` choose the path of each packet that this end sends.
     ///
     /// ```
     /// use anabranch_net::{Decision, Item, PathView, Scheduler, SessionView};
     ///
-    /// /// The path that has carried least, a packet at a time.
+    /// /// Chooses the path that has carried least, for one packet at a time.
     /// struct Fair;
     ///
     /// impl Scheduler for Fair {
@@ -286,20 +285,20 @@ impl Session {
         self.handle.inner.wake_driver();
     }
 
-    /// Sets a path id aside for a path through relays, which need the two PIDs it comes with.
+    /// Reserves a path id for a path through relays. The relays need its two PIDs.
     ///
     /// # Errors
-    /// [`SessionError::Path`]; with [`PathError::NotReady`] it can be had a round trip later.
+    /// [`SessionError::Path`]. After [`PathError::NotReady`], try again a round trip later.
     pub fn reserve_path(&self) -> Result<ReservedPath, SessionError> {
         let reserved = self.handle.inner.core().engine.reserve_path()?;
         self.handle.inner.pump();
         Ok(reserved)
     }
 
-    /// Opens a reserved path through relays that are ready for it. It carries data once the peer has answered on it.
+    /// Opens a reserved path through relays that are ready for it. It carries data after the peer has answered on it.
     ///
     /// # Errors
-    /// [`SessionError::Path`] when it cannot be had any more; the reservation is over then.
+    /// [`SessionError::Path`] if it cannot be opened any more; the reservation is gone then.
     pub fn open_path_through(&self, reserved: ReservedPath, chain: Chain) -> Result<(), SessionError> {
         let endpoint = &self.handle.inner.endpoint;
         let back = chain.back;
@@ -313,27 +312,26 @@ impl Session {
         Ok(opened?)
     }
 
-    /// The peer's PID for a path, for a relay that has to know it.
+    /// The peer's PID for a path, which a relay may need.
     #[must_use]
     pub fn remote_pid(&self, path: PathId) -> Option<Pid> {
         self.handle.inner.core().engine.remote_pid(path)
     }
 
-    /// Gives back a reservation.
+    /// Releases a reservation.
     pub fn release_path(&self, reserved: ReservedPath) {
         self.handle.inner.core().engine.release_path(reserved.id);
         self.handle.inner.pump();
     }
 
-    /// Stops using a path; what is in flight on it goes over the others. A direct path that is still wanted is opened
-    /// again later.
+    /// Closes a path; its data in flight is sent over the others. A direct path that the path agent wants is opened again later.
     pub fn close_path(&self, path: PathId) {
         let now = self.handle.inner.endpoint.clock.now();
         self.handle.inner.core().engine.close_path(now, path, AbandonReason::Requested);
         self.handle.inner.pump();
     }
 
-    /// As [`Self::close_path`], where another path works; false, and it stays, when none does.
+    /// Closes a path if another one works; false if it stays.
     #[must_use]
     pub fn close_spare_path(&self, path: PathId) -> bool {
         let now = self.handle.inner.endpoint.clock.now();
@@ -342,7 +340,7 @@ impl Session {
         closed
     }
 
-    /// The keys of the relays that a path goes through, in order; none for a direct path.
+    /// The keys of a path's relays in order; empty for a direct path.
     #[must_use]
     pub fn relays(&self, route: &Route) -> Vec<PublicKey> {
         let via = self.handle.inner.endpoint.relayed.find(route.socket);
@@ -355,7 +353,7 @@ impl Session {
         self.handle.inner.core().engine.stats()
     }
 
-    /// What happens to the session and its paths from now on.
+    /// A receiver of the session's events from now on.
     #[must_use]
     pub fn events(&self) -> Events {
         Events { receiver: self.handle.inner.core().subscribe() }
@@ -367,13 +365,13 @@ impl Session {
         self.handle.inner.close_reason()
     }
 
-    /// Waits until the session has ended, for whatever reason.
+    /// Waits until the session has ended, for any reason.
     pub async fn closed(&self) -> CloseReason {
         self.handle.inner.closed().await
     }
 
-    /// Waits until nothing of the session is left at this end. One that has ended lingers for a moment, to say so again to a peer that has
-    /// not heard it: until then, what carries its packets is to stay.
+    /// Waits until nothing of the session is left at this end. A session that has ended lingers briefly, to repeat the end to a
+    /// peer that has not heard it. Until then, relays that carry its packets must stay.
     pub async fn forgotten(&self) {
         poll_fn(|cx| {
             let mut core = self.handle.inner.core();
@@ -386,18 +384,18 @@ impl Session {
         .await;
     }
 
-    /// Closes once everything written has been delivered and the peer has sent what it had left; waits for it.
+    /// Closes after everything written has been delivered and the peer has sent the rest of its data; waits for it.
     pub async fn close(&self) -> CloseReason {
         self.handle.inner.close();
         self.closed().await
     }
 
-    /// Ends the session at once; what is not delivered is lost. The peer is told code and reason.
+    /// Ends the session at once; undelivered data is lost. Code and reason are sent to the peer.
     pub fn abort(&self, code: u64, reason: &str) {
         self.handle.inner.abort(code, reason);
     }
 
-    /// Waits until the handshake is over; false when it failed.
+    /// Waits until the handshake is over; false if it failed.
     pub(crate) async fn established(&self) -> bool {
         poll_fn(|cx| {
             let mut core = self.handle.inner.core();
@@ -416,7 +414,7 @@ impl Session {
 pub struct Datagram {
     /// Type of service, 0 (dropped first) to 15 (MPMTP-AR [R11]).
     pub class: u8,
-    /// Hash of the flow it belongs to, so that a flow can be kept on one path; 0 for none.
+    /// Hash of the flow it belongs to, so that a flow can stay on one path; 0 for none.
     pub flow: u32,
     /// The message.
     pub data: Bytes,
@@ -428,7 +426,7 @@ impl From<Bytes> for Datagram {
     }
 }
 
-/// A stream of events. One that is not read falls behind and loses the oldest.
+/// A stream of events. A slow reader loses the oldest ones.
 #[derive(Debug)]
 pub struct Events {
     receiver: broadcast::Receiver<Event>,

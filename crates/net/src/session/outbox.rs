@@ -1,9 +1,8 @@
-//! From the engine's messages to datagrams on sockets: encoded, sealed in place, and sent in batches.
+//! Encodes the engine's messages, seals them in place, and sends them in batches.
 //!
-//! Runs of packets of equal size over one route, of which the last may be shorter, become one buffer and
-//! one system call. What a socket cannot take now waits, in order, until it can; little waits there, since
-//! what is sent is bounded by congestion windows. Keys are locked while a batch is sealed, not while the
-//! system sends it.
+//! Packets of equal size over one route, the last perhaps shorter, become one buffer and one system call. Batches that a socket
+//! cannot take wait in order. Few wait, since congestion windows limit sending. Keys are locked while a batch is sealed, not
+//! while the system sends it.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -15,30 +14,30 @@ use anabranch_wire::{Frame, Header, Kind, MarkedFrame, Packet, PathId, Pid, TAG_
 use bytes::{BufMut, Bytes};
 use smallvec::SmallVec;
 
-use crate::fault::lock;
 use crate::endpoint::inner::{BoundSocket, EndpointInner};
+use crate::fault::lock;
 use crate::socket::Batch;
 
-/// Most bytes in one batch: what fits into one UDP datagram before it is cut.
+/// Most bytes in one batch: the system takes it as one large UDP datagram, which it cuts.
 const MAX_BATCH: usize = 64_800;
 
-/// Bytes that wait for one socket at most; what comes then is lost, as in a full queue.
+/// Most bytes that wait for one socket; more are dropped, as in a full queue.
 const MAX_WAITING: usize = 1 << 20;
 
-/// Type of service of packets that carry no datagram; a datagram brings its own.
+/// Type of service of packets without a datagram; a datagram brings its own.
 const STREAM_TOS: u8 = 8;
 
-/// The hop limit of what is sent: relays drop packets that could go through more of them than a chain has.
+/// The hop limit of packets: relays drop packets that have passed more relays than a chain may have.
 const MOST_RELAYS: u8 = 4;
 
 /// Something to send.
 #[derive(Debug)]
 pub(crate) enum Outgoing {
-    /// A packet of the engine's, to be sealed.
+    /// A packet from the engine, to be sealed.
     Packet(Transmit<Bytes>),
-    /// A handshake message, ready.
+    /// A complete handshake message.
     Ready {
-        /// Where to.
+        /// Its destination.
         route: Route,
         /// The whole datagram.
         bytes: Vec<u8>,
@@ -57,10 +56,10 @@ impl Outgoing {
 /// An address with a PID that was used there.
 pub(crate) type Peer = (SocketAddr, Pid);
 
-/// Pairs of address and PID that are remembered of a session: some for each of more paths than it can have at a time.
+/// Most pairs of address and PID remembered of a session, enough for several on each of its paths.
 const MOST_PEERS: usize = 64;
 
-/// Pairs that were used for the first time, and older ones that are forgotten for them.
+/// Pairs used for the first time, and older ones forgotten in exchange.
 #[derive(Debug, Default)]
 pub(crate) struct NewPeers {
     pub(crate) used: SmallVec<[Peer; 2]>,
@@ -72,16 +71,16 @@ pub(crate) struct NewPeers {
 pub(crate) struct Outbox {
     blocked: Vec<Blocked>,
     sockets: SmallVec<[Arc<BoundSocket>; 4]>,
-    /// Where resets for this session would come from: the latest [`MOST_PEERS`].
+    /// The latest [`MOST_PEERS`] pairs from which resets for this session may come.
     peers: SmallVec<[Peer; 4]>,
 }
 
-/// Memory for one pass of a pump: of the thread, since idle sessions should hold none.
+/// Memory for one pass of a pump. It belongs to the thread, so that idle sessions hold none.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     /// Filled from the engine, emptied by [`Outbox::send`].
     pub(crate) queue: Vec<Outgoing>,
-    /// Indices into the queue, path by path.
+    /// Indices into the queue, sorted by path.
     order: Vec<usize>,
     buffer: Vec<u8>,
 }
@@ -94,7 +93,7 @@ struct Blocked {
     bytes: usize,
 }
 
-/// What all packets of a batch share.
+/// The properties shared by all packets of a batch.
 #[derive(Clone, Copy, Debug)]
 struct Head {
     route: Route,
@@ -106,25 +105,25 @@ struct Head {
 #[derive(Clone, Copy, Debug)]
 struct Open {
     head: Head,
-    /// Packets that may still follow.
+    /// How many packets may still be added.
     room: usize,
     /// The PID at the first relay, on a path through relays.
     forward: Option<Pid>,
 }
 
 impl Outbox {
-    /// Drops what waits, as the network might have.
+    /// Drops waiting batches, as if the network had lost them.
     pub(crate) fn clear(&mut self) {
         self.blocked.clear();
         self.sockets.clear();
     }
 
-    /// The sockets that something waits for.
+    /// The sockets for which batches wait.
     pub(crate) fn blocked_on(&self) -> SmallVec<[Arc<BoundSocket>; 2]> {
         self.blocked.iter().map(|blocked| blocked.socket.clone()).collect()
     }
 
-    /// How many sockets something waits for.
+    /// How many sockets batches wait for.
     pub(crate) fn blocked_count(&self) -> usize {
         self.blocked.len()
     }
@@ -134,16 +133,16 @@ impl Outbox {
         &self.peers
     }
 
-    /// Lets go of sockets whose addresses are gone, so that their ports are free should the addresses return.
+    /// Drops sockets whose addresses are gone, so that their ports are free if the addresses return.
     pub(crate) fn forget_gone(&mut self) {
         self.sockets.retain(|socket| !socket.is_gone());
         self.blocked.retain(|blocked| !blocked.socket.is_gone());
     }
 
-    /// Seals and sends everything in the queue. Gives the pairs of address and PID that are new.
+    /// Seals and sends everything in the queue. Returns the pairs of address and PID that are new.
     ///
     /// # Errors
-    /// When the keys may not seal any more: the session must end.
+    /// If the keys may not seal any more; then the session must end.
     pub(crate) fn send(
         &mut self,
         endpoint: &EndpointInner,
@@ -151,8 +150,8 @@ impl Outbox {
         (now, scratch): (Time, &mut Scratch),
     ) -> Result<NewPeers, SealError> {
         let Scratch { queue, order, buffer } = scratch;
-        // A scheduler that spreads packets over paths would have many small batches sent. Only within a path does
-        // the order matter, and this keeps it there, whatever routes the path's packets take while it moves.
+        // Sort by path: a scheduler that spreads packets would cause many small batches. Order matters only within a
+        // path, and a stable sort keeps it.
         order.clear();
         order.extend(0..queue.len());
         order.sort_by_key(|at| queue[*at].path());
@@ -199,7 +198,7 @@ impl Outbox {
         Ok(new)
     }
 
-    /// Tries again what waited for sockets.
+    /// Tries to send waiting batches again.
     pub(crate) fn retry(&mut self) {
         for blocked in &mut self.blocked {
             while let Some((head, contents)) = blocked.waiting.front() {
@@ -221,7 +220,7 @@ impl Outbox {
         Open { head, room, forward }
     }
 
-    /// Sends what is in the buffer, or lets it wait.
+    /// Sends the batch in the buffer, or has it wait.
     fn dispatch(
         &mut self,
         endpoint: &EndpointInner,
@@ -230,7 +229,7 @@ impl Outbox {
     ) {
         keys.release();
         let Some(Open { head, .. }) = open else { return };
-        // A socket that is gone with its interface takes its packets with it: they count as lost.
+        // Packets for a socket that is gone count as lost.
         if let Some(socket) = self.socket(endpoint, head.route.socket) {
             let waits = self.blocked.iter().position(|blocked| blocked.socket.id == socket.id);
             match waits {
@@ -257,12 +256,12 @@ impl Outbox {
     }
 
     fn note_peer(&mut self, peer: Peer, new: &mut NewPeers) {
-        // The last used is most likely the next.
+        // The last one used is the most likely.
         if self.peers.iter().rev().any(|known| *known == peer) {
             return;
         }
         if self.peers.len() == MOST_PEERS {
-            // Of a path that is gone, most likely; otherwise it comes back with its next packet.
+            // The oldest most likely belongs to a path that is gone. If not, its next packet adds it again.
             new.in_place_of.push(self.peers.remove(0));
         }
         self.peers.push(peer);
@@ -280,7 +279,7 @@ impl Blocked {
 }
 
 impl Head {
-    /// False when the socket has no room now.
+    /// False if the socket has no room now.
     fn send(&self, socket: &BoundSocket, contents: &[u8]) -> bool {
         let Self { route, segment, ecn } = *self;
         socket.udp.send(&Batch { remote: route.remote, contents, segment, ecn }).is_ok()
@@ -323,7 +322,7 @@ impl Keys<'_> {
             self.held = Some(guard);
         }
         let Some(keys) = self.held.as_mut().and_then(|guard| guard.as_mut()) else {
-            // The engine sends no packet before the handshake gave keys.
+            // The engine sends no packets before the handshake has given keys.
             return Err(SealError::Exhausted);
         };
         let header = Header {
@@ -344,7 +343,7 @@ impl Keys<'_> {
     }
 }
 
-/// A session's keys; none after a fault while they were held, which nothing goes on without.
+/// Locks a session's keys. After a panic under the lock there are none, and the session ends.
 pub(crate) fn lock_keys(protection: &Mutex<Option<Protection>>) -> MutexGuard<'_, Option<Protection>> {
     lock(protection, |keys| *keys = None)
 }
@@ -362,7 +361,7 @@ fn type_of_service(packet: &Packet<Bytes>) -> u8 {
     packet.frames.iter().filter_map(class).max().unwrap_or(STREAM_TOS)
 }
 
-/// A datagram of a kind that has no frames.
+/// A datagram of a kind without frames.
 pub(crate) fn plain_datagram(kind: Kind, pid: Pid, body: &[u8]) -> Vec<u8> {
     let header = Header { kind, key_phase: false, tos: STREAM_TOS, hop_limit: MOST_RELAYS, pid, fsn: 0 };
     let mut datagram = vec![0; Header::LEN + body.len()];

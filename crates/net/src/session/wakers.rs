@@ -1,4 +1,4 @@
-//! Who waits for what of a session.
+//! The tasks that wait for a session.
 
 use std::collections::BTreeMap;
 use std::task::Waker;
@@ -6,13 +6,13 @@ use std::task::Waker;
 use anabranch_wire::StreamId;
 use smallvec::SmallVec;
 
-/// Wakers taken out under the session's lock, to be woken after it.
+/// Wakers collected under the session's lock, and woken after it is released.
 pub(crate) type Woken = SmallVec<[Waker; 8]>;
 
-/// Things that a task can wait for, beside the bytes of one stream.
+/// Events that a task can wait for, other than those of one stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
-    /// The handshake, or the end.
+    /// The end of the handshake, or of the session.
     State,
     /// A stream opened by the peer.
     Accept,
@@ -31,12 +31,12 @@ pub(crate) struct Wakers {
 }
 
 impl Wakers {
-    /// One reader a stream: the last to ask.
+    /// The reader of each stream; the last to wait replaces others.
     pub(crate) fn wait_to_read(&mut self, stream: StreamId, waker: &Waker) {
         insert(&mut self.readers, stream, waker);
     }
 
-    /// One writer a stream: the last to ask.
+    /// The writer of each stream; the last to wait replaces others.
     pub(crate) fn wait_to_write(&mut self, stream: StreamId, waker: &Waker) {
         insert(&mut self.writers, stream, waker);
     }
@@ -60,7 +60,7 @@ impl Wakers {
         woken.extend(self.others[what as usize].drain(..));
     }
 
-    /// The session is over: nobody waits any longer.
+    /// Wakes all, since the session is over.
     pub(crate) fn wake_all(&mut self, woken: &mut Woken) {
         woken.extend(std::mem::take(&mut self.readers).into_values());
         woken.extend(std::mem::take(&mut self.writers).into_values());
@@ -69,7 +69,7 @@ impl Wakers {
         }
     }
 
-    /// Forgets a stream whose handle is gone.
+    /// Forgets a stream whose handle was dropped.
     pub(crate) fn forget(&mut self, stream: StreamId) {
         self.readers.remove(&stream);
         self.writers.remove(&stream);

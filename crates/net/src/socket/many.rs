@@ -1,15 +1,15 @@
-//! Batches to many destinations by one system call, for a relay whose packets come one by one and go each elsewhere.
+//! Sends batches to many destinations by one system call, for a relay whose packets go to many.
 //!
-//! `sendmmsg` spares the entry into the kernel that a call for each destination costs; segmentation offload, which spares
-//! much more, works within one destination alone, so each batch of many datagrams is cut by the kernel as ever.
+//! `sendmmsg` saves a system call for each destination. Segmentation offload saves much more, but works only within one
+//! destination, so the kernel still cuts each batch.
 
 use std::io;
 
 use super::{Batch, UdpSocket};
 
 impl UdpSocket {
-    /// Sends batches, those that follow each other with one mark and one size to cut by one system call where the system can. What it
-    /// does not take is counted and gone, as with [`UdpSocket::send`], also what the socket's buffer has no room for.
+    /// Sends batches. Consecutive ones with one mark and one segment size take one system call, if the system can. Refused
+    /// datagrams are counted and dropped as by [`UdpSocket::send`], and so are those without room in the socket's buffer.
     pub(crate) fn send_each(&self, batches: &[Batch<'_>]) {
         let mut left = batches;
         while let Some(first) = left.first() {
@@ -23,8 +23,7 @@ impl UdpSocket {
         }
     }
 
-    /// Gives how many of the batches the system took: 0 when it refused the first, which [`UdpSocket::send`] then finds
-    /// the reason for.
+    /// Returns how many batches the system took: 0 if it refused the first, for which [`UdpSocket::send`] then finds the reason.
     #[cfg(target_os = "linux")]
     fn send_alike(&self, batches: &[Batch<'_>], segment: Option<u16>) -> usize {
         use std::io::IoSlice;
@@ -70,8 +69,8 @@ impl UdpSocket {
 #[cfg(target_os = "linux")]
 const MOST: usize = 16;
 
-/// How many of the first batches one call can take, since its control messages are for all of them: they have one mark, and
-/// one size to cut them into, which single datagrams do not exceed.
+/// How many of the first batches one call can take. They share its control messages: one mark, and one segment size, which
+/// single datagrams do not exceed.
 fn alike(batches: &[Batch<'_>]) -> (usize, Option<u16>) {
     let (mut segment, mut longest) = (None, 0);
     for (at, batch) in batches.iter().enumerate() {
@@ -88,7 +87,7 @@ fn alike(batches: &[Batch<'_>]) -> (usize, Option<u16>) {
     (batches.len(), told(segment))
 }
 
-/// As the system wants it; none that is cut is longer.
+/// The segment size for the system; no cut datagram is longer.
 fn told(segment: Option<usize>) -> Option<u16> {
     segment.map(|size| u16::try_from(size).unwrap_or(u16::MAX))
 }
@@ -106,7 +105,7 @@ fn controls<'a>(
     (*mark != 0).then_some(marked).into_iter().chain(cut).collect()
 }
 
-/// Room for exactly so many control messages (the kernel refuses what is left empty), each of four bytes at most.
+/// Room for exactly `N` control messages of up to four bytes; the kernel refuses unused room.
 #[cfg(target_os = "linux")]
 fn controls_room(count: usize) -> Option<Vec<u8>> {
     match count {

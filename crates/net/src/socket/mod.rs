@@ -1,13 +1,12 @@
 //! A UDP socket for one local address, bound to its interface, that sends and receives in batches.
 //!
-//! - **Bound to its interface** (`SO_BINDTODEVICE`, which needs no privilege on a socket that is not bound
-//!   yet, since Linux 5.7): with two default routes a source address alone does not choose the interface.
-//!   Where the system refuses, the source address has to do, and [`UdpSocket::is_bound_to_interface`] says so.
-//! - **Never fragmented**: a datagram too long for the way is dropped, which is what path MTU probes ask for.
-//! - **GSO falls back per destination**: quinn-udp turns it off for all of a socket after one refusal; the
-//!   refusal here counts for that destination alone.
-//! - **Marks stay**: quinn-udp takes any refusal for one of the ECN mark, and sends IPv4 without marks from then on. When the refusal
-//!   comes without a mark as well, that was not it, and quinn-udp begins anew.
+//! - **Bound to its interface** by `SO_BINDTODEVICE`, since with two default routes a source address does not choose the
+//!   interface. Since Linux 5.7 this needs no privilege on an unbound socket. If the system refuses, routes decide, and
+//!   [`UdpSocket::is_bound_to_interface`] is false.
+//! - **Never fragmented**: a datagram too long for the path is dropped, as path MTU probes require.
+//! - **Segmentation offload is given up per destination**: after one refusal, quinn-udp turns it off for the whole socket.
+//! - **ECN marks stay**: after any refusal, quinn-udp sends IPv4 without marks. If the system refuses the datagram without a mark
+//!   too, the mark was not the cause, and a new quinn-udp state is used.
 
 use std::collections::BTreeSet;
 use std::io::{self, IoSliceMut};
@@ -25,13 +24,13 @@ use crate::tap::{Seen, Taps};
 
 mod many;
 
-/// Asked of the system for each direction, in bytes; it may grant less.
+/// Buffer size requested for each direction, in bytes; the system may grant less.
 pub const BUFFER_SIZE: usize = 4 << 20;
 
-/// Most destinations remembered that refused segmentation offload.
+/// Most destinations remembered for which segmentation offload was refused.
 const MAX_REFUSALS: usize = 1024;
 
-/// Where and how to bind.
+/// What to bind to.
 #[derive(Clone, Debug)]
 pub struct BindTo {
     /// The local address; port 0 for any free one.
@@ -44,12 +43,12 @@ pub struct BindTo {
 #[derive(Debug)]
 pub struct UdpSocket {
     io: tokio::net::UdpSocket,
-    /// Replaced when it has drawn a wrong conclusion.
+    /// Replaced when it has wrongly turned marks off.
     state: RwLock<UdpSocketState>,
     local: SocketAddr,
     bound_to_interface: bool,
     no_offload: Mutex<BTreeSet<SocketAddr>>,
-    /// Whether `no_offload` was ever filled: most sockets never look further.
+    /// True once `no_offload` has an entry; most sockets have none and need not lock it.
     any_refused: AtomicBool,
     counters: Counters,
     taps: Taps,
@@ -66,7 +65,7 @@ struct Counters {
     failed: AtomicU64,
 }
 
-/// What a socket has done so far.
+/// Counters of a socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SocketStats {
     /// Datagrams handed to the system.
@@ -79,28 +78,28 @@ pub struct SocketStats {
     pub receive_calls: u64,
     /// Datagrams for which the system knew no route.
     pub unreachable: u64,
-    /// Datagrams longer than the interface or the path takes.
+    /// Datagrams too long for the interface or the path.
     pub too_long: u64,
     /// Datagrams that the system refused for another reason.
     pub failed: u64,
-    /// Bytes of send and receive buffer that the system granted.
+    /// Bytes of the send and receive buffer that the system granted.
     pub buffers: (usize, usize),
 }
 
 /// One or more datagrams of equal size (the last may be shorter) to one destination.
 #[derive(Clone, Copy, Debug)]
 pub struct Batch<'a> {
-    /// Where to.
+    /// The destination.
     pub remote: SocketAddr,
     /// All datagrams, one after the other.
     pub contents: &'a [u8],
     /// Size of each but the last.
     pub segment: usize,
-    /// The mark they leave with.
+    /// Their ECN mark.
     pub ecn: Ecn,
 }
 
-/// What one receive buffer holds: datagrams from one sender, each `stride` long, the last perhaps shorter.
+/// The contents of a receive buffer: datagrams from one sender, `stride` bytes each, the last perhaps shorter.
 #[derive(Clone, Copy, Debug)]
 pub struct Received {
     /// The sender.
@@ -109,7 +108,7 @@ pub struct Received {
     pub len: usize,
     /// Size of each datagram but the last.
     pub stride: usize,
-    /// The mark they came with.
+    /// Their ECN mark.
     pub ecn: Ecn,
 }
 
@@ -124,7 +123,7 @@ impl UdpSocket {
     /// Binds a socket.
     ///
     /// # Errors
-    /// Those of the operating system; `AddrInUse` when the port is taken.
+    /// Those of the operating system; `AddrInUse` if the port is taken.
     pub fn bind(to: &BindTo) -> io::Result<Self> {
         let socket = Socket::new(Domain::for_address(to.address), Type::DGRAM, Some(Protocol::UDP))?;
         if to.address.is_ipv6() {
@@ -132,7 +131,7 @@ impl UdpSocket {
         }
         let bound_to_interface = to.interface.as_deref().is_some_and(|name| bind_to_interface(&socket, name));
         socket.bind(&to.address.into())?;
-        // Less than asked for is granted without an error; what there is, is in the statistics.
+        // The system may grant less without an error; the counters show the real size.
         socket.set_recv_buffer_size(BUFFER_SIZE)?;
         socket.set_send_buffer_size(BUFFER_SIZE)?;
         socket.set_nonblocking(true)?;
@@ -164,7 +163,7 @@ impl UdpSocket {
         self.local
     }
 
-    /// True when packets leave by its interface whatever the routes say.
+    /// True if packets leave by its interface, whatever the routes are.
     #[must_use]
     pub fn is_bound_to_interface(&self) -> bool {
         self.bound_to_interface
@@ -173,18 +172,17 @@ impl UdpSocket {
     /// How many datagrams a [`Batch`] to `remote` may hold.
     #[must_use]
     pub fn max_segments(&self, remote: SocketAddr) -> usize {
-        // quinn-udp forgets what the system can do after the first refusal; it was asked at the start.
+        // Asked at the start, since quinn-udp forgets after the first refusal what the system can do.
         let refused = self.any_refused.load(Ordering::Relaxed)
             && self.no_offload.lock().expect("no panic while held").contains(&remote);
         if refused { 1 } else { MAX_SEGMENTS }
     }
 
-    /// Sends a batch with one system call, or one a datagram where the system wants it so. A datagram that
-    /// the system does not take is counted and gone, as if the network had lost it.
+    /// Sends a batch with one system call, or one for each datagram where the system requires it. A datagram that the
+    /// system refuses is counted and dropped, as if the network had lost it.
     ///
     /// # Errors
-    /// `WouldBlock` alone, when the socket's buffer is full: nothing was sent; wait for
-    /// [`UdpSocket::writable`].
+    /// Only `WouldBlock`, if the socket's buffer is full. Nothing was sent then; wait for [`UdpSocket::writable`].
     pub fn send(&self, batch: &Batch<'_>) -> io::Result<()> {
         let result = self.try_send(batch, batch.contents);
         let count = batch.datagrams();
@@ -209,7 +207,7 @@ impl UdpSocket {
     /// Waits until the socket may take datagrams again.
     ///
     /// # Errors
-    /// When the runtime is shutting down.
+    /// If the runtime is shutting down.
     pub async fn writable(&self) -> io::Result<()> {
         self.io.writable().await
     }
@@ -217,15 +215,15 @@ impl UdpSocket {
     /// Waits until datagrams may be there.
     ///
     /// # Errors
-    /// When the runtime is shutting down.
+    /// If the runtime is shutting down.
     pub async fn readable(&self) -> io::Result<()> {
         self.io.readable().await
     }
 
-    /// Receives into `buffers`; gives how many were filled, described in `filled`.
+    /// Receives into `buffers`. Returns how many were filled, as described in `filled`.
     ///
     /// # Errors
-    /// `WouldBlock` when there is nothing; others are of one datagram (an ICMP message) or of the system.
+    /// `WouldBlock` if there is nothing. Other errors concern one datagram (an ICMP message) or the system.
     pub fn receive(&self, buffers: &mut [IoSliceMut<'_>], filled: &mut [Received]) -> io::Result<usize> {
         let mut metas = [RecvMeta::default(); quinn_udp::BATCH_SIZE];
         let most = buffers.len().min(filled.len()).min(metas.len());
@@ -250,7 +248,7 @@ impl UdpSocket {
         Ok(count)
     }
 
-    /// What it has done so far.
+    /// Its counters.
     #[must_use]
     pub fn stats(&self) -> SocketStats {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -279,19 +277,19 @@ impl UdpSocket {
             src_ip: None,
         };
         self.counters.send_calls.fetch_add(1, Ordering::Relaxed);
-        // Without asking the runtime first: it does not know that a fresh socket is writable.
+        // Try without asking the runtime, which does not know that a new socket is writable.
         let result = self.state.read().expect("no panic while held").try_send((&self.io).into(), &transmit);
         if matches!(&result, Err(error) if is_offload_refusal(error)) {
             self.begin_anew();
         }
         if matches!(&result, Err(error) if error.kind() == io::ErrorKind::WouldBlock) {
-            // Tells it, so that `writable` waits.
+            // Informs the runtime, so that `writable` waits.
             return self.io.try_io(Interest::WRITABLE, || result);
         }
         result
     }
 
-    /// What was refused was refused without a mark, too.
+    /// A refused datagram was refused without a mark, too.
     fn begin_anew(&self) {
         let anew = UdpSocketState::new((&self.io).into()).and_then(|state| {
             told_less(&self.io, self.local)?;
@@ -303,8 +301,8 @@ impl UdpSocket {
         }
     }
 
-    /// The system cannot cut a batch for this destination: remember it, and cut here. What does not fit
-    /// into the socket's buffer then is lost, once for each destination.
+    /// The system cannot cut a batch for this destination. This is remembered, and the batch is cut here. Datagrams that do not
+    /// fit into the socket's buffer are lost, once for each destination.
     fn send_singly(&self, batch: &Batch<'_>) -> io::Result<()> {
         tracing::debug!(remote = %batch.remote, "no segmentation offload");
         let mut refused = self.no_offload.lock().expect("no panic while held");
@@ -341,14 +339,14 @@ impl UdpSocket {
 /// Most datagrams that the system cuts out of one send (Linux: `UDP_MAX_SEGMENTS` is 64 or more).
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub const MAX_SEGMENTS: usize = 64;
-/// Elsewhere each is sent by itself.
+/// Other systems send each by itself.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 pub const MAX_SEGMENTS: usize = 1;
 
 /// How long to pause after a receive error that would otherwise come again at once.
 pub(crate) const ERROR_PAUSE: Duration = Duration::from_millis(10);
 
-/// True for errors of a receive that concern one datagram, after which one simply goes on.
+/// True for errors of a receive that concern one datagram; receiving goes on.
 pub(crate) fn is_transient(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -397,9 +395,8 @@ fn bind_to_interface(_socket: &Socket, _name: &str) -> bool {
     false
 }
 
-/// Has the system leave out of what it tells of each datagram what quinn-udp asks for and nobody here reads: receive times, for which it
-/// gives the control messages too little room beside GRO's segment size, so that the ECN mark is lost from every batch received; and the
-/// address it was sent to, which is the socket's own.
+/// Turns off control messages that quinn-udp requests and this crate does not use: receive times and the local address. With
+/// receive times, quinn-udp's buffer is too small for GRO's segment size and the ECN mark, and marks are lost.
 #[cfg(target_os = "linux")]
 fn told_less(socket: &impl std::os::fd::AsFd, local: SocketAddr) -> io::Result<()> {
     use nix::sys::socket::{setsockopt, sockopt};
@@ -417,7 +414,7 @@ fn told_less<S>(_socket: &S, _local: SocketAddr) -> io::Result<()> {
     Ok(())
 }
 
-/// Says which port is taken and what to do about it.
+/// Explains which port is taken, and what to do.
 pub(crate) fn explain_bind_error(error: &io::Error, address: SocketAddr) -> io::Error {
     let what = match error.kind() {
         io::ErrorKind::AddrInUse => format!(

@@ -247,13 +247,8 @@ impl Flow {
         let pids = self.next_pids();
         let first = Self::route(CLIENT, 0);
         let routes = self.guided.as_mut().map_or_else(|| vec![first], |guided| guided.begin(now));
-        let session = Session::connect(
-            Arc::clone(&self.config),
-            &routes,
-            pids,
-            MemoryBudget::new(BUDGET),
-            now,
-        );
+        let session =
+            Session::connect(Arc::clone(&self.config), &routes, pids, MemoryBudget::new(BUDGET), now);
         self.sessions = [Some(session), None];
         self.left = match self.supply {
             Supply::Bulk => u64::MAX,

@@ -4,9 +4,9 @@ use anabranch_engine::{PathInfo, PathWindow, Session, SessionStats};
 use anabranch_link::LinkStats;
 use anabranch_wire::{Span, Time};
 
-use super::{Decided, Network};
 use super::flow::{CLIENT, SERVER};
 use super::source::Burst;
+use super::{Decided, Network};
 
 /// What a flow has done, to be read between two runs.
 #[derive(Clone, Copy, Debug, Default)]

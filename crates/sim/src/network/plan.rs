@@ -115,7 +115,9 @@ impl fmt::Display for Decision {
             Self::Open { path } => write!(f, "open direct path {path}"),
             Self::Close { path } => write!(f, "close direct path {path}"),
             Self::OpenThrough { candidate } => write!(f, "open a path through relay {candidate}"),
-            Self::CloseThrough { candidate, why } => write!(f, "close the path through relay {candidate}: {why}"),
+            Self::CloseThrough { candidate, why } => {
+                write!(f, "close the path through relay {candidate}: {why}")
+            }
         }
     }
 }

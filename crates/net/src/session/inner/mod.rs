@@ -1,15 +1,15 @@
-//! One session's engine with its locks, and the pump that moves what it wants sent to the sockets.
+//! A session's engine with its locks, and the pump that sends what the engine wants sent.
 //!
-//! Three locks, always taken in this order and none held while another session's is wanted:
+//! Three locks, always taken in this order. None is held while another session's lock is taken:
 //!
 //! | lock | held by | for |
 //! |---|---|---|
-//! | `outbox` | whoever pumps | sending in the engine's order |
-//! | `core` | everybody, briefly | the engine, who waits for what |
+//! | `outbox` | the pumping task | sending in the engine's order |
+//! | `core` | any task, briefly | the engine, and the waiting tasks |
 //! | `protection` | pump and receivers | sealing and opening a batch |
 //!
-//! The pump runs in whichever task has just changed something. One that finds it running leaves a note,
-//! and the running one goes round again: nobody waits, and packets leave in the order of their numbers.
+//! The pump runs in the task that has just changed something. A task that finds it running sets a flag, and the running
+//! pump goes round again. So no task waits, and packets leave in the order of their numbers.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,19 +26,19 @@ use super::core::{Core, Outcome};
 use super::outbox::{Outbox, Scratch, lock_keys};
 use super::wakers::{Wait, Woken};
 use crate::buffers::thriftier;
+use crate::endpoint::inner::{BoundSocket, EndpointInner, count};
 use crate::fault::{contained, lock, try_lock};
 use crate::receive::Decoded;
 use crate::relayed::is_chain;
-use crate::endpoint::inner::{BoundSocket, EndpointInner, count};
 use crate::turns::give_way;
 
-/// Packets taken from the engine under one lock.
+/// Most packets taken from the engine under one lock.
 const BATCH: usize = 128;
-/// Batches sent before other tasks get their turn.
+/// Batches sent before other tasks may run.
 const ROUNDS: usize = 4;
 
 thread_local! {
-    /// Taken while a session is pumped; should another one be pumped within that, it makes do with a new one.
+    /// Taken while a session is pumped. If another is pumped within that, it uses a new one.
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct SessionInner {
     pub(crate) share: Option<ShareId>,
     core: Mutex<Core>,
     protection: Mutex<Option<Protection>>,
-    /// What its replay windows take of the budget of all sessions.
+    /// The share of its replay windows in the budget of all sessions.
     windows: Mutex<Reservation>,
     outbox: Mutex<Outbox>,
     /// Something may have to be sent.
@@ -63,7 +63,7 @@ pub(crate) struct SessionInner {
     armed: AtomicU64,
 }
 
-/// Who a session is with.
+/// The peer of a session.
 #[derive(Clone, Copy)]
 pub(crate) struct Identity {
     pub(crate) peer: PublicKey,
@@ -95,7 +95,7 @@ impl SessionInner {
         inner
     }
 
-    /// The engine and what belongs to it. Not to be held across anything slow.
+    /// Locks the engine and its companions. Must not be held during slow work.
     pub(crate) fn core(&self) -> MutexGuard<'_, Core> {
         lock(&self.core, |core| {
             core.fail(&self.endpoint);
@@ -107,12 +107,12 @@ impl SessionInner {
         lock(&self.outbox, Outbox::clear)
     }
 
-    /// The session has keys from now on.
+    /// Gives the session its keys.
     pub(crate) fn set_keys(&self, keys: Protection) {
         *lock_keys(&self.protection) = Some(keys);
     }
 
-    /// Has the driver task pump soon.
+    /// Wakes the driver task, which pumps.
     pub(crate) fn wake_driver(&self) {
         self.wake.notify_one();
     }
@@ -123,7 +123,7 @@ impl SessionInner {
         keys.is_some().then_some(Opening { session: self, keys, now, fatal: None })
     }
 
-    /// Has replay windows count against the budget of all sessions. Where that has no room for them, they forget the numbers that are missing.
+    /// Reserves room for replay windows in the budget of all sessions. Without room they forget the missing numbers.
     fn reserve_windows(&self, keys: &mut Protection) {
         let mut reserved = self.windows.lock().expect("no panic while held");
         if !reserved.hold(keys.window_memory() as u64) {
@@ -152,7 +152,7 @@ impl SessionInner {
         self.core().engine.abort(now, close_code::FRAME_ENCODING, &error.to_string());
     }
 
-    /// Sends what the engine wants sent, and tells who waits what happened.
+    /// Sends what the engine wants sent, and wakes waiting tasks.
     pub(crate) fn pump(self: &Arc<Self>) {
         self.wanted.store(true, Ordering::SeqCst);
         while self.wanted.load(Ordering::SeqCst) {
@@ -182,7 +182,7 @@ impl SessionInner {
             let waited_for = outbox.blocked_count();
             let sent = outbox.send(&self.endpoint, &self.protection, (now, scratch));
             if outbox.blocked_count() > waited_for {
-                // The driver task sleeps on the sockets that it knew of.
+                // The driver task does not yet wait for the newly blocked socket.
                 self.wake_driver();
             }
             match sent {
@@ -226,7 +226,7 @@ impl SessionInner {
         }
         if outcome.finished {
             self.endpoint.resets.forget(self, outbox.peers());
-            // One that was never established has nothing left to wait for, and no deadline.
+            // A session that was never established has no deadline left to end its task.
             self.wake_driver();
         }
     }
@@ -239,18 +239,19 @@ impl SessionInner {
         }
     }
 
-    /// Announces and plans anew after this machine's addresses changed.
+    /// Announces addresses and plans paths again, after this machine's addresses have changed.
     pub(crate) fn addresses_changed(self: &Arc<Self>) {
         self.core().addresses_changed();
         self.pump();
     }
 
-    /// The socket is gone with its address.
+    /// Closes the paths of a socket whose address is gone.
     pub(crate) fn socket_gone(self: &Arc<Self>, socket: u32) {
         self.outbox().forget_gone();
         let now = self.endpoint.clock.now();
         let mut core = self.core();
-        let is_there = |path: &&PathInfo| self.endpoint.relayed.real_socket(path.route.socket) == Some(socket);
+        let is_there =
+            |path: &&PathInfo| self.endpoint.relayed.real_socket(path.route.socket) == Some(socket);
         for path in core.engine.paths().iter().filter(is_there) {
             core.engine.close_path(now, path.id, AbandonReason::AddressGone);
         }
@@ -258,13 +259,13 @@ impl SessionInner {
         self.addresses_changed();
     }
 
-    /// Whether relays may forward for it: it has a path through some, or was accepted by a node that may be a host at them.
+    /// True if relays may forward for it: it has a path through relays, or was accepted here, perhaps as a host at relays.
     pub(crate) fn may_be_relayed(&self) -> bool {
         let engine = &self.core().engine;
         engine.side() == Side::Server || engine.paths().iter().any(|path| is_chain(path.route.socket))
     }
 
-    /// Closes when all that was written has been delivered.
+    /// Closes after everything written has been delivered.
     pub(crate) fn close(self: &Arc<Self>) {
         self.core().engine.close(self.endpoint.clock.now());
         self.pump();
@@ -276,7 +277,7 @@ impl SessionInner {
         self.pump();
     }
 
-    /// Ends for another that waits to be confirmed, unless it was itself meanwhile.
+    /// Ends an unconfirmed session in favour of another; does nothing once it is confirmed.
     pub(crate) fn give_way(self: &Arc<Self>) {
         let mut core = self.core();
         if core.half_open.take().is_some() {
@@ -290,7 +291,7 @@ impl SessionInner {
         self.pump();
     }
 
-    /// Why it ended, once it did.
+    /// Why it ended; `None` while it lives.
     pub(crate) fn close_reason(&self) -> Option<CloseReason> {
         self.core().closed.clone()
     }
@@ -308,7 +309,7 @@ impl SessionInner {
         .await
     }
 
-    /// Pumps; a fault in it ends the session, of which the second round tells those who wait.
+    /// Pumps. A panic ends the session, and a second round wakes the waiting tasks.
     fn pump_contained(self: &Arc<Self>) {
         if contained(|| self.pump()).is_none() {
             self.pump();
@@ -325,7 +326,7 @@ impl SessionInner {
             sleep.as_mut().reset(self.endpoint.clock.instant(Time::from_nanos(deadline)).into());
             let blocked = self.outbox().blocked_on();
             if self.wanted.load(Ordering::SeqCst) {
-                // Somebody found the outbox taken just now and left the pumping to its holder.
+                // A task found the outbox locked and left the pumping to this one.
                 self.pump_contained();
                 if self.core().engine.is_closed() {
                     break;
@@ -342,12 +343,12 @@ impl SessionInner {
             if self.core().engine.is_closed() {
                 break;
             }
-            // With much to send it is woken again at once.
+            // If there is more to send, it is woken again at once.
             give_way().await;
         }
     }
 
-    /// Settles until when the driver task sleeps, so that no earlier deadline goes unnoticed.
+    /// Fixes how long the driver task sleeps, without missing an earlier deadline.
     fn arm(&self) -> u64 {
         loop {
             let deadline = self.deadline.load(Ordering::SeqCst);
@@ -387,8 +388,8 @@ pub(crate) struct Opening<'a> {
 }
 
 impl Opening<'_> {
-    /// Opens what follows a header, in place: the packet's number, and how many bytes of `body` are its
-    /// frames. `None` when it is not authentic or was there before: drop it.
+    /// Opens the bytes behind a header in place. Returns the packet's number, and how many bytes of `body` are its frames;
+    /// `None` for a packet to drop, which is not authentic or a repeat.
     pub(crate) fn open(&mut self, header: &Header, path: PathId, body: &mut [u8]) -> Option<(Fsn, usize)> {
         let keys = self.keys.as_mut()?;
         let fsn = expand_fsn(header.fsn, keys.expected_fsn(path));
@@ -402,7 +403,7 @@ impl Opening<'_> {
         }
     }
 
-    /// Releases the keys. Ends the session when the peer broke their rules.
+    /// Unlocks the keys. Ends the session if the peer broke their rules.
     pub(crate) fn finish(self) {
         let Self { session, mut keys, now, fatal } = self;
         if let Some(keys) = keys.as_mut() {
@@ -419,7 +420,7 @@ impl Opening<'_> {
     }
 }
 
-/// Takes a session out of all tables when its task ends, be it with the whole runtime.
+/// Takes a session out of all tables when its task ends, also when the runtime shuts down.
 struct Leave<'a>(&'a Arc<SessionInner>);
 
 impl Drop for Leave<'_> {
@@ -430,7 +431,7 @@ impl Drop for Leave<'_> {
 
 /// Waits until one of the sockets has room.
 async fn writable(sockets: &[Arc<BoundSocket>]) {
-    // An error means that the runtime is going away, and this task with it.
+    // An error means that the runtime, and this task with it, is shutting down.
     match sockets {
         [] => std::future::pending().await,
         [socket] => drop(socket.udp.writable().await),

@@ -10,9 +10,7 @@ use std::sync::Arc;
 use anabranch_agent::{
     Action, Candidate, Direct, HEAD_START, LocalAddress, ProbeBudget, RelayAction, RelayChoice, Retry, View,
 };
-use anabranch_engine::{
-    AbandonReason, Event, PathChange, PathError, PathInfo, PathState, Route, Session,
-};
+use anabranch_engine::{AbandonReason, Event, PathChange, PathError, PathInfo, PathState, Route, Session};
 use anabranch_wire::{Length, PathId, Span, Time};
 
 use super::super::plan::{AgentPlan, Decided, Decision};
@@ -32,10 +30,7 @@ enum Relayed {
     /// It is to be opened.
     OpensAt(Time),
     /// It has a path.
-    Has {
-        path: PathId,
-        was_open: bool,
-    },
+    Has { path: PathId, was_open: bool },
     /// Its path is to be closed as soon as another one works.
     Leaving(PathId),
 }
