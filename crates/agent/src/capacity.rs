@@ -38,7 +38,7 @@ fn is_judged(path: &PathInfo) -> bool {
 pub struct Capacity {
     looked: Option<Time>,
     flows: BTreeMap<PathId, Flow>,
-    /// What arrived in all, in bits a second; each entry is higher than all later ones.
+    /// The total rate of arrival in bits a second; each entry is higher than all later ones.
     highest: VecDeque<(Time, f64)>,
 }
 

@@ -35,7 +35,7 @@ const NOT_READY_PAUSE: Span = Span::from_millis(25);
 /// Bounds of the wait for the peer's addresses, without which a first plan would soon be replaced.
 const ADDRESS_PATIENCE: [Span; 2] = [Span::from_millis(20), Span::from_millis(250)];
 
-/// What the driver has to do.
+/// A decision for the driver to carry out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Open a path over the route, and report with [`Direct::on_open`].
@@ -44,7 +44,7 @@ pub enum Action {
     Close(PathId, AbandonReason),
 }
 
-/// What the agent sees of machine and session when it decides.
+/// The state of machine and session on which the agent decides.
 pub struct View<'a> {
     /// This machine's addresses.
     pub locals: &'a [LocalAddress],
@@ -86,7 +86,7 @@ pub struct Direct {
     help_at: Time,
 }
 
-/// What happened to attempts at one route.
+/// Failed attempts at one route.
 #[derive(Clone, Copy, Debug)]
 struct Failures {
     count: u32,
@@ -233,7 +233,7 @@ impl Direct {
         None
     }
 
-    /// What came of [`Action::Open`]; `probes` as for [`Self::poll`].
+    /// The result of [`Action::Open`]; `probes` as for [`Self::poll`].
     pub fn on_open(
         &mut self,
         now: Time,
@@ -392,7 +392,7 @@ mod tests {
         }
     }
 
-    /// What an agent asks for at `now`, each opened; the session has no paths and no address has proof.
+    /// Opens all routes that an agent asks for at `now`, in a session without paths or proven addresses.
     fn opened(agent: &mut Direct, now: Time, locals: &[LocalAddress]) -> Vec<Route> {
         let view = View { locals, paths: &[], may_try: &|_| true, allows: &|_| true, is_proven: &|_| false };
         let mut probes = ProbeBudget::of_endpoint();

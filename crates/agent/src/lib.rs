@@ -1,7 +1,7 @@
 //! The path agent: decides which paths of a session to open and to close.
 //!
-//! Pure: the time and everything the agent knows of machine and peer come in as values. The driver over real sockets and
-//! the simulator carry out what it decides.
+//! Pure: time, addresses and path states come in as values. The driver over real sockets and the simulator carry out its
+//! decisions.
 
 //!
 //! | which | by |

@@ -53,7 +53,7 @@ impl FromIterator<SocketAddr> for Reaches {
     }
 }
 
-/// Who named an address.
+/// The origin of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Named {
     /// The user, on the command line.
@@ -64,7 +64,7 @@ pub enum Named {
     ByPeer(Reaches),
 }
 
-/// What the application says of an address, beyond the rule.
+/// The application's verdict on an address, in addition to the rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Permission {
     /// The rule decides.

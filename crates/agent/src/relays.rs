@@ -10,8 +10,8 @@
 //!   break. Then that candidate is tried in addition. After [`GRACE`] the path that carries least is given up, which may
 //!   be the new one.
 //!
-//! What a path could carry when it was given up is remembered for [`MEMORY`]. A candidate without such a memory is expected
-//! to carry the median of the paths in use. So each candidate is tried once when a path falls behind, and none while all
+//! The rate of a path that is given up is remembered for [`MEMORY`]. A candidate without such a memory is expected to
+//! carry the median of the paths in use. So each candidate is tried once when a path falls behind, and none while all
 //! are much the same.
 
 use std::cmp::Reverse;
@@ -43,7 +43,7 @@ const MEMORY: Span = Span::from_secs(300);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Candidate(pub usize);
 
-/// What the driver has to do.
+/// A decision for the driver to carry out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RelayAction {
     /// Open a path through the candidate, and again whenever it is lost.
@@ -77,7 +77,7 @@ struct InUse {
     since: Time,
     opened: bool,
     bad_since: Option<Time>,
-    /// What its path can carry, if that is known.
+    /// The rate that its path can carry, if known.
     rate: Option<Rate>,
 }
 
@@ -106,7 +106,7 @@ impl InUse {
         now < self.since + GRACE
     }
 
-    /// What would be lost without it: nothing while it is bad. A path of which nothing is known, since rules keep it back, stays.
+    /// The rate that would be lost without it: zero while it is bad. A working path of unknown rate, which rules may hold back, stays.
     fn worth(&self) -> Rate {
         let works = self.opened && self.bad_since.is_none();
         self.rate.unwrap_or(if works { Rate::from_bits(u64::MAX) } else { Rate::ZERO })
@@ -125,7 +125,7 @@ impl InUse {
     }
 }
 
-/// What one look shows of a candidate's path.
+/// The state of a candidate's path at one look.
 struct Seen<'a> {
     path: Option<&'a PathInfo>,
     rate: Option<Rate>,
@@ -237,7 +237,7 @@ impl RelayChoice {
         }
     }
 
-    /// What the paths in use can carry, as far as that is known and they have had the time to find it.
+    /// The known rates of the paths in use that have had time to find theirs.
     fn rates(&self, now: Time) -> Vec<Rate> {
         self.in_use.iter().filter(|path| !path.is_young(now)).filter_map(|path| path.rate).collect()
     }
@@ -251,7 +251,7 @@ impl RelayChoice {
         recruit(&self.rates(now), &rates, (wanted, BETTER)).map(|at| ready[at])
     }
 
-    /// Takes a candidate into use, as [`Self::better`] says; false when there is none to take.
+    /// Takes the candidate of [`Self::better`] into use; false if there is none.
     fn recruit(&mut self, wanted: usize, now: Time) -> bool {
         let Some(at) = self.better(wanted, now) else { return false };
         let candidate = self.reserve.remove(at).candidate;
@@ -326,7 +326,7 @@ mod tests {
         let longest = path(Some(begin), Some(0.3));
         let in_use = [slow(), longest, path(bad, Some(0.1)), slow()];
         assert_eq!(worst(&in_use, now), Some(2));
-        // One that carries nothing is worse, and so is a bad one of which nothing is known.
+        // One that carries nothing is worse, and so is a bad one of unknown rate.
         for rate in [Some(0.0), None] {
             assert_eq!(worst(&[slow(), path(bad, rate), path(bad, Some(0.1))], now), Some(1), "{rate:?}");
         }
@@ -352,7 +352,7 @@ mod tests {
         assert_eq!(recruit(&rates(&[10.0, 2.0, 11.0]), &[None], (1, 2.0)), Some(0));
         assert_eq!(recruit(&rates(&[10.0, 2.0]), &[None], (1, 2.0)), Some(0));
         assert_eq!(recruit(&rates(&[10.0]), &[None], (1, 2.0)), None);
-        // What is known to be better goes before what is not known, and that before what is known to be worse.
+        // A better known rate comes before an unknown one, and that before a worse known rate.
         let best = [None, Some(Rate::from_mbit(20.0))];
         assert_eq!(recruit(&rates(&[10.0, 2.0, 11.0]), &best, (1, 2.0)), Some(1));
         let worse = [Some(Rate::from_mbit(5.0)), None];

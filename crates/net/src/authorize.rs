@@ -17,7 +17,7 @@ pub enum Verdict {
     Ignore,
 }
 
-/// Decides who may open a session. What a peer may do in it is up to the application, which asks
+/// Decides who may open a session. The application decides what a peer may do in it, by
 /// [`Session::peer`](crate::Session::peer) and [`Session::share`](crate::Session::share).
 ///
 /// Closures implement it:

@@ -21,7 +21,7 @@ fn config(seed: u8, hosts: &[u8]) -> EndpointConfig {
         .authorize(|_: &PublicKey, _: Option<ShareId>| Verdict::Accept { secret: None })
 }
 
-/// What the endpoint binds by, when it is asked again.
+/// The binder of an endpoint at these loopback addresses.
 fn binder(hosts: &[u8]) -> Binder {
     Binder { next_id: AtomicU32::new(100), addresses: loopback(hosts), taps: Taps::default() }
 }

@@ -16,7 +16,7 @@ async fn endpoint(seed: u8) -> Endpoint {
     Endpoint::bind(config).await.expect("it binds")
 }
 
-/// Something that came to the endpoint's first socket from nobody.
+/// A datagram from an unknown address, at the endpoint's first socket.
 fn arrival(endpoint: &Endpoint, size: usize) -> Arrival {
     let socket = endpoint.sockets()[0].id;
     let remote = "127.0.0.9:9".parse().expect("an address");

@@ -33,7 +33,7 @@ const READ_TOLD: usize = 64 << 10;
 /// How often the key retention time is adapted to the paths' round-trip times.
 const RETENTION_PAUSE: Span = Span::from_secs(1);
 
-/// What went wrong during a client's handshake.
+/// Problems of a client's handshake.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Trouble {
     /// An INIT-ACK was not authentic: the ticket's secret is wrong.
@@ -66,7 +66,7 @@ pub(crate) struct Core {
     pub(crate) wakers: Wakers,
     /// Decides about direct paths.
     pub(crate) agent: Direct,
-    /// What went wrong during the handshake, for the error message.
+    /// Problems of the handshake, for the error message.
     pub(crate) trouble: Trouble,
     pub(crate) established: bool,
     pub(crate) closed: Option<CloseReason>,

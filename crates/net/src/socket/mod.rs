@@ -30,7 +30,7 @@ pub const BUFFER_SIZE: usize = 4 << 20;
 /// Most destinations remembered for which segmentation offload was refused.
 const MAX_REFUSALS: usize = 1024;
 
-/// What to bind to.
+/// The address and interface to bind to.
 #[derive(Clone, Debug)]
 pub struct BindTo {
     /// The local address; port 0 for any free one.

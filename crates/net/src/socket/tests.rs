@@ -63,7 +63,7 @@ async fn a_destination_that_refuses_offload_does_not_spoil_the_others() {
     assert_eq!(sender.stats().sent, 303);
 }
 
-/// After a refusal of a batch, and of a single datagram: nobody can be at port 0.
+/// After a refusal of a batch, and of a single datagram: no socket can have port 0.
 #[tokio::test]
 async fn marks_are_kept_after_something_was_refused() {
     let (sender, receiver, other) = (loopback(), loopback(), loopback());

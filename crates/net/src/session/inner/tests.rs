@@ -205,7 +205,7 @@ async fn a_session_whose_task_is_gone_tells_those_who_wait() {
     tokio::time::sleep(Duration::from_millis(50)).await;
     drop(Leave(&inner));
     assert!(tokio::time::timeout(Duration::from_secs(10), waiting).await.expect("it is woken").unwrap());
-    // What was told stays, whatever the engine says of its own end.
+    // The first reason stays, whatever the new engine reports.
     inner.abort(close_code::NONE, "ended by its application too");
     assert!(matches!(inner.close_reason(), Some(CloseReason::Local { code: close_code::INTERNAL, .. })));
 }
