@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use anabranch_agent::HEAD_START;
 use anabranch_net::{Config, ConnectError, Endpoint, PathId, Pid, Session, Target, TicketSecret};
 use anabranch_secure::RelayHint;
 use tokio::task::JoinSet;
@@ -18,8 +19,6 @@ use crate::relay::chain::RelayChain;
 use crate::relay::open_path::{Carrier, outlive};
 use crate::relay::{Entry, Peer, RelayError, RelayPaths, RelayRoute};
 
-/// What the direct way is given before relays are asked.
-const HEAD_START: Duration = Duration::from_millis(750);
 /// A relay that has not answered by then is told of, and tried for as long as ever.
 const SOON: Duration = Duration::from_secs(3);
 
@@ -83,7 +82,7 @@ async fn race(
             ) => failed = Some(error),
             Err(error) => return Err(error),
         },
-        () = sleep(HEAD_START) => {}
+        () = sleep(Duration::from_nanos(HEAD_START.as_nanos())) => {}
     }
     let (mut attempts, is_over) = (JoinSet::new(), Arc::new(AtomicBool::new(false)));
     for relay in relays {

@@ -9,10 +9,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anabranch_agent::Retry;
 use anabranch_net::{Endpoint, PathError, PathId, Pid, PublicKey, ReservedPath, Session, SessionError};
 use anabranch_secure::RelayHint;
 use tokio::task::JoinHandle;
-use tokio::time::sleep;
+use tokio::time::{sleep, sleep_until};
 
 use super::chain::{Prepared, RelayChain};
 use super::open_path::{self, Carrier, End, OpenPath, Shown, lock};
@@ -22,10 +23,6 @@ use super::trouble::Trouble;
 use super::{Entry, RelayError, RelayRoute};
 use crate::grants::Grants;
 
-/// Pause after the first failure; it doubles with each.
-const FIRST_PAUSE: Duration = Duration::from_millis(250);
-/// Longest pause.
-const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 /// Pause while the peer has not made a path ready: within a round trip it has.
 const NOT_READY_PAUSE: Duration = Duration::from_millis(5);
 
@@ -219,7 +216,7 @@ impl Keeper {
 
     /// Keeps a path; `first` is one that is open already.
     async fn keep(&self, mut first: Option<OpenPath>) {
-        let mut pause = FIRST_PAUSE;
+        let (clock, mut retry) = (self.endpoint.clock(), Retry::default());
         let mut told = Vec::new();
         let grants = self.peer.entry.grants();
         let (mut seen, mut was_lost) = (grants.watch(), false);
@@ -251,13 +248,11 @@ impl Keeper {
                 }
                 None => tracing::info!(relay = %self.route, %error, "no path through the relay now"),
             }
-            if worked {
-                pause = FIRST_PAUSE;
-            }
+            let retry_at = retry.on_failed(clock.now(), worked);
             tokio::select! {
-                () = sleep(pause) => pause = (pause * 2).min(LONGEST_PAUSE),
-                // Controllers have told where relays are now.
-                () = grants.changed(&mut seen) => pause = FIRST_PAUSE,
+                () = sleep_until(clock.instant(retry_at).into()) => {}
+                // Controllers have reported where relays are now.
+                () = grants.changed(&mut seen) => retry.on_news(),
             }
         }
     }

@@ -8,11 +8,9 @@
 //! | `open_path` | an open path through relays, and when it is closed |
 //! | `tries` | what came of the ways through relays that a session was to have |
 //! | `trouble` | what is said aloud of a relay that is of no use |
-//! | `carried` | what each path of a session can carry |
-//! | `spares` | uses some of many candidates, and replaces those that are bad |
+//! | `spares` | keeps paths through some of many candidates, as the path agent chooses |
 //! | `host` | lets the holders of a ticket reach this node through a relay |
 
-mod carried;
 pub(crate) mod chain;
 mod connection;
 mod host;

@@ -10,11 +10,9 @@
 //! | which of these paths? | [`choose`]: best score first, when disjoint enough from those kept [M9]; explained |
 //! | how much could they carry together? | [`max_flow`]: maximum flow and the paths it consists of [T5] |
 //! | which paths share least? | [`least_joint`]: k paths of minimum jointness [T5] |
-//! | which path to try beside those in use? | [`recruit`]: advice while a session runs [M11] |
 //!
 //! Nothing here measures, opens or closes anything.
 
-mod advice;
 mod alias;
 mod choose;
 mod flow;
@@ -26,7 +24,6 @@ mod tests;
 mod topology;
 mod ways;
 
-pub use advice::recruit;
 pub use alias::{Aliases, Conflict, Traceroute, resolve_aliases};
 pub use choose::{Choice, ChoiceLimits, Explanation, Shared, Verdict, choose, disjoint, overlap};
 pub use flow::{FlowPath, MaxFlow, max_flow};

@@ -354,31 +354,6 @@ fn the_score_is_rons_and_no_figure_breaks_it() {
     assert_eq!((choice.used.len(), &choice.explanations[0].verdict), (0, &Verdict::Dead));
 }
 
-#[test]
-fn an_unused_path_is_recruited_when_it_is_much_better_or_too_few_are_in_use() {
-    let [slow, fast] = [2.0, 10.0].map(Rate::from_mbit);
-    assert_eq!(recruit(&[slow], &[Some(fast)], (1, 2.0)), Some(0));
-    assert_eq!(recruit(&[fast], &[Some(slow)], (1, 2.0)), None);
-    assert_eq!(recruit(&[fast], &[Some(slow)], (2, 2.0)), Some(0));
-    assert_eq!(recruit(&[fast], &[], (2, 2.0)), None);
-    assert_eq!(recruit(&[slow], &[Some(slow), Some(fast), Some(fast)], (1, 2.0)), Some(1));
-}
-
-#[test]
-fn an_unknown_path_is_tried_when_one_falls_behind_and_not_when_all_are_alike() {
-    let rates = |mbit: &[f64]| mbit.iter().copied().map(Rate::from_mbit).collect::<Vec<_>>();
-    assert_eq!(recruit(&rates(&[10.0, 8.0, 11.0]), &[None], (1, 2.0)), None);
-    assert_eq!(recruit(&rates(&[10.0, 2.0, 11.0]), &[None], (1, 2.0)), Some(0));
-    assert_eq!(recruit(&rates(&[10.0, 2.0]), &[None], (1, 2.0)), Some(0));
-    assert_eq!(recruit(&rates(&[10.0]), &[None], (1, 2.0)), None);
-    // What is known to be better goes before what is not known, and that before what is known to be worse.
-    let best = [None, Some(Rate::from_mbit(20.0))];
-    assert_eq!(recruit(&rates(&[10.0, 2.0, 11.0]), &best, (1, 2.0)), Some(1));
-    let worse = [Some(Rate::from_mbit(5.0)), None];
-    assert_eq!(recruit(&rates(&[10.0, 2.0, 11.0]), &worse, (1, 2.0)), Some(1));
-    assert_eq!(recruit(&[], &[None, None], (1, 2.0)), Some(0));
-}
-
 /// Routers joined by subnets of two addresses; every router answers from the interface that a probe came in by.
 struct Internet {
     /// Of each router, its neighbours and the own interface towards them.
