@@ -137,6 +137,12 @@ impl Direct {
         self.pins.as_deref()
     }
 
+    /// True if there is no address of the peer to begin with.
+    #[must_use]
+    pub fn has_no_address(&self) -> bool {
+        self.given.is_empty() && self.pins.is_none()
+    }
+
     /// How far the addresses reach at which the peer has answered.
     #[must_use]
     pub fn reached(&self) -> Reaches {

@@ -47,6 +47,12 @@ pub enum ConnectError {
         /// This machine's.
         locals: Vec<IpAddr>,
     },
+    /// The node's addresses are not public, and do not fit this machine's.
+    #[error(
+        "none of the node's addresses ({}) is tried: loopback, link-local and private addresses from a ticket are tried only where they fit this machine's; name the address on the command line if it is meant",
+        join(.0)
+    )]
+    NotTried(Vec<SocketAddr>),
     /// Rules for paths exclude every route.
     #[error("the rules for paths exclude all {ways} routes to the node")]
     RuledOut {
@@ -92,7 +98,9 @@ impl From<ConnectError> for std::io::Error {
         use std::io::ErrorKind;
         let kind = match error {
             ConnectError::NoRoute { .. } => ErrorKind::NetworkUnreachable,
-            ConnectError::NoSuchLocal { .. } | ConnectError::RuledOut { .. } => ErrorKind::AddrNotAvailable,
+            ConnectError::NoSuchLocal { .. } | ConnectError::RuledOut { .. } | ConnectError::NotTried(_) => {
+                ErrorKind::AddrNotAvailable
+            }
             ConnectError::TimedOut(_) => ErrorKind::TimedOut,
             ConnectError::WrongTicket | ConnectError::Refused(_) => ErrorKind::PermissionDenied,
             ConnectError::Version(_) | ConnectError::Key(_) => ErrorKind::InvalidData,
@@ -132,6 +140,9 @@ pub(crate) async fn connect(
     let routes: Vec<Route> = routes.iter().filter(allowed).copied().collect();
     if routes.is_empty() && found > 0 {
         return Err(ConnectError::RuledOut { ways: found });
+    }
+    if routes.is_empty() && !target.addresses.is_empty() && agent.has_no_address() {
+        return Err(ConnectError::NotTried(target.addresses.clone()));
     }
     if routes.is_empty() {
         let locals = endpoint.sockets().iter().map(|socket| socket.udp.local_addr().ip()).collect();

@@ -77,6 +77,7 @@ async fn race(
             // A node that answers and refuses is not kinder through a relay.
             Err(
                 error @ (ConnectError::NoRoute { .. }
+                | ConnectError::NotTried(_)
                 | ConnectError::RuledOut { .. }
                 | ConnectError::TimedOut(_)),
             ) => failed = Some(error),

@@ -17,7 +17,9 @@ impl From<ConnectError> for Failure {
                     .hint("is it running there, is its UDP port open, and is this its newest ticket?")
             }
             ConnectError::NoRoute { .. } | ConnectError::Closed(_) => advised(Kind::Unreachable, &error),
-            ConnectError::NoSuchLocal { .. } | ConnectError::RuledOut { .. } => advised(Kind::Local, &error),
+            ConnectError::NoSuchLocal { .. } | ConnectError::RuledOut { .. } | ConnectError::NotTried(_) => {
+                advised(Kind::Local, &error)
+            }
             _ => advised(Kind::Refused, &error),
         }
     }
