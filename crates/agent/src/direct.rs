@@ -286,9 +286,9 @@ impl Direct {
         let missing = wanted.iter().filter(|route| !in_use.contains(route));
         self.actions.extend(missing.map(|route| Action::Open(*route)));
         if self.side == Side::Client {
-            self.actions.extend(
-                self.unplanned(view, &wanted).map(|path| Action::Close(path, AbandonReason::Requested)),
-            );
+            let close = |path| Action::Close(path, AbandonReason::Requested);
+            let unplanned = self.unplanned(view, &wanted);
+            self.actions.extend(unplanned.into_iter().map(close));
         }
     }
 
@@ -325,18 +325,17 @@ impl Direct {
     }
 
     /// Paths that were opened here and are in no plan any more, once all planned ones work.
-    fn unplanned(&self, view: &View<'_>, wanted: &[Route]) -> impl Iterator<Item = PathId> {
+    fn unplanned(&self, view: &View<'_>, wanted: &[Route]) -> Vec<PathId> {
         let works = |path: &&PathInfo| matches!(path.state, PathState::Active | PathState::Suspect);
         let has = |route: &Route| view.paths.iter().filter(works).any(|path| path.route == *route);
         let is_unplanned = |path: &&PathInfo| {
             path.state != PathState::Closing && path.id.opener() == self.side && !wanted.contains(&path.route)
         };
         let all_work = !wanted.is_empty() && wanted.iter().all(has);
-        let found: Vec<PathId> = match all_work {
+        match all_work {
             true => view.paths.iter().filter(is_unplanned).map(|path| path.id).collect(),
             false => Vec::new(),
-        };
-        found.into_iter()
+        }
     }
 
     /// Whether a planned route may be tried now; if not, when to plan again is noted.

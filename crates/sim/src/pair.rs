@@ -7,7 +7,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use anabranch_engine::{
-    Arrival, Config, Ecn, MemoryBudget, PathError, PathState, PidSource, Place, Route, Session,
+    Arrival, Config, Ecn, MemoryBudget, PathError, PathState, PidSource, PathOrigin, Route, Session,
 };
 use anabranch_link::{Ecn as LinkEcn, Link, LinkConfig};
 use anabranch_wire::{Message, Params, Payload, Pid, Rate, ResetToken, Span, Time};
@@ -119,9 +119,9 @@ impl<P: Payload> Pair<P> {
 
     /// What rules may say of an end's socket on a cable: its interface is `cable0` and so on.
     #[must_use]
-    pub fn place(&self, end: usize, cable: usize) -> Place {
+    pub fn place(&self, end: usize, cable: usize) -> PathOrigin {
         let local = Some(address(cable, end, 0).ip());
-        Place { interface: format!("cable{cable}"), local, relays: Vec::new() }
+        PathOrigin { interface: format!("cable{cable}"), local, relays: Vec::new() }
     }
 
     /// Lets the client connect, with every cable as a candidate that its rules allow.

@@ -75,7 +75,7 @@ impl Builder<'_> {
             let openings = self.openings(spec.paths_within, visible);
             let (config, striping, supply) = (Arc::clone(&config), striping.clone(), supply.clone());
             let redundant = spec.redundant == Some(true);
-            let flow = FlowPlan { paths, openings, config, supply, start, stop, striping, redundant };
+            let flow = FlowPlan { paths, openings, config, supply, start, stop, striping, redundant, agent: None };
             self.built.plan.flows.push(flow);
         }
         self.built.groups.push(Group { name: spec.name.clone(), count: count as usize, senders: 0 });

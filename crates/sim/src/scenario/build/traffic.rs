@@ -75,6 +75,7 @@ impl Builder<'_> {
                 stop: Time::NEVER,
                 striping: None,
                 redundant: false,
+                agent: None,
             };
             self.built.plan.flows.push(flow);
         }
