@@ -33,8 +33,8 @@ pub use config::{
 pub use datagram::{DatagramMode, Protection};
 pub use event::{AbandonReason, CloseReason, Event, PathChange, PidChange, PidSource, ProtocolError};
 pub use manager::{
-    Fault, IdleReason, Meter, PathReport, PathRule, PathRules, Pattern, PathOrigin, Prefix,
-    Priority, Standing, Suppression, SuppressionLimits, Terms, suppress,
+    Fault, IdleReason, Meter, PathOrigin, PathReport, PathRule, PathRules, Pattern, Prefix, Priority,
+    Standing, Suppression, SuppressionLimits, Terms, suppress,
 };
 pub use path::PathState;
 pub use reorder::{BufferSize, DoubleBuffer, Lane, least_size};

@@ -7,7 +7,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use anabranch_engine::{
-    Arrival, Config, Ecn, MemoryBudget, PathError, PathState, PidSource, PathOrigin, Route, Session,
+    Arrival, Config, Ecn, MemoryBudget, PathError, PathOrigin, PathState, PidSource, Route, Session,
 };
 use anabranch_link::{Ecn as LinkEcn, Link, LinkConfig};
 use anabranch_wire::{Message, Params, Payload, Pid, Rate, ResetToken, Span, Time};

@@ -20,7 +20,7 @@ mod suppress;
 
 pub use meter::Meter;
 pub(crate) use meter::{PathMeter, cost};
-pub use pattern::{Pattern, PathOrigin};
+pub use pattern::{PathOrigin, Pattern};
 pub use prefix::Prefix;
 pub use rules::{PathRule, PathRules, Priority, Terms};
 pub use standing::{Fault, IdleReason, Standing};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use anabranch_wire::PathUse;
 
-use super::{Meter, Pattern, PathOrigin, SuppressionLimits};
+use super::{Meter, PathOrigin, Pattern, SuppressionLimits};
 
 /// When a path may carry data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

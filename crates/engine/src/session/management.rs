@@ -12,7 +12,7 @@ use super::{PathError, Session};
 use crate::control::Control;
 use crate::event::{AbandonReason, Event, PathChange};
 use crate::manager::{
-    IdleReason, PathMeter, PathReport, PathRules, PathOrigin, Priority, Standing, Suppressor, Terms, cost,
+    IdleReason, PathMeter, PathOrigin, PathReport, PathRules, Priority, Standing, Suppressor, Terms, cost,
 };
 use crate::path::{Path, PathState};
 use crate::route::Route;

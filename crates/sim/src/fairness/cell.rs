@@ -123,7 +123,17 @@ impl FairCell {
 fn flow(paths: Vec<PathPlan>, config: Config, (start, stop): (Time, Time)) -> FlowPlan {
     let supply = Supply::Bulk;
     let openings = Vec::new();
-    FlowPlan { paths, openings, config: config.into(), supply, start, stop, striping: None, redundant: false, agent: None }
+    FlowPlan {
+        paths,
+        openings,
+        config: config.into(),
+        supply,
+        start,
+        stop,
+        striping: None,
+        redundant: false,
+        agent: None,
+    }
 }
 
 fn wide(delay: Span) -> LinkConfig {

@@ -28,7 +28,17 @@ fn flow(cables: &[u32], rule: RuleKind, supply: Supply) -> FlowPlan {
     let paths = cables.iter().map(|cable| path(*cable)).collect();
     let (start, stop) = (Time::ZERO, Time::NEVER);
     let openings = Vec::new();
-    FlowPlan { paths, openings, config: config.into(), supply, start, stop, striping: None, redundant: false, agent: None }
+    FlowPlan {
+        paths,
+        openings,
+        config: config.into(),
+        supply,
+        start,
+        stop,
+        striping: None,
+        redundant: false,
+        agent: None,
+    }
 }
 
 fn secs(secs: f64) -> Time {

@@ -56,6 +56,7 @@ builtin![
     "psmc-udp",
     "psmc-udp-failure",
     "redundant-stream",
+    "relay-candidates",
     "safire-fig3",
     "safire-fig4",
     "safire-fig5",

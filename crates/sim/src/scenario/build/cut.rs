@@ -21,7 +21,9 @@ impl Builder<'_> {
         let mut flows = plan.flows.iter();
         for ((index, spec), group) in file.flow.iter().enumerate().zip(&self.built.groups) {
             let sessions: Vec<_> = flows.by_ref().take(group.count).collect();
-            let faults = sessions.iter().map(|flow| links.of_session(&flow.paths, flow.striping.is_some()));
+            let faults = sessions
+                .iter()
+                .map(|flow| links.of_session(&flow.paths, (flow.striping.is_some(), flow.agent.is_some())));
             let fault = faults.reduce(Option::and).flatten();
             let paths = sessions.first().map_or(&[][..], |flow| &flow.paths);
             told.extend(self.cut_session(
@@ -31,7 +33,7 @@ impl Builder<'_> {
             ));
         }
         for ((index, spec), source) in file.arrivals.iter().enumerate().zip(&plan.arrivals) {
-            let found = (&source.paths[..], links.of_session(&source.paths, false));
+            let found = (&source.paths[..], links.of_session(&source.paths, (false, false)));
             told.extend(self.cut_session(("arrivals", index, &spec.name), (&spec.from, &spec.to), found));
         }
         for ((index, spec), source) in file.cbr.iter().enumerate().zip(&plan.bursts) {
@@ -109,10 +111,14 @@ impl Links<'_> {
         })
     }
 
-    /// Why nothing arrives of a session: it opens over its first path, there and back. What is striped goes there over all, and comes
-    /// back over the first.
-    fn of_session(&self, paths: &[PathPlan], is_striped: bool) -> Fault {
+    /// Why nothing arrives of a session. It opens over its first path, there and back; with a path agent, over any. What is
+    /// striped goes there over all, and comes back over the first.
+    fn of_session(&self, paths: &[PathPlan], (is_striped, has_agent): (bool, bool)) -> Fault {
         let first = paths.first()?;
+        if has_agent {
+            let of_path = |path: &PathPlan| self.fault(&[&path.forward[..], &path.back].concat());
+            return paths.iter().map(of_path).reduce(Option::and).flatten();
+        }
         if is_striped {
             let there = paths.iter().map(|path| self.fault(&path.forward)).reduce(Option::and).flatten();
             return there.or_else(|| self.fault(&first.back));

@@ -10,11 +10,11 @@ use anabranch_wire::{Span, Time};
 
 use super::supply::{MAX_BYTES, TOO_MANY_BYTES, idle_share, supply};
 use super::{Builder, Group, MAX_DURATION, MAX_PATHS, check_openings, opens_at_once};
-use crate::network::{ArrivalPlan, FlowPlan, PathPlan, Sizes, Supply};
+use crate::network::{AgentPlan, ArrivalPlan, FlowPlan, InterfaceChange, PathPlan, Sizes, Supply};
 use crate::scenario::error::{ScenarioError, nearest};
 use crate::scenario::model::{
-    Acks, ArrivalSpec, CouplingKind, DetectorKind, FlowSpec, LeaveOut, PathSpec, Profile, Reports, SizeShape,
-    Transport,
+    Acks, AgentSpec, ArrivalSpec, CouplingKind, DetectorKind, FlowSpec, InterfaceEntry, LeaveOut, PathSpec,
+    Profile, Reports, SizeShape, Transport,
 };
 use crate::scenario::units::{PACKET, SpanText};
 
@@ -22,6 +22,34 @@ use crate::scenario::units::{PACKET, SpanText};
 const MAX_TIMER: Span = Span::from_secs(1000);
 /// Most changes of rate in a run.
 const MAX_PHASES: u64 = 1_000_000;
+
+/// What the path agent of a session has to work with.
+fn agent_plan(
+    key: &dyn Fn(&str) -> String,
+    spec: &AgentSpec,
+    (visible, paths): (usize, usize),
+) -> Result<AgentPlan, ScenarioError> {
+    if visible < paths {
+        let hint = "take it out, or `striping` and `flow_routing`";
+        return Err(ScenarioError::new(key("agent"), "its sessions see one path each").hint(hint));
+    }
+    let direct = (paths as u64).checked_sub(spec.relays).ok_or_else(|| {
+        ScenarioError::new(key("agent.relays"), "there are more relays than paths")
+            .hint("the last paths lead through relays: give the flow more paths")
+    })? as usize;
+    let mut interfaces = Vec::new();
+    for InterfaceEntry(after, path, is_up) in &spec.interfaces {
+        if *path == 0 || *path > direct as u64 {
+            let message = format!("no direct path has the number {path}");
+            return Err(ScenarioError::new(key("agent.interfaces"), message)
+                .hint("direct paths come first and count from 1; those through relays have no interface"));
+        }
+        interfaces.push(InterfaceChange { after: after.0, path: *path as u32 - 1, is_up: *is_up });
+    }
+    interfaces.sort_by_key(|change| change.after);
+    let relays_at_once = spec.at_once.min(spec.relays) as usize;
+    Ok(AgentPlan { direct, relays_at_once, interfaces })
+}
 
 impl Builder<'_> {
     pub(super) fn flow(&mut self, spec: &FlowSpec) -> Result<(), ScenarioError> {
@@ -57,6 +85,14 @@ impl Builder<'_> {
             );
         }
         check_openings(&key, spec.paths_within, time)?;
+        let agent = match &spec.agent {
+            Some(agent) => Some(Arc::new(agent_plan(&key, agent, (visible, paths.len()))?)),
+            None => None,
+        };
+        if agent.is_some() && spec.paths_within.is_some() {
+            return Err(ScenarioError::new(key("paths_within"), "the path agent decides when paths open")
+                .hint("take it out, or `agent`"));
+        }
         let supply = supply(&key, spec, (visible, self.built.end), &mut config)?;
         if let Some(idle) = idle_share(&key, spec, config.protection.block) {
             self.note(idle);
@@ -75,7 +111,17 @@ impl Builder<'_> {
             let openings = self.openings(spec.paths_within, visible);
             let (config, striping, supply) = (Arc::clone(&config), striping.clone(), supply.clone());
             let redundant = spec.redundant == Some(true);
-            let flow = FlowPlan { paths, openings, config, supply, start, stop, striping, redundant, agent: None };
+            let flow = FlowPlan {
+                paths,
+                openings,
+                config,
+                supply,
+                start,
+                stop,
+                striping,
+                redundant,
+                agent: agent.clone(),
+            };
             self.built.plan.flows.push(flow);
         }
         self.built.groups.push(Group { name: spec.name.clone(), count: count as usize, senders: 0 });

@@ -7,7 +7,7 @@ use anabranch_wire::{PACKET_OVERHEAD, Span, Time};
 use super::sheet::{Place, jain, largest, mean, quantile, ratio};
 use super::snapshot::{Snapshot, Trouble};
 use super::{FlowSamples, Mean, Sheet, Together};
-use crate::network::FlowState;
+use crate::network::{Decided, Decision, FlowState};
 use crate::scenario::build::Group;
 
 /// Stream bytes in a packet of 1,500 bytes.
@@ -85,6 +85,7 @@ impl Measured {
         }
         if group.count == 1 {
             self.flow_paths(&mut place, first);
+            self.decisions(&mut place, first);
         } else {
             spread(&mut place, &rates);
             let arrived: Vec<f64> = flows.iter().map(|flow| self.mbit_s(self.arrived(*flow))).collect();
@@ -185,6 +186,19 @@ impl Measured {
             flows.iter().map(|flow| flow.client.bytes_resent + flow.client.bytes_copied).sum()
         };
         sum(&self.after.flows[flows.clone()]).saturating_sub(sum(&self.before.flows[flows]))
+    }
+
+    /// When the path agent last took each relay into use, and last gave it up, after the flow's start.
+    fn decisions(&self, place: &mut Place<'_>, flow: usize) {
+        for Decided { after, what } in &self.after.decisions[flow] {
+            let name = match what {
+                Decision::OpenThrough { candidate } => format!("relay{}.opened_s", candidate + 1),
+                Decision::CloseThrough { candidate, .. } => format!("relay{}.closed_s", candidate + 1),
+                Decision::Open { path } => format!("path{}.opened_s", path + 1),
+                Decision::Close { path } => format!("path{}.closed_s", path + 1),
+            };
+            place.put(&name, Some(after.as_secs_f64()));
+        }
     }
 
     fn flow_paths(&self, place: &mut Place<'_>, flow: usize) {

@@ -4,7 +4,7 @@ use anabranch_engine::{PathInfo, PathStats};
 use anabranch_link::LinkStats;
 use anabranch_wire::Span;
 
-use crate::network::{BurstState, FlowState, Network};
+use crate::network::{BurstState, Decided, FlowState, Network};
 
 /// How much there is to count: paths of each flow, cables, sources of sessions, sources of plain packets.
 pub(super) type Counts = (Vec<usize>, usize, usize, usize);
@@ -14,6 +14,8 @@ pub(super) struct Snapshot {
     pub flows: Vec<FlowState>,
     /// For each flow what happened on each of its paths.
     pub paths: Vec<Vec<Trouble>>,
+    /// For each flow what its path agent decided.
+    pub decisions: Vec<Vec<Decided>>,
     pub links: Vec<LinkStats>,
     /// For how long each link had something on its way out.
     pub busy: Vec<Span>,
@@ -90,6 +92,7 @@ impl Snapshot {
         Self {
             paths,
             flows: (0..flows.len()).map(|flow| network.flow(flow)).collect(),
+            decisions: (0..flows.len()).map(|flow| network.decisions(flow).to_vec()).collect(),
             arrivals: (0..*arrivals).map(|source| Arrived::of(network, source)).collect(),
             bursts: (0..*bursts).map(|source| network.burst(source)).collect(),
             links: (0..cables * 2).map(|link| network.link(link)).collect(),

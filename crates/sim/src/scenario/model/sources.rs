@@ -28,6 +28,8 @@ pub struct FlowSpec {
     pub script: Option<Vec<ScriptEntry>>,
     /// Its stream is sent on every path.
     pub redundant: Option<bool>,
+    /// The path agent opens and closes its paths, as it does over sockets: all direct ones race for the first place.
+    pub agent: Option<AgentSpec>,
     /// It carries datagrams instead of a stream.
     pub datagrams: Option<DatagramSpec>,
     /// When it connects.
@@ -53,6 +55,25 @@ pub struct FlowSpec {
     /// Each of its sessions goes over one of the paths, the one that promises it most (SAFIRE [S2]).
     pub flow_routing: Option<bool>,
 }
+
+/// What the path agent of a session has to work with.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AgentSpec {
+    /// How many of the paths lead through relays: the last ones. The others begin at an interface each.
+    #[serde(default)]
+    pub relays: u64,
+    /// How many of these relays carry a path at the same time.
+    #[serde(default)]
+    pub at_once: u64,
+    /// Interfaces that go and come, counted from the flow's start: `[["10 s", 1, false], ["20 s", 1, true]]`.
+    #[serde(default)]
+    pub interfaces: Vec<InterfaceEntry>,
+}
+
+/// The interface of a path, by the path's number from 1, is there from then on (`true`) or not.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+pub struct InterfaceEntry(pub SpanText, pub u64, pub bool);
 
 /// So much is written so long after the flow's start.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
