@@ -63,23 +63,23 @@ async fn packets_late_for_a_closed_path_are_answered_by_no_reset() {
 #[tokio::test]
 async fn of_the_copies_of_one_init_few_are_remembered() {
     let endpoint = endpoint(1).await;
-    let (endpoint, now) = (&endpoint.inner, endpoint.inner.clock.now());
+    let (inner, now) = (&endpoint.inner, endpoint.inner.clock.now());
     let dial = Dial { remote: endpoint.node(), credential: None };
     let initiator = Initiator::new(&NodeKey::from_random([2; 32]), &dial, Pid(5), &[], random());
     let initiator = initiator.expect("the key is one");
     let arrival = arrival(&endpoint, 1_200);
     let Admission::Challenge { body, .. } =
-        endpoint.cookies.admit(now, arrival.route.remote, &initiator.init_body(None))
+        inner.cookies.admit(now, arrival.route.remote, &initiator.init_body(None))
     else {
         panic!("an address has to be proven");
     };
     let init = initiator.init_body(Some(&initiator.open_cookie(&body).expect("it answers the INIT")));
     // Nothing else runs in between on this runtime's one thread, so the first one is being computed all the time.
     for _ in 0..1_000 {
-        handle_init(endpoint, now, arrival, &init);
+        handle_init(inner, now, arrival, &init);
     }
-    assert_eq!(endpoint.counters.inits_dropped.load(Ordering::Relaxed), 0);
-    let inits = endpoint.inits.lock().expect("no panic while held");
+    assert_eq!(inner.counters.inits_dropped.load(Ordering::Relaxed), 0);
+    let inits = inner.inits.lock().expect("no panic while held");
     let [InitState::Pending(copies)] = &inits.values().collect::<Vec<_>>()[..] else { panic!("one waits") };
     assert_eq!(copies.len(), MOST_COPIES);
 }

@@ -237,6 +237,9 @@ fn check(built: &Built) -> Result<(), Failure> {
         let message = "acknowledgements that cross no link cannot be had over sockets";
         return refuse(message, "take `acks = \"outside\"` out of the scenario");
     }
+    if plan.flows.iter().any(|flow| flow.agent.is_some()) {
+        return refuse("over sockets each flow has exactly its paths", "take `agent` out of the scenario");
+    }
     if plan.flows.iter().any(|flow| !flow.openings.is_empty()) {
         return refuse("over sockets paths open at once", "take `paths_within` out of the scenario");
     }
