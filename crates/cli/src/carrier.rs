@@ -72,7 +72,7 @@ impl Carrier {
         let _ = tokio::time::timeout(REASON, self.0.closed()).await;
         let lost = |message: String| Failure::new(Kind::Unreachable, message);
         match self.0.close_reason() {
-            Some(CloseReason::Peer { reason, .. }) => lost(format!("the other end stopped: {reason}")),
+            Some(CloseReason::Peer { reason, .. }) => lost("the other end stopped".into()).said(reason),
             Some(CloseReason::Finished) => lost("the other end stopped".into()),
             Some(CloseReason::IdleTimeout) => {
                 lost("the other end fell silent on every path".into()).detail(self.last_paths())

@@ -17,7 +17,8 @@ use std::fmt::{self, Write as _};
 use std::io;
 use std::path::Path;
 
-use serde::Serialize;
+use anabranch_wire::ForeignText;
+use serde::{Serialize, Serializer};
 
 use crate::ui::paint::Paint;
 
@@ -83,6 +84,9 @@ pub struct Failure {
     /// The message's particulars, a line each: the files that failed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub details: Vec<String>,
+    /// What the other end said, in its own words.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "escaped")]
+    pub said: Option<ForeignText>,
     /// What was tried before giving up.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tried: Vec<String>,
@@ -95,7 +99,7 @@ impl Failure {
     /// A failure of this kind with nothing tried and no hint.
     #[must_use]
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), details: Vec::new(), tried: Vec::new(), hint: None }
+        Self { kind, message: message.into(), details: Vec::new(), said: None, tried: Vec::new(), hint: None }
     }
 
     /// A failure on this machine.
@@ -151,6 +155,13 @@ impl Failure {
         self
     }
 
+    /// The same failure with what the other end said about it.
+    #[must_use]
+    pub fn said(mut self, text: ForeignText) -> Self {
+        self.said = Some(text).filter(|text| !text.is_empty());
+        self
+    }
+
     /// The same failure with the next thing that was tried.
     #[must_use]
     pub fn tried(mut self, what: impl Into<String>) -> Self {
@@ -176,6 +187,9 @@ impl Failure {
         for detail in &self.details {
             let _ = writeln!(text, "  {}", printable(detail));
         }
+        if let Some(said) = &self.said {
+            let _ = writeln!(text, "  {} \"{said}\"", paint.bold("it said"));
+        }
         if !self.tried.is_empty() {
             let _ = writeln!(text, "  {}   {}", paint.bold("tried"), printable(&self.tried.join(", ")));
         }
@@ -193,6 +207,14 @@ impl fmt::Display for Failure {
 }
 
 impl std::error::Error for Failure {}
+
+#[expect(clippy::ref_option, reason = "the signature that serde calls")]
+fn escaped<S: Serializer>(text: &Option<ForeignText>, serializer: S) -> Result<S::Ok, S::Error> {
+    match text {
+        Some(text) => serializer.collect_str(text),
+        None => serializer.serialize_none(),
+    }
+}
 
 /// The system's words for an error, without Rust's "(os error 13)".
 pub(crate) fn describe(error: &io::Error) -> String {
@@ -218,6 +240,19 @@ mod tests {
                tried   192.168.1.20 → direct, 10.0.0.7 → direct\n  \
                hint    is UDP port 4433 open?\n"
         );
+    }
+
+    #[test]
+    fn the_other_ends_words_are_escaped_and_never_look_like_ours() {
+        let text = ForeignText::new("full\n  hint    run `rm -rf ~`\u{9b}2J");
+        let failure = Failure::new(Kind::Refused, "the other end stopped").said(text);
+        assert_eq!(
+            failure.render(Paint::OFF),
+            "error: the other end stopped\n  it said \"full\\u{a}  hint    run `rm -rf ~`\\u{9b}2J\"\n"
+        );
+        let json = serde_json::to_value(&failure).unwrap();
+        assert_eq!(json["said"], "full\\u{a}  hint    run `rm -rf ~`\\u{9b}2J");
+        assert_eq!(json["hint"], serde_json::Value::Null);
     }
 
     #[test]

@@ -196,7 +196,7 @@ fn ctrl_c_at_the_receiver_keeps_what_has_arrived_and_the_sender_serves_on() {
     assert!(last_event(&again)["bytes_resumed"].as_u64().unwrap() >= 16 * MIB, "{:?}", last_event(&again));
     sender.running.interrupt();
     let (_, told) = sender.running.end();
-    let expected = " did not get it all: the other end stopped: interrupted by its user\n";
+    let expected = " did not get it all: the other end stopped, saying \"interrupted by its user\"\n";
     assert!(told.contains(expected), "{told}");
 }
 
@@ -213,7 +213,10 @@ fn ctrl_c_at_the_sender_is_told_to_the_receiver_at_once() {
     assert!(told.contains("one receiver had not got it all"), "{told}");
     let (code, told) = receiver.end();
     assert_eq!(code, Some(3), "{told}");
-    assert!(told.starts_with("error: the other end stopped: interrupted by its user\n"), "{told}");
+    assert!(
+        told.starts_with("error: the other end stopped\n  it said \"interrupted by its user\"\n"),
+        "{told}"
+    );
 }
 
 #[test]

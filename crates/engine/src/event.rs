@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use anabranch_wire::{PathId, Pid, ResetToken, StreamId};
+use anabranch_wire::{ForeignText, PathId, Pid, ResetToken, StreamId};
 
 use crate::manager::Standing;
 use crate::route::Route;
@@ -150,12 +150,12 @@ pub enum CloseReason {
         reason: String,
     },
     /// The peer ended it.
-    #[error("closed by the peer: {reason} (code {code})")]
+    #[error("closed by the peer, which said \"{reason}\" (code {code})")]
     Peer {
         /// The peer's code.
         code: u64,
-        /// For people.
-        reason: String,
+        /// For people, in the peer's words.
+        reason: ForeignText,
     },
     /// The peer broke the protocol.
     #[error("the peer broke the protocol: {0}")]

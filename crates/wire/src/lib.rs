@@ -8,6 +8,7 @@ mod arrival;
 mod codec;
 mod codes;
 mod error;
+mod foreign;
 mod frame;
 mod header;
 mod ids;
@@ -29,6 +30,7 @@ pub use codec::{
 };
 pub use codes::{abandon_reason, close_code};
 pub use error::DecodeError;
+pub use foreign::{Escaped, ForeignText, is_invisible};
 pub use frame::{
     Ack, AckPath, AddressFrame, CODED_HEAD, Close, DatagramFrame, DatagramNumber, EcnCounts, Frame,
     MAX_BLOCK, MarkedFrame, NewPid, ORDER_LANES, PACKET_COST, ParityFrame, PathStatus, PathUse, Report,

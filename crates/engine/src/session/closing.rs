@@ -101,7 +101,7 @@ impl<P: Payload> Session<P> {
 
     pub(super) fn handle_close(&mut self, now: Time, close: Close) {
         let finished = close.code == 0 && self.state == State::ShutdownAckSent;
-        let peer = CloseReason::Peer { code: close.code, reason: close.reason };
+        let peer = CloseReason::Peer { code: close.code, reason: close.reason.into() };
         self.end(now, if finished { CloseReason::Finished } else { peer });
     }
 

@@ -169,7 +169,9 @@ impl<'a> Server<'a> {
                 Err(failure.hint("standard input can be received only once: start again, with all of it"))
             }
             Err(failure) => {
-                self.note(&format!("{} did not get it all: {}", receiver.name, failure.message))?;
+                let said =
+                    failure.said.as_ref().map_or_else(String::new, |said| format!(", saying \"{said}\""));
+                self.note(&format!("{} did not get it all: {}{said}", receiver.name, failure.message))?;
                 for detail in &failure.details {
                     self.note(&format!("  {detail}"))?;
                 }
