@@ -77,6 +77,12 @@ impl Command {
         if let Self::Sim(args) = self { args.at_once() } else { 0 }
     }
 
+    /// The ticket that was given as a word, where it can as well come from the environment.
+    #[must_use]
+    pub fn ticket_word(&self) -> Option<&str> {
+        if let Self::Receive(args) = self { args.ticket_word() } else { None }
+    }
+
     /// Where this command writes its events and, should it fail, its error as one; `None` without `--json`.
     #[must_use]
     pub fn events(&self) -> Option<Stream> {

@@ -42,6 +42,10 @@ impl Connection for Carrier {
     async fn accept(&self) -> io::Result<Stream> {
         Ok(self.0.accept_stream().await?)
     }
+
+    fn unacknowledged(&self) -> usize {
+        usize::try_from(self.0.stats().bytes_unacknowledged).unwrap_or(usize::MAX)
+    }
 }
 
 impl Carrier {

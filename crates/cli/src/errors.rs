@@ -11,16 +11,20 @@
 mod net;
 mod transfer;
 
-pub use anabranch_transfer::printable;
-
 use std::fmt::{self, Write as _};
 use std::io;
 use std::path::Path;
 
-use anabranch_wire::ForeignText;
+use anabranch_wire::{Escaped, ForeignText};
 use serde::{Serialize, Serializer};
 
 use crate::ui::paint::Paint;
+
+/// Text with everything escaped that could steer a terminal ([`Escaped`]).
+#[must_use]
+pub fn printable(text: &str) -> String {
+    Escaped(text).to_string()
+}
 
 /// Who or what stood in the way; each has its own exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -1,9 +1,12 @@
 //! The user's wish to stop.
 
+#[cfg(unix)]
+use std::sync::LazyLock;
+
 use crate::errors::Kind;
 
-/// Waits for Ctrl-C or, where there is such a thing, SIGTERM. From then on a second Ctrl-C ends the program at
-/// once, so that nobody has to wait for a farewell.
+/// Waits for Ctrl-C or, on Unix, SIGTERM or SIGHUP. From then on a second one ends the program at once, without a
+/// farewell to the other end.
 pub async fn requested() {
     first().await;
     tokio::spawn(async {
@@ -19,8 +22,46 @@ async fn first() {
     tokio::select! {
         () = ctrl_c() => {}
         _ = polite.recv() => {}
+        () = hang_up() => {}
     }
 }
+
+/// Waits for SIGHUP: the terminal is gone. Under `nohup` it stays ignored.
+#[cfg(unix)]
+async fn hang_up() {
+    use tokio::signal::unix::{SignalKind, signal};
+    if !ignores_hang_up()
+        && let Ok(mut gone) = signal(SignalKind::hangup())
+    {
+        gone.recv().await;
+    } else {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// True when this program was started with SIGHUP ignored. Linux lists the signals in a mask, SIGHUP lowest.
+#[cfg(unix)]
+fn ignores_hang_up() -> bool {
+    static IGNORES: LazyLock<bool> = LazyLock::new(|| {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+        mask.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).is_some_and(|mask| mask & 1 == 1)
+    });
+    *IGNORES
+}
+
+/// From now on a write beyond the limit of file sizes (`ulimit -f`) fails, instead of ending the program.
+#[cfg(unix)]
+pub fn survive_file_size_limit() {
+    use tokio::signal::unix::{SignalKind, signal};
+    /// SIGXFSZ, on all systems that this program runs on.
+    const FILE_SIZE: i32 = 25;
+    // The handler stays when its receiving end is dropped. Without it the system's default remains.
+    drop(signal(SignalKind::from_raw(FILE_SIZE)));
+}
+
+#[cfg(not(unix))]
+pub fn survive_file_size_limit() {}
 
 #[cfg(not(unix))]
 async fn first() {
@@ -29,7 +70,7 @@ async fn first() {
 
 async fn ctrl_c() {
     if tokio::signal::ctrl_c().await.is_err() {
-        // Without a handler the system's default remains, which ends the program.
+        // Without a handler the system's default applies, which ends the program.
         std::future::pending::<()>().await;
     }
 }

@@ -1,14 +1,14 @@
 //! Large pages for large simulations.
 //!
-//! A network of hundreds of hosts takes tens of megabytes, all of it visited again and again. In pages of 4 KiB a tenth of a
-//! run goes into finding where they are. Linux gives larger pages to programs that ask, and glibc asks for what it allocates if
-//! told so by its environment when the program starts. So the program starts once more, as itself.
+//! A network of hundreds of hosts uses tens of megabytes, all of them visited again and again. With pages of 4 KiB a tenth of a
+//! run goes into page-table walks. Linux gives larger pages to programs that ask. glibc asks if an environment variable is set
+//! when the program starts, so the program starts itself once more with that variable.
 //!
-//! It does not ask for what threads have to themselves. A network that is run alone, the largest most often, gets the program's
-//! own memory therefore, though it has a thread of its own; threads that work side by side would wait for each other there.
+//! glibc asks only for its main arena. A single network is therefore run in that arena, although it has a thread of its own.
+//! Several networks at once keep an arena for each thread, so that they do not wait for each other.
 
-/// Starts the program once more with large pages for so many simulations at the same time, where the system gives them on
-/// request and nobody decided otherwise. Goes on as things are where it does not.
+/// Starts the program once more with large pages, for this many simulations at a time. Does nothing where the system does not
+/// offer them, or where the user has set `GLIBC_TUNABLES`.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 pub(crate) fn restart_with(at_once: usize) {
     use std::os::unix::process::CommandExt as _;
@@ -27,10 +27,10 @@ pub(crate) fn restart_with(at_once: usize) {
     } else {
         "glibc.malloc.hugetlb=1"
     };
-    // It returns only when it fails, and then the run takes a little longer.
+    // Returns only on failure; the run is then a little slower.
     let _ = std::process::Command::new(program).arg0(name).args(arguments).env(SETTING, setting).exec();
 }
 
-/// Elsewhere there is nothing to ask for.
+/// Other systems have no such request.
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
 pub(crate) fn restart_with(_at_once: usize) {}

@@ -10,6 +10,7 @@ pub mod carrier;
 pub mod commands;
 pub mod control;
 pub mod errors;
+mod hide_ticket;
 pub mod interrupt;
 pub mod keyfile;
 mod large_pages;
@@ -37,6 +38,9 @@ pub fn main() -> ExitCode {
     match cli.command.simulations() {
         0 => {}
         at_once => large_pages::restart_with(at_once),
+    }
+    if let Some(ticket) = cli.command.ticket_word() {
+        hide_ticket::restart_without(ticket);
     }
     let context = Context::new(&cli.global);
     ui::log::start(&context);

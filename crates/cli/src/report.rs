@@ -7,7 +7,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use anabranch_transfer::Summary;
+use anabranch_transfer::{Offer, Summary};
 use anabranch_wire::{Rate, Span};
 use serde::Serialize;
 
@@ -24,6 +24,19 @@ pub enum Event<'a> {
         ticket: &'a str,
         /// Seconds until it expires.
         expires_s: f64,
+    },
+    /// What the sender offers; nothing was written yet.
+    Offer {
+        /// Files in it.
+        files: u64,
+        /// Bytes of the files whose length is known.
+        bytes: u64,
+        /// How many files have no known length.
+        endless: u64,
+        /// The names at the top level, hidden ones first.
+        names: Vec<OfferedName>,
+        /// How many more there are.
+        more_names: u64,
     },
     /// How it goes.
     Progress {
@@ -55,6 +68,37 @@ pub enum Event<'a> {
     Error(&'a Failure),
 }
 
+/// One name at the top level of an offer, in the sender's words.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct OfferedName {
+    /// The name, with invisible characters escaped.
+    pub name: String,
+    /// Whether it is a directory.
+    pub directory: bool,
+    /// Files in it, or 1.
+    pub files: u64,
+    /// The bytes of those whose length is known.
+    pub bytes: u64,
+}
+
+impl From<&Offer> for Event<'_> {
+    fn from(offer: &Offer) -> Self {
+        let name = |offered: &anabranch_transfer::OfferedName| OfferedName {
+            name: offered.name.to_string(),
+            directory: offered.is_directory,
+            files: offered.files,
+            bytes: offered.bytes,
+        };
+        Self::Offer {
+            files: offer.files,
+            bytes: offer.bytes,
+            endless: offer.endless,
+            names: offer.names.iter().map(name).collect(),
+            more_names: offer.more_names,
+        }
+    }
+}
+
 /// A finished transfer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TransferReport {
@@ -66,6 +110,8 @@ pub struct TransferReport {
     pub bytes_resumed: u64,
     /// Things of the share that are never sent: sockets, links that lead out of it.
     pub left_out: u64,
+    /// Files that the sender cannot read.
+    pub missed: u64,
     /// How long this attempt took.
     pub seconds: f64,
     /// Content moved in this attempt, a second.
@@ -84,6 +130,7 @@ impl TransferReport {
             bytes: summary.bytes,
             bytes_resumed: summary.resumed,
             left_out: summary.left_out,
+            missed: summary.missed,
             seconds,
             goodput_mbit_s: mbit_s(
                 summary.bytes.saturating_sub(summary.resumed),

@@ -4,14 +4,18 @@
 
 use std::error::Error;
 use std::fmt;
+use std::io::{BufRead as _, BufReader, Read};
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU64;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
+use anabranch_net::Ticket;
+use anabranch_secure::TicketError;
 use anabranch_settings::number_and_unit;
 use anabranch_wire::Span;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use zeroize::Zeroizing;
 
 /// The longest span that is taken: some lifetimes, and well within what clocks can count.
 const LONGEST_SPAN: Span = Span::from_secs(100_000 * 86_400);
@@ -58,6 +62,44 @@ fn wanted_span(text: &str) -> String {
 pub fn rate(text: &str) -> Result<NonZeroU64, String> {
     let bits = anabranch_settings::rate(text)?;
     NonZeroU64::new(bits).ok_or_else(|| "must be more than nothing".into())
+}
+
+/// Spells out a number of bytes: `500MB`, `2GiB`.
+///
+/// # Errors
+/// When the number or the unit cannot be read.
+pub fn size(text: &str) -> Result<u64, String> {
+    anabranch_settings::size(text)
+}
+
+/// The environment variable that a ticket may come from.
+pub const TICKET_VARIABLE: &str = "ANABRANCH_TICKET";
+/// More than the longest ticket.
+const LONGEST_TICKET: u64 = 64 << 10;
+
+/// Reads a ticket: its text, `-` for a line of standard input, or `@FILE` for a file that holds it.
+///
+/// The command line of a program is visible to every user of the machine; the other two are not.
+///
+/// # Errors
+/// When it cannot be read, or is no ticket.
+pub fn ticket(text: &str) -> Result<Ticket, String> {
+    let read = |from: &mut dyn Read, what: &str| {
+        let mut line = Zeroizing::new(String::new());
+        let read = BufReader::new(from.take(LONGEST_TICKET)).read_line(&mut line);
+        read.map_err(|error| format!("cannot read the ticket from {what}: {error}"))?;
+        Ok::<_, String>(line)
+    };
+    let line = match (text, text.strip_prefix('@')) {
+        ("-", _) => read(&mut std::io::stdin(), "standard input")?,
+        (_, Some(path)) => {
+            let file = std::fs::File::open(path);
+            let mut file = file.map_err(|error| format!("cannot read the ticket from {path}: {error}"))?;
+            read(&mut file, path)?
+        }
+        _ => Zeroizing::new(text.to_owned()),
+    };
+    line.trim().parse().map_err(|error: TicketError| error.to_string())
 }
 
 /// A reader of whole numbers within a range.
@@ -203,6 +245,20 @@ mod tests {
         ] {
             assert_eq!(span(text), Ok(Span::from_nanos(nanos)), "{text}");
         }
+    }
+
+    #[test]
+    fn a_ticket_may_come_from_a_file() {
+        let secret = anabranch_net::TicketSecret::from_random([1; 16]);
+        let node = anabranch_secure::NodeKey::from_random([2; 32]).public();
+        let share = anabranch_net::ShareId(3);
+        let told = Ticket { node, addresses: Vec::new(), relays: Vec::new(), share, secret, expires: None };
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(&file, format!("{}\n", *told.to_text())).unwrap();
+        assert_eq!(ticket(&format!("@{}", file.path().display())).unwrap().share, share);
+        assert_eq!(ticket(&told.to_text()).unwrap().share, share);
+        assert!(ticket("@/no/such/file").unwrap_err().contains("cannot read the ticket from /no/such/file"));
+        assert!(ticket("hello").unwrap_err().contains("not a ticket"));
     }
 
     #[test]

@@ -79,7 +79,7 @@ fn mistakes_with_captures_are_explained() {
         "{}",
         errors(&output)
     );
-    let output = program(&["receive", "abc", "--capture-keys", "x"]).output().unwrap();
+    let output = program(&["receive", "--yes", "abc", "--capture-keys", "x"]).output().unwrap();
     assert!(errors(&output).contains("--capture <FILE>"), "{}", errors(&output));
 
     let output = program(&["capture", file.to_str().unwrap(), "--qlog", "x.sqlog"]).output().unwrap();

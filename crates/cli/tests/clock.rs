@@ -58,7 +58,7 @@ fn a_transfer_does_not_notice_that_both_clocks_jump() {
     let file = scratch.file("from/disk.img", 192 << 20, 2);
     let mut command = program(&["send", file.to_str().unwrap(), "-q", "--rate", "400Mbit/s"]);
     let sender = Sender::start_as(clock.command(&mut command));
-    let mut command = program(&["receive", &sender.ticket, &scratch.text("to"), "-q"]);
+    let mut command = program(&["receive", "--yes", &sender.ticket, &scratch.text("to"), "-q"]);
     let receiver = Running::start(clock.command(&mut command));
     for (arrived, off) in [(16, 10 * YEAR), (64, -YEAR), (96, 0)] {
         wait_for_part(&scratch.path("to"), arrived << 20);

@@ -131,7 +131,7 @@ fn relays_that_registered_are_granted_used_without_any_controller_and_taken_back
     let send = ["send", "--once", "--controller", &at, "--key", &key, file.to_str().unwrap()];
     let mut send = Running::start(&mut program(&send));
     let copy = overlay.scratch.text("to");
-    must(&mut program(&["receive", &send.line(), &copy]));
+    must(&mut program(&["receive", "--yes", &send.line(), &copy]));
     // While it runs it would be told, too, and keep the grant no more.
     assert_eq!(send.end().0, Some(0));
     assert_eq!(fs::read(file).unwrap(), fs::read(overlay.scratch.path("to/file")).unwrap());

@@ -68,7 +68,8 @@ fn a_directory_crosses_three_links_at_the_sum_of_their_rates() {
         let sender =
             Sender::start_as(words(&mut machines.command(Side::Near, PROGRAM), &["send", &from, "-q"]));
         let mut receiver = machines.command(Side::Far, PROGRAM);
-        let words = words(&mut receiver, &["receive", &sender.ticket, &scratch.text("to"), "--json"]);
+        let words =
+            words(&mut receiver, &["receive", "--yes", &sender.ticket, &scratch.text("to"), "--json"]);
         let received = words.output().unwrap();
         assert!(received.status.success(), "{}", errors(&received));
 
@@ -94,7 +95,8 @@ fn it_works_without_root_and_with_two_default_routes_as_well() {
     let mut sender = machines.command_as_nobody(Side::Near, PROGRAM);
     let sender = Sender::start_as(words(&mut sender, &["send", &from, "-q"]));
     let mut receiver = machines.command_as_nobody(Side::Far, PROGRAM);
-    let received = words(&mut receiver, &["receive", &sender.ticket, &scratch.text("to"), "-q"]).output();
+    let received =
+        words(&mut receiver, &["receive", "--yes", &sender.ticket, &scratch.text("to"), "-q"]).output();
     let received = received.unwrap();
     assert!(received.status.success(), "{}", errors(&received));
     for link in 0..3 {
@@ -111,7 +113,7 @@ fn a_transfer_goes_on_when_a_link_falls_silent_and_uses_it_again_when_it_is_back
     let file = file.to_str().unwrap();
     let sender = Sender::start_as(words(&mut machines.command(Side::Near, PROGRAM), &["send", file, "-q"]));
     let mut receiver = machines.command(Side::Far, PROGRAM);
-    let words = words(&mut receiver, &["receive", &sender.ticket, &scratch.text("to"), "-q"]);
+    let words = words(&mut receiver, &["receive", "--yes", &sender.ticket, &scratch.text("to"), "-q"]);
     let receiver = Running::start(words);
     wait_for_part(&scratch.path("to"), 4 << 20);
     machines.blackhole(0).unwrap();
@@ -133,7 +135,7 @@ fn a_transfer_goes_on_by_itself_after_all_links_were_silent_for_longer_than_its_
     let sender = Sender::start_as(words(&mut machines.command(Side::Near, PROGRAM), &["send", file, "-q"]));
     let mut receiver = machines.command(Side::Far, PROGRAM);
     let to = scratch.text("to");
-    let options = ["receive", &sender.ticket, &to, "-q", "--timeout", "1s", "--retry", "40s"];
+    let options = ["receive", "--yes", &sender.ticket, &to, "-q", "--timeout", "1s", "--retry", "40s"];
     let receiver = Running::start(words(&mut receiver, &options));
     wait_for_part(&scratch.path("to"), 4 << 20);
     (0..3).for_each(|link| machines.blackhole(link).unwrap());

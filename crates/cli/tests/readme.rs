@@ -268,7 +268,7 @@ fn fetch_photos(network: &Network, mut send: Command) {
     fs::write(network.near.home.join("photos/one"), noise(4 << 20, 1)).unwrap();
     let mut send = Running::start(&mut send);
     let ticket = send.line();
-    network.far.told("anabranch receive TICKET", &[("TICKET", &ticket)]);
+    network.far.told("anabranch receive TICKET", &[("TICKET", &format!("{ticket} --yes"))]);
     wait_for("the photos", || network.far.home.join("photos/one").exists());
     assert!(fs::read(network.far.home.join("photos/one")).unwrap() == noise(4 << 20, 1));
 }

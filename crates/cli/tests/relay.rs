@@ -95,7 +95,7 @@ fn a_configured_relay_carries_a_bench_and_a_transfer_and_drains_when_told_to_end
     let send = run(&["send", "--once", "--relay", &route, "--key", key, file.to_str().unwrap()]);
     let mut send = Running({ send }.spawn().unwrap());
     let ticket = first_line(&mut send.0);
-    let received = run(&["receive", &ticket, copy.to_str().unwrap()]).output().unwrap();
+    let received = run(&["receive", "--yes", &ticket, copy.to_str().unwrap()]).output().unwrap();
     assert!(received.status.success(), "{}", String::from_utf8_lossy(&received.stderr));
     assert_eq!(fs::read(copy.join("file")).unwrap().len(), 300_000);
 

@@ -45,7 +45,8 @@ impl Stage {
             command.args(["--relay", &route]);
         }
         let sender = Sender::start_as(command.stdin(Stdio::piped()));
-        let words = ["receive", &sender.ticket, &scratch.text("to"), "--quiet", "--control", &receive];
+        let words =
+            ["receive", "--yes", &sender.ticket, &scratch.text("to"), "--quiet", "--control", &receive];
         let receiver = Running::start(&mut program(&words));
         Self { scratch, _relay: relay, route, sender, receiver, sent: Vec::new() }
     }

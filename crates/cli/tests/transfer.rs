@@ -67,8 +67,9 @@ fn several_receivers_are_served_at_once_and_each_gets_everything() {
     let file = scratch.file("from/film.mkv", 20_000_000, 5);
     let sender = Sender::start(&[file.to_str().unwrap()]);
     let places = ["to/a", "to/b", "to/c"];
-    let receivers = places
-        .map(|place| Running::start(&mut program(&["receive", &sender.ticket, &scratch.text(place), "-q"])));
+    let receivers = places.map(|place| {
+        Running::start(&mut program(&["receive", "--yes", &sender.ticket, &scratch.text(place), "-q"]))
+    });
     for (receiver, place) in receivers.into_iter().zip(places) {
         assert_eq!(receiver.end(), (Some(0), String::new()), "{place}");
         let arrived = std::fs::read(scratch.path(place).join("film.mkv")).unwrap();
@@ -117,7 +118,8 @@ fn a_receiver_that_was_killed_goes_on_where_it_stopped() {
     let scratch = Scratch::new();
     let file = scratch.file("from/disk.img", LARGE, 6);
     let sender = slow_sender(&file);
-    let receiver = Running::start(&mut program(&["receive", &sender.ticket, &scratch.text("to"), "-q"]));
+    let receiver =
+        Running::start(&mut program(&["receive", "--yes", &sender.ticket, &scratch.text("to"), "-q"]));
     wait_for_part(&scratch.path("to"), 32 * MIB);
     receiver.kill();
     assert!(!scratch.path("to/disk.img").exists(), "it was killed too late");
@@ -136,7 +138,7 @@ fn when_the_sender_is_killed_the_receiver_says_so_and_goes_on_with_the_next_tick
     let file = scratch.file("from/disk.img", LARGE, 7);
     let to = scratch.text("to");
     let sender = slow_sender(&file);
-    let words = ["receive", &sender.ticket, &to, "-q", "--timeout", "1s", "--retry", "1s"];
+    let words = ["receive", "--yes", &sender.ticket, &to, "-q", "--timeout", "1s", "--retry", "1s"];
     let receiver = Running::start(&mut program(&words));
     wait_for_part(&scratch.path("to"), 32 * MIB);
     sender.running.kill();
@@ -159,7 +161,7 @@ fn when_every_path_is_lost_the_receiver_finds_the_sender_again_and_goes_on() {
     let file = scratch.file("from/disk.img", LARGE, 11);
     let sender = slow_sender(&file);
     let to = scratch.text("to");
-    let words = ["receive", &sender.ticket, &to, "--json", "--timeout", "1s", "--retry", "30s"];
+    let words = ["receive", "--yes", &sender.ticket, &to, "--json", "--timeout", "1s", "--retry", "30s"];
     let events = std::fs::File::create(scratch.path("events")).unwrap();
     let receiver = Running::start_into(&mut program(&words), events);
     let events = || std::fs::read_to_string(scratch.path("events")).unwrap();
@@ -184,7 +186,8 @@ fn ctrl_c_at_the_receiver_keeps_what_has_arrived_and_the_sender_serves_on() {
     let scratch = Scratch::new();
     let file = scratch.file("from/disk.img", LARGE, 8);
     let sender = slow_sender(&file);
-    let receiver = Running::start(&mut program(&["receive", &sender.ticket, &scratch.text("to"), "-q"]));
+    let receiver =
+        Running::start(&mut program(&["receive", "--yes", &sender.ticket, &scratch.text("to"), "-q"]));
     wait_for_part(&scratch.path("to"), 32 * MIB);
     receiver.interrupt();
     let (code, told) = receiver.end();
@@ -205,7 +208,8 @@ fn ctrl_c_at_the_sender_is_told_to_the_receiver_at_once() {
     let scratch = Scratch::new();
     let file = scratch.file("from/disk.img", LARGE, 9);
     let sender = slow_sender(&file);
-    let receiver = Running::start(&mut program(&["receive", &sender.ticket, &scratch.text("to"), "-q"]));
+    let receiver =
+        Running::start(&mut program(&["receive", "--yes", &sender.ticket, &scratch.text("to"), "-q"]));
     wait_for_part(&scratch.path("to"), 32 * MIB);
     sender.running.interrupt();
     let (code, told) = sender.running.end();
@@ -225,8 +229,9 @@ fn a_rate_holds_for_all_receivers_together() {
     let file = scratch.file("from/film.mkv", 5_000_000, 12);
     let sender = Sender::start(&[file.to_str().unwrap(), "--rate", "40 Mbit/s"]);
     let start = Instant::now();
-    let start_receiver =
-        |to: &str| Running::start(&mut program(&["receive", &sender.ticket, &scratch.text(to), "-q"]));
+    let start_receiver = |to: &str| {
+        Running::start(&mut program(&["receive", "--yes", &sender.ticket, &scratch.text(to), "-q"]))
+    };
     for receiver in ["to", "and-to"].map(start_receiver) {
         assert_eq!(receiver.end(), (Some(0), String::new()));
     }

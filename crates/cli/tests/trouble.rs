@@ -1,11 +1,12 @@
-//! What `send` and `receive` say when something stands in the way: a message with what to do, and the exit code
-//! that `--help` states.
+//! The messages of `send` and `receive` when something goes wrong: each with advice, and with the exit code that
+//! `--help` states.
 #![cfg(unix)]
 
 mod common;
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read};
 use std::net::UdpSocket;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -90,22 +91,140 @@ fn a_ticket_for_something_else_is_told_from_a_lost_connection() {
 }
 
 #[test]
-fn an_expired_ticket_is_refused_while_those_let_in_before_are_served_to_the_end() {
+fn an_expired_ticket_ends_what_is_under_way_after_a_notice_and_lets_no_one_in() {
     let scratch = Scratch::new();
-    let mut command = program(&["send", "-", "--expires", "1s", "-q"]);
-    let mut sender = Sender::start_as(command.stdin(Stdio::piped()));
-    let mut pipe = sender.stdin.take().unwrap();
-    pipe.write_all(b"first part, ").unwrap();
-    let early = Running::start(&mut program(&["receive", &sender.ticket, &scratch.text("to"), "-q"]));
-    std::thread::sleep(Duration::from_millis(1_500));
+    let file = scratch.file("from/large", 16 << 20, 1);
+    let sender = Sender::start(&[file.to_str().unwrap(), "--expires", "4s", "--rate", "8Mbit/s"]);
+    let (early, late) = (scratch.text("early"), scratch.text("late"));
+    let words = ["receive", "--yes", &sender.ticket, &early];
+    let running = Running::start(&mut program(&words));
+    wait_for_part(Path::new(&early), 1);
+    let (code, told) = running.end();
+    assert_eq!(code, Some(4), "{told}");
+    assert!(told.contains("it said \"the ticket has expired\""), "{told}");
+    assert!(told.contains("what has arrived is kept"), "{told}");
+    let received = receive(&[&sender.ticket, &late, "--timeout", "2s"]);
+    assert!(matches!(received.status.code(), Some(3 | 4)), "{}", errors(&received));
+    let (code, told) = sender.running.end();
+    assert_eq!(code, Some(0), "{told}");
+    assert!(told.contains("the ticket expires in ") && told.contains("did not get it all"), "{told}");
+}
 
-    let late = receive(&[&sender.ticket, &scratch.text("to")]);
-    assert_failed(&late, 4, &["the node refused: the ticket is unknown, expired or revoked"]);
-    pipe.write_all(b"second part").unwrap();
-    drop(pipe);
-    assert_eq!(early.end(), (Some(0), String::new()));
-    assert_eq!(std::fs::read(scratch.path("to/stdin")).unwrap(), b"first part, second part");
-    assert_eq!(sender.running.end(), (Some(0), String::new()));
+#[test]
+fn nothing_is_written_without_consent_and_the_offer_is_shown() {
+    let scratch = Scratch::new();
+    let sender = small_offer(&scratch);
+    let to = scratch.text("to");
+    let asked = program(&["receive", &sender.ticket, &to]).output().unwrap();
+    assert_failed(
+        &asked,
+        2,
+        &["the sender offers 1 file, 1.00 kB", "note.txt", "there is no terminal", "`--yes`"],
+    );
+    let events = program(&["receive", &sender.ticket, &to, "--json"]).output().unwrap();
+    let text = String::from_utf8_lossy(&events.stdout);
+    let offer: serde_json::Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
+    assert_eq!(
+        (&offer["event"], &offer["names"][0]["name"]),
+        (&"offer".into(), &"note.txt".into()),
+        "{text}"
+    );
+    assert!(!scratch.path("to").exists());
+    assert_failed(&receive(&[&sender.ticket, &to, "--max-size", "999"]), 4, &["more than the 999 bytes"]);
+    assert!(receive(&[&sender.ticket, &to, "--max-size", "1000"]).status.success());
+}
+
+#[test]
+fn hidden_names_are_refused_beside_other_files_unless_they_are_allowed() {
+    let scratch = Scratch::new();
+    let file = scratch.file("from/.profile", 10, 1);
+    let sender = Sender::start(&[file.to_str().unwrap(), "-q"]);
+    scratch.file("to/mine", 10, 2);
+    let to = scratch.text("to");
+    assert_failed(
+        &receive(&[&sender.ticket, &to]),
+        4,
+        &["\".profile\", a hidden name", "nothing was written"],
+    );
+    assert!(receive(&[&sender.ticket, &to, "--hidden"]).status.success());
+    assert!(receive(&[&sender.ticket, &scratch.text("new")]).status.success());
+}
+
+#[test]
+fn a_ticket_comes_from_a_file_standard_input_or_the_environment_and_leaves_the_list_of_processes() {
+    let scratch = Scratch::new();
+    let file = scratch.file("from/large", 8 << 20, 1);
+    let sender = Sender::start(&[file.to_str().unwrap(), "-q", "--rate", "40Mbit/s"]);
+    std::fs::write(scratch.path("ticket"), format!("{}\n", sender.ticket)).unwrap();
+    let from_file = receive(&[&format!("@{}", scratch.text("ticket")), &scratch.text("a")]);
+    assert!(from_file.status.success(), "{}", errors(&from_file));
+    let input = std::fs::File::open(scratch.path("ticket")).unwrap();
+    let from_input = program(&["receive", "--yes", "-", &scratch.text("b")]).stdin(input).output().unwrap();
+    assert!(from_input.status.success(), "{}", errors(&from_input));
+    let mut command = program(&["receive", "--yes", &scratch.text("c")]);
+    let from_variable = command.env("ANABRANCH_TICKET", &sender.ticket).output().unwrap();
+    assert!(from_variable.status.success(), "{}", errors(&from_variable));
+
+    let to = scratch.text("d");
+    let running = Running::start(&mut program(&["receive", "--yes", &sender.ticket, &to, "-q"]));
+    wait_for_part(Path::new(&to), 1);
+    #[cfg(target_os = "linux")]
+    {
+        let line = std::fs::read(format!("/proc/{}/cmdline", running.child.id())).unwrap();
+        assert!(!String::from_utf8_lossy(&line).contains("anabranch1"), "{}", String::from_utf8_lossy(&line));
+    }
+    assert_eq!(running.end(), (Some(0), String::new()));
+}
+
+#[test]
+fn a_closed_terminal_ends_a_transfer_as_a_request_to_stop_does() {
+    let scratch = Scratch::new();
+    let file = scratch.file("from/large", 16 << 20, 1);
+    let sender = Sender::start(&[file.to_str().unwrap(), "-q", "--rate", "8Mbit/s"]);
+    let to = scratch.text("to");
+    let running = Running::start(&mut program(&["receive", "--yes", &sender.ticket, &to, "-q"]));
+    wait_for_part(Path::new(&to), 1);
+    running.signal("-HUP");
+    let (code, told) = running.end();
+    assert_eq!(code, Some(130), "{told}");
+    assert!(told.contains("what has arrived is kept"), "{told}");
+}
+
+#[test]
+fn a_file_too_large_for_the_target_fails_alone() {
+    let scratch = Scratch::new();
+    std::fs::create_dir_all(scratch.path("from/d")).unwrap();
+    scratch.file("from/d/a-large", 3 << 20, 1);
+    scratch.file("from/d/b-small", 1000, 2);
+    let sender = Sender::start(&[&scratch.text("from/d"), "-q"]);
+    // In units of 512 bytes.
+    let script = format!(
+        "ulimit -f 2048 && exec '{PROGRAM}' receive --yes '{}' '{}'",
+        sender.ticket,
+        scratch.text("to")
+    );
+    let received = Command::new("sh").args(["-c", &script]).output().unwrap();
+    assert_failed(
+        &received,
+        6,
+        &["1 file was not transferred", "d/a-large: it is larger than files may be here"],
+    );
+    assert!(scratch.path("to/d/b-small").exists() && !scratch.path("to/d/a-large").exists());
+}
+
+#[test]
+fn once_is_enough_when_a_receiver_has_every_file_that_can_be_read() {
+    let scratch = Scratch::new();
+    std::fs::create_dir_all(scratch.path("from/d")).unwrap();
+    scratch.file("from/d/good", 1000, 1);
+    let name = std::ffi::OsStr::from_bytes(b"odd\xff");
+    std::fs::write(scratch.path("from/d").join(name), b"its name cannot be sent").unwrap();
+    let sender = Sender::start(&[&scratch.text("from/d"), "--once"]);
+    let received = receive(&[&sender.ticket, &scratch.text("to")]);
+    assert_failed(&received, 6, &["1 file was not transferred", "not UTF-8"]);
+    let (code, told) = sender.running.end();
+    assert_eq!(code, Some(0), "{told}");
+    assert!(told.contains("has all that can be read, 1 could not"), "{told}");
 }
 
 #[test]
@@ -185,7 +304,7 @@ fn without_any_network_one_machine_still_reaches_itself_and_nothing_else() {
     let mut command = namespace.command(PROGRAM);
     let mut sender = Sender::start_as(command.arg("send").arg(&file));
     let receive = |ticket: &str| {
-        let words = ["receive", ticket, &scratch.text("to")];
+        let words = ["receive", "--yes", ticket, &scratch.text("to")];
         namespace.command(PROGRAM).args(words).output().unwrap()
     };
     let received = receive(&sender.ticket);
@@ -200,7 +319,7 @@ fn without_any_network_one_machine_still_reaches_itself_and_nothing_else() {
 /// Runs `anabranch receive` where `to` is a file system of 8 MiB.
 fn receive_on_small_disk(ticket: &str, to: &str) -> Output {
     let script =
-        format!("mount -t tmpfs -o size=8m none '{to}' && exec '{PROGRAM}' receive '{ticket}' '{to}'");
+        format!("mount -t tmpfs -o size=8m none '{to}' && exec '{PROGRAM}' receive --yes '{ticket}' '{to}'");
     Command::new("unshare").args(["--mount", "sh", "-c", &script]).output().unwrap()
 }
 
@@ -226,11 +345,11 @@ fn a_disk_that_is_too_small_is_told_before_and_one_that_fills_up_when_it_does() 
     assert_failed(
         &received,
         1,
-        &["cannot write stdin: no space left", "nothing is kept", "`anabranch send` again"],
+        &["cannot write stdin: ", "no stream may fill the disk", "nothing is kept", "`anabranch send` again"],
     );
     let (code, told) = sender.running.end();
     assert_eq!(code, Some(4), "{told}");
-    assert!(told.contains("the other end stopped: cannot write stdin: No space left"), "{told}");
+    assert!(told.contains("the other end stopped\n  it said \"cannot write stdin: "), "{told}");
     assert!(told.contains("hint    standard input can be received only once"), "{told}");
 }
 
@@ -241,7 +360,7 @@ fn who_comes_second_to_a_stream_gets_nothing_and_costs_the_first_nothing() {
     let input = std::fs::File::open(&file).unwrap();
     let sender = Sender::start_as(program(&["send", "-", "-q", "--rate", "40Mbit/s"]).stdin(input));
     let (first, second) = (scratch.text("first"), scratch.text("second"));
-    let running = Running::start(&mut program(&["receive", &sender.ticket, &first, "-q"]));
+    let running = Running::start(&mut program(&["receive", "--yes", &sender.ticket, &first, "-q"]));
     wait_for_part(Path::new(&first), 1);
     let late = receive(&[&sender.ticket, &second, "-q"]);
     assert_failed(&late, 4, &["once"]);
@@ -256,7 +375,7 @@ fn a_reader_that_leaves_before_all_has_come_is_a_failure() {
     let scratch = Scratch::new();
     let file = scratch.file("from/large", 16 << 20, 1);
     let sender = Sender::start(&[file.to_str().unwrap(), "-q"]);
-    let mut receiver = Running::start(&mut program(&["receive", &sender.ticket, "-"]));
+    let mut receiver = Running::start(&mut program(&["receive", "--yes", &sender.ticket, "-"]));
     let mut start = [0; 1000];
     receiver.child.stdout.take().unwrap().read_exact(&mut start).unwrap();
     let (code, told) = receiver.end();
@@ -266,7 +385,7 @@ fn a_reader_that_leaves_before_all_has_come_is_a_failure() {
     assert!(!told.contains("received 1 file"), "{told}");
 
     let mut receiver =
-        Running::start(&mut program(&["receive", &sender.ticket, &scratch.text("to"), "--json"]));
+        Running::start(&mut program(&["receive", "--yes", &sender.ticket, &scratch.text("to"), "--json"]));
     drop(receiver.child.stdout.take());
     let (code, told) = receiver.end();
     assert_eq!(code, Some(1), "{told}");
@@ -284,7 +403,7 @@ fn standard_input_that_could_not_be_written_is_not_said_to_be_kept() {
         let path = if to_stdout { "-" } else { file.to_str().unwrap() };
         let sender = Sender::start_as(program(&["send", path, "-q"]).stdin(source));
         let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-        let received = Running::start_into(&mut program(&["receive", &sender.ticket, "-"]), full);
+        let received = Running::start_into(&mut program(&["receive", "--yes", &sender.ticket, "-"]), full);
         let (code, told) = received.end();
         assert_eq!(code, Some(1), "{told}");
         assert!(told.contains("error: cannot write the output: no space left on device\n"), "{told}");
@@ -304,13 +423,17 @@ fn a_file_that_changes_while_it_is_sent_fails_alone() {
     scratch.file("from/d/a-large", 96 << 20, 2);
     let changing = scratch.file("from/d/z-changing", 5_000_000, 3);
     let sender = Sender::start(&[&scratch.text("from/d"), "-q", "--rate", "500Mbit/s"]);
-    let receiver = Running::start(&mut program(&["receive", &sender.ticket, &scratch.text("to"), "-q"]));
+    let receiver =
+        Running::start(&mut program(&["receive", "--yes", &sender.ticket, &scratch.text("to"), "-q"]));
     wait_for("the directory", || scratch.path("to/d").exists());
     wait_for_part(&scratch.path("to/d"), 1 << 20);
     std::fs::write(changing, b"something else").unwrap();
     let (code, told) = receiver.end();
     assert_eq!(code, Some(6), "{told}");
-    assert!(told.starts_with("error: 1 file was not transferred\n  d/z-changing: it changed"), "{told}");
+    assert!(
+        told.starts_with("error: 1 file was not transferred\n  d/z-changing: the sender says \"it changed"),
+        "{told}"
+    );
     assert!(scratch.path("to/d/a-large").exists() && !scratch.path("to/d/z-changing").exists());
 }
 
@@ -352,7 +475,6 @@ fn what_is_left_out_is_told_at_both_ends() {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_file_whose_name_cannot_be_sent_is_missed_at_the_receiver() {
-    use std::os::unix::ffi::OsStrExt;
     let scratch = Scratch::new();
     std::fs::create_dir(scratch.path("from/d")).unwrap();
     let odd = scratch.path("from/d").join(std::ffi::OsStr::from_bytes(b"caf\xe9.txt"));
@@ -445,7 +567,8 @@ fn a_target_that_may_not_be_written_is_refused_before_the_sender_is_asked() {
     (0..5).for_each(|at| drop(scratch.file(&format!("from/d/{at}"), 10, at)));
     let sender = Sender::start(&[&scratch.text("from/d"), "-q"]);
     for target in ["to", "to/new/directory"] {
-        let Some(mut command) = as_nobody(&["receive", &sender.ticket, &scratch.text(target)]) else {
+        let Some(mut command) = as_nobody(&["receive", "--yes", &sender.ticket, &scratch.text(target)])
+        else {
             return skip("a_target_that_may_not_be_written_is_refused", "becoming nobody needs root");
         };
         let received = command.output().unwrap();

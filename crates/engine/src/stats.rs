@@ -104,6 +104,8 @@ pub struct SessionStats {
     pub bytes_copied: u64,
     /// Stream bytes that wait for earlier ones.
     pub bytes_reassembling: u64,
+    /// Stream bytes that were written and are not acknowledged yet.
+    pub bytes_unacknowledged: u64,
     /// Datagrams dropped here because a queue was full.
     pub datagrams_dropped: u64,
     /// Datagrams sent, each counted once.

@@ -1,4 +1,4 @@
-//! What a transfer needs from the session under it: streams, opened by one end and accepted by the other.
+//! The part of a session that a transfer uses: streams, opened by one end and accepted by the other.
 
 use std::future::Future;
 use std::io;
@@ -18,4 +18,9 @@ pub trait Connection: Send + Sync {
 
     /// Waits for the next stream that the other end opens.
     fn accept(&self) -> impl Future<Output = io::Result<Self::Stream>> + Send;
+
+    /// Bytes that were written to streams and are still held for the other end.
+    fn unacknowledged(&self) -> usize {
+        0
+    }
 }

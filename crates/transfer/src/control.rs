@@ -19,13 +19,14 @@ const REASON: Duration = Duration::from_millis(500);
 pub(crate) struct ControlLink<S> {
     reader: ReadHalf<S>,
     writer: WriteHalf<S>,
-    /// What was read, from `taken` on not yet decoded. It outlives a `recv` that was dropped half-way.
+    /// Bytes that were read; those from `taken` on are not decoded yet. Kept when a `recv` is dropped half-way.
     buffer: Vec<u8>,
     taken: usize,
 }
 
-/// How much is read at a time.
-const READ: usize = 64 << 10;
+/// How much is read at a time: little at first, since most links are idle, and more while much comes.
+const FIRST_READ: usize = 512;
+const LARGEST_READ: usize = 64 << 10;
 
 impl<S: AsyncRead + AsyncWrite + Unpin> ControlLink<S> {
     pub fn new(stream: S) -> Self {
@@ -71,9 +72,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ControlLink<S> {
                     return Control::decode(kind, body);
                 }
             }
+            let capacity = self.buffer.capacity();
+            let was_filled = self.buffer.len() == capacity;
             self.buffer.drain(..self.taken);
             self.taken = 0;
-            self.buffer.reserve(READ);
+            if was_filled && (capacity < LARGEST_READ || self.buffer.len() == capacity) {
+                self.buffer.reserve(capacity.clamp(FIRST_READ, LARGEST_READ));
+            }
             if self.reader.read_buf(&mut self.buffer).await.map_err(TransferError::Connection)? == 0 {
                 return Err(TransferError::Connection(io::ErrorKind::UnexpectedEof.into()));
             }
@@ -95,12 +100,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ControlLink<S> {
     pub async fn part<T>(&mut self, outcome: &Result<T, TransferError>) {
         let last_word = match outcome {
             Ok(_) => Control::Done,
-            Err(TransferError::Peer(_) | TransferError::Connection(_)) => {
+            Err(error @ TransferError::Incomplete { count, here, .. }) => {
+                Control::Incomplete { count: *count, failed_here: *here, files: error.to_line().into() }
+            }
+            Err(
+                TransferError::Peer(_) | TransferError::PeerIncomplete { .. } | TransferError::Connection(_),
+            ) => {
                 // The other end has stopped: nothing is left to say, and failing to say it changes nothing.
                 let _ = timeout(FAREWELL, self.writer.shutdown()).await;
                 return;
             }
-            Err(error) => Control::Abort(error.to_line()),
+            Err(error) => Control::Abort(error.to_line().into()),
         };
         let _ = timeout(FAREWELL, async {
             self.send(&last_word).await?;

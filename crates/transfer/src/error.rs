@@ -1,12 +1,14 @@
-//! What can go wrong, in words that tell the user what to do next.
+//! Errors, in words that tell the user what to do next.
 //!
-//! The same words travel to the other end, so that both print them. Text that came from outside (names,
-//! the other end's messages) is made printable first: a file name must not steer a terminal.
+//! The same words travel to the other end, so that both print them. Text that came from outside (names, the other
+//! end's messages) is a [`ForeignText`], which shows itself escaped: a file name must not steer a terminal.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
+use anabranch_wire::{Escaped, ForeignText};
 use thiserror::Error;
 
 /// Longest message taken from, or sent to, the other end, in bytes.
@@ -17,10 +19,39 @@ pub(crate) const MOST_FAILURES: usize = 100;
 /// One file that could not be transferred, while others were.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// The file's path within the share, made printable.
-    pub path: String,
+    /// The file's path within the share.
+    pub path: ForeignText,
     /// Why, and what to do.
-    pub reason: String,
+    pub reason: Reason,
+}
+
+/// Why a file was not transferred, and whose words that is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// It failed at this end.
+    Here(String),
+    /// The other end could not send it, and says why.
+    OtherEnd(ForeignText),
+}
+
+impl Reason {
+    /// The reason alone, escaped where it is the other end's.
+    #[must_use]
+    pub fn text(&self) -> String {
+        match self {
+            Self::Here(why) => why.clone(),
+            Self::OtherEnd(why) => why.to_string(),
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.reason {
+            Reason::Here(why) => write!(f, "{}: {why}", self.path),
+            Reason::OtherEnd(why) => write!(f, "{}: the sender says \"{why}\"", self.path),
+        }
+    }
 }
 
 /// Why a transfer did not succeed.
@@ -30,11 +61,11 @@ pub enum TransferError {
     /// The operating system refused something on this machine.
     #[error("cannot {action} {path}: {source}", path = shown(path))]
     Io {
-        /// What was tried, an infinitive ("open", "write").
+        /// The failed action, an infinitive ("open", "write").
         action: &'static str,
-        /// On what.
+        /// Its object.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The connection ended before the transfer did.
@@ -54,15 +85,15 @@ pub enum TransferError {
     /// The sender named a path that could leave the target directory.
     #[error("refused the path \"{path}\" from the sender: {why}; nothing was written")]
     UnsafePath {
-        /// The path, made printable.
-        path: String,
+        /// The path.
+        path: ForeignText,
         /// Which rule it breaks.
         why: &'static str,
     },
     /// The sender's list of entries is larger than this end accepts.
     #[error("the share has more {what} than the {most} this end accepts; send it in parts or as one archive")]
     TooMuch {
-        /// What there is too much of.
+        /// The unit of the limit.
         what: &'static str,
         /// The limit.
         most: u64,
@@ -87,13 +118,12 @@ pub enum TransferError {
         /// The file being written.
         path: PathBuf,
     },
-    /// What arrived could not be written, and none of it can be used by another attempt: it went to a stream, or
-    /// came from one.
+    /// Data could not be written, and another attempt cannot continue: it went to a stream, or came from one.
     #[error("cannot write {path}: {source}; nothing of it is kept", path = shown(path))]
     Lost {
         /// The file or stream being written.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The target is a file.
@@ -108,12 +138,12 @@ pub enum TransferError {
     /// The share does not fit this kind of target.
     #[error("the share has {found}, but {target} takes exactly one file; give a directory instead")]
     OneFileOnly {
-        /// What the share has.
+        /// The share's content.
         found: String,
         /// The target.
         target: String,
     },
-    /// What was to be shared cannot be.
+    /// A path that cannot be shared.
     #[error("cannot share {path}: {why}", path = shown(path))]
     Share {
         /// The path given.
@@ -131,10 +161,57 @@ pub enum TransferError {
         failures: Vec<Failure>,
         /// How many failed in all.
         count: u64,
+        /// How many of them failed at this end.
+        here: u64,
+        /// Metadata that could not be stored for files that arrived, one line each.
+        notes: Vec<String>,
+    },
+    /// The receiver does not have all files, for reasons at its end.
+    #[error("the receiver lacks {count} of the files, saying \"{files}\"")]
+    PeerIncomplete {
+        /// How many.
+        count: u64,
+        /// Which, and why, in the receiver's words.
+        files: ForeignText,
     },
     /// The other end gave up and said why.
-    #[error("the other end stopped: {0}")]
-    Peer(String),
+    #[error("the other end stopped, saying \"{0}\"")]
+    Peer(ForeignText),
+    /// The share was closed.
+    #[error("{0}")]
+    Closed(String),
+    /// The receiver takes nothing of what it asked for.
+    #[error("the receiver took nothing for {} s; it can run the same command again and continue", after.as_secs())]
+    Stalled {
+        /// For how long.
+        after: Duration,
+    },
+    /// The receiver takes nothing, and other receivers need the memory that it holds.
+    #[error(
+        "the receiver took nothing while the sender's memory was short; it can run the same command again and continue"
+    )]
+    Yielded,
+    /// The user of the receiver did not want the files.
+    #[error("the receiver declined")]
+    Declined,
+    /// The share has names that this end takes only into a directory of their own.
+    #[error(
+        "the sender offers \"{name}\", a hidden name, and {target} has other files in it; nothing was written; \
+         choose a new directory, or allow hidden names",
+        target = shown(target)
+    )]
+    Hidden {
+        /// The name.
+        name: ForeignText,
+        /// The target directory.
+        target: PathBuf,
+    },
+    /// The share is larger than this end accepts.
+    #[error("the sender offers more than the {most} bytes that this end accepts; accept more if you want it")]
+    TooLarge {
+        /// The limit.
+        most: u64,
+    },
 }
 
 impl TransferError {
@@ -158,25 +235,6 @@ pub(crate) fn is_disk_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// Text from outside (names, the other end's messages) with control characters and the marks that turn text
-/// round escaped, so that it cannot steer a terminal, and cut after 2 KiB.
-#[must_use]
-pub fn printable(text: &str) -> String {
-    let mut out = String::with_capacity(text.len().min(LONGEST_MESSAGE));
-    for character in text.chars() {
-        if out.len() >= LONGEST_MESSAGE {
-            out.push('…');
-            break;
-        }
-        if is_unsafe_to_print(character) {
-            let _ = write!(out, "{}", character.escape_unicode());
-        } else {
-            out.push(character);
-        }
-    }
-    out
-}
-
 /// The longest start of `text` with at most `most` bytes.
 pub(crate) fn cut(text: &str, most: usize) -> &str {
     let mut end = text.len().min(most);
@@ -186,20 +244,14 @@ pub(crate) fn cut(text: &str, most: usize) -> &str {
     &text[..end]
 }
 
-/// Control characters, and the marks that reorder text on a terminal.
-fn is_unsafe_to_print(character: char) -> bool {
-    character.is_control()
-        || matches!(character, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-}
-
 fn shown(path: &std::path::Path) -> String {
-    printable(&path.to_string_lossy())
+    Escaped(&path.to_string_lossy()).to_string()
 }
 
 fn incomplete(failures: &[Failure], count: u64) -> String {
     let mut text = format!("{count} {} not transferred:", if count == 1 { "file was" } else { "files were" });
     for failure in failures.iter().take(10) {
-        let _ = write!(text, "\n  {}: {}", failure.path, failure.reason);
+        let _ = write!(text, "\n  {failure}");
     }
     if count > 10 {
         let _ = write!(text, "\n  and {} more", count - 10);
@@ -212,19 +264,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_cannot_steer_the_terminal() {
-        assert_eq!(printable("a\u{1b}[2Jb\u{202e}c"), "a\\u{1b}[2Jb\\u{202e}c");
-    }
-
-    #[test]
     fn the_other_end_is_told_in_one_line() {
-        let failure = |path: &str| Failure { path: path.into(), reason: "gone".into() };
-        let error = TransferError::Incomplete { failures: vec![failure("a"), failure("b")], count: 2 };
+        let failure = |path: &str| Failure { path: path.into(), reason: Reason::Here("gone".into()) };
+        let failures = vec![failure("a"), failure("b")];
+        let error = TransferError::Incomplete { failures, count: 2, here: 2, notes: Vec::new() };
         assert_eq!(error.to_line(), "2 files were not transferred: a: gone, b: gone");
-    }
-
-    #[test]
-    fn a_long_message_from_the_other_end_is_cut() {
-        assert!(printable(&"x".repeat(100_000)).len() < LONGEST_MESSAGE + 8);
     }
 }

@@ -23,11 +23,49 @@ pub(crate) struct BlockHash {
 
 /// Hashes the block number `index`.
 pub(crate) fn hash_block(index: u64, data: &[u8]) -> BlockHash {
-    let mut hasher = Hasher::new();
-    hasher.set_input_offset(index * BLOCK as u64);
+    let mut hasher = BlockHasher::new(index);
     hasher.update(data);
-    let alone = (index == 0).then(|| hasher.finalize());
-    BlockHash { value: hasher.finalize_non_root(), alone }
+    hasher.finish()
+}
+
+/// True when all bytes are zero.
+pub(crate) fn is_zero(data: &[u8]) -> bool {
+    let (words, rest) = data.as_chunks::<16>();
+    words.iter().all(|word| *word == [0; 16]) && rest.iter().all(|byte| *byte == 0)
+}
+
+/// Hashes one block that comes in pieces.
+#[derive(Debug)]
+pub(crate) struct BlockHasher {
+    hasher: Hasher,
+    index: u64,
+    len: usize,
+}
+
+impl BlockHasher {
+    /// Starts block number `index`.
+    pub fn new(index: u64) -> Self {
+        let mut hasher = Hasher::new();
+        hasher.set_input_offset(index * BLOCK as u64);
+        Self { hasher, index, len: 0 }
+    }
+
+    /// Takes the next bytes; a block has at most [`BLOCK`] in all.
+    pub fn update(&mut self, data: &[u8]) {
+        self.hasher.update(data);
+        self.len += data.len();
+    }
+
+    /// Bytes taken so far.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The hash of the block, which has at least one byte.
+    pub fn finish(&self) -> BlockHash {
+        let alone = (self.index == 0).then(|| self.hasher.finalize());
+        BlockHash { value: self.hasher.finalize_non_root(), alone }
+    }
 }
 
 /// How many blocks a file of `size` bytes has.
@@ -98,6 +136,17 @@ mod tests {
             hasher.push(hash_block(index, block));
         }
         hasher.finish()
+    }
+
+    #[test]
+    fn a_block_in_pieces_has_the_hash_of_the_whole() {
+        let data: Vec<u8> = (0..300_000).map(|at| (at * 7 + at / 1000) as u8).collect();
+        for index in [0, 3] {
+            let mut pieces = BlockHasher::new(index);
+            data.chunks(77_777).for_each(|piece| pieces.update(piece));
+            let (whole, pieces) = (hash_block(index, &data), pieces.finish());
+            assert_eq!((pieces.value, pieces.alone), (whole.value, whole.alone));
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@
 //! already has, and asks for blocks of files on the *data* stream, many requests ahead of the replies, so
 //! that a small file costs no round trip of its own. Each block of 1 MiB comes with its BLAKE3 chaining
 //! value, and the chaining values of a file join to its ordinary BLAKE3 hash, so blocks are verified as
-//! they come and nothing is hashed in advance. What an interrupted transfer left on disk is hashed and
+//! they come and nothing is hashed in advance. The data that an interrupted transfer left on disk is hashed and
 //! offered to the sender, which sends only what differs: there is no journal to trust or to lose.
 //! `docs/reference/transfer.md` describes every message.
 //!
@@ -26,43 +26,32 @@
 //! ```
 //!
 //! Where the work happens: the async side only moves buffers between streams and channels; disks and
-//! hashes belong to blocking threads, one that plans, one that writes and a few that sync and rename.
-//! Dropping a future closes the channels, and the threads end by themselves.
+//! hashes belong to blocking threads. A receiver has one that plans, one that writes and a few that sync and rename.
+//! A sender has a few for all its receivers, who take turns. Dropping a future closes the channels, and the threads
+//! end by themselves.
 
 mod codec;
-mod commit;
 mod connection;
 mod control;
 mod error;
 mod hash;
-mod limit;
-mod listing;
 mod manifest;
 mod message;
-mod part;
 mod path;
-mod place;
-mod plan;
 mod progress;
 mod receive;
 mod report;
 mod send;
-mod share;
-mod source;
-mod target;
-mod write;
 
 pub use connection::Connection;
-pub use error::{Failure, TransferError, printable};
+pub use error::{Failure, Reason, TransferError};
 pub use manifest::Limits;
 #[doc(hidden)]
 pub use message::check_message;
 pub use progress::{Progress, Snapshot};
-pub use receive::{Conflict, ReceiveOptions, receive};
+pub use receive::{Conflict, Consent, Offer, OfferedName, ReceiveOptions, Target, receive};
 pub use report::Summary;
-pub use send::send;
-pub use share::{Contents, Share};
-pub use target::Target;
+pub use send::{Contents, Share, send};
 
 #[cfg(all(test, unix))]
 mod tests;

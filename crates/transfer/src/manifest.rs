@@ -1,6 +1,9 @@
 //! The list of what a share holds, and the checks it passes before anything is written.
 
 use std::collections::HashMap;
+use std::fmt;
+
+use anabranch_wire::ForeignText;
 
 use crate::error::TransferError;
 use crate::path::{RelPath, check_link};
@@ -30,7 +33,7 @@ pub(crate) struct ModifiedTime {
     pub nanoseconds: u32,
 }
 
-/// What a file is, apart from its name and content.
+/// A file's metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileMeta {
     /// Length in bytes; `None` for a stream that ends when it ends.
@@ -41,7 +44,7 @@ pub(crate) struct FileMeta {
     pub modified: Option<ModifiedTime>,
 }
 
-/// What an entry is.
+/// The kind of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum EntryKind {
     File(FileMeta),
@@ -59,18 +62,17 @@ pub(crate) struct Entry {
 /// One thing of a share that is not sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LeftOut {
-    /// Its path in the share, made printable.
-    pub path: String,
-    /// Why.
-    pub reason: String,
+    /// Its path in the share.
+    pub path: ForeignText,
+    /// Why, in the sender's words.
+    pub reason: ForeignText,
     /// True when it should have been sent and cannot be; false when it is of a kind that never is.
     pub missed: bool,
 }
 
-impl LeftOut {
-    /// It in one line.
-    pub fn shown(&self) -> String {
-        format!("{} is left out: {}", self.path, self.reason)
+impl fmt::Display for LeftOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} is left out: {}", self.path, self.reason)
     }
 }
 
@@ -141,7 +143,7 @@ impl<'a> ManifestBuilder<'a> {
 }
 
 fn unsafe_path(path: &RelPath, why: &'static str) -> TransferError {
-    TransferError::UnsafePath { path: path.shown(), why }
+    TransferError::UnsafePath { path: path.to_foreign(), why }
 }
 
 /// Files and bytes of `entries`; a file of unknown length counts no bytes.

@@ -4,16 +4,17 @@
 //! receiver on the data stream. Decoders take hostile bytes: they never panic and allocate no more than
 //! the frame they were given holds.
 
+use anabranch_wire::ForeignText;
 use blake3::hazmat::ChainingValue;
 
 use crate::codec::{Cursor, FRAME_HEADER, put_frame, put_text};
-use crate::error::{LONGEST_MESSAGE, TransferError, cut, printable};
+use crate::error::{LONGEST_MESSAGE, TransferError, cut};
 use crate::hash::BLOCK;
 use crate::manifest::{Entry, EntryKind, FileMeta, LeftOut, ModifiedTime};
 use crate::path::RelPath;
 
 /// Version of the transfer protocol.
-pub(crate) const VERSION: u16 = 1;
+pub(crate) const VERSION: u16 = 2;
 /// Most hashes of held blocks in one request.
 pub(crate) const MOST_HASHES: usize = 64;
 /// Longest body of a control message: an entry with the longest path and link, or a text.
@@ -31,20 +32,22 @@ const LIST_END: u8 = 0x03;
 const DONE: u8 = 0x04;
 const ABORT: u8 = 0x05;
 const LEFT_OUT: u8 = 0x06;
+const INCOMPLETE: u8 = 0x07;
 const FETCH: u8 = 0x10;
-const COMPARE: u8 = 0x11;
+const HASH: u8 = 0x12;
 /// Kind of the reply that carries a block; the writer of blocks builds this frame in place.
 pub(crate) const REPLY_BLOCK: u8 = 0x20;
 const SAME: u8 = 0x21;
 const END: u8 = 0x22;
 const FAILED: u8 = 0x23;
-const EQUAL: u8 = 0x24;
-const DIFFERENT: u8 = 0x25;
+/// Kind of the reply that carries a part of a block; built in place, too.
+pub(crate) const REPLY_PIECE: u8 = 0x26;
+const ZEROS: u8 = 0x27;
 
 const HAS_SIZE: u8 = 1;
 const HAS_TIME: u8 = 2;
 
-/// What goes over the control stream.
+/// A message on the control stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Control {
     /// First message in each direction.
@@ -57,35 +60,37 @@ pub(crate) enum Control {
     ListEnd,
     /// The receiver has everything, on disk and under its final name.
     Done,
+    /// The receiver has everything but `count` files, `failed_here` of which the sender could send.
+    Incomplete { count: u64, failed_here: u64, files: ForeignText },
     /// This end gives up, and why.
-    Abort(String),
+    Abort(ForeignText),
 }
 
-/// What the receiver asks for on the data stream.
+/// A receiver's request on the data stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
     /// Blocks `first..first + count` of entry number `file`; those whose hash the receiver sends are sent
     /// back only if they differ. Requests for one file follow each other without gaps, from block 0.
     Fetch { file: u32, first: u64, count: u64, last: bool, held: Vec<ChainingValue> },
-    /// Whether entry number `file` has this hash.
-    Compare { file: u32, hash: [u8; 32] },
+    /// The length and hash of entry number `file`, without its content; asked at most once for each.
+    Hash { file: u32 },
 }
 
-/// What the sender answers. Replies come in the order of the requests.
+/// A sender's reply. Replies come in the order of the requests.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
-    /// The next block, with its chaining value in the first 32 bytes.
+    /// The rest of the next block, mostly all of it, with the block's chaining value in the first 32 bytes.
     Block(Vec<u8>),
+    /// The next bytes of a block whose end comes later, with their own BLAKE3 hash in the first 32 bytes.
+    Piece(Vec<u8>),
     /// The next block is as the receiver's hash says.
     Same,
-    /// The file ends here, with this length and hash.
+    /// The next block is all zero bytes; only of a file whose length is listed.
+    Zeros,
+    /// The file ends here, with this length and hash; also the answer to [`Request::Hash`].
     End { len: u64, hash: [u8; 32] },
     /// The file cannot be sent, and why; ends the request.
-    Failed(String),
-    /// The file has the hash that was sent.
-    Equal,
-    /// It has not.
-    Different,
+    Failed(ForeignText),
 }
 
 impl Control {
@@ -98,12 +103,17 @@ impl Control {
             Self::Entry(entry) => put_frame(out, ENTRY, |out| put_entry(out, entry)),
             Self::LeftOut(what) => put_frame(out, LEFT_OUT, |out| {
                 out.push(u8::from(what.missed));
-                put_message(out, &what.path);
-                put_message(out, &what.reason);
+                put_message(out, what.path.raw());
+                put_message(out, what.reason.raw());
             }),
             Self::ListEnd => put_frame(out, LIST_END, |_| {}),
             Self::Done => put_frame(out, DONE, |_| {}),
-            Self::Abort(message) => put_frame(out, ABORT, |out| put_message(out, message)),
+            Self::Incomplete { count, failed_here, files } => put_frame(out, INCOMPLETE, |out| {
+                out.extend_from_slice(&count.to_be_bytes());
+                out.extend_from_slice(&failed_here.to_be_bytes());
+                put_message(out, files.raw());
+            }),
+            Self::Abort(message) => put_frame(out, ABORT, |out| put_message(out, message.raw())),
         }
     }
 
@@ -120,12 +130,17 @@ impl Control {
             ENTRY => Self::Entry(take_entry(&mut cursor)?),
             LEFT_OUT => Self::LeftOut(LeftOut {
                 missed: cursor.u8()? != 0,
-                path: printable(cursor.text()?),
-                reason: printable(cursor.text()?),
+                path: take_message(&mut cursor)?,
+                reason: take_message(&mut cursor)?,
             }),
             LIST_END => Self::ListEnd,
             DONE => Self::Done,
-            ABORT => Self::Abort(printable(cursor.text()?)),
+            INCOMPLETE => Self::Incomplete {
+                count: cursor.u64()?,
+                failed_here: cursor.u64()?,
+                files: take_message(&mut cursor)?,
+            },
+            ABORT => Self::Abort(take_message(&mut cursor)?),
             _ => return Err(unknown(kind)),
         };
         cursor.end()?;
@@ -134,6 +149,14 @@ impl Control {
 }
 
 impl Request {
+    /// True for requests that make the sender read without sending.
+    pub fn is_check(&self) -> bool {
+        match self {
+            Self::Hash { .. } => true,
+            Self::Fetch { held, .. } => !held.is_empty(),
+        }
+    }
+
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Self::Fetch { file, first, count, last, held } => put_frame(out, FETCH, |out| {
@@ -143,10 +166,7 @@ impl Request {
                 out.push(u8::from(*last));
                 out.extend_from_slice(held.as_flattened());
             }),
-            Self::Compare { file, hash } => put_frame(out, COMPARE, |out| {
-                out.extend_from_slice(&file.to_be_bytes());
-                out.extend_from_slice(hash);
-            }),
+            Self::Hash { file } => put_frame(out, HASH, |out| out.extend_from_slice(&file.to_be_bytes())),
         }
     }
 
@@ -162,8 +182,8 @@ impl Request {
                 }
                 Ok(Self::Fetch { file, first, count, last, held: held.to_vec() })
             }
-            COMPARE => {
-                let request = Self::Compare { file: cursor.u32()?, hash: cursor.array()? };
+            HASH => {
+                let request = Self::Hash { file: cursor.u32()? };
                 cursor.end()?;
                 Ok(request)
             }
@@ -176,14 +196,14 @@ impl Reply {
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Self::Block(body) => put_frame(out, REPLY_BLOCK, |out| out.extend_from_slice(body)),
+            Self::Piece(body) => put_frame(out, REPLY_PIECE, |out| out.extend_from_slice(body)),
             Self::Same => put_frame(out, SAME, |_| {}),
+            Self::Zeros => put_frame(out, ZEROS, |_| {}),
             Self::End { len, hash } => put_frame(out, END, |out| {
                 out.extend_from_slice(&len.to_be_bytes());
                 out.extend_from_slice(hash);
             }),
-            Self::Failed(message) => put_frame(out, FAILED, |out| put_message(out, message)),
-            Self::Equal => put_frame(out, EQUAL, |_| {}),
-            Self::Different => put_frame(out, DIFFERENT, |_| {}),
+            Self::Failed(message) => put_frame(out, FAILED, |out| put_message(out, message.raw())),
         }
     }
 
@@ -191,12 +211,12 @@ impl Reply {
     pub fn decode(kind: u8, body: Vec<u8>) -> Result<Self, TransferError> {
         let mut cursor = Cursor(&body);
         let reply = match kind {
-            REPLY_BLOCK if body.len() > 32 => return Ok(Self::Block(body)),
+            REPLY_BLOCK if body.len() >= 32 => return Ok(Self::Block(body)),
+            REPLY_PIECE if body.len() > 32 => return Ok(Self::Piece(body)),
             SAME => Self::Same,
+            ZEROS => Self::Zeros,
             END => Self::End { len: cursor.u64()?, hash: cursor.array()? },
-            FAILED => Self::Failed(printable(cursor.text()?)),
-            EQUAL => Self::Equal,
-            DIFFERENT => Self::Different,
+            FAILED => Self::Failed(take_message(&mut cursor)?),
             _ => return Err(unknown(kind)),
         };
         cursor.end()?;
@@ -290,6 +310,10 @@ fn put_message(out: &mut Vec<u8>, message: &str) {
     put_text(out, cut(message, LONGEST_MESSAGE));
 }
 
+fn take_message(cursor: &mut Cursor<'_>) -> Result<ForeignText, TransferError> {
+    cursor.text().map(|text| cut(text, LONGEST_MESSAGE).into())
+}
+
 fn unknown(kind: u8) -> TransferError {
     TransferError::protocol(format!("a message of unknown kind {kind:#04x}"))
 }
@@ -305,7 +329,7 @@ mod tests {
     fn controls() -> Vec<Control> {
         let modified = Some(ModifiedTime { seconds: -5, nanoseconds: 7 });
         vec![
-            Control::Hello { version: 1 },
+            Control::Hello { version: 2 },
             Control::Entry(Entry {
                 path: path("a/é"),
                 kind: EntryKind::File(FileMeta { size: Some(5), mode: 0o640, modified }),
@@ -320,6 +344,7 @@ mod tests {
             Control::ListEnd,
             Control::Done,
             Control::Abort("disk full".into()),
+            Control::Incomplete { count: 2, failed_here: 1, files: "a: no".into() },
         ]
     }
 
@@ -340,7 +365,7 @@ mod tests {
     fn requests_survive_the_wire() {
         let held = vec![[7; 32]; 3];
         let fetch = Request::Fetch { file: 1, first: 2, count: 3, last: true, held };
-        for request in [fetch, Request::Compare { file: 3, hash: [9; 32] }] {
+        for request in [fetch, Request::Hash { file: 3 }] {
             let mut bytes = Vec::new();
             request.encode(&mut bytes);
             assert_eq!(Request::decode(bytes[0], &bytes[FRAME_HEADER..]).unwrap(), request);
@@ -353,18 +378,19 @@ mod tests {
         let end = Reply::End { len: 5, hash: [1; 32] };
         let replies = [
             Reply::Block(vec![3; 40]),
+            Reply::Piece(vec![4; 40]),
             Reply::Same,
+            Reply::Zeros,
             end,
             Reply::Failed("no".into()),
-            Reply::Equal,
-            Reply::Different,
         ];
         for reply in replies {
             let mut bytes = Vec::new();
             reply.encode(&mut bytes);
             assert_eq!(Reply::decode(bytes[0], bytes[FRAME_HEADER..].to_vec()).unwrap(), reply);
         }
-        assert!(Reply::decode(REPLY_BLOCK, vec![0; 32]).is_err(), "a block without data");
+        assert!(Reply::decode(REPLY_BLOCK, vec![0; 31]).is_err(), "a block without its value");
+        assert!(Reply::decode(REPLY_PIECE, vec![0; 32]).is_err(), "a piece without data");
     }
 
     /// The bytes of the vector `name` in the protocol's page.
@@ -383,26 +409,30 @@ mod tests {
             encode(&mut bytes);
             bytes
         };
-        let names = ["hello", "file", "stream", "directory", "link", "left out", "list end", "done", "abort"];
+        let names = [
+            "hello",
+            "file",
+            "stream",
+            "directory",
+            "link",
+            "left out",
+            "list end",
+            "done",
+            "abort",
+            "incomplete",
+        ];
         for (name, message) in names.into_iter().zip(controls()) {
             assert_eq!(encoded(&|out| message.encode(out)), vector(name), "{name}");
         }
         let fetch = Request::Fetch { file: 1, first: 64, count: 2, last: true, held: vec![[0xaa; 32]] };
         assert_eq!(encoded(&|out| fetch.encode(out)), vector("fetch"));
-        let compare = Request::Compare { file: 3, hash: blake3::hash(b"abc").into() };
-        assert_eq!(encoded(&|out| compare.encode(out)), vector("compare"));
+        assert_eq!(encoded(&|out| Request::Hash { file: 3 }.encode(out)), vector("hash"));
+        let piece = [&blake3::hash(b"ab").as_bytes()[..], b"ab"].concat();
         let block = [&crate::hash::hash_block(0, b"abc").value[..], b"abc"].concat();
         let end = Reply::End { len: 3, hash: blake3::hash(b"abc").into() };
-        let replies = [
-            Reply::Block(block),
-            Reply::Same,
-            end,
-            Reply::Failed("no".into()),
-            Reply::Equal,
-            Reply::Different,
-        ];
-        for (name, reply) in ["block", "same", "end", "failed", "equal", "different"].into_iter().zip(replies)
-        {
+        let failed = Reply::Failed("no".into());
+        let replies = [Reply::Block(block), Reply::Piece(piece), Reply::Same, Reply::Zeros, end, failed];
+        for (name, reply) in ["block", "piece", "same", "zeros", "end", "failed"].into_iter().zip(replies) {
             assert_eq!(encoded(&|out| reply.encode(out)), vector(name), "{name}");
         }
     }
@@ -425,11 +455,12 @@ mod tests {
                 LIST_END,
                 ABORT,
                 FETCH,
-                COMPARE,
+                HASH,
                 REPLY_BLOCK,
                 END,
                 FAILED,
-                DIFFERENT,
+                REPLY_PIECE,
+                INCOMPLETE,
                 bytes[95],
             ] {
                 let len = usize::from(bytes[94]) % 94;

@@ -7,7 +7,9 @@
 //! A symbolic link may climb with leading `..` only, and not above the share's top level. `..` after a name
 //! is refused: the name could itself be a link, and `..` would then start from where that link leads.
 
-use crate::error::{TransferError, printable};
+use anabranch_wire::{Escaped, ForeignText};
+
+use crate::error::TransferError;
 
 /// Ending of the name of a file that is not complete yet.
 pub(crate) const PART_SUFFIX: &str = ".anabranch-part";
@@ -30,7 +32,7 @@ impl RelPath {
     pub fn parse(text: &str) -> Result<Self, TransferError> {
         match check_path(text, cfg!(windows)) {
             Ok(()) => Ok(Self(text.to_owned())),
-            Err(why) => Err(TransferError::UnsafePath { path: printable(text), why }),
+            Err(why) => Err(TransferError::UnsafePath { path: text.into(), why }),
         }
     }
 
@@ -46,7 +48,12 @@ impl RelPath {
 
     /// The path for a person to read.
     pub fn shown(&self) -> String {
-        printable(&self.0)
+        Escaped(&self.0).to_string()
+    }
+
+    /// The path as text that someone else chose.
+    pub fn to_foreign(&self) -> ForeignText {
+        self.0.as_str().into()
     }
 }
 
@@ -56,10 +63,8 @@ impl RelPath {
 /// [`TransferError::UnsafePath`] with the rule it breaks.
 pub(crate) fn check_link(link: &RelPath, text: &str) -> Result<(), TransferError> {
     let depth = link.as_str().matches('/').count();
-    check_link_text(depth, text, cfg!(windows)).map_err(|why| TransferError::UnsafePath {
-        path: printable(&format!("{} -> {text}", link.as_str())),
-        why,
-    })
+    check_link_text(depth, text, cfg!(windows))
+        .map_err(|why| TransferError::UnsafePath { path: format!("{} -> {text}", link.as_str()).into(), why })
 }
 
 /// True when a file of this name holds an unfinished transfer.

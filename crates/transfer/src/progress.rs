@@ -84,6 +84,15 @@ impl Progress {
         self.add_bytes(bytes);
     }
 
+    /// Uncounts bytes that turned out not to be at the receiver.
+    pub(crate) fn take_back(&self, bytes: u64) {
+        for counter in [&self.0.bytes_done, &self.0.bytes_resumed] {
+            let less = |count: u64| Some(count.saturating_sub(bytes));
+            // The closure always gives a value.
+            let _ = counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        }
+    }
+
     pub(crate) fn add_file(&self) {
         self.0.files_done.fetch_add(1, Ordering::Relaxed);
     }

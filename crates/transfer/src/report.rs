@@ -1,11 +1,17 @@
-//! What came of a transfer: collected by the threads that work on it, given to the caller at its end.
+//! The outcome of a transfer: collected by its threads, returned to the caller at the end.
 
+use std::collections::BTreeMap;
+use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::error::{Failure, MOST_FAILURES, TransferError, printable};
-use crate::manifest::LeftOut;
+use anabranch_wire::{Escaped, ForeignText};
 
-/// What a transfer that succeeded did.
+use crate::error::{Failure, MOST_FAILURES, Reason, TransferError};
+use crate::manifest::LeftOut;
+use crate::path::RelPath;
+use crate::progress::Progress;
+
+/// The summary of a successful transfer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Files that were sent or received.
@@ -18,7 +24,9 @@ pub struct Summary {
     pub resumed: u64,
     /// Things of the share that are never sent (sockets, links that lead out of it).
     pub left_out: u64,
-    /// What was left out although all else went well, one printable line each; the first hundred.
+    /// Files that the sender could not send, while the receiver has all others.
+    pub missed: u64,
+    /// Warnings, one printable line each; the first hundred.
     pub warnings: Vec<String>,
 }
 
@@ -31,6 +39,24 @@ struct Inner {
     summary: Summary,
     failures: Vec<Failure>,
     failed: u64,
+    failed_here: u64,
+    changed: bool,
+    notes: BTreeMap<&'static str, Note>,
+}
+
+/// A kind of metadata that could not be stored.
+#[derive(Debug)]
+struct Note {
+    count: u64,
+    first: String,
+    why: String,
+}
+
+/// The counters and the report of a transfer.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Watch {
+    pub report: Report,
+    pub progress: Progress,
 }
 
 impl Report {
@@ -41,7 +67,7 @@ impl Report {
     pub fn warn(&self, warning: &str) {
         self.add(|summary| {
             if summary.warnings.len() < MOST_FAILURES {
-                summary.warnings.push(printable(warning));
+                summary.warnings.push(Escaped(warning).to_string());
             }
         });
     }
@@ -49,24 +75,61 @@ impl Report {
     /// Notes something of the share that is not sent.
     pub fn leave_out(&self, what: &LeftOut) {
         self.add(|summary| summary.left_out += 1);
-        self.warn(&what.shown());
+        self.warn(&what.to_string());
     }
 
-    /// Notes that one file, named by its printable path, failed; the others go on.
-    pub fn fail(&self, path: String, reason: impl Into<String>) {
+    /// Notes that the file system cannot do `what` ("store the mode") with a file. The file itself arrives.
+    pub fn note(&self, what: &'static str, path: &RelPath, why: &io::Error) {
+        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = || Note { count: 0, first: path.shown(), why: why.to_string() };
+        inner.notes.entry(what).or_insert_with(first).count += 1;
+    }
+
+    /// Notes that a file changed while it was sent: another attempt may get it.
+    pub fn note_changed(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).changed = true;
+    }
+
+    /// True after [`Self::note_changed`].
+    pub fn has_changed(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).changed
+    }
+
+    /// Notes that one file failed at this end; the others go on.
+    pub fn fail(&self, path: &RelPath, reason: impl Into<String>) {
+        self.add_failure(Failure { path: path.to_foreign(), reason: Reason::Here(reason.into()) });
+    }
+
+    /// Notes that the other end could not send a file, and why in its words.
+    pub fn fail_there(&self, path: ForeignText, reason: ForeignText) {
+        self.add_failure(Failure { path, reason: Reason::OtherEnd(reason) });
+    }
+
+    fn add_failure(&self, failure: Failure) {
         let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         inner.failed += 1;
+        inner.failed_here += u64::from(matches!(failure.reason, Reason::Here(_)));
         if inner.failures.len() < MOST_FAILURES {
-            inner.failures.push(Failure { path, reason: reason.into() });
+            inner.failures.push(failure);
         }
     }
 
     /// The summary, or [`TransferError::Incomplete`] when a file failed.
     pub fn finish(&self) -> Result<Summary, TransferError> {
         let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let notes = std::mem::take(&mut inner.notes);
+        let lines = notes.iter().map(|(what, note)| match note.count {
+            1 => format!("this file system cannot {what} of {}: {}", note.first, note.why),
+            count => {
+                format!("this file system cannot {what} of {count} files ({}, ...): {}", note.first, note.why)
+            }
+        });
+        inner.summary.warnings.extend(lines);
         if inner.failed == 0 {
             return Ok(std::mem::take(&mut inner.summary));
         }
-        Err(TransferError::Incomplete { failures: std::mem::take(&mut inner.failures), count: inner.failed })
+        let (failures, notes) =
+            (std::mem::take(&mut inner.failures), std::mem::take(&mut inner.summary.warnings));
+        Err(TransferError::Incomplete { failures, count: inner.failed, here: inner.failed_here, notes })
     }
 }

@@ -114,8 +114,8 @@ impl Tuning {
 /// Options of the client.
 #[derive(Args, Debug)]
 pub struct ClientArgs {
-    /// The ticket that the server printed
-    #[arg(value_name = "TICKET")]
+    /// The ticket that the server printed; `-` to read it from standard input, `@FILE` from a file
+    #[arg(value_name = "TICKET", value_parser = values::ticket, env = values::TICKET_VARIABLE, hide_env_values = true)]
     pub ticket: Ticket,
     /// Addresses of the server, beside those in the ticket
     #[arg(value_name = "ADDRESS")]

@@ -1,17 +1,17 @@
 //! `anabranch receive`: fetches what a ticket offers.
 //!
-//! [`reach`] finds the sender, [`fetch`] takes the data, over several sessions if need be.
+//! [`reach`] finds the sender, [`consent`] asks the user, [`fetch`] takes the data, over several sessions if need be.
 
+mod consent;
 mod fetch;
 mod reach;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_net::{Endpoint, EndpointConfig, Ticket};
 use anabranch_node::RunningSessions;
-use anabranch_secure::TicketError;
 use anabranch_transfer::{Conflict, Summary, Target};
 use anabranch_wire::Span;
 use clap::Args;
@@ -26,34 +26,61 @@ use crate::report::{Event, TransferReport};
 use crate::ui::out::{self, Stream};
 use crate::ui::render;
 use crate::{interrupt, keyfile, node, values};
+use consent::Question;
 use fetch::Fetcher;
 use reach::Sender;
 
+/// How every ticket begins.
+const TICKET_PREFIX: &str = "anabranch1";
 /// A shorter silence is nothing unusual.
 const SHORTEST_SILENCE: Span = Span::from_millis(500);
 
 const EXAMPLES: &str = "\
 Examples:
-  anabranch receive TICKET               into the current directory
-  anabranch receive TICKET ~/Downloads   into another one
-  anabranch receive TICKET - | tar x     to standard output";
+  anabranch receive TICKET               into the current directory, after a look at what is offered
+  anabranch receive TICKET photos --yes  into a directory, without asking
+  anabranch receive TICKET - | tar x     to standard output
+  anabranch receive @ticket.txt          with the ticket from a file that others cannot read";
 
 /// Fetch what a ticket offers, over every path there is
 ///
 /// A file appears under its name only when all of it has arrived and was verified. A transfer that was cut off
 /// goes on where it stopped when the same command runs again; one that lost all its paths does so by itself.
 ///
+/// The command lists the offer before it writes anything, and fetches it if you say yes, on the terminal or by `--yes`.
+/// Hidden names at the top level are refused where the target has other files in it. Files and directories get the
+/// sender's modes, without the bits of your umask. Directories that exist keep their mode.
+///
 /// When some of the files could not be sent or written, the others arrive, those are named, and the exit code is 6.
+///
+/// A ticket on the command line is visible to all users of this machine and stays in the shell's history. It may also
+/// come from a file (`@FILE`), from standard input (`-`), or from the variable ANABRANCH_TICKET; with that set, the
+/// first word is the target.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct ReceiveArgs {
-    /// What `anabranch send` printed
-    #[arg(value_name = "TICKET")]
-    pub ticket: String,
-    /// Directory to write to; `-` for standard output
-    #[arg(value_name = "TARGET", default_value = ".", value_hint = clap::ValueHint::DirPath)]
-    pub target: PathBuf,
-    /// What to do about names that are taken.
+    /// The line that `anabranch send` printed; `-` to read it from standard input, `@FILE` from a file
+    #[arg(value_name = "TICKET", required_unless_present = "variable")]
+    pub first: Option<String>,
+    /// Directory to write to; `-` for standard output [default: the current directory]
+    #[arg(value_name = "TARGET", value_hint = clap::ValueHint::DirPath)]
+    pub second: Option<PathBuf>,
+    /// The ticket, from the environment
+    #[arg(long = "ticket-variable", id = "variable", hide = true, env = values::TICKET_VARIABLE, hide_env_values = true)]
+    pub variable: Option<String>,
+    /// Fetch what is offered without asking
+    #[arg(short, long)]
+    pub yes: bool,
+    /// Refuse to receive more than this, such as `2GB`
+    #[arg(long, value_name = "SIZE", value_parser = values::size)]
+    pub max_size: Option<u64>,
+    /// Accept hidden names (`.bashrc`) into a directory that has other files in it
+    #[arg(long)]
+    pub hidden: bool,
+    /// Give files and directories exactly the sender's modes, whatever the umask here
+    #[arg(long)]
+    pub modes: bool,
+    /// The choice for names that are taken.
     #[command(flatten)]
     pub taken: Taken,
     /// Give up when the other end is silent on every path for this long; for a first answer, 10 s at most
@@ -62,13 +89,13 @@ pub struct ReceiveArgs {
     /// When all paths are lost on the way, look for the sender again for this long and go on; 0 to give up at once
     #[arg(long, value_name = "TIME", default_value = "1m", value_parser = values::span_or_zero, help_heading = "Network")]
     pub retry: Span,
-    /// What is wanted of paths.
+    /// Rules for paths.
     #[command(flatten)]
     pub paths_wanted: PathOptions,
-    /// Who may change paths meanwhile.
+    /// The socket for changes of paths.
     #[command(flatten)]
     pub running: ControlOption,
-    /// What is captured.
+    /// Captures.
     #[command(flatten)]
     pub capture: CaptureOptions,
     /// One JSON event a line instead of text
@@ -79,6 +106,11 @@ pub struct ReceiveArgs {
 fn silence(text: &str) -> Result<Span, String> {
     let span = values::span(text)?;
     if span < SHORTEST_SILENCE { Err("must be at least 500ms".into()) } else { Ok(span) }
+}
+
+/// True for a word that is meant as a ticket rather than as a target.
+fn looks_like_ticket(word: &str) -> bool {
+    word.starts_with('@') || word.starts_with(TICKET_PREFIX)
 }
 
 /// The options for names that are taken; without one, such a file stays and is an error in the end. A file that
@@ -101,15 +133,42 @@ impl ReceiveArgs {
     /// The ticket.
     ///
     /// # Errors
-    /// When it is none, or was damaged on its way here.
+    /// When the text is not a ticket, or is damaged.
     pub fn ticket(&self) -> Result<Ticket, Failure> {
-        self.ticket.parse().map_err(|error: TicketError| {
-            Failure::usage(error.to_string())
+        let (ticket, _) = self.words();
+        values::ticket(ticket).map_err(|error| {
+            Failure::usage(error)
                 .hint("copy the whole line that `anabranch send` printed on the other machine")
         })
     }
 
-    /// What happens to a file whose name is taken.
+    /// Ticket and target. Without a ticket among the words, it is the one from the environment.
+    fn words(&self) -> (&str, &Path) {
+        let here = Path::new(".");
+        match (&self.first, &self.second, &self.variable) {
+            (Some(first), None, Some(variable)) if !looks_like_ticket(first) => (variable, Path::new(first)),
+            (Some(first), second, _) => (first, second.as_deref().unwrap_or(here)),
+            (None, second, variable) => {
+                (variable.as_deref().unwrap_or_default(), second.as_deref().unwrap_or(here))
+            }
+        }
+    }
+
+    /// The ticket that was given as a word, unless the target would be taken for one without it.
+    #[must_use]
+    pub fn ticket_word(&self) -> Option<&str> {
+        let target = self.second.as_ref().and_then(|target| target.to_str());
+        let first = self.first.as_deref().filter(|first| first.starts_with(TICKET_PREFIX));
+        first.filter(|_| !target.is_some_and(looks_like_ticket))
+    }
+
+    /// Where the data go: a directory, or `-`.
+    #[must_use]
+    pub fn target_path(&self) -> &Path {
+        self.words().1
+    }
+
+    /// The choice for a file whose name is taken.
     #[must_use]
     pub fn conflict(&self) -> Conflict {
         match &self.taken {
@@ -126,14 +185,14 @@ impl ReceiveArgs {
         if self.to_stdout() {
             Target::Writer(Box::new(std::io::stdout()))
         } else {
-            Target::Directory(self.target.clone())
+            Target::Directory(self.target_path().to_owned())
         }
     }
 
     /// True when the data go to standard output.
     #[must_use]
     pub fn to_stdout(&self) -> bool {
-        self.target.as_os_str() == "-"
+        self.target_path().as_os_str() == "-"
     }
 
     /// Where events go with `--json`: standard output, unless the data go there.
@@ -147,14 +206,14 @@ impl ReceiveArgs {
 /// Fetches what the ticket offers.
 ///
 /// # Errors
-/// What stood in the way, and what to do about it.
+/// The cause, and advice for the user.
 pub fn run(args: &ReceiveArgs, context: &Context) -> Result<(), Failure> {
     let ticket = args.ticket()?;
     args.target().check()?;
     let runtime = node::runtime()?;
     let capture = args.capture.start()?;
     let outcome = runtime.block_on(fetch(args, &capture, &ticket, context));
-    // A thread may still wait for a disk or a pipe: everything that counts is done.
+    // A thread may still wait for a disk or a pipe; all results are in.
     runtime.shutdown_background();
     outcome.and(capture.finish())
 }
@@ -168,6 +227,7 @@ async fn fetch(
     let config = capture.of(EndpointConfig::new(keyfile::fresh()?)).path_rules(args.paths_wanted.rules()?);
     let endpoint = Endpoint::bind(config).await;
     let endpoint = Arc::new(endpoint.map_err(|error| Failure::bind(&error))?);
+    interrupt::survive_file_size_limit();
     let sessions = RunningSessions::default();
     let _socket = args.running.open(&sessions)?;
     let sender = Sender { endpoint: &endpoint, ticket, silence: args.timeout, sessions };
@@ -177,11 +237,12 @@ async fn fetch(
         session = sender.reach() => session?,
     };
     let display = context.progress(args.json, args.events().unwrap_or(Stream::Stdout));
-    let (summary, took) = Fetcher::new(args, sender, display).run(session).await?;
+    let question = Question::new(args, context.quiet);
+    let (summary, took) = Fetcher::new(args, question, sender, display).run(session).await?;
     report(&summary, took, (args, context))
 }
 
-/// Says what was received.
+/// Reports the finished transfer.
 fn report(
     summary: &Summary,
     elapsed: Duration,
@@ -210,8 +271,25 @@ mod tests {
     #[test]
     fn a_ticket_is_fetched_into_the_current_directory() {
         let args: ReceiveArgs = parse(&["ticket"]).unwrap();
-        assert_eq!((args.target.to_str(), args.conflict()), (Some("."), Conflict::Error));
+        assert_eq!((args.target_path().to_str(), args.conflict()), (Some("."), Conflict::Error));
         assert_eq!(args.events(), None);
+    }
+
+    #[test]
+    fn a_ticket_from_the_environment_leaves_the_words_to_the_target() {
+        let words = |first: Option<&str>, second: Option<&str>| {
+            let mut args: ReceiveArgs = parse(&["ticket"]).unwrap();
+            (args.first, args.second) = (first.map(str::to_owned), second.map(PathBuf::from));
+            args.variable = Some("anabranch1variable".into());
+            let (ticket, target) = args.words();
+            (ticket.to_owned(), target.display().to_string())
+        };
+        let is = |ticket: &str, target: &str| (ticket.to_owned(), target.to_owned());
+        assert_eq!(words(None, None), is("anabranch1variable", "."));
+        assert_eq!(words(Some("to"), None), is("anabranch1variable", "to"));
+        assert_eq!(words(Some("-"), None), is("anabranch1variable", "-"));
+        assert_eq!(words(Some("anabranch1word"), None), is("anabranch1word", "."));
+        assert_eq!(words(Some("@file"), Some("to")), is("@file", "to"));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! [`door`] decides who is let in, [`serve`] serves those who are.
 
 mod door;
+mod resources;
 mod serve;
 
 use std::collections::BTreeSet;
@@ -50,8 +51,10 @@ Examples:
 
 /// Offer files or directories and print the ticket that fetches them
 ///
-/// Whoever has the ticket can fetch what is offered, until it expires or this command ends. Everything is
-/// encrypted, and every byte is verified at the other end.
+/// Anyone with the ticket can fetch the offer until it expires or this command ends. Transfers that are not
+/// complete when it expires end then. Everything is encrypted, and every byte is verified at the other end.
+///
+/// A receiver that takes nothing for two minutes is dropped; it can run the same command again and continue.
 ///
 /// Sockets, pipes, devices, links that lead out of what is offered, and unfinished transfers are never sent: both
 /// ends name them, and that is all. A file that cannot be sent, because it may not be read or its name is not
@@ -59,7 +62,7 @@ Examples:
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct SendArgs {
-    /// What to offer; `-` for standard input, which one receiver can fetch, once
+    /// Files and directories to offer; `-` for standard input, which one receiver can fetch, once
     #[arg(required = true, value_name = "PATH", value_hint = clap::ValueHint::AnyPath)]
     pub paths: Vec<PathBuf>,
     /// The name under which the receiver gets standard input [default: stdin]
@@ -68,12 +71,16 @@ pub struct SendArgs {
     /// How long the ticket is good for
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = values::span)]
     pub expires: Span,
-    /// Stop when one receiver has it all
+    /// Stop when one receiver has all files that can be read
     #[arg(long)]
     pub once: bool,
     /// Most that is sent, to all receivers together, such as `20Mbit/s` [default: all that the paths carry]
     #[arg(long, value_name = "RATE", value_parser = values::rate)]
     pub rate: Option<NonZeroU64>,
+    /// Most memory for data that receivers asked for and did not take yet, such as `256MB` [default: 64MB, or a quarter of
+    /// what the system allows this command]
+    #[arg(long, value_name = "SIZE", value_parser = values::size)]
+    pub memory: Option<u64>,
     /// UDP port to listen on; 0 for any free one
     #[arg(long, value_name = "PORT", default_value_t = 0, help_heading = "Network")]
     #[arg(value_parser = values::whole(0..=u16::MAX))]
@@ -91,16 +98,16 @@ pub struct SendArgs {
     /// A relay through which receivers reach this machine, by address or host name; it has to list its key. May be given again
     #[arg(long = "relay", value_name = "KEY@ADDRESS", help_heading = "Network")]
     pub relays: Vec<RelayRoute>,
-    /// Who grants the use of more.
+    /// Controllers that grant more relays.
     #[command(flatten)]
     pub control: ControllerOptions,
-    /// What is wanted of paths.
+    /// Rules for paths.
     #[command(flatten)]
     pub paths_wanted: PathOptions,
-    /// Who may change paths meanwhile.
+    /// The socket for changes of paths.
     #[command(flatten)]
     pub running: ControlOption,
-    /// What is captured.
+    /// Captures.
     #[command(flatten)]
     pub capture: CaptureOptions,
     /// One JSON event a line instead of text
@@ -108,12 +115,12 @@ pub struct SendArgs {
     pub json: bool,
 }
 
-/// What is offered.
+/// The source of an offer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// Standard input, under this name.
     Stdin {
-        /// What the receiver will call it.
+        /// The name that the receiver gives it.
         name: String,
     },
     /// Files and directories under their own names.
@@ -121,7 +128,7 @@ pub enum Source {
 }
 
 impl SendArgs {
-    /// What is offered.
+    /// The source of the offer.
     ///
     /// # Errors
     /// When `-` stands beside other paths, `--name` without it, or the name is not a plain file name.
@@ -162,33 +169,38 @@ fn check_name(name: &str) -> Result<(), Failure> {
     if bad { Err(Failure::usage(format!("`{name}` is not a file name"))) } else { Ok(()) }
 }
 
-/// Offers the files until nobody can or need receive them any more.
+/// Offers the files until the ticket has expired, one receiver was enough, or the user stops the command.
 ///
 /// # Errors
-/// What stood in the way, and what to do about it.
+/// The cause, and advice for the user.
 pub fn run(args: &SendArgs, context: &Context) -> Result<(), Failure> {
     let share = args.source()?.share()?;
     let share = match args.rate {
         Some(rate) => share.at_most(rate),
         None => share,
     };
+    let memory = args
+        .memory
+        .map_or_else(resources::memory_for_receivers, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+    let share = share.within_memory(memory);
+    resources::allow_many_files();
     let contents = share.contents();
     check_offer(&contents)?;
     let runtime = node::runtime()?;
     let capture = args.capture.start()?;
     let outcome = runtime.block_on(offer(args, &capture, (share, &contents), context));
-    // A thread may still wait for standard input: nobody needs it.
+    // A thread may still wait for standard input, which is of no use now.
     runtime.shutdown_background();
     outcome.and(capture.finish())
 }
 
-/// Refuses an offer of which nothing could ever be received.
+/// Refuses an offer without a single readable file.
 fn check_offer(contents: &Contents) -> Result<(), Failure> {
     if !contents.all_missed {
         return Ok(());
     }
     let each = contents.unreadable.iter().chain(&contents.left_out).take(MOST_NAMED);
-    // What follows the semicolon is for the other end.
+    // The text after the semicolon is advice for the receiver.
     let each = each.map(|what| what.split_once("; ").map_or(what.as_str(), |(what, _)| what));
     let failure = Failure::local("nothing of what was named can be sent");
     let failure = each.fold(failure, |failure, what| failure.detail(what));
@@ -203,7 +215,7 @@ async fn offer(
     context: &Context,
 ) -> Result<(), Failure> {
     relays::check(&args.relays)?;
-    // From here on Ctrl-C is a wish to be carried out with care.
+    // From here on Ctrl-C ends the command with a farewell to the receivers.
     let stop = interrupt::requested();
     let door = Door::new(args.expires)?;
     let key = args.key.as_deref();
@@ -252,7 +264,7 @@ async fn addresses(named: &[HostPort], own: Vec<SocketAddr>) -> Result<Vec<Socke
     Ok(all.into_iter().chain(own).filter(|address| seen.insert(*address)).collect())
 }
 
-/// What to know before the ticket is given away.
+/// Warnings to show before the ticket.
 fn warnings(contents: &Contents, ticket: &Ticket, relays: &[String]) -> Vec<String> {
     let unreadable = contents.unreadable.iter().map(|file| format!("this file cannot be sent: {file}"));
     let only_here = node::only_here(&ticket.addresses).then(|| node::ONLY_HERE.to_owned());

@@ -12,17 +12,26 @@ const MOST_NAMED: usize = 10;
 impl From<TransferError> for Failure {
     /// The library's messages put advice after a semicolon; here it becomes the hint.
     fn from(error: TransferError) -> Self {
-        if let TransferError::Incomplete { failures, count } = &error {
+        if let TransferError::Incomplete { failures, count, notes, .. } = &error {
             let noun = if *count == 1 { "file was" } else { "files were" };
             let named = failures.iter().take(MOST_NAMED);
             let failure = named.fold(
                 Self::new(Kind::Incomplete, format!("{count} {noun} not transferred")),
-                |failure, file| failure.detail(format!("{}: {}", file.path, without_codes(&file.reason))),
+                |failure, file| failure.detail(without_codes(&file.to_string())),
             );
             let rest = count.saturating_sub(failure.details.len() as u64);
-            return if rest > 0 { failure.detail(format!("and {rest} more")) } else { failure };
+            let failure = if rest > 0 { failure.detail(format!("and {rest} more")) } else { failure };
+            return notes.iter().fold(failure, |failure, note| failure.detail(without_codes(note)));
         }
         match &error {
+            TransferError::Peer(said) => {
+                return Self::new(Kind::Refused, "the other end stopped").said(said.clone());
+            }
+            TransferError::PeerIncomplete { count, files } => {
+                let noun = if *count == 1 { "file" } else { "files" };
+                return Self::new(Kind::Incomplete, format!("the receiver lacks {count} {noun}"))
+                    .said(files.clone());
+            }
             TransferError::Io { action, path, source } => {
                 let mut failure = Self::file(action, path, source);
                 if matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) {
@@ -55,9 +64,14 @@ fn kind(error: &TransferError) -> Kind {
     match error {
         TransferError::Connection(_) => Kind::Unreachable,
         TransferError::Protocol(_) => Kind::Corrupt,
-        TransferError::Version { .. } | TransferError::UnsafePath { .. } | TransferError::Peer(_) => {
-            Kind::Refused
-        }
+        TransferError::Version { .. }
+        | TransferError::UnsafePath { .. }
+        | TransferError::Hidden { .. }
+        | TransferError::TooLarge { .. }
+        | TransferError::Stalled { .. }
+        | TransferError::Yielded
+        | TransferError::Peer(_) => Kind::Refused,
+        TransferError::Declined => Kind::Interrupted,
         _ => Kind::Local,
     }
 }
@@ -65,6 +79,8 @@ fn kind(error: &TransferError) -> Kind {
 #[cfg(test)]
 mod tests {
     use std::io;
+
+    use anabranch_transfer::Reason;
 
     use super::*;
     use crate::ui::paint::Paint;
@@ -115,13 +131,18 @@ mod tests {
 
     #[test]
     fn files_that_failed_are_named_up_to_ten_and_then_counted() {
-        let file = |n: u32| anabranch_transfer::Failure { path: format!("f{n}"), reason: "gone".into() };
-        let failed = TransferError::Incomplete { failures: (0..20).map(file).collect(), count: 25 };
+        let file = |n: u32| anabranch_transfer::Failure {
+            path: format!("f{n}").into(),
+            reason: Reason::Here("gone".into()),
+        };
+        let incomplete =
+            |failures, count| TransferError::Incomplete { failures, count, here: count, notes: Vec::new() };
+        let failed = incomplete((0..20).map(file).collect(), 25);
         let text = Failure::from(failed).render(Paint::OFF);
         assert!(text.starts_with("error: 25 files were not transferred\n  f0: gone\n"), "{text}");
         assert!(text.ends_with("  f9: gone\n  and 15 more\n"), "{text}");
 
-        let one = TransferError::Incomplete { failures: vec![file(0)], count: 1 };
+        let one = incomplete(vec![file(0)], 1);
         assert_eq!(Failure::from(one).render(Paint::OFF), "error: 1 file was not transferred\n  f0: gone\n");
     }
 

@@ -1,4 +1,4 @@
-//! What the user sees: progress, colours, log lines, plain output.
+//! Output for the user: progress, colours, log lines, plain text.
 //!
 //! Results go to standard output; progress, log lines and errors go to standard error, so that
 //! `anabranch receive TICKET - | tar x` works. With `--json` both become newline-delimited events.
@@ -10,6 +10,7 @@ pub mod paint;
 pub mod paths;
 pub mod progress;
 pub mod render;
+pub mod width;
 
 use std::io::IsTerminal;
 

@@ -1,7 +1,9 @@
 //! Writing to standard output and standard error without panics.
 
+use std::fmt::Write as _;
 use std::io::{self, Write};
 
+use anabranch_wire::is_invisible;
 use serde::Serialize;
 
 use super::progress::AboveProgress;
@@ -17,7 +19,7 @@ pub enum Stream {
 }
 
 impl Stream {
-    /// A writer to this stream that belongs to nobody else.
+    /// A new writer to this stream.
     #[must_use]
     pub fn writer(self) -> Box<dyn Write + Send> {
         match self {
@@ -49,11 +51,25 @@ pub fn error(text: &str) {
 }
 
 /// One line of JSON with its newline. A value that JSON cannot hold becomes an error event.
+///
+/// Characters that would steer a terminal stand as `\u009b`: the line may be shown as it is.
 #[must_use]
 pub fn json_line<T: Serialize>(value: &T) -> String {
-    let mut line = serde_json::to_string(value).unwrap_or_else(|error| {
+    let text = serde_json::to_string(value).unwrap_or_else(|error| {
         serde_json::json!({ "event": "error", "message": error.to_string() }).to_string()
     });
+    let mut line = String::with_capacity(text.len() + 1);
+    for character in text.chars() {
+        if is_invisible(character) {
+            let mut units = [0; 2];
+            for unit in character.encode_utf16(&mut units) {
+                // Writing to a string does not fail.
+                let _ = write!(line, "\\u{unit:04x}");
+            }
+        } else {
+            line.push(character);
+        }
+    }
     line.push('\n');
     line
 }
@@ -83,6 +99,14 @@ mod tests {
         assert_eq!(gone.kind.exit_code(), 0);
         let full = write_to(&mut Failing(io::ErrorKind::StorageFull), b"x").unwrap_err();
         assert_eq!(full.kind.exit_code(), 1);
+    }
+
+    #[test]
+    fn text_in_json_cannot_steer_a_terminal_and_is_read_back_as_it_was() {
+        let text = "a\u{9b}2J\u{202e}b\u{2028}\u{e0041}\u{1b}é";
+        let line = json_line(&text);
+        assert_eq!(line, "\"a\\u009b2J\\u202eb\\u2028\\udb40\\udc41\\u001bé\"\n");
+        assert_eq!(serde_json::from_str::<String>(&line).unwrap(), text);
     }
 
     #[test]

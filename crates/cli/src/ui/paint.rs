@@ -73,7 +73,7 @@ impl Paint {
         self.wrap("1", text)
     }
 
-    /// Dim: what is there for completeness.
+    /// Dim: secondary information.
     #[must_use]
     pub fn dim(self, text: &str) -> String {
         self.wrap("2", text)

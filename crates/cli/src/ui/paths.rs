@@ -1,4 +1,4 @@
-//! Turns what the engine counts on each path into what is shown of it.
+//! Turns the engine's counters of each path into a line of the display.
 //!
 //! The engine gives totals since a path was opened; people want to see how fast it is now. Each path has a
 //! [`Meter`] here, and its share is its part of all rates together, so a path that was cut goes to nothing
@@ -11,7 +11,7 @@ use anabranch_wire::{PathId, Rate, Span};
 
 use super::progress::{Meter, PathLine, PathState};
 
-/// Which way the data of a command go.
+/// The direction of a command's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// Away from this machine.
@@ -27,14 +27,13 @@ pub struct PathMeter {
 }
 
 impl PathMeter {
-    /// A meter for data that go this way.
+    /// A meter for data in this direction.
     #[must_use]
     pub fn new(direction: Direction) -> Self {
         Self { direction, meters: BTreeMap::new() }
     }
 
-    /// What to show at `elapsed` of these paths, each with what people call it. Paths that are no longer
-    /// among them are forgotten.
+    /// The lines for these named paths at `elapsed`. Meters of other paths are dropped.
     pub fn lines(&mut self, elapsed: Span, paths: &[(String, PathInfo)]) -> Vec<PathLine> {
         self.meters.retain(|id, _| paths.iter().any(|(_, path)| path.id == *id));
         let rates: Vec<Rate> = paths.iter().map(|(_, path)| self.rate(elapsed, path)).collect();
@@ -48,7 +47,7 @@ impl PathMeter {
             Direction::Out => path.stats.data_sent,
             Direction::In => path.stats.data_received,
         };
-        let rate = self.meters.entry(path.id).or_default().sample(elapsed, bytes);
+        let rate = self.meters.entry(path.id).or_default().sample(elapsed, bytes).unwrap_or(Rate::ZERO);
         // A silent path has no rate, however good its last seconds were.
         if path.state == EngineState::Failed { Rate::ZERO } else { rate }
     }
@@ -66,12 +65,12 @@ impl PathMeter {
     }
 }
 
-/// Remembers what people call each path: its socket, which the name is from, may be gone before the path is.
+/// Remembers the name of each path: the socket that the name comes from may be gone before the path is.
 #[derive(Debug, Default)]
 pub struct PathNames(BTreeMap<PathId, String>);
 
 impl PathNames {
-    /// What to call these paths: as `name_now` says, or as it said last.
+    /// Names these paths by `name_now`, or by its last answer.
     pub fn name(
         &mut self,
         paths: Vec<PathInfo>,
@@ -95,8 +94,7 @@ pub fn rtt_ms(path: &PathInfo) -> Option<f64> {
     (!path.rtt.is_zero()).then(|| path.rtt.as_millis_f64())
 }
 
-/// The share of packets that were sent this way on a path and did not arrive, as far as is known; `None` before
-/// the first.
+/// The known share of lost packets in this direction; `None` before the first packet.
 #[must_use]
 pub fn loss(direction: Direction, stats: &PathStats) -> Option<f64> {
     let (lost, sent) = match direction {
@@ -119,7 +117,7 @@ pub fn state(path: &PathInfo) -> PathState {
     }
 }
 
-/// Why a path carries nothing, or why it does though better ones are meant to; `None` for one in plain use.
+/// Why a path is idle, or why it is used although better ones exist; `None` for a path in normal use.
 #[must_use]
 pub fn why(path: &PathInfo) -> Option<String> {
     (path.standing != Standing::InUse).then(|| path.standing.to_string())

@@ -1,10 +1,12 @@
-//! Shows how a transfer goes: one line a path and one for the whole.
+//! Shows the progress of a transfer: one line for each path and one for the whole.
 //!
 //! A command hands over a [`ProgressSnapshot`] several times a second; [`Progress`] decides whether and how
 //! it is shown. On a terminal every snapshot redraws the lines, a log gets a line every few seconds, a
-//! program an event every half second. The total rate is the change of the bytes moved, smoothed; time comes
-//! from the snapshots, so nothing here reads a clock.
+//! program an event every half second. Rates are of the last [`WINDOW`], that of the whole and those of the paths
+//! alike; time comes from the snapshots, so nothing here reads a clock. The whole is never shown faster than its paths
+//! together: bytes that waited for earlier ones become content all at once.
 
+use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::sync::LazyLock;
 
@@ -13,6 +15,7 @@ use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
 use super::paint::Paint;
+use super::width::{Size, fit};
 use super::{Mode, out, render};
 use crate::report::Event;
 
@@ -20,19 +23,21 @@ use crate::report::Event;
 const LINE_EVERY: Span = Span::from_secs(5);
 /// Time between JSON events.
 const EVENT_EVERY: Span = Span::from_millis(500);
-/// The time constant of the total rate.
-const SMOOTHING: Span = Span::from_secs(2);
+/// Rates are what passed in this time.
+const WINDOW: Span = Span::from_secs(5);
+/// The shortest time that gives a rate.
+const SHORTEST: Span = Span::from_millis(400);
 /// A longer estimate than this says nothing and is not shown.
 const ETA_MAX_S: f64 = 30.0 * 86_400.0;
-/// After this long without a byte the silence is told, and no more time promised.
+/// After this long without a byte the display shows a stall instead of the time left.
 const STALL: Span = Span::from_secs(3);
 
-/// How a transfer stands at one moment.
+/// The state of a transfer at one moment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProgressSnapshot {
     /// Time since the transfer began.
     pub elapsed: Span,
-    /// Bytes of content that are safe, those of an earlier attempt included.
+    /// Bytes of content that are safe, including those of an earlier attempt.
     pub bytes_done: u64,
     /// Those of an earlier attempt: they count as done but not as speed.
     pub bytes_resumed: u64,
@@ -52,10 +57,10 @@ impl ProgressSnapshot {
     }
 }
 
-/// What is shown of one path.
+/// The display's data of one path.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PathLine {
-    /// What people call it: the interface, the relay, the far address.
+    /// Its name for people: the interface, the relay, the remote address.
     #[serde(rename = "path")]
     pub label: String,
     /// Payload a second, in 10⁶ bits.
@@ -99,20 +104,20 @@ pub struct Total {
     pub bytes_done: u64,
     /// Bytes in all, if known.
     pub bytes_total: Option<u64>,
-    /// Smoothed rate.
-    pub rate: Rate,
-    /// What is to be expected.
+    /// The rate of the last seconds; `None` until one is known, and while nothing arrives.
+    pub rate: Option<Rate>,
+    /// The outlook.
     pub outlook: Outlook,
 }
 
-/// What is to be expected of a transfer.
+/// The outlook of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Outlook {
-    /// Nothing can be told: it has just begun, its length is unknown, or all is there.
+    /// Unknown: it has just begun, its length is unknown, or it is complete.
     Unknown,
     /// Seconds left at the present rate.
     Left(f64),
-    /// Nothing has crossed yet: what an earlier attempt left is compared.
+    /// Nothing was transferred yet: data of an earlier attempt is being compared.
     Comparing,
     /// No byte came for so many seconds.
     Stalled(f64),
@@ -167,7 +172,7 @@ impl Progress {
     pub fn update(&mut self, snapshot: &ProgressSnapshot) -> io::Result<()> {
         let total = self.total(snapshot);
         match &mut self.view {
-            View::Bars(bars) => bars.draw(&total, &snapshot.paths, self.paint),
+            View::Bars(bars) => bars.draw(&total, &snapshot.paths, (self.paint, Size::of_stderr())),
             View::Nothing => {}
             View::Lines(_) | View::Events(_) if self.next_at.is_some_and(|at| snapshot.elapsed < at) => {}
             // The first snapshot has no rate yet: begin with the second line.
@@ -185,7 +190,7 @@ impl Progress {
         Ok(())
     }
 
-    /// Tells one thing that happened: a path fell silent, a receiver arrived.
+    /// Reports one event: a path fell silent, a receiver arrived.
     ///
     /// # Errors
     /// As [`Self::update`].
@@ -202,7 +207,7 @@ impl Progress {
         Ok(())
     }
 
-    /// Shows the last state, whatever the time, and leaves it on the screen; what comes after is shown anew.
+    /// Shows the last state at once and leaves it on the screen. The next update starts a new display.
     ///
     /// # Errors
     /// As [`Self::update`].
@@ -218,18 +223,23 @@ impl Progress {
 
     fn say(&mut self, line: &str) {
         if let View::Lines(writer) = &mut self.view {
-            // Progress is a courtesy: a transfer goes on when nobody can read it.
+            // A transfer continues when its progress cannot be written.
             let _ = writeln!(writer, "{}", crate::errors::printable(line));
         }
     }
 
     fn total(&mut self, snapshot: &ProgressSnapshot) -> Total {
-        let rate = self.meter.sample(snapshot.elapsed, snapshot.bytes_moved());
+        let moved = self.meter.sample(snapshot.elapsed, snapshot.bytes_moved());
+        let of_paths: f64 = snapshot.paths.iter().map(|path| path.rate_mbit_s).sum();
+        let most = if snapshot.paths.is_empty() { f64::MAX } else { of_paths };
+        let rate = moved.map(|rate| if rate.as_mbit() > most { Rate::from_mbit(most) } else { rate });
         let outlook = self.outlook(snapshot, rate);
+        let is_idle = matches!(outlook, Outlook::Stalled(_) | Outlook::Waiting | Outlook::Comparing);
+        let rate = rate.filter(|rate| !is_idle && *rate > Rate::ZERO);
         Total { bytes_done: snapshot.bytes_done, bytes_total: snapshot.bytes_total, rate, outlook }
     }
 
-    fn outlook(&mut self, snapshot: &ProgressSnapshot, rate: Rate) -> Outlook {
+    fn outlook(&mut self, snapshot: &ProgressSnapshot, rate: Option<Rate>) -> Outlook {
         let since = match self.changed {
             Some((since, bytes)) if bytes == snapshot.bytes_done => since,
             _ => snapshot.elapsed,
@@ -237,7 +247,7 @@ impl Progress {
         self.changed = Some((since, snapshot.bytes_done));
         let silent = snapshot.elapsed.saturating_sub(since);
         let left = snapshot.bytes_total.map(|total| total.saturating_sub(snapshot.bytes_done));
-        let eta_s = |left: u64| Some(left as f64 / rate.as_bytes_f64()).filter(|eta| *eta < ETA_MAX_S);
+        let eta_s = |left: u64| Some(left as f64 / rate?.as_bytes_f64()).filter(|eta| *eta < ETA_MAX_S);
         match left {
             _ if snapshot.waiting => Outlook::Waiting,
             Some(0) => Outlook::Unknown,
@@ -264,7 +274,7 @@ fn event<'a>(snapshot: &'a ProgressSnapshot, total: &Total) -> Event<'a> {
         t_s: snapshot.elapsed.as_secs_f64(),
         bytes: snapshot.bytes_done,
         bytes_total: snapshot.bytes_total,
-        rate_mbit_s: total.rate.as_mbit(),
+        rate_mbit_s: total.rate.map_or(0.0, Rate::as_mbit),
         eta_s: total.outlook.eta_s(),
         stalled_s: total.outlook.stalled_s(),
         waiting: snapshot.waiting,
@@ -272,31 +282,38 @@ fn event<'a>(snapshot: &'a ProgressSnapshot, total: &Total) -> Event<'a> {
     }
 }
 
-/// A rate that forgets: each sample counts by how long it lasted against [`SMOOTHING`].
+/// The rate of the last [`WINDOW`].
 ///
 /// It starts with the first byte, and anew when the total falls back, as after a new connection.
 #[derive(Default)]
 pub struct Meter {
-    last: Option<(Span, u64)>,
-    rate: Option<f64>,
+    /// Totals of the last seconds, the oldest first.
+    samples: VecDeque<(Span, u64)>,
 }
 
 impl Meter {
-    /// Takes the total at a moment and gives the rate; zero until there are two moments.
-    pub fn sample(&mut self, at: Span, bytes: u64) -> Rate {
-        let (before, bytes_before) = match self.last {
-            Some(last) if bytes > 0 && last.1 <= bytes => last,
-            _ => (at, bytes),
-        };
-        self.last = Some((before, bytes_before));
-        let lasted = at.saturating_sub(before);
-        if !lasted.is_zero() {
-            let now = Rate::from_bytes_in(bytes - bytes_before, lasted).as_bits() as f64;
-            let weight = 1.0 - (-lasted.as_secs_f64() / SMOOTHING.as_secs_f64()).exp();
-            self.rate = Some(self.rate.map_or(now, |rate| rate + weight * (now - rate)));
-            self.last = Some((at, bytes));
+    /// Takes the total at a moment and gives the rate; `None` until enough time has passed.
+    pub fn sample(&mut self, at: Span, bytes: u64) -> Option<Rate> {
+        match self.samples.back() {
+            Some((_, last)) if bytes < *last => self.samples.clear(),
+            Some((last, _)) if at <= *last => return self.rate(),
+            _ => {}
         }
-        Rate::from_bits(self.rate.unwrap_or(0.0) as u64)
+        if bytes == 0 {
+            // The time before the first byte does not count.
+            self.samples.clear();
+        }
+        self.samples.push_back((at, bytes));
+        while self.samples.get(1).is_some_and(|(second, _)| at.saturating_sub(*second) >= WINDOW) {
+            self.samples.pop_front();
+        }
+        self.rate()
+    }
+
+    fn rate(&self) -> Option<Rate> {
+        let ((from, first), (to, last)) = self.samples.front().zip(self.samples.back())?;
+        let lasted = to.saturating_sub(*from);
+        (lasted >= SHORTEST).then(|| Rate::from_bytes_in(last - first, lasted))
     }
 }
 
@@ -325,22 +342,30 @@ struct Bars {
 }
 
 impl Bars {
-    fn draw(&mut self, total: &Total, paths: &[PathLine], paint: Paint) {
+    fn draw(&mut self, total: &Total, paths: &[PathLine], (paint, size): (Paint, Size)) {
+        // A row stays free for the cursor, and one for the total.
+        let shown = paths.len().min(size.rows.saturating_sub(2));
+        let (shown, left_out) =
+            if shown < paths.len() { (shown.saturating_sub(1), true) } else { (shown, false) };
+        let mut lines = render::path_lines_within(&paths[..shown], paint, size.columns);
+        if left_out {
+            lines.push(fit(&format!("  and {} more paths", paths.len() - shown), size.columns));
+        }
         let last = self.total.get_or_insert_with(|| SCREEN.add(line()));
-        while self.paths.len() < paths.len() {
+        while self.paths.len() < lines.len() {
             self.paths.push(SCREEN.insert_before(last, line()));
         }
-        for gone in self.paths.drain(paths.len()..) {
+        for gone in self.paths.drain(lines.len()..) {
             SCREEN.remove(&gone);
         }
-        for (bar, text) in self.paths.iter().zip(render::path_lines(paths, paint)) {
+        for (bar, text) in self.paths.iter().zip(lines) {
             bar.set_message(text);
         }
-        last.set_message(render::total_line(total, paint));
+        last.set_message(render::total_line(total, paint, size.columns));
     }
 
     fn say(&self, message: &str) {
-        // As for plain lines: nobody reading is no reason to stop.
+        // A transfer continues when its progress cannot be written.
         let _ = SCREEN.println(message);
     }
 
@@ -356,9 +381,9 @@ impl Bars {
     }
 }
 
-/// A line of text that is cut at the terminal's width.
+/// A line of text, which fits already.
 fn line() -> ProgressBar {
-    let style = ProgressStyle::with_template("{wide_msg}").unwrap_or_else(|_| ProgressStyle::default_bar());
+    let style = ProgressStyle::with_template("{msg}").unwrap_or_else(|_| ProgressStyle::default_bar());
     ProgressBar::new_spinner().with_style(style)
 }
 
@@ -456,10 +481,10 @@ mod tests {
             ..at(tenths)
         };
         assert_eq!(progress.total(&resumed(0, 200)).outlook, Outlook::Comparing);
-        assert_eq!(progress.total(&resumed(0, 201)).rate, Rate::ZERO);
+        assert_eq!(progress.total(&resumed(0, 201)).rate, None);
         progress.total(&resumed(100_000, 202));
         let total = progress.total(&resumed(1_100_000, 212));
-        assert_eq!(total.rate, Rate::from_mbit(8.0), "the time of comparing does not count");
+        assert_eq!(total.rate, Some(Rate::from_mbit(8.0)), "the time of comparing does not count");
         assert_eq!(total.outlook, Outlook::Left(38.9));
     }
 
@@ -492,7 +517,7 @@ mod tests {
         let next = ProgressSnapshot { bytes_done: 0, ..at(101) };
         progress.update(&next).unwrap();
         let total = progress.total(&ProgressSnapshot { bytes_done: 1_000_000, ..at(111) });
-        assert!(total.rate < Rate::from_mbit(9.0), "{total:?}");
+        assert!(total.rate < Some(Rate::from_mbit(9.0)), "{total:?}");
         assert_eq!(page.lines().len(), 1);
     }
 
@@ -505,11 +530,34 @@ mod tests {
             meter.sample(Span::from_secs(second), bytes);
         }
         let steady = meter.sample(Span::from_secs(9), bytes + 1_000_000_000);
-        assert_eq!(steady, Rate::from_mbit(8.0));
+        assert_eq!(steady, Some(Rate::from_mbit(8.0)));
         for second in 10..20 {
             meter.sample(Span::from_secs(second), bytes);
         }
-        assert!(meter.sample(Span::from_secs(20), bytes).as_mbit() < 0.1, "a stall shows");
+        assert_eq!(meter.sample(Span::from_secs(20), bytes), Some(Rate::ZERO), "a stall shows");
+    }
+
+    #[test]
+    fn the_whole_is_never_shown_faster_than_its_paths_together_and_not_while_nothing_comes() {
+        let (mut progress, _) = shown(View::Lines);
+        for tenths in 0..10 {
+            progress.total(&at(tenths));
+        }
+        // Much that had waited for an earlier byte becomes content at once.
+        let burst = ProgressSnapshot { bytes_done: 60_000_000, ..at(10) };
+        assert_eq!(progress.total(&burst).rate, Some(Rate::from_mbit(80.0)));
+        let silent = ProgressSnapshot { elapsed: Span::from_secs(5), ..burst };
+        let total = progress.total(&silent);
+        assert_eq!((total.rate, total.outlook), (None, Outlook::Stalled(4.0)));
+    }
+
+    #[test]
+    fn before_half_a_second_there_is_no_rate() {
+        let (mut progress, _) = shown(View::Lines);
+        for tenths in 0..4 {
+            assert_eq!(progress.total(&at(tenths)).rate, None);
+        }
+        assert_eq!(progress.total(&at(4)).rate, Some(Rate::from_mbit(80.0)));
     }
 
     #[test]

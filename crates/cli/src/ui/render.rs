@@ -8,72 +8,125 @@ use anabranch_wire::{Rate, Span};
 use super::human;
 use super::paint::Paint;
 use super::progress::{Outlook, PathLine, PathState, Total};
+use super::width::{fit, width};
 use crate::errors::printable;
 
 /// The widest label shown; longer ones lose their middle.
 const LABEL_MAX: usize = 34;
-/// The width of the bar for the whole transfer, in characters.
+/// The narrowest that a label becomes for the sake of other columns.
+const LABEL_MIN: usize = 10;
+/// The width of the bar for the whole transfer, in characters, where there is room for it.
 const BAR_WIDTH: usize = 24;
+/// The same on a narrow terminal.
+const SHORT_BAR: usize = 8;
 /// The width of the bar for a path's share.
 const SHARE_WIDTH: usize = 6;
 
 /// One line a path, columns aligned: label, rate, RTT, loss, share; or its state where it carries nothing.
 #[must_use]
 pub fn path_lines(paths: &[PathLine], paint: Paint) -> Vec<String> {
-    let labels: Vec<String> = paths.iter().map(|path| label(&path.label)).collect();
-    let width = labels.iter().map(|label| label.chars().count()).max().unwrap_or(0);
-    let aligned = labels.iter().zip(paths);
-    aligned.map(|(label, path)| format!("  {label:<width$}  {}", columns(path, paint))).collect()
+    lines_with(paths, paint, (Columns::ALL, LABEL_MAX))
 }
 
-fn columns(path: &PathLine, paint: Paint) -> String {
-    let rate = rate(path.rate_mbit_s);
-    let rtt = path.rtt_ms.map_or_else(|| "–".to_owned(), |ms| format!("{ms:.1} ms"));
-    let loss = path.loss.map_or_else(String::new, |loss| format!("  loss {:>4.1} %", loss * 100.0));
-    let numbers = format!("{rate:>12}  rtt {rtt:>8}{loss}");
+/// The same in at most so many columns: loss, RTT and bars make room for label, rate and share.
+#[must_use]
+pub fn path_lines_within(paths: &[PathLine], paint: Paint, columns: usize) -> Vec<String> {
+    let fits = |lines: &[String]| lines.iter().all(|line| width(line) <= columns);
+    for shown in Columns::EACH {
+        for label in [LABEL_MAX, (LABEL_MAX + LABEL_MIN) / 2, LABEL_MIN] {
+            let lines = lines_with(paths, paint, (shown, label));
+            if fits(&lines) {
+                return lines;
+            }
+        }
+    }
+    let narrowest = lines_with(paths, paint, (Columns::FEWEST, LABEL_MIN));
+    narrowest.iter().map(|line| fit(line, columns)).collect()
+}
+
+/// The optional columns of a path.
+#[derive(Clone, Copy, Debug)]
+struct Columns {
+    rtt: bool,
+    loss: bool,
+    bar: bool,
+}
+
+impl Columns {
+    const ALL: Self = Self { rtt: true, loss: true, bar: true };
+    const FEWEST: Self = Self { rtt: false, loss: false, bar: false };
+    /// From many to few.
+    const EACH: [Self; 4] =
+        [Self::ALL, Self { loss: false, ..Self::ALL }, Self { bar: true, ..Self::FEWEST }, Self::FEWEST];
+}
+
+fn lines_with(paths: &[PathLine], paint: Paint, (shown, label_max): (Columns, usize)) -> Vec<String> {
+    let labels: Vec<String> = paths.iter().map(|path| label(&path.label, label_max)).collect();
+    let widest = labels.iter().map(|label| width(label)).max().unwrap_or(0);
+    let line = |(label, path): (&String, &PathLine)| {
+        let gap = " ".repeat(widest - width(label));
+        format!("  {label}{gap}  {}", columns(path, paint, shown))
+    };
+    labels.iter().zip(paths).map(line).collect()
+}
+
+fn columns(path: &PathLine, paint: Paint, shown: Columns) -> String {
+    let mut numbers = format!("{:>12}", rate(path.rate_mbit_s));
+    if shown.rtt {
+        let rtt = path.rtt_ms.map_or_else(|| "–".to_owned(), |ms| format!("{ms:.1} ms"));
+        numbers += &format!("  rtt {rtt:>8}");
+    }
+    if shown.loss {
+        numbers += &path.loss.map_or_else(String::new, |loss| format!("  loss {:>4.1} %", loss * 100.0));
+    }
     match path.state {
         PathState::Active => {
             let share = path.share.clamp(0.0, 1.0);
+            let bar = if shown.bar { format!("{}  ", bar(share, SHARE_WIDTH)) } else { String::new() };
+            let bar = bar.trim_end().to_owned() + if shown.bar { " " } else { "" };
             let why = path.why.as_ref().map_or_else(String::new, |why| format!("  {}", paint.dim(why)));
-            format!("{numbers}  {} {:>3.0} %{why}", bar(share, SHARE_WIDTH), share * 100.0)
+            format!("{numbers}  {bar}{:>3.0} %{why}", share * 100.0)
         }
-        PathState::Suspect => format!("{numbers}  {}", paint.yellow(told(path, "acknowledgements overdue"))),
+        PathState::Suspect => {
+            format!("{numbers}  {}", paint.yellow(reason(path, "acknowledgements overdue")))
+        }
         PathState::Failed => format!("{numbers}  {}", paint.red("silent")),
         PathState::Validating => paint.dim("validating"),
         PathState::Closing => paint.dim("closing"),
-        PathState::Standby => format!("{numbers}  {}", paint.dim(told(path, "standby"))),
+        PathState::Standby => format!("{numbers}  {}", paint.dim(reason(path, "standby"))),
         PathState::Closed => format!("{numbers}  {}", paint.dim("closed")),
     }
 }
 
 /// Why a path carries nothing, where that is known better than `usual`.
-fn told<'a>(path: &'a PathLine, usual: &'a str) -> &'a str {
+fn reason<'a>(path: &'a PathLine, usual: &'a str) -> &'a str {
     path.why.as_deref().unwrap_or(usual)
 }
 
-/// The line for the whole transfer: bar, percentage, bytes, rate, time left.
+/// The line for the whole transfer: bar, percentage, bytes, rate, time left; in at most so many columns.
 #[must_use]
-pub fn total_line(total: &Total, paint: Paint) -> String {
+pub fn total_line(total: &Total, paint: Paint, columns: usize) -> String {
+    let rate = total.rate.map_or_else(String::new, |rate| format!("  {}", paint.bold(&rate.to_string())));
+    let expected = outlook(total).map_or_else(String::new, |expected| format!("  {expected}"));
     let Some(bytes_total) = total.bytes_total else {
-        let (bytes, rate) = (human::bytes(total.bytes_done), paint.bold(&total.rate.to_string()));
-        return format!(
-            "  {bytes}  {rate}{}",
-            outlook(total).map_or_else(String::new, |told| format!("  {told}"))
-        );
+        return fit(&format!("  {}{rate}{expected}", human::bytes(total.bytes_done)), columns);
     };
     let fraction = total.fraction().unwrap_or(1.0);
-    let told = outlook(total).map_or_else(String::new, |told| format!("  {told}"));
-    format!(
-        "  {} {:>3.0} %  {} of {}  {}{told}",
-        paint.green(&bar(fraction, BAR_WIDTH)),
-        (fraction * 100.0).floor(),
-        human::bytes(total.bytes_done),
-        human::bytes(bytes_total),
-        paint.bold(&total.rate.to_string()),
-    )
+    let percent = format!("{:>3.0} %", (fraction * 100.0).floor());
+    let bytes = format!("  {} of {}", human::bytes(total.bytes_done), human::bytes(bytes_total));
+    let bar = |width| format!("{} ", paint.green(&bar(fraction, width)));
+    let forms = [
+        format!("  {}{percent}{bytes}{rate}{expected}", bar(BAR_WIDTH)),
+        format!("  {}{percent}{bytes}{rate}{expected}", bar(SHORT_BAR)),
+        format!("  {}{percent}{rate}{expected}", bar(SHORT_BAR)),
+        format!("  {percent}{rate}{expected}"),
+        format!("  {percent}{expected}"),
+    ];
+    let fitting = forms.iter().find(|form| width(form) <= columns);
+    fitting.cloned().unwrap_or_else(|| fit(&forms[4], columns))
 }
 
-/// What is to be expected, in words.
+/// The outlook in words.
 fn outlook(total: &Total) -> Option<String> {
     match total.outlook {
         Outlook::Unknown => None,
@@ -91,28 +144,30 @@ pub fn plain_line(total: &Total, paths: &[PathLine]) -> String {
     if let (Some(bytes), Some(fraction)) = (total.bytes_total, total.fraction()) {
         line += &format!(" of {} ({:.0} %)", human::bytes(bytes), (fraction * 100.0).floor());
     }
-    line += &format!(", {}", total.rate);
-    if let Some(told) = outlook(total) {
-        line += &format!(", {told}");
+    if let Some(rate) = total.rate {
+        line += &format!(", {rate}");
+    }
+    if let Some(expected) = outlook(total) {
+        line += &format!(", {expected}");
     }
     let each: Vec<String> = paths.iter().map(plain_path).collect();
     if each.is_empty() { line } else { line + "; " + &each.join(", ") }
 }
 
 fn plain_path(path: &PathLine) -> String {
-    let label = label(&path.label);
+    let label = label(&path.label, LABEL_MAX);
     match path.state {
         PathState::Active => format!("{label} {} {:.0} %", rate(path.rate_mbit_s), path.share * 100.0),
         PathState::Suspect => format!("{label} suspect"),
         PathState::Failed => format!("{label} silent"),
         PathState::Validating => format!("{label} validating"),
         PathState::Closing => format!("{label} closing"),
-        PathState::Standby => format!("{label} standby ({})", told(path, "kept for when others fail")),
+        PathState::Standby => format!("{label} standby ({})", reason(path, "kept for when others fail")),
         PathState::Closed => format!("{label} closed"),
     }
 }
 
-/// What a transfer that is done has done.
+/// The summary of a finished transfer.
 #[must_use]
 pub fn summary(summary: &Summary, took: Duration) -> String {
     let seconds = took.as_secs_f64();
@@ -134,6 +189,9 @@ pub fn summary(summary: &Summary, took: Duration) -> String {
     if summary.skipped > 0 {
         text += &format!("; {} there already", human::count(summary.skipped, "file"));
     }
+    if summary.missed > 0 {
+        text += &format!("; {} could not be read", human::count(summary.missed, "file"));
+    }
     if summary.left_out > 0 {
         text += &format!("; {} left out, which cannot be sent", summary.left_out);
     }
@@ -150,18 +208,19 @@ pub fn bar(fraction: f64, width: usize) -> String {
     format!("{}{}{}", "█".repeat(full), EIGHTHS[part], "·".repeat(rest))
 }
 
+/// A rate, where there is one.
 fn rate(mbit_s: f64) -> String {
-    Rate::from_mbit(mbit_s).to_string()
+    if mbit_s > 0.0 { Rate::from_mbit(mbit_s).to_string() } else { "–".into() }
 }
 
-/// The label without control characters, its middle left out when it is long.
-fn label(text: &str) -> String {
+/// The label without control characters, its middle left out when it is longer than `most`.
+fn label(text: &str, most: usize) -> String {
     let safe = printable(text);
     let length = safe.chars().count();
-    if length <= LABEL_MAX {
+    if length <= most {
         return safe;
     }
-    let (head, tail) = (LABEL_MAX / 2 - 1, LABEL_MAX / 2);
+    let (head, tail) = (most / 2 - 1, most / 2);
     let start: String = safe.chars().take(head).collect();
     let end: String = safe.chars().skip(length - tail).collect();
     format!("{start}…{end}")
@@ -184,7 +243,7 @@ mod tests {
     }
 
     fn total(bytes_done: u64, bytes_total: Option<u64>) -> Total {
-        Total { bytes_done, bytes_total, rate: Rate::from_mbit(94.3), outlook: Outlook::Left(72.0) }
+        Total { bytes_done, bytes_total, rate: Some(Rate::from_mbit(94.3)), outlook: Outlook::Left(72.0) }
     }
 
     #[test]
@@ -236,23 +295,45 @@ mod tests {
     #[test]
     fn the_total_tells_how_much_how_fast_and_how_long() {
         assert_eq!(
-            total_line(&total(412_000_000, Some(1_240_000_000)), Paint::OFF),
+            total_line(&total(412_000_000, Some(1_240_000_000)), Paint::OFF, 100),
             "  ████████················  33 %  412 MB of 1.24 GB  94.3 Mbit/s  1 min 12 s left"
         );
     }
 
     #[test]
+    fn every_line_fits_the_terminal_and_the_rate_stays_as_long_as_it_can() {
+        let mut paths = [
+            path("enp0s31f6 → 2001:db8:1234:5678::9 by fra-1", 948.1, PathState::Active),
+            path("日本語の回線", 2800.0, PathState::Suspect),
+            path("wwan0", 0.0, PathState::Standby),
+        ];
+        paths[2].why = Some("its 500.0 MB are used up, and it is kept for when all others fail".into());
+        for columns in 10..=120 {
+            for paint in [Paint::OFF, Paint::ON] {
+                for line in path_lines_within(&paths, paint, columns) {
+                    assert!(width(&line) <= columns, "{columns}: {line:?}");
+                }
+                let line = total_line(&total(412_000_000, Some(1_240_000_000)), paint, columns);
+                assert!(width(&line) <= columns, "{columns}: {line:?}");
+            }
+        }
+        let narrow = path_lines_within(&paths[..1], Paint::OFF, 40);
+        assert!(narrow[0].contains("948.1 Mbit/s") && narrow[0].ends_with("50 %"), "{narrow:?}");
+        assert!(total_line(&total(1, Some(3)), Paint::OFF, 40).contains("94.3 Mbit/s  1 min 12 s left"));
+    }
+
+    #[test]
     fn a_transfer_of_unknown_length_shows_no_bar() {
         let unknown = Total { outlook: Outlook::Unknown, ..total(412_000_000, None) };
-        assert_eq!(total_line(&unknown, Paint::OFF), "  412 MB  94.3 Mbit/s");
-        let stalled = Total { outlook: Outlook::Stalled(7.0), ..unknown };
-        assert_eq!(total_line(&stalled, Paint::OFF), "  412 MB  94.3 Mbit/s  stalled for 7 s");
+        assert_eq!(total_line(&unknown, Paint::OFF, 100), "  412 MB  94.3 Mbit/s");
+        let stalled = Total { outlook: Outlook::Stalled(7.0), rate: None, ..unknown };
+        assert_eq!(total_line(&stalled, Paint::OFF, 100), "  412 MB  stalled for 7 s");
     }
 
     #[test]
     fn a_transfer_that_waits_says_for_whom_and_one_of_which_all_was_there_has_no_rate() {
         let waiting = Total { outlook: Outlook::Waiting, ..total(5, Some(10)) };
-        assert!(total_line(&waiting, Paint::OFF).ends_with("waiting for the sender"));
+        assert!(total_line(&waiting, Paint::OFF, 100).ends_with("waiting for the sender"));
         assert!(plain_line(&waiting, &[]).ends_with(", waiting for the sender"));
         let resumed = Summary { files: 1, bytes: 10, resumed: 10, ..Summary::default() };
         let told = summary(&resumed, Duration::from_secs(1));
@@ -261,9 +342,12 @@ mod tests {
 
     #[test]
     fn one_hundred_per_cent_is_shown_only_when_all_is_there() {
-        assert!(total_line(&total(999, Some(1000)), Paint::OFF).contains(" 99 %"));
-        assert!(total_line(&total(1000, Some(1000)), Paint::OFF).contains("100 %"));
-        assert!(total_line(&total(0, Some(0)), Paint::OFF).contains("100 %"), "an empty file is all there");
+        assert!(total_line(&total(999, Some(1000)), Paint::OFF, 100).contains(" 99 %"));
+        assert!(total_line(&total(1000, Some(1000)), Paint::OFF, 100).contains("100 %"));
+        assert!(
+            total_line(&total(0, Some(0)), Paint::OFF, 100).contains("100 %"),
+            "an empty file is all there"
+        );
     }
 
     #[test]
@@ -288,9 +372,9 @@ mod tests {
 
     #[test]
     fn a_long_or_hostile_label_is_cut_and_made_visible() {
-        let long = label(&"x".repeat(100));
+        let long = label(&"x".repeat(100), LABEL_MAX);
         assert_eq!(long.chars().count(), LABEL_MAX);
         assert!(long.contains('…'));
-        assert_eq!(label("a\u{7}"), "a\\u{7}");
+        assert_eq!(label("a\u{7}", LABEL_MAX), "a\\u{7}");
     }
 }

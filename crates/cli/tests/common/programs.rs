@@ -204,7 +204,7 @@ pub fn new_key(file: &str) -> String {
 
 /// Runs `anabranch receive` to its end.
 pub fn receive(words: &[&str]) -> Output {
-    program(&[&["receive"], words].concat()).output().expect("the program")
+    program(&[&["receive", "--yes"], words].concat()).output().expect("the program")
 }
 
 /// A program's words, for assertions.

@@ -441,6 +441,7 @@ impl<P: Payload> Session<P> {
             datagrams_repeated: self.stats.datagrams_repeated + order.repeated,
             bytes_read: self.streams.bytes_read(),
             bytes_reassembling: self.streams.waiting_bytes(),
+            bytes_unacknowledged: self.streams.buffered(),
             ..self.stats
         }
     }

@@ -274,6 +274,11 @@ impl<P: Payload> Streams<P> {
         Some(id)
     }
 
+    /// Bytes that were written and are not acknowledged yet.
+    pub(crate) fn buffered(&self) -> u64 {
+        self.buffered
+    }
+
     pub(crate) fn accept(&mut self) -> Option<StreamId> {
         self.incoming.pop_front()
     }

@@ -46,7 +46,7 @@ async fn face(
 
 fn hello() -> Vec<u8> {
     let mut bytes = Vec::new();
-    Control::Hello { version: 1 }.encode(&mut bytes);
+    Control::Hello { version: 2 }.encode(&mut bytes);
     bytes
 }
 
@@ -191,7 +191,7 @@ async fn a_block_that_does_not_match_its_hash_never_gets_a_final_name() {
         ("ends early", "a does not match its hash", vec![block(0, &good), short_end]),
         ("one block too many", "not asked for", vec![block(0, &good), block(1, &other), block(2, &other)]),
         ("never offered", "never offered", vec![block(0, &good), Reply::Same, whole(&other)]),
-        ("not a comparison", "not asked for", vec![Reply::Equal]),
+        ("a hash", "does not match", vec![Reply::End { len: 0, hash: [0; 32] }]),
     ];
     for (case, expected, sent) in cases {
         let (_temp, _, to) = directories(&[]);
@@ -219,7 +219,7 @@ async fn another_version_is_named_as_such() {
     let mut control = Vec::new();
     Control::Hello { version: 7 }.encode(&mut control);
     let outcome = face(control, Vec::new(), directory(&to), &ReceiveOptions::default()).await;
-    assert!(matches!(outcome, Err(TransferError::Version { ours: 1, theirs: 7 })), "{outcome:?}");
+    assert!(matches!(outcome, Err(TransferError::Version { ours: 2, theirs: 7 })), "{outcome:?}");
     let outcome =
         face(b"HTTP/1.1 400 Bad Request".to_vec(), Vec::new(), directory(&to), &ReceiveOptions::default())
             .await;
@@ -246,7 +246,7 @@ async fn a_receiver_that_asks_for_nonsense_gets_an_answer_and_no_harm_is_done() 
     for request in [fetch(99, 0, 1), fetch(0, 5, 1), fetch(0, u64::MAX, u64::MAX), fetch(0, 0, u64::MAX)] {
         request.encode(&mut bytes);
     }
-    Request::Compare { file: u32::MAX, hash: [0; 32] }.encode(&mut bytes);
+    Request::Hash { file: u32::MAX }.encode(&mut bytes);
     data.write_all(&bytes).await.unwrap();
     data.shutdown().await.unwrap();
     let mut answers = Vec::new();

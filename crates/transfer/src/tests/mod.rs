@@ -1,6 +1,8 @@
-//! Whole transfers over streams in memory: what is sent arrives, and what should not happen does not.
+//! Whole transfers over streams in memory.
 
 mod conflicts;
+mod consent;
+mod crowd;
 mod hostile;
 mod killed;
 mod resume;
@@ -113,7 +115,7 @@ pub fn plain() -> (Memory, Memory) {
 
 type Outcome = Result<Summary, TransferError>;
 
-/// Sends `share` into `target`; what each end says of it, the sender first.
+/// Sends `share` into `target`; returns both outcomes, the sender's first.
 pub async fn transfer(share: &Share, target: Target, options: &ReceiveOptions) -> (Outcome, Outcome) {
     let (sender, receiver) = plain();
     let (ours, theirs) = (Progress::new(), Progress::new());

@@ -1,4 +1,4 @@
-//! What is sent arrives.
+//! Transfers that succeed.
 
 use std::fs;
 use std::io::{self, Write};
@@ -207,7 +207,7 @@ async fn a_stream_becomes_a_file_and_cannot_be_had_twice() {
 
     let (sent, received) = transfer(&input, directory(&to), &ReceiveOptions::default()).await;
     assert!(matches!(sent, Err(TransferError::Consumed)), "{sent:?}");
-    assert!(matches!(&received, Err(TransferError::Peer(why)) if why.contains("once")), "{received:?}");
+    assert!(matches!(&received, Err(TransferError::Peer(why)) if why.raw().contains("once")), "{received:?}");
 }
 
 /// Gives its bytes and then fails.

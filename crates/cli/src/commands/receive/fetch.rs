@@ -1,6 +1,6 @@
 //! Fetches a share over one session, and over the next when all paths of that one are lost.
 //!
-//! What has arrived is on the disk and not sent again, so a new session goes on where the last one ended. Data
+//! Received data is on the disk and not sent again, so a new session continues where the last one ended. Data
 //! that went to standard output, or that the sender reads from its standard input, cannot be had again: then the
 //! first loss is the end.
 
@@ -10,6 +10,7 @@ use anabranch_net::Session;
 use anabranch_transfer::{ReceiveOptions, Snapshot, Summary, TransferError};
 
 use super::ReceiveArgs;
+use super::consent::Question;
 use super::reach::Sender;
 use crate::carrier::{self, Carrier, Gauge, REDRAW};
 use crate::errors::{Failure, Kind};
@@ -21,6 +22,7 @@ use crate::ui::progress::{Progress, ProgressSnapshot};
 /// One run of `anabranch receive`.
 pub struct Fetcher<'a> {
     args: &'a ReceiveArgs,
+    question: Question,
     sender: Sender<'a>,
     display: Progress,
     start: Instant,
@@ -31,14 +33,14 @@ pub struct Fetcher<'a> {
 impl<'a> Fetcher<'a> {
     /// Fetches from `sender` as `args` say.
     #[must_use]
-    pub fn new(args: &'a ReceiveArgs, sender: Sender<'a>, display: Progress) -> Self {
-        Self { args, sender, display, start: Instant::now(), moved: 0 }
+    pub fn new(args: &'a ReceiveArgs, question: Question, sender: Sender<'a>, display: Progress) -> Self {
+        Self { args, question, sender, display, start: Instant::now(), moved: 0 }
     }
 
     /// Fetches over `session`, and over others when it is lost.
     ///
     /// # Errors
-    /// What stood in the way, and what to do about it.
+    /// The cause, and advice for the user.
     pub async fn run(mut self, session: Session) -> Result<(Summary, Duration), Failure> {
         let mut carrier = Carrier::new(session);
         loop {
@@ -74,7 +76,14 @@ impl<'a> Fetcher<'a> {
         carrier: &Carrier,
         counters: &anabranch_transfer::Progress,
     ) -> Result<Summary, Failure> {
-        let options = ReceiveOptions { conflict: self.args.conflict(), ..ReceiveOptions::default() };
+        let options = ReceiveOptions {
+            conflict: self.args.conflict(),
+            consent: self.question.consent(),
+            max_size: self.args.max_size,
+            allow_hidden: self.args.hidden,
+            all_modes: self.args.modes,
+            ..ReceiveOptions::default()
+        };
         let mut gauge = carrier.gauge(Direction::In, counters);
         let (to_stdout, moved) = (self.args.to_stdout(), self.moved);
         let so_far = || SoFar { counters: counters.snapshot(), to_stdout, moved };
@@ -86,9 +95,10 @@ impl<'a> Fetcher<'a> {
             }
             outcome = anabranch_transfer::receive(carrier, self.args.target(), &options, counters) => match outcome {
                 Ok(summary) => Ok(summary),
+                Err(TransferError::Declined) => Err(self.question.declined()),
                 Err(error) => Err(explain(carrier, error, &so_far()).await),
             },
-            gone = show(&mut gauge, &mut self.display, self.start) => Err(gone),
+            gone = show(&mut gauge, &mut self.display, (self.start, &self.question)) => Err(gone),
         };
         let last = gauge.snapshot(carrier::since(self.start));
         if outcome.is_ok() || last.bytes_done > 0 {
@@ -122,11 +132,11 @@ impl<'a> Fetcher<'a> {
 }
 
 /// Redraws until the display cannot be written any more.
-async fn show(gauge: &mut Gauge, display: &mut Progress, start: Instant) -> Failure {
-    redraw(display, || gauge.snapshot(carrier::since(start))).await
+async fn show(gauge: &mut Gauge, display: &mut Progress, (start, question): (Instant, &Question)) -> Failure {
+    redraw(display, || (!question.is_open()).then(|| gauge.snapshot(carrier::since(start)))).await
 }
 
-/// Shows what there is of the share while nothing comes.
+/// Shows the state of the transfer while the sender is looked for.
 async fn show_waiting(counters: &Snapshot, display: &mut Progress, start: Instant) -> Failure {
     let snapshot = || ProgressSnapshot {
         elapsed: carrier::since(start),
@@ -136,22 +146,28 @@ async fn show_waiting(counters: &Snapshot, display: &mut Progress, start: Instan
         waiting: true,
         paths: Vec::new(),
     };
-    redraw(display, snapshot).await
+    redraw(display, || Some(snapshot())).await
 }
 
-async fn redraw(display: &mut Progress, mut snapshot: impl FnMut() -> ProgressSnapshot) -> Failure {
+/// Shows each snapshot. `None` leaves the screen as it is.
+async fn redraw(display: &mut Progress, mut snapshot: impl FnMut() -> Option<ProgressSnapshot>) -> Failure {
     let mut tick = tokio::time::interval(REDRAW);
     loop {
         tick.tick().await;
-        if let Err(error) = display.update(&snapshot()) {
+        let Some(snapshot) = snapshot() else { continue };
+        if let Err(error) = display.update(&snapshot) {
             return Failure::unheard(&error);
         }
     }
 }
 
-/// Why the transfer failed, with what becomes of the data that came.
+/// Why the transfer failed, and whether the received data is kept.
 async fn explain(carrier: &Carrier, error: TransferError, so_far: &SoFar) -> Failure {
-    let broke_off = matches!(error, TransferError::Connection(_) | TransferError::Lost { .. });
+    let broke_off = match error {
+        TransferError::Connection(_) | TransferError::Lost { .. } => true,
+        TransferError::Peer(_) => so_far.counters.bytes_done + so_far.moved > 0,
+        _ => false,
+    };
     let failure = carrier.explain(error).await;
     if broke_off && failure.kind != Kind::Corrupt { failure.hint(so_far.what_now()) } else { failure }
 }
@@ -165,7 +181,7 @@ struct SoFar {
 }
 
 impl SoFar {
-    /// The user wants no more.
+    /// The failure when the user stops the command.
     fn stopped(&self) -> Failure {
         let done = human::bytes(self.counters.bytes_done);
         let here = match carrier::bytes_total(&self.counters) {
@@ -175,7 +191,7 @@ impl SoFar {
         Failure::new(Kind::Interrupted, here).hint(self.what_now())
     }
 
-    /// What a user can do after a transfer that broke off.
+    /// Advice after a transfer that broke off.
     fn what_now(&self) -> &'static str {
         match (self.counters.is_stream, self.to_stdout) {
             (true, _) => {
@@ -193,7 +209,7 @@ impl SoFar {
     }
 }
 
-/// The user wants no more before anything came.
+/// The failure when the user stops the command before data arrives.
 pub fn stopped() -> Failure {
     Failure::new(Kind::Interrupted, "nothing was received")
 }

@@ -21,7 +21,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 pub struct Sender<'a> {
     /// The endpoint here.
     pub endpoint: &'a Arc<Endpoint>,
-    /// Whom to reach, and what opens its share.
+    /// The sender's key and addresses, and the secret of its share.
     pub ticket: &'a Ticket,
     /// A session that is silent for this long is lost.
     pub silence: Span,
@@ -34,7 +34,7 @@ impl Sender<'_> {
     /// may be wrong, but with less patience.
     ///
     /// # Errors
-    /// [`Kind::Unreachable`] when nobody answered, [`Kind::Refused`] when the sender does not let us in.
+    /// [`Kind::Unreachable`] without an answer, [`Kind::Refused`] when the sender refuses the ticket.
     pub async fn reach(&self) -> Result<Session, Failure> {
         let overdue = overdue(self.ticket, SystemTime::now());
         let silence = if overdue.is_some() { self.silence.min(PATIENCE_WITH_EXPIRED) } else { self.silence };
@@ -81,7 +81,7 @@ impl Sender<'_> {
         }
     }
 
-    /// Nobody answers to a wrong key either: a node that cannot read a packet does not let itself be known.
+    /// A wrong key gets no answer either: a node does not answer packets that it cannot read.
     fn unanswered(&self, tried: &Tried, silence: Span) -> Failure {
         let places: Vec<String> = self.ticket.addresses.iter().map(ToString::to_string).collect();
         let patience = carrier::config(silence).connect_timeout.in_words();

@@ -1,6 +1,6 @@
-//! Who is let in: whoever shows the ticket of this share, until it expires.
+//! Admits receivers that show the ticket of this share, until it expires.
 
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use anabranch_net::{Authorize, PublicKey, Refusal, ShareId, TicketSecret, Verdict};
 use anabranch_wire::Span;
@@ -13,9 +13,10 @@ use crate::keyfile::random;
 pub struct Door {
     /// The share.
     pub share: ShareId,
-    /// What opens it.
+    /// The secret that opens it.
     pub secret: TicketSecret,
     until: Deadline,
+    open_for: Duration,
 }
 
 impl Door {
@@ -28,6 +29,7 @@ impl Door {
             share: ShareId(u64::from_ne_bytes(*random()?)),
             secret: TicketSecret::from_random(*random()?),
             until: Deadline::after(open_for, (Instant::now(), SystemTime::now())),
+            open_for: Duration::from_nanos(open_for.as_nanos()),
         })
     }
 
@@ -35,6 +37,12 @@ impl Door {
     #[must_use]
     pub fn is_open(&self) -> bool {
         !self.until.is_over((Instant::now(), SystemTime::now()))
+    }
+
+    /// How long it still opens, and out of how long in all.
+    #[must_use]
+    pub fn time_left(&self) -> (Duration, Duration) {
+        (self.until.left((Instant::now(), SystemTime::now())), self.open_for)
     }
 
     /// When it closes, in seconds since 1970, for the ticket.
@@ -60,7 +68,7 @@ impl Authorize for Door {
     }
 }
 
-/// A moment by both clocks, over when either says so.
+/// A moment on both clocks, reached when either reaches it.
 ///
 /// The ticket names its end by the wall clock, which may be set back; the other clock never is, but stands still
 /// while the machine sleeps. So a ticket never opens for longer than it was made for.
@@ -71,21 +79,26 @@ struct Deadline {
 }
 
 impl Deadline {
-    /// A moment too far away to be told is none.
+    /// A moment beyond the range of a clock is `None`.
     fn after(span: Span, (steady, wall): (Instant, SystemTime)) -> Self {
-        let span = std::time::Duration::from_nanos(span.as_nanos());
+        let span = Duration::from_nanos(span.as_nanos());
         Self { steady: steady.checked_add(span), wall: wall.checked_add(span) }
     }
 
-    fn is_over(&self, (steady, wall): (Instant, SystemTime)) -> bool {
-        self.steady.is_some_and(|end| steady >= end) || self.wall.is_some_and(|end| wall >= end)
+    fn is_over(&self, now: (Instant, SystemTime)) -> bool {
+        self.left(now).is_zero()
+    }
+
+    /// The time left, by the clock on which it is less.
+    fn left(&self, (steady, wall): (Instant, SystemTime)) -> Duration {
+        let by_steady = self.steady.map_or(Duration::MAX, |end| end.saturating_duration_since(steady));
+        let by_wall = self.wall.map_or(Duration::MAX, |end| end.duration_since(wall).unwrap_or_default());
+        by_steady.min(by_wall)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]

@@ -1,4 +1,4 @@
-//! Serves a share to all who come, each on its own, and shows how it goes.
+//! Serves a share to all receivers, each in a task of its own, and shows the progress.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,16 +13,20 @@ use super::door::Door;
 use crate::carrier::{self, Carrier, Gauge, REDRAW};
 use crate::errors::{Failure, Kind};
 use crate::report::{Event, TransferReport};
+use crate::ui::human;
 use crate::ui::out::Stream;
 use crate::ui::paths::Direction;
 use crate::ui::progress::{PathLine, Progress, ProgressSnapshot};
 use crate::ui::render;
 
-/// What is served, to whom, for how long.
+/// The user is warned this long before the ticket expires, or after three quarters of its life if that is later.
+const NOTICE: Duration = Duration::from_secs(60);
+
+/// A share and the rules for serving it.
 pub struct Offer {
     /// The files.
     pub share: Share,
-    /// Who is let in.
+    /// Admits receivers.
     pub door: Door,
     /// Whether one receiver that has it all is enough.
     pub once: bool,
@@ -37,11 +41,11 @@ struct Receiver {
     carrier: Carrier,
 }
 
-/// What came of one receiver.
+/// The outcome of one receiver.
 struct Served {
     number: u64,
     took: Duration,
-    /// It was told what there is; a stream is its own from then on.
+    /// It got the list. A stream belongs to it from then on.
     has_list: bool,
     outcome: Result<Summary, Failure>,
 }
@@ -51,13 +55,15 @@ pub struct Server<'a> {
     endpoint: &'a Arc<Endpoint>,
     offer: Offer,
     display: Progress,
-    /// Where sessions can be asked, and as what this node comes to relays that are added there.
+    /// The running sessions for `anabranch path`, and this node's role at relays that are added there.
     running: (RunningSessions, Entry),
     start: Instant,
     tasks: JoinSet<Served>,
     /// By number of arrival.
     receivers: BTreeMap<u64, Receiver>,
     arrived: u64,
+    /// Whether the user was warned that the ticket expires soon.
+    warned: bool,
 }
 
 /// Sums over receivers.
@@ -87,6 +93,7 @@ impl<'a> Server<'a> {
             tasks: JoinSet::new(),
             receivers: BTreeMap::new(),
             arrived: 0,
+            warned: false,
         }
     }
 
@@ -111,14 +118,29 @@ impl<'a> Server<'a> {
                 }
                 Some(session) = self.endpoint.accept() => self.start(session)?,
                 _ = tick.tick() => {
+                    self.watch_expiry()?;
                     if !self.receivers.is_empty() {
                         self.draw()?;
                     } else if !self.offer.door.is_open() {
-                        return self.note("the ticket has expired: nobody else can receive");
+                        return self.note("the ticket has expired: no one can receive any more");
                     }
                 }
             }
         }
+    }
+
+    /// Warns a while before the ticket expires, and ends open transfers when it does.
+    fn watch_expiry(&mut self) -> Result<(), Failure> {
+        let (left, lasts) = self.offer.door.time_left();
+        if left.is_zero() {
+            self.offer.share.close("the ticket has expired");
+        } else if !self.warned && !self.receivers.is_empty() && left < NOTICE.min(lasts / 4) {
+            self.warned = true;
+            let left = human::seconds(left.as_secs_f64());
+            return self
+                .note(&format!("the ticket expires in {left}: transfers that are not complete then end"));
+        }
+        Ok(())
     }
 
     fn start(&mut self, session: Session) -> Result<(), Failure> {
@@ -149,7 +171,7 @@ impl<'a> Server<'a> {
         Ok(())
     }
 
-    /// Notes what came of a receiver; true when that is the end.
+    /// Notes the outcome of a receiver; true when the command is done.
     fn take(&mut self, served: Served) -> Result<bool, Failure> {
         let last = self.snapshot();
         let Some(receiver) = self.receivers.remove(&served.number) else { return Ok(false) };
@@ -158,8 +180,12 @@ impl<'a> Server<'a> {
         }
         match served.outcome {
             Ok(summary) => {
-                let told = render::summary(&summary, served.took);
-                self.note(&format!("{} has it all: {told}", receiver.name))?;
+                let result = render::summary(&summary, served.took);
+                let name = receiver.name;
+                self.note(&match summary.missed {
+                    0 => format!("{name} has it all: {result}"),
+                    missed => format!("{name} has all that can be read, {missed} could not: {result}"),
+                })?;
                 if let Some(stream) = self.offer.events {
                     stream.json(&Event::Done(TransferReport::new(&summary, served.took)))?;
                 }
@@ -201,7 +227,7 @@ impl<'a> Server<'a> {
         self.display.update(&snapshot).map_err(|error| Failure::unheard(&error))
     }
 
-    /// All who are being served together: their bytes summed, their paths one below the other.
+    /// All receivers together: the sum of their bytes, and the paths of each.
     fn snapshot(&mut self) -> ProgressSnapshot {
         let elapsed = carrier::since(self.start);
         let mut sum = Tally { total: Some(0), ..Tally::default() };

@@ -9,12 +9,11 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use super::job::FileJob;
+use super::part::PartFile;
+use super::place::hash_file;
 use crate::error::{TransferError, is_disk_full};
-use crate::part::PartFile;
-use crate::place::hash_file;
-use crate::plan::FileJob;
-use crate::progress::Progress;
-use crate::report::Report;
+use crate::report::Watch;
 
 /// Threads that sync, and complete files waiting for them.
 const THREADS: usize = 4;
@@ -30,31 +29,32 @@ pub(crate) struct Complete {
 /// The threads and the way to them.
 pub(crate) struct Committer {
     files: SyncSender<Complete>,
-    shared: Arc<Shared>,
+    work: Arc<Work>,
     threads: Vec<JoinHandle<()>>,
 }
 
-struct Shared {
-    report: Report,
-    progress: Progress,
+/// The threads' common state.
+struct Work {
+    watch: Watch,
+    mode_mask: u16,
     fatal: Mutex<Option<TransferError>>,
     renamed: Mutex<BTreeSet<String>>,
 }
 
 impl Committer {
-    /// Starts the threads.
-    pub fn start(report: Report, progress: Progress) -> Result<Self, TransferError> {
+    /// Starts the threads; files get the bits of their modes that are in `mode_mask`.
+    pub fn start(watch: Watch, mode_mask: u16) -> Result<Self, TransferError> {
         let (files, waiting) = sync_channel(WAITING);
         let waiting = Arc::new(Mutex::new(waiting));
         let (fatal, renamed) = (Mutex::default(), Mutex::default());
-        let shared = Arc::new(Shared { report, progress, fatal, renamed });
+        let work = Arc::new(Work { watch, mode_mask, fatal, renamed });
         let start = |_| {
-            let (waiting, shared) = (Arc::clone(&waiting), Arc::clone(&shared));
-            std::thread::Builder::new().name("transfer-sync".into()).spawn(move || shared.run(&waiting))
+            let (waiting, work) = (Arc::clone(&waiting), Arc::clone(&work));
+            std::thread::Builder::new().name("transfer-sync".into()).spawn(move || work.run(&waiting))
         };
         let threads = (0..THREADS).map(start).collect::<io::Result<Vec<_>>>();
         let threads = threads.map_err(|error| TransferError::io("start", "a thread", error))?;
-        Ok(Self { files, shared, threads })
+        Ok(Self { files, work, threads })
     }
 
     /// Hands over a complete file.
@@ -62,7 +62,7 @@ impl Committer {
     /// # Errors
     /// That of an earlier file, if it was such that no file can succeed.
     pub fn commit(&self, file: Complete) -> Result<(), TransferError> {
-        if let Some(error) = self.shared.fatal.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(error) = self.work.fatal.lock().unwrap_or_else(PoisonError::into_inner).take() {
             return Err(error);
         }
         // The threads live as long as this sender does.
@@ -76,14 +76,14 @@ impl Committer {
         for thread in self.threads {
             thread.join().map_err(|_| TransferError::protocol("a sync thread panicked"))?;
         }
-        if let Some(error) = self.shared.fatal.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(error) = self.work.fatal.lock().unwrap_or_else(PoisonError::into_inner).take() {
             return Err(error);
         }
-        Ok(std::mem::take(&mut *self.shared.renamed.lock().unwrap_or_else(PoisonError::into_inner)))
+        Ok(std::mem::take(&mut *self.work.renamed.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 }
 
-impl Shared {
+impl Work {
     fn run(&self, waiting: &Mutex<Receiver<Complete>>) {
         loop {
             let next = waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
@@ -94,10 +94,10 @@ impl Shared {
 
     fn put_in_place(&self, Complete { part, job, hash }: Complete) {
         let directory = part.directory();
-        match part.commit(&job.name, &job.meta, job.replace) {
+        match part.commit(&job, self.mode_mask, &self.watch.report) {
             Ok(()) => {
-                self.progress.add_file();
-                self.report.add(|summary| summary.files += 1);
+                self.watch.progress.add_file();
+                self.watch.report.add(|summary| summary.files += 1);
                 let mut renamed = self.renamed.lock().unwrap_or_else(PoisonError::into_inner);
                 if !renamed.contains(&job.parent) {
                     renamed.insert(job.parent.clone());
@@ -111,13 +111,13 @@ impl Shared {
                 if hash_file(&directory, &job.name, || true) == Some(hash) {
                     // Another receiver was faster, with the same file.
                     let _ = PartFile::discard(&directory, &job.name);
-                    self.progress.add_file();
-                    return self.report.add(|summary| summary.skipped += 1);
+                    self.watch.progress.add_file();
+                    return self.watch.report.add(|summary| summary.skipped += 1);
                 }
                 let reason = "a file of this name appeared while it was received; run the same command again";
-                self.report.fail(job.path.shown(), reason);
+                self.watch.report.fail(&job.path, reason);
             }
-            Err(error) => self.report.fail(job.path.shown(), format!("it cannot be put in place: {error}")),
+            Err(error) => self.watch.report.fail(&job.path, format!("it cannot be put in place: {error}")),
         }
     }
 }

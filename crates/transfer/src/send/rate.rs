@@ -1,7 +1,7 @@
 //! A bound on the rate of a share, over all who receive it.
 //!
-//! The bytes admitted so far end at a moment of a schedule that runs at the rate; the next ones wait for that moment. Who
-//! was kept from sending may catch up on [`CATCH_UP`] at most, so that late timers cost nothing and no burst is longer.
+//! A schedule runs at the rate. The bytes admitted so far end at a moment of it, and the next ones wait for that moment. A
+//! sender that is late may catch up on [`CATCH_UP`] at most: late timers cost nothing, and no burst is longer.
 
 use std::num::NonZeroU64;
 use std::sync::{Mutex, PoisonError};
@@ -15,7 +15,7 @@ const CATCH_UP: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(crate) struct RateLimit {
     bits_per_s: NonZeroU64,
-    /// When what was admitted has been sent.
+    /// When the admitted bytes have been sent.
     sent_at: Mutex<Instant>,
 }
 
@@ -30,7 +30,7 @@ impl RateLimit {
         bytes.max(1.0) as usize
     }
 
-    /// Waits until so many bytes more may be sent. Whoever comes first is served first.
+    /// Waits until this many more bytes may be sent. Callers are served in order.
     pub async fn admit(&self, bytes: usize) {
         let takes = Duration::from_secs_f64(bytes as f64 * 8.0 / self.bits_per_s.get() as f64);
         let (now, begin) = (Instant::now(), {

@@ -1,9 +1,11 @@
-//! What a sender offers: paths, walked afresh for every receiver, or one stream.
+//! A sender's share: paths, walked afresh for every receiver, or one stream.
 //!
 //! Directories are walked through a handle that cannot be left, and files are opened without following a
 //! link that took their place. Links are sent as links if they stay inside the share, and left out with a
-//! warning otherwise, as are devices, pipes, sockets and unfinished transfers. What is of a kind to be sent and
-//! cannot be (it may not be read, its name is not UTF-8) is missed: the receiver fails in the end and names it.
+//! warning otherwise, as are devices, pipes, sockets and unfinished transfers. A file that should be sent and cannot
+//! be (it may not be read, its name is not UTF-8) is missed: the receiver fails in the end and names it.
+//!
+//! All receivers of a share together have one limit of memory, one of places at the disk and one of rate.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -12,17 +14,26 @@ use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use tokio::sync::watch;
+
+use super::listing::{Listing, Recent, Root};
+use super::memory::{LIMIT, Memory};
+use super::rate::RateLimit;
+use super::turns::Turns;
 use crate::error::TransferError;
-use crate::limit::RateLimit;
-use crate::listing::Listing;
-use crate::manifest::{Entry, EntryKind, LeftOut, totals};
+use crate::manifest::{Entry, EntryKind, totals};
 use crate::path::RelPath;
 
 /// Something to send; clones are the same share.
 #[derive(Clone)]
 pub struct Share {
     origin: Arc<Origin>,
-    limit: Option<Arc<RateLimit>>,
+    rate: Option<Arc<RateLimit>>,
+    memory: Arc<Memory>,
+    turns: Arc<Turns>,
+    recent: Arc<Recent>,
+    /// Why the share was closed, once it is.
+    closed: watch::Sender<Option<String>>,
 }
 
 enum Origin {
@@ -30,24 +41,14 @@ enum Origin {
     Reader { name: RelPath, reader: Mutex<Option<Box<dyn Read + Send>>> },
 }
 
-/// One path that the user named.
-pub(crate) struct Root {
-    /// Its name in the share.
-    pub name: RelPath,
-    /// The directory, or the directory that the file is in.
-    pub directory: PathBuf,
-    /// The file's name there; `None` for a directory.
-    pub file: Option<PathBuf>,
-}
-
-/// What a share holds at the moment.
+/// The current content of a share.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Contents {
     /// Files in it.
     pub files: u64,
     /// Their length in bytes; `None` for a stream.
     pub bytes: Option<u64>,
-    /// What is left out and why, one line each.
+    /// Entries that are left out and why, one line each.
     pub left_out: Vec<String>,
     /// Files that are listed but may not be read, and why, one line each.
     pub unreadable: Vec<String>,
@@ -86,23 +87,59 @@ impl Share {
     pub fn from_reader(name: &str, reader: impl Read + Send + 'static) -> Result<Self, TransferError> {
         let name = RelPath::parse(name)?;
         if !name.split().0.is_empty() {
-            return Err(TransferError::UnsafePath { path: name.shown(), why: "it is not a plain name" });
+            return Err(TransferError::UnsafePath { path: name.to_foreign(), why: "it is not a plain name" });
         }
         Ok(Self::new(Origin::Reader { name, reader: Mutex::new(Some(Box::new(reader))) }))
     }
 
     fn new(origin: Origin) -> Self {
-        Self { origin: Arc::new(origin), limit: None }
+        Self {
+            origin: Arc::new(origin),
+            rate: None,
+            memory: Arc::new(Memory::new(LIMIT)),
+            turns: Arc::default(),
+            recent: Arc::default(),
+            closed: watch::Sender::new(None),
+        }
     }
 
     /// The same, sent at this rate at most, in bits of content a second, to all receivers together.
     #[must_use]
     pub fn at_most(self, bits_per_s: NonZeroU64) -> Self {
-        Self { limit: Some(Arc::new(RateLimit::new(bits_per_s))), ..self }
+        Self { rate: Some(Arc::new(RateLimit::new(bits_per_s))), ..self }
     }
 
-    pub(crate) fn limit(&self) -> Option<&RateLimit> {
-        self.limit.as_deref()
+    /// The same, with this many bytes of memory at most for data that receivers asked for and did not take yet, of all
+    /// receivers together. Each receiver may use 16 KiB beyond it. The default is 64 MiB.
+    #[must_use]
+    pub fn within_memory(self, bytes: usize) -> Self {
+        Self { memory: Arc::new(Memory::new(bytes)), ..self }
+    }
+
+    /// Ends all transfers of this share, and those that would begin, with [`TransferError::Closed`]. The receivers are
+    /// told `reason`.
+    pub fn close(&self, reason: &str) {
+        self.closed.send_replace(Some(reason.to_owned()));
+    }
+
+    /// Waits until the share is closed; gives the reason.
+    pub(crate) async fn closed(&self) -> String {
+        let mut closed = self.closed.subscribe();
+        let reason = closed.wait_for(Option::is_some).await.map(|reason| reason.clone());
+        // The sending half is this share's own, so it lives.
+        reason.ok().flatten().unwrap_or_default()
+    }
+
+    pub(crate) fn rate(&self) -> Option<&RateLimit> {
+        self.rate.as_deref()
+    }
+
+    pub(crate) fn memory(&self) -> &Arc<Memory> {
+        &self.memory
+    }
+
+    pub(crate) fn turns(&self) -> &Turns {
+        &self.turns
     }
 
     /// Counts what the share holds now; walks the directories and opens the files, so it blocks.
@@ -112,7 +149,7 @@ impl Share {
         let listing = Listing::of_roots(roots);
         let (files, bytes) = totals(&listing.entries);
         let (left_out, unreadable) =
-            (listing.left_out.iter().map(LeftOut::shown).collect(), listing.unreadable());
+            (listing.left_out.iter().map(ToString::to_string).collect(), listing.unreadable());
         let is_content = |entry: &&Entry| !matches!(entry.kind, EntryKind::Directory { .. });
         let content = listing.entries.iter().filter(is_content).count();
         let missed = !unreadable.is_empty() || listing.left_out.iter().any(|what| what.missed);
@@ -120,7 +157,7 @@ impl Share {
         Contents { files, bytes: Some(bytes), left_out, unreadable, all_missed }
     }
 
-    /// True once nobody else can receive it: a stream that somebody has begun to receive.
+    /// True for a stream that a receiver has begun to receive: no other can have it.
     #[must_use]
     pub fn is_spent(&self) -> bool {
         match &*self.origin {
@@ -130,12 +167,12 @@ impl Share {
     }
 
     /// Lists the share for one receiver; a stream is taken out of the share by this.
-    pub(crate) fn list(&self) -> Result<Listing, TransferError> {
+    pub(crate) fn list(&self) -> Result<Arc<Listing>, TransferError> {
         match &*self.origin {
-            Origin::Paths(roots) => Ok(Listing::of_roots(roots)),
+            Origin::Paths(roots) => Ok(self.recent.get(|| Listing::of_roots(roots))),
             Origin::Reader { name, reader } => {
                 let reader = reader.lock().unwrap_or_else(PoisonError::into_inner).take();
-                Ok(Listing::of_stream(name, reader.ok_or(TransferError::Consumed)?))
+                Ok(Arc::new(Listing::of_stream(name, reader.ok_or(TransferError::Consumed)?)))
             }
         }
     }
@@ -171,7 +208,7 @@ fn root(path: &Path) -> Result<Root, TransferError> {
     }
 }
 
-/// What stands behind the semicolon is advice.
+/// The text after the semicolon is advice.
 fn not_found(path: &Path, error: &io::Error) -> TransferError {
     let advice = match error.kind() {
         io::ErrorKind::NotFound => "; check the name, and the directory that it is counted from",

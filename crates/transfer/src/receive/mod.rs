@@ -1,4 +1,17 @@
-//! The receiving end: reads the list, then moves requests out and replies in while threads do the work.
+//! The receiving end: reads the list, asks for consent, then moves requests out and replies in while threads do the work.
+
+mod commit;
+mod job;
+mod offer;
+mod part;
+mod place;
+mod plan;
+mod target;
+mod write;
+
+pub use job::Conflict;
+pub use offer::{Consent, Offer, OfferedName};
+pub use target::Target;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,7 +25,6 @@ use tokio::task::{JoinError, spawn_blocking};
 use tokio::time::timeout;
 
 use crate::codec::{read_body, read_header};
-use crate::commit::Committer;
 use crate::connection::Connection;
 use crate::control::ControlLink;
 use crate::error::TransferError;
@@ -20,11 +32,13 @@ use crate::hash::block_count;
 use crate::manifest::{Entry, EntryKind, FileMeta, Limits, ManifestBuilder, totals};
 use crate::message::{Control, LONGEST_REPLY, Reply, Request};
 use crate::path::RelPath;
-use crate::plan::{Fetch, FileJob, InFlight, PlanPorts, Planner};
 use crate::progress::Progress;
-use crate::report::{Report, Summary};
-use crate::target::{Target, TargetTree};
-use crate::write::{Output, WritePorts, Writer};
+use crate::report::{Report, Summary, Watch};
+use commit::Committer;
+use job::FileJob;
+use plan::{Fetch, InFlight, PlanPorts, Planner};
+use target::TargetTree;
+use write::{Output, POOLED, WritePorts, Writer};
 
 /// Requests sent ahead of their replies.
 const IN_FLIGHT: usize = 1024;
@@ -32,38 +46,21 @@ const IN_FLIGHT: usize = 1024;
 const REPLIES: usize = 16;
 /// How long what has arrived may take to be written once the transfer is broken off.
 const DRAIN: Duration = Duration::from_secs(10);
-/// Smallest reply whose buffer comes from the pool of used ones. A buffer in the pool was in use once, so
-/// there are no more than replies on their way.
-pub(crate) const POOLED: usize = 64 << 10;
-
-/// What to do where another file has the name of one to be received. An identical file is always kept.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Conflict {
-    /// Leave it, receive the rest, and fail in the end.
-    #[default]
-    Error,
-    /// Replace it, in one step, when the new one is complete.
-    Overwrite,
-    /// Receive under a free name: "a (1).txt".
-    Rename,
-    /// Leave it, even if it differs.
-    Skip,
-}
-
-impl Conflict {
-    /// True when what has the name stays and nothing is received for it.
-    pub(crate) fn keeps(self) -> bool {
-        matches!(self, Self::Error | Self::Skip)
-    }
-}
-
 /// How to receive.
 #[derive(Clone, Debug, Default)]
 pub struct ReceiveOptions {
     /// Where a name is taken.
     pub conflict: Conflict,
-    /// What to accept from the sender.
+    /// Limits for the sender's list.
     pub limits: Limits,
+    /// Whether the user wants what is offered.
+    pub consent: Consent,
+    /// Most bytes of all files together, and of a file of unknown length; `None` for as many as there is room for.
+    pub max_size: Option<u64>,
+    /// Whether hidden names at the top level of the share may go into a directory that has other files in it.
+    pub allow_hidden: bool,
+    /// Whether files and directories get exactly the sender's modes; otherwise without the bits of the umask.
+    pub all_modes: bool,
 }
 
 /// Receives what the other end of `connection` sends, into `target`.
@@ -73,7 +70,7 @@ pub struct ReceiveOptions {
 /// continues from them.
 ///
 /// # Errors
-/// [`TransferError`]; what concerns the sender was told to it.
+/// [`TransferError`]; the sender gets the reason where it concerns it.
 pub async fn receive<C: Connection>(
     connection: &C,
     target: Target,
@@ -82,10 +79,10 @@ pub async fn receive<C: Connection>(
 ) -> Result<Summary, TransferError> {
     let stream = connection.open().await.map_err(TransferError::Connection)?;
     let mut control = ControlLink::new(stream);
-    let report = Report::default();
-    let outcome = run(connection, &mut control, target, options, (progress, &report)).await;
+    let watch = Watch { report: Report::default(), progress: progress.clone() };
+    let outcome = run(connection, &mut control, (target, options), &watch).await;
     let outcome = match outcome {
-        Ok(()) => report.finish(),
+        Ok(()) => watch.report.finish(),
         Err(error) => Err(control.explain(error).await),
     };
     control.part(&outcome).await;
@@ -96,21 +93,21 @@ pub async fn receive<C: Connection>(
 async fn run<C: Connection>(
     connection: &C,
     control: &mut ControlLink<C::Stream>,
-    target: Target,
-    options: &ReceiveOptions,
-    (progress, report): (&Progress, &Report),
+    (target, options): (Target, &ReceiveOptions),
+    watch: &Watch,
 ) -> Result<(), TransferError> {
     control.greet().await?;
     control.expect_greeting().await?;
-    let entries = read_list(control, &options.limits, report).await?;
-    progress.set_totals(totals(&entries));
-    progress.set_stream(is_stream(&entries));
+    let entries = read_list(control, &options.limits, &watch.report).await?;
+    watch.progress.set_totals(totals(&entries));
+    watch.progress.set_stream(is_stream(&entries));
     if entries.is_empty() {
-        // What there was to send is missed, and said to be: nothing is left to do.
+        // All that there was to send is missed and reported: nothing is left to do.
         return Ok(());
     }
     let (place, entries) = settle_target(target, entries)?;
-    let stream = connection.open().await.map_err(TransferError::Connection)?;
+    let offer = Offer::of(&entries);
+    offer.check(options, place.directory())?;
     let stop = async {
         match control.recv().await {
             Ok(Control::Abort(reason)) => TransferError::Peer(reason),
@@ -118,7 +115,14 @@ async fn run<C: Connection>(
             Err(error) => error,
         }
     };
-    work(stream, place, entries, (options.conflict, progress.clone(), report.clone()), stop).await
+    tokio::pin!(stop);
+    tokio::select! {
+        biased;
+        error = &mut stop => return Err(error),
+        consents = options.consent.ask(offer) => if !consents { return Err(TransferError::Declined) },
+    }
+    let stream = connection.open().await.map_err(TransferError::Connection)?;
+    work(stream, Order { place, entries, options }, watch.clone(), stop).await
 }
 
 async fn read_list<S: AsyncRead + AsyncWrite + Unpin>(
@@ -133,7 +137,7 @@ async fn read_list<S: AsyncRead + AsyncWrite + Unpin>(
             Control::LeftOut(what) => {
                 builder.leave_out()?;
                 if what.missed {
-                    report.fail(what.path, what.reason);
+                    report.fail_there(what.path, what.reason);
                 } else {
                     report.leave_out(&what);
                 }
@@ -145,18 +149,32 @@ async fn read_list<S: AsyncRead + AsyncWrite + Unpin>(
     }
 }
 
-/// True for a share that the sender can read only once.
+/// True for a share that the sender can read only once. Other files of unknown length have a time.
 fn is_stream(entries: &[Entry]) -> bool {
-    entries.iter().any(|entry| matches!(entry.kind, EntryKind::File(FileMeta { size: None, .. })))
+    let is_stream = |meta: &FileMeta| meta.size.is_none() && meta.modified.is_none();
+    entries.iter().any(|entry| matches!(&entry.kind, EntryKind::File(meta) if is_stream(meta)))
 }
 
 /// A target that suits the share.
-enum Place {
+enum Destination {
     Directory(PathBuf),
     Stream(Box<dyn io::Write + Send>),
 }
 
-fn settle_target(target: Target, mut entries: Vec<Entry>) -> Result<(Place, Vec<Entry>), TransferError> {
+impl Destination {
+    /// The directory that gets the files, if they go to one.
+    fn directory(&self) -> Option<&Path> {
+        match self {
+            Self::Directory(path) => Some(path),
+            Self::Stream(_) => None,
+        }
+    }
+}
+
+fn settle_target(
+    target: Target,
+    mut entries: Vec<Entry>,
+) -> Result<(Destination, Vec<Entry>), TransferError> {
     let only_file = |target: &str| match entries.as_slice() {
         [Entry { kind: EntryKind::File(_), .. }] => Ok(()),
         _ => {
@@ -165,28 +183,35 @@ fn settle_target(target: Target, mut entries: Vec<Entry>) -> Result<(Place, Vec<
         }
     };
     match target {
-        Target::Directory(path) => Ok((Place::Directory(path), entries)),
+        Target::Directory(path) => Ok((Destination::Directory(path), entries)),
         Target::Writer(writer) => {
             only_file("an output stream")?;
-            Ok((Place::Stream(writer), entries))
+            Ok((Destination::Stream(writer), entries))
         }
         Target::File(path) => {
             only_file(&path.to_string_lossy())?;
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             entries[0].path = RelPath::parse(name)?;
-            Ok((Place::Directory(path.parent().unwrap_or(Path::new("")).to_owned()), entries))
+            Ok((Destination::Directory(path.parent().unwrap_or(Path::new("")).to_owned()), entries))
         }
     }
+}
+
+/// The entries to receive, their destination, and how.
+struct Order<'a> {
+    place: Destination,
+    entries: Vec<Entry>,
+    options: &'a ReceiveOptions,
 }
 
 /// Runs the threads and the data stream until everything has its final name, or `stop` comes.
 async fn work<S: AsyncRead + AsyncWrite + Send + 'static>(
     stream: S,
-    place: Place,
-    entries: Vec<Entry>,
-    (conflict, progress, report): (Conflict, Progress, Report),
+    order: Order<'_>,
+    watch: Watch,
     stop: impl Future<Output = TransferError>,
 ) -> Result<(), TransferError> {
+    let Order { place, entries, options } = order;
     let (request_sender, requests) = mpsc::channel(IN_FLIGHT);
     let (reply_sender, replies) = mpsc::channel(REPLIES);
     let (in_flight_sender, in_flight) = sync_channel(IN_FLIGHT);
@@ -194,23 +219,26 @@ async fn work<S: AsyncRead + AsyncWrite + Send + 'static>(
     let (spare_sender, spare) = channel();
     let plan_ports = PlanPorts { requests: request_sender, in_flight: in_flight_sender, compared };
     let write_ports = WritePorts { in_flight, replies, compared: compared_sender, spare: spare_sender };
+    let most = options.max_size.unwrap_or(u64::MAX);
+    let (conflict, all_modes) = (options.conflict, options.all_modes);
 
     let threads = async move {
         match place {
-            Place::Directory(path) => {
-                let opened = spawn_blocking(move || TargetTree::open(&path)).await;
+            Destination::Directory(path) => {
+                let opened = spawn_blocking(move || TargetTree::open(&path, all_modes)).await;
                 let mut tree = opened.map_err(panicked)??;
-                let committer = Committer::start(report.clone(), progress.clone())?;
+                let committer = Committer::start(watch.clone(), tree.mode_mask())?;
                 let output = Output::Tree(tree.another(), committer);
-                let writer = Writer::new(output, write_ports, report.clone(), progress.clone());
-                let planner = Planner::new(tree.another(), conflict, (report, progress), plan_ports);
+                let writer = Writer::new(output, write_ports, watch.clone(), most);
+                let planner = Planner::new(tree.another(), conflict, watch.clone(), plan_ports);
                 let plan = spawn_blocking(move || planner.run(&entries));
                 let renamed = spawn_blocking(move || writer.run()).await.map_err(panicked)??;
                 let modes = plan.await.map_err(panicked)?;
-                spawn_blocking(move || tree.finish(&renamed, &modes)).await.map_err(panicked)?
+                let finished = spawn_blocking(move || tree.finish(&renamed, &modes, &watch.report)).await;
+                finished.map_err(panicked)?
             }
-            Place::Stream(stream) => {
-                let writer = Writer::new(Output::Stream(stream), write_ports, report, progress);
+            Destination::Stream(stream) => {
+                let writer = Writer::new(Output::Stream(stream), write_ports, watch, most);
                 ask_for_only_file(plan_ports, &entries[0]).await;
                 spawn_blocking(move || writer.run()).await.map_err(panicked)?.map(|_| ())
             }
@@ -220,7 +248,7 @@ async fn work<S: AsyncRead + AsyncWrite + Send + 'static>(
     let pump = async {
         let (read, written) = (read_replies(reader, reply_sender, &spare), write_requests(writer, requests));
         match tokio::try_join!(read, written) {
-            // All is said on the stream; what remains is for the threads to tell.
+            // The stream is done; the threads' outcome decides.
             Ok(_) => std::future::pending().await,
             Err(error) => error,
         }
@@ -232,7 +260,7 @@ async fn work<S: AsyncRead + AsyncWrite + Send + 'static>(
         error = pump => error,
         error = stop => error,
     };
-    // The pump is gone, and what it brought is still written: it need not be sent again.
+    // Received data is still written, so that it need not be sent again.
     let _ = timeout(DRAIN, threads).await;
     Err(error)
 }
@@ -240,9 +268,8 @@ async fn work<S: AsyncRead + AsyncWrite + Send + 'static>(
 /// Requests the share's only file from its start.
 async fn ask_for_only_file(ports: PlanPorts, entry: &Entry) {
     let EntryKind::File(meta) = entry.kind else { return };
-    let (path, count) = (entry.path.clone(), meta.size.map_or(u64::MAX, block_count));
-    let (parent, name) = (String::new(), path.as_str().to_owned());
-    let job = Arc::new(FileJob { index: 0, path, parent, name, meta, replace: false, attempt: 0 });
+    let count = meta.size.map_or(u64::MAX, block_count);
+    let job = Arc::new(FileJob::new(0, entry.path.clone(), meta));
     let fetch = Fetch { job, part: None, held: Vec::new(), first: 0, count, last: true };
     // The channels are empty and their other ends alive: neither can fail or wait.
     let _ = ports.in_flight.send(InFlight::Fetch(fetch));

@@ -3,6 +3,10 @@
 //! For each file, in order: a file that is not there is asked for, with the hashes of what an earlier
 //! attempt left of it; one of the same length is compared by hash; anything else in its place is a
 //! conflict, decided by the user's choice. Requests run ahead of the replies by a bounded number.
+//!
+//! For a comparison the sender gives its hash and this end compares. The hash of an existing file is never sent: a
+//! sender could list any path and learn the content of that file. A request offers only hashes of an unfinished file
+//! that an earlier transfer left.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -11,56 +15,27 @@ use std::sync::mpsc::{Receiver, SyncSender};
 use cap_std::fs::{Dir, Metadata};
 use tokio::sync::mpsc;
 
+use super::job::{Conflict, FileJob};
+use super::part::PartFile;
+use super::place::hash_file;
+use super::target::TargetTree;
 use crate::error::{TransferError, is_disk_full};
 use crate::hash::{BLOCK, BlockHash, block_count, block_len, hash_block};
 use crate::manifest::{Entry, EntryKind, FileMeta};
 use crate::message::{MOST_HASHES, Request};
-use crate::part::PartFile;
 use crate::path::{RelPath, alternative_name};
-use crate::place::hash_file;
 use crate::progress::Progress;
-use crate::receive::Conflict;
-use crate::report::Report;
-use crate::source::read_full;
-use crate::target::TargetTree;
+use crate::report::{Report, Watch};
+use crate::send::read_full;
 
 /// Most names tried beside a taken one.
 const MOST_ALTERNATIVES: u32 = 1000;
 
-/// One file to receive, and where to.
-#[derive(Debug)]
-pub(crate) struct FileJob {
-    /// Its number in the list.
-    pub index: u32,
-    /// Its path in the share.
-    pub path: RelPath,
-    /// Directory and name that it gets below the target.
-    pub parent: String,
-    pub name: String,
-    pub meta: FileMeta,
-    /// Whether it may replace what has its name.
-    pub replace: bool,
-    /// How many names were taken before this one.
-    pub attempt: u32,
-}
-
-impl FileJob {
-    /// What it means that the file could not be written: a later attempt goes on from there, unless the sender
-    /// reads it from a stream.
-    pub fn write_error(&self, source: std::io::Error) -> TransferError {
-        let path = self.path.as_str();
-        if self.meta.size.is_none() {
-            return TransferError::Lost { path: path.into(), source };
-        }
-        TransferError::io("write", path, source)
-    }
-}
-
 /// A request whose reply has not come yet, as the writer needs to know it.
 pub(crate) enum InFlight {
     Fetch(Fetch),
-    /// Whether the sender's file is the one that has the job's name here.
-    Compare(Arc<FileJob>),
+    /// Whether the sender's file is the one that has the job's name here, and this hash.
+    Compare(Arc<FileJob>, [u8; 32]),
     /// Planning cannot go on.
     Stop(TransferError),
 }
@@ -80,8 +55,9 @@ pub(crate) struct Fetch {
 /// A [`InFlight::Compare`] that was answered.
 pub(crate) struct Compared {
     pub job: Arc<FileJob>,
-    /// `None` when the sender could not read its file.
-    pub equal: Option<bool>,
+    pub ours: [u8; 32],
+    /// The hash of the sender's file; `None` when the sender could not read it.
+    pub theirs: Option<[u8; 32]>,
 }
 
 /// The planner's channels.
@@ -102,7 +78,7 @@ pub(crate) struct Planner {
 }
 
 /// Modes that directories get at the very end, because their owner could not write to them before.
-pub(crate) type DirectoryModes = Vec<(String, u16)>;
+pub(crate) type DirectoryModes = Vec<(RelPath, u16)>;
 
 /// Why planning ends early.
 enum Halt {
@@ -112,12 +88,8 @@ enum Halt {
 }
 
 impl Planner {
-    pub fn new(
-        tree: TargetTree,
-        conflict: Conflict,
-        (report, progress): (Report, Progress),
-        ports: PlanPorts,
-    ) -> Self {
+    pub fn new(tree: TargetTree, conflict: Conflict, watch: Watch, ports: PlanPorts) -> Self {
+        let Watch { report, progress } = watch;
         Self { tree, conflict, report, progress, ports, listed: HashSet::new() }
     }
 
@@ -143,18 +115,7 @@ impl Planner {
                 EntryKind::Directory { mode } => self.make_directory(&entry.path, *mode, modes),
                 EntryKind::Link { text } => self.make_link(&entry.path, text),
                 EntryKind::File(meta) => {
-                    let (parent, name) = entry.path.split();
-                    let (parent, name) = (parent.to_owned(), name.to_owned());
-                    let (path, meta) = (entry.path.clone(), *meta);
-                    undecided.push_back(FileJob {
-                        index,
-                        path,
-                        parent,
-                        name,
-                        meta,
-                        replace: false,
-                        attempt: 0,
-                    });
+                    undecided.push_back(FileJob::new(index, entry.path.clone(), *meta));
                 }
             }
             while let Some(job) = undecided.pop_front() {
@@ -200,7 +161,7 @@ impl Planner {
         let directory = match self.tree.directory(&job.parent) {
             Ok(directory) => directory,
             Err(error) => {
-                self.report.fail(job.path.shown(), cannot_enter(&error));
+                self.report.fail(&job.path, cannot_enter(&error));
                 return Ok(false);
             }
         };
@@ -214,11 +175,20 @@ impl Planner {
             }
             if found.is_file()
                 && Some(found.len()) == job.meta.size
-                && let Some(hash) = hash_file(&directory, &job.name, || !self.ports.requests.is_closed())
+                && let Some(ours) = hash_file(&directory, &job.name, || !self.ports.requests.is_closed())
             {
-                let job = Arc::new(job);
-                self.ask(Request::Compare { file: job.index, hash }, InFlight::Compare(job))?;
-                return Ok(true);
+                match job.theirs {
+                    Some(theirs) if theirs == ours => {
+                        self.keep(&job);
+                        return Ok(false);
+                    }
+                    Some(_) => {}
+                    None => {
+                        let job = Arc::new(job);
+                        self.ask(Request::Hash { file: job.index }, InFlight::Compare(job, ours))?;
+                        return Ok(true);
+                    }
+                }
             }
             match self.resolve(job, Some(&found)) {
                 Some(decided) if decided.replace => return self.fetch(decided, &directory).map(|()| false),
@@ -229,23 +199,20 @@ impl Planner {
     }
 
     /// Takes in the answer to a comparison; returns the job if it is to be planned again.
-    fn settle(&mut self, Compared { job, equal }: Compared) -> Result<Option<FileJob>, Halt> {
-        let job = Arc::into_inner(job).ok_or(Halt::Gone)?;
-        match equal {
+    fn settle(&mut self, Compared { job, ours, theirs }: Compared) -> Result<Option<FileJob>, Halt> {
+        let mut job = Arc::into_inner(job).ok_or(Halt::Gone)?;
+        job.theirs = theirs;
+        match theirs {
             None => Ok(None),
-            Some(true) => {
-                self.skip(&job);
-                if let Ok(directory) = self.tree.directory(&job.parent) {
-                    // Whoever put the file in place, what an earlier attempt left of it is of no use now.
-                    let _ = PartFile::discard(&directory, &job.name);
-                }
+            Some(theirs) if theirs == ours => {
+                self.keep(&job);
                 Ok(None)
             }
-            Some(false) => match self.resolve(job, None) {
+            Some(_) => match self.resolve(job, None) {
                 Some(job) if job.replace => {
                     match self.tree.directory(&job.parent) {
                         Ok(directory) => self.fetch(job, &directory)?,
-                        Err(error) => self.report.fail(job.path.shown(), cannot_enter(&error)),
+                        Err(error) => self.report.fail(&job.path, cannot_enter(&error)),
                     }
                     Ok(None)
                 }
@@ -254,13 +221,22 @@ impl Planner {
         }
     }
 
+    /// Leaves a file that is as the sender's.
+    fn keep(&mut self, job: &FileJob) {
+        self.skip(job);
+        if let Ok(directory) = self.tree.directory(&job.parent) {
+            // The unfinished file of an earlier attempt is of no use now.
+            let _ = PartFile::discard(&directory, &job.name);
+        }
+    }
+
     /// Decides about a job whose name is taken by something else; `None` when it is out.
     fn resolve(&self, mut job: FileJob, found: Option<&Metadata>) -> Option<FileJob> {
         match self.conflict {
-            Conflict::Error => self.report.fail(job.path.shown(), exists()),
+            Conflict::Error => self.report.fail(&job.path, exists()),
             Conflict::Skip => self.skip(&job),
             Conflict::Overwrite if found.is_some_and(Metadata::is_dir) => {
-                self.report.fail(job.path.shown(), "a directory has this name; remove it first");
+                self.report.fail(&job.path, "a directory has this name; remove it first");
             }
             Conflict::Overwrite => {
                 job.replace = true;
@@ -272,7 +248,7 @@ impl Planner {
                     (job.attempt, job.name) = (attempt, name);
                     return Some(job);
                 }
-                self.report.fail(job.path.shown(), no_name());
+                self.report.fail(&job.path, no_name());
             }
         }
         None
@@ -324,7 +300,7 @@ impl Planner {
                 let block = &mut buffer[..block_len(size, index)];
                 match read_full(&mut reader, block) {
                     Ok(read) if read == block.len() => held.push(hash_block(index, block)),
-                    // What cannot be read is not there: it is fetched.
+                    // A block that cannot be read is fetched.
                     _ => break,
                 }
             }
@@ -349,7 +325,7 @@ impl Planner {
         if is_disk_full(&error) {
             return Err(Halt::Fatal(TransferError::io("open", job.path.as_str(), error)));
         }
-        self.report.fail(job.path.shown(), error.to_string());
+        self.report.fail(&job.path, error.to_string());
         Ok(())
     }
 

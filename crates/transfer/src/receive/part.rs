@@ -12,13 +12,19 @@ use std::time::Duration;
 use cap_fs_ext::{FollowSymlinks, OpenOptionsFollowExt};
 use cap_std::fs::{Dir, OpenOptions};
 
+use super::job::FileJob;
+#[cfg(all(test, unix))]
 use crate::hash::BLOCK;
-use crate::manifest::{FileMeta, ModifiedTime};
+use crate::hash::is_zero;
+use crate::manifest::ModifiedTime;
 use crate::path::part_name;
+use crate::report::Report;
 
 /// How often, and how far apart, a lock held by another receiver is tried: an aborted one needs a moment.
 const LOCK_TRIES: u32 = 40;
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
+/// Zeros of this length, at a multiple of it, become a hole.
+const PAGE: usize = 4 << 10;
 
 /// An open, locked, unfinished file.
 #[derive(Debug)]
@@ -27,6 +33,7 @@ pub(crate) struct PartFile {
     name: String,
     file: File,
     position: u64,
+    len: u64,
 }
 
 impl PartFile {
@@ -39,15 +46,16 @@ impl PartFile {
     /// Opens the unfinished file for `final_name`, creating it if need be, cut to at most `size`.
     ///
     /// # Errors
-    /// What the system says; [`io::ErrorKind::ResourceBusy`] when another receiver holds it.
+    /// The system's error; [`io::ErrorKind::ResourceBusy`] when another receiver holds it.
     pub fn open(directory: Arc<Dir>, final_name: &str, size: Option<u64>) -> io::Result<Self> {
         let name = part_name(final_name);
         let file = open_locked(&directory, &name)?;
         let most = size.unwrap_or(0);
-        if file.metadata()?.len() > most {
+        let len = file.metadata()?.len();
+        if len > most {
             file.set_len(most)?;
         }
-        Ok(Self { directory, name, file, position: 0 })
+        Ok(Self { directory, name, file, position: 0, len: len.min(most) })
     }
 
     /// Removes what an earlier attempt left for `final_name`, unless another receiver is at work on it.
@@ -65,18 +73,46 @@ impl PartFile {
         Arc::clone(&self.directory)
     }
 
-    /// Another handle on the same file, with its own place, to read what is there.
+    /// Another handle on the same file, with its own position, for reading.
     pub fn reader(&self) -> io::Result<File> {
         let mut options = OpenOptions::new();
         options.read(true).follow(FollowSymlinks::No);
         Ok(self.directory.open_with(&self.name, &options)?.into_std())
     }
 
-    /// Writes block number `index`.
-    pub fn write_block(&mut self, index: u64, data: &[u8]) -> io::Result<()> {
+    /// Writes `data` at `offset`. Zeros behind the end of the file become holes.
+    pub fn write(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
         #[cfg(all(test, unix))]
-        crate::tests::fail_if_full(&self.directory, index)?;
-        let offset = index * BLOCK as u64;
+        crate::tests::fail_if_full(&self.directory, offset / BLOCK as u64)?;
+        let end = offset + data.len() as u64;
+        if offset < self.len {
+            self.write_at(offset, data)?;
+        } else {
+            self.write_sparse(offset, data)?;
+        }
+        self.len = self.len.max(end);
+        Ok(())
+    }
+
+    /// Writes the non-zero pages. Sets the length if the last page is zero.
+    fn write_sparse(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let mut written = 0;
+        for (at, page) in data.chunks(PAGE).enumerate() {
+            let start = at * PAGE;
+            if page.len() == PAGE && is_zero(page) {
+                if written < start {
+                    self.write_at(offset + written as u64, &data[written..start])?;
+                }
+                written = start + PAGE;
+            }
+        }
+        if written < data.len() {
+            return self.write_at(offset + written as u64, &data[written..]);
+        }
+        self.file.set_len(offset + data.len() as u64)
+    }
+
+    fn write_at(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
         if self.position != offset {
             self.file.seek(SeekFrom::Start(offset))?;
         }
@@ -86,22 +122,38 @@ impl PartFile {
         Ok(())
     }
 
-    /// Gives the complete file its mode and time, brings it to the disk and renames it to `final_name`.
+    /// Gives the complete file its mode, of the bits in `mode_mask`, and its time, brings it to the disk and renames it.
+    /// Metadata that the file system refuses is noted in `report`.
     ///
     /// # Errors
-    /// [`io::ErrorKind::AlreadyExists`] when something has the name and `replace` is false.
-    pub fn commit(self, final_name: &str, meta: &FileMeta, replace: bool) -> io::Result<()> {
-        set_mode(&self.file, meta.mode)?;
-        if let Some(time) = meta.modified.and_then(system_time) {
-            self.file.set_modified(time)?;
+    /// [`io::ErrorKind::AlreadyExists`] when something has the name and may not be replaced.
+    pub fn commit(self, job: &FileJob, mode_mask: u16, report: &Report) -> io::Result<()> {
+        if let Err(error) = set_mode(&self.file, job.meta.mode & mode_mask) {
+            report.note("store the mode", &job.path, &error);
         }
-        self.file.sync_all()?;
-        if replace {
-            self.directory.rename(&self.name, &self.directory, final_name)
+        if let Some(time) = job.meta.modified.and_then(system_time)
+            && let Err(error) = self.file.set_modified(time)
+        {
+            report.note("store the time", &job.path, &error);
+        }
+        match self.file.sync_all() {
+            Err(error) if cannot_sync(&error) => report.note("confirm the writing", &job.path, &error),
+            synced => synced?,
+        }
+        if job.replace {
+            self.directory.rename(&self.name, &self.directory, &job.name)
         } else {
-            rename_new(&self.directory, &self.name, final_name)
+            rename_new(&self.directory, &self.name, &job.name)
         }
     }
+}
+
+/// True for file systems that do not sync, as opposed to those that failed to.
+fn cannot_sync(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported | io::ErrorKind::PermissionDenied
+    )
 }
 
 fn open_locked(directory: &Dir, name: &str) -> io::Result<File> {

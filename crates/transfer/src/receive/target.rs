@@ -14,6 +14,8 @@ use cap_std::ambient_authority;
 use cap_std::fs::Dir;
 
 use crate::error::TransferError;
+use crate::path::RelPath;
+use crate::report::Report;
 
 /// Where received files go.
 pub enum Target {
@@ -36,7 +38,7 @@ impl Target {
             Self::File(path) => path.parent().unwrap_or(Path::new("")),
             Self::Writer(_) => return Ok(()),
         };
-        // What does not exist yet is made in the nearest directory above that does.
+        // Missing directories are made in the nearest one that exists.
         let there = directory.ancestors().find(|path| path.as_os_str().is_empty() || path.exists());
         let there = here(there.unwrap_or(Path::new("")));
         if there.is_dir() {
@@ -65,24 +67,33 @@ impl fmt::Debug for Target {
 pub(crate) struct TargetTree {
     path: PathBuf,
     root: Arc<Dir>,
+    /// The permission bits that new files and directories may have.
+    mode_mask: u16,
     /// The directory used last: entries come sorted, so it is mostly the next one too.
     last: Option<(String, Arc<Dir>)>,
 }
 
 impl TargetTree {
-    /// Opens `path`, creating it if need be.
-    pub fn open(path: &Path) -> Result<Self, TransferError> {
+    /// Opens `path`, creating it if need be. New files get the modes of the sender, without the bits of this
+    /// process's umask unless `all_modes`.
+    pub fn open(path: &Path, all_modes: bool) -> Result<Self, TransferError> {
         let path = here(path);
         Target::Directory(path.to_owned()).check()?;
         let opened = Dir::create_ambient_dir_all(path, ambient_authority())
             .and_then(|()| Dir::open_ambient_dir(path, ambient_authority()));
         let root = opened.map_err(|error| TransferError::io("open the target directory", path, error))?;
-        Ok(Self { path: path.to_owned(), root: Arc::new(root), last: None })
+        let mode_mask = if all_modes { 0o777 } else { 0o777 & !umask() };
+        Ok(Self { path: path.to_owned(), root: Arc::new(root), mode_mask, last: None })
+    }
+
+    /// The permission bits that new files and directories may have.
+    pub fn mode_mask(&self) -> u16 {
+        self.mode_mask
     }
 
     /// The same tree for another thread.
     pub fn another(&self) -> Self {
-        Self { path: self.path.clone(), root: Arc::clone(&self.root), last: None }
+        Self { path: self.path.clone(), root: Arc::clone(&self.root), mode_mask: self.mode_mask, last: None }
     }
 
     /// The path of the target directory.
@@ -105,6 +116,12 @@ impl TargetTree {
         Ok(directory)
     }
 
+    /// True when the directory has nothing but what `is_listed` knows, by name: it was made for this share.
+    pub fn is_fresh(path: &Path, is_listed: impl Fn(&str) -> bool) -> bool {
+        let Ok(entries) = std::fs::read_dir(here(path)) else { return true };
+        entries.flatten().all(|entry| entry.file_name().to_str().is_some_and(&is_listed))
+    }
+
     /// Bytes free for this user; `None` where the system does not tell.
     pub fn free_bytes(&self) -> Option<u64> {
         free_bytes(&self.root)
@@ -116,18 +133,49 @@ impl TargetTree {
     pub fn finish(
         &mut self,
         renamed: &BTreeSet<String>,
-        modes: &[(String, u16)],
+        modes: &[(RelPath, u16)],
+        report: &Report,
     ) -> Result<(), TransferError> {
         for path in renamed {
             let synced = self.directory(path).and_then(|directory| sync_directory(&directory));
             synced.map_err(|error| TransferError::io("sync the directory", self.path.join(path), error))?;
         }
         for (path, mode) in modes.iter().rev() {
-            let set = self.directory(path).and_then(|directory| set_directory_mode(&directory, *mode));
-            set.map_err(|error| TransferError::io("set the mode of", self.path.join(path), error))?;
+            let set =
+                self.directory(path.as_str()).and_then(|directory| set_directory_mode(&directory, *mode));
+            if let Err(error) = set {
+                report.note("store the mode", path, &error);
+            }
         }
         Ok(())
     }
+}
+
+/// The permission bits that this process's new files should not have.
+#[cfg(target_os = "linux")]
+fn umask() -> u16 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+    line.and_then(|octal| u16::from_str_radix(octal.trim(), 8).ok()).unwrap_or(0o022)
+}
+
+/// The permission bits that this process's new files should not have. Asking for them sets them for a moment, so it
+/// is done once.
+#[cfg(all(unix, not(target_os = "linux")))]
+fn umask() -> u16 {
+    use rustix::fs::Mode;
+    use rustix::process::umask;
+    static MASK: std::sync::LazyLock<u16> = std::sync::LazyLock::new(|| {
+        let mask = umask(Mode::from_raw_mode(0o077));
+        umask(mask);
+        mask.bits() as u16
+    });
+    *MASK
+}
+
+#[cfg(not(unix))]
+fn umask() -> u16 {
+    0
 }
 
 #[cfg(unix)]

@@ -2,16 +2,56 @@
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 use cap_fs_ext::{DirExt, FollowSymlinks, OpenOptionsFollowExt, OpenOptionsSyncExt};
 use cap_std::ambient_authority;
 use cap_std::fs::{Dir, DirEntry, Metadata, OpenOptions};
 
-use crate::error::printable;
+use super::input::Input;
 use crate::manifest::{Entry, EntryKind, FileMeta, LeftOut, ModifiedTime};
 use crate::path::{RelPath, check_link, is_part_name};
-use crate::share::Root;
+
+/// With so many receivers at once, those that come shortly after each other are shown the same list.
+const CROWD: usize = 8;
+/// How old such a list may be.
+const FRESH: Duration = Duration::from_secs(5);
+
+/// One path that the user named.
+pub(crate) struct Root {
+    /// Its name in the share.
+    pub name: RelPath,
+    /// The directory, or the directory that the file is in.
+    pub directory: PathBuf,
+    /// The file's name there; `None` for a directory.
+    pub file: Option<PathBuf>,
+}
+
+/// The lists that receivers hold, so that a crowd does not cost a walk and a list each.
+#[derive(Default)]
+pub(crate) struct Recent(Mutex<(Vec<Weak<Listing>>, Option<Instant>)>);
+
+impl Recent {
+    /// A new list, or the newest one when there are many and it is fresh.
+    pub fn get(&self, list: impl FnOnce() -> Listing) -> Arc<Listing> {
+        let mut recent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (held, made) = &mut *recent;
+        held.retain(|listing| listing.strong_count() > 0);
+        let is_fresh = made.is_some_and(|made| made.elapsed() < FRESH);
+        if held.len() >= CROWD
+            && is_fresh
+            && let Some(listing) = held.last().and_then(Weak::upgrade)
+        {
+            return listing;
+        }
+        // The lock is held meanwhile: of receivers that come together, the others wait and find this list.
+        let listing = Arc::new(list());
+        held.push(Arc::downgrade(&listing));
+        *made = Some(Instant::now());
+        listing
+    }
+}
 
 /// A share as one receiver is shown it.
 #[derive(Default)]
@@ -32,20 +72,21 @@ struct OpenRoot {
 /// A file of the share, open for reading.
 pub(crate) enum Opened {
     File(cap_std::fs::File),
-    Stream(Box<dyn Read + Send>),
+    Stream(Input),
 }
 
 impl Read for Opened {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::File(file) => file.read(buffer),
-            Self::Stream(stream) => stream.read(buffer),
+            // Streams are read by their own thread.
+            Self::Stream(_) => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 }
 
 impl Opened {
-    /// What the open file is now; `None` for a stream.
+    /// The current metadata of the open file; `None` for a stream.
     pub fn meta(&self) -> io::Result<Option<FileMeta>> {
         match self {
             Self::File(file) => file.metadata().map(|meta| Some(file_meta(&meta))),
@@ -53,7 +94,7 @@ impl Opened {
         }
     }
 
-    /// When the open file was last changed in any way; `None` for a stream, and where the system does not tell.
+    /// When the open file last changed in any way; `None` for a stream, and where the system does not report it.
     pub fn changed(&self) -> io::Result<Option<ChangeTime>> {
         match self {
             Self::File(file) => file.metadata().map(|meta| change_time(&meta)),
@@ -62,15 +103,15 @@ impl Opened {
     }
 }
 
-/// Seconds since 1970 and nanoseconds of a file's last change, in content or in what is known of it. Programs can set
-/// a file's time of modification, and this one not.
+/// Seconds since 1970 and nanoseconds of a file's last change, of its content or metadata. Unlike the time of
+/// modification, programs cannot set it.
 pub(crate) type ChangeTime = (i64, i64);
 
 impl Listing {
     /// Opens entry number `index`, which must be a file.
     pub fn open(&self, index: usize) -> io::Result<Opened> {
         if let Some(stream) = self.stream.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            return Ok(Opened::Stream(stream));
+            return Input::start(stream).map(Opened::Stream);
         }
         let place = self.starts.partition_point(|start| *start <= index).checked_sub(1);
         let (Some(entry), Some(root)) =
@@ -80,9 +121,7 @@ impl Listing {
         };
         let inside = entry.path.as_str().split_once('/').map_or("", |(_, inside)| inside);
         let path = root.file.as_deref().unwrap_or(Path::new(inside));
-        let mut options = OpenOptions::new();
-        options.read(true).follow(FollowSymlinks::No).nonblock(true);
-        let file = root.directory.open_with(path, &options)?;
+        let file = root.directory.open_with(path, &reading())?;
         if file.metadata()?.is_file() { Ok(Opened::File(file)) } else { Err(io::ErrorKind::NotFound.into()) }
     }
 
@@ -93,18 +132,18 @@ impl Listing {
         Self { entries, stream: Mutex::new(Some(stream)), ..Self::default() }
     }
 
-    /// What the user's paths hold.
+    /// Lists the user's paths.
     pub fn of_roots(roots: &[Root]) -> Self {
         let mut listing = Self::default();
         roots.iter().for_each(|root| listing.add_root(root));
         listing
     }
 
-    /// Adds what one of the user's paths holds; one that is gone meanwhile is missed by its name in the share.
+    /// Adds one of the user's paths. One that no longer exists is missed, under its name in the share.
     fn add_root(&mut self, root: &Root) {
         if let Err(error) = self.try_add_root(root) {
             let reason = unreadable(&error);
-            self.left_out.push(LeftOut { path: root.name.shown(), reason, missed: true });
+            self.left_out.push(LeftOut { path: root.name.to_foreign(), reason: reason.into(), missed: true });
         }
     }
 
@@ -114,8 +153,9 @@ impl Listing {
         let path = root.name.clone();
         match &root.file {
             Some(file) => {
-                let meta = directory.metadata(file)?;
-                self.entries.push(Entry { path, kind: EntryKind::File(file_meta(&meta)) });
+                let meta = file_meta(&directory.metadata(file)?);
+                let meta = with_true_size(meta, || directory.open_with(file, &reading()));
+                self.entries.push(Entry { path, kind: EntryKind::File(meta) });
             }
             None => {
                 let kind = EntryKind::Directory { mode: mode(&directory.dir_metadata()?) };
@@ -136,20 +176,24 @@ impl Listing {
         tried.map(|(entry, error)| format!("{}: {}", entry.path.shown(), unreadable(&error))).collect()
     }
 
-    /// Adds what is in `directory`, sorted by name; the depth of a path is bounded, and so the recursion.
+    /// Adds the content of `directory`, sorted by name. The depth of a path is bounded, and so is the recursion.
     fn add_directory(&mut self, directory: &Dir, path: &RelPath) {
         let listed = directory.entries().and_then(Iterator::collect::<io::Result<Vec<_>>>);
         let mut found = match listed {
             Ok(found) => found,
             Err(error) => {
                 let reason = unreadable(&error);
-                return self.left_out.push(LeftOut { path: path.shown(), reason, missed: true });
+                return self.left_out.push(LeftOut {
+                    path: path.to_foreign(),
+                    reason: reason.into(),
+                    missed: true,
+                });
             }
         };
         found.sort_by_key(DirEntry::file_name);
         for entry in found {
             let name = entry.file_name();
-            let shown = format!("{}/{}", path.shown(), name.to_string_lossy());
+            let shown = format!("{}/{}", path.as_str(), name.to_string_lossy());
             let added = match name.to_str() {
                 None => Err(omission(&entry, "its name is not UTF-8; rename it and offer it again".into())),
                 Some(name) if is_part_name(name) => {
@@ -164,7 +208,7 @@ impl Listing {
                     Omission::Never(why) => (why, false),
                     Omission::Missed(why) => (why, true),
                 };
-                self.left_out.push(LeftOut { path: printable(&shown), reason, missed });
+                self.left_out.push(LeftOut { path: shown.into(), reason: reason.into(), missed });
             }
         }
     }
@@ -177,7 +221,8 @@ impl Listing {
             self.entries.push(Entry { path: path.clone(), kind });
             self.add_directory(&inner, &path);
         } else if meta.is_file() {
-            self.entries.push(Entry { path, kind: EntryKind::File(file_meta(&meta)) });
+            let meta = with_true_size(file_meta(&meta), || directory.open_with(name, &reading()));
+            self.entries.push(Entry { path, kind: EntryKind::File(meta) });
         } else if meta.is_symlink() {
             let text = directory.read_link_contents(name)?;
             let text = text.to_str().ok_or_else(|| Omission::Missed("its link text is not UTF-8".into()))?;
@@ -206,7 +251,7 @@ impl From<io::Error> for Omission {
     }
 }
 
-/// Why something whose name cannot be listed is not: it is missed, unless it is of a kind that never is sent.
+/// Why an entry with an unusable name is not listed: it is missed, unless it is of a kind that is never sent.
 fn omission(entry: &DirEntry, why: String) -> Omission {
     let kind = entry.file_type();
     let is_sent = kind.is_ok_and(|kind| kind.is_file() || kind.is_dir() || kind.is_symlink());
@@ -224,6 +269,28 @@ pub(crate) fn unreadable(error: &io::Error) -> String {
         }
         _ => format!("the sender cannot read it: {error}"),
     }
+}
+
+/// How files of a share are opened.
+fn reading() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).follow(FollowSymlinks::No).nonblock(true);
+    options
+}
+
+/// Files of some file systems (`/proc`) report no bytes and have some: their length is unknown then.
+fn with_true_size(meta: FileMeta, open: impl FnOnce() -> io::Result<cap_std::fs::File>) -> FileMeta {
+    if meta.size != Some(0) {
+        return meta;
+    }
+    // One that cannot be read is found out when it is asked for.
+    let has_content = open().and_then(|mut file| file.read(&mut [0])).is_ok_and(|read| read > 0);
+    if !has_content {
+        return meta;
+    }
+    // The time tells it from a stream, which has none.
+    let modified = meta.modified.or(Some(ModifiedTime { seconds: 0, nanoseconds: 0 }));
+    FileMeta { size: None, modified, ..meta }
 }
 
 fn file_meta(meta: &Metadata) -> FileMeta {

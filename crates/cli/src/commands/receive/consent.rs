@@ -1,0 +1,203 @@
+//! Shows what a sender offers, and asks the user whether to fetch it.
+
+use std::fmt::Write as _;
+use std::fs::OpenOptions;
+use std::io::{self, BufRead as _, BufReader, IsTerminal as _, Write as _};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anabranch_transfer::{Consent, Offer};
+
+use super::ReceiveArgs;
+use crate::errors::{Failure, Kind};
+use crate::report::Event;
+use crate::ui::human;
+use crate::ui::out::{self, Stream};
+
+/// Most names that are shown.
+const MOST_SHOWN: usize = 15;
+
+/// The question to the user, asked once for each offer of a run. Clones are the same question.
+#[derive(Clone, Debug)]
+pub struct Question(Arc<State>);
+
+#[derive(Debug)]
+struct State {
+    /// The user said yes before seeing the offer (`--yes`), or named standard output as the target.
+    is_given: bool,
+    events: Option<Stream>,
+    is_quiet: bool,
+    target: String,
+    /// The offer that the user agreed to.
+    agreed: Mutex<Option<Offer>>,
+    /// An answer is being waited for: nothing else should be drawn.
+    is_open: AtomicBool,
+    /// There was no terminal to ask on.
+    had_no_terminal: AtomicBool,
+}
+
+impl Question {
+    /// The question for a command with these arguments.
+    #[must_use]
+    pub fn new(args: &ReceiveArgs, is_quiet: bool) -> Self {
+        Self(Arc::new(State {
+            is_given: args.yes || args.to_stdout(),
+            events: args.events(),
+            is_quiet,
+            target: args.target_path().display().to_string(),
+            agreed: Mutex::new(None),
+            is_open: AtomicBool::new(false),
+            had_no_terminal: AtomicBool::new(false),
+        }))
+    }
+
+    /// The question as a transfer asks it.
+    #[must_use]
+    pub fn consent(&self) -> Consent {
+        let state = Arc::clone(&self.0);
+        Consent::Ask(Arc::new(move |offer| state.ask(offer)))
+    }
+
+    /// True while the user is being asked.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.0.is_open.load(Ordering::Relaxed)
+    }
+
+    /// Why nothing was fetched, where the answer was not yes.
+    #[must_use]
+    pub fn declined(&self) -> Failure {
+        if self.0.had_no_terminal.load(Ordering::Relaxed) {
+            return Failure::usage("nothing was received: there is no terminal to ask on")
+                .hint("look at the list of what is offered; to fetch it, add `--yes`");
+        }
+        Failure::new(Kind::Interrupted, "nothing was received: you declined")
+    }
+}
+
+impl State {
+    fn ask(&self, offer: &Offer) -> bool {
+        let mut agreed = self.agreed.lock().unwrap_or_else(PoisonError::into_inner);
+        if agreed.as_ref() == Some(offer) {
+            return true;
+        }
+        if let Some(stream) = self.events {
+            // If the reader of the events is gone, the next event ends the command.
+            let _ = stream.json(&Event::from(offer));
+        } else if !self.is_quiet || !self.is_given {
+            out::error(&described(offer, &self.target, !self.is_given));
+        }
+        let consents = self.is_given || self.answer();
+        if consents {
+            *agreed = Some(offer.clone());
+        }
+        consents
+    }
+
+    /// Asks on the terminal.
+    fn answer(&self) -> bool {
+        let terminal = if io::stderr().is_terminal() { terminal() } else { None };
+        let Some(terminal) = terminal else {
+            self.had_no_terminal.store(true, Ordering::Relaxed);
+            return false;
+        };
+        self.is_open.store(true, Ordering::Relaxed);
+        out::error("fetch it? [y/N] ");
+        let _ = io::stderr().flush();
+        let mut line = String::new();
+        let read = BufReader::new(terminal).read_line(&mut line);
+        self.is_open.store(false, Ordering::Relaxed);
+        read.is_ok() && is_yes(&line)
+    }
+}
+
+/// The terminal of this process, whatever its standard input is.
+#[cfg(unix)]
+fn terminal() -> Option<std::fs::File> {
+    OpenOptions::new().read(true).open("/dev/tty").ok()
+}
+
+#[cfg(not(unix))]
+fn terminal() -> Option<std::fs::File> {
+    OpenOptions::new().read(true).open("CONIN$").ok()
+}
+
+fn is_yes(line: &str) -> bool {
+    matches!(line.trim().to_lowercase().as_str(), "y" | "yes")
+}
+
+/// The offer in one line, or with a line for each name.
+fn described(offer: &Offer, target: &str, in_full: bool) -> String {
+    let size = match (offer.bytes, offer.endless) {
+        (bytes, 0) => human::bytes(bytes),
+        (0, _) => "of unknown length".into(),
+        (bytes, endless) => {
+            format!("{} and {} of unknown length", human::bytes(bytes), human::count(endless, "file"))
+        }
+    };
+    let mut text = format!("the sender offers {}, {size}", human::count(offer.files, "file"));
+    if !in_full {
+        return text + "\n";
+    }
+    let _ = writeln!(text, ", for {}:", crate::errors::printable(target));
+    for name in offer.names.iter().take(MOST_SHOWN) {
+        let slash = if name.is_directory { "/" } else { "" };
+        let hidden = if name.is_hidden() { "  hidden" } else { "" };
+        let files = if name.is_directory { human::count(name.files, "file") + ", " } else { String::new() };
+        let _ = writeln!(text, "  {}{slash}  {files}{}{hidden}", name.name, human::bytes(name.bytes));
+    }
+    let more = offer.names.len().saturating_sub(MOST_SHOWN) as u64 + offer.more_names;
+    if more > 0 {
+        let _ = writeln!(text, "  and {more} more");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use anabranch_transfer::OfferedName;
+
+    use super::*;
+    use crate::commands::test::parse;
+
+    fn offer() -> Offer {
+        let name = |name: &str, is_directory, files, bytes| OfferedName {
+            name: name.into(),
+            is_directory,
+            files,
+            bytes,
+        };
+        let names = vec![name(".a\u{1b}", false, 1, 500), name("photos", true, 120, 1_200_000_000)];
+        Offer { files: 121, bytes: 1_200_000_500, endless: 0, names, more_names: 3 }
+    }
+
+    #[test]
+    fn the_user_sees_names_count_and_size_with_nothing_that_steers_the_terminal() {
+        let shown = described(&offer(), "here", true);
+        let expected = "the sender offers 121 files, 1.20 GB, for here:\n  .a\\u{1b}  500 B  hidden\n  \
+                        photos/  120 files, 1.20 GB\n  and 3 more\n";
+        assert_eq!(shown, expected);
+        assert_eq!(described(&offer(), "here", false), "the sender offers 121 files, 1.20 GB\n");
+    }
+
+    #[test]
+    fn only_a_clear_yes_is_one() {
+        assert!(is_yes("y\n") && is_yes(" YES ") && !is_yes("\n") && !is_yes("yep") && !is_yes(""));
+    }
+
+    #[test]
+    fn an_offer_that_was_agreed_to_is_not_asked_about_again_and_another_one_is() {
+        let given: ReceiveArgs = parse(&["ticket", "--yes"]).unwrap();
+        let question = Question::new(&given, true);
+        assert!(question.0.ask(&offer()));
+        let state = State {
+            is_given: false,
+            agreed: Mutex::new(Some(offer())),
+            ..Arc::into_inner(Question::new(&given, true).0).unwrap()
+        };
+        assert!(state.ask(&offer()));
+        let other = Offer { bytes: 1, ..offer() };
+        assert!(!state.ask(&other), "the tests' standard error is no terminal");
+        assert!(state.had_no_terminal.load(Ordering::Relaxed));
+    }
+}

@@ -1,0 +1,94 @@
+//! Makes lines fit the terminal.
+
+use unicode_width::UnicodeWidthChar as _;
+
+/// The terminal's size where the system does not tell it.
+const USUAL: Size = Size { columns: 80, rows: 24 };
+
+/// The size of a terminal, in characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size {
+    /// Characters in a line.
+    pub columns: usize,
+    /// Lines.
+    pub rows: usize,
+}
+
+impl Size {
+    /// The size of the terminal at standard error.
+    #[must_use]
+    pub fn of_stderr() -> Self {
+        let size = terminal_size::terminal_size_of(std::io::stderr());
+        size.map_or(USUAL, |(columns, rows)| Self { columns: columns.0.into(), rows: rows.0.into() })
+    }
+}
+
+/// Columns that `text` takes, without its colours.
+#[must_use]
+pub fn width(text: &str) -> usize {
+    pieces(text).map(|piece| piece.columns).sum()
+}
+
+/// `text` in at most `columns`, with an ellipsis where it was cut. Colours take no room and stay balanced.
+#[must_use]
+pub fn fit(text: &str, columns: usize) -> String {
+    if width(text) <= columns {
+        return text.to_owned();
+    }
+    let (mut out, mut taken, mut is_cut) = (String::with_capacity(text.len()), 0, false);
+    for piece in pieces(text) {
+        if piece.columns == 0 {
+            // A colour, or its end.
+            out.push_str(piece.text);
+        } else if !is_cut && taken + piece.columns < columns {
+            out.push_str(piece.text);
+            taken += piece.columns;
+        } else if !is_cut {
+            is_cut = true;
+            out.push_str(if columns > 0 { "…" } else { "" });
+        }
+    }
+    out
+}
+
+/// A character, or a sequence that sets a colour.
+struct Piece<'a> {
+    text: &'a str,
+    columns: usize,
+}
+
+fn pieces(text: &str) -> impl Iterator<Item = Piece<'_>> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        let first = rest.chars().next()?;
+        let end = match first {
+            '\u{1b}' => rest.find('m').map_or(rest.len(), |at| at + 1),
+            _ => first.len_utf8(),
+        };
+        let (text, after) = rest.split_at(end);
+        rest = after;
+        Some(Piece { text, columns: if first == '\u{1b}' { 0 } else { first.width().unwrap_or(0) } })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ui::paint::Paint;
+
+    #[test]
+    fn colours_take_no_room_and_wide_characters_take_two() {
+        assert_eq!(width(&Paint::ON.green("abc")), 3);
+        assert_eq!(width("日本"), 4);
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_is_cut_and_its_colours_are_not() {
+        assert_eq!(fit("abcdef", 6), "abcdef");
+        assert_eq!(fit("abcdef", 4), "abc…");
+        assert_eq!(fit("日本語", 4), "日…");
+        let cut = fit(&Paint::ON.green("abcdef"), 3);
+        assert_eq!((width(&cut), cut.ends_with("\u{1b}[0m")), (3, true), "{cut:?}");
+        assert_eq!(fit("abc", 0), "");
+    }
+}

@@ -1,0 +1,114 @@
+//! The planner's own work on the disk: directories, links, and hashes of existing files.
+
+use std::io;
+
+use cap_fs_ext::{DirExt, FollowSymlinks, OpenOptionsFollowExt};
+use cap_std::fs::{Dir, DirBuilder, OpenOptions};
+
+use super::job::Conflict;
+use super::plan::{DirectoryModes, Planner, cannot_enter, exists, no_name};
+use super::target::set_directory_mode;
+use crate::hash::{FileHasher, block_len, hash_block};
+use crate::path::RelPath;
+use crate::send::read_full;
+
+impl Planner {
+    /// Makes the directory at `path`, open to its owner for now. One that is there keeps its mode.
+    pub fn make_directory(&mut self, path: &RelPath, mode: u16, modes: &mut DirectoryModes) {
+        let mode = mode & self.tree.mode_mask();
+        let (parent, name) = path.split();
+        let made =
+            self.tree.directory(parent).and_then(|parent| match parent.create_dir_with(name, &private()) {
+                Ok(()) => {
+                    let directory = parent.open_dir_nofollow(name)?;
+                    if let Err(error) = set_directory_mode(&directory, mode | 0o700) {
+                        self.report.note("store the mode", path, &error);
+                        return Ok(false);
+                    }
+                    Ok(mode & 0o700 != 0o700)
+                }
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                    parent.open_dir_nofollow(name).map(|_| false)
+                }
+                Err(error) => Err(error),
+            });
+        match made {
+            Ok(needs_mode) if needs_mode => modes.push((path.clone(), mode)),
+            Ok(_) => {}
+            Err(error) => self.report.fail(path, cannot_enter(&error)),
+        }
+    }
+
+    /// Makes the link at `path` that leads to `text`.
+    pub fn make_link(&mut self, path: &RelPath, text: &str) {
+        let (parent, name) = path.split();
+        let directory = match self.tree.directory(parent) {
+            Ok(directory) => directory,
+            Err(error) => return self.report.fail(path, cannot_enter(&error)),
+        };
+        let mut name = name.to_owned();
+        if directory.symlink_metadata(&name).is_ok() {
+            if directory.read_link_contents(&name).is_ok_and(|held| held.as_os_str() == text) {
+                return;
+            }
+            match self.conflict {
+                Conflict::Error => return self.report.fail(path, exists()),
+                Conflict::Skip => return self.report.add(|summary| summary.skipped += 1),
+                Conflict::Overwrite => {
+                    if let Err(error) = directory.remove_file(&name) {
+                        return self.report.fail(path, format!("it cannot be replaced: {error}"));
+                    }
+                }
+                Conflict::Rename => {
+                    let mut names = self.alternatives(path);
+                    match names.find(|(_, name)| directory.symlink_metadata(name).is_err()) {
+                        Some((_, free)) => name = free,
+                        None => return self.report.fail(path, no_name()),
+                    }
+                }
+            }
+        }
+        if let Err(error) = create_link(&directory, text, &name) {
+            self.report.fail(path, format!("the link cannot be made: {error}"));
+        }
+    }
+}
+
+/// The hash of a whole file; `None` when it cannot be read, or is no longer wanted.
+pub(crate) fn hash_file(directory: &Dir, name: &str, is_wanted: impl Fn() -> bool) -> Option<[u8; 32]> {
+    let mut options = OpenOptions::new();
+    options.read(true).follow(FollowSymlinks::No);
+    let mut file = directory.open_with(name, &options).ok()?;
+    let len = file.metadata().ok()?.len();
+    let (mut buffer, mut hasher) = (vec![0; block_len(len, 0).max(1)], FileHasher::default());
+    while is_wanted() {
+        match read_full(&mut file, &mut buffer).ok()? {
+            0 => return Some(hasher.finish().into()),
+            read => hasher.push(hash_block(hasher.blocks(), &buffer[..read])),
+        }
+    }
+    None
+}
+
+#[cfg(unix)]
+fn private() -> DirBuilder {
+    use cap_std::fs::DirBuilderExt as _;
+    let mut builder = DirBuilder::new();
+    builder.mode(0o700);
+    builder
+}
+
+#[cfg(not(unix))]
+fn private() -> DirBuilder {
+    DirBuilder::new()
+}
+
+#[cfg(unix)]
+fn create_link(directory: &Dir, text: &str, name: &str) -> io::Result<()> {
+    directory.symlink_contents(text, name)
+}
+
+#[cfg(not(unix))]
+fn create_link(_directory: &Dir, _text: &str, _name: &str) -> io::Result<()> {
+    Err(io::Error::other("this system's links need to know what they lead to"))
+}

@@ -1,0 +1,394 @@
+//! The receiver's disk thread: verifies what arrives and writes it.
+//!
+//! Replies come in the order of the requests, so the request at the front of the queue says what a reply
+//! is about. A block, or a piece of one, is hashed before it is written; the file's hash is checked before it is
+//! handed on to be synced and renamed.
+
+use std::collections::BTreeSet;
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender};
+
+use tokio::sync::mpsc;
+
+use super::commit::{Committer, Complete};
+use super::job::FileJob;
+use super::part::PartFile;
+use super::plan::{Compared, Fetch, InFlight};
+use super::target::TargetTree;
+use crate::error::{TransferError, is_disk_full};
+use crate::hash::{BLOCK, BlockHash, BlockHasher, FileHasher, block_len};
+use crate::message::Reply;
+use crate::progress::Progress;
+use crate::report::{Report, Watch};
+
+/// Smallest reply whose buffer comes from the pool of used ones. A buffer in the pool was in use once, so
+/// there are no more than replies on their way.
+pub(crate) const POOLED: usize = 64 << 10;
+/// A stream may not fill the disk: this much stays free, or a tenth of what was free at its start if that is less.
+const RESERVE: u64 = 256 << 20;
+
+static ZEROS: [u8; BLOCK] = [0; BLOCK];
+
+/// The writer's channels.
+pub(crate) struct WritePorts {
+    pub in_flight: Receiver<InFlight>,
+    pub replies: mpsc::Receiver<Reply>,
+    pub compared: Sender<Compared>,
+    /// Buffers of blocks that were written.
+    pub spare: Sender<Vec<u8>>,
+}
+
+/// Where blocks go.
+pub(crate) enum Output {
+    Tree(TargetTree, Committer),
+    Stream(Box<dyn Write + Send>),
+}
+
+pub(crate) struct Writer {
+    output: Output,
+    ports: WritePorts,
+    report: Report,
+    progress: Progress,
+    current: Option<Current>,
+    /// Most bytes of a file of unknown length.
+    most: u64,
+    /// Bytes that have to stay free beside a file of unknown length.
+    reserve: u64,
+}
+
+/// The file being received.
+struct Current {
+    job: Arc<FileJob>,
+    sink: Sink,
+    hasher: FileHasher,
+    /// The block of which pieces have come.
+    block: BlockHasher,
+    received: u64,
+}
+
+enum Sink {
+    /// Nothing has come yet, and nothing was there before.
+    Unopened,
+    Part(PartFile),
+    /// The file failed here; what still comes of it is checked and dropped.
+    Discard,
+}
+
+impl Writer {
+    /// A writer that takes at most `most` bytes of a file of unknown length.
+    pub fn new(output: Output, ports: WritePorts, watch: Watch, most: u64) -> Self {
+        let Watch { report, progress } = watch;
+        let free = match &output {
+            Output::Tree(tree, _) => tree.free_bytes(),
+            Output::Stream(_) => None,
+        };
+        let reserve = free.map_or(0, |free| RESERVE.min(free / 10));
+        Self { output, ports, report, progress, current: None, most, reserve }
+    }
+
+    /// Takes replies until all requests have theirs; blocks. Returns the directories that got new names.
+    pub fn run(mut self) -> Result<BTreeSet<String>, TransferError> {
+        let taken = self.take_all();
+        if taken.is_err()
+            && let Some(current) = self.current.take()
+        {
+            discard_stream(current);
+        }
+        taken?;
+        match self.output {
+            Output::Tree(_, committer) => committer.finish(),
+            Output::Stream(mut stream) => {
+                stream.flush().map_err(stream_error)?;
+                Ok(BTreeSet::new())
+            }
+        }
+    }
+
+    fn take_all(&mut self) -> Result<(), TransferError> {
+        while let Ok(work) = self.ports.in_flight.recv() {
+            match work {
+                InFlight::Fetch(fetch) => self.take_blocks(fetch)?,
+                InFlight::Compare(job, ours) => self.take_comparison(job, ours)?,
+                InFlight::Stop(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn take_comparison(&mut self, job: Arc<FileJob>, ours: [u8; 32]) -> Result<(), TransferError> {
+        let theirs = match self.next_reply()? {
+            Reply::End { len, hash } if Some(len) == job.meta.size => Some(hash),
+            Reply::Failed(reason) => {
+                self.report.fail_there(job.path.to_foreign(), reason);
+                None
+            }
+            _ => return Err(TransferError::protocol("a comparison was answered with something else")),
+        };
+        // The planner waits for every comparison unless it has stopped, with an error that comes next.
+        let _ = self.ports.compared.send(Compared { job, ours, theirs });
+        Ok(())
+    }
+
+    fn take_blocks(&mut self, fetch: Fetch) -> Result<(), TransferError> {
+        let Fetch { job, part, held, first, count, last } = fetch;
+        if first == 0 {
+            self.progress.set_current(job.path.shown());
+            let sink = part.map_or(Sink::Unopened, Sink::Part);
+            let (hasher, block) = (FileHasher::default(), BlockHasher::new(0));
+            self.current = Some(Current { job, sink, hasher, block, received: 0 });
+        }
+        let mut taken = 0;
+        while taken < count || last {
+            match self.next_reply()? {
+                Reply::Piece(body) if taken < count => {
+                    self.take_piece(body)?;
+                    continue;
+                }
+                Reply::Block(body) if taken < count => self.take_block(body)?,
+                Reply::Zeros if taken < count => self.take_zeros()?,
+                Reply::Same => {
+                    let index = usize::try_from(taken).unwrap_or(usize::MAX);
+                    let block = held.get(index).ok_or_else(never_offered)?;
+                    self.take_held(*block)?;
+                }
+                Reply::End { len, hash } if last => return self.end_file(len, &hash),
+                Reply::Failed(reason) => {
+                    if let Some(current) = self.current.take()
+                        && !matches!(current.sink, Sink::Discard)
+                    {
+                        self.report.fail_there(current.job.path.to_foreign(), reason);
+                        discard_stream(current);
+                    }
+                    return Ok(());
+                }
+                _ => return Err(unasked()),
+            }
+            taken += 1;
+        }
+        Ok(())
+    }
+
+    /// Takes a block that is on the disk and as the sender's.
+    fn take_held(&mut self, block: BlockHash) -> Result<(), TransferError> {
+        let current = self.current.as_mut().ok_or_else(unasked)?;
+        if current.block.len() > 0 {
+            return Err(unasked());
+        }
+        let len = block_len(current.job.meta.size.unwrap_or(0), current.hasher.blocks()) as u64;
+        current.end_block(block);
+        current.received += len;
+        self.progress.add_resumed(len);
+        Ok(())
+    }
+
+    /// Opens the current file's unfinished file, once there is something to put into it.
+    fn open_sink(&mut self) -> Result<(), TransferError> {
+        let (Some(current), Output::Tree(tree, _)) = (&mut self.current, &mut self.output) else {
+            return Ok(());
+        };
+        if !matches!(current.sink, Sink::Unopened) {
+            return Ok(());
+        }
+        let job = &current.job;
+        let opened = tree.directory(&job.parent);
+        current.sink = match opened.and_then(|directory| PartFile::open(directory, &job.name, job.meta.size))
+        {
+            Ok(part) => Sink::Part(part),
+            Err(error) if is_disk_full(&error) => {
+                return Err(job.write_error(error));
+            }
+            Err(error) => {
+                self.report.fail(&job.path, error.to_string());
+                Sink::Discard
+            }
+        };
+        Ok(())
+    }
+
+    /// Takes the next bytes of a block, which come with a hash of their own.
+    fn take_piece(&mut self, body: Vec<u8>) -> Result<(), TransferError> {
+        let (stated, data) = body.split_first_chunk::<32>().ok_or_else(unasked)?;
+        let current = self.current.as_mut().ok_or_else(unasked)?;
+        current.check_len(data.len(), false)?;
+        if blake3::hash(data) != *stated {
+            return Err(current.mismatch());
+        }
+        current.block.update(data);
+        self.write(data)?;
+        self.recycle(body);
+        Ok(())
+    }
+
+    /// Takes the rest of a block, with the hash of the whole.
+    fn take_block(&mut self, body: Vec<u8>) -> Result<(), TransferError> {
+        let (stated, data) = body.split_first_chunk::<32>().ok_or_else(unasked)?;
+        let current = self.current.as_mut().ok_or_else(unasked)?;
+        current.check_len(data.len(), true)?;
+        current.block.update(data);
+        let hash = current.block.finish();
+        if hash.value != *stated {
+            return Err(current.mismatch());
+        }
+        self.write(data)?;
+        self.current.as_mut().ok_or_else(unasked)?.end_block(hash);
+        self.recycle(body);
+        Ok(())
+    }
+
+    /// Takes a block that is all zeros.
+    fn take_zeros(&mut self) -> Result<(), TransferError> {
+        let current = self.current.as_mut().ok_or_else(unasked)?;
+        let size = current.job.meta.size.ok_or_else(unasked)?;
+        let data = &ZEROS[..block_len(size, current.hasher.blocks())];
+        current.check_len(data.len(), true)?;
+        current.block.update(data);
+        let hash = current.block.finish();
+        self.write(data)?;
+        self.current.as_mut().ok_or_else(unasked)?.end_block(hash);
+        Ok(())
+    }
+
+    /// Writes checked bytes where they belong.
+    fn write(&mut self, data: &[u8]) -> Result<(), TransferError> {
+        self.open_sink()?;
+        self.check_stream(data.len() as u64)?;
+        let current = self.current.as_mut().ok_or_else(unasked)?;
+        let written = match (&mut current.sink, &mut self.output) {
+            (Sink::Part(part), _) => part.write(current.received, data),
+            (_, Output::Stream(stream)) => {
+                // A slow stream is forwarded at once.
+                let written = stream.write_all(data).and_then(|()| stream.flush());
+                written.map_err(stream_error)?;
+                Ok(())
+            }
+            _ => Ok(()),
+        };
+        current.received += data.len() as u64;
+        match written {
+            Ok(()) if matches!(current.sink, Sink::Discard) => {}
+            Ok(()) => self.progress.add_bytes(data.len() as u64),
+            Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
+                let why =
+                    "it is larger than files may be here; choose another file system, or a larger limit";
+                self.report.fail(&current.job.path, why);
+                discard(std::mem::replace(&mut current.sink, Sink::Discard), &current.job);
+            }
+            Err(error) => return Err(current.job.write_error(error)),
+        }
+        Ok(())
+    }
+
+    /// A file of unknown length may neither grow beyond what the user takes, nor fill the disk.
+    fn check_stream(&self, more: u64) -> Result<(), TransferError> {
+        let Some(Current { job, received, .. }) = &self.current else { return Ok(()) };
+        if job.meta.size.is_some() {
+            return Ok(());
+        }
+        if received + more > self.most {
+            return Err(TransferError::TooLarge { most: self.most });
+        }
+        if let Output::Tree(tree, _) = &self.output
+            && let Some(free) = tree.free_bytes()
+            && free < self.reserve + more
+        {
+            let why = format!("{free} bytes are free, and no stream may fill the disk");
+            return Err(job.write_error(io::Error::new(io::ErrorKind::StorageFull, why)));
+        }
+        Ok(())
+    }
+
+    /// Gives the buffer of a large reply back; the reader makes new ones where none comes back.
+    fn recycle(&self, body: Vec<u8>) {
+        if body.capacity() >= POOLED {
+            let _ = self.ports.spare.send(body);
+        }
+    }
+
+    fn end_file(&mut self, len: u64, hash: &[u8; 32]) -> Result<(), TransferError> {
+        self.open_sink()?;
+        let current = self.current.take().ok_or_else(unasked)?;
+        let path = &current.job.path;
+        let is_whole = current.received == len
+            && current.block.len() == 0
+            && current.job.meta.size.is_none_or(|size| size == len);
+        if !is_whole || current.hasher.finish() != *hash {
+            return Err(TransferError::protocol(format!("{} does not match its hash", path.shown())));
+        }
+        match (current.sink, &self.output) {
+            (Sink::Part(part), Output::Tree(_, committer)) => {
+                committer.commit(Complete { part, job: current.job, hash: *hash })
+            }
+            (_, Output::Stream(_)) => {
+                self.progress.add_file();
+                self.report.add(|summary| summary.files += 1);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn next_reply(&mut self) -> Result<Reply, TransferError> {
+        let lost = || TransferError::Connection(io::ErrorKind::UnexpectedEof.into());
+        self.ports.replies.blocking_recv().ok_or_else(lost)
+    }
+}
+
+impl Current {
+    /// Checks that so many bytes fit into the block that was begun, and complete it or not.
+    fn check_len(&self, len: usize, completes: bool) -> Result<(), TransferError> {
+        let index = self.hasher.blocks();
+        let got = self.block.len() + len;
+        let fits = match (self.job.meta.size, completes) {
+            (Some(size), true) => got == block_len(size, index),
+            (Some(size), false) => got < block_len(size, index),
+            (None, true) => got <= BLOCK,
+            (None, false) => got < BLOCK,
+        };
+        let is_in_place = self.received == index * BLOCK as u64 + self.block.len() as u64;
+        if fits && is_in_place && got > 0 {
+            return Ok(());
+        }
+        Err(TransferError::protocol(format!("block {index} of {} has a wrong length", self.job.path.shown())))
+    }
+
+    fn mismatch(&self) -> TransferError {
+        let (index, path) = (self.hasher.blocks(), self.job.path.shown());
+        TransferError::protocol(format!("block {index} of {path} does not match its hash"))
+    }
+
+    /// Goes on to the next block, once this one is complete.
+    fn end_block(&mut self, hash: BlockHash) {
+        self.hasher.push(hash);
+        self.block = BlockHasher::new(self.hasher.blocks());
+    }
+}
+
+/// A stream cannot be received a second time, so what came of it is of no use.
+fn discard_stream(current: Current) {
+    if current.job.meta.size.is_none() {
+        discard(current.sink, &current.job);
+    }
+}
+
+/// Removes the unfinished file.
+fn discard(sink: Sink, job: &FileJob) {
+    if let Sink::Part(part) = sink {
+        let directory = part.directory();
+        drop(part);
+        // If that fails too, the file stays, under a name that tells what it is.
+        let _ = PartFile::discard(&directory, &job.name);
+    }
+}
+
+fn never_offered() -> TransferError {
+    TransferError::protocol("a block was never offered")
+}
+
+fn unasked() -> TransferError {
+    TransferError::protocol("a reply that was not asked for")
+}
+
+fn stream_error(error: io::Error) -> TransferError {
+    TransferError::Lost { path: "the output".into(), source: error }
+}

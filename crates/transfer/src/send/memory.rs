@@ -1,0 +1,230 @@
+//! The memory that receivers of a share may hold together, and who gives way when it runs short.
+//!
+//! A receiver that asks for data and does not take it keeps what was read for it in memory: chunks here, and bytes in
+//! its session. All receivers of a share draw on one limit. The less is left of it, the smaller the next chunk, so
+//! however many receivers stall, the others still get chunks. When three quarters are used, the receiver that holds
+//! most and has taken nothing for [`SHORT_PATIENCE`] is dropped. One that takes nothing for [`PATIENCE`] is dropped in
+//! any case.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::hash::BLOCK;
+
+/// The limit where the user sets none.
+pub(crate) const LIMIT: usize = 64 << 20;
+/// A receiver that takes nothing for this long is dropped.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+/// The same while memory is short, for the receiver that holds most.
+pub(crate) const SHORT_PATIENCE: Duration = Duration::from_secs(10);
+/// The smallest chunk, however little is left.
+const SMALLEST: usize = 16 << 10;
+/// Room in a chunk beyond its size: the end of a piece, and frames without data.
+const SLACK: usize = 8 << 10;
+/// Buffers kept for the next chunks.
+const SPARES: usize = 4;
+
+/// The memory of one share.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    limit: usize,
+    next: AtomicU64,
+    spares: Mutex<Vec<Vec<u8>>>,
+    consumers: Mutex<BTreeMap<u64, Arc<Usage>>>,
+}
+
+/// The memory of one receiver.
+#[derive(Debug)]
+struct Usage {
+    chunks: AtomicUsize,
+    session: AtomicUsize,
+    /// When it last took something.
+    took: Mutex<Instant>,
+    must_yield: Notify,
+}
+
+impl Usage {
+    fn held(&self) -> usize {
+        self.chunks.load(Ordering::Relaxed) + self.session.load(Ordering::Relaxed)
+    }
+
+    fn idle(&self) -> Duration {
+        lock(&self.took).elapsed()
+    }
+}
+
+impl Memory {
+    pub fn new(limit: usize) -> Self {
+        Self { limit, next: AtomicU64::new(0), spares: Mutex::default(), consumers: Mutex::default() }
+    }
+
+    /// Registers a receiver.
+    pub fn consumer(self: &Arc<Self>) -> Consumer {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let usage = Arc::new(Usage {
+            chunks: AtomicUsize::new(0),
+            session: AtomicUsize::new(0),
+            took: Mutex::new(Instant::now()),
+            must_yield: Notify::new(),
+        });
+        lock(&self.consumers).insert(id, Arc::clone(&usage));
+        Consumer { id, usage, memory: Arc::clone(self) }
+    }
+
+    /// Bytes that all receivers hold.
+    pub fn used(&self) -> usize {
+        lock(&self.consumers).values().map(|usage| usage.held()).sum()
+    }
+
+    fn is_short(&self) -> bool {
+        self.used() > self.limit / 4 * 3
+    }
+
+    /// How large the next chunk may be.
+    fn chunk_size(&self) -> usize {
+        (self.limit.saturating_sub(self.used()) / 8).clamp(SMALLEST, BLOCK)
+    }
+
+    /// Makes the largest of the stalled receivers give way.
+    fn make_room(&self) {
+        let consumers = lock(&self.consumers);
+        let stalled = consumers.values().filter(|usage| usage.idle() >= SHORT_PATIENCE);
+        if let Some(largest) = stalled.max_by_key(|usage| usage.held()) {
+            largest.must_yield.notify_one();
+        }
+    }
+}
+
+/// One receiver's hold on the memory; it is given back when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Consumer {
+    id: u64,
+    usage: Arc<Usage>,
+    memory: Arc<Memory>,
+}
+
+impl Consumer {
+    /// A buffer for this receiver's next chunk, of the size that the chunk may have. It counts until it is dropped.
+    /// When memory is short, this makes a stalled receiver give way.
+    pub fn buffer(&self) -> Buffer {
+        if self.memory.is_short() {
+            self.memory.make_room();
+        }
+        let size = self.memory.chunk_size();
+        let spare = if size == BLOCK { lock(&self.memory.spares).pop() } else { None };
+        let bytes = spare.unwrap_or_else(|| Vec::with_capacity(size + SLACK));
+        let (usage, memory) = (Arc::clone(&self.usage), Arc::clone(&self.memory));
+        let mut buffer = Buffer { bytes, size, counted: 0, usage, memory };
+        buffer.count();
+        buffer
+    }
+
+    /// Notes that the receiver took something, and what its session holds now.
+    pub fn note_taken(&self, session: usize) {
+        *lock(&self.usage.took) = Instant::now();
+        self.usage.session.store(session, Ordering::Relaxed);
+    }
+
+    /// True when the session should not be given more at the moment: memory is short, and it holds its share.
+    pub fn should_wait(&self, session: usize) -> bool {
+        self.usage.session.store(session, Ordering::Relaxed);
+        let consumers = lock(&self.memory.consumers).len().max(1);
+        self.memory.is_short() && session > (self.memory.limit / consumers).max(4 * SMALLEST)
+    }
+
+    /// Completes when this receiver has to give way to others.
+    pub async fn yields(&self) {
+        self.usage.must_yield.notified().await;
+    }
+}
+
+impl Drop for Consumer {
+    fn drop(&mut self) {
+        lock(&self.memory.consumers).remove(&self.id);
+    }
+}
+
+/// A chunk's bytes, counted for the receiver they are for.
+#[derive(Debug)]
+pub(crate) struct Buffer {
+    pub bytes: Vec<u8>,
+    /// How large the chunk may become.
+    pub size: usize,
+    counted: usize,
+    usage: Arc<Usage>,
+    memory: Arc<Memory>,
+}
+
+impl Buffer {
+    /// Counts what the buffer holds by now.
+    pub fn count(&mut self) {
+        let holds = self.bytes.capacity();
+        self.usage.chunks.fetch_add(holds, Ordering::Relaxed);
+        self.usage.chunks.fetch_sub(self.counted, Ordering::Relaxed);
+        self.counted = holds;
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        self.usage.chunks.fetch_sub(self.counted, Ordering::Relaxed);
+        let mut bytes = std::mem::take(&mut self.bytes);
+        let mut spares = lock(&self.memory.spares);
+        if (BLOCK..=4 * BLOCK).contains(&bytes.capacity()) && spares.len() < SPARES {
+            bytes.clear();
+            spares.push(bytes);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn however_many_receivers_stall_they_hold_little_more_than_the_limit() {
+        let memory = Arc::new(Memory::new(16 << 20));
+        let stalled: Vec<_> = (0..200).map(|_| memory.consumer()).map(|one| (one.buffer(), one)).collect();
+        assert!(memory.used() <= (16 << 20) + 200 * (SMALLEST + SLACK), "{}", memory.used());
+        let honest = memory.consumer();
+        assert!(honest.buffer().size >= SMALLEST, "others still get something");
+        drop(stalled);
+        assert_eq!(memory.used(), 0);
+        assert_eq!(honest.buffer().size, BLOCK, "memory came back");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn when_memory_is_short_the_largest_of_those_that_take_nothing_gives_way() {
+        let memory = Arc::new(Memory::new(4 << 20));
+        let [busy, large, small, other] = std::array::from_fn(|_| memory.consumer());
+        for (consumer, session) in [(&busy, 2 << 20), (&large, 1 << 20), (&small, 200 << 10)] {
+            consumer.note_taken(session);
+        }
+        let yields = async |consumer: &Consumer| {
+            tokio::time::timeout(Duration::from_millis(1), consumer.yields()).await.is_ok()
+        };
+        drop(other.buffer());
+        assert!(!yields(&large).await, "a pause is no stall");
+        tokio::time::sleep(SHORT_PATIENCE).await;
+        busy.note_taken(2 << 20);
+        drop(other.buffer());
+        assert!(!yields(&busy).await && !yields(&small).await && yields(&large).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_session_gets_its_share_only_while_memory_is_short() {
+        let memory = Arc::new(Memory::new(1 << 20));
+        let [one, two] = [memory.consumer(), memory.consumer()];
+        assert!(!one.should_wait(700 << 10), "there is enough");
+        assert!(one.should_wait(800 << 10) && !two.should_wait(100 << 10));
+    }
+}

@@ -1,0 +1,152 @@
+//! The sending end: shows the list, then answers what the receiver asks for.
+
+mod answer;
+mod input;
+mod listing;
+mod memory;
+mod rate;
+mod requests;
+mod share;
+mod source;
+mod turns;
+
+pub use share::{Contents, Share};
+pub(crate) use source::read_full;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::task::spawn_blocking;
+use tokio::time::{sleep, timeout};
+
+use crate::connection::Connection;
+use crate::control::ControlLink;
+use crate::error::TransferError;
+use crate::manifest::totals;
+use crate::message::Control;
+use crate::progress::Progress;
+use crate::report::{Report, Summary};
+use answer::{Service, answer};
+use listing::Listing;
+
+/// A receiver that says nothing for this long, from its arrival until it asks for data, is dropped.
+const SILENCE: Duration = Duration::from_secs(30 * 60);
+/// How long the first stream, the greeting and each piece of the list may take.
+const GREETING: Duration = Duration::from_secs(120);
+/// Bytes of the list written at a time.
+const LIST_PIECE: usize = 16 << 10;
+
+/// Sends `share` to the receiver at the other end of `connection`, until it has everything on disk.
+///
+/// Call this once for each receiver, at the same time if you like. Dropping the future stops sending; the receiver
+/// keeps what it has and can continue later. [`Share::close`] ends it with a reason.
+///
+/// # Errors
+/// [`TransferError`]; the receiver gets the reason where it concerns it.
+pub async fn send<C: Connection>(
+    connection: &C,
+    share: &Share,
+    progress: &Progress,
+) -> Result<Summary, TransferError> {
+    let accepted = timeout(GREETING, connection.accept()).await;
+    let stream = accepted.map_err(|_| stalled(GREETING))?.map_err(TransferError::Connection)?;
+    let mut control = ControlLink::new(stream);
+    let report = Report::default();
+    let outcome = tokio::select! {
+        outcome = serve(connection, &mut control, share, (progress, &report)) => outcome,
+        reason = share.closed() => Err(TransferError::Closed(reason)),
+    };
+    let outcome = match outcome {
+        Ok(()) => Ok(()),
+        Err(error) => Err(control.explain(error).await),
+    };
+    control.part(&outcome).await;
+    outcome?;
+    let done = progress.snapshot();
+    report.add(|summary| (summary.bytes, summary.resumed) = (done.bytes_done, done.bytes_resumed));
+    report.finish()
+}
+
+fn stalled(after: Duration) -> TransferError {
+    TransferError::Stalled { after }
+}
+
+async fn serve<C: Connection>(
+    connection: &C,
+    control: &mut ControlLink<C::Stream>,
+    share: &Share,
+    (progress, report): (&Progress, &Report),
+) -> Result<(), TransferError> {
+    let listing = greet(control, share, (progress, report)).await?;
+    let service =
+        Service { listing, share: share.clone(), progress: progress.clone(), report: report.clone() };
+    let work = async {
+        let accepted = timeout(SILENCE, connection.accept()).await;
+        let stream = accepted.map_err(|_| stalled(SILENCE))?.map_err(TransferError::Connection)?;
+        Box::pin(answer(stream, service, || connection.unacknowledged())).await
+    };
+    // The data stream may end first; what counts is what the receiver says on the control stream.
+    let work = async {
+        match work.await {
+            Ok(()) => {
+                sleep(SILENCE).await;
+                stalled(SILENCE)
+            }
+            Err(error) => error,
+        }
+    };
+    tokio::select! {
+        biased;
+        word = control.recv() => match word? {
+            Control::Done => Ok(()),
+            Control::Incomplete { failed_here: 0, count, .. } if !report.has_changed() => {
+                // It has every file that can be read.
+                report.add(|summary| summary.missed = count);
+                Ok(())
+            }
+            Control::Incomplete { count, files, .. } => Err(TransferError::PeerIncomplete { count, files }),
+            Control::Abort(reason) => Err(TransferError::Peer(reason)),
+            _ => Err(TransferError::protocol("a control message that only senders send")),
+        },
+        error = work => Err(error),
+    }
+}
+
+/// Greets the receiver and shows it the list.
+async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
+    control: &mut ControlLink<S>,
+    share: &Share,
+    (progress, report): (&Progress, &Report),
+) -> Result<Arc<Listing>, TransferError> {
+    control.greet().await?;
+    timeout(GREETING, control.expect_greeting()).await.map_err(|_| stalled(GREETING))??;
+    let listing = {
+        let _turn = share.turns().next(false).await;
+        let share = share.clone();
+        let listed = spawn_blocking(move || share.list()).await;
+        listed.map_err(|error| TransferError::Connection(error.into()))??
+    };
+    progress.set_totals(totals(&listing.entries));
+    listing.left_out.iter().for_each(|what| report.leave_out(what));
+    show_list(control, &listing).await?;
+    Ok(listing)
+}
+
+async fn show_list<S: AsyncRead + AsyncWrite + Unpin>(
+    control: &mut ControlLink<S>,
+    listing: &Listing,
+) -> Result<(), TransferError> {
+    let entries = listing.entries.iter().cloned().map(Control::Entry);
+    let left_out = listing.left_out.iter().cloned().map(Control::LeftOut);
+    let mut bytes = Vec::new();
+    for line in entries.chain(left_out) {
+        line.encode(&mut bytes);
+        if bytes.len() >= LIST_PIECE {
+            timeout(GREETING, control.send_bytes(&bytes)).await.map_err(|_| stalled(GREETING))??;
+            bytes.clear();
+        }
+    }
+    Control::ListEnd.encode(&mut bytes);
+    timeout(GREETING, control.send_bytes(&bytes)).await.map_err(|_| stalled(GREETING))?
+}

@@ -1,0 +1,488 @@
+//! Reads and hashes what one receiver asked for, a turn at a time.
+//!
+//! A turn runs on a blocking thread. It answers requests until the chunk is as large as it may be, or no request is
+//! left, or [`A_TURN`] bytes were read, and leaves off in the middle of a file if need be. Frames are built in place,
+//! so that a block is copied once, from the file into the chunk, and many small files share one write. When the chunk
+//! may not hold a block, the block goes out in pieces.
+
+use std::collections::VecDeque;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::sync::Arc;
+
+use blake3::hazmat::ChainingValue;
+
+use super::listing::{ChangeTime, Listing, Opened, unreadable};
+use super::memory::Buffer;
+use crate::codec::{FRAME_HEADER, finish_frame};
+use crate::hash::{BLOCK, BlockHasher, FileHasher, block_len, hash_block, is_zero};
+use crate::manifest::{EntryKind, FileMeta};
+use crate::message::{REPLY_BLOCK, REPLY_PIECE, Reply, Request};
+use crate::progress::Progress;
+use crate::report::Report;
+
+/// Most bytes read in a turn.
+pub(crate) const A_TURN: usize = 8 << 20;
+/// Bytes before the data in a block's frame: header and hash.
+const PREFIX: usize = FRAME_HEADER + 32;
+/// The shortest piece of a block.
+const SHORTEST_PIECE: usize = 4 << 10;
+const CHANGED: &str = "it changed on the sender while it was being sent; run the same command again";
+
+/// Replies ready to be written to the data stream.
+pub(crate) struct Chunk {
+    pub buffer: Buffer,
+    /// File bytes these replies carry, and file bytes they say the receiver has.
+    pub carried: u64,
+    pub held: u64,
+}
+
+impl Chunk {
+    fn len(&self) -> usize {
+        self.buffer.bytes.len()
+    }
+
+    fn reply(&mut self, reply: &Reply) {
+        reply.encode(&mut self.buffer.bytes);
+    }
+}
+
+/// Serves the requests of one receiver.
+pub(crate) struct Source {
+    listing: Arc<Listing>,
+    progress: Progress,
+    report: Report,
+    task: Option<Task>,
+    /// The file being sent.
+    current: Option<Current>,
+    /// Entries that the receiver asked the hash of, and those it began to fetch.
+    hashed: Bits,
+    begun: Bits,
+}
+
+/// A request that is being answered.
+enum Task {
+    Blocks(Blocks),
+    Hash(Box<Current>),
+}
+
+/// Blocks of the current file, still to be sent.
+struct Blocks {
+    left: u64,
+    last: bool,
+    held: VecDeque<ChainingValue>,
+}
+
+/// An open file, and how far it was read.
+struct Current {
+    index: usize,
+    meta: FileMeta,
+    file: Opened,
+    /// When it had last changed as it was opened.
+    changed: Option<ChangeTime>,
+    hasher: FileHasher,
+    /// The block that was begun.
+    block: BlockHasher,
+    sent: u64,
+    /// A file of unknown length has ended: only `End` is left to say.
+    has_ended: bool,
+}
+
+/// The outcome of a step of a turn.
+enum Step {
+    /// So many bytes were read.
+    Read(usize),
+    /// Input of the stream has to come first.
+    Waits,
+}
+
+/// Why a file cannot be sent.
+enum Trouble {
+    /// It is not what was listed; another attempt may get it.
+    Changed,
+    /// Anything else, for people at both ends.
+    Other(String),
+}
+
+impl From<String> for Trouble {
+    fn from(why: String) -> Self {
+        Self::Other(why)
+    }
+}
+
+impl From<&str> for Trouble {
+    fn from(why: &str) -> Self {
+        Self::Other(why.into())
+    }
+}
+
+impl From<io::Error> for Trouble {
+    fn from(error: io::Error) -> Self {
+        Self::Other(unreadable(&error))
+    }
+}
+
+impl Source {
+    pub fn new(listing: Arc<Listing>, progress: Progress, report: Report) -> Self {
+        let (hashed, begun) = (Bits::default(), Bits::default());
+        Self { listing, progress, report, task: None, current: None, hashed, begun }
+    }
+
+    /// True when all requests were answered.
+    pub fn is_idle(&self) -> bool {
+        self.task.is_none()
+    }
+
+    /// True when the next turn mostly compares, rather than reads what will be sent.
+    pub fn is_checking(&self, queue: &VecDeque<Request>) -> bool {
+        match &self.task {
+            Some(Task::Hash(_)) => true,
+            Some(Task::Blocks(blocks)) => !blocks.held.is_empty(),
+            None => queue.front().is_some_and(Request::is_check),
+        }
+    }
+
+    /// Waits until a stream that is being sent has something to send.
+    pub async fn wait_for_input(&mut self) {
+        if let (Some(Task::Blocks(_)), Some(Current { file: Opened::Stream(input), block, .. })) =
+            (&self.task, &mut self.current)
+        {
+            input.gather(BLOCK - block.len()).await;
+        }
+    }
+
+    /// Answers what is asked for, in a chunk in `buffer`; blocks.
+    pub fn turn(&mut self, queue: &mut VecDeque<Request>, buffer: Buffer) -> Chunk {
+        let mut out = Chunk { buffer, carried: 0, held: 0 };
+        let mut read = 0;
+        while out.len() < out.buffer.size && read < A_TURN {
+            let step = match (self.task.take(), queue.is_empty()) {
+                (Some(Task::Blocks(blocks)), _) => self.send(blocks, &mut out),
+                (Some(Task::Hash(file)), _) => self.hash(file, &mut out),
+                (None, true) => break,
+                (None, false) => queue.pop_front().map_or(Ok(Step::Waits), |request| self.begin(request)),
+            };
+            match step {
+                Ok(Step::Read(bytes)) => read += bytes,
+                Ok(Step::Waits) => break,
+                Err(trouble) => self.fail(&trouble, &mut out),
+            }
+        }
+        out.buffer.count();
+        out
+    }
+
+    /// Says why the current file cannot be sent.
+    fn fail(&mut self, trouble: &Trouble, out: &mut Chunk) {
+        let current = self.current.take();
+        self.task = None;
+        let is_stream = current.is_some_and(|current| matches!(current.file, Opened::Stream(_)));
+        let why = match trouble {
+            Trouble::Changed => CHANGED.into(),
+            Trouble::Other(why) => why.clone(),
+        };
+        if is_stream || matches!(trouble, Trouble::Changed) {
+            // Unlike a file that cannot be read, it is no reason for the sender to be content.
+            self.report.note_changed();
+        }
+        out.reply(&Reply::Failed(why.into()));
+    }
+
+    fn begin(&mut self, request: Request) -> Result<Step, Trouble> {
+        match request {
+            Request::Hash { file } => {
+                let index = file as usize;
+                let current = self.open(index)?;
+                if current.meta.size.is_none() {
+                    return Err("a file of unknown length cannot be compared".into());
+                }
+                if !self.hashed.set(index) {
+                    return Err("its hash was asked for before".into());
+                }
+                self.task = Some(Task::Hash(Box::new(current)));
+            }
+            Request::Fetch { file, first, count, last, held } => {
+                let index = file as usize;
+                if first == 0 {
+                    self.current = None;
+                    self.current = Some(self.open(index)?);
+                    if !self.begun.set(index) {
+                        return Err("it was asked for before".into());
+                    }
+                    self.take_back(index);
+                }
+                let is_next = |current: &Current| {
+                    current.index == index && current.hasher.blocks() == first && current.block.len() == 0
+                };
+                if !self.current.as_ref().is_some_and(is_next) {
+                    return Err("it was asked for out of order".into());
+                }
+                self.task = Some(Task::Blocks(Blocks { left: count, last, held: held.into() }));
+            }
+        }
+        Ok(Step::Read(0))
+    }
+
+    /// A file whose hash was asked for is fetched after all: the receiver has another one.
+    fn take_back(&self, index: usize) {
+        if self.hashed.has(index)
+            && let Some(EntryKind::File(FileMeta { size: Some(size), .. })) =
+                self.listing.entries.get(index).map(|entry| &entry.kind)
+        {
+            self.progress.take_back(*size);
+            self.report.add(|summary| summary.skipped = summary.skipped.saturating_sub(1));
+        }
+    }
+
+    /// Sends a block of the current file, or a piece of it.
+    fn send(&mut self, mut blocks: Blocks, out: &mut Chunk) -> Result<Step, Trouble> {
+        let Some(current) = &mut self.current else { return Ok(Step::Read(0)) };
+        if blocks.left == 0 || current.has_ended {
+            if blocks.last {
+                self.end(out)?;
+            }
+            return Ok(Step::Read(0));
+        }
+        let done = current.hasher.blocks();
+        let step = current.send_some(blocks.held.front(), out)?;
+        if current.hasher.blocks() > done {
+            blocks.left -= 1;
+            blocks.held.pop_front();
+        }
+        self.task = Some(Task::Blocks(blocks));
+        Ok(step)
+    }
+
+    /// Ends the current file with its hash, if it is still what was listed.
+    fn end(&mut self, out: &mut Chunk) -> Result<(), Trouble> {
+        let Some(mut current) = self.current.take() else { return Ok(()) };
+        current.check_end()?;
+        out.reply(&Reply::End { len: current.sent, hash: current.hasher.finish().into() });
+        self.progress.add_file();
+        self.report.add(|summary| summary.files += 1);
+        Ok(())
+    }
+
+    /// Hashes one more block of a file that is compared.
+    fn hash(&mut self, mut file: Box<Current>, out: &mut Chunk) -> Result<Step, Trouble> {
+        let size = file.meta.size.unwrap_or(0);
+        let mut block = vec![0; block_len(size, file.hasher.blocks())];
+        file.read_full(&mut block)?;
+        if !block.is_empty() {
+            file.hasher.push(hash_block(file.hasher.blocks(), &block));
+            file.sent += block.len() as u64;
+            self.task = Some(Task::Hash(file));
+            return Ok(Step::Read(block.len()));
+        }
+        file.check_end()?;
+        out.reply(&Reply::End { len: size, hash: file.hasher.finish().into() });
+        // Mostly the receiver has it; if not, it fetches it and this is taken back.
+        out.held += size;
+        self.report.add(|summary| summary.skipped += 1);
+        Ok(Step::Read(0))
+    }
+
+    /// Opens entry `index` and checks that it is what was listed.
+    fn open(&self, index: usize) -> Result<Current, Trouble> {
+        let entry = self.listing.entries.get(index);
+        let Some((EntryKind::File(meta), path)) = entry.map(|entry| (&entry.kind, &entry.path)) else {
+            return Err("it is not a file of this share".into());
+        };
+        self.progress.set_current(path.shown());
+        let file = self.listing.open(index)?;
+        let changed_at = file.changed()?;
+        let current = Current {
+            index,
+            meta: *meta,
+            file,
+            changed: changed_at,
+            hasher: FileHasher::default(),
+            block: BlockHasher::new(0),
+            sent: 0,
+            has_ended: false,
+        };
+        if current.is_as_listed()? { Ok(current) } else { Err(Trouble::Changed) }
+    }
+}
+
+impl Current {
+    /// True while length and time are those of the list.
+    fn is_as_listed(&self) -> Result<bool, Trouble> {
+        let now = self.file.meta()?;
+        let is_listed = |now: &FileMeta| now.size == self.meta.size && now.modified == self.meta.modified;
+        Ok(self.meta.size.is_none() || now.as_ref().is_none_or(is_listed))
+    }
+
+    /// Checks that all of the file was read, and that it did not change meanwhile.
+    fn check_end(&mut self) -> Result<(), Trouble> {
+        let Some(size) = self.meta.size else { return Ok(()) };
+        // Programs can set a file's time of modification, but not that of its last change.
+        let is_as_opened = self.file.changed()? == self.changed;
+        if !(is_as_opened && self.is_as_listed()? && size == self.sent) {
+            return Err(Trouble::Changed);
+        }
+        if let Opened::File(file) = &mut self.file
+            && file.read(&mut [0])? > 0
+        {
+            return Err(format!("the sender's system reports {size} bytes for it, but it has more").into());
+        }
+        Ok(())
+    }
+
+    /// Sends the next block, a piece of it, or says that `held` is right.
+    fn send_some(&mut self, held: Option<&ChainingValue>, out: &mut Chunk) -> Result<Step, Trouble> {
+        let index = self.hasher.blocks();
+        let want = self.meta.size.map_or(BLOCK, |size| block_len(size, index)) - self.block.len();
+        if want == 0 {
+            return Err("it was asked for past its end".into());
+        }
+        let room = out.buffer.size.saturating_sub(out.len());
+        let is_whole = self.block.len() == 0 && (want <= room || out.buffer.size >= BLOCK);
+        if let (Some(held), false, 0) = (held, is_whole, self.block.len())
+            && self.holds(held, want)?
+        {
+            self.hasher.push(self.block.finish());
+            self.begin_block(want);
+            out.held += want as u64;
+            out.reply(&Reply::Same);
+            return Ok(Step::Read(want));
+        }
+        let start = out.len();
+        let want_now = if is_whole { want } else { want.min(room.max(SHORTEST_PIECE)) };
+        let read = self.read_into(&mut out.buffer.bytes, want_now)?;
+        let Some(read) = read else { return Ok(Step::Waits) };
+        let is_complete = read == want || self.has_ended;
+        if read == 0 && self.block.len() == 0 {
+            out.buffer.bytes.truncate(start);
+            return Ok(Step::Read(0));
+        }
+        let data = &out.buffer.bytes[start + PREFIX..];
+        self.block.update(data);
+        if !is_complete {
+            let hash = *blake3::hash(data).as_bytes();
+            self.put(out, (start, REPLY_PIECE), &hash);
+            return Ok(Step::Read(read));
+        }
+        let hash = self.block.finish();
+        self.hasher.push(hash);
+        if is_whole && (held == Some(&hash.value) || (self.meta.size.is_some() && is_zero(data))) {
+            out.buffer.bytes.truncate(start);
+            let is_held = held == Some(&hash.value);
+            *(if is_held { &mut out.held } else { &mut out.carried }) += read as u64;
+            out.reply(if is_held { &Reply::Same } else { &Reply::Zeros });
+        } else {
+            self.put(out, (start, REPLY_BLOCK), &hash.value);
+        }
+        self.begin_block(read);
+        Ok(Step::Read(read))
+    }
+
+    /// Completes the frame of this kind whose data begin [`PREFIX`] bytes after `start`.
+    fn put(&mut self, out: &mut Chunk, (start, kind): (usize, u8), hash: &[u8; 32]) {
+        let bytes = &mut out.buffer.bytes;
+        out.carried += (bytes.len() - start - PREFIX) as u64;
+        bytes[start] = kind;
+        bytes[start + FRAME_HEADER..start + PREFIX].copy_from_slice(hash);
+        finish_frame(bytes, start);
+        if kind == REPLY_PIECE {
+            self.sent += (bytes.len() - start - PREFIX) as u64;
+        }
+    }
+
+    fn begin_block(&mut self, read: usize) {
+        self.sent += read as u64;
+        self.block = BlockHasher::new(self.hasher.blocks());
+    }
+
+    /// Appends room for a frame's prefix and the next bytes of the file, at most `most`. `None`: none have come yet.
+    fn read_into(&mut self, bytes: &mut Vec<u8>, most: usize) -> Result<Option<usize>, Trouble> {
+        let start = bytes.len();
+        if let Opened::Stream(input) = &mut self.file {
+            if !input.is_ready() {
+                return Ok(None);
+            }
+            bytes.resize(start + PREFIX, 0);
+            let read = input.take(bytes, most).inspect_err(|_| bytes.truncate(start));
+            let read = read?;
+            self.has_ended = input.has_ended();
+            return Ok(Some(read));
+        }
+        bytes.resize(start + PREFIX + most, 0);
+        let filled = read_full(&mut self.file, &mut bytes[start + PREFIX..]);
+        let read = filled.inspect_err(|_| bytes.truncate(start))?;
+        if read < most && self.meta.size.is_some() {
+            bytes.truncate(start);
+            return Err(self.too_short());
+        }
+        bytes.truncate(start + PREFIX + read);
+        self.has_ended = read < most;
+        Ok(Some(read))
+    }
+
+    /// Fills `block` from the file.
+    fn read_full(&mut self, block: &mut [u8]) -> Result<(), Trouble> {
+        match read_full(&mut self.file, block)? {
+            read if read == block.len() => Ok(()),
+            _ => Err(self.too_short()),
+        }
+    }
+
+    /// Why the file ends before the length that was listed.
+    fn too_short(&self) -> Trouble {
+        match (self.is_as_listed(), self.meta.size) {
+            (Ok(true), Some(size)) => {
+                format!("the sender's system reports {size} bytes for it, but fewer can be read").into()
+            }
+            _ => Trouble::Changed,
+        }
+    }
+
+    /// Whether the next block is the one that the receiver holds; where not, the file is back where it was.
+    fn holds(&mut self, held: &ChainingValue, len: usize) -> Result<bool, Trouble> {
+        let mut block = vec![0; len];
+        self.read_full(&mut block)?;
+        self.block.update(&block);
+        if self.block.finish().value == *held {
+            return Ok(true);
+        }
+        self.block = BlockHasher::new(self.hasher.blocks());
+        if let Opened::File(file) = &mut self.file {
+            file.seek(SeekFrom::Current(-(len as i64)))?;
+        }
+        Ok(false)
+    }
+}
+
+/// A set of entries, by number.
+#[derive(Default)]
+struct Bits(Vec<u64>);
+
+impl Bits {
+    /// Adds an entry; false when it was there.
+    fn set(&mut self, index: usize) -> bool {
+        let (word, bit) = (index / 64, 1 << (index % 64));
+        if word >= self.0.len() {
+            self.0.resize(word + 1, 0);
+        }
+        let is_new = self.0[word] & bit == 0;
+        self.0[word] |= bit;
+        is_new
+    }
+
+    fn has(&self, index: usize) -> bool {
+        self.0.get(index / 64).is_some_and(|word| word & (1 << (index % 64)) != 0)
+    }
+}
+
+/// Fills `buffer` as far as the file goes.
+pub(crate) fn read_full(file: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match file.read(&mut buffer[filled..]) {
+            Ok(0) => break,
+            Ok(read) => filled += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
+}

@@ -1,0 +1,58 @@
+//! The few places at the disk that all receivers of a share take in turns.
+//!
+//! A receiver that has asked for something waits for a place, works on a blocking thread until it has filled a chunk
+//! or read [`A_TURN`](super::source::A_TURN), and queues again. Places are given in the order of the queue, so
+//! everyone advances alike. A receiver that is idle, or that does not take its data, holds no place and no thread.
+//!
+//! Comparisons with data that receivers hold cost the sender reads without a download. Such work has one place in all,
+//! in addition to the general one.
+
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+/// Most threads that read at the same time.
+const MOST: usize = 8;
+
+#[derive(Debug)]
+pub(crate) struct Turns {
+    places: Semaphore,
+    checks: Semaphore,
+}
+
+/// A place at the disk, given back when dropped.
+pub(crate) struct Turn<'a> {
+    _place: Option<SemaphorePermit<'a>>,
+    _check: Option<SemaphorePermit<'a>>,
+}
+
+impl Default for Turns {
+    fn default() -> Self {
+        let processors = std::thread::available_parallelism().map_or(2, usize::from);
+        Self { places: Semaphore::new(processors.clamp(2, MOST)), checks: Semaphore::new(1) }
+    }
+}
+
+impl Turns {
+    /// Waits for a place.
+    pub async fn next(&self, is_check: bool) -> Turn<'_> {
+        // Neither semaphore is ever closed.
+        let check = if is_check { self.checks.acquire().await.ok() } else { None };
+        Turn { _place: self.places.acquire().await.ok(), _check: check }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::timeout;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn checks_leave_a_place_to_downloads() {
+        let turns = Turns::default();
+        let _check = turns.next(true).await;
+        let is_served = async |is_check| timeout(Duration::from_secs(1), turns.next(is_check)).await.is_ok();
+        assert!(!is_served(true).await && is_served(false).await);
+    }
+}

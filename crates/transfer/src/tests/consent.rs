@@ -1,0 +1,146 @@
+//! A receiver's consent and limits, and its treatment of modes, metadata and odd files.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::sync::{Arc, Mutex};
+
+use super::{directories, directory, names, noise, share, transfer, transfer_into, tree};
+use crate::hash::BLOCK;
+use crate::{Consent, Offer, ReceiveOptions, Share, TransferError};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_user_sees_names_and_sizes_first_and_nothing_is_written_without_consent() {
+    let (_temp, from, to) = directories(&[("d/a", b"12345"), ("d/b/c", b"678"), (".e", b"9")]);
+    let share = Share::from_paths(&[from.join("d"), from.join(".e")]).unwrap();
+    let seen = Arc::new(Mutex::new(None));
+    for consents in [false, true] {
+        let seen = Arc::clone(&seen);
+        let asks = move |offer: &Offer| {
+            *seen.lock().unwrap() = Some(offer.clone());
+            consents
+        };
+        let options = ReceiveOptions { consent: Consent::Ask(Arc::new(asks)), ..ReceiveOptions::default() };
+        let (sent, received) = transfer(&share, directory(&to), &options).await;
+        if consents {
+            received.unwrap();
+            assert_eq!(tree(&from), tree(&to));
+        } else {
+            assert!(matches!(received, Err(TransferError::Declined)), "{received:?}");
+            assert!(
+                matches!(&sent, Err(TransferError::Peer(why)) if why.raw().contains("declined")),
+                "{sent:?}"
+            );
+            assert!(names(&to).is_empty());
+        }
+    }
+    let offer = seen.lock().unwrap().take().unwrap();
+    assert_eq!((offer.files, offer.bytes, offer.endless), (3, 9, 0));
+    let listed: Vec<_> = offer.names.iter().map(|name| (name.name.raw(), name.files, name.bytes)).collect();
+    assert_eq!(listed, [(".e", 1, 1), ("d", 2, 8)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hidden_names_go_into_a_directory_of_their_own_unless_allowed() {
+    let (_temp, from, to) = directories(&[(".bashrc", b"evil"), (".profile", b"evil")]);
+    let share = Share::from_paths(&[from.join(".bashrc"), from.join(".profile")]).unwrap();
+    fs::write(to.join("mine"), b"here before").unwrap();
+    let (_, received) = transfer(&share, directory(&to), &ReceiveOptions::default()).await;
+    assert!(matches!(&received, Err(TransferError::Hidden { .. })), "{received:?}");
+    assert_eq!(names(&to), ["mine"]);
+    // A new directory, also when an earlier attempt has been there.
+    transfer_into(&share, &to.join("new")).await;
+    fs::remove_file(to.join("new/.profile")).unwrap();
+    transfer_into(&share, &to.join("new")).await;
+    assert_eq!(names(&to.join("new")), [".bashrc", ".profile"]);
+
+    let options = ReceiveOptions { allow_hidden: true, ..ReceiveOptions::default() };
+    transfer(&share, directory(&to), &options).await.1.unwrap();
+    assert_eq!(names(&to), [".bashrc", ".profile", "mine", "new"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn more_than_the_user_takes_is_refused_also_of_a_stream() {
+    let (_temp, from, to) = directories(&[("a", &noise(1, 1000))]);
+    let options = |most| ReceiveOptions { max_size: Some(most), ..ReceiveOptions::default() };
+    let (_, received) = transfer(&share(&from.join("a")), directory(&to), &options(999)).await;
+    assert!(matches!(received, Err(TransferError::TooLarge { most: 999 })), "{received:?}");
+    transfer(&share(&from.join("a")), directory(&to), &options(1000)).await.1.unwrap();
+
+    let endless = Share::from_reader("zero", std::io::repeat(7)).unwrap();
+    let (_, received) = transfer(&endless, directory(&to), &options(3 << 20)).await;
+    assert!(matches!(received, Err(TransferError::TooLarge { .. })), "{received:?}");
+    assert_eq!(names(&to), ["a"], "nothing of it is left");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_umask_here_applies_unless_all_modes_are_wanted() {
+    let (_temp, from, to) = directories(&[("d/open", b"x"), ("d/sub/x", b"x")]);
+    fs::set_permissions(from.join("d/open"), fs::Permissions::from_mode(0o666)).unwrap();
+    fs::set_permissions(from.join("d/sub"), fs::Permissions::from_mode(0o777)).unwrap();
+    // The mode of a new file of this process.
+    fs::write(to.join("probe"), b"").unwrap();
+    let mask = fs::metadata(to.join("probe")).unwrap().permissions().mode() & 0o666;
+    let mode = |path: &str| fs::metadata(to.join(path)).unwrap().permissions().mode() & 0o777;
+    transfer_into(&share(&from.join("d")), &to).await;
+    assert_eq!(mode("d/open"), mask);
+    assert_eq!(mode("d/sub") & 0o666, mask);
+    let options = ReceiveOptions { all_modes: true, ..ReceiveOptions::default() };
+    transfer(&share(&from.join("d")), directory(&to.join("exact")), &options).await.1.unwrap();
+    assert_eq!((mode("exact/d/open"), mode("exact/d/sub")), (0o666, 0o777));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_directory_that_is_there_keeps_its_mode_whatever_the_sender_has() {
+    let (_temp, from, to) = directories(&[("d/x", b"x")]);
+    fs::create_dir(to.join("d")).unwrap();
+    fs::set_permissions(to.join("d"), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(from.join("d"), fs::Permissions::from_mode(0o055)).unwrap();
+    let (_, received) = transfer(&share(&from.join("d")), directory(&to), &ReceiveOptions::default()).await;
+    // Only the superuser can read such a directory.
+    drop(received);
+    fs::set_permissions(from.join("d"), fs::Permissions::from_mode(0o755)).unwrap();
+    assert_eq!(fs::metadata(to.join("d")).unwrap().permissions().mode() & 0o777, 0o755);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sparse_files_stay_sparse_on_the_wire_and_on_the_disk() {
+    let (_temp, from, to) = directories(&[]);
+    let file = fs::File::create(from.join("disk.img")).unwrap();
+    file.set_len(200 * BLOCK as u64 + 5).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &noise(1, 5000), 77 * BLOCK as u64 + 123).unwrap();
+    let mut part = vec![0; 3 * 4096];
+    part[..4096].copy_from_slice(&noise(2, 4096));
+    std::os::unix::fs::FileExt::write_all_at(&file, &part, 150 * BLOCK as u64).unwrap();
+    transfer_into(&share(&from.join("disk.img")), &to).await;
+    assert_eq!(tree(&from), tree(&to));
+    let blocks = fs::metadata(to.join("disk.img")).unwrap().blocks();
+    assert!(blocks * 512 < 1 << 20, "{blocks} blocks for some kilobytes");
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_reports_no_bytes_and_has_some_is_read_to_its_end() {
+    let (_temp, _, to) = directories(&[]);
+    transfer_into(&share(std::path::Path::new("/proc/version")), &to).await;
+    assert_eq!(fs::read(to.join("version")).unwrap(), fs::read("/proc/version").unwrap());
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_has_fewer_bytes_than_it_reports_is_named_and_the_rest_arrives() {
+    let (_temp, from, to) = directories(&[("a", b"a")]);
+    // A page is reported, and a number is there.
+    let odd =
+        ["/sys/kernel/mm/transparent_hugepage/enabled", "/sys/kernel/notes", "/sys/kernel/uevent_seqnum"];
+    let Some(odd) = odd.iter().find(|path| {
+        let reported = fs::metadata(path).map_or(0, |meta| meta.len());
+        fs::read(path).is_ok_and(|content| (content.len() as u64) < reported)
+    }) else {
+        return;
+    };
+    let share = Share::from_paths(&[from.join("a").as_path(), std::path::Path::new(odd)]).unwrap();
+    let (sent, received) = transfer(&share, directory(&to), &ReceiveOptions::default()).await;
+    let Err(TransferError::Incomplete { failures, count: 1, .. }) = &received else { panic!("{received:?}") };
+    assert!(failures[0].reason.text().contains("fewer can be read"), "{failures:?}");
+    assert_eq!((names(&to), sent.unwrap().missed), (vec!["a".to_owned()], 1));
+}
