@@ -3,13 +3,15 @@
 //! The default is `$XDG_CONFIG_HOME/anabranch/key`, or `~/.config/anabranch/key`. What stands in the file is
 //! `anabranch-secure`'s matter ([`NodeKey::to_file_text`]); this module deals with the file. A new key is
 //! written under another name, flushed, then linked to its own name: the link fails when that name is taken,
-//! so a key is never overwritten and never seen half-written, even by two programs that start together.
+//! so a key is never overwritten and never seen half-written, even by two programs that start together. A program that
+//! has read or made a key, or drawn a secret, leaves no core dump from then on.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use anabranch_secure::NodeKey;
+use anabranch_service::process;
 use zeroize::Zeroizing;
 
 use crate::errors::Failure;
@@ -58,6 +60,7 @@ pub fn fresh() -> Result<NodeKey, Failure> {
 /// # Errors
 /// When the system gives none.
 pub fn random<const N: usize>() -> Result<Zeroizing<[u8; N]>, Failure> {
+    process::protect_secrets();
     let mut random = Zeroizing::new([0; N]);
     getrandom::fill(&mut *random)
         .map_err(|error| Failure::local(format!("the operating system gave no randomness: {error}")))?;
@@ -93,6 +96,7 @@ pub fn create(path: &Path) -> Result<NodeKey, Failure> {
 /// # Errors
 /// When there is none, it is no key or no file, or others may read or change it.
 pub fn load(path: &Path) -> Result<NodeKey, Failure> {
+    process::protect_secrets();
     check_regular(path)?;
     let file = File::open(path).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => Failure::local(format!("there is no key at {}", path.display()))
@@ -143,9 +147,14 @@ fn write_new(path: &Path, text: &[u8]) -> io::Result<()> {
     let mut name = path.file_name().ok_or(io::ErrorKind::InvalidFilename)?.to_owned();
     name.push(format!(".new-{:016x}", getrandom::u64()?));
     let draft = path.with_file_name(name);
-    write_private(&draft, text)?;
-    let linked = fs::hard_link(&draft, path);
-    let removed = fs::remove_file(&draft);
+    let written = write_private(&draft, text);
+    move_new(&draft, path, written)
+}
+
+/// Gives a draft its name if it was written, and removes it if not: a full disk leaves no part of a key behind.
+fn move_new(draft: &Path, path: &Path, written: io::Result<()>) -> io::Result<()> {
+    let linked = written.and_then(|()| fs::hard_link(draft, path));
+    let removed = fs::remove_file(draft);
     linked.and(removed)
 }
 
@@ -264,6 +273,25 @@ mod tests {
         let failure = create(&dir.key()).unwrap_err();
         assert!(failure.message.contains("already"), "{failure}");
         assert_eq!(load_or_create(&dir.key()).unwrap().public(), first.public());
+    }
+
+    #[test]
+    fn a_write_that_fails_leaves_nothing_behind() {
+        let dir = Dir::new("full");
+        let (draft, path) = (dir.0.join("key.new-1"), dir.0.join("key"));
+        fs::write(&draft, "half of a k").unwrap();
+        let failed = move_new(&draft, &path, Err(io::ErrorKind::StorageFull.into()));
+        assert_eq!(failed.unwrap_err().kind(), io::ErrorKind::StorageFull);
+        assert_eq!(fs::read_dir(&dir.0).unwrap().count(), 0);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_process_that_has_drawn_a_secret_leaves_no_core_dump() {
+        random::<16>().unwrap();
+        let limits = fs::read_to_string("/proc/self/limits").unwrap();
+        let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
+        assert_eq!(core.split_whitespace().nth(4), Some("0"), "{core}");
     }
 
     #[test]

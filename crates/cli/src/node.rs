@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anabranch_net::{Endpoint, Route, Session};
+use anabranch_service::process::memory;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::errors::Failure;
@@ -40,16 +41,32 @@ impl Drop for Threads {
     }
 }
 
+/// Address space that a program with sessions reserves at least: most of it for threads, and never used.
+const LEAST_ADDRESS_SPACE: u64 = 512 << 20;
+
 /// Starts the threads that sessions run on.
 ///
 /// # Errors
-/// When the system gives no threads.
+/// When the system gives no threads, or so little address space that an allocation would fail later.
 pub fn runtime() -> Result<Threads, Failure> {
+    check_address_space(memory::address_space())?;
     Builder::new_multi_thread()
         .enable_all()
         .build()
         .map(|runtime| Threads(Some(runtime)))
         .map_err(|error| Failure::local(format!("cannot start the network threads: {error}")))
+}
+
+fn check_address_space(limit: Option<u64>) -> Result<(), Failure> {
+    match limit {
+        Some(limit) if limit < LEAST_ADDRESS_SPACE => Err(Failure::local(format!(
+            "the address space is limited to {} MiB (`ulimit -v`), and threads reserve up to {} MiB of it",
+            limit >> 20,
+            LEAST_ADDRESS_SPACE >> 20
+        ))
+        .hint("limit the memory in use instead: `systemd-run --user --scope -p MemoryMax=64M anabranch …`")),
+        _ => Ok(()),
+    }
 }
 
 /// The addresses to tell others, best first: those that a default route leads to, then other addresses of this
@@ -86,6 +103,13 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
+
+    #[test]
+    fn too_little_address_space_is_an_error_with_advice_and_not_an_abort_later() {
+        assert!(check_address_space(None).is_ok() && check_address_space(Some(1 << 30)).is_ok());
+        let failure = check_address_space(Some(200 << 20)).unwrap_err();
+        assert!(failure.message.contains("200 MiB") && failure.hint.is_some(), "{failure}");
+    }
 
     #[test]
     fn nobody_waits_for_what_the_system_does_not_finish() {

@@ -7,7 +7,9 @@
 //! | [`sensing`] | a node measures relays, and relays measure each other |
 //! | [`store`] | where controllers store what they know |
 
+mod budget;
 pub mod controller;
+mod pace;
 pub mod relay;
 pub mod sensing;
 mod settings;

@@ -22,14 +22,14 @@ fn is_full() -> bool {
     std::env::var_os(FULL).is_some()
 }
 
-/// Seconds that a transfer is to take without an attack, and Mbit/s of each link; `ANABRANCH_TRANSFER_S=30` for the full measure.
-/// What runs otherwise needs little of a machine that has other things to do.
+/// Seconds that a transfer should take without an attack, and Mbit/s of each link; `ANABRANCH_TRANSFER_S=30` for the
+/// full measurement. The short one puts little load on a machine that runs other tests.
 fn measure() -> (f64, f64) {
     let full = std::env::var(FULL).ok().and_then(|text| text.parse().ok());
     full.map_or((10.0, 4.0), |seconds| (seconds, 10.0))
 }
 
-/// What others leave of one relay's link after a third of the time.
+/// The part of one relay's link that the attack leaves after a third of the time.
 const NEARLY_NOTHING: f64 = 0.02;
 const A_FIFTH: f64 = 0.2;
 
@@ -40,7 +40,7 @@ enum Course {
     Receives,
 }
 
-/// How long a transfer over the direct path and four of five relays takes, and what others leave of one of these if there is an attack.
+/// Measures a transfer over the direct path and four of five relays; `left` is what an attack leaves of one of them.
 async fn transfer(base: u8, course: Course, left: Option<f64>) -> Duration {
     let (seconds, mbit) = measure();
     let network = network(base, 5, mbit).await;
@@ -87,7 +87,7 @@ async fn transfer(base: u8, course: Course, left: Option<f64>) -> Duration {
         here.paths().iter().any(|path| here.relays(&path.route).contains(&node))
     };
     let (mut recruited, mut replaced) = (false, false);
-    // As long as bytes come it goes on: on a machine that has no time for it all is slow, and nothing is wrong.
+    // Go on while bytes arrive: on a busy machine everything is slow, and nothing is wrong.
     let mut before = usize::MAX;
     while !receiving.is_finished() {
         let now = got.load(Ordering::Relaxed);
@@ -101,12 +101,12 @@ async fn transfer(base: u8, course: Course, left: Option<f64>) -> Duration {
         let finish = async {
             while !receiving.is_finished() {
                 recruited |= in_use(4);
-                // On a machine that has no time for the receiver one more may be tried beside the others, and goes again.
+                // On a busy machine another relay may be tried in addition for a while.
                 replaced |= has_path(4) && !(0..4).all(has_path);
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
         };
-        // Looked at again either way.
+        // Look again either way.
         let _ = tokio::time::timeout(Duration::from_secs(10), finish).await;
     }
     receiving.await.unwrap();
@@ -123,7 +123,7 @@ async fn transfer(base: u8, course: Course, left: Option<f64>) -> Duration {
 
 async fn attacked(base: u8, course: Course, left: f64) {
     let with = transfer(base, course, Some(left)).await;
-    // How much longer it takes is measured when one asks, on a machine with time for it.
+    // The additional time is measured only on request, on an idle machine.
     if is_full() {
         let without = transfer(base + 10, course, None).await;
         let ratio = with.as_secs_f64() / without.as_secs_f64();
@@ -178,7 +178,7 @@ async fn a_receiver_keeps_its_paths_while_a_stream_does_not_need_them() {
     }
     sending.abort();
     reading.abort();
-    // On a machine that is busy one may seem to hang for half a second, unseen from here, and more where this is late, too.
+    // On a busy machine a path may seem to hang for half a second, unseen from here.
     assert!(
         used.len() <= 3 + stalls,
         "{} relays in turn, of which two were enough; {stalls} stalls",

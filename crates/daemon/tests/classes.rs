@@ -18,16 +18,16 @@ use common::{ip, key, node, settings};
 const CLIENT: u8 = 240;
 const RELAY: u8 = 241;
 const SINK: u8 = 242;
-/// What the relay forwards; twice as much is sent.
+/// Rate of the relay; twice as much is sent.
 const RATE: f64 = 20.0;
 const PACKET: usize = 1_000;
 const HIGH: u8 = 9;
 const LOW: u8 = 2;
-/// One packet in so many is of the high class: 5 % of what the relay forwards, so that what comes late and at once fits.
+/// One packet in this many is of the high class: 5 % of the relay's rate, so that late bursts fit too.
 const ONE_IN: usize = 40;
 const TICK: Duration = Duration::from_millis(2);
 
-/// What has arrived, by class.
+/// Packets that arrived, by class.
 #[derive(Default)]
 struct Arrived {
     of_class: [AtomicU64; 16],
@@ -40,7 +40,7 @@ impl Arrived {
     }
 }
 
-/// Answers the relay's questions and counts what comes.
+/// Answers the relay's questions and counts packets.
 fn sink(arrived: Arc<Arrived>) -> (std::net::SocketAddr, std::thread::JoinHandle<()>) {
     let socket = UdpSocket::bind((ip(SINK), 0)).unwrap();
     socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
@@ -67,7 +67,7 @@ fn packet(flow: &Flow, tos: u8) -> Vec<u8> {
     packet
 }
 
-/// Twice the relay's rate for two seconds; gives how many of each class.
+/// Sends twice the relay's rate for two seconds; returns the number of packets that arrived of each class.
 async fn overload(client: &Endpoint, flow: &Flow) -> (u64, u64) {
     let (high, low) = (packet(flow, HIGH), packet(flow, LOW));
     let each = (2.0 * RATE * 1e6 / 8.0 * TICK.as_secs_f64()) as usize / PACKET;

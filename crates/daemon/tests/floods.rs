@@ -1,4 +1,4 @@
-//! What floods cost an honest session whose path goes through the flooded relay.
+//! The cost of floods for an honest session whose path leads through the flooded relay.
 //!
 //! `cargo test --release -p anabranch-daemon --test floods -- --nocapture` prints the shares of its rate that it keeps.
 
@@ -47,7 +47,7 @@ impl Valve {
 
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// How many times the usual flood; `ANABRANCH_FLOOD=10` to see where it begins to cost.
+/// Multiple of the usual flood; `ANABRANCH_FLOOD=10` shows where it starts to cost.
 fn times() -> usize {
     std::env::var("ANABRANCH_FLOOD").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
 }
@@ -55,7 +55,7 @@ fn times() -> usize {
 /// A header and a token.
 const RESET_LEN: usize = Header::LEN + 16;
 
-/// Some 4,000 datagrams a second: packets for PIDs that nobody has, resets that name such PIDs, and what is no packet at all.
+/// Sends some 4,000 datagrams a second: packets for unknown PIDs, resets that name such PIDs, and garbage.
 fn garbage(target: SocketAddr, valve: Arc<Valve>) -> std::thread::JoinHandle<u64> {
     std::thread::spawn(move || {
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -79,7 +79,7 @@ fn garbage(target: SocketAddr, valve: Arc<Valve>) -> std::thread::JoinHandle<u64
     })
 }
 
-/// Strangers who begin handshakes, twenty at a time.
+/// Strangers that start handshakes, twenty at a time.
 async fn handshakes(stranger: Arc<Endpoint>, relay: Target, valve: Arc<Valve>) -> u64 {
     let mut refused = 0;
     while !valve.is_over() {
@@ -96,7 +96,7 @@ async fn handshakes(stranger: Arc<Endpoint>, relay: Target, valve: Arc<Valve>) -
     refused
 }
 
-/// A user whose rate is limited, and who sends as fast as it can.
+/// A user with a rate limit that sends as fast as it can.
 async fn greed(network: Arc<Network>, valve: Arc<Valve>) {
     let greedy = node(230).await;
     let mut target = Target::new(network.server.node(), vec![address(&network.server)]);
@@ -117,7 +117,7 @@ async fn greed(network: Arc<Network>, valve: Arc<Valve>) {
     }
 }
 
-/// The best of three shares of its rate that a session keeps while the valve is open; it is closed for good then.
+/// The best of three shares of its rate that a session keeps while the valve is open; closes it for good.
 async fn best_share(valve: &Valve, (here, there): (&Session, &Session)) -> f64 {
     let mut best = 0.0_f64;
     for _ in 0..3 {
@@ -155,13 +155,13 @@ async fn an_honest_session_keeps_its_rate_under_garbage_handshakes_of_strangers_
     let status = network.relays[0].status();
     println!("{sent} datagrams of garbage, {refused} strangers refused, {:?}", status.dropped);
     assert!(status.dropped.malformed > 0 && refused > 0, "{status:?}");
-    // As many packets as junk, and as many resets.
+    // As many packets as garbage, and as many resets.
     assert!(status.dropped.unknown_pid * 2 > status.dropped.malformed * 3, "{status:?}");
     assert_eq!(status.users.iter().filter(|user| user.key == key(231).public().to_string()).count(), 0);
     assert!(best >= 0.9, "{best}");
 }
 
-/// Opens a session and asks for paths to where the relay forwards nothing, as fast as it takes requests; gives how many it answered.
+/// Opens a session and asks for forbidden paths as fast as the relay reads requests; returns the number of answers.
 async fn ask(who: &Endpoint, relay: &Target, valve: &Valve) -> u64 {
     let Ok(session) = who.connect(relay, Config::default()).await else { return 0 };
     let Ok(stream) = session.open_stream().await else { return 0 };
@@ -208,7 +208,7 @@ async fn ask(who: &Endpoint, relay: &Target, valve: &Valve) -> u64 {
     answers
 }
 
-/// An honest session beside one that asks without end, of a user or of a stranger who is let in to show a grant.
+/// An honest session next to one that floods requests, of a user or of a stranger that may show a grant.
 async fn under_requests(base: u8, is_user: bool) {
     let network = network(base, 1, RATE).await;
     let (relay, who) = (&network.relays[0], base + 3);
@@ -251,6 +251,6 @@ async fn an_honest_session_keeps_its_rate_while_a_user_asks_without_end_for_what
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_honest_session_keeps_its_rate_while_a_stranger_asks_without_end() {
+async fn an_honest_session_keeps_its_rate_while_a_stranger_floods_requests() {
     under_requests(238, false).await;
 }

@@ -1,4 +1,4 @@
-//! Granted relays that are asked about, move, die or come late: clients get their paths all the same.
+//! Granted relays that are measured, move, die or come late: clients still get their paths.
 
 mod common;
 
@@ -16,15 +16,15 @@ use tokio::time::timeout;
 use common::controllers::{Controllers, controller, session};
 use common::{address, carry, key, node, route, through_relays, until, until_within};
 
-/// Starts a relay again, at a port that differs from its former one in these bits.
+/// Restarts a relay, at a port that differs from its former one in these bits.
 async fn elsewhere(controllers: &Controllers, seed: u8, (former, bits): (SocketAddr, u16)) -> RelayService {
     let settings = RelaySettings { port: former.port() ^ bits, ..controllers.relay_settings(seed) };
     RelayService::start(key(seed), &settings).await.expect("a relay")
 }
 
-/// Who asks for figures may measure the relay for a minute, and is its client all the same.
+/// A client that asks for figures may measure the relay for a minute, and can still use it.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_has_just_asked_how_far_a_relay_is_gets_paths_there_at_once() {
+async fn a_client_that_has_just_measured_a_relay_gets_paths_there_at_once() {
     let controllers = controller(70, (&[71], 72), 600).await;
     let relay = controllers.relay(71).await;
     let (client, server) = (node(72).await, node(73).await);
@@ -32,7 +32,7 @@ async fn who_has_just_asked_how_far_a_relay_is_gets_paths_there_at_once() {
     let grants = controllers.grants(&client, &dir.path().join("grants")).await.unwrap();
     let asking = anabranch_node::Controllers::new(client.clone(), controllers.hints.clone());
     asking.figures(vec![relay.node()], None).await.expect("figures");
-    // The relay is told who measures it with a heartbeat, of which there is one every two seconds.
+    // The relay learns who measures it from a heartbeat, one every two seconds.
     tokio::time::sleep(Duration::from_secs(3)).await;
     let hint = RelayHint { node: relay.node(), addresses: relay.addresses() };
     let served = async {
@@ -78,7 +78,7 @@ async fn instead_of_a_granted_relay_that_is_gone_another_one_is_used_and_one_tha
     assert_eq!(grants.relays().len(), 2, "fewer were kept than are wanted");
     let (here, there, _paths) = session(&client, &server, &grants).await;
     until("a path through each relay", || through_relays(&here).len() == 2).await;
-    // Grants that were replaced count until they are over.
+    // Replaced grants count until they end.
     let mut settings = controllers.settings.clone();
     let quota = settings.policy.clients.get_mut(&client.node()).unwrap();
     (quota.grants, quota.limits.pids) = (3, 64);
@@ -93,7 +93,8 @@ async fn instead_of_a_granted_relay_that_is_gone_another_one_is_used_and_one_tha
     carry(&here, &there, 100_000).await;
 }
 
-/// As `kill -9` ends it: the controller does not hear of it, and takes the other one for a machine with the same key for a while.
+/// Ends the relay like `kill -9`: the controller does not notice, and takes its successor for a second machine with
+/// the key for a while.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_granted_relay_that_is_killed_and_comes_back_at_another_port_is_found_again() {
     let controllers = controller(100, (&[101], 102), 600).await;
@@ -103,8 +104,8 @@ async fn a_granted_relay_that_is_killed_and_comes_back_at_another_port_is_found_
     let grants = controllers.grants(&client, &dir.path().join("grants")).await.unwrap();
     let (here, there, _paths) = session(&client, &server, &grants).await;
     until("a path through the relay", || through_relays(&here).len() == 1).await;
-    // The session with the former relay would be given up after 20 s, of which 3 may have passed: it is found before. A machine that is busy
-    // may be late.
+    // The session with the former relay would be given up after 20 s, of which 3 may have passed; the new one is
+    // found before. A busy machine may be late.
     for bits in [1, 2, 4] {
         let former = relay.addresses()[0];
         relay.kill();
@@ -145,7 +146,7 @@ async fn a_relay_that_a_grant_opens_is_not_added_a_second_time_by_hand() {
     );
     assert!(refused.contains(&which), "{refused}");
     relay.kill();
-    // On an idle path nothing is missed; it goes with the session with the relay, which may be silent for 20 s.
+    // An idle path misses nothing; it ends with the session to the relay, which may be silent for 20 s.
     until_within(Duration::from_secs(40), "the path is gone", || through_relays(&here).is_empty()).await;
     let refused = running.add(&route(&[&hint])).await.unwrap_err();
     assert!(refused.contains("is kept already"), "{refused}");

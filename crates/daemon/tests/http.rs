@@ -48,7 +48,7 @@ async fn relay(controller: &ControllerService, hint: &ControllerHint) -> RelaySe
     relay
 }
 
-/// Opens the API; with a token when one is wanted.
+/// Opens the API, with a token if one is given.
 async fn open(controller: &ControllerService, token: Option<&std::path::Path>) -> SocketAddr {
     let settings =
         HttpSettings { address: "127.0.0.1:0".parse().unwrap(), token: token.map(Into::into), tls: None };
@@ -58,7 +58,7 @@ async fn open(controller: &ControllerService, token: Option<&std::path::Path>) -
     address
 }
 
-/// The answer's code and body.
+/// The status and body of an answer.
 async fn ask(at: SocketAddr, what: &str, head: &str) -> (u16, String) {
     say(TcpStream::connect(at).await.unwrap(), at, what, head).await
 }
@@ -120,7 +120,7 @@ async fn everything_that_the_document_describes_is_there_and_tells_and_changes_n
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn with_a_token_grants_are_taken_back_and_without_it_nothing_is_told() {
+async fn grants_are_revoked_with_the_token_and_nothing_is_answered_without_it() {
     let (controller, hint) = controller().await;
     let _relay = relay(&controller, &hint).await;
     let dir = tempfile::tempdir().unwrap();
@@ -171,7 +171,7 @@ async fn events_tell_when_something_has_changed() {
     until_it_says("event: status").await;
     let _relay = relay(&controller, &hint).await;
     until_it_says("\"alive\":true").await;
-    // Its last chunk is empty (RFC 9112 §7.1): whoever reads knows that no event was cut off.
+    // Its last chunk is empty (RFC 9112 §7.1), so the reader knows that no event was cut off.
     controller.close().await;
     until_it_says("\r\n0\r\n\r\n").await;
 }
@@ -209,7 +209,7 @@ async fn a_method_that_a_route_does_not_have_is_refused_in_words() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), TOKEN).unwrap();
     let at = open(&controller, Some(file.path())).await;
-    // The scheme's name in any case.
+    // The scheme's name in any letter case.
     let shown = format!("Authorization: bearer {TOKEN}\r\n");
     for what in ["POST /api/v1/status", "DELETE /metrics", "PUT /api/v1/events"] {
         let (code, body) = ask(at, what, &shown).await;
@@ -218,7 +218,7 @@ async fn a_method_that_a_route_does_not_have_is_refused_in_words() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn other_machines_ask_by_tls_and_files_that_are_none_are_told_of() {
+async fn other_machines_use_tls_and_invalid_certificate_files_are_reported() {
     let (controller, _) = controller().await;
     let dir = tempfile::tempdir().unwrap();
     let [token, certificate, private_key] =
@@ -227,7 +227,7 @@ async fn other_machines_ask_by_tls_and_files_that_are_none_are_told_of() {
     std::fs::write(&certificate, "nothing").unwrap();
     std::fs::write(&private_key, include_str!("tls/key.pem")).unwrap();
     let tls = Some(TlsFiles { certificate: certificate.clone(), private_key });
-    // Every address of this machine, as if others reached it.
+    // Every address of this machine, as if others could reach it.
     let settings = HttpSettings { address: "0.0.0.0:0".parse().unwrap(), token: Some(token), tls };
     let refused = Door::open(&settings).await.err().expect("no certificate").to_string();
     assert!(refused.contains("there is no certificate in it"), "{refused}");
@@ -250,7 +250,7 @@ async fn other_machines_ask_by_tls_and_files_that_are_none_are_told_of() {
         let (code, body) = say(stream, at, "GET /api/v1/status", head).await;
         assert_eq!(code, expected, "{body}");
     }
-    // In clear nobody is told anything.
+    // A request in clear gets no answer.
     let mut clear = TcpStream::connect(at).await.unwrap();
     clear.write_all(format!("GET /api/v1/status HTTP/1.1\r\nHost: {at}\r\n\r\n").as_bytes()).await.unwrap();
     let mut heard = Vec::new();
@@ -259,7 +259,7 @@ async fn other_machines_ask_by_tls_and_files_that_are_none_are_told_of() {
     assert!(!heard.starts_with(b"HTTP"), "{heard:?}");
 }
 
-/// A door of this machine with limits that a test can wait for.
+/// A server on this machine with limits that a test can reach.
 async fn limited(connections: usize, patience_ms: u64, tls: Option<TlsFiles>) -> SocketAddr {
     let limits = HttpLimits { connections, patience: Duration::from_millis(patience_ms) };
     let settings = HttpSettings { address: "127.0.0.1:0".parse().unwrap(), token: None, tls };
@@ -284,7 +284,7 @@ async fn connections_beyond_the_limit_wait_until_one_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_is_slow_to_ask_is_cut_off() {
+async fn a_client_that_sends_its_request_slowly_is_cut_off() {
     let dir = tempfile::tempdir().unwrap();
     let [certificate, private_key] = ["cert.pem", "key.pem"].map(|name| dir.path().join(name));
     std::fs::write(&certificate, include_str!("tls/cert.pem")).unwrap();
@@ -306,16 +306,16 @@ async fn who_is_slow_to_ask_is_cut_off() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_never_reads_the_answer_is_cut_off() {
+async fn a_client_that_never_reads_its_answer_is_cut_off() {
     let limits = HttpLimits { connections: 1, patience: Duration::from_millis(500) };
     let settings = HttpSettings { address: "127.0.0.1:0".parse().unwrap(), token: None, tls: None };
     let door = Door::open(&settings).await.expect("a free port").limits(limits);
     let at = door.address().unwrap();
-    // More than the system keeps for a connection.
+    // More than the system buffers for a connection.
     tokio::spawn(door.serve(metrics(|| "up 1\n".repeat(8 << 20))));
     let mut silent = TcpStream::connect(at).await.unwrap();
     silent.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
-    // One that reads slowly but goes on reading is served to the end, in the place of the other.
+    // A client that reads slowly but steadily is served to the end, in the place of the other.
     let mut slow = TcpStream::connect(at).await.unwrap();
     slow.write_all(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n").await.unwrap();
     let (begun, mut got, mut part) = (Instant::now(), 0, vec![0; 1 << 20]);
@@ -341,7 +341,7 @@ async fn a_stranger_is_answered_once_and_keeps_no_connection() {
     let asked = format!("GET /api/v1/status HTTP/1.1\r\nHost: {at}\r\n\r\n");
     stream.write_all(asked.as_bytes()).await.unwrap();
     let mut heard = Vec::new();
-    // Sooner than after the time that another request would have to come in.
+    // Sooner than the time for a further request.
     let end = timeout(anabranch_service::http::PATIENCE / 2, stream.read_to_end(&mut heard)).await;
     end.expect("an end").unwrap();
     assert!(heard.starts_with(b"HTTP/1.1 401"), "{}", String::from_utf8_lossy(&heard));

@@ -47,12 +47,12 @@ async fn granted_relays_become_paths_which_do_not_notice_that_every_controller_i
     until("the path comes back", || through_relays(&here).len() == 2).await;
     carry(&here, &there, 200_000).await;
 
-    // Without anything kept, nobody is asked in vain for long.
+    // Without a stored grant, the search for a controller ends soon.
     let none = controllers.grants(&client, &dir.path().join("none")).await.unwrap_err();
     assert!(none.to_string().contains("controller"), "{none}");
 }
 
-/// As the relay was started, though its controller is gone.
+/// The relay has started, though its controller is gone.
 fn first_settings(controllers: &Controllers, relay: &RelayService) -> RelaySettings {
     let signs = anabranch_daemon::controller::signer(&key(150)).public();
     let controller = Controller { at: controllers.hints[0].clone(), signs };
@@ -74,7 +74,7 @@ async fn a_grant_is_renewed_while_it_is_used_and_a_revoked_one_ends_its_paths() 
     assert_eq!(through_relays(&here).len(), 1);
     carry(&here, &there, 100_000).await;
 
-    // The operator takes the client out, then takes its grant.
+    // The operator removes the client, then revokes its grant.
     let mut settings = controllers.settings.clone();
     settings.policy.clients.clear();
     controllers.running[0].reload(&settings);
@@ -112,7 +112,7 @@ async fn what_was_used_of_a_grant_stays_used_when_the_relay_is_restarted_and_a_f
     drop(paths);
     relay.close().await;
 
-    // The directory is gone, as a disk that fails would be: the relay runs all the same.
+    // The directory is gone, as after a disk failure: the relay still runs.
     let lost = RelaySettings { usage: Some(dir.path().join("nowhere/relay.usage")), ..settings.clone() };
     for (settings, knows) in [(settings, true), (lost, false)] {
         let relay = RelayService::start(key(181), &settings).await.unwrap();
@@ -141,21 +141,21 @@ async fn a_client_without_a_grant_and_one_with_a_stolen_or_forged_grant_get_noth
     let file = dir.path().join("grants");
     let grants = controllers.grants(&client, &file).await.unwrap();
 
-    // Who has no grant is let in for a moment, since it may show one, and gets no path.
+    // A client without a grant is admitted for a while, since it may show one, but gets no path.
     let connection = RelayConnection::open(&thief, &hint, &Entry::default()).await.unwrap();
     let target = Target::Address { address: address(&client), key: Some(client.node()) };
     let wanted = Wanted { target, out: Pid(1), back: Pid(2) };
     assert_eq!(connection.allocate(wanted).await.err(), Some(RelayError::Refused(Refused::NotGranted)));
-    // The grant is worth nothing to another key.
+    // The grant is useless to another key.
     let stolen = RelayConnection::open(&thief, &hint, &Entry::Member(grants.clone())).await;
     assert_eq!(stolen.err(), Some(RelayError::Refused(Refused::GrantOtherClient)));
-    // A controller that the relay does not name signs for nothing.
+    // Grants of a controller that the relay does not name are invalid.
     let other = controller(174, (&[171], 172), 600).await;
     let mut named = controllers.relay_settings(171);
     named.controllers[0].at = other.hints[0].clone();
     relay.reload(&named);
     until("registered", || relay.status().controllers.iter().all(|known| known.registered)).await;
-    // Its operator is told in words, with what to do.
+    // The operator gets the reason in words, with what to do.
     let standing = &relay.status().controllers[0].standing;
     let signs = other.running[0].signing_key().to_string();
     assert!(standing.contains(&format!("set `signs = \"{signs}\"`")), "{standing}");
@@ -198,7 +198,7 @@ async fn a_grant_that_is_shown_again_in_another_session_adds_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_asks_for_the_relays_is_told_which_of_them_is_going_down() {
+async fn a_client_that_lists_relays_learns_which_of_them_are_draining() {
     use anabranch_net::Span;
 
     let controllers = controller(60, (&[61, 62], 63), 600).await;
@@ -206,7 +206,7 @@ async fn who_asks_for_the_relays_is_told_which_of_them_is_going_down() {
     let (client, server) = (node(63).await, node(64).await);
     let dir = tempfile::tempdir().unwrap();
     let grants = controllers.grants(&client, &dir.path().join("grants")).await.unwrap();
-    // Its paths keep the relay there for a while.
+    // Its paths keep the relay running for a while.
     let (here, _there, _paths) = session(&client, &server, &grants).await;
     until("a path through each relay", || through_relays(&here).len() == 2).await;
     let asked = anabranch_node::Controllers::new(client, controllers.hints.clone());

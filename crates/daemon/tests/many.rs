@@ -1,6 +1,7 @@
-//! Many relay paths at once over links of 20 ms round-trip time, and how fast one goes and another comes.
+//! Many relay paths at once over links of 20 ms round-trip time: the time to set them up, lose one and add one.
 //!
-//! Each has to be done within [`BOUND`] in the best of three tries: other work on the machine slows one down, not all.
+//! Each has to be done within [`BOUND`] in the best of three tries, since other work on the machine slows some of
+//! them.
 //!
 //! `cargo test --release -p anabranch-daemon --test many -- --nocapture` prints the times.
 
@@ -12,7 +13,7 @@ use anabranch_node::RelayPaths;
 use common::network::network;
 use common::{through_relays, until};
 
-/// What fifty paths may take to be set up, and one to be noticed missing, added or deleted.
+/// Longest time to set up fifty paths, and to notice a lost one, add one or delete one.
 const BOUND: Duration = Duration::from_secs(1);
 
 async fn set_up(base: u8, count: u8) -> Duration {

@@ -14,15 +14,15 @@ use common::{
     address, carry, config, join, key, node, relay, route, settings, through_relays, until, until_within,
 };
 
-/// How long a session may stand still when its relay is started again at once: what has gone is noticed within the 3 s after which
-/// relays are asked for a sign of life, then both ends come back, a moment later each.
+/// How long a session may stand still when its relay is restarted at once: relays are probed after 3 s of silence,
+/// then both ends reconnect.
 const STANDSTILL: Duration = Duration::from_secs(10);
 
 fn rules(words: &[&str]) -> PathRules {
     PathRules::new(words.iter().map(|word| parse_rule(word).unwrap()).collect())
 }
 
-/// Starts a relay again, as soon as its port is free.
+/// Restarts a relay, as soon as its port is free.
 async fn again(seed: u8, users: &[u8], hint: &RelayHint) -> RelayService {
     let mut settings = settings(seed, users);
     settings.port = hint.addresses[0].port();
@@ -34,7 +34,7 @@ async fn again(seed: u8, users: &[u8], hint: &RelayHint) -> RelayService {
     }
 }
 
-/// Sends as long as both live; counts what arrives.
+/// Sends while both ends live; counts the bytes that arrive.
 async fn flow(from: &Session, to: &Session) -> Arc<AtomicUsize> {
     let (arrived, from, to) = (Arc::<AtomicUsize>::default(), from.clone(), to.clone());
     let count = arrived.clone();
@@ -53,24 +53,24 @@ async fn flow(from: &Session, to: &Session) -> Arc<AtomicUsize> {
     arrived
 }
 
-/// How long it takes until much more has arrived.
+/// Time until this many more bytes have arrived.
 async fn standstill(arrived: &AtomicUsize) -> Duration {
     let (begin, before) = (Instant::now(), arrived.load(Ordering::Relaxed));
     until("it goes on", || arrived.load(Ordering::Relaxed) > before + 1_000_000).await;
     begin.elapsed()
 }
 
-/// A session with the maker of a ticket at whose addresses nobody answers.
+/// A session with the maker of a ticket whose direct addresses do not answer.
 async fn meet(
     client: &Arc<Endpoint>,
     server: &Endpoint,
     (relays, secret): (&[RelayHint], &TicketSecret),
 ) -> (RunningPaths, Session) {
     let target = Target::new(server.node(), vec!["127.0.0.29:9".parse().unwrap()]);
-    // They tell each other where they are, and would find each other on loopback.
+    // They exchange their addresses, and would find each other on loopback.
     let config = Config { rules: rules(&["relay:*=primary", "*=never"]), ..config() };
     let accept = async { Ok(server.accept().await.expect("it takes sessions")) };
-    // Who cannot connect is not waited for at the other end.
+    // A failed connection ends the wait for the other end.
     tokio::try_join!(connect(client, (&target, config), (relays, secret)), accept).expect("a session")
 }
 
@@ -97,7 +97,7 @@ async fn a_meeting_over_one_relay_goes_on_when_that_is_restarted_or_killed() {
     let took = standstill(&arrived).await;
     assert!(took < STANDSTILL, "{took:?} after it was killed");
     until("what the relay forgot is closed", || here.paths().len() == 1).await;
-    // It is a path like those that were named.
+    // The path counts like those that were named.
     let refused = running.remove(through_relays(&here)[0].id.0).unwrap_err();
     assert!(refused.contains("the only one that is open"), "{refused}");
 }
@@ -118,11 +118,11 @@ async fn of_the_sessions_through_several_relays_only_the_first_stays() {
     let (mut running, mut accepted) = (Vec::new(), Vec::new());
     for number in 1..=5 {
         running.push(meet(&client, &server, (&relays, &secret)).await);
-        // One that comes later has come, and by its silence it would be over only after 10 s.
+        // A later one has come; by silence alone the first would end only after 10 s.
         tokio::time::sleep(Duration::from_secs(1)).await;
         let is_over = || server.stats().sessions == before + number;
         until_within(Duration::from_secs(5), "the others are over", is_over).await;
-        // Which of them came first is another thing at this end.
+        // At this end either may have come first.
         while let Ok(Some(other)) = tokio::time::timeout(Duration::ZERO, server.accept()).await {
             accepted.push(other);
         }
@@ -142,7 +142,7 @@ async fn a_relay_forwards_until_the_session_has_nothing_to_say_any_more() {
     assert_eq!(relay.status().flows, 1);
     here.close().await;
     until("the flow is given back", || relay.status().flows == 0).await;
-    // The last words may be lost, and are said again when they are asked for.
+    // The last answer may be lost, and is repeated on request.
     let forgotten = tokio::time::timeout(Duration::ZERO, here.forgotten());
     assert!(forgotten.await.is_ok(), "it was given back while the session lingered");
 }
@@ -179,14 +179,14 @@ async fn a_session_whose_only_relay_is_drained_waits_for_another_path() {
     assert_eq!((here.close_reason(), there.close_reason()), (None, None));
     let refused = running.remove(drained.0).unwrap_err();
     assert!(refused.contains("the only one that is open"), "{refused}");
-    // It takes no paths until it is restarted; then the one that stayed is closed.
+    // It refuses paths until it is restarted; then the remaining one is closed.
     relay.close().await;
     let relay = again(195, &[193], &hint).await;
     carry(&here, &there, 500_000).await;
     let is_gone = |path| here.paths().iter().all(|other| other.id != path);
     until("the drained path is closed", || is_gone(drained)).await;
 
-    // The direct path does as well.
+    // The direct path will do as well.
     let drained = through_relays(&here)[0].id;
     relay.drain(Span::from_millis(100));
     relay.drained().await;

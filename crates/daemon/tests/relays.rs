@@ -17,7 +17,7 @@ use anabranch_secure::RelayHint;
 use common::{address, carry, config, ip, join, key, node, relay, route, settings, through_relays, until};
 use tokio::runtime::Handle;
 
-/// Both ends use the first path only when nothing else works.
+/// Both ends use the first path only if no other works.
 async fn spare_the_direct_path(here: &Session, there: &Session) {
     here.set_path_use(PathId::FIRST, PathUse::Backup).unwrap();
     let spared =
@@ -82,12 +82,12 @@ async fn a_path_may_lead_through_four_relays_one_behind_the_other() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_cannot_be_reached_is_met_at_its_relay_by_holders_of_its_ticket_only() {
     let (client, server) = (node(22).await, node(23).await);
-    // Only the server is known to the relay.
+    // The relay lists only the server.
     let (relay, hint) = relay(24, &[23]).await;
     let secret = TicketSecret::from_random([9; 16]);
     let mut hosting = Hosting::at(&server, hint.clone().into(), &Grants::default(), secret.clone());
     hosting.registered().await.unwrap();
-    // Nobody answers there.
+    // This address does not answer.
     let target = Target::new(server.node(), vec!["127.0.0.29:9".parse().unwrap()]);
     let stranger = TicketSecret::from_random([8; 16]);
     let quick = || anabranch_net::Config { connect_timeout: anabranch_net::Span::from_secs(3), ..config() };
@@ -145,7 +145,7 @@ async fn of_two_that_add_the_same_path_at_the_same_moment_one_is_refused() {
     let (client, server) = (node(67).await, node(68).await);
     let (here, _there) = join(&client, &server, 1).await;
     let running = RunningPaths::new(&client, &here, &[], &Peer::default());
-    // Nobody is there: an add that was not refused at once waits for its path.
+    // This address does not answer, so an addition that is not refused at once waits for its path.
     let waits = |way: &RelayRoute, start: &Barrier, runtime: &Handle| {
         let _in_runtime = runtime.enter();
         start.wait();
@@ -169,13 +169,13 @@ async fn a_next_hop_that_does_not_answer_is_named() {
     let client = node(117).await;
     let (_relay, hint) = relay(118, &[117]).await;
     let chain = RelayChain::open(&client, &[hint], &Entry::default()).await.unwrap();
-    // Nobody is there.
+    // This address does not answer.
     let nobody = SocketAddr::new(ip(119), 9);
     let prepared = chain.prepare(Some((nobody, key(119).public())), Pid(7), client.new_pid()).await;
     assert_eq!(prepared.err(), Some(RelayError::Unanswered(nobody)));
 }
 
-/// The relay asks a next hop that does not answer; meanwhile its client lets go.
+/// The relay asks a next hop that does not answer, and its client leaves meanwhile.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_path_that_is_given_up_while_it_is_opened_leaves_its_place() {
     let (client, server) = (node(157).await, node(158).await);
@@ -198,7 +198,7 @@ async fn a_path_that_is_given_up_while_it_is_opened_leaves_its_place() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_path_that_never_opened_is_taken_back_by_its_relay_and_may_be_added_again() {
     let (client, server) = (node(161).await, node(162).await);
-    // One relay does not list the client, at the other's address is nobody.
+    // One relay does not list the client, and nothing answers at the other's address.
     let (refusing, hint) = relay(163, &[]).await;
     let silent = RelayHint { node: key(164).public(), addresses: vec![SocketAddr::new(ip(164), 9)] };
     let (here, there) = join(&client, &server, 1).await;
@@ -211,7 +211,7 @@ async fn a_path_that_never_opened_is_taken_back_by_its_relay_and_may_be_added_ag
         if is_refused {
             let why = adding.await.unwrap().unwrap_err();
             assert!(why.contains("`path remove`"), "{why}");
-            // What to do about it, with the key to list.
+            // The hint, with the key to list.
             assert!(why.contains("`[[user]]`") && why.contains(&client.node().to_string()), "{why}");
             running.take_back(&way).await.unwrap();
         } else {
@@ -231,7 +231,7 @@ async fn a_path_that_never_opened_is_taken_back_by_its_relay_and_may_be_added_ag
     listing.port = hint.addresses[0].port();
     let _relay = RelayService::start(key(163), &listing).await.unwrap();
     running.add(&route(&[&hint])).await.unwrap();
-    // One that is open is closed by the same words.
+    // An open path is closed by the same words.
     running.take_back(&route(&[&hint])).await.unwrap();
     until("it is closed", || through_relays(&here).is_empty()).await;
     carry(&here, &there, 100_000).await;
@@ -242,7 +242,7 @@ async fn the_last_path_that_is_open_is_not_removed_by_hand() {
     let (client, server) = (node(26).await, node(27).await);
     let (_relay, hint) = relay(28, &[26]).await;
     let (here, there) = join(&client, &server, 1).await;
-    // Nobody says where the peer is: where the direct path leads.
+    // Without an address for the peer, the direct path's is used.
     let running = RunningPaths::new(&client, &here, &[route(&[&hint])], &Peer::default());
     until("a path through the relay", || through_relays(&here).len() == 1).await;
     running.set("0=never").unwrap();

@@ -1,4 +1,4 @@
-//! Relays and what was overheard, and relays that are made to lead to each other: real sessions, real sockets.
+//! Overheard packets sent to relays again, and relays that lead to each other: real sessions, real sockets.
 
 mod common;
 
@@ -15,7 +15,7 @@ use anabranch_wire::{Header, Kind};
 use common::{address, carry, ip, join, node, relay, route, through_relays, until};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// Stands between clients and a relay, and keeps all that clients say.
+/// Stands between clients and a relay, and records everything from clients.
 struct Tap {
     at: SocketAddr,
     heard: Arc<Mutex<Vec<Vec<u8>>>>,
@@ -47,11 +47,11 @@ impl Tap {
         Self { at, heard }
     }
 
-    /// Sends all of it again from elsewhere; bytes sent, and bytes that came for them.
+    /// Sends all of it again from elsewhere; returns the bytes sent and the bytes that came back.
     fn replay(&self, thief: &UdpSocket, relay: SocketAddr) -> [usize; 2] {
         let heard = self.heard.lock().unwrap();
         let sent = heard.iter().map(|datagram| {
-            // Not faster than the relay takes them in.
+            // No faster than the relay reads them.
             std::thread::sleep(Duration::from_micros(100));
             thief.send_to(datagram, relay).unwrap()
         });
@@ -90,7 +90,7 @@ async fn what_was_overheard_opens_and_carries_nothing_when_it_is_sent_again() {
     assert!(after.2 - before.2 < 20, "forwarded {}", after.2 - before.2);
     carry(&here, &there, 100_000).await;
 
-    // The client is gone; whoever heard it does not become it.
+    // The client is gone; its recorded packets do not bring it back.
     drop(paths);
     client.close().await;
     until("no session", || service.status().sessions == 0).await;
@@ -100,7 +100,7 @@ async fn what_was_overheard_opens_and_carries_nothing_when_it_is_sent_again() {
     assert!(back < sent / 2, "{back} bytes for {sent}");
 }
 
-/// A session with a relay, spoken by hand.
+/// A session with a relay, with hand-written requests.
 struct ByHand {
     session: Session,
     stream: Stream,
@@ -138,14 +138,14 @@ impl ByHand {
         }
     }
 
-    /// A flow to this relay, and the PIDs for it and for what comes back.
+    /// Allocates a flow to this relay; returns the PIDs for it and for its return path.
     async fn allocate(&mut self, target: Next, out: Pid) -> (FlowId, Pid, Pid) {
         let ask = || Request::Allocate { request: 1, via: PathId::FIRST, target, out, back: Pid(1) };
         self.say(ask()).await;
         loop {
             match self.hear().await {
                 Reply::Allocated { flow, forward, back, .. } => return (flow, forward, back),
-                // It has yet to prove the address.
+                // The address has yet to be proven.
                 Reply::Refused { why: Refused::NoSuchPath, .. } => {
                     tokio::time::sleep(Duration::from_millis(20)).await;
                     self.say(ask()).await;
@@ -175,8 +175,8 @@ fn data(pid: Pid, hop_limit: u8) -> Vec<u8> {
     bytes
 }
 
-/// Its user may use both relays. To each it comes through the other, so that each takes the other for where packets come from,
-/// and each agrees to what the other asks, as it did issue the PID.
+/// One user may use both relays. It reaches each through the other, so each takes the other for the source of its
+/// packets, and agrees to the other's questions about a PID that it issued.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_loop_of_two_relays_ends_after_as_many_hops_as_a_chain_has() {
     let client = node(212).await;
@@ -207,7 +207,7 @@ async fn a_loop_of_two_relays_ends_after_as_many_hops_as_a_chain_has() {
     at_b.ready(to_a).await;
     at_a.say(Request::Hello { version: RELAY_VERSION }).await;
 
-    // What comes to the one leads to the other, and from there back.
+    // A packet for the first leads to the second, and from there back.
     let (loop_b, into_b, _) = at_b.allocate(at(&a), Pid(1)).await;
     let (loop_a, into_a, _) = at_a.allocate(at(&b), into_b).await;
     at_b.say(Request::Redirect { flow: loop_b, out: into_a, back: Pid::HANDSHAKE }).await;
@@ -228,14 +228,14 @@ async fn a_loop_of_two_relays_ends_after_as_many_hops_as_a_chain_has() {
     send(4);
     quiet().await;
     let after = forwarded();
-    // Each packet once by each of four hops; and what the sessions say to each other meanwhile.
+    // Each packet is forwarded by each of four hops; the sessions' own packets come on top.
     assert!((350..=430).contains(&(after - before)), "{} for 100 packets", after - before);
     let ended = first.status().dropped.hop_limit + second.status().dropped.hop_limit;
     assert!((80..=100).contains(&ended), "{ended} ended by their hop limit");
     quiet().await;
     assert!(forwarded() - after < 20, "it goes on");
 
-    // Who asks for more hops than a chain has gets none.
+    // A packet with a larger hop limit than a chain has is dropped.
     let before = forwarded();
     send(15);
     quiet().await;

@@ -1,5 +1,4 @@
-//! What is wanted of paths, kept by real sockets over emulated links: backups, caps, paths never used, and all of it changed
-//! while data flow.
+//! Rules for paths over real sockets and emulated links: backups, caps, excluded paths, and changes while data flow.
 
 mod common;
 
@@ -14,7 +13,7 @@ use anabranch_net::{Addresses, Endpoint, EndpointConfig, PathRules, Rate, Sessio
 use anabranch_node::{Peer, RunningPaths, parse_rule};
 use common::{address, carry, config, doubts, ip, key, node, until};
 
-/// A client with two addresses, each with a way of 40 Mbit/s to the server.
+/// A client with two addresses, each with a link of 40 Mbit/s to the server.
 struct Stage {
     client: Arc<Endpoint>,
     server: Arc<Endpoint>,
@@ -44,7 +43,7 @@ impl Stage {
         tokio::try_join!(self.client.connect(&target, config()), accept).expect("a session")
     }
 
-    /// Bytes of UDP payload offered to a way so far, both ways together.
+    /// Bytes of UDP payload sent to a link so far, both directions together.
     fn bytes_on(&self, way: usize) -> u64 {
         let stats = self.emulation.stats()[way];
         stats.forward.offered.bytes + stats.reverse.offered.bytes
@@ -77,7 +76,7 @@ async fn a_backup_waits_until_the_primary_is_silent_and_says_why() {
         if carried < 50_000 {
             break;
         }
-        // Nothing but doubt of the primary, as a busy machine may give reason for, has the backup used.
+        // Only doubt of the primary path, which a busy machine may cause, makes the backup carry data.
         eprintln!("the backup carried {carried} bytes; {} doubts", doubts() - before.1);
         assert!(doubts() > before.1, "the backup carried {carried} beside a primary that was well");
         turns += 1;
@@ -135,7 +134,7 @@ async fn what_is_wanted_of_paths_is_set_while_they_run() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_path_that_the_other_end_rules_out_is_tried_again_ever_more_rarely() {
+async fn a_path_that_the_other_end_excludes_is_retried_at_growing_intervals() {
     let here = EndpointConfig::new(key(200)).addresses(Addresses::Exactly(vec![ip(200), ip(201)]));
     let client = Arc::new(Endpoint::bind(here).await.unwrap());
     let server = node(202).await;
@@ -154,6 +153,6 @@ async fn a_path_that_the_other_end_rules_out_is_tried_again_ever_more_rarely() {
         }
     };
     let _ = tokio::time::timeout(Duration::from_secs(3), watching).await;
-    // The two there were, and one after none, one, and two seconds.
+    // The first two, and further ones after zero, one, and two seconds.
     assert!(ids.len() <= 5, "{ids:?}");
 }

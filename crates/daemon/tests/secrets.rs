@@ -1,4 +1,4 @@
-//! What holds a secret does not show it, whoever prints it.
+//! Types that hold a secret do not print it.
 
 use anabranch_net::{EndpointConfig, NodeKey, ResetKey, ShareId, Target, TicketSecret, Verdict};
 use anabranch_node::Entry;

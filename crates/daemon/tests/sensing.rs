@@ -1,4 +1,4 @@
-//! Relays that measure each other as their controller says, with real sessions on loopback [S3, S7].
+//! Relays that measure each other at their controller's request, with real sessions on loopback [S3, S7].
 
 mod common;
 
@@ -25,7 +25,7 @@ use anabranch_wire::{Rate, Span};
 
 use common::{ip, key, node, until};
 
-/// What a sensor may send at once, as time at its rate: 0.3 and 0.45 of it for five seconds, 0.05 for 24.
+/// A sensor's burst, as time at its rate: 0.3 and 0.45 of it for five seconds, 0.05 for 24.
 const BUCKETS: Duration = Duration::from_millis(5_000);
 const RELAYS: [u8; 4] = [221, 222, 223, 224];
 
@@ -55,12 +55,12 @@ async fn relays_measure_each_other_and_the_controller_hears_at_once_when_one_fal
     until("every relay measures the three others", || links() == [[3, 0]; 4]).await;
     let status = relays[0].status();
     assert!(status.links.iter().all(|link| link.up && link.rtt_ms < 500.0), "{:?}", status.links);
-    // Its buckets are full at first: what they hold comes on top.
+    // Its buckets are full at first, which adds their depth.
     let kbit = status.sensing_bytes as f64 * 8e-3;
     let most = 20.0 * (began.elapsed() + BUCKETS).as_secs_f64();
     assert!(kbit < most, "{kbit} of {most} kbit");
 
-    // A client that the controller lists learns what is between relays; a relay is known by its address too.
+    // A listed client learns the figures between relays; a relay is also found by its address.
     let client = node(225).await;
     let asking = Controllers::new(client.clone(), vec![hint]);
     let two = vec![key(221).public(), key(222).public()];
@@ -87,7 +87,7 @@ async fn relays_measure_each_other_and_the_controller_hears_at_once_when_one_fal
     assert!(figures.iter().all(|told| told.loss == 10_000), "{figures:?}");
 }
 
-/// A relay behind an emulated link of 16 Mbit/s, and a controller that knows it.
+/// A relay behind an emulated link of 16 Mbit/s, and a controller that it registered with.
 struct Stage {
     _controller: ControllerService,
     hint: ControllerHint,
@@ -95,7 +95,7 @@ struct Stage {
     way: Emulation,
 }
 
-/// What the link carries, and what a relay that sends at half of that has.
+/// Capacity of the link, and the rate of a relay that sends at half of it.
 const LINK: f64 = 16.0;
 const OWN: f64 = 8.0;
 /// Nodes that measure it, one after the other.
@@ -121,7 +121,7 @@ impl Stage {
         Self { _controller: controller, hint, relay, way }
     }
 
-    /// The relay is told that the node measures it.
+    /// Waits until the relay knows that the node may measure it.
     async fn introduce(&self, client: &Arc<Endpoint>) {
         let asking = Controllers::new(client.clone(), vec![self.hint.clone()]);
         let relay = &self.relay;
@@ -131,7 +131,7 @@ impl Stage {
         }
     }
 
-    /// What a node tells of the way after its first train, if it sends at this rate.
+    /// The capacity that a node measures with its first train, if it sends at this rate.
     async fn told(&self, seed: u8, own: Option<Rate>) -> LinkTold {
         let client = node(seed).await;
         let fast = SensorConfig { budget: Rate::from_mbit(4.0), interval: Span::from_secs(1) };
@@ -157,7 +157,7 @@ impl Stage {
         links.remove(0)
     }
 
-    /// One of several trains tells what it should: where the machine has no time for the link's model, or for who counts, others are off.
+    /// One of several trains measures the right value; on a busy machine others are off.
     async fn is_told(&self, measurers: [u8; 5], own: Option<Rate>, fits: impl Fn(&LinkTold) -> bool) {
         for seed in measurers {
             if fits(&self.told(seed, own).await) {
@@ -168,16 +168,17 @@ impl Stage {
     }
 }
 
-/// A node that is no relay asks about a relay, and measures the way there: the relay answers it since the controller says so.
+/// A node that is no relay asks for figures of a relay and measures it; the relay answers because the controller says
+/// so.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_measures_a_relay_that_it_wants_to_know_and_a_train_tells_what_the_way_carries() {
     let stage = Stage::new().await;
-    // Per packet 20 bytes of headers fewer than over IPv6, as trains are reckoned.
+    // A packet has 20 bytes of headers fewer than over IPv6, which trains assume.
     let fits = |link: &LinkTold| {
         (20_000..60_000).contains(&link.rtt[0]) && (13_000..19_000).contains(&link.capacity)
     };
     stage.is_told(MEASURERS, None, fits).await;
-    // A relay that sends at half of that sends its trains so too, and knows that its own rate is the narrowest place.
+    // A relay that sends at half that rate sends its trains so too, and knows that its own rate is the narrowest.
     let fits = |link: &LinkTold| (7_000..=8_000).contains(&link.capacity);
     stage.is_told(SLOW_MEASURERS, Some(Rate::from_mbit(OWN)), fits).await;
 }

@@ -1,4 +1,4 @@
-//! Paths that are chosen among relays while others lead through the same ones.
+//! Paths that are chosen among relays that other paths use already.
 
 mod common;
 
@@ -14,7 +14,7 @@ use common::{through_relays, until};
 async fn a_path_that_fails_is_replaced_also_when_another_through_its_relay_is_well() {
     let network = network(130, 2, 10.0).await;
     let (here, _there) = network.join().await;
-    // Another way to the first relay, which somebody named.
+    // Another path to the first relay, named by hand.
     let (rate, rtt) = (Rate::from_mbit(10.0), Span::from_millis(20));
     let link = LinkConfig::fixed(rate, rtt / 2, bdp_bytes(rate, rtt) * 4);
     let relay = network.relays[0].addresses()[0];

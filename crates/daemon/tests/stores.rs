@@ -1,4 +1,4 @@
-//! One suite for every backend: what controllers rest on.
+//! One suite for every backend of the store.
 
 mod etcd;
 
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anabranch_daemon::store::{AnyStore, Etcd, EtcdSettings, OpenError, Redb};
 use anabranch_net::{Rate, Time};
 use anabranch_overlay::controller::{
-    Ask, Commit, Directory, Load, MemoryStore, Offer, Place, Policy, Quota, RequestId, Revision, Store,
+    Ask, Commit, Directory, Load, Location, MemoryStore, Offer, Policy, Quota, RequestId, Revision, Store,
     StoreError, Transaction, allocate, register, renew,
 };
 use anabranch_overlay::grant::{Limits, UnixTime};
@@ -31,7 +31,7 @@ async fn revision(store: &AnyStore, name: &str) -> Revision {
     store.get(&key(name)).await.unwrap().remove(0).revision
 }
 
-/// One that a controller has to itself, and decisions of it before, while and after its clock is a day ahead.
+/// A store of one controller, with decisions before, while and after its clock is a day ahead.
 async fn goes_back_with_the_clock(store: AnyStore) {
     let key = |seed| anabranch_net::NodeKey::from_random([seed; 32]).public();
     let (relay, client) = (key(100), key(1));
@@ -50,7 +50,7 @@ async fn goes_back_with_the_clock(store: AnyStore) {
     let directory = Mutex::new(Directory::default());
     directory.lock().unwrap().hear(Time::ZERO, (relay, 7), Load::default()).unwrap();
     let offer = Offer {
-        place: Place::default(),
+        place: Location::default(),
         addresses: vec!["192.0.2.7:1".parse().unwrap()],
         pids: 20,
         rate: None,
@@ -68,7 +68,7 @@ async fn goes_back_with_the_clock(store: AnyStore) {
     let early = asked(ahead, 2).await.unwrap().grant().clone();
     let back = asked(right, 3).await.unwrap().grant().clone();
     assert_eq!(back.issued, UnixTime(right));
-    // What was given while the clock was ahead is good from now on once it is renewed.
+    // A grant from the time when the clock was ahead is valid from now on once it is renewed.
     let renewed = renew(&store, &policy, UnixTime(right), client, (early.id, 600)).await.unwrap();
     assert_eq!((renewed.grant().not_before, renewed.grant().not_after.0), (UnixTime(right), right + 600));
 }
@@ -103,7 +103,7 @@ async fn a_transaction_is_done_only_if_nothing_it_rests_on_has_changed(store: &A
     assert_eq!(store.commit(&replace("t", first, Some(b"\0\xff"))).await, Ok(Commit::Committed));
     assert_eq!(store.commit(&replace("t", first, None)).await, Ok(Commit::Conflict));
     assert_eq!(store.get(&key("t")).await.unwrap()[0].value, b"\0\xff");
-    // What is only looked at counts too.
+    // A revision that is only compared counts too.
     let mut other = replace("other", Revision::ABSENT, Some(b"x"));
     other.expect("t", first);
     assert_eq!(store.commit(&other).await, Ok(Commit::Conflict));
@@ -273,7 +273,7 @@ impl SmallDisk {
         mount.output().is_ok_and(|done| done.status.success()).then(|| Self(dir))
     }
 
-    /// Takes all the room that is left, until the file that is given is removed.
+    /// Takes all remaining room, until the returned file is removed.
     fn fill(&self) -> PathBuf {
         let ballast = self.0.path().join("ballast");
         let mut file = std::fs::File::create(&ballast).unwrap();
@@ -289,7 +289,7 @@ impl Drop for SmallDisk {
 }
 
 #[tokio::test]
-async fn a_disk_that_was_full_is_told_by_the_files_name_and_the_store_goes_on_once_there_is_room() {
+async fn a_full_disk_is_reported_with_the_files_name_and_the_store_recovers_once_there_is_room() {
     let Some(disk) = SmallDisk::new("8m") else { return eprintln!("skipped: mounting needs root") };
     let file = disk.0.path().join("store");
     let store = Redb::open(&file).await.unwrap();
@@ -298,7 +298,7 @@ async fn a_disk_that_was_full_is_told_by_the_files_name_and_the_store_goes_on_on
     let large = |at: u32| replace(&format!("large{at}"), Revision::ABSENT, Some(&[7; 100_000]));
     let mut told = BTreeSet::new();
     let full = Instant::now();
-    // Long enough for the file to be opened again, in vain.
+    // Long enough for a failed attempt to open the file again.
     for at in 0.. {
         match store.commit(&large(at)).await {
             Ok(_) => assert!(at < 100, "the disk is not full"),

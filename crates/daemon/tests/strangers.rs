@@ -1,4 +1,4 @@
-//! A relay among strangers, with real sockets: nothing is forwarded that was not asked for and agreed to.
+//! A relay among strangers, with real sockets: only requested and agreed packets are forwarded.
 
 mod common;
 
@@ -28,7 +28,7 @@ fn bystander(last: u8) -> (UdpSocket, SocketAddr) {
     (socket, address)
 }
 
-/// Sizes of all that comes until it is quiet for a moment.
+/// Sizes of all datagrams until none comes for a moment.
 fn heard(socket: &UdpSocket) -> Vec<usize> {
     let mut buffer = [0; 2048];
     std::iter::from_fn(|| socket.recv(&mut buffer).ok()).collect()
@@ -39,16 +39,16 @@ fn wanted(address: SocketAddr, out: Pid) -> Wanted {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_is_not_listed_is_refused_and_told_so() {
+async fn an_unlisted_key_is_refused_with_the_reason() {
     let stranger = node(52).await;
     let (_relay, hint) = relay(54, &[53]).await;
     let refused = RelayConnection::open(&stranger, &hint, &Entry::default()).await.err();
     assert_eq!(refused, Some(RelayError::Connect(ConnectError::Refused(Refusal::NotAuthorised))));
 }
 
-/// Nor is it let in for ever more sessions: it has four, and is told that it is too many, not that its key is to be listed.
+/// Four sessions, then it is refused as busy; the reason is the number, not that its key is not listed.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_without_grant_has_few_sessions_and_who_has_one_is_let_in() {
+async fn a_key_without_a_grant_has_few_sessions_and_one_with_a_grant_is_admitted() {
     let controllers = controller(190, (&[191], 192), 600).await;
     let relay = controllers.relay(191).await;
     let (client, stranger) = (node(192).await, node(193).await);
@@ -115,7 +115,7 @@ async fn pids_that_were_overheard_or_guessed_carry_nothing_and_amplify_nothing()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_next_hop_that_nobody_allowed_is_refused_before_it_hears_anything() {
+async fn a_forbidden_next_hop_is_refused_before_it_receives_anything() {
     let client = node(82).await;
     let mut public_only = settings(84, &[82]);
     public_only.allow.clear();
@@ -158,7 +158,7 @@ async fn a_full_table_and_a_used_up_quota_stop_the_relay_and_not_the_session() {
         }
         let doubts = doubted.load(Ordering::Relaxed);
         eprintln!("turn {turn}: the relay's path carried little; {doubts} doubts");
-        // While the relay's path is in doubt the direct one stands in for it.
+        // While the relay's path is in doubt the direct one carries the data.
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
     let status = service.status();
@@ -205,7 +205,7 @@ async fn a_reload_takes_a_user_off_the_list_while_others_go_on() {
     assert_eq!(service.status().flows, 1);
 }
 
-/// A flood of the same size as the link takes from an honest session no more than its share of the processor.
+/// A flood at the link's rate takes no more than its share of the processor from an honest session.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flood_of_strangers_packets_does_not_stop_an_honest_session() {
     let (client, server) = (node(112).await, node(113).await);

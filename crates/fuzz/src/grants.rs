@@ -2,7 +2,7 @@
 
 use anabranch_overlay::grant::{self, ControllerKey, Grant, UnixTime};
 use anabranch_overlay::relay::{
-    Exit, Hop, Relay, RelayConfig, Request, Run, SessionId, Target, answer_challenge,
+    Exit, Hop, Newcomer, Relay, RelayConfig, Request, Run, SessionId, Target, answer_challenge,
 };
 use anabranch_secure::PublicKey;
 use anabranch_wire::{Header, Kind, PathId, Pid, Span, Time};
@@ -50,7 +50,7 @@ fn show(grant: &Grant, bytes: &[u8], (controller, here): (ControllerKey, PublicK
     config.exits = vec![Exit { socket: 0, local: [0, 0, 0, 0].into(), networks: Vec::new(), largest: 1_472 }];
     let mut relay = Relay::new(config, [1; 32], (now, wall));
     let client = Hop { socket: 0, address: ([203, 0, 113, 5], 1000).into() };
-    relay.handle_session_opened(now, CLIENT, (grant.client, None));
+    relay.handle_session_opened(now, CLIENT, Newcomer::new(grant.client, None));
     relay.handle_session_path(CLIENT, PathId(0), Some(client));
     let target = Target::Address { address: ([198, 51, 99, 7], 9).into(), key: None };
     for request in [

@@ -1,4 +1,4 @@
-//! How many packets a second the core forwards, without sockets: `cargo bench -p anabranch-overlay`.
+//! Packets a second that the core forwards, without sockets: `cargo bench -p anabranch-overlay`.
 //!
 //! 1,400-byte packets of one, 1,000 or 10,000 PIDs, in runs as the kernel would join them. Each packet's header is read
 //! and rewritten; nothing is copied.
@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use anabranch_overlay::grant::{Limits, UnixTime};
 use anabranch_overlay::relay::{
-    Exit, Hop, Relay, RelayConfig, Reply, Request, Run, SessionId, Target, answer_challenge,
+    Exit, Hop, Newcomer, Relay, RelayConfig, Reply, Request, Run, SessionId, Target, answer_challenge,
 };
 use anabranch_secure::NodeKey;
 use anabranch_wire::{Header, Kind, PathId, Pid, Rate, Span, Time};
@@ -18,7 +18,7 @@ use anabranch_wire::{Header, Kind, PathId, Pid, Rate, Span, Time};
 const PACKET: usize = 1_400;
 const PACKETS: usize = 1 << 21;
 
-/// A relay with so many flows that their next hop agreed to, a hundred to a key.
+/// A relay with this many flows that their next hop agreed to, a hundred for each key.
 fn relay(pids: u64) -> (Relay, Time, Hop, Vec<Pid>) {
     let keys: Vec<_> =
         (0..pids.div_ceil(100)).map(|number| NodeKey::from_random([number as u8 + 1; 32]).public()).collect();
@@ -31,7 +31,7 @@ fn relay(pids: u64) -> (Relay, Time, Hop, Vec<Pid>) {
     let mut relay = Relay::new(config, [3; 32], (now, UnixTime(0)));
     let client = Hop { socket: 0, address: "203.0.113.5:1000".parse().unwrap() };
     for (number, key) in (0..).zip(&keys) {
-        relay.handle_session_opened(now, SessionId(number), (*key, None));
+        relay.handle_session_opened(now, SessionId(number), Newcomer::new(*key, None));
         relay.handle_session_path(SessionId(number), PathId(0), Some(client));
         relay.handle_request(now, SessionId(number), Request::Hello { version: 1 }, None);
     }
@@ -72,7 +72,7 @@ fn measure(pids: u64, run: usize) {
     for round in 0..rounds {
         order = (order + 617) % own.len();
         let buffer = &mut memory[round % buffers];
-        // The cost of putting fresh headers there is measured below and taken off.
+        // The cost of writing fresh headers is measured below and subtracted.
         for packet in buffer.chunks_mut(PACKET) {
             packet[..16].copy_from_slice(&headers[order]);
         }

@@ -1,20 +1,20 @@
-//! Fields of messages: appended to a buffer, and taken off the front of bytes from the network.
+//! Encodes and decodes the fields of messages.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Why bytes from a peer are not a message.
+/// Why bytes from a peer are no valid message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MessageError {
     /// They end inside a field.
     #[error("message ends inside {0}")]
     Truncated(&'static str),
-    /// Bytes are left over behind the last field.
+    /// Bytes follow the last field.
     #[error("message has {0} bytes too many")]
     Trailing(usize),
-    /// Longer than any message may be.
+    /// Longer than any message.
     #[error("message of {0} bytes")]
     TooLong(usize),
-    /// A kind with no meaning.
+    /// An unknown kind.
     #[error("message of unknown kind {0:#04x}")]
     Unknown(u8),
     /// A field outside its limits.
@@ -22,7 +22,7 @@ pub enum MessageError {
     Invalid(&'static str),
 }
 
-/// Takes fields off the front; never panics.
+/// Takes fields off the front of a message; never panics.
 pub(crate) struct Cursor<'a>(pub &'a [u8]);
 
 impl<'a> Cursor<'a> {

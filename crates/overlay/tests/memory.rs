@@ -1,10 +1,10 @@
-//! What a PID costs: measured with an allocator that counts.
+//! The memory of a PID, measured with a counting allocator.
 
 use std::alloc::System;
 
 use anabranch_overlay::grant::{Limits, UnixTime};
 use anabranch_overlay::relay::{
-    Exit, Hop, Relay, RelayConfig, Reply, Request, Run, SessionId, Target, answer_challenge,
+    Exit, Hop, Newcomer, Relay, RelayConfig, Reply, Request, Run, SessionId, Target, answer_challenge,
 };
 use anabranch_secure::{NodeKey, PublicKey};
 use anabranch_wire::{PathId, Pid, Rate, Span, Time};
@@ -38,7 +38,7 @@ fn a_pid_costs_at_most_256_bytes_over_100_000_and_comes_back_when_it_is_released
     let mut relay = Relay::new(config, [1; 32], (now, UnixTime(0)));
     for (number, key) in (0..).zip(&keys) {
         let client = Hop { socket: 0, address: "203.0.113.5:1000".parse().unwrap() };
-        relay.handle_session_opened(now, SessionId(number), (*key, None));
+        relay.handle_session_opened(now, SessionId(number), Newcomer::new(*key, None));
         relay.handle_session_path(SessionId(number), PathId(0), Some(client));
         relay.handle_request(now, SessionId(number), Request::Hello { version: 1 }, None);
     }

@@ -1,11 +1,12 @@
 //! The Unix socket of a service, for people and programs of the same machine.
 //!
-//! A line in, a line of JSON out; an answer that is an object with `error` says why there is no other. Who may write to the
-//! socket's file may use it: mode 0600.
+//! A request is a line, an answer a line of JSON; an object with `error` refuses the request. Only the socket's owner may
+//! use it (mode 0600). The socket is bound in a private directory, gets its mode there, and is then linked to its final
+//! name, so no other user can connect before.
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
 use std::path::Path;
 
 use serde::de::DeserializeOwned;
@@ -16,24 +17,24 @@ use tokio::time::{Duration, timeout};
 
 /// Longest line.
 const MOST: u64 = 4_096;
-/// How long a caller may take to say what it wants, and a service to answer.
+/// Longest time for a request, and for its answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long to wait after a caller could not be taken in.
+/// Pause after a caller could not be accepted.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A service that can be asked.
+/// A service that answers requests.
 pub trait Answer: Clone + Send + Sync + 'static {
-    /// The answer to a line, as JSON.
+    /// The answer to a request line, as JSON.
     fn answer(&self, line: &str) -> impl Future<Output = String> + Send;
 }
 
-/// An answer that says why there is no other.
+/// An answer that refuses the request.
 #[derive(Debug, Serialize, Deserialize)]
 struct Refused {
     error: String,
 }
 
-/// The answer to what was not done.
+/// The answer that refuses a request.
 #[must_use]
 pub fn refusal(why: &str) -> String {
     serde_json::to_string(&Refused { error: why.to_owned() }).unwrap_or_default()
@@ -50,16 +51,30 @@ pub fn reply(value: &impl Serialize) -> String {
 /// # Errors
 /// When another program listens there, or the file cannot be made; the message says what to do.
 pub fn listen(path: &Path) -> io::Result<UnixListener> {
-    let bound = (|| {
-        remove_left_over(path)?;
-        let listener = UnixListener::bind(path)?;
-        fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
-        Ok(listener)
-    })();
+    let bound = remove_left_over(path).and_then(|()| bind(path));
     bound.map_err(|error: io::Error| io::Error::new(error.kind(), explained(path, &error)))
 }
 
-/// A socket that nobody listens on was left over by a run that was killed.
+/// Binds a socket that has its final mode before its final name.
+fn bind(path: &Path) -> io::Result<UnixListener> {
+    // Fails for a name that is too long to connect to.
+    std::os::unix::net::SocketAddr::from_pathname(path)?;
+    let private = path.with_file_name(format!(".{:08x}", getrandom::u32()?));
+    fs::DirBuilder::new().mode(0o700).create(&private)?;
+    let inside = private.join("s");
+    let bound = UnixListener::bind(&inside).and_then(|listener| {
+        fs::set_permissions(&inside, fs::Permissions::from_mode(0o600))?;
+        // Unlike a rename, a link never replaces a file.
+        fs::hard_link(&inside, path)?;
+        Ok(listener)
+    });
+    // What is left of it after a failure harms nobody: it is private and empty.
+    let _ = fs::remove_file(&inside);
+    let _ = fs::remove_dir(&private);
+    bound
+}
+
+/// Removes the socket of an earlier run that was killed: one that no process listens on.
 fn remove_left_over(path: &Path) -> io::Result<()> {
     let refuses = || std::os::unix::net::UnixStream::connect(path).map_err(|error| error.kind());
     if is_socket(path) && matches!(refuses(), Err(io::ErrorKind::ConnectionRefused)) {
@@ -76,11 +91,11 @@ fn explained(path: &Path, error: &io::Error) -> String {
     let (file, directory) = (path.display(), path.parent().filter(|parent| *parent != Path::new("")));
     let directory = directory.unwrap_or(Path::new(".")).display();
     let why = match error.kind() {
-        io::ErrorKind::AddrInUse if is_socket(path) => {
+        io::ErrorKind::AlreadyExists if is_socket(path) => {
             "another program answers there, perhaps this one run twice: end it, or name another file"
                 .to_owned()
         }
-        io::ErrorKind::AddrInUse => {
+        io::ErrorKind::AlreadyExists => {
             format!("there is a file that is no socket: remove it (`rm {file}`), or name another")
         }
         io::ErrorKind::NotFound => {
@@ -146,7 +161,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_stands_in_the_way_of_a_socket_is_told_with_what_to_do() {
+    async fn errors_about_the_socket_say_what_to_do() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         let refused = |name: &str| listen(&at(name)).unwrap_err().to_string();
@@ -163,5 +178,46 @@ mod tests {
         assert!(told.contains("no directory") && told.contains("mkdir -p"), "{told}");
         let told = refused(&"long".repeat(40));
         assert!(told.contains("shorter"), "{told}");
+    }
+
+    #[tokio::test]
+    async fn a_socket_has_its_mode_from_its_first_moment_and_leaves_nothing_beside_it() {
+        use std::os::unix::fs::MetadataExt;
+
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("control.sock");
+        let watched = path.clone();
+        let (stop, stopped) = std::sync::mpsc::channel::<()>();
+        // Looks at the socket again and again from before it is there.
+        let watcher = std::thread::spawn(move || {
+            let mut modes = std::collections::BTreeSet::new();
+            while stopped.try_recv().is_err() {
+                modes.extend(fs::metadata(&watched).map(|found| found.mode() & 0o777));
+            }
+            modes
+        });
+        for _ in 0..200 {
+            let listener = listen(&path).unwrap();
+            drop(listener);
+        }
+        stop.send(()).unwrap();
+        let modes = watcher.join().unwrap();
+        assert!(modes.iter().all(|mode| *mode == 0o600), "{modes:?}");
+        let names: Vec<_> =
+            fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(names, ["control.sock"]);
+        let listener = listen(&path).unwrap();
+        let asked = tokio::spawn(serve(listener, Echo));
+        assert_eq!(ask::<String>(&path, "hello").await.unwrap(), "hello");
+        asked.abort();
+    }
+
+    #[derive(Clone)]
+    struct Echo;
+
+    impl Answer for Echo {
+        async fn answer(&self, line: &str) -> String {
+            reply(&line.trim())
+        }
     }
 }

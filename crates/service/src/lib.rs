@@ -1,11 +1,14 @@
-//! What every long-running program here needs to be watched and asked: an HTTP API with metrics, and a Unix control socket.
+//! What every long-running program here needs: an HTTP API with metrics, a Unix control socket, and protection of the
+//! process itself.
 //!
 //! | module | content |
 //! |---|---|
 //! | [`control`] | a Unix socket for people and programs of the same machine |
 //! | [`http`] | the HTTP API: listening, tokens, TLS, limits, metrics (feature `http`) |
+//! | [`process`] | core dumps, reachable files, available memory |
 
 #[cfg(unix)]
 pub mod control;
 #[cfg(feature = "http")]
 pub mod http;
+pub mod process;

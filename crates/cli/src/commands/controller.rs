@@ -1,6 +1,7 @@
-//! `anabranch controller`: knows the relays, and grants their use to clients that its configuration lists.
+//! `anabranch controller`: registers relays, and grants their use to clients that its configuration lists.
 //!
-//! Runs until it is told to stop; SIGHUP has it read its configuration again. What it serves is `anabranch-daemon`'s matter.
+//! SIGHUP makes it read its configuration again. The service itself is in `anabranch-daemon`. Before it starts any thread,
+//! the process gives up core dumps and all file changes outside the directories that the controller writes to.
 
 use std::path::{Path, PathBuf};
 
@@ -8,10 +9,11 @@ use anabranch_daemon::controller::config::{ControllerSettings, StoreSettings};
 use anabranch_daemon::controller::http::routes;
 use anabranch_daemon::controller::status::{GrantStatus, Status};
 use anabranch_daemon::controller::{ControllerService, StartError};
-use anabranch_net::PublicKey;
+use anabranch_net::{NodeKey, PublicKey};
 use anabranch_node::ControllerHint;
 use anabranch_overlay::grant::GrantId;
 use anabranch_service::http::Door;
+use anabranch_service::process;
 use anabranch_wire::Rate;
 use clap::{Args, Subcommand};
 
@@ -21,18 +23,18 @@ use crate::errors::Failure;
 use crate::ui::{human, out};
 use crate::{keyfile, node};
 
-/// Where the configuration is when nobody says.
+/// The default configuration file.
 const CONFIG: &str = "/etc/anabranch/controller.toml";
 
-const TORN: &str = "a fault of this program, told above, left the controller's state half changed: it ends, and can be started again";
+const TORN: &str = "internal error (logged above) corrupted the controller's state; restart the controller";
 
 const EXAMPLES: &str = "\
 Examples:
   anabranch controller                            as /etc/anabranch/controller.toml says
   anabranch controller --config controller.toml   prints its address and the key that relays pin
   anabranch controller status --json              the relays that it knows
-  anabranch controller grants ab1...              what a client holds
-  anabranch controller revoke ab1...              takes it back
+  anabranch controller grants ab1...              the grants of a client
+  anabranch controller revoke ab1...              revokes them
 
 A configuration, with one relay and one client:
   key = \"controller.key\"
@@ -45,51 +47,52 @@ A configuration, with one relay and one client:
 
 /// Grant clients the use of relays
 ///
-/// Relays register with a controller and tell it how they are; clients that its configuration lists ask it for
-/// grants, which relays check by themselves. Several controllers may share one etcd: any of them answers, and none is
-/// missed. Running sessions need no controller. SIGHUP has it read its configuration again.
+/// Relays register with a controller and report their load. Clients that its configuration lists ask it for grants, which
+/// relays check by themselves. Several controllers may share one etcd; any of them answers, and each can fail. Running
+/// sessions need no controller. SIGHUP makes it read its configuration again; clients that were removed lose their grants.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
 pub struct ControllerArgs {
     /// The configuration file
     #[arg(long, value_name = "FILE", default_value = CONFIG, value_hint = clap::ValueHint::FilePath)]
     pub config: PathBuf,
-    /// What to ask of a running controller.
+    /// A request to a running controller.
     #[command(subcommand)]
     pub ask: Option<ControllerAsk>,
 }
 
-/// What a running controller can be asked.
+/// Requests to a running controller.
 #[derive(Debug, Subcommand)]
 pub enum ControllerAsk {
     /// Show the relays that a running controller knows
     Status(AskArgs),
-    /// Show what a client holds
+    /// Show the grants of a client
     Grants(ClientArgs),
-    /// Take grants from a client: relays stop taking them within seconds
+    /// Revoke grants of a client: relays end its paths within seconds
     ///
-    /// Take the client out of the configuration first (and send SIGHUP), or it asks for another grant at once.
+    /// A client that the configuration still lists asks for another grant at once: remove it and send SIGHUP instead, which
+    /// also revokes its grants.
     Revoke(RevokeArgs),
 }
 
-/// Whose grants.
+/// A client.
 #[derive(Args, Debug)]
 pub struct ClientArgs {
     /// The client's key
     #[arg(value_name = "KEY")]
     pub client: PublicKey,
-    /// How it is asked.
+    /// Which controller, and the form of the answer.
     #[command(flatten)]
     pub ask: AskArgs,
 }
 
-/// Which grants.
+/// Options of `controller revoke`.
 #[derive(Args, Debug)]
 pub struct RevokeArgs {
-    /// The grant, as `anabranch controller grants` names it [default: all that the client holds]
+    /// The grant, as `anabranch controller grants` names it [default: all of the client]
     #[arg(long, value_name = "ID")]
     pub grant: Option<GrantId>,
-    /// Whose.
+    /// The client.
     #[command(flatten)]
     pub of: ClientArgs,
 }
@@ -112,29 +115,37 @@ impl ControllerArgs {
 /// # Errors
 /// When the configuration is wrong, the store is damaged or in use, a port is taken, or no controller answers.
 pub fn run(args: &ControllerArgs, context: &Context) -> Result<(), Failure> {
-    let runtime = node::runtime()?;
+    let runtime = node::runtime;
     match &args.ask {
         None => {
+            process::protect_secrets();
             let settings = read(&args.config)?;
-            runtime.block_on(serve(&args.config, settings, context))
+            let key = keyfile::load_or_create(&settings.key)?;
+            let store = match &settings.store {
+                StoreSettings::File(file) => Some(file),
+                StoreSettings::Memory | StoreSettings::Etcd(_) => None,
+            };
+            service::confine(settings.control.iter().chain(store));
+            runtime()?.block_on(serve(key, &args.config, settings, context))
         }
         Some(ControllerAsk::Status(ask)) => {
-            runtime.block_on(ask.ask((Asked::Controller, "status"), status_text))
+            runtime()?.block_on(ask.ask((Asked::Controller, "status"), status_text))
         }
         Some(ControllerAsk::Grants(ClientArgs { client, ask })) => {
             let request = format!("grants {client}");
-            runtime.block_on(ask.ask((Asked::Controller, &request), |held: &Vec<_>| grants_text(held)))
+            let text = |grants: &Vec<_>| grants_text(grants);
+            runtime()?.block_on(ask.ask((Asked::Controller, &request), text))
         }
         Some(ControllerAsk::Revoke(RevokeArgs { grant, of: ClientArgs { client, ask } })) => {
             let grant = grant.map(|grant| grant.to_string()).unwrap_or_default();
             let request = format!("revoke {client} {grant}");
-            let text = |taken: &Vec<_>| format!("taken back:\n{}", grants_text(taken));
-            runtime.block_on(ask.ask((Asked::Controller, &request), text))
+            let text = |revoked: &Vec<_>| format!("revoked:\n{}", grants_text(revoked));
+            runtime()?.block_on(ask.ask((Asked::Controller, &request), text))
         }
     }
 }
 
-/// The configuration; files that it names are beside it.
+/// Reads the configuration. Relative file names in it start at its directory.
 fn read(path: &Path) -> Result<ControllerSettings, Failure> {
     let mut settings = service::read(path, "controller", ControllerSettings::parse)?;
     settings.key = service::beside(path, &settings.key);
@@ -148,9 +159,13 @@ fn read(path: &Path) -> Result<ControllerSettings, Failure> {
     Ok(settings)
 }
 
-async fn serve(path: &Path, settings: ControllerSettings, context: &Context) -> Result<(), Failure> {
+async fn serve(
+    key: NodeKey,
+    path: &Path,
+    settings: ControllerSettings,
+    context: &Context,
+) -> Result<(), Failure> {
     let mut signals = Signals::new()?;
-    let key = keyfile::load_or_create(&settings.key)?;
     let controller = ControllerService::start(key, &settings).await.map_err(|error| match error {
         StartError::Bind(error) => Failure::bind(&error),
         other => Failure::local(other.to_string()),
@@ -190,23 +205,23 @@ fn reload(controller: &ControllerService, path: &Path, old: &ControllerSettings)
                 ("http", old.http != settings.http),
             ]);
             let (relays, clients) = (settings.policy.relays.len(), settings.policy.clients.len());
-            tracing::info!(relays, clients, "the configuration was read again");
+            tracing::info!(relays, clients, "configuration read again");
         }
-        Err(failure) => tracing::error!("{failure}; the controller goes on as before"),
+        Err(failure) => tracing::error!("{failure}; the controller keeps its old configuration"),
     }
 }
 
-/// How it is reached, and below it the key that relays pin, on standard output.
+/// Prints the controller's address, and below it the key that relays pin, on standard output.
 fn announce(controller: &ControllerService, context: &Context) -> Result<(), Failure> {
     let addresses = anabranch_node::reachable(controller.addresses());
     if !context.quiet {
-        out::error("a controller; its address, and the key that relays know its grants by\n\n");
+        out::error("controller; its address, and the key that its grants are signed with\n\n");
     }
     let at = ControllerHint::new(controller.node(), &addresses);
     out::print(&format!("{at}\n{}\n", controller.signing_key()))
 }
 
-/// A status for people.
+/// The status as text.
 pub(super) fn status_text(status: &Status) -> String {
     let mut text = format!("{}\n  signs with {}\n", status.node, status.signs);
     if status.relays.is_empty() {
@@ -257,7 +272,7 @@ mod tests {
     use crate::commands::test::parse;
 
     #[test]
-    fn a_configuration_that_is_missing_is_told_with_what_to_do() {
+    fn the_error_for_a_missing_configuration_says_how_to_name_one() {
         let args: ControllerArgs = parse(&["--config", "/nowhere/c.toml"]).unwrap();
         assert!(read(&args.config).unwrap_err().hint.unwrap().contains("--config"));
     }

@@ -1,7 +1,8 @@
 //! `anabranch relay`: makes this machine a path for the sessions of users that its configuration or a controller names.
 //!
-//! Runs until it is told to stop: SIGTERM drains it first, so that sessions move on; SIGHUP has it read its
-//! configuration again. What it serves is `anabranch-daemon`'s matter.
+//! SIGTERM drains the relay first, so that sessions move on; SIGHUP makes it read its configuration again. The service
+//! itself is in `anabranch-daemon`. Before it starts any thread, the process gives up core dumps and all file changes
+//! outside the directories that the relay writes to.
 
 mod list;
 
@@ -10,9 +11,10 @@ use std::path::{Path, PathBuf};
 use anabranch_daemon::relay::RelayService;
 use anabranch_daemon::relay::config::RelaySettings;
 use anabranch_daemon::relay::status::{LinkStatus, Status};
-use anabranch_node::NodeAt;
-use anabranch_node::RelayRoute;
+use anabranch_net::NodeKey;
+use anabranch_node::{NodeAt, RelayRoute};
 use anabranch_service::http::{self, Door, HttpSettings};
+use anabranch_service::process;
 use anabranch_wire::Span;
 use clap::{Args, Subcommand};
 
@@ -23,64 +25,65 @@ use crate::ui::{human, out};
 use crate::{keyfile, node, values};
 use list::ListArgs;
 
-/// Where the configuration is when nobody says.
+/// The default configuration file.
 const CONFIG: &str = "/etc/anabranch/relay.toml";
 /// How long paths may live on after SIGTERM.
 const PATIENCE: Span = Span::from_secs(5);
 
-const TORN: &str = "a fault of this program, told above, left the relay's state half changed: it ends, and can be started again";
+const TORN: &str = "internal error (logged above) corrupted the relay's state; restart the relay";
 
 const EXAMPLES: &str = "\
 Examples:
   anabranch relay                             as /etc/anabranch/relay.toml says
   anabranch relay --config relay.toml         prints the line that others give to `--relay`
-  anabranch relay status --json               what a running relay did and has
+  anabranch relay status --json               counters, users and links of a running relay
   anabranch relay drain                       before an upgrade: sessions move on to other paths
-  anabranch relay list --controller ab1...@192.0.2.1:4700    relays that this machine may use
+  anabranch relay list --controller ab1...@192.0.2.1:4700    the relays that this machine may use
 
 A configuration, with one user:
   key = \"relay.key\"
   [[user]]
   key = \"ab1...\"                              `anabranch keys show` on the user's machine
 
-And for users to whom a controller grants its use:
+For users to whom a controller grants its use:
   [[controller]]
   at    = \"ab1...@192.0.2.1:4700\"             the two lines that `anabranch controller` prints
   signs = \"abs1...\"";
 
 /// Make this machine a path for other machines' sessions
 ///
-/// A relay forwards packets that it cannot read, for users whose keys its configuration lists or to whom a controller
-/// grants it, to nodes that agree to it. It needs no root. SIGHUP has it read its configuration again, SIGTERM drains it and ends it.
+/// A relay forwards packets that it cannot read. Its users are keys that its configuration lists or that hold a grant of a
+/// controller; it forwards only to nodes that agree. It needs no root. SIGHUP makes it read its configuration again; users
+/// that were removed lose their paths. SIGTERM drains it and ends it.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
 pub struct RelayArgs {
     /// The configuration file
     #[arg(long, value_name = "FILE", default_value = CONFIG, value_hint = clap::ValueHint::FilePath)]
     pub config: PathBuf,
-    /// What to ask of a running relay.
+    /// A request to a running relay.
     #[command(subcommand)]
     pub ask: Option<RelayAsk>,
 }
 
-/// What a running relay can be asked.
+/// Requests to a running relay.
 #[derive(Debug, Subcommand)]
 pub enum RelayAsk {
-    /// Show what a running relay did and has
+    /// Show counters, users and links of a running relay
     Status(AskArgs),
-    /// Take no new paths and end those there are, so that sessions move on; lasts until the relay is restarted
+    /// Refuse new paths and end existing ones, so that sessions move on; lasts until the relay is restarted
     Drain(DrainArgs),
     /// List the relays whose use controllers grant this machine, as `--relay` takes them
     List(ListArgs),
 }
 
-/// How a running relay is drained.
+/// Options of `relay drain`.
 #[derive(Args, Debug)]
 pub struct DrainArgs {
     /// How long paths may live on
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = values::span)]
     pub patience: Span,
-    /// How it is asked.
+    /// Which relay, and the form of the answer.
     #[command(flatten)]
     pub ask: AskArgs,
 }
@@ -103,23 +106,29 @@ impl RelayArgs {
 /// # Errors
 /// When the configuration is wrong, a port is taken, or no relay answers.
 pub fn run(args: &RelayArgs, context: &Context) -> Result<(), Failure> {
-    let runtime = node::runtime()?;
     match &args.ask {
         None => {
+            process::protect_secrets();
             let settings = read(&args.config)?;
-            runtime.block_on(serve(&args.config, settings, context))
+            let key = keyfile::load_or_create(&settings.key)?;
+            let files = [&settings.control, &settings.usage];
+            service::confine(files.into_iter().flatten());
+            node::runtime()?.block_on(serve(key, &args.config, settings, context))
         }
-        Some(RelayAsk::Status(ask)) => runtime.block_on(ask.ask((Asked::Relay, "status"), text)),
-        Some(RelayAsk::List(list)) => runtime.block_on(list::run(list)),
+        Some(RelayAsk::Status(ask)) => node::runtime()?.block_on(ask.ask((Asked::Relay, "status"), text)),
+        Some(RelayAsk::List(list)) => {
+            process::protect_secrets();
+            node::runtime()?.block_on(list::run(list))
+        }
         Some(RelayAsk::Drain(drain)) => {
             let seconds = drain.patience.as_nanos().div_ceil(1_000_000_000);
             let request = format!("drain {seconds}");
-            runtime.block_on(drain.ask.ask((Asked::Relay, &request), text))
+            node::runtime()?.block_on(drain.ask.ask((Asked::Relay, &request), text))
         }
     }
 }
 
-/// The configuration; files that it names are beside it.
+/// Reads the configuration. Relative file names in it start at its directory.
 fn read(path: &Path) -> Result<RelaySettings, Failure> {
     let mut settings = service::read(path, "relay", RelaySettings::parse)?;
     settings.key = service::beside(path, &settings.key);
@@ -128,9 +137,8 @@ fn read(path: &Path) -> Result<RelaySettings, Failure> {
     Ok(settings)
 }
 
-async fn serve(path: &Path, settings: RelaySettings, context: &Context) -> Result<(), Failure> {
+async fn serve(key: NodeKey, path: &Path, settings: RelaySettings, context: &Context) -> Result<(), Failure> {
     let mut signals = Signals::new()?;
-    let key = keyfile::load_or_create(&settings.key)?;
     let relay = RelayService::start(key, &settings).await.map_err(|error| Failure::bind(&error))?;
     let _socket = Socket::open(settings.control.as_deref(), relay.watch())?;
     let mut tasks = tokio::task::JoinSet::new();
@@ -185,13 +193,13 @@ fn reload(relay: &RelayService, path: &Path, old: &RelaySettings) {
                 ("metrics", old.metrics != settings.metrics),
                 ("usage", old.usage != settings.usage),
             ]);
-            tracing::info!(users = settings.users.len(), "the configuration was read again");
+            tracing::info!(users = settings.users.len(), "configuration read again");
         }
-        Err(failure) => tracing::error!("{failure}; the relay goes on as before"),
+        Err(failure) => tracing::error!("{failure}; the relay keeps its old configuration"),
     }
 }
 
-/// Says who may use it and how; the line for `--relay` by itself on standard output.
+/// Prints who may use the relay, and on standard output the line for `--relay`.
 fn announce(relay: &RelayService, settings: &RelaySettings, context: &Context) -> Result<(), Failure> {
     let addresses = anabranch_node::reachable(relay.addresses());
     let route = RelayRoute(vec![NodeAt::new(relay.node(), &addresses)]);
@@ -204,22 +212,22 @@ fn announce(relay: &RelayService, settings: &RelaySettings, context: &Context) -
 fn whom(listed: u64, controllers: u64) -> String {
     let users = human::count(listed, "user");
     let grant = if controllers == 1 { "grants" } else { "grant" };
-    let granted = format!("those to whom {} {grant} its use", human::count(controllers, "controller"));
+    let granted = format!("clients to whom {} {grant} its use", human::count(controllers, "controller"));
     let whom = match (listed, controllers) {
         (0, 0) => {
-            return "a relay that nobody may use yet: list users' keys in its configuration as `[[user]]`, or name a `[[controller]]`, and \
-                    send SIGHUP\nthose that are listed reach it by `--relay` with this line:\n\n"
+            return "this relay has no users yet: list their keys in its configuration as `[[user]]`, or name a `[[controller]]`, and \
+                    send SIGHUP\nlisted users reach it by `--relay` with this line:\n\n"
                 .to_owned();
         }
         (_, 0) => users,
         (0, _) => granted,
         _ => format!("{users}, and for {granted}"),
     };
-    let how = if listed > 0 { "listed users reach it by `--relay` with this line" } else { "where it is" };
-    format!("a relay for {whom}\n{how}:\n\n")
+    let how = if listed > 0 { "listed users reach it by `--relay` with this line" } else { "its address" };
+    format!("relay for {whom}\n{how}:\n\n")
 }
 
-/// A status for people.
+/// The status as text.
 pub(super) fn text(status: &Status) -> String {
     let state = if status.draining { "draining, up" } else { "running" };
     let mut text = format!(
@@ -236,7 +244,7 @@ pub(super) fn text(status: &Status) -> String {
         ("no room in the queue", drop.congested),
         ("quota used up", drop.quota),
         ("next hop has not agreed", drop.no_consent),
-        ("unknown or of others", drop.unknown_pid + drop.wrong_source + drop.wrong_kind),
+        ("unknown PID or wrong source", drop.unknown_pid + drop.wrong_source + drop.wrong_kind),
         ("too many relays", drop.hop_limit),
         ("too long", drop.too_long),
         ("malformed", drop.malformed),
@@ -282,27 +290,27 @@ mod tests {
     }
 
     #[test]
-    fn one_is_told_of_as_one_and_several_as_several() {
+    fn one_user_or_controller_is_singular_and_several_are_plural() {
         for (listed, controllers, says) in [
-            (1, 0, "a relay for 1 user\n"),
-            (0, 1, "a relay for those to whom 1 controller grants its use\n"),
-            (0, 2, "a relay for those to whom 2 controllers grant its use\n"),
-            (2, 1, "a relay for 2 users, and for those to whom 1 controller grants its use\n"),
+            (1, 0, "relay for 1 user\n"),
+            (0, 1, "relay for clients to whom 1 controller grants its use\n"),
+            (0, 2, "relay for clients to whom 2 controllers grant its use\n"),
+            (2, 1, "relay for 2 users, and for clients to whom 1 controller grants its use\n"),
         ] {
-            let told = whom(listed, controllers);
-            assert!(told.starts_with(says) && told.ends_with(":\n\n"), "{told}");
+            let text = whom(listed, controllers);
+            assert!(text.starts_with(says) && text.ends_with(":\n\n"), "{text}");
         }
     }
 
     #[test]
-    fn a_relay_that_nobody_may_use_says_what_is_missing() {
-        let told = whom(0, 0);
-        assert!(told.contains("nobody may use yet: ") && told.contains("`[[user]]`"), "{told}");
-        assert!(told.contains("SIGHUP") && told.ends_with("with this line:\n\n"), "{told}");
+    fn a_relay_without_users_says_what_to_add_to_its_configuration() {
+        let text = whom(0, 0);
+        assert!(text.contains("no users yet: ") && text.contains("`[[user]]`"), "{text}");
+        assert!(text.contains("SIGHUP") && text.ends_with("with this line:\n\n"), "{text}");
     }
 
     #[test]
-    fn a_configuration_that_is_missing_or_wrong_is_told_with_what_to_do() {
+    fn the_error_for_a_missing_configuration_says_how_to_name_one() {
         let failure = read(Path::new("/nowhere/relay.toml")).unwrap_err();
         assert!(failure.hint.unwrap().contains("--config"));
     }

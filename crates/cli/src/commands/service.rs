@@ -5,6 +5,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use anabranch_service::control;
+use anabranch_service::process::sandbox::{Restriction, Sandbox};
 use anabranch_settings::SettingsError;
 use clap::Args;
 use serde::Serialize;
@@ -59,6 +60,17 @@ fn restart_needed(changes: &[(&str, bool)]) -> Option<String> {
         [first @ .., last] => format!("{} and {last}", first.join(", ")),
     };
     Some(format!("the new value of {names} counts after a restart only"))
+}
+
+/// Restricts the process to changing files next to these; call it before the runtime is built.
+pub fn confine<'a>(files: impl Iterator<Item = &'a PathBuf>) {
+    let directory = |file: &'a PathBuf| match file.parent() {
+        Some(parent) if parent != Path::new("") => parent.to_owned(),
+        _ => PathBuf::from("."),
+    };
+    if Sandbox::writing(files.map(directory)).enter() != Restriction::Full {
+        tracing::info!("this kernel cannot restrict which files the process may change (no Landlock)");
+    }
 }
 
 /// Reads the configuration of a command.

@@ -15,7 +15,7 @@ use anabranch_daemon::controller::registration::{Registrant, Registration};
 use anabranch_net::{Addresses, Endpoint, EndpointConfig, NodeKey, PublicKey, ShareId, Verdict};
 use anabranch_node::ControllerHint;
 use anabranch_overlay::controller::message::Neighbours;
-use anabranch_overlay::controller::{Load, Offer, Place};
+use anabranch_overlay::controller::{Load, Location, Offer};
 use anabranch_overlay::grant::{ControllerKey, GrantId, UnixTime};
 use anabranch_overlay::relay::Heartbeat;
 use tokio::net::{TcpListener, TcpStream};
@@ -149,7 +149,7 @@ pub async fn relays(hints: &[ControllerHint], pids: u64) -> Vec<Registered> {
     let mut relays = Vec::new();
     for at in 0..RELAYS {
         let offer = Offer {
-            place: Place(format!("place {at}")),
+            place: Location(format!("place {at}")),
             addresses: vec!["127.0.0.1:4600".parse().unwrap()],
             pids,
             rate: None,

@@ -36,7 +36,7 @@ use crate::settings::{self, Names, RateText, located, node_key};
 use crate::store::{Etcd, EtcdSettings};
 use anabranch_service::http::{HttpEntry, HttpSettings};
 
-/// Where a controller listens unless told otherwise.
+/// The default port of a controller.
 pub const DEFAULT_PORT: u16 = 4700;
 
 /// A controller's configuration, checked.
@@ -48,20 +48,20 @@ pub struct ControllerSettings {
     pub port: u16,
     /// The local addresses to use; empty for all there are.
     pub addresses: Vec<IpAddr>,
-    /// Where it keeps what it knows.
+    /// Its store.
     pub store: StoreSettings,
     /// The Unix socket for `anabranch controller status`, `grants` and `revoke`.
     pub control: Option<PathBuf>,
-    /// Where its HTTP API is, if there is to be one.
+    /// Its HTTP API, if it has one.
     pub http: Option<HttpSettings>,
-    /// Who may do what.
+    /// Relays, clients and quotas.
     pub policy: Policy,
 }
 
-/// Where a controller keeps what it knows.
+/// A controller's store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreSettings {
-    /// Nowhere: for trying out.
+    /// In memory, for trials.
     Memory,
     /// In a file, for one controller.
     File(PathBuf),
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn without_others_who_is_not_listed_gets_nothing() {
+    fn without_others_an_unlisted_key_has_no_quota() {
         let text = text();
         let settings = ControllerSettings::parse(&text[..text.find("[others]").unwrap()], "c.toml").unwrap();
         assert!(settings.policy.quota(&public(3).parse().unwrap()).is_err());

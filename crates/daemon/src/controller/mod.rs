@@ -1,17 +1,19 @@
-//! The controller as a service: sessions, time and a store around `anabranch_overlay::controller`.
+//! The controller service: sessions, time and a store around `anabranch_overlay::controller`.
 //!
 //! | file | what |
 //! |---|---|
 //! | `config` | the configuration file |
+//! | `peers` | how many sessions there are, and whose |
 //! | `serve` | a session of a relay or a client |
-//! | `http`, `openapi` | its HTTP API, and what describes it |
-//! | `sensing` | who measures whom, and what is known of links |
-//! | `status` | what it knows, for people and programs |
-//! | `registration` | the other side: a relay's registration |
+//! | `http`, `openapi` | its HTTP API, and the description of it |
+//! | `sensing` | which relays measure each other, and the links they report |
+//! | `status` | relays and grants, for people and programs |
+//! | `registration` | for relays: the registration with controllers |
 
 pub mod config;
 pub mod http;
 mod openapi;
+mod peers;
 pub mod registration;
 mod sensing;
 mod serve;
@@ -35,22 +37,27 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use zeroize::Zeroizing;
 
+use crate::budget::{Budget, give_back_after_floods};
+use crate::pace::{PaceLimits, Paces};
 use crate::store::{AnyStore, Etcd, OpenError, Redb};
 use anabranch_node::{random, wall};
 use config::{ControllerSettings, StoreSettings};
+use peers::Peers;
 use sensing::Senses;
 use status::{GrantStatus, Status};
 
-/// A silent peer is forgotten after that; relays say something every second or two.
+/// The session of a silent peer ends after this; relays send a heartbeat every two seconds.
 const IDLE: Span = Span::from_secs(20);
-/// Streams of a peer: one is enough.
+/// Streams of a peer; one is enough.
 const STREAMS: u64 = 4;
+/// Requests of one key: a relay makes one each two seconds, a client a few an hour.
+const PACE: PaceLimits = PaceLimits { burst: 128, every: Duration::from_millis(62) };
 /// How long a leader's term is, in seconds, and how often it is renewed.
 const TERM: u64 = 10;
 const RENEW: Duration = Duration::from_secs(3);
-/// How soon the store is asked again when it did not answer.
+/// Pause before the store is asked again after it did not answer.
 const AGAIN: Duration = Duration::from_millis(500);
-/// The leader sweeps once in so many renewals.
+/// The leader sweeps once every this many renewals.
 const SWEEP_EVERY: u32 = 10;
 
 /// Why a controller could not start.
@@ -67,16 +74,18 @@ pub enum StartError {
     Bind(#[from] io::Error),
 }
 
-/// What all tasks of a controller share.
+/// State that all tasks of a controller use.
 struct Shared {
     store: AnyStore,
     policy: Arc<RwLock<Policy>>,
+    peers: Arc<Peers>,
+    paces: Paces,
     directory: Mutex<Directory>,
     /// Locked before the directory where both are.
     senses: Mutex<Senses>,
     signer: GrantSigner,
     clock: Clock,
-    /// True once it is to end.
+    /// True once the controller is closing.
     closing: watch::Sender<bool>,
 }
 
@@ -93,9 +102,12 @@ impl Shared {
         self.senses.lock().expect("no panic while held")
     }
 
-    /// True once a fault of this program left something half changed; who asks for it panics from then on.
+    /// True once an internal error may have left state half changed; every access panics from then on.
     fn is_torn(&self) -> bool {
-        self.directory.is_poisoned() || self.senses.is_poisoned() || self.policy.is_poisoned()
+        self.peers.is_torn()
+            || self.directory.is_poisoned()
+            || self.senses.is_poisoned()
+            || self.policy.is_poisoned()
     }
 }
 
@@ -113,11 +125,11 @@ impl std::fmt::Debug for ControllerService {
 }
 
 impl ControllerService {
-    /// Opens the store, binds the sockets and begins to serve. Must be called within a tokio runtime.
+    /// Opens the store, binds the sockets and starts to serve. Call it within a tokio runtime.
     ///
     /// # Errors
-    /// When the store is damaged or in use, a port is taken or an address is not this machine's; says what to do. An etcd
-    /// that does not answer is none: it may come.
+    /// When the store is damaged or in use, a port is taken or an address is not this machine's; the message says what to
+    /// do. An etcd that does not answer yet is no error.
     pub async fn start(key: NodeKey, settings: &ControllerSettings) -> Result<Self, StartError> {
         let store = match &settings.store {
             StoreSettings::Memory => AnyStore::Memory(Default::default()),
@@ -130,6 +142,11 @@ impl ControllerService {
         let mut session = Config { max_streams: STREAMS, idle_timeout: IDLE, ..Config::default() };
         session.memory.initial_window = 64 << 10;
         session.memory.max_window = 128 << 10;
+        // A peer that reads no answers costs no more than this.
+        session.memory.send_buffer = 256 << 10;
+        let budget = Budget::of_process();
+        let peers = Arc::new(Peers::new(budget.sessions));
+        let counted = peers.clone();
         let mut config = EndpointConfig::new(key)
             .port(settings.port)
             .addresses(match &settings.addresses[..] {
@@ -137,28 +154,45 @@ impl ControllerService {
                 list => Addresses::Exactly(list.to_vec()),
             })
             .session(session)
-            .authorize(move |peer: &PublicKey, share: Option<ShareId>| admit_peer(&admit, peer, share));
+            .authorize(move |peer: &PublicKey, share: Option<ShareId>| {
+                admit_peer((&admit, &counted), peer, share)
+            });
+        config.limits = budget.endpoint;
         config.reset_key =
             Some(ResetKey::from_random(*derive("anabranch 2026 controller reset key", &config.key)));
         let endpoint = Arc::new(Endpoint::bind(config).await?);
         let senses = Mutex::new(Senses::new(u64::from_ne_bytes(random()?)));
         let (directory, clock) = (Mutex::default(), endpoint.clock());
         let closing = watch::Sender::new(false);
-        let shared = Arc::new(Shared { store, policy, directory, senses, signer, clock, closing });
+        let shared = Arc::new(Shared {
+            store,
+            policy,
+            peers,
+            paces: Paces::new(PACE),
+            directory,
+            senses,
+            signer,
+            clock,
+            closing,
+        });
         let tasks = vec![
             tokio::spawn(serve::accept(shared.clone(), endpoint.clone())),
             tokio::spawn(tend(shared.clone(), node)),
+            tokio::spawn(give_back_after_floods({
+                let peers = shared.peers.clone();
+                move || peers.len()
+            })),
         ];
         Ok(Self { endpoint, shared, tasks })
     }
 
-    /// Its identity.
+    /// Its public key.
     #[must_use]
     pub fn node(&self) -> PublicKey {
         self.endpoint.node()
     }
 
-    /// What relays pin.
+    /// The key that relays pin.
     #[must_use]
     pub fn signing_key(&self) -> ControllerKey {
         self.shared.signer.public()
@@ -170,30 +204,38 @@ impl ControllerService {
         self.endpoint.local_addresses()
     }
 
-    /// Takes over another policy while sessions go on. Key, port, addresses and store stay as they are.
+    /// Takes over another policy. Sessions of keys that it does not list end, and the grants of removed clients are
+    /// revoked. Key, port, addresses and store stay as they are.
     pub fn reload(&self, settings: &ControllerSettings) {
-        *self.shared.policy.write().expect("no panic while held") = settings.policy.clone();
+        let policy = &settings.policy;
+        let old =
+            std::mem::replace(&mut *self.shared.policy.write().expect("no panic while held"), policy.clone());
+        self.shared.peers.keep_only(|key| policy.admits(key));
+        let removed = old.clients.into_keys().filter(|key| policy.quota(key).is_err());
+        for client in removed {
+            tokio::spawn(revoke_all(self.watch(), client));
+        }
     }
 
-    /// Waits until a fault of this program made the controller useless: end the process then, so that it is started again.
+    /// Waits until an internal error has corrupted the controller. End the process then, so that it is restarted.
     pub async fn torn(&self) {
         while !self.shared.is_torn() && !self.tasks.iter().any(JoinHandle::is_finished) {
             tokio::time::sleep(Duration::from_millis(250)).await;
         }
     }
 
-    /// A handle for other tasks, which does not keep the service running.
+    /// A handle for other tasks; it does not keep the service running.
     #[must_use]
     pub fn watch(&self) -> Watch {
         Watch { endpoint: self.endpoint.clone(), shared: self.shared.clone() }
     }
 
-    /// Stops without a word to anybody, as when the power fails.
+    /// Stops without notifying any peer, as in a power failure.
     pub fn kill(self) {
         self.endpoint.fall_silent();
     }
 
-    /// Closes all sessions and stops; peers are told, and streams of events end.
+    /// Closes all sessions and streams of events, which notifies the peers, and stops.
     pub async fn close(self) {
         self.shared.closing.send_replace(true);
         self.endpoint.close().await;
@@ -206,7 +248,7 @@ impl Drop for ControllerService {
     }
 }
 
-/// Looks at a controller, and takes grants back.
+/// Reads a controller's state and can revoke grants.
 #[derive(Clone)]
 pub struct Watch {
     endpoint: Arc<Endpoint>,
@@ -214,13 +256,13 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Waits until the controller is to end.
+    /// Waits until the controller closes.
     pub(super) async fn closing(self) {
-        // When nobody can tell any more, it has ended.
+        // An error means that the sender is gone: it has closed.
         let _ = self.shared.closing.subscribe().wait_for(|closing| *closing).await;
     }
 
-    /// What it knows of relays.
+    /// The relays that it knows.
     #[must_use]
     pub fn status(&self) -> Status {
         let times = (self.shared.clock.now(), wall());
@@ -232,7 +274,7 @@ impl Watch {
         }
     }
 
-    /// The grants that a client holds.
+    /// The grants of a client.
     ///
     /// # Errors
     /// When the store fails.
@@ -241,8 +283,7 @@ impl Watch {
         Ok(held.iter().map(GrantStatus::new).collect())
     }
 
-    /// Takes a grant from a client, or all that it holds; gives those that were taken. Relays hear of it with their next
-    /// heartbeat.
+    /// Revokes one grant of a client, or all; returns them. Relays learn it with their next heartbeat.
     ///
     /// # Errors
     /// When the store fails, or there is no such grant.
@@ -265,7 +306,7 @@ impl Watch {
     }
 }
 
-/// `status`, `grants CLIENT`, or `revoke CLIENT [GRANT]`.
+/// Answers `status`, `grants CLIENT` and `revoke CLIENT [GRANT]`.
 #[cfg(unix)]
 impl anabranch_service::control::Answer for Watch {
     async fn answer(&self, line: &str) -> String {
@@ -286,19 +327,41 @@ impl anabranch_service::control::Answer for Watch {
     }
 }
 
-/// Who has no business here gets no session.
-fn admit_peer(policy: &RwLock<Policy>, peer: &PublicKey, share: Option<ShareId>) -> Verdict {
+/// Revokes the grants of a client that the configuration no longer lists; relays end its paths with their next heartbeat.
+async fn revoke_all(watch: Watch, client: PublicKey) {
+    match watch.revoke(client, None).await {
+        Ok(grants) if grants.is_empty() => {}
+        Ok(grants) => {
+            let count = grants.len();
+            tracing::info!(%client, count, "grants revoked: the configuration no longer lists this key");
+        }
+        Err(error) => tracing::warn!(
+            %client,
+            "its grants cannot be revoked though the configuration no longer lists this key: {error}; run `anabranch controller revoke {client}` when the store answers"
+        ),
+    }
+}
+
+/// Admits relays and clients that the policy lists, up to their share of sessions.
+fn admit_peer(
+    (policy, peers): (&RwLock<Policy>, &Peers),
+    peer: &PublicKey,
+    share: Option<ShareId>,
+) -> Verdict {
     let policy = policy.read().expect("no panic while held");
     if share.is_some() {
         Verdict::Refuse(Refusal::TicketNotValid)
-    } else if policy.may_relay(peer).is_ok() || policy.quota(peer).is_ok() {
-        Verdict::Accept { secret: None }
+    } else if policy.admits(peer) {
+        match peers.has_room_for(peer) {
+            true => Verdict::Accept { secret: None },
+            false => Verdict::Refuse(Refusal::Busy),
+        }
     } else {
         Verdict::Refuse(Refusal::NotAuthorised)
     }
 }
 
-/// Keeps what is known of relays fresh and does the leader's work when it is this one's turn.
+/// Reloads the relays' records, and does the leader's work while this controller leads.
 async fn tend(shared: Arc<Shared>, node: PublicKey) {
     let mut failing = false;
     let mut clock = WallClock::new(shared.clock.now(), wall());
@@ -315,7 +378,7 @@ async fn tend(shared: Arc<Shared>, node: PublicKey) {
     }
 }
 
-/// Says so when the machine's clock was set while the controller runs, and not merely adjusted.
+/// Logs when the machine's clock was set, not merely adjusted, while the controller runs.
 fn watch_clock(clock: &mut WallClock, (now, wall): (Time, UnixTime), is_shared: bool) {
     let expected = clock.at(now);
     *clock = WallClock::new(now, wall);
@@ -326,15 +389,15 @@ fn watch_clock(clock: &mut WallClock, (now, wall): (Time, UnixTime), is_shared: 
     let leap = leap.in_words();
     if wall > expected {
         tracing::warn!(
-            "this machine's clock leapt {leap} ahead: if it is wrong now, set it right; grants end too early by it"
+            "this machine's clock leapt {leap} ahead: if it is wrong now, correct it; grants end too early until then"
         );
     } else if is_shared {
         tracing::warn!(
-            "this machine's clock went back by {leap}: if it is wrong now, set it right; what was written by a later time is left to the other controllers"
+            "this machine's clock went back by {leap}: if it is wrong now, correct it; records with a later time are left to the other controllers"
         );
     } else {
         tracing::warn!(
-            "this machine's clock went back by {leap}: this controller decides by the earlier time now, and clients whose grants ended too early ask anew"
+            "this machine's clock went back by {leap}: this controller uses the earlier time now, and clients whose grants ended too early ask again"
         );
     }
 }
@@ -350,12 +413,12 @@ async fn tend_once(
         && sweeps
     {
         let swept = sweep(&shared.store, wall(), term).await?;
-        tracing::debug!(seen = swept.seen, cleaned = swept.cleaned, "swept what is over");
+        tracing::debug!(seen = swept.seen, cleaned = swept.cleaned, "swept expired records");
     }
     Ok(())
 }
 
-/// What a controller signs grants with: it follows from its node key, so that there is one secret to keep.
+/// The key that a controller signs grants with. It is derived from the node key, so that there is one secret to protect.
 #[must_use]
 pub fn signer(key: &NodeKey) -> GrantSigner {
     GrantSigner::from_random(*derive("anabranch 2026 controller signing key", key))
@@ -382,7 +445,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_controller_that_a_fault_has_torn_says_so() {
+    async fn a_controller_reports_corrupted_state() {
         let whole = controller().await;
         assert!(!is_torn(&whole, Duration::from_millis(600)).await, "nothing has happened to it");
         let faults: [fn(&Shared); 3] = [

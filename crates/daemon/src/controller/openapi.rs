@@ -1,4 +1,4 @@
-//! The controller's HTTP API as an OpenAPI 3.1 document. What answers look like comes from the types that are written.
+//! The controller's HTTP API as an OpenAPI 3.1 document. The schemas of answers come from their Rust types.
 
 use schemars::generate::SchemaSettings;
 use serde_json::{Value, json};
@@ -41,14 +41,14 @@ pub(super) fn document() -> Value {
         },
         "security": [{"token": []}],
         "paths": {
-            "/api/v1/status": {"get": operation("What the controller knows", &[], &status)},
+            "/api/v1/status": {"get": operation("The controller's relays", &[], &status)},
             "/api/v1/relays/{key}": {"get": operation("One relay", &of_client, &relay)},
             "/api/v1/clients/{key}/grants": {
-                "get": operation("What a client holds", &of_client, &grants),
-                "delete": operation("Take all grants of a client back", &of_client, &grants),
+                "get": operation("The grants of a client", &of_client, &grants),
+                "delete": operation("Revoke all grants of a client", &of_client, &grants),
             },
             "/api/v1/clients/{key}/grants/{id}": {
-                "delete": operation("Take one grant back", &of_grant, &grants),
+                "delete": operation("Revoke one grant", &of_grant, &grants),
             },
             "/api/v1/events": {"get": text("Server-sent events: `status` whenever it has changed", "text/event-stream")},
             "/api/v1/openapi.json": {"get": text("This document", "application/json")},

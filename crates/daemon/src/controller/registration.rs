@@ -1,7 +1,8 @@
-//! A relay's registration with its controllers: one task each, which calls, registers, sends heartbeats, and calls again
-//! when anything goes wrong.
+//! For relays: the registration with controllers. One task for each controller connects, registers, sends heartbeats, and
+//! connects again after a failure.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,57 +17,60 @@ use tokio::task::JoinHandle;
 
 use anabranch_node::{ControllerHint, Link, LinkError};
 
-/// How often a relay says that it is alive.
+/// Interval of heartbeats.
 const HEARTBEAT: Duration = Duration::from_secs(2);
-/// How long a relay waits before it calls a controller again, and how long after it was told no.
+/// Pause before a relay connects again, and after a refusal.
 const AGAIN: Duration = Duration::from_secs(1);
 const AGAIN_AFTER_NO: Duration = Duration::from_secs(10);
 
-/// What a relay gives to its registration, and takes from it.
+/// The relay behind a registration.
 pub trait Registrant: Send + Sync + 'static {
-    /// What it offers now; it is registered anew when that has changed.
+    /// Its current offer; it registers again when this changes.
     fn offer(&self) -> Offer;
-    /// What it does now.
+    /// Its current load.
     fn load(&self) -> Load;
-    /// What a controller that knows its links up to a version does not know yet; 0 is who knows nothing. Unless it measures, nothing.
+    /// Changes of its links since the version that a controller has, 0 for none. A relay that does not measure has no changes.
     fn changes(&self, known: u64) -> Option<Changes> {
         let _ = known;
         None
     }
-    /// A controller says which relays to measure, and which measure this one. Unless it measures, that is nothing to it.
+    /// Takes the relays to measure, and those that measure this one. A relay that does not measure ignores it.
     fn measure(&self, controller: &PublicKey, neighbours: &Neighbours) {
         let _ = (controller, neighbours);
     }
-    /// Whether grants are taken that are signed with this key.
+    /// Whether it accepts grants that are signed with this key.
     fn trusts(&self, signs: &ControllerKey) -> bool {
         let _ = signs;
         true
     }
-    /// Changes when there is something to be told at once. Unless it measures, never.
+    /// Takes the addresses at which the controller sees the relay.
+    fn observed(&self, addresses: &[SocketAddr]) {
+        let _ = addresses;
+    }
+    /// Changes when a heartbeat should be sent at once.
     fn urgent(&self) -> watch::Receiver<u64> {
         watch::channel(0).1
     }
-    /// A controller said what time it is and what does not count any more; gives the grants of which it may take for known that
-    /// they are not taken any more.
+    /// Handles a controller's time and revocations. Returns the revoked grants that the controller need not repeat.
     fn heartbeat(&self, controller: &PublicKey, heartbeat: &Heartbeat) -> Vec<GrantId>;
 }
 
-/// How a relay stands with a controller.
+/// The state of a registration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Standing {
-    /// Called for the first time.
+    /// Connecting for the first time.
     #[default]
     Calling,
-    /// Registered, and heard a moment ago.
+    /// Registered.
     Registered,
-    /// Registered, but the relay takes no grant that is signed as this controller's are.
+    /// Registered, but the relay's configuration names another signing key, so the controller's grants do not count.
     Untrusted(ControllerKey),
     /// Not registered.
     Not(LinkError),
 }
 
 impl Standing {
-    /// Whether the controller knows the relay.
+    /// Whether the relay is registered.
     #[must_use]
     pub fn is_registered(&self) -> bool {
         matches!(self, Self::Registered | Self::Untrusted(_))
@@ -76,15 +80,15 @@ impl Standing {
 impl fmt::Display for Standing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Calling => f.write_str("calling"),
+            Self::Calling => f.write_str("connecting"),
             Self::Registered => f.write_str("registered"),
             Self::Untrusted(signs) => write!(
                 f,
-                "registered, but no grant of it is taken: it signs with another key than the relay's configuration says; if that is right, set `signs = \"{signs}\"` there"
+                "registered, but its grants do not count: it signs with another key than the relay's configuration names; if that key is right, set `signs = \"{signs}\"` there"
             ),
             Self::Not(LinkError::Silent) => write!(
                 f,
-                "{}: is `anabranch controller` running there, is its UDP port open, and is the key in `at` the one that it prints? One with another key does not answer",
+                "{}: is `anabranch controller` running there, is its UDP port open, and is the key in `at` the one that it prints? A controller with another key does not answer",
                 LinkError::Silent
             ),
             Self::Not(why) => write!(f, "{why}"),
@@ -92,7 +96,7 @@ impl fmt::Display for Standing {
     }
 }
 
-/// Keeps a relay registered with every controller. Dropping it ends that.
+/// Keeps a relay registered with its controllers until dropped.
 #[derive(Debug, Default)]
 pub struct Registration {
     tasks: Vec<JoinHandle<()>>,
@@ -100,7 +104,7 @@ pub struct Registration {
 }
 
 impl Registration {
-    /// Begins. `instance` is drawn anew whenever the program starts.
+    /// Starts to register. `instance` is a random number of this run of the program.
     pub fn start(
         endpoint: &Arc<Endpoint>,
         hints: &[ControllerHint],
@@ -124,13 +128,13 @@ impl Registration {
         registration
     }
 
-    /// True once it ended with some controller, which only a fault of this program has it do.
+    /// True once a task has ended, which only an internal error causes.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.tasks.iter().any(JoinHandle::is_finished)
     }
 
-    /// How the relay stands with each controller.
+    /// The state of each registration.
     #[must_use]
     pub fn standings(&self) -> Vec<(PublicKey, Standing)> {
         self.standings.iter().map(|(node, standing)| (*node, standing.borrow().clone())).collect()
@@ -143,7 +147,7 @@ impl Drop for Registration {
     }
 }
 
-/// Notes how things stand, and tells people when that is new.
+/// Notes the state, and logs a change.
 fn stand(sender: &watch::Sender<Standing>, controller: &PublicKey, standing: &Standing) {
     let is_new = sender.send_if_modified(|known| {
         let is_new = known != standing;
@@ -158,7 +162,7 @@ fn stand(sender: &watch::Sender<Standing>, controller: &PublicKey, standing: &St
     }
 }
 
-/// Registers and sends heartbeats until something goes wrong.
+/// Registers and sends heartbeats until a failure.
 async fn stay(
     endpoint: &Endpoint,
     hint: &ControllerHint,
@@ -188,6 +192,7 @@ async fn stay(
         };
         let untrusted = signs.filter(|signs| !relay.trusts(signs));
         stand(standing, &hint.node(), &untrusted.map_or(Standing::Registered, Standing::Untrusted));
+        relay.observed(&link.observed_addresses());
         known = up_to;
         neighbours = other.unwrap_or(neighbours);
         relay.measure(&hint.node(), &neighbours);
@@ -195,7 +200,7 @@ async fn stay(
         confirmed = relay.heartbeat(&hint.node(), &heartbeat);
         tokio::select! {
             () = tokio::time::sleep(HEARTBEAT) => {}
-            // When nobody can tell any more, the relay is going.
+            // An error means that the relay is shutting down.
             Ok(()) = urgent.changed() => {}
         }
     }
@@ -206,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_a_controller_that_does_not_answer_it_is_told_what_to_look_at() {
+    fn the_state_of_a_silent_controller_says_what_to_check() {
         let told = Standing::Not(LinkError::Silent).to_string();
         assert!(told.starts_with("the controller does not answer: "), "{told}");
         assert!(told.contains("is the key in `at` the one that it prints?"), "{told}");

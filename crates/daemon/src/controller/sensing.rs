@@ -1,4 +1,4 @@
-//! Who measures whom, and what is known of links: this controller's own memory.
+//! Which relays measure each other, and the links that they report. Each controller has its own view.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -10,12 +10,12 @@ use anabranch_overlay::sense::{Changes, LinkMap, Mesh};
 
 /// Neighbours of each relay.
 const NEIGHBOURS: usize = 8;
-/// A relay that was silent for so long is measured no more: a restart is over by then.
+/// A relay that is silent for this long is no longer measured; a restart takes less.
 const GONE: Span = Span::from_secs(30);
-/// Most nodes whose figures are told at once.
+/// Most nodes in one answer.
 const MOST: usize = 16;
-/// For how long a link is measured that somebody wanted to know, how many such links begin and end at one relay, which its budget has room for,
-/// and how many there are for one who asked and for all.
+/// How long a requested link is measured, how many requested links begin or end at one relay (its budget has room for these),
+/// and how many one client may have and all clients together.
 const WANTED_FOR: Span = Span::from_secs(60);
 const MOST_WANTED_OF_ONE: usize = 4;
 const MOST_WANTED_BY_ONE: usize = 128;
@@ -25,7 +25,7 @@ const MOST_WANTED: usize = 1_024;
 pub(super) struct Senses {
     mesh: Mesh,
     map: LinkMap,
-    /// Links that somebody wants to know: who measures whom, until when, and who asked.
+    /// Requested links, from and to: until when, and the client that asked.
     wanted: BTreeMap<(PublicKey, PublicKey), (Time, PublicKey)>,
 }
 
@@ -34,7 +34,7 @@ impl Senses {
         Self { mesh: Mesh::new(NEIGHBOURS, seed), map: LinkMap::default(), wanted: BTreeMap::new() }
     }
 
-    /// A relay said that it is alive, and perhaps what changed; gives up to which version it is known.
+    /// Takes a relay's heartbeat and changes; returns the version of its links that is known now.
     pub(super) fn hear(&mut self, now: Time, relay: &PublicKey, changes: Option<&Changes>) -> u64 {
         self.map.join(*relay);
         self.mesh.join(*relay);
@@ -45,7 +45,7 @@ impl Senses {
         }
     }
 
-    /// Relays that have been silent for long are measured no more.
+    /// Stops the measurement of relays that are silent for long.
     pub(super) fn forget_silent(&mut self, now: Time, directory: &Directory) {
         let is_gone = |relay: &&PublicKey| {
             let heard = directory.relay(relay).and_then(|view| view.heard);
@@ -57,7 +57,7 @@ impl Senses {
         }
     }
 
-    /// The relays that one should measure, and those that measure it.
+    /// The relays that a relay should measure, and those that measure it.
     pub(super) fn neighbours(&self, now: Time, relay: &PublicKey, directory: &Directory) -> Neighbours {
         let reach = |node: PublicKey| {
             let offer = directory.relay(&node)?.record.offer.as_ref()?;
@@ -73,7 +73,7 @@ impl Senses {
         }
     }
 
-    /// Somebody wants to know these links: they are measured for a while, as far as the budgets of those at their ends go.
+    /// Has links measured for a while at a client's request, as far as the budgets of their ends allow.
     fn want(&mut self, now: Time, asker: &PublicKey, pairs: impl Iterator<Item = (PublicKey, PublicKey)>) {
         self.wanted.retain(|_, (until, _)| now < *until);
         for (from, to) in pairs {
@@ -90,14 +90,14 @@ impl Senses {
         }
     }
 
-    /// Links that a relay measures, and how many of those are down.
+    /// Number of links that a relay measures, and how many of them are down.
     pub(super) fn links(&self, relay: &PublicKey) -> [usize; 2] {
         let node = self.map.find(relay).and_then(|at| self.map.node(at));
         node.map_or([0; 2], |node| node.links)
     }
 
-    /// Figures from each of some relays to each other one, and to the relay at an address, if there is one. What is not measured will be
-    /// for the next minute, also by whoever asks; without one who asks, nothing.
+    /// Figures between these relays, and to the relay at an address, if there is one. If `asker` is given, links that are not
+    /// measured yet are measured for the next minute, those from the asker too.
     pub(super) fn figures(
         &mut self,
         now: Time,
@@ -134,7 +134,7 @@ impl Senses {
 
 #[cfg(test)]
 mod tests {
-    use anabranch_overlay::controller::{Offer, Place, RelayRecord};
+    use anabranch_overlay::controller::{Location, Offer, RelayRecord};
 
     use super::*;
 
@@ -142,12 +142,12 @@ mod tests {
         PublicKey::from_bytes([index; 32])
     }
 
-    /// So many relays, all alive at time 0.
+    /// Relays that are all alive at time 0.
     fn relays(count: u8) -> (Senses, Directory) {
         let (mut senses, mut directory) = (Senses::new(1), Directory::default());
         for index in 1..=count {
             let addresses = vec![([192, 0, 2, index], 4600).into()];
-            let offer = Offer { place: Place::default(), addresses, pids: 1, rate: None };
+            let offer = Offer { place: Location::default(), addresses, pids: 1, rate: None };
             let mut record = RelayRecord::default();
             record.offer = Some(offer);
             directory.note(key(index), record);
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn links_that_somebody_asks_for_are_measured_for_a_minute_also_by_who_asked() {
+    fn requested_links_are_measured_for_a_minute_by_relays_and_by_the_asker() {
         let (mut senses, directory) = relays(40);
         let before = senses.neighbours(Time::ZERO, &key(1), &directory);
         let far = (2..=40).map(key).find(|node| !before.measure.iter().any(|relay| relay.node == *node));

@@ -1,6 +1,7 @@
-//! A session of a relay or a client: requests are answered one after the other.
+//! One session of a relay or a client. Requests are answered in order.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use anabranch_net::{Endpoint, PublicKey, Session, Stream};
 use anabranch_overlay::controller::message::{
@@ -14,15 +15,28 @@ use anabranch_overlay::sense::Changes;
 use anabranch_wire::close_code;
 use data_encoding::BASE64;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::{sleep_until, timeout};
 
 use super::Shared;
+use super::peers::end_unlisted;
 use anabranch_node::wall;
 
-/// Serves for as long as the endpoint lets peers in.
+/// How long a peer may leave an answer unread.
+const READ_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Serves peers for as long as the endpoint accepts sessions.
 pub(super) async fn accept(shared: Arc<Shared>, endpoint: Arc<Endpoint>) {
     while let Some(session) = endpoint.accept().await {
         let shared = shared.clone();
         tokio::spawn(async move {
+            let _admitted = match shared.peers.admit(&session) {
+                Ok(admitted) => admitted,
+                Err(full) => return session.abort(close_code::BUSY, &full.to_string()),
+            };
+            // The configuration may have changed since the handshake.
+            if !shared.policy().admits(&session.peer()) {
+                return end_unlisted(&session);
+            }
             let mut peer = Peer { key: session.peer(), greeted: false, instance: None, told: None };
             peer.serve(&shared, &session).await;
             if let Some(instance) = peer.instance {
@@ -35,13 +49,13 @@ pub(super) async fn accept(shared: Arc<Shared>, endpoint: Arc<Endpoint>) {
 struct Peer {
     key: PublicKey,
     greeted: bool,
-    /// Which program this is, if it registered as a relay.
+    /// The instance of the program, if it registered as a relay.
     instance: Option<u64>,
-    /// Its neighbours, as it was told.
+    /// Its neighbours, as last sent to it.
     told: Option<Neighbours>,
 }
 
-/// Whether the session goes on after an answer.
+/// `Err` ends the session after the answer.
 type Answer = Result<Reply, Reply>;
 
 impl Peer {
@@ -61,20 +75,25 @@ impl Peer {
         }
     }
 
-    /// Until the peer has no more to say, or breaks the rules.
+    /// Answers requests until the peer ends the stream or breaks the rules.
     async fn talk(&mut self, shared: &Shared, stream: Stream) -> Result<(), String> {
         let (mut reader, mut writer) = tokio::io::split(stream);
         let (mut read, mut write) = (Vec::new(), Vec::new());
+        let pace = shared.paces.of(self.key, Instant::now());
         loop {
             while let Some((request, len)) = Request::decode(&read).map_err(|error| error.to_string())? {
                 read.drain(..len);
+                while let Err(again) = pace.take(1, Instant::now()) {
+                    sleep_until(again.into()).await;
+                }
                 let answer = self.answer(shared, request).await;
                 write.clear();
                 let (Ok(reply) | Err(reply)) = &answer;
                 reply.encode(&mut write);
-                let sent = writer.write_all(&write).await;
+                let sent = timeout(READ_PATIENCE, writer.write_all(&write)).await;
+                let sent = sent.map_err(|_| "the peer does not read its answers".to_owned())?;
                 if answer.is_err() {
-                    // The peer reads why before it learns that the stream is over.
+                    // The peer reads the reason before the stream ends.
                     return writer.shutdown().await.map_err(|error| error.to_string());
                 }
                 if sent.is_err() {
@@ -92,7 +111,7 @@ impl Peer {
         if let Request::Hello { version } = request {
             if version != CONTROL_VERSION {
                 let why = format!(
-                    "the controller speaks version {CONTROL_VERSION} of the control protocol and this node {version}: update the older"
+                    "the controller speaks version {CONTROL_VERSION} of the control protocol, this node version {version}: update the older one"
                 );
                 return Err(Reply::Denied { why, again: Again::Never });
             }
@@ -123,7 +142,7 @@ impl Peer {
                 self.heartbeat(shared, load, (&confirmed, links.as_ref())).await
             }
             Request::Figures { relays, to, known } => {
-                // Who was taken off the list since it came asks in vain, as for a grant.
+                // The key may have been removed from the configuration since the session was opened.
                 if policy.may_relay(&self.key).is_err() {
                     policy.quota(&self.key)?;
                 }
@@ -161,7 +180,7 @@ impl Peer {
         }
     }
 
-    /// What the store does not say now, it said before: a relay is told what is known.
+    /// Answers a heartbeat. If the store does not answer, the relay gets the last known revocations.
     async fn heartbeat(
         &mut self,
         shared: &Shared,
@@ -180,7 +199,7 @@ impl Peer {
         let revoked = match fresh.await {
             Ok(revoked) => revoked,
             Err(error) => {
-                tracing::debug!(%error, "a relay is told what was known before");
+                tracing::debug!(%error, "the store does not answer; sending the last known revocations");
                 let directory = shared.directory();
                 let known = directory.relays().find(|(key, _)| **key == self.key);
                 known.map(|(_, view)| view.record.revoked()).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! What a controller knows, for people and programs: relays, and the grants of a client.
+//! A controller's relays, and the grants of a client, for people and programs.
 
 use anabranch_overlay::controller::{Directory, RelayView, SILENT};
 use anabranch_overlay::grant::{Grant, UnixTime};
@@ -8,12 +8,12 @@ use serde::{Deserialize, Serialize};
 
 use super::sensing::Senses;
 
-/// A controller at one moment.
+/// A controller's state at one time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Status {
     /// Its public key.
     pub node: String,
-    /// What it signs grants with.
+    /// The key that it signs grants with.
     pub signs: String,
     /// The addresses it listens on.
     pub addresses: Vec<String>,
@@ -26,13 +26,13 @@ pub struct Status {
 pub struct RelayStatus {
     /// Its key.
     pub node: String,
-    /// Where it is, in its operator's words.
+    /// Its location, in its operator's words.
     pub place: String,
-    /// How it is reached.
+    /// Its addresses.
     pub addresses: Vec<String>,
-    /// Whether this controller heard it a moment ago.
+    /// Whether this controller has heard it recently.
     pub alive: bool,
-    /// Whether it takes no new paths.
+    /// Whether it accepts no new paths.
     pub draining: bool,
     /// PIDs that it offers, that are granted, and that are in use.
     pub pids: [u64; 3],
@@ -46,16 +46,16 @@ pub struct RelayStatus {
     pub links: [usize; 2],
 }
 
-/// A grant that a client holds.
+/// A grant of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct GrantStatus {
-    /// Its name.
+    /// Its id.
     pub id: String,
-    /// Where it is good.
+    /// The relays that it is valid at.
     pub relays: Vec<String>,
     /// Paths at each.
     pub paths: u32,
-    /// Until when, in seconds since 1970.
+    /// When it ends, in seconds since 1970.
     pub until: u64,
 }
 

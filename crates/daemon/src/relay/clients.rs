@@ -1,55 +1,49 @@
-//! A client's session: its requests go to the core, the core's replies to it, its proven addresses are followed.
+//! One client's session: passes its requests to the core and the core's replies back, and reports its proven addresses.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use anabranch_net::{Endpoint, Event, PathId, PathState, Session, SessionError, Stream};
+use anabranch_net::{Endpoint, Event, PathId, PathState, Session, Stream};
 use anabranch_overlay::relay::{Dismissal, Hop, Reply, Request, SessionId};
 use anabranch_wire::close_code;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
-use tokio::time::sleep_until;
+use tokio::time::{sleep_until, timeout};
 
-use super::pace::Pace;
 use super::source;
 use super::state::{Client, State};
+use crate::pace::SharedPace;
 use crate::sensing::Sensing;
 
-/// Lets clients in for as long as the endpoint does.
+/// Number of requests that showing a grant counts for: its signature is checked.
+const COST_OF_A_GRANT: u32 = 8;
+/// How long a client may leave replies unread.
+const READ_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Serves clients for as long as the endpoint accepts sessions.
 pub(super) async fn accept((state, sensing): (Arc<State>, Arc<Sensing>), endpoint: Arc<Endpoint>) {
     while let Some(session) = endpoint.accept().await {
         let (state, sensing) = (state.clone(), sensing.clone());
         tokio::spawn(async move {
-            let served = async {
-                // Who measures this relay is a client only once it asks for something; of one that is not known yet as a measurer
-                // the core closes the session soon.
-                let measures = sensing.is_measurer(&session.peer());
-                let first = if measures { Some(session.accept_stream().await?) } else { None };
-                serve(state, session.clone(), first).await;
-                Ok::<(), SessionError>(())
-            };
-            // Without a request to the end of the session, nothing was to be served.
-            let _ = tokio::join!(served, sensing.answer(&session));
+            let measures = sensing.is_measurer(&session.peer());
+            tokio::join!(serve(state, session.clone(), measures), sensing.answer(&session));
         });
     }
 }
 
-/// Serves one client to the end of its session; its requests come over one stream, the first, which may be there already.
-pub(super) async fn serve(state: Arc<State>, session: Session, first: Option<Stream>) {
+/// Serves one client until its session ends. All requests come over its first stream.
+pub(super) async fn serve(state: Arc<State>, session: Session, measures: bool) {
     let (replies, outbox) = mpsc::unbounded_channel();
     let (dismissal, mut dismissed) = mpsc::unbounded_channel();
-    let id = state.open(&session, Client { replies, dismissal });
+    let client = Client { key: session.peer(), replies, dismissal };
+    let id = state.open(&session, client, measures);
     let _leave = Leave(&state, id);
-    tracing::debug!(client = %session.peer(), "a session was opened");
+    tracing::debug!(client = %session.peer(), "session opened");
     let follow = follow(&state, &session, id);
     let talk = async {
-        let first = match first {
-            Some(stream) => Ok(stream),
-            None => session.accept_stream().await,
-        };
-        if let Ok(stream) = first
-            && let Err(why) = talk(&state, stream, (id, outbox)).await
+        if let Ok(stream) = session.accept_stream().await
+            && let Err(why) = talk(&state, &session, stream, (id, outbox)).await
         {
             session.abort(close_code::PROTOCOL_VIOLATION, &why);
         }
@@ -60,15 +54,28 @@ pub(super) async fn serve(state: Arc<State>, session: Session, first: Option<Str
         () = talk => {}
         Some(why) = dismissed.recv() => dismiss(&session, why),
     }
-    tracing::debug!(client = %session.peer(), "a session is over");
+    tracing::debug!(client = %session.peer(), "session over");
 }
 
+/// Closes a session for the core's reason, which the client gets and the log names.
 fn dismiss(session: &Session, why: Dismissal) {
-    let (code, why) = match why {
-        Dismissal::NoBusiness => (close_code::NOT_ALLOWED, "nothing was asked for that is allowed"),
-        Dismissal::GaveWay => (close_code::BUSY, "others need the place: come again later"),
+    let (code, words) = match why {
+        Dismissal::NoBusiness => {
+            (close_code::NOT_ALLOWED, "the client has neither shown a grant nor used the relay".to_owned())
+        }
+        Dismissal::GaveWay => {
+            (close_code::BUSY, "the relay is full and other clients have fewer sessions".to_owned())
+        }
+        Dismissal::Full(full) => (close_code::BUSY, full.to_string()),
+        Dismissal::Ended(ended) => (close_code::NOT_ALLOWED, ended.to_string()),
     };
-    session.abort(code, why);
+    let client = session.peer();
+    if let Dismissal::Ended(_) = why {
+        tracing::info!(%client, "session ended: {words}");
+    } else {
+        tracing::debug!(%client, "session ended: {words}");
+    }
+    session.abort(code, &words);
 }
 
 /// Takes a client out of the core when its task ends, be it by a fault.
@@ -82,7 +89,7 @@ impl Drop for Leave<'_> {
     }
 }
 
-/// Tells the core which addresses of the client are proven.
+/// Reports to the core which addresses of the client are proven.
 async fn follow(state: &State, session: &Session, id: SessionId) {
     let mut events = session.events();
     let mut known: BTreeMap<PathId, Hop> = BTreeMap::new();
@@ -97,7 +104,7 @@ async fn follow(state: &State, session: &Session, id: SessionId) {
             }
         });
         known = proven;
-        // Each event is a reason to look; if some were lost, those after them are as good.
+        // Every event only prompts another look, so a lost one does no harm.
         loop {
             match events.next().await {
                 Some(Event::Path { .. }) => break,
@@ -108,23 +115,27 @@ async fn follow(state: &State, session: &Session, id: SessionId) {
     }
 }
 
-/// By which paths a client is reached.
+/// The client's proven addresses, by path.
 pub(super) fn proven(session: &Session) -> BTreeMap<PathId, Hop> {
     let is_proven = |state| matches!(state, PathState::Active | PathState::Suspect | PathState::Failed);
     let paths = session.paths().into_iter().filter(|path| is_proven(path.state));
     paths.map(|path| (path.id, Hop { socket: path.route.socket, address: path.route.remote })).collect()
 }
 
-/// Passes messages both ways until one side has no more; an error says how the client broke the rules.
+/// Passes messages both ways until one side has no more.
+///
+/// # Errors
+/// How the client broke the rules.
 async fn talk(
     state: &State,
+    session: &Session,
     stream: Stream,
     (id, mut outbox): (SessionId, mpsc::UnboundedReceiver<Reply>),
 ) -> Result<(), String> {
     let (mut reader, mut writer) = tokio::io::split(stream);
     let mut read = Vec::new();
     let mut write = Vec::new();
-    let mut pace = Pace::new(Instant::now());
+    let pace = state.pace(session.peer());
     // When the next request may be taken, if one has to wait.
     let mut waits = None;
     loop {
@@ -137,10 +148,11 @@ async fn talk(
                 while let Ok(reply) = outbox.try_recv() {
                     reply.encode(&mut write);
                 }
-                if writer.write_all(&write).await.is_err() {
-                    return Ok(());
+                match timeout(READ_PATIENCE, writer.write_all(&write)).await {
+                    Ok(Ok(())) => continue,
+                    Ok(Err(_)) => return Ok(()),
+                    Err(_) => return Err(format!("the client has read no reply for {} s", READ_PATIENCE.as_secs())),
                 }
-                continue;
             }
             more = reader.read_buf(&mut read), if waits.is_none() => {
                 if !matches!(more, Ok(1..)) {
@@ -149,19 +161,20 @@ async fn talk(
             }
             () = sleep_until(again.into()), if waits.is_some() => {}
         }
-        waits = take_requests((state, id), &mut read, &mut pace)?;
+        waits = take_requests((state, id), &mut read, &pace)?;
     }
 }
 
-/// Takes complete requests off the front; gives when to go on if that is too fast.
+/// Takes complete requests off the front. Returns when to go on if they come too fast.
 fn take_requests(
     (state, id): (&State, SessionId),
     read: &mut Vec<u8>,
-    pace: &mut Pace,
+    pace: &SharedPace,
 ) -> Result<Option<Instant>, String> {
     let (mut taken, mut waits) = (0, None);
     while let Some((request, len)) = Request::decode(&read[taken..]).map_err(|error| error.to_string())? {
-        waits = pace.take(&request, Instant::now()).err();
+        let cost = if matches!(request, Request::Show { .. }) { COST_OF_A_GRANT } else { 1 };
+        waits = pace.take(cost, Instant::now()).err();
         if waits.is_some() {
             break;
         }

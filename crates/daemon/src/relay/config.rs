@@ -30,7 +30,7 @@ use crate::settings::{self, Names, RateText};
 use anabranch_node::ControllerHint;
 use anabranch_node::USUAL_PATHS;
 
-/// Where a relay listens unless told otherwise.
+/// The default port of a relay.
 pub const DEFAULT_PORT: u16 = 4600;
 
 /// A relay's configuration, checked.
@@ -42,11 +42,11 @@ pub struct RelaySettings {
     pub port: u16,
     /// The local addresses to use; empty for all there are.
     pub addresses: Vec<IpAddr>,
-    /// What it forwards in all; `None` for as much as it can.
+    /// Rate of all forwarded packets together; `None` without a limit.
     pub rate: Option<Rate>,
     /// Most paths of all users.
     pub most_flows: usize,
-    /// Networks beside the public Internet that it forwards to.
+    /// Networks that it forwards to in addition to the public Internet.
     pub allow: Vec<IpNet>,
     /// Networks that it never forwards to.
     pub deny: Vec<IpNet>,
@@ -54,33 +54,33 @@ pub struct RelaySettings {
     pub control: Option<PathBuf>,
     /// Where Prometheus fetches metrics from.
     pub metrics: Option<SocketAddr>,
-    /// The file in which it keeps what was used of grants; without it a restart forgets that.
+    /// The file that keeps usage of grants and users over a restart.
     pub usage: Option<PathBuf>,
-    /// Who may use it.
+    /// Its users.
     pub users: Vec<User>,
-    /// Where it is, in its operator's words: controllers grant relays of different places.
+    /// Its location, in its operator's words. Controllers grant relays of different locations together.
     pub place: String,
-    /// How others reach it, for controllers to tell; empty for the addresses of its sockets.
+    /// The addresses at which others reach it; empty for those of its sockets.
     pub announce: Vec<SocketAddr>,
-    /// Whose grants count.
+    /// The controllers whose grants count.
     pub controllers: Vec<Controller>,
 }
 
 /// A controller that a relay registers with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Controller {
-    /// Where it is.
+    /// Its key and addresses.
     pub at: ControllerHint,
-    /// What it signs grants with.
+    /// The key that it signs grants with.
     pub signs: ControllerKey,
 }
 
-/// Somebody who may use a relay.
+/// A user of a relay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
-    /// For people.
+    /// A name for people.
     pub name: String,
-    /// Their node's key: being listed is the grant.
+    /// The key of the user's node.
     pub key: PublicKey,
     /// How much they may use.
     pub limits: Limits,
@@ -141,9 +141,9 @@ fn default_paths() -> usize {
     50_000
 }
 
-/// Longest name of a place, in bytes.
+/// Longest location, in bytes.
 const MAX_PLACE: usize = 64;
-/// Most addresses that controllers are told.
+/// Most addresses that are announced.
 const MAX_ANNOUNCED: usize = 16;
 /// Most controllers of one relay.
 const MAX_CONTROLLERS: usize = 16;
@@ -178,13 +178,18 @@ impl RelaySettings {
         }
     }
 
-    /// What the core wants to know.
+    /// The core's part of the configuration.
     #[must_use]
     pub fn core(&self, node: PublicKey) -> RelayConfig {
         RelayConfig {
             controllers: self.controllers.iter().map(|controller| controller.signs).collect(),
             listed: self.users.iter().map(|user| (user.key, user.limits)).collect(),
-            next_hops: NextHopPolicy { allow: self.allow.clone(), deny: self.deny.clone(), own: Vec::new() },
+            next_hops: NextHopPolicy {
+                allow: self.allow.clone(),
+                deny: self.deny.clone(),
+                public: self.announce.iter().map(SocketAddr::ip).collect(),
+                ..NextHopPolicy::default()
+            },
             rate: self.rate,
             most_flows: self.most_flows,
             ..RelayConfig::new(node)
@@ -193,18 +198,18 @@ impl RelaySettings {
 }
 
 impl RelaySettings {
-    /// What an operator may not have meant, for the log.
+    /// Settings that the operator probably did not intend, for the log.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         if self.users.is_empty() && self.controllers.is_empty() {
-            let what = "nobody may use this relay: its configuration has no `[[user]]` and no `[[controller]]`; add one and send SIGHUP";
+            let what = "this relay has no users: its configuration has no `[[user]]` and no `[[controller]]`; add one and send SIGHUP";
             warnings.push(what.to_owned());
         }
         if !self.controllers.is_empty() && self.most_flows < USUAL_PATHS as usize {
             let most = self.most_flows;
             warnings.push(format!(
-                "controllers grant this relay's use only while no other has room: programs ask for {USUAL_PATHS} paths at each relay, and `max_paths` is {most}"
+                "controllers prefer other relays: programs ask for {USUAL_PATHS} paths at each relay, and `max_paths` is {most}"
             ));
         }
         warnings
@@ -212,13 +217,13 @@ impl RelaySettings {
 }
 
 impl User {
-    /// A user without limits but those that every user has.
+    /// A user with the default limits.
     ///
     /// # Panics
-    /// Never: no limit of it can be wrong.
+    /// Never: the default limits are valid.
     #[must_use]
     pub fn new(name: &str, key: PublicKey) -> Self {
-        let limits = settings::limits((None, None), (None, None)).expect("nothing was said that is wrong");
+        let limits = settings::limits((None, None), (None, None)).expect("the default limits are valid");
         Self { name: name.to_owned(), key, limits }
     }
 }
@@ -265,20 +270,23 @@ fn check(file: File, text: &str) -> Result<RelaySettings, SettingsError> {
     })
 }
 
-/// Whether controllers would take what they are told.
+/// Checks the announcement against the limits of controllers.
 fn check_announcement(file: &File) -> Result<(), SettingsError> {
     if file.place.len() > MAX_PLACE {
         return Err(SettingsError::new("place", format!("a place has at most {MAX_PLACE} bytes")));
     }
     if file.announce.len() > MAX_ANNOUNCED {
-        return Err(SettingsError::new("announce", format!("at most {MAX_ANNOUNCED} addresses are told")));
+        return Err(SettingsError::new(
+            "announce",
+            format!("at most {MAX_ANNOUNCED} addresses are announced"),
+        ));
     }
     if file.controllers.len() > MAX_CONTROLLERS {
         return Err(SettingsError::new("controller", format!("at most {MAX_CONTROLLERS} of them")));
     }
     if file.controllers.is_empty() && (!file.place.is_empty() || !file.announce.is_empty()) {
         let key = if file.place.is_empty() { "announce" } else { "place" };
-        let error = SettingsError::new(key, "it is for controllers, and none is named");
+        let error = SettingsError::new(key, "only controllers use it, and the file names none");
         return Err(error.hint("add a `[[controller]]`, or leave the key out"));
     }
     Ok(())
@@ -384,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn who_can_use_a_relay_that_nobody_can_is_told() {
+    fn a_relay_without_users_or_with_few_paths_is_warned_about() {
         let parse = |text: &str| RelaySettings::parse(text, "relay.toml").unwrap();
         assert_eq!(parse(&text()).warnings(), Vec::<String>::new());
         let nobody = parse("key = \"relay.key\"\n").warnings();

@@ -1,15 +1,19 @@
-//! What was used of grants and which were revoked, in a file, so that a restart gives nobody their bytes or their grant again.
+//! Keeps what was used of grants and listings, and which grants were revoked, in a file, so that a restart gives no one
+//! their bytes or a revoked grant back.
 //!
-//! Written when something has changed, twice a minute and at the end; a revocation at once, before the controller is told that it is known. A disk that is full or gone costs no path: people are told, and
-//! what was used since the last time that it could be written would be forgotten by a restart.
+//! It is written twice a minute and at the end if something has changed. A revocation is written at once, before the
+//! relay confirms it to the controller. A file that cannot be read keeps the relay from starting: counting from zero would
+//! give away what was used up. A disk that is full later ends no path; the log reports it, and a restart would forget what
+//! was used since the last successful write.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use anabranch_net::PublicKey;
 use anabranch_overlay::grant::UnixTime;
-use anabranch_overlay::relay::GrantUse;
+use anabranch_overlay::relay::{GrantUse, ListedUse};
 use serde::{Deserialize, Serialize};
 
 use super::state::State;
@@ -23,6 +27,14 @@ const VERSION: u32 = 1;
 struct File {
     version: u32,
     grants: Vec<Line>,
+    #[serde(default)]
+    users: Vec<UserLine>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct UserLine {
+    key: String,
+    bytes: u64,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -38,29 +50,47 @@ fn is_false(flag: &bool) -> bool {
     !flag
 }
 
+/// The contents of the file.
+#[derive(Clone, Default, PartialEq, Eq)]
+struct Usage {
+    grants: Vec<GrantUse>,
+    listed: Vec<ListedUse>,
+}
+
 /// See the module's documentation.
 pub(super) struct Ledger {
     file: PathBuf,
     state: Arc<State>,
-    /// What stands in the file; `None` when there is none.
-    written: Mutex<Option<Vec<GrantUse>>>,
-    /// Why it could not be written the last time.
+    /// The contents of the file as last written; `None` before that.
+    written: Mutex<Option<Usage>>,
+    /// Why the last write failed.
     failure: Mutex<Option<String>>,
 }
 
 impl Ledger {
-    /// Takes over what an earlier run had counted. A file that cannot be read is left as it is until there is something to write;
-    /// one that is not there is made, so that people are told at once when it cannot be.
-    pub(super) fn open(file: &Path, state: &Arc<State>) -> Self {
+    /// Takes over what an earlier run had counted. A file that does not exist is created, so that a wrong name or a
+    /// read-only disk is reported at the start.
+    ///
+    /// # Errors
+    /// When the file is damaged or cannot be read; the message says what to do.
+    pub(super) fn open(file: &Path, state: &Arc<State>) -> io::Result<Self> {
         let known = match read(file) {
             Ok(known) => Some(known),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => {
-                tracing::warn!("{}: {error}; what was used of grants before is not known", file.display());
-                Some(Vec::new())
+                let file = file.display();
+                let what = format!(
+                    "{file} cannot be read ({error}), and without it used-up quotas and revoked grants would count again: \
+                     restore the file from a copy, or accept that and move it away with `mv {file} {file}.damaged`"
+                );
+                return Err(io::Error::new(error.kind(), what));
             }
         };
-        state.change(|relay| relay.restore_usage(known.iter().flatten().copied()));
+        let restored = known.clone().unwrap_or_default();
+        state.change(|relay| {
+            relay.restore_usage(restored.grants);
+            relay.restore_listed_usage(restored.listed);
+        });
         let ledger = Self {
             file: file.to_owned(),
             state: state.clone(),
@@ -68,15 +98,15 @@ impl Ledger {
             failure: Mutex::default(),
         };
         ledger.is_written();
-        ledger
+        Ok(ledger)
     }
 
-    /// True once a fault of this program left what it knows half changed.
+    /// True once an internal error may have left the state half changed.
     pub(super) fn is_torn(&self) -> bool {
         self.written.is_poisoned() || self.failure.is_poisoned()
     }
 
-    /// Writes now and then, for as long as it is polled.
+    /// Writes at intervals, for as long as it is polled.
     pub(super) async fn keep(self: Arc<Self>) {
         loop {
             tokio::time::sleep(EVERY).await;
@@ -84,15 +114,15 @@ impl Ledger {
         }
     }
 
-    /// Writes what has changed; false when that fails, of which people are told once until it is different.
+    /// Writes what has changed; false when that fails. The log reports a failure once, until its reason changes.
     pub(super) fn is_written(&self) -> bool {
         let failure = self.write().err().map(|error| error.to_string());
         if self.is_news(&failure) {
             let file = self.file.display();
             match &failure {
                 Some(why) => tracing::warn!(
-                    "{file}: {why}; see to that disk, the relay writes again by itself. Until then a restart would forget what is used of \
-                     grants, and controllers go on telling which they took back"
+                    "{file} cannot be written: {why}. The relay retries; until it succeeds, a restart would forget what is used \
+                     of grants and listings, and controllers repeat which grants are revoked"
                 ),
                 None => tracing::info!("{file} can be written again"),
             }
@@ -109,7 +139,7 @@ impl Ledger {
 
     /// Writes what has changed.
     pub(super) fn write(&self) -> io::Result<()> {
-        let usage = self.state.change(anabranch_overlay::relay::Relay::usage);
+        let usage = self.state.change(|relay| Usage { grants: relay.usage(), listed: relay.listed_usage() });
         let mut written = self.written.lock().expect("no panic while held");
         if written.as_ref() == Some(&usage) {
             return Ok(());
@@ -120,25 +150,37 @@ impl Ledger {
             until: until.0,
             revoked: *revoked,
         };
-        let content = File { version: VERSION, grants: usage.iter().map(line).collect() };
+        let user = |used: &ListedUse| UserLine { key: used.key.to_string(), bytes: used.bytes };
+        let content = File {
+            version: VERSION,
+            grants: usage.grants.iter().map(line).collect(),
+            users: usage.listed.iter().map(user).collect(),
+        };
         anabranch_node::file::replace(&self.file, &serde_json::to_vec(&content)?)?;
         *written = Some(usage);
         Ok(())
     }
 }
 
-fn read(file: &Path) -> io::Result<Vec<GrantUse>> {
-    let File { version, grants } = serde_json::from_slice(&std::fs::read(file)?)?;
+fn read(file: &Path) -> io::Result<Usage> {
+    let File { version, grants, users } = serde_json::from_slice(&std::fs::read(file)?)?;
     if version != VERSION {
         return Err(io::Error::other(format!(
-            "it has version {version}, and this program reads {VERSION}: run the version that wrote it, or move it away, which makes grants count as unused"
+            "it has version {version}, and this program reads version {VERSION}"
         )));
     }
     let usage = |line: &Line| {
         let grant = line.grant.parse().map_err(io::Error::other)?;
         Ok(GrantUse { grant, bytes: line.bytes, until: UnixTime(line.until), revoked: line.revoked })
     };
-    grants.iter().map(usage).collect()
+    let listed = |user: &UserLine| {
+        let key: PublicKey = user.key.parse().map_err(io::Error::other)?;
+        Ok(ListedUse { key, bytes: user.bytes })
+    };
+    Ok(Usage {
+        grants: grants.iter().map(usage).collect::<io::Result<_>>()?,
+        listed: users.iter().map(listed).collect::<io::Result<_>>()?,
+    })
 }
 
 #[cfg(test)]
@@ -159,32 +201,71 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_that_was_taken_back_is_in_the_file_and_known_to_the_next_run() {
+    fn a_revoked_grant_is_in_the_file_and_known_to_the_next_run() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("usage.json");
         let first = state();
-        let ledger = Ledger::open(&file, &first);
+        let ledger = Ledger::open(&file, &first).unwrap();
         let (key, revoked) = (NodeKey::from_random([3; 32]).public(), vec![GrantId([7; 16])]);
         first.change_now(|relay, now| relay.handle_heartbeat(now, &key, &Heartbeat { time: NOW, revoked }));
         ledger.write().unwrap();
         let second = state();
-        Ledger::open(&file, &second);
+        Ledger::open(&file, &second).unwrap();
         let known = second.change(Relay::usage);
         assert!(known.len() == 1 && known[0].grant == GrantId([7; 16]) && known[0].revoked, "{known:?}");
     }
 
     #[test]
-    fn a_file_that_cannot_be_written_is_told_once_until_that_changes() {
+    fn a_file_that_cannot_be_written_is_reported_once_until_that_changes() {
         let dir = tempfile::tempdir().unwrap();
         let (state, inner) = (state(), dir.path().join("gone"));
-        let ledger = Ledger::open(&inner.join("usage.json"), &state);
+        let ledger = Ledger::open(&inner.join("usage.json"), &state).unwrap();
         let (key, revoked) = (NodeKey::from_random([3; 32]).public(), vec![GrantId([7; 16])]);
         state.change_now(|relay, now| relay.handle_heartbeat(now, &key, &Heartbeat { time: NOW, revoked }));
-        assert!(ledger.failure.lock().unwrap().is_some(), "it was told at the start");
+        assert!(ledger.failure.lock().unwrap().is_some(), "it was reported at the start");
         assert!(!ledger.is_written() && !ledger.is_written());
         let why = ledger.failure.lock().unwrap().clone();
         assert!(why.is_some() && !ledger.is_news(&why) && ledger.is_news(&Some("another".into())));
         std::fs::create_dir(&inner).unwrap();
-        assert!(ledger.is_written() && !ledger.is_news(&None), "that it works again was told");
+        assert!(ledger.is_written() && !ledger.is_news(&None), "the recovery was reported");
+    }
+
+    #[test]
+    fn a_damaged_file_keeps_the_relay_from_starting_and_is_left_as_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("usage.json");
+        let damaged: [&[u8]; 5] = [
+            b"",
+            b"{\"version\":1,\"gran",
+            b"{\"version\":9,\"grants\":[]}",
+            b"{\"version\":1,\"grants\":[{\"grant\":\"x\",\"bytes\":1,\"until\":1}]}",
+            b"\xff",
+        ];
+        for content in damaged {
+            std::fs::write(&file, content).unwrap();
+            let why = Ledger::open(&file, &state()).err().expect("it is refused").to_string();
+            assert!(why.contains("cannot be read") && why.contains("mv "), "{why}");
+            assert_eq!(std::fs::read(&file).unwrap(), content);
+        }
+    }
+
+    #[test]
+    fn bytes_of_a_listed_user_are_in_the_file_and_count_in_the_next_run() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, key) = (dir.path().join("usage.json"), NodeKey::from_random([5; 32]).public());
+        let listing = |state: &Arc<State>| {
+            let user = crate::relay::config::User::new("laptop", key);
+            let settings = RelaySettings::local([127, 0, 0, 1].into(), vec![user]);
+            state.reconfigure(settings.core(NodeKey::from_random([1; 32]).public()));
+        };
+        let used = ListedUse { key, bytes: 1_234 };
+        let first = state();
+        listing(&first);
+        first.change(|relay| relay.restore_listed_usage([used]));
+        Ledger::open(&file, &first).unwrap();
+        let second = state();
+        listing(&second);
+        Ledger::open(&file, &second).unwrap();
+        assert_eq!(second.change(Relay::listed_usage), [used]);
     }
 }

@@ -1,14 +1,14 @@
-//! A relay's place among others: what it tells its controllers, and what it takes from them.
+//! A relay's registration with its controllers: what it reports to them, and what it takes from them.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use anabranch_net::{Endpoint, PublicKey, Rate, Span};
 use anabranch_overlay::controller::message::Neighbours;
-use anabranch_overlay::controller::{Load, Offer, Place};
-use anabranch_overlay::grant::{ControllerKey, GrantId, Told};
+use anabranch_overlay::controller::{Load, Location, Offer};
+use anabranch_overlay::grant::{ClockVerdict, ControllerKey, GrantId};
 use anabranch_overlay::relay::{Heard, Heartbeat};
 use anabranch_overlay::sense::{Changes, LinkTold, SensorStats};
 use tokio::sync::watch;
@@ -20,20 +20,22 @@ use crate::controller::registration::{Registrant, Registration, Standing};
 use crate::sensing::Sensing;
 use anabranch_node::ControllerHint;
 
-/// Over how long the rate is taken, at least.
+/// Shortest time that the rate is measured over.
 const SAMPLE: Duration = Duration::from_secs(1);
-/// Most addresses that are told.
+/// Most addresses that are announced.
 const MAX_ADDRESSES: usize = 16;
+/// Most addresses at which controllers see the relay that are remembered, the latest ones.
+const MAX_OBSERVED: usize = 8;
 
 /// See the module's documentation.
 pub(super) struct Membership {
     member: Arc<Member>,
-    /// With whom, and how far that is.
+    /// The controllers, and the registration with them.
     with: Mutex<(Vec<ControllerHint>, Registration)>,
     instance: u64,
 }
 
-/// What controllers see of a relay.
+/// The relay as its controllers see it.
 struct Member {
     state: Arc<State>,
     endpoint: Arc<Endpoint>,
@@ -41,13 +43,15 @@ struct Member {
     ledger: Option<Arc<Ledger>>,
     offer: Mutex<Offered>,
     sample: Mutex<Sample>,
-    /// Controllers whose time is not gone by.
+    /// Controllers whose clock differs from the relay's.
     apart: Mutex<BTreeSet<PublicKey>>,
-    /// Revocations that are written down, where there is a ledger.
+    /// Addresses at which controllers see the relay, the latest last.
+    observed: Mutex<Vec<IpAddr>>,
+    /// Revocations that are stored in the ledger, if there is one.
     confirmed: Mutex<Vec<GrantId>>,
 }
 
-/// What of the settings is offered.
+/// The settings that controllers see.
 #[derive(Default)]
 struct Offered {
     place: String,
@@ -56,7 +60,7 @@ struct Offered {
     rate: Option<u64>,
 }
 
-/// What was forwarded until some time, and how fast before.
+/// Bytes forwarded until a time, and the rate before it.
 struct Sample {
     at: Instant,
     bytes: u64,
@@ -77,12 +81,13 @@ impl Membership {
             offer: Mutex::default(),
             sample: Mutex::new(Sample { at: Instant::now(), bytes: 0, rate: 0 }),
             apart: Mutex::default(),
+            observed: Mutex::default(),
             confirmed: Mutex::default(),
         };
         Self { member: Arc::new(member), with: Mutex::default(), instance }
     }
 
-    /// Offers what the settings say, to the controllers that they name.
+    /// Registers with the controllers that the settings name, and offers what they say.
     pub(super) fn join(&self, settings: &RelaySettings) {
         *lock(&self.member.offer) = Offered {
             place: settings.place.clone(),
@@ -100,7 +105,12 @@ impl Membership {
         }
     }
 
-    /// All that the relay sends keeps to this rate from now on.
+    /// The addresses at which controllers see the relay.
+    pub(super) fn observed(&self) -> Vec<IpAddr> {
+        lock(&self.member.observed).clone()
+    }
+
+    /// Sets the rate of everything that the relay sends.
     pub(super) fn limit(&self, rate: Option<Rate>) {
         self.member.sensing.limit(rate);
     }
@@ -110,17 +120,22 @@ impl Membership {
         *lock(&self.with) = Default::default();
     }
 
-    /// True once a fault of this program left what it knows half changed, or ended a registration.
+    /// True once an internal error may have left the state half changed, or ended a registration.
     pub(super) fn is_torn(&self) -> bool {
-        let Member { sensing, offer, sample, apart, confirmed, .. } = &*self.member;
-        let poisoned =
-            [offer.is_poisoned(), sample.is_poisoned(), apart.is_poisoned(), confirmed.is_poisoned()];
+        let Member { sensing, offer, sample, apart, observed, confirmed, .. } = &*self.member;
+        let poisoned = [
+            offer.is_poisoned(),
+            sample.is_poisoned(),
+            apart.is_poisoned(),
+            observed.is_poisoned(),
+            confirmed.is_poisoned(),
+        ];
         poisoned.contains(&true)
             || sensing.is_torn()
             || self.with.lock().map_or(true, |with| with.1.has_ended())
     }
 
-    /// Its links to other relays, and what was sent to know them.
+    /// Its links to other relays, and counters of the probes.
     pub(super) fn links(&self) -> (Vec<LinkTold>, SensorStats) {
         self.member.sensing.status()
     }
@@ -134,26 +149,28 @@ impl Membership {
 }
 
 impl Member {
-    /// Says once when the relay's time, or a controller's, turns out to be wrong, and when it is right again.
-    fn tell_clock(&self, controller: &PublicKey, told: Told) {
+    /// Logs once when the relay's clock or a controller's turns out to be wrong, and when it agrees again.
+    fn log_clock(&self, controller: &PublicKey, verdict: ClockVerdict) {
         let mut apart = lock(&self.apart);
         let words = |seconds| Span::from_secs(seconds).in_words();
-        let is_new = match told {
-            Told::Apart(_) => apart.insert(*controller),
-            Told::Taken(_) | Told::Agrees => apart.remove(controller),
+        let is_new = match verdict {
+            ClockVerdict::Apart(_) => apart.insert(*controller),
+            ClockVerdict::Adopted(_) | ClockVerdict::Agrees => apart.remove(controller),
         };
-        match told {
-            Told::Apart(off) if is_new => tracing::warn!(
+        match verdict {
+            ClockVerdict::Apart(off) if is_new => tracing::warn!(
                 %controller,
-                "the controller's clock is {} away from the time that the relay goes by: set it right; if most of the relay's controllers say so for 5 min, the relay goes by it",
+                "the controller's clock differs from the relay's time by {}: correct it. If most of the relay's controllers agree with it for 5 min, the relay adopts it",
                 words(off)
             ),
-            Told::Taken(off) => tracing::warn!(
-                "the relay's time was {} away from its controllers' and is theirs now: if this machine's clock is wrong, set it right",
+            ClockVerdict::Adopted(off) => tracing::warn!(
+                "the relay's time differed from its controllers' by {} and is theirs now: if this machine's clock is wrong, correct it",
                 words(off)
             ),
-            Told::Agrees if is_new => tracing::info!(%controller, "the controller's clock agrees again"),
-            Told::Apart(_) | Told::Agrees => {}
+            ClockVerdict::Agrees if is_new => {
+                tracing::info!(%controller, "the controller's clock agrees again");
+            }
+            ClockVerdict::Apart(_) | ClockVerdict::Agrees => {}
         }
     }
 }
@@ -167,7 +184,7 @@ impl Registrant for Member {
             announce.clone()
         };
         addresses.truncate(MAX_ADDRESSES);
-        Offer { place: Place(place.clone()), addresses, pids: *pids, rate: *rate }
+        Offer { place: Location(place.clone()), addresses, pids: *pids, rate: *rate }
     }
 
     fn load(&self) -> Load {
@@ -186,12 +203,34 @@ impl Registrant for Member {
         self.state.change(|relay| relay.config().controllers.contains(signs))
     }
 
+    fn observed(&self, addresses: &[SocketAddr]) {
+        let mut observed = lock(&self.observed);
+        for ip in addresses.iter().map(|address| address.ip().to_canonical()) {
+            if observed.contains(&ip) {
+                continue;
+            }
+            observed.push(ip);
+            let excess = observed.len().saturating_sub(MAX_OBSERVED);
+            observed.drain(..excess);
+            tracing::info!(%ip, "a controller sees this relay at this address: it is never a next hop");
+            let announced = lock(&self.offer).announce.clone();
+            let public = announced.iter().map(SocketAddr::ip).chain(observed.iter().copied()).collect();
+            self.state.change_now(|relay, now| {
+                let mut config = relay.config().clone();
+                config.next_hops.public = public;
+                relay.reconfigure(now, config);
+            });
+        }
+    }
+
     fn changes(&self, known: u64) -> Option<Changes> {
         self.sensing.changes(known)
     }
 
     fn measure(&self, controller: &PublicKey, neighbours: &Neighbours) {
         self.sensing.measure(controller, neighbours);
+        let sensing = &self.sensing;
+        self.state.change_now(|relay, now| relay.update_measurers(now, |key| sensing.is_measurer(key)));
     }
 
     fn urgent(&self) -> watch::Receiver<u64> {
@@ -201,10 +240,10 @@ impl Registrant for Member {
     fn heartbeat(&self, controller: &PublicKey, heartbeat: &Heartbeat) -> Vec<GrantId> {
         let Heard { clock, remembered } =
             self.state.change_now(|relay, now| relay.handle_heartbeat(now, controller, heartbeat));
-        self.tell_clock(controller, clock);
+        self.log_clock(controller, clock);
         let is_new = !remembered.is_empty() && *lock(&self.confirmed) != remembered;
         if is_new && self.ledger.as_ref().is_some_and(|ledger| !ledger.is_written()) {
-            // A restart would forget it, so the controller goes on telling.
+            // A restart would forget it, so the controller has to repeat it.
             return Vec::new();
         }
         lock(&self.confirmed).clone_from(&remembered);

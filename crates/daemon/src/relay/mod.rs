@@ -1,4 +1,4 @@
-//! The relay as a service: sockets, sessions and time around `anabranch_overlay::relay`.
+//! The relay service: sockets, sessions and time around `anabranch_overlay::relay`.
 //!
 //! ```text
 //!  sockets ─▶ Endpoint ─┬─ its own sessions ─▶ clients: one task each ─▶ requests ─┐
@@ -9,19 +9,17 @@
 //! | file | what |
 //! |---|---|
 //! | `config` | the configuration file |
-//! | `state` | the core under its lock, and who is told what comes out of it |
-//! | `clients` | a session of a client |
-//! | `pace` | how fast a session may ask |
-//! | `source` | from which address the operating system sends to a next hop |
-//! | `ledger` | what was used of grants, over a restart |
-//! | `membership` | what it tells its controllers, and what it takes from them |
-//! | `status` | what the relay did and has, for people and Prometheus |
+//! | `state` | the core under its lock, and the delivery of its output |
+//! | `clients` | one client's session |
+//! | `source` | the address that the operating system sends to a next hop from |
+//! | `ledger` | usage of grants and listings over a restart |
+//! | `membership` | the registration with controllers |
+//! | `status` | counters and state, for people and Prometheus |
 
 mod clients;
 pub mod config;
 mod ledger;
 mod membership;
-mod pace;
 mod source;
 mod state;
 pub mod status;
@@ -42,6 +40,7 @@ use ipnet::IpNet;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use crate::budget::{Budget, give_back_after_floods};
 use crate::sensing::{self, Sensing};
 use anabranch_node::{random, wall};
 use config::RelaySettings;
@@ -50,9 +49,9 @@ use membership::Membership;
 use state::State;
 use status::Status;
 
-/// A silent client is forgotten after that; clients say something every few seconds.
+/// The session of a silent client ends after this; clients send something every few seconds.
 const IDLE: Span = Span::from_secs(20);
-/// Streams of a client: one is enough.
+/// Streams of a client; one is enough.
 const STREAMS: u64 = 4;
 
 /// A running relay. Dropping it ends its tasks.
@@ -61,6 +60,7 @@ pub struct RelayService {
     state: Arc<State>,
     membership: Arc<Membership>,
     ledger: Option<Arc<Ledger>>,
+    budget: Budget,
     tasks: Vec<JoinHandle<()>>,
 }
 
@@ -71,14 +71,15 @@ impl std::fmt::Debug for RelayService {
 }
 
 impl RelayService {
-    /// Binds the sockets and begins to serve. Must be called within a tokio runtime.
+    /// Binds the sockets and starts to serve. Call it within a tokio runtime.
     ///
     /// # Errors
-    /// When a port is taken or an address is not this machine's; the message says what to do.
+    /// When a port is taken, an address is not this machine's, or the usage file is damaged; the message says what to do.
     pub async fn start(key: NodeKey, settings: &RelaySettings) -> io::Result<Self> {
         let node = key.public();
         let seed: [u8; 32] = random()?;
-        let core = Relay::new(settings.core(node), seed, (Time::ZERO, wall()));
+        let budget = Budget::of_process();
+        let core = Relay::new(fitted(settings.core(node), &budget), seed, (Time::ZERO, wall()));
         let state = Arc::new(State::new(core));
         let (admit, judge) = (state.clone(), state.clone());
         let mut config = EndpointConfig::new(key)
@@ -87,11 +88,14 @@ impl RelayService {
             .session(session_config())
             .authorize(move |peer: &PublicKey, share: Option<ShareId>| admit.authorize(peer, share))
             .address_policy(move |peer: &PublicKey, address| judge.judge_address(peer, address));
+        config.limits = budget.endpoint;
         config.reset_key = Some(reset_key(&config.key));
+        let ledger =
+            settings.usage.as_ref().map(|file| Ledger::open(file, &state)).transpose()?.map(Arc::new);
         let endpoint = Arc::new(Endpoint::bind(config).await?);
         state.set_clock(endpoint.clock());
         let moved = endpoint.sockets_changed();
-        state.reconfigure(with_sockets(settings.core(node), &endpoint.sockets()));
+        state.reconfigure(with_sockets(fitted(settings.core(node), &budget), &endpoint.sockets()));
         endpoint.set_foreign(state.clone());
         let gate = state.clone();
         let sensing = Sensing::new(&endpoint, SensorConfig::default(), random()?);
@@ -102,17 +106,20 @@ impl RelayService {
             tokio::spawn(clients::accept((state.clone(), sensing.clone()), endpoint.clone())),
             tokio::spawn(sensing::pump(sensing.clone())),
             tokio::spawn(follow_sockets((state.clone(), endpoint.clone()), moved)),
+            tokio::spawn(give_back_after_floods({
+                let endpoint = endpoint.clone();
+                move || endpoint.stats().sessions as usize
+            })),
         ];
-        let ledger = settings.usage.as_ref().map(|file| Arc::new(Ledger::open(file, &state)));
         tasks.extend(ledger.iter().map(|ledger| tokio::spawn(ledger.clone().keep())));
         let instance = u64::from_ne_bytes(random()?);
         let membership = Membership::new((&state, &endpoint, &sensing), ledger.clone(), instance);
         membership.join(settings);
-        warn(settings);
-        Ok(Self { endpoint, state, membership: Arc::new(membership), ledger, tasks })
+        warn(settings, &budget);
+        Ok(Self { endpoint, state, membership: Arc::new(membership), ledger, budget, tasks })
     }
 
-    /// Its identity.
+    /// Its public key.
     #[must_use]
     pub fn node(&self) -> PublicKey {
         self.endpoint.node()
@@ -124,15 +131,18 @@ impl RelayService {
         self.endpoint.local_addresses()
     }
 
-    /// Takes over other users, controllers, rates and next hops while sessions go on. Port, addresses and key stay as they are.
+    /// Takes over other users, controllers, rates and next hops. What the new configuration allows goes on; paths and
+    /// sessions of users that it removes end. Port, addresses and key stay as they are.
     pub fn reload(&self, settings: &RelaySettings) {
-        self.state.reconfigure(with_sockets(settings.core(self.node()), &self.endpoint.sockets()));
+        let mut config = fitted(settings.core(self.node()), &self.budget);
+        config.next_hops.public.extend(self.membership.observed());
+        self.state.reconfigure(with_sockets(config, &self.endpoint.sockets()));
         self.membership.join(settings);
         self.membership.limit(settings.rate);
-        warn(settings);
+        warn(settings, &self.budget);
     }
 
-    /// No new paths from now on; those there are end after `patience`. Clients are told and move on.
+    /// Accepts no new paths from now on and ends existing ones after `patience`. Clients are notified and move on.
     pub fn drain(&self, patience: Span) {
         self.state.drain(patience);
     }
@@ -144,14 +154,14 @@ impl RelayService {
         }
     }
 
-    /// Waits until a fault of this program made the relay useless: end the process then, so that it is started again.
+    /// Waits until an internal error has corrupted the relay. End the process then, so that it is restarted.
     pub async fn torn(&self) {
         while !self.is_torn() {
             tokio::time::sleep(Duration::from_millis(250)).await;
         }
     }
 
-    /// True once something is half changed, or one of the tasks ended that go on for as long as the relay does.
+    /// True once the state may be half changed, or a task has ended that should run as long as the relay.
     fn is_torn(&self) -> bool {
         self.state.is_torn()
             || self.membership.is_torn()
@@ -159,29 +169,29 @@ impl RelayService {
             || self.tasks.iter().any(JoinHandle::is_finished)
     }
 
-    /// What it did and has.
+    /// Counters and current state.
     #[must_use]
     pub fn status(&self) -> Status {
         self.watch().status()
     }
 
-    /// A handle for other tasks, which does not keep the service running.
+    /// A handle for other tasks; it does not keep the service running.
     #[must_use]
     pub fn watch(&self) -> Watch {
         let (endpoint, state) = (self.endpoint.clone(), self.state.clone());
         Watch { endpoint, state, membership: self.membership.clone() }
     }
 
-    /// Stops without a word to anybody, as when the power fails.
+    /// Stops without notifying any peer, as in a power failure.
     pub fn kill(self) {
         self.endpoint.fall_silent();
     }
 
-    /// Closes all sessions and stops; clients are told.
+    /// Closes all sessions, which notifies the clients, and stops.
     pub async fn close(self) {
         self.endpoint.close().await;
         if let Some(Err(error)) = self.ledger.as_ref().map(|ledger| ledger.write()) {
-            tracing::warn!("what was used of grants cannot be written: {error}");
+            tracing::warn!("usage cannot be stored: {error}");
         }
     }
 }
@@ -193,7 +203,7 @@ impl Drop for RelayService {
     }
 }
 
-/// Looks at a relay and drains it.
+/// Reads a relay's state and can drain it.
 #[derive(Clone)]
 pub struct Watch {
     endpoint: Arc<Endpoint>,
@@ -202,7 +212,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// What the relay did and has.
+    /// Counters and current state.
     #[must_use]
     pub fn status(&self) -> Status {
         self.state.status(&self.endpoint, &self.membership.standings(), &self.membership.links())
@@ -214,7 +224,7 @@ impl Watch {
     }
 }
 
-/// `status`, or `drain SECONDS`; a status is the answer to both.
+/// Answers `status` and `drain SECONDS`, both with a status.
 #[cfg(unix)]
 impl anabranch_service::control::Answer for Watch {
     async fn answer(&self, line: &str) -> String {
@@ -240,17 +250,35 @@ fn session_config() -> Config {
     // Requests are short.
     config.memory.initial_window = 16 << 10;
     config.memory.max_window = 16 << 10;
+    // A client that reads no replies costs no more than this.
+    config.memory.send_buffer = 64 << 10;
     config
 }
 
-fn warn(settings: &RelaySettings) {
+fn warn(settings: &RelaySettings, budget: &Budget) {
     settings.warnings().iter().for_each(|what| tracing::warn!("{what}"));
+    let (most, paths) = (settings.most_flows, budget.paths);
+    if most > paths {
+        tracing::warn!("this process has memory for {paths} paths, not for {most} as `max_paths` says");
+    }
 }
 
-/// By which sockets next hops are reached, and which addresses are the relay's own.
+/// With the limits that fit the memory of the process.
+fn fitted(config: RelayConfig, budget: &Budget) -> RelayConfig {
+    RelayConfig {
+        sessions: budget.sessions,
+        most_strangers: budget.strangers,
+        most_flows: config.most_flows.min(budget.paths),
+        ..config
+    }
+}
+
+/// By which sockets next hops are reached, and which addresses and networks are the relay's own.
 fn with_sockets(mut config: RelayConfig, sockets: &[SocketInfo]) -> RelayConfig {
     config.exits = sockets.iter().map(exit).collect();
     config.next_hops.own = sockets.iter().map(|socket| socket.local).collect();
+    let networks = sockets.iter().map(|socket| IpNet::new(socket.place.address, socket.place.prefix));
+    config.next_hops.neighbours = networks.filter_map(Result::ok).collect();
     config
 }
 
@@ -264,7 +292,7 @@ fn exit(socket: &SocketInfo) -> Exit {
     Exit { socket: socket.id, local, networks: networks.collect(), largest }
 }
 
-/// Has the core know the sockets as they come and go, and what their interfaces reach.
+/// Keeps the core's list of sockets, and of the networks behind them, up to date.
 async fn follow_sockets((state, endpoint): (Arc<State>, Arc<Endpoint>), mut moved: watch::Receiver<()>) {
     while moved.changed().await.is_ok() {
         let sockets = endpoint.sockets();
@@ -275,7 +303,7 @@ async fn follow_sockets((state, endpoint): (Arc<State>, Arc<Endpoint>), mut move
     }
 }
 
-/// What a restarted relay tells old clients by that their sessions are gone: it follows from its key.
+/// The key of reset tokens, by which a restarted relay can end old sessions. It is derived from the node key.
 fn reset_key(key: &NodeKey) -> ResetKey {
     let text = key.to_file_text();
     ResetKey::from_random(*secret::derive("anabranch 2026 relay reset key", &[text.as_bytes()]))

@@ -1,13 +1,13 @@
-//! From which address the operating system would send to a next hop.
+//! Finds the address that the operating system would send to a next hop from.
 //!
-//! It is asked once for each path that a client wants. Its answer takes in what a list of routes does not show: metrics, preferred sources,
-//! several addresses of one interface, rules. The core chooses the socket by it.
+//! The system is asked once for each path that a client requests. Its answer reflects what a list of routes does not show:
+//! metrics, preferred sources, several addresses of an interface, rules. The core chooses the socket by it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 use anabranch_overlay::relay::{Request, Target};
 
-/// The source for what a client asks for; `None` when that is no path to an address, or no route leads there.
+/// The source address for a request; `None` if it asks for no path to an address, or if no route leads there.
 pub(super) fn of_request(request: &Request) -> Option<IpAddr> {
     match request {
         Request::Allocate { target: Target::Address { address, .. }, .. } => towards(*address),
@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_leads_to_this_machine_leaves_from_its_loopback_address() {
+    fn packets_to_a_loopback_address_leave_from_a_loopback_address() {
         let towards = |to: &str| towards(to.parse().unwrap());
         assert_eq!(towards("127.0.0.1:9"), Some(Ipv4Addr::LOCALHOST.into()));
         assert_eq!(towards("[::ffff:127.0.0.1]:9"), Some(Ipv4Addr::LOCALHOST.into()));

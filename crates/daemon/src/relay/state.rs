@@ -1,8 +1,8 @@
-//! The core under its lock, and what becomes of what it says.
+//! The core under its lock, and the delivery of its output.
 //!
-//! Whoever changes something in the core also takes out what follows: replies go to the client's task, which also ends
-//! its session when that has no business, and datagrams to the socket they name. Only time is the pump's alone: it sleeps until the core
-//! wants to be called, and is woken when that moment has come closer.
+//! Each change of the core is followed by its output: replies and dismissals go to the client's task, datagrams to the
+//! socket that they name. The pump alone watches the time: it sleeps until the core's deadline, and is woken when that
+//! comes earlier.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -14,8 +14,10 @@ use anabranch_net::{
     Clock, Endpoint, Foreign, ForeignRun, Outlet, Permission, Pid, PublicKey, Refusal, Session, Span, Time,
     Verdict,
 };
+use anabranch_overlay::admission::Owner;
 use anabranch_overlay::relay::{
-    Admission, Dismissal, Forward, Hop, Outgoing, Relay, RelayConfig, RelayStats, Reply, Run, SessionId,
+    Admission, Dismissal, FlowState, Forward, Hop, Newcomer, Outgoing, Relay, RelayConfig, RelayStats, Reply,
+    Run, SessionId,
 };
 use anabranch_overlay::sense::{LinkTold, SensorStats};
 use anabranch_secure::ShareId;
@@ -25,16 +27,20 @@ use tokio::sync::{Notify, mpsc};
 use super::clients;
 use super::status::Status;
 use crate::controller::registration::Standing;
+use crate::pace::{PaceLimits, Paces, SharedPace};
 use anabranch_node::ControllerHint;
 
-/// The pump does not run more often than this.
+/// Requests of one key: a client needs a few for each path.
+const PACE: PaceLimits = PaceLimits { burst: 64, every: Duration::from_millis(125) };
+/// Shortest pause of the pump.
 const SHORTEST: Span = Span::from_micros(200);
-/// In the absence of anything to do.
+/// Its pause when the core has no deadline.
 const FAR: Duration = Duration::from_secs(60);
 
 /// See the module's documentation.
 pub(super) struct State {
     core: Mutex<Core>,
+    paces: Paces,
     clock: OnceLock<Clock>,
     wake: Notify,
     started: Instant,
@@ -48,17 +54,29 @@ struct Core {
     armed: Time,
 }
 
-/// How a client's task is reached. Its session is that task's alone, so that a fault in it is no fault of the core.
+/// How a client's task is reached. Only that task touches its session, so that a fault in it leaves the core whole.
 pub(super) struct Client {
+    pub key: PublicKey,
     pub replies: mpsc::UnboundedSender<Reply>,
-    /// Why the session is to end; said once.
+    /// Why the session is to end; sent once.
     pub dismissal: mpsc::UnboundedSender<Dismissal>,
 }
 
 impl State {
     pub(super) fn new(relay: Relay) -> Self {
         let core = Core { relay, clients: BTreeMap::new(), next_session: 0, armed: Time::NEVER };
-        Self { core: Mutex::new(core), clock: OnceLock::new(), wake: Notify::new(), started: Instant::now() }
+        Self {
+            core: Mutex::new(core),
+            paces: Paces::new(PACE),
+            clock: OnceLock::new(),
+            wake: Notify::new(),
+            started: Instant::now(),
+        }
+    }
+
+    /// The pace of a client's requests.
+    pub(super) fn pace(&self, client: PublicKey) -> SharedPace {
+        self.paces.of(client, Instant::now())
     }
 
     /// As [`Relay::pass_own`].
@@ -66,9 +84,9 @@ impl State {
         self.core().relay.pass_own(self.now(), bytes)
     }
 
-    /// The endpoint's clock, once there is one.
+    /// Sets the endpoint's clock.
     pub(super) fn set_clock(&self, clock: Clock) {
-        // It is set once, when the service starts.
+        // It is set once, at the start.
         let _ = self.clock.set(clock);
     }
 
@@ -80,7 +98,7 @@ impl State {
         self.core.lock().expect("no panic while held")
     }
 
-    /// True once a fault of this program left what it knows half changed; everything that asks for it panics from then on.
+    /// True once an internal error may have left the state half changed; every access panics from then on.
     pub(super) fn is_torn(&self) -> bool {
         self.core.is_poisoned()
     }
@@ -114,7 +132,7 @@ impl State {
         self.core().relay.is_drained()
     }
 
-    /// What it counts, and whether it is going down.
+    /// Its counters, and whether it is draining.
     pub(super) fn stats(&self) -> (RelayStats, bool) {
         let core = self.core();
         (core.relay.stats(), core.relay.is_draining())
@@ -131,18 +149,20 @@ impl State {
         Status::new(endpoint, (&stats, &keys), (self.started.elapsed(), draining)).with(standings, links)
     }
 
-    /// A client's session was opened, and its addresses are proven so far.
-    pub(super) fn open(&self, session: &Session, client: Client) -> SessionId {
+    /// A client's session was opened; its addresses that are proven so far are reported too.
+    pub(super) fn open(&self, session: &Session, client: Client, measures: bool) -> SessionId {
         let now = self.now();
-        let who = (session.peer(), session.share());
         let proven = clients::proven(session);
+        let address = session.paths().first().map(|path| path.route.remote.ip());
+        let owner = Owner { key: session.peer(), address };
+        let newcomer = Newcomer { owner, share: session.share(), measures };
         let mut core = self.core();
         let id = SessionId(core.next_session);
         core.next_session += 1;
         core.clients.insert(id, client);
         drop(core);
         self.change(|relay| {
-            relay.handle_session_opened(now, id, who);
+            relay.handle_session_opened(now, id, newcomer);
             proven.into_iter().for_each(|(path, hop)| relay.handle_session_path(id, path, Some(hop)));
         });
         id
@@ -154,7 +174,7 @@ impl State {
         self.core().clients.remove(&id);
     }
 
-    /// Changes the core, and has the pump see to what follows.
+    /// Changes the core, and wakes the pump for the output.
     pub(super) fn change<T>(&self, change: impl FnOnce(&mut Relay) -> T) -> T {
         let mut core = self.core();
         let result = change(&mut core.relay);
@@ -164,7 +184,7 @@ impl State {
         result
     }
 
-    /// Changes the core at the time that it is.
+    /// Changes the core at the current time.
     pub(super) fn change_now<T>(&self, change: impl FnOnce(&mut Relay, Time) -> T) -> T {
         let now = self.now();
         self.change(|relay| change(relay, now))
@@ -175,6 +195,7 @@ impl Core {
     fn deliver_replies(&mut self) {
         while let Some((to, reply)) = self.relay.poll_reply() {
             if let Some(client) = self.clients.get(&to) {
+                log_ended_path(&client.key, &reply);
                 // A client whose task has ended is on its way out.
                 let _ = client.replies.send(reply);
             }
@@ -186,7 +207,7 @@ impl Core {
         }
     }
 
-    /// Does what is due; gives when to come again.
+    /// Handles passed deadlines; returns the next one.
     fn turn(&mut self, now: Time, due: &mut Vec<Outgoing>) -> Time {
         if self.relay.poll_timeout().is_some_and(|at| at <= now) {
             self.relay.handle_timeout(now);
@@ -197,10 +218,25 @@ impl Core {
         self.armed
     }
 
-    /// What may leave now.
+    /// Takes the datagrams that may leave now.
     fn take_due(&mut self, now: Time, due: &mut Vec<Outgoing>) {
         while let Some(outgoing) = self.relay.poll_transmit(now) {
             due.push(outgoing);
+        }
+    }
+}
+
+/// Logs a path that ends because its client may not have it any more.
+fn log_ended_path(client: &PublicKey, reply: &Reply) {
+    if let Reply::Flow { state, .. } = reply {
+        match state {
+            FlowState::GrantEnded => {
+                tracing::info!(%client, "path ended: no grant of the client allows it any more");
+            }
+            FlowState::Denied => {
+                tracing::info!(%client, "path ended: the relay's configuration or limits no longer allow it");
+            }
+            _ => {}
         }
     }
 }
@@ -237,7 +273,7 @@ impl Foreign for State {
     }
 }
 
-/// Sends what had to wait for its turn, and does what is due, as time passes.
+/// Handles the core's deadlines, and sends datagrams that had to wait.
 pub(super) async fn pump(state: Arc<State>, endpoint: Arc<Endpoint>) {
     let clock = endpoint.clock();
     let mut due = Vec::new();
@@ -254,7 +290,7 @@ pub(super) async fn pump(state: Arc<State>, endpoint: Arc<Endpoint>) {
     }
 }
 
-/// Sends datagrams; those of one destination and size that follow each other leave together.
+/// Sends datagrams; consecutive ones of the same destination and size leave together.
 fn send_all(datagrams: &[Outgoing], outlet: &Outlet<'_>) {
     const MOST: usize = 64;
     let alike =
@@ -273,7 +309,7 @@ fn route(hop: Hop) -> Route {
     Route { socket: hop.socket, remote: hop.address }
 }
 
-/// The core keeps marks as numbers: the discriminants of [`Ecn`].
+/// The core stores ECN marks as the discriminants of [`Ecn`].
 fn ecn_of(mark: u8) -> Ecn {
     [Ecn::NotEct, Ecn::Ect0, Ecn::Ect1, Ecn::Ce]
         .into_iter()
@@ -308,7 +344,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_fault_in_the_session_that_it_dismisses_is_none_of_the_relay() {
+    async fn a_fault_in_a_dismissed_session_leaves_the_relay_whole() {
         let service = relay().await;
         let endpoint = async |seed| {
             let config = EndpointConfig::new(NodeKey::from_random([seed; 32]))
@@ -320,13 +356,13 @@ mod tests {
         let target = Target::new(near.node(), near.local_addresses());
         let (_there, session) = tokio::join!(far.connect(&target, Config::default()), near.accept());
         let session = session.expect("it is accepted");
-        let client = tokio::spawn(clients::serve(service.state.clone(), session.clone(), None));
+        let client = tokio::spawn(clients::serve(service.state.clone(), session.clone(), false));
         while service.state.core().clients.is_empty() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         let waker = Waker::from(Arc::new(Faulty));
         assert!(pin!(session.closed()).poll(&mut Context::from_waker(&waker)).is_pending());
-        // Somebody without business is sent away after some seconds.
+        // A session without a right to use the relay ends after some seconds.
         let late = service.endpoint.clock().now() + Span::from_secs(60);
         service.state.core().turn(late, &mut Vec::new());
         assert!(client.await.is_err_and(|error| error.is_panic()), "the fault happened");
@@ -335,7 +371,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_relay_one_of_whose_tasks_has_ended_says_so() {
+    async fn a_relay_reports_that_one_of_its_tasks_has_ended() {
         for task in 0.. {
             let service = relay().await;
             let Some(ended) = service.tasks.get(task) else { return };
@@ -347,7 +383,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_relay_whose_state_a_fault_has_torn_says_so_and_can_still_be_ended() {
+    async fn a_relay_reports_corrupted_state_and_can_still_be_ended() {
         let service = relay().await;
         let torn = tokio::time::timeout(Duration::from_millis(600), service.torn());
         assert!(torn.await.is_err(), "nothing has happened to it");

@@ -1,4 +1,4 @@
-//! What a relay did and has, for people, programs and Prometheus.
+//! A relay's counters and state, for people, programs and Prometheus.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::controller::registration::Standing;
 use anabranch_node::ControllerHint;
 
-/// A relay at one moment.
+/// A relay's state at one time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     /// Its public key.
@@ -20,7 +20,7 @@ pub struct Status {
     pub addresses: Vec<String>,
     /// Seconds since it was started.
     pub uptime_s: f64,
-    /// Whether it takes no new paths since it is going down.
+    /// Whether it is draining and accepts no new paths.
     pub draining: bool,
     /// Sessions of clients.
     pub sessions: usize,
@@ -30,7 +30,7 @@ pub struct Status {
     pub forwarded_packets: u64,
     /// Bytes of UDP payload forwarded.
     pub forwarded_bytes: u64,
-    /// Bytes that wait to leave.
+    /// Bytes that wait in queues.
     pub waiting_bytes: u64,
     /// Questions sent to next hops.
     pub challenges: u64,
@@ -45,7 +45,7 @@ pub struct Status {
     /// Its links to the relays that it measures.
     #[serde(default)]
     pub links: Vec<LinkStatus>,
-    /// Bytes sent to measure and to be measured, headers included.
+    /// Bytes sent for measurements, headers included.
     #[serde(default)]
     pub sensing_bytes: u64,
 }
@@ -59,14 +59,14 @@ pub struct LinkStatus {
     pub up: bool,
     /// Round-trip time in milliseconds.
     pub rtt_ms: f64,
-    /// What is lost there and back, 0 to 1.
+    /// Loss there and back, 0 to 1.
     pub loss: [f64; 2],
-    /// How much longer than at best packets take there and back, in milliseconds.
+    /// Queueing delay there and back, in milliseconds.
     pub queue_ms: [f64; 2],
-    /// What the narrowest place on the way there carries in Mbit/s, when a packet train has told.
+    /// Capacity towards the other relay in Mbit/s, if a packet train has measured it.
     #[serde(default)]
     pub capacity_mbit_s: Option<f64>,
-    /// What others leave of that.
+    /// The part of the capacity that is unused.
     #[serde(default)]
     pub available_mbit_s: Option<f64>,
 }
@@ -89,18 +89,18 @@ fn mbits(kbits: u32) -> Option<f64> {
     (kbits > 0).then(|| f64::from(kbits) / 1e3)
 }
 
-/// How a relay stands with a controller.
+/// A relay's registration with a controller.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ControllerStatus {
-    /// Where the controller is.
+    /// The controller's key and addresses.
     pub at: String,
     /// Whether it knows the relay.
     pub registered: bool,
-    /// In words: why not, if it does not.
+    /// The state in words, with the reason if it is not registered.
     pub standing: String,
 }
 
-/// What a user has and uses.
+/// Limits and usage of a user.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserStatus {
     /// The user's key.
@@ -151,7 +151,7 @@ impl Status {
         }
     }
 
-    /// With how the relay stands with its controllers, and how far other relays are.
+    /// Adds registrations and links.
     pub(super) fn with(
         mut self,
         standings: &[(ControllerHint, Standing)],
@@ -168,7 +168,7 @@ impl Status {
         self
     }
 
-    /// As Prometheus reads it (text format 0.0.4).
+    /// The status in Prometheus' text format 0.0.4.
     #[must_use]
     pub fn to_prometheus(&self) -> String {
         let mut text = String::new();

@@ -1,9 +1,9 @@
-//! A node measures relays, and answers those that measure it.
+//! Measures relays, and answers nodes that measure this one.
 //!
-//! The sensor decides when and what (`anabranch_overlay::sense`); probes and answers are unreliable messages of a session from the measurer to its
-//! neighbour, which is kept as long as the neighbour is one; each packet train has a session of its own. Whom a relay measures the controller says that
-//! it listens to: the first that does, and another only when that one has been silent. Links that somebody wants to know any controller may name
-//! ([`Sensing::measure`]). A node that is no relay measures those that it wants to know ([`Sensing::want`]).
+//! The sensor (`anabranch_overlay::sense`) decides what to measure and when. Probes and answers are datagrams of a session
+//! from the measurer to its neighbour; each packet train has a session of its own. One controller chooses a relay's
+//! neighbours: the first to name some, and another only when that one is silent. Requested links may come from any controller
+//! ([`Sensing::measure`]). A node that is no relay measures the relays that it chooses ([`Sensing::want`]).
 
 mod trains;
 
@@ -19,12 +19,12 @@ use anabranch_overlay::sense::{Changes, LinkTold, SenseMessage, Sensor, SensorCo
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
-/// A controller that was silent for so long says no more whom to measure.
+/// A controller that is silent for this long no longer chooses the neighbours.
 const GUIDE_SILENT: Duration = Duration::from_secs(10);
-/// Pause before a neighbour is called again; it doubles up to the longest.
+/// Pause before a neighbour is connected to again; it doubles up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
-/// In the absence of anything to do.
+/// The pump's pause without a deadline.
 const FAR: Duration = Duration::from_secs(60);
 /// Longest message.
 const LONGEST: u16 = 64;
@@ -34,24 +34,24 @@ pub struct Sensing {
     endpoint: Arc<Endpoint>,
     sensor: Mutex<Sensor>,
     wake: Notify,
-    /// Counts what controllers should hear at once.
+    /// Counts changes that controllers should learn at once.
     urgent: watch::Sender<u64>,
     peers: Mutex<Peers>,
     gate: Gate,
 }
 
-/// Whether so many bytes may leave now, which are charged then; else when to ask again.
+/// Charges bytes if they may leave now; else returns when to ask again.
 type Gate = Box<dyn Fn(u64) -> Result<(), Time> + Send + Sync>;
 
 #[derive(Default)]
 struct Peers {
-    /// Who says whom to measure.
+    /// The controller that chooses the neighbours.
     guide: Option<PublicKey>,
-    /// What each controller said last, and when.
+    /// Each controller's last message, and its time.
     told: BTreeMap<PublicKey, (Instant, Neighbours)>,
     measured: BTreeMap<PublicKey, Neighbour>,
     measured_by: BTreeSet<PublicKey>,
-    /// Sessions over which a node's questions come.
+    /// Number of sessions by which each node asks.
     answered: BTreeMap<PublicKey, u32>,
 }
 
@@ -69,7 +69,7 @@ impl Drop for Neighbour {
 }
 
 impl Sensing {
-    /// Measures nothing yet; [`pump`] must run. The seed spreads probes in time.
+    /// Measures nothing yet. [`pump`] must run. The seed spreads probes in time.
     #[must_use]
     pub fn new(endpoint: &Arc<Endpoint>, config: SensorConfig, seed: [u8; 32]) -> Self {
         let sensor = Sensor::new(config, seed, endpoint.clock().now());
@@ -83,13 +83,13 @@ impl Sensing {
         }
     }
 
-    /// Has packet trains wait until they may leave, as who has a rate of its own wants.
+    /// Makes packet trains wait for `gate`, for a node with a rate limit.
     #[must_use]
     pub fn behind(self, gate: impl Fn(u64) -> Result<(), Time> + Send + Sync + 'static) -> Self {
         Self { gate: Box::new(gate), ..self }
     }
 
-    /// All that this node sends keeps to this rate: what trains tell is read by it.
+    /// Tells the sensor this node's rate limit, which bounds what a train can measure.
     pub fn limit(&self, rate: Option<Rate>) {
         self.sensor().limit(rate);
     }
@@ -102,30 +102,30 @@ impl Sensing {
         self.peers.lock().expect("no panic while held")
     }
 
-    /// True once a fault of this program left what it knows half changed.
+    /// True once an internal error may have left the state half changed.
     #[must_use]
     pub fn is_torn(&self) -> bool {
         self.sensor.is_poisoned() || self.peers.is_poisoned()
     }
 
-    /// What a controller does not know yet.
+    /// Changes since the version that a controller has.
     pub(crate) fn changes(&self, known: u64) -> Option<Changes> {
         self.sensor().poll_changes(self.endpoint.clock().now(), known)
     }
 
-    /// Changes when controllers should hear of a link at once.
+    /// Changes when controllers should learn of a link at once.
     pub(crate) fn urgent(&self) -> watch::Receiver<u64> {
         self.urgent.subscribe()
     }
 
-    /// Every link, and what was sent to know it.
+    /// Every link, and counters of the probes.
     #[must_use]
     pub fn status(&self) -> (Vec<LinkTold>, SensorStats) {
         let sensor = self.sensor();
         (sensor.links(self.endpoint.clock().now()), sensor.stats())
     }
 
-    /// A controller says whom to measure, and who measures this relay.
+    /// Takes a controller's choice of neighbours, and the nodes that may measure this relay.
     pub(crate) fn measure(self: &Arc<Self>, controller: &PublicKey, neighbours: &Neighbours) {
         let mut peers = self.peers();
         let now = Instant::now();
@@ -143,7 +143,7 @@ impl Sensing {
         self.keep_to(&mut peers, &measure, &wanted);
     }
 
-    /// Measures these relays, and no others, at once.
+    /// Measures exactly these relays, at once.
     pub fn want(self: &Arc<Self>, relays: &[GrantedRelay]) {
         self.keep_to(&mut self.peers(), &[], relays);
     }
@@ -167,7 +167,7 @@ impl Sensing {
         self.wake.notify_one();
     }
 
-    /// Sends a packet train when it is time for one.
+    /// Sends a packet train if one is due.
     fn send_train(self: &Arc<Self>, now: Time) {
         let Some(train) = self.sensor().poll_train(now) else { return };
         let relay = self.peers().measured.get(&train.to).map(|known| known.relay.clone());
@@ -176,12 +176,12 @@ impl Sensing {
         }
     }
 
-    /// Whether this relay measures that one's links.
+    /// Whether this node may measure this relay.
     pub(crate) fn is_measurer(&self, node: &PublicKey) -> bool {
         self.peers().measured_by.contains(node)
     }
 
-    /// Answers the probes that come over a session for as long as it lives.
+    /// Answers the probes of a session until it ends.
     pub(crate) async fn answer(&self, session: &Session) {
         let node = session.peer();
         if self.is_measurer(&node) {
@@ -193,7 +193,7 @@ impl Sensing {
                 self.handle(session, (at, &datagram.data));
             }
         }
-        // A train's session ends while that of probes goes on.
+        // A train's session ends while the session for probes goes on.
         let mut peers = self.peers();
         let left = peers.answered.get_mut(&node).map_or(0, |count| {
             *count -= 1;
@@ -205,7 +205,7 @@ impl Sensing {
         }
     }
 
-    /// A message that came at this time.
+    /// Handles a message that arrived at `at`.
     fn handle(&self, session: &Session, (at, bytes): (Time, &[u8])) {
         let Ok(message) = SenseMessage::decode(bytes) else { return };
         let answer = self.sensor().handle_message(at, &session.peer(), &message);
@@ -218,7 +218,7 @@ impl Sensing {
     }
 }
 
-/// What cannot be sent is lost, and counts as that. False then.
+/// Sends a message; false if it cannot be sent, which counts as loss.
 fn send(session: &Session, message: &SenseMessage) -> bool {
     session.send_datagram(Datagram::from(bytes::Bytes::from(message.encode()))).is_ok()
 }
@@ -250,7 +250,7 @@ async fn keep(sensing: Arc<Sensing>, relay: GrantedRelay, place: Arc<Mutex<Optio
     }
 }
 
-/// One path, no search for larger packets: little beside the probes.
+/// One path and no search for larger packets, so that little is sent besides probes.
 fn session_config() -> Config {
     let mtu = Config::default().mtu.base;
     Config {
@@ -261,7 +261,7 @@ fn session_config() -> Config {
     }
 }
 
-/// Sends probes and trains when the sensor wants to, and tells of links that went down.
+/// Sends probes and trains when they are due, and signals links that went down.
 pub async fn pump(sensing: Arc<Sensing>) {
     let clock = sensing.endpoint.clock();
     loop {

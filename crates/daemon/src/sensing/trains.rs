@@ -1,4 +1,4 @@
-//! Packet trains over sessions of their own: each begins with a window that takes the whole train, and without pacing.
+//! Sends packet trains, each over a session of its own without pacing, whose first window holds the whole train.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,15 +10,15 @@ use anabranch_overlay::sense::{CAR, SenseMessage, Train};
 
 use super::{Sensing, send};
 
-/// How often a train's end is told while nobody says what came of it, and how long each time is waited for that.
+/// How often the end of a train is sent without a report, and how long each time to wait for it.
 const ENDS: usize = 4;
 const WAIT: Duration = Duration::from_millis(700);
-/// A train that has not left by then is given up.
+/// A train that takes longer is given up.
 const LONGEST: Duration = Duration::from_secs(10);
-/// Longest message that is taken: what came of a train.
+/// Longest message that is accepted: the report on a train.
 const LONGEST_ANSWER: u16 = 64;
 
-/// Sends a train, and takes in what came of it.
+/// Sends a train, and handles the report on it.
 pub(super) async fn run(sensing: Arc<Sensing>, relay: GrantedRelay, train: Train) {
     let attempt = async {
         let target = Target::new(relay.node, relay.addresses);
@@ -34,7 +34,7 @@ pub(super) async fn run(sensing: Arc<Sensing>, relay: GrantedRelay, train: Train
     sensing.wake.notify_one();
 }
 
-/// One path, whose window holds the train from the beginning.
+/// One path, whose first window holds the train.
 fn config(train: &Train) -> Config {
     let mut config = Config::default();
     let mtu = config.mtu.base;
@@ -44,11 +44,12 @@ fn config(train: &Train) -> Config {
     Config { max_paths: 1, max_datagram: LONGEST_ANSWER, mtu: MtuConfig { base: mtu, max: mtu }, ..config }
 }
 
-/// Each packet at its time, and when it may leave. False when the session is over before, or others' packets held it up: then nothing came of it.
+/// Sends each packet at its time, once the gate lets it pass. False if the session ended or other packets delayed the train,
+/// which makes it useless.
 async fn leave(session: &Session, sensing: &Sensing, train: &Train) -> bool {
     let clock = sensing.endpoint.clock();
     let begin = clock.now();
-    // When the last packet left that does not have a time of its own.
+    // When the last packet without a time of its own left.
     let mut last = (begin, Span::ZERO);
     for index in 0..train.packets {
         let due = last.0 + train.offset(index).saturating_sub(last.1);
@@ -69,7 +70,7 @@ async fn leave(session: &Session, sensing: &Sensing, train: &Train) -> bool {
     !train.is_held_up(clock.now().since(begin))
 }
 
-/// Tells that the train is over, until it is said what came of it.
+/// Sends the end of the train until the report comes.
 async fn end(sensing: &Sensing, session: &Session, number: u32) {
     for _ in 0..ENDS {
         send(session, &SenseMessage::End(number));

@@ -1,12 +1,12 @@
 //! A store in etcd, shared by several controllers.
 //!
-//! It speaks etcd's own JSON gateway (`/v3/kv/…`, on by default since etcd 3.4), so no protocol compiler and no gRPC stack is
-//! needed to build it. Revisions are etcd's modification revisions, compared inside its transactions; reads are
-//! linearizable. Locks and leases of etcd are not used at all.
+//! It uses etcd's JSON gateway (`/v3/kv/…`, on by default since etcd 3.4), which needs no protocol compiler and no gRPC stack.
+//! Revisions are etcd's modification revisions, compared inside its transactions; reads are
+//! linearizable. Locks and leases of etcd are not used.
 //!
-//! A question goes to one member; when that one says that it cannot, or has not answered after a moment, to the next as well, and so
-//! on around the members; the first answer counts. A transaction that is put twice that way is done at most once, because it expects the revisions of what it writes: the second time there
-//! is a conflict, and whoever decides reads again and finds what was decided.
+//! A request goes to one member. If it fails or does not answer after [`SLOW`], the next member is asked too, and so on; the
+//! first answer counts. A transaction that is sent twice that way is done at most once: it names the revisions that it
+//! replaces, so the second one conflicts, and the controller reads the decision instead.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,21 +23,21 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::http::Server;
 
-/// A member that takes longer is not waited for alone.
+/// A member gets this long before the next one is asked too.
 const SLOW: Duration = Duration::from_millis(250);
-/// Pause after a member said that it cannot.
+/// Pause after a member's error.
 const PAUSE: Duration = Duration::from_millis(30);
-/// How long the answer may take in all: whoever asked the controller waits a little longer.
+/// Longest time for an answer in all; a controller's clients wait a little longer.
 const PATIENCE: Duration = Duration::from_millis(1_300);
-/// How often the members are gone through; one that was asked while etcd had no leader may never answer that question.
+/// How often each member is asked; a request during an election may never be answered.
 const ROUNDS: usize = 5;
 
-/// Where etcd is.
+/// How etcd is reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EtcdSettings {
     /// Client addresses of its members, `http://host:port`.
     pub endpoints: Vec<String>,
-    /// What all keys begin with.
+    /// Prefix of all keys.
     pub prefix: String,
 }
 
@@ -51,10 +51,10 @@ pub struct Etcd {
 }
 
 impl Etcd {
-    /// A store there; nothing is asked yet.
+    /// A store in this etcd. Nothing is sent yet.
     ///
     /// # Errors
-    /// When an endpoint is none.
+    /// When an endpoint cannot be parsed.
     pub fn new(settings: &EtcdSettings) -> Result<Self, String> {
         let members = settings.endpoints.iter().map(|url| member(url).map(Arc::new));
         let members = members.collect::<Result<Vec<_>, String>>()?;
@@ -64,7 +64,7 @@ impl Etcd {
         Ok(Self { members, prefix: settings.prefix.clone(), good: AtomicUsize::new(0) })
     }
 
-    /// The first answer of any member.
+    /// The first answer of a member.
     async fn ask<A: DeserializeOwned + Send + 'static>(
         &self,
         path: &'static str,
@@ -132,7 +132,7 @@ fn member(url: &str) -> Result<Server, String> {
     Ok(Server::new(authority))
 }
 
-/// A key and its value in etcd's answers; numbers are text there, and what is empty is left out.
+/// A key and its value in etcd's answers. Numbers are text, and empty fields are left out.
 #[derive(Debug, Deserialize)]
 struct Pair {
     key: String,
@@ -167,7 +167,7 @@ fn entry(pair: &Pair) -> Result<Entry, StoreError> {
     Ok(Entry { value, revision: Revision(revision) })
 }
 
-/// The first key behind all that begin with these bytes; etcd's own `\0` for "to the end" when there is none.
+/// The first key after all keys with this prefix; etcd's `\0` ("to the end") if there is no such key.
 fn end_of(prefix: &str) -> Vec<u8> {
     let mut end = prefix.as_bytes().to_vec();
     while end.last() == Some(&0xff) {
@@ -233,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_endpoint_is_told_how_to_write_one() {
+    fn the_error_for_an_invalid_endpoint_shows_how_to_write_one() {
         for wrong in
             ["", "127.0.0.1:2379", "https://a:1", "http://a", "http://:1", "http://a:b", "http://u@a:1"]
         {

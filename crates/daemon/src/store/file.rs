@@ -2,9 +2,9 @@
 //!
 //! The whole file is checked when it is opened; a damaged one is left as it is, and the error says what to do.
 //!
-//! After one read or write that failed, mostly since the disk was full, the library refuses everything until the file is
-//! opened again. The next transaction does that, at most once in [`PAUSE`]: whoever asks in between is told what had failed. So the
-//! controller goes on by itself as soon as the disk lets it.
+//! After a failed read or write, mostly because the disk is full, the library refuses everything until the file is opened
+//! again. The next transaction does that, at most once in [`PAUSE`]; transactions in between return the earlier error. So the
+//! controller recovers as soon as the disk does.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
@@ -16,7 +16,7 @@ use anabranch_overlay::controller::StoreError;
 use redb::backends::FileBackend;
 use redb::{Builder, Database, DatabaseError, StorageError};
 
-/// Least time from one opening of the file to the next.
+/// Shortest time between two attempts to open the file.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Why a store's file could not be opened.
@@ -25,32 +25,32 @@ pub enum OpenError {
     /// Another program has it open.
     #[error("{0} is in use: does another controller run with it? several controllers share an etcd instead")]
     InUse(PathBuf),
-    /// It is not what this program wrote.
+    /// Its contents are damaged.
     #[error(
         "{file} is damaged ({why}) and was left as it is: restore a copy of it, or move it away to begin with an empty \
          store. Relays register again by themselves then; grants given so far stay good until they end, but are not counted \
          against capacity or quota, so leave the controller off for the longest lifetime of a grant if that matters"
     )]
     Damaged {
-        /// Which.
+        /// The file.
         file: PathBuf,
-        /// What was found.
+        /// The damage.
         why: String,
     },
-    /// There is no room for it.
+    /// The disk is full.
     #[error("cannot open {file}: {why}; free space on that disk")]
     Disk {
-        /// Which.
+        /// The file.
         file: PathBuf,
-        /// What the system said.
+        /// The system's error.
         why: std::io::Error,
     },
     /// The operating system does not allow it.
     #[error("cannot open {file}: {why}; does the directory exist, and may this user write there?")]
     Io {
-        /// Which.
+        /// The file.
         file: PathBuf,
-        /// What the system said.
+        /// The system's error.
         why: std::io::Error,
     },
 }
@@ -66,19 +66,19 @@ pub(super) struct StoreFile {
 
 #[derive(Debug)]
 struct Opened {
-    /// None when it could not be opened again.
+    /// `None` if it could not be opened again.
     database: Option<Database>,
     at: Instant,
 }
 
 impl StoreFile {
-    /// Opens the file, or makes it when there is none; `prepare` is its first transaction.
+    /// Opens or creates the file; `prepare` is its first transaction.
     pub fn open(
         path: &Path,
         prepare: impl FnOnce(&Database) -> Result<(), redb::Error>,
     ) -> Result<Self, OpenError> {
         if let Ok(mut existing) = File::open(path) {
-            // The library would begin anew in an empty file, and something may have emptied it.
+            // The library would initialise an empty file, but something may have emptied it.
             let begins = existing.read(&mut [0]).map_err(|why| refused(path, why))?;
             if begins == 0 {
                 return Err(damaged(path, &"it is empty"));
@@ -95,7 +95,7 @@ impl StoreFile {
         Ok(Self { path: path.to_owned(), database, failure: Mutex::default() })
     }
 
-    /// Does a transaction.
+    /// Runs a transaction.
     pub fn run<T>(&self, act: impl FnOnce(&Database) -> Result<T, redb::Error>) -> Result<T, StoreError> {
         if self.failure().is_some() {
             self.open_again()?;
@@ -114,7 +114,7 @@ impl StoreFile {
         })
     }
 
-    /// Opens the file again, unless somebody else has, or has just tried.
+    /// Opens the file again, unless another task has done so or has just tried.
     fn open_again(&self) -> Result<(), StoreError> {
         let mut opened = self.database.write().unwrap_or_else(PoisonError::into_inner);
         let Some(failure) = self.failure().clone() else { return Ok(()) };
@@ -124,7 +124,7 @@ impl StoreFile {
         // Its lock on the file goes with it.
         opened.database = None;
         opened.at = Instant::now();
-        // A file that is gone is not made again: what the controller knows is not to be forgotten.
+        // A missing file is not created again: that would silently discard all records.
         let again = checked().open(&self.path).map_err(|error| match explained(&self.path, error) {
             OpenError::Disk { why, .. } | OpenError::Io { why, .. } => {
                 self.unavailable(&redb::Error::Io(why))
@@ -158,7 +158,7 @@ impl StoreFile {
     }
 }
 
-/// The file, made for its owner alone when there is none.
+/// The file; a new one is readable by its owner only.
 fn opened(path: &Path) -> io::Result<File> {
     let mut options = File::options();
     options.read(true).write(true).create(true).truncate(false);
@@ -199,12 +199,12 @@ fn is_full(why: &io::Error) -> bool {
     matches!(why.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge)
 }
 
-/// What to do about a disk.
+/// Advice for a disk error.
 fn remedy(why: &io::Error) -> &'static str {
     if is_full(why) {
-        "free space on that disk, and it goes on by itself"
+        "free space on that disk; the controller then recovers by itself"
     } else {
-        "look after that disk; it goes on by itself once the file can be read and written"
+        "check that disk; the controller recovers once the file can be read and written"
     }
 }
 

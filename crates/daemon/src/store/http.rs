@@ -1,4 +1,4 @@
-//! Just enough HTTP to put questions to etcd: JSON out, JSON back, connections kept for the next one.
+//! A minimal HTTP client for etcd: JSON requests over connections that are reused.
 
 use std::sync::Mutex;
 
@@ -35,7 +35,7 @@ impl Server {
         Self { authority: authority.to_owned(), idle: Mutex::default() }
     }
 
-    /// Puts a question; an error is a sentence for people, and the question may have been answered all the same.
+    /// Sends a request. After an error, which is text for people, the request may still have been carried out.
     pub async fn ask<A: DeserializeOwned>(&self, path: &str, question: Bytes) -> Result<A, String> {
         let mut connection = self.connection().await?;
         let request = Request::builder()
@@ -65,12 +65,12 @@ impl Server {
             }
         }
         let stream = TcpStream::connect(&self.authority).await.map_err(|error| error.to_string())?;
-        // Questions are short; when it fails they are just slower.
+        // Requests are short; without this option they are only slower.
         drop(stream.set_nodelay(true));
         let (sender, connection) =
             handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
         tokio::spawn(async move {
-            // Whoever waits for an answer learns of its end.
+            // A pending request learns of the end of the connection.
             drop(connection.await);
         });
         Ok(sender)

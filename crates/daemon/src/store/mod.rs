@@ -1,8 +1,8 @@
-//! Where controllers keep what they know: backends of `anabranch_overlay::controller::Store`.
+//! Backends of the controller's store, `anabranch_overlay::controller::Store`.
 //!
 //! | backend | for |
 //! |---|---|
-//! | memory | trying things out: everything is forgotten at the end |
+//! | memory | trials: everything is lost at the end |
 //! | [`Redb`] | one controller: a file, the default |
 //! | [`Etcd`] | several controllers: they share an etcd |
 //!

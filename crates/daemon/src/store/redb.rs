@@ -1,7 +1,7 @@
 //! A store in one file, for one controller.
 //!
-//! Each transaction is on the disk before it counts. [`StoreFile`] opens the file, again when the disk was full. A value is kept behind its revision (8 bytes); revisions are counted up over all
-//! keys and the count is kept too.
+//! A transaction is on the disk before it counts. [`StoreFile`] opens the file, and opens it again after a disk error. Each
+//! value follows its revision (8 bytes). One counter, stored in the file, numbers the revisions of all keys.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,13 +22,13 @@ pub struct Redb {
 }
 
 impl Redb {
-    /// Opens the file, or makes it when there is none.
+    /// Opens or creates the file.
     ///
     /// # Errors
-    /// Says what is wrong with the file and what to do. It is never changed then.
+    /// What is wrong with the file and what to do. The file is left as it is.
     pub async fn open(file: &Path) -> Result<Self, OpenError> {
         let path = file.to_owned();
-        // What the library does not survive is damage too.
+        // A panic of the library means damage too.
         match tokio::task::spawn_blocking(move || StoreFile::open(&path, prepare)).await {
             Ok(opened) => opened.map(|file| Self { file: Arc::new(file) }),
             Err(_) => Err(damaged(file, &"its structure makes no sense")),
@@ -45,7 +45,7 @@ impl Redb {
     }
 }
 
-/// Makes the tables that are missing.
+/// Creates missing tables.
 fn prepare(database: &Database) -> Result<(), redb::Error> {
     let transaction = database.begin_write()?;
     transaction.open_table(ENTRIES)?;

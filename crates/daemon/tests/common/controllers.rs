@@ -1,4 +1,4 @@
-//! Controllers on loopback, relays that registered with them, and what they grant.
+//! Controllers on loopback, relays that registered with them, and their grants.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub struct Controllers {
     pub hints: Vec<ControllerHint>,
 }
 
-/// A controller at `127.0.0.seed` that lists relays and one client, whose grants last so many seconds.
+/// A controller at `127.0.0.seed` that lists relays and one client, with grants of this lifetime in seconds.
 pub async fn controller(seed: u8, (relays, client): (&[u8], u8), lifetime: u64) -> Controllers {
     let mut policy = Policy::default();
     policy.relays.extend(relays.iter().map(|relay| key(*relay).public()));
@@ -35,7 +35,7 @@ pub async fn controller(seed: u8, (relays, client): (&[u8], u8), lifetime: u64) 
     Controllers { running: vec![service], settings, hints }
 }
 
-/// A controller that never comes up, whose grants would count.
+/// A controller that never starts, whose grants would count.
 pub fn nowhere() -> Controller {
     let signer = anabranch_overlay::grant::GrantSigner::from_random([9; 32]);
     let at = ControllerHint::new(key(9).public(), &["127.0.0.1:9".parse().expect("an address")]);

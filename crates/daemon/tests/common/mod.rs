@@ -29,7 +29,7 @@ pub fn ip(last: u8) -> IpAddr {
     Ipv4Addr::new(127, 0, 0, last).into()
 }
 
-/// A node that lets everybody in.
+/// A node that admits every peer.
 pub async fn node(seed: u8) -> Arc<Endpoint> {
     let config = EndpointConfig::new(key(seed))
         .addresses(Addresses::Exactly(vec![ip(seed)]))
@@ -63,7 +63,7 @@ pub async fn join(client: &Endpoint, server: &Endpoint, relayed: u32) -> (Sessio
     target.pins = vec![(address(client).ip(), address(server))];
     target.relayed = relayed;
     let accept = async { Ok(server.accept().await.expect("it takes sessions")) };
-    // Who cannot connect is not waited for at the other end.
+    // A failed connection ends the wait for the other end.
     tokio::try_join!(client.connect(&target, config()), accept).expect("a session")
 }
 
@@ -76,8 +76,8 @@ pub fn through_relays(session: &Session) -> Vec<PathInfo> {
     session.paths().into_iter().filter(usable).collect()
 }
 
-/// Counts how often a session doubts one of its paths. On a machine that has no time for it acknowledgements are late, and others
-/// stand in for a moment, as they should.
+/// Counts how often a session doubts one of its paths. On a busy machine acknowledgements are late, and other paths
+/// take over for a moment, as they should.
 pub fn doubts(session: &Session) -> Arc<AtomicUsize> {
     let (mut events, count) = (session.events(), Arc::<AtomicUsize>::default());
     let counted = count.clone();
@@ -91,12 +91,12 @@ pub fn doubts(session: &Session) -> Arc<AtomicUsize> {
     count
 }
 
-/// Waits until something is so, 20 s at most.
+/// Waits until a condition holds, 20 s at most.
 pub async fn until(what: &str, is_so: impl FnMut() -> bool) {
     until_within(Duration::from_secs(20), what, is_so).await;
 }
 
-/// Waits until something is so, and at most for `limit`.
+/// Waits until a condition holds, for `limit` at most.
 pub async fn until_within(limit: Duration, what: &str, mut is_so: impl FnMut() -> bool) {
     let waiting = async {
         while !is_so() {

@@ -21,7 +21,7 @@ pub struct Network {
     pub emulation: Emulation,
 }
 
-/// A client, a server and relays, 20 ms from the client each, over links of so many Mbit/s.
+/// A client, a server and relays, 20 ms from the client each, over links of this rate in Mbit/s.
 pub async fn network(base: u8, count: u8, mbit: f64) -> Network {
     let (client, server) = (node(base).await, node(base + 1).await);
     let mut relays = Vec::new();
@@ -48,7 +48,7 @@ impl Network {
         target.pins = vec![(address(&self.client).ip(), direct)];
         target.relayed = 63;
         let accept = async { Ok(self.server.accept().await.expect("it takes sessions")) };
-        // Who cannot connect is not waited for at the other end.
+        // A failed connection ends the wait for the other end.
         tokio::try_join!(self.client.connect(&target, config()), accept).expect("a session")
     }
 

@@ -19,7 +19,7 @@ struct Member {
 }
 
 impl Cluster {
-    /// Starts so many members and waits for them; `None`, with a message, where there is no etcd.
+    /// Starts this many members and waits for them; `None`, with a message, without an etcd on this machine.
     pub async fn start(members: usize) -> Option<Self> {
         if Command::new("etcd").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_err()
         {
@@ -82,7 +82,7 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         for child in self.members.iter_mut().filter_map(|member| member.child.as_mut()) {
-            // One that has ended already needs no end.
+            // It may have ended already.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -95,7 +95,7 @@ fn free_ports(count: usize) -> Vec<u16> {
     held.iter().map(|listener| listener.local_addr().expect("bound").port()).collect()
 }
 
-/// Asks a member how it is, in etcd's JSON.
+/// A member's status, in etcd's JSON.
 async fn status(port: u16) -> Option<String> {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let mut stream = TcpStream::connect(("127.0.0.1", port)).await.ok()?;
@@ -111,7 +111,7 @@ fn field<'a>(json: &'a str, name: &str) -> Option<&'a str> {
 }
 
 impl Cluster {
-    /// Ends the leader as a power failure would, and says which it was.
+    /// Ends the leader as a power failure would; returns its index.
     #[allow(dead_code, reason = "not every test that has a cluster ends its leader")]
     pub async fn kill_leader(&mut self) -> usize {
         for _ in 0..100 {

@@ -136,6 +136,11 @@ impl<P: Payload> Session<P> {
         }
     }
 
+    /// The addresses at which the peer sees this end, by its own report, on the paths there are.
+    pub fn observed_addresses(&self) -> impl Iterator<Item = SocketAddr> {
+        self.paths.iter().filter_map(|path| path.observed)
+    }
+
     /// The peer says where it sees us on a path.
     pub(super) fn handle_observed_address(&mut self, path: PathId, address: SocketAddr) {
         let Some(index) = self.path_index(path) else { return };

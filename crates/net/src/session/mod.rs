@@ -359,6 +359,12 @@ impl Session {
         Events { receiver: self.handle.inner.core().subscribe() }
     }
 
+    /// The addresses at which the peer sees this end, by its own report.
+    #[must_use]
+    pub fn observed_addresses(&self) -> Vec<std::net::SocketAddr> {
+        self.handle.inner.core().engine.observed_addresses().collect()
+    }
+
     /// Why the session ended; `None` while it lives.
     #[must_use]
     pub fn close_reason(&self) -> Option<CloseReason> {

@@ -1,4 +1,4 @@
-//! The other side: a node's session with one controller.
+//! For other nodes: a session with one controller.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -12,10 +12,10 @@ use tokio::time::timeout;
 
 use crate::address::{NodeAt, Unresolved};
 
-/// How long a controller may take to open a session, and to answer a request.
+/// Longest time for opening a session, and for the answer to a request.
 const PATIENCE: Duration = Duration::from_millis(1_500);
 
-/// Where a controller is.
+/// A controller's key and addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ControllerHint(pub NodeAt);
 
@@ -39,7 +39,7 @@ impl FromStr for ControllerHint {
     fn from_str(text: &str) -> Result<Self, String> {
         text.parse().map(Self).map_err(|()| {
             format!(
-                "`{text}` is no controller; write KEY@ADDRESS:PORT as `anabranch controller` prints it, or a host's name instead of the address, several joined by commas"
+                "`{text}` does not name a controller; write KEY@ADDRESS:PORT as `anabranch controller` prints it. A host's name may replace the address, and commas separate several"
             )
         })
     }
@@ -51,7 +51,7 @@ impl fmt::Display for ControllerHint {
     }
 }
 
-/// Why a controller gave no answer, or not the one wanted.
+/// Why a request to a controller failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LinkError {
     /// It cannot be reached.
@@ -60,19 +60,19 @@ pub enum LinkError {
     /// Its name has no address.
     #[error("the controller cannot be reached: {0}")]
     Unresolved(#[from] Unresolved),
-    /// It said no.
+    /// It refused the request.
     #[error("the controller refused: {why}")]
     Denied {
-        /// Its words.
+        /// Its reason.
         why: String,
-        /// Whether it may be answered otherwise.
+        /// Whether another try may succeed.
         again: Again,
     },
     /// It does not answer.
     #[error("the controller does not answer")]
     Silent,
-    /// It answered what makes no sense.
-    #[error("the controller's answer makes no sense")]
+    /// Its answer does not fit the request.
+    #[error("the controller's answer does not fit the request")]
     Malformed,
     /// None is configured.
     #[error("no controller is named in the configuration")]
@@ -80,13 +80,14 @@ pub enum LinkError {
 }
 
 impl LinkError {
-    /// Whether another controller may do better.
+    /// Whether another controller may answer differently.
     #[must_use]
     pub fn is_worth_another(&self) -> bool {
         !matches!(self, Self::Denied { again: Again::Never, .. })
     }
 
-    /// Of what several controllers said, the user is told what says most: a decision before the want of one.
+    /// How informative an error is: of several controllers' errors the user sees the highest, a decision before a missing
+    /// answer.
     pub(crate) fn weight(&self) -> u8 {
         match self {
             Self::NoController => 0,
@@ -97,14 +98,14 @@ impl LinkError {
     }
 }
 
-/// A grant as a client gets it.
+/// A signed grant, as a client receives it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Granted {
     /// The controller that signed it.
     pub from: PublicKey,
-    /// To be shown to relays.
+    /// The signed grant, to be shown to relays.
     pub bytes: Vec<u8>,
-    /// The relays where it is good.
+    /// The relays that it is valid at.
     pub relays: Vec<GrantedRelay>,
 }
 
@@ -138,6 +139,17 @@ impl Link {
         timeout(PATIENCE, opening).await.unwrap_or(Err(LinkError::Silent))
     }
 
+    /// Whether the session has ended.
+    pub(super) fn is_over(&self) -> bool {
+        self.session.close_reason().is_some()
+    }
+
+    /// The addresses at which the controller sees this node.
+    #[must_use]
+    pub fn observed_addresses(&self) -> Vec<SocketAddr> {
+        self.session.observed_addresses()
+    }
+
     /// Sends a request and waits for its answer.
     ///
     /// # Errors
@@ -167,7 +179,7 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        // An answer that comes late belongs to nobody.
+        // A late answer must not be taken for the answer to another request.
         self.session.abort(0, "no longer needed");
     }
 }

@@ -1,8 +1,8 @@
-//! The other side: a client's requests to its controllers, of which any will do.
+//! For clients: requests to the controllers, of which any can answer.
 //!
-//! A request goes to the controller that answered last. When that one has not answered after a moment, or says that it cannot, the
-//! next is asked as well, and the first answer counts: a request names itself, so however many controllers decide about it, it is
-//! answered once. When all of them are there but none can decide (their store elects a leader), they are asked again for a few seconds.
+//! A request goes to the controller that answered last. If it has not answered after [`SLOW`], or cannot decide, the next
+//! one is asked too, and the first answer counts. A request has an id, so several controllers give it the same grant. If all
+//! answer but none can decide (their store elects a leader), they are asked again for a few seconds.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -21,9 +21,9 @@ mod link;
 
 pub use link::{ControllerHint, Granted, Link, LinkError};
 
-/// A controller that takes longer is not waited for alone.
+/// A controller gets this long before the next one is asked too.
 const SLOW: Duration = Duration::from_millis(400);
-/// Pause before all of them are asked again, and how long that is worth it.
+/// Pause before all are asked again, and how long this is repeated.
 const PAUSE: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -34,9 +34,9 @@ pub struct Controllers {
     known: Mutex<Known>,
 }
 
-/// What is known of the controllers.
+/// Sessions with the controllers.
 struct Known {
-    /// Which answered last.
+    /// The one that answered last.
     good: usize,
     /// Sessions with them.
     links: Vec<Option<Link>>,
@@ -46,25 +46,25 @@ struct Known {
 type Answer = (usize, Option<Link>, Result<Reply, LinkError>);
 
 impl Controllers {
-    /// Calls nobody yet.
+    /// Opens no session yet.
     #[must_use]
     pub fn new(endpoint: Arc<Endpoint>, hints: Vec<ControllerHint>) -> Self {
         let links = hints.iter().map(|_| None).collect();
         Self { endpoint, hints, known: Mutex::new(Known { good: 0, links }) }
     }
 
-    /// Gets a grant from the first controller that gives one. Asking again with the same request gives the same grant.
+    /// Gets a grant. Asking again with the same request gives the same grant.
     ///
     /// # Errors
-    /// What the controllers said.
+    /// The controllers' most informative error.
     pub async fn allocate(&self, ask: &Ask) -> Result<Granted, LinkError> {
         self.granted(Request::allocate(ask)).await
     }
 
-    /// Keeps a grant for so many seconds from now.
+    /// Extends a grant to this many seconds from now.
     ///
     /// # Errors
-    /// What the controllers said.
+    /// The controllers' most informative error.
     pub async fn renew(&self, grant: GrantId, lifetime: u64) -> Result<Granted, LinkError> {
         self.granted(Request::Renew { grant, lifetime }).await
     }
@@ -72,7 +72,7 @@ impl Controllers {
     /// Gives a grant back.
     ///
     /// # Errors
-    /// What the controllers said.
+    /// The controllers' most informative error.
     pub async fn give_back(&self, grant: GrantId) -> Result<(), LinkError> {
         match self.request(Request::GiveBack { grant }).await? {
             (_, Reply::GivenBack) => Ok(()),
@@ -80,10 +80,10 @@ impl Controllers {
         }
     }
 
-    /// How far relays are from each other and from the relay at an address, and which that is.
+    /// Round-trip times and loss between relays, and to the relay at an address; also returns that relay's key.
     ///
     /// # Errors
-    /// What the controllers said.
+    /// The controllers' most informative error.
     pub async fn figures(
         &self,
         relays: Vec<PublicKey>,
@@ -95,10 +95,10 @@ impl Controllers {
         }
     }
 
-    /// Whether a relay is going down, as the controller that answers knows it. Nothing is measured for that.
+    /// Whether a relay is draining, as far as the answering controller knows. Nothing is measured for it.
     ///
     /// # Errors
-    /// What the controllers said.
+    /// The controllers' most informative error.
     pub async fn is_draining(&self, relay: PublicKey) -> Result<bool, LinkError> {
         match self.request(Request::Figures { relays: vec![relay], to: None, known: true }).await? {
             (_, Reply::Figures { draining, .. }) => Ok(draining.contains(&relay)),
@@ -106,10 +106,10 @@ impl Controllers {
         }
     }
 
-    /// Which of these relays take no new paths, as the controller that answers knows it: they go down, or are not heard.
+    /// Which of these relays are draining or silent, as far as the answering controller knows.
     ///
     /// # Errors
-    /// What the controllers said.
+    /// The controllers' most informative error.
     pub async fn gone(&self, relays: Vec<PublicKey>) -> Result<Vec<PublicKey>, LinkError> {
         match self.request(Request::Figures { relays, to: None, known: true }).await? {
             (_, Reply::Figures { draining, silent, .. }) => Ok([draining, silent].concat()),
@@ -127,7 +127,7 @@ impl Controllers {
         }
     }
 
-    /// The first answer, and whose it is; of errors the one that says most.
+    /// The first answer with its controller, or the most informative error.
     async fn request(&self, request: Request) -> Result<(PublicKey, Reply), LinkError> {
         let mut known = self.known.lock().await;
         let (request, begin) = (Arc::new(request), Instant::now());
@@ -159,7 +159,7 @@ impl Controllers {
                 let (endpoint, hint) = (self.endpoint.clone(), self.hints[at].clone());
                 asked.spawn(ask(endpoint, (at, hint), link, request.clone()));
             }
-            // With nobody left to ask, each answers in its time or is given up.
+            // With all asked, wait for each to answer or to fail.
             let waited = match next {
                 Some(_) => timeout(SLOW, asked.join_next()).await,
                 None => Ok(asked.join_next().await),
@@ -185,15 +185,15 @@ impl Controllers {
     }
 }
 
-/// Puts a request over the session, or over a new one. An exchange that is given up ends its session: an answer that comes late
-/// must not be taken for that to the next request.
+/// Sends a request over the session, or over a new one. An abandoned exchange ends its session, since its late answer must
+/// not be taken for that to the next request.
 async fn ask(
     endpoint: Arc<Endpoint>,
     (at, hint): (usize, ControllerHint),
     link: Option<Link>,
     request: Arc<Request>,
 ) -> Answer {
-    let opened = match link {
+    let opened = match link.filter(|link| !link.is_over()) {
         Some(link) => Ok(link),
         None => Link::open(&endpoint, &hint).await,
     };

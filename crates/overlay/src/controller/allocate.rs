@@ -1,4 +1,4 @@
-//! Grants: given, renewed, given back, revoked, confirmed.
+//! Grants: allocated, renewed, given back, revoked, confirmed.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,12 +18,12 @@ use super::{
 use crate::MessageError;
 use crate::grant::{Grant, GrantId, GrantSigner, Limits, MAX_VALIDITY, UnixTime};
 
-/// Names a client's request for a grant: when it was made, and bytes that the client drew.
+/// Identifies a client's request for a grant: its time, and random bytes of the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId {
-    /// By the client's clock.
+    /// The time of the request by the client's clock.
     pub made: UnixTime,
-    /// Drawn for this request.
+    /// Random bytes, drawn for this request.
     pub random: [u8; 8],
 }
 
@@ -41,47 +41,47 @@ impl FromStr for RequestId {
         let (made, random) = text.split_once('-').filter(|(_, random)| random.len() == 16).ok_or(wrong)?;
         let number = |digits: &str| u64::from_str_radix(digits, 16).map_err(|_| wrong);
         let id = Self { made: UnixTime(number(made)?), random: number(random)?.to_be_bytes() };
-        // One way to write an id, or one request could be told twice.
+        // An id has one text form; otherwise one request could be stored twice.
         if id.to_string() == text { Ok(id) } else { Err(wrong) }
     }
 }
 
-/// What a client asks for.
+/// A request for a grant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ask {
-    /// The same when the same is asked again.
+    /// Its id; repeated requests have the same one.
     pub request: RequestId,
-    /// How many relays at most.
+    /// Most relays.
     pub relays: u8,
-    /// How many relays at least: with fewer the grant would be of no use.
+    /// Fewest relays; with fewer the grant would be useless.
     pub least: u8,
-    /// At each of them, cut to what the quota allows.
+    /// Limits at each relay, cut to the quota.
     pub limits: Limits,
-    /// How long, in seconds.
+    /// Lifetime in seconds.
     pub lifetime: u64,
 }
 
-/// A grant that stands in the store, and so may be signed.
+/// A grant that is committed in the store, and so may be signed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Approved(Grant);
 
 impl Approved {
-    /// What was approved.
+    /// The approved grant.
     #[must_use]
     pub fn grant(&self) -> &Grant {
         &self.0
     }
 
-    /// The grant as bytes.
+    /// Signs the grant and returns it as bytes.
     ///
     /// # Errors
-    /// When its fields break their limits, which an approved grant's do not.
+    /// When a field breaks its limits, which cannot happen to an approved grant.
     pub fn sign(&self, signer: &GrantSigner) -> Result<Vec<u8>, MessageError> {
         signer.sign(&self.0)
     }
 }
 
-/// What was read for one decision.
+/// Records that were read for one decision.
 struct Read {
     client: (Revision, ClientRecord),
     relays: Vec<(PublicKey, Revision, RelayRecord)>,
@@ -111,7 +111,7 @@ impl Read {
             .try_for_each(|touched| check_clock(store, now, UnixTime(touched)))
     }
 
-    /// Writes everything that was read, if it is still so.
+    /// Writes the records back if they are unchanged.
     fn transaction(&mut self, now: UnixTime, client: &PublicKey) -> Transaction {
         let mut transaction = Transaction::default();
         let (revision, record) = &mut self.client;
@@ -126,8 +126,8 @@ impl Read {
 /// Gives a client a grant, or the one that the same request got before.
 ///
 /// # Errors
-/// What the answer is instead; nothing was committed then, unless the store failed: the client asks again with the same
-/// request, here or elsewhere.
+/// Why it is refused. Nothing is committed then, unless the store failed: the client repeats the same request, here
+/// or at another controller.
 pub async fn allocate<S: Store>(
     store: &S,
     (policy, directory): (&Policy, &Mutex<Directory>),
@@ -144,7 +144,7 @@ pub async fn allocate<S: Store>(
         let choose = || fitting(&lock(directory), (now, wall), ask);
         let (mut chosen, mut limits) = choose();
         if (chosen.len() < usize::from(ask.relays) || limits != ask.limits) && !reloaded {
-            // What this controller remembers of the relays may be old.
+            // This controller's copy of the relays' records may be old.
             load_relays(store, directory).await?;
             reloaded = true;
             (chosen, limits) = choose();
@@ -198,8 +198,8 @@ pub async fn allocate<S: Store>(
     Err(Denied::Busy.into())
 }
 
-/// Relays for a grant, and its limits. Where too few have room for as many paths as were asked for, half as many will do, or half of
-/// those, down to one.
+/// Chooses relays for a grant, and its limits. If too few relays have room for the requested paths, half as many
+/// paths are tried, and so on down to one.
 fn fitting(directory: &Directory, time: (Time, UnixTime), ask: &Ask) -> (Vec<PublicKey>, Limits) {
     let mut limits = ask.limits;
     loop {
@@ -212,12 +212,11 @@ fn fitting(directory: &Directory, time: (Time, UnixTime), ask: &Ask) -> (Vec<Pub
     }
 }
 
-/// Lets a client keep a grant for longer: the same one, with a later end. What is reserved for it stays reserved.
-///
-/// Asking again does no harm: the end never comes closer.
+/// Extends a grant: the same one, with a later end. Its reservations stay. Repeating the request does no harm, since
+/// the end never comes closer.
 ///
 /// # Errors
-/// [`Denied::NoSuchGrant`] when it is over or was taken back, and what the quota says now.
+/// [`Denied::NoSuchGrant`] when it has expired or was revoked, and denials by the current quota.
 pub async fn renew<S: Store>(
     store: &S,
     policy: &Policy,
@@ -233,7 +232,7 @@ pub async fn renew<S: Store>(
         check_quota((&client, &read.client.1), &quota, (now, None))?;
         let held = read.client.1.grants.get_mut(&request).filter(|held| held.until >= now.0);
         let Some(held) = held else { return Err(Denied::NoSuchGrant.into()) };
-        // One from a time when this controller's clock was ahead is not good yet: it is given anew.
+        // A grant from a time when this controller's clock was ahead is not valid yet: it is issued again.
         let is_good = held.issued <= now.0 + MAX_SKEW;
         if until <= held.until && is_good {
             return Ok(Approved(held.grant(client, grant)?));
@@ -272,14 +271,14 @@ async fn read_held<S: Store>(
     Err(Denied::Busy.into())
 }
 
-/// So that a request whose mark was forgotten is not answered again.
+/// Keeps a forgotten request from being answered again.
 fn check_age(now: UnixTime, made: UnixTime) -> Result<(), Denied> {
     let too_old = made.0.saturating_add(REQUEST_AGE) < now.0;
     let too_new = now.0.saturating_add(MAX_SKEW) < made.0;
     if too_old || too_new { Err(Denied::RequestTime(now.0.abs_diff(made.0))) } else { Ok(()) }
 }
 
-/// Whether a client's grants, and one more with these limits, are within its quota.
+/// Checks whether a client's grants, and one more with these limits, are within its quota.
 fn check_quota(
     (client, record): (&PublicKey, &ClientRecord),
     quota: &super::Quota,
@@ -297,7 +296,7 @@ fn check_quota(
             left = left.saturating_sub(of(held));
             left.saturating_add(more) <= allowed
         });
-        // The second of its end is still the grant's.
+        // A grant is valid through the second of its end.
         let room =
             last.map_or(Room::Never, |held| Room::In { seconds: held.until - now.0 + 1, client: *client });
         Err(Denied::Quota { what, allowed, used, room })
@@ -312,7 +311,7 @@ fn check_quota(
     Ok(())
 }
 
-/// The grant's name follows from the request's, so that one request cannot have two grants.
+/// The grant's id is derived from the request, so one request cannot get two grants.
 fn grant_id(client: &PublicKey, request: &RequestId) -> GrantId {
     let mut hasher = blake3::Hasher::new_derive_key("anabranch 2026 grant id");
     hasher.update(client.as_bytes());
@@ -323,7 +322,7 @@ fn grant_id(client: &PublicKey, request: &RequestId) -> GrantId {
     GrantId(id)
 }
 
-/// A client gives a grant back. Relays are told, and their places are free once they know.
+/// Gives a client's grant back. Relays learn it from their heartbeats, and the reservation ends when they confirm it.
 ///
 /// # Errors
 /// [`Denied::NoSuchGrant`] among others.
@@ -336,7 +335,7 @@ pub async fn give_back<S: Store>(
     take_back(store, now, client, (grant, MAX_GIVEN_BACK)).await
 }
 
-/// The operator takes a grant from a client; every relay that it names is told until it is over.
+/// Revokes a grant of a client. Every relay that it names learns it from its heartbeats, until the grant has expired.
 ///
 /// # Errors
 /// As of [`give_back`].
@@ -357,7 +356,7 @@ async fn take_back<S: Store>(
 ) -> Result<(), ControlError> {
     for attempt in 0..ATTEMPTS {
         let (request, mut read) = match read_held(store, &client, grant).await {
-            // It was there at first: somebody was faster, or an answer of the store was lost.
+            // It was there at first: another controller revoked it, or a reply of the store was lost.
             Err(ControlError::Denied(Denied::NoSuchGrant)) if attempt > 0 => return Ok(()),
             read => read?,
         };
@@ -365,7 +364,7 @@ async fn take_back<S: Store>(
         let Some(held) = read.client.1.close(&request) else { continue };
         for (_, _, record) in &mut read.relays {
             if record.taken_back.len() >= most {
-                // The relay would go on taking a grant that counts no more.
+                // The relay would go on accepting a revoked grant.
                 return Err(Denied::TooManyRequests.into());
             }
             let (reserved, step) = (held.reserved(), Some(held.step()));
@@ -379,10 +378,10 @@ async fn take_back<S: Store>(
     Err(Denied::Busy.into())
 }
 
-/// A relay says which of the grants that it was told of it does not take any more.
+/// Records that a relay has confirmed revoked grants.
 ///
 /// # Errors
-/// When the store fails, or others are faster too often.
+/// When the store fails, or other controllers change the records too often.
 pub async fn confirm<S: Store>(
     store: &S,
     now: UnixTime,
@@ -409,7 +408,7 @@ pub async fn confirm<S: Store>(
     Err(Denied::Busy.into())
 }
 
-/// The grants that a client holds.
+/// The grants of a client.
 ///
 /// # Errors
 /// When the store fails.
@@ -429,7 +428,7 @@ pub async fn held_by<S: Store>(
     good.map(grant).collect()
 }
 
-/// The grants that a relay must not take, for the answer to its heartbeat.
+/// The grants that a relay must not accept, for the answer to its heartbeat.
 ///
 /// # Errors
 /// When the store fails.

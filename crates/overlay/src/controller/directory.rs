@@ -1,11 +1,11 @@
 //! Relays as this controller sees them now, and the choice among them.
 //!
-//! What a relay offers and what is reserved there comes from the store and may be old; a decision reads it again. Who is
-//! alive and how loaded comes from heartbeats and is in no store. Only relays whose keys are listed get in, so this
-//! is bounded by the configuration.
+//! A relay's offer and reservations come from the store and may be old; a decision reads them again. Liveness and
+//! load come from heartbeats and are not stored. Only relays that the configuration lists are admitted, which bounds
+//! the directory.
 //!
-//! The choice: as many relays as asked for, each time the one in the place that was taken least often so far, then the
-//! one that will be filled least, then the least loaded, then by key.
+//! The choice takes as many relays as requested. Each time it takes one in the location that was chosen least often
+//! so far, then the one with the lowest resulting use, then the least loaded, then by key.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -15,32 +15,32 @@ use anabranch_secure::PublicKey;
 use anabranch_wire::{Span, Time};
 use serde::{Deserialize, Serialize};
 
-use super::record::{Place, RelayRecord, Reserved};
+use super::record::{Location, RelayRecord, Reserved};
 use super::{Denied, LeftOut};
 use crate::grant::UnixTime;
 
-/// A relay that was silent for so long counts as gone.
+/// A relay that is silent for this long counts as gone.
 pub const SILENT: Span = Span::from_secs(10);
 
-/// What a relay says of itself in a heartbeat.
+/// A relay's load, from its heartbeat.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Load {
     /// PIDs in use.
     pub pids: u64,
-    /// What it forwards, in bit/s.
+    /// Its forwarding rate in bit/s.
     pub rate: u64,
-    /// Whether it takes no new paths.
+    /// Whether it accepts no new paths.
     pub draining: bool,
 }
 
 /// A relay as this controller sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RelayView {
-    /// As last read from the store.
+    /// Its record, as last read from the store.
     pub record: RelayRecord,
-    /// The last heartbeat: when, from which instance of the program, and what it said.
+    /// The last heartbeat: its time, the instance of the program, and the load.
     pub heard: Option<(Time, u64, Load)>,
-    /// The instance whose place the one that is heard has taken.
+    /// The instance that was replaced by the current one.
     pub replaced: Option<u64>,
 }
 
@@ -49,8 +49,8 @@ pub struct RelayView {
 pub struct Directory(BTreeMap<PublicKey, RelayView>);
 
 impl Directory {
-    /// A relay registers, and is reached at these addresses. After a crash it is another instance at an address of the one that was
-    /// heard last, whose place it takes at once; that one cannot take it back.
+    /// Registers a relay at these addresses. After a crash, another instance at one of the same addresses replaces
+    /// the previous one at once, which cannot return.
     ///
     /// # Errors
     /// As of [`Self::hear`].
@@ -72,10 +72,10 @@ impl Directory {
         self.hear(now, (relay, instance), Load::default())
     }
 
-    /// A relay's heartbeat; `instance` was drawn when its program started.
+    /// Handles a relay's heartbeat; `instance` was drawn when its program started.
     ///
     /// # Errors
-    /// [`Denied::KeyInUse`] when another instance with the same key was heard a moment ago.
+    /// [`Denied::KeyInUse`] when another instance with the same key was heard recently.
     pub fn hear(&mut self, now: Time, (relay, instance): (PublicKey, u64), load: Load) -> Result<(), Denied> {
         let view = self.0.entry(relay).or_default();
         if let Some((at, other, _)) = view.heard
@@ -90,7 +90,7 @@ impl Directory {
         Ok(())
     }
 
-    /// An instance of a relay said that it goes, or its session ended.
+    /// An instance of a relay stops, or its session has ended.
     pub fn forget(&mut self, relay: &PublicKey, instance: u64) {
         if let Some(view) = self.0.get_mut(relay)
             && view.heard.is_some_and(|(_, known, _)| known == instance)
@@ -99,7 +99,7 @@ impl Directory {
         }
     }
 
-    /// Takes over what the store says of a relay.
+    /// Takes over a relay's record from the store.
     pub fn note(&mut self, relay: PublicKey, record: RelayRecord) {
         self.0.entry(relay).or_default().record = record;
     }
@@ -109,20 +109,20 @@ impl Directory {
         self.0.iter()
     }
 
-    /// One of them.
+    /// One relay.
     #[must_use]
     pub fn relay(&self, relay: &PublicKey) -> Option<&RelayView> {
         self.0.get(relay)
     }
 
-    /// Relays that were heard and take new paths.
+    /// Relays that were heard and accept new paths.
     pub fn alive(&self, now: Time) -> impl Iterator<Item = (&PublicKey, &RelayView)> {
         self.0.iter().filter(move |(_, view)| {
             view.heard.is_some_and(|(at, _, load)| now.since(at) < SILENT && !load.draining)
         })
     }
 
-    /// Why those of these relays that [`Self::choose`] leaves out are left out.
+    /// Why [`Self::choose`] leaves some of these relays out.
     pub(super) fn left_out(
         &self,
         (now, wall): (Time, UnixTime),
@@ -142,11 +142,11 @@ impl Directory {
         out
     }
 
-    /// Relays for a grant with room for `more` each; fewer when there are no more.
+    /// Chooses relays with room for `more` each; fewer if there are not enough.
     pub(super) fn choose(&self, (now, wall): (Time, UnixTime), wanted: u8, more: Reserved) -> Vec<PublicKey> {
         let mut left: Vec<(&PublicKey, &RelayView)> =
             self.alive(now).filter(|(_, view)| view.record.fits(wall, more)).collect();
-        let mut places: BTreeMap<&Place, usize> = BTreeMap::new();
+        let mut places: BTreeMap<&Location, usize> = BTreeMap::new();
         let mut chosen = Vec::new();
         while chosen.len() < usize::from(wanted) {
             let rank = |(_, (key, view)): &(usize, &(&PublicKey, &RelayView))| {
@@ -166,12 +166,12 @@ impl Directory {
     }
 }
 
-/// Nobody waits while holding it.
+/// The lock is held only for short computations.
 pub(super) fn lock(directory: &Mutex<Directory>) -> MutexGuard<'_, Directory> {
     directory.lock().expect("no panic while held")
 }
 
-/// How full a relay will be with `more`, in thousandths of what is scarcest.
+/// The use of a relay's scarcest resource with `more`, in thousandths.
 fn filled(record: &RelayRecord, wall: UnixTime, more: Reserved) -> u64 {
     let Some(offer) = &record.offer else { return u64::MAX };
     let taken = record.reserved(wall);

@@ -1,8 +1,8 @@
-//! What relays and clients say to a controller, and its answers: one stream of a session, one answer to each request in
-//! their order.
+//! Messages between a controller and relays or clients: one stream of a session, and one answer to each request, in
+//! order.
 //!
-//! A message is the length of its body (4 bytes, big-endian) and the body, JSON of at most [`MAX_BODY`] bytes: a few
-//! a second at most, and people read them in traces. Fields that a later version adds are skipped by an older one.
+//! A message is the length of its body (4 bytes, big-endian) and the body, JSON of at most [`MAX_BODY`] bytes. There
+//! are a few messages a second at most, and JSON is readable in traces. A reader skips fields that it does not know.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -22,152 +22,152 @@ pub const MAX_BODY: usize = 64 << 10;
 
 const HEAD: usize = 4;
 
-/// What is said to a controller.
+/// A request to a controller.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Request {
     /// The first message.
     Hello {
-        /// Spoken by this side.
+        /// The version of this side.
         version: u16,
     },
     /// A relay offers itself.
     Register {
-        /// Drawn when its program started, to tell it from another machine with the same key.
+        /// Drawn when the program started, to distinguish it from another machine with the same key.
         instance: u64,
-        /// What it offers.
+        /// The offer.
         offer: Offer,
     },
     /// A registered relay is alive.
     Heartbeat {
-        /// What it does.
+        /// Its load.
         load: Load,
-        /// Grants that it was told of and does not take any more.
+        /// Revoked grants that it confirms.
         #[serde(with = "texts")]
         confirmed: Vec<GrantId>,
-        /// What the controller does not know yet of the links that it measures.
+        /// Changes of its links that the controller does not have.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         links: Option<Changes>,
     },
-    /// A client wants a grant.
+    /// A client asks for a grant.
     Allocate {
-        /// The same when the same is asked again.
+        /// The request's id; repeated requests have the same one.
         #[serde(with = "text")]
         request: RequestId,
-        /// How many relays at most.
+        /// Most relays.
         relays: u8,
-        /// How many relays at least.
+        /// Fewest relays.
         least: u8,
         /// PIDs at each.
         pids: u32,
-        /// In bit/s, at each.
+        /// Rate in bit/s at each.
         rate: u64,
-        /// Bytes in all, at each.
+        /// Bytes at each.
         bytes: u64,
         /// Highest type of service.
         tos: u8,
-        /// In seconds.
+        /// Lifetime in seconds.
         lifetime: u64,
     },
-    /// A client needs a grant for longer.
+    /// A client extends a grant.
     Renew {
-        /// Its name.
+        /// The grant's id.
         #[serde(with = "text")]
         grant: GrantId,
-        /// From now on, in seconds.
+        /// New lifetime from now, in seconds.
         lifetime: u64,
     },
-    /// How far relays are from each other, and from the relay at an address.
+    /// Round-trip times and loss between relays, and to the relay at an address.
     Figures {
-        /// At most 16.
+        /// The relays, at most 16.
         #[serde(with = "texts")]
         relays: Vec<PublicKey>,
-        /// That of another one.
+        /// The address of one more relay.
         to: Option<IpAddr>,
-        /// Only what is known is asked for: nothing is measured for the answer.
+        /// Asks only for known figures; nothing is measured for the answer.
         #[serde(default, skip_serializing_if = "is_false")]
         known: bool,
     },
-    /// A client needs a grant no more.
+    /// A client gives a grant back.
     GiveBack {
-        /// Its name.
+        /// The grant's id.
         #[serde(with = "text")]
         grant: GrantId,
     },
 }
 
-/// What a controller answers.
+/// A controller's answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Reply {
     /// To [`Request::Hello`].
     Hello {
-        /// Spoken by the controller.
+        /// The version of the controller.
         version: u16,
     },
     /// To [`Request::Register`].
     Registered {
-        /// What the controller signs grants with; nothing from one that does not tell.
+        /// The key that the controller signs grants with; absent from older controllers.
         #[serde(default)]
         signs: String,
     },
     /// To [`Request::Heartbeat`].
     Heartbeat {
-        /// What time it is, in seconds since 1970.
+        /// The controller's time, in seconds since 1970.
         time: u64,
-        /// Grants that do not count any more.
+        /// Revoked grants.
         #[serde(with = "texts")]
         revoked: Vec<GrantId>,
-        /// Up to which version the relay's links are known; 0 for nothing.
+        /// The version up to which the relay's links are known; 0 for none.
         #[serde(default)]
         known: u64,
-        /// Its neighbours; nothing when they are as they were told last in this session.
+        /// Its neighbours; absent if they are unchanged in this session.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         neighbours: Option<Neighbours>,
     },
     /// To [`Request::Allocate`] and [`Request::Renew`].
     Granted {
-        /// As signed, in base64.
+        /// The signed grant in base64.
         grant: String,
         /// Its relays, in the order of the grant.
         relays: Vec<GrantedRelay>,
     },
     /// To [`Request::Figures`].
     Figures {
-        /// Of each pair of which something is known.
+        /// One entry for each pair with known figures.
         figures: Vec<FiguresTold>,
-        /// The relay at the address that was asked for, if there is one.
+        /// The relay at the requested address, if there is one.
         #[serde(with = "texts")]
         node: Vec<PublicKey>,
-        /// Those that are going down, and take no new paths.
+        /// Relays that are draining.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         #[serde(with = "texts")]
         draining: Vec<PublicKey>,
-        /// Those that have not been heard for a while.
+        /// Relays that are silent.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         #[serde(with = "texts")]
         silent: Vec<PublicKey>,
     },
     /// To [`Request::GiveBack`].
     GivenBack,
-    /// To any request: it is not done.
+    /// The request is refused.
     Denied {
-        /// Why, for people.
+        /// The reason, for people.
         why: String,
-        /// Whether it may be answered otherwise.
+        /// Whether another try may succeed.
         again: Again,
     },
 }
 
-/// Whether, and where, what was denied may be answered otherwise.
+/// Whether, and where, a refused request may succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Again {
-    /// This controller could not decide: another may.
+    /// This controller cannot decide; another may.
     Elsewhere,
-    /// It was decided as things are now; that may change.
+    /// Refused for now; this may change.
     Later,
-    /// Asking again is of no use.
+    /// Refused for good.
     Never,
 }
 
@@ -177,11 +177,11 @@ pub struct GrantedRelay {
     /// Its key.
     #[serde(with = "text")]
     pub node: PublicKey,
-    /// How it is reached.
+    /// Its addresses.
     pub addresses: Vec<SocketAddr>,
 }
 
-/// Whom a relay measures, and by whom it is measured.
+/// The relays that a relay measures, and the nodes that measure it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Neighbours {
     /// The relays that it measures.
@@ -189,34 +189,34 @@ pub struct Neighbours {
     /// Those that measure it.
     #[serde(with = "texts")]
     pub measured_by: Vec<PublicKey>,
-    /// Relays that it measures for a while, since somebody wants to know how far they are.
+    /// Relays that it measures for a while at a client's request.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub wanted: Vec<GrantedRelay>,
 }
 
-/// What is known of the way from one relay to another.
+/// Figures of the path from one relay to another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FiguresTold {
-    /// From where.
+    /// The sending relay.
     #[serde(with = "text")]
     pub from: PublicKey,
-    /// To where.
+    /// The receiving relay.
     #[serde(with = "text")]
     pub to: PublicKey,
     /// Round-trip time in microseconds.
     pub rtt: u64,
-    /// Lost on the way there, in 1/10,000.
+    /// Loss towards the receiver, in 1/10,000.
     pub loss: u16,
-    /// How wrong the time is likely to be, in 1/10,000 of it, when it was estimated; nothing when it was measured.
+    /// Likely error of an estimated time, in 1/10,000 of it; absent for measured ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimated: Option<u16>,
-    /// What the way carries, and what others leave of it, in kbit/s; 0 when that is not known.
+    /// Capacity and unused rate, in kbit/s; 0 if unknown.
     #[serde(default)]
     pub kbits: [u64; 2],
 }
 
 impl FiguresTold {
-    /// As it is told.
+    /// Encodes figures.
     #[must_use]
     pub fn new((from, to): (PublicKey, PublicKey), figures: &Figures) -> Self {
         let parts = |share: f64| (share.clamp(0.0, 1.0) * 1e4).round() as u16;
@@ -226,10 +226,10 @@ impl FiguresTold {
         Self { from, to, rtt: figures.rtt.as_micros(), loss: parts(figures.loss), estimated, kbits }
     }
 
-    /// As it was known.
+    /// Decodes figures.
     #[must_use]
     pub fn figures(&self) -> Figures {
-        // Nothing takes longer than a minute.
+        // Round-trip times are at most a minute.
         let measured = Figures::measured(
             Span::from_micros(self.rtt.min(60_000_000)),
             f64::from(self.loss.min(10_000)) / 1e4,
@@ -242,7 +242,7 @@ impl FiguresTold {
 }
 
 impl Request {
-    /// The request for what is asked.
+    /// The message for a request.
     #[must_use]
     pub fn allocate(ask: &Ask) -> Self {
         let Limits { pids, rate, bytes, highest_tos } = ask.limits;
@@ -259,7 +259,7 @@ impl Request {
         }
     }
 
-    /// What is asked for, of [`Request::Allocate`].
+    /// The request in [`Request::Allocate`].
     #[must_use]
     pub fn ask(&self) -> Option<Ask> {
         let Self::Allocate { request, relays, least, pids, rate, bytes, tos, lifetime } = *self else {
@@ -277,14 +277,14 @@ impl Request {
     /// Reads the message at the start of `bytes` and how long it is; `None` while it is not complete.
     ///
     /// # Errors
-    /// When it is none; the stream is then of no more use.
+    /// When the bytes are no message; the stream cannot be read further then.
     pub fn decode(bytes: &[u8]) -> Result<Option<(Self, usize)>, MessageError> {
         take(bytes)
     }
 }
 
 impl Reply {
-    /// The answer to something that was not done.
+    /// The answer that refuses a request.
     #[must_use]
     pub fn denied(error: &ControlError) -> Self {
         let again = match error {
@@ -307,14 +307,14 @@ impl Reply {
     /// Reads the message at the start of `bytes` and how long it is; `None` while it is not complete.
     ///
     /// # Errors
-    /// When it is none; the stream is then of no more use.
+    /// When the bytes are no message; the stream cannot be read further then.
     pub fn decode(bytes: &[u8]) -> Result<Option<(Self, usize)>, MessageError> {
         take(bytes)
     }
 }
 
 fn put(out: &mut Vec<u8>, message: &impl Serialize) {
-    // Maps with text keys and plain values: nothing in them cannot be written.
+    // Maps with text keys and plain values always serialise.
     let body = serde_json::to_vec(message).unwrap_or_default();
     out.extend_from_slice(&(body.len() as u32).to_be_bytes());
     out.extend_from_slice(&body);
@@ -335,7 +335,7 @@ fn is_false(value: &bool) -> bool {
     !value
 }
 
-/// Values that are written as text.
+/// Serialises a value as text.
 pub(crate) mod text {
     use std::fmt::Display;
     use std::str::FromStr;
@@ -352,7 +352,7 @@ pub(crate) mod text {
     }
 }
 
-/// Lists of values that are written as text.
+/// Serialises a list of values as text.
 pub(crate) mod texts {
     use std::fmt::Display;
     use std::str::FromStr;

@@ -1,40 +1,42 @@
-//! The controller: which relays there are, who may use how much of them, and grants that say so (R1, design §10).
+//! The controller: registers relays and grants their use to clients.
 //!
-//! Several controllers share one [`Store`] and keep nothing else that matters. Each decision is one transaction that compares
-//! the revisions of all it read: a client's record (what it holds, and which requests were answered) and the record
-//! of every relay in the grant (what is reserved there). Whoever comes second finds a conflict, reads again and decides
-//! again. So there are no locks, and nothing is left to tidy up when a controller dies at any point.
+//! Several controllers share one [`Store`] and keep nothing else that matters. Each decision is one transaction that
+//! compares the revisions of all records it read: a client's record (its grants and answered requests) and the record
+//! of every relay in the grant (its reservations). If another controller commits first, the transaction conflicts,
+//! and the controller reads and decides again. So there are no locks, and a controller that dies at any point leaves
+//! nothing to clean up.
 //!
 //! ```text
 //!  request ─▶ read client, relays ─▶ fits? ─▶ commit if unchanged ─▶ Approved ─▶ sign ─▶ grant
 //!                  ▲                              │ conflict
 //!                  └──────────────────────────────┘
 //! ```
-//! - **Once.** A request carries an id with the time it was made. The grant's name follows from client and id; the
-//!   client's record answers a repeated request with the same grant. An id is forgotten only when it is too old to be taken.
-//! - **Signed last.** Only an [`Approved`] can be signed, and only a committed transaction, or a record of one,
+//! - **Once.** A request carries an id with its time. The grant's id follows from client and request; the client's
+//!   record answers a repeated request with the same grant. A request is forgotten only when it is too old to be
+//!   accepted.
+//! - **Signed last.** Only an [`Approved`] can be signed, and only a committed transaction, or the record of one,
 //!   makes an [`Approved`].
-//! - **Capacity.** A relay's record adds up what is reserved by when it ends. What is over counts no more, without anybody
-//!   having to remove it; it counts [`HOLD`] seconds longer than the grant lasts, so that no clock within [`MAX_SKEW`] of
-//!   the others still takes the grant.
-//! - **Renewed.** A client that needs a grant for longer gets the same one with a later end: its places move to that end in
-//!   one transaction, so nothing is ever reserved twice for it.
-//! - **Taken back.** A released or revoked grant keeps its place at a relay until that relay said that it heard of it.
+//! - **Capacity.** A relay's record sums reservations by their end. Expired ones stop counting without being removed.
+//!   A reservation counts [`HOLD`] seconds longer than its grant, so that no relay whose clock is within [`MAX_SKEW`]
+//!   still accepts the grant when it ends.
+//! - **Renewed.** A renewed grant is the same one with a later end. Its reservations move to that end in one
+//!   transaction, so nothing is reserved twice.
+//! - **Revoked.** A released or revoked grant keeps its reservation at a relay until that relay has confirmed it.
 //!
-//! What changes by itself (who is alive, how loaded) is each controller's own memory ([`Directory`]): measurements are never
-//! stored. One controller at a time, the leader, sweeps what has expired; its term is a record with an end, and every
-//! sweep compares that record's revision too. A second leader would do no harm.
+//! Liveness and load are each controller's own memory ([`Directory`]); measurements are never stored. One controller
+//! at a time, the leader, sweeps expired records. Its term is a record with an end, and every sweep compares that
+//! record's revision too. A second leader would do no harm.
 //!
 //! | module | what |
 //! |---|---|
 //! | `store` | the store trait, and a store in memory |
-//! | `record` | what is kept of a client and of a relay |
+//! | `record` | the records of clients and relays |
 //! | `directory` | relays as this controller sees them now; the choice among them |
 //! | `policy` | quotas of client keys, and which keys may be relays |
-//! | `allocate` | grants: given, renewed, given back, revoked, confirmed |
-//! | `register` | a relay's record: what it offers |
+//! | `allocate` | grants: allocated, renewed, given back, revoked, confirmed |
+//! | `register` | a relay's offer |
 //! | `sweep` | the leader's work |
-//! | `message` | what relays and clients say to a controller |
+//! | `message` | messages between controllers and nodes |
 
 mod allocate;
 mod directory;
@@ -57,70 +59,70 @@ pub use allocate::{
 };
 pub use directory::{Directory, Load, RelayView, SILENT};
 pub use policy::{Policy, Quota};
-pub use record::{ClientRecord, Offer, Place, RelayRecord};
+pub use record::{ClientRecord, Location, Offer, RelayRecord};
 pub use register::{load_relays, register};
 pub use store::{Commit, Entry, MemoryStore, PAGE, Revision, Store, StoreError, Transaction};
 pub use sweep::{Leader, Swept, lead, sweep};
 
 use crate::grant::UnixTime;
 
-/// How far the clocks of two machines may be apart, in seconds.
+/// How far the clocks of two machines may differ, in seconds.
 pub const MAX_SKEW: u64 = 30;
-/// How long a grant keeps its place at a relay after its end, in seconds: the relay takes it 30 s longer
+/// How long a grant keeps its reservation at a relay after its end, in seconds: the relay accepts it 30 s longer
 /// ([`WallClock::tolerance`](crate::grant::WallClock::tolerance)), by a clock that may be behind.
 pub const HOLD: u64 = 30 + MAX_SKEW;
-/// How old a request may be, in seconds.
+/// Oldest request that is accepted, in seconds.
 pub const REQUEST_AGE: u64 = 600;
-/// How often a decision is tried again when others were faster.
+/// How often a decision is tried again after conflicts.
 const ATTEMPTS: usize = 64;
 
-/// Why a controller says no.
+/// Why a controller refuses a request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Denied {
-    /// Nobody listed the key.
+    /// The configuration does not list the client.
     #[error("this key has no quota here: have the controller's operator list it")]
     NotListed,
-    /// Nobody listed the relay.
+    /// The configuration does not list the relay.
     #[error("this relay is not listed here: have the controller's operator list its key")]
     RelayNotListed,
-    /// More than the quota.
+    /// It exceeds the quota.
     #[error("the quota allows {allowed} {what}, and {used} are in use: {room}")]
     Quota {
-        /// Of what.
+        /// The resource.
         what: &'static str,
-        /// How much.
+        /// The quota.
         allowed: u64,
-        /// How much is taken.
+        /// The amount in use.
         used: u64,
-        /// When there is more.
+        /// When more is available.
         room: Room,
     },
     /// Too many requests in a short time.
     #[error("too many requests in {REQUEST_AGE} s: wait, and keep the grants you have")]
     TooManyRequests,
-    /// Too few relays have room, or are there.
+    /// Too few relays are available or have room.
     #[error(
         "{} with room {} needed, and {}: {out}",
         relays((*wanted).into()), if *wanted == 1 { "is" } else { "are" }, there_are((*found).into())
     )]
     NoCapacity {
-        /// As asked for.
+        /// Relays requested.
         wanted: u8,
-        /// As found.
+        /// Relays found.
         found: u8,
-        /// Those that there are beside.
+        /// The other listed relays.
         out: LeftOut,
     },
-    /// The request is old, or from the future.
+    /// The request is too old, or from the future.
     #[error(
         "the request was made {} away from the controller's time: are the clocks right?",
         Span::from_secs(*.0).in_words()
     )]
     RequestTime(u64),
-    /// The grant of this request is over or was taken back.
+    /// The grant of this request has expired or was revoked.
     #[error("the grant of this request is over: make a new request")]
     RequestOver,
-    /// The request makes no sense.
+    /// The request is invalid.
     #[error("{0}")]
     Malformed(&'static str),
     /// Another controller has written a later time.
@@ -129,42 +131,42 @@ pub enum Denied {
         behind = Span::from_secs(*.0).in_words()
     )]
     ClockBehind(u64),
-    /// A relay of this key is alive already.
+    /// Another machine with this relay's key is alive.
     #[error(
         "a relay with this key was heard at {0} in the last {seconds} s: if that was this one before it was restarted at another address, it is let in when the earlier one is no longer heard; if it is another machine, two must not share a key: make a new one with `anabranch keys new`",
         seconds = SILENT.as_micros() / 1_000_000
     )]
     KeyInUse(String),
-    /// The client holds no such grant.
+    /// The client has no such grant.
     #[error("there is no such grant")]
     NoSuchGrant,
-    /// Others were faster too often.
+    /// Too many conflicts with other controllers.
     #[error("too many controllers decide at the same time: try again")]
     Busy,
 }
 
-/// When a quota that is used up has room again.
+/// When a used-up quota has room again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Room {
-    /// However little is in use, more was asked for.
+    /// Never: the request exceeds the quota by itself.
     Never,
-    /// When grants end, in so many seconds; or before, when they are taken back.
+    /// When grants end, in this many seconds, or earlier if they are revoked.
     In {
         /// Seconds.
         seconds: u64,
-        /// Whose grants.
+        /// The client that has these grants.
         client: PublicKey,
     },
 }
 
-/// Relays that are listed and were not to be had for a grant, by why.
+/// Listed relays that a grant cannot have, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LeftOut {
-    /// Not heard, or not lately.
+    /// Silent.
     pub silent: usize,
-    /// Drained: they take no paths.
+    /// Draining: they accept no new paths.
     pub drained: usize,
-    /// Others' grants leave too few paths there, or too little rate; or they never had as much.
+    /// Full: too few paths or too little rate is left, or was ever there.
     pub full: usize,
 }
 
@@ -218,10 +220,10 @@ impl fmt::Display for Room {
     }
 }
 
-/// Why something was not decided.
+/// Why a decision failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ControlError {
-    /// It was: no.
+    /// The request is refused.
     #[error(transparent)]
     Denied(#[from] Denied),
     /// The store failed.
@@ -237,7 +239,8 @@ fn relay_key(relay: &PublicKey) -> String {
     format!("relay/{relay}")
 }
 
-/// Refuses to decide by a clock that others have left behind. A controller that has its store to itself goes back with its clock.
+/// Refuses to decide by a clock that is behind another controller's. A controller with a store of its own follows its
+/// clock back.
 fn check_clock(store: &impl Store, now: UnixTime, touched: UnixTime) -> Result<(), Denied> {
     let behind = touched.0.saturating_sub(now.0);
     if behind > MAX_SKEW && store.is_shared() { Err(Denied::ClockBehind(behind)) } else { Ok(()) }

@@ -1,4 +1,4 @@
-//! Who may use how much, as the controller's configuration says. Nobody, by default.
+//! Quotas of clients and the list of relays, from the controller's configuration. The default admits none.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,37 +8,43 @@ use anabranch_wire::Rate;
 use super::{Ask, Denied, Room};
 use crate::grant::{Limits, MAX_GRANT_RELAYS, MAX_VALIDITY};
 
-/// What one client key may have at a time.
+/// The quota of one client key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
     /// Grants at the same time. A relay uses at most 8 of a key at once.
     pub grants: u32,
     /// Relays in one grant, at most [`MAX_GRANT_RELAYS`].
     pub relays: u8,
-    /// At each relay, of all grants together; bytes and type of service of each.
+    /// Limits at each relay: PIDs and rate of all grants together, bytes and type of service of each.
     pub limits: Limits,
     /// Longest life of a grant, in seconds.
     pub lifetime: u64,
 }
 
-/// What the operator decided.
+/// The operator's policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
-    /// Who may have grants.
+    /// Clients and their quotas.
     pub clients: BTreeMap<PublicKey, Quota>,
     /// Quota of every key that is not listed; `None` denies them.
     pub others: Option<Quota>,
-    /// Who may be a relay.
+    /// Keys that may be relays.
     pub relays: BTreeSet<PublicKey>,
 }
 
 impl Policy {
-    /// What a client may have.
+    /// The quota of a client.
     ///
     /// # Errors
     /// [`Denied::NotListed`].
     pub fn quota(&self, client: &PublicKey) -> Result<Quota, Denied> {
         self.clients.get(client).copied().or(self.others).ok_or(Denied::NotListed)
+    }
+
+    /// Whether a key may open a session, as a client or as a relay.
+    #[must_use]
+    pub fn admits(&self, key: &PublicKey) -> bool {
+        self.may_relay(key).is_ok() || self.quota(key).is_ok()
     }
 
     /// Whether a node may register as a relay.
@@ -51,7 +57,7 @@ impl Policy {
 }
 
 impl Quota {
-    /// What is granted at most when this is asked for: all is cut to what is allowed.
+    /// Cuts a request to the quota.
     pub(super) fn cut(&self, ask: &Ask) -> Result<Ask, Denied> {
         let Limits { pids, rate, bytes, .. } = ask.limits;
         let is_nothing = pids == 0 || rate == Rate::ZERO || bytes == 0 || ask.lifetime == 0;

@@ -1,8 +1,8 @@
-//! What is kept of a client and of a relay, as JSON, so that people can read it with the store's own tools.
+//! The records of clients and relays, as JSON, so that people can read them with the store's own tools.
 //!
-//! Both are small whatever happens: a client's record has the grants it holds (at most its quota) and short marks of the
-//! requests that were answered; a relay's adds up what is reserved by the time it ends, in steps that are coarser the longer
-//! a grant lasts, so that a relay with fifty thousand paths has some hundred steps.
+//! Both stay small. A client's record has its grants (at most its quota) and short marks of answered requests. A
+//! relay's record sums reservations by their end, in steps that are coarser for longer grants, so a relay with fifty
+//! thousand paths has some hundred steps.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -16,23 +16,23 @@ use super::store::{Entry, StoreError};
 use super::{HOLD, MAX_SKEW, REQUEST_AGE};
 use crate::grant::{Grant, GrantId, Limits, UnixTime};
 
-/// Version of the records; others are left alone.
+/// Version of the records; those of other versions are left alone.
 const VERSION: u32 = 1;
 /// Most marks of requests in a client's record.
 pub(super) const MAX_MARKS: usize = 1_024;
-/// Most grants that were given back by clients and that a relay is told of.
+/// Most grants given back by clients that a relay has not confirmed.
 pub(super) const MAX_GIVEN_BACK: usize = 256;
 
-/// Where a relay is, in its operator's words; relays of different places are preferred. At most 64 bytes.
+/// A relay's location, in its operator's words, at most 64 bytes. Relays of different locations are preferred.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Place(pub String);
+pub struct Location(pub String);
 
-/// What a relay offers.
+/// A relay's offer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offer {
-    /// Where it is.
-    pub place: Place,
-    /// How it is reached.
+    /// Its location.
+    pub place: Location,
+    /// Its addresses.
     pub addresses: Vec<SocketAddr>,
     /// Most PIDs of all grants together.
     pub pids: u64,
@@ -40,7 +40,7 @@ pub struct Offer {
     pub rate: Option<u64>,
 }
 
-/// What is reserved at a relay until some time.
+/// Reservations at a relay until some time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reserved {
     /// PIDs.
@@ -50,36 +50,36 @@ pub struct Reserved {
 }
 
 impl Reserved {
-    /// What a grant with these limits takes. Without a limit of the rate it has its share of what others leave, and
-    /// nothing is reserved.
+    /// The reservation of a grant with these limits. A grant without a rate limit shares the remaining rate and
+    /// reserves none.
     pub(super) fn of(limits: &Limits) -> Self {
         let rate = limits.rate.as_bits();
         Self { pids: limits.pids.into(), rate: if rate == u64::MAX { 0 } else { rate } }
     }
 }
 
-/// A grant that a relay must not take any more.
+/// A grant that a relay must not accept any more.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct TakenBack {
     /// Its end.
     pub until: u64,
-    /// What it had reserved.
+    /// Its reservation.
     pub reserved: Reserved,
-    /// In which step it is counted; `None` once the relay has said that it knows.
+    /// The step that counts it; `None` once the relay has confirmed it.
     pub step: Option<u64>,
 }
 
-/// What is kept of a relay.
+/// A relay's record.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RelayRecord {
     version: u32,
-    /// The latest time at which a controller changed it.
+    /// The latest time of a change, by the controller that made it.
     pub(super) touched: u64,
-    /// What the relay offers; `None` before it registered.
+    /// The relay's offer; `None` before it registered.
     pub offer: Option<Offer>,
-    /// By the time until which it counts.
+    /// Reservations, by the time until which they count.
     pub(super) steps: BTreeMap<u64, Reserved>,
-    /// By grant.
+    /// Revoked grants.
     pub(super) taken_back: BTreeMap<String, TakenBack>,
 }
 
@@ -95,15 +95,15 @@ pub(super) struct Held {
     pub until: u64,
 }
 
-/// What is kept of a client.
+/// A client's record.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClientRecord {
     version: u32,
-    /// The latest time at which a controller changed it.
+    /// The latest time of a change, by the controller that made it.
     pub(super) touched: u64,
-    /// Grants that are good, by request.
+    /// Valid grants, by request.
     pub(super) grants: BTreeMap<String, Held>,
-    /// Requests whose grants are over, with the time when they may be forgotten.
+    /// Requests whose grants have ended, with the time when they may be forgotten.
     pub(super) answered: BTreeMap<String, u64>,
 }
 
@@ -131,7 +131,7 @@ impl RelayRecord {
         read(entry, |record: &Self| record.version)
     }
 
-    /// As bytes, after what is over was dropped.
+    /// Serialises the record after dropping expired parts.
     pub(super) fn write(&mut self, now: UnixTime) -> Vec<u8> {
         self.version = VERSION;
         self.touched = self.touched.max(now.0);
@@ -144,13 +144,13 @@ impl RelayRecord {
         self.taken_back.retain(|_, grant| grant.until + HOLD >= now.0);
     }
 
-    /// How many ends of grants it remembers, and grants that were taken back.
+    /// Number of steps and of revoked grants.
     #[must_use]
     pub fn len(&self) -> (usize, usize) {
         (self.steps.len(), self.taken_back.len())
     }
 
-    /// What is reserved now.
+    /// Current reservations.
     #[must_use]
     pub fn reserved(&self, now: UnixTime) -> Reserved {
         let counting = self.steps.range(now.0..);
@@ -160,7 +160,7 @@ impl RelayRecord {
         })
     }
 
-    /// Whether as much again fits.
+    /// Whether a further reservation fits.
     pub(super) fn fits(&self, now: UnixTime, more: Reserved) -> bool {
         let Some(offer) = &self.offer else { return false };
         let taken = self.reserved(now);
@@ -184,7 +184,7 @@ impl RelayRecord {
         }
     }
 
-    /// The relay knows that these grants are taken back: their places are free. True when something changed.
+    /// The relay has confirmed these revoked grants: their reservations end. True if something changed.
     pub(super) fn confirm(&mut self, grants: &[GrantId]) -> bool {
         let mut changed = false;
         for id in grants {
@@ -198,7 +198,7 @@ impl RelayRecord {
         changed
     }
 
-    /// The grants that the relay must not take.
+    /// The grants that the relay must not accept.
     #[must_use]
     pub fn revoked(&self) -> Vec<GrantId> {
         self.taken_back.keys().filter_map(|id| id.parse().ok()).collect()
@@ -228,7 +228,7 @@ impl Held {
         Limits { pids, rate: Rate::from_bits(self.rate), bytes, highest_tos: self.tos }
     }
 
-    /// The step of a relay's record in which it counts.
+    /// The step of a relay's record that counts it.
     pub fn step(&self) -> u64 {
         step(self.until, self.until.saturating_sub(self.issued))
     }
@@ -252,7 +252,7 @@ impl Held {
     }
 }
 
-/// Until when a grant counts at a relay, in steps of a minute, a quarter of an hour or half a day.
+/// Until when a grant counts at a relay, rounded to a minute, a quarter of an hour or half a day.
 fn step(until: u64, lifetime: u64) -> u64 {
     let width = match lifetime {
         0..=3_600 => 60,
@@ -267,7 +267,7 @@ impl ClientRecord {
         read(entry, |record: &Self| record.version)
     }
 
-    /// As bytes; `None` when nothing is left to be remembered.
+    /// Serialises the record; `None` if it is empty.
     pub(super) fn write(&mut self, now: UnixTime) -> Option<Vec<u8>> {
         self.version = VERSION;
         self.touched = self.touched.max(now.0);
@@ -276,7 +276,7 @@ impl ClientRecord {
         (!empty).then(|| serde_json::to_vec(self).unwrap_or_default())
     }
 
-    /// Forgets grants that are over; their requests stay until they are too old to be taken by any controller.
+    /// Drops expired grants. Their requests stay until they are too old for any controller.
     pub(super) fn drop_over(&mut self, now: UnixTime) {
         let over: Vec<String> = self
             .grants
@@ -290,7 +290,7 @@ impl ClientRecord {
         self.answered.retain(|_, until| *until >= now.0);
     }
 
-    /// Takes a grant out; its request counts as answered.
+    /// Removes a grant; its request counts as answered.
     pub(super) fn close(&mut self, request: &str) -> Option<Held> {
         let held = self.grants.remove(request)?;
         let made = request.parse::<RequestId>().map_or(held.until, |id| id.made.0);
@@ -298,7 +298,7 @@ impl ClientRecord {
         Some(held)
     }
 
-    /// How many grants it remembers, and marks of requests.
+    /// Number of grants and of marks of requests.
     #[must_use]
     pub fn len(&self) -> (usize, usize) {
         (self.grants.len(), self.answered.len())

@@ -1,4 +1,4 @@
-//! A relay's record: what it offers.
+//! Writes a relay's offer to its record.
 
 use std::sync::Mutex;
 
@@ -11,14 +11,14 @@ use super::store::{Commit, PAGE, Store, StoreError, Transaction};
 use super::{ATTEMPTS, ControlError, Denied, check_clock, relay_key};
 use crate::grant::UnixTime;
 
-/// Longest name of a place, in bytes, and most addresses of a relay.
+/// Longest location in bytes, and most addresses of a relay.
 const MAX_PLACE: usize = 64;
 pub(super) const MAX_ADDRESSES: usize = 16;
 
-/// Takes over what a relay offers. What is reserved there stays reserved, whatever it offers now.
+/// Takes over a relay's offer. Its reservations stay, whatever it offers now.
 ///
 /// # Errors
-/// When it is not listed, or its offer makes no sense.
+/// When the relay is not listed, or its offer is invalid.
 pub async fn register<S: Store>(
     store: &S,
     (policy, directory): (&Policy, &Mutex<Directory>),
@@ -49,7 +49,7 @@ pub async fn register<S: Store>(
     Err(Denied::Busy.into())
 }
 
-/// Reads what the store knows of every relay.
+/// Reads the records of all relays.
 ///
 /// # Errors
 /// When the store fails.

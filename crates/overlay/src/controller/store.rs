@@ -1,27 +1,27 @@
 //! The store that controllers share: keys and values, and transactions that compare revisions.
 //!
-//! Every backend passes one conformance suite, which `anabranch-daemon` has beside them. What is asked of one:
+//! Every backend passes one conformance suite, in `anabranch-daemon`. It requires:
 //!
 //! - [`commit`](Store::commit) is atomic and linearizable: all writes or none, and none unless every expected revision is
 //!   the current one;
-//! - a revision is never used twice, also not for a key that was deleted and made again; a key that is not there has
+//! - a revision is never used twice, not even for a key that was deleted and created again; an absent key has
 //!   revision 0;
-//! - what was committed stays.
+//! - committed data stay.
 
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Mutex;
 
-/// A version of a key's value; [`Revision::ABSENT`] when there is none.
+/// A version of a key's value; [`Revision::ABSENT`] for an absent key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Revision(pub u64);
 
 impl Revision {
-    /// The revision of a key that is not there.
+    /// The revision of an absent key.
     pub const ABSENT: Self = Self(0);
 }
 
-/// A value and its revision; empty with [`Revision::ABSENT`] when there is none.
+/// A value and its revision; empty with [`Revision::ABSENT`] for an absent key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Entry {
     /// The bytes.
@@ -30,7 +30,7 @@ pub struct Entry {
     pub revision: Revision,
 }
 
-/// Writes that are done together if nothing that they rest on has changed.
+/// Writes that are done together if the records that they depend on are unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Transaction {
     /// Keys and the revisions they must have.
@@ -40,7 +40,7 @@ pub struct Transaction {
 }
 
 impl Transaction {
-    /// Also requires that a key is as it was read.
+    /// Also requires that a key is unchanged.
     pub fn expect(&mut self, key: &str, revision: Revision) {
         self.expect.push((key.to_owned(), revision));
     }
@@ -52,22 +52,22 @@ impl Transaction {
     }
 }
 
-/// What became of a transaction.
+/// The outcome of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Commit {
-    /// Done.
+    /// Committed.
     Committed,
-    /// Not done: something had changed.
+    /// Not committed: a revision had changed.
     Conflict,
 }
 
-/// Why a store did not do its work.
+/// Why a store failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
-    /// It cannot be reached. A transaction may have been done or not.
+    /// It cannot be reached. A transaction may have been committed or not.
     #[error("the controller's store does not answer: {0}")]
     Unavailable(String),
-    /// It does not hold what was put in, or the machine cannot keep it.
+    /// Its data are damaged, or the machine cannot store them.
     #[error("the controller's store is damaged: {0}")]
     Damaged(String),
 }
@@ -87,16 +87,17 @@ pub trait Store: Send + Sync {
         after: &str,
     ) -> impl Future<Output = Result<Vec<(String, Entry)>, StoreError>> + Send;
 
-    /// Whether other controllers may write here too. Where none does, a time that is ahead can only be this controller's own.
+    /// Whether other controllers may write here too. In a store of one controller, a time that is ahead can only be
+    /// its own.
     fn is_shared(&self) -> bool {
         true
     }
 
-    /// Does a transaction if it may be done.
+    /// Commits a transaction if its revisions match.
     fn commit(&self, transaction: &Transaction) -> impl Future<Output = Result<Commit, StoreError>> + Send;
 }
 
-/// A store in memory: for tests, and for a controller that may forget.
+/// A store in memory: for tests and trials.
 #[derive(Debug, Default)]
 pub struct MemoryStore(Mutex<Memory>);
 

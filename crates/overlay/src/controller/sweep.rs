@@ -1,12 +1,12 @@
-//! The leader's work: what is over is dropped from the records of clients that do not come any more, and of relays that
-//! nobody asks for.
+//! The leader's work: drops expired parts from the records of clients and relays that are no longer used.
 //!
-//! Nothing depends on it but the size of the store: whoever reads a record disregards what is over.
+//! Only the size of the store depends on it, since every reader ignores expired parts.
 //!
-//! The leader is whose key stands in the record `leader` with a term that has not ended. It renews the term; anybody
-//! may take over when the term is over by their own clock, or ends later than any clock within [`MAX_SKEW`] of theirs would have it: who
-//! wrote it had a clock far ahead, and would keep the others from sweeping until then, were it gone. So two may take themselves for the
-//! leader for a while when clocks differ; each sweep compares the revision of `leader`, and the older leader's fails.
+//! The leader is the controller whose key is in the record `leader` with a term that has not ended. It renews its
+//! term. Another controller may take over when the term has ended by its own clock. It may also take over a term that
+//! ends later than any clock within [`MAX_SKEW`] would set it: a clock far ahead wrote it, and would keep the others
+//! from sweeping until then. So two may believe that they lead for a while when clocks differ; each sweep compares
+//! the revision of `leader`, and the older leader's fails.
 
 use anabranch_secure::PublicKey;
 use serde::{Deserialize, Serialize};
@@ -18,25 +18,25 @@ use crate::grant::UnixTime;
 
 const LEADER: &str = "leader";
 
-/// Whose turn it is.
+/// The current leader.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Leader {
     /// The controller, by its node key.
     pub node: String,
-    /// Until when, unless it is renewed.
+    /// The end of its term, unless it is renewed.
     pub until: u64,
 }
 
-/// What a sweep did.
+/// The result of a sweep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
-    /// Records looked at.
+    /// Records read.
     pub seen: usize,
-    /// Records from which something was dropped.
+    /// Records that were changed.
     pub cleaned: usize,
 }
 
-/// Becomes or stays the leader for `term` seconds. Gives the revision to sweep with, or who else is the leader.
+/// Becomes or stays the leader for `term` seconds. Returns the revision to sweep with, or the other leader.
 ///
 /// # Errors
 /// When the store fails.
@@ -47,7 +47,7 @@ pub async fn lead<S: Store>(
 ) -> Result<Result<Revision, Leader>, StoreError> {
     let read = || async {
         let entry = store.get(&[LEADER.to_owned()]).await?.remove(0);
-        // What cannot be read is nobody's.
+        // An unreadable record names no leader.
         let leader: Option<Leader> = serde_json::from_slice(&entry.value).ok();
         Ok::<_, StoreError>((entry.revision, leader))
     };
@@ -70,7 +70,7 @@ pub async fn lead<S: Store>(
     }
 }
 
-/// Drops what is over from the records of all clients and relays, while `leader` has the revision that [`lead`] gave.
+/// Drops expired parts from all records, while `leader` has the revision that [`lead`] returned.
 ///
 /// # Errors
 /// When the store fails.
@@ -86,7 +86,7 @@ pub async fn sweep<S: Store>(store: &S, now: UnixTime, leader: Revision) -> Resu
                 let mut transaction = Transaction::default();
                 transaction.expect(LEADER, leader);
                 transaction.replace(key, entry.revision, cleaned);
-                // Whoever changed it in between has dropped the same.
+                // A conflicting change has dropped the same parts.
                 swept.cleaned += usize::from(store.commit(&transaction).await? == Commit::Committed);
             }
             match page.last() {
@@ -98,7 +98,7 @@ pub async fn sweep<S: Store>(store: &S, now: UnixTime, leader: Revision) -> Resu
     Ok(swept)
 }
 
-/// What to write in place of a record from which something was dropped, if it is to stay at all; `None` when nothing was.
+/// The record to write instead, if any is left; `None` if nothing was dropped.
 type Clean = fn(&Entry, UnixTime) -> Result<Option<Option<Vec<u8>>>, StoreError>;
 
 fn client(entry: &Entry, now: UnixTime) -> Result<Option<Option<Vec<u8>>>, StoreError> {

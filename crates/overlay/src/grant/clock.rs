@@ -1,17 +1,18 @@
 //! The time of day at a relay whose own clock may be wrong.
 //!
-//! The clock is read once, at the start; from then on time passes as the monotonic clock says, so that a clock which is
-//! set later changes nothing. Two things are better than the own clock, and are believed:
+//! The clock is read once, at the start. From then on the monotonic clock counts, so setting the clock later changes
+//! nothing. Two sources are better than the own clock:
 //!
-//! - controllers' heartbeats say what time it is. The median of what those say that were heard in the last [`HEARD`] counts;
-//!   of the two in the middle of an even number, the one nearer to what was gone by. From then on grants are judged
-//!   with a tolerance of 30 s, without it with one of 300 s;
-//! - a grant was signed at some time, so that time has passed: where no heartbeat came yet, a clock that is
-//!   behind is moved forward to it. So an old grant cannot be used for ever at a relay that lives in the past.
+//! - Controllers' heartbeats carry their time. The median of those heard in the last [`HEARD`] counts; of the two in
+//!   the middle of an even number, the one nearer to the relay's time. Grants are then judged with a tolerance of 30
+//!   s, without heartbeats with one of 300 s.
+//! - A grant was signed at some time, so that time has passed. Before the first heartbeat, a clock that is behind is
+//!   moved forward to it. So an old grant cannot be used without end at a relay whose clock is in the past.
 //!
-//! One controller's clock that leaps must not end everybody's grants. For [`SETTLING`] after the first heartbeat the median is taken as it
-//! is; later one that is more than [`LEAP`] off is believed when it has been off, in the same direction, for [`LASTING`] on end. What counts
-//! already then has the ends of before: they move with the time ([`WallClock::on_heartbeat`] says by how much).
+//! One controller's clock that leaps must not end everyone's grants. For [`SETTLING`] after the first heartbeat the
+//! median is adopted as it is. Later, a median that differs by more than [`LEAP`] is adopted only after it has
+//! differed in the same direction for [`LASTING`] without a break. Grants in use then move their ends with the time
+//! ([`WallClock::on_heartbeat`] returns by how much).
 
 use std::collections::BTreeMap;
 
@@ -22,37 +23,37 @@ use anabranch_wire::{Span, Time};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct UnixTime(pub u64);
 
-/// What a controller said counts for so long: some heartbeats.
+/// How long a controller's time counts: several heartbeats.
 const HEARD: Span = Span::from_secs(10);
-/// How long after the first heartbeat any time is believed: until every controller was heard.
+/// How long after the first heartbeat any time is adopted: until every controller was heard.
 const SETTLING: Span = Span::from_secs(10);
-/// How far off a time is a leap, in seconds: more than clocks that are right differ.
+/// Difference that counts as a leap, in seconds; correct clocks differ by less.
 const LEAP: u64 = 30;
-/// How long a leap has to last.
+/// How long a leap has to last before it is adopted.
 const LASTING: Span = Span::from_secs(300);
 
-/// What a heartbeat's time was worth.
+/// How a heartbeat's time compares with the relay's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
-    /// It is the time that was gone by, within 30 s.
+pub enum ClockVerdict {
+    /// It agrees, within 30 s.
     Agrees,
-    /// It was taken over: what was gone by was so many seconds off.
-    Taken(u64),
-    /// It is so many seconds off, and is not gone by.
+    /// The relay adopted the controllers' time, which differed by this many seconds.
+    Adopted(u64),
+    /// It differs by this many seconds, and the relay keeps its own.
     Apart(u64),
 }
 
-/// A leap of the controllers' time that was believed: from one time of day to another, at the same moment.
+/// An adopted leap of the controllers' time: the times of day before and after it, at the same moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leap {
-    /// What was gone by until then.
+    /// The time until then.
     pub from: UnixTime,
-    /// What is gone by since.
+    /// The time from then on.
     pub to: UnixTime,
 }
 
 impl Leap {
-    /// What was to be at some time of before, by the time of now.
+    /// The new time of a moment that was known by the old time.
     #[must_use]
     pub fn moved(self, time: UnixTime) -> UnixTime {
         let Self { from, to } = self;
@@ -64,20 +65,20 @@ impl Leap {
     }
 }
 
-/// The time of day, as far as is known.
+/// The best estimate of the time of day.
 #[derive(Clone, Debug)]
 pub struct WallClock {
     anchor: (Time, UnixTime),
-    /// When a controller first said what time it is.
+    /// When the first heartbeat of a controller came.
     confirmed: Option<Time>,
-    /// What each controller said last, and when.
+    /// Each controller's latest time, and when it came.
     said: BTreeMap<PublicKey, (Time, UnixTime)>,
-    /// Since when the controllers' time is off, and whether it is ahead.
+    /// Since when the controllers' time differs, and whether it is ahead.
     leap: Option<(Time, bool)>,
 }
 
 impl WallClock {
-    /// Starts with what the operating system's clock says now.
+    /// Starts with the operating system's clock.
     #[must_use]
     pub fn new(now: Time, wall: UnixTime) -> Self {
         Self { anchor: (now, wall), confirmed: None, said: BTreeMap::new(), leap: None }
@@ -89,24 +90,24 @@ impl WallClock {
         later(self.anchor, now)
     }
 
-    /// Whether a controller has said what time it is.
+    /// Whether a controller has confirmed the time.
     #[must_use]
     pub fn is_confirmed(&self) -> bool {
         self.confirmed.is_some()
     }
 
-    /// How far grants may be out of their time, in seconds.
+    /// Tolerance when grants are judged, in seconds.
     #[must_use]
     pub fn tolerance(&self) -> u64 {
         if self.is_confirmed() { 30 } else { 300 }
     }
 
-    /// A controller says what time it is; gives what that was worth, and the leap if one was believed.
+    /// Handles a controller's time. Returns how it compares, and the leap if one was adopted.
     pub fn on_heartbeat(
         &mut self,
         now: Time,
         (controller, says): (&PublicKey, UnixTime),
-    ) -> (Told, Option<Leap>) {
+    ) -> (ClockVerdict, Option<Leap>) {
         self.said.insert(*controller, (now, says));
         self.said.retain(|_, (at, _)| now.since(*at) < HEARD);
         let before = self.at(now);
@@ -120,23 +121,23 @@ impl WallClock {
         let apart = says.0.abs_diff(self.at(now).0);
         let leap = (was_settled && taken > LEAP).then(|| Leap { from: before, to: self.at(now) });
         let told = if apart > LEAP {
-            Told::Apart(apart)
+            ClockVerdict::Apart(apart)
         } else if taken > LEAP {
-            Told::Taken(taken)
+            ClockVerdict::Adopted(taken)
         } else {
-            Told::Agrees
+            ClockVerdict::Agrees
         };
         (told, leap)
     }
 
-    /// A controller has signed something at `issued`, so that time has passed.
+    /// Takes into account that a controller has signed something at `issued`.
     pub fn on_signature(&mut self, now: Time, issued: UnixTime) {
         if !self.is_confirmed() && issued > self.at(now) {
             self.anchor = (now, issued);
         }
     }
 
-    /// What the controllers say, taken together.
+    /// The controllers' time, taken together.
     fn median(&self, now: Time) -> UnixTime {
         let mut said: Vec<UnixTime> = self.said.values().map(|said| later(*said, now)).collect();
         said.sort_unstable();
@@ -145,7 +146,7 @@ impl WallClock {
         middle[usize::from(upper < lower)]
     }
 
-    /// Whether to go by the controllers' time from now on; a leap has to last.
+    /// Whether to adopt the controllers' time now; a leap has to last.
     fn believes(&mut self, now: Time, (before, told): (UnixTime, UnixTime)) -> bool {
         let first = *self.confirmed.get_or_insert(now);
         if now.since(first) < SETTLING || before.0.abs_diff(told.0) <= LEAP {
@@ -158,7 +159,7 @@ impl WallClock {
     }
 }
 
-/// What time it is when `at` some time was told.
+/// The time now, by a time that was received at `at`.
 fn later((at, time): (Time, UnixTime), now: Time) -> UnixTime {
     UnixTime(time.0.saturating_add(now.since(at).as_nanos() / 1_000_000_000))
 }

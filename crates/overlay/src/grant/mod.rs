@@ -1,12 +1,12 @@
-//! Grants: who may use relays, how much, and until when (design §10).
+//! Grants: permissions to use relays, with limits and an end.
 //!
-//! A controller signs a grant with its Ed25519 key; relays pin that key and check grants offline, inside the client's
-//! session, so a stolen grant is worth nothing without the client's secret key. A grant names no destination. A
-//! relay counts bytes by grant id until the grant ends, so that showing it twice, or after coming back, adds nothing.
-//! Revocations come with the controller's heartbeats, and the time of day with them ([`WallClock`]).
+//! A controller signs a grant with its Ed25519 key. Relays pin that key and check grants offline, inside the client's
+//! session, so a stolen grant is useless without the client's secret key. A grant names no destination. A relay
+//! counts bytes by grant id until the grant ends, so showing it twice, or after a reconnect, adds nothing.
+//! Revocations come with the controller's heartbeats, and so does the time of day ([`WallClock`]).
 //!
-//! A guest needs no grant: it holds a ticket, and the sender that made the ticket registered at its relay what
-//! follows from it ([`GuestSecret`]).
+//! A guest needs no grant: it holds a ticket, and the ticket's maker has registered the matching secret at its relay
+//! ([`GuestSecret`]).
 
 mod clock;
 mod guest;
@@ -21,7 +21,7 @@ use anabranch_wire::{Header, Rate, Span};
 use aws_lc_rs::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
 use zeroize::Zeroize;
 
-pub use clock::{Leap, Told, UnixTime, WallClock};
+pub use clock::{ClockVerdict, Leap, UnixTime, WallClock};
 pub use guest::GuestSecret;
 
 use crate::codec::{Cursor, MessageError};
@@ -30,13 +30,13 @@ use crate::codec::{Cursor, MessageError};
 pub const MAX_GRANT_RELAYS: usize = 16;
 /// Longest encoded grant, in bytes.
 pub const MAX_GRANT_LEN: usize = FIXED_LEN + 32 * MAX_GRANT_RELAYS + SIGNATURE_LEN;
-/// Longest validity, in seconds: so long relays have to remember what was used of a grant.
+/// Longest validity in seconds; relays remember usage of a grant for that long.
 pub const MAX_VALIDITY: u64 = 31 * 86_400;
 
 const VERSION: u8 = 1;
 const FIXED_LEN: usize = 1 + 16 + 32 + 1 + 4 + 8 + 8 + 1 + 3 * 8;
 const SIGNATURE_LEN: usize = 64;
-/// What the signature is about, so that no other signature of the key can pass for one.
+/// Context of the signature, so that no other signature of the key passes for a grant.
 const CONTEXT: &[u8] = b"anabranch 2026 grant\0";
 
 /// Names a grant.
@@ -61,69 +61,69 @@ impl FromStr for GrantId {
     }
 }
 
-/// How much a key may use of a relay.
+/// Limits of a key at a relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Most PIDs at the same time; a path takes two, one for each direction.
+    /// Most PIDs at a time; a path takes two, one for each direction.
     pub pids: u32,
-    /// What may be forwarded, both directions together.
+    /// Rate of forwarded bytes, both directions together.
     pub rate: Rate,
-    /// Bytes of UDP payload that may be forwarded in all.
+    /// Bytes of UDP payload that may be forwarded in total.
     pub bytes: u64,
-    /// The highest type of service that counts; a higher one is treated as this.
+    /// The highest type of service that counts; higher ones are treated as this one.
     pub highest_tos: u8,
 }
 
 /// A permission to use relays.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// Its name.
+    /// Its id.
     pub id: GrantId,
-    /// Whose it is.
+    /// The client that it is for.
     pub client: PublicKey,
-    /// Where it is good; empty for every relay that pins the controller. At most [`MAX_GRANT_RELAYS`].
+    /// The relays that it is valid at; empty for every relay that pins the controller. At most [`MAX_GRANT_RELAYS`].
     pub relays: Vec<PublicKey>,
-    /// How much, at each relay.
+    /// The limits at each relay.
     pub limits: Limits,
     /// When it was signed.
     pub issued: UnixTime,
-    /// From when it is good.
+    /// When its validity starts.
     pub not_before: UnixTime,
-    /// Until when; at most [`MAX_VALIDITY`] after `not_before`.
+    /// When it ends; at most [`MAX_VALIDITY`] after `not_before`.
     pub not_after: UnixTime,
 }
 
-/// Why a grant is not good here.
+/// Why a grant is not valid here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GrantError {
-    /// Not a grant.
+    /// The bytes are no grant.
     #[error("malformed grant: {0}")]
     Malformed(#[from] MessageError),
-    /// Signed by nobody that this relay knows, or changed.
+    /// The signature is invalid, or of an unknown controller.
     #[error("no controller that this relay trusts has signed the grant")]
     Signature,
-    /// Somebody else's.
+    /// It is for another client.
     #[error("the grant belongs to another key")]
     OtherClient,
-    /// For other relays.
+    /// It is for other relays.
     #[error("the grant is for other relays")]
     OtherRelay,
-    /// Its time has not come.
+    /// Its validity has not started.
     #[error("the grant is valid only in {}: are the clocks right?", Span::from_secs(*.0).in_words())]
     NotYet(u64),
-    /// Its time is over.
+    /// It has expired.
     #[error("the grant expired {} ago: ask the controller for a new one", Span::from_secs(*.0).in_words())]
     Expired(u64),
-    /// Taken back by the controller.
+    /// The controller has revoked it.
     #[error("the controller has revoked the grant")]
     Revoked,
 }
 
-/// A controller's signing key, by which relays and nodes know it.
+/// A controller's public signing key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ControllerKey(pub [u8; 32]);
 
-/// What a controller's key begins with when it is written.
+/// Prefix of a controller's key in text form.
 const CONTROLLER_PREFIX: &str = "abs1";
 
 /// `abs1` and 64 hexadecimal digits.
@@ -155,7 +155,7 @@ impl FromStr for ControllerKey {
 pub struct GrantSigner(Ed25519KeyPair);
 
 impl GrantSigner {
-    /// The key made of 32 random bytes; the caller's copy is wiped.
+    /// The key of 32 random bytes; the caller's copy is wiped.
     ///
     /// # Panics
     /// Never: any 32 bytes are an Ed25519 seed (RFC 8032 §5.1.5).
@@ -166,7 +166,7 @@ impl GrantSigner {
         Self(pair)
     }
 
-    /// What relays and nodes pin.
+    /// The public key, which relays and nodes pin.
     ///
     /// # Panics
     /// Never: an Ed25519 public key has 32 bytes.
@@ -175,10 +175,10 @@ impl GrantSigner {
         ControllerKey(self.0.public_key().as_ref().try_into().expect("32 bytes"))
     }
 
-    /// The grant as bytes, signed.
+    /// Signs a grant and returns it as bytes.
     ///
     /// # Errors
-    /// [`MessageError::Invalid`] when it breaks the limits that its fields state.
+    /// [`MessageError::Invalid`] when a field breaks its limits.
     pub fn sign(&self, grant: &Grant) -> Result<Vec<u8>, MessageError> {
         check_fields(grant)?;
         let mut bytes = Vec::with_capacity(MAX_GRANT_LEN);
@@ -208,7 +208,7 @@ impl fmt::Debug for GrantSigner {
     }
 }
 
-/// Reads a grant that one of `controllers` has signed. It still has to be judged, by [`judge`].
+/// Decodes a grant and checks that one of `controllers` has signed it. [`judge`] checks the rest.
 ///
 /// # Errors
 /// [`GrantError::Malformed`] and [`GrantError::Signature`].
@@ -221,18 +221,18 @@ pub fn open(bytes: &[u8], controllers: &[ControllerKey]) -> Result<Grant, GrantE
     if controllers.iter().any(signed) { Ok(grant) } else { Err(GrantError::Signature) }
 }
 
-/// Reads a grant whoever signed it, for its holder; a relay [opens](open) it.
+/// Decodes a grant without checking its signature, for its holder; a relay [opens](open) it.
 ///
 /// # Errors
-/// When it is none.
+/// When the bytes are no grant.
 pub fn read_own(bytes: &[u8]) -> Result<Grant, MessageError> {
     decode(bytes)
 }
 
-/// Whether a grant is good for this client, at this relay, now.
+/// Checks whether a grant is valid for this client, at this relay, now.
 ///
 /// # Errors
-/// All but [`GrantError::Malformed`], [`GrantError::Signature`] and [`GrantError::Revoked`].
+/// Every reason but [`GrantError::Malformed`], [`GrantError::Signature`] and [`GrantError::Revoked`].
 pub fn judge(
     grant: &Grant,
     (client, relay): (&PublicKey, &PublicKey),

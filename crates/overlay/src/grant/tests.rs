@@ -1,4 +1,4 @@
-//! Grants that were forged, changed, stolen, brought elsewhere or at the wrong time.
+//! Grants that are forged, changed, stolen, shown elsewhere or at the wrong time.
 
 use anabranch_secure::{NodeKey, TicketSecret};
 use anabranch_wire::{Span, Time};
@@ -94,7 +94,7 @@ fn a_wrong_clock_is_put_right_by_heartbeats_and_never_behind_a_signature() {
     assert_eq!(clock.at(at(10)), UnixTime(110));
     clock.on_signature(at(10), UnixTime(5_000));
     assert_eq!(clock.at(at(20)), UnixTime(5_010));
-    assert_eq!(clock.on_heartbeat(at(20), (&key(1), UnixTime(4_000))), (Told::Taken(1_010), None));
+    assert_eq!(clock.on_heartbeat(at(20), (&key(1), UnixTime(4_000))), (ClockVerdict::Adopted(1_010), None));
     assert_eq!((clock.at(at(21)), clock.tolerance()), (UnixTime(4_001), 30));
     clock.on_signature(at(21), UnixTime(9_000));
     assert_eq!(clock.at(at(21)), UnixTime(4_001), "a heartbeat is believed more");
@@ -107,22 +107,23 @@ fn of_several_controllers_the_median_counts_and_a_leap_of_most_has_to_last() {
     let says = |clock: &mut WallClock, now, controller, ahead: u64| {
         clock.on_heartbeat(at(now), (&key(controller), UnixTime(1_000 + now + ahead))).0
     };
-    // Whoever is heard first: once the others were, theirs counts.
-    assert_eq!(says(&mut clock, 0, 1, 7_200), Told::Taken(7_200));
+    // The first one heard counts until the others are heard.
+    assert_eq!(says(&mut clock, 0, 1, 7_200), ClockVerdict::Adopted(7_200));
     says(&mut clock, 1, 2, 0);
-    assert_eq!(says(&mut clock, 1, 3, 1), Told::Taken(7_199));
+    assert_eq!(says(&mut clock, 1, 3, 1), ClockVerdict::Adopted(7_199));
     assert_eq!(clock.at(at(1)), UnixTime(1_002));
     let mut now = 2;
-    // One of three, and one of two, for as long as it likes; two of three for less than five minutes.
+    // One of three and one of two may differ without end; two of three for less than five minutes.
     for (ahead, turns) in [(&[7_200, 0, 0][..], 500), (&[0, 7_200], 500), (&[7_200, 7_200, 0], 140)] {
         for _ in 0..turns {
             now += 2;
             for (controller, ahead) in (1..).zip(ahead) {
-                let apart = if *ahead > 0 { Told::Apart(*ahead) } else { Told::Agrees };
+                let apart = if *ahead > 0 { ClockVerdict::Apart(*ahead) } else { ClockVerdict::Agrees };
                 let told = says(&mut clock, now, controller, *ahead);
-                // What a silent one said last counts for 10 s.
+                // The last time of a silent controller counts for 10 s.
                 assert!(
-                    told == apart || matches!((told, apart), (Told::Apart(7_199), Told::Apart(_))),
+                    told == apart
+                        || matches!((told, apart), (ClockVerdict::Apart(7_199), ClockVerdict::Apart(_))),
                     "{told:?}"
                 );
             }

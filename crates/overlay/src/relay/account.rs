@@ -1,8 +1,9 @@
-//! What each key may use and has used.
+//! Limits and usage of each key.
 //!
-//! A key's limits are the sum of those it is listed with and of the different grants it has shown; showing a grant
-//! twice adds nothing, and one that was renewed counts until its later end. Bytes are counted by grant id and remembered until the grant ends, whether the client is
-//! there or not. When the controllers' time leaps, the ends of those that count move with it ([`Accounts::move_ends`]); of several grants the one that ends first is used first.
+//! A key's limits are the sum of its listing and of the different grants that it has shown. Showing a grant twice adds
+//! nothing; a renewed grant counts until its later end. Bytes are counted by grant id and remembered until the grant ends,
+//! whether the client has a session or not. Of several grants, the one that ends first is used first. When the controllers'
+//! time leaps, the ends of the grants in use move with it ([`Accounts::move_ends`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,20 +12,21 @@ use anabranch_wire::{Rate, Span, Time};
 
 use super::asking::MAX_PENDING;
 use super::egress::Egress;
-use super::message::Refused;
-use super::{GrantUse, KeyStats};
+use super::message::{FlowState, Refused};
+use super::stats::KeyStats;
+use super::types::{GrantUse, ListedUse};
 use crate::grant::{Grant, GrantId, Leap, Limits, MAX_VALIDITY, UnixTime, WallClock};
 
-/// Most grants that one key may use at the same time.
+/// Most grants that one key may use at a time.
 const MAX_HELD: usize = 8;
-/// Most grants that are remembered, and beyond them most that were revoked.
+/// Most grants that are remembered, and most revoked ones in addition.
 const MAX_KNOWN: usize = 65_536;
 const MAX_REVOKED: usize = 16_384;
-/// Next hops that one key may have asked for the first time at once, and how long until one more.
+/// Next hops that one key may have asked for the first time at once, and the time until one more.
 const FIRST_QUESTIONS: u64 = 128;
 const FIRST_QUESTION_EVERY: Span = Span::from_millis(125);
-/// How long a grant is remembered after its end, in seconds of the controllers' time, more than any tolerance of clocks; and then how long by
-/// the monotonic clock, so that a clock that was ahead for a while has nothing forgotten.
+/// How long a grant is remembered after its end, in seconds of the controllers' time: longer than any tolerance of clocks.
+/// Then it is kept for [`KEPT`] by the monotonic clock, so a clock that is ahead for a while erases nothing.
 const REMEMBERED: u64 = 600;
 const KEPT: Span = Span::from_secs(3_600);
 
@@ -41,6 +43,8 @@ pub(super) struct Account {
     unsettled: u64,
     limits: Option<Limits>,
     pub sessions: u32,
+    /// Why the key may not use the relay any more, if it could.
+    pub ended: Option<Ended>,
     pub flows: BTreeSet<u32>,
     /// Flows whose next hop never agreed yet.
     pub pending: u32,
@@ -49,8 +53,8 @@ pub(super) struct Account {
 }
 
 impl Account {
-    /// Takes bytes off the quota; false when there are not enough left. The rest counts as used then: nothing but packets of its size could
-    /// ever use it up.
+    /// Takes bytes off the quota; false when fewer are left. The rest counts as used then, since larger packets could never
+    /// use it up.
     #[inline]
     pub(super) fn charge(&mut self, bytes: u64) -> bool {
         let taken = bytes.min(self.left);
@@ -59,7 +63,7 @@ impl Account {
         taken == bytes
     }
 
-    /// A next hop is to be asked for the first time; with it so many `more` flows wait for an answer.
+    /// Counts a first question to a next hop, and `more` flows that wait for an answer.
     pub(super) fn ask(&mut self, now: Time, more: u32) -> Result<(), Refused> {
         let until = self.asked_until.max(now) + FIRST_QUESTION_EVERY;
         if self.pending + more > MAX_PENDING || until > now + FIRST_QUESTION_EVERY * FIRST_QUESTIONS {
@@ -85,11 +89,25 @@ impl Account {
     }
 }
 
+/// Why a key may not use the relay any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Ended {
+    /// The configuration does not list it any more.
+    #[error("the relay's configuration no longer lists this key")]
+    Unlisted,
+    /// Its last grant has expired.
+    #[error("the grant has expired")]
+    Expired,
+    /// Its last grant was revoked.
+    #[error("the grant was revoked")]
+    Revoked,
+}
+
 struct Usage {
     bytes: u64,
     until: UnixTime,
     revoked: bool,
-    /// Since when it is over for longer than it is remembered.
+    /// Since when its end lies further back than [`REMEMBERED`].
     over: Option<Time>,
 }
 
@@ -109,22 +127,29 @@ impl Accounts {
         accounts
     }
 
-    /// Takes over another list of keys; what they have used stays counted.
+    /// Takes over another list of keys. Their usage stays counted.
     pub(super) fn relist(&mut self, listed: &BTreeMap<PublicKey, Limits>, egress: &mut Egress) {
         for key in listed.keys() {
             self.open(*key, egress);
         }
         let known: Vec<(PublicKey, u32)> = self.by_key.iter().map(|(key, number)| (*key, *number)).collect();
         for (key, number) in known {
-            // Counted under the limits that it was used by.
+            // Count past usage under the old limits.
             self.settle(number, egress);
-            self.slots[number as usize].listed = listed.get(&key).copied();
+            let account = &mut self.slots[number as usize];
+            let was_listed = account.listed.is_some();
+            account.listed = listed.get(&key).copied();
+            account.ended = match account.listed {
+                Some(_) => None,
+                None if was_listed => Some(Ended::Unlisted),
+                None => account.ended,
+            };
             self.settle(number, egress);
             self.close_if_idle(number, egress);
         }
     }
 
-    /// The account of a key, made if there is none.
+    /// The account of a key; opens one if needed.
     pub(super) fn open(&mut self, key: PublicKey, egress: &mut Egress) -> u32 {
         if let Some(number) = self.by_key.get(&key) {
             return *number;
@@ -139,7 +164,7 @@ impl Accounts {
         number
     }
 
-    /// An account that is there: numbers come from [`Accounts::open`] and live as long as sessions and flows do.
+    /// An open account. Numbers come from [`Accounts::open`] and are valid while the key has sessions or flows.
     #[inline]
     pub(super) fn at(&mut self, number: u32) -> &mut Account {
         &mut self.slots[number as usize]
@@ -162,12 +187,12 @@ impl Accounts {
         self.slots[number as usize].limits.is_some()
     }
 
-    /// Whether a key may use the relay as it is known now.
+    /// Whether a key may use the relay by its listing or by grants that it has shown.
     pub(super) fn lets_in(&self, key: &PublicKey) -> bool {
         self.by_key.get(key).is_some_and(|number| self.may_use(*number))
     }
 
-    /// Forgets an account that nobody uses; what was used of its grants stays known.
+    /// Closes an account without sessions, flows and listing. Usage of its grants stays counted.
     pub(super) fn close_if_idle(&mut self, number: u32, egress: &mut Egress) {
         let account = &self.slots[number as usize];
         if account.sessions > 0 || !account.flows.is_empty() || account.listed.is_some() {
@@ -182,7 +207,7 @@ impl Accounts {
         }
     }
 
-    /// A grant that was found good is shown.
+    /// Adds a valid grant to an account.
     pub(super) fn show(&mut self, number: u32, grant: Grant, egress: &mut Egress) -> Result<(), Refused> {
         if self.usage.get(&grant.id).is_some_and(|usage| usage.revoked) {
             return Err(Refused::GrantRevoked);
@@ -207,17 +232,18 @@ impl Accounts {
         self.settle(number, egress);
         let new = Usage { bytes: 0, until: grant.not_after, revoked: false, over: None };
         let usage = self.usage.entry(grant.id).or_insert(new);
-        // Renewed since it was shown in another session.
+        // It may have been renewed since it was shown in another session.
         usage.until = usage.until.max(grant.not_after);
         let account = &mut self.slots[number as usize];
         account.held.push(grant);
+        account.ended = None;
         account.held.sort_by_key(|held| (held.not_after, held.id));
         self.settle(number, egress);
         Ok(())
     }
 
-    /// Grants that do not count any more. Each is remembered for as long as a grant can be valid; gives those for which there was
-    /// room, so that nobody takes the others for settled.
+    /// Revokes grants. Each is remembered for as long as a grant can be valid. Returns those for which there was room; the
+    /// controller has to repeat the others.
     pub(super) fn revoke(&mut self, time: UnixTime, revoked: &[GrantId]) -> Vec<GrantId> {
         let until = UnixTime(time.0.saturating_add(MAX_VALIDITY));
         let mut remember = |id: &GrantId| {
@@ -236,7 +262,7 @@ impl Accounts {
         revoked.iter().copied().filter(|id| remember(id)).collect()
     }
 
-    /// The controllers' time has leapt: what counts now goes on counting for as long as it would have.
+    /// The controllers' time has leapt: grants in use go on for as long as they would have.
     pub(super) fn move_ends(&mut self, leap: Leap) {
         for held in self.slots.iter_mut().flat_map(|account| &mut account.held) {
             held.not_after = leap.moved(held.not_after);
@@ -246,7 +272,7 @@ impl Accounts {
         }
     }
 
-    /// Lets go of grants whose time is over or that were revoked.
+    /// Drops grants that have expired or were revoked.
     pub(super) fn expire(&mut self, (now, clock): (Time, &WallClock), egress: &mut Egress) {
         let time = clock.at(now);
         for number in 0..self.slots.len() as u32 {
@@ -259,10 +285,17 @@ impl Accounts {
                 time.0 <= grant.not_after.0.saturating_add(clock.tolerance())
                     && usage.get(&grant.id).is_some_and(|usage| !usage.revoked)
             };
-            self.slots[number as usize].held.retain(is_good);
+            let account = &mut self.slots[number as usize];
+            let is_revoked =
+                account.held.iter().any(|grant| usage.get(&grant.id).is_none_or(|usage| usage.revoked));
+            let before = account.held.len();
+            account.held.retain(is_good);
+            if account.held.len() < before {
+                account.ended = Some(if is_revoked { Ended::Revoked } else { Ended::Expired });
+            }
             self.settle(number, egress);
         }
-        // A clock that no controller confirmed may be ahead: what it calls over may come again.
+        // A clock that no controller confirmed may be ahead, and its expired grants valid again later.
         if clock.is_confirmed() {
             self.usage.retain(|_, usage| {
                 let is_over = time.0 > usage.until.0.saturating_add(REMEMBERED);
@@ -272,14 +305,24 @@ impl Accounts {
         }
     }
 
-    /// Flows beyond what their key may have, those in the highest slots first.
-    pub(super) fn over_limit(&self) -> Vec<u32> {
+    /// Flows beyond what their key may have, those in the highest slots first, and the state that they end in.
+    pub(super) fn over_limit(&self) -> Vec<(u32, FlowState)> {
         let mut over = Vec::new();
         for account in &self.slots {
             let most = account.limits.map_or(0, |limits| limits.pids as usize / 2);
-            over.extend(account.flows.iter().rev().take(account.flows.len().saturating_sub(most)));
+            let state = match account.ended {
+                Some(Ended::Unlisted) => FlowState::Denied,
+                _ => FlowState::GrantEnded,
+            };
+            let excess = account.flows.iter().rev().take(account.flows.len().saturating_sub(most));
+            over.extend(excess.map(|slot| (*slot, state)));
         }
         over
+    }
+
+    /// The account with most flows.
+    pub(super) fn largest(&self) -> Option<u32> {
+        (0..self.slots.len() as u32).max_by_key(|number| self.slots[*number as usize].flows.len())
     }
 
     pub(super) fn usage(&mut self) -> Vec<GrantUse> {
@@ -302,7 +345,31 @@ impl Accounts {
         }
     }
 
-    /// Counts what was forwarded against the grants, the one that ends first being used first.
+    /// Bytes that listed keys have used of what they are listed with.
+    pub(super) fn listed_usage(&mut self) -> Vec<ListedUse> {
+        for number in 0..self.slots.len() {
+            self.count(number);
+        }
+        let of = |account: &Account| {
+            let key = account.key.filter(|_| account.listed.is_some() && account.listed_used > 0)?;
+            Some(ListedUse { key, bytes: account.listed_used })
+        };
+        let mut used: Vec<ListedUse> = self.slots.iter().filter_map(of).collect();
+        used.sort_unstable_by_key(|used| used.key);
+        used
+    }
+
+    /// Takes over what listed keys had used; keys that are not listed any more are ignored.
+    pub(super) fn restore_listed(&mut self, known: impl IntoIterator<Item = ListedUse>, egress: &mut Egress) {
+        for ListedUse { key, bytes } in known {
+            let Some(number) = self.by_key.get(&key).copied() else { continue };
+            let account = &mut self.slots[number as usize];
+            account.listed_used = account.listed_used.saturating_add(bytes);
+            self.settle(number, egress);
+        }
+    }
+
+    /// Counts forwarded bytes against the grants, the one that ends first being used first.
     fn count(&mut self, number: usize) {
         let account = &mut self.slots[number];
         for grant in &account.held {
@@ -314,7 +381,7 @@ impl Accounts {
         account.listed_used += std::mem::take(&mut account.unsettled);
     }
 
-    /// Works out limits, rate and what is left anew.
+    /// Computes limits, rate and remaining bytes again.
     fn settle(&mut self, number: u32, egress: &mut Egress) {
         self.count(number as usize);
         let account = &mut self.slots[number as usize];

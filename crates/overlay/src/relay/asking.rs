@@ -1,31 +1,32 @@
-//! When next hops are asked, and what follows from their answers.
+//! Asks next hops for their consent.
 //!
 //! ```text
 //! asking --answer--> agreed --30 s--> asking again, every 10 s --answer--> agreed
 //!    \--2 s-----------------------------------\--60 s after the last answer--> over
 //! ```
-//! A first question is asked at once, and again after 0.3 and 0.9 s. So an address that has nothing to do with any of this is sent
-//! at most three datagrams of 48 bytes for each request of a known key, of which [`MAX_PENDING`] may wait.
+//! A first question is sent at once, and again after 0.3 and 0.9 s. So an uninvolved address receives at most three datagrams
+//! of 48 bytes for each request of a known key, and [`MAX_PENDING`] such requests may wait at a time.
 
 use anabranch_secure::consent::{Question, answer_challenge, challenge, read_response};
 use anabranch_wire::{Pid, Span, Time};
 use rand::Rng;
 
+use super::Relay;
 use super::egress::Outgoing;
 use super::flow::{Asked, Consent};
 use super::message::{FlowState, Reply};
-use super::{Hop, Relay};
+use super::types::Hop;
 
 /// Most flows of one key whose next hop has not agreed.
 pub(super) const MAX_PENDING: u32 = 64;
-/// A next hop agrees for so long.
+/// How long a consent lasts.
 const LAPSE: Span = Span::from_secs(60);
-/// It is asked again after that.
+/// When a next hop is asked again.
 const RENEW: Span = Span::from_secs(30);
 const RENEW_AGAIN: Span = Span::from_secs(10);
 /// Waits after the first questions.
 const FIRST: [Span; 3] = [Span::from_millis(300), Span::from_millis(600), Span::from_millis(1_100)];
-/// Answers that wait to be sent; more are not given.
+/// Most answers that wait to be sent; further questions are not answered.
 const MAX_ANSWERS: usize = 1_024;
 
 impl Relay {
@@ -66,11 +67,11 @@ impl Relay {
         self.small.push_back(Outgoing { to, ecn: 0, datagram: Box::new(datagram) });
     }
 
-    /// A next hop has answered.
+    /// Handles a next hop's answer.
     pub(super) fn handle_response(&mut self, now: Time, (from, pid): (Hop, Pid), body: &[u8]) {
         let Some(question) = read_response(body) else { return self.stats.dropped.malformed += 1 };
         let next_token = self.rng.next_u64();
-        let found = self.table.by_id(super::FlowId(question.reference));
+        let found = self.table.by_id(super::types::FlowId(question.reference));
         let Some((slot, flow)) = found else { return self.stats.dropped.unknown_pid += 1 };
         let expected = flow.ends[1] == from && flow.out[0] == pid;
         let (session, id, was_first) = (flow.session, flow.id(slot), flow.agreed_until == Time::ZERO);
@@ -90,7 +91,7 @@ impl Relay {
         }
     }
 
-    /// Another relay asks about a PID of this one. It is told only if it is the one that the PID was given for.
+    /// Answers another relay's question about a PID, if the PID was issued for that relay.
     pub(super) fn handle_challenge(&mut self, from: Hop, datagram: &[u8]) {
         if self.small.len() >= MAX_ANSWERS {
             return;

@@ -1,14 +1,16 @@
-//! How a relay is set up.
+//! A relay's configuration.
 
 use std::collections::BTreeMap;
 
 use anabranch_secure::PublicKey;
 use anabranch_wire::Rate;
 
-use super::{Exit, NextHopPolicy};
+use super::exit::Exit;
+use super::policy::NextHopPolicy;
+use crate::admission::SessionLimits;
 use crate::grant::{ControllerKey, Limits};
 
-/// How a relay is set up.
+/// A relay's configuration.
 #[derive(Clone, Debug)]
 pub struct RelayConfig {
     /// Its own key, which grants name.
@@ -17,22 +19,24 @@ pub struct RelayConfig {
     pub controllers: Vec<ControllerKey>,
     /// Keys that need no grant.
     pub listed: BTreeMap<PublicKey, Limits>,
-    /// Where it forwards to.
+    /// Addresses that it forwards to.
     pub next_hops: NextHopPolicy,
-    /// By which sockets next hops are reached.
+    /// Sockets by which next hops are reached.
     pub exits: Vec<Exit>,
-    /// What it forwards in all; `None` for as much as it can.
+    /// Rate of all forwarded packets together; `None` without a limit.
     pub rate: Option<Rate>,
     /// Most flows.
     pub most_flows: usize,
-    /// Most sessions without a flow of keys that show no grant yet, and of guests.
+    /// Sessions that are admitted.
+    pub sessions: SessionLimits,
+    /// Of these, sessions that may not use the relay: of keys that have shown no grant, and guests without a flow.
     pub most_strangers: usize,
-    /// Most relays in a chain: packets with a higher hop limit are dropped, so a loop ends soon.
+    /// Most relays in a chain. Packets with a higher hop limit are dropped, so a loop ends soon.
     pub most_hops: u8,
 }
 
 impl RelayConfig {
-    /// A relay that nobody may use yet.
+    /// A relay without users.
     #[must_use]
     pub fn new(key: PublicKey) -> Self {
         Self {
@@ -43,6 +47,7 @@ impl RelayConfig {
             exits: Vec::new(),
             rate: None,
             most_flows: 50_000,
+            sessions: SessionLimits::default(),
             most_strangers: 1_024,
             most_hops: 4,
         }

@@ -1,31 +1,36 @@
-//! Requests of clients: who may have what.
+//! Handles the requests of clients.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use anabranch_secure::{ShareId, TicketSecret};
 use anabranch_wire::{PathId, Pid, Time};
 
+use super::client::{Client, Share};
 use super::flow::{Asked, Consent, Flow, Tally};
 use super::message::{FlowState, RELAY_VERSION, Refused, Reply, Request, Target};
-use super::{Hop, Relay, SessionId, Share, exit};
+use super::types::{FlowId, Hop, SessionId};
+use super::{Relay, exit};
 use crate::grant::{self, GrantError};
 
 /// Most shares that one session may register.
 const MAX_SHARES: usize = 16;
+/// Most flows of one guest's key.
+const MAX_GUEST_FLOWS: usize = 8;
 
-/// What a client asks for with [`Request::Allocate`].
+/// A request for a flow, [`Request::Allocate`].
 struct Wanted {
     via: PathId,
     target: Target,
     out: Pid,
     back: Pid,
-    /// From where the operating system would send to the target.
+    /// The address that the operating system would send to the target from.
     source: Option<IpAddr>,
 }
 
 impl Relay {
-    /// Takes a request from a session; what there is to say comes out of [`Relay::poll_reply`]. `source` is the address that the
-    /// operating system would send to the target of [`Request::Allocate`] from, if that is known.
+    /// Handles a request of a session; answers come out of [`Relay::poll_reply`]. `source` is the address that the operating
+    /// system would send to the target of [`Request::Allocate`] from, if it is known.
     pub fn handle_request(
         &mut self,
         now: Time,
@@ -34,6 +39,9 @@ impl Relay {
         source: Option<IpAddr>,
     ) {
         let Some(client) = self.clients.get_mut(&session) else { return };
+        if std::mem::replace(&mut client.measures, false) {
+            client.unentitled_since = now;
+        }
         let number = if let Request::Allocate { request, .. } = &request { *request } else { 0 };
         let outcome = match request {
             Request::Hello { version } => {
@@ -78,6 +86,9 @@ impl Relay {
         let id = grant.id;
         self.accounts.show(number, grant, &mut self.egress)?;
         let limits = self.accounts.at(number).limits().ok_or(Refused::NotGranted)?;
+        if let Some(client) = self.clients.get_mut(&session) {
+            client.was_entitled = true;
+        }
         self.replies.push_back((session, Reply::Granted { id, limits }));
         Ok(())
     }
@@ -94,6 +105,9 @@ impl Relay {
         if wanted.back == Pid::HANDSHAKE {
             return Err(Refused::BadPid);
         }
+        if let (Target::Host, Some(share)) = (wanted.target, guest_of) {
+            self.make_room_for_guest(session, share)?;
+        }
         self.check_room(account)?;
         let (next, consent, agreed_until) = match (wanted.target, guest_of) {
             (Target::Host, Some(share)) => {
@@ -107,7 +121,7 @@ impl Relay {
                 if wanted.out == Pid::HANDSHAKE && key.is_none() {
                     return Err(Refused::KeyNeeded);
                 }
-                // An IPv4 address in the form of IPv6 is the IPv4 address: packets from there will come from that.
+                // Packets from an IPv4-mapped address come from the IPv4 address.
                 let address = SocketAddr::new(address.ip().to_canonical(), address.port());
                 let socket = exit::socket_for(&self.config.exits, address.ip(), wanted.source);
                 let socket = socket.ok_or(Refused::NoExit)?;
@@ -150,22 +164,63 @@ impl Relay {
         if self.is_draining() {
             return Err(Refused::Draining);
         }
-        if self.table.len() >= self.config.most_flows {
-            return Err(Refused::TableFull);
-        }
-        let account = self.accounts.at(account);
-        let limits = account.limits().ok_or(Refused::NotGranted)?;
+        let found = self.accounts.at(account);
+        let limits = found.limits().ok_or(Refused::NotGranted)?;
         if limits.bytes == 0 {
-            Err(Refused::QuotaUsed)
-        } else if !account.has_room() {
-            Err(Refused::TooManyPids)
-        } else {
-            Ok(())
+            return Err(Refused::QuotaUsed);
+        } else if !found.has_room() {
+            return Err(Refused::TooManyPids);
         }
+        let own = found.flows.len();
+        if self.table.len() >= self.config.most_flows { self.take_from_the_largest(own) } else { Ok(()) }
     }
 
-    /// A guest's flow goes to the host's paths in turn. It is the host whose guest the session was opened as: another
-    /// that registers the same share later is somebody else.
+    /// Makes room in a full table: the key with most flows loses its newest, unless the newcomer has as many.
+    fn take_from_the_largest(&mut self, own: usize) -> Result<(), Refused> {
+        let largest = self.accounts.largest().ok_or(Refused::TableFull)?;
+        let flows = &self.accounts.at(largest).flows;
+        let newest = flows.iter().max_by_key(|slot| self.table.age(**slot)).copied();
+        match newest.filter(|_| flows.len() > own + 1) {
+            Some(slot) => self.end_flow(slot, FlowState::Denied),
+            None => return Err(Refused::TableFull),
+        }
+        Ok(())
+    }
+
+    /// Makes room for a further flow of a guest. A guest's key has a fixed share; where the guests of a host have all that
+    /// there is, the source with most flows loses its newest, unless the newcomer has as many.
+    fn make_room_for_guest(&mut self, session: SessionId, share: ShareId) -> Result<(), Refused> {
+        let Client { key, account, .. } = self.clients[&session];
+        let guests =
+            || self.clients.values().filter(|guest| guest.guest_of.is_some() && guest.account == account);
+        let of_key: usize = guests().filter(|guest| guest.key == key).map(|guest| guest.flows.len()).sum();
+        if of_key >= MAX_GUEST_FLOWS {
+            return Err(Refused::TooManyPids);
+        }
+        let most = self.shares.get(&share).ok_or(Refused::NoHost)?.most as usize;
+        let of_share = guests().filter(|guest| guest.guest_of == Some(share));
+        let is_full = of_share.map(|guest| guest.flows.len()).sum::<usize>() >= most;
+        if !is_full && self.accounts.at(account).has_room() {
+            return Ok(());
+        }
+        let mut by_source: BTreeMap<Option<IpAddr>, Vec<u32>> = BTreeMap::new();
+        let rivals = self.clients.values().filter(|guest| guest.account == account);
+        for guest in rivals
+            .filter(|guest| if is_full { guest.guest_of == Some(share) } else { guest.guest_of.is_some() })
+        {
+            by_source.entry(guest.source()).or_default().extend(&guest.flows);
+        }
+        let own = by_source.get(&self.clients[&session].source()).map_or(0, Vec::len);
+        let largest =
+            by_source.values().max_by_key(|flows| flows.len()).filter(|flows| flows.len() > own + 1);
+        let newest = largest.and_then(|flows| flows.iter().max_by_key(|slot| self.table.age(**slot)));
+        let newest = *newest.ok_or(Refused::TooManyPids)?;
+        self.end_flow(newest, FlowState::Denied);
+        Ok(())
+    }
+
+    /// A guest's flows go to the host's paths in turn. The host has to be the one that the guest's session was opened for: another
+    /// node may have registered the same share since.
     fn host_of(&self, account: u32, share: ShareId) -> Result<(Hop, SessionId, PathId), Refused> {
         let guests =
             self.clients.values().filter(|guest| guest.guest_of == Some(share) && guest.account == account);
@@ -181,7 +236,7 @@ impl Relay {
         Ok((*hop, share.session, *path))
     }
 
-    /// Other outgoing PIDs. Another next hop's PID has to be agreed to anew; until then nothing goes forward.
+    /// Changes a flow's outgoing PIDs. The next hop has to agree to its new PID before anything is forwarded.
     fn redirect(&mut self, now: Time, slot: u32, (out, back): (Pid, Pid)) -> Result<(), Refused> {
         let Some(flow) = self.table.at(slot) else { return Err(Refused::NoSuchFlow) };
         if back != Pid::HANDSHAKE {
@@ -223,7 +278,7 @@ impl Relay {
         }
         match self.shares.get_mut(&share) {
             Some(known) if known.session == session => known.most = most,
-            // A host that comes back under the same key takes its share over.
+            // A host that returns under the same key takes over its share.
             Some(known)
                 if self.clients.get(&known.session).is_none_or(|other| other.account == client.account) =>
             {
@@ -254,7 +309,7 @@ impl Relay {
         }
     }
 
-    fn own_flow(&mut self, session: SessionId, flow: super::FlowId) -> Result<u32, Refused> {
+    fn own_flow(&mut self, session: SessionId, flow: FlowId) -> Result<u32, Refused> {
         match self.table.by_id(flow) {
             Some((slot, flow)) if flow.session == session => Ok(slot),
             _ => Err(Refused::NoSuchFlow),

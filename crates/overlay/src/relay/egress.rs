@@ -1,18 +1,18 @@
-//! What leaves the relay: at its configured rate, fair between keys, lowest type of service dropped first [R11].
+//! Sends forwarded packets at the relay's rate, fairly between keys; drops the lowest type of service first [R11].
 //!
-//! Two shapers stand in a packet's way, its key's and the relay's. As long as both have room it passes at once and is not
-//! copied. Otherwise it waits in its key's queue. Keys take turns by deficit round robin (Shreedhar and Varghese), a
-//! key whose own shaper is busy standing aside until it is not. A queue holds at most [`DEPTH`] of its key's rate, all together
-//! at most [`DEPTH`] of the relay's: what is too much is taken from the key with the longest queue, there from the
-//! lowest type of service, and of that the packet that came last. Within a key packets leave in the order they came, whatever
-//! their type of service: another order would look like loss to the session [M4].
+//! Two shapers limit each packet: its key's and the relay's. While both have room it leaves at once, without a copy.
+//! Otherwise it waits in its key's queue. Keys take turns by deficit round robin (Shreedhar and Varghese); a key whose own
+//! shaper is busy leaves the round until it is free. A queue holds at most [`DEPTH`] at its key's rate, all queues together
+//! [`DEPTH`] at the relay's. Excess is dropped from the longest queue, there from the lowest type of service, the newest
+//! packet first. A key's packets leave in order of arrival whatever their type of service, since another order would look
+//! like loss to the session [M4].
 
 use std::collections::{BTreeSet, VecDeque};
 
 use anabranch_wire::{Rate, Span, Time};
 
-use super::Hop;
 use super::flow::Tally;
+use super::types::Hop;
 
 /// Longest that packets wait at the configured rate.
 pub const DEPTH: Span = Span::from_millis(20);
@@ -41,7 +41,7 @@ pub struct Outgoing {
 #[derive(Clone, Copy, Debug)]
 struct Shaper {
     rate: Option<Rate>,
-    /// When all that has passed is through.
+    /// When everything passed so far has left at this rate.
     next_free: Time,
 }
 
@@ -85,11 +85,10 @@ struct Key {
     queue: Option<Box<Queue>>,
 }
 
-/// Packets of one key. `slots` is in the order of arrival; a packet that was dropped leaves an empty one until nothing that waits
-/// stands behind it.
+/// Packets of one key. `slots` is in order of arrival. A dropped packet leaves an empty slot until it is at the front.
 struct Queue {
     slots: VecDeque<Option<Outgoing>>,
-    /// Number of the first slot; numbers go up for ever.
+    /// Number of the first slot; numbers are never reused.
     first: u64,
     /// Of each class, the numbers of its packets.
     classes: [VecDeque<u64>; CLASSES],
@@ -98,14 +97,14 @@ struct Queue {
     deficit: u64,
 }
 
-/// All that waits.
+/// All queues and shapers.
 pub(super) struct Egress {
     link: Shaper,
     keys: Vec<Key>,
     bytes: u64,
-    /// Keys whose turn comes.
+    /// Keys that take turns.
     ring: VecDeque<u32>,
-    /// Keys that stand aside until then.
+    /// Keys that have left the round, and until when.
     aside: BTreeSet<(Time, u32)>,
     longest: BTreeSet<(u64, u32)>,
 }
@@ -122,7 +121,7 @@ impl Egress {
         }
     }
 
-    /// Sets the rate of all together.
+    /// Sets the relay's rate.
     pub(super) fn set_link_rate(&mut self, rate: Option<Rate>) {
         if self.link.rate != rate {
             self.link = Shaper::new(rate);
@@ -139,7 +138,7 @@ impl Egress {
             return;
         }
         *shaper = Shaper::new(rate);
-        // Who stood aside by the rate before has its turn by this one.
+        // A key that waits for its old rate returns to the round.
         if let Some(&aside) = self.aside.iter().find(|(_, other)| *other == key) {
             self.aside.remove(&aside);
             self.ring.push_back(key);
@@ -150,7 +149,7 @@ impl Egress {
     #[inline]
     pub(super) fn pass(&mut self, now: Time, key: u32, bytes: u64) -> bool {
         let Some(Key { shaper, queue: None }) = self.keys.get_mut(key as usize) else { return false };
-        // Who waits for the relay's own rate goes before.
+        // Packets that wait for the relay's rate go first.
         let others_wait = self.link.rate.is_some() && !self.ring.is_empty();
         if others_wait || !shaper.has_room(now, bytes) || !self.link.has_room(now, bytes) {
             return false;
@@ -160,8 +159,8 @@ impl Egress {
         true
     }
 
-    /// Whether so many bytes of the relay's own may leave now, which are charged then; else when to ask again. What waits for others goes
-    /// before, so own bytes are never ahead of anybody by more than what may leave at once.
+    /// Charges bytes that the relay sends for itself, or returns when to ask again. Packets of keys that wait go first, so the
+    /// relay's own bytes delay others by no more than one burst.
     pub(super) fn pass_own(&mut self, now: Time, bytes: u64) -> Result<(), Time> {
         if self.link.rate.is_some() && !self.ring.is_empty() {
             return Err(now + BURST);
@@ -173,7 +172,7 @@ impl Egress {
         Ok(())
     }
 
-    /// Makes a packet wait. Returns what was dropped for it, itself perhaps.
+    /// Queues a packet. Returns what was dropped for it, which may be the packet itself.
     pub(super) fn enqueue(&mut self, key: u32, class: u8, packet: Outgoing) -> Tally {
         let len = packet.datagram.len() as u64;
         let Some(entry) = self.keys.get_mut(key as usize) else { return Tally { packets: 1, bytes: len } };

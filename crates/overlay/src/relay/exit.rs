@@ -1,25 +1,25 @@
-//! By which socket a next hop is reached, where a relay has several networks.
+//! Chooses the socket by which a next hop is reached, where a relay has several networks.
 //!
-//! The operating system knows best, since it knows metrics and preferred sources as well: who hands a request in tells the address that it
-//! would send to the next hop from, and the socket bound to that is used. An address whose interface does not lead there, as one of a
-//! loopback interface, is of no use to a socket that sends by that interface only; then, and where nothing is told, the longest prefix that
-//! a route leads to decides. A flow is given its socket when it is allocated; packets look nothing up.
+//! The operating system decides where it can, since it also knows metrics and preferred sources. The service passes in the
+//! address that the system would send from, and the socket bound to it is used. A socket sends by its own interface only,
+//! so an address whose interface does not lead to the next hop, such as a loopback address, is skipped. Then the longest
+//! matching prefix of a route decides. A flow gets its socket when it is allocated; packets look nothing up.
 
 use std::cmp::Reverse;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-/// A socket, and where its interface leads.
+/// A socket, and the networks behind its interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exit {
     /// The service's number of the socket.
     pub socket: u32,
-    /// What it is bound to.
+    /// The address that it is bound to.
     pub local: IpAddr,
-    /// Its own network, and those that routes over its interface lead to; one of 0 bits is a default route.
+    /// Its own network, and those of routes over its interface; a network of 0 bits is a default route.
     pub networks: Vec<IpNet>,
-    /// Largest UDP payload that leaves by it: one datagram above the interface's MTU would cost its whole batch.
+    /// Largest UDP payload that leaves by it. One datagram above the interface's MTU would fail its whole batch.
     pub largest: usize,
 }
 
@@ -35,8 +35,8 @@ pub(super) fn largest(exits: &[Exit], socket: u32) -> usize {
     exits.iter().find(|exit| exit.socket == socket).map_or(usize::MAX, |exit| exit.largest)
 }
 
-/// The socket for an address, to which the operating system would send from `source`. Without that, where several fit alike or none does,
-/// what leads furthest out of the machine, then the first. `None` when there is none of the address's family.
+/// The socket for an address that the operating system would send to from `source`. If that does not decide, the longest
+/// prefix does, then a socket that is not on loopback, then the first. `None` without a socket of the address's family.
 pub(super) fn socket_for(exits: &[Exit], to: IpAddr, source: Option<IpAddr>) -> Option<u32> {
     let is_source = |exit: &Exit| source == Some(exit.local) && exit.fit(to).is_some();
     let alike = exits.iter().filter(|exit| exit.local.is_ipv4() == to.is_ipv4());

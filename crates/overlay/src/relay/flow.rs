@@ -1,9 +1,9 @@
 //! The flow table: PID → next hop [R1].
 //!
-//! A flow is a pair of rows, one for each direction, that share their addresses: what comes from the client under the
-//! forward PID goes to the next hop under its PID, what comes from the next hop under the back PID goes to the client
-//! under the client's. Both are bound to the address they come from. One hash lookup finds a row; PIDs are random,
-//! so their own bits are the hash, and nobody outside chooses which are in the table.
+//! A flow is a pair of rows, one for each direction, that share their addresses. A packet from the client under the forward
+//! PID goes to the next hop under the next hop's PID. A packet from the next hop under the back PID goes to the client under
+//! the client's PID. Each row is bound to the address that its packets come from. One hash lookup finds a row. PIDs are random
+//! and chosen by the relay, so their own bits serve as the hash.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -12,7 +12,7 @@ use std::hint::black_box;
 use anabranch_secure::PublicKey;
 use anabranch_wire::{PathId, Pid, Time};
 
-use super::{FlowId, Hop, SessionId};
+use super::types::{FlowId, Hop, SessionId};
 
 /// Which way a packet goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub struct Tally {
 
 pub(super) struct Flow {
     pub generation: u32,
-    /// Whose quota it is on.
+    /// The account whose quota it uses.
     pub account: u32,
     pub session: SessionId,
     /// The path of that session whose address the client sends from.
@@ -49,16 +49,16 @@ pub(super) struct Flow {
     pub tally: [Tally; 2],
 }
 
-/// Why the next hop may be sent to.
+/// Why the relay may send to the next hop.
 pub(super) enum Consent {
-    /// It is a client itself and asked for it; on which path of its session.
+    /// The next hop is a host that asked for it: its session, and the path of it that is used.
     Host(SessionId, PathId),
-    /// It is asked by challenges.
+    /// The next hop agrees by answering challenges.
     Asked(Box<Asked>),
 }
 
 pub(super) struct Asked {
-    /// Of the round of questions that is open.
+    /// Token of the current round of questions.
     pub token: u64,
     /// Questions since the last answer.
     pub tries: u8,
@@ -122,7 +122,7 @@ impl FlowTable {
         Some((row >> 1, direction, flow))
     }
 
-    /// Has the rows of all these PIDs, and of their flows what a packet needs, come into the processor's cache.
+    /// Fetches the rows of these PIDs, and the fields of their flows that a packet needs, into the processor's cache.
     pub(super) fn touch(&self, pids: &[Pid]) {
         for pids in pids.chunks(16) {
             let mut slots = [u32::MAX; 16];
@@ -136,7 +136,7 @@ impl FlowTable {
         }
     }
 
-    /// The flow that puts `pid` on what it sends to `at`, and the direction of what comes from there. Looks through all.
+    /// The flow that sends to `at` under `pid`, and the direction of packets from there. Walks over all flows.
     pub(super) fn find_outgoing(&self, at: Hop, pid: Pid) -> Option<(u32, Direction)> {
         let side = |flow: &Flow| {
             [Direction::Forward, Direction::Back]
@@ -145,6 +145,11 @@ impl FlowTable {
         };
         let mut slots = self.slots.iter().enumerate();
         slots.find_map(|(slot, flow)| Some((slot as u32, flow.as_ref().and_then(side)?)))
+    }
+
+    /// Orders flows by age: a newer flow has a higher number, until numbers wrap.
+    pub(super) fn age(&self, slot: u32) -> Option<u32> {
+        Some(self.slots.get(slot as usize)?.as_ref()?.generation)
     }
 
     pub(super) fn at(&mut self, slot: u32) -> Option<&mut Flow> {
@@ -162,7 +167,7 @@ impl FlowTable {
         flow.generation = self.next_generation;
         self.next_generation = self.next_generation.wrapping_add(1);
         let slot = self.free.pop().unwrap_or_else(|| {
-            // An eighth more at a time: twice as much would be memory that most relays never need.
+            // Grow by an eighth: doubling would reserve memory that most relays never need.
             if self.slots.len() == self.slots.capacity() {
                 self.slots.reserve_exact(self.slots.len() / 8 + 16);
             }

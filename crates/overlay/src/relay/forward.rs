@@ -1,8 +1,8 @@
 //! The fast path: one hash lookup for a run of packets, headers rewritten in place.
 //!
-//! What the network card or the kernel joined (GRO) comes in as one run of datagrams from one source. As long as they carry one PID
-//! they leave as one run (GSO): a packet costs reading its header and writing a new one. A run ends where the PID changes or a packet has to
-//! be dropped. Only what has to wait for its turn is copied.
+//! Datagrams that the network card or the kernel joined (GRO) arrive as one run from one source. While they carry one PID they
+//! leave as one run (GSO), and each packet costs reading its header and writing a new one. A run ends where the PID changes
+//! or a packet is dropped. Only packets that have to wait are copied.
 
 use std::ops::Range;
 
@@ -11,9 +11,10 @@ use anabranch_wire::{Header, Kind, Pid, ResetToken, Time, rewrite_for_hop};
 use super::egress::Outgoing;
 use super::flow::Direction;
 use super::message::FlowState;
-use super::{Hop, Relay, exit};
+use super::types::Hop;
+use super::{Relay, exit};
 
-/// A reset is so long.
+/// Length of a reset.
 const RESET_LEN: usize = Header::LEN + size_of::<ResetToken>();
 
 /// Datagrams that came together.
@@ -55,14 +56,14 @@ struct Part {
 }
 
 impl Relay {
-    /// Fetches what the next packets need of the flow table. One by one each would wait for memory, which of a packet that comes alone was
-    /// a third of the relay's own work.
+    /// Fetches the rows of the next packets into the cache. Without it each packet waits for memory, a third of the relay's
+    /// work for a packet that comes alone.
     pub fn look_ahead(&self, pids: &[Pid]) {
         self.table.touch(pids);
     }
 
-    /// Takes datagrams that are not the service's own sessions'. What may leave at once is added to `out`, to be sent
-    /// from `bytes`; what has to wait comes out of [`Relay::poll_transmit`].
+    /// Handles datagrams that belong to no session of the service. Those that may leave at once are added to `out`, to be
+    /// sent from `bytes`; those that have to wait come out of [`Relay::poll_transmit`].
     pub fn handle_run(&mut self, now: Time, run: Run, bytes: &mut [u8], out: &mut Vec<Forward>) {
         let stride = run.stride.max(1);
         let mut part: Option<Part> = None;
@@ -200,7 +201,7 @@ impl Relay {
         let account = self.accounts.at(part.account);
         if !account.charge(len) {
             self.stats.dropped.quota += packets;
-            // Their owners are told, and that nothing more is let through when they ask anew.
+            // The owners learn it now, and new requests are refused for the same reason.
             for slot in account.flows.clone() {
                 self.end_flow(slot, FlowState::QuotaUsed);
             }

@@ -1,4 +1,4 @@
-//! What a client and a relay say to each other, on one stream of the session between them.
+//! Messages between a client and a relay, on one stream of their session.
 //!
 //! A message is a kind (1 byte), the length of its body (2 bytes) and the body; numbers are big-endian. `docs/reference/protocol.md`
 //! has the table. A reader never holds more than [`MAX_MESSAGE`] bytes, whatever a peer says.
@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use anabranch_secure::{PublicKey, ShareId, TicketSecret};
 use anabranch_wire::{PathId, Pid, Rate};
 
-use super::FlowId;
+use super::types::FlowId;
 use crate::codec::{Cursor, MessageError, put_address};
 use crate::grant::{GrantId, Limits, MAX_GRANT_LEN};
 
@@ -20,22 +20,22 @@ pub const MAX_MESSAGE: usize = HEAD + MAX_GRANT_LEN;
 const HEAD: usize = 3;
 const MAGIC: [u8; 4] = *b"ANBR";
 
-/// Where a flow leads.
+/// A flow's next hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// To an address; `key` is needed while the outgoing PID is [`Pid::HANDSHAKE`], since only who knows the next hop's
-    /// key may ask it.
+    /// An address. `key` is needed while the outgoing PID is [`Pid::HANDSHAKE`]: a next hop answers only a relay that knows
+    /// its key.
     Address {
         /// The next hop.
         address: SocketAddr,
         /// Its public key.
         key: Option<PublicKey>,
     },
-    /// To the host whose guest this session is.
+    /// The host whose guest this session is.
     Host,
 }
 
-/// What a client asks for.
+/// A client's request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
     /// The first message.
@@ -50,7 +50,7 @@ pub enum Request {
     },
     /// Asks for a flow: a PID in each direction.
     Allocate {
-        /// Chosen by the client, to know the answer by.
+        /// Chosen by the client, to match the answer.
         request: u32,
         /// The path of this session from whose address the client will send.
         via: PathId,
@@ -84,14 +84,14 @@ pub enum Request {
         /// Most flows of all guests of this share together.
         flows: u32,
     },
-    /// Takes that back.
+    /// Ends [`Request::Host`].
     Unhost {
         /// As registered.
         share: ShareId,
     },
 }
 
-/// What a relay answers or tells.
+/// A relay's answer or notice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// To [`Request::Hello`].
@@ -99,11 +99,11 @@ pub enum Reply {
         /// Spoken by the relay.
         version: u16,
     },
-    /// To [`Request::Show`]: it counts.
+    /// To [`Request::Show`]: the grant counts.
     Granted {
         /// The grant.
         id: GrantId,
-        /// What the client has now by all its grants; bytes are those left.
+        /// The client's limits by all its grants; bytes are those left.
         limits: Limits,
     },
     /// To [`Request::Allocate`]. The client may send when [`FlowState::Ready`] follows.
@@ -117,7 +117,7 @@ pub enum Reply {
         /// To be given to the next hop, for packets to the relay.
         back: Pid,
     },
-    /// Something that was asked for will not be done.
+    /// A request is refused.
     Refused {
         /// The client's number, 0 where it gave none.
         request: u32,
@@ -225,7 +225,7 @@ impl Refused {
 }
 
 codes! {
-    /// What becomes of a flow.
+    /// The state of a flow.
     FlowState {
         Ready = 1, "the next hop agreed: packets are forwarded";
         NoConsent = 2, "over: the next hop did not agree, or does not any more";
@@ -316,7 +316,7 @@ impl Request {
     /// Reads the message at the start of `bytes` and how long it is; `None` while it is not complete.
     ///
     /// # Errors
-    /// When it is none; the stream is then of no more use.
+    /// When the bytes are no message; the stream cannot be read further then.
     pub fn decode(bytes: &[u8]) -> Result<Option<(Self, usize)>, MessageError> {
         let Some((kind, body, len)) = split(bytes)? else { return Ok(None) };
         let mut cursor = Cursor(body);
@@ -376,7 +376,7 @@ impl Reply {
     /// Reads the message at the start of `bytes` and how long it is; `None` while it is not complete.
     ///
     /// # Errors
-    /// When it is none; the stream is then of no more use.
+    /// When the bytes are no message; the stream cannot be read further then.
     pub fn decode(bytes: &[u8]) -> Result<Option<(Self, usize)>, MessageError> {
         let Some((kind, body, len)) = split(bytes)? else { return Ok(None) };
         let mut cursor = Cursor(body);

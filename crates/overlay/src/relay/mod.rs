@@ -1,4 +1,4 @@
-//! The core of a relay: it forwards packets between others and reads nothing behind their header [R1, R2].
+//! The core of a relay. It forwards packets between other nodes and reads nothing behind their header [R1, R2].
 //!
 //! ```text
 //!             requests, on a stream of a session         RelayChallenge / RelayResponse
@@ -8,28 +8,30 @@
 //! ```
 //! | file | what |
 //! |---|---|
-//! | `message` | what clients and relays say to each other |
+//! | `message` | messages between clients and relays |
 //! | `control` | requests: grants, flows, guests |
-//! | `account` | what each key may use and has used |
+//! | `account` | limits and usage of each key |
 //! | `flow` | the flow table |
-//! | `asking` | a next hop is asked before it is sent anything, and again every 30 s |
+//! | `asking` | asks a next hop for its consent, first and again every 30 s |
 //! | `policy` | addresses that are never forwarded to |
-//! | `exit` | by which socket a next hop is reached |
+//! | `exit` | the socket by which a next hop is reached |
 //! | `forward` | the fast path: runs of packets rewritten in place |
-//! | `resets` | how many resets are looked for |
-//! | `strangers` | places of sessions that may not use the relay yet |
-//! | `config`, `stats` | how it is set up, what it counts |
-//! | `egress` | rate, fairness between keys, what is dropped first |
+//! | `resets` | limits how many resets are looked up |
+//! | `strangers` | sessions that may not use the relay yet, or not any more |
+//! | `client` | a session, and a host's share |
+//! | `config`, `stats`, `types` | configuration, counters, and types that several files use |
+//! | `egress` | rate, fairness between keys, drop order |
 //!
-//! After each call of a `handle_` function there may be something in [`Relay::poll_transmit`], [`Relay::poll_reply`] and
-//! [`Relay::poll_close`], and another [`Relay::poll_timeout`].
+//! After each call of a `handle_` function, drain [`Relay::poll_transmit`], [`Relay::poll_reply`] and
+//! [`Relay::poll_close`], and read [`Relay::poll_timeout`] again.
 //!
-//! The service around it owns sockets, sessions and storage: it tells the core of sessions and their proven addresses,
-//! hands it the requests and the datagrams that are not its sessions', and sends what comes back. Time and randomness are
-//! values. Nothing is kept for anybody who is not in a session; flows live no longer than theirs.
+//! The service around the core owns sockets, sessions and storage. It reports sessions and their proven addresses, passes
+//! in requests and datagrams that belong to no session of its own, and sends the output. Time and randomness are values.
+//! The core keeps no state for a peer without a session, and a flow ends with its session.
 
 mod account;
 mod asking;
+mod client;
 mod config;
 mod control;
 mod egress;
@@ -43,15 +45,17 @@ mod stats;
 mod strangers;
 #[cfg(test)]
 mod tests;
+mod types;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 
-use anabranch_secure::{PublicKey, ShareId, TicketSecret};
+use anabranch_secure::{PublicKey, ShareId};
 use anabranch_wire::{PathId, Pid, SourceLimit, Span, Time};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha20Rng;
 
+pub use account::Ended;
 pub use anabranch_secure::consent::{CHALLENGE_LEN, RESPONSE_LEN, answer_challenge};
 pub use config::RelayConfig;
 pub use egress::{DEPTH, Outgoing};
@@ -62,95 +66,14 @@ pub use message::{FlowState, MAX_MESSAGE, RELAY_VERSION, Refused, Reply, Request
 pub use policy::NextHopPolicy;
 pub use stats::{Dropped, KeyStats, RelayStats};
 pub use strangers::Dismissal;
+pub use types::{Admission, FlowId, GrantUse, Heard, Heartbeat, Hop, ListedUse, Newcomer, SessionId};
 
-use crate::grant::{GrantId, Told, UnixTime, WallClock};
+use crate::admission::Sessions;
+use crate::grant::{UnixTime, WallClock};
 use account::Accounts;
+use client::{Client, Share};
 use egress::Egress;
 use flow::{Consent, FlowTable};
-
-/// Names a flow of a relay: a pair of PIDs, one a direction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct FlowId(pub u64);
-
-/// Names a session of the service with a client; never used again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SessionId(pub u64);
-
-/// An address, and the socket through which it is reached. An IPv4 address is never written in the form of IPv6.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Hop {
-    /// The service's number of the socket.
-    pub socket: u32,
-    /// The address.
-    pub address: SocketAddr,
-}
-
-/// Whether somebody may open a session to the relay.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Admission {
-    /// By its key: it is listed, or may show a grant.
-    ByKey,
-    /// As a guest, if it knows this.
-    Guest(TicketSecret),
-    /// Not now: its key has as many sessions as it may without showing anything.
-    Busy,
-    /// No.
-    Refused,
-}
-
-/// What a controller says in a heartbeat.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Heartbeat {
-    /// What time it is.
-    pub time: UnixTime,
-    /// Grants that do not count any more.
-    pub revoked: Vec<GrantId>,
-}
-
-/// What a relay has to remember of a grant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GrantUse {
-    /// Which.
-    pub grant: GrantId,
-    /// Bytes forwarded on it.
-    pub bytes: u64,
-    /// Until when it can be shown.
-    pub until: UnixTime,
-    /// It counts no more.
-    pub revoked: bool,
-}
-
-/// What became of a heartbeat.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Heard {
-    /// What the controller's time was worth.
-    pub clock: Told,
-    /// Which of the revoked grants are remembered; a controller must not take others for known.
-    pub remembered: Vec<GrantId>,
-}
-
-/// A session of the service, as the core knows it.
-struct Client {
-    key: PublicKey,
-    account: u32,
-    guest_of: Option<ShareId>,
-    greeted: bool,
-    /// The service was told to close it.
-    dismissed: bool,
-    opened: Time,
-    paths: BTreeMap<PathId, Hop>,
-    flows: BTreeSet<u32>,
-    /// Flows of guests that lead here.
-    hosted: BTreeSet<u32>,
-}
-
-/// What a host registered for a ticket.
-struct Share {
-    session: SessionId,
-    hash: TicketSecret,
-    /// Most flows of all its guests.
-    most: u32,
-}
 
 /// A relay. See the module's documentation.
 pub struct Relay {
@@ -158,11 +81,12 @@ pub struct Relay {
     rng: ChaCha20Rng,
     clock: WallClock,
     clients: BTreeMap<SessionId, Client>,
+    sessions: Sessions<SessionId>,
     accounts: Accounts,
     shares: BTreeMap<ShareId, Share>,
     table: FlowTable,
     egress: Egress,
-    /// When flows have to be asked about, by slot.
+    /// When next hops have to be asked, by slot of the flow.
     due: BTreeSet<(Time, u32)>,
     /// Challenges and answers to challenges.
     small: VecDeque<Outgoing>,
@@ -174,20 +98,20 @@ pub struct Relay {
     stats: RelayStats,
 }
 
-/// Whether flows are still taken.
+/// Whether the relay accepts new flows.
 ///
 /// No --drain--> Until --its time--> Over
 ///                ^--------drain------/
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Drain {
     No,
-    /// None is taken, and those there are end then.
+    /// It accepts none, and existing flows end then.
     Until(Time),
-    /// None is taken, and there are none.
+    /// It accepts none, and has none.
     Over,
 }
 
-/// How often grants and silent strangers are looked after.
+/// How often expired grants and sessions without a right to use the relay are looked for.
 const SWEEP: Span = Span::from_secs(1);
 
 impl Relay {
@@ -200,6 +124,7 @@ impl Relay {
             rng: ChaCha20Rng::from_seed(seed),
             clock: WallClock::new(now, wall),
             clients: BTreeMap::new(),
+            sessions: Sessions::new(config.sessions),
             accounts,
             shares: BTreeMap::new(),
             table: FlowTable::default(),
@@ -216,9 +141,14 @@ impl Relay {
         }
     }
 
-    /// Who may open a session. Guests are let in while their host is there.
+    /// Decides whether a peer may open a session. Guests may while their host has one.
     #[must_use]
     pub fn authorize(&self, key: &PublicKey, share: Option<ShareId>) -> Admission {
+        let is_known = share.is_some_and(|share| self.shares.contains_key(&share));
+        let may_ask = share.is_none() && (self.accounts.lets_in(key) || !self.config.controllers.is_empty());
+        if (is_known || may_ask) && self.sessions.check_key(key).is_err() {
+            return Admission::Busy;
+        }
         let allowed = match share {
             Some(share) => match self.shares.get(&share) {
                 Some(registered) => Admission::Guest(registered.hash.clone()),
@@ -231,31 +161,34 @@ impl Relay {
         if self.has_room_for(key) { allowed } else { Admission::Busy }
     }
 
-    /// True when the relay's own session with `key` may try an address that this key announced: one who may not use the relay
-    /// has nothing tried, and others what the relay would forward to.
+    /// Whether the relay's own session with `key` may try an address that this key announced: only for a key that may use
+    /// the relay, and only an address that the relay would forward to.
     #[must_use]
     pub fn may_probe(&self, key: &PublicKey, address: SocketAddr) -> bool {
         self.accounts.lets_in(key) && self.config.next_hops.allows(address)
     }
 
-    /// A session was opened and confirmed by its first packet. Its paths follow at once.
-    pub fn handle_session_opened(
-        &mut self,
-        now: Time,
-        session: SessionId,
-        (key, share): (PublicKey, Option<ShareId>),
-    ) {
+    /// A session was opened and confirmed by its first packet. Report its paths right after.
+    pub fn handle_session_opened(&mut self, now: Time, session: SessionId, newcomer: Newcomer) {
+        let Newcomer { owner, share, measures } = newcomer;
+        match self.sessions.admit(session, owner) {
+            Ok(candidates) => self.end_one_of(&candidates),
+            Err(full) => return self.closing.push_back((session, Dismissal::Full(full))),
+        }
+        let key = owner.key;
         let account = match share {
             Some(share) => {
                 let host = self.shares.get(&share).and_then(|share| self.clients.get(&share.session));
                 let Some(host) = host else {
+                    self.sessions.remove(session);
                     return self.closing.push_back((session, Dismissal::NoBusiness));
                 };
                 host.account
             }
             None => self.accounts.open(key, &mut self.egress),
         };
-        if share.is_some() || !self.accounts.may_use(account) {
+        let is_entitled = share.is_none() && self.accounts.may_use(account);
+        if !is_entitled && !measures {
             self.make_room_for(&key);
         }
         self.accounts.at(account).sessions += 1;
@@ -265,7 +198,9 @@ impl Relay {
             guest_of: share,
             greeted: false,
             dismissed: false,
-            opened: now,
+            measures,
+            unentitled_since: now,
+            was_entitled: is_entitled,
             paths: BTreeMap::new(),
             flows: BTreeSet::new(),
             hosted: BTreeSet::new(),
@@ -274,8 +209,8 @@ impl Relay {
         self.tell_draining(now, session);
     }
 
-    /// A path of a session was proven to lead to this address, has moved to it, or is gone. The client's flows follow:
-    /// this is the only way in which their address changes.
+    /// A path of a session was proven to lead to this address, has moved to it, or is gone. The client's flows follow;
+    /// their address changes in no other way.
     pub fn handle_session_path(&mut self, session: SessionId, path: PathId, hop: Option<Hop>) {
         let Some(client) = self.clients.get_mut(&session) else { return };
         let known = match hop {
@@ -305,7 +240,7 @@ impl Relay {
         }
     }
 
-    /// A session is over; its flows, its shares and the flows of its guests are, too.
+    /// A session is over. Its flows, its shares and the flows of its guests end with it.
     pub fn handle_session_closed(&mut self, session: SessionId) {
         let Some(client) = self.clients.get(&session) else { return };
         let (account, own, hosted) = (client.account, client.flows.clone(), client.hosted.clone());
@@ -316,12 +251,13 @@ impl Relay {
             self.end_flow(slot, FlowState::PathGone);
         }
         self.clients.remove(&session);
+        self.sessions.remove(session);
         self.shares.retain(|_, share| share.session != session);
         self.accounts.at(account).sessions -= 1;
         self.accounts.close_if_idle(account, &mut self.egress);
     }
 
-    /// What a controller said, in a session that proves that it is this one.
+    /// A controller's heartbeat, over a session that proves the controller's key.
     pub fn handle_heartbeat(&mut self, now: Time, controller: &PublicKey, heartbeat: &Heartbeat) -> Heard {
         let (clock, leap) = self.clock.on_heartbeat(now, (controller, heartbeat.time));
         if let Some(leap) = leap {
@@ -332,11 +268,12 @@ impl Relay {
         Heard { clock, remembered }
     }
 
-    /// Takes over another configuration while sessions and flows go on, but for those that it does not allow any more.
-    /// Its own key cannot change.
+    /// Takes over another configuration. Flows that it does not allow end; the others and their sessions go on. The
+    /// relay's own key stays.
     pub fn reconfigure(&mut self, now: Time, config: RelayConfig) {
         self.egress.set_link_rate(config.rate);
         self.accounts.relist(&config.listed, &mut self.egress);
+        self.sessions.set_limits(config.sessions);
         self.config = RelayConfig { key: self.config.key, ..config };
         for slot in 0..self.table.slot_count() {
             let Some(flow) = self.table.at(slot) else { continue };
@@ -353,13 +290,13 @@ impl Relay {
         self.sweep(now);
     }
 
-    /// How it is set up now.
+    /// The current configuration.
     #[must_use]
     pub fn config(&self) -> &RelayConfig {
         &self.config
     }
 
-    /// No new flows from now on, for as long as the relay runs; those there are end at `until`. Every client is told.
+    /// Accepts no new flows until the relay is restarted, and ends existing ones at `until`. All clients are notified.
     pub fn drain(&mut self, now: Time, until: Time) {
         self.drain = Drain::Until(until);
         for session in self.clients.keys().copied().collect::<Vec<_>>() {
@@ -373,7 +310,7 @@ impl Relay {
         self.is_draining() && self.table.len() == 0
     }
 
-    /// When [`Relay::handle_timeout`] and [`Relay::poll_transmit`] want to be called.
+    /// When to call [`Relay::handle_timeout`] and [`Relay::poll_transmit`].
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         let asking = self.due.first().map(|(time, _)| *time);
@@ -385,7 +322,7 @@ impl Relay {
         [asking, sweep, self.egress.poll_timeout(), drained].into_iter().flatten().min()
     }
 
-    /// Does what is due.
+    /// Handles every deadline that has passed.
     pub fn handle_timeout(&mut self, now: Time) {
         self.ask_due(now);
         if now >= self.sweep_at {
@@ -399,21 +336,20 @@ impl Relay {
         }
     }
 
-    /// The next datagram to send; those of one destination and size can be sent together.
+    /// The next datagram to send. Consecutive ones of the same destination and size can be sent together.
     pub fn poll_transmit(&mut self, now: Time) -> Option<Outgoing> {
         self.small.pop_front().or_else(|| self.egress.take(now))
     }
 
-    /// Whether so many bytes that the relay sends for itself, headers included, may leave now beside what it forwards; they count as sent at
-    /// its rate then.
+    /// Charges bytes that the relay sends for itself, headers included, to its rate. Forwarded packets that wait go first.
     ///
     /// # Errors
-    /// When to ask again.
+    /// When to ask again, if they may not leave now.
     pub fn pass_own(&mut self, now: Time, bytes: u64) -> Result<(), Time> {
         self.egress.pass_own(now, bytes)
     }
 
-    /// The next thing to say to a client.
+    /// The next message to a client.
     pub fn poll_reply(&mut self) -> Option<(SessionId, Reply)> {
         self.replies.pop_front()
     }
@@ -423,22 +359,23 @@ impl Relay {
         self.closing.pop_front()
     }
 
-    /// True once no new flows are taken.
+    /// True once the relay accepts no new flows.
     #[must_use]
     pub fn is_draining(&self) -> bool {
         self.drain != Drain::No
     }
 
-    /// Whether somebody was given this PID.
+    /// Whether this PID is in use.
     #[must_use]
     pub fn knows(&self, pid: Pid) -> bool {
         self.table.knows(pid)
     }
 
-    /// What the relay did and has.
+    /// Totals since the start and current counts.
     #[must_use]
     pub fn stats(&self) -> RelayStats {
-        let (flows, sessions) = (self.table.len(), self.clients.len());
+        let flows = self.table.len();
+        let sessions = self.clients.values().filter(|client| !client.measures).count();
         RelayStats { flows, sessions, waiting: self.egress.waiting(), ..self.stats }
     }
 
@@ -447,29 +384,51 @@ impl Relay {
         self.table.by_id(flow).map(|(_, flow)| flow.tally)
     }
 
-    /// Every key that the relay knows now, in order.
+    /// Every key that has an account now, in order.
     #[must_use]
     pub fn keys(&self) -> Vec<KeyStats> {
         self.accounts.stats()
     }
 
-    /// What was used of each grant and which were revoked, for a service that keeps it over a restart.
+    /// Usage of each grant, for a service that stores it over a restart.
     pub fn usage(&mut self) -> Vec<GrantUse> {
         self.accounts.usage()
     }
 
-    /// Takes over what an earlier run knew.
+    /// Restores the usage of grants from an earlier run.
     pub fn restore_usage(&mut self, usage: impl IntoIterator<Item = GrantUse>) {
         self.accounts.restore(usage);
+    }
+
+    /// Usage of each listed key, for a service that stores it over a restart.
+    pub fn listed_usage(&mut self) -> Vec<ListedUse> {
+        self.accounts.listed_usage()
+    }
+
+    /// Restores the usage of listed keys from an earlier run.
+    pub fn restore_listed_usage(&mut self, usage: impl IntoIterator<Item = ListedUse>) {
+        self.accounts.restore_listed(usage, &mut self.egress);
+    }
+
+    /// Updates which sessions belong to measurers. A session that has asked for something is a client's from then on.
+    pub fn update_measurers(&mut self, now: Time, is_measurer: impl Fn(&PublicKey) -> bool) {
+        for client in self.clients.values_mut().filter(|client| !client.greeted) {
+            let measures = is_measurer(&client.key);
+            if client.measures && !measures {
+                client.unentitled_since = now;
+            }
+            client.measures = measures;
+        }
     }
 
     fn sweep(&mut self, now: Time) {
         self.sweep_at = now + SWEEP;
         self.accounts.expire((now, &self.clock), &mut self.egress);
-        for slot in self.accounts.over_limit() {
-            self.end_flow(slot, FlowState::GrantEnded);
+        for (slot, state) in self.accounts.over_limit() {
+            self.end_flow(slot, state);
         }
-        self.dismiss_silent(now);
+        self.note_lost_rights(now);
+        self.dismiss_unentitled(now);
     }
 
     fn tell_draining(&mut self, now: Time, session: SessionId) {
@@ -482,7 +441,7 @@ impl Relay {
         self.replies.push_back((session, Reply::Draining { seconds }));
     }
 
-    /// Ends a flow and tells its client.
+    /// Ends a flow and notifies its client.
     fn end_flow(&mut self, slot: u32, state: FlowState) {
         if let Some((session, flow)) = self.drop_flow(slot) {
             self.replies.push_back((session, Reply::Flow { flow, state }));

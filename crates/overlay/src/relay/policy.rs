@@ -1,23 +1,29 @@
-//! Where a relay forwards to: public addresses, and what its configuration allows beside them.
+//! Where a relay forwards to: public addresses of other networks, and what its configuration allows in addition.
 //!
-//! Public is what IANA's registries of special-purpose addresses (RFC 6890) leave over, without those that mean whoever is near. An
-//! IPv6 address that stands for an IPv4 address is allowed only where both are.
+//! An address is public unless IANA's registries of special-purpose addresses (RFC 6890) list it or it is anycast to
+//! whoever is near. The relay's own addresses, whatever the port, and the networks of its interfaces count as its inside:
+//! services there may trust this machine by its address. An IPv6 address that embeds an IPv4 address is allowed only
+//! where both are.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::message::Refused;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-/// Which next hops are allowed.
+/// The next hops that are allowed.
 #[derive(Clone, Debug, Default)]
 pub struct NextHopPolicy {
-    /// Networks that are allowed though they are not public (loopback, private, link-local). Multicast and
-    /// broadcast never are.
+    /// Networks that are allowed in addition to public ones (loopback, private, link-local). Multicast and broadcast never
+    /// are.
     pub allow: Vec<IpNet>,
-    /// Networks that are refused, whatever else is said.
+    /// Networks that are refused even if they are public or allowed.
     pub deny: Vec<IpNet>,
     /// The relay's own sockets: forwarding to itself is refused.
     pub own: Vec<SocketAddr>,
+    /// Addresses at which others see the relay: those that it announces, and those that its controllers report.
+    pub public: Vec<IpAddr>,
+    /// Networks that its interfaces belong to: their machines trust each other more than the Internet.
+    pub neighbours: Vec<IpNet>,
 }
 
 impl NextHopPolicy {
@@ -35,9 +41,16 @@ impl NextHopPolicy {
         let ip = address.ip().to_canonical();
         let canonical = SocketAddr::new(ip, address.port());
         let within = |nets: &[IpNet], ip: &IpAddr| nets.iter().any(|net| net.contains(ip));
-        let own = |own: &SocketAddr| SocketAddr::new(own.ip().to_canonical(), own.port()) == canonical;
-        let may = |ip: &IpAddr| !is_never(*ip) && (is_public(*ip) || within(&self.allow, ip));
-        if self.own.iter().any(own) {
+        let is_socket = |own: &SocketAddr| SocketAddr::new(own.ip().to_canonical(), own.port()) == canonical;
+        let is_own = |ip: &IpAddr| {
+            let mut own = self.own.iter().map(SocketAddr::ip).chain(self.public.iter().copied());
+            own.any(|own| own.to_canonical() == *ip) && !within(&self.allow, ip)
+        };
+        let may = |ip: &IpAddr| {
+            let is_elsewhere = is_public(*ip) && !within(&self.neighbours, ip);
+            !is_never(*ip) && (is_elsewhere || within(&self.allow, ip))
+        };
+        if self.own.iter().any(is_socket) || forms(ip).any(|ip| is_own(&ip)) {
             Err(Refused::NextHopOwn)
         } else if forms(ip).any(|ip| within(&self.deny, &ip)) {
             Err(Refused::NextHopExcluded)
@@ -49,7 +62,7 @@ impl NextHopPolicy {
     }
 }
 
-/// Not one machine's address, whoever says so.
+/// Not the address of one machine.
 fn is_never(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => ip.is_multicast() || ip.is_broadcast() || ip.is_unspecified(),
@@ -65,8 +78,7 @@ const fn v6(first: u16, second: u16, bits: u8) -> Ipv6Net {
     Ipv6Net::new_assert(Ipv6Addr::new(first, second, 0, 0, 0, 0, 0, 0), bits)
 }
 
-/// Not public, or, as the anycast addresses of 192.0.0.0/24, those of whoever is near; 224.0.0.0/3 is multicast and what was never
-/// given out.
+/// Not public, or anycast to whoever is near (192.0.0.0/24). 224.0.0.0/3 is multicast and unassigned space.
 const SPECIAL_V4: [Ipv4Net; 14] = [
     v4(0, 0, 0, 0, 8),
     v4(10, 0, 0, 0, 8),
@@ -103,7 +115,7 @@ fn is_public(ip: IpAddr) -> bool {
     }
 }
 
-/// An address, and those of IPv4 that packets to it end up at.
+/// An address, and the IPv4 addresses that it embeds.
 fn forms(ip: IpAddr) -> impl Iterator<Item = IpAddr> {
     let inner = match ip {
         IpAddr::V4(_) => [None; 2],
@@ -112,7 +124,7 @@ fn forms(ip: IpAddr) -> impl Iterator<Item = IpAddr> {
             match ip {
                 _ if NAT64.contains(&ip) => [Some(end), None],
                 _ if SIX_TO_FOUR.contains(&ip) => [Some(tunnel), None],
-                // The client's is written upside down (RFC 4380 §4).
+                // The client's address has its bits inverted (RFC 4380 §4).
                 _ if TEREDO.contains(&ip) => [Some(server), Some(!end)],
                 _ => [None; 2],
             }
@@ -130,7 +142,7 @@ mod tests {
 
     fn policy(allow: &[&str], deny: &[&str]) -> NextHopPolicy {
         let nets = |words: &[&str]| words.iter().map(|word| word.parse().unwrap()).collect();
-        NextHopPolicy { allow: nets(allow), deny: nets(deny), own: Vec::new() }
+        NextHopPolicy { allow: nets(allow), deny: nets(deny), ..NextHopPolicy::default() }
     }
 
     fn allows(policy: &NextHopPolicy, ip: &str) -> bool {
@@ -190,6 +202,44 @@ mod tests {
         {
             assert!(allows(&public, node), "{node}");
         }
+    }
+
+    #[test]
+    fn a_relays_own_addresses_and_its_neighbours_are_refused_whatever_the_port() {
+        let check = |allow: &[&str], to: &str| {
+            let policy = NextHopPolicy {
+                own: vec!["9.9.9.1:4600".parse().unwrap(), "[2606:4700::1]:4600".parse().unwrap()],
+                public: vec!["8.8.4.4".parse().unwrap()],
+                neighbours: vec!["9.9.9.0/24".parse().unwrap(), "2606:4700::/64".parse().unwrap()],
+                ..policy(allow, &[])
+            };
+            policy.check(to.parse().unwrap())
+        };
+        for own in [
+            "9.9.9.1:4600",
+            "9.9.9.1:22",
+            "8.8.4.4:22",
+            "[::ffff:9.9.9.1]:22",
+            "[2606:4700::1]:22",
+            "[64:ff9b::808:404]:22",
+        ] {
+            assert_eq!(check(&[], own), Err(Refused::NextHopOwn), "{own}");
+        }
+        for neighbour in ["9.9.9.2:22", "[::ffff:9.9.9.2]:22", "[2606:4700::2]:22", "[64:ff9b::909:902]:22"] {
+            assert_eq!(check(&[], neighbour), Err(Refused::NextHopDenied), "{neighbour}");
+        }
+        for elsewhere in ["9.9.8.1:22", "8.8.8.8:22", "[2606:4700:0:1::1]:22"] {
+            assert_eq!(check(&[], elsewhere), Ok(()), "{elsewhere}");
+        }
+        let allow = ["9.9.9.0/24", "8.8.4.4/32"];
+        assert_eq!(
+            check(&allow, "9.9.9.1:22"),
+            Ok(()),
+            "another service of this machine, where that is allowed"
+        );
+        assert_eq!(check(&allow, "8.8.4.4:22"), Ok(()));
+        assert_eq!(check(&allow, "9.9.9.2:22"), Ok(()));
+        assert_eq!(check(&allow, "9.9.9.1:4600"), Err(Refused::NextHopOwn), "never its own socket");
     }
 
     #[test]

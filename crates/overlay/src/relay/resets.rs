@@ -1,17 +1,16 @@
-//! How many resets are looked for: a reset names a PID that only a walk over all flows finds, and anybody can send one.
+//! Limits how many resets are looked up. A reset names a PID that only a walk over all flows finds, and anyone can send one.
 //!
-//! Each source has a few a second, so that one that floods does not use up what others need, and all together have a bounded number,
-//! since sources can be forged. A reset that is not looked for is lost: its receiver then learns by silence that its peer
-//! is gone.
+//! Each source has a few lookups a second, and all sources together have a bounded number, since sources can be forged. A
+//! reset beyond the limit is dropped; its receiver learns by silence that its peer is gone.
 
 use anabranch_wire::{SourceLimit, Time};
 
-/// From all sources in a second: a walk over 50,000 flows takes 0.14 ms.
+/// Lookups a second for all sources: a walk over 50,000 flows takes 0.14 ms.
 const MOST: u32 = 100;
-/// From one in a second.
+/// Lookups a second for one source.
 const MOST_OF_ONE: u8 = 5;
 
-/// How many are looked for.
+/// The limit on lookups.
 pub(super) fn limit(now: Time) -> SourceLimit {
     SourceLimit::new(now, (MOST, MOST_OF_ONE))
 }
@@ -25,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_that_floods_leaves_others_theirs_and_all_together_are_bounded() {
+    fn a_source_that_floods_leaves_lookups_to_others_and_the_total_is_bounded() {
         let (mut resets, now) = (limit(Time::ZERO), Time::ZERO + Span::from_millis(999));
         let source = |last: u32| IpAddr::from((0xc633_6400 + last).to_be_bytes());
         let mut admitted = |from, count| (0..count).filter(|_| resets.admit(now, from)).count();

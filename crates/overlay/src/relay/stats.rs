@@ -1,9 +1,9 @@
-//! What a relay counts, for people and metrics.
+//! A relay's counters, for people and metrics.
 
 use anabranch_secure::PublicKey;
 use serde::{Deserialize, Serialize};
 
-use super::Tally;
+use super::flow::Tally;
 use crate::grant::Limits;
 
 /// Totals since the start, and what there is now.
@@ -15,20 +15,20 @@ pub struct RelayStats {
     pub dropped: Dropped,
     /// Challenges sent.
     pub challenges: u64,
-    /// Flows there are.
+    /// Current flows.
     pub flows: usize,
-    /// Sessions there are.
+    /// Current sessions of clients.
     pub sessions: usize,
     /// Bytes that wait to leave.
     pub waiting: u64,
 }
 
-/// What one key has and uses.
+/// Limits and usage of one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyStats {
     /// The key.
     pub key: PublicKey,
-    /// By its listing and all its grants; bytes are those left. `None` for a key that may not use the relay.
+    /// Limits by its listing and all its grants; bytes are those left. `None` for a key that may not use the relay.
     pub limits: Option<Limits>,
     /// Its sessions and those of its guests.
     pub sessions: u32,
@@ -41,9 +41,9 @@ pub struct KeyStats {
 pub struct Dropped {
     /// No header, or a broken one.
     pub malformed: u64,
-    /// A PID that nobody was given.
+    /// An unknown PID.
     pub unknown_pid: u64,
-    /// A PID that was given to somebody at another address.
+    /// A PID that belongs to another address.
     pub wrong_source: u64,
     /// A kind that is not forwarded in this direction.
     pub wrong_kind: u64,

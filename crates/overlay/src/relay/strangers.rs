@@ -1,45 +1,58 @@
-//! Places of sessions that may not use the relay: of keys that have shown no grant yet, and of guests as long as they have no flow.
+//! Sessions that may not use the relay: of keys that have shown no grant yet, and of guests without a flow.
 //!
-//! Anybody may take one, so they are few ([`RelayConfig::most_strangers`](super::RelayConfig::most_strangers)) and only for a
-//! while. When all are taken, the next one gets the oldest place of whoever has most, counted by source: who fills them shuts
-//! out nobody that shows a grant within a round trip. Of one key there are [`MOST_OF_A_KEY`]; it is told to come later when
-//! it wants more. A guest with a flow is paid for by its host's limits and needs no place.
+//! Anyone may open one where the relay has controllers, so they are few
+//! ([`RelayConfig::most_strangers`](super::RelayConfig::most_strangers)) and short. When there are too many, the source
+//! with most of them loses its oldest: a flood cannot shut out a client that shows its grant within a round trip. A key
+//! may have [`MOST_OF_A_KEY`]; further ones are refused as busy. A guest with a flow counts against its
+//! host's limits instead.
+//!
+//! A session whose key loses its right to use the relay becomes one of these. Its paths end at once, and its client may
+//! show another grant until [`PATIENCE`] is over.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use anabranch_secure::PublicKey;
-use anabranch_wire::{Span, Time, source};
+use anabranch_wire::{Span, Time};
 
-use super::{Client, Relay, SessionId};
+use super::Relay;
+use super::account::Ended;
+use super::client::Client;
+use super::types::SessionId;
+use crate::admission::Full;
 
-/// Most places of one key.
+/// Most such sessions of one key.
 pub(super) const MOST_OF_A_KEY: usize = 4;
-/// How long a session may have a place.
-const STRANGER_TIME: Span = Span::from_secs(10);
+/// How long one may last.
+const PATIENCE: Span = Span::from_secs(10);
 
 /// Why a session is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dismissal {
-    /// It may not use the relay, or has not for too long.
+    /// It had no right to use the relay and has not acquired one in time.
     NoBusiness,
     /// Its place was needed for another.
     GaveWay,
+    /// There are too many sessions of its key, of its source, or in all.
+    Full(Full),
+    /// It had a right to use the relay and has lost it.
+    Ended(Ended),
 }
 
 impl Relay {
-    /// Whether a stranger with this key may come in.
+    /// Whether a further session of this key that may not use the relay is admitted.
     pub(super) fn has_room_for(&self, key: &PublicKey) -> bool {
-        let of_key = self.strangers().filter(|(_, client)| client.key == *key).count();
-        of_key < MOST_OF_A_KEY.min(self.config.most_strangers)
+        let of_key = self.sessions.of_key(key).filter_map(|session| self.clients.get(&session));
+        let count = of_key.filter(|client| self.is_stranger(client)).count();
+        count < MOST_OF_A_KEY.min(self.config.most_strangers)
     }
 
-    /// Dismisses whoever has to give way to a stranger with this key that is in.
+    /// Ends another such session if there is no room for one of this key.
     pub(super) fn make_room_for(&mut self, key: &PublicKey) {
         let loser = if !self.has_room_for(key) {
             self.strangers().find(|(_, client)| client.key == *key).map(|(session, _)| session)
         } else if self.strangers().count() >= self.config.most_strangers {
-            self.oldest_of_whoever_has_most()
+            self.oldest_of_the_largest_source()
         } else {
             None
         };
@@ -48,27 +61,49 @@ impl Relay {
         }
     }
 
-    /// Dismisses strangers whose time is over.
-    pub(super) fn dismiss_silent(&mut self, now: Time) {
-        let late = self.strangers().filter(|(_, client)| client.opened + STRANGER_TIME <= now);
-        for session in late.map(|(session, _)| session).collect::<Vec<_>>() {
-            self.dismiss(session, Dismissal::NoBusiness);
+    /// Ends the oldest of these sessions that carries nothing, or the oldest.
+    pub(super) fn end_one_of(&mut self, candidates: &[SessionId]) {
+        let is_idle = |session: &&SessionId| {
+            self.clients.get(session).is_none_or(|client| client.flows.is_empty() && client.hosted.is_empty())
+        };
+        if let Some(session) = candidates.iter().find(is_idle).or(candidates.first()).copied() {
+            self.dismiss(session, Dismissal::GaveWay);
         }
     }
 
-    /// Those with a place, by age.
-    fn strangers(&self) -> impl Iterator<Item = (SessionId, &Client)> {
-        let has_place = |client: &Client| {
-            let may_use = client.guest_of.is_none() && self.accounts.may_use(client.account);
-            !may_use && client.flows.is_empty() && !client.dismissed
-        };
-        self.clients
-            .iter()
-            .filter(move |(_, client)| has_place(client))
-            .map(|(session, client)| (*session, client))
+    /// Notes which sessions have lost their right to use the relay since the last sweep, or have acquired one.
+    pub(super) fn note_lost_rights(&mut self, now: Time) {
+        for client in self.clients.values_mut().filter(|client| client.guest_of.is_none()) {
+            let is_entitled = self.accounts.may_use(client.account);
+            if client.was_entitled && !is_entitled {
+                client.unentitled_since = now;
+            }
+            client.was_entitled = is_entitled;
+        }
     }
 
-    fn oldest_of_whoever_has_most(&self) -> Option<SessionId> {
+    /// Ends sessions that have gone without a right to use the relay for too long.
+    pub(super) fn dismiss_unentitled(&mut self, now: Time) {
+        let late = self.strangers().filter(|(_, client)| client.unentitled_since + PATIENCE <= now);
+        for (session, account) in late.map(|(session, client)| (session, client.account)).collect::<Vec<_>>()
+        {
+            let why = self.accounts.at(account).ended.map_or(Dismissal::NoBusiness, Dismissal::Ended);
+            self.dismiss(session, why);
+        }
+    }
+
+    /// Sessions that may not use the relay, by age.
+    fn strangers(&self) -> impl Iterator<Item = (SessionId, &Client)> {
+        let strangers = self.clients.iter().filter(|(_, client)| self.is_stranger(client));
+        strangers.map(|(session, client)| (*session, client))
+    }
+
+    fn is_stranger(&self, client: &Client) -> bool {
+        let may_use = client.guest_of.is_none() && self.accounts.may_use(client.account);
+        !may_use && !client.measures && client.flows.is_empty() && !client.dismissed
+    }
+
+    fn oldest_of_the_largest_source(&self) -> Option<SessionId> {
         let mut counts: BTreeMap<Option<IpAddr>, usize> = BTreeMap::new();
         for (_, client) in self.strangers() {
             *counts.entry(client.source()).or_default() += 1;
@@ -79,14 +114,9 @@ impl Relay {
 
     fn dismiss(&mut self, session: SessionId, why: Dismissal) {
         let Some(client) = self.clients.get_mut(&session) else { return };
-        client.dismissed = true;
-        self.closing.push_back((session, why));
-    }
-}
-
-impl Client {
-    /// Who is behind the address of its first path.
-    fn source(&self) -> Option<IpAddr> {
-        self.paths.values().next().map(|hop| source(hop.address.ip()))
+        if !std::mem::replace(&mut client.dismissed, true) {
+            self.sessions.remove(session);
+            self.closing.push_back((session, why));
+        }
     }
 }

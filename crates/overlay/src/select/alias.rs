@@ -1,29 +1,29 @@
-//! Which interface addresses belong to one router, from traceroutes seen from both ends (mTCP §3.3 [M9]).
+//! Groups interface addresses by router, from traceroutes seen from both ends (mTCP §3.3 [M9]).
 //!
-//! A traceroute shows of each router the interface that faces its source. Where routers are joined by a subnet of two
-//! addresses (/31, or the inner two of a /30; /127 and /126 in IPv6), the address v that follows u on a trace has a mate v′ on
-//! the same link, and that link leaves u's router: so u and v′ are one router. v′ shows itself on traces that
-//! go the other way. Nothing is sent to the routers for it: Linux routers answer neither Ally's nor Mercator's
+//! A traceroute shows of each router the interface that faces its source. Routers are often joined by a subnet of two
+//! addresses (/31, or the inner two of a /30; /127 and /126 in IPv6). The address v that follows u on a trace then
+//! has a mate v′ on the same link, and that link leaves u's router: so u and v′ are one router. v′ appears on traces
+//! in the other direction. No packets are sent to routers for this: Linux routers do not answer Ally's and Mercator's
 //! probes as those need it.
 //!
-//! An inference is refused where it contradicts a trace: no router comes twice on a loop-free trace, nor do both ends
-//! of a link. Inferences that more traces support are made first. What stays alone is listed, so that nobody takes
-//! "no shared router found" for "no shared router".
+//! An inference that contradicts a trace is refused: no router comes twice on a loop-free trace, and the two ends of
+//! a link are different routers. Inferences that more traces support are made first. Unresolved addresses are listed,
+//! so that "no shared router found" is not mistaken for "no shared router".
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use anabranch_wire::Span;
 
-/// The routers that answered on the way from one host to another.
+/// The routers that answered on the path from one host to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Traceroute {
-    /// The host that probed.
+    /// The host that sent the probes.
     pub from: IpAddr,
-    /// Where it wanted to.
+    /// The destination.
     pub to: IpAddr,
-    /// Of each hop in order, who answered and after what round-trip time; `None` for silence. The destination is the
-    /// last, if it answered.
+    /// For each hop in order, the address that answered and its round-trip time; `None` for silence. The destination
+    /// is the last, if it answered.
     pub hops: Vec<Option<(IpAddr, Span)>>,
 }
 
@@ -34,7 +34,7 @@ impl Traceroute {
     }
 }
 
-/// Two addresses that seemed to be one router, and cannot be.
+/// Two addresses that an inference joined, but a trace keeps apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Conflict {
     /// One address.
@@ -46,16 +46,16 @@ pub struct Conflict {
 /// Addresses grouped by router.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Aliases {
-    /// Of each address, the lowest one of its router.
+    /// For each address, the lowest one of its router.
     router: BTreeMap<IpAddr, IpAddr>,
-    /// Addresses in the middle of a trace for which no other address of the same router was found.
+    /// Addresses in the middle of a trace without a second address of the same router.
     pub unresolved: Vec<IpAddr>,
     /// Inferences that were refused.
     pub conflicts: Vec<Conflict>,
 }
 
 impl Aliases {
-    /// The lowest known address of the router that has this one, which names it.
+    /// The name of the router that has this address: its lowest known address.
     #[must_use]
     pub fn router_of(&self, address: IpAddr) -> IpAddr {
         self.router.get(&address).copied().unwrap_or(address)
@@ -89,7 +89,7 @@ pub fn resolve_aliases(traces: &[Traceroute]) -> Aliases {
     let mut support: BTreeMap<(IpAddr, IpAddr), usize> = BTreeMap::new();
     let mut refused: BTreeSet<Conflict> = BTreeSet::new();
     for trace in traces {
-        // Without the source: a host's neighbour may be on a wider net, and a host knows its own addresses.
+        // Leave out the source: a host's neighbour may be on a wider net, and a host knows its own addresses.
         let hops: Vec<Option<IpAddr>> = trace.addresses().skip(1).collect();
         for pair in hops.windows(2) {
             let (Some(u), Some(v)) = (pair[0], pair[1]) else { continue };
@@ -112,7 +112,7 @@ pub fn resolve_aliases(traces: &[Traceroute]) -> Aliases {
     groups.finish(traces, refused)
 }
 
-/// The other address of the subnet of two that `address` seems to be in, if it was seen.
+/// The other address of the two-address subnet that `address` seems to be in, if a trace shows it.
 fn mate(address: IpAddr, seen: &BTreeMap<IpAddr, BTreeSet<usize>>) -> Option<IpAddr> {
     let flip = |bits: u8| match address {
         IpAddr::V4(ip) => IpAddr::V4(Ipv4Addr::from_bits(ip.to_bits() ^ u32::from(bits))),
@@ -126,14 +126,14 @@ fn mate(address: IpAddr, seen: &BTreeMap<IpAddr, BTreeSet<usize>>) -> Option<IpA
     if seen.contains_key(&next) {
         return Some(next);
     }
-    // In a /30 the outer two addresses name the net and everybody in it: whoever answers from one is in a /31.
+    // In a /30 the outer addresses name the net and its broadcast. A host that answers from one is in a /31.
     let is_inner = low == 1 || low == 2;
     let outer_seen = seen.contains_key(&flip(low)) || seen.contains_key(&flip(low ^ 3));
     let inner = flip(3);
     (is_inner && !outer_seen && seen.contains_key(&inner)).then_some(inner)
 }
 
-/// Addresses grouped so far, each group with the traces it is on.
+/// Groups so far, each with the traces that it is on.
 struct Groups {
     group_of: BTreeMap<IpAddr, usize>,
     groups: Vec<(BTreeSet<IpAddr>, BTreeSet<usize>)>,
@@ -149,7 +149,7 @@ impl Groups {
         groups
     }
 
-    /// Makes two addresses one router; false when a trace shows that they are not.
+    /// Joins two addresses; false if a trace shows that they are different routers.
     fn merge(&mut self, a: IpAddr, b: IpAddr) -> bool {
         let (Some(&into), Some(&from)) = (self.group_of.get(&a), self.group_of.get(&b)) else { return false };
         if into == from {

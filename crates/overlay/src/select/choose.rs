@@ -1,7 +1,7 @@
 //! The greedy choice among candidates, with its reasons (mTCP §3.3 [M9]).
 //!
-//! The candidate of best score is kept. Each following one, in order of score, is kept if it is disjoint enough from
-//! every one kept so far, `Disjoint > β`, until `k` are kept. The first is also the path for acknowledgements, if a
+//! The candidate of best score is chosen. Each following one, in order of score, is chosen if it is disjoint enough
+//! from all chosen so far, `Disjoint > β`, until there are `k`. The first is also the path for acknowledgements, if a
 //! session wants one. Each candidate gets an explanation, whether it is used or not.
 
 use std::cmp::Reverse;
@@ -16,7 +16,7 @@ use super::topology::{LinkId, Topology};
 /// How many paths are wanted and how disjoint they must be.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ChoiceLimits {
-    /// A path is kept when it is more disjoint than this from all kept; 0 to 1.
+    /// A candidate is chosen if it is more disjoint than this from all chosen ones; 0 to 1.
     pub beta: f64,
     /// Most paths.
     pub k: usize,
@@ -29,7 +29,7 @@ impl Default for ChoiceLimits {
     }
 }
 
-/// What was chosen, and why.
+/// The chosen candidates, with reasons.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Choice {
     /// Indices of the candidates to use, best first.
@@ -38,12 +38,12 @@ pub struct Choice {
     pub explanations: Vec<Explanation>,
 }
 
-/// Why a candidate is used or not: plain data, for people and for `--json`.
+/// Why a candidate is used or not; plain data, for people and for `--json`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Explanation {
     /// The candidate.
     pub name: String,
-    /// The rate that its score foretells, in Mbit/s.
+    /// The rate that its score predicts, in Mbit/s.
     pub score_mbit: f64,
     /// Round-trip time in milliseconds.
     pub rtt_ms: f64,
@@ -51,28 +51,28 @@ pub struct Explanation {
     pub loss: f64,
     /// Known capacity in Mbit/s.
     pub capacity_mbit: Option<f64>,
-    /// Hops that did not answer; what it shares there is not known.
+    /// Number of hops that did not answer; sharing there is unknown.
     pub silent_hops: u32,
-    /// What it has in common with candidates of better or equal score, the most overlapping first.
+    /// Overlap with candidates of better or equal score, the largest first.
     pub shares: Vec<Shared>,
-    /// What became of it.
+    /// The decision.
     pub verdict: Verdict,
 }
 
-/// What two candidates have in common.
+/// The overlap of two candidates.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Shared {
     /// The other candidate.
     pub with: String,
-    /// Delay of the links in common, in milliseconds.
+    /// Delay of the shared links, in milliseconds.
     pub overlap_ms: f64,
-    /// 1 when nothing is shared, 0 when all of the shorter path is.
+    /// 1 if nothing is shared, 0 if all of the shorter path is.
     pub disjoint: f64,
-    /// The links in common, as `from → to`.
+    /// The shared links, as `from → to`.
     pub links: Vec<String>,
 }
 
-/// What became of a candidate.
+/// The decision about a candidate.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Verdict {
@@ -81,21 +81,21 @@ pub enum Verdict {
         /// 1 for the best, which is also the path for acknowledgements.
         rank: usize,
     },
-    /// It has too much in common with a better path in use.
+    /// It shares too much with a better path in use.
     TooSimilar {
         /// That path.
         to: String,
-        /// How disjoint they are.
+        /// Their disjointness.
         disjoint: f64,
-        /// How disjoint they would have to be.
+        /// The required disjointness.
         beta: f64,
     },
     /// Enough better paths were found.
     Enough {
-        /// How many.
+        /// Their number.
         k: usize,
     },
-    /// It carries nothing: all is lost.
+    /// It carries nothing: all packets are lost.
     Dead,
 }
 
@@ -105,15 +105,15 @@ pub fn overlap(a: &Candidate, b: &Candidate) -> Span {
     common(a, b).into_iter().fold(Span::ZERO, |sum, (_, latency)| sum + latency)
 }
 
-/// `1 − Overlap / min(latency)` (mTCP §3.3 [M9]): what of the candidate that shares more of itself is its own. Each is weighed by its
-/// own measure of the links' delays, which may differ by more than the delays themselves where these are short. Candidates
-/// whose links are unknown count as disjoint.
+/// `1 − Overlap / min(latency)` (mTCP §3.3 [M9]), for the candidate that shares the larger part of itself. Each is
+/// weighed by its own measurements of the links' delays, which may differ by more than the delays themselves if these
+/// are short. Candidates with unknown links count as disjoint.
 #[must_use]
 pub fn disjoint(a: &Candidate, b: &Candidate) -> f64 {
     1.0 - shared_part(a, b).max(shared_part(b, a))
 }
 
-/// How much of a candidate's delay is that of links of the other one, 0 to 1.
+/// The part of a candidate's delay on links of the other one, 0 to 1.
 fn shared_part(candidate: &Candidate, other: &Candidate) -> f64 {
     let of_other: BTreeSet<LinkId> = other.links.iter().map(|(link, _)| *link).collect();
     let shared = candidate.links.iter().filter(|(link, _)| of_other.contains(link));
@@ -122,21 +122,21 @@ fn shared_part(candidate: &Candidate, other: &Candidate) -> f64 {
     }
     let latency = candidate.latency();
     if latency.is_zero() {
-        // No delay to weigh links by: count them.
+        // Without delays to weigh links by, count them.
         return shared.count() as f64 / candidate.links.len() as f64;
     }
     let overlap = shared.fold(Span::ZERO, |sum, (_, latency)| sum + *latency);
     overlap.as_secs_f64() / latency.as_secs_f64()
 }
 
-/// Links of both, each with the smaller delay that either gives it.
+/// Links of both, each with the smaller of its two delays.
 fn common(a: &Candidate, b: &Candidate) -> Vec<(LinkId, Span)> {
     let of_a: BTreeMap<LinkId, Span> = a.links.iter().copied().collect();
     let of_b: BTreeMap<LinkId, Span> = b.links.iter().copied().collect();
     of_b.into_iter().filter_map(|(link, latency)| Some((link, latency.min(*of_a.get(&link)?)))).collect()
 }
 
-/// Chooses among candidates. Ties go to the shorter round trip, then to the one given first.
+/// Chooses among candidates. Ties go to the shorter round trip, then to the earlier one.
 #[must_use]
 pub fn choose(topology: &Topology, candidates: &[Candidate], limits: &ChoiceLimits) -> Choice {
     let mut order: Vec<usize> = (0..candidates.len()).collect();

@@ -1,8 +1,8 @@
-//! Maximum flow and the paths it consists of (PSMC §3.B [T5]).
+//! Maximum flow, and the paths that it consists of (PSMC §3.B [T5]).
 //!
-//! Dinic's algorithm (`petgraph`) finds how much the links carry together; links of unknown capacity count as
-//! carrying nothing. The flow is then taken apart: the path that carries most of what is left is taken off it, again
-//! and again, so that the first few paths carry nearly all. There are at most as many as links.
+//! Dinic's algorithm (`petgraph`) computes the joint capacity; links of unknown capacity count as carrying nothing.
+//! The flow is then decomposed: the path with the largest remaining flow is taken off, again and again, so the first
+//! few paths carry nearly all. There are at most as many as links.
 
 use std::collections::{BTreeMap, BinaryHeap};
 
@@ -11,10 +11,10 @@ use petgraph::algo::maximum_flow::dinics;
 
 use super::topology::{LinkId, NodeId, Topology, index};
 
-/// How much two nodes can exchange, one way, and over which paths.
+/// The rate between two nodes in one direction, and the paths that carry it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MaxFlow {
-    /// What all paths carry together.
+    /// Rate of all paths together.
     pub rate: Rate,
     /// The paths, the one with the greatest share first; their rates add up to `rate`.
     pub paths: Vec<FlowPath>,

@@ -1,11 +1,11 @@
-//! Paths that have as little as possible in common (PSMC §3.B [T5]).
+//! Paths that share as little as possible (PSMC §3.B [T5]).
 //!
-//! The jointness of a set of paths is the delay of every link once for each path beyond the first that uses it; of
-//! sets that share equally little the one of least total delay is best. The price of using a link never falls with use,
-//! so this is a flow of least cost: k times a cheapest way is added to those there are, on the graph in which a
-//! link used once more costs its whole delay as jointness, and one unused again gives back what it cost
-//! (successive shortest paths, with Bellman and Ford's search because of the costs given back). What PSMC leaves to a
-//! heuristic is thereby exact. Costs are pairs, compared by jointness first.
+//! The jointness of a set of paths is the delay of every link, counted once for each path beyond the first that uses
+//! it. Of sets with equal jointness the one of least total delay is best. The price of a link never falls with use,
+//! so this is a minimum-cost flow. A cheapest path is added k times, on the graph in which a link that is used once
+//! more costs its whole delay as jointness, and a link that is used once less returns its cost (successive shortest
+//! paths, by Bellman and Ford's search because of the negative costs). PSMC leaves this to a heuristic; here it is
+//! exact. Costs are pairs, compared by jointness first.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use anabranch_wire::Span;
 use super::topology::{LinkId, NodeId, Topology};
 use super::ways::latency_of;
 
-/// Paths and what they have in common.
+/// Paths and their jointness.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Joint {
     /// The paths, of least delay first; no two the same.
@@ -56,7 +56,7 @@ pub fn least_joint(topology: &Topology, from: NodeId, to: NodeId, k: usize) -> J
     Joint { paths, jointness }
 }
 
-/// The same links as more different paths: two paths that meet exchange what is behind that node.
+/// Turns the same links into more different paths: two paths that meet exchange their parts after that node.
 fn recombined(topology: &Topology, paths: &[Vec<LinkId>]) -> Option<Vec<Vec<LinkId>>> {
     let different = |paths: &[Vec<LinkId>]| paths.iter().collect::<BTreeSet<_>>().len();
     let now = different(paths);
@@ -98,12 +98,12 @@ struct Arc {
 }
 
 impl Arc {
-    /// What one more use costs.
+    /// Cost of one more use.
     fn forward(&self) -> Cost {
         (if self.uses > 0 { self.delay } else { 0 }, self.delay)
     }
 
-    /// What one use less gives back.
+    /// Refund of one use less.
     fn backward(&self) -> Cost {
         (if self.uses > 1 { -self.delay } else { 0 }, -self.delay)
     }
@@ -115,9 +115,9 @@ struct Network {
 }
 
 impl Network {
-    /// Adds one unit of flow at least cost; false when there is no way.
+    /// Adds one unit of flow at least cost; false if there is no path.
     fn augment(&mut self, from: usize, to: usize) -> bool {
-        // Of each node: what it costs to reach, the link used and whether forwards.
+        // For each node: the cost to reach it, the link used, and whether it is used forwards.
         let mut reached: Vec<Option<(Cost, usize, bool)>> = vec![None; self.nodes];
         let mut cost: Vec<Option<Cost>> = vec![None; self.nodes];
         cost[from] = Some((0, 0));
@@ -160,13 +160,13 @@ impl Network {
         true
     }
 
-    /// The flow as paths. A flow of least cost has no cycles, for they would only cost.
+    /// The flow as paths. A minimum-cost flow has no cycles.
     fn take_apart(&mut self, from: usize, to: usize) -> Vec<Vec<LinkId>> {
         let mut paths = Vec::new();
         loop {
             let (mut node, mut path) = (from, Vec::new());
             while node != to {
-                // The least used first, so that paths part where they can.
+                // Prefer the least used link, so that paths part where they can.
                 let next =
                     self.links.iter().enumerate().filter(|(_, link)| link.tail == node && link.uses > 0);
                 let Some((at, _)) = next.min_by_key(|(at, link)| (link.uses, *at)) else { return paths };

@@ -1,12 +1,12 @@
 //! Path selection: which of many possible paths to use, and why (mTCP §3.3 [M9], PSMC §3.B [T5]).
 //!
 //! Everything works on one [`Topology`]: hosts, relays and the routers between them, joined by directed links with
-//! latency, loss and capacity. It is built by hand, from link state, or from traceroutes ([`Survey`]) whose
-//! router interfaces are first told apart ([`resolve_aliases`]).
+//! latency, loss and capacity. It is built by hand, from link state, or from traceroutes ([`Survey`]), whose router
+//! interfaces are grouped first ([`resolve_aliases`]).
 //!
 //! | question | answer |
 //! |---|---|
-//! | which ways are there? | [`shortest`]: Yen's k shortest loopless ways |
+//! | which routes are there? | [`shortest`]: Yen's k shortest loopless routes |
 //! | which of these paths? | [`choose`]: best score first, when disjoint enough from those kept [M9]; explained |
 //! | how much could they carry together? | [`max_flow`]: maximum flow and the paths it consists of [T5] |
 //! | which paths share least? | [`least_joint`]: k paths of minimum jointness [T5] |

@@ -4,8 +4,8 @@ use anabranch_wire::{Rate, Span};
 
 use super::topology::{LinkId, Topology};
 
-/// Loss below which paths are told apart by delay alone. A measurement of some thousand packets cannot see less,
-/// and RON's formula has a pole at 0.
+/// Loss below which only delay distinguishes paths. A measurement of some thousand packets cannot see less, and RON's
+/// formula has a pole at 0.
 pub const MIN_LOSS: f64 = 1e-4;
 
 /// Bytes of a segment in a score, which turn RON's segments a second into a rate.
@@ -19,26 +19,26 @@ pub fn ron_score(rtt: Span, loss: f64) -> f64 {
     1.5f64.sqrt() / (rtt.as_secs_f64().max(1e-4) * loss.sqrt())
 }
 
-/// A path that could be used, with what was measured or computed of it.
+/// A path that could be used, with its measured or computed figures.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Candidate {
-    /// What people call it: `direct`, `relay fra-1`, …
+    /// Its name for people: `direct`, `relay fra-1`, …
     pub name: String,
     /// Round-trip time.
     pub rtt: Span,
     /// Fraction of packets lost, 0 to 1.
     pub loss: f64,
-    /// What it carries at most, if that is known.
+    /// Its capacity, if known.
     pub capacity: Option<Rate>,
     /// The links that it crosses, each with its delay.
     pub links: Vec<(LinkId, Span)>,
-    /// Hops of it that did not answer: what it shares there is not known.
+    /// Number of its hops that did not answer; sharing there is unknown.
     pub silent_hops: u32,
 }
 
 impl Candidate {
-    /// A candidate along these links, its figures computed from theirs: the round trip is twice the delay, a packet
-    /// has to survive every link, and the narrowest known link counts.
+    /// A candidate along these links, with figures computed from theirs: the round trip is twice the delay, a packet
+    /// has to survive every link, and the narrowest known link limits the capacity.
     #[must_use]
     pub fn along(topology: &Topology, name: &str, links: &[LinkId]) -> Self {
         let known = || links.iter().filter_map(|link| topology.get(*link).map(|info| (*link, info)));
@@ -53,7 +53,7 @@ impl Candidate {
         }
     }
 
-    /// The rate that RON's score foretells, at most the capacity where that is known (SAFIRE §II.B [S2]).
+    /// The rate that RON's score predicts, at most the capacity if that is known (SAFIRE §II.B [S2]).
     #[must_use]
     pub fn score(&self) -> Rate {
         let foretold = Rate::from_bits((ron_score(self.rtt, self.loss) * (SCORE_SEGMENT * 8) as f64) as u64);

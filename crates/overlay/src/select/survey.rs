@@ -1,8 +1,8 @@
-//! Traceroutes as one graph: what candidates share is read off it (mTCP §3.3 [M9]).
+//! Combines traceroutes into one graph, which shows the links that candidates share (mTCP §3.3 [M9]).
 //!
-//! Aliases are resolved first, so that two paths that enter a router by different interfaces still meet there. A link's
-//! delay is half the difference of the round-trip times at its ends. A stretch of hops that did not answer becomes
-//! one link between those that did, and is counted: two paths with the same silent stretch share it.
+//! Aliases are resolved first, so that two paths that enter a router by different interfaces still meet there. A
+//! link's delay is half the difference of the round-trip times at its ends. A stretch of silent hops becomes one link
+//! and is counted; two paths with the same silent stretch share it.
 
 use std::net::IpAddr;
 
@@ -15,9 +15,9 @@ use super::topology::{Link, LinkId, Topology};
 /// Traceroutes on one graph.
 #[derive(Clone, Debug)]
 pub struct Survey {
-    /// Routers, named by their lowest address, and the links that were crossed. Loss and capacity are not known.
+    /// Routers, named by their lowest address, and the links that were crossed. Loss and capacity are unknown.
     pub topology: Topology,
-    /// Which addresses were found to be one router, and which could not be resolved.
+    /// Addresses grouped by router, and those that could not be resolved.
     pub aliases: Aliases,
     routes: Vec<Route>,
 }
@@ -29,7 +29,7 @@ struct Route {
 }
 
 impl Survey {
-    /// Puts traceroutes on one graph.
+    /// Combines traceroutes into one graph.
     #[must_use]
     pub fn new(traces: &[Traceroute]) -> Self {
         let aliases = resolve_aliases(traces);
@@ -41,9 +41,9 @@ impl Survey {
         survey
     }
 
-    /// A candidate that runs over these traceroutes (by their place in the list) one after the other: one for the direct path, one
-    /// from each relay of a chain to the next otherwise. Round-trip time, loss and capacity are what was measured end
-    /// to end. `None` when there is no such traceroute.
+    /// A candidate over these traceroutes (by index) in a row: one for the direct path, else one from each relay of a
+    /// chain to the next. Round-trip time, loss and capacity are measured end to end. `None` if a traceroute does not
+    /// exist.
     #[must_use]
     pub fn candidate(
         &self,

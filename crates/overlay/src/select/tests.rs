@@ -1,4 +1,4 @@
-//! The choice against exhaustive search on random graphs, and aliases against networks whose routers are known.
+//! The choice against exhaustive search on random graphs, and aliases against networks with known routers.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
@@ -33,7 +33,7 @@ fn random_topology(rng: &mut ChaCha8Rng) -> (Topology, NodeId, NodeId) {
     (topology, ids[0], ids[nodes as usize - 1])
 }
 
-/// Every way without a loop.
+/// Every loopless route.
 fn all_ways(topology: &Topology, from: NodeId, to: NodeId) -> Vec<Vec<LinkId>> {
     let mut ways = Vec::new();
     let mut open = VecDeque::from([(vec![from], Vec::new())]);
@@ -124,16 +124,16 @@ fn the_shortest_ways_are_those_of_exhaustive_search_on_1000_graphs() {
     }
 }
 
-/// A way as the links that it uses, a bit each, and its delay in nanoseconds.
+/// A route as a bit set of its links, and its delay in nanoseconds.
 type Bits = (u64, u64);
 
-/// Looks through all sets of `k` ways, shortest first, for one that costs less than the bound: by jointness, then by delay. What cannot
-/// come below it any more is not followed further.
+/// Searches all sets of `k` routes, shortest first, for one that costs less than the bound: by jointness, then by
+/// delay. Branches that cannot get below the bound are cut.
 struct Cheaper<'a> {
     ways: &'a [Bits],
     /// Delays of links.
     links: &'a [u64],
-    /// Whether a set may have the same way more than once.
+    /// Whether a set may hold the same route more than once.
     repeats: bool,
     bound: (u64, u64),
 }
@@ -145,7 +145,7 @@ impl Cheaper<'_> {
         }
         for (at, (links, delay)) in self.ways.iter().enumerate().skip(from) {
             if (cost.0, cost.1 + delay * left as u64) >= self.bound {
-                // The ways after it take as long, and share no less than nothing.
+                // The routes after it take at least as long, and share at least nothing.
                 return false;
             }
             let cost = (cost.0 + self.delay(used & links), cost.1 + delay);
@@ -167,7 +167,7 @@ impl Cheaper<'_> {
         sum
     }
 
-    /// The least that a set of `k` of its ways costs that has all of them.
+    /// The lowest cost of a set of `k` routes that contains all of these.
     fn least(&self, k: usize) -> (u64, u64) {
         let cost = |set: &[usize]| {
             set.iter().fold((0, (0, 0)), |(used, (joint, sum)), at| {
@@ -188,7 +188,8 @@ impl Cheaper<'_> {
     }
 }
 
-/// Ways may be used more than once, so a set of k there is wherever there is a way. The figures are those of `docs/explanation/overlay.md`.
+/// Routes may be used more than once, so there is a set of k wherever there is a route. The figures are those of
+/// `docs/explanation/overlay.md`.
 #[test]
 fn no_set_of_ways_is_less_joint_than_the_one_that_is_found_on_1000_graphs() {
     let (mut different, mut fewer, mut without) = (0, 0, 0);
@@ -217,7 +218,8 @@ fn no_set_of_ways_is_less_joint_than_the_one_that_is_found_on_1000_graphs() {
             different += 1;
             continue;
         }
-        // Where fewer came out, all sets of k different ways share more or take longer than these with one of them twice.
+        // Where fewer were found, all sets of k different routes share more or take longer than these with one of
+        // them twice.
         let no_more = Cheaper { repeats: false, bound: (bound.0, bound.1 + 1), ..any };
         assert!(!no_more.is_there(0, k, (0, (0, 0))), "seed {seed}: another way is as good");
         fewer += 1;
@@ -228,10 +230,11 @@ fn no_set_of_ways_is_less_joint_than_the_one_that_is_found_on_1000_graphs() {
     assert_eq!([different, fewer, without], FOUND);
 }
 
-/// Graphs on which as many ways as asked for came out, fewer, and none.
+/// Graphs on which all requested routes were found, fewer, and none.
 const FOUND: [u32; 3] = [693, 222, 85];
 
-/// What the greedy choice gets of the best set under its own rule. The figures are those of `docs/explanation/overlay.md`.
+/// The greedy choice as a fraction of the best set under its own rule. The figures are those of
+/// `docs/explanation/overlay.md`.
 #[test]
 fn the_greedy_choice_stays_within_the_stated_distance_of_the_best_set_on_1000_graphs() {
     let limits = ChoiceLimits { beta: 0.5, k: 3 };
@@ -308,7 +311,7 @@ fn candidates_with_all_links_in_common_are_not_disjoint_however_their_short_dela
 }
 
 #[test]
-fn a_candidate_that_shares_most_of_a_better_one_is_left_out_and_told_why() {
+fn a_candidate_that_shares_most_of_a_better_one_is_left_out_with_the_reason() {
     let mut topology = Topology::default();
     let long = link(&mut topology, ("a", "x"), 30);
     let direct = link(&mut topology, ("x", "b"), 10);
@@ -354,9 +357,9 @@ fn the_score_is_rons_and_no_figure_breaks_it() {
     assert_eq!((choice.used.len(), &choice.explanations[0].verdict), (0, &Verdict::Dead));
 }
 
-/// Routers joined by subnets of two addresses; every router answers from the interface that a probe came in by.
+/// Routers joined by subnets of two addresses; a router answers from the interface that a probe arrived at.
 struct Internet {
-    /// Of each router, its neighbours and the own interface towards them.
+    /// For each router, its neighbours and its own interface towards them.
     interfaces: Vec<BTreeMap<usize, IpAddr>>,
 }
 
@@ -416,7 +419,7 @@ impl Internet {
     }
 }
 
-/// Traces both ways between some pairs of routers, over the same way.
+/// Traces in both directions between some pairs of routers, over the same route.
 fn surveyed(rng: &mut ChaCha8Rng, silence: f64) -> (Internet, Vec<Vec<usize>>, Vec<Traceroute>) {
     let internet = Internet::random(rng);
     let (mut ways, mut traces) = (Vec::new(), Vec::new());
@@ -449,7 +452,7 @@ fn routers_are_recognised_from_both_ends_and_never_confused_on_300_networks() {
             assert_eq!(routers.len(), 1, "seed {seed}: {addresses:?}");
         }
         if silence == 0.0 {
-            // Both addresses that a router shows on a way there and back are known to be one.
+            // Both addresses that a router shows on a route there and back belong to one router.
             for pair in traces.chunks(2) {
                 let (there, back) = (&pair[0], &pair[1]);
                 for (at, hop) in there.hops[..there.hops.len() - 1].iter().enumerate() {

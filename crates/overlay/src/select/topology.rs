@@ -14,18 +14,18 @@ pub struct NodeId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LinkId(pub u32);
 
-/// What is known of a link in one direction.
+/// Figures of a link in one direction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Link {
     /// One-way delay.
     pub latency: Span,
     /// Fraction of packets lost, 0 to 1.
     pub loss: f64,
-    /// What it carries, if that is known.
+    /// Its capacity, if known.
     pub capacity: Option<Rate>,
 }
 
-/// Nodes and the links between them; at most one link from a node to another.
+/// Nodes and links; at most one link in each direction between two nodes.
 #[derive(Clone, Debug, Default)]
 pub struct Topology {
     pub(super) graph: DiGraph<String, Link>,
@@ -33,7 +33,7 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// The node of this name, which is added if there is none.
+    /// The node of this name; added if it is new.
     pub fn node(&mut self, name: &str) -> NodeId {
         if let Some(&id) = self.by_name.get(name) {
             return id;
@@ -49,7 +49,7 @@ impl Topology {
         self.by_name.get(name).copied()
     }
 
-    /// Adds a link, or tells something new of the one that is there.
+    /// Adds a link, or updates an existing one.
     ///
     /// # Panics
     /// When a node is not of this topology.
@@ -71,13 +71,13 @@ impl Topology {
         self.graph.find_edge(index(from), index(to)).map(|edge| LinkId(edge.index() as u32))
     }
 
-    /// What is known of a link.
+    /// The figures of a link.
     #[must_use]
     pub fn get(&self, link: LinkId) -> Option<&Link> {
         self.graph.edge_weight(EdgeIndex::new(link.0 as usize))
     }
 
-    /// Where a link begins and ends.
+    /// The ends of a link.
     #[must_use]
     pub fn ends(&self, link: LinkId) -> Option<(NodeId, NodeId)> {
         let (from, to) = self.graph.edge_endpoints(EdgeIndex::new(link.0 as usize))?;
@@ -123,7 +123,7 @@ impl Topology {
         links
     }
 
-    /// The links along a row of nodes; `None` when two neighbours are not joined.
+    /// The links along a sequence of nodes; `None` if two neighbours are not joined.
     #[must_use]
     pub fn links_along(&self, nodes: &[NodeId]) -> Option<Vec<LinkId>> {
         nodes.windows(2).map(|pair| self.between(pair[0], pair[1])).collect()

@@ -1,25 +1,25 @@
-//! Candidate generation: the k shortest ways without loops (Yen), by latency.
+//! Candidate generation: the k shortest loopless routes (Yen), by latency.
 
 use anabranch_wire::Span;
 use pathfinding::directed::yen::yen;
 
 use super::topology::{LinkId, NodeId, Topology};
 
-/// One way through a topology.
+/// A route through a topology.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Way {
-    /// From source to destination.
+    /// Its nodes, from source to destination.
     pub nodes: Vec<NodeId>,
-    /// Between them; one fewer than nodes.
+    /// Its links; one fewer than nodes.
     pub links: Vec<LinkId>,
     /// Sum of the links' one-way delays.
     pub latency: Span,
 }
 
-/// The `k` ways of least latency from `from` to `to`, shortest first, none with a loop and none with more than
-/// `most_links` links (a chain has at most four relays, so five overlay links).
+/// The `k` routes of least latency from `from` to `to`, shortest first. None has a loop or more than `most_links`
+/// links (a chain has at most four relays, so five overlay links).
 ///
-/// A way that is too long takes one of the `k` places and is left out, so fewer may come back.
+/// A route that is too long takes one of the `k` positions and is left out, so fewer may be returned.
 #[must_use]
 pub fn shortest(topology: &Topology, from: NodeId, to: NodeId, (k, most_links): (usize, usize)) -> Vec<Way> {
     if from == to || from.0 as usize >= topology.node_count() {

@@ -1,8 +1,8 @@
-//! A token bucket: what may be sent on average, and at once.
+//! A token bucket: limits an average rate and a burst.
 
 use anabranch_wire::{Rate, Span, Time};
 
-/// Fills at a rate up to a depth; whoever sends takes out.
+/// Fills at a rate up to a depth; a sender takes bytes out.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bucket {
     rate: Rate,
@@ -13,19 +13,19 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// A full one, which holds what its rate gives in `depth`.
+    /// A full bucket whose depth is filled in the time `depth`.
     #[must_use]
     pub fn new(rate: Rate, depth: Span, now: Time) -> Self {
         Self { rate, depth, level: rate.as_bytes_f64() * depth.as_secs_f64(), at: now }
     }
 
-    /// The same without anything in it.
+    /// An empty bucket of the same kind.
     #[must_use]
     pub fn empty(self) -> Self {
         Self { level: 0.0, ..self }
     }
 
-    /// Takes out `bytes`, if there are as many.
+    /// Takes out `bytes` if they are there.
     pub fn take(&mut self, now: Time, bytes: u64) -> bool {
         self.fill(now);
         let enough = self.level >= bytes as f64;
@@ -35,13 +35,13 @@ impl Bucket {
         enough
     }
 
-    /// Takes out `bytes` that were sent whether they were there or not; what is missing is paid off later.
+    /// Takes out `bytes` that were sent already; a deficit is paid off later.
     pub fn charge(&mut self, now: Time, bytes: u64) {
         self.fill(now);
         self.level -= bytes as f64;
     }
 
-    /// Whether less than `bytes` are missing from it.
+    /// Whether its deficit is smaller than `bytes`.
     pub fn owes_less_than(&mut self, now: Time, bytes: u64) -> bool {
         self.fill(now);
         self.level > -(bytes as f64)
@@ -57,7 +57,7 @@ impl Bucket {
         if self.rate == Rate::ZERO || bytes as f64 > self.rate.as_bytes_f64() * self.depth.as_secs_f64() {
             return Time::NEVER;
         }
-        // Rounded up, so that it is enough when that time has come.
+        // Rounded up, so that the bytes are there at that time.
         self.at + Span::from_secs_f64(missing / self.rate.as_bytes_f64()) + Span::from_micros(1)
     }
 

@@ -1,43 +1,44 @@
 //! Network coordinates, after Vivaldi (Dabek, Cox, Kaashoek, Morris: *Vivaldi*, SIGCOMM 2004, §5.4).
 //!
-//! A node is a point of a space and a height above it: the space stands for the core of the network, the height for the node's own
-//! access link. The space is a plane, as
-//! in the paper: a third axis told no more in `anabranch sim run overlay`. The round-trip time of two nodes is about the distance of their points plus both heights. Each measurement moves the node a
-//! little along the line to the other, by how wrong the distance was, and less when the node is surer of itself than the other.
+//! A node is a point of a plane and a height above it. The plane stands for the core of the network, the height for
+//! the node's own access link; a third axis predicted no better in `anabranch sim run overlay`. The round-trip time
+//! of two nodes is about the distance of their points plus both heights. Each measurement moves the node along the
+//! line to the other by a part of the error. It moves less when the node is more certain of its coordinate than the
+//! other.
 
 use serde::{Deserialize, Serialize};
 
 use anabranch_wire::Span;
 
-/// How far a measurement moves a node, and how fast it learns how wrong it is: c_c and c_e of the paper.
+/// How far a measurement moves a node, and how fast its error estimate adapts: c_c and c_e of the paper.
 const STEP: f64 = 0.25;
-/// Least height in milliseconds: nobody is without an access link.
+/// Lowest height in milliseconds: every node has an access link.
 const LEAST_HEIGHT: f64 = 0.05;
-/// No coordinate is further out, in milliseconds: whatever a peer says of itself stays within.
+/// Largest component in milliseconds; what a peer sends is clamped to it.
 const FARTHEST: f64 = 10_000.0;
 
 /// Dimensions of the space.
 const AXES: usize = 2;
 
-/// Where a node is, in milliseconds of round-trip time.
+/// A node's coordinate, in milliseconds of round-trip time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Coordinate {
-    /// Place in the core.
+    /// Position in the plane.
     pub at: [f32; AXES],
-    /// Above it.
+    /// Height above the plane.
     pub height: f32,
-    /// How wrong its distances were of late, relatively; 1 in the beginning.
+    /// Relative error of its recent predictions; 1 at the start.
     pub error: f32,
 }
 
-/// A coordinate as it is told: place and height in microseconds, error in 1/10,000.
+/// A coordinate as it is sent: position and height in microseconds, error in 1/10,000.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placed(pub [i32; AXES + 1], pub u16);
 
 impl From<Coordinate> for Placed {
     fn from(coordinate: Coordinate) -> Self {
         let Coordinate { at: [x, y], height, error } = coordinate.bounded();
-        // To the nearest: a coordinate that is told on stays what it is.
+        // Rounded to the nearest, so a coordinate that is passed on does not change.
         let micros = |millis| (f64::from(millis) * 1e3).round() as i32;
         Self([x, y, height].map(micros), (error * 1e4).round() as u16)
     }
@@ -57,7 +58,7 @@ impl Default for Coordinate {
 }
 
 impl Coordinate {
-    /// The same within sensible bounds; what is no number becomes the beginning.
+    /// Clamps all fields; values that are not finite are reset.
     #[must_use]
     pub fn bounded(self) -> Self {
         if !self.at.iter().chain([&self.height, &self.error]).all(|value| value.is_finite()) {
@@ -71,13 +72,13 @@ impl Coordinate {
         }
     }
 
-    /// The round-trip time to another, as far as coordinates tell.
+    /// The predicted round-trip time to another node.
     #[must_use]
     pub fn rtt(&self, other: &Self) -> Span {
         Span::from_secs_f64(self.distance(other) / 1e3)
     }
 
-    /// How wrong [`Self::rtt`] is likely to be, relatively.
+    /// The likely relative error of [`Self::rtt`].
     #[must_use]
     pub fn error_to(&self, other: &Self) -> f64 {
         f64::from(self.error.max(other.error))
@@ -91,8 +92,8 @@ impl Coordinate {
         [0, 1].map(|axis| f64::from(self.at[axis]) - f64::from(other.at[axis]))
     }
 
-    /// Learns from a round-trip time that was measured to `other`. `aside`, numbers from -1 to 1, is the direction in which two
-    /// nodes at the same place part.
+    /// Learns from a measured round-trip time to `other`. `aside`, numbers from -1 to 1, is the direction in which
+    /// two nodes at the same point part.
     pub fn learn(&mut self, other: &Self, rtt: Span, aside: [f64; AXES]) {
         let (other, measured) = (other.bounded(), rtt.as_millis_f64().clamp(LEAST_HEIGHT, FARTHEST));
         let distance = self.distance(&other);
@@ -105,7 +106,7 @@ impl Coordinate {
         let flat = length(apart);
         let heights = f64::from(self.height) + f64::from(other.height);
         let (towards, flat) = if flat > 1e-6 { (apart, flat) } else { (aside, length(aside).max(1e-6)) };
-        // Of a vector with height the flat part and the height shrink or grow alike.
+        // A vector with height scales in its flat part and its height alike.
         let (along, up) = (push / (flat + heights), push * heights / (flat + heights));
         let at = [0, 1].map(|axis| (f64::from(self.at[axis]) + towards[axis] * along) as f32);
         *self = Self { at, height: (f64::from(self.height) + up) as f32, error: error as f32 }.bounded();

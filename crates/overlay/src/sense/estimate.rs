@@ -1,37 +1,37 @@
-//! What is known of the way from one node to another, and how it is known.
+//! Figures of the path between two nodes, measured or estimated.
 
 use anabranch_wire::{Rate, Span};
 
-/// Figures of a way.
+/// Figures of a path, in one direction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Figures {
     /// Round-trip time.
     pub rtt: Span,
-    /// Fraction of packets lost on the way there, 0 to 1.
+    /// Fraction of packets lost in this direction, 0 to 1.
     pub loss: f64,
-    /// What the narrowest place carries.
+    /// Capacity of the narrowest link.
     pub capacity: Option<Rate>,
-    /// What of that others leave.
+    /// The part of the capacity that is unused.
     pub available: Option<Rate>,
-    /// How wrong the round-trip time is likely to be, relatively, when it was estimated; `None` when it was measured.
+    /// Likely relative error of an estimated round-trip time; `None` for a measured one.
     pub estimated: Option<f64>,
 }
 
 impl Figures {
-    /// What was measured.
+    /// Measured figures.
     #[must_use]
     pub fn measured(rtt: Span, loss: f64) -> Self {
         Self { rtt, loss, capacity: None, available: None, estimated: None }
     }
 
-    /// The rate that one more may expect, as far as it is known: what is left, or else what the way carries.
+    /// The rate that a further flow can expect, if known: the unused part, or else the capacity.
     #[must_use]
     pub fn rate(&self) -> Option<Rate> {
         self.available.or(self.capacity)
     }
 
-    /// This way and then another: delays add up, a packet has to survive both, the narrower counts. An estimate is as wrong as its worse
-    /// part.
+    /// Two paths in a row: delays add up, a packet has to survive both, the narrower one limits the rate. The larger
+    /// error counts.
     #[must_use]
     pub fn then(&self, next: &Self) -> Self {
         Self {
@@ -47,7 +47,7 @@ impl Figures {
     }
 }
 
-/// The lower one of two rates; one that is not known says nothing of the whole.
+/// The lower of two rates, where both are known.
 fn narrower(a: Option<Rate>, b: Option<Rate>) -> Option<Rate> {
     a.zip(b).map(|(a, b)| a.min(b))
 }

@@ -1,4 +1,4 @@
-//! One link as its measurer sees it.
+//! One link, as its measurer sees it.
 //!
 //! ```text
 //!   New ──answer──▶ Up ──a probe without answer──▶ Doubt ──three in a row──▶ Down
@@ -13,16 +13,16 @@ use anabranch_wire::{Rate, Span, Time};
 use super::message::{Answer, micros};
 use super::train::Capacity;
 
-/// So many probes in a row without answer, and a link is down.
+/// Unanswered probes in a row after which a link is down.
 pub const LOST_IN_A_ROW: u32 = 3;
-/// An answer is waited for between these, and this long when nothing is known.
+/// Shortest and longest wait for an answer; the longest while nothing is known.
 const SHORTEST_WAIT: Span = Span::from_millis(200);
 const LONGEST_WAIT: Span = Span::from_secs(1);
-/// Probes whose answer may still come.
+/// Most probes whose answers may still come.
 const MOST_WAITING: usize = 8;
-/// Probes over which loss is taken; older ones fade.
+/// Number of probes over which loss is averaged; older ones fade.
 const LOSS_OVER: f64 = 128.0;
-/// For how long the least delay counts.
+/// How long a minimum of the delay counts.
 const LEAST_FOR: Span = Span::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,18 +39,18 @@ pub(super) struct Link {
     pub state: State,
     pub next_probe: Time,
     number: u32,
-    /// Probes on their way: number, when it left, until when it counts.
+    /// Unanswered probes: number, time of departure, and until when each counts.
     waiting: VecDeque<(u32, Time, Time)>,
     /// Round-trip time and mean deviation, in microseconds.
     rtt: Option<(f64, f64)>,
-    /// Number and count of the last answer.
+    /// Number and count in the last answer.
     answered: Option<(u32, u32)>,
     loss: [Share; 2],
     queue: [Above; 2],
     pub capacity: Capacity,
 }
 
-/// A share of what was lost, of which the older part fades.
+/// A loss average in which older losses fade.
 #[derive(Clone, Copy, Debug, Default)]
 struct Share {
     lost: f64,
@@ -73,10 +73,11 @@ impl Share {
     }
 }
 
-/// How much a delay is above its least of the last minute or two. Clocks of two machines need not agree: only changes count.
+/// How far a delay is above its minimum of the last one or two minutes. Clocks of two machines need not agree, since
+/// only changes count.
 #[derive(Clone, Copy, Debug, Default)]
 struct Above {
-    /// Least of this span and of the one before, in microseconds.
+    /// Minimum of this span and of the one before, in microseconds.
     least: [Option<f64>; 2],
     since: Time,
     above: f64,
@@ -95,7 +96,7 @@ impl Above {
 }
 
 impl Link {
-    /// Of which trains have told this.
+    /// Rates that trains have measured.
     pub fn new(first_probe: Time, capacity: Capacity) -> Self {
         Self {
             state: State::New,
@@ -132,10 +133,10 @@ impl Link {
         self.waiting.back().map(|(.., until)| *until).filter(|until| *until != Time::NEVER)
     }
 
-    /// The last probe had no answer in time. True when the link has gone down by that.
+    /// The last probe was not answered in time. True when the link is down because of that.
     pub fn on_silence(&mut self) -> bool {
         if let Some((.., until)) = self.waiting.back_mut() {
-            // It may come late, and counts then.
+            // A late answer still counts.
             *until = Time::NEVER;
         }
         let before = self.state;
@@ -151,7 +152,7 @@ impl Link {
         self.state == State::Down && before != State::Down
     }
 
-    /// An answer; gives the round-trip time when it is one to a probe of this link.
+    /// Handles an answer; returns the round-trip time if it belongs to a probe of this link.
     pub fn on_answer(&mut self, now: Time, answer: &Answer) -> Option<Span> {
         let at = self.waiting.iter().position(|(number, ..)| *number == answer.number)?;
         let (_, sent, _) = self.waiting.remove(at)?;
@@ -165,7 +166,7 @@ impl Link {
         Some(rtt)
     }
 
-    /// Loss by the numbers of this answer and the last.
+    /// Computes loss from the numbers in this answer and the last.
     fn count(&mut self, answer: &Answer) {
         let ahead = |new: u32, old: u32| new.wrapping_sub(old).cast_signed();
         if let Some((number, received)) = self.answered {
@@ -173,7 +174,7 @@ impl Link {
             if sent <= 0 {
                 return; // An answer that was overtaken.
             }
-            // A peer that lost its count, or says more than can be, tells nothing.
+            // Ignore a peer that restarted its count, or whose numbers are impossible.
             if (1..=sent).contains(&came) {
                 self.loss[0].add(f64::from(sent - came), f64::from(sent));
                 self.loss[1].add(f64::from(came - 1), f64::from(came));
@@ -192,7 +193,7 @@ impl Link {
         });
     }
 
-    /// As it is told; `None` while nothing is known.
+    /// The link as it is reported; `None` before the first answer.
     pub fn told(&self, now: Time, to: anabranch_secure::PublicKey) -> Option<super::LinkTold> {
         let down = self.state == State::Down;
         if self.rtt.is_none() && !down {

@@ -1,7 +1,7 @@
-//! Link state as a controller knows it: what nodes told, and estimates of the rest.
+//! A controller's view of all links: reports of nodes, and estimates of the rest.
 //!
-//! Kept for each node are its coordinate and the links that it measures, so memory grows with the number of nodes, not of pairs. It is in
-//! memory only: measurements are never stored.
+//! The map holds each node's coordinate and the links that it measures, so its size grows with the number of nodes,
+//! not of pairs. It is in memory only; measurements are never stored.
 
 use std::collections::BTreeMap;
 
@@ -13,10 +13,10 @@ use super::estimate::Figures;
 use super::message::{Changes, LinkTold};
 use super::sensor::MOST_LINKS;
 
-/// A node that was silent for so long says nothing of its links any more.
+/// Reports of a node that is silent for this long no longer count.
 const SILENT: Span = crate::controller::SILENT;
 
-/// For how long the largest capacity of links to a node stands for its access link.
+/// How long the largest capacity of links to a node stands for its access link.
 const REACHED_FOR: Span = Span::from_secs(7_200);
 
 /// See the module's documentation.
@@ -33,15 +33,15 @@ struct Node {
     version: u64,
     heard: Time,
     links: Vec<Stored>,
-    /// What is lost on its own access link at most, on the way out and on the way in: the least over its links, in 1/10,000.
+    /// Upper bound of the loss on the node's own access link, out and in: the lowest over its links, in 1/10,000.
     access_loss: [u16; 2],
-    /// What its access link carries at least, out and in, in kbit/s: the most over links from it and to it.
+    /// Lower bound of the capacity of its access link, out and in, in kbit/s: the highest over links from and to it.
     access_capacity: [u32; 2],
-    /// When the latter was told.
+    /// When the latter was last updated.
     told_capacity: Time,
 }
 
-/// A link in few bytes: units as in [`LinkTold`].
+/// A link in compact form; units as in [`LinkTold`].
 #[derive(Clone, Copy, Debug)]
 struct Stored {
     to: u32,
@@ -58,14 +58,14 @@ struct Stored {
 pub struct NodeView {
     /// Its key.
     pub key: PublicKey,
-    /// Where it is.
+    /// Its coordinate.
     pub coordinate: Coordinate,
-    /// Links that it measures, and how many of those are down.
+    /// Number of links that it measures, and how many of them are down.
     pub links: [usize; 2],
 }
 
 impl LinkMap {
-    /// A node that may be measured and may tell of its links. Only such are known.
+    /// Adds a node that may measure and be measured; reports of others are ignored.
     pub fn join(&mut self, node: PublicKey) {
         if !self.index.contains_key(&node) {
             self.index.insert(node, self.nodes.len() as u32);
@@ -73,7 +73,7 @@ impl LinkMap {
         }
     }
 
-    /// A node tells what changed; gives up to which version it is known now. 0 means that it must tell everything.
+    /// Takes a node's changes; returns the version that is known now, 0 if the node has to send everything.
     pub fn take(&mut self, now: Time, node: &PublicKey, changes: &Changes) -> u64 {
         let Some(&at) = self.index.get(node) else { return 0 };
         let known = &mut self.nodes[at as usize];
@@ -103,20 +103,20 @@ impl LinkMap {
         known.version
     }
 
-    /// A node is alive; its links are as it told last.
+    /// A node is alive; its last report still holds.
     pub fn hear(&mut self, now: Time, node: &PublicKey) {
         if let Some(&at) = self.index.get(node) {
             self.nodes[at as usize].heard = now;
         }
     }
 
-    /// Up to which version a node is known.
+    /// The version of a node's report that is known.
     #[must_use]
     pub fn known(&self, node: &PublicKey) -> u64 {
         self.find(node).map_or(0, |at| self.nodes[at].version)
     }
 
-    /// How many nodes it knows; [`Self::figures`] counts them from 0.
+    /// Number of nodes; [`Self::figures`] counts them from 0.
     #[must_use]
     pub fn len(&self) -> usize {
         self.nodes.len()
@@ -128,13 +128,13 @@ impl LinkMap {
         self.nodes.is_empty()
     }
 
-    /// The place of a node in the map.
+    /// The index of a node.
     #[must_use]
     pub fn find(&self, node: &PublicKey) -> Option<usize> {
         self.index.get(node).map(|at| *at as usize)
     }
 
-    /// A node by its place.
+    /// A node by its index.
     #[must_use]
     pub fn node(&self, at: usize) -> Option<NodeView> {
         let node = self.nodes.get(at)?;
@@ -142,13 +142,14 @@ impl LinkMap {
         Some(NodeView { key: node.key, coordinate: node.coordinate, links: [node.links.len(), down] })
     }
 
-    /// Whether a node was heard a moment ago.
+    /// Whether a node was heard recently.
     #[must_use]
     pub fn is_alive(&self, now: Time, at: usize) -> bool {
         self.nodes.get(at).is_some_and(|node| node.is_alive(now))
     }
 
-    /// Figures of the way from one node to another: measured by either end (down when either says so), or estimated; `None` when one of them is not alive.
+    /// Figures of the path from one node to another: measured by either end (down if either reports it), or
+    /// estimated. `None` if one of them is not alive.
     #[must_use]
     pub fn figures(&self, now: Time, from: usize, to: usize) -> Option<Figures> {
         let (a, b) = (self.nodes.get(from)?, self.nodes.get(to)?);
@@ -157,7 +158,7 @@ impl LinkMap {
         }
         let measured =
             [a.link(to as u32).map(|link| link.figures(0)), b.link(from as u32).map(|link| link.figures(1))];
-        // Who finds the link down knows better: the other may not have noticed, or died before it told.
+        // A report that the link is down wins: the other end may not have noticed, or may have died before.
         let better = |own: Figures, other: Figures| if other.loss < 1.0 { own } else { other };
         if let Some(figures) = measured.into_iter().flatten().reduce(better) {
             return Some(figures);
@@ -172,7 +173,7 @@ impl LinkMap {
         })
     }
 
-    /// Bytes that it takes, about: a tree's nodes are two thirds full.
+    /// Approximate size in bytes: a tree's nodes are two thirds full.
     #[must_use]
     pub fn memory(&self) -> usize {
         let links: usize = self.nodes.iter().map(|node| node.links.capacity()).sum();
@@ -195,7 +196,7 @@ impl Node {
         }
     }
 
-    /// A link to this node carries so much.
+    /// A link to this node has this capacity.
     fn reached(&mut self, now: Time, kbits: u32) {
         if kbits >= self.access_capacity[1] || now.since(self.told_capacity) > REACHED_FOR {
             self.access_capacity[1] = kbits;
@@ -234,20 +235,20 @@ impl Stored {
         }
     }
 
-    /// As its measurer sees it (0), or from the other end (1).
+    /// From the measurer's side (0), or from the other end (1).
     fn figures(&self, from: usize) -> Figures {
         let loss = if self.up { f64::from(self.loss[from]) / 1e4 } else { 1.0 };
-        // Its measurer's trains tell nothing of the way back.
+        // Trains measure one direction only.
         let [capacity, available] =
             [self.capacity, self.available].map(|rate| kbits(rate).filter(|_| from == 0));
-        // What waits in queues is in the smoothed round-trip time already, less promptly.
+        // The smoothed round-trip time already includes queueing, a little later.
         let queued = Span::from_micros(u64::from(self.queue[0]) + u64::from(self.queue[1]));
         let rtt = Span::from_micros(u64::from(self.rtt)).max(queued);
         Figures { capacity, available, ..Figures::measured(rtt, loss) }
     }
 }
 
-/// A rate in kbit/s; 0 is one that is not known.
+/// A rate in kbit/s; 0 means unknown.
 fn kbits(rate: u32) -> Option<Rate> {
     (rate > 0).then(|| Rate::from_bits(u64::from(rate) * 1_000))
 }

@@ -1,8 +1,9 @@
-//! Who measures whom: `k` neighbours a node, the same number of measurers, at any size.
+//! Chooses which nodes measure each other: `k` neighbours for each node and as many measurers, for any number of
+//! nodes.
 //!
-//! The links form a random regular graph, kept one as nodes come and go: a new node is put into the middle of `k` links (u → v becomes
-//! u → new → v), and where a node goes, those that measured it measure those that it measured. So a change concerns
-//! `k` others, and two nodes are few links apart.
+//! The links form a random regular graph. A new node is put into the middle of `k` links (u → v becomes u → new → v).
+//! When a node leaves, its measurers measure its neighbours instead. So a change affects `k` others, and any two
+//! nodes are few links apart.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +11,7 @@ use anabranch_secure::PublicKey;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-/// Tries to find a link to split, for each that is needed.
+/// Attempts to find a link to split, for each one needed.
 const TRIES: usize = 32;
 
 /// See the module's documentation.
@@ -18,7 +19,7 @@ const TRIES: usize = 32;
 pub struct Mesh {
     k: usize,
     nodes: BTreeMap<PublicKey, u32>,
-    /// By slot; slots of nodes that are gone are used again.
+    /// Nodes by slot; slots of nodes that left are reused.
     slots: Vec<Slot>,
     free: Vec<u32>,
     generator: ChaCha8Rng,
@@ -32,14 +33,14 @@ struct Slot {
 }
 
 impl Mesh {
-    /// Nobody yet; `k` neighbours for each.
+    /// An empty mesh with `k` neighbours for each node.
     #[must_use]
     pub fn new(k: usize, seed: u64) -> Self {
         let generator = ChaCha8Rng::seed_from_u64(seed);
         Self { k, nodes: BTreeMap::new(), slots: Vec::new(), free: Vec::new(), generator }
     }
 
-    /// A node has come. True unless it was there.
+    /// Adds a node. False if it was there.
     pub fn join(&mut self, key: PublicKey) -> bool {
         if self.nodes.contains_key(&key) {
             return false;
@@ -61,7 +62,7 @@ impl Mesh {
         true
     }
 
-    /// Nodes with fewer than `k` links, as in a small overlay all are, take the new one in.
+    /// In a small overlay nodes have fewer than `k` links; they take the new node as a neighbour.
     fn fill_up(&mut self, new: u32) {
         for other in self.nodes.values().copied().collect::<Vec<_>>() {
             if other == new {
@@ -105,7 +106,7 @@ impl Mesh {
         }
     }
 
-    /// A node has gone. True if it was there.
+    /// Removes a node. False if it was not there.
     pub fn leave(&mut self, key: &PublicKey) -> bool {
         let Some(old) = self.nodes.remove(key) else { return false };
         let measured_by = self.slots[old as usize].measured_by.clone();
@@ -123,24 +124,24 @@ impl Mesh {
         true
     }
 
-    /// Whom a node measures.
+    /// The nodes that a node measures.
     #[must_use]
     pub fn measures(&self, key: &PublicKey) -> Vec<PublicKey> {
         self.nodes.get(key).map_or_else(Vec::new, |at| self.keys(&self.slots[*at as usize].measures))
     }
 
-    /// By whom it is measured.
+    /// The nodes that measure it.
     #[must_use]
     pub fn measured_by(&self, key: &PublicKey) -> Vec<PublicKey> {
         self.nodes.get(key).map_or_else(Vec::new, |at| self.keys(&self.slots[*at as usize].measured_by))
     }
 
-    /// The nodes that are there.
+    /// All nodes.
     pub fn nodes(&self) -> impl Iterator<Item = &PublicKey> {
         self.nodes.keys()
     }
 
-    /// Bytes that it takes, about.
+    /// Approximate size in bytes.
     #[must_use]
     pub fn memory(&self) -> usize {
         let lists = self.slots.iter().map(|slot| slot.measures.capacity() + slot.measured_by.capacity());

@@ -1,4 +1,4 @@
-//! What sensors say to each other, and to controllers.
+//! Messages between sensors, and reports to controllers.
 //!
 //! Between sensors: unreliable messages of a session, binary, big-endian.
 //!
@@ -8,7 +8,8 @@
 //! | answer | kind 0x02 (1), number (4), probes received (4), time of receipt in µs (8), coordinate: place on two axes and height in µs (4 each, signed), error in 1/10,000 (2) |
 //! | packet of a train | kind 0x03 (1), number (4), index (2), packets of the train (2), when it left in µs (8), zeros up to 1,120 |
 //! | end of a train | kind 0x04 (1), number (4) |
-//! | what came of a train | kind 0x05 (1), number (4); of the packets that came last: how many (2), how many were sent from the first to the last of them (2), µs between these two when they left (4) and when they came (4) |
+//! | report on a train | kind 0x05 (1), number (4); of the packets that came last: how many (2), how many were sent
+//! from the first to the last of them (2), µs between these two when they left (4) and when they came (4) |
 
 use anabranch_secure::PublicKey;
 use anabranch_wire::Time;
@@ -26,58 +27,58 @@ const END: u8 = 4;
 const SEEN: u8 = 5;
 /// Length of a train's packet as a message: with all headers it makes [`super::train::CAR`].
 const CAR_BYTES: usize = (super::train::CAR - PACKET) as usize;
-/// Its part that says anything.
+/// The part of it that carries data.
 const CAR_HEAD: usize = 1 + 4 + 2 + 2 + 8;
 
-/// A question how long the way is.
+/// A probe of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Probe {
-    /// Counted for each link from 1 on.
+    /// Counted for each link from 1.
     pub number: u32,
 }
 
 /// The answer to a [`Probe`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Answer {
-    /// The probe's.
+    /// The number of the probe.
     pub number: u32,
-    /// Probes that came from there so far, this one included.
+    /// Probes received from that node so far, this one included.
     pub received: u32,
-    /// When it came, by the answerer's clock, in microseconds.
+    /// When the probe came, by the answerer's clock, in microseconds.
     pub at: u64,
-    /// Where the answerer is.
+    /// The answerer's coordinate.
     pub coordinate: Coordinate,
 }
 
 /// A packet of a train.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Car {
-    /// The train's.
+    /// The train's number.
     pub number: u32,
-    /// Which packet this is, from 0 on.
+    /// Index of this packet, from 0.
     pub index: u16,
-    /// How many the train has.
+    /// Packets of the train.
     pub of: u16,
     /// When it left, by the sender's clock, in microseconds.
     pub at: u64,
 }
 
-/// What came of a train: of its last packets that came.
+/// The report on a train: its last packets that arrived.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     /// The train's number.
     pub number: u32,
-    /// How many these are.
+    /// Number of these packets.
     pub packets: u16,
-    /// How many were sent from the first to the last of them.
+    /// Number of packets sent from the first to the last of them.
     pub sent: u16,
-    /// How long it took from the first to the last, in microseconds: when they left.
+    /// Time between the first and the last of them in microseconds, when they left.
     pub left: u32,
-    /// When they came.
+    /// The same when they came.
     pub came: u32,
 }
 
-/// Any of them.
+/// Any message between sensors.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum SenseMessage {
     /// See [`Probe`].
@@ -93,7 +94,7 @@ pub enum SenseMessage {
 }
 
 impl SenseMessage {
-    /// As bytes.
+    /// Encodes the message.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         match self {
@@ -137,10 +138,10 @@ impl SenseMessage {
         }
     }
 
-    /// Reads a message.
+    /// Decodes a message.
     ///
     /// # Errors
-    /// When it is none.
+    /// When the bytes are no message.
     pub fn decode(bytes: &[u8]) -> Result<Self, MessageError> {
         let mut from = Cursor(bytes);
         let message = match from.u8("kind")? {
@@ -176,40 +177,40 @@ impl SenseMessage {
     }
 }
 
-/// A link as its measurer tells it.
+/// A link as its measurer reports it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkTold {
-    /// Where it leads.
+    /// The other node.
     #[serde(with = "crate::controller::message::text")]
     pub to: PublicKey,
-    /// Whether anything gets through.
+    /// Whether probes are answered.
     pub up: bool,
     /// Round-trip time, and its mean deviation, in microseconds.
     pub rtt: [u32; 2],
-    /// Lost there and back, in 1/10,000.
+    /// Loss there and back, in 1/10,000.
     pub loss: [u16; 2],
-    /// How much longer than at best a packet takes there and back, in microseconds: what waits in queues.
+    /// Queueing delay there and back, in microseconds.
     pub queue: [u32; 2],
-    /// What of it is left beside others' traffic, in kbit/s: as trains told; 0 when that is not known.
+    /// Unused part of the capacity in kbit/s, from trains; 0 if unknown.
     #[serde(default)]
     pub available: u32,
-    /// What the narrowest place on the way there carries, in kbit/s; 0 when no train has told.
+    /// Capacity towards the other node in kbit/s, from trains; 0 if unknown.
     #[serde(default)]
     pub capacity: u32,
 }
 
-/// What a controller does not know yet of a node's links.
+/// Changes of a node's links that a controller does not have.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Changes {
-    /// The controller knows the node up to this version; 0 when these are all links that there are.
+    /// The version that the controller has; 0 if these are all links.
     pub since: u64,
-    /// Up to which version it will know it.
+    /// The version that it will have.
     pub version: u64,
-    /// Where the node is.
+    /// The node's coordinate.
     pub coordinate: Placed,
     /// Links that changed.
     pub links: Vec<LinkTold>,
-    /// Nodes to which links are not measured any more.
+    /// Nodes to which links are no longer measured.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[serde(with = "crate::controller::message::texts")]
     pub gone: Vec<PublicKey>,

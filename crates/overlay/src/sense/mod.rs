@@ -1,31 +1,32 @@
-//! Sensing: how far apart relays are and what gets lost between them (SAFIRE §II.A [S3], PSMC §3.C [T9]).
+//! Sensing: round-trip times, loss and capacity between relays (SAFIRE §II.A [S3], PSMC §3.C [T9]).
 //!
-//! Probing every pair costs n² packets; at RON's rate it ends at some fifty nodes. Here a node measures a few
-//! neighbours, whatever the size of the overlay, and all other links are estimated and marked so.
+//! Probing every pair costs n² packets; at RON's rate that limits the overlay to some fifty nodes. Here a node
+//! measures a few neighbours, whatever the size of the overlay, and all other links are estimated and marked as such.
 //!
 //! ```text
-//!   controller: Mesh ── whom to measure ──▶ Sensor (each relay) ── probe, answer ── Sensor (a neighbour)
+//!   controller: Mesh ── neighbours ──▶ Sensor (each relay) ── probe, answer ── Sensor (a neighbour)
 //!               LinkMap ◀── Changes, by version ──┘
 //!                  └─▶ Figures of any pair, measured or estimated; the best ways
 //! ```
-//! - **Who measures whom.** [`Mesh`] gives each relay `k` neighbours to measure, and has each measured by `k` others. When a relay
-//!   comes or goes, `k` of the others get one other neighbour. A pair that somebody asks for is measured for a while too.
-//! - **Probes.** Relays have no traffic of their own with each other, and cannot read what they forward: live traffic is measured by the
-//!   sessions that it belongs to, on each of their paths. One probe a link every [`SensorConfig::interval`]. A probe without answer is followed by others at once; after
-//!   [`LOST_IN_A_ROW`] the link is down. The answer says how many probes came and when, so each direction has its loss and its change of
-//!   delay.
-//! - **What a link carries** packet trains tell ([`Train`]): what comes out of it when many packets leave at once, and how much others leave of that.
-//!   A link that somebody asks for has its train first; each has two at most every ten minutes; what they told is remembered for two hours after a link
-//!   is measured no more. Where a node sends at a rate of its own, trains keep to it and wait for what it sends for others.
-//! - **The budget.** All that a node sends for sensing, packets' headers and acknowledgements included, comes out of four
-//!   [`Bucket`]s: its probes, its answers to others, its changes for controllers, its trains (with all handshakes, and the acknowledgements
-//!   of others' trains); [`SensorConfig::budget`] in all. What a bucket does not hold is not
-//!   sent: a probe waits, an answer is left out, changes gather.
-//! - **The rest is estimated.** Every node has a [`Coordinate`] (Vivaldi): the distance of two is about their round-trip time. Loss is
-//!   put together from what all links of a node have in common.
-//! - **Changes, not states.** A link is told again when it differs noticeably from what was told. A node counts its changes; a controller
-//!   says up to which it knows; what is newer is sent ([`Changes`]). Who restarts or has missed some gets everything [S7].
-//! - **Little history.** A link has averages, a decaying count of losses and two minima; no samples are kept.
+//! - **Neighbours.** [`Mesh`] gives each relay `k` neighbours to measure, and `k` others that measure it. When a
+//!   relay comes or goes, `k` others change one neighbour. Requested pairs are measured for a while too.
+//! - **Probes.** Relays have no traffic of their own with each other and cannot read what they forward; live traffic
+//!   is measured by its sessions, on each of their paths. A link is probed once every [`SensorConfig::interval`].
+//!   After an unanswered probe others follow at once; after [`LOST_IN_A_ROW`] of them the link is down. An answer
+//!   says how many probes came and when, so loss and changes of delay are known for each direction.
+//! - **Capacity.** A packet train ([`Train`]) measures a link's capacity and its unused part. Requested links get
+//!   their train first. Each link has at most two every ten minutes, and its result is remembered for two hours after
+//!   the link was last measured. A node with a rate limit sends trains at that rate, after waiting packets of others.
+//! - **Budget.** All packets that a node sends for sensing, with headers and acknowledgements, come out of four
+//!   [`Bucket`]s: probes, answers, changes for controllers, and trains (with all handshakes, and acknowledgements of
+//!   others' trains); [`SensorConfig::budget`] in total. When a bucket is empty nothing is sent: a probe waits, an
+//!   answer is omitted, changes accumulate.
+//! - **Estimates.** Every node has a [`Coordinate`] (Vivaldi): the distance of two is about their round-trip time.
+//!   Loss is estimated from the least loss over each node's links.
+//! - **Changes, not states.** A link is reported again when it differs noticeably from the last report. A node
+//!   numbers its changes; a controller returns the version that it has, and newer changes are sent ([`Changes`]). A
+//!   controller that restarted or missed some gets everything [S7].
+//! - **Little history.** A link has averages, a decaying count of losses and two minima, but no samples.
 
 mod bucket;
 mod coordinate;
@@ -38,8 +39,6 @@ mod sensor;
 #[cfg(test)]
 mod tests;
 mod train;
-#[cfg(test)]
-mod train_tests;
 mod ways;
 
 pub use bucket::Bucket;

@@ -1,4 +1,4 @@
-//! Two sensors over a link of given delay and loss, a mesh, a map.
+//! Two sensors over a link of given delay and loss; a mesh; a map.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,12 +17,12 @@ struct World {
     now: Time,
     sensors: BTreeMap<PublicKey, Sensor>,
     one_way: Span,
-    /// Clocks of the others are this far ahead of that of the first.
+    /// How far the other clocks are ahead of the first one's.
     ahead: Span,
     down: bool,
     wire: Vec<(Time, PublicKey, PublicKey, Vec<u8>)>,
     packets: u64,
-    /// Every so many packets one is lost.
+    /// One packet in this many is lost.
     lose: u64,
 }
 
@@ -42,7 +42,7 @@ impl World {
         }
     }
 
-    /// The first measures the others.
+    /// The first sensor measures the others.
     fn measuring(count: u8) -> Self {
         let mut world = Self::new(count);
         let others = (1..count).map(key).collect();
@@ -104,10 +104,10 @@ fn a_probe_tells_the_round_trip_time_whatever_the_clocks_say() {
 }
 
 #[test]
-fn delay_that_comes_on_top_is_told_for_each_direction() {
+fn queueing_delay_is_measured_for_each_direction() {
     let mut world = World::measuring(2);
     world.run(Span::from_secs(20));
-    // Twice the way back and forth, of which the clocks say nothing.
+    // Twice the delay there and back; the clocks do not matter.
     world.one_way = Span::from_millis(50);
     world.run(Span::from_secs(30));
     let LinkTold { queue: [there, back], .. } = world.link();
@@ -115,8 +115,8 @@ fn delay_that_comes_on_top_is_told_for_each_direction() {
 }
 
 #[test]
-fn loss_is_told_in_the_direction_where_it_happens() {
-    // Probes and answers take turns: what is lost every sixth time are answers.
+fn loss_is_reported_in_the_direction_where_it_happens() {
+    // Probes and answers alternate, so every sixth packet is an answer.
     let mut world = World::measuring(2);
     world.run(Span::from_secs(10));
     world.packets = 0;
@@ -143,7 +143,7 @@ fn a_link_without_answers_is_down_after_three_probes_and_up_with_the_first_answe
 }
 
 #[test]
-fn however_many_links_and_askers_the_budget_is_kept() {
+fn the_budget_is_kept_with_any_number_of_links_and_measurers() {
     let mut world = World::measuring(60);
     for index in 1..60 {
         world.sensor(index).measure(Time::ZERO, &BTreeSet::from([key(0)]), &BTreeSet::new());
@@ -175,7 +175,7 @@ fn map(world: &mut World, known: u64, map: &mut LinkMap) -> u64 {
 }
 
 #[test]
-fn only_what_has_changed_is_told_and_who_missed_something_gets_all() {
+fn only_changes_are_reported_and_a_controller_that_missed_some_gets_everything() {
     let mut world = World::measuring(4);
     world.run(Span::from_secs(10));
     let mut first = LinkMap::default();
@@ -219,7 +219,7 @@ fn a_controller_knows_of_a_link_that_fails_at_once() {
 }
 
 #[test]
-fn what_nobody_measured_is_estimated_and_marked_so() {
+fn unmeasured_links_are_estimated_and_marked_as_such() {
     let at = |x: i32| Placed([x, 0, 2_000], 1_000);
     let told = |loss| LinkTold {
         to: key(9),

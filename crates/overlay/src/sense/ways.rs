@@ -1,8 +1,8 @@
-//! The best ways over one or two relays, among all that there are.
+//! The best routes over one or two relays.
 //!
-//! One relay: every relay is looked at once, so the work grows with their number. Two: the relays next to the one end with those next to the
-//! other, so that work is bounded. Longer chains are for those who name them. What comes out goes to
-//! [`choose`](crate::select::choose), which sees to it that ways do not share too much.
+//! For one relay, every relay is tried once, so the work grows with their number. For two, the relays nearest to one
+//! end are combined with those nearest to the other, which bounds the work. Longer chains have to be named by the
+//! user. [`choose`](crate::select::choose) selects among the results so that they share few links.
 
 use anabranch_wire::{Rate, Span};
 
@@ -10,12 +10,12 @@ use super::estimate::Figures;
 use super::map::LinkMap;
 use crate::select::{Candidate, Link, Topology};
 
-/// How many ways are wanted.
+/// How many routes to find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WayLimits {
-    /// Ways that come out.
+    /// Routes in the result.
     pub most: usize,
-    /// Relays next to an end that are tried as the first or last of two.
+    /// Relays near an end that are tried as the first or last of two.
     pub near: usize,
 }
 
@@ -25,26 +25,27 @@ impl Default for WayLimits {
     }
 }
 
-/// A way over relays.
+/// A route over relays.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RelayWay {
-    /// Their places in the map, in the order in which packets pass them.
+    /// The relays' indices in the map, in the order in which packets pass them.
     pub relays: Vec<usize>,
-    /// Each stretch of it.
+    /// The figures of each stretch.
     pub stretches: Vec<Figures>,
-    /// The whole.
+    /// The figures of the whole route.
     pub figures: Figures,
 }
 
-/// Figures between `end` and every node of the map; with `back`, towards it.
+/// Figures between `end` and every node of the map; with `back`, towards `end`.
 #[must_use]
 pub fn stretches(map: &LinkMap, now: anabranch_wire::Time, end: usize, back: bool) -> Vec<Option<Figures>> {
     let ends = |at: usize| if back { (at, end) } else { (end, at) };
     (0..map.len()).map(|at| map.figures(now, ends(at).0, ends(at).1)).collect()
 }
 
-/// The best ways by RON's score, best first, and how many were looked at. `first` are the stretches to every relay, `last` those from every
-/// relay on; relays without one of them are left out. `between` tells the stretch from one relay to another.
+/// The best routes by RON's score, best first, and the number of routes tried. `first` holds the stretches to every
+/// relay, `last` those from every relay on; relays without one of them are left out. `between` gives the stretch from
+/// one relay to another.
 #[must_use]
 pub fn best_ways(
     first: &[Option<Figures>],
@@ -103,7 +104,7 @@ fn nearest(stretches: &[Option<Figures>], count: usize) -> Vec<usize> {
 }
 
 impl RelayWay {
-    /// The rate that its figures foretell.
+    /// The rate that its figures predict.
     #[must_use]
     pub fn score(&self) -> Rate {
         let Figures { rtt, loss, .. } = self.figures;
@@ -111,8 +112,8 @@ impl RelayWay {
         Candidate { name: String::new(), rtt, loss, capacity, links, silent_hops: 0 }.score()
     }
 
-    /// The way as a candidate. Its stretches become links between nodes of these names, first, relays and last: ways over the same relay
-    /// share a link.
+    /// The route as a candidate. Its stretches become links between nodes of these names, first, relays and last, so
+    /// routes over the same relay share a link.
     #[must_use]
     pub fn candidate(&self, topology: &mut Topology, (name, stops): (&str, &[String])) -> Candidate {
         let nodes: Vec<_> = stops.iter().map(|stop| topology.node(stop)).collect();

@@ -1,4 +1,4 @@
-//! `anabranch relay list`: the relays whose use controllers grant this machine, as `--relay` takes them.
+//! `anabranch relay list`: lists the relays that controllers grant to this machine, in the form of `--relay`.
 
 use std::fmt::Write;
 use std::net::SocketAddr;
@@ -16,13 +16,13 @@ use crate::errors::Failure;
 use crate::relays::{self, ControllerOptions};
 use crate::ui::out::{self, Stream};
 
-/// How relays are asked for.
+/// Options of `relay list`.
 #[derive(Args, Debug)]
 pub struct ListArgs {
-    /// Who grants them.
+    /// The controllers.
     #[command(flatten)]
     pub granted: ControllerOptions,
-    /// As which node.
+    /// This node's key.
     #[command(flatten)]
     pub key: KeyOption,
     /// JSON instead of text
@@ -30,12 +30,12 @@ pub struct ListArgs {
     pub json: bool,
 }
 
-/// A relay that may be used.
+/// A relay that this machine may use.
 #[derive(Serialize)]
 struct Listed {
     node: String,
     addresses: Vec<SocketAddr>,
-    /// It is going down, and takes no new paths.
+    /// It is about to stop and accepts no new paths.
     draining: bool,
 }
 
@@ -45,8 +45,8 @@ struct Listed {
 /// When no controller is named, or none grants anything.
 pub async fn run(args: &ListArgs) -> Result<(), Failure> {
     if args.granted.controllers.is_empty() {
-        return Err(Failure::usage("nobody is named who grants relays")
-            .hint("name a controller: `--controller KEY@ADDRESS:PORT`, as it prints it when it starts"));
+        return Err(Failure::usage("no controller is named")
+            .hint("name one: `--controller KEY@ADDRESS:PORT`, as it prints at its start"));
     }
     let key = relays::key(args.key.file.as_deref(), &[], &args.granted)?;
     let endpoint = Endpoint::bind(EndpointConfig::new(key)).await;
@@ -55,7 +55,7 @@ pub async fn run(args: &ListArgs) -> Result<(), Failure> {
     let controllers = Controllers::new(endpoint.clone(), args.granted.controllers.clone());
     let mut listed = Vec::new();
     for relay in relays {
-        // A grant that was kept lists relays also when no controller answers.
+        // A stored grant lists relays even while no controller answers.
         let draining = controllers.is_draining(relay.node).await.unwrap_or(false);
         listed.push((relay, draining));
     }
@@ -70,7 +70,7 @@ pub async fn run(args: &ListArgs) -> Result<(), Failure> {
     }
     let mut text = String::new();
     for (relay, draining) in listed {
-        let note = if draining { "  (draining: it takes no new paths)" } else { "" };
+        let note = if draining { "  (draining: it accepts no new paths)" } else { "" };
         // Writing to a string does not fail.
         let _ = writeln!(text, "{}{note}", NodeAt::from(relay));
     }

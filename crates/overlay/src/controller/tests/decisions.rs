@@ -16,11 +16,11 @@ fn a_client_gets_a_grant_for_relays_in_different_places_that_relays_take() {
     let signer = GrantSigner::from_random([9; 32]);
     let bytes = approved.sign(&signer).unwrap();
     assert_eq!(&open(&bytes, &[signer.public()]).unwrap(), approved.grant());
-    let places: Vec<Place> = approved.grant().relays.iter().map(|relay| place(&world, relay)).collect();
+    let places: Vec<Location> = approved.grant().relays.iter().map(|relay| place(&world, relay)).collect();
     assert_ne!(places[0], places[1]);
 }
 
-fn place(world: &World, relay: &PublicKey) -> Place {
+fn place(world: &World, relay: &PublicKey) -> Location {
     let directory = world.directory.lock().unwrap();
     let (_, view) = directory.relays().find(|(key, _)| *key == relay).unwrap();
     view.record.offer.as_ref().unwrap().place.clone()
@@ -38,7 +38,7 @@ fn asking_again_gives_the_same_grant_and_reserves_nothing_more() {
 }
 
 #[test]
-fn who_is_not_listed_gets_nothing() {
+fn an_unlisted_key_gets_no_grant() {
     let world = World::new(1);
     assert_eq!(denied(world.allocate(2, ask(START, 1, 1, limits(1, 1)))), Denied::NotListed);
     let stranger = world.directory.lock().unwrap().clone();
@@ -68,12 +68,12 @@ fn a_quota_counts_all_grants_of_a_key_until_they_are_over() {
 }
 
 #[test]
-fn who_has_used_up_a_quota_is_told_when_there_is_room_and_how_it_comes_sooner() {
+fn a_client_that_used_up_its_quota_learns_when_there_is_room_and_how_to_get_it_sooner() {
     let mut world = World::new(2);
     world.allocate(1, ask(START, 1, 1, limits(4, 10))).unwrap();
     world.pass(100);
     world.allocate(1, ask(START + 100, 2, 1, limits(8, 10))).unwrap();
-    // The first to end makes room for few PIDs; for more, both have to.
+    // The grant that ends first makes room for few PIDs; for more, both have to end.
     for (number, pids, time) in [(3, 6, "8 min 21 s"), (4, 10, "10 min 1 s")] {
         let told = denied(world.allocate(1, ask(START + 100, number, 1, limits(pids, 10)))).to_string();
         let revoke = format!("`anabranch controller revoke {}`", key(1));
@@ -105,7 +105,7 @@ fn a_relay_is_filled_to_its_capacity_and_no_further() {
 fn what_another_controller_reserved_or_freed_is_seen() {
     let mut world = World::new(1);
     world.policy.others = Some(quota(9, 3, limits(100, 1_000)));
-    // This one's memory says that there is room; the other's memory never saw the grant.
+    // This controller's memory shows room; the other's never saw the grant.
     let memory = world.directory.lock().unwrap().clone();
     let approved = world.allocate(1, ask(START, 1, 1, limits(16, 10))).unwrap();
     let filled = std::mem::replace(&mut *world.directory.lock().unwrap(), memory);
@@ -133,7 +133,7 @@ fn where_no_relay_has_room_for_as_many_paths_as_were_asked_for_fewer_are_granted
 }
 
 #[test]
-fn nobody_has_to_do_with_fewer_paths_while_a_relay_has_room_for_more() {
+fn no_client_gets_fewer_paths_while_a_relay_has_room_for_more() {
     let mut world = World::new(1);
     world.policy.others = Some(quota(9, 3, limits(100, 1_000)));
     world.policy.relays.insert(key(101));
@@ -155,7 +155,7 @@ fn a_grant_given_back_keeps_its_place_until_the_relay_has_heard_of_it() {
     run(confirm(&world.store, world.wall, key(100), &[id, id])).unwrap();
     run(confirm(&world.store, world.wall, key(100), &[id])).unwrap();
     world.allocate(1, ask(START, 3, 1, limits(16, 80))).unwrap();
-    // A relay that restarts is told again, until the grant is over.
+    // A relay that restarts gets the revocation again, until the grant has expired.
     assert_eq!(run(taken_back(&world.store, key(100))), Ok(vec![id]));
     world.pass(600 + HOLD + 1);
     run(confirm(&world.store, world.wall, key(100), &[])).unwrap();
@@ -174,7 +174,7 @@ fn a_client_that_takes_fewer_relays_gets_those_there_are() {
 }
 
 #[test]
-fn who_gets_no_relay_is_told_why_there_is_none_and_what_to_do() {
+fn a_client_that_gets_no_relay_learns_why_and_what_to_do() {
     let mut world = World::new(2);
     world.policy.relays.extend([key(102), key(103)]);
     world.allocate(1, ask(START, 1, 2, limits(16, 80))).unwrap();
@@ -252,7 +252,7 @@ fn requests_out_of_their_time_are_refused() {
 }
 
 #[test]
-fn a_controller_whose_clock_others_have_left_behind_decides_nothing() {
+fn a_controller_whose_clock_is_behind_the_others_decides_nothing() {
     let mut world = World::new(1);
     world.allocate(1, ask(START, 1, 1, limits(1, 1))).unwrap();
     world.wall = UnixTime(START - MAX_SKEW);
@@ -262,7 +262,7 @@ fn a_controller_whose_clock_others_have_left_behind_decides_nothing() {
 }
 
 #[test]
-fn two_machines_with_one_key_are_told_so() {
+fn a_second_machine_with_a_relays_key_is_refused_with_the_reason() {
     let mut world = World::new(1);
     let hear = |world: &World, instance| {
         world.directory.lock().unwrap().hear(world.now, (key(100), instance), Load::default())
@@ -270,7 +270,7 @@ fn two_machines_with_one_key_are_told_so() {
     let why = hear(&world, 8).unwrap_err();
     assert_eq!(why, Denied::KeyInUse("203.0.113.7:4600".into()));
     assert!(why.to_string().contains("anabranch keys new"), "{why}");
-    // The first one goes, or falls silent.
+    // The first relay leaves, or falls silent.
     world.directory.lock().unwrap().forget(&key(100), 8);
     hear(&world, 8).unwrap_err();
     world.directory.lock().unwrap().forget(&key(100), 7);
@@ -289,7 +289,7 @@ fn a_relay_that_crashed_takes_its_own_place_again_at_once_but_no_place_is_taken_
     assert!(denied(directory.begin(world.now, (key(100), 8), &other)), "another machine");
     directory.begin(world.now, (key(100), 8), &at).unwrap();
     directory.hear(world.now, (key(100), 8), Load::default()).unwrap();
-    // The first was alive after all, on a machine with the same addresses somewhere else.
+    // The first was alive after all, on another machine with the same addresses.
     assert!(denied(directory.hear(world.now, (key(100), 7), Load::default())));
     assert!(denied(directory.begin(world.now, (key(100), 7), &at)));
 }
@@ -352,7 +352,7 @@ fn one_leader_at_a_time_sweeps_what_is_over() {
 }
 
 #[test]
-fn a_leader_that_had_its_clock_far_ahead_and_died_keeps_nobody_from_sweeping() {
+fn a_dead_leader_with_a_clock_far_ahead_does_not_keep_others_from_sweeping() {
     let world = World::new(1);
     let until = |ahead: u64| {
         run(lead(&world.store, UnixTime(world.wall.0 + ahead), (&key(200), 10))).unwrap().unwrap();

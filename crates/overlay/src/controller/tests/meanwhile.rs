@@ -1,10 +1,10 @@
-//! Two controllers that each know another relay: their decisions about one client have nothing in common but its record.
+//! Two controllers that each know another relay: their decisions about one client share only its record.
 
 use super::*;
 
 type Act<'a> = Box<dyn FnOnce() + Send + 'a>;
 
-/// Has something else done before the first transaction.
+/// Runs another decision before the first transaction.
 struct Meanwhile<'a> {
     inner: &'a MemoryStore,
     act: Mutex<Option<Act<'a>>>,
@@ -40,7 +40,7 @@ fn two_relays() -> (World, [Mutex<Directory>; 2]) {
     (world, directories)
 }
 
-/// What two controllers answer, of which the second decides while the first is about to.
+/// The answers of two controllers, of which the second decides while the first is about to commit.
 fn both(
     world: &World,
     directories: &[Mutex<Directory>; 2],

@@ -15,7 +15,7 @@ fn round(request: Request) {
     assert_eq!(Request::decode(&bytes[..bytes.len() - 2]).unwrap(), None);
 }
 
-/// One of each kind, with all that it can have but the changes of links.
+/// One message of each kind, with every optional field but the changes of links.
 fn every_request() -> Vec<Request> {
     let confirmed = vec![GrantId([0; 16]), GrantId([255; 16])];
     vec![
@@ -85,7 +85,7 @@ fn every_reply_comes_out_as_it_went_in() {
     }
 }
 
-/// The names in a message, of those within it, too; what a kind is called comes first.
+/// The names in a message and within them; the name of the kind comes first.
 fn names(value: &serde_json::Value, found: &mut Vec<String>) {
     match value {
         serde_json::Value::Object(fields) => {

@@ -18,7 +18,7 @@ use crate::grant::Limits;
 
 pub const START: u64 = 1_800_000_000;
 
-/// A future that needs nobody to wake it.
+/// Polls a future that never waits.
 pub fn run<T>(future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     loop {
@@ -42,7 +42,7 @@ pub fn quota(grants: u32, relays: u8, limits: Limits) -> Quota {
 
 pub fn offer(place: &str, pids: u64, mbit: u64) -> Offer {
     Offer {
-        place: Place(place.to_owned()),
+        place: Location(place.to_owned()),
         addresses: vec!["203.0.113.7:4600".parse().unwrap()],
         pids,
         rate: Some(mbit * 1_000_000),

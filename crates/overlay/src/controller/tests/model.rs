@@ -1,5 +1,5 @@
-//! Several controllers over one store: their steps are interleaved at random, they crash between any two, their clocks
-//! differ, and the store fails before or after it has done something.
+//! Several controllers over one store. Their steps are interleaved at random, they crash between any two, their
+//! clocks differ, and the store fails before or after it has committed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::poll_fn;
@@ -14,11 +14,11 @@ use crate::grant::{Grant, GrantId};
 const CONTROLLERS: usize = 3;
 const RELAYS: u8 = 3;
 const CLIENTS: u8 = 4;
-/// What each relay offers.
+/// The offer of each relay.
 const PIDS: u64 = 20;
 const MBIT: u64 = 100;
 
-/// Gives others their turn before each step, and fails now and then.
+/// Lets other tasks run before each step, and fails now and then.
 struct Flaky {
     inner: MemoryStore,
     failing: std::sync::Mutex<ChaCha8Rng>,
@@ -63,13 +63,13 @@ impl Store for Flaky {
 enum Outcome {
     Granted(PublicKey, RequestId, Approved),
     Renewed(Approved),
-    Told(u8, Vec<GrantId>),
+    Informed(u8, Vec<GrantId>),
     Nothing,
 }
 
 type Work<'a> = Pin<Box<dyn Future<Output = Outcome> + 'a>>;
 
-/// A relay as far as grants matter: it takes any that is signed until its own clock says that it is over.
+/// A relay, as far as grants matter: it accepts a signed grant until that has expired by its own clock.
 #[derive(Default)]
 struct Relay {
     refuses: BTreeSet<GrantId>,
@@ -100,7 +100,7 @@ impl Seen {
                 self.renewed += 1;
                 self.on_grant(approved.grant());
             }
-            Outcome::Told(relay, grants) => {
+            Outcome::Informed(relay, grants) => {
                 self.told += grants.len();
                 self.relays.entry(relay).or_default().refuses.extend(grants);
             }
@@ -108,7 +108,7 @@ impl Seen {
         }
     }
 
-    /// What arrives late may be the shorter one.
+    /// A late arrival may have the earlier end.
     fn on_grant(&mut self, grant: &Grant) {
         let known = self.grants.entry(grant.id).or_insert_with(|| grant.clone());
         if known.not_after < grant.not_after {
@@ -118,7 +118,7 @@ impl Seen {
     }
 
     fn check_capacity(&mut self, wall: u64) {
-        // What nobody takes any more needs no further look.
+        // A grant that no relay accepts any more needs no further check.
         self.grants.retain(|_, grant| grant.not_after.0 + 30 + MAX_SKEW >= wall);
         for (seed, relay) in &self.relays {
             let clock = wall.saturating_add_signed(relay.skew);
@@ -196,7 +196,7 @@ impl<'a> Run<'a> {
                     }
                     taken_back(store, key(relay))
                         .await
-                        .map_or(Outcome::Nothing, |told| Outcome::Told(relay, told))
+                        .map_or(Outcome::Nothing, |told| Outcome::Informed(relay, told))
                 })
             }
             _ => {
@@ -211,7 +211,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// A new request, or one of the last again.
+    /// A new request, or a recent one again.
     fn some_ask(&mut self) -> (PublicKey, Ask) {
         if !self.asks.is_empty() && self.rng.random_ratio(1, 3) {
             let recent = self.asks.len().saturating_sub(40);
@@ -253,7 +253,7 @@ impl<'a> Run<'a> {
                     let work = self.begin();
                     works.push(work);
                 }
-                // A crash, after which the client knows nothing.
+                // A crash, after which the client does not know the outcome.
                 15..17 if !works.is_empty() => drop(works.swap_remove(self.rng.random_range(0..works.len()))),
                 17..19 => {
                     self.pass();
@@ -330,7 +330,7 @@ fn no_interleaving_crash_or_clock_gives_two_grants_or_more_than_there_is() {
         });
         all.iter_mut().zip(done).for_each(|(all, done)| *all += done);
     }
-    // The runs must have done something.
+    // The runs must have made progress.
     let [grants, asks, told, renewed] = all;
     assert!(grants > 500 && asks > grants && told > 100 && renewed > 100, "{all:?}");
 }

@@ -33,7 +33,7 @@ fn a_renewed_grant_adds_nothing_but_time_and_its_paths_outlive_its_first_end() {
     let granted = Reply::Granted { id: GrantId([1; 16]), limits: limits(8, 1_000.0) };
     assert_eq!(world.ask(session, show(&first)), std::slice::from_ref(&granted));
     let (_, pid, _) = world.ready(session, "198.51.99.7:1", Pid(1));
-    // In whichever order they are shown, the later end counts.
+    // The later end counts, in whichever order they are shown.
     for shown in [&renewed, &first] {
         assert_eq!(world.ask(session, show(shown)), std::slice::from_ref(&granted));
     }
@@ -111,11 +111,11 @@ fn a_controllers_clock_that_leaps_ends_no_path_and_has_nothing_forgotten_however
     assert!(world.packet(hop("203.0.113.5:1000"), pid).is_some());
     world.now += Span::from_secs(20);
     for _ in 0..4 {
-        assert_eq!(says(&mut world, 7_200, vec![]), Told::Apart(7_200));
+        assert_eq!(says(&mut world, 7_200, vec![]), ClockVerdict::Apart(7_200));
         world.now += Span::from_secs(2);
     }
     assert_eq!(world.replies(session), []);
-    // It lasts, and is believed: what was shown goes on, what is shown now is judged by the new time.
+    // The leap lasts and is adopted: grants in use go on, new ones are judged by the new time.
     let far = 100 * 86_400;
     for _ in 0..200 {
         says(&mut world, far, vec![]);
@@ -126,7 +126,7 @@ fn a_controllers_clock_that_leaps_ends_no_path_and_has_nothing_forgotten_however
     assert_eq!(late, [Reply::Refused { request: 0, why: Refused::GrantExpired }]);
     let used = world.relay.usage();
     assert!(used.len() == 2 && used[0].bytes > 0 && used[1].revoked, "{used:?}");
-    // It is over; nothing was forgotten, and the grant ends when it would have.
+    // The leap is over; usage was remembered, and the grant ends when it would have.
     let end = Time::ZERO + Span::from_secs(3_600 + 30);
     while world.now <= end {
         says(&mut world, 0, vec![]);
@@ -136,7 +136,7 @@ fn a_controllers_clock_that_leaps_ends_no_path_and_has_nothing_forgotten_however
     says(&mut world, 0, vec![]);
     assert_eq!(world.replies(session), [Reply::Flow { flow, state: FlowState::GrantEnded }]);
     assert_eq!(world.relay.usage().len(), 2);
-    // By the right time both are forgotten once they are over.
+    // By the right time both are forgotten after their end.
     world.now += Span::from_secs(4_000);
     says(&mut world, 0, vec![]);
     world.now += Span::from_secs(3_600);
@@ -172,7 +172,7 @@ fn a_controllers_clock_that_was_ahead_and_is_set_right_prolongs_no_grant() {
         !world.replies(session).contains(&Reply::Flow { flow, state: FlowState::GrantEnded })
     };
     assert!(until(&mut world, 3_600), "for as long as it was good");
-    // Renewed, by the time that is right now, it lasts longer.
+    // Renewed by the right time, it lasts longer.
     let renewed = Grant { not_after: UnixTime(first.not_after.0 + 60), ..first };
     world.ask(session, Request::Show { grant: signer().sign(&renewed).unwrap() });
     assert!(until(&mut world, 3_680));
@@ -210,7 +210,7 @@ fn a_relay_that_can_remember_no_more_grants_still_remembers_revocations_and_conf
         remembered += heard.remembered.len();
     }
     assert_eq!(remembered, 16_384, "as many as there is room for beside the grants");
-    // One that is known is always marked.
+    // A known grant is always marked.
     let heartbeat = Heartbeat { time: UnixTime(WALL), revoked: vec![id(7), id(200_000)] };
     assert_eq!(world.relay.handle_heartbeat(world.now, &key(200), &heartbeat).remembered, [id(7)]);
     let revoked = world.relay.usage().iter().filter(|known| known.revoked).count();
@@ -227,7 +227,7 @@ fn consent_is_renewed_every_30_s_and_lapses_after_60() {
         assert_eq!(world.relay.stats().dropped.no_consent, 0);
         assert_eq!(world.consent(session, &[Pid(1)]), []);
     }
-    // From now on nobody answers.
+    // From now on no answer comes.
     world.wait(Span::from_secs(59));
     assert!(world.sent().len() >= 3);
     assert!(world.packet(hop("203.0.113.5:1000"), pid).is_some());
@@ -248,7 +248,7 @@ fn the_holder_of_a_ticket_reaches_its_maker_only_and_on_its_quota() {
     assert_eq!(world.relay.authorize(&key(60), Some(secret.share())), Admission::Guest(secret.hash()));
 
     let (guest, address) = (SessionId(2), hop("192.88.1.1:5"));
-    world.relay.handle_session_opened(world.now, guest, (key(60), Some(secret.share())));
+    world.relay.handle_session_opened(world.now, guest, as_guest(60, secret.share()));
     world.relay.handle_session_path(guest, PathId(0), Some(address));
     world.ask(guest, Request::Hello { version: 1 });
     assert_eq!(world.allocate(guest, "198.51.99.7:1", Pid(1)), Err(Refused::NotGranted), "only the host");
@@ -275,7 +275,7 @@ fn the_holder_of_a_ticket_reaches_its_maker_only_and_on_its_quota() {
     assert_eq!(world.ask(guest, to_host.clone()), too_many);
     world.ask(guest, Request::Release { flow });
     assert_eq!(world.ask(guest, to_host).len(), 2);
-    // A host that moves is followed; one that goes ends its guests' flows.
+    // A host that moves is followed; one that leaves ends its guests' flows.
     world.relay.handle_session_path(host, PathId(0), Some(hop("203.0.113.6:1")));
     world.relay.handle_session_closed(host);
     assert_eq!(world.replies(guest).len(), 2);
@@ -286,7 +286,7 @@ fn the_holder_of_a_ticket_reaches_its_maker_only_and_on_its_quota() {
 }
 
 #[test]
-fn a_share_is_its_hosts_and_another_who_registers_it_later_gets_no_guests_of_the_first() {
+fn a_host_that_registers_anothers_share_later_gets_no_guests_of_the_first() {
     let mut world = World::new();
     let (share, hash) = (ShareId(5), TicketSecret::from_random([1; 16]));
     let register = || Request::Host { share, hash: hash.clone(), flows: 2 };
@@ -295,7 +295,7 @@ fn a_share_is_its_hosts_and_another_who_registers_it_later_gets_no_guests_of_the
     world.ask(first, register());
     assert_eq!(world.ask(other, register()), [Reply::Refused { request: 0, why: Refused::ShareTaken }]);
     let guest = SessionId(3);
-    world.relay.handle_session_opened(world.now, guest, (key(60), Some(share)));
+    world.relay.handle_session_opened(world.now, guest, as_guest(60, share));
     world.relay.handle_session_path(guest, PathId(0), Some(hop("192.88.1.1:5")));
     world.ask(guest, Request::Hello { version: 1 });
     world.relay.handle_session_closed(first);
@@ -303,7 +303,7 @@ fn a_share_is_its_hosts_and_another_who_registers_it_later_gets_no_guests_of_the
     let request =
         Request::Allocate { request: 1, via: PathId(0), target: Target::Host, out: Pid(0), back: BACK };
     assert_eq!(world.ask(guest, request.clone()), [Reply::Refused { request: 1, why: Refused::NoHost }]);
-    // The first host comes back and takes a second session for its own.
+    // The first host returns and opens a second session.
     world.ask(other, Request::Unhost { share });
     let again = world.open(4, 1, "203.0.113.7:1000");
     world.ask(again, register());
@@ -323,15 +323,15 @@ fn a_drained_relay_takes_nothing_new_tells_everybody_and_is_empty_in_the_end() {
     world.wait(Span::from_secs(30));
     assert_eq!(world.replies(session), [Reply::Flow { flow, state: FlowState::Drained }]);
     assert!(world.relay.is_drained());
-    // Who comes later learns that nothing is left to wait for.
+    // A later client learns that there is nothing to wait for.
     let later = SessionId(2);
-    world.relay.handle_session_opened(world.now, later, (key(2), None));
+    world.relay.handle_session_opened(world.now, later, Newcomer::new(key(2), None));
     assert_eq!(world.replies(later), [Reply::Draining { seconds: 0 }]);
     assert!(world.relay.is_draining());
 }
 
 #[test]
-fn sessions_without_business_are_closed_and_accounts_forgotten() {
+fn sessions_that_may_not_use_the_relay_are_closed_and_their_accounts_forgotten() {
     let mut world = World::new();
     let stranger = world.open(1, 5, "203.0.113.5:1000");
     let member = world.open(2, 1, "203.0.113.6:1000");
@@ -351,10 +351,10 @@ fn sessions_without_business_are_closed_and_accounts_forgotten() {
 }
 
 #[test]
-fn another_version_is_told_so_and_a_request_before_the_greeting_is_refused() {
+fn another_version_and_a_request_before_the_greeting_are_refused() {
     let mut world = World::new();
     let session = SessionId(1);
-    world.relay.handle_session_opened(world.now, session, (key(1), None));
+    world.relay.handle_session_opened(world.now, session, Newcomer::new(key(1), None));
     let refused = |why| Reply::Refused { request: 0, why };
     assert_eq!(world.ask(session, Request::Release { flow: FlowId(0) }), [refused(Refused::NoHello)]);
     let hello = Reply::Hello { version: RELAY_VERSION };
@@ -375,7 +375,7 @@ fn a_new_configuration_ends_what_it_does_not_allow_and_nothing_else() {
     world.relay.reconfigure(world.now, config);
     let ended = [
         (kept, Reply::Flow { flow: private, state: FlowState::Denied }),
-        (gone, Reply::Flow { flow: unlisted, state: FlowState::GrantEnded }),
+        (gone, Reply::Flow { flow: unlisted, state: FlowState::Denied }),
     ];
     assert_eq!([world.relay.poll_reply().unwrap(), world.relay.poll_reply().unwrap()], ended);
     assert_eq!(world.relay.poll_reply(), None);
@@ -439,7 +439,7 @@ fn bytes_used_stay_used_of_a_grant_that_is_shown_renewed_in_another_session() {
     world.relay.handle_session_closed(session);
     let session = world.open(2, 5, "203.0.113.5:1000");
     assert_eq!(left(&world.ask(session, show(&renewed))), 50);
-    // Past the first end by more than what is over is remembered.
+    // Later than the first end by more than an expired grant is remembered.
     while world.now < Time::ZERO + Span::from_secs(day + 6_000) {
         world.now += Span::from_secs(20);
         beat(&mut world);
@@ -447,4 +447,77 @@ fn bytes_used_stay_used_of_a_grant_that_is_shown_renewed_in_another_session() {
     world.relay.handle_session_closed(session);
     let session = world.open(3, 5, "203.0.113.5:1000");
     assert_eq!(left(&world.ask(session, show(&renewed))), 50);
+}
+
+fn closed(world: &mut World) -> Vec<(SessionId, Dismissal)> {
+    std::iter::from_fn(|| world.relay.poll_close()).collect()
+}
+
+#[test]
+fn a_removed_user_loses_its_paths_at_once_and_its_sessions_soon_with_the_reason() {
+    let mut world = World::new();
+    let (gone, stays) = (world.open(1, 1, "203.0.113.5:1000"), world.open(2, 2, "203.0.113.6:1000"));
+    let (flow, ..) = world.ready(gone, "198.51.99.7:1", Pid(1));
+    world.wait(Span::from_secs(30));
+    let mut config = world.relay.config.clone();
+    config.listed.remove(&key(1));
+    world.relay.reconfigure(world.now, config);
+    assert_eq!(world.replies(gone), [Reply::Flow { flow, state: FlowState::Denied }]);
+    assert_eq!((world.relay.stats().flows, closed(&mut world)), (0, vec![]), "it may still show a grant");
+    world.wait(Span::from_secs(11));
+    assert_eq!(closed(&mut world), [(gone, Dismissal::Ended(Ended::Unlisted))]);
+    assert!(world.relay.clients.contains_key(&stays));
+}
+
+#[test]
+fn a_removed_user_that_shows_a_grant_in_time_keeps_its_session() {
+    let mut world = World::new();
+    let session = world.open(1, 1, "203.0.113.5:1000");
+    let mut config = world.relay.config.clone();
+    config.listed.remove(&key(1));
+    world.relay.reconfigure(world.now, config);
+    let grant = signer().sign(&grant(1, 1)).unwrap();
+    assert!(matches!(world.ask(session, Request::Show { grant })[..], [Reply::Granted { .. }]));
+    world.wait(Span::from_secs(30));
+    assert_eq!(closed(&mut world), []);
+}
+
+#[test]
+fn a_grant_that_expires_or_is_revoked_ends_the_paths_and_then_the_session_with_the_reason() {
+    for why in [Ended::Expired, Ended::Revoked] {
+        let mut world = World::new();
+        let session = world.open(1, 5, "203.0.113.5:1000");
+        let short = Grant { not_after: UnixTime(WALL + 20), ..grant(1, 5) };
+        let shown = if why == Ended::Expired { short } else { grant(1, 5) };
+        world.ask(session, Request::Show { grant: signer().sign(&shown).unwrap() });
+        let (flow, ..) = world.ready(session, "198.51.99.7:1", Pid(1));
+        let passed = if why == Ended::Expired { 55 } else { 0 };
+        let revoked = if why == Ended::Revoked { vec![GrantId([1; 16])] } else { vec![] };
+        world.now += Span::from_secs(passed);
+        let heartbeat = Heartbeat { time: UnixTime(WALL + passed), revoked };
+        world.relay.handle_heartbeat(world.now, &key(200), &heartbeat);
+        assert_eq!(world.replies(session), [Reply::Flow { flow, state: FlowState::GrantEnded }]);
+        assert_eq!(closed(&mut world), [], "it may show another");
+        world.wait(Span::from_secs(11));
+        assert_eq!(closed(&mut world), [(session, Dismissal::Ended(why))]);
+    }
+}
+
+#[test]
+fn bytes_of_a_listed_user_stay_used_over_a_restart() {
+    let few = |config: &mut RelayConfig| {
+        config.listed = [(key(1), Limits { bytes: 350, ..limits(8, 1_000.0) })].into();
+    };
+    let mut world = World::with(few);
+    let session = world.open(1, 1, "203.0.113.5:1000");
+    let (_, pid, _) = world.ready(session, "198.51.99.7:1", Pid(1));
+    for _ in 0..3 {
+        assert!(world.packet(hop("203.0.113.5:1000"), pid).is_some());
+    }
+    let used = world.relay.listed_usage();
+    assert_eq!(used, [ListedUse { key: key(1), bytes: 300 }]);
+    let mut restarted = World::with(few);
+    restarted.relay.restore_listed_usage(used.iter().copied().chain([ListedUse { key: key(9), bytes: 7 }]));
+    assert_eq!(restarted.relay.keys()[0].limits.unwrap().bytes, 50);
+    assert_eq!(restarted.relay.listed_usage(), used);
 }

@@ -1,4 +1,4 @@
-//! The fast path: what is rewritten, what stays together, who may send.
+//! The fast path: rewriting, runs, and sources.
 
 use super::*;
 
@@ -124,7 +124,7 @@ fn before_there_is_a_pid_only_first_handshake_messages_pass_and_after_that_only_
     assert_eq!(send(&mut world, client, Kind::Data, forward), None, "not before the next hop agreed");
     assert_eq!(world.consent(session, &[Pid(9)]), [Reply::Flow { flow, state: FlowState::Ready }]);
     assert_eq!(send(&mut world, client, Kind::Data, forward), Some(Pid(9)));
-    // As through the first of two relays, to the session behind which the second leads.
+    // As through the first of two relays, to the session behind the second.
     assert_eq!(send(&mut world, client, Kind::Init, forward), Some(Pid(9)));
 }
 
@@ -136,7 +136,7 @@ fn two_relays_in_a_row_agree_with_each_other_and_carry_packets_both_ways() {
     let server = hop("192.88.1.9:3000");
     let at_near = near.open(1, 1, "203.0.113.5:1000");
     let at_far = far.open(1, 1, "198.51.99.1:9");
-    // Allocated from the far end, where the PIDs come from; the way back is filled in afterwards.
+    // Allocated from the far end, which issues the PIDs; the return path is filled in afterwards.
     let (far_flow, far_forward, far_back) = far.ready(at_far, "192.88.1.9:3000", Pid(70));
     let (_, near_forward, near_back) = near.allocate(at_near, "198.51.99.2:9", far_forward).unwrap();
     assert_eq!(far.ask(at_far, Request::Redirect { flow: far_flow, out: Pid(70), back: near_back }), []);
@@ -161,7 +161,7 @@ fn two_relays_in_a_row_agree_with_each_other_and_carry_packets_both_ways() {
 }
 
 #[test]
-fn a_client_that_moves_takes_its_flows_along_and_its_old_address_is_nobodys() {
+fn a_client_that_moves_keeps_its_flows_and_its_old_address_carries_nothing() {
     let mut world = World::new();
     let session = world.open(1, 1, "203.0.113.5:1000");
     let (flow, forward, back) = world.ready(session, "198.51.99.7:2000", Pid(42));

@@ -112,7 +112,7 @@ fn only_the_issuer_of_a_pid_answers_and_with_fewer_bytes() {
 }
 
 #[test]
-fn nobody_who_does_not_know_a_nodes_key_learns_that_it_is_there() {
+fn a_node_is_silent_to_everyone_who_does_not_know_its_key() {
     let question = Question { reference: 1, token: 2 };
     let by = |known| challenge(Pid::HANDSHAKE, question, Some(&key(known)));
     assert!(answer_challenge(&by(1), |_| false, Some(&key(1))).is_some());

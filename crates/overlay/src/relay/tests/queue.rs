@@ -1,4 +1,4 @@
-//! Rate, fairness and what is dropped first.
+//! Rate, fairness and drop order.
 
 use proptest::prelude::*;
 
@@ -39,7 +39,7 @@ fn served(egress: &mut Egress, offered: &[(u32, u32)]) -> Vec<usize> {
 }
 
 #[test]
-fn keys_share_the_rate_alike_however_much_they_send() {
+fn keys_share_the_rate_equally_however_much_they_send() {
     let mut egress = Egress::new(Some(Rate::from_mbit(8.0)));
     for number in 0..3 {
         egress.set_rate(number, None);
@@ -113,7 +113,7 @@ fn what_waits_is_never_more_than_20_ms_of_the_rate() {
     }
 }
 
-/// Its first packet waits for a very long time, or for ever.
+/// Its first packet waits for a very long time, or without end.
 #[test]
 fn a_key_with_next_to_no_rate_that_sends_on_takes_no_more_memory() {
     for rate in [Rate::ZERO, Rate::from_bits(1)] {
@@ -147,7 +147,7 @@ fn a_key_that_had_no_rate_goes_on_once_it_has_one() {
 }
 
 proptest! {
-    /// Whatever comes in leaves once or was dropped, and the queue says when to come back.
+    /// Every packet leaves once or is dropped, and the queue returns a deadline while any waits.
     #[test]
     fn packets_are_neither_lost_nor_doubled(operations in prop::collection::vec((0..4u32, 0..16u8, 0..4u64, 1..5_000usize), 1..200)) {
         let mut egress = Egress::new(Some(Rate::from_mbit(4.0)));
@@ -177,12 +177,12 @@ proptest! {
 
 /// A packet train of the relay's own, 193 kB, which by itself would hold a link of 10 Mbit/s for 155 ms.
 #[test]
-fn what_a_relay_sends_for_itself_holds_up_nobody_by_more_than_the_queue() {
+fn a_relays_own_packets_delay_others_by_no_more_than_the_queue() {
     let rate = Rate::from_mbit(10.0);
     for honest_every in [1_000_000, 10_000, 2_000, 900] {
         let mut egress = Egress::new(Some(rate));
         egress.set_rate(0, None);
-        // When all that has left is through the link behind; the longest that one of another key took for it.
+        // When the link behind has sent everything so far; the longest delay of another key's packet there.
         let (mut free, mut longest, mut left, mut own, mut dropped) = (at(0), Span::ZERO, None, 160, 0);
         let mut arrived = std::collections::VecDeque::new();
         let through = |free: &mut Time, now: Time, bytes: u64| {
@@ -203,7 +203,7 @@ fn what_a_relay_sends_for_itself_holds_up_nobody_by_more_than_the_queue() {
                 let since = arrived.pop_front().unwrap();
                 longest = longest.max(through(&mut free, now, PACKET as u64).since(since));
             }
-            // As timers are: not finer than a millisecond.
+            // Timers are no finer than a millisecond.
             while step % 10 == 0 && own > 0 && egress.pass_own(now, 1_208).is_ok() {
                 through(&mut free, now, 1_208);
                 own -= 1;
@@ -216,7 +216,7 @@ fn what_a_relay_sends_for_itself_holds_up_nobody_by_more_than_the_queue() {
         if honest_every == 1_000_000 {
             assert!(own == 0 && took < alone + Span::from_millis(2) && took + Span::from_millis(15) > alone);
         } else {
-            // Who sends most of the rate goes before.
+            // The key that sends most of the rate goes first.
             assert!(own == 0 || honest_every == 900, "{own} of the train are left");
         }
     }

@@ -1,4 +1,5 @@
-//! Random operations of many clients; after each the relay's books agree, and after the last client nothing is left.
+//! Random operations of many clients. After each the relay's state is consistent, and after the last client it is
+//! empty.
 
 use rand::RngExt;
 
@@ -44,8 +45,10 @@ fn run(seed: u64) {
             0 | 1 => {
                 next += 1;
                 let guest = world.relay.shares.contains_key(&share) && rng.random_bool(0.5);
-                let who = (key(rng.random_range(1..7)), guest.then_some(share));
-                world.relay.handle_session_opened(world.now, SessionId(next), who);
+                let owner = Owner { key: key(rng.random_range(1..7)), address: Some(some_hop.address.ip()) };
+                let newcomer =
+                    Newcomer { owner, share: guest.then_some(share), measures: rng.random_bool(0.1) };
+                world.relay.handle_session_opened(world.now, SessionId(next), newcomer);
                 world.relay.handle_session_path(SessionId(next), PathId(0), Some(some_hop));
                 world.relay.handle_request(world.now, SessionId(next), Request::Hello { version: 1 }, None);
             }

@@ -1,8 +1,8 @@
-//! How long what was used of a grant is remembered, when its end moves or the clock is not to be trusted.
+//! How long usage of a grant is remembered, when its end moves or the clock is not reliable.
 
 use super::*;
 
-/// A grant that lasts for so many seconds.
+/// A grant of this lifetime in seconds.
 fn lasting(seconds: u64) -> Grant {
     Grant { not_after: UnixTime(WALL + seconds), ..grant(1, 5) }
 }
@@ -12,7 +12,7 @@ fn show(world: &mut World, session: SessionId, grant: &Grant) {
     assert!(matches!(shown[..], [Reply::Granted { .. }]), "{shown:?}");
 }
 
-/// A controller says every minute until then what time it is, so many seconds ahead; gives what the client was told meanwhile.
+/// A controller sends its time every minute until then, this many seconds ahead; returns the replies to the client.
 fn hear(world: &mut World, session: SessionId, (until, ahead): (u64, u64)) -> Vec<Reply> {
     while world.now < Time::ZERO + Span::from_secs(until) {
         world.now += Span::from_secs(60);
@@ -23,7 +23,7 @@ fn hear(world: &mut World, session: SessionId, (until, ahead): (u64, u64)) -> Ve
     world.replies(session)
 }
 
-/// A path that has carried something on a grant.
+/// A path that has carried data on a grant.
 fn used(world: &mut World, grant: &Grant) -> (SessionId, u64) {
     let session = world.open(1, 5, "203.0.113.5:1000");
     show(world, session, grant);
@@ -68,7 +68,7 @@ fn a_clock_that_no_controller_confirmed_has_nothing_forgotten() {
         world.relay.handle_timeout(world.now);
     }
     assert_eq!(world.relay.usage(), [over]);
-    // Once one has, what is over is forgotten an hour later.
+    // Once one has, an expired grant is forgotten an hour later.
     let session = world.open(1, 5, "203.0.113.5:1000");
     assert_eq!(hear(&mut world, session, (18_000 + 3_700, 0)), []);
     assert_eq!(world.relay.usage(), []);

@@ -1,4 +1,4 @@
-//! Places of those who may not use the relay: who takes many shuts out nobody.
+//! Sessions that may not use the relay: a flood of them does not keep others out.
 
 use super::*;
 
@@ -9,18 +9,22 @@ fn one_of_many(number: u64) -> PublicKey {
     NodeKey::from_random(random).public()
 }
 
-/// A stranger opens a session from an address; who is dismissed for it.
+/// A stranger opens a session from an address; returns the sessions that are dismissed for it.
 fn open(world: &mut World, number: u64, address: &str) -> Vec<(SessionId, Dismissal)> {
-    let (session, who) = (SessionId(number), (one_of_many(number), None));
-    world.relay.handle_session_opened(world.now, session, who);
+    let (session, address_ip) = (SessionId(number), hop(address).address.ip());
+    world.relay.handle_session_opened(
+        world.now,
+        session,
+        Newcomer::new(one_of_many(number), Some(address_ip)),
+    );
     world.relay.handle_session_path(session, PathId(0), Some(hop(address)));
     std::iter::from_fn(|| world.relay.poll_close()).collect()
 }
 
 #[test]
-fn one_source_that_fills_all_places_with_many_keys_loses_its_own() {
+fn one_source_that_fills_all_places_with_many_keys_loses_its_own_sessions() {
     let mut world = World::with(|config| config.most_strangers = 16);
-    // Of IPv6 a network is one source.
+    // An IPv6 network is one source.
     let flooder = |number: u64| format!("[2606:4700::{number:x}]:1");
     (100..116).for_each(|number| assert_eq!(open(&mut world, number, &flooder(number)), []));
     assert_eq!(world.relay.authorize(&key(5), None), Admission::ByKey);
@@ -69,7 +73,7 @@ fn of_many_sources_the_oldest_gives_way() {
 }
 
 #[test]
-fn a_key_that_may_not_use_the_relay_has_four_sessions_and_others_theirs() {
+fn a_key_that_may_not_use_the_relay_has_four_sessions_and_other_keys_have_theirs() {
     let mut world = World::new();
     for number in 1..=4 {
         assert_eq!(world.relay.authorize(&key(5), None), Admission::ByKey);
@@ -77,10 +81,10 @@ fn a_key_that_may_not_use_the_relay_has_four_sessions_and_others_theirs() {
     }
     assert_eq!(world.relay.authorize(&key(5), None), Admission::Busy);
     assert_eq!(world.relay.authorize(&key(6), None), Admission::ByKey);
-    // Handshakes that were answered before.
+    // These handshakes were answered before.
     world.open(5, 5, "203.0.113.5:1000");
     assert_eq!(world.relay.poll_close(), Some((SessionId(1), Dismissal::GaveWay)));
-    // One that shows a grant speaks for the others of its key.
+    // A session that shows a grant does so for the others of its key.
     let grant = signer().sign(&grant(1, 5)).unwrap();
     world.ask(SessionId(5), Request::Show { grant });
     assert_eq!(world.relay.authorize(&key(5), None), Admission::ByKey);
@@ -94,7 +98,7 @@ fn a_guest_needs_a_place_until_it_has_a_flow() {
     world.ask(host, Request::Host { share, hash: hash.clone(), flows: 8 });
     for number in 2..6 {
         assert_eq!(world.relay.authorize(&key(60), Some(share)), Admission::Guest(hash.clone()));
-        world.relay.handle_session_opened(world.now, SessionId(number), (key(60), Some(share)));
+        world.relay.handle_session_opened(world.now, SessionId(number), as_guest(60, share));
         world.relay.handle_session_path(SessionId(number), PathId(0), Some(hop("192.88.1.1:5")));
     }
     assert_eq!(world.relay.authorize(&key(60), Some(share)), Admission::Busy);
@@ -106,13 +110,13 @@ fn a_guest_needs_a_place_until_it_has_a_flow() {
 }
 
 #[test]
-fn a_guest_leaves_its_host_the_questions_to_next_hops() {
+fn a_guest_does_not_use_up_its_hosts_questions_to_next_hops() {
     let mut world = World::new();
     let (share, hash) = (ShareId(3), TicketSecret::from_random([1; 16]));
     let host = world.open(1, 1, "203.0.113.5:1000");
     world.ask(host, Request::Host { share, hash, flows: 8 });
     let guest = SessionId(2);
-    world.relay.handle_session_opened(world.now, guest, (key(60), Some(share)));
+    world.relay.handle_session_opened(world.now, guest, as_guest(60, share));
     world.relay.handle_session_path(guest, PathId(0), Some(hop("192.88.1.1:5")));
     world.ask(guest, Request::Hello { version: RELAY_VERSION });
     for out in 0..1_000 {

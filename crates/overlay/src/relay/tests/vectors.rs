@@ -1,4 +1,4 @@
-//! `docs/reference/vectors/relay.json` is what this code writes. `ANABRANCH_WRITE_VECTORS=1` writes it anew.
+//! `docs/reference/vectors/relay.json` holds the output of this code. `ANABRANCH_WRITE_VECTORS=1` writes it again.
 
 use serde_json::{Value, json};
 

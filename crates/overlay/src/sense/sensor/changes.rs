@@ -1,4 +1,4 @@
-//! What a sensor tells its controllers: links that changed, by number.
+//! A sensor's reports to controllers: changed links, by version.
 
 use anabranch_secure::PublicKey;
 use anabranch_wire::{Span, Time};
@@ -6,14 +6,14 @@ use anabranch_wire::{Span, Time};
 use super::{Measured, Sensor};
 use crate::sense::message::{Changes, LinkTold};
 
-/// Changes go out with what is said anyway; a link's share of the text is at most so long.
+/// Longest text of a link in a report, which travels in a heartbeat.
 const CHANGE_COST: u64 = 200;
-/// A link that has changed noticeably is told at most so often; one that went down or came up at once.
+/// Shortest time between two reports of a noticeably changed link; one that goes down or comes up is reported at
+/// once.
 const TOLD_EVERY: Span = Span::from_secs(5);
 
 impl Sensor {
-    /// What a controller that knows this node up to version `known` should be told now, as far as the budget goes. 0 is who knows
-    /// nothing.
+    /// The changes for a controller that has version `known` (0 for none), as far as the budget allows.
     pub fn poll_changes(&mut self, now: Time, known: u64) -> Option<Changes> {
         self.note_changes(now);
         let since = if known < self.complete_from { 0 } else { known };
@@ -43,7 +43,7 @@ impl Sensor {
         Some(Changes { since, version, coordinate: self.coordinate.into(), links: told, gone })
     }
 
-    /// Gives a new version to each link that differs noticeably from what was told.
+    /// Gives a new version to each link that differs noticeably from its last report.
     fn note_changes(&mut self, now: Time) {
         for (node, Measured { link, told, .. }) in &mut self.links {
             let Some(new) = link.told(now, *node) else { continue };
@@ -62,7 +62,7 @@ impl Sensor {
     }
 }
 
-/// Round-trip time by a tenth and 2 ms, loss by one in a hundred, queues by 5 ms, rates by a quarter.
+/// Noticeable changes: a tenth and 2 ms of the round-trip time, 1 % of loss, 5 ms of queueing, a quarter of a rate.
 fn is_noticeable(old: &LinkTold, new: &LinkTold) -> bool {
     let moved = |old: u32, new: u32, least: u32, part: u32| old.abs_diff(new) > least.max(old / part);
     let loss = (0..2).any(|way| old.loss[way].abs_diff(new.loss[way]) >= 100);
@@ -81,7 +81,7 @@ mod tests {
         LinkTold { to, up: true, rtt, loss: [100; 2], queue, available: 4_000, capacity: 10_000 }
     }
 
-    /// Whether a change of a link is worth telling.
+    /// Whether a change of a link is worth a report.
     fn is_told(change: impl Fn(&mut LinkTold)) -> bool {
         let mut new = link();
         change(&mut new);
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_told_when_they_differ_by_a_quarter_and_a_tenth_of_a_megabit() {
+    fn rates_are_reported_when_they_differ_by_a_quarter_and_a_tenth_of_a_megabit() {
         assert!(!is_told(|_| {}));
         for way in [-1_i32, 1] {
             assert!(!is_told(|link| link.capacity = link.capacity.saturating_add_signed(way * 2_500)));
@@ -97,7 +97,7 @@ mod tests {
             assert!(!is_told(|link| link.available = link.available.saturating_add_signed(way * 1_000)));
             assert!(is_told(|link| link.available = link.available.saturating_add_signed(way * 1_001)));
         }
-        // What was not known, and what is not known any more.
+        // A value that became known or unknown.
         assert!(is_told(|link| link.available = 0) && is_told(|link| link.capacity = 0));
         let unknown = LinkTold { available: 0, capacity: 0, ..link() };
         assert!(is_noticeable(&unknown, &LinkTold { capacity: 101, ..unknown.clone() }));
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn delay_loss_and_queues_are_told_when_they_differ_by_as_much_as_is_stated() {
+    fn delay_loss_and_queues_are_reported_when_they_differ_by_the_stated_amounts() {
         assert!(!is_told(|link| link.rtt[0] += 4_000) && is_told(|link| link.rtt[0] += 4_001));
         for way in 0..2 {
             assert!(!is_told(|link| link.loss[way] += 99) && is_told(|link| link.loss[way] += 100));

@@ -1,7 +1,7 @@
-//! A node's side of sensing: what it measures, when, and what it tells.
+//! A node's side of sensing: measures links and reports them.
 //!
-//! Without I/O: the caller sends what [`Sensor::poll_transmit`] gives, hands over what comes, calls again at
-//! [`Sensor::poll_timeout`], and puts [`Sensor::poll_changes`] into what it says to its controllers.
+//! It does no I/O. The caller sends what [`Sensor::poll_transmit`] returns, passes in messages, calls again at
+//! [`Sensor::poll_timeout`], and adds [`Sensor::poll_changes`] to its heartbeats.
 
 mod changes;
 mod trains;
@@ -17,58 +17,58 @@ use crate::sense::bucket::Bucket;
 use crate::sense::coordinate::Coordinate;
 use crate::sense::link::{Link, State};
 use crate::sense::message::{Answer, LinkTold, Probe, SenseMessage, micros};
-use crate::sense::train::{Counting, Kept};
+use crate::sense::train::{Counting, Remembered};
 pub use trains::{CALL_COST, CALLED_COST};
 use trains::{Calls, Running, TRAINS_SAVED};
 
-/// An IPv6 packet with a datagram frame, without the message: headers of IP, UDP and packet, tag, head of the frame.
+/// Overhead of a message in an IPv6 packet: IP, UDP and packet headers, tag, head of the frame.
 pub(in crate::sense) const PACKET: u64 = 40 + 8 + 16 + 16 + 8;
-/// A packet that acknowledges another.
+/// Size of an acknowledgement as a packet.
 const ACK: u64 = 40 + 8 + 16 + 16 + 12;
-/// So many packets of a train, at least, have one acknowledgement.
+/// Fewest packets of a train for each acknowledgement.
 const CARS_ACKNOWLEDGED: u64 = 2;
-/// What measuring a link once costs its measurer: the probe, and the acknowledgement of the answer.
+/// Bytes of one probe for its measurer: the probe, and the acknowledgement of the answer.
 pub(in crate::sense) const PROBE_COST: u64 = PACKET + 5 + ACK;
-/// What it costs the other end: the acknowledgement of the probe, and the answer.
+/// Bytes of one probe for the other end: the acknowledgement of the probe, and the answer.
 pub(in crate::sense) const ANSWER_COST: u64 = PACKET + 31 + ACK;
 /// Most links of a node.
 pub(in crate::sense) const MOST_LINKS: usize = 64;
-/// Of one node's questions so many are answered, on average and at once: it measures every two seconds, and asks three times
-/// more where an answer is missing. Who asks more takes nothing from the others.
+/// Answers to one node's probes, on average and at once. A measurer probes every two seconds, and three more times
+/// after a missing answer, so nodes that probe more take nothing from others.
 const ANSWERED: (Rate, Span) = (Rate::from_bits(ANSWER_COST * 8), Span::from_secs(5));
 /// Most nodes whose probes are answered.
 const MOST_SERVED: usize = 1_024;
-/// Links that are measured no more, to be told.
+/// Most removed links that wait to be reported.
 const MOST_GONE: usize = 32;
 
-/// How much a node does.
+/// A sensor's limits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SensorConfig {
-    /// All that it sends for sensing, headers included.
+    /// Bytes sent for sensing, headers included.
     pub budget: Rate,
-    /// Between two probes of a link that nobody uses.
+    /// Interval of probes on an idle link.
     pub interval: Span,
 }
 
 impl Default for SensorConfig {
-    /// 20 kbit/s, of which 8 neighbours every 2 s take 13, trains and handshakes 4.
+    /// 20 kbit/s: 8 neighbours every 2 s take 13, trains and handshakes 4.
     fn default() -> Self {
         Self { budget: Rate::from_bits(20_000), interval: Span::from_secs(2) }
     }
 }
 
-/// What a sensor did.
+/// A sensor's counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SensorStats {
     /// Probes sent.
     pub probes: u64,
     /// Answers sent.
     pub answers: u64,
-    /// Probes left without answer since the budget was spent.
+    /// Probes that were not answered because the budget was used up.
     pub unanswered: u64,
     /// Packet trains sent.
     pub trains: u64,
-    /// Links told to a controller.
+    /// Links reported to a controller.
     pub told: u64,
     /// Bytes charged to the budget.
     pub bytes: u64,
@@ -79,27 +79,27 @@ pub struct SensorStats {
 pub struct Sensor {
     config: SensorConfig,
     links: BTreeMap<PublicKey, Measured>,
-    /// Whose questions are answered.
+    /// Nodes whose probes are answered.
     served: BTreeMap<PublicKey, Served>,
     counting: Counting,
-    /// The train that is on its way.
+    /// The train that is under way.
     train: Option<Running>,
     number: u32,
     probes: Bucket,
     answers: Bucket,
     changes: Bucket,
-    /// Pays for trains, for handshakes, and for what is sent because of others' trains.
+    /// Pays for trains, handshakes, and packets caused by others' trains.
     trains: Bucket,
-    /// The rate to which all that this node sends keeps.
+    /// This node's rate limit.
     limit: Option<Rate>,
-    /// Of links that are not measured now.
-    kept: Kept,
+    /// Measurements of links that are not measured now.
+    kept: Remembered,
     coordinate: Coordinate,
     told_coordinate: (u64, Coordinate),
-    /// Counts changes.
+    /// Version of the latest change.
     version: u64,
     gone: VecDeque<(u64, PublicKey)>,
-    /// Who knows less than this version must be told everything.
+    /// A controller with an older version has to get everything.
     complete_from: u64,
     generator: ChaCha8Rng,
     stats: SensorStats,
@@ -108,7 +108,7 @@ pub struct Sensor {
 /// A node that measures this one.
 #[derive(Clone, Debug)]
 struct Served {
-    /// Probes that came.
+    /// Probes received.
     received: u32,
     answers: Bucket,
     calls: Calls,
@@ -117,9 +117,9 @@ struct Served {
 #[derive(Clone, Debug)]
 struct Measured {
     link: Link,
-    /// Somebody wants to know this one: its train comes first.
+    /// A client requested this link: its train comes first.
     is_wanted: bool,
-    /// As it was told last, in which version and when.
+    /// Its last report, with version and time.
     told: Option<(u64, Time, LinkTold)>,
 }
 
@@ -139,10 +139,10 @@ impl Sensor {
             probes: bucket(0.3, 5),
             answers: bucket(0.45, 5),
             changes: bucket(0.05, 24),
-            // A train is longer than any other burst: what it takes is saved up first.
+            // A train is longer than any other burst, so its bytes are saved up first.
             trains: bucket(0.2, TRAINS_SAVED).empty(),
             limit: None,
-            kept: Kept::default(),
+            kept: Remembered::default(),
             coordinate: Coordinate::default(),
             told_coordinate: (0, Coordinate::default()),
             version: 0,
@@ -153,8 +153,7 @@ impl Sensor {
         }
     }
 
-    /// The links to measure from now on: neighbours, and for a while those that somebody wants to know. At most 64 are taken, of which those
-    /// that are wanted first.
+    /// Sets the links to measure: neighbours, and for a while requested ones. At most 64, requested ones first.
     pub fn measure(&mut self, now: Time, neighbours: &BTreeSet<PublicKey>, wanted: &BTreeSet<PublicKey>) {
         let others = neighbours.difference(wanted);
         let nodes: BTreeSet<PublicKey> = wanted.iter().chain(others).take(MOST_LINKS).copied().collect();
@@ -177,7 +176,7 @@ impl Sensor {
                 continue;
             }
             self.gone.retain(|(_, gone)| *gone != node);
-            // Who wants to know does not want to wait.
+            // The client is waiting for the result.
             let capacity = self.kept.take(now, &node);
             let later = if is_wanted { Span::ZERO } else { self.config.interval.mul_f64(self.unit()) };
             self.links
@@ -190,7 +189,7 @@ impl Sensor {
         self.links.keys()
     }
 
-    /// A message from another node; gives the answer to it, when there is one and the budget allows it.
+    /// Handles a message of another node; returns the answer, if there is one and the budget allows it.
     pub fn handle_message(
         &mut self,
         now: Time,
@@ -242,7 +241,7 @@ impl Sensor {
         Some(self.served.entry(*from).or_insert_with(new))
     }
 
-    /// Whether that node's share of the budget, and the budget, allow an answer, which is charged.
+    /// Charges an answer to that node's share and to the budget; false if either is used up.
     fn may_answer(&mut self, now: Time, to: &PublicKey) -> bool {
         let is_its_turn = self.serve(now, to).is_some_and(|served| served.answers.take(now, ANSWER_COST));
         let may = is_its_turn && self.answers.take(now, ANSWER_COST);
@@ -261,7 +260,7 @@ impl Sensor {
         self.counting.forget(node);
     }
 
-    /// A probe to send now, and to whom.
+    /// The next probe to send, and its destination.
     pub fn poll_transmit(&mut self, now: Time) -> Option<(PublicKey, SenseMessage)> {
         let due = self.links.iter().map(|(node, known)| (known.link.next_probe, *node));
         let (at, node) = due.min()?;
@@ -270,14 +269,14 @@ impl Sensor {
         }
         self.stats.probes += 1;
         self.stats.bytes += PROBE_COST;
-        // A tenth more or less, so that nodes do not fall into step.
+        // Vary the interval by a tenth, so that nodes do not fall into step.
         let next = now + self.config.interval.mul_f64(0.9 + 0.2 * self.unit());
         let link = &mut self.links.get_mut(&node)?.link;
         link.next_probe = next;
         Some((node, SenseMessage::Probe(Probe { number: link.on_probe(now) })))
     }
 
-    /// Probes whose answer is overdue: others follow at once, until the link counts as down. True when one has gone down by that.
+    /// Handles overdue answers: more probes follow at once, until the link counts as down. True if one went down.
     pub fn handle_timeout(&mut self, now: Time) -> bool {
         let mut down = false;
         for Measured { link, .. } in self.links.values_mut() {
@@ -300,19 +299,19 @@ impl Sensor {
         deadlines.chain(probe).min()
     }
 
-    /// Where this node is.
+    /// This node's coordinate.
     #[must_use]
     pub fn coordinate(&self) -> Coordinate {
         self.coordinate
     }
 
-    /// What it did.
+    /// Its counters.
     #[must_use]
     pub fn stats(&self) -> SensorStats {
         self.stats
     }
 
-    /// Every link as it stands.
+    /// The current state of every link.
     #[must_use]
     pub fn links(&self, now: Time) -> Vec<LinkTold> {
         self.links.iter().filter_map(|(node, known)| known.link.told(now, *node)).collect()

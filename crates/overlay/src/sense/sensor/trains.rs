@@ -1,4 +1,5 @@
-//! A sensor's packet trains: which link has one, and when; and what the sessions cost that trains and probes need.
+//! A sensor's packet trains: which link gets the next one, and when; and the cost of the sessions that trains and
+//! probes need.
 
 use anabranch_secure::PublicKey;
 use anabranch_wire::{Rate, Span, Time};
@@ -9,31 +10,34 @@ use crate::sense::link::State;
 use crate::sense::message::Seen;
 use crate::sense::train::{CAR, Train};
 
-/// A train whose end was not answered by then is over.
+/// A train whose end is not answered within this time is over.
 const TRAIN_TAKES: Span = Span::from_secs(15);
-/// For how long what trains may take is saved up: the longest fits.
+/// How long bytes for trains are saved up: enough for the longest.
 pub(super) const TRAINS_SAVED: u64 = 420;
 
-/// A handshake message as an IPv6 packet.
+/// Size of a handshake message as an IPv6 packet.
 const HANDSHAKE: u64 = 40 + 8 + 1_200;
-/// What a session costs who opens it: the first message without and with a cookie, the last one, and the farewell.
+/// Bytes of a session for the node that opens it: the first message without and with a cookie, the last one, and the
+/// close.
 pub const CALL_COST: u64 = 2 * HANDSHAKE + 2 * ACK;
-/// What it costs who is called: the cookie, the second message, and acknowledgements of the two at the end.
+/// Bytes of a session for the other node: the cookie, the second message, and acknowledgements of the two at the end.
 pub const CALLED_COST: u64 = HANDSHAKE + 3 * ACK;
-/// So much more a call costs that nobody answers: the first message again and again.
+/// Additional bytes of an attempt that is not answered: the first message repeated.
 const UNANSWERED_COST: u64 = 2 * HANDSHAKE;
-/// Nobody is called while trains and calls owe more than that: at its start a node calls its neighbours at once, and is called by as many.
+/// No session is opened while trains and sessions owe more than this. At its start a node opens sessions to its
+/// neighbours at once, and as many are opened to it.
 const MOST_OWED: u64 = 24 * CALL_COST;
-/// What one node's trains and calls may cost this one: two trains each ten minutes.
+/// Bytes that one node's trains and sessions may cost this one: two trains each ten minutes.
 const CALLS_OF_ONE: u64 = 2 * (CALLED_COST + 160 * ACK / CARS_ACKNOWLEDGED);
 const CALLS_FOR: Span = Span::from_secs(600);
 
-/// What a train costs: its session, its packets, its end, and the acknowledgement of what is said of it.
+/// Bytes of a train: its session, its packets, its end, and the acknowledgement of the report.
 fn train_cost(packets: u16) -> u64 {
     CALL_COST + u64::from(packets) * CAR + PROBE_COST
 }
 
-/// What one node's trains and calls have cost: what is beyond its share is its own affair, and makes nobody else wait.
+/// Bytes that one node's trains and sessions have cost. The excess over its share is not charged, so it delays no one
+/// else.
 #[derive(Clone, Debug)]
 pub(super) struct Calls(Bucket);
 
@@ -54,15 +58,15 @@ pub(super) struct Running {
 }
 
 impl Sensor {
-    /// All that this node sends keeps to this rate from now on, or to none: trains do too, and are charged to it by who sends them.
+    /// Sets the rate limit. Trains keep to it, and the caller charges them to it.
     pub fn limit(&mut self, rate: Option<Rate>) {
         self.limit = rate;
     }
 
-    /// Whether a session with a node may be opened now, which is charged; else when to ask again.
+    /// Charges a session with a node, if it may be opened now.
     ///
     /// # Errors
-    /// The time to ask again.
+    /// When to ask again.
     pub fn call(&mut self, now: Time) -> Result<(), Time> {
         if !self.trains.owes_less_than(now, MOST_OWED) {
             return Err(now + Span::from_secs(1));
@@ -71,17 +75,17 @@ impl Sensor {
         Ok(())
     }
 
-    /// Nobody answered a call.
+    /// An attempt to open a session was not answered.
     pub fn on_call_failed(&mut self, now: Time) {
         self.pay(now, UNANSWERED_COST);
     }
 
-    /// A node that measures this one has opened a session with it.
+    /// A node that measures this one has opened a session.
     pub fn on_called(&mut self, now: Time, from: &PublicKey) {
         self.pay_for(now, from, CALLED_COST);
     }
 
-    /// Pays for what was sent because of another node, as far as that node's share goes.
+    /// Charges bytes that another node caused, up to that node's share.
     pub(super) fn pay_for(&mut self, now: Time, from: &PublicKey, bytes: u64) {
         if self.serve(now, from).is_some_and(|served| served.calls.0.take(now, bytes)) {
             self.pay(now, bytes);
@@ -93,8 +97,8 @@ impl Sensor {
         self.stats.bytes += bytes;
     }
 
-    /// A packet train to send now: its packets ([`Train::car`], each at its [`Train::offset`]), and then
-    /// [`SenseMessage::End`] until [`SenseMessage::Seen`] comes. One at a time.
+    /// The next train to send: its packets ([`Train::car`], each at its [`Train::offset`]), and then
+    /// [`SenseMessage::End`] until [`SenseMessage::Seen`] comes. One train at a time.
     pub fn poll_train(&mut self, now: Time) -> Option<Train> {
         if self.train.is_some_and(|train| now < train.until) {
             return None;
@@ -116,7 +120,7 @@ impl Sensor {
         Some(Train { to, number, packets, rate, limit })
     }
 
-    /// Which link has the next train and when: one that somebody wants first, then those that had fewest.
+    /// The link that gets the next train, and when: requested ones first, then those with fewest trains.
     fn next_train(&self, now: Time) -> Option<(Time, PublicKey)> {
         let up = self.links.iter().filter(|(_, known)| known.link.state == State::Up);
         let due = up.map(|(node, Measured { link, is_wanted, .. })| {
@@ -140,7 +144,7 @@ impl Sensor {
         let Some(Running { is_paced, limit, .. }) = self.train.filter(is_it) else { return };
         self.train = None;
         let link = self.links.get_mut(from).map(|known| &mut known.link.capacity);
-        // Of a link that is not measured any more somebody may want to know again.
+        // A client may request the link again.
         if let Some(capacity) = link.or_else(|| self.kept.get_mut(from)) {
             capacity.on_seen(now, seen, (is_paced, limit));
         }

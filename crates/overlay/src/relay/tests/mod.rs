@@ -1,5 +1,6 @@
-//! The relay against clients that play by the rules and people who do not.
+//! The relay against clients that keep the rules and clients that do not.
 
+mod budgets;
 mod control;
 mod forwarding;
 mod hostile;
@@ -10,11 +11,12 @@ mod remembered;
 mod strangers;
 mod vectors;
 
-use anabranch_secure::NodeKey;
+use anabranch_secure::{NodeKey, TicketSecret};
 use anabranch_wire::{Header, Kind, Rate};
 
 use super::*;
-use crate::grant::{Grant, GrantSigner, Limits};
+use crate::admission::Owner;
+use crate::grant::{ClockVerdict, Grant, GrantId, GrantSigner, Limits};
 
 pub(super) const WALL: u64 = 1_000_000;
 pub(super) const BACK: Pid = Pid(0xb0b0);
@@ -31,6 +33,11 @@ pub(super) fn hop(text: &str) -> Hop {
 pub(super) fn exit(socket: u32, local: &str, networks: &[&str]) -> Exit {
     let networks = networks.iter().map(|network| network.parse().unwrap()).collect();
     Exit { socket, local: local.parse().unwrap(), networks, largest: 1_472 }
+}
+
+/// A guest with the ticket of this share.
+pub(super) fn as_guest(byte: u8, share: ShareId) -> Newcomer {
+    Newcomer { share: Some(share), ..Newcomer::new(key(byte), None) }
 }
 
 pub(super) fn limits(pids: u32, mbit: f64) -> Limits {
@@ -78,7 +85,8 @@ impl World {
     /// Opens a session for a key, greeted, its path 0 at `address`.
     pub fn open(&mut self, number: u64, client: u8, address: &str) -> SessionId {
         let session = SessionId(number);
-        self.relay.handle_session_opened(self.now, session, (key(client), None));
+        let newcomer = Newcomer::new(key(client), Some(hop(address).address.ip()));
+        self.relay.handle_session_opened(self.now, session, newcomer);
         self.relay.handle_session_path(session, PathId(0), Some(hop(address)));
         assert_eq!(
             self.ask(session, Request::Hello { version: RELAY_VERSION }),
@@ -161,7 +169,7 @@ impl World {
         out
     }
 
-    /// One packet; where it goes and what it looks like then.
+    /// One packet; returns its destination and its new header.
     pub fn packet(&mut self, from: Hop, pid: Pid) -> Option<(Hop, Header)> {
         let mut bytes = datagram(Kind::Data, pid, 4, 100);
         let out = self.run(from, &mut bytes, 100);

@@ -1,12 +1,13 @@
-//! Packet trains: what a link carries, and how much of that is left [S3].
+//! Packet trains: measure a link's capacity and its unused part [S3].
 //!
-//! Packets that leave at once come out of the narrowest place of a link at its rate `C`. A shaper lets a bucketful through first, so only
-//! the last packets of a long train count; where its queue is short most of the others are lost, and those that came last still came at `C`. When
-//! the last ones leave at `C` instead, they share it with what others send, `X`: sent at `r` they come at `r·C/(r + X)`, which tells `X` and so what is left, `C − X`
-//! (probe gap model; Strauss et al. 2003, *A measurement study of available bandwidth estimation tools*).
+//! Packets that leave at once come out of the narrowest link at its capacity `C`. A shaper passes a bucketful at once
+//! first, so only the last packets of a long train count. If its queue is short, most of the others are lost, and
+//! those that came last still came at `C`. A second train sends its last packets at the rate `r = C`. They share the
+//! link with others' traffic `X` and come at `r·C/(r + X)`, which gives `X` and the unused part `C − X` (probe gap
+//! model; Strauss et al. 2003, *A measurement study of available bandwidth estimation tools*).
 //!
 //! ```text
-//!   measurer ── car 0 … car n-1 ──▶ neighbour: keeps when the last ones left and came
+//!   measurer ── car 0 … car n-1 ──▶ neighbour: notes when the last ones left and came
 //!            ── end ─────────────▶
 //!            ◀──────── seen ──────
 //! ```
@@ -18,56 +19,59 @@ use anabranch_wire::{Rate, Span, Time};
 
 use super::message::{Car, Seen, micros};
 
-/// A car as a packet, headers of IPv6 included.
+#[cfg(test)]
+mod tests;
+
+/// Size of a car as a packet, with IPv6 headers.
 pub const CAR: u64 = 1_208;
-/// Packets of a train: 193 kB. A shaper's bucket of up to 150 kB is seen through.
+/// Packets of a train: 193 kB, enough for a shaper's bucket of up to 150 kB.
 const PACKETS: u16 = 160;
-/// Of these so many leave at once in any case: what a bucket holds is used up by them.
+/// Number of packets that always leave at once, to empty a bucket.
 const HEAD: u16 = 128;
-/// The packets at the end that tell the rate: so many when none was lost; of a train that did not fit into a queue fewer, those that
-/// came last.
+/// Number of packets at the end that give the rate if none was lost. If the train did not fit into a queue there are
+/// fewer: those that came last.
 const TAIL: [usize; 2] = [32, 16];
-/// Packets of a tail below which it tells nothing.
+/// Fewest packets of a tail that give a rate.
 const FEWEST: u16 = 8;
-/// Arrivals closer together are told as one by who takes in packets in batches. A link so fast counts as no faster.
+/// A receiver that reads in batches sees closer arrivals as one; a faster link counts as this fast.
 const RESOLUTION: u32 = 100;
-/// A train is not measured again before this.
+/// Shortest time between two trains of a link.
 const AGAIN: Span = Span::from_secs(600);
-/// What was left of a link is of no interest after this.
+/// How long a measurement of the unused part counts.
 const LEFT_FOR: Span = Span::from_secs(1_800);
-/// What a link carries is remembered for so long after it was measured last, and of so many links.
+/// How long a capacity is remembered after the last measurement, and for how many links.
 const KEPT_FOR: Span = Span::from_secs(7_200);
 const MOST_KEPT: usize = 128;
-/// A train that takes a quarter and so much longer than it should was held up by what this node sends for others.
+/// A train that takes more than a quarter longer than it should was delayed by this node's other traffic.
 const HELD_UP: Span = Span::from_millis(10);
-/// A train that comes as fast as this part of how it left found nothing narrower on its way.
+/// A train that arrives at more than this part of its own rate found no narrower link.
 const UNHINDERED: f64 = 0.9;
-/// Trains that are counted at the same time.
+/// Most trains that are received at a time.
 const MOST_COUNTED: usize = 64;
 
-/// A train to send: so many packets, as fast as this node's own rate allows, the last ones perhaps at another.
+/// A train to send: packets as fast as this node's rate allows, the last ones perhaps at another rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Train {
-    /// To which node.
+    /// The node to send it to.
     pub to: PublicKey,
-    /// Tells the sensor's trains apart.
+    /// Distinguishes the sensor's trains.
     pub number: u32,
-    /// How many packets.
+    /// Number of packets.
     pub packets: u16,
-    /// At which rate the last of them leave; as fast as the others without one.
+    /// Rate of the last packets; `None` for that of the others.
     pub rate: Option<Rate>,
-    /// The rate to which all that this node sends keeps, if there is one.
+    /// This node's rate limit, if it has one.
     pub limit: Option<Rate>,
 }
 
 impl Train {
-    /// The packet with this index, that leaves now.
+    /// The packet with this index, leaving now.
     #[must_use]
     pub fn car(&self, index: u16, now: Time) -> Car {
         Car { number: self.number, index, of: self.packets, at: micros(now) }
     }
 
-    /// How long after the first the packet with this index leaves.
+    /// Time after the first packet at which the packet with this index leaves.
     #[must_use]
     pub fn offset(&self, index: u16) -> Span {
         let behind = u64::from(index.saturating_sub(HEAD));
@@ -76,14 +80,14 @@ impl Train {
         time(self.limit, ahead) + time(self.rate.or(self.limit), behind)
     }
 
-    /// Whether this packet leaves at a time of its own, and not as soon as it may.
+    /// Whether this packet has a departure time of its own, instead of leaving as soon as it may.
     #[must_use]
     pub fn has_a_time(&self, index: u16) -> bool {
         self.rate.is_some() && index >= HEAD
     }
 
-    /// Whether a train whose last packet left so long after the first was held up by this node's other traffic: it tells nothing of the
-    /// link then.
+    /// Whether a train that took this long was delayed by this node's other traffic. It says nothing about the link
+    /// then.
     #[must_use]
     pub fn is_held_up(&self, took: Span) -> bool {
         let wanted = self.offset(self.packets.saturating_sub(1));
@@ -91,25 +95,26 @@ impl Train {
     }
 }
 
-/// What a link carries, as far as trains told.
+/// A link's capacity, as measured by trains.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Capacity {
-    /// How often the link's rate was asked for, and when the last train left.
+    /// Number of measurements of the rate, and when the last train left.
     rounds: u32,
     last: Option<Time>,
-    /// The rate was just told, what is left of it not yet.
+    /// The rate was just measured, the unused part not yet.
     is_half_known: bool,
     capacity: Option<Rate>,
     left: Option<(Time, Rate)>,
 }
 
 impl Capacity {
-    /// The next train: its packets leave at once, or in the end at the link's rate.
+    /// The next train: its packets leave at once, or the last ones at the link's rate.
     pub fn next(&self) -> (u16, Option<Rate>) {
         (PACKETS, self.capacity.filter(|_| self.is_half_known))
     }
 
-    /// When that may be, and its turn: links whose rate was asked for least come first, of these one of which only the rate is known.
+    /// When it may be sent, and its priority: links with fewest measurements first, among them those of which only
+    /// the rate is known.
     pub fn due(&self) -> (Time, (u32, bool)) {
         let again = if self.is_half_known { Span::ZERO } else { AGAIN };
         let asked = self.rounds.saturating_sub(u32::from(self.is_half_known));
@@ -123,13 +128,14 @@ impl Capacity {
         self.is_half_known = false;
     }
 
-    /// What the neighbour saw of a train, that left as fast as this node's own rate allows (if there is one), or in the end at another.
+    /// Handles the neighbour's report on a train that left as fast as this node's rate allows (if it has one), or
+    /// ended at another rate.
     pub fn on_seen(&mut self, now: Time, seen: &Seen, (is_paced, limit): (bool, Option<Rate>)) {
         let Some(out) = seen.rate().filter(|_| seen.is_possible()) else { return };
         if !is_paced {
             let came_as_it_left = |sent: Rate| out.as_bits() as f64 >= UNHINDERED * sent.as_bits() as f64;
             self.capacity = limit.map_or(Some(out), |limit| {
-                // Then this node's own rate is the narrowest place there is.
+                // This node's own rate is the narrowest then.
                 let is_narrowest = seen.rate_sent().is_some_and(came_as_it_left);
                 Some(if is_narrowest { limit } else { out.min(limit) })
             });
@@ -142,29 +148,29 @@ impl Capacity {
         }
     }
 
-    /// The link's rate.
+    /// The link's capacity.
     pub fn capacity(&self) -> Option<Rate> {
         self.capacity
     }
 
-    /// What was left of it.
+    /// The unused part of it.
     pub fn left(&self, now: Time) -> Option<Rate> {
         self.left.filter(|(at, _)| now.since(*at) < LEFT_FOR).map(|(_, rate)| rate)
     }
 }
 
 impl Seen {
-    /// Whether a train can have come so.
+    /// Whether a report is possible for the train.
     fn is_possible(&self) -> bool {
         usize::from(self.packets) <= TAIL[0] && (self.packets..=PACKETS).contains(&self.sent)
     }
 
-    /// The rate at which packets came, as far as their times can be told apart.
+    /// The rate at which packets came, as far as their times can be distinguished.
     fn rate(&self) -> Option<Rate> {
         self.over(self.packets, self.came.max(RESOLUTION))
     }
 
-    /// The rate at which they left, with those that were lost between them.
+    /// The rate at which they left, lost ones between them included.
     fn rate_sent(&self) -> Option<Rate> {
         self.over(self.sent, self.left)
     }
@@ -176,12 +182,12 @@ impl Seen {
     }
 }
 
-/// What trains told of links that are not measured any more: who asks for one again need not wait for another train.
+/// Measurements of links that are not measured any more, so that a link that is requested again needs no new train.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Kept(BTreeMap<PublicKey, (Time, Capacity)>);
+pub(super) struct Remembered(BTreeMap<PublicKey, (Time, Capacity)>);
 
-impl Kept {
-    /// Remembers it; of too many the oldest is forgotten.
+impl Remembered {
+    /// Remembers one; if there are too many, the oldest is dropped.
     pub fn put(&mut self, node: PublicKey, capacity: Capacity) {
         let Some(at) = capacity.last else { return };
         self.0.insert(node, (at, capacity));
@@ -191,25 +197,25 @@ impl Kept {
         }
     }
 
-    /// Of how many links.
+    /// Number of links.
     #[cfg(test)]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Takes it out again, for a link that is measured again.
+    /// Takes one out, for a link that is measured again.
     pub fn take(&mut self, now: Time, node: &PublicKey) -> Capacity {
         self.0.retain(|_, (at, _)| now.since(*at) < KEPT_FOR);
         self.0.remove(node).map(|(_, capacity)| capacity).unwrap_or_default()
     }
 
-    /// What is remembered of a link whose train is on its way.
+    /// The memory of a link whose train is under way.
     pub fn get_mut(&mut self, node: &PublicKey) -> Option<&mut Capacity> {
         self.0.get_mut(node).map(|(_, capacity)| capacity)
     }
 }
 
-/// The neighbour's side: counts the trains that come.
+/// The receiving side: notes the packets of trains.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Counting {
     trains: VecDeque<Counted>,
@@ -220,14 +226,14 @@ struct Counted {
     from: PublicKey,
     number: u32,
     packets: u16,
-    /// Those that came last, each with the time when it came, in microseconds.
+    /// The last ones that came, each with its time in microseconds.
     tail: VecDeque<(Car, u64)>,
 }
 
 impl Counting {
-    /// A packet of a train came.
+    /// Handles a packet of a train.
     pub fn on_car(&mut self, now: Time, from: &PublicKey, car: &Car) {
-        // One of each node: a new one takes the place of the old one.
+        // One train for each node: a new one replaces the old one.
         self.trains.retain(|train| train.from != *from || train.number == car.number);
         let at = self.trains.iter().position(|train| train.from == *from).unwrap_or_else(|| {
             if self.trains.len() == MOST_COUNTED {
@@ -245,13 +251,13 @@ impl Counting {
         train.tail.push_back((*car, micros(now)));
     }
 
-    /// A train is over; says what came of it, again if it is asked again.
+    /// Handles the end of a train; returns the report, also to repeated ends.
     pub fn seen(&self, from: &PublicKey, number: u32) -> Seen {
         let train = self.trains.iter().find(|train| train.from == *from && train.number == number);
         train.map_or(Seen { number, ..Seen::default() }, Counted::seen)
     }
 
-    /// Nothing of a node's trains is of interest any more.
+    /// Forgets a node's trains.
     pub fn forget(&mut self, from: &PublicKey) {
         self.trains.retain(|train| train.from != *from);
     }

@@ -1,11 +1,11 @@
-//! Which link has a train, and what becomes of one that is lost. How exact trains are `crates/sim/tests/overlay.rs` shows.
+//! The order of trains, and lost trains. `crates/sim/tests/overlay.rs` shows how exact trains are.
 
 use anabranch_secure::PublicKey;
 use anabranch_wire::{Rate, Span, Time};
 
-use super::message::{Car, Seen, SenseMessage};
-use super::sensor::{Sensor, SensorConfig};
-use super::train::{CAR, Capacity, Counting, Kept};
+use super::{CAR, Capacity, Counting, Remembered};
+use crate::sense::message::{Car, Seen, SenseMessage};
+use crate::sense::sensor::{Sensor, SensorConfig};
 
 /// A sensor with one link that is up.
 fn sensor(config: SensorConfig) -> (Sensor, PublicKey, Time) {
@@ -54,12 +54,12 @@ fn a_train_that_somebody_waits_for_is_sent_first() {
     assert_ne!(trains[1], keys[6]);
 }
 
-/// What came of a train: 9.3 Mbit/s.
+/// A report on a train: 9.3 Mbit/s.
 fn came(number: u32) -> SenseMessage {
     SenseMessage::Seen(Seen { number, packets: 32, sent: 32, left: 1_000, came: 32_000 })
 }
 
-/// Has the link answer once; what is told of its capacity, in kbit/s.
+/// Makes the link answer once; returns its reported capacity, in kbit/s.
 fn capacity(sensor: &mut Sensor, to: &PublicKey, now: Time) -> u32 {
     let (_, probe) = sensor.poll_transmit(now).expect("a probe");
     let answer = Sensor::new(SensorConfig::default(), [1; 32], now).handle_message(now, to, &probe).unwrap();
@@ -68,13 +68,13 @@ fn capacity(sensor: &mut Sensor, to: &PublicKey, now: Time) -> u32 {
 }
 
 #[test]
-fn what_a_train_told_is_remembered_for_two_hours_after_a_link_is_measured_no_more() {
+fn a_trains_result_is_remembered_for_two_hours_after_the_link_was_last_measured() {
     let (nobody, minute) = (Default::default(), Span::from_secs(60));
     for (later, known) in [(minute, true), (minute * 115, true), (minute * 121, false)] {
         let (mut sensor, to, now) = sensor(SensorConfig::default());
         let now = sensor.train_timeout(now).unwrap();
         let train = sensor.poll_train(now).unwrap();
-        // The link goes while its train is on its way.
+        // The link is removed while its train is under way.
         sensor.measure(now, &nobody, &nobody);
         sensor.handle_message(now + Span::from_millis(200), &to, &came(train.number));
         sensor.measure(now + later, &nobody, &[to].into());
@@ -84,8 +84,8 @@ fn what_a_train_told_is_remembered_for_two_hours_after_a_link_is_measured_no_mor
 }
 
 #[test]
-fn of_however_many_links_only_so_many_are_remembered() {
-    let mut kept = Kept::default();
+fn results_are_remembered_for_a_bounded_number_of_links() {
+    let mut kept = Remembered::default();
     for index in 0..1_000_u32 {
         let mut bytes = [0; 32];
         bytes[..4].copy_from_slice(&index.to_be_bytes());
@@ -99,7 +99,7 @@ fn of_however_many_links_only_so_many_are_remembered() {
 #[test]
 fn trains_keep_to_the_rate_that_this_node_sends_at_and_tell_no_more_than_that() {
     let rate = Rate::from_mbit(20.0);
-    // What came as it left, what came slower, and what came faster than can be.
+    // A report at the train's own rate, a slower one, and an impossibly fast one.
     for (left, came, told) in [(15_000, 15_200, 20_000), (15_000, 30_000, 9_986), (15_000, 5_000, 20_000)] {
         let (mut sensor, to, now) = sensor(SensorConfig::default());
         sensor.limit(Some(rate));
@@ -114,7 +114,7 @@ fn trains_keep_to_the_rate_that_this_node_sends_at_and_tell_no_more_than_that() 
     }
 }
 
-/// Eight neighbours at either side, as many trains as there may be, all their sessions.
+/// Eight neighbours in each direction, as many trains as possible, and all their sessions.
 #[test]
 fn trains_handshakes_and_acknowledgements_stay_within_the_budget() {
     let others: Vec<PublicKey> = (1..=8).map(|index| PublicKey::from_bytes([index; 32])).collect();
@@ -136,7 +136,7 @@ fn trains_handshakes_and_acknowledgements_stay_within_the_budget() {
             sensor.handle_message(now, &to, &probe);
         }
         trains += u32::from(sensor.poll_train(now).is_some());
-        // Each sends a train every five minutes, and one of them without end.
+        // Each sends a train every five minutes, and one of them sends without end.
         let second = now.since(Time::ZERO).as_nanos() / 1_000_000_000;
         for (at, other) in others.iter().enumerate() {
             if (second + at as u64).is_multiple_of(300) || at == 7 {
@@ -147,7 +147,7 @@ fn trains_handshakes_and_acknowledgements_stay_within_the_budget() {
                 }
             }
         }
-        // A neighbour that does not answer is called again and again.
+        // A neighbour that does not answer is tried again and again.
         if second.is_multiple_of(10) {
             match sensor.call(now) {
                 Ok(()) => sensor.on_call_failed(now),
@@ -162,19 +162,19 @@ fn trains_handshakes_and_acknowledgements_stay_within_the_budget() {
 }
 
 #[test]
-fn what_no_train_can_have_done_is_not_believed() {
+fn impossible_reports_on_a_train_are_ignored() {
     for (packets, sent) in [(33, 40), (32, 31), (32, 161), (7, 32)] {
         let (mut sensor, to, now) = sensor(SensorConfig::default());
         let now = sensor.train_timeout(now).unwrap();
         let number = sensor.poll_train(now).unwrap().number;
-        let seen = super::message::Seen { number, packets, sent, left: 1_000, came: 10_000 };
+        let seen = crate::sense::message::Seen { number, packets, sent, left: 1_000, came: 10_000 };
         sensor.handle_message(now, &to, &SenseMessage::Seen(seen));
         assert_eq!(sensor.links(now)[0].capacity, 0, "{packets} of {sent}");
     }
 }
 
 #[test]
-fn who_asks_without_end_takes_no_answers_from_those_who_measure() {
+fn a_node_that_floods_probes_takes_no_answers_from_other_measurers() {
     let config = SensorConfig::default();
     let mut asked = Sensor::new(config, [0; 32], Time::ZERO);
     let honest: Vec<PublicKey> = (1..=12).map(|index| PublicKey::from_bytes([index; 32])).collect();
@@ -182,10 +182,10 @@ fn who_asks_without_end_takes_no_answers_from_those_who_measure() {
     let (mut now, mut unanswered) = (Time::ZERO, 0);
     for number in 1..=6_000_u32 {
         now += Span::from_millis(10);
-        let probe = |number| SenseMessage::Probe(super::message::Probe { number });
+        let probe = |number| SenseMessage::Probe(crate::sense::message::Probe { number });
         asked.handle_message(now, &greedy, &probe(number));
         asked.handle_message(now, &greedy, &SenseMessage::End(number));
-        // Twelve who probe every 2.4 s each.
+        // Twelve that probe every 2.4 s each.
         if number % 20 == 0 {
             let node = &honest[(number / 20) as usize % 12];
             unanswered += u32::from(asked.handle_message(now, node, &probe(number)).is_none());

@@ -1,0 +1,98 @@
+//! Shares of sessions, and the end of sessions whose keys are removed, with real relays, controllers and sockets.
+
+mod common;
+
+use anabranch_net::{Config, ConnectError, Endpoint, Refusal, Session, Target};
+use anabranch_node::{Entry, Peer, RelayConnection, RelayPaths};
+use anabranch_overlay::admission::SESSIONS_PER_KEY;
+use anabranch_wire::close_code;
+use common::controllers::controller;
+use common::{address, carry, join, node, relay, route, settings, through_relays, until};
+
+/// Opens sessions until the service refuses one; returns those that are open and the refusal.
+async fn open_many(client: &Endpoint, target: &Target) -> (Vec<Session>, ConnectError) {
+    let mut open = Vec::new();
+    loop {
+        match client.connect(target, Config::default()).await {
+            Ok(session) => open.push(session),
+            Err(error) => return (open, error),
+        }
+        assert!(open.len() <= 2 * SESSIONS_PER_KEY, "no share is enforced");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_listed_user_of_a_relay_gets_its_share_of_sessions_and_others_are_served() {
+    let (greedy, honest) = (node(162).await, node(163).await);
+    let (service, hint) = relay(164, &[162, 163]).await;
+    let target = Target::new(service.node(), service.addresses());
+    let (open, refused) = open_many(&greedy, &target).await;
+    assert_eq!(refused, ConnectError::Refused(Refusal::Busy));
+    // The last ones may not have been counted yet when the next was admitted; these are closed at once.
+    let count = || open.iter().filter(|session| session.close_reason().is_none()).count();
+    until("the share is kept", || {
+        count() == SESSIONS_PER_KEY && service.status().sessions == SESSIONS_PER_KEY
+    })
+    .await;
+    assert!(RelayConnection::open(&honest, &hint, &Entry::default()).await.is_ok());
+    drop(open);
+    until("the places are free", || service.status().sessions == 0).await;
+    assert!(RelayConnection::open(&greedy, &hint, &Entry::default()).await.is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_of_a_controller_gets_its_share_of_sessions_and_relays_are_served() {
+    let controllers = controller(165, (&[166], 167), 600).await;
+    let client = node(167).await;
+    let service = &controllers.running[0];
+    let target = Target::new(service.node(), service.addresses());
+    let (open, refused) = open_many(&client, &target).await;
+    assert_eq!(refused, ConnectError::Refused(Refusal::Busy));
+    let count = || open.iter().filter(|session| session.close_reason().is_none()).count();
+    until("the share is kept", || count() == SESSIONS_PER_KEY).await;
+    controllers.relay(166).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_removed_user_loses_paths_and_sessions_and_gets_the_reason() {
+    let (removed, stays, server) = (node(172).await, node(173).await, node(175).await);
+    let (service, _hint) = relay(174, &[172, 173]).await;
+    let hint = anabranch_secure::RelayHint { node: service.node(), addresses: service.addresses() };
+    let peer = Peer { addresses: vec![address(&server)], entry: Entry::default() };
+    let (here, _there) = join(&removed, &server, 1).await;
+    let _paths = RelayPaths::keep(&removed, &here, &[route(&[&hint])], &peer);
+    until("a path", || through_relays(&here).len() == 1).await;
+    let target = Target::new(service.node(), service.addresses());
+    let idle = removed.connect(&target, Config::default()).await.unwrap();
+    let (here2, there2) = join(&stays, &server, 1).await;
+    let _paths2 = RelayPaths::keep(&stays, &here2, &[route(&[&hint])], &peer);
+    until("another's path", || through_relays(&here2).len() == 1).await;
+    service.reload(&settings(174, &[173]));
+    until("the path is over", || through_relays(&here).is_empty() && service.status().flows == 1).await;
+    let reason = tokio::time::timeout(std::time::Duration::from_secs(20), idle.closed()).await;
+    let reason = format!("{:?}", reason.expect("its session ends"));
+    assert!(reason.contains("no longer lists this key"), "{reason}");
+    carry(&here2, &there2, 200_000).await;
+    assert_eq!(through_relays(&here2).len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_removed_from_a_controller_loses_session_grants_and_paths() {
+    let controllers = controller(180, (&[181], 182), 600).await;
+    let relay = controllers.relay(181).await;
+    let (client, server) = (node(182).await, node(183).await);
+    let dir = tempfile::tempdir().unwrap();
+    let grants = controllers.grants(&client, &dir.path().join("grants")).await.unwrap();
+    let (here, _there, _paths) = common::controllers::session(&client, &server, &grants).await;
+    until("a granted path", || through_relays(&here).len() == 1).await;
+    let service = &controllers.running[0];
+    let target = Target::new(service.node(), service.addresses());
+    let idle = client.connect(&target, Config::default()).await.unwrap();
+    let mut without = controllers.settings.clone();
+    without.policy.clients.clear();
+    service.reload(&without);
+    let closed = tokio::time::timeout(std::time::Duration::from_secs(20), idle.closed()).await;
+    let reason = format!("{:?}", closed.expect("its session ends"));
+    assert!(reason.contains("no longer lists this key"), "{reason} {}", close_code::NOT_ALLOWED);
+    until("the granted path is over", || through_relays(&here).is_empty() && relay.status().flows == 0).await;
+}

@@ -1,0 +1,116 @@
+//! How much memory the process may use, and giving back what it no longer needs.
+//!
+//! The limit is the lowest of the machine's memory, the limits of the control groups that the process is in (version 1 and
+//! 2), and its address-space limit (`ulimit -v`). Services derive their own limits from it, so that a small machine refuses
+//! clients instead of being killed.
+
+use std::path::{Path, PathBuf};
+
+/// Memory that this process may use, in bytes; `None` if the system does not say.
+#[must_use]
+pub fn limit() -> Option<u64> {
+    let sources = [machine(), control_groups(Path::new("/")), address_space()];
+    sources.into_iter().flatten().min()
+}
+
+/// Returns free memory to the system. The allocator keeps what a flood of sessions has left behind otherwise.
+pub fn give_back() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    #[allow(unsafe_code)]
+    // SAFETY: `malloc_trim` may be called at any time from any thread; it releases only memory that is free.
+    unsafe {
+        nix::libc::malloc_trim(0);
+    }
+}
+
+fn machine() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
+    kib.checked_mul(1_024)
+}
+
+/// The lowest limit of the process's control groups and of their parents. `root` is `/`, but for tests.
+fn control_groups(root: &Path) -> Option<u64> {
+    let groups = std::fs::read_to_string(root.join("proc/self/cgroup")).ok()?;
+    let limits = groups.lines().filter_map(|line| {
+        let (_, line) = line.split_once(':')?;
+        let (controllers, group) = line.split_once(':')?;
+        let (base, file) = match controllers {
+            "" => ("sys/fs/cgroup", "memory.max"),
+            _ if controllers.split(',').any(|name| name == "memory") => {
+                ("sys/fs/cgroup/memory", "memory.limit_in_bytes")
+            }
+            _ => return None,
+        };
+        lowest(&root.join(base), group, file)
+    });
+    limits.min()
+}
+
+/// The lowest limit of a group and of its parents. Very large numbers mean that there is no limit.
+fn lowest(base: &Path, group: &str, file: &str) -> Option<u64> {
+    const NONE: u64 = 1 << 62;
+    let group = PathBuf::from(group.trim_start_matches('/'));
+    let limits = group.ancestors().filter_map(|group| {
+        let text = std::fs::read_to_string(base.join(group).join(file)).ok()?;
+        text.trim().parse().ok().filter(|limit| *limit < NONE)
+    });
+    limits.min()
+}
+
+/// The limit on the address space (`ulimit -v`) in bytes, if there is one.
+#[must_use]
+pub fn address_space() -> Option<u64> {
+    #[cfg(target_os = "linux")]
+    {
+        use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
+        let (soft, _) = getrlimit(Resource::RLIMIT_AS).ok()?;
+        (soft != RLIM_INFINITY).then_some(soft)
+    }
+    #[cfg(not(target_os = "linux"))]
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(root: &Path, file: &str, text: &str) {
+        let file = root.join(file);
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(file, text).unwrap();
+    }
+
+    #[test]
+    fn the_lowest_limit_of_a_group_and_its_parents_counts() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path();
+        write(root, "proc/self/cgroup", "0::/system.slice/relay.service\n");
+        assert_eq!(control_groups(root), None);
+        write(root, "sys/fs/cgroup/system.slice/relay.service/memory.max", "max\n");
+        assert_eq!(control_groups(root), None);
+        write(root, "sys/fs/cgroup/system.slice/memory.max", "67108864\n");
+        assert_eq!(control_groups(root), Some(64 << 20));
+        write(root, "sys/fs/cgroup/system.slice/relay.service/memory.max", "1048576\n");
+        assert_eq!(control_groups(root), Some(1 << 20));
+    }
+
+    #[test]
+    fn groups_of_version_1_count_too_and_their_largest_number_is_no_limit() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path();
+        write(root, "proc/self/cgroup", "9:name=systemd:/\n4:cpu,memory:/a/b\n0::/\n");
+        write(root, "sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+        assert_eq!(control_groups(root), None);
+        write(root, "sys/fs/cgroup/memory/a/b/memory.limit_in_bytes", "33554432\n");
+        assert_eq!(control_groups(root), Some(32 << 20));
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_machine_has_memory_and_giving_some_back_does_no_harm() {
+        assert!(limit().is_some_and(|bytes| bytes > 16 << 20));
+        give_back();
+    }
+}

@@ -1,0 +1,123 @@
+//! Restricts which files the process can reach, by Landlock, where the kernel supports it.
+//!
+//! A fault in the program can then change nothing outside the directories that its job needs. The restriction holds for the
+//! calling thread and the threads that it starts later, so it has to be set before the runtime is built, and can never be
+//! lifted.
+
+use std::path::{Path, PathBuf};
+
+/// The file changes that a process is left with.
+#[derive(Clone, Debug, Default)]
+pub struct Sandbox {
+    /// Directories and files that it may change. Those that do not exist are skipped.
+    pub write: Vec<PathBuf>,
+}
+
+/// How far the kernel restricts the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Restriction {
+    /// As far as was asked for.
+    Full,
+    /// An older kernel: some operations are not restricted.
+    Partial,
+    /// Not at all: the system has no Landlock.
+    None,
+}
+
+impl Sandbox {
+    /// A process that may change what is below these directories.
+    #[must_use]
+    pub fn writing(paths: impl IntoIterator<Item = PathBuf>) -> Self {
+        Self { write: paths.into_iter().collect() }
+    }
+
+    /// Restricts this thread and those that it starts: files can be read everywhere, changed only below
+    /// [`Self::write`], and executed nowhere.
+    #[must_use]
+    pub fn enter(&self) -> Restriction {
+        enter(&self.write)
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn enter(write: &[PathBuf]) -> Restriction {
+    use landlock::{
+        ABI, Access, AccessFs, BitFlags, PathBeneath, PathFd, RestrictionStatus, Ruleset, RulesetAttr,
+        RulesetCreatedAttr, RulesetError, RulesetStatus,
+    };
+
+    const VERSION: ABI = ABI::V5;
+    let reading: BitFlags<AccessFs> = AccessFs::ReadFile | AccessFs::ReadDir;
+    let writing = AccessFs::from_write(VERSION);
+    let rule = |path: &Path, access: BitFlags<AccessFs>| {
+        let file = PathFd::new(path).ok()?;
+        // Rules about files know no access that only directories have.
+        let access = if path.is_dir() { access } else { access & AccessFs::from_file(VERSION) };
+        Some(PathBeneath::new(file, access))
+    };
+    let entered: Result<RestrictionStatus, RulesetError> = (|| {
+        let mut rules = Ruleset::default().handle_access(AccessFs::from_all(VERSION))?.create()?;
+        let everywhere = rule(Path::new("/"), reading);
+        // Programs write to /dev/null, and terminals are devices.
+        let devices = rule(Path::new("/dev"), AccessFs::WriteFile | AccessFs::IoctlDev | reading);
+        let named = write.iter().filter_map(|path| rule(path, writing | reading));
+        for rule in everywhere.into_iter().chain(devices).chain(named) {
+            rules = rules.add_rule(rule)?;
+        }
+        rules.restrict_self()
+    })();
+    match entered.map(|status| status.ruleset) {
+        Ok(RulesetStatus::FullyEnforced) => Restriction::Full,
+        Ok(RulesetStatus::PartiallyEnforced) => Restriction::Partial,
+        Ok(RulesetStatus::NotEnforced) | Err(_) => Restriction::None,
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn enter(_: &[PathBuf]) -> Restriction {
+    Restriction::None
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// Runs in a thread of its own: only that one is restricted.
+    fn inside<T: Send + 'static>(sandbox: Sandbox, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+        let thread = std::thread::spawn(move || (sandbox.enter() != Restriction::None).then(work));
+        thread.join().unwrap()
+    }
+
+    #[test]
+    fn files_change_only_below_the_named_directory_and_can_be_read_everywhere() {
+        let dir = tempfile::tempdir().unwrap();
+        let (target, other) = (dir.path().join("target"), dir.path().join("other"));
+        [&target, &other].into_iter().for_each(|dir| fs::create_dir(dir).unwrap());
+        fs::write(other.join("kept"), "old").unwrap();
+        let (within, outside) = (target.clone(), other.clone());
+        let tried = inside(Sandbox::writing([target.clone()]), move || {
+            fs::create_dir(within.join("sub")).unwrap();
+            fs::write(within.join("sub/file"), "new").unwrap();
+            fs::rename(within.join("sub/file"), within.join("file")).unwrap();
+            let refused = [
+                fs::write(outside.join("file"), "x").is_err(),
+                fs::write(outside.join("kept"), "x").is_err(),
+                fs::remove_file(outside.join("kept")).is_err(),
+                fs::rename(outside.join("kept"), within.join("kept")).is_err(),
+                fs::create_dir(outside.join("sub")).is_err(),
+                std::os::unix::fs::symlink("/", outside.join("link")).is_err(),
+                std::process::Command::new("/bin/true").status().is_err(),
+            ];
+            (refused, fs::read_to_string(outside.join("kept")).unwrap(), fs::write("/dev/null", "x").is_ok())
+        });
+        let Some((refused, kept, has_null)) = tried else {
+            eprintln!("this kernel has no Landlock");
+            return;
+        };
+        assert_eq!(refused, [true; 7]);
+        assert!(kept == "old" && has_null && target.join("file").exists());
+        fs::write(other.join("file"), "x").expect("other threads are not restricted");
+    }
+}
