@@ -240,6 +240,6 @@ fn relays_whose_clocks_are_wrong_go_by_the_controllers_and_say_so() {
     for relay in relays {
         relay.signal("-TERM");
         let (code, told) = relay.end();
-        assert!(code == Some(0) && told.contains("set it right"), "{told}");
+        assert!(code == Some(0) && told.contains("correct it"), "{told}");
     }
 }
