@@ -173,11 +173,11 @@ mod tests {
     fn a_path_that_is_kept_back_is_not_judged() {
         let mut capacity = Capacity::default();
         let start = Time::ZERO;
-        for tick in 0..20 {
+        for tick in 0..20_u64 {
             let mut backup = path(1, (0, 0));
             backup.standing = Standing::Idle(IdleReason::Kept(PathUse::Backup));
-            let paths = [path(0, (100_000 * u64::from(tick), 0)), backup];
-            let found = capacity.look(&paths, start + Span::from_millis(100) * u64::from(tick));
+            let paths = [path(0, (100_000 * tick, 0)), backup];
+            let found = capacity.look(&paths, start + Span::from_millis(100) * tick);
             assert!(!found.contains_key(&PathId(1)), "{found:?}");
         }
     }
