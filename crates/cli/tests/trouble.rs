@@ -123,12 +123,9 @@ fn nothing_is_written_without_consent_and_the_offer_is_shown() {
     );
     let events = program(&["receive", &sender.ticket, &to, "--json"]).output().unwrap();
     let text = String::from_utf8_lossy(&events.stdout);
-    let offer: serde_json::Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
-    assert_eq!(
-        (&offer["event"], &offer["names"][0]["name"]),
-        (&"offer".into(), &"note.txt".into()),
-        "{text}"
-    );
+    let line = text.lines().find(|line| line.contains("\"event\":\"offer\"")).unwrap();
+    let offer: serde_json::Value = serde_json::from_str(line).unwrap();
+    assert_eq!((&offer["files"], &offer["names"][0]["name"]), (&1.into(), &"note.txt".into()), "{text}");
     assert!(!scratch.path("to").exists());
     assert_failed(&receive(&[&sender.ticket, &to, "--max-size", "999"]), 4, &["more than the 999 bytes"]);
     assert!(receive(&[&sender.ticket, &to, "--max-size", "1000"]).status.success());
@@ -446,7 +443,7 @@ fn what_vanished_at_the_sender_is_told_by_its_name_in_the_share_and_the_rest_arr
     std::fs::remove_file(&gone).unwrap();
     let received = receive(&[&sender.ticket, &scratch.text("to"), "-q"]);
     let expected = "error: 1 file was not transferred\n  \
-                      gone.txt: it is no longer there on the sender; ask for it to be offered again\n";
+                      gone.txt: the sender says \"it is no longer there on the sender; ask for it to be offered again\"\n";
     assert_eq!((received.status.code(), errors(&received).as_str()), (Some(6), expected));
     assert!(scratch.path("to/stays.txt").exists());
 }
@@ -490,7 +487,7 @@ fn a_file_whose_name_cannot_be_sent_is_missed_at_the_receiver() {
     assert_failed(
         &received,
         6,
-        &["1 file was not transferred\n", "d/caf\u{fffd}.txt: its name is not UTF-8"],
+        &["1 file was not transferred\n", "d/caf\u{fffd}.txt: the sender says \"its name is not UTF-8"],
     );
     assert!(scratch.path("to/d/file").exists());
 }
@@ -552,7 +549,7 @@ fn a_file_that_may_not_be_read_is_noted_before_it_is_offered() {
     };
     let sender = Sender::start_as(&mut command);
     let received = receive(&[&sender.ticket, &scratch.text("to"), "-q"]);
-    assert_failed(&received, 6, &["  secret: the sender may not read it; "]);
+    assert_failed(&received, 6, &["  secret: the sender says \"the sender may not read it; "]);
     sender.running.interrupt();
     let (_, told) = sender.running.end();
     assert!(told.contains("warning: this file cannot be sent: secret: the sender may not read it"), "{told}");

@@ -11,7 +11,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 
 use super::listing::Listing;
-use super::memory::{Consumer, PATIENCE};
+use super::memory::{Consumer, PATIENCE, SILENCE};
 use super::requests::Requests;
 use super::share::Share;
 use super::source::{Chunk, Source};
@@ -69,7 +69,8 @@ async fn read_chunks<R: AsyncRead + Unpin>(
     loop {
         if source.is_idle() && queue.is_empty() {
             // An idle receiver waits here and costs no thread.
-            match requests.recv().await? {
+            let request = timeout(SILENCE, requests.recv()).await;
+            match request.map_err(|_| TransferError::Stalled { after: SILENCE })?? {
                 Some(request) => queue.push_back(request),
                 None => return Ok(()),
             }

@@ -20,7 +20,9 @@ use crate::hash::BLOCK;
 pub(crate) const LIMIT: usize = 64 << 20;
 /// A receiver that takes nothing for this long is dropped.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
-/// The same while memory is short, for the receiver that holds most.
+/// A receiver that asks for nothing for this long is dropped.
+pub(crate) const SILENCE: Duration = Duration::from_secs(30 * 60);
+/// The same as [`PATIENCE`] while memory is short, for the receiver that holds most.
 pub(crate) const SHORT_PATIENCE: Duration = Duration::from_secs(10);
 /// The smallest chunk, however little is left.
 const SMALLEST: usize = 16 << 10;

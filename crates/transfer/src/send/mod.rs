@@ -29,9 +29,8 @@ use crate::progress::Progress;
 use crate::report::{Report, Summary};
 use answer::{Service, answer};
 use listing::Listing;
+use memory::SILENCE;
 
-/// A receiver that says nothing for this long, from its arrival until it asks for data, is dropped.
-const SILENCE: Duration = Duration::from_secs(30 * 60);
 /// How long the first stream, the greeting and each piece of the list may take.
 const GREETING: Duration = Duration::from_secs(120);
 /// Bytes of the list written at a time.
