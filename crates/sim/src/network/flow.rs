@@ -357,6 +357,9 @@ impl Flow {
     #[inline]
     fn hand_up(&mut self, now: Time, Envelope { to, size, ce }: Envelope, message: &mut Message<Length>) {
         let end = usize::from(to.end);
+        if end == CLIENT && self.guided.as_ref().is_some_and(|guided| guided.is_cut(to.path.into())) {
+            return;
+        }
         let route = Self::route(end, usize::from(to.path));
         let ecn = match (ce, to.ecn) {
             (true, _) => Ecn::Ce,

@@ -94,6 +94,11 @@ impl Guided {
         (0..self.plan.direct).filter(|path| end == SERVER || self.is_up[*path]).map(local).collect()
     }
 
+    /// True for a direct path whose interface is gone: packets to it are lost.
+    pub(super) fn is_cut(&self, path: usize) -> bool {
+        self.is_up.get(path).is_some_and(|is_up| !is_up)
+    }
+
     fn route_of(&self, candidate: usize) -> Route {
         Route { socket: (self.plan.direct + candidate) as u32, remote: REMOTE[CLIENT] }
     }
