@@ -9,6 +9,7 @@ mod miri;
 mod papers;
 mod purity;
 mod same;
+mod shape;
 
 use std::env;
 use std::path::Path;
@@ -59,6 +60,8 @@ Usage: cargo xtask STEP
   papers [NAME…]
            the papers' experiments that have no results in target/papers yet, or these; then all tables and drawings
            in docs/notebook/figures; no part of ci
+  shape [CRATE…]
+           functions, structs, files and circles of imports that are too large, in all crates or these; no part of ci
   miri     unit tests of the data structures of crates without I/O under Miri, some ten minutes; no part of ci
   same     a seed gives the same bytes in debug and release, on one thread and two; no part of ci
   fuzz [--seconds N] [--target NAME] [--seed N]
@@ -76,8 +79,10 @@ fn main() -> ExitCode {
         eprintln!("xtask: cannot enter the workspace {}: {why}", workspace.display());
         return ExitCode::FAILURE;
     }
-    if let Some(("papers", names)) = words.split_first().map(|(first, rest)| (first.as_str(), rest)) {
-        return told("papers", papers::run(names));
+    match words.split_first().map(|(first, rest)| (first.as_str(), rest)) {
+        Some(("papers", names)) => return told("papers", papers::run(names)),
+        Some(("shape", packages)) => return told("shape", shape::check(packages)),
+        _ => {}
     }
     let steps: Vec<Step> = match &words[..] {
         [word] if word == "ci" => STEPS.to_vec(),
