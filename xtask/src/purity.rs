@@ -9,7 +9,8 @@ use std::path::Path;
 use crate::cargo_output;
 
 /// The crates without I/O, as in `docs/explanation/architecture.md`.
-const PURE: [&str; 9] = [
+const PURE: [&str; 10] = [
+    "anabranch-prefetch",
     "anabranch-wire",
     "anabranch-cc",
     "anabranch-engine",

@@ -7,7 +7,8 @@
 //!
 //! Calls that name an unknown path change nothing; asked about one, its window is 0.
 
-use anabranch_wire::{PathId, Rate, Span, Time, prefetch};
+use anabranch_prefetch::prefetch;
+use anabranch_wire::{PathId, Rate, Span, Time};
 use smallvec::SmallVec;
 
 use crate::bbr::Bbr;

@@ -7,7 +7,8 @@
 
 use std::num::NonZeroU64;
 
-use anabranch_wire::{Span, Time, prefetch};
+use anabranch_prefetch::prefetch;
+use anabranch_wire::{Span, Time};
 
 use crate::link::Link;
 use crate::random::Random;

@@ -3,7 +3,7 @@
 //! As many as most queues are long lie in place, and with that in the link that they are a part of: so who has the link at
 //! hand knows where the next one goes without a look elsewhere, and can have it fetched.
 
-use anabranch_wire::prefetch_item;
+use anabranch_prefetch::prefetch_item;
 
 /// Sizes that there is room for in place; a power of two.
 const NEAR: usize = 128;

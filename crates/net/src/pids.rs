@@ -1,32 +1,14 @@
 //! Chooses PIDs at random, and finds the session and path of a PID.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::BuildHasherDefault;
 use std::sync::{Arc, Mutex, RwLock};
 
 use anabranch_engine::{PidChange, PidSource};
 use anabranch_secure::ResetKey;
-use anabranch_wire::{PathId, Pid, ResetToken};
+use anabranch_wire::{PathId, Pid, PidHasher, ResetToken};
 
 use crate::session::inner::SessionInner;
-
-/// PIDs are random and chosen here: their bits need no mixing, and strangers cannot influence the table.
-#[derive(Default)]
-pub(crate) struct PidHasher(u64);
-
-impl Hasher for PidHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.0 = self.0.rotate_left(8) ^ u64::from(byte);
-        }
-    }
-    fn write_u64(&mut self, value: u64) {
-        self.0 = value;
-    }
-}
 
 type Entries = HashMap<Pid, (Arc<SessionInner>, PathId), BuildHasherDefault<PidHasher>>;
 

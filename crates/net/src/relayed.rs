@@ -11,9 +11,7 @@ use std::sync::{Arc, RwLock};
 
 use anabranch_engine::Route;
 use anabranch_secure::PublicKey;
-use anabranch_wire::Pid;
-
-use crate::pids::PidHasher;
+use anabranch_wire::{Pid, PidHasher};
 
 /// Numbers from here on stand for chains, not sockets.
 const FIRST_NUMBER: u32 = 1 << 31;

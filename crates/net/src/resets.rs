@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, Weak};
 
-use anabranch_wire::{SourceLimit, Time};
+use anabranch_wire::{PerSecond, SourceLimit, Time};
 
 use crate::session::inner::SessionInner;
 use crate::session::outbox::Peer;
@@ -25,7 +25,7 @@ pub(crate) struct Resets {
 
 impl Default for Resets {
     fn default() -> Self {
-        let limit = SourceLimit::new(Time::ZERO, (MOST_A_SECOND, MOST_OF_ONE));
+        let limit = SourceLimit::new(Time::ZERO, PerSecond { all: MOST_A_SECOND, each: MOST_OF_ONE });
         Self { sessions: Mutex::default(), limit: Mutex::new(limit) }
     }
 }

@@ -9,9 +9,10 @@
 //! character that is told apart before anything else is read.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::str::FromStr;
 
+use anabranch_wire::{Reader, put_address};
 use zeroize::Zeroizing;
 
 use crate::PublicKey;
@@ -151,71 +152,42 @@ impl FromStr for Ticket {
             return Err(TicketError::Damaged(TextError::Length));
         }
         let bytes = text::decode::<CHECKSUM_LEN>(PREFIX, text).map_err(TicketError::Damaged)?;
-        let mut reader = Reader(&bytes);
-        let ticket = reader.ticket().filter(|_| reader.0.is_empty());
-        ticket.ok_or(TicketError::Malformed)
+        read_ticket(&bytes).ok_or(TicketError::Malformed)
     }
 }
 
 fn put_addresses(out: &mut Vec<u8>, addresses: &[SocketAddr]) {
     let addresses = &addresses[..addresses.len().min(MAX_ADDRESSES)];
     out.push(addresses.len() as u8);
-    for address in addresses {
-        match address.ip() {
-            IpAddr::V4(ip) => {
-                out.push(4);
-                out.extend_from_slice(&ip.octets());
-            }
-            IpAddr::V6(ip) => {
-                out.push(6);
-                out.extend_from_slice(&ip.octets());
-            }
-        }
-        out.extend_from_slice(&address.port().to_be_bytes());
-    }
+    addresses.iter().for_each(|address| put_address(*address, out));
 }
 
-/// Takes fields off the front; `None` when there is not enough left or a count is above its bound.
-struct Reader<'a>(&'a [u8]);
+/// The ticket in these bytes, or `None` when they are malformed.
+fn read_ticket(bytes: &[u8]) -> Option<Ticket> {
+    let mut reader = Reader::new(bytes);
+    let node = PublicKey::from_bytes(reader.array("node").ok()?);
+    let share = ShareId(reader.u64("share").ok()?);
+    let secret = TicketSecret::from_random(reader.array("secret").ok()?);
+    let expires = Some(reader.u64("expiry").ok()?).filter(|seconds| *seconds != 0);
+    let addresses = read_addresses(&mut reader)?;
+    let count = read_count(&mut reader, MAX_RELAYS)?;
+    let relays = (0..count).map(|_| read_relay(&mut reader)).collect::<Option<_>>()?;
+    reader.end().ok()?;
+    Some(Ticket { node, addresses, relays, share, secret, expires })
+}
 
-impl Reader<'_> {
-    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (head, tail) = self.0.split_first_chunk::<N>()?;
-        self.0 = tail;
-        Some(*head)
-    }
+fn read_relay(reader: &mut Reader<&[u8]>) -> Option<RelayHint> {
+    let node = PublicKey::from_bytes(reader.array("relay").ok()?);
+    Some(RelayHint { node, addresses: read_addresses(reader)? })
+}
 
-    fn count(&mut self, most: usize) -> Option<usize> {
-        let [count] = self.take()?;
-        Some(usize::from(count)).filter(|count| *count <= most)
-    }
+fn read_addresses(reader: &mut Reader<&[u8]>) -> Option<Vec<SocketAddr>> {
+    (0..read_count(reader, MAX_ADDRESSES)?).map(|_| reader.address().ok()).collect()
+}
 
-    fn address(&mut self) -> Option<SocketAddr> {
-        let ip = match self.take()? {
-            [4] => IpAddr::V4(Ipv4Addr::from(self.take::<4>()?)),
-            [6] => IpAddr::V6(Ipv6Addr::from(self.take::<16>()?)),
-            _ => return None,
-        };
-        Some(SocketAddr::new(ip, u16::from_be_bytes(self.take()?)))
-    }
-
-    fn addresses(&mut self) -> Option<Vec<SocketAddr>> {
-        (0..self.count(MAX_ADDRESSES)?).map(|_| self.address()).collect()
-    }
-
-    fn relay(&mut self) -> Option<RelayHint> {
-        Some(RelayHint { node: PublicKey::from_bytes(self.take()?), addresses: self.addresses()? })
-    }
-
-    fn ticket(&mut self) -> Option<Ticket> {
-        let node = PublicKey::from_bytes(self.take()?);
-        let share = ShareId(u64::from_be_bytes(self.take()?));
-        let secret = TicketSecret::from_random(self.take()?);
-        let expires = Some(u64::from_be_bytes(self.take()?)).filter(|seconds| *seconds != 0);
-        let addresses = self.addresses()?;
-        let relays = (0..self.count(MAX_RELAYS)?).map(|_| self.relay()).collect::<Option<_>>()?;
-        Some(Ticket { node, addresses, relays, share, secret, expires })
-    }
+/// A count of at most `most`.
+fn read_count(reader: &mut Reader<&[u8]>, most: usize) -> Option<usize> {
+    reader.u8("count").ok().map(usize::from).filter(|count| *count <= most)
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 
 use std::io;
 
+use anabranch_wire::Reader;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 use crate::error::{TransferError, cut};
@@ -67,53 +68,11 @@ pub(crate) async fn read_body<R: AsyncRead + Unpin>(
     Ok(())
 }
 
-/// Takes typed values off the front of a body.
-pub(crate) struct Cursor<'a>(pub &'a [u8]);
-
-impl<'a> Cursor<'a> {
-    pub fn bytes(&mut self, len: usize) -> Result<&'a [u8], TransferError> {
-        let (head, tail) = self.0.split_at_checked(len).ok_or_else(truncated)?;
-        self.0 = tail;
-        Ok(head)
-    }
-
-    pub fn array<const N: usize>(&mut self) -> Result<[u8; N], TransferError> {
-        let (head, tail) = self.0.split_first_chunk().ok_or_else(truncated)?;
-        self.0 = tail;
-        Ok(*head)
-    }
-
-    pub fn u8(&mut self) -> Result<u8, TransferError> {
-        Ok(self.array::<1>()?[0])
-    }
-
-    pub fn u16(&mut self) -> Result<u16, TransferError> {
-        Ok(u16::from_be_bytes(self.array()?))
-    }
-
-    pub fn u32(&mut self) -> Result<u32, TransferError> {
-        Ok(u32::from_be_bytes(self.array()?))
-    }
-
-    pub fn u64(&mut self) -> Result<u64, TransferError> {
-        Ok(u64::from_be_bytes(self.array()?))
-    }
-
-    /// A text with its length in two bytes before it.
-    pub fn text(&mut self) -> Result<&'a str, TransferError> {
-        let len = self.u16()?;
-        std::str::from_utf8(self.bytes(len.into())?)
-            .map_err(|_| TransferError::protocol("text that is not UTF-8"))
-    }
-
-    /// Checks that nothing is left.
-    pub fn end(&self) -> Result<(), TransferError> {
-        if self.0.is_empty() {
-            Ok(())
-        } else {
-            Err(TransferError::protocol("a message with bytes left over"))
-        }
-    }
+/// Reads a text with its length in two bytes before it.
+pub(crate) fn read_text<'a>(reader: &mut Reader<&'a [u8]>) -> Result<&'a str, TransferError> {
+    let len = reader.u16("length of a text")?;
+    std::str::from_utf8(reader.bytes("text", len.into())?)
+        .map_err(|_| TransferError::protocol("text that is not UTF-8"))
 }
 
 /// Writes a text, cut to what two bytes of length can tell, with its length before it.
@@ -121,8 +80,4 @@ pub(crate) fn put_text(out: &mut Vec<u8>, text: &str) {
     let text = cut(text, u16::MAX.into());
     out.extend_from_slice(&(text.len() as u16).to_be_bytes());
     out.extend_from_slice(text.as_bytes());
-}
-
-fn truncated() -> TransferError {
-    TransferError::protocol("a message that ends too early")
 }

@@ -8,7 +8,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anabranch_wire::{Escaped, ForeignText};
+use anabranch_wire::{DecodeError, Escaped, ForeignText};
 use thiserror::Error;
 
 /// Longest message taken from, or sent to, the other end, in bytes.
@@ -227,6 +227,12 @@ impl TransferError {
 
     pub(crate) fn protocol(what: impl Into<String>) -> Self {
         Self::Protocol(what.into())
+    }
+}
+
+impl From<DecodeError> for TransferError {
+    fn from(error: DecodeError) -> Self {
+        Self::protocol(format!("a malformed message: {error}"))
     }
 }
 

@@ -4,10 +4,10 @@
 //! receiver on the data stream. Decoders take hostile bytes: they never panic and allocate no more than
 //! the frame they were given holds.
 
-use anabranch_wire::ForeignText;
+use anabranch_wire::{ForeignText, Reader};
 use blake3::hazmat::ChainingValue;
 
-use crate::codec::{Cursor, FRAME_HEADER, put_frame, put_text};
+use crate::codec::{FRAME_HEADER, put_frame, put_text, read_text};
 use crate::error::{LONGEST_MESSAGE, TransferError, cut};
 use crate::hash::BLOCK;
 use crate::manifest::{Entry, EntryKind, FileMeta, LeftOut, ModifiedTime};
@@ -118,32 +118,32 @@ impl Control {
     }
 
     pub fn decode(kind: u8, body: &[u8]) -> Result<Self, TransferError> {
-        let mut cursor = Cursor(body);
+        let mut reader = Reader::new(body);
         let message = match kind {
             HELLO => {
-                if cursor.array()? != MAGIC {
+                if reader.array("greeting")? != MAGIC {
                     return Err(TransferError::protocol("it does not greet like a transfer"));
                 }
                 // A later version may say more here.
-                return Ok(Self::Hello { version: cursor.u16()? });
+                return Ok(Self::Hello { version: reader.u16("version")? });
             }
-            ENTRY => Self::Entry(take_entry(&mut cursor)?),
+            ENTRY => Self::Entry(read_entry(&mut reader)?),
             LEFT_OUT => Self::LeftOut(LeftOut {
-                missed: cursor.u8()? != 0,
-                path: take_message(&mut cursor)?,
-                reason: take_message(&mut cursor)?,
+                missed: reader.u8("reason")? != 0,
+                path: read_message(&mut reader)?,
+                reason: read_message(&mut reader)?,
             }),
             LIST_END => Self::ListEnd,
             DONE => Self::Done,
             INCOMPLETE => Self::Incomplete {
-                count: cursor.u64()?,
-                failed_here: cursor.u64()?,
-                files: take_message(&mut cursor)?,
+                count: reader.u64("number of files")?,
+                failed_here: reader.u64("number of failures")?,
+                files: read_message(&mut reader)?,
             },
-            ABORT => Self::Abort(take_message(&mut cursor)?),
+            ABORT => Self::Abort(read_message(&mut reader)?),
             _ => return Err(unknown(kind)),
         };
-        cursor.end()?;
+        reader.end()?;
         Ok(message)
     }
 }
@@ -171,20 +171,20 @@ impl Request {
     }
 
     pub fn decode(kind: u8, body: &[u8]) -> Result<Self, TransferError> {
-        let mut cursor = Cursor(body);
+        let mut reader = Reader::new(body);
         match kind {
             FETCH => {
-                let (file, first, count) = (cursor.u32()?, cursor.u64()?, cursor.u64()?);
-                let last = cursor.u8()? != 0;
-                let (held, rest) = cursor.0.as_chunks::<32>();
+                let (file, first, count) = (reader.u32("file")?, reader.u64("first block")?, reader.u64("number of blocks")?);
+                let last = reader.u8("last")? != 0;
+                let (held, rest) = reader.rest().as_chunks::<32>();
                 if !rest.is_empty() || held.len() > MOST_HASHES || held.len() as u64 > count {
                     return Err(TransferError::protocol("a request with the wrong number of hashes"));
                 }
                 Ok(Self::Fetch { file, first, count, last, held: held.to_vec() })
             }
             HASH => {
-                let request = Self::Hash { file: cursor.u32()? };
-                cursor.end()?;
+                let request = Self::Hash { file: reader.u32("file")? };
+                reader.end()?;
                 Ok(request)
             }
             _ => Err(unknown(kind)),
@@ -209,17 +209,17 @@ impl Reply {
 
     /// Decodes a reply, keeping `body` as the buffer of a block.
     pub fn decode(kind: u8, body: Vec<u8>) -> Result<Self, TransferError> {
-        let mut cursor = Cursor(&body);
+        let mut reader = Reader::new(&body[..]);
         let reply = match kind {
             REPLY_BLOCK if body.len() >= 32 => return Ok(Self::Block(body)),
             REPLY_PIECE if body.len() > 32 => return Ok(Self::Piece(body)),
             SAME => Self::Same,
             ZEROS => Self::Zeros,
-            END => Self::End { len: cursor.u64()?, hash: cursor.array()? },
-            FAILED => Self::Failed(take_message(&mut cursor)?),
+            END => Self::End { len: reader.u64("length")?, hash: reader.array("hash")? },
+            FAILED => Self::Failed(read_message(&mut reader)?),
             _ => return Err(unknown(kind)),
         };
-        cursor.end()?;
+        reader.end()?;
         Ok(reply)
     }
 }
@@ -277,19 +277,19 @@ fn put_entry(out: &mut Vec<u8>, entry: &Entry) {
     }
 }
 
-fn take_entry(cursor: &mut Cursor<'_>) -> Result<Entry, TransferError> {
-    let kind = cursor.u8()?;
-    let path = RelPath::parse(cursor.text()?)?;
+fn read_entry(reader: &mut Reader<&[u8]>) -> Result<Entry, TransferError> {
+    let kind = reader.u8("kind")?;
+    let path = RelPath::parse(read_text(reader)?)?;
     let kind = match kind {
         0 => {
-            let mode = permission_bits(cursor.u16()?);
-            let flags = cursor.u8()?;
-            let size = if flags & HAS_SIZE == 0 { None } else { Some(cursor.u64()?) };
-            let modified = if flags & HAS_TIME == 0 { None } else { Some(take_time(cursor)?) };
+            let mode = permission_bits(reader.u16("mode")?);
+            let flags = reader.u8("flags")?;
+            let size = if flags & HAS_SIZE == 0 { None } else { Some(reader.u64("size")?) };
+            let modified = if flags & HAS_TIME == 0 { None } else { Some(read_time(reader)?) };
             EntryKind::File(FileMeta { size, mode, modified })
         }
-        1 => EntryKind::Directory { mode: permission_bits(cursor.u16()?) },
-        2 => EntryKind::Link { text: cursor.text()?.to_owned() },
+        1 => EntryKind::Directory { mode: permission_bits(reader.u16("mode")?) },
+        2 => EntryKind::Link { text: read_text(reader)?.to_owned() },
         _ => return Err(TransferError::protocol(format!("an entry of unknown kind {kind}"))),
     };
     Ok(Entry { path, kind })
@@ -300,9 +300,9 @@ fn permission_bits(mode: u16) -> u16 {
     mode & 0o777
 }
 
-fn take_time(cursor: &mut Cursor<'_>) -> Result<ModifiedTime, TransferError> {
-    let seconds = i64::from_be_bytes(cursor.array()?);
-    let nanoseconds = cursor.u32()?.min(999_999_999);
+fn read_time(reader: &mut Reader<&[u8]>) -> Result<ModifiedTime, TransferError> {
+    let seconds = i64::from_be_bytes(reader.array("seconds")?);
+    let nanoseconds = reader.u32("nanoseconds")?.min(999_999_999);
     Ok(ModifiedTime { seconds, nanoseconds })
 }
 
@@ -310,8 +310,8 @@ fn put_message(out: &mut Vec<u8>, message: &str) {
     put_text(out, cut(message, LONGEST_MESSAGE));
 }
 
-fn take_message(cursor: &mut Cursor<'_>) -> Result<ForeignText, TransferError> {
-    cursor.text().map(|text| cut(text, LONGEST_MESSAGE).into())
+fn read_message(reader: &mut Reader<&[u8]>) -> Result<ForeignText, TransferError> {
+    read_text(reader).map(|text| cut(text, LONGEST_MESSAGE).into())
 }
 
 fn unknown(kind: u8) -> TransferError {

@@ -1,28 +1,28 @@
-//! When a packet arrived, by the clock of the end that received it, as acknowledgements tell it.
+//! When a packet arrived, by the receiver's clock, as acknowledgements report it.
 //!
-//! Two ends' clocks have nothing in common, so only the change of what [`ArrivalTime::since`] gives from one packet to another
-//! means anything: it is the change of the way there alone, where a round trip has the way back in it as well.
+//! The clocks of the two ends are unrelated, so a single value of [`ArrivalTime::since`] means nothing. Its change from
+//! one packet to another is the change of the one-way delay, without the return path that a round trip includes.
 
 use crate::{Span, Time};
 
-/// A moment of the receiver's clock, in microseconds, that begins anew every [`ArrivalTime::ROUND`]: then it never takes more
-/// than four bytes.
+/// A time of the receiver's clock in microseconds, modulo [`ArrivalTime::ROUND`], so that it never takes more than
+/// four bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ArrivalTime(u32);
 
 impl ArrivalTime {
-    /// After so long the same numbers come again: 2^30 microseconds, near eighteen minutes.
+    /// The clock starts again after this long: 2^30 microseconds, nearly eighteen minutes.
     pub const ROUND: Span = Span::from_micros(1 << 30);
-    /// The last number before they begin anew.
+    /// The largest value, in microseconds.
     pub const LAST: u64 = (1 << 30) - 1;
 
-    /// What is told of `now`.
+    /// The arrival time to report for `now`.
     #[must_use]
     pub const fn of(now: Time) -> Self {
         Self::from_micros(now.as_nanos() / 1000)
     }
 
-    /// So many microseconds, less all full [rounds](Self::ROUND).
+    /// A time in microseconds, modulo [`ROUND`](Self::ROUND).
     #[must_use]
     pub const fn from_micros(micros: u64) -> Self {
         Self((micros & Self::LAST) as u32)
@@ -34,7 +34,7 @@ impl ArrivalTime {
         self.0 as u64
     }
 
-    /// From `sent`, by another clock, to this: in nanoseconds, less all full [rounds](Self::ROUND).
+    /// Time from `sent`, by the sender's clock, to this arrival, modulo [`ROUND`](Self::ROUND).
     #[must_use]
     pub const fn since(self, sent: Time) -> Span {
         let (round, sent) = (Self::ROUND.as_nanos(), sent.as_nanos() % Self::ROUND.as_nanos());
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_told_begins_anew_and_the_time_between_does_not_notice() {
+    fn the_clock_starts_again_and_differences_stay_right() {
         let sent = Time::ZERO + Span::from_secs(1073) + Span::from_nanos(999_999_999);
         let arrived = ArrivalTime::of(sent + Span::from_millis(50));
         assert!(arrived.as_micros() < 1_000_000);

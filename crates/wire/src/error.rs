@@ -1,9 +1,8 @@
-//! Why bytes could not be read: facts, so that a log line or a test can say exactly what was wrong.
+//! Why bytes could not be decoded, precisely enough for a log line or a test.
 
 use thiserror::Error;
 
-/// Bytes that are not what `docs/reference/protocol.md` allows. `at` counts bytes from the start of what was
-/// given to the decoder.
+/// Bytes that break the rules of `docs/reference/protocol.md`. `at` counts bytes from the start of the decoder's input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum DecodeError {
@@ -14,9 +13,9 @@ pub enum DecodeError {
         what: &'static str,
         /// Where it begins.
         at: usize,
-        /// Bytes it takes, as far as is known.
+        /// Bytes it takes, as far as known.
         needed: u64,
-        /// Bytes there are.
+        /// Bytes left.
         left: usize,
     },
     /// A type, kind or family with no meaning.
@@ -26,7 +25,7 @@ pub enum DecodeError {
         what: &'static str,
         /// Where it begins.
         at: usize,
-        /// What it holds.
+        /// Its value.
         value: u64,
     },
     /// A number outside its limits.
@@ -36,19 +35,19 @@ pub enum DecodeError {
         what: &'static str,
         /// Where it ends.
         at: usize,
-        /// What it holds.
+        /// Its value.
         value: u64,
-        /// The least that is allowed.
+        /// The least allowed value.
         min: u64,
-        /// The most that is allowed.
+        /// The greatest allowed value.
         max: u64,
     },
-    /// More elements than a receiver is willing to hold.
+    /// More elements than a receiver accepts.
     #[error("more than {limit} {what}")]
     TooMany {
         /// The elements.
         what: &'static str,
-        /// How many are allowed.
+        /// How many are accepted.
         limit: usize,
     },
     /// Acknowledged ranges that reach below packet number 0.
@@ -64,6 +63,14 @@ pub enum DecodeError {
         what: &'static str,
         /// Where it ends.
         at: usize,
+    },
+    /// Bytes are left over behind the last field.
+    #[error("{left} bytes too many at byte {at}")]
+    Trailing {
+        /// Where they begin.
+        at: usize,
+        /// How many.
+        left: usize,
     },
     /// Bits that must be zero are not.
     #[error("{what} at byte {at} should be zero")]
@@ -84,18 +91,18 @@ pub enum DecodeError {
     /// The header's checksum does not match its bytes.
     #[error("header checksum is {carried:#06x}, its bytes give {computed:#06x}")]
     Checksum {
-        /// What the header says.
+        /// The checksum in the header.
         carried: u16,
-        /// What its bytes give.
+        /// The checksum of its bytes.
         computed: u16,
     },
     /// The packet has been forwarded as often as its sender allowed.
     #[error("hop limit is used up")]
     HopLimit,
-    /// A packet in which nothing is said.
+    /// A packet without frames.
     #[error("packet holds no frame")]
     NoFrame,
-    /// A parameter that comes twice or out of order.
+    /// A parameter that appears twice or out of order.
     #[error("id {id} of a parameter, ending at byte {at}, does not follow in ascending order")]
     ParamOrder {
         /// Its id.
@@ -103,7 +110,7 @@ pub enum DecodeError {
         /// Where the id ends.
         at: usize,
     },
-    /// A parameter whose value is longer or shorter than it must be.
+    /// A parameter of the wrong length.
     #[error("parameter {id} ending at byte {at} has a length of {len}")]
     ParamLength {
         /// Its id.
@@ -113,7 +120,7 @@ pub enum DecodeError {
         /// The length it claims.
         len: usize,
     },
-    /// A parameter that has to be there and is not.
+    /// A required parameter that is missing.
     #[error("parameter {id} is missing")]
     ParamMissing {
         /// Its id.

@@ -7,10 +7,10 @@ use subtle::ConstantTimeEq;
 
 use crate::{ArrivalTime, Fsn, PathId, Payload, Pid, Ranges, Span, StreamId};
 
-/// One thing said to the peer.
+/// One thing a packet says to the peer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Frame<P> {
-    /// Asks for an acknowledgement and says nothing else.
+    /// Asks for an acknowledgement, nothing else.
     Ping,
     /// Fills a path MTU probe up to its size, with this many zero bytes.
     Padding(u16),
@@ -48,16 +48,16 @@ pub enum Frame<P> {
         /// All bytes below this offset have been received.
         received: u64,
     },
-    /// The peer may open streams until it has opened this many in all.
+    /// The receiver of this frame may open streams until it has opened `limit` in all.
     MaxStreams {
         /// Streams opened by the receiver of this frame, counted from the session's start.
         limit: u64,
     },
     /// An unreliable message.
     Datagram(DatagramFrame<P>),
-    /// An unreliable message that can be told from its copies, or that has its place in an order.
+    /// An unreliable message that can be recognised among copies, or that has a position in an order.
     Marked(MarkedFrame<P>),
-    /// What makes up for unreliable messages that are lost (PSMC [T8]).
+    /// Parity that restores lost unreliable messages (PSMC [T8]).
     Parity(ParityFrame<P>),
     /// Asks the other end of a path to prove that it is there.
     PathChallenge {
@@ -69,9 +69,9 @@ pub enum Frame<P> {
         /// The challenge's token.
         token: u64,
     },
-    /// "Packets to me on this path carry this PID": needed before a path can be opened.
+    /// Gives the peer a PID for packets on a path: required before the path can be opened.
     NewPid(NewPid),
-    /// The sender will not use this path any more, and its id never again.
+    /// The sender stops using this path and never uses its id again.
     PathAbandon {
         /// The path.
         path: PathId,
@@ -80,15 +80,15 @@ pub enum Frame<P> {
     },
     /// How the sender would like a path to be used.
     PathStatus(PathStatus),
-    /// The most that may be sent on a path in all. Each packet counts with [`PACKET_COST`] more than its UDP payload,
-    /// so that what a provider counts is never more. The highest limit counts; without any there is none.
+    /// The most that may be sent on a path in all. Each packet counts [`PACKET_COST`] more than its UDP payload, at
+    /// least as much as a provider counts. The highest limit received holds; before the first, there is no limit.
     MaxPathData {
         /// The path.
         path: PathId,
         /// Bytes since the path was opened.
         limit: u64,
     },
-    /// Names the path that acknowledgements return on, or lifts that wish (mTCP §3.1.5 [M7, M13]).
+    /// Names the path that acknowledgements return on, or withdraws the choice (mTCP §3.1.5 [M7, M13]).
     AckPath(AckPath),
     /// An address at which the sender can be reached.
     AddAddress(AddressFrame),
@@ -153,70 +153,70 @@ pub struct StreamFrame<P> {
     pub data: P,
 }
 
-/// An unreliable message with what a scheduler needs to know of it.
+/// An unreliable message and what a scheduler needs to know about it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DatagramFrame<P> {
     /// Type of service, 0 (lowest) to 15 [R11].
     pub class: u8,
-    /// Hash of the inner flow, so that a flow can be kept on one path; 0 when there is none.
+    /// Hash of the inner flow, so that a flow can stay on one path; 0 without a flow.
     pub flow: u32,
     /// The message.
     pub data: P,
 }
 
-/// An unreliable message with its number, its place, or both.
+/// An unreliable message with its number, its position, or both.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MarkedFrame<P> {
     /// The message.
     pub datagram: DatagramFrame<P>,
-    /// Tells it from copies of others: counted over the class.
+    /// Recognises copies: counted over the class.
     pub number: Option<DatagramNumber>,
-    /// Its place among the messages of its class and [lane](order_lane), from 0 on.
+    /// Its position among the messages of its class and [lane](order_lane), from 0.
     pub place: Option<u64>,
 }
 
-/// What tells a message from others of its class.
+/// Distinguishes a message from others of its class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatagramNumber {
-    /// The number, from 0 on.
+    /// The number, from 0.
     pub value: u64,
     /// It belongs to a block for which parity may follow.
     pub is_coded: bool,
 }
 
-/// Bytes of what parity keeps of a message beside its data: flow (4), length (2), place + 1 or 0 (6).
+/// Bytes that parity covers of a message in addition to its data: flow (4), length (2), position + 1 or 0 (6).
 pub const CODED_HEAD: usize = 12;
-/// Most messages in a block, and most parity for one.
+/// Most messages in a block, and most pieces of parity for one.
 pub const MAX_BLOCK: u8 = 32;
-/// Lanes of a class: flows share their number of messages by `flow % ORDER_LANES`.
+/// Lanes of a class: flows with the same `flow % ORDER_LANES` share a lane.
 pub const ORDER_LANES: u32 = 64;
 
-/// The lane that a flow's places are counted in.
+/// The lane in which a flow's messages are numbered.
 #[must_use]
 pub const fn order_lane(flow: u32) -> u8 {
     (flow % ORDER_LANES) as u8
 }
 
-/// One piece of parity for a block of coded messages: as many pieces as messages are lost bring them back.
+/// One piece of parity for a block of coded messages. As many pieces as messages are lost restore them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ParityFrame<P> {
     /// The class of the messages.
     pub class: u8,
-    /// Number of the first one; the others follow without a gap.
+    /// Number of the first message; the others follow without a gap.
     pub first: u64,
     /// How many messages, 1 to [`MAX_BLOCK`].
     pub count: u8,
     /// How many pieces of parity, 1 to [`MAX_BLOCK`].
     pub parities: u8,
-    /// Which of them this is, from 0 on.
+    /// Index of this piece, from 0.
     pub index: u8,
-    /// Parity of what the messages have beside their data.
+    /// Parity of the messages' [coded heads](CODED_HEAD).
     pub head: [u8; CODED_HEAD],
-    /// Parity of their data, each filled up with zeros to the longest and to an even length.
+    /// Parity of their data, each padded with zeros to the longest and to an even length.
     pub data: P,
 }
 
-/// Sixteen bytes that only the issuer of a PID can compute, sent when it has lost its state. Who knows them can end the session:
+/// Sixteen bytes that only the issuer of a PID can compute, sent after it has lost its state. They end the session, so
 /// they are compared in constant time and never printed.
 #[derive(Clone, Copy, Default)]
 pub struct ResetToken(pub [u8; 16]);
@@ -242,11 +242,11 @@ pub struct NewPid {
     pub path: PathId,
     /// Random, chosen by the receiver of packets.
     pub pid: Pid,
-    /// What a stateless reset from this end will carry.
+    /// The token of a stateless reset from this end.
     pub reset_token: ResetToken,
 }
 
-/// What a packet costs on the way beyond its UDP payload, at most: headers of IPv6 and UDP, in bytes.
+/// What a packet costs on the network in addition to its UDP payload, at most: headers of IPv6 and UDP, in bytes.
 pub const PACKET_COST: u64 = 48;
 
 /// How a path should be used.
@@ -257,42 +257,42 @@ pub enum PathUse {
     Normal,
     /// Only while no normal path works.
     Backup,
-    /// Only while neither a normal nor a backup path works: its bytes cost.
+    /// Only while neither a normal nor a backup path works, because its bytes cost money.
     Metered,
     /// For probes only.
     Standby,
 }
 
-/// A wish for the use of a path; the highest `sequence` counts.
+/// The requested use of a path; the highest `sequence` holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathStatus {
     /// The path.
     pub path: PathId,
-    /// Increases with every wish for this path.
+    /// Increases with every request for this path.
     pub sequence: u64,
-    /// The wish.
+    /// The requested use.
     pub usage: PathUse,
 }
 
-/// Which path acknowledgements return on; the highest `sequence` counts.
+/// The path that acknowledgements return on; the highest `sequence` holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AckPath {
     /// Increases with every choice.
     pub sequence: u64,
-    /// The primary; `None` for "on the path they acknowledge".
+    /// `None`: each acknowledgement returns on the path it acknowledges.
     pub path: Option<PathId>,
 }
 
-/// An address of the sender.
+/// An address at which the sender can be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressFrame {
     /// Names the address in a later [`Frame::RemoveAddress`].
     pub id: u64,
-    /// Where it listens.
+    /// The address and port.
     pub address: SocketAddr,
 }
 
-/// What a receiver reports of one path (MPMTP-AR §3.6 [R6]).
+/// A receiver's report on one path (MPMTP-AR §3.6 [R6]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
     /// The path.

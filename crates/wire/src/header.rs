@@ -1,4 +1,4 @@
-//! The sixteen bytes in clear that begin every datagram, and what a relay does to them.
+//! The clear header of every datagram, 16 bytes, and how a relay rewrites it.
 //!
 //! ```text
 //!  0       1       2       3       4                8                12              16
@@ -6,25 +6,25 @@
 //!  |kind|K0|tos|hop| checksum      | PID                             | FSN, low 32    |
 //!  +-------+-------+-------+-------+----------------+----------------+----------------+
 //! ```
-//! A relay reads kind, type of service, hop limit and PID, and rewrites PID, hop limit and checksum. So
-//! those three are not under the seal: the associated data of a packet are the rest of the header and
-//! the end-to-end path id ([`Header::associated_data`]). MPMTP-AR [R2] asks for type of service, checksum,
-//! PID and sequence numbers in the header; the TSN is under the seal, in the stream frame.
+//! A relay reads kind, type of service, hop limit and PID, and rewrites PID, hop limit and checksum. The seal cannot
+//! cover what a relay rewrites: the associated data of a packet are the rest of the header and the end-to-end path id
+//! ([`Header::associated_data`]). MPMTP-AR [R2] asks for type of service, checksum, PID and sequence numbers in the
+//! header; the TSN is under the seal, in the stream frame.
 //!
-//! The checksum is the Internet's (RFC 1071). It spares a node the work of opening what a broken link or
-//! memory has changed and lets a relay drop it [R8]; against an attacker only the seal protects. A relay
-//! mends it by the difference (RFC 1624), so that a byte it broke itself is still noticed.
+//! The checksum is the Internet's (RFC 1071). It lets a relay drop a damaged packet [R8] and spares an end the work of
+//! opening one; only the seal protects against an attacker. A relay updates the checksum incrementally (RFC 1624), so
+//! that damage by the relay itself is still detected.
 
 use crate::varint::VARINT_MAX;
 use crate::{DecodeError, Fsn, PathId, Pid};
 
-/// Bytes that the seal adds at the end of a packet.
+/// Bytes of the seal's tag at the end of a packet.
 pub const TAG_LEN: usize = 16;
 
 /// Bytes of a datagram that are not frames: the header and the seal's tag.
 pub const PACKET_OVERHEAD: usize = Header::LEN + TAG_LEN;
 
-/// What a datagram is.
+/// The kind of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
@@ -32,13 +32,13 @@ pub enum Kind {
     Init = 1,
     /// The answer to it.
     InitAck = 2,
-    /// "Show me first that you are at that address": to be sent again with the INIT.
+    /// A cookie that the client returns with its INIT to prove its address.
     Cookie = 3,
     /// A sealed packet of frames.
     Data = 4,
-    /// The sender knows nothing of the session that this PID belonged to.
+    /// The sender has no state for this PID.
     Reset = 5,
-    /// A relay asks the next hop whether it issued the PID in the header, before it forwards to it.
+    /// A relay asks the next hop whether it issued the PID in the header, before it forwards packets to it.
     RelayChallenge = 6,
     /// The issuer's answer, never longer than the challenge.
     RelayResponse = 7,
@@ -62,15 +62,15 @@ impl Kind {
 /// The clear header of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What follows.
+    /// What follows the header.
     pub kind: Kind,
-    /// Changes with every renewal of the keys; false at first.
+    /// Flips with every key renewal; false at first.
     pub key_phase: bool,
     /// Type of service, 0 (dropped first by a congested relay [R11]) to [`Header::MAX_TOS`].
     pub tos: u8,
-    /// How many relays may still forward it, up to [`Header::MAX_HOP_LIMIT`].
+    /// How many relays may still forward the datagram, up to [`Header::MAX_HOP_LIMIT`].
     pub hop_limit: u8,
-    /// Chosen by the node that receives the datagram, relay or end.
+    /// Chosen by the node that receives the datagram: a relay or an end.
     pub pid: Pid,
     /// The low 32 bits of the packet's number on its path.
     pub fsn: u32,
@@ -89,11 +89,11 @@ impl Header {
     /// Length of [`Header::associated_data`].
     pub const ASSOCIATED_LEN: usize = 10;
 
-    /// Writes the header, its checksum included, to the first [`Header::LEN`] bytes of `out`. A type of
-    /// service or hop limit above its maximum is written as the maximum.
+    /// Writes the header with its checksum to the first [`Header::LEN`] bytes of `out`. A type of service or hop limit
+    /// above its maximum is written as the maximum.
     ///
     /// # Panics
-    /// When `out` is shorter than that.
+    /// When `out` is shorter than [`Header::LEN`].
     #[inline]
     pub fn encode(&self, out: &mut [u8]) {
         let out = out.first_chunk_mut::<{ Self::LEN }>().expect("room for the header");
@@ -109,9 +109,8 @@ impl Header {
     /// Reads the header and returns what follows it.
     ///
     /// # Errors
-    /// [`DecodeError::Truncated`] when fewer than [`Header::LEN`] bytes are left,
-    /// [`DecodeError::Checksum`] when they were changed on the way, [`DecodeError::Unknown`] for a kind
-    /// and [`DecodeError::NotZero`] for bits that this version does not know.
+    /// [`DecodeError::Truncated`] when fewer than [`Header::LEN`] bytes are left, [`DecodeError::Checksum`] when they are
+    /// damaged, [`DecodeError::Unknown`] for an unknown kind and [`DecodeError::NotZero`] for reserved bits that are set.
     #[inline]
     pub fn decode(datagram: &[u8]) -> Result<(Self, &[u8]), DecodeError> {
         let (bytes, rest) =
@@ -136,8 +135,8 @@ impl Header {
         Ok((header, rest))
     }
 
-    /// What the seal of a packet protects beside its frames: kind, key phase, type of service, path id
-    /// and FSN, but not PID, hop limit and checksum, which relays rewrite.
+    /// The part of the header that the seal protects: kind, key phase, type of service, path id and FSN. PID, hop limit
+    /// and checksum are left out because relays rewrite them.
     #[inline]
     #[must_use]
     pub fn associated_data(&self, path: PathId) -> [u8; Self::ASSOCIATED_LEN] {
@@ -154,12 +153,12 @@ impl Header {
     }
 }
 
-/// Makes a datagram ready for the next hop, as a relay does: gives it `new_pid`, lowers its hop limit
-/// by one and mends the checksum by the difference. Decode the header first: this does not check it.
+/// Prepares a datagram for the next hop, as a relay does: sets `new_pid`, lowers the hop limit by one and updates the
+/// checksum incrementally. The header must have been decoded: this does not check it.
 ///
 /// # Errors
-/// [`DecodeError::HopLimit`] when it may not be forwarded again, [`DecodeError::Truncated`] when there
-/// is no whole header; the bytes are unchanged then.
+/// [`DecodeError::HopLimit`] when the hop limit is used up, [`DecodeError::Truncated`] when the header is incomplete.
+/// The bytes are unchanged then.
 #[inline]
 pub fn rewrite_for_hop(datagram: &mut [u8], new_pid: Pid) -> Result<(), DecodeError> {
     let len = datagram.len();
@@ -177,11 +176,11 @@ pub fn rewrite_for_hop(datagram: &mut [u8], new_pid: Pid) -> Result<(), DecodeEr
     Ok(())
 }
 
-/// Offsets of the 16-bit words that a relay changes, but for the checksum.
+/// Offsets of the 16-bit words that a relay rewrites, without the checksum.
 const WORDS_REWRITTEN: [usize; 5] = [0, 4, 6, 8, 10];
 
-/// The packet number whose low 32 bits are `truncated` and which is closest to `expected_next`, the
-/// number after the highest received on the path (RFC 9000 §A.3).
+/// The packet number closest to `expected_next` whose low 32 bits are `truncated` (RFC 9000 §A.3). `expected_next`
+/// follows the highest number received on the path.
 #[inline]
 #[must_use]
 pub fn expand_fsn(truncated: u32, expected_next: Fsn) -> Fsn {

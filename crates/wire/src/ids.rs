@@ -1,6 +1,7 @@
-//! The ids that appear on the wire, each a type of its own.
+//! The ids that appear on the wire, each with its own type.
 
 use std::fmt;
+use std::hash::Hasher;
 
 /// Which end of a session this is: the one that opened it or the one that accepted it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -22,8 +23,7 @@ impl Side {
     }
 }
 
-/// A path of one session. Even ids are opened by the client, odd ones by the server; an id is never
-/// used twice under the same keys.
+/// A path of one session. The client opens even ids, the server odd ones. An id is never used twice under the same keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PathId(pub u32);
 
@@ -38,7 +38,7 @@ impl PathId {
     }
 }
 
-/// A stream of one session: bidirectional, reliable, ordered. Even ids are opened by the client.
+/// A stream of one session: bidirectional, reliable, ordered. The client opens even ids.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StreamId(pub u64);
 
@@ -71,6 +71,24 @@ pub struct Pid(pub u64);
 impl Pid {
     /// The value that means "no session yet".
     pub const HANDSHAKE: Self = Self(0);
+}
+
+/// Hashes a [`Pid`] to itself. PIDs need no mixing: they are random, and only we choose those in our tables.
+#[derive(Default)]
+pub struct PidHasher(u64);
+
+impl Hasher for PidHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(byte);
+        }
+    }
+    fn write_u64(&mut self, value: u64) {
+        self.0 = value;
+    }
 }
 
 impl fmt::Display for PathId {

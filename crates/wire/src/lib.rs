@@ -1,8 +1,8 @@
 //! Packets, frames, ids and units, and how they become bytes.
 //!
-//! Everything two machines say to each other is a type here. The engine works on the typed [`Packet`];
-//! the simulator hands it over in memory, and the driver turns it into bytes just before sealing and
-//! back just after opening. Nothing in this crate knows a socket, a clock or a key.
+//! Everything two machines say to each other is a type here. The engine works on the typed [`Packet`]. The simulator
+//! passes packets on in memory; the driver encodes a packet just before sealing it and decodes it just after opening.
+//! This crate has no sockets, no clock and no keys.
 
 mod arrival;
 mod codec;
@@ -14,7 +14,6 @@ mod header;
 mod ids;
 mod packet;
 mod payload;
-mod prefetch;
 mod ranges;
 mod reach;
 mod source;
@@ -24,9 +23,9 @@ mod varint;
 pub use arrival::ArrivalTime;
 pub use codec::{
     LARGEST_MARKS, LARGEST_PARITY_OVERHEAD, MAX_ACK_DELAY_US, MAX_ACK_RANGES, MAX_FRAMES, MAX_PATHS,
-    MAX_PLACE, MAX_REASON_LEN, MIN_UDP_PAYLOAD, datagram_frame_overhead, datagram_frame_overhead_last,
-    decode_frames, decode_params, encode_frame, encode_frames, encode_params, packet_encoded_len,
-    stream_frame_overhead, stream_frame_overhead_last,
+    MAX_PLACE, MAX_REASON_LEN, MIN_UDP_PAYLOAD, Reader, datagram_frame_overhead,
+    datagram_frame_overhead_last, decode_frames, decode_params, encode_frame, encode_frames, encode_params,
+    packet_encoded_len, put_address, stream_frame_overhead, stream_frame_overhead_last,
 };
 pub use codes::{abandon_reason, close_code};
 pub use error::DecodeError;
@@ -37,12 +36,11 @@ pub use frame::{
     ResetToken, StreamFrame, order_lane,
 };
 pub use header::{Header, Kind, PACKET_OVERHEAD, TAG_LEN, expand_fsn, rewrite_for_hop};
-pub use ids::{Fsn, PathId, Pid, Side, StreamId};
+pub use ids::{Fsn, PathId, Pid, PidHasher, Side, StreamId};
 pub use packet::{Frames, Message, Packet, Params};
 pub use payload::{Length, Payload};
-pub use prefetch::{prefetch, prefetch_item, prefetch_room};
 pub use ranges::{RangeSet, Ranges};
 pub use reach::{Reach, embedded};
-pub use source::{SourceLimit, source};
+pub use source::{PerSecond, SourceLimit, source};
 pub use units::{Rate, Span, Time};
 pub use varint::{VARINT_MAX, varint_len};

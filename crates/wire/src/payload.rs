@@ -1,16 +1,16 @@
-//! What a stream carries: real bytes in the world, a bare length in the simulator.
+//! The bytes of a stream: real ones in the deployed program, a bare length in the simulator.
 
 use bytes::{Bytes, BytesMut};
 
 /// A run of stream bytes that can be cut without copying.
 ///
-/// The engine never looks inside; it only cuts and forwards. [`Bytes`] is the payload of the deployed
-/// program, [`Length`] that of the simulator, so that both run the same engine code.
+/// The engine never looks inside; it only cuts and forwards. The deployed program uses [`Bytes`], the simulator
+/// [`Length`]: both run the same engine.
 pub trait Payload: Clone + Default + std::fmt::Debug {
     /// Length in bytes.
     fn len(&self) -> usize;
 
-    /// True when there is nothing in it.
+    /// True when it is empty.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -29,19 +29,19 @@ pub trait Payload: Clone + Default + std::fmt::Debug {
     #[must_use]
     fn slice(&self, start: usize, len: usize) -> Self;
 
-    /// Adds `other` to the end by copying it, which is worth it for small pieces only.
+    /// Appends a copy of `other`: only worth it for small pieces.
     fn append(&mut self, other: &Self);
 
-    /// Whether there are bytes behind it, so that parity can be made of them.
+    /// Whether it holds real bytes, of which parity can be computed.
     const HAS_BYTES: bool;
 
-    /// The bytes, none when there are only so many.
+    /// The bytes; empty for a bare length.
     fn bytes(&self) -> &[u8];
 
-    /// A payload of `len` bytes that holds on to no others: the first of `bytes`.
+    /// A payload with its own copy of the first `len` bytes of `bytes`.
     ///
     /// # Panics
-    /// When there are bytes behind it, and `bytes` are fewer.
+    /// When the payload holds real bytes and `bytes` is shorter than `len`.
     #[must_use]
     fn copied(bytes: &[u8], len: usize) -> Self;
 }

@@ -1,21 +1,20 @@
-//! Sets of numbers kept as ranges: received packet numbers, acknowledged bytes, losses to mend.
+//! Sets of numbers stored as ranges: received packet numbers, acknowledged bytes, losses to repair.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
+use anabranch_prefetch::{prefetch, prefetch_room};
 use smallvec::SmallVec;
 
-use crate::prefetch::{prefetch, prefetch_room};
-
-/// Ranges of packet numbers in an acknowledgement, highest first, end exclusive, never touching. Most have one or two; room for
-/// more would make every message larger, and they are moved often.
+/// Ranges of packet numbers in an acknowledgement, highest first, end exclusive, never touching. Most have one or two.
+/// More inline room would make every message larger, and messages are moved often.
 pub type Ranges = SmallVec<[Range<u64>; 2]>;
 
-/// A set of `u64` held as disjoint, sorted, non-touching ranges.
+/// A set of `u64`, stored as disjoint, sorted, non-touching ranges.
 ///
-/// The highest range lies in the set itself: most sets hold one range that grows, and are then one place in memory.
-/// Appending at the end and removing from the front cost O(1), other changes O(log n) to find and
-/// O(n) to shift in the worst case; sets here stay short or change near their ends.
+/// The highest range lies in the struct itself: most sets hold one growing range and need no allocation. Appending at
+/// the end and removing from the front take O(1). Other changes take O(log n) to find the range and at worst O(n) to
+/// shift the others; sets stay short or change near their ends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RangeSet {
     /// All ranges but the highest.
@@ -31,13 +30,13 @@ impl RangeSet {
         Self::default()
     }
 
-    /// How many ranges the set needs.
+    /// How many ranges the set has.
     #[must_use]
     pub fn range_count(&self) -> usize {
         self.before.len() + usize::from(!self.is_empty())
     }
 
-    /// True when the set holds nothing.
+    /// True when the set is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.last.is_empty()
@@ -103,7 +102,7 @@ impl RangeSet {
         added
     }
 
-    /// The same of a range that is not empty and begins below the end of the highest. Most lie in a gap, and at one of its ends.
+    /// Adds a range that is not empty and begins below the set's end. Most fill a gap from one of its ends.
     fn insert_below(&mut self, range: Range<u64>) -> u64 {
         let index = self.before.partition_point(|held| held.end < range.start);
         let start = self.before.get(index).filter(|held| held.end == range.start).map(|held| held.start);
@@ -125,7 +124,7 @@ impl RangeSet {
         added
     }
 
-    /// Takes `range` out of the set; returns how many numbers that removed.
+    /// Removes `range` from the set; returns how many numbers that removed.
     pub fn remove(&mut self, range: Range<u64>) -> u64 {
         if range.is_empty() || range.start >= self.last.end {
             return 0;
@@ -157,7 +156,7 @@ impl RangeSet {
         }
     }
 
-    /// Drops the lowest range, to keep a set from a peer bounded.
+    /// Removes and returns the lowest range; bounds a set that a peer fills.
     pub fn forget_first(&mut self) -> Option<Range<u64>> {
         self.before
             .pop_front()
@@ -193,13 +192,13 @@ impl RangeSet {
             let start = range.start.max(self.last.end);
             return (start < range.end).then_some(start..range.end);
         }
-        // Most often all of it is in one range.
+        // Most often one range holds all of it.
         let index = self.before.partition_point(|held| held.end < range.end);
         let holds = |held: &Range<u64>| held.start <= range.start;
         if self.before.get(index).is_some_and(holds) { None } else { self.gaps_in(range).next() }
     }
 
-    /// Of ranges from the highest down, those that the set does not hold in full. Both lists are gone through side by side.
+    /// The members of `ranges`, given highest first, that the set does not hold in full. Walks both lists once.
     pub fn not_held<'a>(
         &'a self,
         ranges: impl Iterator<Item = Range<u64>> + 'a,
@@ -211,7 +210,7 @@ impl RangeSet {
         })
     }
 
-    /// Changes the set where the highest range is like all others.
+    /// Applies a change with all ranges in one ring, the highest included.
     fn in_one_ring(&mut self, change: impl FnOnce(&mut VecDeque<Range<u64>>) -> u64) -> u64 {
         self.before.extend(self.last());
         let count = change(&mut self.before);
@@ -239,7 +238,7 @@ fn insert(ranges: &mut VecDeque<Range<u64>>, range: Range<u64>) -> u64 {
     added
 }
 
-/// Takes out a range that is not empty; returns how many numbers that removed.
+/// Removes a range that is not empty; returns how many numbers that removed.
 fn remove(ranges: &mut VecDeque<Range<u64>>, range: &Range<u64>) -> u64 {
     let mut removed = 0;
     let mut index = ranges.partition_point(|held| held.end <= range.start);
@@ -301,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_held_in_full_is_told_of_any_two_lists() {
+    fn ranges_that_are_not_held_in_full_are_found_for_any_two_lists() {
         // Each bit of a pattern is a number.
         let ranges = |bits: u32| -> Vec<Range<u64>> {
             let numbers = (0..10).filter(|number| bits >> number & 1 == 1);

@@ -1,11 +1,11 @@
-//! Who is behind an address.
+//! A rate limit for work that strangers can request, such as stateless resets.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::{IpAddr, Ipv6Addr};
 
 use crate::{Span, Time};
 
-/// Addresses that one party has at its disposal count as one: an IPv6 /64.
+/// The party behind an address: all addresses of an IPv6 /64 count as one.
 #[must_use]
 pub fn source(address: IpAddr) -> IpAddr {
     match address {
@@ -14,26 +14,34 @@ pub fn source(address: IpAddr) -> IpAddr {
     }
 }
 
-/// Sources are told apart by so many numbers; some share one.
-const NUMBERS: usize = 256;
+/// Sources are counted in this many buckets; some share one.
+const BUCKETS: usize = 256;
 
-/// How often something is done in a second for whoever asks: each source has a few, so that one that floods does not use up what
-/// others need, and all together have a bounded number, since sources can be forged.
+/// How often something may be done in a second.
+#[derive(Clone, Copy, Debug)]
+pub struct PerSecond {
+    /// For all sources together.
+    pub all: u32,
+    /// For each source.
+    pub each: u8,
+}
+
+/// Limits how often something is done at the request of strangers. The limit of each source keeps one that floods from
+/// using up the total, which is limited because sources can be forged.
 #[derive(Debug)]
 pub struct SourceLimit {
-    /// Of all sources and of one in a second.
-    most: (u32, u8),
-    /// When counting began.
+    most: PerSecond,
+    /// When the current second began.
     since: Time,
     all: u32,
-    of_one: [u8; NUMBERS],
+    buckets: [u8; BUCKETS],
 }
 
 impl SourceLimit {
-    /// So many a second for all sources and for one.
+    /// A limit that has not admitted anything yet.
     #[must_use]
-    pub fn new(now: Time, most: (u32, u8)) -> Self {
-        Self { most, since: now, all: 0, of_one: [0; NUMBERS] }
+    pub fn new(now: Time, most: PerSecond) -> Self {
+        Self { most, since: now, all: 0, buckets: [0; BUCKETS] }
     }
 
     /// Whether it may be done once more for this address.
@@ -41,18 +49,18 @@ impl SourceLimit {
         if now.since(self.since) >= Span::from_secs(1) {
             *self = Self::new(now, self.most);
         }
-        let of_one = &mut self.of_one[number_of(from)];
-        let admitted = self.all < self.most.0 && *of_one < self.most.1;
+        let bucket = &mut self.buckets[bucket_of(from)];
+        let admitted = self.all < self.most.all && *bucket < self.most.each;
         if admitted {
-            *of_one += 1;
+            *bucket += 1;
             self.all += 1;
         }
         admitted
     }
 }
 
-fn number_of(from: IpAddr) -> usize {
+fn bucket_of(from: IpAddr) -> usize {
     let mut hasher = DefaultHasher::new();
     source(from).hash(&mut hasher);
-    hasher.finish() as usize % NUMBERS
+    hasher.finish() as usize % BUCKETS
 }

@@ -1,9 +1,9 @@
-//! Time, spans of time and rates as integer types, so that every world counts alike.
+//! Time, spans of time and rates as integer types, the same in simulation, emulation and deployment.
 
 use std::fmt;
 use std::ops::{Add, AddAssign, Div, Mul, Sub};
 
-/// A moment: nanoseconds since the start of the run. Only differences mean anything.
+/// A point in time: nanoseconds since the start of the run. Only differences are meaningful.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Time(u64);
 
@@ -20,10 +20,10 @@ const NANOS: u64 = 1_000_000_000;
 impl Time {
     /// The start of the run.
     pub const ZERO: Self = Self(0);
-    /// A moment that never comes.
+    /// A point in time that never comes.
     pub const NEVER: Self = Self(u64::MAX);
 
-    /// The moment `nanos` after the start.
+    /// The time `nanos` after the start.
     #[must_use]
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
@@ -41,7 +41,7 @@ impl Time {
         self.0 as f64 / NANOS as f64
     }
 
-    /// How long ago `earlier` was; zero when it is later than `self`.
+    /// The time that passed since `earlier`; zero when `earlier` lies after `self`.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Span {
         Span(self.0.saturating_sub(earlier.0))
@@ -49,7 +49,7 @@ impl Time {
 }
 
 impl Span {
-    /// No time at all.
+    /// The empty span.
     pub const ZERO: Self = Self(0);
     /// Longer than any run.
     pub const MAX: Self = Self(u64::MAX);
@@ -108,7 +108,7 @@ impl Span {
         self.0 as f64 / NANOS as f64
     }
 
-    /// As people say it, in at most two units: `8 s`, `1 min 12 s`, `3 h 5 min`, `2 d 4 h`.
+    /// For people, in at most two units: `8 s`, `1 min 12 s`, `3 h 5 min`, `2 d 4 h`.
     #[must_use]
     pub fn in_words(self) -> String {
         let whole = self.0.saturating_add(NANOS / 2) / NANOS;
@@ -144,7 +144,7 @@ impl Span {
 }
 
 impl Rate {
-    /// Nothing a second.
+    /// No bits a second.
     pub const ZERO: Self = Self(0);
 
     /// A rate in bits a second.
@@ -199,7 +199,7 @@ impl Rate {
         })
     }
 
-    /// How many whole bytes pass in `span`.
+    /// How many whole bytes are sent in `span`.
     #[must_use]
     pub fn bytes_in(self, span: Span) -> u64 {
         (u128::from(self.0) * u128::from(span.0) / u128::from(8 * NANOS)).min(u128::from(u64::MAX)) as u64

@@ -1,15 +1,15 @@
 //! Integers of 1, 2, 4 or 8 bytes, as RFC 9000 §16 writes them.
 //!
-//! The two highest bits of the first byte tell the length, the rest is the value, big-endian. A value
-//! may be written longer than needed; the encoder never does.
+//! The two highest bits of the first byte give the length; the rest is the value, big-endian. An encoding may be longer
+//! than needed; the encoder always writes the shortest.
 
 use bytes::BufMut;
 
-/// The largest value an encoded integer can have. Larger ones are written as this: only limits and the
-/// application's codes can be so large, and both are as good as infinite there.
+/// The largest value an encoded integer can have. Larger values are written as this one. Only limits and application
+/// codes can be larger, and for those this value is as good as infinite.
 pub const VARINT_MAX: u64 = (1 << 62) - 1;
 
-/// Bytes that `value` takes.
+/// Bytes of the encoding of `value`.
 #[inline]
 #[must_use]
 pub const fn varint_len(value: u64) -> usize {
@@ -38,7 +38,7 @@ pub(crate) fn put_varint(out: &mut impl BufMut, value: u64) {
     }
 }
 
-/// The value at the start of `bytes` and its length, or `None` when they end too early.
+/// The value at the start of `bytes` and the length of its encoding, or `None` when `bytes` is too short.
 #[inline]
 pub(crate) fn read_varint(bytes: &[u8]) -> Option<(u64, usize)> {
     if let Some(word) = bytes.first_chunk::<8>() {
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_is_written_as_the_largest() {
+    fn a_value_that_is_too_large_is_written_as_the_largest() {
         let mut bytes = Vec::new();
         put_varint(&mut bytes, u64::MAX);
         assert_eq!(bytes.len(), varint_len(u64::MAX));

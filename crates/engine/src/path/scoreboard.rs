@@ -25,7 +25,8 @@ use std::ops::Range;
 pub(crate) use contents::Contents;
 use contents::Spare;
 
-use anabranch_wire::{Fsn, RangeSet, Rate, Span, Time, prefetch, prefetch_room};
+use anabranch_prefetch::{prefetch, prefetch_room};
+use anabranch_wire::{Fsn, RangeSet, Rate, Span, Time};
 use smallvec::SmallVec;
 
 use crate::control::Control;

@@ -3,9 +3,9 @@
 use std::mem::offset_of;
 use std::ops::Range;
 
+use anabranch_prefetch::prefetch;
 use anabranch_wire::{
     Frame, Message, Packet, PathId, PathStatus, Payload, ResetToken, StreamFrame, StreamId, Time, VARINT_MAX,
-    prefetch,
 };
 
 use super::Session;

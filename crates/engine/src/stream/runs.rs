@@ -10,7 +10,7 @@
 
 use std::mem::offset_of;
 
-use anabranch_wire::{prefetch, prefetch_item};
+use anabranch_prefetch::{prefetch, prefetch_item};
 use smallvec::SmallVec;
 
 /// Things in a chunk at most.

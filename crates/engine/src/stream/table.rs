@@ -1,6 +1,7 @@
 //! The streams of a session, by number.
 
-use anabranch_wire::{StreamId, prefetch};
+use anabranch_prefetch::prefetch;
+use anabranch_wire::StreamId;
 use smallvec::SmallVec;
 
 use super::Stream;

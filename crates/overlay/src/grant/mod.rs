@@ -17,14 +17,14 @@ use std::fmt;
 use std::str::FromStr;
 
 use anabranch_secure::PublicKey;
-use anabranch_wire::{Header, Rate, Span};
+use anabranch_wire::{Header, Rate, Reader, Span};
 use aws_lc_rs::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
 use zeroize::Zeroize;
 
 pub use clock::{ClockVerdict, Leap, UnixTime, WallClock};
 pub use guest::GuestSecret;
 
-use crate::codec::{Cursor, MessageError};
+use crate::codec::MessageError;
 
 /// Most relays that a grant may name.
 pub const MAX_GRANT_RELAYS: usize = 16;
@@ -257,29 +257,29 @@ fn decode(bytes: &[u8]) -> Result<Grant, MessageError> {
     if bytes.len() > MAX_GRANT_LEN {
         return Err(MessageError::TooLong(bytes.len()));
     }
-    let mut cursor = Cursor(bytes);
-    if cursor.u8("grant's version")? != VERSION {
+    let mut reader = Reader::new(bytes);
+    if reader.u8("grant's version")? != VERSION {
         return Err(MessageError::Invalid("grant's version"));
     }
-    let id = GrantId(cursor.array("grant id")?);
-    let client = PublicKey::from_bytes(cursor.array("client's key")?);
-    let count = usize::from(cursor.u8("number of relays")?);
+    let id = GrantId(reader.array("grant id")?);
+    let client = PublicKey::from_bytes(reader.array("client's key")?);
+    let count = usize::from(reader.u8("number of relays")?);
     if count > MAX_GRANT_RELAYS {
         return Err(MessageError::Invalid("number of relays"));
     }
     let relays = (0..count)
-        .map(|_| cursor.array("relay's key").map(PublicKey::from_bytes))
+        .map(|_| reader.array("relay's key").map(PublicKey::from_bytes))
         .collect::<Result<_, _>>()?;
     let limits = Limits {
-        pids: cursor.u32("number of PIDs")?,
-        rate: Rate::from_bits(cursor.u64("rate")?),
-        bytes: cursor.u64("bytes")?,
-        highest_tos: cursor.u8("type of service")?,
+        pids: reader.u32("number of PIDs")?,
+        rate: Rate::from_bits(reader.u64("rate")?),
+        bytes: reader.u64("bytes")?,
+        highest_tos: reader.u8("type of service")?,
     };
-    let mut time = || cursor.u64("time").map(UnixTime);
+    let mut time = || reader.u64("time").map(UnixTime);
     let (issued, not_before, not_after) = (time()?, time()?, time()?);
-    cursor.bytes("signature", SIGNATURE_LEN)?;
-    cursor.end()?;
+    reader.bytes("signature", SIGNATURE_LEN)?;
+    reader.end()?;
     let grant = Grant { id, client, relays, limits, issued, not_before, not_after };
     check_fields(&grant)?;
     Ok(grant)

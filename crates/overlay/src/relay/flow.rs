@@ -6,11 +6,11 @@
 //! and chosen by the relay, so their own bits serve as the hash.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::BuildHasherDefault;
 use std::hint::black_box;
 
 use anabranch_secure::PublicKey;
-use anabranch_wire::{PathId, Pid, Time};
+use anabranch_wire::{PathId, Pid, PidHasher, Time};
 
 use super::types::{FlowId, Hop, SessionId};
 
@@ -70,23 +70,6 @@ pub(super) struct Asked {
 impl Flow {
     pub(super) fn id(&self, slot: u32) -> FlowId {
         FlowId(u64::from(self.generation) << 32 | u64::from(slot))
-    }
-}
-
-#[derive(Default)]
-pub(super) struct PidHasher(u64);
-
-impl Hasher for PidHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.0 = self.0.rotate_left(8) ^ u64::from(byte);
-        }
-    }
-    fn write_u64(&mut self, value: u64) {
-        self.0 = value;
     }
 }
 

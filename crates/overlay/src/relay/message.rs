@@ -6,10 +6,10 @@
 use std::net::SocketAddr;
 
 use anabranch_secure::{PublicKey, ShareId, TicketSecret};
-use anabranch_wire::{PathId, Pid, Rate};
+use anabranch_wire::{PathId, Pid, Rate, Reader, put_address};
 
 use super::types::FlowId;
-use crate::codec::{Cursor, MessageError, put_address};
+use crate::codec::MessageError;
 use crate::grant::{GrantId, Limits, MAX_GRANT_LEN};
 
 /// Version of the relay protocol.
@@ -293,7 +293,7 @@ impl Request {
                     Target::Host => place.push(TARGET_HOST),
                     Target::Address { address, key } => {
                         place.push(if key.is_some() { TARGET_ADDRESS_KEY } else { TARGET_ADDRESS });
-                        put_address(&mut place, *address);
+                        put_address(*address, &mut place);
                         place.extend(key.iter().flat_map(|key| *key.as_bytes()));
                     }
                 }
@@ -319,32 +319,32 @@ impl Request {
     /// When the bytes are no message; the stream cannot be read further then.
     pub fn decode(bytes: &[u8]) -> Result<Option<(Self, usize)>, MessageError> {
         let Some((kind, body, len)) = split(bytes)? else { return Ok(None) };
-        let mut cursor = Cursor(body);
+        let mut reader = Reader::new(body);
         let message = match kind {
-            kind::HELLO => return Ok(Some((Self::Hello { version: hello(&mut cursor)? }, len))),
+            kind::HELLO => return Ok(Some((Self::Hello { version: hello(&mut reader)? }, len))),
             kind::SHOW => return Ok(Some((Self::Show { grant: body.to_vec() }, len))),
             kind::ALLOCATE => Self::Allocate {
-                request: cursor.u32("request")?,
-                via: PathId(cursor.u32("path")?),
-                out: Pid(cursor.u64("PID")?),
-                back: Pid(cursor.u64("PID")?),
-                target: target(&mut cursor)?,
+                request: reader.u32("request")?,
+                via: PathId(reader.u32("path")?),
+                out: Pid(reader.u64("PID")?),
+                back: Pid(reader.u64("PID")?),
+                target: target(&mut reader)?,
             },
             kind::REDIRECT => Self::Redirect {
-                flow: FlowId(cursor.u64("flow")?),
-                out: Pid(cursor.u64("PID")?),
-                back: Pid(cursor.u64("PID")?),
+                flow: FlowId(reader.u64("flow")?),
+                out: Pid(reader.u64("PID")?),
+                back: Pid(reader.u64("PID")?),
             },
-            kind::RELEASE => Self::Release { flow: FlowId(cursor.u64("flow")?) },
+            kind::RELEASE => Self::Release { flow: FlowId(reader.u64("flow")?) },
             kind::HOST => Self::Host {
-                share: ShareId(cursor.u64("share")?),
-                hash: TicketSecret::from_random(cursor.array("hash")?),
-                flows: cursor.u32("number of flows")?,
+                share: ShareId(reader.u64("share")?),
+                hash: TicketSecret::from_random(reader.array("hash")?),
+                flows: reader.u32("number of flows")?,
             },
-            kind::UNHOST => Self::Unhost { share: ShareId(cursor.u64("share")?) },
+            kind::UNHOST => Self::Unhost { share: ShareId(reader.u64("share")?) },
             _ => return Err(MessageError::Unknown(kind)),
         };
-        cursor.end()?;
+        reader.end()?;
         Ok(Some((message, len)))
     }
 }
@@ -379,56 +379,56 @@ impl Reply {
     /// When the bytes are no message; the stream cannot be read further then.
     pub fn decode(bytes: &[u8]) -> Result<Option<(Self, usize)>, MessageError> {
         let Some((kind, body, len)) = split(bytes)? else { return Ok(None) };
-        let mut cursor = Cursor(body);
+        let mut reader = Reader::new(body);
         let message = match kind {
-            kind::REPLY_HELLO => return Ok(Some((Self::Hello { version: hello(&mut cursor)? }, len))),
+            kind::REPLY_HELLO => return Ok(Some((Self::Hello { version: hello(&mut reader)? }, len))),
             kind::GRANTED => Self::Granted {
-                id: GrantId(cursor.array("grant id")?),
+                id: GrantId(reader.array("grant id")?),
                 limits: Limits {
-                    pids: cursor.u32("number of PIDs")?,
-                    rate: Rate::from_bits(cursor.u64("rate")?),
-                    bytes: cursor.u64("bytes")?,
-                    highest_tos: cursor.u8("type of service")?,
+                    pids: reader.u32("number of PIDs")?,
+                    rate: Rate::from_bits(reader.u64("rate")?),
+                    bytes: reader.u64("bytes")?,
+                    highest_tos: reader.u8("type of service")?,
                 },
             },
             kind::ALLOCATED => Self::Allocated {
-                request: cursor.u32("request")?,
-                flow: FlowId(cursor.u64("flow")?),
-                forward: Pid(cursor.u64("PID")?),
-                back: Pid(cursor.u64("PID")?),
+                request: reader.u32("request")?,
+                flow: FlowId(reader.u64("flow")?),
+                forward: Pid(reader.u64("PID")?),
+                back: Pid(reader.u64("PID")?),
             },
             kind::REFUSED => Self::Refused {
-                request: cursor.u32("request")?,
-                why: Refused::from_wire(cursor.u8("reason")?)?,
+                request: reader.u32("request")?,
+                why: Refused::from_wire(reader.u8("reason")?)?,
             },
             kind::FLOW => Self::Flow {
-                flow: FlowId(cursor.u64("flow")?),
-                state: FlowState::from_wire(cursor.u8("state")?)?,
+                flow: FlowId(reader.u64("flow")?),
+                state: FlowState::from_wire(reader.u8("state")?)?,
             },
-            kind::HOSTING => Self::Hosting { share: ShareId(cursor.u64("share")?) },
-            kind::DRAINING => Self::Draining { seconds: cursor.u32("seconds")? },
+            kind::HOSTING => Self::Hosting { share: ShareId(reader.u64("share")?) },
+            kind::DRAINING => Self::Draining { seconds: reader.u32("seconds")? },
             _ => return Err(MessageError::Unknown(kind)),
         };
-        cursor.end()?;
+        reader.end()?;
         Ok(Some((message, len)))
     }
 }
 
 /// A later version may say more here: what follows is skipped.
-fn hello(cursor: &mut Cursor<'_>) -> Result<u16, MessageError> {
-    if cursor.array("greeting")? != MAGIC {
+fn hello(reader: &mut Reader<&[u8]>) -> Result<u16, MessageError> {
+    if reader.array("greeting")? != MAGIC {
         return Err(MessageError::Invalid("greeting"));
     }
-    cursor.u16("version")
+    Ok(reader.u16("version")?)
 }
 
-fn target(cursor: &mut Cursor<'_>) -> Result<Target, MessageError> {
-    match cursor.u8("target")? {
+fn target(reader: &mut Reader<&[u8]>) -> Result<Target, MessageError> {
+    match reader.u8("target")? {
         TARGET_HOST => Ok(Target::Host),
-        TARGET_ADDRESS => Ok(Target::Address { address: cursor.address()?, key: None }),
+        TARGET_ADDRESS => Ok(Target::Address { address: reader.address()?, key: None }),
         TARGET_ADDRESS_KEY => {
-            let address = cursor.address()?;
-            Ok(Target::Address { address, key: Some(PublicKey::from_bytes(cursor.array("key")?)) })
+            let address = reader.address()?;
+            Ok(Target::Address { address, key: Some(PublicKey::from_bytes(reader.array("key")?)) })
         }
         _ => Err(MessageError::Invalid("target")),
     }

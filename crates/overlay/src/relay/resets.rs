@@ -3,7 +3,7 @@
 //! Each source has a few lookups a second, and all sources together have a bounded number, since sources can be forged. A
 //! reset beyond the limit is dropped; its receiver learns by silence that its peer is gone.
 
-use anabranch_wire::{SourceLimit, Time};
+use anabranch_wire::{PerSecond, SourceLimit, Time};
 
 /// Lookups a second for all sources: a walk over 50,000 flows takes 0.14 ms.
 const MOST: u32 = 100;
@@ -12,7 +12,7 @@ const MOST_OF_ONE: u8 = 5;
 
 /// The limit on lookups.
 pub(super) fn limit(now: Time) -> SourceLimit {
-    SourceLimit::new(now, (MOST, MOST_OF_ONE))
+    SourceLimit::new(now, PerSecond { all: MOST, each: MOST_OF_ONE })
 }
 
 #[cfg(test)]

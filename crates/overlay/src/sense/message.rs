@@ -12,13 +12,12 @@
 //! from the first to the last of them (2), µs between these two when they left (4) and when they came (4) |
 
 use anabranch_secure::PublicKey;
-use anabranch_wire::Time;
+use anabranch_wire::{Reader, Time};
 use serde::{Deserialize, Serialize};
 
 use super::coordinate::{Coordinate, Placed};
 use super::sensor::PACKET;
 use crate::MessageError;
-use crate::codec::Cursor;
 
 const PROBE: u8 = 1;
 const ANSWER: u8 = 2;
@@ -143,7 +142,7 @@ impl SenseMessage {
     /// # Errors
     /// When the bytes are no message.
     pub fn decode(bytes: &[u8]) -> Result<Self, MessageError> {
-        let mut from = Cursor(bytes);
+        let mut from = Reader::new(bytes);
         let message = match from.u8("kind")? {
             PROBE => Self::Probe(Probe { number: from.u32("number")? }),
             ANSWER => {

@@ -11,7 +11,8 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::sync::Arc;
 
 use anabranch_engine::{Arrival, Config, Ecn, MemoryBudget, PathInfo, Route, Session, SessionStats};
-use anabranch_wire::{Frame, Length, Message, Span, StreamId, Time, prefetch};
+use anabranch_prefetch::prefetch;
+use anabranch_wire::{Frame, Length, Message, Span, StreamId, Time};
 
 use super::packets::{Destination, NO_MESSAGE};
 use super::plan::{AgentPlan, Decided, StripingPlan, Supply};

@@ -7,7 +7,7 @@
 use super::flow::{CLIENT, SERVER};
 use super::wires::Fetched;
 use super::{Captured, NO_END, Network};
-use anabranch_wire::prefetch_item;
+use anabranch_prefetch::prefetch_item;
 
 impl Network {
     /// Has fetched what the packets need of their sessions, which is most often far away.

@@ -8,9 +8,8 @@ mod told;
 
 use std::ops::Range;
 
-use anabranch_wire::{
-    Frame, Fsn, Length, Message, Packet, PathId, ResetToken, StreamFrame, StreamId, prefetch_item,
-};
+use anabranch_prefetch::prefetch_item;
+use anabranch_wire::{Frame, Fsn, Length, Message, Packet, PathId, ResetToken, StreamFrame, StreamId};
 use smallvec::smallvec;
 
 use told::{Lines, Told};

@@ -1,6 +1,6 @@
 //! Many lists that grow and are emptied again, in pieces of one size: what one has given up the next one takes.
 
-use anabranch_wire::prefetch;
+use anabranch_prefetch::prefetch;
 
 /// Items in a piece.
 const PIECE: usize = 32;

@@ -1,6 +1,6 @@
 //! The routes of a network: lists of links, one after the other in one table.
 
-use anabranch_wire::prefetch_item;
+use anabranch_prefetch::prefetch_item;
 
 use super::packets::LAST_HOP;
 

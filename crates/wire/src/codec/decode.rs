@@ -1,6 +1,4 @@
-//! Bytes to frames. The bytes have been opened, so they are the peer's; the peer may still be hostile.
-
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+//! Decodes frames. The bytes have been opened, so they come from the peer, which may still be hostile.
 
 use bytes::Bytes;
 
@@ -13,13 +11,12 @@ use crate::{
     Ranges, Report, Span, StreamFrame, StreamId,
 };
 
-/// Reads the contents of one packet. The data of its frames share the packet's memory, all of which
-/// lives as long as any of them: who keeps data for long from a peer that sends little in each packet
-/// should copy it.
+/// Decodes the frames of one packet. Their data share the packet's memory, which lives as long as any of them. Copy the
+/// data to keep them for long when the peer sends little in each packet.
 ///
 /// # Errors
-/// A [`DecodeError`] for the first field that breaks the rules of `docs/reference/protocol.md`; nothing of such a
-/// packet is to be used, and the session ends with [`close_code::FRAME_ENCODING`](crate::close_code).
+/// A [`DecodeError`] for the first field that breaks the rules of `docs/reference/protocol.md`. The whole packet is ignored, and
+/// the session ends with [`close_code::FRAME_ENCODING`](crate::close_code).
 pub fn decode_frames(packet: Bytes) -> Result<Frames<Bytes>, DecodeError> {
     let mut reader = Reader::new(packet);
     let mut frames = Frames::new();
@@ -115,7 +112,7 @@ fn parity(reader: &mut Reader<Bytes>, first: u8) -> Result<ParityFrame<Bytes>, D
     Ok(ParityFrame { class, first: number, count, parities, index, head, data })
 }
 
-/// A number of one byte between two others.
+/// A one-byte number within `min..=max`.
 fn small(reader: &mut Reader<Bytes>, what: &'static str, min: u8, max: u8) -> Result<u8, DecodeError> {
     let value = reader.u8(what)?;
     if (min..=max).contains(&value) {
@@ -165,7 +162,7 @@ fn ecn_counts(reader: &mut Reader<Bytes>) -> Result<EcnCounts, DecodeError> {
     })
 }
 
-/// The frames that carry no data of the application and are no acknowledgement.
+/// Frames other than data and acknowledgements.
 fn control(reader: &mut Reader<Bytes>, first: u8) -> Result<Frame<Bytes>, DecodeError> {
     Ok(match first {
         kind::PADDING => padding(reader)?,
@@ -209,10 +206,10 @@ fn control(reader: &mut Reader<Bytes>, first: u8) -> Result<Frame<Bytes>, Decode
             Frame::AckPath(AckPath { sequence: reader.varint("sequence")?, path: ack_path(reader)? })
         }
         kind::ADD_ADDRESS => {
-            Frame::AddAddress(AddressFrame { id: reader.varint("address id")?, address: address(reader)? })
+            Frame::AddAddress(AddressFrame { id: reader.varint("address id")?, address: reader.address()? })
         }
         kind::REMOVE_ADDRESS => Frame::RemoveAddress { id: reader.varint("address id")? },
-        kind::OBSERVED_ADDRESS => Frame::ObservedAddress { path: reader.path()?, address: address(reader)? },
+        kind::OBSERVED_ADDRESS => Frame::ObservedAddress { path: reader.path()?, address: reader.address()? },
         kind::REPORT => Frame::Report(Report {
             path: reader.path()?,
             bytes: reader.varint("bytes received")?,
@@ -263,20 +260,8 @@ fn path_use(reader: &mut Reader<Bytes>) -> Result<PathUse, DecodeError> {
     })
 }
 
-/// 0 for none, else the path id and one.
+/// 0 without a path, else the path id plus one.
 fn ack_path(reader: &mut Reader<Bytes>) -> Result<Option<PathId>, DecodeError> {
     let value = reader.varint_within("acknowledgement path", 0, u64::from(u32::MAX) + 1)?;
     Ok(value.checked_sub(1).map(|id| PathId(id as u32)))
-}
-
-fn address(reader: &mut Reader<Bytes>) -> Result<SocketAddr, DecodeError> {
-    let ip = match reader.u8("address family")? {
-        4 => IpAddr::V4(Ipv4Addr::from(reader.array::<4>("IPv4 address")?)),
-        6 => IpAddr::V6(Ipv6Addr::from(reader.array::<16>("IPv6 address")?)),
-        value => {
-            let at = reader.at() - 1;
-            return Err(DecodeError::Unknown { what: "address family", at, value: value.into() });
-        }
-    };
-    Ok(SocketAddr::new(ip, reader.u16("port")?))
 }

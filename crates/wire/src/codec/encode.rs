@@ -1,4 +1,4 @@
-//! Frames to bytes.
+//! Encodes frames.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -10,8 +10,8 @@ use crate::{
     Ack, Close, DatagramFrame, Frame, Header, MarkedFrame, ParityFrame, PathId, PathUse, Report, StreamFrame,
 };
 
-/// Appends the contents of one packet: exactly [`packet_encoded_len`](super::packet_encoded_len) bytes.
-/// A receiver refuses more than [`MAX_FRAMES`](super::MAX_FRAMES) frames.
+/// Appends the frames of one packet: exactly [`packet_encoded_len`](super::packet_encoded_len) bytes. A receiver refuses
+/// more than [`MAX_FRAMES`](super::MAX_FRAMES) frames.
 ///
 /// # Panics
 /// When `out` has less room than that and cannot grow.
@@ -19,34 +19,34 @@ use crate::{
 pub fn encode_frames(frames: &[Frame<Bytes>], out: &mut impl BufMut) {
     if let Some((last, others)) = frames.split_last() {
         for frame in others {
-            put_frame(frame, Place::Followed, out);
+            put_frame(frame, Position::Followed, out);
         }
-        put_frame(last, Place::Last, out);
+        put_frame(last, Position::Last, out);
     }
 }
 
-/// Appends one frame in the form that another may follow: exactly [`Frame::encoded_len`] bytes.
+/// Appends one frame that another may follow: exactly [`Frame::encoded_len`] bytes.
 ///
 /// # Panics
 /// When `out` has less room than that and cannot grow.
 #[inline]
 pub fn encode_frame(frame: &Frame<Bytes>, out: &mut impl BufMut) {
-    put_frame(frame, Place::Followed, out);
+    put_frame(frame, Position::Followed, out);
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum Position {
     Followed,
     Last,
 }
 
 #[inline]
-fn put_frame(frame: &Frame<Bytes>, place: Place, out: &mut impl BufMut) {
+fn put_frame(frame: &Frame<Bytes>, position: Position, out: &mut impl BufMut) {
     match frame {
-        Frame::Stream(stream) => put_stream(stream, place, out),
-        Frame::Datagram(datagram) => put_datagram(datagram, place, out),
-        Frame::Marked(marked) => put_marked(marked, place, out),
-        Frame::Parity(parity) => put_parity(parity, place, out),
+        Frame::Stream(stream) => put_stream(stream, position, out),
+        Frame::Datagram(datagram) => put_datagram(datagram, position, out),
+        Frame::Marked(marked) => put_marked(marked, position, out),
+        Frame::Parity(parity) => put_parity(parity, position, out),
         Frame::Ack(ack) => put_ack(ack, out),
         Frame::Ping => out.put_u8(kind::PING),
         Frame::Padding(len) => {
@@ -91,12 +91,12 @@ fn put_frame(frame: &Frame<Bytes>, place: Place, out: &mut impl BufMut) {
         }
         Frame::AddAddress(added) => {
             put_fields(kind::ADD_ADDRESS, &[added.id], out);
-            put_address(&added.address, out);
+            put_address(added.address, out);
         }
         Frame::RemoveAddress { id } => put_fields(kind::REMOVE_ADDRESS, &[*id], out),
         Frame::ObservedAddress { path, address } => {
             put_fields(kind::OBSERVED_ADDRESS, &[path.0.into()], out);
-            put_address(address, out);
+            put_address(*address, out);
         }
         Frame::Report(report) => put_fields(kind::REPORT, &report_to_wire(report), out),
         Frame::Shutdown => out.put_u8(kind::SHUTDOWN),
@@ -111,7 +111,7 @@ fn put_frame(frame: &Frame<Bytes>, place: Place, out: &mut impl BufMut) {
 }
 
 #[inline]
-fn put_stream(frame: &StreamFrame<Bytes>, place: Place, out: &mut impl BufMut) {
+fn put_stream(frame: &StreamFrame<Bytes>, position: Position, out: &mut impl BufMut) {
     let mut first = kind::STREAM;
     if frame.fin {
         first |= kind::STREAM_FIN;
@@ -119,7 +119,7 @@ fn put_stream(frame: &StreamFrame<Bytes>, place: Place, out: &mut impl BufMut) {
     if frame.offset != 0 {
         first |= kind::STREAM_OFFSET;
     }
-    if place == Place::Followed {
+    if position == Position::Followed {
         first |= kind::STREAM_LEN;
     }
     out.put_u8(first);
@@ -127,16 +127,16 @@ fn put_stream(frame: &StreamFrame<Bytes>, place: Place, out: &mut impl BufMut) {
     if frame.offset != 0 {
         put_varint(out, frame.offset);
     }
-    put_data(&frame.data, place, out);
+    put_data(&frame.data, position, out);
 }
 
 #[inline]
-fn put_datagram(frame: &DatagramFrame<Bytes>, place: Place, out: &mut impl BufMut) {
+fn put_datagram(frame: &DatagramFrame<Bytes>, position: Position, out: &mut impl BufMut) {
     let mut first = kind::DATAGRAM;
     if frame.flow != 0 {
         first |= kind::DATAGRAM_FLOW;
     }
-    if place == Place::Followed {
+    if position == Position::Followed {
         first |= kind::DATAGRAM_LEN;
     }
     out.put_u8(first);
@@ -144,16 +144,16 @@ fn put_datagram(frame: &DatagramFrame<Bytes>, place: Place, out: &mut impl BufMu
     if frame.flow != 0 {
         out.put_u32(frame.flow);
     }
-    put_data(&frame.data, place, out);
+    put_data(&frame.data, position, out);
 }
 
-fn put_marked(frame: &MarkedFrame<Bytes>, place: Place, out: &mut impl BufMut) {
+fn put_marked(frame: &MarkedFrame<Bytes>, position: Position, out: &mut impl BufMut) {
     let DatagramFrame { class, flow, data } = &frame.datagram;
     let mut first = kind::MARKED;
     if *flow != 0 {
         first |= kind::DATAGRAM_FLOW;
     }
-    if place == Place::Followed {
+    if position == Position::Followed {
         first |= kind::DATAGRAM_LEN;
     }
     let mut marks = if frame.place.is_some() { kind::MARK_PLACE } else { 0 };
@@ -171,27 +171,27 @@ fn put_marked(frame: &MarkedFrame<Bytes>, place: Place, out: &mut impl BufMut) {
     if let Some(place) = frame.place {
         put_varint(out, place);
     }
-    put_data(data, place, out);
+    put_data(data, position, out);
 }
 
-fn put_parity(frame: &ParityFrame<Bytes>, place: Place, out: &mut impl BufMut) {
-    out.put_u8(if place == Place::Followed { kind::PARITY_LEN } else { kind::PARITY });
+fn put_parity(frame: &ParityFrame<Bytes>, position: Position, out: &mut impl BufMut) {
+    out.put_u8(if position == Position::Followed { kind::PARITY_LEN } else { kind::PARITY });
     out.put_u8(frame.class.min(Header::MAX_TOS));
     put_varint(out, frame.first);
     out.put_slice(&[frame.count, frame.parities, frame.index]);
     out.put_slice(&frame.head);
-    put_data(&frame.data, place, out);
+    put_data(&frame.data, position, out);
 }
 
 #[inline]
-fn put_data(data: &Bytes, place: Place, out: &mut impl BufMut) {
-    if place == Place::Followed {
+fn put_data(data: &Bytes, position: Position, out: &mut impl BufMut) {
+    if position == Position::Followed {
         put_varint(out, data.len() as u64);
     }
     out.put_slice(data);
 }
 
-/// An acknowledgement without ranges says nothing and takes no bytes.
+/// An acknowledgement without ranges takes no bytes.
 #[inline]
 fn put_ack(ack: &Ack, out: &mut impl BufMut) {
     let Some((highest, others)) = ack.ranges.split_first() else { return };
@@ -223,7 +223,7 @@ fn put_ack(ack: &Ack, out: &mut impl BufMut) {
     }
 }
 
-/// A frame's first byte and variable-length integers.
+/// A frame's first byte and its variable-length integers.
 fn put_fields(first: u8, fields: &[u64], out: &mut impl BufMut) {
     out.put_u8(first);
     for field in fields {
@@ -231,7 +231,11 @@ fn put_fields(first: u8, fields: &[u64], out: &mut impl BufMut) {
     }
 }
 
-fn put_address(address: &SocketAddr, out: &mut impl BufMut) {
+/// Appends an address as [`Reader::address`](super::Reader::address) reads it: family (1), IP address (4 or 16), port (2).
+///
+/// # Panics
+/// When `out` has no room for it and cannot grow.
+pub fn put_address(address: SocketAddr, out: &mut impl BufMut) {
     match address.ip() {
         IpAddr::V4(ip) => {
             out.put_u8(4);
@@ -254,7 +258,7 @@ fn use_to_wire(usage: PathUse) -> u8 {
     }
 }
 
-/// 0 for none, else the path id and one.
+/// 0 without a path, else the path id plus one.
 pub(super) fn ack_path_to_wire(path: Option<PathId>) -> u64 {
     path.map_or(0, |path| u64::from(path.0) + 1)
 }
@@ -263,7 +267,7 @@ pub(super) fn report_to_wire(report: &Report) -> [u64; 5] {
     [report.path.0.into(), report.bytes, report.packets, report.highest_fsn.0, report.highest_tsn]
 }
 
-/// As much of the reason as is sent.
+/// The part of the reason that is sent.
 pub(super) fn reason_of(close: &Close) -> &str {
     let mut end = close.reason.len().min(MAX_REASON_LEN);
     while !close.reason.is_char_boundary(end) {

@@ -1,8 +1,8 @@
-//! The parameters of the handshake to bytes and back.
+//! Encodes and decodes the parameters of the handshake.
 //!
-//! A list of (id, length, value), ids and lengths as variable-length integers, in ascending order of id,
-//! so that none can come twice. An id that is not known is skipped: that is how later versions add to
-//! the list. Those up to the tenth must be there; the others are 0 when they are not.
+//! They are a list of (id, length, value), with ids and lengths as variable-length integers, in ascending order of id, so
+//! that no id appears twice. Unknown ids are skipped, so later versions can add to the list. Ids 1 to 10 are required;
+//! the others are 0 when absent.
 
 use bytes::BufMut;
 
@@ -27,7 +27,7 @@ mod id {
     pub const ARRIVAL_TIMES: u64 = 13;
 }
 
-/// The integers, and the least and most that each may be.
+/// The integer parameters: id, name, minimum, maximum.
 const LIMITS: [(u64, &str, u64, u64); 11] = [
     (id::INITIAL_MAX_DATA, "initial_max_data", 0, VARINT_MAX),
     (id::INITIAL_MAX_STREAM_DATA, "initial_max_stream_data", 0, VARINT_MAX),
@@ -42,7 +42,7 @@ const LIMITS: [(u64, &str, u64, u64); 11] = [
     (id::ARRIVAL_TIMES, "arrival_times", 0, 1),
 ];
 
-/// From this id on a parameter may be left out, which means 0.
+/// Parameters from this id on may be absent, which means 0.
 const FIRST_OPTIONAL: u64 = id::MAX_BLOCK;
 
 /// Appends the parameters.
@@ -82,7 +82,7 @@ pub fn encode_params(params: &Params, out: &mut impl BufMut) {
 /// Reads the parameters, which must fill `bytes`.
 ///
 /// # Errors
-/// A [`DecodeError`] when one is missing, comes twice, has the wrong length or is outside its limits.
+/// A [`DecodeError`] when one is missing, repeated, out of order, of the wrong length or outside its limits.
 pub fn decode_params(bytes: &[u8]) -> Result<Params, DecodeError> {
     let mut reader = Reader::new(bytes);
     let mut pid: Option<Pid> = None;

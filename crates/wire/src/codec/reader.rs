@@ -1,5 +1,6 @@
-//! A position in bytes from the network, from which fields are taken and every failure names its field.
+//! Takes typed fields off the front of bytes from the network.
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::Deref;
 
 use bytes::{Buf, Bytes};
@@ -7,49 +8,73 @@ use bytes::{Buf, Bytes};
 use crate::varint::read_varint;
 use crate::{DecodeError, PathId, Pid, ResetToken};
 
-/// Invariant: `at <= bytes.len()`.
-pub(super) struct Reader<B> {
+/// A position in bytes from the network. Every error names the field, which callers pass as `what`, and its position.
+pub struct Reader<B> {
     bytes: B,
+    /// At most the number of bytes.
     at: usize,
 }
 
 impl<B: Deref<Target = [u8]>> Reader<B> {
-    pub(super) fn new(bytes: B) -> Self {
+    /// Begins at the first byte.
+    pub fn new(bytes: B) -> Self {
         Self { bytes, at: 0 }
     }
 
+    /// Bytes taken so far.
     #[inline]
     pub(super) fn at(&self) -> usize {
         self.at
     }
 
+    /// Bytes left.
     #[inline]
-    pub(super) fn left(&self) -> usize {
+    pub fn left(&self) -> usize {
         self.bytes.len() - self.at
     }
 
+    /// A byte.
+    ///
+    /// # Errors
+    /// [`DecodeError::Truncated`] when too few bytes are left.
     #[inline]
-    pub(super) fn u8(&mut self, what: &'static str) -> Result<u8, DecodeError> {
+    pub fn u8(&mut self, what: &'static str) -> Result<u8, DecodeError> {
         self.array::<1>(what).map(|[byte]| byte)
     }
 
+    /// A big-endian number of two bytes.
+    ///
+    /// # Errors
+    /// [`DecodeError::Truncated`] when too few bytes are left.
     #[inline]
-    pub(super) fn u16(&mut self, what: &'static str) -> Result<u16, DecodeError> {
+    pub fn u16(&mut self, what: &'static str) -> Result<u16, DecodeError> {
         self.array(what).map(u16::from_be_bytes)
     }
 
+    /// A big-endian number of four bytes.
+    ///
+    /// # Errors
+    /// [`DecodeError::Truncated`] when too few bytes are left.
     #[inline]
-    pub(super) fn u32(&mut self, what: &'static str) -> Result<u32, DecodeError> {
+    pub fn u32(&mut self, what: &'static str) -> Result<u32, DecodeError> {
         self.array(what).map(u32::from_be_bytes)
     }
 
+    /// A big-endian number of eight bytes.
+    ///
+    /// # Errors
+    /// [`DecodeError::Truncated`] when too few bytes are left.
     #[inline]
-    pub(super) fn u64(&mut self, what: &'static str) -> Result<u64, DecodeError> {
+    pub fn u64(&mut self, what: &'static str) -> Result<u64, DecodeError> {
         self.array(what).map(u64::from_be_bytes)
     }
 
+    /// The next `N` bytes, copied.
+    ///
+    /// # Errors
+    /// [`DecodeError::Truncated`] when fewer are left.
     #[inline]
-    pub(super) fn array<const N: usize>(&mut self, what: &'static str) -> Result<[u8; N], DecodeError> {
+    pub fn array<const N: usize>(&mut self, what: &'static str) -> Result<[u8; N], DecodeError> {
         match self.bytes[self.at..].first_chunk::<N>() {
             Some(chunk) => {
                 self.at += N;
@@ -82,12 +107,39 @@ impl<B: Deref<Target = [u8]>> Reader<B> {
         if (min..=max).contains(&value) { Ok(value) } else { Err(self.out_of_range(what, value, min, max)) }
     }
 
+    /// An address: family (1), IP address (4 or 16), port (2).
+    ///
+    /// # Errors
+    /// [`DecodeError::Truncated`] when too few bytes are left, [`DecodeError::Unknown`] for another family.
+    pub fn address(&mut self) -> Result<SocketAddr, DecodeError> {
+        let ip = match self.u8("address family")? {
+            4 => IpAddr::V4(Ipv4Addr::from(self.array::<4>("IPv4 address")?)),
+            6 => IpAddr::V6(Ipv6Addr::from(self.array::<16>("IPv6 address")?)),
+            value => {
+                let at = self.at - 1;
+                return Err(DecodeError::Unknown { what: "address family", at, value: value.into() });
+            }
+        };
+        Ok(SocketAddr::new(ip, self.u16("port")?))
+    }
+
+    /// Checks that every byte has been taken.
+    ///
+    /// # Errors
+    /// [`DecodeError::Trailing`] when bytes are left.
+    pub fn end(&self) -> Result<(), DecodeError> {
+        match self.left() {
+            0 => Ok(()),
+            left => Err(DecodeError::Trailing { at: self.at, left }),
+        }
+    }
+
     #[inline]
     pub(super) fn path(&mut self) -> Result<PathId, DecodeError> {
         self.varint_within("path id", 0, u32::MAX.into()).map(|id| PathId(id as u32))
     }
 
-    /// PID 0 is refused: it belongs to first handshake messages alone.
+    /// A PID. 0 is refused: it is reserved for first handshake messages.
     pub(super) fn pid(&mut self) -> Result<Pid, DecodeError> {
         match self.u64("PID")? {
             0 => Err(DecodeError::Zero { what: "PID", at: self.at }),
@@ -95,7 +147,7 @@ impl<B: Deref<Target = [u8]>> Reader<B> {
         }
     }
 
-    /// A token of zeroes is refused: anybody could guess it.
+    /// A reset token. A token of zeroes is refused because anyone could guess it.
     pub(super) fn reset_token(&mut self) -> Result<ResetToken, DecodeError> {
         let token = self.array("reset token")?;
         if token == [0; 16] {
@@ -126,9 +178,28 @@ impl<B: Deref<Target = [u8]>> Reader<B> {
     }
 }
 
+impl<'a> Reader<&'a [u8]> {
+    /// The next `len` bytes, borrowed from the input.
+    ///
+    /// # Errors
+    /// [`DecodeError::Truncated`] when fewer are left.
+    pub fn bytes(&mut self, what: &'static str, len: usize) -> Result<&'a [u8], DecodeError> {
+        let bytes = self.bytes;
+        self.slice(what, len)?;
+        Ok(&bytes[self.at - len..self.at])
+    }
+
+    /// All bytes left.
+    pub fn rest(&mut self) -> &'a [u8] {
+        let (_, rest) = self.bytes.split_at(self.at);
+        self.at = self.bytes.len();
+        rest
+    }
+}
+
 impl Reader<Bytes> {
-    /// The next `len` bytes, sharing the packet's memory. When they are the last, the packet itself is
-    /// handed over, which spares a count of its users.
+    /// The next `len` bytes, sharing the packet's memory. The last bytes take over the packet's own handle, which saves
+    /// a reference count.
     #[inline]
     pub(super) fn shared(&mut self, what: &'static str, len: u64) -> Result<Bytes, DecodeError> {
         let left = self.left();

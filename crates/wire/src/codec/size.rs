@@ -1,4 +1,4 @@
-//! How long frames will be, without encoding them: what the engine fills packets with.
+//! Lengths of encoded frames, computed without encoding them, so that the engine can fill packets.
 
 use std::net::SocketAddr;
 
@@ -9,7 +9,7 @@ use crate::{
     Ack, CODED_HEAD, DatagramFrame, Frame, MarkedFrame, ParityFrame, Payload, StreamFrame, StreamId,
 };
 
-/// Bytes that `frames` take as the contents of one packet.
+/// Length of `frames` as the contents of one packet, in bytes.
 #[inline]
 #[must_use]
 pub fn packet_encoded_len<P: Payload>(frames: &[Frame<P>]) -> usize {
@@ -21,38 +21,38 @@ pub fn packet_encoded_len<P: Payload>(frames: &[Frame<P>]) -> usize {
     }
 }
 
-/// Bytes that a stream frame takes beside its data when another frame follows it.
+/// Bytes of a stream frame without its data, when another frame follows it.
 #[inline]
 #[must_use]
 pub fn stream_frame_overhead(stream: StreamId, offset: u64, data_len: usize) -> usize {
     stream_frame_overhead_last(stream, offset) + varint_len(data_len as u64)
 }
 
-/// Bytes that a stream frame takes beside its data when it is the last in its packet.
+/// Bytes of a stream frame without its data, when it is the last in its packet.
 #[inline]
 #[must_use]
 pub fn stream_frame_overhead_last(stream: StreamId, offset: u64) -> usize {
     1 + varint_len(stream.0) + if offset == 0 { 0 } else { varint_len(offset) }
 }
 
-/// Bytes that a datagram frame takes beside its data when another frame follows it.
+/// Bytes of a datagram frame without its data, when another frame follows it.
 #[inline]
 #[must_use]
 pub fn datagram_frame_overhead(flow: u32, data_len: usize) -> usize {
     datagram_frame_overhead_last(flow) + varint_len(data_len as u64)
 }
 
-/// Bytes that a datagram frame takes beside its data when it is the last in its packet.
+/// Bytes of a datagram frame without its data, when it is the last in its packet.
 #[inline]
 #[must_use]
 pub fn datagram_frame_overhead_last(flow: u32) -> usize {
     if flow == 0 { 2 } else { 6 }
 }
 
-/// Bytes that number and place of a marked datagram take at most.
+/// Most bytes of the number and the position of a marked datagram.
 pub const LARGEST_MARKS: usize = 16;
-/// Bytes that a parity frame takes at most beside its data, which is as long as the longest datagram or longer by one,
-/// when another frame follows it.
+/// Most bytes of a parity frame without its data, when another frame follows it. The data are as long as the longest
+/// datagram, or one byte longer.
 pub const LARGEST_PARITY_OVERHEAD: usize = 2 + 8 + 3 + CODED_HEAD + 4;
 
 fn marks_len<P>(frame: &MarkedFrame<P>) -> usize {
@@ -64,7 +64,7 @@ fn parity_len<P>(frame: &ParityFrame<P>) -> usize {
 }
 
 impl<P: Payload> Frame<P> {
-    /// Bytes that the frame takes when another follows it.
+    /// Length of the frame in bytes, when another follows it.
     #[inline]
     #[must_use]
     pub fn encoded_len(&self) -> usize {
@@ -103,14 +103,14 @@ impl<P: Payload> Frame<P> {
         }
     }
 
-    /// Bytes that the frame takes as the last in its packet.
+    /// Length of the frame in bytes, when it is the last in its packet.
     #[inline]
     #[must_use]
     pub fn encoded_len_last(&self) -> usize {
         self.encoded_len() - self.length_len()
     }
 
-    /// Bytes that tell where the frame ends: as the last in its packet it does without.
+    /// Bytes of the length field, which the last frame of a packet goes without.
     #[inline]
     #[must_use]
     pub fn length_len(&self) -> usize {
@@ -149,7 +149,7 @@ fn ack_len(ack: &Ack) -> usize {
     len
 }
 
-/// A frame's first byte and variable-length integers.
+/// A frame's first byte and its variable-length integers.
 #[inline]
 fn fields_len(fields: &[u64]) -> usize {
     1 + fields.iter().map(|field| varint_len(*field)).sum::<usize>()

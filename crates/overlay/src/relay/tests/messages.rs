@@ -93,7 +93,10 @@ proptest! {
 fn a_message_that_claims_to_be_endless_is_refused_before_it_is_read() {
     assert_eq!(Request::decode(&[2, 0xff, 0xff]), Err(MessageError::TooLong(65_538)));
     assert_eq!(Request::decode(&[0x7f, 0, 0]), Err(MessageError::Unknown(0x7f)));
-    assert_eq!(Request::decode(&[5, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0]), Err(MessageError::Trailing(1)));
+    assert_eq!(
+        Request::decode(&[5, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
+        Err(MessageError::Malformed(DecodeError::Trailing { at: 8, left: 1 }))
+    );
 }
 
 #[test]

@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use anabranch_wire::{Ack, Frame, Fsn, Length, Message, Packet, PathId, Ranges, Span, prefetch_item};
+use anabranch_prefetch::prefetch_item;
+use anabranch_wire::{Ack, Frame, Fsn, Length, Message, Packet, PathId, Ranges, Span};
 use smallvec::{SmallVec, smallvec};
 
 /// Lengths in the packet's own line, and in each further one.

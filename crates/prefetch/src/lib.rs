@@ -1,7 +1,7 @@
-//! Memory asked for before it is needed.
+//! Prefetches memory before it is needed.
 //!
-//! Who has many packets to handle knows beforehand what memory the next ones will touch. Asked for side by side it comes in
-//! the time that one piece takes. Nothing else happens: not even a wrong place does any harm.
+//! A loop that handles many packets can compute which memory the next ones will touch. Fetching several cache lines at
+//! once takes about as long as fetching one. A prefetch is only a hint: a wrong address does no harm.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -9,7 +9,7 @@ use std::ops::Range;
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// Has some bytes of a value fetched; the end of what is asked for may lie behind it.
+/// Prefetches these bytes of a value; the range may end behind the value.
 #[inline]
 pub fn prefetch<T>(value: &T, bytes: Range<usize>) {
     let start = std::ptr::from_ref(value).addr();
@@ -19,19 +19,19 @@ pub fn prefetch<T>(value: &T, bytes: Range<usize>) {
     for line in 0..end.saturating_sub(first).div_ceil(LINE) {
         fetch(start.wrapping_add(first + line * LINE));
     }
-    // What begins within a line may end in one more.
+    // Bytes that begin within a line may end in one more.
     if !aligned && first < end {
         fetch(start.wrapping_add(end - 1));
     }
 }
 
-/// Has the beginning of an item fetched, or of where it would be.
+/// Prefetches the beginning of an item, or the address where it would be.
 #[inline]
 pub fn prefetch_item<T>(items: &[T], index: usize) {
     fetch(items.as_ptr().wrapping_add(index).addr());
 }
 
-/// Has the place fetched that the next item put into a ring will take.
+/// Prefetches the slot that the next item pushed into a ring will take.
 #[inline]
 pub fn prefetch_room<T>(ring: &VecDeque<T>) {
     let (first, second) = ring.as_slices();
@@ -39,22 +39,22 @@ pub fn prefetch_room<T>(ring: &VecDeque<T>) {
     prefetch_item(last, last.len());
 }
 
-/// Has the line of memory fetched that an address lies in, into the second cache. That was faster than into the first, which
-/// may be too small for all that is asked for side by side.
+/// Prefetches the cache line of an address into the second-level cache. That was measured to be faster than the first
+/// level, which can be too small for everything requested at once.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 #[allow(unsafe_code)]
 fn fetch(address: usize) {
     use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-    // SAFETY: it is a hint, which reads and writes nothing, and with an address that nothing is at does nothing.
+    // SAFETY: a prefetch reads and writes nothing, and an invalid address has no effect.
     unsafe { _mm_prefetch::<_MM_HINT_T1>(std::ptr::without_provenance(address)) }
 }
 
-/// Has the line of memory fetched that an address lies in.
+/// Prefetches the cache line of an address.
 #[cfg(not(target_arch = "x86_64"))]
 #[inline]
 fn fetch(address: usize) {
-    // An address is told as an index, by wrapping around.
+    // The crate takes an index into a slice: wrap around to reach any address.
     let nothing: &[u8] = &[];
     prefetch_index::prefetch_index(nothing, address.wrapping_sub(nothing.as_ptr().addr()));
 }
