@@ -3,14 +3,14 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// How windows grow and shrink in congestion avoidance. Each rule's module tells it in prose.
+/// How windows grow and shrink in congestion avoidance. The module of each rule explains it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RuleKind {
-    /// TCP's rule on each path by itself; mTCP's separate windows [M2], MPTCP's REGULAR [P1].
+    /// TCP's rule on each path separately; mTCP's separate windows [M2], MPTCP's REGULAR [P1].
     Reno,
     /// One Reno window for the whole session, whatever its paths and groups [M2].
     Combined,
-    /// CUBIC on each path by itself (RFC 9438).
+    /// CUBIC; paths of a group share its growth and its losses (RFC 9438).
     Cubic,
     /// Linked increases (RFC 6356), MPTCP's two-path form [P1].
     Lia,
@@ -32,7 +32,7 @@ pub enum RuleKind {
     Olia,
     /// Balanced linked adaptation (Peng et al.).
     Balia,
-    /// A model of each path by itself (draft-ietf-ccwg-bbr, version 3); wants pacing and delivery rates.
+    /// A model of each path (draft-ietf-ccwg-bbr, version 3); needs pacing and delivery rates.
     Bbr,
 }
 
@@ -83,11 +83,11 @@ impl fmt::Display for RuleKind {
     }
 }
 
-/// A name that no rule has.
+/// The name of no rule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no congestion control is called \"{name}\"; there are {}", RuleKind::ALL.map(RuleKind::name).join(", "))]
 pub struct UnknownRule {
-    /// The name asked for.
+    /// The name requested.
     pub name: String,
 }
 
@@ -105,22 +105,22 @@ impl FromStr for RuleKind {
 pub struct Config {
     /// How windows grow and shrink.
     pub rule: RuleKind,
-    /// Where slow start begins, in packets (RFC 6928: 10).
+    /// The window at the start of slow start, in packets (RFC 6928: 10).
     pub initial_window: u64,
-    /// Where a path's first slow start ends, in packets; at the first loss or delay without (RFC 5681 §3.1). `bbr` has none.
+    /// Where a path's first slow start ends, in packets (RFC 5681 §3.1); `None`: at the first loss or delay. `bbr` ignores it.
     pub initial_ssthresh: Option<u64>,
-    /// Where a window stops shrinking, in packets; at least 1 is used. It goes before `max_window`.
+    /// The smallest window, in packets, at least 1. It has priority over `max_window`.
     pub min_window: u64,
     /// Leave slow start when the round-trip time grows (RFC 9406).
     pub hystart: bool,
-    /// Give out pacing rates.
+    /// Return pacing rates.
     pub pacing: bool,
-    /// Where a window stops growing, in bytes.
+    /// The largest window, in bytes.
     pub max_window: u64,
 }
 
 impl Config {
-    /// The default profile's settings: from 10 packets down to 2, HyStart++, pacing, at most 1 GiB.
+    /// The default profile's settings: 10 packets at first, at least 2, HyStart++, pacing, at most 1 GiB.
     #[must_use]
     pub const fn new(rule: RuleKind) -> Self {
         let initial_ssthresh = None;
@@ -135,7 +135,7 @@ impl Config {
         }
     }
 
-    /// As the papers' TCP: from 10 packets down to 1, no HyStart++, no pacing [M2]. (The engine's `tcp` profile begins
+    /// The papers' TCP: 10 packets at first, at least 1, no HyStart++, no pacing [M2]. (The engine's `tcp` profile begins
     /// with 2.)
     #[must_use]
     pub const fn tcp(rule: RuleKind) -> Self {
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_name_is_answered_with_the_known_ones() {
+    fn the_error_for_an_unknown_name_lists_the_known_ones() {
         let error = "renno".parse::<RuleKind>().unwrap_err();
         assert!(error.to_string().contains("\"renno\"; there are reno, combined, cubic"), "{error}");
     }

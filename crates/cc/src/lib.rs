@@ -1,14 +1,13 @@
-//! Congestion control: how much may be outstanding on each path, and how fast it may leave.
+//! Congestion control: how much may be outstanding on each path, and how fast it may be sent.
 //!
-//! The engine's scoreboard turns acks and losses into [`AckSample`]s and [`LossEvent`]s and hands them to the
-//! session's one [`Controller`]; it reads back a window and a pacing rate for each path. Nothing here sees
-//! packets, sockets or a clock.
+//! The engine's scoreboard turns acks and losses into [`AckSample`]s and [`LossEvent`]s for the session's
+//! [`Controller`], and reads a window and a pacing rate for each path. This crate sees no packets, sockets or clock.
 //!
-//! The controller does what all rules have in common: slow start with HyStart++ on each path by itself,
-//! growth only where the window is what limits the sender, one reduction for an episode of losses, undo,
-//! restart after idle, bounds. A [`RuleKind`] names how a window grows in congestion avoidance and what a loss
-//! takes from it; most rules are a few lines over the windows and round-trip times of a *group* of paths, the
-//! ones that are to count as one flow where they share a bottleneck. `bbr` models each path instead.
+//! The controller does what all rules share: slow start with HyStart++ on each path, growth only while the window
+//! limits the sender, one reduction per episode of losses, undo, restart after idle, bounds. A [`RuleKind`] names how a
+//! window grows in congestion avoidance and what a loss leaves of it. Most rules are a few lines over the windows and
+//! round-trip times of a *group*: paths that count as one flow because they may share a bottleneck. `bbr` models each
+//! path instead.
 
 mod bbr;
 mod config;

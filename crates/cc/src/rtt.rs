@@ -1,17 +1,17 @@
-//! Round-trip time: smoothed, its variation, its recent minimum, and the timeouts that follow from them.
+//! Round-trip time: mean, deviation, recent minimum, and the timeouts computed from them.
 //!
-//! RFC 6298 §2 gives the smoothing (1/8 for the mean, 1/4 for the deviation, the deviation first), RFC 9002
-//! §5.3 how the peer's reported delay is taken off (never below the recent minimum), MPTCP asks for the same
-//! smoothing as TCP [P2]. One estimator belongs to one pair of forward path and path of the acks.
+//! The smoothing is RFC 6298 §2's (1/8 for the mean, 1/4 for the deviation, the deviation first), which MPTCP asks for
+//! too [P2]. The peer's reported delay is subtracted by RFC 9002 §5.3, never below the recent minimum. One estimator
+//! belongs to one pair of forward path and path of the acks.
 
 use anabranch_wire::{Span, Time};
 
-/// Half of the time over which the minimum is kept: it is the least of this half and of the one before.
+/// Half of the window of the minimum, which covers the current half and the one before.
 const MIN_HALF_WINDOW: Span = Span::from_secs(5);
-/// Samples are taken to lie between these: a hostile or broken clock must not poison the arithmetic.
+/// Samples are clamped to these bounds: a hostile or broken clock must not break the arithmetic.
 const LEAST_SAMPLE: Span = Span::from_nanos(1_000);
 const LARGEST_SAMPLE: Span = Span::from_secs(3_600);
-/// What RFC 9002 §6.1.2 calls the timer granularity.
+/// The timer granularity of RFC 9002 §6.1.2.
 const PTO_GRANULARITY: Span = Span::from_millis(1);
 
 /// The bounds of a retransmission timeout (RFC 6298 §2).
@@ -45,8 +45,7 @@ pub struct RttEstimator {
 }
 
 impl RttEstimator {
-    /// An estimator that answers `initial` for everything (and half of it for the deviation) until its
-    /// first sample, as RFC 9002 §6.2.2 has it.
+    /// An estimator that returns `initial`, and half of it as deviation, until its first sample (RFC 9002 §6.2.2).
     #[must_use]
     pub fn new(initial: Span) -> Self {
         let initial = bounded(initial);
@@ -61,7 +60,7 @@ impl RttEstimator {
         }
     }
 
-    /// Takes in one sample; `ack_delay` is how long the peer says it held the ack back, zero when unknown.
+    /// Adds a sample; `ack_delay` is how long the peer says it delayed the ack, zero when unknown.
     pub fn update(&mut self, now: Time, sample: Span, ack_delay: Span) {
         let sample = bounded(sample);
         self.latest = sample;
@@ -103,26 +102,25 @@ impl RttEstimator {
         self.variance
     }
 
-    /// The last sample, the peer's delay included.
+    /// The last sample, including the peer's delay.
     #[must_use]
     pub fn latest(&self) -> Span {
         self.latest
     }
 
-    /// The least sample of the last 5 to 10 s of samples (the peer's delay included), so that a route that
-    /// became longer is believed after 10 s.
+    /// The least sample of the last 5 to 10 s, including the peer's delay. A route that became longer shows after 10 s.
     #[must_use]
     pub fn min(&self) -> Span {
         self.min_now.min(self.min_before)
     }
 
-    /// True once a sample was taken in.
+    /// True after the first sample.
     #[must_use]
     pub fn has_sample(&self) -> bool {
         self.samples > 0
     }
 
-    /// Samples taken in, up to 255.
+    /// Samples so far, up to 255.
     #[must_use]
     pub fn samples(&self) -> u8 {
         self.samples

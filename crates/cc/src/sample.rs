@@ -1,8 +1,8 @@
-//! What the scoreboard tells the controller.
+//! The scoreboard's input to the controller.
 
 use anabranch_wire::{Rate, Span, Time};
 
-/// One ack's news of one path. An ack frame that covers many packets is one sample.
+/// What one ack says about one path. An ack frame that covers many packets is one sample.
 #[derive(Clone, Copy, Debug)]
 pub struct AckSample {
     /// When the ack arrived.
@@ -11,15 +11,15 @@ pub struct AckSample {
     pub acked_bytes: u64,
     /// The latest round-trip sample: `now` minus the send time of the newest packet acknowledged.
     pub rtt: Span,
-    /// Bytes outstanding on the path before this ack, `acked_bytes` among them.
+    /// Bytes outstanding on the path before this ack, including `acked_bytes`.
     pub in_flight: u64,
-    /// The delivery rate that the newest acknowledged packet measured, if it could.
+    /// The delivery rate measured by the newest acknowledged packet, if it could measure one.
     pub delivery_rate: Option<Rate>,
     /// True when this ack covers a packet sent after the previous round ended: a new round begins.
     pub round_start: bool,
-    /// True when the delivery rate was limited by what the application had to send.
+    /// True when the application's data limited the delivery rate.
     pub app_limited: bool,
-    /// True when the window (or pacing towards it) was what held the sender back; windows grow only then.
+    /// True when the window, or pacing towards it, limited the sender; windows grow only then.
     pub window_limited: bool,
     /// Packets newly reported with a congestion-experienced mark.
     pub ce_marks: u64,
@@ -32,7 +32,7 @@ pub struct LossEvent {
     pub now: Time,
     /// Bytes declared lost; for marks, the bytes marked.
     pub lost_bytes: u64,
-    /// Bytes outstanding before the lost ones are taken off.
+    /// Bytes outstanding before the lost ones are subtracted.
     pub in_flight: u64,
     /// When the newest of the lost (or marked) packets was sent.
     pub sent_at: Time,

@@ -1,13 +1,13 @@
 //! Slow start, and leaving it before it floods the bottleneck's queue: HyStart++ (RFC 9406).
 //!
-//! A window below its `ssthresh` grows by what is acknowledged. In the first slow start of a path HyStart++
-//! watches each round's least round-trip time. When a round's lies an eighth (4 to 16 ms) above the round
-//! before, a queue is building up: conservative slow start (CSS) begins, growing a quarter as fast. When the
-//! round-trip time falls back below what it was at that moment, the alarm was false and slow start goes on;
-//! after five rounds of CSS, the one it began in among them (§4.2), the window becomes the `ssthresh`.
+//! A window below its `ssthresh` grows by what is acknowledged. In a path's first slow start, HyStart++ compares the least
+//! round-trip time of each round with that of the round before. An increase of an eighth (4 to 16 ms) means that a queue
+//! builds up: conservative slow start (CSS) begins and grows a quarter as fast. If the round-trip time falls below its
+//! value at that point, slow start resumes. After five rounds of CSS, including the one in which it began (§4.2), the
+//! window becomes the `ssthresh`.
 //!
-//! RFC 9406 asks for 8 samples before it judges a round. With an ack for many packets a round may never have
-//! so many, so a round that ends with 3 to 7 is judged when it ends.
+//! RFC 9406 asks for 8 samples before it judges a round. With an ack for many packets a round may never have that many,
+//! so a round with 3 to 7 samples is judged when it ends.
 
 use anabranch_wire::Span;
 
@@ -19,7 +19,7 @@ const THRESHOLD_DIVISOR: u64 = 8;
 const CSS_GROWTH: f64 = 0.25;
 const CSS_ROUNDS: u32 = 5;
 
-/// HyStart++ on one path, alive until the path first leaves slow start.
+/// HyStart++ on one path, until the path first leaves slow start.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HyStart {
     last_round: Option<Span>,
@@ -28,7 +28,7 @@ pub(crate) struct HyStart {
     css: Option<Css>,
 }
 
-/// Conservative slow start: the round-trip time that began it, and the rounds spent in it.
+/// Conservative slow start: the round-trip time at which it began, and the rounds spent in it.
 #[derive(Clone, Copy, Debug)]
 struct Css {
     baseline: Span,
@@ -49,7 +49,7 @@ impl HyStart {
         Self { last_round: None, this_round: None, samples: 0, css: None }
     }
 
-    /// Takes in an ack's round-trip sample; `round_start` when it is the first of a round.
+    /// Handles the round-trip sample of an ack; `round_start` marks the first of a round.
     pub(crate) fn on_ack(&mut self, rtt: Span, round_start: bool) -> Verdict {
         if round_start && self.end_round() {
             return Verdict::Leave;
@@ -62,7 +62,7 @@ impl HyStart {
         Verdict::Grow(if self.css.is_some() { CSS_GROWTH } else { 1.0 })
     }
 
-    /// Ends a round; true when it was the last one of conservative slow start.
+    /// Ends a round; true after the last round of conservative slow start.
     fn end_round(&mut self) -> bool {
         let slowed = self.css.is_some();
         if (SAMPLES_AT_END..SAMPLES).contains(&self.samples) {
@@ -138,7 +138,7 @@ mod tests {
         round(&mut hystart, 50, 4);
         round(&mut hystart, 80, 4);
         for _ in 0..5 {
-            assert_eq!(round(&mut hystart, 80, 1), Verdict::Grow(CSS_GROWTH), "it began between two rounds");
+            assert_eq!(round(&mut hystart, 80, 1), Verdict::Grow(CSS_GROWTH), "CSS began between two rounds");
         }
         assert_eq!(round(&mut hystart, 80, 1), Verdict::Leave);
         let mut sparse = HyStart::new();

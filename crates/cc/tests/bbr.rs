@@ -1,4 +1,4 @@
-//! BBR over a modelled bottleneck: it fills the link, keeps its queue short, stands random loss, follows the link's
+//! BBR over a modelled bottleneck: it fills the link, keeps its queue short, tolerates random loss, follows the link's
 //! rate, and shares.
 
 use std::collections::VecDeque;
@@ -9,7 +9,7 @@ use anabranch_wire::{PathId, Rate, Span, Time};
 const MSS: u64 = 1_200;
 const PATH: PathId = PathId(0);
 
-/// A packet that is on its way, and what was known when it was sent.
+/// A packet in flight, and the sender's state when it was sent.
 #[derive(Clone, Copy)]
 struct Packet {
     number: u64,
@@ -20,7 +20,7 @@ struct Packet {
     app_limited: bool,
 }
 
-/// A sender with always something to send, or `budget` bytes a second.
+/// A sender that always has data, or `budget` bytes a second.
 struct Sender {
     controller: Controller,
     rtt: RttEstimator,
@@ -58,7 +58,7 @@ impl Sender {
         self.unacked.len() as u64 * MSS
     }
 
-    /// When the next packet may leave, if the window has room.
+    /// When the next packet may be sent, if the window has room.
     fn ready_at(&self) -> Option<Time> {
         (self.in_flight() + MSS <= self.controller.window(PATH)).then_some(self.send_at)
     }
@@ -126,7 +126,7 @@ impl Sender {
     }
 }
 
-/// A bottleneck of some rate and delay, whose queue holds so many bytes.
+/// A bottleneck with a rate, a delay and a queue of limited bytes.
 struct Link {
     rate: Rate,
     delay: Span,
@@ -170,7 +170,7 @@ impl Net {
         Self { link, senders, acks: VecDeque::new(), now: Time::ZERO }
     }
 
-    /// Runs for `seconds`; what each sender had delivered, in Mbit/s.
+    /// Runs for `seconds`; returns what each sender delivered, in Mbit/s.
     fn run(&mut self, seconds: u64) -> Vec<f64> {
         let end = self.now + Span::from_secs(seconds);
         let before: Vec<u64> = self.senders.iter().map(|sender| sender.delivered).collect();
@@ -194,7 +194,7 @@ impl Net {
                     self.acks.pop_front();
                     self.senders[index].acked(at, packet);
                 }
-                // everything was lost: a timeout
+                // Everything was lost: a timeout.
                 _ => {
                     self.now += Span::from_millis(300);
                     for sender in &mut self.senders {
@@ -274,7 +274,7 @@ fn two_of_them_share_a_link() {
 }
 
 #[test]
-fn beside_cubic_neither_starves() {
+fn with_cubic_on_the_link_neither_starves() {
     let mut net = Net::new(Link::new(40.0, 40, 1.0), &[RuleKind::Bbr, RuleKind::Cubic]);
     net.run(15);
     let rates = net.run(40);
@@ -293,7 +293,7 @@ fn a_slow_application_does_not_lower_the_bandwidth_that_was_found() {
 }
 
 #[test]
-fn a_timeout_leaves_one_packet_and_what_is_acknowledged_after_it_gives_the_window_back() {
+fn a_timeout_leaves_one_packet_and_the_first_ack_after_it_restores_the_window() {
     let mut net = Net::new(Link::new(40.0, 40, 1.0), &[RuleKind::Bbr]);
     net.run(4);
     let sender = &mut net.senders[0];

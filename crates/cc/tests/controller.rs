@@ -1,4 +1,4 @@
-//! What all rules have in common: slow start, episodes, undo, timeouts, restart, bounds, pacing, groups.
+//! What all rules share: slow start, episodes, undo, timeouts, restart, bounds, pacing, groups.
 
 use anabranch_cc::{AckSample, Config, Controller, LossEvent, RttEstimator, RuleKind};
 use anabranch_wire::{PathId, Rate, Span, Time};
@@ -9,7 +9,7 @@ const A: PathId = PathId(0);
 const B: PathId = PathId(2);
 const RTT: Span = Span::from_millis(50);
 
-/// A controller on a clock of its own, whose paths all have [`RTT`].
+/// A controller with its own clock, whose paths all have [`RTT`].
 struct Bench {
     controller: Controller,
     rtt: RttEstimator,
@@ -44,7 +44,7 @@ impl Bench {
         self.controller.on_ack(path, &sample, &self.rtt);
     }
 
-    /// A round trip later, every packet of the window is acknowledged by itself.
+    /// A round trip later, acknowledges every packet of the window separately.
     fn round(&mut self, path: PathId) {
         self.wait(RTT);
         for _ in 0..self.controller.window(path) / MSS {
@@ -95,7 +95,7 @@ fn slow_start_doubles_the_window_of_each_path_by_itself() {
 }
 
 #[test]
-fn the_first_slow_start_ends_where_it_is_told_to() {
+fn the_first_slow_start_ends_at_the_configured_window() {
     let config = Config { initial_ssthresh: Some(20), ..Config::tcp(RuleKind::Reno) };
     let mut bench = Bench::new(config, &[A]);
     bench.round(A);
@@ -114,7 +114,7 @@ fn after_a_loss_a_reno_window_is_half_and_grows_by_almost_a_packet_a_round_trip(
     bench.wait(RTT);
     for round in 1..6 {
         bench.round(A);
-        // Not by a whole one: then flows that meet at a queue would do so at the same place of every round.
+        // Not by a whole one: otherwise flows that meet at a queue would do so at the same point of every round.
         let grown = bench.packets(A) - 10.0;
         assert!(grown < f64::from(round) && grown > 0.8 * f64::from(round), "{grown}");
     }
@@ -160,7 +160,7 @@ fn undo_restores_the_windows_of_the_whole_group_under_every_rule() {
         assert!(bench.lose(A, RTT));
         assert_ne!(read(&bench, A), before[0], "{rule}");
         bench.controller.on_spurious_loss(A);
-        // under combined what is left to B depends on what A has outstanding
+        // Under combined, B's window depends on the bytes outstanding on A.
         let paths = if rule == RuleKind::Combined { &[A][..] } else { &[A, B] };
         for (&path, (window, _)) in paths.iter().zip(before) {
             assert!(
@@ -178,7 +178,7 @@ fn undo_restores_the_windows_of_the_whole_group_under_every_rule() {
 }
 
 #[test]
-fn what_losses_of_a_path_took_from_another_is_given_back_when_they_turn_out_not_to_share() {
+fn losses_that_reduced_another_path_are_undone_when_the_two_share_no_bottleneck() {
     let mut bench = Bench::new(Config::new(RuleKind::Cubic), &[A, B]);
     bench.leave_slow_start();
     let before = [A, B].map(|path| bench.packets(path));
@@ -196,9 +196,9 @@ fn what_losses_of_a_path_took_from_another_is_given_back_when_they_turn_out_not_
     assert!((bench.packets(B) - before[1]).abs() < 0.01, "once");
 }
 
-/// Cubic leaves 0.7 of what was held, whatever the window was.
+/// Cubic leaves 0.7 of the bytes delivered, whatever the window was.
 #[test]
-fn what_slow_start_overshot_by_is_taken_off_the_window_but_not_more_than_half() {
+fn the_overshoot_of_slow_start_is_subtracted_but_at_most_half_the_window() {
     for (lost, held) in [(1, 80), (20, 60), (40, 40), (79, 40)] {
         let mut bench = Bench::new(Config::new(RuleKind::Cubic), &[A]);
         (0..3).for_each(|_| bench.round(A));
@@ -220,7 +220,7 @@ fn what_slow_start_overshot_by_is_taken_off_the_window_but_not_more_than_half() 
 }
 
 #[test]
-fn undo_of_a_loss_in_slow_start_resumes_slow_start() {
+fn undoing_a_loss_in_slow_start_resumes_slow_start() {
     let mut bench = Bench::new(Config::new(RuleKind::Cubic), &[A]);
     bench.round(A);
     bench.lose(A, RTT);
@@ -232,7 +232,7 @@ fn undo_of_a_loss_in_slow_start_resumes_slow_start() {
 
 /// M2.
 #[test]
-fn a_timeout_takes_the_window_to_one_packet_and_slow_start_to_half_of_what_it_was() {
+fn a_timeout_sets_the_window_to_one_packet_and_the_end_of_slow_start_to_half_the_former_window() {
     let mut bench = Bench::new(Config::tcp(RuleKind::Reno), &[A]);
     bench.round(A);
     bench.controller.on_timeout(A, bench.now, 0);
@@ -252,15 +252,15 @@ fn a_timeout_takes_the_window_to_one_packet_and_slow_start_to_half_of_what_it_wa
 
 /// RFC 5681 §3.1.
 #[test]
-fn slow_start_after_a_timeout_goes_to_two_packets_at_least() {
+fn slow_start_after_a_timeout_ends_at_two_packets_or_more() {
     let mut bench = Bench::new(Config { initial_window: 3, ..Config::tcp(RuleKind::Reno) }, &[A]);
     bench.controller.on_timeout(A, bench.now, 0);
     assert_eq!((bench.packets(A), bench.controller.ssthresh(A)), (1.0, 2 * MSS));
 }
 
-/// RFC 9438 §4.8: 700 + 0.4·t³, or a little above it where Reno's window is, and not back at 1000 after 9 s.
+/// RFC 9438 §4.8: 700 + 0.4·t³, or slightly more where Reno's window is larger; not back at 1000 after 9 s.
 #[test]
-fn under_cubic_the_curve_after_a_timeout_begins_where_it_is_flat() {
+fn under_cubic_the_curve_after_a_timeout_begins_at_its_flat_point() {
     let config = Config { initial_window: 1000, hystart: false, ..Config::new(RuleKind::Cubic) };
     let mut bench = Bench::new(config, &[A]);
     bench.controller.on_timeout(A, bench.now, 0);
@@ -272,9 +272,9 @@ fn under_cubic_the_curve_after_a_timeout_begins_where_it_is_flat() {
     assert!((begun - 700.0).abs() < 5.0 && bench.packets(A) - begun < 25.0, "{begun} {}", bench.packets(A));
 }
 
-/// What was not needed before the first curve begins delays it by nothing.
+/// Time in which the window was not needed, before the first curve begins, does not delay the curve.
 #[test]
-fn under_cubic_little_to_send_after_a_loss_does_not_keep_the_window_from_growing() {
+fn under_cubic_a_window_grows_although_little_was_sent_after_a_loss() {
     let after = |seconds: u32| {
         let config = Config { initial_window: 1000, hystart: false, ..Config::new(RuleKind::Cubic) };
         let mut bench = Bench::new(config, &[A]);
@@ -291,7 +291,7 @@ fn under_cubic_little_to_send_after_a_loss_does_not_keep_the_window_from_growing
 }
 
 #[test]
-fn a_spurious_timeout_is_undone_to_before_the_first_of_them() {
+fn undoing_a_spurious_timeout_restores_the_window_before_the_first_timeout() {
     let mut bench = Bench::new(Config::tcp(RuleKind::Mptcp), &[A, B]);
     bench.round(A);
     bench.controller.on_timeout(A, bench.now, 0);
@@ -301,7 +301,7 @@ fn a_spurious_timeout_is_undone_to_before_the_first_of_them() {
 }
 
 #[test]
-fn a_window_that_is_not_used_does_not_grow() {
+fn a_window_that_does_not_limit_the_sender_does_not_grow() {
     for rule in loss_based() {
         let mut bench = Bench::new(Config::new(rule), &[A]);
         for slow_start in [true, false] {
@@ -330,7 +330,7 @@ fn an_idle_path_halves_its_window_for_each_timeout_down_to_the_initial_one() {
     bench.controller.on_idle_restart(A, bench.now + Span::from_secs(3_600));
     assert_eq!(bench.packets(A), 10.0);
     assert_eq!(bench.controller.ssthresh(A), u64::MAX);
-    // In congestion avoidance slow start takes it back to three quarters (RFC 2861 §3.1).
+    // In congestion avoidance slow start raises it to three quarters again (RFC 2861 §3.1).
     let mut steady = Bench::new(Config::tcp(RuleKind::Reno), &[A]);
     (0..3).for_each(|_| steady.round(A));
     steady.lose(A, RTT);
@@ -344,7 +344,7 @@ fn an_idle_path_halves_its_window_for_each_timeout_down_to_the_initial_one() {
 }
 
 #[test]
-fn a_longer_way_back_for_acknowledgements_is_no_queue_that_ends_slow_start() {
+fn a_longer_return_path_does_not_end_slow_start() {
     for (told, still_slow_start) in [(true, true), (false, false)] {
         let mut bench = Bench::new(Config::new(RuleKind::Reno), &[A]);
         for round in 0..10 {
@@ -366,7 +366,7 @@ fn a_longer_way_back_for_acknowledgements_is_no_queue_that_ends_slow_start() {
 fn growth_of_the_round_trip_time_ends_slow_start_without_a_loss() {
     let mut bench = Bench::new(Config::new(RuleKind::Reno), &[A]);
     for round in 0..20 {
-        // a bottleneck of 50 packets a round trip: what is beyond queues up
+        // A bottleneck of 50 packets a round trip: more packets wait in the queue.
         let queue = (bench.packets(A) / 50.0 - 1.0).max(0.0);
         bench.wait(RTT);
         for index in 0..bench.controller.window(A) / MSS {
@@ -385,7 +385,7 @@ fn growth_of_the_round_trip_time_ends_slow_start_without_a_loss() {
 
 /// P2.
 #[test]
-fn what_couples_paths_is_computed_anew_when_the_window_grew_by_a_packet_or_a_round_trip_is_over() {
+fn the_coupling_is_recomputed_after_a_packet_of_growth_or_a_round_trip() {
     let mut bench = Bench::new(Config::new(RuleKind::SemiCoupled), &[A, B]);
     for path in [A, B] {
         bench.round(path);
@@ -401,7 +401,7 @@ fn what_couples_paths_is_computed_anew_when_the_window_grew_by_a_packet_or_a_rou
     assert_eq!(step(&mut bench), 30);
     (0..300).for_each(|_| bench.ack(B, MSS));
     assert!(bench.packets(B) > 14.0, "{}", bench.packets(B));
-    // The other one's growth is not seen at once ...
+    // The other window's growth is not noticed at once ...
     assert_eq!([step(&mut bench), step(&mut bench)], [29, 30]);
     // ... but after a round trip at the latest ...
     bench.wait(RTT);
@@ -415,7 +415,7 @@ fn what_couples_paths_is_computed_anew_when_the_window_grew_by_a_packet_or_a_rou
     (0..10).for_each(|_| bench.ack(A, MSS));
     let before = step(&mut bench);
     assert!(before < 18);
-    // What a loss took from the other one is seen at once.
+    // A loss on the other path is noticed at once.
     assert!(bench.lose(B, Span::ZERO) && step(&mut bench) > before * 5 / 4);
 }
 
@@ -451,8 +451,8 @@ fn cubic_paths_of_one_group_lose_and_grow_together_as_one_flow() {
 }
 
 #[test]
-fn cubic_paths_of_one_group_are_together_as_fast_as_one_flow_over_the_quickest() {
-    // Packets a second, ten seconds after a loss of all.
+fn cubic_paths_of_one_group_are_together_as_fast_as_one_flow_over_the_fastest() {
+    // Packets a second, ten seconds after a loss on all.
     let rate = |paths: &[(PathId, u64)]| {
         let ids: Vec<PathId> = paths.iter().map(|(path, _)| *path).collect();
         let mut bench = Bench::new(Config { hystart: false, ..Config::new(RuleKind::Cubic) }, &ids);
@@ -484,7 +484,7 @@ fn cubic_paths_of_one_group_are_together_as_fast_as_one_flow_over_the_quickest()
 }
 
 #[test]
-fn a_path_that_returns_is_in_slow_start_up_to_most_of_what_it_had() {
+fn a_returning_path_is_in_slow_start_up_to_most_of_its_former_window() {
     let config = Config { hystart: false, ..Config::new(RuleKind::Reno) };
     let mut bench = Bench::new(config, &[A]);
     bench.controller.set_group(A, 7);
@@ -515,7 +515,7 @@ fn paths_of_different_groups_are_independent() {
 }
 
 #[test]
-fn a_path_that_is_silent_since_a_timeout_does_not_hold_the_others_back() {
+fn a_path_silent_since_a_timeout_does_not_slow_the_others_down() {
     let mut bench = Bench::new(Config::new(RuleKind::Ewtcp), &[A, B]);
     for path in [A, B] {
         bench.round(path);
@@ -548,7 +548,7 @@ fn under_csd_a_loss_moves_weight_to_the_other_paths() {
 
 /// M2.
 #[test]
-fn under_combined_a_path_has_what_the_others_leave_of_the_one_window() {
+fn under_combined_a_path_may_use_what_the_others_leave_of_the_one_window() {
     let mut bench = Bench::new(Config::new(RuleKind::Combined), &[A, B]);
     bench.controller.on_sent(A, bench.now, 4 * MSS, 4 * MSS);
     assert_eq!((bench.packets(A), bench.packets(B)), (10.0, 6.0));
@@ -562,7 +562,7 @@ fn under_combined_a_path_has_what_the_others_leave_of_the_one_window() {
 }
 
 #[test]
-fn a_path_is_paced_at_twice_its_window_in_slow_start_and_a_quarter_above_it_later() {
+fn pacing_is_at_twice_the_window_in_slow_start_and_a_quarter_above_it_later() {
     let mut bench = Bench::new(Config::new(RuleKind::Reno), &[A]);
     let rate = |bench: &Bench| bench.controller.pacing_rate(A, &bench.rtt);
     assert_eq!(rate(&bench), Some(Rate::from_bits(2 * 12_000 * 8 * 20)));
@@ -582,7 +582,7 @@ fn unknown_paths_have_no_window_and_change_nothing() {
     assert_eq!((bench.controller.window(B), bench.packets(A)), (0, 10.0));
 }
 
-/// What may happen to a path, with any numbers.
+/// An event on a path, with arbitrary numbers.
 #[derive(Clone, Debug)]
 enum Event {
     Ack { path: u32, bytes: u64, rtt: u64, round_start: bool, limited: bool },

@@ -1,12 +1,11 @@
-//! The controller under a stream of packets: windows average what the rules' formulas say, and what all rules
-//! have in common holds.
+//! The controller under a stream of packets: average windows match the rules' formulas, and what all rules share holds.
 
 use anabranch_cc::{AckSample, Config, Controller, LossEvent, RttEstimator, RuleKind};
 use anabranch_wire::{PathId, Span, Time};
 
 const MSS: u64 = 1_000;
 
-/// A path of fixed loss rate and round-trip time whose packets are acknowledged one by one.
+/// A path with a fixed loss rate and round-trip time, whose packets are acknowledged one by one.
 struct Lane {
     id: PathId,
     loss: f64,
@@ -89,8 +88,8 @@ fn tcp(loss: f64) -> f64 {
 }
 
 #[test]
-fn renos_mean_window_is_that_of_the_formula() {
-    // Small windows stay a little below it: theirs grows by less than a whole packet a round.
+fn renos_mean_window_matches_the_formula() {
+    // Small windows stay slightly below it: they grow by less than a whole packet a round.
     for (loss, tolerance) in [(0.0005, 0.05), (0.005, 0.07)] {
         let windows = run(RuleKind::Reno, &mut [Lane::new(0, loss, 50)], 1_500);
         close(windows[0], tcp(loss), tolerance);
@@ -104,7 +103,7 @@ fn ewtcp_over_four_paths_has_the_windows_of_one_tcp() {
 }
 
 #[test]
-fn coupled_leaves_the_lossier_path_with_little_more_than_its_one_packet() {
+fn coupled_leaves_the_lossier_path_little_more_than_one_packet() {
     let windows = run(RuleKind::Coupled, &mut [Lane::new(0, 0.0005, 50), Lane::new(1, 0.005, 50)], 1_500);
     assert!(windows[1] < 0.12 * windows[0], "{windows:?}");
     close(windows.iter().sum(), tcp(0.0005), 0.12);
@@ -121,26 +120,26 @@ fn over_wifi_and_3g_mptcp_and_lia_are_as_fast_as_tcp_on_wifi() {
     }
 }
 
-/// M2: where separate windows add up to one flow a path, the combined one is one flow however many paths.
+/// M2: separate windows add up to one flow a path; the combined window is one flow for any number of paths.
 #[test]
-fn three_paths_under_combined_have_one_window_between_them() {
+fn three_paths_under_combined_share_one_window() {
     let mut lanes: Vec<Lane> = (0..3).map(|id| Lane::new(id, 0.001, 50)).collect();
     close(run(RuleKind::Combined, &mut lanes, 1_500).iter().sum(), tcp(0.001), 0.12);
     let mut lanes: Vec<Lane> = (0..3).map(|id| Lane::new(id, 0.001, 50)).collect();
     close(run(RuleKind::Reno, &mut lanes, 1_500).iter().sum(), 3.0 * tcp(0.001), 0.05);
 }
 
-/// The second path is the quicker one, but loses 200 times as much: TCP would be less than half as fast there. More packets are
+/// The second path has the shorter round trip but 200 times the loss: TCP would get less than half there. More packets are
 /// acknowledged on it only until the first path's window has grown.
 #[test]
-fn olia_knows_the_best_path_by_what_is_acknowledged_between_losses() {
+fn olia_identifies_the_best_path_by_the_bytes_acknowledged_between_losses() {
     let windows = run(RuleKind::Olia, &mut [Lane::new(0, 0.0005, 100), Lane::new(1, 0.1, 20)], 1_500);
     assert!(windows[0] > 0.7 * tcp(0.0005) && windows[1] < 1.5, "{windows:?}");
 }
 
 /// RFC 9438 §5.1's response function, where the curve counts and not the Reno region: a long path, little loss.
 #[test]
-fn cubics_mean_window_is_that_of_its_response_function() {
+fn cubics_mean_window_matches_its_response_function() {
     let (loss, rtt): (f64, f64) = (0.000_1, 0.1);
     let windows = run(RuleKind::Cubic, &mut [Lane::new(0, loss, 100)], 2_500);
     let response = 1.054 * (rtt / loss).powf(0.75);

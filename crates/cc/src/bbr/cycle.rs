@@ -1,4 +1,4 @@
-//! BBR's steady state: probing for bandwidth in cycles, and for the least round-trip time (draft §4.3.3, §4.3.4).
+//! BBR's steady state: cycles that probe for bandwidth, and probes for the least round-trip time (draft §4.3.3, §4.3.4).
 
 use anabranch_wire::{Span, Time};
 
@@ -12,18 +12,18 @@ const PROBE_RTT_DURATION: Span = Span::from_millis(200);
 const MAX_RENO_ROUNDS: f64 = 63.0;
 const MAX_UP_ROUNDS: u32 = 30;
 
-/// Where the probing cycle stands.
+/// The state of the probing cycle.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cycle {
     started: Time,
     wait: Span,
     pub(super) rounds_since_probe: u32,
     phase: AckPhase,
-    /// True while losses are to be blamed on a probe.
+    /// True while losses count against a probe.
     pub(super) samples: bool,
     up_rounds: u32,
     up_acked: f64,
-    /// Bytes to be acknowledged for each packet that the long-term bound is raised by.
+    /// Bytes to be acknowledged for each packet by which the long-term bound rises.
     up_bytes: f64,
     probe_rtt_done: Option<Time>,
     probe_rtt_round_done: bool,
@@ -47,7 +47,7 @@ impl Cycle {
         }
     }
 
-    /// A wait of 2 to 3 s and a head start of 0 or 1 rounds, so that flows do not probe in step.
+    /// Picks a wait of 2 to 3 s and a head start of 0 or 1 rounds, so that flows do not probe in step.
     fn pick_wait(&mut self) {
         self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         self.rounds_since_probe = (self.seed >> 63) as u32;
@@ -62,7 +62,7 @@ impl Bbr {
         }
         self.adapt_upper_bounds(ack);
         let now = ack.sample.now;
-        match self.state {
+        match self.mode.state {
             State::Down | State::Cruise if self.is_time_to_probe(now) => self.start_refill(now),
             State::Down if self.is_time_to_cruise(ack.in_flight) => self.enter(State::Cruise, 1.0, CWND_GAIN),
             State::Refill if self.round.begins => {
@@ -81,39 +81,39 @@ impl Bbr {
         if self.round.begins && self.cycle.phase == AckPhase::Stopping {
             self.cycle.samples = false;
             self.cycle.phase = AckPhase::Init;
-            let in_cycle = matches!(self.state, State::Down | State::Cruise | State::Refill | State::Up);
+            let in_cycle = matches!(self.mode.state, State::Down | State::Cruise | State::Refill | State::Up);
             if in_cycle && !ack.app_limited {
-                self.max_bw.advance();
+                self.path.max_bw.advance();
             }
         }
         if ack.too_lossy() {
             if self.cycle.samples {
                 self.on_inflight_too_high(ack.sample.now, ack.sent.in_flight, ack.app_limited);
             }
-        } else if self.inflight_hi.is_finite() {
-            self.inflight_hi = self.inflight_hi.max(ack.sent.in_flight);
-            if self.state == State::Up {
+        } else if self.bounds.inflight_hi.is_finite() {
+            self.bounds.inflight_hi = self.bounds.inflight_hi.max(ack.sent.in_flight);
+            if self.mode.state == State::Up {
                 self.raise_inflight_hi(ack);
             }
         }
     }
 
     fn raise_inflight_hi(&mut self, ack: &Ack<'_>) {
-        if !ack.cwnd_limited || self.cwnd < self.inflight_hi {
+        if !ack.cwnd_limited || self.cwnd < self.bounds.inflight_hi {
             return;
         }
         self.cycle.up_acked += ack.acked;
         if self.cycle.up_acked >= self.cycle.up_bytes {
             let packets = (self.cycle.up_acked / self.cycle.up_bytes).floor();
             self.cycle.up_acked -= packets * self.cycle.up_bytes;
-            self.inflight_hi += packets * self.mss;
+            self.bounds.inflight_hi += packets * self.mss;
         }
         if self.round.begins {
             self.steepen();
         }
     }
 
-    /// Doubles, each round of Up, the packets that the long-term bound is raised by in a round.
+    /// Doubles, in each round of Up, the packets by which the long-term bound rises in a round.
     fn steepen(&mut self) {
         let growth = libm::exp2(f64::from(self.cycle.up_rounds)) * self.mss;
         self.cycle.up_rounds = (self.cycle.up_rounds + 1).min(MAX_UP_ROUNDS);
@@ -127,12 +127,12 @@ impl Bbr {
     }
 
     fn is_time_to_cruise(&self, in_flight: f64) -> bool {
-        in_flight <= self.inflight_with_headroom() && in_flight <= self.inflight(self.max_bw.get(), 1.0)
+        in_flight <= self.inflight_with_headroom() && in_flight <= self.inflight(self.path.max_bw.get(), 1.0)
     }
 
-    /// Goes down when more brings no more, unless it is the long-term bound that keeps it from more.
+    /// Ends Up when a higher rate delivers no more, unless the long-term bound is the limit.
     fn watch_up(&mut self, ack: &Ack<'_>) {
-        if ack.cwnd_limited && self.cwnd >= self.inflight_hi {
+        if ack.cwnd_limited && self.cwnd >= self.bounds.inflight_hi {
             self.full.reset(ack.rate.unwrap_or(0.0));
         } else if self.full.now {
             self.start_down(ack.sample.now);
@@ -151,7 +151,7 @@ impl Bbr {
     }
 
     pub(super) fn start_refill(&mut self, now: Time) {
-        (self.bw_lo, self.inflight_lo) = (f64::INFINITY, f64::INFINITY);
+        self.bounds.lift_short_term();
         (self.cycle.up_rounds, self.cycle.up_acked) = (0, 0.0);
         self.cycle.phase = AckPhase::Refilling;
         self.round.restart(now);
@@ -168,21 +168,21 @@ impl Bbr {
 
     pub(super) fn check_probe_rtt(&mut self, ack: &Ack<'_>, expired: bool) {
         let now = ack.sample.now;
-        if self.state != State::ProbeRtt && expired && !self.idle_restart {
+        if self.mode.state != State::ProbeRtt && expired && !self.idle_restart {
             self.save_cwnd();
             self.enter(State::ProbeRtt, 1.0, PROBE_RTT_CWND);
-            self.held_back.begin(now);
+            self.path.held_back.begin(now);
             self.cycle.probe_rtt_done = None;
             self.cycle.phase = AckPhase::Stopping;
             self.round.restart(now);
         }
-        if self.state == State::ProbeRtt {
+        if self.mode.state == State::ProbeRtt {
             self.hold_probe_rtt(now, ack.in_flight);
         }
         self.idle_restart &= ack.acked <= 0.0;
     }
 
-    /// Once little enough is in flight: 200 ms, and a round.
+    /// Stays in ProbeRTT for 200 ms and a round after the bytes in flight are few enough.
     fn hold_probe_rtt(&mut self, now: Time, in_flight: f64) {
         if self.cycle.probe_rtt_done.is_some() {
             self.cycle.probe_rtt_round_done |= self.round.begins;
@@ -200,10 +200,10 @@ impl Bbr {
         if self.cycle.probe_rtt_done.is_none_or(|done| now < done) {
             return;
         }
-        self.min_rtt.probed(now);
-        self.held_back.end(now);
+        self.path.min_rtt.probed(now);
+        self.path.held_back.end(now);
         self.cwnd = self.cwnd.max(self.prior_cwnd);
-        (self.bw_lo, self.inflight_lo) = (f64::INFINITY, f64::INFINITY);
+        self.bounds.lift_short_term();
         if self.full.reached {
             self.start_down(now);
             self.enter(State::Cruise, 1.0, CWND_GAIN);

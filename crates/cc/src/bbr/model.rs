@@ -1,28 +1,50 @@
-//! BBR's memory of the path: its bandwidth, round-trip time, aggregation of acks, and what was outstanding when.
+//! BBR's record of the path: bandwidth, round-trip time, aggregation of acks, and the bytes outstanding over time.
 
 use std::collections::VecDeque;
 
 use anabranch_wire::{Span, Time};
 
-/// Sends are logged this many times a smoothed round trip, and so many of them are kept.
+/// The log has an entry for each 32nd of a smoothed round trip, and at most this many entries.
 const LOG_FRACTION: u64 = 32;
 const LOG_LENGTH: usize = 128;
 const EXTRA_ROUNDS: usize = 10;
 const MIN_RTT_WINDOW: Span = Span::from_secs(10);
 const PROBE_RTT_INTERVAL: Span = Span::from_secs(5);
 
-/// What a path counted when a packet was sent.
+/// The path as measured.
+#[derive(Clone, Debug)]
+pub(super) struct PathModel {
+    pub(super) log: SendLog,
+    pub(super) max_bw: MaxBandwidth,
+    pub(super) aggregation: Aggregation,
+    pub(super) min_rtt: MinRtt,
+    pub(super) held_back: HeldBack,
+}
+
+impl PathModel {
+    pub(super) fn new(now: Time) -> Self {
+        Self {
+            log: SendLog::default(),
+            max_bw: MaxBandwidth::default(),
+            aggregation: Aggregation::new(now),
+            min_rtt: MinRtt::new(now),
+            held_back: HeldBack::default(),
+        }
+    }
+}
+
+/// A path's counts when a packet was sent.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sent {
     at: Time,
-    /// Bytes outstanding with the packet.
+    /// Bytes outstanding, including the packet.
     pub(super) in_flight: f64,
-    /// Bytes acknowledged and bytes lost until then.
+    /// Bytes acknowledged and bytes lost before.
     pub(super) delivered: f64,
     pub(super) lost: f64,
 }
 
-/// The counts of a path, and a bounded log of them by time of sending, exact to a 32nd of a round trip.
+/// A path's counts, and a bounded log of them by time of sending, exact to a 32nd of a round trip.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SendLog {
     pub(super) delivered: f64,
@@ -42,14 +64,14 @@ impl SendLog {
         self.log.push_back(Sent { at: now, in_flight, delivered: self.delivered, lost: self.lost });
     }
 
-    /// The counts when a packet was sent at `sent_at`; the oldest known when that was long ago.
+    /// The counts when a packet was sent at `sent_at`, or the oldest in the log.
     pub(super) fn at(&self, sent_at: Time) -> Sent {
         let after = self.log.partition_point(|sent| sent.at <= sent_at);
         self.log.get(after.saturating_sub(1)).copied().unwrap_or_default()
     }
 }
 
-/// The most bandwidth of this probing cycle and the one before, in bytes a second.
+/// The highest bandwidth of this probing cycle and the one before, in bytes a second.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct MaxBandwidth([f64; 2]);
 
@@ -69,8 +91,8 @@ impl MaxBandwidth {
     }
 }
 
-/// How much more than the bandwidth explains was acknowledged at once: the most of this round until the pipe was full
-/// once, and of the last ten rounds from then on (draft §4.5.9).
+/// Bytes acknowledged at once beyond what the bandwidth explains: the most of this round until the pipe was full for
+/// the first time, later of the last ten rounds (draft §4.5.9).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Aggregation {
     start: Time,
@@ -87,7 +109,7 @@ impl Aggregation {
         (self.start, self.delivered) = (now, 0.0);
     }
 
-    /// A new round begins and takes the slot of the one ten rounds ago, or all of them before the pipe was full.
+    /// Starts a round, which replaces the one ten rounds ago; before the pipe was full, it replaces all.
     pub(super) fn begin_round(&mut self, round: u64, full_reached: bool) {
         if full_reached {
             self.rounds[round as usize % EXTRA_ROUNDS] = 0.0;
@@ -112,8 +134,8 @@ impl Aggregation {
     }
 }
 
-/// The least round-trip time of 10 s, and when it has to be looked for by emptying the queue: after 5 s without
-/// a sample as low as the lowest.
+/// The least round-trip time of 10 s. After 5 s without a sample as low as the lowest, the queue must be emptied to
+/// measure it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MinRtt {
     value: Option<Span>,
@@ -131,7 +153,7 @@ impl MinRtt {
         self.value
     }
 
-    /// Takes in a sample; true when it is time to look for the minimum.
+    /// Adds a sample; true when it is time to measure the minimum.
     pub(super) fn update(&mut self, now: Time, rtt: Span) -> bool {
         let expired = now.since(self.recent_at) > PROBE_RTT_INTERVAL;
         if rtt <= self.recent || expired {
@@ -144,14 +166,14 @@ impl MinRtt {
         expired
     }
 
-    /// The queue was emptied: look again in 5 s.
+    /// Records that the queue was emptied: measure again in 5 s.
     pub(super) fn probed(&mut self, now: Time) {
         self.recent_at = now;
     }
 }
 
-/// Packets whose rate tells of the small window of a probe for the round-trip time, as if the application had limited
-/// it: those sent from its begin until one sent after its end is acknowledged (draft §4.3.4.4).
+/// Packets whose delivery rate reflects the small window of ProbeRTT, as if the application had limited it: those sent
+/// from its start until a packet sent after its end is acknowledged (draft §4.3.4.4).
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct HeldBack {
     from: Option<Time>,
@@ -168,7 +190,7 @@ impl HeldBack {
         self.probed = Some(now);
     }
 
-    /// Takes in an ack of a packet sent at `sent_at`; true when that was held back.
+    /// Handles the ack of a packet sent at `sent_at`; true when the packet was held back.
     pub(super) fn on_ack(&mut self, now: Time, sent_at: Time) -> bool {
         if self.until.is_none() && self.probed.is_some_and(|probed| sent_at >= probed) {
             self.until = Some(now);

@@ -2,15 +2,15 @@
 //! `+ x_r / (RTT_r · (Σ_k x_k)²) · (1 + α_r)/2 · (4 + α_r)/5`, and for a loss `− w_r/2 · min(α_r, 3/2)`.
 //!
 //! Peng, Walid, Hwang, Low, *Multipath TCP: Analysis, Design, and Implementation* (2016);
-//! draft-walid-mptcp-congestion-control. A compromise between LIA's responsiveness and OLIA's fairness; with
-//! one path (α = 1) it is TCP.
+//! draft-walid-mptcp-congestion-control. A compromise between LIA's responsiveness and OLIA's fairness; with one path
+//! (α = 1) it is TCP.
 //!
-//! In equilibrium the fastest path is the one where TCP would have the highest rate, T, and all paths together have that. A
-//! path on which TCP would have T_r has 1/α_r of the fastest path's rate, `α_r = (√(9 + 60·(T/T_r)²) − 5) / 2`, which
-//! is 1.65 at least. Not even like paths share evenly: near α = 1 the decrease grows faster with α than the increase does,
-//! and the path that is ahead gets further ahead.
+//! In equilibrium the fastest path is the one where TCP would have the highest rate, T, and all paths together have that
+//! rate. A path where TCP would have T_r has 1/α_r of the fastest path's rate, `α_r = (√(9 + 60·(T/T_r)²) − 5) / 2`, at
+//! least 1.65. Even equal paths do not share evenly: near α = 1 the decrease grows faster with α than the increase, so
+//! the path that is ahead gains.
 
-use super::{Group, Rule};
+use super::rule::{Group, Rule};
 
 pub(crate) struct Balia;
 
@@ -36,7 +36,7 @@ fn alpha(group: &Group<'_>) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::Member;
+    use crate::rules::rule::Member;
 
     #[test]
     fn a_path_at_a_third_of_the_best_rate_grows_by_the_formula_and_loses_three_quarters() {

@@ -1,10 +1,9 @@
-//! One window for the whole session, whatever path its packets take: +1/w and −w/2 as TCP's.
+//! One window for the whole session, whatever path its packets take: +1/w and −w/2, like TCP's.
 //!
-//! mTCP's second mode, there for comparison [M2]: a loss on any path halves what all of them may send. The
-//! controller keeps the one window in its first path; groups, HyStart++ (whose rounds are a path's) and
-//! the number of paths mean nothing to it.
+//! mTCP's second mode, for comparison [M2]: a loss on any path halves what all of them may send. The controller keeps the
+//! window in its first path. Groups, HyStart++ (whose rounds belong to a path) and the number of paths have no effect.
 
-use super::{Group, Rule};
+use super::rule::{Group, Rule};
 
 pub(crate) struct Combined;
 

@@ -1,9 +1,9 @@
 //! Fully coupled windows: +1/w_total for each packet acknowledged, −w_total/2 for a loss [P1].
 //!
-//! In equilibrium w_total = √(2/p) of the least congested paths, and all others are at their least window:
-//! the most efficient choice of paths, at the price of hardly noticing when another one improves.
+//! In equilibrium w_total = √(2/p) of the least congested paths, and all others have the smallest window. This is the most
+//! efficient choice of paths, but it hardly notices when another one improves.
 
-use super::{Group, Rule};
+use super::rule::{Group, Rule};
 
 pub(crate) struct Coupled;
 

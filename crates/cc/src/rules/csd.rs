@@ -1,17 +1,17 @@
-//! Common source decrease: the session's window W grows as TCP's, each path r holding a weight w_r of it, and a
-//! loss on path r shifts weight away from r before W is reduced [R9].
+//! Common source decrease: the session's window W grows like TCP's, path r has the weight w_r in it, and a loss on r
+//! shifts weight to other paths before W is reduced [R9].
 //!
-//! A loss halves the weight, w_r' = w_r/2; what it loses goes to the others in proportion to theirs; W becomes
-//! (1 − w_r')·W. With one path that is TCP's half, with n alike W keeps 1 − 1/(2n): 50, 75, 83 and 87.5 %
+//! A loss halves the weight, w_r' = w_r/2. The others receive the difference in proportion to their weights, and W becomes
+//! (1 − w_r')·W. With one path that is TCP's half; with n equal paths W keeps 1 − 1/(2n): 50, 75, 83 and 87.5 %
 //! (Fig 6 [R12]). The lossy path keeps (w_r/2)(1 − w_r/2) of W, and each other path is multiplied by
-//! (1 − w_r/2)² / (1 − w_r). The paper has TCP's increase for W: +1/W for each packet acknowledged, here to the
-//! path it was acknowledged on. A path's weight is its share of the group's windows.
+//! (1 − w_r/2)² / (1 − w_r). As in the paper, W grows by 1/W for each packet acknowledged, here on the path that
+//! delivered it. A path's weight is its share of the group's windows.
 //!
-//! So growth keeps the weights of paths of one RTT and otherwise moves weight to where more is delivered for it: to the
-//! quicker paths, or to those of more bandwidth when queues are full. In equilibrium
-//! `(p_r · w_r · (1 − w_r/2) / (1 − w_r) − 2/W²) / RTT_r` is the same for all paths; without the 2/W² where the RTT is.
+//! Growth keeps the weights of paths with equal RTTs. Otherwise it shifts weight to paths that deliver more: those with
+//! shorter RTTs, or with more bandwidth when queues are full. In equilibrium
+//! `(p_r · w_r · (1 − w_r/2) / (1 − w_r) − 2/W²) / RTT_r` is equal on all paths; with equal RTTs, without the 2/W².
 
-use super::{Group, Rule};
+use super::rule::{Group, Rule};
 
 pub(crate) struct Csd;
 
@@ -44,7 +44,7 @@ fn halved_weight(group: &Group<'_>) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::Member;
+    use crate::rules::rule::Member;
 
     #[test]
     fn one_loss_leaves_50_75_83_and_87_5_percent_of_one_to_four_like_paths() {

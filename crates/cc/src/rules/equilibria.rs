@@ -1,5 +1,5 @@
-//! The rules against their closed forms: each is run as a fluid, every path at a fixed loss rate and
-//! round-trip time, until its windows stand still.
+//! The rules against their closed forms: each runs as a fluid, every path at a fixed loss rate and round-trip time, until
+//! its windows are stable.
 
 use super::*;
 
@@ -8,7 +8,7 @@ type PathOf = (f64, f64);
 
 const STEPS: usize = 60_000;
 
-/// The windows, in packets, that `kind` settles at (the mean of the last half of the run).
+/// The windows in packets at which `kind` settles (the mean of the last half of the run).
 fn settle(kind: RuleKind, paths: &[PathOf]) -> Vec<f64> {
     let rule = rule(kind);
     let new = |&(loss, rtt): &PathOf| Member { window: 10.0, rtt, interval: 1.0 / loss };
@@ -16,7 +16,7 @@ fn settle(kind: RuleKind, paths: &[PathOf]) -> Vec<f64> {
     let mut means = vec![0.0; paths.len()];
     let step = paths.iter().map(|path| path.1).fold(f64::INFINITY, f64::min) * 0.2;
     for round in 0..STEPS {
-        // All at once: what one path does within a step is not seen by the next.
+        // All paths at once: a step of one path does not affect the others before the next step.
         let before = members.clone();
         for (own, &(loss, rtt)) in paths.iter().enumerate() {
             let group = Group { members: &before, own };
@@ -37,7 +37,7 @@ fn settle(kind: RuleKind, paths: &[PathOf]) -> Vec<f64> {
     means
 }
 
-/// What TCP's window would be at a loss rate.
+/// TCP's window at a loss rate.
 fn tcp(loss: f64) -> f64 {
     (2.0 * (1.0 - loss) / loss).sqrt()
 }
@@ -47,7 +47,7 @@ fn throughput(windows: &[f64], paths: &[PathOf]) -> f64 {
     windows.iter().zip(paths).map(|(window, path)| window / path.1).sum()
 }
 
-/// The most packets a second that TCP would get on one of the paths.
+/// The most packets a second that TCP would get on any of the paths.
 fn best_tcp(paths: &[PathOf]) -> f64 {
     paths.iter().map(|&(loss, rtt)| tcp(loss) / rtt).fold(0.0, f64::max)
 }
@@ -76,7 +76,7 @@ fn reno_takes_a_tcp_share_on_each_path() {
 }
 
 #[test]
-fn ewtcp_adds_up_to_one_tcp_and_as_printed_to_more() {
+fn ewtcp_adds_up_to_one_tcp_and_as_printed_to_more_than_one() {
     let alike = [(0.002, 0.05); 4];
     close(settle(RuleKind::Ewtcp, &alike).iter().sum(), tcp(0.002), 0.005);
     close(settle(RuleKind::EwtcpPrinted, &alike).iter().sum(), tcp(0.002) * 4.0 * 0.5_f64.sqrt(), 0.005);
@@ -141,8 +141,8 @@ fn lia_takes_on_no_path_more_than_tcp_would() {
     close(windows[1], tcp(paths[1].0), 0.01);
 }
 
-/// Where `kind` settles; what acks give each path that has some of the total W is what losses on all paths take from it,
-/// `left` being the windows that one on a path leaves.
+/// At the equilibrium of `kind`, what acks add to each used path equals what losses on all paths remove from it. `left`
+/// gives the windows that a loss on a path leaves.
 #[track_caller]
 fn stands_still(kind: RuleKind, paths: &[PathOf], left: fn(&[f64], usize) -> Vec<f64>) -> Vec<f64> {
     let windows = settle(kind, paths);
@@ -156,7 +156,7 @@ fn stands_still(kind: RuleKind, paths: &[PathOf], left: fn(&[f64], usize) -> Vec
     windows
 }
 
-/// R9, step by step: the weight is halved, the others share what it lost, the session's window is reduced.
+/// R9, step by step: the weight is halved, the others share the difference, the session's window is reduced.
 fn csd_leaves(windows: &[f64], lossy: usize) -> Vec<f64> {
     let total: f64 = windows.iter().sum();
     let mut weights: Vec<f64> = windows.iter().map(|window| window / total).collect();
@@ -176,8 +176,8 @@ fn residual_leaves(windows: &[f64], lossy: usize) -> Vec<f64> {
 }
 
 #[test]
-fn csd_gains_and_loses_as_one_window_that_a_loss_takes_half_a_paths_weight_from() {
-    // n paths alike: √n of TCP's window.
+fn csd_equals_one_window_from_which_a_loss_takes_half_a_paths_weight() {
+    // n equal paths: √n of TCP's window.
     let alike = stands_still(RuleKind::Csd, &[(0.002, 0.05); 4], csd_leaves);
     close(alike.iter().sum(), tcp(0.002) * 2.0, 0.01);
     stands_still(RuleKind::Csd, &[(0.002, 0.05), (0.003, 0.02)], csd_leaves);
@@ -203,15 +203,15 @@ fn csd_weights_are_those_of_the_closed_form() {
 }
 
 #[test]
-fn residual_gains_and_loses_as_one_window_that_a_loss_takes_a_paths_weight_from() {
-    // n paths alike: √(n/2) of TCP's window.
+fn residual_equals_one_window_from_which_a_loss_takes_a_paths_weight() {
+    // n equal paths: √(n/2) of TCP's window.
     let alike = stands_still(RuleKind::Residual, &[(0.002, 0.05); 4], residual_leaves);
     close(alike.iter().sum(), tcp(0.002) * 2.0_f64.sqrt(), 0.01);
     stands_still(RuleKind::Residual, &[(0.001, 0.05), (0.004, 0.05)], residual_leaves);
 }
 
 #[test]
-fn residual_ends_as_tcp_on_the_quickest_path_where_nothing_but_losses_limits_any() {
+fn residual_ends_as_tcp_on_the_fastest_path_when_only_losses_limit_the_paths() {
     let windows =
         stands_still(RuleKind::Residual, &[(0.002, 0.1), (0.01, 0.02), (0.001, 0.05)], residual_leaves);
     let total: f64 = windows.iter().sum();
@@ -244,8 +244,8 @@ fn mptcp_gets_what_tcp_gets_on_the_best_path_and_no_set_of_paths_gives_more_than
     }
 }
 
-/// The first path is TCP's best with 198 packets a second. The second loses least, the third is quickest; TCP would have 112 and
-/// 94 there.
+/// The first path is TCP's best with 198 packets a second. The second has the lowest loss, the third the shortest round
+/// trip; TCP would get 112 and 94 there.
 #[test]
 fn olia_gets_what_tcp_gets_on_the_best_path_and_leaves_the_others() {
     let paths = [(0.02, 0.05), (0.004, 0.2), (0.2, 0.03)];
@@ -254,7 +254,7 @@ fn olia_gets_what_tcp_gets_on_the_best_path_and_leaves_the_others() {
     close(windows[0], tcp(0.02), 0.05);
 }
 
-/// Loss rates and times that make the two as good for TCP, to the last bit.
+/// Loss rates and times that make both paths equally good for TCP, to the last bit.
 #[test]
 fn olia_evens_out_the_windows_of_the_best_paths_whatever_their_round_trip_times() {
     let best = [(1.0 / 256.0, 1.0 / 16.0), (1.0 / 1024.0, 1.0 / 8.0)];
@@ -287,7 +287,7 @@ fn balia_gets_what_tcp_gets_on_the_best_path_and_divides_it_by_what_tcp_would_ge
 }
 
 #[test]
-fn balia_adds_up_to_one_tcp_on_like_paths_and_parts_those_that_are_not_quite() {
+fn balia_adds_up_to_one_tcp_on_equal_paths_and_separates_almost_equal_ones() {
     close(settle(RuleKind::Balia, &[(0.002, 0.05); 3]).iter().sum(), tcp(0.002), 0.005);
     let windows = settle(RuleKind::Balia, &[(0.002, 0.05), (0.002_02, 0.05)]);
     close(windows[0] / windows[1], 1.66, 0.01);

@@ -1,9 +1,9 @@
 //! Equally weighted TCP: +a/w_r for each packet acknowledged, −w_r/2 for a loss [P1].
 //!
-//! In equilibrium w_r = √(2a/p), so n paths with a = 1/n² take one TCP's share between them; this is
-//! what the paper's figures come from. It prints a = 1/√n, kept here under a name of its own.
+//! In equilibrium w_r = √(2a/p), so n paths with a = 1/n² share what one TCP gets; the paper's figures use this value.
+//! Its text prints a = 1/√n, available here as a rule of its own.
 
-use super::{Group, Rule};
+use super::rule::{Group, Rule};
 
 /// The rule for `a = n^exponent`.
 pub(crate) struct Ewtcp {

@@ -1,13 +1,13 @@
 //! MPTCP's rule for any number of paths: for each packet acknowledged on r
 //! `+min over S ⊆ R, r ∈ S of max_{s∈S}(w_s/RTT_s²) / (Σ_{s∈S} w_s/RTT_s)²`, and −w_r/2 for a loss [P1].
 //!
-//! The minimum needs no search over subsets (the paper's appendix): in the order of √w/RTT, a set whose
-//! largest member is u has the same numerator whatever lies below u, and the more of these it holds the larger
-//! its denominator. So only the sets "everything up to u", for each u from r on, can be the least.
+//! The minimum needs no search over subsets (the paper's appendix). Sort paths by √w/RTT: a set with the largest member u
+//! has the same numerator whatever lower members it holds, and each of them increases its denominator. So only the sets
+//! "everything up to u", for each u from r on, can have the minimum.
 
 use smallvec::SmallVec;
 
-use super::{Group, Member, Rule};
+use super::rule::{Group, Member, Rule};
 
 pub(crate) struct Mptcp;
 
@@ -20,7 +20,7 @@ impl Rule for Mptcp {
         let (mut sum, mut least) = (0.0, f64::INFINITY);
         for (strength, rate) in paths {
             sum += rate;
-            // Of paths as strong as this one the last to be added gives the least ratio, this one among them.
+            // Among paths as strong as this one, the last one added gives the least ratio.
             if strength >= own {
                 least = least.min(strength / (sum * sum));
             }
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The rule as it is stated, by a search over all sets of paths.
+    /// The rule as stated: a search over all sets of paths.
     fn by_search(members: &[Member], own: usize) -> f64 {
         let sets = (1_usize..1 << members.len()).filter(|set| set & (1 << own) != 0);
         let ratio = |set: usize| {

@@ -2,14 +2,14 @@
 //! `+ (w_r/RTT_r²) / (Σ_p w_p/RTT_p)² + α_r/w_r`, and −w_r/2 for a loss.
 //!
 //! Khalili, Gast, Popovic, Le Boudec, *MPTCP is not Pareto-optimal* (2012);
-//! draft-khalili-mptcp-congestion-control. ℓ_p is the larger of what was acknowledged between the last two
-//! losses of p and what was since the last. The *best* paths have the most ℓ_p/RTT_p², an estimate of what TCP
-//! would get there. When some of n paths are best but not of the largest window (*collected*), each of
-//! these has α = 1/(n · collected) and each path of the largest window α = −1/(n · largest); else α = 0.
+//! draft-khalili-mptcp-congestion-control. ℓ_p is the number of bytes acknowledged since the last loss of p, or between
+//! its last two losses if that is more. The *best* paths have the largest ℓ_p/RTT_p², which estimates what TCP would get
+//! there. When some of n paths are best but lack the largest window (*collected*), each of these has
+//! α = 1/(n · collected) and each path with the largest window α = −1/(n · largest); otherwise α = 0.
 //!
-//! In equilibrium only best paths are used, with windows of one size, and together get what TCP would on one of them.
+//! In equilibrium only best paths are used, with equal windows, and together get what TCP would get on one of them.
 
-use super::{Group, Member, Rule};
+use super::rule::{Group, Member, Rule};
 
 pub(crate) struct Olia;
 
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn windows_of_paths_of_like_quality_are_evened_out() {
+    fn windows_of_equally_good_paths_are_evened_out() {
         let members = [(20.0, 100.0), (5.0, 100.0), (8.0, 10.0)];
         let members = members.map(|(window, interval)| Member { window, rtt: 0.1, interval });
         let linked = |own: usize| members[own].window / 33.0 / 33.0;
@@ -86,15 +86,15 @@ mod tests {
         assert_eq!(intervals.longest(), 1_000.0, "since the beginning");
         intervals.on_loss();
         intervals.on_acked(400);
-        assert_eq!(intervals.longest(), 1_000.0, "the one before goes on to count while it is longer");
+        assert_eq!(intervals.longest(), 1_000.0, "the interval before counts while it is longer");
         intervals.on_acked(800);
         assert_eq!(intervals.longest(), 1_200.0);
         intervals.on_loss();
         intervals.on_loss();
-        assert_eq!(intervals.longest(), 0.0, "two losses ago counts no more");
+        assert_eq!(intervals.longest(), 0.0, "older intervals no longer count");
     }
 
-    /// Alone the best of three is the one of most ℓ/RTT²: neither the one of most ℓ/RTT nor that of the shortest RTT.
+    /// Only the second path has the largest ℓ/RTT²; another has the largest ℓ/RTT, another the shortest RTT.
     #[test]
     fn the_best_path_is_the_one_of_the_longest_interval_by_the_square_of_the_round_trip_time() {
         let members = [(40.0, 0.2, 900.0), (39.9, 0.1, 400.0), (20.0, 0.05, 50.0)];

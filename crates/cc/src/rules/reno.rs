@@ -3,7 +3,7 @@
 //! RFC 5681; mTCP's separate windows [M2] and MPTCP's REGULAR [P1]. In equilibrium w = √(2/p). `combined` is
 //! this rule over the session's one window.
 
-use super::{Group, Rule};
+use super::rule::{Group, Rule};
 
 pub(crate) struct Reno;
 

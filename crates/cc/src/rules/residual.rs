@@ -1,16 +1,15 @@
-//! Residual bandwidth: the session's window W grows as TCP's, and a loss on path r takes from it what r's part
-//! was: W becomes (Σ s_i − s_r)/Σ s_i · W, with one path W/2 [T7].
+//! Residual bandwidth: the session's window W grows like TCP's, and a loss on path r removes r's share: W becomes
+//! (Σ s_i − s_r)/Σ s_i · W, with one path W/2 [T7].
 //!
-//! The striping ratio s_i of a path is its share of the group's windows, and a loss leaves the ratios as
-//! they are, so every window is multiplied by the same 1 − s_r. For n paths alike that is the paper's (n−1)/n.
-//! Where r has more than half of W the factor is 1/2: the formula is there to lose less than TCP's half, and
-//! one path, which has all of W, loses just that.
+//! The striping ratio s_i of a path is its share of the group's windows. A loss keeps the ratios, so every window is
+//! multiplied by 1 − s_r. For n equal paths that is the paper's (n−1)/n. If r has more than half of W the factor is 1/2,
+//! because the formula is meant to lose less than TCP's half; a single path loses exactly that.
 //!
-//! What changes the ratios is growth: +1/W for each packet acknowledged goes to the path it was acknowledged on. Where
-//! queues are full they become those of the bandwidths, as the paper asks of a striping ratio. Where losses alone limit
-//! the paths, a window delivers w/RTT, and in equilibrium the path of the shortest RTT has all of W, as TCP there.
+//! Growth changes the ratios: W grows by 1/W for each packet acknowledged, on the path that delivered it. With full queues
+//! the ratios approach those of the bandwidths, as the paper asks of a striping ratio. If only losses limit the paths, a
+//! window delivers w/RTT, and in equilibrium the path with the shortest RTT has all of W, as TCP would have there.
 
-use super::{Group, Rule};
+use super::rule::{Group, Rule};
 
 pub(crate) struct Residual;
 
@@ -31,7 +30,7 @@ impl Rule for Residual {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::Member;
+    use crate::rules::rule::Member;
 
     #[test]
     fn a_loss_on_one_of_n_like_paths_takes_one_nth_and_on_a_lone_path_half() {
