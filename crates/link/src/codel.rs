@@ -1,17 +1,17 @@
 //! CoDel: keeps a standing queue short by dropping (or marking) at the head (RFC 8289).
 //!
-//! A queue is bad when every packet of a whole `interval` waited longer than `target`. Then one packet is
-//! dropped, and the next ones at times that come closer together with the square root of the
-//! number dropped, until a packet waits less than `target` again.
+//! A queue is bad when every packet of a whole `interval` waited longer than `target`. Then one packet is dropped, and
+//! further ones at intervals that shrink with the square root of the number dropped, until a packet waits less than
+//! `target` again.
 
 use anabranch_wire::{Span, Time};
 
 /// CoDel's two parameters (RFC 8289 §4.2, §4.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CodelConfig {
-    /// The waiting time that is acceptable for good.
+    /// The acceptable waiting time of a standing queue.
     pub target: Span,
-    /// The longest round trip a queue is given to drain in.
+    /// The longest round trip in which a queue should drain.
     pub interval: Span,
 }
 
@@ -22,7 +22,7 @@ impl Default for CodelConfig {
     }
 }
 
-/// The state of RFC 8289 §5.5, asked once for each packet that reaches the head.
+/// The state of RFC 8289 §5.5, updated once for each packet that reaches the head.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Codel {
     config: CodelConfig,
@@ -34,7 +34,7 @@ pub(crate) struct Codel {
     last_count: u32,
 }
 
-/// What CoDel sees of the packet at the head.
+/// The packet at the head, as CoDel sees it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Head {
     /// How long it waited.
@@ -50,7 +50,7 @@ impl Codel {
         Self { config, condemned_at: None, dropping: false, drop_next: Time::ZERO, count: 0, last_count: 0 }
     }
 
-    /// True when the packet at the head is to be dropped (or marked) rather than sent at `now`.
+    /// True when the packet at the head must be dropped (or marked) at `now` rather than sent.
     pub(crate) fn condemns(&mut self, now: Time, head: Head) -> bool {
         if !self.is_standing(now, head) {
             self.dropping = false;
@@ -73,7 +73,7 @@ impl Codel {
         true
     }
 
-    /// The queue has run empty.
+    /// Records that the queue is empty.
     pub(crate) fn on_empty(&mut self) {
         self.condemned_at = None;
     }

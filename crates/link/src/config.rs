@@ -1,4 +1,4 @@
-//! What a link is like: everything that can be said of it before it carries a packet.
+//! The configuration of a link.
 
 use std::sync::Arc;
 
@@ -7,14 +7,14 @@ use anabranch_wire::{Rate, Span, Time};
 use crate::random::Random;
 use crate::{CodelConfig, DropReason, LossModel, Trace};
 
-/// One direction of a link. The default is a perfect one: no delay, no limit of rate, no loss.
+/// One direction of a link. The default is perfect: no delay, unlimited rate, no loss.
 ///
 /// Probabilities below zero (and NaN) count as zero, above one as one.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LinkConfig {
     /// How fast packets are put on the wire.
     pub rate: RateModel,
-    /// From the last bit's departure to its arrival.
+    /// Time from the departure of the last bit to its arrival.
     pub delay: Span,
     /// How the delay varies.
     pub jitter: Jitter,
@@ -22,8 +22,8 @@ pub struct LinkConfig {
     pub loss: LossModel,
     /// Where packets wait for the wire.
     pub queue: QueueModel,
-    /// Bytes each packet takes beyond its own size, in the queue and on the wire: 28 for the IPv4 and UDP
-    /// headers makes `rate` an IP rate, 66 an Ethernet line rate with preamble, checksum and gap.
+    /// Bytes each packet takes in addition to its size, in the queue and on the wire: 28 for the IPv4 and UDP headers makes
+    /// `rate` an IP rate, 66 an Ethernet line rate with preamble, checksum and gap.
     pub overhead: u32,
     /// Probability that a packet arrives twice.
     pub duplicate: f64,
@@ -31,17 +31,17 @@ pub struct LinkConfig {
     pub corrupt: f64,
     /// Packets that fall behind those sent after them.
     pub reorder: Reorder,
-    /// Packets of more bytes than this, overhead not counted, vanish without a sign; `None` for any size.
+    /// Larger packets, without overhead, vanish silently; `None` for any size.
     pub mtu: Option<u32>,
-    /// When the link is down, each from its first moment up to, and without, its second. What is offered
-    /// or departs meanwhile vanishes without a sign.
+    /// When the link is down, each from its first time up to, but excluding, its second. Packets offered or departing
+    /// meanwhile vanish silently.
     pub outages: Vec<(Time, Time)>,
-    /// Decides all that is left to chance.
+    /// Seeds everything random.
     pub seed: u64,
 }
 
 impl LinkConfig {
-    /// A link of fixed rate and delay with a drop-tail queue of so many bytes, perfect otherwise.
+    /// A link of fixed rate and delay with a drop-tail queue of this many bytes, perfect otherwise.
     #[must_use]
     pub fn fixed(rate: Rate, delay: Span, queue_bytes: u64) -> Self {
         let queue = QueueModel { limit: Limit::Bytes(queue_bytes), ..QueueModel::default() };
@@ -52,7 +52,7 @@ impl LinkConfig {
 /// How fast packets are put on the wire.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum RateModel {
-    /// At once.
+    /// Immediately.
     #[default]
     Unlimited,
     /// One after the other at this rate. At rate zero they wait until it changes.
@@ -61,12 +61,12 @@ pub enum RateModel {
     Trace(Arc<Trace>),
 }
 
-/// How the delay of one packet differs from the next one's. It never falls below zero.
+/// How the delay varies from packet to packet. It never falls below zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Jitter {
     /// How the difference is distributed.
     pub shape: JitterShape,
-    /// True when packets may overtake each other; otherwise one waits for those sent before it.
+    /// True when packets may overtake each other; otherwise each waits for those sent before it.
     pub overtakes: bool,
 }
 
@@ -76,7 +76,7 @@ pub enum JitterShape {
     /// Every packet takes the same time.
     #[default]
     None,
-    /// Anything up to this much more or less.
+    /// Up to this much more or less.
     Uniform(Span),
     /// Normal, with this standard deviation.
     Normal(Span),
@@ -91,17 +91,17 @@ pub struct Reorder {
     pub extra: Span,
 }
 
-/// Where packets wait, and what becomes of them when it is full. The packet being put on the wire counts
-/// as waiting until its last bit has left.
+/// Where packets wait, and what happens to them when it is full. The packet being sent counts as waiting until its last
+/// bit has left.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct QueueModel {
-    /// A packet that would go beyond this is dropped.
+    /// A packet that would exceed this is dropped.
     pub limit: Limit,
     /// Drops at random shortly before the limit, against phase effects between regular senders.
     pub random_drop: Option<RandomDrop>,
     /// Drops or marks by CoDel at the head.
     pub codel: Option<CodelConfig>,
-    /// A packet capable of ECN that meets more than this is marked (as DCTCP asks of a switch, RFC 8257 §3.1).
+    /// A packet capable of ECN that finds more than this is marked (as DCTCP asks of a switch, RFC 8257 §3.1).
     pub mark_above: Option<Limit>,
 }
 
@@ -115,7 +115,7 @@ pub enum Limit {
 }
 
 impl Limit {
-    /// Whether a packet finds room that makes the queue so many packets and bytes long.
+    /// Whether a packet finds room that makes the queue this long.
     pub(crate) fn admit(
         self,
         (packets, bytes): (u64, u64),
@@ -139,7 +139,7 @@ impl Limit {
 }
 
 impl Default for Limit {
-    /// A thousand packets, as a network interface has them.
+    /// A thousand packets, as network interfaces have.
     fn default() -> Self {
         Self::Packets(1000)
     }
@@ -150,11 +150,11 @@ impl Default for Limit {
 pub struct RandomDrop {
     /// How many of the last places, in the unit of the queue's limit.
     pub places: u64,
-    /// With what probability a packet that would take one of them is dropped; 0.1 in htsim.
+    /// The probability of dropping a packet that would take one of them; 0.1 in htsim.
     pub probability: f64,
 }
 
-/// What a packet says of explicit congestion notification (RFC 3168).
+/// A packet's explicit congestion notification (RFC 3168).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ecn {
     /// Can only be dropped.
@@ -162,6 +162,6 @@ pub enum Ecn {
     NotCapable,
     /// Can be marked instead.
     Capable,
-    /// Was marked before it came here.
+    /// Was marked on an earlier link.
     Marked,
 }

@@ -1,4 +1,4 @@
-//! A packet's luck on the wire: what is drawn for it when it begins to leave.
+//! Random impairments on the wire: each packet's fate is drawn when its sending begins.
 
 use anabranch_wire::Span;
 
@@ -6,9 +6,9 @@ use crate::loss::Loss;
 use crate::random::Random;
 use crate::{Jitter, JitterShape, LinkConfig, Reorder};
 
-/// All that is left to chance, and the link's own dice.
+/// The impairments of a link, and its random generator.
 #[derive(Clone, Debug)]
-pub(crate) struct Luck {
+pub(crate) struct Impairments {
     jitter: Jitter,
     pub(crate) loss: Loss,
     reorder: Reorder,
@@ -17,19 +17,19 @@ pub(crate) struct Luck {
     pub(crate) random: Random,
 }
 
-/// What was drawn for one packet.
+/// What happens to one packet.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Drawn {
+pub(crate) struct Fate {
     /// Nanoseconds of jitter.
     pub(crate) offset: i64,
-    /// By how much it falls behind those sent after it.
+    /// How far it falls behind packets sent after it.
     pub(crate) held_back: Span,
     pub(crate) lost: bool,
     pub(crate) corrupt: bool,
     pub(crate) duplicate: bool,
 }
 
-impl Luck {
+impl Impairments {
     pub(crate) fn new(config: &LinkConfig) -> Self {
         Self {
             jitter: config.jitter,
@@ -46,7 +46,7 @@ impl Luck {
         self.jitter.overtakes || self.reorder.probability > 0.0
     }
 
-    /// False when the same happens to every packet.
+    /// False when every packet has the same fate.
     pub(crate) fn is_needed(&self) -> bool {
         self.jitter.shape != JitterShape::None
             || !self.loss.is_none()
@@ -55,8 +55,8 @@ impl Luck {
             || self.reorder.probability > 0.0
     }
 
-    /// Draws the luck of the next packet.
-    pub(crate) fn draw(&mut self) -> Drawn {
+    /// Draws the fate of the next packet.
+    pub(crate) fn draw(&mut self) -> Fate {
         let random = &mut self.random;
         let offset = match self.jitter.shape {
             JitterShape::None => 0.0,
@@ -68,6 +68,6 @@ impl Luck {
         let duplicate = random.chance(self.duplicate);
         let held = random.chance(self.reorder.probability);
         let held_back = if held { self.reorder.extra } else { Span::ZERO };
-        Drawn { offset: offset as i64, held_back, lost, corrupt, duplicate }
+        Fate { offset: offset as i64, held_back, lost, corrupt, duplicate }
     }
 }

@@ -1,22 +1,21 @@
-//! The link model: what happens to a packet between two ends of a wire, in one direction.
+//! The link model: what happens to a packet between the two ends of a wire, in one direction.
 //!
-//! A packet offered to a [`Link`] goes through these stages, of which every one can be left out:
+//! A packet offered to a [`Link`] passes these stages, each of them optional:
 //!
 //! ```text
 //! enqueue -> down? -> queue: limit, random drop, mark -> CoDel -> transmitter: rate or trace
 //!         -> down? lost? -> delay, jitter, held back, doubled, damaged -> pop
 //! ```
 //!
-//! A link knows no clock: time is an argument, and so the same link works in a simulator's virtual time
-//! and between real sockets. It works out lazily what happened between two calls, in the order in which it
-//! happened, so how often it is asked changes nothing; whoever drives it keeps
-//! one wake-up a link, at [`Link::next_arrival`], whatever is queued. A [`PlainLink`] needs none.
+//! A link has no clock: time is an argument, so the same link works in a simulator's virtual time and between real
+//! sockets. It computes lazily what happened between two calls, in the order in which it happened, so the calls a driver
+//! makes do not change the result. A driver needs one timer a link, at [`Link::next_arrival`]. A [`PlainLink`] needs none.
 
 mod codel;
 mod config;
+mod impairments;
 mod link;
 mod loss;
-mod luck;
 mod outages;
 mod plain;
 mod random;

@@ -1,12 +1,12 @@
-//! Random loss on the wire: which packets a noisy link destroys.
+//! Random loss on the wire.
 //!
-//! Gilbert–Elliott is a chain of two states, good and bad, each with its own loss probability; the chain
-//! takes one step a packet, before that packet's fate is drawn. Losses then come in bursts whose mean
-//! length is the mean stay in the bad state, `1 / to_good` packets.
+//! Gilbert–Elliott is a chain of two states, good and bad, each with its own loss probability. The chain takes one step a
+//! packet, before the packet's fate is drawn. Losses come in bursts whose mean length is the mean stay in the bad state,
+//! `1 / to_good` packets.
 
 use crate::random::Random;
 
-/// How packets are lost at random, apart from full queues and outages.
+/// How packets are lost at random, in addition to full queues and outages.
 ///
 /// Probabilities below zero (and NaN) count as zero, above one as one.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -14,7 +14,7 @@ pub enum LossModel {
     /// Nothing is lost.
     #[default]
     None,
-    /// Each packet is lost with this probability, whatever happened to the others.
+    /// Each packet is lost with this probability, independently.
     Bernoulli(f64),
     /// Losses come in bursts: the Gilbert–Elliott chain, one step a packet.
     GilbertElliott {
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn bernoulli_loses_the_share_it_was_told_to() {
+    fn bernoulli_loses_the_configured_share() {
         for probability in [0.01, 0.04, 0.5] {
             let share = share_lost(&fates(LossModel::Bernoulli(probability), 7, 100_000));
             let deviation = (probability * (1.0 - probability) / 1e5).sqrt();
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn bursts_have_the_mean_length_and_the_share_asked_for() {
+    fn bursts_have_the_configured_mean_length_and_share() {
         let fates = fates(LossModel::bursts(0.02, 5.0), 3, 400_000);
         let lost = fates.iter().filter(|lost| **lost).count() as f64;
         let bursts = fates.windows(2).filter(|pair| !pair[0] && pair[1]).count() as f64;
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn certain_and_absurd_probabilities_are_taken_for_the_nearer_bound() {
+    fn probabilities_outside_their_range_count_as_the_nearer_bound() {
         assert!(fates(LossModel::Bernoulli(1.5), 1, 100).iter().all(|lost| *lost));
         assert!(fates(LossModel::Bernoulli(-1.0), 1, 100).iter().all(|lost| !lost));
         assert!(fates(LossModel::Bernoulli(f64::NAN), 1, 100).iter().all(|lost| !lost));

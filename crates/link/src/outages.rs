@@ -1,16 +1,16 @@
-//! When a link is down: what was scheduled, and what was ordered while it ran.
+//! When a link is down: scheduled outages, and cuts while it runs.
 
 use anabranch_wire::Time;
 
-/// Asked with times that do not go back, so that a long schedule costs nothing.
+/// The outages of a link. Times of calls must not decrease, so that a long schedule costs nothing.
 #[derive(Clone, Debug)]
 pub(crate) struct Outages {
-    /// In order of their beginning, overlaps joined.
+    /// In order of their start, overlaps merged.
     scheduled: Vec<(Time, Time)>,
-    /// Those before this one are over.
+    /// Outages before this index are over.
     next: usize,
-    /// Down until told otherwise.
-    pub(crate) ordered: bool,
+    /// Down until restored.
+    pub(crate) is_cut: bool,
 }
 
 impl Outages {
@@ -24,12 +24,12 @@ impl Outages {
             }
             joined
         });
-        Self { scheduled, next: 0, ordered: false }
+        Self { scheduled, next: 0, is_cut: false }
     }
 
-    /// True when nothing is scheduled any more, nor was the link cut.
+    /// True when no outage is left and the link is not cut.
     pub(crate) fn is_over(&self) -> bool {
-        !self.ordered && self.next >= self.scheduled.len()
+        !self.is_cut && self.next >= self.scheduled.len()
     }
 
     /// True when the link is down at `now`.
@@ -37,7 +37,7 @@ impl Outages {
         while self.scheduled.get(self.next).is_some_and(|(_, to)| *to <= now) {
             self.next += 1;
         }
-        self.ordered || self.scheduled.get(self.next).is_some_and(|(from, _)| *from <= now)
+        self.is_cut || self.scheduled.get(self.next).is_some_and(|(from, _)| *from <= now)
     }
 }
 
@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_holds_from_its_first_moment_until_its_last_in_any_order() {
+    fn an_outage_lasts_from_its_start_up_to_but_excluding_its_end() {
         let scheduled = vec![(at(50), at(60)), (at(10), at(20)), (at(15), at(30)), (at(7), at(7))];
         let mut outages = Outages::new(scheduled);
         let down = |outages: &mut Outages, times: &[u64]| -> Vec<bool> {
@@ -59,7 +59,7 @@ mod tests {
         assert_eq!(down(&mut outages, &[0, 7, 9]), [false; 3]);
         assert_eq!(down(&mut outages, &[10, 19, 20, 29]), [true; 4]);
         assert_eq!(down(&mut outages, &[30, 49, 50, 59, 60]), [false, false, true, true, false]);
-        outages.ordered = true;
+        outages.is_cut = true;
         assert!(outages.is_down(at(61)));
     }
 }

@@ -1,9 +1,9 @@
-//! The plain link that holds no packets: it tells when one arrives as soon as it is offered.
+//! The plain link that holds no packets: it returns a packet's arrival as soon as the packet is offered.
 //!
-//! For a driver that keeps packets elsewhere, by when they arrive. All that is left to know of a packet is whether it still
-//! waits when another comes. While packets wait the wire is never idle, so their sizes say when each leaves: a ring of
-//! sizes, two bytes a packet, begun anew whenever the wire is idle. Who has left is looked at only when it may matter, as
-//! in [`Link`]; what does a packet's work lies in two cache lines and one of that ring.
+//! For a driver that stores packets elsewhere, by arrival. The link only needs to know which packets still wait when
+//! another one is offered. While packets wait the wire is never idle, so their sizes determine when each leaves. The link
+//! keeps a ring of sizes, two bytes a packet, and clears it whenever the wire is idle. As in [`Link`], departures are
+//! computed only when they may matter. A packet touches two cache lines and one of that ring.
 
 use std::num::NonZeroU64;
 
@@ -16,47 +16,47 @@ use crate::sizes::Sizes;
 use crate::transmitter::Transmitter;
 use crate::{DropCounts, DropReason, Limit, LinkConfig, LinkStats, RandomDrop, Tally};
 
-/// Bytes of a link in front that a packet needs.
-const AT_HAND: usize = 128;
+/// Bytes at the start of the link that every packet needs.
+const HOT_BYTES: usize = 128;
 
-/// The largest size there is: that of an IP packet.
+/// The largest possible size: that of an IP packet.
 const LARGEST: u32 = u16::MAX as u32;
 
-/// A link in one direction on which nothing but its turn decides about a packet.
+/// A link in one direction on which a packet's journey depends only on the packets before it.
 ///
-/// Times given to it are not to go back.
+/// Times must not decrease.
 #[derive(Clone, Debug)]
 #[repr(C, align(64))]
 pub struct PlainLink {
-    /// Of all that was taken.
+    /// Of all accepted packets.
     last_departure: Time,
     /// When the first in `waiting` leaves.
     first_departure: Time,
-    /// Their sum, with overhead.
+    /// Sum of the sizes, with overhead.
     queued_bytes: u64,
     delay: Span,
     taken: Tally,
     wait_total: Span,
-    /// How long a byte takes, where that is a whole number of nanoseconds.
+    /// The time of a byte, if it is a whole number of nanoseconds.
     per_byte: Option<NonZeroU64>,
-    /// A queue that seems no longer than this has room and was as long before.
+    /// A queue shorter than this has room, and was as long before.
     ample_packets: usize,
     max_queue_bytes: u64,
-    /// The largest size that is carried.
+    /// The largest size carried.
     mtu: u32,
     overhead: u32,
-    /// The sizes of what waits, or waited when somebody last looked, without overhead.
+    /// The sizes of waiting packets, as of the last [`settle`](Self::settle), without overhead.
     waiting: Sizes,
-    // Up to here, but for the sizes themselves, two cache lines.
-    /// A size and how long it takes, where `per_byte` does not say it.
-    known: (u64, Span),
+    // The fields above, without the ring, fill two cache lines.
+    /// The last size and its time, unless `per_byte` gives it.
+    last_time: (u64, Span),
     max_queue_packets: usize,
     limit: Limit,
     random_drop: Option<RandomDrop>,
     rare: Box<Rare>,
 }
 
-/// What most packets do not need.
+/// Fields that most packets do not need.
 #[derive(Clone, Debug)]
 struct Rare {
     transmitter: Transmitter,
@@ -66,7 +66,7 @@ struct Rare {
 }
 
 impl PlainLink {
-    /// A link with nothing on it; `None` unless it [is plain](Link::is_plain).
+    /// An empty link; `None` unless its configuration [is plain](Link::is_plain).
     #[must_use]
     pub fn new(config: LinkConfig) -> Option<Self> {
         let (queue, delay) = (config.queue, config.delay);
@@ -86,7 +86,7 @@ impl PlainLink {
                 mtu: mtu.min(LARGEST),
                 overhead,
                 waiting: Sizes::new(),
-                known: (0, Span::ZERO),
+                last_time: (0, Span::ZERO),
                 max_queue_packets: 0,
                 limit: queue.limit,
                 random_drop: queue.random_drop,
@@ -100,13 +100,13 @@ impl PlainLink {
         })
     }
 
-    /// Has the link's own memory fetched, for a call that comes soon.
+    /// Prefetches the link's own memory for a call that comes soon.
     #[inline]
     pub fn prefetch(&self) {
-        prefetch(self, 0..AT_HAND);
+        prefetch(self, 0..HOT_BYTES);
     }
 
-    /// Has fetched where the next size goes, once what [`Self::prefetch`] asks for is at hand.
+    /// Prefetches the slot of the next size, after [`Self::prefetch`] has taken effect.
     #[inline]
     pub fn prefetch_room(&self) {
         self.waiting.prefetch_room();
@@ -115,7 +115,7 @@ impl PlainLink {
     /// Offers a packet of `size` bytes at `now`; returns when it arrives.
     ///
     /// # Errors
-    /// Why it was not taken.
+    /// The reason when the packet is not accepted.
     #[inline]
     pub fn pass(&mut self, now: Time, size: u32) -> Result<Time, DropReason> {
         if now >= self.last_departure {
@@ -138,7 +138,7 @@ impl PlainLink {
         Ok(self.last_departure + self.delay)
     }
 
-    /// True when a packet is sure to find room, and no more waiting than there was once.
+    /// True when a packet certainly finds room and the queue stays within its longest so far.
     #[inline]
     fn has_ample_room(&self, size: u32, bytes: u64) -> bool {
         self.waiting.len() < self.ample_packets
@@ -146,7 +146,7 @@ impl PlainLink {
             && size <= self.mtu
     }
 
-    /// Looks whether a packet finds room.
+    /// Checks whether a packet finds room.
     fn find_room(&mut self, now: Time, size: u32, bytes: u64) -> Result<(), DropReason> {
         self.settle(now);
         let (packets, queued_bytes) = (self.waiting.len() + 1, self.queued_bytes + bytes);
@@ -170,7 +170,7 @@ impl PlainLink {
         Ok(())
     }
 
-    /// Looks who has left by `now`.
+    /// Removes packets that have left by `now`.
     fn settle(&mut self, now: Time) {
         while self.first_departure <= now
             && let Some(size) = self.waiting.pop_front()
@@ -183,27 +183,27 @@ impl PlainLink {
         }
     }
 
-    /// Packets waiting at `now`, the one on its way out included, and their bytes with overhead.
+    /// Packets waiting at `now`, including the one being sent, and their bytes with overhead.
     pub fn backlog(&mut self, now: Time) -> (usize, u64) {
         self.settle(now);
         (self.waiting.len(), self.queued_bytes)
     }
 
-    /// Counts from `now` on how many packets wait at most.
+    /// Counts the longest queue from `now` on.
     pub fn restart_peaks(&mut self, now: Time) {
         (self.max_queue_packets, self.max_queue_bytes) = self.backlog(now);
         self.ample_packets = self.ample_packets.min(self.max_queue_packets);
     }
 
-    /// For how long something was on its way out, by `now`: as [`Link::busy`], but for nanoseconds of packets whose time is no
-    /// whole number of them.
+    /// The total time in which a packet was being sent, by `now`: as [`Link::busy`], except for rounding where a packet takes
+    /// no whole number of nanoseconds.
     #[must_use]
     pub fn busy(&self, now: Time) -> Span {
         let bytes = self.taken.bytes + self.taken.packets * u64::from(self.overhead);
         self.rare.transmitter.time_for(bytes).saturating_sub(self.last_departure.since(now))
     }
 
-    /// What the link has done, if of what it took so much has not arrived yet.
+    /// The link's counts; `underway` are accepted packets that have not arrived yet.
     #[must_use]
     pub fn stats(&self, underway: Tally) -> LinkStats {
         let (taken, refused) = (self.taken, self.rare.refused);
@@ -228,10 +228,10 @@ impl PlainLink {
         if let Some(nanos) = self.per_byte {
             return Span::from_nanos(bytes.saturating_mul(nanos.get()));
         }
-        if self.known.0 != bytes {
-            self.known = (bytes, self.rare.transmitter.time_for(bytes));
+        if self.last_time.0 != bytes {
+            self.last_time = (bytes, self.rare.transmitter.time_for(bytes));
         }
-        self.known.1
+        self.last_time.1
     }
 }
 
@@ -245,7 +245,7 @@ mod tests {
     fn the_ring_is_as_long_as_the_queue_was_and_no_longer() {
         let config = LinkConfig::fixed(Rate::from_mbit(8.0), Span::from_secs(1), 1_000_000);
         let mut link = PlainLink::new(config).unwrap();
-        // Two at a time, of which one has left when the next ones come: the wire is never idle.
+        // Two packets at a time, one of which has left when the next two come: the wire is never idle.
         for at in 0..10_000 {
             for _ in 0..2 {
                 link.pass(Time::from_nanos(at * 199_000), 100).unwrap();
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_packet_needs_lies_in_front() {
-        assert!(std::mem::offset_of!(PlainLink, waiting) + Sizes::HEAD <= AT_HAND);
+    fn the_fields_every_packet_needs_come_first() {
+        assert!(std::mem::offset_of!(PlainLink, waiting) + Sizes::HEAD <= HOT_BYTES);
     }
 }

@@ -1,12 +1,12 @@
-//! The link's own dice: a portable generator seeded from the configuration, so that a run can be repeated.
+//! The link's random generator: portable and seeded from the configuration, so that runs can be repeated.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-/// A seeded source of chances, the same on every machine.
+/// A seeded random generator, the same on every machine.
 #[derive(Clone, Debug)]
 pub(crate) struct Random {
-    /// Apart from what every packet touches: most links leave nothing to chance.
+    /// Boxed, away from the fields of every packet: most links need no randomness.
     generator: Box<ChaCha8Rng>,
 }
 
@@ -15,8 +15,8 @@ impl Random {
         Self { generator: Box::new(ChaCha8Rng::seed_from_u64(seed)) }
     }
 
-    /// True with the given probability. Draws nothing when the outcome is certain, so that a feature
-    /// that is off changes no other's luck; NaN counts as never.
+    /// True with the given probability. Draws nothing when the outcome is certain, so that a disabled feature does not change
+    /// the draws of others. NaN counts as never.
     pub(crate) fn chance(&mut self, probability: f64) -> bool {
         if probability >= 1.0 {
             return true;
@@ -34,7 +34,7 @@ impl Random {
         self.unit() * 2.0 - 1.0
     }
 
-    /// Normal with mean zero and deviation one (Box–Muller, of which the second value is not kept).
+    /// Normal with mean zero and deviation one (Box–Muller without its second value).
     pub(crate) fn normal(&mut self) -> f64 {
         let radius = (-2.0 * libm::log(1.0 - self.unit())).sqrt();
         radius * libm::cos(std::f64::consts::TAU * self.unit())

@@ -1,27 +1,27 @@
-//! Sizes of packets, first in, first out.
+//! A FIFO queue of packet sizes.
 //!
-//! As many as most queues are long lie in place, and with that in the link that they are a part of: so who has the link at
-//! hand knows where the next one goes without a look elsewhere, and can have it fetched.
+//! Short queues lie within the link itself. So once the link is in the cache, the next slot is known without another
+//! memory access, and can be prefetched.
 
 use anabranch_prefetch::prefetch_item;
 
-/// Sizes that there is room for in place; a power of two.
+/// Capacity in place; a power of two.
 const NEAR: usize = 128;
 
-/// See the module's documentation.
+/// A ring of sizes; see the module's documentation.
 #[derive(Clone, Debug)]
 #[repr(C)]
 pub(crate) struct Sizes {
-    /// Where the first is in the ring, but for whole turns.
+    /// The index of the first size, modulo the ring's length.
     first: u32,
     len: u32,
-    /// The ring, once there were more than [`NEAR`]; as long as a power of two.
+    /// The ring once there were more than [`NEAR`] sizes; its length is a power of two.
     far: Vec<u16>,
     near: [u16; NEAR],
 }
 
 impl Sizes {
-    /// Bytes in front of the sizes.
+    /// Bytes in front of the ring.
     #[cfg(test)]
     pub(crate) const HEAD: usize = std::mem::offset_of!(Self, near);
 
@@ -44,25 +44,25 @@ impl Sizes {
         (self.first, self.len) = (0, 0);
     }
 
-    /// How many there is room for.
+    /// How many sizes fit.
     pub(crate) fn capacity(&self) -> usize {
         self.far.len().max(NEAR)
     }
 
-    /// The size at a place, counted as `first` is.
+    /// The size at an index, modulo the ring's length.
     #[inline]
-    fn at(&self, place: u32) -> &u16 {
-        let place = place as usize;
-        if self.far.is_empty() { &self.near[place % NEAR] } else { &self.far[place & (self.far.len() - 1)] }
+    fn at(&self, index: u32) -> &u16 {
+        let index = index as usize;
+        if self.far.is_empty() { &self.near[index % NEAR] } else { &self.far[index & (self.far.len() - 1)] }
     }
 
-    /// The first.
+    /// The first size.
     #[inline]
     pub(crate) fn front(&self) -> Option<u16> {
         (self.len > 0).then(|| *self.at(self.first))
     }
 
-    /// Takes the first out.
+    /// Removes the first size.
     #[inline]
     pub(crate) fn pop_front(&mut self) -> Option<u16> {
         let front = self.front()?;
@@ -71,21 +71,21 @@ impl Sizes {
         Some(front)
     }
 
-    /// Adds one behind the others. There is room for it ([`Self::make_room`]).
+    /// Appends a size. There must be room for it ([`Self::make_room`]).
     #[inline]
     pub(crate) fn push_back(&mut self, size: u16) {
         debug_assert!(self.len() < self.capacity(), "room was made");
-        let place = self.first.wrapping_add(self.len) as usize;
+        let index = self.first.wrapping_add(self.len) as usize;
         if self.far.is_empty() {
-            self.near[place % NEAR] = size;
+            self.near[index % NEAR] = size;
         } else {
             let mask = self.far.len() - 1;
-            self.far[place & mask] = size;
+            self.far[index & mask] = size;
         }
         self.len += 1;
     }
 
-    /// Makes room for so many.
+    /// Makes room for `count` sizes.
     pub(crate) fn make_room(&mut self, count: usize) {
         if count > self.capacity() {
             let mut far: Vec<u16> = (0..self.len).map(|at| *self.at(self.first.wrapping_add(at))).collect();
@@ -94,7 +94,7 @@ impl Sizes {
         }
     }
 
-    /// Has fetched where the next one goes.
+    /// Prefetches the slot of the next size.
     #[inline]
     pub(crate) fn prefetch_room(&self) {
         prefetch_item(std::slice::from_ref(self.at(self.first.wrapping_add(self.len))), 0);
@@ -108,10 +108,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn they_come_out_as_they_went_in_however_many_there_are() {
+    fn sizes_come_out_in_order_however_many_there_are() {
         let (mut sizes, mut known) = (Sizes::new(), VecDeque::new());
         for round in 0..3_000_u16 {
-            // Up to some hundreds and down again, the ring turning meanwhile.
+            // Up to some hundreds and down again, while the ring wraps around.
             let (more, fewer) = if round % 600 < 400 { (5, 4) } else { (3, 5) };
             for at in 0..more {
                 sizes.make_room(sizes.len() + 1);

@@ -1,4 +1,4 @@
-//! What a link has done so far.
+//! The counts of a link.
 
 use std::ops::{Add, Sub};
 
@@ -6,29 +6,29 @@ use anabranch_wire::Span;
 
 /// Counts since the link was made. Bytes are as given at enqueue, without the overhead.
 ///
-/// What every packet counts in lies in front and fills a cache line.
+/// The fields that every packet changes come first and fill a cache line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct LinkStats {
-    /// What was offered, taken or not.
+    /// Packets offered, accepted or not.
     pub offered: Tally,
-    /// What came out at the far end, duplicates included.
+    /// Packets that came out at the far end, including duplicates.
     pub delivered: Tally,
     /// The longest queue in packets.
     pub max_queue_packets: usize,
     /// The longest queue in bytes, overhead included.
     pub max_queue_bytes: u64,
-    /// How long packets wait for the wire, summed over `waits`.
+    /// Total time that `waits` packets waited for the wire.
     pub wait_total: Span,
-    /// Packets that reached the wire, and those whose turn is known already.
+    /// Packets that reached the wire, and those whose departure is planned.
     pub waits: u64,
-    /// What did not, by reason.
+    /// Packets dropped, by reason.
     pub dropped: DropCounts,
-    /// Packets marked here for congestion.
+    /// Packets marked by this link for congestion.
     pub marked: u64,
     /// Packets delivered twice.
     pub duplicated: u64,
-    /// Packets delivered damaged, each copy counted.
+    /// Packets delivered damaged, counting each copy.
     pub corrupted: u64,
 }
 
@@ -50,7 +50,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Counts a packet of so many bytes.
+    /// Counts a packet of this many bytes.
     pub fn count(&mut self, bytes: u32) {
         self.packets += 1;
         self.bytes += u64::from(bytes);
@@ -76,7 +76,7 @@ impl Sub for Tally {
 pub enum DropReason {
     /// The queue was full.
     QueueFull,
-    /// It came to one of the queue's last places and had no luck.
+    /// It would have taken one of the queue's last places and was dropped at random.
     RandomDrop,
     /// CoDel dropped it at the head.
     Codel,

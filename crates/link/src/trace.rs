@@ -1,15 +1,14 @@
-//! Packet-delivery traces in mahimahi's format: when a link that changes with time could send.
+//! Packet-delivery traces in mahimahi's format: when a varying link can send.
 //!
-//! A trace is one whole number of milliseconds a line, never falling. Each line is an opportunity to
-//! send [`OPPORTUNITY_BYTES`]; equal lines are several opportunities at one moment. What an opportunity
-//! has left after a packet goes to the next one waiting at that moment, a packet larger than what is left
-//! takes several, and an opportunity with nobody waiting is lost. The trace starts over when it
-//! ends, its period being its last line (mahimahi, USENIX ATC 2015 §4).
+//! A trace has a whole number of milliseconds on each line, never decreasing. Each line is an opportunity to send
+//! [`OPPORTUNITY_BYTES`]; equal lines are several opportunities at the same time. Bytes that a packet leaves unused go to
+//! the next packet waiting at that time, a larger packet takes several opportunities, and an opportunity without a
+//! waiting packet is lost. The trace repeats; its last line is the period (mahimahi, USENIX ATC 2015 §4).
 
 use anabranch_wire::Time;
 use thiserror::Error;
 
-/// The bytes one line of a trace lets pass, as in mahimahi.
+/// Bytes of one opportunity, as in mahimahi.
 pub const OPPORTUNITY_BYTES: u64 = 1504;
 
 /// The most lines a trace may have.
@@ -17,14 +16,14 @@ pub const MAX_TRACE_LINES: usize = 4_000_000;
 
 const NANOS_PER_MILLI: u64 = 1_000_000;
 
-/// A looping schedule of moments at which a link may send.
+/// A repeating schedule of times at which a link may send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
-    /// Milliseconds from the start of a round, never falling; the last is the period.
+    /// Milliseconds from the start of a period, never decreasing; the last is the period.
     opportunities: Vec<u32>,
 }
 
-/// Why a trace could not be read.
+/// Why a trace is invalid.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum TraceError {
     /// A line is not a whole number of milliseconds below 2³².
@@ -38,9 +37,9 @@ pub enum TraceError {
     Backwards {
         /// Counted from one.
         line: usize,
-        /// The moment on this line.
+        /// The time on this line.
         found: u32,
-        /// The moment on the line above.
+        /// The time on the line above.
         previous: u32,
     },
     /// There are more lines than [`MAX_TRACE_LINES`].
@@ -49,16 +48,16 @@ pub enum TraceError {
         /// Counted from one.
         line: usize,
     },
-    /// The last line, which is the period, is zero, or there is none.
+    /// The last line, which is the period, is zero or missing.
     #[error("the last line must be later than 0 ms: it is the period of the trace")]
     NoPeriod,
 }
 
 impl Trace {
-    /// Reads a trace; blank lines at the end are let pass.
+    /// Parses a trace; blank lines at the end are ignored.
     ///
     /// # Errors
-    /// [`TraceError`] names the first line at fault.
+    /// [`TraceError`] names the first invalid line.
     pub fn parse(text: &str) -> Result<Self, TraceError> {
         let mut opportunities = Vec::new();
         let mut previous = 0;
@@ -90,12 +89,12 @@ impl Trace {
         anabranch_wire::Rate::from_bytes_in(bytes, period)
     }
 
-    /// Milliseconds after which the trace starts over.
+    /// Milliseconds after which the trace repeats.
     fn period(&self) -> u32 {
         self.opportunities.last().copied().unwrap_or(1)
     }
 
-    /// When the opportunity at a position falls.
+    /// The time of the opportunity at a position.
     fn time_of(&self, position: Position) -> Time {
         let millis =
             position.round * u64::from(self.period()) + u64::from(self.opportunities[position.index]);
@@ -106,7 +105,7 @@ impl Trace {
     fn first_from(&self, time: Time) -> Position {
         let millis = time.as_nanos().div_ceil(NANOS_PER_MILLI);
         let period = u64::from(self.period());
-        // The end of one round and the start of the next share a moment: look in the earlier round first.
+        // The end of one period and the start of the next coincide: look in the earlier one first.
         let round = (millis / period).saturating_sub(u64::from(millis.is_multiple_of(period)));
         let within = millis - round * period;
         let index = self.opportunities.partition_point(|at| u64::from(*at) < within);
@@ -122,14 +121,14 @@ impl Trace {
     }
 }
 
-/// One opportunity among all rounds.
+/// One opportunity in all periods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Position {
     round: u64,
     index: usize,
 }
 
-/// Where playback of a trace stands: the opportunity in use and what it has left.
+/// The playback of a trace: the current opportunity and its bytes left.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Playback {
     position: Position,
@@ -141,7 +140,7 @@ impl Playback {
         Self { position: Position { round: 0, index: 0 }, left: OPPORTUNITY_BYTES }
     }
 
-    /// Sends `bytes` from `start` on, and tells when the last of them leaves.
+    /// Sends `bytes` from `start` on; returns when the last of them leaves.
     pub(crate) fn send(&mut self, trace: &Trace, start: Time, bytes: u64) -> Time {
         if trace.time_of(self.position) < start {
             self.position = trace.first_from(start);
@@ -189,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_too_long_is_refused_at_the_line_that_is_too_many() {
+    fn a_trace_with_too_many_lines_is_refused_at_the_first_excess_line() {
         let text = "1\n".repeat(MAX_TRACE_LINES + 1);
         assert_eq!(Trace::parse(&text), Err(TraceError::TooLong { line: MAX_TRACE_LINES + 1 }));
     }
@@ -209,7 +208,7 @@ mod tests {
         let trace = Trace::parse("0\n4\n10\n").unwrap();
         let mut playback = Playback::new();
         assert_eq!(playback.send(&trace, ms(5), 1504), ms(10));
-        // The round ends at 10 ms, where the next one's first opportunity lies too.
+        // The period ends at 10 ms, where the first opportunity of the next one lies too.
         assert_eq!(playback.send(&trace, ms(10), 1504), ms(10));
         assert_eq!(playback.send(&trace, ms(10), 1504), ms(14));
         assert_eq!(playback.send(&trace, ms(1_000_001), 1504), ms(1_000_004));

@@ -1,7 +1,7 @@
-//! Puts one packet after the other on the wire: from a start and a size to a departure.
+//! Sends packets one after the other: from a start and a size to a departure.
 //!
-//! Under a fixed rate the rate may change while a packet is half out. What is left of it is then
-//! kept as bits times nanoseconds, so that no change is rounded more than a nanosecond.
+//! A fixed rate may change in the middle of a packet. The rest of it is then counted in bits times nanoseconds, so that
+//! a change is never rounded by more than a nanosecond.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use anabranch_wire::{Rate, Span, Time};
 use crate::trace::Playback;
 use crate::{RateModel, Trace};
 
-/// The rate model and the packet that is on its way out.
+/// The rate model and the packet being sent.
 #[derive(Clone, Debug)]
 pub(crate) struct Transmitter {
     pace: Pace,
-    /// Bytes of the packet on its way out.
+    /// Bytes of the packet being sent.
     bytes: u64,
-    /// Since when it went out at the present rate, and what was left then, in bits × 10⁹.
+    /// Start of the current rate, and what was left then, in bits × 10⁹.
     since: Time,
     left: u64,
 }
@@ -46,7 +46,7 @@ impl Transmitter {
         Self { pace: rate.into(), bytes: 0, since: Time::ZERO, left: 0 }
     }
 
-    /// Begins a packet at `start` and tells when its last bit leaves; [`Time::NEVER`] at rate zero.
+    /// Starts a packet at `start`; returns when its last bit leaves, [`Time::NEVER`] at rate zero.
     pub(crate) fn start(&mut self, start: Time, bytes: u64) -> Time {
         self.bytes = bytes;
         self.since = start;
@@ -61,7 +61,7 @@ impl Transmitter {
         }
     }
 
-    /// True when how long a packet takes depends on its size alone.
+    /// True when the time of a packet depends only on its size.
     pub(crate) fn is_regular(&self) -> bool {
         match self.pace {
             Pace::Unlimited => true,
@@ -70,7 +70,7 @@ impl Transmitter {
         }
     }
 
-    /// How long a byte takes, if the rate is fixed and that is a whole number of nanoseconds.
+    /// The time of a byte, if the rate is fixed and that is a whole number of nanoseconds.
     pub(crate) fn per_byte(&self) -> Option<NonZeroU64> {
         let Pace::Fixed(rate) = self.pace else { return None };
         (rate != Rate::ZERO && (8 * NANOS).is_multiple_of(rate.as_bits()))
@@ -78,13 +78,13 @@ impl Transmitter {
             .flatten()
     }
 
-    /// How long so many bytes take, if [`Self::is_regular`].
+    /// How long these bytes take, if [`Self::is_regular`].
     pub(crate) fn time_for(&self, bytes: u64) -> Span {
         if let Pace::Fixed(rate) = self.pace { rate.time_for(bytes) } else { Span::ZERO }
     }
 
-    /// Changes the rate while a packet is on its way out; returns its new departure. A fixed rate
-    /// takes over what is left of it; any other change begins the packet anew.
+    /// Changes the rate while a packet is being sent; returns its new departure. From one fixed rate to another only the rest
+    /// of it is sent; any other change starts the packet again.
     pub(crate) fn change_mid_packet(&mut self, now: Time, rate: RateModel) -> Time {
         let (Pace::Fixed(old), RateModel::Fixed(new)) = (&self.pace, &rate) else {
             self.change(rate);

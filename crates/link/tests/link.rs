@@ -25,7 +25,7 @@ fn one_a_millisecond() -> LinkConfig {
     LinkConfig { rate: mbit(8.0), delay: Span::from_millis(10), ..LinkConfig::default() }
 }
 
-/// All that comes out, driven by the link's own wake-ups alone.
+/// Everything that comes out, driven only by the link's own deadlines.
 fn drain<T: Clone>(link: &mut Link<T>) -> Vec<Arrival<T>> {
     let mut out = Vec::new();
     while let Some(at) = link.next_arrival() {
@@ -43,7 +43,7 @@ fn offer(link: &mut Link<u32>, now: Time, count: u32) -> usize {
     (0..count).filter(|number| link.enqueue(now, 1000, *number, Ecn::NotCapable).is_ok()).count()
 }
 
-/// Offers a packet of 1,000 bytes every `gap` and takes everything out as it comes.
+/// Offers a packet of 1,000 bytes every `gap`, and takes out everything when it arrives.
 fn stream(link: &mut Link<u32>, gap: Span, count: u32, ecn: Ecn) -> Vec<Arrival<u32>> {
     let (mut out, mut now) = (Vec::new(), Time::ZERO);
     for number in 0..count {
@@ -58,7 +58,7 @@ fn stream(link: &mut Link<u32>, gap: Span, count: u32, ecn: Ecn) -> Vec<Arrival<
 }
 
 #[test]
-fn a_link_is_used_while_something_is_on_its_way_out_whatever_becomes_of_it() {
+fn a_link_is_busy_while_a_packet_is_being_sent_even_if_it_is_lost() {
     let lossy = LinkConfig { loss: LossModel::Bernoulli(1.0), ..one_a_millisecond() };
     for config in [one_a_millisecond(), lossy] {
         let mut link = Link::new(config);
@@ -68,7 +68,7 @@ fn a_link_is_used_while_something_is_on_its_way_out_whatever_becomes_of_it() {
         }
         assert_eq!(offer(&mut link, ms(20), 1), 1);
         assert_eq!(link.busy(us(20_500)), Span::from_micros(3_500));
-        // Half of it is left, which takes twice as long from here on.
+        // Half of it is left, which now takes twice as long.
         link.set_rate(us(20_500), mbit(4.0));
         for (at, busy) in [(21_000, 4_000), (21_500, 4_500), (90_000, 4_500)] {
             assert_eq!(link.busy(us(at)), Span::from_micros(busy), "{at}");
@@ -84,7 +84,7 @@ fn a_link_is_used_while_something_is_on_its_way_out_whatever_becomes_of_it() {
 }
 
 #[test]
-fn what_is_larger_than_the_mtu_vanishes() {
+fn packets_larger_than_the_mtu_vanish() {
     let mut link = Link::new(LinkConfig { mtu: Some(1000), ..one_a_millisecond() });
     assert_eq!(link.enqueue(ms(0), 1001, 1, Ecn::NotCapable), Err(DropReason::TooLarge));
     assert_eq!(link.enqueue(ms(0), 1000, 2, Ecn::NotCapable), Ok(()));
@@ -117,7 +117,7 @@ fn a_plain_link_costs_one_wake_up_a_packet() {
 }
 
 #[test]
-fn a_perfect_link_hands_a_packet_over_at_once() {
+fn a_perfect_link_delivers_a_packet_at_once() {
     let mut link = Link::new(LinkConfig::default());
     offer(&mut link, ms(5), 2);
     let arrived = drain(&mut link);
@@ -135,7 +135,7 @@ fn overhead_takes_time_on_the_wire_and_room_in_the_queue() {
 }
 
 #[test]
-fn a_caller_that_comes_late_finds_the_times_of_one_that_came_early() {
+fn a_late_caller_gets_the_same_times_as_an_early_one() {
     let mut late = Link::new(one_a_millisecond());
     offer(&mut late, ms(0), 50);
     let mut early = late.clone();
@@ -145,7 +145,7 @@ fn a_caller_that_comes_late_finds_the_times_of_one_that_came_early() {
 }
 
 #[test]
-fn a_full_queue_takes_nothing_more_until_a_packet_has_left() {
+fn a_full_queue_accepts_no_packet_until_one_has_left() {
     let queue = QueueModel { limit: Limit::Packets(3), ..QueueModel::default() };
     let mut link = Link::new(LinkConfig { queue, ..one_a_millisecond() });
     assert_eq!(offer(&mut link, ms(0), 10), 3);
@@ -160,7 +160,7 @@ fn a_full_queue_takes_nothing_more_until_a_packet_has_left() {
 }
 
 #[test]
-fn a_limit_in_bytes_counts_what_is_left_of_the_queue() {
+fn a_limit_in_bytes_counts_the_bytes_still_in_the_queue() {
     let mut link = Link::new(LinkConfig::fixed(Rate::from_mbit(8.0), Span::ZERO, 2_500));
     assert_eq!(offer(&mut link, ms(0), 3), 2);
     assert_eq!(link.enqueue(ms(0), 500, 7, Ecn::NotCapable), Ok(()));
@@ -184,7 +184,7 @@ fn the_last_places_drop_at_random_and_the_others_never() {
 }
 
 #[test]
-fn a_packet_that_meets_a_queue_above_the_threshold_is_marked_if_it_can_be() {
+fn a_packet_that_finds_a_queue_above_the_threshold_is_marked_if_it_can_be() {
     let queue = QueueModel { mark_above: Some(Limit::Packets(2)), ..QueueModel::default() };
     let mut link = Link::new(LinkConfig { queue, ..one_a_millisecond() });
     for number in 0..5 {
@@ -211,7 +211,7 @@ fn random_loss_takes_its_share_and_its_time_on_the_wire() {
 }
 
 #[test]
-fn what_follows_a_lost_packet_does_not_arrive_before_it_would_have() {
+fn packets_behind_a_lost_one_arrive_no_earlier_than_otherwise() {
     let mut link = Link::new(LinkConfig { loss: LossModel::Bernoulli(1.0), ..one_a_millisecond() });
     offer(&mut link, ms(0), 2);
     assert_eq!(link.next_arrival(), Some(ms(11)));
@@ -222,7 +222,7 @@ fn what_follows_a_lost_packet_does_not_arrive_before_it_would_have() {
 }
 
 #[test]
-fn a_trace_says_when_packets_leave_and_starts_over() {
+fn packets_leave_at_the_times_of_a_trace_which_repeats() {
     let trace = Trace::parse("2\n3\n10\n").unwrap();
     let rate = RateModel::Trace(Arc::new(trace));
     let mut link = Link::new(LinkConfig { rate, delay: Span::from_millis(1), ..LinkConfig::default() });
@@ -234,7 +234,7 @@ fn a_trace_says_when_packets_leave_and_starts_over() {
 }
 
 #[test]
-fn a_new_rate_holds_for_what_waits_and_for_the_rest_of_what_is_half_out() {
+fn a_new_rate_applies_to_waiting_packets_and_the_rest_of_the_one_being_sent() {
     let mut link = Link::new(one_a_millisecond());
     offer(&mut link, ms(0), 3);
     link.set_rate(us(1_500), mbit(4.0));
@@ -244,7 +244,7 @@ fn a_new_rate_holds_for_what_waits_and_for_the_rest_of_what_is_half_out() {
 }
 
 #[test]
-fn at_rate_zero_everything_waits_until_the_rate_comes_back() {
+fn at_rate_zero_everything_waits_until_the_rate_returns() {
     let mut link = Link::new(one_a_millisecond());
     offer(&mut link, ms(0), 2);
     link.set_rate(us(250), mbit(0.0));
@@ -259,7 +259,7 @@ fn at_rate_zero_everything_waits_until_the_rate_comes_back() {
 }
 
 #[test]
-fn a_new_delay_holds_for_what_has_not_left_and_reorders_nothing() {
+fn a_new_delay_applies_to_packets_that_have_not_left_and_reorders_nothing() {
     let mut link = Link::new(one_a_millisecond());
     offer(&mut link, ms(0), 3);
     link.set_delay(us(1_500), Span::from_millis(2));
@@ -270,7 +270,7 @@ fn a_new_delay_holds_for_what_has_not_left_and_reorders_nothing() {
 }
 
 #[test]
-fn a_scheduled_outage_swallows_what_is_offered_and_what_departs_in_it() {
+fn packets_offered_or_departing_during_a_scheduled_outage_vanish() {
     let outages = vec![(ms(2), ms(4))];
     let mut link = Link::new(LinkConfig { outages, ..one_a_millisecond() });
     offer(&mut link, ms(0), 5);
@@ -282,7 +282,7 @@ fn a_scheduled_outage_swallows_what_is_offered_and_what_departs_in_it() {
 }
 
 #[test]
-fn a_link_that_is_cut_delivers_what_is_on_the_wire_and_nothing_else_until_mended() {
+fn a_cut_link_delivers_the_packets_on_the_wire_and_nothing_else_until_restored() {
     let mut link = Link::new(one_a_millisecond());
     offer(&mut link, ms(0), 3);
     link.set_down(us(1_500), true);
@@ -335,7 +335,7 @@ fn normal_jitter_has_its_standard_deviation_and_never_a_negative_delay() {
 }
 
 #[test]
-fn a_packet_held_back_falls_behind_those_sent_after_it() {
+fn a_packet_held_back_arrives_after_those_sent_later() {
     let reorder = Reorder { probability: 0.1, extra: Span::from_micros(2_500) };
     let mut link = Link::new(LinkConfig { reorder, seed: 4, ..one_a_millisecond() });
     let arrived = stream(&mut link, Span::from_millis(1), 1_000, Ecn::NotCapable);
@@ -345,7 +345,7 @@ fn a_packet_held_back_falls_behind_those_sent_after_it() {
 }
 
 #[test]
-fn packets_are_doubled_and_damaged_at_the_shares_asked_for() {
+fn packets_are_duplicated_and_damaged_at_the_configured_shares() {
     let mut link = Link::new(LinkConfig { duplicate: 0.1, corrupt: 0.2, ..one_a_millisecond() });
     let arrived = stream(&mut link, Span::from_millis(1), 10_000, Ecn::NotCapable);
     let stats = *link.stats();
@@ -374,7 +374,7 @@ fn codel_drains_a_standing_queue_that_drop_tail_leaves_standing() {
 }
 
 #[test]
-fn codel_lets_a_burst_pass_that_is_gone_within_an_interval() {
+fn codel_lets_a_burst_pass_that_drains_within_an_interval() {
     let queue = QueueModel { codel: Some(CodelConfig::default()), ..QueueModel::default() };
     let mut link = Link::new(LinkConfig { queue, ..one_a_millisecond() });
     offer(&mut link, ms(0), 90);
@@ -382,7 +382,7 @@ fn codel_lets_a_burst_pass_that_is_gone_within_an_interval() {
 }
 
 #[test]
-fn codel_marks_what_it_may_mark_and_drops_nothing_of_it() {
+fn codel_marks_packets_capable_of_ecn_and_drops_none_of_them() {
     let queue = QueueModel {
         codel: Some(CodelConfig::default()),
         limit: Limit::Packets(10_000),
@@ -414,7 +414,7 @@ fn the_same_seed_gives_the_same_packets_and_another_seed_others() {
 }
 
 #[test]
-fn how_often_a_link_is_asked_changes_nothing() {
+fn the_number_of_calls_does_not_change_the_result() {
     let config = LinkConfig {
         loss: LossModel::Bernoulli(0.05),
         jitter: Jitter { shape: JitterShape::Uniform(Span::from_millis(3)), overtakes: false },
@@ -452,7 +452,7 @@ fn the_product_of_bandwidth_and_delay_is_in_bytes() {
 }
 
 #[test]
-fn what_is_lost_on_the_wire_can_be_had_back() {
+fn packets_lost_on_the_wire_can_be_taken_back() {
     let config = LinkConfig { loss: LossModel::Bernoulli(1.0), ..LinkConfig::default() };
     let mut link = Link::new(config.clone()).keeping_lost();
     link.enqueue(Time::ZERO, 100, 7_u32, Ecn::NotCapable).unwrap();

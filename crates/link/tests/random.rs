@@ -1,7 +1,7 @@
-//! Random operations on random links from a seed: whatever is done to a link, packets are accounted for, time
-//! does not go back, and nothing comes out before the link said it would.
+//! Random operations on random links from a seed: packets are accounted for, time does not go back, and nothing comes out
+//! before the link's deadline.
 //!
-//! A failure names its seed; `cargo test -p anabranch-link --test random` runs it again.
+//! A failure names its seed; `cargo test -p anabranch-link --test random` repeats it.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ impl Dice {
         Span::from_micros(self.below(most_micros + 1))
     }
 
-    /// Often off, sometimes rare, now and then frequent.
+    /// Often off, sometimes rare, sometimes frequent.
     fn probability(&mut self) -> f64 {
         [0.0, 0.0, 0.01, 0.3][self.below(4) as usize]
     }
@@ -93,7 +93,7 @@ impl Dice {
     }
 }
 
-/// A link under test and what has been seen of it.
+/// A link under test and its counts so far.
 struct Run {
     link: Link<u64>,
     now: Time,
@@ -101,12 +101,12 @@ struct Run {
     offered: u64,
     last_at: Time,
     last_item: Option<u64>,
-    /// For how long the link was used, and up to when.
+    /// For how long the link was busy, and up to when.
     busy: (Span, Time),
 }
 
 impl Run {
-    /// A link is used for no longer than time passes.
+    /// A link is busy for no longer than time passes.
     fn look(&mut self) {
         let (busy, now) = (self.link.busy(self.now), self.now);
         let (before, then) = std::mem::replace(&mut self.busy, (busy, now));
@@ -145,7 +145,7 @@ impl Run {
         }
     }
 
-    /// Lets everything drain and checks that every packet is accounted for.
+    /// Drains the link and checks that every packet is accounted for.
     fn finish(mut self) {
         self.link.set_down(self.now, false);
         self.link.set_rate(self.now, RateModel::Fixed(Rate::from_mbit(10.0)));
@@ -161,7 +161,7 @@ impl Run {
 }
 
 #[test]
-fn whatever_is_done_to_a_link_its_packets_are_accounted_for() {
+fn after_any_operations_a_links_packets_are_accounted_for() {
     for seed in 0..3_000 {
         let outcome = std::panic::catch_unwind(|| {
             let mut dice = Dice(ChaCha8Rng::seed_from_u64(seed));
@@ -178,9 +178,9 @@ fn whatever_is_done_to_a_link_its_packets_are_accounted_for() {
     }
 }
 
-/// The same is done to a link that can plan and to one that cannot, since it is to be down in a day.
+/// A link that can plan, and the same link with an outage in a day, which cannot.
 #[test]
-fn a_journey_that_is_known_on_entry_is_the_one_that_comes_of_going_step_by_step() {
+fn planned_journeys_equal_those_computed_step_by_step() {
     for seed in 0..3_000 {
         let mut dice = Dice(ChaCha8Rng::seed_from_u64(seed));
         let queue = QueueModel { codel: None, mark_above: None, ..dice.queue() };
@@ -224,9 +224,9 @@ fn a_journey_that_is_known_on_entry_is_the_one_that_comes_of_going_step_by_step(
     }
 }
 
-/// The same packets pass over a link that holds them and over one that only tells when they arrive.
+/// The same packets over a link that holds them, and over one that only returns their arrivals.
 #[test]
-fn a_link_that_holds_no_packets_does_what_one_does_that_holds_them() {
+fn a_link_without_packets_gives_the_same_results_as_one_that_holds_them() {
     const LAST: u32 = 299;
     for seed in 0..1_000 {
         let mut dice = Dice(ChaCha8Rng::seed_from_u64(seed));

@@ -1,17 +1,17 @@
-//! Packets that leave one by one: CoDel's judgement, luck, outages, and where they then are on the wire.
+//! Packets that leave one by one: CoDel, fates, outages, and their place on the wire.
 
 use anabranch_wire::{Span, Time};
 
 use super::{Held, Link, Rare};
 use crate::codel::Head;
-use crate::luck::Drawn;
+use crate::impairments::Fate;
 use crate::{DropReason, Ecn};
 
 impl<T: Clone> Link<T> {
-    /// Lets happen all that was to happen up to `now`.
+    /// Processes everything that happens up to `now`.
     #[inline]
     pub(super) fn catch_up(&mut self, now: Time) {
-        if self.is_planned {
+        if self.flags.is_planned {
             self.settle(now);
         } else if self.departs <= now {
             self.let_depart(now);
@@ -21,8 +21,8 @@ impl<T: Clone> Link<T> {
     fn let_depart(&mut self, now: Time) {
         while self.departs <= now {
             let departed = self.departs;
-            if self.has_luck || self.has_outages {
-                self.depart_by_luck();
+            if self.flags.is_impaired || self.flags.has_outages {
+                self.depart_impaired();
             } else {
                 self.depart();
             }
@@ -31,33 +31,33 @@ impl<T: Clone> Link<T> {
         }
     }
 
-    /// Begins to send the first packet that CoDel lets pass.
+    /// Starts sending the first packet that CoDel accepts.
     pub(super) fn begin_next(&mut self, start: Time) {
         while let Some(head) = self.held.get(self.flying) {
             let waited = start.since(head.time);
             let bytes = self.on_wire(head.size);
-            if self.is_managed && self.codel_condemns(start, waited) {
+            if self.flags.is_managed && self.codel_condemns(start, waited) {
                 self.drop_head();
                 continue;
             }
             self.stats.waits += 1;
             self.stats.wait_total += waited;
             self.departs = self.transmitter.start(start, bytes);
-            self.sends = true;
-            if self.has_luck {
-                self.rare.drawn = self.rare.luck.draw();
+            self.flags.sends = true;
+            if self.flags.is_impaired {
+                self.rare.fate = self.rare.impairments.draw();
             }
             return;
         }
-        (self.departs, self.sends) = (Time::NEVER, false);
-        if self.is_managed
+        (self.departs, self.flags.sends) = (Time::NEVER, false);
+        if self.flags.is_managed
             && let Some(codel) = &mut self.rare.codel
         {
             codel.on_empty();
         }
     }
 
-    /// True when CoDel wants the head dropped; marks it instead where it can.
+    /// True when CoDel drops the head; a packet that can be marked is marked instead.
     fn codel_condemns(&mut self, start: Time, waited: Span) -> bool {
         let Rare { codel, largest, .. } = &mut *self.rare;
         let (Some(codel), Some(head)) = (codel, self.held.get_mut(self.flying)) else { return false };
@@ -87,11 +87,11 @@ impl<T: Clone> Link<T> {
         self.stats.dropped.count(why);
         if let Some(lost) = &mut self.rare.lost {
             lost.push(item);
-            self.has_lost = true;
+            self.flags.has_lost = true;
         }
     }
 
-    /// The last bit of the first packet leaves.
+    /// The last bit of the first waiting packet leaves.
     fn depart(&mut self) {
         let at = self.next_landing();
         self.last_arrival = self.last_arrival.max(at);
@@ -102,20 +102,20 @@ impl<T: Clone> Link<T> {
         self.fly(at, size);
     }
 
-    /// The same where more may happen to it.
-    fn depart_by_luck(&mut self) {
-        let luck = if self.has_luck { self.rare.drawn } else { Drawn::default() };
+    /// As [`depart`](Self::depart), for a packet that may be lost, damaged or duplicated.
+    fn depart_impaired(&mut self) {
+        let fate = if self.flags.is_impaired { self.rare.fate } else { Fate::default() };
         let is_cut = self.is_down(self.departs);
-        if is_cut || luck.lost {
-            // It keeps its place in the order, so that the ones behind it cannot come before it would have.
+        if is_cut || fate.lost {
+            // It keeps its place in the order, so that packets behind it arrive no earlier than otherwise.
             self.last_arrival = self.last_arrival.max(self.next_landing());
             let Some(packet) = self.held.remove(self.flying) else { return };
             self.queued_bytes -= self.on_wire(packet.size);
             return self.lose(packet.item, if is_cut { DropReason::Outage } else { DropReason::Loss });
         }
         let Some(packet) = self.held.get_mut(self.flying) else { return };
-        packet.corrupt = luck.corrupt;
-        let twin = luck.duplicate.then(|| packet.clone());
+        packet.corrupt = fate.corrupt;
+        let twin = fate.duplicate.then(|| packet.clone());
         self.depart();
         if let Some(twin) = twin {
             self.stats.duplicated += 1;
@@ -125,34 +125,34 @@ impl<T: Clone> Link<T> {
         }
     }
 
-    /// When the packet that is on its way out arrives, if it does.
+    /// When the packet being sent arrives, unless it is lost.
     pub(super) fn next_landing(&self) -> Time {
         let at = self.departs + self.delay;
-        if !self.has_luck {
-            return if self.overtakes { at } else { at.max(self.last_arrival) };
+        if !self.flags.is_impaired {
+            return if self.flags.overtakes { at } else { at.max(self.last_arrival) };
         }
-        let Drawn { offset, held_back, .. } = self.rare.drawn;
+        let Fate { offset, held_back, .. } = self.rare.fate;
         let delay = Span::from_nanos(self.delay.as_nanos().saturating_add_signed(offset));
         let at = self.departs + delay + held_back;
-        if self.overtakes { at } else { at.max(self.last_arrival) }
+        if self.flags.overtakes { at } else { at.max(self.last_arrival) }
     }
 
-    /// Puts the first that waits among those on the wire. Packets that arrive together stay in order of departure.
+    /// Moves the first waiting packet to the wire. Packets that arrive together stay in order of departure.
     fn fly(&mut self, at: Time, size: u32) {
-        if self.overtakes && self.flying > 0 {
-            let place = self.place_on_wire(at);
-            if place < self.flying
+        if self.flags.overtakes && self.flying > 0 {
+            let index = self.index_on_wire(at);
+            if index < self.flying
                 && let Some(packet) = self.held.remove(self.flying)
             {
-                self.held.insert(place, packet);
+                self.held.insert(index, packet);
             }
         }
         self.flying += 1;
         self.flying_bytes += u64::from(size);
     }
 
-    /// Where a packet that arrives then belongs among those on the wire.
-    fn place_on_wire(&self, at: Time) -> usize {
+    /// The index on the wire of a packet that arrives at `at`.
+    fn index_on_wire(&self, at: Time) -> usize {
         let (mut least, mut most) = (0, self.flying);
         while least < most {
             let middle = usize::midpoint(least, most);

@@ -1,14 +1,14 @@
-//! One direction of a link as a value that is asked, never one that acts.
+//! One direction of a link, computed when a driver calls.
 //!
-//! One ring holds the packets: those on the wire, in order of arrival, and behind them those waiting for it, of
-//! which the first is on its way out while `sends` is set. Everything up to a moment is caught up on
-//! when the link is next asked: a departure takes a packet from waiting to flying where it lies and begins
-//! the next one *at the time of that departure*, so lateness of the caller never costs rate. A packet's luck
-//! (loss, jitter, ...) is drawn when it begins to leave: in sending order, whoever asks when.
+//! One ring holds the packets: first those on the wire, in order of arrival, then those waiting. The first waiting packet
+//! is being sent while `sends` is set. Each call catches up to its time: a departure turns the packet from waiting to
+//! flying, in place in the ring, and starts the next one *at the time of that departure*, so a late caller never costs
+//! rate. The fate of a packet (loss, jitter, ...) is drawn when its sending begins: in sending order, whenever the calls
+//! come.
 //!
-//! A simulated network has thousands of links, and each packet meets half a dozen: what a link that leaves nothing
-//! to chance needs lies side by side in three cache lines, all else behind them or behind a pointer. Where nothing but its turn decides about a packet, its whole
-//! journey is worked out when it comes; see `planned`.
+//! A simulated network has thousands of links, and each packet passes half a dozen. So the fields for a link without
+//! randomness lie together in three cache lines; all others follow or are boxed. On a plain link, the whole journey of a
+//! packet is computed when it is offered; see `planned`.
 
 mod change;
 mod departure;
@@ -20,103 +20,109 @@ use std::num::NonZeroU64;
 use anabranch_wire::{Span, Time};
 
 use crate::codel::Codel;
-use crate::luck::{Drawn, Luck};
+use crate::impairments::{Fate, Impairments};
 use crate::outages::Outages;
 use crate::random::Random;
 use crate::transmitter::Transmitter;
 use crate::{DropReason, Ecn, Limit, LinkConfig, LinkStats, QueueModel};
 
-/// Packets that there is always room for.
+/// The ring always keeps room for this many packets.
 const LEAST_RING: usize = 16;
-/// Room for no more than these is given back only when few packets were held ...
+/// A ring with more room shrinks as soon as few packets are held, a smaller one ...
 const SMALL_RING: usize = 128;
-/// ... while so many came out in a row: a queue that a sender fills and empties in turn keeps its room.
+/// ... after this many packets left in a row while few were held: a queue that fills and empties in turn keeps its room.
 const PATIENCE: u32 = 1024;
 
 /// A link in one direction, carrying packets of type `T`.
 ///
-/// After each call that changes it, ask [`next_arrival`](Self::next_arrival) again. Times given to it
-/// are not to go back (a little does no harm: a late packet queues behind what has left).
+/// After each call that changes it, call [`next_arrival`](Self::next_arrival) again. Times must not decrease (a small
+/// step back is harmless: the packet queues behind what has left).
 #[derive(Clone, Debug)]
 #[repr(C, align(64))]
 pub struct Link<T> {
     held: VecDeque<Held<T>>,
-    /// How many of those held are on the wire; under a plan, when somebody last looked.
+    /// How many of those held are on the wire; with a plan, as of the last [`settle`](Self::settle).
     flying: usize,
     queued_bytes: u64,
     delay: Span,
-    /// Of what has left; under a plan, of all that is held.
+    /// Of the packets that have left; with a plan, of all packets held.
     last_departure: Time,
-    /// The arrival of everything held is known.
-    is_planned: bool,
-    /// Nothing but its turn decides about a packet: all that comes can be planned.
-    is_plain: bool,
-    /// The first that waits is on its way out.
-    sends: bool,
-    /// Packets may overtake each other.
-    overtakes: bool,
-    /// Something is left to chance on the wire: `rare.luck` is to be asked.
-    has_luck: bool,
-    /// Not every packet that finds room waits its turn: `rare.queue` and `rare.codel` are to be asked.
-    is_managed: bool,
-    /// `rare.outages` is to be asked.
-    has_outages: bool,
-    /// Something waits in `rare.lost`.
-    has_lost: bool,
-    /// The largest size that is carried.
+    flags: Flags,
+    /// The largest size carried.
     mtu: u32,
     overhead: u32,
-    /// How long a byte takes, where that is a whole number of nanoseconds, as with most rates that are round ...
+    /// The time of a byte, if it is a whole number of nanoseconds, as at most round rates ...
     per_byte: Option<NonZeroU64>,
-    /// ... and else a size and how long it takes: many packets have that of the one before.
-    known: (u64, Span),
+    /// ... otherwise the last size and its time: many packets have the size of the one before.
+    last_time: (u64, Span),
     flying_bytes: u64,
-    /// How long nothing was on its way out before what is or was last.
+    /// Time without a packet being sent, before the current or last one.
     idle: Span,
     stats: LinkStats,
-    /// Packets that came out in a row while few were held.
-    few: u32,
-    /// When the first that waits has left; [`Time::NEVER`] while none is on its way out, and under a plan.
+    /// Packets that left in a row while few were held.
+    few_held: u32,
+    /// When the first waiting packet has left; [`Time::NEVER`] while none is being sent, and with a plan.
     departs: Time,
     transmitter: Transmitter,
     last_arrival: Time,
     rare: Box<Rare<T>>,
 }
 
-/// What a packet on a plain link never needs.
+/// Which parts of the link are in use, so that most calls skip the others.
+#[derive(Clone, Copy, Debug)]
+struct Flags {
+    /// The arrival of every held packet is computed.
+    is_planned: bool,
+    /// A packet's journey depends only on the packets before it, so it can be computed on arrival.
+    is_plain: bool,
+    /// The first waiting packet is being sent.
+    sends: bool,
+    /// Packets may overtake each other.
+    overtakes: bool,
+    /// `rare.impairments` draws a fate for each packet.
+    is_impaired: bool,
+    /// `rare.queue` or `rare.codel` may mark or drop packets.
+    is_managed: bool,
+    /// `rare.outages` must be checked.
+    has_outages: bool,
+    /// `rare.lost` holds packets.
+    has_lost: bool,
+}
+
+/// Fields that packets on a plain link do not need.
 #[derive(Clone, Debug)]
 struct Rare<T> {
     queue: QueueModel,
     codel: Option<Codel>,
     /// The largest packet that the queue has held, for CoDel.
     largest: u64,
-    luck: Luck,
-    /// That of the packet that is on its way out.
-    drawn: Drawn,
+    impairments: Impairments,
+    /// The fate of the packet being sent.
+    fate: Fate,
     outages: Outages,
-    /// What was lost after it was taken, for a driver that asked to have it back.
+    /// Packets lost after they were accepted, if the driver wants them back.
     lost: Option<Vec<T>>,
 }
 
-/// A packet at the far end of a link.
+/// A packet that arrived at the far end of a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arrival<T> {
-    /// When it arrives, which may be earlier than when it was asked for.
+    /// When it arrives, possibly before the call that returned it.
     pub at: Time,
     /// The packet.
     pub item: T,
     /// Its size as given at enqueue.
     pub size: u32,
-    /// True when it carries a congestion mark, from here or from before.
+    /// True when it carries a congestion mark, from this link or an earlier one.
     pub ce: bool,
-    /// True when it was damaged on the way.
+    /// True when it was damaged on the link.
     pub corrupt: bool,
 }
 
 /// A packet on the link.
 #[derive(Clone, Debug)]
 struct Held<T> {
-    /// Since when it waits; when it arrives, once it is on the wire.
+    /// Since when it waits; on the wire, when it arrives.
     time: Time,
     item: T,
     size: u32,
@@ -125,7 +131,7 @@ struct Held<T> {
 }
 
 impl<T: Clone> Link<T> {
-    /// A link with nothing on it.
+    /// An empty link.
     #[must_use]
     pub fn new(mut config: LinkConfig) -> Self {
         let QueueModel { random_drop, codel, mark_above, .. } = config.queue;
@@ -134,9 +140,19 @@ impl<T: Clone> Link<T> {
             codel: codel.map(Codel::new),
             largest: 0,
             outages: Outages::new(std::mem::take(&mut config.outages)),
-            luck: Luck::new(&config),
-            drawn: Drawn::default(),
+            impairments: Impairments::new(&config),
+            fate: Fate::default(),
             lost: None,
+        };
+        let flags = Flags {
+            is_planned: false,
+            is_plain: false,
+            sends: false,
+            overtakes: rare.impairments.overtakes(),
+            is_impaired: rare.impairments.is_needed(),
+            is_managed: random_drop.is_some() || codel.is_some() || mark_above.is_some(),
+            has_outages: !rare.outages.is_over(),
+            has_lost: false,
         };
         let mut link = Self {
             held: VecDeque::new(),
@@ -149,62 +165,55 @@ impl<T: Clone> Link<T> {
             idle: Span::ZERO,
             transmitter: Transmitter::new(std::mem::take(&mut config.rate)),
             per_byte: None,
-            known: (0, Span::ZERO),
+            last_time: (0, Span::ZERO),
             mtu: config.mtu.unwrap_or(u32::MAX),
             overhead: config.overhead,
-            is_planned: false,
-            is_plain: false,
-            sends: false,
-            overtakes: rare.luck.overtakes(),
-            has_luck: rare.luck.is_needed(),
-            is_managed: random_drop.is_some() || codel.is_some() || mark_above.is_some(),
-            has_outages: !rare.outages.is_over(),
-            has_lost: false,
+            flags,
             stats: LinkStats::default(),
-            few: 0,
+            few_held: 0,
             flying_bytes: 0,
             rare: Box::new(rare),
         };
-        link.is_plain = link.can_be_planned();
+        link.flags.is_plain = link.can_be_planned();
         link.per_byte = link.transmitter.per_byte();
         link
     }
 
-    /// Keeps what is lost after it was taken, until [`take_lost`](Self::take_lost) asks for it: for items
-    /// that stand for something held elsewhere.
+    /// Keeps packets lost after they were accepted for [`take_lost`](Self::take_lost): for items that refer to something
+    /// stored elsewhere.
     #[must_use]
     pub fn keeping_lost(mut self) -> Self {
         self.rare.lost = Some(Vec::new());
         self
     }
 
-    /// True when [`take_lost`](Self::take_lost) has something to give.
+    /// True when [`take_lost`](Self::take_lost) has a packet to return.
     #[inline]
     #[must_use]
     pub fn has_lost(&self) -> bool {
-        self.has_lost
+        self.flags.has_lost
     }
 
-    /// Gives back a packet that was taken and then lost; nothing unless made by
+    /// Returns a packet that was accepted and then lost; `None` unless the link was made by
     /// [`keeping_lost`](Self::keeping_lost).
     #[inline]
     pub fn take_lost(&mut self) -> Option<T> {
-        if !self.has_lost {
+        if !self.flags.has_lost {
             return None;
         }
         let lost = self.rare.lost.as_mut()?;
         let item = lost.pop();
-        self.has_lost = !lost.is_empty();
+        self.flags.has_lost = !lost.is_empty();
         item
     }
 
     /// Offers a packet of `size` bytes at `now`.
     ///
     /// # Errors
-    /// Why it was not taken. A packet that was taken may still be lost later.
+    /// The reason when the packet is not accepted. An accepted packet may still be lost later.
     #[inline]
     pub fn enqueue(&mut self, now: Time, size: u32, item: T, ecn: Ecn) -> Result<(), DropReason> {
-        if self.is_planned || (self.is_plain && self.held.is_empty()) {
+        if self.flags.is_planned || (self.flags.is_plain && self.held.is_empty()) {
             return self.plan(now, size, item, ecn);
         }
         self.catch_up(now);
@@ -214,63 +223,63 @@ impl<T: Clone> Link<T> {
             return Err(why);
         }
         let bytes = self.on_wire(size);
-        let ecn = if self.is_managed { self.manage(bytes, ecn) } else { ecn };
+        let ecn = if self.flags.is_managed { self.manage(bytes, ecn) } else { ecn };
         self.queued_bytes += bytes;
         self.held.push_back(Held { time: now, item, size, ecn, corrupt: false });
         self.stats.max_queue_packets = self.stats.max_queue_packets.max(self.held.len() - self.flying);
         self.stats.max_queue_bytes = self.stats.max_queue_bytes.max(self.queued_bytes);
-        if !self.sends {
+        if !self.flags.sends {
             let start = now.max(self.last_departure);
             self.begin_next(start);
-            if self.sends {
+            if self.flags.sends {
                 self.idle += start.since(self.last_departure);
             }
         }
         Ok(())
     }
 
-    /// When to ask [`pop`](Self::pop) next; `None` when nothing will come out unless something changes.
+    /// When to call [`pop`](Self::pop) next; `None` when nothing comes out unless something changes.
     ///
-    /// Nothing comes out before that. It may be that nothing does then either (the packet
-    /// was lost, or, where packets may overtake each other, has only left): ask again.
+    /// Nothing comes out earlier. At that time the packet may turn out to be lost or, where packets may overtake each other,
+    /// to have only left: call this again then.
     #[inline]
     #[must_use]
     pub fn next_arrival(&self) -> Option<Time> {
-        if self.is_planned {
+        if self.flags.is_planned {
             return self.held.front().map(|packet| packet.time);
         }
         let flying = self.held.front().filter(|_| self.flying > 0).map(|packet| packet.time);
-        if !self.sends || (flying.is_some() && !self.overtakes) {
+        if !self.flags.sends || (flying.is_some() && !self.flags.overtakes) {
             return flying;
         }
-        let next = if self.overtakes { self.departs } else { self.next_landing() };
+        let next = if self.flags.overtakes { self.departs } else { self.next_landing() };
         Some(flying.map_or(next, |at| at.min(next))).filter(|at| *at != Time::NEVER)
     }
 
-    /// True when another packet enqueued would change nothing about [`next_arrival`](Self::next_arrival): one
-    /// is held already, and nothing but its turn decides about a packet's journey.
+    /// True when enqueueing another packet leaves [`next_arrival`](Self::next_arrival) unchanged: a packet is held, and each
+    /// packet's journey depends only on the packets before it.
     #[must_use]
     pub fn is_steady(&self) -> bool {
-        (self.is_planned || self.is_plain) && !self.held.is_empty()
+        (self.flags.is_planned || self.flags.is_plain) && !self.held.is_empty()
     }
 
-    /// True when nothing but its turn decides about a packet: the rate is fixed, nothing is left to chance once it
-    /// has found room, and no outage is to come. Unless such a link is changed, it may be asked for what arrives up to a
-    /// moment before it is offered packets that come earlier, as long as these cannot arrive by then.
+    /// True when a packet's journey depends only on the packets before it: the rate is fixed, nothing after the queue is
+    /// random, and no outage is scheduled. Unless such a link is changed, a driver may take out what arrives up to a time
+    /// before it offers packets with earlier times, as long as these cannot arrive by then.
     #[must_use]
     pub fn is_plain(&self) -> bool {
-        self.is_plain
+        self.flags.is_plain
     }
 
-    /// What an empty link is made of, for one that holds no packets.
+    /// The parts of an empty link that a [`PlainLink`](crate::PlainLink) needs.
     pub(crate) fn into_parts(self) -> (Transmitter, Random, u32, u32) {
-        (self.transmitter, self.rare.luck.random, self.mtu, self.overhead)
+        (self.transmitter, self.rare.impairments.random, self.mtu, self.overhead)
     }
 
     /// Takes out the first packet that has arrived by `now`.
     #[inline]
     pub fn pop(&mut self, now: Time) -> Option<Arrival<T>> {
-        if self.is_planned {
+        if self.flags.is_planned {
             return self.pop_planned(now);
         }
         self.catch_up(now);
@@ -286,31 +295,31 @@ impl<T: Clone> Link<T> {
         Some(Arrival { at, item, size, ce: ecn == Ecn::Marked, corrupt })
     }
 
-    /// Packets waiting at `now`, the one on its way out included, and their bytes with overhead.
+    /// Packets waiting at `now`, including the one being sent, and their bytes with overhead.
     pub fn backlog(&mut self, now: Time) -> (usize, u64) {
         self.catch_up(now);
         (self.held.len() - self.flying, self.queued_bytes)
     }
 
-    /// Counts from `now` on how many packets wait at most.
+    /// Counts the longest queue from `now` on.
     pub fn restart_peaks(&mut self, now: Time) {
         (self.stats.max_queue_packets, self.stats.max_queue_bytes) = self.backlog(now);
     }
 
-    /// For how long something was on its way out, by `now`: over a stretch of time the share of it in which the link is used.
+    /// The total time in which a packet was being sent, by `now`: its share of a period is the link's utilisation.
     pub fn busy(&mut self, now: Time) -> Span {
         self.catch_up(now);
-        let until = if self.sends { now } else { self.last_departure.min(now) };
+        let until = if self.flags.sends { now } else { self.last_departure.min(now) };
         until.since(Time::ZERO + self.idle)
     }
 
-    /// Bytes held, waiting or on the wire, when the link was last asked.
+    /// Bytes waiting or on the wire, as of the last call.
     #[must_use]
     pub fn held_bytes(&self) -> u64 {
         self.queued_bytes + self.flying_bytes
     }
 
-    /// What the link has done by the time it was last asked.
+    /// The link's counts, as of the last call.
     #[must_use]
     pub fn stats(&self) -> &LinkStats {
         &self.stats
@@ -320,37 +329,37 @@ impl<T: Clone> Link<T> {
         u64::from(size) + u64::from(self.overhead)
     }
 
-    /// A ring is gone through from end to end again and again, however few it holds: what is at hand is little.
+    /// Shrinks the ring when few packets are held: a ring cycles through all of its memory, which should stay small.
     fn tidy(&mut self) {
         let (held, room) = (self.held.len(), self.held.capacity());
         if held == 0 {
             self.held.clear();
         }
         if held >= room / 8 || room <= LEAST_RING {
-            self.few = 0;
+            self.few_held = 0;
             return;
         }
-        self.few += 1;
-        if room > SMALL_RING || self.few > PATIENCE {
+        self.few_held += 1;
+        if room > SMALL_RING || self.few_held > PATIENCE {
             self.held.shrink_to((room / 4).max(LEAST_RING));
-            self.few = 0;
+            self.few_held = 0;
         }
     }
 
-    /// How long so many bytes take, if the transmitter is regular.
+    /// How long these bytes take on a regular transmitter.
     #[inline]
     fn time_for(&mut self, bytes: u64) -> Span {
         if let Some(nanos) = self.per_byte {
             return Span::from_nanos(bytes.saturating_mul(nanos.get()));
         }
-        if self.known.0 != bytes {
-            self.known = (bytes, self.transmitter.time_for(bytes));
+        if self.last_time.0 != bytes {
+            self.last_time = (bytes, self.transmitter.time_for(bytes));
         }
-        self.known.1
+        self.last_time.1
     }
 
     fn is_down(&mut self, now: Time) -> bool {
-        self.has_outages && self.rare.outages.is_down(now)
+        self.flags.has_outages && self.rare.outages.is_down(now)
     }
 
     fn admit(&mut self, now: Time, size: u32) -> Result<(), DropReason> {
@@ -362,10 +371,10 @@ impl<T: Clone> Link<T> {
         }
         let filled = ((self.held.len() - self.flying) as u64 + 1, self.queued_bytes + self.on_wire(size));
         let QueueModel { limit, random_drop, .. } = self.rare.queue;
-        limit.admit(filled, random_drop, &mut self.rare.luck.random)
+        limit.admit(filled, random_drop, &mut self.rare.impairments.random)
     }
 
-    /// Notes a packet of so many bytes on the wire that the queue takes, and marks it where there is too much.
+    /// Records a packet of this many bytes that enters the queue, and marks it above the threshold.
     fn manage(&mut self, bytes: u64, ecn: Ecn) -> Ecn {
         self.rare.largest = self.rare.largest.max(bytes);
         let is_above_mark = match self.rare.queue.mark_above {
@@ -386,7 +395,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_packet_needs_lies_in_three_cache_lines() {
+    fn the_fields_every_packet_needs_lie_in_three_cache_lines() {
         let counted = std::mem::offset_of!(Link<u64>, stats) + std::mem::offset_of!(LinkStats, dropped);
         assert!(counted <= 3 * 64, "{counted}");
     }

@@ -1,13 +1,12 @@
-//! The plain link: a packet's whole journey is known when it comes.
+//! The plain link: computes a packet's whole journey when it is offered.
 //!
-//! Where nothing but its turn decides about a packet (a fixed rate, nothing left to chance on the wire, no CoDel, no
-//! marks), it leaves a packet's time after the one before it and arrives a delay later. So its arrival is noted once, on entry,
-//! and nothing is done when it leaves. Who has left is looked at when somebody asks for the queue, or when a packet
-//! comes that may find it full or longer than ever: those that have not been looked at since count as waiting, so a
-//! queue is never longer than it seems.
+//! With a fixed rate, no randomness on the wire, no CoDel and no marks, a packet leaves its sending time after the one
+//! before it and arrives a delay later. So its arrival is stored on entry, and departures need no work. Which packets
+//! have left is computed when a driver asks for the queue, or when a packet may find it full or longer than ever before.
+//! Until then packets that have left count as waiting, so the queue is never longer than it seems.
 //!
-//! When the link is changed, the plan of what has not left is given up, and the packets go on one by one. A link that runs
-//! empty plans anew.
+//! A change discards the plan for packets that have not left, and they continue one by one. A link that runs empty plans
+//! again.
 
 use anabranch_wire::Time;
 
@@ -15,16 +14,17 @@ use super::{Arrival, Held, Link};
 use crate::{DropReason, Ecn};
 
 impl<T: Clone> Link<T> {
-    /// True when nothing but its turn decides about a packet that comes.
+    /// True when a packet's journey depends only on the packets before it.
     pub(super) fn can_be_planned(&self) -> bool {
         let steps = self.rare.queue.codel.is_some() || self.rare.queue.mark_above.is_some();
-        !(steps || self.has_luck || self.has_outages || self.overtakes) && self.transmitter.is_regular()
+        !(steps || self.flags.is_impaired || self.flags.has_outages || self.flags.overtakes)
+            && self.transmitter.is_regular()
     }
 
     /// Offers a packet.
     #[inline]
     pub(super) fn plan(&mut self, now: Time, size: u32, item: T, ecn: Ecn) -> Result<(), DropReason> {
-        self.is_planned = true;
+        self.flags.is_planned = true;
         self.stats.offered.count(size);
         let bytes = self.on_wire(size);
         if !self.has_ample_room(size, bytes) {
@@ -48,9 +48,9 @@ impl<T: Clone> Link<T> {
         Ok(())
     }
 
-    /// True when a packet is sure to find room, and no more waiting than there was once.
+    /// True when a packet certainly finds room and the queue stays within its longest so far.
     fn has_ample_room(&self, size: u32, bytes: u64) -> bool {
-        !self.is_managed
+        !self.flags.is_managed
             && self.held.len() - self.flying < self.stats.max_queue_packets
             && self.queued_bytes + bytes <= self.stats.max_queue_bytes
             && size <= self.mtu
@@ -74,7 +74,7 @@ impl<T: Clone> Link<T> {
         Some(Arrival { at, item, size, ce: ecn == Ecn::Marked, corrupt })
     }
 
-    /// Looks who has left by `now`.
+    /// Moves packets that have left by `now` to the wire.
     pub(super) fn settle(&mut self, now: Time) {
         let (delay, waiting) = (self.delay, self.held.range(self.flying..));
         let left = waiting.take_while(|packet| packet.time - delay <= now);
@@ -85,9 +85,9 @@ impl<T: Clone> Link<T> {
         self.queued_bytes -= bytes + count as u64 * u64::from(self.overhead);
     }
 
-    /// From here on packets leave one by one. Everything that has left by `now` is known to have.
+    /// From now on packets leave one by one. Those that have left by `now` must have been settled.
     pub(super) fn abandon_plan(&mut self, now: Time) {
-        if !std::mem::take(&mut self.is_planned) {
+        if !std::mem::take(&mut self.flags.is_planned) {
             return;
         }
         if let Some(last) = self.flying.checked_sub(1).and_then(|last| self.held.get(last)) {
@@ -98,9 +98,9 @@ impl<T: Clone> Link<T> {
         let bytes = self.on_wire(head.size);
         let start = departs - self.time_for(bytes);
         self.departs = self.transmitter.start(start, bytes);
-        (self.last_departure, self.sends) = (start, true);
+        (self.last_departure, self.flags.sends) = (start, true);
         for packet in self.held.iter_mut().skip(self.flying + 1) {
-            // Its wait was counted up to the planned moment, and will be from now on.
+            // Its wait was counted up to the planned time, and will be counted again from now on.
             self.stats.waits -= 1;
             self.stats.wait_total = self.stats.wait_total.saturating_sub(departs.since(now));
             departs = packet.time - self.delay;
