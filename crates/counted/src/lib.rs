@@ -1,21 +1,22 @@
-//! Counts the instructions of parts of a test, by callgrind: the same number on a busy machine as on an idle one, so that a test may fail by it.
+//! Counts the instructions of parts of a test with callgrind. The count is the same on a busy machine as on an idle one, so
+//! tests may assert on it.
 //!
-//! A test [`run`]s another of its own executable under callgrind. That other does nothing unless it [is counted](is_counted), and calls
-//! [`end_of_part`] after each part of what it does.
+//! A test calls [`run`] on another test of its own executable. That other test does nothing unless it [is
+//! counted](is_counted), and calls [`end_of_part`] after each part of its work.
 
 use std::fs;
 use std::process::Command;
 
-/// Set for the process that is counted.
+/// Set in the environment of the counted process.
 const COUNTED: &str = "ANABRANCH_COUNTED";
-/// What a line of the counted process begins with that tells of a part.
+/// Prefix of an output line of the counted process that ends a part.
 const MARK: &str = "end of part: ";
 
-/// What a part took.
+/// The count of one part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// What [`end_of_part`] was told.
-    pub told: Vec<u64>,
+    /// The numbers passed to [`end_of_part`].
+    pub numbers: Vec<u64>,
     /// Instructions.
     pub instructions: u64,
 }
@@ -26,18 +27,18 @@ pub fn is_counted() -> bool {
     std::env::var_os(COUNTED).is_some()
 }
 
-/// Ends a part, with numbers for whoever reads the count.
+/// Ends a part, with numbers for the reader of the count.
 #[inline(never)]
-pub fn end_of_part(told: &[u64]) {
-    let words: Vec<String> = told.iter().map(u64::to_string).collect();
+pub fn end_of_part(numbers: &[u64]) {
+    let words: Vec<String> = numbers.iter().map(u64::to_string).collect();
     println!("{MARK}{}", words.join(" "));
 }
 
-/// Runs one test of this executable under callgrind and counts all that it does, or what is done in functions whose names fit `within`
-/// (`*` stands for anything), which may not call each other. `None` where valgrind is not installed.
+/// Runs one test of this executable under callgrind. Counts all of it, or the functions whose names match `within` (`*`
+/// matches anything), which must not call each other. `None` where valgrind is not installed.
 ///
 /// # Panics
-/// When the test fails, or callgrind does not write what it should.
+/// When the test fails, or callgrind's output is malformed.
 #[must_use]
 pub fn run(test: &str, within: Option<&str>) -> Option<Vec<Part>> {
     let dir = tempfile::tempdir().expect("a directory for the counts");
@@ -54,15 +55,15 @@ pub fn run(test: &str, within: Option<&str>) -> Option<Vec<Part>> {
     let output = command.output().ok()?;
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "valgrind failed:\n{out}{err}");
-    let told = out
+    let numbers = out
         .lines()
         .filter_map(|line| line.split_once(MARK))
-        .map(|(_, told)| told.split_whitespace().map(|number| number.parse().expect("a number")).collect());
-    let parts = told.zip(1..).map(|(told, number)| {
-        let file = dir.path().join(format!("part.{number}"));
+        .map(|(_, words)| words.split_whitespace().map(|number| number.parse().expect("a number")).collect());
+    let parts = numbers.zip(1..).map(|(numbers, index)| {
+        let file = dir.path().join(format!("part.{index}"));
         let text = fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
         let total = text.lines().find_map(|line| line.strip_prefix("totals: "));
-        Part { told, instructions: total.and_then(|total| total.trim().parse().ok()).expect("a total") }
+        Part { numbers, instructions: total.and_then(|total| total.trim().parse().ok()).expect("a total") }
     });
     Some(parts.collect())
 }

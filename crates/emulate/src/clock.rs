@@ -1,13 +1,13 @@
-//! The emulation's clock: model time that runs with real time, and wall-clock receive stamps made part of it.
+//! The emulation's clock: model time that runs with real time, and conversion of wall-clock receive stamps.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anabranch_wire::{Span, Time};
 
-/// A stamp older than this is not believed: the wall clock was set meanwhile.
+/// An older stamp is ignored: the wall clock was set meanwhile.
 const OLDEST_STAMP: Duration = Duration::from_secs(1);
 
-/// Counts from the moment it was made.
+/// Counts from its creation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     start: Instant,
@@ -22,14 +22,14 @@ impl Clock {
         Time::from_nanos(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// A reading of both clocks at once, to place a batch of stamps with.
+    /// Reads both clocks at once, to convert a batch of stamps.
     pub(crate) fn read(&self) -> Reading {
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Reading { now: self.now(), wall }
     }
 }
 
-/// The same moment on the emulation's clock and on the wall clock.
+/// The same time on the emulation's clock and on the wall clock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reading {
     now: Time,
@@ -37,8 +37,7 @@ pub(crate) struct Reading {
 }
 
 impl Reading {
-    /// When a packet came that the kernel stamped so; the moment of the reading when it has no stamp, or an
-    /// absurd one.
+    /// The arrival of a packet with this kernel time stamp; the time of the reading when the stamp is missing or absurd.
     pub(crate) fn time_of(&self, stamp: Option<Duration>) -> Time {
         let age = stamp.and_then(|stamp| self.wall.checked_sub(stamp)).filter(|age| *age < OLDEST_STAMP);
         let age = age.map_or(0, |age| u64::try_from(age.as_nanos()).unwrap_or(0));
@@ -51,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stamp_is_placed_by_its_age_and_an_absurd_one_is_not_believed() {
+    fn a_stamp_is_converted_by_its_age_and_an_absurd_one_is_ignored() {
         let reading =
             Reading { now: Time::from_nanos(5_000_000_000), wall: Duration::from_secs(1_700_000_000) };
         let stamp = |before: i64| {

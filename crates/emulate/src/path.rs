@@ -1,8 +1,8 @@
-//! An emulated path: its two links, and the addresses behind it, kept as a NAT keeps them.
+//! An emulated path: its two links, and the clients behind it, tracked like in a NAT.
 //!
-//! The first packet from a new source makes it a *client*, with a socket of its own towards the server, so that
-//! the server's answers find their way back. There are at most [`MAX_CLIENTS`]; a new one takes
-//! the place of the one silent for longest if that one has been silent for [`CLIENT_IDLE`].
+//! The first packet from a new source makes it a *client*, with its own socket towards the server to receive the server's
+//! answers. There are at most [`MAX_CLIENTS`]. A new client replaces the one silent for longest, if that one has been silent
+//! for [`CLIENT_IDLE`].
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -12,23 +12,15 @@ use anabranch_wire::{Span, Time};
 use mio::Token;
 use quinn_udp::EcnCodepoint;
 
-use crate::port::Received;
-use crate::{Direction, EmulatedPath};
+use crate::config::{Direction, EmulatedPath};
+use crate::datagram::{Datagram, Received};
 
-/// Sources one path tells apart at a time.
+/// Most clients of a path at a time.
 pub const MAX_CLIENTS: usize = 64;
-/// A client silent for this long makes room for a new one.
+/// A client silent for this long can be replaced by a new one.
 pub const CLIENT_IDLE: Span = Span::from_secs(30);
-/// Bytes one direction of a path may hold, whatever its links' queues allow: an unlimited rate has no queue.
+/// Bytes one direction of a path may hold, whatever its queue allows: an unlimited rate has no queue.
 pub const MAX_HELD_BYTES: u64 = 64 << 20;
-
-/// A datagram under way and the client's socket that it belongs to.
-#[derive(Clone, Debug)]
-pub(crate) struct Datagram {
-    pub(crate) client: Token,
-    pub(crate) bytes: Box<[u8]>,
-    pub(crate) ecn: Option<EcnCodepoint>,
-}
 
 /// The modelled part of a path, shared by the emulation's thread and its handle.
 #[derive(Debug)]
@@ -40,20 +32,20 @@ pub(crate) struct Links {
     damaged: usize,
 }
 
-/// What happened on a path.
+/// The counts of a path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathStats {
     /// From clients to the server.
     pub forward: LinkStats,
     /// From the server to clients.
     pub reverse: LinkStats,
-    /// Clients known now.
+    /// Current clients.
     pub clients: usize,
-    /// Packets of sources for which there was no room, and packets to a client from anyone but the server.
+    /// Packets from sources beyond [`MAX_CLIENTS`], and packets to a client that do not come from the server.
     pub refused: u64,
     /// Packets beyond [`MAX_HELD_BYTES`].
     pub overflowed: u64,
-    /// Packets that the operating system would not send.
+    /// Packets that the operating system did not send.
     pub unsent: u64,
 }
 
@@ -87,11 +79,11 @@ impl Links {
             Some(EcnCodepoint::Ect0 | EcnCodepoint::Ect1) => Ecn::Capable,
         };
         let datagram = Datagram { client, bytes: received.bytes, ecn: received.ecn };
-        // What is dropped, the link counts.
+        // The link counts the packets it drops.
         let _ = link.enqueue(received.at, size, datagram, ecn);
     }
 
-    /// The next datagram that has arrived by `now`, marked and damaged as the link says.
+    /// The next datagram that has arrived by `now`, marked and damaged by the link's decision.
     pub(crate) fn pop(&mut self, direction: Direction, now: Time) -> Option<Datagram> {
         let Arrival { item: mut datagram, ce, corrupt, .. } = self.link(direction).pop(now)?;
         if ce {
@@ -99,8 +91,8 @@ impl Links {
         }
         if corrupt && !datagram.bytes.is_empty() {
             self.damaged = self.damaged.wrapping_add(7919);
-            let place = self.damaged % datagram.bytes.len();
-            datagram.bytes[place] ^= 0x55;
+            let index = self.damaged % datagram.bytes.len();
+            datagram.bytes[index] ^= 0x55;
         }
         Some(datagram)
     }
@@ -114,7 +106,7 @@ impl Links {
     }
 }
 
-/// The clients of one path: which socket towards the server belongs to which source.
+/// The clients of one path: the socket towards the server of each source.
 #[derive(Debug, Default)]
 pub(crate) struct Clients {
     by_address: BTreeMap<SocketAddr, Client>,
@@ -127,7 +119,7 @@ struct Client {
 }
 
 impl Clients {
-    /// The socket of a known source, which is now known to live.
+    /// The socket of a known source, whose idle time starts again.
     pub(crate) fn hear(&mut self, address: SocketAddr, now: Time) -> Option<Token> {
         let client = self.by_address.get_mut(&address)?;
         client.last_heard = client.last_heard.max(now);
@@ -142,7 +134,7 @@ impl Clients {
         self.by_address.len()
     }
 
-    /// Makes room for one more. `Err` when there is none; otherwise the socket to be closed, if any.
+    /// Makes room for one more client: `Err` without room, otherwise the socket to close, if any.
     pub(crate) fn make_room(&mut self, now: Time) -> Result<Option<Token>, ()> {
         if self.by_address.len() < MAX_CLIENTS {
             return Ok(None);
@@ -166,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_makes_room_only_of_a_client_long_silent() {
+    fn a_full_table_makes_room_only_by_removing_a_long_silent_client() {
         let mut clients = Clients::default();
         for port in 0..MAX_CLIENTS as u16 {
             assert_eq!(clients.make_room(Time::ZERO), Ok(None));

@@ -1,44 +1,34 @@
-//! One UDP socket of the emulation: batches in, with time stamps and ECN; packets out.
+//! One UDP socket of the emulation: receives batches with time stamps and ECN, and sends packets.
 
 use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
 
-use anabranch_wire::Time;
 use mio::net::UdpSocket;
 use quinn_udp::{BATCH_SIZE, EcnCodepoint, RecvMeta, Transmit, UdpSocketState};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::clock::Clock;
-use crate::path::Datagram;
+use crate::datagram::{Datagram, Received};
 
-/// Asked of the kernel for each socket, so that a late wake-up loses nothing; it may grant less.
+/// Buffer size requested from the kernel for each socket, so that a late wake-up loses nothing; it may grant less.
 const SOCKET_BUFFER: usize = 8 << 20;
-/// Room for one receive of the largest size, which may be several datagrams joined.
+/// Room for one receive of the largest size, which may be several joined datagrams.
 const SLOT: usize = 1 << 16;
-/// The most bytes of datagrams joined in one send: what fits in one IP packet with its headers.
+/// The most bytes joined in one send: what fits in one IP packet with its headers.
 const MAX_JOINED: usize = 65_000;
 
-/// A bound socket that never blocks.
+/// A bound, non-blocking socket.
 #[derive(Debug)]
 pub(crate) struct Port {
     pub(crate) socket: UdpSocket,
     state: UdpSocketState,
 }
 
-/// A datagram as it came in.
-#[derive(Debug)]
-pub(crate) struct Received {
-    pub(crate) at: Time,
-    pub(crate) from: SocketAddr,
-    pub(crate) bytes: Box<[u8]>,
-    pub(crate) ecn: Option<EcnCodepoint>,
-}
-
 impl Port {
     pub(crate) fn bind(address: SocketAddr) -> io::Result<Self> {
         let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
         socket.bind(&address.into())?;
-        // A smaller buffer than asked for costs packets under load, and nothing else.
+        // A smaller buffer only costs packets under load.
         let _ = socket.set_recv_buffer_size(SOCKET_BUFFER);
         let _ = socket.set_send_buffer_size(SOCKET_BUFFER);
         let state = UdpSocketState::new((&socket).into())?;
@@ -74,8 +64,8 @@ impl Port {
         Ok(true)
     }
 
-    /// Sends a run of datagrams, in one system call where the kernel can cut them apart itself
-    /// ([`joinable`](Self::joinable)); returns how many could not be sent.
+    /// Sends a run of datagrams, in one system call where the kernel can split them ([`joinable`](Self::joinable)); returns how
+    /// many could not be sent.
     pub(crate) fn send(&self, to: SocketAddr, run: &[Datagram], joined: &mut Vec<u8>) -> u64 {
         if let [first, _, ..] = run {
             joined.clear();
@@ -83,7 +73,7 @@ impl Port {
             match self.transmit(to, joined, first.ecn, Some(first.bytes.len())) {
                 Ok(()) => return 0,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return run.len() as u64,
-                // It may be the joining that failed.
+                // Perhaps only joining failed.
                 Err(_) => {}
             }
         }
@@ -92,8 +82,7 @@ impl Port {
         unsent.count() as u64
     }
 
-    /// How many datagrams at the beginning can go out in one send: those of one client, mark and size,
-    /// and one more that is shorter.
+    /// How many datagrams from the first on fit in one send: those of one client, mark and size, and one shorter one.
     pub(crate) fn joinable(&self, datagrams: &[Datagram]) -> usize {
         let Some(first) = datagrams.first() else { return 0 };
         let size = first.bytes.len();
@@ -118,7 +107,7 @@ impl Port {
     }
 }
 
-/// Where batches are received; one for all ports.
+/// Receive buffers, shared by all ports.
 #[derive(Debug)]
 pub(crate) struct Buffers {
     bytes: Vec<u8>,
@@ -131,8 +120,8 @@ impl Buffers {
     }
 }
 
-/// Asks the kernel not to tell the destination address, which is known. There is room for the time
-/// stamp, the joined datagrams' size and the ECN mark only without it; the mark would be the one left out.
+/// Asks the kernel not to report the destination address, which is known. Without it there is room for the time stamp, the
+/// size of joined datagrams and the ECN mark; otherwise the mark would be missing.
 #[cfg(target_os = "linux")]
 fn make_room_for_ecn(socket: &Socket, address: SocketAddr) -> io::Result<()> {
     use nix::sys::socket::{setsockopt, sockopt};

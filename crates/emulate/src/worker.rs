@@ -1,10 +1,10 @@
-//! The emulation's one thread: receives, lets the links work, sends what has arrived.
+//! The emulation's thread: receives packets, offers them to the links, sends those that have arrived.
 //!
-//! Each round takes all that the sockets hold, in order of the kernel's time stamps, then sends all
-//! that is due. The links count in model time, so a late round delays packets by its lateness and costs no
-//! rate. With nothing under way the thread sleeps until a socket wakes it. Otherwise it sleeps until the next
-//! arrival, precisely (the poll's own timeout has steps of a millisecond), but no less than [`PAUSE`],
-//! which gathers packets into batches and leaves the machine to those that are being measured.
+//! Each round receives everything from the sockets, in order of the kernel's time stamps, then sends everything due. The
+//! links count in model time, so a late round delays packets but costs no rate. Without packets in transit the thread
+//! sleeps until a socket wakes it. Otherwise it sleeps until the next arrival, precisely (the poll's own timeout has steps
+//! of a millisecond), but at least [`PAUSE`], which gathers packets into batches and leaves the processor to the programs
+//! under test.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,25 +16,27 @@ use std::time::Duration;
 use anabranch_wire::Time;
 use mio::{Events, Interest, Poll, Token};
 
-use crate::path::{Clients, Datagram, Links};
-use crate::port::{Buffers, Port, Received};
-use crate::{Direction, Shared};
+use crate::config::Direction;
+use crate::datagram::{Datagram, Received};
+use crate::path::{Clients, Links};
+use crate::port::{Buffers, Port};
+use crate::state::State;
 
-/// The shortest sleep while packets are under way, and so the coarseness of arrivals.
+/// The shortest sleep while packets are in transit, and so the granularity of arrivals.
 const PAUSE: Duration = Duration::from_micros(200);
-/// Sleeps longer than this are left to the poll, which a packet ends early.
+/// Longer sleeps are left to the poll, which a packet ends early.
 const PRECISE: Duration = Duration::from_millis(2);
-/// The token of the handle's bell.
-pub(crate) const BELL: Token = Token(usize::MAX);
-/// Batches taken from one socket before the others have their turn.
+/// The token of the handle's waker.
+pub(crate) const WAKER: Token = Token(usize::MAX);
+/// Batches received from one socket before the others have their turn.
 const BATCHES_A_ROUND: usize = 8;
 
-/// All that the thread owns.
+/// The thread's state.
 #[derive(Debug)]
 pub(crate) struct Worker {
     poll: Poll,
-    shared: Arc<Shared>,
-    paths: Vec<Side>,
+    state: Arc<State>,
+    paths: Vec<Path>,
     /// Sockets by token; those of `paths` come first, clients' follow, and no token is used twice.
     ports: BTreeMap<Token, Open>,
     next_token: usize,
@@ -44,9 +46,9 @@ pub(crate) struct Worker {
     joined: Vec<u8>,
 }
 
-/// What the thread knows of a path beyond its links.
+/// A path's addresses and clients.
 #[derive(Debug)]
-struct Side {
+struct Path {
     server: SocketAddr,
     listen: SocketAddr,
     clients: Clients,
@@ -56,12 +58,12 @@ struct Side {
 struct Open {
     port: Port,
     path: usize,
-    /// The client that a socket towards the server belongs to; `None` on the clients' side.
+    /// The client of a socket towards the server; `None` for the socket that clients send to.
     client: Option<SocketAddr>,
     readable: bool,
 }
 
-/// Where a datagram came in.
+/// The socket at which a datagram arrived.
 #[derive(Clone, Copy, Debug)]
 struct Incoming {
     token: Token,
@@ -71,14 +73,10 @@ struct Incoming {
 
 impl Worker {
     /// Takes over the sockets that clients send to; `listeners` pairs each with its path's server.
-    pub(crate) fn new(
-        poll: Poll,
-        shared: Arc<Shared>,
-        listeners: Vec<(Port, SocketAddr)>,
-    ) -> io::Result<Self> {
+    pub(crate) fn new(poll: Poll, state: Arc<State>, listeners: Vec<(Port, SocketAddr)>) -> io::Result<Self> {
         let mut worker = Self {
             poll,
-            shared,
+            state,
             paths: Vec::new(),
             ports: BTreeMap::new(),
             next_token: 0,
@@ -90,17 +88,17 @@ impl Worker {
         for (port, server) in listeners {
             let listen = port.socket.local_addr()?;
             let path = worker.paths.len();
-            worker.paths.push(Side { server, listen, clients: Clients::default() });
+            worker.paths.push(Path { server, listen, clients: Clients::default() });
             worker.open(port, path, None)?;
         }
         Ok(worker)
     }
 
-    /// Works until told to stop.
+    /// Runs until stopped.
     pub(crate) fn run(mut self) {
         let mut events = Events::with_capacity(256);
         let mut due = None;
-        while !self.shared.stop.load(Ordering::Acquire) {
+        while !self.state.stop.load(Ordering::Acquire) {
             if let Err(error) = self.wait(&mut events, due) {
                 tracing::error!(%error, "the emulation cannot wait for packets and ends");
                 return;
@@ -116,10 +114,10 @@ impl Worker {
         }
     }
 
-    /// Sleeps until a packet comes, or until `due` where packets are under way.
+    /// Sleeps until a packet comes, or until `due` while packets are in transit.
     fn wait(&mut self, events: &mut Events, due: Option<Time>) -> io::Result<()> {
         let busy = self.ports.values().any(|open| open.readable);
-        let left = due.map(|due| Duration::from_nanos(due.since(self.shared.clock.now()).as_nanos()));
+        let left = due.map(|due| Duration::from_nanos(due.since(self.state.clock.now()).as_nanos()));
         let timeout = match left {
             _ if busy => Some(Duration::ZERO),
             None => None,
@@ -143,9 +141,9 @@ impl Worker {
             let incoming = Incoming { token: *token, path: open.path, direction };
             for _ in 0..BATCHES_A_ROUND {
                 let take = |received| self.inbox.push((incoming, received));
-                // An error stands for one packet that could not be received, which is a loss like any other.
+                // An error means that one packet could not be received: a loss like any other.
                 open.readable =
-                    !matches!(open.port.receive(&self.shared.clock, &mut self.buffers, take), Ok(false));
+                    !matches!(open.port.receive(&self.state.clock, &mut self.buffers, take), Ok(false));
                 if !open.readable {
                     break;
                 }
@@ -157,11 +155,11 @@ impl Worker {
     /// Offers the inbox to the links.
     fn enqueue(&mut self) {
         let mut inbox = std::mem::take(&mut self.inbox);
-        let shared = self.shared.clone();
-        let mut links = shared.links();
+        let state = self.state.clone();
+        let mut links = state.links();
         for (incoming, received) in inbox.drain(..) {
             let client = match incoming.direction {
-                // Only the server is behind a client's socket.
+                // Only the server may send to a client's socket.
                 Direction::Reverse => {
                     Some(incoming.token).filter(|_| received.from == self.paths[incoming.path].server)
                 }
@@ -179,11 +177,11 @@ impl Worker {
         self.inbox = inbox;
     }
 
-    /// Sends all that has arrived; returns when the next packet does.
+    /// Sends everything that has arrived; returns when the next packet arrives.
     fn deliver(&mut self) -> Option<Time> {
-        let shared = self.shared.clone();
-        let mut links = shared.links();
-        let now = shared.clock.now();
+        let state = self.state.clone();
+        let mut links = state.links();
+        let now = state.clock.now();
         let mut outbox = std::mem::take(&mut self.outbox);
         for (path, links) in links.iter_mut().enumerate() {
             for direction in [Direction::Forward, Direction::Reverse] {
@@ -196,12 +194,12 @@ impl Worker {
         links.iter().filter_map(Links::next_arrival).min()
     }
 
-    /// Sends datagrams from the path's far end, in runs; returns how many could not be sent.
+    /// Sends datagrams from the path's far end, joined where possible; returns how many could not be sent.
     fn send(&mut self, path: usize, direction: Direction, datagrams: &[Datagram]) -> u64 {
         let mut joined = std::mem::take(&mut self.joined);
         let (mut rest, mut unsent) = (datagrams, 0);
         while let Some(first) = rest.first() {
-            // A client that has made room for another is gone, and what was under way to it as well.
+            // A client that was replaced is gone, and so are the packets in transit to it.
             let Some((port, to)) = self.far_end(path, direction, first.client) else {
                 rest = &rest[1..];
                 unsent += 1;
@@ -215,7 +213,7 @@ impl Worker {
         unsent
     }
 
-    /// The socket that a client's packets leave from, and where to.
+    /// The socket from which a client's packets leave, and their destination.
     fn far_end(&self, path: usize, direction: Direction, client: Token) -> Option<(&Port, SocketAddr)> {
         let open = self.ports.get(&client)?;
         match direction {
@@ -224,7 +222,7 @@ impl Worker {
         }
     }
 
-    /// The socket towards the server of a source, opened if it is new; `None` when there is no room.
+    /// The socket of a source towards the server, opened if the source is new; `None` without room.
     fn client(&mut self, path: usize, source: SocketAddr, now: Time) -> Option<Token> {
         let side = &mut self.paths[path];
         if let Some(token) = side.clients.hear(source, now) {

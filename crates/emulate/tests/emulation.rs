@@ -1,5 +1,4 @@
-//! The emulation between real sockets. What is measured in real time is given three attempts, since the
-//! machine may be busy with something else for one of them.
+//! The emulation between real sockets. Measurements in real time have three attempts, because the machine may be busy.
 
 use std::io::{self, IoSliceMut};
 use std::net::{SocketAddr, UdpSocket};
@@ -25,14 +24,14 @@ fn address(socket: &UdpSocket) -> SocketAddr {
     socket.local_addr().unwrap()
 }
 
-/// A path of no rate limit that takes a millisecond each way.
+/// A path without rate limit and a millisecond of delay each way.
 fn quick(server: &UdpSocket, change: impl FnOnce(&mut LinkConfig)) -> EmulatedPath {
     let mut link = LinkConfig { delay: Span::from_millis(1), ..LinkConfig::default() };
     change(&mut link);
     EmulatedPath::symmetric(address(server), link)
 }
 
-/// What arrives next, and from where; `None` when nothing does for as long as the socket waits.
+/// The next datagram and its source; `None` when none arrives within the socket's timeout.
 fn receive(socket: &UdpSocket) -> Option<(Vec<u8>, SocketAddr)> {
     let mut buffer = [0; 2048];
     let (length, from) = socket.recv_from(&mut buffer).ok()?;
@@ -46,7 +45,7 @@ fn is_silent(socket: &UdpSocket) -> bool {
     silent
 }
 
-/// Three paths, each to a server of its own, each at a loopback address of its own, with a second of queue.
+/// Three paths, each to its own server and at its own loopback address, with a second of queue.
 fn three_paths(servers: &[UdpSocket]) -> Vec<EmulatedPath> {
     let config = |index: usize| {
         let rate = Rate::from_mbit(MBIT[index]);
@@ -59,8 +58,8 @@ fn three_paths(servers: &[UdpSocket]) -> Vec<EmulatedPath> {
     (0..servers.len()).map(config).collect()
 }
 
-/// Sends at one and a half times the rate for as long as told, a millisecond's worth at a time, so that a queue
-/// grows that outlasts the moments in which the machine does not let this thread run.
+/// Sends at one and a half times the rate for `span`, a millisecond's worth at a time, so that a queue builds up that
+/// outlasts the pauses in which the machine does not run this thread.
 fn blast(to: SocketAddr, mbit: f64, span: Duration) {
     let socket = socket();
     let (start, mut sent) = (Instant::now(), 0.0);
@@ -91,7 +90,7 @@ fn measure(socket: &UdpSocket, span: Duration) -> f64 {
     first.map_or(0.0, |first| bytes as f64 * 8e-6 / last.duration_since(first).as_secs_f64())
 }
 
-/// Runs an attempt up to three times.
+/// Makes up to three attempts.
 fn within_three_attempts(attempt: impl Fn() -> Result<(), String>) {
     let failures: Vec<_> = (0..3).map_while(|_| attempt().err()).collect();
     assert!(failures.len() < 3, "{failures:?}");
@@ -153,7 +152,7 @@ fn a_lone_packet_takes_the_round_trip_of_its_path() {
 }
 
 #[test]
-fn each_client_is_answered_and_the_server_tells_them_apart() {
+fn each_client_is_answered_and_the_server_distinguishes_them() {
     let server = socket();
     let emulation = Emulation::start(&[quick(&server, |_| ())]).unwrap();
     let clients: Vec<_> = (0..5).map(|_| socket()).collect();
@@ -184,7 +183,7 @@ fn a_stranger_does_not_reach_a_client_through_its_socket() {
 }
 
 #[test]
-fn a_path_that_is_cut_is_silent_both_ways_until_it_is_mended() {
+fn a_cut_path_is_silent_both_ways_until_restored() {
     let (server, client) = (socket(), socket());
     let emulation = Emulation::start(&[quick(&server, |_| ())]).unwrap();
     let to = emulation.addresses()[0];
@@ -202,7 +201,7 @@ fn a_path_that_is_cut_is_silent_both_ways_until_it_is_mended() {
 }
 
 #[test]
-fn a_rate_that_comes_back_frees_what_waited_for_it() {
+fn a_rate_that_returns_frees_the_packets_that_waited() {
     let (server, client) = (socket(), socket());
     let emulation = Emulation::start(&[quick(&server, |_| ())]).unwrap();
     emulation.set_rate(0, Direction::Forward, RateModel::Fixed(Rate::ZERO));
@@ -259,7 +258,7 @@ fn congestion_marks_pass_and_are_set_even_when_the_sender_joins_its_datagrams() 
     .unwrap();
     let sender = UdpSocketState::new((&client).into()).unwrap();
     let contents = vec![0; 1000 * 5];
-    // Five datagrams in one send where the system can, which come in joined as well.
+    // Five datagrams in one send where the system can, which also arrive joined.
     let chunk = if sender.max_gso_segments() > 1 { 5 } else { 1 };
     for contents in contents.chunks(1000 * chunk) {
         let ecn = Some(EcnCodepoint::Ect0);
@@ -286,7 +285,7 @@ fn datagrams_due_together_arrive_whole_and_in_order_whatever_their_sizes() {
 }
 
 #[test]
-fn paths_that_cannot_be_are_refused_with_a_reason() {
+fn impossible_paths_are_refused_with_a_reason() {
     let server = socket();
     let listen = "[::1]:0".parse().unwrap();
     let error = Emulation::start(&[EmulatedPath { listen, ..quick(&server, |_| ()) }]).unwrap_err();

@@ -18,7 +18,7 @@ fn a_packet_costs_no_more_instructions_than_it_did() {
         println!("skipped: instructions are counted with valgrind, which is not here");
         return;
     };
-    let each = parts[1].instructions / (parts[1].told[0] - parts[0].told[0]);
+    let each = parts[1].instructions / (parts[1].numbers[0] - parts[0].numbers[0]);
     println!("{each} instructions a packet with data and its acknowledgements");
     assert!(each <= MOST, "{each} instructions a packet, at most {MOST} wanted");
 }

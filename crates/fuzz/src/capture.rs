@@ -1,4 +1,4 @@
-//! A captured file that somebody sent, and the keys to it.
+//! A capture file from a stranger, and the keys to it.
 
 use std::sync::LazyLock;
 
@@ -7,10 +7,10 @@ use anabranch_secure::CapturedSession;
 
 use crate::handshake;
 
-/// The keys of the session that the corpus has packets of.
+/// The keys of the session whose packets are in the corpus.
 static KEYS: LazyLock<String> = LazyLock::new(|| handshake::keys().0.to_line().to_string());
 
-/// The input as a file; it says at most a line for each block that can be in it.
+/// The input as a capture file; it yields at most a line for each block that fits in it.
 pub fn capture(input: &[u8]) {
     let mut sessions = [CapturedSession::from_line(&KEYS).expect("a good line")];
     let Ok(mut reading) = Reading::new(input) else { return };
@@ -20,7 +20,7 @@ pub fn capture(input: &[u8]) {
         lines += 1;
         assert!(!line.contains('\n') && line.len() < 20 * input.len());
     }
-    // A block with a packet has 32 bytes beside it.
+    // A block with a packet has 32 bytes in addition to it.
     assert!(lines <= input.len() / 32, "{lines} lines");
 }
 

@@ -1,5 +1,5 @@
-//! A relay's question and its answer: it is answered only where it was asked of the issuer of a PID, or by who knows the node's key,
-//! and never with as many bytes.
+//! A relay's question and its answer. Only the issuer of a PID answers, or a node whose key the sender knows, and always
+//! with fewer bytes than the question.
 
 use anabranch_secure::PublicKey;
 use anabranch_secure::consent::{CHALLENGE_LEN, Question, answer_challenge, challenge, read_response};
@@ -8,8 +8,8 @@ use anabranch_wire::{Header, Kind, Pid};
 /// The PID that the node issued.
 const ISSUED: Pid = Pid(9);
 
-/// The input as a question, and as an answer; and a true question about first messages, changed by it: two bytes each (where, and
-/// what to exclusive-or).
+/// The input as a question and as an answer; then a valid question about first messages, changed by the input: two bytes
+/// each (position, exclusive-or).
 pub fn consent(input: &[u8]) {
     let node = PublicKey::from_bytes([1; 32]);
     ask(&node, input);
@@ -22,7 +22,7 @@ pub fn consent(input: &[u8]) {
     let _ = Header::decode(input).map(|(_, body)| read_response(body));
 }
 
-/// Asks the node with these bytes: an answer says what was asked, and to whom it may.
+/// Asks the node with these bytes: an answer repeats the question and goes only to those allowed.
 fn ask(node: &PublicKey, input: &[u8]) {
     for takes_sessions in [None, Some(node)] {
         let Some(answer) = answer_challenge(input, |pid| pid == ISSUED, takes_sessions) else { continue };

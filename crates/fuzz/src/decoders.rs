@@ -1,4 +1,4 @@
-//! What is read is written as the same thing again.
+//! Decoders: encoding what was decoded gives the same thing again.
 
 use anabranch_overlay::controller::message as control;
 use anabranch_overlay::sense::SenseMessage;
@@ -36,7 +36,7 @@ pub fn params(input: &[u8]) {
     assert_eq!(decode_params(&out), Ok(params));
 }
 
-/// Tickets and keys as people hand them on.
+/// Tickets and keys in text form.
 pub fn text(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
     if let Ok(ticket) = text.parse::<Ticket>() {
@@ -47,19 +47,19 @@ pub fn text(input: &[u8]) {
     }
 }
 
-/// What a client says to a relay, and its answers.
+/// Messages between a client and a relay.
 pub fn relay(input: &[u8]) {
     one(input, relay::Request::decode, relay::Request::encode);
     one(input, relay::Reply::decode, relay::Reply::encode);
 }
 
-/// What a relay or a client says to a controller, and its answers.
+/// Messages between a relay or a client and a controller.
 pub fn controller(input: &[u8]) {
     one(input, control::Request::decode, control::Request::encode);
     one(input, control::Reply::decode, control::Reply::encode);
 }
 
-/// What relays say to each other when they measure.
+/// Messages between relays that measure.
 pub fn sense(input: &[u8]) {
     let Ok(message) = SenseMessage::decode(input) else { return };
     assert_eq!(SenseMessage::decode(&message.encode()), Ok(message));
@@ -78,7 +78,7 @@ fn one<M: PartialEq + std::fmt::Debug>(
     assert_eq!(decode(&out), Ok(Some((message, out.len()))));
 }
 
-/// What sender and receiver of a transfer say.
+/// Messages between the sender and the receiver of a transfer.
 pub fn transfer(input: &[u8]) {
     if let Some((kind, body)) = input.split_first() {
         anabranch_transfer::check_message(*kind, body);

@@ -1,4 +1,4 @@
-//! Grants: none is good that no controller signed; and whatever one did sign, a relay bears.
+//! Grants: only those that a controller signed are valid, and a relay survives whatever a controller signs.
 
 use anabranch_overlay::grant::{self, ControllerKey, Grant, UnixTime};
 use anabranch_overlay::relay::{
@@ -8,18 +8,18 @@ use anabranch_secure::PublicKey;
 use anabranch_wire::{Header, Kind, PathId, Pid, Span, Time};
 use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
 
-/// What a grant's signature is about, before its bytes ([`grant`]).
+/// The context that precedes the bytes of a grant in its signature ([`grant`]).
 const CONTEXT: &[u8] = b"anabranch 2026 grant\0";
 const CLIENT: SessionId = SessionId(1);
 
-/// Signed by nobody, or somebody else.
+/// An unsigned input, or one signed by somebody else.
 pub fn unsigned(input: &[u8]) {
     let stranger = ControllerKey([7; 32]);
     assert!(grant::open(input, &[stranger]).is_err());
 }
 
-/// The input, truly signed by a controller: what is read says what was signed, and a relay that is shown it forwards within
-/// what it allows, at any time.
+/// The input, signed by a controller. Decoding returns what was signed, and a relay that receives the grant forwards within
+/// its limits, at any time.
 pub fn signed(input: &[u8]) {
     let controller = Ed25519KeyPair::from_seed_unchecked(&[9; 32]).expect("any 32 bytes are a seed");
     let signature = controller.sign(&[CONTEXT, input].concat());
@@ -32,7 +32,7 @@ pub fn signed(input: &[u8]) {
     };
     assert_eq!(read.as_ref(), Ok(&grant));
     let again = grant::GrantSigner::from_random([9; 32]).sign(&grant);
-    assert_eq!(again, Ok(bytes.clone()), "what is read is what was signed");
+    assert_eq!(again, Ok(bytes.clone()), "decoding returns what was signed");
     let here = grant.relays.first().copied().unwrap_or(PublicKey::from_bytes([3; 32]));
     for now in [0, grant.not_before.0, grant.not_after.0, u64::MAX] {
         for tolerance in [0, 300, u64::MAX] {

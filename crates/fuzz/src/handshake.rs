@@ -1,5 +1,5 @@
-//! Valid messages of the handshake and sealed packets, changed by the input: three bytes each (where, two bytes; what
-//! to exclusive-or). Whatever was changed is not accepted, and the true message still is.
+//! Valid handshake messages and sealed packets, changed by the input: three bytes each (position, two bytes; exclusive-or).
+//! A changed message is never accepted, and the original still is.
 
 use anabranch_secure::{
     Accepted, Admission, CookieJar, Dial, Envelope, Initiator, Limits, NodeKey, Protection, SessionKeys,
@@ -60,7 +60,7 @@ pub fn messages(input: &[u8]) {
         2 => {
             let mut changed = init;
             change(&mut changed, patches);
-            // Without the cookie's guard: no panic, whatever comes.
+            // Without a cookie: no panic, whatever the input.
             drop(accept(&ends, &changed));
             drop(ends.initiator.handle_ack(&changed));
         }
@@ -75,7 +75,7 @@ pub fn messages(input: &[u8]) {
     }
 }
 
-/// Those of the client and of the server, the same every time.
+/// The keys of the client and of the server, the same every time.
 pub(crate) fn keys() -> (SessionKeys, SessionKeys) {
     let mut ends = ends();
     let init = ends.initiator.init_body(None);
@@ -84,7 +84,7 @@ pub(crate) fn keys() -> (SessionKeys, SessionKeys) {
     (client, accepted.keys)
 }
 
-/// Sealed packets on two paths, changed, cut, repeated; the true ones open once each.
+/// Sealed packets on two paths, changed, cut, repeated; the originals open once each.
 pub fn packets(input: &[u8]) {
     let (client, server) = keys();
     let mut from = Protection::new(&client, Limits::default(), Time::ZERO);

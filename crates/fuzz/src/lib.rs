@@ -1,8 +1,8 @@
-//! Fuzz targets that run on stable Rust: each takes any bytes, and panics or never ends when something is wrong.
+//! Fuzz targets that run on stable Rust. Each takes any bytes, and panics or never ends when something is wrong.
 //!
-//! Inputs are mutations of the corpus in `corpus/TARGET/`; what a target did not bear is put there and replayed by
-//! `cargo test` from then on. There is no coverage feedback: instead each target's corpus begins with one valid input
-//! of every kind, and mutations are small.
+//! Inputs are mutations of the corpus in `corpus/TARGET/`. An input on which a target fails is added there, and `cargo
+//! test` replays it from then on. There is no coverage feedback: instead each corpus begins with one valid input of every
+//! kind, and mutations are small.
 
 mod capture;
 mod consent;
@@ -16,7 +16,7 @@ mod watch;
 pub use mutate::Mutator;
 pub use watch::{Found, MOST, feed};
 
-/// A name and what to do with an input.
+/// A name and the function that takes an input.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
@@ -39,7 +39,7 @@ pub const TARGETS: [Target; 16] = [
     ("session", session::session),
 ];
 
-/// Where the inputs of a target are kept.
+/// The folder with a target's inputs.
 #[must_use]
 pub fn corpus(target: &str) -> std::path::PathBuf {
     std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target)

@@ -1,6 +1,6 @@
-//! `anabranch-fuzz`: mutates the corpora and feeds the targets, in turn.
+//! `anabranch-fuzz`: mutates the corpora and runs each target in turn.
 //!
-//! An input that a target does not bear, since it panics or takes too long, is written to its corpus and named; then the program ends
+//! An input on which a target panics or takes too long is written to the target's corpus and named; then the program exits
 //! with 1.
 
 use std::fs;
@@ -10,14 +10,14 @@ use std::time::Duration;
 use anabranch_fuzz::{Found, MOST, Mutator, TARGETS, Target, corpus, feed};
 use clap::Parser;
 
-/// Mutates the corpora and feeds the targets, in turn.
+/// Mutates the corpora and runs each target in turn.
 #[derive(Parser)]
 #[command(name = "cargo xtask fuzz")]
 struct Options {
     /// Processor time of all targets together, in seconds.
     #[arg(long, value_name = "N", default_value_t = 60)]
     seconds: u64,
-    /// One target alone.
+    /// Run only this target.
     #[arg(long, value_name = "NAME", value_parser = TARGETS.map(|(name, _)| name))]
     target: Option<String>,
     /// Another seed, other inputs.
@@ -25,14 +25,14 @@ struct Options {
     seed: u64,
 }
 
-/// Processor time that this process has had.
+/// Processor time used by this process.
 #[cfg(unix)]
 fn worked() -> Duration {
     let clock = nix::time::ClockId::CLOCK_PROCESS_CPUTIME_ID;
     clock.now().map(Duration::from).expect("a process may read its own clock")
 }
 
-/// The time that has passed stands for it where the system has no such clock.
+/// Where the system has no such clock, the elapsed time.
 #[cfg(not(unix))]
 fn worked() -> Duration {
     static BEGUN: std::sync::LazyLock<std::time::Instant> = std::sync::LazyLock::new(std::time::Instant::now);
@@ -46,11 +46,11 @@ fn known(target: &str) -> Vec<Vec<u8>> {
     paths.iter().filter_map(|path| fs::read(path).ok()).collect()
 }
 
-/// Runs one target for a while; how often, or the input that it did not bear.
+/// Runs one target for a while; returns the number of inputs, or the input on which it failed.
 fn run((name, target): Target, seed: u64, time: Duration) -> Result<u64, Found> {
     let (known, mut mutator, begun) = (known(name), Mutator::new(seed), worked());
     let inputs = (0_u64..).map_while(move |count| {
-        // The clock is not asked for every input.
+        // Reading the clock for every input would be slow.
         let goes_on = count % 64 > 0 || worked() - begun < time;
         goes_on.then(|| mutator.next(&known))
     });

@@ -1,8 +1,8 @@
-//! Small changes to known inputs: bits, bytes, numbers of note, pieces moved, repeated, dropped or taken from others.
+//! Small changes to known inputs: bits, bytes, notable numbers, and pieces that are moved, repeated, dropped or copied.
 
-/// Numbers at which decoders change their mind.
+/// Numbers at which decoders branch.
 const NOTABLE: [u8; 12] = [0, 1, 2, 3, 0x3f, 0x40, 0x7f, 0x80, 0xbf, 0xc0, 0xfe, 0xff];
-/// Inputs never grow beyond this.
+/// Longest input, in bytes.
 const LONGEST: usize = 4096;
 
 /// Makes inputs from a seed.
@@ -23,7 +23,7 @@ impl Mutator {
         (self.0 % most.max(1) as u64) as usize
     }
 
-    /// Another input, made from one of `known`.
+    /// Makes another input from one of `known`.
     pub fn next(&mut self, known: &[Vec<u8>]) -> Vec<u8> {
         let mut input = if known.is_empty() { Vec::new() } else { known[self.below(known.len())].clone() };
         for _ in 0..=self.below(6) {

@@ -1,7 +1,7 @@
-//! A session fed with packets that decode, time that passes and an application that does anything.
+//! A session with arbitrary decodable packets, passing time and an arbitrary application.
 //!
-//! The input is a list of records: what (1), how much (1), that many bytes. What is sent must encode to the size that
-//! was announced, and nothing may go on for ever.
+//! The input is a list of records: action (1), length (1), that many bytes. Each packet must encode to its announced size,
+//! and nothing may go on forever.
 
 use anabranch_engine::{
     Arrival, Config, DatagramMode, Detector, Ecn, MemoryBudget, PidSource, Route, Session,
@@ -87,7 +87,7 @@ impl Fed {
         while self.session.poll_pid_change().is_some() {}
     }
 
-    /// What an application might do; refusals are its own affair.
+    /// An action of the application; refusals are fine.
     fn act(&mut self, what: u8, with: u8) {
         let stream = StreamId(u64::from(with % 8));
         let session = &mut self.session;
@@ -117,14 +117,14 @@ impl Fed {
     }
 }
 
-/// See the module.
+/// Runs the input; see the module's documentation.
 pub fn session(input: &[u8]) {
     let now = Time::ZERO + Span::from_secs(1);
     let pids = Box::new(Pids(100));
     let budget = MemoryBudget::new(1 << 24);
     let modes = [DatagramMode::Once, DatagramMode::Redundant, DatagramMode::Protected];
     let datagrams = std::array::from_fn(|class| modes[class % modes.len()]);
-    // What looks for shared bottlenecks follows from the input's length, so that each has its turn.
+    // The input's length selects the detector of shared bottlenecks, so that each has its turn.
     let (detector, _) = Detector::ALL[input.len() % Detector::ALL.len()];
     let mut config = Config { datagrams, detector, ..Config::default() };
     config.protection.outlive_path = true;

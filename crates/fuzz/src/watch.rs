@@ -1,41 +1,41 @@
-//! Feeds a target on a thread of its own, so that an input is found as well that it never comes back from.
+//! Runs a target on a separate thread, to find inputs on which it never returns.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// No input may take so long; the longest take some milliseconds.
+/// Most time for an input; the slowest take some milliseconds.
 pub const MOST: Duration = Duration::from_secs(20);
 
-/// An input that a target does not bear.
+/// An input on which a target fails.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     /// The input.
     pub input: Vec<u8>,
-    /// It did not end in time; else it panicked.
+    /// Whether it ran out of time; otherwise it panicked.
     pub hung: bool,
 }
 
-/// Feeds all the inputs; how many there were.
+/// Runs the target on all inputs; returns how many there were.
 ///
 /// # Errors
-/// The first that panics, or takes longer than `most`. The thread is left to it then.
+/// The first input on which it panics, or takes longer than `most`. In that case the thread is abandoned.
 pub fn feed(
     target: fn(&[u8]),
     inputs: impl Iterator<Item = Vec<u8>> + Send + 'static,
     most: Duration,
 ) -> Result<u64, Found> {
-    // The input that is being fed, and its number.
-    let present = Arc::new(Mutex::new((Vec::new(), 0_u64)));
-    let shown = present.clone();
+    // The current input and its number.
+    let current = Arc::new(Mutex::new((Vec::new(), 0_u64)));
+    let shown = current.clone();
     let (done, waiting) = channel();
     std::thread::spawn(move || {
         for input in inputs {
             {
-                let mut present = shown.lock().expect("no panic while held");
-                present.0.clone_from(&input);
-                present.1 += 1;
+                let mut current = shown.lock().expect("no panic while held");
+                current.0.clone_from(&input);
+                current.1 += 1;
             }
             if catch_unwind(AssertUnwindSafe(|| target(&input))).is_err() {
                 return drop(done.send(Some(input)));
@@ -45,9 +45,9 @@ pub fn feed(
     });
     let mut seen = 0;
     loop {
-        let said = waiting.recv_timeout(most);
-        let (input, count) = present.lock().expect("no panic while held").clone();
-        match said {
+        let result = waiting.recv_timeout(most);
+        let (input, count) = current.lock().expect("no panic while held").clone();
+        match result {
             Ok(None) => return Ok(count),
             Ok(Some(input)) => return Err(Found { input, hung: false }),
             Err(RecvTimeoutError::Disconnected) => return Err(Found { input, hung: false }),
@@ -61,7 +61,7 @@ pub fn feed(
 mod tests {
     use super::*;
 
-    /// Goes on for ever with 7, panics with 9.
+    /// Never returns on 7, panics on 9.
     fn picky(input: &[u8]) {
         if input == [7] {
             loop {

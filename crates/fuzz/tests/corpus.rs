@@ -15,7 +15,7 @@ fn inputs(target: &str) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn every_input_in_the_corpora_is_borne() {
+fn every_target_survives_its_corpus() {
     for (name, target) in TARGETS {
         let known = inputs(name);
         let count = known.len() as u64;
@@ -25,7 +25,7 @@ fn every_input_in_the_corpora_is_borne() {
 }
 
 #[test]
-fn a_thousand_mutations_of_each_corpus_are_borne() {
+fn every_target_survives_a_thousand_mutations_of_its_corpus() {
     for (name, target) in TARGETS {
         let (known, mut mutator) = (inputs(name), Mutator::new(1));
         let mutations = (0..1000).map(move |_| mutator.next(&known));

@@ -307,7 +307,7 @@ fn handle_other(
             let key = endpoint.key.public();
             let takes_sessions = (!endpoint.is_closing()).then_some(&key);
             let issued = |pid| endpoint.pids.find(pid).is_some();
-            let Some(answer) = consent::answer((header, body), issued, takes_sessions) else { return false };
+            let Some(answer) = consent::answer(header, body, issued, takes_sessions) else { return false };
             handshake::answer(endpoint, arrival.route, &answer);
         }
         _ => return false,

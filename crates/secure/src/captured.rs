@@ -1,11 +1,11 @@
-//! Reading along: a session's secrets as a line of text, and what opens packets that were captured of it.
+//! Decrypting captures: a session's secrets as a line of text, and opening captured packets with it.
 //!
-//! For whoever looks for a fault with a capture of the sealed packets. An end writes the line when it is told to, and never
-//! else: who has it reads the whole session, both ways, key changes included.
+//! For debugging with a capture of the sealed packets. An end writes the line only when the user asks for it: the line
+//! opens the whole session, both directions, including later keys.
 //!
-//! A captured packet tells its PID and the end of its number; direction, path and key phase are found by trial, for which
-//! the seal is a sure judge, and remembered by PID. So a capture may be from behind a relay, which gave packets other PIDs;
-//! but it has to begin before keys have changed twice.
+//! A captured packet shows its PID and the low bits of its number. Direction, path and key phase are found by trial, since
+//! only the right key opens a packet, and remembered by PID. So a capture may be from behind a relay, which changes PIDs.
+//! It must begin before keys have changed twice.
 
 use std::collections::HashMap;
 
@@ -16,19 +16,19 @@ use crate::SessionKeys;
 use crate::phase::{KeyChain, PhaseKey};
 use crate::text::{TextError, decode, encode};
 
-/// What the line begins with.
+/// Prefix of the line.
 const PREFIX: &str = "abkeys";
 /// Bytes of checksum.
 const CHECK: usize = 4;
-/// The session's id and both secrets.
+/// Bytes of the line: the session's id and both secrets.
 const LINE: usize = 96;
-/// Path ids that are tried for a PID that was not met before.
+/// Path ids tried for a PID that is new.
 const PATHS: u32 = 64;
-/// Packets with an unknown PID after which it counts as another session's.
+/// Packets with an unknown PID that are tried before the PID counts as another session's.
 const TRIALS: u32 = 4;
 
 impl SessionKeys {
-    /// The secrets of both directions as one line of text, for a file that [`CapturedSession`] reads. It opens every
+    /// The secrets of both directions as one line of text, for a file that [`CapturedSession`] reads. The line opens every
     /// packet of the session: write it only where the user asked for it.
     #[must_use]
     pub fn to_line(&self) -> Zeroizing<String> {
@@ -40,7 +40,7 @@ impl SessionKeys {
     }
 }
 
-/// A packet that was opened.
+/// An opened packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opened {
     /// True when the end that wrote the line sent it.
@@ -49,11 +49,11 @@ pub struct Opened {
     pub path: PathId,
     /// Its number.
     pub fsn: Fsn,
-    /// How many bytes of the body are its frames.
+    /// Length of its frames, at the start of the body.
     pub len: usize,
 }
 
-/// Opens captured packets of one session; the module tells how.
+/// Opens captured packets of one session; see the module's documentation.
 pub struct CapturedSession {
     id: [u8; 32],
     /// What the writer of the line sent, and what it received.
@@ -67,14 +67,14 @@ impl std::fmt::Debug for CapturedSession {
     }
 }
 
-/// What is known of a PID.
+/// The result of earlier packets with a PID.
 #[derive(Clone, Copy, Debug)]
 enum Known {
     Failed(u32),
     Path { direction: usize, path: PathId, next: Fsn },
 }
 
-/// The keys of one direction: those of the phase before, the present one and the next.
+/// The keys of one direction: of the previous, the current and the next phase.
 struct Direction {
     chain: KeyChain,
     keys: Vec<PhaseKey>,
@@ -91,8 +91,8 @@ impl Direction {
         Self { chain, keys, first: 0 }
     }
 
-    /// Opens a packet under whichever of the keys its phase bit allows; the phase goes on when it is the last of them.
-    fn open(&mut self, header: &Header, (path, fsn): (PathId, Fsn), body: &mut [u8]) -> bool {
+    /// Opens a packet with one of the keys that its phase bit allows. The last of them moves the phase on.
+    fn open(&mut self, header: &Header, path: PathId, fsn: Fsn, body: &mut [u8]) -> bool {
         let Some(text) = body.len().checked_sub(TAG_LEN) else { return false };
         let (text, tag) = body.split_at_mut(text);
         let aad = header.associated_data(path);
@@ -113,12 +113,12 @@ impl Direction {
 }
 
 impl CapturedSession {
-    /// Reads a line that [`SessionKeys::to_line`] made.
+    /// Parses a line made by [`SessionKeys::to_line`].
     ///
     /// # Errors
-    /// What is wrong with the line.
+    /// When the line is malformed.
     pub fn from_line(line: &str) -> Result<Self, TextError> {
-        // Room for more than a line, and none for a file.
+        // Longer than any line, but much shorter than a file.
         if line.len() > 1024 {
             return Err(TextError::Length);
         }
@@ -138,13 +138,13 @@ impl CapturedSession {
         self.id
     }
 
-    /// Opens what follows a header, in place; `None` when it is not of this session.
+    /// Opens the bytes after a header, in place; `None` when they do not belong to this session.
     pub fn open(&mut self, header: &Header, body: &mut [u8]) -> Option<Opened> {
         let len = body.len().checked_sub(TAG_LEN)?;
         let known = self.known.get(&header.pid).copied().unwrap_or(Known::Failed(0));
         if let Known::Path { direction, path, next } = known {
             let fsn = expand_fsn(header.fsn, next);
-            if !self.directions[direction].open(header, (path, fsn), body) {
+            if !self.directions[direction].open(header, path, fsn, body) {
                 return None;
             }
             let next = Fsn(next.0.max(fsn.0 + 1));
@@ -157,7 +157,7 @@ impl CapturedSession {
         }
         let fsn = Fsn(u64::from(header.fsn));
         for (path, direction) in (0..PATHS).flat_map(|path| [(PathId(path), 0), (PathId(path), 1)]) {
-            if self.directions[direction].open(header, (path, fsn), body) {
+            if self.directions[direction].open(header, path, fsn, body) {
                 let next = Fsn(fsn.0 + 1);
                 self.known.insert(header.pid, Known::Path { direction, path, next });
                 return Some(Opened { sent: direction == 0, path, fsn, len });
@@ -179,7 +179,7 @@ mod tests {
         SessionKeys { send: Zeroizing::new([send; 32]), receive: Zeroizing::new([receive; 32]), id: [9; 32] }
     }
 
-    fn sealed(end: &mut Protection, now: Time, (pid, path, fsn): (u64, u32, u64)) -> (Header, Vec<u8>) {
+    fn sealed(end: &mut Protection, now: Time, pid: u64, path: u32, fsn: u64) -> (Header, Vec<u8>) {
         let key_phase = end.key_phase(now);
         let header =
             Header { kind: Kind::Data, key_phase, tos: 0, hop_limit: 4, pid: Pid(pid), fsn: fsn as u32 };
@@ -201,7 +201,7 @@ mod tests {
             for (end, path) in [(0, 0), (1, 0), (0, 3), (1, 5)] {
                 let now = Time::ZERO + Span::from_secs(fsn);
                 let (header, mut body) =
-                    sealed(&mut ends[end], now, (end as u64 * 100 + 7 + path, path as u32, fsn));
+                    sealed(&mut ends[end], now, end as u64 * 100 + 7 + path, path as u32, fsn);
                 phases.insert((fsn, header.key_phase));
                 let mut copy = body.clone();
                 let opened = captured.open(&header, &mut copy).unwrap();
@@ -215,11 +215,11 @@ mod tests {
     }
 
     #[test]
-    fn packets_of_other_sessions_stay_closed_and_lines_with_mistakes_are_refused() {
+    fn packets_of_other_sessions_stay_closed_and_malformed_lines_are_refused() {
         let mut captured = CapturedSession::from_line(&keys(1, 2).to_line()).unwrap();
         let mut other = Protection::new(&keys(3, 4), Limits::default(), Time::ZERO);
         for fsn in 0..10 {
-            let (header, mut body) = sealed(&mut other, Time::ZERO, (7, 0, fsn));
+            let (header, mut body) = sealed(&mut other, Time::ZERO, 7, 0, fsn);
             assert_eq!(captured.open(&header, &mut body), None);
         }
         let line = keys(1, 2).to_line();

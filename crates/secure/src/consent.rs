@@ -4,10 +4,10 @@
 //! RelayChallenge   header, PID asked about (16) | reference (8) | token (8) | mac (16)     48 bytes
 //! RelayResponse    header, the same PID (16)    | reference (8) | token (8)                32 bytes
 //! ```
-//! Reference and token mean something to the relay alone. The answer is shorter than the question, and only the issuer of the
-//! PID gives it. While there is no PID yet, the question is about [`Pid::HANDSHAKE`]: "may first handshake messages come this way?"
-//! It is answered by a node that takes sessions, and only if the mac shows that whoever asks knows the node's public key,
-//! so that strangers cannot search for nodes. In all other questions the mac is zero.
+//! Reference and token have a meaning only for the relay. The answer is shorter than the question, and only the issuer of
+//! the PID sends it. Before there is a PID, the question is about [`Pid::HANDSHAKE`]: "may first handshake messages come
+//! this way?" A node that accepts sessions answers it, and only if the mac shows that the sender knows the node's public
+//! key, so that strangers cannot search for nodes. In all other questions the mac is zero.
 
 use anabranch_wire::{Header, Kind, Pid};
 
@@ -19,16 +19,16 @@ pub const CHALLENGE_LEN: usize = Header::LEN + 32;
 /// Bytes of a response, as UDP payload.
 pub const RESPONSE_LEN: usize = Header::LEN + 16;
 
-/// What a relay wants to hear again.
+/// What a relay wants to receive back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Question {
-    /// Where the relay finds what it asked about.
+    /// Identifies what the relay asked about.
     pub reference: u64,
-    /// Of the round of questions.
+    /// Identifies the round of questions.
     pub token: u64,
 }
 
-/// The datagram that asks about a PID; `next_hop` is needed for [`Pid::HANDSHAKE`].
+/// The datagram that asks about a PID; `next_hop` is required for [`Pid::HANDSHAKE`].
 #[must_use]
 pub fn challenge(pid: Pid, question: Question, next_hop: Option<&PublicKey>) -> [u8; CHALLENGE_LEN] {
     let mut datagram = [0; CHALLENGE_LEN];
@@ -42,20 +42,21 @@ pub fn challenge(pid: Pid, question: Question, next_hop: Option<&PublicKey>) -> 
     datagram
 }
 
-/// The answer to a challenge, for a node that is asked: `issued` tells whether it gave out a PID for packets from
-/// where the challenge came from; `takes_sessions` is its own key if it takes sessions from others. `None`: say nothing.
+/// The answer to a challenge; `None` when it gets no answer. `issued` returns whether this node issued a PID for packets
+/// from the challenge's source; `takes_sessions` is its own key if it accepts sessions from others.
 pub fn answer_challenge(
     datagram: &[u8],
     issued: impl FnOnce(Pid) -> bool,
     takes_sessions: Option<&PublicKey>,
 ) -> Option<[u8; RESPONSE_LEN]> {
     let (asked, body) = Header::decode(datagram).ok()?;
-    answer((&asked, body), issued, takes_sessions)
+    answer(&asked, body, issued, takes_sessions)
 }
 
-/// As [`answer_challenge`], of a datagram whose header was read already.
+/// As [`answer_challenge`], for a datagram whose header is already decoded.
 pub fn answer(
-    (asked, body): (&Header, &[u8]),
+    asked: &Header,
+    body: &[u8],
     issued: impl FnOnce(Pid) -> bool,
     takes_sessions: Option<&PublicKey>,
 ) -> Option<[u8; RESPONSE_LEN]> {
@@ -76,7 +77,7 @@ pub fn answer(
     })
 }
 
-/// What a response answers, from what follows its header; `None` when it is none.
+/// The question that a response answers, from the bytes after its header; `None` when they are not a response.
 #[must_use]
 pub fn read_response(body: &[u8]) -> Option<Question> {
     let body: &[u8; 16] = body.try_into().ok()?;

@@ -1,7 +1,7 @@
 //! Node keys: an X25519 key pair is a node's identity, as in WireGuard.
 //!
-//! A public key is written `ab1…`, a secret key as one line of a key file. Reading and writing that file,
-//! with permissions for its owner only, is the caller's.
+//! A public key is written `ab1…`, a secret key as one line of a key file. Callers read and write that file, with
+//! permissions for its owner only.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,7 +15,7 @@ use crate::text::{self, TextError};
 const PUBLIC_PREFIX: &str = "ab1";
 const SECRET_PREFIX: &str = "ab-secret-1";
 const CHECKSUM_LEN: usize = 3;
-/// No key file is longer: a stray file of any size is refused before it is looked at.
+/// Longest key file: a stray file of any size is refused before it is parsed.
 const MAX_FILE_LEN: usize = 4096;
 
 /// A node's identity: its X25519 public key (RFC 7748). Written as `ab1` and 56 characters of base32.
@@ -23,7 +23,7 @@ const MAX_FILE_LEN: usize = 4096;
 pub struct PublicKey([u8; 32]);
 
 impl PublicKey {
-    /// The key with these bytes. Any 32 bytes are one; a handshake with a useless one fails.
+    /// The key with these bytes. Any 32 bytes are valid; a handshake with an unusable key fails.
     #[must_use]
     pub const fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
@@ -60,7 +60,7 @@ impl FromStr for PublicKey {
     }
 }
 
-/// A node's secret key and the public key that follows from it. Wiped when dropped, never printed.
+/// A node's secret key and its public key. Wiped when dropped, never printed.
 #[derive(Clone)]
 pub struct NodeKey {
     secret: Zeroizing<[u8; 32]>,
@@ -76,13 +76,13 @@ impl NodeKey {
         Self { secret, public }
     }
 
-    /// The identity that others know the node by.
+    /// The identity by which others know the node.
     #[must_use]
     pub fn public(&self) -> PublicKey {
         self.public
     }
 
-    /// What a key file holds: a comment with the public key, and the secret key on a line of its own.
+    /// The contents of a key file: a comment with the public key, and the secret key on its own line.
     #[must_use]
     pub fn to_file_text(&self) -> Zeroizing<String> {
         let secret = text::encode::<CHECKSUM_LEN>(SECRET_PREFIX, self.secret.as_slice());
@@ -90,7 +90,7 @@ impl NodeKey {
             "# The secret key of an anabranch node: keep it to yourself.\n# Its public key is {}\n",
             self.public
         );
-        // All its room at once: a text that grows leaves what it held behind.
+        // Allocate all room at once: a string that grows leaves copies of its contents behind.
         let mut text = Zeroizing::new(String::with_capacity(comment.len() + secret.len() + 1));
         for part in [&comment, secret.as_str(), "\n"] {
             text.push_str(part);
@@ -98,10 +98,10 @@ impl NodeKey {
         text
     }
 
-    /// Reads what [`NodeKey::to_file_text`] wrote; empty lines and lines that begin with `#` are skipped.
+    /// Reads the text of [`NodeKey::to_file_text`]; empty lines and lines that begin with `#` are skipped.
     ///
     /// # Errors
-    /// When there is not exactly one well-formed secret key in it.
+    /// When the text does not hold exactly one well-formed secret key.
     pub fn from_file_text(text: &str) -> Result<Self, TextError> {
         if text.len() > MAX_FILE_LEN {
             return Err(TextError::Length);
@@ -115,7 +115,7 @@ impl NodeKey {
         bytes.as_slice().try_into().map(Self::from_random).map_err(|_| TextError::Length)
     }
 
-    /// For the handshake alone.
+    /// For the handshake only.
     pub(crate) fn secret(&self) -> &[u8; 32] {
         &self.secret
     }

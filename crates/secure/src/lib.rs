@@ -1,8 +1,7 @@
-//! Who is at the other end, and what nobody else can read or forge: node keys, tickets, the handshake,
-//! cookies, packet protection, replay windows and reset tokens.
+//! Identity and protection: node keys, tickets, the handshake, cookies, packet protection, replay windows and reset
+//! tokens.
 //!
-//! A session is set up in four datagrams, the first two of which cost the responder no state and no
-//! Diffie-Hellman:
+//! A session is set up in four datagrams. The first two cost the responder no state and no Diffie-Hellman exchange:
 //!
 //! ```text
 //! client                                            server
@@ -49,8 +48,8 @@
 //! # }
 //! ```
 //!
-//! After that [`Protection`] seals and opens every packet. Nothing here knows a clock, a socket or a source
-//! of randomness: times and random bytes come in as values.
+//! After that [`Protection`] seals and opens every packet. This crate has no clock, socket or source of randomness: times
+//! and random bytes are arguments.
 
 mod captured;
 pub mod consent;

@@ -1,9 +1,9 @@
-//! The chain of packet keys of one direction: from one secret the key and the mask of a key phase, and the
-//! secret of the next (RFC 9001 §6.1).
+//! The chain of packet keys of one direction: a secret gives the key and the mask of a key phase, and the secret of the
+//! next phase (RFC 9001 §6.1).
 //!
-//! AES-128-GCM. The nonce is path id (4 bytes) ‖ packet number (8 bytes), exclusive-or the phase's mask (RFC
-//! 9001 §5.3; RFC 8446 §5.3): the mask keeps an attacker of many sessions at once from searching all their
-//! keys with one table.
+//! The cipher is AES-128-GCM. The nonce is path id (4 bytes) ‖ packet number (8 bytes), exclusive-or the phase's mask
+//! (RFC 9001 §5.3; RFC 8446 §5.3). The mask keeps an attacker of many sessions from searching all their keys with one
+//! table.
 
 use anabranch_wire::{Fsn, PathId};
 use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
@@ -14,7 +14,7 @@ use crate::secret;
 const KEY_LEN: usize = 16;
 const NONCE_LEN: usize = 12;
 
-/// Gives the key of one phase after the other. No secret leads back to an earlier one.
+/// Yields the key of one phase after the other. No secret leads back to an earlier one.
 pub(crate) struct KeyChain {
     secret: Zeroizing<[u8; 32]>,
 }
@@ -30,7 +30,7 @@ impl KeyChain {
         Self { secret }
     }
 
-    /// The key of the next phase; the first call gives that of the first.
+    /// The key of the next phase; the first call returns that of the first phase.
     pub(crate) fn advance(&mut self) -> PhaseKey {
         let material: Zeroizing<[u8; KEY_LEN + NONCE_LEN]> =
             secret::derive("anabranch 2026 packet key", &[self.secret.as_slice()]);
@@ -60,13 +60,13 @@ impl PhaseKey {
         sealed.map(|sealed| tag.copy_from_slice(sealed.as_ref())).is_ok()
     }
 
-    /// Decrypts `text` where it is. When it is not authentic, `text` is ruined and `tag` is as it was.
+    /// Decrypts `text` in place. If it is not authentic, `text` is destroyed and `tag` unchanged.
     pub(crate) fn open(&self, path: PathId, fsn: Fsn, aad: &[u8], text: &mut [u8], tag: &[u8]) -> bool {
         let nonce = self.nonce(path, fsn);
         self.key.open_in_place_separate_tag(nonce, Aad::from(aad), tag, text).is_ok()
     }
 
-    /// Decrypts `text` by way of a copy, so that it is as it was when it is not authentic.
+    /// Decrypts `text` through a copy, so that text that is not authentic stays unchanged.
     pub(crate) fn try_open(&self, path: PathId, fsn: Fsn, aad: &[u8], text: &mut [u8], tag: &[u8]) -> bool {
         let nonce = self.nonce(path, fsn);
         let mut copy = vec![0; text.len()];

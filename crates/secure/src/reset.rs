@@ -1,12 +1,12 @@
-//! Stateless resets (RFC 9000 §10.3): an endpoint that lost its sessions can still say so, because the token
-//! it once gave with a PID is a keyed hash of that PID, under a key that it keeps.
+//! Stateless resets (RFC 9000 §10.3): an endpoint that lost its sessions can still report that. The token it gave with a
+//! PID is a keyed hash of that PID, under a key that outlives the sessions.
 
 use anabranch_wire::{Pid, ResetToken};
 use zeroize::Zeroizing;
 
 use crate::secret;
 
-/// What reset tokens are computed from: 32 random bytes that outlive the process.
+/// The key of reset tokens: 32 random bytes that outlive the process.
 #[derive(Clone)]
 pub struct ResetKey(Zeroizing<[u8; 32]>);
 
@@ -18,8 +18,8 @@ impl ResetKey {
         Self(secret::derive("anabranch 2026 reset token", &[random.as_slice()]))
     }
 
-    /// The token of a PID. Whoever knows the token can end the session that uses the PID, so it is given to
-    /// the peer alone, under the seal, and a PID is never used again after a reset was sent for it.
+    /// The token of a PID. It can end the session that uses the PID, so it is sent only to the peer, under the seal. A PID is
+    /// never used again after a reset for it was sent.
     #[must_use]
     pub fn token(&self, pid: Pid) -> ResetToken {
         let hash = blake3::keyed_hash(&self.0, &pid.0.to_be_bytes());
@@ -34,8 +34,8 @@ impl std::fmt::Debug for ResetKey {
     }
 }
 
-/// Whether the last 16 bytes of a datagram are this token, in a time that does not depend on them
-/// (RFC 9000 §10.3.1). An [`crate::Protection`] that could not open a packet has left those bytes as they were.
+/// Whether the last 16 bytes of a datagram are this token, in constant time (RFC 9000 §10.3.1). A [`crate::Protection`]
+/// that could not open a packet leaves those bytes unchanged.
 #[must_use]
 pub fn same_token(token: &ResetToken, datagram: &[u8]) -> bool {
     datagram.last_chunk().is_some_and(|end| ResetToken(*end) == *token)

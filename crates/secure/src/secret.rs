@@ -1,20 +1,19 @@
-//! How secret bytes are handled: taken over so that what they came in is wiped, hashed so that the hasher keeps nothing, compared in
-//! constant time.
+//! Handling of secret bytes: taken over with the source wiped, hashed with the hasher wiped, compared in constant time.
 //!
-//! What a compiler leaves in registers and on the stack when it moves a value is beyond this, and so is the hashing of cookies: it answers
-//! strangers, and is to cost little.
+//! Copies that the compiler leaves in registers and on the stack are out of scope. So is the hashing of cookies, which
+//! answers strangers and must be cheap.
 
 use blake3::Hasher;
 use zeroize::{Zeroize, Zeroizing};
 
-/// Takes over bytes that a caller gave by value: the copy that was handed over is wiped.
+/// Takes over bytes passed by value and wipes the copy that was passed.
 pub(crate) fn take<const N: usize>(mut bytes: [u8; N]) -> Zeroizing<[u8; N]> {
     let kept = Zeroizing::new(bytes);
     bytes.zeroize();
     kept
 }
 
-/// `N` bytes that follow from the secret `parts`, one after the other, and are used for `what` alone (BLAKE3's key derivation).
+/// Derives `N` bytes from the concatenated secret `parts`, for the purpose `what` only (BLAKE3's key derivation).
 #[must_use]
 pub fn derive<const N: usize>(what: &str, parts: &[&[u8]]) -> Zeroizing<[u8; N]> {
     let mut hasher = Zeroizing::new(Hasher::new_derive_key(what));
@@ -26,7 +25,7 @@ pub fn derive<const N: usize>(what: &str, parts: &[&[u8]]) -> Zeroizing<[u8; N]>
     derived
 }
 
-/// Whether two secrets of public length are equal, in a time that does not depend on what they hold.
+/// Whether two secrets are equal, in a time that depends only on their lengths.
 pub(crate) fn is_same(a: &[u8], b: &[u8]) -> bool {
     aws_lc_rs::constant_time::verify_slices_are_equal(a, b).is_ok()
 }
@@ -36,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_derived_is_what_the_hash_function_gives_for_all_parts_in_a_row() {
+    fn derived_bytes_are_the_hash_of_all_parts_in_a_row() {
         let whole = blake3::derive_key("anabranch test", b"one and two");
         assert_eq!(*derive::<32>("anabranch test", &[b"one", b" and ", b"two"]), whole);
         assert_eq!(*derive::<16>("anabranch test", &[b"one and two"]), whole[..16]);

@@ -1,29 +1,29 @@
-//! Bytes as text that people copy: a prefix that says what it is, lower-case base32, and a checksum that
-//! tells a typing mistake from a wrong key.
+//! Bytes as text for people to copy: a prefix for the kind of text, lower-case base32, and a checksum that distinguishes a
+//! typing mistake from a wrong key.
 
 use data_encoding::{BASE32_NOPAD, DecodeError, DecodeKind};
 use zeroize::Zeroizing;
 
 use crate::secret;
 
-/// Why a piece of text is not what it should be.
+/// Why a text is malformed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TextError {
-    /// It does not begin as it should.
+    /// The prefix is wrong.
     #[error("does not begin with `{0}`")]
     Prefix(&'static str),
-    /// A character that base32 does not have.
+    /// A character that base32 does not use.
     #[error("holds a character that does not belong there: was it copied whole?")]
     Alphabet,
-    /// Cut off, or something was added.
+    /// Cut off, or too long.
     #[error("has the wrong length: was it copied whole?")]
     Length,
-    /// The checksum of its bytes is another one.
+    /// The checksum does not match.
     #[error("has a checksum that does not match: was it copied whole?")]
     Checksum,
 }
 
-/// The first bytes of the hash of what the text is (its prefix) and what it holds.
+/// The first bytes of the hash of the text's prefix and contents.
 fn checksum<const N: usize>(prefix: &str, bytes: &[u8]) -> [u8; N] {
     let len = (prefix.len() as u64).to_le_bytes();
     *secret::derive("anabranch 2026 text checksum", &[&len, prefix.as_bytes(), bytes])
@@ -41,8 +41,8 @@ pub(crate) fn encode<const N: usize>(prefix: &str, bytes: &[u8]) -> Zeroizing<St
     text
 }
 
-/// Reverses [`encode`]. Case does not matter, and white space (a line broken by a terminal or a mail) is
-/// skipped. The caller bounds the length of `text`.
+/// Reverses [`encode`]. Ignores case and white space (from a line broken by a terminal or a mail). The caller limits the
+/// length of `text`.
 pub(crate) fn decode<const N: usize>(
     prefix: &'static str,
     text: &str,
@@ -55,7 +55,7 @@ pub(crate) fn decode<const N: usize>(
         DecodeKind::Length | DecodeKind::Trailing => TextError::Length,
         _ => TextError::Alphabet,
     };
-    // Wiped as well when the text is no good after all.
+    // Wiped even when the text turns out to be malformed.
     let mut bytes = Zeroizing::new(vec![0; BASE32_NOPAD.decode_len(rest.len()).map_err(wrong)?]);
     let decoded = BASE32_NOPAD.decode_mut(rest.as_bytes(), &mut bytes);
     decoded.map_err(|part| wrong(part.error))?;

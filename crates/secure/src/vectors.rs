@@ -1,4 +1,4 @@
-//! `docs/reference/vectors/secure.json` and this implementation agree: the tests make every vector again from its inputs.
+//! `docs/reference/vectors/secure.json` matches this implementation: the tests recompute every vector from its inputs.
 
 use std::net::SocketAddr;
 
@@ -21,7 +21,7 @@ fn hex(bytes: impl AsRef<[u8]>) -> String {
     HEXLOWER.encode(bytes.as_ref())
 }
 
-/// The bytes of a section's vectors, made again, must be the published ones.
+/// The recomputed bytes of a section's vectors must equal the published ones.
 fn assert_published(section: &str, made: &Value) {
     let published: Value = serde_json::from_str(PUBLISHED).unwrap();
     assert_eq!(&published[section], made, "section {section} should be\n{made:#}");
@@ -102,7 +102,7 @@ fn handshakes_go_as_published() {
     assert_published("handshake", &json!([handshake(None), handshake(Some(&ticket))]));
 }
 
-/// The key and mask of a phase by the formulas of docs/reference/protocol.md, for a check that does not use the chain.
+/// The key and mask of a phase by the formulas of docs/reference/protocol.md, without using the chain.
 fn phase_by_formula(secret: [u8; 32], phase: u32) -> ([u8; 16], [u8; 12]) {
     let secret =
         (0..phase).fold(secret, |secret, _| blake3::derive_key("anabranch 2026 next key phase", &secret));
@@ -132,7 +132,7 @@ fn packet(phase: u32, path: PathId, fsn: Fsn) -> Value {
         pid: Pid(0x55),
         fsn: fsn.0 as u32,
     };
-    // Both ends talk on a path of their own until the phase is reached.
+    // Both ends send on a separate path until the phase is reached.
     for step in 0..=u64::from(phase) {
         let now = Time::ZERO + Span::from_secs(step * 200);
         for (from, to) in [(true, false), (false, true)] {

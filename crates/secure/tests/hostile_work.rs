@@ -1,5 +1,5 @@
-//! What hostile packets cost the seal, in instructions, against honest ones: of the same size, opened with the same keys. Without valgrind the test
-//! says so.
+//! The cost of hostile packets for the seal, in instructions, compared with honest ones of the same size under the same
+//! keys. Without valgrind the test is skipped with a message.
 
 use anabranch_counted::{end_of_part, is_counted};
 use anabranch_secure::{
@@ -7,12 +7,12 @@ use anabranch_secure::{
 };
 use anabranch_wire::{Fsn, Header, Kind, PathId, Pid, Span, TAG_LEN, Time};
 
-/// Packets before anything is counted, and of the count.
+/// Packets before counting starts, and packets counted.
 const SETTLING: u64 = 8;
 const COUNT: u64 = 64;
 const LEN: usize = 1_200 + TAG_LEN;
 
-/// A name, most instructions a packet against an honest one's 100, and what makes its packets.
+/// A name, most instructions a packet against an honest one's 100, and how to make its packets.
 type Way = (&'static str, u64, fn() -> Ends);
 
 const WAYS: [Way; 6] = [
@@ -110,7 +110,7 @@ impl Ends {
         self.open_counted(&envelope, &mut body)
     }
 
-    /// Has the peer know that the victim follows.
+    /// Lets the peer know that the victim follows.
     fn answer(&mut self) {
         let phase = self.victim.key_phase(self.now);
         let envelope = self.envelope(PathId(0), phase, self.next);
@@ -146,7 +146,7 @@ impl Ends {
     }
 }
 
-/// Changes keys with every packet that it may.
+/// Limits that change keys as often as allowed.
 fn eager() -> Limits {
     Limits { rekey_after_packets: 1, retention: Span::ZERO, ..Limits::default() }
 }
@@ -168,7 +168,7 @@ fn no_hostile_packet_costs_the_seal_much_more_than_an_honest_one() {
     assert!(costs.len() == WAYS.len() && beyond.is_empty(), "{beyond:#?}");
 }
 
-/// The part that runs under callgrind, and for nothing by itself.
+/// The part that runs under callgrind; it does nothing by itself.
 #[test]
 fn ways_for_the_count() {
     for (_, _, begin) in WAYS {

@@ -1,4 +1,4 @@
-//! What is given back to the allocator holds no secret: seen by an allocator that reads what it frees.
+//! Freed memory holds no secret: checked by an allocator that reads every block it frees.
 
 #![allow(
     unsafe_code,
@@ -20,7 +20,7 @@ use data_encoding::BASE32_NOPAD;
 /// Reads every block before it is freed.
 struct Reading;
 
-/// Pieces of secrets, as bytes and as text; nothing is looked for before they are there.
+/// Pieces of secrets, as bytes and as text; nothing is searched for before they are set.
 static PIECES: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
 /// Blocks that were freed with a piece of a secret in them.
 static FOUND: AtomicUsize = AtomicUsize::new(0);
@@ -28,20 +28,20 @@ static FOUND: AtomicUsize = AtomicUsize::new(0);
 // SAFETY: every call is the system allocator's; a block is zeros at first, so that all of it may be read.
 unsafe impl GlobalAlloc for Reading {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: the caller's promise is passed on.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         if let Some(pieces) = PIECES.get() {
-            // SAFETY: the block is whole until it is handed on below, and was written from the start.
+            // SAFETY: the block is whole until it is freed below, and was initialised.
             let block = unsafe { std::slice::from_raw_parts(pointer, layout.size()) };
             let holds = |piece: &Vec<u8>| block.windows(piece.len()).any(|window| window == piece);
             if pieces.iter().any(holds) {
                 FOUND.fetch_add(1, Ordering::Relaxed);
             }
         }
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: the caller's promise is passed on.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -68,22 +68,22 @@ fn session(node: &NodeKey) -> SessionKeys {
     pending.accept(Some(&secret), b"parameters").unwrap().keys
 }
 
-/// Pieces of the secret in a text, which stands between these characters, in small and in capital letters.
+/// Pieces of the secret in a text, which lies between these characters, in lower and upper case.
 fn pieces_of(text: &str, secret: std::ops::Range<usize>) -> Vec<Vec<u8>> {
     let both = [text[secret.clone()].to_ascii_lowercase(), text[secret].to_ascii_uppercase()];
     both.iter().flat_map(|text| text.as_bytes().chunks_exact(10)).map(<[u8]>::to_vec).collect()
 }
 
-/// Does something and tells how many blocks were freed with a piece of a secret in them.
+/// Runs something; returns how many blocks were freed with a piece of a secret in them.
 fn left_by<T>(what: impl FnOnce() -> T) -> usize {
     let before = FOUND.load(Ordering::Relaxed);
     drop(what());
     FOUND.load(Ordering::Relaxed) - before
 }
 
-/// One test, for there is one allocator.
+/// One test, because there is one allocator.
 #[test]
-fn memory_that_is_given_back_holds_no_secret() {
+fn freed_memory_holds_no_secret() {
     let node = NodeKey::from_random(KEY);
     let (file, text, keys) = (node.to_file_text(), ticket(node.public()).to_text(), session(&node));
     let line = keys.to_line();

@@ -1,7 +1,7 @@
-//! What is wrong with a file of settings (a scenario, a configuration): the line, the key, and what to do about it; and sizes
-//! and rates as people write them.
+//! Mistakes in files of settings (scenarios, configurations): the line, the key, and the remedy. Also sizes and rates as
+//! people write them.
 
-mod place;
+mod line;
 mod rate;
 mod size;
 mod syntax;
@@ -10,7 +10,7 @@ use std::fmt;
 
 use serde::de::DeserializeOwned;
 
-pub use place::line_of;
+pub use line::line_of;
 pub use rate::rate;
 pub use size::size;
 pub use syntax::syntax_error;
@@ -29,13 +29,13 @@ pub fn number_and_unit(text: &str) -> Option<(f64, &str)> {
 pub struct SettingsError {
     /// The file's name.
     pub origin: String,
-    /// Counted from one; `None` where no line is to blame.
+    /// Counted from one; `None` when the mistake has no line.
     pub line: Option<usize>,
     /// The key, with its table: `link.top.rate`.
     pub key: String,
     /// What is wrong.
     pub message: String,
-    /// What to do.
+    /// What to do about it.
     pub hint: String,
 }
 
@@ -46,28 +46,28 @@ impl SettingsError {
         Self { key: key.into(), message: message.into(), ..Self::default() }
     }
 
-    /// With what to do.
+    /// Adds what to do about it.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = hint.into();
         self
     }
 
-    /// With its line, unless one is known already.
+    /// Adds its line, unless it has one.
     #[must_use]
     pub fn at(mut self, line: Option<usize>) -> Self {
         self.line = self.line.or(line);
         self
     }
 
-    /// With the file's name.
+    /// Adds the file's name.
     #[must_use]
     pub fn of(mut self, origin: &str) -> Self {
         self.origin = origin.to_owned();
         self
     }
 
-    /// From what the parser says of `text`, which was to be an `F`.
+    /// Converts the parser's error for `text`, which should be an `F`.
     #[must_use]
     pub fn from_toml<F: DeserializeOwned>(error: &toml::de::Error, text: &str) -> Self {
         if let Some(error) = syntax_error(text) {
@@ -122,11 +122,11 @@ pub fn located(error: SettingsError, text: &str, (table, index): (&str, usize)) 
 
 impl fmt::Display for SettingsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let place = match self.line {
+        let location = match self.line {
             Some(line) => format!("{}:{line}", self.origin),
             None => self.origin.clone(),
         };
-        let parts = [place.as_str(), &self.key, &self.message];
+        let parts = [location.as_str(), &self.key, &self.message];
         let parts = parts.into_iter().filter(|part| !part.is_empty()).map(printable);
         f.write_str(&parts.collect::<Vec<_>>().join(": "))?;
         if !self.hint.is_empty() {
@@ -136,15 +136,15 @@ impl fmt::Display for SettingsError {
     }
 }
 
-/// Whether a letter has no width, or turns the direction of others: names that differ by it look alike.
+/// Whether a letter has no width or changes the direction of text: names that differ only by it look alike.
 fn is_unseen(c: char) -> bool {
     matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{2064}' | '\u{feff}')
 }
 
-/// Most letters of a part of an error that are shown.
+/// Most characters shown of each part of an error.
 const LONGEST: usize = 1000;
 
-/// Text of a file for a terminal: what would move its cursor or change its colours is written as TOML has it.
+/// Text of a file for a terminal, with control and invisible characters escaped as in TOML.
 fn printable(text: &str) -> String {
     let each = text.chars().take(LONGEST).map(|c| match c {
         c if c.is_control() || is_unseen(c) => format!("\\u{:04X}", u32::from(c)),
@@ -156,14 +156,15 @@ fn printable(text: &str) -> String {
 
 impl std::error::Error for SettingsError {}
 
-/// The words in backquotes of what the parser says.
+/// The words in backquotes in a message of the parser.
 fn quoted(message: &str) -> Vec<&str> {
     message.split('`').skip(1).step_by(2).collect()
 }
 
-/// Whether a file that is an `F` may have this key at its top: who appends a line to a file gives it to the last table.
+/// Whether a file of type `F` may have this key at its top. A line appended to a file belongs to its last table, so users
+/// often misplace such a key.
 fn is_top_key<F: DeserializeOwned>(key: &str) -> bool {
-    // No file has this one, so that the parser tells those that it may have.
+    // No file has this key, so the parser's error lists the valid ones.
     let Err(error) = toml::from_str::<F>("\"?\" = 0") else { return false };
     let message = error.message();
     message.starts_with("unknown field") && quoted(message).iter().skip(1).any(|known| *known == key)
@@ -176,10 +177,10 @@ fn key_on(line: &str) -> Option<String> {
     (!key.is_empty() && !key.starts_with('#')).then(|| key.to_owned())
 }
 
-/// The key whose value, or a part of it, comes after this text.
+/// The key whose value begins, or continues, after this text.
 fn key_before(text: &str) -> Option<String> {
     let (head, value) = text.rsplit_once('=')?;
-    // Only in a list can there be anything between the key and what is wrong.
+    // Between the key and the position of the mistake there can only be the start of a list.
     let within = value.trim().is_empty() || value.matches('[').count() > value.matches(']').count();
     let head = head.trim_end();
     let key = match head.strip_suffix('"') {
@@ -189,25 +190,26 @@ fn key_before(text: &str) -> Option<String> {
     (within && !key.is_empty()).then(|| key.to_owned())
 }
 
-/// The known word that is most like `word`, if one is: letters put in, taken out, changed or swapped with their neighbours. Of
-/// several that are so by as many letters, one that is as long, and then the one whose letter is nearest in the alphabet: `n3` for `n4`.
+/// The known word most similar to `word`, if one is similar enough: by letters inserted, removed, changed or swapped with
+/// their neighbours. Among equally similar ones, prefers the same length, then the nearest letter in the alphabet: `n3`
+/// for `n4`.
 #[must_use]
 pub fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
     let word = word.to_lowercase();
     let distance = |other: &str| strsim::damerau_levenshtein(&word, &other.to_lowercase());
     let close = |other: &&&str| distance(other) <= word.chars().count() / 2;
-    let odd = |other: &str| {
+    let first_difference = |other: &str| {
         let mut pairs = word.chars().zip(other.chars().flat_map(char::to_lowercase));
         pairs.find_map(|(a, b)| (a != b).then_some(u32::from(a).abs_diff(u32::from(b))))
     };
-    let place =
-        |other: &&&str| (distance(other), word.chars().count().abs_diff(other.chars().count()), odd(other));
-    known.iter().filter(close).min_by_key(place).copied()
+    let length = |other: &str| word.chars().count().abs_diff(other.chars().count());
+    let difference = |other: &&&str| (distance(other), length(other), first_difference(other));
+    known.iter().filter(close).min_by_key(difference).copied()
 }
 
-/// The line of a place in a text, from one.
-fn line_at(text: &str, place: usize) -> usize {
-    let before = &text.as_bytes()[..place.min(text.len())];
+/// The line of a byte offset in a text, from one.
+fn line_at(text: &str, offset: usize) -> usize {
+    let before = &text.as_bytes()[..offset.min(text.len())];
     1 + before.iter().filter(|byte| **byte == b'\n').count()
 }
 
@@ -227,17 +229,17 @@ mod tests {
     }
 
     #[test]
-    fn the_key_of_a_mistake_is_the_one_that_its_value_belongs_to() {
-        let told = |text: &str| {
+    fn the_key_of_a_mistake_is_the_one_whose_value_is_wrong() {
+        let found = |text: &str| {
             let error = toml::from_str::<Sample>(text).expect_err("a mistake");
             let error = SettingsError::from_toml::<Sample>(&error, text);
             (error.line, error.key)
         };
         let right = Sample { a: Some(1), list: Some(vec![2]), b: None };
         assert_eq!(toml::from_str("a = 1\nlist = [2]"), Ok(right));
-        assert_eq!(told("a = 1\nlist = [1]\nb = { c = true }"), (Some(3), "c".to_owned()));
-        assert_eq!(told("b = { c = 1, \"d.e\" = false }"), (Some(1), "d.e".to_owned()));
-        assert_eq!(told("list = [\n  1, # one\n  \"two\",\n]"), (Some(3), "list".to_owned()));
+        assert_eq!(found("a = 1\nlist = [1]\nb = { c = true }"), (Some(3), "c".to_owned()));
+        assert_eq!(found("b = { c = 1, \"d.e\" = false }"), (Some(1), "d.e".to_owned()));
+        assert_eq!(found("list = [\n  1, # one\n  \"two\",\n]"), (Some(3), "list".to_owned()));
     }
 
     #[derive(Debug, PartialEq, serde::Deserialize)]
@@ -248,17 +250,17 @@ mod tests {
     }
 
     #[test]
-    fn a_key_of_the_top_that_stands_below_a_table_is_told_where_it_belongs() {
+    fn the_hint_for_a_top_key_below_a_table_names_its_place() {
         #[derive(Debug, serde::Deserialize)]
         #[serde(deny_unknown_fields)]
-        #[expect(dead_code, reason = "it is never right")]
+        #[expect(dead_code, reason = "it never parses")]
         struct File {
             next_hops: Option<Vec<String>>,
             controller: Vec<Entry>,
         }
         #[derive(Debug, serde::Deserialize)]
         #[serde(deny_unknown_fields)]
-        #[expect(dead_code, reason = "it is never right")]
+        #[expect(dead_code, reason = "it never parses")]
         struct Entry {
             at: String,
             hop: Option<String>,
@@ -277,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_value_is_told_with_its_key() {
+    fn the_error_for_an_unknown_value_names_its_key() {
         #[derive(Debug, serde::Deserialize)]
         #[serde(rename_all = "kebab-case")]
         enum Way {
@@ -285,25 +287,25 @@ mod tests {
             Back,
         }
         #[derive(Debug, serde::Deserialize)]
-        #[expect(dead_code, reason = "it is never right")]
+        #[expect(dead_code, reason = "it never parses")]
         struct Ways {
             way: Option<Way>,
             ways: Option<Vec<Way>>,
         }
-        let told = |text: &str| {
+        let shown = |text: &str| {
             let error = toml::from_str::<Ways>(text).expect_err("a mistake");
             SettingsError::from_toml::<Ways>(&error, text).to_string()
         };
         let hint = "unknown value `bakc`\n  hint    did you mean `back`? Possible: there, back";
-        assert_eq!(told("# ways\nway = \"bakc\""), format!(":2: way: {hint}"));
-        assert_eq!(told("ways = [\n\"there\",\n\"bakc\"]"), format!(":3: ways: {hint}"));
+        assert_eq!(shown("# ways\nway = \"bakc\""), format!(":2: way: {hint}"));
+        assert_eq!(shown("ways = [\n\"there\",\n\"bakc\"]"), format!(":3: ways: {hint}"));
         let right = toml::from_str::<Ways>("ways = [\"there\", \"back\"]")
             .map(|ways| ways.ways.map(|ways| ways.len()));
         assert_eq!(right, Ok(Some(2)));
     }
 
     #[test]
-    fn an_error_of_nothing_in_particular_has_no_empty_parts() {
+    fn an_error_without_key_or_line_has_no_empty_parts() {
         assert_eq!(SettingsError::new("", "too many").of("--set").to_string(), "--set: too many");
         assert_eq!(SettingsError::new("rate", "too much").to_string(), "rate: too much");
         let coloured = SettingsError::new("name", "no \u{1b}[31m\n").hint("a\t\u{200b}b").to_string();

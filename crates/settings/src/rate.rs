@@ -5,10 +5,10 @@ use super::number_and_unit;
 /// A rate in bits a second: `100 Mbit/s`, `1.5Gbit/s`, `300 kbit/s`.
 ///
 /// # Errors
-/// When the number or the unit cannot be read, or the rate is zero.
+/// When the number or the unit is invalid, or the rate is zero.
 pub fn rate(text: &str) -> Result<u64, String> {
     let wanted =
-        || format!("`{text}` is no rate: write one such as `100 Mbit/s` (bit/s, kbit/s, Mbit/s, Gbit/s)");
+        || format!("`{text}` is not a rate; write one such as `100 Mbit/s` (bit/s, kbit/s, Mbit/s, Gbit/s)");
     let (number, unit) = number_and_unit(text).ok_or_else(wanted)?;
     let factor = match unit {
         "bit/s" => 1.0,
@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_need_a_unit_and_are_more_than_nothing() {
+    fn rates_need_a_unit_and_must_not_be_zero() {
         assert_eq!(rate("100 Mbit/s"), Ok(100_000_000));
         assert_eq!(rate("1.5Gbit/s"), Ok(1_500_000_000));
         assert_eq!(rate(" 300 kbit/s "), Ok(300_000));

@@ -7,7 +7,7 @@ use super::number_and_unit;
 /// `k`, `M`, `G`, `T` count by 1000, with or without a `B`; `KiB`, `MiB`, `GiB`, `TiB` by 1024.
 ///
 /// # Errors
-/// When the number or the unit cannot be read, or the size is zero.
+/// When the number or the unit is invalid, or the size is zero.
 pub fn size(text: &str) -> Result<u64, String> {
     let wanted = || format!("`{text}` is not a size; write 32MiB, 1.5GB or a number of bytes");
     let (number, unit) = number_and_unit(text).ok_or_else(wanted)?;

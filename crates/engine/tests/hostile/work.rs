@@ -367,7 +367,7 @@ struct Cost {
 
 impl Cost {
     fn between(before: &Part, part: &Part) -> Self {
-        let [packets, bytes] = [0, 1].map(|which| (part.told[which] - before.told[which]).max(1));
+        let [packets, bytes] = [0, 1].map(|which| (part.numbers[which] - before.numbers[which]).max(1));
         Self { instructions: part.instructions, packets, bytes }
     }
 

@@ -1,20 +1,20 @@
-//! Cookies: a stranger costs nothing until it has shown that it receives at the address it sends from
-//! (WireGuard, Donenfeld, NDSS 2017, §5.3 and §5.4.4, and RFC 9000 §8.1.2).
+//! Cookies: a stranger costs nothing until it has proven that it receives at the address it sends from (WireGuard,
+//! Donenfeld, NDSS 2017, §5.3 and §5.4.4, and RFC 9000 §8.1.2).
 //!
-//! - **mac1** is a keyed hash of the message under its receiver's public key. Who does not know that key
-//!   gets no answer at all.
-//! - **A cookie** is a keyed hash of the sender's address and port under a secret that changes every two
-//!   minutes. The node computes it again whenever it needs it, and keeps nothing.
-//! - **mac2** is a keyed hash of the message under the cookie. An INIT without a right one is answered by a
-//!   COOKIE of 49 bytes, and neither state nor a Diffie-Hellman exchange is spent on it. WireGuard asks for
-//!   cookies under load only; here it is always (ADR 3).
+//! - **mac1** is a keyed hash of the message under its receiver's public key. A sender that does not know that key gets
+//!   no answer.
+//! - **A cookie** is a keyed hash of the sender's address and port under a secret that changes every two minutes. The node
+//!   computes it again whenever needed and stores nothing.
+//! - **mac2** is a keyed hash of the message under the cookie. An INIT without a valid one is answered by a COOKIE of
+//!   49 bytes, and costs neither state nor a Diffie-Hellman exchange. WireGuard asks for cookies only under load; here
+//!   they are always required (ADR 3).
 //!
 //! ```text
 //! COOKIE   version 1 | nonce 16 | sealed cookie 16 + tag 16
 //! ```
-//! Every cookie is sealed with a key of its own, derived from the receiver's public key, the INIT's mac1 and
-//! the nonce: only who saw the INIT can open or make one. This, and where version, reply PID and both macs
-//! stand in an INIT, stays the same in every version, so that an old node can tell a new one which it speaks.
+//! Every cookie is sealed with its own key, derived from the receiver's public key, the INIT's mac1 and the nonce: only
+//! those who saw the INIT can open or make one. The cookie's format, and the positions of version, reply PID and both macs
+//! in an INIT, are the same in every version, so that an old node can report its version to a new one.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -29,13 +29,13 @@ use crate::secret;
 
 /// Bytes of mac1, of mac2 and of a cookie.
 pub(crate) const MAC_LEN: usize = 16;
-/// How long one cookie secret lasts; a cookie is good for its own and the next such period.
+/// Lifetime of a cookie secret; a cookie is valid in its own and the next such period.
 const ROTATION: Span = Span::from_secs(120);
 const NONCE_LEN: usize = 16;
 const TAG_LEN: usize = 16;
 const COOKIE_BODY_LEN: usize = 1 + NONCE_LEN + MAC_LEN + TAG_LEN;
 
-/// Proof that its holder receives at one address. Kept by a client for each candidate path.
+/// Proof that its holder receives at one address. A client stores one for each candidate path.
 #[derive(Clone)]
 pub struct Cookie(Zeroizing<[u8; MAC_LEN]>);
 
@@ -45,7 +45,7 @@ impl fmt::Debug for Cookie {
     }
 }
 
-/// Why a COOKIE was of no use.
+/// Why a COOKIE was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CookieError {
     /// It does not answer this INIT.
@@ -61,29 +61,29 @@ pub enum CookieError {
 /// What to do with an INIT.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Admission {
-    /// The address is proven: go on with [`crate::read_init`].
+    /// The address is proven: continue with [`crate::read_init`].
     Proceed,
-    /// Send this COOKIE back to where the INIT came from, and keep nothing.
+    /// Send this COOKIE back to the INIT's source, and store nothing.
     Challenge {
         /// PID for its header.
         pid: Pid,
-        /// What follows the header: 49 bytes.
+        /// The bytes after the header: 49.
         body: Vec<u8>,
     },
-    /// Say nothing, count it.
+    /// Send nothing, count it.
     Drop(DropReason),
 }
 
 /// Why an INIT gets no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DropReason {
-    /// Not as long as an INIT is, or padded with something else than zeros.
+    /// Not the length of an INIT, or padded with other bytes than zeros.
     Malformed,
     /// Its sender does not know this node's public key.
     Mac1,
 }
 
-/// A node's cookies. Holds two keys and nothing else, however many strangers there are.
+/// A node's cookies. Stores two keys, however many strangers there are.
 #[derive(Clone)]
 pub struct CookieJar {
     secret: Zeroizing<[u8; 32]>,
@@ -106,8 +106,7 @@ impl CookieJar {
         Self { secret, public, mac1_key: mac1_key(&public) }
     }
 
-    /// Decides about the body of an INIT that came from an address at a time. Costs some hashing of it and no
-    /// more.
+    /// Decides about the body of an INIT from an address at a time. Costs a few hashes.
     #[must_use]
     pub fn admit(&self, now: Time, from: SocketAddr, body: &[u8]) -> Admission {
         if !has_shape_of_init(body) {
@@ -124,7 +123,7 @@ impl CookieJar {
         Admission::Challenge { pid, body: self.challenge(period, from, body) }
     }
 
-    /// Whether mac2 was made with a cookie of this period or the one before. A zero mac2 asks for one.
+    /// Whether mac2 was made with a cookie of this or the previous period. A zero mac2 asks for a cookie.
     fn is_proven(&self, period: u64, from: SocketAddr, body: &[u8]) -> bool {
         let mac = &body[INIT_MAC2_AT..INIT_PADDING_AT];
         let fresh = [Some(period), period.checked_sub(1)].into_iter().flatten();
@@ -132,7 +131,7 @@ impl CookieJar {
         mac != [0; MAC_LEN] && fresh.into_iter().any(fits)
     }
 
-    /// The secret of one period: nothing tells it from random to who does not have the jar's.
+    /// The secret of one period, which looks random without the jar's secret.
     fn period_key(&self, period: u64) -> Zeroizing<[u8; 32]> {
         Zeroizing::new(*blake3::keyed_hash(&self.secret, &period.to_be_bytes()).as_bytes())
     }
@@ -144,8 +143,8 @@ impl CookieJar {
         ))))
     }
 
-    /// The nonce follows from the secret and the INIT, so a COOKIE needs no randomness, and a key never seals
-    /// two different cookies.
+    /// The nonce is derived from the secret and the INIT. So a COOKIE needs no randomness, and a key never seals two
+    /// different cookies.
     fn challenge(&self, period: u64, from: SocketAddr, body: &[u8]) -> Vec<u8> {
         let mut hasher = blake3::Hasher::new_keyed(&self.period_key(period));
         hasher.update(b"nonce");
@@ -180,7 +179,7 @@ pub(crate) fn open(remote: &PublicKey, init: &[u8], body: &[u8]) -> Result<Cooki
     Ok(Cookie(cookie))
 }
 
-/// Writes mac1 over all before it into the last bytes of `message`.
+/// Writes mac1 of all bytes before it into the last bytes of `message`.
 pub(crate) fn put_mac1(receiver: &PublicKey, message: &mut [u8]) {
     let (text, mac) = message.split_at_mut(message.len() - MAC_LEN);
     mac.copy_from_slice(&mac1(&mac1_key(receiver), text));
@@ -232,7 +231,7 @@ fn zero_nonce() -> Nonce {
     Nonce::assume_unique_for_key([0; 12])
 }
 
-/// An address and port, the same for an IPv4 address and its form in IPv6.
+/// Address and port, equal for an IPv4 address and its IPv6-mapped form.
 fn address_bytes(address: SocketAddr) -> [u8; 18] {
     let ip = match address.ip() {
         IpAddr::V4(ip) => ip.to_ipv6_mapped(),

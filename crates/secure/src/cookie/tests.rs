@@ -30,7 +30,7 @@ fn challenge(jar: &CookieJar, now: Time, from: SocketAddr, init: &[u8]) -> Vec<u
     }
 }
 
-/// An INIT with the cookie that `jar` gives at `now` to `from`.
+/// An INIT with the cookie that `jar` issues at `now` to `from`.
 fn proven(jar: &CookieJar, now: Time, from: SocketAddr) -> Vec<u8> {
     let initiator = initiator(3);
     let body = challenge(jar, now, from, &initiator.init_body(None));
@@ -66,7 +66,7 @@ fn a_cookie_outlives_one_rotation_and_not_two() {
 }
 
 #[test]
-fn a_cookie_of_another_node_or_of_a_restarted_one_is_challenged_anew() {
+fn a_cookie_of_another_or_a_restarted_node_is_challenged_again() {
     let init = proven(&jar(), at(10), home());
     let restarted = CookieJar::new(server().public(), [8; 32]);
     assert!(matches!(restarted.admit(at(11), home(), &init), Admission::Challenge { .. }));
@@ -125,12 +125,12 @@ fn no_byte_of_a_cookie_can_be_changed_and_it_opens_for_its_init_only() {
 }
 
 #[test]
-fn a_server_of_another_version_says_which_it_speaks() {
+fn a_server_of_another_version_reports_its_version() {
     let mut init = initiator(3).init_body(None);
     init[0] = VERSION + 1;
     put_mac1(&server().public(), &mut init[..INIT_MAC2_AT]);
     let body = challenge(&jar(), at(1), home(), &init);
-    // The newer client would say: the other end speaks version 1. Seen from here the versions change places.
+    // The newer client would report that the other end speaks version 1. Here the versions are swapped.
     assert_eq!(body[0], VERSION);
     assert!(open(&server().public(), &init, &body).is_ok());
 
@@ -144,7 +144,7 @@ fn a_server_of_another_version_says_which_it_speaks() {
 }
 
 #[test]
-fn a_proven_init_of_another_version_is_never_let_through() {
+fn a_proven_init_of_another_version_is_never_accepted() {
     let jar = jar();
     let mut init = initiator(3).init_body(None);
     init[0] = VERSION + 1;

@@ -16,20 +16,20 @@ use crate::keys::{NodeKey, PublicKey};
 use crate::secret;
 use crate::ticket::{ShareId, TicketSecret};
 
-/// Whom to open a session with, and by what right.
+/// The node to open a session with, and the ticket used for it.
 #[derive(Clone, Debug)]
 pub struct Dial {
-    /// The node's identity: nobody else can answer.
+    /// The node's identity: no other node can answer.
     pub remote: PublicKey,
     /// The share and the secret of a ticket, if one is used.
     pub credential: Option<(ShareId, TicketSecret)>,
 }
 
-/// The client's side of one handshake. Copies of its INIT may go out over any number of candidate paths and
-/// any number of times; the first INIT ACK that is authentic completes it.
+/// The client's side of one handshake. Copies of its INIT may be sent over any number of candidate paths, any number of
+/// times; the first authentic INIT ACK completes it.
 pub struct Initiator {
     noise: Box<HandshakeState>,
-    /// The INIT, mac2 left zero.
+    /// The INIT, with mac2 zero.
     body: Vec<u8>,
     local: PublicKey,
     remote: PublicKey,
@@ -37,11 +37,11 @@ pub struct Initiator {
 }
 
 impl Initiator {
-    /// Makes the INIT. Cookies are answered to `reply_pid`; the INIT ACK goes to the PID inside `params`.
-    /// `seed` must be 32 fresh random bytes, used for nothing else.
+    /// Makes the INIT. Cookies are sent to `reply_pid`, the INIT ACK to the PID inside `params`. `seed` must be 32 fresh
+    /// random bytes, used for nothing else.
     ///
     /// # Errors
-    /// When `params` are too long or the remote key is not a usable one.
+    /// When `params` are too long or the remote key is unusable.
     pub fn new(
         local: &NodeKey,
         dial: &Dial,
@@ -67,8 +67,7 @@ impl Initiator {
         Ok(Self { noise: Box::new(noise), body, local: local.public(), remote: dial.remote, psk })
     }
 
-    /// The body of the INIT: the same bytes every time, apart from the mac2 that the cookie of the candidate
-    /// path adds.
+    /// The body of the INIT: always the same bytes, except for the mac2 that the candidate path's cookie adds.
     #[must_use]
     pub fn init_body(&self, cookie: Option<&Cookie>) -> Vec<u8> {
         let mut body = self.body.clone();
@@ -78,8 +77,8 @@ impl Initiator {
         body
     }
 
-    /// Opens the body of a COOKIE that came in answer to the INIT. It is good for the candidate path that it
-    /// came back on (the address the server saw), for some two minutes.
+    /// Opens the body of a COOKIE that answers the INIT. The cookie is valid for the candidate path on which it returned (the
+    /// address the server saw), for about two minutes.
     ///
     /// # Errors
     /// When it does not answer this INIT, or the server speaks another version.
@@ -87,11 +86,11 @@ impl Initiator {
         cookie::open(&self.remote, &self.body, body)
     }
 
-    /// Takes the body of an INIT ACK; gives the keys and the server's parameters. One that is not authentic
-    /// changes nothing: go on waiting for the true one.
+    /// Handles the body of an INIT ACK; returns the keys and the server's parameters. A forged one changes nothing: keep
+    /// waiting for the real one.
     ///
     /// # Errors
-    /// [`HandshakeError::Refused`] is the server's word and final; after any other, go on waiting.
+    /// [`HandshakeError::Refused`] is the server's final answer; after any other, keep waiting.
     pub fn handle_ack(&mut self, body: &[u8]) -> Result<(SessionKeys, Vec<u8>), HandshakeError> {
         let ours = body.len() == ACK_BODY_LEN && body[0] == VERSION && is_zero(&body[ACK_PADDING_AT..]);
         if !ours {
@@ -106,7 +105,7 @@ impl Initiator {
         match self.read(&psk, message) {
             Ok((0, params)) => Ok((session_keys(&mut self.noise), params)),
             Ok((code, _)) => Err(HandshakeError::Refused(Refusal::from_code(code))),
-            // A server that does not take the ticket answers without its secret, and may only refuse.
+            // A server that does not know the ticket answers without its secret, and may only refuse.
             Err(error) if self.psk.is_some() => match self.read(&zero, message) {
                 Ok((0, _)) | Err(_) => Err(error),
                 Ok((code, _)) => Err(HandshakeError::Refused(Refusal::from_code(code))),

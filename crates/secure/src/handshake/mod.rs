@@ -1,5 +1,5 @@
-//! The handshake: Noise `IKpsk2` (Noise specification rev. 34, §7.5 and §9), two messages that carry the
-//! session's parameters under encryption.
+//! The handshake: Noise `IKpsk2` (Noise specification rev. 34, §7.5 and §9), two messages that carry the session's
+//! parameters encrypted.
 //!
 //! ```text
 //! INIT     version 1 | reply PID 8 | Noise message 1, 363 | mac1 16 | mac2 16 | zeros to 1184 bytes
@@ -7,12 +7,11 @@
 //! INIT ACK version 1 | Noise message 2, 307 | mac1 16 | zeros to 1184 bytes
 //!   Noise payload: status 1 (0 accepted, else a refusal) | length 2 | parameters | zeros to 259
 //! ```
-//! The padding is outside what is hashed and encrypted, so that a flood of INITs costs as little as it can; it
-//! must be zeros.
+//! The padding is neither hashed nor encrypted, so that a flood of INITs costs as little as possible; it must be zeros.
 //!
-//! The pre-shared key is mixed in at the second message, so the responder picks it by the share it read in
-//! the first; without a ticket it is zero, and so it is in a refusal. A first message can be replayed: the
-//! responder's session counts for nothing until a packet opened under its keys.
+//! The pre-shared key is mixed in at the second message, so the responder selects it by the share in the first. Without a
+//! ticket, and in a refusal, it is zero. A first message can be replayed: the responder's session is valid only after a
+//! packet was opened under its keys.
 
 mod initiator;
 mod responder;
@@ -30,12 +29,12 @@ use crate::noise::Resolver;
 use crate::secret;
 use crate::ticket::{ShareId, TicketSecret};
 
-/// The version of the protocol spoken here, first byte of every handshake body.
+/// The protocol version, first byte of every handshake body.
 pub const VERSION: u8 = 1;
-/// Bytes of an INIT after the packet header. With the header it fills a UDP payload of 1200 bytes, which
-/// shows that the path carries that much and pays for the answer (RFC 9000 §8.1, §14.1).
+/// Bytes of an INIT after the packet header. Together they fill a UDP payload of 1200 bytes, which shows that the path
+/// carries that much and limits amplification (RFC 9000 §8.1, §14.1).
 pub const INIT_BODY_LEN: usize = 1184;
-/// Bytes of an INIT ACK after the packet header: as many, to show the way back too.
+/// Bytes of an INIT ACK after the packet header: equally long, to test the return path too.
 pub const ACK_BODY_LEN: usize = 1184;
 /// Longest encoding of the session parameters.
 pub const MAX_PARAMS_LEN: usize = 256;
@@ -62,31 +61,31 @@ pub(crate) const INIT_PADDING_AT: usize = INIT_MAC2_AT + MAC_LEN;
 const ACK_MAC1_AT: usize = 1 + NOISE_2_LEN;
 const ACK_PADDING_AT: usize = ACK_MAC1_AT + MAC_LEN;
 
-/// Why a handshake message was not taken, or could not be made.
+/// Why a handshake message was not accepted, or could not be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HandshakeError {
     /// Not the layout of such a message.
     #[error("malformed handshake message")]
     Malformed,
-    /// Forged, damaged, meant for another node, or sealed with another ticket's secret. A client goes on
-    /// waiting; when nothing better comes, its ticket or the node's key is wrong.
+    /// Forged, damaged, meant for another node, or sealed with another ticket's secret. A client keeps waiting; if no valid
+    /// message comes, its ticket or the node's key is wrong.
     #[error("handshake message is not authentic, or the ticket's secret is wrong")]
     NotAuthentic,
-    /// The remote node, proven by its key, said no.
+    /// The remote node, proven by its key, refused.
     #[error("the remote node refused: {0}")]
     Refused(Refusal),
     /// The parameters do not fit into the message.
     #[error("session parameters exceed {MAX_PARAMS_LEN} bytes")]
     ParamsTooLong,
-    /// The public key is one that no node can have.
+    /// The public key cannot belong to a node.
     #[error("the public key is not a usable one")]
     BadPublicKey,
-    /// An answer to a ticket needs that ticket's secret, and an answer to none must not have one.
+    /// An answer to a ticket needs that ticket's secret; an answer without a ticket must not have one.
     #[error("the secret does not fit the credential that was shown")]
     WrongCredential,
 }
 
-/// Why a node refuses a session. Only those who know its public key are told.
+/// Why a node refuses a session. Only clients that know its public key receive it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// Neither the key nor a ticket allows anything here.
@@ -95,7 +94,7 @@ pub enum Refusal {
     TicketNotValid,
     /// No room for another session now.
     Busy,
-    /// A reason that this version does not know.
+    /// A reason unknown to this version.
     Other(u8),
 }
 
@@ -134,13 +133,12 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// What both ends know after a handshake and nobody else does: one secret a direction. Wiped when dropped.
+/// The secrets that both ends share after a handshake, one for each direction. Wiped when dropped.
 #[derive(Clone)]
 pub struct SessionKeys {
     pub(crate) send: Zeroizing<[u8; 32]>,
     pub(crate) receive: Zeroizing<[u8; 32]>,
-    /// Hash of all that was said in the handshake: the same at both ends, different for every session, not
-    /// secret.
+    /// Hash of the whole handshake: the same at both ends, different for every session, not secret.
     pub id: [u8; 32],
 }
 
@@ -150,14 +148,13 @@ impl fmt::Debug for SessionKeys {
     }
 }
 
-/// Tells one INIT from another before anything is decrypted: equal for the copies that a client sends over
-/// its candidate paths and sends again, different for any other. Answer a known one with the INIT ACK that was
-/// made for it, instead of a second session.
+/// Identifies an INIT before anything is decrypted: equal for the copies that a client sends over its candidate paths and
+/// repeats, different for any other. Answer a known one with the same INIT ACK instead of starting a second session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct InitId([u8; 16]);
 
 impl InitId {
-    /// The id of the INIT in `body`; `None` when it cannot be one.
+    /// The id of the INIT in `body`; `None` when it is not an INIT.
     #[must_use]
     pub fn of(body: &[u8]) -> Option<Self> {
         let message = init_message(body)?;
@@ -173,7 +170,7 @@ fn builder<'a>(local: &'a NodeKey, seed: &Zeroizing<[u8; 32]>) -> Builder<'a> {
     builder.and_then(|builder| builder.prologue(&PROLOGUE)).expect("each is set once")
 }
 
-/// The Noise message of an INIT; `None` when it is none of this version.
+/// The Noise message of an INIT; `None` when it is not an INIT of this version.
 fn init_message(body: &[u8]) -> Option<&[u8]> {
     let ours = has_shape_of_init(body) && body[0] == VERSION;
     ours.then(|| &body[INIT_PREFIX_LEN..INIT_MAC1_AT])
@@ -188,7 +185,7 @@ fn is_zero(padding: &[u8]) -> bool {
     padding.iter().fold(0, |all, byte| all | byte) == 0
 }
 
-/// Length, then the parameters.
+/// Writes the length, then the parameters.
 fn put_params(out: &mut [u8], params: &[u8]) -> Result<(), HandshakeError> {
     let len = u16::try_from(params.len()).ok().filter(|len| usize::from(*len) <= MAX_PARAMS_LEN);
     let len = len.ok_or(HandshakeError::ParamsTooLong)?;
@@ -197,7 +194,7 @@ fn put_params(out: &mut [u8], params: &[u8]) -> Result<(), HandshakeError> {
     Ok(())
 }
 
-/// Reverses [`put_params`]; what follows them is padding.
+/// Reverses [`put_params`]; the bytes after the parameters are padding.
 fn params_in(payload: &[u8]) -> Result<Vec<u8>, HandshakeError> {
     let (len, rest) = payload.split_first_chunk::<2>().ok_or(HandshakeError::Malformed)?;
     let len = usize::from(u16::from_be_bytes(*len));
@@ -205,12 +202,12 @@ fn params_in(payload: &[u8]) -> Result<Vec<u8>, HandshakeError> {
     params.map(<[u8]>::to_vec).ok_or(HandshakeError::Malformed)
 }
 
-/// The pre-shared key of a share: Noise wants 32 bytes, and different shares must not share one.
+/// The pre-shared key of a share: Noise needs 32 bytes, and two shares must not have the same.
 pub(crate) fn derive_psk(share: ShareId, ticket: &TicketSecret) -> Zeroizing<[u8; 32]> {
     secret::derive("anabranch 2026 ticket pre-shared key", &[&share.0.to_be_bytes(), ticket.expose()])
 }
 
-/// As the initiator sees them.
+/// The keys from the initiator's point of view.
 fn session_keys(noise: &mut HandshakeState) -> SessionKeys {
     let (mut to_server, mut to_client) = noise.dangerously_get_raw_split();
     let (send, receive) = (Zeroizing::new(to_server), Zeroizing::new(to_client));

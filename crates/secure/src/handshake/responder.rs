@@ -1,4 +1,4 @@
-//! The server's side of the handshake: an INIT is read, the caller decides, and it is answered.
+//! The server's side of the handshake: reads an INIT, lets the caller decide, answers.
 
 use std::fmt;
 
@@ -15,13 +15,12 @@ use crate::keys::{NodeKey, PublicKey};
 use crate::secret;
 use crate::ticket::{ShareId, TicketSecret};
 
-/// An INIT that was opened: who it is from and what it asks for. The caller decides, denied by default, and
-/// either [`PendingInit::accept`]s or [`PendingInit::refuse`]s it, or drops it.
+/// An opened INIT: who sent it and what it asks for. The caller decides, denying by default, and either
+/// [`PendingInit::accept`]s it, [`PendingInit::refuse`]s it or drops it.
 pub struct PendingInit {
-    /// The client, proven by its key; but the message may be a replay, see the module's first lines.
+    /// The client, proven by its key; but the message may be a replay, see the module `handshake`.
     pub remote: PublicKey,
-    /// The share whose ticket it holds, if it says so. That it knows the secret is shown only by its first
-    /// packet.
+    /// The share of the client's ticket, if it names one. Only its first packet proves that it knows the secret.
     pub share: Option<ShareId>,
     /// The client's parameters, encoded.
     pub params: Vec<u8>,
@@ -31,14 +30,14 @@ pub struct PendingInit {
 /// An accepted INIT: the answer and the keys.
 #[derive(Debug)]
 pub struct Accepted {
-    /// Body of the INIT ACK, to be sent again whenever the same INIT comes again.
+    /// Body of the INIT ACK, to be sent again whenever the same INIT arrives again.
     pub body: Vec<u8>,
-    /// Keys of a session that is nothing until a packet opened under them.
+    /// Keys of a session that is valid only after a packet was opened under them.
     pub keys: SessionKeys,
 }
 
-/// Opens the body of an INIT, after [`crate::CookieJar::admit`] let it through. Costs three Diffie-Hellman
-/// exchanges. `seed` must be 32 fresh random bytes, used for nothing else.
+/// Opens the body of an INIT that [`crate::CookieJar::admit`] let pass. Costs three Diffie-Hellman exchanges. `seed` must
+/// be 32 fresh random bytes, used for nothing else.
 ///
 /// # Errors
 /// When it is not an authentic INIT for this node.
@@ -63,11 +62,11 @@ pub fn read_init(local: &NodeKey, body: &[u8], seed: [u8; 32]) -> Result<Pending
 }
 
 impl PendingInit {
-    /// Answers yes, with `params` as this end's parameters. `secret` is the ticket's, when and only when
-    /// [`PendingInit::share`] names one: a client that does not have it cannot read the answer.
+    /// Accepts, with `params` as this end's parameters. `secret` is the ticket's if and only if [`PendingInit::share`] names
+    /// one: a client without it cannot read the answer.
     ///
     /// # Errors
-    /// When secret and credential do not fit together, or `params` are too long.
+    /// When secret and credential do not match, or `params` are too long.
     pub fn accept(self, secret: Option<&TicketSecret>, params: &[u8]) -> Result<Accepted, HandshakeError> {
         let psk = match (self.share, secret) {
             (Some(share), Some(secret)) => derive_psk(share, secret),
@@ -77,10 +76,10 @@ impl PendingInit {
         self.answer(&psk, 0, params)
     }
 
-    /// Answers no: a body to send once, in place of an INIT ACK. Nothing is kept.
+    /// Refuses: returns a body to send once, instead of an INIT ACK. Nothing is stored.
     ///
     /// # Errors
-    /// When the client's key is one that no node can have.
+    /// When the client's key cannot belong to a node.
     pub fn refuse(self, why: Refusal) -> Result<Vec<u8>, HandshakeError> {
         self.answer(&Zeroizing::new([0; 32]), why.code(), &[]).map(|accepted| accepted.body)
     }

@@ -23,8 +23,7 @@ fn dial(credential: Option<(ShareId, TicketSecret)>) -> Initiator {
     Initiator::new(&client(), &dial, Pid(42), PARAMS, [3; 32]).unwrap()
 }
 
-/// Puts the right mac1 at the end of the first `len` bytes after a change, as an attacker who knows the public
-/// key can.
+/// Writes the right mac1 at the end of the first `len` bytes after a change, as an attacker who knows the public key can.
 fn with_mac1(receiver: &NodeKey, mut message: Vec<u8>, len: usize) -> Vec<u8> {
     cookie::put_mac1(&receiver.public(), &mut message[..len]);
     message
@@ -76,7 +75,7 @@ fn the_secret_of_one_share_does_not_open_another() {
 }
 
 #[test]
-fn secret_and_credential_must_fit_together() {
+fn secret_and_credential_must_match() {
     let pending = |credential| read_init(&server(), &dial(credential).init_body(None), [4; 32]).unwrap();
     let secret = ticket(5).1;
     assert_eq!(pending(Some(ticket(5))).accept(None, ANSWER).unwrap_err(), HandshakeError::WrongCredential);
@@ -148,7 +147,7 @@ fn every_byte_of_an_init_before_mac2_is_under_mac1_and_the_rest_is_zeros() {
 }
 
 #[test]
-fn no_byte_of_an_ack_can_be_changed_and_the_true_one_still_completes() {
+fn no_byte_of_an_ack_can_be_changed_and_the_real_one_still_completes() {
     let mut initiator = dial(Some(ticket(5)));
     let pending = read_init(&server(), &initiator.init_body(None), [4; 32]).unwrap();
     let accepted = pending.accept(Some(&ticket(5).1), ANSWER).unwrap();
@@ -189,7 +188,7 @@ fn a_replayed_init_gives_other_keys_that_the_replayer_cannot_know() {
     assert_ne!(first.keys.receive, replayed.keys.receive);
     let (keys, _) = initiator.handle_ack(&first.body).unwrap();
     assert_keys_fit(&keys, &first.keys);
-    // The client has its session: the answer to the replay changes nothing for it.
+    // The client has its session: the answer to the replay does not affect it.
     assert!(initiator.handle_ack(&replayed.body).is_err());
 }
 

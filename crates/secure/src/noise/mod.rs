@@ -1,8 +1,7 @@
-//! What the `snow` crate needs to run Noise: X25519, AES-256-GCM and SHA-256 from the tree's one crypto
-//! provider, and a source of randomness that is a seed given by the caller.
+//! The primitives that the `snow` crate needs to run Noise: X25519, AES-256-GCM and SHA-256 from our only crypto provider,
+//! and randomness from a seed given by the caller.
 //!
-//! `snow` draws from that source exactly once a handshake, for the ephemeral key, so the source is the hash
-//! of the seed in counter mode.
+//! `snow` draws exactly once a handshake, for the ephemeral key, so the source is the hash of the seed in counter mode.
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use aws_lc_rs::agreement::{PrivateKey, UnparsedPublicKey, X25519, agree};
@@ -18,13 +17,13 @@ use crate::secret;
 const KEY_LEN: usize = 32;
 const TAG_LEN: usize = 16;
 
-/// Gives `snow` its primitives, and `seed` as the only randomness.
+/// Provides `snow` with primitives, and `seed` as the only randomness.
 pub(crate) struct Resolver {
     seed: Zeroizing<[u8; 32]>,
 }
 
 impl Resolver {
-    /// The seed decides the ephemeral key: it must be 32 fresh random bytes for every handshake.
+    /// The seed determines the ephemeral key: it must be 32 fresh random bytes for every handshake.
     pub(crate) fn new(seed: &Zeroizing<[u8; 32]>) -> Self {
         Self { seed: seed.clone() }
     }
@@ -65,7 +64,7 @@ impl Random for Seeded {
     }
 }
 
-/// An X25519 key pair. Until it is set it has no key, and every exchange fails.
+/// An X25519 key pair. Without a key every exchange fails.
 #[derive(Default)]
 struct KeyPair {
     key: Option<PrivateKey>,

@@ -97,7 +97,7 @@ fn different_seeds_and_different_draws_give_different_bytes() {
     assert_eq!(draws(1), [a, b]);
 }
 
-/// The ephemeral secret that a seed leads to, for the protocol's test vectors.
+/// The ephemeral secret derived from a seed, for the protocol's test vectors.
 pub(crate) fn ephemeral(seed: [u8; 32]) -> [u8; 32] {
     let mut secret = [0; 32];
     Seeded { seed: Zeroizing::new(seed), drawn: 0 }.try_fill_bytes(&mut secret).unwrap();

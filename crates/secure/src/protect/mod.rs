@@ -1,26 +1,24 @@
-//! Packet protection: sealing and opening packets on all paths of a session, and changing keys while paths
-//! differ by seconds.
+//! Packet protection: seals and opens packets on all paths of a session, and changes keys while paths differ by seconds.
 //!
-//! **Keys.** Both directions have a chain of keys, one a *key phase*, and change phase together (RFC 9001
-//! §6). A header carries the phase's lowest bit.
+//! **Keys.** Each direction has a chain of keys, one per *key phase*; both directions change phase together (RFC 9001 §6).
+//! A header carries the phase's lowest bit.
 //!
-//! **Beginning a phase.** An end begins the next phase when it has sealed a number of packets, or some time
-//! after the first, in the present one ([`Limits`]), but never
-//! - before the present phase is *confirmed*: a packet of it was opened, so the peer has the key;
-//! - within the *retention time* after that, so that late packets of the phase before are still understood; only
-//!   a volume near the cipher's limit overrides this.
+//! **Starting a phase.** An end starts the next phase after a number of packets, or some time after the first packet, of
+//! the current one ([`Limits`]), but never
+//! - before the current phase is *confirmed*: a packet of it was opened, so the peer has the key;
+//! - within the *retention time* after that, so that late packets of the previous phase still open; only a volume near the
+//!   cipher's limit overrides this.
 //!
-//! The peer follows as soon as it opens a packet of the new phase. A peer that moves on again before it can
-//! have seen this end in the present phase breaks the rule, and the session closes.
+//! The peer follows as soon as it opens a packet of the new phase. A peer that moves on again before it can have seen this
+//! end in the current phase breaks the rule, and the session closes.
 //!
-//! **Choosing a key** for an arriving packet needs no trial where the path's numbers tell. With the present
-//! bit it is the present key. With the other bit, a number below the first of the present phase on the same
-//! path means the phase before, one above it the next phase. On a path that nothing of the present phase came
-//! on yet (a slow one), the phase before is tried, then the next. The bit is in clear, so the time that a second
-//! trial takes tells an observer nothing it does not see; the next key is made ahead of its use all the same.
+//! **Choosing a key** for an arriving packet usually needs no trial. A packet with the current bit uses the current key.
+//! With the other bit, a number below the first of the current phase on the same path means the previous phase, a number
+//! above it the next phase. If nothing of the current phase arrived on the path yet (a slow path), the previous phase is
+//! tried, then the next. The bit is visible anyway, so the time of a second trial reveals nothing to an observer.
 //!
-//! **Numbers.** A number of a path is sealed once under a key, and opened once: the replay window of each path is
-//! here. A path that was closed stays closed.
+//! **Numbers.** Each number of a path is sealed once under a key, and opened once: this module holds the replay window of
+//! each path. A closed path stays closed.
 
 mod opener;
 mod sealer;
@@ -37,17 +35,16 @@ use crate::phase::KeyChain;
 /// When keys change, and when a session must end. The defaults are for AES-GCM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Packets of a phase after which the next is begun.
+    /// Packets of a phase after which the next starts.
     pub rekey_after_packets: u64,
-    /// Packets of a phase after which the next is begun even though late packets may be lost by it.
+    /// Packets of a phase after which the next starts even though late packets may be lost.
     pub rekey_at_once_after_packets: u64,
-    /// Packets of a phase that are sealed at most: RFC 9001 §6.6 gives 2^23 for AES-GCM.
+    /// Most packets sealed in a phase: RFC 9001 §6.6 gives 2^23 for AES-GCM.
     pub max_packets: u64,
-    /// Time from the start of a phase after which, at the next packet, the next one is begun. Two minutes, as
-    /// in WireGuard: what a stolen key opens is two minutes old at most.
+    /// Time from the start of a phase after which the next packet starts the next one. Two minutes, as in WireGuard: a stolen
+    /// key opens at most two minutes of traffic.
     pub rekey_after: Span,
-    /// Packets that failed to open, over all phases, after which the session ends: RFC 9001 §6.6 gives 2^52
-    /// for AES-GCM.
+    /// Packets that failed to open, over all phases, after which the session ends: RFC 9001 §6.6 gives 2^52 for AES-GCM.
     pub max_forgeries: u64,
     /// Retention time until [`Protection::set_retention`] is called.
     pub retention: Span,
@@ -66,8 +63,7 @@ impl Default for Limits {
     }
 }
 
-/// What a packet is sealed with beside its key: its path and number, which make the nonce, and the header's
-/// associated data.
+/// The inputs of a seal other than the key: path and number, which make the nonce, and the header's associated data.
 #[derive(Clone, Copy, Debug)]
 pub struct Envelope {
     path: PathId,
@@ -84,48 +80,48 @@ impl Envelope {
     }
 }
 
-/// Why a packet cannot be sealed. Each but the first means that the session must close.
+/// Why a packet cannot be sealed. After any but the first, the session must close.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SealError {
-    /// The envelope does not carry what [`Protection::key_phase`] said.
+    /// The envelope's key phase differs from [`Protection::key_phase`].
     #[error("the header has the wrong key phase")]
     WrongPhase,
-    /// A number of a path may be sealed once.
+    /// Each number of a path may be sealed only once.
     #[error("packet number used before")]
     NumberReused,
-    /// Nothing is sealed on a path that was closed.
+    /// A closed path carries no packets.
     #[error("path closed")]
     PathClosed,
-    /// The key has sealed as much as it may and the peer does not confirm a new one.
+    /// The key has sealed as many packets as it may, and the peer does not confirm a new one.
     #[error("key exhausted")]
     Exhausted,
-    /// No room for the tag, or longer than the cipher can take.
+    /// No room for the tag, or more than the cipher can handle.
     #[error("buffer has a wrong size")]
     BufferSize,
 }
 
-/// Why a packet was not opened. Drop it and count it; the last two mean that the session must close.
+/// Why a packet was not opened. Drop it and count it; after the last two, the session must close.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, thiserror::Error)]
 pub enum OpenError {
     /// Shorter than a tag.
     #[error("packet too short")]
     TooShort,
-    /// Seen before, or too old to tell.
+    /// Received before, or too old for the window.
     #[error("packet number seen before")]
     Replayed,
     /// The path was closed.
     #[error("path closed")]
     PathClosed,
-    /// Of a key phase whose key was dropped.
+    /// Its key was dropped.
     #[error("key of an old phase is gone")]
     PhaseGone,
     /// Forged or damaged; or a stateless reset: see [`crate::same_token`].
     #[error("packet not authentic")]
     NotAuthentic,
-    /// The peer changed keys before it could know that this end had.
+    /// The peer changed keys before it could know that this end had changed.
     #[error("peer broke the rule of key changes")]
     KeyUpdateViolation,
-    /// More forgeries than the cipher bears.
+    /// More forgeries than the cipher tolerates.
     #[error("too many forged packets")]
     TooManyForgeries,
 }
@@ -168,14 +164,14 @@ impl Protection {
         }
     }
 
-    /// Sets how long keys of the phase before are kept: at least three times the probe timeout of the slowest
-    /// path (RFC 9001 §6.5).
+    /// Sets how long keys of the previous phase are retained: at least three times the probe timeout of the slowest path
+    /// (RFC 9001 §6.5).
     pub fn set_retention(&mut self, retention: Span) {
         self.retention = retention;
     }
 
-    /// The key phase bit for the headers of packets sealed from now on. Begins a phase when one is due, so ask
-    /// before each batch.
+    /// The key phase bit for the headers of packets sealed from now on. Starts a phase when one is due, so call it before
+    /// each batch.
     pub fn key_phase(&mut self, now: Time) -> bool {
         self.opener.retire(now);
         if self.update_is_due(now) {
@@ -184,7 +180,7 @@ impl Protection {
         bit(self.sealer.phase)
     }
 
-    /// Key phases begun so far, for statistics.
+    /// Key phases so far, for statistics.
     #[must_use]
     pub fn phases(&self) -> u64 {
         self.sealer.phase
@@ -196,18 +192,18 @@ impl Protection {
         self.opener.forgeries
     }
 
-    /// Whether a packet of the peer was opened: it has the keys, so the handshake was no replay, and a ticket's
-    /// holder has its secret.
+    /// Whether a packet of the peer was opened. Then the peer has the keys, so the handshake was no replay and a client with
+    /// a ticket has its secret.
     #[must_use]
     pub fn is_confirmed(&self) -> bool {
         self.opener.confirmed_at.is_some()
     }
 
-    /// Seals `buffer` in place: all but the last [`TAG_LEN`] bytes are the text, those take the tag. Numbers of
-    /// a path must ascend.
+    /// Seals `buffer` in place: the last [`TAG_LEN`] bytes take the tag, the others are the text. The numbers of a path must
+    /// increase.
     ///
     /// # Errors
-    /// See [`SealError`]; `buffer` is as it was but for [`SealError::BufferSize`].
+    /// See [`SealError`]; `buffer` is unchanged except after [`SealError::BufferSize`].
     pub fn seal(&mut self, envelope: &Envelope, buffer: &mut [u8]) -> Result<(), SealError> {
         if !self.sealer.next.contains_key(&envelope.path) && self.opener.is_closed(envelope.path) {
             return Err(SealError::PathClosed);
@@ -215,8 +211,8 @@ impl Protection {
         self.sealer.seal(envelope, buffer, self.limits.max_packets)
     }
 
-    /// Opens `buffer`, sealed text and tag, in place, and notes its number; gives the text. When it fails the
-    /// text is ruined, and the last [`TAG_LEN`] bytes are as they were.
+    /// Opens `buffer`, sealed text and tag, in place, and records its number; returns the text. On failure the text is
+    /// destroyed and the last [`TAG_LEN`] bytes are unchanged.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -245,24 +241,24 @@ impl Protection {
         Ok(text)
     }
 
-    /// The number that the next packet of a path is expected to have: what [`anabranch_wire::expand_fsn`] wants.
+    /// The expected number of a path's next packet, for [`anabranch_wire::expand_fsn`].
     #[must_use]
     pub fn expected_fsn(&self, path: PathId) -> Fsn {
         self.opener.next_number(path)
     }
 
-    /// Forgets a path. Its id is refused from now on, in both directions.
+    /// Closes a path. Its id is refused from now on, in both directions.
     pub fn close_path(&mut self, path: PathId) {
         self.opener.close_path(path);
         self.sealer.next.remove(&path);
     }
 
-    /// Gives back the memory of numbers that are missing, for a session in which nothing happens: they will not come any more.
+    /// Frees the memory for missing numbers, in an idle session: those packets will not arrive any more.
     pub fn rest(&mut self) {
         self.opener.rest();
     }
 
-    /// Bytes that the replay windows of all paths hold.
+    /// Bytes of the replay windows of all paths.
     #[must_use]
     pub fn window_memory(&self) -> usize {
         self.opener.window_memory()
@@ -280,7 +276,7 @@ impl Protection {
             || (calm && (aged || packets >= self.limits.rekey_after_packets))
     }
 
-    /// The peer is in the next phase: so is this end.
+    /// Moves to the next phase because the peer did.
     fn follow(&mut self, now: Time) -> Result<(), OpenError> {
         if self.sealer.phase == self.opener.phase {
             if self.sealer.packets == 0 {
@@ -294,7 +290,7 @@ impl Protection {
     }
 }
 
-/// The bit of a phase that headers carry.
+/// The phase's bit in headers.
 fn bit(phase: u64) -> bool {
     phase % 2 == 1
 }

@@ -1,4 +1,4 @@
-//! The receiving direction: which key opens a packet, which numbers were seen, which paths are closed.
+//! The receiving direction: which key opens a packet, which numbers were received, which paths are closed.
 
 use anabranch_wire::{Fsn, PathId, RangeSet, Side, Time};
 
@@ -6,39 +6,39 @@ use super::{Envelope, OpenError, bit};
 use crate::phase::{KeyChain, PhaseKey};
 use crate::replay::ReplayWindow;
 
-/// Closed path ids are remembered as so many runs; beyond that the ids between the lowest two count as closed.
+/// Closed path ids are stored as at most this many runs; beyond that the ids between the lowest two count as closed.
 pub(super) const MAX_CLOSED_RUNS: usize = 256;
 
-/// Which phase a key belongs to, seen from the present one.
+/// The phase of a key, relative to the current one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum KeyOf {
     Previous,
     Present,
     Next,
-    /// The path's numbers do not tell: the phase before, then the next.
+    /// The path's numbers do not decide: the previous phase, then the next.
     PreviousOrNext,
 }
 
-/// What is known of a path's arrivals.
+/// The packets received on a path.
 #[derive(Default)]
 struct Arrivals {
     window: ReplayWindow,
-    /// The lowest number that came under the present key.
+    /// The lowest number received under the current key.
     phase_start: Option<Fsn>,
 }
 
-/// Opens under the keys of three phases: the one before, the present one and the next.
+/// Opens with the keys of three phases: the previous, the current and the next.
 pub(super) struct Opener {
     chain: KeyChain,
     previous: Option<(PhaseKey, Time)>,
     present: PhaseKey,
-    /// Made when a packet first asks for it: most sessions end in their first phase.
+    /// Derived when a packet first needs it: most sessions end in their first phase.
     next: Option<PhaseKey>,
     pub(super) phase: u64,
-    /// When the first packet of the present phase was opened.
+    /// When the first packet of the current phase was opened.
     pub(super) confirmed_at: Option<Time>,
     pub(super) forgeries: u64,
-    /// A handful, so they are looked through: a map's node would take more room than all of them.
+    /// A session has few paths, so a scan is cheap; a map's node would take more room than all of them.
     paths: Vec<(PathId, Arrivals)>,
     pub(super) closed: [RangeSet; 2],
 }
@@ -59,29 +59,29 @@ impl Opener {
         }
     }
 
-    /// What is known of a path that is not closed, once a packet came.
+    /// The arrivals of a path that is not closed, after its first packet.
     fn arrivals(&self, path: PathId) -> Option<&Arrivals> {
         self.paths.iter().find(|(known, _)| *known == path).map(|(_, arrivals)| arrivals)
     }
 
-    /// The number after the highest that came on a path.
+    /// The number after the highest received on a path.
     pub(super) fn next_number(&self, path: PathId) -> Fsn {
         self.arrivals(path).map_or(Fsn(0), |path| path.window.next())
     }
 
-    /// Gives back the memory of numbers that are missing.
+    /// Frees the memory for missing numbers.
     pub(super) fn rest(&mut self) {
         self.paths.iter_mut().for_each(|(_, path)| path.window.rest());
     }
 
-    /// Bytes that the replay windows of all paths hold.
+    /// Bytes of the replay windows of all paths.
     pub(super) fn window_memory(&self) -> usize {
         self.paths.iter().map(|(_, path)| path.window.memory()).sum()
     }
 
     pub(super) fn check_number(&self, envelope: &Envelope) -> Result<(), OpenError> {
         match self.arrivals(envelope.path) {
-            // One past the highest number seen is kept, so the very last number cannot be.
+            // The window stores one past the highest number, so the very last number is unusable.
             _ if envelope.fsn.0 == u64::MAX => Err(OpenError::Replayed),
             Some(path) if !path.window.check(envelope.fsn) => Err(OpenError::Replayed),
             None if self.is_closed(envelope.path) => Err(OpenError::PathClosed),
@@ -89,7 +89,7 @@ impl Opener {
         }
     }
 
-    /// Drops the key of the phase before when its time is over.
+    /// Drops the key of the previous phase when the retention time is over.
     pub(super) fn retire(&mut self, now: Time) {
         if self.previous.as_ref().is_some_and(|(_, retire_at)| now >= *retire_at) {
             self.previous = None;
@@ -109,7 +109,7 @@ impl Opener {
         }
     }
 
-    /// Opens with the chosen key; gives the one that fitted.
+    /// Opens with the chosen key; returns the one that fitted.
     pub(super) fn open(
         &mut self,
         key: KeyOf,
@@ -148,7 +148,7 @@ impl Opener {
         }
     }
 
-    /// Notes an authentic packet.
+    /// Records an authentic packet.
     pub(super) fn note(&mut self, now: Time, used: KeyOf, envelope: &Envelope) {
         let known = self.paths.iter().position(|(path, _)| *path == envelope.path);
         let index = known.unwrap_or_else(|| {

@@ -7,7 +7,7 @@ use anabranch_wire::{PathId, TAG_LEN, Time};
 use super::{Envelope, SealError, bit};
 use crate::phase::{KeyChain, PhaseKey};
 
-/// Seals under the key of the present phase.
+/// Seals with the key of the current phase.
 pub(super) struct Sealer {
     chain: KeyChain,
     key: PhaseKey,
@@ -24,7 +24,7 @@ impl Sealer {
         Self { chain, key, phase: 0, began: now, packets: 0, next: BTreeMap::new() }
     }
 
-    /// Under a new key no number has been used: what was used under the old one need not be remembered.
+    /// Moves to the next key. Under a new key all numbers are unused, so the old ones are dropped.
     pub(super) fn advance(&mut self, now: Time) {
         self.key = self.chain.advance();
         self.phase += 1;

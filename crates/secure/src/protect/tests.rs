@@ -30,7 +30,7 @@ fn pair(limits: Limits) -> (Protection, Protection) {
     (Protection::new(&keys(1, 2), limits, at(0)), Protection::new(&keys(2, 1), limits, at(0)))
 }
 
-/// Header, sealed text, tag: as it goes over a link.
+/// Header, sealed text, tag: as transmitted.
 fn send(from: &mut Protection, now: Time, path: PathId, fsn: u64) -> Vec<u8> {
     let header = Header {
         kind: Kind::Data,
@@ -67,7 +67,7 @@ fn pass(from: &mut Protection, to: &mut Protection, now: Time, path: PathId, fsn
 }
 
 #[test]
-fn what_one_end_seals_the_other_opens_and_no_one_else() {
+fn packets_sealed_by_one_end_open_at_the_other_and_nowhere_else() {
     let (mut a, mut b) = pair(limits());
     let datagram = send(&mut a, at(0), FAST, 0);
     assert!(!datagram.windows(6).any(|bytes| bytes == b"number"));
@@ -133,7 +133,7 @@ fn a_forged_number_does_not_move_the_replay_window() {
 }
 
 #[test]
-fn what_fails_to_open_keeps_its_last_bytes_so_that_a_reset_is_recognised() {
+fn a_packet_that_fails_to_open_keeps_its_last_bytes_so_that_a_reset_is_recognised() {
     let (_, mut b) = pair(limits());
     let token = crate::ResetKey::from_random([4; 32]).token(Pid(1));
     let header = Header { kind: Kind::Data, key_phase: false, tos: 0, hop_limit: 0, pid: Pid(1), fsn: 0 };
@@ -175,7 +175,7 @@ fn a_closed_path_stays_closed() {
 }
 
 #[test]
-fn closing_paths_for_ever_takes_bounded_memory_and_reopens_none() {
+fn closing_paths_again_and_again_takes_bounded_memory_and_reopens_none() {
     let (mut a, mut b) = pair(limits());
     for id in (0..40_000).step_by(4) {
         b.close_path(PathId(id));
@@ -187,9 +187,9 @@ fn closing_paths_for_ever_takes_bounded_memory_and_reopens_none() {
     pass(&mut a, &mut b, at(0), PathId(40_004), 0);
 }
 
-/// A peer that never follows into the next phase has this end seal under one key for as long as it likes.
+/// A peer that never follows into the next phase makes this end seal under one key for as long as it likes.
 #[test]
-fn sealing_on_ever_more_paths_leaves_nothing_of_those_that_were_closed() {
+fn sealing_on_ever_more_paths_leaves_no_memory_of_closed_ones() {
     let (mut a, _) = pair(Limits::default());
     for id in 0..10_000 {
         send(&mut a, at(0), PathId(id), 0);
@@ -202,7 +202,7 @@ fn sealing_on_ever_more_paths_leaves_nothing_of_those_that_were_closed() {
 }
 
 #[test]
-fn at_rest_a_path_that_lacked_numbers_holds_as_little_as_one_in_order() {
+fn at_rest_a_path_that_missed_numbers_takes_as_little_memory_as_one_in_order() {
     let (mut a, mut b) = pair(Limits::default());
     let numbers: Vec<u64> = (0..2_000).filter(|number| *number != 500).collect();
     let sent: Vec<_> = numbers.iter().map(|number| send(&mut a, at(0), FAST, *number)).collect();
@@ -217,7 +217,7 @@ fn at_rest_a_path_that_lacked_numbers_holds_as_little_as_one_in_order() {
 }
 
 #[test]
-fn a_phase_is_not_begun_before_the_peer_was_heard() {
+fn a_phase_does_not_start_before_a_packet_of_the_peer_was_opened() {
     let (mut a, mut b) = pair(limits());
     for fsn in 0..200 {
         pass(&mut a, &mut b, at(10_000), FAST, fsn);
@@ -230,7 +230,7 @@ fn a_phase_is_not_begun_before_the_peer_was_heard() {
 }
 
 #[test]
-fn both_ends_change_phase_after_a_volume_and_again_only_when_that_is_confirmed() {
+fn both_ends_change_phase_after_a_volume_and_again_only_after_confirmation() {
     let (mut a, mut b) = pair(limits());
     pass(&mut b, &mut a, at(0), FAST, 0);
     let mut fsn = 0;
@@ -244,17 +244,17 @@ fn both_ends_change_phase_after_a_volume_and_again_only_when_that_is_confirmed()
     assert_eq!((a.phases(), b.phases()), (0, 0));
     pass_many(&mut a, &mut b, at(5000), 1);
     assert_eq!((a.phases(), b.phases()), (1, 1), "the peer follows at once");
-    // A's own change is unconfirmed until B is heard in the new phase.
+    // A's own change is unconfirmed until a packet of B in the new phase was opened.
     pass_many(&mut a, &mut b, at(60_000), 180);
     assert_eq!(a.phases(), 1);
     pass(&mut b, &mut a, at(60_000), FAST, 1);
-    // Confirmed just now: calm is wanted first, unless the volume is near the limit, which it is.
+    // Just confirmed: the retention time must pass first, unless the volume is near the limit, which it is.
     pass_many(&mut a, &mut b, at(60_001), 1);
     assert_eq!((a.phases(), b.phases()), (2, 2));
 }
 
 #[test]
-fn within_the_retention_time_only_a_volume_near_the_limit_begins_another_phase() {
+fn within_the_retention_time_only_a_volume_near_the_limit_starts_another_phase() {
     let (mut a, mut b) = pair(limits());
     a.set_retention(Span::from_secs(6));
     pass(&mut b, &mut a, at(0), FAST, 0);
@@ -276,7 +276,7 @@ fn within_the_retention_time_only_a_volume_near_the_limit_begins_another_phase()
 }
 
 #[test]
-fn a_phase_grows_old_with_use_and_not_in_silence() {
+fn a_phase_ages_with_use_and_not_in_silence() {
     let (mut a, mut b) = pair(limits());
     pass(&mut b, &mut a, at(0), FAST, 0);
     assert!(!a.key_phase(at(1_000_000)), "nothing was sealed: nothing to renew");
@@ -286,7 +286,7 @@ fn a_phase_grows_old_with_use_and_not_in_silence() {
 }
 
 #[test]
-fn two_ends_that_change_phase_at_once_meet_in_the_same_phase() {
+fn two_ends_that_change_phase_simultaneously_are_in_the_same_phase() {
     let (mut a, mut b) = pair(limits());
     pass(&mut a, &mut b, at(0), FAST, 0);
     pass(&mut b, &mut a, at(0), FAST, 0);
@@ -333,9 +333,9 @@ fn packets_of_both_phases_open_while_one_path_lags_by_two_seconds() {
     assert_eq!((a.forgeries(), b.forgeries()), (0, 0));
 }
 
-/// The slow path carries nothing of a whole phase: its first packet after that is two bits on, or one.
+/// The slow path carries nothing in a whole phase: its first packet afterwards is two phases on, or one.
 #[test]
-fn a_path_that_slept_through_phases_is_understood_again() {
+fn packets_open_on_a_path_that_was_silent_for_whole_phases() {
     for phases in 1..=4 {
         let (mut a, mut b) = pair(limits());
         pass(&mut a, &mut b, at(0), SLOW, 0);
@@ -351,9 +351,9 @@ fn a_path_that_slept_through_phases_is_understood_again() {
     }
 }
 
-/// The one case in which neither bit nor number tells: a slow path misses a whole phase that volume cut short.
+/// The only case in which neither bit nor number decides: a slow path misses a whole phase that volume cut short.
 #[test]
-fn a_path_that_missed_a_phase_is_understood_while_the_key_before_is_still_there() {
+fn packets_open_on_a_path_that_missed_a_phase_while_the_previous_key_is_retained() {
     let (mut a, mut b) = pair(limits());
     a.set_retention(Span::from_secs(6));
     b.set_retention(Span::from_secs(6));
@@ -380,7 +380,7 @@ fn a_path_that_missed_a_phase_is_understood_while_the_key_before_is_still_there(
 }
 
 #[test]
-fn a_late_packet_is_understood_until_the_retention_time_is_over() {
+fn a_late_packet_opens_until_the_retention_time_is_over() {
     let old = |when: u64| {
         let (mut a, mut b) = pair(limits());
         b.set_retention(Span::from_secs(6));
@@ -410,7 +410,7 @@ fn a_number_after_the_change_is_refused_under_the_old_key() {
 }
 
 #[test]
-fn numbers_sealed_under_a_key_are_forgotten_with_it() {
+fn numbers_sealed_under_a_key_are_dropped_with_it() {
     let (mut a, mut b) = pair(limits());
     pass(&mut b, &mut a, at(0), FAST, 0);
     for id in 0..90 {
@@ -433,7 +433,7 @@ fn the_same_number_on_two_paths_is_sealed_with_two_nonces() {
 }
 
 #[test]
-fn a_session_that_idles_holds_a_few_kilobytes_and_may_move_between_threads() {
+fn an_idle_session_takes_a_few_kilobytes_and_may_move_between_threads() {
     fn movable<T: Send>() -> usize {
         size_of::<T>()
     }
@@ -443,7 +443,7 @@ fn a_session_that_idles_holds_a_few_kilobytes_and_may_move_between_threads() {
 }
 
 #[test]
-fn a_peer_that_changes_phase_without_having_heard_this_end_is_cut_off() {
+fn a_peer_that_changes_phase_before_this_end_followed_is_cut_off() {
     let (mut a, mut b) = pair(limits());
     a.opener.confirmed_at = Some(at(0));
     pass(&mut a, &mut b, at(0), FAST, 0);
@@ -489,7 +489,7 @@ fn keys_of_successive_phases_and_of_both_directions_differ() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Paths of any delay up to 2 s, loss, and phases as short as the rules allow: what arrives opens, once.
+    /// Paths of any delay up to 2 s, loss, and phases as short as the rules allow: every arriving packet opens, once.
     #[test]
     fn whatever_arrives_within_the_retention_time_opens(
         delays in prop::collection::vec(1_u64..2_000, 3),

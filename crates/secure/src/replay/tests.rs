@@ -11,7 +11,7 @@ fn marked(numbers: impl IntoIterator<Item = u64>) -> ReplayWindow {
 }
 
 #[test]
-fn a_number_is_taken_once() {
+fn a_number_is_accepted_once() {
     let mut window = marked([0, 1, 5, 3]);
     for number in [0, 1, 3, 5] {
         assert!(!window.check(Fsn(number)));
@@ -39,7 +39,7 @@ fn a_path_in_order_stays_small_however_long_it_runs() {
 }
 
 #[test]
-fn numbers_late_by_thousands_are_still_taken_and_only_once() {
+fn numbers_late_by_thousands_are_still_accepted_and_only_once() {
     let late: Vec<u64> = (0..40_000).filter(|number| number % 10 == 3).collect();
     let mut window = marked((0..40_000).filter(|number| number % 10 != 3));
     assert_eq!(window.memory() as u64, ReplayWindow::MAX_LEN / 8);
@@ -50,7 +50,7 @@ fn numbers_late_by_thousands_are_still_taken_and_only_once() {
 }
 
 #[test]
-fn the_edge_of_the_window_stands_where_it_is_said_to() {
+fn the_edge_of_the_window_is_where_it_is_documented() {
     let highest = 10 * ReplayWindow::MAX_LEN + 5;
     let mut window = marked([0, highest]);
     let floor = (highest / 64 + 1) * 64 - ReplayWindow::MAX_LEN;
@@ -58,14 +58,14 @@ fn the_edge_of_the_window_stands_where_it_is_said_to() {
     assert!(window.check(Fsn(floor)));
     assert!(window.mark(Fsn(floor)));
     assert!(!window.check(Fsn(floor)));
-    // The next word pushes the oldest out.
+    // The next word pushes out the oldest.
     assert!(window.mark(Fsn(highest + 64)));
     assert!(!window.check(Fsn(floor + 63)));
     assert!(window.check(Fsn(floor + 64)));
 }
 
 #[test]
-fn a_jump_over_everything_forgets_nothing_as_unseen() {
+fn a_jump_over_the_whole_window_makes_no_received_number_acceptable_again() {
     let mut window = marked(0..1000);
     assert!(window.mark(Fsn(1 << 60)));
     assert!((0..1000).all(|number| !window.check(Fsn(number))));
@@ -85,11 +85,11 @@ fn words_that_left_a_small_window_count_as_seen_when_it_grows() {
 }
 
 #[test]
-fn at_rest_only_the_newest_numbers_are_remembered_and_none_is_taken_twice() {
+fn at_rest_only_the_newest_numbers_are_stored_and_none_is_accepted_twice() {
     let mut window = marked((0..5_000).filter(|number| number % 10 != 3));
     window.rest();
     assert_eq!(window.memory(), 16);
-    // 4_999 stands in the word that begins at 4_992, the one before at 4_928.
+    // 4_999 lies in the word that begins at 4_992, the one before at 4_928.
     assert!((4_928..5_000).all(|number| window.check(Fsn(number)) == (number % 10 == 3)));
     assert!((0..4_928).all(|number| !window.check(Fsn(number))));
     assert!(window.mark(Fsn(4_933)) && !window.mark(Fsn(4_933)) && window.mark(Fsn(5_000)));
@@ -98,7 +98,7 @@ fn at_rest_only_the_newest_numbers_are_remembered_and_none_is_taken_twice() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Against a set that remembers everything: nothing is taken twice, nothing recent is refused.
+    /// Against a set that stores everything: nothing is accepted twice, nothing recent is refused.
     #[test]
     fn it_agrees_with_a_set_that_never_forgets(
         steps in prop::collection::vec((0_u64..3000, prop::bool::weighted(0.7), 0_u64..40_000), 1..400)

@@ -5,8 +5,8 @@
 //!                  | count 1, addresses | count 1, relays (node 32 | count 1, addresses) | checksum 4 )
 //! address:  4, IPv4 4, port 2   or   6, IPv6 16, port 2        numbers are big-endian
 //! ```
-//! The digit after the name is the format's version: base32 has no 1, and a later version takes another
-//! character that is told apart before anything else is read.
+//! The digit after the name is the format's version. Base32 has no 1, and a later version takes another character, which
+//! is checked before anything else is read.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -26,16 +26,16 @@ const CHECKSUM_LEN: usize = 4;
 const MAX_ADDRESSES: usize = 16;
 /// Most relays in a ticket (design §6: at most four in a chain; a ticket may offer several chains).
 const MAX_RELAYS: usize = 8;
-/// Bytes of the largest ticket: its room is taken at once, for a text that grows leaves what it held behind.
+/// Bytes of the largest ticket, allocated at once: a buffer that grows leaves copies of its contents behind.
 const MAX_LEN: usize = 32 + 8 + 16 + 8 + (1 + MAX_RELAYS) * (33 + MAX_ADDRESSES * 19) + 1;
-/// Longest text looked at, in bytes; the largest ticket has about 4,900 characters.
+/// Longest text accepted, in bytes; the largest ticket has about 4,900 characters.
 const MAX_TEXT_LEN: usize = 8192;
 
 /// Names one share of a node. Not secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ShareId(pub u64);
 
-/// What opens a share: 128 random bits. Compared in constant time, wiped when dropped, never printed.
+/// The secret of a share: 128 random bits. Compared in constant time, wiped when dropped, never printed.
 #[derive(Clone)]
 pub struct TicketSecret(Zeroizing<[u8; 16]>);
 
@@ -67,7 +67,7 @@ impl PartialEq for TicketSecret {
 
 impl Eq for TicketSecret {}
 
-/// A relay through which the node may be reached.
+/// A relay through which the node may be reachable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RelayHint {
     /// The relay's identity.
@@ -76,29 +76,28 @@ pub struct RelayHint {
     pub addresses: Vec<SocketAddr>,
 }
 
-/// Where a share is and what opens it (design §6).
+/// The address of a share, and the secret that opens it (design §6).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ticket {
     /// The node that has the share.
     pub node: PublicKey,
-    /// Where the node listens, best first; at most 16 are written. Flow labels and scopes of IPv6
-    /// addresses mean nothing on another machine and are left out.
+    /// Where the node listens, best first; at most 16 are written. Flow labels and scopes of IPv6 addresses are left out
+    /// because they mean nothing on another machine.
     pub addresses: Vec<SocketAddr>,
     /// Relays that lead to it; at most 8 are written.
     pub relays: Vec<RelayHint>,
     /// The share.
     pub share: ShareId,
-    /// What opens it.
+    /// The secret that opens it.
     pub secret: TicketSecret,
-    /// When it stops working, in seconds since 1970, if ever. For the user's eyes: the node decides by its
-    /// own record.
+    /// When it expires, in seconds since 1970, if ever. For the user's information: the node decides by its own record.
     pub expires: Option<u64>,
 }
 
 /// Why a text is not a ticket.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TicketError {
-    /// Something else altogether.
+    /// Not a ticket at all.
     #[error("this is not a ticket: a ticket begins with `{NAME}`")]
     NotATicket,
     /// Written by a later version.
@@ -106,16 +105,16 @@ pub enum TicketError {
         "this ticket has format `{0}`, which this version does not know: update anabranch on this machine"
     )]
     UnknownVersion(char),
-    /// Damaged on the way.
+    /// Damaged in transit.
     #[error("this ticket {0}")]
     Damaged(#[source] TextError),
-    /// The checksum is right and yet what it holds is not a ticket.
+    /// The checksum is right but the contents are not a ticket.
     #[error("this ticket's contents are malformed: ask for a new one")]
     Malformed,
 }
 
 impl Ticket {
-    /// The ticket as one line of text. It holds the secret: show it to the one who shall have it.
+    /// The ticket as one line of text. It holds the secret: show it only to its intended recipient.
     #[must_use]
     pub fn to_text(&self) -> Zeroizing<String> {
         let mut out = Zeroizing::new(Vec::with_capacity(MAX_LEN));

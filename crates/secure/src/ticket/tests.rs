@@ -21,7 +21,7 @@ fn sealed(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn a_ticket_is_one_line_and_survives_it() {
+fn a_ticket_is_one_line_and_parses_back() {
     let text = sample().to_text();
     assert!(text.starts_with("anabranch1"));
     assert!(text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit()));
@@ -68,7 +68,7 @@ fn each_error_says_what_to_do() {
 }
 
 #[test]
-fn contents_with_counts_too_large_or_bytes_too_many_are_malformed() {
+fn contents_with_counts_too_large_or_trailing_bytes_are_malformed() {
     let fixed = [0; 64];
     let malformed = |tail: &[u8]| sealed(&[&fixed, tail].concat()).parse::<Ticket>();
     assert!(malformed(&[0, 0]).is_ok());
@@ -82,7 +82,7 @@ fn contents_with_counts_too_large_or_bytes_too_many_are_malformed() {
 }
 
 #[test]
-fn the_largest_ticket_fits_and_what_exceeds_it_is_left_out() {
+fn the_largest_ticket_fits_and_any_excess_is_left_out() {
     let address: SocketAddr = "[2001:db8::1]:4001".parse().unwrap();
     let relay = RelayHint { node: PublicKey::from_bytes([2; 32]), addresses: vec![address; 20] };
     let ticket = Ticket { addresses: vec![address; 20], relays: vec![relay; 20], ..sample() };

@@ -1,12 +1,12 @@
-//! Where in a file a value stands.
+//! The line of a value in a file.
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::line_at;
 
-/// The line of `key` in the `index`-th table called `table`, or of that table when it has no such key, however both are written:
-/// below a head, after dots, or within braces. `table` may be empty for the top of the file, and a name in a name: `a.b`.
+/// The line of `key` in the `index`-th table named `table`, or of that table if it lacks the key. Both may be written below
+/// a header, with dots, or within braces. `table` may be empty, for the top of the file, or nested: `a.b`.
 #[must_use]
 pub fn line_of(text: &str, table: &str, index: usize, key: &str) -> Option<usize> {
     let root = DeTable::parse(text).ok()?;
@@ -22,7 +22,7 @@ pub fn line_of(text: &str, table: &str, index: usize, key: &str) -> Option<usize
         (found, inner) = (Some(value.span().start), table);
     }
     let of_key = inner.keys().find(|known| known.get_ref() == key).map(|known| known.span().start);
-    of_key.or(found).map(|place| line_at(text, place))
+    of_key.or(found).map(|offset| line_at(text, offset))
 }
 
 fn value_of<'a, 'i>(table: &'a DeTable<'i>, name: &str) -> Option<&'a Spanned<DeValue<'i>>> {
@@ -43,7 +43,7 @@ mod tests {
         assert_eq!(line_of(text, "", 0, "name"), Some(1));
         assert_eq!(line_of(text, "flow", 0, "rate"), None);
         let lists = "[[flow]]\npaths = [\n  [\"a\"],\n]\nrule = \"lia\"\n[end]\nlast = 1\n";
-        assert_eq!(line_of(lists, "flow", 0, "rule"), Some(5), "behind lines that begin with a bracket");
+        assert_eq!(line_of(lists, "flow", 0, "rule"), Some(5), "after lines that begin with a bracket");
         assert_eq!(line_of(lists, "flow", 0, "last"), Some(1));
     }
 
@@ -53,7 +53,7 @@ mod tests {
                     links.rate = 3\n[[link]]\nname = \"x\"\n[link.back]\nrate = 4\n[expect]\n\"a.b\" = { min = 1 }\n";
         assert_eq!(line_of(text, "flow", 0, "rate"), Some(2));
         assert_eq!(line_of(text, "flow", 1, "rate"), Some(4));
-        assert_eq!(line_of(text, "flow", 1, "paths"), Some(3), "the table where the key is not there");
+        assert_eq!(line_of(text, "flow", 1, "paths"), Some(3), "the table, because it lacks the key");
         assert_eq!(line_of(text, "flow", 2, "rate"), None);
         assert_eq!(line_of(text, "links", 0, "rate"), Some(6));
         assert_eq!(line_of(text, "link", 0, "back"), Some(9));
