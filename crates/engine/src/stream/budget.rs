@@ -1,30 +1,30 @@
 //! One budget for all sessions of an endpoint: of memory, and of the time that repairs may take.
 //!
-//! No session gets more at once than a fraction of what is left, so that a few that grow leave the others
-//! something, and the first thousands do not take all.
+//! No session gets more at once than a fraction of the rest, so that a few growing sessions leave something to the others,
+//! and the first thousands do not take everything.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anabranch_wire::{Span, Time};
 
-/// A session is granted at most this fraction of what is left when it begins ...
+/// A new session is granted at most this fraction of the rest ...
 const FIRST_SHARE: u64 = 4096;
 /// ... and this fraction whenever it grows.
 const GROWTH_SHARE: u64 = 16;
-/// Receive window that a session has whatever is left, in bytes. With less than that in the budget, an endpoint
-/// should take no sessions.
+/// Receive window that a session always has, in bytes. With less than this in the budget, an endpoint should accept no
+/// sessions.
 pub(crate) const MIN_WINDOW: u64 = 16 << 10;
 
-/// Bytes that all receive windows, datagrams waiting to be read and streams opened by peers of an endpoint together may take.
+/// Bytes that an endpoint may use for all receive windows, unread datagrams and streams opened by peers.
 ///
-/// Windows reserve what they promise before they promise it, and give it back when the session ends, so
-/// that ten thousand hostile sessions cannot make the endpoint hold more than the budget.
+/// Windows reserve their bytes before they are announced, and return them when the session ends. So ten thousand hostile
+/// sessions cannot make the endpoint hold more than the budget.
 #[derive(Clone, Debug)]
 pub struct MemoryBudget {
     left: Arc<AtomicU64>,
     whole: u64,
-    /// When the next repair would be due were they made one by one, in nanoseconds.
+    /// When the next repair would be due if repairs were made one by one, in nanoseconds.
     next_repair: Arc<AtomicU64>,
 }
 
@@ -35,14 +35,14 @@ impl MemoryBudget {
         Self { left: Arc::new(AtomicU64::new(bytes)), whole: bytes, next_repair: Arc::default() }
     }
 
-    /// True when another session from outside may be taken.
+    /// True when another session may be accepted.
     #[must_use]
     pub fn has_room(&self) -> bool {
         self.left() >= MIN_WINDOW
     }
 
-    /// Takes the turn for one repair, of which there is one each `pause` and `at_once` after as long a rest; false when all are taken. More
-    /// than half of those at once are for who `needs_few` alone.
+    /// Takes a turn for one repair, false if none is left. There is a turn each `pause`, and `at_once` after a long rest. Half
+    /// of those at once are reserved for sessions that `need_few`.
     pub(crate) fn take_repair(&self, now: Time, (pause, at_once): (Span, u64), needs_few: bool) -> bool {
         let at_once = if needs_few { at_once } else { at_once / 2 };
         let taken = self.next_repair.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next| {
@@ -58,12 +58,12 @@ impl MemoryBudget {
     }
 }
 
-/// When the next turn is due after one is taken now; `None` when it is too early for it.
+/// When the next turn is due if one is taken now; `None` when it is too early.
 pub(crate) fn next_turn(now: Time, due: Time, pause: Span, at_once: u64) -> Option<Time> {
     (due <= now + pause * at_once.saturating_sub(1)).then(|| due.max(now) + pause)
 }
 
-/// What one session has reserved for one purpose; given back on drop.
+/// A session's reservation for one purpose, returned on drop.
 #[derive(Debug)]
 pub struct Reservation {
     budget: MemoryBudget,
@@ -71,28 +71,28 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// Nothing yet.
+    /// An empty reservation.
     #[must_use]
     pub fn new(budget: MemoryBudget) -> Self {
         Self { budget, held: 0 }
     }
 
-    /// Reserves a first window of up to `wanted` bytes; returns how many it may have.
+    /// Reserves a first window of up to `wanted` bytes; returns how many are granted.
     pub(crate) fn reserve_first(&mut self, wanted: u64) -> u64 {
         let least = wanted.min(MIN_WINDOW);
         let share = (self.budget.left() / FIRST_SHARE).clamp(least, wanted);
         self.reserve(share).max(least)
     }
 
-    /// Reserves up to `wanted` bytes more for a growing window; returns how many it got.
+    /// Reserves up to `wanted` bytes more for a growing window; returns how many are granted.
     pub(crate) fn reserve_more(&mut self, wanted: u64) -> u64 {
         self.reserve(wanted.min(self.budget.left() / GROWTH_SHARE))
     }
 
-    /// Reserves up to `wanted` bytes more; returns how many it got.
+    /// Reserves up to `wanted` bytes more; returns how many are granted.
     pub(crate) fn reserve(&mut self, wanted: u64) -> u64 {
         let mut granted = 0;
-        // The closure always gives a value, so the update cannot fail.
+        // The closure always returns a value, so the update cannot fail.
         let _ = self.budget.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
             granted = left.min(wanted);
             Some(left - granted)
@@ -101,7 +101,7 @@ impl Reservation {
         granted
     }
 
-    /// Reserves all of `wanted` bytes, or nothing where less than half of the budget would be left for windows.
+    /// Reserves all of `wanted` bytes, or nothing if less than half of the budget would be left for windows.
     pub(crate) fn reserve_all(&mut self, wanted: u64) -> bool {
         let spare = self.budget.left().saturating_sub(self.budget.whole / 2);
         let got = if wanted <= spare { self.reserve(wanted) } else { 0 };
@@ -111,7 +111,7 @@ impl Reservation {
         got == wanted
     }
 
-    /// Holds so many bytes from now on; false, and as before, where they are more and less than half of the budget would be left for windows.
+    /// Changes the reservation to `bytes`; false and unchanged if it grows and less than half of the budget would be left.
     pub fn hold(&mut self, bytes: u64) -> bool {
         match bytes.checked_sub(self.held) {
             Some(0) => true,
@@ -123,18 +123,18 @@ impl Reservation {
         }
     }
 
-    /// Gives so many bytes back.
+    /// Returns this many bytes to the budget.
     pub(crate) fn give_back(&mut self, bytes: u64) {
         self.held -= bytes;
         self.budget.left.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Another one of the same budget, with nothing in it.
-    pub(crate) fn beside(&self) -> Self {
+    /// An empty reservation of the same budget.
+    pub(crate) fn sibling(&self) -> Self {
         Self::new(self.budget.clone())
     }
 
-    /// Gives everything back.
+    /// Returns everything to the budget.
     pub(crate) fn release(&mut self) {
         self.give_back(self.held);
     }

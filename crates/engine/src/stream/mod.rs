@@ -1,17 +1,16 @@
 //! All streams of a session, the order in which they send, and the credit they share.
 //!
-//! Session credit is the sum of all streams' highest offsets, with one shared receive buffer behind it
-//! (mTCP [M1], MPTCP §2 [P3]). Limits are absolute, so acknowledgements that overtake each other between
-//! paths cannot be misread.
+//! Session credit is the sum of all streams' highest offsets, backed by one shared receive buffer (mTCP [M1], MPTCP §2
+//! [P3]). Limits are absolute, so acknowledgements that overtake each other on different paths are unambiguous.
 
-mod arriving;
 mod budget;
-mod held;
-mod leaving;
+mod offset_map;
+mod out_of_order;
+mod receiving;
 mod recv;
 mod redundant;
-mod runs;
 mod send;
+mod sending;
 mod table;
 
 use std::collections::VecDeque;
@@ -21,11 +20,11 @@ use anabranch_wire::{Payload, Side, Span, StreamId, Time};
 
 pub(crate) use budget::next_turn;
 pub use budget::{MemoryBudget, Reservation};
-pub(crate) use leaving::{Pick, Turn};
 pub use recv::Read;
 pub(crate) use recv::{Inserted, RecvHalf, Window};
 pub(crate) use redundant::Carried;
 pub(crate) use send::SendHalf;
+pub(crate) use sending::{Pick, Turn};
 use table::Table;
 
 use crate::control::{Control, ControlQueue};
@@ -34,7 +33,7 @@ use crate::event::Event;
 /// Why a call on a stream was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StreamError {
-    /// It never existed, or both halves are over.
+    /// It never existed, or both halves have ended.
     #[error("there is no such stream, or it is over")]
     Unknown,
     /// It was finished or reset here, or stopped by the peer.
@@ -42,15 +41,15 @@ pub enum StreamError {
     Ended,
 }
 
-/// Most pieces that may wait in reassembly over all streams; an arrival beyond it counts as lost.
-/// It bounds what a peer that sends one byte in two can make us hold.
+/// Most pieces that may wait in reassembly over all streams; an arrival beyond it counts as lost. It limits the memory that
+/// a peer can use up by sending every other byte.
 const MAX_PIECES: usize = 1 << 16;
-/// A window of this many bytes admits one piece: what keeping a piece takes beside its bytes.
+/// A window of this many bytes admits one piece: the memory of a piece in addition to its bytes.
 const PIECE_COST: u64 = 128;
 
-/// What keeping a stream takes beside its bytes.
+/// The memory of a stream in addition to its bytes.
 const STREAM_COST: u64 = 1 << 10;
-/// Streams that a peer may have open whatever is left in the budget.
+/// Streams that a peer may have open even with an empty budget.
 const FREE_STREAMS: u64 = 4;
 
 #[derive(Debug)]
@@ -58,22 +57,22 @@ struct Stream<P> {
     send: SendHalf<P>,
     recv: RecvHalf<P>,
     queued: bool,
-    /// In `credit_blocked`.
+    /// Whether it is in [`Streams::credit_blocked`].
     credit_blocked: bool,
-    /// What is written leaves on every path.
+    /// Whether its data is sent on every path.
     redundant: bool,
-    /// Code for STOP_SENDING, once the application asked for it.
+    /// Code for STOP_SENDING, after the application asked for it.
     stop_code: Option<u64>,
 }
 
 impl<P: Payload> Stream<P> {
-    /// True when nothing more comes or goes on it.
+    /// True when nothing more is sent or received on it.
     fn is_over(&self) -> bool {
         self.send.is_finished() && self.recv.is_finished()
     }
 }
 
-/// What of a stream's data a packet carried. Everything in flight is remembered by one, so it is small.
+/// The part of a stream that a packet carried. Kept for everything in flight, so it is small.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SentRun {
     pub stream: StreamId,
@@ -84,7 +83,7 @@ pub(crate) struct SentRun {
 }
 
 impl SentRun {
-    /// A run of no more bytes than a packet has.
+    /// A run of at most a packet's bytes.
     pub(crate) fn new(stream: StreamId, range: Range<u64>, fin: bool) -> Self {
         debug_assert!(range.end - range.start <= u64::from(u32::MAX), "{range:?} is more than a packet");
         Self { stream, offset: range.start, length: (range.end - range.start) as u32, fin }
@@ -98,12 +97,12 @@ impl SentRun {
         self.offset..self.end()
     }
 
-    /// The same without what comes before `offset`, which lies in it.
+    /// The run without the bytes before `offset`, which lies in it.
     pub(crate) fn from(&self, offset: u64) -> Self {
         Self::new(self.stream, offset..self.end(), self.fin)
     }
 
-    /// Takes in the run that follows; false for one that does not, or that is too much.
+    /// Appends the run that follows; false if `next` does not follow, or the result would be too long.
     pub(crate) fn extend(&mut self, next: &Self) -> bool {
         let follows = self.stream == next.stream && self.end() == next.offset && !self.fin;
         let Some(length) = self.length.checked_add(next.length).filter(|_| follows) else { return false };
@@ -112,7 +111,7 @@ impl SentRun {
     }
 }
 
-/// The fields lie by who asks for them: who sends, both, who receives, and last what few packets ask for.
+/// The fields are ordered by access: sending, both, receiving, and last the rare ones.
 #[repr(C)]
 pub(crate) struct Streams<P> {
     limits: Limits,
@@ -121,16 +120,16 @@ pub(crate) struct Streams<P> {
     buffered: u64,
     /// How many streams are redundant.
     redundant: usize,
-    /// Streams whose application was refused and waits.
+    /// Streams whose application is waiting for room.
     room_blocked: VecDeque<StreamId>,
-    // From here on who receives asks, too.
+    // From here on receiving needs the fields, too.
     /// Streams with something to send, in turn.
     ready: VecDeque<StreamId>,
     /// Streams whose new data waits for session credit.
     credit_blocked: VecDeque<StreamId>,
     table: Table<P>,
     unsent: u64,
-    // Up to here who sends asks.
+    // Up to here sending needs the fields.
     received: u64,
     read: u64,
     window: Window,
@@ -138,9 +137,15 @@ pub(crate) struct Streams<P> {
     waiting_bytes: u64,
     opened_there: u64,
     side: Side,
-    /// The application was refused a stream and waits.
+    /// Whether the application waits for a stream.
     wants_stream: bool,
-    // Up to here who receives asks.
+    // Up to here receiving needs the fields.
+    opening: Opening,
+    reservation: Reservation,
+}
+
+/// The streams that each end has opened and may open.
+struct Opening {
     opened_here: u64,
     may_open_here: u64,
     may_open_there: u64,
@@ -148,7 +153,6 @@ pub(crate) struct Streams<P> {
     open_there: u64,
     reserved_there: Reservation,
     incoming: VecDeque<StreamId>,
-    reservation: Reservation,
 }
 
 /// Sizes in bytes, see [`crate::config::MemoryConfig`].
@@ -157,32 +161,34 @@ pub(crate) struct Limits {
     pub initial_window: u64,
     pub max_window: u64,
     pub send_buffer: u64,
-    /// Unsent bytes at which the application is refused; follows the paths' windows.
+    /// Unsent bytes at which the application has to wait; follows the paths' windows.
     pub unsent: u64,
-    /// What the peer granted for each new stream.
+    /// The credit that the peer granted for each new stream.
     pub peer_stream: u64,
 }
 
 impl<P: Payload> Streams<P> {
-    /// The bytes in it that a packet asks for that may acknowledge something.
+    /// The bytes of this struct that a packet with acknowledgements needs.
     pub(crate) const FOR_ACKS: Range<usize> = 0..std::mem::offset_of!(Self, received);
-    /// And those that one asks for that does not.
+    /// The bytes that a packet without acknowledgements needs.
     pub(crate) const FOR_DATA: Range<usize> =
-        std::mem::offset_of!(Self, ready)..std::mem::offset_of!(Self, opened_here);
+        std::mem::offset_of!(Self, ready)..std::mem::offset_of!(Self, opening);
 
     pub(crate) fn new(side: Side, limits: Limits, max_streams: u64, mut reservation: Reservation) -> Self {
         let granted = reservation.reserve_first(limits.initial_window);
         Self {
             side,
             table: Table::new(),
-            opened_here: 0,
-            may_open_here: 0,
+            opening: Opening {
+                opened_here: 0,
+                may_open_here: 0,
+                may_open_there: max_streams,
+                open_there: 0,
+                reserved_there: reservation.sibling(),
+                incoming: VecDeque::new(),
+            },
             wants_stream: false,
             opened_there: 0,
-            may_open_there: max_streams,
-            open_there: 0,
-            reserved_there: reservation.beside(),
-            incoming: VecDeque::new(),
             ready: VecDeque::new(),
             credit_blocked: VecDeque::new(),
             room_blocked: VecDeque::new(),
@@ -201,36 +207,36 @@ impl<P: Payload> Streams<P> {
         }
     }
 
-    /// Has the first stream fetched, which is often the only one.
+    /// Prefetches the first stream, often the only one.
     pub(crate) fn prefetch(&self) {
         self.table.prefetch();
     }
 
-    /// Has fetched what was acknowledged of the first stream, which is at hand.
+    /// Prefetches the acknowledged ranges of the first stream, which must be in the cache.
     pub(crate) fn prefetch_acked(&self) {
         if let Some(stream) = self.table.first() {
             stream.send.prefetch_acked();
         }
     }
 
-    /// Has fetched where the place of a piece of a stream is looked for. The first stream is at hand.
+    /// Prefetches the index in which a piece's position is looked up. The stream must be in the cache.
     pub(crate) fn prefetch_held(&self, id: StreamId) {
         if let Some(stream) = self.table.get(id) {
             stream.recv.prefetch();
         }
     }
 
-    /// Has fetched what a piece of a stream at `offset` is kept beside, once [`Self::prefetch_held`] is done.
+    /// Prefetches the segment before a piece at `offset`, after [`Self::prefetch_held`] has taken effect.
     pub(crate) fn prefetch_place(&self, id: StreamId, offset: u64) {
         if let Some(stream) = self.table.get(id) {
-            stream.recv.prefetch_place(offset);
+            stream.recv.prefetch_segment_before(offset);
         }
     }
 
-    /// Gives back what memory is not in use.
+    /// Frees unused memory.
     pub(crate) fn rest(&mut self) {
         self.table.shrink_to_fit();
-        self.incoming.shrink_to_fit();
+        self.opening.incoming.shrink_to_fit();
         self.ready.shrink_to_fit();
         self.credit_blocked.shrink_to_fit();
         self.room_blocked.shrink_to_fit();
@@ -244,7 +250,7 @@ impl<P: Payload> Streams<P> {
     pub(crate) fn on_peer_params(&mut self, max_data: u64, max_stream_data: u64, max_streams: u64) {
         self.peer_limit = max_data;
         self.limits.peer_stream = max_stream_data;
-        self.may_open_here = max_streams;
+        self.opening.may_open_here = max_streams;
         for stream in self.table.iter_mut() {
             stream.send.raise_limit(max_stream_data);
         }
@@ -264,12 +270,12 @@ impl<P: Payload> Streams<P> {
     }
 
     pub(crate) fn open(&mut self) -> Option<StreamId> {
-        if self.opened_here >= self.may_open_here {
+        if self.opening.opened_here >= self.opening.may_open_here {
             self.wants_stream = true;
             return None;
         }
-        let id = self.id(self.side, self.opened_here);
-        self.opened_here += 1;
+        let id = self.id(self.side, self.opening.opened_here);
+        self.opening.opened_here += 1;
         self.insert(id);
         Some(id)
     }
@@ -280,10 +286,10 @@ impl<P: Payload> Streams<P> {
     }
 
     pub(crate) fn accept(&mut self) -> Option<StreamId> {
-        self.incoming.pop_front()
+        self.opening.incoming.pop_front()
     }
 
-    // What the application does.
+    // Calls of the application.
 
     pub(crate) fn write(&mut self, id: StreamId, data: &mut P) -> Result<usize, StreamError> {
         let (unsent_room, buffer_room) = (
@@ -355,7 +361,7 @@ impl<P: Payload> Streams<P> {
         Ok(())
     }
 
-    /// How many bytes of a range are not here; of a stream that nobody has heard of, all.
+    /// Bytes of `range` not yet received; all of them for an unknown stream.
     pub(crate) fn not_arrived(&self, id: StreamId, range: Range<u64>) -> u64 {
         let all = range.end.saturating_sub(range.start);
         self.table.get(id).map_or(all, |stream| stream.recv.not_arrived(range))
@@ -392,15 +398,15 @@ impl<P: Payload> Streams<P> {
         let removed = self.table.remove(id);
         self.redundant -= usize::from(removed.is_some_and(|stream| stream.redundant));
         if id.opener() != self.side {
-            self.may_open_there += 1;
-            self.open_there -= 1;
-            let needed = self.open_there.saturating_sub(FREE_STREAMS) * STREAM_COST;
-            self.reserved_there.give_back(self.reserved_there.held().saturating_sub(needed));
+            self.opening.may_open_there += 1;
+            self.opening.open_there -= 1;
+            let needed = self.opening.open_there.saturating_sub(FREE_STREAMS) * STREAM_COST;
+            self.opening.reserved_there.give_back(self.opening.reserved_there.held().saturating_sub(needed));
             out.push(Control::MaxStreams);
         }
     }
 
-    /// The session's limit to tell, grown when the application takes more than the window allows for.
+    /// The session's limit to announce, raised when the application reads more than the window allows for.
     pub(crate) fn renew_data(&mut self, now: Time, rtt: Span) -> u64 {
         let wanted = self.window.wanted(now, self.read, rtt).min(self.limits.max_window);
         let more = wanted.saturating_sub(self.window.size());
@@ -411,18 +417,18 @@ impl<P: Payload> Streams<P> {
         self.window.renew(self.read)
     }
 
-    /// A stream's limit to tell, and how far it has arrived; `None` when nothing more can come on it.
+    /// A stream's limit to announce, and how far it has arrived; `None` when nothing more can arrive.
     pub(crate) fn renew_stream(&mut self, id: StreamId, now: Time, rtt: Span) -> Option<(u64, u64)> {
         let most = self.window.size().max(self.limits.initial_window);
         let stream = self.table.get_mut(id).filter(|stream| stream.recv.is_receiving())?;
         let read = stream.recv.read_offset();
         let wanted = stream.recv.window.wanted(now, read, rtt).min(most);
         stream.recv.window.grow(wanted);
-        Some((stream.recv.window.renew(read), stream.recv.tell_received()))
+        Some((stream.recv.window.renew(read), stream.recv.report_received()))
     }
 
     pub(crate) fn stream_limit(&self) -> u64 {
-        self.may_open_there
+        self.opening.may_open_there
     }
 
     pub(crate) fn reset_frame(&self, id: StreamId) -> Option<(u64, u64)> {

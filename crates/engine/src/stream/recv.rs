@@ -1,26 +1,26 @@
 //! The receiving half of a stream: puts the bytes of all paths in order (MPMTP-AR [R4, R5], MPTCP [P3]).
 //!
-//! In-order bytes go straight to the queue the application reads from; others wait in [`Held`].
-//! Packets never wait for others of their path: order on a path matters to its acknowledgements only, so
-//! a gap on one path holds no room from the others, which is what the two levels of [R5] are for.
+//! In-order bytes go straight to the application's queue; others wait in [`OutOfOrder`]. Packets never wait for others of
+//! their path, because order on a path matters only for its acknowledgements. So a gap on one path does not block the
+//! others, the purpose of the two levels of [R5].
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
 use anabranch_wire::{Payload, Span, Time};
 
-use super::held::Held;
+use super::out_of_order::OutOfOrder;
 use crate::event::ProtocolError;
 
-/// A repeat is answered when the peer was not told of so many bytes, so that copies made on purpose cost little.
-const TELL: u64 = 16 << 10;
+/// A repeat is answered only when this many received bytes are unreported, so that deliberate copies are cheap.
+const REPEAT_LIMIT: u64 = 16 << 10;
 /// A piece up to this long, in bytes, is copied behind the one before it ...
 const CRUMB: usize = 256;
 /// ... while that one is at most this long.
-const SWEPT: usize = 4096;
+const CRUMB_BASE: usize = 4096;
 
 /// Receiving --all read--> Finished
-///     \---- reset -----> Reset --told--> Finished
+///     \---- reset -----> Reset --reported--> Finished
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Receiving,
@@ -28,16 +28,16 @@ enum State {
     Finished,
 }
 
-/// What reading a stream gives.
+/// The result of reading a stream.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Read<P> {
     /// The next bytes.
     Data(P),
-    /// Nothing now.
+    /// Nothing yet.
     Blocked,
     /// The stream has ended and everything was read.
     Finished,
-    /// The peer gave the stream up, with this code.
+    /// The peer reset the stream with this code.
     Reset(u64),
 }
 
@@ -46,31 +46,31 @@ pub(crate) struct RecvHalf<P> {
     ready: VecDeque<P>,
     /// One past the last byte in `ready`: the cumulative TSN.
     received: u64,
-    /// What the application has taken.
+    /// Bytes that the application has read.
     read: u64,
-    held: Held<P>,
+    out_of_order: OutOfOrder<P>,
     highest: u64,
     final_size: Option<u64>,
     state: State,
-    /// The application reads no more; what still comes is dropped.
+    /// The application stopped reading; further bytes are dropped.
     stopped: bool,
-    /// How far the peer was told that all has arrived.
-    told: u64,
+    /// The contiguous offset last reported to the peer.
+    reported: u64,
     pub window: Window,
-    /// The application was told that there is something to read.
+    /// Whether the application was notified that there is something to read.
     pub announced: bool,
 }
 
-/// What an arrival changed.
+/// The changes by an arrival.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Inserted {
-    /// Bytes that were not there before.
+    /// Bytes that had not arrived before.
     pub new: u64,
-    /// By how much the highest offset rose: what counts against the session's credit.
+    /// The rise of the highest offset, which counts against session credit.
     pub advance: u64,
     /// The application can read more than before.
     pub readable: bool,
-    /// The peer does not know that all this is here.
+    /// The peer does not know that all this has arrived.
     pub ignorant: bool,
 }
 
@@ -80,12 +80,12 @@ impl<P: Payload> RecvHalf<P> {
             ready: VecDeque::new(),
             received: 0,
             read: 0,
-            held: Held::default(),
+            out_of_order: OutOfOrder::default(),
             highest: 0,
             final_size: None,
             state: State::Receiving,
             stopped: false,
-            told: 0,
+            reported: 0,
             window: Window::new(window),
             announced: false,
         }
@@ -97,58 +97,61 @@ impl<P: Payload> RecvHalf<P> {
 
     /// Bytes that wait for earlier ones, and in how many pieces.
     pub(crate) fn waiting(&self) -> (u64, usize) {
-        self.held.count()
+        self.out_of_order.count()
     }
 
-    /// How many bytes of a range would be kept: have not arrived, and are wanted.
+    /// Bytes of `range` that have not arrived and are wanted.
     pub(crate) fn not_arrived(&self, range: Range<u64>) -> u64 {
         if self.state != State::Receiving || self.stopped {
             return 0;
         }
         let start = range.start.max(self.received);
-        if start < range.end { self.held.missing(start..range.end) } else { 0 }
+        if start < range.end { self.out_of_order.missing(start..range.end) } else { 0 }
     }
 
-    /// All below this offset has arrived.
+    /// All bytes below this offset have arrived.
     pub(crate) fn received(&self) -> u64 {
         self.received
     }
 
-    /// The same, which the peer is told now.
-    pub(crate) fn tell_received(&mut self) -> u64 {
-        self.told = self.received;
+    /// As [`received`](Self::received), recording that the peer is informed now.
+    pub(crate) fn report_received(&mut self) -> u64 {
+        self.reported = self.received;
         self.received
     }
 
-    /// True when bytes up to `end` came again that the peer, who was told of less for long, does not know to be here:
-    /// the acknowledgements were lost, together with the path that they took.
+    /// True when bytes up to `end` arrive again because the peer does not know that they have: the acknowledgements were lost,
+    /// together with the path that they took.
     pub(crate) fn is_ignorant_repeat(&self, end: u64) -> bool {
-        self.is_receiving() && end > self.told && end <= self.received && self.received - self.told >= TELL
+        self.is_receiving()
+            && end > self.reported
+            && end <= self.received
+            && self.received - self.reported >= REPEAT_LIMIT
     }
 
     pub(crate) fn read_offset(&self) -> u64 {
         self.read
     }
 
-    /// True until all has been read, or the peer gave it up.
+    /// True until everything was read, or the peer reset the stream.
     pub(crate) fn is_receiving(&self) -> bool {
         self.state == State::Receiving
     }
 
-    /// Credit is worth telling only while more bytes can come.
+    /// True while more bytes can arrive, so that credit is worth announcing.
     pub(crate) fn wants_credit(&self) -> bool {
         self.state == State::Receiving && self.final_size.is_none()
     }
 
-    /// Has fetched where the place of a piece is looked for.
+    /// Prefetches the index of segments.
     pub(crate) fn prefetch(&self) {
-        self.held.prefetch();
+        self.out_of_order.prefetch();
     }
 
-    /// Has fetched what a piece at `offset` is kept beside, once [`Self::prefetch`] is done.
-    pub(crate) fn prefetch_place(&self, offset: u64) {
+    /// Prefetches the segment before `offset`, after [`Self::prefetch`] has taken effect.
+    pub(crate) fn prefetch_segment_before(&self, offset: u64) {
         if offset > self.received {
-            self.held.prefetch_run(offset);
+            self.out_of_order.prefetch_segment(offset);
         }
     }
 
@@ -166,8 +169,11 @@ impl<P: Payload> RecvHalf<P> {
         if self.state != State::Receiving {
             return Ok(Inserted { advance, ..Inserted::default() });
         }
-        let new =
-            if offset <= self.received { self.append(offset, data) } else { self.held.insert(offset, data) };
+        let new = if offset <= self.received {
+            self.append(offset, data)
+        } else {
+            self.out_of_order.insert(offset, data)
+        };
         if self.stopped {
             self.discard();
         }
@@ -183,7 +189,7 @@ impl<P: Payload> RecvHalf<P> {
         }
     }
 
-    /// Bytes that touch what is in order already.
+    /// Handles bytes that touch those already in order.
     fn append(&mut self, offset: u64, mut data: P) -> u64 {
         let known = (self.received - offset).min(data.len() as u64);
         if known > 0 {
@@ -195,7 +201,7 @@ impl<P: Payload> RecvHalf<P> {
         let mut new = data.len() as u64;
         self.received += new;
         self.queue(data);
-        while let Some((mut start, pieces)) = self.held.take_until(self.received) {
+        while let Some((mut start, pieces)) = self.out_of_order.take_until(self.received) {
             for mut piece in pieces {
                 let len = piece.len() as u64;
                 let known = self.received.saturating_sub(start).min(len);
@@ -213,7 +219,7 @@ impl<P: Payload> RecvHalf<P> {
         new
     }
 
-    /// Puts the next bytes where the application reads.
+    /// Appends the next bytes to the application's queue.
     fn queue(&mut self, data: P) {
         match self.ready.back_mut() {
             Some(last) if !P::HAS_BYTES || is_crumb(last.len(), data.len()) => last.append(&data),
@@ -246,7 +252,7 @@ impl<P: Payload> RecvHalf<P> {
         Read::Blocked
     }
 
-    /// The peer gave up; returns by how much the highest offset rose.
+    /// Handles a reset by the peer; returns the rise of the highest offset.
     pub(crate) fn on_reset(&mut self, code: u64, size: u64) -> Result<u64, ProtocolError> {
         if size < self.highest || self.final_size.is_some_and(|known| known != size) {
             return Err(ProtocolError::FinalSize);
@@ -256,7 +262,7 @@ impl<P: Payload> RecvHalf<P> {
         }
         let advance = size - self.highest;
         self.highest = size;
-        // Only when the end itself was told before is the stream complete in spite of the reset.
+        // Despite the reset, the stream is complete if its end was known and everything had arrived.
         let complete = self.final_size == Some(self.received);
         self.final_size = Some(size);
         if self.state == State::Receiving && !complete {
@@ -267,12 +273,12 @@ impl<P: Payload> RecvHalf<P> {
         Ok(advance)
     }
 
-    /// The application wants no more: everything here and to come is dropped, its credit given back.
+    /// Handles the application's stop: drops everything here and to come, and returns its credit.
     pub(crate) fn stop(&mut self) {
         self.stopped = true;
         match self.state {
             State::Receiving => self.discard(),
-            // Its credit was given back when the reset came.
+            // Its credit was returned when the reset arrived.
             State::Reset { .. } => self.state = State::Finished,
             State::Finished => {}
         }
@@ -288,20 +294,20 @@ impl<P: Payload> RecvHalf<P> {
 
     fn drop_buffers(&mut self) {
         self.ready.clear();
-        self.held.clear();
+        self.out_of_order.clear();
     }
 }
 
-/// True for a piece so small that it is copied behind the one before it, of `before` bytes: or a peer could make each byte
-/// cost a piece.
+/// True for a piece so small that it is copied behind the `before` bytes of the previous one. Otherwise a peer could make
+/// each byte cost a piece.
 pub(super) fn is_crumb(before: usize, len: usize) -> bool {
-    len <= CRUMB && before <= SWEPT
+    len <= CRUMB && before <= CRUMB_BASE
 }
 
-/// A receive window that grows with what the application takes in a round trip.
+/// A receive window that grows with what the application reads in a round trip.
 ///
-/// The limit is absolute [P3]. It is told again whenever an eighth of the window was taken, so that a
-/// tight window does not move in jerks.
+/// The limit is absolute [P3]. It is announced again whenever an eighth of the window was read, so that a small window
+/// moves smoothly.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Window {
     /// The offset the peer may reach.
@@ -320,8 +326,8 @@ impl Window {
         self.size
     }
 
-    /// The size that would let the peer send four times what was taken in the last round trip: twice for
-    /// slow start, and twice for queues and reordering between paths.
+    /// The size that lets the peer send four times what was read in the last round trip: twice for slow start, and twice for
+    /// queues and reordering between paths.
     pub(crate) fn wanted(&mut self, now: Time, taken: u64, rtt: Span) -> u64 {
         if now.since(self.period_start) < rtt {
             return self.size;
@@ -338,7 +344,7 @@ impl Window {
         self.size = self.size.max(size);
     }
 
-    /// True when the peer should be told of more credit.
+    /// True when the peer should be granted more credit.
     pub(crate) fn is_due(&self, taken: u64) -> bool {
         (taken + self.size).saturating_sub(self.limit) >= (self.size / 8).max(1)
     }
@@ -392,29 +398,29 @@ mod tests {
     }
 
     #[test]
-    fn a_repeat_of_what_the_peer_was_not_told_of_is_noticed_once() {
+    fn a_repeat_of_unreported_bytes_is_noticed_once() {
         let mut half = RecvHalf::new(100_000);
-        half.insert(0, Bytes::from(vec![0; TELL as usize - 1]), false).unwrap();
+        half.insert(0, Bytes::from(vec![0; REPEAT_LIMIT as usize - 1]), false).unwrap();
         assert!(!half.is_ignorant_repeat(1_000), "little is at stake");
-        half.insert(TELL - 1, bytes(0..9), false).unwrap();
+        half.insert(REPEAT_LIMIT - 1, bytes(0..9), false).unwrap();
         assert!(half.is_ignorant_repeat(1_000));
-        assert!(!half.is_ignorant_repeat(TELL + 9), "that is no repeat");
-        assert_eq!(half.tell_received(), TELL + 8);
-        assert!(!half.is_ignorant_repeat(1_000), "it was told");
+        assert!(!half.is_ignorant_repeat(REPEAT_LIMIT + 9), "that is no repeat");
+        assert_eq!(half.report_received(), REPEAT_LIMIT + 8);
+        assert!(!half.is_ignorant_repeat(1_000), "it was reported");
     }
 
     #[test]
-    fn crumbs_are_swept_together() {
+    fn crumbs_are_joined() {
         let mut half = RecvHalf::new(100_000);
         for byte in 0..100_000 {
             half.insert(byte, Bytes::from(vec![byte as u8]), false).unwrap();
         }
-        assert!(half.ready.len() <= 100_000 / SWEPT + 1, "{}", half.ready.len());
+        assert!(half.ready.len() <= 100_000 / CRUMB_BASE + 1, "{}", half.ready.len());
         assert_eq!(drain(&mut half), (0..100_000).map(|byte| byte as u8).collect::<Vec<u8>>());
     }
 
     #[test]
-    fn the_end_is_told_after_the_last_byte() {
+    fn the_end_is_reported_after_the_last_byte() {
         let mut half = RecvHalf::new(100);
         half.insert(3, bytes(3..6), true).unwrap();
         assert_eq!(half.read(10), Read::Blocked);
@@ -424,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_drops_what_was_not_read_and_is_told_once() {
+    fn a_reset_drops_unread_bytes_and_is_reported_once() {
         let mut half = RecvHalf::new(100);
         half.insert(0, bytes(0..3), false).unwrap();
         assert_eq!(half.on_reset(7, 50), Ok(47));
@@ -433,12 +439,12 @@ mod tests {
     }
 
     #[test]
-    fn stopping_after_a_reset_takes_no_credit_back() {
-        for told in [false, true] {
+    fn stopping_after_a_reset_does_not_return_its_credit_twice() {
+        for reported in [false, true] {
             let mut half = RecvHalf::new(1000);
             half.insert(0, bytes(0..3), false).unwrap();
             half.on_reset(7, 50).unwrap();
-            if told {
+            if reported {
                 assert_eq!(half.read(10), Read::Reset(7));
             }
             half.stop();
@@ -447,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_where_the_bytes_happen_to_end_is_no_end() {
+    fn a_reset_at_the_last_byte_is_not_the_end() {
         let mut half = RecvHalf::new(100);
         half.insert(0, bytes(0..3), false).unwrap();
         assert_eq!(half.on_reset(7, 3), Ok(0));
@@ -455,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_after_everything_came_changes_nothing() {
+    fn a_reset_after_everything_arrived_changes_nothing() {
         let mut half = RecvHalf::new(100);
         half.insert(0, bytes(0..3), true).unwrap();
         assert_eq!(half.on_reset(7, 3), Ok(0));
@@ -464,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_grows_to_four_times_what_a_round_trip_takes() {
+    fn the_window_grows_to_four_times_what_is_read_in_a_round_trip() {
         let mut window = Window::new(1_000);
         let rtt = Span::from_millis(10);
         assert_eq!(window.wanted(Time::ZERO + rtt, 1_000, rtt), 4_000);

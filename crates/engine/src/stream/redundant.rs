@@ -1,7 +1,7 @@
-//! Streams whose data leaves on every path at once: which they are, and what still is on its way when a path lost some.
+//! Redundant streams, whose data is sent on every path at once, and what is still in flight when a path loses some.
 //!
-//! What one path lost is missing only if no other carries it: a path that dies takes nothing away that would have to be
-//! sent again ahead of new data.
+//! Data that one path lost is missing only if no other path carries it. So a dying path causes no resends ahead of new
+//! data.
 
 use std::collections::BTreeMap;
 
@@ -9,19 +9,19 @@ use anabranch_wire::{Payload, RangeSet, StreamId};
 
 use super::{SentRun, StreamError, Streams};
 
-/// Runs of streams and ends of them: what some paths carry, or what never left.
+/// Runs and ends of streams: those in flight on some paths, or never sent.
 #[derive(Debug, Default)]
 pub(crate) struct Carried(BTreeMap<StreamId, (RangeSet, bool)>);
 
 impl Carried {
-    /// Notes that a path carries this.
+    /// Adds a run that a path carries.
     pub(crate) fn add(&mut self, run: &SentRun) {
         let (ranges, end) = self.0.entry(run.stream).or_default();
         ranges.insert(run.range());
         *end |= run.fin;
     }
 
-    /// Forgets a run; answers how many bytes of it were here.
+    /// Removes a run; returns how many of its bytes were included.
     pub(crate) fn take(&mut self, run: &SentRun) -> u64 {
         let Some((ranges, _)) = self.0.get_mut(&run.stream) else { return 0 };
         let before = ranges.total();
@@ -45,7 +45,7 @@ impl<P: Payload> Streams<P> {
         Ok(())
     }
 
-    /// True when some stream is redundant: only then is anything else here worth asking.
+    /// True when some stream is redundant: otherwise the other functions need not be called.
     pub(crate) fn has_redundant(&self) -> bool {
         self.redundant > 0
     }
@@ -59,14 +59,14 @@ impl<P: Payload> Streams<P> {
         self.has_redundant() && self.ready.front().is_some_and(|id| self.is_redundant(*id))
     }
 
-    /// Notes that a copy left: what it carries is missing no more.
+    /// Records that a copy was sent: its bytes are no longer missing.
     pub(crate) fn on_copied(&mut self, run: &SentRun) {
         if let Some(stream) = self.table.get_mut(run.stream) {
             stream.send.on_copied(run.range(), run.fin);
         }
     }
 
-    /// Notes that a run was lost; what others carry is not missing.
+    /// Records the loss of a run; bytes that `others` carry are not missing.
     pub(crate) fn on_lost_beyond(&mut self, run: &SentRun, others: &Carried) {
         let Some((ranges, end)) = others.0.get(&run.stream) else { return self.on_lost(run) };
         for range in ranges.gaps_in(run.range()) {

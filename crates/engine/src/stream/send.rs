@@ -1,7 +1,7 @@
 //! The sending half of a stream: one buffer that all paths draw from (mTCP §3.1.1 [M1]).
 //!
-//! Bytes wait here, not on a path, until a path may send (late binding [M5]). Each byte is in one of
-//! four places: acknowledged, lost (to be sent again, by any path [M6]), in flight, or new.
+//! Bytes wait here, not on a path, until a path may send (late binding [M5]). Each byte is in one of four states:
+//! acknowledged, lost (to be sent again, by any path [M6]), in flight, or new.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -18,9 +18,9 @@ enum State {
     Finished,
 }
 
-/// A run of bytes cut for one packet.
+/// Bytes cut for one packet.
 #[derive(Debug)]
-pub(crate) struct Run<P> {
+pub(crate) struct Piece<P> {
     pub offset: u64,
     pub data: P,
     pub fin: bool,
@@ -30,7 +30,7 @@ pub(crate) struct Run<P> {
 #[derive(Debug)]
 pub(crate) struct SendHalf<P> {
     chunks: VecDeque<(u64, P)>,
-    /// All below is acknowledged and forgotten.
+    /// All bytes below are acknowledged and dropped.
     base: u64,
     /// The first byte never sent.
     next: u64,
@@ -41,7 +41,7 @@ pub(crate) struct SendHalf<P> {
     /// The peer's credit: an absolute offset [P3].
     limit: u64,
     state: State,
-    /// The application was refused and waits.
+    /// Whether the application waits for room.
     pub wants_room: bool,
 }
 
@@ -86,7 +86,7 @@ impl<P: Payload> SendHalf<P> {
         }
     }
 
-    /// Gives up what was not delivered; true when this changed anything.
+    /// Drops the bytes not delivered; true when this changed anything.
     pub(crate) fn reset(&mut self, code: u64) -> bool {
         if matches!(self.state, State::Reset { .. } | State::Finished) {
             return false;
@@ -100,12 +100,12 @@ impl<P: Payload> SendHalf<P> {
         true
     }
 
-    /// Nothing more will be sent for the first time: all is delivered, or it was given up.
+    /// True when nothing new will be sent: everything is delivered, or the stream was reset.
     pub(crate) fn is_over(&self) -> bool {
         matches!(self.state, State::Reset { .. } | State::Finished)
     }
 
-    /// Has fetched what was acknowledged.
+    /// Prefetches the acknowledged ranges.
     pub(super) fn prefetch_acked(&self) {
         self.acked.prefetch();
     }
@@ -121,7 +121,7 @@ impl<P: Payload> SendHalf<P> {
         self.next
     }
 
-    /// Where the next run begins.
+    /// The offset of the next run.
     pub(crate) fn next_offset(&self) -> u64 {
         self.lost.first().map_or(self.next, |lost| lost.start)
     }
@@ -169,19 +169,19 @@ impl<P: Payload> SendHalf<P> {
         self.limit.saturating_sub(self.base)
     }
 
-    /// Cuts the next run of at most `room` bytes: what was lost first, then new bytes within credit.
-    pub(crate) fn next_run(&mut self, room: u64, session_credit: u64) -> Option<Run<P>> {
+    /// Cuts the next run of at most `room` bytes: lost ones first, then new ones within credit.
+    pub(crate) fn next_run(&mut self, room: u64, session_credit: u64) -> Option<Piece<P>> {
         if let Some(lost) = self.lost.first() {
             let data = self.cut(lost.start, room.min(lost.end - lost.start));
             let end = lost.start + data.len() as u64;
             self.lost.remove(lost.start..end);
-            return Some(Run { offset: lost.start, fin: self.mark_fin(end), data, resend: true });
+            return Some(Piece { offset: lost.start, fin: self.mark_fin(end), data, resend: true });
         }
         self.next_new(room, session_credit)
     }
 
     /// Cuts the next run of at most `room` new bytes within credit.
-    pub(crate) fn next_new(&mut self, room: u64, session_credit: u64) -> Option<Run<P>> {
+    pub(crate) fn next_new(&mut self, room: u64, session_credit: u64) -> Option<Piece<P>> {
         let new = self.sendable(session_credit).min(room);
         if new == 0 && !self.needs_fin() {
             return None;
@@ -189,11 +189,11 @@ impl<P: Payload> SendHalf<P> {
         let offset = self.next;
         let data = if new > 0 { self.cut(offset, new) } else { P::default() };
         self.next += data.len() as u64;
-        Some(Run { offset, fin: self.mark_fin(self.next), data, resend: false })
+        Some(Piece { offset, fin: self.mark_fin(self.next), data, resend: false })
     }
 
-    /// The bytes of `range` again, for a copy on another path; `None` once any of them is acknowledged. An empty range
-    /// is the stream's end.
+    /// The bytes of `range` again, for a copy on another path; `None` if any of them is acknowledged. An empty range is the
+    /// stream's end.
     pub(crate) fn copy_of(&self, range: Range<u64>, room: u64) -> Option<P> {
         if range.is_empty() {
             let is_open = matches!(self.state, State::Finishing { fin_acked: false, .. });
@@ -208,7 +208,7 @@ impl<P: Payload> SendHalf<P> {
         Some(self.cut(range.start, room.min(range.end - range.start)))
     }
 
-    /// True when the end of the stream goes along with bytes that reach `end`.
+    /// True when the end of the stream is sent with bytes that reach `end`.
     fn mark_fin(&mut self, end: u64) -> bool {
         if end != self.end {
             return false;
@@ -220,9 +220,9 @@ impl<P: Payload> SendHalf<P> {
         false
     }
 
-    /// At most `len` bytes from `offset`; fewer at the border of two writes.
+    /// At most `len` bytes from `offset`; fewer at the boundary of two writes.
     fn cut(&self, offset: u64, len: u64) -> P {
-        // New bytes are in one of the last writes.
+        // New bytes lie in one of the last writes.
         let is_late = self.chunks.len() > 2 && self.chunks[self.chunks.len() - 2].0 <= offset;
         let index = match is_late {
             true => self.chunks.len() - 1 - usize::from(self.chunks[self.chunks.len() - 1].0 > offset),
@@ -233,8 +233,8 @@ impl<P: Payload> SendHalf<P> {
         data.slice(skip, (len as usize).min(data.len() - skip))
     }
 
-    /// Notes that the peer has `range` (and the end of the stream with it, when `fin`); returns how many
-    /// bytes that were not known before.
+    /// Records that the peer has `range` (and with `fin` the end of the stream); returns how many bytes are newly
+    /// acknowledged.
     pub(crate) fn on_acked(&mut self, range: Range<u64>, fin: bool) -> u64 {
         let (State::Open | State::Finishing { .. }) = self.state else { return 0 };
         if fin && let State::Finishing { fin_acked, .. } = &mut self.state {
@@ -265,7 +265,7 @@ impl<P: Payload> SendHalf<P> {
         }
     }
 
-    /// Notes that a copy of `range` is on its way: it is not missing.
+    /// Records that a copy of `range` is in flight, so it is not missing.
     pub(crate) fn on_copied(&mut self, range: Range<u64>, fin: bool) {
         self.lost.remove(range);
         if fin && let State::Finishing { fin_in_flight, .. } = &mut self.state {
@@ -273,7 +273,7 @@ impl<P: Payload> SendHalf<P> {
         }
     }
 
-    /// Notes that a transmission of `range` was lost: what is not acknowledged goes out again.
+    /// Records that a transmission of `range` was lost: bytes not acknowledged are sent again.
     pub(crate) fn on_lost(&mut self, range: Range<u64>, fin: bool) {
         let (State::Open | State::Finishing { .. }) = self.state else { return };
         if fin && let State::Finishing { fin_in_flight, fin_acked: false } = &mut self.state {
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_bytes_go_before_new_ones_and_acknowledged_ones_never_again() {
+    fn lost_bytes_go_before_new_ones_and_acknowledged_ones_are_never_sent_again() {
         let mut half = written(3_000);
         for _ in 0..2 {
             half.next_run(1_000, PLENTY);
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn new_bytes_can_go_while_lost_ones_wait() {
+    fn new_bytes_can_be_sent_while_lost_ones_wait() {
         let mut half = written(3_000);
         half.next_run(1_000, PLENTY);
         half.on_lost(0..1_000, false);

@@ -1,4 +1,4 @@
-//! The streams of a session, by number.
+//! The streams of a session, by id.
 
 use anabranch_prefetch::prefetch;
 use anabranch_wire::StreamId;
@@ -6,10 +6,10 @@ use smallvec::SmallVec;
 
 use super::Stream;
 
-/// Room for so many streams is kept whatever becomes of them.
-const FEW: usize = 16;
+/// Capacity that is always kept.
+const MIN_CAPACITY: usize = 16;
 
-/// Streams in order of their numbers. Most sessions have one: where that lies is known from here.
+/// Streams in order of their ids. Most sessions have one, which is found without a search.
 pub(super) struct Table<P> {
     list: SmallVec<[(StreamId, Box<Stream<P>>); 1]>,
 }
@@ -19,7 +19,7 @@ impl<P> Table<P> {
         Self { list: SmallVec::new() }
     }
 
-    /// Has the first stream fetched.
+    /// Prefetches the first stream.
     pub(super) fn prefetch(&self) {
         if let Some(stream) = self.first() {
             prefetch(stream, 0..usize::MAX);
@@ -30,9 +30,9 @@ impl<P> Table<P> {
         self.list.first().map(|(_, stream)| &**stream)
     }
 
-    /// Where a stream is, or where it belongs.
+    /// The index of a stream, or where it would be inserted.
     #[inline]
-    fn place(&self, id: StreamId) -> Result<usize, usize> {
+    fn index(&self, id: StreamId) -> Result<usize, usize> {
         match self.list.first() {
             Some((first, _)) if *first == id => Ok(0),
             _ => self.list.binary_search_by_key(&id, |(known, _)| *known),
@@ -41,27 +41,27 @@ impl<P> Table<P> {
 
     #[inline]
     pub(super) fn get(&self, id: StreamId) -> Option<&Stream<P>> {
-        self.place(id).ok().map(|place| &*self.list[place].1)
+        self.index(id).ok().map(|index| &*self.list[index].1)
     }
 
     #[inline]
     pub(super) fn get_mut(&mut self, id: StreamId) -> Option<&mut Stream<P>> {
-        self.place(id).ok().map(|place| &mut *self.list[place].1)
+        self.index(id).ok().map(|index| &mut *self.list[index].1)
     }
 
-    /// Puts a stream in, in place of one of that number.
+    /// Inserts a stream, replacing one with the same id.
     pub(super) fn insert(&mut self, id: StreamId, stream: Stream<P>) {
         let stream = Box::new(stream);
-        match self.place(id) {
-            Ok(place) => self.list[place].1 = stream,
-            Err(place) => self.list.insert(place, (id, stream)),
+        match self.index(id) {
+            Ok(index) => self.list[index].1 = stream,
+            Err(index) => self.list.insert(index, (id, stream)),
         }
     }
 
     pub(super) fn remove(&mut self, id: StreamId) -> Option<Box<Stream<P>>> {
-        let (_, stream) = self.list.remove(self.place(id).ok()?);
-        // What keeping a stream takes was given back with it.
-        if self.list.capacity() > FEW && self.list.len() < self.list.capacity() / 4 {
+        let (_, stream) = self.list.remove(self.index(id).ok()?);
+        // The budget for its memory was returned with it.
+        if self.list.capacity() > MIN_CAPACITY && self.list.len() < self.list.capacity() / 4 {
             self.list.shrink_to_fit();
         }
         Some(stream)

@@ -1,4 +1,4 @@
-//! What the peer sends about streams: bytes, resets, credit.
+//! The receiving side of streams: the peer's bytes, resets and credit.
 
 use std::collections::VecDeque;
 
@@ -9,27 +9,28 @@ use crate::control::{Control, ControlQueue};
 use crate::event::{Event, ProtocolError};
 
 impl<P: Payload> Streams<P> {
-    /// False when the frame would add a waiting piece to what is full of them already.
+    /// False when the frame would add a waiting piece although their number is at its limit.
     pub(crate) fn admits(&self, frame: &StreamFrame<P>) -> bool {
         self.pieces < MAX_PIECES.min((self.window.size() / PIECE_COST) as usize)
             || self.table.get(frame.stream).is_some_and(|stream| frame.offset <= stream.recv.received())
     }
 
-    /// False when the budget has no room for the streams that a frame about this one opens: a frame opens all lower ones too.
+    /// False when the budget has no room for the streams that a frame on this one opens, which include all lower ones.
     pub(crate) fn has_room_for(&mut self, id: StreamId) -> bool {
         let index = id.0 / 2;
-        // What is not allowed at all is refused when the frame is taken in.
-        let opens = id.opener() != self.side && (self.opened_there..self.may_open_there).contains(&index);
+        // Streams beyond the limit are refused when the frame is handled.
+        let opens =
+            id.opener() != self.side && (self.opened_there..self.opening.may_open_there).contains(&index);
         if !opens {
             return true;
         }
-        let open = self.open_there + index + 1 - self.opened_there;
+        let open = self.opening.open_there + index + 1 - self.opened_there;
         let needed = open.saturating_sub(FREE_STREAMS) * STREAM_COST;
-        let more = needed.saturating_sub(self.reserved_there.held());
-        more == 0 || self.reserved_there.reserve_all(more)
+        let more = needed.saturating_sub(self.opening.reserved_there.held());
+        more == 0 || self.opening.reserved_there.reserve_all(more)
     }
 
-    /// Finds the stream of a frame from the peer, opening those it opens; `None` when it is over already.
+    /// Finds the stream of a frame from the peer, and opens those it opens; `None` when it is over.
     fn of_peer(
         &mut self,
         id: StreamId,
@@ -37,7 +38,7 @@ impl<P: Payload> Streams<P> {
     ) -> Result<Option<&mut Stream<P>>, ProtocolError> {
         let index = id.0 / 2;
         if id.opener() == self.side {
-            if index >= self.opened_here {
+            if index >= self.opening.opened_here {
                 return Err(ProtocolError::StreamState);
             }
         } else if index >= self.opened_there {
@@ -46,23 +47,23 @@ impl<P: Payload> Streams<P> {
         Ok(self.table.get_mut(id))
     }
 
-    /// Opens the streams of the peer up to this one.
+    /// Opens the peer's streams up to this one.
     fn open_there_until(&mut self, index: u64, events: &mut VecDeque<Event>) -> Result<(), ProtocolError> {
-        if index >= self.may_open_there {
+        if index >= self.opening.may_open_there {
             return Err(ProtocolError::StreamLimit);
         }
         while self.opened_there <= index {
             let new = self.id(self.side.peer(), self.opened_there);
             self.opened_there += 1;
-            self.open_there += 1;
+            self.opening.open_there += 1;
             self.insert(new);
-            self.incoming.push_back(new);
+            self.opening.incoming.push_back(new);
             events.push_back(Event::StreamOpened(new));
         }
         Ok(())
     }
 
-    /// Takes in a frame, and the bytes out of it.
+    /// Handles a frame and takes its bytes.
     pub(crate) fn on_frame(
         &mut self,
         frame: &mut StreamFrame<P>,
@@ -93,7 +94,7 @@ impl<P: Payload> Streams<P> {
         self.pieces = self.pieces + pieces - pieces_before;
         self.received += inserted.advance;
         if read_now > read_before {
-            // The stream was stopped: what comes is dropped, its credit is not.
+            // The stream was stopped: its bytes are dropped, and their credit is returned.
             self.read += read_now - read_before;
             if self.window.is_due(self.read) {
                 out.push(Control::MaxData);
@@ -146,7 +147,7 @@ impl<P: Payload> Streams<P> {
         let stream = self.of_peer(id, events)?;
         if stream.is_some_and(|stream| !stream.send.is_over()) {
             events.push_back(Event::StreamStopped { stream: id, code });
-            // Unknown is impossible here: the stream was just found.
+            // The stream was just found, so it cannot be unknown.
             let _ = self.reset(id, code, (events, out));
         }
         Ok(())
@@ -177,8 +178,8 @@ impl<P: Payload> Streams<P> {
     }
 
     pub(crate) fn on_max_streams(&mut self, limit: u64, events: &mut VecDeque<Event>) {
-        if limit > self.may_open_here {
-            self.may_open_here = limit;
+        if limit > self.opening.may_open_here {
+            self.opening.may_open_here = limit;
             if std::mem::take(&mut self.wants_stream) {
                 events.push_back(Event::StreamsAvailable);
             }

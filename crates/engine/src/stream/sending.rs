@@ -1,4 +1,4 @@
-//! What streams send: whose turn it is, the next run, and what became of those before.
+//! The sending side of streams: whose turn it is, the next run to send, and acknowledgements and losses.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -10,34 +10,34 @@ use crate::control::ControlQueue;
 use crate::event::Event;
 use crate::schedule::Item;
 
-/// Streams looked through in one go for one with new bytes.
-const LOOKED_THROUGH: usize = 64;
-/// Credit for which one more of the streams that wait for it goes on: about a packet.
-const A_TURN: u64 = 1_200;
+/// Streams examined in one call for one with new bytes.
+const EXAMINED: usize = 64;
+/// Session credit for which one more blocked stream is woken: about a packet.
+const CREDIT_PER_STREAM: u64 = 1_200;
 
-/// Which bytes of a stream leave next.
+/// Which bytes of a stream to send next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pick {
-    /// What is missing, then what is new.
+    /// Lost bytes, then new ones.
     MissingFirst,
-    /// What is new, while what is missing waits for another path.
+    /// New bytes, while lost ones wait for another path.
     New,
 }
 
-/// The turn of a stream to send.
+/// A stream's turn to send.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Turn {
-    /// What it has that is missing, or else what all streams have that never left.
+    /// Lost bytes of this stream, otherwise the unsent bytes of all streams.
     pub bytes: u64,
     pub resend: bool,
     /// The stream's number, cut to 32 bits.
     pub number: u32,
-    /// The receive window that the peer keeps for it: what is admitted now, and what is on its way or waits there.
+    /// The peer's receive window for it: bytes admitted now, in flight or waiting there.
     pub window: u64,
 }
 
 impl Turn {
-    /// How a scheduler sees it.
+    /// The turn in the form that schedulers take.
     pub(crate) fn item(&self) -> Item {
         Item { bytes: self.bytes, resend: self.resend, class: 0, flow: self.number }
     }
@@ -48,7 +48,7 @@ impl<P: Payload> Streams<P> {
         self.peer_limit.saturating_sub(self.sent)
     }
 
-    /// The next stream's turn to send.
+    /// The turn of the next stream.
     pub(crate) fn turn(&self) -> Turn {
         let session = self.credit() + self.buffered - self.unsent;
         let number = self.ready.front().map_or(0, |id| id.0 as u32);
@@ -72,10 +72,10 @@ impl<P: Payload> Streams<P> {
         }
     }
 
-    /// Lets streams go on that waited for the session's credit, the longest waiting first: as many as there is credit for a
-    /// packet each, so that a byte of credit does not cost a visit to all. True when one has something to send.
+    /// Wakes streams that wait for session credit, the longest waiting first: as many as the credit gives a packet each, so
+    /// that one byte of credit does not cost a visit to all. True when one of them has something to send.
     pub(super) fn wake_blocked(&mut self) -> bool {
-        let most = self.credit().div_ceil(A_TURN);
+        let most = self.credit().div_ceil(CREDIT_PER_STREAM);
         let mut woken = 0;
         while woken < most {
             let Some(id) = self.credit_blocked.pop_front() else { break };
@@ -95,12 +95,12 @@ impl<P: Payload> Streams<P> {
         }
     }
 
-    /// False when surely no stream has bytes to send.
+    /// False when certainly no stream has bytes to send.
     pub(crate) fn may_have_work(&self) -> bool {
         !self.ready.is_empty() || !self.credit_blocked.is_empty()
     }
 
-    /// True when some stream has bytes to send; then [`Self::next_is_resend`] tells of what kind.
+    /// True when some stream has bytes to send; then [`Self::next_is_resend`] returns their kind.
     pub(crate) fn has_work(&mut self) -> bool {
         self.first_has_work() || self.find_work()
     }
@@ -115,7 +115,7 @@ impl<P: Payload> Streams<P> {
         self.ready.front().and_then(|id| self.table.get(*id))
     }
 
-    /// Brings a stream that has bytes to send to the front; false when there is none.
+    /// Moves a stream that has bytes to send to the front; false without such a stream.
     fn find_work(&mut self) -> bool {
         loop {
             while let Some(id) = self.ready.front().copied() {
@@ -138,7 +138,7 @@ impl<P: Payload> Streams<P> {
         self.next().is_some_and(|stream| stream.send.has_lost())
     }
 
-    /// Bytes never sent so far, of all streams.
+    /// Bytes of all streams never sent so far.
     pub(crate) fn unsent(&self) -> u64 {
         self.unsent
     }
@@ -148,7 +148,7 @@ impl<P: Payload> Streams<P> {
         self.sent
     }
 
-    /// True when an application waits for room: more follows the backlog.
+    /// True when an application waits for room, so the backlog will grow.
     pub(crate) fn more_expected(&self) -> bool {
         !self.room_blocked.is_empty()
     }
@@ -160,8 +160,8 @@ impl<P: Payload> Streams<P> {
         }
     }
 
-    /// Puts the next stream with new bytes to send in front; false when none was found. Of very many streams some are
-    /// looked through each time, so that a packet does not cost a visit to all.
+    /// Moves the next stream with new bytes to the front; false if none was found. Examines only some of very many streams in
+    /// a call, so that a packet does not cost a visit to all.
     pub(crate) fn bring_new(&mut self) -> bool {
         let credit = self.credit();
         if credit == 0 || self.unsent == 0 {
@@ -170,12 +170,12 @@ impl<P: Payload> Streams<P> {
         self.wake_blocked();
         let has_new =
             |id: &StreamId| self.table.get(*id).is_some_and(|stream| stream.send.sendable(credit) > 0);
-        let found = self.ready.iter().take(LOOKED_THROUGH).position(has_new);
-        self.ready.rotate_left(found.unwrap_or(LOOKED_THROUGH.min(self.ready.len())));
+        let found = self.ready.iter().take(EXAMINED).position(has_new);
+        self.ready.rotate_left(found.unwrap_or(EXAMINED.min(self.ready.len())));
         found.is_some()
     }
 
-    /// Cuts the next run into a frame of at most `room` bytes, its header included; says whether it is sent again.
+    /// Cuts the next run into a frame of at most `room` bytes, header included; also returns whether it is a resend.
     pub(crate) fn next_frame(
         &mut self,
         room: usize,
@@ -189,7 +189,7 @@ impl<P: Payload> Streams<P> {
         self.cut_first(room, pick, events)
     }
 
-    /// The same of the first stream in line.
+    /// As [`next_frame`](Self::next_frame), for the first stream in line.
     fn cut_first(
         &mut self,
         room: usize,
@@ -215,7 +215,7 @@ impl<P: Payload> Streams<P> {
         Some((StreamFrame { stream: id, offset: run.offset, fin: run.fin, data: run.data }, run.resend))
     }
 
-    /// The bytes of a run again, while the peer is not known to have any of them.
+    /// The bytes of a run again, unless the peer has acknowledged any of them.
     pub(crate) fn copy_of(&self, run: &SentRun, room: usize) -> Option<StreamFrame<P>> {
         let stream = self.table.get(run.stream)?;
         let overhead = anabranch_wire::stream_frame_overhead_last(run.stream, run.offset);
@@ -236,7 +236,7 @@ impl<P: Payload> Streams<P> {
         }
     }
 
-    /// Sets how many unsent bytes are taken from applications: enough to keep all paths busy.
+    /// Sets how many unsent bytes applications may have queued: enough to keep all paths busy.
     pub(crate) fn set_unsent_limit(&mut self, bytes: u64) {
         self.limits.unsent = bytes;
     }
@@ -251,7 +251,7 @@ impl<P: Payload> Streams<P> {
         }
     }
 
-    /// Notes that the peer has a range of a stream; true when that was the last that was missing of it.
+    /// Records that the peer has a range of a stream; true when the stream is then finished.
     pub(super) fn acked(
         &mut self,
         id: StreamId,
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn of_very_many_streams_that_wait_for_credit_as_many_go_on_as_it_is_good_for() {
+    fn credit_wakes_as_many_of_very_many_blocked_streams_as_it_can_serve() {
         let budget = Reservation::new(MemoryBudget::new(1 << 30));
         let mut streams = Streams::<Length>::new(Side::Client, limits(), 128, budget);
         streams.on_peer_params(0, 1 << 20, 1_000);
@@ -319,15 +319,15 @@ mod tests {
         assert!(!streams.has_work());
         streams.on_max_data(1);
         assert_eq!(streams.ready.len(), 1);
-        streams.on_max_data(5 * A_TURN);
+        streams.on_max_data(5 * CREDIT_PER_STREAM);
         assert!((5..=6).contains(&streams.ready.len()), "{}", streams.ready.len());
-        // What those leave of the credit goes to the others, in the order in which they wait.
+        // Credit that those leave unused goes to the others, in the order in which they wait.
         let mut sent = Vec::new();
         while let Some((frame, _)) = streams.next_frame(1_000, Pick::MissingFirst, &mut events) {
             sent.push(frame.stream);
             streams.rotate();
         }
-        assert_eq!(streams.sent(), 5 * A_TURN);
+        assert_eq!(streams.sent(), 5 * CREDIT_PER_STREAM);
         sent.sort();
         sent.dedup();
         assert_eq!(sent.len(), 600);
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn of_very_many_streams_with_missing_bytes_the_one_with_new_bytes_is_found_in_a_few_goes() {
+    fn among_very_many_streams_with_lost_bytes_the_one_with_new_bytes_is_found_in_a_few_calls() {
         let budget = Reservation::new(MemoryBudget::new(1 << 30));
         let mut streams = Streams::<Length>::new(Side::Client, limits(), 128, budget);
         streams.on_peer_params(1 << 20, 1 << 20, 5_000);
@@ -350,14 +350,14 @@ mod tests {
             streams.on_lost(&SentRun::new(id, 0..10, false));
             streams.ready.rotate_right(1);
             assert!(!streams.has_work() || streams.next_is_resend());
-            // Out of the way of the next one's first bytes.
+            // Keep it from the next stream's first bytes.
             streams.ready.retain(|waiting| *waiting != id);
         }
         streams.ready.extend(streams.table.ids());
         let last = streams.open().unwrap();
         streams.write(last, &mut Length(10)).unwrap();
-        let goes = (1..100).find(|_| streams.bring_new());
-        assert_eq!(goes, Some(4_000 / LOOKED_THROUGH + 1));
+        let calls = (1..100).find(|_| streams.bring_new());
+        assert_eq!(calls, Some(4_000 / EXAMINED + 1));
         let (frame, resend) = streams.next_frame(1_000, Pick::New, &mut events).unwrap();
         assert_eq!((frame.stream, resend), (last, false));
         assert!(!streams.bring_new(), "nothing new is left");
