@@ -1,39 +1,39 @@
-//! The double buffer: puts packets that came over several routes back in order for a receiver that takes disorder for loss
+//! The double buffer: restores the order of packets from several routes, for a receiver that mistakes disorder for loss
 //! (PSMC §III.C [T6]).
 //!
-//! For packets of a tunnel, numbered by its far end over all routes together. One that comes next is handed up at once, with all that waited for it;
-//! others wait. The gap before them is a loss in two cases, and is then given up, so that the receiver's own fast retransmit
-//! acts: when more than *n* packets wait, or when one has waited longer than any route can be late. It is then handed up with all that
-//! comes before it.
+//! For packets of a tunnel, numbered by its far end over all routes together. The next packet is delivered at once, with
+//! all that waited for it; others wait. The gap before them counts as a loss in two cases: when more than *n* packets
+//! wait, or when one has waited longer than any route can be late. The gap is then given up, so that the receiver's own fast
+//! retransmit acts: the packet is delivered with all before it.
 //!
-//! **How large n is** (Algorithm 2): a packet in order makes it one larger, a packet out of order one smaller, within
-//! `max(B1, B2) < n < cwnd`. B1 is what faster routes bring until the slowest one brings its first packet, B2 what they bring between two
-//! packets of the narrowest. `cwnd` is the window of the flow inside, which nobody tells: it is estimated as what arrived within the last
-//! round trip. Where it leaves no room between the two, the lower one holds.
+//! **The size n** (Algorithm 2): a packet in order increases it by one, a packet out of order decreases it by one, within
+//! `max(B1, B2) < n < cwnd`. B1 is what faster routes bring until the slowest one brings its first packet, B2 what they
+//! bring between two packets of the narrowest. `cwnd` is the window of the flow inside, which is invisible: it is
+//! estimated as the packets of the last round trip. If the lower bound exceeds the upper one, the lower one counts.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use anabranch_wire::{Rate, Span, Time};
 
-/// A route as the receiver sees it.
+/// A route from the receiver's point of view.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Lane {
-    /// One-way delay. Only differences matter: clocks need not agree.
+    /// One-way delay. Only differences matter, so clocks need not agree.
     pub delay: Span,
-    /// What it carries.
+    /// Its rate.
     pub rate: Rate,
 }
 
 /// How many packets may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BufferSize {
-    /// As the rule says, for packets of so many bytes on the wire.
+    /// By Algorithm 2, for packets of this size on the wire.
     Adaptive {
         /// Bytes of a packet.
         packet: u32,
     },
-    /// Always so many.
+    /// A fixed number.
     Fixed(usize),
 }
 
@@ -47,36 +47,36 @@ pub fn least_size(lanes: &[Lane], packet: u32) -> usize {
     let until_first: f64 =
         lanes.iter().map(|lane| latest.saturating_sub(lane.delay).as_secs_f64() * rate(lane) + 1.0).sum();
     let between: f64 = lanes.iter().map(|lane| rate(lane) / narrowest + 1.0).sum();
-    // Rates in packets a second are fractions: what is a whole number but for that is one.
+    // Rates in packets a second are fractions: a value that is whole except for rounding counts as whole.
     (until_first.max(between) - 1e-6).ceil() as usize
 }
 
 /// Packets that wait for earlier ones. `T` is whatever stands for a packet.
 #[derive(Debug)]
 pub struct DoubleBuffer<T> {
-    /// The number that comes next.
+    /// The number of the next packet.
     next: u64,
-    /// With when they came.
+    /// With their arrival times.
     waiting: BTreeMap<u64, (Time, T)>,
-    /// The same by when they came: numbers may come in any order.
+    /// The same by arrival, because numbers may come in any order.
     arrivals: BTreeSet<(Time, u64)>,
     size: BufferSize,
     /// n.
     limit: usize,
     least: usize,
-    /// How long a packet waits at most.
+    /// Longest wait of a packet.
     patience: Span,
-    /// Packets that came since the round trip under way began, in the one before, and when it began; how long one takes.
+    /// Packets since the current round trip began, those of the one before, its start, and its length.
     round: (usize, usize, Time),
     round_trip: Span,
-    /// Gaps that were given up.
+    /// Gaps given up.
     given_up: u64,
-    /// The most that waited at one time.
+    /// The most packets that waited at one time.
     most: usize,
 }
 
 impl<T> DoubleBuffer<T> {
-    /// A buffer behind these routes, for a flow whose acknowledgements take `back` to return.
+    /// A buffer for these routes and a flow whose acknowledgements take `back` to return.
     #[must_use]
     pub fn new(size: BufferSize, lanes: &[Lane], back: Span) -> Self {
         let slowest = lanes.iter().map(|lane| lane.delay).max().unwrap_or(Span::ZERO);
@@ -99,8 +99,7 @@ impl<T> DoubleBuffer<T> {
         }
     }
 
-    /// Goes by other routes from now on, for a flow whose acknowledgements take `back` to return; never more than `most`
-    /// packets may wait.
+    /// Changes the routes, for a flow whose acknowledgements take `back` to return; at most `most` packets may wait.
     pub(crate) fn adjust(&mut self, (size, lanes): (BufferSize, &[Lane]), back: Span, most: usize) {
         let fresh = Self::new(size, lanes, back);
         (self.size, self.least) = (size, fresh.least.min(most));
@@ -111,12 +110,12 @@ impl<T> DoubleBuffer<T> {
         };
     }
 
-    /// Lets no packet wait longer than this.
+    /// Limits the wait of packets.
     pub(crate) fn limit_patience(&mut self, most: Span) {
         self.patience = self.patience.min(most);
     }
 
-    /// The number that comes next.
+    /// The number of the next packet.
     pub(crate) fn next(&self) -> u64 {
         self.next
     }
@@ -126,8 +125,8 @@ impl<T> DoubleBuffer<T> {
         self.waiting.contains_key(&number)
     }
 
-    /// Takes in packet `number`, and adds what can be handed up to `ready`. One that was given up, or came before, is
-    /// handed up as it comes; one that waits already is left out.
+    /// Handles packet `number`; appends the packets that are now in order to `ready`. A packet below the next
+    /// number is delivered at once; one that waits already is dropped.
     pub fn insert(&mut self, now: Time, (number, packet): (u64, T), ready: &mut Vec<T>) {
         self.count(now);
         if number < self.next {
@@ -157,7 +156,7 @@ impl<T> DoubleBuffer<T> {
         }
     }
 
-    /// When [`Self::handle_timeout`] is to be called.
+    /// When to call [`Self::handle_timeout`].
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {
         self.arrivals.first().map(|(came, _)| *came + self.patience)
@@ -169,13 +168,13 @@ impl<T> DoubleBuffer<T> {
         self.waiting.len()
     }
 
-    /// n, how many may wait now.
+    /// n, the number of packets that may wait now.
     #[must_use]
     pub fn limit(&self) -> usize {
         self.limit
     }
 
-    /// Gaps that were given up so far, and the most packets that waited at one time.
+    /// Gaps given up so far, and the most packets that waited at one time.
     #[must_use]
     pub fn counts(&self) -> (u64, usize) {
         (self.given_up, self.most)
@@ -195,12 +194,12 @@ impl<T> DoubleBuffer<T> {
         }
     }
 
-    /// The window of the flow inside, as far as can be seen from here.
+    /// The window of the flow inside, as far as visible here.
     fn window(&self) -> usize {
         self.round.0.max(self.round.1).saturating_sub(1)
     }
 
-    /// Takes the gap before the first packet for a loss.
+    /// Declares the gap before the first packet a loss.
     pub(crate) fn give_up(&mut self, ready: &mut Vec<T>) {
         if let Some(first) = self.waiting.keys().next() {
             self.next = *first;
@@ -234,7 +233,7 @@ mod tests {
         DoubleBuffer::new(BufferSize::Fixed(size), &[lane(10, 5.0), lane(30, 5.0)], Span::from_millis(10))
     }
 
-    /// What is handed up when these come, one a millisecond.
+    /// The packets delivered when these arrive, one a millisecond.
     fn handed(buffer: &mut DoubleBuffer<u64>, numbers: &[u64]) -> Vec<u64> {
         let mut ready = Vec::new();
         for (millis, number) in numbers.iter().enumerate() {
@@ -244,12 +243,12 @@ mod tests {
     }
 
     #[test]
-    fn packets_are_handed_up_in_order() {
+    fn packets_are_delivered_in_order() {
         assert_eq!(handed(&mut fixed(8), &[1, 3, 0, 2, 4]), [0, 1, 2, 3, 4]);
     }
 
     #[test]
-    fn a_buffer_that_overflows_takes_the_gap_for_a_loss_and_a_late_packet_passes_by() {
+    fn a_full_buffer_gives_up_the_gap_and_a_late_packet_is_delivered_at_once() {
         let mut buffer = fixed(3);
         assert_eq!(handed(&mut buffer, &[1, 2, 3]), [0; 0]);
         assert_eq!(handed(&mut buffer, &[4]), [1, 2, 3, 4]);
@@ -257,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tail_of_a_flow_does_not_wait_for_ever() {
+    fn the_tail_of_a_flow_does_not_wait_forever() {
         let mut buffer = fixed(100);
         assert!(handed(&mut buffer, &[1, 2]).is_empty());
         let (due, mut ready) = (buffer.deadline().unwrap(), Vec::new());
@@ -269,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_waits_longer_than_the_patience_though_ever_lower_numbers_come_after_it() {
+    fn nothing_waits_longer_than_the_patience_even_if_ever_lower_numbers_follow() {
         // One every 70 ms, of which none waits longer than 80.
         let mut buffer = fixed(1_000);
         let mut ready = Vec::new();
@@ -282,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_waited_for_too_long_takes_along_what_is_before_it_and_leaves_the_rest() {
+    fn a_packet_that_waited_too_long_takes_along_those_before_it_and_leaves_the_rest() {
         let mut buffer = fixed(100);
         assert!(handed(&mut buffer, &[5, 3, 9, 9, 6]).is_empty());
         let mut ready = Vec::new();
@@ -292,10 +291,10 @@ mod tests {
     }
 
     #[test]
-    fn the_least_size_is_what_faster_routes_bring_before_the_slowest_one_does() {
+    fn the_least_size_is_what_faster_routes_bring_before_the_slowest_one() {
         // 5 Mbit/s are 416.7 packets of 1,500 bytes a second: 8.3 in 20 ms.
         assert_eq!(least_size(&[lane(10, 5.0), lane(30, 5.0)], 1_500), 11);
-        // Routes that are as late as each other, of which one has a tenth: ten of the fast one's between two of its own.
+        // Routes with equal delays, of which one has a tenth of the rate: ten packets of the fast one between two of its own.
         assert_eq!(least_size(&[lane(10, 5.0), lane(10, 0.5)], 1_500), 13);
         assert_eq!(least_size(&[lane(10, 5.0)], 1_500), 2);
     }

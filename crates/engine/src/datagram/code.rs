@@ -1,15 +1,16 @@
-//! The erasure code over a block: of k datagrams and m pieces of parity any k bring back the rest.
+//! The erasure code over a block: of k datagrams and m pieces of parity, any k restore the rest.
 //!
-//! What is coded of a datagram is its head (flow, length, place) and its data, filled up with zeros to the longest of
-//! the block and to an even length. One piece of parity is the exclusive or of all; several are the recovery shards of the Reed–Solomon code over
-//! GF(2^16) of `reed-solomon-simd` (Lin, Han and Chung 2016; the code of Leopard-RS). A datagram alone in its block is its own parity.
+//! The code covers the head of a datagram (flow, length, position) and its data, padded with zeros to the longest of the
+//! block and to an even length. One piece of parity is the exclusive or of all. Several are the recovery shards of the
+//! Reed–Solomon code over GF(2^16) of `reed-solomon-simd` (Lin, Han and Chung 2016; the code of Leopard-RS). The parity of a
+//! datagram alone in its block is a copy of it.
 //!
-//! In the simulator, where data are only so many bytes, heads alone are coded.
+//! In the simulator, where data are bare lengths, only heads are coded.
 
 use anabranch_wire::{CODED_HEAD, DatagramFrame, Payload};
 use reed_solomon_simd::{Error, ReedSolomonDecoder, ReedSolomonEncoder};
 
-/// What is coded of a datagram beside its data.
+/// The coded part of a datagram in front of its data.
 pub(super) type Head = [u8; CODED_HEAD];
 
 /// One datagram of a block, or one piece of parity.
@@ -20,7 +21,7 @@ pub(super) struct Shard<P> {
 }
 
 impl<P: Payload> Shard<P> {
-    /// What is coded of a datagram, with its place if it has one.
+    /// The coded form of a datagram and its position.
     pub(super) fn new(datagram: &DatagramFrame<P>, place: Option<u64>) -> Self {
         let mut head = [0; CODED_HEAD];
         head[..4].copy_from_slice(&datagram.flow.to_be_bytes());
@@ -30,7 +31,7 @@ impl<P: Payload> Shard<P> {
         Self { head, data: datagram.data.clone() }
     }
 
-    /// The datagram and its place; `None` when it says to be longer than its data.
+    /// The datagram and its position; `None` when its length exceeds its data.
     pub(super) fn datagram(&self, class: u8) -> Option<(DatagramFrame<P>, Option<u64>)> {
         let number = |bytes: &[u8]| bytes.iter().fold(0, |value, byte| value << 8 | u64::from(*byte));
         let (flow, len, place) = (number(&self.head[..4]), number(&self.head[4..6]), number(&self.head[6..]));
@@ -42,14 +43,14 @@ impl<P: Payload> Shard<P> {
         Some((DatagramFrame { class, flow: flow as u32, data }, place.checked_sub(1)))
     }
 
-    /// Puts head and data into a shard of zeros.
+    /// Writes head and data into a shard of zeros.
     fn fill(&self, shard: &mut [u8]) {
         let (head, data) = shard.split_at_mut(CODED_HEAD);
         head.copy_from_slice(&self.head);
         data[..self.data.bytes().len()].copy_from_slice(self.data.bytes());
     }
 
-    /// Takes head and data out of a shard whose data have this length.
+    /// Reads head and data from a shard whose data have this length.
     fn from_shard(shard: &[u8], len: usize) -> Self {
         let (head, data) = shard.split_at(CODED_HEAD);
         let mut own = [0; CODED_HEAD];
@@ -58,7 +59,7 @@ impl<P: Payload> Shard<P> {
     }
 }
 
-/// Makes parity and mends blocks. The decoder is kept: a new one costs more than mending.
+/// Makes parity and restores datagrams. The decoder is kept because a new one costs more than a repair.
 #[derive(Default)]
 pub(super) struct Code {
     encoder: Option<ReedSolomonEncoder>,
@@ -67,7 +68,7 @@ pub(super) struct Code {
 }
 
 impl Code {
-    /// So many pieces of parity for these datagrams; none when there are none.
+    /// Makes `parities` pieces of parity for these datagrams.
     pub(super) fn encode<P: Payload>(&mut self, block: &[Shard<P>], parities: usize) -> Vec<Shard<P>> {
         let longest = block.iter().map(|shard| shard.data.len()).max().unwrap_or(0).next_multiple_of(2);
         if parities == 1 {
@@ -102,8 +103,8 @@ impl Code {
         Ok(result.recovery_iter().map(|piece| Shard::from_shard(piece, longest)).collect())
     }
 
-    /// Brings back the datagrams of a block that are `None`, given `parities` pieces of which some are here, each with its
-    /// index. Nothing when there are too few, or what is here does not fit together.
+    /// Restores the datagrams of a block that are `None`, given some of `parities` pieces, each with its index. Returns nothing
+    /// if there are too few, or if they contradict each other.
     pub(super) fn decode<P: Payload>(
         &mut self,
         block: &[Option<&Shard<P>>],
@@ -203,7 +204,7 @@ mod tests {
             .collect()
     }
 
-    /// Loses the datagrams and keeps the pieces of parity at these places; what is brought back.
+    /// Loses these datagrams and keeps these pieces of parity; returns the restored datagrams.
     fn mended<P: Payload>(
         block: &[Shard<P>],
         parities: usize,
@@ -221,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_pieces_as_datagrams_were_lost_bring_all_of_them_back() {
+    fn as_many_pieces_as_datagrams_were_lost_restore_all_of_them() {
         for (count, parities, lost, kept) in [
             (16, 4, &[0, 3, 7, 15][..], &[0, 1, 2, 3][..]),
             (16, 4, &[15], &[2]),
@@ -267,13 +268,13 @@ mod tests {
     }
 
     #[test]
-    fn too_few_pieces_bring_nothing_back() {
+    fn too_few_pieces_restore_nothing() {
         assert!(mended(&block(16), 4, (&[0, 1, 2], &[1, 3])).is_empty());
         assert!(mended(&block(16), 4, (&[0], &[])).is_empty());
     }
 
     #[test]
-    fn lengths_come_back_where_there_are_no_bytes() {
+    fn lengths_are_restored_where_there_are_no_bytes() {
         let datagram = |len: usize| DatagramFrame { class: 0, flow: len as u32 + 1, data: Length(len) };
         let block: Vec<_> = [700, 1200, 3].iter().map(|len| Shard::new(&datagram(*len), None)).collect();
         for parities in [1, 2] {
@@ -283,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn parity_shorter_than_a_datagram_or_that_tells_of_more_than_it_has_is_of_no_use() {
+    fn parity_shorter_than_a_datagram_or_with_a_false_length_is_useless() {
         let block = block(3);
         let mut code = Code::default();
         let short = Shard { head: [0xff; CODED_HEAD], data: Bytes::from_static(b"ab") };

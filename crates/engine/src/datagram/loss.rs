@@ -1,23 +1,24 @@
-//! How much is lost on each path, and how much parity that asks for.
+//! The loss of each path, and the parity it requires.
 //!
-//! Loss is the share of the last few hundred packets of a path that were declared lost and did not arrive after all.
-//! Each packet counts [`MEMORY`] / ([`MEMORY`] + packets since), so the share follows the loss up and down with the traffic, at whatever rate.
+//! Loss is the share of a path's last few hundred packets that were declared lost and did not arrive after all. Each
+//! packet counts [`MEMORY`] / ([`MEMORY`] + packets since), so the share follows the loss at any rate of traffic.
 //!
-//! Parity for a block is the least with which at most [`RESIDUAL`] of its datagrams stay lost, were packets lost
-//! independently: with k datagrams, m pieces and loss p, datagrams stay lost when j > m of the k + m packets are, j k / (k + m) of them.
+//! The parity for a block is the least with which at most [`RESIDUAL`] of its datagrams stay lost, if packets are lost
+//! independently. With k datagrams, m pieces and loss p, datagrams stay lost when j > m of the k + m packets are lost:
+//! j k / (k + m) of them.
 
 use anabranch_wire::PathId;
 
-/// Packets that count.
+/// The number of packets that count.
 const MEMORY: f64 = 256.0;
-/// With fewer packets sent than this, so many are taken to have been.
-const LEAST: f64 = 64.0;
-/// Loss below which there is no parity.
+/// The least number of packets to compute a share from.
+const MIN_PACKETS: f64 = 64.0;
+/// With less loss there is no parity.
 pub(super) const FLOOR: f64 = 0.0025;
-/// Share of protected datagrams that may stay lost.
+/// The share of protected datagrams that may stay lost.
 const RESIDUAL: f64 = 0.001;
 
-/// What is lost on each path.
+/// The loss of each path.
 #[derive(Debug, Default)]
 pub(super) struct Losses {
     meters: Vec<Meter>,
@@ -26,36 +27,36 @@ pub(super) struct Losses {
 #[derive(Debug)]
 struct Meter {
     path: PathId,
-    /// Totals when it was looked at last.
+    /// The totals at the last look.
     seen: (u64, u64),
-    /// Packets sent and lost, older ones counting less.
+    /// Packets sent and lost, with older ones counting less.
     sent: f64,
     lost: f64,
 }
 
 impl Losses {
-    /// Looks at a path's totals of packets sent and lost; returns the share that is lost.
-    pub(super) fn look(&mut self, path: PathId, (sent, lost): (u64, u64)) -> f64 {
-        let place = self.meters.iter().position(|meter| meter.path == path).unwrap_or_else(|| {
+    /// Updates a path's totals of packets sent and lost; returns the share lost.
+    pub(super) fn update(&mut self, path: PathId, (sent, lost): (u64, u64)) -> f64 {
+        let index = self.meters.iter().position(|meter| meter.path == path).unwrap_or_else(|| {
             self.meters.push(Meter { path, seen: (0, 0), sent: 0.0, lost: 0.0 });
             self.meters.len() - 1
         });
-        let meter = &mut self.meters[place];
+        let meter = &mut self.meters[index];
         let new = (sent.saturating_sub(meter.seen.0) as f64, lost as f64 - meter.seen.1 as f64);
         let keep = MEMORY / (MEMORY + new.0);
         meter.seen = (sent, lost);
         meter.sent = meter.sent * keep + new.0;
-        // Losses may turn out to have been none.
+        // Losses may prove spurious.
         meter.lost = (meter.lost * keep + new.1).max(0.0);
         meter.share()
     }
 
-    /// The share that was lost when the path was looked at last.
+    /// The share lost at the last update.
     pub(super) fn share(&self, path: PathId) -> f64 {
         self.meters.iter().find(|meter| meter.path == path).map_or(0.0, Meter::share)
     }
 
-    /// Forgets all but these paths.
+    /// Removes all paths except these.
     pub(super) fn retain(&mut self, is_there: impl Fn(PathId) -> bool) {
         self.meters.retain(|meter| is_there(meter.path));
     }
@@ -63,12 +64,11 @@ impl Losses {
 
 impl Meter {
     fn share(&self) -> f64 {
-        (self.lost / self.sent.max(LEAST)).min(1.0)
+        (self.lost / self.sent.max(MIN_PACKETS)).min(1.0)
     }
 }
 
-/// The least number of pieces, up to `most`, that mends blocks of `count` datagrams well enough when `loss` of all packets
-/// is lost.
+/// The least number of pieces, up to `most`, that protects blocks of `count` datagrams well enough at this loss.
 pub(super) fn parity_for(count: usize, loss: f64, most: usize) -> usize {
     if loss < FLOOR {
         return 0;
@@ -76,12 +76,12 @@ pub(super) fn parity_for(count: usize, loss: f64, most: usize) -> usize {
     (0..most).find(|parity| residual(count + parity, *parity, loss) <= RESIDUAL).unwrap_or(most)
 }
 
-/// Share of a block's datagrams that stay lost, on average.
+/// The average share of a block's datagrams that stay lost.
 fn residual(packets: usize, parity: usize, loss: f64) -> f64 {
     if loss >= 1.0 {
         return 1.0;
     }
-    // The chance that none is lost, and from there that one more is.
+    // The chance that none is lost; from there, that one more is.
     let mut chance = (0..packets).fold(1.0, |chance, _| chance * (1.0 - loss));
     let mut lost = 0.0;
     for count in 1..=packets {
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_parity_what_is_lost_stays_lost() {
+    fn without_parity_lost_datagrams_stay_lost() {
         for loss in [0.001, 0.05, 0.5] {
             assert!((residual(16, 0, loss) - loss).abs() < 1e-12);
         }
@@ -106,10 +106,10 @@ mod tests {
     }
 
     #[test]
-    fn more_loss_asks_for_more_parity_up_to_the_most_and_none_below_the_floor() {
+    fn more_loss_requires_more_parity_up_to_the_most_and_none_below_the_floor() {
         let parity = [0.0, 0.002, 0.003, 0.01, 0.02, 0.05, 0.1, 0.3].map(|loss| parity_for(16, loss, 8));
         assert_eq!(parity, [0, 0, 1, 2, 2, 4, 7, 8]);
-        // A datagram alone is sent again and again.
+        // Parity for a single datagram is a copy of it.
         assert_eq!(parity_for(1, 0.05, 4), 2);
     }
 
@@ -122,7 +122,7 @@ mod tests {
             for packet in 1..=packets {
                 sent += 1;
                 lost += u64::from(every > 0 && packet % every == 0);
-                share = losses.look(path, (sent, lost));
+                share = losses.update(path, (sent, lost));
             }
             share
         };
@@ -136,9 +136,9 @@ mod tests {
     }
 
     #[test]
-    fn losses_that_were_none_are_taken_back() {
+    fn spurious_losses_are_undone() {
         let (mut losses, path) = (Losses::default(), PathId(0));
-        assert!(losses.look(path, (100, 10)) > 0.09);
-        assert!(losses.look(path, (101, 0)) < 0.001);
+        assert!(losses.update(path, (100, 10)) > 0.09);
+        assert!(losses.update(path, (101, 0)) < 0.001);
     }
 }

@@ -1,9 +1,9 @@
-//! What is kept of blocks until nothing of them is missing, and what is made of it.
+//! The receiver's blocks: coded datagrams and parity are kept until nothing is missing, and lost datagrams are restored.
 //!
-//! A coded datagram is handed up as it comes, and a copy of it is kept for [`HOLD`]. Parity that comes is kept until as many pieces
-//! are here as datagrams are missing; these are then brought back. What is kept is within bounds whatever a peer sends, and
-//! taken from the endpoint's memory budget, as is what tells many numbers apart. Bringing back costs a fifth of a millisecond,
-//! far more than receiving: each takes a [turn](super::turns).
+//! A coded datagram is delivered at once, and a copy of it is kept for [`HOLD`]. Parity is kept until there are as many
+//! pieces as datagrams are missing; these are then restored. The memory is bounded whatever a peer sends and comes from
+//! the endpoint's budget, as do wide windows of numbers. Restoring takes a fifth of a millisecond, far more than receiving,
+//! so each time takes a [turn](super::turns).
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,27 +16,27 @@ use crate::stream::{MemoryBudget, Reservation};
 
 /// How long datagrams and parity are kept.
 const HOLD: Span = Span::from_secs(1);
-/// Datagrams kept of a class; the lowest numbers make room.
+/// Most datagrams kept of a class; the lowest numbers make room.
 const MAX_KEPT: usize = 1024;
-/// Blocks of a class that have parity and lack datagrams; the oldest make room.
+/// Most blocks of a class that have parity and miss datagrams; the oldest make room.
 const MAX_GATHERED: usize = 32;
-/// What keeping a datagram or a piece takes beside its bytes.
+/// Memory of a datagram or a piece of parity in addition to its bytes.
 const COST: u64 = 96;
-/// Bytes are taken from the budget in steps of this.
+/// Steps in which bytes are reserved from the budget.
 const STEP: u64 = 16 << 10;
 
-/// Datagrams to hand up, each with its place in its lane.
-pub(super) type Taken<P> = Vec<(DatagramFrame<P>, Option<u64>)>;
+/// Datagrams to deliver, each with its position in its lane.
+pub(super) type Delivered<P> = Vec<(DatagramFrame<P>, Option<u64>)>;
 
-/// What is kept of all classes.
+/// The blocks of all classes.
 pub(crate) struct Mending<P> {
     classes: BTreeMap<u8, Class<P>>,
     code: Code,
-    /// Bytes kept and those of wide windows, and what they may be.
+    /// Bytes of copies, parity and wide windows.
     bytes: u64,
     reservation: Reservation,
     turns: Turns,
-    /// When the last came of which something is kept.
+    /// The last arrival that left something to keep.
     last: Option<Time>,
 }
 
@@ -74,12 +74,12 @@ impl<P: Payload> Mending<P> {
         }
     }
 
-    /// Takes in a marked datagram with a number. The first of what is returned is the datagram itself; nothing is when it came before.
-    pub(crate) fn on_datagram(&mut self, now: Time, frame: MarkedFrame<P>) -> Taken<P> {
+    /// Handles a marked datagram. Returns the datagram itself first, then restored ones; nothing if it was received before.
+    pub(crate) fn on_datagram(&mut self, now: Time, frame: MarkedFrame<P>) -> Delivered<P> {
         let MarkedFrame { datagram, number, place } = frame;
         let Some(number) = number else { return vec![(datagram, place)] };
         let class = datagram.class;
-        self.tell_apart(now, (class, number.value));
+        self.widen_window(now, class, number.value);
         if !self.class(class).seen.insert(number.value) {
             return Vec::new();
         }
@@ -88,49 +88,49 @@ impl<P: Payload> Mending<P> {
         }
         let shard = Shard::new(&datagram, place);
         let shard = Shard { data: P::copied(shard.data.bytes(), shard.data.len()), ..shard };
-        self.keep(now, (class, number.value), shard);
-        let mut taken = vec![(datagram, place)];
+        self.keep(now, class, number.value, shard);
+        let mut delivered = vec![(datagram, place)];
         let block =
             self.class(class).gathered.iter().position(|block| block.numbers().contains(&number.value));
         if let Some(index) = block {
-            self.mend(now, (class, index), &mut taken);
+            self.mend(now, class, index, &mut delivered);
         }
-        taken
+        delivered
     }
 
-    /// Takes in a piece of parity; returns the datagrams that it brings back.
-    pub(crate) fn on_parity(&mut self, now: Time, frame: ParityFrame<P>) -> Taken<P> {
+    /// Handles a piece of parity; returns the datagrams that it restores.
+    pub(crate) fn on_parity(&mut self, now: Time, frame: ParityFrame<P>) -> Delivered<P> {
         let ParityFrame { class, first, count, parities, index, head, data } = frame;
         let known = self.class(class);
-        let mut taken = Vec::new();
+        let mut delivered = Vec::new();
         if (first..first + u64::from(count)).all(|number| known.seen.contains(number)) {
-            return taken;
+            return delivered;
         }
-        let place = known.gathered.iter().position(|block| block.first == first);
-        if let Some(place) = place {
-            let block = &known.gathered[place];
+        let known_block = known.gathered.iter().position(|block| block.first == first);
+        if let Some(block_index) = known_block {
+            let block = &known.gathered[block_index];
             let same_size = block.pieces.first().is_none_or(|(_, piece)| piece.data.len() == data.len());
             let is_new = block.pieces.iter().all(|(known, _)| *known != index);
             if (block.count, block.parities) != (count, parities) || !same_size || !is_new {
-                return taken;
+                return delivered;
             }
         }
         if !self.reserve(data.len()) {
-            return taken;
+            return delivered;
         }
         let piece = (index, Shard { head, data: P::copied(data.bytes(), data.len()) });
-        let place = if let Some(place) = place {
-            self.class(class).gathered[place].pieces.push(piece);
-            place
+        let block = if let Some(block) = known_block {
+            self.class(class).gathered[block].pieces.push(piece);
+            block
         } else {
             self.gather(class, Gathered { first, count, parities, since: now, pieces: vec![piece] })
         };
         self.last = Some(now);
-        self.mend(now, (class, place), &mut taken);
-        taken
+        self.mend(now, class, block, &mut delivered);
+        delivered
     }
 
-    /// Begins to gather parity for a block; returns its place.
+    /// Starts to gather parity for a block; returns its index.
     fn gather(&mut self, class: u8, block: Gathered<P>) -> usize {
         while self.class(class).gathered.len() >= MAX_GATHERED {
             self.drop_gathered(class, 0);
@@ -140,8 +140,8 @@ impl<P: Payload> Mending<P> {
         gathered.len() - 1
     }
 
-    /// Has a class tell more numbers apart when it comes to as many and there is memory; without that it goes on as it is.
-    fn tell_apart(&mut self, now: Time, (class, number): (u8, u64)) {
+    /// Widens the window of a class when its numbers require it and there is memory; otherwise it stays narrow.
+    fn widen_window(&mut self, now: Time, class: u8, number: u64) {
         if self.class(class).seen.wants_more(number) && self.reservation.reserve_all(WIDE_COST) {
             self.bytes += WIDE_COST;
             self.class(class).seen.widen();
@@ -156,7 +156,7 @@ impl<P: Payload> Mending<P> {
         self.classes.entry(class).or_insert_with(new)
     }
 
-    /// Makes room for so many bytes; false when there is none.
+    /// Reserves memory for `len` bytes; false without.
     fn reserve(&mut self, len: usize) -> bool {
         let cost = cost(len);
         if self.bytes + cost > self.reservation.held() {
@@ -167,7 +167,7 @@ impl<P: Payload> Mending<P> {
         fits
     }
 
-    fn keep(&mut self, now: Time, (class, number): (u8, u64), shard: Shard<P>) {
+    fn keep(&mut self, now: Time, class: u8, number: u64, shard: Shard<P>) {
         self.last = Some(now);
         let mut freed = 0;
         let known = self.class(class);
@@ -192,8 +192,8 @@ impl<P: Payload> Mending<P> {
         self.bytes -= pieces.map(|(_, piece)| cost(piece.data.len())).sum::<u64>();
     }
 
-    /// Brings back what is missing of a block, if enough of it is here; it is forgotten when nothing is missing any more.
-    fn mend(&mut self, now: Time, (class, index): (u8, usize), taken: &mut Taken<P>) {
+    /// Restores the missing datagrams of a block if enough of it is here; drops the block when nothing is missing.
+    fn mend(&mut self, now: Time, class: u8, index: usize, delivered: &mut Delivered<P>) {
         let Some(known) = self.classes.get_mut(&class) else { return };
         let Some(block) = known.gathered.get(index) else { return };
         let missing = block.numbers().filter(|number| !known.seen.contains(*number)).count();
@@ -212,18 +212,18 @@ impl<P: Payload> Mending<P> {
             let found = self.code.decode(&here, usize::from(block.parities), &block.pieces);
             for (offset, shard) in found {
                 let is_new = known.seen.insert(block.first + offset as u64);
-                taken.extend(shard.datagram(class).filter(|_| is_new));
+                delivered.extend(shard.datagram(class).filter(|_| is_new));
             }
         }
         self.drop_gathered(class, index);
     }
 
-    /// When [`Self::handle_timeout`] is to be called.
+    /// When to call [`Self::handle_timeout`].
     pub(crate) fn next_timeout(&self) -> Time {
         self.last.map_or(Time::NEVER, |last| last + HOLD)
     }
 
-    /// Gives back all but what tells the latest numbers apart when nothing came for long.
+    /// After a long silence, frees everything except narrow windows of the latest numbers.
     pub(crate) fn handle_timeout(&mut self, now: Time) {
         if self.next_timeout() > now {
             return;
@@ -284,12 +284,12 @@ mod tests {
             .collect()
     }
 
-    fn data(taken: &Taken<Bytes>) -> Vec<Bytes> {
-        taken.iter().map(|(datagram, _)| datagram.data.clone()).collect()
+    fn data(delivered: &Delivered<Bytes>) -> Vec<Bytes> {
+        delivered.iter().map(|(datagram, _)| datagram.data.clone()).collect()
     }
 
     #[test]
-    fn what_is_missing_comes_back_whether_parity_or_datagrams_come_last() {
+    fn missing_datagrams_are_restored_whether_parity_or_datagrams_come_last() {
         let (mut mending, _) = mending(1 << 20);
         let pieces = parity(10, 4, 2);
         assert!(mending.on_parity(at(0), pieces[0].clone()).is_empty());
@@ -299,8 +299,8 @@ mod tests {
             data(&mending.on_parity(at(0), pieces[1].clone())),
             [11, 12].map(|n| coded(n).datagram.data)
         );
-        assert!(mending.on_datagram(at(1), coded(11)).is_empty(), "handed up before");
-        // The other way round.
+        assert!(mending.on_datagram(at(1), coded(11)).is_empty(), "delivered before");
+        // The other order.
         let pieces = parity(14, 4, 2);
         for number in [14, 15] {
             mending.on_datagram(at(0), coded(number));
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn parity_of_a_block_that_is_here_leaves_nothing_behind() {
+    fn parity_of_a_complete_block_leaves_nothing_behind() {
         let (mut mending, budget) = mending(1 << 20);
         (0..4).for_each(|number| drop(mending.on_datagram(at(0), coded(number))));
         assert!(parity(0, 4, 3).into_iter().all(|piece| mending.on_parity(at(0), piece).is_empty()));
@@ -320,16 +320,16 @@ mod tests {
         assert!(budget.left() < 1 << 20);
         mending.handle_timeout(at(1000));
         assert_eq!((budget.left(), mending.next_timeout()), (1 << 20, Time::NEVER));
-        assert!(mending.on_datagram(at(1001), coded(3)).is_empty(), "numbers are not forgotten");
+        assert!(mending.on_datagram(at(1001), coded(3)).is_empty(), "the numbers are still known");
     }
 
     #[test]
-    fn what_is_kept_is_bounded_by_number_and_by_the_budget() {
+    fn kept_datagrams_are_bounded_by_number_and_by_the_budget() {
         for (budget, most) in [(1 << 30, 1024), (100_000, 160)] {
             let (mut mending, left) = mending(budget);
             for number in 0..20_000 {
                 assert_eq!(mending.on_datagram(at(number / 100), coded(number)).len(), 1);
-                // Parity for blocks of which nothing ever comes.
+                // Parity for blocks whose datagrams never arrive.
                 let mut piece = parity(1 << 40, 16, 1).remove(0);
                 piece.first += number * 16;
                 mending.on_parity(at(number / 100), piece);
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn without_memory_datagrams_are_told_apart_in_a_narrow_window_and_nothing_is_kept() {
+    fn without_memory_the_window_stays_narrow_and_nothing_is_kept() {
         let (mut mending, budget) = mending(0);
         for number in 0..1_000 {
             assert_eq!(mending.on_datagram(at(0), coded(number)).len(), 1);
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn at_rest_the_memory_of_wide_windows_is_given_back() {
+    fn at_rest_the_memory_of_wide_windows_is_returned() {
         let (mut mending, budget) = mending(1 << 20);
         let plain = |value| {
             let number = Some(DatagramNumber { value, is_coded: false });
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_has_block_after_block_mended_gets_so_many_a_second_and_no_more() {
+    fn a_peer_that_causes_repair_after_repair_gets_a_limited_number_in_a_second() {
         let (mut mending, _) = mending(1 << 30);
         let mut mended = 0;
         for block in 0..5_000_u64 {
@@ -382,7 +382,7 @@ mod tests {
             mending.on_datagram(at(block / 5), coded(first));
             mended += mending.on_parity(at(block / 5), parity(first, 2, 1).remove(0)).len();
         }
-        assert!((1_095..=1_105).contains(&mended), "{mended} in a second, with the hundred at once");
+        assert!((1_095..=1_105).contains(&mended), "{mended} in a second, including the hundred at once");
         let later = 1_000_000;
         let mut at_once = 0;
         for first in (later..later + 400).step_by(2) {
@@ -405,7 +405,7 @@ mod tests {
         ];
         liars.into_iter().for_each(|liar| drop(mending.on_parity(at(0), liar)));
         assert_eq!(mending.class(2).gathered[0].pieces.len(), 1);
-        // Parity that tells of datagrams longer than it is itself.
+        // Parity that claims datagrams longer than itself.
         let liar =
             ParityFrame { head: [0xff; CODED_HEAD], first: 100, count: 1, parities: 1, ..pieces[0].clone() };
         assert!(mending.on_parity(at(0), liar).is_empty());

@@ -1,8 +1,10 @@
-//! Datagrams in order, for classes of which this end asked it: the double buffer of PSMC (§III.C [T6]), one for each lane.
+//! Datagrams in order, for classes that this end asked to receive in order: a double buffer of PSMC (§III.C [T6]) for each
+//! lane.
 //!
-//! A datagram that is not next in its lane waits for those before it, no longer than any path can be late
-//! ([`DoubleBuffer`]) nor than the application wants, and with no more others than the size rule says. The rule's one-way delays are half
-//! the round-trip times; its rates are what came over each path lately, all traffic counted. Until these are known there is no limit but [`MOST_HELD`].
+//! A datagram that is not next in its lane waits for those before it: at most as long as any path can be late
+//! ([`DoubleBuffer`]) or the application allows, and with at most as many others as the size rule says. The rule uses half
+//! the round-trip times as one-way delays, and the recent receive rates of the paths, with all traffic. Until these are
+//! known, only [`MOST_HELD`] limits.
 
 use std::collections::BTreeMap;
 
@@ -11,19 +13,19 @@ use anabranch_wire::{DatagramFrame, Payload, Rate, Span, Time, order_lane};
 use crate::reorder::{BufferSize, DoubleBuffer, Lane};
 use crate::stream::{MemoryBudget, Reservation};
 
-/// Datagrams that wait at most, over all lanes.
+/// Most datagrams that wait, over all lanes.
 const MOST_HELD: usize = 1024;
-/// How long rates are measured.
+/// The interval of rate measurements.
 const LOOK: Span = Span::from_millis(100);
-/// What keeping a datagram takes beside its bytes.
+/// Memory of a waiting datagram in addition to its bytes.
 const COST: u64 = 96;
-/// Bytes are taken from the budget in steps of this.
+/// Steps in which bytes are reserved from the budget.
 const STEP: u64 = 16 << 10;
 
-/// What is known of a path at the end where datagrams come.
+/// A path as seen by the receiving end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Inflow {
-    /// Which path.
+    /// The path.
     pub path: anabranch_wire::PathId,
     /// Half its round-trip time.
     pub one_way: Span,
@@ -31,27 +33,27 @@ pub(crate) struct Inflow {
     pub received: (u64, u64),
 }
 
-/// What became of datagrams that had to wait.
+/// Counts of datagrams that had to wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OrderCounts {
     /// Datagrams that waited.
     pub waited: u64,
-    /// Gaps given up because too much waited behind them, and because it waited for too long.
+    /// Gaps given up because too many datagrams waited behind them, or because one waited for too long.
     pub overflowed: u64,
     pub timed_out: u64,
-    /// Places that came twice.
+    /// Positions received twice.
     pub repeated: u64,
 }
 
 pub(crate) struct Ordering<P> {
     lanes: BTreeMap<(u8, u8), DoubleBuffer<DatagramFrame<P>>>,
-    /// Longest that a datagram may wait.
+    /// Longest wait of a datagram.
     patience: Span,
     looked_at: Time,
     looked: Vec<Inflow>,
-    /// What the rule goes by, once it is known, and bytes of a packet.
+    /// The inputs of the size rule, after the first measurement, and the bytes of a packet.
     routes: Option<(Vec<Lane>, u32)>,
-    /// Datagrams that wait, what they take and what they may.
+    /// Waiting datagrams and their bytes.
     held: usize,
     bytes: u64,
     reservation: Reservation,
@@ -73,12 +75,12 @@ impl<P: Payload> Ordering<P> {
         }
     }
 
-    /// True when [`Self::look`] is to be called before what comes next.
+    /// True when [`Self::look`] should be called before the next datagram.
     pub(crate) fn wants_look(&self, now: Time) -> bool {
         self.looked.is_empty() || now.since(self.looked_at) >= LOOK
     }
 
-    /// Looks at what came over the paths.
+    /// Measures what the paths have received.
     pub(crate) fn look(&mut self, now: Time, paths: Vec<Inflow>) {
         let span = now.since(self.looked_at);
         let grown = |inflow: &Inflow| {
@@ -88,7 +90,7 @@ impl<P: Payload> Ordering<P> {
         };
         let all: Vec<_> = paths.iter().map(|inflow| (inflow.one_way, grown(inflow))).collect();
         let packets: u64 = all.iter().map(|(_, (_, packets))| packets).sum();
-        // At the first look nothing is known of how long it took.
+        // The first look has no earlier one to measure from.
         if !self.looked.is_empty() && packets > 0 {
             let size = all.iter().map(|(_, (bytes, _))| bytes).sum::<u64>() / packets;
             let used = all.iter().filter(|(_, (_, packets))| *packets > 0);
@@ -103,7 +105,7 @@ impl<P: Payload> Ordering<P> {
         self.lanes = lanes.into_iter().map(|(lane, buffer)| (lane, self.adjusted(buffer))).collect();
     }
 
-    /// A buffer that goes by what is known of the paths.
+    /// Adjusts a buffer to the measurements.
     fn adjusted(&self, mut buffer: DoubleBuffer<DatagramFrame<P>>) -> DoubleBuffer<DatagramFrame<P>> {
         let slowest = self.looked.iter().map(|inflow| inflow.one_way).max().unwrap_or(Span::ZERO);
         match &self.routes {
@@ -116,7 +118,7 @@ impl<P: Payload> Ordering<P> {
         buffer
     }
 
-    /// Takes in a datagram with its place; adds what can be handed up to `ready`.
+    /// Handles a datagram with its position; appends the datagrams that are now in order to `ready`.
     pub(crate) fn insert(
         &mut self,
         now: Time,
@@ -136,7 +138,7 @@ impl<P: Payload> Ordering<P> {
         let (gaps, waiting, before) = (buffer.counts().0, buffer.waiting(), ready.len());
         let waits = place > buffer.next();
         let datagram = if waits {
-            // It may wait for long, and is not to hold on to the packets that came with it.
+            // It may wait for long, and must not keep its packet's memory alive.
             DatagramFrame { data: P::copied(datagram.data.bytes(), datagram.data.len()), ..datagram }
         } else {
             datagram
@@ -150,7 +152,7 @@ impl<P: Payload> Ordering<P> {
         self.make_room(lane, ready);
     }
 
-    /// Gives up gaps, those of this lane first, until what waits is within bounds.
+    /// Gives up gaps, those of this lane first, until the waiting datagrams are within bounds.
     fn make_room(&mut self, lane: (u8, u8), ready: &mut Vec<DatagramFrame<P>>) {
         if self.bytes > self.reservation.held() {
             let more = self.bytes - self.reservation.held();
@@ -169,7 +171,7 @@ impl<P: Payload> Ordering<P> {
         }
     }
 
-    /// Has a lane hand up what it will; returns how many gaps it gave up.
+    /// Releases datagrams of a lane by `how`; returns how many gaps it gave up.
     fn release(
         &mut self,
         lane: (u8, u8),
@@ -184,7 +186,7 @@ impl<P: Payload> Ordering<P> {
         buffer.counts().0 - gaps
     }
 
-    /// When [`Self::handle_timeout`] is to be called.
+    /// When to call [`Self::handle_timeout`].
     pub(crate) fn next_timeout(&self) -> Time {
         if self.held == 0 {
             return Time::NEVER;
@@ -192,7 +194,7 @@ impl<P: Payload> Ordering<P> {
         self.lanes.values().filter_map(DoubleBuffer::deadline).min().unwrap_or(Time::NEVER)
     }
 
-    /// Hands up what has waited for too long.
+    /// Releases datagrams that have waited for too long.
     pub(crate) fn handle_timeout(&mut self, now: Time, ready: &mut Vec<DatagramFrame<P>>) {
         if self.next_timeout() > now {
             return;
@@ -235,7 +237,7 @@ mod tests {
         Inflow { path: PathId(path), one_way: Span::from_millis(millis), received }
     }
 
-    /// Takes in these places of a flow, each as long as its place; what is handed up.
+    /// Inserts these positions of a flow, each with its position as length; returns the datagrams released.
     fn take(ordering: &mut Ordering<Length>, now: Time, flow: u32, places: &[u64]) -> Vec<usize> {
         let mut ready = Vec::new();
         for place in places {
@@ -256,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn the_timer_releases_what_waits_for_something_lost() {
+    fn the_timer_releases_datagrams_that_wait_for_a_lost_one() {
         let (mut ordering, _) = ordering(1 << 20);
         ordering.look(at(0), vec![inflow(0, 10, 0), inflow(2, 15, 0)]);
         take(&mut ordering, at(0), 1, &[0, 2, 3]);
@@ -266,17 +268,17 @@ mod tests {
         assert!(ready.is_empty());
         ordering.handle_timeout(at(60), &mut ready);
         assert_eq!((ready.len(), ordering.counts.timed_out, ordering.next_timeout()), (2, 1, Time::NEVER));
-        // Over very slow paths the application's patience counts.
+        // On very slow paths the application's patience counts.
         ordering.look(at(100), vec![inflow(0, 900, 0)]);
         take(&mut ordering, at(100), 1, &[5]);
         assert_eq!(ordering.next_timeout(), at(300));
     }
 
     #[test]
-    fn more_than_the_faster_path_brings_while_the_slower_is_late_means_a_loss() {
+    fn more_waiting_than_the_faster_path_brings_in_the_delay_difference_means_a_loss() {
         let (mut ordering, _) = ordering(1 << 20);
         ordering.look(at(0), vec![inflow(0, 10, 0), inflow(2, 30, 0)]);
-        // 50 packets of 1,000 bytes each in 100 ms: ten of the one in the 20 ms that the other is late.
+        // 50 packets of 1,000 bytes each in 100 ms: ten of the fast path in the 20 ms that the other is later.
         ordering.look(at(100), vec![inflow(0, 10, 50), inflow(2, 30, 50)]);
         let places: Vec<u64> = (1..=12).collect();
         assert_eq!(take(&mut ordering, at(100), 1, &places), [0; 0]);
@@ -285,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_places_hold_up_no_more_than_the_bounds_and_do_no_harm() {
+    fn hostile_positions_delay_nothing_beyond_the_bounds() {
         let (mut ordering, budget) = ordering(1 << 30);
         assert!(take(&mut ordering, at(0), 7, &[3, 3]).is_empty());
         assert_eq!((ordering.counts.repeated, ordering.held), (1, 1));
@@ -305,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn places_that_come_in_descending_order_hold_up_nothing_for_longer_than_the_patience() {
+    fn positions_in_descending_order_delay_nothing_beyond_the_patience() {
         let (mut ordering, _) = ordering(1 << 30);
         ordering.look(at(0), vec![inflow(0, 900, 0)]);
         let mut ready = Vec::new();

@@ -1,49 +1,49 @@
-//! Which numbers of a class came: a window of bits below the highest, so that each datagram is handed up once.
+//! The numbers of a class that were received: a window of bits below the highest, so that each datagram is delivered once.
 //!
-//! The window is narrow, and part of the value, until it is made wide by who has the memory for that; at rest it becomes narrow again. Of
-//! what it leaves then it forgets only what did not come: that counts as seen.
+//! The window is narrow and in place until its owner has the memory for a wide one; at rest it becomes narrow again. Numbers
+//! that leave it count as seen.
 
-/// Numbers that are told apart in a wide window; what is further behind the highest counts as seen.
+/// Length of a wide window; numbers further below the highest count as seen.
 pub(super) const WINDOW: u64 = 16 << 10;
-/// Numbers that are told apart in a narrow one.
+/// Length of a narrow window.
 pub(super) const NARROW: u64 = 256;
-/// Bytes that a wide window takes.
+/// Bytes of a wide window.
 pub(super) const WIDE_COST: u64 = WINDOW / 8;
 
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     narrow: [u64; (NARROW / 64) as usize],
     wide: Option<Box<[u64; (WINDOW / 64) as usize]>>,
-    /// One more than the highest.
+    /// One more than the highest number.
     end: u64,
 }
 
 impl Seen {
-    /// True when the number came before, or is too far behind to tell.
+    /// True when the number was received, or is too far below the highest.
     pub(super) fn contains(&self, number: u64) -> bool {
         if number >= self.end {
             return false;
         }
-        let (word, bit) = self.place(number);
+        let (word, bit) = self.position(number);
         self.end - number > self.window() || self.bits()[word] & bit != 0
     }
 
-    /// Notes a number; false when it came before, or is too far behind to tell.
+    /// Records a number; false when it was received, or is too far below the highest.
     pub(super) fn insert(&mut self, number: u64) -> bool {
         if self.contains(number) {
             return false;
         }
         if number >= self.end {
-            // The numbers in between take the places of those that fall out of the window.
+            // The numbers in between take the bits of those that leave the window.
             self.clear(self.end.max((number + 1).saturating_sub(self.window())), number + 1);
             self.end = number + 1;
         }
-        let (word, bit) = self.place(number);
+        let (word, bit) = self.position(number);
         self.bits_mut()[word] |= bit;
         true
     }
 
-    /// True when a wide window would tell more numbers apart once this one has come.
+    /// True when a wide window would help to distinguish numbers up to this one.
     pub(super) fn wants_more(&self, number: u64) -> bool {
         self.wide.is_none() && number.max(self.end) >= NARROW
     }
@@ -53,13 +53,13 @@ impl Seen {
         self.wide.is_some()
     }
 
-    /// Makes the window wide; what the narrow one has left counts as seen.
+    /// Makes the window wide; numbers that had left the narrow one count as seen.
     pub(super) fn widen(&mut self) {
         let known = self.end.saturating_sub(NARROW)..self.end;
         let mut wide = Self { wide: Some(Box::new([u64::MAX; _])), end: self.end, ..Self::default() };
         wide.clear(known.start, known.end);
         for number in known.filter(|number| self.contains(*number)) {
-            let (word, bit) = wide.place(number);
+            let (word, bit) = wide.position(number);
             wide.bits_mut()[word] |= bit;
         }
         *self = wide;
@@ -72,13 +72,13 @@ impl Seen {
         }
         let mut narrow = Self { end: self.end, ..Self::default() };
         for number in (self.end.saturating_sub(NARROW)..self.end).filter(|number| self.contains(*number)) {
-            let (word, bit) = narrow.place(number);
+            let (word, bit) = narrow.position(number);
             narrow.bits_mut()[word] |= bit;
         }
         *self = narrow;
     }
 
-    /// Forgets the places of these numbers, no more than a window of them, in two strokes: a peer that jumps each time costs little.
+    /// Clears the bits of these numbers, at most a window, with two fills: a peer whose numbers jump costs little.
     fn clear(&mut self, first: u64, end: u64) {
         if first >= end {
             return;
@@ -111,7 +111,7 @@ impl Seen {
         self.bits().len() as u64 * 64
     }
 
-    fn place(&self, number: u64) -> (usize, u64) {
+    fn position(&self, number: u64) -> (usize, u64) {
         ((number / 64) as usize % self.bits().len(), 1 << (number % 64))
     }
 }
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_between_is_new_however_far_a_number_jumps() {
+    fn numbers_between_are_new_however_far_a_number_jumps() {
         for (window, empty) in [(NARROW, Seen::default as fn() -> Seen), (WINDOW, wide)] {
             let jumps = [
                 1,
@@ -169,11 +169,11 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_jump_leave_nothing_of_what_fell_out_of_the_window() {
+    fn a_jump_leaves_no_trace_of_numbers_that_left_the_window() {
         let mut seen = wide();
         assert!((0..100).all(|number| seen.insert(number)));
         assert!(seen.insert(50 + WINDOW));
-        assert!(!seen.insert(49) && !seen.insert(50), "too far behind, and seen");
+        assert!(!seen.insert(49) && !seen.insert(50), "too far below, and seen");
         assert!(seen.insert(WINDOW) && seen.insert(WINDOW + 20) && seen.insert(WINDOW + 49));
         let far = (1 << 62) - 1;
         assert!(seen.insert(far) && !seen.insert(far) && !seen.insert(51 + WINDOW));
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wide_window_takes_two_kibibytes_and_tells_16384_numbers_apart_a_narrow_one_256() {
+    fn a_wide_window_takes_two_kibibytes_for_16384_numbers_and_a_narrow_one_holds_256() {
         for (mut seen, window) in [(Seen::default(), 256), (wide(), 16_384)] {
             assert!(seen.insert(99_999));
             assert!(!seen.insert(99_999 - window) && seen.insert(100_000 - window));
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_that_becomes_wide_or_narrow_knows_what_came_and_hands_nothing_up_twice() {
+    fn a_window_that_becomes_wide_or_narrow_keeps_its_numbers_and_delivers_nothing_twice() {
         for end in [3, 255, 256, 257, 1_000, 20_000, 40_001] {
             let came = |number: &u64| number.is_multiple_of(3) || *number + 1 == end;
             let mut seen = wide();

@@ -1,4 +1,4 @@
-//! Numbers, blocks, and the copies and parity that wait for a path.
+//! Numbers, blocks, and copies and parity that wait for a path.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -13,29 +13,29 @@ use super::loss::{FLOOR, Losses, parity_for};
 use super::{DatagramMode, Protection};
 use crate::schedule::PathView;
 
-/// Copies and pieces of parity that wait at the same time; the oldest make room.
+/// Most copies and pieces of parity that wait at the same time; the oldest make room.
 const MAX_SPARES: usize = 256;
-/// How long one waits: what comes later than this is of no use to anybody.
+/// Longest wait of a copy or a piece of parity: later it is useless.
 const SPARE_LIFE: Span = Span::from_millis(250);
 
 /// How many datagrams and pieces of parity of a block each path carried.
 type Carried = SmallVec<[(PathId, u32); 4]>;
 
-/// What there is to know of a path that a datagram leaves on: its packets sent, and those lost for good.
+/// A path on which a datagram may be sent: its packets sent, and those lost for good.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Carrier {
     pub path: PathId,
     pub totals: (u64, u64),
 }
 
-/// What a session with redundant or protected datagrams keeps of them.
+/// The sender's state of redundant and protected datagrams.
 pub(crate) struct Sending<P> {
     protection: Protection,
     classes: BTreeMap<u8, Class<P>>,
     spares: VecDeque<Spare<P>>,
     losses: Losses,
     code: Code,
-    /// The classes that the peer wants in order, a bit each, and the next place of each of their lanes.
+    /// The classes that the peer wants in order, one bit each, and the next position of each of their lanes.
     ordered: u16,
     places: BTreeMap<(u8, u8), u64>,
 }
@@ -52,7 +52,7 @@ impl<P> Default for Class<P> {
     }
 }
 
-/// A block that is not closed yet.
+/// An open block.
 struct Block<P> {
     first: u64,
     opened_at: Time,
@@ -60,31 +60,31 @@ struct Block<P> {
     carried: Carried,
 }
 
-/// A copy or a piece of parity that waits.
+/// A waiting copy or piece of parity.
 struct Spare<P> {
     frame: Frame<P>,
     since: Time,
     wants: Wants,
 }
 
-/// Which of those that wait may leave.
+/// Which waiting spares may be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Spares {
-    /// Parity alone.
+    /// Only parity.
     Parity,
     /// Copies, too.
     All,
 }
 
 enum Wants {
-    /// A copy goes on this path.
+    /// A copy for this path.
     Path(PathId),
-    /// Parity goes where little of its block was.
-    Beside(Carried),
+    /// Parity, for a path that carried little of its block.
+    LeastUsed(Carried),
 }
 
 impl<P: Payload> Sending<P> {
-    /// Blocks as wanted here and as large as the peer takes them; places for the classes that it wants in order.
+    /// Blocks of the configured size, limited by the peer's; positions for the classes that it wants in order.
     pub(crate) fn new(protection: Protection, (largest, ordered): (u8, u16)) -> Self {
         let block = protection.block.clamp(1, largest.clamp(1, MAX_BLOCK));
         Self {
@@ -98,7 +98,7 @@ impl<P: Payload> Sending<P> {
         }
     }
 
-    /// How a datagram leaves on this path now.
+    /// The frame in which a datagram is sent on this path now.
     pub(crate) fn mark(
         &mut self,
         mode: DatagramMode,
@@ -119,21 +119,21 @@ impl<P: Payload> Sending<P> {
         Frame::Marked(MarkedFrame { datagram, number, place })
     }
 
-    /// The place that a datagram has in its lane, if the peer wants to know.
+    /// The position of a datagram in its lane, if the peer wants it.
     fn place(&self, datagram: &DatagramFrame<P>) -> Option<u64> {
         let lane = (datagram.class, order_lane(datagram.flow));
         let next = || self.places.get(&lane).copied().unwrap_or(0);
         (self.ordered >> datagram.class.min(15) & 1 == 1).then(next)
     }
 
-    /// Whether a protected datagram on this path is to be in a block.
+    /// Whether a protected datagram on this path joins a block.
     fn joins_block(&mut self, class: u8, carrier: Carrier) -> bool {
-        let share = self.losses.look(carrier.path, carrier.totals);
+        let share = self.losses.update(carrier.path, carrier.totals);
         let is_open = self.classes.get(&class).is_some_and(|class| class.block.is_some());
         is_open || share >= FLOOR || self.protection.outlive_path
     }
 
-    /// A marked datagram leaves on a path. `others` are the other paths that carry data.
+    /// Records that a marked datagram was sent on `path`. `others` are the other paths that carry data.
     pub(crate) fn on_sent(
         &mut self,
         now: Time,
@@ -149,7 +149,7 @@ impl<P: Payload> Sending<P> {
         let known = self.classes.entry(class).or_default();
         known.next = number.value + 1;
         if !number.is_coded {
-            // Numbers of a block follow each other.
+            // The numbers of a block are consecutive.
             self.close(now, class);
             for other in others {
                 let frame = Frame::Marked(frame.clone());
@@ -167,7 +167,7 @@ impl<P: Payload> Sending<P> {
         }
     }
 
-    /// Closes a block: as much parity as its paths' loss asks for waits from now on.
+    /// Closes a block: queues as much parity as its paths' loss requires.
     fn close(&mut self, now: Time, class: u8) {
         let Some(block) = self.classes.get_mut(&class).and_then(|known| known.block.take()) else { return };
         let datagrams = block.shards.len();
@@ -191,7 +191,7 @@ impl<P: Payload> Sending<P> {
                 head: piece.head,
                 data: piece.data,
             });
-            self.wait(Spare { frame, since: now, wants: Wants::Beside(block.carried.clone()) });
+            self.wait(Spare { frame, since: now, wants: Wants::LeastUsed(block.carried.clone()) });
         }
     }
 
@@ -207,7 +207,7 @@ impl<P: Payload> Sending<P> {
         !self.spares.is_empty()
     }
 
-    /// The first copy or piece of parity that can leave now, and where.
+    /// The first copy or piece of parity that can be sent now, and its path.
     pub(crate) fn next_spare(
         &mut self,
         now: Time,
@@ -218,20 +218,20 @@ impl<P: Payload> Sending<P> {
             self.spares.pop_front();
         }
         let open = || views.iter().filter(|view| view.budget > 0);
-        let place = |spare: &Spare<P>| match &spare.wants {
+        let path_for = |spare: &Spare<P>| match &spare.wants {
             Wants::Path(_) if which == Spares::Parity => None,
             Wants::Path(path) => open().find(|view| view.id == *path).map(|view| view.id),
-            Wants::Beside(carried) => {
+            Wants::LeastUsed(carried) => {
                 let best = open().min_by_key(|view| (carried_by(carried, view.id), view.rtt, view.id));
                 best.map(|view| view.id)
             }
         };
         let (index, path) =
-            self.spares.iter().enumerate().find_map(|(index, spare)| Some((index, place(spare)?)))?;
+            self.spares.iter().enumerate().find_map(|(index, spare)| Some((index, path_for(spare)?)))?;
         let spare = self.spares.remove(index)?;
         if let Frame::Parity(sent) = &spare.frame {
             for other in &mut self.spares {
-                if let (Frame::Parity(piece), Wants::Beside(carried)) = (&other.frame, &mut other.wants)
+                if let (Frame::Parity(piece), Wants::LeastUsed(carried)) = (&other.frame, &mut other.wants)
                     && (piece.class, piece.first) == (sent.class, sent.first)
                 {
                     count(carried, path);
@@ -241,20 +241,20 @@ impl<P: Payload> Sending<P> {
         Some((path, spare.frame))
     }
 
-    /// When [`Self::handle_timeout`] is to be called.
+    /// When to call [`Self::handle_timeout`].
     pub(crate) fn next_timeout(&self) -> Time {
         let opened = self.classes.values().filter_map(|class| Some(class.block.as_ref()?.opened_at));
         opened.min().map_or(Time::NEVER, |at| at + self.protection.patience)
     }
 
-    /// Closes the blocks that are due. `totals` are those of the paths there are.
+    /// Closes the blocks that are due. `totals` lists all current paths.
     pub(crate) fn handle_timeout(&mut self, now: Time, totals: impl Iterator<Item = Carrier> + Clone) {
         if self.next_timeout() > now {
             return;
         }
         self.losses.retain(|path| totals.clone().any(|carrier| carrier.path == path));
         for carrier in totals {
-            self.losses.look(carrier.path, carrier.totals);
+            self.losses.update(carrier.path, carrier.totals);
         }
         let patience = self.protection.patience;
         let is_due =
@@ -295,7 +295,7 @@ mod tests {
         Carrier { path: PathId(path), totals: (1000, lost) }
     }
 
-    /// Sends a protected datagram on a path that lost so many of its thousand packets; its number, if it got one.
+    /// Sends a protected datagram on a path that lost `lost` of its thousand packets; returns its number, if it has one.
     fn send(sending: &mut Sending<Length>, now: Time, (path, lost): (u32, u64)) -> Option<u64> {
         let datagram = DatagramFrame { class: 3, flow: 0, data: Length(1000) };
         match sending.mark(DatagramMode::Protected, carrier(path, lost), datagram) {
@@ -307,7 +307,7 @@ mod tests {
         }
     }
 
-    /// Where the parity that waits goes, one after the other.
+    /// The paths on which the waiting parity is sent, one after the other.
     fn spares(sending: &mut Sending<Length>, now: Time, paths: u32) -> Vec<u32> {
         let views: Vec<_> = (0..paths).map(|path| view(path, 10_000)).collect();
         std::iter::from_fn(|| sending.next_spare(now, &views, Spares::All)).map(|(path, _)| path.0).collect()
@@ -327,7 +327,7 @@ mod tests {
         assert_eq!(numbers, (0..15).map(Some).collect::<Vec<_>>());
         assert!(!sending.has_spares());
         assert_eq!(send(&mut sending, at(1), (1, 50)), Some(15));
-        assert_eq!(spares(&mut sending, at(1), 3), [2, 1, 2, 1], "5 % ask for four pieces");
+        assert_eq!(spares(&mut sending, at(1), 3), [2, 1, 2, 1], "5 % require four pieces");
         assert_eq!(send(&mut sending, at(2), (0, 50)), Some(16), "another block");
     }
 
@@ -344,14 +344,14 @@ mod tests {
     }
 
     #[test]
-    fn parity_to_outlive_a_path_is_as_much_as_its_share_of_the_block_without_any_loss() {
+    fn parity_to_outlive_a_path_covers_its_share_of_the_block_without_any_loss() {
         let mut sending = sending(Protection { outlive_path: true, ..Protection::default() });
         for index in 0..16 {
             send(&mut sending, at(0), (index % 4 % 3, 0));
         }
-        // Path 0 carried half of it, which is the most there may be.
-        let places = spares(&mut sending, at(0), 3);
-        assert_eq!(places, [1, 2, 1, 2, 1, 2, 1, 2]);
+        // Path 0 carried half of it, which is the most parity allowed.
+        let paths = spares(&mut sending, at(0), 3);
+        assert_eq!(paths, [1, 2, 1, 2, 1, 2, 1, 2]);
     }
 
     #[test]
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn datagrams_of_ordered_classes_have_places_by_lane_whatever_is_done_for_them() {
+    fn datagrams_of_ordered_classes_have_positions_by_lane_in_every_mode() {
         let mut sending = sending(Protection::default());
         let mut place = |class, flow, mode| {
             let datagram = DatagramFrame { class, flow, data: Length(10) };
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_bounded() {
+    fn the_spares_that_wait_are_bounded() {
         let mut sending = sending(Protection { most: 1.0, outlive_path: true, ..Protection::default() });
         assert!((0..10_000).all(|_| send(&mut sending, at(0), (0, 0)).is_some()));
         assert_eq!(sending.spares.len(), MAX_SPARES);
