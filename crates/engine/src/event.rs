@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 
 use anabranch_wire::{ForeignText, PathId, Pid, ResetToken, StreamId};
 
+use crate::bottleneck::GroupReason;
 use crate::manager::Standing;
 use crate::route::Route;
-use crate::shared::GroupReason;
 
 /// Something the application or the driver may want to know.
 #[derive(Clone, Debug, PartialEq)]

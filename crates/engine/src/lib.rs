@@ -9,6 +9,7 @@
 //!                                       \-> acknowledgement -> path::scoreboard -> congestion control
 //! ```
 
+mod bottleneck;
 mod config;
 mod control;
 mod datagram;
@@ -21,12 +22,15 @@ mod route;
 mod schedule;
 mod seldom;
 mod session;
-mod shared;
 mod state;
 mod stats;
 mod stream;
 
 pub use anabranch_cc as cc;
+pub use bottleneck::{
+    DelaySample, DelayStatistics, DelayWaves, FastRetransmits, FullQueues, GroupReason, Groups, Lag, OneWay,
+    OneWayDelays, SharedCongestion, Verdict,
+};
 pub use config::{
     AckPolicy, Config, Coupling, Detector, FailureConfig, MemoryConfig, MtuConfig, ReportConfig,
 };
@@ -45,10 +49,6 @@ pub use schedule::{
     Utilization, Weighted,
 };
 pub use session::{DatagramError, PathError, ReservedPath, Session};
-pub use shared::{
-    DelaySample, DelayStatistics, DelayWaves, FastRetransmits, FullQueues, GroupReason, Groups, Lag, OneWay,
-    OneWayDelays, SharedCongestion, Verdict,
-};
 pub use state::State;
 pub use stats::{PathInfo, PathStats, PathWindow, SessionStats};
 pub use stream::{MemoryBudget, Read, Reservation, StreamError};

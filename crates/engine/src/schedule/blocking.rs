@@ -1,10 +1,10 @@
-//! Schedulers that let the fastest path wait rather than a slow one block it: BLEST and ECF as published.
+//! Schedulers that wait for the fastest path rather than let a slow one block it: BLEST and ECF as published.
 
 use anabranch_wire::Time;
 
-use super::{Decision, Item, PathView, Scheduler, SessionView, open, run_length};
+use super::scheduler::{Decision, Item, PathView, Scheduler, SessionView, open, run_length};
 
-/// The path with the lowest round-trip time, room or not, and the fastest one with room.
+/// The path with the lowest round-trip time, with room or without, and the fastest one with room.
 fn fastest_and_open(paths: &[PathView]) -> Option<(&PathView, &PathView)> {
     let rank = |path: &&PathView| (path.rtt, path.id);
     Some((paths.iter().min_by_key(rank)?, open(paths).min_by_key(rank)?))
@@ -14,14 +14,14 @@ fn send(path: &PathView) -> Decision {
     Decision::Send { path: path.id, run: run_length(path) }
 }
 
-/// When the fast path's pacing lets it go; if its window holds it back, an acknowledgement will tell.
+/// When the fast path's pacing releases it. If its window is the limit, an acknowledgement will wake the session.
 fn wait_for(fast: &PathView, now: Time) -> Decision {
     Decision::Wait(if fast.ready_at > now { fast.ready_at } else { Time::NEVER })
 }
 
-/// Blocking estimation (Ferlin, Alay, Mehani, Boreli 2016): a slow path is left alone when what the fastest can send
-/// during the slow one's round trip, `X = mss·(w + (r − 1)/2)·r` with `r = rtt_s/rtt_f` and w in
-/// packets, does not fit into the send window beside what is on the slow path.
+/// Blocking estimation (Ferlin, Alay, Mehani, Boreli 2016): avoids a slow path when what the fastest can send during the
+/// slow one's round trip, `X = mss·(w + (r − 1)/2)·r` with `r = rtt_s/rtt_f` and w in packets, does not fit into the send
+/// window next to the bytes on the slow path.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Blest;
 
@@ -39,11 +39,11 @@ impl Scheduler for Blest {
     }
 }
 
-/// β: how much longer a scheduler that waits goes on waiting.
+/// β: how much longer a scheduler that waits keeps waiting.
 const PERSISTENCE: f64 = 0.25;
 
-/// Earliest completion first (Lim, Nahum, Towsley, Gibbens 2017): a slow path is left alone when the fastest delivers all
-/// that waits before the slow one would, and the slow one would not be done in time.
+/// Earliest completion first (Lim, Nahum, Towsley, Gibbens 2017): avoids a slow path when the fastest delivers all that
+/// waits before the slow one would, and the slow one would not finish in time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ecf {
     waiting: bool,
@@ -55,7 +55,7 @@ impl Scheduler for Ecf {
         if fast.id == slow.id {
             return send(fast);
         }
-        // An application that waits to write has more than what waits here.
+        // An application that waits to write has more than the backlog.
         let backlog = if session.more_expected { f64::INFINITY } else { item.bytes as f64 };
         let (fast_rtt, slow_rtt) = (fast.rtt.as_secs_f64(), slow.rtt.as_secs_f64());
         let margin = fast.rtt_variance.max(slow.rtt_variance).as_secs_f64();
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn blest_leaves_the_slow_path_alone_when_the_window_would_be_blocked() {
+    fn blest_avoids_the_slow_path_when_the_window_would_block() {
         // r = 10, X = 1400 · (71.4 + 4.5) · 10 = 1.06 MB.
         let tight = SessionView { window: 1_000_000, ..session() };
         assert_eq!(Blest.pick(&tight, &pair(), &item()), Decision::Wait(Time::NEVER));
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn ecf_leaves_the_slow_path_alone_for_the_tail_only() {
+    fn ecf_avoids_the_slow_path_only_for_the_tail() {
         let last = SessionView { more_expected: false, ..session() };
         let few = Item { bytes: 50_000, ..item() };
         assert_eq!(Ecf::default().pick(&last, &pair(), &few), Decision::Wait(Time::NEVER));
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn ecf_that_waits_goes_on_a_little_longer() {
+    fn ecf_that_waits_keeps_waiting_a_little_longer() {
         let last = SessionView { more_expected: false, ..session() };
         // Ten rounds of the fast path take 110 ms: longer than 101, less than a quarter longer.
         let border = Item { bytes: 1_000_000, ..item() };

@@ -1,24 +1,23 @@
-//! Sends where the data will arrive first, given what is queued there.
+//! Sends where the data will arrive first, including the queue there.
 //!
-//! With much to send, every path that has room should carry some: whatever the slow path takes is off
-//! the fast one. Two things make a slow path harmful, and in both cases the item waits for a faster one:
+//! With much to send, every path with room should carry some: whatever the slow path takes relieves the fast one. In two
+//! cases a slow path is harmful, and the item waits for a faster one:
 //!
-//! 1. **The tail.** When the faster paths could deliver *everything* that waits before one packet would
-//!    arrive over the slow path, the slow path only delays the end (the thought behind ECF, Lim et al. 2017).
-//! 2. **The receive window.** While a packet travels the slow path the faster ones go on filling the
-//!    peer's receive window behind it, until it has arrived and word of that has come back. When the window
-//!    does not cover what they can send meanwhile, the packet will stall them all (the thought behind BLEST,
-//!    Ferlin et al. 2016). What they *can* send is judged by their congestion windows: what they did send
-//!    may have been held back by just this.
+//! 1. **The tail.** When the faster paths could deliver *everything* that waits before one packet would arrive over the
+//!    slow path, the slow path only delays the end (the idea of ECF, Lim et al. 2017).
+//! 2. **The receive window.** While a packet travels on the slow path, the faster ones fill the peer's receive window behind
+//!    it, until its acknowledgement returns. If the window does not cover what they can send meanwhile, the packet will
+//!    stall them all (the idea of BLEST, Ferlin et al. 2016). What they *can* send follows from their congestion windows:
+//!    what they did send may have been limited by just this.
 //!
-//! What is sent again holds back everything behind it. It counts as a tail of its own: it waits for a
-//! faster path too when that would deliver all that is missing before the slow one delivers a packet.
+//! Lost data hold back everything behind them. They count as a tail of their own: they wait for a faster path that would
+//! deliver all of them before the slow one delivers a packet.
 
 use anabranch_wire::{PathId, Rate, Span, Time};
 
-use super::{Decision, Item, PathView, Scheduler, SessionView, run_length};
+use super::scheduler::{Decision, Item, PathView, Scheduler, SessionView, run_length};
 
-/// The default scheduler; the module tells how it decides.
+/// The default scheduler; see the module's documentation.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct EarliestArrival;
 
@@ -37,15 +36,14 @@ impl Scheduler for EarliestArrival {
     }
 }
 
-/// Time from sending to arrival, queueing included: half the smoothed round-trip time, or what it takes to deliver
-/// all that is in flight where that is longer, for then there is a queue that no acknowledgement has told of yet.
+/// Time from sending to arrival, including queueing: half the smoothed round-trip time, or the time to deliver all bytes in
+/// flight if that is longer. In that case there is a queue that no acknowledgement has shown yet.
 fn one_way(path: &PathView) -> Span {
     let queued = path.rate.time_for(path.in_flight).saturating_sub(path.min_rtt / 2);
     queued.max(path.rtt / 2)
 }
 
-/// Whether the item does better to wait for a path that has no room now than to take `slow`, the fastest that has, which
-/// takes so long.
+/// Whether the item should wait for a path without room instead of taking `slow`, the fastest one with room.
 fn should_wait(
     session: &SessionView,
     paths: &[PathView],
@@ -75,7 +73,7 @@ fn should_wait(
     tail || session.window < meanwhile + slow.mtu
 }
 
-/// When pacing lets another path go; if its window is what holds it back, an acknowledgement will tell.
+/// When pacing releases another path. If its window is the limit, an acknowledgement will wake the session.
 fn next_ready(now: Time, paths: &[PathView], not: PathId) -> Time {
     let paced = paths.iter().filter(|path| path.id != not && path.ready_at > now);
     paced.map(|path| path.ready_at).min().unwrap_or(Time::NEVER)
@@ -95,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_no_acknowledgement_has_told_of_counts() {
+    fn a_queue_that_no_acknowledgement_has_shown_counts() {
         let (mut near, mut far) = (view(0, 400_000), view(1, 400_000));
         for (path, rtt) in [(&mut near, 40), (&mut far, 60)] {
             (path.rtt, path.min_rtt, path.rate) =
@@ -129,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_takes_the_slow_path_only_when_there_is_much_of_it() {
+    fn lost_data_take_the_slow_path_only_when_there_are_many() {
         let few = Item { resend: true, bytes: 1_400, ..item() };
         assert_eq!(EarliestArrival.pick(&session(), &fast_and_slow(), &few), Decision::Wait(Time::NEVER));
         let many = Item { resend: true, bytes: 2_000_000, ..item() };

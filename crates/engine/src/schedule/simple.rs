@@ -2,7 +2,7 @@
 
 use anabranch_wire::{PathId, Time};
 
-use super::{Decision, Item, PathView, Scheduler, SessionView, open, run_length};
+use super::scheduler::{Decision, Item, PathView, Scheduler, SessionView, open, run_length};
 
 fn send(path: Option<&PathView>) -> Decision {
     path.map_or(Decision::Wait(Time::NEVER), |path| Decision::Send { path: path.id, run: run_length(path) })
@@ -14,7 +14,7 @@ pub struct LeastFilled;
 
 impl Scheduler for LeastFilled {
     fn pick(&mut self, _: &SessionView, paths: &[PathView], _: &Item) -> Decision {
-        // They are sorted by id: of paths that are alike it is the first.
+        // Paths are sorted by id: among equal ones, the first is chosen.
         let least = open(paths).reduce(|least, path| if is_less_filled(path, least) { path } else { least });
         least.map_or(Decision::Wait(Time::NEVER), |path| Decision::Send { path: path.id, run: path.mtu })
     }
@@ -50,9 +50,8 @@ impl Scheduler for RoundRobin {
     }
 }
 
-/// Sends what streams carry on every path: the lowest latency and no pause when a path dies, at the price of
-/// the sum of the rates. The fastest open path carries the original. Datagrams go everywhere, too,
-/// if the peer takes numbers by which it tells copies apart.
+/// Sends streams on every path: the lowest latency and no pause when a path dies, at the price of the sum of the rates. The
+/// fastest open path carries the original. Datagrams are sent everywhere, too, if the peer recognises copies by number.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Redundant;
 

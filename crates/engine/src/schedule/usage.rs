@@ -1,13 +1,13 @@
-//! Schedulers that even out how much each path is used (MPMTP-AR §3.5 [R6, R10], PSMC §III.B [T3]).
+//! Schedulers that balance how much each path is used (MPMTP-AR §3.5 [R6, R10], PSMC §III.B [T3]).
 
 use std::collections::VecDeque;
 
 use anabranch_wire::{PathId, Span, Time};
 
-use super::{Decision, Item, PathView, Scheduler, SessionView, open};
+use super::scheduler::{Decision, Item, PathView, Scheduler, SessionView, open};
 
-/// The packet goes to the path with the least utilisation: bytes sent over its load weight [R10]. Weights come from
-/// receiver reports [R6] and are 1 without any.
+/// Picks the path with the least utilisation: bytes sent over its load weight [R10]. Weights come from receiver reports
+/// [R6] and are 1 without any.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Utilization;
 
@@ -17,7 +17,7 @@ impl Scheduler for Utilization {
     }
 }
 
-/// The packet goes to the path with the fewest bytes sent, whatever it can carry [T3].
+/// Picks the path with the fewest bytes sent, whatever its rate [T3].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LeastUsed;
 
@@ -35,16 +35,16 @@ fn least(paths: &[PathView], of: impl Fn(&PathView) -> f64) -> Decision {
 /// Bytes of a block.
 const BLOCK: u64 = 64 << 10;
 
-/// Whole blocks of [`BLOCK`] bytes, each on one path, in turn [T3]: for what is coded in blocks.
+/// Whole blocks of [`BLOCK`] bytes, each on one path, in turn [T3]: for data coded in blocks.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Block {
-    /// The path of the block under way, and what is left of it.
+    /// The path of the current block, and the rest of the block.
     current: Option<(PathId, u64)>,
 }
 
 impl Scheduler for Block {
     fn pick(&mut self, _: &SessionView, paths: &[PathView], _: &Item) -> Decision {
-        // A path that was taken out loses its block; one whose window is full keeps it.
+        // A path that was removed loses its block; one whose window is full keeps it.
         let (last, left) = self.current.unwrap_or((PathId(0), 0));
         let keeps = left > 0 && paths.iter().any(|path| path.id == last);
         let next = || open(paths).find(|path| self.current.is_some() && path.id > last);
@@ -60,9 +60,9 @@ impl Scheduler for Block {
     }
 }
 
-/// Flows remembered.
+/// Most flows stored.
 const MAX_FLOWS: usize = 1024;
-/// A flow that is silent for so long is over.
+/// A flow silent for this long is over.
 const SILENCE: Span = Span::from_secs(10);
 
 #[derive(Clone, Copy, Debug)]
@@ -75,7 +75,7 @@ struct Flow {
 /// Each flow stays on one path; a new one takes the path with the fewest [T3].
 #[derive(Clone, Debug, Default)]
 pub struct LeastConnections {
-    /// The one seen last at the back.
+    /// The one used last at the back.
     flows: VecDeque<Flow>,
 }
 
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_waits_for_its_path_and_moves_when_that_is_gone() {
+    fn a_block_waits_for_its_path_and_moves_when_that_is_removed() {
         let mut paths = [view(0, 100_000), view(1, 100_000)];
         let mut block = Block::default();
         assert_eq!(chosen(&mut block, &paths, &item()), Some(0));
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn flows_stay_where_they_are_and_new_ones_take_the_emptiest_path() {
+    fn flows_stay_on_their_paths_and_new_ones_take_the_emptiest() {
         let paths = [view(0, 100_000), view(1, 100_000)];
         let mut scheduler = LeastConnections::default();
         let flow = |number| Item { flow: number, ..item() };

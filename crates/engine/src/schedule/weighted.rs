@@ -1,18 +1,18 @@
-//! Weighted round robin, by rate as it is known now or as it was in the windows before (PSMC §III.B [T3], SAFIRE [S5]).
+//! Weighted round robin, by current rates or those of past windows (PSMC §III.B [T3], SAFIRE [S5]).
 //!
-//! Each path that has room earns its weight with every packet, the one that has most sends it and pays what all
-//! earned: over time packets are in the ratio of the weights, and they are spread evenly.
+//! With every packet each path with room earns its weight. The path that has earned most sends the packet and pays what all
+//! earned. Over time packets are in the ratio of the weights, and evenly spread.
 
 use anabranch_wire::{PathId, Span, Time};
 
-use super::{Decision, Item, PathView, Scheduler, SessionView, open};
+use super::scheduler::{Decision, Item, PathView, Scheduler, SessionView, open};
 
-/// What each path has earned.
+/// The credit that each path has earned.
 #[derive(Clone, Debug, Default)]
 struct Turns(Vec<(PathId, f64)>);
 
 impl Turns {
-    /// Whose turn it is among paths with their weights.
+    /// The path whose turn it is, among paths with their weights.
     fn next(&mut self, weights: impl Iterator<Item = (PathId, f64)> + Clone) -> Option<PathId> {
         self.0.retain(|(known, _)| weights.clone().any(|(path, _)| path == *known));
         let mut all = 0.0;
@@ -29,7 +29,7 @@ impl Turns {
     }
 }
 
-/// The packet goes to `path`, one at a time.
+/// Sends one packet on `path`.
 fn one_packet(path: Option<PathId>, paths: &[PathView]) -> Decision {
     let found = path.and_then(|id| paths.iter().find(|path| path.id == id));
     found.map_or(Decision::Wait(Time::NEVER), |path| Decision::Send { path: path.id, run: path.mtu })
@@ -46,18 +46,18 @@ impl Scheduler for Weighted {
     }
 }
 
-/// How long rates are watched before the ratio is set anew.
+/// How long rates are measured before the ratio is updated.
 const WINDOW: Span = Span::from_millis(500);
-/// The share of a path's rate that it is given: what is left keeps ratios from swinging.
+/// The share of a path's rate that is used: the rest keeps ratios from oscillating.
 const USED: f64 = 0.95;
 
-/// PSMC's Algorithm 1 [T3]: the ratio is that of the bandwidth measured over the last two observation windows, less
-/// some headroom; 1 : 1 until there are two.
+/// PSMC's Algorithm 1 [T3]: the ratio of the bandwidths measured over the last two observation windows, minus some
+/// headroom; 1 : 1 until there are two.
 #[derive(Clone, Debug, Default)]
 pub struct Adaptive {
     turns: Turns,
     ends_at: Time,
-    /// Of each path: bytes sent at the start of the window, and bits a second of the last two.
+    /// For each path: bytes sent at the start of the window, and bits a second of the last two.
     measured: Vec<Measured>,
 }
 
@@ -71,7 +71,7 @@ struct Measured {
 
 impl Measured {
     fn weight(&self, all: f64) -> f64 {
-        // A path that was given nothing shows no rate: it keeps a trickle by which to show it.
+        // A path without traffic shows no rate: it keeps a trickle to show one.
         match self.rates {
             [Some(last), Some(before)] => USED * ((last + before) / 2.0).max(all * 0.01),
             _ => 1.0,
@@ -96,7 +96,7 @@ impl Adaptive {
         }
     }
 
-    /// Whether all paths have been watched for two windows: ratios only compare then.
+    /// Whether all paths were measured for two windows, so that ratios can be compared.
     fn is_informed(&self) -> bool {
         self.measured.iter().all(|one| one.rates.iter().all(Option::is_some))
     }
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
     use crate::schedule::tests_support::{item, session, view};
 
-    /// Packets that each of the paths gets of a hundred.
+    /// How many of a hundred packets each path gets.
     fn shares(scheduler: &mut dyn Scheduler, now: Time, paths: &mut [PathView]) -> Vec<usize> {
         let mut counts = vec![0; paths.len()];
         for _ in 0..100 {
@@ -144,12 +144,12 @@ mod tests {
     }
 
     #[test]
-    fn adaptive_begins_evenly_and_follows_what_went_through_in_two_windows() {
+    fn adaptive_begins_evenly_and_follows_the_rates_of_two_windows() {
         let mut paths = [view(0, 100_000), view(1, 100_000)];
         let mut adaptive = Adaptive::default();
         let at = |windows: u64| Time::ZERO + WINDOW * windows;
         assert_eq!(shares(&mut adaptive, at(0), &mut paths), [50, 50]);
-        // From then on the second path's window lets a quarter as much through.
+        // From then on the second path's window allows a quarter as much.
         for window in 1..6 {
             let before = [paths[0].bytes_sent, paths[1].bytes_sent];
             shares(&mut adaptive, at(window), &mut paths);

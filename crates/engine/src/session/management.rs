@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use anabranch_wire::{PathId, PathUse, Payload, Rate, Time};
 
 use super::{PathError, Session};
+use crate::bottleneck::Verdict;
 use crate::control::Control;
 use crate::event::{AbandonReason, Event, PathChange};
 use crate::manager::{
@@ -16,7 +17,6 @@ use crate::manager::{
 };
 use crate::path::{Path, PathState};
 use crate::route::Route;
-use crate::shared::Verdict;
 
 /// What is wanted of the paths of a session that has rules.
 #[derive(Debug, Default)]

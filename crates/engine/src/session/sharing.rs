@@ -10,13 +10,13 @@ use anabranch_wire::{ArrivalTime, PathId, Payload, Span, Time};
 use smallvec::SmallVec;
 
 use super::Session;
+use crate::bottleneck::{
+    DelaySample, DelayStatistics, DelayWaves, FastRetransmits, FullQueues, Groups, LoneLosses, LossCounts,
+    OneWay, OneWayDelays, SharedCongestion, Verdict,
+};
 use crate::config::{Coupling, Detector};
 use crate::event::{Event, PathChange};
 use crate::path::{Losses, Path, PathState};
-use crate::shared::{
-    DelaySample, DelayStatistics, DelayWaves, FastRetransmits, FullQueues, Groups, LoneLosses, OneWay,
-    OneWayDelays, SharedCongestion, Toll, Verdict,
-};
 
 /// How often the evidence is judged.
 const REVIEW: Span = Span::from_millis(500);
@@ -115,7 +115,12 @@ impl Evidence {
     }
 
     /// A path entered fast retransmit beside others: those that it is now known to be separate from, beyond doubt.
-    fn on_toll(&mut self, now: Time, loser: (Toll, bool), others: &[Toll]) -> SmallVec<[PathId; 8]> {
+    fn on_toll(
+        &mut self,
+        now: Time,
+        loser: (LossCounts, bool),
+        others: &[LossCounts],
+    ) -> SmallVec<[PathId; 8]> {
         match &mut self.method {
             Method::Both(_, _, _, lone) => lone.on_congestion(now, loser, others.iter().copied()),
             _ => SmallVec::new(),
@@ -290,7 +295,7 @@ impl<P: Payload> Session<P> {
     /// Parts a path that entered fast retransmit from those that lose nothing where it loses much; what its losses took from
     /// their windows last is given back.
     fn part_from_spared(&mut self, now: Time, index: usize, in_slow_start: bool) -> bool {
-        let toll = |path: &Path| Toll {
+        let toll = |path: &Path| LossCounts {
             path: path.id,
             sent: path.stats.packets_sent,
             lost: path.stats.packets_lost,
@@ -298,7 +303,7 @@ impl<P: Payload> Session<P> {
         };
         let loser = toll(&self.paths[index]);
         let active = |path: &&Path| path.id != loser.path && path.state == PathState::Active;
-        let others: SmallVec<[Toll; 8]> = self.paths.iter().filter(active).map(toll).collect();
+        let others: SmallVec<[LossCounts; 8]> = self.paths.iter().filter(active).map(toll).collect();
         let Some(sharing) = self.sharing() else { return false };
         let spared = sharing.evidence.on_toll(now, (loser, in_slow_start), &others);
         for other in &spared {

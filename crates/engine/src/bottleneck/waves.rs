@@ -1,14 +1,14 @@
-//! Shared bottlenecks from delays that rise and fall together.
+//! Finds shared bottlenecks from delays that rise and fall together.
 //!
-//! The mean delay of each path is taken over intervals of [`INTERVAL`] that begin at the same moments for all. Two paths
-//! that queue in the same place see the same waves, whatever their own delays: the correlation of their last
-//! [`INTERVALS`] means is high. Waves of separate queues are alike only by chance. A queue's sawtooth lasts many intervals, so
-//! these are far from independent: hence the wide gap between [`SHARED`] and [`SEPARATE`], in which nothing is decided.
+//! The mean delay of each path is computed over intervals of [`INTERVAL`] that begin at the same times for all. Two paths
+//! that queue in the same place see the same waves, whatever their own delays: the correlation of their last [`INTERVALS`]
+//! means is high. Waves of separate queues are similar only by chance. A queue's sawtooth lasts many intervals, so these
+//! are far from independent: hence the wide gap between [`SHARED`] and [`SEPARATE`], in which nothing is decided.
 //!
-//! What all delays have in common is no wave if it only grows: the peer's clock may gain on ours, which one-way delays have in
-//! them. So a straight line is taken off each path's means before they are compared.
+//! A common steady increase is no wave: the peer's clock may gain on ours, which shows in one-way delays. So a straight
+//! line is subtracted from each path's means before they are compared.
 //!
-//! A path without a queue shows the noise of its access only, and says nothing: its delays vary by less than [`FLAT`] of
+//! A path without a queue shows only the noise of its access, and decides nothing: its delays vary by less than [`FLAT`] of
 //! their mean.
 
 use std::collections::VecDeque;
@@ -17,7 +17,7 @@ use anabranch_wire::{PathId, Span, Time};
 
 use super::{DelaySample, SharedCongestion, Verdict};
 
-/// Delays are averaged over so long: more than a lag between two paths.
+/// The length of an interval: more than a lag between two paths.
 const INTERVAL: Span = Span::from_millis(250);
 /// Intervals compared, and how many of them both paths must have at least.
 const INTERVALS: usize = 48;
@@ -25,7 +25,7 @@ const LEAST: usize = 32;
 /// Correlations from which on paths share, and up to which they do not.
 const SHARED: f64 = 0.9;
 const SEPARATE: f64 = 0.6;
-/// A standard deviation of less than this share of the mean is no wave.
+/// A smaller standard deviation, as a share of the mean, is no wave.
 const FLAT: f64 = 0.02;
 
 /// The mean delays of one path, in seconds, with the numbers of their intervals.
@@ -33,7 +33,7 @@ const FLAT: f64 = 0.02;
 struct Wave {
     path: PathId,
     past: VecDeque<(u64, f64)>,
-    /// The interval under way: its number, the sum of delays and their count.
+    /// The current interval: its number, the sum of delays and their count.
     current: (u64, f64, f64),
 }
 
@@ -62,8 +62,8 @@ impl Wave {
 }
 
 impl DelayWaves {
-    /// The correlation of two paths' delays over the last intervals that both have; `None` while there are too few, or
-    /// where a path has no queue.
+    /// The correlation of two paths' delays over the last intervals that both have; `None` while there are too few, or if a
+    /// path has no queue.
     #[must_use]
     pub fn correlation(&self, now: Time, a: PathId, b: PathId) -> Option<f64> {
         let find = |path| self.waves.iter().find(|wave| wave.path == path);
@@ -91,7 +91,7 @@ impl DelayWaves {
     }
 }
 
-/// Sums over intervals of their number and of both paths' means, and of the products of these.
+/// Sums over intervals of their numbers and of both paths' means, and of the products of these.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sums {
     count: f64,
@@ -114,7 +114,7 @@ impl Sums {
         self.of[i] / self.count
     }
 
-    /// The covariance of two of them, the first no later than the second.
+    /// The covariance of two of them, the first not after the second.
     fn covariance(&self, i: usize, j: usize) -> f64 {
         self.products[i][j] / self.count - self.mean(i) * self.mean(j)
     }
@@ -158,7 +158,7 @@ mod tests {
     const A: PathId = PathId(0);
     const B: PathId = PathId(2);
 
-    /// Feeds two paths for 20 s with queues that rise for so many seconds and fall at once.
+    /// Feeds two paths for 20 s with queues that rise for these many seconds and fall at once.
     fn verdict(periods: (f64, f64), base: (f64, f64)) -> Verdict {
         let mut waves = DelayWaves::default();
         let mut now = Time::ZERO;
@@ -174,12 +174,12 @@ mod tests {
     }
 
     #[test]
-    fn delays_that_rise_and_fall_together_tell_a_shared_queue() {
+    fn delays_that_rise_and_fall_together_show_a_shared_queue() {
         assert_eq!(verdict((3.0, 3.0), (0.02, 0.11)), Verdict::Shared);
     }
 
     #[test]
-    fn queues_that_fill_at_their_own_pace_are_separate() {
+    fn queues_that_fill_at_different_rates_are_separate() {
         assert_eq!(verdict((3.0, 4.1), (0.02, 0.02)), Verdict::Separate);
     }
 
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_without_a_queue_says_nothing() {
+    fn a_path_without_a_queue_decides_nothing() {
         assert_eq!(verdict((3.0, 1e9), (0.02, 0.02)), Verdict::Undecided);
     }
 }

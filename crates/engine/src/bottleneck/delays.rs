@@ -1,25 +1,25 @@
 //! Shared bottlenecks from the shape of one-way delays (RFC 8382).
 //!
-//! Delays are summed over intervals T of [`INTERVAL`], which begin at the same moments for all paths. At the end of each a path gets four estimates that do not depend on its
-//! base delay (§3.2):
+//! Delays are summed over intervals T of [`INTERVAL`], which begin at the same times for all paths. At the end of each
+//! interval a path has four estimates that do not depend on its base delay (§3.2):
 //!
-//! - *skewness*: how much more often delays lie below their long mean than above it. A queue that is mostly full makes
-//!   it small or negative: that is what tells a bottleneck (§3.3.1 step 1), with some hysteresis, or a high loss;
+//! - *skewness*: how much more often delays lie below their long mean than above it. A queue that is mostly full makes it
+//!   small or negative. This, with some hysteresis, or a high loss indicates a bottleneck (§3.3.1 step 1);
 //! - *variability*: the mean distance of delays from the mean of the interval before;
 //! - *oscillation*: how often the interval's mean crosses the long mean by a margin;
 //! - *loss*.
 //!
-//! Skewness and variability are over the last M intervals, of which the oldest third counts less and less (§4.1);
-//! oscillation and loss over the last N. Variability and oscillation know only intervals in which the path was bottlenecked
-//! (§4.2): what a path does without a queue is noise.
+//! Skewness and variability cover the last M intervals, of which the oldest third counts less and less (§4.1); oscillation
+//! and loss cover the last N. Variability and oscillation use only intervals in which the path had a bottleneck (§4.2),
+//! because without a queue they are noise.
 //!
-//! At every interval two bottlenecked paths whose estimates agree within the limits of §3.3.1 belong together.
-//! No decision is made until a path was watched for 2·M intervals (§3.3.2), and none is believed that is not stable: paths *share*
-//! that belonged together nine times in ten of the last M intervals in which both were bottlenecked, and are *separate* when it was one time in ten. Any
-//! other share leaves it undecided, as does a path without a bottleneck.
+//! After every interval, two paths with bottlenecks match if their estimates agree within the limits of §3.3.1. Nothing is
+//! decided before a path was watched for 2·M intervals (§3.3.2), nor from unstable results. Paths *share* if they matched
+//! in nine of ten of the last M intervals in which both had bottlenecks, and are *separate* if they matched in one of ten.
+//! Any other share is undecided, as is a path without a bottleneck.
 //!
-//! Nothing here asks whether delays rise at the same moments, only whether they are of the same kind: two separate
-//! bottlenecks of like rate, buffer and load are one to this method.
+//! This method does not check whether delays rise at the same times, only whether their statistics agree: it takes two
+//! separate bottlenecks of similar rate, buffer and load for one.
 
 use std::collections::VecDeque;
 
@@ -27,26 +27,26 @@ use anabranch_wire::{PathId, Span, Time};
 
 use super::{DelaySample, SharedCongestion, Verdict};
 
-/// T: delays are summed over so long.
+/// T: the length of an interval.
 const INTERVAL: Span = Span::from_millis(350);
-/// N: intervals behind oscillation and loss.
+/// N: intervals for oscillation and loss.
 const LONG: usize = 50;
-/// M: intervals behind skewness and variability.
+/// M: intervals for skewness and variability.
 const SHORT: usize = 30;
-/// F: so many of them count in full.
+/// F: how many of them count in full.
 const FLAT: usize = 20;
-/// c_s and c_h: a path is bottlenecked with a skewness below the first, or the second once it is.
+/// c_s and c_h: skewness below which a path has a bottleneck, and below which it keeps it.
 const SKEW_BOTTLENECK: (f64, f64) = (0.1, 0.3);
-/// p_l: so much loss means a bottleneck by itself, and is compared.
+/// p_l: a higher loss means a bottleneck by itself, and is compared.
 const LOSS_HIGH: f64 = 0.05;
-/// p_v: a crossing has to go this share of the variability beyond the mean.
+/// p_v: a crossing must exceed the mean by this share of the variability.
 const CROSSING: f64 = 0.7;
-/// p_f, p_s, p_mad, p_d: differences within a group are smaller.
+/// p_f, p_s, p_mad, p_d: the differences within a group are smaller.
 const LIKE_OSCILLATION: f64 = 0.1;
 const LIKE_SKEW: f64 = 0.15;
 const LIKE_VARIABILITY: f64 = 0.1;
 const LIKE_LOSS: f64 = 0.1;
-/// Paths share, or are separate, that belong together in so many of ten intervals.
+/// Paths share, or are separate, if they match in this many of ten intervals.
 const STABLE: (u32, u32) = (9, 1);
 
 /// Sums over one interval, delays in seconds.
@@ -54,14 +54,14 @@ const STABLE: (u32, u32) = (9, 1);
 struct Interval {
     samples: f64,
     delay_sum: f64,
-    /// Samples below the long mean less those above it.
+    /// Samples below the long mean minus those above it.
     skew: f64,
     /// Distances from the mean of the interval before.
     deviation: f64,
     lost: f64,
-    /// The path was bottlenecked at its end.
+    /// Whether the path had a bottleneck at its end.
     bottleneck: bool,
-    /// Its mean crossed the long mean then.
+    /// Whether its mean crossed the long mean.
     crossed: bool,
 }
 
@@ -71,7 +71,7 @@ impl Interval {
     }
 }
 
-/// The estimates of a path, at the end of an interval.
+/// The estimates of a path after an interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Estimates {
     skew: f64,
@@ -84,27 +84,27 @@ struct Estimates {
 #[derive(Clone, Debug)]
 struct Watch {
     path: PathId,
-    /// The oldest first; none of them is empty of samples.
+    /// The oldest first; each has samples.
     past: VecDeque<Interval>,
     current: Interval,
     ends_at: Time,
     /// The mean over the last M intervals, in seconds.
     long: f64,
-    /// The side of the long mean on which the last significant mean was: -1, 1, or 0 before there was one.
+    /// The side of the long mean on which the last significant mean was: -1, 1, or 0 before the first.
     side: i8,
-    /// Intervals since the beginning.
+    /// Intervals since the start.
     watched: usize,
     estimates: Estimates,
 }
 
-/// What became of two paths in the last M intervals, a bit each, the latest lowest.
+/// The results for two paths in the last M intervals, one bit each, the latest lowest.
 #[derive(Clone, Copy, Debug)]
 struct Pair {
     paths: (PathId, PathId),
     at: Time,
-    /// Both were bottlenecked.
+    /// Both had bottlenecks.
     compared: u32,
-    /// And belonged together.
+    /// And they matched.
     together: u32,
 }
 
@@ -115,7 +115,7 @@ pub struct DelayStatistics {
     pairs: Vec<Pair>,
 }
 
-/// The weight of the interval `age` before the last: in full up to F, then less and less (RFC 8382 §4.1).
+/// The weight of the interval `age` before the last: full up to F, then less and less (RFC 8382 §4.1).
 fn weight(age: usize) -> f64 {
     if age < FLAT { 1.0 } else { (SHORT - age) as f64 / (SHORT - FLAT + 1) as f64 }
 }
@@ -134,7 +134,7 @@ impl Watch {
         }
     }
 
-    /// Takes a sample; true when it began another interval.
+    /// Adds a sample; true when it began another interval.
     fn on_delay(&mut self, sample: &DelaySample) -> bool {
         let begins = sample.now >= self.ends_at;
         if begins {
@@ -171,7 +171,7 @@ impl Watch {
         self.long = recent().map(Interval::mean).sum::<f64>() / recent().count() as f64;
     }
 
-    /// Estimates anew; the long mean is still that without the last interval.
+    /// Updates the estimates, with the long mean before the last interval.
     fn measure(&mut self) {
         let skew = self.weighed(|one| one.skew) / self.weighed(|one| one.samples);
         let sum = |of: fn(&Interval) -> f64| self.past.iter().map(of).sum::<f64>();
@@ -199,7 +199,7 @@ impl Watch {
         recent.map(|(age, one)| weight(age) * of(one)).sum()
     }
 
-    /// True when the last interval's mean is well on one side of the long mean, and the last that was on a side was on the other.
+    /// True when the last interval's mean is clearly on one side of the long mean, and the previous clear one on the other.
     fn crosses(&mut self, variability: f64) -> bool {
         let above = self.past.back().map_or(0.0, Interval::mean) - self.long;
         let margin = CROSSING * variability;
@@ -216,7 +216,7 @@ impl Watch {
 }
 
 impl Estimates {
-    /// True when both belong into one group (RFC 8382 §3.3.1 steps 2 to 5).
+    /// True when both match (RFC 8382 §3.3.1 steps 2 to 5).
     fn is_like(&self, other: &Self) -> bool {
         let lossy = self.loss > LOSS_HIGH || other.loss > LOSS_HIGH;
         (self.oscillation - other.oscillation).abs() < LIKE_OSCILLATION
@@ -240,7 +240,7 @@ impl DelayStatistics {
         &mut self.paths[index]
     }
 
-    /// Compares a path with those of higher numbers at the end of one of its intervals.
+    /// Compares a path with those of higher ids after one of its intervals.
     fn compare(&mut self, now: Time, path: PathId) {
         let Some(one) = self.paths.iter().find(|known| known.path == path && known.watched > SHORT) else {
             return;
@@ -314,7 +314,7 @@ mod tests {
         if phase < 0.4 { top * phase / 0.4 } else { top }
     }
 
-    /// What is said of two paths at the end of each second, when their delays in milliseconds are these.
+    /// The verdicts on two paths after each second, when their delays in milliseconds are these functions of time.
     fn verdicts(seconds: u32, a: impl Fn(f64) -> f64, b: impl Fn(f64) -> f64) -> Vec<Verdict> {
         let mut detector = DelayStatistics::default();
         let mut told = Vec::new();
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn one_queue_seen_over_two_base_delays_is_shared_once_it_was_watched_for_twice_m_intervals() {
+    fn one_queue_seen_over_two_base_delays_is_shared_after_twice_m_intervals() {
         let queue = |seconds| saw(seconds, 3.0, 40.0);
         let told = verdicts(60, |s| 20.0 + queue(s), |s| 90.0 + queue(s - 0.03));
         let first = told.iter().position(|verdict| *verdict == Verdict::Shared).expect("it shares");
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn queues_of_one_kind_are_taken_for_one_whenever_they_rise() {
+    fn queues_with_equal_statistics_are_taken_for_one_whenever_they_rise() {
         let queue = |seconds| saw(seconds, 1.1, 40.0);
         assert_eq!(last_verdict(queue, |s| queue(s + 0.6)), Verdict::Shared);
     }
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_pause_it_is_watched_anew() {
+    fn after_a_pause_watching_starts_again() {
         let mut detector = DelayStatistics::default();
         let feed = |detector: &mut DelayStatistics, from: f64, seconds: f64| {
             let mut at = from;

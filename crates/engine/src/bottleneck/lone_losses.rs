@@ -1,60 +1,60 @@
-//! Separate bottlenecks from heavy losses that only one path has.
+//! Finds separate bottlenecks from heavy losses on only one path.
 //!
-//! Losses of congestion are few: a queue that is full takes a packet or a burst, windows are cut, and it has room again. Where an
-//! eighth of what a path sends is lost from one fast retransmit to a later one, and another path had none of
-//! that though it sent as long and as many packets as tell, the losses are not those of a place that both go through: of so
-//! many packets one at least would have been the other's. This is known after two fast retransmits, when windows of a group that is none were cut once.
+//! Congestion losses are few: a full queue drops a packet or a burst, windows shrink, and it has room again. Suppose a path
+//! loses an eighth of its packets between two fast retransmits, and another path loses none although it sent for as long
+//! and enough packets. Then the two do not share the place of the losses: one of so many would have hit the other path.
+//! This is known after two fast retransmits, when the windows of a false group were reduced once.
 //!
-//! Slow start overshoots and loses as much in any queue, so what it lost is left out. All is forgotten after [`MEMORY`].
+//! Slow start overshoots and loses as much in any queue, so its losses are ignored. Findings expire after [`MEMORY`].
 
 use anabranch_wire::{PathId, Span, Time};
 use smallvec::SmallVec;
 
-/// Of so many packets one is lost.
+/// Losses are heavy if one in this many packets is lost.
 const HEAVY: u64 = 8;
-/// So many packets tell, of each path.
+/// Packets required of each path.
 const PACKETS: u64 = 24;
-/// So long, in the longer of the two round trips, is looked back at most.
+/// Longest period examined, in multiples of the longer round trip.
 const ROUNDS: u64 = 4;
-/// How long a finding stands.
+/// How long a finding is valid.
 const MEMORY: Span = Span::from_secs(30);
 
-/// A path that may lose alone or be spared, as it stands when a path enters fast retransmit.
+/// A path's counts when a path enters fast retransmit.
 #[derive(Clone, Copy, Debug)]
-pub struct Toll {
+pub struct LossCounts {
     /// The path.
     pub path: PathId,
-    /// Packets sent and lost since it began.
+    /// Packets sent so far, including lost ones.
     pub sent: u64,
-    /// Those found lost.
+    /// Packets found lost so far.
     pub lost: u64,
     /// Its smoothed round-trip time.
     pub rtt: Span,
 }
 
-/// Two paths when the first entered fast retransmit.
+/// The counts of two paths when the first entered fast retransmit.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
     at: Time,
-    loser: Toll,
-    spared: Toll,
+    loser: LossCounts,
+    spared: LossCounts,
 }
 
 /// The detector.
 #[derive(Clone, Debug, Default)]
 pub struct LoneLosses {
     marks: Vec<Mark>,
-    /// Pairs, the lower first, and when they were found to be separate.
+    /// Pairs found to be separate, lower id first, with the time of the finding.
     apart: SmallVec<[((PathId, PathId), Time); 2]>,
 }
 
 impl LoneLosses {
-    /// A path entered fast retransmit beside others: answers those that it was found to be separate from by that, which were not known to be.
+    /// Handles the fast retransmit of a path. Returns the other paths newly found to be separate from it.
     pub fn on_congestion(
         &mut self,
         now: Time,
-        (loser, in_slow_start): (Toll, bool),
-        others: impl Iterator<Item = Toll>,
+        (loser, in_slow_start): (LossCounts, bool),
+        others: impl Iterator<Item = LossCounts>,
     ) -> SmallVec<[PathId; 8]> {
         let mut found = SmallVec::new();
         for spared in others {
@@ -81,7 +81,7 @@ impl LoneLosses {
         found
     }
 
-    /// Notes two paths that do not share; true when that is new.
+    /// Records two paths that do not share; true when that is new.
     fn part(&mut self, now: Time, pair: (PathId, PathId)) -> bool {
         if let Some((_, at)) = self.apart.iter_mut().find(|(known, _)| *known == pair) {
             let is_known = now.since(std::mem::replace(at, now)) < MEMORY;
@@ -97,7 +97,7 @@ impl LoneLosses {
         self.apart.iter().any(|(pair, at)| *pair == (a, b) && now.since(*at) < MEMORY)
     }
 
-    /// Forgets a path.
+    /// Removes a path.
     pub fn forget(&mut self, path: PathId) {
         self.marks.retain(|mark| mark.loser.path != path && mark.spared.path != path);
         self.apart.retain(|((a, b), _)| *a != path && *b != path);
@@ -105,8 +105,8 @@ impl LoneLosses {
 }
 
 impl Mark {
-    /// True when what was lost since is too much to be congestion that both would have seen.
-    fn is_lone(&self, loser: &Toll, spared: &Toll) -> bool {
+    /// True when the losses since the mark are too heavy for congestion that both paths would have noticed.
+    fn is_lone(&self, loser: &LossCounts, spared: &LossCounts) -> bool {
         let (sent, lost) = (loser.sent - self.loser.sent, loser.lost - self.loser.lost);
         sent >= PACKETS && spared.sent - self.spared.sent >= PACKETS && lost * HEAVY >= sent
     }
@@ -123,54 +123,55 @@ mod tests {
         Time::ZERO + Span::from_millis(ms)
     }
 
-    fn toll(path: PathId, (sent, lost): (u64, u64)) -> Toll {
-        Toll { path, sent, lost, rtt: Span::from_millis(40) }
+    fn counts(path: PathId, (sent, lost): (u64, u64)) -> LossCounts {
+        LossCounts { path, sent, lost, rtt: Span::from_millis(40) }
     }
 
-    /// What the second fast retransmit of A tells, so long after the first one in ms, with so many packets sent and lost on A and on B meanwhile.
+    /// Whether the second fast retransmit of A finds B separate, `after` ms after the first, with these packets sent and lost
+    /// on A and B since then.
     fn second(after: u64, a: (u64, u64), b: (u64, u64)) -> bool {
         let mut detector = LoneLosses::default();
         let first =
-            detector.on_congestion(at(0), (toll(A, (500, 9)), false), [toll(B, (700, 4))].into_iter());
-        assert!(first.is_empty(), "one fast retransmit tells nothing");
+            detector.on_congestion(at(0), (counts(A, (500, 9)), false), [counts(B, (700, 4))].into_iter());
+        assert!(first.is_empty(), "one fast retransmit proves nothing");
         let (a, b) = ((500 + a.0, 9 + a.1), (700 + b.0, 4 + b.1));
-        let found = detector.on_congestion(at(after), (toll(A, a), false), [toll(B, b)].into_iter());
+        let found = detector.on_congestion(at(after), (counts(A, a), false), [counts(B, b)].into_iter());
         assert_eq!(found.as_slice() == [B], detector.are_apart(at(after), A, B));
         assert!(!detector.are_apart(at(after + 30_000), A, B));
         !found.is_empty()
     }
 
     #[test]
-    fn heavy_losses_that_another_path_has_none_of_tell_that_they_do_not_share() {
+    fn heavy_losses_on_one_path_only_show_that_two_paths_do_not_share() {
         assert!(second(45, (24, 3), (24, 0)));
         assert!(!second(45, (25, 3), (24, 0)), "fewer than an eighth");
-        assert!(!second(45, (24, 3), (24, 1)), "the other lost as well");
-        assert!(!second(45, (24, 3), (23, 0)), "the other sent too little to tell");
-        assert!(!second(45, (23, 3), (24, 0)), "the path sent too little to tell");
+        assert!(!second(45, (24, 3), (24, 1)), "the other lost too");
+        assert!(!second(45, (24, 3), (23, 0)), "the other sent too little");
+        assert!(!second(45, (23, 3), (24, 0)), "the path sent too little");
         assert!(!second(39, (24, 3), (24, 0)), "the other's losses are not known yet");
         assert!(second(160, (24, 3), (24, 0)));
         assert!(!second(161, (24, 3), (24, 0)), "too long ago");
     }
 
     #[test]
-    fn what_slow_start_lost_tells_nothing() {
+    fn losses_of_slow_start_prove_nothing() {
         let mut detector = LoneLosses::default();
-        let mut told = |ms, lost, slow| {
-            let others = [toll(B, (ms, 0))];
-            !detector.on_congestion(at(ms), (toll(A, (ms, lost)), slow), others.into_iter()).is_empty()
+        let mut finds = |ms, lost, slow| {
+            let others = [counts(B, (ms, 0))];
+            !detector.on_congestion(at(ms), (counts(A, (ms, lost)), slow), others.into_iter()).is_empty()
         };
         assert!(
-            ![told(0, 1, true), told(50, 40, true), told(100, 41, false), told(150, 44, false)]
+            ![finds(0, 1, true), finds(50, 40, true), finds(100, 41, false), finds(150, 44, false)]
                 .contains(&true)
         );
-        assert!(told(200, 60, false));
+        assert!(finds(200, 60, false));
     }
 
     #[test]
-    fn a_path_is_forgotten() {
+    fn a_path_can_be_removed() {
         let mut detector = LoneLosses::default();
         for (ms, lost) in [(0, 0), (50, 10)] {
-            detector.on_congestion(at(ms), (toll(B, (ms, lost)), false), [toll(A, (ms, 0))].into_iter());
+            detector.on_congestion(at(ms), (counts(B, (ms, lost)), false), [counts(A, (ms, 0))].into_iter());
         }
         assert!(detector.are_apart(at(50), A, B));
         detector.forget(A);

@@ -1,30 +1,29 @@
-//! Groups of paths whose windows are coupled: evidence where there is some, the interface before.
+//! Groups of paths whose windows are coupled: by evidence, or by interface before there is any.
 //!
-//! Two paths are joined when they are found to share a bottleneck, or while nothing is known and both leave over the
-//! same local socket: most often that is the bottleneck. What is joined to one is joined to all of
-//! its group. A group is named by its lowest path.
+//! Two paths are joined when they share a bottleneck, or while nothing is known and both use the same local socket, the
+//! usual bottleneck. A path joined to one path is joined to its whole group. A group is named by its lowest path.
 //!
-//! A verdict is not believed at once when it changes another: it has to hold for [`PATIENCE`], so that groups
-//! do not flap, unless it is beyond doubt. When the evidence stays away for [`MEMORY`], what it showed is forgotten.
+//! A changed verdict must hold for [`PATIENCE`] before it is accepted, so that groups do not flap, unless it is certain.
+//! Evidence is forgotten when none follows for [`MEMORY`].
 
 use anabranch_wire::{PathId, Span, Time};
 use smallvec::{SmallVec, smallvec};
 
 use super::Verdict;
 
-/// How long a verdict that changes another has to hold.
+/// How long a changed verdict must hold.
 const PATIENCE: Span = Span::from_secs(1);
-/// How long evidence has to be missing until what it had shown is forgotten.
+/// How long without evidence until earlier evidence is forgotten.
 const MEMORY: Span = Span::from_secs(30);
 
 /// Why a path is in its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupReason {
-    /// It leaves over the same interface as another, and nothing else is known.
+    /// It uses the same interface as another, and nothing else is known.
     SameInterface,
-    /// It was found to share a bottleneck with another.
+    /// It shares a bottleneck with another.
     SharedBottleneck,
-    /// It was found to share with none.
+    /// It shares with none.
     Separate,
     /// Nothing is known, and it has an interface of its own.
     OwnInterface,
@@ -46,9 +45,9 @@ impl GroupReason {
 #[derive(Clone, Copy, Debug)]
 struct Pair {
     paths: (PathId, PathId),
-    believed: Verdict,
-    /// What is said instead, and since when.
-    heard: (Verdict, Time),
+    accepted: Verdict,
+    /// The latest verdict, and since when.
+    latest: (Verdict, Time),
 }
 
 /// The groups of a session's paths.
@@ -58,42 +57,42 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// Notes what the evidence says of two paths now, `a` below `b`.
+    /// Records the current verdict on two paths, `a` below `b`.
     pub fn note(&mut self, now: Time, (a, b): (PathId, PathId), verdict: Verdict) {
         let index = self.pairs.iter().position(|pair| pair.paths == (a, b)).unwrap_or_else(|| {
-            self.pairs.push(Pair { paths: (a, b), believed: verdict, heard: (verdict, now) });
+            self.pairs.push(Pair { paths: (a, b), accepted: verdict, latest: (verdict, now) });
             self.pairs.len() - 1
         });
         let pair = &mut self.pairs[index];
-        if pair.heard.0 != verdict {
-            pair.heard = (verdict, now);
+        if pair.latest.0 != verdict {
+            pair.latest = (verdict, now);
         }
         let patience = if verdict == Verdict::Undecided { MEMORY } else { PATIENCE };
-        if pair.believed == Verdict::Undecided || now.since(pair.heard.1) >= patience {
-            pair.believed = verdict;
+        if pair.accepted == Verdict::Undecided || now.since(pair.latest.1) >= patience {
+            pair.accepted = verdict;
         }
     }
 
-    /// Believes of two paths, `a` below `b`, at once that they do not share.
+    /// Records with certainty that two paths, `a` below `b`, do not share.
     pub fn part(&mut self, now: Time, (a, b): (PathId, PathId)) {
         self.note(now, (a, b), Verdict::Separate);
         if let Some(pair) = self.pairs.iter_mut().find(|pair| pair.paths == (a, b)) {
-            pair.believed = Verdict::Separate;
+            pair.accepted = Verdict::Separate;
         }
     }
 
-    /// Forgets a path.
+    /// Removes a path.
     pub fn forget(&mut self, path: PathId) {
         self.pairs.retain(|pair| pair.paths.0 != path && pair.paths.1 != path);
     }
 
-    /// What is believed of two paths, `a` below `b`.
+    /// The accepted verdict on two paths, `a` below `b`.
     #[must_use]
     pub fn believed(&self, a: PathId, b: PathId) -> Verdict {
-        self.pairs.iter().find(|pair| pair.paths == (a, b)).map_or(Verdict::Undecided, |pair| pair.believed)
+        self.pairs.iter().find(|pair| pair.paths == (a, b)).map_or(Verdict::Undecided, |pair| pair.accepted)
     }
 
-    /// The group of each path, in order, and why. `paths` are ids and local sockets, sorted by id.
+    /// The group of each path, in order, and the reason. `paths` are ids and local sockets, sorted by id.
     #[must_use]
     pub fn of(&self, paths: &[(PathId, u32)]) -> SmallVec<[(u32, GroupReason); 8]> {
         let mut group: SmallVec<[usize; 8]> = (0..paths.len()).collect();
@@ -120,7 +119,7 @@ impl Groups {
     }
 }
 
-/// What says more about a path.
+/// The more specific reason.
 fn stronger(a: GroupReason, b: GroupReason) -> GroupReason {
     let rank = |reason| match reason {
         GroupReason::SharedBottleneck => 3,
@@ -142,13 +141,13 @@ mod tests {
     }
 
     #[test]
-    fn before_there_is_evidence_the_interface_decides() {
+    fn without_evidence_the_interface_decides() {
         let groups: Vec<_> = Groups::default().of(&PATHS).into_iter().map(|(group, _)| group).collect();
         assert_eq!(groups, [0, 0, 4]);
     }
 
     #[test]
-    fn evidence_goes_before_the_interface() {
+    fn evidence_overrides_the_interface() {
         let mut groups = Groups::default();
         groups.note(at(1), (PathId(0), PathId(2)), Verdict::Separate);
         groups.note(at(1), (PathId(2), PathId(4)), Verdict::Shared);
@@ -159,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_verdict_has_to_hold_before_it_is_believed() {
+    fn a_changed_verdict_must_hold_before_it_is_accepted() {
         let mut groups = Groups::default();
         let pair = (PathId(0), PathId(4));
         groups.note(at(1), pair, Verdict::Shared);

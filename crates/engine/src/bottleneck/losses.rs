@@ -1,21 +1,20 @@
-//! Shared congestion from the moments of fast retransmits (mTCP §3.2 [M8]).
+//! Finds shared congestion from the times of fast retransmits (mTCP §3.2 [M8]).
 //!
-//! Each path keeps the times at which it entered fast retransmit. Of two paths with m ≤ n such times, `match` is the
-//! size of the largest one-to-one matching of times less than `interval` apart, and the paths are
-//! correlated when `match / m > δ`. Both lists are sorted, so taking the earliest partner that is left gives a
-//! largest matching in one pass.
+//! Each path stores the times at which it entered fast retransmit. For two paths with m ≤ n such times, `match` is the size
+//! of the largest one-to-one matching of times less than `interval` apart. The paths are correlated when `match / m > δ`.
+//! Both lists are sorted, so taking the earliest free partner gives a largest matching in one pass.
 //!
 //! **How long to wait.** By chance one time finds a partner with probability about `p = 2·interval / min(interval_s,
 //! interval_t)`, where `interval_s` is the mean time between events of a path. By the Chernoff bound more than δm of m
 //! match by chance with probability below `e^(−m·D(δ‖p))`, `D(δ‖p) = δ ln(δ/p) + (1−δ) ln((1−δ)/(1−p))`. So a
 //! verdict waits for `m ≥ −ln ζ / D(δ‖p)`. Where p ≥ δ the bound says nothing, and nothing is decided.
 //!
-//! **Lag.** Paths of different latency see one bottleneck at different times. Every shift of one list within a round trip
-//! is tried by [`STEPS`] steps and the best is kept. This is a search among several chances to match: as many as
-//! shifts an `interval` apart fit into it. [`Lag::Counted`] divides ζ by their number, so the
-//! bound holds again; [`Lag::AsPrinted`] is the paper's rule.
+//! **Lag.** Paths with different latencies see one bottleneck at different times. Shifts of one list within a round trip
+//! are tried in [`STEPS`] steps, and the best one counts. This search gives several chances to match: as many as shifts an
+//! `interval` apart fit into a round trip. [`Lag::Counted`] divides ζ by their number, so that the bound holds again;
+//! [`Lag::AsPrinted`] is the paper's rule.
 //!
-//! **Forgetting.** The last 64 events of a path count, and none older than two minutes, unless it is asked otherwise.
+//! **Forgetting.** By default the last 64 events of a path count, and none older than two minutes.
 
 use std::collections::VecDeque;
 
@@ -24,9 +23,9 @@ use smallvec::SmallVec;
 
 use super::{DelaySample, SharedCongestion, Verdict};
 
-/// Events kept for each path, unless it is asked otherwise.
+/// Events stored for each path by default.
 const KEPT: usize = 64;
-/// Older events are forgotten, unless it is asked otherwise.
+/// Older events are dropped by default.
 const MEMORY: Span = Span::from_secs(120);
 /// Shifts tried in each direction.
 const STEPS: i64 = 16;
@@ -39,7 +38,7 @@ pub enum Lag {
     /// ζ is divided by the number of chances that the search gives.
     #[default]
     Counted,
-    /// As the paper has it: not at all.
+    /// As in the paper: not at all.
     AsPrinted,
 }
 
@@ -48,7 +47,7 @@ pub enum Lag {
 struct Events {
     path: PathId,
     times: VecDeque<Time>,
-    /// Events before are unknown.
+    /// Events before this are unknown.
     since: Time,
     rtt: Span,
 }
@@ -56,23 +55,23 @@ struct Events {
 /// mTCP's detector.
 #[derive(Clone, Debug)]
 pub struct FastRetransmits {
-    /// Two events less than this apart may be one congestion: longer than most bursts of losses last.
+    /// Two events less than this apart may be one congestion: longer than most bursts of losses.
     pub interval: Span,
     /// δ: paths are correlated when a larger share of events matches.
     pub threshold: f64,
-    /// ζ: the chance of a false *shared* that is put up with.
+    /// ζ: the accepted chance of a false *shared*.
     pub zeta: f64,
     /// How the search for a lag counts.
     pub lag: Lag,
-    /// Events of a path that count at most, the last ones.
+    /// Most events of a path that count, the latest ones.
     pub kept: usize,
-    /// Older events are forgotten.
+    /// Older events are dropped.
     pub memory: Span,
     paths: Vec<Events>,
 }
 
 impl Default for FastRetransmits {
-    /// interval = 200 ms and δ = 0.5, as in the paper; ζ = 0.05, which it does not give.
+    /// interval = 200 ms and δ = 0.5, as in the paper; ζ = 0.05, which the paper does not give.
     fn default() -> Self {
         Self {
             interval: Span::from_millis(200),
@@ -86,7 +85,7 @@ impl Default for FastRetransmits {
     }
 }
 
-/// What is known of a pair.
+/// The evidence on a pair.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Correlation {
     /// `match / min(m, n)` at the best lag.
@@ -106,7 +105,7 @@ impl FastRetransmits {
         &mut self.paths[index]
     }
 
-    /// What is known of two paths; `None` while either has had no event.
+    /// The evidence on two paths; `None` until both have had an event.
     #[must_use]
     pub fn correlation(&self, now: Time, a: PathId, b: PathId) -> Option<Correlation> {
         let find = |path| self.paths.iter().find(|known| known.path == path);
@@ -212,7 +211,7 @@ mod tests {
         Time::ZERO + Span::from_secs_f64(seconds)
     }
 
-    /// Numbers in [0, 1) that look random (SplitMix64).
+    /// Pseudo-random numbers in [0, 1) (SplitMix64).
     fn noise(mut seed: u64) -> impl FnMut() -> f64 {
         move || {
             seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -223,7 +222,7 @@ mod tests {
         }
     }
 
-    /// The first verdict that is one, checked at every event as mTCP does.
+    /// The first decided verdict, checked at every event as in mTCP.
     fn first_verdict(mut events: Vec<(f64, PathId)>, rtt: Span, lag: Lag) -> Option<(f64, Verdict)> {
         events.sort_by(|a, b| a.0.total_cmp(&b.0));
         let mut detector = FastRetransmits { lag, ..FastRetransmits::default() };
@@ -279,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn independent_paths_are_taken_for_sharing_once_in_twenty_at_most() {
+    fn independent_paths_are_taken_for_sharing_at_most_once_in_twenty() {
         let wrong = |lag| {
             let wrong = |seed: &u64| {
                 let mut next = noise(seed * 7919);
@@ -301,13 +300,13 @@ mod tests {
     }
 
     #[test]
-    fn where_losses_are_too_dense_nothing_is_decided() {
+    fn with_losses_too_dense_nothing_is_decided() {
         let events = (0..400).map(|k| (0.3 * f64::from(k), if k % 2 == 0 { A } else { B })).collect();
         assert_eq!(first_verdict(events, Span::ZERO, Lag::Counted), None);
     }
 
     #[test]
-    fn what_was_shared_long_ago_is_forgotten() {
+    fn old_evidence_of_sharing_is_forgotten() {
         let mut detector = FastRetransmits::default();
         for k in 0..10 {
             let now = at(5.0 * f64::from(k));
@@ -323,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_forgotten_where_that_is_asked() {
+    fn nothing_is_forgotten_if_configured_so() {
         let mut detector =
             FastRetransmits { kept: usize::MAX, memory: Span::MAX, ..FastRetransmits::default() };
         for k in 0..1000 {

@@ -1,71 +1,70 @@
-//! One-way delays from the times that acknowledgements tell, whatever the two clocks say.
+//! One-way delays from the arrival times in acknowledgements, with two unsynchronised clocks.
 //!
-//! The sender knows by its own clock when a packet left, and by the receiver's when it arrived. The difference is the delay,
-//! plus the *offset* of the clocks, plus what one of them gains on the other, their *skew* (RFC 8382 §5.2). What detectors
-//! look at does not depend on a constant, so three steps are enough:
+//! The sender knows by its own clock when a packet was sent, and by the receiver's when it arrived. The difference is the
+//! delay, plus the *offset* of the clocks, plus their *skew*, the gain of one on the other (RFC 8382 §5.2). Detectors ignore
+//! a constant, so three steps suffice:
 //!
-//! 1. **Rounds.** Times of arrival begin anew every 2^30 µs. The difference is taken modulo that and put as near as can be to
-//!    the one before it on the path: it would have to change by nine minutes to be taken for another.
-//! 2. **Offset.** The first packet of a path is taken to have needed half of its shortest round trip; all others are relative
-//!    to it. This base stays, so that nothing but a delay moves what comes out.
-//! 3. **Skew.** The shortest delays of [`BUCKET`] each have least of queues in them, and skew is their slope over two minutes. It is the same on
-//!    all paths, as there are
-//!    two clocks only, so slopes between minima at least [`APART`] apart are pooled over the paths. Queues bend some of them, hence
-//!    no line is fitted: what is believed is as little as lies between the first and the ninth tenth of the slopes (compare
-//!    Zhang et al., INFOCOM 2002, which RFC 8382 §5.2 names). It is taken off bit by bit as time passes and never in one
-//!    step, as a step would look like a queue.
+//! 1. **Rounds.** Arrival times start again every 2^30 µs. The difference is taken modulo that, as close as possible to the
+//!    previous one of the path: only a change of nine minutes would be mistaken.
+//! 2. **Offset.** The first packet of a path is assumed to have taken half of the shortest round trip; all others are
+//!    relative to it. This base stays, so that only delays move the result.
+//! 3. **Skew.** The shortest delay of each [`BUCKET`] contains the least queueing, and skew is the slope of these minima
+//!    over two minutes. It is equal on all paths, because there are only two clocks. So slopes between minima at least
+//!    [`APART`] buckets apart are pooled over the paths. Queues distort some slopes, so no line is fitted: the estimate is
+//!    the value closest to zero between the first and the ninth tenth of the slopes (compare Zhang et al., INFOCOM 2002,
+//!    which RFC 8382 §5.2 names). It is corrected gradually, because a step would look like a queue.
 //!
-//! How long a packet *waited* in queues is what it took beyond the shortest of the last [`RECENT`] buckets and that under way.
+//! A packet's *wait* in queues is its delay beyond the shortest of the last [`RECENT`] buckets and the current one.
 
 use std::collections::VecDeque;
 
 use anabranch_wire::{ArrivalTime, PathId, Span, Time};
 
-/// The shortest delay of so long is kept.
+/// The shortest delay of each such period is stored.
 const BUCKET: Span = Span::from_secs(4);
-/// So many of them for each path.
+/// Stored buckets for each path.
 const BUCKETS: usize = 32;
-/// Slopes are those of minima so many buckets apart at least.
+/// Least distance, in buckets, of the minima for a slope.
 const APART: usize = 16;
-/// Waits are measured from the shortest of so many buckets and that under way: what clocks gain in them is less than a queue.
+/// Waits are measured from the shortest of this many buckets and the current one: clocks drift less than a queue in them.
 const RECENT: usize = 2;
-/// No clock gains more on another: a thousandth is ten times what crystals do.
+/// Largest possible skew: a thousandth is ten times that of crystals.
 const MOST_SKEW: f64 = 1e-3;
 /// A round, in nanoseconds.
 const ROUND: i64 = ArrivalTime::ROUND.as_nanos() as i64;
 
-/// What one packet's journey there took.
+/// The one-way journey of one packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OneWay {
-    /// From its departure to its arrival. Only changes mean something.
+    /// Time from its departure to its arrival. Only changes are meaningful.
     pub delay: Span,
-    /// How much longer than the shortest of late.
+    /// How much longer than the recent shortest.
     pub waited: Span,
     /// True for the first packet of a path.
     pub is_first: bool,
 }
 
-/// One path's packets, in nanoseconds.
+/// The packets of one path, in nanoseconds.
 #[derive(Clone, Debug)]
-struct Way {
+struct PathDelays {
     path: PathId,
-    /// Arrival less departure of the packet before, rounds included.
+    /// Arrival minus departure of the previous packet, including rounds.
     last: i64,
-    /// What is taken off for the offset of the clocks.
+    /// The correction for the offset of the clocks.
     base: i64,
-    /// What has been taken off for their skew until `last_at`.
+    /// The correction for their skew up to `last_at`.
     skewed: f64,
     last_at: Time,
-    /// The shortest of past buckets, the oldest first, with their times.
+    /// The shortest delays of past buckets, oldest first, with their times.
     minima: VecDeque<(Time, i64)>,
     /// The least of the last [`RECENT`] of them.
     recent: i64,
-    /// That of the bucket under way, and when it ends.
+    /// That of the current bucket, and when the bucket ends.
     current: (Time, i64),
     ends_at: Time,
 }
 
-impl Way {
+impl PathDelays {
     fn new(path: PathId, sent_at: Time, (took, likely): (i64, Span)) -> Self {
         Self {
             path,
@@ -80,7 +79,7 @@ impl Way {
         }
     }
 
-    /// Notes a packet; true when a bucket is full.
+    /// Records a packet; true when a bucket is complete.
     fn note(&mut self, sent_at: Time, took: i64) -> bool {
         let is_full = sent_at >= self.ends_at;
         if is_full {
@@ -98,13 +97,13 @@ impl Way {
         is_full
     }
 
-    /// How much longer this was than the shortest of late.
+    /// How much longer this was than the recent shortest.
     fn waited(&self, took: i64) -> Span {
         let shortest = self.recent.min(self.current.1);
         Span::from_nanos(u64::try_from(took.saturating_sub(shortest)).unwrap_or(0))
     }
 
-    /// The slopes between minima that are far enough apart, once it is watched for long enough.
+    /// The slopes between minima that are far enough apart, after enough time.
     fn slopes(&self) -> impl Iterator<Item = f64> {
         let pairs = self.minima.iter().skip(APART).enumerate().filter(|_| self.minima.len() == BUCKETS);
         pairs.flat_map(|(count, (later, high))| {
@@ -116,7 +115,7 @@ impl Way {
     }
 }
 
-/// The change that is nearest to none and tells the same time of arrival; most are so already.
+/// The smallest change with the same arrival time modulo a round; usually `change` itself.
 fn change_in_rounds(change: i64) -> i64 {
     if (-ROUND / 2..ROUND / 2).contains(&change) {
         return change;
@@ -125,57 +124,57 @@ fn change_in_rounds(change: i64) -> i64 {
     if change >= ROUND / 2 { change - ROUND } else { change }
 }
 
-/// The clocks' difference, and the delays of all paths.
+/// The clocks' skew, and the delays of all paths.
 #[derive(Clone, Debug, Default)]
 pub struct OneWayDelays {
-    ways: Vec<Way>,
-    /// What the receiver's clock gains on the sender's: seconds a second.
+    paths: Vec<PathDelays>,
+    /// The gain of the receiver's clock on the sender's, in seconds a second.
     skew: f64,
 }
 
 impl OneWayDelays {
-    /// What the journey of a packet that left at `sent_at` took, from when it arrived by the receiver's clock.
-    /// `likely` is what the first packet of a path is taken to have needed.
+    /// Computes the journey of a packet sent at `sent_at` from its arrival by the receiver's clock. `likely` is the assumed
+    /// delay of a path's first packet.
     pub fn measure(&mut self, path: PathId, (sent_at, likely): (Time, Span), arrived: ArrivalTime) -> OneWay {
-        let told = arrived.since(sent_at).as_nanos() as i64;
-        let Some(index) = self.ways.iter().position(|known| known.path == path) else {
-            self.ways.push(Way::new(path, sent_at, (told, likely)));
+        let difference = arrived.since(sent_at).as_nanos() as i64;
+        let Some(index) = self.paths.iter().position(|known| known.path == path) else {
+            self.paths.push(PathDelays::new(path, sent_at, (difference, likely)));
             return OneWay { delay: likely, waited: Span::ZERO, is_first: true };
         };
         let skew = self.skew;
-        let way = &mut self.ways[index];
-        let took = way.last.saturating_add(change_in_rounds(told.wrapping_sub(way.last)));
-        way.skewed += skew * sent_at.since(way.last_at).as_nanos() as f64;
-        (way.last, way.last_at) = (took, way.last_at.max(sent_at));
-        let delay = took.saturating_sub(way.base).saturating_sub(way.skewed as i64);
+        let delays = &mut self.paths[index];
+        let took = delays.last.saturating_add(change_in_rounds(difference.wrapping_sub(delays.last)));
+        delays.skewed += skew * sent_at.since(delays.last_at).as_nanos() as f64;
+        (delays.last, delays.last_at) = (took, delays.last_at.max(sent_at));
+        let delay = took.saturating_sub(delays.base).saturating_sub(delays.skewed as i64);
         let delay = Span::from_nanos(u64::try_from(delay).unwrap_or(0));
-        let is_full = way.note(sent_at, took);
-        let waited = way.waited(took);
+        let is_full = delays.note(sent_at, took);
+        let waited = delays.waited(took);
         if is_full {
             self.learn_skew();
         }
         OneWay { delay, waited, is_first: false }
     }
 
-    /// True when packets of a path were measured.
+    /// True when packets of the path were measured.
     #[must_use]
     pub fn knows(&self, path: PathId) -> bool {
-        self.ways.iter().any(|known| known.path == path)
+        self.paths.iter().any(|known| known.path == path)
     }
 
-    /// What the receiver's clock is believed to gain on the sender's, in seconds a second.
+    /// The estimated gain of the receiver's clock on the sender's, in seconds a second.
     #[must_use]
     pub fn skew(&self) -> f64 {
         self.skew
     }
 
-    /// Forgets a path.
+    /// Removes a path.
     pub fn forget(&mut self, path: PathId) {
-        self.ways.retain(|known| known.path != path);
+        self.paths.retain(|known| known.path != path);
     }
 
     fn learn_skew(&mut self) {
-        let mut slopes: Vec<f64> = self.ways.iter().flat_map(Way::slopes).collect();
+        let mut slopes: Vec<f64> = self.paths.iter().flat_map(PathDelays::slopes).collect();
         if slopes.is_empty() {
             return;
         }
@@ -192,7 +191,7 @@ mod tests {
 
     const A: PathId = PathId(0);
 
-    /// What comes out of 400 s in milliseconds, where the receiver's clock is ahead by `offset` and gains so many millionths.
+    /// The delays computed over 400 s in milliseconds, when the receiver's clock is ahead by `offset` and gains `gain`.
     fn measured(offset: Span, gain: f64, queue: impl Fn(f64) -> f64) -> (Vec<f64>, f64) {
         let mut delays = OneWayDelays::default();
         let all = (0..40_000_u64).map(|step| {
@@ -212,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_the_receivers_clock_says_and_when_it_begins_anew_the_delays_are_the_same() {
+    fn delays_do_not_depend_on_the_receivers_clock_and_its_rounds() {
         let queue = |seconds| saw(seconds, 3.0);
         let (plain, skew) = measured(Span::ZERO, 0.0, queue);
         assert!((plain[299] - plain[0] - 40.0).abs() < 0.5, "{} {}", plain[0], plain[299]);
@@ -224,11 +223,11 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_gains_is_found_out_and_corrected_without_a_step() {
+    fn a_clock_that_gains_is_corrected_without_a_step() {
         for gain in [300.0, -300.0] {
             let (delays, skew) = measured(Span::from_secs(5), gain, |seconds| saw(seconds, 3.0));
             assert!((skew * 1e6 - gain).abs() < 20.0, "{skew}");
-            // Over half a minute at the end the clocks part by 9 ms.
+            // In half a minute at the end the clocks drift apart by 9 ms.
             let mean = |at: usize| delays[at * 100..(at + 3) * 100].iter().sum::<f64>() / 300.0;
             assert!((mean(396) - mean(366)).abs() < 1.0, "{} {}", mean(366), mean(396));
             let jump = delays.windows(2).filter(|pair| (pair[1] - pair[0]) > 1.0);
@@ -237,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn long_waves_of_a_queue_are_not_taken_for_skew() {
+    fn long_waves_of_a_queue_are_not_mistaken_for_skew() {
         for period in [15.0, 40.0, 100.0] {
             let (_, skew) = measured(Span::ZERO, 0.0, |seconds| 10.0 + saw(seconds, period));
             assert!(skew.abs() < 50e-6, "{period} s: {skew}");
@@ -245,21 +244,21 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_bounded_and_no_time_that_is_told_does_harm() {
+    fn memory_is_bounded_and_no_reported_time_does_harm() {
         let mut delays = OneWayDelays::default();
         for step in 0..10_000_u64 {
             let sent_at = Time::ZERO + Span::from_secs(step);
             let lie = ArrivalTime::from_micros(step.wrapping_mul(0x9e37_79b9_7f4a_7c15));
             delays.measure(A, (sent_at, Span::from_millis(10)), lie);
         }
-        assert!(delays.ways[0].minima.len() == BUCKETS && delays.skew().abs() <= MOST_SKEW);
+        assert!(delays.paths[0].minima.len() == BUCKETS && delays.skew().abs() <= MOST_SKEW);
         assert!(delays.knows(A));
         delays.forget(A);
         assert!(!delays.knows(A));
     }
 
     #[test]
-    fn a_wait_is_what_the_queue_adds_to_the_shortest_of_the_last_seconds() {
+    fn a_wait_is_the_queueing_beyond_the_shortest_delay_of_the_last_seconds() {
         let mut delays = OneWayDelays::default();
         let mut waited = |ms: u64, took: u64| {
             let sent_at = Time::ZERO + Span::from_millis(ms);
@@ -267,7 +266,7 @@ mod tests {
             delays.measure(A, (sent_at, Span::from_millis(20)), arrived).waited.as_millis_f64()
         };
         assert_eq!((waited(0, 50), waited(10, 65), waited(20, 48), waited(30, 50)), (0.0, 15.0, 0.0, 2.0));
-        // The way there becomes longer: after three buckets that is what it takes.
+        // The path becomes longer: after three buckets that is the base.
         let longer: Vec<f64> = (1..4).map(|step| waited(4_500 * step, 80)).collect();
         assert_eq!(longer, [32.0, 32.0, 0.0]);
     }

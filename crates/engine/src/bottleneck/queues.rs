@@ -1,27 +1,27 @@
-//! Separate bottlenecks from queues of which one is full while the other is not.
+//! Finds separate bottlenecks from queues of which one is full while the other is not.
 //!
-//! A path loses where a queue is full, and what arrives just then has waited as long as that queue can make it wait. A path through the
-//! same queue waits as long at that moment: one that waits less than three quarters of it has its bottleneck elsewhere, and so has one that
-//! for two round trips never waited less than four thirds of it. One loss tells, so this is
-//! known long before waves and losses are; only *separate* can be learnt from it, since two queues may be full at once. Where both waited
-//! alike at a later loss, what was found is doubtful and forgotten.
+//! A path loses packets where a queue is full, and packets that arrive just then waited as long as that queue allows. A
+//! path through the same queue waits as long at that time. One that waits less than three quarters of it has another
+//! bottleneck, and so has one that never waited less than four thirds of it for two round trips. A single loss suffices, so
+//! the result comes long before that of waves and losses. Only *separate* can be found, since two queues may be full at
+//! once. If both waited alike at a later loss, the finding is doubtful and removed.
 //!
-//! Nothing is said of losses after waits below [`FULL`], which need no full queue. That a path waits less is no sign where its round trip is
-//! longer by half, and in slow start, where a queue fills within a round trip, longer at all: what it shows is of an earlier moment.
-//! All is forgotten after [`MEMORY`].
+//! Losses after waits below [`FULL`] need no full queue and are ignored. A shorter wait means nothing on a path whose round
+//! trip is longer by half, because its samples are older; in slow start, where a queue fills within a round trip, on any
+//! path with a longer one. Findings expire after [`MEMORY`].
 
 use anabranch_wire::{PathId, Span, Time};
 
 use super::Verdict;
 
-/// A wait from which on a queue may be full.
+/// The shortest wait in a queue that may be full.
 const FULL: Span = Span::from_millis(5);
-/// By so much waits in one queue differ: they are measured at other moments.
+/// Difference of waits in one queue, because they are measured at different times.
 const SLACK: Span = Span::from_millis(1);
-/// How long a finding stands.
+/// How long a finding is valid.
 const MEMORY: Span = Span::from_secs(30);
 
-/// How long packets of a path waited in queues of late.
+/// How long the recent packets of a path waited in queues.
 #[derive(Clone, Debug)]
 struct Waits {
     path: PathId,
@@ -30,7 +30,7 @@ struct Waits {
     /// The shortest and the longest wait of this round trip, and of the one before.
     this: (Span, Span),
     before: (Span, Span),
-    /// When this round trip began.
+    /// The start of this round trip.
     since: Time,
 }
 
@@ -43,8 +43,8 @@ impl Waits {
         (self.latest, self.rtt) = (wait, rtt);
     }
 
-    /// True when its packets were elsewhere than in the queue in which those of another path waited so long just now, until they did not fit.
-    /// Beyond this round-trip time it shows another moment.
+    /// True when its packets pass another queue than the one in which another path just waited for `full` until it lost. Paths
+    /// with a longer round-trip time than `longest_rtt` have samples that are too old.
     fn is_elsewhere(&self, full: Span, longest_rtt: Span) -> bool {
         let (shortest, longest) = (self.this.0.min(self.before.0), self.this.1.max(self.before.1));
         let is_of_now = self.rtt <= longest_rtt;
@@ -58,12 +58,12 @@ impl Waits {
 #[derive(Clone, Debug, Default)]
 pub struct FullQueues {
     waits: Vec<Waits>,
-    /// Pairs, the lower first, and when they were found to be separate.
+    /// Pairs found to be separate, lower id first, with the time of the finding.
     apart: Vec<((PathId, PathId), Time)>,
 }
 
 impl FullQueues {
-    /// A packet of a path waited so long, out of a smoothed round trip of `rtt`.
+    /// Handles the wait of a packet; `rtt` is the path's smoothed round-trip time.
     pub fn on_wait(&mut self, now: Time, path: PathId, wait: Span, rtt: Span) {
         match self.waits.iter_mut().find(|waits| waits.path == path) {
             Some(waits) => waits.on_wait(now, wait, rtt),
@@ -74,7 +74,7 @@ impl FullQueues {
         }
     }
 
-    /// A path entered fast retransmit; true when that tells something new.
+    /// Handles the fast retransmit of a path; true when that found something new.
     pub fn on_congestion(&mut self, now: Time, path: PathId, in_slow_start: bool) -> bool {
         let Some(full) = self.waits.iter().find(|waits| waits.path == path) else { return false };
         if full.latest < FULL {
@@ -108,7 +108,7 @@ impl FullQueues {
         }
     }
 
-    /// Forgets a path.
+    /// Removes a path.
     pub fn forget(&mut self, path: PathId) {
         self.waits.retain(|waits| waits.path != path);
         self.apart.retain(|((a, b), _)| *a != path && *b != path);
@@ -127,7 +127,8 @@ mod tests {
         Time::ZERO + Span::from_millis(ms)
     }
 
-    /// Path A waits up to 20 ms and loses at 1 s, while path B with this round trip waits so long; what is found, at once and after.
+    /// Path A waits up to 20 ms and loses at 1 s, path B waits by the function. Returns whether something was found, and the
+    /// verdict after it.
     fn found(waits_of_b: impl Fn(u64) -> Span, rtt: Span) -> (bool, Verdict) {
         let mut queues = FullQueues::default();
         for ms in (0..1000).step_by(10) {
@@ -152,14 +153,14 @@ mod tests {
     }
 
     #[test]
-    fn what_a_longer_path_shows_is_of_another_moment_unless_it_waits_longer_all_the_time() {
+    fn samples_of_a_longer_path_are_too_old_unless_it_waits_longer_all_the_time() {
         assert_eq!(found(|_| Span::ZERO, RTT * 2), (false, Verdict::Undecided));
         assert_eq!(found(|ms| Span::from_millis(ms / 25), RTT * 2), (true, Verdict::Separate));
         assert_eq!(found(|ms| Span::from_millis(ms % 40), RTT * 2), (false, Verdict::Undecided));
     }
 
     #[test]
-    fn in_slow_start_only_paths_that_are_no_longer_tell() {
+    fn in_slow_start_only_paths_with_no_longer_round_trip_count() {
         for (rtt, is_new) in [(RTT, true), (RTT + RTT / 4, false)] {
             let mut queues = FullQueues::default();
             queues.on_wait(at(0), A, Span::from_millis(20), RTT);
@@ -170,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_finding_is_forgotten_and_a_loss_without_a_queue_finds_nothing() {
+    fn a_finding_expires_and_a_loss_without_a_queue_finds_nothing() {
         let mut queues = FullQueues::default();
         queues.on_wait(at(0), A, Span::from_millis(9), RTT);
         queues.on_wait(at(0), B, Span::ZERO, RTT);
