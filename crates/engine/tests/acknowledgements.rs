@@ -1,7 +1,7 @@
-//! When acknowledgements leave that nothing on their own path carries along.
+//! When acknowledgements are sent that no data on their own path can carry.
 
 #[path = "hostile/attacker.rs"]
-#[allow(dead_code)] // What this needs of it is little.
+#[allow(dead_code)] // Uses only a part of it.
 mod attacker;
 
 use anabranch_engine::{Arrival, Config, Coupling, Detector, Ecn, MemoryBudget, PathState, Route, Transmit};
@@ -60,7 +60,7 @@ fn an_acknowledgement_does_not_wait_until_there_is_no_data_for_other_paths() {
     for step in 0..50 {
         let sent = victim.session.poll_transmit(victim.now).expect("there is data");
         if tells_of(&sent, SECOND) {
-            assert!(step > 5, "data on its way could have taken it along");
+            assert!(step > 5, "data in flight could have carried it");
             return;
         }
         let packet = sent.message.packet().unwrap();
@@ -72,13 +72,13 @@ fn an_acknowledgement_does_not_wait_until_there_is_no_data_for_other_paths() {
 }
 
 #[test]
-fn a_path_in_doubt_on_which_packets_arrive_has_every_other_acknowledgement() {
+fn a_suspected_path_that_still_receives_carries_every_other_acknowledgement() {
     let _turn = Meter::new();
     let mut victim = with_a_slow_second_path();
     let stream = victim.session.open_stream().unwrap();
     victim.session.write(stream, &mut Bytes::from(vec![0; 2_000])).unwrap();
     victim.drain();
-    // What was sent is not answered.
+    // The data are not acknowledged.
     for _ in 0..100 {
         if victim.session.paths()[0].state == PathState::Active {
             victim.wait(Span::from_millis(10));
@@ -95,7 +95,8 @@ fn a_path_in_doubt_on_which_packets_arrive_has_every_other_acknowledgement() {
     assert!(over[0].abs_diff(over[1]) <= 1 && over[0] >= 4, "{over:?}");
 }
 
-/// The times of arrival in the acknowledgements that a session of one path or two sends of two packets that came 3 ms apart, and when the second did.
+/// The arrival times in the acknowledgements of two packets that arrive 3 ms apart in a session of one path or two, and
+/// when the second packet arrived.
 fn told_times(asked: bool, paths: usize) -> (Vec<Option<ArrivalTime>>, ArrivalTime) {
     let _turn = Meter::new();
     let mut victim = Victim::offered(Params { arrival_times: asked, ..params() });
@@ -113,7 +114,7 @@ fn told_times(asked: bool, paths: usize) -> (Vec<Option<ArrivalTime>>, ArrivalTi
 }
 
 #[test]
-fn times_of_arrival_are_told_to_who_asks_for_them_once_there_are_two_paths_and_to_nobody_else() {
+fn arrival_times_are_reported_on_request_and_only_with_two_paths() {
     let (told, arrived) = told_times(true, 2);
     assert!(!told.is_empty() && told.iter().all(|time| *time == Some(arrived)), "{told:?} {arrived:?}");
     for (asked, paths) in [(true, 1), (false, 1), (false, 2)] {
@@ -123,7 +124,7 @@ fn times_of_arrival_are_told_to_who_asks_for_them_once_there_are_two_paths_and_t
 }
 
 #[test]
-fn who_looks_for_shared_bottlenecks_in_delays_asks_for_times_of_arrival() {
+fn detectors_that_use_delays_request_arrival_times() {
     let _turn = Meter::new();
     let asks = |config| {
         let victim = Victim::with(config, MemoryBudget::new(1 << 40));
@@ -132,7 +133,7 @@ fn who_looks_for_shared_bottlenecks_in_delays_asks_for_times_of_arrival() {
     for (detector, name) in Detector::ALL {
         let config = Config { detector, ..Config::default() };
         assert_eq!(asks(config.clone()), detector != Detector::Losses, "{name}");
-        assert!(!asks(Config { coupling: Coupling::Fixed, ..config }), "{name}: nothing is looked for");
+        assert!(!asks(Config { coupling: Coupling::Fixed, ..config }), "{name}: nothing is detected");
     }
     assert_eq!(Config::default().detector, Detector::Both);
 }

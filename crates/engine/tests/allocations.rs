@@ -1,5 +1,5 @@
-//! In steady state the engine allocates nothing where what was sent is given back for its lists: less than once in a thousand
-//! packets, counted at the allocator, so that a regression fails.
+//! In steady state, when lists of sent packets are returned, the engine allocates less than once in a thousand packets.
+//! Counted at the allocator, so that a regression fails.
 
 mod line;
 

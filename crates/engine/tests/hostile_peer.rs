@@ -1,5 +1,5 @@
-//! A peer that has authenticated itself and means harm (`docs/explanation/security.md`). What it can make a session hold is
-//! measured at the allocator; the session closes with the right error or copes.
+//! An authenticated but malicious peer (`docs/explanation/security.md`). An allocator measures the memory that it can make a
+//! session use. The session closes with the right error or copes.
 
 #[path = "hostile/attacker.rs"]
 mod attacker;
@@ -33,7 +33,7 @@ fn endless_gaps_in_the_numbers_cost_a_bounded_set_of_ranges() {
 }
 
 #[test]
-fn numbers_that_leap_to_the_end_of_the_space_do_no_harm() {
+fn numbers_that_jump_to_the_end_of_the_space_do_no_harm() {
     let meter = Meter::new();
     let mut victim = Victim::new();
     for power in 1..62 {
@@ -45,7 +45,7 @@ fn numbers_that_leap_to_the_end_of_the_space_do_no_harm() {
 }
 
 #[test]
-fn one_byte_in_two_is_refused_when_it_costs_what_the_window_promised() {
+fn every_other_byte_is_refused_when_it_costs_what_the_window_promised() {
     let meter = Meter::new();
     let mut victim = Victim::new();
     let window = Config::default().memory.initial_window;
@@ -56,7 +56,7 @@ fn one_byte_in_two_is_refused_when_it_costs_what_the_window_promised() {
     victim.assert_alive();
     assert!(victim.session.stats().packets_ignored > 1000);
     assert!(meter.held() < 2 * window as i64, "{}", meter.held());
-    // What was refused is not acknowledged; sent again in order, it is taken.
+    // Refused bytes are not acknowledged; sent again in order, they are accepted.
     victim.say([stream_frame(0, 0, 1000)]);
     assert!(matches!(victim.session.read(StreamId(0), 4000), Ok(Read::Data(data)) if data.len() == 1000));
 }
@@ -66,7 +66,7 @@ fn a_byte_and_a_piece_after_it_cost_what_the_window_promised() {
     let meter = Meter::new();
     let mut victim = Victim::new();
     let window = Config::default().memory.initial_window;
-    // Both are kept, as the larger one is no crumb; then a byte is missing.
+    // Both are stored, as the larger one is no crumb; then a byte is missing.
     for pair in 0..window / 259 {
         let at = pair * 259 + 1;
         victim.say([stream_frame(0, at, 1), stream_frame(0, at + 1, 257)]);
@@ -125,12 +125,12 @@ fn acknowledging_what_was_never_sent_closes_the_session() {
     victim.assert_closed_for(ProtocolError::AckOfUnsent);
 }
 
-/// Sends a bulk stream to a peer that acknowledges whatever `ranges` says, every millisecond.
+/// Sends a bulk stream to a peer that acknowledges `ranges`, every millisecond.
 fn bulk_to(victim: &mut Victim, rounds: u64, ranges: impl Fn(u64) -> Vec<std::ops::Range<u64>>) {
     let stream = victim.session.open_stream().unwrap();
     let mut top = 0;
     for _ in 0..rounds {
-        // Small pieces: of a large one that is taken in part, the rest would be held too.
+        // Small pieces: the rest of a large piece that is accepted in part would stay in memory.
         for _ in 0..64 {
             let mut data = Bytes::from(vec![0; 1 << 10]);
             let _ = victim.session.write(stream, &mut data);
@@ -145,7 +145,7 @@ fn bulk_to(victim: &mut Victim, rounds: u64, ranges: impl Fn(u64) -> Vec<std::op
 }
 
 #[test]
-fn blind_acknowledgements_run_into_a_number_that_was_left_out() {
+fn blind_acknowledgements_hit_a_number_that_was_skipped() {
     let _turn = Meter::new();
     let mut victim = Victim::new();
     bulk_to(&mut victim, 10_000, |top| vec![0..top + 1]);
@@ -170,12 +170,12 @@ fn floods_of_acknowledgements_of_every_other_packet_leave_a_bounded_scoreboard()
     victim.assert_alive();
     let path = &victim.session.paths()[0];
     assert!(path.stats.packets_lost > 1000, "{:?}", path.stats);
-    // What the application wrote and was not acknowledged is its own; the rest is bookkeeping.
+    // Unacknowledged data of the application is its own; the rest is bookkeeping.
     assert!(meter.held() < 4096 * KIB, "{}", meter.held());
 }
 
 #[test]
-fn a_peer_that_talks_and_never_acknowledges_costs_nothing_more_with_time() {
+fn a_peer_that_sends_and_never_acknowledges_costs_no_more_with_time() {
     let meter = Meter::new();
     let mut victim = Victim::new();
     let stream = victim.session.open_stream().unwrap();
@@ -195,7 +195,7 @@ fn a_peer_that_talks_and_never_acknowledges_costs_nothing_more_with_time() {
 }
 
 #[test]
-fn a_peer_that_takes_nothing_leaves_the_application_refused_early() {
+fn with_a_peer_that_accepts_nothing_the_application_soon_has_to_wait() {
     let _turn = Meter::new();
     let mut victim = Victim::new();
     victim.say([Frame::MaxData { limit: 1 << 61 }]);
@@ -210,7 +210,7 @@ fn a_peer_that_takes_nothing_leaves_the_application_refused_early() {
 }
 
 #[test]
-fn credit_that_shrinks_or_is_absurd_is_no_harm() {
+fn credit_that_shrinks_or_is_absurd_does_no_harm() {
     let _turn = Meter::new();
     let mut victim = Victim::new();
     let stream = victim.session.open_stream().unwrap();
@@ -228,7 +228,7 @@ fn credit_that_shrinks_or_is_absurd_is_no_harm() {
 }
 
 #[test]
-fn a_byte_of_credit_at_a_time_for_ten_thousand_streams_is_borne() {
+fn a_byte_of_credit_at_a_time_for_ten_thousand_streams_costs_little() {
     let meter = Meter::new();
     let mut victim = Victim::offered(Params { initial_max_data: 0, ..params() });
     let mut streams = Vec::new();
@@ -243,7 +243,7 @@ fn a_byte_of_credit_at_a_time_for_ten_thousand_streams_is_borne() {
         victim.say([Frame::MaxData { limit }, Frame::MaxStreamData { stream: *stream, limit, received: 0 }]);
     }
     victim.assert_alive();
-    // A place in a list for each stream at most.
+    // At most a list entry for each stream.
     assert!(meter.held() < before + 192 * KIB, "{before} then {}", meter.held());
 }
 
@@ -264,7 +264,7 @@ fn more_streams_than_admitted_close_the_session() {
 }
 
 #[test]
-fn streams_opened_and_given_up_count_until_the_application_has_seen_them() {
+fn streams_opened_and_reset_count_until_the_application_has_seen_them() {
     let _turn = Meter::new();
     let mut victim = Victim::new();
     for index in 0..=Config::default().max_streams {
@@ -278,9 +278,9 @@ fn streams_opened_and_given_up_count_until_the_application_has_seen_them() {
     victim.assert_closed_for(ProtocolError::StreamLimit);
 }
 
-/// Everything about a session of which a peer may talk at will, said by an application that never listens.
+/// Every event that a peer can cause at will, for an application that never fetches events.
 #[test]
-fn events_that_nobody_fetches_do_not_pile_up() {
+fn unfetched_events_do_not_pile_up() {
     let meter = Meter::new();
     let mut victim = Victim::new();
     let stream = victim.session.open_stream().unwrap();
@@ -303,7 +303,7 @@ fn events_that_nobody_fetches_do_not_pile_up() {
 }
 
 #[test]
-fn datagrams_that_nobody_reads_stay_within_the_budget() {
+fn unread_datagrams_stay_within_the_budget() {
     let budget = MemoryBudget::new(2 << 20);
     let meter = Meter::new();
     let mut victim = Victim::with(Config::default(), budget.clone());
@@ -317,7 +317,7 @@ fn datagrams_that_nobody_reads_stay_within_the_budget() {
 }
 
 #[test]
-fn of_datagrams_without_bytes_that_nobody_reads_the_latest_few_are_kept() {
+fn of_unread_empty_datagrams_the_latest_few_are_kept() {
     let meter = Meter::new();
     let mut victim = Victim::new();
     for flow in 0..50_000 {
@@ -341,7 +341,7 @@ fn datagrams_longer_than_agreed_close_the_session() {
 }
 
 #[test]
-fn paths_opened_and_left_in_a_hurry_are_bounded_in_number_and_in_rate() {
+fn paths_opened_and_abandoned_quickly_are_limited_in_number_and_rate() {
     let meter = Meter::new();
     let mut victim = Victim::new();
     let most = Config::default().max_paths as usize;
@@ -361,7 +361,7 @@ fn paths_opened_and_left_in_a_hurry_are_bounded_in_number_and_in_rate() {
 }
 
 #[test]
-fn path_ids_given_up_before_they_are_used_run_out_of_credit() {
+fn path_ids_abandoned_before_they_are_used_run_out_of_credit() {
     let _turn = Meter::new();
     let mut victim = Victim::new();
     for id in (2..2_000).step_by(2) {
@@ -383,7 +383,7 @@ fn pids_for_paths_far_ahead_are_refused() {
 }
 
 #[test]
-fn of_addresses_that_are_not_the_peers_32_are_told_and_few_are_challenged_at_a_time() {
+fn of_false_addresses_32_are_reported_and_few_are_challenged_at_a_time() {
     let _turn = Meter::new();
     let mut victim = Victim::new();
     for id in 0..1_000_u64 {
@@ -414,7 +414,7 @@ fn of_addresses_that_are_not_the_peers_32_are_told_and_few_are_challenged_at_a_t
         sent.iter().filter(|sent| sent.route.remote == remote).map(|sent| sent.size).sum()
     };
     let challenged: Vec<_> = told.iter().map(|remote| bytes_to(*remote)).filter(|bytes| *bytes > 0).collect();
-    // Each for five seconds at least, of which six have passed.
+    // Each for at least five seconds, of which six have passed.
     let at_once = Config::default().max_paths as usize - 1;
     assert!((at_once..=2 * at_once).contains(&challenged.len()), "{challenged:?}");
     assert!(challenged.iter().all(|bytes| *bytes <= 10 * 48), "{challenged:?}");
@@ -465,7 +465,7 @@ fn floods_of_challenges_get_few_answers_and_never_three_times_the_bytes() {
 }
 
 #[test]
-fn a_flood_of_lying_reports_leaves_numbers_that_are_numbers() {
+fn a_flood_of_lying_reports_leaves_finite_numbers() {
     let _turn = Meter::new();
     let mut victim = Victim::new();
     for round in 0..50_000 {
@@ -479,7 +479,7 @@ fn a_flood_of_lying_reports_leaves_numbers_that_are_numbers() {
 }
 
 #[test]
-fn marks_and_delays_that_lie_slow_down_the_liar_alone() {
+fn false_marks_and_delays_slow_down_only_the_liar() {
     let _turn = Meter::new();
     let mut victim = Victim::new();
     let stream = victim.session.open_stream().unwrap();
@@ -499,7 +499,7 @@ fn marks_and_delays_that_lie_slow_down_the_liar_alone() {
 }
 
 #[test]
-fn goodbyes_said_over_and_over_change_nothing() {
+fn repeated_goodbyes_change_nothing() {
     let meter = Meter::new();
     let mut victim = Victim::new();
     for _ in 0..50_000 {
@@ -518,7 +518,8 @@ fn a_closed_session_answers_a_flood_ever_more_rarely() {
     assert!(answers <= 17, "{answers}");
 }
 
-/// Datagrams and parity of every class, of which the rest never comes: all that can be kept of them, and wide windows.
+/// Datagrams and parity of every class with blocks that are never completed: as much memory as they can use, and wide
+/// windows.
 fn fill_classes(victim: &mut Victim) {
     for class in 0..16 {
         let parity = (0..40).map(|block| parity_frame((class, (1 << 20) + block * 32), 0, 0));
@@ -528,7 +529,7 @@ fn fill_classes(victim: &mut Victim) {
 }
 
 #[test]
-fn datagrams_of_all_classes_and_their_parity_are_kept_within_the_budget_and_leave_little_behind() {
+fn datagrams_of_all_classes_and_their_parity_stay_within_the_budget_and_leave_little_behind() {
     for whole in [0, 1 << 20, 1 << 40] {
         let meter = Meter::new();
         let budget = MemoryBudget::new(whole);
@@ -544,8 +545,8 @@ fn datagrams_of_all_classes_and_their_parity_are_kept_within_the_budget_and_leav
     }
 }
 
-/// Ten thousand sessions of one endpoint, each of which makes it hold all it can: the budget holds for the
-/// promised bytes, as much again for what keeping them in pieces costs, and a few kilobytes a session.
+/// Ten thousand sessions of one endpoint, each using all the memory it can. The budget covers the promised bytes; storing
+/// them in pieces costs as much again, and each session a few kilobytes.
 #[test]
 fn ten_thousand_hostile_sessions_stay_within_the_budget_together() {
     const BUDGET: u64 = 448 << 20;
@@ -571,14 +572,14 @@ fn ten_thousand_hostile_sessions_stay_within_the_budget_together() {
     println!("{} sessions hold {} bytes, at most {most}", victims.len(), meter.held());
     assert!(victims.len() == 10_000, "{}", victims.len());
     assert!(meter.held() < most, "{}", meter.held());
-    // And all classes once more, now that little is left.
+    // And all classes once more, with little left.
     victims.iter_mut().for_each(fill_classes);
     assert!(meter.held() < most, "{}", meter.held());
     drop(victims);
     assert_eq!(budget.left(), BUDGET);
 }
 
-/// The same with datagrams alone, while there is memory for them.
+/// The same with datagrams only, while there is memory for them.
 #[test]
 fn the_datagrams_of_ten_thousand_hostile_sessions_stay_within_the_budget_together() {
     const BUDGET: u64 = 448 << 20;
@@ -622,7 +623,8 @@ fn the_streams_of_ten_thousand_hostile_sessions_stay_within_the_budget_together(
     assert_eq!(budget.left(), BUDGET);
 }
 
-/// The same with paths: as many as may be, those being left among them, with as many gaps in their numbers as are told.
+/// The same with paths: as many as allowed, including those being abandoned, with as many gaps in their numbers as are
+/// reported.
 #[test]
 fn the_paths_of_ten_thousand_hostile_sessions_stay_within_the_budget_together() {
     const BUDGET: u64 = 448 << 20;
@@ -655,9 +657,9 @@ fn the_paths_of_ten_thousand_hostile_sessions_stay_within_the_budget_together() 
     assert_eq!(budget.left(), BUDGET);
 }
 
-/// Every kind of frame that opens a stream has it count against the budget of all sessions.
+/// Every kind of frame that opens a stream counts it against the budget of all sessions.
 #[test]
-fn streams_take_of_the_budget_whatever_frame_opens_them() {
+fn streams_count_against_the_budget_whatever_frame_opens_them() {
     let _turn = Meter::new();
     type Opening = fn(StreamId) -> Frame<Bytes>;
     let openings: [Opening; 4] = [
@@ -679,7 +681,7 @@ fn streams_take_of_the_budget_whatever_frame_opens_them() {
 }
 
 #[test]
-fn the_first_packet_copied_from_elsewhere_does_not_take_the_path_along() {
+fn a_copy_of_the_first_packet_from_elsewhere_does_not_move_the_path() {
     let _turn = Meter::new();
     let elsewhere = Route { socket: 0, remote: "203.0.113.9:53".parse().unwrap() };
     let mut victim = Victim::unheard();

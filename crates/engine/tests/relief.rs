@@ -1,7 +1,7 @@
-//! How much a fast path may repeat of what a slow one owes.
+//! How much of a slow path's outstanding data a fast path may repeat.
 
 #[path = "hostile/attacker.rs"]
-#[allow(dead_code)] // What this needs of it is little.
+#[allow(dead_code)] // Uses only a part of it.
 mod attacker;
 
 use anabranch_engine::{Config, MemoryBudget, PathState, Route, SchedulerKind, Transmit};
@@ -10,13 +10,13 @@ use attacker::{Meter, Victim, ack, route};
 use bytes::Bytes;
 
 const SLOW: PathId = PathId(2);
-/// Copies that a session may send whatever it has sent so far.
+/// Copies that a session may always send.
 const ALLOWANCE: u64 = 48 << 10;
-/// One byte in so many that leave for the first time may be copied as well.
+/// One copied byte is allowed for this many bytes sent for the first time.
 const SHARE: u64 = 50;
-/// The packet that reaches the bound may go beyond it.
+/// The packet that reaches the bound may exceed it.
 const PACKET: u64 = 1_500;
-/// Round trips that are taken before there is much to send ...
+/// Round trips before there is much to send ...
 const ROUNDS: u64 = 20;
 /// ... and bytes written for each: a few packets on either path.
 const PORTION: usize = 6_000;
@@ -25,8 +25,8 @@ fn with_a_slow_second_path() -> Victim {
     with_second_path(true)
 }
 
-/// A session with a second path that takes 100 ms, and windows that hold all that is written here; paths that are no use are
-/// held back if it `suspects`.
+/// A session with a second path that takes 100 ms, and windows that hold everything written here. Useless paths are held
+/// back if it `suspects`.
 fn with_second_path(suspects: bool) -> Victim {
     let mut config =
         Config { scheduler: SchedulerKind::RoundRobin, skip_numbers: false, ..Config::default() };
@@ -57,7 +57,7 @@ fn last_over(sent: &[Transmit<Bytes>], path: PathId) -> Option<u64> {
     packets.filter(|packet| packet.path == path).map(|packet| packet.fsn.0).max()
 }
 
-/// Acknowledges what the fast path carries at once until it carries no more.
+/// Acknowledges the fast path's packets at once until it sends no more.
 fn answer_fast(victim: &mut Victim, mut sent: Vec<Transmit<Bytes>>) {
     while let Some(last) = last_over(&sent, PathId::FIRST) {
         victim.now += Span::from_micros(100);
@@ -65,7 +65,7 @@ fn answer_fast(victim: &mut Victim, mut sent: Vec<Transmit<Bytes>>) {
     }
 }
 
-/// Has so many bytes carried over both paths, by 100 ms a round trip.
+/// Transfers this many bytes over both paths, by 100 ms a round trip.
 fn carry(victim: &mut Victim, stream: StreamId, bytes: usize) {
     victim.session.write(stream, &mut Bytes::from(vec![0; bytes])).unwrap();
     let mut sent = victim.drain();
@@ -76,7 +76,7 @@ fn carry(victim: &mut Victim, stream: StreamId, bytes: usize) {
     }
 }
 
-/// Where in the stream these packets on a path begin.
+/// The stream offsets at which these packets of a path begin.
 fn offsets_over(sent: &[Transmit<Bytes>], path: PathId) -> Vec<u64> {
     let packets = sent.iter().filter_map(|sent| sent.message.packet()).filter(|packet| packet.path == path);
     let frames = packets.flat_map(|packet| &packet.frames);
@@ -87,8 +87,8 @@ fn offsets_over(sent: &[Transmit<Bytes>], path: PathId) -> Vec<u64> {
     data.collect()
 }
 
-/// Bytes copied once both round-trip times are known, and after so many more were written of which the slow path
-/// answers nothing.
+/// Bytes copied after both round-trip times are known and more bytes were written, of which the slow path acknowledges
+/// nothing.
 fn copied_of(bytes: usize) -> [u64; 2] {
     let mut victim = with_a_slow_second_path();
     let stream = victim.session.open_stream().unwrap();
@@ -111,7 +111,7 @@ fn copied_of(bytes: usize) -> [u64; 2] {
 }
 
 #[test]
-fn what_a_slow_path_owes_is_repeated_up_to_an_allowance_and_a_share_of_what_was_sent() {
+fn a_slow_paths_outstanding_data_is_repeated_up_to_an_allowance_and_a_share_of_the_bytes_sent() {
     let _turn = Meter::new();
     let portions = ROUNDS as usize * PORTION;
     for bytes in [1_200_000, 1_800_000] {
@@ -125,7 +125,7 @@ fn what_a_slow_path_owes_is_repeated_up_to_an_allowance_and_a_share_of_what_was_
 }
 
 #[test]
-fn the_end_of_what_was_sent_is_repeated_newest_first_as_all_of_it_counts() {
+fn the_end_of_the_data_is_repeated_newest_first_when_all_of_it_counts() {
     let _turn = Meter::new();
     let mut victim = with_a_slow_second_path();
     let stream = victim.session.open_stream().unwrap();
@@ -144,7 +144,7 @@ fn the_end_of_what_was_sent_is_repeated_newest_first_as_all_of_it_counts() {
 }
 
 #[test]
-fn what_is_to_arrive_in_time_is_judged_again_when_the_path_gets_slower() {
+fn deadlines_are_judged_again_when_the_path_gets_slower() {
     let _turn = Meter::new();
     let mut victim = with_second_path(false);
     let stream = victim.session.open_stream().unwrap();

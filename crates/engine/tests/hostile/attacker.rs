@@ -1,4 +1,4 @@
-//! An attacker with the keys of a session: says what it likes, in typed packets.
+//! An attacker with the keys of a session, who sends any typed packet.
 
 use std::alloc::System;
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Counts what is allocated while it lives; one test at a time, for there is one allocator.
+/// Counts what is allocated during its lifetime; one test at a time, because there is one allocator.
 pub struct Meter {
     region: Region<'static, System>,
     _turn: MutexGuard<'static, ()>,
@@ -42,21 +42,21 @@ struct Pids(u64);
 
 impl PidSource for Pids {
     fn next_pid(&mut self) -> (Pid, ResetToken) {
-        // Scattered, so that numbers left out cannot be guessed in these tests either.
+        // Scattered, so that skipped numbers cannot be guessed in these tests either.
         self.0 = self.0.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
         (Pid(self.0 | 1), ResetToken([7; 16]))
     }
 }
 
-/// A session at the mercy of the one at its other end, who is established on path 0.
+/// A session attacked by its peer, which is established on path 0.
 pub struct Victim {
     pub session: Session<Bytes>,
     pub now: Time,
-    /// PIDs registered, less those retired.
+    /// PIDs registered, minus those retired.
     pub pids: i64,
-    /// Packets that went to the session or came from it.
+    /// Packets sent to the session or received from it.
     pub packets: u64,
-    /// Bytes that went to it.
+    /// Bytes sent to it.
     pub bytes: u64,
     next: BTreeMap<PathId, u64>,
 }
@@ -93,20 +93,20 @@ pub fn ack(path: u32, ranges: impl IntoIterator<Item = std::ops::Range<u64>>) ->
     Frame::Ack(Ack { path: PathId(path), delay: Span::ZERO, arrived: None, ranges, ecn: None })
 }
 
-/// A datagram of class `class` that has a number, and for which parity may follow.
+/// A datagram of class `class` with a number, for which parity may follow.
 pub fn marked_frame((class, number): (u8, u64), is_coded: bool, len: usize) -> Frame<Bytes> {
     let datagram = DatagramFrame { class, flow: 0, data: Bytes::from(vec![0; len]) };
     let number = Some(DatagramNumber { value: number, is_coded });
     Frame::Marked(MarkedFrame { datagram, number, place: None })
 }
 
-/// A piece of the parity of 32 datagrams from `first` on, of which there are as many.
+/// A piece of parity for the 32 datagrams from `first` on; there are 32 pieces.
 pub fn parity_frame((class, first): (u8, u64), index: u8, len: usize) -> Frame<Bytes> {
     let data = Bytes::from(vec![7; len]);
     Frame::Parity(ParityFrame { class, first, count: 32, parities: 32, index, head: [0; 12], data })
 }
 
-/// Highest number on path 0 in what was sent.
+/// Highest number on path 0 among these packets.
 pub fn highest(sent: &[Transmit<Bytes>]) -> Option<u64> {
     sent.iter().filter_map(|sent| sent.message.packet()).map(|packet| packet.fsn.0).max()
 }
@@ -125,7 +125,7 @@ impl Victim {
         Self::begin(Config::default(), MemoryBudget::new(1 << 40), params).established()
     }
 
-    /// A victim that has answered and heard nothing since.
+    /// A victim that has answered and received nothing since.
     pub fn unheard() -> Self {
         Self::begin(Config::default(), MemoryBudget::new(1 << 40), params())
     }
@@ -145,13 +145,13 @@ impl Victim {
         victim
     }
 
-    /// One packet on path 0, and all that is sent because of it.
+    /// Delivers one packet on path 0; returns everything sent because of it.
     pub fn say(&mut self, frames: impl IntoIterator<Item = Frame<Bytes>>) -> Vec<Transmit<Bytes>> {
         let number = *self.next.entry(PathId::FIRST).or_default();
         self.say_as((0, number), route(), frames)
     }
 
-    /// One packet with this path and number from this address, and all that is sent because of it.
+    /// Delivers one packet with this path and number from this address; returns everything sent because of it.
     pub fn say_as(
         &mut self,
         (path, number): (u32, u64),
@@ -169,7 +169,7 @@ impl Victim {
         self.drain()
     }
 
-    /// The session's own work: what `hostile_work` counts has a name that ends so. None of these calls another.
+    /// The session's own work: `hostile_work` counts functions with this suffix. None of these calls another.
     #[inline(never)]
     fn take_counted(&mut self, arrival: &Arrival, message: Message<Bytes>) {
         self.session.handle_message(self.now, arrival, message);
@@ -195,7 +195,7 @@ impl Victim {
         sent
     }
 
-    /// Lets time pass; timers that are due on the way go off.
+    /// Lets time pass, with all timers due in between.
     pub fn wait(&mut self, span: Span) -> Vec<Transmit<Bytes>> {
         let until = self.now + span;
         let mut sent = Vec::new();

@@ -1,8 +1,9 @@
-//! What hostile packets cost, in instructions, counted by callgrind: each kind is played for a while and for longer, and neither may what a
-//! packet costs exceed its bound, nor may it grow with what came before. Without valgrind the test says so.
+//! The cost of hostile packets, in instructions counted by callgrind. Each kind runs for a while, and then for longer. The
+//! cost of a packet must neither exceed its bound nor grow with earlier packets. Without valgrind the test is skipped with a
+//! message.
 //!
-//! Counted is what the session does, not what the attacker does to make up its packets. A packet that the session sends counts as one, too:
-//! windows and pacing allow them, whoever asks.
+//! Only the session's work is counted, not the attacker's. Packets that the session sends count as packets, too: windows
+//! and pacing allow them, whoever causes them.
 
 use anabranch_counted::{Part, end_of_part, is_counted};
 use anabranch_engine::{Config, MemoryBudget, Read, Route};
@@ -14,25 +15,25 @@ use bytes::Bytes;
 
 use crate::attacker::{Victim, ack, highest, marked_frame, params, parity_frame, route, stream_frame};
 
-/// Packets before anything is counted, packets of each count, and packets between the two.
+/// Packets before counting starts, packets of each count, and packets between the two counts.
 const SETTLING: usize = 10;
 const COUNT: usize = 200;
 const BETWEEN: usize = 2_000;
 
-/// Says its next packet, at a session of its own.
+/// Sends its next packet, to a session of its own.
 type Attack = Box<dyn FnMut() -> Said>;
 
-/// What went to the session and came from it, since the attack began.
+/// Packets and bytes to the session and from it since the attack began.
 #[derive(Clone, Copy, Debug, Default)]
 struct Said {
     packets: u64,
     bytes: u64,
 }
 
-/// A way to hurt.
+/// A kind of attack.
 struct Way {
     name: &'static str,
-    /// Most instructions a packet, in the profile of the tests: a third over what was measured.
+    /// Most instructions a packet, in the profile of the tests: a third more than measured.
     most: u64,
     begin: fn() -> Attack,
 }
@@ -55,21 +56,21 @@ const ATTACKS: [Way; 25] = [
     way("streams opened and given up, and the application sees them", 10_000, streams),
     way("more streams than admitted", 5_000, too_many_streams),
     way("paths opened and left", 5_000, paths),
-    way("what was read by nobody, again", 2_500, never_read),
+    way("unread data, again", 2_500, never_read),
     way("talking without acknowledging", 3_500, talk),
     way("a hundred challenges from elsewhere", 7_000, challenges),
-    way("events that nobody fetches, seven a packet", 4_300, events),
+    way("unfetched events, seven a packet", 4_300, events),
     way("reports that lie", 2_400, reports),
-    way("datagrams that nobody reads", 2_500, datagrams),
-    way("300 datagrams of no byte", 100_000, datagrams_of_nothing),
+    way("unread datagrams", 2_500, datagrams),
+    way("300 empty datagrams", 100_000, datagrams_of_nothing),
     way("100 datagrams whose numbers jump", 122_000, jumps),
-    way("100 datagrams of a byte that parity may follow", 354_000, coded),
+    way("100 coded datagrams of a byte", 354_000, coded),
     way("45 pieces of parity of as many blocks", 105_000, parity_of_many),
-    way("31 pieces of parity of a block that lacks 32", 60_000, parity_too_little),
-    way("blocks of 32 that want to be brought back, at once", 4_350_000, mended),
+    way("31 pieces of parity for a block that misses 32", 60_000, parity_too_little),
+    way("blocks of 32 to restore, all at once", 4_350_000, mended),
 ];
 
-/// An attack at `victim` that says what `next` makes of the number of the packet.
+/// An attack on `victim` whose packets `next` makes from their number.
 fn attack(mut victim: Victim, mut next: impl FnMut(&mut Victim, u64) + 'static) -> Attack {
     let mut round = 0;
     Box::new(move || {
@@ -111,7 +112,7 @@ fn leaps() -> Attack {
 
 fn one_byte_in_two() -> Attack {
     borne(Victim::new(), |victim, round| {
-        // Within the window, from its start again when it was gone through.
+        // Within the window, starting again at its end.
         let start = round * 400 % (Config::default().memory.initial_window - 400);
         victim.say((0..200).map(|frame| stream_frame(0, start + frame * 2 + 1, 1)));
     })
@@ -125,7 +126,7 @@ fn byte_by_byte() -> Attack {
     })
 }
 
-/// A victim that has always something to send, and a millisecond later acknowledgements that say `ranges`.
+/// A victim that always has data to send, and a millisecond later acknowledgements with `ranges`.
 fn at_a_sender(config: Config, ranges: fn(u64) -> Vec<std::ops::Range<u64>>) -> Attack {
     let mut top = 0;
     attack(Victim::with(config, MemoryBudget::new(1 << 40)), move |victim, round| {
@@ -184,7 +185,7 @@ fn absurd_credit() -> Attack {
     })
 }
 
-/// A stream's only byte, and its end in a hurry.
+/// A stream's only byte, and its early end.
 fn stream_given_up(index: u64) -> [Frame<Bytes>; 3] {
     let stream = StreamId(index * 2);
     [
@@ -202,7 +203,7 @@ fn streams() -> Attack {
             let _ = victim.session.read(stream, 10);
             let _ = victim.session.reset(stream, 0);
         }
-        // What the session says to that is acknowledged, so that nothing of the stream is left.
+        // The session's answer is acknowledged, so that nothing of the stream is left.
         if let Some(top) = highest(&victim.drain()).max(answered) {
             victim.say([ack(0, [0..top + 1])]);
         }
@@ -321,10 +322,10 @@ fn mended() -> Attack {
 }
 
 #[test]
-fn what_a_hostile_packet_costs_is_bounded_and_does_not_grow() {
+fn the_cost_of_a_hostile_packet_is_bounded_and_does_not_grow() {
     let within = Some("*Victim*_counted");
     let Some(parts) = anabranch_counted::run("work::attacks_for_the_count", within) else {
-        println!("skipped: instructions are counted with valgrind, which is not here");
+        println!("skipped: counting instructions needs valgrind, which is not installed");
         return;
     };
     assert_eq!(parts.len(), 4 * ATTACKS.len());
@@ -343,7 +344,7 @@ fn what_a_hostile_packet_costs_is_bounded_and_does_not_grow() {
     assert!(beyond.is_empty(), "{beyond:#?}");
 }
 
-/// The part that runs under callgrind, and for nothing by itself.
+/// The part that runs under callgrind; it does nothing by itself.
 #[test]
 fn attacks_for_the_count() {
     if !is_counted() {
@@ -358,7 +359,7 @@ fn attacks_for_the_count() {
     }
 }
 
-/// What so much cost.
+/// The cost of one count.
 struct Cost {
     instructions: u64,
     packets: u64,

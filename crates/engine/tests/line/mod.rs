@@ -1,4 +1,4 @@
-//! Two sessions in steady state, for tests that count what a packet costs.
+//! Two sessions in steady state, for tests that count the cost of a packet.
 
 use anabranch_engine::{Arrival, Config, Ecn, MemoryBudget, PidSource, Read, Route, Session, Transmit};
 use anabranch_wire::{Length, Message, Pid, ResetToken, Span, StreamId, Time};
@@ -12,12 +12,12 @@ impl PidSource for Pids {
     }
 }
 
-/// Two sessions a millisecond apart, one of which sends without end.
+/// Two sessions a millisecond apart, one of which always has data.
 pub struct Line {
     ends: [Session<Length>; 2],
     stream: Option<StreamId>,
     now: Time,
-    /// What is on the way to either end.
+    /// Packets in flight to either end.
     flying: [Vec<Transmit<Length>>; 2],
     landed: Vec<Transmit<Length>>,
     /// Packets with data that have arrived.
@@ -43,7 +43,7 @@ impl Line {
         Self { ends: [client, server], stream: None, now, flying, landed: Vec::new(), data_packets: 0 }
     }
 
-    /// A millisecond: what flew lands, both ends send, the receiver reads.
+    /// A millisecond: packets in flight arrive, both ends send, the receiver reads.
     pub fn step(&mut self) {
         self.now += Span::from_millis(1);
         for end in 0..2 {
