@@ -1,11 +1,13 @@
-//! What may come into the dependency tree, held against `deny.toml` by cargo-deny.
+//! Checks the dependency tree against `deny.toml` with cargo-deny.
 //!
-//! Licences, sources and forbidden crates need nothing but the crates that the lock file names. Advisories come from a database on the network: where it
-//! cannot be fetched, or cargo-deny is not there, that is said and counts as skipped, so that a machine without a network can run all of `ci`.
+//! Licences, sources and forbidden crates only need the crates of the lock file. Advisories come from a database on the
+//! network. If it cannot be fetched, or cargo-deny is not installed, the check is skipped with a message, so that a machine
+//! without a network can run all of `ci`.
 
-use crate::{Done, Outcome, cargo, cargo_output};
+use crate::cargo::{cargo, cargo_output};
+use crate::outcome::{Done, Outcome};
 
-/// What cargo-deny says when it has no database and cannot get one.
+/// cargo-deny's error when it cannot fetch the database.
 const NO_DATABASE: &str = "failed to fetch advisory database";
 
 /// # Errors
@@ -14,12 +16,12 @@ pub fn check() -> Outcome {
     if cargo_output(&["deny", "--version"]).is_err() {
         return Ok(Done::Skipped("cargo-deny is not installed".into()));
     }
-    // Crates of other systems too, which nothing here has built.
+    // Crates for other systems, too, which were never built here.
     cargo(&["fetch", "--locked"])?;
     cargo(&["deny", "--offline", "--log-level", "error", "check", "licenses", "bans", "sources"])?;
     match cargo_output(&["deny", "--log-level", "error", "check", "advisories"]) {
         Err(why) if why.contains(NO_DATABASE) => {
-            Ok(Done::Skipped("all but advisories is ok; their database cannot be fetched".into()))
+            Ok(Done::Skipped("the database of advisories cannot be fetched; the other checks passed".into()))
         }
         outcome => outcome.map(|_| Done::All),
     }

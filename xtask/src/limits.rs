@@ -1,12 +1,12 @@
-//! Holds `docs/explanation/security.md` against the code: each row of its tables of limits names a test that is there.
+//! Checks `docs/explanation/security.md`: each row of its tables of limits names an existing test.
 
 use std::fs;
 use std::path::Path;
 
-/// Tables that are no limits, by how their first line begins.
+/// Tables without limits, by the start of their first line.
 const OTHERS: [&str; 2] = ["| secret |", "| packets |"];
 
-/// What is wrong with the rows of a page: those that name no test (`file::test`, the file from `crates/` on), or one that is not there.
+/// The rows of a page that name no test (`file::test`, with the file relative to `crates/`), or a missing one.
 fn mistakes(page: &str, holds: impl Fn(&str, &str) -> bool) -> Vec<String> {
     let mut found = Vec::new();
     let mut is_of_limits = None;
@@ -32,13 +32,13 @@ fn mistakes(page: &str, holds: impl Fn(&str, &str) -> bool) -> Vec<String> {
     found
 }
 
-/// What stands between backticks.
+/// The words in backquotes.
 fn quoted(line: &str) -> impl Iterator<Item = &str> {
     line.split('`').skip(1).step_by(2)
 }
 
 #[test]
-fn every_limit_on_the_page_about_security_names_a_test_that_is_there() {
+fn every_limit_on_the_page_about_security_names_an_existing_test() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let page = fs::read_to_string(root.join("docs/explanation/security.md")).unwrap();
     let holds = |file: &str, test: &str| {
@@ -47,11 +47,11 @@ fn every_limit_on_the_page_about_security_names_a_test_that_is_there() {
     };
     let mistakes = mistakes(&page, holds);
     assert!(mistakes.is_empty(), "{mistakes:#?}");
-    assert!(page.matches(".rs::").count() > 40, "the page was read");
+    assert!(page.matches(".rs::").count() > 40, "the page has rows");
 }
 
 #[test]
-fn rows_without_a_test_and_tests_that_are_gone_are_found() {
+fn rows_without_a_test_or_with_a_missing_one_are_found() {
     let page = "| attempt | test |\n|---|---|\n| one | `a/b.rs::there` |\n| two | `a/b.rs::gone` |\n| three | `a/b.rs` |\n\n| secret |\n|---|\n| x |\n";
     let found = mistakes(page, |file, test| (file, test) == ("a/b.rs", "there"));
     assert_eq!(found, ["not there: a/b.rs::gone", "no test: | three | `a/b.rs` |"]);

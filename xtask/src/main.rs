@@ -1,11 +1,13 @@
-//! What CI runs, runnable by hand: `cargo xtask ci`, or one step of it by name.
+//! The steps of CI, runnable by hand: `cargo xtask ci`, or one step by name.
 //!
-//! `.ci/run` prepares a bare machine and then calls `cargo xtask ci`; nothing is checked anywhere else.
+//! `.ci/run` prepares a bare machine and then calls `cargo xtask ci`; nothing is checked elsewhere.
 
+mod cargo;
 mod deny;
 #[cfg(test)]
 mod limits;
 mod miri;
+mod outcome;
 mod papers;
 mod purity;
 mod same;
@@ -13,24 +15,16 @@ mod shape;
 
 use std::env;
 use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::time::Instant;
+
+use cargo::cargo;
+use outcome::{Done, Outcome};
 
 /// One step: its name and what it does.
 type Step = (&'static str, fn() -> Outcome);
 
-/// What became of a step; an error says what failed.
-type Outcome = Result<Done, String>;
-
-/// How much of a step was done.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Done {
-    All,
-    /// Something could not be checked here, and why.
-    Skipped(String),
-}
-
-/// The exit code of a step run by itself that could not check everything.
+/// The exit code of a single step that could not check everything.
 const SKIPPED: u8 = 3;
 
 /// The steps of `ci`, the quick ones first.
@@ -49,30 +43,31 @@ fn all((): ()) -> Done {
 const USAGE: &str = "\
 Usage: cargo xtask STEP
 
-  ci       every step below, in this order; stops at the first that fails, and says at the end what was skipped
+  ci       every step below, in this order; stops at the first failure, and lists skipped checks at the end
   fmt      the code is formatted
   purity   crates without I/O depend on nothing that does I/O
-  deny     licences, sources and advisories of dependencies; needs cargo-deny. By itself it exits with 3 when
-           something could not be checked
+  deny     licences, sources and advisories of dependencies; needs cargo-deny. As a single step it exits with 3
+           when something could not be checked
   clippy   no warnings
   test     every test of the workspace
 
   papers [NAME…]
-           the papers' experiments that have no results in target/papers yet, or these; then all tables and drawings
-           in docs/notebook/figures; no part of ci
+           run the papers' experiments without results in target/papers, or these; then write all tables and
+           drawings to docs/notebook/figures; not part of ci
   shape [CRATE…]
-           functions, structs, files and circles of imports that are too large, in all crates or these; no part of ci
-  miri     unit tests of the data structures of crates without I/O under Miri, some ten minutes; no part of ci
-  same     a seed gives the same bytes in debug and release, on one thread and two; no part of ci
+           list functions, structs, files and circles of imports that are too large, in all crates or these; not part
+           of ci
+  miri     unit tests of the data structures of crates without I/O under Miri, ten minutes; not part of ci
+  same     a seed gives the same bytes in debug and release, on one thread and two; not part of ci
   fuzz [--seconds N] [--target NAME] [--seed N]
-           hostile bytes for every decoder, the handshake and the session; no part of ci";
+           hostile bytes for every decoder, the handshake and the session; not part of ci";
 
 fn main() -> ExitCode {
     let words: Vec<String> = env::args().skip(1).collect();
     if let Some(("fuzz", options)) = words.split_first().map(|(first, rest)| (first.as_str(), rest)) {
         return fuzz(options);
     }
-    // As it is now, not as it was when this was built: a checkout may have moved since.
+    // The checkout may have moved since this program was built.
     let package = env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
     let workspace = Path::new(&package).join("..");
     if let Err(why) = env::set_current_dir(&workspace) {
@@ -80,8 +75,8 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     match words.split_first().map(|(first, rest)| (first.as_str(), rest)) {
-        Some(("papers", names)) => return told("papers", papers::run(names)),
-        Some(("shape", packages)) => return told("shape", shape::check(packages)),
+        Some(("papers", names)) => return exit_code("papers", papers::run(names)),
+        Some(("shape", packages)) => return exit_code("shape", shape::check(packages)),
         _ => {}
     }
     let steps: Vec<Step> = match &words[..] {
@@ -108,12 +103,12 @@ fn main() -> ExitCode {
             Ok(Done::Skipped(why)) => skipped.push(format!("{name} SKIPPED: {why}")),
         }
     }
-    // Again at the end, where it is seen.
+    // Listed at the end, where users look.
     skipped.iter().for_each(|skipped| eprintln!("xtask: {skipped}"));
     ExitCode::from(code(is_ci, !skipped.is_empty()))
 }
 
-/// The exit code when nothing failed: a machine without a network can run all of `ci`, but no step by itself passes for done that was not.
+/// The exit code when nothing failed. `ci` passes on a machine without a network, but a single skipped step does not.
 fn code(is_ci: bool, skipped: bool) -> u8 {
     if skipped && !is_ci { SKIPPED } else { 0 }
 }
@@ -122,10 +117,10 @@ fn code(is_ci: bool, skipped: bool) -> u8 {
 fn fuzz(options: &[String]) -> ExitCode {
     let mut words = vec!["run", "--release", "--quiet", "--package", "anabranch-fuzz", "--"];
     words.extend(options.iter().map(String::as_str));
-    told("fuzz", cargo(&words))
+    exit_code("fuzz", cargo(&words))
 }
 
-fn told(name: &str, outcome: Result<(), String>) -> ExitCode {
+fn exit_code(name: &str, outcome: Result<(), String>) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
@@ -147,33 +142,12 @@ fn test() -> Result<(), String> {
     cargo(&["test", "--workspace"])
 }
 
-/// Runs cargo, the one that runs us, and waits for it.
-fn cargo(args: &[&str]) -> Result<(), String> {
-    let status = command(args).status().map_err(|error| format!("cannot start cargo: {error}"))?;
-    if status.success() { Ok(()) } else { Err(format!("`cargo {}`: {status}", args.join(" "))) }
-}
-
-/// Runs cargo and gives what it printed.
-fn cargo_output(args: &[&str]) -> Result<String, String> {
-    let output = command(args).output().map_err(|error| format!("cannot start cargo: {error}"))?;
-    if !output.status.success() {
-        return Err(format!("`cargo {}`: {}", args.join(" "), String::from_utf8_lossy(&output.stderr)));
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-}
-
-fn command(args: &[&str]) -> Command {
-    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.args(args);
-    command
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn what_was_skipped_passes_in_ci_alone() {
+    fn skipped_checks_pass_only_in_ci() {
         assert_eq!([code(true, true), code(true, false), code(false, false)], [0, 0, 0]);
         assert_eq!(code(false, true), SKIPPED);
     }

@@ -1,13 +1,13 @@
-//! Unit tests of crates that know no I/O, under Miri: no undefined behaviour, also not in what they depend on.
+//! Runs unit tests of the pure crates under Miri, to find undefined behaviour in them or their dependencies.
 //!
-//! These crates have no `unsafe` of their own; what they lean on (`smallvec`, `bytes`, the standard library's collections) has. Miri is some hundred times
-//! slower than the machine, so random tests draw few cases.
+//! These crates have no `unsafe` code, but their dependencies do (`smallvec`, `bytes`, the standard library's
+//! collections). Miri is some hundred times slower than the machine, so random tests draw few cases.
 
 use std::process::Command;
 
-/// Which tests of which crates, all where none are named: the data structures that everything else moves through. Tests of whole sessions, and of links over
-/// millions of packets, take hours there and touch no other memory. `secure` is not among them: its ciphers are machine
-/// code, which Miri cannot run.
+/// The tests of each crate, or all: those of the data structures that everything else uses. Tests of whole sessions, and of
+/// links over millions of packets, would take hours and use the same memory. `secure` is missing because its ciphers are
+/// machine code, which Miri cannot run.
 const TESTS: [(&str, &[&str]); 5] = [
     ("anabranch-wire", &[]),
     ("anabranch-settings", &[]),
@@ -28,18 +28,18 @@ const TESTS: [(&str, &[&str]); 5] = [
     ),
 ];
 
-/// Tests of so many rounds that Miri would take longer for one than for all others.
+/// Tests with so many rounds that Miri would take longer for one than for all others.
 const LONG: [&str; 6] = [
-    "crumbs_are_swept_together",
-    "of_very_many_streams_that_wait_for_credit_as_many_go_on_as_it_is_good_for",
-    "of_very_many_streams_with_missing_bytes_the_one_with_new_bytes_is_found_in_a_few_goes",
+    "crumbs_are_joined",
+    "credit_wakes_as_many_of_very_many_blocked_streams_as_it_can_serve",
+    "among_very_many_streams_with_lost_bytes_the_one_with_new_bytes_is_found_in_a_few_calls",
     "ten_thousand_sessions_all_get_a_window",
     "an_old_gap_is_not_told_for_ever",
-    "a_trace_too_long_is_refused_at_the_line_that_is_too_many",
+    "a_trace_with_too_many_lines_is_refused_at_the_first_excess_line",
 ];
 
 /// # Errors
-/// When Miri is not there, finds something, or a test fails.
+/// When Miri is not installed, finds something, or a test fails.
 pub fn check() -> Result<(), String> {
     TESTS.iter().try_for_each(|(package, tests)| run(package, tests))
 }
@@ -50,7 +50,7 @@ fn run(package: &str, tests: &[&str]) -> Result<(), String> {
     words.extend(LONG.iter().flat_map(|name| ["--skip", name]));
     let mut command = Command::new("rustup");
     command.args(&words).env("PROPTEST_CASES", "2");
-    // Random tests ask for the working directory.
+    // Random tests read the working directory.
     command.env("MIRIFLAGS", "-Zmiri-disable-isolation");
     let status = command.status().map_err(|error| format!("cannot start rustup: {error}"))?;
     if status.success() {

@@ -1,12 +1,12 @@
 //! Checks that the pure crates stay pure.
 //!
 //! A pure crate takes time, packets and randomness as values. Its `clippy.toml` forbids the clock, sockets,
-//! files and threads of the standard library; this check looks at the rest: everything in the crate's
-//! dependency tree, however deep, must be free of I/O, and crates of ours among it must be pure, too.
+//! files and threads of the standard library. This check covers the rest: the whole dependency tree must be free of
+//! I/O, and our own crates in it must be pure, too.
 
 use std::path::Path;
 
-use crate::cargo_output;
+use crate::cargo::cargo_output;
 
 /// The crates without I/O, as in `docs/explanation/architecture.md`.
 const PURE: [&str; 10] = [
@@ -22,7 +22,7 @@ const PURE: [&str; 10] = [
     "anabranch-sim",
 ];
 
-/// Libraries that reach for the operating system: the clock, sockets, files, threads, randomness.
+/// Libraries that use the operating system: the clock, sockets, files, threads, randomness.
 const IMPURE: [&str; 17] = [
     "async-io",
     "async-std",
@@ -57,7 +57,7 @@ pub fn check() -> Result<(), String> {
     if found.is_empty() { Ok(()) } else { Err(found.join("; ")) }
 }
 
-/// The packages of a tree (a name at the start of each line) that a pure crate must not have.
+/// The packages of a tree (a name at the start of each line) that a pure crate must not depend on.
 fn impure(tree: &str) -> impl Iterator<Item = &str> {
     let names = tree.lines().filter_map(|line| line.split_whitespace().next());
     names.filter(|name| {

@@ -1,10 +1,10 @@
-//! The same seed gives the same bytes, in a debug and in a release build, on one thread and on two.
+//! Checks that a seed gives the same bytes in a debug and in a release build, on one thread and on two.
 //!
-//! Simulations that come along are run four times each; all they print is compared, but for what they cost.
+//! Each simulation runs four times; the outputs are compared, except for their costs.
 
-use crate::cargo_output;
+use crate::cargo::cargo_output;
 
-/// Short ones, so that a debug build is done in seconds: links that change, sessions with a TCP beside, networks that are drawn.
+/// Simulations of a few seconds in a debug build: changing links, sessions next to a TCP, random networks.
 const RUNS: [&[&str]; 4] = [
     &["nsdi11-fig17", "--seeds", "1..4", "--json"],
     &["nsdi11-wifi3g", "--seeds", "1..4", "--json"],
@@ -12,7 +12,7 @@ const RUNS: [&[&str]; 4] = [
     &["failures", "--cells", "0..3", "--json"],
 ];
 
-/// What a run costs, and no other machine's run has to.
+/// The costs of a run, which differ between machines.
 const COSTS: [&str; 2] = ["\"run.cpu_s\"", "\"run.peak_rss_mb\""];
 
 /// # Errors
@@ -42,7 +42,7 @@ fn run(what: &[&str], release: bool, threads: u32) -> Result<String, String> {
     cargo_output(&words).map(|text| without_costs(&text))
 }
 
-/// Leaves what a run cost out of JSON on one line an object.
+/// Removes the costs of runs from JSON with one object on a line.
 fn without_costs(text: &str) -> String {
     let mut kept = text.to_owned();
     for cost in COSTS {
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_run_costs_is_left_out_and_nothing_else() {
+    fn only_the_costs_of_a_run_are_removed() {
         let line = r#"{"metrics":{"jain":1.0,"run.cpu_s":2.5,"run.events":3.0,"run.peak_rss_mb":9.5,"total":4.0},"expect":[]}"#;
         let kept = r#"{"metrics":{"jain":1.0,"run.events":3.0,"total":4.0},"expect":[]}"#;
         assert_eq!(without_costs(line), kept);

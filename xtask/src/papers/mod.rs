@@ -16,7 +16,7 @@ mod safire;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::{cargo, command};
+use crate::cargo::{cargo, command};
 use networks::{NETWORKS, Networks};
 use plan::{Experiment, PAPERS, experiments};
 

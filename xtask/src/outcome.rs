@@ -1,0 +1,12 @@
+//! The outcome of a step.
+
+/// What a step did, or why it failed.
+pub type Outcome = Result<Done, String>;
+
+/// How much of a step was done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Done {
+    All,
+    /// Some checks were impossible here, with the reason.
+    Skipped(String),
+}
