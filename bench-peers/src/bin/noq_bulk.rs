@@ -112,7 +112,7 @@ async fn serve(server: Endpoint) {
     }
 }
 
-/// Sends for ever: as much as goes, or at a rate.
+/// Sends forever: as fast as possible, or at a rate.
 async fn beside(connection: noq::Connection, rate: Option<Rate>) -> Outcome<()> {
     let mut stream = connection.open_uni().await?;
     let Some(rate) = rate else {

@@ -1,4 +1,4 @@
-//! What reduces a window, and how a reduction is undone.
+//! Reductions of windows, and how they are undone.
 //!
 //! A loss reduces its path's window by the rule, once an episode: losses of packets sent before the last reduction belong
 //! to it (RFC 9002 §7.3.1), and acks of such packets do not grow the window. They only show how far slow start overshot.

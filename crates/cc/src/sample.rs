@@ -2,7 +2,7 @@
 
 use anabranch_wire::{Rate, Span, Time};
 
-/// What one ack says about one path. An ack frame that covers many packets is one sample.
+/// The contents of an ack for one path. An ack frame that covers many packets is one sample.
 #[derive(Clone, Copy, Debug)]
 pub struct AckSample {
     /// When the ack arrived.

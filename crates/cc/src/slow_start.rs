@@ -35,7 +35,7 @@ struct Css {
     rounds: u32,
 }
 
-/// What an ack means for slow start.
+/// The effect of an ack on slow start.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Verdict {
     /// Grow by this fraction of what was acknowledged.

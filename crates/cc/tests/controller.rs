@@ -1,4 +1,4 @@
-//! What all rules share: slow start, episodes, undo, timeouts, restart, bounds, pacing, groups.
+//! Behaviour common to all rules: slow start, episodes, undo, timeouts, restart, bounds, pacing, groups.
 
 use anabranch_cc::{AckSample, Config, Controller, LossEvent, RttEstimator, RuleKind};
 use anabranch_wire::{PathId, Rate, Span, Time};

@@ -17,7 +17,7 @@ pub(crate) struct Impairments {
     pub(crate) random: Random,
 }
 
-/// What happens to one packet.
+/// The fate of one packet.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Fate {
     /// Nanoseconds of jitter.

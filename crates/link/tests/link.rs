@@ -1,4 +1,4 @@
-//! What a link does to packets, to the nanosecond where no chance is involved.
+//! Packets on a link, to the nanosecond where nothing is random.
 
 use std::sync::Arc;
 

@@ -56,7 +56,7 @@ pub struct Opened {
 /// Opens captured packets of one session; see the module's documentation.
 pub struct CapturedSession {
     id: [u8; 32],
-    /// What the writer of the line sent, and what it received.
+    /// The sending and the receiving direction of the end that wrote the line.
     directions: [Direction; 2],
     known: HashMap<Pid, Known>,
 }

@@ -19,7 +19,7 @@ pub const CHALLENGE_LEN: usize = Header::LEN + 32;
 /// Bytes of a response, as UDP payload.
 pub const RESPONSE_LEN: usize = Header::LEN + 16;
 
-/// What a relay wants to receive back.
+/// Fields that the answer repeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Question {
     /// Identifies what the relay asked about.

@@ -33,9 +33,9 @@ pub struct SettingsError {
     pub line: Option<usize>,
     /// The key, with its table: `link.top.rate`.
     pub key: String,
-    /// What is wrong.
+    /// The mistake.
     pub message: String,
-    /// What to do about it.
+    /// The remedy.
     pub hint: String,
 }
 

@@ -14,7 +14,7 @@ pub enum Frame<P> {
     Ping,
     /// Fills a path MTU probe up to its size, with this many zero bytes.
     Padding(u16),
-    /// What arrived on one path (MPMTP-AR [R7], mTCP [M3]).
+    /// Packets received on one path (MPMTP-AR [R7], mTCP [M3]).
     Ack(Ack),
     /// Bytes of a stream.
     Stream(StreamFrame<P>),
@@ -114,7 +114,7 @@ pub enum Frame<P> {
     Close(Close),
 }
 
-/// What arrived on one path: cumulative when the lowest range begins at 0, selective beyond it.
+/// The packets received on one path: cumulative when the lowest range begins at 0, selective beyond it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ack {
     /// The path whose packets are acknowledged; the frame itself may travel on another.
@@ -246,7 +246,7 @@ pub struct NewPid {
     pub reset_token: ResetToken,
 }
 
-/// What a packet costs on the network in addition to its UDP payload, at most: headers of IPv6 and UDP, in bytes.
+/// Most bytes that a packet costs on the network in addition to its UDP payload: headers of IPv6 and UDP.
 pub const PACKET_COST: u64 = 48;
 
 /// How a path should be used.

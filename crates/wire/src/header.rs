@@ -62,7 +62,7 @@ impl Kind {
 /// The clear header of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What follows the header.
+    /// The kind of the datagram.
     pub kind: Kind,
     /// Flips with every key renewal; false at first.
     pub key_phase: bool,
@@ -271,7 +271,7 @@ mod tests {
         }
 
         #[test]
-        fn a_relay_leaves_what_an_encoder_would_have_written(header in header(), pid in any::<u64>()) {
+        fn a_relay_writes_the_same_bytes_as_the_encoder(header in header(), pid in any::<u64>()) {
             let mut bytes = encoded(&header);
             let result = rewrite_for_hop(&mut bytes, Pid(pid));
             if header.hop_limit == 0 {
@@ -285,9 +285,9 @@ mod tests {
         }
 
         #[test]
-        fn a_relay_does_not_hide_what_was_broken_before(header in header(), bit in 0..Header::LEN * 8, pid in any::<u64>()) {
+        fn a_relay_does_not_hide_earlier_damage(header in header(), bit in 0..Header::LEN * 8, pid in any::<u64>()) {
             let mut bytes = encoded(&Header { hop_limit: 15, ..header });
-            // What the relay overwrites is mended by that; the lowest hop limit bits keep it above 0.
+            // Overwriting repairs those fields; the lowest hop limit bits keep it above 0.
             prop_assume!(!(12..16).contains(&bit) && !(32..96).contains(&bit));
             bytes[bit / 8] ^= 1 << (bit % 8);
             rewrite_for_hop(&mut bytes, Pid(pid)).unwrap();

@@ -1,4 +1,4 @@
-//! What two engines exchange: the two messages of the handshake, and packets of frames.
+//! The messages between two engines: two for the handshake, then packets of frames.
 
 use smallvec::SmallVec;
 
@@ -31,9 +31,9 @@ pub enum Message<P> {
     Reset(ResetToken),
 }
 
-/// What each end announces in the handshake (MPMTP-AR [R3]: initial sequence number, receive window and number of
-/// paths). Stream offsets and packet numbers always begin at 0. They are sealed, so random initial numbers would add no
-/// protection.
+/// The parameters that each end announces in the handshake (MPMTP-AR [R3]: initial sequence number, receive window and
+/// number of paths). Stream offsets and packet numbers always begin at 0. They are sealed, so random initial numbers
+/// would add no protection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Params {
     /// PID for packets to the sender on [`PathId::FIRST`].

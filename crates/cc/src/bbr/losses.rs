@@ -75,7 +75,7 @@ impl Bbr {
                 }
             }
             Some(_) if !matches!(self.mode.state, State::Up | State::ProbeRtt) => {
-                self.start_refill(self.last_ack.at)
+                self.start_refill(self.last_ack.at);
             }
             _ => {}
         }

@@ -57,7 +57,7 @@ enum State {
     ProbeRtt,
 }
 
-/// What the acks that arrive now show of the last bandwidth probe.
+/// The part of the last bandwidth probe that arriving acks belong to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AckPhase {
     Init,

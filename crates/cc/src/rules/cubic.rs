@@ -32,7 +32,7 @@ pub(crate) struct Cubic {
     paused: Option<Time>,
 }
 
-/// What an ack acknowledges on a path.
+/// The packets that an ack acknowledges on a path.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Acked {
     pub(crate) packets: f64,

@@ -1,4 +1,4 @@
-//! What a window rule is: the group of paths it reads, and what it computes from them.
+//! The trait of window rules, and the group of paths that a rule reads.
 
 /// One path of a group.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -58,7 +58,7 @@ pub enum CookieError {
     Version(u8),
 }
 
-/// What to do with an INIT.
+/// The decision about an INIT.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Admission {
     /// The address is proven: continue with [`crate::read_init`].

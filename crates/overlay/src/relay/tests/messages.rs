@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::MessageError;
 use anabranch_secure::consent::{Question, challenge};
+use anabranch_wire::DecodeError;
 
 fn request() -> impl Strategy<Value = Request> {
     let target = prop_oneof![
