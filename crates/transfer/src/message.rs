@@ -174,7 +174,8 @@ impl Request {
         let mut reader = Reader::new(body);
         match kind {
             FETCH => {
-                let (file, first, count) = (reader.u32("file")?, reader.u64("first block")?, reader.u64("number of blocks")?);
+                let (file, first, count) =
+                    (reader.u32("file")?, reader.u64("first block")?, reader.u64("number of blocks")?);
                 let last = reader.u8("last")? != 0;
                 let (held, rest) = reader.rest().as_chunks::<32>();
                 if !rest.is_empty() || held.len() > MOST_HASHES || held.len() as u64 > count {
