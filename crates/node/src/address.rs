@@ -1,7 +1,7 @@
-//! Where a node is, as people write it: `KEY@PLACE,PLACE`, each place an address with its port, or a host's name with it.
+//! Where a node is, as people write it: `KEY@HOST:PORT,HOST:PORT`, each host an address or a name.
 //!
-//! Names are kept as they were written and resolved whenever the node is called ([`NodeAt::resolve`]), so one whose address has changed is
-//! found again. Every address that the system gives for a name counts, IPv6 and IPv4 alike.
+//! Names are stored as written and resolved each time the node is called ([`NodeAt::resolve`]), so a node whose
+//! address changes is found again. All addresses of a name are used, IPv6 and IPv4 alike.
 
 use std::fmt;
 use std::io;
@@ -47,7 +47,7 @@ impl Place {
     /// Its addresses now.
     ///
     /// # Errors
-    /// [`Unresolved`] when it is a name that has none.
+    /// [`Unresolved`] if it is a name without an address.
     pub async fn addresses(&self) -> Result<Vec<SocketAddr>, Unresolved> {
         match self {
             Self::Address(address) => Ok(vec![*address]),
@@ -67,7 +67,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// Whether it can be a host's name (RFC 1123 §2.1): not what was meant for an IPv4 address, which ends in a number.
+/// Whether a text can be a host name (RFC 1123 §2.1). One that ends in a number was meant as an IPv4 address.
 fn is_host_name(text: &str) -> bool {
     let name = text.strip_suffix('.').unwrap_or(text);
     let is_label = |label: &str| {
@@ -81,7 +81,7 @@ fn is_host_name(text: &str) -> bool {
         && !last.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// A name that the system gives no address for.
+/// A name for which the system has no address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the name {name} cannot be resolved ({why}): is it right, and does this machine reach its name server?"
@@ -89,7 +89,7 @@ fn is_host_name(text: &str) -> bool {
 pub struct Unresolved {
     /// The name.
     pub name: String,
-    /// What the system said.
+    /// The resolver's error.
     pub why: String,
 }
 
@@ -109,10 +109,10 @@ impl NodeAt {
         Self { node, places: addresses.iter().copied().map(Place::Address).collect() }
     }
 
-    /// Its addresses now, those of its names among them, in the order of its places.
+    /// Resolves its names and returns all its addresses, in order.
     ///
     /// # Errors
-    /// [`Unresolved`] when there is none, since a name has none.
+    /// [`Unresolved`] if there is no address at all, because no name resolved.
     pub async fn resolve(&self) -> Result<RelayHint, Unresolved> {
         let (mut addresses, mut failed) = (Vec::new(), None);
         for found in join_all(self.places.iter().map(Place::addresses)).await {
@@ -130,7 +130,7 @@ impl NodeAt {
     }
 }
 
-/// What the system says of a name: at least one address.
+/// Resolves a name to at least one address.
 async fn resolved(name: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
     let found: io::Result<Vec<SocketAddr>> = match timeout(PATIENCE, lookup_host((name, port))).await {
         Ok(found) => found.map(Iterator::collect),
@@ -218,7 +218,7 @@ mod tests {
         assert!(hint.addresses.contains(&"127.0.0.1:4600".parse().unwrap()), "{hint:?}");
         assert_eq!(hint.addresses.last(), Some(&"192.0.2.1:9".parse().unwrap()));
         assert_eq!(hint.addresses.iter().filter(|at| at.to_string() == "127.0.0.1:4600").count(), 1);
-        // Reserved (RFC 6761): nobody has it.
+        // Reserved (RFC 6761): it never resolves.
         let nowhere: NodeAt = format!("{node}@relay.invalid:4600").parse().unwrap();
         let why = nowhere.resolve().await.unwrap_err();
         assert_eq!(why.name, "relay.invalid");

@@ -1,11 +1,11 @@
-//! Small files that are replaced as a whole, for their owner alone.
+//! Small files, readable by their owner only, that are replaced as a whole.
 
 use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 
-/// Replaces a file. It is written under another name first and flushed, so that whoever reads it, also after a crash, has
-/// the one before or this one.
+/// Replaces a file. The content is written under another name, flushed and then renamed, so that every reader sees the
+/// old or the new content, also after a crash.
 pub fn replace(file: &Path, content: &[u8]) -> io::Result<()> {
     let mut name = file.file_name().ok_or(io::ErrorKind::InvalidFilename)?.to_owned();
     name.push(format!(".{}", std::process::id()));
@@ -19,7 +19,7 @@ pub fn replace(file: &Path, content: &[u8]) -> io::Result<()> {
         out.sync_all()
     });
     written.and_then(|()| fs::rename(&fresh, file)).inspect_err(|_| {
-        // What is half-written is of use to nobody.
+        // A half-written file is useless.
         let _ = fs::remove_file(&fresh);
     })
 }

@@ -1,10 +1,10 @@
-//! Which routers are on the way to a host, found without privileges: UDP probes with a growing time to live, and the complaints
-//! of routers, read from the socket's error queue as `tracepath` does.
+//! Traceroute without privileges: sends UDP probes with a growing time to live and reads the routers' ICMP errors from the
+//! socket's error queue, as `tracepath` does.
 //!
-//! All probes of a trace come from one port and go to one, so that routers which spread flows over several links send them the same
-//! way (Augustin et al., "Avoiding traceroute anomalies with Paris traceroute", IMC 2006). One probe is under way at a time, and the hop
-//! that it was for stands in its payload, which hosts and routers return; a complaint that comes too late is told by that. Routers
-//! answer a few probes a second only, so a silent hop is asked three times.
+//! All probes of a trace use one source and one destination port, so that routers which balance flows over several links
+//! send them over the same one (Augustin et al., "Avoiding traceroute anomalies with Paris traceroute", IMC 2006). One
+//! probe is under way at a time. Its payload names the hop, and errors return it, which identifies late answers. Routers
+//! answer only a few probes a second, so a silent hop is probed three times.
 
 use std::io;
 use std::net::IpAddr;
@@ -13,34 +13,34 @@ use std::time::{Duration, Instant};
 use anabranch_overlay::select::Traceroute;
 use anabranch_wire::Span;
 
-/// Where probes go: a port on which nobody listens, since the host's complaint ends the trace.
+/// Destination port of probes. It should be closed, since the host's error ends the trace.
 const PORT: u16 = 33_434;
 /// Most hops.
 const MOST_HOPS: u8 = 30;
-/// How often a hop is asked, and how long it may take.
+/// How often a hop is probed, and how long its answer may take.
 const ATTEMPTS: u8 = 3;
 const PATIENCE: Duration = Duration::from_millis(500);
-/// After so many silent hops there is nobody behind them who answers.
+/// The trace ends after this many silent hops.
 const MOST_SILENT: usize = 4;
 
-/// Traces the way to a host, from a local address if one is named; takes a round-trip time a hop, and 1.5 s for each that is silent.
+/// Traces the route to a host, optionally from a local address. Takes one round trip for each hop, and 1.5 s for a silent one.
 ///
 /// # Errors
-/// When there is no route to it, or the system has no error queue for sockets: only Linux has one.
+/// If there is no route to it, or the system has no error queue for sockets; only Linux has one.
 pub async fn trace(from: Option<IpAddr>, to: IpAddr) -> io::Result<Traceroute> {
     tokio::task::spawn_blocking(move || follow(from, to)).await.map_err(io::Error::other)?
 }
 
-/// What came of a probe.
+/// The answer to a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answer {
-    /// A router on the way.
+    /// A router on the route.
     Router(IpAddr),
-    /// The end of the way: the host, or who refuses to go on.
+    /// The end of the route: the host, or a router that refuses to forward.
     End(IpAddr),
 }
 
-/// Asks hop after hop until the host answers or nobody does any more.
+/// Probes hop after hop until the host answers, or too many hops are silent.
 fn follow(from: Option<IpAddr>, to: IpAddr) -> io::Result<Traceroute> {
     let mut prober = Prober::open(from, to)?;
     let mut hops: Vec<Option<(IpAddr, Span)>> = Vec::new();
@@ -82,9 +82,9 @@ mod linux {
 
     use super::{Answer, PORT};
 
-    /// Bytes of a probe: what tells it from others, and something for routers that want more than a header.
+    /// Bytes of a probe: its identity, and padding for routers that drop bare headers.
     const LEN: usize = 32;
-    /// Where complaints come from (`SO_EE_ORIGIN_ICMP`, `SO_EE_ORIGIN_ICMP6` of `linux/errqueue.h`).
+    /// Origins of errors (`SO_EE_ORIGIN_ICMP`, `SO_EE_ORIGIN_ICMP6` of `linux/errqueue.h`).
     const ORIGIN_ICMP: u8 = 2;
     const ORIGIN_ICMP6: u8 = 3;
     /// Time exceeded, in ICMP (RFC 792) and ICMPv6 (RFC 4443 §3.3).
@@ -114,7 +114,7 @@ mod linux {
             Ok(self.socket.local_addr()?.ip())
         }
 
-        /// Sends one probe and waits for what comes of it; `None` for silence.
+        /// Sends one probe and waits for its answer; `None` for silence.
         pub(crate) fn ask(&mut self, hop: u8, attempt: u8, until: Instant) -> io::Result<Option<Answer>> {
             if self.socket.local_addr()?.is_ipv4() {
                 setsockopt(&self.socket, sockopt::Ipv4Ttl, &i32::from(hop))?;
@@ -123,7 +123,7 @@ mod linux {
             }
             let mut probe = [0; LEN];
             (probe[0], probe[1]) = (hop, attempt);
-            // What came of an earlier probe is reported with the next call, which then has done nothing.
+            // The error of an earlier probe fails the next call, which then has sent nothing.
             while let Err(error) = self.socket.send(&probe) {
                 if self.complaint()?.is_none() {
                     return Err(error);
@@ -136,7 +136,7 @@ mod linux {
                 }
                 self.socket.set_read_timeout(Some(left))?;
                 match self.socket.recv(&mut [0; LEN]) {
-                    // Somebody listens there after all, and has answered.
+                    // A program listens at that port after all, and answered.
                     Ok(_) => return Ok(Some(Answer::End(self.socket.peer_addr()?.ip()))),
                     Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
                         return Ok(None);
@@ -144,7 +144,7 @@ mod linux {
                     Err(_) => {}
                 }
                 while let Some((about, answer)) = self.complaint()? {
-                    // Who returns no payload is believed: the one probe under way is all there is.
+                    // Without a returned payload the answer is taken to be for the only probe under way.
                     if about.is_none_or(|about| about == hop) {
                         return Ok(Some(answer));
                     }
@@ -152,7 +152,7 @@ mod linux {
             }
         }
 
-        /// The next complaint: the hop that it is about, if it says so, and whose it is.
+        /// The next error: the hop that it is about, if the payload was returned, and its sender.
         fn complaint(&self) -> io::Result<Option<(Option<u8>, Answer)>> {
             loop {
                 let mut payload = [0; LEN];
@@ -175,7 +175,7 @@ mod linux {
         }
     }
 
-    /// What a router or the host says; `None` for what this machine has to complain of.
+    /// The answer of a router or the host; `None` for an error of this machine.
     fn answer(control: &ControlMessageOwned) -> Option<Answer> {
         let (who, exceeded) = match control {
             ControlMessageOwned::Ipv4RecvErr(error, Some(from)) if error.ee_origin == ORIGIN_ICMP => {

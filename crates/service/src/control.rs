@@ -118,7 +118,7 @@ fn explained(path: &Path, error: &io::Error) -> String {
 pub async fn serve(listener: UnixListener, service: impl Answer) {
     loop {
         let Ok((stream, _)) = listener.accept().await else {
-            // No more files may be open, for one; callers wait.
+            // Too many open files, most likely; callers wait.
             tokio::time::sleep(PAUSE).await;
             continue;
         };
@@ -141,7 +141,7 @@ async fn answer(stream: UnixStream, service: &impl Answer) -> io::Result<()> {
 /// Asks the service behind a Unix socket.
 ///
 /// # Errors
-/// When none answers there, or it says why it does not do what it is asked.
+/// If no service answers there, or it refuses.
 pub async fn ask<T: DeserializeOwned>(path: &Path, request: &str) -> io::Result<T> {
     let asked = async {
         let mut stream = UnixStream::connect(path).await?;

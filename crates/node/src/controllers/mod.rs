@@ -42,7 +42,7 @@ struct Known {
     links: Vec<Option<Link>>,
 }
 
-/// A controller's answer, and the session to be used again if it is still good.
+/// A controller's index, its session if it can be used again, and its answer.
 type Answer = (usize, Option<Link>, Result<Reply, LinkError>);
 
 impl Controllers {

@@ -1,5 +1,7 @@
-//! Grants in a file, so that programs that start while no controller answers have one. JSON, for its owner alone; a
-//! grant is of no use to others, but tells whom its owner knows. Grants that are over are not kept.
+//! Grants in a file, so that a program that starts while no controller answers has one.
+//!
+//! The file is JSON and readable by its owner only. Others could not use a grant, but it reveals the relays and
+//! controllers of its owner. Expired grants are dropped.
 
 use std::fs;
 use std::io;
@@ -16,7 +18,7 @@ use crate::controllers::Granted;
 
 /// Version of the file; others are not read.
 const VERSION: u32 = 1;
-/// Most grants that are kept, those that end last.
+/// Most grants in the file; those that expire last are stored.
 const MOST: usize = 16;
 
 #[derive(Serialize, Deserialize)]
@@ -33,7 +35,7 @@ struct Kept {
     relays: Vec<GrantedRelay>,
 }
 
-/// What is kept. A file that cannot be read counts as empty: what was in it can be asked for again.
+/// Reads the grants. An unreadable file counts as empty, since grants can be requested again.
 pub(crate) fn load(file: &Path) -> Vec<Held> {
     match read(file) {
         Ok(held) => held,
@@ -45,7 +47,7 @@ pub(crate) fn load(file: &Path) -> Vec<Held> {
     }
 }
 
-/// Keeps a grant instead of an earlier one of the same name.
+/// Stores a grant, replacing an earlier version of it.
 pub(crate) fn store(file: &Path, held: &Held, now: UnixTime) -> io::Result<()> {
     let mut all = load(file);
     all.retain(|other| other.grant.id != held.grant.id);
@@ -53,7 +55,7 @@ pub(crate) fn store(file: &Path, held: &Held, now: UnixTime) -> io::Result<()> {
     write(file, all, now)
 }
 
-/// Keeps a grant no more.
+/// Removes a grant.
 pub(crate) fn remove(file: &Path, grant: GrantId, now: UnixTime) -> io::Result<()> {
     let mut all = load(file);
     all.retain(|other| other.grant.id != grant);

@@ -1,6 +1,7 @@
-//! When controllers are asked about granted relays that are not reached, or that there are too few of.
+//! When to ask controllers about granted relays that cannot be reached, or for more relays.
 //!
-//! A relay that is not reached is asked about at once, then after pauses that double until it is reached. Fewer relays than were wanted are a reason to ask, too, with longer pauses.
+//! An unreachable relay is asked about at once, then after pauses that double until it is reached. Having fewer relays
+//! than requested is a reason to ask too, with longer pauses.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,20 +13,20 @@ use tokio::time::Instant;
 const FIRST_LOST: Duration = Duration::from_secs(1);
 const FIRST_FEW: Duration = Duration::from_secs(30);
 const LONGEST: Duration = Duration::from_secs(600);
-/// A relay that nobody has tried for so long is not waited for any more.
+/// An unreachable relay is forgotten if it was not tried for this long.
 const FORGOTTEN: Duration = Duration::from_secs(60);
-/// So many times relays are asked about before others are wanted instead: most come back by then.
+/// How often to ask about relays before replacing them: most come back by then.
 const TIMES: u32 = 2;
 
 /// See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Lost {
-    /// Those that were not reached since, with the last time that it was tried.
+    /// Unreachable relays, each with the time of the last attempt.
     relays: BTreeMap<PublicKey, Instant>,
-    /// How often it was asked about them, and when it may be again.
+    /// How often controllers were asked about them, and when to ask next.
     times: u32,
     next: Instant,
-    /// When to ask since there are too few, and the pause before that.
+    /// When to ask for more relays, and the pause before that.
     next_few: Instant,
     pause_few: Duration,
 }
@@ -36,7 +37,7 @@ impl Lost {
         Self { relays: BTreeMap::new(), times: 0, next: now, next_few, pause_few: FIRST_FEW }
     }
 
-    /// A granted relay was reached, or not.
+    /// Records whether a granted relay was reached.
     pub(crate) fn on_tried(&mut self, now: Instant, relay: PublicKey, reached: bool) {
         self.relays.retain(|_, at| now < *at + FORGOTTEN);
         if reached {
@@ -46,20 +47,20 @@ impl Lost {
         }
     }
 
-    /// When controllers should be asked.
+    /// When to ask controllers; `None` if there is no reason to.
     pub(crate) fn due(&self, are_few: bool) -> Option<Instant> {
         let lost = (!self.relays.is_empty()).then_some(self.next);
         let few = are_few.then_some(self.next_few);
         lost.into_iter().chain(few).min()
     }
 
-    /// Controllers are asked; whether relays that are gone should be replaced yet.
+    /// Records that controllers are asked now; returns whether to replace relays that are gone.
     pub(crate) fn on_asked(&mut self, now: Instant, are_few: bool) -> bool {
         self.relays.retain(|_, at| now < *at + FORGOTTEN);
         if are_few && now >= self.next_few {
             self.pause_few = (self.pause_few * 2).min(LONGEST);
             self.next_few = now + self.pause_few;
-            // Nobody waits for those that were lost.
+            // No lost relay is left to wait for.
             if self.relays.is_empty() {
                 return true;
             }

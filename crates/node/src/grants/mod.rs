@@ -1,12 +1,14 @@
-//! A node's grants: got from controllers, kept in a file, renewed while they are used.
+//! A node's grants: requested from controllers, stored in a file, renewed while they are used.
 //!
-//! A grant that is kept and has more than a quarter of its life left is used as it is, so that programs which start one after
-//! the other share one, unless more relays are wanted than were asked for. Else it is renewed; when there is none, or it was taken back, a new one is asked for. When no
-//! controller answers, what is kept is used to its end. One task renews the grant when half of its life is over, and
-//! whoever shows it to a relay watches for that and shows it again: a relay takes it for the same grant with a later end.
+//! At its start a program uses the stored grant if more than a quarter of its lifetime is left, so that programs started
+//! one after the other share it. It renews an older grant, and requests a new one if none exists, if it was revoked,
+//! or if the stored one was requested for fewer relays. If no controller answers, the stored grant is used until it
+//! expires. A task renews the grant after half of its lifetime. Sessions to relays watch for that and show the renewed
+//! grant, which the relay takes as the same grant with a later end.
 //!
-//! A relay that is not reached may have moved, or be gone: controllers are asked where it is, and for a grant with more relays that are
-//! alive, as well as when fewer were given than wanted ([`Lost`] says when). The grant before is left to its end: other programs may use it.
+//! A relay that cannot be reached may have moved or be gone. Then controllers are asked for its addresses, and for a
+//! grant with more live relays; likewise if fewer relays were granted than requested ([`Lost`] decides when). The
+//! previous grant stays valid until it expires, since other programs may use it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -32,19 +34,19 @@ use crate::controllers::{ControllerHint, Granted, LinkError};
 use crate::wall;
 use lost::Lost;
 
-/// How long a program waits at its start for more relays than those of the grant that is kept.
+/// How long a program waits at its start for more relays than the stored grant has.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Pause after a renewal that failed.
+/// Pause after a failed renewal.
 const AGAIN: Duration = Duration::from_secs(5);
-/// How often a grant that is over by a relay's clock alone is renewed, at most.
+/// Shortest time between renewals of a grant that only a relay's clock calls expired.
 const EXPIRED_AGAIN: Duration = Duration::from_secs(60);
-/// A grant is asked for to last as long as the controller allows.
+/// Grants are requested for as long as the controller allows.
 const LONGEST: u64 = u32::MAX as u64;
 
 /// Paths at each relay that programs ask controllers for.
 pub const USUAL_PATHS: u32 = 16;
 
-/// What is asked of controllers.
+/// The grant to request from controllers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GrantWanted {
     /// How many relays at most, and at least.
@@ -56,11 +58,11 @@ pub struct GrantWanted {
 /// A grant, and where it is good.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Held {
-    /// What it says.
+    /// Its decoded content.
     pub grant: Grant,
-    /// As it was signed, by whom, and how its relays are reached.
+    /// The signed bytes, the controller, and the addresses of the relays.
     pub granted: Granted,
-    /// How many relays were asked for; there may have been fewer.
+    /// How many relays were requested; fewer may have been granted.
     pub asked: u8,
 }
 
@@ -80,7 +82,7 @@ impl Held {
     }
 }
 
-/// The grants of a node, as many handles as wanted on the same ones; without controllers, none.
+/// The grants of a node; clones share them. Empty without controllers.
 #[derive(Clone, Debug, Default)]
 pub struct Grants(Option<Arc<Inner>>);
 
@@ -97,7 +99,7 @@ impl Drop for Inner {
     }
 }
 
-/// What those who use the grants tell.
+/// Reports of those who use the grants.
 #[derive(Debug, Default)]
 struct Told {
     /// A grant that a relay does not take, and why.
@@ -108,11 +110,11 @@ struct Told {
 }
 
 impl Grants {
-    /// Finds a grant as the module's documentation tells, and keeps it good while a handle is left. It is kept in `file`,
+    /// Gets a grant as the module's documentation describes, and renews it while a handle is left. It is stored in `file`,
     /// if one is named.
     ///
     /// # Errors
-    /// What the last controller said, or why none was reached, when there is no grant that is kept.
+    /// Why no controller granted anything, if there is no stored grant either.
     pub async fn obtain(
         endpoint: &Arc<Endpoint>,
         controllers: &[ControllerHint],
@@ -150,7 +152,7 @@ impl Grants {
         inner.held.borrow().as_ref().map(|held| held.grant.not_after.0)
     }
 
-    /// Waits for another grant, or another end of it; for ever when there will be none.
+    /// Waits until the grant is replaced or renewed; never returns without controllers.
     pub(crate) async fn changed(&self, seen: &mut Option<watch::Receiver<Option<Held>>>) {
         let changed = match seen {
             Some(seen) => seen.changed().await.is_ok(),
@@ -161,7 +163,7 @@ impl Grants {
         }
     }
 
-    /// To be given to [`Self::changed`]: what changes from now on is new.
+    /// A watcher for [`Self::changed`]; it reports changes from now on.
     pub(crate) fn watch(&self) -> Option<watch::Receiver<Option<Held>>> {
         self.0.as_ref().map(|inner| {
             let mut seen = inner.held.clone();
@@ -170,7 +172,7 @@ impl Grants {
         })
     }
 
-    /// What to show to a relay.
+    /// The grant to show to a relay.
     #[must_use]
     pub fn for_relay(&self, relay: &PublicKey) -> Option<(GrantId, Vec<u8>)> {
         let inner = self.0.as_ref()?;
@@ -182,8 +184,8 @@ impl Grants {
         Some((held.grant.id, held.granted.bytes.clone()))
     }
 
-    /// A relay does not take the grant. One that was taken back is replaced; one that is over by the relay's clock is renewed, since its
-    /// controllers' may have leapt.
+    /// Reports that a relay refused the grant. A revoked grant is replaced. One that is expired by the relay's clock is
+    /// renewed, since a controller's clock may have jumped.
     pub fn on_refused(&self, grant: GrantId, why: Refused) {
         if let Some(inner) = &self.0 {
             *inner.told.refused.lock().expect("no panic while held") = Some((grant, why));
@@ -191,7 +193,7 @@ impl Grants {
         }
     }
 
-    /// Relays were reached, or one of them was not: controllers are asked about those that they granted.
+    /// Reports whether relays were reached; controllers are asked about the granted ones that were not.
     pub(crate) fn on_tried(&self, relays: impl IntoIterator<Item = PublicKey>, reached: bool) {
         let Some(inner) = &self.0 else { return };
         let granted: Vec<PublicKey> = self.relays().iter().map(|relay| relay.node).collect();
@@ -200,8 +202,8 @@ impl Grants {
         inner.told.wake.notify_one();
     }
 
-    /// Relays with the addresses at which they are to be reached: those that are named, for they say by which way; once these were
-    /// of no use, or where none are, those that controllers told last, and then the named ones.
+    /// Relays with the addresses to try. A relay's own addresses come first, since they choose the route. After they failed,
+    /// or if there are none, the latest ones from controllers come first.
     pub(crate) fn known(&self, relays: &[RelayHint], was_lost: bool) -> Vec<RelayHint> {
         let granted = self.relays();
         let known = |relay: &RelayHint| {
@@ -215,7 +217,7 @@ impl Grants {
         relays.iter().map(known).collect()
     }
 
-    /// Waits until something else than `known` is known of these relays.
+    /// Waits until [`Self::known`] differs from `known` for these relays.
     pub(crate) async fn moved(&self, relays: &[RelayHint], (known, was_lost): (&[RelayHint], bool)) {
         let mut seen = self.watch();
         while self.known(relays, was_lost) == known {
@@ -242,7 +244,7 @@ impl Keeper {
         self.held.send_replace(kept);
         if is_enough && is_fresh {
             if self.are_few() {
-                // There may be more by now; who answers too late, or not, is asked again while the grant is used.
+                // There may be more relays by now. A controller that answers too late is asked again later.
                 let _ = timeout(PATIENCE, self.ask_for_more(&BTreeSet::new())).await;
             }
             return Ok(());
@@ -257,7 +259,7 @@ impl Keeper {
         }
     }
 
-    /// The grant in the file that lasts longest.
+    /// The stored grant that expires last.
     fn kept(&self) -> Option<Held> {
         let now = wall();
         let is_good = |held: &Held| {
@@ -270,17 +272,17 @@ impl Keeper {
         kept.into_iter().filter(is_good).max_by_key(|held| held.grant.not_after)
     }
 
-    /// How the relays of the grant are reached.
+    /// The relays of the grant, with their addresses.
     fn relays(&self) -> Vec<GrantedRelay> {
         self.held.borrow().as_ref().map(|held| held.granted.relays.clone()).unwrap_or_default()
     }
 
-    /// Whether fewer relays were granted than are wanted; a grant that names none is good at all.
+    /// Whether fewer relays were granted than requested. A grant without a list is valid at every relay.
     fn are_few(&self) -> bool {
         (1..usize::from(self.wanted.relays.0)).contains(&self.relays().len())
     }
 
-    /// Asks where the relays are now, and for others if those that are gone are to be replaced.
+    /// Asks for the relays' current addresses and, if `replace`, for other relays instead of those that are gone.
     async fn look(&self, replace: bool) -> Result<(), LinkError> {
         let before = self.relays();
         self.refresh().await?;
@@ -292,12 +294,12 @@ impl Keeper {
         self.ask_for_more(&gone.into_iter().collect()).await
     }
 
-    /// Gets a grant with more relays that are alive than this one has, if there is one.
+    /// Gets a grant with more live relays than the current one has, if possible.
     async fn ask_for_more(&self, gone: &BTreeSet<PublicKey>) -> Result<(), LinkError> {
         let alive =
             |relays: &[GrantedRelay]| relays.iter().filter(|relay| !gone.contains(&relay.node)).count();
         let (now, (most, least)) = (alive(&self.relays()), self.wanted.relays);
-        // Another program of this node may have got it.
+        // Another program of this node may have stored one.
         if let Some(kept) = self.kept().filter(|kept| alive(&kept.granted.relays) > now) {
             self.held.send_replace(Some(kept));
             return Ok(());
@@ -318,7 +320,7 @@ impl Keeper {
         let known = self.held.borrow().as_ref().map(|held| (held.grant.id, held.asked));
         let Some((id, asked)) = known else { return self.replace().await };
         match self.controllers.renew(id, LONGEST).await {
-            // It is over, or was taken back; or the quota has changed.
+            // It expired or was revoked, or the quota has changed.
             Err(LinkError::Denied { again: Again::Never, .. }) => self.replace().await,
             renewed => self.take(renewed?, asked),
         }
@@ -336,7 +338,7 @@ impl Keeper {
         {
             tracing::warn!("the grant cannot be kept in {}: {error}", file.display());
         }
-        // Who watches is told of what is new only.
+        // Watchers are woken only if something changed.
         self.held.send_if_modified(|known| {
             let is_new = known.as_ref() != Some(&held);
             *known = Some(held);
@@ -358,7 +360,7 @@ impl Keeper {
         self.controllers.allocate(&Ask { request, relays, least, limits, lifetime: LONGEST }).await
     }
 
-    /// Renews the grant in time, gets another when it was taken back, and looks for relays that are lost.
+    /// Renews the grant in time, replaces it after a revocation, and looks for lost relays.
     async fn keep(self, told: Arc<Told>) {
         let (mut failed, mut next_expired) = (None, Instant::now());
         let mut lost = Lost::new(Instant::now());

@@ -21,7 +21,7 @@ use serde::Deserialize;
 /// A rule in one word: `PATTERN=USE`, or `PATTERN=USE:CAP`.
 ///
 /// # Errors
-/// What is wrong with it, and how it should read.
+/// The mistake, and how to write it.
 pub fn parse_rule(text: &str) -> Result<PathRule, String> {
     let (pattern, terms) = text.rsplit_once('=').ok_or_else(|| {
         format!("`{text}` is no rule; write PATTERN=USE, such as wwan*=backup or wwan*=metered:500MB")
@@ -32,7 +32,7 @@ pub fn parse_rule(text: &str) -> Result<PathRule, String> {
 /// How paths are to be used: `USE`, or `USE:CAP`.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The mistake.
 pub fn parse_terms(text: &str) -> Result<Terms, String> {
     let (usage, cap) = text.split_once(':').map_or((text, None), |(usage, cap)| (usage, Some(cap)));
     let priority = priority(usage)?;

@@ -1,7 +1,7 @@
-//! Relays one behind the other, and what it takes to make them ready for one path.
+//! Chains of relays, and the flows that carry one path through them.
 //!
-//! Flows are allocated from the last relay to the first, each with the PID of the one behind it; then the PIDs for the
-//! way back are set from the first to the last. The picture is in `docs/reference/protocol.md`.
+//! Flows are allocated from the last relay to the first, each with the PID of the next one. Then the PIDs of the return
+//! path are set from the first relay to the last. The picture is in `docs/reference/protocol.md`.
 
 use std::future::{pending, poll_fn};
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use anabranch_secure::RelayHint;
 use super::connection::{Flow, RelayConnection, Wanted};
 use super::{Entry, RelayError};
 
-/// For the way back until the relay before is known.
+/// The return PID until the previous relay is known.
 const PLACEHOLDER: Pid = Pid(1);
 
 /// Sessions to relays, each through those before it.
@@ -26,7 +26,7 @@ pub struct RelayChain {
 
 /// Flows that carry one path.
 pub struct Prepared {
-    /// What the path is opened over.
+    /// The chain over which the path is opened.
     pub(crate) chain: Chain,
     flows: Vec<Flow>,
 }
@@ -54,13 +54,13 @@ impl RelayChain {
         Ok(chain)
     }
 
-    /// Whether it was entered as a guest, and leads to the host only.
+    /// Whether this node is a guest there, so that the chain leads to its host only.
     #[must_use]
     pub fn is_guest(&self) -> bool {
         self.is_guest
     }
 
-    /// Makes flows to a node, for a path whose PID there is `out` and here `own`; `None` for the host of a guest.
+    /// Allocates flows to a node, `None` for the host of a guest. The path's PID is `out` at the node and `own` here.
     ///
     /// # Errors
     /// When a relay refuses, or a next hop does not agree.
@@ -108,11 +108,11 @@ impl RelayChain {
         first_of(self.links.iter().map(RelayConnection::closed)).await;
     }
 
-    /// Waits until a relay is silent, or, of one that is, until it is no more; gives its place in the chain.
+    /// Waits until a relay is silent or, given a silent one, until it answers again; returns its index.
     pub(crate) async fn silent(&self, known: Option<usize>) -> usize {
         let mut events: Vec<Events> = self.links.iter().map(RelayConnection::events).collect();
         loop {
-            // Those behind a silent one are not heard either.
+            // Relays behind a silent one are silent too.
             let silent = self.links.iter().position(RelayConnection::is_silent);
             match (silent, known) {
                 (Some(at), None) => return at,
@@ -125,7 +125,7 @@ impl RelayChain {
 }
 
 impl Prepared {
-    /// After a handshake through the chain: leads on to the PID that the node gave for the session's path.
+    /// After a handshake through the chain, directs the last flow to the PID that the node assigned to the path.
     pub(crate) async fn lead_to(&mut self, session: &Session, path: PathId) -> Result<(), RelayError> {
         let out = session.remote_pid(path).ok_or(RelayError::Gone)?;
         let last = self.flows.last_mut().ok_or(RelayError::Gone)?;
@@ -138,7 +138,7 @@ impl Prepared {
     }
 }
 
-/// Waits until something has happened to a path; for ever when the session is over.
+/// Waits for an event of a path; never returns once the session is closed.
 pub(crate) async fn changed(events: &mut Events) {
     loop {
         match events.next().await {

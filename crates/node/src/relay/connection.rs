@@ -1,7 +1,7 @@
-//! A session to one relay, the grant that is shown there, and the flows that were allocated.
+//! A session to one relay: the grant shown there and the allocated flows.
 //!
-//! One task owns the stream of requests: it sends what is asked for, gives replies to those who wait for them, and
-//! keeps each flow's progress where its owner sees it. When the session ends, so do all flows.
+//! One task owns the stream of requests. It sends requests, delivers replies, and publishes the progress of each flow to
+//! its owner. All flows end with the session.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -25,9 +25,9 @@ use crate::grants::Grants;
 
 /// Requests that may wait for the task.
 const BACKLOG: usize = 64;
-/// A relay that says nothing for so long is gone.
+/// A relay that is silent for this long is gone.
 const IDLE: Span = Span::from_secs(20);
-/// It is asked for a sign of life after that; one that was restarted then says that it knows nothing of us.
+/// A relay is pinged after this long; a restarted one answers that it does not know the session.
 const KEEP_ALIVE: Span = Span::from_secs(3);
 
 /// How long a relay may take to answer.
@@ -44,10 +44,10 @@ pub struct Wanted {
     pub back: Pid,
 }
 
-/// How far a flow is.
+/// The progress of a flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Progress {
-    /// How often the next hop agreed, to one PID after another.
+    /// How many PIDs the next hop has accepted so far.
     ready: u32,
     /// Why it is over.
     over: Option<FlowState>,
@@ -69,7 +69,7 @@ struct Allocated {
 pub struct RelayConnection {
     session: Session,
     asks: mpsc::Sender<Ask>,
-    /// The relay's addresses as they were given.
+    /// The relay's addresses as given by the user.
     named: Vec<SocketAddr>,
     /// Flows at relays before this one, over which the session's first path runs.
     before: Option<Prepared>,
@@ -149,26 +149,26 @@ impl RelayConnection {
         self.session.closed().await;
     }
 
-    /// What happens to the session.
+    /// The events of the session.
     pub(crate) fn events(&self) -> Events {
         self.session.events()
     }
 
-    /// Whether nothing has been heard for a while, so that no path of the session counts as working.
+    /// Whether no path of the session works at the moment.
     pub(crate) fn is_silent(&self) -> bool {
         self.session.paths().iter().all(|path| !matches!(path.state, PathState::Active | PathState::Suspect))
     }
 
-    /// Asks for a flow, which is of use once [`Flow::ready`].
+    /// Allocates a flow, which can be used after [`Flow::ready`].
     ///
     /// # Errors
-    /// [`RelayError::Refused`] says why the relay does not want to.
+    /// [`RelayError::Refused`] with the relay's reason.
     pub async fn allocate(&self, wanted: Wanted) -> Result<Flow, RelayError> {
         let usable = |state| matches!(state, PathState::Active | PathState::Suspect);
         let paths = self.session.paths();
-        // The addresses that were given are those by which its operator wants it to be reached.
+        // The user's addresses come first: its operator wants the relay to be reached there.
         let rank = |path: &&PathInfo| (!self.named.contains(&path.route.remote), path.rtt);
-        // What comes through the relays before this one comes from the last of them, also when there is a direct path too.
+        // Packets through earlier relays arrive from the last of them, even if there is a direct path.
         let fits = |path: &&PathInfo| self.before.is_none() || path.id == PathId::FIRST;
         let best = paths.iter().filter(|path| usable(path.state)).filter(fits).min_by_key(rank);
         let (via, entry) = best.map(|path| (path.id, path.route)).ok_or(RelayError::Gone)?;
@@ -180,7 +180,7 @@ impl RelayConnection {
         Ok(Flow { id, forward, back, entry, progress, asks: self.asks.clone() })
     }
 
-    /// Lets those who know the secret behind `hash` reach this node, on its quota.
+    /// Lets holders of the secret behind `hash` reach this node, on this node's quota.
     ///
     /// # Errors
     /// As of [`Self::allocate`].
@@ -204,7 +204,7 @@ impl Flow {
         self.agreed(1).await
     }
 
-    /// Other PIDs for the flow, 0 to leave the one for the way back; waits until the next hop has agreed if its PID is new.
+    /// Changes the PIDs of the flow, 0 to leave the return PID; waits until the next hop has accepted a new PID.
     ///
     /// # Errors
     /// As of [`Self::ready`].
@@ -311,7 +311,7 @@ impl Task {
         }
     }
 
-    /// Shows what is granted at this relay: at first, and whenever it was renewed.
+    /// Shows the grant for this relay, at the start and after each renewal.
     fn show(&mut self, write: &mut Vec<u8>) {
         if let Some((id, grant)) = self.grants.for_relay(&self.relay) {
             self.showing.push_back(id);
@@ -350,7 +350,7 @@ impl Task {
         Ok(())
     }
 
-    /// Those who asked may have gone; then nobody wants the answer.
+    /// Delivers an answer; its requester may be gone.
     fn on_reply(&mut self, reply: &Reply) {
         match *reply {
             Reply::Hello { version } if version != RELAY_VERSION => {
@@ -392,7 +392,7 @@ impl Task {
     }
 
     fn on_greeted(&mut self, outcome: Result<(), RelayError>) {
-        // Who waited may have gone.
+        // The requester may be gone.
         let _ = self.greeted.take().map(|greeted| greeted.send(outcome));
     }
 

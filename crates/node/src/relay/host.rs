@@ -20,7 +20,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(500);
 /// Longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// A node's place at a relay, kept until this is dropped.
+/// A node's registration at a relay, which lasts until this is dropped.
 #[derive(Debug)]
 pub struct Hosting {
     task: JoinHandle<()>,
@@ -29,7 +29,7 @@ pub struct Hosting {
 }
 
 impl Hosting {
-    /// Registers at a relay what follows from a ticket's secret, and again whenever the relay has forgotten.
+    /// Registers the guest secret of a ticket at a relay, and again whenever the session with the relay was lost.
     #[must_use]
     pub fn at(endpoint: &Arc<Endpoint>, relay: NodeAt, grants: &Grants, secret: TicketSecret) -> Self {
         let (sender, first) = watch::channel(None);

@@ -6,8 +6,8 @@
 //! | `chain` | relays one behind the other, made ready for one path |
 //! | `keeper` | keeps paths through relays open in a session while it lives |
 //! | `open_path` | an open path through relays, and when it is closed |
-//! | `tries` | what came of the ways through relays that a session was to have |
-//! | `trouble` | what is said aloud of a relay that is of no use |
+//! | `tries` | why routes through relays have not given a path so far |
+//! | `trouble` | failures of relays that are worth a warning, with advice |
 //! | `spares` | keeps paths through some of many candidates, as the path agent chooses |
 //! | `host` | lets the holders of a ticket reach this node through a relay |
 
@@ -37,17 +37,17 @@ pub use connection::{Flow, RelayConnection, Wanted};
 pub use host::Hosting;
 pub use keeper::{Peer, RelayPaths};
 
-/// As what a node comes to relays.
+/// How a node is admitted by relays.
 #[derive(Clone, Debug)]
 pub enum Entry {
-    /// By its own key: relays list it, or a controller granted their use.
+    /// By its own key, which relays list or a controller's grant names.
     Member(Grants),
-    /// As the guest of a ticket's maker, who is reached and nobody else.
+    /// As the guest of a ticket's maker; it can reach only the maker.
     Guest(TicketSecret),
 }
 
 impl Entry {
-    /// What is granted to who comes so.
+    /// The grants that go with it.
     fn grants(&self) -> Grants {
         match self {
             Self::Member(grants) => grants.clone(),
@@ -62,7 +62,7 @@ impl Default for Entry {
     }
 }
 
-/// Why a relay is of no use now.
+/// Why a relay cannot be used now.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RelayError {
     /// No session with it.
@@ -71,7 +71,7 @@ pub enum RelayError {
     /// Its name has no address.
     #[error("the relay cannot be reached: {0}")]
     Unresolved(#[from] Unresolved),
-    /// It said no.
+    /// It refused.
     #[error("the relay refused: {0}")]
     Refused(Refused),
     /// It does not forward to this address.
@@ -82,7 +82,7 @@ pub enum RelayError {
         /// Its reason.
         why: Refused,
     },
-    /// The next hop does not say that it agrees.
+    /// The next hop does not confirm that it accepts the packets.
     #[error("the relay gets no answer from {0}")]
     Unanswered(SocketAddr),
     /// A path through it ended.
@@ -94,7 +94,7 @@ pub enum RelayError {
     /// It did not answer in time.
     #[error("the relay has not answered the {0} within 10 s")]
     Silent(&'static str),
-    /// The session that the path is for takes none.
+    /// The session does not accept the path.
     #[error("no path through the relay: {0}")]
     Path(#[from] PathError),
     /// No address is known at which the relay could reach the node.
@@ -103,13 +103,13 @@ pub enum RelayError {
 }
 
 impl RelayError {
-    /// Whether the relay may be elsewhere now, or is no more.
+    /// Whether the relay may have moved or be gone.
     fn is_lost(&self) -> bool {
         matches!(self, Self::Connect(_) | Self::Unresolved(_) | Self::Gone | Self::Silent(_))
     }
 }
 
-/// What was wanted of a relay that does not forward there, and what can be done about it.
+/// Names the address that a relay does not forward to, and the remedy.
 fn not_forwarded(to: SocketAddr, why: Refused) -> String {
     let ip = to.ip().to_canonical();
     let what_to_do = match why {
@@ -130,9 +130,9 @@ fn not_forwarded(to: SocketAddr, why: Refused) -> String {
     format!("the relay does not forward to {to}: {what_to_do}")
 }
 
-/// Relays in the order in which packets pass them, as people write it: `KEY@ADDRESS:PORT`, joined by `+`.
+/// A route through relays, in the order in which packets pass them, written `KEY@ADDRESS:PORT` joined by `+`.
 ///
-/// A host's name may stand for an address: it is resolved whenever the relay is called.
+/// A host name may stand for an address; it is resolved each time the relay is called.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RelayRoute(pub Vec<NodeAt>);
 
@@ -142,7 +142,7 @@ impl RelayRoute {
         self.0.iter().map(|relay| relay.node)
     }
 
-    /// The relays with their addresses now; without any where no name of a relay has one, which comes second.
+    /// The relays with their current addresses, and the error of the first relay none of whose names resolved.
     pub(crate) async fn resolve(&self) -> (Vec<RelayHint>, Option<Unresolved>) {
         let (mut relays, mut failed) = (Vec::new(), None);
         let resolved = join_all(self.0.iter().map(NodeAt::resolve)).await;
@@ -155,7 +155,7 @@ impl RelayRoute {
         (relays, failed)
     }
 
-    /// The same with the addresses of the first relay's names beside them, to be compared with others.
+    /// The same route with the current addresses of the first relay added, for comparison with others.
     pub(crate) async fn with_addresses(&self) -> Self {
         let mut route = self.clone();
         if let Some(first) = route.0.first_mut()
@@ -166,7 +166,7 @@ impl RelayRoute {
         route
     }
 
-    /// Whether it leads through the same relays and begins at the same address of the first.
+    /// Whether both lead through the same relays and start at the same address of the first one.
     #[must_use]
     pub fn is_way_of(&self, other: &Self) -> bool {
         let entries = |route: &Self| route.0.first().map(|relay| relay.places.clone()).unwrap_or_default();
@@ -175,7 +175,7 @@ impl RelayRoute {
     }
 }
 
-/// Most relays one behind the other.
+/// Most relays in a chain.
 pub const MOST_RELAYS: usize = 4;
 
 impl FromStr for RelayRoute {

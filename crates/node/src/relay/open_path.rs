@@ -1,7 +1,7 @@
 //! An open path through relays, and when it is closed.
 //!
-//! A session whose last path is closed is over. So a path that its relays carry no more, or that is not wanted any more, stays
-//! where no other works, silent if need be, until one does.
+//! Closing the last path ends the session. So a path that its relays no longer carry, or that is no longer wanted,
+//! stays in the session until another one works, even if it is silent.
 
 use std::future::pending;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -13,7 +13,7 @@ use super::RelayError;
 use super::chain::{Prepared, RelayChain, changed};
 use super::tries::Try;
 
-/// What a keeper has of its way, for others to see.
+/// The state that a keeper shows to others.
 pub(crate) type Shown = Arc<Way>;
 
 #[derive(Debug, Default)]
@@ -23,7 +23,7 @@ pub(crate) struct Way {
     pub tried: Try,
 }
 
-/// What carries a path.
+/// The relays and flows that carry a path.
 pub(crate) struct Carrier {
     pub chain: Arc<RelayChain>,
     pub prepared: Prepared,
@@ -36,7 +36,7 @@ pub(crate) enum End {
         /// Whether it had been open.
         was_open: bool,
     },
-    /// The relays carry it no more.
+    /// The relays no longer carry it.
     Dropped(RelayError),
 }
 
@@ -52,7 +52,7 @@ pub(crate) struct OpenPath {
 }
 
 impl OpenPath {
-    /// A path that is being opened; the events are those of the session since before that.
+    /// A path that is being opened. `events` must have been taken before the opening began.
     pub fn new(
         (session, events): (&Session, Events),
         (path, shown): (PathId, &Shown),
@@ -63,7 +63,7 @@ impl OpenPath {
         Self { session, path, shown, events, is_open: false, carrier: Some(carrier) }
     }
 
-    /// The same of one that is open already.
+    /// Marks it as open.
     pub fn opened(mut self) -> Self {
         self.is_open = true;
         self.shown.tried.opened();
@@ -106,7 +106,7 @@ impl OpenPath {
         }
     }
 
-    /// Its relays carry it no more: what is allocated there is given back.
+    /// Releases the flows of a path that its relays no longer carry.
     pub fn on_dropped(&mut self) {
         self.carrier = None;
     }
@@ -124,13 +124,13 @@ impl Drop for OpenPath {
                     outlive(&session, carrier).await;
                 });
             }
-            // Without a runtime nothing goes on.
+            // Without a runtime there is no task that could go on.
             _ => *lock(&self.shown.path) = None,
         }
     }
 }
 
-/// Gives back what carries a path: at once, or, of a session that has ended, when it has nothing to say any more.
+/// Releases the flows of a path: at once, or, after the end of the session, when it no longer sends anything.
 pub(crate) async fn outlive(session: &Session, carrier: Option<Carrier>) {
     if session.close_reason().is_some() {
         session.forgotten().await;

@@ -1,18 +1,18 @@
-//! What is said aloud of a relay that is of no use: what waiting does not mend, each once.
+//! Failures of relays that do not pass by themselves. Each is logged once, with advice.
 
 use anabranch_net::{ConnectError, PathError, PublicKey, Refusal};
 use anabranch_overlay::relay::Refused;
 
 use super::RelayError;
 
-/// What keeps a relay from being of use until somebody does something.
+/// A failure that lasts until someone acts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trouble {
-    /// It refuses what was asked of it.
+    /// It refuses the request.
     Refused(Refused),
-    /// It lets this node's key not in.
+    /// It does not admit this node's key.
     NotLetIn,
-    /// No session with it comes about.
+    /// It cannot be reached.
     NotReached,
     /// It does not reach the next hop.
     Unanswered,
@@ -21,7 +21,7 @@ pub(crate) enum Trouble {
 }
 
 impl Trouble {
-    /// `None` for what passes by itself.
+    /// `None` for failures that pass by themselves.
     pub(crate) fn of(error: &RelayError) -> Option<Self> {
         match error {
             RelayError::Refused(Refused::Draining) => None,
@@ -38,7 +38,7 @@ impl Trouble {
         }
     }
 
-    /// What to do about it, beside what the error says itself; `own` is this node's key.
+    /// Advice in addition to the error's own text; `own` is this node's key.
     pub(crate) fn advice(self, own: &PublicKey) -> String {
         match self {
             Self::NotLetIn => format!(

@@ -1,14 +1,16 @@
-//! The HTTP API of services, for people and programs: this module has what all of them share (listening, tokens, limits, metrics), each service its routes.
+//! The HTTP API of services. This module has the shared part: listening, tokens, limits and metrics. Each service adds its
+//! routes.
 //!
-//! On a loopback address it needs nothing: without a token it only tells; what changes something wants `Authorization: Bearer TOKEN`, and with a token
-//! configured everything does. An address that other machines reach wants a token and TLS; metrics alone may be served to them in clear.
-//! A request to a loopback address must name it, so that a web page in somebody's browser cannot ask by a name of its own (DNS rebinding).
+//! On a loopback address reading needs no token, unless one is configured; changes always need
+//! `Authorization: Bearer TOKEN`. On an address that other machines reach, a token and TLS are required, except for
+//! metrics. A request to a loopback address must name that address as its host, so that a web page in a browser
+//! cannot use a name of its own (DNS rebinding).
 //!
 //! | limit | value |
 //! |---|---|
 //! | connections | [`MOST_CONNECTIONS`]; others wait |
 //! | a TLS handshake, a request's head | [`PATIENCE`] each to come, or the connection is closed |
-//! | an answer | goes on being taken: nothing for [`PATIENCE`], and the connection is closed |
+//! | an answer | the caller must keep reading: after [`PATIENCE`] without progress the connection is closed |
 //! | a caller without the token | one answer, then the connection is closed |
 
 mod patient;
@@ -42,9 +44,9 @@ pub use tls::TlsFiles;
 
 /// Most connections at the same time.
 pub const MOST_CONNECTIONS: usize = 256;
-/// How long a request's head may take to come, and an answer may wait for a caller that takes none of it.
+/// How long a request's head may take to arrive, and an answer may wait for a caller that does not read.
 pub const PATIENCE: Duration = Duration::from_secs(5);
-/// A token is at least so long, in characters.
+/// Shortest token, in characters.
 const SHORTEST_TOKEN: usize = 16;
 
 /// Where the API is served, and to whom.
@@ -58,7 +60,7 @@ pub struct HttpSettings {
     pub tls: Option<TlsFiles>,
 }
 
-/// As a configuration file says it.
+/// The settings as a configuration file has them.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HttpEntry {
@@ -93,7 +95,7 @@ impl HttpEntry {
     }
 }
 
-/// What keeps strangers out.
+/// The checks that every request must pass.
 #[derive(Clone)]
 struct Guard {
     /// Of the token: compared in constant time.
@@ -109,13 +111,13 @@ pub struct Problem {
     pub error: String,
 }
 
-/// An answer that says why there is no other.
+/// An error as a response.
 #[must_use]
 pub fn problem(status: StatusCode, why: impl Into<String>) -> Response {
     (status, axum::Json(Problem { error: why.into() })).into_response()
 }
 
-/// What callers may take up; by default [`MOST_CONNECTIONS`] and [`PATIENCE`].
+/// Limits for callers; by default [`MOST_CONNECTIONS`] and [`PATIENCE`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HttpLimits {
     /// Connections at the same time; others wait until one ends.
@@ -215,7 +217,7 @@ async fn converse(stream: impl AsyncRead + AsyncWrite + Unpin + 'static, routes:
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(patience);
     let stream = Patient::new(stream, patience);
-    // A caller that breaks off has its reasons.
+    // A caller may break off.
     let _ = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes)).await;
 }
 

@@ -22,7 +22,7 @@ impl<S> Patient<S> {
         Self { stream, patience, until: Box::pin(sleep(patience)), is_stuck: false }
     }
 
-    /// What became of writing, or an error once it has waited for too long.
+    /// The outcome of a write, or an error after waiting for too long.
     fn waited<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if written.is_ready() {
             self.is_stuck = false;
