@@ -20,6 +20,7 @@ const PURE: [&str; 10] = [
     "anabranch-settings",
     "anabranch-overlay",
     "anabranch-sim",
+    "anabranch-experiments",
 ];
 
 /// Libraries that use the operating system: the clock, sockets, files, threads, randomness.

@@ -11,7 +11,7 @@ const MAX_SIZE: f64 = 1e12;
 
 /// A seed of its own for a party of a kind (SplitMix64 over all three numbers).
 #[must_use]
-pub(crate) fn seed_of(seed: u64, kind: u64, index: u64) -> u64 {
+pub fn seed_of(seed: u64, kind: u64, index: u64) -> u64 {
     mix(mix(mix(seed) ^ kind) ^ index)
 }
 
@@ -24,41 +24,43 @@ fn mix(value: u64) -> u64 {
 
 /// A seeded generator with the distributions that sources need.
 #[derive(Clone, Debug)]
-pub(crate) struct Chance {
+pub struct Chance {
     generator: ChaCha8Rng,
 }
 
 impl Chance {
-    pub(crate) fn new(seed: u64) -> Self {
+    /// A generator with this seed.
+    pub fn new(seed: u64) -> Self {
         Self { generator: ChaCha8Rng::seed_from_u64(seed) }
     }
 
     /// Uniform in `[0, 1)`.
-    pub(crate) fn unit(&mut self) -> f64 {
+    pub fn unit(&mut self) -> f64 {
         (self.generator.next_u64() >> 11) as f64 * (1.0 / (1_u64 << 53) as f64)
     }
 
     /// Uniform in `[low, high)`.
-    pub(crate) fn between(&mut self, low: f64, high: f64) -> f64 {
+    pub fn between(&mut self, low: f64, high: f64) -> f64 {
         low + (high - low) * self.unit()
     }
 
     /// In `[low, high)`, even on a logarithmic scale; both are above zero.
-    pub(crate) fn scaled(&mut self, low: f64, high: f64) -> f64 {
+    pub fn scaled(&mut self, low: f64, high: f64) -> f64 {
         libm::exp(self.between(libm::log(low), libm::log(high)))
     }
 
     /// Uniform among `0..count`, which is not empty.
-    pub(crate) fn below(&mut self, count: usize) -> usize {
+    pub fn below(&mut self, count: usize) -> usize {
         ((u128::from(self.generator.next_u64()) * count as u128) >> 64) as usize
     }
 
     /// Exponential with mean 1.
-    pub(crate) fn exponential(&mut self) -> f64 {
+    pub fn exponential(&mut self) -> f64 {
         -libm::log(1.0 - self.unit())
     }
 
-    pub(crate) fn duration(&mut self, duration: Duration) -> Span {
+    /// A length of time.
+    pub fn duration(&mut self, duration: Duration) -> Span {
         match duration {
             Duration::Fixed(span) => span,
             Duration::Exponential(mean) => mean.mul_f64(self.exponential()),
@@ -67,7 +69,7 @@ impl Chance {
     }
 
     /// A file's size in bytes, at least 1.
-    pub(crate) fn size(&mut self, sizes: Sizes) -> u64 {
+    pub fn size(&mut self, sizes: Sizes) -> u64 {
         let bytes = match sizes {
             Sizes::Fixed(bytes) => return bytes.max(1),
             Sizes::Exponential(mean) => mean * self.exponential(),
@@ -80,7 +82,7 @@ impl Chance {
     }
 
     /// Puts a list in random order.
-    pub(crate) fn shuffle<T>(&mut self, list: &mut [T]) {
+    pub fn shuffle<T>(&mut self, list: &mut [T]) {
         for place in (1..list.len()).rev() {
             list.swap(place, self.below(place + 1));
         }

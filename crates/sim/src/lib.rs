@@ -4,15 +4,10 @@
 //! the engine run on. Everything is a pure function of its arguments and seeds.
 
 mod app;
-mod chance;
-pub mod failure;
-pub mod fairness;
-pub mod grid;
+pub mod chance;
 pub mod network;
-pub mod overlay;
 mod pair;
 pub mod random;
-pub mod scenario;
 mod spent;
 
 pub use app::{App, Delivery, Idle, Sender, Sink, Ticker};

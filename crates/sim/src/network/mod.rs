@@ -36,7 +36,7 @@ pub use capture::{Captured, PathMetrics};
 pub use look::{ArrivalState, BurstState, FlowState};
 pub use plan::{
     AgentPlan, ArrivalPlan, BurstPlan, Change, Decided, Decision, Duration, FlowPlan, InterfaceChange,
-    LinkChange, PathPlan, Plan, Sizes, StripingPlan, Supply,
+    Limits, LinkChange, PathPlan, Plan, Sizes, StripingPlan, Supply,
 };
 
 use std::sync::Arc;
@@ -49,7 +49,7 @@ use agenda::Agenda;
 use flow::{Flow, Routes, Served};
 use packets::Destination;
 use routes::Table;
-use source::{Arrivals, Burst, MAX_OPEN, MAX_PLACES};
+use source::{Arrivals, Burst, MAX_OPEN};
 use wires::{Fetched, Landed, Leaving, Wires};
 
 /// Kinds of parties for [`seed_of`]; links are kind 1.
@@ -94,12 +94,11 @@ pub struct Network {
     first_arrival: usize,
     first_end: usize,
     events: u64,
+    limits: Limits,
     /// Packets that sessions sent and received since they were last taken out, when anybody wants to know.
     captured: Option<Vec<Captured>>,
 }
 
-/// Most packets that wait or are on their way at once.
-pub const MOST_PACKETS: usize = if cfg!(test) { 100_000 } else { 10_000_000 };
 /// Most packets that are captured before somebody takes them.
 pub const MOST_CAPTURED: usize = 10_000;
 
@@ -155,6 +154,7 @@ impl Network {
             first_arrival,
             first_end,
             events: 0,
+            limits: plan.limits,
             captured: None,
         };
         for (flow, routes) in plan.flows.into_iter().zip(routes) {
@@ -207,7 +207,13 @@ impl Network {
     /// True when more packets wait or are on their way than there is to be memory for: then it does not go on.
     #[must_use]
     pub fn is_overfull(&self) -> bool {
-        self.wires.count() > MOST_PACKETS
+        self.wires.count() > self.limits.packets
+    }
+
+    /// Where a run ends early.
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        self.limits
     }
 
     /// True when so much was captured that somebody has to take it.
@@ -341,7 +347,9 @@ impl Network {
         self.agenda.call(self.first_arrival + index, next);
         let Some(size) = size else { return };
         arrivals.arrived += 1;
-        if arrivals.open >= MAX_OPEN || (arrivals.free.is_empty() && self.owners.len() >= MAX_PLACES) {
+        if arrivals.open >= MAX_OPEN
+            || (arrivals.free.is_empty() && self.owners.len() >= self.limits.sessions)
+        {
             arrivals.refused += 1;
             return;
         }

@@ -26,6 +26,23 @@ pub struct Plan {
     pub bursts: Vec<BurstPlan>,
     /// What changes while it runs.
     pub script: Vec<Change>,
+    /// Where a run ends early.
+    pub limits: Limits,
+}
+
+/// How much a network may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Most packets that wait or are under way at once. A network with more stops.
+    pub packets: usize,
+    /// Most sessions of all sources of arrivals that are open at once. Further ones are refused.
+    pub sessions: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { packets: 10_000_000, sessions: 200_000 }
+    }
 }
 
 /// One session and what it carries, from the client to the server.

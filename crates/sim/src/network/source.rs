@@ -78,8 +78,6 @@ pub(crate) struct Arrivals {
 
 /// Sessions of one source that may be open at the same time.
 pub(crate) const MAX_OPEN: usize = 20_000;
-/// Sessions of all sources together that may be open at the same time: each keeps its memory.
-pub(crate) const MAX_PLACES: usize = if cfg!(test) { 1_000 } else { 200_000 };
 
 impl Arrivals {
     pub(crate) fn new(plan: ArrivalPlan, seed: u64) -> Self {

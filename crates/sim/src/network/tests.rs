@@ -259,6 +259,7 @@ fn packets_taken_in_side_by_side_change_nothing() {
 #[test]
 fn sessions_of_all_arrivals_together_are_bounded() {
     let mut plan = plan(&[link(0.1, 1, 100)]);
+    plan.limits.sessions = 1_000;
     for _ in 0..3 {
         plan.arrivals.push(ArrivalPlan {
             phases: vec![(1_000.0, Span::from_secs(10))],

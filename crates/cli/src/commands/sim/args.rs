@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use anabranch_engine::SchedulerKind;
-use anabranch_sim::scenario::Setting;
+use anabranch_experiments::scenario::Setting;
 use clap::Args;
 use clap::builder::UnknownArgumentValueParser;
 

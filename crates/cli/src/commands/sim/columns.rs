@@ -49,7 +49,7 @@ pub(super) fn table(runs: &[Run], patterns: &[String]) -> Result<String, Failure
 mod tests {
     use std::collections::BTreeMap;
 
-    use anabranch_sim::scenario::Metrics;
+    use anabranch_experiments::scenario::Metrics;
 
     use super::*;
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use anabranch_sim::failure::{Case, MOMENTS, Outcome, metrics};
+use anabranch_experiments::failure::{Case, MOMENTS, Outcome, metrics};
 use serde::Serialize;
 
 use super::folder::Folder;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use anabranch_sim::fairness::{FairCell, FairRun, FairVerdict, metrics};
-use anabranch_sim::scenario::Spread;
+use anabranch_experiments::fairness::{FairCell, FairRun, FairVerdict, metrics};
+use anabranch_experiments::scenario::Spread;
 use serde::Serialize;
 
 use super::cells::{self, Judged, Usual, judge};

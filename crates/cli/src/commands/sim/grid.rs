@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anabranch_engine::SchedulerKind;
-use anabranch_sim::grid::{Cell, CellRun, Verdict, metrics};
+use anabranch_experiments::grid::{Cell, CellRun, Verdict, metrics};
 use serde::Serialize;
 
 use super::cells::{self, Judged, Usual, judge};

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
-use anabranch_sim::scenario::{Captured, Course, Extras, Group, Variant};
+use anabranch_experiments::scenario::{Captured, Course, Extras, Group, Variant};
 
 use super::output::Run;
 use super::qlog::Qlog;

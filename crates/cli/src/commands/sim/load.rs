@@ -3,8 +3,8 @@
 use std::io::Read as _;
 use std::path::Path;
 
+use anabranch_experiments::scenario::{BUILTIN, Scenario, ScenarioError, Setting};
 use anabranch_settings::nearest;
-use anabranch_sim::scenario::{BUILTIN, Scenario, ScenarioError, Setting};
 
 use crate::errors::{Failure, Kind};
 
@@ -80,7 +80,7 @@ pub(super) fn wrong_setting(error: &ScenarioError) -> Failure {
 
 #[cfg(test)]
 mod tests {
-    use anabranch_sim::scenario::variants;
+    use anabranch_experiments::scenario::variants;
 
     use super::super::RunArgs;
     use super::*;

@@ -24,7 +24,7 @@ mod usage;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anabranch_sim::scenario::{self, BUILTIN, Scenario, Setting, variants};
+use anabranch_experiments::scenario::{self, BUILTIN, Scenario, Setting, variants};
 use clap::{Args, Subcommand};
 
 use super::Context;

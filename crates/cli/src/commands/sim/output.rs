@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use anabranch_sim::scenario::{Metrics, Report, Summary};
+use anabranch_experiments::scenario::{Metrics, Report, Summary};
 use serde::{Deserialize, Serialize};
 
 use crate::errors::Failure;
@@ -47,7 +47,7 @@ pub(super) struct Expected {
 
 impl Run {
     pub(super) fn new(report: Report, run: usize, set: &[(String, String)]) -> Self {
-        let expected = |outcome: anabranch_sim::scenario::Outcome| Expected {
+        let expected = |outcome: anabranch_experiments::scenario::Outcome| Expected {
             name: outcome.name,
             value: outcome.value,
             bound: outcome.bound,
@@ -295,7 +295,7 @@ mod tests {
             scenario: "tiny".to_owned(),
             seed: 7,
             metrics: Metrics::new(),
-            expect: vec![anabranch_sim::scenario::Outcome {
+            expect: vec![anabranch_experiments::scenario::Outcome {
                 name: "flow.M.completion_s".to_owned(),
                 value: None,
                 bound: "≤ 3".to_owned(),

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use anabranch_sim::overlay::{OverlayConfig, OverlayRun};
+use anabranch_experiments::overlay::{OverlayConfig, OverlayRun};
 use serde::Serialize;
 
 use super::jobs::{Crew, in_order};

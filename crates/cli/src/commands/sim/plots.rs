@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use anabranch_sim::scenario::{Course, Quantity, Spread};
+use anabranch_experiments::scenario::{Course, Quantity, Spread};
 
 use super::PlotArgs;
 use super::axis::{Axis, differing, values_beside};
@@ -259,7 +259,7 @@ pub(super) fn matches(pattern: &str, name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use anabranch_sim::scenario::{Extras, Scenario, variants};
+    use anabranch_experiments::scenario::{Extras, Scenario, variants};
 
     fn album() -> Album {
         let text =

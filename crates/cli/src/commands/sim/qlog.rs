@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use anabranch_sim::scenario::{Captured, Group, PathMetrics};
+use anabranch_experiments::scenario::{Captured, Group, PathMetrics};
 use anabranch_wire::{Message, Span, Time};
 
 use super::trace::{flow_name, flow_names};
@@ -73,7 +73,7 @@ fn duration(span: Span) -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use anabranch_sim::scenario::{Extras, Scenario};
+    use anabranch_experiments::scenario::{Extras, Scenario};
     use serde_json::Value;
 
     use super::*;

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anabranch_engine::Ecn;
-use anabranch_sim::scenario::{Captured, Group, MAX_PATHS};
+use anabranch_experiments::scenario::{Captured, Group, MAX_PATHS};
 use anabranch_wire::{Header, Kind, Length, Message, Pid, Time};
 
 use crate::capture::file::{Packet, PacketFile};
@@ -133,7 +133,7 @@ mod tests {
 
     use super::*;
     use crate::capture::headers::internet_checksum;
-    use anabranch_sim::scenario::{Extras, Scenario};
+    use anabranch_experiments::scenario::{Extras, Scenario};
 
     #[test]
     fn a_trace_is_a_pcapng_file_with_every_packet_sent_and_received() {

@@ -10,10 +10,10 @@ mod sockets;
 
 use std::sync::atomic::Ordering;
 
-use anabranch_sim::network::{FlowPlan, Supply};
-use anabranch_sim::scenario::{
+use anabranch_experiments::scenario::{
     Built, Extras, Metrics, Report, Scenario, ScenarioError, Setting, Summary, variants,
 };
+use anabranch_sim::network::{FlowPlan, Supply};
 use anabranch_wire::{Span, Time};
 use clap::Args;
 use serde::Serialize;
@@ -260,7 +260,7 @@ fn check(built: &Built) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use anabranch_sim::scenario::Scenario;
+    use anabranch_experiments::scenario::Scenario;
 
     fn built(change: impl Fn(&str) -> String) -> Built {
         let text = change(include_str!("../test.toml"));

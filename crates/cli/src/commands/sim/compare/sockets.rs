@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anabranch_emulate::{EmulatedPath, Emulation};
+use anabranch_experiments::scenario::Built;
 use anabranch_net::{Addresses, Endpoint, EndpointConfig, PublicKey, Session, ShareId, Target, Verdict};
 use anabranch_sim::network::FlowPlan;
-use anabranch_sim::scenario::Built;
 use anabranch_wire::{Span, Time};
 use bytes::Bytes;
 use tokio::task::JoinSet;
@@ -183,7 +183,7 @@ fn hosts(role: u8, places: usize) -> Vec<IpAddr> {
 mod tests {
     use super::*;
     use crate::node;
-    use anabranch_sim::scenario::Scenario;
+    use anabranch_experiments::scenario::Scenario;
 
     #[test]
     fn both_worlds_carry_about_the_same() {

@@ -1,0 +1,216 @@
+//! Any path breaks in any way at any moment; the session goes on (mTCP §3.5 [M12, M13]).
+//!
+//! A [`Case`] is a network of two to four paths, drawn from a number, of which one breaks at some moment and is mended
+//! six seconds later. An [`Outcome`] tells the longest pause of delivery after the break, the share of the
+//! other paths' rate that was delivered then, and what the path carries again after it was mended.
+
+mod run;
+
+use std::fmt;
+
+use anabranch_wire::Span;
+
+use crate::scenario::Metrics;
+use anabranch_sim::Spent;
+use anabranch_sim::chance::{Chance, seed_of};
+
+/// Keeps the draws of cases apart from those of other parties.
+const KIND: u64 = 0x6661_696c;
+
+/// When a path breaks unless it is asked otherwise, in seconds after the start.
+pub const MOMENTS: (f64, f64) = (0.3, 6.0);
+
+/// The share of a rate that is promised.
+const LEAST_SHARE: f64 = 0.8;
+
+/// How a path breaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Break {
+    /// Nothing passes in either direction.
+    Silence,
+    /// Data does not arrive; acknowledgements would.
+    OneWay,
+    /// Data arrives; acknowledgements do not.
+    OneWayBack,
+    /// 30 % of the packets are lost, both ways.
+    Loss,
+    /// A hundredth of the rate is left.
+    Rate,
+    /// The round-trip time is 20 times as long.
+    Delay,
+    /// Silent for half of each second.
+    Flapping,
+}
+
+impl Break {
+    /// Every way, in the order in which cases take turns.
+    pub const ALL: [Self; 7] =
+        [Self::Silence, Self::OneWay, Self::OneWayBack, Self::Loss, Self::Rate, Self::Delay, Self::Flapping];
+
+    /// A word for metrics.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Silence => "silence",
+            Self::OneWay => "one_way",
+            Self::OneWayBack => "one_way_back",
+            Self::Loss => "loss",
+            Self::Rate => "rate",
+            Self::Delay => "delay",
+            Self::Flapping => "flapping",
+        }
+    }
+}
+
+impl fmt::Display for Break {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Silence => "silence",
+            Self::OneWay => "silence towards the receiver",
+            Self::OneWayBack => "silence towards the sender",
+            Self::Loss => "loss of 30 %",
+            Self::Rate => "a hundredth of the rate",
+            Self::Delay => "20 times the delay",
+            Self::Flapping => "flapping",
+        })
+    }
+}
+
+/// A path of a case.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CasePath {
+    /// Bottleneck rate in Mbit/s.
+    pub mbit: f64,
+    /// Round-trip time without queues.
+    pub rtt: Span,
+    /// Length of the queue in bandwidth–delay products.
+    pub bdp: f64,
+}
+
+/// A network in which one path breaks: a function of its number alone.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Case {
+    /// Its number.
+    pub number: u64,
+    /// Two to four.
+    pub paths: Vec<CasePath>,
+    /// Index of the one that breaks.
+    pub broken: usize,
+    /// How.
+    pub how: Break,
+    /// How long after the start.
+    pub after: Span,
+}
+
+/// What became of a case.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Outcome {
+    /// The longest time without delivery in the three seconds after the break.
+    pub gap: Span,
+    /// What was allowed: three times the longest smoothed round-trip time in use at the break (of a path that is not in use
+    /// yet, what it is going to be), or 200 ms; of a redundant stream, the difference of one-way delays.
+    pub allowed: Span,
+    /// What was delivered from then on until it was mended, as a share of the other paths' rate.
+    pub living_share: f64,
+    /// What the mended path carries after two seconds or ten round trips, as a share of its rate.
+    pub restored_share: f64,
+    /// What was sent until then, and what of it without need.
+    pub spent: Spent,
+}
+
+impl Case {
+    /// Draws the case with this number: rates of 5 to 60 Mbit/s, round-trip times of 5 to 200 ms, queues of 0.5
+    /// to 2 bandwidth–delay products, a break at some of the [`MOMENTS`].
+    #[must_use]
+    pub fn draw(number: u64) -> Self {
+        Self::draw_within(number, MOMENTS)
+    }
+
+    /// The same with a break between these moments, in seconds after the start.
+    #[must_use]
+    pub fn draw_within(number: u64, (from, to): (f64, f64)) -> Self {
+        let mut chance = Chance::new(seed_of(number, KIND, 0));
+        let mut path = |_| CasePath {
+            mbit: chance.scaled(5.0, 60.0),
+            rtt: Span::from_secs_f64(chance.scaled(0.005, 0.2)),
+            bdp: chance.scaled(0.5, 2.0),
+        };
+        let count = 2 + (number / Break::ALL.len() as u64 % 3) as usize;
+        let paths: Vec<CasePath> = (0..count).map(&mut path).collect();
+        let broken = chance.below(count);
+        let how = Break::ALL[(number % Break::ALL.len() as u64) as usize];
+        Self { number, paths, broken, how, after: Span::from_secs_f64(chance.between(from, to)) }
+    }
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} after {:.1} s", self.how, self.after.as_secs_f64())?;
+        for (index, path) in self.paths.iter().enumerate() {
+            let mark = if index == self.broken { " (breaks)" } else { "" };
+            write!(f, "; {:.1} Mbit/s {} {:.1} BDP{mark}", path.mbit, path.rtt, path.bdp)?;
+        }
+        Ok(())
+    }
+}
+
+/// The sweep's figures: `cases`, `clean` (cases in which every promise was kept), and how often each promise was
+/// broken: `gaps`, `slow`, `unrestored`, of all cases and, after the name of a break, of its own; `redundancy`, the share of
+/// all bytes that was sent without need.
+#[must_use]
+pub fn metrics(runs: &[(Case, Outcome)]) -> Metrics {
+    let mut metrics = Metrics::new();
+    for (_, outcome) in runs {
+        *metrics.entry("clean".to_owned()).or_default() += f64::from(outcome.is_clean());
+    }
+    metrics.insert("cases".to_owned(), runs.len() as f64);
+    let spent: Spent = runs.iter().map(|(_, outcome)| outcome.spent).sum();
+    metrics.insert("redundancy".to_owned(), spent.share());
+    for (case, outcome) in runs {
+        let broken =
+            [("gaps", outcome.paused()), ("slow", outcome.slow()), ("unrestored", outcome.unrestored())];
+        for (name, broken) in broken {
+            let broken = f64::from(broken);
+            *metrics.entry(name.to_owned()).or_default() += broken;
+            *metrics.entry(format!("{}.{name}", case.how.name())).or_default() += broken;
+        }
+    }
+    metrics
+}
+
+impl Outcome {
+    /// True when every promise was kept.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        !(self.paused() || self.slow() || self.unrestored())
+    }
+
+    fn paused(&self) -> bool {
+        self.gap > self.allowed
+    }
+
+    fn slow(&self) -> bool {
+        self.living_share < LEAST_SHARE
+    }
+
+    fn unrestored(&self) -> bool {
+        self.restored_share < LEAST_SHARE
+    }
+
+    /// What was promised and not kept, a sentence each.
+    #[must_use]
+    pub fn breaches(&self, case: &Case) -> Vec<String> {
+        let mut found = Vec::new();
+        let mut tell = |what: String| found.push(format!("case {}, {}: {what}", case.number, case.how));
+        if self.paused() {
+            tell(format!("nothing was delivered for {}, allowed are {}", self.gap, self.allowed));
+        }
+        if self.slow() {
+            tell(format!("the living paths gave {:.2} of their rate", self.living_share));
+        }
+        if self.unrestored() {
+            tell(format!("the restored path carries {:.2} of its rate", self.restored_share));
+        }
+        found
+    }
+}

@@ -1,0 +1,155 @@
+//! Fair where paths share a bottleneck, fast where they do not.
+//!
+//! A [`FairCell`] is a network in which the paths of a session share all, some or none of their bottlenecks with each
+//! other, and every bottleneck with background TCPs. It is run with a session over each path alone and over
+//! all together. Where several paths share a bottleneck, together they should take no more than one session over the best
+//! of them alone takes there ([`MOST`]); where they do not, nearly the sum ([`LEAST`]). A cell fails when the 95 %
+//! interval of a ratio lies beyond its bound. What the detectors of shared bottlenecks found is counted beside it.
+
+mod cell;
+mod run;
+
+use crate::scenario::{Metrics, Spread};
+use anabranch_sim::Spent;
+
+pub use cell::{Bottleneck, FairCell, FairPath};
+pub use run::FairRun;
+
+/// The most that paths which share may take together, as a multiple of the best of them alone.
+pub const MOST: f64 = 1.1;
+/// The least that paths which do not share give together, as a share of the sum.
+pub const LEAST: f64 = 0.9;
+
+/// What all seeds of a cell gave. Ratios are of means over the seeds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FairVerdict {
+    /// The cell.
+    pub cell: FairCell,
+    /// On the bottleneck that several paths cross: all together over the best alone, before there can be a verdict
+    /// and after; `None` where no paths share.
+    pub shared: Option<[Spread; 2]>,
+    /// Over the bottlenecks that one path crosses: all together over the sum; `None` where there is none.
+    pub apart: Option<[Spread; 2]>,
+    /// Pairs that share, and those found within 30 s, of all seeds.
+    pub found: (usize, usize),
+    /// Pairs that share nothing, and those that were taken for such at any moment, of all seeds.
+    pub mistaken: (usize, usize),
+    /// What all runs over all paths together sent, and what of it without need.
+    pub spent: Spent,
+}
+
+impl FairVerdict {
+    /// Judges a cell by its runs, of which there is at least one.
+    #[must_use]
+    pub fn of(cell: FairCell, runs: &[FairRun]) -> Self {
+        let crossed: Vec<Vec<usize>> =
+            (0..cell.bottlenecks.len()).map(|index| cell.crossing(index).collect()).collect();
+        let (several, single): (Vec<_>, Vec<_>) = crossed.iter().partition(|paths| paths.len() > 1);
+        let both = |of: &[&Vec<usize>]| (!of.is_empty()).then(|| [ratio(runs, of, 0), ratio(runs, of, 1)]);
+        let sum = |pairs: fn(&FairRun) -> (usize, usize)| {
+            runs.iter().map(pairs).fold((0, 0), |sum, run| (sum.0 + run.0, sum.1 + run.1))
+        };
+        let (shared, apart) = (both(&several), both(&single));
+        let (found, mistaken) = (sum(|run| run.shared), sum(|run| run.apart));
+        Self { shared, apart, found, mistaken, cell, spent: runs.iter().map(|run| run.spent).sum() }
+    }
+
+    /// True when a whole interval lies beyond its bound.
+    #[must_use]
+    pub fn fails(&self) -> bool {
+        let greedy = self.shared.is_some_and(|[_, late]| late.mean - late.ci95 > MOST);
+        greedy || self.apart.is_some_and(|[_, late]| late.mean + late.ci95 < LEAST)
+    }
+}
+
+/// What the paths to some bottlenecks take together, over the sum of what the best path to each takes alone; its
+/// interval is first order in both.
+fn ratio(runs: &[FairRun], bottlenecks: &[&Vec<usize>], when: usize) -> Spread {
+    let spread = |of: &dyn Fn(&FairRun) -> f64| Spread::of(&runs.iter().map(of).collect::<Vec<_>>());
+    let best = |paths: &Vec<usize>| {
+        let mean = |path: &usize| runs.iter().map(|run| run.singles[*path][when]).sum::<f64>();
+        let best = paths.iter().max_by(|a, b| mean(a).total_cmp(&mean(b)));
+        best.copied().unwrap_or_default()
+    };
+    let best: Vec<usize> = bottlenecks.iter().map(|paths| best(paths)).collect();
+    let below = spread(&|run| best.iter().map(|path| run.singles[*path][when]).sum());
+    let above = spread(&|run| bottlenecks.iter().copied().flatten().map(|path| run.parts[*path][when]).sum());
+    let mean = above.mean / below.mean;
+    let relative = (above.ci95 / above.mean).hypot(below.ci95 / below.mean);
+    Spread { runs: above.runs, mean, ci95: mean * relative }
+}
+
+/// The grid's figures: `cells`, `failing`; of the ratios where paths share and where they do not `shared_mean`,
+/// `shared_worst` (highest), `apart_mean`, `apart_worst` (lowest), and the same with `early_` for the time before a verdict;
+/// `found_in_30_s` of the pairs that share and `false_positives` of those that do not, as shares; `redundancy`, the share of all
+/// bytes that was sent without need.
+#[must_use]
+pub fn metrics(verdicts: &[FairVerdict]) -> Metrics {
+    let mut metrics = Metrics::new();
+    let mut put = |name: String, value: f64| {
+        if value.is_finite() {
+            metrics.insert(name, value);
+        }
+    };
+    put("cells".to_owned(), verdicts.len() as f64);
+    put("failing".to_owned(), verdicts.iter().filter(|verdict| verdict.fails()).count() as f64);
+    for (when, prefix) in ["early_", ""].into_iter().enumerate() {
+        let shared: Vec<f64> =
+            verdicts.iter().filter_map(|verdict| Some(verdict.shared?[when].mean)).collect();
+        let apart: Vec<f64> = verdicts.iter().filter_map(|verdict| Some(verdict.apart?[when].mean)).collect();
+        let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+        put(format!("{prefix}shared_mean"), mean(&shared));
+        put(format!("{prefix}shared_worst"), shared.iter().copied().fold(f64::NEG_INFINITY, f64::max));
+        put(format!("{prefix}apart_mean"), mean(&apart));
+        put(format!("{prefix}apart_worst"), apart.iter().copied().fold(f64::INFINITY, f64::min));
+    }
+    let share = |of: fn(&FairVerdict) -> (usize, usize)| {
+        let sum = verdicts.iter().map(of).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+        sum.1 as f64 / sum.0 as f64
+    };
+    put("found_in_30_s".to_owned(), share(|verdict| verdict.found));
+    put("false_positives".to_owned(), share(|verdict| verdict.mistaken));
+    put("redundancy".to_owned(), verdicts.iter().map(|verdict| verdict.spent).sum::<Spent>().share());
+    metrics
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(singles: [f64; 3], parts: [f64; 3]) -> FairRun {
+        let both = |values: [f64; 3]| values.map(|value| [value, value]).to_vec();
+        FairRun {
+            singles: both(singles),
+            parts: both(parts),
+            shared: (1, 1),
+            apart: (2, 0),
+            spent: Spent::default(),
+        }
+    }
+
+    /// Two paths over one bottleneck, the third over another.
+    fn cell() -> FairCell {
+        let mut cell = FairCell::draw(1);
+        cell.paths.sort_by_key(|path| path.bottleneck);
+        cell
+    }
+
+    #[test]
+    fn what_is_shared_is_held_against_the_best_path_and_what_is_not_against_the_sum() {
+        let verdict = FairVerdict::of(cell(), &[run([4.0, 5.0, 8.0], [2.0, 3.0, 6.0])]);
+        assert_eq!(verdict.shared.map(|[_, late]| late.mean), Some(1.0));
+        assert_eq!(verdict.apart.map(|[_, late]| late.mean), Some(0.75));
+        assert!(verdict.fails());
+        let metrics = metrics(&[verdict]);
+        assert_eq!((metrics["failing"], metrics["found_in_30_s"]), (1.0, 1.0));
+    }
+
+    #[test]
+    fn a_session_that_takes_as_much_as_two_is_greedy() {
+        let verdict = FairVerdict::of(cell(), &[run([5.0, 5.0, 8.0], [5.0, 5.0, 8.0])]);
+        assert!(verdict.fails());
+        let fair = FairVerdict::of(cell(), &[run([5.0, 5.0, 8.0], [2.5, 2.5, 8.0])]);
+        assert!(!fair.fails());
+    }
+}

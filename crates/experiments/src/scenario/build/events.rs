@@ -1,0 +1,196 @@
+//! What no session does: plain packets at a constant rate, changes to links, and detectors that look on.
+
+use anabranch_engine::{FastRetransmits, Lag};
+use anabranch_link::{Limit, LossModel, RateModel};
+use anabranch_wire::{Span, Time};
+
+use super::links::{check_delay, link_rate, positive, spaced};
+use super::{Builder, Detector, HEADERS, MAX_DURATION};
+use crate::scenario::error::ScenarioError;
+use crate::scenario::graph::unknown;
+use crate::scenario::model::{BurstShape, CbrSpec, DetectorSpec, EventSpec, FlowSpec, LagSpec, Way};
+use crate::scenario::units::PACKET;
+use anabranch_sim::network::{BurstPlan, Change, Duration, LinkChange};
+
+/// Events that a detector which forgets nothing keeps of a path at most.
+const MOST_EVENTS: usize = 100_000;
+
+impl Builder<'_> {
+    pub(super) fn cbr(&mut self, spec: &CbrSpec) -> Result<(), ScenarioError> {
+        let key = |key: &str| format!("cbr.{}.{key}", spec.name);
+        let path = self.graph.path_over(&key("path"), spec.path.links())?;
+        let rate = positive(&key("rate"), spec.rate.0)?;
+        let packet = spec.packet.map_or(PACKET, |packet| packet.0);
+        if !(40..=9000).contains(&packet) {
+            return Err(ScenarioError::new(key("packet"), "out of range").hint("from 40 B to 9000 B"));
+        }
+        let duration = |mean: Span| match spec.bursts.unwrap_or_default() {
+            BurstShape::Fixed => Duration::Fixed(mean),
+            BurstShape::Exponential => Duration::Exponential(mean),
+            BurstShape::Uniform => Duration::Uniform(mean),
+        };
+        let on = match spec.on {
+            Some(on) if on.0 < Span::from_micros(1) => {
+                return Err(ScenarioError::new(key("on"), "too short").hint("bursts last at least 1 us"));
+            }
+            Some(on) => duration(on.0),
+            None => Duration::Fixed(MAX_DURATION),
+        };
+        self.check_times(&key, (spec.start, None, spec.stop))?;
+        let start = spec.start.map_or(Time::ZERO, |start| Time::ZERO + start.0);
+        let stop = spec.stop.map_or(Time::NEVER, |stop| Time::ZERO + stop.0);
+        let of_bursts = [("off", spec.off.is_some()), ("bursts", spec.bursts.is_some())];
+        if let Some((name, _)) = of_bursts.iter().find(|(_, given)| *given && spec.on.is_none()) {
+            return Err(ScenarioError::new(key(name), "without `on` it sends all the time")
+                .hint("say how long a burst lasts, as `on = \"10 ms\"`, or take it out"));
+        }
+        if spec.on.is_some() && spec.off.is_none() {
+            return Err(ScenarioError::new(key("on"), "without `off` it never pauses")
+                .hint("say how long a pause lasts, as `off = \"100 ms\"`, or take it out"));
+        }
+        if spec.off.is_some_and(|off| off.0.is_zero()) {
+            self.note(
+                ScenarioError::new(key("off"), "no pause: it sends all the time")
+                    .hint("say how long a pause lasts, as `off = \"100 ms\"`, or take it and `on` out"),
+            );
+        }
+        let limit = |link: &u32| self.graph.cables[*link as usize / 2].links[*link as usize % 2].queue.limit;
+        let fits = |link: &&u32| !matches!(limit(link), Limit::Bytes(most) if most < packet);
+        if let Some(link) = path.forward.iter().find(|link| !fits(link)) {
+            let name = &self.graph.cables[*link as usize / 2].name;
+            return Err(ScenarioError::new(
+                key("packet"),
+                format!("no packet of {packet} B fits the queue of link \"{name}\""),
+            )
+            .hint("smaller packets, or a longer queue there"));
+        }
+        let every = spaced(&key("rate"), rate, packet)?;
+        let time = stop.min(self.built.end).since(start).as_secs_f64();
+        // Bursts take work even where they are too short for a packet.
+        let rounds = spec.on.map(|on| on.0 + spec.off.map_or(Span::ZERO, |off| off.0));
+        match rounds.filter(|round| *round < every) {
+            Some(round) => self.bound_packets(key("on"), time / round.as_secs_f64(), "bursts")?,
+            None => self.bound_packets(key("rate"), time / every.as_secs_f64(), "packets")?,
+        }
+        self.taken.extend(&path.forward);
+        self.built.bursts.push(spec.name.clone());
+        self.built.plan.bursts.push(BurstPlan {
+            links: path.forward,
+            every,
+            packet: packet as u32 - HEADERS,
+            on,
+            off: spec.off.map_or(Duration::Fixed(Span::ZERO), |off| duration(off.0)),
+            start,
+            stop,
+        });
+        Ok(())
+    }
+
+    pub(super) fn event(&mut self, spec: &EventSpec) -> Result<(), ScenarioError> {
+        let cable = self.graph.cable("event.link", &spec.link)? as u32;
+        if Time::ZERO + spec.at.0 >= self.built.end {
+            return Err(ScenarioError::new("event.at", "after the end: it never happens")
+                .hint("let it happen before `duration` is over"));
+        }
+        let mut changes = Vec::new();
+        changes.extend(spec.down.map(LinkChange::Down));
+        if let Some(rate) = spec.rate {
+            changes.push(LinkChange::Rate(RateModel::Fixed(link_rate("event.rate", rate.0)?)));
+        }
+        if let Some(delay) = spec.delay {
+            changes.push(LinkChange::Delay(check_delay("event.delay", delay.0)?));
+        }
+        changes.extend(spec.loss.map(|loss| LinkChange::Loss(LossModel::Bernoulli(loss.0))));
+        if changes.is_empty() {
+            return Err(
+                ScenarioError::new("event", "nothing happens").hint("say `down`, `rate`, `delay` or `loss`")
+            );
+        }
+        for what in changes {
+            let ways: &[u32] = match (spec.way, &what) {
+                // As in a [[link]], where loss is that of the way there.
+                (None, LinkChange::Loss(_)) | (Some(Way::There), _) => &[0],
+                (None, _) => &[0, 1],
+                (Some(Way::Back), _) => &[1],
+            };
+            for way in ways {
+                let kind = match what {
+                    LinkChange::Down(_) => 0,
+                    LinkChange::Rate(_) => 1,
+                    LinkChange::Delay(_) => 2,
+                    LinkChange::Loss(_) => 3,
+                };
+                if !self.changed.insert((spec.at.0, cable * 2 + way, kind)) {
+                    return Err(ScenarioError::new(
+                        "event.at",
+                        "another event changes the same at the same time",
+                    )
+                    .hint("take one of them out, or let them follow each other"));
+                }
+                let change = Change { at: Time::ZERO + spec.at.0, link: cable * 2 + way, what: what.clone() };
+                self.built.plan.script.push(change);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a flow's session sees the paths that the file gives it.
+    fn sees_paths(&self, name: &str) -> bool {
+        let below = |flow: &FlowSpec| flow.striping.is_some() || flow.flow_routing == Some(true);
+        !self.file.flow.iter().any(|flow| flow.name == name && below(flow))
+    }
+
+    pub(super) fn detector(&mut self, spec: &DetectorSpec) -> Result<(), ScenarioError> {
+        let key = |key: &str| format!("detector.{}.{key}", spec.name);
+        let mut first = 0;
+        let known = self.built.groups.iter().find_map(|group| {
+            first += group.count;
+            (group.name == spec.flow).then_some((group.count, first - group.count))
+        });
+        let flow = match known {
+            // One with a single path has nothing to compare, and nothing is told of it: a sweep over its paths may come by there.
+            Some((1, flow)) if self.sees_paths(&spec.flow) => flow,
+            Some((1, _)) => {
+                let message = format!("\"{}\" sees one path: what is below it chooses", spec.flow);
+                return Err(ScenarioError::new(key("flow"), message)
+                    .hint("name a flow without `striping` and `flow_routing`"));
+            }
+            Some(_) => {
+                return Err(ScenarioError::new(key("flow"), format!("\"{}\" is several flows", spec.flow))
+                    .hint("name a [[flow]] without `count`"));
+            }
+            None => {
+                let single = self.built.groups.iter().filter(|group| group.count == 1);
+                let single = single.map(|group| &group.name).filter(|name| self.sees_paths(name));
+                return Err(unknown(&key("flow"), "single flow", &spec.flow, single));
+            }
+        };
+        let mut rule = FastRetransmits::default();
+        if let Some(interval) = spec.interval {
+            if interval.0.is_zero() || interval.0 > Span::from_secs(10) {
+                return Err(ScenarioError::new(key("interval"), "out of range")
+                    .hint("more than nothing, at most 10 s"));
+            }
+            rule.interval = interval.0;
+        }
+        for (name, from, to) in
+            [("threshold", spec.threshold, &mut rule.threshold), ("zeta", spec.zeta, &mut rule.zeta)]
+        {
+            match from {
+                Some(share) if !(share > 0.0 && share < 1.0) => {
+                    return Err(ScenarioError::new(key(name), "out of range").hint("between 0 and 1"));
+                }
+                Some(share) => *to = share,
+                None => {}
+            }
+        }
+        if spec.lag == Some(LagSpec::AsPrinted) {
+            rule.lag = Lag::AsPrinted;
+        }
+        if spec.forgets == Some(false) {
+            (rule.kept, rule.memory) = (MOST_EVENTS, Span::MAX);
+        }
+        self.built.detectors.push(Detector { name: spec.name.clone(), flow, rule });
+        Ok(())
+    }
+}

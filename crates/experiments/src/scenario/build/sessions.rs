@@ -1,0 +1,386 @@
+//! Sessions, declared one by one or arriving at random: paths, settings, what they carry.
+
+use std::sync::Arc;
+
+use anabranch_engine::cc::RuleKind;
+use anabranch_engine::{
+    AckPolicy, Config, Coupling, Detector, PathRules, ReportConfig, SchedulerKind, SuppressionLimits,
+};
+use anabranch_wire::{Span, Time};
+
+use super::supply::{MAX_BYTES, TOO_MANY_BYTES, idle_share, supply};
+use super::{Builder, Group, MAX_DURATION, MAX_PATHS, check_openings, opens_at_once};
+use crate::scenario::error::{ScenarioError, nearest};
+use crate::scenario::model::{
+    Acks, AgentSpec, ArrivalSpec, CouplingKind, DetectorKind, FlowSpec, InterfaceEntry, LeaveOut, PathSpec,
+    Profile, Reports, SizeShape, Transport,
+};
+use crate::scenario::units::{PACKET, SpanText};
+use anabranch_sim::network::{AgentPlan, ArrivalPlan, FlowPlan, InterfaceChange, PathPlan, Sizes, Supply};
+
+/// Longest that a session is told to wait with something.
+const MAX_TIMER: Span = Span::from_secs(1000);
+/// Most changes of rate in a run.
+const MAX_PHASES: u64 = 1_000_000;
+
+/// What the path agent of a session has to work with.
+fn agent_plan(
+    key: &dyn Fn(&str) -> String,
+    spec: &AgentSpec,
+    (visible, paths): (usize, usize),
+) -> Result<AgentPlan, ScenarioError> {
+    if visible < paths {
+        let hint = "take it out, or `striping` and `flow_routing`";
+        return Err(ScenarioError::new(key("agent"), "its sessions see one path each").hint(hint));
+    }
+    let direct = (paths as u64).checked_sub(spec.relays).ok_or_else(|| {
+        ScenarioError::new(key("agent.relays"), "there are more relays than paths")
+            .hint("the last paths lead through relays: give the flow more paths")
+    })? as usize;
+    let mut interfaces = Vec::new();
+    for InterfaceEntry(after, path, is_up) in &spec.interfaces {
+        if *path == 0 || *path > direct as u64 {
+            let message = format!("no direct path has the number {path}");
+            return Err(ScenarioError::new(key("agent.interfaces"), message)
+                .hint("direct paths come first and count from 1; those through relays have no interface"));
+        }
+        interfaces.push(InterfaceChange { after: after.0, path: *path as u32 - 1, is_up: *is_up });
+    }
+    interfaces.sort_by_key(|change| change.after);
+    let relays_at_once = spec.at_once.min(spec.relays) as usize;
+    Ok(AgentPlan { direct, relays_at_once, interfaces })
+}
+
+impl Builder<'_> {
+    pub(super) fn flow(&mut self, spec: &FlowSpec) -> Result<(), ScenarioError> {
+        let name = format!("flow.{}", spec.name);
+        let key = |key: &str| format!("{name}.{key}");
+        let count = spec.count.unwrap_or(1);
+        let given = (spec.paths.as_deref(), spec.from.as_ref(), spec.to.as_ref());
+        let paths = self.paths(&name, given)?;
+        self.offer(&paths, (given.1, given.2), spec.striping.is_some());
+        self.bound_routes(key("paths"), (&paths, count as usize))?;
+        let (sessions, striping) = self.below(spec, (&paths, count as usize))?;
+        let visible = if striping.is_some() || spec.flow_routing == Some(true) { 1 } else { paths.len() };
+        let mut config =
+            self.config(&name, (spec.profile, spec.rule.as_ref(), spec.scheduler.as_ref()), visible)?;
+        // A packet's number on the path is its number below.
+        config.skip_numbers &= striping.is_none();
+        self.check_times(&key, (spec.start, spec.start_within, spec.stop))?;
+        let first = Time::ZERO + spec.start.map_or(Span::ZERO, |start| start.0);
+        let within = spec.start_within.map_or(Span::ZERO, |within| within.0);
+        let stop = spec.stop.map_or(Time::NEVER, |stop| Time::ZERO + stop.0);
+        let time = stop.min(self.built.end).since(first + within);
+        if spec.paths_within.is_some() && visible < paths.len() {
+            return Err(ScenarioError::new(key("paths_within"), "its sessions see one path each")
+                .hint("take it out, or `striping` and `flow_routing`"));
+        }
+        if spec.paths_within.is_some() && visible < 2 {
+            self.note(opens_at_once(&key));
+        }
+        if spec.flow_routing == Some(true) && paths.len() < 2 {
+            self.note(
+                ScenarioError::new(key("flow_routing"), "there is one path, which all take")
+                    .hint("take it out, or give the flow more paths"),
+            );
+        }
+        check_openings(&key, spec.paths_within, time)?;
+        let agent = match &spec.agent {
+            Some(agent) => Some(Arc::new(agent_plan(&key, agent, (visible, paths.len()))?)),
+            None => None,
+        };
+        if agent.is_some() && spec.paths_within.is_some() {
+            return Err(ScenarioError::new(key("paths_within"), "the path agent decides when paths open")
+                .hint("take it out, or `agent`"));
+        }
+        let supply = supply(&key, spec, (visible, self.built.end), &mut config)?;
+        if let Some(idle) = idle_share(&key, spec, config.protection.block) {
+            self.note(idle);
+        }
+        let config = Arc::new(config);
+        if let Supply::Datagrams { pause, .. } = supply {
+            let time = stop.min(self.built.end).since(first).as_secs_f64() * count as f64;
+            self.bound_packets(key("datagrams.rate"), time / pause.as_secs_f64(), "packets")?;
+        }
+        for paths in sessions {
+            let start = first + within.mul_f64(self.chance.unit());
+            if start >= stop {
+                return Err(ScenarioError::new(key("stop"), "it may stop before it starts")
+                    .hint("stop has to be later than start and start_within together"));
+            }
+            let openings = self.openings(spec.paths_within, visible);
+            let (config, striping, supply) = (Arc::clone(&config), striping.clone(), supply.clone());
+            let redundant = spec.redundant == Some(true);
+            let flow = FlowPlan {
+                paths,
+                openings,
+                config,
+                supply,
+                start,
+                stop,
+                striping,
+                redundant,
+                agent: agent.clone(),
+            };
+            self.built.plan.flows.push(flow);
+        }
+        self.built.groups.push(Group { name: spec.name.clone(), count: count as usize, senders: 0 });
+        Ok(())
+    }
+
+    pub(super) fn arrivals(&mut self, spec: &ArrivalSpec) -> Result<(), ScenarioError> {
+        let name = format!("arrivals.{}", spec.name);
+        let key = |key: &str| format!("{name}.{key}");
+        let given = (spec.paths.as_deref(), spec.from.as_ref(), spec.to.as_ref());
+        let paths = self.paths(&name, given)?;
+        self.offer(&paths, (given.1, given.2), false);
+        let config = self.config(&name, (spec.profile, spec.rule.as_ref(), None), paths.len())?;
+        let phase = spec.phase.map_or(MAX_DURATION, |phase| phase.0);
+        if spec.rate.is_empty() || spec.rate.iter().any(|rate| !(rate.0 > 0.0 && rate.0 <= 1e6)) {
+            return Err(ScenarioError::new(key("rate"), "out of range")
+                .hint("one or more rates, each above 0 and at most 1000000 /s"));
+        }
+        if phase.is_zero() || (spec.rate.len() > 1 && spec.phase.is_none()) {
+            return Err(ScenarioError::new(key("phase"), "how long does each rate last?")
+                .hint("several rates need `phase = \"10 s\"`, which is more than nothing"));
+        }
+        let run = self.built.end.since(Time::ZERO).as_nanos();
+        if spec.rate.len() == 1 && spec.phase.is_some() {
+            return Err(ScenarioError::new(key("phase"), "the only rate lasts all the time")
+                .hint("take it out, or give several rates"));
+        }
+        if run / phase.as_nanos() > MAX_PHASES {
+            let least = run.div_ceil(MAX_PHASES);
+            return Err(ScenarioError::new(key("phase"), "too short")
+                .hint(format!("at most a million phases fit in a run: \"{least} ns\" or more")));
+        }
+        if spec.shape.is_some() && spec.sizes != SizeShape::Pareto {
+            return Err(ScenarioError::new(key("shape"), "only a Pareto distribution has one")
+                .hint("write `sizes = \"pareto\"`, or take it out"));
+        }
+        let shape = spec.shape.unwrap_or(1.5);
+        if !(shape > 1.0 && shape <= 100.0) {
+            return Err(ScenarioError::new(key("shape"), "out of range")
+                .hint("above 1, else a Pareto distribution has no mean, and at most 100"));
+        }
+        self.check_times(&key, (spec.start, None, spec.stop))?;
+        let start = spec.start.map_or(Time::ZERO, |start| Time::ZERO + start.0);
+        let stop = spec.stop.map_or(Time::NEVER, |stop| Time::ZERO + stop.0).min(self.built.end);
+        let phases = (stop.since(start).as_secs_f64() / phase.as_secs_f64()).ceil();
+        if spec.rate.len() as f64 > phases {
+            let message = format!("only the first {phases} of {} ever come", spec.rate.len());
+            return Err(
+                ScenarioError::new(key("rate"), message).hint("shorter phases, more time, or fewer rates")
+            );
+        }
+        if spec.size.0 > MAX_BYTES {
+            return Err(ScenarioError::new(key("size"), TOO_MANY_BYTES.0).hint(TOO_MANY_BYTES.1));
+        }
+        self.expect_arrivals(spec, phase)
+            .map_err(|(message, hint)| ScenarioError::new(key("rate"), message).hint(hint))?;
+        if spec.size.0 == 0 {
+            return Err(ScenarioError::new(key("size"), "an empty file").hint("at least \"1 B\""));
+        }
+        let mean = spec.size.0 as f64;
+        let sizes = match spec.sizes {
+            SizeShape::Fixed => Sizes::Fixed(spec.size.0),
+            SizeShape::Exponential => Sizes::Exponential(mean),
+            SizeShape::Pareto => Sizes::Pareto { mean, shape },
+        };
+        self.built.arrivals.push(spec.name.clone());
+        self.built.plan.arrivals.push(ArrivalPlan {
+            phases: spec.rate.iter().map(|rate| (rate.0, phase)).collect(),
+            sizes,
+            paths,
+            config: config.into(),
+            start,
+            stop: spec.stop.map_or(Time::NEVER, |stop| Time::ZERO + stop.0),
+        });
+        Ok(())
+    }
+
+    /// When the paths of a flow open, beside the first; at once where nothing is said of it.
+    pub(super) fn openings(&mut self, within: Option<SpanText>, paths: usize) -> Vec<Span> {
+        let Some(SpanText(within)) = within else { return Vec::new() };
+        (1..paths).map(|_| within.mul_f64(self.chance.unit())).collect()
+    }
+
+    /// The paths of a flow or of arrivals.
+    fn paths(
+        &mut self,
+        name: &str,
+        (paths, from, to): (Option<&[PathSpec]>, Option<&String>, Option<&String>),
+    ) -> Result<Vec<PathPlan>, ScenarioError> {
+        let key = |key: &str| format!("{name}.{key}");
+        let found = match (paths, from, to) {
+            (Some([]), ..) => {
+                Err(ScenarioError::new(key("paths"), "no paths").hint("name at least one link"))
+            }
+            (Some(paths), None, None) if paths.len() > MAX_PATHS => {
+                Err(ScenarioError::new(key("paths"), format!("{} paths", paths.len()))
+                    .hint(format!("a flow has at most {MAX_PATHS}")))
+            }
+            (Some(paths), None, None) => {
+                paths.iter().map(|path| self.graph.path_over(&key("paths"), path.links())).collect()
+            }
+            (None, Some(from), Some(to)) => self.graph.shortest(&key, (from, to), (1, &mut self.chance)),
+            _ => Err(ScenarioError::new(key("paths"), "where does it go?")
+                .hint("give either `paths`, as lists of links, or `from` and `to`, as nodes")),
+        };
+        found.map(|paths| self.returned(paths))
+    }
+
+    /// The same paths, with no links back where acknowledgements cross none.
+    pub(super) fn returned(&self, mut paths: Vec<PathPlan>) -> Vec<PathPlan> {
+        if self.file.transport.acks == Some(Acks::Outside) {
+            paths.iter_mut().for_each(|path| path.back.clear());
+        }
+        paths
+    }
+
+    pub(super) fn config(
+        &self,
+        name: &str,
+        (profile, rule, scheduler): (Option<Profile>, Option<&String>, Option<&String>),
+        paths: usize,
+    ) -> Result<Config, ScenarioError> {
+        let usual = &self.file.transport;
+        let key = |key: &str| format!("{name}.{key}");
+        let mut config = match profile.or(usual.profile).unwrap_or_default() {
+            Profile::Tcp => Config::tcp(),
+            Profile::Default => Config::default(),
+        };
+        // A profile named with the flow comes with its own rule.
+        let usual_rule = usual.rule.as_ref().filter(|_| profile.is_none());
+        if let Some(rule) = rule.or(usual_rule) {
+            let known = RuleKind::ALL.map(RuleKind::name);
+            config.cc.rule =
+                rule.parse().map_err(|_| no_such(&key("rule"), ("window rule", rule), &known))?;
+        }
+        if let Some(scheduler) = scheduler.or(usual.scheduler.as_ref()) {
+            let known = SchedulerKind::ALL.map(|(_, name)| name);
+            let named = scheduler
+                .parse()
+                .map_err(|_| no_such(&key("scheduler"), ("scheduler", scheduler), &known))?;
+            // Nobody asks one where there is one path, so a sweep over it changes nothing.
+            if paths > 1 {
+                config.scheduler = named;
+            }
+        }
+        apply_transport(name, usual, &mut config)?;
+        config.max_paths = paths as u32;
+        config.idle_timeout = MAX_DURATION;
+        config.connect_timeout = MAX_DURATION;
+        Ok(config)
+    }
+}
+
+/// The error for a rule or scheduler that there is not.
+fn no_such(key: &str, (what, name): (&str, &str), known: &[&str]) -> ScenarioError {
+    let known_names = known.join(", ");
+    let hint = match nearest(name, known) {
+        Some(near) => format!("did you mean \"{near}\"? There are {known_names}"),
+        None => format!("there are {known_names}"),
+    };
+    ScenarioError::new(key, format!("there is no {what} \"{name}\"")).hint(hint)
+}
+
+fn apply_transport(name: &str, from: &Transport, config: &mut Config) -> Result<(), ScenarioError> {
+    if let Some(every) = from.ack_every {
+        if !(1..=64).contains(&every) {
+            return Err(ScenarioError::new("transport.ack_every", "out of range").hint("1 to 64"));
+        }
+        config.ack_every = every;
+    }
+    config.early_binding = from.early_binding.map(|most| most.0).filter(|most| *most > 0);
+    for (key, value) in [("max_ack_delay", from.max_ack_delay), ("rto_min", from.rto_min)] {
+        if value.is_some_and(|value| value.0.is_zero() || value.0 > MAX_TIMER) {
+            return Err(ScenarioError::new(format!("transport.{key}"), "out of range")
+                .hint("more than nothing, at most 1000 s"));
+        }
+    }
+    if let Some(delay) = from.max_ack_delay {
+        config.max_ack_delay = delay.0;
+    }
+    if let Some(rto) = from.rto_min {
+        config.failure.rto.min = rto.0;
+        config.failure.rto.max = config.failure.rto.max.max(rto.0);
+    }
+    if let Some(window) = from.initial_window {
+        if !(1..=1000).contains(&window) {
+            return Err(
+                ScenarioError::new("transport.initial_window", "out of range").hint("1 to 1000 packets")
+            );
+        }
+        config.cc.initial_window = window;
+    }
+    if let Some(packets) = from.initial_ssthresh {
+        let key = "transport.initial_ssthresh";
+        if !(1..=1_000_000).contains(&packets) {
+            return Err(ScenarioError::new(key, "out of range").hint("1 to 1000000 packets"));
+        }
+        if config.cc.rule == RuleKind::Bbr {
+            return Err(ScenarioError::new(
+                key,
+                format!("{name} has the rule \"bbr\", which has no slow start"),
+            )
+            .hint("take it out, or give that another rule"));
+        }
+        config.cc.initial_ssthresh = Some(packets);
+    }
+    if let Some(buffer) = from.receive_buffer {
+        if buffer.0 < PACKET {
+            return Err(ScenarioError::new("transport.receive_buffer", "smaller than a packet")
+                .hint("at least \"1500 B\""));
+        }
+        config.memory.max_window = buffer.0;
+        config.memory.initial_window = buffer.0;
+    }
+    if let Some(acks) = from.acks {
+        config.ack_policy = match acks {
+            Acks::SamePath | Acks::Outside => AckPolicy::SamePath,
+            Acks::Primary => AckPolicy::Primary,
+            Acks::Fastest => AckPolicy::Fastest,
+        };
+    }
+    if let Some(Reports { alpha, b }) = from.reports {
+        let weights = [("alpha", alpha), ("b", b)];
+        if let Some((name, _)) = weights.iter().find(|(_, weight)| !(0.0..1.0).contains(weight)) {
+            return Err(ScenarioError::new(format!("transport.reports.{name}"), "out of range")
+                .hint("from 0 to below 1"));
+        }
+        config.reports = Some(ReportConfig { alpha, b });
+    }
+    if let Some(LeaveOut { slower_than, sharing_beyond }) = from.leave_out {
+        let (omega, d) = (slower_than.unwrap_or(f64::INFINITY), sharing_beyond.unwrap_or(usize::MAX));
+        let says_nothing = slower_than.is_none_or(f64::is_infinite) && sharing_beyond.is_none();
+        if says_nothing {
+            return Err(ScenarioError::new("transport.leave_out", "leaves nothing out")
+                .hint("say `slower_than` or `sharing_beyond`, or take it out"));
+        }
+        let wrong = |key: &str| ScenarioError::new(format!("transport.leave_out.{key}"), "out of range");
+        if omega.is_nan() || omega <= 1.0 {
+            return Err(wrong("slower_than").hint("more than 1"));
+        }
+        if d == 0 {
+            return Err(wrong("sharing_beyond").hint("at least 1"));
+        }
+        config.rules = PathRules::default().suppressing(Some(SuppressionLimits { omega, d }));
+    }
+    if let Some(coupling) = from.coupling {
+        config.coupling = match coupling {
+            CouplingKind::Adaptive => Coupling::Adaptive,
+            CouplingKind::Fixed => Coupling::Fixed,
+        };
+    }
+    config.ecn = from.ecn.unwrap_or(config.ecn);
+    if let Some(detector) = from.detector {
+        config.detector = match detector {
+            DetectorKind::Losses => Detector::Losses,
+            DetectorKind::Delays => Detector::Delays,
+            DetectorKind::Waves => Detector::Waves,
+            DetectorKind::Both => Detector::Both,
+        };
+    }
+    Ok(())
+}
