@@ -2,10 +2,13 @@
 //!
 //! A [`scenario`] file describes links, flows, events and expected results. Four experiments are written in Rust, because each
 //! draws its own networks: [`grid`], [`failure`], [`fairness`] and [`overlay`].
+//! [`results`] and [`plots`] compare and draw many runs.
 //! A result is a pure function of a scenario (or a case number) and a seed. Reading files, threads and drawing are the caller's.
 
 pub mod failure;
 pub mod fairness;
 pub mod grid;
 pub mod overlay;
+pub mod plots;
+pub mod results;
 pub mod scenario;

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::{Deserialize, Serialize};
+
 use super::error::{ScenarioError, nearest};
 use super::measure::Metrics;
 use super::model::Bound;
@@ -28,7 +30,7 @@ impl Report {
 }
 
 /// One bound and whether it was kept.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Outcome {
     /// The metric.
     pub name: String,

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use anabranch_experiments::plots::{Distributions, draw_distributions};
+use anabranch_experiments::results::number;
 use serde::Serialize;
 
 use super::folder::Folder;
 use super::jobs::{Crew, in_order};
-use super::output::number;
-use super::plots::{Distributions, draw_distributions};
 use super::{RunArgs, stop_on_interrupt};
 use crate::commands::Context;
 use crate::errors::Failure;
@@ -90,7 +90,7 @@ pub(super) fn write<T: Serialize>(
     } else {
         out::print(&table(report))?;
     }
-    let draw = |folder: &Path| draw_distributions(drawn.0, drawn.1, &mut Folder::prepare(folder)?);
+    let draw = |folder: &Path| Folder::prepare(folder)?.save_all(draw_distributions(drawn.0, drawn.1));
     args.plot.as_deref().map_or(Ok(()), draw)
 }
 

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use anabranch_experiments::failure::{Case, MOMENTS, Outcome, metrics};
+use anabranch_experiments::plots::Distributions;
 use serde::Serialize;
 
 use super::folder::Folder;
 use super::jobs::{Crew, in_order};
-use super::plots::Distributions;
 use super::{RunArgs, cells, stop_on_interrupt, unless_stopped};
 use crate::commands::Context;
 use crate::errors::Failure;

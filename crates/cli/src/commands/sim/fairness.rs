@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use anabranch_experiments::fairness::{FairCell, FairRun, FairVerdict, metrics};
+use anabranch_experiments::plots::Distributions;
 use anabranch_experiments::scenario::Spread;
 use serde::Serialize;
 
 use super::cells::{self, Judged, Usual, judge};
-use super::plots::Distributions;
 use super::{RunArgs, unless_stopped};
 use crate::commands::Context;
 use crate::errors::Failure;

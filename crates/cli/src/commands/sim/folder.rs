@@ -4,6 +4,8 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use anabranch_experiments::plots::Drawing;
+
 use crate::capture::qlog::file_part;
 use crate::errors::Failure;
 
@@ -31,16 +33,14 @@ impl<'a> Folder<'a> {
         Ok(Self { path, taken: BTreeSet::new() })
     }
 
-    /// Keeps a drawing of what happened in a scenario.
-    pub(super) fn save(
-        &mut self,
-        scenario: &str,
-        what: &str,
-        drawn: Result<String, String>,
-    ) -> Result<(), Failure> {
-        let path = self.path.join(format!("{}.svg", self.free_name(scenario, what)));
-        let text =
-            drawn.map_err(|error| Failure::local(format!("cannot draw {}: {error}", path.display())))?;
+    /// Keeps drawings.
+    pub(super) fn save_all(&mut self, drawings: Vec<Drawing>) -> Result<(), Failure> {
+        drawings.into_iter().try_for_each(|drawing| self.save(drawing))
+    }
+
+    fn save(&mut self, Drawing { scenario, what, svg }: Drawing) -> Result<(), Failure> {
+        let path = self.path.join(format!("{}.svg", self.free_name(&scenario, &what)));
+        let text = svg.map_err(|error| Failure::local(format!("cannot draw {}: {error}", path.display())))?;
         std::fs::write(&path, text).map_err(|error| Failure::file("write", &path, &error))
     }
 
@@ -78,7 +78,8 @@ mod tests {
             let mut folder = Folder::prepare(&path).unwrap();
             for (scenario, what) in [("x", "flow.M"), ("x", "flow.m"), ("X", "flow m"), ("../../up", "jain")]
             {
-                folder.save(scenario, what, Ok(String::new())).unwrap();
+                let (scenario, what) = (scenario.to_owned(), what.to_owned());
+                folder.save(Drawing { scenario, what, svg: Ok(String::new()) }).unwrap();
             }
         }
         let mut names: Vec<_> = path.read_dir().unwrap().map(|entry| entry.unwrap().file_name()).collect();

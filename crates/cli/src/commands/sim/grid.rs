@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use anabranch_engine::SchedulerKind;
 use anabranch_experiments::grid::{Cell, CellRun, Verdict, metrics};
+use anabranch_experiments::plots::Distributions;
 use serde::Serialize;
 
 use super::cells::{self, Judged, Usual, judge};
-use super::plots::Distributions;
 use super::{RunArgs, unless_stopped};
 use crate::commands::Context;
 use crate::errors::Failure;

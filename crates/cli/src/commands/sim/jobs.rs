@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
+use anabranch_experiments::results::RunRecord;
 use anabranch_experiments::scenario::{Captured, Course, Extras, Group, Variant};
 
-use super::output::Run;
 use super::qlog::Qlog;
 use super::trace::Trace;
 use super::{mistake, usage};
@@ -104,7 +104,7 @@ impl Traced {
 
 /// A run that is complete.
 pub(super) struct Done {
-    pub run: Run,
+    pub run: RunRecord,
     /// Empty unless it was asked for.
     pub course: Course,
 }
@@ -235,7 +235,7 @@ fn run(job: &Job, wanted: &Wanted, tell: &dyn Fn(f64)) -> Result<Done, Failure> 
     if let Some(bytes) = usage::peak_memory() {
         report.metrics.insert("run.peak_rss_mb".to_owned(), bytes as f64 / 1e6);
     }
-    Ok(Done { run: Run::new(report, job.run, &job.variant.set), course })
+    Ok(Done { run: RunRecord::new(report, job.run, &job.variant.set), course })
 }
 
 /// Writes packets in the form that the name of the file asks for.

@@ -1,15 +1,16 @@
 //! `anabranch sim merge`: the parts of a sweep, put together.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 
+use anabranch_experiments::results::merge::{Conflict, Found, merge};
+use anabranch_experiments::results::{RunRecord, columns};
 use serde::Deserialize;
 
 use super::args::MAX_RUNS;
-use super::output::{Bounds, COSTS, Run, Writer};
-use super::{DRAWN, MergeArgs, columns, text_in};
+use super::output::{Bounds, Writer};
+use super::{DRAWN, MergeArgs, text_in};
 use crate::commands::Context;
 use crate::errors::{Failure, printable};
 use crate::ui::out;
@@ -18,7 +19,9 @@ use crate::ui::out;
 pub(super) fn run(args: &MergeArgs, context: &Context) -> Result<(), Failure> {
     let runs = read(&args.files, context)?;
     if !args.metrics.is_empty() {
-        out::print(&columns::table(&runs, &args.metrics)?)?;
+        out::print(&columns(&runs, &args.metrics).map_err(|pattern| {
+            no_metric(&pattern).hint("without --metric all are printed, with their names")
+        })?)?;
         return Bounds::of(&runs).outcome();
     }
     let mut writer = Writer::new(args.format.format(), "");
@@ -27,7 +30,7 @@ pub(super) fn run(args: &MergeArgs, context: &Context) -> Result<(), Failure> {
 }
 
 /// The runs of all parts, each once, in the order that one sweep has them in. What seems to be missing is told.
-pub(super) fn read(files: &[PathBuf], context: &Context) -> Result<Vec<Run>, Failure> {
+pub(super) fn read(files: &[PathBuf], context: &Context) -> Result<Vec<RunRecord>, Failure> {
     let (runs, warnings) = put_together(files)?;
     for warning in warnings.iter().filter(|_| !context.quiet) {
         out::error(&format!("{} {}\n", context.paint.yellow("warning:"), printable(warning)));
@@ -35,14 +38,13 @@ pub(super) fn read(files: &[PathBuf], context: &Context) -> Result<Vec<Run>, Fai
     Ok(runs)
 }
 
-/// A run, and the file and line that it is from.
-struct Found {
-    run: Run,
-    place: String,
+/// The failure for a pattern that names no metric.
+pub(super) fn no_metric(pattern: &str) -> Failure {
+    Failure::usage(format!("no run has a metric \"{pattern}\""))
 }
 
 /// The runs of all parts, and what seems to be missing.
-fn put_together(files: &[PathBuf]) -> Result<(Vec<Run>, Vec<String>), Failure> {
+fn put_together(files: &[PathBuf]) -> Result<(Vec<RunRecord>, Vec<String>), Failure> {
     let (mut all, mut warnings) = (Vec::new(), Vec::new());
     for file in files {
         let before = all.len();
@@ -52,23 +54,12 @@ fn put_together(files: &[PathBuf]) -> Result<(Vec<Run>, Vec<String>), Failure> {
             warnings.push(format!("{} is empty: {why}", file.display()));
         }
     }
-    let order = |found: &Found| {
-        let Run { scenario, run, set, seed, .. } = &found.run;
-        (scenario.clone(), *run, set.clone(), *seed)
-    };
-    all.sort_by_cached_key(order);
-    warnings.extend(gaps(&all));
-    let (mut first, mut once) = (BTreeMap::new(), Vec::new());
-    for (index, found) in all.iter().enumerate() {
-        let Run { scenario, set, seed, .. } = &found.run;
-        match first.insert((scenario, set, seed), index) {
-            None => once.push(index),
-            Some(known) => same(&all[known], found)?,
-        }
-    }
-    let once: BTreeSet<usize> = once.into_iter().collect();
-    let runs = all.into_iter().enumerate().filter(|(index, _)| once.contains(index));
-    Ok((runs.map(|(_, found)| found.run).collect(), warnings))
+    let (runs, gaps) = merge(all).map_err(|Conflict { message, detail }| {
+        let failure = Failure::local(message).detail(detail);
+        failure.hint("merge what one version of the scenario and of anabranch gave")
+    })?;
+    warnings.extend(gaps);
+    Ok((runs, warnings))
 }
 
 /// Longest line that is read, in bytes: results of a run have some kilobytes, with ten thousand names of flows some
@@ -128,61 +119,16 @@ fn read_part(file: &Path, all: &mut Vec<Found>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Checks that a run that is there twice has the same results, apart from what it cost.
-fn same(a: &Found, b: &Found) -> Result<(), Failure> {
-    let results = |found: &Found| {
-        let metrics = found.run.metrics.iter().filter(|(name, _)| !COSTS.contains(&name.as_str()));
-        let metrics = metrics.map(|(name, value)| (name.clone(), *value));
-        let bounds = found.run.expect.iter();
-        let bounds = bounds.filter_map(|bound| {
-            let kept = if bound.ok { "kept" } else { "not kept" };
-            Some((format!("expect.{} {}, {kept},", bound.name, bound.bound), bound.value?))
-        });
-        metrics.chain(bounds).collect::<BTreeMap<_, _>>()
-    };
-    let (of_a, of_b) = (results(a), results(b));
-    let Some(name) = of_a.keys().chain(of_b.keys()).find(|name| of_a.get(*name) != of_b.get(*name)) else {
-        return Ok(());
-    };
-    let value = |results: &BTreeMap<_, f64>| {
-        // With all of their digits: they may differ in the last.
-        results.get(name).map_or_else(|| "not there".to_owned(), f64::to_string)
-    };
-    let (seed, label, place) = (b.run.seed, b.run.label(), &b.place);
-    let message = format!("{place}: seed {seed} of {label} has other results than at {}", a.place);
-    Err(Failure::local(message)
-        .detail(format!("{name} is {} there and {} here", value(&of_a), value(&of_b)))
-        .hint("merge what one version of the scenario and of anabranch gave"))
-}
-
-/// What runs in order of scenarios and numbers say of runs that are not there.
-fn gaps(all: &[Found]) -> Vec<String> {
-    let mut numbers: BTreeMap<&str, BTreeSet<usize>> = BTreeMap::new();
-    for found in all {
-        numbers.entry(&found.run.scenario).or_default().insert(found.run.run);
-    }
-    let gap = |(scenario, numbers): (&str, BTreeSet<usize>)| {
-        let last = *numbers.last()?;
-        let missing = last - (numbers.len() - 1);
-        let first = numbers.iter().enumerate().find(|(index, number)| index != *number)?.0;
-        let runs = if missing == 1 { "run is" } else { "runs are" };
-        Some(format!(
-            "{missing} {runs} missing of {scenario}, the first with \"run\":{first}; is a part left out, or was it stopped?"
-        ))
-    };
-    numbers.into_iter().filter_map(gap).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
     use std::io::Write as _;
 
-    use super::super::output::Expected;
     use super::*;
     use crate::args::Global;
     use crate::commands::test::parse;
     use crate::ui::out::json_line;
+    use anabranch_experiments::scenario::Outcome;
 
     #[test]
     fn parts_are_put_together_to_what_one_sweep_would_have_written() {
@@ -193,7 +139,7 @@ mod tests {
             (state >> 11) as f64 / 1e13
         };
         let variants = ["100 ms", "30 ms", "5 ms"];
-        let runs = (0..30).map(|run| Run {
+        let runs = (0..30).map(|run| RunRecord {
             scenario: "x".into(),
             seed: 1 + run as u64 % 10,
             run,
@@ -222,7 +168,7 @@ mod tests {
 
     #[test]
     fn runs_that_are_there_twice_have_to_agree_but_for_what_they_cost() {
-        let run = |goodput: f64, cost: f64| Run {
+        let run = |goodput: f64, cost: f64| RunRecord {
             scenario: "x".into(),
             seed: 7,
             run: 0,
@@ -231,7 +177,7 @@ mod tests {
             expect: vec![],
         };
         let folder = tempfile::tempdir().unwrap();
-        let part = |name: &str, runs: &[Run]| {
+        let part = |name: &str, runs: &[RunRecord]| {
             let path = folder.path().join(name);
             std::fs::write(&path, runs.iter().map(json_line).collect::<String>()).unwrap();
             path
@@ -247,9 +193,8 @@ mod tests {
         let c = part("c", &[run(0.5, 3.0)]);
         assert_eq!(put_together(&[a.clone(), c]).unwrap().0.len(), 1);
         // A bound on what differs says the same of both.
-        let kept =
-            Expected { name: "jain".to_owned(), value: Some(0.5), bound: "≥ 0".to_owned(), ok: true };
-        let bound = |goodput| Run { expect: vec![kept.clone()], ..run(goodput, 1.0) };
+        let kept = Outcome { name: "jain".to_owned(), value: Some(0.5), bound: "≥ 0".to_owned(), ok: true };
+        let bound = |goodput| RunRecord { expect: vec![kept.clone()], ..run(goodput, 1.0) };
         let failure = put_together(&[part("d", &[bound(0.5)]), part("e", &[bound(0.75)])]).unwrap_err();
         assert_eq!(failure.details, ["jain is 0.5 there and 0.75 here"]);
         let empty = part("empty", &[]);
@@ -292,8 +237,8 @@ mod tests {
 
     #[test]
     fn a_table_of_metrics_fails_where_the_whole_does() {
-        let bound = Expected { name: "jain".into(), value: Some(0.5), bound: "≥ 0.9".into(), ok: false };
-        let run = Run {
+        let bound = Outcome { name: "jain".into(), value: Some(0.5), bound: "≥ 0.9".into(), ok: false };
+        let run = RunRecord {
             scenario: "x".into(),
             seed: 7,
             run: 0,

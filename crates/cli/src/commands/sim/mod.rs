@@ -1,10 +1,7 @@
 //! `anabranch sim`: experiments in virtual time, on the engine that is deployed.
 
 mod args;
-mod axis;
 mod cells;
-mod chart;
-mod columns;
 mod compare;
 mod failures;
 mod fairness;
@@ -17,13 +14,13 @@ mod output;
 mod overlay;
 mod plots;
 mod qlog;
-mod sheet;
 mod trace;
 mod usage;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use anabranch_experiments::plots::Album;
 use anabranch_experiments::scenario::{self, BUILTIN, Scenario, Setting, variants};
 use clap::{Args, Subcommand};
 
@@ -230,7 +227,7 @@ fn run_all(
     let trace = args.trace.as_deref().map(|path| Traced::to(path, &crew.stop));
     let wanted = Wanted { course: args.plot.is_some(), trace: trace.clone() };
     let mut writer = output::Writer::new(args.format.format(), base.about());
-    let mut album = folder.as_ref().map(|_| plots::Album::default());
+    let mut album = folder.as_ref().map(|_| Album::default());
     let all = jobs.len();
     let done = run_jobs(jobs, &crew, wanted, &mut |done| {
         if let Some(album) = &mut album {
@@ -244,7 +241,7 @@ fn run_all(
     traced?;
     let outcome = writer.finish();
     if let (Some(album), Some(folder)) = (album, &mut folder) {
-        album.write(folder)?;
+        folder.save_all(album.draw())?;
     }
     unless_stopped(done, all).map_err(|failure| match args.trace {
         Some(_) => failure.hint("the trace has what was sent and received until then"),

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anabranch_experiments::overlay::{OverlayConfig, OverlayRun};
+use anabranch_experiments::results::number;
 use serde::Serialize;
 
 use super::jobs::{Crew, in_order};
-use super::output::number;
 use super::{RunArgs, Seeds, stop_on_interrupt, unless_stopped, usage};
 use crate::commands::Context;
 use crate::errors::Failure;

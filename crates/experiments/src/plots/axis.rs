@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::output::Run;
+use crate::results::RunRecord;
 
 /// Units that values of a key may be mixed in, with what they are of the unit that the axis has then.
 const UNITS: [(&str, &str, f64); 13] = [
@@ -25,10 +25,10 @@ const FEWEST: usize = 3;
 
 /// The key along which runs stand, and where.
 #[derive(Debug, PartialEq)]
-pub(super) struct Axis {
-    pub(super) key: String,
+pub struct Axis {
+    pub key: String,
     /// The key with its unit.
-    pub(super) label: String,
+    pub label: String,
     /// Each value as it was set, and its place.
     places: BTreeMap<String, f64>,
 }
@@ -36,14 +36,14 @@ pub(super) struct Axis {
 impl Axis {
     /// The key with the most values of which all are numbers, or lists that differ in length. One of several keys that differ
     /// has to have some; `None` when none has.
-    pub(super) fn of(runs: &[&Run]) -> Option<Self> {
+    pub fn of(runs: &[&RunRecord]) -> Option<Self> {
         let differing = differing(runs);
         let fewest = if differing.len() == 1 { 2 } else { FEWEST };
         let axes = differing.into_iter().filter_map(|key| Self::along(key, runs));
         axes.filter(|axis| axis.places.len() >= fewest).max_by_key(|axis| axis.places.len())
     }
 
-    fn along(key: &str, runs: &[&Run]) -> Option<Self> {
+    fn along(key: &str, runs: &[&RunRecord]) -> Option<Self> {
         let values: BTreeSet<&String> = runs.iter().map(|run| run.set.get(key)).collect::<Option<_>>()?;
         if values.iter().all(|value| value.starts_with('[')) {
             let places: BTreeMap<_, _> =
@@ -72,7 +72,7 @@ impl Axis {
     }
 
     /// Its values as they were set, in order of their places.
-    pub(super) fn values(&self) -> Vec<(&str, f64)> {
+    pub fn values(&self) -> Vec<(&str, f64)> {
         let mut values: Vec<_> = self.places.iter().map(|(value, place)| (value.as_str(), *place)).collect();
         values.sort_by(|a, b| a.1.total_cmp(&b.1));
         values
@@ -80,7 +80,7 @@ impl Axis {
 }
 
 /// The keys that not all runs have the same value of.
-pub(super) fn differing<'a>(runs: &[&'a Run]) -> Vec<&'a str> {
+pub fn differing<'a>(runs: &[&'a RunRecord]) -> Vec<&'a str> {
     let keys: BTreeSet<&String> = runs.iter().flat_map(|run| run.set.keys()).collect();
     let first = |key: &String| runs.first().and_then(|run| run.set.get(key));
     keys.into_iter()
@@ -90,7 +90,7 @@ pub(super) fn differing<'a>(runs: &[&'a Run]) -> Vec<&'a str> {
 }
 
 /// What a run has of the keys that differ, but for one: `transport.rule=reno` as `reno`.
-pub(super) fn values_beside(run: &Run, differing: &[&str], without: Option<&str>) -> String {
+pub fn values_beside(run: &RunRecord, differing: &[&str], without: Option<&str>) -> String {
     let others = differing.iter().filter(|key| Some(**key) != without);
     let values = others.filter_map(|key| run.set.get(*key));
     let plain = |value: &String| value.replace(['[', ']', '"'], "").replace(',', " ");
@@ -128,8 +128,8 @@ fn is_one_to_one(places: &BTreeMap<String, f64>) -> bool {
 mod tests {
     use super::*;
 
-    fn runs(key: &str, values: &[&str]) -> Vec<Run> {
-        let run = |value: &&str| Run {
+    fn runs(key: &str, values: &[&str]) -> Vec<RunRecord> {
+        let run = |value: &&str| RunRecord {
             scenario: "x".into(),
             seed: 1,
             run: 0,
@@ -166,10 +166,10 @@ mod tests {
             run.set.insert("transport.rule".into(), "lia".into());
             run
         });
-        let again: Vec<Run> = again.collect();
+        let again: Vec<RunRecord> = again.collect();
         all.iter_mut().for_each(|run| drop(run.set.insert("transport.rule".into(), "reno".into())));
         all.extend(again);
-        let all: Vec<&Run> = all.iter().collect();
+        let all: Vec<&RunRecord> = all.iter().collect();
         let axis = Axis::of(&all).expect("an axis");
         assert_eq!(axis.key, "links.loss");
         let differing = differing(&all);

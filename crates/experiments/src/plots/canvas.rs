@@ -8,7 +8,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use super::chart::{Labels, Outcome};
 
 /// Room for title and chart in pixels; a legend is beside it.
-pub(super) const SIZE: (u32, u32) = (760, 420);
+pub const SIZE: (u32, u32) = (760, 420);
 /// From one name of the legend to the next.
 const LINE: i32 = 18;
 /// Most lines of a legend: what there is room for beside the chart.
@@ -20,7 +20,7 @@ const LETTER_A_POINT: f64 = 0.55;
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 /// The parts of a drawing.
-pub(super) struct Sheet<'a> {
+pub struct Sheet<'a> {
     /// Where the chart is drawn.
     pub chart: Area<'a>,
     legend: Area<'a>,
@@ -29,7 +29,7 @@ pub(super) struct Sheet<'a> {
 
 impl<'a> Sheet<'a> {
     /// An empty sheet with a title, and as much room for these names as they take; one alone needs none.
-    pub(super) fn new(
+    pub fn new(
         text: &'a mut String,
         labels: &Labels,
         names: &[&str],
@@ -46,7 +46,7 @@ impl<'a> Sheet<'a> {
     }
 
     /// Writes the names, each behind a sample of its colour; one alone is not written.
-    pub(super) fn name_all<S>(&self, names: &[&str], sample: &dyn Fn((i32, i32), RGBAColor) -> S) -> Outcome
+    pub fn name_all<S>(&self, names: &[&str], sample: &dyn Fn((i32, i32), RGBAColor) -> S) -> Outcome
     where
         S: Drawable<SVGBackend<'a>>,
         for<'b> &'b S: PointCollection<'b, (i32, i32)>,

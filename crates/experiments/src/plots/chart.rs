@@ -5,19 +5,19 @@ use std::ops::Range;
 use plotters::coord::ranged1d::IntoSegmentedCoord;
 use plotters::prelude::*;
 
-use super::sheet::Sheet;
+use super::canvas::Sheet;
 
 /// Most points of a stretch whose points are marked: those of a sweep, not of a series over time.
 const MARKED: usize = 40;
 /// Most lines of a chart.
-pub(super) const MAX_LINES: usize = 12;
+pub const MAX_LINES: usize = 12;
 
 /// A point of a line: where, how much, and how far it may be from that (0 for no error bar).
-pub(super) type Point = (f64, f64, f64);
+pub type Point = (f64, f64, f64);
 
 /// Titles of a chart and of its axes.
 #[derive(Clone, Debug)]
-pub(super) struct Labels {
+pub struct Labels {
     pub title: String,
     pub x: String,
     pub y: String,
@@ -25,7 +25,7 @@ pub(super) struct Labels {
 
 /// A line and its name.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Curve {
+pub struct Curve {
     pub name: String,
     /// Where a value is NaN the line has a gap.
     pub points: Vec<Point>,
@@ -34,16 +34,16 @@ pub(super) struct Curve {
 }
 
 /// A group of bars: one for each name of the legend, in its order, `None` where there is none.
-pub(super) struct Bars {
+pub struct Bars {
     pub name: String,
     pub values: Vec<Option<(f64, f64)>>,
 }
 
 type Drawn = Result<String, String>;
-pub(super) type Outcome = Result<(), Box<dyn std::error::Error>>;
+pub type Outcome = Result<(), Box<dyn std::error::Error>>;
 
 /// Lines, with error bars where points have them. At most [`MAX_LINES`] are drawn; the title says so.
-pub(super) fn lines(labels: &Labels, curves: &[Curve]) -> Drawn {
+pub fn lines(labels: &Labels, curves: &[Curve]) -> Drawn {
     let shown = &curves[..curves.len().min(MAX_LINES)];
     let mut labels = labels.clone();
     if shown.len() < curves.len() {
@@ -100,7 +100,7 @@ fn draw_lines(
 }
 
 /// Bars in groups, with error bars; each name of the legend has a colour.
-pub(super) fn bars(labels: &Labels, legend: &[String], groups: &[Bars]) -> Drawn {
+pub fn bars(labels: &Labels, legend: &[String], groups: &[Bars]) -> Drawn {
     if groups.is_empty() {
         return lines(labels, &[]);
     }
@@ -203,7 +203,7 @@ fn number(value: &f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::sheet::SIZE;
+    use super::super::canvas::SIZE;
     use super::*;
 
     fn labels() -> Labels {

@@ -1,14 +1,12 @@
 //! Metrics of many runs side by side, as a Markdown table: a row a variant, a column a metric.
 
-use super::output::{Run, rounded};
-use super::plots::{matches, names_of, spread};
-use crate::errors::Failure;
+use super::{RunRecord, matches, names_of, rounded, spread};
 
 /// The metrics that the patterns name: their means over the seeds, with 95 % intervals where there are several.
 ///
 /// # Errors
-/// When a pattern names nothing.
-pub(super) fn table(runs: &[Run], patterns: &[String]) -> Result<String, Failure> {
+/// The first pattern that names nothing.
+pub fn table(runs: &[RunRecord], patterns: &[String]) -> Result<String, String> {
     let mut known: Vec<&String> = runs.iter().flat_map(|run| run.metrics.keys()).collect();
     known.sort_unstable();
     known.dedup();
@@ -16,12 +14,11 @@ pub(super) fn table(runs: &[Run], patterns: &[String]) -> Result<String, Failure
     for pattern in patterns {
         let fitting: Vec<&String> = known.iter().copied().filter(|name| matches(pattern, name)).collect();
         if fitting.is_empty() {
-            let failure = Failure::usage(format!("no run has a metric \"{pattern}\""));
-            return Err(failure.hint("without --metric all are printed, with their names"));
+            return Err(pattern.clone());
         }
         names.extend(fitting.into_iter().filter(|name| !names.contains(name)).collect::<Vec<_>>());
     }
-    let runs: Vec<&Run> = runs.iter().collect();
+    let runs: Vec<&RunRecord> = runs.iter().collect();
     let row = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
     let mut text = row(["", "runs"]
         .into_iter()
@@ -30,8 +27,8 @@ pub(super) fn table(runs: &[Run], patterns: &[String]) -> Result<String, Failure
         .collect());
     text.push_str(&"|---".repeat(names.len() + 2));
     text.push_str("|\n");
-    for variant in names_of(&runs, Run::label) {
-        let is_its = |run: &Run| run.label() == variant;
+    for variant in names_of(&runs, RunRecord::label) {
+        let is_its = |run: &RunRecord| run.label() == variant;
         let cell = |name: &&String| match spread(name, &runs, is_its) {
             Some((mean, ci95)) => match rounded(mean, ci95) {
                 (mean, Some(interval)) => format!("{mean} ± {interval}"),
@@ -49,12 +46,12 @@ pub(super) fn table(runs: &[Run], patterns: &[String]) -> Result<String, Failure
 mod tests {
     use std::collections::BTreeMap;
 
-    use anabranch_experiments::scenario::Metrics;
+    use crate::scenario::Metrics;
 
     use super::*;
 
-    fn run(seed: u64, rule: &str, value: f64) -> Run {
-        Run {
+    fn run(seed: u64, rule: &str, value: f64) -> RunRecord {
+        RunRecord {
             scenario: "x".into(),
             seed,
             run: 0,
@@ -74,6 +71,6 @@ mod tests {
         assert_eq!(lines[2], "| x rule=lia | 2 | 25 ± 64 | 1 |");
         assert_eq!(lines[3], "| x rule=reno | 1 | 40 | 1 |");
         assert_eq!(lines.len(), 4);
-        assert!(table(&runs, &["nothing".to_owned()]).unwrap_err().message.contains("nothing"));
+        assert!(table(&runs, &["nothing".to_owned()]) == Err("nothing".to_owned()));
     }
 }
