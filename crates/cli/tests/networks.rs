@@ -1,5 +1,5 @@
 //! `send` and `receive` between two machines with three networks: namespaces joined by links of 50, 30 and
-//! 20 Mbit/s. Needs root; says so where there is none. The rate is given three attempts, all of which are printed,
+//! 20 Mbit/s. Needs root, and reports a skipped test without it. The rate is given three attempts, all of which are printed,
 //! since the machine may be busy with something else for one of them; the tests take turns.
 #![cfg(target_os = "linux")]
 

@@ -1,6 +1,6 @@
 //! The paths of transfers that run: listed, removed and added by other commands while the data flow.
 //!
-//! What is sent comes from a pipe that the test fills, so there is more to come until it says so.
+//! The data comes from a pipe that the test fills, so that the transfer lasts as long as the test needs.
 
 #![cfg(unix)]
 

@@ -60,7 +60,7 @@ fn a_ticket_for_another_key_gets_no_answer_and_tells_what_was_tried() {
     let start = Instant::now();
     let received = receive(&[&other, &scratch.text("to"), "--timeout", "1s"]);
     let words =
-        ["nobody answered at ", " within 1 s", "tried   ", " → 127.0.0.1:", "newest ticket", "another key"];
+        ["no answer from ", " within 1 s", "tried   ", " → 127.0.0.1:", "newest ticket", "another key"];
     assert_failed(&received, 3, &words);
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
 }
@@ -286,7 +286,7 @@ fn an_address_where_nobody_answers_is_given_up_in_time() {
     let address = silent.local_addr().unwrap();
     let elsewhere = sender.ticket_with(|ticket| ticket.addresses = vec![address]);
     let received = receive(&[&elsewhere, &scratch.text("to"), "--timeout", "1s"]);
-    let message = format!("error: nobody answered at {address} within 1 s\n");
+    let message = format!("error: no answer from {address} within 1 s\n");
     assert_failed(&received, 3, &[&message, &format!("tried   127.0.0.1 → {address}"), "hint"]);
 }
 
@@ -504,7 +504,7 @@ fn an_offer_of_which_nothing_can_be_read_is_refused_at_once() {
         [("from/secret", "  secret: the sender may not read it\n"), ("from/shut", "  shut is left out")]
     {
         let Some(mut command) = as_nobody(&["send", &scratch.text(name)]) else {
-            return skip("an_offer_of_which_nothing_can_be_read", "becoming nobody needs root");
+            return skip("an_offer_of_which_nothing_can_be_read", "running as another user needs root");
         };
         let sent = command.output().unwrap();
         assert_failed(
@@ -522,7 +522,7 @@ fn a_link_in_the_place_of_an_unfinished_file_is_named_as_what_to_remove() {
     let sender = small_offer(&scratch);
     std::os::unix::fs::symlink("/etc/passwd", scratch.path("to/.note.txt.anabranch-part")).unwrap();
     let received = receive(&[&sender.ticket, &scratch.text("to"), "-q"]);
-    let why = "  note.txt: .note.txt.anabranch-part, beside it, is in the way and is not a file; remove it";
+    let why = "  note.txt: .note.txt.anabranch-part in the same directory is in the way and is not a file; remove it";
     assert_failed(&received, 6, &[why]);
 }
 
@@ -545,7 +545,7 @@ fn a_file_that_may_not_be_read_is_noted_before_it_is_offered() {
     let other = scratch.file("from/other", 1_000, 2);
     std::fs::set_permissions(&other, PermissionsExt::from_mode(0o644)).unwrap();
     let Some(mut command) = as_nobody(&["send", file.to_str().unwrap(), other.to_str().unwrap()]) else {
-        return skip("a_file_that_may_not_be_read_is_noted", "becoming nobody needs root");
+        return skip("a_file_that_may_not_be_read_is_noted", "running as another user needs root");
     };
     let sender = Sender::start_as(&mut command);
     let received = receive(&[&sender.ticket, &scratch.text("to"), "-q"]);
@@ -566,7 +566,7 @@ fn a_target_that_may_not_be_written_is_refused_before_the_sender_is_asked() {
     for target in ["to", "to/new/directory"] {
         let Some(mut command) = as_nobody(&["receive", "--yes", &sender.ticket, &scratch.text(target)])
         else {
-            return skip("a_target_that_may_not_be_written_is_refused", "becoming nobody needs root");
+            return skip("a_target_that_may_not_be_written_is_refused", "running as another user needs root");
         };
         let received = command.output().unwrap();
         let expected =

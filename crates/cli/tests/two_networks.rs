@@ -1,5 +1,5 @@
 //! Relays of which one address leads to the client and another to the next hop, in network namespaces: on two interfaces without a default
-//! route, or on one. Needs root; says so where there is none.
+//! route, or on one. Needs root, and reports a skipped test without it.
 #![cfg(target_os = "linux")]
 
 mod common;

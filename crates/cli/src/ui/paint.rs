@@ -84,7 +84,7 @@ impl Paint {
     }
 }
 
-/// What was asked for decides; left to us, colours are used unless something speaks for `plain` text.
+/// Follows the option. With `auto`, uses colours unless something asks for `plain` text.
 fn wanted(when: When, plain: bool) -> bool {
     match when {
         When::Always => true,

@@ -189,7 +189,9 @@ fn is_taken(directory: &Dir, name: &str) -> bool {
 }
 
 fn in_the_way(name: &str) -> io::Error {
-    io::Error::other(format!("{name}, beside it, is in the way and is not a file; remove it and try again"))
+    io::Error::other(format!(
+        "{name} in the same directory is in the way and is not a file; remove it and try again"
+    ))
 }
 
 fn system_time(time: ModifiedTime) -> Option<std::time::SystemTime> {

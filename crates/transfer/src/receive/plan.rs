@@ -350,5 +350,5 @@ pub(crate) fn exists() -> &'static str {
 }
 
 pub(crate) fn no_name() -> &'static str {
-    "a thousand names beside it are taken; choose another directory"
+    "a thousand names like it are taken; choose another directory"
 }

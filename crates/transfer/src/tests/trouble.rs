@@ -109,7 +109,8 @@ async fn what_could_not_be_written_is_not_counted_as_arrived_and_what_is_in_the_
     let receiving = receive(&receiver, directory(&to), &options, &theirs);
     let (_, received) = tokio::join!(send(&sender, &share, &ours), receiving);
     let Err(TransferError::Incomplete { failures, .. }) = &received else { panic!("{received:?}") };
-    let why = ".a.anabranch-part, beside it, is in the way and is not a file; remove it and try again";
+    let why =
+        ".a.anabranch-part in the same directory is in the way and is not a file; remove it and try again";
     assert_eq!(failures[0].reason.text(), why);
     assert_eq!(theirs.snapshot().bytes_done, 0);
 }

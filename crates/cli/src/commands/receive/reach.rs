@@ -52,7 +52,7 @@ impl Sender<'_> {
             }
             (Err(ConnectError::TimedOut(_)), Some(ago)) => {
                 let ago = human::seconds(ago.as_secs_f64());
-                let message = format!("the ticket expired {ago} ago, and nobody answers to it");
+                let message = format!("the ticket expired {ago} ago, and no one answers to it");
                 Err(Failure::new(Kind::Refused, message).hint("ask for a new ticket"))
             }
             (Err(ConnectError::TimedOut(tried)), None) => Err(self.unanswered(&tried, silence)),
@@ -71,7 +71,7 @@ impl Sender<'_> {
             let failure = match tokio::time::timeout(left, self.reach()).await {
                 Ok(Ok(session)) => return Ok(session),
                 Ok(Err(failure)) => failure,
-                Err(_) => return Err(Failure::new(Kind::Unreachable, "nobody answered")),
+                Err(_) => return Err(Failure::new(Kind::Unreachable, "no answer came")),
             };
             if failure.kind != Kind::Unreachable || Instant::now() + pause >= deadline {
                 return Err(failure);
@@ -85,7 +85,7 @@ impl Sender<'_> {
     fn unanswered(&self, tried: &Tried, silence: Span) -> Failure {
         let places: Vec<String> = self.ticket.addresses.iter().map(ToString::to_string).collect();
         let patience = carrier::config(silence).connect_timeout.in_words();
-        let message = format!("nobody answered at {} within {patience}", places.join(" or "));
+        let message = format!("no answer from {} within {patience}", places.join(" or "));
         let pairs = tried.0.iter().map(|(local, remote)| format!("{} → {remote}", local.ip()));
         pairs.fold(Failure::new(Kind::Unreachable, message), Failure::tried).hint(
             "is `anabranch send` still running there, and is this its newest ticket (started anew it has another key, \
