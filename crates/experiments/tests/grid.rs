@@ -1,4 +1,4 @@
-//! What sessions over all paths spend on being quick (`docs/notebook/papers.md`, "Never slower").
+//! What sessions over all paths spend on being quick (`docs/notebook`, "Never slower").
 //!
 //! `anabranch sim run grid` and `fairness` run as many networks as one likes; here are a few.
 

@@ -189,7 +189,7 @@ impl Cheaper<'_> {
 }
 
 /// Routes may be used more than once, so there is a set of k wherever there is a route. The figures are those of
-/// `docs/explanation/overlay.md`.
+/// `docs/notebook`.
 #[test]
 fn no_set_of_ways_is_less_joint_than_the_one_that_is_found_on_1000_graphs() {
     let (mut different, mut fewer, mut without) = (0, 0, 0);
@@ -234,7 +234,7 @@ fn no_set_of_ways_is_less_joint_than_the_one_that_is_found_on_1000_graphs() {
 const FOUND: [u32; 3] = [693, 222, 85];
 
 /// The greedy choice as a fraction of the best set under its own rule. The figures are those of
-/// `docs/explanation/overlay.md`.
+/// `docs/notebook`.
 #[test]
 fn the_greedy_choice_stays_within_the_stated_distance_of_the_best_set_on_1000_graphs() {
     let limits = ChoiceLimits { beta: 0.5, k: 3 };

@@ -1,4 +1,4 @@
-//! The steps of the README, typed as they are written there, on eight machines: two nodes, three relays, two routers and a
+//! The steps of the guide, typed as they are written there, on eight machines: two nodes, three relays, two routers and a
 //! controller.
 //!
 //! ```text
@@ -27,7 +27,13 @@ use serde_json::Value;
 const PROMISED: Duration = Duration::from_secs(300);
 const RELAYS: usize = 3;
 const RATES: [u32; RELAYS] = [30, 20, 20];
-const README: &str = include_str!("../../../README.md");
+/// The pages whose steps are followed.
+const GUIDE: &str = concat!(
+    include_str!("../../../docs/guide/send.md"),
+    include_str!("../../../docs/guide/measure.md"),
+    include_str!("../../../docs/guide/relay.md"),
+    include_str!("../../../docs/guide/controller.md"),
+);
 
 /// First numbers of addresses.
 const PUBLIC: u8 = 5;
@@ -87,10 +93,9 @@ impl Machine {
         run("ip", &format!("-n {} route add {to} via {via}", self.namespace.name())).map(drop)
     }
 
-    /// A command as the README has it, on a line of its own or within a sentence, with other words for those in capitals.
+    /// A command of the guide, with other words for those in capitals.
     fn typed(&self, line: &str, words: &[(&str, &str)]) -> Command {
-        let is_said = [format!("\n$ {line}\n"), format!("`{line}`")].iter().any(|text| README.contains(text));
-        assert!(is_said, "the README does not say `{line}`");
+        assert!(GUIDE.contains(&format!("\n{line}\n")), "the guide does not have `{line}`");
         let line = words.iter().fold(line.to_owned(), |line, (from, to)| line.replace(from, to));
         self.command(line.split_whitespace().skip(1))
     }
@@ -111,7 +116,7 @@ impl Machine {
         String::from_utf8(output.stdout).expect("text")
     }
 
-    /// Its public key, made and shown as the README says.
+    /// Its public key, made and shown as the guide says.
     fn key(&self, option: &str) -> String {
         self.told(format!("anabranch keys new {option}").trim(), &[]);
         let shown = self.told(format!("anabranch keys show {option}").trim(), &[]);
@@ -119,10 +124,11 @@ impl Machine {
     }
 }
 
-/// The block of the README that begins so.
+/// The settings file of the guide that begins so.
 fn block(begins: &str) -> &'static str {
-    let at = README.find(&format!("```\n{begins}")).expect("the README has it") + 4;
-    README[at..].split("```").next().expect("it ends")
+    let (_, rest) = GUIDE.split_once("```toml\n").expect("the guide has files");
+    let file = rest.split("```toml\n").find(|block| block.starts_with(begins));
+    file.expect("the guide has this file").split("```").next().expect("it ends")
 }
 
 struct Network {
@@ -167,7 +173,7 @@ impl Network {
     }
 }
 
-/// The overlay, set up as the README says; where the controller is.
+/// Sets up the overlay as the guide says; returns the address of the controller.
 fn set_up(network: &Network, running: &mut Vec<Running>) -> String {
     let relays: Vec<String> = network.relays.iter().map(|relay| relay.key("--key relay.key")).collect();
     let client = network.near.key("");
@@ -206,7 +212,7 @@ fn measured(command: &mut Command) -> (f64, usize) {
     (report["end"]["goodput_mbit_s"].as_f64().unwrap_or_else(|| panic!("{report}")), paths)
 }
 
-/// One relay, set up as the README says for a spare machine; what it prints.
+/// Sets up one relay as the guide says; returns what it prints.
 fn set_up_relay(network: &Network, running: &mut Vec<Running>) -> String {
     let relay = &network.relays[0];
     let text = block("key = \"relay.key\"\n[[user]]").replace("ab1...", &network.near.key(""));
@@ -224,18 +230,18 @@ fn set_up_relay(network: &Network, running: &mut Vec<Running>) -> String {
 /// Settings with what a private network needs before the first table.
 fn private(text: &str, table: &str) -> String {
     let line = "next_hops = [\"private\"]";
-    assert!(README.contains(line), "the README does not say what private networks need");
+    assert!(GUIDE.contains(line), "the guide does not say what private networks need");
     text.replacen(table, &format!("{line}\n{table}"), 1)
 }
 
 #[test]
-fn the_readmes_steps_make_a_spare_machine_another_path_and_a_place_to_be_met_at() {
-    follow_to_one_relay("the_readmes_steps_make_a_spare_machine_another_path", PUBLIC);
+fn the_guides_steps_turn_a_spare_machine_into_a_path_and_a_meeting_place() {
+    follow_to_one_relay("the_guides_steps_turn_a_spare_machine_into_a_path", PUBLIC);
 }
 
 #[test]
-fn a_spare_machine_of_a_private_network_needs_the_line_that_the_readme_names() {
-    follow_to_one_relay("a_spare_machine_of_a_private_network", PRIVATE);
+fn a_relay_on_a_private_network_needs_the_line_that_the_guide_names() {
+    follow_to_one_relay("a_relay_on_a_private_network", PRIVATE);
 }
 
 fn follow_to_one_relay(test: &str, net: u8) {
@@ -274,16 +280,16 @@ fn fetch_photos(network: &Network, mut send: Command) {
 }
 
 #[test]
-fn the_readmes_steps_give_an_overlay_that_carries_several_times_the_direct_path() {
-    follow_the_readme("the_readmes_steps_give_an_overlay", PUBLIC);
+fn the_guides_steps_give_an_overlay_that_carries_several_times_the_direct_path() {
+    follow_the_guide("the_guides_steps_give_an_overlay", PUBLIC);
 }
 
 #[test]
 fn they_do_so_on_a_private_network_with_the_line_that_it_needs() {
-    follow_the_readme("they_do_so_on_a_private_network", PRIVATE);
+    follow_the_guide("they_do_so_on_a_private_network", PRIVATE);
 }
 
-fn follow_the_readme(test: &str, net: u8) {
+fn follow_the_guide(test: &str, net: u8) {
     let scratch = Scratch::new();
     let network = match Network::new(&scratch, net) {
         Ok(network) => network,

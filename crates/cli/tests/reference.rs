@@ -1,0 +1,287 @@
+//! The pages of the reference agree with the code.
+//!
+//! `docs/reference/commands.md` is made here from the definitions that parse the command line. The other pages are
+//! written by hand; tests check that they name every key and every metric.
+//! `ANABRANCH_WRITE_REFERENCE=1 cargo test -p anabranch --test reference` writes `commands.md` again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anabranch_cli::args::Cli;
+use clap::{Arg, Command, CommandFactory};
+
+/// The width to which prose is wrapped.
+const WIDTH: usize = 120;
+/// An option of so many commands or more is described once, if it means the same in all of them.
+const SHARED: usize = 2;
+
+const HEAD: &str = "\
+# Commands
+
+Made from the program's own definitions by `cargo xtask reference`. `anabranch COMMAND --help` has the same text and examples,
+`anabranch man` prints it as manual pages. [Exit codes](exit-codes.md) have a page of their own.
+";
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// An option as it is typed, and its help: two options are the same if both are.
+type Described = (String, String);
+
+struct Reference {
+    page: String,
+    /// The options that are described once for several commands.
+    shared: BTreeSet<Described>,
+}
+
+impl Reference {
+    fn new(program: &Command) -> Self {
+        let mut uses: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        each(program, &mut |command| {
+            for (typed, help) in options(command).map(described) {
+                uses.entry(typed).or_default().push(help);
+            }
+        });
+        let is_one =
+            |helps: &Vec<String>| helps.len() >= SHARED && helps.iter().all(|help| *help == helps[0]);
+        let shared = uses.into_iter().filter(|(_, helps)| is_one(helps));
+        let shared = shared.map(|(typed, mut helps)| (typed, helps.swap_remove(0))).collect();
+        Self { page: HEAD.to_owned(), shared }
+    }
+
+    fn write(mut self, program: &Command) -> String {
+        self.page.push_str("\n| command | purpose |\n|---|---|\n");
+        for command in visible(program) {
+            let name = full_name(command);
+            let _ = writeln!(self.page, "| [`{name}`](#{}) | {} |", name.replace(' ', "-"), about(command));
+        }
+        self.page.push_str("\n## Options of every command\n\n");
+        self.table(program.get_arguments().filter(|arg| arg.is_global_set()));
+        self.page
+            .push_str("\n## Options of several commands\n\nThe commands that have one of these name it.\n\n");
+        let shared: Vec<Described> = self.shared.iter().cloned().collect();
+        self.rows(&shared);
+        for command in visible(program) {
+            self.command(command, 2);
+        }
+        self.page
+    }
+
+    fn command(&mut self, command: &Command, depth: usize) {
+        let name = full_name(command);
+        let _ = write!(self.page, "\n{} {name}\n\n{}.\n", "#".repeat(depth), about(command));
+        let long = command.get_long_about().map(ToString::to_string).unwrap_or_default();
+        for paragraph in long.split("\n\n").skip(1) {
+            let _ = write!(self.page, "\n{}", wrapped(paragraph));
+        }
+        if !command.has_subcommands() || command.get_positionals().next().is_some() {
+            let places: Vec<String> = command.get_positionals().map(ToString::to_string).collect();
+            let usage = [vec![name.clone(), "[OPTIONS]".to_owned()], places].concat().join(" ");
+            let _ = write!(self.page, "\n```text\n{usage}\n```\n\n");
+            self.arguments(command);
+        }
+        for sub in visible(command) {
+            self.command(sub, depth + 1);
+        }
+    }
+
+    /// The arguments of a command: its own in a table, those of several commands by name.
+    fn arguments(&mut self, command: &Command) {
+        let (shared, own): (Vec<&Arg>, Vec<&Arg>) =
+            options(command).partition(|arg| self.shared.contains(&described(arg)));
+        let own: Vec<Described> = command.get_positionals().chain(own).map(described).collect();
+        if !own.is_empty() {
+            self.rows(&own);
+        }
+        let names: Vec<String> =
+            shared.iter().filter_map(|arg| arg.get_long()).map(|long| format!("`--{long}`")).collect();
+        if !names.is_empty() {
+            let also = if own.is_empty() { "Options" } else { "\nAlso" };
+            let line = format!("{also}: {} ([shared](#options-of-several-commands)).", names.join(", "));
+            self.page.push_str(&wrapped(&line));
+        }
+    }
+
+    fn table<'a>(&mut self, args: impl Iterator<Item = &'a Arg>) {
+        let args: Vec<Described> = args.map(described).collect();
+        self.rows(&args);
+    }
+
+    fn rows(&mut self, args: &[Described]) {
+        self.page.push_str("| option | meaning |\n|---|---|\n");
+        for (typed, help) in args {
+            let _ = writeln!(self.page, "| `{typed}` | {help} |");
+        }
+    }
+}
+
+fn each(command: &Command, visit: &mut impl FnMut(&Command)) {
+    visit(command);
+    visible(command).for_each(|sub| each(sub, visit));
+}
+
+fn visible(command: &Command) -> impl Iterator<Item = &Command> {
+    command.get_subcommands().filter(|sub| sub.get_name() != "help" && !sub.is_hide_set())
+}
+
+/// The options that a command adds to those of every command.
+fn options(command: &Command) -> impl Iterator<Item = &Arg> {
+    let own = |arg: &&Arg| !arg.is_positional() && !arg.is_global_set() && !arg.is_hide_set();
+    let is_common = |arg: &&Arg| arg.get_id() == "help" || arg.get_id() == "version";
+    command.get_arguments().filter(own).filter(move |arg| !is_common(arg))
+}
+
+fn described(arg: &Arg) -> Described {
+    let long = arg.get_long().map(|long| format!("--{long}"));
+    let short = arg.get_short().map(|short| format!("-{short}"));
+    let names: Vec<String> = short.into_iter().chain(long).collect();
+    let value = arg.get_value_names().filter(|_| arg.get_action().takes_values());
+    let value = value.and_then(|names| names.first()).map(|name| format!("{name}"));
+    let typed = match (names.is_empty(), value) {
+        (true, _) => arg.to_string(),
+        (false, Some(value)) => format!("{} {value}", names.join(", ")),
+        (false, None) => names.join(", "),
+    };
+    let help = arg.get_long_help().or(arg.get_help()).map(ToString::to_string).unwrap_or_default();
+    let mut help = help.split("\n\n").map(one_line).collect::<Vec<_>>().join(". ");
+    let defaults: Vec<_> = arg.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
+    if !defaults.is_empty() && arg.get_action().takes_values() {
+        let _ = write!(help, " [default: {}]", defaults.join(", "));
+    }
+    if let Some(name) = arg.get_env() {
+        let _ = write!(help, " [env: {}]", name.to_string_lossy());
+    }
+    let escaped = |text: &str| text.replace('|', "\\|").replace('<', "&lt;");
+    (typed.replace('|', "\\|"), escaped(&help))
+}
+
+fn full_name(command: &Command) -> String {
+    command.get_bin_name().unwrap_or(command.get_name()).to_owned()
+}
+
+fn about(command: &Command) -> String {
+    one_line(&command.get_about().map(ToString::to_string).unwrap_or_default())
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn wrapped(text: &str) -> String {
+    let mut lines = vec![String::new()];
+    let leading = if text.starts_with('\n') { "\n" } else { "" };
+    for word in text.split_whitespace() {
+        let line = lines.last_mut().expect("there is one");
+        if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > WIDTH {
+            lines.push(word.to_owned());
+        } else {
+            line.push_str(if line.is_empty() { "" } else { " " });
+            line.push_str(word);
+        }
+    }
+    format!("{leading}{}\n", lines.join("\n"))
+}
+
+#[test]
+fn the_page_of_commands_is_made_from_the_definitions() {
+    let mut program = Cli::command();
+    program.build();
+    let page = Reference::new(&program).write(&program);
+    let file = root().join("docs/reference/commands.md");
+    if std::env::var_os("ANABRANCH_WRITE_REFERENCE").is_some() {
+        fs::write(&file, &page).unwrap();
+    }
+    let current = fs::read_to_string(&file).unwrap_or_default() == page;
+    assert!(current, "docs/reference/commands.md is not current: run `cargo xtask reference`");
+}
+
+/// All Rust sources of the crates whose settings and metrics the pages describe.
+fn sources() -> Vec<String> {
+    let mut found = Vec::new();
+    for name in ["daemon", "node", "service"] {
+        collect(&root().join("crates").join(name).join("src"), &mut found);
+    }
+    found
+}
+
+fn collect(folder: &Path, found: &mut Vec<String>) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    for path in entries.map(|entry| entry.unwrap().path()) {
+        if path.is_dir() {
+            collect(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(fs::read_to_string(&path).unwrap());
+        }
+    }
+}
+
+/// The keys of all tables that refuse unknown keys, as a file spells them.
+fn keys(source: &str) -> Vec<String> {
+    let mut keys = Vec::new();
+    for table in source.split("deny_unknown_fields)]").skip(1) {
+        let body = table.split_once('{').map_or("", |(_, rest)| rest);
+        let mut renamed = None;
+        for line in body.lines().map(str::trim).take_while(|line| *line != "}") {
+            if let Some((_, name)) = line.split_once("rename = \"") {
+                renamed = name.split('"').next();
+            }
+            let name = line.split_once(':').map(|(name, _)| name.trim_start_matches("pub "));
+            if let Some(name) = name.filter(|name| name.chars().all(|c| c.is_alphanumeric() || c == '_')) {
+                keys.push(renamed.take().unwrap_or(name).to_owned());
+            }
+        }
+    }
+    keys
+}
+
+#[test]
+fn every_key_of_a_settings_file_is_on_its_page() {
+    let page = fs::read_to_string(root().join("docs/reference/files.md")).unwrap();
+    let keys: Vec<String> = sources().iter().flat_map(|source| keys(source)).collect();
+    let is_named = |key: &&String| {
+        [format!("`{key}`"), format!("`[{key}]`"), format!("`[[{key}]]`")]
+            .iter()
+            .any(|name| page.contains(name))
+    };
+    let missing: Vec<&String> = keys.iter().filter(|key| !is_named(key)).collect();
+    assert!(keys.len() > 30 && missing.is_empty(), "{} keys, not on the page: {missing:?}", keys.len());
+}
+
+#[test]
+fn every_metric_is_on_its_page() {
+    let page = fs::read_to_string(root().join("docs/reference/metrics.md")).unwrap();
+    let mut metrics = Vec::new();
+    for source in sources() {
+        for call in source.split("put(\"").skip(1) {
+            let mut words = call.split('"').step_by(2);
+            let first = words.next().unwrap_or_default();
+            let is_kind = ["gauge", "counter"].contains(&first);
+            metrics.push(if is_kind { words.next().unwrap_or_default() } else { first }.to_owned());
+        }
+    }
+    let missing: Vec<&String> = metrics.iter().filter(|name| !page.contains(&format!("`{name}"))).collect();
+    assert!(
+        metrics.len() > 15 && missing.is_empty(),
+        "{} metrics, not on the page: {missing:?}",
+        metrics.len()
+    );
+}
+
+#[test]
+fn every_exit_code_is_on_its_page() {
+    let page = fs::read_to_string(root().join("docs/reference/exit-codes.md")).unwrap();
+    let codes =
+        anabranch_cli::errors::EXIT_CODES.lines().skip(1).filter_map(|line| line.split_whitespace().next());
+    let missing: Vec<&str> = codes.filter(|code| !page.contains(&format!("| {code} |"))).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
+#[test]
+fn keys_are_found_with_the_names_that_files_have() {
+    let source = "#[serde(deny_unknown_fields)]\nstruct A {\n    key: PathBuf,\n    #[serde(default, rename = \"user\")]\n    \
+                  users: Vec<U>,\n}\nstruct B {\n    other: u8,\n}\n";
+    assert_eq!(keys(source), ["key", "user"]);
+}
