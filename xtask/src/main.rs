@@ -2,12 +2,15 @@
 //!
 //! `.ci/run` prepares a bare machine and then calls `cargo xtask ci`; nothing is checked elsewhere.
 
+mod book;
 mod cargo;
+mod deb;
 mod deny;
 #[cfg(test)]
 mod limits;
 mod miri;
 mod outcome;
+mod pages;
 mod papers;
 mod purity;
 mod same;
@@ -18,7 +21,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use cargo::cargo;
+use cargo::{cargo, command};
 use outcome::{Done, Outcome};
 
 /// One step: its name and what it does.
@@ -28,12 +31,14 @@ type Step = (&'static str, fn() -> Outcome);
 const SKIPPED: u8 = 3;
 
 /// The steps of `ci`, the quick ones first.
-const STEPS: [Step; 5] = [
+const STEPS: [Step; 7] = [
     ("fmt", || fmt().map(all)),
     ("purity", || purity::check().map(all)),
+    ("pages", || pages::check(Path::new(".")).map(all)),
     ("deny", deny::check),
     ("clippy", || clippy().map(all)),
     ("test", || test().map(all)),
+    ("package", deb::check),
 ];
 
 fn all((): ()) -> Done {
@@ -46,11 +51,17 @@ Usage: cargo xtask STEP
   ci       every step below, in this order; stops at the first failure, and lists skipped checks at the end
   fmt      the code is formatted
   purity   crates without I/O depend on nothing that does I/O
+  pages    every link of the pages leads somewhere
   deny     licences, sources and advisories of dependencies; needs cargo-deny. As a single step it exits with 3
            when something could not be checked
   clippy   no warnings
-  test     every test of the workspace
+  test     every test of the workspace: cargo test --workspace
+  package  a Debian package of the tests' binary, installed into an empty directory, runs
 
+  book     checks the pages and builds them as a book in target/book; not part of ci
+  reference
+           writes the generated pages in docs/reference again; not part of ci
+  deb      Debian packages of the optimised program and of its debug information, in target/deb; not part of ci
   papers [NAME…]
            run the papers' experiments without results in target/papers, or these; then write all tables and
            drawings to docs/notebook/figures; not part of ci
@@ -83,6 +94,9 @@ fn main() -> ExitCode {
         [word] if word == "ci" => STEPS.to_vec(),
         [word] if word == "miri" => vec![("miri", || miri::check().map(all))],
         [word] if word == "same" => vec![("same", || same::check().map(all))],
+        [word] if word == "book" => vec![("book", || book::build().map(all))],
+        [word] if word == "reference" => vec![("reference", || reference().map(all))],
+        [word] if word == "deb" => vec![("deb", || deb::build().map(all))],
         [word] => STEPS.into_iter().filter(|(name, _)| name == word).collect(),
         _ => Vec::new(),
     };
@@ -140,6 +154,14 @@ fn clippy() -> Result<(), String> {
 
 fn test() -> Result<(), String> {
     cargo(&["test", "--workspace"])
+}
+
+/// Writes the generated pages again. The test that compares them writes them if it finds this variable.
+fn reference() -> Result<(), String> {
+    let mut command = command(&["test", "--quiet", "--package", "anabranch", "--test", "reference"]);
+    let status = command.env("ANABRANCH_WRITE_REFERENCE", "1").status();
+    let status = status.map_err(|error| format!("cannot start cargo: {error}"))?;
+    if status.success() { Ok(()) } else { Err(format!("the pages were not written: {status}")) }
 }
 
 #[cfg(test)]

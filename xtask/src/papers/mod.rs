@@ -1,7 +1,7 @@
 //! Every experiment of the papers, run again with its seeds.
 //!
 //! Results are kept in `target/papers/`, a file an experiment, and are not run again while they are there. From them
-//! the tables of `docs/notebook/figures/README.md` and the drawings beside it are made; the sections of experiments without results
+//! the tables of `docs/notebook/figures/index.md` and the drawings beside it are made; the sections of experiments without results
 //! stay as they are.
 
 mod mpmtp;
@@ -25,10 +25,10 @@ const FIGURES: &str = "docs/notebook/figures";
 const RESULTS: &str = "target/papers";
 
 const HEAD: &str = "\
-# The experiments, as they were run
+# Tables and drawings
 
-Made by `cargo xtask papers`, which runs each with its seeds and writes this page; nothing here is written by hand. What the
-papers print, and why we differ, is in [papers.md](../papers.md). Means over the seeds with 95 % intervals (Student's t).
+Made by `cargo xtask papers`, which runs each experiment with its seeds. What the papers print, and why we differ, is in
+the [lab notebook](../index.md). Means over the seeds with 95 % intervals (Student's t).
 ";
 
 /// Runs the experiments named, or all, that have no results yet; then writes tables and drawings of all that have, and keeps
@@ -57,7 +57,7 @@ pub fn run(names: &[String]) -> Result<(), String> {
         let plot = ["--plot".to_owned(), drawings.to_string_lossy().into_owned()];
         make(networks.name, "txt", &[&words_of(networks)[..], &plot].concat())?;
     }
-    let file = Path::new(FIGURES).join("README.md");
+    let file = Path::new(FIGURES).join("index.md");
     let before = fs::read_to_string(&file).unwrap_or_default();
     let mut page = HEAD.to_owned();
     for (paper, experiments) in PAPERS {
